@@ -153,7 +153,7 @@ void swiglu_bf16(benchmark::State& state) {
   const Tensor up = filled(kBF16, {tokens, kFeedForward});
   const Tensor y = filled(kBF16, {tokens, kFeedForward});
   measure(state, 3 * y.view().num_bytes(),
-          [&](Backend& b) { gated(b, Activation::kSilu, gate, up, y); });
+          [&](Backend& b) { act_and_mul(b, Activation::kSilu, gate, up, y); });
 }
 BENCHMARK(swiglu_bf16)->Arg(1)->Arg(kTokens)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
@@ -163,8 +163,9 @@ void swiglu_backward_bf16(benchmark::State& state) {
   const Tensor d_y = filled(kBF16, {kTokens, kFeedForward});
   const Tensor d_gate = filled(kBF16, {kTokens, kFeedForward});
   const Tensor d_up = filled(kBF16, {kTokens, kFeedForward});
-  measure(state, 5 * gate.view().num_bytes(),
-          [&](Backend& b) { gated_backward(b, Activation::kSilu, gate, up, d_y, d_gate, d_up); });
+  measure(state, 5 * gate.view().num_bytes(), [&](Backend& b) {
+    act_and_mul_backward(b, Activation::kSilu, gate, up, d_y, d_gate, d_up);
+  });
 }
 BENCHMARK(swiglu_backward_bf16)->Unit(benchmark::kMillisecond)->UseRealTime();
 

@@ -31,26 +31,26 @@ concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 class Writer {
  public:
   template <Number T>
-  void number(const T& value) {
+  void serialize_number(const T& value) {
     bytes(&value, sizeof value);
   }
   template <typename T>
-  void list(const std::vector<T>& values) {
-    number(static_cast<uint64_t>(values.size()));
+  void serialize_list(const std::vector<T>& values) {
+    serialize_number(static_cast<uint64_t>(values.size()));
     if constexpr (std::is_arithmetic_v<T>) {
       bytes(values.data(), values.size() * sizeof(T));
     } else {
-      for (const T& value : values) field(*this, value);
+      for (const T& value : values) serialize_field(*this, value);
     }
   }
-  void text(const std::string& value) {
-    number(static_cast<uint64_t>(value.size()));
+  void serialize_text(const std::string& value) {
+    serialize_number(static_cast<uint64_t>(value.size()));
     out_ += value;
   }
   template <typename... T>
-  void one_of(const std::variant<T...>& value) {
-    number(static_cast<uint8_t>(value.index()));
-    std::visit([&](const auto& held) { field(*this, held); }, value);
+  void serialize_one_of(const std::variant<T...>& value) {
+    serialize_number(static_cast<uint8_t>(value.index()));
+    std::visit([&](const auto& held) { serialize_field(*this, held); }, value);
   }
   [[nodiscard]] std::string take() { return std::move(out_); }
 
@@ -66,10 +66,10 @@ class Reader {
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
 
   template <Number T>
-  void number(T& value) {
+  void serialize_number(T& value) {
     if constexpr (std::same_as<T, bool>) {
       uint8_t byte = 0;
-      number(byte);
+      serialize_number(byte);
       if (byte > 1) fail(fmt::format("got {}, want 0 or 1", byte));
       value = byte == 1;
     } else {
@@ -77,14 +77,14 @@ class Reader {
       std::memcpy(&value, from.data(), sizeof value);
     }
   }
-  void number(LossName& value) {
+  void serialize_number(LossName& value) {
     uint8_t id = 0;
-    number(id);
+    serialize_number(id);
     if (id >= kNumLosses) fail(fmt::format("got loss {}, want 0 to {}", id, kNumLosses - 1));
     value = static_cast<LossName>(id);
   }
   template <typename T>
-  void list(std::vector<T>& values) {
+  void serialize_list(std::vector<T>& values) {
     values.clear();
     if constexpr (std::is_arithmetic_v<T>) {
       const size_t size = read_count(sizeof(T));
@@ -93,20 +93,21 @@ class Reader {
       if (size > 0) std::memcpy(values.data(), from.data(), from.size());
     } else {
       // Made one by one: a number alone takes no memory.
-      for (size_t left = read_count(1); left > 0; --left) field(*this, values.emplace_back());
+      for (size_t left = read_count(1); left > 0; --left)
+        serialize_field(*this, values.emplace_back());
     }
   }
-  void text(std::string& value) { value = take(read_count(1)); }
+  void serialize_text(std::string& value) { value = take(read_count(1)); }
   template <typename... T>
-  void one_of(std::variant<T...>& value) {
+  void serialize_one_of(std::variant<T...>& value) {
     uint8_t index = 0;
-    number(index);
+    serialize_number(index);
     if (index >= sizeof...(T))
       fail(fmt::format("got operation {}, want 0 to {}", index, sizeof...(T) - 1));
     uint8_t at = 0;
-    ((at++ == index ? field(*this, value.template emplace<T>()) : void()), ...);
+    ((at++ == index ? serialize_field(*this, value.template emplace<T>()) : void()), ...);
   }
-  void end() const {
+  void check_end() const {
     if (at_ < bytes_.size()) fail(fmt::format("{} bytes too many", bytes_.size() - at_));
   }
   [[noreturn]] void fail(const std::string& what) const {
@@ -117,7 +118,7 @@ class Reader {
   // Of entries that take so many bytes at least.
   size_t read_count(size_t bytes_each) {
     uint64_t size = 0;
-    number(size);
+    serialize_number(size);
     const size_t most = (bytes_.size() - at_) / bytes_each;
     if (size > most) fail(fmt::format("{} entries, and there are bytes for {}", size, most));
     return static_cast<size_t>(size);
@@ -136,132 +137,134 @@ class Reader {
 
 template <typename A, typename T>
   requires Number<std::remove_const_t<T>>
-void field(A& a, T& value) {
-  a.number(value);
+void serialize_field(A& a, T& value) {
+  a.serialize_number(value);
 }
 template <typename A, Is<std::string> T>
-void field(A& a, T& value) {
-  a.text(value);
+void serialize_field(A& a, T& value) {
+  a.serialize_text(value);
 }
 template <typename A, typename Tag>
-void field(A& a, Id<Tag>& id) {
-  a.text(id.text);
+void serialize_field(A& a, Id<Tag>& id) {
+  a.serialize_text(id.text);
 }
 template <typename A, typename Tag>
-void field(A& a, const Id<Tag>& id) {
-  a.text(id.text);
+void serialize_field(A& a, const Id<Tag>& id) {
+  a.serialize_text(id.text);
 }
 template <typename A, typename T>
-void field(A& a, std::vector<T>& values) {
-  a.list(values);
+void serialize_field(A& a, std::vector<T>& values) {
+  a.serialize_list(values);
 }
 template <typename A, typename T>
-void field(A& a, const std::vector<T>& values) {
-  a.list(values);
+void serialize_field(A& a, const std::vector<T>& values) {
+  a.serialize_list(values);
 }
 
-void all(auto& a, auto&... values) { (field(a, values), ...); }
+void serialize_fields(auto& a, auto&... values) { (serialize_field(a, values), ...); }
 
 template <typename A, Is<Loss> T>
-void field(A& a, T& loss) {
+void serialize_field(A& a, T& loss) {
   auto& [name, options] = loss;
-  all(a, name);
-  for (auto& option : options) all(a, option);
+  serialize_fields(a, name);
+  for (auto& option : options) serialize_fields(a, option);
 }
 template <typename A, Is<Datum> T>
-void field(A& a, T& datum) {
+void serialize_field(A& a, T& datum) {
   auto& [tokens, targets, inputs, num_targets] = datum;
-  all(a, tokens, targets);
-  for (auto& input : inputs.values) all(a, input);
-  all(a, num_targets);
+  serialize_fields(a, tokens, targets);
+  for (auto& input : inputs.values) serialize_fields(a, input);
+  serialize_fields(a, num_targets);
 }
 template <typename A, Is<LoraConfig> T>
-void field(A& a, T& lora) {
+void serialize_field(A& a, T& lora) {
   auto& [rank, seed, train_attn, train_mlp, train_unembed] = lora;
-  all(a, rank, seed, train_attn, train_mlp, train_unembed);
+  serialize_fields(a, rank, seed, train_attn, train_mlp, train_unembed);
 }
 template <typename A, Is<CreateModel> T>
-void field(A& a, T& create) {
+void serialize_field(A& a, T& create) {
   auto& [lora, load_dir, load_optimizer] = create;
-  all(a, lora, load_dir, load_optimizer);
+  serialize_fields(a, lora, load_dir, load_optimizer);
 }
 template <typename A, Is<ForwardBackward> T>
-void field(A& a, T& pass) {
+void serialize_field(A& a, T& pass) {
   auto& [data, loss, forward_only] = pass;
-  all(a, data, loss, forward_only);
+  serialize_fields(a, data, loss, forward_only);
 }
 template <typename A, Is<OptimStep> T>
-void field(A& a, T& step) {
+void serialize_field(A& a, T& step) {
   auto& [adamw] = step;
   auto& [lr, beta1, beta2, eps, weight_decay, grad_clip_norm] = adamw;
-  all(a, lr, beta1, beta2, eps, weight_decay, grad_clip_norm);
+  serialize_fields(a, lr, beta1, beta2, eps, weight_decay, grad_clip_norm);
 }
 template <typename A, Is<SaveState> T>
-void field(A& a, T& save) {
+void serialize_field(A& a, T& save) {
   auto& [dir, base_model_name] = save;
-  all(a, dir, base_model_name);
+  serialize_fields(a, dir, base_model_name);
 }
 template <typename A, Is<SaveForSampler> T>
-void field(A& a, T& save) {
+void serialize_field(A& a, T& save) {
   auto& [dir, base_model_name, snapshot, ephemeral, for_export] = save;
-  all(a, dir, base_model_name, snapshot, ephemeral, for_export);
+  serialize_fields(a, dir, base_model_name, snapshot, ephemeral, for_export);
 }
 template <typename A, Is<LoadState> T>
-void field(A& a, T& load) {
+void serialize_field(A& a, T& load) {
   auto& [dir, optimizer] = load;
-  all(a, dir, optimizer);
+  serialize_fields(a, dir, optimizer);
 }
 template <typename A, Is<UnloadModel> T>
-void field(A&, T&) {}
+void serialize_field(A&, T&) {}
 template <typename A, Is<LogitBias> T>
-void field(A& a, T& bias) {
+void serialize_field(A& a, T& bias) {
   auto& [token, add] = bias;
-  all(a, token, add);
+  serialize_fields(a, token, add);
 }
 template <typename A, Is<SampleRequest> T>
-void field(A& a, T& request) {
+void serialize_field(A& a, T& request) {
   auto& [prompt, slot, max_tokens, temperature, top_k, top_p, min_p, presence, frequency,
          repetition, logit_bias, seed, stop, prompt_logprobs, topk_prompt_logprobs, first,
          prompt_targets, prompt_draws, topk_sample_logprobs, scaled_logprobs] = request;
-  all(a, prompt, slot, max_tokens, temperature, top_k, top_p, min_p, presence, frequency,
-      repetition, logit_bias, seed, stop, prompt_logprobs, topk_prompt_logprobs, first);
+  serialize_fields(a, prompt, slot, max_tokens, temperature, top_k, top_p, min_p, presence,
+                   frequency, repetition, logit_bias, seed, stop, prompt_logprobs,
+                   topk_prompt_logprobs, first);
   auto& [targets_first, target_ids] = prompt_targets;
-  all(a, targets_first, target_ids, prompt_draws, topk_sample_logprobs, scaled_logprobs);
+  serialize_fields(a, targets_first, target_ids, prompt_draws, topk_sample_logprobs,
+                   scaled_logprobs);
 }
 template <typename A, Is<Sample> T>
-void field(A& a, T& sample) {
+void serialize_field(A& a, T& sample) {
   if constexpr (std::is_const_v<T>) {
-    field(a, static_cast<const SampleRequest&>(sample));
+    serialize_field(a, static_cast<const SampleRequest&>(sample));
   } else {
-    field(a, static_cast<SampleRequest&>(sample));
+    serialize_field(a, static_cast<SampleRequest&>(sample));
   }
-  all(a, sample.snapshot, sample.snapshot_dir, sample.num_samples, sample.stop_texts,
-      sample.tells_tokens);
+  serialize_fields(a, sample.snapshot, sample.snapshot_dir, sample.num_samples, sample.stop_texts,
+                   sample.tells_tokens);
 }
 template <typename A, Is<Command> T>
-void field(A& a, T& command) {
+void serialize_field(A& a, T& command) {
   auto& [request, tenant, session, model, base, seq_id, fingerprint, op] = command;
-  all(a, request, tenant, session, model, base, seq_id, fingerprint);
-  a.one_of(op);
+  serialize_fields(a, request, tenant, session, model, base, seq_id, fingerprint);
+  a.serialize_one_of(op);
 }
 
 }  // namespace
 
 std::string to_bytes(const Command& command) {
   Writer writer;
-  writer.number(kForm);
-  field(writer, command);
+  writer.serialize_number(kForm);
+  serialize_field(writer, command);
   return writer.take();
 }
 
 Command command_from_bytes(std::string_view bytes) {
   Reader reader(bytes);
   uint8_t form = 0;
-  reader.number(form);
+  reader.serialize_number(form);
   if (form != kForm) reader.fail(fmt::format("got form {}, want {}", form, kForm));
   Command command;
-  field(reader, command);
-  reader.end();
+  serialize_field(reader, command);
+  reader.check_end();
   return command;
 }
 

@@ -106,7 +106,7 @@ int run_check(const CheckOptions& options) {
   return run_stoppable("strata: stopping", [&] { return check_data_or_archive(options); });
 }
 
-OptionTable options_of(BackupOptions& o) {
+OptionTable option_table_of(BackupOptions& o) {
   OptionTable t;
   t.text("data", o.data, "data directory of strata serve").required();
   t.text("out", o.out, "file to write; it holds the directory's secret").required();
@@ -114,7 +114,7 @@ OptionTable options_of(BackupOptions& o) {
   return t;
 }
 
-OptionTable options_of(RestoreOptions& o) {
+OptionTable option_table_of(RestoreOptions& o) {
   OptionTable t;
   t.text("in", o.in, "file of strata backup").required();
   t.text("data", o.data, "directory to make; not there, or empty").required();
@@ -122,7 +122,7 @@ OptionTable options_of(RestoreOptions& o) {
   return t;
 }
 
-OptionTable options_of(CheckOptions& o) {
+OptionTable option_table_of(CheckOptions& o) {
   OptionTable t;
   t.text("data", o.data, "data directory of strata serve");
   t.text("in", o.in, "file of strata backup, instead of --data");

@@ -139,19 +139,20 @@ std::vector<std::string> option_names(const OptionTable& table) {
   return names;
 }
 
-void refuse_unknown(const CommandText& command, const OptionTable& table, const Given& given) {
+void refuse_unknown_options(const CommandText& command, const OptionTable& table,
+                            const Given& given) {
   const std::vector<std::string> names = option_names(table);
   std::vector<std::string> faults;
   for (const std::string& argument : given.unknown) {
     const std::string option = argument.substr(0, argument.find('='));
     const std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
     faults.push_back(fmt::format("there is no option {}{}", option,
-                                 did_you_mean(close_options(name, names), "--")));
+                                 did_you_mean(similar_options(name, names), "--")));
   }
   refuse(command, fmt::format("{}\n{}", fmt::join(faults, "\n  and "), see_help(command)));
 }
 
-void refuse_extra(const CommandText& command, const OptionTable& table, const Given& given) {
+void refuse_extra_values(const CommandText& command, const OptionTable& table, const Given& given) {
   std::string why;
   for (const OptionRow& row : table.rows()) {
     const auto found = given.values.find(row.name);
@@ -162,7 +163,7 @@ void refuse_extra(const CommandText& command, const OptionTable& table, const Gi
                               see_help(command)));
 }
 
-void set_rows(const CommandText& command, const OptionTable& table, const Given& given) {
+void set_option_values(const CommandText& command, const OptionTable& table, const Given& given) {
   for (const OptionRow& row : table.rows()) {
     const std::vector<std::string>& values = given.values.at(row.name);
     if (row.kind == OptionKind::kValue && values.size() > 1) {
@@ -202,10 +203,10 @@ HelpWanted read_command_line(const CommandText& command, const OptionTable& tabl
   check_flags(command, table, arguments);
   Given given = parse_arguments(command, table, arguments);
   if (given.help != HelpWanted::kNo) return given.help;
-  if (!given.unknown.empty()) refuse_unknown(command, table, given);
-  if (!given.extra.empty()) refuse_extra(command, table, given);
+  if (!given.unknown.empty()) refuse_unknown_options(command, table, given);
+  if (!given.extra.empty()) refuse_extra_values(command, table, given);
   if (command.name == "train") fill_from_recipe(table, given);
-  set_rows(command, table, given);
+  set_option_values(command, table, given);
   check_required(command, table, given);
   return HelpWanted::kNo;
 }

@@ -41,7 +41,7 @@ struct Bin {
   int64_t first = 0, last = 0, count = 0;
 };
 
-std::vector<Bin> histogram(const Lengths& lengths) {
+std::vector<Bin> length_histogram(const Lengths& lengths) {
   std::vector<Bin> bins;
   for (const int64_t length : lengths.sorted) {
     const auto first = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(length)));
@@ -99,7 +99,7 @@ std::string shortened(const std::string& text) {
 }
 
 // The first, the last, and such between as many as are wanted.
-std::vector<size_t> evenly_spaced(size_t count, size_t wanted) {
+std::vector<size_t> evenly_spaced_indices(size_t count, size_t wanted) {
   std::vector<size_t> out;
   for (size_t i = 0; i < std::min(count, wanted); ++i) {
     out.push_back(wanted >= count || wanted == 1 ? i : i * (count - 1) / (wanted - 1));
@@ -126,11 +126,12 @@ void print_summary(const DataOptions& o, const data::Dataset& dataset, const Len
                                            dataset.num_too_long, o.max_length, where)});
   }
   if (dataset.faults.count > 0) table.add_row({"faults", std::to_string(dataset.faults.count)});
-  fmt::print("{}\n{}", table.text(), histogram_text(histogram(lengths)));
+  fmt::print("{}\n{}", table.text(), histogram_text(length_histogram(lengths)));
 }
 
 void print_examples(const DataOptions& o, const data::Dataset& dataset, const TextStack& text) {
-  for (const size_t i : evenly_spaced(dataset.examples.size(), static_cast<size_t>(o.show))) {
+  for (const size_t i :
+       evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show))) {
     const data::Example example = dataset.examples[i];
     fmt::print("\nexample {}, {} tokens, {} trained (in {}{}):\n{}\n", i + 1,
                example.tokens.size() + 1, example.num_trained, kOpen, kClose,
@@ -152,9 +153,10 @@ void print_json(const DataOptions& o, const data::Dataset& dataset, const Length
                                         {"max", lengths.at(1)}};
   }
   boost::json::array& bins = out["histogram"].emplace_array();
-  for (const Bin& bin : histogram(lengths)) bins.push_back({bin.first, bin.last, bin.count});
+  for (const Bin& bin : length_histogram(lengths)) bins.push_back({bin.first, bin.last, bin.count});
   boost::json::array& shown = out["shown"].emplace_array();
-  for (const size_t i : evenly_spaced(dataset.examples.size(), static_cast<size_t>(o.show))) {
+  for (const size_t i :
+       evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show))) {
     shown.push_back(boost::json::value(marked_text(dataset.examples[i], text.tokenizer())));
   }
   out["faults"] = dataset.faults.count;

@@ -42,41 +42,41 @@ void set_rates(TrainOptions& o, const std::string& text) {
 
 }  // namespace
 
-OptionRow& dtype_row(OptionTable& t, std::string& field, const std::vector<std::string>& choices,
-                     const std::string& help) {
+OptionRow& add_dtype_option(OptionTable& t, std::string& field,
+                            const std::vector<std::string>& choices, const std::string& help) {
   return t.choice("dtype", field, choices, help);
 }
 
-void threads_row(OptionTable& t, int& field) {
+void add_threads_option(OptionTable& t, int& field) {
   t.integer("threads", field, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
 }
 
-void strict_row(OptionTable& t, bool& field) {
+void add_strict_option(OptionTable& t, bool& field) {
   t.flag("strict-config", field, "unknown keys of config.json are errors");
 }
 
-void run_rows(OptionTable& t, int& threads, std::string& device, bool& strict_config) {
-  threads_row(t, threads);
+void add_run_options(OptionTable& t, int& threads, std::string& device, bool& strict_config) {
+  add_threads_option(t, threads);
   t.text("device", device, "cpu");
-  strict_row(t, strict_config);
+  add_strict_option(t, strict_config);
 }
 
-void micro_tokens_row(OptionTable& t, int64_t& field) {
+void add_micro_tokens_option(OptionTable& t, int64_t& field) {
   t.integer("micro-tokens", field, {1, kMost, "1 or more"},
             "tokens of a pass, at most; saves memory");
 }
 
-OptionRow& train_on_row(OptionTable& t, std::string& field) {
+OptionRow& add_train_on_option(OptionTable& t, std::string& field) {
   return t.choice("train-on", field, {"last", "all"}, "of messages: last or all assistant turns");
 }
 
-OptionRow& weights_row(OptionTable& t, std::string& field) {
+OptionRow& add_weights_option(OptionTable& t, std::string& field) {
   return t.choice("weights", field, {"auto", "narrow", "bf16"},
                   "of files in 4 or 8 bits: auto keeps them so in memory where it can, bf16 "
                   "dequantises them, to the same results; narrow: an error where none can be kept");
 }
 
-OptionRow& learning_rate_row(OptionTable& t, TrainOptions& o) {
+OptionRow& add_learning_rate_option(OptionTable& t, TrainOptions& o) {
   TrainOptions* at = &o;
   return t.add({.name = "lr",
                 .unit = "FLOAT",
@@ -97,7 +97,7 @@ OptionRow& learning_rate_row(OptionTable& t, TrainOptions& o) {
                     }});
 }
 
-OptionRow& data_row(OptionTable& t, std::vector<std::string>& field) {
+OptionRow& add_data_option(OptionTable& t, std::vector<std::string>& field) {
   return t
       .texts("data", field,
              "JSONL: {\"prompt\",\"completion\"}, {\"text\"} or {\"messages\"} a line; or Alpaca, "
@@ -106,13 +106,13 @@ OptionRow& data_row(OptionTable& t, std::vector<std::string>& field) {
       .required();
 }
 
-void recipe_file_rows(OptionTable& t, TrainOptions& o) {
+void add_recipe_file_options(OptionTable& t, TrainOptions& o) {
   t.text("config", o.config,
          "TOML file of options, which the command line overrides (docs/train.md)");
   t.text("save-config", o.save_config, "TOML file to write: these options, for --config");
 }
 
-void evaluation_rows(OptionTable& t, TrainOptions& o) {
+void add_evaluation_options(OptionTable& t, TrainOptions& o) {
   t.group("Evaluation and saving");
   t.texts("eval", o.eval, "evaluation examples, which are not trained on; forms as of --data")
       .results(ResultsBy::kFile);
@@ -136,11 +136,11 @@ void evaluation_rows(OptionTable& t, TrainOptions& o) {
   t.flag("resume", o.resume, "continue from the last save in --out, as Ctrl-C makes one");
 }
 
-OptionTable options_of(DataOptions& o) {
+OptionTable option_table_of(DataOptions& o) {
   OptionTable t;
-  data_row(t, o.data).or_bare();
+  add_data_option(t, o.data).or_bare();
   t.text("model", o.model, "Hugging Face directory, GGUF file, or ORG/NAME of the hub").required();
-  train_on_row(t, o.train_on);
+  add_train_on_option(t, o.train_on);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
             "longer examples are listed, as strata train would drop them");
   t.integer("show", o.show, {0, 1000, "0 to 1000"}, "examples to show");
@@ -148,7 +148,7 @@ OptionTable options_of(DataOptions& o) {
   return t;
 }
 
-OptionTable options_of(EvalOptions& o) {
+OptionTable option_table_of(EvalOptions& o) {
   OptionTable t;
   t.group("Model and data");
   t.text("model", o.model,
@@ -157,15 +157,15 @@ OptionTable options_of(EvalOptions& o) {
       .required_without("adapter")
       .or_bare();
   t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated");
-  data_row(t, o.data).help = "as of strata train, without weights; may be repeated";
-  train_on_row(t, o.train_on);
+  add_data_option(t, o.data).help = "as of strata train, without weights; may be repeated";
+  add_train_on_option(t, o.train_on);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"}, "tokens of an example, at most");
   t.choice("overlong", o.overlong, {"drop", "cut", "split"}, "of longer examples");
   t.group("Machine and output");
-  micro_tokens_row(t, o.micro_tokens);
-  dtype_row(t, o.dtype);
-  weights_row(t, o.weights);
-  run_rows(t, o.threads, o.device, o.strict_config);
+  add_micro_tokens_option(t, o.micro_tokens);
+  add_dtype_option(t, o.dtype);
+  add_weights_option(t, o.weights);
+  add_run_options(t, o.threads, o.device, o.strict_config);
   t.flag("json", o.json, "one line of JSON");
   return t;
 }

@@ -10,24 +10,24 @@
 
 namespace strata::apps {
 
-OptionRow& dtype_row(OptionTable& t, std::string& field,
-                     const std::vector<std::string>& choices = {"auto", "bf16", "f32"},
-                     const std::string& help = "auto, bf16 or f32");
-void threads_row(OptionTable& t, int& field);
-void strict_row(OptionTable& t, bool& field);
+OptionRow& add_dtype_option(OptionTable& t, std::string& field,
+                            const std::vector<std::string>& choices = {"auto", "bf16", "f32"},
+                            const std::string& help = "auto, bf16 or f32");
+void add_threads_option(OptionTable& t, int& field);
+void add_strict_option(OptionTable& t, bool& field);
 // Both, and --device.
-void run_rows(OptionTable& t, int& threads, std::string& device, bool& strict_config);
-void micro_tokens_row(OptionTable& t, int64_t& field);
-OptionRow& train_on_row(OptionTable& t, std::string& field);
+void add_run_options(OptionTable& t, int& threads, std::string& device, bool& strict_config);
+void add_micro_tokens_option(OptionTable& t, int64_t& field);
+OptionRow& add_train_on_option(OptionTable& t, std::string& field);
 // --data, which is required.
-OptionRow& data_row(OptionTable& t, std::vector<std::string>& field);
+OptionRow& add_data_option(OptionTable& t, std::vector<std::string>& field);
 // --config and --save-config.
-void recipe_file_rows(OptionTable& t, TrainOptions& o);
+void add_recipe_file_options(OptionTable& t, TrainOptions& o);
 // When a run looks at itself, and what it keeps.
-void evaluation_rows(OptionTable& t, TrainOptions& o);
+void add_evaluation_options(OptionTable& t, TrainOptions& o);
 // --weights of files in few bits.
-OptionRow& weights_row(OptionTable& t, std::string& field);
+OptionRow& add_weights_option(OptionTable& t, std::string& field);
 // --lr: one value, or several with commas for a sweep.
-OptionRow& learning_rate_row(OptionTable& t, TrainOptions& o);
+OptionRow& add_learning_rate_option(OptionTable& t, TrainOptions& o);
 
 }  // namespace strata::apps

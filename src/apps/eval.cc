@@ -36,19 +36,19 @@ LoadSpec read_eval_spec(const EvalOptions& o) {
   return spec;
 }
 
-std::vector<Scored> score_all(const EvalOptions& o, const LoadSpec& spec,
-                              const data::Dataset& dataset) {
+std::vector<Scored> score_base_and_adapters(const EvalOptions& o, const LoadSpec& spec,
+                                            const data::Dataset& dataset) {
   const engine::PipelinePlan plan = plan_stages(spec, {});
   std::vector<Scored> scored = {{"base", {}}};
   run_ranks(1, [&](Comm& comm) {
-    const auto pipeline = make_runner(comm, plan, spec, {.pass_tokens = o.micro_tokens});
+    const auto pipeline = load_runner(comm, plan, spec, {.pass_tokens = o.micro_tokens});
     check_vocabulary(dataset, pipeline->engine().config().vocab_size);
     std::vector<api::AdapterSlot> slots = {api::AdapterSlot::kBase};
     for (const std::string& adapter : o.adapters) {
       slots.push_back(pipeline->load_adapter(adapter));
       scored.push_back({adapter, {}});
     }
-    const auto scores = score(*pipeline, slots, dataset, o.micro_tokens, WantTop::kYes);
+    const auto scores = score_dataset(*pipeline, slots, dataset, o.micro_tokens, WantTop::kYes);
     for (size_t i = 0; i < scores.size(); ++i) scored[i].score = scores[i];
   });
   return scored;
@@ -64,7 +64,7 @@ const Score& score_of(const Scored& scored, int file) {
 }
 
 // -1: all of them together.
-std::vector<int> files_and_total(const data::Dataset& dataset) {
+std::vector<int> file_indices_and_total(const data::Dataset& dataset) {
   std::vector<int> parts;
   for (size_t i = 0; i < dataset.files.size(); ++i) parts.push_back(static_cast<int>(i));
   if (parts.size() > 1) parts.push_back(-1);
@@ -87,7 +87,7 @@ void print_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
                        {"loss", report::Align::kRight},
                        {"perplexity", report::Align::kRight},
                        {"accuracy", report::Align::kRight}});
-  for (const int part : files_and_total(dataset)) {
+  for (const int part : file_indices_and_total(dataset)) {
     for (const Scored& scored : all) {
       const Score& score = score_of(scored, part);
       if (score.num_trained == 0) continue;
@@ -126,7 +126,8 @@ std::string part_json(const data::Dataset& dataset, int part, const std::vector<
 void print_json(const EvalOptions& o, const data::Dataset& dataset,
                 const std::vector<Scored>& all) {
   std::vector<std::string> parts;
-  for (const int part : files_and_total(dataset)) parts.push_back(part_json(dataset, part, all));
+  for (const int part : file_indices_and_total(dataset))
+    parts.push_back(part_json(dataset, part, all));
   const std::string hub = hub_name_of(o.model);
   fmt::print("{{\"model\":{},\"data\":[{}]}}\n", text::json_quote(hub.empty() ? o.model : hub),
              fmt::join(parts, ","));
@@ -144,7 +145,7 @@ int run_eval(const EvalOptions& o) {
   const data::Dataset dataset =
       read_examples("data", sources, text,
                     {.train_on = o.train_on, .max_length = o.max_length, .overlong = o.overlong});
-  const std::vector<Scored> scored = score_all(o, spec, dataset);
+  const std::vector<Scored> scored = score_base_and_adapters(o, spec, dataset);
   o.json ? print_json(o, dataset, scored) : print_table(dataset, scored);
   return 0;
 }

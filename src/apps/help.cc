@@ -19,7 +19,7 @@ std::string upper(std::string text) {
 }
 
 // The words of `text` behind `left`, from kHelpColumn on.
-std::string two_columns(const std::string& left, const std::string& text) {
+std::string format_two_columns(const std::string& left, const std::string& text) {
   std::string out = left;
   size_t column = left.size();
   if (column + 2 > kHelpColumn) {
@@ -63,7 +63,7 @@ std::string rows_help(const std::vector<const OptionRow*>& rows) {
       out += fmt::format("\n{}:\n", row->group.empty() ? "Options" : row->group);
     }
     heading = &row->group;
-    out += two_columns("  " + row_title(*row), row_text(*row));
+    out += format_two_columns("  " + row_title(*row), row_text(*row));
   }
   return out;
 }
@@ -124,11 +124,11 @@ std::string command_help(const CommandText& command, const OptionTable& table, b
   }
   std::string out = fmt::format("{}\n\nUsage: {}\n", command.help, usage(command, table));
   out += rows_help(shown) + "\n";
-  out += two_columns("  --help", marks ? "the options that most runs need" : "this text");
+  out += format_two_columns("  --help", marks ? "the options that most runs need" : "this text");
   if (marks) {
     const std::string more =
         fmt::format("also the {} others: {}", others.size(), fmt::join(headings_of(others), ", "));
-    out += two_columns("  --help-all", all ? "all options" : more);
+    out += format_two_columns("  --help-all", all ? "all options" : more);
   }
   return out + (command.examples.empty() ? "" : "\n" + command.examples + "\n");
 }

@@ -41,9 +41,9 @@ void check_has_no_model(const std::string& folder) {
 }  // namespace
 
 int run_init(const InitOptions& options) {
-  ConfigSource source = find_config("config", options.config);
+  ConfigSource source = read_config_source("config", options.config);
   // Of a multimodal model, the text model by itself: no other part is known here.
-  source.json = model::text_model_config(source.json, source.where);
+  source.json = model::extract_text_model_config(source.json, source.where);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, /*strict=*/false);
   if (options.mtp) check_has_mtp(parsed.config, source.where);
   parsed.config.use_mtp = options.mtp;

@@ -52,7 +52,7 @@ void count_tensors(Findings& f) {
   }
 }
 
-void compare_with_config(Findings& f, const Backend& backend) {
+void match_tensors_and_add_faults(Findings& f, const Backend& backend) {
   model::ParsedConfig parsed{.config = *f.config, .warnings = std::move(f.warnings)};
   model::untie_if_head_differs(*f.checkpoint, parsed);
   f.config = parsed.config;
@@ -60,14 +60,14 @@ void compare_with_config(Findings& f, const Backend& backend) {
   // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
   model::ModelWeights weights(backend, *f.config, DType::kBF16);
   f.num_parameters = weights.num_parameters();
-  for (std::string& fault : model::match_tensors(*f.checkpoint, weights, f.ignored)) {
+  for (std::string& fault : model::match_and_rename_parameters(*f.checkpoint, weights, f.ignored)) {
     f.faults.push_back(std::move(fault));
   }
 }
 
-void find_narrow_weights(Findings& f, const Backend& backend) {
+void describe_narrow_weights(Findings& f, const Backend& backend) {
   model::KeptForms forms =
-      model::narrow_forms(*f.checkpoint, backend, *f.config, model::NarrowLook::kScales);
+      model::find_narrow_forms(*f.checkpoint, backend, *f.config, model::NarrowLook::kScales);
   if (!forms.faults.empty()) f.warnings.push_back(forms.warning());
   const model::ModelWeights kept(backend, *f.config, DType::kBF16, nullptr, std::nullopt,
                                  std::move(forms.forms));
@@ -79,11 +79,11 @@ void inspect_weights(const InspectOptions& options, Findings& f) {
   count_tensors(f);
   if (!f.config) return;
   const CpuBackend backend(CpuPath::kReference, 1);
-  compare_with_config(f, backend);
-  if (f.faults.empty()) find_narrow_weights(f, backend);
+  match_tensors_and_add_faults(f, backend);
+  if (f.faults.empty()) describe_narrow_weights(f, backend);
 }
 
-void inspect_text(const ModelTexts& texts, Findings& f) {
+void inspect_tokenizer(const ModelTexts& texts, Findings& f) {
   if (!texts.find("tokenizer.json", text::Tokenizer::kMaxFileBytes)) return;
   const TextStack text(texts);
   const auto name = [&](int32_t id) {
@@ -220,7 +220,7 @@ void print_json(const InspectOptions& options, const Findings& f) {
 
 }  // namespace
 
-void collect_fault(std::vector<std::string>& faults, FunctionRef<void()> body) {
+void run_and_collect_fault(std::vector<std::string>& faults, FunctionRef<void()> body) {
   try {
     body();
   } catch (const Error& error) {
@@ -233,14 +233,14 @@ int run_inspect(const InspectOptions& options) {
   if (is_adapter_directory(options.model)) return inspect_adapter(options);
   Findings findings;
   std::optional<ModelTexts> texts;
-  collect_fault(findings.faults, [&] {
+  run_and_collect_fault(findings.faults, [&] {
     texts = open_texts(options.model);
     model::ParsedConfig parsed = model::read_config(*texts, options.strict_config);
     findings.config = parsed.config;
     findings.warnings = std::move(parsed.warnings);
   });
-  collect_fault(findings.faults, [&] { inspect_weights(options, findings); });
-  if (texts) collect_fault(findings.faults, [&] { inspect_text(*texts, findings); });
+  run_and_collect_fault(findings.faults, [&] { inspect_weights(options, findings); });
+  if (texts) run_and_collect_fault(findings.faults, [&] { inspect_tokenizer(*texts, findings); });
   options.json ? print_json(options, findings) : print_table(options, findings);
   return findings.faults.empty() ? 0 : 2;
 }

@@ -49,7 +49,7 @@ void compare_with_base(const InspectOptions& options, Findings& f) {
   model::LoadedModel base;
   base.dir = f.base;
   if (const auto weights = find_weights(f.base)) {
-    const std::string warning = model::numbers_warning(*f.adapter, options.model, *weights);
+    const std::string warning = model::base_mismatch_warning(*f.adapter, options.model, *weights);
     if (!warning.empty()) f.notes.push_back(warning);
   }
   base.config = model::load_config(f.base, options.strict_config).config;
@@ -136,7 +136,7 @@ void print_table(const InspectOptions& options, const Findings& f) {
   table.add_row({"kind", "LoRA adapter (PEFT)"});
   table.add_row({"base", base_text(f)});
   if (f.adapter) {
-    const auto numbers = model::remembered_base(*f.adapter);
+    const auto numbers = model::saved_base_fingerprint(*f.adapter);
     if (numbers) table.add_row({"trained over", fmt::format("matrices in {}", numbers->types)});
     add_size_rows(*f.adapter, table);
   }
@@ -159,7 +159,7 @@ boost::json::array tensors_json(const PeftAdapter& adapter) {
 
 void add_adapter_members(const PeftAdapter& adapter, boost::json::object& out) {
   const Sizes sizes = sizes_of(adapter);
-  const auto numbers = model::remembered_base(adapter);
+  const auto numbers = model::saved_base_fingerprint(adapter);
   if (numbers) out["base_types"] = numbers->types;
   out["targets"] = boost::json::value_from(count_targets(adapter));
   out["ranks"] = boost::json::value_from(sizes.ranks);
@@ -187,11 +187,13 @@ void print_json(const InspectOptions& options, const Findings& f) {
 
 int inspect_adapter(const InspectOptions& options) {
   Findings findings;
-  collect_fault(findings.faults, [&] { findings.base_name = base_name_of_adapter(options.model); });
-  collect_fault(findings.faults, [&] { findings.base = find_base_of_adapter(options.model); });
-  collect_fault(findings.faults, [&] { findings.adapter.emplace(options.model); });
+  run_and_collect_fault(findings.faults,
+                        [&] { findings.base_name = read_base_name_of_adapter(options.model); });
+  run_and_collect_fault(findings.faults,
+                        [&] { findings.base = find_base_of_adapter(options.model); });
+  run_and_collect_fault(findings.faults, [&] { findings.adapter.emplace(options.model); });
   if (findings.adapter)
-    collect_fault(findings.faults, [&] { compare_with_base(options, findings); });
+    run_and_collect_fault(findings.faults, [&] { compare_with_base(options, findings); });
   options.json ? print_json(options, findings) : print_table(options, findings);
   return findings.faults.empty() ? 0 : 2;
 }

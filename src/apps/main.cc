@@ -43,9 +43,9 @@ struct Command {
 
 // The options and their table live as long as what may run them.
 template <typename Options>
-Invocation prepare(int (*run)(const Options&)) {
+Invocation make_invocation(int (*run)(const Options&)) {
   auto options = std::make_shared<Options>();
-  auto table = std::make_shared<const OptionTable>(options_of(*options));
+  auto table = std::make_shared<const OptionTable>(option_table_of(*options));
   return {table, [options, table, run] {
             table->check();
             resolve_paths(*options);
@@ -56,11 +56,11 @@ Invocation prepare(int (*run)(const Options&)) {
 template <typename Options>
 Command command(const char* name, const char* help, const char* examples,
                 int (*run)(const Options&)) {
-  return {{name, help, examples}, [run] { return prepare(run); }};
+  return {{name, help, examples}, [run] { return make_invocation(run); }};
 }
 
-Invocation prepare_serve() {
-  const std::shared_ptr<ServeCommandLine> line = serve_command_line();
+Invocation make_serve_invocation() {
+  const std::shared_ptr<ServeCommandLine> line = make_serve_command_line();
   return {std::shared_ptr<const OptionTable>(line, &line->rows), [line] {
             server::ServeOptions options = read_serve_options(*line);
             resolve_paths(options);
@@ -68,9 +68,9 @@ Invocation prepare_serve() {
           }};
 }
 
-Invocation prepare_plan(const PlanMode& mode) {
+Invocation make_plan_invocation(const PlanMode& mode) {
   auto options = std::make_shared<PlanOptions>();
-  auto table = std::make_shared<const OptionTable>(options_of(*options, mode));
+  auto table = std::make_shared<const OptionTable>(option_table_of(*options, mode));
   return {table, [mode, options, table] {
             table->check();
             resolve_paths(*options);
@@ -78,7 +78,7 @@ Invocation prepare_plan(const PlanMode& mode) {
           }};
 }
 
-Command plan_command() {
+Command make_plan_command() {
   Command plan =
       command<PlanOptions>("plan", "Say what a run will take and how long, without running it",
                            "Each with the options of its own: strata plan "
@@ -92,7 +92,7 @@ Command plan_command() {
                            run_plan);
   for (const PlanMode& mode : plan_modes()) {
     plan.parts.push_back({{fmt::format("plan {}", mode.word), mode.help, mode.examples},
-                          [mode] { return prepare_plan(mode); }});
+                          [mode] { return make_plan_invocation(mode); }});
   }
   return plan;
 }
@@ -107,7 +107,7 @@ std::vector<Command> commands_of_training() {
               "  strata train --model qwen3 --data alpaca.json --out sweep --lr 1e-4,3e-4,1e-3\n"
               "  strata train --config recipe.toml --out again",
               run_train),
-      plan_command(),
+      make_plan_command(),
       command("data", "Say what files of data hold, as training would read them",
               "Examples:\n"
               "  strata data chats.jsonl --model qwen3\n"
@@ -175,7 +175,7 @@ std::vector<Command> commands_of_servers() {
         "  strata serve models/tiny-qwen3       (for this machine alone, without keys)\n"
         "  strata keygen > keys && chmod 600 keys\n"
         "  strata serve --model tiny=models/tiny-qwen3 --data state --keys keys"},
-       prepare_serve},
+       make_serve_invocation},
       command("keygen", "Print a new API key for strata serve",
               "Examples:\n"
               "  strata keygen > keys && chmod 600 keys\n"
@@ -201,19 +201,20 @@ std::vector<CommandText> texts_of(const std::vector<Command>& commands) {
   return texts;
 }
 
-[[noreturn]] void refuse_command(const std::string& typed, const std::vector<Command>& commands) {
+[[noreturn]] void refuse_unknown_command(const std::string& typed,
+                                         const std::vector<Command>& commands) {
   std::vector<std::string> names;
   for (const CommandText& text : texts_of(commands)) names.push_back(text.name);
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("there is no command '{}'{}\n`strata help` lists the commands", typed,
-                          did_you_mean(close_commands(typed, names), "")));
+                          did_you_mean(similar_commands(typed, names), "")));
 }
 
 const Command& find_command(const std::string& typed, const std::vector<Command>& commands) {
   for (const Command& command : commands) {
     if (command.text.name == typed) return command;
   }
-  refuse_command(typed, commands);
+  refuse_unknown_command(typed, commands);
 }
 
 // The subcommand that comes first, which is taken off; or the command itself.
@@ -252,7 +253,7 @@ int run_help(std::span<const std::string> asked, const std::vector<Command>& com
 }
 
 // For packages: it has all other commands in it.
-Command manual_command(const std::vector<Command>& commands) {
+Command make_manual_command(const std::vector<Command>& commands) {
   const auto prepare = [commands] {
     const auto dir = std::make_shared<std::string>();
     auto table = std::make_shared<OptionTable>();
@@ -275,7 +276,7 @@ std::vector<Command> all_commands() {
   std::vector<Command> commands = commands_of_training();
   for (Command& command : commands_of_models()) commands.push_back(std::move(command));
   for (Command& command : commands_of_servers()) commands.push_back(std::move(command));
-  commands.push_back(manual_command(commands));
+  commands.push_back(make_manual_command(commands));
   return commands;
 }
 

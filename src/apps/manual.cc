@@ -33,7 +33,7 @@ std::string page_head(const std::string& page, const std::string& about) {
                      to_roff(page), to_roff(about));
 }
 
-std::string blanked(std::string text, std::string_view characters) {
+std::string replace_with_spaces(std::string text, std::string_view characters) {
   for (char& c : text) {
     if (characters.find(c) != std::string_view::npos) c = ' ';
   }
@@ -41,7 +41,7 @@ std::string blanked(std::string text, std::string_view characters) {
 }
 
 // Those that have dashes.
-std::vector<const OptionRow*> options_of(const DocumentedCommand& command) {
+std::vector<const OptionRow*> dashed_options_of(const DocumentedCommand& command) {
   std::vector<const OptionRow*> rows;
   for (const OptionRow& row : command.table->rows()) {
     if (!row.is_positional) rows.push_back(&row);
@@ -104,7 +104,7 @@ namespace {
 
 std::string bash_case(const DocumentedCommand& command) {
   std::string out = fmt::format("    {}) options='", command.text.name);
-  for (const OptionRow* row : options_of(command)) {
+  for (const OptionRow* row : dashed_options_of(command)) {
     out += fmt::format("--{} ", fmt::join(row->names(), " --"));
   }
   return out + "--help --help-all' ;;\n";
@@ -113,13 +113,14 @@ std::string bash_case(const DocumentedCommand& command) {
 std::string zsh_option(const OptionRow& row, const std::string& name) {
   const bool is_flag = row.kind == OptionKind::kFlag;
   const std::string repeats = row.kind == OptionKind::kList ? "*" : "";
-  return shell_quoted(fmt::format("{}--{}[{}]{}", repeats, name, blanked(row.help, "[]:\n"),
+  return shell_quoted(fmt::format("{}--{}[{}]{}", repeats, name,
+                                  replace_with_spaces(row.help, "[]:\n"),
                                   is_flag ? "" : ":value:_files"));
 }
 
 std::string zsh_case(const DocumentedCommand& command) {
   std::string out = fmt::format("    {}) _arguments", command.text.name);
-  for (const OptionRow* row : options_of(command)) {
+  for (const OptionRow* row : dashed_options_of(command)) {
     for (const std::string& name : row->names()) out += " \\\n      " + zsh_option(*row, name);
   }
   out += fmt::format(" \\\n      '--help[{}]' '--help-all[{}]'", kHelp, kHelpAll);
@@ -151,7 +152,8 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
       "#compdef strata\n# made by `strata manual`\n_strata() {\n  local -a commands\n  "
       "commands=(\n";
   for (const CommandText& text : texts_of(commands)) {
-    out += fmt::format("    {}\n", shell_quoted(text.name + ":" + blanked(text.help, ":")));
+    out += fmt::format("    {}\n",
+                       shell_quoted(text.name + ":" + replace_with_spaces(text.help, ":")));
   }
   out +=
       "  )\n  if (( CURRENT == 2 )); then\n    _describe command commands\n    return\n  fi\n"
@@ -164,13 +166,13 @@ std::string fish_completion(std::span<const DocumentedCommand> commands) {
   std::string out = "# fish completion of strata; made by `strata manual`\n";
   for (const CommandText& text : texts_of(commands)) {
     out += fmt::format("complete -c strata -f -n __fish_use_subcommand -a {} -d {}\n", text.name,
-                       shell_quoted(blanked(text.help, "\\\n")));
+                       shell_quoted(replace_with_spaces(text.help, "\\\n")));
   }
   for (const DocumentedCommand& command : commands) {
-    for (const OptionRow* row : options_of(command)) {
+    for (const OptionRow* row : dashed_options_of(command)) {
       out += fmt::format("complete -c strata -n '__fish_seen_subcommand_from {}' -l {} -d {}{}\n",
                          command.text.name, fmt::join(row->names(), " -l "),
-                         shell_quoted(blanked(row->help, "\\\n")),
+                         shell_quoted(replace_with_spaces(row->help, "\\\n")),
                          row->kind == OptionKind::kFlag ? "" : " -r");
     }
   }
@@ -188,16 +190,16 @@ std::string example_config(const OptionTable& serve) {
   for (const OptionRow& row : serve.rows()) {
     if (row.is_positional || row.name == "config") continue;
     const std::string value = row.default_text.empty() ? row.unit : row.default_text;
-    out += fmt::format("\n# {}\n", blanked(row.help, "\n"));
+    out += fmt::format("\n# {}\n", replace_with_spaces(row.help, "\n"));
     switch (row.kind) {
       case OptionKind::kFlag:
         out += fmt::format("#{} = true\n", row.name);
         break;
       case OptionKind::kList:
-        out += fmt::format("#{} = [\"{}\"]\n", row.name, blanked(value, "\"\n"));
+        out += fmt::format("#{} = [\"{}\"]\n", row.name, replace_with_spaces(value, "\"\n"));
         break;
       case OptionKind::kValue:
-        out += fmt::format("#{} = \"{}\"\n", row.name, blanked(value, "\"\n"));
+        out += fmt::format("#{} = \"{}\"\n", row.name, replace_with_spaces(value, "\"\n"));
         break;
     }
   }

@@ -42,26 +42,26 @@ constexpr const char* kModelHelp =
     "gets it)";
 
 // Rows that several commands have.
-OptionRow& model_row(OptionTable& t, std::string& field) {
+OptionRow& add_model_option(OptionTable& t, std::string& field) {
   return t.text("model", field, kModelHelp).required().or_bare();
 }
-void recompute_row(OptionTable& t, std::string& field) {
+void add_recompute_option(OptionTable& t, std::string& field) {
   t.text("recompute", field, kRecomputeHelp);
 }
 
-void machine_row(OptionTable& t, std::string& field) {
+void add_machine_option(OptionTable& t, std::string& field) {
   t.text("machine", field,
          "file of the machine's limits, in place of probing them now, so that plans of different "
          "times can be compared");
 }
-void trace_row(OptionTable& t, std::string& field) {
+void add_trace_option(OptionTable& t, std::string& field) {
   t.text("trace", field, "timeline to write, for ui.perfetto.dev (docs/timeline.md)");
 }
-void forwarding_delay_row(OptionTable& t, int& field) {
+void add_forwarding_delay_option(OptionTable& t, int& field) {
   t.integer("forwarding-delay", field, {1, 2, "1 or 2"},
             "circular: 2 sends an output while the next one is computed");
 }
-void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
+void add_schedule_options(OptionTable& t, PlanScheduleOptions& o) {
   t.group("Pipeline stages");
   t.text("schedule", o.schedule,
          "gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file in PyTorch's form: verified, and "
@@ -70,22 +70,22 @@ void schedule_rows(OptionTable& t, PlanScheduleOptions& o) {
   t.integer("microbatches", o.microbatches, {0, 65536, "1 to 65536"}, "of a step");
   t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
             "stages of a rank [1; of a file: as many as it has]");
-  forwarding_delay_row(t, o.forwarding_delay);
+  add_forwarding_delay_option(t, o.forwarding_delay);
   t.text("schedule-out", o.schedule_out, "CSV file to write");
   t.flag("with-transfers", o.with_transfers, "write sends and receives as well");
   t.group(kMachineGroup);
-  trace_row(t, o.trace);
+  add_trace_option(t, o.trace);
 }
 
-void stages_row(OptionTable& t, StageOptions& o) {
+void add_stages_option(OptionTable& t, StageOptions& o) {
   t.integer("stages", o.stages, {1, 1024, "1 to 1024"},
             "ranks that run the model one behind the other, as threads");
 }
 
 // How stages divide a model and what they recompute; returns the row of their schedule.
-OptionRow& division_rows(OptionTable& t, StageOptions& o) {
+OptionRow& add_division_options(OptionTable& t, StageOptions& o) {
   t.group("Pipeline stages");
-  stages_row(t, o);
+  add_stages_option(t, o);
   OptionRow& schedule = t.text(
       "pipeline-schedule", o.schedule,
       "of the stages: gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file in PyTorch's form");
@@ -103,7 +103,7 @@ OptionRow& division_rows(OptionTable& t, StageOptions& o) {
 }
 
 // In the group of the stages.
-void ranks_row(OptionTable& t, StageOptions& o) {
+void add_ranks_option(OptionTable& t, StageOptions& o) {
   t.text("ranks", o.ranks,
          "pipeline=P,data=D (or one of them) under mpirun -n P*D (or srun): a process for each "
          "rank, on one machine or several; --stages are threads of each (docs/cluster.md)");
@@ -113,47 +113,47 @@ void ranks_row(OptionTable& t, StageOptions& o) {
 }
 
 // Of ranks that are threads or processes. Returns the row of the schedule.
-OptionRow& stage_rows(OptionTable& t, StageOptions& o) {
-  OptionRow& schedule = division_rows(t, o);
+OptionRow& add_stage_options(OptionTable& t, StageOptions& o) {
+  OptionRow& schedule = add_division_options(t, o);
   t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
             "stages of a rank [1; of a file: as many as it has]");
   t.integer("microbatches", o.microbatches, {1, 65536, "1 to 65536"},
             "that stages divide a batch into; with --memory at least");
-  forwarding_delay_row(t, o.forwarding_delay);
-  ranks_row(t, o);
+  add_forwarding_delay_option(t, o.forwarding_delay);
+  add_ranks_option(t, o);
   t.choice("bind", o.bind, {"auto", "none"},
            "of ranks that share cores, which mpirun then has not bound: auto gives each its part, "
            "by NUMA node; none leaves them");
   return schedule;
 }
 
-OptionRow& optimizer_row(OptionTable& t, std::string& field) {
+OptionRow& add_optimizer_option(OptionTable& t, std::string& field) {
   return t.choice("optimizer", field, {"adamw", "muon"},
                   "adamw; muon: for the matrices of --method full");
 }
-OptionRow& method_row(OptionTable& t, std::string& field) {
+OptionRow& add_method_option(OptionTable& t, std::string& field) {
   return t.choice("method", field, {"lora", "full"}, "lora or full");
 }
-OptionRow& rank_row(OptionTable& t, int64_t& field) {
+OptionRow& add_rank_option(OptionTable& t, int64_t& field) {
   return t.integer("rank", field, {1, 65536, "1 or more"}, "LoRA rank");
 }
-OptionRow& expert_rank_row(OptionTable& t, std::string& field) {
+OptionRow& add_expert_rank_option(OptionTable& t, std::string& field) {
   return t.choice("expert-rank", field, {"divided", "full"},
                   "of routed experts: divided (max(1, rank / experts)) or full");
 }
-OptionRow& targets_row(OptionTable& t, std::string& field) {
+OptionRow& add_targets_option(OptionTable& t, std::string& field) {
   return t.text("targets", field,
                 "all-linear, or module names with commas; embed_tokens and lm_head too");
 }
-void memory_row(OptionTable& t, std::string& field, const std::string& help) {
+void add_memory_option(OptionTable& t, std::string& field, const std::string& help) {
   t.text("memory", field, help).check = [&field] {
     if (!field.empty()) server::parse_memory_size("memory", field);
   };
 }
 
-void learning_rate_rows(OptionTable& t, TrainOptions& o) {
+void add_learning_rate_options(OptionTable& t, TrainOptions& o) {
   t.group(kStepsGroup);
-  learning_rate_row(t, o).also("learning-rate").results();
+  add_learning_rate_option(t, o).also("learning-rate").results();
   t.text("lr-schedule", o.lr_schedule, "constant, linear or cosine").also("schedule").results();
   t.integer("warmup-steps", o.warmup_steps, {0, kMost, "0 or more"},
             "steps of linear warmup [a twentieth of the steps]")
@@ -162,9 +162,9 @@ void learning_rate_rows(OptionTable& t, TrainOptions& o) {
            "share of the steps, in place of --warmup-steps");
 }
 
-void optimizer_and_loss_rows(OptionTable& t, TrainOptions& o) {
+void add_optimizer_and_loss_options(OptionTable& t, TrainOptions& o) {
   t.group("Optimizer and losses");
-  optimizer_row(t, o.optimizer).results();
+  add_optimizer_option(t, o.optimizer).results();
   t.number("muon-momentum", o.muon_momentum, {0, kBelowOne, "0 or more and below 1"}, "Muon")
       .results();
   t.number("mtp-weight", o.mtp_weight, {0, kHuge, "0 (off) or more"},
@@ -188,7 +188,7 @@ void optimizer_and_loss_rows(OptionTable& t, TrainOptions& o) {
       .results();
 }
 
-void step_rows(OptionTable& t, TrainOptions& o) {
+void add_step_options(OptionTable& t, TrainOptions& o) {
   t.group(kStepsGroup);
   t.integer("epochs", o.epochs, {1, kMost, "1 or more"},
             "passes over the data [3; more over few examples, fewer over many]")
@@ -205,7 +205,7 @@ void step_rows(OptionTable& t, TrainOptions& o) {
       .results();
   t.integer("gradient-accumulation-steps", o.gradient_accumulation_steps, {1, 1 << 20, "1 or more"},
             "an optimizer step has so many times --batch-size examples");
-  micro_tokens_row(t, o.micro_tokens);
+  add_micro_tokens_option(t, o.micro_tokens);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"}, "tokens of an example, at most")
       .results();
   t.choice("overlong", o.overlong, {"drop", "cut", "split"},
@@ -216,18 +216,18 @@ void step_rows(OptionTable& t, TrainOptions& o) {
 }
 
 // What a step does and how many there are.
-void recipe_rows(OptionTable& t, TrainOptions& o) {
-  learning_rate_rows(t, o);
-  optimizer_and_loss_rows(t, o);
-  step_rows(t, o);
+void add_recipe_options(OptionTable& t, TrainOptions& o) {
+  add_learning_rate_options(t, o);
+  add_optimizer_and_loss_options(t, o);
+  add_step_options(t, o);
 }
 
-void draft_row(OptionTable& t, int64_t& field) {
+void add_draft_option(OptionTable& t, int64_t& field) {
   t.integer("draft-tokens", field, {1, 16, "1 to 16"},
             "with --speculate mtp: tokens that are drafted at once");
 }
 
-void generation_rows(OptionTable& t, GenerationOptions& o) {
+void add_generation_options(OptionTable& t, GenerationOptions& o) {
   t.group("Model and prompt");
   t.text("model", o.model, std::string(kModelHelp) + "; a LoRA adapter's stands for its base too")
       .required_without("adapter")
@@ -235,7 +235,7 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
   t.text("adapter", o.adapter, "PEFT LoRA directory; alone it stands for its base too");
   t.group("Answers");
   t.integer("max-tokens", o.max_tokens, {1, INT64_MAX, "1 or more"}, "of an answer, at most");
-  sampling_rows(t, o.sampling);
+  add_sampling_rows(t, o.sampling);
   t.seed("seed", o.seed, "drawn and printed when absent, but for greedy");
   t.choice("seed-rule", o.seed_rule, {"plain", "server"},
            "server: every answer as a server's to a request with that seed");
@@ -243,50 +243,50 @@ void generation_rows(OptionTable& t, GenerationOptions& o) {
   t.group(kMachineGroup);
   t.choice("speculate", o.speculate, {"none", "mtp"},
            "mtp: drafts of multi-token prediction; no other token is chosen for it");
-  draft_row(t, o.draft_tokens);
-  dtype_row(t, o.dtype);
-  weights_row(t, o.weights);
-  run_rows(t, o.threads, o.device, o.strict_config);
+  add_draft_option(t, o.draft_tokens);
+  add_dtype_option(t, o.dtype);
+  add_weights_option(t, o.weights);
+  add_run_options(t, o.threads, o.device, o.strict_config);
 }
 
 }  // namespace
 
-OptionTable options_of(TrainOptions& o) {
+OptionTable option_table_of(TrainOptions& o) {
   OptionTable t;
   t.group("Model and data");
   t.text("model", o.model, std::string(kModelHelp) + "; of --adapter its base where none is named")
       .required_without("adapter")
       .or_bare()
       .results(ResultsBy::kModel);
-  data_row(t, o.data).results(ResultsBy::kFile);
+  add_data_option(t, o.data).results(ResultsBy::kFile);
   t.text("out", o.out, "folder of the adapter or model, metrics and state").required();
-  recipe_file_rows(t, o);
+  add_recipe_file_options(t, o);
   t.group("Adapter");
   t.text("adapter", o.adapter,
          "PEFT LoRA directory to start from and train on; its modules and ranks are kept")
       .results(ResultsBy::kModel);
-  method_row(t, o.method).results();
-  rank_row(t, o.rank).results();
+  add_method_option(t, o.method).results();
+  add_rank_option(t, o.rank).results();
   t.number("alpha", o.alpha, {-kHuge, kHuge, "a finite number"}, "LoRA alpha").results();
-  expert_rank_row(t, o.expert_rank).results();
-  targets_row(t, o.targets).results();
+  add_expert_rank_option(t, o.expert_rank).results();
+  add_targets_option(t, o.targets).results();
   t.group("Model and data");
-  train_on_row(t, o.train_on).results();
-  recipe_rows(t, o);
-  evaluation_rows(t, o);
+  add_train_on_option(t, o.train_on).results();
+  add_recipe_options(t, o);
+  add_evaluation_options(t, o);
   t.group("Memory");
-  dtype_row(t, o.dtype).results();
-  weights_row(t, o.weights);
-  memory_row(t, o.memory,
-             "bytes of the whole run (12GiB): passes and what they keep are chosen so");
-  recompute_row(t, o.recompute);
+  add_dtype_option(t, o.dtype).results();
+  add_weights_option(t, o.weights);
+  add_memory_option(t, o.memory,
+                    "bytes of the whole run (12GiB): passes and what they keep are chosen so");
+  add_recompute_option(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
-  stage_rows(t, o.stages);
+  add_stage_options(t, o.stages);
   t.group(kMachineGroup);
-  run_rows(t, o.threads, o.device, o.strict_config);
-  machine_row(t, o.machine);
+  add_run_options(t, o.threads, o.device, o.strict_config);
+  add_machine_option(t, o.machine);
   t.flag("json", o.json, "a line of JSON on stdout at the end");
-  trace_row(t, o.trace);
+  add_trace_option(t, o.trace);
   t.mark_common({"model",      "data",   "out",        "train-on",   "method",
                  "rank",       "alpha",  "targets",    "lr",         "config",
                  "epochs",     "steps",  "batch-size", "max-length", "eval",
@@ -294,7 +294,7 @@ OptionTable options_of(TrainOptions& o) {
   return t;
 }
 
-OptionTable options_of(PlanOptions& o) {
+OptionTable option_table_of(PlanOptions& o) {
   OptionTable t;
   t.group("Model and run");
   t.text(
@@ -305,35 +305,35 @@ OptionTable options_of(PlanOptions& o) {
       .or_bare();
   t.choice("for", o.purpose, {"train", "serve"}, "train, or serve: what a server's --memory holds");
   t.text("tokens", o.tokens, "BxT: B sequences of T tokens are an optimizer step");
-  memory_row(t, o.memory,
-             "bytes of the whole run (12GiB), as in train; of serve [80 % of the machine's]");
+  add_memory_option(
+      t, o.memory, "bytes of the whole run (12GiB), as in train; of serve [80 % of the machine's]");
   t.group("Of training");
-  method_row(t, o.method);
-  optimizer_row(t, o.optimizer);
-  rank_row(t, o.rank);
-  expert_rank_row(t, o.expert_rank);
-  targets_row(t, o.targets);
-  micro_tokens_row(t, o.micro_tokens);
+  add_method_option(t, o.method);
+  add_optimizer_option(t, o.optimizer);
+  add_rank_option(t, o.rank);
+  add_expert_rank_option(t, o.expert_rank);
+  add_targets_option(t, o.targets);
+  add_micro_tokens_option(t, o.micro_tokens);
   t.flag("mtp", o.with_mtp, "of train: with multi-token prediction, as --mtp-weight has it");
   t.flag("indexer-loss", o.with_indexer_loss, "of train: with a loss that trains indexers");
   t.group("Of serving");
   t.integer("max-rank", o.max_rank, {1, 65536, "1 or more"}, "of serve: largest LoRA rank");
   t.choice("speculate", o.speculate, {"none", "mtp"},
            "of serve: mtp: with drafts of multi-token prediction");
-  draft_row(t, o.draft_tokens);
+  add_draft_option(t, o.draft_tokens);
   t.group("Memory");
-  recompute_row(t, o.recompute);
+  add_recompute_option(t, o.recompute);
   t.text("offload", o.offload, kMemoryOffloadHelp);
-  dtype_row(t, o.dtype);
-  weights_row(t, o.weights);
+  add_dtype_option(t, o.dtype);
+  add_weights_option(t, o.weights);
   t.group(kMachineGroup);
-  run_rows(t, o.threads, o.device, o.strict_config);
+  add_run_options(t, o.threads, o.device, o.strict_config);
   t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets");
-  machine_row(t, o.machine);
+  add_machine_option(t, o.machine);
   t.text("save-machine", o.save_machine, "file to write the probed limits to, for --machine");
-  schedule_rows(t, o.schedule);
-  division_rows(t, o.stages);  // of train in stages
-  ranks_row(t, o.stages);      // and of train as processes
+  add_schedule_options(t, o.schedule);
+  add_division_options(t, o.stages);  // of train in stages
+  add_ranks_option(t, o.stages);      // and of train as processes
   t.group(kMachineGroup);
   t.flag("json", o.json, "one line of JSON");
   t.mark_common({"model", "for", "tokens", "memory", "method", "rank", "recompute", "dtype", "svg",
@@ -341,7 +341,7 @@ OptionTable options_of(PlanOptions& o) {
   return t;
 }
 
-OptionTable options_of(GenerateOptions& o) {
+OptionTable option_table_of(GenerateOptions& o) {
   OptionTable t;
   t.group("Model and prompt");
   t.text("prompt", o.prompt, "text to continue; -, or none and a pipe: that of stdin").set =
@@ -349,17 +349,17 @@ OptionTable options_of(GenerateOptions& o) {
         o.prompt = text;
         o.has_prompt = true;
       };
-  generation_rows(t, o.generation);
+  add_generation_options(t, o.generation);
   t.flag("echo", o.echo, "print the prompt too");
   t.flag("json", o.json, "one line of JSON at the end instead of a stream");
   t.group("Pipeline stages");
-  stages_row(t, o.generation.division);
+  add_stages_option(t, o.generation.division);
   t.mark_common({"prompt", "model", "adapter", "max-tokens", "temperature", "top-k", "top-p",
                  "seed", "stop", "threads", "json"});
   return t;
 }
 
-OptionTable options_of(ChatOptions& o) {
+OptionTable option_table_of(ChatOptions& o) {
   OptionTable t;
   t.group("Model and prompt");
   t.text("prompt", o.prompt, "one question; absent: a line of stdin a turn, and /help").set =
@@ -373,67 +373,67 @@ OptionTable options_of(ChatOptions& o) {
       };
   t.text("system", o.system, "a system turn before all");
   t.text("vars", o.vars, "JSON of variables for the template, like {\"enable_thinking\": false}");
-  generation_rows(t, o.generation);
+  add_generation_options(t, o.generation);
   t.mark_common({"prompt", "system", "model", "adapter", "max-tokens", "temperature", "top-k",
                  "top-p", "seed", "stop", "threads"});
   return t;
 }
 
-OptionTable options_of(InspectOptions& o) {
+OptionTable option_table_of(InspectOptions& o) {
   OptionTable t;
   t.text("model", o.model,
          "directory of a model or of a LoRA adapter, GGUF file, or ORG/NAME of the hub")
       .required()
       .or_bare();
   t.flag("tensors", o.tensors, "list every tensor");
-  strict_row(t, o.strict_config);
+  add_strict_option(t, o.strict_config);
   t.flag("json", o.json, "one line of JSON");
   return t;
 }
 
-OptionTable options_of(PullOptions& o) {
+OptionTable option_table_of(PullOptions& o) {
   OptionTable t;
   t.text("model", o.model, "ORG/NAME on the Hugging Face hub").in("").required().positional();
   return t;
 }
 
-OptionTable options_of(ProbeOptions& o) {
+OptionTable option_table_of(ProbeOptions& o) {
   OptionTable t;
   t.group("Model and request");
-  model_row(t, o.model);
+  add_model_option(t, o.model);
   t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated, the first is adapter 1");
   t.text("request", o.request, "JSON file: sequences, loss, want, mtp, train, sample").required();
   t.text("out", o.out, "safetensors file to write").required();
   t.text("stats", o.stats,
          "JSON file to write: memory planned and taken; what the training pass kept, offloaded and "
          "recomputed, by tag; each stage");
-  dtype_row(t, o.dtype, {"f32", "bf16"}, "f32 or bf16");
+  add_dtype_option(t, o.dtype, {"f32", "bf16"}, "f32 or bf16");
   t.group("Memory");
-  weights_row(t, o.weights);
-  recompute_row(t, o.recompute);
+  add_weights_option(t, o.weights);
+  add_recompute_option(t, o.recompute);
   t.text("offload", o.offload, kOffloadHelp);
-  stage_rows(t, o.stages).also("schedule");
+  add_stage_options(t, o.stages).also("schedule");
   t.group(kMachineGroup);
-  run_rows(t, o.threads, o.device, o.strict_config);
+  add_run_options(t, o.threads, o.device, o.strict_config);
   t.mark_common({"model", "adapter", "request", "out", "dtype", "recompute", "stages", "threads"});
   return t;
 }
 
-OptionTable options_of(InitOptions& o) {
+OptionTable option_table_of(InitOptions& o) {
   OptionTable t;
   t.text("config", o.config,
          "model directory, GGUF file, ORG/NAME in the hub's cache, config.json, or one of: " +
              config_names_text())
       .required();
   t.text("out", o.out, "folder to write").required();
-  dtype_row(t, o.dtype, {"auto", "bf16", "f32"}, "auto (as configured), bf16 or f32");
+  add_dtype_option(t, o.dtype, {"auto", "bf16", "f32"}, "auto (as configured), bf16 or f32");
   t.seed("seed", o.seed, "");
   t.flag("mtp", o.mtp, "with a layer of multi-token prediction (DeepSeek-V4)");
-  threads_row(t, o.threads);
+  add_threads_option(t, o.threads);
   return t;
 }
 
-OptionTable options_of(TokenizeOptions& o) {
+OptionTable option_table_of(TokenizeOptions& o) {
   OptionTable t;
   t.text("tokenizer", o.tokenizer, "model directory, GGUF file or tokenizer.json").required();
   t.text("in", o.in, "JSONL file to read").required();
@@ -441,38 +441,39 @@ OptionTable options_of(TokenizeOptions& o) {
   return t;
 }
 
-OptionTable options_of(BenchOptions& o) {
+OptionTable option_table_of(BenchOptions& o) {
   OptionTable t;
   t.group("Work");
-  t.text("work", o.work, bench_works()).required().positional();
+  t.text("work", o.work, bench_work_names()).required().positional();
   t.text("model", o.model,
          "Hugging Face directory, GGUF file, or ORG/NAME in the hub's cache; default: Qwen3-0.6B's "
          "shape with random weights");
-  dtype_row(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
+  add_dtype_option(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
   t.text("weights", o.weights, bench_weights_help());
   t.choice("method", o.method, {"lora", "full"},
            "of a training work: an adapter or all parameters");
   t.group("Memory");
   t.text("recompute", o.recompute, "of a training work, in place of its own; as in train");
-  memory_row(t, o.memory,
-             "of a training work, as 2GiB: the fastest passes that fit, weights in memory; the "
-             "probes of limits take 256 MiB besides it");
+  add_memory_option(
+      t, o.memory,
+      "of a training work, as 2GiB: the fastest passes that fit, weights in memory; the "
+      "probes of limits take 256 MiB besides it");
   t.text("offload", o.offload, kOffloadHelp);
-  stage_rows(t, o.stages).also("schedule");
+  add_stage_options(t, o.stages).also("schedule");
   t.group(kMachineGroup);
-  threads_row(t, o.threads);
+  add_threads_option(t, o.threads);
   t.integer("repeat", o.repeat, {1, 1000, "1 to 1000"}, "timed repetitions; the median counts");
   t.integer("context", o.context, {0, kMost, "0 (off) or more"},
             "of a decoding work: also a step behind so many tokens, which are made up, over one "
             "behind 1,024");
   t.flag("json", o.json, "print one JSON object");
-  trace_row(t, o.trace);
+  add_trace_option(t, o.trace);
   t.mark_common({"work", "model", "dtype", "method", "recompute", "memory", "stages", "threads",
                  "repeat", "json"});
   return t;
 }
 
-OptionTable options_of(KeygenOptions& o) {
+OptionTable option_table_of(KeygenOptions& o) {
   OptionTable t;
   t.flag("hash", o.hash, "print the key's hash for the file of keys, and the key itself to stderr");
   return t;

@@ -23,30 +23,30 @@
 
 namespace strata::apps {
 
-OptionTable options_of(TrainOptions& o);
-OptionTable options_of(GenerateOptions& o);
-OptionTable options_of(ChatOptions& o);
-OptionTable options_of(InspectOptions& o);
-OptionTable options_of(MergeOptions& o);
-OptionTable options_of(ConvertOptions& o);
-OptionTable options_of(PlanOptions& o);
-OptionTable options_of(PlanOptions& o, const PlanMode& mode);
-OptionTable options_of(DataOptions& o);
-OptionTable options_of(EvalOptions& o);
-OptionTable options_of(PullOptions& o);
-OptionTable options_of(ProbeOptions& o);
-OptionTable options_of(InitOptions& o);
-OptionTable options_of(TokenizeOptions& o);
-OptionTable options_of(BenchOptions& o);
-OptionTable options_of(KeygenOptions& o);
-OptionTable options_of(BackupOptions& o);
-OptionTable options_of(RestoreOptions& o);
-OptionTable options_of(CheckOptions& o);
+OptionTable option_table_of(TrainOptions& o);
+OptionTable option_table_of(GenerateOptions& o);
+OptionTable option_table_of(ChatOptions& o);
+OptionTable option_table_of(InspectOptions& o);
+OptionTable option_table_of(MergeOptions& o);
+OptionTable option_table_of(ConvertOptions& o);
+OptionTable option_table_of(PlanOptions& o);
+OptionTable option_table_of(PlanOptions& o, const PlanMode& mode);
+OptionTable option_table_of(DataOptions& o);
+OptionTable option_table_of(EvalOptions& o);
+OptionTable option_table_of(PullOptions& o);
+OptionTable option_table_of(ProbeOptions& o);
+OptionTable option_table_of(InitOptions& o);
+OptionTable option_table_of(TokenizeOptions& o);
+OptionTable option_table_of(BenchOptions& o);
+OptionTable option_table_of(KeygenOptions& o);
+OptionTable option_table_of(BackupOptions& o);
+OptionTable option_table_of(RestoreOptions& o);
+OptionTable option_table_of(CheckOptions& o);
 
 // Throws Error for a value out of its row's range.
 template <typename Options>
 void check_options(Options options) {
-  options_of(options).check();
+  option_table_of(options).check();
 }
 
 }  // namespace strata::apps

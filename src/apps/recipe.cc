@@ -50,8 +50,8 @@ std::vector<std::string> values_of(const OptionRow& row, const TrainOptions& o) 
 }
 
 // A flag's value in a file, as the command line has it.
-std::vector<std::string> flag_values(const std::string& path, const std::string& name,
-                                     const std::vector<std::string>& values) {
+std::vector<std::string> parse_flag_values(const std::string& path, const std::string& name,
+                                           const std::vector<std::string>& values) {
   if (values.size() != 1 || (values[0] != "true" && values[0] != "false")) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--config: {}: '{}': want true or false", path, name));
@@ -71,7 +71,7 @@ std::map<std::string, std::vector<std::string>> read_recipe(const std::string& p
                               "line",
                               path, name));
     }
-    if (table.find(name)->kind == OptionKind::kFlag) values = flag_values(path, name, values);
+    if (table.find(name)->kind == OptionKind::kFlag) values = parse_flag_values(path, name, values);
   }
   return all;
 }
@@ -80,7 +80,7 @@ std::string recipe_text(const TrainOptions& options) {
   TrainOptions o = options, defaults;
   const std::string name = hub_name_of(o.model);
   if (!name.empty()) o.model = name;
-  const OptionTable table = options_of(o), usual = options_of(defaults);
+  const OptionTable table = option_table_of(o), usual = option_table_of(defaults);
   std::string text = "# strata train --config FILE --out FOLDER\n";
   for (size_t i = 0; i < table.rows().size(); ++i) {
     const OptionRow& row = table.rows()[i];

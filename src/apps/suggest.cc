@@ -113,7 +113,7 @@ constexpr Synonym kCommands[] = {
 constexpr size_t kMostNames = 3;
 constexpr size_t kMostTyped = 64;  // longer ones are close to nothing
 
-std::string plain(std::string_view typed) {
+std::string normalized_name(std::string_view typed) {
   std::string out(typed.substr(0, kMostTyped));
   for (char& c : out)
     c = c == '_' ? '-' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -142,9 +142,9 @@ std::vector<std::string> names_like(const std::string& word, std::span<const std
   return out;
 }
 
-std::vector<std::string> close_names(std::string_view typed, std::span<const std::string> names,
-                                     std::span<const Synonym> synonyms) {
-  const std::string word = plain(typed);
+std::vector<std::string> similar_names(std::string_view typed, std::span<const std::string> names,
+                                       std::span<const Synonym> synonyms) {
+  const std::string word = normalized_name(typed);
   if (is_among(word, names)) return {word};
   for (const Synonym& synonym : synonyms) {
     if (synonym.typed == word && is_among(synonym.name, names)) return {std::string(synonym.name)};
@@ -172,13 +172,14 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
-std::vector<std::string> close_options(std::string_view typed, std::span<const std::string> names) {
-  return close_names(typed, names, kOptions);
+std::vector<std::string> similar_options(std::string_view typed,
+                                         std::span<const std::string> names) {
+  return similar_names(typed, names, kOptions);
 }
 
-std::vector<std::string> close_commands(std::string_view typed,
-                                        std::span<const std::string> names) {
-  return close_names(typed, names, kCommands);
+std::vector<std::string> similar_commands(std::string_view typed,
+                                          std::span<const std::string> names) {
+  return similar_names(typed, names, kCommands);
 }
 
 std::string did_you_mean(std::span<const std::string> names, std::string_view before) {

@@ -12,8 +12,10 @@ namespace strata::apps {
 // programs call so ("learning-rate" for "lr"), one with other dashes or capitals, one or two
 // letters away (of five or fewer: one; two neighbours in the wrong order are one), or begun with
 // it.
-std::vector<std::string> close_options(std::string_view typed, std::span<const std::string> names);
-std::vector<std::string> close_commands(std::string_view typed, std::span<const std::string> names);
+std::vector<std::string> similar_options(std::string_view typed,
+                                         std::span<const std::string> names);
+std::vector<std::string> similar_commands(std::string_view typed,
+                                          std::span<const std::string> names);
 
 // "; did you mean --lr or --ls?", each behind `before`; empty for none.
 std::string did_you_mean(std::span<const std::string> names, std::string_view before);

@@ -75,11 +75,12 @@ class LineConverter {
     const Value& given = *line.find(kind);
     if (kind == "text") {
       check_keys(line, {"text", "add_special"});
-      return ids_json(string_of(given, "text"), flag_or_false(line, "add_special"));
+      return encode_to_json(string_of(given, "text"), flag_or_false(line, "add_special"));
     }
     if (kind == "bytes") {
       check_keys(line, {"bytes", "add_special"});
-      return ids_json(decode_base64(string_of(given, "bytes")), flag_or_false(line, "add_special"));
+      return encode_to_json(decode_base64(string_of(given, "bytes")),
+                            flag_or_false(line, "add_special"));
     }
     if (kind == "ids") {
       check_keys(line, {"ids", "skip_special"});
@@ -87,7 +88,7 @@ class LineConverter {
       return text_json(tokenizer_.decode(read_ids(given), skip_special));
     }
     check_keys(line, {"messages", "tools", "add_generation_prompt", "vars", "now"});
-    return text_json(render(line));
+    return text_json(render_messages(line));
   }
 
  private:
@@ -109,7 +110,7 @@ class LineConverter {
     }
   }
 
-  [[nodiscard]] std::string ids_json(const std::string& text, bool add_special) const {
+  [[nodiscard]] std::string encode_to_json(const std::string& text, bool add_special) const {
     std::string out = "{\"ids\":[";
     for (const int32_t id : tokenizer_.encode(text, add_special)) {
       if (out.back() != '[') out += ',';
@@ -134,7 +135,7 @@ class LineConverter {
     return ids;
   }
 
-  std::string render(const text::Dict& line) {
+  std::string render_messages(const text::Dict& line) {
     text::ChatRequest request;
     const auto given = [&](std::string_view key) -> const Value* {
       const Value* value = line.find(key);
@@ -145,11 +146,11 @@ class LineConverter {
     if (const Value* vars = given("vars")) request.vars = json_of(*vars);
     if (const Value* now = given("now")) request.now = string_of(*now, "now");
     request.add_generation_prompt = flag_or_false(line, "add_generation_prompt");
-    return chat_template().render(request);
+    return ensure_chat_template().render(request);
   }
 
   // Loaded by the first line that needs it: a tokenizer without a template serves all others.
-  const text::ChatTemplate& chat_template() {
+  const text::ChatTemplate& ensure_chat_template() {
     if (template_) return *template_;
     template_ = text::ChatTemplate::load(texts_);
     if (!template_)
@@ -171,8 +172,8 @@ class LineConverter {
   std::optional<text::ChatTemplate> template_;
 };
 
-std::string convert_json(LineConverter& converter, std::string_view line,
-                         const std::string& where) {
+std::string parse_and_convert_line(LineConverter& converter, std::string_view line,
+                                   const std::string& where) {
   try {
     const Value value = Value::from_json(line, "the line");
     if (!value.is_dict()) fail("wanted a JSON object");
@@ -192,7 +193,8 @@ int run_tokenize(const TokenizeOptions& options) {
   for (size_t pos = 0; pos < input.size();) {
     const size_t end = std::min(input.find('\n', pos), input.size());
     const std::string where = options.in + ": line " + std::to_string(++number);
-    output += convert_json(converter, std::string_view(input).substr(pos, end - pos), where);
+    output +=
+        parse_and_convert_line(converter, std::string_view(input).substr(pos, end - pos), where);
     output += '\n';
     pos = end + 1;
   }

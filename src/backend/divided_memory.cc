@@ -245,7 +245,7 @@ void DividedMemory::note_failure() {
   changed_.notify_all();
 }
 
-std::optional<DividedMemory::Request> DividedMemory::wait_for_request() {
+std::optional<DividedMemory::Request> DividedMemory::wait_and_pop_request() {
   const MutexLock lock(mutex_);
   busy_ = false;
   changed_.notify_all();
@@ -258,7 +258,7 @@ std::optional<DividedMemory::Request> DividedMemory::wait_for_request() {
 }
 
 void DividedMemory::run_requests() {
-  while (const std::optional<Request> request = wait_for_request()) {
+  while (const std::optional<Request> request = wait_and_pop_request()) {
     if (!request->fetches) {
       drop(request->unit);
       continue;

@@ -105,7 +105,7 @@ class DividedMemory {
   void list_pieces(size_t unit);
   void fetch_pieces(size_t unit);
   // None: it stops.
-  std::optional<Request> wait_for_request();
+  std::optional<Request> wait_and_pop_request();
   void run_requests();
   void send_piece(int to, size_t unit, const Piece& piece);
   void answer_questions();

@@ -37,12 +37,12 @@ std::pair<void*, size_t> whole_pages(const PageRange& range) {
 }  // namespace
 
 FileAllocator::FileAllocator(std::string dir) : dir_(std::move(dir)) {
-  const std::string text = folder_fault(dir_);
+  const std::string text = find_folder_fault(dir_);
   if (text.empty()) return;
   throw Error(ErrorCode::kInvalidArgument, fmt::format("--offload {}: {}", dir_, text));
 }
 
-std::string FileAllocator::folder_fault(const std::string& dir) {
+std::string FileAllocator::find_folder_fault(const std::string& dir) {
   struct statfs system{};
   if (::statfs(dir.c_str(), &system) != 0 || ::access(dir.c_str(), W_OK | X_OK) != 0) {
     return std::strerror(errno);

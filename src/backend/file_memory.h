@@ -25,7 +25,7 @@ class FileAllocator : public Allocator {
   // `dir` is where the files are. Error{kInvalidArgument} where it has a fault.
   explicit FileAllocator(std::string dir);
   // Why a folder is none that can be written to, or one whose files are held in memory; else empty.
-  static std::string folder_fault(const std::string& dir);
+  static std::string find_folder_fault(const std::string& dir);
   // What is left on the disk of a folder; 0 where nobody knows.
   static int64_t free_bytes(const std::string& dir);
   [[nodiscard]] const std::string& folder() const { return dir_; }

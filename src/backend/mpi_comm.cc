@@ -105,7 +105,8 @@ class MpiRanks::Link : public Comm {
     while (!started_) changed_.wait(mutex_);
     if (!start_fault_.empty()) throw Error(ErrorCode::kIo, "MPI does not start: " + start_fault_);
     const double since = begin_to_wait();
-    while (!all_of([](const Peer& peer) { return !peer.hello.empty() || peer.dead; })) drive(since);
+    while (!all_others([](const Peer& peer) { return !peer.hello.empty() || peer.dead; }))
+      progress_or_rest(since);
     end_to_wait();
     for (int other = 0; other < size_; ++other) {
       if (other != rank_ && peers_[static_cast<size_t>(other)].hello != hello()) continue;
@@ -115,7 +116,7 @@ class MpiRanks::Link : public Comm {
   }
   ~Link() override {
     const MutexLock lock(mutex_);
-    leave();
+    announce_or_await_leaving();
     leaves_ = true;
     rested_.notify_all();
   }
@@ -139,7 +140,7 @@ class MpiRanks::Link : public Comm {
     operation.peer = to;
     operation.tag = mpi_tag(tag);
     const MutexLock lock(mutex_);
-    begin(operation);
+    begin_operation(operation);
     retire_finished();
     // What is still on its way is this thread's to move, or of the one that computes nothing.
     if (operation.busy) rested_.notify_all();
@@ -149,7 +150,7 @@ class MpiRanks::Link : public Comm {
     auto operation = std::make_unique<Operation>(
         Operation{kData, /*sends=*/false, from, mpi_tag(tag), data, bytes, /*busy=*/true});
     const MutexLock lock(mutex_);
-    begin(*operation);
+    begin_operation(*operation);
     double end = 0.0;
     const double since = begin_to_wait();
     while (operation->busy && (end == 0.0 || now_seconds() < end)) {
@@ -158,7 +159,7 @@ class MpiRanks::Link : public Comm {
         table_.cancel(operation->handle);
         end = now_seconds() + options_.silence;
       }
-      drive(since);
+      progress_or_rest(since);
     }
     end_to_wait();
     const bool is_cancelled = operation->is_cancelled;
@@ -179,13 +180,13 @@ class MpiRanks::Link : public Comm {
   }
 
   // That this rank's body has ended, and all others' too.
-  std::optional<RankFault> end_together() {
+  std::optional<RankFault> end_and_wait_for_others() {
     const MutexLock lock(mutex_);
     send_control_to_all(kEnded, "");
     double end = 0.0;
     const double since = begin_to_wait();
-    while (!all_of([](const Peer& peer) { return peer.ended || peer.dead; })) {
-      drive(since);
+    while (!all_others([](const Peer& peer) { return peer.ended || peer.dead; })) {
+      progress_or_rest(since);
       if (!fault_) continue;
       // Who computes hears of it at its next receive.
       if (end == 0.0) end = now_seconds() + options_.silence;
@@ -243,7 +244,7 @@ class MpiRanks::Link : public Comm {
     return *best;
   }
 
-  void begin(Operation& o) REQUIRES(mutex_) {
+  void begin_operation(Operation& o) REQUIRES(mutex_) {
     o.handle = o.sends ? table_.send(o.channel, o.peer, o.tag, o.own.data(), std::ssize(o.own))
                        : table_.receive(o.channel, o.peer, o.tag, o.data, o.bytes);
     CHECK(o.handle != nullptr, o.channel, o.peer, o.tag, o.bytes);
@@ -259,7 +260,7 @@ class MpiRanks::Link : public Comm {
     operation.tag = what;
     operation.own.assign(first, first + text.size());
     operation.busy = true;
-    begin(operation);
+    begin_operation(operation);
   }
   void send_control_to_all(Control what, const std::string& text) REQUIRES(mutex_) {
     for (int to = 0; to < size_; ++to) {
@@ -269,17 +270,17 @@ class MpiRanks::Link : public Comm {
 
   // Of the others.
   template <typename Is>
-  bool all_of(Is is) REQUIRES(mutex_) {
+  bool all_others(Is is) REQUIRES(mutex_) {
     for (int other = 0; other < size_; ++other) {
       if (other != rank_ && !is(peers_[static_cast<size_t>(other)])) return false;
     }
     return true;
   }
 
-  void leave() REQUIRES(mutex_) {
+  void announce_or_await_leaving() REQUIRES(mutex_) {
     if (rank_ == 0) return send_control_to_all(kLeaving, "");
     const double since = begin_to_wait(), end = since + options_.silence;
-    while (!peers_[0].leaving && !peers_[0].dead && now_seconds() < end) drive(since);
+    while (!peers_[0].leaving && !peers_[0].dead && now_seconds() < end) progress_or_rest(since);
     end_to_wait();
   }
 
@@ -292,7 +293,7 @@ class MpiRanks::Link : public Comm {
     --num_drivers_;
     if (num_drivers_ == 0 && !active_.empty()) rested_.notify_all();
   }
-  void drive(double since) REQUIRES(mutex_) {
+  void progress_or_rest(double since) REQUIRES(mutex_) {
     if (make_progress()) return;
     const double now = now_seconds(), waited = now - since;
     if (waited > kEager) changed_.wait_until(mutex_, now + rest_after(waited));
@@ -326,7 +327,7 @@ class MpiRanks::Link : public Comm {
       while (!try_to_leave()) {
         if (!make_progress()) rested_.wait_until(mutex_, now_seconds() + rest());
       }
-      any_dead = !all_of([](const Peer& peer) { return !peer.dead; });
+      any_dead = !all_others([](const Peer& peer) { return !peer.dead; });
     }
     // MPI ends together with all ranks, or never.
     any_dead ? table_.abort(1) : table_.end();
@@ -351,7 +352,7 @@ class MpiRanks::Link : public Comm {
   bool make_progress() REQUIRES(mutex_) {
     bool moved = retire_finished();
     moved = receive_controls() || moved;
-    beat_and_watch();
+    send_heartbeat_and_check_peers();
     if (!moved) return false;
     last_moved_ = now_seconds();
     changed_.notify_all();
@@ -403,7 +404,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // Tells others that this rank lives, and notes who has fallen silent.
-  void beat_and_watch() REQUIRES(mutex_) {
+  void send_heartbeat_and_check_peers() REQUIRES(mutex_) {
     const double now = now_seconds();
     if (now - last_turn_ > kStopped) {  // not they
       for (Peer& peer : peers_) peer.last_heard = now;
@@ -413,9 +414,9 @@ class MpiRanks::Link : public Comm {
       last_beat_ = now;
       send_control_to_all(kAlive, "");
     }
-    note_silent_peers(now);
+    mark_silent_peers_dead(now);
   }
-  void note_silent_peers(double now) REQUIRES(mutex_) {
+  void mark_silent_peers_dead(double now) REQUIRES(mutex_) {
     for (int other = 0; other < size_; ++other) {
       Peer& peer = peers_[static_cast<size_t>(other)];
       if (other == rank_ || peer.dead || now - peer.last_heard < options_.silence) continue;
@@ -475,7 +476,7 @@ void MpiRanks::run(FunctionRef<void(Comm& comm)> body) {
   } catch (const std::exception& error) {
     link_->fail(ErrorCode::kIo, error.what());
   }
-  if (const std::optional<RankFault> fault = link_->end_together())
+  if (const std::optional<RankFault> fault = link_->end_and_wait_for_others())
     throw Error(fault->code, fault->what);
 }
 

@@ -49,7 +49,7 @@ struct RankThreads::State {
         if (of.in_break) return false;
         return rank == 0 ? asked_breaks->is_due() : meeting.load(std::memory_order_acquire);
       };
-      of.take = [this, rank] { rank == 0 ? lead_break() : join_break(rank); };
+      of.take = [this, rank] { rank == 0 ? stop_others_and_run_break() : serve_break(rank); };
       of.breaks = std::make_unique<Interruption>(Interruption{of.is_due, of.take});
       for (const Level level : {kWork, kBreak})
         of.comms[level] = std::make_unique<ThreadComm>(exchanges[level], rank, num_ranks);
@@ -78,7 +78,7 @@ struct RankThreads::State {
   }
 
   // Rank 0's.
-  void lead_job(Level messages, FunctionRef<void(int rank)> body) {
+  void run_job_on_all_ranks(Level messages, FunctionRef<void(int rank)> body) {
     const Level level = at(0).in_break ? kBreak : kWork;
     CHECK(level <= messages && !is_running[level], level, messages);  // one at a time
     is_running[level] = true;
@@ -115,7 +115,7 @@ struct RankThreads::State {
   }
 
   // All others come, wait and go on afterwards, also where what breaks in throws.
-  void lead_break() {
+  void stop_others_and_run_break() {
     at(0).in_break = true;
     const std::shared_ptr<void> ends(nullptr, [this](void*) {
       {
@@ -141,7 +141,7 @@ struct RankThreads::State {
   }
 
   // Until the break ends: what it asks for.
-  void join_break(int rank) {
+  void serve_break(int rank) {
     uint64_t number = 0;
     {
       const MutexLock lock(mutex);
@@ -164,7 +164,7 @@ struct RankThreads::State {
   void follow_rank_0(int rank) {
     name_thread("rank " + std::to_string(rank));
     while (true) {
-      if (meeting) join_break(rank);
+      if (meeting) serve_break(rank);
       if (run_job_if_new(kWork, rank)) continue;
       const MutexLock lock(mutex);
       if (stopping) return;
@@ -204,9 +204,11 @@ void RankThreads::run(FunctionRef<void(int rank)> body, const Interruption* brea
   const std::shared_ptr<void> ends(nullptr, [&](void*) { state.asked_breaks = nullptr; });
   for (State::Rank& rank : state.ranks)
     rank.comms[kWork]->set_breaks(breaks == nullptr ? nullptr : rank.breaks.get());
-  state.lead_job(kWork, body);
+  state.run_job_on_all_ranks(kWork, body);
 }
 
-void RankThreads::run_breaking(FunctionRef<void(int rank)> body) { state_->lead_job(kBreak, body); }
+void RankThreads::run_breaking(FunctionRef<void(int rank)> body) {
+  state_->run_job_on_all_ranks(kBreak, body);
+}
 
 }  // namespace strata

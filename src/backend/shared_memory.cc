@@ -48,7 +48,7 @@ SharedMemory::~SharedMemory() {
 void SharedMemory::make_file(int64_t bytes) {
   CHECK(descriptor_ < 0, bytes);
   // Asked for more than there is, the system would look for it until it ends some process.
-  if (bytes > usable_memory())
+  if (bytes > read_usable_memory())
     fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), ENOMEM);
   bytes_ = bytes;
   descriptor_ = ::memfd_create("strata", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -9,7 +9,7 @@
 
 namespace strata {
 
-void check_failed(const char* file, int line, const char* expression, const std::string& values) {
+void fail_check(const char* file, int line, const char* expression, const std::string& values) {
   std::fprintf(stderr, "%s:%d: CHECK failed: %s  %s\n", file, line, expression, values.c_str());
   std::array<void*, 32> frames;
   const int count = backtrace(frames.data(), static_cast<int>(frames.size()));

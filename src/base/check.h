@@ -10,8 +10,8 @@
 
 namespace strata {
 
-[[noreturn]] void check_failed(const char* file, int line, const char* expression,
-                               const std::string& values);
+[[noreturn]] void fail_check(const char* file, int line, const char* expression,
+                             const std::string& values);
 
 namespace internal {
 
@@ -39,11 +39,11 @@ std::string join_values(const Values&... values) {
 }  // namespace internal
 }  // namespace strata
 
-#define CHECK(condition, ...)                                               \
-  do {                                                                      \
-    if (!(condition)) [[unlikely]]                                          \
-      ::strata::check_failed(__FILE__, __LINE__, #condition,                \
-                             ::strata::internal::join_values(__VA_ARGS__)); \
+#define CHECK(condition, ...)                                             \
+  do {                                                                    \
+    if (!(condition)) [[unlikely]]                                        \
+      ::strata::fail_check(__FILE__, __LINE__, #condition,                \
+                           ::strata::internal::join_values(__VA_ARGS__)); \
   } while (false)
 
 #if defined(NDEBUG) && !defined(STRATA_DCHECK)

@@ -26,7 +26,7 @@ int open_to_read(const std::string& path) {
   return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
-int64_t regular_file_size(int fd, const std::string& path) {
+int64_t stat_regular_file(int fd, const std::string& path) {
   struct stat info;
   if (::fstat(fd, &info) != 0) fail_io(path, "stat");
   if (!S_ISREG(info.st_mode)) {
@@ -46,7 +46,7 @@ std::string folder_of(const std::string& path) {
 std::string read_file(const std::string& path, int64_t max_bytes) {
   const OpenFile file(open_to_read(path));
   if (file.fd < 0) fail_io(path, "open");
-  const int64_t size = regular_file_size(file.fd, path);
+  const int64_t size = stat_regular_file(file.fd, path);
   if (size > max_bytes) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: {} bytes, at most {} are accepted here", path, size, max_bytes));
@@ -79,7 +79,7 @@ bool file_exists(const std::string& path) {
 ReadOnlyFile::ReadOnlyFile(std::string path) : path_(std::move(path)) {
   OpenFile file(open_to_read(path_));
   if (file.fd < 0) fail_io(path_, "open");
-  size_ = regular_file_size(file.fd, path_);
+  size_ = stat_regular_file(file.fd, path_);
   fd_ = std::exchange(file.fd, -1);
 }
 
@@ -115,7 +115,7 @@ void ReadOnlyFile::read_at(int64_t offset, std::span<std::byte> out) const {
 MappedFile::MappedFile(const std::string& path) {
   const OpenFile file(open_to_read(path));
   if (file.fd < 0) fail_io(path, "open");
-  size_ = static_cast<size_t>(regular_file_size(file.fd, path));
+  size_ = static_cast<size_t>(stat_regular_file(file.fd, path));
   if (size_ == 0) return;
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (map == MAP_FAILED) fail_io(path, "mmap");
@@ -135,7 +135,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-void MappedFile::release(size_t offset, size_t size) const {
+void MappedFile::drop_pages(size_t offset, size_t size) const {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t begin = (offset + page - 1) / page * page;
   const size_t end = (offset + size) / page * page;

@@ -47,7 +47,7 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
   // Tells the kernel that these pages are not needed again, so that a loader's peak stays small.
-  void release(size_t offset, size_t size) const;
+  void drop_pages(size_t offset, size_t size) const;
 
  private:
   const std::byte* data_ = nullptr;

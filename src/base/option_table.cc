@@ -46,8 +46,8 @@ const T* value_of(const std::optional<T>& field) {
 
 // A row of one number, read as Read and held as Field, which may be absent.
 template <typename Read, typename Field>
-OptionRow number_row(const std::string& name, const char* unit, Field& field,
-                     const OptionRange<Read>& range, const std::string& help) {
+OptionRow make_number_row(const std::string& name, const char* unit, Field& field,
+                          const OptionRange<Read>& range, const std::string& help) {
   Field* at = &field;
   const auto* before = value_of(field);
   return {.name = name,
@@ -139,36 +139,36 @@ OptionRow& OptionTable::flag(const std::string& name, bool& field, const std::st
 
 OptionRow& OptionTable::integer(const std::string& name, int64_t& field,
                                 const OptionRange<int64_t>& range, const std::string& help) {
-  return add(number_row(name, "INT", field, range, help));
+  return add(make_number_row(name, "INT", field, range, help));
 }
 
 OptionRow& OptionTable::integer(const std::string& name, int& field,
                                 const OptionRange<int64_t>& range, const std::string& help) {
-  return add(number_row(name, "INT", field, range, help));
+  return add(make_number_row(name, "INT", field, range, help));
 }
 
 OptionRow& OptionTable::integer(const std::string& name, std::optional<int64_t>& field,
                                 const OptionRange<int64_t>& range, const std::string& help) {
-  return add(number_row(name, "INT", field, range, help));
+  return add(make_number_row(name, "INT", field, range, help));
 }
 
 OptionRow& OptionTable::number(const std::string& name, double& field,
                                const OptionRange<double>& range, const std::string& help) {
-  return add(number_row(name, "FLOAT", field, range, help));
+  return add(make_number_row(name, "FLOAT", field, range, help));
 }
 
 OptionRow& OptionTable::number(const std::string& name, std::optional<double>& field,
                                const OptionRange<double>& range, const std::string& help) {
-  return add(number_row(name, "FLOAT", field, range, help));
+  return add(make_number_row(name, "FLOAT", field, range, help));
 }
 
 OptionRow& OptionTable::seed(const std::string& name, uint64_t& field, const std::string& help) {
-  return add(number_row(name, "UINT", field, seeds(), help));
+  return add(make_number_row(name, "UINT", field, seeds(), help));
 }
 
 OptionRow& OptionTable::seed(const std::string& name, std::optional<uint64_t>& field,
                              const std::string& help) {
-  return add(number_row(name, "UINT", field, seeds(), help));
+  return add(make_number_row(name, "UINT", field, seeds(), help));
 }
 
 void OptionTable::mark_common(std::initializer_list<const char*> names) {

@@ -14,7 +14,7 @@ namespace strata {
 namespace {
 
 // The least of the limits from the group up to the root; "max" is none, and no number.
-int64_t least_limit(const std::string& tree, std::string group, const char* name, int64_t limit) {
+int64_t read_limit(const std::string& tree, std::string group, const char* name, int64_t limit) {
   while (true) {
     int64_t bytes = 0;
     if (std::ifstream(tree + group + "/" + name) >> bytes) limit = std::min(limit, bytes);
@@ -39,7 +39,7 @@ std::optional<CgroupLine> parse_cgroup_line(std::string_view line) {
 
 }  // namespace
 
-ProcessMemory process_memory() {
+ProcessMemory read_process_memory() {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       std::fopen("/proc/self/status", "r"), [](std::FILE* f) { return std::fclose(f); });
   ProcessMemory memory;
@@ -54,17 +54,17 @@ ProcessMemory process_memory() {
 }
 
 // https://docs.kernel.org/admin-guide/cgroup-v2.html and -v1/memory.html.
-int64_t usable_memory(const std::string& root) {
+int64_t read_usable_memory(const std::string& root) {
   int64_t limit = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const std::optional<CgroupLine> found = parse_cgroup_line(line);
     if (!found) continue;
     if (found->controllers.empty()) {
-      limit = least_limit(root + "/sys/fs/cgroup", found->group, "memory.max", limit);
+      limit = read_limit(root + "/sys/fs/cgroup", found->group, "memory.max", limit);
     } else if (found->controllers == "memory") {
       limit =
-          least_limit(root + "/sys/fs/cgroup/memory", found->group, "memory.limit_in_bytes", limit);
+          read_limit(root + "/sys/fs/cgroup/memory", found->group, "memory.limit_in_bytes", limit);
     }
   }
   return limit;

@@ -11,10 +11,10 @@ struct ProcessMemory {
   int64_t files = 0;      // mapped from files, which the kernel may drop
 };
 
-ProcessMemory process_memory();
+ProcessMemory read_process_memory();
 
 // The machine's, or what the control groups that the process is in leave of it (a container's
 // limit, a service's MemoryMax). With other folders in place of / for tests.
-int64_t usable_memory(const std::string& root = "");  // bytes
+int64_t read_usable_memory(const std::string& root = "");  // bytes
 
 }  // namespace strata

@@ -62,7 +62,7 @@ struct SharedLimitState {
     used[tenant] = before + amount;
     return true;
   }
-  void give(const std::string& tenant, int64_t amount) {
+  void give_back(const std::string& tenant, int64_t amount) {
     if (amount == 0) return;
     const MutexLock lock(mutex);
     const auto found = used.find(tenant);
@@ -103,7 +103,9 @@ bool SharedLimit::take_only(const std::string& tenant, int64_t amount) {
   return state_->try_take(tenant, amount, 0);
 }
 
-void SharedLimit::give(const std::string& tenant, int64_t amount) { state_->give(tenant, amount); }
+void SharedLimit::give_back(const std::string& tenant, int64_t amount) {
+  state_->give_back(tenant, amount);
+}
 
 int64_t SharedLimit::limit() const { return state_->limit; }
 
@@ -137,13 +139,13 @@ SharedLimit::Share SharedLimit::Share::take(const std::shared_ptr<SharedLimitSta
 }
 
 SharedLimit::Share::~Share() {
-  if (state_ != nullptr) state_->give(tenant_, amount_);
+  if (state_ != nullptr) state_->give_back(tenant_, amount_);
 }
 
 bool SharedLimit::Share::resize(int64_t amount) {
   if (state_ == nullptr) return false;
   if (amount < amount_) {
-    state_->give(tenant_, amount_ - amount);
+    state_->give_back(tenant_, amount_ - amount);
   } else if (!state_->try_take(tenant_, amount - amount_, 0)) {
     return false;
   }

@@ -62,7 +62,7 @@ class SharedLimit {
   [[nodiscard]] Share take(const std::string& tenant, int64_t amount, int64_t spare = 0);
   // Without a Share: the caller gives back what it took.
   [[nodiscard]] bool take_only(const std::string& tenant, int64_t amount);
-  void give(const std::string& tenant, int64_t amount);
+  void give_back(const std::string& tenant, int64_t amount);
 
   [[nodiscard]] int64_t limit() const;
   [[nodiscard]] int64_t own_part() const;

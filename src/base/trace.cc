@@ -42,7 +42,7 @@ ThreadState& thread_state() {
   return state;
 }
 
-Ring& ring_of_this_thread() {
+Ring& get_or_create_ring() {
   ThreadState& state = thread_state();
   Recorder& all = recorder();
   if (state.ring != nullptr && state.generation == all.generation.load(std::memory_order_acquire)) {
@@ -78,7 +78,7 @@ void record_span(const TracedSpan& span) {
   TracedSpan kept = span;
   kept.start_ns -= begin;
   kept.end_ns = trace_clock() - begin;
-  Ring& ring = ring_of_this_thread();
+  Ring& ring = get_or_create_ring();
   const MutexLock lock(ring.mutex);
   if (ring.spans.size() < kSpansOfAThread) {
     ring.spans.push_back(kept);

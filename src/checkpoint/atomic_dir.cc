@@ -34,7 +34,7 @@ void rename_path(const std::string& from, const std::string& to) {
 std::string old_name(const std::string& path) { return path + ".old"; }
 
 // False when the file system or the kernel has no such call.
-bool exchange(const std::string& a, const std::string& b) {
+bool try_exchange_paths(const std::string& a, const std::string& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == EXDEV || errno == ENOTSUP) return false;
   fail(b, "exchange", errno);
@@ -51,7 +51,7 @@ void replace_dir(const std::string& temporary, const std::string& path, bool may
     sync_folder(parent);
     return;
   }
-  if (may_exchange && exchange(temporary, path)) {
+  if (may_exchange && try_exchange_paths(temporary, path)) {
     sync_folder(parent);
     remove_tree(temporary);  // holds the old folder now
     return;

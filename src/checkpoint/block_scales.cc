@@ -109,7 +109,7 @@ namespace {
 std::array<int64_t, 2> parse_block_size(text::JsonReader& json) {
   std::vector<int64_t> sizes;
   json.begin_array();
-  while (json.next_item()) sizes.push_back(json.integer());
+  while (json.next_item()) sizes.push_back(json.read_integer());
   if (sizes.size() != 2 || *std::min_element(sizes.begin(), sizes.end()) < 1) {
     json.fail("weight_block_size: want two numbers above 0");
   }
@@ -124,13 +124,13 @@ std::optional<std::array<int64_t, 2>> parse_config_block_size(const std::string&
   std::optional<std::array<int64_t, 2>> block;
   json.begin_object();
   for (std::string key; json.next_key(key);) {
-    if (key != "quantization_config" || json.kind() != text::JsonReader::Kind::kObject) {
+    if (key != "quantization_config" || json.peek_kind() != text::JsonReader::Kind::kObject) {
       json.skip();
       continue;
     }
     json.begin_object();
     while (json.next_key(key)) {
-      if (key != "weight_block_size" || json.kind() != text::JsonReader::Kind::kArray) {
+      if (key != "weight_block_size" || json.peek_kind() != text::JsonReader::Kind::kArray) {
         json.skip();
         continue;
       }
@@ -197,8 +197,9 @@ struct ScaledPiece {
   std::vector<float> factors;
 };
 
-void read_piece(const SafetensorsFile& weights, const TensorInfo& weight, const BlockFormat& format,
-                const SafetensorsFile& scales, const TensorInfo& scale, ScaledPiece& piece) {
+void read_scaled_piece(const SafetensorsFile& weights, const TensorInfo& weight,
+                       const BlockFormat& format, const SafetensorsFile& scales,
+                       const TensorInfo& scale, ScaledPiece& piece) {
   const int64_t cols = format.dims.back();
   const int64_t last = piece.end - 1;
   piece.first_byte = piece.begin / format.elements_per_byte;
@@ -232,14 +233,14 @@ void dequantise_in_row(const BlockFormat& format, const ScaledPiece& piece, int6
 
 }  // namespace
 
-void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
-                 const BlockFormat& format, const SafetensorsFile& scales, const TensorInfo& scale,
-                 int64_t first, int64_t count, float* out) {
+void read_dequantised(const SafetensorsFile& weights, const TensorInfo& weight,
+                      const BlockFormat& format, const SafetensorsFile& scales,
+                      const TensorInfo& scale, int64_t first, int64_t count, float* out) {
   const int64_t cols = format.dims.back();
   ScaledPiece piece;
   for (piece.begin = first; piece.begin < first + count; piece.begin = piece.end) {
     piece.end = std::min(first + count, piece.begin + kElementsAtOnce);
-    read_piece(weights, weight, format, scales, scale, piece);
+    read_scaled_piece(weights, weight, format, scales, scale, piece);
     for (int64_t at = piece.begin; at < piece.end;) {
       const int64_t in_row = std::min(cols - at % cols, piece.end - at);
       dequantise_in_row(format, piece, at, in_row, out + (at - first));
@@ -260,7 +261,7 @@ NarrowForm scaled_narrow_form(const BlockFormat& format, const TensorInfo& scale
 
 namespace {
 
-std::string narrow_row_fault(const TensorInfo& weight, int64_t row) {
+std::string unrepresentable_row_text(const TensorInfo& weight, int64_t row) {
   return fmt::format(
       "tensor '{}': row {} has values that are no numbers in {}, or scales with which weights do "
       "not stay in few bits",
@@ -279,8 +280,8 @@ int e8m0_of(float factor) {
 }
 
 // A row's super fields: times 256, as its codes are e4m3 / 256.
-bool put_float_scales(std::span<const float> factors, int64_t block_cols, int64_t cols,
-                      std::byte* out) {
+bool pack_float_scales(std::span<const float> factors, int64_t block_cols, int64_t cols,
+                       std::byte* out) {
   const int64_t count = blocks_of(cols, kNarrowSuper) * kNarrowSuper / kFp8Columns;
   bool fits = true;
   for (int64_t i = 0; i < count; ++i) {
@@ -292,7 +293,7 @@ bool put_float_scales(std::span<const float> factors, int64_t block_cols, int64_
   return fits;
 }
 
-bool put_exponent_scales(std::span<const float> factors, std::byte* out) {
+bool pack_exponent_scales(std::span<const float> factors, std::byte* out) {
   bool fits = true;
   for (const float factor : factors) {
     const int e = e8m0_of(factor);
@@ -343,7 +344,7 @@ bool pack_fp8_row(std::span<const uint8_t> bytes, std::span<const float> factors
   const int64_t cols = format.dims.back();
   const bool fits = std::none_of(bytes.begin(), bytes.end(), is_nan);
   std::memcpy(out, bytes.data(), bytes.size());
-  return put_float_scales(factors, format.block_cols, cols, out + cols) && fits;
+  return pack_float_scales(factors, format.block_cols, cols, out + cols) && fits;
 }
 
 // Likewise in NarrowForm::kE2m1, of two elements a byte.
@@ -354,23 +355,26 @@ bool pack_e2m1_row(std::span<const uint8_t> bytes, std::span<const float> factor
     const uint8_t byte = bytes[static_cast<size_t>(i / 2)];
     out[i] = static_cast<std::byte>(i % 2 == 0 ? byte & 15 : byte >> 4);
   }
-  return put_exponent_scales(factors, out + cols);
+  return pack_exponent_scales(factors, out + cols);
 }
 
 }  // namespace
 
-std::string scaled_narrow_fault(const SafetensorsFile& weights, const TensorInfo& weight,
-                                const BlockFormat& format, const SafetensorsFile& scales,
-                                const TensorInfo& scale, bool codes) {
+std::string scan_scaled_for_unrepresentable_values(const SafetensorsFile& weights,
+                                                   const TensorInfo& weight,
+                                                   const BlockFormat& format,
+                                                   const SafetensorsFile& scales,
+                                                   const TensorInfo& scale, bool codes) {
   const bool is_fp8 = scaled_narrow_form(format, scale) == NarrowForm::kFp8;
   int64_t row = find_row_of_unfit_scale(weight, format, is_fp8, scales, scale);
   if (row < 0 && codes && is_fp8) row = find_row_of_nan(weights, weight, format.dims.back());
-  return row < 0 ? std::string() : narrow_row_fault(weight, row);
+  return row < 0 ? std::string() : unrepresentable_row_text(weight, row);
 }
 
-void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight,
-                        const BlockFormat& format, const SafetensorsFile& scales,
-                        const TensorInfo& scale, int64_t first_row, int64_t count, std::byte* out) {
+void read_quantised_rows_of_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
+                                   const BlockFormat& format, const SafetensorsFile& scales,
+                                   const TensorInfo& scale, int64_t first_row, int64_t count,
+                                   std::byte* out) {
   const int64_t cols = format.dims.back();
   const int64_t stored = cols / format.elements_per_byte;
   const NarrowForm form = scaled_narrow_form(format, scale);
@@ -387,7 +391,8 @@ void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight
     known = scale_row;
     const auto pack_row = form == NarrowForm::kFp8 ? pack_fp8_row : pack_e2m1_row;
     if (!pack_row(bytes, factors, format, out)) {
-      throw Error(ErrorCode::kInvalidArgument, narrow_row_fault(weight, row) + "; --weights bf16");
+      throw Error(ErrorCode::kInvalidArgument,
+                  unrepresentable_row_text(weight, row) + "; --weights bf16");
     }
   }
 }

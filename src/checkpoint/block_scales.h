@@ -54,19 +54,22 @@ std::string fit_format_to_scale(const TensorInfo& weight, const TensorInfo& scal
 
 // Reads elements [first, first + count) of the weight, in row-major order, times their scales, in
 // f32. The scale has no fault.
-void read_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
-                 const BlockFormat& format, const SafetensorsFile& scales, const TensorInfo& scale,
-                 int64_t first, int64_t count, float* out);
+void read_dequantised(const SafetensorsFile& weights, const TensorInfo& weight,
+                      const BlockFormat& format, const SafetensorsFile& scales,
+                      const TensorInfo& scale, int64_t first, int64_t count, float* out);
 
 // The form that such a weight may be kept in, kNone for none; the first scale or, where asked for,
 // code that it does not hold, or nothing; and rows of the weight in it, an Error where there is
 // such a one.
 NarrowForm scaled_narrow_form(const BlockFormat& format, const TensorInfo& scale);
-std::string scaled_narrow_fault(const SafetensorsFile& weights, const TensorInfo& weight,
-                                const BlockFormat& format, const SafetensorsFile& scales,
-                                const TensorInfo& scale, bool codes);
-void read_scaled_narrow(const SafetensorsFile& weights, const TensorInfo& weight,
-                        const BlockFormat& format, const SafetensorsFile& scales,
-                        const TensorInfo& scale, int64_t first_row, int64_t count, std::byte* out);
+std::string scan_scaled_for_unrepresentable_values(const SafetensorsFile& weights,
+                                                   const TensorInfo& weight,
+                                                   const BlockFormat& format,
+                                                   const SafetensorsFile& scales,
+                                                   const TensorInfo& scale, bool codes);
+void read_quantised_rows_of_scaled(const SafetensorsFile& weights, const TensorInfo& weight,
+                                   const BlockFormat& format, const SafetensorsFile& scales,
+                                   const TensorInfo& scale, int64_t first_row, int64_t count,
+                                   std::byte* out);
 
 }  // namespace strata

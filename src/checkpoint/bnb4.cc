@@ -37,7 +37,7 @@ DType parse_dtype(const std::string& name, const std::string& of) {
 void parse_shape(text::JsonReader& json, const std::string& name, Bnb4& out) {
   std::vector<int64_t> shape;
   json.begin_array();
-  while (json.next_item()) shape.push_back(json.integer());
+  while (json.next_item()) shape.push_back(json.read_integer());
   if (shape.size() != 2) refuse(name, fmt::format("shape of {} axes, want 2", shape.size()));
   out.rows = shape[0], out.cols = shape[1];
 }
@@ -60,18 +60,18 @@ bool parse_state(const std::string& text, const std::string& name, Bnb4& out) {
   json.begin_object();
   for (std::string key; json.next_key(key);) {
     if (key == "blocksize") {
-      out.block = json.integer();
+      out.block = json.read_integer();
     } else if (key == "dtype") {
-      out.dtype = parse_dtype(json.string(), name);
+      out.dtype = parse_dtype(json.read_string(), name);
     } else if (key == "shape") {
       parse_shape(json, name, out);
     } else if (key == "nested_blocksize") {
-      out.nested_block = json.integer();
+      out.nested_block = json.read_integer();
       nested = true;
     } else if (key == "nested_offset") {
-      out.offset = static_cast<float>(json.number());
+      out.offset = static_cast<float>(json.read_number());
     } else if (key == "nested_dtype") {
-      if (json.string() != "float32") refuse(name, "nested_dtype: want float32");
+      if (json.read_string() != "float32") refuse(name, "nested_dtype: want float32");
     } else {
       json.skip();
     }
@@ -103,8 +103,8 @@ std::string read_state_text(const StoredTensorRef& state) {
 }
 
 // A tensor of so many elements of a type.
-StoredTensorRef find_part(const FindStored& find, const std::string& name, std::string_view dtype,
-                          int64_t count) {
+StoredTensorRef require_part(const FindStored& find, const std::string& name,
+                             std::string_view dtype, int64_t count) {
   const StoredTensorRef part = find(name);
   if (part.info == nullptr) refuse(name, "is missing; want it next to the weight of bitsandbytes");
   const int64_t bytes = count * (dtype == "U8" ? 1 : 4);
@@ -161,8 +161,8 @@ void unpack_codes(const uint8_t* from, int64_t cols, std::byte* out) {
 // Fills the fields of a row, one for each kNarrowBlock columns; the first scale that does not fit,
 // or nothing.
 template <typename ScaleAt>
-std::optional<float> put_row_scales(const ScaleAt& scale_at, int64_t cols,
-                                    std::span<std::byte> fields) {
+std::optional<float> pack_row_scales(const ScaleAt& scale_at, int64_t cols,
+                                     std::span<std::byte> fields) {
   for (int64_t i = 0; i < std::ssize(fields) / 4; ++i) {
     const float scale = scale_at(std::min(i * kNarrowBlock, cols - 1));
     if (!fits_narrow(scale)) return scale;
@@ -171,7 +171,7 @@ std::optional<float> put_row_scales(const ScaleAt& scale_at, int64_t cols,
   return std::nullopt;
 }
 
-std::string scale_fault(const TensorInfo& weight, int64_t row, float scale) {
+std::string unrepresentable_scale_text(const TensorInfo& weight, int64_t row, float scale) {
   return fmt::format("tensor '{}.absmax': row {} has {}, with which weights do not stay in 4 bits",
                      weight.name, row, scale);
 }
@@ -202,15 +202,16 @@ std::shared_ptr<const Bnb4> read_bnb4_state(const TensorInfo& weight, const Find
   }
   const int64_t blocks = ceil_div(count, out->block);
   const std::string name = weight.name;
-  const StoredTensorRef absmax = find_part(find, name + ".absmax", nested ? "U8" : "F32", blocks);
+  const StoredTensorRef absmax =
+      require_part(find, name + ".absmax", nested ? "U8" : "F32", blocks);
   out->absmax = *absmax.info;
   out->absmax_shard = absmax.shard;
-  const std::vector<float> map = read_floats(find_part(find, name + ".quant_map", "F32", 16));
+  const std::vector<float> map = read_floats(require_part(find, name + ".quant_map", "F32", 16));
   std::copy(map.begin(), map.end(), out->map.begin());
   if (nested) {
-    out->nested_map = read_floats(find_part(find, name + ".nested_quant_map", "F32", 256));
+    out->nested_map = read_floats(require_part(find, name + ".nested_quant_map", "F32", 256));
     out->nested_absmax = read_floats(
-        find_part(find, name + ".nested_absmax", "F32", ceil_div(blocks, out->nested_block)));
+        require_part(find, name + ".nested_absmax", "F32", ceil_div(blocks, out->nested_block)));
   }
   out->form = narrow_form_of(*out);
   return out;
@@ -234,8 +235,8 @@ void read_bnb4_values(const Bnb4& state, const SafetensorsFile& weights, const T
   }
 }
 
-std::string bnb4_narrow_fault(const Bnb4& state, const TensorInfo& weight,
-                              const SafetensorsFile& absmax) {
+std::string scan_bnb4_for_unrepresentable_scales(const Bnb4& state, const TensorInfo& weight,
+                                                 const SafetensorsFile& absmax) {
   const int64_t blocks = ceil_div(state.rows * state.cols, state.block);
   std::vector<float> scales;
   for (int64_t first = 0; first < blocks; first += std::ssize(scales)) {
@@ -243,14 +244,15 @@ std::string bnb4_narrow_fault(const Bnb4& state, const TensorInfo& weight,
     read_absmax(state, absmax, first, scales);
     const auto bad = std::find_if_not(scales.begin(), scales.end(), fits_narrow);
     if (bad == scales.end()) continue;
-    return scale_fault(weight, (first + (bad - scales.begin())) * state.block / state.cols, *bad);
+    return unrepresentable_scale_text(
+        weight, (first + (bad - scales.begin())) * state.block / state.cols, *bad);
   }
   return {};
 }
 
-void read_bnb4_narrow(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
-                      const SafetensorsFile& absmax, int64_t first_row, int64_t count,
-                      std::byte* out) {
+void read_quantised_rows_of_bnb4(const Bnb4& state, const SafetensorsFile& weights,
+                                 const TensorInfo& weight, const SafetensorsFile& absmax,
+                                 int64_t first_row, int64_t count, std::byte* out) {
   const int64_t cols = state.cols;
   std::vector<uint8_t> bytes(static_cast<size_t>(count * cols / 2));
   weights.read_bytes(weight, first_row * cols / 2, std::as_writable_bytes(std::span(bytes)));
@@ -265,9 +267,9 @@ void read_bnb4_narrow(const Bnb4& state, const SafetensorsFile& weights, const T
       const int64_t block = ((first_row + r) * cols + col) / state.block;
       return scales[static_cast<size_t>(block - first_block)];
     };
-    if (const auto unfit = put_row_scales(scale_at, cols, {out + cols, out + row_bytes})) {
+    if (const auto unfit = pack_row_scales(scale_at, cols, {out + cols, out + row_bytes})) {
       throw Error(ErrorCode::kInvalidArgument,
-                  scale_fault(weight, first_row + r, *unfit) + "; --weights bf16");
+                  unrepresentable_scale_text(weight, first_row + r, *unfit) + "; --weights bf16");
     }
   }
 }

@@ -58,10 +58,10 @@ void read_bnb4_values(const Bnb4& state, const SafetensorsFile& weights, const T
                       const SafetensorsFile& absmax, int64_t first, int64_t count, float* out);
 // The first scale that the state's form does not hold (checkpoint/narrow_scale.h), or nothing; and
 // rows in the form, an Error where there is such a scale.
-std::string bnb4_narrow_fault(const Bnb4& state, const TensorInfo& weight,
-                              const SafetensorsFile& absmax);
-void read_bnb4_narrow(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
-                      const SafetensorsFile& absmax, int64_t first_row, int64_t count,
-                      std::byte* out);
+std::string scan_bnb4_for_unrepresentable_scales(const Bnb4& state, const TensorInfo& weight,
+                                                 const SafetensorsFile& absmax);
+void read_quantised_rows_of_bnb4(const Bnb4& state, const SafetensorsFile& weights,
+                                 const TensorInfo& weight, const SafetensorsFile& absmax,
+                                 int64_t first_row, int64_t count, std::byte* out);
 
 }  // namespace strata

@@ -54,12 +54,12 @@ struct Index {
 };
 
 // A shard is a file of the directory itself: no folder, no way out of it.
-bool plain_file_name(std::string_view name) {
+bool is_plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
-Index parse_index(const std::string& path) {
+Index read_index(const std::string& path) {
   const std::string text = read_file(path, kMaxIndexBytes);
   Index index;
   text::JsonReader json(text, path);
@@ -69,11 +69,11 @@ Index parse_index(const std::string& path) {
     if (key == "weight_map") {
       has_map = true;
       json.begin_object();
-      for (std::string name; json.next_key(name);) index.weight_map[name] = json.string();
-    } else if (key == "metadata" && json.kind() == text::JsonReader::Kind::kObject) {
+      for (std::string name; json.next_key(name);) index.weight_map[name] = json.read_string();
+    } else if (key == "metadata" && json.peek_kind() == text::JsonReader::Kind::kObject) {
       json.begin_object();
       for (std::string name; json.next_key(name);) {
-        std::string value = json.raw();
+        std::string value = json.read_raw();
         if (name != "total_size") index.metadata.emplace_back(std::move(name), std::move(value));
       }
     } else {
@@ -86,14 +86,14 @@ Index parse_index(const std::string& path) {
 }
 
 // In their order; an Error where one cannot be a file of the directory.
-std::set<std::string> shard_names_of(const Index& index, FaultList& faults) {
+std::set<std::string> checked_shard_names(const Index& index, FaultList& faults) {
   std::set<std::string> names;
   for (const auto& [tensor, shard] : index.weight_map) names.insert(shard);
   if (names.size() > kMaxShards) {
     faults.add(fmt::format("names {} shards, at most {} are accepted", names.size(), kMaxShards));
   }
   for (const std::string& name : names) {
-    if (!plain_file_name(name)) {
+    if (!is_plain_file_name(name)) {
       faults.add(fmt::format("shard {}: wanted the name of a file in this directory",
                              text::json_quote(name)));
     }
@@ -130,7 +130,7 @@ std::map<std::string, std::vector<TensorDecl>> tensors_by_shard(const Checkpoint
   std::map<std::string, std::vector<TensorDecl>> shards;
   if (!layout.indexed) shards[std::string(kSingle)];
   for (const auto& [tensor, shard] : layout.entries) {
-    CHECK(plain_file_name(shard), shard);
+    CHECK(is_plain_file_name(shard), shard);
     CHECK(layout.indexed != (shard == kSingle), "an index and a single file", shard);
     shards[shard].push_back(tensor);
   }
@@ -160,10 +160,10 @@ std::string index_text(const CheckpointLayout& layout) {
 
 CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir)) {
   if (file_exists(fmt::format("{}/{}", path_, kSingle))) {
-    add_shard(std::string(kSingle));
+    open_shard(std::string(kSingle));
   } else if (file_exists(fmt::format("{}/{}", path_, kIndex))) {
     indexed_ = true;
-    open_indexed();
+    open_indexed_shards();
   } else {
     throw Error(
         ErrorCode::kNotFound,
@@ -171,13 +171,13 @@ CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir))
                     "safetensors weights",
                     path_, kSingle, kIndex));
   }
-  join_scales();
-  join_bnb4();
-  unstack();
+  attach_scales();
+  attach_bnb4_states();
+  replace_stacks_by_layer_tensors();
 }
 
 // Stacks become the tensors of their layers, in their place.
-void CheckpointDir::unstack() {
+void CheckpointDir::replace_stacks_by_layer_tensors() {
   std::vector<LayerStacks> stacks;  // by file
   bool any = false;
   for (const SafetensorsFile& file : files_) {
@@ -196,7 +196,7 @@ std::vector<CheckpointTensor> CheckpointDir::unstacked_tensors(
     const std::string& where = files_[tensor.shard].path();
     const auto parts = stacks[tensor.shard].empty() || tensor.scaled || tensor.bnb4
                            ? std::nullopt
-                           : unstacked(tensor.info, stacks[tensor.shard], where);
+                           : unstack_tensor(tensor.info, stacks[tensor.shard], where);
     if (!parts) {
       tensors.push_back(tensor);
       continue;
@@ -232,7 +232,7 @@ const CheckpointTensor* CheckpointDir::find_scale(const CheckpointTensor& tensor
   return nullptr;
 }
 
-std::optional<std::array<int64_t, 2>> CheckpointDir::fp8_block_of_config() const {
+std::optional<std::array<int64_t, 2>> CheckpointDir::read_fp8_block_from_config() const {
   const std::string config = path_ + "/config.json";
   if (std::none_of(tensors_.begin(), tensors_.end(), is_fp8) || !file_exists(config)) return {};
   return parse_config_block_size(read_file(config, kMaxConfigBytes), config);
@@ -240,10 +240,10 @@ std::optional<std::array<int64_t, 2>> CheckpointDir::fp8_block_of_config() const
 
 // Gives weights in few bits their scales, which leave the list of tensors. One without scales stays
 // as it is, not readable.
-void CheckpointDir::join_scales() {
+void CheckpointDir::attach_scales() {
   FaultList faults(path_);
   std::set<std::string> joined;
-  const std::optional<std::array<int64_t, 2>> block = fp8_block_of_config();
+  const std::optional<std::array<int64_t, 2>> block = read_fp8_block_from_config();
   for (CheckpointTensor& tensor : tensors_) {
     std::optional<BlockFormat> format = block_format(tensor.info);
     const CheckpointTensor* scale = format ? find_scale(tensor) : nullptr;
@@ -266,7 +266,7 @@ void CheckpointDir::join_scales() {
 }
 
 // The same for bitsandbytes' 4 bits, which are found by their state.
-void CheckpointDir::join_bnb4() {
+void CheckpointDir::attach_bnb4_states() {
   std::set<std::string> joined;
   const auto find_stored = [&](const std::string& name) -> StoredTensorRef {
     const CheckpointTensor* part = find(name);
@@ -288,7 +288,7 @@ void CheckpointDir::join_bnb4() {
   erase_if([&](const CheckpointTensor& t) { return joined.contains(t.info.name); });
 }
 
-void CheckpointDir::add_shard(const std::string& name) {
+void CheckpointDir::open_shard(const std::string& name) {
   files_.emplace_back(path_ + "/" + name);
   shard_names_.push_back(name);
   for (const TensorInfo& info : files_.back().tensors()) {
@@ -296,15 +296,15 @@ void CheckpointDir::add_shard(const std::string& name) {
   }
 }
 
-void CheckpointDir::open_indexed() {
+void CheckpointDir::open_indexed_shards() {
   const std::string path = fmt::format("{}/{}", path_, kIndex);
-  Index index = parse_index(path);
+  Index index = read_index(path);
   index_metadata_ = std::move(index.metadata);
   FaultList faults(path);
-  const std::set<std::string> names = shard_names_of(index, faults);
+  const std::set<std::string> names = checked_shard_names(index, faults);
   for (const std::string& name : names) {
     if (file_exists(path_ + "/" + name)) {
-      add_shard(name);
+      open_shard(name);
     } else {
       faults.add(fmt::format("shard '{}' is not in the directory", name));
     }
@@ -323,8 +323,8 @@ void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, 
   }
   if (tensor.scaled) {
     const auto& [format, scale, shard] = *tensor.scaled;
-    return read_scaled(files_[tensor.shard], tensor.info, format, files_[shard], scale,
-                       first_element, count, static_cast<float*>(raw_out));
+    return read_dequantised(files_[tensor.shard], tensor.info, format, files_[shard], scale,
+                            first_element, count, static_cast<float*>(raw_out));
   }
   files_[tensor.shard].read(tensor.info, first_element, count, raw_out);
 }
@@ -341,26 +341,29 @@ NarrowForm CheckpointDir::narrow_form(const CheckpointTensor& tensor) const {
                        : NarrowForm::kNone;
 }
 
-void CheckpointDir::read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
-                                std::byte* out) const {
+void CheckpointDir::read_quantised_rows(const CheckpointTensor& tensor, int64_t first_row,
+                                        int64_t count, std::byte* out) const {
   const SafetensorsFile& file = files_[tensor.shard];
   if (tensor.bnb4 != nullptr) {
-    return read_bnb4_narrow(*tensor.bnb4, file, tensor.info, files_[tensor.bnb4->absmax_shard],
-                            first_row, count, out);
+    return read_quantised_rows_of_bnb4(*tensor.bnb4, file, tensor.info,
+                                       files_[tensor.bnb4->absmax_shard], first_row, count, out);
   }
   CHECK(tensor.scaled.has_value(), tensor.info.name);
   const auto& [format, scale, shard] = *tensor.scaled;
-  read_scaled_narrow(file, tensor.info, format, files_[shard], scale, first_row, count, out);
+  read_quantised_rows_of_scaled(file, tensor.info, format, files_[shard], scale, first_row, count,
+                                out);
 }
 
-std::string CheckpointDir::narrow_fault(const CheckpointTensor& tensor, bool codes) const {
+std::string CheckpointDir::scan_for_unrepresentable_values(const CheckpointTensor& tensor,
+                                                           bool codes) const {
   if (tensor.bnb4 != nullptr) {
-    return bnb4_narrow_fault(*tensor.bnb4, tensor.info, files_[tensor.bnb4->absmax_shard]);
+    return scan_bnb4_for_unrepresentable_scales(*tensor.bnb4, tensor.info,
+                                                files_[tensor.bnb4->absmax_shard]);
   }
   if (!tensor.scaled) return {};
   const auto& [format, scale, shard] = *tensor.scaled;
-  return scaled_narrow_fault(files_[tensor.shard], tensor.info, format, files_[shard], scale,
-                             codes);
+  return scan_scaled_for_unrepresentable_values(files_[tensor.shard], tensor.info, format,
+                                                files_[shard], scale, codes);
 }
 
 void CheckpointDir::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
@@ -413,7 +416,7 @@ void CheckpointWriter::append_view(std::string_view name, const TensorView& valu
 }
 
 // The single file goes too where shards replace it: it would be preferred to them.
-void CheckpointWriter::remove_previous() const {
+void CheckpointWriter::remove_stale_index_and_single_file() const {
   remove_file(fmt::format("{}/{}", dir_, kIndex));
   if (!index_.empty()) remove_file(fmt::format("{}/{}", dir_, kSingle));
   sync_folder(dir_);
@@ -423,13 +426,14 @@ void CheckpointWriter::commit() {
   for (SafetensorsWriter& writer : writers_) writer.seal();
   if (index_.empty()) {
     writers_.front().commit();
-    remove_previous();  // a stale index would be found once the single file is gone
+    // A stale index would be found once the single file is gone.
+    remove_stale_index_and_single_file();
     return;
   }
   AtomicFile index(fmt::format("{}/{}", dir_, kIndex));
   index.append(index_);
   index.seal();
-  remove_previous();
+  remove_stale_index_and_single_file();
   for (SafetensorsWriter& writer : writers_) writer.commit();
   index.commit();
 }

@@ -34,24 +34,25 @@ class CheckpointDir final : public CheckpointSource {
   void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                 float* out) const override;
   [[nodiscard]] NarrowForm narrow_form(const CheckpointTensor& tensor) const override;
-  void read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
-                   std::byte* out) const override;
-  [[nodiscard]] std::string narrow_fault(const CheckpointTensor& tensor, bool codes) const override;
+  void read_quantised_rows(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
+                           std::byte* out) const override;
+  [[nodiscard]] std::string scan_for_unrepresentable_values(const CheckpointTensor& tensor,
+                                                            bool codes) const override;
   void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                   std::span<std::byte> out) const override;
   [[nodiscard]] CheckpointLayout layout() const override;
 
  private:
-  void open_indexed();
-  void add_shard(const std::string& name);
-  void join_scales();
-  void join_bnb4();
-  void unstack();
+  void open_indexed_shards();
+  void open_shard(const std::string& name);
+  void attach_scales();
+  void attach_bnb4_states();
+  void replace_stacks_by_layer_tensors();
   [[nodiscard]] std::vector<CheckpointTensor> unstacked_tensors(
       std::span<const LayerStacks> stacks) const;  // by file
   void replace_tensors(std::vector<CheckpointTensor> tensors);
   // As config.json says, where any tensor is in FP8.
-  [[nodiscard]] std::optional<std::array<int64_t, 2>> fp8_block_of_config() const;
+  [[nodiscard]] std::optional<std::array<int64_t, 2>> read_fp8_block_from_config() const;
   [[nodiscard]] const CheckpointTensor* find_scale(const CheckpointTensor& tensor) const;
 
   bool indexed_ = false;
@@ -81,7 +82,7 @@ class CheckpointWriter {
 
  private:
   SafetensorsWriter& writer_of(std::string_view name);
-  void remove_previous() const;
+  void remove_stale_index_and_single_file() const;
 
   std::string dir_;
   std::string index_;  // its text; empty for a single file

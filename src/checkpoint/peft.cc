@@ -102,11 +102,11 @@ class Resolver {
         alpha_keys_(keys(config.alpha_pattern), where + ": alpha_pattern") {}
 
   int64_t rank(std::string_view module) {
-    const auto match = rank_keys_.match(pattern_name(module));
+    const auto match = rank_keys_.find_matching_key(pattern_name(module));
     return match ? config_.rank_pattern[*match].second : config_.r;
   }
   double alpha(std::string_view module) {
-    const auto match = alpha_keys_.match(pattern_name(module));
+    const auto match = alpha_keys_.find_matching_key(pattern_name(module));
     return match ? config_.alpha_pattern[*match].second : config_.lora_alpha;
   }
 
@@ -199,7 +199,7 @@ struct FusedPaths {
     const ParameterTargets parameters(config);
     std::map<std::string, Pair> out;
     for (auto& [path, pair] : pairs) {
-      const std::string name = tensor_path(path, pairs, parameters, faults);
+      const std::string name = resolve_tensor_path(path, pairs, parameters, faults);
       if (name != path) fused.insert(name);
       if (!out.emplace(name, pair).second)
         faults.add(fmt::format("module '{}': is there twice, by its name and as a wrapper", name));
@@ -208,8 +208,9 @@ struct FusedPaths {
   }
 
   // Of the tensor that a wrapper adapts; of any other pair its own path.
-  static std::string tensor_path(const std::string& path, const std::map<std::string, Pair>& pairs,
-                                 const ParameterTargets& parameters, FaultList& faults) {
+  static std::string resolve_tensor_path(const std::string& path,
+                                         const std::map<std::string, Pair>& pairs,
+                                         const ParameterTargets& parameters, FaultList& faults) {
     if (path.ends_with(kInner)) {
       const std::string outer = path.substr(0, path.rfind('.'));
       if (!pairs.contains(outer)) {
@@ -220,11 +221,13 @@ struct FusedPaths {
     }
     if (!path.ends_with(kExperts)) return path;
     const bool nested = pairs.contains(path + ".base_layer");
-    return path + (nested ? ".down_proj" : "." + only_wrapper_target(path, parameters, faults));
+    return path +
+           (nested ? ".down_proj" : "." + resolve_only_wrapper_target(path, parameters, faults));
   }
 
-  static std::string only_wrapper_target(const std::string& path,
-                                         const ParameterTargets& parameters, FaultList& faults) {
+  static std::string resolve_only_wrapper_target(const std::string& path,
+                                                 const ParameterTargets& parameters,
+                                                 FaultList& faults) {
     const bool gate_up = parameters.contains(path + ".gate_up_proj");
     const bool down = parameters.contains(path + ".down_proj");
     if (gate_up == down) {
@@ -254,7 +257,7 @@ void set_rank_and_scaling(PeftModule& module, Resolver& resolver, bool use_rslor
                          module.rank));
 }
 
-std::string tensors_path(const std::string& dir) {
+std::string find_tensors_file(const std::string& dir) {
   const std::string path = dir + "/adapter_model.safetensors";
   if (!file_exists(path) && file_exists(dir + "/adapter_model.bin")) {
     throw Error(
@@ -300,7 +303,7 @@ void check_base_copies(std::span<const PeftBaseCopy> copies, FaultList& faults) 
 
 PeftAdapter::PeftAdapter(const std::string& dir)
     : config_(parse_peft_config(read_file(config_path(dir), kMaxConfigBytes), config_path(dir))),
-      file_(tensors_path(dir)) {
+      file_(find_tensors_file(dir)) {
   FaultList faults(file_.path());
   const std::map<std::string, Pair> pairs = pair_tensors(file_.tensors(), base_copies_, faults);
   Resolver resolver(config_, config_path(dir));

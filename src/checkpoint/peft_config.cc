@@ -40,18 +40,18 @@ struct Parser {
   Parser(std::string_view text, const std::string& where) : json(text, where), faults(where) {}
 
   void wrong(const std::string& key, const std::string& wanted) {
-    const std::string got = json.raw();
+    const std::string got = json.read_raw();
     faults.add(fmt::format("{}: got {}, wanted {}", key, got.substr(0, 100), wanted));
   }
 
   bool skip_null() {
-    if (json.kind() != Kind::kNull) return false;
-    json.null();
+    if (json.peek_kind() != Kind::kNull) return false;
+    json.read_null();
     return true;
   }
 
   int64_t read_rank(const std::string& key) {
-    const int64_t value = json.integer();
+    const int64_t value = json.read_integer();
     if (value < 1) faults.add(fmt::format("{}: got {}, wanted a rank of at least 1", key, value));
     return std::max<int64_t>(value, 1);
   }
@@ -68,22 +68,22 @@ struct Parser {
     if (skip_null()) return;
     json.begin_object();
     for (std::string key; json.next_key(key);)
-      config.alpha_pattern.emplace_back(key, json.number());
+      config.alpha_pattern.emplace_back(key, json.read_number());
   }
 
   void read_names(std::vector<std::string>& out) {
-    if (json.kind() == Kind::kString) {
-      out.push_back(json.string());
+    if (json.peek_kind() == Kind::kString) {
+      out.push_back(json.read_string());
     } else if (!skip_null()) {
       json.begin_array();
-      while (json.next_item()) out.push_back(json.string());
+      while (json.next_item()) out.push_back(json.read_string());
     }
   }
 
   // These change the base weights when the adapter is loaded (they subtract the initial adapter),
   // so the tensors of the file alone do not say what the model computes.
   void check_init_lora_weights() {
-    const std::string raw = json.raw();
+    const std::string raw = json.read_raw();
     for (const std::string_view fine :
          {"true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""}) {
       if (raw == fine) return;
@@ -95,7 +95,7 @@ struct Parser {
   }
 
   void refuse_unless_neutral(const std::string& key) {
-    const std::string raw = json.raw();
+    const std::string raw = json.read_raw();
     const bool none = key == "bias" && raw == "\"none\"";
     if (none || changes_nothing(raw)) return;
     faults.add(
@@ -104,16 +104,16 @@ struct Parser {
 
   void read_entry(const std::string& key) {
     if (key == "peft_type") {
-      if (json.kind() != Kind::kString) return wrong(key, "\"LORA\"");
-      const std::string type = json.string();
+      if (json.peek_kind() != Kind::kString) return wrong(key, "\"LORA\"");
+      const std::string type = json.read_string();
       if (type != "LORA")
         faults.add(fmt::format("peft_type: got {}, wanted \"LORA\"", text::json_quote(type)));
     } else if (key == "r") {
       config.r = read_rank(key);
     } else if (key == "lora_alpha") {
-      config.lora_alpha = json.number();
+      config.lora_alpha = json.read_number();
     } else if (key == "use_rslora") {
-      if (!skip_null()) config.use_rslora = json.boolean();
+      if (!skip_null()) config.use_rslora = json.read_boolean();
     } else if (key == "rank_pattern") {
       read_rank_pattern();
     } else if (key == "alpha_pattern") {
@@ -121,13 +121,13 @@ struct Parser {
     } else if (key == "target_modules") {
       read_names(config.target_modules);
     } else if (key == "target_parameters") {
-      if (json.kind() == Kind::kString || json.kind() == Kind::kArray) {
+      if (json.peek_kind() == Kind::kString || json.peek_kind() == Kind::kArray) {
         read_names(config.target_parameters);
       } else {
         refuse_unless_neutral(key);
       }
     } else if (key == "base_model_name_or_path") {
-      if (!skip_null()) config.base_model_name_or_path = json.string();
+      if (!skip_null()) config.base_model_name_or_path = json.read_string();
     } else if (key == "init_lora_weights") {
       check_init_lora_weights();
     } else if (std::find(kInert.begin(), kInert.end(), key) != kInert.end()) {

@@ -107,7 +107,7 @@ PeftPatterns::PeftPatterns(PeftPatterns&&) noexcept = default;
 PeftPatterns& PeftPatterns::operator=(PeftPatterns&&) noexcept = default;
 
 // A path with a line break, which no module of a model has, is matched by nothing but itself.
-std::optional<size_t> PeftPatterns::match(std::string_view module) {
+std::optional<size_t> PeftPatterns::find_matching_key(std::string_view module) {
   const bool is_line = module.find('\n') == std::string_view::npos && text::is_valid_utf8(module);
   for (size_t i = 0; is_line && i < state_->keys.size(); ++i) {
     if (state_->matches(state_->keys[i], module)) return i;

@@ -31,7 +31,7 @@ class PeftPatterns {
   PeftPatterns& operator=(PeftPatterns&&) noexcept;
 
   // Index of the key that decides for this module. One thread.
-  [[nodiscard]] std::optional<size_t> match(std::string_view module);
+  [[nodiscard]] std::optional<size_t> find_matching_key(std::string_view module);
 
  private:
   struct State;

@@ -94,7 +94,7 @@ void check_pattern(const Pattern<Value>& pattern, const std::string& where,
   PeftPatterns patterns(keys, where);
   const std::set<std::string> exceptions(keys.begin(), keys.end());
   for (size_t i = 0; i < modules.size(); ++i) {
-    const std::optional<size_t> match = patterns.match(pattern_name(modules[i]));
+    const std::optional<size_t> match = patterns.find_matching_key(pattern_name(modules[i]));
     const std::string& key = pattern.keys[i];
     const bool wanted = exceptions.contains(key);
     if (match.has_value() == wanted && (!wanted || keys[*match] == key)) continue;
@@ -188,7 +188,7 @@ void check_shapes(const PeftWriteModule& module) {
   CHECK(module.a.dtype == DType::kF32 && module.b.dtype == DType::kF32, module.module_path);
 }
 
-bool same_content(const std::string& path, const std::string& content) {
+bool file_has_content(const std::string& path, const std::string& content) {
   if (!file_exists(path)) return false;
   try {
     return read_file(path, static_cast<int64_t>(content.size())) == content;
@@ -219,7 +219,7 @@ void write_peft(const std::string& dir, const PeftWriteOptions& options,
     for (const bool is_b : {false, true}) append_tensor(writer, module, is_b);
   }
   writer.seal();
-  if (!same_content(config_path, config)) {
+  if (!file_has_content(config_path, config)) {
     // Old tensors must never stand next to a config that is not theirs.
     remove_file(tensors_path);
     sync_folder(dir);

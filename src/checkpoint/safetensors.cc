@@ -62,8 +62,8 @@ std::string read_header(const ReadOnlyFile& file) {
   return header;
 }
 
-int64_t natural(text::JsonReader& json) {
-  const int64_t value = json.integer();
+int64_t read_natural(text::JsonReader& json) {
+  const int64_t value = json.read_integer();
   if (value < 0) json.fail(fmt::format("got {}, wanted a number that is not negative", value));
   return value;
 }
@@ -74,7 +74,7 @@ void parse_offsets(text::JsonReader& json, TensorInfo& info) {
   json.begin_array();
   while (json.next_item()) {
     if (count == offsets.size()) json.fail("data_offsets wants two numbers");
-    offsets[count++] = natural(json);
+    offsets[count++] = read_natural(json);
   }
   if (count != offsets.size()) json.fail("data_offsets wants two numbers");
   info.begin = offsets[0];
@@ -88,11 +88,11 @@ TensorInfo parse_tensor(text::JsonReader& json, std::string name) {
   json.begin_object();
   for (std::string key; json.next_key(key);) {
     if (key == "dtype") {
-      info.dtype_name = json.string();
+      info.dtype_name = json.read_string();
       has_dtype = true;
     } else if (key == "shape") {
       json.begin_array();
-      while (json.next_item()) info.dims.push_back(natural(json));
+      while (json.next_item()) info.dims.push_back(read_natural(json));
       has_shape = true;
     } else if (key == "data_offsets") {
       parse_offsets(json, info);
@@ -134,8 +134,8 @@ void mark_if_readable(TensorInfo& info) {
 }
 
 // `data_bytes`: the bytes after the header. Turns offsets into positions in the file.
-void place_tensor(const std::string& path, TensorInfo& info, int64_t data_begin,
-                  int64_t data_bytes) {
+void resolve_tensor_offsets(const std::string& path, TensorInfo& info, int64_t data_begin,
+                            int64_t data_bytes) {
   if (info.begin > info.end || info.end > data_bytes) {
     fail(path, info,
          fmt::format("data_offsets [{}, {}] in {} bytes of data; truncated?", info.begin, info.end,
@@ -191,10 +191,10 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   for (std::string key; json.next_key(key);) {
     if (key == "__metadata__") {
       json.begin_object();
-      for (std::string name; json.next_key(name);) metadata_[name] = json.string();
+      for (std::string name; json.next_key(name);) metadata_[name] = json.read_string();
     } else {
       tensors_.push_back(parse_tensor(json, std::move(key)));
-      place_tensor(path, tensors_.back(), data_begin, file_.size() - data_begin);
+      resolve_tensor_offsets(path, tensors_.back(), data_begin, file_.size() - data_begin);
     }
   }
   json.end();

@@ -14,8 +14,8 @@ const CheckpointTensor* CheckpointSource::find(std::string_view name) const {
   return found == by_name_.end() ? nullptr : &tensors_[found->second];
 }
 
-void CheckpointSource::read_narrow(const CheckpointTensor& tensor, int64_t, int64_t,
-                                   std::byte*) const {
+void CheckpointSource::read_quantised_rows(const CheckpointTensor& tensor, int64_t, int64_t,
+                                           std::byte*) const {
   CHECK(false, tensor.info.name);  // narrow_form says that there is none
 }
 
@@ -45,7 +45,7 @@ void CheckpointSource::erase_if(const std::function<bool(const CheckpointTensor&
   for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].info.name, i);
 }
 
-NarrowBytes narrow_bytes(const CheckpointSource& source) {
+NarrowBytes count_quantised_bytes(const CheckpointSource& source) {
   NarrowBytes bytes;
   for (const CheckpointTensor& tensor : source.tensors()) {
     const TensorInfo& info = tensor.info;

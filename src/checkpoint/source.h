@@ -73,12 +73,13 @@ class CheckpointSource {
   [[nodiscard]] virtual NarrowForm narrow_form(const CheckpointTensor&) const {
     return NarrowForm::kNone;
   }
-  virtual void read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
-                           std::byte* out) const;
-  // What of a tensor that has a form the form does not hold, so that read_narrow fails: the first
-  // such scale and, where asked for, code. Reads all of them; nothing where it holds them, or where
-  // what it does not hold cannot be dequantised either.
-  [[nodiscard]] virtual std::string narrow_fault(const CheckpointTensor&, bool /*codes*/) const {
+  virtual void read_quantised_rows(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
+                                   std::byte* out) const;
+  // What of a tensor that has a form the form does not hold, so that read_quantised_rows fails: the
+  // first such scale and, where asked for, code. Reads all of them; nothing where it holds them, or
+  // where what it does not hold cannot be dequantised either.
+  [[nodiscard]] virtual std::string scan_for_unrepresentable_values(const CheckpointTensor&,
+                                                                    bool /*codes*/) const {
     return {};
   }
   // The bytes of a tensor as stored, from `first_byte` on; of what has none of its own, those of
@@ -115,7 +116,7 @@ struct NarrowBytes {
   int64_t stored = 0;
   int64_t dequantised = 0;
 };
-NarrowBytes narrow_bytes(const CheckpointSource& source);
+NarrowBytes count_quantised_bytes(const CheckpointSource& source);
 
 // What is at a path. Error{kNotFound} where there is no model.
 std::unique_ptr<CheckpointSource> open_checkpoint(const std::string& path);

@@ -106,7 +106,7 @@ LayerStacks parse_stacks(std::string_view text, const std::string& where) {
     std::vector<int64_t>& layers = stacks.emplace_back();
     json.begin_array();
     while (json.next_item()) {
-      const int64_t layer = json.integer();
+      const int64_t layer = json.read_integer();
       if (layer < 0 || layer >= kMostLayers || !seen.insert(layer).second) {
         json.fail(fmt::format("layer {}: want 0 to {}, each once", layer, kMostLayers - 1));
       }
@@ -143,8 +143,9 @@ bool is_stack_of_experts(std::string_view stacked) {
   return name->after.find('.', at + kExperts.size()) != std::string_view::npos;
 }
 
-std::optional<std::vector<TensorInfo>> unstacked(const TensorInfo& info, const LayerStacks& stacks,
-                                                 const std::string& where) {
+std::optional<std::vector<TensorInfo>> unstack_tensor(const TensorInfo& info,
+                                                      const LayerStacks& stacks,
+                                                      const std::string& where) {
   const std::optional<StackedName> name = parse_stacked_name(info.name);
   if (!name) return std::nullopt;
   if (name->stack >= stacks.size()) {

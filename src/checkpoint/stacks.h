@@ -32,7 +32,8 @@ bool is_stack_of_experts(std::string_view stacked);
 // The tensors of single layers (and experts) that a stacked one holds, each with its own name,
 // shape and place in the file; nothing where the name is not of a stack. Error where it does not
 // fit.
-std::optional<std::vector<TensorInfo>> unstacked(const TensorInfo& info, const LayerStacks& stacks,
-                                                 const std::string& where);
+std::optional<std::vector<TensorInfo>> unstack_tensor(const TensorInfo& info,
+                                                      const LayerStacks& stacks,
+                                                      const std::string& where);
 
 }  // namespace strata

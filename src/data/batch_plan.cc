@@ -72,13 +72,13 @@ BatchPlan::BatchPlan(std::vector<int64_t> lengths, const BatchPlanOptions& optio
     return options_.steps > 0 ? first_step_.back() >= options_.steps : epoch >= options_.epochs;
   };
   for (int64_t epoch = 0; !enough(epoch); ++epoch) {
-    enter_epoch(epoch);
+    ensure_epoch_order(epoch);
     first_step_.push_back(first_step_.back() + static_cast<int64_t>(cuts_.size()) - 1);
   }
   num_steps_ = options_.steps > 0 ? options_.steps : first_step_.back();
 }
 
-void BatchPlan::enter_epoch(int64_t epoch) {
+void BatchPlan::ensure_epoch_order(int64_t epoch) {
   if (epoch == epoch_) return;
   order_ = shuffled_indices(static_cast<int64_t>(lengths_.size()), options_.seed,
                             stream_of("epoch..", static_cast<uint64_t>(epoch)));
@@ -90,11 +90,11 @@ void BatchPlan::enter_epoch(int64_t epoch) {
   epoch_ = epoch;
 }
 
-StepPlan BatchPlan::step(int64_t index) {
+StepPlan BatchPlan::plan_step(int64_t index) {
   CHECK(index >= 0 && index < num_steps_, index, num_steps_);
   const auto after = std::upper_bound(first_step_.begin(), first_step_.end(), index);
   const int64_t epoch = after - first_step_.begin() - 1;
-  enter_epoch(epoch);
+  ensure_epoch_order(epoch);
   const auto at = static_cast<size_t>(index - first_step_[static_cast<size_t>(epoch)]);
   const std::vector<int64_t> examples(order_.begin() + cuts_[at], order_.begin() + cuts_[at + 1]);
   return {.epoch = epoch, .passes = cut_by_tokens(examples, lengths_, options_.micro_tokens)};

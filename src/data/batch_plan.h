@@ -30,10 +30,10 @@ class BatchPlan {
 
   [[nodiscard]] int64_t num_steps() const { return num_steps_; }
   // 0 <= index < num_steps().
-  StepPlan step(int64_t index);
+  StepPlan plan_step(int64_t index);
 
  private:
-  void enter_epoch(int64_t epoch);
+  void ensure_epoch_order(int64_t epoch);
 
   std::vector<int64_t> lengths_;
   BatchPlanOptions options_;

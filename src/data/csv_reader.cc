@@ -29,7 +29,7 @@ json::value list_or_text(const std::string& text) {
 CsvReader::CsvReader(const InputFile& file, char separator)
     : RecordReader(file), separator_(separator) {}
 
-void CsvReader::add_byte(std::string& field, int c) {
+void CsvReader::append_byte(std::string& field, int c) {
   if (++row_bytes_ > kMaxRecordBytes) {
     fault_ = fmt::format("a row of more than {} bytes", kMaxRecordBytes);
     ended_ = true;
@@ -66,7 +66,7 @@ int CsvReader::read_quoted_field(std::string& field) {
       if (bytes_.peek() != '"') break;
       c = bytes_.get();
     }
-    add_byte(field, c);
+    append_byte(field, c);
   }
   if (ended_) return -1;
   const int c = bytes_.get();
@@ -88,7 +88,7 @@ int CsvReader::read_field(std::string& field) {
   while (!ended_) {
     const int c = bytes_.get();
     if (c < 0 || detect_and_match_separator(c) || c == '\n' || c == '\r') return take_line_end(c);
-    add_byte(field, c);
+    append_byte(field, c);
   }
   return -1;
 }
@@ -114,10 +114,10 @@ bool CsvReader::read_row() {
 void CsvReader::read_header() {
   if (!read_row()) return;
   header_.assign(fields_.begin(), fields_.begin() + static_cast<int64_t>(num_fields_));
-  refuse_twice_named_columns();
+  set_fault_if_columns_repeat();
 }
 
-void CsvReader::refuse_twice_named_columns() {
+void CsvReader::set_fault_if_columns_repeat() {
   for (size_t i = 0; i < header_.size() && fault_.empty(); ++i) {
     const bool is_twice = std::find(header_.begin(), header_.begin() + static_cast<int64_t>(i),
                                     header_[i]) != header_.begin() + static_cast<int64_t>(i);

@@ -26,8 +26,8 @@ class CsvReader : public RecordReader {
   // Whether the byte is the separator, which the header's first name may still tell.
   bool detect_and_match_separator(int c);
   void read_header();
-  void refuse_twice_named_columns();
-  void add_byte(std::string& field, int c);
+  void set_fault_if_columns_repeat();
+  void append_byte(std::string& field, int c);
   void serialize_row();
 
   char separator_;

@@ -34,13 +34,13 @@ class DatasetReader {
   void read_source(const Source& source) {
     DataFile& file = dataset_.files.emplace_back(
         DataFile{.file = std::make_shared<const InputFile>(source.path), .weight = source.weight});
-    const std::string begin = first_bytes_of(*file.file);
+    const std::string begin = read_first_bytes(*file.file);
     const NoRecords kind = explain_no_records(source.path, begin);
     if (kind.is_binary) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: {}", file.file->shown(), kind.what));
     }
-    file.layout = layout_of(source.path, begin);
+    file.layout = detect_layout(source.path, begin);
     const int64_t faults = dataset_.faults.count;
     read_records(file);
     if (dataset_.faults.count > faults && dataset_.faults.advice.empty()) {
@@ -48,7 +48,7 @@ class DatasetReader {
     }
   }
 
-  Dataset finish(const std::vector<Source>& sources) {
+  Dataset check_and_take_dataset(const std::vector<Source>& sources) {
     if (dataset_.faults.count > 0 && !options_.looks_only) {
       throw Error(ErrorCode::kInvalidArgument, dataset_.faults.text());
     }
@@ -75,15 +75,15 @@ class DatasetReader {
 
   void read_records(DataFile& file) {
     file.first = store_->size();
-    const auto records = open_records(*file.file, file.layout);
+    const auto records = make_record_reader(*file.file, file.layout);
     while (const auto record = records->next()) {
-      read_record(*record, file);
+      add_record_or_fault(*record, file);
       if (progress_ != nullptr) progress_->update(bytes_done_ + records->offset());
     }
     bytes_done_ += file.file->size();
     file.count = store_->size() - file.first;
   }
-  void read_record(const Record& record, DataFile& file) {
+  void add_record_or_fault(const Record& record, DataFile& file) {
     if (!record.fault.empty()) return add_fault(record, file, record.fault);
     try {
       add_example(parse_and_count(record, file), record.line, file);
@@ -201,7 +201,7 @@ Dataset read_dataset(const std::vector<Source>& sources, const ExampleContext& c
                      const ReadOptions& options, report::Progress* progress) {
   DatasetReader reader(context, options, progress);
   for (const Source& source : sources) reader.read_source(source);
-  return reader.finish(sources);
+  return reader.check_and_take_dataset(sources);
 }
 
 Dataset with_order(const Dataset& dataset, std::vector<int64_t> order) {
@@ -212,7 +212,7 @@ Dataset with_order(const Dataset& dataset, std::vector<int64_t> order) {
   return out;
 }
 
-std::string format_note(const DataFile& file) {
+std::string describe_format(const DataFile& file) {
   std::vector<std::string> forms, how;
   for (size_t form = 0; form < kNumForms; ++form) {
     const std::string_view name = form_description(static_cast<Form>(form));

@@ -95,7 +95,7 @@ Dataset with_order(const Dataset& dataset, std::vector<int64_t> order);
 
 // What was seen in a file that is not plain JSONL in our own forms: "data.json.gz looks like
 // Alpaca: instruction, input, output (a JSON array, gzip)"; else empty.
-std::string format_note(const DataFile& file);
+std::string describe_format(const DataFile& file);
 
 // What happened to records that were too long: "data.jsonl: 12 longer than --max-length 2048 are
 // dropped: lines 3, 9, ..."; empty where there were none.

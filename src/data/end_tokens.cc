@@ -26,7 +26,8 @@ std::optional<boost::json::object> read_object(const ModelTexts& texts, std::str
   return text::parse_json_object(*text, texts.where(name));
 }
 
-int32_t to_id(const boost::json::value& value, const std::string& where, int64_t vocab_size) {
+int32_t parse_token_id(const boost::json::value& value, const std::string& where,
+                       int64_t vocab_size) {
   const int64_t* id = value.if_int64();
   if (id == nullptr || *id < 0 || *id >= vocab_size) {
     fail(where, fmt::format("eos_token_id: got {}, want ids below the tokenizer's {}",
@@ -43,9 +44,9 @@ std::vector<int32_t> read_eos_ids(const ModelTexts& texts, std::string_view name
   const boost::json::value* field = object ? object->if_contains("eos_token_id") : nullptr;
   if (field == nullptr || field->is_null()) return ids;
   const std::string where = texts.where(name);
-  if (!field->is_array()) return {to_id(*field, where, vocab_size)};
+  if (!field->is_array()) return {parse_token_id(*field, where, vocab_size)};
   for (const boost::json::value& value : field->get_array()) {
-    ids.push_back(to_id(value, where, vocab_size));
+    ids.push_back(parse_token_id(value, where, vocab_size));
   }
   return ids;
 }

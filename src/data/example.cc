@@ -59,8 +59,7 @@ void close_with_end_token(text::Encoding& encoding, size_t num_bytes, const EndT
 }
 
 // A plain text whose bytes from `prompt_bytes` on are trained, closed by the end token.
-Example plain_example(const std::string& whole, size_t prompt_bytes,
-                      const ExampleContext& context) {
+Example encode_text(const std::string& whole, size_t prompt_bytes, const ExampleContext& context) {
   text::Encoding encoding = context.tokenizer.encode_with_spans(whole, /*add_special=*/true);
   close_with_end_token(encoding, whole.size(), context.end_tokens);
   return shift_and_mask(encoding, {{prompt_bytes, whole.size()}}, encoding.ids.size() - 1);
@@ -99,7 +98,7 @@ void check_message(const json::value& value, size_t turn) {
 }
 
 // "" where there are none.
-std::string tools_text(const json::object& object) {
+std::string serialize_tools(const json::object& object) {
   const json::value* tools = field_of(object, "tools");
   if (tools == nullptr) return "";
   if (!tools->is_array()) fail(fmt::format("tools: got {}, want a list", kind_of(*tools)));
@@ -117,7 +116,7 @@ Conversation read_conversation(const json::object& object) {
       !conversation.is_assistant(conversation.messages.size() - 1)) {
     fail("messages: want a conversation that ends with an assistant turn");
   }
-  conversation.tools = tools_text(object);
+  conversation.tools = serialize_tools(object);
   return conversation;
 }
 
@@ -132,8 +131,8 @@ Conversation read_conversation(const json::object& object) {
 }
 
 // The bytes of the assistant's turn `turn` in the render of the whole conversation.
-Target turn_bytes(const Conversation& conversation, const std::string& whole, size_t turn,
-                  bool is_last, const ExampleContext& context) {
+Target find_turn_bytes(const Conversation& conversation, const std::string& whole, size_t turn,
+                       bool is_last, const ExampleContext& context) {
   const std::string prompt = conversation.render(context, turn, /*with_prompt=*/true);
   if (!whole.starts_with(prompt)) fail_prefix(turn, "the turns before it", is_last);
   if (is_last) return {prompt.size(), whole.size()};
@@ -145,29 +144,30 @@ Target turn_bytes(const Conversation& conversation, const std::string& whole, si
 }
 
 // No turn before `first` is trained.
-Example chat_example(const json::object& object, size_t first, const ExampleContext& context) {
+Example encode_chat_turns(const json::object& object, size_t first, const ExampleContext& context) {
   const Conversation conversation = read_conversation(object);
   const size_t last = conversation.messages.size() - 1;
   const std::string whole = conversation.render(context, last + 1, /*with_prompt=*/false);
   std::vector<Target> targets;
   for (size_t turn = context.train_on == TrainOn::kAll ? first : last; turn <= last; ++turn) {
     if (!conversation.is_assistant(turn)) continue;
-    targets.push_back(turn_bytes(conversation, whole, turn, turn == last, context));
+    targets.push_back(find_turn_bytes(conversation, whole, turn, turn == last, context));
   }
   const text::Encoding encoding = context.tokenizer.encode_with_spans(whole, /*add_special=*/false);
   return shift_and_mask(encoding, targets, encoding.ids.size());
 }
 
 // Of one of our own forms.
-Example to_example(const json::object& own, size_t first_trained, const ExampleContext& context) {
+Example encode_record(const json::object& own, size_t first_trained,
+                      const ExampleContext& context) {
   Example example;
   if (own.contains("messages")) {
-    example = chat_example(own, first_trained, context);
+    example = encode_chat_turns(own, first_trained, context);
   } else if (own.contains("text")) {
-    example = plain_example(string_field(own, "text"), 0, context);
+    example = encode_text(require_string_field(own, "text"), 0, context);
   } else {
-    const std::string prompt = string_field(own, "prompt");
-    example = plain_example(prompt + string_field(own, "completion"), prompt.size(), context);
+    const std::string prompt = require_string_field(own, "prompt");
+    example = encode_text(prompt + require_string_field(own, "completion"), prompt.size(), context);
   }
   if (example.num_trained == 0) fail("nothing to train on: no token of the text is a target");
   return example;
@@ -181,8 +181,8 @@ ReadRecord read_record(std::string_view text, const ExampleContext& context,
   if (!value.is_object()) fail(fmt::format("got {}, want an object", kind_of(value)));
   const OwnRecord own = to_own_form(value.get_object(), context.has_template, ignored);
   ReadRecord record{.form = own.form,
-                    .example = to_example(own.object, own.first_trained, context)};
-  if (own.rejected) record.rejected = to_example(*own.rejected, own.first_trained, context);
+                    .example = encode_record(own.object, own.first_trained, context)};
+  if (own.rejected) record.rejected = encode_record(*own.rejected, own.first_trained, context);
   return record;
 }
 

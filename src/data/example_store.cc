@@ -20,7 +20,7 @@ constexpr int64_t kTokenBytes = sizeof(uint32_t);
 int64_t ExampleStore::add(const Example& example) {
   CHECK(!example.tokens.empty() && example.tokens.size() == example.targets.size());
   pack(example);
-  note_highest_token();
+  update_highest_token();
   entries_.push_back({num_tokens_, static_cast<int32_t>(example.tokens.size()),
                       static_cast<int32_t>(example.num_trained)});
   num_tokens_ += std::ssize(packed_);
@@ -37,7 +37,7 @@ void ExampleStore::pack(const Example& example) {
   }
 }
 
-void ExampleStore::note_highest_token() {
+void ExampleStore::update_highest_token() {
   for (const uint32_t token : packed_) {
     const auto id = static_cast<int32_t>(token & ~kTrained);
     if (id > highest_token_) highest_token_ = id, example_of_highest_ = size();

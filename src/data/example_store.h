@@ -41,7 +41,7 @@ class ExampleStore {
     return entries_[static_cast<size_t>(index)];
   }
   void pack(const Example& example);  // into packed_
-  void note_highest_token();          // of packed_, which is the next example
+  void update_highest_token();        // of packed_, which is the next example
   void store_packed();                // in memory, or in the file once it is full
   [[nodiscard]] std::vector<uint32_t> read_packed(const Entry& found) const;
 

@@ -120,7 +120,7 @@ void InputFile::for_each_piece(FunctionRef<void(std::string_view)> use) const {
   }
 }
 
-uint64_t content_hash(const InputFile& file) {
+uint64_t hash_content(const InputFile& file) {
   uint64_t hash = 0xcbf29ce484222325ull;
   file.for_each_piece([&](std::string_view piece) {
     for (const char c : piece) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;

@@ -47,7 +47,7 @@ class InputFile {
 };
 
 // FNV-1a of its bytes, as base/rng.h's hash_name.
-uint64_t content_hash(const InputFile& file);
+uint64_t hash_content(const InputFile& file);
 
 // What these bytes begin: gzip, zstd or neither.
 Packing packing_of(std::string_view first_bytes);

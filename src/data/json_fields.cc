@@ -36,7 +36,7 @@ const json::value* field_of(const json::object& object, std::string_view name) {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
-std::string string_field(const json::object& object, std::string_view name) {
+std::string require_string_field(const json::object& object, std::string_view name) {
   const json::value* value = object.if_contains(name);
   if (value == nullptr) fail_record(fmt::format("{}: missing, want a string", name));
   if (!value->is_string())

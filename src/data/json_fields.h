@@ -13,6 +13,6 @@ namespace strata::data {
 std::string kind_of(const boost::json::value& value);
 // The field where it is there and not null; else null.
 const boost::json::value* field_of(const boost::json::object& object, std::string_view name);
-std::string string_field(const boost::json::object& object, std::string_view name);
+std::string require_string_field(const boost::json::object& object, std::string_view name);
 
 }  // namespace strata::data

@@ -25,8 +25,8 @@ constexpr std::string_view kAlpacaAlone =
 
 using Names = std::initializer_list<std::string_view>;
 
-void note_ignored(const json::object& record, const std::vector<std::string_view>& used,
-                  std::vector<std::string>& ignored) {
+void add_ignored_fields(const json::object& record, const std::vector<std::string_view>& used,
+                        std::vector<std::string>& ignored) {
   for (const auto& field : record) {
     const std::string_view name = field.key();
     if (std::find(used.begin(), used.end(), name) != used.end()) continue;
@@ -41,7 +41,7 @@ json::object turn(std::string_view role, json::value content) {
 
 // A text that may be missing, null or empty.
 std::string optional_text(const json::object& record, std::string_view name) {
-  return field_of(record, name) == nullptr ? std::string() : string_field(record, name);
+  return field_of(record, name) == nullptr ? std::string() : require_string_field(record, name);
 }
 
 // Lists of tools; ShareGPT's are often the text of one.
@@ -81,7 +81,7 @@ void add_history_turns(const json::value& history, json::array& turns) {
 
 Alpaca read_alpaca(const json::object& record) {
   Alpaca alpaca{.system = optional_text(record, "system"),
-                .instruction = string_field(record, "instruction"),
+                .instruction = require_string_field(record, "instruction"),
                 .input = optional_text(record, record.contains("input") ? "input" : "context"),
                 .history = {}};
   if (const json::value* history = field_of(record, "history")) {
@@ -113,7 +113,8 @@ std::string alpaca_prompt(const Alpaca& alpaca) {
 }
 
 // With this answer, as one of our own forms.
-json::object with_answer(const Alpaca& alpaca, const std::string& answer, bool has_template) {
+json::object alpaca_to_own_form(const Alpaca& alpaca, const std::string& answer,
+                                bool has_template) {
   if (has_template) return {{"messages", turns_with_answer(alpaca, answer)}};
   if (!alpaca.system.empty() || !alpaca.history.empty()) {
     fail_record("system and history: the model has no chat template to write them with");
@@ -121,7 +122,7 @@ json::object with_answer(const Alpaca& alpaca, const std::string& answer, bool h
   return {{"prompt", alpaca_prompt(alpaca)}, {"completion", answer}};
 }
 
-std::string_view share_gpt_role(std::string_view from, const std::string& field) {
+std::string_view parse_share_gpt_role(std::string_view from, const std::string& field) {
   const auto is = [&](Names names) {
     return std::find(names.begin(), names.end(), from) != names.end();
   };
@@ -137,7 +138,7 @@ std::string_view share_gpt_role(std::string_view from, const std::string& field)
 
 // A turn of ShareGPT, which the record has in that field; one that has role and content is a
 // message already.
-json::value share_gpt_message(const json::value& value, const std::string& field) {
+json::value read_share_gpt_message(const json::value& value, const std::string& field) {
   const json::object* said = value.if_object();
   if (said == nullptr) {
     fail_record(fmt::format("{}: got {}, want an object", field, kind_of(value)));
@@ -149,10 +150,10 @@ json::value share_gpt_message(const json::value& value, const std::string& field
     fail_record(fmt::format("{}.from: want a string", field));
   if (text == nullptr || !text->is_string())
     fail_record(fmt::format("{}.value: want a string", field));
-  return turn(share_gpt_role(from->get_string(), field), *text);
+  return turn(parse_share_gpt_role(from->get_string(), field), *text);
 }
 
-json::array share_gpt_turns(const json::object& record) {
+json::array read_share_gpt_turns(const json::object& record) {
   const json::value& conversations = record.at("conversations");
   if (!conversations.is_array()) {
     fail_record(fmt::format("conversations: got {}, want a list", kind_of(conversations)));
@@ -162,7 +163,7 @@ json::array share_gpt_turns(const json::object& record) {
   if (!system.empty()) turns.push_back(turn("system", json::value(system)));
   const json::array& said = conversations.get_array();
   for (size_t i = 0; i < said.size(); ++i) {
-    turns.push_back(share_gpt_message(said[i], fmt::format("conversations[{}]", i)));
+    turns.push_back(read_share_gpt_message(said[i], fmt::format("conversations[{}]", i)));
   }
   return turns;
 }
@@ -190,14 +191,14 @@ struct PairPrompt {
 PairPrompt read_pair_prompt(const json::object& record) {
   PairPrompt prompt;
   if (record.contains("conversations")) {
-    prompt.turns = share_gpt_turns(record);
+    prompt.turns = read_share_gpt_turns(record);
   } else if (record.contains("instruction")) {
     prompt.alpaca = read_alpaca(record);
   } else if (const json::value* value = field_of(record, "prompt")) {
     if (value->is_array()) {
       prompt.turns = value->get_array();
     } else {
-      prompt.text = string_field(record, "prompt");
+      prompt.text = require_string_field(record, "prompt");
       prompt.is_text = true;
     }
   }
@@ -218,8 +219,8 @@ bool is_whole_conversation(const json::array& turns) {
   return role != nullptr && role->is_string() && role->get_string() != "assistant";
 }
 
-json::object pair_answer(const json::object& record, std::string_view name,
-                         const PairPrompt& prompt, bool has_template) {
+json::object pair_to_own_form(const json::object& record, std::string_view name,
+                              const PairPrompt& prompt, bool has_template) {
   const json::value* answer = field_of(record, name);
   if (answer == nullptr) fail_record(fmt::format("{}: missing, want a string or messages", name));
   if (const json::array* turns = answer->if_array()) {
@@ -228,11 +229,11 @@ json::object pair_answer(const json::object& record, std::string_view name,
   }
   if (answer->is_object()) {
     json::array turns = turns_of(prompt);
-    turns.push_back(share_gpt_message(*answer, std::string(name)));
+    turns.push_back(read_share_gpt_message(*answer, std::string(name)));
     return to_chat(std::move(turns), record);
   }
-  const std::string text = string_field(record, name);
-  if (prompt.alpaca) return with_answer(*prompt.alpaca, text, has_template);
+  const std::string text = require_string_field(record, name);
+  if (prompt.alpaca) return alpaca_to_own_form(*prompt.alpaca, text, has_template);
   if (!prompt.turns.empty()) {
     return to_chat(joined(prompt.turns, {turn("assistant", json::value(text))}), record);
   }
@@ -262,25 +263,26 @@ std::vector<std::string_view> fields_of_pair(const json::object& record, const P
 OwnRecord from_preference(const json::object& record, bool has_template,
                           std::vector<std::string>& ignored) {
   const PairPrompt prompt = read_pair_prompt(record);
-  note_ignored(record, fields_of_pair(record, prompt), ignored);
+  add_ignored_fields(record, fields_of_pair(record, prompt), ignored);
   return {.form = Form::kPreference,
-          .object = pair_answer(record, "chosen", prompt, has_template),
-          .rejected = pair_answer(record, "rejected", prompt, has_template)};
+          .object = pair_to_own_form(record, "chosen", prompt, has_template),
+          .rejected = pair_to_own_form(record, "rejected", prompt, has_template)};
 }
 
 OwnRecord from_alpaca(const json::object& record, bool has_template,
                       std::vector<std::string>& ignored) {
-  note_ignored(record,
-               {"instruction", "input", "context", "output", "response", "system", "history"},
-               ignored);
+  add_ignored_fields(record,
+                     {"instruction", "input", "context", "output", "response", "system", "history"},
+                     ignored);
   const std::string answer =
-      string_field(record, record.contains("output") ? "output" : "response");
-  return {.form = Form::kAlpaca, .object = with_answer(read_alpaca(record), answer, has_template)};
+      require_string_field(record, record.contains("output") ? "output" : "response");
+  return {.form = Form::kAlpaca,
+          .object = alpaca_to_own_form(read_alpaca(record), answer, has_template)};
 }
 
 OwnRecord from_share_gpt(const json::object& record, std::vector<std::string>& ignored) {
-  note_ignored(record, {"conversations", "system", "tools"}, ignored);
-  return {.form = Form::kShareGpt, .object = to_chat(share_gpt_turns(record), record)};
+  add_ignored_fields(record, {"conversations", "system", "tools"}, ignored);
+  return {.form = Form::kShareGpt, .object = to_chat(read_share_gpt_turns(record), record)};
 }
 
 OwnRecord from_prompt_completion(const json::object& record, std::vector<std::string>& ignored) {
@@ -289,7 +291,7 @@ OwnRecord from_prompt_completion(const json::object& record, std::vector<std::st
   const bool lists[] = {prompt != nullptr && prompt->is_array(),
                         completion != nullptr && completion->is_array()};
   if (lists[0] && lists[1]) {
-    note_ignored(record, {"prompt", "completion", "tools"}, ignored);
+    add_ignored_fields(record, {"prompt", "completion", "tools"}, ignored);
     const json::array& before = prompt->get_array();
     return {.form = Form::kTurnLists,
             .object = to_chat(joined(before, completion->get_array()), record),
@@ -301,25 +303,25 @@ OwnRecord from_prompt_completion(const json::object& record, std::vector<std::st
                     "of messages",
                     kind_of(*prompt), kind_of(*completion)));
   }
-  note_ignored(record, {"prompt", "completion"}, ignored);
+  add_ignored_fields(record, {"prompt", "completion"}, ignored);
   return {.form = Form::kPromptCompletion,
-          .object = {{"prompt", string_field(record, "prompt")},
-                     {"completion", string_field(record, "completion")}}};
+          .object = {{"prompt", require_string_field(record, "prompt")},
+                     {"completion", require_string_field(record, "completion")}}};
 }
 
 OwnRecord from_text(const json::object& record, std::vector<std::string>& ignored) {
-  note_ignored(record, {"text"}, ignored);
-  return {.form = Form::kText, .object = {{"text", string_field(record, "text")}}};
+  add_ignored_fields(record, {"text"}, ignored);
+  return {.form = Form::kText, .object = {{"text", require_string_field(record, "text")}}};
 }
 
 OwnRecord from_messages(const json::object& record, std::vector<std::string>& ignored) {
-  note_ignored(record, {"messages", "tools"}, ignored);
+  add_ignored_fields(record, {"messages", "tools"}, ignored);
   json::object own = {{"messages", record.at("messages")}};
   if (const json::value* tools = field_of(record, "tools")) own["tools"] = *tools;
   return {.form = Form::kMessages, .object = std::move(own)};
 }
 
-std::string first_names(const json::object& record) {
+std::string first_field_names(const json::object& record) {
   constexpr size_t kShown = 8;
   std::string names;
   for (const auto& field : record) {
@@ -334,7 +336,7 @@ std::string first_names(const json::object& record) {
       fmt::format("want exactly one of prompt and completion, text, or messages; got {}",
                   has_many ? "more than one" : "none of them");
   if (!has_many) {
-    const std::string names = first_names(record);
+    const std::string names = first_field_names(record);
     message += fmt::format(", but {}; or of Alpaca (instruction, output), ShareGPT (conversations)",
                            names.empty() ? "no field at all" : names);
   }

@@ -68,7 +68,7 @@ class ArrayReader : public RecordReader {
   }
 
  private:
-  // The bracket that layout_of saw.
+  // The bracket that detect_layout saw.
   void skip_opening() {
     skip_spaces();
     bytes_.get();
@@ -182,14 +182,14 @@ bool ByteReader::get_line(std::string& line) {
 
 RecordReader::RecordReader(const InputFile& file) : bytes_(file) {}
 
-std::string first_bytes_of(const InputFile& file) {
+std::string read_first_bytes(const InputFile& file) {
   std::string bytes(kFirstBytes, '\0');
   bytes.resize(file.read_some(0, bytes));
   if (bytes.starts_with(kUtf8Mark)) bytes.erase(0, kUtf8Mark.size());
   return bytes;
 }
 
-Layout layout_of(std::string_view name, std::string_view first_bytes) {
+Layout detect_layout(std::string_view name, std::string_view first_bytes) {
   const std::string plain = without_packing_suffix(std::string(name));
   if (plain.ends_with(".csv")) return Layout::kCsv;
   if (plain.ends_with(".tsv")) return Layout::kTsv;
@@ -227,7 +227,7 @@ NoRecords explain_no_records(std::string_view name, std::string_view first_bytes
       "JSON array of them, or CSV in a file that ends in .csv"};
 }
 
-std::unique_ptr<RecordReader> open_records(const InputFile& file, Layout layout) {
+std::unique_ptr<RecordReader> make_record_reader(const InputFile& file, Layout layout) {
   switch (layout) {
     case Layout::kLines:
       return std::make_unique<LineReader>(file);

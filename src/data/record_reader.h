@@ -27,7 +27,7 @@ struct Record {
 };
 
 // The layout of a file with these first bytes; its name tells CSV apart.
-Layout layout_of(std::string_view name, std::string_view first_bytes);
+Layout detect_layout(std::string_view name, std::string_view first_bytes);
 
 // What such bytes are where they are no records, and what to do; empty of others.
 struct NoRecords {
@@ -74,9 +74,9 @@ class RecordReader {
   ByteReader bytes_;
 };
 
-std::unique_ptr<RecordReader> open_records(const InputFile& file, Layout layout);
+std::unique_ptr<RecordReader> make_record_reader(const InputFile& file, Layout layout);
 
 // The first bytes of a file, as many as tell what it is.
-std::string first_bytes_of(const InputFile& file);
+std::string read_first_bytes(const InputFile& file);
 
 }  // namespace strata::data

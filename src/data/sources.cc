@@ -34,7 +34,7 @@ bool is_data_file_name(std::string name) {
                      [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
-std::vector<std::string> files_of_folder(const std::string& option, const std::string& folder) {
+std::vector<std::string> list_data_files(const std::string& option, const std::string& folder) {
   std::vector<std::string> files;
   std::string parquet;
   std::error_code fault, ignored;
@@ -96,8 +96,8 @@ void check_stdin_once(const std::string& option, const std::vector<Source>& sour
 }
 
 // Of the examples as many as a share of them is, ascending.
-void append_drawn(std::span<const int64_t> examples, double share, uint64_t seed, uint64_t stream,
-                  std::vector<int64_t>& order) {
+void append_random_share(std::span<const int64_t> examples, double share, uint64_t seed,
+                         uint64_t stream, std::vector<int64_t>& order) {
   std::vector<int64_t> drawn = shuffled_indices(std::ssize(examples), seed, stream);
   drawn.resize(static_cast<size_t>(std::llround(share * static_cast<double>(examples.size()))));
   std::sort(drawn.begin(), drawn.end());
@@ -117,7 +117,7 @@ std::vector<Source> find_sources(const std::string& option, const std::vector<st
       sources.push_back(source);
       continue;
     }
-    for (std::string& file : files_of_folder(option, source.path)) {
+    for (std::string& file : list_data_files(option, source.path)) {
       sources.push_back({std::move(file), source.weight});
     }
   }
@@ -136,7 +136,7 @@ std::vector<int64_t> weighted_order(const std::vector<SourceRange>& ranges,
     const double whole = std::floor(ranges[r].weight);
     for (int64_t i = 0; i < static_cast<int64_t>(whole); ++i)
       order.insert(order.end(), begin, next);
-    append_drawn({begin, next}, ranges[r].weight - whole, seed, kWeightStream + r, order);
+    append_random_share({begin, next}, ranges[r].weight - whole, seed, kWeightStream + r, order);
   }
   return order;
 }

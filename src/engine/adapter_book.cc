@@ -40,7 +40,7 @@ void AdapterBook::check_rank(int64_t rank) const {
                           limits_.max_rank));
 }
 
-AdapterBook::Place AdapterBook::take(const api::Command& command, int64_t bytes) {
+AdapterBook::Place AdapterBook::reserve_place(const api::Command& command, int64_t bytes) {
   const std::string& tenant = command.tenant.text;
   const int64_t count = count_of(command.tenant);
   if (num_models() >= limits_.max_models) {

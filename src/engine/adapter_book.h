@@ -36,7 +36,7 @@ class AdapterBook {
   void check_rank(int64_t rank) const;
   // A place for this tenant's model; Error{kResourceExhausted} that says what is in use, by how
   // many sessions, and which option to raise.
-  [[nodiscard]] Place take(const api::Command& command, int64_t bytes);
+  [[nodiscard]] Place reserve_place(const api::Command& command, int64_t bytes);
   void add(const api::ModelId& model, Place place) { models_[model] = std::move(place); }
   void remove(const api::ModelId& model) { models_.erase(model); }
 

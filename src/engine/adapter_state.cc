@@ -145,8 +145,8 @@ AdapterCopy copy_state(Engine& engine, const model::LoraAdapter& adapter) {
           .step = adapter.step};
 }
 
-AdapterCopy join_parts(Backend& backend, Engine& first,
-                       std::span<const model::LoraAdapter* const> parts, bool moments) {
+AdapterCopy merge_adapter_parts(Backend& backend, Engine& first,
+                                std::span<const model::LoraAdapter* const> parts, bool moments) {
   const model::LoraAdapter& own = *parts[0];
   auto whole = std::make_shared<model::LoraAdapter>(first.backend(), *first.model().weights,
                                                     specs_of(own), /*whole=*/true);
@@ -181,7 +181,7 @@ int64_t write_adapter_state(const AdapterCopy& copy, const std::string& dir,
 int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::string& dir,
                              const std::string& base_model_name,
                              const std::map<std::string, std::string>& metadata) {
-  model::export_adapter(adapter, dir, base_model_name, metadata);
+  model::save_adapter_for_tinker(adapter, dir, base_model_name, metadata);
   return adapter_file_bytes(dir);
 }
 

@@ -24,8 +24,8 @@ struct AdapterCopy {
 AdapterCopy copy_state(Engine& engine, const model::LoraAdapter& adapter);
 // The same of an adapter of which stages have the parts; without moments if not `moments`, when it
 // need not train. `backend`: of the first stage, or one that breaks in on that.
-AdapterCopy join_parts(Backend& backend, Engine& first,
-                       std::span<const model::LoraAdapter* const> parts, bool moments);
+AdapterCopy merge_adapter_parts(Backend& backend, Engine& first,
+                                std::span<const model::LoraAdapter* const> parts, bool moments);
 // Memory that the copy takes.
 int64_t copy_bytes(const AdapterCopy& copy);
 // Bytes of the files written.

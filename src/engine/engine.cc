@@ -153,7 +153,7 @@ api::AdapterSlot Engine::load_adapter(const std::string& dir) {
 }
 
 void Engine::save_adapter(api::AdapterSlot slot, const std::string& dir) const {
-  model::save_adapter(adapter(slot), dir, model_.dir, model::numbers_metadata(model_));
+  model::save_adapter(adapter(slot), dir, model_.dir, model::base_fingerprint_metadata(model_));
 }
 
 void Engine::clear_adapter(api::AdapterSlot slot) {
@@ -184,26 +184,26 @@ void Engine::enable_base_steps(const train::BaseStep& how) {
   const auto read = [this](size_t index, int64_t first_row, TensorView out) {
     const model::Parameter& parameter = model_.weights->table()[index];
     if (model_.checkpoint == nullptr) {
-      model_.weights->read(backend(), index, first_row, out);
+      model_.weights->read_rows(backend(), index, first_row, out);
     } else if (parameter.is_matrix()) {
       model::read_stored_rows(backend(), model_, index, first_row, out);
     } else {
-      model::read_stored(backend(), model_, index, out);
+      model::read_stored_parameter(backend(), model_, index, out);
     }
   };
   base_trainer().enable_steps(read, how);
 }
 
-void Engine::prepare(const api::Batch& batch, api::TensorSink* sink) {
+void Engine::prepare_batch(const api::Batch& batch, api::TensorSink* sink) {
   if (!batch.checked) check(batch);
   const bool has_large_results = batch.want_hidden_states || batch.want_logits;
   CHECK(sink != nullptr || !has_large_results);
-  if (has_large_results) add_large_results(batch, *sink);
+  if (has_large_results) add_large_tensors(batch, *sink);
   if (batch.gradients == api::Gradients::kAdapters) enable_adapter_training(batch);
   if (batch.gradients == api::Gradients::kParameters) base_trainer();
 }
 
-void Engine::add_large_results(const api::Batch& batch, api::TensorSink& sink) const {
+void Engine::add_large_tensors(const api::Batch& batch, api::TensorSink& sink) const {
   int64_t total = 0;
   for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
   const model::ModelConfig& c = model_.config;

@@ -42,11 +42,11 @@ class Engine {
     return options_.offload.empty() ? model::Recompute::kFull : inputs_offloaded_;
   }
   // Of training passes from now on. Changes no result.
-  void set_pass(int64_t pass_tokens, const model::Recompute& recompute) {
-    set_pass(pass_tokens, recompute, options_.regions);
+  void set_pass_options(int64_t pass_tokens, const model::Recompute& recompute) {
+    set_pass_options(pass_tokens, recompute, options_.regions);
   }
-  void set_pass(int64_t pass_tokens, const model::Recompute& recompute,
-                const model::RecomputeRegions& regions) {
+  void set_pass_options(int64_t pass_tokens, const model::Recompute& recompute,
+                        const model::RecomputeRegions& regions) {
     options_.pass_tokens = pass_tokens;
     options_.recompute = recompute;
     options_.regions = regions;
@@ -81,7 +81,7 @@ class Engine {
 
   // What comes before a batch's first pass: all sequences are checked, the sink has its tensors (of
   // a stage, its part of them), and what takes gradients has memory for them.
-  void prepare(const api::Batch& batch, api::TensorSink* sink);
+  void prepare_batch(const api::Batch& batch, api::TensorSink* sink);
 
   // An Error that names the field at fault, below `where`.
   void check(const api::Sequence& sequence, const std::string& where, bool want_loss) const;
@@ -100,7 +100,7 @@ class Engine {
  private:
   void check(const api::Batch& batch) const;
   // Of a stage, its part of them.
-  void add_large_results(const api::Batch& batch, api::TensorSink& sink) const;
+  void add_large_tensors(const api::Batch& batch, api::TensorSink& sink) const;
   void enable_adapter_training(const api::Batch& batch) const;
   // Into the first free slot.
   api::AdapterSlot add_adapter(std::unique_ptr<model::LoraAdapter> adapter);

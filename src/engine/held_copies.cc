@@ -18,8 +18,8 @@ int64_t write_files(const AdapterCopy& copy, const api::Saved& as, const std::st
 
 }  // namespace
 
-api::Saved HeldCopies::put(const api::RequestId& request, AdapterCopy copy, api::Saved as,
-                           const std::string& base_model_name) {
+api::Saved HeldCopies::add_pending_write(const api::RequestId& request, AdapterCopy copy,
+                                         api::Saved as, const std::string& base_model_name) {
   const int64_t bytes = copy_bytes(copy);
   auto held = std::make_shared<const Held>(Held{std::move(copy), as, base_model_name, bytes});
   const MutexLock lock(mutex_);

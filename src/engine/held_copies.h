@@ -25,8 +25,8 @@ class HeldCopies {
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   // What was made of it, for the answer.
-  api::Saved put(const api::RequestId& request, AdapterCopy copy, api::Saved as,
-                 const std::string& base_model_name);
+  api::Saved add_pending_write(const api::RequestId& request, AdapterCopy copy, api::Saved as,
+                               const std::string& base_model_name);
   // Writes and syncs the files, then lets the copy go, also when that throws. Returns their bytes;
   // nothing where there is no such copy.
   std::optional<int64_t> write_and_drop(const api::RequestId& request);

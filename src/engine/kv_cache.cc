@@ -130,8 +130,8 @@ void* PrefixCache::copy_state_if_space(const void* from) {
   return states_.is_full() ? nullptr : states_.take_copy(from);
 }
 
-bool PrefixCache::keep(const PrefixOwner& owner, std::span<const int32_t> tokens,
-                       std::span<void* const> pages, const void* state) {
+bool PrefixCache::insert(const PrefixOwner& owner, std::span<const int32_t> tokens,
+                         std::span<void* const> pages, const void* state) {
   const auto size = static_cast<size_t>(layout_.page_size());
   const size_t count = std::min(tokens.size() / size, pages.size());
   if (count == 0) return false;

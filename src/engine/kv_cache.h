@@ -128,8 +128,8 @@ class PrefixCache {
   // Keeps the full pages of a sequence that has read `tokens`; where there are states, which is up
   // to a page border then, with a copy of `state`, if there is space for it without a row's.
   // Whether it was made.
-  bool keep(const PrefixOwner& owner, std::span<const int32_t> tokens, std::span<void* const> pages,
-            const void* state = nullptr);
+  bool insert(const PrefixOwner& owner, std::span<const int32_t> tokens,
+              std::span<void* const> pages, const void* state = nullptr);
   // The state behind the tokens is not worth its space any more.
   void drop_state(const PrefixOwner& owner, std::span<const int32_t> tokens);
 

@@ -15,14 +15,14 @@ size_t first_target(const train::LossInputs& inputs, size_t row) {
 
 }  // namespace
 
-model::Pass MtpPass::lay_out(const model::Pass& pass, const MtpWork& work) {
+model::Pass MtpPass::build_pass(const model::Pass& pass, const MtpWork& work) {
   builder_.clear();
   rows_.clear();
   losses_of_sequences_.clear();
   for (const model::PassSequence& sequence : pass.sequences) {
     const int64_t count = sequence.end - sequence.begin - 1;
     if (count == 0) continue;
-    builder_.add(
+    builder_.append(
         pass.tokens.subspan(static_cast<size_t>(sequence.begin + 1), static_cast<size_t>(count)),
         sequence.first_position, sequence.adapter);
     for (int64_t row = sequence.begin; row < sequence.end - 1; ++row)
@@ -83,7 +83,7 @@ void MtpPass::loss_and_backward(model::Pass& own, const MtpWork& work, TensorVie
       .targets = targets_, .first_targets = first_targets_, .losses = losses_of_sequences_};
   inputs.columns[api::LossInput::kWeights] = weights_;
   const TensorView d_hidden = work.backward ? own.take(DType::kF32, hidden.shape) : TensorView();
-  loss_pass_.run(own, inputs, hidden, logprobs_, losses_, d_hidden);
+  loss_pass_.compute_losses_and_gradients(own, inputs, hidden, logprobs_, losses_, d_hidden);
   own.on_host([&] { write_losses(work); });
   if (!work.backward) return;
   const TensorView d_state = own.take(DType::kF32, {std::ssize(rows_), d_last.cols()});

@@ -26,7 +26,7 @@ struct MtpWork {
 class MtpPass {
  public:
   // The pass of its rows, which borrows this one.
-  model::Pass lay_out(const model::Pass& pass, const MtpWork& work);
+  model::Pass build_pass(const model::Pass& pass, const MtpWork& work);
   // The rows of the decoder's pass that it reads; none where every sequence is of one token.
   [[nodiscard]] std::span<const int32_t> rows() const { return rows_; }
 

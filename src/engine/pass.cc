@@ -49,8 +49,8 @@ void compute_and_write_logits(model::Pass& pass, const PassWork& work, const std
   Backend& backend = pass.backend;
   state.all_rows.assign(static_cast<size_t>(pass.num_tokens()), 1);
   model::RowChunks& chunks = state.logit_chunks;
-  chunks.start(pass, state.all_rows);
-  for (auto rows = chunks.next(); !rows.empty(); rows = chunks.next()) {
+  chunks.select_rows(pass, state.all_rows);
+  for (auto rows = chunks.next_chunk(); !rows.empty(); rows = chunks.next_chunk()) {
     const TensorView chunk = hidden.slice_rows(rows.front(), rows.back() + 1);
     const Scratch::Mark mark(backend.scratch());
     const TensorView logits =
@@ -73,7 +73,7 @@ void run_mtp(model::Pass& pass, const PassWork& work, TensorView d_last, PassSta
                        .inputs = work.inputs,
                        .losses = work.mtp_losses};
   if (!d_last.empty()) ops::fill_zero(pass.backend, d_last);
-  model::Pass own = state.mtp.lay_out(pass, mtp);
+  model::Pass own = state.mtp.build_pass(pass, mtp);
   if (own.num_tokens() == 0) return;
   const TensorView hidden =
       pass.take(pass.dtype(), {own.num_tokens(), pass.weights.config().hidden_size});
@@ -149,15 +149,16 @@ void StagePass::write_large_results() {
   compute_and_write_logits(pass_, work_, "logits", state_.all_rows_in_order, hidden_, state_);
 }
 
-void StagePass::loss() {
+void StagePass::compute_losses() {
   if (!pass_.weights.ends()) return;
   if (work_.want_loss) {
     if (work_.backward()) {
       d_hidden_ = pass_.backend.scratch().take(DType::kF32, hidden_.shape, "final_hidden");
     }
     const TraceSpan span = model::traced(pass_, "loss", "tokens", pass_.num_tokens());
-    state_.loss_pass.run(pass_, work_.inputs, hidden_, work_.logprobs, work_.losses, d_hidden_,
-                         work_.top_logprobs, {.turns = work_.turns, .apart = head_apart_});
+    state_.loss_pass.compute_losses_and_gradients(pass_, work_.inputs, hidden_, work_.logprobs,
+                                                  work_.losses, d_hidden_, work_.top_logprobs,
+                                                  {.turns = work_.turns, .apart = head_apart_});
   }
   if (work_.mtp_weight == 0.0f) return;
   if (work_.trains()) {
@@ -173,18 +174,18 @@ void StagePass::backward(TensorView d, model::DeferredProducts* deferred) {
   model::decoder_backward(pass_, state_.tape, d_hidden_, d_last_);
 }
 
-void count_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state) {
+void count_pass_memory(Backend& counter, Engine& engine, const PassWork& work, PassState& state) {
   const Scratch::Mark mark(counter.scratch());
   const Scratch::Mark files_mark(counter.file_scratch());
   StagePass pass(counter, engine, work, state);
   pass.forward();
-  pass.loss();
+  pass.compute_losses();
   if (!work.trains()) return;
   pass.backward(counter.scratch().take(DType::kF32, pass.border_shape()));
 }
 
-int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
-                         bool defers) {
+int64_t count_stage_pass_memory(Backend& counter, Engine& engine, const PassWork& work,
+                                PassState& state, bool defers) {
   Scratch borders = Scratch::counting(Scratch::Counted::kBorders);
   Scratch copies = Scratch::counting(Scratch::Counted::kDeferred);
   model::DeferredProducts deferred(copies);
@@ -193,11 +194,11 @@ int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work,
   const bool ends = engine.model().weights->ends();
   const DType dtype = engine.model().weights->compute_dtype();
   pass.forward(ends ? TensorView() : borders.take(dtype, pass.border_shape()));
-  pass.loss();
+  pass.compute_losses();
   if (work.trains()) {
     pass.backward(borders.take(DType::kF32, pass.border_shape()), defers ? &deferred : nullptr);
   }
-  deferred.run(counter);
+  deferred.run_and_clear(counter);
   return copies.high_water();
 }
 
@@ -209,7 +210,7 @@ void MicroBatch::lay_out_sequences(Engine& engine, const api::Batch& batch) {
   for (std::vector<float>& column : columns_.values) column.clear();
   for (size_t s = first_; s < last_; ++s) {
     const api::Sequence& sequence = batch.sequences[s];
-    builder_.add(sequence.datum->tokens, 0, engine.adapter_or_base(sequence.slot));
+    builder_.append(sequence.datum->tokens, 0, engine.adapter_or_base(sequence.slot));
     append_loss_inputs(*sequence.datum);
     losses_of_sequences_.push_back(sequence.loss);
   }
@@ -229,7 +230,7 @@ void MicroBatch::append_loss_inputs(const api::Datum& datum) {
   }
 }
 
-PassWork MicroBatch::lay_out(Engine& engine, const api::Batch& batch, size_t first, size_t last) {
+PassWork MicroBatch::collate(Engine& engine, const api::Batch& batch, size_t first, size_t last) {
   first_ = first;
   last_ = last;
   lay_out_sequences(engine, batch);
@@ -294,7 +295,7 @@ void MicroBatch::store_indexer_losses(const api::Batch& batch, api::BatchResult&
   }
 }
 
-void MicroBatch::note_gradients(Engine& engine, const api::Batch& batch) const {
+void MicroBatch::mark_has_gradient(Engine& engine, const api::Batch& batch) const {
   if (gradients_ == api::Gradients::kParameters) engine.base_trainer().has_gradient = true;
   if (gradients_ != api::Gradients::kAdapters) return;
   for (size_t s = first_; s < last_; ++s) {

@@ -74,7 +74,7 @@ class StagePass {
   // that does not end the model; elsewhere it is empty.
   void forward(TensorView memory = {});
   // Of a stage that ends the model: the losses that are wanted, and multi-token prediction.
-  void loss();
+  void compute_losses();
   // d: the gradient of the output, of a stage that does not end the model, which becomes that of
   // the input. What is deferred runs later.
   void backward(TensorView d, model::DeferredProducts* deferred = nullptr);
@@ -94,11 +94,11 @@ class StagePass {
 };
 
 // What a pass of a whole model does in a row, for its count.
-void count_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state);
+void count_pass_memory(Backend& counter, Engine& engine, const PassWork& work, PassState& state);
 // What a pass does whose forward and backward are apart, likewise: what crosses borders takes no
 // memory of it. Returns what it defers takes, where it `defers` weight gradients.
-int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
-                         bool defers);
+int64_t count_stage_pass_memory(Backend& counter, Engine& engine, const PassWork& work,
+                                PassState& state, bool defers);
 
 // MicroBatch: neighbouring sequences of a batch laid out flat for one pass, with what their losses
 // read and space for what they give. Owns the arrays that the pass borrows and reuses them, so that
@@ -106,7 +106,7 @@ int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work,
 class MicroBatch {
  public:
   // Sequences [first, last), which take gradients alike. The pass borrows this until the next call.
-  PassWork lay_out(Engine& engine, const api::Batch& batch, size_t first, size_t last);
+  PassWork collate(Engine& engine, const api::Batch& batch, size_t first, size_t last);
 
   [[nodiscard]] const PassBuilder& builder() const { return builder_; }
   [[nodiscard]] PassState& state() { return state_; }
@@ -120,7 +120,7 @@ class MicroBatch {
   void store_losses(const api::Batch& batch, api::BatchResult& result) const;
   void store_indexer_losses(const api::Batch& batch, api::BatchResult& result) const;
   // Tells the adapters, or the base parameters, that have gradients now.
-  void note_gradients(Engine& engine, const api::Batch& batch) const;
+  void mark_has_gradient(Engine& engine, const api::Batch& batch) const;
 
  private:
   void lay_out_sequences(Engine& engine, const api::Batch& batch);

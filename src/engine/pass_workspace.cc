@@ -3,7 +3,7 @@
 
 namespace strata::engine {
 
-const PassPlan& PassMeter::count(FunctionRef<void(Backend&)> pass) {
+const PassPlan& PassMeter::measure(FunctionRef<void(Backend&)> pass) {
   counter_->reset_count();
   pass(*counter_);
   plan_.bytes = counter_->scratch().high_water();
@@ -23,9 +23,9 @@ const PassPlan& PassMeter::count(FunctionRef<void(Backend&)> pass) {
   return plan_;
 }
 
-const PassPlan& PassMeter::count_held(FunctionRef<int64_t(Backend&)> pass) {
+const PassPlan& PassMeter::measure_held(FunctionRef<int64_t(Backend&)> pass) {
   int64_t deferred_bytes = 0;
-  count([&](Backend& counter) {
+  measure([&](Backend& counter) {
     const Scratch::Mark mark(held_);
     const Scratch::Hold hold(counter.scratch(), held_);
     deferred_bytes = pass(counter);
@@ -42,8 +42,8 @@ void PassBuilder::clear() {
   num_positions_ = 0;
 }
 
-void PassBuilder::add(std::span<const int32_t> tokens, int64_t first_position,
-                      model::LoraAdapter* adapter, model::SequenceCache kept) {
+void PassBuilder::append(std::span<const int32_t> tokens, int64_t first_position,
+                         model::LoraAdapter* adapter, model::SequenceCache kept) {
   const int64_t begin = num_tokens();
   const auto count = static_cast<int64_t>(tokens.size());
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
@@ -54,7 +54,7 @@ void PassBuilder::add(std::span<const int32_t> tokens, int64_t first_position,
                         .first_position = first_position,
                         .adapter = adapter,
                         .kept = kept});
-  rows_.add(count, adapter);
+  rows_.add_sequence(count, adapter);
   reach(first_position + count);
 }
 

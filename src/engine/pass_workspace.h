@@ -48,10 +48,10 @@ class PassMeter {
 
   // Runs the pass on the counting backend. Borrowed until the next call, which allocates nothing
   // once it is warm.
-  const PassPlan& count(FunctionRef<void(Backend&)> pass);
+  const PassPlan& measure(FunctionRef<void(Backend&)> pass);
   // The same of a pass that holds something between its forward and its backward (Scratch::Hold),
   // and returns what it defers.
-  const PassPlan& count_held(FunctionRef<int64_t(Backend&)> pass);
+  const PassPlan& measure_held(FunctionRef<int64_t(Backend&)> pass);
   [[nodiscard]] const PassPlan& plan() const { return plan_; }
 
  private:
@@ -74,9 +74,9 @@ class PassWorkspace {
   // Of the pass that was counted last.
   [[nodiscard]] const PassPlan& last_plan() const { return meter_.plan(); }
   // What a pass takes (borrowed until the next call), and space for it on backend(), but in files.
-  const PassPlan& count(FunctionRef<void(Backend&)> pass) { return meter_.count(pass); }
-  const PassPlan& count_held(FunctionRef<int64_t(Backend&)> pass) {
-    return meter_.count_held(pass);
+  const PassPlan& measure(FunctionRef<void(Backend&)> pass) { return meter_.measure(pass); }
+  const PassPlan& measure_held(FunctionRef<int64_t(Backend&)> pass) {
+    return meter_.measure_held(pass);
   }
   void book(const PassPlan& plan) { backend_->book(plan.bytes, plan.worker_bytes); }
 
@@ -93,8 +93,8 @@ class PassBuilder {
  public:
   void clear();
   // Appends a sequence's tokens from first_position on; nothing is kept in training.
-  void add(std::span<const int32_t> tokens, int64_t first_position, model::LoraAdapter* adapter,
-           model::SequenceCache kept = {});
+  void append(std::span<const int32_t> tokens, int64_t first_position, model::LoraAdapter* adapter,
+              model::SequenceCache kept = {});
   // Passes along with this one go up to so many positions.
   void reach(int64_t positions) { num_positions_ = std::max(num_positions_, positions); }
   // The pass borrows this builder until the next clear(). Makes the rope table long enough.

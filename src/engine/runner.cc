@@ -31,7 +31,7 @@ constexpr int64_t kTagsBehindGather = 16;
 // one matrix.
 constexpr int64_t kStateTag = 2, kNewsTag = 3;
 
-std::function<Sent(int64_t)> kind_of_tag(const PipelinePlan& plan) {
+std::function<Sent(int64_t)> tag_kinds(const PipelinePlan& plan) {
   return [end = plan.gather_tag()](int64_t tag) {
     if (tag < end) return tag % 2 == 0 ? Sent::kActivations : Sent::kActivationGradients;
     if (tag - end == kStateTag) return Sent::kActivations;
@@ -41,14 +41,14 @@ std::function<Sent(int64_t)> kind_of_tag(const PipelinePlan& plan) {
   };
 }
 
-std::optional<GroupComm> pipeline_group(Comm& all, const PipelinePlan& plan) {
+std::optional<GroupComm> make_pipeline_group(Comm& all, const PipelinePlan& plan) {
   if (plan.data == 1) return {};
   return std::optional<GroupComm>(
       std::in_place, all,
       RankGroup{.first = all.rank() % plan.data, .stride = plan.data, .size = plan.num_ranks()});
 }
 
-std::optional<GroupComm> data_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
+std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
   if (plan.data == 1) return {};
   return std::optional<GroupComm>(
       std::in_place, all,
@@ -56,7 +56,7 @@ std::optional<GroupComm> data_group(Comm& all, const PipelinePlan& plan, int64_t
           .first = all.rank() / plan.data * plan.data, .size = plan.data, .first_tag = first_tag});
 }
 
-std::optional<CountedComm> counted(std::optional<GroupComm>& group) {
+std::optional<CountedComm> make_counted_comm(std::optional<GroupComm>& group) {
   if (!group) return {};
   return std::optional<CountedComm>(std::in_place, *group, [](int64_t tag) {
     if (tag >= kFirstChainTag) return Sent::kGradients;
@@ -104,7 +104,7 @@ void sum_losses(api::BatchResult& result) {
 struct Ending {
   std::vector<std::unique_ptr<StageRunner>>& runners;
   ~Ending() {
-    for (const auto& runner : runners) runner->end();
+    for (const auto& runner : runners) runner->end_batch();
   }
 };
 
@@ -114,20 +114,20 @@ Runner::Runner(Engine& whole)
     : own_plan_(make_whole_plan(whole.config().num_layers())),
       all_(alone_),
       plan_(own_plan_),
-      comm_(alone_, kind_of_tag(plan_)),
-      everyone_(alone_, kind_of_tag(plan_)) {
+      comm_(alone_, tag_kinds(plan_)),
+      everyone_(alone_, tag_kinds(plan_)) {
   add_stage(0, whole);
 }
 
 Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr<Engine>> engines)
     : all_(comm),
       plan_(plan),
-      pipeline_(pipeline_group(comm, plan)),
-      data_group_(data_group(comm, plan, kDataTag)),
-      weights_group_(data_group(comm, plan, kWeightTag)),
-      comm_(pipeline_ ? *pipeline_ : comm, kind_of_tag(plan)),
-      data_(counted(data_group_)),
-      everyone_(comm, kind_of_tag(plan)),
+      pipeline_(make_pipeline_group(comm, plan)),
+      data_group_(make_data_group(comm, plan, kDataTag)),
+      weights_group_(make_data_group(comm, plan, kWeightTag)),
+      comm_(pipeline_ ? *pipeline_ : comm, tag_kinds(plan)),
+      data_(make_counted_comm(data_group_)),
+      everyone_(comm, tag_kinds(plan)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
   check_tags(comm, plan);
@@ -137,7 +137,7 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
 }
 
 Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage)
-    : all_(comm), plan_(plan), comm_(comm, kind_of_tag(plan)), everyone_(comm, kind_of_tag(plan)) {
+    : all_(comm), plan_(plan), comm_(comm, tag_kinds(plan)), everyone_(comm, tag_kinds(plan)) {
   CHECK(plan.data == 1, plan.data);
   const std::vector<int> stages = plan.stages_of(comm.rank());
   CHECK(stages.size() == 1, stages.size());
@@ -204,7 +204,7 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   turn_away_weights();  // of what was run besides batches
   api::BatchResult result;
   result.sequences.resize(batch.sequences.size());
-  for (const auto& runner : runners_) runner->prepare(batch, result, sink);
+  for (const auto& runner : runners_) runner->begin_batch(batch, result, sink);
   start_rounds(batch);
   size_t num_backwards = 0;
   while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
@@ -216,10 +216,10 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   // Who has no more passes takes what others have made; nobody needs a weight for that.
   const bool is_dealt = round_.num_dealt > 1;
   if (is_dealt) {
-    for (const auto& chain : chains_) chain->finish();
+    for (const auto& chain : chains_) chain->finish_batch();
   }
   turn_away_weights();
-  if (batch.want_loss) spread_losses(batch, result);
+  if (batch.want_loss) distribute_losses(batch, result);
   gather_results(batch, sink);
   sum_losses(result);
   return result;
@@ -245,7 +245,7 @@ void Runner::run_actions(const api::Batch& batch) {
   }
 }
 
-void Runner::add_large_results(const api::Batch& batch, int64_t num_tokens, api::TensorSink* sink) {
+void Runner::add_large_tensors(const api::Batch& batch, int64_t num_tokens, api::TensorSink* sink) {
   CHECK(sink != nullptr || !(batch.want_hidden_states || batch.want_logits));
   const model::ModelConfig& c = engine().config();
   if (batch.want_hidden_states)
@@ -261,7 +261,7 @@ void Runner::gather_results(const api::Batch& batch, api::TensorSink* sink) {
   for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
   const model::ModelConfig& c = engine().config();
   const int last = plan_.num_stages() - 1;
-  if (is_first_rank()) add_large_results(batch, total, sink);
+  if (is_first_rank()) add_large_tensors(batch, total, sink);
   for (int stage = 0; batch.want_hidden_states && stage <= last; ++stage) {
     const model::LayerRange& range = plan_.layers[static_cast<size_t>(stage)];
     const int64_t entry = total * c.state_width();
@@ -296,7 +296,7 @@ void Runner::gather_result(const std::string& name, int stage, api::TensorSink* 
 
 // The root of the sum of what all stages summed, in the order of the whole: each has zeroes where
 // another one's are, which change nothing.
-double Runner::global_norm() {
+double Runner::gather_global_norm() {
   {
     const TraceSpan span("gather");
     comm_.all_gather(sums_, all_sums_);
@@ -324,9 +324,9 @@ api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& ad
   finish_adapter_gradients(slot);
   sums_.assign(2 * own.modules().size(), 0.0);
   for (const auto& runner : runners_) {
-    train::add_squares(runner->engine().backend(), runner->engine().adapter(slot), sums_);
+    train::add_grad_squares(runner->engine().backend(), runner->engine().adapter(slot), sums_);
   }
-  const double norm = global_norm();
+  const double norm = gather_global_norm();
   if (!std::isfinite(norm)) {
     // The first one's is dropped, and told, by its step.
     for (size_t i = 1; i < runners_.size(); ++i)
@@ -393,7 +393,7 @@ void Runner::sum_base_squares() {
     if (data_) {
       add_own_squares(*data_, stage, sums_);
     } else {
-      stage.base_trainer().add_squares(stage.backend(), sums_);
+      stage.base_trainer().add_grad_squares(stage.backend(), sums_);
     }
   }
   if (data_) sum_over_data_ranks();
@@ -405,7 +405,7 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
   if (!own.has_gradient) return {.stepped = false, .step = own.num_steps};
   finish_base_gradients();
   sum_base_squares();
-  const double norm = global_norm();
+  const double norm = gather_global_norm();
   if (data_) sum_expert_loads();
   if (!std::isfinite(norm)) {
     for (size_t i = 1; i < runners_.size(); ++i) {
@@ -419,7 +419,7 @@ api::StepResult Runner::step_base(const api::AdamW& adamw) {
     result = stage.base_trainer().step(stage.backend(), *stage.model().weights, adamw, norm);
     if (data_) exchange_parameters(*data_, stage);
   }
-  lend_embedding();
+  send_embedding_to_last_stage();
   return result;
 }
 

@@ -138,8 +138,8 @@ class Runner {
   // From that stage to every rank of a pipeline.
   void broadcast_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result);
   // All lists to all ranks.
-  void spread_losses(const api::Batch& batch, api::BatchResult& result);
-  void add_large_results(const api::Batch& batch, int64_t num_tokens, api::TensorSink* sink);
+  void distribute_losses(const api::Batch& batch, api::BatchResult& result);
+  void add_large_tensors(const api::Batch& batch, int64_t num_tokens, api::TensorSink* sink);
   void gather_results(const api::Batch& batch, api::TensorSink* sink);
   // Pieces from one rank to another, which asks for them, so that few are on their way. Views may
   // be scratch of this rank's first stage.
@@ -148,10 +148,10 @@ class Runner {
                        PieceView place, FunctionRef<void(size_t piece, TensorView)> take);
   // Of the embedding, where the last stage reads it and the first one owns it.
   void swap_embedding_gradients(api::AdapterSlot slot);
-  void return_embedding_gradients();
-  void return_embedding_rows(int use, const train::OwnedRows& resting, int from, int owner);
-  void lend_embedding();
-  void lend_embedding_rows(int owner, int to);
+  void reduce_embedding_gradients();
+  void reduce_embedding_rows(int use, const train::OwnedRows& resting, int from, int owner);
+  void send_embedding_to_last_stage();
+  void send_embedding_rows(int owner, int to);
   void gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
                      int64_t count);
   // Of ranks in all: that which owns some of a stage.
@@ -162,11 +162,11 @@ class Runner {
   // Of a parameter's values those of the rows that an owner has, where it is this rank.
   TensorView rows_here(size_t index, BaseValues which, int owner);
   // Of an owner's values of a parameter piece after piece, on rank 0.
-  void read_owned(size_t index, BaseValues which, int data,
-                  FunctionRef<void(std::span<float>)> take);
+  void gather_owned_values(size_t index, BaseValues which, int data,
+                           FunctionRef<void(std::span<float>)> take);
   void serve_masters();
   void read_masters(size_t index, int64_t first_row, TensorView rows);
-  double global_norm();
+  double gather_global_norm();
   // Of each sum one rank has what is not zero.
   void sum_over_data_ranks();
   // What each stage and rank has of the base parameters' gradients, into sums_.

@@ -50,7 +50,7 @@ void Runner::deal_microbatches(const api::Batch& batch) {
     }
   }
   round_.clear();
-  for (const auto& chain : chains_) chain->prepare(batch, of_backwards_);
+  for (const auto& chain : chains_) chain->begin_batch(batch, of_backwards_);
 }
 
 // Of the sequences that a rank was dealt; of all: -1.
@@ -108,7 +108,7 @@ void Runner::broadcast_losses(const api::Batch& batch, LossLists lists, api::Bat
   send_losses(comm_, plan_.gather_tag(), batch, lists, result, -1);
 }
 
-void Runner::spread_losses(const api::Batch& batch, api::BatchResult& result) {
+void Runner::distribute_losses(const api::Batch& batch, api::BatchResult& result) {
   for (const LossLists lists : {LossLists::kOfEnd, LossLists::kOfIndexers}) {
     if (lists == LossLists::kOfIndexers && batch.indexer_weight == 0.0f) continue;
     if (round_.num_dealt > 1) exchange_losses(batch, lists, result);
@@ -119,7 +119,7 @@ void Runner::spread_losses(const api::Batch& batch, api::BatchResult& result) {
 // What others ask for is sent when all are here, so that it counts for the batch that took it.
 void Runner::turn_away_weights() {
   if (engine().model().weights->shards() == nullptr) return;
-  for (const auto& runner : runners_) runner->engine().model().weights->turn_away();
+  for (const auto& runner : runners_) runner->engine().model().weights->release_divided_weights();
   data_->all_gather({}, all_sums_);
 }
 

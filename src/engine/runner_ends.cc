@@ -14,14 +14,14 @@ namespace strata::engine {
 // has accumulated, so that both add them in one order.
 void Runner::swap_embedding_gradients(api::AdapterSlot slot) {
   const int last_stage = plan_.num_stages() - 1;
-  const bool is_shared =
-      engine().config().use_mtp && engine().adapter(slot).find(-1, model::kEmbedding) != nullptr;
+  const bool is_shared = engine().config().use_mtp &&
+                         engine().adapter(slot).find_module(-1, model::kEmbedding) != nullptr;
   if (!is_shared || last_stage == 0) return;
   StageRunner* const first = stage_here(0);
   StageRunner* const last = stage_here(last_stage);
   const auto for_gradients = [&](StageRunner* stage, int target, auto body) {
     if (stage == nullptr) return;
-    const model::LoraModule& module = *stage->engine().adapter(slot).find(-1, target);
+    const model::LoraModule& module = *stage->engine().adapter(slot).find_module(-1, target);
     for (const TensorView& gradient : {module.d_a, module.d_b}) body(gradient);
   };
   const int64_t tag = plan_.gather_tag() + kSwapTag;
@@ -40,13 +40,13 @@ void Runner::swap_embedding_gradients(api::AdapterSlot slot) {
 void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
   swap_embedding_gradients(slot);
   for (const auto& runner : runners_) {
-    runner->engine().adapter(slot).finish_gradients(runner->engine().backend());
+    runner->engine().adapter(slot).merge_mtp_gradients(runner->engine().backend());
   }
 }
 
 // What the last stage has accumulated of the embedding is the first one's, whose owners add it up
 // in the order of one stage.
-void Runner::return_embedding_gradients() {
+void Runner::reduce_embedding_gradients() {
   const int last_stage = plan_.num_stages() - 1;
   const int num_uses = last_stage == 0 ? 0 : train::num_borrowed_uses(engine().config());
   if (num_uses == 0) return;
@@ -56,14 +56,14 @@ void Runner::return_embedding_gradients() {
   for (int use = 0; use < num_uses; ++use) {
     for (int owner = 0; owner < plan_.data; ++owner) {
       for (int from = 0; from < plan_.data; ++from)
-        return_embedding_rows(use, borrowed.rows(from, index), from, owner);
+        reduce_embedding_rows(use, borrowed.rows(from, index), from, owner);
     }
   }
 }
 
 // `resting`: the rows of which data rank `from` of the last stage has the sum; added to what
 // `owner` has of the first one's.
-void Runner::return_embedding_rows(int use, const train::OwnedRows& resting, int from, int owner) {
+void Runner::reduce_embedding_rows(int use, const train::OwnedRows& resting, int from, int owner) {
   const int last_stage = plan_.num_stages() - 1;
   const model::ModelWeights& weights = *engine().model().weights;
   const size_t index = weights.embedding_index();
@@ -91,20 +91,20 @@ void Runner::return_embedding_rows(int use, const train::OwnedRows& resting, int
 }
 
 // What steps have made of the embedding goes to each rank that reads it at the end.
-void Runner::lend_embedding() {
+void Runner::send_embedding_to_last_stage() {
   const int last_stage = plan_.num_stages() - 1;
   if (last_stage == 0 || train::num_borrowed_uses(engine().config()) == 0) return;
   const TraceSpan span("lend embedding");
   StageRunner* last = stage_here(last_stage);
   if (last != nullptr && data_) begin_to_rewrite(*data_, *last->engine().model().weights);
   for (int owner = 0; owner < plan_.data; ++owner) {
-    for (int to = 0; to < plan_.data; ++to) lend_embedding_rows(owner, to);
+    for (int to = 0; to < plan_.data; ++to) send_embedding_rows(owner, to);
   }
   if (last != nullptr && data_) end_to_rewrite(*data_, *last->engine().model().weights);
 }
 
 // Those of the first stage's `owner`, to data rank `to` of the last stage.
-void Runner::lend_embedding_rows(int owner, int to) {
+void Runner::send_embedding_rows(int owner, int to) {
   const int last_stage = plan_.num_stages() - 1;
   const model::ModelWeights& weights = *engine().model().weights;
   const size_t index = weights.embedding_index();
@@ -128,12 +128,12 @@ void Runner::lend_embedding_rows(int owner, int to) {
       take,
       [&](size_t i, TensorView rows) {
         const model::LoadedModel& last = stage_here(last_stage)->engine().model();
-        last.weights->write(backend, index, pieces[i].rows.first, rows);
+        last.weights->write_rows(backend, index, pieces[i].rows.first, rows);
       });
 }
 
 void Runner::finish_base_gradients() {
-  return_embedding_gradients();
+  reduce_embedding_gradients();
   for (const auto& runner : runners_) {
     runner->engine().base_trainer().finish_gradients(runner->engine().backend());
   }

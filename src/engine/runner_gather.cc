@@ -147,8 +147,8 @@ TensorView Runner::rows_here(size_t index, BaseValues which, int owner) {
   return {values.data, DType::kF32, {values.shape.num_elements()}};
 }
 
-void Runner::read_owned(size_t index, BaseValues which, int data,
-                        FunctionRef<void(std::span<float>)> take) {
+void Runner::gather_owned_values(size_t index, BaseValues which, int data,
+                                 FunctionRef<void(std::span<float>)> take) {
   const int stage = stage_of_parameter(index);
   int64_t count = ownership_of_stage(stage).num_values(data, index);
   // Every rank of the stage has it.
@@ -172,7 +172,7 @@ void Runner::read_owned(size_t index, BaseValues which, int data,
 void Runner::gather_base_values(size_t index, BaseValues which, std::span<float> values) {
   auto to = values.begin();
   for (int data = 0; data < plan_.data; ++data) {
-    read_owned(index, which, data, [&](std::span<float> piece) {
+    gather_owned_values(index, which, data, [&](std::span<float> piece) {
       CHECK(std::ssize(piece) <= values.end() - to, index);
       to = std::copy(piece.begin(), piece.end(), to);
     });
@@ -186,7 +186,7 @@ void Runner::gather_base_values(BaseValues which, FunctionRef<void(TensorView)> 
     if (which == BaseValues::kSecondMoments && !engine().base_trainer().has_second_moment(index))
       continue;
     for (int data = 0; data < plan_.data; ++data) {
-      read_owned(index, which, data, [&](std::span<float> piece) {
+      gather_owned_values(index, which, data, [&](std::span<float> piece) {
         take(TensorView(piece.data(), DType::kF32, {std::ssize(piece)}));
       });
     }
@@ -245,7 +245,7 @@ void Runner::refresh_base() {
       stage.base_trainer().refresh_weights(stage.backend(), *stage.model().weights);
     if (data_) exchange_parameters(*data_, stage);
   }
-  lend_embedding();
+  send_embedding_to_last_stage();
 }
 
 }  // namespace strata::engine

@@ -94,14 +94,14 @@ AdapterCopy Stages::copy_state(api::AdapterSlot slot) {
     parts.push_back(&adapter);
   });
   if (size() == 1) return engine::copy_state(engine(), *parts[0]);
-  return join_parts(engine().backend(), engine(), parts, /*moments=*/true);
+  return merge_adapter_parts(engine().backend(), engine(), parts, /*moments=*/true);
 }
 
-std::shared_ptr<const model::LoraAdapter> Stages::whole_adapter(const StagedAdapter& parts) {
+std::shared_ptr<const model::LoraAdapter> Stages::merge_parts(const StagedAdapter& parts) {
   if (size() == 1) return parts[0];
   std::vector<const model::LoraAdapter*> borrowed;
   for (const auto& part : parts) borrowed.push_back(part.get());
-  return join_parts(sampling().backend(), engine(), borrowed, /*moments=*/false).weights;
+  return merge_adapter_parts(sampling().backend(), engine(), borrowed, /*moments=*/false).weights;
 }
 
 StagedAdapter Stages::copy_adapter(api::AdapterSlot slot) {

@@ -55,7 +55,7 @@ class Stages {
   // For files: a copy with moments.
   AdapterCopy copy_state(api::AdapterSlot slot);
   // Likewise, the parts of what nothing trains put together; of a whole model the part itself.
-  std::shared_ptr<const model::LoraAdapter> whole_adapter(const StagedAdapter& parts);
+  std::shared_ptr<const model::LoraAdapter> merge_parts(const StagedAdapter& parts);
   // New adapters with the weights of this one, which do not train.
   StagedAdapter copy_adapter(api::AdapterSlot slot);
   // Also in a break.

@@ -50,7 +50,7 @@ std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
     if (!target.is_fresh) return false;
     return target.group == model::BlockGroup::kAttention ? lora.train_attn : lora.train_mlp;
   };
-  return model::adapter_specs(layers, wanted, lora.rank, kAlpha, expert_rank);
+  return model::make_adapter_specs(layers, wanted, lora.rank, kAlpha, expert_rank);
 }
 
 WorkRunner::WorkRunner(Stages& stages, const text::Tokenizer* tokenizer, AdapterBook& book,
@@ -59,7 +59,7 @@ WorkRunner::WorkRunner(Stages& stages, const text::Tokenizer* tokenizer, Adapter
       engine_(stages.engine()),
       book_(book),
       options_(options),
-      copies_(model::numbers_metadata(engine_.model())),
+      copies_(model::base_fingerprint_metadata(engine_.model())),
       files_(stages, copies_.metadata()),
       snapshots_(stages, files_, options.snapshot_bytes),
       tokenizer_(tokenizer),
@@ -67,7 +67,7 @@ WorkRunner::WorkRunner(Stages& stages, const text::Tokenizer* tokenizer, Adapter
       loop_(stages, prefixes_),
       preemption_(engine_, loop_, options.max_sample_rows) {}
 
-void WorkRunner::keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
+void WorkRunner::load_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
   const StagedAdapter adapter = snapshots_.load(id, dir);
   kept_.push_back(adapter);
   for (const model::LoraModule& module : adapter[0]->modules()) {
@@ -112,7 +112,7 @@ std::vector<api::Result> WorkRunner::run(const api::Work& work, const Interrupti
   });
   // Before the pass, whose breaks let others join.
   timed(sample_seconds_, [&] {
-    if (!work.samples.empty() || !work.resume.empty()) join_rows(work, results_);
+    if (!work.samples.empty() || !work.resume.empty()) start_and_resume_rows(work, results_);
   });
   if (!work.rows.empty()) train(work.rows, breaks);
   if (work.decode) step_samples(results_);
@@ -162,8 +162,8 @@ std::optional<api::Outcome> WorkRunner::execute(const api::Command& command) {
   if (const auto* step = std::get_if<api::OptimStep>(&command.op))
     return stages_.step(slot, step->adamw);
   if (const auto* save = std::get_if<api::SaveState>(&command.op)) {
-    return copies_.put(command.request, stages_.copy_state(slot), {api::SavedAs::kState, save->dir},
-                       save->base_model_name);
+    return copies_.add_pending_write(command.request, stages_.copy_state(slot),
+                                     {api::SavedAs::kState, save->dir}, save->base_model_name);
   }
   if (const auto* save = std::get_if<api::SaveForSampler>(&command.op))
     return save_for_sampler(command, *save);
@@ -223,7 +223,7 @@ std::vector<api::Result> WorkRunner::finish_files() {
   for (FileJob& job : files_.take_done()) {
     switch (job.what) {
       case FileJob::What::kReadWeights:
-        give_weights(std::move(job), results);
+        finish_snapshot_read(std::move(job), results);
         break;
       case FileJob::What::kReadState:
         results.push_back({api::RequestId{job.name}, finish_load(job)});
@@ -244,7 +244,7 @@ std::optional<api::Outcome> WorkRunner::create_model(const api::Command& command
   book_.check_rank(create.lora.rank);
   const std::vector<model::LoraModuleSpec> specs =
       lora_specs(engine_.config(), create.lora, options_.expert_rank);
-  AdapterBook::Place place = book_.take(command, stages_.adapter_bytes(specs, true));
+  AdapterBook::Place place = book_.reserve_place(command, stages_.adapter_bytes(specs, true));
   models_[command.model] = stages_.create_adapter(specs, create.lora.seed);
   book_.add(command.model, std::move(place));
   if (create.load_dir.empty()) return api::Done{};
@@ -266,8 +266,8 @@ api::Outcome WorkRunner::save_for_sampler(const api::Command& command,
     snapshots_.put(save.snapshot, weights, save.dir, save.ephemeral);
   if (save.ephemeral) return api::Saved{};
   const auto as = save.for_export ? api::SavedAs::kExport : api::SavedAs::kState;
-  return copies_.put(command.request, {.weights = stages_.whole_adapter(weights)}, {as, save.dir},
-                     save.base_model_name);
+  return copies_.add_pending_write(command.request, {.weights = stages_.merge_parts(weights)},
+                                   {as, save.dir}, save.base_model_name);
 }
 
 // What copies that wait for the disk, and states that are being read, leave of the share of sampler
@@ -321,7 +321,7 @@ void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interrup
   for (const bool forward_only : {false, true}) {
     for (const api::DataRange& rows : all) {
       const auto& work = std::get<api::ForwardBackward>(rows.command->op);
-      if (work.forward_only == forward_only && add_rows(rows, batch)) run.push_back(&rows);
+      if (work.forward_only == forward_only && add_rows_or_fail(rows, batch)) run.push_back(&rows);
     }
   }
   if (run.empty()) return;
@@ -329,7 +329,7 @@ void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interrup
     api::BatchResult done = stages_.run(batch, breaks);
     size_t at = 0;
     for (const api::DataRange* rows : run) {
-      take_results(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
+      add_results(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
       at += rows->last - rows->first;
     }
   } catch (const std::exception& error) {  // not the fault of any one of them
@@ -340,7 +340,7 @@ void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interrup
 }
 
 // False when the command has failed instead.
-bool WorkRunner::add_rows(const api::DataRange& rows, api::Batch& batch) {
+bool WorkRunner::add_rows_or_fail(const api::DataRange& rows, api::Batch& batch) {
   const api::Command& command = *rows.command;
   const size_t before = batch.sequences.size();
   try {
@@ -375,7 +375,7 @@ void WorkRunner::drop_gradient_and_fail(const api::Command& command, const std::
                    what, command.model.text));
 }
 
-void WorkRunner::take_results(const api::DataRange& rows, std::span<api::SequenceResult> results) {
+void WorkRunner::add_results(const api::DataRange& rows, std::span<api::SequenceResult> results) {
   const auto& work = std::get<api::ForwardBackward>(rows.command->op);
   Partial& partial = partial_[rows.command->request];
   for (size_t i = 0; i < results.size(); ++i) {
@@ -389,10 +389,10 @@ void WorkRunner::take_results(const api::DataRange& rows, std::span<api::Sequenc
     events_.emplace_back(rows.command->request, api::Progress{done, std::ssize(work.data)});
     return;
   }
-  finish_data(*rows.command);
+  finish_forward_backward(*rows.command);
 }
 
-void WorkRunner::finish_data(const api::Command& command) {
+void WorkRunner::finish_forward_backward(const api::Command& command) {
   const auto found = partial_.find(command.request);
   Partial& partial = found->second;
   partial.result.metrics["loss:sum"] = partial.loss;

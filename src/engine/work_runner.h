@@ -62,7 +62,7 @@ class WorkRunner {
   // Before any work: reads the PEFT folder `dir` as sampler weights that stay in memory. Throws
   // Error where it does not fit the model, has a rank above `max_rank`, or takes more than sampler
   // weights may.
-  void keep_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank);
+  void load_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank);
 
   // Any thread: files that wait to be read or written by whoever may wait for a disk.
   [[nodiscard]] FileJobs& files() { return files_; }
@@ -106,9 +106,9 @@ class WorkRunner {
 
   // Samples (engine/work_samples.cc)
   void drop_cancelled_and_released(const api::Work& work);
-  void join_rows(const api::Work& work, std::vector<api::Result>& results);
-  void join_rows(const api::SampleRows& rows, std::vector<api::Result>& results);
-  void give_weights(FileJob job, std::vector<api::Result>& results);
+  void start_and_resume_rows(const api::Work& work, std::vector<api::Result>& results);
+  void start_sample_rows(const api::SampleRows& rows, std::vector<api::Result>& results);
+  void finish_snapshot_read(FileJob job, std::vector<api::Result>& results);
   void check_sample(const api::Sample& sample) const;
   void open_group(const std::shared_ptr<const api::Command>& command);
   void add_sample(size_t group, int64_t index);
@@ -120,7 +120,7 @@ class WorkRunner {
   void end_sample(size_t row, bool stopped, std::vector<api::Result>& results);
   void drop_samples(const api::RequestId& request);
   void drop_unreachable_prefixes();
-  void fail_samples(const std::string& reason, std::vector<api::Result>& results);
+  void fail_all_samples(const std::string& reason, std::vector<api::Result>& results);
 
   // Models and passes
   void run_control(const api::Command& command);
@@ -135,12 +135,12 @@ class WorkRunner {
   api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
   void train(const std::vector<api::DataRange>& rows, const Interruption* breaks);
   void run_rows(const std::vector<api::DataRange>& rows, const Interruption* breaks);
-  [[nodiscard]] bool add_rows(const api::DataRange& rows, api::Batch& batch);
+  [[nodiscard]] bool add_rows_or_fail(const api::DataRange& rows, api::Batch& batch);
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check_data(const api::Command& command) const;
   // The last of its data end the command.
-  void take_results(const api::DataRange& rows, std::span<api::SequenceResult> results);
-  void finish_data(const api::Command& command);
+  void add_results(const api::DataRange& rows, std::span<api::SequenceResult> results);
+  void finish_forward_backward(const api::Command& command);
   [[nodiscard]] int64_t free_for_copies() const;
   [[nodiscard]] bool may_copy() const;
   [[nodiscard]] bool may_load() const;

@@ -58,7 +58,7 @@ std::vector<api::Result> WorkRunner::sample(const api::Work& work) {
   std::vector<api::Result> results;
   timed(sample_seconds_, [&] {
     drop_cancelled_and_released(work);
-    join_rows(work, results);
+    start_and_resume_rows(work, results);
   });
   if (work.decode) step_samples(results);
   return results;
@@ -70,12 +70,12 @@ void WorkRunner::drop_cancelled_and_released(const api::Work& work) {
   if (!work.release.empty()) drop_unreachable_prefixes();
 }
 
-void WorkRunner::join_rows(const api::Work& work, std::vector<api::Result>& results) {
-  for (const api::SampleRows& rows : work.samples) join_rows(rows, results);
-  for (const api::ResumeRow& row : work.resume) preemption_.resume(row);  // if there still is space
+void WorkRunner::start_and_resume_rows(const api::Work& work, std::vector<api::Result>& results) {
+  for (const api::SampleRows& rows : work.samples) start_sample_rows(rows, results);
+  for (const api::ResumeRow& row : work.resume) preemption_.resume_if_space(row);
 }
 
-void WorkRunner::join_rows(const api::SampleRows& rows, std::vector<api::Result>& results) {
+void WorkRunner::start_sample_rows(const api::SampleRows& rows, std::vector<api::Result>& results) {
   const api::RequestId& id = rows.command->request;
   try {
     const auto& sample = std::get<api::Sample>(rows.command->op);
@@ -121,7 +121,7 @@ void WorkRunner::open_group(const std::shared_ptr<const api::Command>& command) 
       std::make_shared<SampleAnswer>(SampleAnswer{.command = command, .left = sample.num_samples});
   answer->output.sequences.resize(static_cast<size_t>(sample.num_samples));
   StagedAdapter adapter;
-  if (!sample.snapshot.empty()) adapter = snapshots_.find(sample.snapshot);
+  if (!sample.snapshot.empty()) adapter = snapshots_.find_and_touch(sample.snapshot);
   const bool waits = !sample.snapshot.empty() && adapter.empty();
   if (waits) snapshots_.request_read(sample.snapshot, sample.snapshot_dir, command->tenant);
   const size_t group =
@@ -131,7 +131,7 @@ void WorkRunner::open_group(const std::shared_ptr<const api::Command>& command) 
 }
 
 // All who waited for these weights begin, or fail as their file does.
-void WorkRunner::give_weights(FileJob job, std::vector<api::Result>& results) {
+void WorkRunner::finish_snapshot_read(FileJob job, std::vector<api::Result>& results) {
   const api::SnapshotId id{job.name};
   std::vector<size_t> waiting;
   for (const auto& [number, group] : loop_.groups()) {
@@ -186,7 +186,7 @@ void WorkRunner::drop_samples(const api::RequestId& request) {
   }
 }
 
-void WorkRunner::fail_samples(const std::string& reason, std::vector<api::Result>& results) {
+void WorkRunner::fail_all_samples(const std::string& reason, std::vector<api::Result>& results) {
   std::vector<api::RequestId> running;
   for (const auto& [id, group] : loop_.groups()) running.push_back(group.answer->command->request);
   for (const api::RequestId& id : running) {
@@ -274,7 +274,7 @@ void WorkRunner::step_samples(std::vector<api::Result>& results) {
   try {
     sampled = loop_.step();
   } catch (const std::exception& error) {
-    fail_samples(error.what(), results);
+    fail_all_samples(error.what(), results);
     sample_seconds_ += now_seconds() - begin;
     return;
   }

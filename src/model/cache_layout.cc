@@ -14,7 +14,7 @@ namespace strata::model {
 namespace {
 
 CacheSpec checked_spec_of(const Sublayer& sublayer, DType dtype) {
-  const CacheSpec spec = sublayer.block.ops().cache(sublayer.block.config(), dtype);
+  const CacheSpec spec = sublayer.block.ops().cache_spec(sublayer.block.config(), dtype);
   CHECK(spec.ratio >= 1 && spec.entry_bytes >= 0 && spec.sequence_bytes >= 0, spec.ratio,
         spec.entry_bytes, spec.sequence_bytes);
   return spec;

@@ -98,7 +98,7 @@ ConfigObject read_text_part(const ConfigObject& object, const Family& family,
                             ParsedConfig& parsed) {
   if (!is_text_part(family, parsed.config.architecture)) return object;
   const TextPart& part = *family.text_part;
-  const ConfigObject inner = text_config_object(object);
+  const ConfigObject inner = require_text_config(object);
   warn_of_unknown_keys(object, family, parsed);
   parsed.config.name_forms.assign(part.name_forms.begin(), part.name_forms.end());
   parsed.config.module_prefix = part.module_prefix;
@@ -113,7 +113,7 @@ void check_layers(const ConfigObject& object, const ModelConfig& config) {
     if (checked != nullptr && layer == *checked) return;
     checked = &layer;
     for (const Sublayer& sublayer : layer) {
-      const std::string fault = sublayer.block.ops().fault(sublayer.block.config());
+      const std::string fault = sublayer.block.ops().find_config_fault(sublayer.block.config());
       if (!fault.empty()) object.fail(fault);
     }
   };
@@ -139,7 +139,7 @@ void check_parameter_count(const ConfigObject& object, const ModelConfig& config
 
 }  // namespace
 
-int ModelConfig::add_rope(const RopeSpec& rope) {
+int ModelConfig::find_or_add_rope(const RopeSpec& rope) {
   const auto found = std::find(ropes.begin(), ropes.end(), rope);
   if (found != ropes.end()) return static_cast<int>(found - ropes.begin());
   ropes.push_back(rope);

@@ -74,7 +74,7 @@ struct ModelConfig {
     return nullptr;
   }
   // The place of a rotary table in `ropes`, added if it is new.
-  int add_rope(const RopeSpec& rope);
+  int find_or_add_rope(const RopeSpec& rope);
 };
 
 struct ParsedConfig {

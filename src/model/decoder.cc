@@ -28,23 +28,23 @@ void embed_tokens_backward(Pass& pass, TensorView d) {
   const int64_t width = pass.weights.config().hidden_size;
   if (d.cols() == width) return embedding_backward(pass, d);
   const Scratch::Mark mark(pass.backend.scratch());
-  embedding_backward(pass, sum_of_streams(pass, d, width));
+  embedding_backward(pass, sum_streams(pass, d, width));
 }
 
 // A layer's input; behind the last layer that is here, the state that the final norm or the next
 // stage reads.
-TensorView take_layer_input(Pass& pass, int64_t layer, const Recompute& recompute) {
+TensorView allocate_layer_input(Pass& pass, int64_t layer, const Recompute& recompute) {
   const ModelConfig& config = pass.weights.config();
   const Shape shape = {pass.num_tokens(), config.state_width()};
   if (layer == pass.weights.part().last) {
     return pass.backend.scratch().take(pass.dtype(), shape, kLayerInputTag);
   }
-  return pass.take_saved(layer, kLayerInputTag, 0.0, pass.dtype(), shape,
-                         recompute.offloads(layer, kLayerInputTag));
+  return pass.allocate_saved(layer, kLayerInputTag, 0.0, pass.dtype(), shape,
+                             recompute.offloads(layer, kLayerInputTag));
 }
 
 // A layer's input that is nothing to keep.
-TensorView take_state(Pass& pass) {
+TensorView allocate_state(Pass& pass) {
   return pass.backend.scratch().take(
       pass.dtype(), {pass.num_tokens(), pass.weights.config().state_width()}, kLayerInputTag);
 }
@@ -62,18 +62,18 @@ TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
   CHECK(!tape.recompute.offloads_any());
   const LayerRange& part = pass.weights.part();
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    tape.layers.push_back(take_never_recomputed(pass, layer, x, tape.pool));
-    take_kept(pass, layer, tape.layers.back(), tape.pool, tape.recompute);
+    tape.layers.push_back(allocate_never_recomputed(pass, layer, x, tape.pool));
+    allocate_kept(pass, layer, tape.layers.back(), tape.pool, tape.recompute);
   }
-  const TensorView last = tape.last_memory.empty() ? take_state(pass) : tape.last_memory;
+  const TensorView last = tape.last_memory.empty() ? allocate_state(pass) : tape.last_memory;
   const Scratch::Mark mark(pass.backend.scratch());
   TensorView between[2];
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
+    pass.on_host([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer + 1); });
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
     TensorView& next = between[(layer - part.first) % 2];
     const bool is_last = layer + 1 == part.last;
-    if (!is_last && next.empty()) next = take_state(pass);
+    if (!is_last && next.empty()) next = allocate_state(pass);
     LayerSaved& kept = tape.layers[static_cast<size_t>(layer - part.first)];
     kept.states[0] = x;
     x = is_last ? last : next;
@@ -86,11 +86,11 @@ TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
 TensorView forward_keeping_inputs(Pass& pass, Tape& tape, TensorView x, TensorView hidden_states) {
   const LayerRange& part = pass.weights.part();
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
+    pass.on_host([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer + 1); });
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
     const bool is_given = layer + 1 == part.last && !tape.last_memory.empty();
     const TensorView out =
-        is_given ? tape.last_memory : take_layer_input(pass, layer + 1, tape.recompute);
+        is_given ? tape.last_memory : allocate_layer_input(pass, layer + 1, tape.recompute);
     forward_and_save(pass, layer, x, tape.pool, tape.recompute, tape.layers, out);
     // But the last layer's, which backward needs first.
     if (layer + 1 < part.last) {
@@ -106,14 +106,14 @@ TensorView forward_without_backward(Pass& pass, Tape& tape, TensorView x, Tensor
                                     TensorView hidden_states) {
   const LayerRange& part = pass.weights.part();
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
+    pass.on_host([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer + 1); });
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
     const bool is_given = layer + 1 == part.last && !tape.last_memory.empty();
     const Scratch::Mark mark(pass.backend.scratch());
     const SavedPool::Mark saved_mark(tape.pool);
     const TensorView out = is_given ? tape.last_memory : other;
-    forward_and_discard(pass, layer, take_never_recomputed(pass, layer, x, tape.pool), tape.pool,
-                        Recompute::kFull, out);
+    forward_and_discard(pass, layer, allocate_never_recomputed(pass, layer, x, tape.pool),
+                        tape.pool, Recompute::kFull, out);
     other = std::exchange(x, out);
   }
   return x;
@@ -130,11 +130,12 @@ void recompute_stage(Pass& pass, Tape& tape) {
   for (int64_t layer = part.first; layer < part.last; ++layer) {
     const bool is_last = layer + 1 == part.last;
     // Behind the last one it goes back.
-    pass.on_host(
-        [&] { pass.weights.turn_to(pass.backend, layer, is_last ? layer - 1 : layer + 1); });
+    pass.on_host([&] {
+      pass.weights.load_layer_and_prefetch(pass.backend, layer, is_last ? layer - 1 : layer + 1);
+    });
     LayerSaved kept = tape.layers[static_cast<size_t>(layer - part.first)];
     if (!regions.keeps_layer_inputs) kept.states[0] = x;
-    x = regions.keeps_layer_inputs || is_last ? TensorView() : take_state(pass);
+    x = regions.keeps_layer_inputs || is_last ? TensorView() : allocate_state(pass);
     if (!regions.layers) {
       tape.again.push_back(recompute_layer(pass, layer, kept, tape.pool, tape.recompute, x));
       continue;
@@ -148,8 +149,8 @@ void recompute_stage(Pass& pass, Tape& tape) {
 }
 
 // Makes the gradient of the last layer's output.
-void end_backward(Pass& pass, const Tape& tape, TensorView d_final, TensorView d_last) {
-  pass.on_host([&] { pass.weights.turn_to_end(); });
+void backward_to_last_layer(Pass& pass, const Tape& tape, TensorView d_final, TensorView d_last) {
+  pass.on_host([&] { pass.weights.load_end_and_prefetch(); });
   ops::fill_zero(pass.backend, tape.d);
   in_turn(tape.turns, kFinalNormPart,
           [&] { final_norm_backward(pass, norm_of(pass), tape.last, d_final, tape.d); });
@@ -166,12 +167,12 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   const LayerRange& part = pass.weights.part();
   const bool begins = pass.weights.begins();
   const Recompute& recompute = wants_backward ? tape.recompute : Recompute::kFull;
-  TensorView x = begins ? take_layer_input(pass, 0, recompute) : tape.first;
+  TensorView x = begins ? allocate_layer_input(pass, 0, recompute) : tape.first;
   CHECK(!x.empty());
   const TensorView other =
-      wants_backward ? TensorView() : take_layer_input(pass, part.first, recompute);
+      wants_backward ? TensorView() : allocate_layer_input(pass, part.first, recompute);
   if (begins) {
-    pass.on_host([&] { pass.weights.turn_to_embedding(); });
+    pass.on_host([&] { pass.weights.load_embedding_and_prefetch(); });
     embed_tokens(pass, x);
   }
   const bool as_one = wants_backward && part.size() > 0 && !recompute.keeps_all() &&
@@ -180,7 +181,7 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
               : as_one        ? forward_keeping_first_input(pass, tape, x, hidden_states)
                               : forward_keeping_inputs(pass, tape, x, hidden_states);
   if (!pass.weights.ends()) return;
-  pass.on_host([&] { pass.weights.turn_to_end(); });
+  pass.on_host([&] { pass.weights.load_end_and_prefetch(); });
   final_norm(pass, norm_of(pass), tape.last, final_hidden);
   keep_hidden_state(pass, hidden_states, part.size(),
                     pass.weights.config().streams ? tape.last : final_hidden);
@@ -193,14 +194,14 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   const LayerRange& part = pass.weights.part();
   const TensorView d = tape.d;
   CHECK(d.rows() == pass.num_tokens(), d.rows(), pass.num_tokens());
-  if (pass.weights.ends()) end_backward(pass, tape, d_final, d_last);
+  if (pass.weights.ends()) backward_to_last_layer(pass, tape, d_final, d_last);
   const SavedPool::Mark stage_mark(tape.pool);
   const bool as_one = tape.regions.makes_stage() && !tape.recompute.keeps_all();
   if (as_one) recompute_stage(pass, tape);
   const std::vector<LayerSaved>& layers = as_one ? tape.again : tape.layers;
   const bool is_made = tape.recompute.keeps_all() || (as_one && !tape.regions.layers);
   for (int64_t layer = part.last - 1; layer >= part.first; --layer) {
-    pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer - 1); });
+    pass.on_host([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer - 1); });
     const LayerSaved& kept = layers[static_cast<size_t>(layer - part.first)];
     const Scratch::Mark layer_mark(scratch);
     pass.lists.saves.offloaded.read_ahead(pass.backend, layer - 1);

@@ -3,7 +3,7 @@
 
 namespace strata::model {
 
-void* SavedPool::take(size_t bytes) {
+void* SavedPool::allocate(size_t bytes) {
   constexpr size_t kAlignment = 64;
   const size_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   CHECK(size <= kBlockBytes - kAlignment, bytes);
@@ -20,15 +20,15 @@ void* SavedPool::take(size_t bytes) {
   return data;
 }
 
-LayerSaved take_never_recomputed(Pass& pass, int64_t layer, TensorView x, SavedPool& pool) {
+LayerSaved allocate_never_recomputed(Pass& pass, int64_t layer, TensorView x, SavedPool& pool) {
   LayerSaved saved;
   saved.states[0] = x;
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
   for (size_t s = 0; s < sublayers.size(); ++s) {
     const BlockOps& block = *sublayers[s].block;
-    saved.parts[s].inner = pool.take(block.saved_bytes);
+    saved.parts[s].inner = pool.allocate(block.saved_bytes);
     block.construct(saved.parts[s].inner);
-    block.keep(pass, sublayers[s].inner, saved.parts[s].inner);
+    block.allocate_always_kept(pass, sublayers[s].inner, saved.parts[s].inner);
   }
   return saved;
 }
@@ -43,7 +43,8 @@ double output_flops(const Pass& pass, const SublayerContext& sublayer) {
 
 }  // namespace
 
-LayerSaved take_activations(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool) {
+LayerSaved allocate_activations(Pass& pass, int64_t layer, const LayerSaved& kept,
+                                SavedPool& pool) {
   LayerSaved saved;
   saved.states[0] = kept.states[0];
   saved.first_kept = kept.first_kept;
@@ -53,39 +54,39 @@ LayerSaved take_activations(Pass& pass, int64_t layer, const LayerSaved& kept, S
   const std::span<const SublayerContext> sublayers = pass.weights.layer(layer);
   for (size_t s = 0; s < sublayers.size(); ++s) {
     if (s > 0) {
-      saved.states[s] = pass.take_saved("out_proj", output_flops(pass, sublayers[s - 1]),
-                                        DType::kF32, {x.rows(), x.cols()});
+      saved.states[s] = pass.allocate_saved("out_proj", output_flops(pass, sublayers[s - 1]),
+                                            DType::kF32, {x.rows(), x.cols()});
     }
     const SublayerContext& sublayer = sublayers[s];
     SublayerSaved& part = saved.parts[s];
-    part.outer = pool.take(sublayer.connector->saved_bytes);
+    part.outer = pool.allocate(sublayer.connector->saved_bytes);
     sublayer.connector->construct(part.outer);
-    sublayer.connector->take_saved(pass, sublayer, part.outer);
+    sublayer.connector->allocate_saved(pass, sublayer, part.outer);
     part.inner = kept.parts[s].inner;
-    sublayer.block->take_saved(pass, sublayer.inner, part.inner);
+    sublayer.block->allocate_saved(pass, sublayer.inner, part.inner);
   }
   return saved;
 }
 
-void take_kept(Pass& pass, int64_t layer, LayerSaved& kept, SavedPool& pool,
-               const Recompute& recompute) {
+void allocate_kept(Pass& pass, int64_t layer, LayerSaved& kept, SavedPool& pool,
+                   const Recompute& recompute) {
   const SavedPool::Mark mark(pool);
   LayerSaves& saves = pass.lists.saves;
   saves.recompute = &recompute;
   saves.phase = SavePhase::kTakeKept;
   kept.first_kept = saves.kept.size();
-  take_activations(pass, layer, kept, pool);
+  allocate_activations(pass, layer, kept, pool);
   kept.last_kept = saves.kept.size();
   saves.phase = SavePhase::kAll;
 }
 
-LayerSaved take_recomputed(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
-                           const Recompute& recompute) {
+LayerSaved allocate_recomputed(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                               const Recompute& recompute) {
   LayerSaves& saves = pass.lists.saves;
   saves.recompute = &recompute;
   saves.phase = SavePhase::kTakeRest;
   saves.next = kept.first_kept;
-  const LayerSaved saved = take_activations(pass, layer, kept, pool);
+  const LayerSaved saved = allocate_activations(pass, layer, kept, pool);
   CHECK(saves.next == kept.last_kept, saves.next, kept.last_kept);
   saves.phase = SavePhase::kAll;
   return saved;
@@ -106,24 +107,24 @@ void forward_and_discard(Pass& pass, int64_t layer, const LayerSaved& kept, Save
                          const Recompute& recompute, TensorView out) {
   const Scratch::Mark mark(pass.backend.scratch());
   const SavedPool::Mark saved_mark(pool);
-  decoder_layer_forward(pass, layer, take_recomputed(pass, layer, kept, pool, recompute), out);
+  decoder_layer_forward(pass, layer, allocate_recomputed(pass, layer, kept, pool, recompute), out);
 }
 
 void forward_and_save(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
                       const Recompute& recompute, std::vector<LayerSaved>& layers, TensorView out) {
-  LayerSaved kept = take_never_recomputed(pass, layer, x, pool);
+  LayerSaved kept = allocate_never_recomputed(pass, layer, x, pool);
   if (recompute.keeps_all()) {
-    layers.push_back(take_activations(pass, layer, kept, pool));
+    layers.push_back(allocate_activations(pass, layer, kept, pool));
     return decoder_layer_forward(pass, layer, layers.back(), out);
   }
-  take_kept(pass, layer, kept, pool, recompute);
+  allocate_kept(pass, layer, kept, pool, recompute);
   layers.push_back(kept);
   forward_and_discard(pass, layer, kept, pool, recompute, out);
 }
 
 LayerSaved recompute_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
                            const Recompute& recompute, TensorView out) {
-  const LayerSaved saved = take_recomputed(pass, layer, kept, pool, recompute);
+  const LayerSaved saved = allocate_recomputed(pass, layer, kept, pool, recompute);
   const TraceSpan span = traced(pass, "recompute", "layer", layer);
   LayerSaves& saves = pass.lists.saves;
   saves.computed = {saves.kept.data() + saved.first_kept, saved.last_kept - saved.first_kept};

@@ -28,7 +28,7 @@ struct LayerSaved {
 class SavedPool {
  public:
   void clear() { used_ = block_ = 0; }
-  void* take(size_t bytes);
+  void* allocate(size_t bytes);
 
   class Mark {
    public:
@@ -54,15 +54,15 @@ class SavedPool {
 
 // What is kept of a layer whatever is recomputed: x, and from the scratch what blocks must not make
 // again.
-LayerSaved take_never_recomputed(Pass& pass, int64_t layer, TensorView x, SavedPool& pool);
+LayerSaved allocate_never_recomputed(Pass& pass, int64_t layer, TensorView x, SavedPool& pool);
 // Takes, from the scratch, memory for the activations that the pass keeps of a layer.
-void take_kept(Pass& pass, int64_t layer, LayerSaved& kept, SavedPool& pool,
-               const Recompute& recompute);
+void allocate_kept(Pass& pass, int64_t layer, LayerSaved& kept, SavedPool& pool,
+                   const Recompute& recompute);
 // Adds the rest of the layer's activations to what is kept, from the scratch; they last as long as
 // the caller's Marks let them.
-LayerSaved take_activations(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool);
-LayerSaved take_recomputed(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
-                           const Recompute& recompute);
+LayerSaved allocate_activations(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool);
+LayerSaved allocate_recomputed(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                               const Recompute& recompute);
 
 // Reads saved.states[0], fills saved (what is computed already stays), writes out [T, D]; with an
 // empty out it only fills.

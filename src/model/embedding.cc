@@ -14,12 +14,12 @@ std::span<const int32_t> tokens_of(const Pass& pass, const AdapterSegment& run) 
 }
 
 const LoraModule* module_of(const Pass& pass, const AdapterSegment& run) {
-  return run.find(-1, pass.is_mtp ? kMtpEmbedding : kEmbedding);
+  return run.find_module(-1, pass.is_mtp ? kMtpEmbedding : kEmbedding);
 }
 
 // h = round(scale * A[:, id]), [rows, r]; A is read from its masters, rounded as a panel copy would
 // be.
-TensorView gather_columns(Pass& pass, const AdapterSegment& run, const LoraModule& module) {
+TensorView gather_lora_a(Pass& pass, const AdapterSegment& run, const LoraModule& module) {
   const TensorView h =
       pass.backend.scratch().take(pass.dtype(), {run.end - run.begin, module.spec.rank});
   ops::gather_columns(pass.backend, module.a, tokens_of(pass, run), module.scale, h);
@@ -43,12 +43,10 @@ void embedding_forward(Pass& pass, TensorView x) {
     if (module == nullptr) continue;
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView rows = x.slice_rows(run.begin, run.end);
-    ops::gemm(pass.backend,
-              {.x = gather_columns(pass, run, *module),
-               .w = module->b_panel,
-               .scale = scale,
-               .add = rows},
-              rows);
+    ops::gemm(
+        pass.backend,
+        {.x = gather_lora_a(pass, run, *module), .w = module->b_panel, .scale = scale, .add = rows},
+        rows);
   }
 }
 
@@ -64,7 +62,7 @@ void embedding_backward(Pass& pass, TensorView d) {
     const LoraModule* module = module_of(pass, run);
     if (module == nullptr || !pass.trains(run)) continue;
     const Scratch::Mark mark(pass.backend.scratch());
-    const TensorView h = gather_columns(pass, run, *module);
+    const TensorView h = gather_lora_a(pass, run, *module);
     const TensorView d_rows = to_compute_dtype(pass, d.slice_rows(run.begin, run.end));
     // x += h B^T
     ops::gemm_dw(pass.backend, d_rows, h, pass.rows.ends_of(run), module->d_b);

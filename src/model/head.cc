@@ -30,7 +30,7 @@ void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h
   linear_backward(pass, rows, head_linear(pass), x, h, d_logits, d_x, false, d_weight);
 }
 
-void RowChunks::start(const Pass& pass, std::span<const uint8_t> selected) {
+void RowChunks::select_rows(const Pass& pass, std::span<const uint8_t> selected) {
   rows_.clear();
   pieces_.clear();
   piece_ = 0;
@@ -46,7 +46,7 @@ void RowChunks::start(const Pass& pass, std::span<const uint8_t> selected) {
   }
 }
 
-std::span<const int32_t> RowChunks::next() {
+std::span<const int32_t> RowChunks::next_chunk() {
   groups_.clear();
   const int64_t begin = position_;
   int64_t budget = kHeadChunk;
@@ -57,7 +57,7 @@ std::span<const int32_t> RowChunks::next() {
     // Inside a sequence a chunk ends after an even number of its rows.
     if (count < left && (position_ + count - piece_begin_) % 2 != 0) --count;
     if (count == 0) break;
-    groups_.add(count, piece.adapter);
+    groups_.add_sequence(count, piece.adapter);
     position_ += count;
     budget -= count;
     if (position_ < piece.end) break;

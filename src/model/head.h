@@ -31,9 +31,9 @@ constexpr int64_t kHeadChunk = 256;
 class RowChunks {
  public:
   // Selects the rows r of the pass with selected[r].
-  void start(const Pass& pass, std::span<const uint8_t> selected);
+  void select_rows(const Pass& pass, std::span<const uint8_t> selected);
   // The next chunk: its row indices and groups; empty at the end.
-  std::span<const int32_t> next();
+  std::span<const int32_t> next_chunk();
   [[nodiscard]] const RowGroups& groups() const { return groups_; }
 
  private:

@@ -22,11 +22,11 @@ LinearWeights linear_of(const BlockContext& context, int key) {
   return linear;
 }
 
-TensorView take_lora_h(const Pass& pass, const BlockContext& context, int key) {
+TensorView allocate_lora_h(const Pass& pass, const BlockContext& context, int key) {
   const int64_t rank = largest_rank(pass.rows, context.layer, context.param(key).target);
   if (rank == 0) return {};
-  return pass.take_saved(kLoraTag, lora_flops(pass, context, key, rank), pass.dtype(),
-                         {pass.num_tokens(), rank});
+  return pass.allocate_saved(kLoraTag, lora_flops(pass, context, key, rank), pass.dtype(),
+                             {pass.num_tokens(), rank});
 }
 
 double linear_flops(const Pass& pass, const BlockContext& context, int key) {
@@ -88,14 +88,14 @@ struct LowRankBackward {
   }
 
   // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B
-  void list_d_h_product(const AdapterSegment& run, const LoraModule& module) const {
+  void append_d_h_product(const AdapterSegment& run, const LoraModule& module) const {
     pass.lists.low_rank_inputs.push_back(
         {.x = dy.slice_rows(run.begin, run.end), .w = module.b_panel, .scale = module.scale});
     pass.lists.low_rank_d_h.push_back(d_h_of(run, module));
   }
 
   // y += h B^T  =>  d_B += dy^T h;  h = scale * x A^T  =>  d_A += d(x A^T)^T x
-  void list_gradients(const AdapterSegment& run, const LoraModule& module) const {
+  void append_gradient_products(const AdapterSegment& run, const LoraModule& module) const {
     if (!pass.trains(run)) return;
     const std::span<const int64_t> ends = rows.ends_of(run);
     pass.lists.low_rank_gradients.push_back(
@@ -121,8 +121,8 @@ struct LowRankBackward {
                                 .end = run.end,
                                 .x = d_h.slice_cols(0, module.spec.rank),
                                 .w = module.a_panel});
-      list_d_h_product(run, module);
-      list_gradients(run, module);
+      append_d_h_product(run, module);
+      append_gradient_products(run, module);
     });
   }
 };
@@ -140,7 +140,7 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
   LowRankBackward{pass, rows, linear, x, h, dy, d_h}.fill_lists();
   const PassLists& lists = pass.lists;
   if (!d_weight.empty() && pass.deferred != nullptr) {
-    pass.deferred->add(backend, dy, x, rows.ends(), d_weight);
+    pass.deferred->copy_and_defer(backend, dy, x, rows.ends(), d_weight);
   } else if (!d_weight.empty()) {
     ops::gemm_dw(backend, dy, x, rows.ends(), d_weight);
   }

@@ -22,7 +22,7 @@ LinearWeights linear_of(const BlockContext& context, int key);
 
 // Memory for h of one projection, [T, R] of the compute type: what a block saves of its adapters.
 // Empty when no row of the batch has the module.
-TensorView take_lora_h(const Pass& pass, const BlockContext& context, int key);
+TensorView allocate_lora_h(const Pass& pass, const BlockContext& context, int key);
 
 constexpr ScratchTag kLoraTag = "lora_h";
 

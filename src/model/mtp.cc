@@ -20,14 +20,14 @@ void mtp_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView state,
                  TensorView final_hidden) {
   Scratch& scratch = pass.backend.scratch();
   const int64_t layer = layer_of(pass);
-  pass.on_host([&] { pass.weights.turn_to(pass.backend, layer, layer + 1); });
+  pass.on_host([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer + 1); });
   tape.layers.clear();
   tape.pool.clear();
   tape.last = scratch.take(pass.dtype(), state.shape, "mtp_state");
   if (wants_backward) {
     forward_and_save(pass, layer, state, tape.pool, tape.recompute, tape.layers, tape.last);
   } else {
-    forward_and_discard(pass, layer, take_never_recomputed(pass, layer, state, tape.pool),
+    forward_and_discard(pass, layer, allocate_never_recomputed(pass, layer, state, tape.pool),
                         tape.pool, Recompute::kFull, tape.last);
   }
   final_norm(pass, norm_of(pass), tape.last, final_hidden);

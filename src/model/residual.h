@@ -36,7 +36,7 @@ inline void copy_to_streams(const Pass& pass, TensorView rows, TensorView x) {
 
 // The backward of that: the streams of d [T, n D] in their order, summed into zeros [T, width] f32
 // of the scratch.
-inline TensorView sum_of_streams(const Pass& pass, TensorView d, int64_t width) {
+inline TensorView sum_streams(const Pass& pass, TensorView d, int64_t width) {
   const TensorView sum = zeros(pass, {d.rows(), width});
   for (int64_t column = 0; column < d.cols(); column += width)
     ops::add_into(pass.backend, d.slice_cols(column, column + width), sum);

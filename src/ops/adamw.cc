@@ -40,8 +40,8 @@ void adamw_zero_grad_and_pack(Backend& backend, const AdamWArgs& args,
             pack.rows.shape.to_string(), pack.panel.rows, pack.panel.cols);
     }
   }
-  const auto inside = [&](AdamWItem& item) { item.packs = stage(backend, item.packs); };
-  backend.call()->adamw.list(backend, args, stage(backend, items, inside));
+  const auto inside = [&](AdamWItem& item) { item.packs = stage_list(backend, item.packs); };
+  backend.call()->adamw.list(backend, args, stage_list(backend, items, inside));
 }
 
 }  // namespace strata::ops

@@ -57,7 +57,7 @@ void check_args(const AttentionArgs& args, const TensorView& out) {
 
 AttentionArgs staged(Backend& backend, const AttentionArgs& args) {
   return with_staged_segments(backend, args, [&](AttentionSegment& segment) {
-    segment.kv.ranges = stage(backend, segment.kv.ranges);
+    segment.kv.ranges = stage_list(backend, segment.kv.ranges);
   });
 }
 

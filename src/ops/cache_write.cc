@@ -12,7 +12,7 @@ void cache_write(Backend& backend, TensorView x, std::span<const CacheSegment> r
           x.rows());
     CHECK(run.to != nullptr || run.begin == run.end || backend.is_counting());
   }
-  backend.call()->cache_write.run(backend, x, stage(backend, runs));
+  backend.call()->cache_write.run(backend, x, stage_list(backend, runs));
 }
 
 }  // namespace strata::ops

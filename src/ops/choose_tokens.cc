@@ -23,7 +23,7 @@ void check_row(TensorView logits, int64_t row, size_t num_ids, size_t num_logpro
   CHECK(num_ids == num_logprobs, num_ids, num_logprobs);
 }
 
-void check_changes(const TokenChoice& choice, int64_t vocab) {
+void check_changes_and_penalties(const TokenChoice& choice, int64_t vocab) {
   for (const LogitChange& change : choice.changes) {
     CHECK(change.token >= 0 && change.token < vocab, change.token, vocab);
     CHECK(std::isfinite(change.add), change.token, change.add);
@@ -41,7 +41,7 @@ void check_changes(const TokenChoice& choice, int64_t vocab) {
 
 }  // namespace
 
-void count_token(std::vector<TokenCount>& counts, int32_t token) {
+void increment_token_count(std::vector<TokenCount>& counts, int32_t token) {
   const auto at = std::lower_bound(
       counts.begin(), counts.end(), token,
       [](const TokenCount& count, int32_t wanted) { return count.token < wanted; });
@@ -54,7 +54,7 @@ void count_token(std::vector<TokenCount>& counts, int32_t token) {
 
 std::vector<TokenCount> counts_of(std::span<const int32_t> tokens) {
   std::vector<TokenCount> counts;
-  for (const int32_t token : tokens) count_token(counts, token);
+  for (const int32_t token : tokens) increment_token_count(counts, token);
   return counts;
 }
 
@@ -63,7 +63,7 @@ void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
   check_logits(logits, lse);
   for (const TokenChoice* choice : choices) {
     check_row(logits, choice->row, choice->topk_ids.size(), choice->topk_logprobs.size());
-    check_changes(*choice, logits.cols());
+    check_changes_and_penalties(*choice, logits.cols());
   }
   backend.call()->choose_tokens.choose(backend, logits, lse, choices);
 }
@@ -76,8 +76,8 @@ void draw_tokens(Backend& backend, TensorView logits, TensorView lse, int64_t ro
   backend.call()->choose_tokens.draw(backend, logits, lse, row, params, first_draw, ids, logprobs);
 }
 
-void topk_logprobs(Backend& backend, TensorView logits, TensorView lse, int64_t row,
-                   std::span<int32_t> ids, std::span<float> logprobs) {
+void compute_topk_logprobs(Backend& backend, TensorView logits, TensorView lse, int64_t row,
+                           std::span<int32_t> ids, std::span<float> logprobs) {
   check_logits(logits, lse);
   check_row(logits, row, ids.size(), logprobs.size());
   CHECK(std::ssize(ids) <= logits.cols(), ids.size(), logits.cols());

@@ -58,7 +58,7 @@ struct TokenCount {
   int32_t count = 0;  // above 0
 };
 // Counts one more `token` in a list that is ascending by token.
-void count_token(std::vector<TokenCount>& counts, int32_t token);
+void increment_token_count(std::vector<TokenCount>& counts, int32_t token);
 std::vector<TokenCount> counts_of(std::span<const int32_t> tokens);
 
 // The tokens before a choice, of which penalties are. Drafts count as the answer's last. Work grows
@@ -107,7 +107,7 @@ void draw_tokens(Backend& backend, TensorView logits, TensorView lse, int64_t ro
                  std::span<float> logprobs);
 // Of row `row`: the ids.size() largest logits' ids, largest first, and their logprobs; ids.size()
 // <= V.
-void topk_logprobs(Backend& backend, TensorView logits, TensorView lse, int64_t row,
-                   std::span<int32_t> ids, std::span<float> logprobs);
+void compute_topk_logprobs(Backend& backend, TensorView logits, TensorView lse, int64_t row,
+                           std::span<int32_t> ids, std::span<float> logprobs);
 
 }  // namespace strata::ops

@@ -21,9 +21,9 @@ void fill(Backend& backend, TensorView y, float value) {
   backend.call()->elementwise.fill(backend, y, value);
 }
 
-void round_in_place(Backend& backend, TensorView x) {
+void round_to_bf16_in_place(Backend& backend, TensorView x) {
   CHECK(x.dtype == DType::kF32 && x.dense(), x.dtype);
-  backend.call()->elementwise.round_in_place(backend, x);
+  backend.call()->elementwise.round_to_bf16_in_place(backend, x);
 }
 
 void to_host(Backend& backend, TensorView x, std::span<float> out) {
@@ -33,7 +33,7 @@ void to_host(Backend& backend, TensorView x, std::span<float> out) {
 
 void from_host(Backend& backend, std::span<const float> values, TensorView y) {
   CHECK(y.shape.num_elements() == std::ssize(values), y.shape.to_string(), values.size());
-  backend.call()->elementwise.from_host(backend, stage(backend, values), y);
+  backend.call()->elementwise.from_host(backend, stage_list(backend, values), y);
 }
 
 void to_host(Backend& backend, IndexView<int32_t> x, std::span<int32_t> out) {
@@ -71,7 +71,7 @@ void gather(Backend& backend, TensorView x, IndexView<int32_t> rows, TensorView 
 void gather(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   CHECK(x.dtype == y.dtype && x.cols() == y.cols() && y.rows() == std::ssize(rows),
         x.shape.to_string(), y.shape.to_string(), rows.size());
-  backend.call()->elementwise.gather_listed(backend, x, stage(backend, rows), y);
+  backend.call()->elementwise.gather_listed(backend, x, stage_list(backend, rows), y);
 }
 
 void gather_sum(Backend& backend, TensorView x, IndexView<int32_t> rows, TensorView add,
@@ -90,7 +90,7 @@ void gather_columns(Backend& backend, TensorView x, std::span<const int32_t> col
   CHECK(x.dtype == DType::kF32 && x.dense() && x.shape.rank() == 2, x.dtype, x.shape.to_string());
   CHECK(is_float(y.dtype) && y.dense() && y.shape == (Shape{std::ssize(columns), x.shape[0]}),
         y.shape.to_string(), x.shape.to_string(), columns.size());
-  backend.call()->elementwise.gather_columns(backend, x, stage(backend, columns), factor, y);
+  backend.call()->elementwise.gather_columns(backend, x, stage_list(backend, columns), factor, y);
 }
 
 void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t> columns,
@@ -98,7 +98,7 @@ void scatter_add_columns(Backend& backend, TensorView x, std::span<const int32_t
   CHECK(y.dtype == DType::kF32 && y.dense() && y.shape.rank() == 2, y.dtype, y.shape.to_string());
   CHECK(x.dtype == DType::kF32 && x.dense() && x.shape == (Shape{std::ssize(columns), y.shape[0]}),
         x.shape.to_string(), y.shape.to_string(), columns.size());
-  backend.call()->elementwise.scatter_add_columns(backend, x, stage(backend, columns), y);
+  backend.call()->elementwise.scatter_add_columns(backend, x, stage_list(backend, columns), y);
 }
 
 void scatter_values(Backend& backend, std::span<const int32_t> rows,
@@ -110,15 +110,16 @@ void scatter_values(Backend& backend, std::span<const int32_t> rows,
     CHECK(rows[i] >= 0 && rows[i] < y.rows() && columns[i] >= 0 && columns[i] < y.cols(), rows[i],
           columns[i], y.shape.to_string());
   }
-  backend.call()->elementwise.scatter_values(backend, stage(backend, rows), stage(backend, columns),
-                                             stage(backend, values), y);
+  backend.call()->elementwise.scatter_values(backend, stage_list(backend, rows),
+                                             stage_list(backend, columns),
+                                             stage_list(backend, values), y);
 }
 
 void scatter_add(Backend& backend, TensorView x, std::span<const int32_t> rows, TensorView y) {
   CHECK(is_float(x.dtype) && y.dtype == DType::kF32, x.dtype, y.dtype);
   CHECK(x.cols() == y.cols() && x.rows() == std::ssize(rows), x.shape.to_string(),
         y.shape.to_string(), rows.size());
-  backend.call()->elementwise.scatter_add(backend, x, stage(backend, rows), y);
+  backend.call()->elementwise.scatter_add(backend, x, stage_list(backend, rows), y);
 }
 
 void add_rows_into(Backend& backend, TensorView x, TensorView y) {
@@ -134,7 +135,7 @@ double sum_of_squares(Backend& backend, TensorView x) {
 
 double sum_of_squares(Backend& backend, std::span<const TensorView> x) {
   for (const TensorView& view : x) CHECK(is_float(view.dtype), view.dtype);
-  return backend.call()->elementwise.sum_of_squares_list(backend, stage(backend, x));
+  return backend.call()->elementwise.sum_of_squares_list(backend, stage_list(backend, x));
 }
 
 }  // namespace strata::ops

@@ -21,7 +21,7 @@ void fill_zero(Backend& backend, TensorView y);
 void fill(Backend& backend, TensorView y, float value);
 
 // x [*] f32 becomes what bf16 holds of it, rounded to nearest even, still f32.
-void round_in_place(Backend& backend, TensorView x);
+void round_to_bf16_in_place(Backend& backend, TensorView x);
 
 // Copies between tensors and the host's own memory, one behind the other, converting as copy does.
 void to_host(Backend& backend, TensorView x, std::span<float> out);

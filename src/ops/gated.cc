@@ -28,21 +28,22 @@ void check_backward(TensorView gate, TensorView up, TensorView d_y, TensorView d
 
 }  // namespace
 
-void gated(Backend& backend, Activation activation, TensorView gate, TensorView up, TensorView y) {
+void act_and_mul(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                 TensorView y) {
   CHECK(is_float(gate.dtype), gate.dtype);
   check_like(up, gate);
   check_like(y, gate);
   backend.call()->gated.forward(backend, activation, gate, up, y);
 }
 
-void gated_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
-                    TensorView d_y, TensorView d_gate, TensorView d_up) {
+void act_and_mul_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                          TensorView d_y, TensorView d_gate, TensorView d_up) {
   check_backward(gate, up, d_y, d_gate, d_up);
   backend.call()->gated.backward(backend, activation, gate, up, d_y, d_gate, d_up);
 }
 
-void gated_rows(Backend& backend, Activation activation, TensorView gate, TensorView up,
-                TensorView scales, TensorView y) {
+void scaled_act_and_mul(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                        TensorView scales, TensorView y) {
   CHECK(is_float(gate.dtype), gate.dtype);
   check_like(up, gate);
   check_like(y, gate);
@@ -50,9 +51,9 @@ void gated_rows(Backend& backend, Activation activation, TensorView gate, Tensor
   backend.call()->gated.rows_forward(backend, activation, gate, up, scales, y);
 }
 
-void gated_rows_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
-                         TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
-                         TensorView d_scales) {
+void scaled_act_and_mul_backward(Backend& backend, Activation activation, TensorView gate,
+                                 TensorView up, TensorView scales, TensorView d_y,
+                                 TensorView d_gate, TensorView d_up, TensorView d_scales) {
   check_backward(gate, up, d_y, d_gate, d_up);
   check_scales(scales, gate);
   check_scales(d_scales, gate);

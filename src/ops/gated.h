@@ -19,21 +19,22 @@ enum class Activation { kSilu, kGeluTanh, kSigmoid };
 
 // gate, up, y: [T, F], one type, f32 or bf16. Rows may have gaps, and shapes any rank: where a
 // projection has [q | gate] for each head, the gate is the view [T, N, H] with rows 2 H apart.
-void gated(Backend& backend, Activation activation, TensorView gate, TensorView up, TensorView y);
+void act_and_mul(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                 TensorView y);
 
 // Writes d_gate and d_up [T, F] (the type of gate) from d_y [T, F] f32 or bf16.
-void gated_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
-                    TensorView d_y, TensorView d_gate, TensorView d_up);
+void act_and_mul_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                          TensorView d_y, TensorView d_gate, TensorView d_up);
 
 // The same with a factor for each row, before the rounding: y = scale * act(gate) * up. An expert
 // weighs its hidden values with the router's weight, since what follows is linear. scales: [T] f32.
-void gated_rows(Backend& backend, Activation activation, TensorView gate, TensorView up,
-                TensorView scales, TensorView y);
+void scaled_act_and_mul(Backend& backend, Activation activation, TensorView gate, TensorView up,
+                        TensorView scales, TensorView y);
 
 // Also writes d_scales [T] f32, the sum of d_y act(gate) up over a row: sixteen interleaved
 // partial sums, then their tree. d_gate and d_up may lie over the inputs.
-void gated_rows_backward(Backend& backend, Activation activation, TensorView gate, TensorView up,
-                         TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
-                         TensorView d_scales);
+void scaled_act_and_mul_backward(Backend& backend, Activation activation, TensorView gate,
+                                 TensorView up, TensorView scales, TensorView d_y,
+                                 TensorView d_gate, TensorView d_up, TensorView d_scales);
 
 }  // namespace strata::ops

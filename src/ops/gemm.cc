@@ -95,15 +95,15 @@ void count_product_flops(Backend& backend, std::span<const GemmArgs> products) {
 
 // Products, and the runs of each.
 std::span<const GemmArgs> staged(Backend& backend, std::span<const GemmArgs> products) {
-  return stage(backend, products,
-               [&](GemmArgs& product) { product.runs = stage(backend, product.runs); });
+  return stage_list(backend, products,
+                    [&](GemmArgs& product) { product.runs = stage_list(backend, product.runs); });
 }
 
 RunProducts staged(Backend& backend, RunProducts runs) {
   runs.inputs = staged(backend, runs.inputs);
-  runs.d_h = stage(backend, runs.d_h);
-  runs.gradients = stage(backend, runs.gradients, [&](GemmDwArgs& item) {
-    item.sequence_ends = stage(backend, item.sequence_ends);
+  runs.d_h = stage_list(backend, runs.d_h);
+  runs.gradients = stage_list(backend, runs.gradients, [&](GemmDwArgs& item) {
+    item.sequence_ends = stage_list(backend, item.sequence_ends);
   });
   return runs;
 }
@@ -118,7 +118,7 @@ void gemm(Backend& backend, const GemmArgs& args, TensorView y) {
   count_product_flops(backend, {&args, 1});
   if (y.rows() == 0) return;
   backend.call()->gemm.list(backend, staged(backend, Products(&args, 1)),
-                            stage(backend, Views(&y, 1)), /*most_rows=*/0);
+                            stage_list(backend, Views(&y, 1)), /*most_rows=*/0);
 }
 
 void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
@@ -130,7 +130,7 @@ void gemm_list(Backend& backend, std::span<const GemmArgs> products, std::span<c
   }
   count_product_flops(backend, products);
   if (products.empty()) return;
-  backend.call()->gemm.list(backend, staged(backend, products), stage(backend, y), most_rows);
+  backend.call()->gemm.list(backend, staged(backend, products), stage_list(backend, y), most_rows);
 }
 
 void gemm_runs(Backend& backend, TensorView x, std::span<const SegmentProduct> runs, TensorView y) {
@@ -144,14 +144,14 @@ void gemm_runs(Backend& backend, TensorView x, std::span<const SegmentProduct> r
           y.cols());
     end = run.end;
   }
-  backend.call()->gemm.runs(backend, x, stage(backend, runs), y);
+  backend.call()->gemm.runs(backend, x, stage_list(backend, runs), y);
 }
 
 void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate) {
   check_gemm_dx(args, dx, accumulate);
   if (dx.rows() > 0) {
     backend.call()->gemm.dx_list(backend, staged(backend, Products(&args, 1)),
-                                 stage(backend, Views(&dx, 1)), accumulate, /*most_rows=*/0);
+                                 stage_list(backend, Views(&dx, 1)), accumulate, /*most_rows=*/0);
   }
 }
 
@@ -164,7 +164,7 @@ void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool
     check_output_blocks(args, dx);
   }
   GemmArgs staged_args = args;
-  staged_args.runs = stage(backend, args.runs);
+  staged_args.runs = stage_list(backend, args.runs);
   backend.call()->gemm.dx_blocked(backend, staged_args, dx, accumulate, staged(backend, runs));
 }
 
@@ -172,7 +172,7 @@ void gemm_dx_each(Backend& backend, std::span<const GemmArgs> products,
                   std::span<const TensorView> dx) {
   CHECK(products.size() == dx.size(), products.size(), dx.size());
   for (size_t i = 0; i < products.size(); ++i) check_gemm_dx(products[i], dx[i], false);
-  backend.call()->gemm.dx_each(backend, staged(backend, products), stage(backend, dx));
+  backend.call()->gemm.dx_each(backend, staged(backend, products), stage_list(backend, dx));
 }
 
 void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
@@ -183,15 +183,15 @@ void gemm_dx_list(Backend& backend, std::span<const GemmArgs> products,
     CHECK(dx[i].rows() > 0);
   }
   if (!products.empty()) {
-    backend.call()->gemm.dx_list(backend, staged(backend, products), stage(backend, dx), accumulate,
-                                 most_rows);
+    backend.call()->gemm.dx_list(backend, staged(backend, products), stage_list(backend, dx),
+                                 accumulate, most_rows);
   }
 }
 
 void gemm_dw(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
              TensorView dw) {
   check_gemm_dw({.dy = dy, .x = x, .sequence_ends = sequence_ends, .dw = dw});
-  if (x.rows() > 0) backend.call()->gemm.dw(backend, dy, x, stage(backend, sequence_ends), dw);
+  if (x.rows() > 0) backend.call()->gemm.dw(backend, dy, x, stage_list(backend, sequence_ends), dw);
 }
 
 }  // namespace strata::ops

@@ -56,19 +56,20 @@ void check_products(const GroupedRows& rows, const TensorView& x, const TensorVi
 }
 
 GroupedRows staged(Backend& backend, GroupedRows rows) {
-  rows.sequence_ends = stage(backend, rows.sequence_ends);
+  rows.sequence_ends = stage_list(backend, rows.sequence_ends);
   return rows;
 }
 
 GroupedArgs staged(Backend& backend, GroupedArgs args) {
   args.rows = staged(backend, args.rows);
-  args.runs = stage(backend, args.runs);
+  args.runs = stage_list(backend, args.runs);
   return args;
 }
 
 }  // namespace
 
-void divide_rows(Backend& backend, IndexView<int32_t> token_of_row, const GroupedRows& rows) {
+void split_groups_by_sequence(Backend& backend, IndexView<int32_t> token_of_row,
+                              const GroupedRows& rows) {
   check_rows(rows);
   CHECK(token_of_row.size() == rows.num_rows, token_of_row.size(), rows.num_rows);
   backend.call()->gemm_groups.divide(backend, token_of_row, staged(backend, rows));
@@ -110,7 +111,8 @@ void gemm_group_runs(Backend& backend, const GroupedRows& rows, TensorView x,
     CHECK(w.cols == x.cols() && w.rows <= y.cols(), w.cols, x.cols(), w.rows, y.cols());
   }
   if (rows.num_rows == 0 || products.empty()) return;
-  backend.call()->gemm_groups.runs(backend, staged(backend, rows), x, stage(backend, products), y);
+  backend.call()->gemm_groups.runs(backend, staged(backend, rows), x, stage_list(backend, products),
+                                   y);
 }
 
 void gemm_group_runs_dx(Backend& backend, const GroupedRows& rows, TensorView dy,
@@ -124,8 +126,8 @@ void gemm_group_runs_dx(Backend& backend, const GroupedRows& rows, TensorView dy
           product.scale);
   }
   if (rows.num_rows == 0 || products.empty()) return;
-  backend.call()->gemm_groups.runs_dx(backend, staged(backend, rows), dy, stage(backend, products),
-                                      dx, accumulate);
+  backend.call()->gemm_groups.runs_dx(backend, staged(backend, rows), dy,
+                                      stage_list(backend, products), dx, accumulate);
 }
 
 void scale_group_runs(Backend& backend, const GroupedRows& rows, TensorView x,
@@ -138,7 +140,7 @@ void scale_group_runs(Backend& backend, const GroupedRows& rows, TensorView x,
   }
   if (rows.num_rows == 0 || products.empty()) return;
   backend.call()->gemm_groups.scale_runs(backend, staged(backend, rows), x,
-                                         stage(backend, products), y);
+                                         stage_list(backend, products), y);
 }
 
 void gemm_dw_groups(Backend& backend, const GroupedRows& rows,
@@ -154,7 +156,7 @@ void gemm_dw_groups(Backend& backend, const GroupedRows& rows,
           dw.first.cols(), x.cols());
   }
   if (rows.num_rows == 0 || gradients.empty()) return;
-  backend.call()->gemm_groups.dw(backend, staged(backend, rows), stage(backend, gradients));
+  backend.call()->gemm_groups.dw(backend, staged(backend, rows), stage_list(backend, gradients));
 }
 
 }  // namespace strata::ops

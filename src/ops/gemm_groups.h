@@ -52,7 +52,8 @@ inline int64_t most_parts(int64_t num_rows, int64_t num_groups, int64_t num_sequ
 }
 
 // Writes part_ends and part_sequences from group_ends and the token of each row [n].
-void divide_rows(Backend& backend, IndexView<int32_t> token_of_row, const GroupedRows& rows);
+void split_groups_by_sequence(Backend& backend, IndexView<int32_t> token_of_row,
+                              const GroupedRows& rows);
 
 // In every group the rows of sequences [first, end) continue their accumulators with x W^T (or x
 // W).

@@ -21,7 +21,7 @@ void check_values(const TensorView& view, int64_t count) {
 int64_t numbers_of(int64_t num_streams) { return 2 * num_streams + num_streams * num_streams; }
 
 // streams [T, S, D] with weights [T, R].
-void check_weighted(const TensorView& streams, const TensorView& weights) {
+void check_streams_and_weights(const TensorView& streams, const TensorView& weights) {
   CHECK(is_float(streams.dtype) && streams.dense() && streams.shape.rank() == 3, streams.dtype,
         streams.shape.to_string());
   const int64_t num_streams = streams.shape[1];
@@ -42,7 +42,7 @@ void check_mix(const TensorView& streams, const TensorView& fn, const TensorView
 }
 
 void check_expand(const TensorView& streams, const TensorView& out, const TensorView& weights) {
-  check_weighted(streams, weights);
+  check_streams_and_weights(streams, weights);
   CHECK(weights.cols() == numbers_of(streams.shape[1]), weights.cols());
   CHECK(is_float(out.dtype) && out.dense() &&
             out.shape == (Shape{streams.shape[0], streams.shape[2]}),
@@ -97,14 +97,14 @@ void hyper_weights_backward(Backend& backend, const HyperWeightsArgs& args, Tens
 }
 
 void hyper_collapse(Backend& backend, TensorView streams, TensorView weights, TensorView y) {
-  check_weighted(streams, weights);
+  check_streams_and_weights(streams, weights);
   check_f32(y, streams.shape[0], streams.shape[2]);
   backend.call()->hyper_connection.collapse(backend, streams, weights, y);
 }
 
 void hyper_collapse_backward(Backend& backend, TensorView streams, TensorView weights,
                              TensorView d_y, TensorView d_streams, TensorView d_weights) {
-  check_weighted(streams, weights);
+  check_streams_and_weights(streams, weights);
   check_f32(d_y, streams.shape[0], streams.shape[2]);
   check_f32(d_streams, streams.rows(), streams.shape[2]);
   check_f32(d_weights, weights.rows(), weights.cols());

@@ -33,7 +33,7 @@ void check_args(const Backend& backend, const IndexerArgs& args, size_t num_sele
 void select_entries(Backend& backend, const IndexerArgs& args, IndexView<int32_t> selected) {
   check_args(backend, args, selected.size());
   const auto inside = [&](IndexerSegment& segment) {
-    segment.keys.ranges = stage(backend, segment.keys.ranges);
+    segment.keys.ranges = stage_list(backend, segment.keys.ranges);
   };
   backend.call()->indexer.select(backend, with_staged_segments(backend, args, inside), selected);
 }

@@ -21,9 +21,9 @@ void logsumexp(Backend& backend, TensorView logits, TensorView lse) {
   backend.call()->log_softmax.logsumexp(backend, logits, lse);
 }
 
-void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
-                     std::span<const int32_t> rows, std::span<const int32_t> targets,
-                     std::span<float> logprobs) {
+void compute_target_logprobs(Backend& backend, TensorView logits, TensorView lse,
+                             std::span<const int32_t> rows, std::span<const int32_t> targets,
+                             std::span<float> logprobs) {
   check_logits(logits, lse);
   CHECK(rows.size() == targets.size() && logprobs.size() == targets.size(), rows.size(),
         targets.size(), logprobs.size());
@@ -31,8 +31,8 @@ void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
     CHECK(rows[i] >= 0 && rows[i] < logits.shape[0], rows[i], logits.shape[0]);
     CHECK(targets[i] >= 0 && targets[i] < logits.cols(), targets[i], logits.cols());
   }
-  backend.call()->log_softmax.target_logprobs(backend, logits, lse, stage(backend, rows),
-                                              stage(backend, targets), logprobs);
+  backend.call()->log_softmax.target_logprobs(backend, logits, lse, stage_list(backend, rows),
+                                              stage_list(backend, targets), logprobs);
 }
 
 void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
@@ -46,8 +46,8 @@ void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
   for (const int32_t target : targets) {
     CHECK(target >= 0 && target < logits.cols(), target, logits.cols());
   }
-  backend.call()->log_softmax.backward(backend, logits, lse, stage(backend, targets),
-                                       stage(backend, d_lp), d_logits);
+  backend.call()->log_softmax.backward(backend, logits, lse, stage_list(backend, targets),
+                                       stage_list(backend, d_lp), d_logits);
 }
 
 }  // namespace strata::ops

@@ -21,9 +21,9 @@ inline float logprob(float logit, const float* lse) { return (logit - lse[0]) - 
 
 // logprobs[i] = logprob(logits[rows[i], targets[i]], lse[rows[i]]), host memory. A row may have
 // several targets.
-void target_logprobs(Backend& backend, TensorView logits, TensorView lse,
-                     std::span<const int32_t> rows, std::span<const int32_t> targets,
-                     std::span<float> logprobs);
+void compute_target_logprobs(Backend& backend, TensorView logits, TensorView lse,
+                             std::span<const int32_t> rows, std::span<const int32_t> targets,
+                             std::span<float> logprobs);
 
 // Writes d_logits [C, V]: d_lp[c] * ((j == targets[c]) - exp(logprob of j)), where d_lp is
 // the derivative of the loss by the row's target logprob. f32, or bf16; may lie over logits itself

@@ -35,10 +35,11 @@ void pack_list(Backend& backend, std::span<const PackItem> items) {
     check_rows(item.panel, 0, item.rows);
     CHECK(!item.panel.is_narrow());
   }
-  backend.call()->pack.list(backend, stage(backend, items));
+  backend.call()->pack.list(backend, stage_list(backend, items));
 }
 
-void pack_narrow(Backend& backend, const NarrowRows& rows, int64_t first_row, PanelView panel) {
+void pack_narrow_rows(Backend& backend, const NarrowRows& rows, int64_t first_row,
+                      PanelView panel) {
   check_panel(panel);
   CHECK(panel.form == rows.form && panel.dtype == DType::kBF16, panel.dtype);
   CHECK(rows.cols == panel.cols && rows.cols % kNarrowGroup == 0, rows.cols, panel.cols);
@@ -59,7 +60,7 @@ void gather_rows(Backend& backend, PanelView panel, std::span<const int32_t> tok
   CHECK(y.rows() == static_cast<int64_t>(token_ids.size()), y.rows(), token_ids.size());
   CHECK(y.dtype == DType::kF32 || y.dtype == panel.dtype, y.dtype, panel.dtype);
   for (const int32_t id : token_ids) DCHECK(id >= 0 && id < panel.rows, id, panel.rows);
-  backend.call()->pack.gather_rows(backend, panel, stage(backend, token_ids), y);
+  backend.call()->pack.gather_rows(backend, panel, stage_list(backend, token_ids), y);
 }
 
 }  // namespace strata::ops

@@ -28,7 +28,7 @@ void pack_list(Backend& backend, std::span<const PackItem> items);
 
 // Writes rows of a narrow form to panels of it (tensor/narrow.h), which `pack` does not write:
 // numbers of few bits are made by no op.
-void pack_narrow(Backend& backend, const NarrowRows& rows, int64_t first_row, PanelView panel);
+void pack_narrow_rows(Backend& backend, const NarrowRows& rows, int64_t first_row, PanelView panel);
 
 // Reads rows [first_row, first_row + rows.rows()) into `rows` [n, K] f32 or bf16 (same dtype or
 // widened).

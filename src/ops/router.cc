@@ -27,11 +27,11 @@ void route(Backend& backend, const RouterArgs& args, TensorView logits,
   backend.call()->router.route(backend, args, logits, expert_ids, weights);
 }
 
-void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
-                  IndexView<int32_t> expert_ids, TensorView weights) {
+void route_to_given_experts(Backend& backend, const RouterArgs& args, TensorView logits,
+                            IndexView<int32_t> expert_ids, TensorView weights) {
   check_args(args, logits, expert_ids.size());
   CHECK(weights.dtype == DType::kF32 && weights.shape.num_elements() == expert_ids.size());
-  backend.call()->router.route_chosen(backend, args, logits, expert_ids, weights);
+  backend.call()->router.route_to_given_experts(backend, args, logits, expert_ids, weights);
 }
 
 void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t> tokens,
@@ -40,7 +40,7 @@ void look_up_experts(Backend& backend, TensorView table, std::span<const int32_t
         table.shape.to_string());
   CHECK(expert_ids.size() == std::ssize(tokens) * table.cols(), expert_ids.size(), tokens.size(),
         table.cols());
-  backend.call()->router.look_up(backend, table, stage(backend, tokens), expert_ids);
+  backend.call()->router.look_up(backend, table, stage_list(backend, tokens), expert_ids);
 }
 
 void sort_routes(Backend& backend, int64_t top_k, IndexView<int32_t> expert_ids, TensorView weights,
@@ -60,7 +60,7 @@ void sort_routes(Backend& backend, int64_t top_k, IndexView<int32_t> expert_ids,
 void balance_bias(Backend& backend, std::span<const int64_t> loads, double rate, TensorView bias) {
   CHECK(bias.dtype == DType::kF32 && bias.shape == Shape{std::ssize(loads)}, bias.shape.to_string(),
         loads.size());
-  backend.call()->router.balance_bias(backend, stage(backend, loads), rate, bias);
+  backend.call()->router.balance_bias(backend, stage_list(backend, loads), rate, bias);
 }
 
 void route_backward(Backend& backend, const RouterArgs& args, TensorView scores,

@@ -40,8 +40,8 @@ void route(Backend& backend, const RouterArgs& args, TensorView logits,
 
 // The same where the experts are given (a hash layer's): expert_ids [T * K], of each token all
 // different, are read; bias and groups have no part.
-void route_chosen(Backend& backend, const RouterArgs& args, TensorView logits,
-                  IndexView<int32_t> expert_ids, TensorView weights);
+void route_to_given_experts(Backend& backend, const RouterArgs& args, TensorView logits,
+                            IndexView<int32_t> expert_ids, TensorView weights);
 
 // expert_ids [T * K] of a table [V, K] f32 of whole numbers by token (a hash layer's); tokens are a
 // list of the host.

@@ -115,7 +115,7 @@ struct ElementwiseRow {
   void (*copy)(Backend&, TensorView x, TensorView y);
   void (*fill_zero)(Backend&, TensorView y);
   void (*fill)(Backend&, TensorView y, float value);
-  void (*round_in_place)(Backend&, TensorView x);
+  void (*round_to_bf16_in_place)(Backend&, TensorView x);
   void (*to_host)(Backend&, TensorView x, std::span<float> out);
   void (*from_host)(Backend&, std::span<const float> values, TensorView y);
   void (*indices_to_host)(Backend&, IndexView<int32_t> x, std::span<int32_t> out);
@@ -252,8 +252,8 @@ struct RopeRow {
 struct RouterRow {
   void (*route)(Backend&, const RouterArgs& args, TensorView logits, IndexView<int32_t> expert_ids,
                 TensorView weights);
-  void (*route_chosen)(Backend&, const RouterArgs& args, TensorView logits,
-                       IndexView<int32_t> expert_ids, TensorView weights);
+  void (*route_to_given_experts)(Backend&, const RouterArgs& args, TensorView logits,
+                                 IndexView<int32_t> expert_ids, TensorView weights);
   void (*look_up)(Backend&, TensorView table, std::span<const int32_t> tokens,
                   IndexView<int32_t> expert_ids);
   void (*sort)(Backend&, int64_t top_k, IndexView<int32_t> expert_ids, TensorView weights,

@@ -69,8 +69,8 @@ void check_training_segments(const Backend& backend, const SparseAttentionArgs& 
 
 SparseAttentionArgs staged(Backend& backend, const SparseAttentionArgs& args) {
   return with_staged_segments(backend, args, [&](SparseSegment& segment) {
-    segment.window.ranges = stage(backend, segment.window.ranges);
-    segment.entries.ranges = stage(backend, segment.entries.ranges);
+    segment.window.ranges = stage_list(backend, segment.window.ranges);
+    segment.entries.ranges = stage_list(backend, segment.entries.ranges);
   });
 }
 

@@ -15,7 +15,7 @@
 namespace strata::ops {
 
 template <typename T>
-std::span<const T> stage(Backend& backend, std::span<const T> list) {
+std::span<const T> stage_list(Backend& backend, std::span<const T> list) {
   static_assert(std::is_trivially_copyable_v<T>);
   if (list.empty()) return list;
   const void* staged =
@@ -25,8 +25,8 @@ std::span<const T> stage(Backend& backend, std::span<const T> list) {
 
 // The same where elements have lists too: inside(element) stages those of a copy.
 template <typename T, typename Inside>
-std::span<const T> stage(Backend& backend, std::span<const T> list, Inside inside) {
-  const std::span<const T> staged = stage(backend, list);
+std::span<const T> stage_list(Backend& backend, std::span<const T> list, Inside inside) {
+  const std::span<const T> staged = stage_list(backend, list);
   if (staged.data() == list.data()) return list;
   T* own = const_cast<T*>(staged.data());
   for (size_t i = 0; i < staged.size(); ++i) inside(own[i]);
@@ -36,17 +36,17 @@ std::span<const T> stage(Backend& backend, std::span<const T> list, Inside insid
 // Arguments of an op, with their list of segments staged.
 template <typename Args>
 Args with_staged_segments(Backend& backend, Args args) {
-  args.segments = stage(backend, args.segments);
+  args.segments = stage_list(backend, args.segments);
   return args;
 }
 template <typename Args, typename Inside>
 Args with_staged_segments(Backend& backend, Args args, Inside inside) {
-  args.segments = stage(backend, args.segments, inside);
+  args.segments = stage_list(backend, args.segments, inside);
   return args;
 }
 template <typename Args>
 Args with_staged_positions(Backend& backend, Args args) {
-  args.positions = stage(backend, args.positions);
+  args.positions = stage_list(backend, args.positions);
   return args;
 }
 

@@ -77,7 +77,7 @@ std::string file_text(const engine::RunPlan& plan, const std::string& folder) {
 }
 
 // The bytes of the tag, which are none then.
-int64_t take_use(std::vector<Scratch::Use>& uses, ScratchTag tag) {
+int64_t take_bytes_of_tag(std::vector<Scratch::Use>& uses, ScratchTag tag) {
   for (Scratch::Use& use : uses) {
     if (use.tag == tag) return std::exchange(use.bytes, 0);
   }
@@ -97,7 +97,7 @@ std::string activations_text(const engine::RunPlan& plan) {
     const double again = row.layer_flops * static_cast<double>(row.num_again());
     table.add_row({std::string(row.tag), report::format_bytes(row.layer_bytes),
                    std::to_string(row.layers.size()), decision_text(row),
-                   report::format_bytes(take_use(uses, row.tag)),
+                   report::format_bytes(take_bytes_of_tag(uses, row.tag)),
                    again == 0.0 ? "" : report::format_count(again) + " FLOP"});
   }
   int64_t rest = recompute.bytes;

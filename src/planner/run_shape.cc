@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kMostMicrobatches = 65536;
 
-// Of every limit that may be tried (pass_limits).
-std::vector<LongestPass>& ensure_limits(RunShape& shape) {
+// Of every limit that may be tried (pass_limits_to_try).
+std::vector<LongestPass>& ensure_longest_passes(RunShape& shape) {
   if (!shape.longest_passes.empty()) return shape.longest_passes;
   shape.longest_passes.push_back({.limit = shape.micro_tokens});
   for (int64_t limit = shape.micro_tokens / 2; limit >= kLeastPassTokens; limit /= 2)
@@ -21,8 +21,8 @@ std::vector<LongestPass>& ensure_limits(RunShape& shape) {
 }
 
 // Lengths of sequences that run one after the other.
-void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained) {
-  for (LongestPass& longest : ensure_limits(shape)) {
+void raise_longest_pass(RunShape& shape, std::span<const int64_t> lengths, bool trained) {
+  for (LongestPass& longest : ensure_longest_passes(shape)) {
     int64_t& most = trained ? longest.trained : longest.evaluated;
     int64_t tokens = 0;
     for (const int64_t length : lengths) {
@@ -34,7 +34,7 @@ void add_passes(RunShape& shape, std::span<const int64_t> lengths, bool trained)
 }
 
 // A step whose passes ranks deal out among themselves, at one limit.
-void add_rounds(LongestPass& longest, int num_ranks, std::span<const int64_t> lengths) {
+void raise_longest_of_round(LongestPass& longest, int num_ranks, std::span<const int64_t> lengths) {
   for (size_t first = 0; first < lengths.size();) {
     const std::span<const int64_t> left = lengths.subspan(first);
     const std::vector<size_t> firsts = engine::cut_round(left, num_ranks, longest.limit);
@@ -48,8 +48,8 @@ void add_rounds(LongestPass& longest, int num_ranks, std::span<const int64_t> le
   }
 }
 
-void note_micro_batches(LongestPass& longest, int num_ranks, const std::vector<int64_t>& lengths,
-                        bool trained) {
+void raise_longest_micro_batch(LongestPass& longest, int num_ranks,
+                               const std::vector<int64_t>& lengths, bool trained) {
   int64_t& most = trained ? longest.trained : longest.evaluated;
   const std::vector<size_t> firsts =
       engine::cut_lengths(lengths, static_cast<int>(longest.limit) * num_ranks);
@@ -66,15 +66,15 @@ void note_micro_batches(LongestPass& longest, int num_ranks, const std::vector<i
 
 // Batches of so many sequences as there are lengths, cut into each number that may be tried for
 // each of the ranks that deal them out.
-void add_micro_batches(RunShape& shape, const engine::PipelinePlan& told,
-                       const std::vector<int64_t>& lengths, bool trained) {
+void raise_longest_micro_batches(RunShape& shape, const engine::PipelinePlan& told,
+                                 const std::vector<int64_t>& lengths, bool trained) {
   if (shape.longest_passes.empty()) {
     for (int number = told.table.num_microbatches; number <= kMostMicrobatches; number *= 2) {
       shape.longest_passes.push_back({.limit = number});
     }
   }
   for (LongestPass& longest : shape.longest_passes)
-    note_micro_batches(longest, told.data, lengths, trained);
+    raise_longest_micro_batch(longest, told.data, lengths, trained);
 }
 
 }  // namespace
@@ -99,7 +99,7 @@ int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens) {
   return std::max(shape.longest, std::min(micro_tokens, shape.step_tokens));
 }
 
-engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
+engine::PlanShape training_pass_shape(const RunShape& shape, int64_t micro_tokens) {
   engine::PlanShape pass = shape.pass;
   pass.pass_tokens = pass_tokens(shape, micro_tokens);
   const LongestPass* longest = find_longest(shape, micro_tokens);
@@ -107,7 +107,7 @@ engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens) {
   return pass;
 }
 
-std::vector<int64_t> pass_limits(const RunShape& shape) {
+std::vector<int64_t> pass_limits_to_try(const RunShape& shape) {
   std::vector<int64_t> limits = {shape.micro_tokens};
   while (limits.back() / 2 >= kLeastPassTokens &&
          pass_tokens(shape, limits.back()) <= limits.back())
@@ -115,32 +115,36 @@ std::vector<int64_t> pass_limits(const RunShape& shape) {
   return limits;
 }
 
-void add_step(RunShape& shape, const Division& division,
-              const std::vector<std::vector<int64_t>>& passes) {
+void add_step_to_longest_passes(RunShape& shape, const Division& division,
+                                const std::vector<std::vector<int64_t>>& passes) {
   if (division.is_whole() && division.told.data == 1) {
-    for (const std::vector<int64_t>& pass : passes) add_passes(shape, pass, /*trained=*/true);
+    for (const std::vector<int64_t>& pass : passes)
+      raise_longest_pass(shape, pass, /*trained=*/true);
     return;
   }
   std::vector<int64_t> all;
   for (const std::vector<int64_t>& pass : passes) all.insert(all.end(), pass.begin(), pass.end());
-  if (!division.is_whole()) return add_micro_batches(shape, division.told, all, /*trained=*/true);
-  for (LongestPass& longest : ensure_limits(shape)) add_rounds(longest, division.told.data, all);
+  if (!division.is_whole())
+    return raise_longest_micro_batches(shape, division.told, all, /*trained=*/true);
+  for (LongestPass& longest : ensure_longest_passes(shape))
+    raise_longest_of_round(longest, division.told.data, all);
 }
 
-void add_evaluation(RunShape& shape, const Division& division, std::span<const int64_t> lengths) {
-  if (division.is_whole()) return add_passes(shape, lengths, /*trained=*/false);
+void add_evaluation_to_longest_passes(RunShape& shape, const Division& division,
+                                      std::span<const int64_t> lengths) {
+  if (division.is_whole()) return raise_longest_pass(shape, lengths, /*trained=*/false);
   std::vector<int64_t> pass;
   int64_t tokens = 0;
   for (const int64_t length : lengths) {
     if (tokens > 0 && tokens + length > shape.micro_tokens) {
-      add_micro_batches(shape, division.told, pass, /*trained=*/false);
+      raise_longest_micro_batches(shape, division.told, pass, /*trained=*/false);
       pass.clear();
       tokens = 0;
     }
     pass.push_back(length);
     tokens += length;
   }
-  if (!pass.empty()) add_micro_batches(shape, division.told, pass, /*trained=*/false);
+  if (!pass.empty()) raise_longest_micro_batches(shape, division.told, pass, /*trained=*/false);
 }
 
 }  // namespace strata::planner

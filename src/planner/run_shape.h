@@ -78,16 +78,17 @@ const LongestPass* find_longest(const RunShape& shape, int64_t micro_tokens);
 // The tokens of a pass that trains, at a limit of so many.
 int64_t pass_tokens(const RunShape& shape, int64_t micro_tokens);
 // That pass.
-engine::PlanShape pass_of(const RunShape& shape, int64_t micro_tokens);
+engine::PlanShape training_pass_shape(const RunShape& shape, int64_t micro_tokens);
 // A step of passes, each of sequences of so many tokens that run one after the other: cut at every
 // limit of a pass that may be tried, or where a division has them into every number of
 // micro-batches.
-void add_step(RunShape& shape, const Division& division,
-              const std::vector<std::vector<int64_t>>& passes);
+void add_step_to_longest_passes(RunShape& shape, const Division& division,
+                                const std::vector<std::vector<int64_t>>& passes);
 // The same of what evaluates: sequences in their order.
-void add_evaluation(RunShape& shape, const Division& division, std::span<const int64_t> lengths);
+void add_evaluation_to_longest_passes(RunShape& shape, const Division& division,
+                                      std::span<const int64_t> lengths);
 
 // Limits of a pass that are worth trying: the shape's, and halves of it.
-std::vector<int64_t> pass_limits(const RunShape& shape);
+std::vector<int64_t> pass_limits_to_try(const RunShape& shape);
 
 }  // namespace strata::planner

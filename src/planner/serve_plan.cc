@@ -24,7 +24,7 @@ constexpr int64_t kAdaptersPercent = 40, kSamplerWeightsPercent = 15;  // of wha
 constexpr int64_t kLongDataPercent = 10;     // of what no adapter and no sample needs at least
 constexpr int64_t kProcessBytes = 96 << 20;  // program, sockets, queues, the state store
 
-int64_t slot_bytes(const ServedModel& model, int64_t rank, model::ExpertRank expert_rank) {
+int64_t lora_bytes(const ServedModel& model, int64_t rank, model::ExpertRank expert_rank) {
   int64_t bytes = 0;
   for (const engine::Engine* stage : model.stages) {
     bytes += engine::adapter_bytes(
@@ -47,8 +47,8 @@ struct PlannedPasses {
   int64_t all = 0;
 };
 
-PlannedPasses stage_pass_bytes(const ServedModel& model, size_t stage, int64_t tokens, int64_t rank,
-                               model::ExpertRank expert_rank) {
+PlannedPasses plan_stage_passes(const ServedModel& model, size_t stage, int64_t tokens,
+                                int64_t rank, model::ExpertRank expert_rank) {
   engine::Engine& engine = *model.stages[stage];
   const engine::PlanShape shape = pass_shape(engine, tokens, rank, expert_rank);
   if (model.plan == nullptr) {
@@ -61,18 +61,18 @@ PlannedPasses stage_pass_bytes(const ServedModel& model, size_t stage, int64_t t
           plan.activation_bytes() + plan.waiting_bytes() + plan.message_bytes + plan.list_bytes};
 }
 
-int64_t pass_bytes(const ServedModel& model, int64_t tokens, int64_t rank,
-                   model::ExpertRank expert_rank) {
+int64_t plan_pass_bytes(const ServedModel& model, int64_t tokens, int64_t rank,
+                        model::ExpertRank expert_rank) {
   int64_t bytes = 0;
   for (size_t i = 0; i < model.stages.size(); ++i)
-    bytes += stage_pass_bytes(model, i, tokens, rank, expert_rank).all;
+    bytes += plan_stage_passes(model, i, tokens, rank, expert_rank).all;
   return bytes;
 }
 
 // A sampling step, which reads and samples at most so many tokens: as a pass without backward, and
 // the logits of a chunk of rows once more, divided by their temperatures.
-int64_t sampling_step_bytes(engine::Engine& engine, bool in_stages, int64_t tokens, int64_t rows,
-                            int64_t rank, model::ExpertRank expert_rank) {
+int64_t plan_sampling_step_bytes(engine::Engine& engine, bool in_stages, int64_t tokens,
+                                 int64_t rows, int64_t rank, model::ExpertRank expert_rank) {
   // Rows that decode may come on top, and so may all that they draft, which is read where it has
   // space in an empty step.
   const int64_t drafts = engine.options().draft_tokens;
@@ -105,7 +105,7 @@ struct LongestDatum {
 
 // From `least`, which does, to `most`. Doubled first, so that no pass far beyond the answer is
 // planned.
-int64_t largest_that_fits(int64_t least, int64_t most, FunctionRef<bool(int64_t)> fits) {
+int64_t find_largest_that_fits(int64_t least, int64_t most, FunctionRef<bool(int64_t)> fits) {
   int64_t beyond = most + 1;
   while (2 * least < beyond && fits(2 * least)) least *= 2;
   beyond = std::min(beyond, 2 * least);
@@ -118,8 +118,8 @@ int64_t largest_that_fits(int64_t least, int64_t most, FunctionRef<bool(int64_t)
 
 // The longest datum that fits `bytes` in a pass of its own, with what a runner does last to make
 // it fit. One of pass_tokens does: the pass is planned for it.
-LongestDatum longest_datum(engine::Engine& engine, bool in_stages, int64_t pass_tokens,
-                           int64_t bytes, int64_t rank, model::ExpertRank expert_rank) {
+LongestDatum find_longest_datum(engine::Engine& engine, bool in_stages, int64_t pass_tokens,
+                                int64_t bytes, int64_t rank, model::ExpertRank expert_rank) {
   engine::PlanShape shape = pass_shape(engine, pass_tokens, rank, expert_rank);
   shape.recompute = engine.least_recompute();
   shape.alone = true;
@@ -131,7 +131,7 @@ LongestDatum longest_datum(engine::Engine& engine, bool in_stages, int64_t pass_
   const auto bytes_of = [](const engine::PassPlan& plan) { return plan.total() + plan.kept(); };
   const auto fits = [&](int64_t tokens) { return bytes_of(planned(tokens)) <= bytes; };
   const int64_t context = engine.config().max_position_embeddings;
-  const int64_t longest = largest_that_fits(std::min(pass_tokens, context), context, fits);
+  const int64_t longest = find_largest_that_fits(std::min(pass_tokens, context), context, fits);
   // Full recompute alone comes before files.
   shape.recompute = model::Recompute::kFull;
   if (!fits(longest)) shape.recompute = engine.least_recompute();
@@ -169,20 +169,20 @@ class ServePlanner {
   }
 
   [[nodiscard]] engine::RunPlan divide_memory() {
-    count_fixed_and_least();
-    choose_passes();
+    count_fixed_and_least_bytes();
+    choose_pass_tokens();
     int64_t rest = run_.memory - taken();
     if (rest < 2 * least_) refuse_memory(taken() + 2 * least_, run_.memory);
-    rest = give_long_data(rest);
+    rest = allot_long_data(rest);
     divide_rest(rest);
-    fill_examples();
-    list_items();
+    fill_example_sizes();
+    fill_plan_items();
     return std::move(plan_);
   }
 
  private:
   // Of weights, of what requests hold, and of the least that each model can work with.
-  void count_fixed_and_least() {
+  void count_fixed_and_least_bytes() {
     for (const ServedModel& model : models_) {
       for (const engine::Engine* stage : model.stages)
         weights_ += stage->model().weights->num_bytes();
@@ -190,49 +190,49 @@ class ServePlanner {
       const bool dequantises = loaded.weights->forms().empty();
       plan_.server.keeps = plan_.server.keeps || !dequantises;
       if (loaded.checkpoint != nullptr && dequantises)
-        plan_.server.narrow += narrow_bytes(*loaded.checkpoint).stored;
-      least_ += least_of(model) + slot_bytes(model, 8, expert_rank_);
+        plan_.server.narrow += count_quantised_bytes(*loaded.checkpoint).stored;
+      least_ += least_of(model) + lora_bytes(model, 8, expert_rank_);
     }
     for (const engine::PlanRow& row : run_.requests) requests_ += row.bytes;
     fixed_ = weights_ + kProcessBytes + requests_;
     // With an adapter of a usual rank.
-    const int64_t one = slot_bytes(models_[0], std::min(kUsualRank, run_.max_rank), expert_rank_);
+    const int64_t one = lora_bytes(models_[0], std::min(kUsualRank, run_.max_rank), expert_rank_);
     comfortable_ = std::max(2 * least_, one * 100 / kAdaptersPercent + 1);
   }
 
   // Shorter passes rather than no adapter of a usual rank, but where none ever fits.
-  void choose_passes() {
-    plan_.pass.pass_tokens = longest_pass_tokens(comfortable_);
-    if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = longest_pass_tokens(2 * least_);
+  void choose_pass_tokens() {
+    plan_.pass.pass_tokens = find_longest_pass_tokens(comfortable_);
+    if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = find_longest_pass_tokens(2 * least_);
     if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = kLeastPassTokens;
-    passes_ = all_pass_bytes(plan_.pass.pass_tokens);
-    steps_ = all_step_bytes(plan_.pass.pass_tokens);
+    passes_ = plan_all_pass_bytes(plan_.pass.pass_tokens);
+    steps_ = plan_all_step_bytes(plan_.pass.pass_tokens);
   }
 
   // The longest passes that take half of it, at most, and leave so much; 0: none do.
-  [[nodiscard]] int64_t longest_pass_tokens(int64_t wanted_rest) const {
+  [[nodiscard]] int64_t find_longest_pass_tokens(int64_t wanted_rest) const {
     const int64_t free = run_.memory - fixed_;
     for (int64_t tokens = kMostPassTokens; tokens >= kLeastPassTokens; tokens /= 2) {
-      const int64_t passes = all_pass_bytes(tokens);
-      if (passes <= free / 2 && free - passes - all_step_bytes(tokens) >= wanted_rest)
+      const int64_t passes = plan_all_pass_bytes(tokens);
+      if (passes <= free / 2 && free - passes - plan_all_step_bytes(tokens) >= wanted_rest)
         return tokens;
     }
     return 0;
   }
 
-  [[nodiscard]] int64_t all_pass_bytes(int64_t tokens) const {
+  [[nodiscard]] int64_t plan_all_pass_bytes(int64_t tokens) const {
     int64_t bytes = 0;
     for (const ServedModel& model : models_)
-      bytes += pass_bytes(model, tokens, run_.max_rank, expert_rank_);
+      bytes += plan_pass_bytes(model, tokens, run_.max_rank, expert_rank_);
     return bytes;
   }
 
-  [[nodiscard]] int64_t all_step_bytes(int64_t tokens) const {
+  [[nodiscard]] int64_t plan_all_step_bytes(int64_t tokens) const {
     int64_t bytes = 0;
     for (const ServedModel& model : models_) {
       for (engine::Engine* stage : model.stages) {
-        bytes += sampling_step_bytes(*stage, model.plan != nullptr, tokens, run_.max_sample_rows,
-                                     run_.max_rank, expert_rank_);
+        bytes += plan_sampling_step_bytes(*stage, model.plan != nullptr, tokens,
+                                          run_.max_sample_rows, run_.max_rank, expert_rank_);
       }
     }
     return bytes;
@@ -242,13 +242,13 @@ class ServePlanner {
 
   // Longer data may have more than the passes that they are alone in, as far as the context goes.
   // Returns what they leave.
-  [[nodiscard]] int64_t give_long_data(int64_t rest) {
+  [[nodiscard]] int64_t allot_long_data(int64_t rest) {
     const int64_t spare = std::max<int64_t>(0, rest - comfortable_);
     const int64_t each = spare * kLongDataPercent / 100 / std::ssize(models_);
     for (const ServedModel& model : models_) {
       LongestDatum of_model = {.tokens = INT64_MAX};
       for (size_t i = 0; i < model.stages.size(); ++i)
-        rest -= give_long_datum(model, i, each / std::ssize(model.stages), of_model);
+        rest -= allot_long_datum(model, i, each / std::ssize(model.stages), of_model);
       plan_.server.longest_data.push_back(of_model.tokens);
       plan_.server.file_bytes.push_back(of_model.file_bytes);
     }
@@ -257,15 +257,15 @@ class ServePlanner {
 
   // Returns the bytes that the stage takes of its share. As many passes may be there as a stage has
   // in flight, and each may be a longer one.
-  int64_t give_long_datum(const ServedModel& model, size_t stage, int64_t share,
-                          LongestDatum& of_model) {
+  int64_t allot_long_datum(const ServedModel& model, size_t stage, int64_t share,
+                           LongestDatum& of_model) {
     const int64_t count =
         model.plan == nullptr ? 1 : engine::peak_live(*model.plan, static_cast<int>(stage));
     const int64_t bytes =
-        stage_pass_bytes(model, stage, plan_.pass.pass_tokens, run_.max_rank, expert_rank_).one;
+        plan_stage_passes(model, stage, plan_.pass.pass_tokens, run_.max_rank, expert_rank_).one;
     const LongestDatum longest =
-        longest_datum(*model.stages[stage], model.plan != nullptr, plan_.pass.pass_tokens,
-                      bytes + share / count, run_.max_rank, expert_rank_);
+        find_longest_datum(*model.stages[stage], model.plan != nullptr, plan_.pass.pass_tokens,
+                           bytes + share / count, run_.max_rank, expert_rank_);
     of_model.tokens = std::min(of_model.tokens, longest.tokens);
     of_model.file_bytes += longest.file_bytes;
     const int64_t more = std::max<int64_t>(0, longest.bytes - bytes);
@@ -292,7 +292,7 @@ class ServePlanner {
     }
   }
 
-  void list_items() {
+  void fill_plan_items() {
     plan_.server.budget = run_.memory;
     plan_.server.requests = run_.requests;
     plan_.server.max_rank = run_.max_rank;
@@ -304,14 +304,14 @@ class ServePlanner {
   }
 
   // Of the first model, for people.
-  void fill_examples() {
+  void fill_example_sizes() {
     const ServedModel& first = models_[0];
-    plan_.server.slot_rank_8 = slot_bytes(first, 8, expert_rank_);
-    plan_.server.slot_rank_32 = slot_bytes(first, 32, expert_rank_);
-    plan_.server.slot_max_rank = slot_bytes(first, run_.max_rank, expert_rank_);
+    plan_.server.slot_rank_8 = lora_bytes(first, 8, expert_rank_);
+    plan_.server.slot_rank_32 = lora_bytes(first, 32, expert_rank_);
+    plan_.server.slot_max_rank = lora_bytes(first, run_.max_rank, expert_rank_);
     plan_.server.token_bytes =
-        (pass_bytes(first, plan_.pass.pass_tokens, run_.max_rank, expert_rank_) -
-         pass_bytes(first, plan_.pass.pass_tokens / 2, run_.max_rank, expert_rank_)) /
+        (plan_pass_bytes(first, plan_.pass.pass_tokens, run_.max_rank, expert_rank_) -
+         plan_pass_bytes(first, plan_.pass.pass_tokens / 2, run_.max_rank, expert_rank_)) /
         (plan_.pass.pass_tokens / 2);
     plan_.server.sample_bytes = sample_bytes(first);
   }

@@ -31,7 +31,7 @@ double sum(const std::vector<double>& values) {
 }
 
 // A sample has pages of one stage on each rank.
-void check_sampling(const TrainRun& run) {
+void check_stages_can_sample(const TrainRun& run) {
   const engine::PipelinePlan& told = run.division.told;
   if (run.shape.pass.num_sampled == 0 || told.num_stages() == told.num_ranks()) return;
   throw Error(ErrorCode::kUnsupported,
@@ -54,8 +54,8 @@ class StagedPlanner {
     for (double& share : shares_) share /= sum(costs.layers) + costs.head;
   }
 
-  [[nodiscard]] engine::RunPlan plan_as_told() {
-    const Try one = make_try(shape_.longest_passes.front());
+  [[nodiscard]] engine::RunPlan plan_as_requested() {
+    const Candidate one = make_candidate(shape_.longest_passes.front());
     engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price, processes_of(one));
     const StepWork work = work_of_step(one, fitter, /*in_files=*/false);
     return make_plan(one, fitter, work, fitter.plan_stages(one.stages.regions, run_.recompute));
@@ -64,7 +64,7 @@ class StagedPlanner {
   [[nodiscard]] engine::RunPlan plan_within(const Budget& memory) {
     for (const bool any_files : {false, true}) {
       if (any_files && is_divided()) break;
-      if (std::optional<engine::RunPlan> best = best_within(memory, any_files))
+      if (std::optional<engine::RunPlan> best = find_best_within(memory, any_files))
         return *std::move(best);
     }
     throw_nothing_fits(memory);
@@ -89,11 +89,12 @@ class StagedPlanner {
   }
   // Whatever is tried is tried for any memory, so that more of it never plans more time.
   // `any_files`: also activations in files beyond the space for them.
-  [[nodiscard]] std::optional<engine::RunPlan> best_within(const Budget& memory, bool any_files) {
+  [[nodiscard]] std::optional<engine::RunPlan> find_best_within(const Budget& memory,
+                                                                bool any_files) {
     std::optional<engine::RunPlan> best;
     double best_time = std::numeric_limits<double>::max();
-    for (const LongestPass& longest : numbers_to_try()) {
-      const Try one = make_try(longest);
+    for (const LongestPass& longest : micro_batch_numbers_to_try()) {
+      const Candidate one = make_candidate(longest);
       engine::StageFitter fitter(one.stages, run_.stages, one.pass, shape_.price,
                                  processes_of(one));
       for (const bool in_files : {false, true}) {
@@ -113,7 +114,7 @@ class StagedPlanner {
   }
 
   // A number of micro-batches.
-  struct Try {
+  struct Candidate {
     int64_t num_microbatches = 0;  // as they were asked for
     engine::PipelinePlan stages;
     engine::PlanShape pass;
@@ -132,12 +133,12 @@ class StagedPlanner {
   };
 
   // The least bytes of all that are tried are told where nothing fits.
-  [[nodiscard]] std::optional<engine::StagesChoice> fit_and_note_least(const Try& one,
+  [[nodiscard]] std::optional<engine::StagesChoice> fit_and_note_least(const Candidate& one,
                                                                        engine::StageFitter& fitter,
                                                                        const StepWork& work,
                                                                        const Budget& memory,
                                                                        bool any_files) {
-    const int64_t others = besides_stages_of_a_process(one);
+    const int64_t others = bytes_besides_stages_of_a_process(one);
     const auto allowed = [&](const engine::StagesChoice& tried) {
       if (is_divided()) return false;
       return any_files || shape_.file_space.holds(tried.file_bytes(),
@@ -153,7 +154,7 @@ class StagedPlanner {
     return choice;
   }
 
-  [[nodiscard]] engine::PipelinePlan pipeline_of(int64_t microbatches) const {
+  [[nodiscard]] engine::PipelinePlan generate_pipeline(int64_t microbatches) const {
     const engine::PipelinePlan& told = run_.division.told;
     if (microbatches == told.table.num_microbatches) return told;
     schedule::Spec spec = run_.division.spec.value();
@@ -171,7 +172,7 @@ class StagedPlanner {
 
   // Of micro-batches that are worth trying, each of which has a sequence: a file's schedule has the
   // one that it has.
-  [[nodiscard]] std::vector<LongestPass> numbers_to_try() const {
+  [[nodiscard]] std::vector<LongestPass> micro_batch_numbers_to_try() const {
     std::vector<LongestPass> numbers;
     for (const LongestPass& longest : shape_.longest_passes) {
       const std::vector<int64_t>& each = longest.of_microbatches;
@@ -183,10 +184,10 @@ class StagedPlanner {
     return numbers;
   }
 
-  [[nodiscard]] Try make_try(const LongestPass& longest) const {
-    Try one;
+  [[nodiscard]] Candidate make_candidate(const LongestPass& longest) const {
+    Candidate one;
     one.num_microbatches = longest.limit;
-    one.stages = pipeline_of(longest.limit);
+    one.stages = generate_pipeline(longest.limit);
     one.pass = shape_.pass;
     one.pass.pass_tokens = std::max(longest.trained, longest.evaluated);
     one.pass.sent_tokens =
@@ -203,7 +204,7 @@ class StagedPlanner {
   }
 
   // A plan that recomputes nothing.
-  static engine::RecomputePlan all_kept(const engine::StageFitter& fitter) {
+  static engine::RecomputePlan plan_keeping_all(const engine::StageFitter& fitter) {
     engine::RecomputePlan kept;
     for (const std::vector<model::SavedCost>& saved : fitter.saved()) {
       for (const model::SavedCost& cost : saved) {
@@ -222,7 +223,7 @@ class StagedPlanner {
   }
 
   // Each micro-batch reads the stages' own weights; all else goes by their shares.
-  [[nodiscard]] StepWork work_of_step(const Try& one, const engine::StageFitter& fitter,
+  [[nodiscard]] StepWork work_of_step(const Candidate& one, const engine::StageFitter& fitter,
                                       bool in_files) const {
     const auto number = static_cast<double>(one.stages.table.num_microbatches);
     const model::ModelWeights& weights = *run_.whole.model().weights;
@@ -233,7 +234,7 @@ class StagedPlanner {
                                                 {.tokens = static_cast<double>(shape_.step_tokens),
                                                  .number = number,
                                                  .pass_tokens = one.pass.pass_tokens},
-                                                all_kept(fitter));
+                                                plan_keeping_all(fitter));
     const double others =
         step.bytes - engine::kWeightReads * number * static_cast<double>(weights.num_bytes());
     StepWork work = {.of_stages = {}, .in_files = in_files};
@@ -251,7 +252,7 @@ class StagedPlanner {
   }
 
   // By the first rank, to save it: of all parameters piece by piece.
-  [[nodiscard]] int64_t gathered_bytes(const Try& one) const {
+  [[nodiscard]] int64_t gathered_bytes(const Candidate& one) const {
     if (one.stages.num_stages() == 1) return 0;
     const bool is_base = shape_.pass.train_base;
     const int64_t pieces =
@@ -260,7 +261,7 @@ class StagedPlanner {
   }
 
   // What the run takes and no stage does.
-  [[nodiscard]] engine::MemoryPlan besides_stages(const Try& one) const {
+  [[nodiscard]] engine::MemoryPlan memory_besides_stages(const Candidate& one) const {
     const int64_t ranks = one.stages.num_ranks();
     engine::MemoryPlan plan;
     plan.items.push_back({engine::kGatheredItem, gathered_bytes(one)});
@@ -276,18 +277,18 @@ class StagedPlanner {
     return plan;
   }
 
-  [[nodiscard]] engine::Processes processes_of(const Try& one) const {
+  [[nodiscard]] engine::Processes processes_of(const Candidate& one) const {
     return {.ranks_each = run_.division.told.num_ranks() / run_.division.num_processes,
             .of_first = gathered_bytes(one)};
   }
   // Of each process, but for what the first one gathers.
-  [[nodiscard]] int64_t besides_stages_of_a_process(const Try& one) const {
-    const int64_t all = besides_stages(one).total() - gathered_bytes(one);
+  [[nodiscard]] int64_t bytes_besides_stages_of_a_process(const Candidate& one) const {
+    const int64_t all = memory_besides_stages(one).total() - gathered_bytes(one);
     const int64_t processes = run_.division.num_processes;
     return (all + processes - 1) / processes;
   }
 
-  [[nodiscard]] engine::RunPlan make_plan(const Try& one, const engine::StageFitter& fitter,
+  [[nodiscard]] engine::RunPlan make_plan(const Candidate& one, const engine::StageFitter& fitter,
                                           const StepWork& work, engine::StagesChoice choice) const {
     engine::RunPlan plan = {.pipeline = one.stages,
                             .schedule = run_.division.schedule,
@@ -310,7 +311,7 @@ class StagedPlanner {
   }
 
   [[nodiscard]] static std::vector<engine::Work> work_of_ranks(
-      const Try& one, const StepWork& work, const std::vector<engine::Work>& again) {
+      const Candidate& one, const StepWork& work, const std::vector<engine::Work>& again) {
     std::vector<engine::Work> ranks(static_cast<size_t>(one.stages.num_ranks()));
     for (size_t stage = 0; stage < again.size(); ++stage) {
       engine::Work& own = ranks[static_cast<size_t>(one.stages.ranks[stage])];
@@ -319,7 +320,7 @@ class StagedPlanner {
     return ranks;
   }
 
-  [[nodiscard]] engine::MemoryPlan memory_of(const Try& one,
+  [[nodiscard]] engine::MemoryPlan memory_of(const Candidate& one,
                                              const std::vector<engine::StagePlan>& stages) const {
     engine::MemoryPlan memory;
     const auto of_stages = [&](auto bytes_of) {
@@ -340,7 +341,8 @@ class StagedPlanner {
     add("lists", [](const Stage& s) { return s.list_bytes; });
     add("step", [](const Stage& s) { return s.step_bytes; });
     if (shape_.pass.num_sampled > 0) add("kv cache", [](const Stage& s) { return s.cache_bytes; });
-    for (const engine::PlanItem& item : besides_stages(one).items) memory.items.push_back(item);
+    for (const engine::PlanItem& item : memory_besides_stages(one).items)
+      memory.items.push_back(item);
     memory.file_bytes = of_stages([](const Stage& s) { return s.file_bytes; });
     memory.state_file_bytes = of_stages([](const Stage& s) { return s.state_file_bytes; });
     memory.activation_file_bytes =
@@ -357,9 +359,9 @@ class StagedPlanner {
 }  // namespace
 
 engine::RunPlan plan_staged(const TrainRun& run) {
-  check_sampling(run);
+  check_stages_can_sample(run);
   StagedPlanner planner(run);
-  return run.memory ? planner.plan_within(*run.memory) : planner.plan_as_told();
+  return run.memory ? planner.plan_within(*run.memory) : planner.plan_as_requested();
 }
 
 }  // namespace strata::planner

@@ -17,7 +17,7 @@ namespace strata::planner {
 namespace {
 
 // Of passes over what evaluates, which may be longer than those that train.
-int64_t evaluation_bytes(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens) {
+int64_t plan_evaluation_bytes(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens) {
   engine::PlanShape pass = shape.pass;
   const LongestPass* longest = find_longest(shape, micro_tokens);
   pass.pass_tokens = longest == nullptr ? 0 : longest->evaluated;
@@ -44,7 +44,7 @@ int64_t count_passes(const std::vector<int64_t>& lengths, int64_t pass_tokens) {
 }
 
 // On average.
-double passes_of_step(const RunShape& shape, int64_t micro_tokens) {
+double mean_passes_per_step(const RunShape& shape, int64_t micro_tokens) {
   double tokens = 0.0;
   for (const int64_t length : shape.lengths) tokens += static_cast<double>(length);
   const int64_t passes = count_passes(shape.lengths, micro_tokens);
@@ -68,7 +68,7 @@ engine::Work work_of_step(const TrainRun& run, const engine::RunPlan& plan) {
 }
 
 // The one stage of a model that nothing divides.
-engine::StagePlan stage_of(const engine::MemoryPlan& memory) {
+engine::StagePlan to_stage_plan(const engine::MemoryPlan& memory) {
   engine::StagePlan stage = {.file_bytes = memory.file_bytes,
                              .state_file_bytes = memory.state_file_bytes};
   for (const auto& [name, bytes] : memory.items) {
@@ -86,8 +86,9 @@ engine::StagePlan stage_of(const engine::MemoryPlan& memory) {
 // In passes as long as they may be.
 engine::RunPlan plan_passes(const TrainRun& run, const model::Recompute& recompute) {
   const int64_t tokens = run.shape.micro_tokens;
-  return plan_run(run, tokens,
-                  engine::describe_recompute(run.whole, pass_of(run.shape, tokens), recompute));
+  return plan_run(
+      run, tokens,
+      engine::plan_given_recompute(run.whole, training_pass_shape(run.shape, tokens), recompute));
 }
 
 // What passes of each length can keep of their activations, which depends neither on a memory nor
@@ -97,8 +98,8 @@ class PassChoices {
   engine::RecomputePlanner& ensure_planner(const TrainRun& run, int64_t limit, bool offloads) {
     std::unique_ptr<engine::RecomputePlanner>& own = planners_[{limit, offloads}];
     if (!own) {
-      own = std::make_unique<engine::RecomputePlanner>(run.whole, pass_of(run.shape, limit),
-                                                       offloads, run.shape.price);
+      own = std::make_unique<engine::RecomputePlanner>(
+          run.whole, training_pass_shape(run.shape, limit), offloads, run.shape.price);
     }
     return *own;
   }
@@ -118,7 +119,7 @@ class Fit {
         choices_(choices),
         budget_(run.memory->bytes),
         any_files_(any_files) {
-    for (const int64_t limit : pass_limits(shape_)) {
+    for (const int64_t limit : pass_limits_to_try(shape_)) {
       if (!any_files) try_passes(limit, /*offloads=*/false);
       if (any_files || shape_.file_space.most > 0) try_passes(limit, /*offloads=*/true);
     }
@@ -133,9 +134,9 @@ class Fit {
 
  private:
   void try_passes(int64_t limit, bool offloads) {
-    const engine::PlanShape pass = pass_of(shape_, limit);
+    const engine::PlanShape pass = training_pass_shape(shape_, limit);
     engine::RecomputePlanner& planner = choices_.ensure_planner(run_, limit, offloads);
-    const int64_t evaluated = evaluation_bytes(engine_, shape_, limit);
+    const int64_t evaluated = plan_evaluation_bytes(engine_, shape_, limit);
     const auto total = [&](int64_t bytes, int64_t file_bytes) {
       return engine::plan_memory(engine_, pass, std::max(bytes, evaluated), file_bytes).total();
     };
@@ -195,7 +196,7 @@ class Fits {
 };
 
 // Whether it had best be in files: the memory holds the run only so, or costs less.
-bool prefers_files(Fits& fits) {
+bool try_whether_files_are_better(Fits& fits) {
   const TrainRun& run = fits.run(/*in_files=*/false);
   const RunShape& shape = run.shape;
   if (run.is_loaded) return false;
@@ -231,7 +232,7 @@ engine::RunPlan plan_within(TrainRun run) {
   const bool in_memory = run.division.told.data > 1;
   if (in_memory) run.shape.file_space = {};
   Fits fits(run);
-  const bool in_files = !in_memory && prefers_files(fits);
+  const bool in_files = !in_memory && try_whether_files_are_better(fits);
   for (const bool any_files : {false, true}) {
     if (any_files && in_memory) break;
     Fit& fit = fits.ensure_tried(in_files, any_files);
@@ -253,18 +254,18 @@ engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
   engine::RunPlan plan = {.pipeline = run.division.told,
                           .schedule = run.division.schedule,
                           .micro_tokens = micro_tokens,
-                          .pass = pass_of(shape, micro_tokens),
+                          .pass = training_pass_shape(shape, micro_tokens),
                           .recompute = std::move(recompute),
                           .weights_in_files = weights_in_files(run),
                           .state_in_files = shape.pass.state_in_files};
   if (plan.pipeline.layers.empty())
     plan.pipeline = engine::make_whole_plan(run.whole.config().num_layers());
   plan.pass.recompute = plan.recompute.recompute;
-  plan.num_passes = passes_of_step(shape, micro_tokens);
+  plan.num_passes = mean_passes_per_step(shape, micro_tokens);
   const int64_t bytes =
-      std::max(plan.recompute.bytes, evaluation_bytes(run.whole, shape, micro_tokens));
+      std::max(plan.recompute.bytes, plan_evaluation_bytes(run.whole, shape, micro_tokens));
   plan.memory = engine::plan_memory(run.whole, plan.pass, bytes, plan.recompute.file_bytes);
-  plan.stages.push_back(stage_of(plan.memory));
+  plan.stages.push_back(to_stage_plan(plan.memory));
   plan.work.push_back(1.0 / plan.pipeline.data * work_of_step(run, plan));
   return plan;
 }
@@ -279,7 +280,7 @@ engine::StagePlan plan_stage(const engine::PipelinePlan& pipeline, int stage,
                              engine::Engine& engine, const engine::PlanShape& shape,
                              const engine::PassPlan& counted) {
   if (!pipeline.is_whole()) return engine::plan_stage(pipeline, stage, engine, shape);
-  return stage_of(engine::plan_memory(engine, shape, counted.total(), counted.file_bytes));
+  return to_stage_plan(engine::plan_memory(engine, shape, counted.total(), counted.file_bytes));
 }
 
 }  // namespace strata::planner

@@ -80,7 +80,7 @@ void add_margin(Axis& axis) {
 }
 
 // Where no point is shown, low is above high.
-void fit_to_points(const CurveChart& chart, Axis& x, Axis& y) {
+void fit_axes_to_points(const CurveChart& chart, Axis& x, Axis& y) {
   for (Axis* axis : {&x, &y}) {
     axis->low = std::numeric_limits<double>::infinity();
     axis->high = -axis->low;
@@ -98,7 +98,7 @@ void fit_to_points(const CurveChart& chart, Axis& x, Axis& y) {
 }
 
 void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
-  fit_to_points(chart, x, y);
+  fit_axes_to_points(chart, x, y);
   if (!chart.x_range.empty()) {
     CHECK(chart.x_range.size() == 2 && chart.x_range[0] <= chart.x_range[1]);
     x.low = chart.x_range[0];

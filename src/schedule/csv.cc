@@ -83,7 +83,7 @@ class Reader {
  public:
   explicit Reader(const std::string& name) : name_(name) {}
 
-  CsvTable read(std::string_view text) {
+  CsvTable read_table(std::string_view text) {
     is_old_ = is_in_older_form(text);
     while (!text.empty()) {
       if (rank_ == kMaxRows) fail_file(fmt::format("more than {} rows", kMaxRows));
@@ -126,7 +126,7 @@ class Reader {
     if (cell.empty()) return {};
     if (cell.front() == '(') return read_pair(cell);
     const Parsed parsed = parse_action(cell);
-    if (parsed.left_out.empty()) return Slot(note_numbers(parsed.action));
+    if (parsed.left_out.empty()) return Slot(grow_counts_for(parsed.action));
     ++out_.left_out[std::string(parsed.left_out)];
     return {};
   }
@@ -140,8 +140,8 @@ class Reader {
     if (inner.find(';') != std::string_view::npos) fail(cell, kWant);
     const Parsed second = parse_action(trim(inner));
     if (!first.left_out.empty() || !second.left_out.empty()) fail(cell, kWant);
-    const Action kept = note_numbers(first.action);
-    return {kept, note_numbers(second.action)};
+    const Action kept = grow_counts_for(first.action);
+    return {kept, grow_counts_for(second.action)};
   }
 
   Parsed parse_action(std::string_view cell) const {
@@ -175,7 +175,7 @@ class Reader {
     return {};
   }
 
-  Action note_numbers(const Action& action) {
+  Action grow_counts_for(const Action& action) {
     Table& table = out_.table;
     table.num_stages = std::max(table.num_stages, action.stage + 1);
     table.num_microbatches = std::max(table.num_microbatches, action.microbatch + 1);
@@ -192,7 +192,7 @@ class Reader {
 }  // namespace
 
 CsvTable read_csv(std::string_view text, const std::string& name) {
-  return Reader(name).read(text);
+  return Reader(name).read_table(text);
 }
 
 std::string csv_text(const Table& table) {

@@ -29,11 +29,11 @@ class Lowering {
   }
 
   // In each round every rank runs one place, if it can.
-  Table run() {
+  Table lower_all() {
     bool progress = true;
     while (progress) {
       progress = false;
-      for (size_t rank = 0; rank < table_.rows.size(); ++rank) progress |= advance(rank);
+      for (size_t rank = 0; rank < table_.rows.size(); ++rank) progress |= try_run_next_slot(rank);
     }
     for (size_t rank = 0; rank < table_.rows.size(); ++rank) {
       CHECK(next_[rank] == table_.rows[rank].size(), rank, next_[rank]);  // was it verified?
@@ -49,7 +49,7 @@ class Lowering {
     return has_output_grad_[table_.item(action.stage, action.microbatch)];
   }
 
-  bool advance(size_t rank) {
+  bool try_run_next_slot(size_t rank) {
     const std::vector<Slot>& row = table_.rows[rank];
     if (next_[rank] == row.size()) return false;
     const Slot& slot = row[next_[rank]];
@@ -59,11 +59,11 @@ class Lowering {
     ++next_[rank];
     if (slot.count > 0) lowered_.rows[rank].push_back(slot);
     if (held_[rank]) add_transfer(*std::exchange(held_[rank], std::nullopt));
-    for (const Action& action : slot.actions()) deliver(action, rank);
+    for (const Action& action : slot.actions()) send_or_mark_received(action, rank);
     return true;
   }
 
-  void deliver(const Action& action, size_t rank) {
+  void send_or_mark_received(const Action& action, size_t rank) {
     if (action.op == Op::kWeightGrad) return;
     const int to = action.stage + (action.op == Op::kForward ? 1 : -1);
     if (to < 0 || to == table_.num_stages) return;
@@ -113,7 +113,7 @@ class Lowering {
 }  // namespace
 
 Table lower(const Table& table, int forwarding_delay) {
-  return Lowering(table, forwarding_delay).run();
+  return Lowering(table, forwarding_delay).lower_all();
 }
 
 Table without_transfers(Table table) {

@@ -40,8 +40,8 @@ int ParallelLayout::* find_parts(std::string_view name) {
 }
 
 // "data=2", into `layout`.
-void read_part(std::string_view part, std::string_view text, std::set<std::string_view>& named,
-               ParallelLayout& layout) {
+void parse_part_into(std::string_view part, std::string_view text,
+                     std::set<std::string_view>& named, ParallelLayout& layout) {
   const size_t equals = std::min(part.find('='), part.size());
   const std::string_view name = part.substr(0, equals);
   const std::string_view number = part.substr(std::min(equals + 1, part.size()));
@@ -80,7 +80,7 @@ ParallelLayout parse_layout(std::string_view text) {
   std::set<std::string_view> named;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    read_part(text.substr(begin, end - begin), text, named, layout);
+    parse_part_into(text.substr(begin, end - begin), text, named, layout);
     begin = end + 1;
   }
   return layout;

@@ -31,11 +31,11 @@ class Verifier {
   explicit Verifier(const Table& table)
       : table_(table), has_transfers_(has_transfers(table)), rank_of_(ranks_of_stages(table)) {}
 
-  std::optional<Fault> run() {
-    if (refuses_numbers()) return fault_;
+  std::optional<Fault> find_first_fault() {
+    if (find_fault_in_numbers()) return fault_;
     items_.resize(table_.num_items());
     orders_.resize(static_cast<size_t>(table_.num_stages));
-    if (refuses_queues() || refuses_missing() || refuses_channels()) return fault_;
+    if (find_fault_in_queues() || find_missing_action() || find_fault_in_channels()) return fault_;
     return find_deadlock(table_);
   }
 
@@ -44,18 +44,18 @@ class Verifier {
   [[nodiscard]] int rank_of(int stage) const { return rank_of_[static_cast<size_t>(stage)]; }
   [[nodiscard]] bool is_last(int stage) const { return stage == table_.num_stages - 1; }
 
-  // True, as of all that refuses: a fault was found, and nothing more is looked at.
-  bool fail(Place at, std::string action, Rule rule, std::string detail) {
+  // True, as of all that find a fault: there is one, and nothing more is looked at.
+  bool set_fault(Place at, std::string action, Rule rule, std::string detail) {
     fault_ = {at.rank, at.slot, std::move(action), rule, std::move(detail)};
     return true;
   }
-  bool fail(Place at, const Action& action, Rule rule, std::string detail) {
-    return fail(at, to_string(action), rule, std::move(detail));
+  bool set_fault(Place at, const Action& action, Rule rule, std::string detail) {
+    return set_fault(at, to_string(action), rule, std::move(detail));
   }
-  bool fail_missing(int stage, const std::string& action) {
+  bool set_missing_fault(int stage, const std::string& action) {
     const int rank = std::max(0, rank_of(stage));
     const int end = static_cast<int>(table_.rows[static_cast<size_t>(rank)].size());
-    return fail({rank, end}, action, Rule::kComplete, fmt::format("{} is missing", action));
+    return set_fault({rank, end}, action, Rule::kComplete, fmt::format("{} is missing", action));
   }
 
   // body(place, slot) for each place until one returns true.
@@ -81,34 +81,34 @@ class Verifier {
 
   // Numbers in range, and few enough stages and micro-batches for the table to be complete, so that
   // memory is asked for in proportion to the table.
-  bool refuses_numbers() {
+  bool find_fault_in_numbers() {
     if (table_.num_stages < 1 || table_.num_microbatches < 1 || table_.rows.empty()) {
-      return fail({0, 0}, "", Rule::kComplete, "nothing stands in the table");
+      return set_fault({0, 0}, "", Rule::kComplete, "nothing stands in the table");
     }
     int64_t num_forwards = 0;
     if (any_action([&](Place at, const Action& a) {
           num_forwards += a.op == Op::kForward ? 1 : 0;
-          return refuses_range(at, a);
+          return find_fault_of_range(at, a);
         })) {
       return true;
     }
     const int64_t wanted = int64_t{table_.num_stages} * table_.num_microbatches;
-    return num_forwards < wanted && fail_missing_forward();
+    return num_forwards < wanted && set_missing_forward_fault();
   }
 
-  bool refuses_range(Place at, const Action& a) {
+  bool find_fault_of_range(Place at, const Action& a) {
     if (a.stage >= 0 && a.stage < table_.num_stages && a.microbatch >= 0 &&
         a.microbatch < table_.num_microbatches) {
       return false;
     }
-    return fail(at, a, Rule::kRange,
-                fmt::format("stages are 0 to {}, micro-batches 0 to {}", table_.num_stages - 1,
-                            table_.num_microbatches - 1));
+    return set_fault(at, a, Rule::kRange,
+                     fmt::format("stages are 0 to {}, micro-batches 0 to {}", table_.num_stages - 1,
+                                 table_.num_microbatches - 1));
   }
 
-  bool fail_missing_forward() {
+  bool set_missing_forward_fault() {
     const auto [stage, microbatch] = first_missing_forward();
-    return fail_missing(stage, to_string(Action{Op::kForward, stage, microbatch}));
+    return set_missing_fault(stage, to_string(Action{Op::kForward, stage, microbatch}));
   }
 
   std::pair<int, int> first_missing_forward() {
@@ -128,51 +128,52 @@ class Verifier {
   }
 
   // Everything that one queue shows, place by place.
-  bool refuses_queues() {
+  bool find_fault_in_queues() {
     return any_slot([&](Place at, const Slot& slot) {
-      if (slot.count == 2 && refuses_overlap(at, slot)) return true;
+      if (slot.count == 2 && find_fault_of_overlap(at, slot)) return true;
       for (const Action& action : slot.actions()) {
-        if (refuses_action(at, action)) return true;
+        if (find_fault_of_action(at, action)) return true;
       }
       return false;
     });
   }
 
-  bool refuses_overlap(Place at, const Slot& slot) {
+  bool find_fault_of_overlap(Place at, const Slot& slot) {
     const auto& [first, second] = slot.parts;
     const bool is_pair = (first.op == Op::kForward && is_backward(second.op)) ||
                          (second.op == Op::kForward && is_backward(first.op));
     if (is_pair && first.microbatch != second.microbatch) return false;
-    return fail(at, to_string(slot), Rule::kOnePlace,
-                "only a forward and a backward of two micro-batches may overlap");
+    return set_fault(at, to_string(slot), Rule::kOnePlace,
+                     "only a forward and a backward of two micro-batches may overlap");
   }
 
-  bool refuses_action(Place at, const Action& a) {
+  bool find_fault_of_action(Place at, const Action& a) {
     if (rank_of(a.stage) != at.rank) {
-      return fail(at, a, Rule::kOneRank,
-                  fmt::format("stage {} has actions on rank {}", a.stage, rank_of(a.stage)));
+      return set_fault(at, a, Rule::kOneRank,
+                       fmt::format("stage {} has actions on rank {}", a.stage, rank_of(a.stage)));
     }
-    if (refuses_to_place(at, a)) return true;
+    if (find_fault_or_place(at, a)) return true;
     switch (a.op) {
       case Op::kForward:
-        return refuses_order(at, a) || refuses_source(at, a, a.stage - 1, a.stage == 0);
+        return find_fault_of_order(at, a) || find_fault_of_source(at, a, a.stage - 1, a.stage == 0);
       case Op::kInputGrad:
       case Op::kBackward:
         if (!item(a.stage, a.microbatch).forward.is_set()) {
-          return fail(at, a, Rule::kForwardFirst, not_before(Op::kForward, a, a.stage));
+          return set_fault(at, a, Rule::kForwardFirst, not_before(Op::kForward, a, a.stage));
         }
-        return refuses_order(at, a) || refuses_source(at, a, a.stage + 1, is_last(a.stage));
+        return find_fault_of_order(at, a) ||
+               find_fault_of_source(at, a, a.stage + 1, is_last(a.stage));
       case Op::kWeightGrad:
         if (!item(a.stage, a.microbatch).backward.is_set()) {
-          return fail(at, a, Rule::kInputGradFirst, not_before(Op::kInputGrad, a, a.stage));
+          return set_fault(at, a, Rule::kInputGradFirst, not_before(Op::kInputGrad, a, a.stage));
         }
-        return refuses_order(at, a);
+        return find_fault_of_order(at, a);
       case Op::kSendForward:
       case Op::kSendBackward:
-        return refuses_send(at, a);
+        return find_fault_of_send(at, a);
       case Op::kRecvForward:
       case Op::kRecvBackward:
-        return refuses_peer(at, a);
+        return find_fault_of_peer(at, a);
     }
     return false;
   }
@@ -204,14 +205,14 @@ class Verifier {
   }
 
   // Notes where the action stands, unless it stands somewhere already; a B stands for I and W.
-  bool refuses_to_place(Place at, const Action& a) {
+  bool find_fault_or_place(Place at, const Action& a) {
     Item& of = item(a.stage, a.microbatch);
     Place& own = place_of(of, a.op);
     Place& last = a.op == Op::kBackward ? of.weight_grad : own;
     for (const Place& place : {own, last}) {
       if (!place.is_set()) continue;
-      return fail(at, a, Rule::kOnce,
-                  fmt::format("rank {}, slot {} does it already", place.rank, place.slot));
+      return set_fault(at, a, Rule::kOnce,
+                       fmt::format("rank {}, slot {} does it already", place.rank, place.slot));
     }
     if (!is_blocked(a)) own = last = at;
     return false;
@@ -232,71 +233,71 @@ class Verifier {
     Order forward, backward, weight_grad;
   };
 
-  bool refuses_order(Place at, const Action& a) {
+  bool find_fault_of_order(Place at, const Action& a) {
     StageOrder& of = orders_[static_cast<size_t>(a.stage)];
     if (a.op == Op::kForward) {
       of.forward.direction = 1;
-      return refuses_order(at, a, of.forward);
+      return find_fault_of_order(at, a, of.forward);
     }
-    if (is_backward(a.op) && refuses_order(at, a, of.backward)) return true;
-    return has_weight_grad(a.op) && refuses_order(at, a, of.weight_grad);
+    if (is_backward(a.op) && find_fault_of_order(at, a, of.backward)) return true;
+    return has_weight_grad(a.op) && find_fault_of_order(at, a, of.weight_grad);
   }
 
-  bool refuses_order(Place at, const Action& a, Order& order) {
+  bool find_fault_of_order(Place at, const Action& a, Order& order) {
     const int last = std::exchange(order.last, a.microbatch);
     if (last < 0) return false;
     const int direction = a.microbatch > last ? 1 : -1;
     if (order.direction == 0) order.direction = direction;
     if (direction == order.direction) return false;
-    return fail(at, a, Rule::kInOrder,
-                fmt::format("micro-batch {} of stage {} comes before it", last, a.stage));
+    return set_fault(at, a, Rule::kInOrder,
+                     fmt::format("micro-batch {} of stage {} comes before it", last, a.stage));
   }
 
   // What a computation reads: a stage's output on the same rank, or what has been received.
-  bool refuses_source(Place at, const Action& a, int source, bool has_none) {
+  bool find_fault_of_source(Place at, const Action& a, int source, bool has_none) {
     if (has_none) return false;
     const bool forward = a.op == Op::kForward;
     if (rank_of(source) == at.rank) {
       const Item& of = item(source, a.microbatch);
       const Place& made = forward ? of.forward : of.backward;
       if (made.is_set() && made.slot < at.slot) return false;
-      return fail(at, a, Rule::kPredecessorFirst,
-                  not_before(forward ? Op::kForward : Op::kBackward, a, source));
+      return set_fault(at, a, Rule::kPredecessorFirst,
+                       not_before(forward ? Op::kForward : Op::kBackward, a, source));
     }
     if (!has_transfers_) return false;
     const Item& of = item(a.stage, a.microbatch);
     if ((forward ? of.received_forward : of.received_backward).is_set()) return false;
-    return fail(at, a, Rule::kReceivedFirst,
-                not_before(forward ? Op::kRecvForward : Op::kRecvBackward, a, a.stage));
+    return set_fault(at, a, Rule::kReceivedFirst,
+                     not_before(forward ? Op::kRecvForward : Op::kRecvBackward, a, a.stage));
   }
 
   // A transfer goes to a stage that there is, on another rank.
-  bool refuses_peer(Place at, const Action& a) {
+  bool find_fault_of_peer(Place at, const Action& a) {
     const int peer = counterpart(a).stage;
     if (peer < 0 || peer >= table_.num_stages) {
-      return fail(at, a, Rule::kReceivedIsSent,
-                  fmt::format("there is no stage {}: it has nobody to talk to", peer));
+      return set_fault(at, a, Rule::kReceivedIsSent,
+                       fmt::format("there is no stage {}: it has nobody to talk to", peer));
     }
     if (rank_of(peer) != at.rank) return false;
-    return fail(at, a, Rule::kReceivedIsSent,
-                fmt::format("stage {} is on the same rank, where nothing is sent", peer));
+    return set_fault(at, a, Rule::kReceivedIsSent,
+                     fmt::format("stage {} is on the same rank, where nothing is sent", peer));
   }
 
-  bool refuses_send(Place at, const Action& a) {
-    if (refuses_peer(at, a)) return true;
+  bool find_fault_of_send(Place at, const Action& a) {
+    if (find_fault_of_peer(at, a)) return true;
     const bool forward = a.op == Op::kSendForward;
     const Item& of = item(a.stage, a.microbatch);
     if ((forward ? of.forward : of.backward).is_set()) return false;
-    return fail(at, a, Rule::kSentIsComputed,
-                not_before(forward ? Op::kForward : Op::kBackward, a, a.stage));
+    return set_fault(at, a, Rule::kSentIsComputed,
+                     not_before(forward ? Op::kForward : Op::kBackward, a, a.stage));
   }
 
-  bool refuses_missing() {
+  bool find_missing_action() {
     for (int stage = 0; stage < table_.num_stages; ++stage) {
       for (int m = 0; m < table_.num_microbatches; ++m) {
         const Item& of = item(stage, m);
         const auto missing = [&](Op op) {
-          return fail_missing(stage, to_string(Action{op, stage, m}));
+          return set_missing_fault(stage, to_string(Action{op, stage, m}));
         };
         if (!of.forward.is_set()) return missing(Op::kForward);
         if (!of.backward.is_set()) return missing(Op::kBackward);
@@ -320,8 +321,8 @@ class Verifier {
   }
 
   // Each send has its receive, and those of two ranks are in one order.
-  bool refuses_channels() {
-    if (refuses_counterparts()) return true;
+  bool find_fault_in_channels() {
+    if (find_missing_counterpart()) return true;
     Transfers sends, receives;
     list_transfers(sends, receives);
     for (const auto& [channel, received] : receives) {
@@ -329,7 +330,7 @@ class Verifier {
       for (size_t i = 0; i < received.size(); ++i) {
         const auto& [at, a] = received[i];
         if (counterpart(a) == sent[i].second) continue;
-        return fail(
+        return set_fault(
             at, a, Rule::kChannelOrder,
             fmt::format("rank {} sends {} first", channel.first, to_string(sent[i].second)));
       }
@@ -337,12 +338,13 @@ class Verifier {
     return false;
   }
 
-  bool refuses_counterparts() {
+  bool find_missing_counterpart() {
     return any_action([&](Place at, const Action& a) {
       if (!is_transfer(a.op)) return false;
       const Action other = counterpart(a);
       if (place_of(item(other.stage, other.microbatch), other.op).is_set()) return false;
-      return fail(at, a, Rule::kReceivedIsSent, fmt::format("{} is missing", to_string(other)));
+      return set_fault(at, a, Rule::kReceivedIsSent,
+                       fmt::format("{} is missing", to_string(other)));
     });
   }
 
@@ -356,6 +358,6 @@ class Verifier {
 
 }  // namespace
 
-std::optional<Fault> verify(const Table& table) { return Verifier(table).run(); }
+std::optional<Fault> verify(const Table& table) { return Verifier(table).find_first_fault(); }
 
 }  // namespace strata::schedule

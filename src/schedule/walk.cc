@@ -22,14 +22,14 @@ class Walker {
     walk_.ranks.resize(table.rows.size());
   }
 
-  Walk run() {
+  Walk simulate() {
     run_all_slots();
     double busy = 0;
     for (size_t rank = 0; rank < next_.size(); ++rank) {
       CHECK(next_[rank] == table_.rows[rank].size(), rank, next_[rank]);  // was it verified?
       walk_.time = std::max(walk_.time, time_[rank]);
       busy += walk_.ranks[rank].busy;
-      note_peak_live(rank);
+      compute_peak_live(rank);
     }
     const double all = walk_.time * static_cast<double>(next_.size());
     walk_.bubble_share = all > 0 ? 1 - busy / all : 0;
@@ -61,7 +61,7 @@ class Walker {
   }
 
   // When what the action takes from another stage is on its rank; nothing while nobody knows.
-  [[nodiscard]] std::optional<double> arrival(const Action& a) const {
+  [[nodiscard]] std::optional<double> arrival_time(const Action& a) const {
     const bool forward = a.op == Op::kForward;
     if (!forward && !is_backward(a.op)) return 0;
     const int source = a.stage + (forward ? -1 : 1);
@@ -88,7 +88,7 @@ class Walker {
     const Slot& slot = table_.rows[rank][next_[rank]];
     double start = time_[rank], length = 0;
     for (const Action& a : slot.actions()) {
-      const std::optional<double> from = arrival(a);
+      const std::optional<double> from = arrival_time(a);
       if (!from) return false;
       start = std::max(start, *from);
       length += cost(a.op);
@@ -103,7 +103,7 @@ class Walker {
     return true;
   }
 
-  void note_peak_live(size_t rank) {
+  void compute_peak_live(size_t rank) {
     int live = 0;
     for (const Slot& slot : table_.rows[rank]) {
       int done = 0;
@@ -136,6 +136,6 @@ Costs ideal_costs(int forwarding_delay) {
   return costs;
 }
 
-Walk walk(const Table& table, const Costs& costs) { return Walker(table, costs).run(); }
+Walk walk(const Table& table, const Costs& costs) { return Walker(table, costs).simulate(); }
 
 }  // namespace strata::schedule

@@ -15,21 +15,21 @@ void ModelQueue::add(const CommandPtr& command, double now) {
   update_missing();
 }
 
-void ModelQueue::consume(int64_t seq_id, double now) {
+void ModelQueue::mark_refused(int64_t seq_id, double now) {
   if (!awaits(seq_id)) return;
-  consumed_.insert(seq_id);
+  refused_.insert(seq_id);
   skip_refused(now);
-  if (consumed_.size() <= kMostConsumed) return;
-  const auto furthest = std::prev(consumed_.end());
+  if (refused_.size() <= kMostRefused) return;
+  const auto furthest = std::prev(refused_.end());
   missing_ = std::min(missing_, *furthest);
-  consumed_.erase(furthest);
+  refused_.erase(furthest);
 }
 
 // Steps over refused numbers; a gap that opens now is counted from now.
 void ModelQueue::skip_refused(double now) {
   const int64_t before = next_;
-  while (!consumed_.empty() && *consumed_.begin() == next_) {
-    consumed_.erase(consumed_.begin());
+  while (!refused_.empty() && *refused_.begin() == next_) {
+    refused_.erase(refused_.begin());
     ++next_;
   }
   if (next_ != before) blocked_since_ = now;
@@ -39,7 +39,7 @@ void ModelQueue::skip_refused(double now) {
 // Goes over each number once.
 void ModelQueue::update_missing() {
   missing_ = std::max(missing_, next_);
-  while (waiting_.contains(missing_) || consumed_.contains(missing_)) ++missing_;
+  while (waiting_.contains(missing_) || refused_.contains(missing_)) ++missing_;
 }
 
 CommandPtr ModelQueue::ready() const {
@@ -50,9 +50,9 @@ CommandPtr ModelQueue::ready() const {
 size_t ModelQueue::num_ready() const {
   size_t count = 0;
   int64_t expected = next_;
-  auto refused = consumed_.begin();
+  auto refused = refused_.begin();
   for (const auto& [seq, command] : waiting_) {
-    for (; refused != consumed_.end() && *refused == expected; ++refused) ++expected;
+    for (; refused != refused_.end() && *refused == expected; ++refused) ++expected;
     if (seq != expected++) break;
     ++count;
   }
@@ -81,7 +81,7 @@ std::vector<CommandPtr> ModelQueue::take_all(double now) {
   for (auto& [seq, command] : waiting_) out.push_back(std::move(command));
   if (!waiting_.empty()) next_ = waiting_.rbegin()->first + 1;
   waiting_.clear();
-  consumed_.erase(consumed_.begin(), consumed_.lower_bound(next_));
+  refused_.erase(refused_.begin(), refused_.lower_bound(next_));
   blocked_since_ = now;
   skip_refused(now);
   return out;

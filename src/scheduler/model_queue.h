@@ -21,13 +21,13 @@ class ModelQueue {
  public:
   // Whether this number may still come: it has not, and nothing says that it will not.
   [[nodiscard]] bool awaits(int64_t seq_id) const {
-    return seq_id >= next_ && !waiting_.contains(seq_id) && !consumed_.contains(seq_id);
+    return seq_id >= next_ && !waiting_.contains(seq_id) && !refused_.contains(seq_id);
   }
   // Of a number that is awaited.
   void add(const CommandPtr& command, double now);
   // The number was refused at submission: nobody waits for it. Of more than a thousand that are
   // ahead, those that are furthest may come again.
-  void consume(int64_t seq_id, double now);
+  void mark_refused(int64_t seq_id, double now);
 
   // The command that may start, or null.
   [[nodiscard]] CommandPtr ready() const;
@@ -57,12 +57,12 @@ class ModelQueue {
   void skip_refused(double now);
   void update_missing();
 
-  static constexpr size_t kMostConsumed = 1024;
+  static constexpr size_t kMostRefused = 1024;
 
   int64_t next_ = 1;     // the number whose turn it is
   int64_t missing_ = 1;  // >= next_
   std::map<int64_t, CommandPtr> waiting_;
-  std::set<int64_t> consumed_;  // refused numbers >= next_
+  std::set<int64_t> refused_;   // refused numbers >= next_
   double blocked_since_ = 0.0;  // since when next_ is missing while others wait
 };
 

@@ -98,7 +98,7 @@ api::Admission Scheduler::submit(api::Command command, double now) {
 
 // So that everything can always go on, what comes leaves space behind it: what may be put off, for
 // what may not; what waits for a missing number, for that one, which is taken to the last byte.
-api::Admission Scheduler::reserve(Held& held, const Model* model) {
+api::Admission Scheduler::reserve_bytes(Held& held, const Model* model) {
   const int64_t limit = queued_bytes_.limit();
   if (held.num_bytes > limit / kPartOfOne) return api::Admission::kTooLarge;
   const int64_t seq_id = held.command.seq_id;
@@ -112,7 +112,8 @@ api::Admission Scheduler::reserve(Held& held, const Model* model) {
 }
 
 api::Admission Scheduler::submit_sample(CommandPtr command, Held& held) {
-  if (const auto full = reserve(held, nullptr); full != api::Admission::kAccepted) return full;
+  if (const auto full = reserve_bytes(held, nullptr); full != api::Admission::kAccepted)
+    return full;
   if (!queued_samples_.take_only(command->tenant.text, 1)) return api::Admission::kFull;
   expect_answer(command->request);
   SampleQueue& queue = sides_[command->base].samples[command->tenant];
@@ -123,7 +124,8 @@ api::Admission Scheduler::submit_sample(CommandPtr command, Held& held) {
 
 api::Admission Scheduler::submit_create(CommandPtr command, Held& held) {
   if (models_.contains(command->model)) return api::Admission::kGivenUp;
-  if (const auto full = reserve(held, nullptr); full != api::Admission::kAccepted) return full;
+  if (const auto full = reserve_bytes(held, nullptr); full != api::Admission::kAccepted)
+    return full;
   Model& model = models_[command->model];
   model.tenant = command->tenant;
   model.session = command->session;
@@ -153,17 +155,17 @@ api::Admission Scheduler::submit_training(CommandPtr command, Held& held, double
   const bool may_wait = command->seq_id != model.queue.next();
   if (may_wait && model.queue.num_waiting() >= options_.max_queued_operations)
     return api::Admission::kFull;
-  if (const auto full = reserve(held, &model); full != api::Admission::kAccepted) return full;
+  if (const auto full = reserve_bytes(held, &model); full != api::Admission::kAccepted) return full;
   model.queue.add(command, now);
   expect_answer(command->request);
   return api::Admission::kAccepted;
 }
 
-void Scheduler::consume(const api::ModelId& id, int64_t seq_id, double now) {
+void Scheduler::mark_refused(const api::ModelId& id, int64_t seq_id, double now) {
   const MutexLock lock(mutex_);
   const auto found = models_.find(id);
   if (found == models_.end()) return;
-  found->second.queue.consume(seq_id, now);
+  found->second.queue.mark_refused(seq_id, now);
   note_change();
 }
 
@@ -182,7 +184,7 @@ void Scheduler::drop_sample(const api::RequestId& request) {
   const api::Command& command = *found->second.command;
   Side& side = sides_[command.base];
   if (found->second.next_row == 0) {
-    queued_samples_.give(command.tenant.text, 1);
+    queued_samples_.give_back(command.tenant.text, 1);
   } else {
     side.cancelled.push_back(request);
   }

@@ -103,7 +103,7 @@ class Scheduler {
   // Server side, any thread. `now` is now_seconds().
   api::Admission submit(api::Command command, double now);
   // A request with this number was refused before it came here: nobody waits for it.
-  void consume(const api::ModelId& model, int64_t seq_id, double now);
+  void mark_refused(const api::ModelId& model, int64_t seq_id, double now);
   // Ends a session: what has not started fails with `reason` (category user), running samples are
   // cancelled, saves in line are still done, then its models are unloaded.
   void end_session(const api::SessionId& session, std::string_view reason, double now);
@@ -189,7 +189,7 @@ class Scheduler {
   api::Admission submit_unload(CommandPtr command, double now) REQUIRES(mutex_);
   api::Admission submit_training(CommandPtr command, Held& held, double now) REQUIRES(mutex_);
   // kAccepted, or why there is no space for the command's bytes: of `model`'s in its order, if any.
-  [[nodiscard]] api::Admission reserve(Held& held, const Model* model) REQUIRES(mutex_);
+  [[nodiscard]] api::Admission reserve_bytes(Held& held, const Model* model) REQUIRES(mutex_);
 
   void expect_answer(const api::RequestId& request) REQUIRES(mutex_);
   void answer(const api::RequestId& request, api::Outcome outcome) REQUIRES(mutex_);
@@ -249,9 +249,9 @@ class Scheduler {
                                                        bool must_take) const REQUIRES(mutex_);
   void hand_out_row(const api::Capacity& engine, const NextRow& row, Side& side, api::Work& work)
       REQUIRES(mutex_);
-  void take_sampling(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
-  void take_sample_rows(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
-  void take_training_rows(const api::Capacity& engine, Side& side, api::Work& work, double now)
+  void add_sampling_work(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
+  void add_sample_rows(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
+  void add_training_rows(const api::Capacity& engine, Side& side, api::Work& work, double now)
       REQUIRES(mutex_);
   // The models with data to take, which alone share the pass.
   std::vector<Models::iterator> activate_ready_models(const api::Capacity& engine, Side& side)
@@ -268,9 +268,10 @@ class Scheduler {
   [[nodiscard]] static std::list<ReadyModel>::iterator least_used(std::list<ReadyModel>& models,
                                                                   int64_t tokens,
                                                                   int64_t pass_tokens);
-  void take_datum(Model& model, std::vector<api::DataRange>& rows, double now) REQUIRES(mutex_);
+  void take_next_datum(Model& model, std::vector<api::DataRange>& rows, double now)
+      REQUIRES(mutex_);
   [[nodiscard]] bool any_training_rows(const api::Capacity& engine) const REQUIRES(mutex_);
-  static bool training_may_run(const api::Capacity& engine, Side& side, const api::Work& work);
+  static bool try_training_turn(const api::Capacity& engine, Side& side, const api::Work& work);
   [[nodiscard]] static bool rows_ready(const Model& model);
   void note_change() REQUIRES(mutex_);
 

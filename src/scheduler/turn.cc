@@ -26,14 +26,14 @@ api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
     Side& side = sides_[engine.base];
     api::Work work;
     work.base = engine.base;
-    take_sampling(engine, side, work);
+    add_sampling_work(engine, side, work);
     work.cancel.insert(work.cancel.end(), side.abandoned.begin(), side.abandoned.end());
     side.abandoned.clear();
     const bool any_files = start_controls(engine, side, work, now);
     const bool any_training = any_training_rows(engine);
     if (!work.decode || (!any_training && !any_files)) side.both_busy = false;
-    if (any_training && training_may_run(engine, side, work))
-      take_training_rows(engine, side, work, now);
+    if (any_training && try_training_turn(engine, side, work))
+      add_training_rows(engine, side, work, now);
     if (work.empty()) continue;
     next_engine_ = index + 1;
     return work;
@@ -45,14 +45,14 @@ api::Work Scheduler::next_samples(const api::Capacity& engine) {
   const MutexLock lock(mutex_);
   api::Work work;
   work.base = engine.base;
-  take_sampling(engine, sides_[engine.base], work);
+  add_sampling_work(engine, sides_[engine.base], work);
   return work;
 }
 
-void Scheduler::take_sampling(const api::Capacity& engine, Side& side, api::Work& work) {
+void Scheduler::add_sampling_work(const api::Capacity& engine, Side& side, api::Work& work) {
   work.cancel = std::exchange(side.cancelled, {});
   work.release = std::exchange(side.released, {});
-  take_sample_rows(engine, side, work);
+  add_sample_rows(engine, side, work);
   work.decode = engine.running_samples > engine.waiting_samples || !work.samples.empty() ||
                 !work.resume.empty();
 }
@@ -117,7 +117,7 @@ bool Scheduler::start_controls(const api::Capacity& engine, Side& side, api::Wor
     }
   }
   side.file_share.set_active(tenants);
-  if (!with_files.empty() && training_may_run(engine, side, work))
+  if (!with_files.empty() && try_training_turn(engine, side, work))
     start_file_work(with_files, side, work, now);
   return any_files;
 }
@@ -182,7 +182,7 @@ struct Scheduler::BudgetLeft {
   [[nodiscard]] bool has(const NextRow& row) const {
     return rows > 0 && row.pages_to_begin <= pages && row.states <= states;
   }
-  void take(const NextRow& row) {
+  void deduct(const NextRow& row) {
     --rows;
     pages -= row.pages;
     states -= row.states;
@@ -283,7 +283,7 @@ void Scheduler::hand_out_row(const api::Capacity& engine, const NextRow& row, Si
   const auto queue = side.samples.find(row.tenant);
   SampleEntry& entry = samples_.at(queue->second.front());
   const auto& sample = std::get<api::Sample>(entry.command->op);
-  if (entry.next_row == 0) queued_samples_.give(row.tenant.text, 1);
+  if (entry.next_row == 0) queued_samples_.give_back(row.tenant.text, 1);
   const bool goes_on = !work.samples.empty() && work.samples.back().command == entry.command &&
                        row.takes_from.empty();
   if (!goes_on) {
@@ -314,7 +314,7 @@ std::vector<api::TenantId> Scheduler::tenants_with_rows(const Side& side, const 
   return tenants;
 }
 
-void Scheduler::take_sample_rows(const api::Capacity& engine, Side& side, api::Work& work) {
+void Scheduler::add_sample_rows(const api::Capacity& engine, Side& side, api::Work& work) {
   BudgetLeft left(engine);
   const std::vector<api::TenantId> tenants = tenants_with_rows(side, left);
   side.sampling_share.set_active(tenants);
@@ -329,7 +329,7 @@ void Scheduler::take_sample_rows(const api::Capacity& engine, Side& side, api::W
     const std::optional<NextRow> row = choose_next_row(engine, side, left, order, must_take);
     if (!row) return;
     const bool fits = left.has(*row);
-    left.take(*row);
+    left.deduct(*row);
     order.erase({side.sampling_share.used(row->tenant), row->tenant});
     hand_out_row(engine, *row, side, work);
     if (side.samples.contains(row->tenant) || left.of(row->tenant).rows_aside > 0)
@@ -346,7 +346,7 @@ bool Scheduler::any_training_rows(const api::Capacity& engine) const {
 
 // While both training and sampling have work, the one that has used less time goes: a step of
 // sampling in every turn, a training pass or a file in those where training is not ahead.
-bool Scheduler::training_may_run(const api::Capacity& engine, Side& side, const api::Work& work) {
+bool Scheduler::try_training_turn(const api::Capacity& engine, Side& side, const api::Work& work) {
   if (!work.decode) return true;
   if (!side.both_busy) {
     side.both_busy = true;
@@ -356,7 +356,7 @@ bool Scheduler::training_may_run(const api::Capacity& engine, Side& side, const 
   return engine.train_seconds - side.train_mark <= engine.sample_seconds - side.sample_mark;
 }
 
-void Scheduler::take_datum(Model& model, std::vector<api::DataRange>& rows, double now) {
+void Scheduler::take_next_datum(Model& model, std::vector<api::DataRange>& rows, double now) {
   const CommandPtr head = model.queue.ready();
   const size_t count = std::get<api::ForwardBackward>(head->op).data.size();
   if (rows.empty() || rows.back().command != head)
@@ -408,8 +408,8 @@ std::list<Scheduler::ReadyModel>::iterator Scheduler::least_used(std::list<Ready
   return best;
 }
 
-void Scheduler::take_training_rows(const api::Capacity& engine, Side& side, api::Work& work,
-                                   double now) {
+void Scheduler::add_training_rows(const api::Capacity& engine, Side& side, api::Work& work,
+                                  double now) {
   std::map<api::ModelId, std::vector<api::DataRange>> taken;  // rows of a model stand together
   std::map<api::TenantId, double> used_by_tenant;
   std::list<ReadyModel> ready;
@@ -425,7 +425,7 @@ void Scheduler::take_training_rows(const api::Capacity& engine, Side& side, api:
     const auto& [id, model] = *best->at;
     const auto cost = static_cast<double>(best->cost);
     tokens += best->cost;
-    take_datum(best->at->second, taken[id], now);
+    take_next_datum(best->at->second, taken[id], now);
     side.training_share.charge(model.tenant, cost);
     side.model_share.charge(id, cost);
     used_by_tenant[model.tenant] += cost;

@@ -105,7 +105,7 @@ std::string quoted(std::string_view text) {
 }
 
 // Without its number, its chain and its end.
-std::string text_of(const AuditLine& line) {
+std::string unfinished_json(const AuditLine& line) {
   std::string text = fmt::format(
       "{{\"time\":\"{}\",\"tenant\":{},\"key\":{},\"address\":{},\"action\":{},\"object\":{},"
       "\"status\":{}",
@@ -127,7 +127,7 @@ struct AuditLog::Writer {
     is_whole = tail.is_whole;
     chain = tail.chain;
     number = tail.number + (is_whole ? 0 : 1);  // a line that was cut had one too: it is missed
-    warn_of_readers();
+    warn_if_others_can_read();
   }
   ~Writer() { ::close(file); }
   Writer(const Writer&) = delete;
@@ -143,9 +143,9 @@ struct AuditLog::Writer {
     Done done;
     int64_t number;  // 0: it could not be written
   };
-  void warn_of_readers() const;
+  void warn_if_others_can_read() const;
   void queue_or_drop(Job job);
-  void loop();
+  void write_jobs_until_stopped();
   [[nodiscard]] bool reopen();
   [[nodiscard]] bool write_line(const Job& job);
   void log_first_trouble(bool is_written, int fault);
@@ -172,7 +172,7 @@ struct AuditLog::Writer {
 };
 
 // It says who does what, and when.
-void AuditLog::Writer::warn_of_readers() const {
+void AuditLog::Writer::warn_if_others_can_read() const {
   struct stat info = {};
   if (file < 0 || ::fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return;
   if ((info.st_mode & 0077) == 0) return;
@@ -181,7 +181,7 @@ void AuditLog::Writer::warn_of_readers() const {
 }
 
 AuditLog::AuditLog(std::string path) : writer_(std::make_shared<Writer>(std::move(path))) {
-  std::thread([writer = writer_] { writer->loop(); }).detach();
+  std::thread([writer = writer_] { writer->write_jobs_until_stopped(); }).detach();
 }
 
 AuditLog::~AuditLog() {
@@ -198,10 +198,10 @@ AuditLog::~AuditLog() {
                                     writer.path, writer.jobs.size() + 1));
 }
 
-void AuditLog::add(AuditLine line) { writer_->queue_or_drop({text_of(line)}); }
+void AuditLog::add(AuditLine line) { writer_->queue_or_drop({unfinished_json(line)}); }
 
 void AuditLog::write(AuditLine line, Done done) {
-  writer_->queue_or_drop({text_of(line), std::move(done)});
+  writer_->queue_or_drop({unfinished_json(line), std::move(done)});
 }
 
 void AuditLog::forget() {
@@ -233,7 +233,7 @@ AuditLog::Counts AuditLog::counts() const {
   return writer_->counts;
 }
 
-void AuditLog::Writer::loop() {
+void AuditLog::Writer::write_jobs_until_stopped() {
   std::vector<Told> told;
   mutex.lock();
   for (;;) {

@@ -64,8 +64,8 @@ void AuditSync::tick(double now) {
   }
 }
 
-Respond AuditSync::respond_behind_line(const Exchange& told, int64_t begun, const Respond& respond,
-                                       bool refuses) {
+Respond AuditSync::make_audited_respond(const Exchange& told, int64_t begun, const Respond& respond,
+                                        bool refuses) {
   return [this, told, begun, respond, refuses](Response response) {
     Exchange ended = told;
     ended.status = response.status;
@@ -88,7 +88,7 @@ Response AuditSync::not_written_response(int64_t number) {
 
 void AuditSync::run_or_refuse(Begun& what, int64_t number) {
   if (number == kNotWritten || number == kLate) return what.respond(not_written_response(number));
-  const Respond answer = respond_behind_line(what.told, number, what.respond, /*refuses=*/false);
+  const Respond answer = make_audited_respond(what.told, number, what.respond, /*refuses=*/false);
   run_answering_faults(what.told.path, answer,
                        [&] { what.handler(std::move(what.request), answer); });
 }
@@ -97,7 +97,7 @@ Handler AuditSync::audited_if_answered(Handler handler) {
   return [this, handler = std::move(handler)](Request&& request, const Respond& respond) {
     Exchange told = exchange_of(request);
     told.about = std::make_shared<std::string>(percent_escaped(request.path));
-    const Respond audited = respond_behind_line(told, /*begun=*/0, respond, /*refuses=*/true);
+    const Respond audited = make_audited_respond(told, /*begun=*/0, respond, /*refuses=*/true);
     const Respond answer = [respond, audited](Response response) {
       (response.status >= 400 ? respond : audited)(std::move(response));
     };

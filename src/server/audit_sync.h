@@ -58,8 +58,8 @@ class AuditSync {
   // Answers when the line of the answer is there, which has the number of that of its beginning, 0:
   // of none. One that cannot be written, or not in time, `refuses` the answer; else it goes all the
   // same, since it tells what was done.
-  [[nodiscard]] Respond respond_behind_line(const Exchange& told, int64_t begun,
-                                            const Respond& respond, bool refuses);
+  [[nodiscard]] Respond make_audited_respond(const Exchange& told, int64_t begun,
+                                             const Respond& respond, bool refuses);
 
   AuditLog& log_;
   const std::function<void(std::function<void()>)> post_;

@@ -40,7 +40,7 @@ std::string real_path(const std::string& option, const std::string& name, const 
 }
 
 // What an adapter's own file says it belongs to; empty where it does not.
-std::string base_in_config(const std::string& name, const std::string& dir) {
+std::string read_base_from_config(const std::string& name, const std::string& dir) {
   const std::string path = dir + "/adapter_config.json";
   if (!file_exists(path)) {
     throw Error(ErrorCode::kNotFound,
@@ -137,14 +137,14 @@ void BaseNames::set_tokenizer(const std::string& text) {
 void BaseNames::add_adapter(const std::string& text) {
   const auto [name, dir] = split_name_value("adapter", text);
   const std::string real = real_path("adapter", name, dir);
-  add_name("adapter", name, model_of_adapter(name, real));
+  add_name("adapter", name, find_model_of_adapter(name, real));
   names_.back().adapter = real;
 }
 
 // The only model; else the one that adapter_config.json names: by a name here, by its directory, or
 // by the last part of either.
-int BaseNames::model_of_adapter(const std::string& name, const std::string& dir) const {
-  const std::string base = base_in_config(name, dir);
+int BaseNames::find_model_of_adapter(const std::string& name, const std::string& dir) const {
+  const std::string base = read_base_from_config(name, dir);
   if (directories_.size() == 1) return 0;
   std::error_code ignored;
   const std::string real = std::filesystem::weakly_canonical(base, ignored).string();

@@ -41,7 +41,7 @@ class BaseNames {
   void add_alias(const std::string& text);
   void set_tokenizer(const std::string& text);
   void add_adapter(const std::string& text);
-  [[nodiscard]] int model_of_adapter(const std::string& name, const std::string& dir) const;
+  [[nodiscard]] int find_model_of_adapter(const std::string& name, const std::string& dir) const;
 
   std::vector<std::string> directories_;  // real paths, each once
   std::vector<BaseName> names_;           // in the order given: models, then aliases

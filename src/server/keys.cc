@@ -55,7 +55,7 @@ std::optional<std::string> parse_hash(std::string_view hex) {
 }
 
 // `count` digits at `at`; -1 where there are none.
-int digits(std::string_view text, size_t at, size_t count) {
+int parse_digits(std::string_view text, size_t at, size_t count) {
   int value = 0;
   if (at + count > text.size()) return -1;
   for (const char c : text.substr(at, count)) {
@@ -70,14 +70,16 @@ std::optional<double> parse_date(std::string_view text) {
   namespace chrono = std::chrono;
   const bool has_time = text.size() == 20;
   if (text.size() != 10 && !has_time) return std::nullopt;
-  const int year = digits(text, 0, 4), month = digits(text, 5, 2), day = digits(text, 8, 2);
+  const int year = parse_digits(text, 0, 4), month = parse_digits(text, 5, 2),
+            day = parse_digits(text, 8, 2);
   const chrono::year_month_day date{chrono::year(year), chrono::month(static_cast<unsigned>(month)),
                                     chrono::day(static_cast<unsigned>(day))};
   if (year < 0 || month < 0 || day < 0 || text[4] != '-' || text[7] != '-' || !date.ok())
     return std::nullopt;
   double seconds = 86400.0 * chrono::sys_days(date).time_since_epoch().count();
   if (!has_time) return seconds;
-  const int hour = digits(text, 11, 2), minute = digits(text, 14, 2), second = digits(text, 17, 2);
+  const int hour = parse_digits(text, 11, 2), minute = parse_digits(text, 14, 2),
+            second = parse_digits(text, 17, 2);
   const bool fits = text[10] == 'T' && text[13] == ':' && text[16] == ':' && text[19] == 'Z';
   if (!fits || hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 59)
     return std::nullopt;
@@ -134,13 +136,13 @@ bool valid_tenant(std::string_view name) {
 std::string generate_key() { return "tml-" + base64url(random_bytes(32)); }
 
 KeyRing::KeyRing(const KeySources& sources) : no_keys_(sources.no_keys) {
-  if (!sources.keys_file.empty()) add_file(sources.keys_file, false);
-  if (!sources.admin_keys_file.empty()) add_file(sources.admin_keys_file, true);
+  if (!sources.keys_file.empty()) add_keys_from_file(sources.keys_file, false);
+  if (!sources.admin_keys_file.empty()) add_keys_from_file(sources.admin_keys_file, true);
   add_lines(sources.keys_text, ',', "STRATA_KEYS", false);
   add_lines(sources.admin_keys_text, ',', "STRATA_ADMIN_KEYS", true);
   check_keys_or_none();
-  note_tenants();
-  sort_entries();
+  fill_tenant_expiries();
+  sort_and_deduplicate_entries();
   check_distinct_keys();
 }
 
@@ -156,7 +158,7 @@ void KeyRing::check_keys_or_none() const {
   }
 }
 
-void KeyRing::note_tenants() {
+void KeyRing::fill_tenant_expiries() {
   if (no_keys_) until_["local"] = kNever;
   for (const Entry& entry : entries_) {
     double& until = until_[entry.identity.tenant];
@@ -165,7 +167,7 @@ void KeyRing::note_tenants() {
 }
 
 // By hash; what is listed twice alike stands once.
-void KeyRing::sort_entries() {
+void KeyRing::sort_and_deduplicate_entries() {
   std::sort(entries_.begin(), entries_.end(),
             [](const Entry& a, const Entry& b) { return a.hash < b.hash; });
   const auto same = [](const Entry& a, const Entry& b) {
@@ -188,15 +190,15 @@ void KeyRing::check_distinct_keys() const {
   }
 }
 
-void KeyRing::warn_of_readers(const std::string& path) {
+void KeyRing::warn_if_others_can_read(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) != 0 || (info.st_mode & 0177) == 0) return;
   warnings_.push_back(fmt::format("keys: {}: mode {:04o} lets others read it; chmod 600", path,
                                   static_cast<unsigned>(info.st_mode & 07777)));
 }
 
-void KeyRing::add_file(const std::string& path, bool is_admin) {
-  warn_of_readers(path);
+void KeyRing::add_keys_from_file(const std::string& path, bool is_admin) {
+  warn_if_others_can_read(path);
   const std::string text = strata::read_file(path, kMaxKeyFileBytes);
   const size_t before = entries_.size();
   add_lines(text, '\n', path, is_admin);
@@ -269,7 +271,7 @@ std::optional<Identity> KeyRing::find(std::string_view key) const {
   return entry->identity;
 }
 
-bool KeyRing::has_keys_of(const KeyRing& other) const {
+bool KeyRing::has_same_keys(const KeyRing& other) const {
   return std::ranges::equal(entries_, other.entries_, [](const Entry& a, const Entry& b) {
     return a.hash == b.hash && a.identity == b.identity;
   });
@@ -289,7 +291,7 @@ int64_t KeyRing::check_whole_and_count_lost(const KeyRing& before) const {
                   fmt::format("{}: has no key, and had some before; is it being written?", path));
     }
     // Cut in the middle a line may give more rights, or those of another tenant.
-    if (!found->second.is_whole && !has_keys_of(before)) {
+    if (!found->second.is_whole && !has_same_keys(before)) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: its last line has no end, and {} keys are gone; is it being "
                               "written? When it is not, end that line",

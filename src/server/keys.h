@@ -69,13 +69,13 @@ class KeyRing {
     Identity identity;
   };
 
-  [[nodiscard]] bool has_keys_of(const KeyRing& other) const;
+  [[nodiscard]] bool has_same_keys(const KeyRing& other) const;
   void check_keys_or_none() const;
-  void note_tenants();
-  void sort_entries();
+  void fill_tenant_expiries();
+  void sort_and_deduplicate_entries();
   void check_distinct_keys() const;
-  void warn_of_readers(const std::string& path);
-  void add_file(const std::string& path, bool is_admin);
+  void warn_if_others_can_read(const std::string& path);
+  void add_keys_from_file(const std::string& path, bool is_admin);
   void add_lines(std::string_view text, char separator, const std::string& where, bool is_admin);
   void add_line(std::string_view line, const std::string& where, bool is_admin);
   std::string parse_or_hash_key(std::string_view word, const std::string& where);

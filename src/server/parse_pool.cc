@@ -9,7 +9,7 @@
 namespace strata::server {
 
 ParsePool::ParsePool(int num_threads, std::string name) : name_(std::move(name)) {
-  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { loop(); });
+  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { run_jobs_until_stopped(); });
 }
 
 ParsePool::~ParsePool() { stop(); }
@@ -39,7 +39,7 @@ void ParsePool::post(const std::string& tenant, std::function<void()> job) {
 }
 
 // A tenant's entry stays in jobs_ while one of its jobs runs, so that no other begins.
-void ParsePool::loop() {
+void ParsePool::run_jobs_until_stopped() {
   name_thread(name_.c_str());
   mutex_.lock();
   for (;;) {

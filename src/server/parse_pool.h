@@ -29,7 +29,7 @@ class ParsePool {
   void stop();
 
  private:
-  void loop();
+  void run_jobs_until_stopped();
   void end_turn(const std::string& tenant) REQUIRES(mutex_);
 
   const std::string name_;

@@ -41,7 +41,7 @@ std::string shown_text(std::string_view text, size_t most) {
   std::string out;
   size_t at = 0;
   while (at < std::min(most, text.size())) {
-    const text::Utf8Step step = text::step_utf8(text, at);
+    const text::Utf8Step step = text::decode_utf8_at(text, at);
     const std::string_view bytes = text.substr(at, static_cast<size_t>(step.num_bytes));
     at += bytes.size();
     if (step.valid && !is_control(step.code_point)) {

@@ -91,7 +91,7 @@ struct Reread {
   std::string keys_fault, tls_fault;
 };
 
-Reread read_again(const KeySources& sources, const TlsFiles& tls) {
+Reread read_keys_and_certificate(const KeySources& sources, const TlsFiles& tls) {
   Reread read;
   try {
     read.ring = std::make_shared<const KeyRing>(sources);
@@ -99,7 +99,7 @@ Reread read_again(const KeySources& sources, const TlsFiles& tls) {
     read.keys_fault = error.what();
   }
   try {
-    if (!tls.empty()) read.context = load_tls(tls);
+    if (!tls.empty()) read.context = load_tls_context(tls);
   } catch (const Error& error) {
     read.tls_fault = error.what();
   }
@@ -117,8 +117,8 @@ struct TinkerServer::State {
         budget(limits),
         keys(std::make_shared<KeyRing>(key_sources(options))),
         data(options.data, options.allow_loose_modes),
-        store(opened(open_store(options, data)), start_seconds(), data.fingerprint()),
-        store_lists(opened(open_reader(options, data))),
+        store(register_database(open_store(options, data)), start_seconds(), data.fingerprint()),
+        store_lists(register_database(open_reader(options, data))),
         registry(data, store,
                  {.max_disk = options.max_disk,
                   .accept_loss = options.accept_loss,
@@ -129,7 +129,7 @@ struct TinkerServer::State {
         signer(
             data.secret(), store, options.url_ttl,
             [this](const std::string& tenant) { return keys->has_tenant(tenant, wall_seconds()); }),
-        usage(options.rates, options.quotas, store.usage_rows()),
+        usage(options.rates, options.quotas, store.read_usage_rows()),
         names(base_names),
         rest({store, store_lists, registry, signer, worker, lists, archives, reads, usage, merges,
               names, std::move(merger), folders_of(options, data, names), budget.responses}),
@@ -145,7 +145,7 @@ struct TinkerServer::State {
         page({service, watch, usage, budget, names, bases, stats}),
         audit(options.audit.empty() ? nullptr : std::make_unique<AuditLog>(options.audit)) {}
 
-  std::unique_ptr<Sql> opened(std::unique_ptr<Sql> database) {
+  std::unique_ptr<Sql> register_database(std::unique_ptr<Sql> database) {
     databases.push_back(database.get());
     return database;
   }
@@ -176,19 +176,19 @@ struct TinkerServer::State {
     reads.stop();
     worker.stop();
   }
-  [[nodiscard]] Reloads::Read reload_reader();
+  [[nodiscard]] Reloads::Read make_reload_reader();
   void use_certificate(const Reread& read, bool is_wanted);
   bool use_keys_if_whole(const std::shared_ptr<const KeyRing>& read);
   void audit_exchange(const Exchange& exchange);
-  void note_refused_login(const Exchange& exchange);
-  void note_reload(const std::string& what);
-  void make_http(Router router);
-  void make_metrics(int port);
-  void start_metrics();
-  void audit_routes(Router& router);
+  void audit_refused_login(const Exchange& exchange);
+  void audit_reload(const std::string& what);
+  void make_http_server(Router router);
+  void make_metrics_server(int port);
+  void start_metrics_server();
+  void wrap_audited_routes(Router& router);
   [[nodiscard]] std::string metrics_text();
   [[nodiscard]] Response metrics_response();
-  [[nodiscard]] Response late_metrics();
+  [[nodiscard]] Response stale_metrics_response();
 
   ServeOptions options;
   Budget budget;
@@ -232,7 +232,7 @@ struct TinkerServer::State {
 };
 
 // One line a second for all of them: what strangers send must not fill a disk.
-void TinkerServer::State::note_refused_login(const Exchange& exchange) {
+void TinkerServer::State::audit_refused_login(const Exchange& exchange) {
   ++num_refused_logins;
   const double now = now_seconds();
   if (now - told_of_logins < kQuietSeconds) return;
@@ -250,7 +250,7 @@ void TinkerServer::State::note_refused_login(const Exchange& exchange) {
 // Of those who have a key, or a URL that one of them signed.
 void TinkerServer::State::audit_exchange(const Exchange& exchange) {
   if (!audit) return;
-  if (exchange.status == 401) return note_refused_login(exchange);
+  if (exchange.status == 401) return audit_refused_login(exchange);
   // Its handler was run, between two lines of its own.
   if (options.audit_sync && is_audited(exchange.effect, exchange.route) && exchange.about) return;
   const bool hands_out = hands_out_weights(exchange.route) && exchange.status < 400;
@@ -262,21 +262,22 @@ void TinkerServer::State::audit_exchange(const Exchange& exchange) {
 
 std::string TinkerServer::State::metrics_text() {
   const Watch::Rate rate = watch.rate();
-  return watch.metrics().text(stats(),
-                              {.pending = static_cast<int64_t>(service.futures().num_pending()),
-                               .parked = service.futures().num_parked(),
-                               .sessions = static_cast<int64_t>(service.sessions().size()),
-                               .models = static_cast<int64_t>(service.models().size()),
-                               .train_rate = rate.train,
-                               .sample_rate = rate.sample,
-                               .loop_lag = service.loop_lag(),
-                               .tick_age = scrapes.tick_age(now_seconds()),
-                               .budget = budget.rows(),
-                               .audit = audit ? audit->counts() : AuditLog::Counts()},
-                              usage);
+  return watch.metrics().render_prometheus(
+      stats(),
+      {.pending = static_cast<int64_t>(service.futures().num_pending()),
+       .parked = service.futures().num_parked(),
+       .sessions = static_cast<int64_t>(service.sessions().size()),
+       .models = static_cast<int64_t>(service.models().size()),
+       .train_rate = rate.train,
+       .sample_rate = rate.sample,
+       .loop_lag = service.loop_lag(),
+       .tick_age = scrapes.tick_age(now_seconds()),
+       .budget = budget.rows(),
+       .audit = audit ? audit->counts() : AuditLog::Counts()},
+      usage);
 }
 
-void TinkerServer::State::make_http(Router router) {
+void TinkerServer::State::make_http_server(Router router) {
   HttpOptions with = http_options(options, budget);
   with.put_in_form = rewrite_as_openai_error;
   with.read_aside = poster(reads);
@@ -290,15 +291,15 @@ void TinkerServer::State::make_http(Router router) {
       },
       [this](const Exchange& exchange) {
         log_exchange(exchange);
-        watch.metrics().count_exchange(exchange.route, exchange.status, exchange.seconds);
+        watch.metrics().record_exchange(exchange.route, exchange.status, exchange.seconds);
         audit_exchange(exchange);
       },
-      [this](const Request& request) { return service.admit(request); });
+      [this](const Request& request) { return service.refuse_or_charge_request(request); });
   http->call_every(kTickSeconds, [this] {
     scrapes.tick(now_seconds());
     service.tick(now_seconds());
     if (audit_sync) audit_sync->tick(now_seconds());
-    watch.tick(stats(), now_seconds());
+    watch.record_stats(stats(), now_seconds());
   });
 }
 
@@ -312,7 +313,7 @@ Response TinkerServer::State::metrics_response() {
 }
 
 // What was known last, and for how long the I/O thread has not answered.
-Response TinkerServer::State::late_metrics() {
+Response TinkerServer::State::stale_metrics_response() {
   static constexpr std::string_view kName = "strata_tick_age_seconds";
   const double age = scrapes.tick_age(now_seconds());
   std::string text;
@@ -325,17 +326,19 @@ Response TinkerServer::State::late_metrics() {
   return metrics_answer(std::move(text));
 }
 
-void TinkerServer::State::make_metrics(int port) {
+void TinkerServer::State::make_metrics_server(int port) {
   Router router;
   using Make = std::function<Response()>;
   const auto add = [&](const char* path, const Make& make, const Make& late) {
     router.add({"GET", path, BodyKind::kNone,
                 [this, make, late](const Request&, const Respond& respond) {
-                  scrapes.ask(respond, make, late);
+                  scrapes.post_with_deadline(respond, make, late);
                 },
                 /*needs_key=*/false});
   };
-  add("/metrics", [this] { return metrics_response(); }, [this] { return late_metrics(); });
+  add(
+      "/metrics", [this] { return metrics_response(); },
+      [this] { return stale_metrics_response(); });
   add(
       "/readyz", [this] { return service.readiness(); },
       [this] {
@@ -344,23 +347,23 @@ void TinkerServer::State::make_metrics(int port) {
       });
   metrics = std::make_unique<HttpServer>(metrics_options(options, port), std::move(router),
                                          /*identify=*/nullptr);
-  metrics->call_every(kTickSeconds, [this] { scrapes.sweep(now_seconds()); });
+  metrics->call_every(kTickSeconds, [this] { scrapes.answer_overdue(now_seconds()); });
 }
 
 // Where nobody named the port, another server's is no reason not to start.
-void TinkerServer::State::start_metrics() {
+void TinkerServer::State::start_metrics_server() {
   try {
     metrics->start();
   } catch (const Error& error) {
     if (options.names_metrics_listen) throw;
-    make_metrics(0);
+    make_metrics_server(0);
     metrics->start();
     log(LogLevel::kWarning,
         fmt::format("{}; /metrics is on port {} instead", error.what(), metrics->port()));
   }
 }
 
-void TinkerServer::State::audit_routes(Router& router) {
+void TinkerServer::State::wrap_audited_routes(Router& router) {
   audit_sync = std::make_unique<AuditSync>(
       *audit, [this](std::function<void()> task) { http->post(std::move(task)); });
   router.wrap([this](const Route& route) {
@@ -384,11 +387,11 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.rest.add_routes(router);
   s.openai.add_routes(router);
   s.page.add_routes(router);
-  if (s.options.audit_sync) s.audit_routes(router);
-  s.make_http(std::move(router));
-  s.make_metrics(s.options.metrics_listen.port);
+  if (s.options.audit_sync) s.wrap_audited_routes(router);
+  s.make_http_server(std::move(router));
+  s.make_metrics_server(s.options.metrics_listen.port);
   s.update_num_tenants();
-  s.reloads = std::make_unique<Reloads>(s.reload_reader());
+  s.reloads = std::make_unique<Reloads>(s.make_reload_reader());
 }
 
 TinkerServer::~TinkerServer() { state_->stop_threads(); }
@@ -396,7 +399,7 @@ TinkerServer::~TinkerServer() { state_->stop_threads(); }
 void TinkerServer::start() {
   state_->http->post([this] { state_->store.hurry_this_thread(); });
   state_->http->start();
-  state_->start_metrics();
+  state_->start_metrics_server();
 }
 
 int TinkerServer::port() const { return state_->http->port(); }
@@ -410,13 +413,13 @@ void TinkerServer::post(std::vector<api::Event> events) {
 }
 
 // What it needs is copied: a read that hangs may outlive the server.
-Reloads::Read TinkerServer::State::reload_reader() {
+Reloads::Read TinkerServer::State::make_reload_reader() {
   return [this, sources = key_sources(options), tls = TlsFiles{options.tls_cert, options.tls_key}] {
-    const Reread read = read_again(sources, tls);
+    const Reread read = read_keys_and_certificate(sources, tls);
     return Reloads::Use([this, tls, read] {
       use_certificate(read, !tls.empty());
       const bool is_used = read.ring && use_keys_if_whole(read.ring);
-      note_reload(is_used ? "keys: read again" : "keys: the old ones stay");
+      audit_reload(is_used ? "keys: read again" : "keys: the old ones stay");
       if (!read.keys_fault.empty())
         log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", read.keys_fault));
     });
@@ -426,13 +429,13 @@ Reloads::Read TinkerServer::State::reload_reader() {
 void TinkerServer::State::use_certificate(const Reread& read, bool is_wanted) {
   if (read.context) http->use_tls(read.context);
   if (is_wanted)
-    note_reload(read.context ? "certificate: read again" : "certificate: the old one stays");
+    audit_reload(read.context ? "certificate: read again" : "certificate: the old one stays");
   if (read.context) log(LogLevel::kInfo, "certificate: read again");
   if (!read.tls_fault.empty())
     log(LogLevel::kError, fmt::format("certificate: the old one stays: {}", read.tls_fault));
 }
 
-void TinkerServer::State::note_reload(const std::string& what) {
+void TinkerServer::State::audit_reload(const std::string& what) {
   if (!audit) return;
   audit->add({.time = wall_seconds(),
               .tenant = "",
@@ -484,7 +487,7 @@ void TinkerServer::stop() {
   });
   state_->http->stop(kLastResponses);
   try {
-    state_->service.keep_usage();
+    state_->service.write_changed_usage();
   } catch (const Error& error) {
     log(LogLevel::kError, fmt::format("usage of the last seconds is lost: {}", error.what()));
   }

@@ -30,7 +30,8 @@ void run_job(std::string_view thread, const std::function<void()>& job) noexcept
   }
 }
 
-Worker::Worker(Options options) : options_(std::move(options)), thread_([this] { loop(); }) {}
+Worker::Worker(Options options)
+    : options_(std::move(options)), thread_([this] { run_jobs_until_stopped(); }) {}
 
 Worker::~Worker() { stop(); }
 
@@ -64,7 +65,7 @@ void Worker::queue_or_run(const std::string& tenant, Piece job) {
       return;
     }
   }
-  while (!options_.drops_at_stop && run(job)) {
+  while (!options_.drops_at_stop && run_piece(job)) {
   }
 }
 
@@ -84,14 +85,14 @@ bool Worker::try_post_pieces(const std::string& tenant, Piece piece) {
 }
 
 // Whether it has more.
-bool Worker::run(const Piece& job) noexcept {
+bool Worker::run_piece(const Piece& job) noexcept {
   const TraceSpan span("job");
   bool has_more = false;
   run_job("worker", [&] { has_more = job(); });
   return has_more;
 }
 
-void Worker::loop() {
+void Worker::run_jobs_until_stopped() {
   name_thread(options_.name);
   for (;;) {
     Piece job;
@@ -104,7 +105,7 @@ void Worker::loop() {
       turns_.pop_front();
       job = take_first_job(tenant);
     }
-    if (run(job)) put_back(tenant, std::move(job));
+    if (run_piece(job)) put_back(tenant, std::move(job));
   }
 }
 

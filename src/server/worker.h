@@ -48,11 +48,11 @@ class Worker {
   void stop();
 
  private:
-  void loop();
+  void run_jobs_until_stopped();
   [[nodiscard]] Piece take_first_job(const std::string& tenant) REQUIRES(mutex_);
   void put_back(const std::string& tenant, Piece job);
   void queue_or_run(const std::string& tenant, Piece job);
-  static bool run(const Piece& job) noexcept;
+  static bool run_piece(const Piece& job) noexcept;
 
   const Options options_;
   Mutex mutex_;

@@ -26,7 +26,7 @@ std::string checked_utf8(std::string_view text, const std::string& what) {
 }
 
 // Adds or replaces the text of a token: a string, or an object with `content`.
-void set_token(const std::string& name, const JsonField& token, Variables& out) {
+void set_token_variable(const std::string& name, const JsonField& token, Variables& out) {
   const bool is_object = token.value().is_object();
   if (!is_object && !token.value().is_string()) return;
   std::string text = is_object ? token.at("content").string() : token.string();
@@ -44,14 +44,14 @@ void set_token(const std::string& name, const JsonField& token, Variables& out) 
 void read_special_tokens(const JsonField& config, Variables& out) {
   for (const auto& [key, value] : config.object()) {
     const std::string name(key.data(), key.size());
-    if (name.ends_with("_token")) set_token(name, config.at(name), out);
+    if (name.ends_with("_token")) set_token_variable(name, config.at(name), out);
   }
   if (!config.has("extra_special_tokens")) return;
   const JsonField extra = config.at("extra_special_tokens");
   if (!extra.value().is_object()) return;
   for (const auto& [key, value] : extra.object()) {
     const std::string name(key.data(), key.size());
-    set_token(name, extra.at(name), out);
+    set_token_variable(name, extra.at(name), out);
   }
 }
 
@@ -76,7 +76,7 @@ void read_template_field(const JsonField& config, std::optional<std::string>& ma
 }
 
 // transformers gives templates without null members, and reasoning under all its names.
-Value prepare_message(const Value& message, size_t index) {
+Value drop_nulls_and_alias_reasoning(const Value& message, size_t index) {
   if (!message.is_dict())
     template_fault("messages[" + std::to_string(index) + "]: got " + message.type_name() +
                    ", wanted an object");
@@ -104,7 +104,8 @@ struct BuiltIn {
 constexpr BuiltIn kBuiltIn[] = {
     {"deepseek_v4", render_deepseek_v4, "<think> </think> \uff5cDSML\uff5c reasoning_effort"}};
 
-std::optional<boost::json::value> find_json(const ModelTexts& texts, std::string_view name) {
+std::optional<boost::json::value> read_json_if_present(const ModelTexts& texts,
+                                                       std::string_view name) {
   const auto text = texts.find(name, ChatTemplate::kMaxFileBytes);
   return text ? std::optional(parse_json(*text, texts.where(name))) : std::nullopt;
 }
@@ -114,17 +115,17 @@ struct Sources {
 };
 
 // Of a model's templates, with the texts of its special tokens.
-Sources read_sources(const ModelTexts& texts, Variables& tokens) {
+Sources read_templates_and_special_tokens(const ModelTexts& texts, Variables& tokens) {
   Sources sources;
   bool has_decoder = false;
-  if (const auto value = find_json(texts, kConfig)) {
+  if (const auto value = read_json_if_present(texts, kConfig)) {
     const JsonField config(*value, texts.where(kConfig));
     has_decoder = config.has("added_tokens_decoder");
     read_special_tokens(config, tokens);
     read_template_field(config, sources.main, sources.tool_use);
   }
   // Only directories from before added_tokens_decoder are read with this file.
-  const auto map = has_decoder ? std::nullopt : find_json(texts, kMap);
+  const auto map = has_decoder ? std::nullopt : read_json_if_present(texts, kMap);
   if (map) read_special_tokens({*map, texts.where(kMap)}, tokens);
   // Files take the place of the whole field.
   if (auto text = texts.find(kTemplate, ChatTemplate::kMaxFileBytes)) {
@@ -134,8 +135,8 @@ Sources read_sources(const ModelTexts& texts, Variables& tokens) {
   return sources;
 }
 
-const BuiltIn* find_built_in(const ModelTexts& texts) {
-  const auto value = find_json(texts, "config.json");
+const BuiltIn* find_built_in_by_model_type(const ModelTexts& texts) {
+  const auto value = read_json_if_present(texts, "config.json");
   if (!value || !value->is_object()) return nullptr;
   const JsonField config(*value, texts.where("config.json"));
   if (!config.has("model_type")) return nullptr;
@@ -145,18 +146,18 @@ const BuiltIn* find_built_in(const ModelTexts& texts) {
   return found == std::end(kBuiltIn) ? nullptr : found;
 }
 
-Value read_messages(const std::string& json) {
+Value parse_messages(const std::string& json) {
   const Value messages = Value::from_json(json, "messages");
   if (!messages.is_list() || messages.as_list().items.empty())
     template_fault("messages: wanted a list with at least one message");
   std::vector<Value> prepared;
   for (const Value& message : messages.as_list().items)
-    prepared.push_back(prepare_message(message, prepared.size()));
+    prepared.push_back(drop_nulls_and_alias_reasoning(message, prepared.size()));
   return Value::list(std::move(prepared));
 }
 
 // None without any.
-Value read_tools(const std::string& json) {
+Value parse_tools(const std::string& json) {
   const Value tools = json.empty() ? Value() : Value::from_json(json, "tools");
   if (!tools.is_none() && !tools.is_list())
     template_fault("tools: got " + tools.type_name() + ", wanted a list");
@@ -208,9 +209,9 @@ ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view token
 
 std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts) {
   auto impl = std::make_shared<Impl>();
-  const auto [main, tool_use] = read_sources(texts, impl->tokens);
+  const auto [main, tool_use] = read_templates_and_special_tokens(texts, impl->tokens);
   if (!main && !tool_use) {
-    impl->built_in = find_built_in(texts);
+    impl->built_in = find_built_in_by_model_type(texts);
     if (impl->built_in == nullptr) return std::nullopt;
     return ChatTemplate(std::move(impl));
   }
@@ -225,8 +226,8 @@ std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts) {
 }
 
 std::string ChatTemplate::render(const ChatRequest& request) const {
-  const Value messages = read_messages(request.messages);
-  const Value tools = read_tools(request.tools);
+  const Value messages = parse_messages(request.messages);
+  const Value tools = parse_tools(request.tools);
   Variables variables = impl_->tokens;
   add_vars(request.vars, variables);
   if (impl_->built_in != nullptr) {

@@ -142,7 +142,7 @@ std::vector<Turn> merge_into_turns(const Value& messages) {
   return turns;
 }
 
-const Value& function_of(const Value& call, size_t index, const char* where) {
+const Value& required_function(const Value& call, size_t index, const char* where) {
   const Value* function =
       call.is_dict() ? call.as_dict().find(std::string_view("function")) : nullptr;
   if (function == nullptr || !function->is_dict())
@@ -151,11 +151,11 @@ const Value& function_of(const Value& call, size_t index, const char* where) {
 }
 
 // The place of each call's id in its turn.
-std::unordered_map<std::string, int64_t> places_of_calls(const Turn& turn, const Value& calls) {
+std::unordered_map<std::string, int64_t> call_indices_by_id(const Turn& turn, const Value& calls) {
   std::unordered_map<std::string, int64_t> places;
   int64_t place = 0;
   for (const Value& call : calls.as_list().items) {
-    const Value& function = function_of(call, turn.index, ".tool_calls");
+    const Value& function = required_function(call, turn.index, ".tool_calls");
     std::string id = text_or_empty(call.as_dict().find(std::string_view("id")));
     if (id.empty()) id = text_or_empty(function.as_dict().find(std::string_view("id")));
     if (!id.empty()) places[id] = place;
@@ -187,12 +187,12 @@ void sort_tool_results(std::vector<Turn>& turns) {
   for (Turn& turn : turns) {
     const Value* calls = turn.find("tool_calls");
     if (turn.role == "assistant" && calls != nullptr && calls->is_list() && calls->truthy())
-      order = places_of_calls(turn, *calls);
+      order = call_indices_by_id(turn, *calls);
     if (turn.role == "user" && !order.empty()) sort_results_of_turn(turn, order);
   }
 }
 
-size_t find_last_question(const std::vector<Turn>& turns) {
+size_t find_last_asking_turn(const std::vector<Turn>& turns) {
   const auto last =
       std::find_if(turns.rbegin(), turns.rend(), [](const Turn& turn) { return turn.asks(); });
   return last == turns.rend() ? SIZE_MAX : static_cast<size_t>(turns.rend() - last) - 1;
@@ -200,7 +200,7 @@ size_t find_last_question(const std::vector<Turn>& turns) {
 
 // What comes before the last question loses its reasoning, and developers' turns there go.
 std::vector<Turn> drop_thinking(std::vector<Turn> turns) {
-  const size_t last = find_last_question(turns);
+  const size_t last = find_last_asking_turn(turns);
   if (last == SIZE_MAX) return turns;
   std::vector<Turn> kept;
   for (size_t i = 0; i < turns.size(); ++i) {
@@ -217,7 +217,7 @@ std::string tools_text(const Turn& turn) {
   std::string text = "\n\n" + std::string(kBeforeTools);
   for (const Value& tool : turn.tools.as_list().items) {
     if (&tool != &turn.tools.as_list().items.front()) text += "\n";
-    text += to_json(function_of(tool, turn.index, ".tools"), {});
+    text += to_json(required_function(tool, turn.index, ".tools"), {});
   }
   return text + std::string(kAfterTools);
 }
@@ -253,7 +253,7 @@ std::string calls_text(const Turn& turn) {
   if (!calls->is_list()) fail(turn.index, ".tool_calls: wanted a list");
   std::string text = "\n\n<\uff5cDSML\uff5ctool_calls>\n";
   for (const Value& call : calls->as_list().items) {
-    const Value& function = function_of(call, turn.index, ".tool_calls");
+    const Value& function = required_function(call, turn.index, ".tool_calls");
     const Value* name = function.as_dict().find(std::string_view("name"));
     text += "<\uff5cDSML\uff5cinvoke name=\"" + (name == nullptr ? "None" : to_text(*name)) +
             "\">\n" + arguments_text(function, turn.index) + "\n</\uff5cDSML\uff5cinvoke>\n";
@@ -274,7 +274,7 @@ class Encoder {
   }
 
   std::string render() {
-    prepare_turns();
+    build_turns();
     std::string text(kBegin);
     if (thinks_ && most_effort_) text += kMostEffort;
     for (size_t i = 0; i < turns_.size(); ++i) {
@@ -288,7 +288,7 @@ class Encoder {
   }
 
  private:
-  void prepare_turns() {
+  void build_turns() {
     turns_ = merge_into_turns(chat_.messages);
     if (chat_.tools.is_list() && chat_.tools.truthy()) {
       if (turns_.front().role != "system") {
@@ -302,7 +302,7 @@ class Encoder {
                                        [](const Turn& turn) { return turn.tools.truthy(); });
     drops_ = drops_ && !has_tools;
     if (thinks_ && drops_) turns_ = drop_thinking(std::move(turns_));
-    last_question_ = find_last_question(turns_);
+    last_question_ = find_last_asking_turn(turns_);
   }
 
   // By the format's own variable, or by those that templates of others have.

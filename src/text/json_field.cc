@@ -33,12 +33,12 @@ class ValueReader {
 
  private:
   void push_value() {
-    switch (reader_.kind()) {
+    switch (reader_.peek_kind()) {
       case JsonReader::Kind::kNull:
-        reader_.null();
+        reader_.read_null();
         return stack_.push_null();
       case JsonReader::Kind::kBool:
-        return stack_.push_bool(reader_.boolean());
+        return stack_.push_bool(reader_.read_boolean());
       case JsonReader::Kind::kNumber:
         return push_number();
       case JsonReader::Kind::kString:
@@ -53,7 +53,7 @@ class ValueReader {
 
   // As Python reads it: an integer where it is written as one, and rounded correctly.
   void push_number() {
-    const std::string text = reader_.raw();
+    const std::string text = reader_.read_raw();
     const char* end = text.data() + text.size();
     const auto is_read = [&](auto& number) {
       const auto [stop, fault] = std::from_chars(text.data(), end, number);
@@ -92,13 +92,13 @@ class ValueReader {
 };
 
 // Members of all its objects; of those written with one name, one is left.
-size_t num_members(const boost::json::value& value) {
+size_t count_members_recursively(const boost::json::value& value) {
   size_t count = 0;
   if (const boost::json::array* items = value.if_array()) {
-    for (const boost::json::value& item : *items) count += num_members(item);
+    for (const boost::json::value& item : *items) count += count_members_recursively(item);
   } else if (const boost::json::object* members = value.if_object()) {
     count = members->size();
-    for (const auto& member : *members) count += num_members(member.value());
+    for (const auto& member : *members) count += count_members_recursively(member.value());
   }
   return count;
 }
@@ -110,7 +110,8 @@ boost::json::value parse_json(std::string_view text, const std::string& where) {
   ValueReader values(reader);
   boost::json::value value = values.read();
   reader.end();
-  if (num_members(value) != values.num_members()) JsonReader(text, where).skip();  // says which
+  if (count_members_recursively(value) != values.num_members())
+    JsonReader(text, where).skip();  // says which
   return value;
 }
 

@@ -83,7 +83,7 @@ void JsonReader::expect_word(std::string_view word) {
   position_ += word.size();
 }
 
-JsonReader::Kind JsonReader::kind() {
+JsonReader::Kind JsonReader::peek_kind() {
   switch (peek()) {
     case '{':
       return Kind::kObject;
@@ -103,13 +103,13 @@ JsonReader::Kind JsonReader::kind() {
   fail("no value starts with this byte");
 }
 
-void JsonReader::open(char bracket) {
+void JsonReader::open_level(char bracket) {
   expect(bracket);
   if (levels_.size() >= kMaxDepth) fail(fmt::format("nested deeper than {} levels", kMaxDepth));
   levels_.emplace_back();
 }
 
-bool JsonReader::next(char closing) {
+bool JsonReader::advance_to_item(char closing) {
   CHECK(!levels_.empty());
   if (peek() == closing) {
     ++position_;
@@ -123,7 +123,7 @@ bool JsonReader::next(char closing) {
   return true;
 }
 
-void JsonReader::begin_object() { open('{'); }
+void JsonReader::begin_object() { open_level('{'); }
 
 bool JsonReader::next_key(std::string& key) {
   if (!next_unchecked_key(key)) return false;
@@ -133,17 +133,17 @@ bool JsonReader::next_key(std::string& key) {
 }
 
 bool JsonReader::next_unchecked_key(std::string& key) {
-  if (!next('}')) return false;
+  if (!advance_to_item('}')) return false;
   read_string(key);
   expect(':');
   return true;
 }
 
-void JsonReader::begin_array() { open('['); }
+void JsonReader::begin_array() { open_level('['); }
 
-bool JsonReader::next_item() { return next(']'); }
+bool JsonReader::next_item() { return advance_to_item(']'); }
 
-std::string JsonReader::string() {
+std::string JsonReader::read_string() {
   std::string out;
   read_string(out);
   return out;
@@ -230,7 +230,7 @@ std::string_view JsonReader::read_number_text() {
   return text_.substr(begin, position_ - begin);
 }
 
-int64_t JsonReader::integer() {
+int64_t JsonReader::read_integer() {
   const std::string_view text = read_number_text();
   int64_t value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -240,7 +240,7 @@ int64_t JsonReader::integer() {
   return value;
 }
 
-double JsonReader::number() {
+double JsonReader::read_number() {
   const std::string_view text = read_number_text();
   double value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -250,30 +250,30 @@ double JsonReader::number() {
   return value;
 }
 
-bool JsonReader::boolean() {
+bool JsonReader::read_boolean() {
   const bool value = peek() == 't';
   expect_word(value ? "true" : "false");
   return value;
 }
 
-void JsonReader::null() { expect_word("null"); }
+void JsonReader::read_null() { expect_word("null"); }
 
 // Recursion is bounded by kMaxDepth.
-std::string JsonReader::raw() {
-  switch (kind()) {
+std::string JsonReader::read_raw() {
+  switch (peek_kind()) {
     case Kind::kNull:
-      null();
+      read_null();
       return "null";
     case Kind::kBool:
-      return boolean() ? "true" : "false";
+      return read_boolean() ? "true" : "false";
     case Kind::kNumber:
       return std::string(read_number_text());
     case Kind::kString:
-      return json_quote(string());
+      return json_quote(read_string());
     case Kind::kArray: {
       std::string out = "[";
       begin_array();
-      while (next_item()) out += (out.size() > 1 ? "," : "") + raw();
+      while (next_item()) out += (out.size() > 1 ? "," : "") + read_raw();
       return out + "]";
     }
     case Kind::kObject:
@@ -282,7 +282,7 @@ std::string JsonReader::raw() {
   std::string out = "{";
   begin_object();
   for (std::string key; next_key(key);) {
-    out += (out.size() > 1 ? "," : "") + json_quote(key) + ":" + raw();
+    out += (out.size() > 1 ? "," : "") + json_quote(key) + ":" + read_raw();
   }
   return out + "}";
 }

@@ -6,7 +6,7 @@
 // that names `where` and the byte.
 //   JsonReader json(text, path);
 //   json.begin_object();
-//   for (std::string key; json.next_key(key);) values[key] = json.integer();
+//   for (std::string key; json.next_key(key);) values[key] = json.read_integer();
 //   json.end();
 #pragma once
 #include <cstdint>
@@ -26,7 +26,7 @@ class JsonReader {
   JsonReader(std::string_view text, std::string where);
 
   // What the next value is, judged by its first byte.
-  Kind kind();
+  Kind peek_kind();
 
   void begin_object();
   // Reads the next key and its colon, or the closing brace (then false).
@@ -37,15 +37,15 @@ class JsonReader {
   // True when another item follows; false when the closing bracket was read.
   bool next_item();
 
-  std::string string();
+  std::string read_string();
   void read_string(std::string& out);  // the same, in memory that is there
-  int64_t integer();                   // no fraction, no exponent, fits 64 bits
-  double number();                     // finite
-  bool boolean();
-  void null();
+  int64_t read_integer();              // no fraction, no exponent, fits 64 bits
+  double read_number();                // finite
+  bool read_boolean();
+  void read_null();
   // The next value whole, as JSON without whitespace.
-  std::string raw();
-  void skip() { static_cast<void>(raw()); }
+  std::string read_raw();
+  void skip() { static_cast<void>(read_raw()); }
   // Nothing but whitespace is left.
   void end();
 
@@ -61,8 +61,8 @@ class JsonReader {
   char peek();
   void expect(char wanted);
   void expect_word(std::string_view word);
-  void open(char bracket);
-  bool next(char closing);
+  void open_level(char bracket);
+  bool advance_to_item(char closing);
   std::string_view read_number_text();
   void read_escape(std::string& out);
   uint32_t read_hex4();

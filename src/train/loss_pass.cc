@@ -39,9 +39,10 @@ void LossPass::list_row_sequences(const model::Pass& pass) {
   }
 }
 
-void LossPass::run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
-                   std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
-                   std::span<float> top_logprobs, const HeadTurns& head) {
+void LossPass::compute_losses_and_gradients(model::Pass& pass, const LossInputs& inputs,
+                                            TensorView hidden, std::span<float> logprobs,
+                                            std::span<float> losses, TensorView d_hidden,
+                                            std::span<float> top_logprobs, const HeadTurns& head) {
   check_sizes(pass, inputs, logprobs, losses, top_logprobs);
   top_logprobs_ = top_logprobs;
   std::fill(top_logprobs.begin(), top_logprobs.end(), 0.0f);
@@ -81,9 +82,9 @@ void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorVie
   kept_chunks_.clear();
   kept_ends_.clear();
   int64_t num_kept = 0;
-  chunks_.start(pass, selected_);
-  auto rows = chunks_.next();
-  for (; !rows.empty() && num_kept + std::ssize(rows) <= most; rows = chunks_.next()) {
+  chunks_.select_rows(pass, selected_);
+  auto rows = chunks_.next_chunk();
+  for (; !rows.empty() && num_kept + std::ssize(rows) <= most; rows = chunks_.next_chunk()) {
     const int64_t end = num_kept + std::ssize(rows);
     run_chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, kept.rows(num_kept, end));
     note_kept_chunk(std::ssize(rows));
@@ -91,7 +92,7 @@ void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorVie
   }
   const bool all = rows.empty();
   add_head_gradient_in_turns(pass, kept, head.turns, /*ends_turns=*/all);
-  for (; !rows.empty(); rows = chunks_.next())
+  for (; !rows.empty(); rows = chunks_.next_chunk())
     run_chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, {});
   for (int64_t part = 0; head.turns != nullptr && !all && part < model::kHeadParts; ++part)
     head.turns->end(model::kHeadPart - part);
@@ -160,15 +161,15 @@ bool LossPass::select_rows_of_sequence_values(const LossInputs& inputs) {
 
 void LossPass::score_selected_rows(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                                    std::span<float> logprobs) {
-  chunks_.start(pass, selected_);
-  for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
+  chunks_.select_rows(pass, selected_);
+  for (auto rows = chunks_.next_chunk(); !rows.empty(); rows = chunks_.next_chunk()) {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
     const auto count = static_cast<int64_t>(rows.size());
     const TensorView x = scratch.take(pass.dtype(), {count, hidden.cols()});
     const TensorView lse = scratch.take(DType::kF32, {count, 2});
     ops::gather(pass.backend, hidden, rows, x);
-    compute_logprobs(pass, inputs, rows, x, {}, lse, logprobs);
+    compute_logits_and_logprobs(pass, inputs, rows, x, {}, lse, logprobs);
   }
 }
 
@@ -187,16 +188,18 @@ void LossPass::list_targets(const LossInputs& inputs, std::span<const int32_t> r
   target_logprobs_.resize(target_ids_.size());
 }
 
-TensorView LossPass::compute_logprobs(model::Pass& pass, const LossInputs& inputs,
-                                      std::span<const int32_t> rows, TensorView x, TensorView h,
-                                      TensorView lse, std::span<float> logprobs) {
+TensorView LossPass::compute_logits_and_logprobs(model::Pass& pass, const LossInputs& inputs,
+                                                 std::span<const int32_t> rows, TensorView x,
+                                                 TensorView h, TensorView lse,
+                                                 std::span<float> logprobs) {
   const int64_t vocab = pass.weights.config().vocab_size;
   const TensorView logits =
       pass.backend.scratch().take(DType::kF32, {static_cast<int64_t>(rows.size()), vocab});
   model::head_forward(pass, chunks_.groups(), x, h, logits);
   ops::logsumexp(pass.backend, logits, lse);
   list_targets(inputs, rows);
-  ops::target_logprobs(pass.backend, logits, lse, target_rows_, target_ids_, target_logprobs_);
+  ops::compute_target_logprobs(pass.backend, logits, lse, target_rows_, target_ids_,
+                               target_logprobs_);
   pass.on_host([&] {
     auto next = target_logprobs_.begin();
     for (const int32_t row : rows) {
@@ -219,8 +222,9 @@ void LossPass::write_top_logprobs(model::Pass& pass, std::span<const int32_t> ro
   });
 }
 
-void LossPass::compute_row_losses(const LossInputs& inputs, size_t i, size_t row,
-                                  std::span<const float> logprobs, std::span<float> losses) {
+void LossPass::compute_row_losses_and_slopes(const LossInputs& inputs, size_t i, size_t row,
+                                             std::span<const float> logprobs,
+                                             std::span<float> losses) {
   const auto sequence = static_cast<size_t>(row_sequences_[row]);
   TokenInputs in = {.loss = inputs.losses[sequence], .sequence = sequence_values_[sequence]};
   for (const api::LossInputRow& input : api::kLossInputs) {
@@ -252,12 +256,12 @@ void LossPass::run_chunk(model::Pass& pass, const LossInputs& inputs, std::span<
   const int64_t rank = model::largest_rank(chunks_.groups(), -1, model::head_target(pass));
   const TensorView h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {count, rank});
   ops::gather(pass.backend, hidden, rows, x);
-  const TensorView logits = compute_logprobs(pass, inputs, rows, x, h, lse, logprobs);
+  const TensorView logits = compute_logits_and_logprobs(pass, inputs, rows, x, h, lse, logprobs);
   if (!top_logprobs_.empty()) write_top_logprobs(pass, rows, lse);
   chunk_slopes_.resize(rows.size());
   pass.on_host([&] {
     for (size_t i = 0; i < rows.size(); ++i)
-      compute_row_losses(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
+      compute_row_losses_and_slopes(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
   });
   if (!d_hidden.empty())
     run_chunk_backward(pass, inputs, {rows, x, h, lse, logits}, logprobs, d_hidden, kept);
@@ -277,7 +281,7 @@ void LossPass::run_chunk_backward(model::Pass& pass, const LossInputs& inputs, c
                             d_logits);
   if (!inputs.first_targets.empty()) {
     pass.on_host(
-        [&] { add_further_targets(pass.backend, inputs, chunk.rows, logprobs, d_logits); });
+        [&] { scatter_target_gradients(pass.backend, inputs, chunk.rows, logprobs, d_logits); });
   }
   const TensorView d_x = pass.backend.scratch().take(DType::kF32, {count, chunk.x.cols()});
   model::head_backward(pass, chunks_.groups(), chunk.x, chunk.h, d_logits, d_x,
@@ -285,7 +289,7 @@ void LossPass::run_chunk_backward(model::Pass& pass, const LossInputs& inputs, c
   ops::scatter_add(pass.backend, d_x, chunk.rows, d_hidden);
 }
 
-void LossPass::order_by_token(const LossInputs& inputs, Range range) {
+void LossPass::sort_targets_by_token(const LossInputs& inputs, Range range) {
   order_.resize(range.end - range.begin);
   for (size_t k = 0; k < order_.size(); ++k) order_[k] = range.begin + k;
   std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
@@ -295,16 +299,16 @@ void LossPass::order_by_token(const LossInputs& inputs, Range range) {
 
 // With slopes g_k of K targets and S their sum, d logit_j = sum_k g_k (j == target_k) - S p_j. The
 // kernel wrote it for one target with slope S, so only the targets' own entries are left.
-void LossPass::add_further_targets(Backend& backend, const LossInputs& inputs,
-                                   std::span<const int32_t> rows, std::span<const float> logprobs,
-                                   TensorView d_logits) {
+void LossPass::scatter_target_gradients(Backend& backend, const LossInputs& inputs,
+                                        std::span<const int32_t> rows,
+                                        std::span<const float> logprobs, TensorView d_logits) {
   target_rows_.clear();
   target_ids_.clear();
   further_values_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     const Range range = targets_of(inputs, static_cast<size_t>(rows[i]));
     if (range.end - range.begin == 1) continue;
-    order_by_token(inputs, range);
+    sort_targets_by_token(inputs, range);
     for (size_t k = 0; k < order_.size();) {
       const size_t first = order_[k];
       float own = 0.0f;  // a token may be a target more than once

@@ -40,9 +40,10 @@ class LossPass {
   // Writes logprobs and losses [M], zero in rows that are not scored. With a non-empty d_hidden [T,
   // D] f32 also the gradient of the summed loss, and accumulates the head's. With non-empty
   // `top_logprobs` [T] also the largest logprob of each row that is scored.
-  void run(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
-           std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
-           std::span<float> top_logprobs = {}, const HeadTurns& head = {});
+  void compute_losses_and_gradients(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
+                                    std::span<float> logprobs, std::span<float> losses,
+                                    TensorView d_hidden, std::span<float> top_logprobs = {},
+                                    const HeadTurns& head = {});
 
  private:
   // The targets of a row, in the flat arrays.
@@ -65,9 +66,9 @@ class LossPass {
   void list_targets(const LossInputs& inputs, std::span<const int32_t> rows);
   // Logits [C, V] f32 of the rows x [C, D], in scratch, and the logprobs of all their targets. h
   // [C, R], or empty: the adapters' inner product; lse [C, 2] f32 (ops::logsumexp).
-  TensorView compute_logprobs(model::Pass& pass, const LossInputs& inputs,
-                              std::span<const int32_t> rows, TensorView x, TensorView h,
-                              TensorView lse, std::span<float> logprobs);
+  TensorView compute_logits_and_logprobs(model::Pass& pass, const LossInputs& inputs,
+                                         std::span<const int32_t> rows, TensorView x, TensorView h,
+                                         TensorView lse, std::span<float> logprobs);
   // Of rows whose head's gradient is made later, x [C, D] and d_logits [C, V] of the compute type;
   // empty where it is made at once.
   struct Kept {
@@ -82,7 +83,7 @@ class LossPass {
   void run_chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
                  TensorView hidden, std::span<float> logprobs, std::span<float> losses,
                  TensorView d_hidden, const Kept& kept);
-  // Of a chunk that was run, in scratch: its rows, and what compute_logprobs read and made of them.
+  // Of a chunk that was run, in scratch: its rows, their logits and what these were computed with.
   struct Chunk {
     std::span<const int32_t> rows;
     TensorView x, h, lse, logits;
@@ -95,13 +96,13 @@ class LossPass {
   // A part of the head's gradient, of the chunks that are kept.
   void add_head_gradient(model::Pass& pass, const Kept& kept, int64_t part);
   // The targets of a row, into order_.
-  void order_by_token(const LossInputs& inputs, Range range);
+  void sort_targets_by_token(const LossInputs& inputs, Range range);
   void write_top_logprobs(model::Pass& pass, std::span<const int32_t> rows, TensorView lse);
-  void compute_row_losses(const LossInputs& inputs, size_t i, size_t row,
-                          std::span<const float> logprobs, std::span<float> losses);
-  void add_further_targets(Backend& backend, const LossInputs& inputs,
-                           std::span<const int32_t> rows, std::span<const float> logprobs,
-                           TensorView d_logits);
+  void compute_row_losses_and_slopes(const LossInputs& inputs, size_t i, size_t row,
+                                     std::span<const float> logprobs, std::span<float> losses);
+  void scatter_target_gradients(Backend& backend, const LossInputs& inputs,
+                                std::span<const int32_t> rows, std::span<const float> logprobs,
+                                TensorView d_logits);
 
   model::RowChunks chunks_;
   // Of the chunks that are kept: how many rows each has, and which ends of sequences.

@@ -42,12 +42,12 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
                              const api::AdamW& adamw) {
   if (!adapter.trains() || !adapter.has_gradient)
     return {.stepped = false, .grad_norm = 0.0, .step = adapter.step};
-  adapter.finish_gradients(backend);
+  adapter.merge_mtp_gradients(backend);
   return step_adapter(backend, adapter, adamw,
                       std::sqrt(ops::sum_of_squares(backend, adapter.gradient_parts())));
 }
 
-void add_squares(Backend& backend, const model::LoraAdapter& adapter, std::span<double> sums) {
+void add_grad_squares(Backend& backend, const model::LoraAdapter& adapter, std::span<double> sums) {
   CHECK(sums.size() == 2 * adapter.modules().size(), sums.size());
   for (const model::LoraModule& module : adapter.modules()) {
     for (const TensorView& gradient : {module.d_a, module.d_b}) {
@@ -307,7 +307,7 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
   return step(backend, weights, adamw, std::sqrt(squares));
 }
 
-void BaseTrainer::add_squares(Backend& backend, std::span<double> sums) const {
+void BaseTrainer::add_grad_squares(Backend& backend, std::span<double> sums) const {
   CHECK(sums.size() == owned_gradients_.size(), sums.size());
   for (size_t index = 0; index < sums.size(); ++index) {
     const TensorView& gradient = owned_gradients_[index];
@@ -315,7 +315,7 @@ void BaseTrainer::add_squares(Backend& backend, std::span<double> sums) const {
   }
 }
 
-double BaseTrainer::add_squares(Backend& backend, size_t index, double sum) const {
+double BaseTrainer::add_grad_squares(Backend& backend, size_t index, double sum) const {
   return ops::add_squares(backend, owned_gradients_[index], sum);
 }
 
@@ -400,7 +400,7 @@ void BaseTrainer::step_in_files(Backend& backend, model::ModelWeights& weights,
     if (masters_[index].empty()) continue;
     step_parameter(backend, args, index);
     if (weights.shards() == nullptr)
-      weights.write(backend, index, own_rows(index).first, masters_[index]);
+      weights.write_rows(backend, index, own_rows(index).first, masters_[index]);
     queue_->write_behind(pages_of(index));
   }
 }
@@ -443,7 +443,7 @@ void BaseTrainer::zero_gradients(Backend& backend) {
 void BaseTrainer::refresh_weights(Backend& backend, model::ModelWeights& weights) const {
   for (size_t index = 0; index < masters_.size(); ++index) {
     if (!masters_[index].empty())
-      weights.write(backend, index, own_rows(index).first, masters_[index]);
+      weights.write_rows(backend, index, own_rows(index).first, masters_[index]);
   }
 }
 

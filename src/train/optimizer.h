@@ -29,7 +29,7 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
 // The same where stages hold the adapter's modules: each adds the sums of squares of its own
 // modules' gradients to `sums`, [modules x 2] of all, A's and then B's; the root of their sum,
 // added in order, is the norm of a step that each then takes.
-void add_squares(Backend& backend, const model::LoraAdapter& adapter, std::span<double> sums);
+void add_grad_squares(Backend& backend, const model::LoraAdapter& adapter, std::span<double> sums);
 api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter, const api::AdamW& adamw,
                              double norm);
 
@@ -137,9 +137,9 @@ class BaseTrainer {
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw);
   // The same where stages hold the parameters: each finishes its gradients and adds their sums of
   // squares to `sums`, [the table's size]; the root of the sum of all, added in order, is the norm.
-  void add_squares(Backend& backend, std::span<double> sums) const;
+  void add_grad_squares(Backend& backend, std::span<double> sums) const;
   // The same of one parameter's own rows; `sum` is that of the rows before them.
-  [[nodiscard]] double add_squares(Backend& backend, size_t index, double sum) const;
+  [[nodiscard]] double add_grad_squares(Backend& backend, size_t index, double sum) const;
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw,
                        double norm);
   // Takes of a counting backend the scratch that a step takes.

@@ -12,7 +12,7 @@ namespace {
 
 TEST(Bench, RepeatsAsOftenAsItsOptionAllows) {
   BenchOptions o = small_bench("decode1");
-  const OptionTable table = options_of(o);
+  const OptionTable table = option_table_of(o);
   const std::string refused = "--repeat: got 1001, want 1 to 1000";
   EXPECT_EQ(testing::error_of([&] { table.find("repeat")->set("1001"); }), refused);
   o.repeat = 1001;

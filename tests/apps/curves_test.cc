@@ -25,7 +25,7 @@ std::vector<report::MetricsRecord> run_of(int steps, double first_loss) {
 }
 
 TEST(TrainingCurves, HasLossLearningRateAndGradientNorm) {
-  const std::string svg = training_curves(run_of(40, 4));
+  const std::string svg = training_curves_svg(run_of(40, 4));
   for (const char* text : {">loss<", ">loss in nats per token, log scale<", ">learning rate<",
                            ">gradient norm before clipping<", ">norm<", ">4e-4<", ">evaluation<"}) {
     EXPECT_THAT(svg, HasSubstr(text));
@@ -37,10 +37,10 @@ TEST(TrainingCurves, HasLossLearningRateAndGradientNorm) {
 
 TEST(TrainingCurves, ANarrowRangeIsLinearAndNothingIsNothing) {
   const auto flat = run_of(2, 4);
-  EXPECT_THAT(training_curves(flat), Not(HasSubstr("log scale")));
+  EXPECT_THAT(training_curves_svg(flat), Not(HasSubstr("log scale")));
   for (const auto& records :
        {std::vector<report::MetricsRecord>{}, {{.step = 0, .numbers = {{"eval_loss", 2}}}}}) {
-    const std::string svg = training_curves(records);
+    const std::string svg = training_curves_svg(records);
     EXPECT_THAT(svg, HasSubstr(">gradient norm before clipping<"));
     EXPECT_THAT(svg, Not(HasSubstr("nan")));
   }

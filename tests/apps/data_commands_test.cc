@@ -406,7 +406,7 @@ TEST_F(DataCommands, ARecipeIsItsOptionsByHand) {
   odd.keep_best = true;
   odd.alpha = 0.1;
   const std::string path = write("odd.toml", recipe_text(odd));
-  const OptionTable table = options_of(back);
+  const OptionTable table = option_table_of(back);
   for (const auto& [name, values] : read_recipe(path, table)) {
     for (const std::string& value : values) table.find(name)->set(value);
   }

@@ -263,16 +263,16 @@ TEST(Suggest, CountsInsertionsRemovalsReplacementsAndSwaps) {
 
 TEST(Suggest, KnowsOtherProgramsNamesOnlyWhereThereIsTheOption) {
   const std::vector<std::string> with = {"lr", "model", "max-tokens"};
-  EXPECT_THAT(close_options("learning-rate", with), ElementsAre("lr"));
-  EXPECT_THAT(close_options("Learning_Rate", with), ElementsAre("lr"));
-  EXPECT_THAT(close_options("learning-rate", std::vector<std::string>{"model"}), IsEmpty());
-  EXPECT_THAT(close_options("learning-rate", std::vector<std::string>{"learning-rate", "lr"}),
+  EXPECT_THAT(similar_options("learning-rate", with), ElementsAre("lr"));
+  EXPECT_THAT(similar_options("Learning_Rate", with), ElementsAre("lr"));
+  EXPECT_THAT(similar_options("learning-rate", std::vector<std::string>{"model"}), IsEmpty());
+  EXPECT_THAT(similar_options("learning-rate", std::vector<std::string>{"learning-rate", "lr"}),
               ElementsAre("learning-rate"));
-  EXPECT_THAT(close_options("max", std::vector<std::string>{"max-rank", "max-body", "max-disk",
-                                                            "max-parked", "min"}),
+  EXPECT_THAT(similar_options("max", std::vector<std::string>{"max-rank", "max-body", "max-disk",
+                                                              "max-parked", "min"}),
               ElementsAre("max-rank", "max-body", "max-disk"));
-  EXPECT_THAT(close_options(std::string(100'000, 'x'), with), IsEmpty());
-  EXPECT_THAT(close_options("", with), IsEmpty());
+  EXPECT_THAT(similar_options(std::string(100'000, 'x'), with), IsEmpty());
+  EXPECT_THAT(similar_options("", with), IsEmpty());
 }
 
 }  // namespace

@@ -104,17 +104,18 @@ TEST_F(ModelCard, AFolderWithADotInItsNameIsCalledSoInGguf) {
 
 TEST_F(ModelCard, CommandsQuoteABaseThatAShellWouldTakeApart) {
   const std::string odd =
-      model_card({.base = "it's \"my\" base", .has_chat_template = true}, 1, 2, {.loss = 1});
+      model_card_text({.base = "it's \"my\" base", .has_chat_template = true}, 1, 2, {.loss = 1});
   EXPECT_THAT(odd, AllOf(HasSubstr("\nBASE='path/to/it'\\''s \"my\" base'\n"),
                          HasSubstr("strata chat --model \"$BASE\" --adapter .\n"),
                          HasSubstr("base = \"path/to/it's \\\"my\\\" base\"\n")));
 }
 
 TEST_F(ModelCard, BaseIsTheFoldersNameOrThatOnTheHub) {
-  EXPECT_EQ(base_name("/data/models/tiny-qwen3/"), "tiny-qwen3");
-  EXPECT_EQ(base_name("tiny-qwen3"), "tiny-qwen3");
-  EXPECT_EQ(base_name("/c/hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de2"), "Qwen/Qwen3-0.6B");
-  EXPECT_THAT(model_card({.base = "0: odd|name"}, 1, 2, {.loss = 1}),
+  EXPECT_EQ(base_model_name("/data/models/tiny-qwen3/"), "tiny-qwen3");
+  EXPECT_EQ(base_model_name("tiny-qwen3"), "tiny-qwen3");
+  EXPECT_EQ(base_model_name("/c/hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de2"),
+            "Qwen/Qwen3-0.6B");
+  EXPECT_THAT(model_card_text({.base = "0: odd|name"}, 1, 2, {.loss = 1}),
               StartsWith("---\nbase_model: \"0: odd|name\"\n"));
 }
 

@@ -156,7 +156,7 @@ TEST(PlanMemory, KeepsToTheRoomForFiles) {
   shape.lengths = {256};
   shape.longest = shape.step_tokens = 256;
   shape.pass.backward = true;
-  shape.pass.modules = model::adapter_specs(engine->config(), {"all-linear"}, 8, 8.0);
+  shape.pass.modules = model::make_adapter_specs(engine->config(), {"all-linear"}, 8, 8.0);
   shape.price.file_byte = 1.0;
   const auto bytes_of = [&](const model::Recompute& recompute) {
     run.recompute = recompute;

@@ -34,7 +34,7 @@ struct Loaded {
 
   Loaded(const std::string& model, bool is_lora, model::UseMtp mtp = model::UseMtp::kNever,
          model::WithIndexers indexers = model::WithIndexers::kNo)
-      : engine(make_engine(
+      : engine(load_engine(
             read_spec({.model = path_of(model), .dtype = "bf16", .threads = 2, .mtp = mtp}))) {
     shape.pass.mtp = engine->config().use_mtp;
     if (!is_lora) {
@@ -42,8 +42,8 @@ struct Loaded {
       engine->enable_base_steps();
       return;
     }
-    shape.pass.modules = model::adapter_specs(engine->config(), {"all-linear"}, 4, 4.0,
-                                              model::ExpertRank::kDivided, indexers);
+    shape.pass.modules = model::make_adapter_specs(engine->config(), {"all-linear"}, 4, 4.0,
+                                                   model::ExpertRank::kDivided, indexers);
     engine->adapter(engine->create_adapter(shape.pass.modules, 1)).enable_training();
   }
   [[nodiscard]] engine::RunPlan plan(int64_t micro_tokens,
@@ -134,7 +134,8 @@ TEST(Plan, CountsTheProductsThatPassesRun) {
        {"qwen3", "gemma3", "qwen2", "qwen3_moe", "qwen3_5_moe", "deepseek_v4"}) {
     const auto engine = make_planning_engine(read_plan_spec({.model = path_of(model)}));
     const model::ModelConfig& config = engine->config();
-    const int64_t weights = engine::layer_weights(config) + config.vocab_size * config.hidden_size;
+    const int64_t weights =
+        engine::num_layer_weights(config) + config.vocab_size * config.hidden_size;
     EXPECT_EQ(engine::plan_pass(*engine, {.pass_tokens = 32}).flops,
               2.0 * 32.0 * static_cast<double>(weights))
         << model;
@@ -257,7 +258,7 @@ TEST(Plan, OfServingIsThatOfAServer) {
   PlanOptions options = options_of_serving("qwen3");
   const boost::json::object line = plan(options);
   const auto engine =
-      make_engine(read_spec({.model = options.model, .dtype = "bf16", .threads = 2}));
+      load_engine(read_spec({.model = options.model, .dtype = "bf16", .threads = 2}));
   const engine::RunPlan wanted = planner::plan_run({.models = {{.stages = {engine.get()}}},
                                                     .memory = kServerMemory,
                                                     .max_rank = options.max_rank,
@@ -280,13 +281,14 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
     options.speculate = speculate;
     options.draft_tokens = drafts;
     const boost::json::object line = plan(options);
-    const EngineHost host({options.model}, {.dtype = "bf16",
-                                            .threads = 2,
-                                            .offload = usable_offload_folder(options.offload),
-                                            .memory = kServerMemory,
-                                            .requests = rows_of_requests(),
-                                            .adapters = {.max_rank = options.max_rank},
-                                            .draft_tokens = draft_tokens(speculate, drafts)});
+    const EngineHost host({options.model},
+                          {.dtype = "bf16",
+                           .threads = 2,
+                           .offload = usable_offload_folder(options.offload),
+                           .memory = kServerMemory,
+                           .requests = rows_of_requests(),
+                           .adapters = {.max_rank = options.max_rank},
+                           .draft_tokens = resolve_draft_tokens(speculate, drafts)});
     const engine::RunPlan& booked = host.plan();
     const auto& bytes = line.at("bytes").as_object();
     for (const char* item :
@@ -302,7 +304,7 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
   EXPECT_GT(with.at("weights").as_int64(), without.at("weights").as_int64());
   EXPECT_GT(with.at("sampling_steps").as_int64(), without.at("sampling_steps").as_int64());
   EXPECT_GT(three.at("sampling_steps").as_int64(), with.at("sampling_steps").as_int64());
-  EXPECT_THROW(draft_tokens("none", 3), Error);
+  EXPECT_THROW(resolve_draft_tokens("none", 3), Error);
   const std::string without_drafts = path_of("qwen3");
   options.model = without_drafts;
   EXPECT_NE(fault(options).find("no layer of multi-token prediction"), std::string::npos);

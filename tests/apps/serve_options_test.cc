@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 const CommandText kServe = {"serve", "Serve models", ""};
 
 TEST(ServeOptions, TheCommandLineKeepsWhatWasGiven) {
-  const auto line = serve_command_line();
+  const auto line = make_serve_command_line();
   const std::vector<std::string> arguments = {"--model",   "A=/x",       "--model",
                                               "B=/y",      "--max-body", "1MiB",
                                               "--no-keys", "--config",   "f.toml"};
@@ -34,7 +34,7 @@ TEST(ServeOptions, TheCommandLineKeepsWhatWasGiven) {
 // one may be a model's directory, so it is never taken for its value.
 TEST(ServeOptions, AFlagHasItsValueBehindAnEqualsSign) {
   const auto read = [](const std::vector<std::string>& arguments) {
-    const auto line = serve_command_line();
+    const auto line = make_serve_command_line();
     read_command_line(kServe, line->rows, arguments);
     return *line;
   };
@@ -61,14 +61,14 @@ TEST(ServeOptions, AnUnknownOptionOrAStrayWordIsAnError) {
   const std::vector<std::vector<std::string>> bad = {
       {"--max-bodi", "1"}, {"--model", "A=/x", "one", "two"}, {"one", "two"}, {"--max-body"}};
   for (const std::vector<std::string>& arguments : bad) {
-    const auto line = serve_command_line();
+    const auto line = make_serve_command_line();
     EXPECT_THROW(read_command_line(kServe, line->rows, arguments), Error) << arguments[0];
   }
 }
 
 // With the breaks of lines as spaces.
 std::string whole_help() {
-  const std::string help = command_help(kServe, serve_command_line()->rows, /*all=*/true);
+  const std::string help = command_help(kServe, make_serve_command_line()->rows, /*all=*/true);
   std::string out;
   for (const char c : help) {
     const bool is_space = c == ' ' || c == '\n';

@@ -74,12 +74,14 @@ class TextStackTest : public testing::Test {
 TEST_F(TextStackTest, TheTemplateNamesTheEndOfATurn) {
   const TextStack gemma = with_template("text/templates/gemma3");
   EXPECT_EQ(gemma.end_tokens().stop, std::vector<int32_t>{kEos});
-  EXPECT_EQ(gemma.turn_end(""), kEndOfTurn);
-  EXPECT_EQ(with_template("third_party/templates/qwen25").turn_end(""), kImEnd);
-  EXPECT_EQ(with_template("third_party/templates/qwen3").turn_end(R"({"enable_thinking":false})"),
+  EXPECT_EQ(gemma.find_turn_end_token(""), kEndOfTurn);
+  EXPECT_EQ(with_template("third_party/templates/qwen25").find_turn_end_token(""), kImEnd);
+  EXPECT_EQ(with_template("third_party/templates/qwen3")
+                .find_turn_end_token(R"({"enable_thinking":false})"),
             kImEnd);
   for (const char* name : {"mistral_v1", "mistral_v3", "mistral_tekken", "mistral_v7", "llama2"})
-    EXPECT_EQ(with_template(std::string("third_party/templates/") + name).turn_end(""), kEos)
+    EXPECT_EQ(with_template(std::string("third_party/templates/") + name).find_turn_end_token(""),
+              kEos)
         << name;
 }
 
@@ -88,10 +90,10 @@ TEST_F(TextStackTest, ATemplateWithoutAnEndOfTurnNamesNone) {
                              "{% for m in messages %}{{ m.content }}. {% endfor %}",
                              "{{ messages[0].content }}<|im_end|>"}) {
     std::ofstream(dir_ / "chat_template.jinja") << source;
-    EXPECT_EQ(TextStack(dir_.string()).turn_end(""), std::nullopt) << source;
+    EXPECT_EQ(TextStack(dir_.string()).find_turn_end_token(""), std::nullopt) << source;
   }
   std::filesystem::remove(dir_ / "chat_template.jinja");
-  EXPECT_THROW(static_cast<void>(TextStack(dir_.string()).turn_end("")), Error);
+  EXPECT_THROW(static_cast<void>(TextStack(dir_.string()).find_turn_end_token("")), Error);
 }
 
 // The template writes <bos>; the post-processor must not add a second one.

@@ -199,12 +199,12 @@ TEST_F(TrainDefaultsTest, ThePipelinesScheduleHasOneName) {
   ProbeOptions probe;
   BenchOptions bench;
   TrainOptions train;
-  for (OptionTable table : {options_of(probe), options_of(bench)}) {
+  for (OptionTable table : {option_table_of(probe), option_table_of(bench)}) {
     const OptionRow* row = table.find("pipeline-schedule");
     ASSERT_NE(row, nullptr);
     EXPECT_EQ(row->aliases, std::vector<std::string>{"schedule"});
   }
-  const OptionTable table = options_of(train);
+  const OptionTable table = option_table_of(train);
   EXPECT_TRUE(table.find("pipeline-schedule")->aliases.empty());
   EXPECT_EQ(table.find("lr-schedule")->aliases, std::vector<std::string>{"schedule"});
 }

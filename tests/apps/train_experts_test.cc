@@ -26,9 +26,10 @@ TEST_F(TrainTest, AnAdapterOfExpertsIsReadBackAsItWasTrained) {
 
     CpuBackend backend(choose_cpu_path(), 1);
     const model::LoadedModel base = model::load_model(backend, o.model, {});
-    model::LoraAdapter trained(backend, *base.weights,
-                               model::adapter_specs(base.config, {"all-linear"}, o.rank, o.alpha,
-                                                    model::parse_expert_rank(expert_rank)));
+    model::LoraAdapter trained(
+        backend, *base.weights,
+        model::make_adapter_specs(base.config, {"all-linear"}, o.rank, o.alpha,
+                                  model::parse_expert_rank(expert_rank)));
     TrainerState(o.out + "/trainer")
         .read("values", {trained.num_parameters()}, trained.parameters().f32());
     const auto read = model::load_adapter(backend, base, o.out);
@@ -36,7 +37,7 @@ TEST_F(TrainTest, AnAdapterOfExpertsIsReadBackAsItWasTrained) {
     int64_t differs_from_zero = 0;
     for (const model::LoraModule& module : trained.modules()) {
       SCOPED_TRACE(module.path);
-      const model::LoraModule* same = read->find(module.spec.layer, module.spec.target);
+      const model::LoraModule* same = read->find_module(module.spec.layer, module.spec.target);
       ASSERT_NE(same, nullptr);
       EXPECT_EQ(same->spec.scale, module.spec.scale);
       for (const auto& [is, was] : {std::pair(same->a, module.a), std::pair(same->b, module.b)}) {

@@ -150,7 +150,7 @@ class TrainTest : public ::testing::Test {
   [[nodiscard]] static std::vector<std::string> command_of(const TrainOptions& given) {
     TrainOptions o = given, defaults;
     std::vector<std::string> args = {STRATA_BINARY, "train"};
-    const OptionTable table = options_of(o), usual = options_of(defaults);
+    const OptionTable table = option_table_of(o), usual = option_table_of(defaults);
     for (size_t i = 0; i < table.rows().size(); ++i) {
       const OptionRow& row = table.rows()[i];
       if (row.text() == usual.rows()[i].text()) continue;
@@ -236,7 +236,7 @@ class TrainTest : public ::testing::Test {
     const TrainSettings settings = resolve_settings(given, spec, data);
     const TrainRun run = plan_run(spec, settings, data);
     run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {
-      const auto job = make_train_job(comm, run, settings, data);
+      const auto job = load_train_job(comm, run, settings, data);
       if constexpr (std::is_invocable_v<Body, TrainJob&>) {
         body(*job);
       } else {

@@ -130,11 +130,11 @@ TEST_F(TrainTest, AnAdapterMayHaveMultiTokenPredictionToo) {
   generation.adapter = o.out;
   generation.threads = 2;
   generation.max_tokens = 3;
-  generation.sampling.number("temperature") = 0;
+  generation.sampling.value_of("temperature") = 0;
   Generator generator(generation);
   const auto write = [](std::string_view) {};
   const auto stop = [] { return false; };
-  EXPECT_FALSE(generator.run({5, 6, 7}, write, stop).tokens.empty());
+  EXPECT_FALSE(generator.generate({5, 6, 7}, write, stop).tokens.empty());
   o = options("none");
   o.mtp_weight = 0.3;
   EXPECT_NE(fault(o).find("no layer of multi-token prediction"), std::string::npos) << fault(o);

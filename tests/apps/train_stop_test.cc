@@ -116,9 +116,10 @@ TEST_F(TrainStopTest, SavesByTimeChangeNothing) {
   killed.resume = true;
   with_job(killed, [&](TrainJob& job) {
     EXPECT_EQ(job.steps_done(), 0);
-    load_train_state(job, train_fingerprint(job.settings(), job.spec().texts,
-                                            {job.train_data().files, job.eval_data().files},
-                                            std::string(job.engine().backend().arithmetic())));
+    load_train_state(job,
+                     compute_train_fingerprint(job.settings(), job.spec().texts,
+                                               {job.train_data().files, job.eval_data().files},
+                                               std::string(job.engine().backend().arithmetic())));
     EXPECT_GT(job.steps_done(), 0);
   });
   ASSERT_EQ(run_train(killed), 0);

@@ -83,7 +83,7 @@ TEST(MappedFile, ShowsTheBytesAlsoAfterRelease) {
   const std::string content(100'000, 'x');
   write_bytes(dir.file("a"), content);
   const MappedFile file(dir.file("a"));
-  file.release(10, content.size() - 10);
+  file.drop_pages(10, content.size() - 10);
   const auto bytes = file.bytes();
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), content);
   write_bytes(dir.file("empty"), "");

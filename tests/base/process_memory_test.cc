@@ -19,7 +19,7 @@ class UsableMemory : public ::testing::Test {
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text << '\n';
   }
-  [[nodiscard]] int64_t usable() const { return usable_memory(root_.path()); }
+  [[nodiscard]] int64_t usable() const { return read_usable_memory(root_.path()); }
 
   testing::TempDir root_;
 };

@@ -13,7 +13,7 @@ TEST(SharedLimit, OneAloneHasAll) {
   SharedLimit limit(100);
   EXPECT_TRUE(limit.take_only("a", 100));
   EXPECT_FALSE(limit.take_only("a", 1));
-  limit.give("a", 1);
+  limit.give_back("a", 1);
   EXPECT_TRUE(limit.take_only("a", 1));
   EXPECT_EQ(limit.used(), 100);
 }
@@ -37,7 +37,7 @@ TEST(SharedLimit, TheDivisionFollowsTheNumberOfTenants) {
   limit.set_num_tenants(2);
   EXPECT_TRUE(limit.take_only("b", 25));
   EXPECT_FALSE(limit.take_only("b", 1));
-  limit.give("a", 90);
+  limit.give_back("a", 90);
   EXPECT_TRUE(limit.take_only("b", 50));
   EXPECT_EQ(limit.used("b"), 75);
 }
@@ -60,7 +60,7 @@ TEST(SharedLimit, ASharesEndGivesItBack) {
 TEST(SharedLimit, NothingIsAlwaysToBeHad) {
   SharedLimit limit(1);
   EXPECT_TRUE(limit.take_only("a", 0));
-  limit.give("b", 0);
+  limit.give_back("b", 0);
   EXPECT_EQ(limit.used(), 0);
 }
 
@@ -111,7 +111,7 @@ TEST(SharedLimit, OfManyEachHasTheFloorAndWhatIsFreeIsDivided) {
   }
   for (int i = 0; i < 20; ++i) {
     const std::string tenant = "greedy" + std::to_string(i);
-    limit.give(tenant, limit.used(tenant));
+    limit.give_back(tenant, limit.used(tenant));
   }
   EXPECT_TRUE(limit.take_only("small0", 400 << 10));
 }

@@ -62,7 +62,7 @@ void expect_their_values(const std::string& folder, int64_t* num_narrow) {
     ++*num_narrow;
     for (int64_t r = 0; r < info.shape[0]; ++r) {
       std::vector<std::byte> row(static_cast<size_t>(narrow_layout(form).row_bytes(cols)));
-      checkpoint.read_narrow(*tensor, r, 1, row.data());
+      checkpoint.read_quantised_rows(*tensor, r, 1, row.data());
       for (int64_t c = 0; c < cols; ++c) {
         ASSERT_EQ(round_to_bf16(narrow_value(form, row, cols, c)),
                   round_to_bf16(want[static_cast<size_t>(r * cols + c)]))
@@ -102,13 +102,13 @@ std::string faults_with(const std::string& name, const std::string& bytes, bool 
     const int64_t rows = tensor.info.shape[0], cols = tensor.info.shape[1];
     std::vector<std::byte> room(static_cast<size_t>(rows * narrow_layout(form).row_bytes(cols)));
     const std::string refused =
-        error_of([&] { checkpoint.read_narrow(tensor, 0, rows, room.data()); });
-    const std::string fault = checkpoint.narrow_fault(tensor, true);
+        error_of([&] { checkpoint.read_quantised_rows(tensor, 0, rows, room.data()); });
+    const std::string fault = checkpoint.scan_for_unrepresentable_values(tensor, true);
     EXPECT_EQ(fault.empty(), refused.empty()) << refused;
     if (!fault.empty()) {
       EXPECT_EQ(refused, fault + "; --weights bf16");
     }
-    faults += codes ? fault : checkpoint.narrow_fault(tensor, false);
+    faults += codes ? fault : checkpoint.scan_for_unrepresentable_values(tensor, false);
   }
   return faults;
 }

@@ -306,7 +306,7 @@ TEST_F(GgufSourceTest, AnyWrongByteIsHarmless) {
             const int64_t rows = tensor.info.shape.num_elements() / cols;
             std::vector<std::byte> kept(
                 static_cast<size_t>(rows * narrow_layout(form).row_bytes(cols)));
-            source.read_narrow(tensor, 0, rows, kept.data());
+            source.read_quantised_rows(tensor, 0, rows, kept.data());
           }));
         }
       }));

@@ -41,7 +41,7 @@ TEST(PeftPatterns, MatchAsPeftDoes) {
   for (const Row& cells : rows) {
     const std::span<const std::string> keys(cells.begin() + 2, cells.end());
     PeftPatterns patterns(keys, "file");
-    const std::optional<size_t> match = patterns.match(cells[0]);
+    const std::optional<size_t> match = patterns.find_matching_key(cells[0]);
     EXPECT_EQ(match ? static_cast<int>(*match) : -1, std::stoi(cells[1]))
         << ::testing::PrintToString(cells);
   }
@@ -58,7 +58,8 @@ TEST(PeftPatterns, MeanWhatPythonMakesOfThem) {
     std::string answers;
     const std::string fault = error_of([&] {
       PeftPatterns patterns({&key, 1}, "file");
-      for (size_t k = 1; k < rows[0].size(); ++k) answers += patterns.match(rows[0][k]) ? '1' : '0';
+      for (size_t k = 1; k < rows[0].size(); ++k)
+        answers += patterns.find_matching_key(rows[0][k]) ? '1' : '0';
     });
     if (!fault.empty() && rows[i][1] != "error") {
       ++num_refused;
@@ -73,12 +74,13 @@ TEST(PeftPatterns, MeanWhatPythonMakesOfThem) {
 // Beyond ASCII Python's classes and cases are others.
 TEST(PeftPatterns, ExpressionsAreHeldToPrintableAsciiAlone) {
   const std::vector<std::string> simple = {"q.proj"}, expression = {"q_proj", "\\w+_proj"};
-  EXPECT_EQ(PeftPatterns(simple, "file").match("caf\xc3\xa9.q\xc3\xa9proj"), 0u);
-  EXPECT_EQ(PeftPatterns(expression, "file").match("caf\xc3\xa9.q_proj"), 0u);
-  EXPECT_THAT(error_of([&] {
-                static_cast<void>(PeftPatterns(expression, "file").match("caf\xc3\xa9.k_proj"));
-              }),
-              HasSubstr("key \"\\\\w+_proj\": the module"));
+  EXPECT_EQ(PeftPatterns(simple, "file").find_matching_key("caf\xc3\xa9.q\xc3\xa9proj"), 0u);
+  EXPECT_EQ(PeftPatterns(expression, "file").find_matching_key("caf\xc3\xa9.q_proj"), 0u);
+  EXPECT_THAT(
+      error_of([&] {
+        static_cast<void>(PeftPatterns(expression, "file").find_matching_key("caf\xc3\xa9.k_proj"));
+      }),
+      HasSubstr("key \"\\\\w+_proj\": the module"));
 }
 
 TEST(PeftPatterns, HostileExpressionsEndSoon) {
@@ -87,7 +89,7 @@ TEST(PeftPatterns, HostileExpressionsEndSoon) {
   const auto fault_of = [&](const std::string& key) {
     return error_of([&] {
       PeftPatterns patterns({&key, 1}, "file: rank_pattern");
-      for (int i = 0; i < 100; ++i) static_cast<void>(patterns.match(module));
+      for (int i = 0; i < 100; ++i) static_cast<void>(patterns.find_matching_key(module));
     });
   };
   for (const char* key : {"(a+)+[!?]", "([a-z]+)*[!?]", "(?:a|a)*(?:a|a)*(?:a|aa)*[!?]"})

@@ -60,8 +60,8 @@ TEST(BatchPlan, AStepHasSoManyExamplesOrTokens) {
   BatchPlan plan(lengths, {.batch_tokens = 1000, .batch_size = 6, .epochs = 1, .seed = 4});
   int64_t by_size = 0, by_tokens = 0;
   for (int64_t step = 0; step + 1 < plan.num_steps(); ++step) {
-    const std::vector<int64_t> now = flat(plan.step(step));
-    const std::vector<int64_t> next = flat(plan.step(step + 1));
+    const std::vector<int64_t> now = flat(plan.plan_step(step));
+    const std::vector<int64_t> next = flat(plan.plan_step(step + 1));
     const int64_t with_next = tokens_of(now, lengths) + lengths[static_cast<size_t>(next.front())];
     ASSERT_LE(std::ssize(now), 6);
     ASSERT_LE(tokens_of(now, lengths), 1000);
@@ -78,7 +78,7 @@ TEST(BatchPlan, AnEpochTakesEachExampleOnceWithinBudgets) {
   BatchPlan plan(lengths, options);
   std::vector<std::vector<int64_t>> seen(2);
   for (int64_t s = 0; s < plan.num_steps(); ++s) {
-    const StepPlan step = plan.step(s);
+    const StepPlan step = plan.plan_step(s);
     const auto examples = flat(step);
     ASSERT_FALSE(examples.empty());
     EXPECT_TRUE(tokens_of(examples, lengths) <= 1000 || examples.size() == 1);
@@ -103,10 +103,10 @@ TEST(BatchPlan, AStepIsAPureFunctionOfItsIndex) {
   const BatchPlanOptions options{.batch_tokens = 700, .micro_tokens = 300, .epochs = 3, .seed = 8};
   BatchPlan straight(lengths, options), jumping(lengths, options);
   for (int64_t s = straight.num_steps() - 1; s >= 0; --s) {
-    const StepPlan backwards = jumping.step(s);
+    const StepPlan backwards = jumping.plan_step(s);
     BatchPlan fresh(lengths, options);
-    EXPECT_EQ(backwards.passes, fresh.step(s).passes);
-    EXPECT_EQ(backwards.epoch, fresh.step(s).epoch);
+    EXPECT_EQ(backwards.passes, fresh.plan_step(s).passes);
+    EXPECT_EQ(backwards.epoch, fresh.plan_step(s).epoch);
   }
 }
 
@@ -120,7 +120,7 @@ TEST(BatchPlan, StepsRunThroughAsManyEpochsAsNeeded) {
   BatchPlan by_steps(lengths, options);
   EXPECT_EQ(by_steps.num_steps(), 3 * an_epoch);
   for (int64_t s = 0; s < std::min(by_steps.num_steps(), by_epochs.num_steps()); ++s) {
-    EXPECT_EQ(by_steps.step(s).passes, by_epochs.step(s).passes);
+    EXPECT_EQ(by_steps.plan_step(s).passes, by_epochs.plan_step(s).passes);
   }
 }
 
@@ -132,15 +132,15 @@ TEST(BatchPlan, MicroTokensDoNotChangeWhatAStepHolds) {
   BatchPlan one_pass(lengths, options);
   ASSERT_EQ(one_each.num_steps(), one_pass.num_steps());
   for (int64_t s = 0; s < one_each.num_steps(); ++s) {
-    EXPECT_EQ(flat(one_each.step(s)), flat(one_pass.step(s)));
-    EXPECT_EQ(one_pass.step(s).passes.size(), 1u);
+    EXPECT_EQ(flat(one_each.plan_step(s)), flat(one_pass.plan_step(s)));
+    EXPECT_EQ(one_pass.plan_step(s).passes.size(), 1u);
   }
 }
 
 TEST(BatchPlan, AnExampleLongerThanTheBudgetIsAStepOfItsOwn) {
   BatchPlan plan({5000}, {.batch_tokens = 10, .micro_tokens = 10});
   EXPECT_EQ(plan.num_steps(), 1);
-  EXPECT_EQ(plan.step(0).passes, (std::vector<std::vector<int64_t>>{{0}}));
+  EXPECT_EQ(plan.plan_step(0).passes, (std::vector<std::vector<int64_t>>{{0}}));
 }
 
 TEST(EvalSplit, IsAPartitionAndKeepsSomethingToTrainOn) {

@@ -236,12 +236,12 @@ TEST_F(Forms, EveryPromptOfAPairComesBeforeEveryAnswer) {
 
 TEST_F(Forms, WhatWasSeenIsSaid) {
   const Dataset plain = read({{write("plain.jsonl", "{\"text\": \"a\"}\n")}});
-  EXPECT_EQ(format_note(plain.files[0]), "");
+  EXPECT_EQ(describe_format(plain.files[0]), "");
   const std::string path = write("a.json.gz", gzip(R"([{"instruction": "a", "output": "b"}])"));
-  EXPECT_EQ(format_note(read({{path}}).files[0]),
+  EXPECT_EQ(describe_format(read({{path}}).files[0]),
             path + " looks like Alpaca: instruction, input, output (a JSON array, gzip)");
   const std::string csv = write("t.csv", "text\na\n");
-  EXPECT_EQ(format_note(read({{csv}}).files[0]), csv + " is CSV");
+  EXPECT_EQ(describe_format(read({{csv}}).files[0]), csv + " is CSV");
 }
 
 }  // namespace

@@ -217,7 +217,8 @@ const Rows kRows = {
         {.copy = Late<[](const Rows& r) { return r.elementwise.copy; }>(),
          .fill_zero = Late<[](const Rows& r) { return r.elementwise.fill_zero; }>(),
          .fill = Late<[](const Rows& r) { return r.elementwise.fill; }>(),
-         .round_in_place = Late<[](const Rows& r) { return r.elementwise.round_in_place; }>(),
+         .round_to_bf16_in_place =
+             Late<[](const Rows& r) { return r.elementwise.round_to_bf16_in_place; }>(),
          .to_host = Copy<[](const Rows& r) { return r.elementwise.to_host; }>(),
          .from_host = Late<[](const Rows& r) { return r.elementwise.from_host; }>(),
          .indices_to_host = Copy<[](const Rows& r) { return r.elementwise.indices_to_host; }>(),
@@ -291,7 +292,8 @@ const Rows kRows = {
     .rope = {.forward = Late<[](const Rows& r) { return r.rope.forward; }>(),
              .backward = Late<[](const Rows& r) { return r.rope.backward; }>()},
     .router = {.route = Late<[](const Rows& r) { return r.router.route; }>(),
-               .route_chosen = Late<[](const Rows& r) { return r.router.route_chosen; }>(),
+               .route_to_given_experts =
+                   Late<[](const Rows& r) { return r.router.route_to_given_experts; }>(),
                .look_up = Late<[](const Rows& r) { return r.router.look_up; }>(),
                .sort = Late<[](const Rows& r) { return r.router.sort; }>(),
                .balance_bias = Late<[](const Rows& r) { return r.router.balance_bias; }>(),

@@ -155,8 +155,8 @@ TEST(Engine, AReusedSlotStartsFresh) {
 
 TEST(Engine, AFreshAdapterLeavesTheBasesBits) {
   auto engine = tiny_engine({});
-  const AdapterSlot a =
-      engine->create_adapter(model::adapter_specs(engine->config(), {"all-linear"}, 8, 16.0), 3);
+  const AdapterSlot a = engine->create_adapter(
+      model::make_adapter_specs(engine->config(), {"all-linear"}, 8, 16.0), 3);
   api::Batch batch;
   batch.sequences = {tiny_sequence(*engine, 40, 1, AdapterSlot::kBase),
                      tiny_sequence(*engine, 40, 1, a)};

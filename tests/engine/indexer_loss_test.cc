@@ -23,8 +23,8 @@ class IndexerRuns {
   explicit IndexerRuns(DType dtype, int threads = 1)
       : engine_(tiny_engine({.model = "deepseek_v4", .dtype = dtype, .threads = threads})) {
     slot_ = engine_->create_adapter(
-        model::adapter_specs(engine_->config(), {"all-linear"}, 3, 6.0, model::ExpertRank::kDivided,
-                             model::WithIndexers::kYes),
+        model::make_adapter_specs(engine_->config(), {"all-linear"}, 3, 6.0,
+                                  model::ExpertRank::kDivided, model::WithIndexers::kYes),
         3);
     stir(*engine_, slot_);
     for (const int64_t count : {45, 1, 5, 33}) {
@@ -38,7 +38,7 @@ class IndexerRuns {
 
   Trained run(float weight, int64_t pass_tokens = 100,
               const model::Recompute& recompute = model::Recompute::kNone) {
-    engine_->set_pass(pass_tokens, recompute);
+    engine_->set_pass_options(pass_tokens, recompute);
     Trained out;
     batch_.indexer_weight = weight;
     batch_.gradients = api::Gradients::kAdapters;
@@ -48,7 +48,7 @@ class IndexerRuns {
     for (const auto& sequence : result.sequences) out.losses.push_back(sequence.losses);
     for (const auto& sequence : result.sequences) out.losses.push_back(sequence.indexer_losses);
     model::LoraAdapter& adapter = engine_->adapter(slot_);
-    adapter.finish_gradients(engine_->backend());
+    adapter.merge_mtp_gradients(engine_->backend());
     for (const model::LoraModule& module : adapter.modules()) {
       const model::LoraTarget& target = engine_->model().weights->layers().targets(
           module.spec.layer)[static_cast<size_t>(module.spec.target)];

@@ -264,7 +264,7 @@ TEST(PrefixCache, KeepsNothingOfAPassThatFailed) {
     book.close_group(group);
     planner.plan(0);
     EXPECT_EQ(book.row(row).position, 30);
-    if (has_run) book.note_read(row, planner.slices()[0].ends_prompt);
+    if (has_run) book.commit_read(row, planner.slices()[0].ends_prompt);
     book.finish(row);
     EXPECT_EQ(prefixes.num_pages(), has_run ? 3 : 0);
     book.take_result(row);

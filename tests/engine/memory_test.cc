@@ -63,7 +63,7 @@ std::unique_ptr<Engine> make(const EngineOptions& options, const std::string& na
 // Two adapters and the base, uneven lengths, more than one pass.
 api::Batch batch_of(Engine& engine, api::Gradients gradients) {
   const auto specs =
-      model::adapter_specs(engine.config(), {"all-linear", "embed_tokens", "lm_head"}, 4, 8.0);
+      model::make_adapter_specs(engine.config(), {"all-linear", "embed_tokens", "lm_head"}, 4, 8.0);
   const AdapterSlot slots[] = {AdapterSlot::kBase, engine.create_adapter(specs, 1),
                                engine.create_adapter(specs, 2)};
   api::Batch batch;

@@ -38,14 +38,14 @@ class MtpRuns {
   api::Batch& batch() { return batch_; }
   // The decoder's logprobs, then losses of multi-token prediction, then gradients.
   Values run(int64_t pass_tokens, const model::Recompute& recompute) {
-    engine_->set_pass(pass_tokens, recompute);
+    engine_->set_pass_options(pass_tokens, recompute);
     Values out;
     batch_.gradients = api::Gradients::kAdapters;
     const api::BatchResult result = run_batch(*engine_, batch_);
     EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
     for (const auto& sequence : result.sequences) out.push_back(sequence.logprobs);
     for (const auto& sequence : result.sequences) out.push_back(sequence.mtp_losses);
-    engine_->adapter(slot_).finish_gradients(engine_->backend());
+    engine_->adapter(slot_).merge_mtp_gradients(engine_->backend());
     out.push_back(copy_of(engine_->adapter(slot_).gradients()));
     engine_->adapter(slot_).drop_gradients();
     batch_.gradients = api::Gradients::kParameters;
@@ -161,7 +161,7 @@ TEST(RouterBias, FollowsTheLoadsOfTheDefinitionsChoices) {
   for (const model::Recompute& recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
     const auto engine =
         tiny_engine({.model = kModel, .dtype = DType::kF32, .mtp = model::UseMtp::kAlways});
-    engine->set_pass(24, recompute);  // two passes
+    engine->set_pass_options(24, recompute);  // two passes
     engine->enable_base_steps({.router_bias_rate = golden.at("rate").to_number<double>()});
     api::Batch batch = {.gradients = api::Gradients::kParameters, .mtp_weight = 1.0f};
     for (const auto& tokens : golden.at("sequences").as_array()) {
@@ -190,7 +190,7 @@ TEST(RouterBias, FollowsTheLoadsOfTheDefinitionsChoices) {
 // DeepSeek-V3's routers too; what is not asked for stays.
 TEST(RouterBias, EveryRowIsCountedOnce) {
   const auto engine = tiny_engine({.model = "deepseek_moe", .dtype = DType::kF32});
-  engine->set_pass(10, model::Recompute::kFull);
+  engine->set_pass_options(10, model::Recompute::kFull);
   engine->enable_base_steps({.router_bias_rate = 0.5});
   api::Batch batch = {.gradients = api::Gradients::kParameters};
   for (const int64_t count : {9, 4, 12})

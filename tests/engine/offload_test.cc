@@ -47,7 +47,7 @@ std::vector<std::vector<float>> results(Engine& engine, bool evicts) {
   std::vector<std::vector<float>> out;
   for (const auto& recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
     if (evicts) throw_out(engine);
-    engine.set_pass(60, recompute);
+    engine.set_pass_options(60, recompute);
     for (const auto& sequence : run_batch(engine, batch).sequences)
       out.push_back(sequence.logprobs);
     out.push_back(copy_of(engine.adapter(slot).gradients()));

@@ -34,7 +34,7 @@ class Runs {
   Engine& engine() { return *engine_; }
   // What a whole batch gives, and that each pass took what was planned.
   std::vector<std::vector<float>> run(const Recompute& recompute) {
-    engine_->set_pass(75, recompute);
+    engine_->set_pass_options(75, recompute);
     const auto expect_as_planned = [&] {
       Backend& backend = engine_->backend();
       const PassPlan& plan = engine_->last_plan();
@@ -65,7 +65,7 @@ class Runs {
   }
   std::vector<std::string> tags() {
     std::vector<std::string> out;
-    for (const auto& row : describe_recompute(*engine_, shape(), Recompute::kNone).rows) {
+    for (const auto& row : plan_given_recompute(*engine_, shape(), Recompute::kNone).rows) {
       if (std::find(out.begin(), out.end(), row.tag) == out.end()) out.emplace_back(row.tag);
     }
     return out;
@@ -107,7 +107,7 @@ TEST_P(EngineRecompute, MakesNothingAgainThatItKeeps) {
   Engine& engine = runs.engine();
   const auto tokens = tiny_tokens(40, engine.config().vocab_size, 1);
   PassBuilder builder;
-  builder.add(tokens, 0, &engine.adapter(api::AdapterSlot{1}));
+  builder.append(tokens, 0, &engine.adapter(api::AdapterSlot{1}));
   const Scratch::Mark mark(engine.backend().scratch());
   model::Pass pass = builder.build(engine.backend(), *engine.model().weights,
                                    engine.workspace().ropes(), engine.cache_layout());
@@ -181,7 +181,7 @@ TEST_P(EngineRecompute, MakesAgainWhatIsPlanned) {
   };
   const auto planned = [&](const Recompute& recompute) {
     double flops = 0.0;
-    for (const RecomputePlan::Row& row : describe_recompute(engine, shape, recompute).rows) {
+    for (const RecomputePlan::Row& row : plan_given_recompute(engine, shape, recompute).rows) {
       if (std::find(others.begin(), others.end(), row.tag) != others.end()) continue;
       flops += row.layer_flops * static_cast<double>(row.num_again());
     }
@@ -207,20 +207,20 @@ TEST_P(EngineRecompute, MakesAgainWhatIsPlanned) {
 TEST_P(EngineRecompute, KeepsWhatItSays) {
   Runs runs(GetParam());
   const PlanShape shape = runs.shape();
-  const RecomputePlan none = describe_recompute(runs.engine(), shape, Recompute::kNone);
-  const RecomputePlan full = describe_recompute(runs.engine(), shape, Recompute::kFull);
+  const RecomputePlan none = plan_given_recompute(runs.engine(), shape, Recompute::kNone);
+  const RecomputePlan full = plan_given_recompute(runs.engine(), shape, Recompute::kFull);
   EXPECT_EQ(none.flops, 0.0);
   EXPECT_GT(full.flops, 0.0);
   EXPECT_LT(full.bytes, none.bytes);
   double flops = 0.0;
   for (const std::string& tag : runs.tags()) {
-    const RecomputePlan one = describe_recompute(runs.engine(), shape, Recompute::keeping({tag}));
+    const RecomputePlan one = plan_given_recompute(runs.engine(), shape, Recompute::keeping({tag}));
     EXPECT_LE(one.bytes, none.bytes) << tag;
     EXPECT_GE(one.bytes, full.bytes) << tag;  // where one layer alone has it, it was there before
     flops += full.flops - one.flops;
   }
   EXPECT_NEAR(flops, full.flops, 1e-9 * full.flops) << "the tags are all of it";
-  EXPECT_EQ(describe_recompute(runs.engine(), shape, Recompute::keeping(runs.tags())).flops, 0.0);
+  EXPECT_EQ(plan_given_recompute(runs.engine(), shape, Recompute::keeping(runs.tags())).flops, 0.0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineRecompute,
@@ -242,7 +242,7 @@ class Maps {
     const bool all = std::pow(choices_.size(), tags_.size()) <= kMost;
     std::mt19937 random(5);
     for (int i = 0; all || i < 2000; ++i) {
-      const RecomputePlan plan = describe_recompute(engine, shape, map());
+      const RecomputePlan plan = plan_given_recompute(engine, shape, map());
       tried_.push_back({plan.bytes, plan.cost()});
       if (all && !next()) break;
       for (size_t& number : numbers_) number = all ? number : random() % choices_.size();
@@ -308,8 +308,8 @@ TEST(RecomputePlan, IsTheBestThatFits) {
     if (tag != "lora_h" && tag != model::kLayerInputTag) tags.push_back(tag);
   }
   const Maps maps(engine, shape, tags, /*offloads=*/false);
-  const int64_t least = describe_recompute(engine, shape, Recompute::kFull).bytes;
-  const int64_t most = describe_recompute(engine, shape, Recompute::kNone).bytes;
+  const int64_t least = plan_given_recompute(engine, shape, Recompute::kFull).bytes;
+  const int64_t most = plan_given_recompute(engine, shape, Recompute::kNone).bytes;
   RecomputePlanner planner(engine, shape);
   EXPECT_EQ(planner.least(), least);
   EXPECT_EQ(planner.most(), most);
@@ -333,13 +333,13 @@ TEST(RecomputePlan, IsTheBestThatFitsWithFiles) {
     Engine engine(std::move(backend), std::move(model), {});
     const PlanShape shape = {.pass_tokens = 64, .backward = true};
     std::vector<std::string> tags;
-    for (const auto& row : describe_recompute(engine, shape, Recompute::kNone).rows) {
+    for (const auto& row : plan_given_recompute(engine, shape, Recompute::kNone).rows) {
       tags.emplace_back(row.tag);
     }
     const Maps maps(engine, shape, tags, /*offloads=*/true);
     RecomputePlanner planner(engine, shape, /*offloads=*/true);
     EXPECT_EQ(planner.least(),
-              describe_recompute(engine, shape, Recompute::keeping_in({}, tags)).bytes);
+              plan_given_recompute(engine, shape, Recompute::keeping_in({}, tags)).bytes);
     if (layers == 1) {
       EXPECT_EQ(planner.least(), maps.least());
     }

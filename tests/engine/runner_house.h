@@ -39,7 +39,7 @@ inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, int num_stag
       make_pipeline_plan(schedule::generate({.kind = schedule::Kind::k1f1b,
                                              .num_ranks = num_stages,
                                              .num_microbatches = 2 * num_stages}),
-                         /*forwarding_delay=*/1, balanced_layers(costs, 0.0, 0.5, num_stages));
+                         /*forwarding_delay=*/1, balance_layers(costs, 0.0, 0.5, num_stages));
   plan.any_length = true;
   for (const model::LayerRange& part : plan.layers) {
     auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), test_threads(setup.threads));

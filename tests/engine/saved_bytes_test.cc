@@ -165,7 +165,7 @@ TEST(SavedBytes, OfEveryFamilyAndPolicy) {
     auto engine = tiny_engine({.model = family.model});
     const PlanShape shape = {.pass_tokens = kTokens, .backward = true, .alone = true};
     const auto plan = [&](const model::Recompute& recompute) {
-      return describe_recompute(*engine, shape, recompute);
+      return plan_given_recompute(*engine, shape, recompute);
     };
     Tags all;
     for (const auto& [tag, bytes] : family.bytes) all[tag] = kTokens * bytes;

@@ -280,7 +280,7 @@ TEST(SetAside, APassThatIsBrokenIntoHasTheSameBits) {
         auto engine =
             tiny_engine({.model = name, .threads = 2, .options = {.recompute = recompute}});
         const api::AdapterSlot slot = engine->create_adapter(
-            model::adapter_specs(engine->config(), {"all-linear"}, 4, 8.0), 3);
+            model::make_adapter_specs(engine->config(), {"all-linear"}, 4, 8.0), 3);
         stir(*engine, slot);
         api::Batch batch;
         batch.gradients = api::Gradients::kAdapters;

@@ -10,7 +10,7 @@ namespace strata::engine {
 namespace {
 
 std::vector<StepClaim> shared(std::vector<StepClaim> claims, int64_t room, uint64_t turn = 0) {
-  share_step(claims, room, turn);
+  divide_step_tokens(claims, room, turn);
   return claims;
 }
 

@@ -40,11 +40,11 @@ struct Relay {
   using Config = model::PreNormAddConfig;
   struct Saved {};
 
-  static void params(const Config& c, int64_t hidden_size, model::ParamRows& rows) {
-    model::kPreNormAdd.params(&c, hidden_size, rows);
+  static void add_params(const Config& c, int64_t hidden_size, model::ParamRows& rows) {
+    model::kPreNormAdd.add_params(&c, hidden_size, rows);
   }
   static constexpr bool kSavesOutput = false;
-  static void take_saved(Pass&, const SublayerContext&, Saved&) {}
+  static void allocate_saved(Pass&, const SublayerContext&, Saved&) {}
   static int64_t place(const BlockContext& outer) { return 2 * outer.layer + outer.sublayer; }
 
   static ops::RmsNormArgs norm_of(const BlockContext& outer, TensorView x) {
@@ -95,14 +95,14 @@ struct ReadOne {
     int64_t index = 0;
     friend bool operator==(const Config&, const Config&) = default;
   };
-  static void params(const Config&, int64_t, int64_t hidden_size, model::ParamRows& rows) {
+  static void add_params(const Config&, int64_t, int64_t hidden_size, model::ParamRows& rows) {
     rows.push_back({.key = 0,
                     .suffix = "read_one.weight",
                     .shape = {1, hidden_size},
                     .floor = DType::kF32,
                     .init = 1.0f});
   }
-  static void read(Pass& pass, const BlockContext& context, TensorView state, TensorView out) {
+  static void collapse(Pass& pass, const BlockContext& context, TensorView state, TensorView out) {
     ops::copy(pass.backend, stream(state, context.as<Config>().index), out);
     if (pass.backend.is_counting()) return;
     const HostAccess access(pass.backend.allocator());
@@ -110,8 +110,8 @@ struct ReadOne {
       EXPECT_EQ(context.values(0).f32()[column], 1.0f);
     }
   }
-  static void read_backward(Pass& pass, const BlockContext& context, TensorView state,
-                            TensorView d_out, TensorView d_state) {
+  static void collapse_backward(Pass& pass, const BlockContext& context, TensorView state,
+                                TensorView d_out, TensorView d_state) {
     ops::fill_zero(pass.backend, d_state);
     const int64_t index = context.as<Config>().index;
     ops::copy(pass.backend, d_out, stream(d_state, index));

@@ -91,8 +91,8 @@ inline api::Sequence tiny_sequence(const Engine& engine, int64_t count, uint32_t
 }
 
 inline std::vector<model::LoraModuleSpec> tiny_specs(const Engine& engine, int64_t rank) {
-  return model::adapter_specs(engine.config(), {"all-linear", "embed_tokens", "lm_head"}, rank,
-                              16.0);
+  return model::make_adapter_specs(engine.config(), {"all-linear", "embed_tokens", "lm_head"}, rank,
+                                   16.0);
 }
 
 // B starts at zero, so that nothing flows into A: gives both something.

@@ -84,7 +84,7 @@ TEST(Windows, TheEmbeddingsFactorIsRoundedToTheComputeType) {
   const int64_t width = engine->config().hidden_size;
   ASSERT_EQ(width, 24);
   Tensor table(cpu_allocator(), DType::kF32, {engine->config().vocab_size, width});
-  weights.read(engine->backend(), weights.embedding_index(), 0, table);
+  weights.read_rows(engine->backend(), weights.embedding_index(), 0, table);
   api::Batch batch;
   batch.want_hidden_states = true;
   batch.want_loss = false;

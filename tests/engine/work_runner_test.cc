@@ -249,7 +249,8 @@ TEST(WorkRunner, TrainFlagsCoverEveryProjectionOfExpertsAndLatentAttention) {
   const auto count = [&](const api::LoraConfig& lora) {
     return lora_specs(server.engine->config(), lora).size();
   };
-  const size_t all = model::adapter_specs(server.engine->config(), {"all-linear"}, 8, 32.0).size();
+  const size_t all =
+      model::make_adapter_specs(server.engine->config(), {"all-linear"}, 8, 32.0).size();
   // q_a, q_b, kv_a, kv_b and o of both layers
   EXPECT_EQ(count({.rank = 8, .train_mlp = false, .train_unembed = false}), 10u);
   EXPECT_EQ(count({.rank = 8, .train_attn = false, .train_unembed = false}), all - 10);

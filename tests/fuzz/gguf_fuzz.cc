@@ -28,7 +28,7 @@ void read_all(const strata::CheckpointSource& source) {
       const int64_t rows = count / tensor.info.dims.back();
       std::vector<std::byte> bytes(static_cast<size_t>(
           rows * strata::narrow_layout(form).row_bytes(tensor.info.dims.back())));
-      source.read_narrow(tensor, 0, rows, bytes.data());
+      source.read_quantised_rows(tensor, 0, rows, bytes.data());
     } catch (const strata::Error&) {
     }
   }

@@ -17,7 +17,7 @@ inline void require(bool condition) {
 inline void read_all(const std::string& path, data::Layout layout) {
   try {
     const data::InputFile file(path);
-    const auto records = data::open_records(file, layout);
+    const auto records = data::make_record_reader(file, layout);
     int64_t line = 0, count = 0;
     while (const auto record = records->next()) {
       require(record->line >= line && record->json.empty() != record->fault.empty());

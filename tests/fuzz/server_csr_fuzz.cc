@@ -55,7 +55,8 @@ void check_layout(Numbers numbers) {
   parts.crow = numbers.some();
   parts.col = numbers.some();
   const int64_t count = std::clamp<int64_t>(numbers.next(), 0, 1 << 20);
-  const auto layout = strata::server::tensor_layout(parts, count, "fuzz", {kMost, kMost, kMost});
+  const auto layout =
+      strata::server::checked_tensor_layout(parts, count, "fuzz", {kMost, kMost, kMost});
   if (parts.is_sparse) {
     require(layout.num_elements() >= 0 && layout.num_elements() <= kMost);
     require(static_cast<int64_t>(layout.positions.size()) == count);
@@ -92,8 +93,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const char c : *path) require(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f);
   }
   const strata::server::AddressRules rules("127.0.0.1", 80, "https://box.example/strata");
-  if (bytes == "evil.example") require(!rules.knows_host(bytes));
-  (void)rules.knows_host(bytes);
-  (void)strata::server::AddressRules::origin_fits(bytes, "127.0.0.1");
+  if (bytes == "evil.example") require(!rules.is_own_host(bytes));
+  (void)rules.is_own_host(bytes);
+  (void)strata::server::AddressRules::origin_matches_host(bytes, "127.0.0.1");
   return 0;
 }

@@ -39,7 +39,7 @@ void start(const std::string& folder) {
     CHECK(registry.folder(row).starts_with(folder + "/checkpoints/"), registry.folder(row));
   }
   // What is silent ends, and sweeps go over all that ended: what they throw is a finding.
-  for (const auto& [session, tenant] : store.active_sessions())
+  for (const auto& [session, tenant] : store.read_active_sessions())
     store.end_session(session, "timed_out", "no heartbeat", "", 3000);
   registry.sweep(3000, 0);
   registry.sweep(kYears, 1e6);

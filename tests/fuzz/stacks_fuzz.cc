@@ -97,7 +97,7 @@ void check(const CheckpointDir& dir, int64_t file_bytes) {
 // A stacked tensor's parts are named so that its name is made of theirs.
 void check_names(const SafetensorsFile& file, const LayerStacks& stacks) {
   for (const TensorInfo& info : file.tensors()) {
-    const auto parts = unstacked(info, stacks, "fuzz");
+    const auto parts = unstack_tensor(info, stacks, "fuzz");
     if (!parts) continue;
     const bool of_experts = is_stack_of_experts(info.name);
     const int64_t experts = of_experts ? info.dims[1] : 1;

@@ -37,13 +37,13 @@ std::optional<std::string> header_of(std::string_view input, int64_t num_rows) {
                                  : texts[static_cast<size_t>(found - kNames.begin())];
   });
   GgufHeader header;
-  header.text("general.architecture", "llama");
+  header.add_text("general.architecture", "llama");
   try {
     if (!add_vocabulary(files, num_rows, header)) return std::nullopt;
   } catch (const Error&) {
     return std::nullopt;
   }
-  return header.bytes();
+  return header.serialise();
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   dir.write("a.gguf", *header);
   const GgufFile file(dir.path() + "/a.gguf");  // no Error: it is ours
   try {
-    const auto text = gguf_text(file.keys(), "tokenizer.json");
+    const auto text = make_gguf_text_file(file.keys(), "tokenizer.json");
     CHECK(text.has_value());
     const auto tokenizer = text::Tokenizer::parse(*text, "written");
     static_cast<void>(tokenizer.encode("the end. 123 <|end|></s> \u7684\t\n", true));

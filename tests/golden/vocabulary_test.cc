@@ -37,9 +37,9 @@ int64_t num_ids(const boost::json::value& tokenizer) {
 
 std::string write_file(const testing::TempDir& dir, int64_t num_rows) {
   GgufHeader header;
-  header.text("general.architecture", "llama");
+  header.add_text("general.architecture", "llama");
   EXPECT_TRUE(add_vocabulary(ModelTexts(dir.file("")), num_rows, header));
-  std::ofstream(dir.file("a.gguf"), std::ios::binary) << header.bytes();
+  std::ofstream(dir.file("a.gguf"), std::ios::binary) << header.serialise();
   return dir.file("a.gguf");
 }
 

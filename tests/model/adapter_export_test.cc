@@ -89,7 +89,7 @@ TEST_F(AdapterExport, EveryFormOfExpertsMeansTheSame) {
   for (const char* name : {"a", "b", "c"}) {
     SCOPED_TRACE(name);
     const auto adapter = load_adapter(backend_, model_, case_ + name);
-    export_adapter(*adapter, dir_.file(name), "base");
+    save_adapter_for_tinker(*adapter, dir_.file(name), "base");
     expect_same_meaning(*adapter, dir_.file(name));
   }
 }
@@ -98,7 +98,8 @@ TEST_F(AdapterExport, EveryFormOfExpertsMeansTheSame) {
 TEST_F(AdapterExport, ExpertsOfASmallerRankMeanTheSame) {
   for (const std::vector<std::string>& targets :
        {std::vector<std::string>{"all-linear"}, {"gate_proj", "up_proj", "down_proj", "lm_head"}}) {
-    LoraAdapter adapter(backend_, *model_.weights, adapter_specs(model_.config, targets, 12, 32.0));
+    LoraAdapter adapter(backend_, *model_.weights,
+                        make_adapter_specs(model_.config, targets, 12, 32.0));
     adapter.initialise(7);
     for (LoraModule& module : adapter.modules()) {
       if (module.num_experts > 0) {
@@ -109,7 +110,7 @@ TEST_F(AdapterExport, ExpertsOfASmallerRankMeanTheSame) {
       }
     }
     const std::string dir = dir_.file(targets[0]);
-    export_adapter(adapter, dir, "base");
+    save_adapter_for_tinker(adapter, dir, "base");
     expect_same_meaning(adapter, dir);
   }
 }
@@ -117,22 +118,22 @@ TEST_F(AdapterExport, ExpertsOfASmallerRankMeanTheSame) {
 // As alpha_pattern may say: lora_alpha is 0, and that of experts is not.
 TEST_F(AdapterExport, ExpertsMeanTheSameWhereOthersDoNothing) {
   LoraAdapter adapter(backend_, *model_.weights,
-                      adapter_specs(model_.config, {"all-linear"}, 12, 32.0));
+                      make_adapter_specs(model_.config, {"all-linear"}, 12, 32.0));
   adapter.initialise(7);
   for (LoraModule& module : adapter.modules()) {
     if (module.num_experts == 0) module.spec.scale = 0.0;
     std::fill_n(module.b.f32(), module.b.shape.num_elements(), 0.01f);
   }
-  export_adapter(adapter, dir_.file("stacked"), "base");
+  save_adapter_for_tinker(adapter, dir_.file("stacked"), "base");
   EXPECT_EQ(deltas_of(*load_adapter(backend_, model_, dir_.file("stacked"))), deltas_of(adapter));
 }
 
 // An adapter that does nothing stays one: its B are numbers.
 TEST_F(AdapterExport, AnAlphaOfZeroLeavesNumbers) {
   LoraAdapter adapter(backend_, *model_.weights,
-                      adapter_specs(model_.config, {"all-linear"}, 12, /*alpha=*/0.0));
+                      make_adapter_specs(model_.config, {"all-linear"}, 12, /*alpha=*/0.0));
   adapter.initialise(7);
-  export_adapter(adapter, dir_.file("stacked"), "base");
+  save_adapter_for_tinker(adapter, dir_.file("stacked"), "base");
   const auto exported = load_adapter(backend_, model_, dir_.file("stacked"));
   for (const LoraModule& module : exported->modules())
     for (int64_t i = 0; i < module.b.shape.num_elements(); ++i)

@@ -17,22 +17,22 @@ struct Ends {
 
 TEST(BlockLists, HasOneObjectOfEachType) {
   BlockLists lists;
-  Runs& runs = lists.of<Runs>();
+  Runs& runs = lists.get_or_make<Runs>();
   runs.values = {1, 2, 3};
-  Ends& ends = lists.of<Ends>();
+  Ends& ends = lists.get_or_make<Ends>();
   EXPECT_TRUE(ends.values.empty());
   ends.values = {4};
-  EXPECT_EQ(&lists.of<Runs>(), &runs);
-  EXPECT_EQ(&lists.of<Ends>(), &ends);
+  EXPECT_EQ(&lists.get_or_make<Runs>(), &runs);
+  EXPECT_EQ(&lists.get_or_make<Ends>(), &ends);
   EXPECT_EQ(runs.values, (std::vector<int>{1, 2, 3}));
 }
 
 TEST(BlockLists, BelongToTheirPass) {
   BlockLists one;
   BlockLists other;
-  one.of<Runs>().values = {1};
-  EXPECT_TRUE(other.of<Runs>().values.empty());
-  EXPECT_NE(&one.of<Runs>(), &other.of<Runs>());
+  one.get_or_make<Runs>().values = {1};
+  EXPECT_TRUE(other.get_or_make<Runs>().values.empty());
+  EXPECT_NE(&one.get_or_make<Runs>(), &other.get_or_make<Runs>());
 }
 
 }  // namespace

@@ -17,14 +17,14 @@ struct Keeper {
   using Config = CacheSpec;
   struct Saved {};
   static constexpr BlockGroup kGroup = BlockGroup::kAttention;
-  static std::string fault(const Config&) { return {}; }
+  static std::string find_config_fault(const Config&) { return {}; }
   static std::string describe(const Config&) { return {}; }
-  static void params(const Config&, int64_t, ParamRows&) {}
-  static CacheSpec cache(const Config& c, DType) { return c; }
+  static void add_params(const Config&, int64_t, ParamRows&) {}
+  static CacheSpec cache_spec(const Config& c, DType) { return c; }
   static BlockWork work(const Config&) { return {}; }
   static double output_flops(const Pass&, const BlockContext&) { return 0.0; }
-  static void keep(Pass&, const BlockContext&, Saved&) {}
-  static void take_saved(Pass&, const BlockContext&, Saved&) {}
+  static void allocate_always_kept(Pass&, const BlockContext&, Saved&) {}
+  static void allocate_saved(Pass&, const BlockContext&, Saved&) {}
   static void forward(Pass&, const BlockContext&, Saved&, TensorView, BlockOutput) {}
   static void backward(Pass&, const BlockContext&, const Saved&, TensorView, TensorView,
                        TensorView) {}

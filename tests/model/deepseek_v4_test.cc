@@ -235,7 +235,7 @@ TEST(DeepseekV4, NewTablesAreBalanced) {
       const HostAccess access(backend.allocator());
       const Scratch::Mark mark(backend.scratch());
       const TensorView rows = backend.scratch().take(DType::kF32, {1, parameter.num_cols()});
-      model.weights->read(backend, index, 0, rows);
+      model.weights->read_rows(backend, index, 0, rows);
       tables.emplace_back(rows.f32(), rows.f32() + parameter.num_cols());
     }
     return tables;
@@ -275,8 +275,8 @@ TEST(DeepseekV4, NewTablesComeBackFromFiles) {
     const Shape shape = {parameter.num_rows(), parameter.num_cols()};
     const TensorView want = backend.scratch().take(DType::kF32, shape);
     const TensorView got = backend.scratch().take(DType::kF32, shape);
-    made.weights->read(backend, index, 0, want);
-    loaded.weights->read(backend, index, 0, got);
+    made.weights->read_rows(backend, index, 0, want);
+    loaded.weights->read_rows(backend, index, 0, got);
     EXPECT_TRUE(std::equal(want.f32(), want.f32() + shape.num_elements(), got.f32()))
         << parameter.name;
   }

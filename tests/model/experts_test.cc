@@ -54,7 +54,7 @@ TEST_P(ExpertModel, EveryParameterAndBufferIsTheFilesInBothModes) {
       for (const size_t index : stored.parameters) {
         const Parameter& parameter = model.weights->table()[index];
         Tensor got(cpu_allocator(), DType::kF32, parameter.shape);
-        model.weights->read(backend_, index, 0, got.view());
+        model.weights->read_rows(backend_, index, 0, got.view());
         for (int64_t i = 0; i < parameter.shape.num_elements(); ++i, ++at) {
           ASSERT_LT(at, want.size()) << stored.name;
           const bool rounded = dtype == DType::kBF16 && !parameter.buffer;
@@ -222,7 +222,7 @@ TEST_F(ExpertFiles, WeightsLoadIntoAnAdapterOfTheSameModulesOnly) {
   LoraAdapter to(backend_, *model_.weights, specs);
   load_adapter_weights(model_, case_ + "a", to);
   for (const LoraModule& module : to.modules()) {
-    const LoraModule* same = from->find(module.spec.layer, module.spec.target);
+    const LoraModule* same = from->find_module(module.spec.layer, module.spec.target);
     EXPECT_EQ(std::memcmp(module.b.data, same->b.data, static_cast<size_t>(same->b.num_bytes())),
               0);
   }
@@ -238,7 +238,7 @@ TEST_F(ExpertFiles, RoutedExpertsHaveADividedRankUnlessToldOtherwise) {
   for (const auto& [rank, divided] : {std::pair<int64_t, int64_t>{3, 1}, {8, 1}, {33, 4}}) {
     for (const ExpertRank setting : {ExpertRank::kDivided, ExpertRank::kFull}) {
       for (const LoraModuleSpec& spec :
-           adapter_specs(config, {"all-linear"}, rank, 32.0, setting)) {
+           make_adapter_specs(config, {"all-linear"}, rank, 32.0, setting)) {
         const bool expert =
             layers.targets(spec.layer)[static_cast<size_t>(spec.target)].num_experts > 0;
         const int64_t want = expert && setting == ExpertRank::kDivided ? divided : rank;
@@ -251,7 +251,7 @@ TEST_F(ExpertFiles, RoutedExpertsHaveADividedRankUnlessToldOtherwise) {
 }
 
 TEST_F(ExpertFiles, AnAdaptersSizeIsKnownBefore) {
-  const auto specs = adapter_specs(model_.config, {"all-linear", "lm_head"}, 12, 16.0);
+  const auto specs = make_adapter_specs(model_.config, {"all-linear", "lm_head"}, 12, 16.0);
   LoraAdapter adapter(backend_, *model_.weights, specs);
   const auto bytes = [&](bool trains) {
     return adapter_bytes(*model_.weights, specs, backend_.panel_width(), trains);
@@ -262,7 +262,7 @@ TEST_F(ExpertFiles, AnAdaptersSizeIsKnownBefore) {
 }
 
 TEST_F(ExpertFiles, AdaptersThatTakeTurnsHaveTheirGradientsOnce) {
-  const auto specs = adapter_specs(model_.config, {"all-linear", "lm_head"}, 12, 16.0);
+  const auto specs = make_adapter_specs(model_.config, {"all-linear", "lm_head"}, 12, 16.0);
   LoraAdapter first(backend_, *model_.weights, specs), second(backend_, *model_.weights, specs);
   first.enable_training();
   second.enable_training(&first);

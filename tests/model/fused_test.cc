@@ -72,7 +72,7 @@ void expect_same_adapter(const LoraAdapter& got, const LoraAdapter& want) {
   ASSERT_EQ(got.modules().size(), want.modules().size());
   for (const LoraModule& was : want.modules()) {
     SCOPED_TRACE(was.path);
-    const LoraModule* is = got.find(was.spec.layer, was.spec.target);
+    const LoraModule* is = got.find_module(was.spec.layer, was.spec.target);
     ASSERT_NE(is, nullptr);
     EXPECT_EQ(is->spec.rank, was.spec.rank);
     EXPECT_EQ(is->spec.alpha, was.spec.alpha);
@@ -112,7 +112,7 @@ TEST_P(ExpertsForPeft, ComesBackAsTheSameAdapter) {
   const auto again = load_adapter(backend_, model_, dir_.file("out"));
   expect_same_adapter(*again, *adapter);
   for (const LoraModule& module : again->modules()) {
-    const LoraModule* was = adapter->find(module.spec.layer, module.spec.target);
+    const LoraModule* was = adapter->find_module(module.spec.layer, module.spec.target);
     EXPECT_EQ(module.a_name, was->a_name);
     EXPECT_EQ(module.form, was->form);
   }
@@ -166,7 +166,7 @@ class FilesForPeft : public ::testing::Test {
   std::unique_ptr<LoraAdapter> fresh(const std::vector<std::string>& targets) {
     auto adapter = std::make_unique<LoraAdapter>(
         backend_, *model_.weights,
-        adapter_specs(model_.config, targets, 4, 6.0, ExpertRank::kFull));
+        make_adapter_specs(model_.config, targets, 4, 6.0, ExpertRank::kFull));
     adapter->initialise(3);
     return adapter;
   }
@@ -197,7 +197,7 @@ TEST_F(FilesForPeft, AFreshAdapterComesBackWhateverItAdapts) {
 TEST_F(FilesForPeft, AModelWhoseLayersAreAllDenseNamesParametersToo) {
   const LoadedModel dense = load_model(backend_, kGolden + "deepseek_mla/model", {});
   LoraAdapter adapter(backend_, *dense.weights,
-                      adapter_specs(dense.config, {"all-linear"}, 3, 6.0));
+                      make_adapter_specs(dense.config, {"all-linear"}, 3, 6.0));
   adapter.initialise(3);
   save_adapter_for_peft(adapter, dense.config, dir_.file("out"), "base");
   const PeftConfig config = PeftAdapter(dir_.file("out")).config();
@@ -212,7 +212,7 @@ TEST_F(FilesForPeft, ALayerOfMultiTokenPredictionComesBack) {
   const LoadedModel model =
       load_model(backend_, kGolden + "deepseek_v4_mtp/model", {.mtp = UseMtp::kAlways});
   LoraAdapter adapter(backend_, *model.weights,
-                      adapter_specs(model.config, {"all-linear"}, 7, 6.0));
+                      make_adapter_specs(model.config, {"all-linear"}, 7, 6.0));
   adapter.initialise(3);
   save_adapter_for_peft(adapter, model.config, dir_.file("out"), "base");
   const SafetensorsFile file(dir_.file("out/adapter_model.safetensors"));

@@ -18,7 +18,7 @@ int64_t open_files() {
 // What the reader refuses is usual: a model that llama.cpp's keys cannot say.
 TEST(ParsedHeader, AHeaderThatCannotBeReadLeavesNoFileOpen) {
   GgufHeader header;
-  header.text("general.name", "without an architecture");
+  header.add_text("general.name", "without an architecture");
   const int64_t before = open_files();
   for (int i = 0; i < 3; ++i) EXPECT_THROW(ParsedHeader read(header), Error);
   EXPECT_EQ(open_files(), before);

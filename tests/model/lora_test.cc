@@ -20,7 +20,8 @@ namespace {
 class FreshAdapter : public testing::Test {
  protected:
   LoraAdapter make(const std::vector<std::string>& targets) {
-    LoraAdapter adapter(backend_, *model_.weights, adapter_specs(model_.config, targets, 12, 16.0));
+    LoraAdapter adapter(backend_, *model_.weights,
+                        make_adapter_specs(model_.config, targets, 12, 16.0));
     adapter.initialise(7);
     return adapter;
   }
@@ -55,7 +56,7 @@ TEST_F(FreshAdapter, LinearAIsUniformInOneOverTheRootOfItsInputs) {
 
 TEST_F(FreshAdapter, EmbeddingAIsZeroAndBIsNormal) {
   const LoraAdapter adapter = make({"embed_tokens"});
-  const LoraModule& module = *adapter.find(-1, kEmbedding);
+  const LoraModule& module = *adapter.find_module(-1, kEmbedding);
   for (int64_t i = 0; i < module.a.rows() * module.a.cols(); ++i) {
     ASSERT_EQ(module.a.f32()[i], 0.0f);
   }
@@ -72,12 +73,12 @@ TEST_F(FreshAdapter, OtherModulesDoNotMatter) {
   constexpr int kQProj = 0;  // the first target of a layer
   const LoraAdapter all = make({"all-linear"}), few = make({"q_proj"});
   for (int64_t layer = 0; layer < model_.config.num_layers(); ++layer) {
-    const LoraModule& a = *all.find(layer, kQProj);
-    const LoraModule& b = *few.find(layer, kQProj);
+    const LoraModule& a = *all.find_module(layer, kQProj);
+    const LoraModule& b = *few.find_module(layer, kQProj);
     ASSERT_EQ(a.a.shape, b.a.shape);
     EXPECT_TRUE(std::equal(a.a.f32(), a.a.f32() + a.a.rows() * a.a.cols(), b.a.f32()));
   }
-  EXPECT_NE(all.find(0, kQProj)->a.f32()[0], all.find(1, kQProj)->a.f32()[0]);
+  EXPECT_NE(all.find_module(0, kQProj)->a.f32()[0], all.find_module(1, kQProj)->a.f32()[0]);
 }
 
 // The machine's memory, of which there is none left when `is_full`.
@@ -96,7 +97,8 @@ TEST(LoraAdapter, TrainsOnceThereIsMemoryForItsGradients) {
   CpuBackend backend(choose_cpu_path(), 1, memory);
   const LoadedModel model = load_model(
       backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31_v4_shards/model", {});
-  LoraAdapter adapter(backend, *model.weights, adapter_specs(model.config, {"all-linear"}, 4, 8.0));
+  LoraAdapter adapter(backend, *model.weights,
+                      make_adapter_specs(model.config, {"all-linear"}, 4, 8.0));
   memory.is_full = true;
   EXPECT_THROW(adapter.enable_training(), Error);
   EXPECT_FALSE(adapter.trains());

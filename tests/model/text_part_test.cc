@@ -56,7 +56,7 @@ TEST_P(TextPartFiles, ASavedModelHasEveryTensorOfItsSource) {
 TEST_P(TextPartFiles, AnAdapterHasTheNamesOfTheWhole) {
   const LoadedModel model = load_model(backend_, source_, {.compute_dtype = DType::kF32});
   LoraAdapter adapter(backend_, *model.weights,
-                      adapter_specs(model.config, {"all-linear", "embed_tokens"}, 2, 4.0));
+                      make_adapter_specs(model.config, {"all-linear", "embed_tokens"}, 2, 4.0));
   adapter.initialise(1);
   save_adapter(adapter, out_, "base");
   const SafetensorsFile file(out_ + "/adapter_model.safetensors");
@@ -66,7 +66,7 @@ TEST_P(TextPartFiles, AnAdapterHasTheNamesOfTheWhole) {
   const auto again = load_adapter(backend_, model, out_);
   ASSERT_EQ(again->modules().size(), adapter.modules().size());
   for (const LoraModule& module : adapter.modules()) {
-    const LoraModule* same = again->find(module.spec.layer, module.spec.target);
+    const LoraModule* same = again->find_module(module.spec.layer, module.spec.target);
     ASSERT_NE(same, nullptr) << module.path;
     const int64_t count = module.a.shape.num_elements();
     EXPECT_TRUE(std::equal(module.a.f32(), module.a.f32() + count, same->a.f32())) << module.path;
@@ -77,7 +77,7 @@ TEST_P(TextPartFiles, AnAdapterHasTheNamesOfTheWhole) {
 TEST_P(TextPartFiles, AnAdapterOfTheTextModelAloneFits) {
   const LoadedModel model = load_model(backend_, source_, {.compute_dtype = DType::kF32});
   LoraAdapter adapter(backend_, *model.weights,
-                      adapter_specs(model.config, {"q_proj", "embed_tokens"}, 2, 4.0));
+                      make_adapter_specs(model.config, {"q_proj", "embed_tokens"}, 2, 4.0));
   adapter.initialise(1);
   save_adapter(adapter, out_, "base");
   const std::string path = out_ + "/adapter_model.safetensors";
@@ -92,7 +92,7 @@ TEST_P(TextPartFiles, AnAdapterOfTheTextModelAloneFits) {
   const ModelWeights& weights = *model.weights;
   const Shape& shape = weights.table()[weights.embedding_index()].shape;
   Tensor copy(cpu_allocator(), DType::kF32, shape);
-  weights.read(backend_, weights.embedding_index(), 0, copy);
+  weights.read_rows(backend_, weights.embedding_index(), 0, copy);
   const auto begin = static_cast<int64_t>(data.size());
   data.append(static_cast<const char*>(copy.view().data),
               static_cast<size_t>(copy.view().num_bytes()));

@@ -224,7 +224,7 @@ class ExpectedSequence {
 
   void bound_row(int64_t t, int64_t n, ExpectedAttention& e) {
     const auto row = static_cast<size_t>(shape_.query(t, n));
-    const double lse = ref::attention_probabilities(shape_, c_.scale(), qs_, ks_, t, n, p_);
+    const double lse = ref::compute_probabilities_and_lse(shape_, c_.scale(), qs_, ks_, t, n, p_);
     double largest = 0;
     double largest_score = 0;
     for (int64_t j = shape_.first_key(t); j <= t; ++j) {

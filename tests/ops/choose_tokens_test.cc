@@ -86,7 +86,7 @@ TEST_P(ChooseTokens, IsWhatSingleRowsSay) {
     EXPECT_NEAR(c.logprob, logprob(c.row, c.token, divisor), 4e-6);
     std::vector<int32_t> ids(c.topk_ids.size());
     std::vector<float> unused(ids.size());
-    cpu::topk_of_row(row(c.row), lse_.f32() + 2 * c.row, ids, unused);
+    cpu::write_topk_of_row(row(c.row), lse_.f32() + 2 * c.row, ids, unused);
     EXPECT_EQ(c.topk_ids, ids);
     for (size_t k = 0; k < ids.size(); ++k)
       EXPECT_NEAR(c.topk_logprobs[k], logprob(c.row, ids[k], divisor), 4e-6);
@@ -224,7 +224,7 @@ TEST_P(ChangedTokens, CountDraftsAsTheAnswers) {
     TokensBefore& before = choice.before;
     std::vector<TokenCount>& answer =
         answers.emplace_back(before.answer.begin(), before.answer.end());
-    for (const int32_t token : before.drafts) count_token(answer, token);
+    for (const int32_t token : before.drafts) increment_token_count(answer, token);
     before.drafts = {};
   }
   for (size_t i = 0; i < whole.size(); ++i) whole[i].before.answer = answers[i];
@@ -310,8 +310,8 @@ TEST_P(ChooseTokens, DrawsAndLargestOfARow) {
   EXPECT_EQ(ids, want);
   for (size_t i = 0; i < ids.size(); ++i)
     EXPECT_EQ(logprobs[i], ops::logprob(row(3)[static_cast<size_t>(ids[i])], lse_.f32() + 2 * 3));
-  topk_logprobs(backend_, logits_, lse_, 3, ids, logprobs);
-  cpu::topk_of_row(row(3), lse_.f32() + 2 * 3, want, unused);
+  compute_topk_logprobs(backend_, logits_, lse_, 3, ids, logprobs);
+  cpu::write_topk_of_row(row(3), lse_.f32() + 2 * 3, want, unused);
   EXPECT_EQ(ids, want);
   EXPECT_EQ(logprobs, unused);
 }

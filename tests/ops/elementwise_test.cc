@@ -340,7 +340,7 @@ TEST(Elementwise, FillsAndRoundsInPlace) {
   const Buffer x = random_buffer(DType::kF32, {70'001}, {.seed = 1});
   const auto out = run_everywhere([&](Backend& backend) {
     std::vector<Buffer> y = {x, Buffer(DType::kF32, {70'001})};
-    round_in_place(backend, y[0]);
+    round_to_bf16_in_place(backend, y[0]);
     fill(backend, y[1], -0.5f);
     return y;
   });

@@ -84,10 +84,10 @@ TEST(Gated, ForwardMatchesReference) {
       const Buffer up = input(c, 2, 1);
       const auto outputs = run_everywhere([&](Backend& backend) {
         std::vector<Buffer> out = {output(c)};
-        gated(backend, activation, gate, up, out[0]);
+        act_and_mul(backend, activation, gate, up, out[0]);
         return out;
       });
-      const auto want = ref::gated(activation, gate.values(), up.values());
+      const auto want = ref::act_and_mul(activation, gate.values(), up.values());
       std::vector<double> bound(want.size());
       for (size_t i = 0; i < want.size(); ++i) {
         bound[i] = std::abs(want[i]) * (value_error(activation, gate.get(static_cast<int64_t>(i))) +
@@ -108,12 +108,13 @@ TEST(Gated, BackwardMatchesReference) {
         const Buffer d_y = random_buffer(d_y_type, {c.tokens, c.dim}, {.seed = 3});
         const auto outputs = run_everywhere([&](Backend& backend) {
           std::vector<Buffer> out = {output(c), output(c)};
-          gated_backward(backend, activation, gate, up, d_y, out[0], out[1]);
+          act_and_mul_backward(backend, activation, gate, up, d_y, out[0], out[1]);
           return out;
         });
         const auto n = static_cast<size_t>(gate.size());
         std::vector<double> d_gate(n), d_up(n), gate_bound(n), up_bound(n);
-        ref::gated_backward(activation, gate.values(), up.values(), d_y.values(), d_gate, d_up);
+        ref::act_and_mul_backward(activation, gate.values(), up.values(), d_y.values(), d_gate,
+                                  d_up);
         for (size_t i = 0; i < n; ++i) {
           const auto at = static_cast<int64_t>(i);
           const double x = gate.get(at);
@@ -136,14 +137,14 @@ TEST(Gated, ReferenceBackwardMatchesComplexStep) {
     const auto d_y = random_buffer(kF32, {9}, {.seed = 3}).values();
     std::vector<double> d_gate(9);
     std::vector<double> d_up(9);
-    ref::gated_backward(activation, gate, up, d_y, d_gate, d_up);
+    ref::act_and_mul_backward(activation, gate, up, d_y, d_gate, d_up);
     using Complex = std::vector<std::complex<double>>;
     const auto by_gate = complex_step(
-        [&](const Complex& point) { return ref::gated(activation, point, to_complex(up)); }, gate,
-        d_y);
+        [&](const Complex& point) { return ref::act_and_mul(activation, point, to_complex(up)); },
+        gate, d_y);
     const auto by_up = complex_step(
-        [&](const Complex& point) { return ref::gated(activation, to_complex(gate), point); }, up,
-        d_y);
+        [&](const Complex& point) { return ref::act_and_mul(activation, to_complex(gate), point); },
+        up, d_y);
     EXPECT_LE(relative_l2(d_gate, by_gate), 1e-13);
     EXPECT_LE(relative_l2(d_up, by_up), 1e-13);
   }
@@ -170,8 +171,8 @@ TEST(Gated, GeluOfEveryBf16Value) {
   const Buffer ones = filled_buffer(kF32, {n}, 1);
   const auto outputs = run_everywhere([&](Backend& backend) {
     std::vector<Buffer> out = {Buffer(kF32, {n}), Buffer(kF32, {n}), Buffer(kF32, {n})};
-    gated(backend, Activation::kGeluTanh, gate, ones, out[0]);
-    gated_backward(backend, Activation::kGeluTanh, gate, ones, ones, out[1], out[2]);
+    act_and_mul(backend, Activation::kGeluTanh, gate, ones, out[0]);
+    act_and_mul_backward(backend, Activation::kGeluTanh, gate, ones, ones, out[1], out[2]);
     return out;
   });
   std::vector<double> want(x.size()), slope(x.size()), bound(x.size()), slope_bound(x.size());
@@ -197,13 +198,14 @@ TEST(Gated, ExtremeGates) {
   const Buffer up = filled_buffer(kF32, {8}, 1);
   const auto outputs = run_everywhere([&](Backend& backend) {
     std::vector<Buffer> out = {Buffer(kF32, {8}), Buffer(kF32, {8}), Buffer(kF32, {8})};
-    gated(backend, Activation::kSilu, gate, up, out[0]);
-    gated_backward(backend, Activation::kSilu, gate, up, up, out[1], out[2]);
+    act_and_mul(backend, Activation::kSilu, gate, up, out[0]);
+    act_and_mul_backward(backend, Activation::kSilu, gate, up, up, out[1], out[2]);
     return out;
   });
   std::vector<double> d_gate(8);
   std::vector<double> d_up(8);
-  ref::gated_backward(Activation::kSilu, gate.values(), up.values(), up.values(), d_gate, d_up);
+  ref::act_and_mul_backward(Activation::kSilu, gate.values(), up.values(), up.values(), d_gate,
+                            d_up);
   // 1e-36: exp(-89) is a subnormal number
   for (int64_t i = 0; i < 8; ++i) {
     const auto at = static_cast<size_t>(i);
@@ -222,12 +224,12 @@ TEST(Gated, NanStaysNan) {
     for (const Activation activation : kActivations) {
       CpuBackend backend(path, 1);
       Buffer y(kF32, {3});
-      gated(backend, activation, gate, up, y);
+      act_and_mul(backend, activation, gate, up, y);
       EXPECT_TRUE(std::isnan(y.get(0)));
       EXPECT_TRUE(std::isnan(y.get(1)));
       EXPECT_FALSE(std::isnan(y.get(2)));
       Buffer d_gate(kF32, {3}), d_up(kF32, {3});
-      gated_backward(backend, activation, gate, up, up, d_gate, d_up);
+      act_and_mul_backward(backend, activation, gate, up, up, d_gate, d_up);
       EXPECT_TRUE(std::isnan(d_gate.get(0)) && std::isnan(d_up.get(0)));
     }
   }
@@ -243,19 +245,19 @@ TEST(Gated, OutputsMayLieOverInputs) {
       CpuBackend backend(path, 2);
       Buffer y = output(c);
       Buffer over = gate;
-      gated(backend, Activation::kSilu, gate, up, y);
-      gated(backend, Activation::kSilu, over, up, over);
+      act_and_mul(backend, Activation::kSilu, gate, up, y);
+      act_and_mul(backend, Activation::kSilu, over, up, over);
       expect_same_bits(over, y);
       Buffer d_gate = output(c);
       Buffer d_up = output(c);
       Buffer gate_over = gate;
       Buffer up_over = up;
-      gated_backward(backend, Activation::kSilu, gate, up, d_y, d_gate, d_up);
-      gated_backward(backend, Activation::kSilu, gate_over, up_over, d_y, gate_over, up_over);
+      act_and_mul_backward(backend, Activation::kSilu, gate, up, d_y, d_gate, d_up);
+      act_and_mul_backward(backend, Activation::kSilu, gate_over, up_over, d_y, gate_over, up_over);
       expect_same_bits(gate_over, d_gate);
       expect_same_bits(up_over, d_up);
       Buffer d_over = d_y;
-      gated_backward(backend, Activation::kSilu, gate, up, d_over, d_over, d_up);
+      act_and_mul_backward(backend, Activation::kSilu, gate, up, d_over, d_over, d_up);
       expect_same_bits(d_over, d_gate);
     }
   }
@@ -284,14 +286,15 @@ TEST(Gated, GateMayLieInsideHeadsOfAProjection) {
     for (const CpuPath path : supported_paths()) {
       CpuBackend backend(path, 3);
       Buffer y(type, heads), want(type, heads);
-      gated(backend, Activation::kSigmoid, half_of(projection, kWidth), context, y);
-      gated(backend, Activation::kSigmoid, gate, context, want);
+      act_and_mul(backend, Activation::kSigmoid, half_of(projection, kWidth), context, y);
+      act_and_mul(backend, Activation::kSigmoid, gate, context, want);
       expect_same_bits(y, want);
       Buffer d_projection(type, {kTokens, kHeads, 2 * kWidth});
       Buffer d_gate(type, heads), d_context(type, heads), d_context_want(type, heads);
-      gated_backward(backend, Activation::kSigmoid, half_of(projection, kWidth), context, d_y,
-                     half_of(d_projection, kWidth), d_context);
-      gated_backward(backend, Activation::kSigmoid, gate, context, d_y, d_gate, d_context_want);
+      act_and_mul_backward(backend, Activation::kSigmoid, half_of(projection, kWidth), context, d_y,
+                           half_of(d_projection, kWidth), d_context);
+      act_and_mul_backward(backend, Activation::kSigmoid, gate, context, d_y, d_gate,
+                           d_context_want);
       expect_same_bits(d_context, d_context_want);
       EXPECT_TRUE(d_projection.intact());
       for (int64_t i = 0; i < d_projection.size(); ++i) {
@@ -319,10 +322,11 @@ TEST(Gated, RowsHaveFactors) {
       const auto outputs = run_everywhere([&](Backend& backend) {
         std::vector<Buffer> out = {Buffer(type, shape), Buffer(type, shape), Buffer(type, shape),
                                    Buffer(type, shape), Buffer(type, shape), Buffer(kF32, {5})};
-        gated(backend, activation, gate, up, out[0]);
-        gated_rows(backend, activation, gate, up, ones, out[1]);
-        gated_rows(backend, activation, gate, up, factors, out[2]);
-        gated_rows_backward(backend, activation, gate, up, factors, d_y, out[3], out[4], out[5]);
+        act_and_mul(backend, activation, gate, up, out[0]);
+        scaled_act_and_mul(backend, activation, gate, up, ones, out[1]);
+        scaled_act_and_mul(backend, activation, gate, up, factors, out[2]);
+        scaled_act_and_mul_backward(backend, activation, gate, up, factors, d_y, out[3], out[4],
+                                    out[5]);
         return out;
       });
       expect_same_bits(outputs[1], outputs[0]);

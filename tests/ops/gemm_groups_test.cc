@@ -126,7 +126,7 @@ class GemmGroups : public ::testing::TestWithParam<DType> {
 
 TEST_P(GemmGroups, PartsAreRowsOfOneGroupAndOneSequence) {
   CpuBackend backend(CpuPath::kReference, 1);
-  divide_rows(backend, indices(division_.tokens), division_.rows);
+  split_groups_by_sequence(backend, indices(division_.tokens), division_.rows);
   int64_t begin = 0;
   size_t p = 0;
   for (; begin < division_.rows.num_rows; begin = division_.part_ends[p++]) {
@@ -145,7 +145,7 @@ TEST_P(GemmGroups, PartsAreRowsOfOneGroupAndOneSequence) {
 TEST_P(GemmGroups, AreOneProductEach) {
   for (const CpuPath path : supported_paths()) {
     CpuBackend backend(path, 3);
-    divide_rows(backend, indices(division_.tokens), division_.rows);
+    split_groups_by_sequence(backend, indices(division_.tokens), division_.rows);
     for (const bool forward : {true, false}) compare_products(backend, forward);
   }
 }
@@ -153,7 +153,7 @@ TEST_P(GemmGroups, AreOneProductEach) {
 TEST_P(GemmGroups, RunsAreOneProductEachAndLeaveOtherRowsAlone) {
   for (const CpuPath path : supported_paths()) {
     CpuBackend backend(path, 3);
-    divide_rows(backend, indices(division_.tokens), division_.rows);
+    split_groups_by_sequence(backend, indices(division_.tokens), division_.rows);
     const int64_t n = division_.rows.num_rows;
     const Stack a(backend, GetParam(), kRank, kIn, 16, 1);
     const Stack b(backend, GetParam(), kOut, kRank, panel_width(backend), 9);
@@ -187,7 +187,7 @@ TEST_P(GemmGroups, RunsAreOneProductEachAndLeaveOtherRowsAlone) {
 TEST_P(GemmGroups, GradientsAreOneChainAGroup) {
   for (const CpuPath path : supported_paths()) {
     CpuBackend backend(path, 3);
-    divide_rows(backend, indices(division_.tokens), division_.rows);
+    split_groups_by_sequence(backend, indices(division_.tokens), division_.rows);
     const int64_t n = division_.rows.num_rows;
     const Buffer x = random_buffer(GetParam(), {n, kIn}, {.seed = 5});
     const Buffer dy = random_buffer(GetParam(), {n, kOut}, {.seed = 6});

@@ -392,21 +392,26 @@ TEST(HyperConnection, GradientsMatchComplexStepAtEverySize) {
         const auto weights = site.token(g, t, row);
         const auto shape = shape_of(c);
         const auto by_x = complex_step(
-            [&](const Complex& v) { return ref::hyper_site(shape, v, fn, base, scale, gains); },
+            [&](const Complex& v) {
+              return ref::hyper_collapse_and_expand(shape, v, fn, base, scale, gains);
+            },
             site.token(site.x, t, row), weights);
         d_x.insert(d_x.end(), by_x.begin(), by_x.end());
-        add(d_fn,
-            complex_step(
-                [&](const Complex& v) { return ref::hyper_site(shape, x, v, base, scale, gains); },
-                site.fn.values(), weights));
-        add(d_base,
-            complex_step(
-                [&](const Complex& v) { return ref::hyper_site(shape, x, fn, v, scale, gains); },
-                site.base.values(), weights));
-        add(d_scale,
-            complex_step(
-                [&](const Complex& v) { return ref::hyper_site(shape, x, fn, base, v, gains); },
-                site.scale.values(), weights));
+        add(d_fn, complex_step(
+                      [&](const Complex& v) {
+                        return ref::hyper_collapse_and_expand(shape, x, v, base, scale, gains);
+                      },
+                      site.fn.values(), weights));
+        add(d_base, complex_step(
+                        [&](const Complex& v) {
+                          return ref::hyper_collapse_and_expand(shape, x, fn, v, scale, gains);
+                        },
+                        site.base.values(), weights));
+        add(d_scale, complex_step(
+                         [&](const Complex& v) {
+                           return ref::hyper_collapse_and_expand(shape, x, fn, base, v, gains);
+                         },
+                         site.scale.values(), weights));
       }
       // Chains of at most S D R terms, and of Sinkhorn's weights, rounded once.
       const int64_t terms = row * numbers(c);

@@ -67,7 +67,7 @@ TEST(LogSoftmax, ForwardMatchesReference) {
     }
     std::vector<float> logprobs(rows.size());
     CpuBackend reader(choose_cpu_path(), 1);
-    target_logprobs(reader, logits, outputs[0], rows, ids, logprobs);
+    compute_target_logprobs(reader, logits, outputs[0], rows, ids, logprobs);
     if (c.rows > 0) {
       EXPECT_EQ(logprobs.back(), logprobs[static_cast<size_t>(c.rows - 1)]);
     }

@@ -38,7 +38,7 @@ struct Pair {
     copy_memory = filled(copy);
     narrow.data = narrow_memory.view().data;
     copy.data = copy_memory.view().data;
-    pack_narrow(backend, matrix.rows(), 0, narrow);
+    pack_narrow_rows(backend, matrix.rows(), 0, narrow);
     Buffer values(DType::kBF16, {rows, matrix.cols});
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t k = 0; k < matrix.cols; ++k) {
@@ -120,7 +120,7 @@ TEST(Narrow, RowsInPiecesAreRowsAtOnce) {
     PanelView panel = w.narrow;
     panel.data = memory.view().data;
     for (const auto& [begin, end] : {std::pair{70, 100}, {0, 1}, {1, 60}, {60, 70}}) {
-      pack_narrow(backend, w.matrix.rows(begin, end), begin, panel);
+      pack_narrow_rows(backend, w.matrix.rows(begin, end), begin, panel);
     }
     EXPECT_EQ(std::memcmp(panel.data, w.narrow.data, static_cast<size_t>(panel.num_bytes())), 0);
   }
@@ -152,7 +152,7 @@ TEST(Narrow, AllScalesTimesAllCodes) {
                          .form = form};
       const Tensor memory = Pair::filled(panel);
       panel.data = memory.view().data;
-      pack_narrow(backend, matrix.rows(), 0, panel);
+      pack_narrow_rows(backend, matrix.rows(), 0, panel);
       std::vector<Bf16> room(static_cast<size_t>(cols * width) + 32);
       auto* const data =
           reinterpret_cast<Bf16*>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64);

@@ -160,7 +160,7 @@ TEST(Router, GivenExpertsGetTheirWeights) {
       }
     }
     Buffer scores(got.logits), weights(DType::kF32, {c.tokens, c.top_k});
-    route_chosen(backend, got.args, scores, indices(ids), weights);
+    route_to_given_experts(backend, got.args, scores, indices(ids), weights);
     expect_same_bits(scores, got.scores);
     for (int64_t t = 0; t < c.tokens; ++t) {
       const std::vector<int32_t> of(ids.begin() + t * c.top_k, ids.begin() + (t + 1) * c.top_k);
@@ -237,7 +237,7 @@ TEST(Router, EveryPathAndTeamGivesTheSameBits) {
         route_backward(backend, got.args, got.scores, indices(got.ids), d_weights, out.back());
       }
       Buffer given(got.logits), weights(DType::kF32, {c.tokens, c.top_k});
-      route_chosen(backend, got.args, given, indices(got.ids), weights);
+      route_to_given_experts(backend, got.args, given, indices(got.ids), weights);
       expect_same_bits(weights, got.weights);
       return out;
     });

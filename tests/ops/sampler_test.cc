@@ -238,7 +238,7 @@ TEST(Sampler, RefusesLogitsThatAreNotFinite) {
       std::vector<int32_t> ids(2);
       std::vector<float> logprobs(2);
       const float lse[2] = {0, 0};
-      EXPECT_THROW(topk_of_row(logits, lse, ids, logprobs), Error);
+      EXPECT_THROW(write_topk_of_row(logits, lse, ids, logprobs), Error);
     }
   }
 }
@@ -260,7 +260,7 @@ TEST(Sampler, TopKLogprobsAreSortedWithTiesByLowerId) {
     for (const size_t k : {size_t{0}, size_t{1}, std::min<size_t>(20, vocab), vocab}) {
       std::vector<int32_t> ids(k);
       std::vector<float> logprobs(k);
-      topk_of_row(logits, lse, ids, logprobs);
+      write_topk_of_row(logits, lse, ids, logprobs);
       for (size_t i = 0; i < k; ++i) {
         EXPECT_EQ(ids[i], order[i]);
         EXPECT_EQ(logprobs[i], ops::logprob(logit(order[i]), lse));

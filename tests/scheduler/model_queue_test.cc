@@ -33,7 +33,7 @@ TEST(ModelQueue, KnowsTheLowestNumberThatHasNotArrived) {
   EXPECT_EQ(queue.missing(), 1);
   add(queue, 1);
   add(queue, 3);
-  queue.consume(5, 0.0);
+  queue.mark_refused(5, 0.0);
   EXPECT_EQ(queue.missing(), 2);
   add(queue, 2);
   EXPECT_EQ(queue.missing(), 4);
@@ -58,13 +58,13 @@ TEST(ModelQueue, AwaitsANumberOnce) {
 
 TEST(ModelQueue, AFewRefusedNumbersAheadAreKept) {
   ModelQueue queue;
-  for (int64_t i = 0; i < 5000; ++i) queue.consume(7 * i + 4, 0.0);
+  for (int64_t i = 0; i < 5000; ++i) queue.mark_refused(7 * i + 4, 0.0);
   EXPECT_FALSE(queue.awaits(7 * 1023 + 4));
   EXPECT_TRUE(queue.awaits(7 * 1024 + 4));
-  for (const int64_t seq : {3, 2, 1}) queue.consume(seq, 0.0);  // these were waited for
+  for (const int64_t seq : {3, 2, 1}) queue.mark_refused(seq, 0.0);  // these were waited for
   EXPECT_EQ(queue.next(), 5);
   add(queue, 5);
-  for (int64_t seq = 6; seq < 3000; ++seq) queue.consume(seq, 0.0);
+  for (int64_t seq = 6; seq < 3000; ++seq) queue.mark_refused(seq, 0.0);
   EXPECT_EQ(queue.missing(), 5 + 1025);
   add(queue, 5 + 1025);
   queue.pop(0.0);
@@ -76,10 +76,10 @@ TEST(ModelQueue, RefusedNumbersAreSteppedOver) {
   ModelQueue queue;
   add(queue, 2);
   add(queue, 5);
-  queue.consume(1, 0.0);
+  queue.mark_refused(1, 0.0);
   EXPECT_EQ(queue.ready()->seq_id, 2);
-  queue.consume(4, 0.0);
-  queue.consume(3, 0.0);
+  queue.mark_refused(4, 0.0);
+  queue.mark_refused(3, 0.0);
   EXPECT_EQ(queue.num_ready(), 2u);
   EXPECT_FALSE(queue.awaits(4));
   queue.pop(0.0);
@@ -90,7 +90,7 @@ TEST(ModelQueue, RefusedNumbersAreSteppedOver) {
 TEST(ModelQueue, AConsumedNumberThatIsWaitingStays) {
   ModelQueue queue;
   add(queue, 1);
-  queue.consume(1, 0.0);
+  queue.mark_refused(1, 0.0);
   EXPECT_EQ(queue.ready()->seq_id, 1);
 }
 

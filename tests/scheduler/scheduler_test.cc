@@ -168,7 +168,7 @@ TEST(Scheduler, ARefusedSubmissionConsumesItsNumber) {
   house.submit(op("m", 2, api::OptimStep{}));
   house.run();
   EXPECT_EQ(house.posted["m-2"].size(), 0u);
-  house.scheduler.consume({"m"}, 1, 0.0);
+  house.scheduler.mark_refused({"m"}, 1, 0.0);
   house.run();
   EXPECT_EQ(house.posted["m-2"].size(), 1u);
 }

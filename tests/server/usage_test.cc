@@ -254,11 +254,11 @@ TEST(Usage, EachTenantSeesItsKeysAndLimitsAndWhatWasKeptIsThereAgain) {
   const Route read{.method = "GET", .pattern = "x", .handler = {}, .effect = Effect::kReads};
   const Route poll{.method = "POST", .pattern = "x", .handler = {}, .effect = Effect::kUpkeep};
   request.route = &read;
-  EXPECT_FALSE(house.service().admit(request).has_value());
+  EXPECT_FALSE(house.service().refuse_or_charge_request(request).has_value());
   request.route = nullptr;
-  EXPECT_TRUE(house.service().admit(request).has_value());
+  EXPECT_TRUE(house.service().refuse_or_charge_request(request).has_value());
   request.route = &poll;
-  EXPECT_FALSE(house.service().admit(request).has_value()) << "polls never wait";
+  EXPECT_FALSE(house.service().refuse_or_charge_request(request).has_value()) << "polls never wait";
   const Response shown = house.call("GET", "usage");
   EXPECT_EQ(shown.status, 200);
   EXPECT_EQ(shown.body,
@@ -267,10 +267,10 @@ TEST(Usage, EachTenantSeesItsKeysAndLimitsAndWhatWasKeptIsThereAgain) {
             R"("limits":["--rate *:requests=0.1/s"]}]})");
   EXPECT_EQ(house.call("GET", "usage", "", "bob").body, R"({"tenants":[]})");
   house.faults().away = true;
-  EXPECT_ANY_THROW(house.service().keep_usage());
+  EXPECT_ANY_THROW(house.service().write_changed_usage());
   house.faults().away = false;
-  house.service().keep_usage();
-  EXPECT_THAT(house.store().usage_rows(), ElementsAre(UsageRow{"alice", "k1", {1, 0, 0}}));
+  house.service().write_changed_usage();
+  EXPECT_THAT(house.store().read_usage_rows(), ElementsAre(UsageRow{"alice", "k1", {1, 0, 0}}));
   EXPECT_TRUE(house.usage().changed_rows().empty());
 }
 

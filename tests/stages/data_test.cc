@@ -287,8 +287,8 @@ TEST(Data, FewGradientsAreOnTheirWay) {
       SlowComm slow(comm, counts);
       Runner runner(slow, plan, staged_engines(c, slow, plan));
       Engine& engine = runner.engine();
-      const auto slot =
-          runner.create_adapter(model::adapter_specs(engine.config(), {"all-linear"}, 4, 8.0), 3);
+      const auto slot = runner.create_adapter(
+          model::make_adapter_specs(engine.config(), {"all-linear"}, 4, 8.0), 3);
       const std::vector<int32_t> tokens(30, 1);
       api::Datum datum;
       datum.tokens = datum.targets = tokens;
@@ -299,9 +299,9 @@ TEST(Data, FewGradientsAreOnTheirWay) {
       runner.run(batch, nullptr);
       if (comm.rank() > 0) return;
       PlanShape shape = {.backward = true, .train_base = parameters, .several_rounds = false};
-      planned = chain_bytes(engine, shape);
+      planned = in_flight_gradient_bytes(engine, shape);
       shape.several_rounds = true;
-      all = chain_bytes(engine, shape);
+      all = in_flight_gradient_bytes(engine, shape);
     });
     for (const SlowComm::Counts& rank : counts) {
       EXPECT_EQ(rank.now, 0);

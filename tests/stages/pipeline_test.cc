@@ -28,23 +28,23 @@ using testing::HasSubstr;
 
 TEST(BalancedLayers, LargestCostIsLeast) {
   const std::vector<double> costs = {1, 1, 1, 1, 1, 1};
-  EXPECT_THAT(balanced_layers(costs, 0, 0, 3),
+  EXPECT_THAT(balance_layers(costs, 0, 0, 3),
               ElementsAre(LayerRange{0, 2}, LayerRange{2, 4}, LayerRange{4, 6}));
   // The head is worth two layers.
-  EXPECT_THAT(balanced_layers(costs, 0, 2, 2), ElementsAre(LayerRange{0, 4}, LayerRange{4, 6}));
-  EXPECT_THAT(balanced_layers(costs, 3, 0, 2), ElementsAre(LayerRange{0, 1}, LayerRange{1, 6}));
+  EXPECT_THAT(balance_layers(costs, 0, 2, 2), ElementsAre(LayerRange{0, 4}, LayerRange{4, 6}));
+  EXPECT_THAT(balance_layers(costs, 3, 0, 2), ElementsAre(LayerRange{0, 1}, LayerRange{1, 6}));
   const std::vector<double> uneven = {5, 1, 1, 1, 5};
-  EXPECT_THAT(balanced_layers(uneven, 0, 0, 3),
+  EXPECT_THAT(balance_layers(uneven, 0, 0, 3),
               ElementsAre(LayerRange{0, 1}, LayerRange{1, 4}, LayerRange{4, 5}));
   // However much it costs, a run has a layer.
-  EXPECT_THAT(balanced_layers(costs, 0, 100, 6).back(), (LayerRange{5, 6}));
-  EXPECT_THAT(balanced_layers({}, 1, 1, 1), ElementsAre(LayerRange{0, 0}));
+  EXPECT_THAT(balance_layers(costs, 0, 100, 6).back(), (LayerRange{5, 6}));
+  EXPECT_THAT(balance_layers({}, 1, 1, 1), ElementsAre(LayerRange{0, 0}));
 }
 
 std::string fault_of(const schedule::Table& table) {
   try {
     const std::vector<double> costs(static_cast<size_t>(table.num_stages), 1.0);
-    make_pipeline_plan(table, 1, balanced_layers(costs, 0, 0, table.num_stages));
+    make_pipeline_plan(table, 1, balance_layers(costs, 0, 0, table.num_stages));
   } catch (const Error& error) {
     return error.what();
   }
@@ -244,8 +244,8 @@ TEST(StagePlans, AreWhatIsTaken) {
       datum.inputs[api::LossInput::kWeights].assign(9, 1.0f);
       run_ranks(plan.num_ranks(), [&](Comm& comm) {
         Runner pipeline(comm, plan, staged_engines(c, comm, plan));
-        const auto specs =
-            model::adapter_specs(pipeline.engine().config(), {"all-linear", "lm_head"}, 2, 4.0);
+        const auto specs = model::make_adapter_specs(pipeline.engine().config(),
+                                                     {"all-linear", "lm_head"}, 2, 4.0);
         std::map<int, int64_t> adapter_bytes;  // before there is one
         for (const auto& runner : pipeline.stages()) {
           adapter_bytes[runner->stage()] =
@@ -308,8 +308,8 @@ TEST(Pipeline, ALongSequenceHasItsLayersInputsInFiles) {
       Runner pipeline(comm, plan, staged_engines(c, comm, plan, options));
       StageRunner& stage = *pipeline.stages().front();
       Engine& engine = stage.engine();
-      const api::AdapterSlot slot =
-          pipeline.create_adapter(model::adapter_specs(engine.config(), {"all-linear"}, 2, 4.0), 1);
+      const api::AdapterSlot slot = pipeline.create_adapter(
+          model::make_adapter_specs(engine.config(), {"all-linear"}, 2, 4.0), 1);
       pipeline.for_adapter(slot, stir);
       if (limited) {
         const PassPlan full = plan_pass(engine, {.pass_tokens = kLength,
@@ -472,7 +472,7 @@ TEST(Pipeline, DropsAGradientThatIsNotFinite) {
   run_ranks(plan.num_ranks(), [&](Comm& comm) {
     Runner pipeline(comm, plan, staged_engines(c, comm, plan));
     const api::AdapterSlot slot = pipeline.create_adapter(
-        model::adapter_specs(pipeline.engine().config(), {"all-linear"}, 2, 4.0), 1);
+        model::make_adapter_specs(pipeline.engine().config(), {"all-linear"}, 2, 4.0), 1);
     const api::Batch batch = {.sequences = {{.datum = &datum, .slot = slot}},
                               .gradients = api::Gradients::kAdapters};
     pipeline.run(batch);

@@ -72,7 +72,7 @@ std::vector<api::SampleResult> sample_in_stages(const StagedCase& c, int rank,
     Runner runner(comm, plan, staged_engines(c, comm, plan, options));
     const model::ModelConfig& config = runner.engine().config();
     const auto specs =
-        model::adapter_specs(config, {"all-linear", "embed_tokens", "lm_head"}, 3, 16.0);
+        model::make_adapter_specs(config, {"all-linear", "embed_tokens", "lm_head"}, 3, 16.0);
     // Ranks have their parts of adapters at addresses of any order.
     if (comm.rank() == 1) {
       const api::AdapterSlot slots[] = {runner.create_adapter(specs, 1),
@@ -118,7 +118,7 @@ TEST(StagedSampling, ARowThatCannotBeReadEndsOnAllRanks) {
     run_ranks(num_ranks, [&](Comm& comm) {
       Runner runner(comm, plan, staged_engines(c, comm, plan));
       Engine& engine = runner.engine();
-      const auto specs = model::adapter_specs(engine.config(), {"lm_head"}, 3, 16.0);
+      const auto specs = model::make_adapter_specs(engine.config(), {"lm_head"}, 3, 16.0);
       const api::AdapterSlot slot = runner.create_adapter(specs, 11);
       runner.for_adapter(slot, [](model::LoraAdapter& adapter) {
         const HostAccess access(cpu_allocator());

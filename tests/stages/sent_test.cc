@@ -40,8 +40,8 @@ TEST_P(SentPlan, IsWhatRanksSend) {
       runner.enable_base_steps({.muon = c.muon, .router_bias_rate = c.router_bias_rate});
     } else {
       slots = {runner.create_adapter(
-          model::adapter_specs(runner.engine().config(), {"all-linear", "embed_tokens", "lm_head"},
-                               3, 16.0),
+          model::make_adapter_specs(runner.engine().config(),
+                                    {"all-linear", "embed_tokens", "lm_head"}, 3, 16.0),
           11)};
     }
     api::Batch batch = {
@@ -51,7 +51,7 @@ TEST_P(SentPlan, IsWhatRanksSend) {
     for (const api::Datum& datum : data)
       batch.sequences.push_back({.datum = &datum, .slot = slots.front()});
     for (int step = 0; step < 2; ++step) {
-      const std::vector<SentBytes> own = plan_sent(plan, runner.engine(), batch, slots);
+      const std::vector<SentBytes> own = plan_sends(plan, runner.engine(), batch, slots);
       SentBytes counted;
       counted -= runner.sent();
       runner.run(batch);

@@ -76,7 +76,7 @@ class WholeRun {
   const model::LoraAdapter* adapter(api::AdapterSlot slot) { return &engine_->adapter(slot); }
   void finish() { engine_->base_trainer().finish_gradients(engine_->backend()); }
   void finish_adapter(api::AdapterSlot slot) {
-    engine_->adapter(slot).finish_gradients(engine_->backend());
+    engine_->adapter(slot).merge_mtp_gradients(engine_->backend());
   }
   std::vector<float> base(size_t index, bool gradient) {
     const train::BaseTrainer& trainer = engine_->base_trainer();
@@ -174,8 +174,8 @@ Outcome outcome_of(Run& run, const StagedCase& c) {
   Outcome out;
   const std::deque<api::Datum> data = make_data(run.engine().config().vocab_size, c.times_as_long);
   for (const int64_t rank : kRanks) {
-    run.add_adapter(model::adapter_specs(run.engine().config(),
-                                         {"all-linear", "embed_tokens", "lm_head"}, rank, 16.0));
+    run.add_adapter(model::make_adapter_specs(
+        run.engine().config(), {"all-linear", "embed_tokens", "lm_head"}, rank, 16.0));
   }
   if (c.router_bias_rate > 0.0 || c.muon) {
     run.enable_base_steps({.muon = c.muon, .router_bias_rate = c.router_bias_rate});
@@ -300,7 +300,7 @@ PipelinePlan staged_plan(const StagedCase& c) {
   std::vector<model::LayerRange> layers;
   if (c.layers.empty()) {
     const std::vector<double> costs(static_cast<size_t>(c.num_layers), 1.0);
-    layers = balanced_layers(costs, 0.0, 0.5, table.num_stages);
+    layers = balance_layers(costs, 0.0, 0.5, table.num_stages);
   }
   for (const int64_t size : c.layers) {
     const int64_t first = layers.empty() ? 0 : layers.back().last;

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 std::string raw_of(const std::string& text) {
   JsonReader json(text, "file");
-  std::string raw = json.raw();
+  std::string raw = json.read_raw();
   json.end();
   return raw;
 }
@@ -30,27 +30,27 @@ TEST(JsonReader, ReadsEveryKindOfValue) {
   json.begin_object();
   ASSERT_TRUE(json.next_key(key));
   EXPECT_EQ(key, "i");
-  EXPECT_EQ(json.integer(), -12);
+  EXPECT_EQ(json.read_integer(), -12);
   ASSERT_TRUE(json.next_key(key));
-  EXPECT_EQ(json.number(), 25.0);
+  EXPECT_EQ(json.read_number(), 25.0);
   ASSERT_TRUE(json.next_key(key));
-  EXPECT_EQ(json.kind(), JsonReader::Kind::kBool);
-  EXPECT_TRUE(json.boolean());
+  EXPECT_EQ(json.peek_kind(), JsonReader::Kind::kBool);
+  EXPECT_TRUE(json.read_boolean());
   ASSERT_TRUE(json.next_key(key));
-  EXPECT_FALSE(json.boolean());
+  EXPECT_FALSE(json.read_boolean());
   ASSERT_TRUE(json.next_key(key));
-  json.null();
+  json.read_null();
   ASSERT_TRUE(json.next_key(key));
-  EXPECT_EQ(json.string(), "a\u00e9\U0001f600\n\"\\/");
+  EXPECT_EQ(json.read_string(), "a\u00e9\U0001f600\n\"\\/");
   ASSERT_TRUE(json.next_key(key));
   json.begin_array();
   ASSERT_TRUE(json.next_item());
-  EXPECT_EQ(json.integer(), 1);
+  EXPECT_EQ(json.read_integer(), 1);
   ASSERT_TRUE(json.next_item());
-  EXPECT_EQ(json.integer(), 2);
+  EXPECT_EQ(json.read_integer(), 2);
   EXPECT_FALSE(json.next_item());
   ASSERT_TRUE(json.next_key(key));
-  EXPECT_EQ(json.raw(), "{}");
+  EXPECT_EQ(json.read_raw(), "{}");
   EXPECT_FALSE(json.next_key(key));
   json.end();
 }
@@ -114,26 +114,29 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST(JsonReader, IntegersAreExactOrRefused) {
-  const auto integer = [](const std::string& text) { return JsonReader(text, "file").integer(); };
+  const auto integer = [](const std::string& text) {
+    return JsonReader(text, "file").read_integer();
+  };
   EXPECT_EQ(integer("9223372036854775807"), INT64_MAX);
   EXPECT_EQ(integer("-9223372036854775808"), INT64_MIN);
   for (const char* text : {"9223372036854775808", "1.0", "1e3", "18446744073709551617"}) {
     EXPECT_THAT(error_of([&] { integer(text); }), HasSubstr("an integer of 64 bits")) << text;
   }
-  EXPECT_THAT(error_of([] { JsonReader("1e999", "file").number(); }), HasSubstr("does not fit"));
+  EXPECT_THAT(error_of([] { JsonReader("1e999", "file").read_number(); }),
+              HasSubstr("does not fit"));
 }
 
 TEST(JsonQuote, RoundTrips) {
   std::string all;
   for (int c = 0; c < 128; ++c) all += static_cast<char>(c);
   all += "\u00e9\U0001f600";
-  EXPECT_EQ(JsonReader(json_quote(all), "file").string(), all);
+  EXPECT_EQ(JsonReader(json_quote(all), "file").read_string(), all);
   EXPECT_EQ(boost::json::parse(json_quote(all)).as_string(), boost::json::string(all));
 }
 
 TEST(JsonNumber, RoundTrips) {
   for (const double value : {0.0, 32.0, 0.1, -1.5e-300, 1e20, 123456789012345678.0}) {
-    EXPECT_EQ(JsonReader(json_number(value), "file").number(), value);
+    EXPECT_EQ(JsonReader(json_number(value), "file").read_number(), value);
     EXPECT_EQ(boost::json::parse(json_number(value)).to_number<double>(), value);
   }
   EXPECT_EQ(json_number(32), "32");

@@ -25,7 +25,7 @@ std::unique_ptr<model::LoraAdapter> make_adapter(Backend& backend,
                                                  const model::LoadedModel& model) {
   auto adapter = std::make_unique<model::LoraAdapter>(
       backend, *model.weights,
-      model::adapter_specs(model.config, {"all-linear", "lm_head"}, 4, 8.0));
+      model::make_adapter_specs(model.config, {"all-linear", "lm_head"}, 4, 8.0));
   adapter->initialise(3);
   adapter->enable_training();
   const int64_t count = adapter->num_parameters();
@@ -53,7 +53,7 @@ TEST(StepAdapter, MovesSmallAndLargeModulesAlike) {
     const auto adapter = make_adapter(backend, model);
     ASSERT_TRUE(step_adapter(backend, *adapter, kOptions).stepped);
     const int64_t count = adapter->num_parameters();
-    const model::LoraModule& head = *adapter->find(-1, model::kHead);
+    const model::LoraModule& head = *adapter->find_module(-1, model::kHead);
     ASSERT_GT(head.a.shape.num_elements() + head.b.shape.num_elements(), 1 << 17);
     for (int64_t i = 0; i < count; ++i) {
       // The first step: corrected moments are g and g^2.
@@ -116,7 +116,7 @@ TEST(BaseTrainer, MastersThatCouldNotBeReadAreReadTheNextTime) {
   reads = 0;
   trainer.enable_steps([&](size_t index, int64_t first, TensorView out) {
     ++reads;
-    model.weights->read(backend, index, first, out);
+    model.weights->read_rows(backend, index, first, out);
   });
   EXPECT_EQ(reads, model.weights->table().size());
 }
@@ -127,7 +127,7 @@ TEST(BaseTrainer, AGradientThatIsNotFiniteTouchesNoMaster) {
   model::LoadedModel model = model::load_model(backend, dir, {.compute_dtype = DType::kF32});
   BaseTrainer trainer(backend, *model.weights);
   trainer.enable_steps([&](size_t index, int64_t first, TensorView out) {
-    model.weights->read(backend, index, first, out);
+    model.weights->read_rows(backend, index, first, out);
   });
   const TensorView masters = trainer.masters();
   const std::vector<float> before(masters.f32(), masters.f32() + masters.shape.num_elements());
@@ -152,9 +152,11 @@ TEST(BaseTrainer, MuonStepsTheMatricesOfDeepSeekV4) {
   model::LoadedModel model = model::load_model(
       backend, dir, {.compute_dtype = DType::kF32, .mtp = model::UseMtp::kAlways});
   BaseTrainer trainer(backend, *model.weights);
-  trainer.enable_steps([&](size_t index, int64_t first,
-                           TensorView out) { model.weights->read(backend, index, first, out); },
-                       {.muon = true});
+  trainer.enable_steps(
+      [&](size_t index, int64_t first, TensorView out) {
+        model.weights->read_rows(backend, index, first, out);
+      },
+      {.muon = true});
   const TensorView masters = trainer.masters();
   const int64_t count = masters.shape.num_elements();
   const std::vector<float> before(masters.f32(), masters.f32() + count);

@@ -43,13 +43,13 @@ class Bench {
  public:
   Bench(const BenchWork& work, const BenchOptions& options) : work_(work), options_(options) {}
 
-  int run() {
-    load();
+  int run_and_print() {
+    set_up_engine();
     startup_s_ = process_age();
     ops::LimitProbe probe(engine_->backend());
-    measure(probe);  // warm-up: memory is touched, scratch is booked
+    measure_work(probe);  // warm-up: memory is touched, scratch is booked
     runs_.clear();
-    for (int i = 0; i < options_.repeat; ++i) measure(probe);
+    for (int i = 0; i < options_.repeat; ++i) measure_work(probe);
     if (work_.adapters) measure_share_of_base(probe);
     if (options_.context > 0) measure_context_cost();
     if (work_.kind == WorkKind::kTrain && has_block(model::kMoe)) {
@@ -69,7 +69,7 @@ class Bench {
   }
 
   // Options of training alone.
-  void check_options() const {
+  void check_work_options() const {
     const std::pair<std::string_view, std::string_view> of_training[] = {
         {"memory", options_.memory},
         {"recompute", options_.recompute},
@@ -95,7 +95,7 @@ class Bench {
   }
 
   // Of training passes may be shorter than the work, and not than a sequence.
-  [[nodiscard]] engine::RunPlan plan_of_work() const {
+  [[nodiscard]] engine::RunPlan plan_work() const {
     const int64_t most = engine_->options().pass_tokens, tokens = work_.batch * work_.length;
     if (work_.kind != WorkKind::kTrain) {
       engine::PlanShape shape = {.pass_tokens = std::min(tokens, most),
@@ -119,13 +119,13 @@ class Bench {
          .is_loaded = true});
   }
 
-  void load() {
-    check_options();
+  void set_up_engine() {
+    check_work_options();
     engine_ = options_.model.empty() ? make_engine_of_shape() : load_engine_of_model();
     if (!options_.memory.empty()) {
-      plan_ = plan_of_work();
+      plan_ = plan_work();
       if (plan_->recompute.file_bytes > 0) check_offload_folder(options_.offload);
-      engine_->set_pass(plan_->micro_tokens, plan_->recompute.recompute);
+      engine_->set_pass_options(plan_->micro_tokens, plan_->recompute.recompute);
     }
     runner_ = std::make_unique<engine::Runner>(*engine_);
     create_slots();
@@ -150,7 +150,7 @@ class Bench {
                                .threads = options_.threads});
     check_context(spec.parsed.config.max_position_embeddings);
     spec.weights = usable_weights(spec.weights, options_.method);
-    return make_engine(spec, options);
+    return load_engine(spec, options);
   }
 
   [[nodiscard]] std::unique_ptr<engine::Engine> make_engine_of_shape() const {
@@ -159,7 +159,7 @@ class Bench {
     check_context(config.max_position_embeddings);
     return make_random_engine(make_backend(options_.threads), config,
                               parse_dtype(options_.dtype, config),
-                              random_weights(options_.weights, options_.method), options);
+                              checked_random_weights(options_.weights, options_.method), options);
   }
 
   // What trains, or is sampled with.
@@ -176,7 +176,7 @@ class Bench {
     }
   }
 
-  void measure(ops::LimitProbe& probe) {
+  void measure_work(ops::LimitProbe& probe) {
     switch (work_.kind) {
       case WorkKind::kTrain:
         return measure_train(probe);
@@ -198,8 +198,8 @@ class Bench {
 
   DType dtype() const { return engine_->model().weights->compute_dtype(); }
 
-  void add_compute_bound_run(ops::LimitProbe& probe, const engine::MachineLimits& before,
-                             double flops, double seconds) {
+  void probe_and_add_run(ops::LimitProbe& probe, const engine::MachineLimits& before, double flops,
+                         double seconds) {
     const engine::MachineLimits after = planner::probe_limits(probe, dtype());
     const engine::MachineLimits limits = mean(before, after);
     const auto tokens = static_cast<double>(work_.batch * work_.length);
@@ -218,7 +218,7 @@ class Bench {
   }
 
   const engine::RunPlan& plan() {
-    if (!planned_) planned_ = plan_ ? *plan_ : plan_of_work();
+    if (!planned_) planned_ = plan_ ? *plan_ : plan_work();
     return *planned_;
   }
 
@@ -237,10 +237,10 @@ class Bench {
     const double seconds = now_seconds() - start;
     const double flops = training_step_flops(engine_->config(), work_.batch, work_.length,
                                              modules(), recompute() == "full");
-    add_compute_bound_run(probe, before, flops, seconds);
+    probe_and_add_run(probe, before, flops, seconds);
   }
 
-  api::SampleRequest request(int64_t index, int64_t max_tokens, bool adapters) const {
+  api::SampleRequest make_request(int64_t index, int64_t max_tokens, bool adapters) const {
     api::SampleRequest out;
     out.prompt =
         random_tokens(work_.length, engine_->config().vocab_size, static_cast<uint64_t>(index));
@@ -254,9 +254,9 @@ class Bench {
     const engine::MachineLimits before = planner::probe_limits(probe, dtype());
     const TraceSpan span("measure");
     const double start = now_seconds();
-    engine::sample(*runner_, {request(0, 1, false)});
+    engine::sample(*runner_, {make_request(0, 1, false)});
     const double seconds = now_seconds() - start;
-    add_compute_bound_run(probe, before, prefill_work().flops, seconds);
+    probe_and_add_run(probe, before, prefill_work().flops, seconds);
   }
 
   // Steps until every sequence decodes.
@@ -295,11 +295,11 @@ class Bench {
 
   Figures measure_decode(ops::LimitProbe& probe, bool adapters) {
     engine::SamplingLoop loop(*engine_);
-    for (int64_t i = 0; i < work_.batch; ++i) loop.add(request(i, kTimedTokens + 2, adapters));
+    for (int64_t i = 0; i < work_.batch; ++i) loop.add(make_request(i, kTimedTokens + 2, adapters));
     run_prompts(loop, work_.batch);
     std::vector<engine::MachineLimits> seen;
     const double seconds = time_steps(loop, probe, seen);
-    const double narrow = narrow_bytes(*engine_->model().weights);
+    const double narrow = mean_bytes_per_weight(*engine_->model().weights);
     const engine::Work count = decode_work(adapters, narrow);
     const engine::MachineLimits limits = median(seen);
     const double limit = std::max(count.bytes / limits.bytes, count.flops / limits.flops);
@@ -368,10 +368,10 @@ class Bench {
     boost::json::object line;
     line["work"] = std::string(work_.name);
     if (work_.kind == WorkKind::kTrain) line["method"] = options_.method;
-    put_speed(line, figures);
-    put_runs(line, runs_);
+    add_speed_fields(line, figures);
+    add_runs_field(line, runs_);
     line["read_gb_per_s"] = figures.bandwidth / 1e9;
-    put_machine(line, engine_->backend().arithmetic(), engine_->backend().parallelism());
+    add_machine_fields(line, engine_->backend().arithmetic(), engine_->backend().parallelism());
     line["planned_gib"] = gib(memory.total());
     if (memory.activation_file_bytes > 0) line["file_gib"] = gib(memory.activation_file_bytes);
     if (plan_) {
@@ -479,7 +479,8 @@ int run_bench(const BenchOptions& options) {
   const BenchWork& work = find_bench_work(options.work);
   name_thread("main");
   report::TraceFile trace(options.stages.ranks.empty() ? options.trace : "");
-  const int code = options.divides() ? bench_in_stages(work, options) : Bench(work, options).run();
+  const int code =
+      options.divides() ? bench_in_stages(work, options) : Bench(work, options).run_and_print();
   trace.finish();
   return code;
 }

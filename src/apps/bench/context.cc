@@ -74,11 +74,11 @@ double NoisyContext::time_decoding(int64_t tokens) {
   double seconds = 0.0;
   for (int64_t i = 0; i < tokens; ++i) {
     builder_.clear();
-    builder_.add({&token, 1}, positions_ + i, nullptr, {.pages = pages_, .state = state_});
+    builder_.append({&token, 1}, positions_ + i, nullptr, {.pages = pages_, .state = state_});
     const double start = now_seconds();
     if (i == 0)
       engine_.workspace().book(
-          engine_.workspace().count([this](Backend& counter) { run_pass(counter); }));
+          engine_.workspace().measure([this](Backend& counter) { run_pass(counter); }));
     run_pass(engine_.backend());
     seconds += now_seconds() - start;
   }

@@ -103,14 +103,14 @@ std::string figures_text(const Figures& figures, std::string_view of, std::strin
       arithmetic, threads);
 }
 
-void put_speed(boost::json::object& line, const Figures& figures) {
+void add_speed_fields(boost::json::object& line, const Figures& figures) {
   line["tokens_per_s"] = figures.tokens_per_s;
   if (figures.predicted > 0) line["predicted_tokens_per_s"] = figures.predicted;
   line["share_of_limit"] = figures.share;
   line["matrix_peak_gflops"] = figures.peak / 1e9;
 }
 
-void put_runs(boost::json::object& line, const std::vector<Figures>& runs) {
+void add_runs_field(boost::json::object& line, const std::vector<Figures>& runs) {
   boost::json::array& list = line["runs"].emplace_array();
   for (const Figures& run : runs) {
     boost::json::object& one = list.emplace_back(boost::json::object{}).as_object();
@@ -121,7 +121,7 @@ void put_runs(boost::json::object& line, const std::vector<Figures>& runs) {
   }
 }
 
-void put_machine(boost::json::object& line, std::string_view arithmetic, int threads) {
+void add_machine_fields(boost::json::object& line, std::string_view arithmetic, int threads) {
   line["cpu_path"] = std::string(arithmetic);
   line["threads"] = threads;
   line["peak_rss_gib"] = peak_rss_gib();

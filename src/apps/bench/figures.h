@@ -43,9 +43,9 @@ double training_step_flops(const model::ModelConfig& config, int64_t sequences, 
 // "812.5 tokens/s{of}, 93.1 % of the limit (120 GFLOP/s probed, avx2, 2 threads)"
 std::string figures_text(const Figures& figures, std::string_view of, std::string_view arithmetic,
                          int threads);
-void put_speed(boost::json::object& line, const Figures& figures);
+void add_speed_fields(boost::json::object& line, const Figures& figures);
 // The runs that those are medians of.
-void put_runs(boost::json::object& line, const std::vector<Figures>& runs);
-void put_machine(boost::json::object& line, std::string_view arithmetic, int threads);
+void add_runs_field(boost::json::object& line, const std::vector<Figures>& runs);
+void add_machine_fields(boost::json::object& line, std::string_view arithmetic, int threads);
 
 }  // namespace strata::apps

@@ -29,7 +29,7 @@ const model::MoeConfig* moe_of(const model::ModelConfig& c, int64_t layer) {
   return c.find_block<model::MoeConfig>(layer, model::kMoe);
 }
 
-const model::BlockContext& experts(engine::Engine& engine, int64_t layer) {
+const model::BlockContext& moe_context(engine::Engine& engine, int64_t layer) {
   const auto sublayers = engine.model().weights->layer(layer);
   return std::find_if(sublayers.begin(), sublayers.end(),
                       [](const auto& s) { return s.block == &model::kMoe; })
@@ -50,7 +50,7 @@ class Groups {
     while (moe_of(c, layer) == nullptr) ++layer;
     const model::MoeConfig& moe = *moe_of(c, layer);
     for (const model::MoeKey key : {model::kMoeGate, model::kMoeUp, model::kMoeDown})
-      weights_[key - model::kMoeGate] = panel_stack(experts(engine, layer).param(key).panel);
+      weights_[key - model::kMoeGate] = panel_stack(moe_context(engine, layer).param(key).panel);
     const int64_t rows = moe.num_experts * tokens_per_expert;
     const DType dtype = engine.model().weights->compute_dtype();
     Allocator& allocator = backend_.allocator();
@@ -84,7 +84,7 @@ class Groups {
   };
 
   // And those of rows_, all in numbers_.
-  RouteLists take_lists(int64_t num_experts, int64_t rows) {
+  RouteLists allocate_index_lists(int64_t num_experts, int64_t rows) {
     numbers_ = Memory(backend_.allocator(), (4 * rows + num_experts) * 8);
     auto* next = static_cast<char*>(numbers_.data());
     const auto take = [&]<typename T>(IndexView<T>& view, int64_t count) {
@@ -104,7 +104,7 @@ class Groups {
   // Each token goes to one expert, each expert has as many.
   void route_evenly(int64_t num_experts, int64_t tokens_per_expert) {
     const int64_t rows = num_experts * tokens_per_expert;
-    const RouteLists lists = take_lists(num_experts, rows);
+    const RouteLists lists = allocate_index_lists(num_experts, rows);
     std::vector<float> table;
     std::vector<int32_t> tokens;
     for (int64_t e = 0; e < num_experts; ++e) {
@@ -120,7 +120,7 @@ class Groups {
                      {lists.token_of_row, lists.row_of_slot, row_weights, rows_.group_ends});
     rows_.num_rows = rows;
     rows_.sequence_ends = {&rows_.num_rows, 1};
-    ops::divide_rows(backend_, lists.token_of_row, rows_);
+    ops::split_groups_by_sequence(backend_, lists.token_of_row, rows_);
   }
 
   Backend& backend_;
@@ -132,7 +132,8 @@ class Groups {
 };
 
 template <typename Body>
-double share_of_peak(ops::LimitProbe& probe, DType dtype, int repeat, double flops, Body body) {
+double measure_share_of_peak(ops::LimitProbe& probe, DType dtype, int repeat, double flops,
+                             Body body) {
   std::vector<double> shares;
   body();  // touches memory
   for (int i = 0; i < repeat; ++i) {
@@ -152,9 +153,10 @@ GroupShares measure_groups(engine::Engine& engine, ops::LimitProbe& probe,
   Groups groups(engine, tokens_per_expert);
   const DType dtype = engine.model().weights->compute_dtype();
   GroupShares out = {.tokens_per_expert = tokens_per_expert};
-  out.forward = share_of_peak(probe, dtype, repeat, groups.flops(), [&] { groups.forward(); });
+  out.forward =
+      measure_share_of_peak(probe, dtype, repeat, groups.flops(), [&] { groups.forward(); });
   out.input_gradient =
-      share_of_peak(probe, dtype, repeat, groups.flops(), [&] { groups.input_gradient(); });
+      measure_share_of_peak(probe, dtype, repeat, groups.flops(), [&] { groups.input_gradient(); });
   return out;
 }
 

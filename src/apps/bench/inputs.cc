@@ -36,7 +36,7 @@ float scale_of(const NarrowLayout& layout) {
   return kLargest / largest / (layout.super_fields > 0 && !is_float ? kField : 1);
 }
 
-void fill_codes(const NarrowLayout& layout, uint64_t key, std::span<uint8_t> codes) {
+void fill_random_codes(const NarrowLayout& layout, uint64_t key, std::span<uint8_t> codes) {
   const bool four = layout.bits == 4;
   const bool e4m3 = layout.codes == NarrowCodes::kE4m3;
   for (size_t c = 0; c < codes.size(); ++c) {
@@ -62,14 +62,15 @@ void fill_scales(const NarrowLayout& layout, int64_t num_fields, std::span<uint8
 }
 
 // A row of a form: random codes, and behind them its scales.
-void fill_narrow_row(const NarrowLayout& layout, int64_t cols, uint64_t key, std::byte* out) {
+void fill_random_narrow_row(const NarrowLayout& layout, int64_t cols, uint64_t key,
+                            std::byte* out) {
   const std::span row(reinterpret_cast<uint8_t*>(out), static_cast<size_t>(layout.row_bytes(cols)));
-  fill_codes(layout, key, row.first(static_cast<size_t>(cols)));
+  fill_random_codes(layout, key, row.first(static_cast<size_t>(cols)));
   fill_scales(layout, cols / kNarrowGroup * layout.fields * layout.field_bytes,
               row.subspan(static_cast<size_t>(cols)));
 }
 
-void fill_narrow(Backend& backend, model::ModelWeights& weights, size_t index) {
+void fill_narrow_parameter(Backend& backend, model::ModelWeights& weights, size_t index) {
   const model::Parameter& parameter = weights.table()[index];
   const NarrowForm form = parameter.panel.form;
   const NarrowLayout& layout = narrow_layout(form);
@@ -81,8 +82,9 @@ void fill_narrow(Backend& backend, model::ModelWeights& weights, size_t index) {
     const Scratch::Mark mark(backend.scratch());
     auto* const data = static_cast<std::byte*>(backend.scratch().take(rows * row_bytes));
     backend.run_on_host(rows, [&](int64_t row) {
-      fill_narrow_row(layout, cols, (index << 40) + static_cast<uint64_t>((begin + row) * cols),
-                      data + row * row_bytes);
+      fill_random_narrow_row(layout, cols,
+                             (index << 40) + static_cast<uint64_t>((begin + row) * cols),
+                             data + row * row_bytes);
     });
     weights.write_narrow(backend, index, begin,
                          {.form = form, .data = data, .rows = rows, .cols = cols});
@@ -99,7 +101,7 @@ std::string form_names() {
 }
 
 // Throws Error where none has the name.
-NarrowForm form_named(const std::string& name) {
+NarrowForm parse_narrow_form(const std::string& name) {
   for (int i = 1; i < kNumNarrowForms; ++i) {
     const auto form = static_cast<NarrowForm>(i);
     if (narrow_layout(form).name == name) return form;
@@ -116,11 +118,11 @@ int64_t block_columns(const NarrowLayout& layout) {
 }
 
 // Of few bits where `name` is a form of them.
-model::WeightForms weight_forms_named(const Backend& backend, const model::ModelConfig& config,
-                                      DType dtype, const std::string& name) {
+model::WeightForms choose_weight_forms(const Backend& backend, const model::ModelConfig& config,
+                                       DType dtype, const std::string& name) {
   model::WeightForms forms;
   if (name == "bf16" || name == "auto") return forms;
-  const NarrowForm form = form_named(name);
+  const NarrowForm form = parse_narrow_form(name);
   if (dtype != DType::kBF16) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--weights {}: of --dtype bf16 alone", name));
@@ -148,8 +150,8 @@ void draw_values(Backend& backend, uint64_t key, std::span<float> values) {
 }
 
 // Matrices are random, vectors are ones. `values` is reused.
-void fill_wide(Backend& backend, model::ModelWeights& weights, size_t index,
-               std::vector<float>& values) {
+void fill_bf16_parameter(Backend& backend, model::ModelWeights& weights, size_t index,
+                         std::vector<float>& values) {
   const model::Parameter& parameter = weights.table()[index];
   const int64_t rows = parameter.num_rows();
   const int64_t cols = parameter.num_cols();
@@ -165,19 +167,19 @@ void fill_wide(Backend& backend, model::ModelWeights& weights, size_t index,
       std::fill(values.begin(), values.end(), 1.0f);
     }
     ops::from_host(backend, values, slice);
-    weights.write(backend, index, begin, slice);
+    weights.write_rows(backend, index, begin, slice);
   }
 }
 
-void fill_random(Backend& backend, model::ModelWeights& weights) {
+void fill_random_weights(Backend& backend, model::ModelWeights& weights) {
   std::vector<float> values;
   for (size_t index = 0; index < weights.table().size(); ++index) {
     const model::Parameter& parameter = weights.table()[index];
     if (!parameter.held) continue;
     if (parameter.panel.is_narrow()) {
-      fill_narrow(backend, weights, index);
+      fill_narrow_parameter(backend, weights, index);
     } else {
-      fill_wide(backend, weights, index, values);
+      fill_bf16_parameter(backend, weights, index, values);
     }
   }
 }
@@ -193,9 +195,9 @@ std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> back
   model::LoadedModel made;
   made.config = config;
   made.weights = std::make_unique<model::ModelWeights>(
-      *backend, config, dtype, nullptr, part, weight_forms_named(*backend, config, dtype, weights),
+      *backend, config, dtype, nullptr, part, choose_weight_forms(*backend, config, dtype, weights),
       share);
-  fill_random(*backend, *made.weights);
+  fill_random_weights(*backend, *made.weights);
   return std::make_unique<engine::Engine>(std::move(backend), std::move(made), options);
 }
 
@@ -206,7 +208,7 @@ std::string bench_weights_help() {
          form_names();
 }
 
-double narrow_bytes(const model::ModelWeights& weights) {
+double mean_bytes_per_weight(const model::ModelWeights& weights) {
   if (weights.forms().empty()) return 0.0;
   double bytes = 0.0, elements = 0.0;
   for (const model::Parameter& parameter : weights.table()) {
@@ -228,10 +230,10 @@ std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream
 
 std::vector<model::LoraModuleSpec> bench_modules(const model::ModelConfig& config) {
   constexpr int64_t kRank = 32;
-  return model::adapter_specs(config, {"all-linear"}, kRank, 32.0);
+  return model::make_adapter_specs(config, {"all-linear"}, kRank, 32.0);
 }
 
-std::string random_weights(const std::string& weights, const std::string& method) {
+std::string checked_random_weights(const std::string& weights, const std::string& method) {
   if (weights != "auto" && weights != "bf16")
     static_cast<void>(usable_weights(model::KeepWeights::kNarrow, method));
   return weights;

@@ -24,9 +24,9 @@ std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> back
 // Of --weights.
 std::string bench_weights_help();
 // --weights of a random model where so much trains: throws Error for few bits that would.
-std::string random_weights(const std::string& weights, const std::string& method);
+std::string checked_random_weights(const std::string& weights, const std::string& method);
 // Bytes of a weight of matrices, on average, where some are kept in few bits; else 0.
-double narrow_bytes(const model::ModelWeights& weights);
+double mean_bytes_per_weight(const model::ModelWeights& weights);
 
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream);
 

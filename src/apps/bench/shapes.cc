@@ -31,28 +31,29 @@ ModelConfig config_with_sizes(std::string_view family, std::string_view architec
   return c;
 }
 
-Block qwen3_attention(ModelConfig& c, int64_t num_heads, int64_t num_kv_heads) {
+Block make_qwen3_attention(ModelConfig& c, int64_t num_heads, int64_t num_kv_heads) {
   constexpr int64_t kHeadDim = 128;
-  return Block(model::kGqa, model::GqaConfig{.num_heads = num_heads,
-                                             .num_kv_heads = num_kv_heads,
-                                             .head_dim = kHeadDim,
-                                             .scale = model::plain_attention_scale(kHeadDim),
-                                             .qk_norm = true,
-                                             .rope = c.add_rope({{.theta = 1e6}, kHeadDim})});
+  return Block(model::kGqa,
+               model::GqaConfig{.num_heads = num_heads,
+                                .num_kv_heads = num_kv_heads,
+                                .head_dim = kHeadDim,
+                                .scale = model::plain_attention_scale(kHeadDim),
+                                .qk_norm = true,
+                                .rope = c.find_or_add_rope({{.theta = 1e6}, kHeadDim})});
 }
 
-ModelConfig qwen3_06b() {
+ModelConfig qwen3_06b_config() {
   ModelConfig c = config_with_sizes("qwen3", "Qwen3ForCausalLM", 151936, 1024, 40960);
   c.tie_word_embeddings = true;
-  const Block attention = qwen3_attention(c, 16, 8);
+  const Block attention = make_qwen3_attention(c, 16, 8);
   const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 3072});
   c.layers.assign(28, model::pre_norm_layer(c, attention, mlp));
   return c;
 }
 
-ModelConfig qwen3_30b_a3b() {
+ModelConfig qwen3_30b_a3b_config() {
   ModelConfig c = config_with_sizes("qwen3_moe", "Qwen3MoeForCausalLM", 32768, 2048, 40960);
-  const Block attention = qwen3_attention(c, 32, 4);
+  const Block attention = make_qwen3_attention(c, 32, 4);
   const Block experts(
       model::kMoe,
       model::MoeConfig{.num_experts = 128, .top_k = 8, .expert_width = 768, .norm_topk = true});
@@ -61,7 +62,7 @@ ModelConfig qwen3_30b_a3b() {
 }
 
 // Three gated delta nets to one attention with an output gate.
-ModelConfig qwen35_08b() {
+ModelConfig qwen35_08b_config() {
   ModelConfig c = config_with_sizes("qwen3_5", "Qwen3_5ForCausalLM", 248320, 1024, 262144);
   c.tie_word_embeddings = true;
   c.norm_offset = 1.0f;
@@ -73,7 +74,7 @@ ModelConfig qwen35_08b() {
                                          .scale = model::plain_attention_scale(kHeadDim),
                                          .qk_norm = true,
                                          .norm_offset = 1.0f,
-                                         .rope = c.add_rope({{.theta = 1e7}, kRotaryDim}),
+                                         .rope = c.find_or_add_rope({{.theta = 1e7}, kRotaryDim}),
                                          .rotary_dim = kRotaryDim,
                                          .output_gate = true});
   const Block delta_net(model::kGatedDeltaNet, model::GatedDeltaNetConfig{.num_key_heads = 16,
@@ -88,7 +89,7 @@ ModelConfig qwen35_08b() {
   return c;
 }
 
-ModelConfig deepseek_v3_attention() {
+ModelConfig deepseek_v3_attention_config() {
   ModelConfig c = config_with_sizes("deepseek_v3", "DeepseekV3ForCausalLM", 32768, 7168, 163840);
   const Block attention(model::kMla, model::MlaConfig{.num_heads = 128,
                                                       .q_lora_rank = 1536,
@@ -97,14 +98,14 @@ ModelConfig deepseek_v3_attention() {
                                                       .rope_dim = 64,
                                                       .value_dim = 128,
                                                       .scale = model::plain_attention_scale(192),
-                                                      .rope = c.add_rope({{}, 64})});
+                                                      .rope = c.find_or_add_rope({{}, 64})});
   const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 2048});
   c.layers.assign(2, model::pre_norm_layer(c, attention, mlp));
   return c;
 }
 
 // Compressed sparse and heavily compressed layers in turn, as all of Flash's but the first two.
-ModelConfig deepseek_v4_flash() {
+ModelConfig deepseek_v4_flash_config() {
   ModelConfig c = config_with_sizes("deepseek_v4", "DeepseekV4ForCausalLM", 32768, 4096, 1048576);
   constexpr int64_t kStreams = 4;
   const auto connector = [](std::string_view norm, const std::array<std::string_view, 3>& names) {
@@ -126,7 +127,7 @@ ModelConfig deepseek_v4_flash() {
                                             .o_lora_rank = 1024,
                                             .window = 128,
                                             .ratio = 128,
-                                            .rope = c.add_rope({rope, 64})};
+                                            .rope = c.find_or_add_rope({rope, 64})};
   model::CompressedAttentionConfig sparse = heavy;
   sparse.ratio = 4;
   sparse.overlap = true;
@@ -157,15 +158,15 @@ ModelConfig deepseek_v4_flash() {
 model::ModelConfig bench_config(BenchShape shape) {
   switch (shape) {
     case BenchShape::kQwen3Dense:
-      return qwen3_06b();
+      return qwen3_06b_config();
     case BenchShape::kQwen3Moe:
-      return qwen3_30b_a3b();
+      return qwen3_30b_a3b_config();
     case BenchShape::kDeltaNet:
-      return qwen35_08b();
+      return qwen35_08b_config();
     case BenchShape::kDeepseekV4:
-      return deepseek_v4_flash();
+      return deepseek_v4_flash_config();
     case BenchShape::kLatent:
-      return deepseek_v3_attention();
+      return deepseek_v3_attention_config();
   }
   CHECK(false);
   __builtin_unreachable();

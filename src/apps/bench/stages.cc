@@ -31,7 +31,7 @@ namespace strata::apps {
 namespace {
 
 // Without a model of a shape of its own, whose weights are no file's.
-LoadSpec spec_of(const StagedWork& work, const BenchOptions& options) {
+LoadSpec read_or_make_spec(const StagedWork& work, const BenchOptions& options) {
   check_memory_options(options.memory, work.recompute, options.offload);
   if (!options.model.empty()) {
     LoadSpec spec = read_spec({.model = options.model,
@@ -51,9 +51,10 @@ LoadSpec spec_of(const StagedWork& work, const BenchOptions& options) {
   return spec;
 }
 
-RankFacts facts_to_bench(const LoadSpec& spec, BenchOptions options) {
-  const OptionTable table = options_of(options);
-  RankFacts facts = options.model.empty() ? facts_of(table) : facts_of(spec, table);
+RankFacts collect_facts_of_bench(const LoadSpec& spec, BenchOptions options) {
+  const OptionTable table = option_table_of(options);
+  RankFacts facts =
+      options.model.empty() ? collect_rank_facts(table) : collect_rank_facts(spec, table);
   add_schedule_hash(options.stages, facts);
   return facts;
 }
@@ -67,11 +68,11 @@ class StagesBench {
         options_(options),
         spec_(std::move(spec)),
         config_(spec_.parsed.config),
-        plan_(division_of(config_, stages, spec_).told) {
+        plan_(plan_division(config_, stages, spec_).told) {
     if (options.trains_base()) check_deferred_weight_grads(plan_, stages);
   }
 
-  int run() {
+  int run_and_print() {
     run_ranks(plan_.num_ranks(), [this](Comm& comm) { run_rank(comm); });
     print();
     return 0;
@@ -86,11 +87,11 @@ class StagesBench {
   }
 
  private:
-  std::unique_ptr<engine::Runner> load(Comm& comm) const {
+  std::unique_ptr<engine::Runner> load_pipeline(Comm& comm) const {
     const engine::EngineOptions engine_options = {
         .recompute = plan_.regions.any() ? spec_.recompute.policy : model::Recompute(),
         .regions = plan_.regions};
-    if (!options_.model.empty()) return make_runner(comm, plan_, spec_, engine_options);
+    if (!options_.model.empty()) return load_runner(comm, plan_, spec_, engine_options);
     return std::make_unique<engine::Runner>(comm, plan_, make_random_stages(comm, engine_options));
   }
 
@@ -101,10 +102,10 @@ class StagesBench {
     const int threads = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
     for (const int stage : plan_.stages_of(comm.rank() / plan_.data)) {
       auto backend = engines.empty() ? make_backend(threads) : engines.front()->backend().sharing();
-      engines.push_back(make_random_engine(std::move(backend), config_, spec_.dtype,
-                                           random_weights(options_.weights, options_.method),
-                                           engine_options, plan_.layers[static_cast<size_t>(stage)],
-                                           plan_.weight_share(comm.rank() % plan_.data)));
+      engines.push_back(make_random_engine(
+          std::move(backend), config_, spec_.dtype,
+          checked_random_weights(options_.weights, options_.method), engine_options,
+          plan_.layers[static_cast<size_t>(stage)], plan_.weight_share(comm.rank() % plan_.data)));
     }
     return engines;
   }
@@ -116,7 +117,7 @@ class StagesBench {
   }
 
   void run_rank(Comm& comm) {
-    const std::unique_ptr<engine::Runner> pipeline = load(comm);
+    const std::unique_ptr<engine::Runner> pipeline = load_pipeline(comm);
     if (options_.trains_base()) pipeline->enable_base_steps({});
     const auto slot = options_.trains_base() ? api::AdapterSlot::kBase
                                              : pipeline->create_adapter(bench_modules(config_), 0);
@@ -125,7 +126,7 @@ class StagesBench {
       int64_t sequences = work_.sequences;  // at first, to touch memory, what is in flight at once
       if (i == 0) sequences = in_flight * sequences / plan_.table.num_microbatches;
       const TrainingBatch trained = random_batch(sequences, work_.length, config_.vocab_size, slot);
-      measure(comm, *pipeline, trained.batch, slot, i > 0);
+      measure_step(comm, *pipeline, trained.batch, slot, i > 0);
     }
     if (!pipeline->is_first_rank()) return;
     for (const auto& stage : pipeline->stages()) peak_live_ += stage->peak_live();
@@ -143,11 +144,11 @@ class StagesBench {
     return now_seconds() - start;
   }
 
-  void measure(Comm& comm, engine::Runner& pipeline, const api::Batch& batch, api::AdapterSlot slot,
-               bool counts) {
-    const double before = matrix_flops(comm);
+  void measure_step(Comm& comm, engine::Runner& pipeline, const api::Batch& batch,
+                    api::AdapterSlot slot, bool counts) {
+    const double before = measure_matrix_flops(comm);
     const double seconds = time_step(comm, pipeline, batch, slot);
-    const double peak = (before + matrix_flops(comm)) / 2.0;
+    const double peak = (before + measure_matrix_flops(comm)) / 2.0;
     barrier(comm);
     if (!counts || comm.rank() != 0) return;
     std::vector<model::LoraModuleSpec> modules;  // none: all parameters
@@ -161,7 +162,7 @@ class StagesBench {
 
   // Of all threads together, which ranks of other machines are taken to have too, while the other
   // ranks wait. A process that is bound to some cores has its share of them alone.
-  double matrix_flops(Comm& comm) {
+  double measure_matrix_flops(Comm& comm) {
     if (comm.rank() != 0) return 0.0;
     num_threads_ = 0;
     for (int rank = 0; rank < comm.ranks_here(); ++rank)
@@ -182,7 +183,7 @@ class StagesBench {
         .bubble_share;
   }
   // What the mean rank has to compute over what the busiest has, as counted.
-  [[nodiscard]] double balance() const {
+  [[nodiscard]] double load_balance() const {
     const engine::LayerCosts costs = engine::layer_costs(config_);
     std::vector<double> of_rank(static_cast<size_t>(plan_.num_ranks()));
     for (int stage = 0; stage < plan_.num_stages(); ++stage) {
@@ -216,11 +217,11 @@ class StagesBench {
                                 {"layers", boost::json::value_from(layers_of_stages())},
                                 {"sequences", work_.sequences},
                                 {"method", options_.method}};
-    put_speed(line, median(runs_));
+    add_speed_fields(line, median(runs_));
     line["bubble_share"] = bubble_share();
-    line["balance"] = balance();
+    line["balance"] = load_balance();
     line["peak_live_microbatches"] = peak_live_;
-    put_machine(line, arithmetic_in_use(), num_threads_);
+    add_machine_fields(line, arithmetic_in_use(), num_threads_);
     line["repeat"] = options_.repeat;
     fmt::print("{}\n", boost::json::serialize(line));
   }
@@ -235,7 +236,7 @@ class StagesBench {
         plan_.num_ranks(), num_chunks(),
         plan_.data == 1 ? "" : fmt::format(", {} times", plan_.data), options_.stages.schedule,
         plan_.table.num_microbatches, fmt::join(layers_of_stages(), " "), 100 * bubble_share(),
-        100 * balance(), peak_live_, peak_rss_gib());
+        100 * load_balance(), peak_live_, peak_rss_gib());
   }
 
   const StagedWork& work_;
@@ -254,12 +255,13 @@ class StagesBench {
 
 int bench_stages(const StagedWork& work, const BenchOptions& options) {
   if (options.stages.ranks.empty())
-    return StagesBench(work, options, options.stages, spec_of(work, options)).run();
+    return StagesBench(work, options, options.stages, read_or_make_spec(work, options))
+        .run_and_print();
   return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
-    StageOptions stages = stages_of(options.stages, layout);
-    const LoadSpec spec = spec_of(work, options);
+    StageOptions stages = stages_with_layout(options.stages, layout);
+    const LoadSpec spec = read_or_make_spec(work, options);
     check_layout(layout, spec.parsed.config);
-    check_alike(comm, facts_to_bench(spec, options));
+    check_ranks_alike(comm, collect_facts_of_bench(spec, options));
     // Random weights are each rank's own.
     if (!options.model.empty() && !options.trains_base()) choose_weight_sharers(comm, stages);
     StagedWork shared = work;

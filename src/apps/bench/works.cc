@@ -39,10 +39,10 @@ const BenchWork& find_bench_work(std::string_view name) {
     if (work.name == name) return work;
   }
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("bench: got '{}', want one of {}", name, bench_works()));
+              fmt::format("bench: got '{}', want one of {}", name, bench_work_names()));
 }
 
-std::string bench_works() {
+std::string bench_work_names() {
   std::string names;
   for (const BenchWork& work : kWorks)
     names += (names.empty() ? "" : ", ") + std::string(work.name);

@@ -25,6 +25,6 @@ struct BenchWork {
 const BenchWork& find_bench_work(std::string_view name);
 
 // Their names, for --help.
-std::string bench_works();
+std::string bench_work_names();
 
 }  // namespace strata::apps

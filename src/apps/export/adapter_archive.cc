@@ -36,7 +36,8 @@ std::string make_temporary_folder() {
   throw Error(ErrorCode::kIo, fmt::format("{}: create: {}", name, std::strerror(errno)));
 }
 
-void note_name(const std::string& path, const std::string& name, std::set<std::string>& names) {
+void check_and_insert_name(const std::string& path, const std::string& name,
+                           std::set<std::string>& names) {
   if (name.empty() || name.find('/') != std::string::npos || names.size() >= kMostFiles) {
     refuse(path, fmt::format("holds '{}': the archive of a checkpoint has files alone, and few",
                              name.substr(0, 200)));
@@ -84,7 +85,7 @@ void AdapterArchive::unpack(const std::string& path) const {
   server::TarReader tar(path);
   std::set<std::string> names;
   while (const auto entry = tar.next()) {
-    note_name(path, entry->name, names);
+    check_and_insert_name(path, entry->name, names);
     if (!is_wanted(entry->name)) continue;
     AtomicFile file(fmt::format("{}/{}", dir_, entry->name));
     tar.read(*entry, [&](std::string_view piece) { file.append(piece); });

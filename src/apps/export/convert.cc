@@ -85,8 +85,8 @@ int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
   model.write_small_files(dir.file("."), "");
   // Over the one that was just written: transformers reads 4 bits where it says so.
   const std::string config = dir.file("config.json");
-  write_file_atomic(config, with_members(model.config_text(""), config,
-                                         {{"quantization_config", model::nf4_config()}}));
+  write_file_atomic(config, set_json_members(model.read_updated_config(""), config,
+                                             {{"quantization_config", model::nf4_config()}}));
   dir.commit();
   fmt::print("{}: {} tensors in 4 bits\n", o.out, errors->size());
   report_rounding(*errors, o.report);
@@ -136,8 +136,8 @@ int convert_adapter(const ConvertOptions& o) {
         "--to gguf-lora: takes one --adapter without a weight, and no type, layout or data; "
         "llama.cpp scales adapters itself (--lora-scaled)");
   }
-  check_new("out", o.out);
-  make_folder_for("out", o.out);
+  check_absent_or_empty("out", o.out);
+  make_parent_folder("out", o.out);
   ExportModel model(open_texts(o.model), {}, o.threads);
   const int64_t count =
       model::write_gguf_lora(model.backend(), model.names(), o.parts.front().dir, o.out);
@@ -145,7 +145,7 @@ int convert_adapter(const ConvertOptions& o) {
   return 0;
 }
 
-// Adapters as perplexity() takes them: none, or one as it is.
+// Adapters as measure_perplexity() takes them: none, or one as it is.
 std::string only_adapter(const ConvertOptions& o) {
   if (o.parts.empty()) return {};
   if (o.parts.size() == 1 && o.parts.front().weight == 1.0) return o.parts.front().dir;
@@ -157,17 +157,17 @@ void print_perplexity_change(const ConvertOptions& o, const ModelTexts& texts,
   const LoadSpec spec = read_spec({.model = o.model, .threads = o.threads}, texts);
   // What is computed in is not what changed.
   const char* const dtype = spec.dtype == DType::kF32 ? "f32" : "bf16";
-  const double before = perplexity(spec, adapter, data);
-  const double after =
-      perplexity(read_spec({.model = o.out, .dtype = dtype, .threads = o.threads}), {}, data);
+  const double before = measure_perplexity(spec, adapter, data);
+  const double after = measure_perplexity(
+      read_spec({.model = o.out, .dtype = dtype, .threads = o.threads}), {}, data);
   fmt::print("perplexity of {} tokens of {}: {:.4f} before, {:.4f} after ({:+.3f} %)\n",
              data.num_trained, o.data, before, after, 100.0 * (after / before - 1.0));
 }
 
 void make_output_folders(const ConvertOptions& o) {
-  check_new("out", o.out);
-  if (o.to == "gguf") make_folder_for("out", o.out);
-  if (!o.report.empty()) make_folder_for("report", o.report);
+  check_absent_or_empty("out", o.out);
+  if (o.to == "gguf") make_parent_folder("out", o.out);
+  if (!o.report.empty()) make_parent_folder("report", o.report);
 }
 
 int convert_model(const ConvertOptions& o, const ModelTexts& texts) {

@@ -110,7 +110,7 @@ const CheckpointSource& ExportModel::source() const {
   return *names_.checkpoint;
 }
 
-std::string ExportModel::config_text(std::string_view dtype) const {
+std::string ExportModel::read_updated_config(std::string_view dtype) const {
   const std::string where = texts_.where(kConfig);
   std::string text = without_quantization(texts_.read(kConfig, kMaxConfigBytes), where);
   std::vector<std::pair<std::string, std::string>> members;
@@ -119,11 +119,11 @@ std::string ExportModel::config_text(std::string_view dtype) const {
     const bool is_old = text.find("\"torch_dtype\"") != std::string::npos;
     members.emplace_back(is_old ? "torch_dtype" : "dtype", text::json_quote(dtype));
   }
-  return members.empty() ? text : with_members(text, where, members);
+  return members.empty() ? text : set_json_members(text, where, members);
 }
 
 int64_t ExportModel::small_file_bytes() const {
-  int64_t bytes = model_file_bytes(texts_);
+  int64_t bytes = count_model_file_bytes(texts_);
   for (const std::string_view name : kOtherFiles) {
     const std::string file = fmt::format("{}/{}", names_.dir, name);
     if (file_exists(file)) bytes += static_cast<int64_t>(std::filesystem::file_size(file));
@@ -133,7 +133,7 @@ int64_t ExportModel::small_file_bytes() const {
 
 void ExportModel::write_small_files(const std::string& dir, std::string_view dtype) const {
   copy_model_files(texts_, dir);
-  write_file_atomic(fmt::format("{}/{}", dir, kConfig), config_text(dtype));
+  write_file_atomic(fmt::format("{}/{}", dir, kConfig), read_updated_config(dtype));
   for (const std::string_view name : kOtherFiles) {
     const std::string from = fmt::format("{}/{}", names_.dir, name);
     if (file_exists(from)) {
@@ -142,7 +142,7 @@ void ExportModel::write_small_files(const std::string& dir, std::string_view dty
   }
 }
 
-void check_new(const std::string& option, const std::string& path) {
+void check_absent_or_empty(const std::string& option, const std::string& path) {
   std::error_code fault;
   if (!std::filesystem::exists(path, fault)) return;
   if (std::filesystem::is_directory(path, fault) && std::filesystem::is_empty(path, fault)) return;
@@ -150,7 +150,7 @@ void check_new(const std::string& option, const std::string& path) {
               fmt::format("--{}: {} exists; choose another name", option, path));
 }
 
-void make_folder_for(const std::string& option, const std::string& path) {
+void make_parent_folder(const std::string& option, const std::string& path) {
   std::error_code fault;
   if (path.ends_with('/') || std::filesystem::is_directory(path, fault)) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -160,8 +160,8 @@ void make_folder_for(const std::string& option, const std::string& path) {
   if (!folder.empty()) make_folders(folder);
 }
 
-std::string with_members(const std::string& text, const std::string& where,
-                         const std::vector<std::pair<std::string, std::string>>& members) {
+std::string set_json_members(const std::string& text, const std::string& where,
+                             const std::vector<std::pair<std::string, std::string>>& members) {
   text::JsonReader json(text, where);
   std::string out = "{";
   const auto put = [&](const std::string& key, const std::string& value) {
@@ -170,11 +170,11 @@ std::string with_members(const std::string& text, const std::string& where,
   std::vector<std::string> seen;
   json.begin_object();
   for (std::string key; json.next_key(key);) {
-    std::string value = json.raw();
+    std::string value = json.read_raw();
     for (const auto& [name, other] : members) {
       if (name == key) value = other;
     }
-    if (key == "text_config") value = with_members(value, where + ": text_config", members);
+    if (key == "text_config") value = set_json_members(value, where + ": text_config", members);
     put(key, value);
     seen.push_back(key);
   }

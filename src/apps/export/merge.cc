@@ -13,8 +13,8 @@ namespace strata::apps {
 
 int run_merge(const MergeOptions& options) {
   const StopSignals signals("strata: stopping; nothing is written");
-  check_new("out", options.out);
-  if (!options.report.empty()) make_folder_for("report", options.report);
+  check_absent_or_empty("out", options.out);
+  if (!options.report.empty()) make_parent_folder("report", options.report);
   ExportModel model(open_texts(options.model), options.parts, options.threads);
   AtomicDir dir(options.out);
   const auto errors = model::write_checkpoint(model.backend(), model.source(), model.names(),

@@ -14,7 +14,7 @@ constexpr const char* kReportHelp = "JSON file with what rounding changed in eve
 
 }  // namespace
 
-OptionTable options_of(MergeOptions& o) {
+OptionTable option_table_of(MergeOptions& o) {
   OptionTable t;
   t.text("model", o.model, kExportedHelp).required().or_bare();
   t.texts(
@@ -24,11 +24,11 @@ OptionTable options_of(MergeOptions& o) {
   t.text("out", o.out, "folder to write: safetensors in the model's own types, config, tokenizer")
       .required();
   t.text("report", o.report, kReportHelp);
-  threads_row(t, o.threads);
+  add_threads_option(t, o.threads);
   return t;
 }
 
-OptionTable options_of(ConvertOptions& o) {
+OptionTable option_table_of(ConvertOptions& o) {
   OptionTable t;
   t.text("model", o.model, kExportedHelp).required().or_bare();
   t.texts(
@@ -46,7 +46,7 @@ OptionTable options_of(ConvertOptions& o) {
   t.text("out", o.out, "folder to write, or GGUF file").required();
   t.text("report", o.report, kReportHelp);
   t.text("data", o.data, "a file as strata train reads it: prints the perplexity before and after");
-  threads_row(t, o.threads);
+  add_threads_option(t, o.threads);
   return t;
 }
 

@@ -15,14 +15,15 @@ constexpr int64_t kPassTokens = 2048;
 
 }  // namespace
 
-double perplexity(const LoadSpec& spec, const std::string& adapter, const data::Dataset& data) {
+double measure_perplexity(const LoadSpec& spec, const std::string& adapter,
+                          const data::Dataset& data) {
   const engine::PipelinePlan plan = plan_stages(spec, {});
   double loss = 0;
   run_ranks(1, [&](Comm& comm) {
-    const auto pipeline = make_runner(comm, plan, spec, {.pass_tokens = kPassTokens});
+    const auto pipeline = load_runner(comm, plan, spec, {.pass_tokens = kPassTokens});
     const std::vector<api::AdapterSlot> slots = {adapter.empty() ? api::AdapterSlot::kBase
                                                                  : pipeline->load_adapter(adapter)};
-    loss = score(*pipeline, slots, data, kPassTokens, WantTop::kNo)[0].total.loss();
+    loss = score_dataset(*pipeline, slots, data, kPassTokens, WantTop::kNo)[0].total.loss();
   });
   return std::exp(loss);
 }

@@ -104,7 +104,7 @@ void run_command(Conversation& chat, const std::string& turn, FunctionRef<bool()
                   name));
 }
 
-void take_turn(Conversation& chat, const std::string& turn, FunctionRef<bool()> stop) {
+void run_command_or_ask(Conversation& chat, const std::string& turn, FunctionRef<bool()> stop) {
   if (is_command(turn)) {
     run_command(chat, turn, stop);
   } else {
@@ -117,10 +117,10 @@ int run_terminal_chat(Conversation& chat, TurnReader& reader) {
   const Interrupts interrupts;
   fmt::print(stderr, "/help lists the commands, /bye leaves\n");
   const auto stop = [] { return Interrupts::noted(); };
-  while (const std::optional<std::string> turn = reader.next()) {
+  while (const std::optional<std::string> turn = reader.read_turn()) {
     if (leaves(*turn)) break;
     try {
-      take_turn(chat, *turn, stop);
+      run_command_or_ask(chat, *turn, stop);
     } catch (const Error& error) {
       fmt::print(stderr, "{}\n", error.what());
     }
@@ -130,10 +130,10 @@ int run_terminal_chat(Conversation& chat, TurnReader& reader) {
 }
 
 // Signals are taken while an answer comes, and else end the process.
-int take_turn_until_signal(Conversation& chat, const std::string& turn) {
+int run_turn_until_signal(Conversation& chat, const std::string& turn) {
   const StopSignals signals("");
   const auto stop = [] { return StopSignals::asked(); };
-  take_turn(chat, turn, stop);
+  run_command_or_ask(chat, turn, stop);
   return StopSignals::exit_code();
 }
 
@@ -150,9 +150,9 @@ int run_chat(const ChatOptions& options) {
   }
   TurnReader reader;
   if (reader.is_terminal()) return run_terminal_chat(chat, reader);
-  while (const std::optional<std::string> turn = reader.next()) {
+  while (const std::optional<std::string> turn = reader.read_turn()) {
     if (leaves(*turn)) break;
-    if (const int code = take_turn_until_signal(chat, *turn); code != 0) return code;
+    if (const int code = run_turn_until_signal(chat, *turn); code != 0) return code;
   }
   return 0;
 }

@@ -93,7 +93,8 @@ class Restore {
 
 Conversation::Conversation(const ConversationOptions& options)
     : options_(options), generator_(options.generation), system_(options.system) {
-  if (const auto end = generator_.text().turn_end(options.vars)) generator_.add_end_token(*end);
+  if (const auto end = generator_.text().find_turn_end_token(options.vars))
+    generator_.add_end_token(*end);
   clear();
 }
 
@@ -117,7 +118,8 @@ size_t Conversation::num_questions() const {
   return (messages_.size() - (begins_with_system(messages_) ? 1 : 0) + 1) / 2;
 }
 
-std::vector<int32_t> Conversation::encoded(const json::array& messages, bool to_answer) const {
+std::vector<int32_t> Conversation::render_and_encode(const json::array& messages,
+                                                     bool to_answer) const {
   const std::string rendered = generator_.text().render({.messages = json::serialize(messages),
                                                          .vars = options_.vars,
                                                          .add_generation_prompt = to_answer});
@@ -132,12 +134,12 @@ std::vector<int32_t> Conversation::fit_prompt_to_context() {
       std::max<int64_t>(1, std::min(options_.generation.max_tokens, context / kAnswerShare));
   const size_t first = begins_with_system(messages_) ? 1 : 0;
   json::array kept = messages_;
-  std::vector<int32_t> prompt = encoded(kept);
+  std::vector<int32_t> prompt = render_and_encode(kept);
   int64_t num_dropped = 0;
   while (context - std::ssize(prompt) < wanted && kept.size() > first + 1) {
     kept.erase(kept.begin() + static_cast<ptrdiff_t>(first),
                kept.begin() + static_cast<ptrdiff_t>(first) + 2);
-    prompt = encoded(kept);
+    prompt = render_and_encode(kept);
     ++num_dropped;
   }
   if (std::ssize(prompt) >= context) {
@@ -153,9 +155,9 @@ std::vector<int32_t> Conversation::fit_prompt_to_context() {
   return prompt;
 }
 
-Generated Conversation::answer(FunctionRef<bool()> stop) {
+Generated Conversation::generate_and_print_answer(FunctionRef<bool()> stop) {
   const auto write = [](std::string_view piece) { print_piece(piece); };
-  Generated out = generator_.run(fit_prompt_to_context(), write, stop);
+  Generated out = generator_.generate(fit_prompt_to_context(), write, stop);
   print_piece("\n");
   ++num_answers_;
   num_tokens_ += std::ssize(out.tokens);
@@ -169,7 +171,7 @@ Generated Conversation::answer(FunctionRef<bool()> stop) {
 Generated Conversation::ask(const std::string& text, FunctionRef<bool()> stop) {
   Restore turns(messages_);
   add("user", text);
-  Generated out = answer(stop);
+  Generated out = generate_and_print_answer(stop);
   if (out.text.empty() && out.stop_reason == kInterrupted) return out;
   add("assistant", out.text);
   turns.keep();
@@ -195,7 +197,7 @@ void Conversation::save(const std::string& path) const {
 
 void Conversation::load(const std::string& path) {
   json::array messages = read_conversation(path);
-  static_cast<void>(encoded(messages, /*to_answer=*/false));  // the template takes it
+  static_cast<void>(render_and_encode(messages, /*to_answer=*/false));  // the template takes it
   messages_ = std::move(messages);
   system_ =
       begins_with_system(messages_) ? std::string(messages_.front().at("content").as_string()) : "";
@@ -203,7 +205,8 @@ void Conversation::load(const std::string& path) {
 
 std::string Conversation::stats_text() {
   const SamplingSettings& sampling = generator_.sampling();
-  const size_t used = messages_.empty() ? 0 : encoded(messages_, /*to_answer=*/false).size();
+  const size_t used =
+      messages_.empty() ? 0 : render_and_encode(messages_, /*to_answer=*/false).size();
   std::string out = fmt::format("questions: {}; {} of {} tokens of the context\n", num_questions(),
                                 used, generator_.context());
   out += fmt::format(

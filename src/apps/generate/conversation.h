@@ -40,10 +40,10 @@ class Conversation {
 
  private:
   void add(const char* role, const std::string& content);
-  [[nodiscard]] std::vector<int32_t> encoded(const boost::json::array& messages,
-                                             bool to_answer = true) const;
+  [[nodiscard]] std::vector<int32_t> render_and_encode(const boost::json::array& messages,
+                                                       bool to_answer = true) const;
   std::vector<int32_t> fit_prompt_to_context();
-  Generated answer(FunctionRef<bool()> stop);
+  Generated generate_and_print_answer(FunctionRef<bool()> stop);
 
   ConversationOptions options_;
   Generator generator_;

@@ -88,7 +88,7 @@ void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code
   std::optional<StopSignals> signals;
   if (prints) signals.emplace("");
   const auto stop = [] { return StopSignals::asked(); };
-  const Generated answer = generator.run(prompt, write, stop);
+  const Generated answer = generator.generate(prompt, write, stop);
   if (!prints) return;
   print_piece(options.json ? answer_json(options, answer, generator.seed()) + "\n" : "\n");
   print_figures(options, answer, generator.seed());

@@ -24,12 +24,12 @@ void check_stops(const std::vector<std::string>& stops) {
   }
 }
 
-LoadSpec spec_of(const GenerationOptions& options) {
+LoadSpec read_generation_spec(const GenerationOptions& options) {
   LoadSpec spec = read_spec(options);
   // An adapter is loaded whole.
   const bool adapts_mtp =
       !options.adapter.empty() && model::adapts_mtp(spec.parsed.config, options.adapter);
-  if (adapts_mtp || draft_tokens(options.speculate, options.draft_tokens) > 0)
+  if (adapts_mtp || resolve_draft_tokens(options.speculate, options.draft_tokens) > 0)
     spec.mtp = model::UseMtp::kAlways;
   return spec;
 }
@@ -48,18 +48,18 @@ uint64_t draw_seed() {
 
 Generator::Generator(const GenerationOptions& options, Comm* comm)
     : options_(options),
-      spec_(spec_of(options)),
+      spec_(read_generation_spec(options)),
       text_(spec_.texts),
       end_tokens_(text_.end_tokens().stop),
-      sampling_(sampling_settings(options.model, options.sampling)) {
+      sampling_(load_sampling_settings(options.model, options.sampling)) {
   check_stops(options.stop);
-  const int64_t drafts = draft_tokens(options.speculate, options.draft_tokens);
+  const int64_t drafts = resolve_draft_tokens(options.speculate, options.draft_tokens);
   if (drafts > 0 && options.division.stages > 1) {
     throw Error(ErrorCode::kUnsupported,
                 "--speculate mtp and --stages: a model in stages makes no drafts yet; give one");
   }
   plan_ = plan_stages(spec_, options.division);
-  runner_ = make_runner(comm == nullptr ? alone_ : *comm, plan_, spec_, {.draft_tokens = drafts});
+  runner_ = load_runner(comm == nullptr ? alone_ : *comm, plan_, spec_, {.draft_tokens = drafts});
   if (!options.adapter.empty()) slot_ = runner_->load_adapter(options.adapter);
   if (!sampling_.greedy()) seed_ = options.seed ? *options.seed : draw_seed();
   if (!sampling_.taken.empty() && runner_->is_first_rank())
@@ -83,8 +83,8 @@ api::SampleRequest Generator::next_request(const std::vector<int32_t>& prompt) {
   return request;
 }
 
-Generated Generator::run(const std::vector<int32_t>& prompt,
-                         FunctionRef<void(std::string_view)> write, FunctionRef<bool()> stop) {
+Generated Generator::generate(const std::vector<int32_t>& prompt,
+                              FunctionRef<void(std::string_view)> write, FunctionRef<bool()> stop) {
   const double begin = now_seconds();
   const api::SampleRequest request = next_request(prompt);
   Generated out;

@@ -65,8 +65,8 @@ class Generator {
   }
   // Answers `prompt`; `write` gets the text in pieces as it is certain. Answer i draws from (seed +
   // i), or by the server's rule. Rank 0's `stop` is asked before each step whether to end there.
-  Generated run(const std::vector<int32_t>& prompt, FunctionRef<void(std::string_view)> write,
-                FunctionRef<bool()> stop);
+  Generated generate(const std::vector<int32_t>& prompt, FunctionRef<void(std::string_view)> write,
+                     FunctionRef<bool()> stop);
 
  private:
   Generator(const GenerationOptions& options, Comm* comm);

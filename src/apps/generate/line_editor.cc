@@ -80,14 +80,14 @@ class LineSignals {
   LineSignals& operator=(const LineSignals&) = delete;
 
   // Does what was asked since the last call; the terminal is as it was found while others have it.
-  void handle_noted(EditLine* editor) {
+  void handle_pending(EditLine* editor) {
     for (size_t i = 0; i < kSignals.size(); ++i) {
       if (!take(i)) continue;
       if (kSignals[i] == SIGWINCH) {
         ::el_resize(editor);
         continue;
       }
-      if (kSignals[i] != SIGCONT) give_way_to(i, editor);
+      if (kSignals[i] != SIGCONT) raise_with_original_handler(i, editor);
       to_terminal(kMarkPastes);
       el_set(editor, EL_PREP_TERM, 1);
       el_set(editor, EL_REFRESH);
@@ -116,7 +116,7 @@ class LineSignals {
   }
   // The terminal as it was found, and the signal as it would be without us: returns after a stop
   // (SIGTSTP) alone.
-  void give_way_to(size_t i, EditLine* editor) {
+  void raise_with_original_handler(size_t i, EditLine* editor) {
     el_set(editor, EL_PREP_TERM, 0);
     to_terminal(kLeavePastes);
     restore(i);
@@ -164,19 +164,19 @@ struct LineEditor::State {
     return *static_cast<State*>(data);
   }
   static char* prompt_of(EditLine* editor) { return of(editor).prompt.data(); }
-  static int key_of(EditLine* editor, wchar_t* key) { return of(editor).next_key(key); }
-  int next_key(wchar_t* key);
-  int next_byte(char* byte);
+  static int key_of(EditLine* editor, wchar_t* key) { return of(editor).read_key(key); }
+  int read_key(wchar_t* key);
+  int read_byte(char* byte);
   void load_history();
   void configure_editor();
   void save_history() const;
 };
 
 // As libedit has it: 1, 0 at the end, -1 where there is none, here after an interrupt.
-int LineEditor::State::next_byte(char* byte) {
+int LineEditor::State::read_byte(char* byte) {
   if (num_early < 0 && ::ioctl(STDIN_FILENO, FIONREAD, &num_early) != 0) num_early = 0;
   do {
-    signals->handle_noted(editor);
+    signals->handle_pending(editor);
     if (Interrupts::noted()) return -1;
   } while (!Interrupts::wait_for_input());
   const ssize_t count = ::read(STDIN_FILENO, byte, 1);
@@ -187,10 +187,10 @@ int LineEditor::State::next_byte(char* byte) {
   return 1;
 }
 
-int LineEditor::State::next_key(wchar_t* key) {
+int LineEditor::State::read_key(wchar_t* key) {
   while (true) {
     char byte = 0;
-    if (const int got = next_byte(&byte); got != 1) return got;
+    if (const int got = read_byte(&byte); got != 1) return got;
     const size_t used = std::mbrtowc(key, &byte, 1, &decoding);
     if (used <= 1) return 1;
     if (used == static_cast<size_t>(-1)) decoding = {};  // no UTF-8: passed over
@@ -258,7 +258,7 @@ bool LineEditor::is_usable() {
          terminal != "dumb";
 }
 
-LineEditor::Line LineEditor::read(const std::string& prompt) {
+LineEditor::Line LineEditor::read_line(const std::string& prompt) {
   State& s = *state_;
   s.prompt = prompt;
   s.num_early = -1;

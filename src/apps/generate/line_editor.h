@@ -25,7 +25,7 @@ class LineEditor {
     Outcome outcome = Outcome::kEnd;
     std::string text;  // without the line break that ended it; what Ctrl-C broke off
   };
-  Line read(const std::string& prompt);
+  Line read_line(const std::string& prompt);
   // Whether more is there already, as the next line of a paste that is not marked does.
   [[nodiscard]] static bool has_more();
   void remember(const std::string& entry);

@@ -32,7 +32,7 @@ std::string dashed(std::string_view name) {
 }
 
 template <typename T>
-T parse_number(std::string_view text, std::string_view pair) {
+T parse_bias_number(std::string_view text, std::string_view pair) {
   T value = {};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc() || end != text.data() + text.size()) refuse_bias(pair);
@@ -47,15 +47,15 @@ std::vector<api::LogitBias> parse_logit_biases(std::string_view text) {
     const std::string_view pair = text.substr(begin, end - begin);
     const size_t colon = pair.find(':');
     if (colon == std::string_view::npos) refuse_bias(pair);
-    const auto add = parse_number<float>(pair.substr(colon + 1), pair);
+    const auto add = parse_bias_number<float>(pair.substr(colon + 1), pair);
     if (!(std::abs(add) <= api::kMostLogitBias)) refuse_bias(pair);
-    out.push_back({.token = parse_number<int32_t>(pair.substr(0, colon), pair), .add = add});
+    out.push_back({.token = parse_bias_number<int32_t>(pair.substr(0, colon), pair), .add = add});
     begin = end + 1;
   }
   return out;
 }
 
-void bias_row(OptionTable& table, std::vector<api::LogitBias>& field) {
+void add_bias_row(OptionTable& table, std::vector<api::LogitBias>& field) {
   auto* at = &field;
   table.add({.name = kBias,
              .unit = "ID:VALUE,...",
@@ -86,11 +86,11 @@ constexpr FileNumber kFileNumbers[] = {
 data::SamplingDefaults load_file_defaults(const std::string& model, SamplingChoices choices) {
   data::NamedSampling named = {.top_k = choices.top_k.has_value()};
   for (const FileNumber& number : kFileNumbers)
-    named.*number.named = choices.number(number.name).has_value();
+    named.*number.named = choices.value_of(number.name).has_value();
   return data::load_sampling_defaults(open_texts(model), named);
 }
 
-std::optional<double> file_number(const data::SamplingDefaults& file, std::string_view name) {
+std::optional<double> find_file_default(const data::SamplingDefaults& file, std::string_view name) {
   for (const FileNumber& number : kFileNumbers) {
     if (number.name == name) return file.*number.value;
   }
@@ -98,7 +98,7 @@ std::optional<double> file_number(const data::SamplingDefaults& file, std::strin
 }
 
 // What of the file counts, for people.
-std::string taken_text(const data::SamplingDefaults& file, bool greedy) {
+std::string used_defaults_text(const data::SamplingDefaults& file, bool greedy) {
   std::string text;
   if (file.greedy)
     text = file.temperature == 0.0 ? "temperature 0 (greedy)" : "do_sample false (greedy)";
@@ -108,7 +108,7 @@ std::string taken_text(const data::SamplingDefaults& file, bool greedy) {
   for (const api::SamplingOption& option : api::kSamplingOptions) {
     const bool is_temperature = option.name == "temperature";
     if (greedy && (is_temperature || option.is_cut)) continue;
-    add(option.name, file_number(file, option.name));
+    add(option.name, find_file_default(file, option.name));
     if (is_temperature) add("top_k", file.top_k);
   }
   return text;
@@ -116,7 +116,7 @@ std::string taken_text(const data::SamplingDefaults& file, bool greedy) {
 
 }  // namespace
 
-std::optional<double>& SamplingChoices::number(std::string_view name) {
+std::optional<double>& SamplingChoices::value_of(std::string_view name) {
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (api::kSamplingOptions[i].name == name) return numbers[i];
   }
@@ -124,7 +124,7 @@ std::optional<double>& SamplingChoices::number(std::string_view name) {
   return numbers[0];
 }
 
-void sampling_rows(OptionTable& table, SamplingChoices& choices) {
+void add_sampling_rows(OptionTable& table, SamplingChoices& choices) {
   for (size_t i = 0; i < choices.numbers.size(); ++i) {
     const api::SamplingOption& option = api::kSamplingOptions[i];
     const double least = option.excludes_least ? kLeastAbove : option.least;
@@ -138,21 +138,21 @@ void sampling_rows(OptionTable& table, SamplingChoices& choices) {
   }
   table.integer("top-k", choices.top_k, {0, INT64_MAX, "0 (off) or more"}, "0: off")
       .by_default("generation_config.json's, else 0");
-  bias_row(table, choices.logit_bias);
+  add_bias_row(table, choices.logit_bias);
 }
 
-SamplingSettings sampling_settings(const std::string& model, const SamplingChoices& choices) {
+SamplingSettings load_sampling_settings(const std::string& model, const SamplingChoices& choices) {
   const data::SamplingDefaults file = load_file_defaults(model, choices);
   SamplingSettings out;
   for (size_t i = 0; i < choices.numbers.size(); ++i) {
     const api::SamplingOption& option = api::kSamplingOptions[i];
-    const double otherwise = file_number(file, option.name).value_or(option.neutral);
+    const double otherwise = find_file_default(file, option.name).value_or(option.neutral);
     out.request.*option.field = static_cast<float>(choices.numbers[i].value_or(otherwise));
   }
   if (file.greedy) out.request.temperature = 0.0f;
   out.request.top_k = choices.top_k.value_or(file.top_k.value_or(0));
   out.request.logit_bias = choices.logit_bias;
-  out.taken = taken_text(file, out.greedy());
+  out.taken = used_defaults_text(file, out.greedy());
   return out;
 }
 

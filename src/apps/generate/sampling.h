@@ -22,18 +22,18 @@ struct SamplingChoices {
   std::vector<api::LogitBias> logit_bias = {};
 
   // Of a name that has a row.
-  [[nodiscard]] std::optional<double>& number(std::string_view name);
+  [[nodiscard]] std::optional<double>& value_of(std::string_view name);
 };
 
 // Their rows in a command's table; borrows `choices`.
-void sampling_rows(OptionTable& table, SamplingChoices& choices);
+void add_sampling_rows(OptionTable& table, SamplingChoices& choices);
 
 struct SamplingSettings {
   api::SampleRequest request = {};  // the options of the choice, and nothing else
   std::string taken = {};  // from generation_config.json, for people; empty: nothing was taken
   [[nodiscard]] bool greedy() const { return request.temperature == 0.0f; }
 };
-SamplingSettings sampling_settings(const std::string& model, const SamplingChoices& choices);
+SamplingSettings load_sampling_settings(const std::string& model, const SamplingChoices& choices);
 
 // "temperature 0.6, top-k 20", of what is not at its neutral value, or "greedy".
 std::string sampling_text(const api::SampleRequest& request);

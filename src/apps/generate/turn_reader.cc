@@ -43,7 +43,7 @@ TurnReader::TurnReader() : is_terminal_(::isatty(STDIN_FILENO) == 1) {
 
 std::optional<TurnReader::Line> TurnReader::read_line(const std::string& prompt) {
   if (editor_) {
-    LineEditor::Line read = editor_->read(prompt);
+    LineEditor::Line read = editor_->read_line(prompt);
     if (read.outcome != LineEditor::Outcome::kLine) fmt::print(stderr, "\n");
     if (read.outcome == LineEditor::Outcome::kEnd) return std::nullopt;
     return Line{.is_broken_off = read.outcome == LineEditor::Outcome::kInterrupted,
@@ -115,7 +115,7 @@ TurnReader::Line TurnReader::read_pasted(std::string text) {
   return {.text = std::move(text)};
 }
 
-std::optional<std::string> TurnReader::next() {
+std::optional<std::string> TurnReader::read_turn() {
   while (true) {
     std::optional<Line> turn = has_ended_ ? std::nullopt : read_line(kPrompt);
     if (!turn) return std::nullopt;

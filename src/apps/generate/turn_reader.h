@@ -18,7 +18,7 @@ class TurnReader {
   [[nodiscard]] bool is_terminal() const { return is_terminal_; }
   // The next turn that is not blank; nothing at the end of stdin. A turn of one line that begins
   // with a slash is a command, and always one line.
-  std::optional<std::string> next();
+  std::optional<std::string> read_turn();
 
  private:
   struct Line {

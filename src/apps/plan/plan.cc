@@ -48,7 +48,7 @@ struct StepTokens {
   int64_t length = 0;
 };
 
-StepTokens parse_tokens(const std::string& text) {
+StepTokens parse_step_tokens(const std::string& text) {
   StepTokens tokens;
   const char* end = text.data() + text.size();
   const auto [cross, first] = std::from_chars(text.data(), end, tokens.sequences);
@@ -66,9 +66,9 @@ StepTokens parse_tokens(const std::string& text) {
                   text, kMostTokens));
 }
 
-planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& engine,
-                           const planner::Division& division = {}) {
-  const StepTokens tokens = parse_tokens(options.tokens);
+planner::RunShape make_run_shape(const PlanOptions& options, const engine::Engine& engine,
+                                 const planner::Division& division = {}) {
+  const StepTokens tokens = parse_step_tokens(options.tokens);
   const int64_t context = engine.config().max_position_embeddings;
   if (tokens.length > context) {
     refuse(fmt::format("--tokens {}: sequences of {} tokens, the model's context is {}",
@@ -84,9 +84,9 @@ planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& eng
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length,
       .file_space = space_for_files(options.offload)};
-  planner::add_step(shape, division, {shape.lengths});
+  planner::add_step_to_longest_passes(shape, division, {shape.lengths});
   if (!shape.pass.train_base) {
-    shape.pass.modules = model::adapter_specs(
+    shape.pass.modules = model::make_adapter_specs(
         engine.config(), split_commas(options.targets), options.rank,
         /*alpha=*/1.0, model::parse_expert_rank(options.expert_rank),
         options.with_indexer_loss ? model::WithIndexers::kYes : model::WithIndexers::kNo);
@@ -95,7 +95,7 @@ planner::RunShape shape_of(const PlanOptions& options, const engine::Engine& eng
 }
 
 // As `strata train` refuses it.
-void check_indexers(const PlanOptions& options, const engine::Engine& engine) {
+void check_indexer_loss(const PlanOptions& options, const engine::Engine& engine) {
   if (options.with_indexer_loss && engine.model().weights->layers().num_indexers() == 0)
     refuse(fmt::format("--indexer-loss: no layer of {} has an indexer", options.model));
 }
@@ -105,7 +105,7 @@ train::BaseStep step_of(const PlanOptions& options) {
 }
 
 // Of training.
-LoadSpec checked_spec(const PlanOptions& options) {
+LoadSpec check_options_and_read_spec(const PlanOptions& options) {
   if (options.tokens.empty()) refuse("--tokens BxT says what an optimizer step trains, like 4x512");
   if (!options.memory.empty() && options.recompute != "none") {
     refuse("--memory and --recompute: give one; --memory chooses what is kept");
@@ -118,7 +118,7 @@ LoadSpec checked_spec(const PlanOptions& options) {
 }
 
 // Some numbers are options of schedules too.
-StageOptions stages_of(const PlanOptions& options) {
+StageOptions stage_options_of(const PlanOptions& options) {
   StageOptions stages = options.stages;
   stages.microbatches = std::max(1, options.schedule.microbatches);
   stages.chunks = options.schedule.chunks;
@@ -132,9 +132,9 @@ engine::MachineLimits read_or_probe_machine(const PlanOptions& options, engine::
 }
 
 // What each rank sends for a step, of an engine that the plan was set in.
-std::vector<engine::SentBytes> plan_sent_of_step(const planner::RunShape& shape,
-                                                 const engine::RunPlan& plan,
-                                                 engine::Engine& engine) {
+std::vector<engine::SentBytes> plan_bytes_sent_in_step(const planner::RunShape& shape,
+                                                       const engine::RunPlan& plan,
+                                                       engine::Engine& engine) {
   api::AdapterSlot slot = api::AdapterSlot::kBase;
   if (!shape.pass.train_base) slot = engine.plan_adapter(shape.pass.modules);
   std::vector<api::Datum> data;
@@ -145,15 +145,16 @@ std::vector<engine::SentBytes> plan_sent_of_step(const planner::RunShape& shape,
       .mtp_weight = shape.pass.mtp ? 1.0f : 0.0f,
       .indexer_weight = shape.pass.indexer_loss ? 1.0f : 0.0f};
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot});
-  return engine::plan_sent(plan.pipeline, engine, batch, {&slot, 1});
+  return engine::plan_sends(plan.pipeline, engine, batch, {&slot, 1});
 }
 
 // As `strata train` refuses it.
-StageOptions checked_stages_of_ranks(const PlanOptions& options, const model::ModelConfig& config) {
+StageOptions check_ranks_and_make_stages(const PlanOptions& options,
+                                         const model::ModelConfig& config) {
   const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
   check_layout(layout, config);
   if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
-  const StageOptions stages = stages_of(stages_of(options), layout);
+  const StageOptions stages = stages_with_layout(stage_options_of(options), layout);
   check_memory_of_ranks(options.memory, options.offload);
   return stages;
 }
@@ -168,18 +169,18 @@ void print_rank_tables(const PlanOptions& options, const engine::RunPlan& plan,
 }
 
 // Of processes: what each of them takes and sends.
-int plan_over_ranks(const PlanOptions& options) {
-  LoadSpec spec = checked_spec(options);
-  const StageOptions stages = checked_stages_of_ranks(options, spec.parsed.config);
+int plan_and_print_over_ranks(const PlanOptions& options) {
+  LoadSpec spec = check_options_and_read_spec(options);
+  const StageOptions stages = check_ranks_and_make_stages(options, spec.parsed.config);
   check_memory_options(options.memory, options.recompute, options.offload);
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
-  check_indexers(options, *engine);
+  check_indexer_loss(options, *engine);
   engine->set_share({.num_owners = stages.data});
   const planner::Division division =
-      division_of(engine->config(), stages, spec, !options.memory.empty());
+      plan_division(engine->config(), stages, spec, !options.memory.empty());
   if (options.method == "full") check_deferred_weight_grads(division.told, stages);
-  planner::RunShape shape = shape_of(options, *engine, division);
+  planner::RunShape shape = make_run_shape(options, *engine, division);
   const engine::MachineLimits limits = read_or_probe_machine(options, *engine);
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
   const engine::RunPlan plan = plan_run(spec,
@@ -189,11 +190,11 @@ int plan_over_ranks(const PlanOptions& options) {
                                          .recompute = spec.recompute.policy,
                                          .memory = budget_of(options.memory)},
                                         step_of(options));
-  engine->set_pass(plan.micro_tokens, plan.recompute.recompute, plan.pipeline.regions);
-  const std::vector<engine::SentBytes> sent = plan_sent_of_step(shape, plan, *engine);
+  engine->set_pass_options(plan.micro_tokens, plan.recompute.recompute, plan.pipeline.regions);
+  const std::vector<engine::SentBytes> sent = plan_bytes_sent_in_step(shape, plan, *engine);
   if (options.json) {
-    boost::json::object line =
-        division.is_whole() ? passes_json(plan, *engine, limits) : stages_json(plan, limits);
+    boost::json::object line = division.is_whole() ? training_plan_json(plan, *engine, limits)
+                                                   : staged_plan_json(plan, limits);
     line["planned_sent_bytes"] = boost::json::parse(sent_json(sent));
     line["ranks"] = ranks_json(plan, sent, stages.data);
     fmt::print("{}\n", boost::json::serialize(line));
@@ -203,8 +204,8 @@ int plan_over_ranks(const PlanOptions& options) {
   return 0;
 }
 
-report::Table table_of_passes(const engine::RunPlan& plan, const engine::Engine& engine,
-                              const LoadSpec& spec) {
+report::Table make_model_and_passes_table(const engine::RunPlan& plan, const engine::Engine& engine,
+                                          const LoadSpec& spec) {
   const model::ModelWeights& weights = *engine.model().weights;
   report::Table table({{""}, {""}});
   table.add_row(
@@ -222,34 +223,34 @@ void print_training_plan(const PlanOptions& options, const engine::RunPlan& plan
                          const engine::MachineLimits& limits) {
   if (options.json) {
     const boost::json::object line =
-        in_stages ? stages_json(plan, limits) : passes_json(plan, engine, limits);
+        in_stages ? staged_plan_json(plan, limits) : training_plan_json(plan, engine, limits);
     fmt::print("{}\n", boost::json::serialize(line));
     return;
   }
   report::Table table =
-      in_stages ? report::Table({{""}, {""}}) : table_of_passes(plan, engine, spec);
+      in_stages ? report::Table({{""}, {""}}) : make_model_and_passes_table(plan, engine, spec);
   planner::add_plan_rows(plan, limits, offload_folder(options.offload), table);
   fmt::print("{}{}", table.text(), planner::parts_text(plan));
 }
 
-int plan_training(const PlanOptions& options, bool in_stages) {
-  if (!in_stages && !options.stages.ranks.empty()) return plan_over_ranks(options);
-  const StageOptions stages = stages_of(options);
+int plan_and_print_training(const PlanOptions& options, bool in_stages) {
+  if (!in_stages && !options.stages.ranks.empty()) return plan_and_print_over_ranks(options);
+  const StageOptions stages = stage_options_of(options);
   if (!in_stages && (options.schedule.microbatches > 0 || !(stages == StageOptions()))) {
     refuse(
         "--microbatches, --shard-weights and what else divides a model: of --ranks; give it, or "
         "strata plan stages");
   }
   if (in_stages) check_memory_options(options.memory, options.recompute, options.offload);
-  const LoadSpec spec = checked_spec(options);
+  const LoadSpec spec = check_options_and_read_spec(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
-  check_indexers(options, *engine);
+  check_indexer_loss(options, *engine);
   const planner::Division division =
-      division_of(engine->config(), stages, spec, !options.memory.empty());
+      plan_division(engine->config(), stages, spec, !options.memory.empty());
   if (in_stages && division.is_whole())
     refuse("--stages 1: give more, or --microbatches, or leave it out");
   const engine::MachineLimits limits = read_or_probe_machine(options, *engine);
-  planner::RunShape shape = shape_of(options, *engine, division);
+  planner::RunShape shape = make_run_shape(options, *engine, division);
   // What is probed now would make another plan a minute later.
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
   const planner::TrainRun run = {.whole = *engine,
@@ -258,18 +259,18 @@ int plan_training(const PlanOptions& options, bool in_stages) {
                                  .recompute = spec.recompute.policy,
                                  .memory = budget_of(options.memory)};
   const engine::RunPlan plan = plan_run(spec, run, step_of(options));
-  if (!options.svg.empty()) write_front_chart(options.svg, run, limits, plan);
+  if (!options.svg.empty()) write_pareto_chart(options.svg, run, limits, plan);
   print_training_plan(options, plan, in_stages, *engine, spec, limits);
   return 0;
 }
 
-int plan_serving(const PlanOptions& options) {
+int plan_and_print_serving(const PlanOptions& options) {
   LoadSpec spec = read_plan_spec(options);
   spec.offload = usable_offload_folder(options.offload);
-  const int64_t drafts = draft_tokens(options.speculate, options.draft_tokens);
+  const int64_t drafts = resolve_draft_tokens(options.speculate, options.draft_tokens);
   if (drafts > 0) spec.mtp = model::UseMtp::kAlways;
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec, drafts);
-  const int64_t memory = options.memory.empty() ? usable_memory() / 5 * 4
+  const int64_t memory = options.memory.empty() ? read_usable_memory() / 5 * 4
                                                 : server::parse_size("memory", options.memory);
   server::ServeOptions requests;
   server::fill_unset_limits(requests, memory);
@@ -281,7 +282,7 @@ int plan_serving(const PlanOptions& options) {
                          .requests = request_rows(server::Budget(requests)),
                          .expert_rank = model::parse_expert_rank(options.expert_rank)});
   if (options.json) {
-    fmt::print("{}\n", boost::json::serialize(server_json(plan)));
+    fmt::print("{}\n", boost::json::serialize(server_plan_json(plan)));
   } else {
     fmt::print("{}", planner::server_text(plan));
   }
@@ -297,7 +298,7 @@ struct Mode {
 };
 
 int plan_pipeline(const PlanOptions& options) {
-  return plan_schedule(options.schedule, options.json);
+  return verify_and_print_schedule(options.schedule, options.json);
 }
 
 constexpr const char* kOfPipelines =
@@ -328,7 +329,7 @@ constexpr Mode kModes[] = {
       kOfServing, "model"},
      "--for serve",
      [](const PlanOptions& o) { return o.purpose == "serve"; },
-     plan_serving},
+     plan_and_print_serving},
     {{"stages", "Memory of each rank and time of a step, trained in pipeline stages",
       "Example:\n  strata plan stages qwen3 --tokens 8x512 --stages 2 --microbatches 8", kOfStages,
       "model,tokens,stages"},
@@ -337,7 +338,7 @@ constexpr Mode kModes[] = {
        const bool divides = o.schedule.microbatches > 0 || !(o.stages == StageOptions());
        return !o.model.empty() && o.stages.ranks.empty() && divides;
      },
-     [](const PlanOptions& o) { return plan_training(o, /*in_stages=*/true); }},
+     [](const PlanOptions& o) { return plan_and_print_training(o, /*in_stages=*/true); }},
     {{"train", "Memory and time of a step of training",
       "Examples:\n"
       "  strata plan train qwen3 --tokens 4x512\n"
@@ -346,7 +347,7 @@ constexpr Mode kModes[] = {
       kOfTraining, "model,tokens"},
      "--for train",
      [](const PlanOptions& o) { return !o.model.empty(); },
-     [](const PlanOptions& o) { return plan_training(o, /*in_stages=*/false); }},
+     [](const PlanOptions& o) { return plan_and_print_training(o, /*in_stages=*/false); }},
 };
 
 const Mode& find_mode(std::string_view word) {
@@ -359,8 +360,8 @@ const Mode& find_mode(std::string_view word) {
 // An option that would change nothing is an error.
 void refuse_unused_options(const Mode& mode, PlanOptions given) {
   PlanOptions absent;
-  const OptionTable values = options_of(given);
-  const OptionTable defaults = options_of(absent);
+  const OptionTable values = option_table_of(given);
+  const OptionTable defaults = option_table_of(absent);
   const std::vector<std::string> read = split_commas(mode.told.options);
   for (size_t i = 0; i < values.rows().size(); ++i) {
     const OptionRow& row = values.rows()[i];
@@ -380,8 +381,8 @@ std::vector<PlanMode> plan_modes() {
   return modes;
 }
 
-OptionTable options_of(PlanOptions& o, const PlanMode& mode) {
-  OptionTable table = options_of(o);
+OptionTable option_table_of(PlanOptions& o, const PlanMode& mode) {
+  OptionTable table = option_table_of(o);
   const std::vector<std::string> read = split_commas(mode.options);
   table.keep_only(std::vector<std::string_view>(read.begin(), read.end()));
   for (const std::string& name : split_commas(mode.required)) table.require(name);

@@ -39,7 +39,7 @@ void sort_by_memory(std::vector<FrontPoint>& points) {
 }
 
 // Those that none with less memory is as fast as.
-std::vector<FrontPoint> fastest_of(std::vector<FrontPoint> points) {
+std::vector<FrontPoint> keep_pareto_optimal(std::vector<FrontPoint> points) {
   sort_by_memory(points);
   std::vector<FrontPoint> front;
   for (const FrontPoint& point : points) {
@@ -49,7 +49,7 @@ std::vector<FrontPoint> fastest_of(std::vector<FrontPoint> points) {
 }
 
 // Policies by their names, as far as there is space for their files.
-std::vector<std::pair<std::string, engine::RunPlan>> plans_of_presets(planner::TrainRun run) {
+std::vector<std::pair<std::string, engine::RunPlan>> plan_presets_that_fit(planner::TrainRun run) {
   std::vector<std::pair<std::string, engine::RunPlan>> plans;
   const auto add = [&](std::string_view name, const model::Recompute& policy) {
     run.recompute = policy;
@@ -78,7 +78,7 @@ std::vector<int64_t> budgets_to_try(const engine::RecomputePlanner& planner, Pre
 void add_best_points(const planner::TrainRun& run, int64_t limit, bool offloads,
                      const engine::MachineLimits& limits, Presets presets,
                      std::vector<FrontPoint>& points) {
-  const engine::PlanShape pass = planner::pass_of(run.shape, limit);
+  const engine::PlanShape pass = planner::training_pass_shape(run.shape, limit);
   engine::RecomputePlanner planner(run.whole, pass, offloads, engine::price_of(limits));
   const auto allowed = [&](int64_t taken, int64_t file_bytes) {
     const int64_t planned = engine::plan_memory(run.whole, pass, taken, file_bytes).total();
@@ -92,16 +92,16 @@ void add_best_points(const planner::TrainRun& run, int64_t limit, bool offloads,
 }
 
 // None takes more than another and is slower.
-std::vector<FrontPoint> pareto_front(const planner::TrainRun& run,
-                                     const engine::MachineLimits& limits, Presets presets) {
+std::vector<FrontPoint> plan_pareto_front(const planner::TrainRun& run,
+                                          const engine::MachineLimits& limits, Presets presets) {
   std::vector<FrontPoint> points;
-  for (const int64_t limit : pass_limits(run.shape)) {
+  for (const int64_t limit : pass_limits_to_try(run.shape)) {
     for (const bool offloads : {false, true}) {
       if (offloads && run.shape.file_space.most == 0) continue;
       add_best_points(run, limit, offloads, limits, presets, points);
     }
   }
-  return fastest_of(std::move(points));
+  return keep_pareto_optimal(std::move(points));
 }
 
 // A dot each: the NaN behind it keeps it from being joined to the next.
@@ -129,7 +129,7 @@ report::CurveSeries staircase_series(std::string name, const std::vector<FrontPo
   return series;
 }
 
-std::vector<FrontPoint> preset_points(Presets presets, const engine::MachineLimits& limits) {
+std::vector<FrontPoint> merged_preset_points(Presets presets, const engine::MachineLimits& limits) {
   std::vector<FrontPoint> points;
   for (const auto& [name, plan] : presets) {
     points.push_back(point_of(plan, limits));
@@ -149,18 +149,18 @@ std::vector<FrontPoint> preset_points(Presets presets, const engine::MachineLimi
 
 }  // namespace
 
-void write_front_chart(const std::string& path, planner::TrainRun run,
-                       const engine::MachineLimits& limits, const engine::RunPlan& plan) {
+void write_pareto_chart(const std::string& path, planner::TrainRun run,
+                        const engine::MachineLimits& limits, const engine::RunPlan& plan) {
   run.memory.reset();
   run.shape.pass.weights_in_files = plan.weights_in_files;
   run.shape.pass.state_in_files = plan.state_in_files;
-  const auto presets = plans_of_presets(run);
+  const auto presets = plan_presets_that_fit(run);
   const report::CurveChart chart = {
       .title = fmt::format("training {} tokens a step", run.shape.step_tokens),
       .x_label = fmt::format("memory, GiB (limits of the machine: {})", limits.source),
       .y_label = "predicted seconds a step",
-      .series = {staircase_series("fastest that fits", pareto_front(run, limits, presets)),
-                 scatter_series("presets", preset_points(presets, limits)),
+      .series = {staircase_series("fastest that fits", plan_pareto_front(run, limits, presets)),
+                 scatter_series("presets", merged_preset_points(presets, limits)),
                  scatter_series("this plan", {point_of(plan, limits)})},
       .from_zero = true};
   write_file_atomic(path, report::svg_chart(chart));

@@ -9,7 +9,7 @@
 namespace strata::apps {
 
 // `plan`: the answer to `run`, in front of others with the limits.
-void write_front_chart(const std::string& path, planner::TrainRun run,
-                       const engine::MachineLimits& limits, const engine::RunPlan& plan);
+void write_pareto_chart(const std::string& path, planner::TrainRun run,
+                        const engine::MachineLimits& limits, const engine::RunPlan& plan);
 
 }  // namespace strata::apps

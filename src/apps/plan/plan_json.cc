@@ -35,8 +35,8 @@ boost::json::object items_of(const engine::RunPlan& plan) {
 
 }  // namespace
 
-boost::json::object passes_json(const engine::RunPlan& plan, const engine::Engine& engine,
-                                const engine::MachineLimits& limits) {
+boost::json::object training_plan_json(const engine::RunPlan& plan, const engine::Engine& engine,
+                                       const engine::MachineLimits& limits) {
   const int64_t num_layers = engine.model().weights->layers().num_layers();
   boost::json::object decisions;
   for (const engine::RecomputePlan::Row& row : plan.recompute.rows) {
@@ -57,7 +57,8 @@ boost::json::object passes_json(const engine::RunPlan& plan, const engine::Engin
           {"limits", limits.source}};
 }
 
-boost::json::object stages_json(const engine::RunPlan& plan, const engine::MachineLimits& limits) {
+boost::json::object staged_plan_json(const engine::RunPlan& plan,
+                                     const engine::MachineLimits& limits) {
   boost::json::array stages;
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const engine::StagePlan& stage = plan.stages[i];
@@ -91,7 +92,7 @@ boost::json::array ranks_json(const engine::RunPlan& plan,
   return ranks;
 }
 
-boost::json::object server_json(const engine::RunPlan& plan) {
+boost::json::object server_plan_json(const engine::RunPlan& plan) {
   const engine::ServerShares& server = plan.server;
   const int64_t adapters = plan.bytes_of("adapters");
   return {{"planned_bytes", server.budget},

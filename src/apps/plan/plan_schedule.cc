@@ -100,7 +100,7 @@ void write_timeline(const std::string& path, const Table& table, const schedule:
   write_file_atomic(path, report::trace_json(rows));
 }
 
-Table with_transfers(const PlanScheduleOptions& options, const Table& table) {
+Table lower_and_check(const PlanScheduleOptions& options, const Table& table) {
   Table out = schedule::has_transfers(table)
                   ? table
                   : schedule::lower(schedule::without_transfers(table), options.forwarding_delay);
@@ -110,16 +110,16 @@ Table with_transfers(const PlanScheduleOptions& options, const Table& table) {
 
 }  // namespace
 
-int plan_schedule(const PlanScheduleOptions& options, bool as_json) {
+int verify_and_print_schedule(const PlanScheduleOptions& options, bool as_json) {
   check_given(options);
-  const Table table = find_schedule({.schedule = options.schedule,
-                                     .num_ranks = options.pipeline,
-                                     .ranks_option = "--pipeline",
-                                     .num_microbatches = options.microbatches,
-                                     .num_chunks = options.chunks,
-                                     .forwarding_delay = options.forwarding_delay});
+  const Table table = generate_or_read_schedule({.schedule = options.schedule,
+                                                 .num_ranks = options.pipeline,
+                                                 .ranks_option = "--pipeline",
+                                                 .num_microbatches = options.microbatches,
+                                                 .num_chunks = options.chunks,
+                                                 .forwarding_delay = options.forwarding_delay});
   const Table computation = schedule::without_transfers(table);
-  const Table out = options.with_transfers ? with_transfers(options, table) : computation;
+  const Table out = options.with_transfers ? lower_and_check(options, table) : computation;
   if (!options.schedule_out.empty()) write_file_atomic(options.schedule_out, csv_text(out));
   const schedule::Walk walk =
       schedule::walk(computation, schedule::ideal_costs(options.forwarding_delay));

@@ -41,8 +41,8 @@ class Probe {
       : options_(options), spec_(spec), request_(request), stats_(stats) {}
 
   // Rank 0 fills `results`.
-  void run(Comm& comm, const engine::PipelinePlan& plan, api::TensorSink& results) {
-    pipeline_ = make_runner(comm, plan, spec_);
+  void run_on_rank(Comm& comm, const engine::PipelinePlan& plan, api::TensorSink& results) {
+    pipeline_ = load_runner(comm, plan, spec_);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_samples();
     probe_forward();
@@ -55,6 +55,8 @@ class Probe {
   }
 
  private:
+  enum class AdapterValues : uint8_t { kWeights, kGradients };
+
   void check_samples() {
     // The engine checks ids and samples; do it before any compute, with the first call that would.
     for (size_t i = 0; i < request_.samples.size(); ++i) {
@@ -76,7 +78,7 @@ class Probe {
   }
 
   // One tensor of all sequences' tokens.
-  void put_token_values(const std::string& name, const api::BatchResult& result,
+  void add_token_values(const std::string& name, const api::BatchResult& result,
                         std::vector<float> api::SequenceResult::* member) {
     int64_t tokens = 0;
     for (const api::Datum& datum : request_.data) tokens += std::ssize(datum.tokens);
@@ -94,19 +96,19 @@ class Probe {
     wanted.want_loss = request_.logprobs || request_.loss;
     const api::BatchResult result = pipeline_->run(wanted, &sink_);
     sample_memory();
-    if (request_.logprobs) put_token_values("logprobs", result, &api::SequenceResult::logprobs);
+    if (request_.logprobs) add_token_values("logprobs", result, &api::SequenceResult::logprobs);
     if (request_.loss) {
-      put_token_values("loss", result, &api::SequenceResult::losses);
+      add_token_values("loss", result, &api::SequenceResult::losses);
       add_result("loss_sum", {1})[0] = static_cast<float>(result.loss_sum);
     }
     if (request_.loss && request_.mtp_weight > 0.0f) {
-      put_token_values("mtp_loss", result, &api::SequenceResult::mtp_losses);
+      add_token_values("mtp_loss", result, &api::SequenceResult::mtp_losses);
       add_result("mtp_loss_sum", {1})[0] = static_cast<float>(result.mtp_loss_sum);
     }
   }
 
   // Of a pass that took gradients: nothing else has them.
-  void put_indexer_losses(const api::BatchResult& result) {
+  void add_indexer_losses(const api::BatchResult& result) {
     if (request_.indexer_weight == 0.0f || !request_.loss) return;
     std::vector<float> losses;
     for (const api::SequenceResult& sequence : result.sequences)
@@ -116,23 +118,24 @@ class Probe {
   }
 
   // Every LoRA tensor of every adapter, under the names of its file.
-  void put_adapter_tensors(const std::string& prefix, bool gradients) {
+  void gather_adapter_tensors(const std::string& prefix, AdapterValues which) {
     for (size_t k = 0; k < slots_.size(); ++k) {
       const model::LoraAdapter* whole = pipeline_->gather_adapter(slots_[k]);
       if (whole == nullptr) continue;
       const HostAccess access(pipeline_->engine().backend().allocator());
       for (const model::AdapterTensor& tensor : model::adapter_tensors(*whole)) {
-        put_adapter_tensor(fmt::format("{}.{}.{}", prefix, k + 1, tensor.name),
-                           whole->modules()[tensor.module], tensor, gradients);
+        add_adapter_tensor(fmt::format("{}.{}.{}", prefix, k + 1, tensor.name),
+                           whole->modules()[tensor.module], tensor, which);
       }
     }
   }
 
-  void put_adapter_tensor(const std::string& name, const model::LoraModule& module,
-                          const model::AdapterTensor& tensor, bool gradients) {
+  void add_adapter_tensor(const std::string& name, const model::LoraModule& module,
+                          const model::AdapterTensor& tensor, AdapterValues which) {
+    const bool gradients = which == AdapterValues::kGradients;
     const TensorView& values =
         gradients ? (tensor.is_b ? module.d_b : module.d_a) : (tensor.is_b ? module.b : module.a);
-    to_stored(module, tensor, values, add_result(name, dims_of(tensor.shape)).data());
+    copy_to_stored(module, tensor, values, add_result(name, dims_of(tensor.shape)).data());
   }
 
   void probe_adapter_gradients() {
@@ -141,20 +144,21 @@ class Probe {
     };
     for_each([](model::LoraAdapter& adapter) { adapter.enable_training(); });
     const api::Batch trained = make_batch(api::Gradients::kAdapters);
-    run_and_note_sent(trained, {}, [&] { put_indexer_losses(pipeline_->run(trained, &sink_)); });
+    run_and_record_sent_bytes(trained, {},
+                              [&] { add_indexer_losses(pipeline_->run(trained, &sink_)); });
     sample_memory();
     for (const api::AdapterSlot slot : slots_) pipeline_->finish_adapter_gradients(slot);
-    put_adapter_tensors("adapter_grad", true);
+    gather_adapter_tensors("adapter_grad", AdapterValues::kGradients);
     // A step of rate 0 would move moments; gradients are dropped instead.
     for_each([](model::LoraAdapter& adapter) { adapter.drop_gradients(); });
   }
 
   void probe_parameter_gradients() {
     const api::Batch trained = make_batch(api::Gradients::kParameters);
-    run_and_note_sent(trained, {}, [&] { put_indexer_losses(pipeline_->run(trained)); });
+    run_and_record_sent_bytes(trained, {}, [&] { add_indexer_losses(pipeline_->run(trained)); });
     sample_memory();
     pipeline_->finish_base_gradients();
-    put_parameter_tensors("param_grad.", engine::Runner::BaseValues::kGradients);
+    gather_parameter_tensors("param_grad.", engine::Runner::BaseValues::kGradients);
     pipeline_->zero_base_gradients();
   }
 
@@ -171,7 +175,7 @@ class Probe {
         plan.parameters ? std::vector{api::AdapterSlot::kBase} : used_slots();
     for (int64_t step = 0; step < plan.steps; ++step) {
       const auto at = static_cast<size_t>(step);
-      run_and_note_sent(trained, stepped, [&] {
+      run_and_record_sent_bytes(trained, stepped, [&] {
         losses[at] = static_cast<float>(pipeline_->run(trained).loss_sum);
         sample_memory();
         if (plan.parameters) norms[at] = step_of(api::AdapterSlot::kBase, plan);
@@ -179,8 +183,8 @@ class Probe {
           norms[at * slots_.size() + k] = step_of(slots_[k], plan);
       });
     }
-    if (!plan.parameters) return put_adapter_tensors("adapter_final", false);
-    put_parameter_tensors("param_final.", engine::Runner::BaseValues::kMasters);
+    if (!plan.parameters) return gather_adapter_tensors("adapter_final", AdapterValues::kWeights);
+    gather_parameter_tensors("param_final.", engine::Runner::BaseValues::kMasters);
   }
 
   float step_of(api::AdapterSlot slot, const ProbeTrain& plan) {
@@ -188,7 +192,7 @@ class Probe {
   }
 
   // Every trained tensor of the checkpoint, under its name there.
-  void put_parameter_tensors(const std::string& prefix, engine::Runner::BaseValues which) {
+  void gather_parameter_tensors(const std::string& prefix, engine::Runner::BaseValues which) {
     const model::ModelWeights& weights = *pipeline_->engine().model().weights;
     for (const model::StoredTensor& tensor : weights.stored_tensors()) {
       const model::Parameter& first = weights.table()[tensor.parameters.front()];
@@ -204,39 +208,39 @@ class Probe {
   }
 
   void probe_samples() {
-    if (pipeline_->stages().size() == 1) return put_samples(*pipeline_);
+    if (pipeline_->stages().size() == 1) return sample_and_add_results(*pipeline_);
     // A sampled row has pages of one stage, so ranks of several leave it to one that has all.
     if (!pipeline_->is_first_rank()) return;
-    const std::unique_ptr<engine::Engine> whole = make_engine(spec_);
+    const std::unique_ptr<engine::Engine> whole = load_engine(spec_);
     for (const std::string& dir : options_.adapters) whole->load_adapter(dir);
     engine::Runner runner(*whole);
-    put_samples(runner);
+    sample_and_add_results(runner);
   }
 
-  void put_samples(engine::Runner& runner) {
+  void sample_and_add_results(engine::Runner& runner) {
     const std::vector<api::SampleResult> results = engine::sample(runner, request_.samples);
     for (size_t i = 0; i < results.size(); ++i)
-      put_sample(fmt::format("sample.{}.", i), request_.samples[i], results[i]);
+      add_sample_result(fmt::format("sample.{}.", i), request_.samples[i], results[i]);
   }
 
-  void put_sample(const std::string& prefix, const api::SampleRequest& asked,
-                  const api::SampleResult& r) {
+  void add_sample_result(const std::string& prefix, const api::SampleRequest& asked,
+                         const api::SampleResult& r) {
     const auto count = static_cast<int64_t>(r.tokens.size());
     const auto prompt = static_cast<int64_t>(asked.prompt.size());
-    put_numbers(prefix + "tokens", {count}, r.tokens);
-    put_numbers(prefix + "logprobs", {count}, r.logprobs);
+    add_numbers(prefix + "tokens", {count}, r.tokens);
+    add_numbers(prefix + "logprobs", {count}, r.logprobs);
     add_result(prefix + "stop", {1})[0] = r.stopped ? 1.0f : 0.0f;
     const int64_t k = asked.topk_prompt_logprobs;
     if (asked.prompt_logprobs || k > 0)
-      put_numbers(prefix + "prompt_logprobs", {prompt}, r.prompt_logprobs);
+      add_numbers(prefix + "prompt_logprobs", {prompt}, r.prompt_logprobs);
     if (k > 0) {
-      put_numbers(prefix + "topk_ids", {prompt, k}, r.topk_ids);
-      put_numbers(prefix + "topk_logprobs", {prompt, k}, r.topk_logprobs);
+      add_numbers(prefix + "topk_ids", {prompt, k}, r.topk_ids);
+      add_numbers(prefix + "topk_logprobs", {prompt, k}, r.topk_logprobs);
     }
   }
 
   template <typename T>
-  void put_numbers(const std::string& name, const std::vector<int64_t>& shape,
+  void add_numbers(const std::string& name, const std::vector<int64_t>& shape,
                    const std::vector<T>& values) {
     std::vector<float>& out = add_result(name, shape);
     for (size_t i = 0; i < values.size(); ++i) out[i] = static_cast<float>(values[i]);
@@ -250,17 +254,17 @@ class Probe {
 
   // A batch that trains, and the steps behind it: what processes send for it.
   template <typename Body>
-  void run_and_note_sent(const api::Batch& trained, const std::vector<api::AdapterSlot>& stepped,
-                         Body body) {
+  void run_and_record_sent_bytes(const api::Batch& trained,
+                                 const std::vector<api::AdapterSlot>& stepped, Body body) {
     if (stats_ == nullptr || options_.stages.ranks.empty()) return body();
     std::vector<engine::SentBytes> planned =
-        plan_sent(pipeline_->plan(), pipeline_->engine(), trained, stepped);
+        plan_sends(pipeline_->plan(), pipeline_->engine(), trained, stepped);
     engine::SentBytes sent;
     sent -= pipeline_->sent();
     body();
     sent += pipeline_->sent();
     std::vector<engine::SentBytes> of_ranks = gather_sent(pipeline_->comm(), sent);
-    if (pipeline_->is_first_rank()) stats_->note_sent(std::move(of_ranks), std::move(planned));
+    if (pipeline_->is_first_rank()) stats_->set_sent_bytes(std::move(of_ranks), std::move(planned));
   }
 
   // Those of which a sequence takes gradients.
@@ -278,11 +282,11 @@ class Probe {
   void record_stats() {
     const bool trains = request_.train.has_value(), params = trains && request_.train->parameters;
     if (request_.adapter_grads || (trains && !params))
-      stats_->record(*pipeline_, make_batch(api::Gradients::kAdapters));
+      stats_->record_stages(*pipeline_, make_batch(api::Gradients::kAdapters));
     if (request_.param_grads || params)
-      stats_->record(*pipeline_, make_batch(api::Gradients::kParameters));
+      stats_->record_stages(*pipeline_, make_batch(api::Gradients::kParameters));
     if (!request_.adapter_grads && !request_.param_grads && !trains)
-      stats_->record(*pipeline_, make_batch(api::Gradients::kNone));
+      stats_->record_stages(*pipeline_, make_batch(api::Gradients::kNone));
   }
 
   const ProbeOptions& options_;
@@ -324,12 +328,13 @@ LoadSpec spec_to_load(const LoadSpec& asked, const ProbeOptions& options,
   spec.mtp = request.mtp_weight > 0.0f  ? model::UseMtp::kAlways
              : options.adapters.empty() ? model::UseMtp::kNever
                                         : model::UseMtp::kIfThere;
-  if (request.train && request.train->parameters) spec.weights = weights_that_train(spec.weights);
+  if (request.train && request.train->parameters)
+    spec.weights = resolve_weights_for_full_training(spec.weights);
   return spec;
 }
 
-engine::PipelinePlan plan_request(const LoadSpec& asked, const StageOptions& stages,
-                                  const ProbeRequest& request) {
+engine::PipelinePlan plan_and_check_stages(const LoadSpec& asked, const StageOptions& stages,
+                                           const ProbeRequest& request) {
   const engine::PipelinePlan plan = plan_stages(asked, stages);
   const int num_microbatches = plan.table.num_microbatches;
   if (num_microbatches > std::ssize(request.sequences)) {
@@ -350,7 +355,7 @@ ProbeRequest parse_request(const std::string& json, const ProbeOptions& options)
 // On ranks that are threads, or as one of those that are processes.
 int run_request(const ProbeOptions& options, const StageOptions& stages, const LoadSpec& asked,
                 const ProbeRequest& request, Comm* process) {
-  const engine::PipelinePlan plan = plan_request(asked, stages, request);
+  const engine::PipelinePlan plan = plan_and_check_stages(asked, stages, request);
   const LoadSpec spec = spec_to_load(asked, options, request);
   const ProcessRanks ranks =
       process == nullptr ? ProcessRanks{.threads = plan.num_ranks()} : process_ranks(stages);
@@ -358,23 +363,23 @@ int run_request(const ProbeOptions& options, const StageOptions& stages, const L
   ProbeStats* const wanted = options.stats.empty() ? nullptr : &stats;
   api::TensorSink results;
   const auto on_rank = [&](Comm& comm) {
-    Probe(options, spec, request, wanted).run(comm, plan, results);
+    Probe(options, spec, request, wanted).run_on_rank(comm, plan, results);
   };
   process == nullptr ? run_ranks(plan.num_ranks(), on_rank) : run_ranks(*process, ranks, on_rank);
-  if (process != nullptr && wanted != nullptr) stats.gather(*process);
+  if (process != nullptr && wanted != nullptr) stats.gather_records(*process);
   if (process == nullptr || process->rank() == 0) write_results(options, results, wanted);
   return 0;
 }
 
 int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, ProbeOptions options) {
-  StageOptions stages = stages_of(options.stages, layout);
+  StageOptions stages = stages_with_layout(options.stages, layout);
   const LoadSpec asked = read_spec(options);
   check_layout(layout, asked.parsed.config);
-  RankFacts facts = facts_of(asked, options_of(options));
+  RankFacts facts = collect_rank_facts(asked, option_table_of(options));
   add_schedule_hash(stages, facts);
   for (const std::string& dir : options.adapters)
-    facts.emplace_back("--adapter (hash)", adapter_or_model_hash(dir));
-  check_alike(comm, facts);
+    facts.emplace_back("--adapter (hash)", hash_adapter_or_model(dir));
+  check_ranks_alike(comm, facts);
   std::string json;
   if (comm.rank() == 0) json = read_file(options.request, kMaxRequestBytes);
   broadcast(comm, json);

@@ -18,7 +18,7 @@ namespace {
 using server::Fields;
 
 // Ids beyond 32 bits are refused here; the engine checks the vocabulary.
-std::vector<int32_t> to_ids(const Fields& fields, std::string_view name) {
+std::vector<int32_t> parse_ids(const Fields& fields, std::string_view name) {
   std::vector<int32_t> ids;
   for (const int64_t id : fields.integers(name)) {
     if (id < 0 || id > std::numeric_limits<int32_t>::max())
@@ -28,7 +28,7 @@ std::vector<int32_t> to_ids(const Fields& fields, std::string_view name) {
   return ids;
 }
 
-api::AdapterSlot to_slot(const Fields& fields, int64_t num_adapters) {
+api::AdapterSlot parse_slot(const Fields& fields, int64_t num_adapters) {
   const int64_t slot = fields.integer_or("adapter", 0, 0, INT32_MAX);
   if (slot > num_adapters) {
     fields.fail("adapter", fmt::format("got {}, wanted 0 (the base) to {} (the number of --adapter "
@@ -43,7 +43,7 @@ std::span<const api::LossOptionRow> options_of(const api::LossRow& row) {
   return api::row_of(row.id == api::LossName::kCispo ? api::LossName::kPpo : row.id).options;
 }
 
-const api::LossRow& to_loss_row(const Fields& fields) {
+const api::LossRow& parse_loss_row(const Fields& fields) {
   const std::string name = fields.string("name");
   if (const api::LossRow* row = api::find_loss(name)) return *row;
   std::vector<std::string_view> known;
@@ -64,17 +64,17 @@ void read_loss_options(const Fields& fields, api::Loss& loss) {
   fields.refuse_unknown_fields(names);
 }
 
-api::Loss to_loss(const Fields& fields) {
+api::Loss parse_loss(const Fields& fields) {
   fields.refuse_unknown_fields({"name", "config"});
-  api::Loss loss = {.name = to_loss_row(fields).id};
+  api::Loss loss = {.name = parse_loss_row(fields).id};
   read_loss_options(fields.object_or_empty("config"), loss);
   return loss;
 }
 
-api::Datum to_datum(const Fields& fields) {
+api::Datum parse_datum(const Fields& fields) {
   api::Datum datum;
-  datum.tokens = to_ids(fields, "tokens");
-  if (fields.has("targets")) datum.targets = to_ids(fields, "targets");
+  datum.tokens = parse_ids(fields, "tokens");
+  if (fields.has("targets")) datum.targets = parse_ids(fields, "targets");
   for (const api::LossInputRow& input : api::kLossInputs) {
     if (fields.has(input.name))
       datum.inputs[input.id] = fields.floats(input.name, /*finite=*/false);
@@ -94,22 +94,23 @@ void check_lengths(const Fields& fields, const api::Datum& datum) {
     check(datum.inputs[input.id].size(), input.name);
 }
 
-void add_sequence(const Fields& fields, const api::Loss& loss, int64_t num_adapters,
-                  ProbeRequest& request) {
+void parse_and_add_sequence(const Fields& fields, const api::Loss& loss, int64_t num_adapters,
+                            ProbeRequest& request) {
   std::vector<std::string_view> names = {"adapter", "loss", "tokens", "targets"};
   for (const api::LossInputRow& input : api::kLossInputs) names.push_back(input.name);
   fields.refuse_unknown_fields(names);
-  api::Datum datum = to_datum(fields);
+  api::Datum datum = parse_datum(fields);
   check_lengths(fields, datum);
   request.data.push_back(std::move(datum));
-  request.sequences.push_back({.slot = to_slot(fields, num_adapters),
-                               .loss = fields.has("loss") ? to_loss(fields.object("loss")) : loss});
+  request.sequences.push_back(
+      {.slot = parse_slot(fields, num_adapters),
+       .loss = fields.has("loss") ? parse_loss(fields.object("loss")) : loss});
 }
 
 using WantRow = std::pair<std::string_view, bool*>;
 
-[[noreturn]] void refuse_want(const Fields& fields, const std::string& got,
-                              std::span<const WantRow> known) {
+[[noreturn]] void refuse_unknown_want(const Fields& fields, const std::string& got,
+                                      std::span<const WantRow> known) {
   std::vector<std::string_view> names;
   for (const auto& [want, flag] : known) names.push_back(want);
   fields.fail("want", fmt::format("got '{}', wanted some of {}", got, fmt::join(names, ", ")));
@@ -123,7 +124,7 @@ void read_wants(const Fields& fields, ProbeRequest& request) {
   for (const std::string& name : fields.strings("want")) {
     const auto* found = std::find_if(std::begin(known), std::end(known),
                                      [&](const auto& row) { return row.first == name; });
-    if (found == std::end(known)) refuse_want(fields, name, known);
+    if (found == std::end(known)) refuse_unknown_want(fields, name, known);
     *found->second = true;
   }
 }
@@ -137,7 +138,7 @@ void check_adamw(const Fields& fields, const api::AdamW& a) {
   if (a.grad_clip_norm < 0) fields.fail("grad_clip_norm", "wanted 0 (off) or more");
 }
 
-ProbeTrain to_train(const Fields& fields) {
+ProbeTrain parse_train(const Fields& fields) {
   fields.refuse_unknown_fields(
       {"what", "steps", "lr", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm"});
   ProbeTrain train;
@@ -157,31 +158,31 @@ ProbeTrain to_train(const Fields& fields) {
   return train;
 }
 
-uint64_t to_seed(const Fields& fields) {
+uint64_t parse_seed(const Fields& fields) {
   const boost::json::value* value = fields.find("seed");
   if (value != nullptr && value->is_int64() && value->get_int64() < 0)
     fields.fail("seed", fmt::format("got {}, wanted 0 or more", value->get_int64()));
   return fields.maybe_bits("seed").value_or(0);
 }
 
-api::SampleRequest to_sample(const Fields& fields, int64_t num_adapters) {
+api::SampleRequest parse_sample(const Fields& fields, int64_t num_adapters) {
   fields.refuse_unknown_fields({"tokens", "max_tokens", "adapter", "temperature", "top_k", "top_p",
                                 "seed", "stop", "prompt_logprobs", "topk_prompt_logprobs"});
   api::SampleRequest sample;
-  sample.slot = to_slot(fields, num_adapters);
-  sample.prompt = to_ids(fields, "tokens");
+  sample.slot = parse_slot(fields, num_adapters);
+  sample.prompt = parse_ids(fields, "tokens");
   sample.max_tokens = fields.integer("max_tokens", INT64_MIN, INT64_MAX);  // the engine checks
   sample.temperature = static_cast<float>(fields.number_or("temperature", sample.temperature));
   sample.top_k = fields.integer_or("top_k", sample.top_k, INT64_MIN, INT64_MAX);
   sample.top_p = static_cast<float>(fields.number_or("top_p", sample.top_p));
-  sample.seed = to_seed(fields);
-  if (fields.has("stop")) sample.stop = to_ids(fields, "stop");
+  sample.seed = parse_seed(fields);
+  if (fields.has("stop")) sample.stop = parse_ids(fields, "stop");
   sample.prompt_logprobs = fields.boolean_or("prompt_logprobs", false);
   sample.topk_prompt_logprobs = fields.integer_or("topk_prompt_logprobs", 0, INT64_MIN, INT64_MAX);
   return sample;
 }
 
-float to_weight(const Fields& fields, std::string_view name) {
+float parse_weight(const Fields& fields, std::string_view name) {
   const double weight = fields.number_or(name, 0.0);
   if (weight < 0 || std::isinf(static_cast<float>(weight)))
     fields.fail(name, fmt::format("got {}, wanted 0 or more", weight));
@@ -207,19 +208,19 @@ ProbeRequest parse_probe_request(std::string_view text, const std::string& where
   fields.refuse_unknown_fields(
       {"loss", "sequences", "want", "mtp", "indexer_loss", "train", "sample"});
   ProbeRequest request;
-  const api::Loss loss = fields.has("loss") ? to_loss(fields.object("loss")) : api::Loss{};
+  const api::Loss loss = fields.has("loss") ? parse_loss(fields.object("loss")) : api::Loss{};
   fields.each_object("sequences", [&](const Fields& sequence) {
-    add_sequence(sequence, loss, num_adapters, request);
+    parse_and_add_sequence(sequence, loss, num_adapters, request);
   });
   if (request.data.empty()) fields.fail("sequences", "got none, wanted at least one");
   for (size_t s = 0; s < request.data.size(); ++s) request.sequences[s].datum = &request.data[s];
   read_wants(fields, request);
-  request.mtp_weight = to_weight(fields, "mtp");
-  request.indexer_weight = to_weight(fields, "indexer_loss");
-  if (fields.has("train")) request.train = to_train(fields.object("train"));
+  request.mtp_weight = parse_weight(fields, "mtp");
+  request.indexer_weight = parse_weight(fields, "indexer_loss");
+  if (fields.has("train")) request.train = parse_train(fields.object("train"));
   if (fields.has("sample")) {
     fields.each_object("sample", [&](const Fields& sample) {
-      request.samples.push_back(to_sample(sample, num_adapters));
+      request.samples.push_back(parse_sample(sample, num_adapters));
     });
   }
   if (!request.needs_targets()) return request;

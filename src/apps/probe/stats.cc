@@ -32,7 +32,7 @@ json::object object_of(const std::map<std::string, int64_t>& by_tag) {
 }
 
 // Without the tokens of a pass.
-engine::PlanShape shape_of(const api::Batch& batch) {
+engine::PlanShape pass_shape_of(const api::Batch& batch) {
   return {.pass_tokens = 0,
           .backward = batch.gradients != api::Gradients::kNone,
           .train_base = batch.gradients == api::Gradients::kParameters,
@@ -59,9 +59,9 @@ struct ProbeStats::Heaviest {
   std::optional<engine::PassPlan> plan = {};  // of the pass that takes most
 };
 
-ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine,
-                                               const api::Batch& batch) const {
-  Heaviest most = {.shape = shape_of(batch)};
+ProbeStats::Heaviest ProbeStats::plan_heaviest_pass(int stage, engine::Engine& engine,
+                                                    const api::Batch& batch) const {
+  Heaviest most = {.shape = pass_shape_of(batch)};
   const auto bytes = [](const engine::PassPlan& plan) { return plan.total() + plan.kept(); };
   engine::Round round;
   round.num_dealt = plan_.data;
@@ -69,9 +69,9 @@ ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine
     for (size_t m = 0; m + 1 < round.firsts.size(); ++m) {
       engine::MicroBatch rows;
       const engine::PassWork work =
-          rows.lay_out(engine, batch, round.firsts[m], round.firsts[m + 1]);
-      engine::PassPlan counted =
-          engine::plan_pass(engine, work, rows.state(), plan_.has_flights(), plan_.defers(stage));
+          rows.collate(engine, batch, round.firsts[m], round.firsts[m + 1]);
+      engine::PassPlan counted = engine::plan_pass(engine, work, rows.state(), plan_.has_flights(),
+                                                   plan_.defers_weight_gradients(stage));
       most.shape.pass_tokens = std::max(most.shape.pass_tokens, rows.builder().num_tokens());
       if (!most.plan || bytes(counted) > bytes(*most.plan)) most.plan = std::move(counted);
     }
@@ -79,18 +79,18 @@ ProbeStats::Heaviest ProbeStats::heaviest_pass(int stage, engine::Engine& engine
   return most;
 }
 
-void ProbeStats::record(engine::Runner& pipeline, const api::Batch& batch) {
+void ProbeStats::record_stages(engine::Runner& pipeline, const api::Batch& batch) {
   const int data = pipeline.comm().rank() % plan_.data;
   for (const auto& runner : pipeline.stages()) record_stage(*runner, data, batch);
   if (is_first_here(pipeline.comm().rank())) sample_memory();
 }
 
 void ProbeStats::sample_memory() {
-  peak_bytes_ = std::max(peak_bytes_, process_memory().anonymous);
+  peak_bytes_ = std::max(peak_bytes_, read_process_memory().anonymous);
 }
 
-void ProbeStats::note_activations(const engine::Engine& engine, const engine::PassPlan& pass,
-                                  Stage& stage) {
+void ProbeStats::add_activation_bytes(const engine::Engine& engine, const engine::PassPlan& pass,
+                                      Stage& stage) {
   for (const model::SavedCost& cost : pass.saved) {
     const std::string tag(cost.tag);
     if (is_recomputed(engine, cost)) {
@@ -109,7 +109,7 @@ void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::
   Stage stage = {.rank = rank,
                  .layers = engine.model().weights->part().size(),
                  .peak_live = runner.peak_live()};
-  const Heaviest most = heaviest_pass(runner.stage(), engine, batch);
+  const Heaviest most = plan_heaviest_pass(runner.stage(), engine, batch);
   const engine::PassPlan pass = most.plan.value_or(engine::PassPlan());
   const engine::StagePlan planned =
       planner::plan_stage(plan_, runner.stage(), engine, most.shape, pass);
@@ -117,13 +117,13 @@ void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::
   stage.shared_bytes = engine.model().weights->shared_bytes();
   stage.planned_bytes = planned.total();
   stage.peak_bytes = planned.weight_bytes + planned.training_bytes + peak_pass_bytes(runner);
-  note_activations(engine, pass, stage);
+  add_activation_bytes(engine, pass, stage);
   Stage& kept = stages_[static_cast<size_t>(runner.stage() * plan_.data + data)];
   if (stage.planned_bytes >= kept.planned_bytes) kept = std::move(stage);
 }
 
 // What stages of this process have recorded, for rank 0 of another one.
-std::string ProbeStats::records_text() const {
+std::string ProbeStats::records_json() const {
   json::array stages;
   for (size_t at = 0; at < stages_.size(); ++at) {
     const Stage& stage = stages_[at];
@@ -137,7 +137,7 @@ std::string ProbeStats::records_text() const {
   return json::serialize(json::object{{"peak", peak_bytes_}, {"stages", std::move(stages)}});
 }
 
-ProbeStats::Stage ProbeStats::stage_of(const json::object& record) {
+ProbeStats::Stage ProbeStats::parse_stage_record(const json::object& record) {
   Stage stage;
   for (size_t i = 0; i < std::size(kNumbers); ++i)
     stage.*kNumbers[i] = record.at("numbers").at(i).as_int64();
@@ -148,19 +148,19 @@ ProbeStats::Stage ProbeStats::stage_of(const json::object& record) {
   return stage;
 }
 
-void ProbeStats::add_records(const std::string& text) {
+void ProbeStats::parse_and_add_records(const std::string& text) {
   const json::object records = json::parse(text).as_object();
   peak_bytes_ += records.at("peak").as_int64();
   for (const json::value& value : records.at("stages").as_array()) {
     const json::object& record = value.as_object();
-    stages_[static_cast<size_t>(record.at("at").as_int64())] = stage_of(record);
+    stages_[static_cast<size_t>(record.at("at").as_int64())] = parse_stage_record(record);
   }
 }
 
-void ProbeStats::gather(Comm& processes) {
+void ProbeStats::gather_records(Comm& processes) {
   num_processes_ = processes.size();
-  const std::vector<std::string> records = gather_texts(processes, records_text());
-  for (size_t rank = 1; rank < records.size(); ++rank) add_records(records[rank]);
+  const std::vector<std::string> records = gather_texts(processes, records_json());
+  for (size_t rank = 1; rank < records.size(); ++rank) parse_and_add_records(records[rank]);
   sent_.resize(static_cast<size_t>(plan_.num_ranks_in_all()));  // of no training: nothing
   planned_sent_.resize(sent_.size());
 }

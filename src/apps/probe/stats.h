@@ -25,18 +25,18 @@ class ProbeStats {
 
   // After a batch has run, with its gradients: each rank for the stages that it has. Of several
   // batches the one that takes most counts.
-  void record(engine::Runner& pipeline, const api::Batch& batch);
+  void record_stages(engine::Runner& pipeline, const api::Batch& batch);
   // Of a process one rank is, which samples its memory as it is now.
   [[nodiscard]] bool is_first_here(int rank) const { return ranks_.thread_of(rank) == 0; }
   void sample_memory();
   // Of all ranks, by the first one: what each has sent for its last training pass, and the
   // optimizer steps behind it; and what it was planned to send.
-  void note_sent(std::vector<engine::SentBytes> sent, std::vector<engine::SentBytes> planned) {
+  void set_sent_bytes(std::vector<engine::SentBytes> sent, std::vector<engine::SentBytes> planned) {
     sent_ = std::move(sent);
     planned_sent_ = std::move(planned);
   }
   // Of processes, on the first one. Collective.
-  void gather(Comm& processes);
+  void gather_records(Comm& processes);
   // A JSON object, once all ranks have ended.
   [[nodiscard]] std::string json() const;
 
@@ -58,15 +58,15 @@ class ProbeStats {
       {"offloaded", &Stage::offloaded},
       {"recomputed", &Stage::recomputed}};
   struct Heaviest;
-  [[nodiscard]] Heaviest heaviest_pass(int stage, engine::Engine& engine,
-                                       const api::Batch& batch) const;
+  [[nodiscard]] Heaviest plan_heaviest_pass(int stage, engine::Engine& engine,
+                                            const api::Batch& batch) const;
   void record_stage(engine::StageRunner& runner, int data, const api::Batch& batch);
 
-  [[nodiscard]] std::string records_text() const;
-  void add_records(const std::string& text);
-  static void note_activations(const engine::Engine& engine, const engine::PassPlan& pass,
-                               Stage& stage);
-  static Stage stage_of(const boost::json::object& record);
+  [[nodiscard]] std::string records_json() const;
+  void parse_and_add_records(const std::string& text);
+  static void add_activation_bytes(const engine::Engine& engine, const engine::PassPlan& pass,
+                                   Stage& stage);
+  static Stage parse_stage_record(const boost::json::object& record);
   static boost::json::object stage_json(const Stage& stage);
 
   const engine::PipelinePlan& plan_;

@@ -27,7 +27,7 @@ constexpr int kMicroBatches = 2;       // of a training pass, each stage
 constexpr int kFileThreads = 2;        // of an engine: one that is slow holds up one tenant alone
 
 // Of a model's config alone; passes of a training pass run while others of it wait.
-engine::PipelinePlan plan_of(const LoadSpec& spec, int stages) {
+engine::PipelinePlan plan_pipeline(const LoadSpec& spec, int stages) {
   engine::PipelinePlan plan = plan_stages(
       spec, {.stages = stages, .schedule = "1f1b", .microbatches = kMicroBatches * stages});
   plan.any_length = true;
@@ -38,7 +38,7 @@ std::unique_ptr<engine::Stages> load_stages(const LoadSpec& spec, int stages,
                                             int64_t draft_tokens) {
   if (stages == 1) {
     std::vector<std::unique_ptr<engine::Engine>> whole;
-    whole.push_back(make_engine(spec, {.draft_tokens = draft_tokens}));
+    whole.push_back(load_engine(spec, {.draft_tokens = draft_tokens}));
     const int64_t num_layers = whole[0]->config().num_layers();
     return std::make_unique<engine::Stages>(engine::make_whole_plan(num_layers), std::move(whole));
   }
@@ -48,8 +48,8 @@ std::unique_ptr<engine::Stages> load_stages(const LoadSpec& spec, int stages,
                             "leave one of them out",
                             stages));
   }
-  engine::PipelinePlan plan = plan_of(spec, stages);
-  auto engines = make_stages(plan, spec);
+  engine::PipelinePlan plan = plan_pipeline(spec, stages);
+  auto engines = load_all_stages(plan, spec);
   return std::make_unique<engine::Stages>(std::move(plan), std::move(engines));
 }
 
@@ -65,7 +65,7 @@ api::BaseInfo info_of(api::BaseId id, const std::string& dir, const model::Model
   return info;
 }
 
-std::optional<text::Tokenizer> find_tokenizer(const ModelTexts& texts) {
+std::optional<text::Tokenizer> load_tokenizer_if_there(const ModelTexts& texts) {
   constexpr std::string_view kName = "tokenizer.json";
   const auto json = texts.find(kName, text::Tokenizer::kMaxFileBytes);
   if (!json) return std::nullopt;
@@ -100,7 +100,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   check_weights_fit(directories, options.memory,
                     options.dtype == "f32" ? model::KeepWeights::kBf16 : keep);
   for (const std::string& dir : directories) load_base(dir, options);
-  check_drafts(options);
+  check_speculate_option(options);
   plan_ = plan_serving(options);
   expert_rank_ = options.expert_rank;
   engine::AdapterLimits limits = options.adapters;
@@ -109,12 +109,12 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   apply_plan_to_engines();
   make_runners(options);
   for (const ServedAdapter& adapter : options.served) {
-    engines_[adapter.model].runner->keep_adapter(adapter.id, adapter.dir,
+    engines_[adapter.model].runner->load_adapter(adapter.id, adapter.dir,
                                                  options.adapters.max_rank);
   }
 }
 
-void EngineHost::check_drafts(const HostOptions& options) const {
+void EngineHost::check_speculate_option(const HostOptions& options) const {
   const bool has_drafts = std::any_of(engines_.begin(), engines_.end(), [](const Base& base) {
     return base.stages->engine().options().draft_tokens > 0;
   });
@@ -189,7 +189,7 @@ void EngineHost::load_base(const std::string& dir, const HostOptions& options) {
   }
   api::BaseInfo info =
       info_of(api::BaseId{static_cast<int32_t>(bases_.size())}, dir, engine.config());
-  base.tokenizer = find_tokenizer(base.texts);
+  base.tokenizer = load_tokenizer_if_there(base.texts);
   if (base.tokenizer) {
     info.end_tokens = data::load_all_end_tokens(base.texts, *base.tokenizer);
   } else {
@@ -216,7 +216,7 @@ void EngineHost::start(scheduler::Scheduler& scheduler,
     for (int i = 0; i < kFileThreads; ++i)
       file_threads_.emplace_back([this, &files = base.runner->files()] { run_file_jobs(files); });
   }
-  thread_ = std::jthread([this] { loop(); });
+  thread_ = std::jthread([this] { run_until_stopped(); });
 }
 
 int64_t EngineHost::write_saved(const api::RequestId& request) const {
@@ -243,11 +243,11 @@ void EngineHost::run_file_jobs(engine::FileJobs& files) {
   while (files.run_one()) scheduler_->wake();
 }
 
-void EngineHost::loop() {
+void EngineHost::run_until_stopped() {
   name_thread("engine");
   std::vector<api::Capacity> capacities;
   while (!stopping_) {
-    finish_files();
+    post_finished_file_jobs();
     capacities.clear();
     for (const Base& base : engines_) capacities.push_back(base.runner->capacity());
     const api::Work work = scheduler_->next(capacities, now_seconds());
@@ -261,12 +261,12 @@ void EngineHost::loop() {
     }
     results = scheduler_->complete(std::move(results), now_seconds());
     const bool idle = work.empty() && results.empty();
-    post(std::move(results));
+    post_events_and_results(std::move(results));
     if (idle) scheduler_->wait(kIdleSeconds);
   }
 }
 
-void EngineHost::finish_files() {
+void EngineHost::post_finished_file_jobs() {
   std::vector<api::Result> results;
   for (const Base& base : engines_) {
     std::vector<api::Result> finished = base.runner->finish_files();
@@ -274,11 +274,11 @@ void EngineHost::finish_files() {
   }
   if (results.empty()) return;
   update_adapter_counts();  // one that could not be read is gone
-  post(scheduler_->complete(std::move(results), now_seconds()));
+  post_events_and_results(scheduler_->complete(std::move(results), now_seconds()));
 }
 
 // The events of a request come before its result.
-void EngineHost::post(std::vector<api::Result> results) {
+void EngineHost::post_events_and_results(std::vector<api::Result> results) {
   std::vector<api::Event> events;
   for (const Base& base : engines_) {
     std::vector<api::Event> taken = base.runner->take_events();
@@ -302,15 +302,16 @@ void EngineHost::sample_in_break() {
   const TraceSpan span("break");
   const double begin = now_seconds();
   try {
-    finish_files();
+    post_finished_file_jobs();
     for (const Base& base : engines_) {
       const api::Work work = scheduler_->next_samples(base.runner->capacity());
       if (work.empty()) continue;
       std::vector<api::Result> results = scheduler_->complete(
-          run_or_fail(work, [&](engine::WorkRunner& runner) { return runner.sample(work); }),
+          run_catching_errors(work,
+                              [&](engine::WorkRunner& runner) { return runner.sample(work); }),
           now_seconds());
       update_counts(work);
-      post(std::move(results));
+      post_events_and_results(std::move(results));
     }
   } catch (const std::exception& error) {  // the pass must go on
     log(LogLevel::kError, fmt::format("engine: sampling in a pass failed: {}", error.what()));
@@ -323,12 +324,13 @@ std::vector<api::Result> EngineHost::run(const api::Work& work) {
   const auto is_due = [this] { return poll_for_break(); };
   const auto take = [this] { sample_in_break(); };
   const Interruption breaks{.is_due = is_due, .run = take};
-  return run_or_fail(work, [&](engine::WorkRunner& runner) { return runner.run(work, &breaks); });
+  return run_catching_errors(work,
+                             [&](engine::WorkRunner& runner) { return runner.run(work, &breaks); });
 }
 
 // The runner answers faults itself; should one escape, this work's commands fail and the rest goes
 // on.
-std::vector<api::Result> EngineHost::run_or_fail(
+std::vector<api::Result> EngineHost::run_catching_errors(
     const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body) {
   try {
     return body(*engines_[static_cast<size_t>(work.base)].runner);
@@ -417,14 +419,15 @@ EngineHost::Counts EngineHost::counts() const {
           .turn_seconds = began > 0 ? now_seconds() - began : 0.0};
 }
 
-server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& host) {
+server::Dispatch make_dispatch(scheduler::Scheduler& scheduler, const EngineHost& host) {
   return {
       .submit =
           [&scheduler](api::Command command) {
             return scheduler.submit(std::move(command), now_seconds());
           },
-      .consume = [&scheduler](const api::ModelId& model,
-                              int64_t seq_id) { scheduler.consume(model, seq_id, now_seconds()); },
+      .consume = [&scheduler](
+                     const api::ModelId& model,
+                     int64_t seq_id) { scheduler.mark_refused(model, seq_id, now_seconds()); },
       .end_session =
           [&scheduler](const api::SessionId& session, const std::string& reason) {
             scheduler.end_session(session, reason, now_seconds());

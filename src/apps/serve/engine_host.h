@@ -110,17 +110,17 @@ class EngineHost {
   void load_base(const std::string& dir, const HostOptions& options);
   // How the memory that is left is divided. Error where it is too little.
   [[nodiscard]] engine::RunPlan plan_serving(const HostOptions& options) const;
-  void check_drafts(const HostOptions& options) const;
+  void check_speculate_option(const HostOptions& options) const;
   // As the plan says.
   void apply_plan_to_engines();
   void make_runners(const HostOptions& options);
-  void loop();
+  void run_until_stopped();
   std::vector<api::Result> run(const api::Work& work);
-  std::vector<api::Result> run_or_fail(
+  std::vector<api::Result> run_catching_errors(
       const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body);
   void run_file_jobs(engine::FileJobs& files);
-  void finish_files();
-  void post(std::vector<api::Result> results);
+  void post_finished_file_jobs();
+  void post_events_and_results(std::vector<api::Result> results);
   [[nodiscard]] bool poll_for_break();
   void sample_in_break();
   // What the engines hold, as far as such work changes it, for counts().
@@ -149,6 +149,6 @@ class EngineHost {
 };
 
 // What the server calls for a command, a session's end or a sampler's: the scheduler. Borrows both.
-server::Dispatch dispatch_to(scheduler::Scheduler& scheduler, const EngineHost& host);
+server::Dispatch make_dispatch(scheduler::Scheduler& scheduler, const EngineHost& host);
 
 }  // namespace strata::apps

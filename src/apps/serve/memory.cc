@@ -11,10 +11,10 @@ namespace strata::apps {
 namespace {
 
 // As they are loaded; 0 where the folder has none.
-int64_t weight_bytes(const std::string& dir, bool keeps_narrow) {
+int64_t read_weight_bytes(const std::string& dir, bool keeps_narrow) {
   const auto source = find_weights(dir);
   if (source == nullptr) return 0;
-  const NarrowBytes narrow = narrow_bytes(*source);
+  const NarrowBytes narrow = count_quantised_bytes(*source);
   if (has_gguf(dir)) return keeps_narrow ? narrow.stored : narrow.dequantised;
   int64_t bytes = keeps_narrow ? 0 : narrow.dequantised - narrow.stored;
   for (const std::string& shard : source->shards()) {
@@ -29,7 +29,7 @@ void check_weights_fit(std::span<const std::string> directories, int64_t budget,
                        model::KeepWeights keep) {
   int64_t bytes = 0;
   for (const std::string& dir : directories)
-    bytes += weight_bytes(dir, keep != model::KeepWeights::kBf16);
+    bytes += read_weight_bytes(dir, keep != model::KeepWeights::kBf16);
   if (bytes > budget) planner::refuse_memory(bytes, budget);
 }
 

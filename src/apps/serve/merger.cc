@@ -31,9 +31,9 @@ bool write_merged(const std::string& model, const std::string& adapter, const st
 int64_t merged_bytes(const ExportModel& model) {
   const CheckpointSource& source = *model.names().checkpoint;
   const model::ModelConfig& config = model.names().config;
-  const model::NameForm& form = model::name_form_of(source, config);
-  const std::string embedding = model::in_form(form, model::kEmbeddingName);
-  const std::string head = model::in_form(form, model::kHeadName);
+  const model::NameForm& form = model::find_name_form(source, config);
+  const std::string embedding = model::name_in_form(form, model::kEmbeddingName);
+  const std::string head = model::name_in_form(form, model::kHeadName);
   const bool unties = config.tie_word_embeddings &&
                       (source.find(embedding) == nullptr || source.find(head) == nullptr);
   int64_t bytes = model.small_file_bytes();
@@ -53,7 +53,7 @@ int64_t factor_bytes(const model::LoadedModel& names, int64_t max_rank,
   int64_t largest = 0;
   const auto any = [](const model::LoraTarget& target, int) { return target.is_fresh; };
   for (const model::LoraModuleSpec& spec :
-       model::adapter_specs(layers, any, max_rank, 1.0, expert_rank)) {
+       model::make_adapter_specs(layers, any, max_rank, 1.0, expert_rank)) {
     const model::LoraTarget& target = layers.targets(spec.layer)[static_cast<size_t>(spec.target)];
     const int64_t values =
         spec.rank * (target.in + target.out) * std::max<int64_t>(1, target.num_experts);

@@ -13,7 +13,7 @@
 
 namespace strata::apps {
 
-std::shared_ptr<ServeCommandLine> serve_command_line() {
+std::shared_ptr<ServeCommandLine> make_serve_command_line() {
   auto line = std::make_shared<ServeCommandLine>();
   line->source.where = "command line";
   server::ServeOptions options;
@@ -67,7 +67,8 @@ std::string data_folder_for(std::string name) {
 }
 
 // What a model's directory alone stands for, as the weakest source; its text for people.
-std::string add_short_form(const std::string& model, std::vector<server::OptionSource>& sources) {
+std::string add_source_for_model_dir(const std::string& model,
+                                     std::vector<server::OptionSource>& sources) {
   if (gives(sources, "model")) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("serve: '{}' and --model are given; name every model by --model "
@@ -110,7 +111,7 @@ server::ServeOptions read_serve_options(const ServeCommandLine& line) {
                                                server::options_from_environment(variables)};
   if (!config.empty()) sources.push_back(server::options_from_file(config));
   std::string stands_for;
-  if (!line.model.empty()) stands_for = add_short_form(line.model, sources);
+  if (!line.model.empty()) stands_for = add_source_for_model_dir(line.model, sources);
   server::ServeOptions options = server::merge_options(sources);
   options.stands_for = std::move(stands_for);
   for (const std::string& name : server::unknown_variables(variables)) {

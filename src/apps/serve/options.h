@@ -18,7 +18,7 @@ struct ServeCommandLine {
 };
 
 // Its rows are filled when the command line is read (apps/command_line.h).
-std::shared_ptr<ServeCommandLine> serve_command_line();
+std::shared_ptr<ServeCommandLine> make_serve_command_line();
 
 // Command line, STRATA_* environment, file, default, in this order; warns of what is doubtful. A
 // model's directory alone, where no keys are given and only this machine can reach the server,

@@ -175,7 +175,7 @@ HostOptions host_options_of(const server::ServeOptions& options, const server::B
                        .max_rank = options.max_rank},
           .served = served_adapters(names),
           .expert_rank = model::parse_expert_rank(options.expert_rank),
-          .draft_tokens = draft_tokens(options.speculate, options.draft_tokens),
+          .draft_tokens = resolve_draft_tokens(options.speculate, options.draft_tokens),
           .prefix_cache = options.prefix_cache};
 }
 
@@ -186,7 +186,8 @@ struct StopHost {
 
 // The running turn and the saves in line are done within `seconds`; a second signal ends the wait.
 // How long what is left may take then.
-double drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, double seconds) {
+double drain_and_get_grace_seconds(const sigset_t& signals, const scheduler::Scheduler& scheduler,
+                                   double seconds) {
   const double end = now_seconds() + seconds;
   while (!scheduler.idle() && now_seconds() < end) {
     const timespec step = {.tv_sec = 0, .tv_nsec = static_cast<int64_t>(kStep * 1e9)};
@@ -196,8 +197,8 @@ double drain(const sigset_t& signals, const scheduler::Scheduler& scheduler, dou
   return kLastSeconds;
 }
 
-void announce(const server::ServeOptions& options, const server::TinkerServer& server,
-              const EngineHost& host) {
+void print_addresses_and_notify_ready(const server::ServeOptions& options,
+                                      const server::TinkerServer& server, const EngineHost& host) {
   fmt::print("listening on {}\n", address_text(options.listen, server.port(),
                                                options.tls_cert.empty() ? "http" : "https"));
   fmt::print("metrics on {}{}\n",
@@ -208,7 +209,7 @@ void announce(const server::ServeOptions& options, const server::TinkerServer& s
   notify_manager("READY=1");
 }
 
-void announce_end(int signal, double shutdown_timeout) {
+void print_and_notify_shutdown(int signal, double shutdown_timeout) {
   say(fmt::format(
       "{}: new work is refused; the running pass and queued saves are finished, for {} "
       "at most (once more: at once)",
@@ -227,11 +228,11 @@ struct Serving {
 // Does what was accepted, as far as `seconds` and a second signal allow; the exit code.
 int shut_down(int signal, const sigset_t& signals, double seconds, const Serving& serving) {
   auto& [host, scheduler, server, trace] = serving;
-  announce_end(signal, seconds);
+  print_and_notify_shutdown(signal, seconds);
   StopSignals::ask(signal);  // a merge ends where it is
   server.begin_shutdown();
   scheduler.begin_shutdown(now_seconds());
-  const double last_seconds = drain(signals, scheduler, seconds);
+  const double last_seconds = drain_and_get_grace_seconds(signals, scheduler, seconds);
   const bool drained = scheduler.idle();
   const EndWatch watch(signals, last_seconds, kDropped);
   if (drained) host.stop();
@@ -263,7 +264,7 @@ int run_serve(const server::ServeOptions& given) {
   server::ServeOptions options = given;
   const server::BaseNames names(options.models, options.aliases, options.tokenizers,
                                 options.adapters);
-  const int64_t memory = options.memory > 0 ? options.memory : usable_memory() / 5 * 4;
+  const int64_t memory = options.memory > 0 ? options.memory : read_usable_memory() / 5 * 4;
   server::fill_unset_limits(options, memory);
   server::Budget budget(options);
   HostOptions host_options = host_options_of(options, names, memory);
@@ -281,13 +282,13 @@ int run_serve(const server::ServeOptions& given) {
        .queued_bytes = budget.queue,
        .max_queued_operations = static_cast<size_t>(options.max_queued_operations)});
   server::TinkerServer server(
-      options, names, host.bases(), served_texts(host), budget, dispatch_to(scheduler, host),
+      options, names, host.bases(), load_served_texts(host), budget, make_dispatch(scheduler, host),
       [&] { return stats_of(host, scheduler); }, merging.merger);
   host.start(scheduler, std::bind_front(&server::TinkerServer::post, &server));
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
   starting.reset();
-  announce(options, server, host);
+  print_addresses_and_notify_ready(options, server, host);
   const int signal = handle_signals_until_end(signals, server);
   return shut_down(signal, signals, options.shutdown_timeout,
                    {.host = host, .scheduler = scheduler, .server = server, .trace = trace});

@@ -33,14 +33,14 @@ void set_sampling_defaults(const data::SamplingDefaults& file, api::SampleReques
   }
 }
 
-server::ServedText served_text(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
+server::ServedText load_served_text(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
   const std::string& dir = texts.where();
   server::ServedText out{.tokenizer = tokenizer};
   out.build = fmt::format("{} {} {}", kVersion, kCommit, kBuild);
   warn_on_error(dir, "its chats are refused", [&] { out.chat = text::ChatTemplate::load(texts); });
   if (out.chat) {
     warn_on_error(dir, "its chats end at the end tokens alone",
-                  [&] { out.turn_end = turn_end(*out.chat, tokenizer, ""); });
+                  [&] { out.turn_end = find_turn_end_token(*out.chat, tokenizer, ""); });
   }
   warn_on_error(dir, "generation_config.json is not used",
                 [&] { set_sampling_defaults(data::load_sampling_defaults(texts), out.defaults); });
@@ -49,7 +49,7 @@ server::ServedText served_text(const ModelTexts& texts, const text::Tokenizer& t
 
 }  // namespace
 
-std::vector<std::optional<server::ServedText>> served_texts(const EngineHost& host) {
+std::vector<std::optional<server::ServedText>> load_served_texts(const EngineHost& host) {
   std::vector<std::optional<server::ServedText>> out;
   for (const api::BaseInfo& base : host.bases()) {
     const text::Tokenizer* tokenizer = host.tokenizer(base.id);
@@ -57,7 +57,7 @@ std::vector<std::optional<server::ServedText>> served_texts(const EngineHost& ho
       out.emplace_back();
       continue;
     }
-    out.emplace_back(served_text(host.texts(base.id), *tokenizer));
+    out.emplace_back(load_served_text(host.texts(base.id), *tokenizer));
     out.back()->longest_sample = host.longest_sample(base.id);
   }
   return out;

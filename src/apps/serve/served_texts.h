@@ -12,6 +12,6 @@ namespace strata::apps {
 
 // Of each model of the host; nothing for one without a tokenizer.json. A template or settings that
 // cannot be read are a warning, and left out.
-std::vector<std::optional<server::ServedText>> served_texts(const EngineHost& host);
+std::vector<std::optional<server::ServedText>> load_served_texts(const EngineHost& host);
 
 }  // namespace strata::apps

@@ -84,7 +84,7 @@ constexpr NamedConfig kNamed[] = {
 
 }  // namespace
 
-ConfigSource find_config(const std::string& option, const std::string& config) {
+ConfigSource read_config_source(const std::string& option, const std::string& config) {
   constexpr int64_t kMaxConfigBytes = 16 << 20;
   for (const NamedConfig& named : kNamed) {
     if (named.name == config) return {std::string(named.json), std::string(named.name), ""};

@@ -16,7 +16,7 @@ struct ConfigSource {
 };
 
 // Error{kNotFound}, which names the option, where there is no such thing.
-ConfigSource find_config(const std::string& option, const std::string& config);
+ConfigSource read_config_source(const std::string& option, const std::string& config);
 
 // The names of built-in configurations, comma-separated.
 std::string config_names_text();

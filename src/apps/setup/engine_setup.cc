@@ -28,7 +28,7 @@ constexpr std::string_view kIterationInputTag = "iteration_input";
 void check_recompute_tags(engine::Engine& engine, const std::vector<std::string>& tags) {
   if (tags.empty()) return;
   std::vector<std::string> known = {"lora_h", std::string(kIterationInputTag)};
-  const engine::RecomputePlan plan = engine::describe_recompute(
+  const engine::RecomputePlan plan = engine::plan_given_recompute(
       engine, {.pass_tokens = 64, .backward = true, .mtp = engine.config().use_mtp},
       model::Recompute::kNone);
   for (const engine::RecomputePlan::Row& row : plan.rows) {
@@ -53,12 +53,13 @@ void set_demanded_mtp(const LoadSpec& spec, model::ModelConfig& config) {
 }
 
 // How `weights` (null: there are none) would be held; with a warning of those that cannot be so.
-model::WeightForms planned_forms(const CheckpointSource* weights, const Backend& backend,
-                                 const LoadSpec& spec, std::optional<model::LayerRange> part,
-                                 model::LoadedModel& model) {
+model::WeightForms plan_weight_forms(const CheckpointSource* weights, const Backend& backend,
+                                     const LoadSpec& spec, std::optional<model::LayerRange> part,
+                                     model::LoadedModel& model) {
   if (weights != nullptr) {
-    model::KeptForms kept = model::forms_to_keep(*weights, backend, model.config, spec.dtype,
-                                                 spec.weights, model::NarrowLook::kScales, part);
+    model::KeptForms kept =
+        model::choose_forms_to_keep(*weights, backend, model.config, spec.dtype, spec.weights,
+                                    model::NarrowLook::kScales, part);
     if (!kept.faults.empty()) model.warnings.push_back(kept.warning());
     return std::move(kept.forms);
   }
@@ -104,7 +105,7 @@ void check_memory_options(const std::string& memory, const std::string& recomput
 std::string usable_offload_folder(const std::string& named) {
   if (!named.empty()) return FileAllocator(named).folder();
   const std::string temporary = env_temporary_folder();
-  return FileAllocator::folder_fault(temporary).empty() ? temporary : "";
+  return FileAllocator::find_folder_fault(temporary).empty() ? temporary : "";
 }
 
 std::vector<std::string> split_commas(const std::string& list) {
@@ -117,7 +118,7 @@ std::vector<std::string> split_commas(const std::string& list) {
   return parts;
 }
 
-int64_t draft_tokens(const std::string& speculate, int64_t tokens) {
+int64_t resolve_draft_tokens(const std::string& speculate, int64_t tokens) {
   if (speculate == "mtp") return tokens;
   if (tokens > 1) {
     throw Error(
@@ -127,9 +128,9 @@ int64_t draft_tokens(const std::string& speculate, int64_t tokens) {
   return 0;
 }
 
-bool uses_mtp(const LoadSpec& spec) {
+bool resolve_use_mtp(const LoadSpec& spec) {
   if (spec.mtp == model::UseMtp::kNever) return false;
-  return model::uses_mtp(*open_checkpoint(spec.dir), spec.parsed.config, spec.mtp);
+  return model::resolve_use_mtp(*open_checkpoint(spec.dir), spec.parsed.config, spec.mtp);
 }
 
 std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64_t draft_tokens,
@@ -147,7 +148,7 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
   model.config = std::move(parsed.config);
   // What a config has, the checkpoint may lack: without one to look at, only what is demanded.
   set_demanded_mtp(spec, model.config);
-  model::WeightForms forms = planned_forms(weights.get(), *backend, spec, part, model);
+  model::WeightForms forms = plan_weight_forms(weights.get(), *backend, spec, part, model);
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, spec.dtype, nullptr,
                                                         part, std::move(forms), spec.share);
   model.weights->set_sharers(spec.weight_sharers);
@@ -178,11 +179,11 @@ std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, co
   return std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
 }
 
-std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec, engine::EngineOptions options) {
-  return make_engine(spec, std::move(options), spec.recompute);
+std::unique_ptr<engine::Engine> load_engine(const LoadSpec& spec, engine::EngineOptions options) {
+  return load_engine(spec, std::move(options), spec.recompute);
 }
 
-std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec, engine::EngineOptions options,
+std::unique_ptr<engine::Engine> load_engine(const LoadSpec& spec, engine::EngineOptions options,
                                             const engine::RecomputeChoice& recompute,
                                             std::unique_ptr<SharedMemory> shared) {
   options.recompute = recompute.policy;

@@ -34,10 +34,10 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
                                                      int threads = 0);
 // EngineOptions::draft_tokens of --speculate and --draft-tokens; Error where the second is for
 // nothing.
-int64_t draft_tokens(const std::string& speculate, int64_t tokens);
+int64_t resolve_draft_tokens(const std::string& speculate, int64_t tokens);
 // Whether a checkpoint's layer of multi-token prediction takes part; an Error where it is demanded
 // and not there.
-bool uses_mtp(const LoadSpec& spec);
+bool resolve_use_mtp(const LoadSpec& spec);
 
 // Whether what a model's loading warns of goes to the log.
 enum class Warnings : uint8_t { kNone, kTold };
@@ -50,9 +50,9 @@ std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, co
                                             Warnings tell = Warnings::kTold,
                                             std::unique_ptr<SharedMemory> shared = nullptr);
 // Loads the model, whose recompute (or that given), folder and threads are the spec's.
-std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec,
+std::unique_ptr<engine::Engine> load_engine(const LoadSpec& spec,
                                             engine::EngineOptions options = {});
-std::unique_ptr<engine::Engine> make_engine(const LoadSpec& spec, engine::EngineOptions options,
+std::unique_ptr<engine::Engine> load_engine(const LoadSpec& spec, engine::EngineOptions options,
                                             const engine::RecomputeChoice& recompute,
                                             std::unique_ptr<SharedMemory> shared = nullptr);
 

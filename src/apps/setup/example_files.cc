@@ -13,7 +13,7 @@ namespace strata::apps {
 namespace {
 
 // 0 where it is not known before.
-int64_t known_bytes(const std::vector<data::Source>& sources) {
+int64_t file_bytes_if_known(const std::vector<data::Source>& sources) {
   int64_t bytes = 0;
   for (const data::Source& source : sources) {
     std::error_code fault;
@@ -27,7 +27,8 @@ int64_t known_bytes(const std::vector<data::Source>& sources) {
 
 void print_dataset_notes(const data::Dataset& dataset, const data::ReadOptions& options) {
   for (const data::DataFile& file : dataset.files) {
-    for (const std::string& text : {data::format_note(file), data::overlong_text(file, options)}) {
+    for (const std::string& text :
+         {data::describe_format(file), data::overlong_text(file, options)}) {
       if (!text.empty()) fmt::print(stderr, "{}\n", text);
     }
   }
@@ -54,7 +55,8 @@ data::Dataset read_examples(const std::string& option, const std::vector<data::S
   const data::ReadOptions options = {.max_length = choice.max_length,
                                      .overlong = data::parse_overlong(choice.overlong),
                                      .looks_only = choice.looks_only};
-  report::Progress progress({.label = option, .total = known_bytes(sources), .quiet_seconds = 2});
+  report::Progress progress(
+      {.label = option, .total = file_bytes_if_known(sources), .quiet_seconds = 2});
   data::Dataset dataset = data::read_dataset(sources, context, options, &progress);
   progress.finish();
   print_dataset_notes(dataset, options);

@@ -48,7 +48,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, fault);
 }
 
-std::optional<std::string> only_snapshot(const fs::path& snapshots) {
+std::optional<std::string> find_only_snapshot(const fs::path& snapshots) {
   std::error_code fault;
   std::vector<std::string> found;
   for (fs::directory_iterator it(snapshots, fault), end; !fault && it != end; it.increment(fault)) {
@@ -58,12 +58,12 @@ std::optional<std::string> only_snapshot(const fs::path& snapshots) {
   return found.size() == 1 ? std::optional(found[0]) : std::nullopt;
 }
 
-std::optional<std::string> snapshot_in(const fs::path& model) {
+std::optional<std::string> find_snapshot_in(const fs::path& model) {
   constexpr int64_t kMaxRefBytes = 4096;
   const fs::path snapshots = model / kSnapshots;
   const fs::path ref = model / "refs" / "main";
   std::error_code fault;
-  if (!fs::exists(ref, fault)) return only_snapshot(snapshots);
+  if (!fs::exists(ref, fault)) return find_only_snapshot(snapshots);
   if (!fs::is_regular_file(ref, fault) || fs::file_size(ref, fault) > kMaxRefBytes) return {};
   const std::string revision(trimmed(read_file(ref.string(), kMaxRefBytes)));
   const fs::path snapshot = snapshots / revision;
@@ -85,7 +85,7 @@ std::optional<std::string> find_in_hub_cache(const std::string& name) {
   const std::string folder =
       fmt::format("{}{}--{}", kModels, name.substr(0, slash), name.substr(slash + 1));
   for (const std::string& cache : env_hub_caches()) {
-    if (auto snapshot = snapshot_in(fs::path(cache) / folder)) return snapshot;
+    if (auto snapshot = find_snapshot_in(fs::path(cache) / folder)) return snapshot;
   }
   return std::nullopt;
 }

@@ -95,7 +95,7 @@ LoadSpec read_spec(const EngineSetup& setup, const ModelTexts& texts) {
 
 LoadSpec read_plan_spec(const EngineSetup& setup) {
   LoadSpec spec = spec_without_config(setup);
-  ConfigSource source = find_config("model", setup.model);
+  ConfigSource source = read_config_source("model", setup.model);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, setup.strict_config);
   spec.dir = std::move(source.dir);
   spec.where = std::move(source.where);
@@ -121,7 +121,7 @@ model::KeepWeights parse_weights(const std::string& text) {
               fmt::format("--weights: got '{}', want auto, narrow or bf16", text));
 }
 
-model::KeepWeights weights_that_train(model::KeepWeights weights) {
+model::KeepWeights resolve_weights_for_full_training(model::KeepWeights weights) {
   if (weights != model::KeepWeights::kNarrow) return model::KeepWeights::kBf16;
   throw Error(ErrorCode::kUnsupported,
               "--weights narrow and --method full: weights in 4 or 8 bits stay as they are; train "
@@ -129,7 +129,7 @@ model::KeepWeights weights_that_train(model::KeepWeights weights) {
 }
 
 model::KeepWeights usable_weights(model::KeepWeights weights, const std::string& method) {
-  return method == "full" ? weights_that_train(weights) : weights;
+  return method == "full" ? resolve_weights_for_full_training(weights) : weights;
 }
 
 engine::RecomputeChoice parse_recompute(const std::string& text) {

@@ -41,7 +41,7 @@ DType parse_dtype(const std::string& text, const model::ModelConfig& config);
 model::KeepWeights parse_weights(const std::string& text);
 // Where all parameters train, which they do not in 4 or 8 bits: kAuto is kBf16, and kNarrow an
 // Error.
-model::KeepWeights weights_that_train(model::KeepWeights weights);
+model::KeepWeights resolve_weights_for_full_training(model::KeepWeights weights);
 // The same with the method "full"; else as they are.
 model::KeepWeights usable_weights(model::KeepWeights weights, const std::string& method);
 // "none", "full", a preset's name, or "custom:" and TAG=keep (or TAG alone), TAG=offload and

@@ -27,7 +27,7 @@ constexpr std::string_view kFields[] = {"bf16_flops", "f32_flops", "read_bytes_p
       fmt::format("{}: {}; strata plan --save-machine FILE writes such a file", path, what));
 }
 
-double field_of(const std::string& path, const json::object& object, std::string_view name) {
+double parse_field(const std::string& path, const json::object& object, std::string_view name) {
   const json::value* value = object.if_contains(name);
   if (value == nullptr) refuse(path, fmt::format("there is no {}", name));
   boost::system::error_code fault;
@@ -57,7 +57,7 @@ engine::MachineLimits read_machine_file(const std::string& path, DType dtype) {
     if (std::find(std::begin(kFields), std::end(kFields), key) == std::end(kFields))
       refuse(path, fmt::format("unknown field '{}'", std::string(key)));
   }
-  const auto field = [&](size_t i) { return field_of(path, value.as_object(), kFields[i]); };
+  const auto field = [&](size_t i) { return parse_field(path, value.as_object(), kFields[i]); };
   const double bf16 = field(0), f32 = field(1);
   return {.flops = dtype == DType::kF32 ? f32 : bf16,
           .f32_flops = f32,

@@ -26,7 +26,7 @@ std::string without_quantization(const std::string& config_text, const std::stri
   bool found = false;
   json.begin_object();
   for (std::string key; json.next_key(key);) {
-    const std::string value = json.raw();
+    const std::string value = json.read_raw();
     if (key == "quantization_config") {
       found = true;
     } else {
@@ -39,7 +39,7 @@ std::string without_quantization(const std::string& config_text, const std::stri
 
 std::span<const std::string_view> model_file_names() { return kNames; }
 
-int64_t model_file_bytes(const ModelTexts& texts) {
+int64_t count_model_file_bytes(const ModelTexts& texts) {
   int64_t bytes = 0;
   for (const std::string_view name : kNames)
     bytes += std::ssize(texts.find(name, kMaxBytes).value_or(""));

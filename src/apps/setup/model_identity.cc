@@ -21,7 +21,7 @@ constexpr int64_t kPieceBytes = 64;
 
 uint64_t hash_of(const std::string& text) { return hash_name(text.data(), text.size()); }
 
-std::string sampled_bytes(const CheckpointSource& checkpoint, const CheckpointTensor& tensor) {
+std::string read_sampled_bytes(const CheckpointSource& checkpoint, const CheckpointTensor& tensor) {
   const int64_t bytes = tensor.info.num_bytes();
   const int64_t size = std::min(kPieceBytes, bytes);
   std::array<std::byte, kPieceBytes> piece = {};
@@ -36,7 +36,7 @@ std::string sampled_bytes(const CheckpointSource& checkpoint, const CheckpointTe
 
 }  // namespace
 
-std::string model_identity(const ModelTexts& texts) {
+std::string compute_model_identity(const ModelTexts& texts) {
   std::string all;
   for (const std::string_view name : model_file_names()) {
     const auto text = texts.find(name, kMaxBytes);
@@ -45,7 +45,7 @@ std::string model_identity(const ModelTexts& texts) {
   const std::unique_ptr<CheckpointSource> checkpoint = open_checkpoint(texts.where());
   for (const CheckpointTensor& tensor : checkpoint->tensors()) {
     all += fmt::format("{} {} {} {:016x};", tensor.info.name, tensor.info.dtype_name,
-                       tensor.info.shape_text(), hash_of(sampled_bytes(*checkpoint, tensor)));
+                       tensor.info.shape_text(), hash_of(read_sampled_bytes(*checkpoint, tensor)));
   }
   return fmt::format("{:016x}", hash_of(all));
 }

@@ -11,6 +11,6 @@ namespace strata::apps {
 // config), and of every tensor's name, type and shape with sixteen pieces of its bytes, spread over
 // it. So another base of equal shapes differs, as does a copy that was trained on; a copy in
 // another folder does not. Reads a few pages of a tensor, not the whole. Throws Error.
-std::string model_identity(const ModelTexts& texts);
+std::string compute_model_identity(const ModelTexts& texts);
 
 }  // namespace strata::apps

@@ -151,7 +151,7 @@ void check_weights(const std::string& typed, const std::string& dir, bool is_fro
 }
 
 [[noreturn]] void refuse_without_base(const std::string& adapter) {
-  const std::string base = base_name_of_adapter(adapter);
+  const std::string base = read_base_name_of_adapter(adapter);
   const std::string where =
       base.empty() ? "its adapter_config.json does not say of which model"
                    : fmt::format(
@@ -172,7 +172,7 @@ bool is_adapter_directory(const std::string& dir) {
                                                 file_exists(dir + "/adapter_model.safetensors"));
 }
 
-std::string base_name_of_adapter(const std::string& dir) {
+std::string read_base_name_of_adapter(const std::string& dir) {
   constexpr int64_t kMaxConfigBytes = 16 << 20;
   const std::string path = dir + "/adapter_config.json";
   if (!file_exists(path)) return "";
@@ -180,7 +180,7 @@ std::string base_name_of_adapter(const std::string& dir) {
 }
 
 std::string find_base_of_adapter(const std::string& dir) {
-  const std::string base = base_name_of_adapter(dir);
+  const std::string base = read_base_name_of_adapter(dir);
   if (base.empty()) return "";
   if (file_exists(base + "/config.json") || has_gguf(base)) return base;
   const std::string neighbour = (fs::path(dir) / base).lexically_normal().string();
@@ -200,7 +200,7 @@ std::string find_config_path(const std::string& option, const std::string& typed
     if (!is_adapter_directory(typed)) return typed;
     refuse(ErrorCode::kInvalidArgument, option, typed,
            fmt::format("this is a LoRA adapter, want a model; its base is '{}'",
-                       base_name_of_adapter(typed)));
+                       read_base_name_of_adapter(typed)));
   }
   if (has_gguf(typed)) return typed;
   if (file_exists(typed)) {

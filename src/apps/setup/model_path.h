@@ -30,7 +30,7 @@ std::string find_adapter(const std::string& typed);
 
 bool is_adapter_directory(const std::string& dir);
 // What adapter_config.json says of the base; empty where it says nothing.
-std::string base_name_of_adapter(const std::string& dir);
+std::string read_base_name_of_adapter(const std::string& dir);
 // Where that is; empty where it does not.
 std::string find_base_of_adapter(const std::string& dir);
 

@@ -121,7 +121,7 @@ void check_started_alone() {
                   count, count));
 }
 
-StageOptions stages_of(const StageOptions& given, const schedule::ParallelLayout& layout) {
+StageOptions stages_with_layout(const StageOptions& given, const schedule::ParallelLayout& layout) {
   StageOptions stages = given;
   stages.ranks_each = given.stages;
   stages.stages = layout.pipeline * given.stages;
@@ -136,7 +136,8 @@ ProcessRanks process_ranks(const StageOptions& stages) {
 // A backward's products that come later would have turns of their own.
 void check_deferred_weight_grads(const engine::PipelinePlan& plan, const StageOptions& options) {
   bool defers = false;
-  for (int stage = 0; stage < plan.num_stages(); ++stage) defers = defers || plan.defers(stage);
+  for (int stage = 0; stage < plan.num_stages(); ++stage)
+    defers = defers || plan.defers_weight_gradients(stage);
   if (plan.data == 1 || !defers) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("--ranks data={} and --pipeline-schedule {}: gradients of all parameters "
@@ -159,15 +160,15 @@ void add_schedule_hash(const StageOptions& stages, RankFacts& facts) {
   if (schedule::parse_kind(file, kind)) return;
   facts.emplace_back("--pipeline-schedule (hash)",
                      file_exists(file)
-                         ? fmt::format("{:016x}", data::content_hash(data::InputFile(file)))
+                         ? fmt::format("{:016x}", data::hash_content(data::InputFile(file)))
                          : "none");
 }
 
-RankFacts facts_of(const OptionTable& table) {
+RankFacts collect_rank_facts(const OptionTable& table) {
   RankFacts facts = {
       {"version", kVersion},
       {"build", fmt::format("{} {}", kCommit, kBuild)},
-      {"program (hash)", fmt::format("{:016x}", data::content_hash(data::InputFile(kProgram)))},
+      {"program (hash)", fmt::format("{:016x}", data::hash_content(data::InputFile(kProgram)))},
       {"CPU path", std::string(arithmetic_in_use())}};
   for (const OptionRow& row : table.rows()) {
     if (std::find(kOfOne.begin(), kOfOne.end(), row.name) != kOfOne.end()) continue;
@@ -176,9 +177,9 @@ RankFacts facts_of(const OptionTable& table) {
   return facts;
 }
 
-RankFacts facts_of(const LoadSpec& spec, const OptionTable& table) {
-  RankFacts facts = facts_of(table);
-  facts.emplace_back("base model (hash)", model_identity(spec.texts));
+RankFacts collect_rank_facts(const LoadSpec& spec, const OptionTable& table) {
+  RankFacts facts = collect_rank_facts(table);
+  facts.emplace_back("base model (hash)", compute_model_identity(spec.texts));
   facts.emplace_back("dtype", spec.dtype == DType::kBF16 ? "bf16" : "f32");
   return facts;
 }
@@ -193,7 +194,7 @@ std::vector<std::string> gather_texts(Comm& comm, const std::string& own) {
   return texts;
 }
 
-void check_alike(Comm& comm, const RankFacts& facts) {
+void check_ranks_alike(Comm& comm, const RankFacts& facts) {
   const std::vector<std::string> hosts = gather_texts(comm, host_name());
   for (const auto& [what, value] : facts) {
     if (comm.rank() != 0) {

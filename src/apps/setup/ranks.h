@@ -34,7 +34,7 @@ void check_started_alone();
 
 // How these processes divide a model: as the options say and the layout adds. --stages are threads
 // of each, which are neighbours in the pipeline.
-StageOptions stages_of(const StageOptions& given, const schedule::ParallelLayout& layout);
+StageOptions stages_with_layout(const StageOptions& given, const schedule::ParallelLayout& layout);
 // Which ranks each of them has; of threads one process has them all.
 ProcessRanks process_ranks(const StageOptions& stages);
 
@@ -49,13 +49,13 @@ void check_memory_of_ranks(const std::string& memory, const std::string& offload
 using RankFacts = std::vector<std::pair<std::string, std::string>>;
 // The program, the CPU path, the base model by its content and its dtype, and every option of the
 // table but those that say where something of one machine is.
-RankFacts facts_of(const LoadSpec& spec, const OptionTable& table);
+RankFacts collect_rank_facts(const LoadSpec& spec, const OptionTable& table);
 // The same without a base model.
-RankFacts facts_of(const OptionTable& table);
+RankFacts collect_rank_facts(const OptionTable& table);
 // And of a schedule in a file.
 void add_schedule_hash(const StageOptions& stages, RankFacts& facts);
 // An Error that names both ranks where one differs from rank 0. Collective.
-void check_alike(Comm& comm, const RankFacts& facts);
+void check_ranks_alike(Comm& comm, const RankFacts& facts);
 
 // Every rank's text, on rank 0; elsewhere nothing. Collective.
 std::vector<std::string> gather_texts(Comm& comm, const std::string& own);

@@ -21,7 +21,7 @@ constexpr int64_t kMaxFileBytes = 64 << 20;
 }
 
 // Gives the table of a file the numbers that were asked for: what does not fit is a fault of it.
-void fit_to_numbers(const ScheduleSource& source, Table& table) {
+void check_and_set_counts(const ScheduleSource& source, Table& table) {
   const std::string& path = source.schedule;
   if (table.num_ranks() != source.num_ranks) {
     refuse(fmt::format("schedule: {}: {} rows, want {} {}", path, table.num_ranks(),
@@ -51,13 +51,13 @@ Table read_schedule_file(const ScheduleSource& source) {
     fmt::print(stderr, "{}: {} {} left out: weights are not sharded and sends do not wait here\n",
                path, count, name);
   }
-  fit_to_numbers(source, table);
+  check_and_set_counts(source, table);
   return table;
 }
 
 }  // namespace
 
-Table find_schedule(const ScheduleSource& source) {
+Table generate_or_read_schedule(const ScheduleSource& source) {
   schedule::Kind kind = {};
   Table table =
       schedule::parse_kind(source.schedule, kind)

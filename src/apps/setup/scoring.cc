@@ -13,7 +13,7 @@
 namespace strata::apps {
 namespace {
 
-size_t file_of(const data::Dataset& dataset, int64_t example) {
+size_t file_index_of(const data::Dataset& dataset, int64_t example) {
   const auto behind = std::upper_bound(
       dataset.files.begin(), dataset.files.end(), example,
       [](int64_t number, const data::DataFile& file) { return number < file.first; });
@@ -29,7 +29,7 @@ PassData read_pass(const data::Dataset& dataset, const std::vector<int64_t>& pas
   PassData out;
   for (const int64_t i : pass) {
     out.data.push_back(datum_of(dataset.examples[static_cast<size_t>(i)]));
-    out.files.push_back(file_of(dataset, dataset.examples.order()[static_cast<size_t>(i)]));
+    out.files.push_back(file_index_of(dataset, dataset.examples.order()[static_cast<size_t>(i)]));
   }
   return out;
 }
@@ -45,7 +45,7 @@ api::Batch batch_of(const PassData& pass, std::span<const api::AdapterSlot> slot
   return batch;
 }
 
-void count_trained(const api::Datum& datum, const api::SequenceResult& result, Score& score) {
+void add_trained_counts(const api::Datum& datum, const api::SequenceResult& result, Score& score) {
   const std::vector<float>& weights = datum.inputs[api::LossInput::kWeights];
   for (size_t t = 0; t < weights.size(); ++t) {
     if (weights[t] == 0.0f) continue;
@@ -66,8 +66,8 @@ void add_pass(const PassData& pass, std::span<const api::SequenceResult> results
       of_file += static_cast<double>(loss);
     }
     Score& file = score.files[pass.files[i]];
-    count_trained(pass.data[i], results[i], file);
-    count_trained(pass.data[i], results[i], score.total);
+    add_trained_counts(pass.data[i], results[i], file);
+    add_trained_counts(pass.data[i], results[i], score.total);
     if (i + 1 < results.size() && pass.files[i + 1] == pass.files[i]) continue;
     file.loss_sum += std::exchange(of_file, 0.0);
   }
@@ -79,7 +79,8 @@ void add_pass(const PassData& pass, std::span<const api::SequenceResult> results
 void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
   const data::ExampleStore& store = *dataset.examples.store();
   if (store.highest_token() < vocab_size) return;
-  const data::DataFile& file = dataset.files[file_of(dataset, store.example_of_highest_token())];
+  const data::DataFile& file =
+      dataset.files[file_index_of(dataset, store.example_of_highest_token())];
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: token id {}, the model's vocabulary has {}; is the tokenizer "
                           "another model's?",
@@ -92,8 +93,10 @@ api::Datum datum_of(data::Example example) {
   return datum;
 }
 
-std::vector<SlotScore> score(engine::Runner& pipeline, std::span<const api::AdapterSlot> slots,
-                             const data::Dataset& dataset, int64_t pass_tokens, WantTop want_top) {
+std::vector<SlotScore> score_dataset(engine::Runner& pipeline,
+                                     std::span<const api::AdapterSlot> slots,
+                                     const data::Dataset& dataset, int64_t pass_tokens,
+                                     WantTop want_top) {
   const std::vector<int64_t> lengths = dataset.examples.lengths();
   std::vector<int64_t> all(lengths.size());
   std::iota(all.begin(), all.end(), int64_t{0});

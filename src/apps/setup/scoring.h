@@ -37,7 +37,9 @@ enum class WantTop : bool { kNo, kYes };
 
 // One result a slot. Passes have at most so many tokens, or one longer example; rows of all slots
 // share them. Collective; num_top with kYes alone, which stages do not have.
-std::vector<SlotScore> score(engine::Runner& pipeline, std::span<const api::AdapterSlot> slots,
-                             const data::Dataset& dataset, int64_t pass_tokens, WantTop want_top);
+std::vector<SlotScore> score_dataset(engine::Runner& pipeline,
+                                     std::span<const api::AdapterSlot> slots,
+                                     const data::Dataset& dataset, int64_t pass_tokens,
+                                     WantTop want_top);
 
 }  // namespace strata::apps

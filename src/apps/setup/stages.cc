@@ -40,8 +40,8 @@ std::vector<LayerRange> consecutive_ranges(const std::vector<int64_t>& sizes) {
 }
 
 // "3,2,2": a number for each stage, all layers together.
-std::vector<LayerRange> listed_layers(const std::string& list, int64_t num_layers,
-                                      int64_t num_stages) {
+std::vector<LayerRange> parse_layers_per_stage(const std::string& list, int64_t num_layers,
+                                               int64_t num_stages) {
   std::vector<int64_t> sizes;
   int64_t sum = 0;
   for (const std::string& text : split_commas(list)) {
@@ -89,9 +89,9 @@ std::vector<LayerRange> divide_layers(const StageOptions& options, const model::
     }
     return equal_layers(options.leftovers == "before", num_layers, num_stages);
   }
-  if (listed) return listed_layers(options.layers_per_stage, num_layers, num_stages);
+  if (listed) return parse_layers_per_stage(options.layers_per_stage, num_layers, num_stages);
   const engine::LayerCosts costs = engine::layer_costs(config);
-  return engine::balanced_layers(costs.layers, 0.0, costs.head, static_cast<int>(num_stages));
+  return engine::balance_layers(costs.layers, 0.0, costs.head, static_cast<int>(num_stages));
 }
 
 model::RecomputeRegions checked_regions(const StageOptions& options,
@@ -170,7 +170,7 @@ planner::FileSpace space_for_files(const std::string& named) {
   const std::string folder = usable_offload_folder(named);
   if (folder.empty()) return {};
   return {.most = std::max<int64_t>(0, FileAllocator::free_bytes(folder) / 2),
-          .memory = usable_memory()};
+          .memory = read_usable_memory()};
 }
 
 int threads_of(int rank, int num_ranks, int threads) {
@@ -178,14 +178,14 @@ int threads_of(int rank, int num_ranks, int threads) {
   return std::max(1, all / num_ranks + (rank < all % num_ranks ? 1 : 0));
 }
 
-planner::Division division_of(const model::ModelConfig& config, const StageOptions& options,
-                              const engine::RunSpec& spec, bool within_memory) {
+planner::Division plan_division(const model::ModelConfig& config, const StageOptions& options,
+                                const engine::RunSpec& spec, bool within_memory) {
   if (options.shard_weights && options.data == 1) {
     refuse(
         "--shard-weights: data ranks divide the weights among themselves; give --ranks data=N with "
         "it, or leave it out");
   }
-  const schedule::Table table = find_schedule(schedule_source_of(options));
+  const schedule::Table table = generate_or_read_schedule(schedule_source_of(options));
   planner::Division division = {
       .told = engine::make_pipeline_plan(table, options.forwarding_delay,
                                          divide_layers(options, config, table.num_stages)),
@@ -205,9 +205,9 @@ planner::Division division_of(const model::ModelConfig& config, const StageOptio
 
 engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& options) {
   model::ModelConfig config = spec.parsed.config;
-  config.use_mtp = config.mtp_layer && uses_mtp(spec);
-  engine::PipelinePlan plan = division_of(config, options, spec).told;
-  // A stage knows too little for the checks that make_engine makes.
+  config.use_mtp = config.mtp_layer && resolve_use_mtp(spec);
+  engine::PipelinePlan plan = plan_division(config, options, spec).told;
+  // A stage knows too little for the checks that load_engine makes.
   if (plan.num_stages() > 1) static_cast<void>(make_planning_engine(spec));
   return plan;
 }
@@ -253,7 +253,7 @@ std::unique_ptr<engine::Engine> load_in_group(WeightGroup& group, Make make) {
   std::unique_ptr<SharedMemory> shared = group.begin_loading();
   SharedMemory* const memory = shared.get();
   std::unique_ptr<engine::Engine> engine = make(std::move(shared));
-  group.end_loading(memory);
+  group.publish_after_loading(memory);
   return engine;
 }
 
@@ -276,7 +276,7 @@ std::vector<std::unique_ptr<engine::Engine>> load_stages_of_rank(
 
 }  // namespace
 
-std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,
+std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::PipelinePlan& plan,
                                             const LoadSpec& spec, engine::EngineOptions options) {
   options.regions = plan.regions;
   const engine::RecomputeChoice recompute =
@@ -289,7 +289,7 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
   if (plan.num_stages() == 1) {
     if (plan.data > 1) own.threads = threads;
     engines.push_back(load_in_group(group, [&](std::unique_ptr<SharedMemory> shared) {
-      return make_engine(own, options, recompute, std::move(shared));
+      return load_engine(own, options, recompute, std::move(shared));
     }));
   } else {
     options.recompute = recompute.policy;
@@ -300,9 +300,9 @@ std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePl
   return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
 }
 
-std::vector<std::unique_ptr<engine::Engine>> make_stages(const engine::PipelinePlan& plan,
-                                                         const LoadSpec& spec,
-                                                         engine::EngineOptions options) {
+std::vector<std::unique_ptr<engine::Engine>> load_all_stages(const engine::PipelinePlan& plan,
+                                                             const LoadSpec& spec,
+                                                             engine::EngineOptions options) {
   options.recompute = spec.recompute.policy;
   options.offload = spec.offload;
   std::vector<std::unique_ptr<engine::Engine>> engines;

@@ -39,8 +39,8 @@ struct StageOptions {
 engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& options);
 // The same, and what a number of bytes may choose: all is recomputed then, and it has a use for the
 // folder of files.
-planner::Division division_of(const model::ModelConfig& config, const StageOptions& options,
-                              const engine::RunSpec& spec, bool within_memory = false);
+planner::Division plan_division(const model::ModelConfig& config, const StageOptions& options,
+                                const engine::RunSpec& spec, bool within_memory = false);
 
 // --memory, or none.
 std::optional<planner::Budget> budget_of(const std::string& memory);
@@ -57,12 +57,12 @@ engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run,
                          const train::BaseStep& how = {});
 
 // Loads the stages of this rank, and nothing else. Threads are divided among the ranks.
-std::unique_ptr<engine::Runner> make_runner(Comm& comm, const engine::PipelinePlan& plan,
+std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::PipelinePlan& plan,
                                             const LoadSpec& spec,
                                             engine::EngineOptions options = {});
 // Loads all stages of a plan that has one a rank, each with its part of the threads.
-std::vector<std::unique_ptr<engine::Engine>> make_stages(const engine::PipelinePlan& plan,
-                                                         const LoadSpec& spec,
-                                                         engine::EngineOptions options = {});
+std::vector<std::unique_ptr<engine::Engine>> load_all_stages(const engine::PipelinePlan& plan,
+                                                             const LoadSpec& spec,
+                                                             engine::EngineOptions options = {});
 
 }  // namespace strata::apps

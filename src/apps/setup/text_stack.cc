@@ -33,12 +33,13 @@ std::string TextStack::render(const text::ChatRequest& request) const {
   return required_template().render(request);
 }
 
-std::optional<int32_t> TextStack::turn_end(const std::string& vars) const {
-  return apps::turn_end(required_template(), tokenizer_, vars);
+std::optional<int32_t> TextStack::find_turn_end_token(const std::string& vars) const {
+  return apps::find_turn_end_token(required_template(), tokenizer_, vars);
 }
 
-std::optional<int32_t> turn_end(const text::ChatTemplate& chat, const text::Tokenizer& tokenizer,
-                                const std::string& vars) {
+std::optional<int32_t> find_turn_end_token(const text::ChatTemplate& chat,
+                                           const text::Tokenizer& tokenizer,
+                                           const std::string& vars) {
   constexpr std::string_view kAnswer = "answer of this turn";
   const std::string text =
       chat.render({.messages = fmt::format(R"([{{"role":"user","content":"question"}},)"

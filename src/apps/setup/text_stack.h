@@ -14,8 +14,9 @@ namespace strata::apps {
 // The control token that a template writes behind an assistant's text (<|im_end|>, <end_of_turn>):
 // it ends an answer in a chat, also where no file of the directory says so, as in those of base
 // models. Nothing when the template writes none. `vars` as in ChatRequest.
-std::optional<int32_t> turn_end(const text::ChatTemplate& chat, const text::Tokenizer& tokenizer,
-                                const std::string& vars);
+std::optional<int32_t> find_turn_end_token(const text::ChatTemplate& chat,
+                                           const text::Tokenizer& tokenizer,
+                                           const std::string& vars);
 
 class TextStack {
  public:
@@ -29,7 +30,7 @@ class TextStack {
   // template.
   [[nodiscard]] std::string render(const text::ChatRequest& request) const;
   // Of its template. Throws Error where there is none.
-  [[nodiscard]] std::optional<int32_t> turn_end(const std::string& vars) const;
+  [[nodiscard]] std::optional<int32_t> find_turn_end_token(const std::string& vars) const;
 
  private:
   [[nodiscard]] const text::ChatTemplate& required_template() const;

@@ -146,7 +146,7 @@ std::unique_ptr<SharedMemory> WeightGroup::begin_loading() {
   return std::make_unique<SharedMemory>(receive_place(ranks_, members_.front()));
 }
 
-void WeightGroup::end_loading(SharedMemory* memory) {
+void WeightGroup::publish_after_loading(SharedMemory* memory) {
   if (memory == nullptr || memory->is_filled()) return;
   const SharedPlace place = memory->publish();
   for (const int other : members_) {

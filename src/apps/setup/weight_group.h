@@ -28,7 +28,7 @@ class WeightGroup {
   // has done that; null for a rank that is alone.
   std::unique_ptr<SharedMemory> begin_loading();
   // Behind it the first one tells the others. `memory` is what begin_loading() gave.
-  void end_loading(SharedMemory* memory);
+  void publish_after_loading(SharedMemory* memory);
 
  private:
   Comm& ranks_;

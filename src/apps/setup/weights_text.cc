@@ -51,7 +51,7 @@ std::unique_ptr<CheckpointSource> find_weights(const std::string& path) {
 }
 
 std::string dequantised_text(const CheckpointSource* source) {
-  const NarrowBytes bytes = source == nullptr ? NarrowBytes() : narrow_bytes(*source);
+  const NarrowBytes bytes = source == nullptr ? NarrowBytes() : count_quantised_bytes(*source);
   if (bytes.stored == 0) return {};
   return fmt::format("{} of weights in the file, {} in bf16 (twice that in f32)",
                      report::format_bytes(bytes.stored), report::format_bytes(bytes.dequantised));

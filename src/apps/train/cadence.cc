@@ -49,13 +49,13 @@ SaveEvery parse_save_every(const std::string& text) {
   return every;
 }
 
-bool is_evaluated(int64_t step, int64_t num_steps, const std::optional<int64_t>& every) {
+bool is_evaluation_step(int64_t step, int64_t num_steps, const std::optional<int64_t>& every) {
   if (step == num_steps) return true;
   if (every) return step % *every == 0;
   return step * kNumEvaluations / num_steps > (step - 1) * kNumEvaluations / num_steps;
 }
 
-bool Evaluations::add(int64_t step, double loss) {
+bool Evaluations::update_lowest(int64_t step, double loss) {
   if (lowest && !(loss < *lowest)) {
     ++since_lowest;
     return false;

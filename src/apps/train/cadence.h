@@ -18,7 +18,7 @@ SaveEvery parse_save_every(const std::string& text);
 
 // Whether a run of so many steps is evaluated after this one: `every` so many, or, where that is
 // absent, ten times; and after the last.
-bool is_evaluated(int64_t step, int64_t num_steps, const std::optional<int64_t>& every);
+bool is_evaluation_step(int64_t step, int64_t num_steps, const std::optional<int64_t>& every);
 
 // Of the evaluations since the first step. Part of the saved state.
 struct Evaluations {
@@ -28,7 +28,7 @@ struct Evaluations {
   int64_t kept_step = 0;     // whose model is in best/; 0: none
 
   // True where it is a new lowest loss.
-  bool add(int64_t step, double loss);
+  bool update_lowest(int64_t step, double loss);
 };
 
 }  // namespace strata::apps

@@ -36,7 +36,7 @@ report::CurveSeries smooth(const report::CurveSeries& raw, const std::string& na
   return {.name = name, .x = raw.x, .y = report::smoothed(raw.y, span)};
 }
 
-std::string training_curves(std::span<const report::MetricsRecord> records) {
+std::string training_curves_svg(std::span<const report::MetricsRecord> records) {
   report::CurveSeries step = series_of(records, "loss", {.name = "step", .faint = true});
   report::CurveSeries eval =
       series_of(records, "eval_loss", {.name = "evaluation", .markers = true});

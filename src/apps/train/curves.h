@@ -17,6 +17,6 @@ report::CurveSeries series_of(std::span<const report::MetricsRecord> records,
                               std::string_view metric, report::CurveSeries series);
 report::CurveSeries smooth(const report::CurveSeries& raw, const std::string& name);
 
-std::string training_curves(std::span<const report::MetricsRecord> records);
+std::string training_curves_svg(std::span<const report::MetricsRecord> records);
 
 }  // namespace strata::apps

@@ -62,13 +62,13 @@ model::WithIndexers with_indexers(const TrainOptions& options) {
   return options.indexer_loss > 0 ? model::WithIndexers::kYes : model::WithIndexers::kNo;
 }
 
-std::vector<model::LoraModuleSpec> modules_of(const TrainSettings& settings,
-                                              const model::ModelConfig& config) {
+std::vector<model::LoraModuleSpec> lora_modules_of(const TrainSettings& settings,
+                                                   const model::ModelConfig& config) {
   const TrainOptions& options = settings.options;
   if (!options.adapter.empty()) return settings.adapter_modules;
-  return model::adapter_specs(config, split_commas(options.targets), options.rank, options.alpha,
-                              model::parse_expert_rank(options.expert_rank),
-                              with_indexers(options));
+  return model::make_adapter_specs(config, split_commas(options.targets), options.rank,
+                                   options.alpha, model::parse_expert_rank(options.expert_rank),
+                                   with_indexers(options));
 }
 
 TrainJob::TrainJob(const TrainSettings& settings, const LoadSpec& spec,
@@ -89,9 +89,10 @@ TrainJob::TrainJob(const TrainSettings& settings, const LoadSpec& spec,
     pipeline_->enable_base_steps(how);
     return;
   }
-  slot_ = options().adapter.empty()
-              ? pipeline_->create_adapter(modules_of(settings_, engine().config()), options().seed)
-              : pipeline_->load_adapter(options().adapter);
+  slot_ =
+      options().adapter.empty()
+          ? pipeline_->create_adapter(lora_modules_of(settings_, engine().config()), options().seed)
+          : pipeline_->load_adapter(options().adapter);
   const model::LoraAdapter* first = turns_with ? &engine().adapter(turns_with->slot_) : nullptr;
   pipeline_->for_adapter(slot_, [first](model::LoraAdapter& a) { a.enable_training(first); });
 }
@@ -113,24 +114,24 @@ api::BatchResult TrainJob::run_examples(const data::Examples& examples, const Pa
   if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
   if (gradients != api::Gradients::kNone && is_divided() && is_first_rank())
-    note_planned_sent(batch);
+    add_planned_sent(batch);
   return pipeline_->run(batch);
 }
 
-void TrainJob::note_planned_sent(const api::Batch& batch) {
+void TrainJob::add_planned_sent(const api::Batch& batch) {
   const std::vector<engine::SentBytes> planned =
-      engine::plan_sent(stages(), engine(), batch, {&slot_, 1});
+      engine::plan_sends(stages(), engine(), batch, {&slot_, 1});
   planned_.resize(planned.size());
   for (size_t rank = 0; rank < planned.size(); ++rank) planned_[rank] += planned[rank];
 }
 
-std::vector<engine::SentBytes> TrainJob::plan_next_sent() {
+std::vector<engine::SentBytes> TrainJob::plan_sent_of_next_step() {
   std::deque<api::Datum> data;
   api::Batch batch = {
       .gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters,
       .mtp_weight = static_cast<float>(mtp_weight()),
       .indexer_weight = static_cast<float>(options().indexer_loss)};
-  for (const Pass& pass : plan_.step(std::min(steps_done_, num_steps() - 1)).passes) {
+  for (const Pass& pass : plan_.plan_step(std::min(steps_done_, num_steps() - 1)).passes) {
     for (const int64_t i : pass) {
       const size_t tokens = data_.train.examples[static_cast<size_t>(i)].tokens.size();
       const api::Datum& datum =
@@ -138,7 +139,7 @@ std::vector<engine::SentBytes> TrainJob::plan_next_sent() {
       batch.sequences.push_back({.datum = &datum, .slot = slot_});
     }
   }
-  return engine::plan_sent(stages(), engine(), batch, {&slot_, 1});
+  return engine::plan_sends(stages(), engine(), batch, {&slot_, 1});
 }
 
 TrainJob::Losses TrainJob::run_passes(const std::vector<Pass>& passes, const Weights& weights) {
@@ -172,7 +173,7 @@ TrainJob::Losses TrainJob::run_as_one_batch(const std::vector<Pass>& passes, con
   return losses;
 }
 
-TrainStep TrainJob::step_before_run(const data::StepPlan& plan) const {
+TrainStep TrainJob::step_without_losses(const data::StepPlan& plan) const {
   TrainStep done{.step = steps_done_ + 1, .epoch = plan.epoch};
   for (const Pass& pass : plan.passes) {
     for (const int64_t i : pass) {
@@ -199,8 +200,8 @@ void TrainJob::set_losses(const Losses& losses, TrainStep& done) {
 }
 
 TrainStep TrainJob::step() {
-  const data::StepPlan plan = plan_.step(steps_done_);
-  TrainStep done = step_before_run(plan);
+  const data::StepPlan plan = plan_.plan_step(steps_done_);
+  TrainStep done = step_without_losses(plan);
   const Weights weights = {
       .trained = 1.0f / static_cast<float>(done.trained_tokens),
       .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(done.tokens))};
@@ -221,7 +222,7 @@ TrainStep TrainJob::step() {
 
 double TrainJob::evaluate() {
   if (data_.eval.examples.empty()) return std::numeric_limits<double>::quiet_NaN();
-  return score(*pipeline_, {&slot_, 1}, data_.eval, options().micro_tokens, WantTop::kNo)
+  return score_dataset(*pipeline_, {&slot_, 1}, data_.eval, options().micro_tokens, WantTop::kNo)
       .front()
       .total.loss();
 }
@@ -346,7 +347,7 @@ std::vector<StateBlock> TrainJob::blocks_of_state() {
   return blocks;
 }
 
-void TrainJob::read_state(FunctionRef<void(const std::string& block, TensorView values)> take) {
+void TrainJob::gather_state(FunctionRef<void(const std::string& block, TensorView values)> take) {
   if (is_lora()) {
     const model::LoraAdapter* adapter = pipeline_->gather_adapter(slot_);
     if (adapter == nullptr) return;
@@ -378,7 +379,8 @@ double TrainJob::broadcast_from_first_rank(double value) {
   return of_ranks_.front();
 }
 
-void TrainJob::resume_after(int64_t steps_done, const Evaluations& evaluations) {
+void TrainJob::set_progress_and_refresh_weights(int64_t steps_done,
+                                                const Evaluations& evaluations) {
   steps_done_ = steps_done;
   evaluations_ = evaluations;
   for (const auto& runner : pipeline_->stages()) {
@@ -402,7 +404,7 @@ void TrainJob::export_to(const std::string& dir) {
   // A folder of the hub's cache is this machine's: others know the model by its name.
   const std::string name = hub_name_of(base.dir);
   model::save_adapter_for_peft(*adapter, base.config, dir, name.empty() ? base.dir : name,
-                               model::numbers_metadata(base));
+                               model::base_fingerprint_metadata(base));
 }
 
 // A buffer that nothing moves is as it was read.
@@ -410,7 +412,7 @@ void TrainJob::read_buffer(size_t index, const std::map<size_t, TensorView>& mov
                            TensorView rows) {
   const auto bias = moved.find(index);
   if (bias == moved.end())
-    return model::read_stored(engine().backend(), engine().model(), index, rows);
+    return model::read_stored_parameter(engine().backend(), engine().model(), index, rows);
   ops::copy(engine().backend(), bias->second.part(0, rows.shape), rows);
 }
 

@@ -40,8 +40,8 @@ data::BatchPlanOptions batch_plan_options(const TrainSettings& settings);
 int64_t num_steps(const TrainSettings& settings, const data::Dataset& train);
 
 // The modules of the adapter that trains: a fresh one's, or those of --adapter.
-std::vector<model::LoraModuleSpec> modules_of(const TrainSettings& settings,
-                                              const model::ModelConfig& config);
+std::vector<model::LoraModuleSpec> lora_modules_of(const TrainSettings& settings,
+                                                   const model::ModelConfig& config);
 
 // How all parameters are stepped, where they train.
 train::BaseStep base_step_of(const TrainOptions& options);
@@ -101,7 +101,7 @@ class TrainJob {
   // send, which the first rank knows, in those and in the next one.
   [[nodiscard]] const engine::SentBytes& sent() const { return sent_; }
   [[nodiscard]] const std::vector<engine::SentBytes>& planned_sent() const { return planned_; }
-  [[nodiscard]] std::vector<engine::SentBytes> plan_next_sent();
+  [[nodiscard]] std::vector<engine::SentBytes> plan_sent_of_next_step();
 
   // One optimizer step. Collective.
   TrainStep step();
@@ -113,12 +113,12 @@ class TrainJob {
   // biases that follow loads.
   [[nodiscard]] std::vector<StateBlock> blocks_of_state();
   // Gives the first rank their values, block by block, a piece at a time. Collective.
-  void read_state(FunctionRef<void(const std::string& block, TensorView values)> take);
+  void gather_state(FunctionRef<void(const std::string& block, TensorView values)> take);
   // Where the stages of this rank have what they hold of it, and how long its first three are.
   [[nodiscard]] std::vector<StatePart> parts_of_state();
   [[nodiscard]] std::vector<int64_t> sizes_of_flat_blocks();
   // After those parts were overwritten with a saved state of that many steps.
-  void resume_after(int64_t steps_done, const Evaluations& evaluations);
+  void set_progress_and_refresh_weights(int64_t steps_done, const Evaluations& evaluations);
   // The adapter, or the model with the small files of its directory. Collective; the first rank
   // writes.
   void export_to(const std::string& dir);
@@ -146,14 +146,14 @@ class TrainJob {
   // gradients.
   api::BatchResult run_examples(const data::Examples& examples, const Pass& pass,
                                 const Weights& weights, api::Gradients gradients);
-  void note_planned_sent(const api::Batch& batch);
+  void add_planned_sent(const api::Batch& batch);
   // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
   // them as one batch, which they divide themselves.
   Losses run_passes(const std::vector<Pass>& passes, const Weights& weights);
   Losses run_as_one_batch(const std::vector<Pass>& passes, const Weights& weights,
                           api::Gradients gradients);
   // All but what running it says.
-  [[nodiscard]] TrainStep step_before_run(const data::StepPlan& plan) const;
+  [[nodiscard]] TrainStep step_without_losses(const data::StepPlan& plan) const;
   // As the sums of its losses say.
   void set_losses(const Losses& losses, TrainStep& done);
   void export_model(const std::string& dir);
@@ -196,7 +196,7 @@ std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run
                                                  const TrainSettings& settings,
                                                  const TrainData& data);
 // The same with a job of it alone.
-std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
+std::unique_ptr<TrainJob> load_train_job(Comm& comm, const TrainRun& run,
                                          const TrainSettings& settings, const TrainData& data);
 
 }  // namespace strata::apps

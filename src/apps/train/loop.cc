@@ -39,7 +39,7 @@ int64_t peak_rss_bytes() {
 constexpr const char* kKept = "step-";
 
 // The step of a folder of --keep; nothing for any other name.
-std::optional<int64_t> kept_step(const std::string& name) {
+std::optional<int64_t> parse_step_folder(const std::string& name) {
   if (!name.starts_with(kKept)) return std::nullopt;
   int64_t step = 0;
   const char* end = name.data() + name.size();
@@ -53,7 +53,7 @@ void remove_older_saves(const std::string& out, int64_t keep) {
   std::vector<std::pair<int64_t, fs::path>> kept;
   for (const auto& entry : fs::directory_iterator(out)) {
     if (!entry.is_directory()) continue;
-    const std::optional<int64_t> step = kept_step(entry.path().filename().string());
+    const std::optional<int64_t> step = parse_step_folder(entry.path().filename().string());
     if (step) kept.emplace_back(*step, entry.path());
   }
   std::sort(kept.begin(), kept.end());
@@ -72,7 +72,8 @@ int64_t total_of(const std::vector<engine::SentBytes>& of_ranks) {
 }
 
 void write_curves(const std::string& out) {
-  write_file_atomic(out + "/loss.svg", training_curves(report::read_metrics(metrics_path(out))));
+  write_file_atomic(out + "/loss.svg",
+                    training_curves_svg(report::read_metrics(metrics_path(out))));
 }
 
 }  // namespace
@@ -103,14 +104,14 @@ TrainLoop::TrainLoop(TrainJob& job, std::string fingerprint,
     progress_.emplace(report::ProgressOptions{
         .label = "train", .total = job.num_steps(), .start = job.steps_done()});
   }
-  card_ = card_facts(job, fingerprint_);
-  if (job.steps_done() > 0) read_logged_losses();
+  card_ = read_card_facts(job, fingerprint_);
+  if (job.steps_done() > 0) restore_losses_from_log();
 }
 
 bool TrainLoop::run() {
   start();
-  while (!is_done()) advance();
-  return finish();
+  while (!is_done()) run_next_step();
+  return save_and_finish();
 }
 
 void TrainLoop::start() {
@@ -123,23 +124,24 @@ bool TrainLoop::is_done() const {
   return stops_ || job_.steps_done() >= job_.num_steps() || ends_early();
 }
 
-void TrainLoop::advance() {
+void TrainLoop::run_next_step() {
   train_step();
   const int64_t step = job_.steps_done();
-  if (is_evaluated(step, job_.num_steps(), job_.options().eval_every)) sample_and_evaluate(step);
+  if (is_evaluation_step(step, job_.num_steps(), job_.options().eval_every))
+    sample_and_evaluate(step);
   if (is_done()) return;
   const NextAction now = decide_next_action();
   stops_ = now == NextAction::kStop;
-  if (now == NextAction::kSave) save(/*keeps=*/true);
+  if (now == NextAction::kSave) save_checkpoint(/*keeps_folder=*/true);
 }
 
-bool TrainLoop::finish() {
+bool TrainLoop::save_and_finish() {
   if (stops_) {
     save_at_stop();
     return false;
   }
   // Also where a resumed run had nothing left to do: the export may be what a kill prevented.
-  save(/*keeps=*/true);
+  save_checkpoint(/*keeps_folder=*/true);
   gather_costs_of_ranks();
   if (progress_) progress_->finish(progress_text());
   return true;
@@ -172,7 +174,7 @@ void TrainLoop::train_step() {
   busy_seconds_ += seconds;
   tokens_ += done.tokens;
   ++num_steps_;
-  note_memory();
+  update_peak_memory();
   loss_ = done.loss;
   mtp_loss_ = done.mtp_loss;
   indexer_loss_ = done.indexer_loss;
@@ -202,7 +204,7 @@ void TrainLoop::log_step(const TrainStep& done, double seconds) {
 
 void TrainLoop::sample_and_evaluate(int64_t step) {
   const TraceSpan span("evaluate", "step", step);
-  sample(step);
+  sample_and_log(step);
   const double loss = job_.evaluate();
   last_eval_.reset();
   if (!std::isfinite(loss)) return;
@@ -211,7 +213,7 @@ void TrainLoop::sample_and_evaluate(int64_t step) {
   if (log_) log_->append(step, {{"eval_loss", loss}});
   if (events_) events_->append(step, std::array{report::Metric{"eval_loss", loss}});
   // Before the first step there is nothing that was trained.
-  if (step == 0 || !job_.evaluations().add(step, loss)) return;
+  if (step == 0 || !job_.evaluations().update_lowest(step, loss)) return;
   if (!job_.options().keep_best) return;
   export_with_card(job_.settings().out + "/best");
   job_.evaluations().kept_step = step;
@@ -222,10 +224,10 @@ void TrainLoop::export_with_card(const std::string& dir) {
   write_card(dir);
 }
 
-void TrainLoop::sample(int64_t step) {
+void TrainLoop::sample_and_log(int64_t step) {
   if (sampler_ == nullptr) return;
   const TraceSpan span("sample", "step", step);
-  for (const Sample& sample : sampler_->run(job_.pipeline(), job_.slot())) {
+  for (const Sample& sample : sampler_->answer_prompts(job_.pipeline(), job_.slot())) {
     if (!samples_) return;  // every rank has a part in them, and the first one tells
     samples_->append(step, {{"prompt", sample.prompt}, {"text", sample.text}});
     if (!progress_) continue;
@@ -233,7 +235,7 @@ void TrainLoop::sample(int64_t step) {
   }
 }
 
-void TrainLoop::save(bool keeps) {
+void TrainLoop::save_checkpoint(bool keeps_folder) {
   const std::string& out = job_.settings().out;
   const int64_t kept = job_.options().keep;
   const TraceSpan span("save", "step", job_.steps_done());
@@ -242,7 +244,7 @@ void TrainLoop::save(bool keeps) {
   if (events_) events_->sync();
   // Before the state: a run that is killed in between goes on from an older one, and writes it
   // again.
-  const bool to_folder = keeps && kept > 0;
+  const bool to_folder = keeps_folder && kept > 0;
   if (to_folder) export_with_card(fmt::format("{}/{}{}", out, kKept, job_.steps_done()));
   save_state_and_export(job_, fingerprint_);
   write_card(out);
@@ -256,13 +258,13 @@ void TrainLoop::write_card(const std::string& dir) const {
   if (!card_) return;
   const CardLosses losses = {loss_, mtp_loss_, indexer_loss_, first_eval_, last_eval_};
   write_file_atomic(dir + "/README.md",
-                    model_card(*card_, job_.steps_done(), job_.num_steps(), losses));
+                    model_card_text(*card_, job_.steps_done(), job_.num_steps(), losses));
 }
 
 // Only what a run has anyway: no folder of --keep, so that a run that is stopped and resumed has
 // those of one that was not.
 void TrainLoop::save_at_stop() {
-  if (job_.steps_done() > 0) save(/*keeps=*/false);
+  if (job_.steps_done() > 0) save_checkpoint(/*keeps_folder=*/false);
   if (!job_.is_first_rank()) return;
   progress_.reset();  // the bar's line ends
   if (job_.steps_done() == 0) {
@@ -272,8 +274,8 @@ void TrainLoop::save_at_stop() {
   }
 }
 
-void TrainLoop::note_memory() {
-  const ProcessMemory memory = process_memory();
+void TrainLoop::update_peak_memory() {
+  const ProcessMemory memory = read_process_memory();
   peak_.anonymous =
       std::max(peak_.anonymous, memory.anonymous + job_.pipeline().shared_weight_bytes());
   peak_.files = std::max(peak_.files, memory.files);
@@ -281,7 +283,7 @@ void TrainLoop::note_memory() {
 
 void TrainLoop::gather_costs_of_ranks() {
   if (job_.options().stages.ranks.empty()) return;
-  add_peaks(gather_peaks());
+  sum_peaks_by_process(gather_peaks());
   sent_ = gather_sent(job_.pipeline().comm(), job_.sent());
 }
 
@@ -301,7 +303,7 @@ std::vector<ProcessMemory> TrainLoop::gather_peaks() {
   return peaks;
 }
 
-void TrainLoop::add_peaks(const std::vector<ProcessMemory>& of_ranks) {
+void TrainLoop::sum_peaks_by_process(const std::vector<ProcessMemory>& of_ranks) {
   const ProcessRanks ranks = process_ranks(job_.settings().stages);
   peak_ = {};
   memory_.resize(of_ranks.size());
@@ -316,7 +318,7 @@ void TrainLoop::add_peaks(const std::vector<ProcessMemory>& of_ranks) {
   }
 }
 
-void TrainLoop::read_logged_losses() {
+void TrainLoop::restore_losses_from_log() {
   for (const report::MetricsRecord& record :
        report::read_metrics(metrics_path(job_.settings().out))) {
     const double loss = record.number("loss"), eval_loss = record.number("eval_loss");

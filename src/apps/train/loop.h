@@ -40,12 +40,12 @@ class TrainLoop {
 
   // False where a signal stopped it; it has then said what is saved.
   bool run();
-  // The same in pieces, for runs that take turns: start(), advance() by a step until is_done(),
-  // finish().
+  // The same in pieces, for runs that take turns: start(), run_next_step() by a step until
+  // is_done(), save_and_finish().
   void start();
   [[nodiscard]] bool is_done() const;
-  void advance();
-  bool finish();
+  void run_next_step();
+  bool save_and_finish();
   // Ends it as a signal does.
   void request_stop() { stops_ = true; }
   void print_summary() const;
@@ -61,23 +61,23 @@ class TrainLoop {
   void log_step(const TrainStep& done, double seconds);
   // And keeps what is the best by then, with --keep-best.
   void sample_and_evaluate(int64_t step);
-  void sample(int64_t step);
+  void sample_and_log(int64_t step);
   void export_with_card(const std::string& dir);
   [[nodiscard]] bool ends_early() const;  // by --early-stop
   // The same on every rank.
   NextAction decide_next_action();
-  void save(bool keeps);  // and a folder of it, with --keep
+  void save_checkpoint(bool keeps_folder);  // and a folder of it, with --keep
   void save_at_stop();
   // The model card next to an export. The first rank writes.
   void write_card(const std::string& dir) const;
   // A pass's memory stays with the process until the run ends, so that nothing is missed between.
-  void note_memory();
+  void update_peak_memory();
   // Where ranks are processes, the peak of all together, and what each has sent. Collective.
   void gather_costs_of_ranks();
   std::vector<ProcessMemory> gather_peaks();
-  void add_peaks(const std::vector<ProcessMemory>& of_ranks);
+  void sum_peaks_by_process(const std::vector<ProcessMemory>& of_ranks);
   // What a resumed run's summary needs of the part before it.
-  void read_logged_losses();
+  void restore_losses_from_log();
   [[nodiscard]] double step_seconds() const;
   [[nodiscard]] double tokens_per_second() const;
   [[nodiscard]] std::string progress_text() const;
@@ -92,7 +92,7 @@ class TrainLoop {
   bool shows_;
   bool stops_ = false;
   std::optional<Predicted> predicted_;
-  ProcessMemory peak_ = process_memory();          // of all ranks once the run has ended
+  ProcessMemory peak_ = read_process_memory();     // of all ranks once the run has ended
   std::vector<std::optional<RankMemory>> memory_;  // then of each process, at its first rank
   std::vector<engine::SentBytes> sent_;            // by each rank; empty where they are threads
   int64_t num_steps_ = 0;                          // of this process

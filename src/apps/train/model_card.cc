@@ -36,7 +36,7 @@ int64_t num_examples_of(const data::DataFile& file, const data::Dataset& dataset
   return std::count(seen.begin(), seen.end(), true);
 }
 
-std::string file_row(const data::DataFile& file, const data::Dataset& dataset) {
+std::string describe_and_hash_file(const data::DataFile& file, const data::Dataset& dataset) {
   const std::string name = std::filesystem::path(file.file->shown()).filename().string();
   std::string text = fmt::format("`{}`, {} examples", name, num_examples_of(file, dataset));
   if (file.weight != 1) text += fmt::format(", weight {}", file.weight);
@@ -191,7 +191,7 @@ std::string recorded_text(const boost::json::object& values, std::string_view na
 
 void add_file_rows(const char* name, const data::Dataset& dataset, CardFacts& facts) {
   for (const data::DataFile& file : dataset.files) {
-    facts.rows.emplace_back(name, file_row(file, dataset));
+    facts.rows.emplace_back(name, describe_and_hash_file(file, dataset));
   }
 }
 
@@ -207,7 +207,7 @@ void add_data_rows(const TrainJob& job, CardFacts& facts) {
 
 }  // namespace
 
-std::string base_name(const std::string& model_dir) {
+std::string base_model_name(const std::string& model_dir) {
   const std::filesystem::path path = std::filesystem::weakly_canonical(model_dir);
   constexpr std::string_view kCached = "models--";  // models--Qwen--Qwen3-0.6B/snapshots/HASH
   for (const auto& part : path) {
@@ -220,10 +220,10 @@ std::string base_name(const std::string& model_dir) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-CardFacts card_facts(TrainJob& job, const std::string& fingerprint) {
+CardFacts read_card_facts(TrainJob& job, const std::string& fingerprint) {
   const TrainOptions& options = job.options();
   const model::LayerTable& layers = job.engine().model().weights->layers();
-  CardFacts facts{.base = base_name(options.model),
+  CardFacts facts{.base = base_model_name(options.model),
                   .is_lora = job.is_lora(),
                   .has_experts = has_experts(layers),
                   .has_chat_template = text::ChatTemplate::load(job.spec().texts).has_value(),
@@ -233,7 +233,8 @@ CardFacts card_facts(TrainJob& job, const std::string& fingerprint) {
       {"base model", fmt::format("`{}`, hash `{}`", facts.base, recorded_text(values, "model"))}};
   const CheckpointSource* source = job.engine().model().checkpoint.get();
   if (source != nullptr) {
-    facts.rows.emplace_back("base weights", "matrices in " + model::base_numbers(*source).types);
+    facts.rows.emplace_back("base weights",
+                            "matrices in " + model::base_fingerprint(*source).types);
   }
   add_data_rows(job, facts);
   facts.rows.emplace_back("trained parameters", std::to_string(job.num_trained_parameters()));
@@ -245,8 +246,8 @@ CardFacts card_facts(TrainJob& job, const std::string& fingerprint) {
   return facts;
 }
 
-std::string model_card(const CardFacts& facts, int64_t steps, int64_t num_steps,
-                       const CardLosses& losses) {
+std::string model_card_text(const CardFacts& facts, int64_t steps, int64_t num_steps,
+                            const CardLosses& losses) {
   std::string out = front_matter(facts);
   out += facts.is_lora ? fmt::format("# LoRA adapter of {}\n\n", facts.base)
                        : fmt::format("# {}, fine-tuned\n\n", facts.base);

@@ -34,9 +34,9 @@ struct CardFacts {
 };
 
 // The last part of the path, or the repository that a folder of the Hub's cache is a snapshot of.
-std::string base_name(const std::string& model_dir);
-CardFacts card_facts(TrainJob& job, const std::string& fingerprint);
-std::string model_card(const CardFacts& facts, int64_t steps, int64_t num_steps,
-                       const CardLosses& losses);
+std::string base_model_name(const std::string& model_dir);
+CardFacts read_card_facts(TrainJob& job, const std::string& fingerprint);
+std::string model_card_text(const CardFacts& facts, int64_t steps, int64_t num_steps,
+                            const CardLosses& losses);
 
 }  // namespace strata::apps

@@ -30,10 +30,10 @@ TrainSampler::TrainSampler(const ModelTexts& model, const std::vector<std::strin
     }
   }
   if (!is_chat) return;
-  if (const auto end = text_.turn_end("")) stop_.push_back(*end);
+  if (const auto end = text_.find_turn_end_token("")) stop_.push_back(*end);
 }
 
-int64_t TrainSampler::num_positions() const {
+int64_t TrainSampler::num_cache_positions() const {
   int64_t positions = 0;
   for (const auto& tokens : tokens_) {
     positions += (std::ssize(tokens) + kMaxTokens + kPage - 1) / kPage * kPage;
@@ -56,7 +56,8 @@ api::SampleRequest TrainSampler::request_of(const std::vector<int32_t>& tokens, 
           .stop = stop_};
 }
 
-std::vector<Sample> TrainSampler::run(engine::Runner& runner, api::AdapterSlot slot) const {
+std::vector<Sample> TrainSampler::answer_prompts(engine::Runner& runner,
+                                                 api::AdapterSlot slot) const {
   const int64_t context = runner.engine().config().max_position_embeddings;
   std::vector<api::SampleRequest> requests;
   for (const std::vector<int32_t>& tokens : tokens_)

@@ -24,9 +24,9 @@ class TrainSampler {
   // Error for a prompt without tokens.
   TrainSampler(const ModelTexts& model, const std::vector<std::string>& prompts);
 
-  std::vector<Sample> run(engine::Runner& runner, api::AdapterSlot slot) const;
+  std::vector<Sample> answer_prompts(engine::Runner& runner, api::AdapterSlot slot) const;
   // Positions that answers take in the cache, all prompts together.
-  [[nodiscard]] int64_t num_positions() const;
+  [[nodiscard]] int64_t num_cache_positions() const;
 
  private:
   [[nodiscard]] api::SampleRequest request_of(const std::vector<int32_t>& tokens, int64_t context,

@@ -62,7 +62,7 @@ int64_t warmup_steps(double ratio, int64_t num_steps) {
 // Of the adapter that training goes on from.
 std::vector<model::LoraModuleSpec> read_adapter_modules(LoadSpec base, const std::string& adapter) {
   base.mtp = model::UseMtp::kNever;
-  return model::specs_of_adapter(make_planning_engine(base)->model(), adapter);
+  return model::read_adapter_specs(make_planning_engine(base)->model(), adapter);
 }
 
 void check_warmup_and_accumulation(const TrainOptions& o) {
@@ -108,7 +108,7 @@ TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec
       .epochs = batch.epochs.value(),
       .steps = said.steps.value_or(0)};
   if (!options.samples.empty())
-    s.sample_positions = TrainSampler(spec.texts, options.samples).num_positions();
+    s.sample_positions = TrainSampler(spec.texts, options.samples).num_cache_positions();
   if (!options.adapter.empty()) s.adapter_modules = read_adapter_modules(spec, options.adapter);
   s.warmup_steps = said.warmup_steps ? *said.warmup_steps
                                      : warmup_steps(said.warmup_ratio.value_or(kWarmupRatio),
@@ -116,7 +116,7 @@ TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec
   return s;
 }
 
-std::string few_steps_text(const TrainSettings& settings, int64_t num_steps) {
+std::string few_steps_warning(const TrainSettings& settings, int64_t num_steps) {
   if (num_steps >= data::kFewSteps) return {};
   std::string text =
       fmt::format("{} step{} only, which teaches little: ", num_steps, num_steps == 1 ? "" : "s");

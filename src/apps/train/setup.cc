@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// read_train_data and make_train_job (apps/train/job.h): every check of `strata train` that comes
+// read_train_data and load_train_job (apps/train/job.h): every check of `strata train` that comes
 // before the first step.
 #include <fmt/format.h>
 
@@ -54,7 +54,7 @@ void check_option_combinations(const TrainOptions& o) {
   }
 }
 
-void check_evaluations(const TrainOptions& o, const data::Dataset& eval) {
+void check_evaluation_options(const TrainOptions& o, const data::Dataset& eval) {
   if (!eval.examples.empty()) return;
   const bool is_for_nothing = o.eval_every && o.samples.empty();  // samples are taken then too
   const char* name = o.keep_best        ? "--keep-best"
@@ -74,7 +74,7 @@ model::UseMtp use_mtp(const TrainOptions& options) {
   return *options.mtp_weight > 0 ? model::UseMtp::kAlways : model::UseMtp::kNever;
 }
 
-void check_router_biases(const TrainOptions& options, const model::LoadedModel& model) {
+void check_router_bias_option(const TrainOptions& options, const model::LoadedModel& model) {
   const std::vector<model::Parameter>& table = model.weights->table();
   if (options.router_bias_rate == 0) return;
   for (const model::Parameter& parameter : table) {
@@ -86,7 +86,7 @@ void check_router_biases(const TrainOptions& options, const model::LoadedModel& 
 }
 
 // Indexers are there, and train.
-void check_indexers(const TrainSettings& settings, const model::LoadedModel& model) {
+void check_indexer_loss_option(const TrainSettings& settings, const model::LoadedModel& model) {
   const TrainOptions& options = settings.options;
   if (options.indexer_loss == 0) return;
   const model::LayerTable& layers = model.weights->layers();
@@ -96,7 +96,7 @@ void check_indexers(const TrainSettings& settings, const model::LoadedModel& mod
                             model.config.architecture));
   }
   if (options.method != "lora") return;
-  const auto specs = modules_of(settings, model.config);
+  const auto specs = lora_modules_of(settings, model.config);
   const bool any = std::any_of(specs.begin(), specs.end(), [&](const model::LoraModuleSpec& spec) {
     return layers.targets(spec.layer)[static_cast<size_t>(spec.target)].of_indexer;
   });
@@ -136,11 +136,11 @@ void add_passes_of_run(planner::RunShape& shape, const TrainSettings& settings,
   data::BatchPlan batches(shape.lengths, batch_plan_options(settings));
   double total = 0.0;
   for (int64_t step = 0; step < batches.num_steps(); ++step) {
-    const auto passes = pass_lengths(batches.step(step), shape.lengths);
+    const auto passes = pass_lengths(batches.plan_step(step), shape.lengths);
     int64_t tokens = 0;
     for (const std::vector<int64_t>& pass : passes)
       tokens = std::accumulate(pass.begin(), pass.end(), tokens);
-    planner::add_step(shape, division, passes);
+    planner::add_step_to_longest_passes(shape, division, passes);
     shape.largest_step = std::max(shape.largest_step, tokens);
     total += static_cast<double>(tokens);
   }
@@ -149,12 +149,12 @@ void add_passes_of_run(planner::RunShape& shape, const TrainSettings& settings,
     shape.step_tokens =
         static_cast<int64_t>(std::ceil(total / static_cast<double>(batches.num_steps())));
   }
-  planner::add_evaluation(shape, division, eval);
+  planner::add_evaluation_to_longest_passes(shape, division, eval);
 }
 
-planner::RunShape train_shape(const LoadSpec& spec, const TrainSettings& settings,
-                              const model::ModelConfig& config, const planner::Division& division,
-                              const TrainData& data) {
+planner::RunShape make_run_shape(const LoadSpec& spec, const TrainSettings& settings,
+                                 const model::ModelConfig& config,
+                                 const planner::Division& division, const TrainData& data) {
   const TrainOptions& options = settings.options;
   const auto& [train, eval] = data;
   const bool is_lora = options.method == "lora";
@@ -180,7 +180,7 @@ planner::RunShape train_shape(const LoadSpec& spec, const TrainSettings& setting
     shape.pass.data_bytes -= eval.examples.store()->memory_bytes();
   }
   if (is_lora) {
-    shape.pass.modules = modules_of(settings, config);
+    shape.pass.modules = lora_modules_of(settings, config);
     shape.pass.num_adapters = num_runs;
   }
   return shape;
@@ -230,7 +230,7 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
     eval.num_too_long = 0;
     kept = std::move(split.train);
   }
-  check_evaluations(options, eval);
+  check_evaluation_options(options, eval);
   return {.train = weighted_by_file(all, kept, options.seed), .eval = std::move(eval)};
 }
 
@@ -239,21 +239,21 @@ TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const Tr
   const TrainOptions& options = settings.options;
   TrainRun run = {.spec = asked, .plan = {}};
   LoadSpec spec = asked;
-  const bool has_mtp = uses_mtp(spec);
+  const bool has_mtp = resolve_use_mtp(spec);
   spec.mtp = has_mtp ? model::UseMtp::kAlways : model::UseMtp::kNever;
   // Ranks of the data are alike: each plans what the first one has.
   const int threads = settings.stages.data > 1 ? threads_of(0, ranks_here, spec.threads) : 0;
   model::ModelConfig config = spec.parsed.config;
   config.use_mtp = has_mtp;
   const planner::Division division =
-      division_of(config, settings.stages, spec, !options.memory.empty());
+      plan_division(config, settings.stages, spec, !options.memory.empty());
   if (options.method == "full") check_deferred_weight_grads(division.told, settings.stages);
   spec.share = division.told.weight_share(0);
   spec.weight_sharers = std::max(1, division.told.weight_sharers);
   const auto engine = make_planning_engine(spec, /*draft_tokens=*/0, /*part=*/{}, threads);
   engine->set_share({.num_owners = settings.stages.data});
-  check_router_biases(options, engine->model());
-  const planner::RunShape shape = train_shape(spec, settings, engine->config(), division, data);
+  check_router_bias_option(options, engine->model());
+  const planner::RunShape shape = make_run_shape(spec, settings, engine->config(), division, data);
   run.plan = plan_run(spec,
                       {.whole = *engine,
                        .division = division,
@@ -261,7 +261,7 @@ TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const Tr
                        .recompute = spec.recompute.policy,
                        .memory = budget_of(options.memory)},
                       base_step_of(options));
-  check_indexers(settings, engine->model());
+  check_indexer_loss_option(settings, engine->model());
   const bool has_files = run.plan.weights_in_files || run.plan.state_in_files ||
                          run.plan.memory.activation_file_bytes > 0;
   if (has_files) check_offload_folder(options.offload);
@@ -273,10 +273,10 @@ TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const Tr
 std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
                                                  const TrainSettings& settings,
                                                  const TrainData& data) {
-  std::shared_ptr<engine::Runner> pipeline = make_runner(
+  std::shared_ptr<engine::Runner> pipeline = load_runner(
       comm, run.plan.pipeline, run.spec, {.pass_tokens = settings.options.micro_tokens});
   for (const auto& stage : pipeline->stages())
-    stage->engine().set_pass(run.plan.micro_tokens, run.plan.recompute.recompute);
+    stage->engine().set_pass_options(run.plan.micro_tokens, run.plan.recompute.recompute);
   if (comm.rank() > 0) return pipeline;  // the first one has read the data
   const int64_t vocab_size = pipeline->engine().config().vocab_size;
   check_vocabulary(data.train, vocab_size);
@@ -284,7 +284,7 @@ std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run
   return pipeline;
 }
 
-std::unique_ptr<TrainJob> make_train_job(Comm& comm, const TrainRun& run,
+std::unique_ptr<TrainJob> load_train_job(Comm& comm, const TrainRun& run,
                                          const TrainSettings& settings, const TrainData& data) {
   return std::make_unique<TrainJob>(settings, run.spec, load_train_model(comm, run, settings, data),
                                     data);

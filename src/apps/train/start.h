@@ -12,9 +12,9 @@ namespace strata::apps {
 // Whether --out has a state, to be resumed; an Error where it has one and is not. Says so where
 // there is none to resume.
 bool decide_to_resume(const std::string& out, bool resume);
-std::string fingerprint_of(TrainJob& job);
+std::string compute_job_fingerprint(TrainJob& job);
 // Makes --out, and loads its state or removes what a run that never saved left there.
-void begin_or_resume(TrainJob& job, const std::string& fingerprint, bool resumes);
+void load_state_or_clear_logs(TrainJob& job, const std::string& fingerprint, bool resumes);
 // What will run, and what it will take: the first rank prints it. Probes the machine where no
 // limits were given.
 std::optional<Predicted> print_plan_and_predict(TrainJob& job, const engine::RunPlan& plan);

@@ -27,11 +27,11 @@ constexpr int64_t kFirstFormat = 2;  // that is still read
 std::string state_dir(const std::string& out) { return out + "/trainer"; }
 
 // Of their content, unpacked, and of their weights.
-std::string file_hashes_text(const std::vector<data::DataFile>& files) {
+std::string hash_files_with_weights(const std::vector<data::DataFile>& files) {
   std::string text;
   for (const data::DataFile& file : files) {
     if (!text.empty()) text += ",";
-    text += fmt::format("{:016x}", data::content_hash(*file.file));
+    text += fmt::format("{:016x}", data::hash_content(*file.file));
     if (file.weight != 1) text += fmt::format(":{}", file.weight);
   }
   return text;
@@ -131,11 +131,11 @@ RunRecord parse_record(const std::string& out, const std::string& json) {
 
 }  // namespace
 
-std::string adapter_or_model_hash(const std::string& path) {
-  if (!is_adapter_directory(path)) return model_identity(open_texts(path));
+std::string hash_adapter_or_model(const std::string& path) {
+  if (!is_adapter_directory(path)) return compute_model_identity(open_texts(path));
   std::string all;
   for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"}) {
-    all += fmt::format("{:016x}", data::content_hash(data::InputFile(path + name)));
+    all += fmt::format("{:016x}", data::hash_content(data::InputFile(path + name)));
   }
   return all;
 }
@@ -143,24 +143,24 @@ std::string adapter_or_model_hash(const std::string& path) {
 namespace {
 
 // Of an option that names files of data or a model: a hash of their content, or nothing.
-std::string content_text(const OptionRow& row, const TrainOptions& options, const ModelTexts& model,
-                         const FilesOfRun& files) {
+std::string hash_content_of_option(const OptionRow& row, const TrainOptions& options,
+                                   const ModelTexts& model, const FilesOfRun& files) {
   if (row.results_by == ResultsBy::kModel) {
-    if (row.name == "model") return model_identity(model);
-    return row.text().empty() ? "" : adapter_or_model_hash(row.text());
+    if (row.name == "model") return compute_model_identity(model);
+    return row.text().empty() ? "" : hash_adapter_or_model(row.text());
   }
   CHECK(row.name == "data" || row.name == "eval", row.name);
-  if (row.name == "data") return file_hashes_text(files.train);
-  return options.eval.empty() ? "" : file_hashes_text(files.eval);
+  if (row.name == "data") return hash_files_with_weights(files.train);
+  return options.eval.empty() ? "" : hash_files_with_weights(files.eval);
 }
 
 }  // namespace
 
-std::string train_fingerprint(const TrainSettings& settings, const ModelTexts& model,
-                              const FilesOfRun& files, const std::string& cpu_path) {
+std::string compute_train_fingerprint(const TrainSettings& settings, const ModelTexts& model,
+                                      const FilesOfRun& files, const std::string& cpu_path) {
   TrainOptions o = effective_options(settings);
   boost::json::object values = {{"cpu path", cpu_path}};
-  const OptionTable table = options_of(o);
+  const OptionTable table = option_table_of(o);
   for (const OptionRow& row : table.rows()) {
     switch (row.results_by) {
       case ResultsBy::kNothing:
@@ -170,7 +170,7 @@ std::string train_fingerprint(const TrainSettings& settings, const ModelTexts& m
         break;
       case ResultsBy::kFile:
       case ResultsBy::kModel:
-        values[row.name] = content_text(row, o, model, files);
+        values[row.name] = hash_content_of_option(row, o, model, files);
         break;
     }
   }
@@ -192,7 +192,7 @@ void save_state_and_export(TrainJob& job, const std::string& fingerprint) {
       tensors.push_back({block.name, DType::kF32, Shape{block.size}});
     writer.emplace(state_dir(out), std::move(tensors));
   }
-  job.read_state([&](const std::string& block, TensorView values) {
+  job.gather_state([&](const std::string& block, TensorView values) {
     const HostAccess access(job.engine().backend().allocator());
     writer->append(block, {values.f32(), static_cast<size_t>(values.shape.num_elements())});
   });
@@ -302,7 +302,7 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
     broadcast(comm, at);
     fetch_parts(comm, job.parts_of_state());
   }
-  job.resume_after(at.step, at.evaluations);
+  job.set_progress_and_refresh_weights(at.step, at.evaluations);
 }
 
 }  // namespace strata::apps

@@ -16,9 +16,9 @@ struct FilesOfRun {
   const std::vector<data::DataFile>& eval;  // read where --eval named them
 };
 // Of the content of an adapter, by its two files; of a folder without them as of a model.
-std::string adapter_or_model_hash(const std::string& path);
-std::string train_fingerprint(const TrainSettings& settings, const ModelTexts& model,
-                              const FilesOfRun& files, const std::string& cpu_path);
+std::string hash_adapter_or_model(const std::string& path);
+std::string compute_train_fingerprint(const TrainSettings& settings, const ModelTexts& model,
+                                      const FilesOfRun& files, const std::string& cpu_path);
 
 bool has_train_state(const std::string& out);
 // The fingerprint that the last save has, in the names that this version gives options.

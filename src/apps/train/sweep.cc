@@ -72,7 +72,7 @@ int64_t steps_done_of(const std::vector<Member>& members) {
 
 void advance_unless_diverged(Member& member) {
   try {
-    member.loop->advance();
+    member.loop->run_next_step();
   } catch (const NotFinite& fault) {
     member.diverged = true;
     log(LogLevel::kWarning,
@@ -196,7 +196,7 @@ void check_one_converged(const std::vector<Member>& members) {
 bool finish_members(const TrainOptions& options, std::vector<Member>& members, double begin) {
   bool ended = true;
   for (Member& member : members) {
-    if (!member.diverged) ended = member.loop->finish() && ended;
+    if (!member.diverged) ended = member.loop->save_and_finish() && ended;
   }
   if (!ended) return false;
   write_table(options.out, members);
@@ -217,12 +217,12 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
     member.job = std::make_unique<TrainJob>(member.settings, run.spec, pipeline, data,
                                             members.front().job.get());
   }
-  const std::string few = few_steps_text(planned, members.front().job->num_steps());
+  const std::string few = few_steps_warning(planned, members.front().job->num_steps());
   if (!few.empty()) log(LogLevel::kWarning, few);
   std::vector<std::string> fingerprints;
   for (Member& member : members) {
-    fingerprints.push_back(fingerprint_of(*member.job));
-    begin_or_resume(*member.job, fingerprints.back(), member.resumes);
+    fingerprints.push_back(compute_job_fingerprint(*member.job));
+    load_state_or_clear_logs(*member.job, fingerprints.back(), member.resumes);
   }
   const std::optional<Predicted> predicted = print_plan_and_predict(*members.front().job, run.plan);
   return_free_memory();

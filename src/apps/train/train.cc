@@ -69,7 +69,7 @@ std::string rates_text(const TrainSettings& settings) {
 }
 
 // Those that were given, else those of this rank now, in so much memory.
-engine::MachineLimits given_or_probed_limits(TrainJob& job, int64_t most_bytes) {
+engine::MachineLimits get_or_probe_limits(TrainJob& job, int64_t most_bytes) {
   if (job.spec().limits) return *job.spec().limits;
   engine::Engine& engine = job.engine();
   engine::MachineLimits limits =
@@ -83,7 +83,7 @@ engine::MachineLimits given_or_probed_limits(TrainJob& job, int64_t most_bytes) 
 std::string sent_text(TrainJob& job) {
   if (job.options().stages.ranks.empty()) return {};
   return sent_table(fmt::format("step {} sends", std::min(job.steps_done() + 1, job.num_steps())),
-                    job.plan_next_sent());
+                    job.plan_sent_of_next_step());
 }
 
 std::string dataset_text(const data::Dataset& d) {
@@ -116,8 +116,8 @@ void add_run_rows(TrainJob& job, report::Table& table) {
                                     job.options().lr_schedule, job.settings().warmup_steps)});
 }
 
-Predicted predicted_of(const engine::RunPlan& plan, const engine::MachineLimits& limits,
-                       int data_ranks) {
+Predicted predict_memory_and_time(const engine::RunPlan& plan, const engine::MachineLimits& limits,
+                                  int data_ranks) {
   Predicted predicted = {.step_seconds = step_seconds(plan, limits)};
   for (const int64_t bytes : plan.bytes_of_ranks())
     predicted.memory.insert(predicted.memory.end(), static_cast<size_t>(data_ranks), bytes);
@@ -133,22 +133,22 @@ std::optional<Predicted> print_plan_and_predict(TrainJob& job, const engine::Run
   const std::string cores =
       usable_cores() < shared_cores() ? ", this one's on cores " + usable_core_list() : "";
   // Before the pass takes its memory: the probe borrows that much.
-  const engine::MachineLimits limits = given_or_probed_limits(job, plan.stages.front().pass_bytes);
+  const engine::MachineLimits limits = get_or_probe_limits(job, plan.stages.front().pass_bytes);
   if (job.stages().data > 1) table.add_row({"data", data_ranks_text(job.stages())});
   planner::add_plan_rows(plan, limits, offload_folder(job.options().offload), table);
   table.add_row({"machine", planner::machine_text(plan, job.engine().backend()) + cores});
   fmt::print(stderr, "{}{}{}", table.text(), planner::parts_text(plan), sent_text(job));
-  return predicted_of(plan, limits, job.stages().data);
+  return predict_memory_and_time(plan, limits, job.stages().data);
 }
 
-std::string fingerprint_of(TrainJob& job) {
+std::string compute_job_fingerprint(TrainJob& job) {
   if (!job.is_first_rank()) return {};  // which read the data
-  return train_fingerprint(job.settings(), job.spec().texts,
-                           {.train = job.train_data().files, .eval = job.eval_data().files},
-                           std::string(job.engine().backend().arithmetic()));
+  return compute_train_fingerprint(job.settings(), job.spec().texts,
+                                   {.train = job.train_data().files, .eval = job.eval_data().files},
+                                   std::string(job.engine().backend().arithmetic()));
 }
 
-void begin_or_resume(TrainJob& job, const std::string& fingerprint, bool resumes) {
+void load_state_or_clear_logs(TrainJob& job, const std::string& fingerprint, bool resumes) {
   const std::string& out = job.settings().out;
   // Now that nothing is wrong with what was asked.
   if (job.is_first_rank()) make_folders(out);
@@ -194,12 +194,12 @@ namespace {
 // False where a signal stopped it.
 bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   const TrainOptions& options = job.options();
-  const std::string fingerprint = fingerprint_of(job);
+  const std::string fingerprint = compute_job_fingerprint(job);
   if (job.is_first_rank() && !resumes) {
-    const std::string few = few_steps_text(job.settings(), job.num_steps());
+    const std::string few = few_steps_warning(job.settings(), job.num_steps());
     if (!few.empty()) log(LogLevel::kWarning, few);
   }
-  begin_or_resume(job, fingerprint, resumes);
+  load_state_or_clear_logs(job, fingerprint, resumes);
   const std::optional<Predicted> predicted = print_plan_and_predict(job, plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
@@ -240,10 +240,10 @@ void broadcast_limits(Comm& comm, std::optional<engine::MachineLimits>& limits) 
 }
 
 // And an adapter to start from, and a schedule in a file.
-RankFacts facts_of_run(const LoadSpec& spec, TrainOptions options) {
-  RankFacts facts = facts_of(spec, options_of(options));
+RankFacts collect_facts_of_run(const LoadSpec& spec, TrainOptions options) {
+  RankFacts facts = collect_rank_facts(spec, option_table_of(options));
   facts.emplace_back("--adapter (hash)",
-                     options.adapter.empty() ? "none" : adapter_or_model_hash(options.adapter));
+                     options.adapter.empty() ? "none" : hash_adapter_or_model(options.adapter));
   add_schedule_hash(options.stages, facts);
   return facts;
 }
@@ -273,17 +273,17 @@ InputsOfRun read_and_broadcast_inputs(Comm& comm, const TrainOptions& options,
 
 // As one of ranks that are processes.
 int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
-  StageOptions stages = stages_of(given.stages, layout);
+  StageOptions stages = stages_with_layout(given.stages, layout);
   check_rank_options(given);
   const bool is_first = comm.rank() == 0;
   TrainOptions options = given;
   if (!is_first) options.machine.clear();
   LoadSpec spec = read_train_spec(options);
   check_layout(layout, spec.parsed.config);
-  check_alike(comm, facts_of_run(spec, options));
+  check_ranks_alike(comm, collect_facts_of_run(spec, options));
   broadcast_limits(comm, spec.limits);
   // Refused before any data are read.
-  static_cast<void>(division_of(spec.parsed.config, stages, spec));
+  static_cast<void>(plan_division(spec.parsed.config, stages, spec));
   report::TraceFile trace(is_first ? options.trace : "");
   const InputsOfRun inputs = read_and_broadcast_inputs(comm, options, spec);
   const TrainData& data = inputs.data;
@@ -293,7 +293,7 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   const TrainRun run = plan_run(spec, settings, data, comm.ranks_here() * stages.ranks_each);
   std::atomic<bool> stopped = false;
   run_ranks(comm, process_ranks(stages), [&](Comm& rank) {
-    const std::unique_ptr<TrainJob> job = make_train_job(rank, run, settings, data);
+    const std::unique_ptr<TrainJob> job = load_train_job(rank, run, settings, data);
     if (!train_on_rank(*job, run.plan, inputs.resumes)) stopped = true;
   });
   trace.finish();
@@ -325,7 +325,7 @@ int run_train(const TrainOptions& options) {
   const TrainRun run = plan_run(spec, settings, data);
   int code = 0;
   run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {
-    const std::unique_ptr<TrainJob> job = make_train_job(comm, run, settings, data);
+    const std::unique_ptr<TrainJob> job = load_train_job(comm, run, settings, data);
     const bool ended = train_on_rank(*job, run.plan, found);
     if (!ended && comm.rank() == 0) code = StopSignals::exit_code();
   });

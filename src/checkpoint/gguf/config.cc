@@ -24,35 +24,35 @@ class ConfigWriter {
   explicit ConfigWriter(const GgufModel& model)
       : model_(model), row_(gguf_architecture(model)), num_layers_(gguf_num_layers(model)) {}
 
-  std::string config_json() {
+  std::string build_config_json() {
     add_common_members();
-    if (row_.name == "llama") add_llama();
-    if (row_.name == "qwen3moe") add_experts();
-    if (row_.is_hybrid) add_hybrid();
-    if (row_.name == "gemma3") add_gemma3();
-    if (row_.has_mla) add_mla_and_experts();
-    if (row_.name != "gemma3" && !row_.is_hybrid) add_rope();
-    refuse_unless_neutral();
+    if (row_.name == "llama") add_llama_members();
+    if (row_.name == "qwen3moe") add_expert_members();
+    if (row_.is_hybrid) add_hybrid_members();
+    if (row_.name == "gemma3") add_gemma3_members();
+    if (row_.has_mla) add_mla_and_expert_members();
+    if (row_.name != "gemma3" && !row_.is_hybrid) add_rope_members();
+    refuse_unsupported_keys();
     add_special_token_ids();
     add_unused_keys();
     return members_json();
   }
 
  private:
-  [[nodiscard]] std::string key(std::string_view name) {
+  [[nodiscard]] std::string use_key(std::string_view name) {
     std::string whole = gguf_key(model_, name);
     used_.insert(whole);
     return whole;
   }
-  [[nodiscard]] bool has(std::string_view name) { return model_.keys().has(key(name)); }
+  [[nodiscard]] bool has(std::string_view name) { return model_.keys().has(use_key(name)); }
   [[nodiscard]] int64_t integer(std::string_view name, std::optional<int64_t> fallback = {}) {
     constexpr int64_t kLargest = int64_t{1} << 40;
-    const int64_t value = model_.keys().integer(key(name), fallback);
+    const int64_t value = model_.keys().integer(use_key(name), fallback);
     if (value >= -kLargest && value <= kLargest) return value;
-    model_.keys().fail(key(name), fmt::format("got {}, which is no size", value));
+    model_.keys().fail(use_key(name), fmt::format("got {}, which is no size", value));
   }
   [[nodiscard]] double number(std::string_view name, std::optional<double> fallback = {}) {
-    return model_.keys().number(key(name), fallback);
+    return model_.keys().number(use_key(name), fallback);
   }
   [[nodiscard]] bool has_tensor(std::string_view name) const {
     return model_.find(name) != nullptr;
@@ -78,12 +78,12 @@ class ConfigWriter {
   }
   [[noreturn]] void refuse(std::string_view name, const std::string& what) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: key '{}': {}", model_.keys().where(), key(name), what));
+                fmt::format("{}: key '{}': {}", model_.keys().where(), use_key(name), what));
   }
 
   [[nodiscard]] int64_t heads() {
     const int64_t heads = integer("attention.head_count");
-    if (heads < 1) model_.keys().fail(key("attention.head_count"), "want at least 1");
+    if (heads < 1) model_.keys().fail(use_key("attention.head_count"), "want at least 1");
     return heads;
   }
   [[nodiscard]] int64_t head_dim() {
@@ -100,7 +100,7 @@ class ConfigWriter {
         row_.name == "qwen35moe" ? expert_width : feed_forward_width(expert_width);
     set_integer("intermediate_size", width);
     set_integer("num_hidden_layers", num_layers_);
-    add_heads();
+    add_head_members();
     set_integer("max_position_embeddings", integer("context_length"));
     set_number("rms_norm_eps", number("attention.layer_norm_rms_epsilon"));
     set("tie_word_embeddings", json_bool(!has_tensor("output.weight")));
@@ -118,7 +118,7 @@ class ConfigWriter {
                             model_.keys().where()));
   }
 
-  void add_heads() {
+  void add_head_members() {
     set_integer("num_attention_heads", heads());
     const int64_t kv = integer("attention.head_count_kv", heads());
     set_integer("num_key_value_heads", row_.has_mla ? heads() : kv);
@@ -132,7 +132,7 @@ class ConfigWriter {
 
   // One width, or one by layer of which layers of experts may have none.
   int64_t feed_forward_width(int64_t fallback) {
-    const std::string name = key("feed_forward_length");
+    const std::string name = use_key("feed_forward_length");
     int64_t width = 0;
     for (const int64_t value : model_.keys().integers(name)) {
       if (value == 0) continue;
@@ -152,7 +152,7 @@ class ConfigWriter {
     });
   }
 
-  void add_llama() {
+  void add_llama_members() {
     set("mlp_bias", json_bool(layer_has(0, "ffn_gate.bias")));
     if (integer("expert_count", 0) > 0) refuse("expert_count", "Mixtral is not supported");
     static_cast<void>(integer("expert_used_count", 0));
@@ -165,7 +165,7 @@ class ConfigWriter {
   }
 
   // The layers that have experts are those whose tensors are there.
-  void add_experts() {
+  void add_expert_members() {
     add_expert_sizes();
     set("norm_topk_prob", "true");
     std::vector<int64_t> dense;
@@ -175,20 +175,20 @@ class ConfigWriter {
     set("mlp_only_layers", fmt::format("[{}]", fmt::join(dense, ", ")));
   }
 
-  void add_hybrid() {
-    add_delta_net();
+  void add_hybrid_members() {
+    add_delta_net_members();
     static_cast<void>(integer("full_attention_interval", 4));  // the tensors say it
     set("layer_types", hybrid_layer_types());
     if (row_.name == "qwen35moe") {
       add_expert_sizes();
       set_integer("shared_expert_intermediate_size", integer("expert_shared_feed_forward_length"));
     }
-    add_partial_rope();
+    add_partial_rope_members();
   }
 
-  void add_delta_net() {
+  void add_delta_net_members() {
     const int64_t values = integer("ssm.time_step_rank");
-    if (values < 1) model_.keys().fail(key("ssm.time_step_rank"), "want at least 1");
+    if (values < 1) model_.keys().fail(use_key("ssm.time_step_rank"), "want at least 1");
     set_integer("linear_conv_kernel_dim", integer("ssm.conv_kernel"));
     set_integer("linear_key_head_dim", integer("ssm.state_size"));
     set_integer("linear_num_key_heads", integer("ssm.group_count"));
@@ -205,7 +205,7 @@ class ConfigWriter {
     return fmt::format("[{}]", fmt::join(types, ", "));
   }
 
-  void add_partial_rope() {
+  void add_partial_rope_members() {
     const auto dim = static_cast<double>(head_dim());
     const double part = static_cast<double>(integer("rope.dimension_count")) / dim;
     const std::string scaling = rope_scaling_members();
@@ -216,7 +216,7 @@ class ConfigWriter {
     static_cast<void>(has("rope.dimension_sections"));  // text has the same position on all axes
   }
 
-  void add_gemma3() {
+  void add_gemma3_members() {
     const int64_t hidden = integer("embedding_length");
     constexpr int64_t kLayersOf27B = 62;
     set_integer("query_pre_attn_scalar",
@@ -231,7 +231,7 @@ class ConfigWriter {
 
   void add_linear_rope_scaling() {
     const double factor = number("rope.scaling.factor", 1.0);
-    const std::string type = model_.keys().text(key("rope.scaling.type"), "linear");
+    const std::string type = model_.keys().text(use_key("rope.scaling.type"), "linear");
     if (type == "linear" && factor != 1.0) {
       set("rope_scaling",
           fmt::format(R"({{"rope_type": "linear", "factor": {}}})", number_text(factor)));
@@ -252,7 +252,7 @@ class ConfigWriter {
 
   // A key says it of each layer, or of how many the last one attends to all.
   std::vector<bool> sliding_layers() {
-    const std::string name = key("attention.sliding_window_pattern");
+    const std::string name = use_key("attention.sliding_window_pattern");
     const GgufKeys& keys = model_.keys();
     std::vector<bool> sliding;
     const auto found = keys.all().find(name);
@@ -268,14 +268,14 @@ class ConfigWriter {
     return sliding;
   }
 
-  void add_mla_and_experts() {
-    add_mla();
+  void add_mla_and_expert_members() {
+    add_mla_members();
     set_integer("num_nextn_predict_layers", 0);
     set_integer("first_k_dense_replace", integer("leading_dense_block_count", 0));
-    if (has("expert_count")) add_routed_experts();
+    if (has("expert_count")) add_routed_expert_members();
   }
 
-  void add_mla() {
+  void add_mla_members() {
     const int64_t rope = integer("rope.dimension_count");
     const int64_t key_dim = integer("attention.key_length_mla", integer("attention.key_length"));
     const bool has_q_rank = has("attention.q_lora_rank");
@@ -288,7 +288,7 @@ class ConfigWriter {
     set("rope_interleave", "true");
   }
 
-  void add_routed_experts() {
+  void add_routed_expert_members() {
     set_integer("n_routed_experts", integer("expert_count"));
     set_integer("num_experts_per_tok", integer("expert_used_count"));
     set_integer("moe_intermediate_size", integer("expert_feed_forward_length"));
@@ -296,7 +296,7 @@ class ConfigWriter {
     set_integer("n_group", integer("expert_group_count", 1));
     set_integer("topk_group", integer("expert_group_used_count", 1));
     set_number("routed_scaling_factor", number("expert_weights_scale", 1.0));
-    set("norm_topk_prob", json_bool(model_.keys().boolean(key("expert_weights_norm"), false)));
+    set("norm_topk_prob", json_bool(model_.keys().boolean(use_key("expert_weights_norm"), false)));
     constexpr int64_t kSigmoid = 2;
     const int64_t gating = integer("expert_gating_func", 1);
     if (gating != kSigmoid) {
@@ -318,7 +318,7 @@ class ConfigWriter {
     }
   }
 
-  void add_rope() {
+  void add_rope_members() {
     check_whole_head_rotates();
     set_number("rope_theta", number("rope.freq_base", 10000.0));
     const std::string scaling = rope_scaling_members();
@@ -327,11 +327,11 @@ class ConfigWriter {
 
   // The members of a scaling, or nothing. No type is linear with a factor, which may be 1.
   std::string rope_scaling_members() {
-    const std::string type = model_.keys().text(key("rope.scaling.type"), "linear");
+    const std::string type = model_.keys().text(use_key("rope.scaling.type"), "linear");
     const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
     if (has_tensor("rope_freqs.weight")) {
       if (type == "yarn" || factor != 1.0) refuse("rope.scaling.type", "both this and rope_freqs");
-      return llama3_members();
+      return read_llama3_members();
     }
     if (type == "yarn") return yarn_members(factor);
     if (type != "linear" && type != "none") {
@@ -380,7 +380,7 @@ class ConfigWriter {
   }
 
   // Llama 3.x: not keys but a table of divisors.
-  std::string llama3_members() {
+  std::string read_llama3_members() {
     const GgufTensor& tensor = *model_.find("rope_freqs.weight");
     const int64_t dim = head_dim();
     used_.insert("rope_freqs.weight");
@@ -400,7 +400,7 @@ class ConfigWriter {
                        number_text(found->original));
   }
 
-  void refuse_unless_neutral() {
+  void refuse_unsupported_keys() {
     for (const char* name : {"final_logit_softcapping", "attn_logit_softcapping",
                              "attention.clamp_kqv", "attention.max_alibi_bias",
                              "attention.temperature_scale", "residual_scale", "embedding_scale"}) {
@@ -420,7 +420,7 @@ class ConfigWriter {
     }
     for (const char* name : {"nextn_predict_layers", "block_count", "rope.scaling.finetuned",
                              "interleave_moe_layer_step", "expert_gating_func"}) {
-      static_cast<void>(key(name));
+      static_cast<void>(use_key(name));
     }
   }
 
@@ -454,6 +454,6 @@ class ConfigWriter {
 
 }  // namespace
 
-std::string gguf_config(const GgufModel& model) { return ConfigWriter(model).config_json(); }
+std::string gguf_config(const GgufModel& model) { return ConfigWriter(model).build_config_json(); }
 
 }  // namespace strata

@@ -29,56 +29,56 @@ int64_t aligned(int64_t bytes) {
 
 }  // namespace
 
-void GgufHeader::key(std::string_view name, uint32_t type) {
+void GgufHeader::add_key(std::string_view name, uint32_t type) {
   put_text(keys_, name);
   put(keys_, type);
   ++num_keys_;
 }
 
-void GgufHeader::list(std::string_view name, uint32_t type, size_t count) {
-  key(name, kArray);
+void GgufHeader::begin_list(std::string_view name, uint32_t type, size_t count) {
+  add_key(name, kArray);
   put(keys_, type);
   put(keys_, static_cast<uint64_t>(count));
 }
 
-void GgufHeader::integer(std::string_view name, int64_t value) {
+void GgufHeader::add_integer(std::string_view name, int64_t value) {
   CHECK(value >= 0 && value <= std::numeric_limits<uint32_t>::max(), name, value);
-  key(name, kU32);
+  add_key(name, kU32);
   put(keys_, static_cast<uint32_t>(value));
 }
 
-void GgufHeader::number(std::string_view name, double value) {
-  key(name, kF32);
+void GgufHeader::add_number(std::string_view name, double value) {
+  add_key(name, kF32);
   put(keys_, static_cast<float>(value));
 }
 
-void GgufHeader::boolean(std::string_view name, bool value) {
-  key(name, kBool);
+void GgufHeader::add_boolean(std::string_view name, bool value) {
+  add_key(name, kBool);
   put(keys_, static_cast<uint8_t>(value));
 }
 
-void GgufHeader::text(std::string_view name, std::string_view value) {
-  key(name, kString);
+void GgufHeader::add_text(std::string_view name, std::string_view value) {
+  add_key(name, kString);
   put_text(keys_, value);
 }
 
-void GgufHeader::integers(std::string_view name, std::span<const int64_t> values) {
-  list(name, kI32, values.size());
+void GgufHeader::add_integers(std::string_view name, std::span<const int64_t> values) {
+  begin_list(name, kI32, values.size());
   for (const int64_t value : values) put(keys_, static_cast<int32_t>(value));
 }
 
-void GgufHeader::numbers(std::string_view name, std::span<const double> values) {
-  list(name, kF32, values.size());
+void GgufHeader::add_numbers(std::string_view name, std::span<const double> values) {
+  begin_list(name, kF32, values.size());
   for (const double value : values) put(keys_, static_cast<float>(value));
 }
 
-void GgufHeader::booleans(std::string_view name, const std::vector<bool>& values) {
-  list(name, kBool, values.size());
+void GgufHeader::add_booleans(std::string_view name, const std::vector<bool>& values) {
+  begin_list(name, kBool, values.size());
   for (const bool value : values) put(keys_, static_cast<uint8_t>(value));
 }
 
-void GgufHeader::texts(std::string_view name, std::span<const std::string> values) {
-  list(name, kString, values.size());
+void GgufHeader::add_texts(std::string_view name, std::span<const std::string> values) {
+  begin_list(name, kString, values.size());
   for (const std::string& value : values) put_text(keys_, value);
 }
 
@@ -91,7 +91,7 @@ void GgufHeader::add_tensor(std::string name, const GgufType& type, std::vector<
   data_bytes_ += aligned(bytes);
 }
 
-std::string GgufHeader::bytes() const {
+std::string GgufHeader::serialise() const {
   std::string out = "GGUF";
   put(out, uint32_t{3});
   put(out, static_cast<uint64_t>(tensors_.size()));

@@ -24,14 +24,14 @@ class GgufHeader {
     int64_t bytes = 0;          // without what aligns the next one
   };
 
-  void integer(std::string_view key, int64_t value);  // u32
-  void number(std::string_view key, double value);    // f32
-  void boolean(std::string_view key, bool value);
-  void text(std::string_view key, std::string_view value);
-  void integers(std::string_view key, std::span<const int64_t> values);  // i32
-  void numbers(std::string_view key, std::span<const double> values);    // f32
-  void booleans(std::string_view key, const std::vector<bool>& values);
-  void texts(std::string_view key, std::span<const std::string> values);
+  void add_integer(std::string_view key, int64_t value);  // u32
+  void add_number(std::string_view key, double value);    // f32
+  void add_boolean(std::string_view key, bool value);
+  void add_text(std::string_view key, std::string_view value);
+  void add_integers(std::string_view key, std::span<const int64_t> values);  // i32
+  void add_numbers(std::string_view key, std::span<const double> values);    // f32
+  void add_booleans(std::string_view key, const std::vector<bool>& values);
+  void add_texts(std::string_view key, std::span<const std::string> values);
 
   // The data follow in this order. A row must be whole blocks; CHECKed.
   void add_tensor(std::string name, const GgufType& type, std::vector<int64_t> dims);
@@ -40,11 +40,11 @@ class GgufHeader {
   [[nodiscard]] int64_t data_bytes() const { return data_bytes_; }
 
   // The file's bytes up to its data.
-  [[nodiscard]] std::string bytes() const;
+  [[nodiscard]] std::string serialise() const;
 
  private:
-  void key(std::string_view name, uint32_t type);
-  void list(std::string_view name, uint32_t type, size_t count);
+  void add_key(std::string_view name, uint32_t type);
+  void begin_list(std::string_view name, uint32_t type, size_t count);
 
   std::string keys_;
   uint64_t num_keys_ = 0;

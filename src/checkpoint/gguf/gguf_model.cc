@@ -40,7 +40,7 @@ bool is_later_part(std::string_view name) {
 
 // Models' files of a folder; of a split one the first part. Those of projectors for images are no
 // models of their own.
-std::vector<std::string> model_files_in(const std::string& folder) {
+std::vector<std::string> list_model_files(const std::string& folder) {
   std::vector<std::string> found;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -54,7 +54,7 @@ std::vector<std::string> model_files_in(const std::string& folder) {
 
 std::string find_model_file(const std::string& path) {
   if (!std::filesystem::is_directory(path)) return path;
-  const std::vector<std::string> found = model_files_in(path);
+  const std::vector<std::string> found = list_model_files(path);
   if (found.size() == 1) return found.front();
   if (found.empty()) fail(path, "holds no first part of a model in GGUF");
   constexpr std::ptrdiff_t kMostShown = 10;
@@ -92,11 +92,11 @@ GgufModel::GgufModel(const std::string& path) {
   if (count == 1 || count == 0) {
     files_.push_back(std::move(first));
   } else {
-    open_split(file, count);
+    open_parts(file, count);
   }
   check_is_model(keys());
   architecture_ = keys().text("general.architecture");
-  list_tensors();
+  index_tensors();
   const int64_t total = keys().integer(kSplitTensors, std::ssize(tensors_));
   if (files_.size() > 1 && total != std::ssize(tensors_)) {
     fail(file, fmt::format("the {} parts have {} tensors, {} says {}", files_.size(),
@@ -104,7 +104,7 @@ GgufModel::GgufModel(const std::string& path) {
   }
 }
 
-void GgufModel::list_tensors() {
+void GgufModel::index_tensors() {
   for (size_t i = 0; i < files_.size(); ++i) {
     for (const GgufTensor& tensor : files_[i].tensors()) {
       if (!by_name_.emplace(tensor.name, tensors_.size()).second) {
@@ -117,7 +117,7 @@ void GgufModel::list_tensors() {
   }
 }
 
-void GgufModel::open_split(const std::string& path, int64_t count) {
+void GgufModel::open_parts(const std::string& path, int64_t count) {
   if (count < 0 || count > kMaxParts) {
     fail(path, fmt::format("{}: got {}, want 1 to {}", kSplitCount, count, kMaxParts));
   }

@@ -31,8 +31,8 @@ class GgufModel {
   [[nodiscard]] const std::string& architecture() const { return architecture_; }
 
  private:
-  void open_split(const std::string& path, int64_t count);
-  void list_tensors();
+  void open_parts(const std::string& path, int64_t count);
+  void index_tensors();
 
   std::vector<GgufFile> files_;
   std::vector<Tensor> tensors_;

@@ -63,7 +63,7 @@ float log_of_negative(float stored) {
   return gives ? narrow : value;
 }
 
-float huggingface_value(GgufWeight::Change change, float value) {
+float to_huggingface_value(GgufWeight::Change change, float value) {
   switch (change) {
     case GgufWeight::Change::kNone:
       break;
@@ -166,7 +166,8 @@ void GgufSource::read_rows(const GgufWeight& weight, int64_t first_row, int64_t 
     }
   });
   if (weight.change == GgufWeight::Change::kNone) return;
-  for (int64_t i = 0; i < count * columns; ++i) out[i] = huggingface_value(weight.change, out[i]);
+  for (int64_t i = 0; i < count * columns; ++i)
+    out[i] = to_huggingface_value(weight.change, out[i]);
 }
 
 void GgufSource::read_raw_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
@@ -254,8 +255,8 @@ NarrowForm GgufSource::narrow_form(const CheckpointTensor& tensor) const {
                                            : NarrowForm::kNone;
 }
 
-void GgufSource::read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
-                             std::byte* out) const {
+void GgufSource::read_quantised_rows(const CheckpointTensor& tensor, int64_t first_row,
+                                     int64_t count, std::byte* out) const {
   const GgufWeight& weight = readable_weight_of(tensor);
   const GgufTensor& info = *weight.from.info;
   const int64_t row_bytes = narrow_layout(gguf_narrow_form(*info.type)).row_bytes(info.columns());
@@ -294,7 +295,7 @@ ModelTexts gguf_texts(const std::string& path) {
   const auto model = std::make_shared<const GgufModel>(path);
   return {path, [model](std::string_view name) -> std::optional<std::string> {
             if (name == "config.json") return gguf_config(*model);
-            return gguf_text(model->keys(), name);
+            return make_gguf_text_file(model->keys(), name);
           }};
 }
 

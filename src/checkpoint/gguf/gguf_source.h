@@ -23,8 +23,8 @@ class GgufSource final : public CheckpointSource {
   void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                 float* out) const override;
   [[nodiscard]] NarrowForm narrow_form(const CheckpointTensor& tensor) const override;
-  void read_narrow(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
-                   std::byte* out) const override;
+  void read_quantised_rows(const CheckpointTensor& tensor, int64_t first_row, int64_t count,
+                           std::byte* out) const override;
   void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                   std::span<std::byte> out) const override;
   [[nodiscard]] CheckpointLayout layout() const override;

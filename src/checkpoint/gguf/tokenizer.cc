@@ -54,7 +54,7 @@ class TokenizerWriter {
     }
   }
 
-  std::string tokenizer_json() {
+  std::string build_tokenizer_json() {
     const std::string model = keys_.text("tokenizer.ggml.model");
     const bool is_gpt2 = model == "gpt2";
     if (!is_gpt2 && model != "llama") {
@@ -64,10 +64,10 @@ class TokenizerWriter {
                               keys_.where(), model));
     }
     std::string out = R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": )";
-    out += added_tokens();
-    out += is_gpt2 ? gpt2_pipeline() : llama_pipeline();
-    out += R"(, "model": {"type": "BPE", "vocab": )" + vocab();
-    out += is_gpt2 ? gpt2_merges() : llama_merges();
+    out += added_tokens_json();
+    out += is_gpt2 ? gpt2_pipeline_json() : llama_pipeline_json();
+    out += R"(, "model": {"type": "BPE", "vocab": )" + vocab_json();
+    out += is_gpt2 ? gpt2_merges_json() : llama_merges_json();
     return out + "}}";
   }
 
@@ -79,16 +79,18 @@ class TokenizerWriter {
            (type_of(id) == kUnused && tokens_[id] == fmt::format("[PAD{}]", id));
   }
   // The first of tokens of equal text.
-  [[nodiscard]] bool owns(size_t id) const {
+  [[nodiscard]] bool is_first_of_its_text(size_t id) const {
     const auto found = ids_.find(tokens_[id]);
     return found != ids_.end() && found->second == id;
   }
 
-  [[nodiscard]] std::string added_tokens() const {
+  [[nodiscard]] std::string added_tokens_json() const {
     std::string out = "[";
     for (size_t id = 0; id < tokens_.size(); ++id) {
       const int64_t type = type_of(id);
-      if ((type != kControl && type != kUserDefined && type != kUnknown) || !owns(id)) continue;
+      if ((type != kControl && type != kUserDefined && type != kUnknown) ||
+          !is_first_of_its_text(id))
+        continue;
       out += fmt::format(R"({}{{"id": {}, "content": {}, "single_word": false, "lstrip": false, )"
                          R"("rstrip": false, "normalized": false, "special": {}}})",
                          out.size() == 1 ? "" : ",\n", id, text::json_quote(tokens_[id]),
@@ -97,10 +99,10 @@ class TokenizerWriter {
     return out + "]";
   }
 
-  [[nodiscard]] std::string vocab() const {
+  [[nodiscard]] std::string vocab_json() const {
     std::string out = "{";
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      if (!owns(id)) continue;
+      if (!is_first_of_its_text(id)) continue;
       out +=
           fmt::format("{}{}: {}", out.size() == 1 ? "" : ",\n", text::json_quote(tokens_[id]), id);
     }
@@ -126,7 +128,7 @@ class TokenizerWriter {
   }
 
   // What is put around a text.
-  [[nodiscard]] std::string post_processor(bool bos_default) const {
+  [[nodiscard]] std::string post_processor_json(bool bos_default) const {
     std::string special;  // entries of the tokens, each once
     const auto item = [&](const std::optional<int64_t>& id) {
       if (!id) return std::string();
@@ -166,7 +168,7 @@ class TokenizerWriter {
                          : ""));
   }
 
-  [[nodiscard]] std::string gpt2_pipeline() const {
+  [[nodiscard]] std::string gpt2_pipeline_json() const {
     const GgufPre& row = pre_tokenizer_row();
     std::string steps;
     for (const std::string_view split : row.splits) {
@@ -182,10 +184,10 @@ class TokenizerWriter {
         R"("trim_offsets": true, "use_regex": true}})",
         row.nfc ? R"({"type": "NFC"})" : "null", steps,
         keys_.boolean("tokenizer.ggml.add_space_prefix", false), row.byte_level_splits,
-        post_processor(row.adds_bos));
+        post_processor_json(row.adds_bos));
   }
 
-  [[nodiscard]] std::string gpt2_merges() const {
+  [[nodiscard]] std::string gpt2_merges_json() const {
     const std::span<const std::string> merges = keys_.texts("tokenizer.ggml.merges");
     if (merges.empty()) keys_.fail("tokenizer.ggml.merges", "got nothing, want the merges");
     std::string out = fmt::format(
@@ -200,7 +202,7 @@ class TokenizerWriter {
     return out + "]";
   }
 
-  [[nodiscard]] std::string llama_pipeline() const {
+  [[nodiscard]] std::string llama_pipeline_json() const {
     const bool prefix = keys_.boolean("tokenizer.ggml.add_space_prefix", true);
     const std::string space = fmt::format(
         R"({{"type": "Replace", "pattern": {{"String": " "}}, "content": "{}"}})", kMark);
@@ -214,7 +216,7 @@ class TokenizerWriter {
         R"(, "normalizer": {}, "pre_tokenizer": null, "post_processor": {}, "decoder": {{"type": )"
         R"("Sequence", "decoders": [{{"type": "Replace", "pattern": {{"String": "{}"}}, "content": )"
         R"(" "}}, {{"type": "ByteFallback"}}, {{"type": "Fuse"}}{}]}})",
-        normalizer, post_processor(true), kMark,
+        normalizer, post_processor_json(true), kMark,
         prefix ? R"(, {"type": "Strip", "content": " ", "start": 1, "stop": 0})" : "");
   }
 
@@ -240,7 +242,7 @@ class TokenizerWriter {
   [[nodiscard]] std::vector<Pair> pairs_by_score(std::span<const double> scores) const {
     std::vector<Pair> pairs;
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      if (joins(id) && owns(id)) add_merges_into(id, pairs);
+      if (joins(id) && is_first_of_its_text(id)) add_merges_into(id, pairs);
     }
     std::stable_sort(pairs.begin(), pairs.end(), [&](const Pair& a, const Pair& b) {
       if (scores[a.token] != scores[b.token]) return scores[a.token] > scores[b.token];
@@ -249,7 +251,7 @@ class TokenizerWriter {
     return pairs;
   }
 
-  [[nodiscard]] std::string llama_merges() const {
+  [[nodiscard]] std::string llama_merges_json() const {
     const std::vector<Pair> pairs = pairs_by_score(checked_scores());
     bool has_bytes = false;
     for (size_t id = 0; id < tokens_.size(); ++id) has_bytes = has_bytes || type_of(id) == kByte;
@@ -312,7 +314,7 @@ std::string quoted(const GgufKeys& keys, std::string_view key, const std::string
 constexpr std::string_view kTemplate = "tokenizer.chat_template";
 
 // The items of a list of named templates.
-std::string chat_templates(const GgufKeys& keys) {
+std::string chat_templates_json(const GgufKeys& keys) {
   std::string templates;
   for (const auto& [key, value] : keys.all()) {
     const bool is_default = key == kTemplate;
@@ -325,7 +327,7 @@ std::string chat_templates(const GgufKeys& keys) {
   return templates;
 }
 
-std::string tokenizer_config(const GgufKeys& keys) {
+std::string tokenizer_config_json(const GgufKeys& keys) {
   std::string out = R"({"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {})";
   const std::span<const std::string> tokens = keys.texts("tokenizer.ggml.tokens");
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"bos", "bos_token"},
@@ -342,12 +344,12 @@ std::string tokenizer_config(const GgufKeys& keys) {
     out +=
         fmt::format(",\n \"{}\": {}", member, quoted(keys, key, tokens[static_cast<size_t>(id)]));
   }
-  const std::string templates = chat_templates(keys);
+  const std::string templates = chat_templates_json(keys);
   if (!templates.empty()) out += fmt::format(",\n \"chat_template\": [{}]", templates);
   return out + "}\n";
 }
 
-std::optional<std::string> generation_config(const GgufKeys& keys) {
+std::optional<std::string> generation_config_json(const GgufKeys& keys) {
   std::vector<int64_t> ends;
   for (const char* name : {"eos", "eot", "eom"}) {
     const int64_t id = gguf_token_id(keys, name);
@@ -364,13 +366,13 @@ int64_t gguf_token_id(const GgufKeys& keys, std::string_view name) {
   return id == UINT32_MAX ? -1 : id;
 }
 
-std::optional<std::string> gguf_text(const GgufKeys& keys, std::string_view name) {
+std::optional<std::string> make_gguf_text_file(const GgufKeys& keys, std::string_view name) {
   const bool has_tokens =
       keys.has("tokenizer.ggml.tokens") && keys.text("tokenizer.ggml.model", "none") != "none";
   if (!has_tokens) return std::nullopt;
-  if (name == "tokenizer.json") return TokenizerWriter(keys).tokenizer_json();
-  if (name == "tokenizer_config.json") return tokenizer_config(keys);
-  if (name == "generation_config.json") return generation_config(keys);
+  if (name == "tokenizer.json") return TokenizerWriter(keys).build_tokenizer_json();
+  if (name == "tokenizer_config.json") return tokenizer_config_json(keys);
+  if (name == "generation_config.json") return generation_config_json(keys);
   return std::nullopt;
 }
 

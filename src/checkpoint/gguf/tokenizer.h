@@ -14,7 +14,7 @@ namespace strata {
 
 // The file of that name, or nothing: for other names, and where the keys have no vocabulary. Throws
 // Error on a kind of tokenizer that is not supported; the message lists those that are.
-std::optional<std::string> gguf_text(const GgufKeys& keys, std::string_view name);
+std::optional<std::string> make_gguf_text_file(const GgufKeys& keys, std::string_view name);
 
 // The token that tokenizer.ggml.NAME_token_id names, or -1: no key, or llama.cpp's own -1 in 32
 // bits.

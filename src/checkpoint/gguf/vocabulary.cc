@@ -57,24 +57,24 @@ bool member_is(const json::object& object, std::string_view name, bool fallback)
 }
 
 // Every object of a list and of the lists inside ("normalizers", "pretokenizers", ...), in order.
-void flatten(const json::value* value, std::string_view inner,
-             std::vector<const json::object*>& out) {
+void append_nested_steps(const json::value* value, std::string_view inner,
+                         std::vector<const json::object*>& out) {
   const json::object* object = value == nullptr ? nullptr : value->if_object();
   if (object == nullptr) return;
   const json::value* list = object->if_contains(inner);
   if (list == nullptr || !list->is_array()) return out.push_back(object);
-  for (const json::value& item : list->as_array()) flatten(&item, inner, out);
+  for (const json::value& item : list->as_array()) append_nested_steps(&item, inner, out);
 }
 
 std::vector<const json::object*> steps_of(const json::object& tokenizer, std::string_view member,
                                           std::string_view inner) {
   std::vector<const json::object*> parts;
-  flatten(tokenizer.if_contains(member), inner, parts);
+  append_nested_steps(tokenizer.if_contains(member), inner, parts);
   return parts;
 }
 
 // Ends of lines as patterns write them; some tokenizer.json have the characters themselves.
-std::string with_escapes(const std::string& pattern) {
+std::string escape_line_ends(const std::string& pattern) {
   std::string out;
   for (const char c : pattern) {
     if (c == '\n') {
@@ -113,7 +113,7 @@ std::pair<std::string, std::string> parse_merge(const json::value& merge) {
 }
 
 // What tokenizer.json says of how text is cut.
-struct Cuts {
+struct SplitRules {
   std::vector<std::string> splits;
   bool byte_level = false, byte_level_splits = false, prefix = false, nfc = false;
 };
@@ -144,23 +144,23 @@ class VocabularyWriter {
   }
 
   void write() {
-    header_.text("tokenizer.ggml.model", is_llama_ ? "llama" : "gpt2");
+    header_.add_text("tokenizer.ggml.model", is_llama_ ? "llama" : "gpt2");
     if (is_llama_) {
-      header_.text("tokenizer.ggml.pre", "default");
-      header_.boolean("tokenizer.ggml.add_space_prefix", adds_space_prefix());
+      header_.add_text("tokenizer.ggml.pre", "default");
+      header_.add_boolean("tokenizer.ggml.add_space_prefix", adds_space_prefix());
     } else {
       write_pre_tokenizer();
     }
-    header_.texts("tokenizer.ggml.tokens", tokens_);
-    if (is_llama_) header_.numbers("tokenizer.ggml.scores", scores());
-    header_.integers("tokenizer.ggml.token_type", types_);
-    if (!is_llama_) header_.texts("tokenizer.ggml.merges", merges_);
+    header_.add_texts("tokenizer.ggml.tokens", tokens_);
+    if (is_llama_) header_.add_numbers("tokenizer.ggml.scores", compute_scores());
+    header_.add_integers("tokenizer.ggml.token_type", types_);
+    if (!is_llama_) header_.add_texts("tokenizer.ggml.merges", merges_);
     write_special_ids();
     write_templates();
   }
 
  private:
-  void put_token(int64_t id, const std::string& text, int64_t type) {
+  void set_token(int64_t id, const std::string& text, int64_t type) {
     if (id < 0 || id >= num_rows_) {
       refuse(texts_, fmt::format("token '{}' has the id {}, the model's embedding {} rows", text,
                                  id, num_rows_));
@@ -180,7 +180,7 @@ class VocabularyWriter {
     if (vocab == nullptr) refuse(texts_, "no vocabulary");
     for (const auto& [text, id] : *vocab) {
       if (!id.is_int64()) refuse(texts_, "an id that is no whole number");
-      put_token(id.as_int64(), text, type_of(text));
+      set_token(id.as_int64(), text, type_of(text));
     }
     read_added_tokens();
   }
@@ -195,7 +195,7 @@ class VocabularyWriter {
       if (id == nullptr || !id->is_int64()) refuse(texts_, "an added token without a whole id");
       const std::string text = member_text(*token, "content");
       const bool special = member_is(*token, "special", false);
-      put_token(id->as_int64(), text,
+      set_token(id->as_int64(), text,
                 is_llama_ && text == unknown ? kUnknown
                 : special                    ? kControl
                                              : kUserDefined);
@@ -220,7 +220,7 @@ class VocabularyWriter {
   }
 
   // llama.cpp joins the pair whose token has the best score: the first merge that makes it.
-  [[nodiscard]] std::vector<double> scores() const {
+  [[nodiscard]] std::vector<double> compute_scores() const {
     std::vector<double> out(tokens_.size(), 0.0);
     const auto worst = -static_cast<double>(joined_.size() + 1);
     for (size_t id = 0; id < out.size(); ++id) {
@@ -246,22 +246,22 @@ class VocabularyWriter {
     return false;
   }
 
-  [[nodiscard]] Cuts pre_tokenizer_cuts() const {
-    Cuts out;
+  [[nodiscard]] SplitRules read_split_rules() const {
+    SplitRules out;
     for (const json::object* part : steps_of(tokenizer_, "normalizer", "normalizers")) {
       const std::string type = member_text(*part, "type");
       if (type != "NFC") refuse(texts_, fmt::format("a normalizer of type '{}'", type));
       out.nfc = true;
     }
     for (const json::object* part : steps_of(tokenizer_, "pre_tokenizer", "pretokenizers")) {
-      add_cut(*part, out);
+      add_split_rule(*part, out);
     }
     if (!out.byte_level) refuse(texts_, "a vocabulary of neither bytes nor SentencePiece");
     return out;
   }
 
   // Of one pre-tokenizer.
-  void add_cut(const json::object& part, Cuts& out) const {
+  void add_split_rule(const json::object& part, SplitRules& out) const {
     const std::string type = member_text(part, "type");
     const json::object* pattern = member_object(part, "pattern");
     const std::string regex = pattern == nullptr ? "" : member_text(*pattern, "Regex");
@@ -274,7 +274,7 @@ class VocabularyWriter {
     } else if (type == "Digits" && member_is(part, "individual_digits", false)) {
       out.splits.emplace_back(R"(\p{N})");
     } else if (type == "Split" && !regex.empty() && isolates(part, regex)) {
-      out.splits.push_back(with_escapes(regex));
+      out.splits.push_back(escape_line_ends(regex));
     } else if (type == "Split") {
       refuse(texts_, fmt::format("a pre-tokenizer of type 'Split' ({})",
                                  regex.empty() ? "String" : member_text(part, "behavior")));
@@ -284,7 +284,7 @@ class VocabularyWriter {
   }
 
   void write_pre_tokenizer() {
-    const Cuts wanted = pre_tokenizer_cuts();
+    const SplitRules wanted = read_split_rules();
     const GgufPre* best = find_best_pre(wanted);
     if (best == nullptr) {
       std::vector<std::string_view> known;
@@ -293,16 +293,16 @@ class VocabularyWriter {
                                  "{})",
                                  fmt::join(known, ", ")));
     }
-    header_.text("tokenizer.ggml.pre", best->name);
-    if (wanted.prefix) header_.boolean("tokenizer.ggml.add_space_prefix", true);
+    header_.add_text("tokenizer.ggml.pre", best->name);
+    if (wanted.prefix) header_.add_boolean("tokenizer.ggml.add_space_prefix", true);
   }
 
   // The first that fits whole, else the first that cuts alike; or null.
-  [[nodiscard]] const GgufPre* find_best_pre(const Cuts& wanted) const {
+  [[nodiscard]] const GgufPre* find_best_pre(const SplitRules& wanted) const {
     const GgufPre* best = nullptr;
     int best_fit = 0;
     for (const GgufPre& row : gguf_pres()) {
-      const int fit = fit_of(row, wanted);
+      const int fit = match_score(row, wanted);
       if (fit <= best_fit) continue;
       best = &row;
       best_fit = fit;
@@ -311,7 +311,7 @@ class VocabularyWriter {
   }
 
   // 0: it cuts otherwise.
-  [[nodiscard]] int fit_of(const GgufPre& row, const Cuts& wanted) const {
+  [[nodiscard]] int match_score(const GgufPre& row, const SplitRules& wanted) const {
     if (splits_of(row) != wanted.splits || row.byte_level_splits != wanted.byte_level_splits) {
       return 0;
     }
@@ -343,7 +343,8 @@ class VocabularyWriter {
   }
 
   // Ids of a member of config.json or generation_config.json: one, or a list.
-  [[nodiscard]] std::vector<int64_t> ids_in(std::string_view file, std::string_view member) const {
+  [[nodiscard]] std::vector<int64_t> read_ids(std::string_view file,
+                                              std::string_view member) const {
     const std::optional<json::object> object = read_object(texts_, file);
     const json::value* value = object ? object->if_contains(member) : nullptr;
     std::vector<int64_t> ids;
@@ -358,21 +359,21 @@ class VocabularyWriter {
     return ids;
   }
 
-  [[nodiscard]] int64_t one_id(std::string_view token, std::string_view member) const {
+  [[nodiscard]] int64_t find_special_id(std::string_view token, std::string_view member) const {
     if (const int64_t id = special_id(token); id >= 0) return id;
-    const std::vector<int64_t> ids = ids_in("config.json", member);
+    const std::vector<int64_t> ids = read_ids("config.json", member);
     return ids.empty() ? -1 : ids.front();
   }
 
-  void write_id(std::string_view name, int64_t id) {
-    if (id >= 0) header_.integer(fmt::format("tokenizer.ggml.{}_token_id", name), id);
+  void write_token_id(std::string_view name, int64_t id) {
+    if (id >= 0) header_.add_integer(fmt::format("tokenizer.ggml.{}_token_id", name), id);
   }
 
   // Of tokens that end a text: that of tokenizer_config.json first, each once.
-  [[nodiscard]] std::vector<int64_t> end_ids() const {
-    std::vector<int64_t> ends = {one_id("eos_token", "eos_token_id")};
+  [[nodiscard]] std::vector<int64_t> read_end_ids() const {
+    std::vector<int64_t> ends = {find_special_id("eos_token", "eos_token_id")};
     for (const std::string_view file : {"generation_config.json", "config.json"}) {
-      for (const int64_t id : ids_in(file, "eos_token_id")) {
+      for (const int64_t id : read_ids(file, "eos_token_id")) {
         if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
       }
     }
@@ -381,21 +382,21 @@ class VocabularyWriter {
   }
 
   void write_special_ids() {
-    const int64_t bos = one_id("bos_token", "bos_token_id");
-    write_id("bos", bos);
-    const std::vector<int64_t> ends = end_ids();
+    const int64_t bos = find_special_id("bos_token", "bos_token_id");
+    write_token_id("bos", bos);
+    const std::vector<int64_t> ends = read_end_ids();
     constexpr std::string_view kEnds[] = {"eos", "eot", "eom"};
     for (size_t i = 0; i < std::min(ends.size(), std::size(kEnds)); ++i)
-      write_id(kEnds[i], ends[i]);
-    write_id("unknown", special_id("unk_token"));
-    write_id("padding", special_id("pad_token"));
-    const auto [before, after] = has_special_ends();
-    header_.boolean("tokenizer.ggml.add_bos_token", before && bos >= 0);
-    header_.boolean("tokenizer.ggml.add_eos_token", after);
+      write_token_id(kEnds[i], ends[i]);
+    write_token_id("unknown", special_id("unk_token"));
+    write_token_id("padding", special_id("pad_token"));
+    const auto [before, after] = has_special_before_and_after();
+    header_.add_boolean("tokenizer.ggml.add_bos_token", before && bos >= 0);
+    header_.add_boolean("tokenizer.ggml.add_eos_token", after);
   }
 
   // Whether a special token stands before a text, and behind.
-  [[nodiscard]] std::pair<bool, bool> has_special_ends() const {
+  [[nodiscard]] std::pair<bool, bool> has_special_before_and_after() const {
     for (const json::object* part : steps_of(tokenizer_, "post_processor", "processors")) {
       const json::value* single = part->if_contains("single");
       if (single == nullptr || !single->is_array() || single->as_array().empty()) continue;
@@ -410,9 +411,9 @@ class VocabularyWriter {
   void write_templates() {
     const std::optional<std::string> file = texts_.find("chat_template.jinja", kMaxBytes);
     const json::value* value = config_.if_contains("chat_template");
-    if (file) return header_.text("tokenizer.chat_template", *file);
+    if (file) return header_.add_text("tokenizer.chat_template", *file);
     if (value == nullptr) return;
-    if (value->is_string()) return header_.text("tokenizer.chat_template", value->as_string());
+    if (value->is_string()) return header_.add_text("tokenizer.chat_template", value->as_string());
     if (const json::array* list = value->if_array()) write_named_templates(*list);
   }
 
@@ -426,11 +427,11 @@ class VocabularyWriter {
         refuse(texts_, "a chat template without a name of its own");
       }
       const bool is_default = name == "default";
-      header_.text(is_default ? "tokenizer.chat_template" : "tokenizer.chat_template." + name,
-                   member_text(*one, "template"));
+      header_.add_text(is_default ? "tokenizer.chat_template" : "tokenizer.chat_template." + name,
+                       member_text(*one, "template"));
       if (!is_default) names.push_back(name);
     }
-    if (!names.empty()) header_.texts("tokenizer.chat_templates", names);
+    if (!names.empty()) header_.add_texts("tokenizer.chat_templates", names);
   }
 
   const ModelTexts& texts_;
@@ -450,7 +451,7 @@ class VocabularyWriter {
 bool add_vocabulary(const ModelTexts& texts, int64_t num_rows, GgufHeader& header) {
   std::optional<json::object> tokenizer = read_object(texts, "tokenizer.json");
   if (!tokenizer) {
-    header.text("tokenizer.ggml.model", "none");
+    header.add_text("tokenizer.ggml.model", "none");
     return false;
   }
   VocabularyWriter(texts, std::move(*tokenizer), num_rows, header).write();

@@ -53,7 +53,7 @@ std::vector<int32_t> unpaired_order(int64_t rows, int64_t heads) {
 // key head. Behind `before` items that stay, runs of `run` items belong to a head.
 struct ValueHeads {
   int64_t keys = 0, values = 0;
-  [[nodiscard]] std::vector<int32_t> order(int64_t before, int64_t run) const {
+  [[nodiscard]] std::vector<int32_t> stored_order(int64_t before, int64_t run) const {
     std::vector<int32_t> out(static_cast<size_t>(before + values * run));
     std::iota(out.begin(), out.begin() + before, 0);
     const int64_t group = values / keys;
@@ -80,7 +80,7 @@ class WeightList {
       : model_(model), row_(gguf_architecture(model)), num_layers_(gguf_num_layers(model)) {}
 
   std::vector<GgufWeight> build_list() {
-    for (const GgufModel::Tensor& tensor : model_.tensors()) add(tensor);
+    for (const GgufModel::Tensor& tensor : model_.tensors()) add_weights_from(tensor);
     return std::move(weights_);
   }
 
@@ -107,7 +107,7 @@ class WeightList {
 
   void push(GgufWeight weight) { weights_.push_back(std::move(weight)); }
 
-  void add(const GgufModel::Tensor& from) {
+  void add_weights_from(const GgufModel::Tensor& from) {
     const std::string_view name = from.info->name;
     if (name == "rope_freqs.weight") return;  // read as part of the config
     if (const std::string_view known = gguf_outside_name(name); !known.empty()) {
@@ -135,15 +135,15 @@ class WeightList {
       return push({.name = from.info->name, .dims = from.info->dims, .from = from});
     }
     GgufWeight weight = {.name = prefix + name, .dims = from.info->dims, .from = from};
-    if (row_.paired_heads && rest.starts_with("attn_q.")) unpair(weight, heads());
-    if (row_.paired_heads && rest.starts_with("attn_k.")) unpair(weight, kv_heads());
+    if (row_.paired_heads && rest.starts_with("attn_q.")) unpair_head_rows(weight, heads());
+    if (row_.paired_heads && rest.starts_with("attn_k.")) unpair_head_rows(weight, kv_heads());
     const bool is_norm = name.ends_with("norm.weight") && name != "linear_attn.norm.weight";
     if (row_.norms_plus_one && is_norm) weight.change = GgufWeight::Change::kMinusOne;
-    if (row_.is_hybrid) arrange_delta_net(weight, name);
+    if (row_.is_hybrid) convert_delta_net_weight(weight, name);
     push(std::move(weight));
   }
 
-  void unpair(GgufWeight& weight, int64_t num_heads) const {
+  void unpair_head_rows(GgufWeight& weight, int64_t num_heads) const {
     const int64_t rows = weight.dims.front();
     if (rows > INT32_MAX || rows % num_heads != 0 || rows / num_heads % 2 != 0) {
       fail(weight.from, fmt::format("no {} heads of even width", num_heads));
@@ -152,7 +152,7 @@ class WeightList {
     (is_vector ? weight.columns : weight.rows) = unpaired_order(rows, num_heads);
   }
 
-  void arrange_delta_net(GgufWeight& weight, std::string_view name) const {
+  void convert_delta_net_weight(GgufWeight& weight, std::string_view name) const {
     constexpr std::string_view kPrefix = "linear_attn.";
     if (name == "mlp.shared_expert_gate.weight") {
       weight.dims = {1, weight.from.info->columns()};
@@ -171,12 +171,12 @@ class WeightList {
     if (name == "conv1d.weight" && weight.dims.size() == 2) {
       weight.dims = {weight.dims[0], 1, weight.dims[1]};
     }
-    order_delta_net(weight, name, heads, inner);
+    reorder_delta_net_heads(weight, name, heads, inner);
   }
 
   // Value heads of a weight of which `name` is the last part.
-  void order_delta_net(GgufWeight& weight, std::string_view name, const ValueHeads& heads,
-                       int64_t inner) const {
+  void reorder_delta_net_heads(GgufWeight& weight, std::string_view name, const ValueHeads& heads,
+                               int64_t inner) const {
     const int64_t width = inner / heads.values;
     if (name == "in_proj_qkv.weight" || name == "conv1d.weight") {
       reorder_value_heads(weight, heads, 2 * heads.keys * size_of_key("ssm.state_size"), width);
@@ -184,7 +184,7 @@ class WeightList {
       reorder_value_heads(weight, heads, 0, width);
     } else if (name == "out_proj.weight") {
       check_count(weight, weight.from.info->columns(), inner);
-      weight.columns = heads.order(0, width);
+      weight.columns = heads.stored_order(0, width);
     } else if (name != "norm.weight") {
       reorder_value_heads(weight, heads, 0, 1);
     }
@@ -200,7 +200,7 @@ class WeightList {
     const bool is_vector = weight.from.info->dims.size() == 1;
     const int64_t have = is_vector ? weight.from.info->columns() : weight.dims.front();
     check_count(weight, have, before + heads.values * run);
-    (is_vector ? weight.columns : weight.rows) = heads.order(before, run);
+    (is_vector ? weight.columns : weight.rows) = heads.stored_order(before, run);
   }
 
   // Rows of q, then of k, then of v.

@@ -10,7 +10,7 @@
 
 namespace strata::engine {
 
-void GradientChain::prepare(const api::Batch& batch, std::span<const int> ranks) {
+void GradientChain::begin_batch(const api::Batch& batch, std::span<const int> ranks) {
   ranks_.assign(ranks.begin(), ranks.end());
   parts_.resize(static_cast<size_t>(index_of(engine_.model().weights->layers().num_layers())));
   for (Views& views : parts_) views.clear();
@@ -21,14 +21,14 @@ void GradientChain::prepare(const api::Batch& batch, std::span<const int> ranks)
   adapters_.clear();
   has_parameters_ = batch.gradients == api::Gradients::kParameters;
   if (ranks_.empty()) return;
-  if (has_parameters_) add_parameters();
+  if (has_parameters_) add_parameter_views();
   add_training_adapters(batch);
   if (batch.mtp_weight == 0.0f) views_of(model::kMtpPart).clear();  // it does not run
-  list_order();
+  list_parts_in_order();
   has_before_ = has_parameters_ && engine_.base_trainer().has_gradient;
   if (!has_before_ || ranks_.front() == comm_.rank()) return;
   for (int64_t part = std::ssize(parts_) - 1; part >= 0; --part)
-    send_own(ranks_.front(), part - model::kPartsOutside);
+    send_owned_rows(ranks_.front(), part - model::kPartsOutside);
 }
 
 void GradientChain::add_training_adapters(const api::Batch& batch) {
@@ -38,7 +38,7 @@ void GradientChain::add_training_adapters(const api::Batch& batch) {
     if (!sequence.gradients || adapter == nullptr || !adapter->trains()) continue;
     if (std::find(adapters_.begin(), adapters_.end(), adapter) != adapters_.end()) continue;
     adapters_.push_back(adapter);
-    add_adapter(*adapter);
+    add_adapter_views(*adapter);
   }
 }
 
@@ -70,7 +70,7 @@ train::OwnedRows GradientChain::rows_in(int64_t part, const train::Accumulator& 
   return {.first = of.first, .count = of.end - of.first};
 }
 
-void GradientChain::add_parameters() {
+void GradientChain::add_parameter_views() {
   const train::BaseTrainer& trainer = engine_.base_trainer();
   for (const train::Accumulator& sum : trainer.accumulators()) {
     const int64_t cols = trainer.resting(sum.index).items()[sum.index].cols;
@@ -82,7 +82,7 @@ void GradientChain::add_parameters() {
   }
 }
 
-void GradientChain::add_adapter(model::LoraAdapter& adapter) {
+void GradientChain::add_adapter_views(model::LoraAdapter& adapter) {
   ++block_;
   for (const model::LoraModule& module : adapter.modules()) {
     const int64_t outside = module.is_embedding() ? model::kEmbeddingPart : model::kHeadPart;
@@ -92,7 +92,7 @@ void GradientChain::add_adapter(model::LoraAdapter& adapter) {
   }
   ++block_;
   for (const int target : {model::kMtpEmbedding, model::kMtpHead}) {
-    const model::LoraModule* again = adapter.find(-1, target);
+    const model::LoraModule* again = adapter.find_module(-1, target);
     if (again == nullptr) continue;
     add_view(model::kMtpPart, again->d_a);
     add_view(model::kMtpPart, again->d_b);
@@ -122,7 +122,7 @@ void GradientChain::send_to(int rank, int64_t part) {
   for (const TensorView& gradient : views_of(part)) comm_.send(rank, tag_of(part), gradient);
 }
 
-void GradientChain::list_order() {
+void GradientChain::list_parts_in_order() {
   order_.clear();
   num_taken_ = 0;
   const auto add = [&](int64_t part) {
@@ -142,7 +142,7 @@ void GradientChain::receive_from(int rank, int64_t part) {
   for (const TensorView& gradient : views) comm_.receive(rank, tag_of(part), gradient);
 }
 
-void GradientChain::send(int64_t part, size_t place) {
+void GradientChain::send_part(int64_t part, size_t place) {
   CHECK(place < ranks_.size() && ranks_[place] == comm_.rank(), place, comm_.rank());
   if (views_of(part).empty()) return;
   if (place + 1 < ranks_.size()) {
@@ -175,10 +175,10 @@ void GradientChain::receive_due_parts(int64_t part, size_t place) {
 // The next one that the last micro-batch has made.
 void GradientChain::receive_next() {
   const int64_t part = order_[static_cast<size_t>(num_taken_++)];
-  has_parameters_ ? receive_own(part) : receive_from(ranks_.back(), part);
+  has_parameters_ ? receive_owned_rows(part) : receive_from(ranks_.back(), part);
 }
 
-void GradientChain::receive(int64_t part, size_t place) {
+void GradientChain::receive_or_zero_part(int64_t part, size_t place) {
   if (place > 0) {
     const int before = ranks_[place - 1];
     if (before == comm_.rank() && !has_parameters_) return;
@@ -214,7 +214,7 @@ void GradientChain::for_each_owned_part(int64_t part, Body body) {
   }
 }
 
-void GradientChain::send_own(int rank, int64_t part) {
+void GradientChain::send_owned_rows(int rank, int64_t part) {
   if (!is_here(part)) return;
   for_each_owned_part(part, [&](int owner, TensorView, TensorView own) {
     if (owner == comm_.rank()) comm_.send(rank, tag_of(part), own);
@@ -235,13 +235,13 @@ void GradientChain::scatter_to_owners(int64_t part) {
   });
 }
 
-void GradientChain::receive_own(int64_t part) {
+void GradientChain::receive_owned_rows(int64_t part) {
   for_each_owned_part(part, [&](int owner, TensorView, TensorView own) {
     if (owner == comm_.rank()) comm_.receive(ranks_.back(), tag_of(part), own);
   });
 }
 
-void GradientChain::finish() {
+void GradientChain::finish_batch() {
   if (ranks_.empty()) return;
   while (ranks_.back() != comm_.rank() && num_taken_ < std::ssize(order_)) receive_next();
   for (int rank = 0; rank < comm_.size(); ++rank) wait_for_receipts(rank, 0);

@@ -39,8 +39,8 @@ class GradientChain {
    public:
     Link() = default;
     Link(GradientChain& chain, size_t place) : chain_(&chain), place_(place) {}
-    void begin(int64_t part) override { chain_->receive(part, place_); }
-    void end(int64_t part) override { chain_->send(part, place_); }
+    void begin(int64_t part) override { chain_->receive_or_zero_part(part, place_); }
+    void end(int64_t part) override { chain_->send_part(part, place_); }
 
    private:
     GradientChain* chain_ = nullptr;
@@ -49,11 +49,11 @@ class GradientChain {
 
   // Before a batch, whose memory for gradients is there. `ranks`: of each micro-batch that has a
   // backward, in their order.
-  void prepare(const api::Batch& batch, std::span<const int> ranks);
+  void begin_batch(const api::Batch& batch, std::span<const int> ranks);
   // Of the micro-batch of that place among them.
   [[nodiscard]] Link link(size_t place) { return {*this, place}; }
   // Behind the last backward of this rank: gets what the last micro-batch's has made.
-  void finish();
+  void finish_batch();
 
  private:
   using Views = std::vector<TensorView>;
@@ -67,14 +67,14 @@ class GradientChain {
   [[nodiscard]] int64_t part_of_layer(int64_t layer) const;
   // Rows of an accumulator that are in the part; none: it is of others.
   [[nodiscard]] train::OwnedRows rows_in(int64_t part, const train::Accumulator& sum) const;
-  void add_parameters();
+  void add_parameter_views();
   void add_training_adapters(const api::Batch& batch);
-  void add_adapter(model::LoraAdapter& adapter);
+  void add_adapter_views(model::LoraAdapter& adapter);
   // Whether backwards of this stage have turns with the part.
   [[nodiscard]] bool is_here(int64_t part) const;
-  void send(int64_t part, size_t place);
+  void send_part(int64_t part, size_t place);
   void send_to(int rank, int64_t part);
-  void receive(int64_t part, size_t place);
+  void receive_or_zero_part(int64_t part, size_t place);
   void receive_from(int rank, int64_t part);
   // Whether who sends a part to the next pass's rank is told when that has taken it.
   [[nodiscard]] bool is_told(int from, int to) const;
@@ -82,17 +82,17 @@ class GradientChain {
   void begin_to_send(int rank);
   // Until no more than so many parts are on their way to the rank.
   void wait_for_receipts(int rank, int most);
-  void list_order();
+  void list_parts_in_order();
   // Of what the last micro-batch has made, what must have come when this part of the micro-batch of
   // that place has been sent, so that it does not pile up.
   void receive_due_parts(int64_t part, size_t place);
   void receive_next();
   // Of base parameters what is at rest: the own rows of a part to a rank, all owners' rows of it
   // here to be worked on, and what was worked on to all owners.
-  void send_own(int rank, int64_t part);
+  void send_owned_rows(int rank, int64_t part);
   void gather_from_owners(int64_t part);
   void scatter_to_owners(int64_t part);
-  void receive_own(int64_t part);
+  void receive_owned_rows(int64_t part);
   template <typename Body>
   void for_each_owned_part(int64_t part, Body body);
 

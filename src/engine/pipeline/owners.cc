@@ -33,7 +33,7 @@ void add_own_squares(Comm& data, Engine& engine, std::span<double> sums) {
     return owner;
   };
   const auto add = [&](size_t index, double before) {
-    const double sum = trainer.add_squares(engine.backend(), index, before);
+    const double sum = trainer.add_grad_squares(engine.backend(), index, before);
     if (all.rows(own, index).end() == all.items()[index].rows) {
       sums[index] += sum;
     } else {
@@ -80,7 +80,7 @@ void read_piece(Engine& engine, const train::RowPiece& piece, TensorView rows) {
   model::ModelWeights& weights = *engine.model().weights;
   Backend& backend = engine.backend();
   if (weights.shards() == nullptr)
-    return weights.read(backend, piece.index, piece.rows.first, rows);
+    return weights.read_rows(backend, piece.index, piece.rows.first, rows);
   const train::BaseTrainer& trainer = engine.base_trainer();
   const int64_t cols = piece.shape[1];
   const int64_t first = piece.rows.first - trainer.own_rows(piece.index).first;
@@ -110,7 +110,7 @@ void send_piece(Comm& data, Engine& engine, const train::RowPiece& piece) {
     }
   }
   if (weights.shards() != nullptr && is_sent(weights, piece, {data.rank(), data.size()}))
-    weights.write(backend, piece.index, piece.rows.first, rows);
+    weights.write_rows(backend, piece.index, piece.rows.first, rows);
 }
 
 void receive_piece(Comm& data, Engine& engine, int from, const train::RowPiece& piece) {
@@ -121,14 +121,14 @@ void receive_piece(Comm& data, Engine& engine, int from, const train::RowPiece& 
   const Scratch::Mark mark(backend.scratch());
   const TensorView rows = backend.scratch().take(piece.dtype, piece.shape);
   data.receive(from, kParameterTag, rows);
-  weights.write(backend, piece.index, piece.rows.first, rows);
+  weights.write_rows(backend, piece.index, piece.rows.first, rows);
 }
 
 }  // namespace
 
 void begin_to_rewrite(Comm& data, model::ModelWeights& weights) {
   if (weights.shards() == nullptr) return;
-  weights.turn_away();
+  weights.release_divided_weights();
   weights.shards()->memory().wait_until_idle();
   barrier(data);
 }

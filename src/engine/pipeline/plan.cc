@@ -77,7 +77,7 @@ int PipelinePlan::stage_of_layer(int64_t layer) const {
   return static_cast<int>(found - layers.begin());
 }
 
-bool PipelinePlan::defers(int stage) const {
+bool PipelinePlan::defers_weight_gradients(int stage) const {
   const auto& row = table.rows[static_cast<size_t>(ranks[static_cast<size_t>(stage)])];
   return std::any_of(row.begin(), row.end(), [&](const schedule::Slot& slot) {
     const auto actions = slot.actions();
@@ -102,8 +102,8 @@ PipelinePlan make_whole_plan(int64_t num_layers) {
   return make_pipeline_plan(table, /*forwarding_delay=*/1, {{0, num_layers}});
 }
 
-std::vector<model::LayerRange> balanced_layers(std::span<const double> costs, double before,
-                                               double after, int num_stages) {
+std::vector<model::LayerRange> balance_layers(std::span<const double> costs, double before,
+                                              double after, int num_stages) {
   const auto num_layers = std::ssize(costs);
   CHECK(num_stages >= 1 && num_stages <= std::max<std::ptrdiff_t>(1, num_layers), num_stages);
   std::vector<double> sums = {0.0};  // of the first layers

@@ -47,7 +47,7 @@ struct PipelinePlan {
   // The stages of a rank, ascending.
   [[nodiscard]] std::vector<int> stages_of(int rank) const;
   // Whether the stage's weight gradients may come after its backwards.
-  [[nodiscard]] bool defers(int stage) const;
+  [[nodiscard]] bool defers_weight_gradients(int stage) const;
   // The first tag beyond those of messages over borders. Ranks gather in the same order, so one is
   // enough for that.
   [[nodiscard]] int64_t gather_tag() const {
@@ -67,7 +67,7 @@ PipelinePlan make_whole_plan(int64_t num_layers);
 
 // Layers in `num_stages` runs whose largest cost is the least there is; `before` and `after` are
 // what the first and the last run cost besides their layers. No run is empty.
-std::vector<model::LayerRange> balanced_layers(std::span<const double> costs, double before,
-                                               double after, int num_stages);
+std::vector<model::LayerRange> balance_layers(std::span<const double> costs, double before,
+                                              double after, int num_stages);
 
 }  // namespace strata::engine

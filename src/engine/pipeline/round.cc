@@ -46,8 +46,8 @@ void cut_by_tokens(const api::Batch& batch, int num_microbatches, int64_t pass_t
 constexpr int64_t kLeastTokens = 64;
 
 // Whether all but those of one sequence are no longer than a pass. `firsts` count from `first` on.
-bool fits(std::span<const int64_t> lengths, int64_t pass_tokens, const std::vector<size_t>& firsts,
-          size_t first = 0) {
+bool microbatches_fit(std::span<const int64_t> lengths, int64_t pass_tokens,
+                      const std::vector<size_t>& firsts, size_t first = 0) {
   for (size_t m = 0; m + 1 < firsts.size(); ++m) {
     int64_t tokens = 0;
     for (size_t s = firsts[m]; s < firsts[m + 1]; ++s) tokens += lengths[s - first];
@@ -57,14 +57,14 @@ bool fits(std::span<const int64_t> lengths, int64_t pass_tokens, const std::vect
 }
 
 // As many micro-batches as pay, of about as many tokens. False where one would be too long.
-bool cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_tokens, size_t first,
-                size_t end, std::vector<size_t>& firsts) {
+bool try_cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_tokens,
+                    size_t first, size_t end, std::vector<size_t>& firsts) {
   const std::vector<int64_t> lengths = lengths_of(batch, first, end);
   const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (total > num_microbatches * pass_tokens) return false;
   const int64_t count = std::clamp<int64_t>(total / kLeastTokens, 1, num_microbatches);
   cut_by_number(lengths, static_cast<int>(count), first, firsts);
-  return fits(lengths, pass_tokens, firsts, first);
+  return microbatches_fit(lengths, pass_tokens, firsts, first);
 }
 
 // Into the round: those of sequences [first, end), as the plan has them.
@@ -75,7 +75,7 @@ void cut_microbatches(const PipelinePlan& plan, int64_t pass_tokens, const api::
     round.firsts = cut_round(lengths_of(batch, first, end), round.num_dealt, pass_tokens);
     for (size_t& begin : round.firsts) begin += first;
   } else if (plan.cuts_by_tokens()) {
-    if (count == 1 || !cut_evenly(batch, count, pass_tokens, first, end, round.firsts))
+    if (count == 1 || !try_cut_evenly(batch, count, pass_tokens, first, end, round.firsts))
       cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
   } else {
     cut_by_number(lengths_of(batch, first, end), count * round.num_dealt, first, round.firsts);
@@ -125,7 +125,7 @@ std::vector<size_t> cut_round(std::span<const int64_t> lengths, int num_ranks,
   const int64_t rounds = std::max<int64_t>(1, (least + num_ranks - 1) / num_ranks);
   for (int64_t count = rounds * num_ranks;; count += num_ranks) {
     firsts = cut_lengths(lengths, static_cast<int>(count));
-    if (count >= std::ssize(lengths) || fits(lengths, pass_tokens, firsts)) break;
+    if (count >= std::ssize(lengths) || microbatches_fit(lengths, pass_tokens, firsts)) break;
   }
   if (std::ssize(firsts) > num_ranks + 1) firsts.resize(static_cast<size_t>(num_ranks) + 1);
   return firsts;

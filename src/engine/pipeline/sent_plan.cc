@@ -41,7 +41,7 @@ class SentPlanner {
       }
     }
     if (plan_.data > 1) add_gradient_chains(backwards);
-    if (batch_.want_loss) add_losses();
+    if (batch_.want_loss) add_loss_messages();
     for (int stage = 0; weights_.shards() != nullptr && stage <= last_stage(); ++stage) {
       for (int data = 0; data < plan_.data; ++data) add_weight_fetches(stage, data);
     }
@@ -110,7 +110,7 @@ class SentPlanner {
   }
 
   // Values that a micro-batch's backward adds to, of a stage.
-  [[nodiscard]] int64_t adapter_values(int stage) const {
+  [[nodiscard]] int64_t num_adapter_values(int stage) const {
     int64_t values = 0;
     for (const model::LoraAdapter* adapter : training_adapters()) {
       for (const model::LoraModule& module : adapter->modules()) {
@@ -124,7 +124,7 @@ class SentPlanner {
     return values;
   }
   // Of all parameters those that an owner has.
-  [[nodiscard]] int64_t base_values(int stage, int owner) const {
+  [[nodiscard]] int64_t num_base_values(int stage, int owner) const {
     const train::Ownership& owners = ownerships_[static_cast<size_t>(stage)];
     const size_t embedding = weights_.embedding_index();
     int64_t values = 0;
@@ -153,9 +153,9 @@ class SentPlanner {
       add_gradient_chain(stage, backwards);
   }
   void add_gradient_chain(int stage, const std::vector<int>& backwards) {
-    std::vector<int64_t> owned(static_cast<size_t>(plan_.data), adapter_values(stage));
+    std::vector<int64_t> owned(static_cast<size_t>(plan_.data), num_adapter_values(stage));
     for (int owner = 0; owner < plan_.data && trains_parameters(); ++owner)
-      owned[static_cast<size_t>(owner)] = base_values(stage, owner);
+      owned[static_cast<size_t>(owner)] = num_base_values(stage, owner);
     const int64_t all = trains_parameters()
                             ? std::accumulate(owned.begin(), owned.end(), int64_t{0})
                             : owned.front();
@@ -185,7 +185,7 @@ class SentPlanner {
     std::vector<int64_t> fetches(units.bytes.size());
     model::ShardWalk walk(units.bytes.size());
     const auto take = [&](const model::ShardTurn& turn) {
-      walk.turn_to(turn, [](size_t) {}, [&](size_t unit) { ++fetches[unit]; });
+      walk.fetch_and_release(turn, [](size_t) {}, [&](size_t unit) { ++fetches[unit]; });
     };
     const EngineOptions& options = engine_.options();
     const bool again = options.regions.makes_stage() && !options.recompute.keeps_all();
@@ -239,7 +239,7 @@ class SentPlanner {
           ((plan_.data - 1) * of_data[static_cast<size_t>(data)] + (plan_.num_ranks() - 1) * all);
     }
   }
-  void add_losses() {
+  void add_loss_messages() {
     const int lists = batch_.mtp_weight > 0.0f ? 3 : 2;
     add_loss_lists(last_stage(), [&](size_t s) {
       return lists * targets_of(s) + (batch_.want_top ? tokens_of(s) : 0);
@@ -259,7 +259,7 @@ class SentPlanner {
   void add_adapter_step(const model::LoraAdapter& adapter) {
     const auto sums = 2 * std::ssize(adapter.modules());
     add_control(sums * static_cast<int64_t>(sizeof(double)) * (plan_.num_ranks() - 1));
-    const model::LoraModule* embedding = adapter.find(-1, model::kEmbedding);
+    const model::LoraModule* embedding = adapter.find_module(-1, model::kEmbedding);
     if (!engine_.config().use_mtp || embedding == nullptr) return;
     if (rank_of(0) == rank_of(last_stage())) return;
     const int64_t count = embedding->a.shape.num_elements() + embedding->b.shape.num_elements();
@@ -343,8 +343,8 @@ class SentPlanner {
 
 }  // namespace
 
-std::vector<SentBytes> plan_sent(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
-                                 std::span<const api::AdapterSlot> stepped) {
+std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
+                                  std::span<const api::AdapterSlot> stepped) {
   CHECK(!batch.want_hidden_states && !batch.want_logits);
   SentPlanner planner(plan, engine, batch);
   planner.add_batch();

@@ -15,7 +15,7 @@ namespace strata::engine {
 // these slots behind it (Runner::step), all that the batch trains; nothing was accumulated before.
 // `engine`: any stage's, which has the slots. Of sequences only the numbers of tokens and targets
 // count.
-std::vector<SentBytes> plan_sent(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
-                                 std::span<const api::AdapterSlot> stepped);
+std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
+                                  std::span<const api::AdapterSlot> stepped);
 
 }  // namespace strata::engine

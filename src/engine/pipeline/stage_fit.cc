@@ -26,9 +26,9 @@ struct RankPoint {
 };
 
 // What each stage keeps, for its own layers.
-model::Recompute combine_stages(std::span<const model::Recompute> of_stages,
-                                std::span<const std::vector<model::SavedCost>> saved,
-                                int64_t num_layers) {
+model::Recompute merge_recompute_policies(std::span<const model::Recompute> of_stages,
+                                          std::span<const std::vector<model::SavedCost>> saved,
+                                          int64_t num_layers) {
   std::vector<std::string> tags;
   std::vector<uint64_t> masks(static_cast<size_t>(num_layers));
   for (size_t stage = 0; stage < of_stages.size(); ++stage) {
@@ -101,7 +101,7 @@ class StageFront {
         shape_(shape),
         planner_(engine, shape, /*offloads=*/false, price) {
     size_t choice = 0;
-    for (const RecomputePlanner::Point& point : planner_.front())
+    for (const RecomputePlanner::Point& point : planner_.pareto_front())
       points_.push_back({point.bytes, point.cost, choice++});
     thin_out(points_, kStagePoints);
     correct_bytes();
@@ -110,12 +110,12 @@ class StageFront {
   struct Point {
     int64_t bytes = 0;  // of the stage, about
     double cost = 0.0;  // of what is recomputed of a micro-batch, in floating-point operations
-    size_t choice = 0;  // for recompute() and counted()
+    size_t choice = 0;  // for recompute() and count_stage()
   };
   [[nodiscard]] const std::vector<Point>& points() const { return points_; }
   [[nodiscard]] model::Recompute recompute(size_t choice) const { return planner_.at(choice); }
   // What the stage takes with it, as its passes are counted: once.
-  const StagePlan& counted(size_t choice) {
+  const StagePlan& count_stage(size_t choice) {
     const auto found = counted_.find(choice);
     if (found != counted_.end()) return found->second;
     PlanShape shape = shape_;
@@ -133,7 +133,7 @@ class StageFront {
     at.push_back(points_.size() - 1);
     std::vector<double> off;
     for (const size_t i : at)
-      off.push_back(static_cast<double>(counted(points_[i].choice).total() - points_[i].bytes));
+      off.push_back(static_cast<double>(count_stage(points_[i].choice).total() - points_[i].bytes));
     add_interpolated(at, off);
     // What was off may fall from one counted choice to the next, and with it the sum: behind this
     // bytes need not rise any more, so what is then worse in both goes.
@@ -256,7 +256,7 @@ class LayerChoices {
     std::vector<int64_t> of_ranks(ranks_.size());
     for (size_t stage = 0; stage < fronts_.size(); ++stage) {
       of_ranks[static_cast<size_t>(plan_.ranks[stage])] +=
-          fronts_[stage]->counted(choices[stage]).total();
+          fronts_[stage]->count_stage(choices[stage]).total();
     }
     const int64_t bytes = fullest_process_bytes(std::move(of_ranks), processes_);
     least_ = std::min(least_, bytes);
@@ -313,7 +313,7 @@ std::vector<double> StageFitter::cost_by_rank(std::span<const engine::Work> of_s
 PlanShape StageFitter::shape_of(int stage, const RecomputeRegions& regions) const {
   PlanShape shape = shape_;
   shape.in_stages = true;
-  shape.defers = plan_.defers(stage);
+  shape.defers = plan_.defers_weight_gradients(stage);
   shape.in_flight = peak_live(plan_, stage);
   shape.regions = regions;
   return shape;
@@ -364,8 +364,8 @@ double StageFitter::least_cost(const Work& work) const {
 }
 
 // By rising cost.
-std::vector<StageFitter::Preset> StageFitter::presets(std::span<const RecomputeRegions> regions,
-                                                      const Work& work) const {
+std::vector<StageFitter::Preset> StageFitter::presets_by_cost(
+    std::span<const RecomputeRegions> regions, const Work& work) const {
   std::vector<Preset> presets;
   const auto add = [&](const RecomputeRegions& region, const model::Recompute& recompute) {
     presets.push_back({cost(region, recompute, work), region, recompute});
@@ -400,17 +400,17 @@ std::optional<StagesChoice> StageFitter::fit_layers(const RecomputeRegions& regi
   std::vector<model::Recompute> of_stages;
   for (size_t stage = 0; stage < fronts_.size(); ++stage) {
     of_stages.push_back(fronts_[stage]->recompute((*found)[stage]));
-    choice.stages.push_back(fronts_[stage]->counted((*found)[stage]));
+    choice.stages.push_back(fronts_[stage]->count_stage((*found)[stage]));
   }
-  choice.recompute =
-      combine_stages(of_stages, saved_, engines_.front()->model().weights->layers().num_layers());
+  choice.recompute = merge_recompute_policies(
+      of_stages, saved_, engines_.front()->model().weights->layers().num_layers());
   return choice;
 }
 
 // Where all is kept nothing is better; else the cheapest of what layers and presets can do.
-std::optional<StagesChoice> StageFitter::fit_all(std::span<const RecomputeRegions> regions,
-                                                 const Work& work, int64_t bytes,
-                                                 HasFiles has_files) {
+std::optional<StagesChoice> StageFitter::fit_cheapest(std::span<const RecomputeRegions> regions,
+                                                      const Work& work, int64_t bytes,
+                                                      HasFiles has_files) {
   std::optional<StagesChoice> best;
   const auto take = [&](const Preset& preset) {
     StagesChoice choice = plan_stages(preset.regions, preset.recompute);
@@ -421,7 +421,7 @@ std::optional<StagesChoice> StageFitter::fit_all(std::span<const RecomputeRegion
     if (fits) best = std::move(choice);
     return fits;
   };
-  const std::vector<Preset> by_cost = presets(regions, work);
+  const std::vector<Preset> by_cost = presets_by_cost(regions, work);
   const auto keeps_all = [](const Preset& preset) { return preset.recompute.keeps_all(); };
   for (const Preset& preset : by_cost) {
     if (keeps_all(preset) && take(preset)) return best;
@@ -456,13 +456,13 @@ std::optional<StagesChoice> StageFitter::fit(std::span<const RecomputeRegions> r
   CHECK(!work.in_files || processes_.ranks_each == plan_.num_ranks(), processes_.ranks_each);
   for (Engine* engine : engines_) in_files += work.in_files ? base_bytes(*engine) : 0;
   const int64_t least = std::exchange(least_, INT64_MAX);
-  std::optional<StagesChoice> choice = fit_all(regions, work, bytes + in_files, has_files);
+  std::optional<StagesChoice> choice = fit_cheapest(regions, work, bytes + in_files, has_files);
   least_ = std::min(least, least_ - in_files);
-  if (choice && in_files > 0) move_to_files(choice->stages);
+  if (choice && in_files > 0) account_in_files(choice->stages);
   return choice;
 }
 
-void StageFitter::move_to_files(std::span<StagePlan> stages) const {
+void StageFitter::account_in_files(std::span<StagePlan> stages) const {
   for (size_t i = 0; i < stages.size(); ++i) {
     StagePlan& stage = stages[i];
     if (shape_.train_base) {

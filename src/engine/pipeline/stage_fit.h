@@ -79,9 +79,9 @@ class StageFitter {
     model::Recompute recompute = {};
   };
 
-  [[nodiscard]] std::vector<Preset> presets(std::span<const model::RecomputeRegions> regions,
-                                            const Work& work) const;
-  [[nodiscard]] std::optional<StagesChoice> fit_all(
+  [[nodiscard]] std::vector<Preset> presets_by_cost(
+      std::span<const model::RecomputeRegions> regions, const Work& work) const;
+  [[nodiscard]] std::optional<StagesChoice> fit_cheapest(
       std::span<const model::RecomputeRegions> regions, const Work& work, int64_t bytes,
       HasFiles has_files);
   [[nodiscard]] std::optional<StagesChoice> fit_layers(const model::RecomputeRegions& regions,
@@ -89,7 +89,7 @@ class StageFitter {
   [[nodiscard]] int64_t bytes_of(std::span<const StagePlan> stages) const;
   // That may be in files in place of memory.
   [[nodiscard]] int64_t base_bytes(Engine& engine) const;
-  void move_to_files(std::span<StagePlan> stages) const;
+  void account_in_files(std::span<StagePlan> stages) const;
   [[nodiscard]] PlanShape shape_of(int stage, const model::RecomputeRegions& regions) const;
   [[nodiscard]] double cost(const model::RecomputeRegions& regions,
                             const model::Recompute& recompute, const Work& work) const;

@@ -122,20 +122,20 @@ int64_t peak_deferred(const PipelinePlan& plan, int stage) {
 StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const PlanShape& shape) {
   const int64_t weights = engine.model().weights->num_bytes();
   const bool in_files = shape.weights_in_files || engine.model().weights->in_files();
-  StagePlan own = {
-      .weight_bytes = in_files ? 0 : engine.model().weights->memory_bytes(),
-      .file_bytes = in_files ? weights : 0,
-      .state_file_bytes = state_file_bytes(engine, shape),
-      .training_bytes = training_bytes(engine, shape),
-      .border_bytes = border_bytes(plan, stage, engine, shape),
-      .peak_live = peak_live(plan, stage),
-      .peak_deferred = peak_deferred(plan, stage),
-      .message_bytes = message_bytes(plan, stage, engine, shape) + chain_bytes(engine, shape)};
+  StagePlan own = {.weight_bytes = in_files ? 0 : engine.model().weights->memory_bytes(),
+                   .file_bytes = in_files ? weights : 0,
+                   .state_file_bytes = state_file_bytes(engine, shape),
+                   .training_bytes = training_bytes(engine, shape),
+                   .border_bytes = border_bytes(plan, stage, engine, shape),
+                   .peak_live = peak_live(plan, stage),
+                   .peak_deferred = peak_deferred(plan, stage),
+                   .message_bytes = message_bytes(plan, stage, engine, shape) +
+                                    in_flight_gradient_bytes(engine, shape)};
   own.list_bytes =
       rope_table_bytes(engine, shape) + own.peak_live * shape.pass_tokens * kListBytesPerToken;
   PlanShape apart = shape;
   apart.in_stages = true;
-  apart.defers = plan.defers(stage);
+  apart.defers = plan.defers_weight_gradients(stage);
   apart.in_flight = own.peak_live;
   const PassPlan pass = plan_pass(engine, apart);
   own.pass_bytes = pass.total();

@@ -25,7 +25,7 @@ StageRunner::StageRunner(Comm& comm, const PipelinePlan& plan, int stage, Engine
       stage_(stage),
       engine_(engine),
       chain_(chain),
-      defers_(plan.defers(stage)),
+      defers_(plan.defers_weight_gradients(stage)),
       has_flights_(plan.has_flights()) {}
 
 // What moves may still be under way for what flights had in files.
@@ -34,25 +34,25 @@ StageRunner::~StageRunner() {
   if (files != nullptr) files->queue().wait();
 }
 
-void StageRunner::prepare(const api::Batch& batch, api::BatchResult& result,
-                          api::TensorSink* sink) {
+void StageRunner::begin_batch(const api::Batch& batch, api::BatchResult& result,
+                              api::TensorSink* sink) {
   batch_ = &batch;
   result_ = &result;
   own_sink_ = {};
   sink_ = is_first() && is_last() ? sink : &own_sink_;
-  engine_.prepare(batch, sink_);
-  check_memory();
+  engine_.prepare_batch(batch, sink_);
+  check_long_sequences_fit();
 }
 
 // Sequences beyond pass_tokens run alone: whether each fits is known before the first pass, and so
 // is whether the disk has the space.
-void StageRunner::check_memory() {
+void StageRunner::check_long_sequences_fit() {
   if (engine_.options().pass_bytes == 0) return;
   for (size_t s = 0; s < batch_->sequences.size(); ++s) {
     const int64_t tokens = std::ssize(batch_->sequences[s].datum->tokens);
     if (tokens <= engine_.options().pass_tokens) continue;
-    Flight& flight = take_flight(0);
-    PassWork work = flight.micro_batch.lay_out(engine_, *batch_, s, s + 1);
+    Flight& flight = claim_flight(0);
+    PassWork work = flight.micro_batch.collate(engine_, *batch_, s, s + 1);
     choose_recompute(flight, work, s);
     book_files(flight);
     free_flight(flight);
@@ -62,11 +62,11 @@ void StageRunner::check_memory() {
 const PassPlan& StageRunner::count_memory(Flight& flight, const PassWork& work) {
   PassState& state = flight.micro_batch.state();
   if (!has_flights_) {
-    return engine_.workspace().count(
-        [&](Backend& counter) { count_pass(counter, engine_, work, state); });
+    return engine_.workspace().measure(
+        [&](Backend& counter) { count_pass_memory(counter, engine_, work, state); });
   }
-  return engine_.workspace().count_held([&](Backend& counter) {
-    return count_stage_pass(counter, engine_, work, state, defers_ && work.trains());
+  return engine_.workspace().measure_held([&](Backend& counter) {
+    return count_stage_pass_memory(counter, engine_, work, state, defers_ && work.trains());
   });
 }
 
@@ -120,7 +120,7 @@ void StageRunner::run(const Action& action) {
     case Op::kInputGrad:
       return backward(action);
     case Op::kWeightGrad:
-      return weight_gradients(action.microbatch);
+      return run_weight_gradients(action.microbatch);
     case Op::kSendForward:
       return send(Border::kForward, action.microbatch);
     case Op::kSendBackward:
@@ -140,7 +140,7 @@ int64_t StageRunner::tag(Border border, int to_stage, int microbatch) const {
   return 2 * place + (border == Border::kForward ? 0 : 1);
 }
 
-TensorView StageRunner::take_crossing(Border border, int microbatch, const Shape& shape) {
+TensorView StageRunner::claim_tensor(Border border, int microbatch, const Shape& shape) {
   std::vector<Crossing>& all = crossings(border);
   auto free = std::find_if(all.begin(), all.end(),
                            [](const Crossing& crossing) { return crossing.microbatch < 0; });
@@ -197,7 +197,7 @@ void StageRunner::receive(Border border, int from_stage, int microbatch, TensorV
                       static_cast<int64_t>(indexer_losses.size_bytes()));
 }
 
-StageRunner::Flight& StageRunner::take_flight(int microbatch) {
+StageRunner::Flight& StageRunner::claim_flight(int microbatch) {
   auto free = std::find_if(flights_.begin(), flights_.end(),
                            [](const auto& flight) { return flight->microbatch < 0; });
   if (free == flights_.end()) {
@@ -215,9 +215,9 @@ StageRunner::Flight& StageRunner::find_flight(int microbatch) {
   return **found;
 }
 
-void StageRunner::finish(Flight& flight) {
+void StageRunner::store_and_free_flight(Flight& flight) {
   if (batch_->want_loss) {
-    flight.micro_batch.note_gradients(engine_, *batch_);
+    flight.micro_batch.mark_has_gradient(engine_, *batch_);
     if (is_last()) flight.micro_batch.store_losses(*batch_, *result_);
     if (is_first()) flight.micro_batch.store_indexer_losses(*batch_, *result_);
   }
@@ -231,7 +231,7 @@ void StageRunner::free_flight(Flight& flight) {
   flight.microbatch = -1;
 }
 
-void StageRunner::end() {
+void StageRunner::end_batch() {
   for (const auto& flight : flights_) free_flight(*flight);
   std::erase_if(waiting_, [](const auto& waiting) { return waiting->microbatch >= 0; });
   for (std::vector<Crossing>& all : crossings_) {
@@ -240,10 +240,10 @@ void StageRunner::end() {
 }
 
 // The pass of a micro-batch, with the memory that it takes chosen and its turns in the chain.
-PassWork StageRunner::lay_out(Flight& flight, int microbatch) {
+PassWork StageRunner::prepare_pass_work(Flight& flight, int microbatch) {
   const size_t m = round_->place_of(microbatch);
   PassWork work =
-      flight.micro_batch.lay_out(engine_, *batch_, round_->firsts[m], round_->firsts[m + 1]);
+      flight.micro_batch.collate(engine_, *batch_, round_->firsts[m], round_->firsts[m + 1]);
   work.first_row = round_->first_rows[m];
   work.sink = sink_;
   choose_recompute(flight, work, round_->firsts[m]);
@@ -257,7 +257,7 @@ PassWork StageRunner::lay_out(Flight& flight, int microbatch) {
 }
 
 // Memory and files for the pass that was counted last, from where its flight takes.
-void StageRunner::book_counted(Flight& flight) {
+void StageRunner::book_counted_memory(Flight& flight) {
   Backend& backend = engine_.backend();
   const PassPlan& counted = engine_.last_plan();
   engine_.workspace().book(counted);
@@ -274,9 +274,9 @@ void StageRunner::book_counted(Flight& flight) {
 
 void StageRunner::forward(int microbatch) {
   const TraceSpan span("F", "micro-batch", microbatch);
-  Flight& flight = take_flight(microbatch);
-  const PassWork work = lay_out(flight, microbatch);
-  book_counted(flight);
+  Flight& flight = claim_flight(microbatch);
+  const PassWork work = prepare_pass_work(flight, microbatch);
+  book_counted_memory(flight);
   {
     Backend& backend = engine_.backend();
     std::optional<Holds> holds;
@@ -284,17 +284,17 @@ void StageRunner::forward(int microbatch) {
     StagePass& pass = flight.pass.emplace(backend, engine_, work, flight.micro_batch.state());
     if (!is_first()) receive(Border::kForward, stage_ - 1, microbatch, pass.input());
     pass.forward(is_last() ? TensorView()
-                           : take_crossing(Border::kForward, microbatch, pass.border_shape()));
-    pass.loss();
+                           : claim_tensor(Border::kForward, microbatch, pass.border_shape()));
+    pass.compute_losses();
   }
-  note_held(flight);
-  if (!work.trains()) finish(flight);
+  record_peak_held(flight);
+  if (!work.trains()) store_and_free_flight(flight);
   // To another rank an action of its own sends it.
   if (!is_last() && is_here(stage_ + 1)) send(Border::kForward, microbatch);
 }
 
 // What was taken, and not what was counted.
-void StageRunner::note_held(const Flight& flight) {
+void StageRunner::record_peak_held(const Flight& flight) {
   if (flight.files) offloaded_bytes_ = std::max(offloaded_bytes_, flight.files->high_water());
   if (flight.held.high_water() <= held_bytes_) return;
   held_bytes_ = flight.held.high_water();
@@ -302,7 +302,7 @@ void StageRunner::note_held(const Flight& flight) {
   held_uses_.assign(uses.begin(), uses.end());
 }
 
-model::DeferredProducts& StageRunner::take_deferred(const Flight& flight) {
+model::DeferredProducts& StageRunner::claim_deferred_products(const Flight& flight) {
   auto free = std::find_if(waiting_.begin(), waiting_.end(),
                            [](const auto& waiting) { return waiting->microbatch < 0; });
   if (free == waiting_.end()) {
@@ -315,14 +315,14 @@ model::DeferredProducts& StageRunner::take_deferred(const Flight& flight) {
   return waiting.products;
 }
 
-void StageRunner::weight_gradients(int microbatch) {
+void StageRunner::run_weight_gradients(int microbatch) {
   const TraceSpan span("W", "micro-batch", microbatch);
   const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& waiting) {
     return waiting->microbatch == microbatch;
   });
   CHECK(found != waiting_.end(), stage_, microbatch);
   Waiting& waiting = **found;
-  waiting.products.run(engine_.backend());
+  waiting.products.run_and_clear(engine_.backend());
   deferred_bytes_ = std::max(deferred_bytes_, waiting.memory.high_water());
   waiting.mark.reset();
   waiting.microbatch = -1;
@@ -335,21 +335,21 @@ void StageRunner::backward(const Action& action) {
   Flight& flight = find_flight(microbatch);
   Scratch& scratch = engine_.backend().scratch();
   const Shape shape = flight.pass->border_shape();
-  const TensorView d = has_flights_ ? take_crossing(Border::kBackward, microbatch, shape)
+  const TensorView d = has_flights_ ? claim_tensor(Border::kBackward, microbatch, shape)
                                     : scratch.take(DType::kF32, shape);
   const std::span<float> losses = flight.micro_batch.indexer_losses();  // added to layer by layer
   if (!is_last()) receive(Border::kBackward, stage_ + 1, microbatch, d, losses);
   {
     std::optional<Holds> holds;
     if (has_flights_) holds.emplace(engine_.backend(), flight);
-    flight.pass->backward(d, defers ? &take_deferred(flight) : nullptr);
+    flight.pass->backward(d, defers ? &claim_deferred_products(flight) : nullptr);
   }
-  note_held(flight);
+  record_peak_held(flight);
   if (!is_first()) {
     find_crossing(Border::kBackward, microbatch)
         .indexer_losses.assign(losses.begin(), losses.end());
   }
-  finish(flight);
+  store_and_free_flight(flight);
   if (is_first()) {
     if (has_flights_) find_crossing(Border::kBackward, microbatch).microbatch = -1;
   } else if (is_here(stage_ - 1)) {

@@ -37,8 +37,8 @@ class StageRunner {
   [[nodiscard]] int stage() const { return stage_; }
 
   // Before a batch's first action: what can be refused is, and nothing has changed then. Borrows
-  // all of it until end(). The large results of a stage that is the whole model go to `sink`.
-  void prepare(const api::Batch& batch, api::BatchResult& result, api::TensorSink* sink);
+  // all of it until end_batch(). The large results of a stage that is the whole model go to `sink`.
+  void begin_batch(const api::Batch& batch, api::BatchResult& result, api::TensorSink* sink);
   // `num_before`: the micro-batches of rounds before it that have a backward.
   void begin(const Round& round, size_t num_before = 0) {
     round_ = &round;
@@ -47,7 +47,7 @@ class StageRunner {
   // Of this stage. Its receive is that of the computation, which waits for what it needs.
   void run(const schedule::Action& action);
   // After the last action, or where one has thrown: nothing is in flight.
-  void end();
+  void end_batch();
   // The stage's part of the large results of the batch.
   [[nodiscard]] api::TensorSink& sink() { return own_sink_; }
   // Micro-batches that were in flight at once, at most.
@@ -102,14 +102,14 @@ class StageRunner {
     return crossings_[static_cast<size_t>(border)];
   }
   // Memory for what is to cross this border, until it is sent or let go.
-  TensorView take_crossing(Border border, int microbatch, const Shape& shape);
+  TensorView claim_tensor(Border border, int microbatch, const Shape& shape);
   Crossing& find_crossing(Border border, int microbatch);
   void send(Border border, int microbatch);
   void receive(Border border, int from_stage, int microbatch, TensorView tensor,
                std::span<float> indexer_losses = {});
-  Flight& take_flight(int microbatch);
+  Flight& claim_flight(int microbatch);
   Flight& find_flight(int microbatch);
-  void check_memory();
+  void check_long_sequences_fit();
   const PassPlan& count_memory(Flight& flight, const PassWork& work);
   void choose_recompute(Flight& flight, PassWork& work, size_t first);
   void book_files(Flight& flight);
@@ -119,15 +119,15 @@ class StageRunner {
     Scratch::Hold memory;
     std::optional<Scratch::Hold> files;
   };
-  void note_held(const Flight& flight);
-  void finish(Flight& flight);
+  void record_peak_held(const Flight& flight);
+  void store_and_free_flight(Flight& flight);
   void free_flight(Flight& flight);
-  PassWork lay_out(Flight& flight, int microbatch);
-  void book_counted(Flight& flight);
+  PassWork prepare_pass_work(Flight& flight, int microbatch);
+  void book_counted_memory(Flight& flight);
   void forward(int microbatch);
   void backward(const schedule::Action& action);
-  void weight_gradients(int microbatch);
-  model::DeferredProducts& take_deferred(const Flight& flight);
+  void run_weight_gradients(int microbatch);
+  model::DeferredProducts& claim_deferred_products(const Flight& flight);
 
   Comm& comm_;
   const PipelinePlan& plan_;

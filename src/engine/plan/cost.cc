@@ -25,7 +25,7 @@ constexpr double kActivationMoves = 5.0;
 constexpr double kLogitMoves = 5.0;
 constexpr double kAdamWMoves = 7.0;
 
-double head_weights(const model::ModelConfig& c) {
+double num_head_weights(const model::ModelConfig& c) {
   return static_cast<double>(c.vocab_size) * static_cast<double>(c.hidden_size);
 }
 
@@ -67,7 +67,7 @@ void for_each_block(const model::ModelConfig& c, Body body) {
 Work attention_work(const model::ModelConfig& c, int64_t length) {
   Work sum;
   const auto add = [&](const auto& keys) {
-    const double pairs = model::num_pairs(0, length, keys.window);
+    const double pairs = model::num_query_key_pairs(0, length, keys.window);
     sum.flops += keys.pair_flops * pairs;
     sum.exponentials += keys.pair_exponentials * pairs;
   };
@@ -88,7 +88,8 @@ double indexer_loss_flops(const model::ModelConfig& c, int64_t length) {
   for_each_block(c, [&](const model::BlockWork& work) {
     const model::WindowWork& listed = work.windows[1];
     if (listed.window == 0) return;
-    flops += (listed.pair_flops / 2.0 + 3.0 * work.pair_flops) * model::num_pairs(0, length, 0);
+    flops += (listed.pair_flops / 2.0 + 3.0 * work.pair_flops) *
+             model::num_query_key_pairs(0, length, 0);
   });
   return flops;
 }
@@ -128,8 +129,8 @@ int64_t num_active_experts(const model::LayerTable& table, const model::LoraModu
 }
 
 // Values of the adapter, or of all parameters, that a step moves.
-double trained_values(const model::ModelWeights& weights,
-                      std::span<const model::LoraModuleSpec> modules) {
+double num_trained_values(const model::ModelWeights& weights,
+                          std::span<const model::LoraModuleSpec> modules) {
   if (modules.empty()) return static_cast<double>(weights.num_parameters());
   double values = 0.0;
   for (const model::LoraModuleSpec& spec : modules) {
@@ -166,10 +167,10 @@ Work forward_backward_work(const model::ModelConfig& c, const StepShape& shape) 
     attention = attention + attention_work(c, length);
     if (shape.indexer_loss) indexers += indexer_loss_flops(c, length);
   }
-  const double head = head_weights(c) * num_heads(c) * shape.scored;
-  const double base =
-      2.0 * (static_cast<double>(layer_weights(c)) + head) * (shape.modules.empty() ? 3.0 : 2.0);
-  const double lora = 2.0 * static_cast<double>(lora_weights(c, shape.modules)) * 3.0;
+  const double head = num_head_weights(c) * num_heads(c) * shape.scored;
+  const double base = 2.0 * (static_cast<double>(num_layer_weights(c)) + head) *
+                      (shape.modules.empty() ? 3.0 : 2.0);
+  const double lora = 2.0 * static_cast<double>(num_lora_weights(c, shape.modules)) * 3.0;
   const double rules = token_flops(c) + token_backward_flops(c);
   return {.flops = tokens * (base + lora + rules) + attention.flops * 3.5 + indexers,
           .f32_flops = tokens * rules,
@@ -209,7 +210,7 @@ double absorbed_attention_ratio(const model::ModelConfig& c) {
   return asked == 0.0 ? 1.0 : executed / asked;
 }
 
-int64_t layer_weights(const model::ModelConfig& c, int64_t batch) {
+int64_t num_layer_weights(const model::ModelConfig& c, int64_t batch) {
   int64_t weights = 0;
   for_each_param_row(c, [&](const model::ParamRow& row, int64_t layers) {
     if (!row.is_matrix()) return;
@@ -220,7 +221,8 @@ int64_t layer_weights(const model::ModelConfig& c, int64_t batch) {
   return weights;
 }
 
-int64_t lora_weights(const model::ModelConfig& c, std::span<const model::LoraModuleSpec> modules) {
+int64_t num_lora_weights(const model::ModelConfig& c,
+                         std::span<const model::LoraModuleSpec> modules) {
   const model::LayerTable table(c);
   int64_t weights = 0;
   for (const model::LoraModuleSpec& spec : modules) {
@@ -239,7 +241,8 @@ double step_flops(const model::ModelConfig& c, const StepShape& shape) {
 double forward_flops(const model::ModelConfig& c, const StepShape& shape) {
   double attention = 0.0;
   for (const int64_t length : shape.lengths) attention += attention_work(c, length).flops;
-  const auto weights = static_cast<double>(layer_weights(c) + lora_weights(c, shape.modules));
+  const auto weights =
+      static_cast<double>(num_layer_weights(c) + num_lora_weights(c, shape.modules));
   return num_tokens(shape) * (2.0 * weights + token_flops(c)) + attention;
 }
 
@@ -249,7 +252,7 @@ Work step_work(const model::ModelWeights& weights, const StepShape& shape, const
   const double full_passes = passes.tokens / static_cast<double>(passes.pass_tokens);
   const auto weight_bytes = static_cast<double>(weights.num_bytes());
   constexpr auto kFloat = static_cast<double>(dtype_bytes(DType::kF32));
-  const double trained = trained_values(weights, shape.modules);
+  const double trained = num_trained_values(weights, shape.modules);
   Work work;
   const Work step = forward_backward_work(config, shape);
   work.flops = step.flops * passes.tokens / num_tokens(shape) + kept.flops * full_passes;
@@ -268,19 +271,20 @@ Work step_work(const model::ModelWeights& weights, const StepShape& shape, const
 
 Work prefill_work(const model::ModelConfig& c, int64_t length) {
   const int64_t lengths[] = {length};
-  return {.flops = forward_flops(c, {.lengths = lengths}) + 2.0 * head_weights(c),
+  return {.flops = forward_flops(c, {.lengths = lengths}) + 2.0 * num_head_weights(c),
           .f32_flops = static_cast<double>(length) * token_flops(c),
           .exponentials = attention_work(c, length).exponentials};
 }
 
 Work decode_work(const model::ModelConfig& c, const DecodeShape& shape) {
-  const double read = static_cast<double>(layer_weights(c, shape.batch)) + head_weights(c);
-  const double used = static_cast<double>(layer_weights(c)) + head_weights(c);
-  const auto of_adapter = static_cast<double>(lora_weights(c, shape.modules));
+  const double read = static_cast<double>(num_layer_weights(c, shape.batch)) + num_head_weights(c);
+  const double used = static_cast<double>(num_layer_weights(c)) + num_head_weights(c);
+  const auto of_adapter = static_cast<double>(num_lora_weights(c, shape.modules));
   const double adapters = of_adapter * static_cast<double>(shape.num_adapters);
   double cache = 0.0, attention = 0.0, rules = 0.0;
   for_each_sublayer(c, [&](const model::Sublayer& sublayer) {
-    const model::CacheSpec spec = sublayer.block.ops().cache(sublayer.block.config(), shape.dtype);
+    const model::CacheSpec spec =
+        sublayer.block.ops().cache_spec(sublayer.block.config(), shape.dtype);
     const model::BlockWork work = sublayer.block.ops().work(sublayer.block.config());
     const auto seen = static_cast<double>(work.window == 0 ? shape.context
                                                            : std::min(work.window, shape.context));
@@ -307,11 +311,11 @@ LayerCosts layer_costs(const model::ModelConfig& config) {
   part.use_mtp = false;
   const auto cost_with = [&](std::vector<model::LayerConfig> layers) {
     part.layers = std::move(layers);
-    const auto modules = model::adapter_specs(part, {"all-linear"}, kUsualRank, 1.0);
+    const auto modules = model::make_adapter_specs(part, {"all-linear"}, kUsualRank, 1.0);
     // The head is frozen, whatever the layers have of an adapter.
     return step_flops(part, {.lengths = kUsualLength, .modules = modules});
   };
-  const double head = 4.0 * head_weights(config) * static_cast<double>(kUsualLength[0]);
+  const double head = 4.0 * num_head_weights(config) * static_cast<double>(kUsualLength[0]);
   LayerCosts costs = {.layers = {}, .head = head};
   for (const model::LayerConfig& layer : config.layers) {
     costs.layers.push_back(cost_with({layer}) - head);

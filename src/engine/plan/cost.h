@@ -70,10 +70,10 @@ constexpr double kAgainMoves = 2.0;   // of an activation that is recomputed
 
 // Matrices of all layers that one token uses; of experts the chosen ones. With a batch: that so
 // many tokens read, if no two chose the same expert.
-int64_t layer_weights(const model::ModelConfig& config, int64_t batch = 1);
+int64_t num_layer_weights(const model::ModelConfig& config, int64_t batch = 1);
 // Of an adapter of these modules, that one token uses.
-int64_t lora_weights(const model::ModelConfig& config,
-                     std::span<const model::LoraModuleSpec> modules);
+int64_t num_lora_weights(const model::ModelConfig& config,
+                         std::span<const model::LoraModuleSpec> modules);
 // Latent attention: work of scores and values in latent space over that of expanded heads. Else 1.
 double absorbed_attention_ratio(const model::ModelConfig& config);
 

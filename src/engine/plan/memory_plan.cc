@@ -25,7 +25,7 @@ PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& 
   PassBuilder builder;
   for (int64_t i = 0; i < count; ++i) {
     const auto next = static_cast<size_t>(i * std::ssize(adapters) / count);
-    builder.add(tokens, 0, adapters.empty() ? nullptr : adapters[next].get());
+    builder.append(tokens, 0, adapters.empty() ? nullptr : adapters[next].get());
   }
   PassState state;
   train::LossInputs inputs;
@@ -80,11 +80,11 @@ Adapters make_adapters(Engine& engine, const PlanShape& shape) {
 PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool in_stages,
                    bool defers) {
   PassMeter meter(engine.backend());
-  const auto whole = [&](Backend& counter) { count_pass(counter, engine, work, state); };
+  const auto whole = [&](Backend& counter) { count_pass_memory(counter, engine, work, state); };
   const auto apart = [&](Backend& counter) {
-    return count_stage_pass(counter, engine, work, state, defers);
+    return count_stage_pass_memory(counter, engine, work, state, defers);
   };
-  PassPlan plan = in_stages ? meter.count_held(apart) : meter.count(whole);
+  PassPlan plan = in_stages ? meter.measure_held(apart) : meter.measure(whole);
   plan.saved = work.builder.saved_costs();
   return plan;
 }
@@ -137,7 +137,7 @@ GradientBytes gradient_bytes(Engine& engine, const PlanShape& shape) {
 
 }  // namespace
 
-int64_t chain_bytes(Engine& engine, const PlanShape& shape) {
+int64_t in_flight_gradient_bytes(Engine& engine, const PlanShape& shape) {
   const int64_t others = engine.base_trainer().share().num_owners - 1;
   if (others == 0 || !(shape.backward || shape.train_base)) return 0;
   const model::ModelWeights& weights = *engine.model().weights;
@@ -177,7 +177,7 @@ int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
   if (!shape.train_base) return 0;
   PassMeter meter(engine.backend());
   const PassPlan& step =
-      meter.count([&](Backend& counter) { engine.base_trainer().count_step_scratch(counter); });
+      meter.measure([&](Backend& counter) { engine.base_trainer().count_step_scratch(counter); });
   return std::max<int64_t>(0, step.total() - pass_bytes);
 }
 
@@ -202,7 +202,7 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   }
   plan.items.push_back({"pass", pass_bytes});
   if (shape.train_base) plan.items.push_back({"step", step_bytes(engine, shape, pass_bytes)});
-  if (const int64_t chain = chain_bytes(engine, shape); chain > 0)
+  if (const int64_t chain = in_flight_gradient_bytes(engine, shape); chain > 0)
     plan.items.push_back({"gradients on their way", chain});
   plan.items.push_back({"positions", rope_table_bytes(engine, shape)});
   const int64_t states = shape.num_sampled * engine.cache_layout().state_bytes();

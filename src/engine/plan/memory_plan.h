@@ -80,7 +80,7 @@ PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool 
 // Gradients that are on their way to other ranks, where such deal passes out: at most the parts
 // that a chain of one round has there (engine/pipeline/gradient_chain.h), else all. Nothing was
 // accumulated before.
-int64_t chain_bytes(Engine& engine, const PlanShape& shape);
+int64_t in_flight_gradient_bytes(Engine& engine, const PlanShape& shape);
 // The rope tables of such a pass.
 int64_t rope_table_bytes(const Engine& engine, const PlanShape& shape);
 // Of masters and moments, where they are in files and all parameters train; else 0.

@@ -37,7 +37,7 @@ int64_t bytes_of(const PlanShape& shape, const PassPlan& pass) {
 }
 
 // `saved`: by a pass that keeps all.
-std::vector<SavedClass> classes_of(std::span<const model::SavedCost> saved) {
+std::vector<SavedClass> group_by_cost(std::span<const model::SavedCost> saved) {
   std::vector<SavedClass> classes;
   for (const model::SavedCost& cost : saved) {
     const auto same = std::find_if(classes.begin(), classes.end(), [&](const SavedClass& c) {
@@ -89,8 +89,8 @@ model::Recompute all_offloaded(const std::vector<SavedClass>& classes) {
 }
 
 // `pass` is what was counted with this choice.
-RecomputePlan describe(const PlanShape& shape, const std::vector<SavedClass>& classes,
-                       const model::Recompute& recompute, const PassPlan& pass) {
+RecomputePlan make_plan(const PlanShape& shape, const std::vector<SavedClass>& classes,
+                        const model::Recompute& recompute, const PassPlan& pass) {
   RecomputePlan plan;
   plan.recompute = recompute;
   plan.bytes = bytes_of(shape, pass);
@@ -115,12 +115,12 @@ RecomputePlan describe(const PlanShape& shape, const std::vector<SavedClass>& cl
 }
 
 // Of policies with a name.
-std::vector<RecomputePlan> named_plans(Engine& engine, const PlanShape& shape,
-                                       const std::vector<SavedClass>& classes, bool offloads) {
+std::vector<RecomputePlan> plan_presets(Engine& engine, const PlanShape& shape,
+                                        const std::vector<SavedClass>& classes, bool offloads) {
   std::vector<RecomputePlan> plans;
   const auto add = [&](const model::Recompute& recompute) {
     if (recompute.offloads_any() && !offloads) return;
-    plans.push_back(describe(shape, classes, recompute, plan_with(engine, shape, recompute)));
+    plans.push_back(make_plan(shape, classes, recompute, plan_with(engine, shape, recompute)));
   };
   add(model::Recompute::kFull);
   for (const model::RecomputePreset& preset : model::recompute_presets()) add(preset.value());
@@ -149,7 +149,7 @@ class RecomputeChoices {
   [[nodiscard]] const std::vector<SavedClass>& classes() const { return classes_; }
   [[nodiscard]] const std::vector<Choice>& all() const { return levels_.back(); }
   // What is chosen for each class.
-  [[nodiscard]] std::vector<Choice> of(size_t index) const {
+  [[nodiscard]] std::vector<Choice> class_choices(size_t index) const {
     std::vector<Choice> choices(classes_.size());
     for (size_t level = classes_.size(); level > 0; --level) {
       choices[level - 1] = levels_[level][index];
@@ -209,12 +209,12 @@ class RecomputeChoices {
   std::vector<std::vector<Choice>> levels_;
 };
 
-RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
-                                 const model::Recompute& recompute) {
+RecomputePlan plan_given_recompute(Engine& engine, const PlanShape& shape,
+                                   const model::Recompute& recompute) {
   const PassPlan all = plan_with(engine, shape, model::Recompute::kNone);
   const PassPlan pass =
       recompute == model::Recompute::kNone ? all : plan_with(engine, shape, recompute);
-  return describe(shape, classes_of(all.saved), recompute, pass);
+  return make_plan(shape, group_by_cost(all.saved), recompute, pass);
 }
 
 RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape, bool offloads,
@@ -223,7 +223,7 @@ RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape, bool 
   const PassPlan all = plan_with(engine, shape, model::Recompute::kNone);
   saved_ = all.saved;
   most_ = bytes_of(shape, all);
-  least_recompute_ = offloads ? all_offloaded(classes_of(saved_)) : model::Recompute::kFull;
+  least_recompute_ = offloads ? all_offloaded(group_by_cost(saved_)) : model::Recompute::kFull;
   least_ = bytes_of(shape, plan_with(engine, shape, least_recompute_));
 }
 
@@ -232,8 +232,8 @@ RecomputePlanner::~RecomputePlanner() = default;
 // What a choice adds is counted from a pass that has nothing of any class in memory. Its fullest
 // moment may be another than that of a layer that is recomputed (the head's, say), and then part of
 // such a layer's space is there already.
-void RecomputePlanner::find_choices() {
-  std::vector<SavedClass> classes = classes_of(saved_);
+void RecomputePlanner::init_choices() {
+  std::vector<SavedClass> classes = group_by_cost(saved_);
   const auto counted = [&](const model::Recompute& recompute) {
     return bytes_of(shape_, plan_with(engine_, shape_, recompute));
   };
@@ -249,8 +249,8 @@ void RecomputePlanner::find_choices() {
                                                 price_, adds_bytes);
 }
 
-std::vector<RecomputePlanner::Point> RecomputePlanner::front() {
-  if (!choices_) find_choices();
+std::vector<RecomputePlanner::Point> RecomputePlanner::pareto_front() {
+  if (!choices_) init_choices();
   std::vector<Point> points;
   for (const Choice& choice : choices_->all()) {
     points.push_back({std::max(least_, base_ + choice.bytes), choice.cost});
@@ -260,7 +260,7 @@ std::vector<RecomputePlanner::Point> RecomputePlanner::front() {
 
 model::Recompute RecomputePlanner::at(size_t point) const {
   CHECK(choices_ != nullptr && point < choices_->all().size(), point);
-  return recompute_of(choices_->classes(), choices_->of(point),
+  return recompute_of(choices_->classes(), choices_->class_choices(point),
                       engine_.model().weights->layers().num_layers());
 }
 
@@ -280,15 +280,15 @@ std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allow
     if (!best || plan.cost(price_) < best->cost(price_)) best = std::move(plan);
     return true;
   };
-  if (bytes >= most_ && consider(describe_recompute(engine_, shape_, model::Recompute::kNone)))
+  if (bytes >= most_ && consider(plan_given_recompute(engine_, shape_, model::Recompute::kNone)))
     return best;
-  if (!choices_) find_choices();
-  if (named_.empty()) named_ = named_plans(engine_, shape_, choices_->classes(), offloads_);
+  if (!choices_) init_choices();
+  if (named_.empty()) named_ = plan_presets(engine_, shape_, choices_->classes(), offloads_);
   for (const RecomputePlan& plan : named_) consider(plan);
   const std::vector<SavedClass>& classes = choices_->classes();
   // Where a pass takes too much it does not matter how much.
   const auto described = [&](const model::Recompute& recompute) {
-    return describe(shape_, classes, recompute, plan_with(engine_, shape_, recompute, bytes));
+    return make_plan(shape_, classes, recompute, plan_with(engine_, shape_, recompute, bytes));
   };
   const std::vector<Choice>& all = choices_->all();
   const auto beyond =
@@ -296,7 +296,7 @@ std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allow
                        [](int64_t budget, const Choice& choice) { return budget < choice.bytes; });
   for (auto i = static_cast<size_t>(beyond - all.begin()); i-- > 0;) {
     if (best && all[i].cost >= best->cost(price_)) break;
-    const std::vector<Choice> choices = choices_->of(i);
+    const std::vector<Choice> choices = choices_->class_choices(i);
     if (!allowed(std::max(least_, base_ + all[i].bytes), file_bytes(classes, choices))) continue;
     const model::Recompute recompute =
         recompute_of(classes, choices, engine_.model().weights->layers().num_layers());

@@ -41,8 +41,8 @@ struct RecomputePlan {
 };
 
 // Of a given choice.
-RecomputePlan describe_recompute(Engine& engine, const PlanShape& shape,
-                                 const model::Recompute& recompute);
+RecomputePlan plan_given_recompute(Engine& engine, const PlanShape& shape,
+                                   const model::Recompute& recompute);
 
 // The choices for passes of one shape, for any number of bytes. Borrows the engine.
 class RecomputePlanner {
@@ -70,12 +70,12 @@ class RecomputePlanner {
     int64_t bytes = 0;
     double cost = 0.0;
   };
-  [[nodiscard]] std::vector<Point> front();
-  // The choice at that place of front().
+  [[nodiscard]] std::vector<Point> pareto_front();
+  // The choice at that place of pareto_front().
   [[nodiscard]] model::Recompute at(size_t point) const;
 
  private:
-  void find_choices();
+  void init_choices();
 
   Engine& engine_;
   PlanShape shape_;

@@ -121,10 +121,10 @@ void RowBook::drop_if_unused(size_t id) {
 }
 
 // The row has nothing in the cache any more. If it was to read the prompt, another one is.
-void RowBook::vacate(size_t id) {
+void RowBook::release_row_cache(size_t id) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
-  keep_prefix(row);
+  cache_prefix(row);
   release(row.pages, row.state);
   std::erase(active_, id);
   if (std::exchange(row.resident, false)) --group.num_resident;
@@ -133,14 +133,14 @@ void RowBook::vacate(size_t id) {
   row.drafts.clear();
   row.ahead.clear();  // its tokens are read again, and it is sampled again
   row.joined = false;
-  if (std::exchange(row.leads, false) && !group.ready) pass_on_prompt(row);
+  if (std::exchange(row.leads, false) && !group.ready) reassign_prompt_leader(row);
   drop_if_unused(row.group);
 }
 
 // Others of the group wait for the prompt that the row was to read: the first of them that runs
 // reads it in its place, from its begin. Where none runs now, the next that resumes or joins does,
 // since nobody has begun.
-void RowBook::pass_on_prompt(SampleRow& row) {
+void RowBook::reassign_prompt_leader(SampleRow& row) {
   SampleGroup& group = group_of(row);
   group.begun = false;
   for (const size_t other : active_) {
@@ -151,7 +151,7 @@ void RowBook::pass_on_prompt(SampleRow& row) {
 
 void RowBook::finish(size_t id) {
   rows_.at(id).finished = true;
-  vacate(id);
+  release_row_cache(id);
 }
 
 bool RowBook::set_aside(size_t id, bool keep) {
@@ -162,7 +162,7 @@ bool RowBook::set_aside(size_t id, bool keep) {
   const SampleGroup& group = group_of(row);
   const bool is_awaited = row.leads && !group.ready && (group.num_rows > 1 || !group.closed);
   if (!keep || is_awaited || row.pages.empty()) {
-    vacate(id);
+    release_row_cache(id);
     return false;
   }
   std::erase(active_, id);
@@ -171,7 +171,7 @@ bool RowBook::set_aside(size_t id, bool keep) {
 
 void RowBook::give_up_pages(size_t id) {
   CHECK(rows_.at(id).aside, id);
-  vacate(id);
+  release_row_cache(id);
 }
 
 void RowBook::resume(size_t id, int64_t runs_until) {
@@ -278,7 +278,7 @@ bool RowBook::prepare_to_read(size_t id) {
   if (row.leads && !std::exchange(row.has_looked, true)) reuse_prefix(row);
   if (row.leads || row.joined) return true;
   if (!group_of(row).ready) return false;
-  join_prompt(row);
+  attach_prompt_pages(row);
   return true;
 }
 
@@ -289,7 +289,7 @@ int64_t RowBook::shared_positions(const SampleGroup& group) const {
 
 // The row begins where it no longer shares the prompt: it has the full pages before, a copy of the
 // page that it will write to, and a copy of the state there.
-void RowBook::join_prompt(SampleRow& row) {
+void RowBook::attach_prompt_pages(SampleRow& row) {
   SampleGroup& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
   row.position = shared_positions(group);
@@ -316,8 +316,8 @@ int64_t RowBook::begin_prompt_piece(size_t id) {
   if (!shares(group) && !uses_prefixes(group)) return prompt;
   // The state is that of what was read, so it can be copied only while it stands at the border:
   // a piece ends there, and behind the pass that reads it, before the next piece, the state is
-  // kept: here for the group's rows, by note_read() for other requests. Who was set aside and reads
-  // the prompt again finds the group's copy.
+  // kept: here for the group's rows, by commit_read() for other requests. Who was set aside and
+  // reads the prompt again finds the group's copy.
   if (row.position < border) return border;
   if (row.position == border && shares(group) && group.state == nullptr)
     group.state = take_slab_copy(engine_.state_pool(), row.state);
@@ -367,7 +367,7 @@ bool RowBook::add_token(size_t id, const ChosenToken& token) {
   const SampleGroup& group = group_of(row);
   const api::SampleRequest& request = *group.request;
   api::SampleResult& result = row.result;
-  if (!group.penalties.none()) ops::count_token(row.counts, token.token);
+  if (!group.penalties.none()) ops::increment_token_count(row.counts, token.token);
   result.tokens.push_back(token.token);
   result.logprobs.push_back(token.logprob);
   result.sample_topk_ids.insert(result.sample_topk_ids.end(), token.topk_ids.begin(),
@@ -379,7 +379,7 @@ bool RowBook::add_token(size_t id, const ChosenToken& token) {
   return result.stopped || std::ssize(result.tokens) >= request.max_tokens;
 }
 
-ChosenToken RowBook::take_ahead(size_t id) {
+ChosenToken RowBook::pop_token_ahead(size_t id) {
   std::vector<ChosenToken>& ahead = rows_.at(id).ahead;
   ChosenToken first = std::move(ahead.front());
   ahead.erase(ahead.begin());
@@ -431,36 +431,36 @@ std::span<const int32_t> RowBook::first_tokens(const SampleRow& row, int64_t cou
 }
 
 // Of layouts without a state, which is kept where it is at a border.
-void RowBook::keep_prefix(const SampleRow& row) {
+void RowBook::cache_prefix(const SampleRow& row) {
   const SampleGroup& group = group_of(row);
   const bool has_state = engine_.cache_layout().state_bytes() > 0;
   if (has_state || !uses_prefixes(group) || !row.error.empty()) return;
-  prefixes_->keep(owner_of(group), first_tokens(row, row.num_read), row.pages);
+  prefixes_->insert(owner_of(group), first_tokens(row, row.num_read), row.pages);
 }
 
 // That of the prompt stays; of the sample's only the last is worth its space.
-void RowBook::keep_state(SampleRow& row) {
+void RowBook::cache_state(SampleRow& row) {
   const SampleGroup& group = group_of(row);
   const PrefixOwner owner = owner_of(group);
-  const bool made = prefixes_->keep(owner, first_tokens(row, row.num_read), row.pages, row.state);
+  const bool made = prefixes_->insert(owner, first_tokens(row, row.num_read), row.pages, row.state);
   if (row.num_read < group.prompt_size()) return;
   if (row.border > 0) prefixes_->drop_state(owner, first_tokens(row, row.border));
   row.border = made ? row.num_read : 0;
 }
 
-void RowBook::note_read(size_t id, bool ends_prompt) {
+void RowBook::commit_read(size_t id, bool ends_prompt) {
   SampleRow& row = rows_.at(id);
   const SampleGroup& group = group_of(row);
   row.num_read = row.position;
   if (!uses_prefixes(group)) return;
   const model::CacheLayout& layout = engine_.cache_layout();
   if (layout.state_bytes() == 0) {
-    if (ends_prompt) keep_prefix(row);
+    if (ends_prompt) cache_prefix(row);
     return;
   }
   if (row.num_read == 0 || row.num_read % layout.page_size() != 0) return;
   if (row.num_read == shared_positions(group) || row.num_read >= group.prompt_size())
-    keep_state(row);
+    cache_state(row);
 }
 
 }  // namespace strata::engine

@@ -199,7 +199,7 @@ class RowBook {
   // What a pass gives of a row (SamplePass).
 
   // What the pass was to read of the row is in its cache, though nothing is sampled yet.
-  void note_read(size_t row, bool ends_prompt);
+  void commit_read(size_t row, bool ends_prompt);
   // Values of its group's prompt at a position, which are given until they are complete.
   [[nodiscard]] PromptValues prompt_values(size_t row, int64_t position) const;
   void set_prompt_values(size_t row, int64_t position, const PromptValues& values);
@@ -210,7 +210,7 @@ class RowBook {
   bool add_token(size_t row, const ChosenToken& token);
   // Tokens that were sampled in advance, oldest first, and drafts of those behind them.
   void add_ahead(size_t row, ChosenToken token) { rows_.at(row).ahead.push_back(std::move(token)); }
-  ChosenToken take_ahead(size_t row);
+  ChosenToken pop_token_ahead(size_t row);
   void add_draft(size_t row, int32_t token) { rows_.at(row).drafts.push_back(token); }
   void clear_drafts(size_t row) { rows_.at(row).drafts.clear(); }
   // The last `count` tokens that were read are not in its cache: they were drafts that do not
@@ -233,8 +233,8 @@ class RowBook {
     return {group.answer->command->tenant, group.answer->sample().snapshot, group.keep};
   }
   void reuse_prefix(SampleRow& row);
-  void keep_prefix(const SampleRow& row);
-  void keep_state(SampleRow& row);
+  void cache_prefix(const SampleRow& row);
+  void cache_state(SampleRow& row);
   [[nodiscard]] std::span<const int32_t> first_tokens(const SampleRow& row, int64_t count);
   void make_space(const SlabPool& pool);
   [[nodiscard]] void* take_slab(SlabPool& pool);
@@ -244,10 +244,10 @@ class RowBook {
     return !group.closed || group.num_rows > 1;
   }
   [[nodiscard]] int64_t shared_positions(const SampleGroup& group) const;
-  void join_prompt(SampleRow& row);
+  void attach_prompt_pages(SampleRow& row);
   void release(std::vector<void*>& pages, void*& state);
-  void vacate(size_t row);
-  void pass_on_prompt(SampleRow& row);
+  void release_row_cache(size_t row);
+  void reassign_prompt_leader(SampleRow& row);
   void drop_if_unused(size_t group);
 
   Engine& engine_;

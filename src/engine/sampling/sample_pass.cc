@@ -30,7 +30,7 @@ SamplePass::SamplePass(Runner& runner, PassWorkspace& workspace, RowBook& book, 
 }
 
 // Whether it stays the same. What a pass takes depends on each slice's rows, adapter and reads.
-bool SamplePass::update_signature() {
+bool SamplePass::update_and_compare_signature() {
   signature_.swap(last_signature_);
   signature_.clear();
   for (const StepSlice& slice : step_.slices()) {
@@ -48,12 +48,12 @@ bool SamplePass::update_signature() {
 
 std::span<const SampledToken> SamplePass::run() {
   sampled_.clear();
-  hand_out_ahead();
+  append_tokens_ahead();
   CHECK(!step_.slices().empty() || !sampled_.empty());  // the budget is at least one token
   if (!step_.slices().empty()) {
     select_rows();
-    if (!update_signature())
-      plan_ = workspace_.count([this](Backend& counter) { run_pass(counter); });
+    if (!update_and_compare_signature())
+      plan_ = workspace_.measure([this](Backend& counter) { run_pass(counter); });
     workspace_.book(plan_);
     run_pass(workspace_.backend());
   }
@@ -67,10 +67,10 @@ std::span<const SampledToken> SamplePass::run() {
 }
 
 // Rows that have a part in the pass have nothing in advance.
-void SamplePass::hand_out_ahead() {
+void SamplePass::append_tokens_ahead() {
   const std::vector<size_t> active(book_.active().begin(), book_.active().end());
   for (const size_t id : active) {
-    if (!book_.row(id).ahead.empty()) hand_out_token(id, book_.take_ahead(id));
+    if (!book_.row(id).ahead.empty()) append_sampled_token(id, book_.pop_token_ahead(id));
   }
 }
 
@@ -109,7 +109,7 @@ TensorView SamplePass::run_layers(model::Pass& pass) {
   model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
   pass.on_host([&] {
     runner_.send_state(tape_.last_memory);
-    for (const StepSlice& slice : step_.slices()) book_.note_read(slice.id, slice.ends_prompt);
+    for (const StepSlice& slice : step_.slices()) book_.commit_read(slice.id, slice.ends_prompt);
   });
   return hidden;
 }
@@ -153,7 +153,7 @@ SamplePass::LogitsRow SamplePass::run_head(model::Pass& pass, std::span<const in
 }
 
 // Whoever has no logits has all that they gave before it begins.
-void SamplePass::begin_news() {
+void SamplePass::begin_or_receive_news() {
   if (!shares()) return;
   if (has_logits()) return news_.write();
   runner_.broadcast(news_.bytes());
@@ -163,9 +163,9 @@ void SamplePass::begin_news() {
 void SamplePass::run_head_and_choose(model::Pass& pass, TensorView hidden) {
   Backend& backend = pass.backend;
   size_t slice = 0;
-  chunks_.start(pass, selected_);
-  backend.on_host([&] { begin_news(); });
-  for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
+  chunks_.select_rows(pass, selected_);
+  backend.on_host([&] { begin_or_receive_news(); });
+  for (auto rows = chunks_.next_chunk(); !rows.empty(); rows = chunks_.next_chunk()) {
     const Scratch::Mark mark(backend.scratch());
     const LogitsRow chunk = run_head(pass, rows, hidden);
     choices_.clear();
@@ -174,11 +174,11 @@ void SamplePass::run_head_and_choose(model::Pass& pass, TensorView hidden) {
       while (rows[i] >= step_.slices()[slice].end) ++slice;
       const StepSlice& part = step_.slices()[slice];
       const auto logits_row = static_cast<int32_t>(i);
-      record_prompt(pass, part, rows[i], {chunk.logits, chunk.lse, logits_row});
+      record_values(pass, part, rows[i], {chunk.logits, chunk.lse, logits_row});
       if (part.samples && rows[i] >= part.end - 1 - part.num_drafts)
         add_choice(part, rows[i], logits_row);
     }
-    choose_and_hand_out(backend, chunk.logits, chunk.lse);
+    choose_and_append_tokens(backend, chunk.logits, chunk.lse);
   }
   backend.on_host([&] {
     if (has_logits() && shares()) runner_.broadcast(news_.bytes());
@@ -186,7 +186,7 @@ void SamplePass::run_head_and_choose(model::Pass& pass, TensorView hidden) {
 }
 
 // Row `at` of the pass, where it is of a prompt whose values are wanted.
-void SamplePass::record_prompt(model::Pass& pass, const StepSlice& slice, int32_t at,
+void SamplePass::record_values(model::Pass& pass, const StepSlice& slice, int32_t at,
                                const LogitsRow& of) {
   const SampleRow& row = book_.row(slice.id);
   const SampleGroup& group = book_.group_of(row);
@@ -228,7 +228,7 @@ void SamplePass::compute_prompt_values(Backend& backend, RecordedPrompt& recorde
   const api::SampleRequest& request = *book_.group_of(book_.row(recorded.row)).request;
   PromptValues& values = recorded.values;
   const auto read_logprob = [&](int32_t token, float& out) {
-    ops::target_logprobs(backend, of.logits, of.lse, {&of.row, 1}, {&token, 1}, {&out, 1});
+    ops::compute_target_logprobs(backend, of.logits, of.lse, {&of.row, 1}, {&token, 1}, {&out, 1});
   };
   const size_t first_target = request.prompt_targets.range_of(recorded.position).first;
   for (size_t i = 0; i < values.target_logprobs.size(); ++i) {
@@ -243,11 +243,12 @@ void SamplePass::compute_prompt_values(Backend& backend, RecordedPrompt& recorde
   if (!request.wants_prompt_logprobs() || recorded.position < request.first_prompt_logprob) return;
   read_logprob(request.prompt[at], values.logprob);
   if (values.topk_ids.empty()) return;
-  ops::topk_logprobs(backend, of.logits, of.lse, of.row, values.topk_ids, values.topk_logprobs);
+  ops::compute_topk_logprobs(backend, of.logits, of.lse, of.row, values.topk_ids,
+                             values.topk_logprobs);
 }
 
 // One token for each choice. A row that cannot be read ends alone.
-void SamplePass::choose_and_hand_out(Backend& backend, TensorView logits, TensorView lse) {
+void SamplePass::choose_and_append_tokens(Backend& backend, TensorView logits, TensorView lse) {
   choosing_.clear();
   for (SampleChoice& choice : choices_) {
     if (choice.error.empty()) choosing_.push_back(&choice);
@@ -261,7 +262,7 @@ void SamplePass::choose_and_hand_out(Backend& backend, TensorView logits, Tensor
       if (choice.num_drafts > 0) {
         drafts_->verify(choice);
       } else {
-        hand_out_token(choice.id, chosen_of(choice));
+        append_sampled_token(choice.id, chosen_of(choice));
       }
     }
   });
@@ -290,7 +291,7 @@ void SamplePass::serialize_news() {
   }
 }
 
-void SamplePass::hand_out_token(size_t id, const ChosenToken& choice) {
+void SamplePass::append_sampled_token(size_t id, const ChosenToken& choice) {
   if (!choice.error.empty()) {
     book_.set_error(id, choice.error);
     sampled_.push_back({.id = id, .token = -1, .last = true});

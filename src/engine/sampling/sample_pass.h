@@ -39,14 +39,14 @@ class SamplePass {
     const SampleGroup& group = book_.group_of(row);
     return row.leads && group.wants_prompt() && !group.has_values;
   }
-  void hand_out_ahead();
-  bool update_signature();
+  void append_tokens_ahead();
+  bool update_and_compare_signature();
   void run_pass(Backend& backend);
   [[nodiscard]] bool has_logits() const { return engine_.model().weights->ends(); }
   [[nodiscard]] bool shares() const { return runner_.comm().size() > 1; }
   [[nodiscard]] TensorView run_layers(model::Pass& pass);
   void run_head_and_choose(model::Pass& pass, TensorView hidden);
-  void begin_news();
+  void begin_or_receive_news();
   void select_rows();
   void select_prompt_rows(const StepSlice& slice);
   struct LogitsRow {  // logits [C, V] f32, lse [C, 2] f32
@@ -60,12 +60,12 @@ class SamplePass {
     int64_t position;
     PromptValues values;
   };
-  void record_prompt(model::Pass& pass, const StepSlice& slice, int32_t at, const LogitsRow& of);
+  void record_values(model::Pass& pass, const StepSlice& slice, int32_t at, const LogitsRow& of);
   void add_choice(const StepSlice& slice, int32_t at, int32_t logits_row);
   void compute_prompt_values(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of);
   void serialize_news();
-  void choose_and_hand_out(Backend& backend, TensorView logits, TensorView lse);
-  void hand_out_token(size_t id, const ChosenToken& choice);
+  void choose_and_append_tokens(Backend& backend, TensorView logits, TensorView lse);
+  void append_sampled_token(size_t id, const ChosenToken& choice);
 
   Runner& runner_;
   Engine& engine_;

@@ -118,7 +118,7 @@ void SamplingDrafts::list_known_rows(const model::Pass& pass) {
       rows_.push_back(static_cast<int32_t>(slice.begin + i));
     }
     slices_.push_back(s);
-    builder_.add(next_tokens_, sequence.first_position, sequence.adapter, sequence.kept);
+    builder_.append(next_tokens_, sequence.first_position, sequence.adapter, sequence.kept);
   }
 }
 
@@ -141,7 +141,7 @@ void SamplingDrafts::list_drafted_rows(const model::Pass& pass, int64_t num_draf
     const model::PassSequence& sequence = pass.sequences[s];
     rows_.push_back(static_cast<int32_t>(i));
     slices_[num_slices++] = s;
-    builder_.add({&token, 1}, row.position + num_drafts - 1, sequence.adapter, sequence.kept);
+    builder_.append({&token, 1}, row.position + num_drafts - 1, sequence.adapter, sequence.kept);
   }
   slices_.resize(num_slices);
 }
@@ -193,8 +193,8 @@ void SamplingDrafts::choose_drafts(model::Pass& own, TensorView hidden) {
   }
   const int64_t vocab = engine_.config().vocab_size;
   size_t next = 0;  // of the slices
-  chunks_.start(own, selected_);
-  for (auto rows = chunks_.next(); !rows.empty(); rows = chunks_.next()) {
+  chunks_.select_rows(own, selected_);
+  for (auto rows = chunks_.next_chunk(); !rows.empty(); rows = chunks_.next_chunk()) {
     const Scratch::Mark mark(backend.scratch());
     const auto count = static_cast<int64_t>(rows.size());
     const TensorView x = own.take(own.dtype(), {count, hidden.cols()});

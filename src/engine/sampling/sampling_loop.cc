@@ -144,7 +144,7 @@ int64_t Preemption::free_rows() const {
   return std::max<int64_t>(0, max_rows_ - loop_.num_running());
 }
 
-api::PageNeed Preemption::need_to_resume(const SampleRow& row) const {
+api::PageNeed Preemption::space_needed_to_resume(const SampleRow& row) const {
   const SampleGroup& group = group_of(row);
   const int64_t max_tokens = group.request->max_tokens;
   if (row.resident)
@@ -229,20 +229,20 @@ std::optional<size_t> Preemption::row_to_resume(const api::TenantId& tenant) con
   return best;
 }
 
-void Preemption::resume(const api::ResumeRow& which) {
+void Preemption::resume_if_space(const api::ResumeRow& which) {
   const std::optional<size_t> found = row_to_resume(which.tenant);
   if (!found) return;
   const size_t id = *found;
   const SampleRow& row = loop_.row(id);
-  while (!which.takes_from.empty() && !has_budget(need_to_resume(row)) &&
-         preempt_one(which.takes_from, need_to_resume(row))) {
+  while (!which.takes_from.empty() && !has_budget(space_needed_to_resume(row)) &&
+         preempt_one(which.takes_from, space_needed_to_resume(row))) {
   }
   // Where nothing runs, what is kept for later must not hold up what could run now: other rows'
   // pages go first, and its own so that a request that has begun can end.
-  while (loop_.num_running() == 0 && !has_budget(need_to_resume(row)) &&
+  while (loop_.num_running() == 0 && !has_budget(space_needed_to_resume(row)) &&
          (evict_one_aside(nullptr, id) || evict_one_aside(nullptr, kNoRow))) {
   }
-  if (!has_budget(need_to_resume(row))) return;
+  if (!has_budget(space_needed_to_resume(row))) return;
   const int64_t reread = row.resident ? 0 : group_of(row).prompt_size() + row.num_sampled();
   loop_.resume(id, row.num_sampled() + std::max(kLeastRun, reread / kReadForOneSampled));
 }
@@ -282,7 +282,7 @@ std::vector<api::SampleShare> Preemption::shares() const {
   for (auto& [tenant, held] : tenants) {
     held.share.tenant = tenant;
     if (held.next != nullptr) {
-      const api::PageNeed need = need_to_resume(*held.next);
+      const api::PageNeed need = space_needed_to_resume(*held.next);
       held.share.pages_to_resume = need.pages;
       held.share.states_to_resume = need.states;
     }

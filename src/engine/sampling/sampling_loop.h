@@ -171,7 +171,7 @@ class Preemption {
   // kept for later.
   void make_space(const api::TenantId& tenant, const api::Sample& sample, int64_t index);
   // The row that is named runs on if there is space for it.
-  void resume(const api::ResumeRow& row);
+  void resume_if_space(const api::ResumeRow& row);
 
   // Rows that may join.
   [[nodiscard]] int64_t free_rows() const;
@@ -196,7 +196,7 @@ class Preemption {
   [[nodiscard]] int64_t kept_tokens(const SampleRow& row) const;
   [[nodiscard]] int64_t reserved_pages(const SampleRow& row) const;
   void add_to_share(const SampleRow& row, api::SampleShare& share) const;
-  [[nodiscard]] api::PageNeed need_to_resume(const SampleRow& row) const;
+  [[nodiscard]] api::PageNeed space_needed_to_resume(const SampleRow& row) const;
   [[nodiscard]] bool has_budget(const api::PageNeed& need) const;
   bool preempt_one(const api::TenantId& tenant, const api::PageNeed& need);
   [[nodiscard]] std::optional<size_t> row_to_set_aside(const api::TenantId& tenant,

@@ -25,17 +25,17 @@ std::string text_of(const std::exception_ptr& fault) {
 
 void SnapshotCache::put(const api::SnapshotId& id, StagedAdapter adapter, const std::string& dir,
                         bool ephemeral) {
-  insert(id, {.adapter = std::move(adapter), .dir = dir, .unwritten = ephemeral});
+  insert_or_replace(id, {.adapter = std::move(adapter), .dir = dir, .unwritten = ephemeral});
 }
 
-void SnapshotCache::insert(const api::SnapshotId& id, Entry entry) {
+void SnapshotCache::insert_or_replace(const api::SnapshotId& id, Entry entry) {
   release(id);
   entry.bytes = stages_.adapter_bytes(specs_of(*entry.adapter[0]), false);
   entry.last_use = ++clock_;
   num_bytes_ += entry.bytes;
   entries_[id] = std::move(entry);
   for (auto& [other, held] : entries_) held.could_not = false;
-  make_space();
+  evict_to_limit();
 }
 
 // The newest stays, and those that rows use would not give their memory back.
@@ -50,7 +50,7 @@ std::map<api::SnapshotId, SnapshotCache::Entry>::iterator SnapshotCache::oldest_
   return oldest;
 }
 
-void SnapshotCache::make_space() {
+void SnapshotCache::evict_to_limit() {
   int64_t leaving = 0;
   for (const auto& [id, entry] : entries_) leaving += entry.written ? entry.bytes : 0;
   while (num_bytes_ - leaving > max_bytes_) {
@@ -68,7 +68,7 @@ void SnapshotCache::make_space() {
 }
 
 void SnapshotCache::request_write(const api::SnapshotId& id, Entry& entry) {
-  entry.written = stages_.whole_adapter(entry.adapter);
+  entry.written = stages_.merge_parts(entry.adapter);
   files_.ask({.what = FileJob::What::kWriteWeights,
               .name = id.text,
               .dir = entry.dir,
@@ -98,10 +98,10 @@ void SnapshotCache::finish_write(FileJob job) {
     log(LogLevel::kError,
         fmt::format("sampler weights {} stay in memory: {}", job.name, text_of(job.fault)));
   }
-  make_space();
+  evict_to_limit();
 }
 
-StagedAdapter SnapshotCache::find(const api::SnapshotId& id) {
+StagedAdapter SnapshotCache::find_and_touch(const api::SnapshotId& id) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return {};
   found->second.last_use = ++clock_;
@@ -124,7 +124,7 @@ StagedAdapter SnapshotCache::finish_read(FileJob job) {
   reading_.erase(id);
   if (job.fault != nullptr) std::rethrow_exception(job.fault);
   for (size_t i = 0; i < stages_.size(); ++i) job.parts[i]->refresh(stages_.sampling(i).backend());
-  if (!released) insert(id, {.adapter = job.parts, .dir = job.dir});
+  if (!released) insert_or_replace(id, {.adapter = job.parts, .dir = job.dir});
   return job.parts;
 }
 
@@ -134,7 +134,7 @@ StagedAdapter SnapshotCache::load(const api::SnapshotId& id, const std::string& 
     adapter.push_back(
         model::load_adapter(stages_.sampling(i).backend(), stages_.engine(i).model(), dir));
   }
-  insert(id, {.adapter = adapter, .dir = dir});
+  insert_or_replace(id, {.adapter = adapter, .dir = dir});
   return adapter;
 }
 

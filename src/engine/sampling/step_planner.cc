@@ -24,7 +24,7 @@ void grant(StepClaim& claim, int64_t share) {
 
 }  // namespace
 
-void share_step(std::span<StepClaim> claims, int64_t budget, uint64_t turn) {
+void divide_step_tokens(std::span<StepClaim> claims, int64_t budget, uint64_t turn) {
   CHECK(budget >= 1, budget);
   if (claims.empty()) return;
   if (claims.size() == 1) {
@@ -89,7 +89,7 @@ void StepPlanner::plan(int64_t step_tokens) {
   classify_rows();
   int64_t budget = engine_.options().prefill_tokens;
   if (step_tokens > 0) budget = std::min(budget, step_tokens);
-  share_step(claims_, budget, static_cast<uint64_t>(num_steps_));
+  divide_step_tokens(claims_, budget, static_cast<uint64_t>(num_steps_));
   keep_granted_decoding();
   add_decoding_slices(budget);
   add_reading_slices();
@@ -161,15 +161,15 @@ void StepPlanner::add_tokens(const SampleRow& row, int64_t count, int64_t num_dr
   const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
   if (row.position < group.prompt_size()) {
     const auto prompt = std::span(group.request->prompt);
-    builder_.add(prompt.subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
-                 row.position, group.adapter, kept);
+    builder_.append(prompt.subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),
+                    row.position, group.adapter, kept);
     return;
   }
   next_tokens_.assign(row.result.tokens.begin() + (row.position - group.prompt_size()),
                       row.result.tokens.end());
   next_tokens_.insert(next_tokens_.end(), row.drafts.begin(), row.drafts.begin() + num_drafts);
-  builder_.add(std::span(next_tokens_).first(static_cast<size_t>(count)), row.position,
-               group.adapter, kept);
+  builder_.append(std::span(next_tokens_).first(static_cast<size_t>(count)), row.position,
+                  group.adapter, kept);
 }
 
 // A slice of more tokens than the row has reads its drafts behind them.

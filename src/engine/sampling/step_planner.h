@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a sampling step reads: how many tokens, whose they are, and as slices of one flat batch
-// which row's. Engine thread only; StepBudget and share_step() are plain arithmetic.
+// which row's. Engine thread only; StepBudget and divide_step_tokens() are plain arithmetic.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -48,7 +48,7 @@ struct StepClaim {
 
 // `budget` >= 1 tokens; `turn` says with whom the first share begins, so that none is always last
 // when there are more owners than tokens.
-void share_step(std::span<StepClaim> claims, int64_t budget, uint64_t turn);
+void divide_step_tokens(std::span<StepClaim> claims, int64_t budget, uint64_t turn);
 
 struct StepSlice {  // a row's part of the pass
   size_t id = 0;

@@ -6,7 +6,7 @@ namespace strata::engine {
 bool StopText::push(int32_t token, bool last) {
   std::string piece = detokenizer_.push(token);
   if (last) piece += detokenizer_.flush();
-  return finder_.watch(piece);
+  return finder_.contains_stop_after(piece);
 }
 
 }  // namespace strata::engine

@@ -34,7 +34,7 @@ std::string types_text(const std::map<std::string, int64_t>& counts) {
 }
 
 // The same however the tensors are divided into files.
-std::string hash_text(std::vector<std::string> tensors) {
+std::string hash_sorted(std::vector<std::string> tensors) {
   std::sort(tensors.begin(), tensors.end());
   std::string all;
   for (const std::string& tensor : tensors) all += tensor;
@@ -43,7 +43,7 @@ std::string hash_text(std::vector<std::string> tensors) {
 
 }  // namespace
 
-BaseNumbers base_numbers(const CheckpointSource& source) {
+BaseFingerprint base_fingerprint(const CheckpointSource& source) {
   std::map<std::string, int64_t> counts;
   std::vector<std::string> narrow;
   for (const CheckpointTensor& tensor : source.tensors()) {
@@ -53,27 +53,27 @@ BaseNumbers base_numbers(const CheckpointSource& source) {
     if (info.dtype_name == dtype_name(info.dtype)) continue;
     narrow.push_back(fmt::format("{} {} {};", info.name, info.dtype_name, info.shape_text()));
   }
-  return {.types = types_text(counts), .hash = hash_text(std::move(narrow))};
+  return {.types = types_text(counts), .hash = hash_sorted(std::move(narrow))};
 }
 
-std::optional<BaseNumbers> remembered_base(const PeftAdapter& peft) {
+std::optional<BaseFingerprint> saved_base_fingerprint(const PeftAdapter& peft) {
   const auto types = find_metadata(peft, kTypes);
   const auto hash = find_metadata(peft, kHash);
   if (!types || !hash) return std::nullopt;
-  return BaseNumbers{*types, *hash};
+  return BaseFingerprint{*types, *hash};
 }
 
-std::map<std::string, std::string> numbers_metadata(const LoadedModel& model) {
+std::map<std::string, std::string> base_fingerprint_metadata(const LoadedModel& model) {
   if (model.checkpoint == nullptr) return {};
-  const BaseNumbers numbers = base_numbers(*model.checkpoint);
+  const BaseFingerprint numbers = base_fingerprint(*model.checkpoint);
   return {{kTypes, numbers.types}, {kHash, numbers.hash}};
 }
 
-std::string numbers_warning(const PeftAdapter& peft, const std::string& dir,
-                            const CheckpointSource& source) {
-  const auto own = remembered_base(peft);
+std::string base_mismatch_warning(const PeftAdapter& peft, const std::string& dir,
+                                  const CheckpointSource& source) {
+  const auto own = saved_base_fingerprint(peft);
   if (!own) return {};
-  const BaseNumbers now = base_numbers(source);
+  const BaseFingerprint now = base_fingerprint(source);
   if (own->hash == now.hash) return {};
   return fmt::format(
       "adapter: {}: it was trained over a base with matrices in {}, and {} has {}: over other "

@@ -14,20 +14,20 @@
 
 namespace strata::model {
 
-struct BaseNumbers {
+struct BaseFingerprint {
   std::string types;  // "29 Q4_0, 1 Q8_0": matrices by type
   std::string hash;   // the same for all bases without a matrix in few bits
 };
 
-BaseNumbers base_numbers(const CheckpointSource& source);
+BaseFingerprint base_fingerprint(const CheckpointSource& source);
 // What an adapter's file says, if anything.
-std::optional<BaseNumbers> remembered_base(const PeftAdapter& peft);
+std::optional<BaseFingerprint> saved_base_fingerprint(const PeftAdapter& peft);
 
 // For the metadata of an adapter's file: nothing for a model that was made in memory.
-std::map<std::string, std::string> numbers_metadata(const LoadedModel& model);
+std::map<std::string, std::string> base_fingerprint_metadata(const LoadedModel& model);
 
 // What is to be said where an adapter meets a base with other numbers than its own; else empty.
-std::string numbers_warning(const PeftAdapter& peft, const std::string& dir,
-                            const CheckpointSource& source);
+std::string base_mismatch_warning(const PeftAdapter& peft, const std::string& dir,
+                                  const CheckpointSource& source);
 
 }  // namespace strata::model

@@ -44,7 +44,7 @@ double common_scale(const std::vector<LoraModule>& modules, const LoraModuleSpec
   return common;
 }
 
-PeftWriteModule plain_module(const LoraModule& module) {
+PeftWriteModule to_unstacked_module(const LoraModule& module) {
   return {.module_path = module.path,
           .embedding = module.is_embedding(),
           .alpha = module.spec.scale * static_cast<double>(module.spec.rank),
@@ -76,9 +76,9 @@ void add_stacked_modules(const LoraModule& module, double common,
 
 }  // namespace
 
-void export_adapter(const LoraAdapter& adapter, const std::string& dir,
-                    const std::string& base_model_name,
-                    std::map<std::string, std::string> metadata) {
+void save_adapter_for_tinker(const LoraAdapter& adapter, const std::string& dir,
+                             const std::string& base_model_name,
+                             std::map<std::string, std::string> metadata) {
   const HostAccess access(adapter.backend().allocator());
   const std::vector<LoraModule>& all = adapter.modules();
   if (std::none_of(all.begin(), all.end(), is_of_experts)) {
@@ -94,7 +94,7 @@ void export_adapter(const LoraAdapter& adapter, const std::string& dir,
     if (is_of_experts(module)) {
       add_stacked_modules(module, common, scaled, modules);
     } else {
-      modules.push_back(plain_module(module));
+      modules.push_back(to_unstacked_module(module));
     }
   }
   write_peft(dir,

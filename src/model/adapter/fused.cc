@@ -27,19 +27,19 @@ struct LayerExperts {
   const LoraModule* up = nullptr;
   const LoraModule* down = nullptr;
 
-  void add(const LoraModule& module) {
+  void set_module(const LoraModule& module) {
     const std::string_view name = module.target->name();
     const LoraModule** place = name == kGate ? &gate : name == kUp ? &up : &down;
     CHECK((name == kGate || name == kUp || name == kDown) && *place == nullptr, module.path);
     *place = &module;
   }
-  [[nodiscard]] std::vector<const LoraModule*> halves() const {
+  [[nodiscard]] std::vector<const LoraModule*> gate_up_modules() const {
     std::vector<const LoraModule*> out;
     if (gate != nullptr) out.push_back(gate);
     if (up != nullptr) out.push_back(up);
     return out;
   }
-  [[nodiscard]] std::string half_names() const {
+  [[nodiscard]] std::string gate_up_names() const {
     const std::string_view space = gate != nullptr && up != nullptr ? " " : "";
     return fmt::format("{}{}{}", gate != nullptr ? kGate : "", space, up != nullptr ? kUp : "");
   }
@@ -53,11 +53,11 @@ std::vector<LayerExperts> experts_by_layer(const LoraAdapter& adapter) {
     const auto same = [&](const LayerExperts& layer) { return layer.path == path; };
     auto found = std::find_if(layers.begin(), layers.end(), same);
     if (found == layers.end()) found = layers.insert(found, {.path = path});
-    found->add(module);
+    found->set_module(module);
   }
   for (const LayerExperts& layer : layers) {
-    CHECK(layer.half_names() == layers[0].half_names(), layer.path);
-    if (layer.halves().size() < 2) continue;
+    CHECK(layer.gate_up_names() == layers[0].gate_up_names(), layer.path);
+    if (layer.gate_up_modules().size() < 2) continue;
     CHECK(layer.gate->spec.rank == layer.up->spec.rank, layer.path);
     CHECK(layer.gate->spec.alpha == layer.up->spec.alpha, layer.path);
   }
@@ -65,7 +65,7 @@ std::vector<LayerExperts> experts_by_layer(const LoraAdapter& adapter) {
 }
 
 // A [E R, in]: of each expert the rows of each half.
-void fill_a(const std::vector<const LoraModule*>& halves, float* out) {
+void write_fused_a(const std::vector<const LoraModule*>& halves, float* out) {
   for (int64_t e = 0; e < halves[0]->num_experts; ++e) {
     for (const LoraModule* half : halves) {
       const TensorView rows = half->a.at(e);
@@ -75,7 +75,7 @@ void fill_a(const std::vector<const LoraModule*>& halves, float* out) {
 }
 
 // B [num_outs out, E R], zero before: rank j of a half's expert e is column (first_rank + j) E + e.
-void fill_b(const LoraModule& half, const FusedPart& part, int64_t file_rank, float* out) {
+void write_fused_b(const LoraModule& half, const FusedPart& part, int64_t file_rank, float* out) {
   const int64_t experts = half.num_experts, rank = half.spec.rank, rows = half.b.shape[1];
   for (int64_t e = 0; e < experts; ++e) {
     const float* from = half.b.at(e).f32();
@@ -87,8 +87,8 @@ void fill_b(const LoraModule& half, const FusedPart& part, int64_t file_rank, fl
 }
 
 // The way back of fill_a: the part's rows of each expert.
-void take_a(std::span<const float> a, const FusedPart& part, int64_t file_rank,
-            LoraModule& module) {
+void split_fused_a(std::span<const float> a, const FusedPart& part, int64_t file_rank,
+                   LoraModule& module) {
   const int64_t rank = module.spec.rank, in = module.a.shape[2];
   for (int64_t e = 0; e < module.num_experts; ++e) {
     std::copy_n(a.data() + (e * file_rank + part.first_rank) * in, rank * in, module.a.at(e).f32());
@@ -96,8 +96,8 @@ void take_a(std::span<const float> a, const FusedPart& part, int64_t file_rank,
 }
 
 // The way back of fill_b.
-void take_b(std::span<const float> b, const FusedPart& part, int64_t file_rank,
-            LoraModule& module) {
+void split_fused_b(std::span<const float> b, const FusedPart& part, int64_t file_rank,
+                   LoraModule& module) {
   const int64_t experts = module.num_experts, rank = module.spec.rank, outs = module.b.shape[1];
   for (int64_t e = 0; e < experts; ++e) {
     float* to = module.b.at(e).f32();
@@ -126,14 +126,15 @@ PeftWriteModule fused_module(const std::string& path, bool is_inner,
           .key = is_inner ? experts + ".base_layer" : experts,
           .parameter = path,
           .fill = [parts, places = std::move(places), rank, b](bool is_b, float* out) {
-            if (!is_b) return fill_a(parts, out);
+            if (!is_b) return write_fused_a(parts, out);
             std::fill_n(out, b.num_elements(), 0.0f);
-            for (size_t i = 0; i < parts.size(); ++i) fill_b(*parts[i], places[i], rank, out);
+            for (size_t i = 0; i < parts.size(); ++i)
+              write_fused_b(*parts[i], places[i], rank, out);
           }};
 }
 
-void add_experts(const LayerExperts& layer, std::vector<PeftWriteModule>& modules) {
-  const std::vector<const LoraModule*> halves = layer.halves();
+void add_fused_modules(const LayerExperts& layer, std::vector<PeftWriteModule>& modules) {
+  const std::vector<const LoraModule*> halves = layer.gate_up_modules();
   if (!halves.empty()) {
     std::vector<FusedPart> places;
     for (const LoraModule* half : halves) {
@@ -162,7 +163,7 @@ bool is_target_parameter(const LoraModule& module, bool has_experts) {
   return has_experts && (name == kGate || name == kUp || name == kDown);
 }
 
-std::vector<float> values_of(const PeftAdapter& peft, const TensorInfo& tensor) {
+std::vector<float> read_values(const PeftAdapter& peft, const TensorInfo& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.shape.num_elements()));
   peft.file().read_f32(tensor, 0, std::ssize(values), values.data());
   return values;
@@ -191,13 +192,13 @@ void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config
                                         ? module.path + ".weight"
                                         : std::string()});
   }
-  for (const LayerExperts& layer : layers) add_experts(layer, modules);
-  if (!layers.empty()) metadata[kMetadata] = layers[0].half_names();
+  for (const LayerExperts& layer : layers) add_fused_modules(layer, modules);
+  if (!layers.empty()) metadata[kMetadata] = layers[0].gate_up_names();
   write_peft(dir, {.base_model_name_or_path = base_model_name, .metadata = std::move(metadata)},
              modules);
 }
 
-std::optional<std::vector<std::string>> fused_halves(const PeftAdapter& peft) {
+std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& peft) {
   const auto found = peft.file().metadata().find(kMetadata);
   if (found == peft.file().metadata().end()) return std::nullopt;
   const std::string gate(kGate), up(kUp);
@@ -211,9 +212,9 @@ std::optional<std::vector<std::string>> fused_halves(const PeftAdapter& peft) {
                           peft.file().path(), kMetadata, found->second));
 }
 
-bool halves_are_apart(const PeftAdapter& peft, const PeftModule& gate_up, int64_t num_experts,
-                      const std::vector<std::string>& halves) {
-  const std::vector<float> b = values_of(peft, gate_up.b);
+bool is_gate_up_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
+                               int64_t num_experts, const std::vector<std::string>& halves) {
+  const std::vector<float> b = read_values(peft, gate_up.b);
   const int64_t columns = gate_up.b.shape[1], outs = gate_up.b.shape[0];
   const int64_t of_half = num_experts * (gate_up.rank / std::max<int64_t>(1, std::ssize(halves)));
   for (int64_t o = 0; o < outs; ++o) {
@@ -230,10 +231,10 @@ bool halves_are_apart(const PeftAdapter& peft, const PeftModule& gate_up, int64_
 
 void read_fused_part(const PeftAdapter& peft, const PeftModule& source, const FusedPart& part,
                      LoraModule& module) {
-  const std::vector<float> a = values_of(peft, source.a);
-  const std::vector<float> b = values_of(peft, source.b);
-  take_a(a, part, source.rank, module);
-  take_b(b, part, source.rank, module);
+  const std::vector<float> a = read_values(peft, source.a);
+  const std::vector<float> b = read_values(peft, source.b);
+  split_fused_a(a, part, source.rank, module);
+  split_fused_b(b, part, source.rank, module);
 }
 
 }  // namespace strata::model

@@ -34,12 +34,12 @@ struct FusedPart {
 
 // The halves that gate_up_proj of a file of save_adapter_for_peft() is made of: {"gate_proj",
 // "up_proj"}, one of them, or none; nothing for another file. Error for metadata that is damaged.
-std::optional<std::vector<std::string>> fused_halves(const PeftAdapter& peft);
+std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& peft);
 
 // Whether B [out, E R] has zeros wherever a half's outputs meet the other half's ranks, and in the
 // outputs of a half that is not there. Reads it.
-bool halves_are_apart(const PeftAdapter& peft, const PeftModule& gate_up, int64_t num_experts,
-                      const std::vector<std::string>& halves);
+bool is_gate_up_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
+                               int64_t num_experts, const std::vector<std::string>& halves);
 
 // The module's A and B from its part of the file's.
 void read_fused_part(const PeftAdapter& peft, const PeftModule& source, const FusedPart& part,

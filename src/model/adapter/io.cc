@@ -24,7 +24,7 @@ namespace strata::model {
 namespace {
 
 // The parameter that a copy in an adapter is of; ModelWeights::npos where there is none.
-size_t copied_parameter(const ModelWeights& weights, const std::string& base_name) {
+size_t find_copied_parameter(const ModelWeights& weights, const std::string& base_name) {
   const LayerTable& layers = weights.layers();
   if (base_name == kHeadName) return weights.head_index();
   const std::string embedding = fmt::format("{}embed_tokens.weight", layers.module_prefix());
@@ -56,8 +56,9 @@ struct ComparedValues {
 
 // The first value of a copy that differs from the model's, as a sentence; empty where there is
 // none.
-std::string copy_difference(Backend& backend, const LoadedModel& model, const PeftAdapter& peft,
-                            const TensorInfo& copy, size_t index) {
+std::string find_difference_from_base(Backend& backend, const LoadedModel& model,
+                                      const PeftAdapter& peft, const TensorInfo& copy,
+                                      size_t index) {
   const ModelWeights& weights = *model.weights;
   const Parameter& parameter = weights.table()[index];
   const DType stored = stored_dtype(model, parameter);
@@ -68,7 +69,7 @@ std::string copy_difference(Backend& backend, const LoadedModel& model, const Pe
     const Scratch::Mark mark(backend.scratch());
     const TensorView base = backend.scratch().take(DType::kF32, {end - begin, cols});
     const TensorView other = backend.scratch().take(DType::kF32, {end - begin, cols});
-    weights.read(backend, index, begin, base);
+    weights.read_rows(backend, index, begin, base);
     const HostAccess access(backend.allocator());
     peft.file().read_f32(copy, begin * cols, (end - begin) * cols, other.f32());
     const auto count = static_cast<size_t>((end - begin) * cols);
@@ -89,10 +90,10 @@ std::string copy_difference(Backend& backend, const LoadedModel& model, const Pe
 }
 
 // What is wrong with a copy of a base weight; empty where nothing is.
-std::string copy_fault(Backend& backend, const LoadedModel& model, const PeftAdapter& peft,
-                       const PeftBaseCopy& copy) {
+std::string find_base_copy_fault(Backend& backend, const LoadedModel& model,
+                                 const PeftAdapter& peft, const PeftBaseCopy& copy) {
   const TensorInfo& tensor = copy.tensor;
-  const size_t index = copied_parameter(*model.weights, copy.base_name);
+  const size_t index = find_copied_parameter(*model.weights, copy.base_name);
   if (index == ModelWeights::npos) {
     return fmt::format("tensor '{}' copies '{}', which the model does not have", tensor.name,
                        copy.base_name);
@@ -103,7 +104,7 @@ std::string copy_fault(Backend& backend, const LoadedModel& model, const PeftAda
                        tensor.shape_text(), parameter.shape.to_string());
   }
   if (!parameter.held) return {};  // its own stage compares it
-  return copy_difference(backend, model, peft, tensor, index);
+  return find_difference_from_base(backend, model, peft, tensor, index);
 }
 
 void read_tensor(const PeftAdapter& peft, const TensorInfo& source, const LoraModule& module,
@@ -116,21 +117,21 @@ void read_tensor(const PeftAdapter& peft, const TensorInfo& source, const LoraMo
   peft.file().read_f32(source, 0, one, stored.data());
   for (auto next = stored.begin() + one; next != stored.end();)
     next = std::copy_n(stored.begin(), one, next);
-  from_stored(module, tensor, stored.data(), values);
+  copy_from_stored(module, tensor, stored.data(), values);
 }
 
 // "...experts.0.up_proj.lora_A.weight" -> "...experts.{}.up_proj.lora_A.weight"
-std::string name_pattern(const std::string& name) {
+std::string expert_name_pattern(const std::string& name) {
   constexpr std::string_view kZero = ".experts.0.";
   const size_t at = name.rfind(kZero);
   CHECK(at != std::string::npos, name);
   return name.substr(0, at) + ".experts.{}." + name.substr(at + kZero.size());
 }
 
-void take_tensor_names(const PeftModule& first, LoraModule& module) {
+void copy_tensor_names(const PeftModule& first, LoraModule& module) {
   const bool each = module.num_experts > 0 && module.form == ExpertForm::kPerExpert;
-  module.a_name = each ? name_pattern(first.a.name) : first.a.name;
-  module.b_name = each ? name_pattern(first.b.name) : first.b.name;
+  module.a_name = each ? expert_name_pattern(first.a.name) : first.a.name;
+  module.b_name = each ? expert_name_pattern(first.b.name) : first.b.name;
 }
 
 // The file's forms, names and values.
@@ -145,7 +146,7 @@ void read_modules(const PeftAdapter& peft, const std::vector<MatchedModule>& mat
       if (module.held()) read_fused_part(peft, first, *matched[i].part, module);
       continue;
     }
-    take_tensor_names(first, module);
+    copy_tensor_names(first, module);
   }
   for (const AdapterTensor& tensor : adapter_tensors(adapter)) {
     const LoraModule& module = adapter.modules()[tensor.module];
@@ -178,7 +179,7 @@ bool is_fused(const LoraModule& module) {
 // A tensor's values in the file's order.
 std::vector<float> stored_values(const LoraModule& module, const AdapterTensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.shape.num_elements()));
-  to_stored(module, tensor, tensor.is_b ? module.b : module.a, values.data());
+  copy_to_stored(module, tensor, tensor.is_b ? module.b : module.a, values.data());
   return values;
 }
 
@@ -229,9 +230,10 @@ namespace {
                                                        faults.size(), fmt::join(faults, "\n  ")));
 }
 
-void warn_of_numbers(const LoadedModel& model, const PeftAdapter& peft, const std::string& dir) {
+void warn_if_base_differs(const LoadedModel& model, const PeftAdapter& peft,
+                          const std::string& dir) {
   if (model.checkpoint == nullptr) return;
-  const std::string warning = numbers_warning(peft, dir, *model.checkpoint);
+  const std::string warning = base_mismatch_warning(peft, dir, *model.checkpoint);
   if (!warning.empty()) log(LogLevel::kWarning, warning);
 }
 
@@ -243,7 +245,7 @@ std::vector<LoraModuleSpec> specs_of(const std::vector<MatchedModule>& matched) 
 
 }  // namespace
 
-std::vector<LoraModuleSpec> specs_of_adapter(const LoadedModel& model, const std::string& dir) {
+std::vector<LoraModuleSpec> read_adapter_specs(const LoadedModel& model, const std::string& dir) {
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
   const std::vector<MatchedModule> matched = match_modules(model, peft, faults);
@@ -258,14 +260,14 @@ AdapterModules::AdapterModules(Backend& backend, const LoadedModel& model, const
   modules_ = match_modules(model, *peft_, faults);
   check_gate_up_pairs(model.weights->layers(), modules_, faults);
   for (const PeftBaseCopy& copy : peft_->base_copies()) {
-    std::string fault = copy_fault(backend, model, *peft_, copy);
+    std::string fault = find_base_copy_fault(backend, model, *peft_, copy);
     if (!fault.empty()) faults.push_back(std::move(fault));
   }
   if (!faults.empty()) fail(dir, faults);
-  warn_of_numbers(model, *peft_, dir);
+  warn_if_base_differs(model, *peft_, dir);
 }
 
-std::unique_ptr<LoraAdapter> AdapterModules::read(size_t module) const {
+std::unique_ptr<LoraAdapter> AdapterModules::read_module(size_t module) const {
   const std::vector<MatchedModule> one = {modules_.at(module)};
   auto adapter =
       std::make_unique<LoraAdapter>(backend_, *model_.weights, specs_of(one), /*whole=*/true);
@@ -293,7 +295,7 @@ std::unique_ptr<LoraAdapter> read_adapter(Backend& backend, const LoadedModel& m
     faults.push_back(fmt::format("tensor '{}' copies a base weight, which sampler weights never do",
                                  copy.tensor.name));
   if (!faults.empty()) fail(dir, faults);
-  warn_of_numbers(model, peft, dir);
+  warn_if_base_differs(model, peft, dir);
   auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched));
   read_modules(peft, matched, *adapter);
   return adapter;
@@ -303,9 +305,9 @@ namespace {
 
 // The saved modules in the adapter's order; faults are added for those that are not in both, and
 // for other ranks.
-std::vector<MatchedModule> in_order_of(const LoraAdapter& adapter,
-                                       std::map<std::string, MatchedModule> saved,
-                                       std::vector<std::string>& faults) {
+std::vector<MatchedModule> reorder_to_adapter(const LoraAdapter& adapter,
+                                              std::map<std::string, MatchedModule> saved,
+                                              std::vector<std::string>& faults) {
   std::vector<MatchedModule> ordered;
   for (const LoraModule& module : adapter.modules()) {
     const auto found = saved.find(module.path);
@@ -326,7 +328,7 @@ std::vector<MatchedModule> in_order_of(const LoraAdapter& adapter,
   return ordered;
 }
 
-[[noreturn]] void fail_to_fit(const std::string& dir, const std::vector<std::string>& faults) {
+[[noreturn]] void throw_mismatch(const std::string& dir, const std::vector<std::string>& faults) {
   const auto shown = std::min<int64_t>(std::ssize(faults), 3);
   throw Error(
       ErrorCode::kInvalidArgument,
@@ -344,9 +346,9 @@ void load_adapter_weights(const LoadedModel& model, const std::string& dir, Lora
   for (MatchedModule& item : match_modules(model, peft, faults)) {
     saved[module_path(model.weights->layers(), item.spec)] = std::move(item);
   }
-  const std::vector<MatchedModule> ordered = in_order_of(adapter, std::move(saved), faults);
-  if (!faults.empty()) fail_to_fit(dir, faults);
-  warn_of_numbers(model, peft, dir);
+  const std::vector<MatchedModule> ordered = reorder_to_adapter(adapter, std::move(saved), faults);
+  if (!faults.empty()) throw_mismatch(dir, faults);
+  warn_if_base_differs(model, peft, dir);
   read_modules(peft, ordered, adapter);
 }
 

@@ -20,7 +20,7 @@ bool adapts_mtp(const ModelConfig& config, const std::string& dir);
 
 // The modules of a PEFT directory, as load_adapter makes them; its faults but for values. `model`
 // may be one that can only plan.
-std::vector<LoraModuleSpec> specs_of_adapter(const LoadedModel& model, const std::string& dir);
+std::vector<LoraModuleSpec> read_adapter_specs(const LoadedModel& model, const std::string& dir);
 
 // Reads a PEFT directory into a new adapter. Modules that the model lacks, wrong shapes and copies
 // of base weights that differ from the model's are refused by name, all together. With `whole` it
@@ -43,7 +43,7 @@ class AdapterModules {
   [[nodiscard]] const PeftAdapter& peft() const { return *peft_; }
   [[nodiscard]] const std::vector<MatchedModule>& modules() const { return modules_; }
   // An adapter that has one of them alone, its panels not refreshed.
-  [[nodiscard]] std::unique_ptr<LoraAdapter> read(size_t module) const;
+  [[nodiscard]] std::unique_ptr<LoraAdapter> read_module(size_t module) const;
 
  private:
   Backend& backend_;

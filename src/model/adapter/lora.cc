@@ -44,7 +44,7 @@ LoraModule make_module(const LayerTable& layers, const LoraModuleSpec& spec, DTy
   module.scale = static_cast<float>(spec.scale);
   module.num_experts = target.num_experts;
   module.num_halves = target.num_halves;
-  set_tensor_names(module);
+  set_peft_tensor_names(module);
   const int64_t experts = module.num_experts;
   module.a.shape = experts > 0 ? Shape{experts, spec.rank, in} : Shape{spec.rank, in};
   module.b.shape = experts > 0 ? Shape{experts, out, spec.rank} : Shape{out, spec.rank};
@@ -64,7 +64,7 @@ LoraModule make_module(const LayerTable& layers, const LoraModuleSpec& spec, DTy
 
 // values[i] = of(i), drawn on the host a piece at a time.
 template <typename Of>
-void draw(Backend& backend, TensorView values, Of of) {
+void fill_by_index(Backend& backend, TensorView values, Of of) {
   constexpr int64_t kPiece = 1 << 16;
   std::vector<float> piece;
   const int64_t count = values.shape.num_elements();
@@ -106,14 +106,15 @@ std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec) {
 LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
                          const std::vector<LoraModuleSpec>& specs, bool whole)
     : id_(next_id()), backend_(backend) {
-  const std::vector<bool> held = add_modules(weights, specs, whole);
+  const std::vector<bool> held = add_modules_and_decide_held(weights, specs, whole);
   allocate_modules(held);
   if (weights.layers().mtp_layer()) copy_mtp_modules();
-  list_packs();
+  build_pack_list();
 }
 
-std::vector<bool> LoraAdapter::add_modules(const ModelWeights& weights,
-                                           const std::vector<LoraModuleSpec>& specs, bool whole) {
+std::vector<bool> LoraAdapter::add_modules_and_decide_held(const ModelWeights& weights,
+                                                           const std::vector<LoraModuleSpec>& specs,
+                                                           bool whole) {
   const LayerTable& layers = weights.layers();
   for (int64_t layer = -1; layer < layers.num_layers(); ++layer) {
     places_.emplace_back(layers.targets(layer).size(), -1);
@@ -154,7 +155,7 @@ void LoraAdapter::allocate_modules(const std::vector<bool>& held) {
 
 void LoraAdapter::copy_mtp_modules() {
   for (const int target : {kEmbedding, kHead}) {
-    const LoraModule* module = find(-1, target);
+    const LoraModule* module = find_module(-1, target);
     if (module == nullptr || !module->held()) continue;
     mtp_modules_[static_cast<size_t>(target)] = *module;
   }
@@ -200,9 +201,9 @@ void LoraAdapter::initialise(uint64_t seed) {
     const auto normal = [&](uint64_t i) { return random.normal(i); };
     if (module.is_embedding()) {
       ops::fill_zero(backend_, module.a);
-      draw(backend_, module.b, normal);
+      fill_by_index(backend_, module.b, normal);
     } else {
-      draw(backend_, module.a, uniform);
+      fill_by_index(backend_, module.a, uniform);
       ops::fill_zero(backend_, module.b);
     }
   }
@@ -211,7 +212,7 @@ void LoraAdapter::initialise(uint64_t seed) {
 void LoraAdapter::refresh(Backend& backend) { ops::pack_list(backend, packs_); }
 
 // Masters and panels stay where they are, so that the list stays true.
-void LoraAdapter::list_packs() {
+void LoraAdapter::build_pack_list() {
   for (const LoraModule& module : modules_) {
     if (!module.held()) {
       pack_ends_.push_back(packs_.size());
@@ -225,7 +226,7 @@ void LoraAdapter::list_packs() {
     }
     if (module.num_experts == 0) {
       if (!module.a_panel.empty()) packs_.push_back({module.a, module.a_panel});
-      list_pack_rows(module.b_blocks, module.b, module.b_panel, packs_);
+      append_row_packs(module.b_blocks, module.b, module.b_panel, packs_);
     }
     pack_ends_.push_back(packs_.size());
   }
@@ -234,10 +235,10 @@ void LoraAdapter::list_packs() {
 void LoraAdapter::enable_training(const LoraAdapter* turns_with) {
   if (trains_) return;
   allocate_moments();
-  take_gradients(turns_with);
-  enable_mtp_training();
+  allocate_or_share_gradients(turns_with);
+  allocate_mtp_gradients();
   trains_ = true;  // all memory is there
-  list_step_items();
+  build_step_items();
 }
 
 void LoraAdapter::allocate_moments() {
@@ -249,7 +250,7 @@ void LoraAdapter::allocate_moments() {
 }
 
 // Its own, or those of an adapter that it takes turns with.
-void LoraAdapter::take_gradients(const LoraAdapter* turns_with) {
+void LoraAdapter::allocate_or_share_gradients(const LoraAdapter* turns_with) {
   owns_gradients_ = turns_with == nullptr;
   if (owns_gradients_) {
     gradients_ = std::make_shared<GradientMemory>();
@@ -268,7 +269,7 @@ void LoraAdapter::take_gradients(const LoraAdapter* turns_with) {
   }
 }
 
-void LoraAdapter::list_step_items() {
+void LoraAdapter::build_step_items() {
   size_t first = 0;
   for (size_t i = 0; i < modules_.size(); ++i) {
     const int64_t offset = modules_[i].a_offset;  // B follows A
@@ -285,7 +286,7 @@ void LoraAdapter::list_step_items() {
   }
 }
 
-void LoraAdapter::enable_mtp_training() {
+void LoraAdapter::allocate_mtp_gradients() {
   int64_t count = 0;
   for (const std::optional<LoraModule>& module : mtp_modules_)
     count += module ? num_values(*module) : 0;
@@ -303,13 +304,13 @@ void LoraAdapter::enable_mtp_training() {
   }
 }
 
-void LoraAdapter::finish_gradients(Backend& backend) {
+void LoraAdapter::merge_mtp_gradients(Backend& backend) {
   if (mtp_grads_.empty()) return;
   for (const int target : {kEmbedding, kHead}) {
     const std::optional<LoraModule>& again = mtp_modules_[static_cast<size_t>(target)];
     if (!again) continue;
-    ops::add_into(backend, again->d_a, find(-1, target)->d_a);
-    ops::add_into(backend, again->d_b, find(-1, target)->d_b);
+    ops::add_into(backend, again->d_a, find_module(-1, target)->d_a);
+    ops::add_into(backend, again->d_b, find_module(-1, target)->d_b);
   }
   ops::fill_zero(backend, mtp_grads_);
 }

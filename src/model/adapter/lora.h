@@ -92,7 +92,7 @@ class LoraAdapter {
   void enable_training(const LoraAdapter* turns_with = nullptr);
   // Adds what the second use of embedding and head accumulated apart (kMtpEmbedding, kMtpHead);
   // gradients are then complete. Idempotent.
-  void finish_gradients(Backend& backend);
+  void merge_mtp_gradients(Backend& backend);
   // Forgets what was accumulated since the last step.
   void drop_gradients();
   [[nodiscard]] bool trains() const { return trains_; }
@@ -103,7 +103,7 @@ class LoraAdapter {
   [[nodiscard]] const std::vector<LoraModule>& modules() const { return modules_; }
   // Null when the adapter has no such module; layer -1 for the targets outside the layers, and a
   // target of -1 is none.
-  [[nodiscard]] const LoraModule* find(int64_t layer, int target) const {
+  [[nodiscard]] const LoraModule* find_module(int64_t layer, int target) const {
     if (target < 0) return nullptr;
     if (layer < 0 && target >= kMtpEmbedding) {
       const std::optional<LoraModule>& again =
@@ -132,15 +132,16 @@ class LoraAdapter {
 
  private:
   // Lists the modules, without memory; returns of each whether it is to have any.
-  std::vector<bool> add_modules(const ModelWeights& weights,
-                                const std::vector<LoraModuleSpec>& specs, bool whole);
+  std::vector<bool> add_modules_and_decide_held(const ModelWeights& weights,
+                                                const std::vector<LoraModuleSpec>& specs,
+                                                bool whole);
   void allocate_modules(const std::vector<bool>& held);
   void copy_mtp_modules();
-  void list_packs();
+  void build_pack_list();
   void allocate_moments();
-  void take_gradients(const LoraAdapter* turns_with);
-  void enable_mtp_training();
-  void list_step_items();
+  void allocate_or_share_gradients(const LoraAdapter* turns_with);
+  void allocate_mtp_gradients();
+  void build_step_items();
   struct GradientMemory {
     Memory flat, mtp;
   };

@@ -154,7 +154,7 @@ void check_experts(const LayerTable& layers, const MatchedModule& item,
 class Matcher {
  public:
   Matcher(const LoadedModel& model, const PeftAdapter& peft, std::vector<std::string>& faults)
-      : model_(model), peft_(peft), faults_(faults), halves_(fused_halves(peft)) {}
+      : model_(model), peft_(peft), faults_(faults), halves_(parse_gate_up_names(peft)) {}
 
   void match(const PeftModule& module) {
     if (!layers_.mtp_layer() && is_of_mtp(model_.config, module)) return add_mtp_fault(module);
@@ -249,7 +249,7 @@ class Matcher {
     const bool is_pair = target.num_halves > 1;
     const auto count = is_pair ? std::ssize(*halves_) : 1;
     if (is_pair && (count == 0 || module.rank % count != 0 ||
-                    !halves_are_apart(peft_, module, target.num_experts, *halves_))) {
+                    !is_gate_up_block_diagonal(peft_, module, target.num_experts, *halves_))) {
       faults_.push_back(fmt::format(
           "module '{}' ('{}'): the file's metadata says that it is made of '{}', and its values "
           "are not; was the file changed by a program that kept the metadata?",

@@ -23,9 +23,9 @@ int64_t routed_expert_rank(int64_t num_experts, int64_t rank, ExpertRank expert_
   return expert_rank == ExpertRank::kFull ? rank : std::max<int64_t>(1, rank / experts);
 }
 
-std::vector<LoraModuleSpec> adapter_specs(const LayerTable& layers,
-                                          FunctionRef<bool(const LoraTarget&, int layer)> wanted,
-                                          int64_t rank, double alpha, ExpertRank expert_rank) {
+std::vector<LoraModuleSpec> make_adapter_specs(
+    const LayerTable& layers, FunctionRef<bool(const LoraTarget&, int layer)> wanted, int64_t rank,
+    double alpha, ExpertRank expert_rank) {
   if (rank < 1 || rank > 65536) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("lora: rank: got {}, want 1 to 65536", rank));
@@ -80,8 +80,8 @@ std::vector<std::string_view> target_names(const LayerTable& layers, bool fresh,
 // Error for a name that no target of a fresh adapter has.
 void check_target_names(const LayerTable& layers, const std::vector<std::string>& targets,
                         WithIndexers with_indexers) {
-  const auto known = target_names(layers, true, with_indexers);
-  const auto from_files = target_names(layers, false, with_indexers);
+  const auto known = target_names(layers, /*fresh=*/true, with_indexers);
+  const auto from_files = target_names(layers, /*fresh=*/false, with_indexers);
   const auto fail = [](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument, "lora: " + what);
   };
@@ -103,10 +103,10 @@ void check_target_names(const LayerTable& layers, const std::vector<std::string>
 
 }  // namespace
 
-std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
-                                          const std::vector<std::string>& targets, int64_t rank,
-                                          double alpha, ExpertRank expert_rank,
-                                          WithIndexers with_indexers) {
+std::vector<LoraModuleSpec> make_adapter_specs(const ModelConfig& config,
+                                               const std::vector<std::string>& targets,
+                                               int64_t rank, double alpha, ExpertRank expert_rank,
+                                               WithIndexers with_indexers) {
   const LayerTable layers(config);
   check_target_names(layers, targets, with_indexers);
   const auto is_named = [&](std::string_view name) {
@@ -116,7 +116,7 @@ std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
   const auto wanted = [&](const LoraTarget& target, int layer) {
     return is_fresh(target, with_indexers) && ((all && layer >= 0) || is_named(target.name()));
   };
-  return adapter_specs(layers, wanted, rank, alpha, expert_rank);
+  return make_adapter_specs(layers, wanted, rank, alpha, expert_rank);
 }
 
 }  // namespace strata::model

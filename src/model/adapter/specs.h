@@ -18,9 +18,9 @@ int64_t routed_expert_rank(int64_t num_experts, int64_t rank, ExpertRank expert_
 
 // The modules of a fresh adapter: those targets that `wanted` chooses, the embedding first and the
 // head last. Throws Error for rank < 1, alpha not finite, or no module.
-std::vector<LoraModuleSpec> adapter_specs(const LayerTable& layers,
-                                          FunctionRef<bool(const LoraTarget&, int layer)> wanted,
-                                          int64_t rank, double alpha, ExpertRank expert_rank);
+std::vector<LoraModuleSpec> make_adapter_specs(
+    const LayerTable& layers, FunctionRef<bool(const LoraTarget&, int layer)> wanted, int64_t rank,
+    double alpha, ExpertRank expert_rank);
 
 // Whether a fresh adapter has the modules of indexers, which no loss but their own trains.
 enum class WithIndexers : bool { kNo, kYes };
@@ -28,10 +28,10 @@ enum class WithIndexers : bool { kNo, kYes };
 // The same by names: `targets` are module names ("q_proj", ..., "embed_tokens", "lm_head"), also of
 // shared and routed experts; "all-linear" is every projection. An unknown name is an Error that
 // lists those of the model.
-std::vector<LoraModuleSpec> adapter_specs(const ModelConfig& config,
-                                          const std::vector<std::string>& targets, int64_t rank,
-                                          double alpha,
-                                          ExpertRank expert_rank = ExpertRank::kDivided,
-                                          WithIndexers with_indexers = WithIndexers::kNo);
+std::vector<LoraModuleSpec> make_adapter_specs(const ModelConfig& config,
+                                               const std::vector<std::string>& targets,
+                                               int64_t rank, double alpha,
+                                               ExpertRank expert_rank = ExpertRank::kDivided,
+                                               WithIndexers with_indexers = WithIndexers::kNo);
 
 }  // namespace strata::model

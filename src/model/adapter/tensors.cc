@@ -26,8 +26,8 @@ Shape stored_shape(const LoraModule& module, bool is_b) {
 
 // Calls body(index in stored, index in the module's values) for every element of the tensor.
 template <typename Body>
-void for_each_element(const LoraModule& module, const AdapterTensor& tensor,
-                      const TensorView& values, Body body) {
+void for_each_index_pair(const LoraModule& module, const AdapterTensor& tensor,
+                         const TensorView& values, Body body) {
   const int64_t count = tensor.shape.num_elements();
   if (module.num_experts == 0 || module.form != ExpertForm::kFused || !tensor.is_b) {
     const int64_t first = std::max<int64_t>(0, tensor.expert) * count;
@@ -53,7 +53,7 @@ std::string expert_path(const LoraModule& module, int64_t expert) {
   return with_expert(module.path, std::to_string(expert));
 }
 
-void set_tensor_names(LoraModule& module) {
+void set_peft_tensor_names(LoraModule& module) {
   std::string path = module.path;
   if (module.num_experts > 0) path = with_expert(path, "{}");
   const bool embedding = module.is_embedding();
@@ -82,18 +82,18 @@ std::vector<AdapterTensor> adapter_tensors(const LoraAdapter& adapter) {
   return tensors;
 }
 
-void to_stored(const LoraModule& module, const AdapterTensor& tensor, TensorView module_values,
-               float* stored) {
+void copy_to_stored(const LoraModule& module, const AdapterTensor& tensor, TensorView module_values,
+                    float* stored) {
   const float* values = module_values.f32();
-  for_each_element(module, tensor, module_values,
-                   [&](int64_t to, int64_t from) { stored[to] = values[from]; });
+  for_each_index_pair(module, tensor, module_values,
+                      [&](int64_t to, int64_t from) { stored[to] = values[from]; });
 }
 
-void from_stored(const LoraModule& module, const AdapterTensor& tensor, const float* stored,
-                 TensorView module_values) {
+void copy_from_stored(const LoraModule& module, const AdapterTensor& tensor, const float* stored,
+                      TensorView module_values) {
   float* values = module_values.f32();
-  for_each_element(module, tensor, module_values,
-                   [&](int64_t from, int64_t to) { values[to] = stored[from]; });
+  for_each_index_pair(module, tensor, module_values,
+                      [&](int64_t from, int64_t to) { values[to] = stored[from]; });
 }
 
 }  // namespace strata::model

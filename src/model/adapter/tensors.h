@@ -23,13 +23,13 @@ std::vector<AdapterTensor> adapter_tensors(const LoraAdapter& adapter);
 
 // Copies a tensor's part of `module_values`, which is the module's a or b, or their gradients, to
 // `stored` (dense, in the tensor's order), or back.
-void to_stored(const LoraModule& module, const AdapterTensor& tensor, TensorView module_values,
-               float* stored);
-void from_stored(const LoraModule& module, const AdapterTensor& tensor, const float* stored,
-                 TensorView module_values);
+void copy_to_stored(const LoraModule& module, const AdapterTensor& tensor, TensorView module_values,
+                    float* stored);
+void copy_from_stored(const LoraModule& module, const AdapterTensor& tensor, const float* stored,
+                      TensorView module_values);
 
 // Names of a fresh module's tensors, PEFT's own; "{}" stands for the expert.
-void set_tensor_names(LoraModule& module);
+void set_peft_tensor_names(LoraModule& module);
 // "...mlp.experts.down_proj" of expert 3 is "...mlp.experts.3.down_proj".
 std::string expert_path(const LoraModule& module, int64_t expert);
 

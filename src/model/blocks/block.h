@@ -66,19 +66,19 @@ struct BlockOps {
   std::string_view name;
   BlockGroup group;
   bool (*equal)(const void* a, const void* b);
-  std::string (*fault)(const void* config);  // of the config, a sentence; empty when there is none
+  std::string (*find_config_fault)(const void* config);  // a sentence; empty when there is none
   std::string (*describe)(const void* config);  // for people: "16 heads and 8 for keys of 128"
-  void (*params)(const void* config, int64_t hidden_size, ParamRows& rows);
-  CacheSpec (*cache)(const void* config, DType dtype);
+  void (*add_params)(const void* config, int64_t hidden_size, ParamRows& rows);
+  CacheSpec (*cache_spec)(const void* config, DType dtype);
   BlockWork (*work)(const void* config);
   // Work of the block's last product, which makes its output again from what it saved.
   double (*output_flops)(const Pass& pass, const BlockContext& context);
-  // What backward needs, in memory of the pass's scratch. `keep` takes what no recompute may make
-  // again, `take_saved` the rest; a Saved is plain data.
+  // What backward needs, in memory of the pass's scratch: what is never recomputed, and the rest; a
+  // Saved is plain data.
   size_t saved_bytes;
   void (*construct)(void* saved);
-  void (*keep)(Pass& pass, const BlockContext& context, void* saved);
-  void (*take_saved)(Pass& pass, const BlockContext& context, void* saved);
+  void (*allocate_always_kept)(Pass& pass, const BlockContext& context, void* saved);
+  void (*allocate_saved)(Pass& pass, const BlockContext& context, void* saved);
   // n [T, D]: the sublayer's input. Fills saved; what is kept and computed already stays.
   void (*forward)(Pass& pass, const BlockContext& context, void* saved, TensorView n,
                   BlockOutput output);
@@ -93,40 +93,48 @@ constexpr BlockOps block_ops(std::string_view name) {
   using Config = typename B::Config;
   using Saved = typename B::Saved;
   static_assert(std::is_trivially_copyable_v<Saved> && alignof(Saved) <= 64);
-  return {
-      .name = name,
-      .group = B::kGroup,
-      .equal =
-          [](const void* a, const void* b) {
-            return *static_cast<const Config*>(a) == *static_cast<const Config*>(b);
-          },
-      .fault = [](const void* config) { return B::fault(*static_cast<const Config*>(config)); },
-      .describe =
-          [](const void* config) { return B::describe(*static_cast<const Config*>(config)); },
-      .params =
-          [](const void* config, int64_t hidden_size, ParamRows& rows) {
-            B::params(*static_cast<const Config*>(config), hidden_size, rows);
-          },
-      .cache = [](const void* config,
-                  DType dtype) { return B::cache(*static_cast<const Config*>(config), dtype); },
-      .work = [](const void* config) { return B::work(*static_cast<const Config*>(config)); },
-      .output_flops = B::output_flops,
-      .saved_bytes = sizeof(Saved),
-      .construct = [](void* saved) { new (saved) Saved; },
-      .keep = [](Pass& pass, const BlockContext& context,
-                 void* saved) { B::keep(pass, context, *static_cast<Saved*>(saved)); },
-      .take_saved = [](Pass& pass, const BlockContext& context,
-                       void* saved) { B::take_saved(pass, context, *static_cast<Saved*>(saved)); },
-      .forward =
-          [](Pass& pass, const BlockContext& context, void* saved, TensorView n,
-             BlockOutput output) {
-            B::forward(pass, context, *static_cast<Saved*>(saved), n, output);
-          },
-      .backward =
-          [](Pass& pass, const BlockContext& context, const void* saved, TensorView n,
-             TensorView d_out, TensorView d_n) {
-            B::backward(pass, context, *static_cast<const Saved*>(saved), n, d_out, d_n);
-          }};
+  return {.name = name,
+          .group = B::kGroup,
+          .equal =
+              [](const void* a, const void* b) {
+                return *static_cast<const Config*>(a) == *static_cast<const Config*>(b);
+              },
+          .find_config_fault =
+              [](const void* config) {
+                return B::find_config_fault(*static_cast<const Config*>(config));
+              },
+          .describe =
+              [](const void* config) { return B::describe(*static_cast<const Config*>(config)); },
+          .add_params =
+              [](const void* config, int64_t hidden_size, ParamRows& rows) {
+                B::add_params(*static_cast<const Config*>(config), hidden_size, rows);
+              },
+          .cache_spec =
+              [](const void* config, DType dtype) {
+                return B::cache_spec(*static_cast<const Config*>(config), dtype);
+              },
+          .work = [](const void* config) { return B::work(*static_cast<const Config*>(config)); },
+          .output_flops = B::output_flops,
+          .saved_bytes = sizeof(Saved),
+          .construct = [](void* saved) { new (saved) Saved; },
+          .allocate_always_kept =
+              [](Pass& pass, const BlockContext& context, void* saved) {
+                B::allocate_always_kept(pass, context, *static_cast<Saved*>(saved));
+              },
+          .allocate_saved =
+              [](Pass& pass, const BlockContext& context, void* saved) {
+                B::allocate_saved(pass, context, *static_cast<Saved*>(saved));
+              },
+          .forward =
+              [](Pass& pass, const BlockContext& context, void* saved, TensorView n,
+                 BlockOutput output) {
+                B::forward(pass, context, *static_cast<Saved*>(saved), n, output);
+              },
+          .backward =
+              [](Pass& pass, const BlockContext& context, const void* saved, TensorView n,
+                 TensorView d_out, TensorView d_n) {
+                B::backward(pass, context, *static_cast<const Saved*>(saved), n, d_out, d_n);
+              }};
 }
 
 // A row with its config: what a layer holds. A value; equal blocks compute the same.

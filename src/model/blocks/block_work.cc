@@ -5,7 +5,7 @@
 
 namespace strata::model {
 
-double num_pairs(int64_t begin, int64_t end, int64_t window) {
+double num_query_key_pairs(int64_t begin, int64_t end, int64_t window) {
   const auto before = [&](int64_t position) {
     const auto s = static_cast<double>(position);
     const auto w = static_cast<double>(window);
@@ -19,9 +19,9 @@ double executed_attention_flops(const Pass& pass, const BlockWork& work) {
   for (const PassSequence& sequence : pass.sequences) {
     const int64_t begin = sequence.first_position;
     const int64_t end = begin + sequence.end - sequence.begin;
-    flops += work.executed_pair_flops * num_pairs(begin, end, work.window);
+    flops += work.executed_pair_flops * num_query_key_pairs(begin, end, work.window);
     for (const WindowWork& keys : work.windows) {
-      if (keys.window > 0) flops += keys.pair_flops * num_pairs(begin, end, keys.window);
+      if (keys.window > 0) flops += keys.pair_flops * num_query_key_pairs(begin, end, keys.window);
     }
   }
   return flops;

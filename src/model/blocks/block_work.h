@@ -31,7 +31,7 @@ struct BlockWork {
 
 // Positions that queries [begin, end) of a causal sequence see together, each at most `window` of
 // them (0: all).
-double num_pairs(int64_t begin, int64_t end, int64_t window);
+double num_query_key_pairs(int64_t begin, int64_t end, int64_t window);
 // Forward of a block's attention, as it is computed, over the sequences of a pass.
 double executed_attention_flops(const Pass& pass, const BlockWork& work);
 

@@ -29,7 +29,7 @@ struct GatedDeltaNet {
     std::array<TensorView, kNumLinears> lora_h;
   };
 
-  static std::string fault(const Config& c) {
+  static std::string find_config_fault(const Config& c) {
     constexpr int64_t kLargest = int64_t{1} << 20;
     std::string fault;
     const auto want = [&](bool fine, std::string_view name, int64_t got, std::string_view wanted) {
@@ -53,7 +53,7 @@ struct GatedDeltaNet {
                        c.num_key_heads, c.key_dim, c.value_dim);
   }
 
-  static void params(const Config& c, int64_t d, ParamRows& rows) {
+  static void add_params(const Config& c, int64_t d, ParamRows& rows) {
     constexpr int kFirstOrder = 18;  // behind the experts'
     const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape,
                          const RowShards& shards) {
@@ -104,7 +104,7 @@ struct GatedDeltaNet {
   static int64_t history_bytes(const Config& c, DType dtype) {
     return Arena::aligned((c.conv_width - 1) * c.shape().width() * dtype_bytes(dtype));
   }
-  static CacheSpec cache(const Config& c, DType dtype) {
+  static CacheSpec cache_spec(const Config& c, DType dtype) {
     return {.sequence_bytes = history_bytes(c, dtype) + ops::delta_state_bytes(c.shape())};
   }
 
@@ -117,22 +117,24 @@ struct GatedDeltaNet {
     return linear_flops(pass, context, kOut);
   }
 
-  static void keep(Pass&, const BlockContext&, Saved&) {}
+  static void allocate_always_kept(Pass&, const BlockContext&, Saved&) {}
 
-  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
+  static void allocate_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const int64_t tokens = pass.num_tokens();
     const auto projected = [&](Key key, ScratchTag tag, int64_t width) {
-      return pass.take_saved(tag, linear_flops(pass, context, key), pass.dtype(), {tokens, width});
+      return pass.allocate_saved(tag, linear_flops(pass, context, key), pass.dtype(),
+                                 {tokens, width});
     };
     s.qkv = projected(kQkv, "delta_qkv_proj", c.shape().width());
     s.z = projected(kZ, "delta_z_proj", c.value_width());
     s.b = projected(kB, "delta_gates", c.num_value_heads);
     s.a = projected(kA, "delta_gates", c.num_value_heads);
-    s.context = pass.take_saved("delta_context", static_cast<double>(tokens) * work(c).token_flops,
-                                pass.dtype(), {tokens, c.num_value_heads, c.value_dim});
+    s.context =
+        pass.allocate_saved("delta_context", static_cast<double>(tokens) * work(c).token_flops,
+                            pass.dtype(), {tokens, c.num_value_heads, c.value_dim});
     for (int key = 0; key < kNumLinears; ++key) {
-      s.lora_h[static_cast<size_t>(key)] = take_lora_h(pass, context, key);
+      s.lora_h[static_cast<size_t>(key)] = allocate_lora_h(pass, context, key);
     }
   }
 
@@ -140,7 +142,7 @@ struct GatedDeltaNet {
     const auto& c = context.as<Config>();
     return {.x = s.qkv,
             .weight = context.values(kConv).reshape({c.shape().width(), c.conv_width}),
-            .segments = state_segments(pass, context, 0)};
+            .segments = make_state_segments(pass, context, 0)};
   }
   static ops::DeltaGatesArgs gates_args(const BlockContext& context, const Saved& s) {
     return {.a = s.a, .b = s.b, .a_log = context.values(kALog), .dt_bias = context.values(kDtBias)};
@@ -153,7 +155,8 @@ struct GatedDeltaNet {
   }
 
   // What the rule reads, in scratch: the convolved rows and the gates.
-  static ops::DeltaNetArgs rule_args(Pass& pass, const BlockContext& context, const Saved& s) {
+  static ops::DeltaNetArgs compute_rule_args(Pass& pass, const BlockContext& context,
+                                             const Saved& s) {
     const auto& c = context.as<Config>();
     const ops::DeltaNetArgs args = {.shape = c.shape(),
                                     .qkv = pass.take(pass.dtype(), s.qkv.shape),
@@ -174,9 +177,9 @@ struct GatedDeltaNet {
     linear_forward(pass, context, kA, n, {}, s.lora_h[kA], s.a);
     if (!pass.is_computed(s.context)) {
       const Scratch::Mark inner(pass.backend.scratch());
-      ops::DeltaNetArgs rule = rule_args(pass, context, s);
+      ops::DeltaNetArgs rule = compute_rule_args(pass, context, s);
       rule.segments =
-          state_segments(pass, context, history_bytes(context.as<Config>(), pass.dtype()));
+          make_state_segments(pass, context, history_bytes(context.as<Config>(), pass.dtype()));
       ops::delta_net(pass.backend, rule, s.context);
     }
     const TensorView normed = pass.take(pass.dtype(), s.z.shape);
@@ -201,8 +204,8 @@ struct GatedDeltaNet {
                             TensorView d_context, TensorView d_qkv, TensorView d_a,
                             TensorView d_b) {
     const Scratch::Mark mark(pass.backend.scratch());
-    ops::DeltaNetArgs rule = rule_args(pass, context, s);
-    rule.segments = state_segments(pass, context, 0);
+    ops::DeltaNetArgs rule = compute_rule_args(pass, context, s);
+    rule.segments = make_state_segments(pass, context, 0);
     const TensorView d_log_decay = pass.take(DType::kF32, s.a.shape);
     const TensorView d_beta = pass.take(DType::kF32, s.a.shape);
     ops::delta_net_backward(pass.backend, rule, d_context, d_qkv, d_log_decay, d_beta);

@@ -21,10 +21,10 @@ struct GatedMlp {
     return {.gate = kGate, .up = kUp, .down = kDown, .width = c.width, .activation = c.activation};
   }
 
-  static std::string fault(const Config&) { return {}; }
+  static std::string find_config_fault(const Config&) { return {}; }
   static std::string describe(const Config& c) { return fmt::format("MLP {}", c.width); }
 
-  static void params(const Config& c, int64_t d, ParamRows& rows) {
+  static void add_params(const Config& c, int64_t d, ParamRows& rows) {
     constexpr int kFirstOrder = 4;  // behind the attention's projections
     const auto add = [&](Key key, Key bias, std::string_view suffix, std::string_view path,
                          Shape shape, const RowShards& shards) {
@@ -50,14 +50,14 @@ struct GatedMlp {
     add_bias(kDownBias, "mlp.down_proj.bias", d, {});
   }
 
-  static CacheSpec cache(const Config&, DType) { return {}; }
+  static CacheSpec cache_spec(const Config&, DType) { return {}; }
   static BlockWork work(const Config&) { return {}; }
   static double output_flops(const Pass& pass, const BlockContext& context) {
     return linear_flops(pass, context, kDown);
   }
-  static void keep(Pass&, const BlockContext&, Saved&) {}
-  static void take_saved(Pass& pass, const BlockContext& context, Saved& saved) {
-    gated_mlp_take_saved(pass, context, parts(context), saved);
+  static void allocate_always_kept(Pass&, const BlockContext&, Saved&) {}
+  static void allocate_saved(Pass& pass, const BlockContext& context, Saved& saved) {
+    gated_mlp_allocate_saved(pass, context, parts(context), saved);
   }
   static void forward(Pass& pass, const BlockContext& context, Saved& saved, TensorView n,
                       BlockOutput output) {
@@ -73,14 +73,15 @@ struct GatedMlp {
 
 const BlockOps kGatedMlp = block_ops<GatedMlp>("gated_mlp");
 
-void gated_mlp_take_saved(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
-                          GatedMlpSaved& saved) {
+void gated_mlp_allocate_saved(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
+                              GatedMlpSaved& saved) {
   const Shape shape = {pass.num_tokens(), mlp.width};
   saved.gate =
-      pass.take_saved("mlpwi_0", linear_flops(pass, context, mlp.gate), pass.dtype(), shape);
-  saved.up = pass.take_saved("mlpwi_1", linear_flops(pass, context, mlp.up), pass.dtype(), shape);
-  saved.lora_h = {take_lora_h(pass, context, mlp.gate), take_lora_h(pass, context, mlp.up),
-                  take_lora_h(pass, context, mlp.down)};
+      pass.allocate_saved("mlpwi_0", linear_flops(pass, context, mlp.gate), pass.dtype(), shape);
+  saved.up =
+      pass.allocate_saved("mlpwi_1", linear_flops(pass, context, mlp.up), pass.dtype(), shape);
+  saved.lora_h = {allocate_lora_h(pass, context, mlp.gate), allocate_lora_h(pass, context, mlp.up),
+                  allocate_lora_h(pass, context, mlp.down)};
 }
 
 void gated_mlp_activate(Pass& pass, const GatedMlpParts& mlp, TensorView gate, TensorView up,
@@ -88,9 +89,9 @@ void gated_mlp_activate(Pass& pass, const GatedMlpParts& mlp, TensorView gate, T
   if (mlp.limit > 0.0) {
     ops::clamped_swiglu(pass.backend, static_cast<float>(mlp.limit), gate, up, scales, y);
   } else if (scales.empty()) {
-    ops::gated(pass.backend, mlp.activation, gate, up, y);
+    ops::act_and_mul(pass.backend, mlp.activation, gate, up, y);
   } else {
-    ops::gated_rows(pass.backend, mlp.activation, gate, up, scales, y);
+    ops::scaled_act_and_mul(pass.backend, mlp.activation, gate, up, scales, y);
   }
 }
 
@@ -101,10 +102,10 @@ void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, TensorVie
     ops::clamped_swiglu_backward(pass.backend, static_cast<float>(mlp.limit), gate, up, scales, d_y,
                                  d_gate, d_up, d_scales);
   } else if (scales.empty()) {
-    ops::gated_backward(pass.backend, mlp.activation, gate, up, d_y, d_gate, d_up);
+    ops::act_and_mul_backward(pass.backend, mlp.activation, gate, up, d_y, d_gate, d_up);
   } else {
-    ops::gated_rows_backward(pass.backend, mlp.activation, gate, up, scales, d_y, d_gate, d_up,
-                             d_scales);
+    ops::scaled_act_and_mul_backward(pass.backend, mlp.activation, gate, up, scales, d_y, d_gate,
+                                     d_up, d_scales);
   }
 }
 

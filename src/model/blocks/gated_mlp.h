@@ -41,8 +41,8 @@ void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, TensorVie
                                  TensorView up, TensorView scales, TensorView d_y,
                                  TensorView d_gate, TensorView d_up, TensorView d_scales);
 
-void gated_mlp_take_saved(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
-                          GatedMlpSaved& saved);
+void gated_mlp_allocate_saved(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,
+                              GatedMlpSaved& saved);
 
 // Fills saved from n [T, D]; writes out [T, D] = add + down(...) unless out is empty. `scales` [T]
 // f32 multiplies each row's result, or is empty.

@@ -31,7 +31,7 @@ struct Gqa {
     std::array<TensorView, kNumLinears> lora_h;
   };
 
-  static std::string fault(const Config& c) {
+  static std::string find_config_fault(const Config& c) {
     if (c.num_kv_heads < 1) return "num_key_value_heads must be at least 1";
     if (c.num_heads % c.num_kv_heads != 0) {
       return fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
@@ -50,7 +50,7 @@ struct Gqa {
                        c.window == 0 ? "" : fmt::format(", window {}", c.window));
   }
 
-  static void params(const Config& c, int64_t d, ParamRows& rows) {
+  static void add_params(const Config& c, int64_t d, ParamRows& rows) {
     const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape,
                          const RowShards& shards, int bias) {
       rows.push_back({.key = key,
@@ -97,7 +97,7 @@ struct Gqa {
     if (c.o_bias) add(kOBias, "self_attn.o_proj.bias", d, {});
   }
 
-  static CacheSpec cache(const Config& c, DType dtype) {
+  static CacheSpec cache_spec(const Config& c, DType dtype) {
     return {.entry_bytes = 2 * c.kv_width() * dtype_bytes(dtype), .window = c.window};
   }
 
@@ -114,22 +114,22 @@ struct Gqa {
     return linear_flops(pass, context, kO);
   }
 
-  static void keep(Pass&, const BlockContext&, Saved&) {}
+  static void allocate_always_kept(Pass&, const BlockContext&, Saved&) {}
 
-  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
+  static void allocate_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const int64_t tokens = pass.num_tokens();
     const Shape queries = {tokens, c.num_heads, c.head_dim};
     const Shape keys = {tokens, c.num_kv_heads, c.head_dim};
-    s.q_raw = pass.take_saved("query_proj", linear_flops(pass, context, kQ), pass.dtype(),
-                              {tokens, c.num_heads, c.q_proj_width() / c.num_heads});
-    s.k_raw = pass.take_saved("key_proj", linear_flops(pass, context, kK), pass.dtype(), keys);
-    s.v = pass.take_saved("value_proj", linear_flops(pass, context, kV), pass.dtype(), keys);
-    s.context =
-        pass.take_saved("context", executed_attention_flops(pass, work(c)), pass.dtype(), queries);
-    s.lse = pass.take_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
+    s.q_raw = pass.allocate_saved("query_proj", linear_flops(pass, context, kQ), pass.dtype(),
+                                  {tokens, c.num_heads, c.q_proj_width() / c.num_heads});
+    s.k_raw = pass.allocate_saved("key_proj", linear_flops(pass, context, kK), pass.dtype(), keys);
+    s.v = pass.allocate_saved("value_proj", linear_flops(pass, context, kV), pass.dtype(), keys);
+    s.context = pass.allocate_saved("context", executed_attention_flops(pass, work(c)),
+                                    pass.dtype(), queries);
+    s.lse = pass.allocate_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
     for (int key = 0; key < kNumLinears; ++key) {
-      s.lora_h[static_cast<size_t>(key)] = take_lora_h(pass, context, key);
+      s.lora_h[static_cast<size_t>(key)] = allocate_lora_h(pass, context, key);
     }
   }
 
@@ -158,22 +158,24 @@ struct Gqa {
   static TensorView gated_context(Pass& pass, const BlockContext& context, const Saved& s) {
     if (!context.as<Config>().output_gate) return s.context;
     const TensorView y = pass.take(pass.dtype(), s.context.shape);
-    ops::gated(pass.backend, ops::Activation::kSigmoid, gates_of(context, s.q_raw), s.context, y);
+    ops::act_and_mul(pass.backend, ops::Activation::kSigmoid, gates_of(context, s.q_raw), s.context,
+                     y);
     return y;
   }
 
   // q or k after norm and RoPE, from scratch.
-  static TensorView rotated(Pass& pass, const BlockContext& context, TensorView raw, Key norm) {
+  static TensorView norm_and_rope(Pass& pass, const BlockContext& context, TensorView raw,
+                                  Key norm) {
     const TensorView y = pass.take(pass.dtype(), raw.shape);
     ops::head_norm_rope(pass.backend, rope_args(pass, context, raw, norm), y);
     return y;
   }
 
-  static ops::AttentionArgs attention_args(Pass& pass, const BlockContext& context, TensorView q,
-                                           TensorView k, TensorView v) {
+  static ops::AttentionArgs store_kv_and_make_args(Pass& pass, const BlockContext& context,
+                                                   TensorView q, TensorView k, TensorView v) {
     const auto& c = context.as<Config>();
     return {.q = q,
-            .segments = store_kv_segments(pass, context, k, v),
+            .segments = store_kv_and_make_segments(pass, context, k, v),
             .num_kv_heads = c.num_kv_heads,
             .scale = c.scale,
             .window = c.window};
@@ -186,9 +188,10 @@ struct Gqa {
     linear_forward(pass, context, kK, n, {}, s.lora_h[kK], flat(s.k_raw));
     linear_forward(pass, context, kV, n, {}, s.lora_h[kV], flat(s.v));
     if (!pass.is_computed(s.context)) {
-      const TensorView q = rotated(pass, context, queries_of(context, s.q_raw), kQNorm);
-      const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
-      ops::attention(pass.backend, attention_args(pass, context, q, k, s.v), s.context, s.lse);
+      const TensorView q = norm_and_rope(pass, context, queries_of(context, s.q_raw), kQNorm);
+      const TensorView k = norm_and_rope(pass, context, s.k_raw, kKNorm);
+      ops::attention(pass.backend, store_kv_and_make_args(pass, context, q, k, s.v), s.context,
+                     s.lse);
     }
     linear_forward(pass, context, kO, flat(gated_context(pass, context, s)), output.add,
                    s.lora_h[kO], output.out);
@@ -201,8 +204,8 @@ struct Gqa {
     const TensorView gated = gated_context(pass, context, s);
     linear_backward(pass, context, kO, flat(gated), s.lora_h[kO], d_out, flat(d_context), false);
     if (!context.as<Config>().output_gate) return;
-    ops::gated_backward(pass.backend, ops::Activation::kSigmoid, gates_of(context, s.q_raw),
-                        s.context, d_context, gates_of(context, d_q), d_context);
+    ops::act_and_mul_backward(pass.backend, ops::Activation::kSigmoid, gates_of(context, s.q_raw),
+                              s.context, d_context, gates_of(context, d_q), d_context);
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
@@ -218,13 +221,13 @@ struct Gqa {
       const TensorView d_context = pass.take(pass.dtype(), s.context.shape);
       output_backward(pass, context, s, d_out, d_context, d_q);
       const TensorView queries = queries_of(context, s.q_raw);
-      const TensorView q = rotated(pass, context, queries, kQNorm);
-      const TensorView k = rotated(pass, context, s.k_raw, kKNorm);
+      const TensorView q = norm_and_rope(pass, context, queries, kQNorm);
+      const TensorView k = norm_and_rope(pass, context, s.k_raw, kKNorm);
       const TensorView d_q_rotated = pass.take(DType::kF32, q.shape);
       const TensorView d_k_rotated = pass.take(DType::kF32, s.k_raw.shape);
       // context = attention(rotated(norm(q_raw)), rotated(norm(k_raw)), v)
-      ops::attention_backward(backend, attention_args(pass, context, q, k, s.v), s.context, s.lse,
-                              d_context, d_q_rotated, d_k_rotated, d_v);
+      ops::attention_backward(backend, store_kv_and_make_args(pass, context, q, k, s.v), s.context,
+                              s.lse, d_context, d_q_rotated, d_k_rotated, d_v);
       ops::head_norm_rope_backward(backend, rope_args(pass, context, queries, kQNorm), d_q_rotated,
                                    queries_of(context, d_q),
                                    pass.base_gradient(context.param(kQNorm).index));

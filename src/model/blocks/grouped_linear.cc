@@ -31,7 +31,7 @@ struct Group {
   }
 
   // h = scale * x A^T
-  void times_a(TensorView x, TensorView h) const {
+  void multiply_by_lora_a(TensorView x, TensorView h) const {
     std::vector<ops::SegmentProduct>& products = pass.lists.products;
     products.clear();
     for_each_module(pass, context, key, [&](const auto& run, const auto& module) {
@@ -41,7 +41,7 @@ struct Group {
     if (!products.empty()) ops::gemm_runs(pass.backend, x, products, h);
   }
   // d(x A^T) = scale * dy B
-  void times_b(TensorView dy, TensorView d_h) const {
+  void multiply_by_lora_b(TensorView dy, TensorView d_h) const {
     for_each_module(pass, context, key, [&](const auto& run, const auto& module) {
       ops::gemm_dx(
           pass.backend,
@@ -50,7 +50,8 @@ struct Group {
     });
   }
   // The low-rank terms: rows of h times B of the group, or of d_h times A.
-  [[nodiscard]] std::span<const ops::LowRankSegment> low_rank(TensorView h, bool by_b) const {
+  [[nodiscard]] std::span<const ops::LowRankSegment> low_rank_segments(TensorView h,
+                                                                       bool by_b) const {
     std::vector<ops::LowRankSegment>& runs = pass.lists.low_rank;
     runs.clear();
     for_each_module(pass, context, key, [&](const auto& run, const auto& module) {
@@ -110,8 +111,9 @@ void grouped_linear_forward(Pass& pass, const BlockContext& context, const Group
   for (int64_t g = 0; g < grouped.num_groups; ++g) {
     const Group group(pass, context, grouped, g, outputs);
     const TensorView x_g = group.part(x, inputs);
-    if (rank > 0) group.times_a(x_g, h);
-    ops::gemm(pass.backend, {.x = x_g, .w = group.weight, .runs = group.low_rank(h, true)},
+    if (rank > 0) group.multiply_by_lora_a(x_g, h);
+    ops::gemm(pass.backend,
+              {.x = x_g, .w = group.weight, .runs = group.low_rank_segments(h, /*by_b=*/true)},
               group.part(y, outputs));
   }
 }
@@ -135,13 +137,15 @@ void grouped_linear_backward(Pass& pass, const BlockContext& context, const Grou
     const TensorView dy_g = group.part(dy, outputs);
     const TensorView d_h_g = rank == 0 ? TensorView() : group.part(d_h, rank);
     if (rank > 0) {
-      group.times_a(x_g, h);
-      group.times_b(dy_g, d_h_g);
+      group.multiply_by_lora_a(x_g, h);
+      group.multiply_by_lora_b(dy_g, d_h_g);
     }
     group.add_b_and_weight_gradients(dy_g, x_g, h, d_weight);
     // dx = dy W + d(x A^T) A
-    ops::gemm_dx(pass.backend, {.x = dy_g, .w = group.weight, .runs = group.low_rank(d_h_g, false)},
-                 group.part(dx, inputs));
+    ops::gemm_dx(
+        pass.backend,
+        {.x = dy_g, .w = group.weight, .runs = group.low_rank_segments(d_h_g, /*by_b=*/false)},
+        group.part(dx, inputs));
   }
   for_each_module(pass, context, grouped.key, [&](const auto& run, const auto& module) {
     if (pass.trains(run)) add_a_gradient(pass, run, module, grouped.num_groups, x, d_h);

@@ -13,7 +13,7 @@ struct AttentionLists {
 };
 
 // Keys or values as rows of one token each, and where they go in a page.
-struct Side {
+struct KvRows {
   char* rows = nullptr;
   int64_t row_bytes = 0;
   int64_t page_size = 0;
@@ -24,7 +24,7 @@ struct Side {
   }
 
   // Lists where the sequence's new rows go: a run for each page.
-  void list_runs(const PassSequence& sequence, std::vector<ops::CacheSegment>& runs) const {
+  void append_page_runs(const PassSequence& sequence, std::vector<ops::CacheSegment>& runs) const {
     for (int64_t row = sequence.begin; row < sequence.end;) {
       const int64_t position = sequence.first_position + row - sequence.begin;
       const int64_t in = position % page_size;
@@ -35,7 +35,7 @@ struct Side {
   }
 };
 
-Side side_of(const Pass& pass, const BlockContext& context, TensorView x) {
+KvRows kv_rows_of(const Pass& pass, const BlockContext& context, TensorView x) {
   CHECK(x.dense() && pass.num_tokens() > 0);
   const int64_t width = x.shape.num_elements() / pass.num_tokens();
   return {.rows = static_cast<char*>(x.data),
@@ -45,13 +45,13 @@ Side side_of(const Pass& pass, const BlockContext& context, TensorView x) {
 }
 
 // x [T, .., width] goes to the pages.
-void write_to_pages(Pass& pass, const Side& side, TensorView x) {
-  std::vector<ops::CacheSegment>& runs = pass.lists.blocks.of<KvLists>().cache_runs;
+void write_to_pages(Pass& pass, const KvRows& rows, TensorView x) {
+  std::vector<ops::CacheSegment>& runs = pass.lists.blocks.get_or_make<KvLists>().cache_runs;
   runs.clear();
   for (const PassSequence& sequence : pass.sequences) {
-    if (!sequence.kept.pages.empty()) side.list_runs(sequence, runs);
+    if (!sequence.kept.pages.empty()) rows.append_page_runs(sequence, runs);
   }
-  const int64_t width = side.row_bytes / dtype_bytes(x.dtype);
+  const int64_t width = rows.row_bytes / dtype_bytes(x.dtype);
   ops::cache_write(pass.backend, x.reshape({pass.num_tokens(), width}), runs);
 }
 
@@ -60,8 +60,8 @@ int64_t length_of(const PassSequence& sequence) {
 }
 
 // Appends the sequence's ranges: its pages that are still held, or the rows themselves.
-void list_kv_ranges(const PassSequence& sequence, const Side& keys, const Side& values,
-                    std::vector<ops::KvRange>& ranges) {
+void append_kv_ranges(const PassSequence& sequence, const KvRows& keys, const KvRows& values,
+                      std::vector<ops::KvRange>& ranges) {
   const int64_t length = length_of(sequence);
   if (sequence.kept.pages.empty()) {
     const int64_t first = sequence.begin * keys.row_bytes;
@@ -78,9 +78,10 @@ void list_kv_ranges(const PassSequence& sequence, const Side& keys, const Side& 
 }
 
 // A segment for each sequence, of the ranges up to its end; they are whole and stay where they are.
-std::span<const ops::AttentionSegment> list_segments(Pass& pass, const KvLists& lists,
-                                                     int64_t position_stride) {
-  std::vector<ops::AttentionSegment>& segments = pass.lists.blocks.of<AttentionLists>().segments;
+std::span<const ops::AttentionSegment> make_attention_segments(Pass& pass, const KvLists& lists,
+                                                               int64_t position_stride) {
+  std::vector<ops::AttentionSegment>& segments =
+      pass.lists.blocks.get_or_make<AttentionLists>().segments;
   segments.clear();
   size_t first = 0;
   for (size_t s = 0; s < pass.sequences.size(); ++s) {
@@ -98,15 +99,16 @@ std::span<const ops::AttentionSegment> list_segments(Pass& pass, const KvLists& 
 
 }  // namespace
 
-std::span<const ops::AttentionSegment> store_kv_segments(Pass& pass, const BlockContext& context,
-                                                         TensorView k, TensorView v) {
-  const Side keys = side_of(pass, context, k);
-  Side values = keys;
+std::span<const ops::AttentionSegment> store_kv_and_make_segments(Pass& pass,
+                                                                  const BlockContext& context,
+                                                                  TensorView k, TensorView v) {
+  const KvRows keys = kv_rows_of(pass, context, k);
+  KvRows values = keys;
   if (!v.empty()) {
-    values = side_of(pass, context, v);
+    values = kv_rows_of(pass, context, v);
     values.page_offset += keys.page_size * keys.row_bytes;
   }
-  KvLists& lists = pass.lists.blocks.of<KvLists>();
+  KvLists& lists = pass.lists.blocks.get_or_make<KvLists>();
   lists.ranges.clear();
   lists.range_ends.clear();
   pass.on_host([&] {
@@ -114,10 +116,10 @@ std::span<const ops::AttentionSegment> store_kv_segments(Pass& pass, const Block
     if (!v.empty()) write_to_pages(pass, values, v);
   });
   for (const PassSequence& sequence : pass.sequences) {
-    list_kv_ranges(sequence, keys, values, lists.ranges);
+    append_kv_ranges(sequence, keys, values, lists.ranges);
     lists.range_ends.push_back(lists.ranges.size());
   }
-  return list_segments(pass, lists, keys.row_bytes / dtype_bytes(k.dtype));
+  return make_attention_segments(pass, lists, keys.row_bytes / dtype_bytes(k.dtype));
 }
 
 }  // namespace strata::model

@@ -47,7 +47,7 @@ ops::HeadNormRopeArgs rope_args(const Pass& pass, const BlockContext& context, T
 }
 
 // The normed latent of the queries, from scratch.
-TensorView query_latent(Pass& pass, const BlockContext& context, TensorView q_a) {
+TensorView norm_query_latent(Pass& pass, const BlockContext& context, TensorView q_a) {
   const TensorView y = pass.take(pass.dtype(), {q_a.rows(), q_a.cols()});
   const TensorView weight = context.values(kMlaQANorm);
   ops::rms_norm(pass.backend, latent_norm(q_a, weight), y, {});
@@ -55,7 +55,7 @@ TensorView query_latent(Pass& pass, const BlockContext& context, TensorView q_a)
 }
 
 // What the cache holds, [T, G]: the normed latent and the rotated key, from scratch.
-TensorView cache_rows(Pass& pass, const BlockContext& context, TensorView kv_a) {
+TensorView make_cache_rows(Pass& pass, const BlockContext& context, TensorView kv_a) {
   const int64_t latent = context.as<MlaConfig>().kv_lora_rank;
   const TensorView rows = pass.take(pass.dtype(), {kv_a.rows(), kv_a.cols()});
   const TensorView weight = context.values(kMlaKvANorm);
@@ -68,7 +68,7 @@ TensorView cache_rows(Pass& pass, const BlockContext& context, TensorView kv_a) 
 }
 
 // Queries in latent space, [T, N, G], from scratch.
-TensorView latent_queries(Pass& pass, const BlockContext& context, TensorView q_raw) {
+TensorView make_latent_queries(Pass& pass, const BlockContext& context, TensorView q_raw) {
   const MlaConfig& mla = context.as<MlaConfig>();
   const TensorView q = pass.take(pass.dtype(), {q_raw.shape[0], q_raw.shape[1], mla.cache_width()});
   absorb_queries(pass, context, q_raw, q);
@@ -78,11 +78,11 @@ TensorView latent_queries(Pass& pass, const BlockContext& context, TensorView q_
   return q;
 }
 
-ops::AttentionArgs attention_args(Pass& pass, const BlockContext& context, TensorView q,
-                                  TensorView rows) {
+ops::AttentionArgs store_kv_and_make_args(Pass& pass, const BlockContext& context, TensorView q,
+                                          TensorView rows) {
   const auto& c = context.as<MlaConfig>();
   return {.q = q,
-          .segments = store_kv_segments(pass, context, rows, {}),
+          .segments = store_kv_and_make_segments(pass, context, rows, {}),
           .num_kv_heads = 1,
           .scale = c.scale,
           .value_dim = c.kv_lora_rank};
@@ -93,8 +93,8 @@ void queries_forward(Pass& pass, const BlockContext& context, TensorView n, cons
     return linear_forward(pass, context, kMlaQ, n, {}, s.lora_h[kMlaQ], flat(s.q_raw));
   linear_forward(pass, context, kMlaQA, n, {}, s.lora_h[kMlaQA], s.q_a);
   const Scratch::Mark mark(pass.backend.scratch());
-  linear_forward(pass, context, kMlaQB, query_latent(pass, context, s.q_a), {}, s.lora_h[kMlaQB],
-                 flat(s.q_raw));
+  linear_forward(pass, context, kMlaQB, norm_query_latent(pass, context, s.q_a), {},
+                 s.lora_h[kMlaQB], flat(s.q_raw));
 }
 
 // Writes d_n [T, D] f32.
@@ -105,7 +105,7 @@ void queries_backward(Pass& pass, const BlockContext& context, TensorView n, con
     return linear_backward(pass, context, kMlaQ, n, s.lora_h[kMlaQ], flat(d_q_raw), d_n, false);
   const Shape shape = {s.q_a.rows(), s.q_a.cols()};
   const TensorView d_latent = pass.take(DType::kF32, shape);
-  linear_backward(pass, context, kMlaQB, query_latent(pass, context, s.q_a), s.lora_h[kMlaQB],
+  linear_backward(pass, context, kMlaQB, norm_query_latent(pass, context, s.q_a), s.lora_h[kMlaQB],
                   flat(d_q_raw), d_latent, false);
   // q_latent = norm(q_a)
   const TensorView d_q_a = zeros(pass, shape);
@@ -141,18 +141,18 @@ void attend_backward(Pass& pass, const BlockContext& context, const MlaSaved& s,
   const Scratch::Mark mark(pass.backend.scratch());
   const MlaConfig& mla = context.as<MlaConfig>();
   const int64_t tokens = pass.num_tokens();
-  const HeadLowRank h = take_head_low_rank(pass, context);
+  const HeadLowRank h = allocate_head_low_rank(pass, context);
   const TensorView d_latent = pass.take(pass.dtype(), s.latent_context.shape);
   // context = expanded(latent_context)
   expand_context_backward(pass, context, s.latent_context, d_context, h, d_latent);
-  const TensorView q = latent_queries(pass, context, s.q_raw);
-  const TensorView rows = cache_rows(pass, context, s.kv_a);
+  const TensorView q = make_latent_queries(pass, context, s.q_raw);
+  const TensorView rows = make_cache_rows(pass, context, s.kv_a);
   const TensorView d_q = pass.take(pass.dtype(), q.shape);
   const TensorView d_keys = pass.take(DType::kF32, {tokens, 1, mla.cache_width()});
   const TensorView d_values = pass.take(DType::kF32, {tokens, 1, mla.kv_lora_rank});
   // latent_context = attention(q, rows)
-  ops::attention_backward(pass.backend, attention_args(pass, context, q, rows), s.latent_context,
-                          s.lse, d_latent, d_q, d_keys, d_values);
+  ops::attention_backward(pass.backend, store_kv_and_make_args(pass, context, q, rows),
+                          s.latent_context, s.lse, d_latent, d_q, d_keys, d_values);
   // q = [absorbed(q_raw's nope part) | rotated(q_raw's rope part)]
   absorb_queries_backward(pass, context, s.q_raw, d_q, h, d_q_raw);
   ops::head_norm_rope_backward(
@@ -168,7 +168,7 @@ struct Mla {
   using Saved = MlaSaved;
   static constexpr BlockGroup kGroup = BlockGroup::kAttention;
 
-  static std::string fault(const Config& c) {
+  static std::string find_config_fault(const Config& c) {
     return rope_dim_fault("qk_rope_head_dim", c.rope_dim);
   }
 
@@ -177,9 +177,9 @@ struct Mla {
                        c.kv_lora_rank);
   }
 
-  static void params(const Config& c, int64_t d, ParamRows& rows);
+  static void add_params(const Config& c, int64_t d, ParamRows& rows);
 
-  static CacheSpec cache(const Config& c, DType dtype) {
+  static CacheSpec cache_spec(const Config& c, DType dtype) {
     return {.entry_bytes = c.cache_width() * dtype_bytes(dtype)};
   }
 
@@ -196,9 +196,9 @@ struct Mla {
     return linear_flops(pass, context, kMlaO);
   }
 
-  static void keep(Pass&, const BlockContext&, Saved&) {}
+  static void allocate_always_kept(Pass&, const BlockContext&, Saved&) {}
 
-  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
+  static void allocate_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const int64_t tokens = pass.num_tokens();
     const DType dtype = pass.dtype();
@@ -206,17 +206,18 @@ struct Mla {
     const double expand = 2.0 * static_cast<double>(tokens * c.num_heads) *
                           static_cast<double>(c.kv_lora_rank * c.value_dim);
     if (c.q_lora_rank > 0) {
-      s.q_a = pass.take_saved("query_wa_proj", flops(kMlaQA), dtype, {tokens, c.q_lora_rank});
+      s.q_a = pass.allocate_saved("query_wa_proj", flops(kMlaQA), dtype, {tokens, c.q_lora_rank});
     }
-    s.q_raw = pass.take_saved("query_proj", flops(kMlaQ) + flops(kMlaQB), dtype,
-                              {tokens, c.num_heads, c.head_dim()});
-    s.kv_a = pass.take_saved("kv_wa_proj", flops(kMlaKvA), dtype, {tokens, c.cache_width()});
-    s.latent_context = pass.take_saved("context", executed_attention_flops(pass, work(c)), dtype,
-                                       {tokens, c.num_heads, c.kv_lora_rank});
-    s.context = pass.take_saved("attention_out", expand, dtype, {tokens, c.num_heads, c.value_dim});
-    s.lse = pass.take_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
+    s.q_raw = pass.allocate_saved("query_proj", flops(kMlaQ) + flops(kMlaQB), dtype,
+                                  {tokens, c.num_heads, c.head_dim()});
+    s.kv_a = pass.allocate_saved("kv_wa_proj", flops(kMlaKvA), dtype, {tokens, c.cache_width()});
+    s.latent_context = pass.allocate_saved("context", executed_attention_flops(pass, work(c)),
+                                           dtype, {tokens, c.num_heads, c.kv_lora_rank});
+    s.context =
+        pass.allocate_saved("attention_out", expand, dtype, {tokens, c.num_heads, c.value_dim});
+    s.lse = pass.allocate_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
     for (const MlaKey key : {kMlaQ, kMlaQA, kMlaQB, kMlaKvA, kMlaO}) {
-      s.lora_h[key] = take_lora_h(pass, context, key);
+      s.lora_h[key] = allocate_lora_h(pass, context, key);
     }
   }
 
@@ -226,9 +227,10 @@ struct Mla {
     queries_forward(pass, context, n, s);
     linear_forward(pass, context, kMlaKvA, n, {}, s.lora_h[kMlaKvA], s.kv_a);
     if (!pass.is_computed(s.latent_context)) {
-      const TensorView q = latent_queries(pass, context, s.q_raw);
-      const TensorView rows = cache_rows(pass, context, s.kv_a);
-      ops::attention(pass.backend, attention_args(pass, context, q, rows), s.latent_context, s.lse);
+      const TensorView q = make_latent_queries(pass, context, s.q_raw);
+      const TensorView rows = make_cache_rows(pass, context, s.kv_a);
+      ops::attention(pass.backend, store_kv_and_make_args(pass, context, q, rows), s.latent_context,
+                     s.lse);
     }
     if (!pass.is_computed(s.context)) expand_context(pass, context, s.latent_context, s.context);
     linear_forward(pass, context, kMlaO, flat(s.context), output.add, s.lora_h[kMlaO], output.out);
@@ -254,7 +256,7 @@ struct Mla {
 };
 
 // kv_b_proj is read head by head, keys and values apart.
-void Mla::params(const Config& c, int64_t d, ParamRows& rows) {
+void Mla::add_params(const Config& c, int64_t d, ParamRows& rows) {
   constexpr int kFirstOrder = 10;  // q_a, q_b, kv_a, kv_b; q and o are where other attentions' are
   constexpr int kQOrder = 0;
   constexpr int kOOrder = 3;

@@ -41,7 +41,7 @@ TensorView flat_rows(TensorView heads) {
   return flat;
 }
 
-TensorView take_low_rank(Pass& pass, const BlockContext& context) {
+TensorView allocate_low_rank(Pass& pass, const BlockContext& context) {
   const int64_t rank = largest_rank(pass.rows, context.layer, context.param(kMlaKvB).target);
   if (rank == 0) return {};
   const int64_t num_heads = context.as<MlaConfig>().num_heads;
@@ -49,7 +49,7 @@ TensorView take_low_rank(Pass& pass, const BlockContext& context) {
 }
 
 // h = scale * x A^T for every token and head. x [T, N, C], h [T, N, R].
-void times_a(Pass& pass, const BlockContext& context, TensorView x, TensorView h) {
+void multiply_by_lora_a(Pass& pass, const BlockContext& context, TensorView x, TensorView h) {
   const int64_t num_heads = x.shape[1];
   std::vector<ops::SegmentProduct>& products = pass.lists.products;
   products.clear();
@@ -69,8 +69,8 @@ TensorView run_part(TensorView h, const AdapterSegment& run, const LoraModule& m
 }
 
 // h[:, head] = scale * y B of the head's key or value rows. y [T, P or U].
-void times_b(Pass& pass, const BlockContext& context, const Heads& heads, Side side, int64_t head,
-             TensorView y, TensorView h) {
+void multiply_by_lora_b(Pass& pass, const BlockContext& context, const Heads& heads, Side side,
+                        int64_t head, TensorView y, TensorView h) {
   for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
     ops::gemm_dx(pass.backend,
                  {.x = y.slice_rows(run.begin, run.end),
@@ -159,10 +159,10 @@ void add_head_gradients(Pass& pass, const BlockContext& context, const Heads& he
 void absorb_queries(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView q) {
   const Scratch::Mark mark(pass.backend.scratch());
   const Heads heads(context);
-  const TensorView h = take_low_rank(pass, context);
+  const TensorView h = allocate_low_rank(pass, context);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     const TensorView nope = head_cols(q_raw, n, 0, heads.blocks.first);
-    times_b(pass, context, heads, Side::kKeys, n, nope, h);
+    multiply_by_lora_b(pass, context, heads, Side::kKeys, n, nope, h);
     ops::gemm_dx(pass.backend,
                  {.x = nope,
                   .w = heads.rows(heads.weight, n, Side::kKeys),
@@ -175,8 +175,8 @@ void expand_context(Pass& pass, const BlockContext& context, TensorView latent_c
                     TensorView expanded) {
   const Scratch::Mark mark(pass.backend.scratch());
   const Heads heads(context);
-  const TensorView h = take_low_rank(pass, context);
-  times_a(pass, context, latent_context, h);
+  const TensorView h = allocate_low_rank(pass, context);
+  multiply_by_lora_a(pass, context, latent_context, h);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     ops::gemm(pass.backend,
               {.x = head_cols(latent_context, n, 0, heads.latent),
@@ -186,10 +186,10 @@ void expand_context(Pass& pass, const BlockContext& context, TensorView latent_c
   }
 }
 
-HeadLowRank take_head_low_rank(Pass& pass, const BlockContext& context) {
+HeadLowRank allocate_head_low_rank(Pass& pass, const BlockContext& context) {
   HeadLowRank h;
   for (TensorView* view : {&h.q_h, &h.d_q_h, &h.context_h, &h.d_context_h}) {
-    *view = take_low_rank(pass, context);
+    *view = allocate_low_rank(pass, context);
   }
   return h;
 }
@@ -198,11 +198,11 @@ void expand_context_backward(Pass& pass, const BlockContext& context, TensorView
                              TensorView d_context, const HeadLowRank& h,
                              TensorView d_latent_context) {
   const Heads heads(context);
-  times_a(pass, context, latent_context, h.context_h);
+  multiply_by_lora_a(pass, context, latent_context, h.context_h);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     const TensorView d = head_cols(d_context, n, 0, heads.blocks.second);
     // context = c W^T + (s c A^T) B^T
-    times_b(pass, context, heads, Side::kValues, n, d, h.d_context_h);
+    multiply_by_lora_b(pass, context, heads, Side::kValues, n, d, h.d_context_h);
     ops::gemm_dx(pass.backend,
                  {.x = d,
                   .w = heads.rows(heads.weight, n, Side::kValues),
@@ -214,11 +214,11 @@ void expand_context_backward(Pass& pass, const BlockContext& context, TensorView
 void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView q_raw,
                              TensorView d_q, const HeadLowRank& h, TensorView d_q_raw) {
   const Heads heads(context);
-  times_a(pass, context, cols_of_heads(d_q, 0, heads.latent), h.d_q_h);
+  multiply_by_lora_a(pass, context, cols_of_heads(d_q, 0, heads.latent), h.d_q_h);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     // q = q_raw W + (s q_raw B) A
-    times_b(pass, context, heads, Side::kKeys, n, head_cols(q_raw, n, 0, heads.blocks.first),
-            h.q_h);
+    multiply_by_lora_b(pass, context, heads, Side::kKeys, n,
+                       head_cols(q_raw, n, 0, heads.blocks.first), h.q_h);
     ops::gemm(pass.backend,
               {.x = head_cols(d_q, n, 0, heads.latent),
                .w = heads.rows(heads.weight, n, Side::kKeys),

@@ -28,7 +28,7 @@ struct HeadLowRank {
 };
 
 // Takes h from the scratch.
-HeadLowRank take_head_low_rank(Pass& pass, const BlockContext& context);
+HeadLowRank allocate_head_low_rank(Pass& pass, const BlockContext& context);
 
 // d_latent_context [T, N, C] from d_context [T, N, U]; fills the context part of h.
 void expand_context_backward(Pass& pass, const BlockContext& context, TensorView latent_context,

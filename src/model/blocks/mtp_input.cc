@@ -28,11 +28,11 @@ struct MtpInput {
     TensorView state_lora_h;  // [T n, R]
   };
 
-  static std::string fault(const Config&) { return {}; }
+  static std::string find_config_fault(const Config&) { return {}; }
   static std::string describe(const Config&) { return "the state and the next token"; }
-  static CacheSpec cache(const Config&, DType) { return {}; }
+  static CacheSpec cache_spec(const Config&, DType) { return {}; }
   static BlockWork work(const Config&) { return {}; }
-  static void params(const Config&, int64_t d, ParamRows& rows) {
+  static void add_params(const Config&, int64_t d, ParamRows& rows) {
     constexpr int kFirstOrder = 64;  // behind every other block's
     const auto add = [&](Key key, std::string_view suffix, std::string_view path) {
       rows.push_back({.key = key,
@@ -54,16 +54,18 @@ struct MtpInput {
     return static_cast<double>(num_streams(context)) * linear_flops(pass, context, kStateProj);
   }
 
-  static void keep(Pass&, const BlockContext&, Saved&) {}
-  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
+  static void allocate_always_kept(Pass&, const BlockContext&, Saved&) {}
+  static void allocate_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const int64_t width = pass.weights.config().hidden_size;
-    s.embedded = pass.take_saved("mtp_embedding", 0.0, pass.dtype(), {pass.num_tokens(), width});
-    s.embed_lora_h = take_lora_h(pass, context, kEmbedProj);
+    s.embedded =
+        pass.allocate_saved("mtp_embedding", 0.0, pass.dtype(), {pass.num_tokens(), width});
+    s.embed_lora_h = allocate_lora_h(pass, context, kEmbedProj);
     const int64_t rank = largest_rank(pass.rows, context.layer, context.param(kStateProj).target);
     if (rank == 0) return;
     const int64_t n = num_streams(context);
     const double flops = static_cast<double>(n) * lora_flops(pass, context, kStateProj, rank);
-    s.state_lora_h = pass.take_saved(kLoraTag, flops, pass.dtype(), {pass.num_tokens() * n, rank});
+    s.state_lora_h =
+        pass.allocate_saved(kLoraTag, flops, pass.dtype(), {pass.num_tokens() * n, rank});
   }
 
   // [T n, D]: every stream a row.
@@ -72,11 +74,11 @@ struct MtpInput {
     return state.reshape({state.rows() * n, state.cols() / n});
   }
   // Rows of all streams by sequence and adapter.
-  static const RowGroups& rows_of_streams(Pass& pass, const BlockContext& context) {
-    RowGroups& rows = pass.lists.blocks.of<StreamRows>().rows;
+  static const RowGroups& make_stream_rows(Pass& pass, const BlockContext& context) {
+    RowGroups& rows = pass.lists.blocks.get_or_make<StreamRows>().rows;
     rows.clear();
     for (const PassSequence& sequence : pass.sequences) {
-      rows.add((sequence.end - sequence.begin) * num_streams(context), sequence.adapter);
+      rows.add_sequence((sequence.end - sequence.begin) * num_streams(context), sequence.adapter);
     }
     return rows;
   }
@@ -108,7 +110,7 @@ struct MtpInput {
       copy_to_streams(pass, of_token, sum);
       sum = by_row(context, sum);
     }
-    linear_forward(pass, rows_of_streams(pass, context), linear_of(context, kStateProj),
+    linear_forward(pass, make_stream_rows(pass, context), linear_of(context, kStateProj),
                    normed(pass, context, kStateNorm, state), sum, s.state_lora_h,
                    output.out.empty() ? TensorView() : by_row(context, output.out));
   }
@@ -121,7 +123,7 @@ struct MtpInput {
     const TensorView h = normed(pass, context, kStateNorm, state);
     const TensorView d_h = pass.take(DType::kF32, h.shape);
     const LinearWeights linear = linear_of(context, kStateProj);
-    linear_backward(pass, rows_of_streams(pass, context), linear, h, s.state_lora_h,
+    linear_backward(pass, make_stream_rows(pass, context), linear, h, s.state_lora_h,
                     by_row(context, d_out), d_h, /*accumulate=*/false,
                     pass.base_gradient(linear.weight_index));
     // h = norm_h(state)
@@ -135,7 +137,7 @@ struct MtpInput {
   static void embed_backward(Pass& pass, const BlockContext& context, const Saved& s,
                              TensorView d_out) {
     const Scratch::Mark mark(pass.backend.scratch());
-    const TensorView d_token = sum_of_streams(pass, d_out, s.embedded.cols());
+    const TensorView d_token = sum_streams(pass, d_out, s.embedded.cols());
     const TensorView e = normed(pass, context, kEmbedNorm, s.embedded);
     const TensorView d_e = pass.take(DType::kF32, e.shape);
     linear_backward(pass, context, kEmbedProj, e, s.embed_lora_h, to_compute_dtype(pass, d_token),

@@ -12,7 +12,7 @@ namespace strata::model {
 
 // `offset` is the bytes from the start of the sublayer's part of a sequence's state. Borrows the
 // pass's lists until the next call.
-std::span<const ops::StateSegment> state_segments(Pass& pass, const BlockContext& context,
-                                                  int64_t offset);
+std::span<const ops::StateSegment> make_state_segments(Pass& pass, const BlockContext& context,
+                                                       int64_t offset);
 
 }  // namespace strata::model

@@ -24,7 +24,7 @@ struct SublayerSaved {
 struct ConnectorOps {
   std::string_view name;
   bool (*equal)(const void* a, const void* b);
-  void (*params)(const void* config, int64_t hidden_size, ParamRows& rows);
+  void (*add_params)(const void* config, int64_t hidden_size, ParamRows& rows);
   // Work of a token's forward that speeds are counted against, besides the matrices.
   double (*token_flops)(const void* config, int64_t hidden_size);
   // Whether the block's output is an activation of its own, from which the next state is made
@@ -32,7 +32,7 @@ struct ConnectorOps {
   bool saves_output;
   size_t saved_bytes;
   void (*construct)(void* saved);
-  void (*take_saved)(Pass& pass, const SublayerContext& context, void* saved);
+  void (*allocate_saved)(Pass& pass, const SublayerContext& context, void* saved);
   // state [T, n D] to out [T, n D] of n streams (model/pass/streams.h), or to an empty out
   // (recompute).
   void (*forward)(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
@@ -48,30 +48,31 @@ constexpr ConnectorOps connector_ops(std::string_view name) {
   using Config = typename C::Config;
   using Saved = typename C::Saved;
   static_assert(std::is_trivially_copyable_v<Saved> && alignof(Saved) <= 64);
-  return {
-      .name = name,
-      .equal =
-          [](const void* a, const void* b) {
-            return *static_cast<const Config*>(a) == *static_cast<const Config*>(b);
-          },
-      .params =
-          [](const void* config, int64_t hidden_size, ParamRows& rows) {
-            C::params(*static_cast<const Config*>(config), hidden_size, rows);
-          },
-      .token_flops =
-          [](const void* config, int64_t hidden_size) {
-            if constexpr (requires(const Config& c) { C::token_flops(c, hidden_size); }) {
-              return C::token_flops(*static_cast<const Config*>(config), hidden_size);
-            }
-            return 0.0;
-          },
-      .saves_output = C::kSavesOutput,
-      .saved_bytes = sizeof(Saved),
-      .construct = [](void* saved) { new (saved) Saved; },
-      .take_saved = [](Pass& pass, const SublayerContext& context,
-                       void* saved) { C::take_saved(pass, context, *static_cast<Saved*>(saved)); },
-      .forward = C::forward,
-      .backward = C::backward};
+  return {.name = name,
+          .equal =
+              [](const void* a, const void* b) {
+                return *static_cast<const Config*>(a) == *static_cast<const Config*>(b);
+              },
+          .add_params =
+              [](const void* config, int64_t hidden_size, ParamRows& rows) {
+                C::add_params(*static_cast<const Config*>(config), hidden_size, rows);
+              },
+          .token_flops =
+              [](const void* config, int64_t hidden_size) {
+                if constexpr (requires(const Config& c) { C::token_flops(c, hidden_size); }) {
+                  return C::token_flops(*static_cast<const Config*>(config), hidden_size);
+                }
+                return 0.0;
+              },
+          .saves_output = C::kSavesOutput,
+          .saved_bytes = sizeof(Saved),
+          .construct = [](void* saved) { new (saved) Saved; },
+          .allocate_saved =
+              [](Pass& pass, const SublayerContext& context, void* saved) {
+                C::allocate_saved(pass, context, *static_cast<Saved*>(saved));
+              },
+          .forward = C::forward,
+          .backward = C::backward};
 }
 
 // A row with its config.

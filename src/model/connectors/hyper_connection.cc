@@ -33,7 +33,7 @@ struct HyperConnection {
 
   static int64_t numbers(const Config& c) { return (2 + c.num_streams) * c.num_streams; }
 
-  static void params(const Config& c, int64_t hidden_size, ParamRows& rows) {
+  static void add_params(const Config& c, int64_t hidden_size, ParamRows& rows) {
     ParamRow fn = f32_row(kFn, c.fn, {numbers(c), c.num_streams * hidden_size});
     fn.draw = ParamDraw::kNormal;
     ParamRow scale = f32_row(kScale, c.scale, {3});
@@ -52,16 +52,16 @@ struct HyperConnection {
   }
 
   static constexpr bool kSavesOutput = true;
-  static void take_saved(Pass& pass, const SublayerContext& context, Saved& s) {
+  static void allocate_saved(Pass& pass, const SublayerContext& context, Saved& s) {
     const auto& c = context.outer.as<Config>();
     const int64_t tokens = pass.num_tokens();
     const int64_t width = pass.weights.config().hidden_size;
     const double flops = 2.0 * static_cast<double>(tokens * numbers(c) * c.num_streams * width);
-    s.mix = pass.take_saved(kTag, flops, DType::kF32, {tokens, numbers(c)});
-    s.inv_rms = pass.take_saved(kTag, 0.0, DType::kF32, {tokens});
-    s.weights = pass.take_saved(kTag, 0.0, DType::kF32, {tokens, numbers(c)});
-    s.branch = pass.take_saved("branch", context.block->output_flops(pass, context.inner),
-                               pass.dtype(), {tokens, width});
+    s.mix = pass.allocate_saved(kTag, flops, DType::kF32, {tokens, numbers(c)});
+    s.inv_rms = pass.allocate_saved(kTag, 0.0, DType::kF32, {tokens});
+    s.weights = pass.allocate_saved(kTag, 0.0, DType::kF32, {tokens, numbers(c)});
+    s.branch = pass.allocate_saved("branch", context.block->output_flops(pass, context.inner),
+                                   pass.dtype(), {tokens, width});
   }
 
   static ops::HyperWeightsArgs weights_args(const BlockContext& outer, const Saved& s) {
@@ -147,7 +147,7 @@ struct HyperHead {
   using Config = HyperHeadConfig;
   enum Key : uint8_t { kFn, kBase, kScale };
 
-  static void params(const Config&, int64_t num_streams, int64_t hidden_size, ParamRows& rows) {
+  static void add_params(const Config&, int64_t num_streams, int64_t hidden_size, ParamRows& rows) {
     ParamRow fn = f32_row(kFn, "hc_head.hc_fn", {num_streams, num_streams * hidden_size});
     fn.draw = ParamDraw::kNormal;
     ParamRow scale = f32_row(kScale, "hc_head.hc_scale", {1});
@@ -180,7 +180,7 @@ struct HyperHead {
     }
   };
 
-  static void read(Pass& pass, const BlockContext& context, TensorView state, TensorView out) {
+  static void collapse(Pass& pass, const BlockContext& context, TensorView state, TensorView out) {
     const Scratch::Mark mark(pass.backend.scratch());
     const Weights w(pass, context, state);
     const TensorView y = pass.take(DType::kF32, out.shape);
@@ -188,8 +188,8 @@ struct HyperHead {
     ops::copy(pass.backend, y, out);
   }
 
-  static void read_backward(Pass& pass, const BlockContext& context, TensorView state,
-                            TensorView d_out, TensorView d_state) {
+  static void collapse_backward(Pass& pass, const BlockContext& context, TensorView state,
+                                TensorView d_out, TensorView d_state) {
     const Scratch::Mark mark(pass.backend.scratch());
     const Weights w(pass, context, state);
     const TensorView d_weights = pass.take(DType::kF32, w.weights.shape);

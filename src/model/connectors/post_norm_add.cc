@@ -15,17 +15,17 @@ struct PostNormAdd {
     TensorView branch;  // [T, D] of the compute type, before its norm
   };
 
-  static void params(const Config& c, int64_t hidden_size, ParamRows& rows) {
+  static void add_params(const Config& c, int64_t hidden_size, ParamRows& rows) {
     const float init = 1.0f - c.norm_offset;
     rows.push_back({.key = kBefore, .suffix = c.before, .shape = {hidden_size}, .init = init});
     rows.push_back({.key = kAfter, .suffix = c.after, .shape = {hidden_size}, .init = init});
   }
 
   static constexpr bool kSavesOutput = true;
-  static void take_saved(Pass& pass, const SublayerContext& context, Saved& s) {
+  static void allocate_saved(Pass& pass, const SublayerContext& context, Saved& s) {
     const int64_t width = pass.weights.config().hidden_size;
-    s.branch = pass.take_saved("branch", context.block->output_flops(pass, context.inner),
-                               pass.dtype(), {pass.num_tokens(), width});
+    s.branch = pass.allocate_saved("branch", context.block->output_flops(pass, context.inner),
+                                   pass.dtype(), {pass.num_tokens(), width});
   }
 
   static ops::RmsNormArgs norm(const BlockContext& outer, Key key, TensorView x) {

@@ -11,12 +11,12 @@ struct PreNormAdd {
   struct Saved {};
   enum Key : uint8_t { kNorm };
 
-  static void params(const Config& c, int64_t hidden_size, ParamRows& rows) {
+  static void add_params(const Config& c, int64_t hidden_size, ParamRows& rows) {
     rows.push_back(
         {.key = kNorm, .suffix = c.norm, .shape = {hidden_size}, .init = 1.0f - c.norm_offset});
   }
   static constexpr bool kSavesOutput = false;
-  static void take_saved(Pass&, const SublayerContext&, Saved&) {}
+  static void allocate_saved(Pass&, const SublayerContext&, Saved&) {}
 
   static ops::RmsNormArgs norm_of(const BlockContext& outer, TensorView state) {
     const auto& c = outer.as<Config>();

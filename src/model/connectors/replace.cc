@@ -10,9 +10,9 @@ struct Replace {
   using Config = ReplaceConfig;
   struct Saved {};
 
-  static void params(const Config&, int64_t, ParamRows&) {}
+  static void add_params(const Config&, int64_t, ParamRows&) {}
   static constexpr bool kSavesOutput = false;
-  static void take_saved(Pass&, const SublayerContext&, Saved&) {}
+  static void allocate_saved(Pass&, const SublayerContext&, Saved&) {}
 
   static void forward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
                       TensorView state, TensorView out) {

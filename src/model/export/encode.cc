@@ -23,7 +23,7 @@ double TensorError::relative() const {
   return square_sum == 0.0 ? 0.0 : std::sqrt(error_square_sum / square_sum);
 }
 
-void TensorError::add(const TensorError& part) {
+void TensorError::accumulate(const TensorError& part) {
   count += part.count;
   largest = std::max(largest, part.largest);
   square_sum += part.square_sum;
@@ -59,8 +59,9 @@ void check_no_overflow(const GgufType& type, const TensorError& error) {
 
 }  // namespace
 
-void encode(Backend& backend, const GgufEncoding& encoding, std::span<const float> values,
-            std::vector<std::byte>& out, TensorError& error) {
+void encode_and_add_error(Backend& backend, const GgufEncoding& encoding,
+                          std::span<const float> values, std::vector<std::byte>& out,
+                          TensorError& error) {
   const GgufType& type = *encoding.type;
   const auto count = std::ssize(values);
   CHECK(count % type.block_elements == 0, count, type.name);
@@ -79,7 +80,7 @@ void encode(Backend& backend, const GgufEncoding& encoding, std::span<const floa
     type.dequantise(to, some, after.data());
     add_rounding_error({from, after.size()}, after, errors[static_cast<size_t>(part)]);
   });
-  for (const TensorError& part : errors) error.add(part);
+  for (const TensorError& part : errors) error.accumulate(part);
   check_no_overflow(type, error);
 }
 

@@ -29,13 +29,14 @@ struct TensorError {
   [[nodiscard]] double rms_error() const;
   // rms_error() of rms(), 0 of a tensor of zeros.
   [[nodiscard]] double relative() const;
-  void add(const TensorError& part);
+  void accumulate(const TensorError& part);
 };
 
 // The values' blocks, whole ones; adds to `error` what they differ by. Error{kInvalidArgument}
 // where a finite value became none.
-void encode(Backend& backend, const GgufEncoding& encoding, std::span<const float> values,
-            std::vector<std::byte>& out, TensorError& error);
+void encode_and_add_error(Backend& backend, const GgufEncoding& encoding,
+                          std::span<const float> values, std::vector<std::byte>& out,
+                          TensorError& error);
 
 // Adds to `error` the values and what `after` differs by.
 void add_rounding_error(std::span<const float> values, std::span<const float> after,

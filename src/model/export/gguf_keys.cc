@@ -41,9 +41,9 @@ const Config* first_block(const ModelConfig& config, const BlockOps& ops) {
 class KeyWriter {
  public:
   KeyWriter(const ModelConfig& config, GgufHeader& header)
-      : config_(config), header_(header), architecture_(gguf_architecture_of(config)) {}
+      : config_(config), header_(header), architecture_(require_gguf_architecture(config)) {}
 
-  void write() {
+  void write_keys() {
     integer("context_length", config_.max_position_embeddings);
     integer("embedding_length", config_.hidden_size);
     integer("block_count", config_.num_layers());
@@ -69,8 +69,8 @@ class KeyWriter {
   [[nodiscard]] std::string key(std::string_view name) const {
     return fmt::format("{}.{}", architecture_.name, name);
   }
-  void integer(std::string_view name, int64_t value) { header_.integer(key(name), value); }
-  void number(std::string_view name, double value) { header_.number(key(name), value); }
+  void integer(std::string_view name, int64_t value) { header_.add_integer(key(name), value); }
+  void number(std::string_view name, double value) { header_.add_number(key(name), value); }
 
   void write_attention(const GqaConfig& gqa) {
     integer("attention.head_count", gqa.num_heads);
@@ -111,7 +111,7 @@ class KeyWriter {
     integer("expert_group_count", moe.num_groups);
     integer("expert_group_used_count", moe.top_groups);
     number("expert_weights_scale", moe.scale);
-    header_.boolean(key("expert_weights_norm"), moe.norm_topk);
+    header_.add_boolean(key("expert_weights_norm"), moe.norm_topk);
     constexpr int64_t kSigmoid = 2;
     integer("expert_gating_func", kSigmoid);
   }
@@ -141,7 +141,7 @@ class KeyWriter {
     const int64_t pairs = (gqa.rotary_dim == 0 ? gqa.head_dim : gqa.rotary_dim) / 2;
     const int64_t third = pairs / 3;
     const int64_t sections[] = {pairs - 2 * third, third, third, 0};
-    header_.integers(key("rope.dimension_sections"), sections);
+    header_.add_integers(key("rope.dimension_sections"), sections);
   }
 
   // Windows by layer, and the two rotary tables of their layers.
@@ -178,14 +178,14 @@ class KeyWriter {
         return integer("attention.sliding_window_pattern", static_cast<int64_t>(n));
       }
     }
-    header_.booleans(key("attention.sliding_window_pattern"), sliding);
+    header_.add_booleans(key("attention.sliding_window_pattern"), sliding);
   }
 
   void write_rope(const RopeConfig& rope) {
     number("rope.freq_base", rope.theta);
     if (rope.type != RopeType::kLinear && rope.type != RopeType::kYarn) return;
     const bool is_yarn = rope.type == RopeType::kYarn;
-    header_.text(key("rope.scaling.type"), is_yarn ? "yarn" : "linear");
+    header_.add_text(key("rope.scaling.type"), is_yarn ? "yarn" : "linear");
     number("rope.scaling.factor", rope.factor);
     if (!is_yarn) return;
     integer("rope.scaling.original_context_length",
@@ -226,7 +226,7 @@ std::string attention_difference(const ModelConfig& a, const ModelConfig& b, int
 
 }  // namespace
 
-const GgufArchitecture& gguf_architecture_of(const ModelConfig& config) {
+const GgufArchitecture& require_gguf_architecture(const ModelConfig& config) {
   if (config.num_layers() == 0) {
     throw Error(ErrorCode::kUnsupported, "--to gguf: llama.cpp cannot take a model without layers");
   }
@@ -241,7 +241,7 @@ const GgufArchitecture& gguf_architecture_of(const ModelConfig& config) {
 }
 
 void add_config_keys(const ModelConfig& config, GgufHeader& header) {
-  KeyWriter(config, header).write();
+  KeyWriter(config, header).write_keys();
 }
 
 std::vector<float> rope_divisors(const ModelConfig& config) {
@@ -254,13 +254,13 @@ std::vector<float> rope_divisors(const ModelConfig& config) {
                          spec.config.theta, spec.dim / 2);
 }
 
-std::string llama_cpp_fault(const ModelConfig& config) {
+std::string find_llama_cpp_fault(const ModelConfig& config) {
   const bool has_latent = first_block<MlaConfig>(config, kMla) != nullptr;
   const bool has_experts = first_block<MoeConfig>(config, kMoe) != nullptr;
   if (config.num_layers() > 0 && !has_latent && first_block<GqaConfig>(config, kGqa) == nullptr) {
     return "layer_types (no layer of full attention)";
   }
-  const GgufArchitecture& architecture = gguf_architecture_of(config);
+  const GgufArchitecture& architecture = require_gguf_architecture(config);
   if (architecture.is_hybrid &&
       first_block<GatedDeltaNetConfig>(config, kGatedDeltaNet) == nullptr) {
     return "layer_types (no layer of linear attention)";

@@ -11,7 +11,7 @@
 namespace strata::model {
 
 // Error{kUnsupported} for a family that llama.cpp does not know, or that is not read here.
-const GgufArchitecture& gguf_architecture_of(const ModelConfig& config);
+const GgufArchitecture& require_gguf_architecture(const ModelConfig& config);
 
 void add_config_keys(const ModelConfig& config, GgufHeader& header);
 // The tensor that stands for Llama 3's rotary scaling; empty where there is none.
@@ -19,7 +19,7 @@ std::vector<float> rope_divisors(const ModelConfig& config);
 
 // What llama.cpp's code for the architecture takes as given and this model has otherwise, by its
 // name in config.json; empty where it can run the model.
-std::string llama_cpp_fault(const ModelConfig& config);
+std::string find_llama_cpp_fault(const ModelConfig& config);
 
 // What two configs of one model differ in, by the name that it has in config.json; empty where they
 // compute the same.

@@ -39,8 +39,8 @@ bool is_kept_f32(std::string_view stored, size_t num_dims) {
   return num_dims < 2 || has("norm") || has("ffn_gate_inp") || has("ssm_conv1d");
 }
 
-const GgufEncoding& encoding_of(const std::string& type, std::string_view stored,
-                                const std::vector<int64_t>& dims) {
+const GgufEncoding& choose_encoding(const std::string& type, std::string_view stored,
+                                    const std::vector<int64_t>& dims) {
   if (is_kept_f32(stored, dims.size())) return *find_gguf_encoding("f32");
   const bool is_end = stored == "token_embd.weight" || stored == "output.weight";
   const bool is_narrow = type == "q4_0" || type == "mxfp4";
@@ -63,19 +63,19 @@ std::string canonical_name(const LoadedModel& names, size_t index) {
 
 WeightOrigins::WeightOrigins(const CheckpointSource& source, const LoadedModel& names,
                              bool unties) {
-  const NameForm& form = name_form_of(source, names.config);
+  const NameForm& form = find_name_form(source, names.config);
   const std::vector<Parameter>& table = names.weights->table();
   for (size_t i = 0; i < table.size(); ++i) {
     const Parameter& p = table[i];
     if (p.layer >= names.config.num_layers()) continue;  // multi-token prediction's
     const std::string name = canonical_name(names, i);
     add(name, {p.name, p.first_row, p.shape}, p.row == nullptr ? 0 : p.row->num_experts);
-    const std::string own = in_form(form, name);
+    const std::string own = name_in_form(form, name);
     if (p.row == nullptr && source.find(own) != nullptr) origins_[name].tensor = own;
   }
   if (!unties) return;
   add(kHeadName, origins_.at(kEmbeddingName), 0);
-  origins_[kHeadName].tensor = in_form(form, kHeadName);
+  origins_[kHeadName].tensor = name_in_form(form, kHeadName);
 }
 
 void WeightOrigins::add(const std::string& name, WeightOrigin origin, int64_t num_experts) {
@@ -95,7 +95,7 @@ void add_model_tensors(const GgufArchitecture& architecture, const WeightOrigins
     }
     const std::vector<int64_t> dims =
         stored_dims(stored, origins.at(item.name).shape, item.num_experts);
-    header.add_tensor(stored, *encoding_of(type, stored, dims).type, dims);
+    header.add_tensor(stored, *choose_encoding(type, stored, dims).type, dims);
   }
 }
 
@@ -104,7 +104,7 @@ ParsedHeader::ParsedHeader(const GgufHeader& header, std::span<const float> firs
   // Opened again by its path.
   const OpenFile file(::memfd_create("gguf", MFD_CLOEXEC));
   if (file.fd < 0) fail_io(name, "create");
-  const std::string bytes = header.bytes();
+  const std::string bytes = header.serialise();
   write_all(file.fd, std::as_bytes(std::span(bytes)), name);
   write_all(file.fd, std::as_bytes(first_data), name);
   const auto size = static_cast<off_t>(std::ssize(bytes) + header.data_bytes());

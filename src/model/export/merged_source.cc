@@ -22,7 +22,7 @@ struct RowPlace {
   size_t sublayer = 0;
   int target = -1;
 };
-RowPlace place_of(const LayerStack& stack, const ParamRow* row) {
+RowPlace find_row_place(const LayerStack& stack, const ParamRow* row) {
   for (size_t s = 0; s < stack.rows.size(); ++s) {
     for (const ParamRow& item : stack.rows[s].inner) {
       if (&item == row) return {s, stack.target_of[s][static_cast<size_t>(row->key)]};
@@ -33,7 +33,7 @@ RowPlace place_of(const LayerStack& stack, const ParamRow* row) {
 
 // Of a target whose B has the outputs of several parameters in turn ("w1 w3"), which one of them a
 // parameter ("w3") is; nothing when none.
-std::optional<int64_t> half_of(const LoraTarget& whole, const ParamRow& row) {
+std::optional<int64_t> find_half(const LoraTarget& whole, const ParamRow& row) {
   if (whole.num_halves == 1 || row.lora.stacked.empty()) return std::nullopt;
   int64_t half = 0;
   for (std::string_view rest = whole.stacked; !rest.empty(); ++half) {
@@ -46,8 +46,8 @@ std::optional<int64_t> half_of(const LoraTarget& whole, const ParamRow& row) {
 
 // The place of the first value that is not the other one rounded, nor that one this rounded; the
 // number of values where there is none.
-size_t first_misfit(std::span<const float> own, DType own_dtype, std::span<const float> other,
-                    DType other_dtype) {
+size_t find_first_mismatch(std::span<const float> own, DType own_dtype,
+                           std::span<const float> other, DType other_dtype) {
   size_t at = 0;
   while (at < own.size() && (rounded_to(own[at], other_dtype) == other[at] ||
                              rounded_to(other[at], own_dtype) == own[at])) {
@@ -75,12 +75,12 @@ MergedSource::MergedSource(Backend& backend, const LoadedModel& base,
   head_ = weights.table()[weights.head_index()].name;
   const bool tied = base.config.tie_word_embeddings;
   if (tied) {
-    const NameForm& form = name_form_of(source, base.config);
-    embedding_ = in_form(form, kEmbeddingName);
-    head_ = in_form(form, kHeadName);
+    const NameForm& form = find_name_form(source, base.config);
+    embedding_ = name_in_form(form, kEmbeddingName);
+    head_ = name_in_form(form, kHeadName);
   }
   for (const AdapterPart& part : adapters) add_adapter(part);
-  if (tied && (is_changed(embedding_) || is_changed(head_))) untie();
+  if (tied && (is_changed(embedding_) || is_changed(head_))) untie_embeddings();
 }
 
 bool MergedSource::is_changed(std::string_view name) const {
@@ -112,9 +112,9 @@ void MergedSource::check_base_copy(const std::string& dir, const PeftAdapter& pe
   for (int64_t first = 0; first < count; first += kElements) {
     own.resize(static_cast<size_t>(std::min(kElements, count - first)));
     other.resize(own.size());
-    base_.checkpoint->read_f32(base_tensor(tensor), first, std::ssize(own), own.data());
+    base_.checkpoint->read_f32(find_base_tensor(tensor), first, std::ssize(own), own.data());
     peft.file().read_f32(copy, first, std::ssize(other), other.data());
-    const size_t at = first_misfit(own, tensor.info.dtype, other, copy.dtype);
+    const size_t at = find_first_mismatch(own, tensor.info.dtype, other, copy.dtype);
     if (at == own.size()) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("adapter: {}: tensor '{}' differs from the model's '{}' at element "
@@ -145,7 +145,7 @@ void MergedSource::add_layer_pieces(const Changes& changes) {
   for (const Parameter& parameter : base_.weights->table()) {
     if (parameter.layer < 0 || parameter.row == nullptr || parameter.shape.rank() != 2) continue;
     const LayerStack& stack = layers.stack_of(parameter.layer);
-    const RowPlace place = place_of(stack, parameter.row);
+    const RowPlace place = find_row_place(stack, parameter.row);
     const int64_t rows = parameter.shape[0];
     const auto push = [&](int target, int64_t half) {
       const auto found = changes.find({static_cast<int>(parameter.layer), target});
@@ -158,7 +158,7 @@ void MergedSource::add_layer_pieces(const Changes& changes) {
     };
     push(place.target, 0);
     for (size_t t = 0; t < stack.targets.size(); ++t) {
-      const std::optional<int64_t> half = half_of(stack.targets[t], *parameter.row);
+      const std::optional<int64_t> half = find_half(stack.targets[t], *parameter.row);
       if (half) push(static_cast<int>(t), *half);
     }
   }
@@ -172,8 +172,8 @@ void MergedSource::add_embedding_or_head(const std::string& name, const Changes&
   pieces_[name].push_back({.change = found->second, .rows = base_.config.vocab_size});
 }
 
-MergedSource::Factors MergedSource::factors_of(const Change& change) const {
-  const std::unique_ptr<LoraAdapter> adapter = change.adapter->file.read(change.module);
+MergedSource::Factors MergedSource::read_factors(const Change& change) const {
+  const std::unique_ptr<LoraAdapter> adapter = change.adapter->file.read_module(change.module);
   const LoraModule& module = adapter->modules().front();
   Factors factors;
   factors.rank = module.spec.rank;
@@ -189,16 +189,16 @@ MergedSource::Factors MergedSource::factors_of(const Change& change) const {
   return factors;
 }
 
-void MergedSource::load_factors(const std::vector<Piece>& pieces) const {
+void MergedSource::load_factors_and_evict_others(const std::vector<Piece>& pieces) const {
   for (const Piece& piece : pieces) {
     if (piece.change->group != group_) factors_.clear();
     group_ = piece.change->group;
-    if (!factors_.contains(piece.change)) factors_[piece.change] = factors_of(*piece.change);
+    if (!factors_.contains(piece.change)) factors_[piece.change] = read_factors(*piece.change);
   }
 }
 
 // Both have the base's values, of which a tied file has one.
-void MergedSource::untie() {
+void MergedSource::untie_embeddings() {
   unties_ = true;
   for (const std::string& name : {embedding_, head_}) {
     if (find(name) != nullptr) continue;
@@ -208,7 +208,7 @@ void MergedSource::untie() {
   }
 }
 
-const CheckpointTensor& MergedSource::base_tensor(const CheckpointTensor& tensor) const {
+const CheckpointTensor& MergedSource::find_base_tensor(const CheckpointTensor& tensor) const {
   const CheckpointTensor* found = base_.checkpoint->find(tensor.info.name);
   if (found != nullptr) return *found;
   found = base_.checkpoint->find(tensor.info.name == head_ ? embedding_ : head_);
@@ -259,10 +259,10 @@ void MergedSource::add_row_change(const std::vector<Piece>& pieces, int64_t row,
 
 void MergedSource::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                             float* out) const {
-  base_.checkpoint->read_f32(base_tensor(tensor), first_element, count, out);
+  base_.checkpoint->read_f32(find_base_tensor(tensor), first_element, count, out);
   const auto found = pieces_.find(tensor.info.name);
   if (found == pieces_.end() || count == 0) return;
-  load_factors(found->second);
+  load_factors_and_evict_others(found->second);
   const Shape& shape = tensor.info.shape;
   const int64_t columns = shape[shape.rank() - 1];
   const int64_t first_row = first_element / columns;
@@ -284,13 +284,13 @@ void MergedSource::read(const CheckpointTensor& tensor, int64_t first_element, i
   if (is_changed(tensor.info.name)) {
     return read_f32(tensor, first_element, count, static_cast<float*>(raw_out));
   }
-  base_.checkpoint->read(base_tensor(tensor), first_element, count, raw_out);
+  base_.checkpoint->read(find_base_tensor(tensor), first_element, count, raw_out);
 }
 
 void MergedSource::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                               std::span<std::byte> out) const {
   CHECK(!is_changed(tensor.info.name), tensor.info.name);
-  base_.checkpoint->read_bytes(base_tensor(tensor), first_byte, out);
+  base_.checkpoint->read_bytes(find_base_tensor(tensor), first_byte, out);
 }
 
 CheckpointLayout MergedSource::layout() const {

@@ -90,11 +90,11 @@ class MergedSource final : public CheckpointSource {
                        const CheckpointTensor& tensor) const;
   void add_layer_pieces(const Changes& changes);
   void add_embedding_or_head(const std::string& name, const Changes& changes, int target);
-  void untie();
-  [[nodiscard]] const CheckpointTensor& base_tensor(const CheckpointTensor& tensor) const;
+  void untie_embeddings();
+  [[nodiscard]] const CheckpointTensor& find_base_tensor(const CheckpointTensor& tensor) const;
   // Brings the factors of these pieces, and lets those of another group go.
-  void load_factors(const std::vector<Piece>& pieces) const;
-  [[nodiscard]] Factors factors_of(const Change& change) const;
+  void load_factors_and_evict_others(const std::vector<Piece>& pieces) const;
+  [[nodiscard]] Factors read_factors(const Change& change) const;
   void add_row_change(const std::vector<Piece>& pieces, int64_t row, std::span<double> sum) const;
 
   Backend& backend_;

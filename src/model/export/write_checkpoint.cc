@@ -185,13 +185,14 @@ class Copier {
       : backend_(backend), source_(source), writer_(writer) {}
 
   // False where a signal asked to stop.
-  bool copy(const OutTensor& tensor) {
+  bool copy_unless_stopped(const OutTensor& tensor) {
     errors_.push_back({.name = tensor.decl.name});
     for (const std::string& part : tensor.parts) {
       const CheckpointTensor& from = *source_.find(part);
       errors_.back().from = from.info.dtype_name;
-      const bool done = tensor.decl.integer_bytes > 0 ? copy_bytes(tensor.decl, from)
-                                                      : copy_values(tensor.decl, from);
+      const bool done = tensor.decl.integer_bytes > 0
+                            ? copy_bytes_unless_stopped(tensor.decl, from)
+                            : copy_values_unless_stopped(tensor.decl, from);
       if (!done) return false;
     }
     return true;
@@ -199,7 +200,7 @@ class Copier {
   std::vector<TensorError> take_errors() { return std::move(errors_); }
 
  private:
-  bool copy_bytes(const TensorDecl& decl, const CheckpointTensor& from) {
+  bool copy_bytes_unless_stopped(const TensorDecl& decl, const CheckpointTensor& from) {
     std::vector<std::byte> bytes(static_cast<size_t>(from.info.num_bytes()));
     source_.read_bytes(from, 0, bytes);
     writer_.append(decl.name, bytes);
@@ -207,7 +208,7 @@ class Copier {
     return !StopSignals::asked();
   }
 
-  bool copy_values(const TensorDecl& decl, const CheckpointTensor& from) {
+  bool copy_values_unless_stopped(const TensorDecl& decl, const CheckpointTensor& from) {
     const char* name = decl.dtype == DType::kF32   ? "f32"
                        : decl.dtype == DType::kF16 ? "f16"
                                                    : "bf16";
@@ -218,7 +219,7 @@ class Copier {
       if (StopSignals::asked()) return false;
       values_.resize(static_cast<size_t>(std::min(kSliceElements, count - first)));
       source_.read_f32(from, first, std::ssize(values_), values_.data());
-      encode(backend_, encoding, values_, bytes_, errors_.back());
+      encode_and_add_error(backend_, encoding, values_, bytes_, errors_.back());
       writer_.append(decl.name, bytes_);
     }
     return true;
@@ -252,7 +253,7 @@ std::optional<std::vector<TensorError>> write_checkpoint(Backend& backend,
   CheckpointWriter writer(dir, layout, metadata);
   Copier copier(backend, source, writer);
   for (const TensorDecl& tensor : writer.tensors()) {
-    if (!copier.copy(*by_name.at(tensor.name))) return std::nullopt;
+    if (!copier.copy_unless_stopped(*by_name.at(tensor.name))) return std::nullopt;
   }
   writer.commit();
   return copier.take_errors();

@@ -62,12 +62,12 @@ class StoredRows {
     return std::max<int64_t>(1, kSliceElements / columns_ / (source_of_.empty() ? 1 : 2));
   }
 
-  void read(int64_t first, int64_t count, std::vector<float>& out) {
+  void read_rows(int64_t first, int64_t count, std::vector<float>& out) {
     out.resize(static_cast<size_t>(count * columns_));
     if (source_of_.empty()) {
       read_source(first, count, out.data());
     } else {
-      gather_rows(first, count, out.data());
+      read_reordered_rows(first, count, out.data());
     }
     permute_items(weight_.columns, 1, count, out);
     for (float& value : out) value = stored_value(weight_.change, value);
@@ -80,7 +80,7 @@ class StoredRows {
 
   // Rows move within a head, or heads among others: those of a slice lie close together, or in long
   // runs.
-  void gather_rows(int64_t first, int64_t count, float* out) {
+  void read_reordered_rows(int64_t first, int64_t count, float* out) {
     const auto begin = source_of_.begin() + first;
     const auto [least, most] = std::minmax_element(begin, begin + count);
     const int64_t span = int64_t{*most} - *least + 1;
@@ -91,14 +91,14 @@ class StoredRows {
         std::copy_n(span_.data() + (begin[i] - *least) * columns_, columns_, out + i * columns_);
       }
     } else {
-      read_runs(
+      read_consecutive_runs(
           std::span(source_of_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
           out);
     }
   }
 
   // Rows of the source, those next to each other at once.
-  void read_runs(std::span<const int32_t> rows, float* out) const {
+  void read_consecutive_runs(std::span<const int32_t> rows, float* out) const {
     for (size_t i = 0; i < rows.size();) {
       size_t run = 1;
       while (i + run < rows.size() && rows[i + run] == rows[i] + static_cast<int64_t>(run)) ++run;
@@ -124,7 +124,7 @@ class GgufExport {
         source_(source),
         options_(options),
         config_(names.config),
-        architecture_(gguf_architecture_of(config_)),
+        architecture_(require_gguf_architecture(config_)),
         origins_(source, names, options.unties),
         texts_(texts) {
     if (options.unties) config_.tie_word_embeddings = false;
@@ -133,19 +133,20 @@ class GgufExport {
     add_tensors();
   }
 
-  std::optional<std::vector<TensorError>> write(const std::string& path) {
+  std::optional<std::vector<TensorError>> write_unless_stopped(const std::string& path) {
     const std::unique_ptr<ParsedHeader> read = read_back_header();
     std::unordered_map<std::string_view, std::vector<const GgufWeight*>> by_tensor;
     for (const GgufWeight& weight : read->weights())
       by_tensor[weight.from.info->name].push_back(&weight);
     AtomicFile file(path);
-    file.append(header_.bytes());
+    file.append(header_.serialise());
     std::vector<TensorError> errors;
     for (const GgufHeader::Tensor& tensor : header_.tensors()) {
       errors.push_back({.name = tensor.name, .to = std::string(tensor.type->name)});
       if (tensor.name == kDivisors) {
         file.append(std::as_bytes(std::span(divisors_)));
-      } else if (!write_tensor(tensor, by_tensor.at(tensor.name), file, errors.back())) {
+      } else if (!write_tensor_unless_stopped(tensor, by_tensor.at(tensor.name), file,
+                                              errors.back())) {
         return std::nullopt;
       }
       pad(tensor, file);
@@ -158,11 +159,11 @@ class GgufExport {
   static constexpr const char* kDivisors = "rope_freqs.weight";
 
   void add_keys() {
-    header_.text("general.architecture", architecture_.name);
-    header_.text("general.type", "model");
-    header_.text("general.name", options_.name);
-    header_.integer("general.file_type", find_gguf_encoding(options_.type)->file_type);
-    header_.integer("general.quantization_version", 2);
+    header_.add_text("general.architecture", architecture_.name);
+    header_.add_text("general.type", "model");
+    header_.add_text("general.name", options_.name);
+    header_.add_integer("general.file_type", find_gguf_encoding(options_.type)->file_type);
+    header_.add_integer("general.quantization_version", 2);
     add_config_keys(config_, header_);
     if (!add_vocabulary(texts_, config_.vocab_size, header_)) {
       log(LogLevel::kWarning, fmt::format("{}: there is no tokenizer.json: the file takes token "
@@ -180,7 +181,7 @@ class GgufExport {
   }
 
   void check_llama_cpp_runs_it() const {
-    const std::string fault = llama_cpp_fault(config_);
+    const std::string fault = find_llama_cpp_fault(config_);
     if (fault.empty()) return;
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("--to gguf: {}: llama.cpp does not run such a model: {}: use --to "
@@ -209,16 +210,17 @@ class GgufExport {
                             source_.path(), difference));
   }
 
-  bool write_tensor(const GgufHeader::Tensor& tensor, const std::vector<const GgufWeight*>& weights,
-                    AtomicFile& file, TensorError& error) {
+  bool write_tensor_unless_stopped(const GgufHeader::Tensor& tensor,
+                                   const std::vector<const GgufWeight*>& weights, AtomicFile& file,
+                                   TensorError& error) {
     for (const GgufWeight* weight : weights) {
       StoredRows stored(source_, origins_.at(weight->name), *weight);
       error.from = stored.stored_type();
       const int64_t rows = stored.num_rows();
       for (int64_t first = 0; first < rows; first += stored.step()) {
         if (StopSignals::asked()) return false;
-        stored.read(first, std::min(stored.step(), rows - first), values_);
-        encode(backend_, encoding_for(*tensor.type), values_, bytes_, error);
+        stored.read_rows(first, std::min(stored.step(), rows - first), values_);
+        encode_and_add_error(backend_, encoding_for(*tensor.type), values_, bytes_, error);
         file.append(bytes_);
       }
     }
@@ -254,7 +256,7 @@ std::optional<std::vector<TensorError>> write_gguf(Backend& backend, const Check
                                                    const LoadedModel& names,
                                                    const ModelTexts& texts, const std::string& path,
                                                    const GgufOptions& options) {
-  return GgufExport(backend, source, names, texts, options).write(path);
+  return GgufExport(backend, source, names, texts, options).write_unless_stopped(path);
 }
 
 }  // namespace strata::model

@@ -34,9 +34,9 @@ class AdapterExport {
   AdapterExport(Backend& backend, const LoadedModel& names, const std::string& dir)
       : backend_(backend),
         names_(names),
-        architecture_(gguf_architecture_of(names.config)),
+        architecture_(require_gguf_architecture(names.config)),
         file_(backend, names, dir) {
-    make_orders();
+    make_row_orders();
     // Of a module that does something: what is multiplied by 0 has no factor.
     for (const MatchedModule& module : file_.modules()) {
       if (alpha_ == 0.0) alpha_ = module.spec.alpha;
@@ -44,22 +44,22 @@ class AdapterExport {
     if (alpha_ == 0.0) alpha_ = 1.0;
   }
 
-  int64_t write(const std::string& path) {
+  int64_t write_file(const std::string& path) {
     const GgufEncoding& f32 = *find_gguf_encoding("f32");
     GgufHeader header;
-    header.text("general.architecture", architecture_.name);
-    header.text("general.type", "adapter");
-    header.text("adapter.type", "lora");
-    header.number("adapter.lora.alpha", alpha_);
+    header.add_text("general.architecture", architecture_.name);
+    header.add_text("general.type", "adapter");
+    header.add_text("adapter.type", "lora");
+    header.add_number("adapter.lora.alpha", alpha_);
     int64_t count = 0;
-    for_each_tensor([&](const Factors& f) {
+    read_each_tensor([&](const Factors& f) {
       header.add_tensor(f.stored + ".lora_a", *f32.type, f.a_dims);
       header.add_tensor(f.stored + ".lora_b", *f32.type, f.b_dims);
       ++count;
     });
     AtomicFile file(path);
-    file.append(header.bytes());
-    for_each_tensor([&](const Factors& f) {
+    file.append(header.serialise());
+    read_each_tensor([&](const Factors& f) {
       append_padded(file, f.a);
       append_padded(file, f.b);
     });
@@ -70,10 +70,10 @@ class AdapterExport {
  private:
   // Modules are read when their turn comes, and again the next time.
   template <typename Body>
-  void for_each_tensor(Body body) {
+  void read_each_tensor(Body body) {
     for (size_t i = 0; i < file_.modules().size(); ++i) {
       factors_.clear();
-      add_module(file_.read(i)->modules().front());
+      add_module_factors(file_.read_module(i)->modules().front());
       for (const Factors& f : factors_) body(f);
     }
   }
@@ -86,9 +86,9 @@ class AdapterExport {
   }
 
   // The orders of the model's own file, whose header is made for them.
-  void make_orders() {
+  void make_row_orders() {
     GgufHeader header;
-    header.text("general.architecture", architecture_.name);
+    header.add_text("general.architecture", architecture_.name);
     add_config_keys(names_.config, header);
     const WeightOrigins origins(*names_.checkpoint, names_, /*unties=*/false);
     add_model_tensors(architecture_, origins, "f32", names_.dir, header);
@@ -119,16 +119,17 @@ class AdapterExport {
     return b;
   }
 
-  void add_module(const LoraModule& module) {
+  void add_module_factors(const LoraModule& module) {
     const std::vector<float> a = host_values(module.a);
     const std::vector<float> b = scaled_b(module);
-    if (module.is_embedding()) return add_embedding(module, a, b);
-    if (module.spec.layer < 0) return add_weight(module, kHeadName, a, b, 0);
+    if (module.is_embedding()) return add_embedding_factors(module, a, b);
+    if (module.spec.layer < 0) return add_weight_factors(module, kHeadName, a, b, 0);
     if (module.spec.layer >= names_.config.num_layers()) refuse(module);
     const bool is_pair = module.target->num_halves > 1;
-    if (!is_pair) return add_weight(module, weight_name(module, module.target->name()), a, b, 0);
-    add_weight(module, weight_name(module, "gate_proj"), a, b, 0);
-    add_weight(module, weight_name(module, "up_proj"), a, b, 1);
+    if (!is_pair)
+      return add_weight_factors(module, weight_name(module, module.target->name()), a, b, 0);
+    add_weight_factors(module, weight_name(module, "gate_proj"), a, b, 0);
+    add_weight_factors(module, weight_name(module, "up_proj"), a, b, 1);
   }
 
   [[noreturn]] void refuse(const LoraModule& module) const {
@@ -149,8 +150,8 @@ class AdapterExport {
   }
 
   // Rows are looked up: A is [V, r].
-  void add_embedding(const LoraModule& module, const std::vector<float>& a,
-                     const std::vector<float>& b) {
+  void add_embedding_factors(const LoraModule& module, const std::vector<float>& a,
+                             const std::vector<float>& b) {
     const int64_t rank = module.spec.rank;
     const int64_t rows = std::ssize(a) / rank;
     Factors& f = factors_.emplace_back();
@@ -161,8 +162,8 @@ class AdapterExport {
     f.b = b;
   }
 
-  void add_weight(const LoraModule& module, const std::string& name, const std::vector<float>& a,
-                  const std::vector<float>& b, int64_t half) {
+  void add_weight_factors(const LoraModule& module, const std::string& name,
+                          const std::vector<float>& a, const std::vector<float>& b, int64_t half) {
     const std::string stored = gguf_stored_name(architecture_, name);
     if (stored.empty() || (module.spec.layer < 0 && names_.config.tie_word_embeddings)) {
       refuse(module);
@@ -201,7 +202,7 @@ class AdapterExport {
 
 int64_t write_gguf_lora(Backend& backend, const LoadedModel& names, const std::string& adapter_dir,
                         const std::string& path) {
-  return AdapterExport(backend, names, adapter_dir).write(path);
+  return AdapterExport(backend, names, adapter_dir).write_file(path);
 }
 
 }  // namespace strata::model

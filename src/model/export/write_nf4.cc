@@ -47,7 +47,7 @@ std::string quant_state_json(const TensorDecl& weight) {
       torch_name(weight.dtype), weight.shape[0], weight.shape[1]);
 }
 
-void check_bitsandbytes_takes(const CheckpointSource& source, const LoadedModel& names) {
+void check_bitsandbytes_supports(const CheckpointSource& source, const LoadedModel& names) {
   if (names.config.module_prefix != "model.") {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("--type nf4: {}: a model of several modalities; bitsandbytes would "
@@ -64,7 +64,7 @@ void check_bitsandbytes_takes(const CheckpointSource& source, const LoadedModel&
 }
 
 // Names of the projections of layers.
-std::unordered_set<std::string_view> narrow_names(const std::vector<Parameter>& table) {
+std::unordered_set<std::string_view> projection_names(const std::vector<Parameter>& table) {
   std::unordered_set<std::string_view> names;
   for (const Parameter& parameter : table) {
     if (parameter.row == nullptr || !parameter.is_matrix()) continue;
@@ -87,8 +87,8 @@ class Nf4Writer {
  public:
   Nf4Writer(Backend& backend, const CheckpointSource& source, const LoadedModel& names)
       : backend_(backend), source_(source), layout_(source.layout()) {
-    check_bitsandbytes_takes(source, names);
-    const std::unordered_set<std::string_view> narrows = narrow_names(names.weights->table());
+    check_bitsandbytes_supports(source, names);
+    const std::unordered_set<std::string_view> narrows = projection_names(names.weights->table());
     std::vector<CheckpointLayout::Entry> entries;
     for (CheckpointLayout::Entry& entry : layout_.entries) {
       weights_[entry.tensor.name] = entry.tensor;
@@ -96,12 +96,12 @@ class Nf4Writer {
         entries.push_back(std::move(entry));
         continue;
       }
-      add_parts(entry, entries);
+      add_nf4_parts(entry, entries);
     }
     layout_.entries = std::move(entries);
   }
 
-  std::optional<std::vector<TensorError>> write(const std::string& dir) {
+  std::optional<std::vector<TensorError>> write_unless_stopped(const std::string& dir) {
     CheckpointWriter writer(dir, layout_);
     for (const TensorDecl& tensor : writer.tensors()) {
       if (StopSignals::asked()) return std::nullopt;
@@ -119,8 +119,8 @@ class Nf4Writer {
   }
 
  private:
-  void add_parts(const CheckpointLayout::Entry& entry,
-                 std::vector<CheckpointLayout::Entry>& entries) {
+  void add_nf4_parts(const CheckpointLayout::Entry& entry,
+                     std::vector<CheckpointLayout::Entry>& entries) {
     const TensorDecl& weight = entry.tensor;
     const int64_t count = weight.shape.num_elements();
     const auto add = [&](std::string_view suffix, const Shape& shape, int integer_bytes) {
@@ -139,7 +139,7 @@ class Nf4Writer {
 
   // Calls body() with the values of each slice of whole blocks in values_.
   template <typename Body>
-  void for_each_slice(const CheckpointTensor& tensor, Body body) {
+  void read_each_slice(const CheckpointTensor& tensor, Body body) {
     const int64_t count = tensor.info.shape.num_elements();
     for (int64_t first = 0; first < count; first += kSliceElements) {
       values_.resize(static_cast<size_t>(std::min(kSliceElements, count - first)));
@@ -169,7 +169,7 @@ class Nf4Writer {
       const std::string text = quant_state_json(weights_.at(weight.info.name));
       return writer.append(part.name, std::as_bytes(std::span(text)));
     }
-    for_each_slice(weight, [&] { writer.append_f32(part.name, largest_of_blocks()); });
+    read_each_slice(weight, [&] { writer.append_f32(part.name, largest_of_blocks()); });
   }
 
   void write_codes(const TensorDecl& tensor, CheckpointWriter& writer) {
@@ -179,7 +179,7 @@ class Nf4Writer {
     error.from = weight.info.dtype_name;
     error.to = "nf4";
     const DType dtype = weights_.at(tensor.name).dtype;
-    for_each_slice(weight, [&] {
+    read_each_slice(weight, [&] {
       const std::vector<float> largest = largest_of_blocks();
       std::vector<float> after(values_.size());
       std::vector<std::byte> codes((values_.size() + 1) / 2);
@@ -201,7 +201,7 @@ class Nf4Writer {
       source_.read_bytes(from, 0, bytes);
       return writer.append(tensor.name, bytes);
     }
-    for_each_slice(from, [&] { writer.append_f32(tensor.name, values_); });
+    read_each_slice(from, [&] { writer.append_f32(tensor.name, values_); });
   }
 
   Backend& backend_;
@@ -226,7 +226,7 @@ std::string nf4_config() {
 std::optional<std::vector<TensorError>> write_nf4(Backend& backend, const CheckpointSource& source,
                                                   const LoadedModel& names,
                                                   const std::string& dir) {
-  return Nf4Writer(backend, source, names).write(dir);
+  return Nf4Writer(backend, source, names).write_unless_stopped(dir);
 }
 
 }  // namespace strata::model

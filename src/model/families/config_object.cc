@@ -159,7 +159,7 @@ std::string ConfigObject::json(std::string_view key) const {
   return value == nullptr ? "null" : shortened_json(*value);
 }
 
-std::string ConfigObject::file_text(const Replaced& replaced) const {
+std::string ConfigObject::to_json_replacing(const Replaced& replaced) const {
   std::string out = "{";
   const auto add = [&out](std::string_view key, const std::string& value) {
     out += fmt::format("{}\n  {}: {}", out.size() == 1 ? "" : ",",

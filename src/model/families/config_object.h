@@ -39,7 +39,7 @@ class ConfigObject {
   [[nodiscard]] std::string json(std::string_view key) const;
   // All of it, a key a line, with other values of some keys (compact JSON).
   using Replaced = std::vector<std::pair<std::string_view, std::string>>;
-  [[nodiscard]] std::string file_text(const Replaced& replaced) const;
+  [[nodiscard]] std::string to_json_replacing(const Replaced& replaced) const;
   // This object with those keys of another that it lacks.
   [[nodiscard]] ConfigObject completed_by(const ConfigObject& other,
                                           std::span<const std::string_view> keys) const;

@@ -107,7 +107,7 @@ std::pair<MlaConfig, RopeConfig> read_attention(const ConfigObject& object,
 }
 
 // The layers that mlp_layer_types calls dense.
-std::vector<bool> listed_dense_layers(const ConfigObject& object, size_t num_layers) {
+std::vector<bool> read_listed_dense_layers(const ConfigObject& object, size_t num_layers) {
   const std::vector<std::string> types = object.texts("mlp_layer_types");
   if (types.size() != num_layers) {
     object.fail(fmt::format("mlp_layer_types: got {} layers, num_hidden_layers is {}", types.size(),
@@ -124,14 +124,14 @@ std::vector<bool> listed_dense_layers(const ConfigObject& object, size_t num_lay
 }
 
 // Which layers have a dense MLP: the first ones, or by a list.
-std::vector<bool> dense_layers(const ConfigObject& object, const DecoderKeys& keys,
-                               const Defaults& defaults) {
+std::vector<bool> read_dense_layers(const ConfigObject& object, const DecoderKeys& keys,
+                                    const Defaults& defaults) {
   const int64_t first = object.integer("first_k_dense_replace", defaults.num_dense);
   if (first < 0) object.fail(fmt::format("first_k_dense_replace: got {}, want >= 0", first));
   std::vector<bool> dense(static_cast<size_t>(keys.num_layers));
   for (size_t i = 0; i < dense.size(); ++i) dense[i] = static_cast<int64_t>(i) < first;
   if (!object.has("mlp_layer_types")) return dense;
-  std::vector<bool> listed = listed_dense_layers(object, dense.size());
+  std::vector<bool> listed = read_listed_dense_layers(object, dense.size());
   if (listed != dense && object.has("first_k_dense_replace")) {
     object.fail("mlp_layer_types and first_k_dense_replace disagree");
   }
@@ -140,8 +140,9 @@ std::vector<bool> dense_layers(const ConfigObject& object, const DecoderKeys& ke
 
 MoeConfig read_moe(const ConfigObject& object, const Defaults& defaults) {
   MoeConfig moe;
-  moe.num_experts = read_size(object, present_key(object, "n_routed_experts", "num_local_experts"),
-                              defaults.num_experts);
+  moe.num_experts =
+      read_size(object, choose_present_key(object, "n_routed_experts", "num_local_experts"),
+                defaults.num_experts);
   moe.top_k = read_size(object, "num_experts_per_tok", defaults.top_k);
   moe.expert_width = read_size(object, "moe_intermediate_size", defaults.expert_width);
   const int64_t shared = object.integer("n_shared_experts", 1);
@@ -174,7 +175,7 @@ void add_empty_shared_experts(int64_t layer, ModelConfig& config) {
 
 int64_t read_num_mtp_layers(const ConfigObject& object) {
   const int64_t count =
-      object.integer(present_key(object, "num_nextn_predict_layers", "num_mtp_layers"), 1);
+      object.integer(choose_present_key(object, "num_nextn_predict_layers", "num_mtp_layers"), 1);
   if (count < 0 || count > 1000) {
     object.fail(fmt::format("num_nextn_predict_layers: got {}, want 0 to 1000", count));
   }
@@ -185,12 +186,12 @@ void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, Model
   const Defaults& defaults = config.architecture == kGlmLite ? kGlmDefaults : kDeepseekDefaults;
   config.rms_norm_eps = object.number("rms_norm_eps", defaults.rms_norm_eps);
   auto [mla, rope] = read_attention(object, defaults, keys);
-  mla.rope = config.add_rope({rope, mla.rope_dim});
+  mla.rope = config.find_or_add_rope({rope, mla.rope_dim});
   const Block attention(kMla, mla);
   const LayerConfig dense = pre_norm_layer(
       config, attention, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}));
   std::optional<MoeConfig> moe;
-  for (const bool is_dense : dense_layers(object, keys, defaults)) {
+  for (const bool is_dense : read_dense_layers(object, keys, defaults)) {
     if (!is_dense && !moe) moe = read_moe(object, defaults);
     if (!is_dense && moe->shared_width == 0) add_empty_shared_experts(config.num_layers(), config);
     config.layers.push_back(is_dense ? dense

@@ -134,7 +134,7 @@ void check_length(const ConfigObject& object, std::string_view key, int64_t got,
   object.fail(fmt::format("{}: got {} layers, num_hidden_layers is {}", key, got, num_layers));
 }
 
-Attention type_of_name(const ConfigObject& object, const std::string& name) {
+Attention parse_attention_type(const ConfigObject& object, const std::string& name) {
   const auto* found = std::find(std::begin(kTypes), std::end(kTypes), name);
   if (found == std::end(kTypes)) {
     throw Error(ErrorCode::kUnsupported,
@@ -144,7 +144,7 @@ Attention type_of_name(const ConfigObject& object, const std::string& name) {
   return static_cast<Attention>(found - std::begin(kTypes));
 }
 
-Attention type_of_ratio(const ConfigObject& object, int64_t ratio) {
+Attention attention_type_of_ratio(const ConfigObject& object, int64_t ratio) {
   const auto* found = std::find(std::begin(kRatios), std::end(kRatios), ratio);
   if (found == std::end(kRatios)) {
     object.fail(fmt::format("compress_ratios: got {}, want 0, 4 or 128", ratio));
@@ -157,12 +157,12 @@ std::vector<Attention> read_attention_types(const ConfigObject& object, int64_t 
   std::vector<Attention> types;
   if (object.has("layer_types")) {
     for (const std::string& name : object.texts("layer_types")) {
-      types.push_back(type_of_name(object, name));
+      types.push_back(parse_attention_type(object, name));
     }
     check_length(object, "layer_types", std::ssize(types), num_layers);
   } else if (object.has("compress_ratios")) {
     for (const int64_t ratio : object.integers("compress_ratios")) {
-      types.push_back(type_of_ratio(object, ratio));
+      types.push_back(attention_type_of_ratio(object, ratio));
     }
     check_length(object, "compress_ratios", std::ssize(types), num_layers);
   } else {
@@ -175,7 +175,7 @@ std::vector<Attention> read_attention_types(const ConfigObject& object, int64_t 
 }
 
 // Which layers choose experts by a table.
-std::vector<bool> hash_routed_layers(const ConfigObject& object, int64_t num_layers) {
+std::vector<bool> read_hash_routed_layers(const ConfigObject& object, int64_t num_layers) {
   std::vector<bool> tables;
   if (object.has("mlp_layer_types")) {
     for (const std::string& name : object.texts("mlp_layer_types")) {
@@ -212,7 +212,7 @@ int64_t read_rope_dim(const ConfigObject& object, int64_t head_dim) {
 // The model has no magnitude factor of YaRN, whatever the scaling's other keys would make of it.
 // transformers 5.23 fills in a factor of 1 where one scaling leaves it out, and computes another
 // where it is null or settings by kind of layer leave it out: no file says that on purpose.
-RopeConfig without_magnitude(const ConfigObject& object, RopeConfig rope, bool is_filled_in) {
+RopeConfig remove_yarn_magnitude(const ConfigObject& object, RopeConfig rope, bool is_filled_in) {
   if (rope.type == RopeType::kYarn && !rope.attention_factor && is_filled_in) {
     rope.attention_factor = 1.0;
   }
@@ -253,7 +253,7 @@ Ropes read_ropes(const ConfigObject& object) {
     is_filled_in = !flat->contains("attention_factor");
   }
   for (RopeConfig* rope : {&ropes.sliding, &ropes.compressed}) {
-    *rope = without_magnitude(object, *rope, is_filled_in);
+    *rope = remove_yarn_magnitude(object, *rope, is_filled_in);
     rope->partial_rotary_factor = 1.0;  // the table has the rotated columns alone
     if (!(rope->theta > 0.0) || !std::isfinite(rope->theta)) {
       object.fail("rope_theta and compress_rope_theta must be more than 0");
@@ -292,8 +292,9 @@ CompressedAttentionConfig read_attention(const ConfigObject& object, const Decod
   return c;
 }
 
-CompressedAttentionConfig attention_of_type(const ConfigObject& object, CompressedAttentionConfig c,
-                                            Attention type, int sliding_rope, int compressed_rope) {
+CompressedAttentionConfig read_attention_of_type(const ConfigObject& object,
+                                                 CompressedAttentionConfig c, Attention type,
+                                                 int sliding_rope, int compressed_rope) {
   c.rope = type == Attention::kSliding ? sliding_rope : compressed_rope;
   c.ratio = read_compress_ratio(object, type);
   c.overlap = type == Attention::kSparse;
@@ -307,7 +308,7 @@ CompressedAttentionConfig attention_of_type(const ConfigObject& object, Compress
 MoeConfig read_moe(const ConfigObject& object, const ModelConfig& config) {
   MoeConfig moe;
   moe.num_experts =
-      read_size(object, present_key(object, "n_routed_experts", "num_local_experts"), 256);
+      read_size(object, choose_present_key(object, "n_routed_experts", "num_local_experts"), 256);
   moe.top_k = read_size(object, "num_experts_per_tok", 6);
   moe.expert_width = read_size(object, "moe_intermediate_size", 2048);
   const int64_t shared = object.integer("n_shared_experts", 1);
@@ -384,16 +385,16 @@ void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, Model
                        {"ffn_hc.fn", "ffn_hc.base", "ffn_hc.scale"});
   const CompressedAttentionConfig attention = read_attention(object, keys, config);
   const Ropes ropes = read_ropes(object);
-  const int sliding_rope = config.add_rope({ropes.sliding, attention.rope_dim});
-  const int compressed_rope = config.add_rope({ropes.compressed, attention.rope_dim});
+  const int sliding_rope = config.find_or_add_rope({ropes.sliding, attention.rope_dim});
+  const int compressed_rope = config.find_or_add_rope({ropes.compressed, attention.rope_dim});
   MoeConfig moe = read_moe(object, config);
   const std::vector<Attention> types = read_attention_types(object, keys.num_layers);
-  const std::vector<bool> tables = hash_routed_layers(object, keys.num_layers);
+  const std::vector<bool> tables = read_hash_routed_layers(object, keys.num_layers);
   const auto layer = [&](Attention type, RouterKind router) -> LayerConfig {
     moe.router = router;
     return {{before_attention,
              Block(kCompressedAttention,
-                   attention_of_type(object, attention, type, sliding_rope, compressed_rope))},
+                   read_attention_of_type(object, attention, type, sliding_rope, compressed_rope))},
             {before_experts, Block(kMoe, moe)}};
   };
   for (size_t i = 0; i < tables.size(); ++i) {

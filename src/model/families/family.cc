@@ -281,7 +281,7 @@ bool is_text_part(const Family& family, std::string_view architecture) {
   return family.text_part != nullptr && contains(family.text_part->architectures, architecture);
 }
 
-ConfigObject text_config_object(const ConfigObject& whole) {
+ConfigObject require_text_config(const ConfigObject& whole) {
   const auto inner = whole.object("text_config");
   if (!inner) whole.fail("text_config is missing");
   constexpr std::string_view kOfWhole[] = {"dtype", "torch_dtype", "eos_token_id",
@@ -289,13 +289,13 @@ ConfigObject text_config_object(const ConfigObject& whole) {
   return inner->completed_by(whole, kOfWhole);
 }
 
-std::string text_model_config(const std::string& text, const std::string& where) {
+std::string extract_text_model_config(const std::string& text, const std::string& where) {
   const ConfigObject whole = ConfigObject::parse(text, where);
   for (const std::string& name : whole.texts("architectures")) {
     const Family* family = find_family(name);
     if (family == nullptr || !is_text_part(*family, name)) continue;
     const std::string type(family->text_part->model_type);
-    return text_config_object(whole).file_text(
+    return require_text_config(whole).to_json_replacing(
         {{"architectures", fmt::format("[\"{}\"]", family->architectures.front())},
          {"model_type", fmt::format("\"{}\"", type)}});
   }
@@ -347,14 +347,14 @@ int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64
   return object.is_null(kKey) ? keys.num_heads : object.integer(kKey, fallback);
 }
 
-int64_t read_switched_window(const ConfigObject& object) {
+int64_t read_window_if_enabled(const ConfigObject& object) {
   constexpr int64_t kDefaultWindow = 4096;
   if (object.is_null("sliding_window") || !object.boolean("use_sliding_window", false)) return 0;
   return read_size(object, "sliding_window", kDefaultWindow);
 }
 
-std::string_view present_key(const ConfigObject& object, std::string_view name,
-                             std::string_view other) {
+std::string_view choose_present_key(const ConfigObject& object, std::string_view name,
+                                    std::string_view other) {
   if (!object.has(other)) return name;
   if (!object.has(name)) return other;
   if (object.integer(name) == object.integer(other)) return name;
@@ -362,8 +362,9 @@ std::string_view present_key(const ConfigObject& object, std::string_view name,
       fmt::format("{} {} and {} {} disagree", name, object.json(name), other, object.json(other)));
 }
 
-std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view type,
-                                 int64_t num_layers, FunctionRef<bool(int64_t layer)> otherwise) {
+std::vector<bool> read_layers_of_type(const ConfigObject& object, std::string_view type,
+                                      int64_t num_layers,
+                                      FunctionRef<bool(int64_t layer)> otherwise) {
   std::vector<bool> found;
   if (!object.has("layer_types")) {
     for (int64_t layer = 0; layer < num_layers; ++layer) found.push_back(otherwise(layer));

@@ -82,9 +82,9 @@ std::span<const std::string_view> ignored_suffixes();
 bool is_text_part(const Family& family, std::string_view architecture);
 
 // The object that describes the text part of a multimodal model, completed by keys of the whole.
-ConfigObject text_config_object(const ConfigObject& whole);
+ConfigObject require_text_config(const ConfigObject& whole);
 // The text of a config.json of the text model by itself; of any other model `text` as it is.
-std::string text_model_config(const std::string& text, const std::string& where);
+std::string extract_text_model_config(const std::string& text, const std::string& where);
 
 // Shared by the families: the keys every decoder has, and RoPE in the form of transformers 4
 // (rope_theta, rope_scaling) and of transformers 5 (rope_parameters); where both are there they
@@ -112,15 +112,16 @@ RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& sca
 // an absent key that they are the default.
 int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64_t fallback);
 // sliding_window as Qwen's files have it: 0 where use_sliding_window is off or the window null.
-int64_t read_switched_window(const ConfigObject& object);
+int64_t read_window_if_enabled(const ConfigObject& object);
 // Which of two names of one whole number the file has, the first where it has neither; where both
 // are there they must agree.
-std::string_view present_key(const ConfigObject& object, std::string_view name,
-                             std::string_view other);
+std::string_view choose_present_key(const ConfigObject& object, std::string_view name,
+                                    std::string_view other);
 // Which layers are of the type, the others being full_attention: by layer_types, else by
 // `otherwise`. An Error where it names anything else, or too few or too many layers.
-std::vector<bool> layers_of_type(const ConfigObject& object, std::string_view type,
-                                 int64_t num_layers, FunctionRef<bool(int64_t layer)> otherwise);
+std::vector<bool> read_layers_of_type(const ConfigObject& object, std::string_view type,
+                                      int64_t num_layers,
+                                      FunctionRef<bool(int64_t layer)> otherwise);
 // A layer of two sublayers with a norm before each, as most decoders have it.
 LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, const Block& mlp);
 // Appends such layers of grouped-query attention, with the window where `sliding` says; an Error

@@ -53,7 +53,7 @@ struct Ropes {
   RopeConfig global, local;
 };
 
-void check_kinds_of_layers(const ConfigObject& object, const ConfigObject& parameters) {
+void check_layer_kind_keys(const ConfigObject& object, const ConfigObject& parameters) {
   for (const std::string& key : parameters.keys()) {
     if (key == kFull || key == kSliding || key == kTruncate) continue;
     object.fail(
@@ -77,7 +77,7 @@ Ropes read_ropes(const ConfigObject& object) {
   };
   if (scaling) old_form.global = read(*scaling, old_form.global.theta);
   if (!parameters) return old_form;
-  check_kinds_of_layers(object, *parameters);
+  check_layer_kind_keys(object, *parameters);
   const auto one = [&](std::string_view type, const RopeConfig& otherwise) {
     const auto inner = parameters->object(type);
     return inner ? read(*inner, otherwise.theta) : otherwise;
@@ -91,7 +91,8 @@ Ropes read_ropes(const ConfigObject& object) {
   return ropes;
 }
 
-LayerConfig make_layer(const ModelConfig& config, const GqaConfig& attention, const Block& mlp) {
+LayerConfig make_post_norm_layer(const ModelConfig& config, const GqaConfig& attention,
+                                 const Block& mlp) {
   const auto norms = [&](std::string_view before, std::string_view after) {
     return Connector(
         kPostNormAdd,
@@ -126,14 +127,14 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
                          .norm_offset = 1.0f};
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size,
                                             .activation = ops::Activation::kGeluTanh});
-  const int global = config.add_rope({ropes.global, head_dim});
-  const int local = config.add_rope({ropes.local, head_dim});
+  const int global = config.find_or_add_rope({ropes.global, head_dim});
+  const int local = config.find_or_add_rope({ropes.local, head_dim});
   for (const bool has_window :
-       layers_of_type(object, "sliding_attention", keys.num_layers,
-                      [&](int64_t layer) { return (layer + 1) % pattern != 0; })) {
+       read_layers_of_type(object, "sliding_attention", keys.num_layers,
+                           [&](int64_t layer) { return (layer + 1) % pattern != 0; })) {
     attention.window = has_window ? window : 0;
     attention.rope = has_window ? local : global;
-    config.layers.push_back(make_layer(config, attention, mlp));
+    config.layers.push_back(make_post_norm_layer(config, attention, mlp));
   }
 }
 

@@ -25,15 +25,15 @@ int64_t read_window(const ConfigObject& object) {
 void read_mistral(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   constexpr int64_t kDefaultKvHeads = 8;
   const int64_t window = read_window(object);
-  const std::vector<bool> sliding = layers_of_type(object, "sliding_attention", keys.num_layers,
-                                                   [&](int64_t) { return window > 0; });
+  const std::vector<bool> sliding = read_layers_of_type(
+      object, "sliding_attention", keys.num_layers, [&](int64_t) { return window > 0; });
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
   const GqaConfig attention = {
       .num_heads = keys.num_heads,
       .num_kv_heads = object.integer("num_key_value_heads", kDefaultKvHeads),
       .head_dim = head_dim,
       .scale = plain_attention_scale(head_dim),
-      .rope = config.add_rope({read_rope(object), head_dim})};
+      .rope = config.find_or_add_rope({read_rope(object), head_dim})};
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
   add_windowed_layers(object, sliding, window, attention, mlp, config);
 }

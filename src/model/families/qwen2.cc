@@ -18,18 +18,18 @@ constexpr NeutralKey kNeutral[] = {{"use_mrope", "false"}};
 
 void read_qwen2(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   constexpr int64_t kDefaultKvHeads = 32;  // configuration_qwen2.py, as all defaults here
-  const int64_t window = read_switched_window(object);
+  const int64_t window = read_window_if_enabled(object);
   const int64_t first = object.integer("max_window_layers", 28);
   const std::vector<bool> sliding =
-      layers_of_type(object, "sliding_attention", keys.num_layers,
-                     [&](int64_t layer) { return window > 0 && layer >= first; });
+      read_layers_of_type(object, "sliding_attention", keys.num_layers,
+                          [&](int64_t layer) { return window > 0 && layer >= first; });
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
   const GqaConfig attention = {.num_heads = keys.num_heads,
                                .num_kv_heads = read_kv_heads(object, keys, kDefaultKvHeads),
                                .head_dim = head_dim,
                                .scale = plain_attention_scale(head_dim),
                                .qkv_bias = true,
-                               .rope = config.add_rope({read_rope(object), head_dim})};
+                               .rope = config.find_or_add_rope({read_rope(object), head_dim})};
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
   add_windowed_layers(object, sliding, window, attention, mlp, config);
 }

@@ -19,11 +19,11 @@ void read_qwen3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
   constexpr int64_t kDefaultKvHeads = 32;   // configuration_qwen3.py
   constexpr int64_t kDefaultHeadDim = 128;  // configuration_qwen3.py: not hidden_size / heads
   const int64_t head_dim = object.integer("head_dim", kDefaultHeadDim);
-  const int64_t window = read_switched_window(object);
+  const int64_t window = read_window_if_enabled(object);
   const int64_t first = object.integer("max_window_layers", 28);
   const std::vector<bool> sliding =
-      layers_of_type(object, "sliding_attention", keys.num_layers,
-                     [&](int64_t layer) { return window > 0 && layer >= first; });
+      read_layers_of_type(object, "sliding_attention", keys.num_layers,
+                          [&](int64_t layer) { return window > 0 && layer >= first; });
   const GqaConfig attention = {.num_heads = keys.num_heads,
                                .num_kv_heads = read_kv_heads(object, keys, kDefaultKvHeads),
                                .head_dim = head_dim,
@@ -32,7 +32,7 @@ void read_qwen3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
                                .o_bias = keys.attention_bias,
                                .qk_norm = true,
                                .eps = config.rms_norm_eps,
-                               .rope = config.add_rope({read_rope(object), head_dim})};
+                               .rope = config.find_or_add_rope({read_rope(object), head_dim})};
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
   add_windowed_layers(object, sliding, window, attention, mlp, config);
 }

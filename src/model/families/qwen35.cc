@@ -58,11 +58,11 @@ constexpr TextPart kMoeTextPart = {.architectures = kWholeMoeArchitectures,
                                    .model_type = "qwen3_5_moe_text"};
 
 // Whether each layer is a delta net: by layer_types, else all but every full_attention_interval-th.
-std::vector<bool> delta_layers(const ConfigObject& object, int64_t num_layers) {
+std::vector<bool> read_delta_layers(const ConfigObject& object, int64_t num_layers) {
   const int64_t interval =
       object.has("layer_types") ? 1 : read_size(object, "full_attention_interval", 4);
-  return layers_of_type(object, "linear_attention", num_layers,
-                        [&](int64_t layer) { return (layer + 1) % interval != 0; });
+  return read_layers_of_type(object, "linear_attention", num_layers,
+                             [&](int64_t layer) { return (layer + 1) % interval != 0; });
 }
 
 GatedDeltaNetConfig read_delta_net(const ConfigObject& object, const ModelConfig& config) {
@@ -100,10 +100,10 @@ std::pair<GqaConfig, RopeConfig> read_attention(const ConfigObject& object, cons
 void add_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_heads,
                 const Block& mlp, ModelConfig& config) {
   auto [gqa, rope] = read_attention(object, keys, kv_heads, config);
-  gqa.rope = config.add_rope({rope, gqa.rotary_dim});
+  gqa.rope = config.find_or_add_rope({rope, gqa.rotary_dim});
   const Block attention(kGqa, gqa);
   const Block delta_net(kGatedDeltaNet, read_delta_net(object, config));
-  for (const bool is_delta : delta_layers(object, keys.num_layers)) {
+  for (const bool is_delta : read_delta_layers(object, keys.num_layers)) {
     config.layers.push_back(pre_norm_layer(config, is_delta ? delta_net : attention, mlp));
   }
 }

@@ -25,8 +25,8 @@ constexpr std::string_view kInert[] = {"transformers.js_config", "max_window_lay
                                        "router_aux_loss_coef", "output_router_logits", "qkv_bias"};
 
 // The layers that experts have.
-std::vector<bool> sparse_layers(const ConfigObject& object, const DecoderKeys& keys,
-                                int64_t num_experts) {
+std::vector<bool> read_sparse_layers(const ConfigObject& object, const DecoderKeys& keys,
+                                     int64_t num_experts) {
   const int64_t step = object.integer("decoder_sparse_step", 1);
   if (step < 1) object.fail(fmt::format("decoder_sparse_step: got {}, want at least 1", step));
   const std::vector<int64_t> dense = object.integers("mlp_only_layers");
@@ -41,7 +41,7 @@ std::vector<bool> sparse_layers(const ConfigObject& object, const DecoderKeys& k
 // 0 or the window of every layer: transformers' model asks for the window alone, so that a
 // layer_types which says anything else would not be what it computes.
 int64_t read_window(const ConfigObject& object) {
-  const int64_t window = read_switched_window(object);
+  const int64_t window = read_window_if_enabled(object);
   const std::string_view type = window > 0 ? "sliding_attention" : "full_attention";
   for (const std::string& got : object.texts("layer_types")) {
     if (got == type) continue;
@@ -56,25 +56,26 @@ int64_t read_window(const ConfigObject& object) {
 
 void read_qwen3_moe(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
-  const Block attention(kGqa, GqaConfig{.num_heads = keys.num_heads,
-                                        .num_kv_heads = object.integer("num_key_value_heads", 4),
-                                        .head_dim = head_dim,
-                                        .scale = plain_attention_scale(head_dim),
-                                        .qkv_bias = keys.attention_bias,
-                                        .o_bias = keys.attention_bias,
-                                        .qk_norm = true,
-                                        .eps = config.rms_norm_eps,
-                                        .window = read_window(object),
-                                        .rope = config.add_rope({read_rope(object), head_dim})});
-  const MoeConfig moe = {
-      .num_experts = object.integer(present_key(object, "num_experts", "num_local_experts"), 128),
-      .top_k = object.integer("num_experts_per_tok", 8),
-      .expert_width = object.integer("moe_intermediate_size", 768),
-      .norm_topk = object.boolean("norm_topk_prob", false)};
+  const Block attention(kGqa,
+                        GqaConfig{.num_heads = keys.num_heads,
+                                  .num_kv_heads = object.integer("num_key_value_heads", 4),
+                                  .head_dim = head_dim,
+                                  .scale = plain_attention_scale(head_dim),
+                                  .qkv_bias = keys.attention_bias,
+                                  .o_bias = keys.attention_bias,
+                                  .qk_norm = true,
+                                  .eps = config.rms_norm_eps,
+                                  .window = read_window(object),
+                                  .rope = config.find_or_add_rope({read_rope(object), head_dim})});
+  const MoeConfig moe = {.num_experts = object.integer(
+                             choose_present_key(object, "num_experts", "num_local_experts"), 128),
+                         .top_k = object.integer("num_experts_per_tok", 8),
+                         .expert_width = object.integer("moe_intermediate_size", 768),
+                         .norm_topk = object.boolean("norm_topk_prob", false)};
   const LayerConfig dense = pre_norm_layer(
       config, attention, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}));
   const LayerConfig sparse = pre_norm_layer(config, attention, Block(kMoe, moe));
-  for (const bool is_sparse : sparse_layers(object, keys, moe.num_experts)) {
+  for (const bool is_sparse : read_sparse_layers(object, keys, moe.num_experts)) {
     config.layers.push_back(is_sparse ? sparse : dense);
   }
 }

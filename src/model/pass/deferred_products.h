@@ -3,7 +3,7 @@
 // gradient of its input goes on its way first (zero-bubble schedules). Their factors are copied,
 // since a backward's are gone when it returns. Only dense linears defer theirs, which are most of
 // the work where base parameters train; all other gradients are made at once. A parameter's sum
-// has the order in which passes run(). T tokens. Engine thread only.
+// has the order in which passes run_and_clear(). T tokens. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -20,10 +20,10 @@ class DeferredProducts {
   explicit DeferredProducts(Scratch& memory) : memory_(memory) {}
 
   // dw [N, K] f32 += dy^T x, as ops::gemm_dw; dy [T, N], x [T, K].
-  void add(Backend& backend, TensorView dy, TensorView x, std::span<const int64_t> sequence_ends,
-           TensorView dw);
+  void copy_and_defer(Backend& backend, TensorView dy, TensorView x,
+                      std::span<const int64_t> sequence_ends, TensorView dw);
   // In the order in which they came; then there are none.
-  void run(Backend& backend);
+  void run_and_clear(Backend& backend);
 
  private:
   struct Product {

@@ -5,8 +5,8 @@
 
 namespace strata::model {
 
-TensorView Offloaded::take(Backend& backend, int64_t layer, DType type, const Shape& shape,
-                           ScratchTag tag) {
+TensorView Offloaded::allocate(Backend& backend, int64_t layer, DType type, const Shape& shape,
+                               ScratchTag tag) {
   const TensorView view = backend.file_scratch().take(type, shape, tag);
   const int64_t bytes = Arena::aligned(view.num_bytes());
   // Pages are moved whole: what is behind one another is one piece.

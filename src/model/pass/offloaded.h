@@ -16,7 +16,8 @@ class Offloaded {
  public:
   void clear() { pieces_.clear(); }
   // From the backend's files.
-  TensorView take(Backend& backend, int64_t layer, DType type, const Shape& shape, ScratchTag tag);
+  TensorView allocate(Backend& backend, int64_t layer, DType type, const Shape& shape,
+                      ScratchTag tag);
 
   // After a layer's forward.
   void write_behind(Backend& backend, int64_t layer);

@@ -19,21 +19,22 @@ SavedCost& find_or_add_cost(std::vector<SavedCost>& costs, int64_t layer, Scratc
 
 }  // namespace
 
-TensorView Pass::take_saved(ScratchTag tag, double flops, DType type, const Shape& shape) const {
+TensorView Pass::allocate_saved(ScratchTag tag, double flops, DType type,
+                                const Shape& shape) const {
   LayerSaves& saves = lists.saves;
   const bool kept = saves.phase != SavePhase::kAll && saves.recompute->keeps(saves.layer, tag);
   if (kept && saves.phase == SavePhase::kTakeRest) return saves.kept[saves.next++];
   if (!kept && saves.phase == SavePhase::kTakeKept) return {};
   const bool in_files = kept && saves.recompute->offloads(saves.layer, tag);
-  const TensorView view = take_saved(saves.layer, tag, flops, type, shape, in_files);
+  const TensorView view = allocate_saved(saves.layer, tag, flops, type, shape, in_files);
   if (kept) saves.kept.push_back(view);
   return view;
 }
 
-TensorView Pass::take_saved(int64_t layer, ScratchTag tag, double flops, DType type,
-                            const Shape& shape, bool in_files) const {
+TensorView Pass::allocate_saved(int64_t layer, ScratchTag tag, double flops, DType type,
+                                const Shape& shape, bool in_files) const {
   LayerSaves& saves = lists.saves;
-  const TensorView view = in_files ? saves.offloaded.take(backend, layer, type, shape, tag)
+  const TensorView view = in_files ? saves.offloaded.allocate(backend, layer, type, shape, tag)
                                    : backend.scratch().take(type, shape, tag);
   backend.on_plan([&] {
     if (saves.again) return;

@@ -57,9 +57,9 @@ struct SavedCost {
   double flops = 0.0;
 };
 
-// What Pass::take_saved() takes: all of a layer's activations; of those that are kept the memory,
-// while the others stay empty; or the others, among which the kept ones are handed out in the same
-// order.
+// What Pass::allocate_saved() takes: all of a layer's activations; of those that are kept the
+// memory, while the others stay empty; or the others, among which the kept ones are handed out in
+// the same order.
 enum class SavePhase : uint8_t { kAll, kTakeKept, kTakeRest };
 
 struct LayerSaves {
@@ -132,11 +132,11 @@ struct Pass {
   }
   // An activation that backward needs, under the field's name for it, and the floating-point work
   // of making it again from what is before it.
-  [[nodiscard]] TensorView take_saved(ScratchTag tag, double flops, DType type,
-                                      const Shape& shape) const;
+  [[nodiscard]] TensorView allocate_saved(ScratchTag tag, double flops, DType type,
+                                          const Shape& shape) const;
   // The same, of a layer and a place that the caller says.
-  [[nodiscard]] TensorView take_saved(int64_t layer, ScratchTag tag, double flops, DType type,
-                                      const Shape& shape, bool in_files) const;
+  [[nodiscard]] TensorView allocate_saved(int64_t layer, ScratchTag tag, double flops, DType type,
+                                          const Shape& shape, bool in_files) const;
   // Whether backward still has an activation that it would recompute.
   [[nodiscard]] bool is_computed(TensorView activation) const;
   // The activation, or an empty view ("not wanted") where it is computed.

@@ -2,7 +2,7 @@
 // Recompute: which of a layer's saved activations a training pass keeps, in memory or in files
 // (Backend::file_scratch); what it does not keep, backward recomputes by the same kernels, so no
 // choice changes a bit. A layer's input and its routing are always kept, the input in either place.
-// Activations go by the field's names for them (the tags of Pass::take_saved).
+// Activations go by the field's names for them (the tags of Pass::allocate_saved).
 // A small value: copies share one table. Any thread.
 #pragma once
 #include <memory>

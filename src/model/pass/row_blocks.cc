@@ -53,19 +53,19 @@ void pack_rows(Backend& backend, const RowBlocks& blocks, TensorView rows, int64
 
 void pack_narrow_rows(Backend& backend, const RowBlocks& blocks, const NarrowRows& rows,
                       int64_t first_row, PanelView panel) {
-  if (blocks.empty()) return ops::pack_narrow(backend, rows, first_row, panel);
+  if (blocks.empty()) return ops::pack_narrow_rows(backend, rows, first_row, panel);
   const int64_t row_bytes = narrow_layout(rows.form).row_bytes(rows.cols);
   for_each_block(blocks, panel, first_row, rows.rows,
                  [&](const PanelView& block, int64_t begin, int64_t from, int64_t count) {
                    NarrowRows part = rows;
                    part.data += from * row_bytes;
                    part.rows = count;
-                   ops::pack_narrow(backend, part, begin, block);
+                   ops::pack_narrow_rows(backend, part, begin, block);
                  });
 }
 
-void list_pack_rows(const RowBlocks& blocks, TensorView rows, PanelView panel,
-                    std::vector<ops::PackItem>& packs) {
+void append_row_packs(const RowBlocks& blocks, TensorView rows, PanelView panel,
+                      std::vector<ops::PackItem>& packs) {
   if (blocks.empty()) {
     packs.push_back({rows, panel});
     return;

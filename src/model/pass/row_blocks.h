@@ -27,12 +27,12 @@ struct RowBlocks {
 // ops::pack and ops::unpack of rows [first_row, first_row + rows.rows()) of the matrix.
 void pack_rows(Backend& backend, const RowBlocks& blocks, TensorView rows, int64_t first_row,
                PanelView panel);
-// ops::pack_narrow of them.
+// ops::pack_narrow_rows of them.
 void pack_narrow_rows(Backend& backend, const RowBlocks& blocks, const NarrowRows& rows,
                       int64_t first_row, PanelView panel);
 // The packs that pack_rows of all rows makes.
-void list_pack_rows(const RowBlocks& blocks, TensorView rows, PanelView panel,
-                    std::vector<ops::PackItem>& packs);
+void append_row_packs(const RowBlocks& blocks, TensorView rows, PanelView panel,
+                      std::vector<ops::PackItem>& packs);
 void unpack_rows(Backend& backend, const RowBlocks& blocks, PanelView panel, int64_t first_row,
                  TensorView rows);
 

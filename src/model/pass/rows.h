@@ -21,8 +21,8 @@ struct AdapterSegment {
   int64_t num_ends = 0;
 
   // The adapter's module for a target; null without an adapter, or where it has none.
-  [[nodiscard]] const LoraModule* find(int64_t layer, int target) const {
-    return adapter == nullptr ? nullptr : adapter->find(layer, target);
+  [[nodiscard]] const LoraModule* find_module(int64_t layer, int target) const {
+    return adapter == nullptr ? nullptr : adapter->find_module(layer, target);
   }
 };
 
@@ -36,7 +36,7 @@ class RowGroups {
     distinct_ = true;
   }
   // Appends one sequence of num_rows rows; empty ones are skipped.
-  void add(int64_t num_rows, LoraAdapter* adapter) {
+  void add_sequence(int64_t num_rows, LoraAdapter* adapter) {
     if (num_rows == 0) return;
     const int64_t begin = num_rows_total();
     if (runs_.empty() || runs_.back().adapter != adapter) {
@@ -56,7 +56,7 @@ class RowGroups {
   template <typename Body>
   void for_each_module(int64_t layer, int target, Body&& body) const {
     for (const AdapterSegment& run : runs_) {
-      if (const LoraModule* module = run.find(layer, target)) body(run, *module);
+      if (const LoraModule* module = run.find_module(layer, target)) body(run, *module);
     }
   }
   // Rows of the longest run, and whether no two runs are of one adapter.

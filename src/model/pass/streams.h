@@ -14,12 +14,12 @@ struct StreamsOps {
   std::string_view name;
   bool (*equal)(const void* a, const void* b);
   // Outside the layers: suffixes come after "model.".
-  void (*params)(const void* config, int64_t num_streams, int64_t hidden_size, ParamRows& rows);
+  void (*add_params)(const void* config, int64_t num_streams, int64_t hidden_size, ParamRows& rows);
   // state [T, n D] to out [T, D], both of the compute type.
-  void (*read)(Pass& pass, const BlockContext& context, TensorView state, TensorView out);
+  void (*collapse)(Pass& pass, const BlockContext& context, TensorView state, TensorView out);
   // d_out [T, D] f32; writes d_state [T, n D] f32 and accumulates what the pass asks for.
-  void (*read_backward)(Pass& pass, const BlockContext& context, TensorView state, TensorView d_out,
-                        TensorView d_state);
+  void (*collapse_backward)(Pass& pass, const BlockContext& context, TensorView state,
+                            TensorView d_out, TensorView d_state);
 };
 
 // The row of a struct S with a Config and the functions above, typed.
@@ -31,12 +31,12 @@ constexpr StreamsOps streams_ops(std::string_view name) {
               [](const void* a, const void* b) {
                 return *static_cast<const Config*>(a) == *static_cast<const Config*>(b);
               },
-          .params =
+          .add_params =
               [](const void* config, int64_t num_streams, int64_t hidden_size, ParamRows& rows) {
-                S::params(*static_cast<const Config*>(config), num_streams, hidden_size, rows);
+                S::add_params(*static_cast<const Config*>(config), num_streams, hidden_size, rows);
               },
-          .read = S::read,
-          .read_backward = S::read_backward};
+          .collapse = S::collapse,
+          .collapse_backward = S::collapse_backward};
 }
 
 // A row with its config, and how many streams there are.

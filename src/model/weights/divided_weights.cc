@@ -6,16 +6,16 @@
 
 namespace strata::model {
 
-void ModelWeights::turn_to_embedding() const {
-  if (shards_) shards_->turn_to(turn_of_embedding(shards_->units()));
+void ModelWeights::load_embedding_and_prefetch() const {
+  if (shards_) shards_->fetch_and_release(shards_needed_at_embedding(shards_->units()));
 }
 
-void ModelWeights::turn_to_end() const {
-  if (shards_) shards_->turn_to(turn_of_end(shards_->units()));
+void ModelWeights::load_end_and_prefetch() const {
+  if (shards_) shards_->fetch_and_release(shards_needed_at_end(shards_->units()));
 }
 
-void ModelWeights::turn_away() const {
-  if (shards_) shards_->turn_to({});
+void ModelWeights::release_divided_weights() const {
+  if (shards_) shards_->fetch_and_release({});
 }
 
 size_t ModelWeights::unit_of(size_t index) const {
@@ -61,7 +61,7 @@ std::vector<std::vector<PageRange>> ModelWeights::ranges_of_units() const {
     const Parameter& parameter = table_[index];
     if (!parameter.held || parameter.stays_whole()) continue;
     void* const data = parameter.is_matrix() ? parameter.panel.data : parameter.values.data;
-    append_range({data, parameter.bytes}, units[unit_of(index)]);
+    append_or_merge_range({data, parameter.bytes}, units[unit_of(index)]);
   }
   return units;
 }

@@ -28,8 +28,8 @@ double draw_value(const Parameter& parameter, const ModelConfig& config, const C
 
 // Rows of different numbers below `limit`, each number as often as any other, but for one: tokens
 // of about the same rank among all, and so of about the same frequency, are spread over all.
-std::vector<float> spread_numbers(const Counter& random, int64_t num_rows, int64_t row_size,
-                                  int64_t limit) {
+std::vector<float> draw_evenly_used_numbers(const Counter& random, int64_t num_rows,
+                                            int64_t row_size, int64_t limit) {
   struct Number {
     int64_t times_used = 0;
     uint32_t rank = 0;  // among those used as often
@@ -59,12 +59,12 @@ std::vector<float> spread_numbers(const Counter& random, int64_t num_rows, int64
 void draw_integers(Backend& backend, const Counter& random, ModelWeights& weights, size_t index) {
   const Parameter& parameter = weights.table()[index];
   const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
-  const std::vector<float> values =
-      spread_numbers(random, parameter.num_cols() / row_size, row_size, parameter.row->integers);
+  const std::vector<float> values = draw_evenly_used_numbers(
+      random, parameter.num_cols() / row_size, row_size, parameter.row->integers);
   const Scratch::Mark mark(backend.scratch());
   const TensorView rows = backend.scratch().take(DType::kF32, {1, parameter.num_cols()});
   ops::from_host(backend, values, rows);
-  weights.write(backend, index, 0, rows);
+  weights.write_rows(backend, index, 0, rows);
 }
 
 // Elements from `first` on, which threads share.
@@ -91,7 +91,7 @@ void draw_parameter(Backend& backend, const ModelConfig& config, const Counter& 
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows = backend.scratch().take(DType::kF32, {end - begin, cols});
     ops::from_host(backend, values, rows);
-    weights.write(backend, index, begin, rows);
+    weights.write_rows(backend, index, begin, rows);
   });
 }
 

@@ -54,8 +54,8 @@ LayerStack make_stack(const LayerConfig& config, int64_t hidden_size) {
   stack.config = config;
   for (const Sublayer& sublayer : config) {
     SublayerRows& rows = stack.rows.emplace_back();
-    sublayer.connector.ops().params(sublayer.connector.config(), hidden_size, rows.outer);
-    sublayer.block.ops().params(sublayer.block.config(), hidden_size, rows.inner);
+    sublayer.connector.ops().add_params(sublayer.connector.config(), hidden_size, rows.outer);
+    sublayer.block.ops().add_params(sublayer.block.config(), hidden_size, rows.inner);
   }
   add_targets(stack);
   return stack;
@@ -66,10 +66,10 @@ LayerStack make_stack(const LayerConfig& config, int64_t hidden_size) {
 LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module_prefix) {
   places_.reserve(config.layers.size() + 1);
   for (const LayerConfig& layer : config.layers) add_layer(layer, config.hidden_size);
-  if (config.use_mtp) add_mtp(config);
+  if (config.use_mtp) add_mtp_layer_and_rows(config);
   if (config.streams) {
-    config.streams->ops().params(config.streams->config(), config.streams->count(),
-                                 config.hidden_size, streams_rows_);
+    config.streams->ops().add_params(config.streams->config(), config.streams->count(),
+                                     config.hidden_size, streams_rows_);
   }
   add_vocabulary_rows(config);
   add_model_targets(config);
@@ -114,14 +114,14 @@ int64_t LayerTable::num_indexers() const {
   return count;
 }
 
-void LayerTable::add_mtp(const ModelConfig& config) {
+void LayerTable::add_mtp_layer_and_rows(const ModelConfig& config) {
   CHECK(config.mtp_layer.has_value());
   add_layer(*config.mtp_layer, config.hidden_size);
   mtp_layer_ = num_layers() - 1;
   int last_key = -1;
   if (config.streams) {
-    config.streams->ops().params(config.streams->config(), config.streams->count(),
-                                 config.hidden_size, mtp_rows_);
+    config.streams->ops().add_params(config.streams->config(), config.streams->count(),
+                                     config.hidden_size, mtp_rows_);
   }
   for (const ParamRow& row : mtp_rows_) last_key = std::max(last_key, row.key);
   mtp_rows_.push_back({.key = last_key + 1,

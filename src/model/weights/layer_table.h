@@ -108,7 +108,7 @@ class LayerTable {
 
  private:
   void add_layer(const LayerConfig& layer, int64_t hidden_size);
-  void add_mtp(const ModelConfig& config);
+  void add_mtp_layer_and_rows(const ModelConfig& config);
   void add_vocabulary_rows(const ModelConfig& config);
   void add_model_targets(const ModelConfig& config);
 

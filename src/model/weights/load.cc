@@ -60,7 +60,7 @@ void load_integers(Backend& backend, const CheckpointSource& checkpoint, ModelWe
   const TensorView rows = backend.scratch().take(DType::kF32, {1, count});
   std::transform(values.begin(), values.end(), rows.f32(),
                  [](int64_t value) { return static_cast<float>(value); });
-  weights.write(backend, index, 0, rows);
+  weights.write_rows(backend, index, 0, rows);
 }
 
 void load_parameter(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
@@ -79,7 +79,7 @@ void load_parameter(Backend& backend, const CheckpointSource& checkpoint, ModelW
       const HostAccess access(backend.allocator());
       checkpoint.read(tensor, first, (end - begin) * cols, rows.data);
     }
-    weights.write(backend, index, begin, rows);
+    weights.write_rows(backend, index, begin, rows);
   });
 }
 
@@ -98,7 +98,7 @@ void choose_spelling(const CheckpointSource& checkpoint, const ModelConfig& conf
   const int64_t expert = std::max(0, parameter.expert);
   for (const Spelling& other : parameter.row->others) {
     const std::string name =
-        in_form(form, layer_tensor_name(config, parameter.layer, other.suffix, expert));
+        name_in_form(form, layer_tensor_name(config, parameter.layer, other.suffix, expert));
     if (checkpoint.find(name) == nullptr) continue;
     parameter.name = name;
     parameter.stored_shape = other.stored;
@@ -122,8 +122,8 @@ void choose_name(const CheckpointSource& checkpoint, const ModelConfig& config,
 void choose_tied_head(const CheckpointSource& checkpoint, const ModelConfig& config,
                       const NameForm& form, Parameter& parameter) {
   if (!config.tie_word_embeddings || checkpoint.find(parameter.name) != nullptr) return;
-  if (parameter.name != in_form(form, "model.embed_tokens.weight")) return;
-  const std::string head = in_form(form, "lm_head.weight");
+  if (parameter.name != name_in_form(form, "model.embed_tokens.weight")) return;
+  const std::string head = name_in_form(form, "lm_head.weight");
   if (checkpoint.find(head) != nullptr) parameter.name = head;
 }
 
@@ -146,7 +146,7 @@ std::string tensor_fault(const Parameter& parameter, const TensorInfo& info,
 }
 
 // The same with its name, or that there is none.
-std::string fault_of(const CheckpointSource& checkpoint, const Parameter& parameter) {
+std::string find_tensor_fault(const CheckpointSource& checkpoint, const Parameter& parameter) {
   const CheckpointTensor* tensor = checkpoint.find(parameter.name);
   if (tensor == nullptr) {
     return fmt::format("tensor '{}' {} is missing", parameter.name,
@@ -159,9 +159,9 @@ std::string fault_of(const CheckpointSource& checkpoint, const Parameter& parame
 }
 
 // Tensors that no parameter wants: on the ignore list, or faults.
-void sort_leftovers(const CheckpointSource& checkpoint, const ModelConfig& config,
-                    const std::unordered_set<std::string_view>& wanted,
-                    std::vector<std::string>& ignored, std::vector<std::string>& faults) {
+void classify_unused_tensors(const CheckpointSource& checkpoint, const ModelConfig& config,
+                             const std::unordered_set<std::string_view>& wanted,
+                             std::vector<std::string>& ignored, std::vector<std::string>& faults) {
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.info.name;
     if (wanted.contains(name)) continue;
@@ -183,27 +183,28 @@ void fail_faults(const std::string& dir, const std::vector<std::string>& faults)
                                                        faults.size(), fmt::join(faults, "\n  ")));
 }
 
-std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, ModelWeights& weights,
-                                       std::vector<std::string>& ignored) {
+std::vector<std::string> match_and_rename_parameters(const CheckpointSource& checkpoint,
+                                                     ModelWeights& weights,
+                                                     std::vector<std::string>& ignored) {
   const ModelConfig& config = weights.config();
   std::vector<std::string> faults;
   std::unordered_set<std::string_view> wanted;
-  const NameForm& form = name_form_of(checkpoint, config);
+  const NameForm& form = find_name_form(checkpoint, config);
   for (Parameter& parameter : weights.table()) {
     const std::string canonical = parameter.name;
-    parameter.name = in_form(form, canonical);
+    parameter.name = name_in_form(form, canonical);
     choose_spelling(checkpoint, config, form, parameter);
     choose_name(checkpoint, config, canonical, parameter);
     choose_tied_head(checkpoint, config, form, parameter);
     if (!wanted.insert(parameter.name).second) continue;  // another part of the same tensor
-    std::string fault = fault_of(checkpoint, parameter);
+    std::string fault = find_tensor_fault(checkpoint, parameter);
     if (!fault.empty()) faults.push_back(std::move(fault));
   }
-  sort_leftovers(checkpoint, config, wanted, ignored, faults);
+  classify_unused_tensors(checkpoint, config, wanted, ignored, faults);
   return faults;
 }
 
-bool uses_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, UseMtp use) {
+bool resolve_use_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, UseMtp use) {
   if (use == UseMtp::kNever) return false;
   const bool there =
       config.mtp_layer && std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
@@ -234,13 +235,13 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   untie_if_head_differs(*model.checkpoint, config);
   model.config = std::move(config.config);
   model.warnings = std::move(config.warnings);
-  model.config.use_mtp = uses_mtp(*model.checkpoint, model.config, options.mtp);
+  model.config.use_mtp = resolve_use_mtp(*model.checkpoint, model.config, options.mtp);
   std::unique_ptr<FileAllocator> files;
   if (!options.offload.empty()) files = std::make_unique<FileAllocator>(options.offload);
   // A rank that has a part of the weights reads no codes of the others'.
   const NarrowLook look = options.share.is_divided() ? NarrowLook::kScales : NarrowLook::kCodes;
-  KeptForms kept = forms_to_keep(*model.checkpoint, backend, model.config, options.compute_dtype,
-                                 options.keep, look, options.part);
+  KeptForms kept = choose_forms_to_keep(*model.checkpoint, backend, model.config,
+                                        options.compute_dtype, options.keep, look, options.part);
   if (!kept.faults.empty()) model.warnings.push_back("load: " + kept.warning());
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
                                                  files.get(), options.part, std::move(kept.forms),
@@ -248,7 +249,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   model.weights->set_sharers(options.weight_sharers);
   model.files = std::move(files);
   const std::vector<std::string> faults =
-      match_tensors(*model.checkpoint, *model.weights, model.ignored);
+      match_and_rename_parameters(*model.checkpoint, *model.weights, model.ignored);
   if (!faults.empty()) fail_faults(dir, faults);
   const bool is_filled = options.shared != nullptr && options.shared->is_filled();
   if (!is_filled) load_held_parameters(backend, *model.checkpoint, *model.weights);
@@ -256,7 +257,8 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   return model;
 }
 
-void read_stored(Backend& backend, const LoadedModel& model, size_t index, TensorView out) {
+void read_stored_parameter(Backend& backend, const LoadedModel& model, size_t index,
+                           TensorView out) {
   const Parameter& parameter = model.weights->table()[index];
   CHECK(out.dense() && out.shape.num_elements() == parameter.shape.num_elements());
   read_stored_rows(backend, model, index, 0,

@@ -54,7 +54,7 @@ struct LoadedModel {
 };
 
 // Whether the model is to be made with its layer of multi-token prediction.
-bool uses_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, UseMtp use);
+bool resolve_use_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, UseMtp use);
 LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options);
 // The same where its config was read before: once, where stages load their parts of it, or where a
 // plan came first. `options` need not say how strict it was read.
@@ -66,11 +66,13 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
 // All faults of a checkpoint against the table, one sentence each; fills `ignored`. Renames the
 // table's rows to the names in the file: of its form, another spelling, the family's others, or the
 // head's where a tied model stores its embedding as that.
-std::vector<std::string> match_tensors(const CheckpointSource& checkpoint, ModelWeights& weights,
-                                       std::vector<std::string>& ignored);
+std::vector<std::string> match_and_rename_parameters(const CheckpointSource& checkpoint,
+                                                     ModelWeights& weights,
+                                                     std::vector<std::string>& ignored);
 
 // Copies a parameter's stored values, widened to f32, into out (row-major, dense).
-void read_stored(Backend& backend, const LoadedModel& model, size_t index, TensorView out);
+void read_stored_parameter(Backend& backend, const LoadedModel& model, size_t index,
+                           TensorView out);
 // The same of rows [first_row, ...) of a matrix.
 void read_stored_rows(Backend& backend, const LoadedModel& model, size_t index, int64_t first_row,
                       TensorView out);

@@ -18,12 +18,12 @@ NarrowForm narrow_form_of(const CheckpointSource& checkpoint, const Parameter& p
 }
 
 // The form of a parameter; none, and a fault, where the form does not hold its values.
-NarrowForm checked_form(const CheckpointSource& checkpoint, const Parameter& parameter,
-                        NarrowLook look, std::vector<std::string>& faults) {
+NarrowForm check_narrow_form(const CheckpointSource& checkpoint, const Parameter& parameter,
+                             NarrowLook look, std::vector<std::string>& faults) {
   const NarrowForm form = narrow_form_of(checkpoint, parameter);
   if (form == NarrowForm::kNone || look == NarrowLook::kHeader) return form;
-  std::string fault =
-      checkpoint.narrow_fault(*checkpoint.find(parameter.name), look == NarrowLook::kCodes);
+  std::string fault = checkpoint.scan_for_unrepresentable_values(*checkpoint.find(parameter.name),
+                                                                 look == NarrowLook::kCodes);
   if (fault.empty()) return form;
   faults.push_back(std::move(fault));
   return NarrowForm::kNone;
@@ -37,13 +37,14 @@ std::string KeptForms::warning() const {
                      faults.size());
 }
 
-KeptForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
-                       const ModelConfig& config, NarrowLook look, std::optional<LayerRange> part) {
+KeptForms find_narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
+                            const ModelConfig& config, NarrowLook look,
+                            std::optional<LayerRange> part) {
   ModelWeights names(backend, config, DType::kBF16, nullptr, kNoLayers);
   std::vector<std::string> canonical;
   for (const Parameter& parameter : names.table()) canonical.push_back(parameter.name);
   std::vector<std::string> ignored;
-  const std::vector<std::string> faults = match_tensors(checkpoint, names, ignored);
+  const std::vector<std::string> faults = match_and_rename_parameters(checkpoint, names, ignored);
   if (!faults.empty()) fail_faults(checkpoint.path(), faults);
   KeptForms kept;
   WeightForms& forms = kept.forms;
@@ -51,8 +52,8 @@ KeptForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backen
   for (size_t index = 0; index < canonical.size(); ++index) {
     const Parameter& parameter = names.table()[index];
     const bool elsewhere = part && parameter.layer >= 0 && !part->contains(parameter.layer);
-    const NarrowForm form =
-        checked_form(checkpoint, parameter, elsewhere ? NarrowLook::kHeader : look, kept.faults);
+    const NarrowForm form = check_narrow_form(checkpoint, parameter,
+                                              elsewhere ? NarrowLook::kHeader : look, kept.faults);
     if (parameter.expert > 0) {
       const auto found = forms.find(*first);
       if (found != forms.end() && found->second != form) forms.erase(found);
@@ -80,16 +81,16 @@ void load_narrow(Backend& backend, const CheckpointSource& checkpoint, ModelWeig
     auto* const data = static_cast<std::byte*>(backend.scratch().take(rows * row_bytes));
     {
       const HostAccess access(backend.allocator());
-      checkpoint.read_narrow(tensor, parameter.first_row + begin, rows, data);
+      checkpoint.read_quantised_rows(tensor, parameter.first_row + begin, rows, data);
     }
     weights.write_narrow(backend, index, begin,
                          {.form = form, .data = data, .rows = rows, .cols = cols});
   }
 }
 
-KeptForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
-                        const ModelConfig& config, DType compute_dtype, KeepWeights keep,
-                        NarrowLook look, std::optional<LayerRange> part) {
+KeptForms choose_forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
+                               const ModelConfig& config, DType compute_dtype, KeepWeights keep,
+                               NarrowLook look, std::optional<LayerRange> part) {
   if (keep == KeepWeights::kBf16) return {};
   if (compute_dtype != DType::kBF16) {
     if (keep == KeepWeights::kAuto) return {};
@@ -98,9 +99,9 @@ KeptForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& backe
                             "dequantises them",
                             checkpoint.path()));
   }
-  if (keep == KeepWeights::kAuto && narrow_bytes(checkpoint).stored == 0) return {};
+  if (keep == KeepWeights::kAuto && count_quantised_bytes(checkpoint).stored == 0) return {};
   if (keep == KeepWeights::kNarrow) look = NarrowLook::kHeader;
-  KeptForms kept = narrow_forms(checkpoint, backend, config, look, part);
+  KeptForms kept = find_narrow_forms(checkpoint, backend, config, look, part);
   if (kept.forms.empty() && keep == KeepWeights::kNarrow) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: no matrix in 4 or 8 bits that can be kept so; want GGUF of Q4_0, "

@@ -26,11 +26,11 @@ struct KeptForms {
 
 // Of the checkpoint's matrices that products, embeddings and heads read; those are left out that
 // have to be dequantised, since no form holds their values, and experts of one layer and projection
-// whose forms differ. Layers outside of a part are not looked at. Faults that match_tensors finds
-// are an Error.
-KeptForms narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
-                       const ModelConfig& config, NarrowLook look,
-                       std::optional<LayerRange> part = {});
+// whose forms differ. Layers outside of a part are not looked at. Faults that
+// match_and_rename_parameters finds are an Error.
+KeptForms find_narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
+                            const ModelConfig& config, NarrowLook look,
+                            std::optional<LayerRange> part = {});
 
 // Moves a parameter that is kept in few bits from the checkpoint to its panels; of weights that
 // ranks divide, the slices with rows of this rank. An Error for a value that the form does not
@@ -40,8 +40,8 @@ void load_narrow(Backend& backend, const CheckpointSource& checkpoint, ModelWeig
 
 // What a load keeps. kNarrow: an Error where that is nothing; it looks at headers alone, and
 // load_narrow fails by name.
-KeptForms forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
-                        const ModelConfig& config, DType compute_dtype, KeepWeights keep,
-                        NarrowLook look, std::optional<LayerRange> part = {});
+KeptForms choose_forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
+                               const ModelConfig& config, DType compute_dtype, KeepWeights keep,
+                               NarrowLook look, std::optional<LayerRange> part = {});
 
 }  // namespace strata::model

@@ -36,7 +36,7 @@ void save_parameter(Backend& backend, const LoadedModel& model, size_t index,
     if (masters) {
       (*trained)(index, begin, rows);
     } else {
-      weights.read(backend, index, begin, rows);
+      weights.read_rows(backend, index, begin, rows);
     }
     const HostAccess access(backend.allocator());
     const auto count = static_cast<size_t>(rows.shape.num_elements());
@@ -54,7 +54,7 @@ void save_integers(Backend& backend, const ModelWeights& weights, size_t index,
   const Scratch::Mark mark(backend.scratch());
   const TensorView rows =
       backend.scratch().take(DType::kF32, {1, weights.table()[index].num_cols()});
-  weights.read(backend, index, 0, rows);
+  weights.read_rows(backend, index, 0, rows);
   const HostAccess access(backend.allocator());
   const std::vector<int64_t> values(rows.f32(), rows.f32() + rows.shape.num_elements());
   writer.append(tensor.name, std::as_bytes(std::span(values)));
@@ -91,7 +91,7 @@ void add_empty_tensors(const ModelConfig& config, const NameForm& form, Checkpoi
   std::unordered_set<std::string> there;
   for (const CheckpointLayout::Entry& entry : layout.entries) there.insert(entry.tensor.name);
   for (const ModelConfig::EmptyTensor& tensor : config.empty_tensors) {
-    const std::string name = in_form(form, tensor.name);
+    const std::string name = name_in_form(form, tensor.name);
     if (there.contains(name)) continue;
     const CheckpointLayout::Entry& first = layout.entries.front();
     layout.entries.push_back(
@@ -115,7 +115,8 @@ CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
 // Tensors of the files that hold weights.
 using StoredByName = std::unordered_map<std::string, const StoredTensor*>;
 
-StoredByName by_name(const LoadedModel& model, const std::vector<StoredTensor>& tensors) {
+StoredByName stored_by_file_name(const LoadedModel& model,
+                                 const std::vector<StoredTensor>& tensors) {
   StoredByName stored;
   for (const StoredTensor& tensor : tensors) {
     stored[model.checkpoint != nullptr ? std::string(tensor.name)
@@ -152,7 +153,7 @@ CheckpointLayout saved_layout(const LoadedModel& model, DType dtype_of_new) {
                model.ignored.end();
   });
   add_empty_tensors(model.config,
-                    model.checkpoint != nullptr ? name_form_of(*model.checkpoint, model.config)
+                    model.checkpoint != nullptr ? find_name_form(*model.checkpoint, model.config)
                                                 : model.config.name_forms.front(),
                     layout);
   return layout;
@@ -165,7 +166,7 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
   const ModelWeights& weights = *model.weights;
   const CheckpointLayout layout = saved_layout(model, dtype_of_new);
   const std::vector<StoredTensor> tensors = weights.stored_tensors();
-  const StoredByName stored = by_name(model, tensors);
+  const StoredByName stored = stored_by_file_name(model, tensors);
   if (trained == nullptr) check_not_rounded(model, layout, stored);
   CheckpointWriter writer(dir, layout);
   for (const TensorDecl& tensor : writer.tensors()) {

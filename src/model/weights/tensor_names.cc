@@ -13,13 +13,14 @@ namespace strata::model {
 namespace {
 
 bool has(const CheckpointSource& checkpoint, const NameForm& form, const char* name) {
-  return checkpoint.find(in_form(form, name)) != nullptr;
+  return checkpoint.find(name_in_form(form, name)) != nullptr;
 }
 
 // The tensor of that name in the checkpoint's form or under another name of the family, or null.
 const CheckpointTensor* find_tensor(const CheckpointSource& checkpoint, const ModelConfig& config,
                                     const std::string& name) {
-  const CheckpointTensor* found = checkpoint.find(in_form(name_form_of(checkpoint, config), name));
+  const CheckpointTensor* found =
+      checkpoint.find(name_in_form(find_name_form(checkpoint, config), name));
   if (found != nullptr || config.other_names == nullptr) return found;
   for (const std::string& other : config.other_names(name)) {
     if (found = checkpoint.find(other); found != nullptr) return found;
@@ -62,7 +63,7 @@ bool in_mtp_layer(const ModelConfig& config, std::string_view name) {
 
 }  // namespace
 
-std::string in_form(const NameForm& form, const std::string& name) {
+std::string name_in_form(const NameForm& form, const std::string& name) {
   constexpr NameForm kCanonical;
   if (name.starts_with(kCanonical.head)) {
     return std::string(form.head) + name.substr(kCanonical.head.size());
@@ -70,7 +71,7 @@ std::string in_form(const NameForm& form, const std::string& name) {
   return std::string(form.model) + name.substr(kCanonical.model.size());
 }
 
-const NameForm& name_form_of(const CheckpointSource& checkpoint, const ModelConfig& config) {
+const NameForm& find_name_form(const CheckpointSource& checkpoint, const ModelConfig& config) {
   const NameForm* best = &config.name_forms.front();
   int most = 0;
   for (const NameForm& form : config.name_forms) {

@@ -16,11 +16,11 @@ inline constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 inline constexpr const char* kHeadName = "lm_head.weight";
 
 // A canonical name as the form has it.
-std::string in_form(const NameForm& form, const std::string& name);
+std::string name_in_form(const NameForm& form, const std::string& name);
 
 // The form in which the checkpoint has embedding and head, else the embedding, else (as a tied
 // model may store it) the head; where it has none of them, the first.
-const NameForm& name_form_of(const CheckpointSource& checkpoint, const ModelConfig& config);
+const NameForm& find_name_form(const CheckpointSource& checkpoint, const ModelConfig& config);
 
 // Of a layer that is not computed, or one of the family's ignored suffixes, or a tied model's head.
 bool is_unused_tensor(const ModelConfig& config, std::string_view name);

@@ -21,13 +21,13 @@ void WeightPages::let_go_unless_needed(int64_t layer) {
   has_left_[static_cast<size_t>(layer)] = true;
 }
 
-void WeightPages::bring_back(int64_t layer) {
+void WeightPages::read_ahead_if_evicted(int64_t layer) {
   if (layer < 0 || !has_left_[static_cast<size_t>(layer)]) return;
   queue_->read_ahead(pages_[static_cast<size_t>(layer)]);
   has_left_[static_cast<size_t>(layer)] = false;
 }
 
-void WeightPages::turn_to(const void* pass, int64_t layer, int64_t next) {
+void WeightPages::load_layer_and_prefetch(const void* pass, int64_t layer, int64_t next) {
   const int64_t num_layers = std::ssize(pages_) - 1;
   Place& place = find_or_add_place(pass);
   const int64_t last = place.layer;
@@ -36,7 +36,7 @@ void WeightPages::turn_to(const void* pass, int64_t layer, int64_t next) {
   // The embedding is done with, or the head; what reads it again finds it all the same.
   const bool first = next > layer ? layer == 0 : layer == num_layers - 1;
   if (first) queue_->may_leave(pages_.back());
-  bring_back(layer);
+  read_ahead_if_evicted(layer);
   if (next < 0) return;
   queue_->read_ahead(pages_[static_cast<size_t>(next)]);
   has_left_[static_cast<size_t>(next)] = false;

@@ -15,14 +15,14 @@ void for_each_end_unit(const ShardUnits& units, Take take) {
 
 }  // namespace
 
-ShardTurn turn_of_embedding(const ShardUnits& units) {
+ShardTurn shards_needed_at_embedding(const ShardUnits& units) {
   ShardTurn turn;
   turn.need(units.embedding());
   if (units.part.size() > 0) turn.expect(static_cast<size_t>(units.part.first));
   return turn;
 }
 
-ShardTurn turn_of_layer(const ShardUnits& units, int64_t layer, int64_t next) {
+ShardTurn shards_needed_at_layer(const ShardUnits& units, int64_t layer, int64_t next) {
   ShardTurn turn;
   turn.need(static_cast<size_t>(layer));
   // Multi-token prediction's reads what comes after the layers, too.
@@ -33,7 +33,7 @@ ShardTurn turn_of_layer(const ShardUnits& units, int64_t layer, int64_t next) {
   return turn;
 }
 
-ShardTurn turn_of_end(const ShardUnits& units) {
+ShardTurn shards_needed_at_end(const ShardUnits& units) {
   ShardTurn turn;
   for_each_end_unit(units, [&](size_t unit) { turn.need(unit); });
   if (units.part.size() > 0) turn.expect(static_cast<size_t>(units.part.last - 1));
@@ -52,7 +52,7 @@ int64_t peak_shard_bytes(const ShardUnits& units, const MemoryShare& share) {
   }
   ShardWalk walk(units.bytes.size());
   const auto take = [&](const ShardTurn& turn) {
-    walk.turn_to(
+    walk.fetch_and_release(
         turn, [&](size_t unit) { here -= of_others(unit); },
         [&](size_t unit) { here += of_others(unit); });
     most = std::max(most, here);
@@ -63,8 +63,8 @@ int64_t peak_shard_bytes(const ShardUnits& units, const MemoryShare& share) {
   return own + most + message_bytes(largest, share);
 }
 
-void WeightShards::turn_to(const ShardTurn& turn) {
-  walk_.turn_to(
+void WeightShards::fetch_and_release(const ShardTurn& turn) {
+  walk_.fetch_and_release(
       turn, [&](size_t unit) { memory_.let_go(unit); }, [&](size_t unit) { memory_.fetch(unit); });
   for (const size_t unit : turn.now()) memory_.wait_for(unit);
 }

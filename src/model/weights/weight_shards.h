@@ -58,29 +58,29 @@ class ShardTurn {
 
 // At the embedding; at a layer, with the next one (num_layers: what comes after the layers); and
 // after the layers, with the layer where a backward begins.
-ShardTurn turn_of_embedding(const ShardUnits& units);
-ShardTurn turn_of_layer(const ShardUnits& units, int64_t layer, int64_t next);
-ShardTurn turn_of_end(const ShardUnits& units);
+ShardTurn shards_needed_at_embedding(const ShardUnits& units);
+ShardTurn shards_needed_at_layer(const ShardUnits& units, int64_t layer, int64_t next);
+ShardTurn shards_needed_at_end(const ShardUnits& units);
 
 // Calls take(turn) with a stage's turns of a forward, with its loss, and of a backward, in their
 // order. `mtp`: multi-token prediction runs. `again`: the stage is recomputed as one first.
 template <typename Take>
 void for_each_forward_turn(const ShardUnits& units, bool mtp, Take take) {
-  if (units.begins()) take(turn_of_embedding(units));
+  if (units.begins()) take(shards_needed_at_embedding(units));
   for (int64_t layer = units.part.first; layer < units.part.last; ++layer)
-    take(turn_of_layer(units, layer, layer + 1));
+    take(shards_needed_at_layer(units, layer, layer + 1));
   if (!units.ends()) return;
-  take(turn_of_end(units));
-  if (mtp) take(turn_of_layer(units, units.num_layers, units.num_layers + 1));
+  take(shards_needed_at_end(units));
+  if (mtp) take(shards_needed_at_layer(units, units.num_layers, units.num_layers + 1));
 }
 template <typename Take>
 void for_each_backward_turn(const ShardUnits& units, bool again, Take take) {
   const LayerRange& part = units.part;
-  if (units.ends()) take(turn_of_end(units));
+  if (units.ends()) take(shards_needed_at_end(units));
   for (int64_t layer = part.first; again && layer < part.last; ++layer)
-    take(turn_of_layer(units, layer, layer + 1 < part.last ? layer + 1 : layer - 1));
+    take(shards_needed_at_layer(units, layer, layer + 1 < part.last ? layer + 1 : layer - 1));
   for (int64_t layer = part.last - 1; layer >= part.first; --layer)
-    take(turn_of_layer(units, layer, layer - 1));
+    take(shards_needed_at_layer(units, layer, layer - 1));
 }
 
 class ShardWalk {
@@ -88,7 +88,7 @@ class ShardWalk {
   explicit ShardWalk(size_t num_units) : here_(num_units) {}
   // Calls let_go(unit) with what is here and not needed, then fetch(unit) with what is not here.
   template <typename LetGo, typename Fetch>
-  void turn_to(const ShardTurn& turn, LetGo let_go, Fetch fetch) {
+  void fetch_and_release(const ShardTurn& turn, LetGo let_go, Fetch fetch) {
     for (size_t unit = 0; unit < here_.size(); ++unit) {
       if (!here_[unit] || turn.has(unit)) continue;
       here_[unit] = false;
@@ -123,7 +123,7 @@ class WeightShards {
   [[nodiscard]] const DividedMemory& memory() const { return memory_; }
   [[nodiscard]] int64_t num_bytes() const { return peak_shard_bytes(units_, memory_.share()); }
   // What it needs is here when it returns.
-  void turn_to(const ShardTurn& turn);
+  void fetch_and_release(const ShardTurn& turn);
   // While weights are written, so that they do not fill the memory.
   void count_and_trim_written(size_t unit, int64_t bytes);
 

@@ -99,7 +99,8 @@ Allocator& choose_allocator(const Backend& backend, FileAllocator* files, const 
   return share.is_divided() ? sparse_allocator() : backend.allocator();
 }
 
-void bind(Parameter& parameter, void* memory, DType dtype, int64_t width, NarrowForm form) {
+void set_parameter_memory(Parameter& parameter, void* memory, DType dtype, int64_t width,
+                          NarrowForm form) {
   if (parameter.is_matrix()) {
     parameter.panel = {.data = memory,
                        .dtype = dtype,
@@ -164,9 +165,9 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
                          narrow_form_of(name));
   };
   embedding_ = add_embed(kEmbeddingName, holds_embedding());
-  add_layers(panel_width);
-  add_streams(panel_width);
-  add_mtp_head(panel_width);
+  add_layer_parameters(panel_width);
+  add_streams_parameters(panel_width);
+  add_mtp_head_parameters(panel_width);
   final_norm_ = add_parameter(
       make_parameter("model.norm.weight", {config.hidden_size}, 1.0f - config.norm_offset),
       take(ends(), values_bytes({config.hidden_size})), panel_width);
@@ -189,9 +190,10 @@ int64_t ModelWeights::memory_bytes() const {
   return pages_ ? 0 : (num_bytes() + num_sharers_ - 1) / num_sharers_;
 }
 
-void ModelWeights::turn_to(const Backend& backend, int64_t layer, int64_t next) const {
-  if (pages_) pages_->turn_to(&backend, layer, next);
-  if (shards_) shards_->turn_to(turn_of_layer(shards_->units(), layer, next));
+void ModelWeights::load_layer_and_prefetch(const Backend& backend, int64_t layer,
+                                           int64_t next) const {
+  if (pages_) pages_->load_layer_and_prefetch(&backend, layer, next);
+  if (shards_) shards_->fetch_and_release(shards_needed_at_layer(shards_->units(), layer, next));
 }
 
 // Of each layer, and then of what is outside the layers.
@@ -204,7 +206,7 @@ std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
                                 : PageRange{parameter.values.data, parameter.values.num_bytes()};
     std::vector<PageRange>& of =
         parameter.layer < 0 ? pages.back() : pages[static_cast<size_t>(parameter.layer)];
-    append_range(range, of);
+    append_or_merge_range(range, of);
   }
   return pages;
 }
@@ -243,7 +245,7 @@ size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t pa
   parameter.bytes = parameter.is_matrix() ? matrix_bytes(parameter.shape, compute_dtype_,
                                                          panel_width, parameter.blocks, form)
                                           : values_bytes(parameter.shape);
-  if (parameter.held) bind(parameter, memory, compute_dtype_, panel_width, form);
+  if (parameter.held) set_parameter_memory(parameter, memory, compute_dtype_, panel_width, form);
   table_.push_back(std::move(parameter));
   return table_.size() - 1;
 }
@@ -256,7 +258,7 @@ void ModelWeights::bind_view(std::vector<ParamView>& views, const ParamRow& row,
   view.bias = row.bias;
 }
 
-std::vector<std::vector<char*>> ModelWeights::take_stacks(int64_t panel_width) {
+std::vector<std::vector<char*>> ModelWeights::allocate_stacks(int64_t panel_width) {
   std::vector<std::vector<char*>> memory;
   for (const LayerStack& stack : layer_table_.stacks()) {
     std::vector<char*>& rows = memory.emplace_back();
@@ -268,8 +270,8 @@ std::vector<std::vector<char*>> ModelWeights::take_stacks(int64_t panel_width) {
   return memory;
 }
 
-size_t ModelWeights::add_row(const ParamRow& row, int64_t layer, int64_t panel_width,
-                             char*& memory) {
+size_t ModelWeights::add_row_parameters(const ParamRow& row, int64_t layer, int64_t panel_width,
+                                        char*& memory) {
   const NarrowForm form = narrow_form_of(row, layer);
   const int64_t bytes = expert_bytes(row, compute_dtype_, panel_width, form);
   const size_t index = table_.size();
@@ -282,8 +284,9 @@ size_t ModelWeights::add_row(const ParamRow& row, int64_t layer, int64_t panel_w
 }
 
 // One [n, ...] allocation for each parameter of a stack; the table lists them layer by layer.
-void ModelWeights::add_layers(int64_t panel_width) {
-  std::vector<std::vector<char*>> memory = take_stacks(panel_width);  // of each row's next layer
+void ModelWeights::add_layer_parameters(int64_t panel_width) {
+  std::vector<std::vector<char*>> memory =
+      allocate_stacks(panel_width);  // of each row's next layer
   params_.resize(static_cast<size_t>(layer_table_.num_layers()));
   for (int64_t layer = 0; layer < layer_table_.num_layers(); ++layer) {
     const LayerPlace& place = layer_table_.at(layer);
@@ -295,13 +298,13 @@ void ModelWeights::add_layers(int64_t panel_width) {
     for_each_row(stack, [&](const ParamRow& row, size_t s, bool outer) {
       char* none = nullptr;
       char*& rows = memory[static_cast<size_t>(place.stack)][next++];
-      const size_t index = add_row(row, layer, panel_width, held ? rows : none);
+      const size_t index = add_row_parameters(row, layer, panel_width, held ? rows : none);
       bind_view(outer ? views[s].outer : views[s].inner, row, index);
     });
   }
 }
 
-void ModelWeights::add_streams(int64_t panel_width) {
+void ModelWeights::add_streams_parameters(int64_t panel_width) {
   if (!config_.streams) return;
   for (const ParamRow& row : layer_table_.streams_rows()) {
     const int64_t bytes = row_bytes(row, compute_dtype_, panel_width);
@@ -312,7 +315,7 @@ void ModelWeights::add_streams(int64_t panel_width) {
   streams_ = {.config = config_.streams->config(), .params = streams_params_, .layer = -1};
 }
 
-void ModelWeights::add_mtp_head(int64_t panel_width) {
+void ModelWeights::add_mtp_head_parameters(int64_t panel_width) {
   const int64_t layer = config_.num_layers();
   for (const ParamRow& row : layer_table_.mtp_rows()) {
     const int64_t bytes = row_bytes(row, compute_dtype_, panel_width);
@@ -385,10 +388,10 @@ std::vector<StoredTensor> ModelWeights::stored_tensors() const {
   return tensors;
 }
 
-void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
+void ModelWeights::write_rows(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
   Parameter& parameter = table_[index];
   if (pages_) {
-    pages_->bring_back(parameter.layer);
+    pages_->read_ahead_if_evicted(parameter.layer);
     pages_->count_and_trim_written(rows.num_bytes());
   }
   if (shards_) shards_->count_and_trim_written(unit_of(index), rows.num_bytes());
@@ -400,7 +403,7 @@ void ModelWeights::write(Backend& backend, size_t index, int64_t first_row, Tens
   CHECK(first_row == 0 && rows.shape.num_elements() == count);
   ops::copy(backend, rows.reshape({1, count}), parameter.values.reshape({1, count}));
   if (compute_dtype_ == DType::kBF16 && parameter.floor != DType::kF32) {
-    ops::round_in_place(backend, parameter.values);
+    ops::round_to_bf16_in_place(backend, parameter.values);
   }
 }
 
@@ -408,7 +411,7 @@ void ModelWeights::write_narrow(Backend& backend, size_t index, int64_t first_ro
                                 const NarrowRows& rows) {
   const Parameter& parameter = table_[index];
   if (pages_) {
-    pages_->bring_back(parameter.layer);
+    pages_->read_ahead_if_evicted(parameter.layer);
     pages_->count_and_trim_written(rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
   }
   if (shards_) {
@@ -418,13 +421,14 @@ void ModelWeights::write_narrow(Backend& backend, size_t index, int64_t first_ro
   pack_narrow_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
 }
 
-void ModelWeights::read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const {
+void ModelWeights::read_rows(Backend& backend, size_t index, int64_t first_row,
+                             TensorView rows) const {
   const Parameter& parameter = table_[index];
-  if (pages_) pages_->bring_back(parameter.layer);
+  if (pages_) pages_->read_ahead_if_evicted(parameter.layer);
   if (shards_ && !parameter.stays_whole()) {
     ShardTurn turn;
     turn.need(unit_of(index));
-    shards_->turn_to(turn);
+    shards_->fetch_and_release(turn);
   }
   if (parameter.is_matrix()) {
     unpack_rows(backend, parameter.blocks, parameter.panel, first_row, rows);

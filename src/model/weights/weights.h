@@ -94,12 +94,13 @@ class WeightShards;
 class ModelWeights {
  public:
   // Allocates zeroed parameters. compute_dtype is the type of products: f32 or bf16. With `files`
-  // they lie there and not in the backend's memory; then passes say where they are (turn_to). With
-  // `part` it holds those layers; the first of a model's parts has the embedding, the last one what
-  // comes after the layers, and both have the embedding where the last one reads it too: as its
-  // head, or for multi-token prediction. Of compute_dtype bf16 matrices have their `forms`. With a
-  // `share` of several ranks it keeps that part of what it holds, once the ranks are connected
-  // (shards), and passes say where they are, likewise. With `shared` all of it is there.
+  // they lie there and not in the backend's memory; then passes say where they are
+  // (load_layer_and_prefetch). With `part` it holds those layers; the first of a model's parts has
+  // the embedding, the last one what comes after the layers, and both have the embedding where the
+  // last one reads it too: as its head, or for multi-token prediction. Of compute_dtype bf16
+  // matrices have their `forms`. With a `share` of several ranks it keeps that part of what it
+  // holds, once the ranks are connected (shards), and passes say where they are, likewise. With
+  // `shared` all of it is there.
   ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                FileAllocator* files = nullptr, std::optional<LayerRange> part = {},
                WeightForms forms = {}, const MemoryShare& share = {}, Allocator* shared = nullptr);
@@ -142,15 +143,15 @@ class ModelWeights {
   [[nodiscard]] bool in_files() const { return pages_ != nullptr; }
   // A pass of this backend is at this layer, and then at `next` (num_layers: the head): of weights
   // in files, what comes next is read ahead, and what is done with leaves the memory.
-  void turn_to(const Backend& backend, int64_t layer, int64_t next) const;
+  void load_layer_and_prefetch(const Backend& backend, int64_t layer, int64_t next) const;
   // The same of weights that ranks divide: before the layers, behind them, and between batches.
-  void turn_to_embedding() const;
-  void turn_to_end() const;
-  void turn_away() const;
+  void load_embedding_and_prefetch() const;
+  void load_end_and_prefetch() const;
+  void release_divided_weights() const;
   // Of weights that ranks divide; else null.
   [[nodiscard]] WeightShards* shards() const { return shards_.get(); }
   // Whether this rank has any of what rows [first, end) of a parameter become: true where it has
-  // all. Others it need not write().
+  // all. Others it need not write_rows().
   [[nodiscard]] bool keeps(size_t index, int64_t first, int64_t end) const;
   // The same of another rank, wherever the parameter is held; then it is in no few bits.
   [[nodiscard]] bool is_kept_by(const MemoryShare& share, size_t index, int64_t first,
@@ -180,21 +181,21 @@ class ModelWeights {
   // Writes a parameter by index from row-major f32, bf16 or f16 rows [first_row, ...), converting;
   // what is not a matrix is one row. In bf16 mode that is rounded to bf16 too, unless its floor is
   // f32.
-  void write(Backend& backend, size_t index, int64_t first_row, TensorView rows);
-  // The same of a matrix in few bits, which `write` does not write.
+  void write_rows(Backend& backend, size_t index, int64_t first_row, TensorView rows);
+  // The same of a matrix in few bits, which `write_rows` does not write.
   void write_narrow(Backend& backend, size_t index, int64_t first_row, const NarrowRows& rows);
   // Reads rows into f32 or (matrices in bf16 mode) bf16 memory.
-  void read(Backend& backend, size_t index, int64_t first_row, TensorView rows) const;
+  void read_rows(Backend& backend, size_t index, int64_t first_row, TensorView rows) const;
 
  private:
   // Of each stack and row its held layers' memory, one behind the other; null where none is held.
-  std::vector<std::vector<char*>> take_stacks(int64_t panel_width);
-  void add_layers(int64_t panel_width);
+  std::vector<std::vector<char*>> allocate_stacks(int64_t panel_width);
+  void add_layer_parameters(int64_t panel_width);
   // A layer's parameters of a row, all experts, at `memory`, which moves behind them; null: they
   // are another stage's. Returns the first one's index.
-  size_t add_row(const ParamRow& row, int64_t layer, int64_t panel_width, char*& memory);
-  void add_streams(int64_t panel_width);
-  void add_mtp_head(int64_t panel_width);
+  size_t add_row_parameters(const ParamRow& row, int64_t layer, int64_t panel_width, char*& memory);
+  void add_streams_parameters(int64_t panel_width);
+  void add_mtp_head_parameters(int64_t panel_width);
   void make_sublayer_contexts();
   [[nodiscard]] std::vector<std::vector<PageRange>> pages_of_layers() const;
   void lay_out_units(int64_t panel_width);

@@ -94,15 +94,15 @@ struct Forward {
     }
   }
 
-  void split_heads(int num_workers);
+  void choose_heads_of_items(int num_workers);
   template <typename Body>
   void for_items(Body&& body) const;
   [[nodiscard]] int64_t num_items() const;
-  void list_items(Item* items) const;
+  void list_items_costliest_first(Item* items) const;
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   void take_zero_row(CpuBackend& backend);
-  void run_item(const Item& item, const Workspace& work) const;
-  void pack_queries(const Item& item, const Workspace& work) const;
+  void attend_item(const Item& item, const Workspace& work) const;
+  void pack_queries_and_positions(const Item& item, const Workspace& work) const;
   void reset_sums(const Item& item, const Workspace& work) const;
   void pack_kv(const Item& item, int64_t key_begin, int64_t count, const Workspace& work) const;
   void attend_block(const Item& item, int64_t head, int64_t key_begin, const Workspace& work) const;
@@ -120,12 +120,12 @@ Forward::Forward(const AttentionKernels& table, const AttentionArgs& arguments, 
       group(arguments.q.shape[1] / arguments.num_kv_heads),
       heads_each(arguments.num_kv_heads),
       members_each(group) {
-  split_heads(num_workers);
+  choose_heads_of_items(num_workers);
 }
 
 // Heads are split over items until these share out evenly among the workers, or are many; then
 // groups, if some workers would have nothing.
-void Forward::split_heads(int num_workers) {
+void Forward::choose_heads_of_items(int num_workers) {
   int64_t runs = 0;
   for (const AttentionSegment& s : args.segments) {
     runs += (s.end - s.begin + item_tokens(s) - 1) / item_tokens(s);
@@ -171,7 +171,7 @@ int64_t Forward::num_items() const {
 }
 
 // Dearest first, so that the last items to be taken are short; ties in memory order.
-void Forward::list_items(Item* items) const {
+void Forward::list_items_costliest_first(Item* items) const {
   int64_t count = 0;
   for_items([&](const Item& item) { items[count++] = item; });
   std::sort(items, items + count, [](const Item& a, const Item& b) {
@@ -212,7 +212,7 @@ void Forward::take_zero_row(CpuBackend& backend) {
   zero_row = zeros;
 }
 
-void Forward::pack_queries(const Item& item, const Workspace& work) const {
+void Forward::pack_queries_and_positions(const Item& item, const Workspace& work) const {
   const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
   const char* q = static_cast<const char*>(args.q.data);
   const int64_t token_bytes = args.q.shape[1] * row_bytes;
@@ -251,12 +251,12 @@ void Forward::pack_kv(const Item& item, int64_t key_begin, int64_t count,
   const int64_t first = key_begin + hidden;
   find_kv_rows(s.kv, &KvRange::keys, first, count - hidden, item.head_begin, layout.dim, bytes,
                rows + hidden);
-  kernels.pack_lanes(from, work.keys);
+  kernels.pack_in_lanes_form(from, work.keys);
   from.dim = value_layout.dim;
   from.head_words = value_layout.depth_words(kKeyBlock);
   find_kv_rows(s.kv, &KvRange::values, first, count - hidden, item.head_begin, value_layout.dim,
                bytes, rows + hidden);
-  kernels.pack_depth(from, work.values);
+  kernels.pack_in_depth_form(from, work.values);
 }
 
 void Forward::attend_block(const Item& item, int64_t head, int64_t key_begin,
@@ -300,10 +300,10 @@ void Forward::write_outputs(const Item& item, const Workspace& work) const {
   });
 }
 
-void Forward::run_item(const Item& item, const Workspace& work) const {
+void Forward::attend_item(const Item& item, const Workspace& work) const {
   const int64_t first_key = args.first_key(segment(item).first_position + item.row_begin);
   const int64_t key_end = segment(item).first_position + item.row_end;
-  pack_queries(item, work);
+  pack_queries_and_positions(item, work);
   reset_sums(item, work);
   for (int64_t key = first_key / kKeyBlock * kKeyBlock; key < key_end; key += kKeyBlock) {
     pack_kv(item, key, std::min(kKeyBlock, key_end - key), work);
@@ -325,12 +325,12 @@ void attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
-  if (!backend.is_counting()) forward.list_items(items);
+  if (!backend.is_counting()) forward.list_items_costliest_first(items);
   if (args.window > 0) forward.take_zero_row(backend);
   const auto* workspaces =
       backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
   backend.pool().run_each(
-      num_items, [&](int64_t i, int worker) { forward.run_item(items[i], workspaces[worker]); });
+      num_items, [&](int64_t i, int worker) { forward.attend_item(items[i], workspaces[worker]); });
 }
 
 const AttentionKernels* choose_attention_kernels([[maybe_unused]] CpuPath path,

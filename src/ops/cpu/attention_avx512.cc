@@ -18,7 +18,7 @@ struct Kernel {
   }
   static void transpose(F (&t)[kLanes]) { transpose_16x16(t); }
   // What a probability is in a product.
-  static F rounded(F x) { return kRound ? V::widen(V::narrow(x)) : x; }
+  static F rounded(F x) { return kRound ? V::widen(V::to_bf16_bits(x)) : x; }
   static void store_row(uint32_t* dst, const F (&x)[kBlockVectors]) {
 #pragma GCC unroll 4
     for (int j = 0; j < kBlockVectors; ++j) {

@@ -100,12 +100,12 @@ struct Backward {
   template <typename Body>
   void for_items(bool split, Body&& body) const;
   [[nodiscard]] int64_t num_items(bool split) const;
-  void list_items(bool split, Item* items) const;
+  void list_items_costliest_first(bool split, Item* items) const;
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
 
-  void run_item(const Item& item, const Workspace& work) const;
+  void backward_item(const Item& item, const Workspace& work) const;
   void pack_kv(const Item& item, const Workspace& work) const;
-  void load_tile(const Item& item, const Tile& tile, const Workspace& work) const;
+  void prepare_tile(const Item& item, const Tile& tile, const Workspace& work) const;
   void compute_delta(const Tile& tile, const void** out, const void** d_out,
                      const Workspace& work) const;
   void backward_block(const Item& item, const Tile& tile, int64_t key, const Workspace& work) const;
@@ -166,7 +166,7 @@ int64_t Backward::num_items(bool split) const {
 }
 
 // Dearest first, so that the last items to be taken are short.
-void Backward::list_items(bool split, Item* items) const {
+void Backward::list_items_costliest_first(bool split, Item* items) const {
   int64_t count = 0;
   for_items(split, [&](const Item& item) { items[count++] = item; });
   std::sort(items, items + count, [](const Item& a, const Item& b) { return a.cost > b.cost; });
@@ -208,17 +208,17 @@ void Backward::pack_kv(const Item& item, const Workspace& work) const {
     const int64_t bytes = dtype_bytes(args.q.dtype);
     PackRows from{.rows = rows, .count = count, .dim = layout.dim};
     find_kv_rows(kv, &KvRange::keys, key, count, item.kv_head, layout.dim, bytes, rows);
-    kernels.pack_lanes(from, work.key_lanes + block * layout.lanes_block());
+    kernels.pack_in_lanes_form(from, work.key_lanes + block * layout.lanes_block());
     if (item.wants_queries) {
-      kernels.pack_depth(from, work.key_depth + block * layout.depth_words(kKeyBlock));
+      kernels.pack_in_depth_form(from, work.key_depth + block * layout.depth_words(kKeyBlock));
     }
     from.dim = value_layout.dim;
     find_kv_rows(kv, &KvRange::values, key, count, item.kv_head, value_layout.dim, bytes, rows);
-    kernels.pack_lanes(from, work.value_lanes + block * value_layout.lanes_block());
+    kernels.pack_in_lanes_form(from, work.value_lanes + block * value_layout.lanes_block());
   }
 }
 
-void Backward::load_tile(const Item& item, const Tile& tile, const Workspace& work) const {
+void Backward::prepare_tile(const Item& item, const Tile& tile, const Workspace& work) const {
   const void* q[kQueryTile];
   const void* d_out[kQueryTile];
   const void* out[kQueryTile];
@@ -233,9 +233,9 @@ void Backward::load_tile(const Item& item, const Tile& tile, const Workspace& wo
   }
   compute_delta(tile, out, d_out, work);
   if (item.wants_keys) {
-    kernels.pack_depth({.rows = q, .count = tile.count, .dim = layout.dim}, work.q_depth);
-    kernels.pack_depth({.rows = d_out, .count = tile.count, .dim = value_layout.dim},
-                       work.d_out_depth);
+    kernels.pack_in_depth_form({.rows = q, .count = tile.count, .dim = layout.dim}, work.q_depth);
+    kernels.pack_in_depth_form({.rows = d_out, .count = tile.count, .dim = value_layout.dim},
+                               work.d_out_depth);
   }
   if (item.wants_queries) std::fill_n(work.d_q, tile.count * layout.lanes, 0.0f);
 }
@@ -245,9 +245,10 @@ void Backward::compute_delta(const Tile& tile, const void** out, const void** d_
                              const Workspace& work) const {
   for (int64_t i = 0; i < tile.count; i += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, tile.count - i);
-    kernels.pack_lanes({.rows = out + i, .count = count, .dim = value_layout.dim}, work.out_lanes);
-    kernels.pack_lanes({.rows = d_out + i, .count = count, .dim = value_layout.dim},
-                       work.d_out_lanes);
+    kernels.pack_in_lanes_form({.rows = out + i, .count = count, .dim = value_layout.dim},
+                               work.out_lanes);
+    kernels.pack_in_lanes_form({.rows = d_out + i, .count = count, .dim = value_layout.dim},
+                               work.d_out_lanes);
     kernels.dot_lanes(work.d_out_lanes, work.out_lanes, value_layout.steps, work.delta + i);
   }
 }
@@ -257,16 +258,16 @@ void Backward::add_d_q(const int64_t* visible, int64_t r, int64_t rows, int64_t 
                        const Workspace& work) const {
   const int64_t seen = std::min(*std::max_element(visible, visible + rows), kKeyBlock);
   const int64_t row_words = kKeyBlock / layout.pack;
-  kernels.product({.x = work.d_s_rows + r * row_words,
-                   .x_row = row_words,
-                   .x_step = 1,
-                   .panel = work.key_depth + block * layout.depth_words(kKeyBlock),
-                   .panel_width = layout.lanes,
-                   .steps = (seen + layout.pack - 1) / layout.pack,
-                   .rows = rows,
-                   .lanes = layout.lanes,
-                   .acc = work.d_q + r * layout.lanes,
-                   .acc_stride = layout.lanes});
+  kernels.accumulate_product({.x = work.d_s_rows + r * row_words,
+                              .x_row = row_words,
+                              .x_step = 1,
+                              .panel = work.key_depth + block * layout.depth_words(kKeyBlock),
+                              .panel_width = layout.lanes,
+                              .steps = (seen + layout.pack - 1) / layout.pack,
+                              .rows = rows,
+                              .lanes = layout.lanes,
+                              .acc = work.d_q + r * layout.lanes,
+                              .acc_stride = layout.lanes});
 }
 
 // out = p v: d_v += P^T d_out. s = scale * q k^T: d_k += dS^T q. Queries before a tile of keys add
@@ -292,12 +293,12 @@ void Backward::add_d_kv(const Item& item, const Tile& tile, int64_t key, int64_t
                         .lanes = value_layout.lanes,
                         .acc = work.d_v + at * value_layout.lanes,
                         .acc_stride = value_layout.lanes};
-    kernels.product(product);
+    kernels.accumulate_product(product);
     product.x = work.d_s + first * kKeyBlock + k;
     product.panel = work.q_depth + first * layout.lanes;
     product.panel_width = product.lanes = product.acc_stride = layout.lanes;
     product.acc = work.d_k + at * layout.lanes;
-    kernels.product(product);
+    kernels.accumulate_product(product);
   }
 }
 
@@ -359,7 +360,7 @@ void Backward::write_d_kv(const Item& item, const Workspace& work) const {
   }
 }
 
-void Backward::run_item(const Item& item, const Workspace& work) const {
+void Backward::backward_item(const Item& item, const Workspace& work) const {
   pack_kv(item, work);
   if (item.wants_keys) {
     std::fill_n(work.d_k, (item.key_end - item.key_begin) * layout.lanes, 0.0f);
@@ -369,7 +370,7 @@ void Backward::run_item(const Item& item, const Workspace& work) const {
     for (int64_t q = item.query_begin; q < item.query_end; q += kQueryTile) {
       const int64_t count = std::min(kQueryTile, item.query_end - q);
       const Tile tile{.begin = q, .count = count, .head = item.kv_head * group + member};
-      load_tile(item, tile, work);
+      prepare_tile(item, tile, work);
       const int64_t key_end = std::min(item.key_end, q + count);
       const int64_t first_key = args.first_key(q) / kKeyBlock * kKeyBlock;
       for (int64_t key = std::max(item.key_begin, first_key); key < key_end; key += kKeyBlock) {
@@ -393,11 +394,12 @@ void attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kerne
   Scratch::Mark mark(backend.scratch());
   Item* items =
       static_cast<Item*>(backend.scratch().take(num_items * static_cast<int64_t>(sizeof(Item))));
-  if (!backend.is_counting()) backward.list_items(split, items);
+  if (!backend.is_counting()) backward.list_items_costliest_first(split, items);
   const auto* workspaces =
       backend.take_workspaces([&] { return backward.take_workspace(backend.scratch()); });
-  backend.pool().run_each(
-      num_items, [&](int64_t i, int worker) { backward.run_item(items[i], workspaces[worker]); });
+  backend.pool().run_each(num_items, [&](int64_t i, int worker) {
+    backward.backward_item(items[i], workspaces[worker]);
+  });
 }
 
 }  // namespace strata::ops::cpu

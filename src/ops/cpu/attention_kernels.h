@@ -87,12 +87,12 @@ struct AttentionKernels {
   // One row to words, a multiple of 16 of them.
   void (*pack_row)(const void* row, int64_t dim, uint32_t* dst) = nullptr;
   // At most kKeyBlock rows to lanes form; missing lanes become zero.
-  void (*pack_lanes)(const PackRows& from, uint32_t* dst) = nullptr;
+  void (*pack_in_lanes_form)(const PackRows& from, uint32_t* dst) = nullptr;
   // Rows to depth form.
-  void (*pack_depth)(const PackRows& from, uint32_t* dst) = nullptr;
+  void (*pack_in_depth_form)(const PackRows& from, uint32_t* dst) = nullptr;
   void (*forward_tile)(const ForwardTile& tile) = nullptr;
   void (*backward_tile)(const BackwardTile& tile) = nullptr;
-  void (*product)(const ProductTile& tile) = nullptr;
+  void (*accumulate_product)(const ProductTile& tile) = nullptr;
   // Sum of a row's 16 lanes.
   float (*sum_row)(const float* lanes) = nullptr;
   // dst = acc * scale, with zero for minus zero: bf16 or f32.

@@ -54,7 +54,7 @@ template <typename V, typename F>
 
 // R rows by NV vectors of lanes, in registers for all steps.
 template <typename K, int R, int NV, Start kStart>
-void micro_kernel(const ProductTile& t, int64_t lane, const float* row_scale) {
+void multiply_rows(const ProductTile& t, int64_t lane, const float* row_scale) {
   using V = typename K::V;
   using F = typename V::F;
   F acc[R][NV];
@@ -95,38 +95,38 @@ void micro_kernel(const ProductTile& t, int64_t lane, const float* row_scale) {
 }
 
 template <typename K, int NV, Start kStart>
-void micro_kernel_of_rows(const ProductTile& t, int64_t lane, const float* row_scale) {
+void multiply_all_rows(const ProductTile& t, int64_t lane, const float* row_scale) {
   switch (t.rows) {
     case 1:
-      return micro_kernel<K, 1, NV, kStart>(t, lane, row_scale);
+      return multiply_rows<K, 1, NV, kStart>(t, lane, row_scale);
     case 2:
-      return micro_kernel<K, 2, NV, kStart>(t, lane, row_scale);
+      return multiply_rows<K, 2, NV, kStart>(t, lane, row_scale);
     case 3:
-      return micro_kernel<K, 3, NV, kStart>(t, lane, row_scale);
+      return multiply_rows<K, 3, NV, kStart>(t, lane, row_scale);
     case 4:
-      return micro_kernel<K, 4, NV, kStart>(t, lane, row_scale);
+      return multiply_rows<K, 4, NV, kStart>(t, lane, row_scale);
     case 5:
-      return micro_kernel<K, 5, NV, kStart>(t, lane, row_scale);
+      return multiply_rows<K, 5, NV, kStart>(t, lane, row_scale);
     default:
-      return micro_kernel<K, 6, NV, kStart>(t, lane, row_scale);
+      return multiply_rows<K, 6, NV, kStart>(t, lane, row_scale);
   }
 }
 
 template <typename K, Start kStart>
-void product_tile(const ProductTile& t, const float* row_scale) {
+void multiply_tile(const ProductTile& t, const float* row_scale) {
   constexpr int64_t kStep = kLanes * K::kTileVectors;
   int64_t lane = 0;
   for (; lane + kStep <= t.lanes; lane += kStep) {
-    micro_kernel_of_rows<K, K::kTileVectors, kStart>(t, lane, row_scale);
+    multiply_all_rows<K, K::kTileVectors, kStart>(t, lane, row_scale);
   }
   if constexpr (K::kTileVectors == 4) {
     switch ((t.lanes - lane) / kLanes) {
       case 3:
-        return micro_kernel_of_rows<K, 3, kStart>(t, lane, row_scale);
+        return multiply_all_rows<K, 3, kStart>(t, lane, row_scale);
       case 2:
-        return micro_kernel_of_rows<K, 2, kStart>(t, lane, row_scale);
+        return multiply_all_rows<K, 2, kStart>(t, lane, row_scale);
       case 1:
-        return micro_kernel_of_rows<K, 1, kStart>(t, lane, row_scale);
+        return multiply_all_rows<K, 1, kStart>(t, lane, row_scale);
       default:
         return;
     }
@@ -134,8 +134,8 @@ void product_tile(const ProductTile& t, const float* row_scale) {
 }
 
 template <typename K>
-void product(const ProductTile& tile) {
-  product_tile<K, Start::kContinue>(tile, nullptr);
+void accumulate_product(const ProductTile& tile) {
+  multiply_tile<K, Start::kContinue>(tile, nullptr);
 }
 
 template <typename K>
@@ -147,21 +147,21 @@ int64_t most_visible(const int64_t* visible, int64_t rows) {
 
 constexpr int64_t kBlockVectors = kKeyBlock / kLanes;
 
-// Scores of a tile in `scores` [rows][kKeyBlock]; vectors past the last visible key stay unset.
+// scores [rows][kKeyBlock] = x panel; vectors past the last visible key stay unset.
 template <typename K>
-void score_tile(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t steps,
-                int64_t rows, int64_t vectors, float* scores) {
-  product_tile<K, Start::kZero>({.x = x,
-                                 .x_row = stride,
-                                 .x_step = 1,
-                                 .panel = panel,
-                                 .panel_width = kKeyBlock,
-                                 .steps = steps,
-                                 .rows = rows,
-                                 .lanes = vectors * kLanes,
-                                 .acc = scores,
-                                 .acc_stride = kKeyBlock},
-                                nullptr);
+void multiply_by_key_panel(const uint32_t* x, int64_t stride, const uint32_t* panel, int64_t steps,
+                           int64_t rows, int64_t vectors, float* scores) {
+  multiply_tile<K, Start::kZero>({.x = x,
+                                  .x_row = stride,
+                                  .x_step = 1,
+                                  .panel = panel,
+                                  .panel_width = kKeyBlock,
+                                  .steps = steps,
+                                  .rows = rows,
+                                  .lanes = vectors * kLanes,
+                                  .acc = scores,
+                                  .acc_stride = kKeyBlock},
+                                 nullptr);
 }
 
 // Which lanes of a block a row does not see: none, those past its own key, or also those before
@@ -196,7 +196,7 @@ template <typename V, Mask kMask, typename F>
 
 // Vector j of a row's scores, scaled; lanes the row does not see become -inf.
 template <typename K, Mask kMask>
-[[gnu::always_inline]] inline typename K::V::F scaled_scores(const float* scores, int64_t j,
+[[gnu::always_inline]] inline typename K::V::F masked_scores(const float* scores, int64_t j,
                                                              float scale, Seen seen) {
   using V = typename K::V;
   const auto s = V::load(scores + kLanes * j, Whole{}) * V::set1(scale);
@@ -211,7 +211,7 @@ template <typename K, Mask kMask>
   auto max = V::set1(old);
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
-    max = V::max(scaled_scores<K, kMask>(scores, j, scale, seen), max);
+    max = V::max(masked_scores<K, kMask>(scores, j, scale, seen), max);
   }
   return V::max_lane(max);
 }
@@ -225,7 +225,7 @@ template <typename K, Mask kMask>
   typename V::F p[kBlockVectors];
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
-    p[j] = exp2_at_most_one<V>(scaled_scores<K, kMask>(scores, j, scale, seen) - V::set1(row_max));
+    p[j] = exp2_at_most_one<V>(masked_scores<K, kMask>(scores, j, scale, seen) - V::set1(row_max));
   }
   const auto block = (p[0] + p[1]) + (p[2] + p[3]);
   V::store(sum, V::fma(V::load(sum, Whole{}), V::set1(alpha), block), Whole{});
@@ -237,8 +237,8 @@ template <typename K>
   for (int64_t r = 0; r < t.rows; r += kTileRows) {
     const int64_t rows = t.rows - r < kTileRows ? t.rows - r : kTileRows;
     const int64_t seen = most_visible<K>(t.visible + r, rows);
-    score_tile<K>(t.q + r * t.q_stride, t.q_stride, t.keys, t.steps, rows,
-                  (seen + kLanes - 1) / kLanes, scores + r * kKeyBlock);
+    multiply_by_key_panel<K>(t.q + r * t.q_stride, t.q_stride, t.keys, t.steps, rows,
+                             (seen + kLanes - 1) / kLanes, scores + r * kKeyBlock);
   }
 }
 
@@ -270,17 +270,17 @@ template <typename K>
   for (int64_t r = 0; r < t.rows; r += kTileRows) {
     const int64_t rows = t.rows - r < kTileRows ? t.rows - r : kTileRows;
     const int64_t seen = most_visible<K>(t.visible + r, rows);
-    product_tile<K, Start::kScaled>({.x = p_words + r * kRowWords,
-                                     .x_row = kRowWords,
-                                     .x_step = 1,
-                                     .panel = t.values,
-                                     .panel_width = t.lanes,
-                                     .steps = (seen + K::kPack - 1) / K::kPack,
-                                     .rows = rows,
-                                     .lanes = t.lanes,
-                                     .acc = t.acc + r * t.lanes,
-                                     .acc_stride = t.lanes},
-                                    alpha + r);
+    multiply_tile<K, Start::kScaled>({.x = p_words + r * kRowWords,
+                                      .x_row = kRowWords,
+                                      .x_step = 1,
+                                      .panel = t.values,
+                                      .panel_width = t.lanes,
+                                      .steps = (seen + K::kPack - 1) / K::kPack,
+                                      .rows = rows,
+                                      .lanes = t.lanes,
+                                      .acc = t.acc + r * t.lanes,
+                                      .acc_stride = t.lanes},
+                                     alpha + r);
   }
 }
 
@@ -310,7 +310,7 @@ template <typename K, Mask kMask, typename F>
   using V = typename K::V;
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
-    const F s = scaled_scores<K, kMask>(scores + r * kKeyBlock, j, t.scale, seen);
+    const F s = masked_scores<K, kMask>(scores + r * kKeyBlock, j, t.scale, seen);
     F d = V::load(d_p + r * kKeyBlock + kLanes * j, Whole{}) - V::set1(t.delta[r]);
     d = mask_unseen<V, kMask>(d, j, seen, 0.0f);
     p[j] = exp2_at_most_one<V>(s - V::set1(t.lse[r]));
@@ -325,8 +325,8 @@ void backward_tile(const BackwardTile& t) {
   alignas(64) float scores[kTileRows * kKeyBlock];
   alignas(64) float d_p[kTileRows * kKeyBlock];
   const int64_t vectors = (most_visible<K>(t.visible, t.rows) + kLanes - 1) / kLanes;
-  score_tile<K>(t.q, t.q_stride, t.keys, t.key_steps, t.rows, vectors, scores);
-  score_tile<K>(t.d_out, t.d_out_stride, t.values, t.value_steps, t.rows, vectors, d_p);
+  multiply_by_key_panel<K>(t.q, t.q_stride, t.keys, t.key_steps, t.rows, vectors, scores);
+  multiply_by_key_panel<K>(t.d_out, t.d_out_stride, t.values, t.value_steps, t.rows, vectors, d_p);
   for (int64_t r = 0; r < t.rows; r += K::kPack) {
     F p[K::kPack][kBlockVectors];
     F d_s[K::kPack][kBlockVectors];
@@ -383,7 +383,7 @@ template <typename K, bool kWhole>
 }
 
 template <typename K>
-void pack_lanes(const PackRows& from, uint32_t* dst) {
+void pack_in_lanes_form(const PackRows& from, uint32_t* dst) {
   constexpr int64_t kChunk = kLanes * K::kPack;  // elements of a square's row
   const int64_t dim = from.dim;
   const int64_t steps = (dim + K::kPack - 1) / K::kPack;
@@ -425,7 +425,7 @@ template <typename K, bool kWhole>
 }
 
 template <typename K>
-void pack_depth(const PackRows& from, uint32_t* dst) {
+void pack_in_depth_form(const PackRows& from, uint32_t* dst) {
   constexpr int64_t kChunk = kLanes * K::kPack;
   const int64_t dim = from.dim;
   const int64_t lanes = (dim + kLanes - 1) / kLanes * kLanes;
@@ -487,11 +487,11 @@ template <typename K>
 constexpr AttentionKernels attention_kernels() {
   return {.pack = K::kPack,
           .pack_row = pack_row<K>,
-          .pack_lanes = pack_lanes<K>,
-          .pack_depth = pack_depth<K>,
+          .pack_in_lanes_form = pack_in_lanes_form<K>,
+          .pack_in_depth_form = pack_in_depth_form<K>,
           .forward_tile = forward_tile<K>,
           .backward_tile = backward_tile<K>,
-          .product = product<K>,
+          .accumulate_product = accumulate_product<K>,
           .sum_row = sum_row<K>,
           .write_row = write_row<K>,
           .dot_lanes = dot_lanes<K>};

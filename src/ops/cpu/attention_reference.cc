@@ -151,8 +151,8 @@ void backward_key(const Head& head, const AttentionGradients& grads, int64_t pos
 }
 
 // Calls body(head, buffer [H + U] f32) for each key/value head of each segment.
-void for_each_head(CpuBackend& backend, const AttentionArgs& args,
-                   FunctionRef<void(const Head&, float*)> body) {
+void parallel_for_each_head(CpuBackend& backend, const AttentionArgs& args,
+                            FunctionRef<void(const Head&, float*)> body) {
   Scratch::Mark mark(backend.scratch());
   const int64_t width = args.key_width() + args.value_width();
   const int64_t num_threads = backend.pool().num_threads();
@@ -168,7 +168,7 @@ void for_each_head(CpuBackend& backend, const AttentionArgs& args,
 
 void attention_reference(CpuBackend& backend, const AttentionArgs& args, TensorView out,
                          TensorView lse) {
-  for_each_head(backend, args, [&](const Head& head, float* buffer) {
+  parallel_for_each_head(backend, args, [&](const Head& head, float* buffer) {
     for (int64_t row = 0; row < head.num_rows(); ++row) {
       for (int64_t member = 0; member < head.group(); ++member) {
         forward_row(head, row, member, buffer, out, lse);
@@ -179,7 +179,7 @@ void attention_reference(CpuBackend& backend, const AttentionArgs& args, TensorV
 
 void attention_backward_reference(CpuBackend& backend, const AttentionArgs& args,
                                   const AttentionGradients& grads) {
-  for_each_head(backend, args, [&](const Head& head, float* buffer) {
+  parallel_for_each_head(backend, args, [&](const Head& head, float* buffer) {
     for (int64_t row = 0; row < head.num_rows(); ++row) {
       for (int64_t member = 0; member < head.group(); ++member) {
         backward_query(head, grads, row, member, buffer);

@@ -12,7 +12,7 @@ void cache_write(CpuBackend& backend, TensorView x, std::span<const CacheSegment
   const HostAccess access(backend.allocator());
   const int64_t bytes = x.cols() * dtype_bytes(x.dtype);
   const int64_t rows_each = x.rows() / std::ssize(runs) + 1;
-  for_range(backend, std::ssize(runs), rows_each * x.cols(), [&](int64_t first, int64_t last) {
+  parallel_for(backend, std::ssize(runs), rows_each * x.cols(), [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const CacheSegment& run = runs[static_cast<size_t>(i)];
       auto* to = static_cast<char*>(run.to);

@@ -21,11 +21,11 @@ CausalConvKernel kernel_args_of(const CausalConvArgs& args) {
 
 // Calls body(begin, end) for blocks of channels.
 template <typename Body>
-void for_channel_blocks(CpuBackend& backend, const CausalConvArgs& args, Body&& body) {
+void parallel_for_channel_blocks(CpuBackend& backend, const CausalConvArgs& args, Body&& body) {
   const int64_t channels = args.x.shape[1];
   const int64_t num_blocks = (channels + kConvBlock - 1) / kConvBlock;
   const int64_t block_elements = args.x.shape[0] * args.weight.shape[1] * kConvBlock;
-  for_range(backend, num_blocks, block_elements, [&](int64_t begin, int64_t end) {
+  parallel_for(backend, num_blocks, block_elements, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kConvBlock;
       body(first, std::min(channels, first + kConvBlock));
@@ -39,7 +39,7 @@ void causal_conv_silu(CpuBackend& backend, const CausalConvArgs& args, TensorVie
   const HostAccess access(backend.allocator());
   const CausalConvKernel kernel = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
-    for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
+    parallel_for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
       causal_conv_silu_block<V>(kernel, y.data, y.row_stride, begin, end);
     });
   });
@@ -57,7 +57,7 @@ void causal_conv_silu_backward(CpuBackend& backend, const CausalConvArgs& args, 
                                      .d_x_stride = d_x.row_stride,
                                      .d_weight = d_weight.empty() ? nullptr : d_weight.f32()};
   with_path(backend.path(), [&]<typename V>() {
-    for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
+    parallel_for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
       causal_conv_silu_backward_block<V>(kernel, grads, begin, end);
     });
   });

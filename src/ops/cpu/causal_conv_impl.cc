@@ -120,7 +120,7 @@ struct ConvRing {
 
 // d_x[row] = sum_j weight[K - 1 - j] d_z[row + j], of num_rows rows; `part` of a block.
 template <typename V, typename DX>
-[[gnu::always_inline]] inline void conv_write_d_x(const ConvRing& ring, const float* weight,
+[[gnu::always_inline]] inline void write_conv_d_x(const ConvRing& ring, const float* weight,
                                                   int64_t num_taps, int64_t row, int64_t num_rows,
                                                   int64_t width, DX* d_x) {
   const float* d_z[kMaxConvTaps];
@@ -172,12 +172,12 @@ void causal_conv_silu_backward_typed(const CausalConvKernel& k, const CausalConv
       });
       const int64_t known = row - num_taps + 1;
       if (known < 0) continue;
-      conv_write_d_x<V>(ring, weight, num_taps, known, num_rows, width,
+      write_conv_d_x<V>(ring, weight, num_taps, known, num_rows, width,
                         d_x + known * grads.d_x_stride);
     }
     const int64_t first = num_rows < num_taps ? 0 : num_rows - num_taps + 1;
     for (int64_t row = first; row < num_rows; ++row) {
-      conv_write_d_x<V>(ring, weight, num_taps, row, num_rows, width, d_x + row * grads.d_x_stride);
+      write_conv_d_x<V>(ring, weight, num_taps, row, num_rows, width, d_x + row * grads.d_x_stride);
     }
   }
   if (kWeight) transpose_taps_back<V>(d_weight, width, num_taps, grads.d_weight + begin * num_taps);

@@ -98,7 +98,7 @@ void write_scaled_logits(std::span<const float> raw, const TokenChoice& choice,
 void fill_logprobs(std::span<const float> raw, const float* values, const float* lse,
                    TokenChoice& choice) {
   choice.logprob = logprob(values[choice.token], lse);
-  topk_of_row(raw, lse, choice.topk_ids, choice.topk_logprobs);
+  write_topk_of_row(raw, lse, choice.topk_ids, choice.topk_logprobs);
   for (size_t i = 0; i < choice.topk_ids.size(); ++i)
     choice.topk_logprobs[i] = logprob(values[choice.topk_ids[i]], lse);
   const bool is_number = std::isfinite(choice.logprob) &&
@@ -109,7 +109,8 @@ void fill_logprobs(std::span<const float> raw, const float* values, const float*
                 "sample: the logits divided by the temperature are no numbers");
 }
 
-void choose_each(CpuBackend& backend, TensorView logits, Choices choices, const OwnRows& own) {
+void choose_each_and_scale_logits(CpuBackend& backend, TensorView logits, Choices choices,
+                                  const OwnRows& own) {
   backend.run_on_host(std::ssize(choices), [&](int64_t item) {
     const auto i = static_cast<size_t>(item);
     try {
@@ -146,7 +147,7 @@ void choose_tokens(CpuBackend& backend, TensorView logits, TensorView lse, Choic
   const OwnRows own(backend, choices, logits.cols());
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
-  choose_each(backend, logits, choices, own);
+  choose_each_and_scale_logits(backend, logits, choices, own);
   if (lse.empty()) return;
   if (own.scaled().rows() > 0) ops::logsumexp(backend, own.scaled(), own.scaled_lse());
   fill_logprobs_of_each(logits, lse, choices, own);
@@ -163,11 +164,11 @@ void draw_tokens(CpuBackend& backend, TensorView logits, TensorView lse, int64_t
     logprobs[i] = logprob(values[static_cast<size_t>(ids[i])], lse.f32() + 2 * row);
 }
 
-void topk_logprobs(CpuBackend& backend, TensorView logits, TensorView lse, int64_t row,
-                   std::span<int32_t> ids, std::span<float> logprobs) {
+void compute_topk_logprobs(CpuBackend& backend, TensorView logits, TensorView lse, int64_t row,
+                           std::span<int32_t> ids, std::span<float> logprobs) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
-  topk_of_row(logits_of_row(logits, row), lse.f32() + 2 * row, ids, logprobs);
+  write_topk_of_row(logits_of_row(logits, row), lse.f32() + 2 * row, ids, logprobs);
 }
 
 }  // namespace strata::ops::cpu

@@ -22,7 +22,7 @@ void choose_tokens(CpuBackend& backend, TensorView logits, TensorView lse,
 void draw_tokens(CpuBackend& backend, TensorView logits, TensorView lse, int64_t row,
                  const SamplingParams& params, uint64_t first_draw, std::span<int32_t> ids,
                  std::span<float> logprobs);
-void topk_logprobs(CpuBackend& backend, TensorView logits, TensorView lse, int64_t row,
-                   std::span<int32_t> ids, std::span<float> logprobs);
+void compute_topk_logprobs(CpuBackend& backend, TensorView logits, TensorView lse, int64_t row,
+                           std::span<int32_t> ids, std::span<float> logprobs);
 
 }  // namespace strata::ops::cpu

@@ -21,7 +21,7 @@ void clamped_swiglu(CpuBackend& backend, float limit, TensorView gate, TensorVie
                     TensorView scales, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         clamped_swiglu_row<V>(inputs_of(limit, gate, up, scales, row), y.row(row), gate.cols());
       }
@@ -34,7 +34,7 @@ void clamped_swiglu_backward(CpuBackend& backend, float limit, TensorView gate, 
                              TensorView d_scales) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const float d_scale = clamped_swiglu_backward_row<V>(
             inputs_of(limit, gate, up, scales, row), d_y.dtype, d_y.row(row), d_gate.row(row),

@@ -30,11 +30,11 @@ int64_t num_entries(const CompressorArgs& args) {
 }
 
 template <typename Body>
-void for_channel_blocks(CpuBackend& backend, const CompressorArgs& args, Body&& body) {
+void parallel_for_channel_blocks(CpuBackend& backend, const CompressorArgs& args, Body&& body) {
   const int64_t channels = args.channels();
   const int64_t num_blocks = (channels + kCompressBlock - 1) / kCompressBlock;
   const int64_t terms = num_entries(args) * compressor_span(args.ratio(), args.overlap);
-  for_range(backend, num_blocks, terms * kCompressBlock, [&](int64_t begin, int64_t end) {
+  parallel_for(backend, num_blocks, terms * kCompressBlock, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kCompressBlock;
       body(first, std::min(channels, first + kCompressBlock));
@@ -62,7 +62,7 @@ void compress(CpuBackend& backend, const CompressorArgs& args, TensorView entrie
   const HostAccess access(backend.allocator());
   const CompressorKernel k = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
-    for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
+    parallel_for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
       compress_block<V>(k, entries.f32(), begin, end);
     });
   });
@@ -86,7 +86,7 @@ void compress_backward(CpuBackend& backend, const CompressorArgs& args, TensorVi
                                  .d_gate = d_gate.data,
                                  .d_bias = d_bias.empty() ? nullptr : d_bias.f32()};
   with_path(backend.path(), [&]<typename V>() {
-    for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
+    parallel_for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
       compress_backward_block<V>(k, g, begin, end);
     });
   });

@@ -73,7 +73,7 @@ struct CompressSums {
     sum = V::set1(0.0f);
     value = V::set1(0.0f);
     for (int64_t j = 0; j < terms.count; ++j) {
-      const auto e = exp_below<V>(terms.logit(j, i, part) - max);
+      const auto e = exp_below_overflow<V>(terms.logit(j, i, part) - max);
       sum = sum + e;
       value = V::fma(e, V::load(terms.kv[j] + i, part), value);
     }
@@ -105,7 +105,7 @@ void compress_backward_block(const CompressorKernel& k, const CompressorGradient
         const CompressSums<V> sums(terms, i, part);
         const auto d = V::load(g.d_entries + entry * k.channels + begin + i, part);
         for (int64_t j = 0; j < terms.count; ++j) {
-          const auto p = exp_below<V>(terms.logit(j, i, part) - sums.max) / sums.sum;
+          const auto p = exp_below_overflow<V>(terms.logit(j, i, part) - sums.max) / sums.sum;
           const auto d_kv = p * d;
           const auto d_gate = d_kv * (V::load(terms.kv[j] + i, part) - sums.value);
           V::store(static_cast<D*>(g.d_kv) + terms.offset[j] + i, d_kv, part);

@@ -25,10 +25,11 @@ void delta_gates(CpuBackend& backend, const DeltaGatesArgs& args, TensorView log
   const HostAccess access(backend.allocator());
   const DeltaGatesKernel kernel = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
-    for_columns(backend, args.a.shape[0], args.a.shape[1], [&](int64_t begin, int64_t end) {
-      delta_gates_columns<V>(kernel, log_decay.f32(), log_decay.row_stride, beta.f32(),
-                             beta.row_stride, begin, end);
-    });
+    parallel_for_columns(backend, args.a.shape[0], args.a.shape[1],
+                         [&](int64_t begin, int64_t end) {
+                           delta_gates_columns<V>(kernel, log_decay.f32(), log_decay.row_stride,
+                                                  beta.f32(), beta.row_stride, begin, end);
+                         });
   });
 }
 
@@ -48,9 +49,10 @@ void delta_gates_backward(CpuBackend& backend, const DeltaGatesArgs& args, Tenso
                                      .d_a_log = d_a_log.empty() ? nullptr : d_a_log.f32(),
                                      .d_dt_bias = d_dt_bias.empty() ? nullptr : d_dt_bias.f32()};
   with_path(backend.path(), [&]<typename V>() {
-    for_columns(backend, args.a.shape[0], args.a.shape[1], [&](int64_t begin, int64_t end) {
-      delta_gates_backward_columns<V>(kernel, grads, begin, end);
-    });
+    parallel_for_columns(backend, args.a.shape[0], args.a.shape[1],
+                         [&](int64_t begin, int64_t end) {
+                           delta_gates_backward_columns<V>(kernel, grads, begin, end);
+                         });
   });
 }
 

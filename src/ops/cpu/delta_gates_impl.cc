@@ -13,7 +13,7 @@ namespace strata::ops::cpu {
 // sum 1.
 template <typename V, typename F>
 [[gnu::always_inline]] inline F softplus(F x) {
-  const F e = exp_below<V>(V::set1(0.0f) - V::abs(x));
+  const F e = exp_below_overflow<V>(V::set1(0.0f) - V::abs(x));
   const F s = e / (V::set1(2.0f) + e);
   const F square = s * s;
   F q = V::fma(V::set1(1.0f / 15), square, V::set1(1.0f / 13));

@@ -39,18 +39,19 @@ struct Forward {
   DeltaLayout layout;
 
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
-  void run_key_head(const StateSegment& segment, int64_t head, const Workspace& work) const;
-  void run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
-                 const Workspace& work) const;
-  void run_value_head(const Rows& rows, int64_t head, int64_t member, const DeltaState& state,
-                      const Workspace& work) const;
-  void compute_coefficients(const Rows& rows, int64_t value_head, int64_t member,
-                            const DeltaState& state, const Workspace& work) const;
-  void read_state(const Rows& rows, const float* panel, int64_t width, const Workspace& work) const;
+  void forward_key_head(const StateSegment& segment, int64_t head, const Workspace& work) const;
+  void forward_chunk(const Rows& rows, int64_t head, const DeltaState& state,
+                     const Workspace& work) const;
+  void forward_value_head(const Rows& rows, int64_t head, int64_t member, const DeltaState& state,
+                          const Workspace& work) const;
+  void update_decays_and_coefficients(const Rows& rows, int64_t value_head, int64_t member,
+                                      const DeltaState& state, const Workspace& work) const;
+  void multiply_by_state(const Rows& rows, const float* panel, int64_t width,
+                         const Workspace& work) const;
   void store_outputs(const Rows& rows, int64_t value_head, int64_t begin, int64_t width,
                      int64_t columns, const Workspace& work) const;
-  void fold_into_state(const Rows& rows, const DeltaState& state, float* u, float* panel,
-                       int64_t width, const Workspace& work) const;
+  void add_chunk_to_state(const Rows& rows, const DeltaState& state, float* u, float* panel,
+                          int64_t width, const Workspace& work) const;
 };
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
@@ -71,27 +72,27 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
 
 // Rows i < `count` of paired rows from `first` of a chunk on times the chunk's keys, as far as row
 // i sees them (whole vectors; what is behind is not defined).
-void delta_scores(const DeltaKernels& kernels, const DeltaLayout& layout, const float* rows,
-                  const float* keys, int64_t first, int64_t count, float* scores) {
+void compute_delta_scores(const DeltaKernels& kernels, const DeltaLayout& layout, const float* rows,
+                          const float* keys, int64_t first, int64_t count, float* scores) {
   constexpr int64_t kTokens = 3;
   for (int64_t i = 0; i < count; i += kTokens) {
     const int64_t tokens = std::min(kTokens, count - i);
-    kernels.product({.x = rows + 2 * i * layout.key_lanes,
-                     .x_row = layout.key_lanes,
-                     .panel = keys,
-                     .panel_stride = kDeltaChunk,
-                     .depth = layout.shape.key_dim,
-                     .rows = 2 * tokens,
-                     .lanes = (first + i + tokens + 15) / 16 * 16,
-                     .out = scores + 2 * i * kDeltaChunk,
-                     .out_stride = kDeltaChunk});
+    kernels.multiply({.x = rows + 2 * i * layout.key_lanes,
+                      .x_row = layout.key_lanes,
+                      .panel = keys,
+                      .panel_stride = kDeltaChunk,
+                      .depth = layout.shape.key_dim,
+                      .rows = 2 * tokens,
+                      .lanes = (first + i + tokens + 15) / 16 * 16,
+                      .out = scores + 2 * i * kDeltaChunk,
+                      .out_stride = kDeltaChunk});
   }
 }
 
 // Brings the decays of the state up to the last row, too.
-void Forward::compute_coefficients(const Rows& rows, int64_t value_head, int64_t member,
-                                   const DeltaState& state, const Workspace& work) const {
-  kernels.decay(
+void Forward::update_decays_and_coefficients(const Rows& rows, int64_t value_head, int64_t member,
+                                             const DeltaState& state, const Workspace& work) const {
+  kernels.advance_decays(
       {.log_decay = args.log_decay.f32() + rows.row * args.log_decay.row_stride + value_head,
        .stride = args.log_decay.row_stride,
        .first = rows.first,
@@ -101,21 +102,21 @@ void Forward::compute_coefficients(const Rows& rows, int64_t value_head, int64_t
        .total = state.total(member),
        .total_exp = work.total_exp,
        .coefficients = work.coefficients});
-  if (rows.folds) kernels.exponentials(state.decay(member), work.decay_exp, kDeltaChunk);
+  if (rows.folds) kernels.exponentiate(state.decay(member), work.decay_exp, kDeltaChunk);
 }
 
 // k_i^T S and q_i^T S of a panel.
-void Forward::read_state(const Rows& rows, const float* panel, int64_t width,
-                         const Workspace& work) const {
-  kernels.product({.x = work.rows,
-                   .x_row = layout.key_lanes,
-                   .panel = panel,
-                   .panel_stride = width,
-                   .depth = layout.shape.key_dim,
-                   .rows = 2 * rows.count,
-                   .lanes = width,
-                   .out = work.read,
-                   .out_stride = width});
+void Forward::multiply_by_state(const Rows& rows, const float* panel, int64_t width,
+                                const Workspace& work) const {
+  kernels.multiply({.x = work.rows,
+                    .x_row = layout.key_lanes,
+                    .panel = panel,
+                    .panel_stride = width,
+                    .depth = layout.shape.key_dim,
+                    .rows = 2 * rows.count,
+                    .lanes = width,
+                    .out = work.read,
+                    .out_stride = width});
 }
 
 // Of a panel's columns, from `begin` on.
@@ -127,16 +128,16 @@ void Forward::store_outputs(const Rows& rows, int64_t value_head, int64_t begin,
                      static_cast<char*>(out.data) + at * dtype_bytes(out.dtype), out.dtype, stride);
 }
 
-void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
-                             const DeltaState& state, const Workspace& work) const {
+void Forward::forward_value_head(const Rows& rows, int64_t head, int64_t member,
+                                 const DeltaState& state, const Workspace& work) const {
   const int64_t value_head = head * layout.group + member;
   const int64_t beta_stride = args.beta.row_stride;
   const float* beta = args.beta.f32() + rows.row * beta_stride + value_head;
-  compute_coefficients(rows, value_head, member, state, work);
+  update_decays_and_coefficients(rows, value_head, member, state, work);
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
     float* panel = state.state(member) + layout.shape.key_dim * begin;
     float* u = state.u(member) + kDeltaChunk * begin;
-    if (rows.reads) read_state(rows, panel, width, work);
+    if (rows.reads) multiply_by_state(rows, panel, width, work);
     kernels.load_rows(delta_matrix_at(args.qkv, rows.row, layout.v_column(value_head) + begin),
                       rows.count, columns, work.value, width);
     kernels.solve({.coefficients = work.coefficients,
@@ -151,30 +152,30 @@ void Forward::run_value_head(const Rows& rows, int64_t head, int64_t member,
                    .u = u,
                    .out = work.out});
     store_outputs(rows, value_head, begin, width, columns, work);
-    if (rows.folds) fold_into_state(rows, state, u, panel, width, work);
+    if (rows.folds) add_chunk_to_state(rows, state, u, panel, width, work);
   });
 }
 
 // Adds a chunk that ends to a panel of the state. Its u is not read again: its factors go in place.
-void Forward::fold_into_state(const Rows& rows, const DeltaState& state, float* u, float* panel,
-                              int64_t width, const Workspace& work) const {
+void Forward::add_chunk_to_state(const Rows& rows, const DeltaState& state, float* u, float* panel,
+                                 int64_t width, const Workspace& work) const {
   kernels.scale_rows(u, width, work.decay_exp, 1, kDeltaChunk, width, u, width);
-  kernels.product({.x = state.keys(),
-                   .x_row = kDeltaChunk,
-                   .panel = u,
-                   .panel_stride = width,
-                   .depth = kDeltaChunk,
-                   .rows = layout.shape.key_dim,
-                   .lanes = width,
-                   .init = rows.reads ? panel : nullptr,
-                   .init_stride = width,
-                   .keep = work.total_exp[rows.count - 1],
-                   .out = panel,
-                   .out_stride = width});
+  kernels.multiply({.x = state.keys(),
+                    .x_row = kDeltaChunk,
+                    .panel = u,
+                    .panel_stride = width,
+                    .depth = kDeltaChunk,
+                    .rows = layout.shape.key_dim,
+                    .lanes = width,
+                    .init = rows.reads ? panel : nullptr,
+                    .init_stride = width,
+                    .keep = work.total_exp[rows.count - 1],
+                    .out = panel,
+                    .out_stride = width});
 }
 
-void Forward::run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
-                        const Workspace& work) const {
+void Forward::forward_chunk(const Rows& rows, int64_t head, const DeltaState& state,
+                            const Workspace& work) const {
   normalise_rows_and_transpose_keys(kernels, layout,
                                     {.qkv = args.qkv,
                                      .head = head,
@@ -184,13 +185,15 @@ void Forward::run_chunk(const Rows& rows, int64_t head, const DeltaState& state,
                                      .rows = work.rows,
                                      .factors = work.factors,
                                      .keys = state.keys()});
-  delta_scores(kernels, layout, work.rows, state.keys(), rows.first, rows.count, work.scores);
+  compute_delta_scores(kernels, layout, work.rows, state.keys(), rows.first, rows.count,
+                       work.scores);
   for (int64_t member = 0; member < layout.group; ++member) {
-    run_value_head(rows, head, member, state, work);
+    forward_value_head(rows, head, member, state, work);
   }
 }
 
-void Forward::run_key_head(const StateSegment& segment, int64_t head, const Workspace& work) const {
+void Forward::forward_key_head(const StateSegment& segment, int64_t head,
+                               const Workspace& work) const {
   float* memory = segment.state == nullptr
                       ? work.state
                       : static_cast<float*>(segment.state) + head * layout.key_head();
@@ -200,12 +203,12 @@ void Forward::run_key_head(const StateSegment& segment, int64_t head, const Work
     const int64_t first = position % kDeltaChunk;
     const int64_t count = std::min(kDeltaChunk - first, segment.end - row);
     const bool ends = first + count == kDeltaChunk;
-    run_chunk({.row = row,
-               .first = first,
-               .count = count,
-               .reads = position >= kDeltaChunk,
-               .folds = ends && (segment.state != nullptr || row + count < segment.end)},
-              head, state, work);
+    forward_chunk({.row = row,
+                   .first = first,
+                   .count = count,
+                   .reads = position >= kDeltaChunk,
+                   .folds = ends && (segment.state != nullptr || row + count < segment.end)},
+                  head, state, work);
     row += count;
   }
 }
@@ -239,8 +242,8 @@ void delta_net(CpuBackend& backend, const DeltaNetArgs& args, TensorView out) {
   const auto* workspaces =
       backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
   backend.pool().run_each(num_items, [&](int64_t i, int worker) {
-    forward.run_key_head(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
-                         workspaces[worker]);
+    forward.forward_key_head(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
+                             workspaces[worker]);
   });
 }
 

@@ -51,33 +51,35 @@ struct Backward {
     return work.scores + c.index * 2 * kDeltaChunk * kDeltaChunk;
   }
   enum Side : uint8_t { kKeys, kQueries };
-  void side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const;
+  void compute_side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const;
   // q and k of a key head in the chunk, normalised; keys_only: the rows of q stay what they were.
-  void normalise(const Chunk& c, int64_t head, bool keys_only, const DeltaWorkspace& work) const;
+  void normalise_chunk_rows(const Chunk& c, int64_t head, bool keys_only,
+                            const DeltaWorkspace& work) const;
   void compute_coefficients(const Chunk& c, int64_t value_head, float* gamma,
                             const DeltaWorkspace& work) const;
   void recompute_value_head(const Chunk& c, int64_t head, int64_t member,
                             const DeltaWorkspace& work) const;
-  void fold_into_state(const float* before, float* behind, int64_t width,
-                       const DeltaWorkspace& work) const;
+  void add_chunk_to_state(const float* before, float* behind, int64_t width,
+                          const DeltaWorkspace& work) const;
   void value_head_backward(const Chunk& c, int64_t head, int64_t member,
                            const DeltaWorkspace& work) const;
   void solve_backward(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
                       int64_t columns, const DeltaWorkspace& work) const;
-  void compute_d_u(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                   const DeltaWorkspace& work) const;
-  void add_d_coefficients(const Chunk& c, int64_t width, bool add,
-                          const DeltaWorkspace& work) const;
-  void read_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                     const DeltaWorkspace& work) const;
-  void fold_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                     const DeltaWorkspace& work) const;
+  void compute_d_u_and_d_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                              const DeltaWorkspace& work) const;
+  void compute_d_coefficients(const Chunk& c, int64_t width, bool add,
+                              const DeltaWorkspace& work) const;
+  void state_product_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                              const DeltaWorkspace& work) const;
+  void add_chunk_to_state_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                                   const DeltaWorkspace& work) const;
   void transpose_state(const float* panel, int64_t width, const DeltaWorkspace& work) const;
   void scores_backward(const Chunk& c, const DeltaWorkspace& work) const;
   void norms_backward(const Chunk& c, int64_t head, const DeltaWorkspace& work) const;
   void recompute_chunks(const StateSegment& segment, int64_t head,
                         const DeltaWorkspace& work) const;
-  void run_key_head(const StateSegment& segment, int64_t head, const DeltaWorkspace& work) const;
+  void key_head_backward(const StateSegment& segment, int64_t head,
+                         const DeltaWorkspace& work) const;
 };
 
 int64_t num_chunks(const StateSegment& segment) {
@@ -93,8 +95,8 @@ Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
           .folds = row + kDeltaChunk < segment.end};
 }
 
-void Backward::normalise(const Chunk& c, int64_t head, bool keys_only,
-                         const DeltaWorkspace& work) const {
+void Backward::normalise_chunk_rows(const Chunk& c, int64_t head, bool keys_only,
+                                    const DeltaWorkspace& work) const {
   normalise_rows_and_transpose_keys(kernels, layout,
                                     {.qkv = args.qkv,
                                      .head = head,
@@ -107,51 +109,52 @@ void Backward::normalise(const Chunk& c, int64_t head, bool keys_only,
 }
 
 // Scores of one side, as far as each row sees the keys (whole vectors).
-void Backward::side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const {
+void Backward::compute_side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const {
   for (int64_t i = 0; i < c.count; i += kTile) {
     const int64_t rows = std::min(kTile, c.count - i);
-    kernels.product({.x = work.rows + (2 * i + side) * layout.key_lanes,
-                     .x_row = 2 * layout.key_lanes,
-                     .panel = work.keys,
-                     .panel_stride = kDeltaChunk,
-                     .depth = layout.shape.key_dim,
-                     .rows = rows,
-                     .lanes = (i + rows + 15) / 16 * 16,
-                     .out = scores(c, work) + (2 * i + side) * kDeltaChunk,
-                     .out_stride = 2 * kDeltaChunk});
+    kernels.multiply({.x = work.rows + (2 * i + side) * layout.key_lanes,
+                      .x_row = 2 * layout.key_lanes,
+                      .panel = work.keys,
+                      .panel_stride = kDeltaChunk,
+                      .depth = layout.shape.key_dim,
+                      .rows = rows,
+                      .lanes = (i + rows + 15) / 16 * 16,
+                      .out = scores(c, work) + (2 * i + side) * kDeltaChunk,
+                      .out_stride = 2 * kDeltaChunk});
   }
 }
 
 void Backward::compute_coefficients(const Chunk& c, int64_t value_head, float* gamma,
                                     const DeltaWorkspace& work) const {
-  kernels.decay({.log_decay = args.log_decay.f32() + c.row * args.log_decay.row_stride + value_head,
-                 .stride = args.log_decay.row_stride,
-                 .count = c.count,
-                 .scores = scores(c, work),
-                 .decay = work.decay,
-                 .total = work.total,
-                 .total_exp = work.total_exp,
-                 .coefficients = work.coefficients,
-                 .gamma = gamma});
-  if (c.folds) kernels.exponentials(work.decay, work.decay_exp, kDeltaChunk);
+  kernels.advance_decays(
+      {.log_decay = args.log_decay.f32() + c.row * args.log_decay.row_stride + value_head,
+       .stride = args.log_decay.row_stride,
+       .count = c.count,
+       .scores = scores(c, work),
+       .decay = work.decay,
+       .total = work.total,
+       .total_exp = work.total_exp,
+       .coefficients = work.coefficients,
+       .gamma = gamma});
+  if (c.folds) kernels.exponentiate(work.decay, work.decay_exp, kDeltaChunk);
 }
 
 // S' = e_63 S + sum_j k_j (E_j u_j)^T of a panel; E_j u_j goes in place of u_j.
-void Backward::fold_into_state(const float* before, float* behind, int64_t width,
-                               const DeltaWorkspace& work) const {
+void Backward::add_chunk_to_state(const float* before, float* behind, int64_t width,
+                                  const DeltaWorkspace& work) const {
   kernels.scale_rows(work.u, width, work.decay_exp, 1, kDeltaChunk, width, work.u, width);
-  kernels.product({.x = work.keys,
-                   .x_row = kDeltaChunk,
-                   .panel = work.u,
-                   .panel_stride = width,
-                   .depth = kDeltaChunk,
-                   .rows = layout.shape.key_dim,
-                   .lanes = width,
-                   .init = before,
-                   .init_stride = width,
-                   .keep = work.total_exp[kDeltaChunk - 1],
-                   .out = behind,
-                   .out_stride = width});
+  kernels.multiply({.x = work.keys,
+                    .x_row = kDeltaChunk,
+                    .panel = work.u,
+                    .panel_stride = width,
+                    .depth = kDeltaChunk,
+                    .rows = layout.shape.key_dim,
+                    .lanes = width,
+                    .init = before,
+                    .init_stride = width,
+                    .keep = work.total_exp[kDeltaChunk - 1],
+                    .out = behind,
+                    .out_stride = width});
 }
 
 // z of the chunk, and the state behind it.
@@ -163,15 +166,15 @@ void Backward::recompute_value_head(const Chunk& c, int64_t head, int64_t member
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
     const float* before = c.reads ? state(work, c.index - 1, member) + dim * begin : nullptr;
     if (c.reads) {
-      kernels.product({.x = work.rows,
-                       .x_row = 2 * layout.key_lanes,
-                       .panel = before,
-                       .panel_stride = width,
-                       .depth = dim,
-                       .rows = c.count,
-                       .lanes = width,
-                       .out = work.read,
-                       .out_stride = width});
+      kernels.multiply({.x = work.rows,
+                        .x_row = 2 * layout.key_lanes,
+                        .panel = before,
+                        .panel_stride = width,
+                        .depth = dim,
+                        .rows = c.count,
+                        .lanes = width,
+                        .out = work.read,
+                        .out_stride = width});
     }
     kernels.load_rows(delta_matrix_at(args.qkv, c.row, layout.v_column(value_head) + begin),
                       c.count, columns, work.d_u, width);
@@ -186,62 +189,63 @@ void Backward::recompute_value_head(const Chunk& c, int64_t head, int64_t member
                    .u = work.u,
                    .z = z(work, c.index, member) + kDeltaChunk * begin});
     if (!c.folds) return;
-    fold_into_state(before, state(work, c.index, member) + dim * begin, width, work);
+    add_chunk_to_state(before, state(work, c.index, member) + dim * begin, width, work);
   });
 }
 
 // d_u of a panel, by the state behind the chunk and by the outputs of its rows, and what it adds to
 // d_fold.
-void Backward::compute_d_u(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                           const DeltaWorkspace& work) const {
+void Backward::compute_d_u_and_d_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                                      const DeltaWorkspace& work) const {
   // S' = ... + k_j (E_j u_j)^T
   if (c.folds) {
-    kernels.product({.x = work.rows,
-                     .x_row = 2 * layout.key_lanes,
-                     .panel = work.d_state + member * layout.state() + layout.shape.key_dim * begin,
-                     .panel_stride = width,
-                     .depth = layout.shape.key_dim,
-                     .rows = c.count,
-                     .lanes = width,
-                     .out = work.d_u,
-                     .out_stride = width});
+    kernels.multiply(
+        {.x = work.rows,
+         .x_row = 2 * layout.key_lanes,
+         .panel = work.d_state + member * layout.state() + layout.shape.key_dim * begin,
+         .panel_stride = width,
+         .depth = layout.shape.key_dim,
+         .rows = c.count,
+         .lanes = width,
+         .out = work.d_u,
+         .out_stride = width});
     kernels.scale_rows(work.d_u, width, work.decay_exp, 1, c.count, width, work.d_u, width);
     kernels.dot_rows(work.d_u, width, work.u, width, c.count, width, begin > 0, work.d_fold, 1);
   }
   // o_i = ... + sum_{j<=i} P_ij u_j
   for (int64_t j = 0; j < c.count; j += kTile) {
-    kernels.product({.x = work.coefficients + (2 * j + 1) * kDeltaChunk + j,
-                     .x_row = 1,
-                     .x_step = 2 * kDeltaChunk,
-                     .panel = work.d_z + (2 * j + 1) * width,
-                     .panel_stride = 2 * width,
-                     .depth = c.count - j,
-                     .rows = std::min(kTile, c.count - j),
-                     .lanes = width,
-                     .init = c.folds ? work.d_u + j * width : nullptr,
-                     .init_stride = width,
-                     .out = work.d_u + j * width,
-                     .out_stride = width});
+    kernels.multiply({.x = work.coefficients + (2 * j + 1) * kDeltaChunk + j,
+                      .x_row = 1,
+                      .x_step = 2 * kDeltaChunk,
+                      .panel = work.d_z + (2 * j + 1) * width,
+                      .panel_stride = 2 * width,
+                      .depth = c.count - j,
+                      .rows = std::min(kTile, c.count - j),
+                      .lanes = width,
+                      .init = c.folds ? work.d_u + j * width : nullptr,
+                      .init_stride = width,
+                      .out = work.d_u + j * width,
+                      .out_stride = width});
   }
 }
 
 // What d_z of a panel and the gradient of its outputs add to those of the coefficients.
-void Backward::add_d_coefficients(const Chunk& c, int64_t width, bool add,
-                                  const DeltaWorkspace& work) const {
+void Backward::compute_d_coefficients(const Chunk& c, int64_t width, bool add,
+                                      const DeltaWorkspace& work) const {
   kernels.transpose(work.u, width, c.count, width, work.transposed, kDeltaChunk);
   for (int64_t i = 0; i < c.count; i += kTile / 2) {
     const int64_t tokens = std::min(kTile / 2, c.count - i);
-    kernels.product({.x = work.d_z + 2 * i * width,
-                     .x_row = width,
-                     .panel = work.transposed,
-                     .panel_stride = kDeltaChunk,
-                     .depth = width,
-                     .rows = 2 * tokens,
-                     .lanes = (i + tokens + 15) / 16 * 16,
-                     .init = add ? work.d_coefficients + 2 * i * kDeltaChunk : nullptr,
-                     .init_stride = kDeltaChunk,
-                     .out = work.d_coefficients + 2 * i * kDeltaChunk,
-                     .out_stride = kDeltaChunk});
+    kernels.multiply({.x = work.d_z + 2 * i * width,
+                      .x_row = width,
+                      .panel = work.transposed,
+                      .panel_stride = kDeltaChunk,
+                      .depth = width,
+                      .rows = 2 * tokens,
+                      .lanes = (i + tokens + 15) / 16 * 16,
+                      .init = add ? work.d_coefficients + 2 * i * kDeltaChunk : nullptr,
+                      .init_stride = kDeltaChunk,
+                      .out = work.d_coefficients + 2 * i * kDeltaChunk,
+                      .out_stride = kDeltaChunk});
   }
 }
 
@@ -257,7 +261,7 @@ void Backward::solve_backward(const Chunk& c, int64_t head, int64_t member, int6
       delta_matrix_at(grads.d_out, c.row * layout.shape.num_value_heads + value_head, begin);
   kernels.load_rows({d_out.data, d_out.type, layout.shape.num_value_heads * d_out.stride}, c.count,
                     columns, work.d_z + width, 2 * width);
-  compute_d_u(c, member, begin, width, work);
+  compute_d_u_and_d_fold(c, member, begin, width, work);
   // u = beta z;  z_i = v_i - ... - sum_{j<i} M_ij u_j
   kernels.solve_back({.coefficients = work.coefficients,
                       .beta = beta(c, value_head),
@@ -272,7 +276,7 @@ void Backward::solve_backward(const Chunk& c, int64_t head, int64_t member, int6
   const DeltaMatrix d_v = delta_matrix_at(grads.d_qkv, c.row, layout.v_column(value_head) + begin);
   kernels.store_rows(work.d_z, 2 * width, c.count, columns, -1.0f, const_cast<void*>(d_v.data),
                      d_v.type, d_v.stride);
-  add_d_coefficients(c, width, add, work);
+  compute_d_coefficients(c, width, add, work);
 }
 
 // transposed = panel^T, itself in panels of the lanes of dk.
@@ -286,8 +290,8 @@ void Backward::transpose_state(const float* panel, int64_t width,
 
 // e_i k_i^T S and e_i q_i^T S: to d_rows_state, and to the state before the chunk what the panel of
 // the one behind it leaves.
-void Backward::read_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                             const DeltaWorkspace& work) const {
+void Backward::state_product_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                                      const DeltaWorkspace& work) const {
   const int64_t dim = layout.shape.key_dim;
   for (int64_t side = 0; side < 2; ++side) {
     kernels.scale_rows(work.d_z + side * width, 2 * width, work.total_exp, 1, c.count, width,
@@ -295,54 +299,54 @@ void Backward::read_backward(const Chunk& c, int64_t member, int64_t begin, int6
   }
   transpose_state(state(work, c.index - 1, member) + dim * begin, width, work);
   for_delta_panels(dim, [&](int64_t lane, int64_t lanes, int64_t) {
-    kernels.product({.x = work.d_reads,
-                     .x_row = width,
-                     .panel = work.transposed + lane * width,
-                     .panel_stride = lanes,
-                     .depth = width,
-                     .rows = 2 * c.count,
-                     .lanes = lanes,
-                     .init = begin > 0 ? work.d_rows_state + lane : nullptr,
-                     .init_stride = layout.key_lanes,
-                     .out = work.d_rows_state + lane,
-                     .out_stride = layout.key_lanes});
+    kernels.multiply({.x = work.d_reads,
+                      .x_row = width,
+                      .panel = work.transposed + lane * width,
+                      .panel_stride = lanes,
+                      .depth = width,
+                      .rows = 2 * c.count,
+                      .lanes = lanes,
+                      .init = begin > 0 ? work.d_rows_state + lane : nullptr,
+                      .init_stride = layout.key_lanes,
+                      .out = work.d_rows_state + lane,
+                      .out_stride = layout.key_lanes});
   });
   float* d_state = work.d_state + member * layout.state() + dim * begin;
-  kernels.product({.x = work.rows,
-                   .x_row = 1,
-                   .x_step = layout.key_lanes,
-                   .panel = work.d_reads,
-                   .panel_stride = width,
-                   .depth = 2 * c.count,
-                   .rows = dim,
-                   .lanes = width,
-                   .init = c.folds ? d_state : nullptr,
-                   .init_stride = width,
-                   .keep = work.total_exp[c.count - 1],
-                   .out = d_state,
-                   .out_stride = width});
+  kernels.multiply({.x = work.rows,
+                    .x_row = 1,
+                    .x_step = layout.key_lanes,
+                    .panel = work.d_reads,
+                    .panel_stride = width,
+                    .depth = 2 * c.count,
+                    .rows = dim,
+                    .lanes = width,
+                    .init = c.folds ? d_state : nullptr,
+                    .init_stride = width,
+                    .keep = work.total_exp[c.count - 1],
+                    .out = d_state,
+                    .out_stride = width});
 }
 
 // S' = e_63 S + sum_j k_j (E_j u_j)^T: the products with u to d_rows, <d S', S> row by row to
 // d_keep.
-void Backward::fold_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                             const DeltaWorkspace& work) const {
+void Backward::add_chunk_to_state_backward(const Chunk& c, int64_t member, int64_t begin,
+                                           int64_t width, const DeltaWorkspace& work) const {
   const int64_t dim = layout.shape.key_dim;
   const float* d_state = work.d_state + member * layout.state() + dim * begin;
   kernels.scale_rows(work.u, width, work.decay_exp, 1, c.count, width, work.u, width);
   transpose_state(d_state, width, work);
   for_delta_panels(dim, [&](int64_t lane, int64_t lanes, int64_t) {
-    kernels.product({.x = work.u,
-                     .x_row = width,
-                     .panel = work.transposed + lane * width,
-                     .panel_stride = lanes,
-                     .depth = width,
-                     .rows = c.count,
-                     .lanes = lanes,
-                     .init = work.d_rows + lane,
-                     .init_stride = 2 * layout.key_lanes,
-                     .out = work.d_rows + lane,
-                     .out_stride = 2 * layout.key_lanes});
+    kernels.multiply({.x = work.u,
+                      .x_row = width,
+                      .panel = work.transposed + lane * width,
+                      .panel_stride = lanes,
+                      .depth = width,
+                      .rows = c.count,
+                      .lanes = lanes,
+                      .init = work.d_rows + lane,
+                      .init_stride = 2 * layout.key_lanes,
+                      .out = work.d_rows + lane,
+                      .out_stride = 2 * layout.key_lanes});
   });
   if (c.reads) {
     kernels.dot_rows(d_state, 0, state(work, c.index - 1, member) + dim * begin, 0, 1, dim * width,
@@ -356,14 +360,14 @@ void Backward::value_head_backward(const Chunk& c, int64_t head, int64_t member,
   compute_coefficients(c, value_head, work.gamma, work);
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
     solve_backward(c, head, member, begin, width, columns, work);
-    if (c.folds) fold_backward(c, member, begin, width, work);
-    if (c.reads) read_backward(c, member, begin, width, work);
+    if (c.folds) add_chunk_to_state_backward(c, member, begin, width, work);
+    if (c.reads) state_product_backward(c, member, begin, width, work);
   });
   // G_i is in both rows i of what the state gives: e_i k_i^T S and e_i q_i^T S.
   if (c.reads) {
     kernels.dot_rows(work.rows, 2 * layout.key_lanes, work.d_rows_state, 2 * layout.key_lanes,
                      c.count, 2 * layout.key_lanes, /*add=*/false, work.d_total, 1);
-    kernels.add(work.d_rows_state, work.d_rows, 2 * c.count * layout.key_lanes);
+    kernels.add_into(work.d_rows_state, work.d_rows, 2 * c.count * layout.key_lanes);
   } else {
     std::fill_n(work.d_total, c.count, 0.0f);
   }
@@ -391,32 +395,32 @@ void Backward::scores_backward(const Chunk& c, const DeltaWorkspace& work) const
     for (int64_t i = 0; i < c.count; i += kTile / 2) {
       const int64_t tokens = std::min(kTile / 2, c.count - i);
       float* d_rows = work.d_rows + 2 * i * layout.key_lanes + begin;
-      kernels.product({.x = work.d_scores + 2 * i * kDeltaChunk,
-                       .x_row = kDeltaChunk,
-                       .panel = work.packed,
-                       .panel_stride = 2 * lanes,
-                       .depth = i + tokens,
-                       .rows = 2 * tokens,
-                       .lanes = lanes,
-                       .init = d_rows,
-                       .init_stride = layout.key_lanes,
-                       .out = d_rows,
-                       .out_stride = layout.key_lanes});
+      kernels.multiply({.x = work.d_scores + 2 * i * kDeltaChunk,
+                        .x_row = kDeltaChunk,
+                        .panel = work.packed,
+                        .panel_stride = 2 * lanes,
+                        .depth = i + tokens,
+                        .rows = 2 * tokens,
+                        .lanes = lanes,
+                        .init = d_rows,
+                        .init_stride = layout.key_lanes,
+                        .out = d_rows,
+                        .out_stride = layout.key_lanes});
     }
     for (int64_t j = 0; j < c.count; j += kTile) {
       float* d_keys = work.d_rows + 2 * j * layout.key_lanes + begin;
-      kernels.product({.x = work.d_scores + 2 * j * kDeltaChunk + j,
-                       .x_row = 1,
-                       .x_step = kDeltaChunk,
-                       .panel = work.packed + 2 * j * lanes,
-                       .panel_stride = lanes,
-                       .depth = 2 * (c.count - j),
-                       .rows = std::min(kTile, c.count - j),
-                       .lanes = lanes,
-                       .init = d_keys,
-                       .init_stride = 2 * layout.key_lanes,
-                       .out = d_keys,
-                       .out_stride = 2 * layout.key_lanes});
+      kernels.multiply({.x = work.d_scores + 2 * j * kDeltaChunk + j,
+                        .x_row = 1,
+                        .x_step = kDeltaChunk,
+                        .panel = work.packed + 2 * j * lanes,
+                        .panel_stride = lanes,
+                        .depth = 2 * (c.count - j),
+                        .rows = std::min(kTile, c.count - j),
+                        .lanes = lanes,
+                        .init = d_keys,
+                        .init_stride = 2 * layout.key_lanes,
+                        .out = d_keys,
+                        .out_stride = 2 * layout.key_lanes});
     }
   });
 }
@@ -443,22 +447,22 @@ void Backward::recompute_chunks(const StateSegment& segment, int64_t head,
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
-    normalise(c, head, /*keys_only=*/index + 1 < chunks, work);
-    side_scores(c, kKeys, work);
+    normalise_chunk_rows(c, head, /*keys_only=*/index + 1 < chunks, work);
+    compute_side_scores(c, kKeys, work);
     for (int64_t member = 0; member < layout.group; ++member) {
       recompute_value_head(c, head, member, work);
     }
   }
 }
 
-void Backward::run_key_head(const StateSegment& segment, int64_t head,
-                            const DeltaWorkspace& work) const {
+void Backward::key_head_backward(const StateSegment& segment, int64_t head,
+                                 const DeltaWorkspace& work) const {
   const int64_t chunks = num_chunks(segment);
   recompute_chunks(segment, head, work);
   for (int64_t index = chunks - 1; index >= 0; --index) {
     const Chunk c = chunk(segment, index);
-    if (index + 1 < chunks) normalise(c, head, /*keys_only=*/false, work);
-    side_scores(c, kQueries, work);
+    if (index + 1 < chunks) normalise_chunk_rows(c, head, /*keys_only=*/false, work);
+    compute_side_scores(c, kQueries, work);
     std::fill_n(work.d_rows, 2 * c.count * layout.key_lanes, 0.0f);
     for (int64_t member = 0; member < layout.group; ++member) {
       value_head_backward(c, head, member, work);
@@ -484,8 +488,8 @@ void delta_net_backward(CpuBackend& backend, const DeltaNetArgs& args,
   const auto* workspaces = backend.take_workspaces(
       [&] { return take_delta_workspace(backend.scratch(), backward.layout, chunks); });
   backend.pool().run_each(num_items, [&](int64_t i, int worker) {
-    backward.run_key_head(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
-                          workspaces[worker]);
+    backward.key_head_backward(args.segments[static_cast<size_t>(i / num_heads)], i % num_heads,
+                               workspaces[worker]);
   });
 }
 

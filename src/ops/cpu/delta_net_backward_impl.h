@@ -57,7 +57,7 @@ void delta_transpose(const float* from, int64_t from_stride, int64_t rows, int64
 }
 
 template <typename K>
-void delta_add(const float* x, float* sum, int64_t n) {
+void delta_add_into(const float* x, float* sum, int64_t n) {
   using V = typename K::V;
   for (int64_t i = 0; i < n; i += kLanes) {
     V::store(sum + i, V::load(sum + i, Whole{}) + V::load(x + i, Whole{}), Whole{});

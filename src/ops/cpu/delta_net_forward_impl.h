@@ -33,7 +33,7 @@ template <typename K, typename Body>
 
 // R rows by C vectors of lanes, in registers for all steps.
 template <typename K, int R, int C>
-void delta_micro_kernel(const DeltaProduct& p, int64_t row, int64_t lane) {
+void delta_multiply_rows(const DeltaProduct& p, int64_t row, int64_t lane) {
   using V = typename K::V;
   using F = typename V::F;
   F acc[R][C];
@@ -73,19 +73,19 @@ void delta_micro_kernel(const DeltaProduct& p, int64_t row, int64_t lane) {
 }
 
 template <typename K>
-void delta_product(const DeltaProduct& p) {
+void delta_multiply(const DeltaProduct& p) {
   for_lane_tiles<K>(p.lanes, [&]<int C>(int64_t lane) {
     int64_t row = 0;
-    for (; row + 6 <= p.rows; row += 6) delta_micro_kernel<K, 6, C>(p, row, lane);
+    for (; row + 6 <= p.rows; row += 6) delta_multiply_rows<K, 6, C>(p, row, lane);
     if (row + 4 <= p.rows) {
-      delta_micro_kernel<K, 4, C>(p, row, lane);
+      delta_multiply_rows<K, 4, C>(p, row, lane);
       row += 4;
     }
     if (row + 2 <= p.rows) {
-      delta_micro_kernel<K, 2, C>(p, row, lane);
+      delta_multiply_rows<K, 2, C>(p, row, lane);
       row += 2;
     }
-    if (row < p.rows) delta_micro_kernel<K, 1, C>(p, row, lane);
+    if (row < p.rows) delta_multiply_rows<K, 1, C>(p, row, lane);
   });
 }
 
@@ -155,11 +155,11 @@ void delta_transpose_keys(const float* rows, int64_t stride, int64_t first, int6
 }
 
 template <typename K>
-void delta_exponentials(const float* x, float* y, int64_t n) {
+void delta_exponentiate(const float* x, float* y, int64_t n) {
   using V = typename K::V;
   for (int64_t i = 0; i < n; i += kLanes) {
     const auto bounded = V::min(V::set1(0.0f), V::load(x + i, Whole{}));
-    V::store(y + i, exp_below<V>(bounded), Whole{});
+    V::store(y + i, exp_below_overflow<V>(bounded), Whole{});
   }
 }
 
@@ -169,7 +169,7 @@ alignas(64) constexpr float kDeltaLane[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
 
 // Lanes j .. j + 15 of the rows from j on; D stays in a register.
 template <typename K>
-void decay_lanes(const DeltaDecay& d, int64_t j) {
+void advance_decays_of_lanes(const DeltaDecay& d, int64_t j) {
   using V = typename K::V;
   const auto zero = V::set1(0.0f);
   const auto lane = V::load(kDeltaLane<V>, Whole{});
@@ -180,7 +180,7 @@ void decay_lanes(const DeltaDecay& d, int64_t j) {
     const auto below = lane - V::set1(static_cast<float>(d.first + r - j));
     const auto up_to = below - V::set1(1.0f);
     decay = V::select_negative(below, decay + step, zero);
-    const auto gamma = exp_below<V>(V::min(zero, decay));
+    const auto gamma = exp_below_overflow<V>(V::min(zero, decay));
     const int64_t at = 2 * r * kDeltaChunk + j;
     const auto k = zero - V::load(d.scores + at, Whole{}) * gamma;
     const auto q = V::load(d.scores + at + kDeltaChunk, Whole{}) * gamma;
@@ -193,10 +193,10 @@ void decay_lanes(const DeltaDecay& d, int64_t j) {
 }
 
 template <typename K>
-void delta_decay(const DeltaDecay& d) {
+void delta_advance_decays(const DeltaDecay& d) {
   using V = typename K::V;
   for (int64_t j = 0; j < d.first + d.count; j += kLanes) {
-    decay_lanes<K>(d, j);
+    advance_decays_of_lanes<K>(d, j);
     if (d.gamma == nullptr) continue;
     const auto zero = V::set1(0.0f);
     for (int64_t r = 0; r < j - d.first && r < d.count; ++r) {
@@ -210,7 +210,7 @@ void delta_decay(const DeltaDecay& d) {
     *d.total = d.first + r == 0 ? g : *d.total + g;
     d.total_exp[r] = *d.total;
   }
-  delta_exponentials<K>(d.total_exp, d.total_exp, (d.count + kLanes - 1) / kLanes * kLanes);
+  delta_exponentiate<K>(d.total_exp, d.total_exp, (d.count + kLanes - 1) / kLanes * kLanes);
 }
 
 // R tokens by C vectors: what stands before the tile first, then the triangle within it.

@@ -136,15 +136,15 @@ struct DeltaNormBackward {
 };
 
 struct DeltaKernels {
-  void (*product)(const DeltaProduct& p);
+  void (*multiply)(const DeltaProduct& p);
   void (*normalise)(const DeltaNormalise& n);
   // keys[d][first + i] = row i of rows [count], d < dim. keys: [dim][kDeltaChunk].
   void (*transpose_keys)(const float* rows, int64_t stride, int64_t first, int64_t count,
                          int64_t dim, float* keys);
-  void (*decay)(const DeltaDecay& d);
+  void (*advance_decays)(const DeltaDecay& d);
   void (*solve)(const DeltaSolve& s);
   // y[i] = e^x[i] for x <= 0; n a multiple of 16.
-  void (*exponentials)(const float* x, float* y, int64_t n);
+  void (*exponentiate)(const float* x, float* y, int64_t n);
   // to[i] = f32 of `columns` columns, zeros behind them to whole vectors.
   void (*load_rows)(const DeltaMatrix& from, int64_t count, int64_t columns, float* to,
                     int64_t to_stride);
@@ -160,7 +160,7 @@ struct DeltaKernels {
   // to[c][r] = from[r][c]; rows and columns are filled up with zeros to multiples of 16.
   void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns,
                     float* to, int64_t to_stride);
-  void (*add)(const float* x, float* sum, int64_t n);  // sum += x, n a multiple of 16
+  void (*add_into)(const float* x, float* sum, int64_t n);  // sum += x, n a multiple of 16
   void (*solve_back)(const DeltaSolveBack& s);
   void (*decay_backward)(const DeltaDecayBackward& d);
   void (*norm_backward)(const DeltaNormBackward& n);

@@ -9,18 +9,18 @@ namespace strata::ops::cpu {
 
 template <typename K>
 constexpr DeltaKernels delta_kernels() {
-  return {.product = delta_product<K>,
+  return {.multiply = delta_multiply<K>,
           .normalise = delta_normalise<K>,
           .transpose_keys = delta_transpose_keys<K>,
-          .decay = delta_decay<K>,
+          .advance_decays = delta_advance_decays<K>,
           .solve = delta_solve<K>,
-          .exponentials = delta_exponentials<K>,
+          .exponentiate = delta_exponentiate<K>,
           .load_rows = delta_load_rows<K>,
           .store_rows = delta_store_rows<K>,
           .scale_rows = delta_scale_rows<K>,
           .dot_rows = delta_dot_rows<K>,
           .transpose = delta_transpose<K>,
-          .add = delta_add<K>,
+          .add_into = delta_add_into<K>,
           .solve_back = delta_solve_back<K>,
           .decay_backward = delta_decay_backward<K>,
           .norm_backward = delta_norm_backward<K>};

@@ -30,7 +30,7 @@ constexpr int64_t kInlineElements = 16384;
 // Calls body(begin, end) over parts of [0, count); on the calling thread alone when there is little
 // to do.
 template <typename Body>
-void for_range(CpuBackend& backend, int64_t count, int64_t elements_each, Body&& body) {
+void parallel_for(CpuBackend& backend, int64_t count, int64_t elements_each, Body&& body) {
   if (count <= 0 || backend.is_counting()) return;
   if (count * std::max<int64_t>(1, elements_each) < kInlineElements) {
     body(int64_t{0}, count);
@@ -42,7 +42,7 @@ void for_range(CpuBackend& backend, int64_t count, int64_t elements_each, Body&&
 // For ops whose elements are independent: calls body(row, begin, end) for column ranges that cover
 // [rows, cols]. With `dense` (no view has gaps between rows) the tensor is taken as one long row.
 template <typename Body>
-void for_pieces(CpuBackend& backend, int64_t rows, int64_t cols, bool dense, Body&& body) {
+void parallel_for_pieces(CpuBackend& backend, int64_t rows, int64_t cols, bool dense, Body&& body) {
   constexpr int64_t kPiece = 4096;  // elements; a multiple of the vector width
   if (rows <= 0 || cols <= 0) return;
   if (dense) {
@@ -50,7 +50,7 @@ void for_pieces(CpuBackend& backend, int64_t rows, int64_t cols, bool dense, Bod
     rows = 1;
   }
   const int64_t pieces = (cols + kPiece - 1) / kPiece;
-  for_range(backend, rows * pieces, std::min(cols, kPiece), [&](int64_t begin, int64_t end) {
+  parallel_for(backend, rows * pieces, std::min(cols, kPiece), [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece) {
       const int64_t first = piece % pieces * kPiece;
       body(piece / pieces, first, std::min(cols, first + kPiece));
@@ -60,9 +60,9 @@ void for_pieces(CpuBackend& backend, int64_t rows, int64_t cols, bool dense, Bod
 
 // For sums over rows: calls body(begin, end) for column ranges that start at multiples of kLanes.
 template <typename Body>
-void for_columns(CpuBackend& backend, int64_t rows, int64_t cols, Body&& body) {
+void parallel_for_columns(CpuBackend& backend, int64_t rows, int64_t cols, Body&& body) {
   const int64_t blocks = (cols + kLanes - 1) / kLanes;
-  for_range(backend, blocks, rows * kLanes, [&](int64_t begin, int64_t end) {
+  parallel_for(backend, blocks, rows * kLanes, [&](int64_t begin, int64_t end) {
     body(begin * kLanes, std::min(cols, end * kLanes));
   });
 }

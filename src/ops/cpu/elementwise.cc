@@ -55,9 +55,10 @@ void copy(CpuBackend& backend, TensorView x, TensorView y) {
   const HostAccess access(backend.allocator());
   const bool dense = x.dense() && y.dense();
   const auto each = [&](auto&& piece) {
-    for_pieces(backend, x.rows(), x.cols(), dense, [&](int64_t row, int64_t begin, int64_t end) {
-      piece(at(x, row, begin), at(y, row, begin), end - begin);
-    });
+    parallel_for_pieces(backend, x.rows(), x.cols(), dense,
+                        [&](int64_t row, int64_t begin, int64_t end) {
+                          piece(at(x, row, begin), at(y, row, begin), end - begin);
+                        });
   };
   if (x.dtype == y.dtype) {
     each([&](const char* from, char* to, int64_t n) {
@@ -88,22 +89,22 @@ void fill_zero(CpuBackend& backend, TensorView y) {
 void add_into(CpuBackend& backend, TensorView x, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
-    for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
-               [&](int64_t row, int64_t begin, int64_t end) {
-                 add_piece<V>(x.dtype, at(x, row, begin),
-                              reinterpret_cast<float*>(at(y, row, begin)), end - begin);
-               });
+    parallel_for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
+                        [&](int64_t row, int64_t begin, int64_t end) {
+                          add_piece<V>(x.dtype, at(x, row, begin),
+                                       reinterpret_cast<float*>(at(y, row, begin)), end - begin);
+                        });
   });
 }
 
 void scale(CpuBackend& backend, TensorView x, float factor, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
-    for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
-               [&](int64_t row, int64_t begin, int64_t end) {
-                 scale_piece<V>(x.dtype, at(x, row, begin), factor, y.dtype, at(y, row, begin),
-                                end - begin);
-               });
+    parallel_for_pieces(backend, x.rows(), x.cols(), x.dense() && y.dense(),
+                        [&](int64_t row, int64_t begin, int64_t end) {
+                          scale_piece<V>(x.dtype, at(x, row, begin), factor, y.dtype,
+                                         at(y, row, begin), end - begin);
+                        });
   });
 }
 
@@ -115,7 +116,7 @@ void gather_listed(CpuBackend& backend, TensorView x, std::span<const int32_t> r
   const HostAccess access(backend.allocator());
   check_indices(backend, rows, x.rows());
   const auto bytes = static_cast<size_t>(x.cols() * dtype_bytes(x.dtype));
-  for_range(backend, y.rows(), x.cols(), [&](int64_t begin, int64_t end) {
+  parallel_for(backend, y.rows(), x.cols(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       std::memcpy(y.row(i), x.row(rows[static_cast<size_t>(i)]), bytes);
     }
@@ -129,7 +130,7 @@ void gather_sum(CpuBackend& backend, TensorView x, IndexView<int32_t> row_number
   check_indices(backend, rows, x.rows());
   const int64_t each = std::ssize(rows) / y.rows();
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, y.rows(), x.cols() * each, [&](int64_t begin, int64_t end) {
+    parallel_for(backend, y.rows(), x.cols() * each, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         gather_sum_row<V>(x.dtype, x.data, x.row_stride, rows.data() + t * each, each,
                           add.empty() ? nullptr : static_cast<const float*>(add.row(t)), y.dtype,
@@ -143,9 +144,9 @@ void scatter_add(CpuBackend& backend, TensorView x, std::span<const int32_t> row
   const HostAccess access(backend.allocator());
   check_indices(backend, rows, y.rows());
   with_path(backend.path(), [&]<typename V>() {
-    for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
-      add_rows_columns<V>(x.dtype, x.data, x.row_stride, rows.data(), x.rows(), y.f32(),
-                          y.row_stride, begin, end);
+    parallel_for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
+      scatter_add_rows_in_columns<V>(x.dtype, x.data, x.row_stride, rows.data(), x.rows(), y.f32(),
+                                     y.row_stride, begin, end);
     });
   });
 }
@@ -153,8 +154,9 @@ void scatter_add(CpuBackend& backend, TensorView x, std::span<const int32_t> row
 void add_rows_into(CpuBackend& backend, TensorView x, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
-    for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
-      add_rows_columns<V>(x.dtype, x.data, x.row_stride, nullptr, x.rows(), y.f32(), 0, begin, end);
+    parallel_for_columns(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
+      scatter_add_rows_in_columns<V>(x.dtype, x.data, x.row_stride, nullptr, x.rows(), y.f32(), 0,
+                                     begin, end);
     });
   });
 }
@@ -172,7 +174,7 @@ double add_squares(CpuBackend& backend, TensorView x, double total) {
                            backend.scratch().take(rows * static_cast<int64_t>(sizeof(double))));
   if (backend.is_counting()) return 0;
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, rows, x.cols(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, rows, x.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const double sum = sum_of_squares_piece<V>(x.dtype, at(x, row, 0), x.cols());
         if (alone) {
@@ -209,16 +211,19 @@ double sum_of_squares_list(CpuBackend& backend, std::span<const TensorView> x) {
 
 void fill(CpuBackend& backend, TensorView y, float value) {
   const HostAccess access(backend.allocator());
-  for_pieces(backend, 1, y.shape.num_elements(), true, [&](int64_t, int64_t begin, int64_t end) {
-    std::fill(y.f32() + begin, y.f32() + end, value);
-  });
+  parallel_for_pieces(backend, 1, y.shape.num_elements(), true,
+                      [&](int64_t, int64_t begin, int64_t end) {
+                        std::fill(y.f32() + begin, y.f32() + end, value);
+                      });
 }
 
-void round_in_place(CpuBackend& backend, TensorView x) {
+void round_to_bf16_in_place(CpuBackend& backend, TensorView x) {
   const HostAccess access(backend.allocator());
-  for_pieces(backend, 1, x.shape.num_elements(), true, [&](int64_t, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) x.f32()[i] = round_to_bf16(x.f32()[i]);
-  });
+  parallel_for_pieces(backend, 1, x.shape.num_elements(), true,
+                      [&](int64_t, int64_t begin, int64_t end) {
+                        for (int64_t i = begin; i < end; ++i)
+                          x.f32()[i] = round_to_bf16(x.f32()[i]);
+                      });
 }
 
 void copy_bytes(CpuBackend& backend, const void* from, void* to, int64_t bytes) {
@@ -249,7 +254,7 @@ void gather_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> 
   const HostAccess access(backend.allocator());
   check_indices(backend, columns, x.cols());
   const int64_t rank = x.shape[0];
-  for_range(backend, y.rows(), rank, [&](int64_t begin, int64_t end) {
+  parallel_for(backend, y.rows(), rank, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const float* column = x.f32() + columns[static_cast<size_t>(i)];
       for (int64_t j = 0; j < rank; ++j) {
@@ -269,7 +274,7 @@ void scatter_add_columns(CpuBackend& backend, TensorView x, std::span<const int3
   const HostAccess access(backend.allocator());
   check_indices(backend, columns, y.cols());
   const int64_t rank = y.shape[0];
-  for_range(backend, rank, x.rows(), [&](int64_t begin, int64_t end) {
+  parallel_for(backend, rank, x.rows(), [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < x.rows(); ++i) {
       float* column = y.f32() + columns[static_cast<size_t>(i)];
       for (int64_t j = begin; j < end; ++j) column[j * y.cols()] += x.f32()[i * rank + j];

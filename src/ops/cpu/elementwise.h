@@ -28,7 +28,7 @@ double sum_of_squares(CpuBackend& backend, TensorView x);
 double add_squares(CpuBackend& backend, TensorView x, double sum);
 double sum_of_squares_list(CpuBackend& backend, std::span<const TensorView> x);
 void fill(CpuBackend& backend, TensorView y, float value);
-void round_in_place(CpuBackend& backend, TensorView x);
+void round_to_bf16_in_place(CpuBackend& backend, TensorView x);
 void to_host(CpuBackend& backend, TensorView x, std::span<float> out);
 void from_host(CpuBackend& backend, std::span<const float> values, TensorView y);
 void indices_to_host(CpuBackend& backend, IndexView<int32_t> x, std::span<int32_t> out);
@@ -55,8 +55,9 @@ void scale_piece(DType x_type, const void* x, float factor, DType y_type, void* 
 // Columns [begin, end): y[rows[i] * y_stride + n] += x[i * x_stride + n], i ascending; rows null
 // means row 0 for every i.
 template <typename V>
-void add_rows_columns(DType x_type, const void* x, int64_t x_stride, const int32_t* rows,
-                      int64_t num_rows, float* y, int64_t y_stride, int64_t begin, int64_t end);
+void scatter_add_rows_in_columns(DType x_type, const void* x, int64_t x_stride, const int32_t* rows,
+                                 int64_t num_rows, float* y, int64_t y_stride, int64_t begin,
+                                 int64_t end);
 
 // y = add + (x[rows[0]] + x[rows[1]] + ...), one row of n elements; num_rows >= 1; null add: none.
 template <typename V>

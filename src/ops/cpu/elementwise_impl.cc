@@ -38,8 +38,9 @@ void scale_piece(DType x_type, const void* x, float factor, DType y_type, void* 
 }
 
 template <typename V>
-void add_rows_columns(DType x_type, const void* x, int64_t x_stride, const int32_t* rows,
-                      int64_t num_rows, float* y, int64_t y_stride, int64_t begin, int64_t end) {
+void scatter_add_rows_in_columns(DType x_type, const void* x, int64_t x_stride, const int32_t* rows,
+                                 int64_t num_rows, float* y, int64_t y_stride, int64_t begin,
+                                 int64_t end) {
   with_type<V>(x_type, [&]<typename X>() {
     for (int64_t i = 0; i < num_rows; ++i) {
       const X* x_row = static_cast<const X*>(x) + i * x_stride + begin;
@@ -90,8 +91,8 @@ double sum_of_squares_piece(DType x_type, const void* x, int64_t n) {
 template void copy_piece<ThisPath>(DType, const void*, DType, void*, int64_t);
 template void add_piece<ThisPath>(DType, const void*, float*, int64_t);
 template void scale_piece<ThisPath>(DType, const void*, float, DType, void*, int64_t);
-template void add_rows_columns<ThisPath>(DType, const void*, int64_t, const int32_t*, int64_t,
-                                         float*, int64_t, int64_t, int64_t);
+template void scatter_add_rows_in_columns<ThisPath>(DType, const void*, int64_t, const int32_t*,
+                                                    int64_t, float*, int64_t, int64_t, int64_t);
 template void gather_sum_row<ThisPath>(DType, const void*, int64_t, const int32_t*, int64_t,
                                        const float*, DType, void*, int64_t);
 template double sum_of_squares_piece<ThisPath>(DType, const void*, int64_t);

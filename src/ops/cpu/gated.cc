@@ -22,57 +22,57 @@ GatedInputs inputs_at(Activation activation, TensorView gate, TensorView up, flo
 
 }  // namespace
 
-void gated(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
-           TensorView y) {
+void act_and_mul(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
+                 TensorView y) {
   const HostAccess access(backend.allocator());
   const bool dense = gate.dense() && up.dense() && y.dense();
   with_path(backend.path(), [&]<typename V>() {
-    for_pieces(backend, gate.rows(), gate.cols(), dense,
-               [&](int64_t row, int64_t begin, int64_t end) {
-                 gated_piece<V>(inputs_at(activation, gate, up, 1.0f, row, begin),
-                                at(y, row, begin), end - begin);
-               });
+    parallel_for_pieces(backend, gate.rows(), gate.cols(), dense,
+                        [&](int64_t row, int64_t begin, int64_t end) {
+                          act_and_mul_piece<V>(inputs_at(activation, gate, up, 1.0f, row, begin),
+                                               at(y, row, begin), end - begin);
+                        });
   });
 }
 
-void gated_backward(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
-                    TensorView d_y, TensorView d_gate, TensorView d_up) {
+void act_and_mul_backward(CpuBackend& backend, Activation activation, TensorView gate,
+                          TensorView up, TensorView d_y, TensorView d_gate, TensorView d_up) {
   const HostAccess access(backend.allocator());
   const bool dense = gate.dense() && up.dense() && d_y.dense() && d_gate.dense() && d_up.dense();
   with_path(backend.path(), [&]<typename V>() {
-    for_pieces(backend, gate.rows(), gate.cols(), dense,
-               [&](int64_t row, int64_t begin, int64_t end) {
-                 gated_backward_piece<V>(inputs_at(activation, gate, up, 1.0f, row, begin),
-                                         d_y.dtype, at(d_y, row, begin), at(d_gate, row, begin),
-                                         at(d_up, row, begin), end - begin);
-               });
+    parallel_for_pieces(
+        backend, gate.rows(), gate.cols(), dense, [&](int64_t row, int64_t begin, int64_t end) {
+          act_and_mul_backward_piece<V>(inputs_at(activation, gate, up, 1.0f, row, begin),
+                                        d_y.dtype, at(d_y, row, begin), at(d_gate, row, begin),
+                                        at(d_up, row, begin), end - begin);
+        });
   });
 }
 
-void gated_rows(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
-                TensorView scales, TensorView y) {
+void scaled_act_and_mul(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
+                        TensorView scales, TensorView y) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        gated_piece<V>(inputs_at(activation, gate, up, scales.f32()[row], row, 0), y.row(row),
-                       gate.cols());
+        act_and_mul_piece<V>(inputs_at(activation, gate, up, scales.f32()[row], row, 0), y.row(row),
+                             gate.cols());
       }
     });
   });
 }
 
-void gated_rows_backward(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
-                         TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
-                         TensorView d_scales) {
+void scaled_act_and_mul_backward(CpuBackend& backend, Activation activation, TensorView gate,
+                                 TensorView up, TensorView scales, TensorView d_y,
+                                 TensorView d_gate, TensorView d_up, TensorView d_scales) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, gate.rows(), gate.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const GatedInputs in = inputs_at(activation, gate, up, scales.f32()[row], row, 0);
-        d_scales.f32()[row] = gated_dot_piece<V>(in, d_y.dtype, d_y.row(row), gate.cols());
-        gated_backward_piece<V>(in, d_y.dtype, d_y.row(row), d_gate.row(row), d_up.row(row),
-                                gate.cols());
+        d_scales.f32()[row] = act_and_mul_dot_piece<V>(in, d_y.dtype, d_y.row(row), gate.cols());
+        act_and_mul_backward_piece<V>(in, d_y.dtype, d_y.row(row), d_gate.row(row), d_up.row(row),
+                                      gate.cols());
       }
     });
   });

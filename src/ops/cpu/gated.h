@@ -11,15 +11,15 @@ class CpuBackend;
 namespace strata::ops::cpu {
 
 // The CPU behind ops/gated.h: arguments are checked.
-void gated(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
-           TensorView y);
-void gated_backward(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
-                    TensorView d_y, TensorView d_gate, TensorView d_up);
-void gated_rows(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
-                TensorView scales, TensorView y);
-void gated_rows_backward(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
-                         TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
-                         TensorView d_scales);
+void act_and_mul(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
+                 TensorView y);
+void act_and_mul_backward(CpuBackend& backend, Activation activation, TensorView gate,
+                          TensorView up, TensorView d_y, TensorView d_gate, TensorView d_up);
+void scaled_act_and_mul(CpuBackend& backend, Activation activation, TensorView gate, TensorView up,
+                        TensorView scales, TensorView y);
+void scaled_act_and_mul_backward(CpuBackend& backend, Activation activation, TensorView gate,
+                                 TensorView up, TensorView scales, TensorView d_y,
+                                 TensorView d_gate, TensorView d_up, TensorView d_scales);
 
 struct GatedInputs {
   Activation activation;
@@ -30,14 +30,14 @@ struct GatedInputs {
 };
 
 template <typename V>
-void gated_piece(const GatedInputs& in, void* y, int64_t n);
+void act_and_mul_piece(const GatedInputs& in, void* y, int64_t n);
 
 template <typename V>
-void gated_backward_piece(const GatedInputs& in, DType d_y_type, const void* d_y, void* d_gate,
-                          void* d_up, int64_t n);
+void act_and_mul_backward_piece(const GatedInputs& in, DType d_y_type, const void* d_y,
+                                void* d_gate, void* d_up, int64_t n);
 
 // sum of d_y act(gate) up: sixteen interleaved partial sums, then their tree.
 template <typename V>
-float gated_dot_piece(const GatedInputs& in, DType d_y_type, const void* d_y, int64_t n);
+float act_and_mul_dot_piece(const GatedInputs& in, DType d_y_type, const void* d_y, int64_t n);
 
 }  // namespace strata::ops::cpu

@@ -9,7 +9,7 @@ namespace strata::ops::cpu {
 
 // y = act(g) u scale
 template <typename V>
-void gated_piece(const GatedInputs& in, void* y, int64_t n) {
+void act_and_mul_piece(const GatedInputs& in, void* y, int64_t n) {
   with_activation<V>(in.activation, [&]<typename Act>() {
     with_type<V>(in.type, [&]<typename X>() {
       for_chunks<V>(n, [&](int64_t i, auto part) {
@@ -23,8 +23,8 @@ void gated_piece(const GatedInputs& in, void* y, int64_t n) {
 
 // With d = d_y scale: d_gate = d u act'(g), d_up = d act(g)
 template <typename V>
-void gated_backward_piece(const GatedInputs& in, DType d_y_type, const void* d_y, void* d_gate,
-                          void* d_up, int64_t n) {
+void act_and_mul_backward_piece(const GatedInputs& in, DType d_y_type, const void* d_y,
+                                void* d_gate, void* d_up, int64_t n) {
   with_activation<V>(in.activation, [&]<typename Act>() {
     with_type<V>(in.type, [&]<typename X>() {
       with_type<V>(d_y_type, [&]<typename DY>() {
@@ -43,7 +43,7 @@ void gated_backward_piece(const GatedInputs& in, DType d_y_type, const void* d_y
 }
 
 template <typename V>
-float gated_dot_piece(const GatedInputs& in, DType d_y_type, const void* d_y, int64_t n) {
+float act_and_mul_dot_piece(const GatedInputs& in, DType d_y_type, const void* d_y, int64_t n) {
   float total = 0.0f;
   with_activation<V>(in.activation, [&]<typename Act>() {
     with_type<V>(in.type, [&]<typename X>() {
@@ -62,9 +62,9 @@ float gated_dot_piece(const GatedInputs& in, DType d_y_type, const void* d_y, in
   return total;
 }
 
-template void gated_piece<ThisPath>(const GatedInputs&, void*, int64_t);
-template void gated_backward_piece<ThisPath>(const GatedInputs&, DType, const void*, void*, void*,
-                                             int64_t);
-template float gated_dot_piece<ThisPath>(const GatedInputs&, DType, const void*, int64_t);
+template void act_and_mul_piece<ThisPath>(const GatedInputs&, void*, int64_t);
+template void act_and_mul_backward_piece<ThisPath>(const GatedInputs&, DType, const void*, void*,
+                                                   void*, int64_t);
+template float act_and_mul_dot_piece<ThisPath>(const GatedInputs&, DType, const void*, int64_t);
 
 }  // namespace strata::ops::cpu

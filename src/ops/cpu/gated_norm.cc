@@ -32,8 +32,9 @@ void gated_norm(CpuBackend& backend, const GatedNormArgs& args, TensorView y) {
   const GatedNormKernel kernel = kernel_args_of(args);
   const HeadRows y_rows = heads_of(y, args);
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, kernel.num_rows, kernel.dim,
-              [&](int64_t begin, int64_t end) { gated_norm_rows<V>(kernel, y_rows, begin, end); });
+    parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+      gated_norm_rows<V>(kernel, y_rows, begin, end);
+    });
   });
 }
 
@@ -48,15 +49,15 @@ void gated_norm_backward(CpuBackend& backend, const GatedNormArgs& args, TensorV
   with_path(backend.path(), [&]<typename V>() {
     if (!d_weight.empty() && kernel.num_rows > 0) {  // first: d_x and d_z may lie over the inputs
       float* inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows}).f32();
-      for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
-        gated_inv_rms_rows<V>(kernel, inv_rms, begin, end);
+      parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+        compute_gated_inv_rms_rows<V>(kernel, inv_rms, begin, end);
       });
-      for_columns(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
-        gated_norm_backward_columns<V>(kernel, inv_rms, d_y_rows, d_y.dtype, d_weight.f32(), begin,
-                                       end);
+      parallel_for_columns(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+        add_gated_norm_d_weight<V>(kernel, inv_rms, d_y_rows, d_y.dtype, d_weight.f32(), begin,
+                                   end);
       });
     }
-    for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+    parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
       gated_norm_backward_rows<V>(kernel, d_y_rows, d_y.dtype, d_x_rows, d_z_rows, begin, end);
     });
   });

@@ -41,7 +41,8 @@ template <typename V>
 void gated_norm_rows(const GatedNormKernel& k, const HeadRows& y, int64_t begin, int64_t end);
 
 template <typename V>
-void gated_inv_rms_rows(const GatedNormKernel& k, float* inv_rms, int64_t begin, int64_t end);
+void compute_gated_inv_rms_rows(const GatedNormKernel& k, float* inv_rms, int64_t begin,
+                                int64_t end);
 
 template <typename V>
 void gated_norm_backward_rows(const GatedNormKernel& k, const HeadRows& d_y, DType d_y_type,
@@ -49,8 +50,7 @@ void gated_norm_backward_rows(const GatedNormKernel& k, const HeadRows& d_y, DTy
 
 // d_weight[begin, end) over all rows; inv_rms [T N].
 template <typename V>
-void gated_norm_backward_columns(const GatedNormKernel& k, const float* inv_rms,
-                                 const HeadRows& d_y, DType d_y_type, float* d_weight,
-                                 int64_t begin, int64_t end);
+void add_gated_norm_d_weight(const GatedNormKernel& k, const float* inv_rms, const HeadRows& d_y,
+                             DType d_y_type, float* d_weight, int64_t begin, int64_t end);
 
 }  // namespace strata::ops::cpu

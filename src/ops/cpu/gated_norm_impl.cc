@@ -33,7 +33,8 @@ void gated_norm_rows(const GatedNormKernel& k, const HeadRows& y, int64_t begin,
 }
 
 template <typename V>
-void gated_inv_rms_rows(const GatedNormKernel& k, float* inv_rms, int64_t begin, int64_t end) {
+void compute_gated_inv_rms_rows(const GatedNormKernel& k, float* inv_rms, int64_t begin,
+                                int64_t end) {
   with_type<V>(k.type, [&]<typename X>() {
     for (int64_t row = begin; row < end; ++row) {
       inv_rms[row] = inv_rms_of<V>(head_row<V, const X>(k, k.x, row), k.dim, k.eps);
@@ -79,9 +80,8 @@ void gated_norm_backward_rows(const GatedNormKernel& k, const HeadRows& d_y, DTy
 
 // d_weight += sum over rows ascending of d_y silu(z) (x inv), one chain a column.
 template <typename V>
-void gated_norm_backward_columns(const GatedNormKernel& k, const float* inv_rms,
-                                 const HeadRows& d_y, DType d_y_type, float* d_weight,
-                                 int64_t begin, int64_t end) {
+void add_gated_norm_d_weight(const GatedNormKernel& k, const float* inv_rms, const HeadRows& d_y,
+                             DType d_y_type, float* d_weight, int64_t begin, int64_t end) {
   with_type<V>(k.type, [&]<typename X>() {
     with_type<V>(d_y_type, [&]<typename DY>() {
       for_chunks<V>(end - begin, [&](int64_t i, auto part) {
@@ -100,12 +100,12 @@ void gated_norm_backward_columns(const GatedNormKernel& k, const float* inv_rms,
 }
 
 template void gated_norm_rows<ThisPath>(const GatedNormKernel&, const HeadRows&, int64_t, int64_t);
-template void gated_inv_rms_rows<ThisPath>(const GatedNormKernel&, float*, int64_t, int64_t);
+template void compute_gated_inv_rms_rows<ThisPath>(const GatedNormKernel&, float*, int64_t,
+                                                   int64_t);
 template void gated_norm_backward_rows<ThisPath>(const GatedNormKernel&, const HeadRows&, DType,
                                                  const HeadRows&, const HeadRows&, int64_t,
                                                  int64_t);
-template void gated_norm_backward_columns<ThisPath>(const GatedNormKernel&, const float*,
-                                                    const HeadRows&, DType, float*, int64_t,
-                                                    int64_t);
+template void add_gated_norm_d_weight<ThisPath>(const GatedNormKernel&, const float*,
+                                                const HeadRows&, DType, float*, int64_t, int64_t);
 
 }  // namespace strata::ops::cpu

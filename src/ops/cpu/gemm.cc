@@ -107,8 +107,8 @@ struct Forward {
 
   // One panel over the rows of a block. `chains` holds the block's chains between blocks of K, and
   // is null where K is one block.
-  void run_panel(int64_t index, Range rows, size_t first_run, bool last_panel,
-                 float* chains) const {
+  void multiply_panel(int64_t index, Range rows, size_t first_run, bool last_panel,
+                      float* chains) const {
     alignas(64) float tile[kMaxTileRows * kMaxWidth];
     const int64_t width = args.w.width;
     const int64_t tiles = num_tiles(rows);
@@ -136,10 +136,10 @@ struct Forward {
   }
 
   // The same of a panel in few bits: block by block it is unpacked, and then is one of bf16.
-  void run_narrow_panel(int64_t index, Range rows, size_t first_run, float* chains) const {
+  void multiply_narrow_panel(int64_t index, Range rows, size_t first_run, float* chains) const {
     alignas(64) float tile[kMaxTileRows * kMaxWidth];
     const int64_t tiles = num_tiles(rows);
-    if (tiles == 1 && accumulate_packed_tile(index, rows, tile)) {
+    if (tiles == 1 && try_accumulate_packed_tile(index, rows, tile)) {
       return finish_tile(index, rows, first_run, tile);
     }
     NarrowScratch scratch;  // not initialised
@@ -159,15 +159,15 @@ struct Forward {
 
   // All columns of a panel in few bits, straight from its codes, where the path has a kernel for so
   // few rows; else false.
-  bool accumulate_packed_tile(int64_t index, Range rows, float* acc) const {
-    return accumulate_narrow(path, args.w, index,
-                             {.width = args.w.width,
-                              .x = address(args.x, rows.begin, 0),
-                              .x_stride = args.x.row_stride,
-                              .rows = rows.size(),
-                              .acc = acc,
-                              .acc_stride = args.w.width,
-                              .start_at_zero = true});
+  bool try_accumulate_packed_tile(int64_t index, Range rows, float* acc) const {
+    return try_accumulate_narrow_panel(path, args.w, index,
+                                       {.width = args.w.width,
+                                        .x = address(args.x, rows.begin, 0),
+                                        .x_stride = args.x.row_stride,
+                                        .rows = rows.size(),
+                                        .acc = acc,
+                                        .acc_stride = args.w.width,
+                                        .start_at_zero = true});
   }
 
   // The first tiles over a block share the work of fetching the next block, which follows in
@@ -229,7 +229,7 @@ struct WorkSplit {
     return k_blocks == 1 ? 0 : std::min(args.x.rows(), kProductRows) * args.w.width * 4;
   }
 
-  void run_part(int64_t part, const TensorView& y, float* chains) const {
+  void multiply_part(int64_t part, const TensorView& y, float* chains) const {
     const Forward forward{path, kernels, args, y, tile_rows, k_blocks};
     const Range panels = part_of(args.w.num_panels(), part % grid.col_parts, grid.col_parts);
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
@@ -241,9 +241,9 @@ struct WorkSplit {
       for (int64_t p = panels.begin; p < panels.end; ++p) {
         float* const kept = k_blocks == 1 ? nullptr : chains;
         if (args.w.is_narrow()) {
-          forward.run_narrow_panel(p, rows, run, kept);
+          forward.multiply_narrow_panel(p, rows, run, kept);
         } else {
-          forward.run_panel(p, rows, run, p + 1 == panels.end, kept);
+          forward.multiply_panel(p, rows, run, p + 1 == panels.end, kept);
         }
       }
     }
@@ -289,7 +289,7 @@ void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<con
       for (size_t i = 0; i < products.size(); ++i) {
         const WorkSplit shares(path, threads, products[i]);
         if (part >= shares.num_parts()) continue;
-        shares.run_part(part, y[i], reinterpret_cast<float*>(chains + part * chains_bytes));
+        shares.multiply_part(part, y[i], reinterpret_cast<float*>(chains + part * chains_bytes));
       }
     }
   });
@@ -316,8 +316,9 @@ void gemm_runs(CpuBackend& backend, const TensorView& x, std::span<const Segment
       const int64_t tiles = forward.num_tiles(rows);
       const int64_t last = first + tiles * run.w.num_panels();
       for (int64_t job = std::max(begin, first); job < std::min(end, last); ++job) {
-        forward.run_panel((job - first) / tiles, forward.rows_of_tile(rows, (job - first) % tiles),
-                          0, /*last_panel=*/true, nullptr);
+        forward.multiply_panel((job - first) / tiles,
+                               forward.rows_of_tile(rows, (job - first) % tiles), 0,
+                               /*last_panel=*/true, nullptr);
       }
       first = last;
     }

@@ -21,7 +21,8 @@ struct Steps {
   int64_t count = 0;
 
   // Takes up to kGradientSteps steps from `row`, which is in sequence `sequence`; advances both.
-  void take_next(std::span<const int64_t> ends, int64_t pair, int64_t& row, size_t& sequence) {
+  void collect_next_rows(std::span<const int64_t> ends, int64_t pair, int64_t& row,
+                         size_t& sequence) {
     count = 0;
     while (count < kGradientSteps && sequence < ends.size()) {
       if (row >= ends[sequence]) {
@@ -218,7 +219,7 @@ void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
   int64_t token = 0;
   size_t sequence = 0;
   while (true) {
-    steps.take_next(sequence_ends, kernels.pair, token, sequence);
+    steps.collect_next_rows(sequence_ends, kernels.pair, token, sequence);
     if (steps.count == 0) break;
     for (int64_t origin = 0; origin < num_rows; origin += kGradientRows) {
       add_block({origin, std::min(origin + kGradientRows, num_rows)});

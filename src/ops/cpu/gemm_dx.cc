@@ -33,8 +33,8 @@ struct Backward {
 
   // Continues the chains of `rows` (a block that starts at `origin`) with x[rows] w[:, columns].
   // `after` is the first column that the next call will take of the same w, or none (-1).
-  void add_product(const TensorView& x, const PanelView& w, Range rows, int64_t origin,
-                   Range columns, int64_t after, bool start_at_zero) const {
+  void accumulate_product(const TensorView& x, const PanelView& w, Range rows, int64_t origin,
+                          Range columns, int64_t after, bool start_at_zero) const {
     const int64_t width = tile_width(columns.size());
     const int64_t block_panels = kBackwardLanes / w.width;
     for (int64_t first = 0; first < w.num_panels(); first += block_panels) {
@@ -150,11 +150,11 @@ struct Backward {
   void multiply_block(Range rows, Range columns, int64_t after) const {
     const int64_t width = tile_width(columns.size());
     if (accumulate) load_chains(rows, columns, width);
-    add_product(args.x, args.w, rows, rows.begin, columns, after, !accumulate);
+    accumulate_product(args.x, args.w, rows, rows.begin, columns, after, !accumulate);
     for (const LowRankSegment& run : args.runs) {
       const Range part = {std::max(run.begin, rows.begin), std::min(run.end, rows.end)};
       if (part.begin < part.end) {
-        add_product(run.x, run.w, part, rows.begin, columns, -1, false);
+        accumulate_product(run.x, run.w, part, rows.begin, columns, -1, false);
       }
     }
     apply_epilogue(rows, columns, width);
@@ -211,7 +211,7 @@ struct WorkSplit {
   static int64_t chains_bytes(int64_t rows) { return std::min(rows, kBackwardRows) * kOutputs * 4; }
   static int64_t panel_bytes(DType dtype) { return kBackwardLanes * kOutputs * dtype_bytes(dtype); }
 
-  void run_part(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
+  void multiply_part(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
     const Backward backward{path,
                             kernels,
                             args,
@@ -265,7 +265,7 @@ class GradientQueue {
   GradientQueue(CpuBackend& backend, std::span<const GemmDwArgs> items)
       : backend_(backend), items_(items) {}
 
-  void make_next(size_t most, int worker) {
+  void compute_next(size_t most, int worker) {
     for (size_t made = 0; made < most; ++made) {
       const size_t item = next_.fetch_add(1, std::memory_order_relaxed);
       if (item >= items_.size()) return;
@@ -302,14 +302,14 @@ void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
   const auto gradients_each = static_cast<size_t>(ceil_div(std::ssize(overlapped), parts));
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t part = begin; part < end; ++part) {
-      if (part % 2 == 0) gradients.make_next(gradients_each, worker);
+      if (part % 2 == 0) gradients.compute_next(gradients_each, worker);
       for (size_t i = 0; i < products.size(); ++i) {
         const WorkSplit shares(path, threads, products[i]);
         if (part >= shares.num_parts()) continue;
-        shares.run_part(part, dx[i], accumulate, memory + part * bytes);
+        shares.multiply_part(part, dx[i], accumulate, memory + part * bytes);
       }
     }
-    gradients.make_next(SIZE_MAX, worker);
+    gradients.compute_next(SIZE_MAX, worker);
   });
 }
 
@@ -336,7 +336,7 @@ bool divides_over(int64_t threads, const RunProducts& runs) {
   return threads > 1 && runs.distinct && runs.longest_run * threads <= runs.num_rows;
 }
 
-void multiply_runs_in_turn(CpuBackend& backend, const RunProducts& runs) {
+void compute_run_products_one_by_one(CpuBackend& backend, const RunProducts& runs) {
   for (size_t i = 0; i < runs.inputs.size(); ++i) {
     if (runs.d_h[i].rows() > 0) gemm_dx(backend, {&runs.inputs[i], 1}, {&runs.d_h[i], 1}, false);
   }
@@ -344,8 +344,8 @@ void multiply_runs_in_turn(CpuBackend& backend, const RunProducts& runs) {
 }
 
 // dx in blocks of kChainOutputs outputs, one chain each, the later ones added to the first.
-void add_dx_of_output_blocks(CpuBackend& backend, const GemmArgs& args, TensorView dx,
-                             bool accumulate, std::span<const GemmDwArgs> overlapped) {
+void sum_dx_over_output_blocks(CpuBackend& backend, const GemmArgs& args, TensorView dx,
+                               bool accumulate, std::span<const GemmDwArgs> overlapped) {
   const PanelView& w = args.w;
   const Scratch::Mark mark(backend.scratch());
   const TensorView part = backend.scratch().take(DType::kF32, {dx.rows(), dx.cols()});
@@ -372,13 +372,13 @@ void gemm_dx_blocked(CpuBackend& backend, const GemmArgs& args, TensorView dx, b
     gemm_dx_each(backend, runs.inputs, runs.d_h);
     overlapped = runs.gradients;
   } else {
-    multiply_runs_in_turn(backend, runs);
+    compute_run_products_one_by_one(backend, runs);
   }
   if (dx.empty() || dx.rows() == 0) return;
   if (args.w.dtype != DType::kF32 || args.w.rows <= kChainOutputs) {
     return gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate, overlapped);
   }
-  add_dx_of_output_blocks(backend, args, dx, accumulate, overlapped);
+  sum_dx_over_output_blocks(backend, args, dx, accumulate, overlapped);
 }
 
 }  // namespace strata::ops::cpu

@@ -151,7 +151,8 @@ void GroupLists::reset(const GroupedRows& rows) {
   empty(ends, rows.sequence_ends.size());
 }
 
-void divide_rows(CpuBackend& backend, IndexView<int32_t> token_of_row, const GroupedRows& rows) {
+void split_groups_by_sequence(CpuBackend& backend, IndexView<int32_t> token_of_row,
+                              const GroupedRows& rows) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
   const std::span<const int32_t> tokens = token_of_row.numbers();

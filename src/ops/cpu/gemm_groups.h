@@ -35,7 +35,8 @@ struct GroupLists {
   void reset(const GroupedRows& rows);
 };
 
-void divide_rows(CpuBackend& backend, IndexView<int32_t> token_of_row, const GroupedRows& rows);
+void split_groups_by_sequence(CpuBackend& backend, IndexView<int32_t> token_of_row,
+                              const GroupedRows& rows);
 void gemm_groups(CpuBackend& backend, const GroupedArgs& args, TensorView y);
 void gemm_groups_dx(CpuBackend& backend, const GroupedArgs& args, TensorView dx, bool accumulate);
 void gemm_group_runs(CpuBackend& backend, const GroupedRows& rows, TensorView x,

@@ -51,7 +51,7 @@ struct Sinkhorn {
   [[nodiscard]] const double* result() const { return states[num_divisions()]; }
 
   // logits [S, S]
-  void run(const double* logits) {
+  void forward(const double* logits) {
     start_from_softmax(logits);
     for (int division = 0; division < num_divisions(); ++division) divide(division);
   }
@@ -148,7 +148,7 @@ void write_token_weights(const HyperWeightsArgs& args, int64_t token, float* wei
   sinkhorn.n = n;
   sinkhorn.eps = args.eps;
   sinkhorn.steps = args.steps;
-  sinkhorn.run(z + 2 * n);
+  sinkhorn.forward(z + 2 * n);
   for (int64_t i = 0; i < n * n; ++i) {
     weights[2 * n + i] = static_cast<float>(sinkhorn.result()[i]);
   }
@@ -170,7 +170,7 @@ void compute_token_d_z(const HyperWeightsArgs& args, int64_t token, const float*
   sinkhorn.n = n;
   sinkhorn.eps = args.eps;
   sinkhorn.steps = args.steps;
-  sinkhorn.run(z + 2 * n);
+  sinkhorn.forward(z + 2 * n);
   for (int64_t i = 2 * n; i < args.mix.cols(); ++i) d_z[i] = static_cast<double>(d_weights[i]);
   sinkhorn.backward(d_z + 2 * n);
 }
@@ -210,7 +210,7 @@ void hyper_mix(CpuBackend& backend, TensorView streams, TensorView fn, float nor
   const HostAccess access(backend.allocator());
   const HyperKernel k = mix_kernel_args_of(streams, fn);
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, streams.rows(), fn.shape.num_elements(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, streams.rows(), fn.shape.num_elements(), [&](int64_t begin, int64_t end) {
       hyper_mix_tokens<V>(k, norm_eps, mix.f32(), inv_rms.f32(), begin, end);
     });
   });
@@ -223,20 +223,21 @@ void hyper_mix_backward(CpuBackend& backend, TensorView streams, TensorView fn, 
   const HyperKernel k = mix_kernel_args_of(streams, fn);
   const HyperMixGradients g = {.mix = mix.f32(), .inv_rms = inv_rms.f32(), .d_mix = d_mix.f32()};
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, streams.rows(), fn.shape.num_elements(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, streams.rows(), fn.shape.num_elements(), [&](int64_t begin, int64_t end) {
       hyper_mix_backward_tokens<V>(k, g, d_streams.f32(), begin, end);
     });
     if (d_fn.empty()) return;
-    for_columns(backend, streams.rows() * fn.rows(), fn.cols(), [&](int64_t begin, int64_t end) {
-      hyper_fn_backward_columns<V>(k, g, streams.rows(), d_fn.f32(), begin, end);
-    });
+    parallel_for_columns(backend, streams.rows() * fn.rows(), fn.cols(),
+                         [&](int64_t begin, int64_t end) {
+                           add_hyper_d_fn<V>(k, g, streams.rows(), d_fn.f32(), begin, end);
+                         });
   });
 }
 
 void hyper_weights(CpuBackend& backend, const HyperWeightsArgs& args, TensorView weights) {
   const HostAccess access(backend.allocator());
   const int64_t work = args.mix.cols() * args.steps;
-  for_range(backend, args.mix.rows(), work, [&](int64_t begin, int64_t end) {
+  parallel_for(backend, args.mix.rows(), work, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       write_token_weights(args, t, weights.f32() + t * args.mix.cols());
     }
@@ -249,7 +250,7 @@ void hyper_weights_backward(CpuBackend& backend, const HyperWeightsArgs& args, T
   const int64_t numbers = args.mix.cols();
   const Scratch::Mark mark(backend.scratch());
   float* d_z = backend.scratch().take(DType::kF32, {args.mix.rows(), numbers}).f32();
-  for_range(backend, args.mix.rows(), 2 * numbers * args.steps, [&](int64_t begin, int64_t end) {
+  parallel_for(backend, args.mix.rows(), 2 * numbers * args.steps, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       double d[kMaxNumbers];
       compute_token_d_z(args, t, d_weights.f32() + t * numbers, d);
@@ -265,7 +266,7 @@ void hyper_collapse(CpuBackend& backend, TensorView streams, TensorView weights,
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, streams.shape[0], k.row(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, streams.shape[0], k.row(), [&](int64_t begin, int64_t end) {
       hyper_collapse_tokens<V>(k, y.f32(), begin, end);
     });
   });
@@ -276,7 +277,7 @@ void hyper_collapse_backward(CpuBackend& backend, TensorView streams, TensorView
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, streams.shape[0], k.row(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, streams.shape[0], k.row(), [&](int64_t begin, int64_t end) {
       hyper_collapse_backward_tokens<V>(k, d_y.f32(), d_streams.f32(), d_weights.f32(), begin, end);
     });
   });
@@ -287,9 +288,10 @@ void hyper_expand(CpuBackend& backend, TensorView streams, TensorView out, Tenso
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, streams.shape[0], k.row() * k.num_streams, [&](int64_t begin, int64_t end) {
-      hyper_expand_tokens<V>(k, out.dtype, out.data, y.dtype, y.data, begin, end);
-    });
+    parallel_for(backend, streams.shape[0], k.row() * k.num_streams,
+                 [&](int64_t begin, int64_t end) {
+                   hyper_expand_tokens<V>(k, out.dtype, out.data, y.dtype, y.data, begin, end);
+                 });
   });
 }
 
@@ -299,11 +301,11 @@ void hyper_expand_backward(CpuBackend& backend, TensorView streams, TensorView o
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, streams.shape[0], 2 * k.row() * k.num_streams,
-              [&](int64_t begin, int64_t end) {
-                hyper_expand_backward_tokens<V>(k, out.dtype, out.data, d.f32(), d_out.f32(),
-                                                d_weights.f32(), begin, end);
-              });
+    parallel_for(backend, streams.shape[0], 2 * k.row() * k.num_streams,
+                 [&](int64_t begin, int64_t end) {
+                   hyper_expand_backward_tokens<V>(k, out.dtype, out.data, d.f32(), d_out.f32(),
+                                                   d_weights.f32(), begin, end);
+                 });
   });
 }
 

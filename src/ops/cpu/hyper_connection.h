@@ -57,8 +57,8 @@ void hyper_mix_backward_tokens(const HyperKernel& k, const HyperMixGradients& g,
 
 // Columns [begin, end) of d_fn, over all of num_tokens.
 template <typename V>
-void hyper_fn_backward_columns(const HyperKernel& k, const HyperMixGradients& g, int64_t num_tokens,
-                               float* d_fn, int64_t begin, int64_t end);
+void add_hyper_d_fn(const HyperKernel& k, const HyperMixGradients& g, int64_t num_tokens,
+                    float* d_fn, int64_t begin, int64_t end);
 
 template <typename V>
 void hyper_collapse_tokens(const HyperKernel& k, float* y, int64_t begin, int64_t end);

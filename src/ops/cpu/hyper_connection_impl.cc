@@ -89,8 +89,8 @@ void hyper_mix_backward_tokens(const HyperKernel& k, const HyperMixGradients& g,
 
 // mix_r = inv sum_c fn_rc x_c: d_fn_rc += sum_t d_mix_tr inv_t x_tc, tokens ascending.
 template <typename V>
-void hyper_fn_backward_columns(const HyperKernel& k, const HyperMixGradients& g, int64_t num_tokens,
-                               float* d_fn, int64_t begin, int64_t end) {
+void add_hyper_d_fn(const HyperKernel& k, const HyperMixGradients& g, int64_t num_tokens,
+                    float* d_fn, int64_t begin, int64_t end) {
   with_type<V>(k.type, [&]<typename X>() {
     for (int64_t r = 0; r < k.numbers; ++r) {
       float* d = d_fn + r * k.row() + begin;
@@ -243,8 +243,8 @@ template void hyper_mix_tokens<ThisPath>(const HyperKernel&, float, float*, floa
                                          int64_t);
 template void hyper_mix_backward_tokens<ThisPath>(const HyperKernel&, const HyperMixGradients&,
                                                   float*, int64_t, int64_t);
-template void hyper_fn_backward_columns<ThisPath>(const HyperKernel&, const HyperMixGradients&,
-                                                  int64_t, float*, int64_t, int64_t);
+template void add_hyper_d_fn<ThisPath>(const HyperKernel&, const HyperMixGradients&, int64_t,
+                                       float*, int64_t, int64_t);
 template void hyper_collapse_tokens<ThisPath>(const HyperKernel&, float*, int64_t, int64_t);
 template void hyper_collapse_backward_tokens<ThisPath>(const HyperKernel&, const float*, float*,
                                                        float*, int64_t, int64_t);

@@ -55,8 +55,8 @@ void write_candidates(const float* scores, int64_t count, int64_t first_id, Cand
 
 // Leaves the best of the first `count` entries in front of work.found; there are more than top_k.
 template <typename V>
-void find_best_entries(const IndexerArgs& args, const IndexerSegment& segment, int64_t row,
-                       int64_t count, const Work& work) {
+void collect_best_entries(const IndexerArgs& args, const IndexerSegment& segment, int64_t row,
+                          int64_t count, const Work& work) {
   const IndexerKernel kernel = kernel_args_of(args, row);
   const int64_t stride = segment.keys.position_stride;
   int64_t num_found = 0;
@@ -66,7 +66,7 @@ void find_best_entries(const IndexerArgs& args, const IndexerSegment& segment, i
       const int64_t num_scores = std::min(kScoreBlock, end - begin);
       const auto* keys = static_cast<const char*>(range.keys) +
                          (begin - range.begin) * stride * dtype_bytes(args.q.dtype);
-      index_scores<V>(kernel, keys, stride, num_scores, work.scores);
+      compute_index_scores<V>(kernel, keys, stride, num_scores, work.scores);
       write_candidates(work.scores, num_scores, begin, work.found + num_found);
       num_found += num_scores;
       if (num_found <= args.top_k) continue;
@@ -77,14 +77,14 @@ void find_best_entries(const IndexerArgs& args, const IndexerSegment& segment, i
 }
 
 template <typename V>
-void select_row(const IndexerArgs& args, const IndexerSegment& segment, int64_t row,
-                const Work& work, int32_t* selected) {
+void select_entries_of_row(const IndexerArgs& args, const IndexerSegment& segment, int64_t row,
+                           const Work& work, int32_t* selected) {
   const int64_t count = args.num_entries(segment, row);
   if (count <= args.top_k) {
     for (int64_t k = 0; k < args.top_k; ++k) selected[k] = k < count ? static_cast<int32_t>(k) : -1;
     return;
   }
-  find_best_entries<V>(args, segment, row, count, work);
+  collect_best_entries<V>(args, segment, row, count, work);
   for (int64_t k = 0; k < args.top_k; ++k) selected[k] = work.found[k].id;
   std::sort(selected, selected + args.top_k);
 }
@@ -103,8 +103,9 @@ void select_entries(CpuBackend& backend, const IndexerArgs& args, IndexView<int3
     for (const IndexerSegment& segment : args.segments) {
       backend.pool().run_each(segment.end - segment.begin, [&](int64_t i, int worker) {
         const int64_t row = segment.begin + i;
-        select_row<V>(args, segment, row, {scores + worker * kScoreBlock, found + worker * most},
-                      selected.numbers().data() + row * args.top_k);
+        select_entries_of_row<V>(args, segment, row,
+                                 {scores + worker * kScoreBlock, found + worker * most},
+                                 selected.numbers().data() + row * args.top_k);
       });
     }
   });

@@ -23,7 +23,7 @@ struct IndexerKernel {
 
 // scores[i] of keys `first`, `first` + stride, ... (elements).
 template <typename V>
-void index_scores(const IndexerKernel& k, const void* first, int64_t stride, int64_t count,
-                  float* scores);
+void compute_index_scores(const IndexerKernel& k, const void* first, int64_t stride, int64_t count,
+                          float* scores);
 
 }  // namespace strata::ops::cpu

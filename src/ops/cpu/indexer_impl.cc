@@ -6,8 +6,8 @@
 namespace strata::ops::cpu {
 
 template <typename V>
-void index_scores(const IndexerKernel& k, const void* first, int64_t stride, int64_t count,
-                  float* scores) {
+void compute_index_scores(const IndexerKernel& k, const void* first, int64_t stride, int64_t count,
+                          float* scores) {
   with_type<V>(k.type, [&]<typename X>() {
     for (int64_t i = 0; i < count; ++i) {
       const X* key = static_cast<const X*>(first) + i * stride;
@@ -27,6 +27,7 @@ void index_scores(const IndexerKernel& k, const void* first, int64_t stride, int
   });
 }
 
-template void index_scores<ThisPath>(const IndexerKernel&, const void*, int64_t, int64_t, float*);
+template void compute_index_scores<ThisPath>(const IndexerKernel&, const void*, int64_t, int64_t,
+                                             float*);
 
 }  // namespace strata::ops::cpu

@@ -44,7 +44,7 @@ T* take_values(CpuBackend& backend, int64_t count) {
 }
 
 // That of all workers.
-Work take_work(CpuBackend& backend, const WorkSizes& sizes) {
+Work take_all_workspaces(CpuBackend& backend, const WorkSizes& sizes) {
   const int64_t num_workers = backend.pool().num_threads();
   return {.dots = take_values<float>(backend, num_workers * sizes.entries * sizes.heads),
           .target = take_values<double>(backend, num_workers * sizes.entries),
@@ -53,7 +53,7 @@ Work take_work(CpuBackend& backend, const WorkSizes& sizes) {
           .listed = take_values<char>(backend, num_workers * sizes.entries)};
 }
 
-Work work_of(const Work& all, const WorkSizes& sizes, int worker) {
+Work workspace_of_worker(const Work& all, const WorkSizes& sizes, int worker) {
   return {.dots = all.dots + worker * sizes.entries * sizes.heads,
           .target = all.target + worker * sizes.entries,
           .scores = all.scores + worker * sizes.entries,
@@ -93,11 +93,11 @@ struct Loss {
   [[nodiscard]] int64_t num_entries(int64_t position) const { return (position + 1) / args.ratio; }
 
   template <typename V>
-  void query_entry_dots(const QueryHeads& query, const TensorView& keys,
-                        const EntrySegment& segment, int64_t count, float* dots) const {
+  void compute_query_entry_dots(const QueryHeads& query, const TensorView& keys,
+                                const EntrySegment& segment, int64_t count, float* dots) const {
     for (int64_t i = 0; i < count; i += kKeys)
-      query_key_dots<V>(query, keys.row(segment.first_entry + i), std::min(kKeys, count - i),
-                        dots + i * query.num_heads);
+      compute_query_key_dots<V>(query, keys.row(segment.first_entry + i),
+                                std::min(kKeys, count - i), dots + i * query.num_heads);
   }
 
   void mark_listed(int64_t row, int64_t count, char* listed) const {
@@ -132,7 +132,7 @@ struct Loss {
   void compute_target(const EntrySegment& segment, int64_t row, int64_t count,
                       const Work& work) const {
     const QueryHeads query = heads_of(args.attention.q, row);
-    query_entry_dots<V>(query, args.attention.entries, segment, count, work.dots);
+    compute_query_entry_dots<V>(query, args.attention.entries, segment, count, work.dots);
     mark_listed(row, count, work.listed);
     double top = -std::numeric_limits<double>::infinity();
     for (int64_t n = 0; n < query.num_heads; ++n) {
@@ -208,7 +208,7 @@ struct Loss {
     if (count < 2) count = 0;  // nothing to learn, and no slope
     if (count > 0) {
       compute_target<V>(segment, row, count, work);
-      query_entry_dots<V>(heads_of(args.q, row), args.keys, segment, count, work.dots);
+      compute_query_entry_dots<V>(heads_of(args.q, row), args.keys, segment, count, work.dots);
       compute_scores(row, count, work);
       add_loss_and_write_slopes(row, count, work, slope);
     }
@@ -227,7 +227,7 @@ struct Loss {
       if (slope == 0.0f) continue;
       const QueryHeads query = heads_of(args.q, row);
       const float* weights = args.weights.f32() + row * heads;
-      query_key_dots<V>(query, args.keys.row(segment.first_entry + i), 1, dots);
+      compute_query_key_dots<V>(query, args.keys.row(segment.first_entry + i), 1, dots);
       for (int64_t h = 0; h < heads; ++h) {
         if (!is_scored(dots[h])) continue;
         axpy<V>(query.type, slope * weights[h], head_of(query, h), width, d_key);
@@ -245,7 +245,7 @@ void indexer_loss(CpuBackend& backend, const IndexerLossArgs& args, std::span<fl
   const WorkSizes sizes(args);
   const int64_t most = sizes.entries;
   const Loss loss = {args, losses, gradients, most, take_values<float>(backend, kQueries * most)};
-  const Work all = take_work(backend, sizes);
+  const Work all = take_all_workspaces(backend, sizes);
   if (backend.is_counting()) return;
   std::fill_n(gradients.d_keys.f32(), gradients.d_keys.shape.num_elements(), 0.0f);
   with_path(backend.path(), [&]<typename V>() {
@@ -254,12 +254,12 @@ void indexer_loss(CpuBackend& backend, const IndexerLossArgs& args, std::span<fl
         const int64_t last = std::min(s.end, block + kQueries);
         backend.pool().run_each(last - block, [&](int64_t i, int worker) {
           loss.query_loss_and_backward<V>(s, block + i, loss.slopes + i * most,
-                                          work_of(all, sizes, worker));
+                                          workspace_of_worker(all, sizes, worker));
         });
         backend.pool().run_each(loss.num_entries(last - 1 - s.begin), [&](int64_t i, int worker) {
           const int64_t sees = s.begin + (i + 1) * args.ratio - 1;  // the first query that does
           loss.add_d_key<V>(s, i, block, std::max(block, sees), last,
-                            work_of(all, sizes, worker).dots);
+                            workspace_of_worker(all, sizes, worker).dots);
         });
       }
     }

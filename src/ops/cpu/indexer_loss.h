@@ -24,7 +24,7 @@ struct QueryHeads {
 
 // dots[i, n] = q_n . keys_i of `count` keys, one behind the other.
 template <typename V>
-void query_key_dots(const QueryHeads& query, const void* keys, int64_t count, float* dots);
+void compute_query_key_dots(const QueryHeads& query, const void* keys, int64_t count, float* dots);
 
 // y += a x
 template <typename V>

@@ -6,7 +6,7 @@
 namespace strata::ops::cpu {
 
 template <typename V>
-void query_key_dots(const QueryHeads& query, const void* keys, int64_t count, float* dots) {
+void compute_query_key_dots(const QueryHeads& query, const void* keys, int64_t count, float* dots) {
   with_type<V>(query.type, [&]<typename X>() {
     for (int64_t n = 0; n < query.num_heads; ++n) {
       const X* q = static_cast<const X*>(query.q) + n * query.width;
@@ -32,7 +32,7 @@ void axpy(DType type, float a, const void* x, int64_t width, float* y) {
   });
 }
 
-template void query_key_dots<ThisPath>(const QueryHeads&, const void*, int64_t, float*);
+template void compute_query_key_dots<ThisPath>(const QueryHeads&, const void*, int64_t, float*);
 template void axpy<ThisPath>(DType, float, const void*, int64_t, float*);
 
 }  // namespace strata::ops::cpu

@@ -19,11 +19,11 @@ const float* logits_row(TensorView logits, int64_t row) {
 void logsumexp(CpuBackend& backend, TensorView logits, TensorView lse) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, logits.rows(), logits.cols(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, logits.rows(), logits.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
         float maximum = 0;
         float sum = 0;
-        max_and_sum_exp<V>(logits_row(logits, c), logits.cols(), &maximum, &sum);
+        compute_max_and_sum_exp<V>(logits_row(logits, c), logits.cols(), &maximum, &sum);
         lse.f32()[2 * c] = maximum;
         lse.f32()[2 * c + 1] = static_cast<float>(std::log(double{sum}));
       }
@@ -31,9 +31,9 @@ void logsumexp(CpuBackend& backend, TensorView logits, TensorView lse) {
   });
 }
 
-void target_logprobs(CpuBackend& backend, TensorView logits, TensorView lse,
-                     std::span<const int32_t> rows, std::span<const int32_t> targets,
-                     std::span<float> logprobs) {
+void compute_target_logprobs(CpuBackend& backend, TensorView logits, TensorView lse,
+                             std::span<const int32_t> rows, std::span<const int32_t> targets,
+                             std::span<float> logprobs) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -46,7 +46,7 @@ void log_softmax_backward(CpuBackend& backend, TensorView logits, TensorView lse
                           TensorView d_logits) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, logits.rows(), logits.cols(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, logits.rows(), logits.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
         const auto row = static_cast<size_t>(c);
         log_softmax_backward_row<V>(logits_row(logits, c), logits.cols(), lse.f32() + 2 * c,

@@ -14,16 +14,16 @@ namespace strata::ops::cpu {
 
 // The CPU behind ops/log_softmax.h: arguments are checked.
 void logsumexp(CpuBackend& backend, TensorView logits, TensorView lse);
-void target_logprobs(CpuBackend& backend, TensorView logits, TensorView lse,
-                     std::span<const int32_t> rows, std::span<const int32_t> targets,
-                     std::span<float> logprobs);
+void compute_target_logprobs(CpuBackend& backend, TensorView logits, TensorView lse,
+                             std::span<const int32_t> rows, std::span<const int32_t> targets,
+                             std::span<float> logprobs);
 void log_softmax_backward(CpuBackend& backend, TensorView logits, TensorView lse,
                           std::span<const int32_t> targets, std::span<const float> d_lp,
                           TensorView d_logits);
 
 // Writes the row's maximum and its sum of exp(logit - maximum).
 template <typename V>
-void max_and_sum_exp(const float* logits, int64_t vocab, float* maximum, float* sum);
+void compute_max_and_sum_exp(const float* logits, int64_t vocab, float* maximum, float* sum);
 
 // lse holds the row's maximum and the log of its sum. d_logits may lie over logits: it is written
 // in ascending order, never ahead of what is read.

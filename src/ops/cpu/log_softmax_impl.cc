@@ -6,7 +6,7 @@
 namespace strata::ops::cpu {
 
 template <typename V>
-void max_and_sum_exp(const float* logits, int64_t vocab, float* maximum, float* sum) {
+void compute_max_and_sum_exp(const float* logits, int64_t vocab, float* maximum, float* sum) {
   constexpr float kNone = -__builtin_inff();
   auto most = V::set1(kNone);
   for_chunks<V>(
@@ -16,7 +16,7 @@ void max_and_sum_exp(const float* logits, int64_t vocab, float* maximum, float* 
   auto total = V::set1(0.0f);
   // A lane past the end holds -inf and adds exp(-inf) = 0.
   for_chunks<V>(vocab, [&](int64_t i, auto part) {
-    total = total + exp_below<V>(V::load(logits + i, part, kNone) - shift);
+    total = total + exp_below_overflow<V>(V::load(logits + i, part, kNone) - shift);
   });
   *sum = V::sum(total);
 }
@@ -50,7 +50,7 @@ void log_softmax_backward_row(const float* logits, int64_t vocab, const float* l
   });
 }
 
-template void max_and_sum_exp<ThisPath>(const float*, int64_t, float*, float*);
+template void compute_max_and_sum_exp<ThisPath>(const float*, int64_t, float*, float*);
 template void log_softmax_backward_row<ThisPath>(const float*, int64_t, const float*, int64_t,
                                                  float, void*, DType);
 

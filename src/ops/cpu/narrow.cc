@@ -254,7 +254,8 @@ void unpack_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t
   choose_unpack_kernel(path)(args);
 }
 
-bool accumulate_narrow(CpuPath path, const PanelView& panel, int64_t index, const TileArgs& tile) {
+bool try_accumulate_narrow_panel(CpuPath path, const PanelView& panel, int64_t index,
+                                 const TileArgs& tile) {
   const NarrowAccumulate accumulate = choose_accumulate_kernel(path);
   if (accumulate == nullptr || tile.rows > kNarrowTileRows) return false;
   NarrowArgs args = kernel_args_of(panel, index);
@@ -263,8 +264,8 @@ bool accumulate_narrow(CpuPath path, const PanelView& panel, int64_t index, cons
   return true;
 }
 
-void pack_narrow(CpuBackend& backend, const NarrowRows& rows, int64_t first_row,
-                 const PanelView& panel) {
+void pack_narrow_rows(CpuBackend& backend, const NarrowRows& rows, int64_t first_row,
+                      const PanelView& panel) {
   const HostAccess access(backend.allocator());
   const int64_t first = first_row / panel.width;
   const int64_t last = (first_row + rows.rows + panel.width - 1) / panel.width;
@@ -275,15 +276,15 @@ void pack_narrow(CpuBackend& backend, const NarrowRows& rows, int64_t first_row,
   });
 }
 
-void unpack_narrow(CpuBackend& backend, const PanelView& panel, int64_t first_row,
-                   const TensorView& rows) {
+void unpack_narrow_rows(CpuBackend& backend, const PanelView& panel, int64_t first_row,
+                        const TensorView& rows) {
   backend.pool().run(rows.rows(), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) unpack_row(panel, first_row + row, rows, row);
   });
 }
 
-void gather_narrow(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> ids,
-                   const TensorView& y) {
+void gather_narrow_rows(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> ids,
+                        const TensorView& y) {
   backend.pool().run(std::ssize(ids), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) unpack_row(panel, ids[static_cast<size_t>(t)], y, t);
   });

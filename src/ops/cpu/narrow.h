@@ -12,13 +12,13 @@ class CpuBackend;
 
 namespace strata::ops::cpu {
 
-void pack_narrow(CpuBackend& backend, const NarrowRows& rows, int64_t first_row,
-                 const PanelView& panel);
+void pack_narrow_rows(CpuBackend& backend, const NarrowRows& rows, int64_t first_row,
+                      const PanelView& panel);
 // Of a panel that is narrow; arguments are checked, memory is open.
-void unpack_narrow(CpuBackend& backend, const PanelView& panel, int64_t first_row,
-                   const TensorView& rows);
-void gather_narrow(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> ids,
-                   const TensorView& y);
+void unpack_narrow_rows(CpuBackend& backend, const PanelView& panel, int64_t first_row,
+                        const TensorView& rows);
+void gather_narrow_rows(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> ids,
+                        const TensorView& y);
 
 // Space for a block of a panel in bf16, on a worker's stack: that of rows that pass in many tiles
 // (in L2), and of rows in one, which take what was just unpacked from L1.
@@ -32,7 +32,8 @@ constexpr int64_t narrow_columns(int64_t bytes, int64_t width) { return bytes / 
 
 // Continues the chains of a tile with a whole panel in few bits (its `panel` and `cols` are not
 // read), where the path has a kernel for so few rows; or returns false.
-bool accumulate_narrow(CpuPath path, const PanelView& panel, int64_t index, const TileArgs& tile);
+bool try_accumulate_narrow_panel(CpuPath path, const PanelView& panel, int64_t index,
+                                 const TileArgs& tile);
 
 // Writes columns [col, col + cols) of one panel, multiples of 32, to dst as bf16 [cols / 2][width]
 // [2].

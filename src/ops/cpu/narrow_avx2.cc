@@ -52,7 +52,7 @@ __m256i upper(__m256i words) {
 // What looks up, mixing halves of registers, leaves rows 0-3 and 8-11 in one, the others in the
 // other. This brings rows from one order to the other.
 template <NarrowCodes kCodes, typename Register>
-[[gnu::always_inline]] inline void reorder(Register (&v)[2]) {
+[[gnu::always_inline]] inline void swap_nibble_row_order(Register (&v)[2]) {
   if constexpr (kCodes != NarrowCodes::kNibbles) return;
   const __m256 first = (__m256)v[0], second = (__m256)v[1];
   v[0] = (Register)_mm256_permute2f128_ps(first, second, 0x20);
@@ -85,7 +85,7 @@ struct Values {
 
 // The values of a pair's codes, a byte each. Where they are bf16 values, their lower halves are 0.
 template <bool kAreBf16>
-[[gnu::always_inline]] inline Pair look_up(const Values& values, __m256i codes) {
+[[gnu::always_inline]] inline Pair look_up_values(const Values& values, __m256i codes) {
   const auto mixed = [&](int b, auto high) __attribute__((always_inline)) {
     const __m256i first = _mm256_shuffle_epi8(values.byte[b], codes);
     const __m256i second = _mm256_shuffle_epi8(values.byte[b + 1], codes);
@@ -107,7 +107,7 @@ template <bool kAreBf16>
 }
 
 template <NarrowCodes kCodes>
-[[gnu::always_inline]] inline Pair read_bytes(const uint8_t* codes) {
+[[gnu::always_inline]] inline Pair decode_byte_codes(const uint8_t* codes) {
   Pair out;
   unroll<2>([&](auto v) __attribute__((always_inline)) {
     const __m256i words =
@@ -130,7 +130,7 @@ template <NarrowCodes kCodes>
 // f32 that hold the bf16 next to `a`, as to_bf16 (tensor/dtype.h) rounds numbers; kSigned: of a
 // zero too, whose sign no product shows.
 template <NarrowRounding kRounding, bool kSigned>
-[[gnu::always_inline]] inline __m256i round(__m256 a) {
+[[gnu::always_inline]] inline __m256i round_as_bf16(__m256 a) {
   if constexpr (kRounding == NarrowRounding::kNone) return (__m256i)a;
   if constexpr (kSigned) {
     // Dekker's splitting: the first 8 of 24 bits.
@@ -142,7 +142,7 @@ template <NarrowRounding kRounding, bool kSigned>
   return (__m256i)_mm256_fmsub_ps(a, _mm256_set1_ps(65536.0f), less);
 }
 
-// Scales of values that read_bytes<kE4m3> leaves 2^-120 times as large.
+// Scales of values that decode_byte_codes<kE4m3> leaves 2^-120 times as large.
 [[gnu::always_inline]] inline void rescale_e4m3(GroupScales& scales) {
   unroll<2>([&](auto v) __attribute__((always_inline)) {
     float* const s = scales.s[0] + kLanes * v;
@@ -152,17 +152,17 @@ template <NarrowRounding kRounding, bool kSigned>
 
 // Pair p of the two that `codes` starts with, before it is scaled.
 template <typename K>
-[[gnu::always_inline]] inline Pair read_pair(const Values& values, const uint8_t* codes, int p) {
+[[gnu::always_inline]] inline Pair decode_pair(const Values& values, const uint8_t* codes, int p) {
   if constexpr (K::kCodes == NarrowCodes::kNibbles) {
     const __m256i bytes = p == 0 ? load(codes) : _mm256_srli_epi16(load(codes), 4);
-    return look_up<K::kAreBf16>(values, _mm256_and_si256(bytes, _mm256_set1_epi8(15)));
+    return look_up_values<K::kAreBf16>(values, _mm256_and_si256(bytes, _mm256_set1_epi8(15)));
   } else {
-    return read_bytes<K::kCodes>(codes + 2 * kWidth * p);
+    return decode_byte_codes<K::kCodes>(codes + 2 * kWidth * p);
   }
 }
 
 // begin(group), then body(columns before this pair, values) for each pair of each group, with the
-// rows of registers as reorder<K::kCodes> has them.
+// rows of registers as swap_nibble_row_order<K::kCodes> has them.
 template <typename K, bool kSigned, typename Begin, typename Body>
 [[gnu::always_inline]] inline void for_each_pair(const NarrowArgs& a, const Begin& begin,
                                                  const Body& body) {
@@ -179,15 +179,15 @@ template <typename K, bool kSigned, typename Begin, typename Body>
       const float* const from = scales.s[halves ? col / 16 : 0];
       __m256 s[2] = {_mm256_load_ps(from), _mm256_load_ps(from + kLanes)};
       __m256 m[2] = {_mm256_load_ps(scales.m), _mm256_load_ps(scales.m + kLanes)};
-      reorder<K::kCodes>(s);
-      if constexpr (K::kMin) reorder<K::kCodes>(m);
+      swap_nibble_row_order<K::kCodes>(s);
+      if constexpr (K::kMin) swap_nibble_row_order<K::kCodes>(m);
       const auto scaled = [&](__m256i value, int v) __attribute__((always_inline)) {
         const auto x = (__m256)value;
-        return round<K::kRounding, kSigned>(K::kMin ? _mm256_fmadd_ps(x, s[v], m[v])
-                                                    : _mm256_mul_ps(x, s[v]));
+        return round_as_bf16<K::kRounding, kSigned>(K::kMin ? _mm256_fmadd_ps(x, s[v], m[v])
+                                                            : _mm256_mul_ps(x, s[v]));
       };
       unroll<2>([&](auto p) __attribute__((always_inline)) {
-        Pair pair = read_pair<K>(values, codes, p);
+        Pair pair = decode_pair<K>(values, codes, p);
         unroll<2>([&](auto v) __attribute__((always_inline)) {
           pair.even[v] = scaled(pair.even[v], v);
           pair.odd[v] = scaled(pair.odd[v], v);
@@ -212,7 +212,7 @@ void unpack_pairs(const NarrowArgs& args) {
         unroll<2>([&](auto v) __attribute__((always_inline)) {
           both[v] = _mm256_or_si256(_mm256_srli_epi32(pair.even[v], 16), upper(pair.odd[v]));
         });
-        reorder<K::kCodes>(both);
+        swap_nibble_row_order<K::kCodes>(both);
         unroll<2>([&](auto v)
                       __attribute__((always_inline)) { _mm256_store_si256(dst++, both[v]); });
       });
@@ -229,7 +229,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
       acc[r][v] = t.start_at_zero ? _mm256_setzero_ps()
                                   : _mm256_loadu_ps(t.acc + r * t.acc_stride + kLanes * v);
     });
-    reorder<K::kCodes>(acc[r]);
+    swap_nibble_row_order<K::kCodes>(acc[r]);
   });
   alignas(32) float x[kRows][kNarrowGroup];
   for_each_pair<K, false>(
@@ -256,7 +256,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
         });
       });
   unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-    reorder<K::kCodes>(acc[r]);
+    swap_nibble_row_order<K::kCodes>(acc[r]);
     unroll<2>([&](auto v) __attribute__((always_inline)) {
       _mm256_storeu_ps(t.acc + r * t.acc_stride + kLanes * v, acc[r][v]);
     });

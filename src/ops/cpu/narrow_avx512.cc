@@ -15,7 +15,7 @@ struct Nearest {
     return _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
   }
   // The upper halves, low's first.
-  static __m512i bf16(__m512 low, __m512 high) {
+  static __m512i to_bf16(__m512 low, __m512 high) {
     alignas(64) static constexpr uint16_t kUpper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
                                                         23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
                                                         45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
@@ -45,17 +45,17 @@ struct Columns {
 // The v-th sixteen rows of a pair, in the order of kRowOrder: the shuffles take two rows of the one
 // register, then two of the other.
 template <typename K>
-[[gnu::always_inline]] inline Columns load_columns(const uint8_t* codes, int v,
-                                                   const Path::Values& values, const float* s,
-                                                   const float* m) {
+[[gnu::always_inline]] inline Columns decode_columns(const uint8_t* codes, int v,
+                                                     const Path::Values& values, const float* s,
+                                                     const float* m) {
   __m512 low, high;
   if constexpr (K::kCodes == NarrowCodes::kNibbles) {
     const __m512i words = _mm512_loadu_si512(codes);
     low = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v), values.table);
     high = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v + 4), values.table);
   } else {
-    low = Path::code<K::kCodes>(codes + 32 * v);
-    high = Path::code<K::kCodes>(codes + 32 * v + 16);
+    low = Path::decode<K::kCodes>(codes + 32 * v);
+    high = Path::decode<K::kCodes>(codes + 32 * v + 16);
   }
   low = rounded<K::kRounding>(Path::value<K::kMin>(low, 32 * v, s, m));
   high = rounded<K::kRounding>(Path::value<K::kMin>(high, 32 * v + 16, s, m));
@@ -102,7 +102,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
       fetch_ahead(codes, kPairBytes);
       const float* const s = scales.s[halves ? pair / 8 : 0];
       unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
-        const Columns w = load_columns<K>(codes, v, values, s, scales.m);
+        const Columns w = decode_columns<K>(codes, v, values, s, scales.m);
         unroll<kRows>([&](auto r) __attribute__((always_inline)) {
           acc[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[r][2 * pair]), w.even, acc[r][v]);
           acc[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[r][2 * pair + 1]), w.odd, acc[r][v]);
@@ -115,7 +115,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
 
 }  // namespace
 
-void narrow_unpack_avx512(const NarrowArgs& args) { unpack<Path>(args); }
+void narrow_unpack_avx512(const NarrowArgs& args) { unpack_groups<Path>(args); }
 
 void narrow_accumulate_avx512(const NarrowArgs& args, const TileArgs& t) {
   with_kind_and_rows(args, t.rows, [&](auto kind, auto rows) {

@@ -8,7 +8,9 @@ namespace strata::ops::cpu {
 namespace {
 
 struct Instruction {
-  static __m512i bf16(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+  static __m512i to_bf16(__m512 low, __m512 high) {
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+  }
 };
 using Path = NarrowAvx512<Instruction>;
 
@@ -17,23 +19,23 @@ constexpr int kVectors = 4;
 
 // The weights of a pair of columns, 64 lanes: what unpacking them stores.
 template <NarrowCodes kCodes, bool kMin>
-[[gnu::always_inline]] inline void load_pair(const uint8_t* codes, const Path::Values& values,
-                                             const float* s, const float* m,
-                                             __m512bh (&w)[kVectors]) {
+[[gnu::always_inline]] inline void decode_pair(const uint8_t* codes, const Path::Values& values,
+                                               const float* s, const float* m,
+                                               __m512bh (&w)[kVectors]) {
   if constexpr (kCodes != NarrowCodes::kNibbles) {
     unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
-      const __m512 low = Path::code<kCodes>(codes + 32 * v);
-      const __m512 high = Path::code<kCodes>(codes + 32 * v + 16);
-      w[v] = (__m512bh)Instruction::bf16(Path::value<kMin>(low, 32 * v, s, m),
-                                         Path::value<kMin>(high, 32 * v + 16, s, m));
+      const __m512 low = Path::decode<kCodes>(codes + 32 * v);
+      const __m512 high = Path::decode<kCodes>(codes + 32 * v + 16);
+      w[v] = (__m512bh)Instruction::to_bf16(Path::value<kMin>(low, 32 * v, s, m),
+                                            Path::value<kMin>(high, 32 * v + 16, s, m));
     });
   } else {
     const __m512i words = _mm512_loadu_si512(codes);
     unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
       const __m512 low = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v), values.table);
       const __m512 high = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v + 4), values.table);
-      w[v] = (__m512bh)Instruction::bf16(Path::value<kMin>(low, 32 * v, s, m),
-                                         Path::value<kMin>(high, 32 * v + 16, s, m));
+      w[v] = (__m512bh)Instruction::to_bf16(Path::value<kMin>(low, 32 * v, s, m),
+                                            Path::value<kMin>(high, 32 * v + 16, s, m));
     });
   }
 }
@@ -60,7 +62,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
       const float* const s = scales.s[halves ? pair / 8 : 0];
       __m512bh w[kVectors];
       fetch_ahead(codes, kPairBytes);
-      load_pair<kCodes, kMin>(codes, values, s, scales.m, w);
+      decode_pair<kCodes, kMin>(codes, values, s, scales.m, w);
       unroll<kRows>([&](auto r) __attribute__((always_inline)) {
         int32_t bits;
         __builtin_memcpy(&bits, x + r * row_bytes, sizeof(bits));
@@ -78,7 +80,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
 
 }  // namespace
 
-void narrow_unpack_avx512_bf16(const NarrowArgs& args) { unpack<Path>(args); }
+void narrow_unpack_avx512_bf16(const NarrowArgs& args) { unpack_groups<Path>(args); }
 
 void narrow_accumulate_avx512_bf16(const NarrowArgs& a, const TileArgs& t) {
   with_kind_and_rows(a, t.rows, [&](auto kind, auto rows) {

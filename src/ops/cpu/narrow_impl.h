@@ -123,7 +123,7 @@ inline void with_kind_and_rows(const NarrowArgs& a, int64_t rows, const Tile& ti
 }
 
 template <typename P, NarrowCodes kCodes, bool kMin>
-void unpack(const NarrowArgs& args) {
+void unpack_groups(const NarrowArgs& args) {
   const NarrowArgs a = args;  // a copy that the stores below cannot change
   GroupScales scales;
   const bool halves = a.scale == NarrowScale::kSuper16;
@@ -149,8 +149,9 @@ void unpack(const NarrowArgs& args) {
 }
 
 template <typename P>
-void unpack(const NarrowArgs& a) {
-  with_kind(a, [&](auto kind) { unpack<P, decltype(kind)::kCodes, decltype(kind)::kMin>(a); });
+void unpack_groups(const NarrowArgs& a) {
+  with_kind(a,
+            [&](auto kind) { unpack_groups<P, decltype(kind)::kCodes, decltype(kind)::kMin>(a); });
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-// Round::bf16(low, high): 32 elements of bf16.
+// Round::to_bf16(low, high): 32 elements of bf16.
 template <typename Round>
 struct NarrowAvx512 {
   static constexpr int64_t kCount = 16;
@@ -33,7 +33,7 @@ struct NarrowAvx512 {
   }
   static __m512 f32(const uint8_t* p) { return _mm512_loadu_ps(p); }
   template <NarrowCodes kCodes>
-  [[gnu::always_inline]] static __m512 code(const uint8_t* p) {
+  [[gnu::always_inline]] static __m512 decode(const uint8_t* p) {
     if constexpr (kCodes == NarrowCodes::kInt8) return i8(p);
     const __m256i halves = _mm256_slli_epi16(_mm256_cvtepi8_epi16(load_16(p)), 7);  // sign twice
     return _mm512_cvtph_ps(
@@ -74,10 +74,10 @@ struct NarrowAvx512 {
                            const float* m, uint16_t* dst) {
     const int64_t mask = 2 * width - 1;
     for (int64_t i = 0; i < count; i += 32) {
-      const __m512 low = code<kCodes>(codes + i);
-      const __m512 high = code<kCodes>(codes + i + 16);
-      _mm512_store_si512(dst + i, Round::bf16(value<kMin>(low, i & mask, s, m),
-                                              value<kMin>(high, (i + 16) & mask, s, m)));
+      const __m512 low = decode<kCodes>(codes + i);
+      const __m512 high = decode<kCodes>(codes + i + 16);
+      _mm512_store_si512(dst + i, Round::to_bf16(value<kMin>(low, i & mask, s, m),
+                                                 value<kMin>(high, (i + 16) & mask, s, m)));
     }
   }
 
@@ -93,8 +93,8 @@ struct NarrowAvx512 {
         const __m512 high =
             _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * j + 4), values.table);
         const int64_t at = (32 * j) & mask;
-        _mm512_store_si512(dst + 32 * j, Round::bf16(value<kMin>(low, at, s, m),
-                                                     value<kMin>(high, (at + 16) & mask, s, m)));
+        _mm512_store_si512(dst + 32 * j, Round::to_bf16(value<kMin>(low, at, s, m),
+                                                        value<kMin>(high, (at + 16) & mask, s, m)));
       });
     }
   }

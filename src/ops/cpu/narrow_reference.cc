@@ -61,6 +61,6 @@ struct Path {
 
 }  // namespace
 
-void narrow_unpack_reference(const NarrowArgs& args) { unpack<Path>(args); }
+void narrow_unpack_reference(const NarrowArgs& args) { unpack_groups<Path>(args); }
 
 }  // namespace strata::ops::cpu

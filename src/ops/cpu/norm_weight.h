@@ -8,7 +8,7 @@ namespace strata::ops::cpu {
 
 // [D] offset + weight, each one fp32 addition, from scratch; the weight itself when the offset is
 // 0.
-inline const float* take_offset_weight(CpuBackend& backend, TensorView weight, float offset) {
+inline const float* compute_offset_weight(CpuBackend& backend, TensorView weight, float offset) {
   if (offset == 0.0f) return weight.f32();
   const int64_t dim = weight.shape.num_elements();
   float* sum = backend.scratch().take(DType::kF32, {dim}).f32();

@@ -185,8 +185,8 @@ void gather_row(const PanelView& panel, int64_t row, To* out) {
 
 // Calls body(index) for every panel that holds one of the rows.
 template <typename Body>
-void for_panels(CpuBackend& backend, const PanelView& panel, int64_t first_row, int64_t num_rows,
-                Body body) {
+void parallel_for_panels(CpuBackend& backend, const PanelView& panel, int64_t first_row,
+                         int64_t num_rows, Body body) {
   const int64_t first = first_row / panel.width;
   const int64_t last = (first_row + num_rows + panel.width - 1) / panel.width;
   backend.pool().run(last - first, [&](int64_t begin, int64_t end, int) {
@@ -202,7 +202,7 @@ void pack(CpuBackend& backend, const TensorView& rows, int64_t first_row, const 
   const HostAccess access(backend.allocator());
   const PackKernel kernel = choose_pack_kernel(backend.path());
   dispatch_dtype(rows.dtype, [&]<typename From>(From) {
-    for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
+    parallel_for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
       if (panel.dtype == DType::kBF16) {
         pack_panel<From, Bf16>(kernel, rows, first_row, panel, index);
       } else {
@@ -223,8 +223,8 @@ void pack_list(CpuBackend& backend, std::span<const PackItem> items) {
 void unpack(CpuBackend& backend, const PanelView& panel, int64_t first_row,
             const TensorView& rows) {
   const HostAccess access(backend.allocator());
-  if (panel.is_narrow()) return unpack_narrow(backend, panel, first_row, rows);
-  for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
+  if (panel.is_narrow()) return unpack_narrow_rows(backend, panel, first_row, rows);
+  parallel_for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
     if (panel.dtype == DType::kF32) {
       unpack_panel<float, float>(panel, index, first_row, rows);
     } else if (rows.dtype == DType::kF32) {
@@ -238,7 +238,7 @@ void unpack(CpuBackend& backend, const PanelView& panel, int64_t first_row,
 void gather_rows(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> token_ids,
                  const TensorView& y) {
   const HostAccess access(backend.allocator());
-  if (panel.is_narrow()) return gather_narrow(backend, panel, token_ids, y);
+  if (panel.is_narrow()) return gather_narrow_rows(backend, panel, token_ids, y);
   backend.pool().run(static_cast<int64_t>(token_ids.size()), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t row = token_ids[static_cast<size_t>(t)];

@@ -13,7 +13,7 @@ RmsNormKernel prepare_kernel_args(CpuBackend& backend, const RmsNormArgs& args) 
   return {.x = args.x.data,
           .x_type = args.x.dtype,
           .x_stride = args.x.row_stride,
-          .weight = take_offset_weight(backend, args.weight, args.weight_offset),
+          .weight = compute_offset_weight(backend, args.weight, args.weight_offset),
           .eps = args.eps,
           .num_rows = args.x.rows(),
           .dim = args.x.cols()};
@@ -27,7 +27,7 @@ void rms_norm(CpuBackend& backend, const RmsNormArgs& args, TensorView y, Tensor
   const RmsNormKernel kernel = prepare_kernel_args(backend, args);
   float* inv = inv_rms.empty() ? nullptr : inv_rms.f32();
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+    parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
       rms_norm_rows<V>(kernel, y.data, y.dtype, y.row_stride, inv, begin, end);
     });
   });
@@ -42,15 +42,15 @@ void rms_norm_backward(CpuBackend& backend, const RmsNormArgs& args, TensorView 
   const bool recompute = inv_rms.empty();
   if (recompute) inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows});
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
-      if (recompute) inv_rms_rows<V>(kernel, inv_rms.f32(), begin, end);
+    parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+      if (recompute) compute_inv_rms_rows<V>(kernel, inv_rms.f32(), begin, end);
       rms_norm_backward_rows<V>(kernel, inv_rms.f32(), d_y.f32(), d_y.row_stride, d_x.f32(),
                                 d_x.row_stride, begin, end);
     });
     if (d_weight.empty()) return;
-    for_columns(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
-      rms_norm_backward_columns<V>(kernel, inv_rms.f32(), d_y.f32(), d_y.row_stride, d_weight.f32(),
-                                   begin, end);
+    parallel_for_columns(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+      add_rms_norm_d_weight<V>(kernel, inv_rms.f32(), d_y.f32(), d_y.row_stride, d_weight.f32(),
+                               begin, end);
     });
   });
 }

@@ -38,7 +38,7 @@ void rms_norm_rows(const RmsNormKernel& k, void* y, DType y_type, int64_t y_stri
 
 // inv_rms[t] alone.
 template <typename V>
-void inv_rms_rows(const RmsNormKernel& k, float* inv_rms, int64_t begin, int64_t end);
+void compute_inv_rms_rows(const RmsNormKernel& k, float* inv_rms, int64_t begin, int64_t end);
 
 template <typename V>
 void rms_norm_backward_rows(const RmsNormKernel& k, const float* inv_rms, const float* d_y,
@@ -47,7 +47,7 @@ void rms_norm_backward_rows(const RmsNormKernel& k, const float* inv_rms, const 
 
 // d_weight[begin, end) over all rows.
 template <typename V>
-void rms_norm_backward_columns(const RmsNormKernel& k, const float* inv_rms, const float* d_y,
-                               int64_t d_y_stride, float* d_weight, int64_t begin, int64_t end);
+void add_rms_norm_d_weight(const RmsNormKernel& k, const float* inv_rms, const float* d_y,
+                           int64_t d_y_stride, float* d_weight, int64_t begin, int64_t end);
 
 }  // namespace strata::ops::cpu

@@ -14,7 +14,7 @@ void add_offset(const float* weight, float offset, float* sum, int64_t n) {
 }
 
 template <typename V>
-void inv_rms_rows(const RmsNormKernel& k, float* inv_rms, int64_t begin, int64_t end) {
+void compute_inv_rms_rows(const RmsNormKernel& k, float* inv_rms, int64_t begin, int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     const X* x = static_cast<const X*>(k.x);
     for (int64_t t = begin; t < end; ++t) {
@@ -78,8 +78,8 @@ void rms_norm_backward_rows(const RmsNormKernel& k, const float* inv_rms, const 
 
 // d_weight += sum over t ascending of d_y (x inv), one chain a column.
 template <typename V>
-void rms_norm_backward_columns(const RmsNormKernel& k, const float* inv_rms, const float* d_y,
-                               int64_t d_y_stride, float* d_weight, int64_t begin, int64_t end) {
+void add_rms_norm_d_weight(const RmsNormKernel& k, const float* inv_rms, const float* d_y,
+                           int64_t d_y_stride, float* d_weight, int64_t begin, int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     const X* x = static_cast<const X*>(k.x);
     for (int64_t t = 0; t < k.num_rows; ++t) {
@@ -97,10 +97,10 @@ void rms_norm_backward_columns(const RmsNormKernel& k, const float* inv_rms, con
 template void add_offset<ThisPath>(const float*, float, float*, int64_t);
 template void rms_norm_rows<ThisPath>(const RmsNormKernel&, void*, DType, int64_t, float*, int64_t,
                                       int64_t);
-template void inv_rms_rows<ThisPath>(const RmsNormKernel&, float*, int64_t, int64_t);
+template void compute_inv_rms_rows<ThisPath>(const RmsNormKernel&, float*, int64_t, int64_t);
 template void rms_norm_backward_rows<ThisPath>(const RmsNormKernel&, const float*, const float*,
                                                int64_t, float*, int64_t, int64_t, int64_t);
-template void rms_norm_backward_columns<ThisPath>(const RmsNormKernel&, const float*, const float*,
-                                                  int64_t, float*, int64_t, int64_t);
+template void add_rms_norm_d_weight<ThisPath>(const RmsNormKernel&, const float*, const float*,
+                                              int64_t, float*, int64_t, int64_t);
 
 }  // namespace strata::ops::cpu

@@ -16,7 +16,7 @@ RopeKernel prepare_kernel_args(CpuBackend& backend, const HeadNormRopeArgs& args
           .x_stride = args.x.row_stride,
           .weight = args.weight.empty()
                         ? nullptr
-                        : take_offset_weight(backend, args.weight, args.weight_offset),
+                        : compute_offset_weight(backend, args.weight, args.weight_offset),
           .eps = args.eps,
           .positions = args.positions.data(),
           .cos = args.cos.f32(),
@@ -36,7 +36,7 @@ void head_norm_rope(CpuBackend& backend, const HeadNormRopeArgs& args, TensorVie
   Scratch::Mark mark(backend.scratch());
   const RopeKernel kernel = prepare_kernel_args(backend, args);
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+    parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
       head_norm_rope_rows<V>(kernel, y.data, y.row_stride, begin, end);
     });
   });
@@ -50,21 +50,22 @@ void head_norm_rope_backward(CpuBackend& backend, const HeadNormRopeArgs& args, 
   with_path(backend.path(), [&]<typename V>() {
     if (!d_weight.empty() && kernel.num_rows > 0) {  // first: d_x may lie over d_y
       float* inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows}).f32();
-      for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
-        head_inv_rms_rows<V>(kernel, inv_rms, begin, end);
+      parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+        compute_head_inv_rms_rows<V>(kernel, inv_rms, begin, end);
       });
       const int64_t pairs = kernel.rotary_dim / 2;
-      for_columns(backend, kernel.num_rows, pairs, [&](int64_t begin, int64_t end) {
-        head_norm_rope_backward_columns<V>(kernel, inv_rms, d_y.data, d_y.dtype, d_y.row_stride,
-                                           d_weight.f32(), begin, end);
+      parallel_for_columns(backend, kernel.num_rows, pairs, [&](int64_t begin, int64_t end) {
+        add_head_norm_rope_d_weight<V>(kernel, inv_rms, d_y.data, d_y.dtype, d_y.row_stride,
+                                       d_weight.f32(), begin, end);
       });
       const int64_t first = kernel.rotary_dim;
-      for_columns(backend, kernel.num_rows, kernel.dim - first, [&](int64_t begin, int64_t end) {
-        head_norm_backward_columns<V>(kernel, inv_rms, d_y.data, d_y.dtype, d_y.row_stride,
+      parallel_for_columns(
+          backend, kernel.num_rows, kernel.dim - first, [&](int64_t begin, int64_t end) {
+            add_unrotated_d_weight<V>(kernel, inv_rms, d_y.data, d_y.dtype, d_y.row_stride,
                                       d_weight.f32(), first + begin, first + end);
-      });
+          });
     }
-    for_range(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+    parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
       head_norm_rope_backward_rows<V>(kernel, d_y.data, d_y.dtype, d_y.row_stride, d_x.data,
                                       d_x.dtype, d_x.row_stride, begin, end);
     });

@@ -37,7 +37,7 @@ void head_norm_rope_rows(const RopeKernel& k, void* y, int64_t y_stride, int64_t
                          int64_t end);
 
 template <typename V>
-void head_inv_rms_rows(const RopeKernel& k, float* inv_rms, int64_t begin, int64_t end);
+void compute_head_inv_rms_rows(const RopeKernel& k, float* inv_rms, int64_t begin, int64_t end);
 
 template <typename V>
 void head_norm_rope_backward_rows(const RopeKernel& k, const void* d_y, DType d_y_type,
@@ -46,14 +46,14 @@ void head_norm_rope_backward_rows(const RopeKernel& k, const void* d_y, DType d_
 
 // d_weight of the pairs (h, h + R / 2), h in [begin, end), over all rows.
 template <typename V>
-void head_norm_rope_backward_columns(const RopeKernel& k, const float* inv_rms, const void* d_y,
-                                     DType d_y_type, int64_t d_y_stride, float* d_weight,
-                                     int64_t begin, int64_t end);
+void add_head_norm_rope_d_weight(const RopeKernel& k, const float* inv_rms, const void* d_y,
+                                 DType d_y_type, int64_t d_y_stride, float* d_weight, int64_t begin,
+                                 int64_t end);
 
 // d_weight of columns [begin, end), which are not turned, over all rows.
 template <typename V>
-void head_norm_backward_columns(const RopeKernel& k, const float* inv_rms, const void* d_y,
-                                DType d_y_type, int64_t d_y_stride, float* d_weight, int64_t begin,
-                                int64_t end);
+void add_unrotated_d_weight(const RopeKernel& k, const float* inv_rms, const void* d_y,
+                            DType d_y_type, int64_t d_y_stride, float* d_weight, int64_t begin,
+                            int64_t end);
 
 }  // namespace strata::ops::cpu

@@ -98,7 +98,7 @@ void head_norm_rope_rows(const RopeKernel& k, void* y, int64_t y_stride, int64_t
 }
 
 template <typename V>
-void head_inv_rms_rows(const RopeKernel& k, float* inv_rms, int64_t begin, int64_t end) {
+void compute_head_inv_rms_rows(const RopeKernel& k, float* inv_rms, int64_t begin, int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     for (int64_t row = begin; row < end; ++row) {
       const X* x_row = static_cast<const X*>(k.x) + row * k.x_stride;
@@ -231,9 +231,9 @@ void head_norm_rope_backward_rows(const RopeKernel& k, const void* d_y, DType d_
 
 // d_weight += sum over rows ascending of d_n (x inv), one chain a column.
 template <typename V>
-void head_norm_rope_backward_columns(const RopeKernel& k, const float* inv_rms, const void* d_y,
-                                     DType d_y_type, int64_t d_y_stride, float* d_weight,
-                                     int64_t begin, int64_t end) {
+void add_head_norm_rope_d_weight(const RopeKernel& k, const float* inv_rms, const void* d_y,
+                                 DType d_y_type, int64_t d_y_stride, float* d_weight, int64_t begin,
+                                 int64_t end) {
   const int64_t half = k.rotary_dim / 2;
   with_type<V>(k.x_type, [&]<typename X>() {
     with_type<V>(d_y_type, [&]<typename DY>() {
@@ -257,9 +257,9 @@ void head_norm_rope_backward_columns(const RopeKernel& k, const float* inv_rms, 
 }
 
 template <typename V>
-void head_norm_backward_columns(const RopeKernel& k, const float* inv_rms, const void* d_y,
-                                DType d_y_type, int64_t d_y_stride, float* d_weight, int64_t begin,
-                                int64_t end) {
+void add_unrotated_d_weight(const RopeKernel& k, const float* inv_rms, const void* d_y,
+                            DType d_y_type, int64_t d_y_stride, float* d_weight, int64_t begin,
+                            int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     with_type<V>(d_y_type, [&]<typename DY>() {
       for (int64_t row = 0; row < k.num_rows; ++row) {
@@ -277,13 +277,12 @@ void head_norm_backward_columns(const RopeKernel& k, const float* inv_rms, const
 }
 
 template void head_norm_rope_rows<ThisPath>(const RopeKernel&, void*, int64_t, int64_t, int64_t);
-template void head_inv_rms_rows<ThisPath>(const RopeKernel&, float*, int64_t, int64_t);
+template void compute_head_inv_rms_rows<ThisPath>(const RopeKernel&, float*, int64_t, int64_t);
 template void head_norm_rope_backward_rows<ThisPath>(const RopeKernel&, const void*, DType, int64_t,
                                                      void*, DType, int64_t, int64_t, int64_t);
-template void head_norm_rope_backward_columns<ThisPath>(const RopeKernel&, const float*,
-                                                        const void*, DType, int64_t, float*,
-                                                        int64_t, int64_t);
-template void head_norm_backward_columns<ThisPath>(const RopeKernel&, const float*, const void*,
-                                                   DType, int64_t, float*, int64_t, int64_t);
+template void add_head_norm_rope_d_weight<ThisPath>(const RopeKernel&, const float*, const void*,
+                                                    DType, int64_t, float*, int64_t, int64_t);
+template void add_unrotated_d_weight<ThisPath>(const RopeKernel&, const float*, const void*, DType,
+                                               int64_t, float*, int64_t, int64_t);
 
 }  // namespace strata::ops::cpu

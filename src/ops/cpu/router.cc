@@ -59,7 +59,7 @@ constexpr float kDropped = -std::numeric_limits<float>::infinity();
 constexpr float kTaken = std::numeric_limits<float>::quiet_NaN();
 
 // The index of the largest candidate, the lowest among equals.
-int64_t argmax(const float* x, int64_t n) {
+int64_t argmax_untaken(const float* x, int64_t n) {
   int64_t best = -1;
   for (int64_t i = 0; i < n; ++i) {
     if (!std::isnan(x[i]) && (best < 0 || x[i] > x[best])) best = i;
@@ -73,7 +73,7 @@ float candidate(float score) { return std::isnan(score) ? kDropped : score; }
 // The sum of the two best candidates of a group, or its only one.
 float group_score(const float* group, int64_t size) {
   if (size == 1) return candidate(group[0]);
-  const int64_t first = argmax(group, size);
+  const int64_t first = argmax_untaken(group, size);
   float second = kDropped;
   for (int64_t i = 0; i < size; ++i) {
     if (i != first) second = std::max(second, group[i]);
@@ -87,7 +87,7 @@ void drop_groups(const RouterArgs& args, float* choice, int64_t experts, float* 
   const int64_t size = experts / args.num_groups;
   for (int64_t g = 0; g < args.num_groups; ++g) sums[g] = group_score(choice + g * size, size);
   for (int64_t taken = 0; taken < args.top_groups; ++taken) {
-    sums[argmax(sums, args.num_groups)] = kTaken;
+    sums[argmax_untaken(sums, args.num_groups)] = kTaken;
   }
   for (int64_t g = 0; g < args.num_groups; ++g) {
     if (!std::isnan(sums[g])) std::fill_n(choice + g * size, size, kDropped);
@@ -96,7 +96,7 @@ void drop_groups(const RouterArgs& args, float* choice, int64_t experts, float* 
 
 void choose_experts(const RouterArgs& args, float* choice, int64_t experts, int32_t* ids) {
   for (int64_t k = 0; k < args.top_k; ++k) {
-    const int64_t best = argmax(choice, experts);
+    const int64_t best = argmax_untaken(choice, experts);
     ids[k] = static_cast<int32_t>(best);
     choice[best] = kTaken;
   }
@@ -188,8 +188,8 @@ void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
   });
 }
 
-void route_chosen(CpuBackend& backend, const RouterArgs& args, TensorView logits,
-                  IndexView<int32_t> expert_ids, TensorView weights) {
+void route_to_given_experts(CpuBackend& backend, const RouterArgs& args, TensorView logits,
+                            IndexView<int32_t> expert_ids, TensorView weights) {
   const HostAccess access(backend.allocator());
   const int64_t experts = logits.cols();
   backend.pool().run(logits.rows(), [&](int64_t begin, int64_t end, int) {

@@ -11,8 +11,8 @@ namespace strata::ops::cpu {
 
 void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
            IndexView<int32_t> expert_ids, TensorView weights);
-void route_chosen(CpuBackend& backend, const RouterArgs& args, TensorView logits,
-                  IndexView<int32_t> expert_ids, TensorView weights);
+void route_to_given_experts(CpuBackend& backend, const RouterArgs& args, TensorView logits,
+                            IndexView<int32_t> expert_ids, TensorView weights);
 void look_up_experts(CpuBackend& backend, TensorView table, std::span<const int32_t> tokens,
                      IndexView<int32_t> expert_ids);
 void sort_routes(CpuBackend& backend, int64_t top_k, IndexView<int32_t> expert_ids,

@@ -42,7 +42,7 @@ bool comes_before(const Candidate& a, const Candidate& b) {
 }
 
 // The largest of 64 logits; false when one of them is not finite.
-bool finite_block_max(const float* logits, float& max) {
+bool compute_finite_block_max(const float* logits, float& max) {
   constexpr size_t kLanes = 8;  // loops of fixed length: the compiler turns them into vectors
   float most[kLanes];
   float zero[kLanes] = {};  // NaN as soon as a logit is not finite
@@ -71,7 +71,7 @@ Candidate checked_argmax(std::span<const float> logits) {
       block = padded;
     }
     float max = 0;
-    if (!finite_block_max(block, max)) throw_not_finite(logits);
+    if (!compute_finite_block_max(block, max)) throw_not_finite(logits);
     if (max > best.logit) {
       best.logit = max;
       best_block = begin;
@@ -87,7 +87,7 @@ constexpr float kLowest = -88.02f;  // weighs nothing
 // e^z for kLowest <= z <= 0, to 3e-7: the scheme of ops/cpu/simd.h without fma and without a
 // branch, so that the compiler keeps four lanes busy. Below z = -87.7 the power of two is 2^-127,
 // whose bits are those of zero.
-inline float weight_of(float z) {
+inline float exp_of_nonpositive(float z) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
   const float n = (z * 0x1.715476p+0f + kRound) - kRound;
   const float r = (z - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
@@ -109,14 +109,14 @@ class Weights {
     const float z = (logit - max_) / temperature_;
     return z > kLowest ? z : kLowest;
   }
-  [[nodiscard]] double of(float logit) const { return weight_of(scaled(logit)); }
+  [[nodiscard]] double of(float logit) const { return exp_of_nonpositive(scaled(logit)); }
 
   // Sum of logits [begin, end): blocks of 64, each added up in four lanes.
   [[nodiscard]] double sum(size_t begin, size_t end) const {
     double total = 0;
     for (size_t i = begin; i < end; i += kBlock) {
       float weights[kBlock];
-      block_weights(i, weights);
+      write_block_weights(i, weights);
       double lane[4] = {};
       for (size_t j = 0; j < kBlock; j += 4) {
         for (size_t l = 0; l < 4; ++l) lane[l] += weights[j + l];
@@ -127,13 +127,13 @@ class Weights {
   }
 
   // Weights of logits [begin, begin + 64); zeros past the end of the row.
-  void block_weights(size_t begin, float* out) const {
+  void write_block_weights(size_t begin, float* out) const {
     float z[kBlock];
     const size_t count = std::min(kBlock, logits_.size() - begin);
     if (count < kBlock) std::fill(z, z + kBlock, -std::numeric_limits<float>::infinity());
     std::copy_n(logits_.begin() + static_cast<std::ptrdiff_t>(begin), count, z);
     for (size_t j = 0; j < kBlock; ++j) z[j] = scaled(z[j]);
-    for (size_t j = 0; j < kBlock; ++j) out[j] = weight_of(z[j]);
+    for (size_t j = 0; j < kBlock; ++j) out[j] = exp_of_nonpositive(z[j]);
   }
 
  private:
@@ -167,7 +167,7 @@ int32_t draw_from_all(const Weights& weights, const GroupedSum& groups, size_t v
   const size_t end = std::min(vocab, (group + 1) * groups.size);
   for (size_t begin = group * groups.size; begin < end; begin += kBlock) {
     float block[kBlock];
-    weights.block_weights(begin, block);
+    weights.write_block_weights(begin, block);
     for (size_t j = 0; j < kBlock; ++j) {
       if (block[j] == 0.0f) continue;
       chosen = begin + j;
@@ -239,7 +239,8 @@ std::vector<Candidate> candidates_within(const Weights& weights, std::span<const
 
 // Top-p over the whole vocabulary. Only tokens within ln(V / (1 - p)) of the maximum are looked at:
 // all others together weigh less than (1 - p) times the largest, so they lie beyond the nucleus.
-std::vector<Candidate> nucleus(const Weights& weights, std::span<const float> logits, float top_p) {
+std::vector<Candidate> top_p_candidates(const Weights& weights, std::span<const float> logits,
+                                        float top_p) {
   const double total = GroupedSum(weights, logits.size()).total;
   const double reach = std::log(static_cast<double>(logits.size()) / (1.0 - top_p));
   std::vector<Candidate> kept = candidates_within(weights, logits, reach);
@@ -263,7 +264,7 @@ double total_weight(const Weights& weights, std::span<const Candidate> kept) {
   return total;
 }
 
-int32_t draw_from(const Weights& weights, std::vector<Candidate>& kept, double u) {
+int32_t sort_by_id_and_draw(const Weights& weights, std::vector<Candidate>& kept, double u) {
   std::sort(kept.begin(), kept.end(),
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   double left = u * total_weight(weights, kept);
@@ -297,11 +298,11 @@ int32_t choose_token(std::span<const float> logits, const SamplingParams& params
   if (!cut_k && !cut_p && !cut_min_p)
     return draw_from_all(weights, GroupedSum(weights, logits.size()), logits.size(), u);
   std::vector<Candidate> kept = cut_k   ? top_k_candidates(logits, top_k)
-                                : cut_p ? nucleus(weights, logits, params.top_p)
+                                : cut_p ? top_p_candidates(weights, logits, params.top_p)
                                         : min_p_candidates(weights, logits, params.min_p);
   if (cut_k && cut_p) cut_to_top_p(weights, kept, total_weight(weights, kept), params.top_p);
   if (cut_min_p) cut_to_min_p(weights, kept, params.min_p);
-  return draw_from(weights, kept, u);
+  return sort_by_id_and_draw(weights, kept, u);
 }
 
 void draw_from_row(std::span<const float> logits, float temperature, uint64_t seed,
@@ -316,8 +317,8 @@ void draw_from_row(std::span<const float> logits, float temperature, uint64_t se
     ids[i] = draw_from_all(weights, groups, logits.size(), counter.uniform(first_draw + i));
 }
 
-void topk_of_row(std::span<const float> logits, const float* lse, std::span<int32_t> ids,
-                 std::span<float> logprobs) {
+void write_topk_of_row(std::span<const float> logits, const float* lse, std::span<int32_t> ids,
+                       std::span<float> logprobs) {
   CHECK(ids.size() == logprobs.size() && ids.size() <= logits.size(), ids.size(), logprobs.size(),
         logits.size());
   if (ids.empty()) return;

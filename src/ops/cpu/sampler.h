@@ -19,7 +19,7 @@ void draw_from_row(std::span<const float> logits, float temperature, uint64_t se
 
 // Writes the ids.size() largest logits' ids, largest first, and their logprobs; `lse` points to the
 // row's two values as ops::logsumexp writes them. ids.size() <= V.
-void topk_of_row(std::span<const float> logits, const float* lse, std::span<int32_t> ids,
-                 std::span<float> logprobs);
+void write_topk_of_row(std::span<const float> logits, const float* lse, std::span<int32_t> ids,
+                       std::span<float> logprobs);
 
 }  // namespace strata::ops::cpu

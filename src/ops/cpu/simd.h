@@ -55,7 +55,7 @@ template <typename V, typename Body>
 // for NaN. x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q a minimax polynomial of
 // degree 4 (relative error of e^r 3.2e-9).
 template <typename V, typename F>
-[[gnu::always_inline]] inline F exp_below(F x) {
+[[gnu::always_inline]] inline F exp_below_overflow(F x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   x = V::max(V::set1(-104.0f), x);
   const F n = V::fma(x, V::set1(0x1.715476p+0f), V::set1(kRound)) - V::set1(kRound);
@@ -71,21 +71,21 @@ template <typename V, typename F>
 // The same for every x: infinity above 88.73.
 template <typename V, typename F>
 [[gnu::always_inline]] inline F exp(F x) {
-  return exp_below<V>(V::min(V::set1(89.0f), x));
+  return exp_below_overflow<V>(V::min(V::set1(89.0f), x));
 }
 
 // sigmoid(x), without overflow: with e = exp(-|x|) it is 1 / (1 + e), or e / (1 + e) for negative
 // x.
 template <typename V, typename F>
 [[gnu::always_inline]] inline F sigmoid(F x) {
-  const F e = exp_below<V>(V::set1(0.0f) - V::abs(x));
+  const F e = exp_below_overflow<V>(V::set1(0.0f) - V::abs(x));
   return V::select_negative(x, e, V::set1(1.0f)) / (V::set1(1.0f) + e);
 }
 
 // sigmoid(x) to the bit, and 1 - sigmoid(x) without cancellation.
 template <typename V, typename F>
 [[gnu::always_inline]] inline F sigmoid_and_complement(F x, F& complement) {
-  const F e = exp_below<V>(V::set1(0.0f) - V::abs(x));
+  const F e = exp_below_overflow<V>(V::set1(0.0f) - V::abs(x));
   const F sum = V::set1(1.0f) + e;
   const F quotient = V::set1(1.0f) / sum;
   complement = V::select_negative(x, quotient, e * quotient);

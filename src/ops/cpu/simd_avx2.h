@@ -23,7 +23,7 @@ struct Avx2 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
   }
   // Eight rounded values (to nearest even) in the low halves of 32-bit lanes.
-  static __m256i narrow(__m256 x) {
+  static __m256i to_bf16_bits(__m256 x) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i upper = _mm256_srli_epi32(bits, 16);
     const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
@@ -61,7 +61,7 @@ struct Avx2 {
     _mm256_storeu_ps(p + 8, x.hi);
   }
   static void store(Bf16* p, F x, Whole) {
-    const __m256i packed = _mm256_packus_epi32(narrow(x.lo), narrow(x.hi));
+    const __m256i packed = _mm256_packus_epi32(to_bf16_bits(x.lo), to_bf16_bits(x.hi));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
   }
   static void store(float* p, F x, Part part) {

@@ -23,7 +23,7 @@ struct Avx512 {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))};
   }
   // To nearest even in integers: the instruction of AVX512-BF16 would flush subnormals.
-  static __m256i narrow(F x) {
+  static __m256i to_bf16_bits(F x) {
     const __m512i bits = _mm512_castps_si512(x.v);
     const __m512i upper = _mm512_srli_epi32(bits, 16);
     const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
@@ -48,9 +48,11 @@ struct Avx512 {
   static void store(float* p, F x, Whole) { _mm512_storeu_ps(p, x.v); }
   static void store(float* p, F x, Part part) { _mm512_mask_storeu_ps(p, mask(part), x.v); }
   static void store(Bf16* p, F x, Whole) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16_bits(x));
   }
-  static void store(Bf16* p, F x, Part part) { _mm256_mask_storeu_epi16(p, mask(part), narrow(x)); }
+  static void store(Bf16* p, F x, Part part) {
+    _mm256_mask_storeu_epi16(p, mask(part), to_bf16_bits(x));
+  }
 
   static F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
   static F fnma(F a, F b, F c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }

@@ -45,11 +45,11 @@ struct Forward {
   }
 
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
-  void run_item(const SparseSegment& segment, int64_t row, int64_t part,
-                const Workspace& work) const;
+  void attend_item(const SparseSegment& segment, int64_t row, int64_t part,
+                   const Workspace& work) const;
   // Rows first .. first + num_rows - 1 of [T, N]: those of heads from head_begin on.
   void pack_queries(int64_t first, int64_t num_rows, const Workspace& work) const;
-  void start_with_sinks(int64_t head_begin, int64_t num_rows, const Workspace& work) const;
+  void reset_sums_to_sinks(int64_t head_begin, int64_t num_rows, const Workspace& work) const;
   void pack_keys(const SparseKeys& keys, int64_t first, int64_t count, const Workspace& work) const;
   void attend_block(int64_t num_rows, int64_t count, const Workspace& work) const;
   void write_outputs(int64_t first, int64_t num_rows, const Workspace& work) const;
@@ -76,7 +76,8 @@ void Forward::pack_queries(int64_t first, int64_t num_rows, const Workspace& wor
 }
 
 // The sink is a key that was seen before the first, with a score and no value.
-void Forward::start_with_sinks(int64_t head_begin, int64_t num_rows, const Workspace& work) const {
+void Forward::reset_sums_to_sinks(int64_t head_begin, int64_t num_rows,
+                                  const Workspace& work) const {
   for (int64_t r = 0; r < num_rows; ++r) {
     work.max[r] = args.sinks.f32()[head_begin + r] * kLog2E;
     std::fill_n(work.sum + 16 * r, 16, 0.0f);
@@ -101,8 +102,8 @@ void Forward::pack_keys(const SparseKeys& keys, int64_t first, int64_t count,
   const void* rows[kKeyBlock];
   keys.find_rows(first, count, rows);
   const PackRows from{.rows = rows, .count = count, .dim = layout.dim};
-  kernels.pack_lanes(from, work.keys);
-  kernels.pack_depth(from, work.values);
+  kernels.pack_in_lanes_form(from, work.keys);
+  kernels.pack_in_depth_form(from, work.values);
 }
 
 // All rows see all `count` keys of the block.
@@ -126,14 +127,14 @@ void Forward::attend_block(int64_t num_rows, int64_t count, const Workspace& wor
   }
 }
 
-void Forward::run_item(const SparseSegment& segment, int64_t row, int64_t part,
-                       const Workspace& work) const {
+void Forward::attend_item(const SparseSegment& segment, int64_t row, int64_t part,
+                          const Workspace& work) const {
   const SparseKeys keys(args, segment, row);
   const int64_t head_begin = part * part_heads;
   const int64_t num_rows = std::min(part_heads, args.num_heads() - head_begin);
   const int64_t first = row * args.num_heads() + head_begin;
   pack_queries(first, num_rows, work);
-  start_with_sinks(head_begin, num_rows, work);
+  reset_sums_to_sinks(head_begin, num_rows, work);
   for (int64_t key = 0; key < keys.count(); key += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, keys.count() - key);
     pack_keys(keys, key, count, work);
@@ -156,7 +157,7 @@ void sparse_attention_tiled(CpuBackend& backend, const AttentionKernels& kernels
       backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
   backend.pool().run_each(num_tokens * forward.num_parts, [&](int64_t item, int worker) {
     const SparseToken& token = tokens[item / forward.num_parts];
-    forward.run_item(*token.segment, token.row, item % forward.num_parts, workspaces[worker]);
+    forward.attend_item(*token.segment, token.row, item % forward.num_parts, workspaces[worker]);
   });
 }
 
@@ -186,7 +187,7 @@ void fill_zero(const TensorView& view) {
 void add_d_sinks(CpuBackend& backend, const SparseAttentionArgs& args, TensorView lse,
                  TensorView delta, TensorView d_sinks) {
   const int64_t heads = args.num_heads();
-  for_range(backend, heads, args.q.shape[0] * 16, [&](int64_t begin, int64_t end) {
+  parallel_for(backend, heads, args.q.shape[0] * 16, [&](int64_t begin, int64_t end) {
     for (const SparseSegment& segment : args.segments) {
       for (int64_t row = segment.begin; row < segment.end; ++row) {
         for (int64_t n = begin; n < end; ++n) {

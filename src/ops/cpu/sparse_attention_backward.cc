@@ -55,12 +55,12 @@ struct Backward {
 
   [[nodiscard]] int64_t num_heads() const { return args.num_heads(); }
   [[nodiscard]] int64_t block_words() const { return head_steps * kKeyBlock; }
-  [[nodiscard]] int64_t most_blocks() const;
+  [[nodiscard]] int64_t max_key_blocks() const;
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
-  [[nodiscard]] Query take_query(Scratch& scratch) const;
-  [[nodiscard]] const Query* take_queries(CpuBackend& backend, int64_t count) const;
+  [[nodiscard]] Query take_query_workspace(Scratch& scratch) const;
+  [[nodiscard]] const Query* take_query_workspaces(CpuBackend& backend, int64_t count) const;
 
-  void load_query(int64_t row, const Workspace& work, const Query& query) const;
+  void prepare_query(int64_t row, const Workspace& work, const Query& query) const;
   void compute_delta(int64_t row, const void** out, const void** d_out,
                      const Workspace& work) const;
   // Of `count` keys, whose packed forms are in `work`; P and dS go to word first_word on.
@@ -72,7 +72,7 @@ struct Backward {
                   float* acc) const;
 };
 
-int64_t Backward::most_blocks() const {
+int64_t Backward::max_key_blocks() const {
   int64_t most = 0;
   for (const SparseSegment& s : args.segments) {
     const int64_t length = s.end - s.begin;
@@ -107,8 +107,8 @@ Workspace Backward::take_workspace(Scratch& scratch) const {
               scratch.take(3 * rounded * static_cast<int64_t>(sizeof(void*))))};
 }
 
-Query Backward::take_query(Scratch& scratch) const {
-  const int64_t blocks = most_blocks() * block_words();
+Query Backward::take_query_workspace(Scratch& scratch) const {
+  const int64_t blocks = max_key_blocks() * block_words();
   return {.p = take_words(scratch, blocks),
           .d_s = take_words(scratch, blocks),
           .q = take_words(scratch, layout.depth_words(num_heads())),
@@ -116,17 +116,17 @@ Query Backward::take_query(Scratch& scratch) const {
 }
 
 // Those of a chunk, of which `count` get memory.
-const Query* Backward::take_queries(CpuBackend& backend, int64_t count) const {
+const Query* Backward::take_query_workspaces(CpuBackend& backend, int64_t count) const {
   Scratch& scratch = backend.scratch();
   auto* queries = static_cast<Query*>(scratch.take(kChunk * static_cast<int64_t>(sizeof(Query))));
   for (int64_t i = 0; i < count; ++i) {
-    const Query taken = take_query(scratch);
+    const Query taken = take_query_workspace(scratch);
     if (!backend.is_counting()) queries[i] = taken;
   }
   return queries;
 }
 
-void Backward::load_query(int64_t row, const Workspace& work, const Query& query) const {
+void Backward::prepare_query(int64_t row, const Workspace& work, const Query& query) const {
   const int64_t heads = num_heads();
   const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
   const void** q = work.rows;
@@ -142,8 +142,8 @@ void Backward::load_query(int64_t row, const Workspace& work, const Query& query
     work.lse[n] = grads.lse.f32()[row * heads + n] * kLog2E;
   }
   compute_delta(row, out, d_out, work);
-  kernels.pack_depth({.rows = q, .count = heads, .dim = layout.dim}, query.q);
-  kernels.pack_depth({.rows = d_out, .count = heads, .dim = layout.dim}, query.d_out);
+  kernels.pack_in_depth_form({.rows = q, .count = heads, .dim = layout.dim}, query.q);
+  kernels.pack_in_depth_form({.rows = d_out, .count = heads, .dim = layout.dim}, query.d_out);
   std::fill_n(work.d_q, heads * layout.lanes, 0.0f);
 }
 
@@ -153,8 +153,10 @@ void Backward::compute_delta(int64_t row, const void** out, const void** d_out,
   const int64_t heads = num_heads();
   for (int64_t n = 0; n < heads; n += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, heads - n);
-    kernels.pack_lanes({.rows = out + n, .count = count, .dim = layout.dim}, work.out_lanes);
-    kernels.pack_lanes({.rows = d_out + n, .count = count, .dim = layout.dim}, work.d_out_lanes);
+    kernels.pack_in_lanes_form({.rows = out + n, .count = count, .dim = layout.dim},
+                               work.out_lanes);
+    kernels.pack_in_lanes_form({.rows = d_out + n, .count = count, .dim = layout.dim},
+                               work.d_out_lanes);
     kernels.dot_lanes(work.d_out_lanes, work.out_lanes, layout.steps, work.delta + n);
   }
   std::copy_n(work.delta, heads, delta.f32() + row * heads);
@@ -186,16 +188,16 @@ void Backward::backward_block(int64_t first_word, int64_t count, const Workspace
                            .p = query.p + first_word + r / layout.pack * kKeyBlock,
                            .d_s = d_s,
                            .d_s_rows = d_s_rows});
-    kernels.product({.x = d_s_rows,
-                     .x_row = row_words,
-                     .x_step = 1,
-                     .panel = work.key_depth,
-                     .panel_width = layout.lanes,
-                     .steps = (count + layout.pack - 1) / layout.pack,
-                     .rows = rows,
-                     .lanes = layout.lanes,
-                     .acc = work.d_q + r * layout.lanes,
-                     .acc_stride = layout.lanes});
+    kernels.accumulate_product({.x = d_s_rows,
+                                .x_row = row_words,
+                                .x_step = 1,
+                                .panel = work.key_depth,
+                                .panel_width = layout.lanes,
+                                .steps = (count + layout.pack - 1) / layout.pack,
+                                .rows = rows,
+                                .lanes = layout.lanes,
+                                .acc = work.d_q + r * layout.lanes,
+                                .acc_stride = layout.lanes});
   }
 }
 
@@ -212,13 +214,13 @@ void Backward::write_d_q(int64_t row, const Workspace& work) const {
 void Backward::backward_query(const SparseToken& token, const Workspace& work,
                               const Query& query) const {
   const SparseKeys keys(args, *token.segment, token.row);
-  load_query(token.row, work, query);
+  prepare_query(token.row, work, query);
   for (int64_t key = 0; key < keys.count(); key += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, keys.count() - key);
     keys.find_rows(key, count, work.rows);
     const PackRows from{.rows = work.rows, .count = count, .dim = layout.dim};
-    kernels.pack_lanes(from, work.key_lanes);
-    kernels.pack_depth(from, work.key_depth);
+    kernels.pack_in_lanes_form(from, work.key_lanes);
+    kernels.pack_in_depth_form(from, work.key_depth);
     backward_block(key / kKeyBlock * block_words(), count, work, query);
   }
   write_d_q(token.row, work);
@@ -244,11 +246,11 @@ void Backward::add_d_keys(const SparseToken& token, const Query& query, int64_t 
                         .lanes = num_lanes,
                         .acc = acc,
                         .acc_stride = num_lanes};
-    kernels.product(product);
+    kernels.accumulate_product(product);
     for (int64_t i = 0; i < rows * num_lanes; ++i) acc[i] *= args.scale;
     product.x = query.p + at;
     product.panel = query.d_out + lane;
-    kernels.product(product);
+    kernels.accumulate_product(product);
     for (int64_t r = 0; r < rows; ++r) {
       float* to = d_key_row(grads, keys, key + r) + lane;
       for (int64_t c = 0; c < columns; ++c) to[c] += acc[r * num_lanes + c];
@@ -270,7 +272,7 @@ void sparse_attention_backward_tiled(CpuBackend& backend, const AttentionKernels
   float* acc = take_floats(scratch, backend.pool().num_threads() * kTileRows * kSlice);
   const auto* workspaces =
       backend.take_workspaces([&] { return backward.take_workspace(scratch); });
-  const Query* queries = backward.take_queries(backend, std::min(kChunk, num_tokens));
+  const Query* queries = backward.take_query_workspaces(backend, std::min(kChunk, num_tokens));
   if (backend.is_counting()) return;
   const int64_t num_slices = (backward.layout.lanes + kSlice - 1) / kSlice;
   for (int64_t begin = 0; begin < num_tokens; begin += kChunk) {

@@ -30,7 +30,7 @@ void tail_rope(CpuBackend& backend, const TailRopeArgs& args, TensorView y) {
   const HostAccess access(backend.allocator());
   const TailRopeKernel k = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, args.x.rows(), k.width, [&](int64_t begin, int64_t end) {
+    parallel_for(backend, args.x.rows(), k.width, [&](int64_t begin, int64_t end) {
       tail_rope_rows<V>(k, y.dtype, y.data, begin, end);
     });
   });
@@ -44,17 +44,17 @@ void tail_rope_backward(CpuBackend& backend, const TailRopeArgs& args, TensorVie
   const Scratch::Mark mark(backend.scratch());
   const TensorView inv_rms = backend.scratch().take(DType::kF32, {rows});
   with_path(backend.path(), [&]<typename V>() {
-    for_range(backend, rows, k.width, [&](int64_t begin, int64_t end) {
+    parallel_for(backend, rows, k.width, [&](int64_t begin, int64_t end) {
       float row[kMaxTailWidth];
       tail_rope_backward_rows<V>(k, d_y.dtype, d_y.data, d_x.dtype, d_x.data, row, begin, end);
     });
     if (d_weight.empty()) return;
-    for_range(backend, rows, k.width, [&](int64_t begin, int64_t end) {
-      tail_inv_rms_rows<V>(k, inv_rms.f32(), begin, end);
+    parallel_for(backend, rows, k.width, [&](int64_t begin, int64_t end) {
+      compute_tail_inv_rms_rows<V>(k, inv_rms.f32(), begin, end);
     });
-    for_columns(backend, rows, k.width, [&](int64_t begin, int64_t end) {
-      tail_rope_backward_columns<V>(k, d_y.dtype, d_y.data, inv_rms.f32(), rows, d_weight.f32(),
-                                    begin, end);
+    parallel_for_columns(backend, rows, k.width, [&](int64_t begin, int64_t end) {
+      add_tail_rope_d_weight<V>(k, d_y.dtype, d_y.data, inv_rms.f32(), rows, d_weight.f32(), begin,
+                                end);
     });
   });
 }

@@ -41,11 +41,11 @@ void tail_rope_backward_rows(const TailRopeKernel& k, DType d_y_type, const void
 
 // Columns [begin, end) of d_weight, begin even, over all rows. inv_rms [rows].
 template <typename V>
-void tail_rope_backward_columns(const TailRopeKernel& k, DType d_y_type, const void* d_y,
-                                const float* inv_rms, int64_t num_rows, float* d_weight,
-                                int64_t begin, int64_t end);
+void add_tail_rope_d_weight(const TailRopeKernel& k, DType d_y_type, const void* d_y,
+                            const float* inv_rms, int64_t num_rows, float* d_weight, int64_t begin,
+                            int64_t end);
 
 template <typename V>
-void tail_inv_rms_rows(const TailRopeKernel& k, float* inv_rms, int64_t begin, int64_t end);
+void compute_tail_inv_rms_rows(const TailRopeKernel& k, float* inv_rms, int64_t begin, int64_t end);
 
 }  // namespace strata::ops::cpu

@@ -103,7 +103,8 @@ void tail_rope_backward_rows(const TailRopeKernel& k, DType d_y_type, const void
 }
 
 template <typename V>
-void tail_inv_rms_rows(const TailRopeKernel& k, float* inv_rms, int64_t begin, int64_t end) {
+void compute_tail_inv_rms_rows(const TailRopeKernel& k, float* inv_rms, int64_t begin,
+                               int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     for (int64_t r = begin; r < end; ++r) {
       inv_rms[r] = inv_rms_of<V>(static_cast<const X*>(k.x) + r * k.width, k.width, k.eps);
@@ -130,9 +131,9 @@ template <typename V>
 
 // d_weight += turned-back d_y x inv
 template <typename V>
-void tail_rope_backward_columns(const TailRopeKernel& k, DType d_y_type, const void* d_y,
-                                const float* inv_rms, int64_t num_rows, float* d_weight,
-                                int64_t begin, int64_t end) {
+void add_tail_rope_d_weight(const TailRopeKernel& k, DType d_y_type, const void* d_y,
+                            const float* inv_rms, int64_t num_rows, float* d_weight, int64_t begin,
+                            int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     with_type<V>(d_y_type, [&]<typename DY>() {
       float row[kLanes];
@@ -163,8 +164,8 @@ void tail_rope_backward_columns(const TailRopeKernel& k, DType d_y_type, const v
 template void tail_rope_rows<ThisPath>(const TailRopeKernel&, DType, void*, int64_t, int64_t);
 template void tail_rope_backward_rows<ThisPath>(const TailRopeKernel&, DType, const void*, DType,
                                                 void*, float*, int64_t, int64_t);
-template void tail_rope_backward_columns<ThisPath>(const TailRopeKernel&, DType, const void*,
-                                                   const float*, int64_t, float*, int64_t, int64_t);
-template void tail_inv_rms_rows<ThisPath>(const TailRopeKernel&, float*, int64_t, int64_t);
+template void add_tail_rope_d_weight<ThisPath>(const TailRopeKernel&, DType, const void*,
+                                               const float*, int64_t, float*, int64_t, int64_t);
+template void compute_tail_inv_rms_rows<ThisPath>(const TailRopeKernel&, float*, int64_t, int64_t);
 
 }  // namespace strata::ops::cpu

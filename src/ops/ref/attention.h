@@ -40,8 +40,9 @@ inline double real_part(const std::complex<double>& value) { return value.real()
 // p[j] of query (t, n) over keys j <= t, zero before its window; returns log(sum(exp(scale * q
 // k))).
 template <typename Scalar>
-Scalar attention_probabilities(const AttentionShape& shape, double scale, const Scalar* q,
-                               const Scalar* k, int64_t t, int64_t n, std::vector<Scalar>& p) {
+Scalar compute_probabilities_and_lse(const AttentionShape& shape, double scale, const Scalar* q,
+                                     const Scalar* k, int64_t t, int64_t n,
+                                     std::vector<Scalar>& p) {
   p.assign(static_cast<size_t>(t + 1), Scalar(0));
   double max = -INFINITY;
   for (int64_t j = shape.first_key(t); j <= t; ++j) {
@@ -67,7 +68,7 @@ void attention(const AttentionShape& shape, double scale, const Scalar* q, const
   std::vector<Scalar> p;
   for (int64_t t = 0; t < shape.num_tokens; ++t) {
     for (int64_t n = 0; n < shape.num_heads; ++n) {
-      lse[t * shape.num_heads + n] = attention_probabilities(shape, scale, q, k, t, n, p);
+      lse[t * shape.num_heads + n] = compute_probabilities_and_lse(shape, scale, q, k, t, n, p);
       for (int64_t h = 0; h < shape.value_dim; ++h) {
         Scalar sum(0);
         for (int64_t j = shape.first_key(t); j <= t; ++j) {
@@ -93,7 +94,7 @@ void attention_backward(const AttentionShape& shape, double scale, const Scalar*
     for (int64_t n = 0; n < shape.num_heads; ++n) {
       const int64_t query = shape.query(t, n);
       const int64_t out = shape.out(t, n);
-      attention_probabilities(shape, scale, q, k, t, n, p);
+      compute_probabilities_and_lse(shape, scale, q, k, t, n, p);
       d_p.assign(p.size(), Scalar(0));
       Scalar mean(0);
       for (int64_t j = shape.first_key(t); j <= t; ++j) {

@@ -14,8 +14,8 @@
 namespace strata::ops::ref {
 
 // A logit after the penalties of a token that was seen so often in the answer and the prompt.
-inline double penalised(double logit, const Penalties& penalties, double in_answer,
-                        double in_prompt) {
+inline double penalised_logit(double logit, const Penalties& penalties, double in_answer,
+                              double in_prompt) {
   const double repetition = penalties.repetition;
   if (in_answer + in_prompt > 0) logit = logit > 0 ? logit / repetition : logit * repetition;
   logit -= penalties.frequency * in_answer;
@@ -36,7 +36,7 @@ inline std::vector<double> changed_logits(std::span<const float> logits,
     double in_answer = times_in(choice.before.drafts);
     for (const TokenCount& of : choice.before.answer)
       in_answer += of.token == static_cast<int32_t>(id) ? of.count : 0;
-    out[id] = penalised(out[id], choice.penalties, in_answer, times_in(choice.before.prompt));
+    out[id] = penalised_logit(out[id], choice.penalties, in_answer, times_in(choice.before.prompt));
   }
   return out;
 }

@@ -42,16 +42,17 @@ inline double activation_slope(Activation activation, double x) {
 }
 
 template <typename S>
-std::vector<S> gated(Activation activation, const std::vector<S>& gate, const std::vector<S>& up) {
+std::vector<S> act_and_mul(Activation activation, const std::vector<S>& gate,
+                           const std::vector<S>& up) {
   std::vector<S> y(gate.size());
   for (size_t i = 0; i < y.size(); ++i) y[i] = activate(activation, gate[i]) * up[i];
   return y;
 }
 
 // Writes d_gate and d_up.
-inline void gated_backward(Activation activation, const std::vector<double>& gate,
-                           const std::vector<double>& up, const std::vector<double>& d_y,
-                           std::vector<double>& d_gate, std::vector<double>& d_up) {
+inline void act_and_mul_backward(Activation activation, const std::vector<double>& gate,
+                                 const std::vector<double>& up, const std::vector<double>& d_y,
+                                 std::vector<double>& d_gate, std::vector<double>& d_up) {
   for (size_t i = 0; i < gate.size(); ++i) {
     d_gate[i] = d_y[i] * up[i] * activation_slope(activation, gate[i]);
     d_up[i] = d_y[i] * activate(activation, gate[i]);

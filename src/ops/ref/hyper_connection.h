@@ -78,9 +78,9 @@ std::vector<S> hyper_weights(const HyperShape& shape, const std::vector<S>& mix,
 // A site: y and then x' of `out`, which here is `gain` times y, element by element, so that every
 // path to a gradient is in one function of x.
 template <typename S>
-std::vector<S> hyper_site(const HyperShape& shape, const std::vector<S>& x,
-                          const std::vector<S>& fn, const std::vector<S>& base,
-                          const std::vector<S>& scale, const std::vector<S>& gain) {
+std::vector<S> hyper_collapse_and_expand(const HyperShape& shape, const std::vector<S>& x,
+                                         const std::vector<S>& fn, const std::vector<S>& base,
+                                         const std::vector<S>& scale, const std::vector<S>& gain) {
   const auto n = static_cast<size_t>(shape.streams);
   const auto width = static_cast<size_t>(shape.width);
   const std::vector<S> w = hyper_weights(shape, hyper_mix(shape, x, fn), base, scale);

@@ -48,7 +48,7 @@ void append_sealed_chunks(const ReadOnlyFile& plain, std::string_view key, Atomi
 }  // namespace
 
 std::string parse_age_recipient(const std::string& text) {
-  const std::string key = age::bech32_key(text, "age");
+  const std::string key = age::decode_bech32_key(text, "age");
   if (age::x25519(random_bytes(32), key).empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("age: recipient '{}...' is no usable X25519 key", text.substr(0, 8)));

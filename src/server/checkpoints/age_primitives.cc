@@ -64,7 +64,7 @@ std::vector<uint8_t> bech32_prefix_values(std::string_view prefix) {
 }
 
 // Nothing where bits that are left over are not zero.
-std::optional<std::string> bytes_of_5_bits(std::span<const uint8_t> values) {
+std::optional<std::string> bytes_from_5_bit_groups(std::span<const uint8_t> values) {
   std::string bytes;
   uint32_t window = 0;
   int bits = 0;
@@ -168,7 +168,7 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-std::string bech32_key(const std::string& text, std::string_view prefix) {
+std::string decode_bech32_key(const std::string& text, std::string_view prefix) {
   const auto fail = [&](const char* why) {
     // Only its beginning: the rest of a secret key pasted by mistake must not reach a log.
     throw Error(ErrorCode::kInvalidArgument,
@@ -188,7 +188,7 @@ std::string bech32_key(const std::string& text, std::string_view prefix) {
   }
   if (bech32_polymod(values) != 1) fail("its checksum is wrong; was it cut or mistyped?");
   const std::span data = std::span(values).subspan(data_begin, values.size() - data_begin - 6);
-  std::optional<std::string> key = bytes_of_5_bits(data);
+  std::optional<std::string> key = bytes_from_5_bit_groups(data);
   if (!key) fail("its last bits are not zero");
   return std::move(*key);
 }

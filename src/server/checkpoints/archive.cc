@@ -43,9 +43,8 @@ std::optional<std::string> CheckpointRegistry::find_and_touch_archive(const Chec
   return path;
 }
 
-CheckpointRegistry::BookedArchive CheckpointRegistry::book_archive(const std::string& path,
-                                                                   const std::string& tenant,
-                                                                   int64_t bytes, double steady) {
+CheckpointRegistry::BookedArchive CheckpointRegistry::reserve_archive_space(
+    const std::string& path, const std::string& tenant, int64_t bytes, double steady) {
   if (!archive_budget_.take_evicting(path, tenant, bytes + kTarBytes, steady)) {
     throw Busy(
         fmt::format("archive: others' archives, which are being downloaded, leave no space "
@@ -59,15 +58,15 @@ bool CheckpointRegistry::fits_archive(const CheckpointRow& row) const {
   return row.size_bytes + kTarBytes <= archive_budget_.most();
 }
 
-std::string CheckpointRegistry::pack_archive(const CheckpointRow& row, const std::string& tenant,
-                                             double steady) {
+std::string CheckpointRegistry::find_or_pack_archive(const CheckpointRow& row,
+                                                     const std::string& tenant, double steady) {
   const MutexLock lock(archive_mutex_);
   if (const auto made = find_and_touch_archive(row, steady)) return *made;
   const std::string path = archive_path(row, Archive::kCheckpoint);
   const auto held = lease(row.id);
-  const std::vector<CheckpointFile> all = downloadable_files(row);
+  const std::vector<CheckpointFile> all = list_downloadable_files(row);
   check_files_fit_tar(all);
-  const BookedArchive booked = book_archive(path, tenant, row.size_bytes, steady);
+  const BookedArchive booked = reserve_archive_space(path, tenant, row.size_bytes, steady);
   TarWriter out(path);
   const auto time = static_cast<int64_t>(row.created_at);
   for (const CheckpointFile& file : all) {
@@ -80,7 +79,7 @@ std::string CheckpointRegistry::pack_archive(const CheckpointRow& row, const std
 
 namespace {
 
-[[noreturn]] void refuse_size(ErrorCode code, int64_t bytes, const std::string& limit) {
+[[noreturn]] void refuse_merged_size(ErrorCode code, int64_t bytes, const std::string& limit) {
   throw Error(
       code, fmt::format("a merged model of {} bytes: {}; download the adapter's archive and merge "
                         "it where there is space: strata merge --adapter FILE.tar",
@@ -91,8 +90,8 @@ void check_disk_fits(const std::string& folder, int64_t bytes) {
   std::error_code fault;
   const std::filesystem::space_info disk = std::filesystem::space(folder, fault);
   if (!fault && std::cmp_less(disk.available, bytes)) {
-    refuse_size(ErrorCode::kResourceExhausted, bytes,
-                fmt::format("the disk has {} left", disk.available));
+    refuse_merged_size(ErrorCode::kResourceExhausted, bytes,
+                       fmt::format("the disk has {} left", disk.available));
   }
 }
 
@@ -115,18 +114,20 @@ void move_into_tar(const std::string& folder, const std::string& path, int64_t t
 
 }  // namespace
 
-bool CheckpointRegistry::pack_merged(const CheckpointRow& row, const ModelMerger& merger,
-                                     size_t model, const std::string& tenant, double steady) {
+bool CheckpointRegistry::find_or_pack_merged(const CheckpointRow& row, const ModelMerger& merger,
+                                             size_t model, const std::string& tenant,
+                                             double steady) {
   const MutexLock lock(merge_mutex_);
   if (find_and_touch_archive(row, steady, Archive::kMerged)) return true;
   const std::string path = archive_path(row, Archive::kMerged);
   const auto held = lease(row.id);
   const int64_t bytes = merger.bytes.at(model);
   if (bytes + kTarBytes > archive_budget_.most()) {
-    refuse_size(ErrorCode::kInvalidArgument, bytes,
-                fmt::format("a tenant may have {} (--max-archive-bytes)", archive_budget_.most()));
+    refuse_merged_size(
+        ErrorCode::kInvalidArgument, bytes,
+        fmt::format("a tenant may have {} (--max-archive-bytes)", archive_budget_.most()));
   }
-  const BookedArchive booked = book_archive(path, tenant, bytes, steady);
+  const BookedArchive booked = reserve_archive_space(path, tenant, bytes, steady);
   check_disk_fits(data_.temporary(), bytes);
   struct Folder {  // gone at the end, whatever happens
     CheckpointRegistry& registry;

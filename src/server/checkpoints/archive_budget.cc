@@ -24,7 +24,7 @@ bool ArchiveBudget::take_evicting(const std::string& path, const std::string& te
   return true;
 }
 
-ArchiveBudget::Archives::iterator ArchiveBudget::oldest_of(const std::string& tenant) {
+ArchiveBudget::Archives::iterator ArchiveBudget::least_recently_read_of(const std::string& tenant) {
   auto oldest = archives_.end();
   for (auto at = archives_.begin(); at != archives_.end(); ++at) {
     if (at->second.tenant != tenant || !at->second.is_packed) continue;
@@ -47,11 +47,11 @@ const std::string* ArchiveBudget::largest_holder_above(int64_t bytes) {
 
 ArchiveBudget::Archives::iterator ArchiveBudget::next_to_evict(const std::string& tenant,
                                                                int64_t bytes, double now) {
-  const auto own = oldest_of(tenant);
+  const auto own = least_recently_read_of(tenant);
   if (own != archives_.end()) return own;
   const std::string* holder = largest_holder_above(bytes);
   if (holder == nullptr) return archives_.end();
-  const auto other = oldest_of(*holder);
+  const auto other = least_recently_read_of(*holder);
   const bool may_go = other != archives_.end() && now - other->second.read >= kIdle;
   return may_go ? other : archives_.end();
 }

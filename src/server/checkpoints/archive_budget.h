@@ -46,7 +46,7 @@ class ArchiveBudget {
       REQUIRES(mutex_);
   // The tenant that has the most, if that is more; or null.
   const std::string* largest_holder_above(int64_t bytes) REQUIRES(mutex_);
-  Archives::iterator oldest_of(const std::string& tenant) REQUIRES(mutex_);
+  Archives::iterator least_recently_read_of(const std::string& tenant) REQUIRES(mutex_);
 
   Mutex mutex_;
   SharedLimit limit_;

@@ -55,7 +55,7 @@ struct Folder {
   std::string path;  // below the data directory
 };
 
-std::vector<Folder> folders_of(Sql& sql) {
+std::vector<Folder> read_checkpoint_folders(Sql& sql) {
   std::vector<Folder> out;
   const SqlResult rows = sql.run(
       "SELECT id, tenant, run_id, kind, name FROM checkpoints WHERE files_gone = 0 "
@@ -64,7 +64,7 @@ std::vector<Folder> folders_of(Sql& sql) {
   for (const SqlRow& values : rows.rows) {
     const auto text = [&](size_t i) { return std::get<std::string>(values[i]); };
     const RowNames row = {text(0), text(1), text(2), text(3), text(4)};
-    const std::string fault = fault_of(row);
+    const std::string fault = find_name_fault(row);
     if (!fault.empty()) refuse(fmt::format("strata.db: {}", fault));
     out.push_back({row.id, "checkpoints/" + folder_of_row(row)});
   }
@@ -78,7 +78,7 @@ struct OpenFolder {
 };
 
 // Nothing when the folder is not there whole, with every file that its record names.
-std::optional<OpenFolder> open_folder(const std::string& dir) {
+std::optional<OpenFolder> open_folder_if_whole(const std::string& dir) {
   OpenFolder out;
   std::error_code fault;
   const fs::directory_iterator end;
@@ -123,7 +123,7 @@ class Writer {
     }
     return bytes;
   }
-  void finish(const std::string& key) {
+  void add_manifest_and_commit(const std::string& key) {
     std::string text;
     for (const auto& [name, hash] : hashes_) text += fmt::format("{}  {}\n", hash, name);
     tar_.add(kManifest, text, now_);
@@ -140,7 +140,7 @@ class Writer {
   std::map<std::string, std::string> hashes_;
 };
 
-std::vector<std::string> parts_of(const std::string& path) {
+std::vector<std::string> split_path(const std::string& path) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('/', begin), path.size());
@@ -153,7 +153,7 @@ std::vector<std::string> parts_of(const std::string& path) {
 // Only what a backup has: nothing can be written elsewhere.
 bool is_backup_path(const std::string& path) {
   if (path == "secret" || path == "strata.db" || path == "checkpoints/fingerprint") return true;
-  const std::vector<std::string> parts = parts_of(path);
+  const std::vector<std::string> parts = split_path(path);
   return parts.size() == 6 && parts[0] == "checkpoints" && is_path_part(parts[5]) &&
          makes_a_folder({.id = parts[4],
                          .tenant = parts[1],
@@ -162,8 +162,8 @@ bool is_backup_path(const std::string& path) {
                          .name = ""});
 }
 
-std::map<std::string, std::string> read_manifest(const std::string& backup,
-                                                 const std::string& text) {
+std::map<std::string, std::string> parse_manifest(const std::string& backup,
+                                                  const std::string& text) {
   std::map<std::string, std::string> hashes;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -228,7 +228,7 @@ void check_free_space(const std::string& backup, const std::string& target) {
 }
 
 // The hash of what was written.
-std::string unpack_file(TarReader& tar, const TarEntry& entry, const std::string& path) {
+std::string unpack_and_hash_file(TarReader& tar, const TarEntry& entry, const std::string& path) {
   make_folders(folder_of(path));
   NewFile file(path);
   Sha256 hash;
@@ -269,7 +269,7 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
     if (hashes.contains(entry->name) || hashes.size() >= kMaxFiles)
       refuse(
           fmt::format("{}: '{}' is there twice, or there are too many files", backup, entry->name));
-    hashes[entry->name] = unpack_file(tar, *entry, target + "/" + entry->name);
+    hashes[entry->name] = unpack_and_hash_file(tar, *entry, target + "/" + entry->name);
     count_if_of_checkpoint(*entry, counts);
   }
   return out;
@@ -302,8 +302,8 @@ namespace {
 BackupCounts add_or_forget_checkpoints(const std::string& data, Sql& live, Sql& snapshot,
                                        Writer& writer) {
   BackupCounts counts;
-  for (const Folder& folder : folders_of(snapshot)) {
-    if (const auto open = open_folder(data + "/" + folder.path)) {
+  for (const Folder& folder : read_checkpoint_folders(snapshot)) {
+    if (const auto open = open_folder_if_whole(data + "/" + folder.path)) {
       counts.bytes += writer.add_verified(folder.path, *open);
       ++counts.checkpoints;
       continue;
@@ -365,7 +365,7 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
   writer.add("checkpoints/fingerprint");
   writer.add("secret");
   writer.add("strata.db", ReadOnlyFile(copy));
-  writer.finish(key);
+  writer.add_manifest_and_commit(key);
   stop_if_asked();
   move_without_replacing(made, out);
   sync_folder(folder_of(out));
@@ -397,7 +397,7 @@ void check_signature(const std::string& backup, const Unpacked& what, const std:
 
 // What was unpacked against the list of files.
 void check_hashes(const std::string& backup, const Unpacked& what) {
-  const auto wanted = read_manifest(backup, what.manifest);
+  const auto wanted = parse_manifest(backup, what.manifest);
   for (const auto& [name, hash] : wanted) {
     const auto found = what.hashes.find(name);
     if (found == what.hashes.end()) refuse(fmt::format("{}: '{}' is missing", backup, name));

@@ -48,7 +48,7 @@ class Check {
   Check(const std::string& data, Counters counters)
       : data_(data), most_counted_(counters == Counters::kOfArchive ? kMostOfArchive : kMostRows) {}
 
-  CheckReport run() {
+  CheckReport check_directory() {
     const std::string secret = read_and_check_secret();
     const std::string database = data_ + "/strata.db";
     if (!file_exists(database)) {
@@ -62,7 +62,7 @@ class Check {
     return report_;
   }
 
-  CheckReport run_on(const std::string& database) {
+  CheckReport check_database_alone(const std::string& database) {
     open_and_check_database(database, read_and_check_secret());
     return report_;
   }
@@ -104,13 +104,13 @@ class Check {
 
   // No statement but of the schema itself runs in one that is not ours: views, constraints,
   // indexes and columns may be expressions that take all memory, or for ever.
-  [[nodiscard]] std::string fault_of_schema() {
+  [[nodiscard]] std::string find_schema_fault() {
     const SqlResult encoding = sql_->run("PRAGMA encoding", {});
     if (encoding.rows.at(0).at(0) != SqlValue(std::string("UTF-8")))
       return "its encoding is not UTF-8, in which a server makes it";
     if (!has_valid_meta_table(*sql_)) return "its table meta is not as a server makes it";
     const int64_t version = meta("schema_version");
-    if (version >= 1 && version <= kSchemaVersion) return schema_fault(*sql_, version);
+    if (version >= 1 && version <= kSchemaVersion) return find_schema_difference(*sql_, version);
     return fmt::format("schema version {}, this program knows 1 to {}", version, kSchemaVersion);
   }
 
@@ -123,7 +123,7 @@ class Check {
 
   void check_database(const std::string& secret) {
     if (!report_.damages.empty()) return;
-    const std::string fault = fault_of_schema();
+    const std::string fault = find_schema_fault();
     if (!fault.empty()) return report(fmt::format("{}/strata.db: {}", data_, fault));
     check_integrity();
     if (!report_.damages.empty()) return;
@@ -224,7 +224,7 @@ class Check {
   }
 
   static void check_lora(const std::string& text) {
-    const int64_t rank = lora_of(text).rank;
+    const int64_t rank = parse_lora_config(text).rank;
     if (rank >= 1 && rank <= kMostRank && std::has_single_bit(static_cast<uint64_t>(rank))) return;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("lora: rank {}, want a power of two up to {}", rank, kMostRank));
@@ -234,7 +234,7 @@ class Check {
   static void check_json(const std::string& text, const std::string& where,
                          text::JsonReader::Kind kind) {
     text::JsonReader json(text, where);
-    if (json.kind() != kind)
+    if (json.peek_kind() != kind)
       json.fail(kind == text::JsonReader::Kind::kArray ? "is no array" : "is no object");
     json.skip();
     json.end();
@@ -255,7 +255,7 @@ class Check {
   void check_column(const std::string& table, const std::string& column, const std::string& type,
                     bool is_needed) {
     const SqlResult wrong = sql_->run(fmt::format("SELECT COUNT(*) FROM {} WHERE {}", table,
-                                                  condition_of_wrong(column, type, is_needed)),
+                                                  invalid_value_sql(column, type, is_needed)),
                                       {});
     const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
     if (count > 0)
@@ -265,8 +265,8 @@ class Check {
   }
 
   // In SQL, of a value that a server does not write.
-  [[nodiscard]] std::string condition_of_wrong(const std::string& column, const std::string& type,
-                                               bool is_needed) const {
+  [[nodiscard]] std::string invalid_value_sql(const std::string& column, const std::string& type,
+                                              bool is_needed) const {
     const char* types = type == "TEXT"     ? "'text'"
                         : type == "BIGINT" ? "'integer'"
                         : type == "BYTEA"  ? "'blob', 'text'"
@@ -322,7 +322,7 @@ class Check {
              .rows) {
       const auto text = [&](size_t i) { return std::get<std::string>(values[i]); };
       const Row row = {{text(0), text(1), text(2), text(3), text(4)}, std::get<int64_t>(values[5])};
-      const std::string fault = fault_of(row.names);
+      const std::string fault = find_name_fault(row.names);
       if (!fault.empty()) {
         report(fmt::format("{}/strata.db: {}", data_, fault));
         continue;
@@ -334,7 +334,7 @@ class Check {
       check_folder_unless_deleted(dir, row);
       if (report_.damages.size() > before && is_full()) return;
     }
-    note_strays(known);
+    note_unknown_folders(known);
   }
 
   // Takes back what it reported of one that was deleted while it was looked at.
@@ -361,14 +361,14 @@ class Check {
           fmt::format("{}/{}: says '{}', the database '{}'", dir, kRecordName, record.path, path));
     ++report_.checkpoints;
     report_.unhashed += record.hashes.empty() ? 1 : 0;
-    const int64_t bytes = check_files(dir, record);
+    const int64_t bytes = check_files_and_sum_bytes(dir, record);
     // A record has 100 bytes at least, and a row's size is of its files with one.
     if (bytes >= row.size_bytes || bytes + (64 << 10) < row.size_bytes)
       report(fmt::format("{}: its files have {} bytes, {} were saved", dir, bytes, row.size_bytes));
   }
 
   // The bytes of its files, without the record and the marker.
-  int64_t check_files(const std::string& dir, const CheckpointRecord& record) {
+  int64_t check_files_and_sum_bytes(const std::string& dir, const CheckpointRecord& record) {
     int64_t bytes = 0;
     std::set<std::string> seen;
     for (const auto& entry : fs::directory_iterator(dir)) {
@@ -397,7 +397,7 @@ class Check {
     if (name.ends_with(".safetensors")) SafetensorsFile{file};
   }
 
-  void note_strays(const std::set<std::string>& known) {
+  void note_unknown_folders(const std::set<std::string>& known) {
     std::error_code fault;
     const fs::recursive_directory_iterator end;
     for (fs::recursive_directory_iterator at(data_ + "/checkpoints", fault); !fault && at != end;
@@ -442,11 +442,11 @@ CheckReport check_data(const std::string& data, Counters counters) {
         fmt::format("--data: '{}' is no data directory: it has neither secret nor strata.db",
                     data));
   }
-  return Check(path, counters).run();
+  return Check(path, counters).check_directory();
 }
 
 CheckReport check_snapshot(const std::string& data, const std::string& database) {
-  return Check(data, Counters::kOfArchive).run_on(database);
+  return Check(data, Counters::kOfArchive).check_database_alone(database);
 }
 
 }  // namespace strata::server

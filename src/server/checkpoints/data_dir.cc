@@ -26,7 +26,7 @@ constexpr size_t kSecretBytes = 32;
   throw Error(ErrorCode::kIo, fmt::format("{}: {}: {}", path, what, std::strerror(errno)));
 }
 
-int take_lock(const std::string& path) {
+int open_and_lock(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) fail(path, "open");
   if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
@@ -38,7 +38,7 @@ int take_lock(const std::string& path) {
 }
 
 // A file alone: what stands behind a link is somebody else's.
-void narrow_file(const std::string& file) {
+void restrict_file_mode(const std::string& file) {
   const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (fd < 0) return;
   struct stat info;
@@ -53,7 +53,7 @@ void narrow_file(const std::string& file) {
     log(LogLevel::kWarning, fmt::format("{}: others could read it; it is 0600 now", file));
 }
 
-void narrow_folder(const std::string& folder) {
+void restrict_folder_mode(const std::string& folder) {
   struct stat info;
   if (::stat(folder.c_str(), &info) != 0) fail(folder, "stat");
   if ((info.st_mode & 0077) == 0) return;
@@ -73,10 +73,10 @@ void narrow_folder(const std::string& folder) {
 
 // An older version made the database with the umask's mode, and an operator or a package the
 // folder.
-void narrow_modes(const std::string& folder) {
-  narrow_folder(folder);
+void restrict_modes(const std::string& folder) {
+  restrict_folder_mode(folder);
   for (const char* name : {"/strata.db", "/strata.db-wal", "/strata.db-shm"}) {
-    narrow_file(folder + name);
+    restrict_file_mode(folder + name);
   }
 }
 
@@ -123,8 +123,8 @@ NarrowMask::~NarrowMask() { ::umask(before_); }
 DataDir::DataDir(std::string path, bool allow_loose) : path_(std::move(path)) {
   while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
   make_folders_durable(path_);
-  if (!allow_loose) narrow_modes(path_);
-  lock_ = take_lock(path_ + "/lock");
+  if (!allow_loose) restrict_modes(path_);
+  lock_ = open_and_lock(path_ + "/lock");
   try {
     load_or_create_secret();
     remove_tree(temporary());

@@ -16,7 +16,7 @@ class ExpiryGrace {
   // A look at both clocks. What expired by the time that is returned may go; before everything
   // else where the looks do not go back so far. Some looks are told as one, with the earliest time
   // of them: an expired file stays up to a kParts-th of the grace longer.
-  double note_clocks(double wall, double steady) {
+  double update_and_get_cutoff(double wall, double steady) {
     if (looks_.empty() || steady - looks_.back().steady >= grace_ / kParts) {
       looks_.push_back({steady, wall});
     } else {

@@ -27,7 +27,7 @@ std::string hashes_json(const std::map<std::string, std::string>& hashes) {
   return "{" + items + "}";
 }
 
-std::string read_small_file(const ReadOnlyFile& file) {
+std::string read_record_text(const ReadOnlyFile& file) {
   if (file.size() > kMaxRecord) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: {} bytes, a checkpoint's record has {} at most", file.path(),
@@ -53,18 +53,18 @@ std::string record_text(const CheckpointRow& row, const CheckpointRecord& record
 CheckpointRecord read_record(const std::string& path) { return read_record(ReadOnlyFile(path)); }
 
 CheckpointRecord read_record(const ReadOnlyFile& file) {
-  const std::string text = read_small_file(file);
+  const std::string text = read_record_text(file);
   CheckpointRecord record;
   text::JsonReader json(text, file.path());
   json.begin_object();
   for (std::string key; json.next_key(key);) {
     if (key == "path") {
-      record.path = json.string();
+      record.path = json.read_string();
     } else if (key == "encrypted") {
-      record.is_encrypted = json.boolean();
+      record.is_encrypted = json.read_boolean();
     } else if (key == "sha256") {
       json.begin_object();
-      for (std::string name; json.next_key(name);) record.hashes[name] = json.string();
+      for (std::string name; json.next_key(name);) record.hashes[name] = json.read_string();
     } else {
       json.skip();
     }

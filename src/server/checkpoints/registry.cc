@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr double kExpiredToo = 0;  // in place of now: before anything expires
 
-int64_t folder_bytes(const std::string& dir) {
+int64_t sum_file_sizes(const std::string& dir) {
   int64_t bytes = 0;
   for (const auto& entry : fs::directory_iterator(dir)) {
     bytes += static_cast<int64_t>(entry.file_size());
@@ -61,7 +61,8 @@ void link_files(const std::string& from, const std::string& to) {
 }
 
 // With a record of its own.
-void write_copy(const std::string& from, const std::string& to, const CheckpointRow& row) {
+void link_files_and_write_record(const std::string& from, const std::string& to,
+                                 const CheckpointRow& row) {
   link_files(from, to);
   CheckpointRecord record = read_record_or_default(from);
   record.path = path_of(row).text();
@@ -69,7 +70,7 @@ void write_copy(const std::string& from, const std::string& to, const Checkpoint
 }
 
 // Without its size, which is known when its files are written.
-CheckpointRow row_of_save(const CheckpointSave& save, double now) {
+CheckpointRow make_row_of_save(const CheckpointSave& save, double now) {
   CheckpointRow row;
   row.id = random_id();
   row.run_id = save.path.run_id;
@@ -84,8 +85,8 @@ CheckpointRow row_of_save(const CheckpointSave& save, double now) {
   return row;
 }
 
-CheckpointRow row_of_copy(const CheckpointRow& source, const RunRow& run,
-                          std::optional<int64_t> ttl_seconds, double now) {
+CheckpointRow make_row_of_copy(const CheckpointRow& source, const RunRow& run,
+                               std::optional<int64_t> ttl_seconds, double now) {
   CheckpointRow row = source;
   row.id = random_id();
   row.run_id = run.id;
@@ -119,19 +120,19 @@ CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store,
       archive_budget_(options.archives),
       expired_(options.expiry_grace) {
   store_.bind_data_directory(data.fingerprint());
-  check_or_write_mark();
-  reconcile();
+  check_or_write_fingerprint();
+  reconcile_rows_with_folders();
   update_available_bytes();
 }
 
 // A file in the folder itself says that this is the folder which the store knows: an empty mount
 // point, or the disk of another server, has none or another one.
-void CheckpointRegistry::check_or_write_mark() {
+void CheckpointRegistry::check_or_write_fingerprint() {
   const std::string path = data_.checkpoints() + "/fingerprint";
   const std::string mark = fmt::format("{}\n", data_.fingerprint());
   const bool is_there = is_present(path);
   const bool is_right = is_there && read_file(path, 64) == mark;
-  const bool may_write = options_.accept_loss || (!is_there && !store_.checkpoints_marked());
+  const bool may_write = options_.accept_loss || (!is_there && !store_.was_fingerprint_written());
   if (!is_right && !may_write) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: {}; is its disk mounted? Nothing was changed. To go on without "
@@ -141,13 +142,13 @@ void CheckpointRegistry::check_or_write_mark() {
                                      : "the folder of checkpoints has lost its fingerprint file"));
   }
   if (!is_right) write_file_atomic(path, mark);
-  store_.mark_checkpoints();
+  store_.set_fingerprint_written();
 }
 
 // Rows without a folder are forgotten, but only when the folder is known to be gone and few are:
 // many at once mean that something else is wrong. Folders without a row are set aside, never
 // removed: the database may be an older one.
-void CheckpointRegistry::reconcile() {
+void CheckpointRegistry::reconcile_rows_with_folders() {
   std::set<std::string> wanted;
   std::vector<CheckpointRow> missing;
   for (const CheckpointRow& row : store_.rows_with_files()) {
@@ -164,7 +165,7 @@ void CheckpointRegistry::reconcile() {
                                         path_of(row).text(), folder(row)));
     store_.forget_checkpoint(row.id);
   }
-  move_strays(wanted);
+  move_unknown_to_lost(wanted);
 }
 
 void CheckpointRegistry::check_few_are_missing(const std::vector<CheckpointRow>& missing,
@@ -177,7 +178,7 @@ void CheckpointRegistry::check_few_are_missing(const std::vector<CheckpointRow>&
                           data_.checkpoints(), missing.size(), all, folder(missing[0])));
 }
 
-std::vector<std::string> CheckpointRegistry::checkpoint_folders() const {
+std::vector<std::string> CheckpointRegistry::list_checkpoint_folders() const {
   std::vector<std::string> folders;
   auto entry = fs::recursive_directory_iterator(data_.checkpoints());
   for (; entry != fs::recursive_directory_iterator(); ++entry) {
@@ -188,8 +189,8 @@ std::vector<std::string> CheckpointRegistry::checkpoint_folders() const {
   return folders;
 }
 
-void CheckpointRegistry::move_strays(const std::set<std::string>& known) {
-  for (const std::string& stray : checkpoint_folders()) {
+void CheckpointRegistry::move_unknown_to_lost(const std::set<std::string>& known) {
+  for (const std::string& stray : list_checkpoint_folders()) {
     if (known.contains(stray)) continue;
     const std::string target =
         data_.lost() + "/" + fs::path(stray).filename().string() + "-" + random_id();
@@ -205,12 +206,13 @@ std::string CheckpointRegistry::folder(const CheckpointRow& row) const {
   if (!makes_a_folder(names)) {
     throw Error(ErrorCode::kIo, fmt::format("state store: {}; nothing is touched; 'strata check' "
                                             "names all such rows",
-                                            fault_of(names)));
+                                            find_name_fault(names)));
   }
   return fmt::format("{}/{}", data_.checkpoints(), folder_of_row(names));
 }
 
-std::vector<CheckpointFile> CheckpointRegistry::downloadable_files(const CheckpointRow& row) const {
+std::vector<CheckpointFile> CheckpointRegistry::list_downloadable_files(
+    const CheckpointRow& row) const {
   std::vector<CheckpointFile> out;
   std::error_code fault;  // a sweep may remove the folder meanwhile
   const fs::directory_iterator end;
@@ -239,7 +241,7 @@ void CheckpointRegistry::check_max_disk(int64_t more, int64_t in_line, ErrorCode
                           used, more, others, options_.max_disk));
 }
 
-std::shared_ptr<void> CheckpointRegistry::reserve(int64_t bytes) {
+std::shared_ptr<void> CheckpointRegistry::reserve_disk_space(int64_t bytes) {
   check_max_disk(bytes, *reserved_, ErrorCode::kIo);
   const int64_t available = available_;
   if (available < bytes + *reserved_) {
@@ -269,7 +271,7 @@ std::string CheckpointRegistry::begin_save() {
 
 CheckpointRow CheckpointRegistry::finish_save(const std::string& dir, const CheckpointSave& save,
                                               double now) {
-  CheckpointRow row = row_of_save(save, now);
+  CheckpointRow row = make_row_of_save(save, now);
   try {
     if (!save.overwrite) check_name_is_free(row, now);
     if (!save.age_recipients.empty()) encrypt_folder(dir, save.age_recipients);
@@ -278,14 +280,14 @@ CheckpointRow CheckpointRegistry::finish_save(const std::string& dir, const Chec
                                         .is_encrypted = !save.age_recipients.empty(),
                                         .hashes = hash_files(dir)}));
     write_file_atomic(dir + "/" + kMarkerName, "");
-    row.size_bytes = folder_bytes(dir);
+    row.size_bytes = sum_file_sizes(dir);
     check_max_disk(row.size_bytes, 0, ErrorCode::kIo);
     move_into_place(dir, row);
   } catch (...) {
     abandon(dir);
     throw;
   }
-  commit_row(row, [&] { store_.add_or_replace_checkpoint(row); });
+  commit_row_or_abandon(row, [&] { store_.add_or_replace_checkpoint(row); });
   update_available_bytes();
   return row;
 }
@@ -304,12 +306,13 @@ void CheckpointRegistry::check_name_is_free(const CheckpointRow& row, double now
 
 // A commit that fails may have been done all the same: its answer was lost. The folder goes only
 // when the store says that it knows nothing of it; when it does not say, the next start finds out.
-void CheckpointRegistry::commit_row(const CheckpointRow& row, const std::function<void()>& add) {
+void CheckpointRegistry::commit_row_or_abandon(const CheckpointRow& row,
+                                               const std::function<void()>& add) {
   try {
     add();
   } catch (const std::exception& error) {
     log(LogLevel::kError, fmt::format("checkpoint {}: {}", path_of(row).text(), error.what()));
-    if (store_.find_checkpoint_id(row.id)) return;  // throws: the folder stays
+    if (store_.find_checkpoint_by_id(row.id)) return;  // throws: the folder stays
     abandon(folder(row));
     throw;
   }
@@ -336,8 +339,8 @@ void CheckpointRegistry::abandon(const std::string& dir) noexcept {
   fs::remove_all(dir, ignored);
 }
 
-CheckpointRow CheckpointRegistry::find(const TinkerPath& path, const std::string& tenant,
-                                       bool may_be_public, double now) {
+CheckpointRow CheckpointRegistry::find_or_throw(const TinkerPath& path, const std::string& tenant,
+                                                bool may_be_public, double now) {
   const auto row = store_.find_checkpoint(path.run_id, path.kind, path.name, now);
   const bool readable = row && (row->tenant == tenant || (may_be_public && row->is_public));
   if (!readable) fail_unknown(path);
@@ -358,21 +361,21 @@ bool CheckpointRegistry::is_leased(const std::string& id) {
   return leases_->counts.contains(id);
 }
 
-std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
-                                     std::optional<int64_t> ttl_seconds, const Idempotency& key,
-                                     double now) {
+std::string CheckpointRegistry::copy_to_new_run(const CheckpointRow& source, RunRow run,
+                                                std::optional<int64_t> ttl_seconds,
+                                                const Idempotency& key, double now) {
   if (!key.name.empty()) {
-    if (const auto known = store_.recall(run.tenant, "copy", key)) return *known;
+    if (const auto known = store_.find_remembered(run.tenant, "copy", key)) return *known;
   }
   if (store_.find_run(run.id)) fail_in_use(run);
-  const CheckpointRow row = row_of_copy(source, run, ttl_seconds, now);
+  const CheckpointRow row = make_row_of_copy(source, run, ttl_seconds, now);
   run.state = RunState::kCopy;
   run.ended_at = now;
   const auto held = lease(source.id);
   const std::string dir = begin_save();
   try {
     check_max_disk(source.size_bytes, *reserved_, ErrorCode::kResourceExhausted);
-    write_copy(folder(source), dir, row);
+    link_files_and_write_record(folder(source), dir, row);
     move_into_place(dir, row);
   } catch (const fs::filesystem_error& fault) {
     abandon(dir);
@@ -382,7 +385,7 @@ std::string CheckpointRegistry::copy(const CheckpointRow& source, RunRow run,
     throw;
   }
   bool is_in_use = false;  // a model was made of that number meanwhile
-  commit_row(row, [&] { is_in_use = !store_.add_copy(run, row, key); });
+  commit_row_or_abandon(row, [&] { is_in_use = !store_.add_copy(run, row, key); });
   if (is_in_use) {
     abandon(folder(row));
     fail_in_use(run);

@@ -70,7 +70,7 @@ class CheckpointRegistry {
   [[nodiscard]] std::string name_folder() const { return data_.temporary_name(); }
   // Space for a save of about so many bytes, while the answer lives. Error{kIo} when --max-disk or
   // the disk had none left, as it was last seen, besides what is reserved. Touches no disk.
-  std::shared_ptr<void> reserve(int64_t bytes);
+  std::shared_ptr<void> reserve_disk_space(int64_t bytes);
   // Error{kIo} when the disk or its limit (max_disk) is full; then nothing is left of the save.
   CheckpointRow finish_save(const std::string& dir, const CheckpointSave& save, double now);
   void abandon(const std::string& dir) noexcept;
@@ -78,12 +78,12 @@ class CheckpointRegistry {
   // Where the checkpoint's files lie. Error when the row's names make no such path.
   [[nodiscard]] std::string folder(const CheckpointRow& row) const;
   // What a client may download: no marker, no strata.json.
-  [[nodiscard]] std::vector<CheckpointFile> downloadable_files(const CheckpointRow& row) const;
+  [[nodiscard]] std::vector<CheckpointFile> list_downloadable_files(const CheckpointRow& row) const;
 
   // Alive and the tenant's own, or public if reading is all that is wanted; else Error{kNotFound},
   // the same for a foreign one and one that never was.
-  CheckpointRow find(const TinkerPath& path, const std::string& tenant, bool may_be_public,
-                     double now);
+  CheckpointRow find_or_throw(const TinkerPath& path, const std::string& tenant, bool may_be_public,
+                              double now);
 
   // Keeps the files while it lives, whatever happens to the row: for a load or a sampler that is
   // about to read them.
@@ -92,12 +92,14 @@ class CheckpointRegistry {
   // Copies a readable checkpoint into a run of its own; idempotent by key. Returns the new path.
   // Error{kInvalidArgument} when there is a run of that id, Error{kResourceExhausted} when
   // --max-disk has no space for it.
-  std::string copy(const CheckpointRow& source, RunRow run, std::optional<int64_t> ttl_seconds,
-                   const Idempotency& key, double now);
+  std::string copy_to_new_run(const CheckpointRow& source, RunRow run,
+                              std::optional<int64_t> ttl_seconds, const Idempotency& key,
+                              double now);
 
   // The tar of a checkpoint, below tmp, in the space of this tenant: made on the first call, which
   // takes a while. Busy when there is no space for it now; `steady` as for sweep().
-  std::string pack_archive(const CheckpointRow& row, const std::string& tenant, double steady);
+  std::string find_or_pack_archive(const CheckpointRow& row, const std::string& tenant,
+                                   double steady);
   // False for one that is larger than any space.
   [[nodiscard]] bool fits_archive(const CheckpointRow& row) const;
   enum class Archive { kCheckpoint, kMerged };
@@ -105,11 +107,12 @@ class CheckpointRegistry {
   // into its model.
   [[nodiscard]] std::optional<std::string> find_and_touch_archive(
       const CheckpointRow& row, double steady, Archive of = Archive::kCheckpoint);
-  // The tar of the model that the checkpoint was trained on, its adapter merged: as pack_archive(),
-  // but minutes. False where the server is to end. Error as ModelMerger::write has them; where no
-  // space is large enough for it kInvalidArgument, where the disk has none kResourceExhausted.
-  bool pack_merged(const CheckpointRow& row, const ModelMerger& merger, size_t model,
-                   const std::string& tenant, double steady);
+  // The tar of the model that the checkpoint was trained on, its adapter merged: as
+  // find_or_pack_archive(), but minutes. False where the server is to end. Error as
+  // ModelMerger::write has them; where no space is large enough for it kInvalidArgument, where the
+  // disk has none kResourceExhausted.
+  bool find_or_pack_merged(const CheckpointRow& row, const ModelMerger& merger, size_t model,
+                           const std::string& tenant, double steady);
 
   // Removes what was deleted or expired and nobody reads; every few seconds, one thread at a time.
   // `now` is the wall clock, `steady` one that does not jump: expired means expired at every sweep
@@ -126,14 +129,14 @@ class CheckpointRegistry {
  private:
   struct Sweep;
   bool do_step(Sweep& sweep);
-  bool collect_batch(Sweep& sweep);
-  void check_or_write_mark();
-  void reconcile();
+  bool remove_dead_batch(Sweep& sweep);
+  void check_or_write_fingerprint();
+  void reconcile_rows_with_folders();
   void check_few_are_missing(const std::vector<CheckpointRow>& missing, size_t all) const;
   // On the disk, whatever the store knows.
-  [[nodiscard]] std::vector<std::string> checkpoint_folders() const;
-  void move_strays(const std::set<std::string>& known);
-  void commit_row(const CheckpointRow& row, const std::function<void()>& add);
+  [[nodiscard]] std::vector<std::string> list_checkpoint_folders() const;
+  void move_unknown_to_lost(const std::set<std::string>& known);
+  void commit_row_or_abandon(const CheckpointRow& row, const std::function<void()>& add);
   void check_name_is_free(const CheckpointRow& row, double now);
   void check_max_disk(int64_t more, int64_t in_line, ErrorCode code) const;
   void update_available_bytes();
@@ -147,8 +150,8 @@ class CheckpointRegistry {
     std::string path;
     ~BookedArchive() { budget.finish_packing(path); }
   };
-  BookedArchive book_archive(const std::string& path, const std::string& tenant, int64_t bytes,
-                             double steady);
+  BookedArchive reserve_archive_space(const std::string& path, const std::string& tenant,
+                                      int64_t bytes, double steady);
 
   const DataDir& data_;
   StateStore& store_;

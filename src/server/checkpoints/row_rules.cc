@@ -46,7 +46,7 @@ std::string folder_of_row(const RowNames& row) {
   return fmt::format("{}/{}/{}/{}", row.tenant, row.run_id, row.kind, row.id);
 }
 
-std::string fault_of(const RowNames& row) {
+std::string find_name_fault(const RowNames& row) {
   if (makes_a_folder(row) && is_valid_checkpoint_name(row.name)) return "";
   const auto shown = [](const std::string& text) { return percent_escaped(text.substr(0, 100)); };
   return fmt::format(

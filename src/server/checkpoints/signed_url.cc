@@ -16,32 +16,33 @@ int64_t UrlSigner::expiry(const CheckpointRow& row, double now) const {
       std::floor(row.expires_at ? std::min(until, *row.expires_at) : until));
 }
 
-std::string UrlSigner::token(int64_t tenant_number, const std::string& checkpoint_id,
-                             const std::string& file, int64_t expires) const {
+std::string UrlSigner::make_token(int64_t tenant_number, const std::string& checkpoint_id,
+                                  const std::string& file, int64_t expires) const {
   // None of the parts that were signed holds a newline.
   return base64url(hmac_sha256(
       secret_, fmt::format("file\n{}\n{}\n{}\n{}", tenant_number, checkpoint_id, file, expires)));
 }
 
-std::string UrlSigner::sign(const std::string& base_url, const CheckpointRow& row,
-                            const std::string& file, const std::string& tenant, int64_t expires,
-                            double now) const {
+std::string UrlSigner::make_signed_url(const std::string& base_url, const CheckpointRow& row,
+                                       const std::string& file, const std::string& tenant,
+                                       int64_t expires, double now) const {
   const int64_t number = store_.find_or_add_tenant_number(tenant, now);
   return fmt::format("{}/api/v1/files/{}/{}?expires={}&tenant={}&token={}", base_url, row.id, file,
-                     expires, number, token(number, row.id, file, expires));
+                     expires, number, make_token(number, row.id, file, expires));
 }
 
-UrlSigner::Verdict UrlSigner::check(const Claim& claim, double now,
-                                    std::optional<CheckpointRow>& row, std::string& whose) const {
+UrlSigner::Verdict UrlSigner::verify_claim(const Claim& claim, double now,
+                                           std::optional<CheckpointRow>& row,
+                                           std::string& whose) const {
   const auto expires = whole_number(claim.expires);
   const auto number = whole_number(claim.tenant_number);
   if (!expires || !number) return Verdict::kWrong;
-  if (!equal_constant_time(token(*number, claim.checkpoint_id, claim.file, *expires),
+  if (!equal_constant_time(make_token(*number, claim.checkpoint_id, claim.file, *expires),
                            claim.token)) {
     return Verdict::kWrong;
   }
-  const auto tenant = store_.tenant_of(*number);
-  const auto found = store_.find_checkpoint_id(claim.checkpoint_id);
+  const auto tenant = store_.find_tenant(*number);
+  const auto found = store_.find_checkpoint_by_id(claim.checkpoint_id);
   if (!tenant || !found) return Verdict::kWrong;
   const bool is_expired = now >= static_cast<double>(*expires);
   const bool is_dead = found->deleted_at || (found->expires_at && now >= *found->expires_at);

@@ -26,9 +26,9 @@ class UrlSigner {
 
   // The second until which a URL made now serves; never beyond the checkpoint's own expiry.
   [[nodiscard]] int64_t expiry(const CheckpointRow& row, double now) const;
-  [[nodiscard]] std::string sign(const std::string& base_url, const CheckpointRow& row,
-                                 const std::string& file, const std::string& tenant,
-                                 int64_t expires, double now) const;
+  [[nodiscard]] std::string make_signed_url(const std::string& base_url, const CheckpointRow& row,
+                                            const std::string& file, const std::string& tenant,
+                                            int64_t expires, double now) const;
 
   enum class Verdict { kGood, kWrong, kGone };
   struct Claim {
@@ -40,12 +40,12 @@ class UrlSigner {
   };
   // kWrong: 404. kGone: 410, the token was right once. `row` is set when it is good, and `whose`,
   // its tenant.
-  [[nodiscard]] Verdict check(const Claim& claim, double now, std::optional<CheckpointRow>& row,
-                              std::string& whose) const;
+  [[nodiscard]] Verdict verify_claim(const Claim& claim, double now,
+                                     std::optional<CheckpointRow>& row, std::string& whose) const;
 
  private:
-  [[nodiscard]] std::string token(int64_t tenant_number, const std::string& checkpoint_id,
-                                  const std::string& file, int64_t expires) const;
+  [[nodiscard]] std::string make_token(int64_t tenant_number, const std::string& checkpoint_id,
+                                       const std::string& file, int64_t expires) const;
 
   std::string secret_;
   StateStore& store_;

@@ -36,7 +36,7 @@ struct CheckpointRegistry::Sweep {
   std::string fault = {};               // of one step; the others are done all the same
 
   template <typename Body>
-  void note_fault_of(Body body) {
+  void run_noting_fault(Body body) {
     try {
       body();
     } catch (const std::exception& error) {
@@ -47,13 +47,14 @@ struct CheckpointRegistry::Sweep {
 
 bool CheckpointRegistry::sweep_piece(double now, double steady) {
   if (!sweep_) {
-    const double trusted = trusted_time_.note_clocks(now, steady, options_.expiry_grace);
-    sweep_ = std::make_shared<Sweep>(Sweep{steady, trusted, expired_.note_clocks(now, steady)});
+    const double trusted = trusted_time_.update_and_get_time(now, steady, options_.expiry_grace);
+    sweep_ = std::make_shared<Sweep>(
+        Sweep{steady, trusted, expired_.update_and_get_cutoff(now, steady)});
   }
   sweep_->until = now_seconds() + options_.piece_seconds;
   do {
     bool has_more = false;
-    sweep_->note_fault_of([&] { has_more = do_step(*sweep_); });
+    sweep_->run_noting_fault([&] { has_more = do_step(*sweep_); });
     if (!has_more) ++sweep_->step;
   } while (sweep_->step < kSweepSteps && now_seconds() < sweep_->until);
   if (sweep_->step < kSweepSteps) return true;
@@ -69,7 +70,7 @@ bool CheckpointRegistry::do_step(Sweep& sweep) {
       store_.flush_touches();
       return false;
     case 1:
-      return collect_batch(sweep);
+      return remove_dead_batch(sweep);
     case 2:
       return store_.prune_old_rows(sweep.trusted);
     case 3:
@@ -82,10 +83,10 @@ bool CheckpointRegistry::do_step(Sweep& sweep) {
   }
 }
 
-bool CheckpointRegistry::collect_batch(Sweep& sweep) {
-  StateStore::Collectable batch = store_.collectable(sweep.ended, sweep.place);
+bool CheckpointRegistry::remove_dead_batch(Sweep& sweep) {
+  StateStore::Collectable batch = store_.find_collectable(sweep.ended, sweep.place);
   for (CheckpointRow& row : batch.rows) {
-    sweep.note_fault_of([&] {
+    sweep.run_noting_fault([&] {
       if (is_leased(row.id)) return;
       if (!row.deleted_at) store_.expire(row.id);
       remove_and_mark_gone(row);

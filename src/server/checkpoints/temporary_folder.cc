@@ -48,7 +48,7 @@ bool is_leftover(std::string_view name, std::string_view stem) {
          (end.empty() || end == "-journal" || end == "-wal" || end == "-shm");
 }
 
-void remove_or_tell_of_leftover(const std::string& path, bool is_certain) {
+void remove_or_log_leftover(const std::string& path, bool is_certain) {
   std::error_code fault;
   if (is_certain) fs::remove_all(path, fault);
   if (is_certain && !fault) {
@@ -77,7 +77,7 @@ void remove_folder_unless_locked(const std::string& path) {
   const int fd = open_folder(path);
   if (fd < 0) return;
   const Lock state = lock(fd);
-  if (state != Lock::kOfAnother) remove_or_tell_of_leftover(path, state == Lock::kTaken);
+  if (state != Lock::kOfAnother) remove_or_log_leftover(path, state == Lock::kTaken);
   ::close(fd);
 }
 
@@ -87,7 +87,7 @@ void remove_leftovers(const std::string& stem) {
     struct stat info = {};
     if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
     if (S_ISREG(info.st_mode))
-      remove_or_tell_of_leftover(path, info.st_mtime < std::time(nullptr) - kOld);
+      remove_or_log_leftover(path, info.st_mtime < std::time(nullptr) - kOld);
     if (S_ISDIR(info.st_mode)) remove_folder_unless_locked(path);
   }
 }

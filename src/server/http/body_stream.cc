@@ -10,15 +10,15 @@ constexpr size_t kLeastShare = 4 << 10;  // taken as long as a stream lives
 
 }  // namespace
 
-bool BodyStream::reserve(const SharedLimit& responses, const std::string& tenant) {
+bool BodyStream::try_acquire_share(const SharedLimit& responses, const std::string& tenant) {
   SharedLimit limit = responses;
   const size_t wanted = waiting_.size() + expected_;
   share_ = limit.take(tenant, static_cast<int64_t>(std::max(kLeastShare, wanted)));
   return static_cast<bool>(share_);
 }
 
-// Before reserve() the bound alone counts.
-bool BodyStream::reserve_more(size_t bytes) {
+// Before try_acquire_share() the bound alone counts.
+bool BodyStream::try_grow_share(size_t bytes) {
   const size_t wanted = waiting_.size() + taken_ + expected_ + bytes;
   if (wanted > kMostWaiting) return false;
   if (!share_ || std::cmp_less_equal(wanted, share_.amount())) return true;
@@ -34,7 +34,7 @@ void BodyStream::abandon() {
 bool BodyStream::push(std::string_view bytes, size_t expected) {
   expected_ -= expected;
   if (ends()) return false;
-  if (!reserve_more(bytes.size())) {
+  if (!try_grow_share(bytes.size())) {
     abandon();
     return false;
   }
@@ -43,9 +43,9 @@ bool BodyStream::push(std::string_view bytes, size_t expected) {
   return true;
 }
 
-bool BodyStream::reserve_expected(size_t bytes) {
+bool BodyStream::reserve_expected_or_close(size_t bytes) {
   if (ends()) return false;
-  if (!reserve_more(bytes)) {
+  if (!try_grow_share(bytes)) {
     abandon();
     return false;
   }
@@ -58,7 +58,7 @@ void BodyStream::finish() {
   wake();
 }
 
-std::string BodyStream::take(size_t most) {
+std::string BodyStream::pop_bytes(size_t most) {
   std::string bytes;
   if (waiting_.size() <= most) {
     bytes = std::exchange(waiting_, {});
@@ -70,7 +70,7 @@ std::string BodyStream::take(size_t most) {
   return bytes;
 }
 
-void BodyStream::note_sent() {
+void BodyStream::release_sent_bytes() {
   taken_ = 0;
   // Not at each piece: what a stream once had waiting goes when it is twice what it has.
   const auto needed = static_cast<int64_t>(std::max(kLeastShare, waiting_.size() + expected_));

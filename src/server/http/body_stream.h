@@ -25,10 +25,10 @@ class BodyStream {
 
   // The handler's side. False when nobody reads any more: the peer hung up, or reads so slowly that
   // its bytes find no space here; nothing is sent after that.
-  // `expected`: of what reserve_expected() counted, how much these bytes are instead of.
+  // `expected`: of what reserve_expected_or_close() counted, how much these bytes are instead of.
   bool push(std::string_view bytes, size_t expected = 0);
   // Counts as if it waited here what bytes are yet to be made of. False as push().
-  bool reserve_expected(size_t bytes);
+  bool reserve_expected_or_close(size_t bytes);
   // The body is whole.
   void finish();
   [[nodiscard]] bool closed() const { return closed_; }
@@ -38,18 +38,18 @@ class BodyStream {
   void on_close(std::function<void()> then) { on_close_ = std::move(then); }
 
   // The connection's side. Whether the tenant has space for what may wait here.
-  [[nodiscard]] bool reserve(const SharedLimit& responses, const std::string& tenant);
+  [[nodiscard]] bool try_acquire_share(const SharedLimit& responses, const std::string& tenant);
   // Runs `wake` whenever something has changed.
   void attach(std::function<void()> wake) { wake_ = std::move(wake); }
-  // What waits, at most so many bytes; it counts until note_sent().
-  std::string take(size_t most);
-  void note_sent();
+  // What waits, at most so many bytes; it counts until release_sent_bytes().
+  std::string pop_bytes(size_t most);
+  void release_sent_bytes();
   [[nodiscard]] bool finished() const { return finished_ && waiting_.empty(); }
   // Nobody reads any more.
   void close();
 
  private:
-  [[nodiscard]] bool reserve_more(size_t bytes);
+  [[nodiscard]] bool try_grow_share(size_t bytes);
   void abandon();
   void wake() const {
     if (wake_) wake_();

@@ -19,7 +19,7 @@ FileReader::~FileReader() {
   if (file_ >= 0) ::close(file_);
 }
 
-std::string_view FileReader::next() {
+std::string_view FileReader::read_next_piece() {
   if (left_ == 0) return {};
   if (file_ < 0) file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file_ < 0) return {};

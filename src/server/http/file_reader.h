@@ -19,7 +19,7 @@ class FileReader {
   FileReader& operator=(const FileReader&) = delete;
 
   // Empty at the end, when the file is shorter than the part, and when it cannot be opened.
-  std::string_view next();
+  std::string_view read_next_piece();
   [[nodiscard]] bool complete() const { return left_ == 0; }
 
  private:

@@ -31,7 +31,7 @@ size_t big_endian(std::string_view bytes) {
   return value;
 }
 
-asio::awaitable<error_code> read_hello(Stream& stream, std::string& hello) {
+asio::awaitable<error_code> read_client_hello(Stream& stream, std::string& hello) {
   error_code fault;
   while (!fault && is_partial_client_hello(hello)) {
     const size_t before = hello.size();
@@ -99,7 +99,7 @@ asio::awaitable<error_code> Handshakes::handshake(Stream& stream, asio::io_conte
                                                   const std::string& address) {
   Place place(*this, stream, address);
   std::string hello;
-  if (const error_code fault = co_await read_hello(stream, hello)) co_return fault;
+  if (const error_code fault = co_await read_client_hello(stream, hello)) co_return fault;
   asio::steady_timer done(io, asio::steady_timer::time_point::max());
   std::optional<error_code> result;
   {

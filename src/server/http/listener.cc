@@ -39,7 +39,7 @@ int port_of(int socket) {
 }
 
 // Why nobody there can be reached; 0: somebody can.
-int connect_fault(const ListenAddress& address, const sockaddr_un& where) {
+int try_connect(const ListenAddress& address, const sockaddr_un& where) {
   const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (probe < 0) fail(address, std::strerror(errno));
   const int answer = ::connect(probe, reinterpret_cast<const sockaddr*>(&where), sizeof where);
@@ -56,7 +56,7 @@ void remove_stale_socket(const ListenAddress& address, const sockaddr_un& where)
     fail(address, std::strerror(errno));
   }
   if (!S_ISSOCK(info.st_mode)) fail(address, "is there and no socket; give another path");
-  const int fault = connect_fault(address, where);
+  const int fault = try_connect(address, where);
   if (fault == 0 || fault == EAGAIN) fail(address, "another server is running there");
   if (fault != ECONNREFUSED) fail(address, std::strerror(fault));
   if (::unlink(address.path.c_str()) != 0 && errno != ENOENT) fail(address, std::strerror(errno));
@@ -66,12 +66,12 @@ void remove_stale_socket(const ListenAddress& address, const sockaddr_un& where)
 
 Listener::Listener(const ListenAddress& address) {
   if (address.path.empty())
-    listen_at_host(address);
+    listen_on_tcp(address);
   else
-    listen_at_file(address);
+    listen_on_unix_socket(address);
 }
 
-void Listener::listen_at_host(const ListenAddress& address) {
+void Listener::listen_on_tcp(const ListenAddress& address) {
   addrinfo wanted = {};
   wanted.ai_socktype = SOCK_STREAM;
   wanted.ai_flags = AI_PASSIVE;
@@ -84,11 +84,11 @@ void Listener::listen_at_host(const ListenAddress& address) {
                             ::gai_strerror(fault)));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> hold(found, ::freeaddrinfo);
-  listen_at(address, found->ai_addr, found->ai_addrlen);
+  bind_and_listen(address, found->ai_addr, found->ai_addrlen);
   port_ = port_of(socket_);
 }
 
-void Listener::listen_at_file(const ListenAddress& address) {
+void Listener::listen_on_unix_socket(const ListenAddress& address) {
   sockaddr_un where = {};
   where.sun_family = AF_UNIX;
   if (address.path.size() >= sizeof where.sun_path) {
@@ -97,7 +97,7 @@ void Listener::listen_at_file(const ListenAddress& address) {
   }
   address.path.copy(where.sun_path, address.path.size());
   remove_stale_socket(address, where);
-  listen_at(address, reinterpret_cast<const sockaddr*>(&where), sizeof where);
+  bind_and_listen(address, reinterpret_cast<const sockaddr*>(&where), sizeof where);
   struct stat info;
   // The mode is narrow from the first moment; what the umask took from it is given back here.
   const bool is_ours =
@@ -113,7 +113,7 @@ void Listener::listen_at_file(const ListenAddress& address) {
   inode_ = info.st_ino;
 }
 
-void Listener::listen_at(const ListenAddress& address, const sockaddr* where, unsigned size) {
+void Listener::bind_and_listen(const ListenAddress& address, const sockaddr* where, unsigned size) {
   family_ = where->sa_family;
   socket_ = ::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;

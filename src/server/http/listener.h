@@ -32,9 +32,9 @@ class Listener {
   [[nodiscard]] int port() const { return port_; }
 
  private:
-  void listen_at_host(const ListenAddress& address);
-  void listen_at_file(const ListenAddress& address);
-  void listen_at(const ListenAddress& address, const sockaddr* where, unsigned size);
+  void listen_on_tcp(const ListenAddress& address);
+  void listen_on_unix_socket(const ListenAddress& address);
+  void bind_and_listen(const ListenAddress& address, const sockaddr* where, unsigned size);
 
   int socket_ = -1;
   int family_ = 0;

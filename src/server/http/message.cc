@@ -183,7 +183,7 @@ std::string busy_text(std::string_view message) {
   return closing_text(busy_response(503, message));
 }
 
-void append_bounded(std::string& body, std::string_view bytes, uint64_t limit) {
+void append_with_capped_capacity(std::string& body, std::string_view bytes, uint64_t limit) {
   const size_t wanted = body.size() + bytes.size();
   if (wanted > body.capacity() && 2 * body.capacity() > limit) {
     std::string larger;  // reserve() of one that has memory doubles it too

@@ -91,7 +91,7 @@ struct Request {
   std::string body;
   // What the body counts as, as long as it is held; null: it has none.
   std::shared_ptr<SharedLimit::Share> body_share = {};
-  // Set by Router::set_route(): null where no route has this path, or none with this method.
+  // Set by Router::match_route(): null where no route has this path, or none with this method.
   const Route* route = nullptr;
   std::vector<std::string> parts;  // what the {} of the route matched, in order
   std::string allowed;             // the path's methods, where only the method is wrong
@@ -192,7 +192,7 @@ std::string closing_text(const Response& response);
 std::string busy_text(std::string_view message);
 
 // Appends to a body; its memory grows by doubling, but not beyond `limit` bytes if that suffices.
-void append_bounded(std::string& body, std::string_view bytes, uint64_t limit);
+void append_with_capped_capacity(std::string& body, std::string_view bytes, uint64_t limit);
 
 // Takes the response of one request: called exactly once, from any thread.
 using Respond = std::function<void(Response)>;

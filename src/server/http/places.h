@@ -31,9 +31,9 @@ class ConnectionLimit {
 
   // Counts one more from this address ("": loopback, which has no limit of its own); or the option
   // that forbids it, and nothing is counted.
-  std::string_view acquire(const std::string& address) {
+  std::string_view acquire_or_name_limit(const std::string& address) {
     if (all_ >= most_) return "--max-connections";
-    const std::string_view option = acquire_for_address(address);
+    const std::string_view option = acquire_for_address_or_name_limit(address);
     if (option.empty()) ++all_;
     return option;
   }
@@ -44,8 +44,9 @@ class ConnectionLimit {
 
   // The same of its address alone, with `bytes` that are counted in all already; or the option that
   // forbids it.
-  std::string_view acquire_for_address(const std::string& address, int64_t bytes = 0) {
-    const std::string_view option = refused_by(address, bytes);
+  std::string_view acquire_for_address_or_name_limit(const std::string& address,
+                                                     int64_t bytes = 0) {
+    const std::string_view option = exceeded_limit_option(address, bytes);
     if (!option.empty() || address.empty()) return option;
     Use& use = of_address_[address];
     ++use.count;
@@ -61,19 +62,19 @@ class ConnectionLimit {
 
   // Whether it is not for its own limits that this address has no place for one more.
   [[nodiscard]] bool may_have(const std::string& address, int64_t bytes) const {
-    return refused_by(address, bytes).empty();
+    return exceeded_limit_option(address, bytes).empty();
   }
 
   // Of a connection that is open: it `held` so many bytes and now takes `bytes`. False, and no
   // change, when there is no space: in all, or in the half that one address may have.
-  bool resize_held(const std::string& address, int64_t& held, int64_t bytes) {
+  bool try_resize_held_bytes(const std::string& address, int64_t& held, int64_t bytes) {
     const int64_t more = bytes - held;
     Use* use = address.empty() ? nullptr : &of_address_[address];
     if (more > 0) {
       if (use != nullptr && use->bytes + more > bytes_.limit() / 2) return false;
       if (!bytes_.take_only("", more)) return false;
     } else {
-      bytes_.give("", -more);
+      bytes_.give_back("", -more);
     }
     if (use != nullptr) use->bytes += more;
     if (use != nullptr && use->count == 0 && use->bytes == 0) of_address_.erase(address);
@@ -88,7 +89,8 @@ class ConnectionLimit {
     int64_t bytes = 0;
   };
   // The option that forbids this address one more with so many bytes; "": none.
-  [[nodiscard]] std::string_view refused_by(const std::string& address, int64_t bytes) const {
+  [[nodiscard]] std::string_view exceeded_limit_option(const std::string& address,
+                                                       int64_t bytes) const {
     if (address.empty()) return {};
     const auto found = of_address_.find(address);
     const Use use = found == of_address_.end() ? Use() : found->second;
@@ -110,20 +112,20 @@ class ProxiedRequest {
       : limit_(limit),
         address_(std::move(address)),
         bytes_(bytes),
-        refused_by_(limit.acquire_for_address(address_, bytes)) {}
+        exceeded_limit_option_(limit.acquire_for_address_or_name_limit(address_, bytes)) {}
   ~ProxiedRequest() {
-    if (refused_by_.empty()) limit_.release_for_address(address_, bytes_);
+    if (exceeded_limit_option_.empty()) limit_.release_for_address(address_, bytes_);
   }
   ProxiedRequest(const ProxiedRequest&) = delete;
   ProxiedRequest& operator=(const ProxiedRequest&) = delete;
   // The option that forbids it; empty: it is within them.
-  [[nodiscard]] std::string_view refused_by() const { return refused_by_; }
+  [[nodiscard]] std::string_view exceeded_limit_option() const { return exceeded_limit_option_; }
 
  private:
   ConnectionLimit& limit_;
   std::string address_;
   int64_t bytes_;
-  std::string_view refused_by_;
+  std::string_view exceeded_limit_option_;
 };
 
 // Who may be closed for a newcomer: strangers, whose present request has no key, whatever they do,
@@ -197,28 +199,28 @@ class Places {
   explicit Places(ConnectionLimit limit) : limit_(std::move(limit)) {}
 
   // For a connection that was accepted; or the option that forbids it.
-  std::string_view take_place(Connection& one) {
-    std::string_view option = try_take_place(one);
+  std::string_view acquire_place_evicting_idle(Connection& one) {
+    std::string_view option = acquire_place_or_name_limit(one);
     if (option.empty() || !limit_.may_have(one.counted, connection_bytes(one.stream.is_secured())))
       return option;
-    return evict_one() ? try_take_place(one) : option;
+    return try_evict_idle() ? acquire_place_or_name_limit(one) : option;
   }
   // Of one that has none, nothing.
-  void leave(Connection& one) {
+  void release_place(Connection& one) {
     if (!std::exchange(one.has_place, false)) return;
-    limit_.resize_held(one.counted, one.held, 0);
+    limit_.try_resize_held_bytes(one.counted, one.held, 0);
     idles_.remove(one);
     limit_.release(one.counted);
   }
 
   // What it takes now: itself, and its header twice, as it came and in the request that is
   // answered. False, and nothing changes, when there is no space for that.
-  bool recount_bytes(Connection& one) {
+  bool try_recount_bytes(Connection& one) {
     if (one.is_evicted) return false;
     const size_t grown = std::max(one.buffer.capacity(), kFirstRead) - kFirstRead;
     const int64_t bytes =
         connection_bytes(one.stream.is_secured()) + 2 * static_cast<int64_t>(grown);
-    return limit_.resize_held(one.counted, one.held, bytes);
+    return limit_.try_resize_held_bytes(one.counted, one.held, bytes);
   }
 
   // It waits for a request, until end_idle().
@@ -238,21 +240,21 @@ class Places {
   [[nodiscard]] ConnectionLimit& limit() { return limit_; }
 
  private:
-  std::string_view try_take_place(Connection& one) {
-    const std::string_view option = limit_.acquire(one.counted);
+  std::string_view acquire_place_or_name_limit(Connection& one) {
+    const std::string_view option = limit_.acquire_or_name_limit(one.counted);
     if (!option.empty()) return option;
-    one.has_place = true;  // leave() is right from here on, whatever throws
-    if (!recount_bytes(one)) {
-      leave(one);
+    one.has_place = true;  // release_place() is right from here on, whatever throws
+    if (!try_recount_bytes(one)) {
+      release_place(one);
       return "--max-connection-bytes";
     }
     idles_.begin_idle(one);  // nobody's yet
     return {};
   }
-  bool evict_one() {
+  bool try_evict_idle() {
     Connection* idle = idles_.victim();
     if (idle == nullptr) return false;
-    leave(*idle);
+    release_place(*idle);
     idle->is_evicted = true;
     idle->stream.close();
     return true;
@@ -284,7 +286,8 @@ class InFlight {
 
   // As long as `share` lives the request counts with what its connection takes; or its refusal,
   // which clients repeat later.
-  std::optional<Response> admit(const Request& request, int64_t bytes, SharedLimit::Share& share) {
+  std::optional<Response> admit_or_refuse(const Request& request, int64_t bytes,
+                                          SharedLimit::Share& share) {
     const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
     if (request.tenant.empty()) return std::nullopt;
     // Polls leave some for what they wait for.

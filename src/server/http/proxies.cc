@@ -19,7 +19,7 @@ namespace {
 constexpr int kAllBits = 128;
 constexpr int kMappedBits = 96;  // before the 32 of an IPv4 address
 
-[[noreturn]] void refuse(std::string_view text) {
+[[noreturn]] void throw_invalid_proxy(std::string_view text) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--trusted-proxy: got '{}', want an address, a network like 10.0.0.0/8 "
                           "or fd00::/8, or unix",
@@ -47,7 +47,7 @@ std::string_view take_last_of_list(std::string_view& list) {
 }
 
 // The bits of a prefix, of an address of `most` bits; -1 where that is no number of them.
-int parse_prefix(std::string_view text, int most) {
+int parse_prefix_length(std::string_view text, int most) {
   int bits = -1;
   const char* end = text.data() + text.size();
   const auto [rest, fault] = std::from_chars(text.data(), end, bits);
@@ -72,15 +72,15 @@ std::string TrustedProxies::address_text(const Address& address) {
   peer.sin6_family = AF_INET6;
   std::copy(address.begin(), address.end(), peer.sin6_addr.s6_addr);
   if (!IN6_IS_ADDR_V4MAPPED(&peer.sin6_addr)) {
-    return peer_address(reinterpret_cast<const sockaddr*>(&peer));
+    return peer_address_unless_loopback(reinterpret_cast<const sockaddr*>(&peer));
   }
   sockaddr_in mapped{};
   mapped.sin_family = AF_INET;
   std::copy(address.begin() + 12, address.end(), reinterpret_cast<uint8_t*>(&mapped.sin_addr));
-  return peer_address(reinterpret_cast<const sockaddr*>(&mapped));
+  return peer_address_unless_loopback(reinterpret_cast<const sockaddr*>(&mapped));
 }
 
-std::string peer_address(const sockaddr* peer) {
+std::string peer_address_unless_loopback(const sockaddr* peer) {
   char text[INET6_ADDRSTRLEN] = "";
   if (peer->sa_family == AF_INET) {
     const in_addr& address = reinterpret_cast<const sockaddr_in*>(peer)->sin_addr;
@@ -96,7 +96,7 @@ std::string peer_address(const sockaddr* peer) {
   return text;
 }
 
-std::string counted_network(const std::string& address) {
+std::string mask_ipv6_to_64(const std::string& address) {
   in6_addr parsed;
   if (address.find(':') == std::string::npos ||
       ::inet_pton(AF_INET6, address.c_str(), &parsed) != 1 || IN6_IS_ADDR_V4MAPPED(&parsed)) {
@@ -122,12 +122,12 @@ TrustedProxies::Net TrustedProxies::parse_net(std::string_view text) {
   const size_t slash = std::min(text.find('/'), text.size());
   const std::string_view host = text.substr(0, slash);
   const std::optional<Address> address = parse_address(host);
-  if (!address) refuse(text);
+  if (!address) throw_invalid_proxy(text);
   const bool is_ipv4 = host.find(':') == std::string_view::npos;
   const int first = is_ipv4 ? kMappedBits : 0;
   int bits = kAllBits - first;
-  if (slash < text.size()) bits = parse_prefix(text.substr(slash + 1), bits);
-  if (bits < 0) refuse(text);
+  if (slash < text.size()) bits = parse_prefix_length(text.substr(slash + 1), bits);
+  if (bits < 0) throw_invalid_proxy(text);
   return {*address, first + bits};
 }
 

@@ -3,7 +3,8 @@
 // TrustedProxies: the proxies whose X-Forwarded-For is believed (--trusted-proxy), and the client
 // behind one.
 //   TrustedProxies proxies({"10.0.0.0/8", "unix"});
-//   if (proxies.trusts(peer)) client = proxies.client_address(request.headers, peer_address(peer));
+//   const std::string address = peer_address_unless_loopback(peer);
+//   if (proxies.trusts(peer)) client = proxies.client_address(request.headers, address);
 #pragma once
 #include <array>
 #include <cstdint>
@@ -19,9 +20,9 @@ struct sockaddr;
 namespace strata::server {
 
 // The address of a peer as text; "" for one of this machine's own.
-std::string peer_address(const sockaddr* peer);
+std::string peer_address_unless_loopback(const sockaddr* peer);
 // What a limit by address counts: an address, or of IPv6 the network of 64 bits that one host has.
-std::string counted_network(const std::string& address);
+std::string mask_ipv6_to_64(const std::string& address);
 
 class TrustedProxies {
  public:
@@ -32,9 +33,10 @@ class TrustedProxies {
 
   [[nodiscard]] bool trusts(const sockaddr* peer) const;
 
-  // The last address of all X-Forwarded-For fields that is no trusted proxy's, as peer_address()
-  // shows it; what stands before it may be the client's own invention. `peer` where there is none,
-  // or where what a proxy wrote is no address. A port behind an address is left out.
+  // The last address of all X-Forwarded-For fields that is no trusted proxy's, as
+  // peer_address_unless_loopback() shows it; what stands before it may be the client's own
+  // invention. `peer` where there is none, or where what a proxy wrote is no address. A port behind
+  // an address is left out.
   [[nodiscard]] std::string client_address(const std::vector<Header>& headers,
                                            const std::string& peer) const;
 

@@ -21,7 +21,7 @@ namespace strata::server {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 
-std::list<Turns::Turn*>::iterator Turns::enter(Turn* turn, const std::string& tenant) {
+std::list<Turns::Turn*>::iterator Turns::enqueue(Turn* turn, const std::string& tenant) {
   const auto [found, is_new] = line_of_.try_emplace(tenant, lines_.end());
   if (is_new) found->second = lines_.insert(lines_.end(), Line{tenant, {}});
   std::list<Turn*>& waiting = found->second->waiting;
@@ -29,7 +29,7 @@ std::list<Turns::Turn*>::iterator Turns::enter(Turn* turn, const std::string& te
 }
 
 // Who had its turn lets the other tenants go first.
-void Turns::leave(const std::string& tenant, std::list<Turn*>::iterator place) {
+void Turns::remove_and_wake_next(const std::string& tenant, std::list<Turn*>::iterator place) {
   const auto found = line_of_.find(tenant);
   const auto line = found->second;
   const bool was_first = *place == first();
@@ -46,7 +46,7 @@ void Turns::leave(const std::string& tenant, std::list<Turn*>::iterator place) {
 Turns::Turn::Turn(Turns& turns, asio::io_context& io, const std::string& tenant)
     : turns_(turns),
       tenant_(tenant),
-      place_(turns.enter(this, tenant)),
+      place_(turns.enqueue(this, tenant)),
       timer_(io, std::chrono::steady_clock::time_point::max()) {}
 
 Turns::Turn::~Turn() {
@@ -54,7 +54,7 @@ Turns::Turn::~Turn() {
     const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
     turns_.free_at_ = now + (now - begin_);
   }
-  turns_.leave(tenant_, place_);
+  turns_.remove_and_wake_next(tenant_, place_);
 }
 
 asio::awaitable<void> Turns::Turn::await_turn() {
@@ -78,7 +78,7 @@ bool needs_turn(const Request& request) {
 
 using boost::system::error_code;
 
-error_code HeaderLines::check(std::string_view arrived) {
+error_code HeaderLines::check_next_bytes(std::string_view arrived) {
   for (const char c : arrived) {
     if (has_ended_) return {};
     // A folded field means one thing to who unfolds it and another to who does not.
@@ -108,7 +108,7 @@ std::string_view last_bytes(const boost::beast::flat_buffer& buffer, size_t coun
 asio::awaitable<error_code> read_header(Incoming from, std::function<bool()> hold) {
   HeaderLines lines;
   for (size_t arrived = from.buffer.size();;) {
-    error_code fault = lines.check(last_bytes(from.buffer, arrived));
+    error_code fault = lines.check_next_bytes(last_bytes(from.buffer, arrived));
     if (fault) co_return fault;
     from.buffer.consume(from.parser.put(from.buffer.data(), fault));
     if (from.parser.is_header_done()) co_return error_code();
@@ -168,7 +168,8 @@ class BodySink {
 
   // Work of a millisecond or two; while more() it is to be called again with what is left of them.
   // The caller's buffer has `buffer_bytes`, which count too.
-  [[nodiscard]] std::optional<BodyFault> append(std::string_view& bytes, size_t buffer_bytes);
+  [[nodiscard]] std::optional<BodyFault> decode_and_append(std::string_view& bytes,
+                                                           size_t buffer_bytes);
   [[nodiscard]] bool more() const { return more_; }
   // After the last byte. From here the body counts until `request` lets it go.
   [[nodiscard]] std::optional<BodyFault> finish();
@@ -176,7 +177,7 @@ class BodySink {
 
  private:
   [[nodiscard]] BodyFault too_large() const;
-  [[nodiscard]] std::optional<BodyFault> reserve(uint64_t wanted);
+  [[nodiscard]] std::optional<BodyFault> resize_share_or_fault(uint64_t wanted);
 
   const HttpOptions& options_;
   BodyLimit limit_;
@@ -206,12 +207,12 @@ std::optional<BodyFault> BodySink::check_rate(double now) const {
                                     options_.min_body_rate)};
 }
 
-std::optional<BodyFault> BodySink::append(std::string_view& bytes, size_t buffer_bytes) {
+std::optional<BodyFault> BodySink::decode_and_append(std::string_view& bytes, size_t buffer_bytes) {
   if (!more_) read_ += bytes.size();
   more_ = false;
   if (read_ > limit_.bytes) return too_large();
   if (!zstd_) {
-    append_bounded(request_.body, bytes, limit_.bytes);
+    append_with_capped_capacity(request_.body, bytes, limit_.bytes);
   } else {
     switch (zstd_->feed(bytes, request_.body)) {
       case ZstdBody::Progress::kMore:
@@ -225,10 +226,11 @@ std::optional<BodyFault> BodySink::append(std::string_view& bytes, size_t buffer
         return too_large();
     }
   }
-  return reserve(buffer_bytes + request_.body.capacity() + (zstd_ ? zstd_->memory() : 0));
+  return resize_share_or_fault(buffer_bytes + request_.body.capacity() +
+                               (zstd_ ? zstd_->memory() : 0));
 }
 
-std::optional<BodyFault> BodySink::reserve(uint64_t wanted) {
+std::optional<BodyFault> BodySink::resize_share_or_fault(uint64_t wanted) {
   if (wanted <= kOwnOfConnection && !*share_) return std::nullopt;
   const auto bytes = static_cast<int64_t>(wanted);
   SharedLimit bodies = options_.bodies;
@@ -251,7 +253,7 @@ std::optional<BodyFault> BodySink::finish() {
     return BodyFault{400, "the zstd body ends before its frame does"};
   }
   if (read_ == 0) return std::nullopt;
-  std::optional<BodyFault> fault = reserve(request_.body.capacity());
+  std::optional<BodyFault> fault = resize_share_or_fault(request_.body.capacity());
   if (!fault && *share_) request_.body_share = std::move(share_);
   return fault;
 }
@@ -324,11 +326,11 @@ asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, 
     size_t used = 0;
     if (auto malformed = parse_next_piece(from, used, wants_more)) co_return malformed;
     std::string_view arrived = parser.get().body();
-    auto refused = sink.append(arrived, from.buffer.capacity());
+    auto refused = sink.decode_and_append(arrived, from.buffer.capacity());
     while (!refused && sink.more()) {
       Turns::Turn turn(decompression, io, request.tenant);
       co_await turn.await_turn();
-      refused = sink.append(arrived, from.buffer.capacity());
+      refused = sink.decode_and_append(arrived, from.buffer.capacity());
     }
     if (refused) co_return refused;
     from.buffer.consume(used);

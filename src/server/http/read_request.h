@@ -53,8 +53,8 @@ class Turns {
     std::list<Turn*> waiting;  // never empty
   };
 
-  std::list<Turn*>::iterator enter(Turn* turn, const std::string& tenant);
-  void leave(const std::string& tenant, std::list<Turn*>::iterator place);
+  std::list<Turn*>::iterator enqueue(Turn* turn, const std::string& tenant);
+  void remove_and_wake_next(const std::string& tenant, std::list<Turn*>::iterator place);
   [[nodiscard]] Turn* first() const {
     return lines_.empty() ? nullptr : lines_.front().waiting.front();
   }
@@ -112,7 +112,7 @@ struct Incoming {
 class HeaderLines {
  public:
   // What is wrong with these bytes, behind those of before; nothing behind the header's end.
-  [[nodiscard]] boost::system::error_code check(std::string_view arrived);
+  [[nodiscard]] boost::system::error_code check_next_bytes(std::string_view arrived);
 
  private:
   int num_ = 0;

@@ -62,7 +62,7 @@ void move_authority_to_host(std::string_view& target, std::vector<Header>& heade
 }
 
 // The refusal, or nothing. Names of headers in lower case.
-std::optional<Response> check_stand_once(const std::vector<Header>& headers) {
+std::optional<Response> check_unique_headers(const std::vector<Header>& headers) {
   // Of two, a proxy may have believed the other one (RFC 9112, 3.2).
   for (const std::string_view name : {"host", "x-api-key", "authorization", "content-length",
                                       "content-type", "content-encoding"}) {
@@ -74,7 +74,7 @@ std::optional<Response> check_stand_once(const std::vector<Header>& headers) {
 }
 
 std::optional<Response> check_framing(const Framing& framing, const std::vector<Header>& headers) {
-  if (std::optional<Response> refused = check_stand_once(headers)) return refused;
+  if (std::optional<Response> refused = check_unique_headers(headers)) return refused;
   int codings = 0;
   bool has_length = false;
   for (const Header& header : headers) {
@@ -124,7 +124,7 @@ AddressRules::AddressRules(std::string listen_host, int port, const std::string&
   while (!public_url_.empty() && public_url_.back() == '/') public_url_.pop_back();
 }
 
-bool AddressRules::knows_host(std::string_view host) const {
+bool AddressRules::is_own_host(std::string_view host) const {
   if (host.empty() || host.size() > 300) return false;
   const Authority got = split_authority(host);
   if (!is_digits(got.port)) return false;
@@ -136,7 +136,7 @@ bool AddressRules::knows_host(std::string_view host) const {
          (got.port.empty() || got.port == std::to_string(port_));
 }
 
-bool AddressRules::origin_fits(std::string_view origin, std::string_view host) {
+bool AddressRules::origin_matches_host(std::string_view origin, std::string_view host) {
   if (origin.empty()) return true;
   const size_t scheme = origin.find("://");
   if (scheme == std::string_view::npos) return false;
@@ -277,7 +277,7 @@ std::optional<Response> check_announced_body(const RequestCheck& with, Announced
 }
 
 // Of a host with a port (RFC 3986, 3.2.2 and 3.2.3), without a user.
-bool has_host_characters(std::string_view text) {
+bool has_only_host_characters(std::string_view text) {
   return !text.empty() && text.find_first_not_of(
                               "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                               "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -297,23 +297,24 @@ void copy_headers(const BodyParser& parser, std::vector<Header>& headers) {
 // That the request means this server, and comes from no page of another one.
 std::optional<Response> check_host_and_origin(const AddressRules& rules, const Request& request) {
   const std::string_view host = request.header("host");
-  if (!has_host_characters(host)) {  // RFC 9112, 3.2
+  if (!has_only_host_characters(host)) {  // RFC 9112, 3.2
     return error_response(400, fmt::format("Host: got '{}', wanted the name of this server",
                                            percent_escaped(host.substr(0, 100))));
   }
-  if (!rules.knows_host(host)) {
+  if (!rules.is_own_host(host)) {
     return error_response(421, fmt::format("Host '{}' is not a name of this server; start it with "
                                            "--public-url if clients reach it by that name",
                                            host.substr(0, 300)));
   }
-  if (!AddressRules::origin_fits(request.header("origin"), host)) {
+  if (!AddressRules::origin_matches_host(request.header("origin"), host)) {
     return error_response(403, "requests from other web pages are refused (Origin is not Host)");
   }
   return std::nullopt;
 }
 
-std::optional<Response> check_and_route(const RequestCheck& with, std::string_view raw_path,
-                                        AnnouncedBody body, Request& request) {
+std::optional<Response> check_route_and_authorize(const RequestCheck& with,
+                                                  std::string_view raw_path, AnnouncedBody body,
+                                                  Request& request) {
   const std::optional<std::string> path = decode_path(raw_path);
   const bool is_path = path && path->starts_with('/');
   // First, since refusals have the form of their path.
@@ -321,8 +322,8 @@ std::optional<Response> check_and_route(const RequestCheck& with, std::string_vi
   if (auto refused = check_host_and_origin(with.rules, request)) return refused;
   if (!is_path) return error_response(400, "the request's path is malformed");
   request.base_url = with.rules.base_url(request.header("host"));
-  with.router.set_route(request);
-  if (request.route == nullptr && request.is_open) return method_not_allowed(request);
+  with.router.match_route(request);
+  if (request.route == nullptr && request.is_open) return method_not_allowed_response(request);
   if (with.identify && (request.route == nullptr || request.route->needs_key)) {
     if (std::optional<Response> refused = authorize(with, request)) return refused;
   }
@@ -357,7 +358,8 @@ std::optional<Response> fill_and_check_request(const RequestCheck& with, const B
   if (auto refused = check_framing({head.version(), parser.chunked()}, request.headers)) {
     return refused;
   }
-  return check_and_route(with, target.substr(0, question), announced_body(parser), request);
+  return check_route_and_authorize(with, target.substr(0, question), announced_body(parser),
+                                   request);
 }
 
 Exchange exchange_of(const Request& request) {

@@ -26,9 +26,9 @@ class AddressRules {
                bool is_secured = false);
 
   // Whether a Host header names this server: a loopback name, the listen address or --public-url.
-  [[nodiscard]] bool knows_host(std::string_view host) const;
+  [[nodiscard]] bool is_own_host(std::string_view host) const;
   // An Origin header, when there is one, must be this host's.
-  [[nodiscard]] static bool origin_fits(std::string_view origin, std::string_view host);
+  [[nodiscard]] static bool origin_matches_host(std::string_view origin, std::string_view host);
   // What absolute links start with.
   [[nodiscard]] std::string base_url(std::string_view host) const;
   // The path without the prefix of --public-url, if it has that prefix.

@@ -38,8 +38,8 @@ bool matches(const std::vector<std::string_view>& pattern,
 }
 
 // What the {} of the pattern match, in order.
-void add_parts(const std::vector<std::string_view>& pattern,
-               const std::vector<std::string_view>& path, Request& request) {
+void append_wildcard_matches(const std::vector<std::string_view>& pattern,
+                             const std::vector<std::string_view>& path, Request& request) {
   for (size_t i = 0; i < pattern.size(); ++i) {
     if (pattern[i] == "{}") request.parts.emplace_back(path[i]);
     if (pattern[i] == "{*}") {
@@ -56,7 +56,7 @@ bool accepts_content_type(const Route& route, const Request& request) {
   return route.body == BodyKind::kJsonOrProto && type == kProtobuf;
 }
 
-Response fault_response(std::string_view where, const std::exception& fault) {
+Response exception_to_response(std::string_view where, const std::exception& fault) {
   if (dynamic_cast<const Conflict*>(&fault) != nullptr) return error_response(409, fault.what());
   if (dynamic_cast<const Busy*>(&fault) != nullptr) return busy_response(429, fault.what());
   const auto* error = dynamic_cast<const Error*>(&fault);
@@ -84,7 +84,7 @@ void run_answering_faults(std::string_view path, const Respond& respond,
   try {
     run();
   } catch (const std::exception& error) {
-    respond(fault_response(path, error));
+    respond(exception_to_response(path, error));
   }
 }
 
@@ -111,7 +111,7 @@ void Router::wrap(const std::function<Handler(const Route& route)>& with) {
   for (Route& route : routes_) route.handler = with(route);
 }
 
-void Router::set_route(Request& request) const {
+void Router::match_route(Request& request) const {
   const std::vector<std::string_view> wanted = segments(request.path);
   for (const Route& route : routes_) {
     const std::vector<std::string_view> pattern = segments(route.pattern);
@@ -123,11 +123,11 @@ void Router::set_route(Request& request) const {
       continue;
     }
     request.route = &route;
-    return add_parts(pattern, wanted, request);
+    return append_wildcard_matches(pattern, wanted, request);
   }
 }
 
-Response method_not_allowed(const Request& request) {
+Response method_not_allowed_response(const Request& request) {
   Response response =
       error_response(405, fmt::format("{} is not a method of {}; it has: {}", request.method,
                                       request.path, request.allowed));
@@ -137,7 +137,8 @@ Response method_not_allowed(const Request& request) {
 
 void Router::dispatch(Request request, const Respond& respond) const {
   const Route* route = request.route;
-  if (route == nullptr && !request.allowed.empty()) return respond(method_not_allowed(request));
+  if (route == nullptr && !request.allowed.empty())
+    return respond(method_not_allowed_response(request));
   if (route == nullptr) {
     return respond(error_response(
         404, fmt::format("no such endpoint: {} {}", request.method, request.path.substr(0, 200))));
@@ -157,11 +158,11 @@ void Router::dispatch(Request request, const Respond& respond) const {
   run_answering_faults(path, respond, [&] { route->handler(std::move(request), respond); });
 }
 
-Response response_of(const std::function<Response()>& work) {
+Response run_for_response(const std::function<Response()>& work) {
   try {
     return work();
   } catch (const std::exception& error) {
-    return fault_response("worker", error);
+    return exception_to_response("worker", error);
   }
 }
 

@@ -3,7 +3,7 @@
 // needs no lock; they must not block for long. A handler that throws Error answers 400 or what
 // status_of says; a long-poll handler keeps `respond` and calls it later.
 //   router.add({"GET", "/api/v1/training_runs/{}", BodyKind::kNone, handler});
-//   router.set_route(request);  ...  router.dispatch(std::move(request), respond);
+//   router.match_route(request);  ...  router.dispatch(std::move(request), respond);
 // {} matches one path segment, {*} at the end what is left of the path. Built at start, constant
 // afterwards.
 #pragma once
@@ -58,12 +58,12 @@ void run_answering_faults(std::string_view path, const Respond& respond,
                           const std::function<void()>& run);
 
 // What `work` returns, or the response to what it throws.
-Response response_of(const std::function<Response()>& work);
+Response run_for_response(const std::function<Response()>& work);
 
 int status_of(ErrorCode code);  // 400, 404, 400, 400, 503
 
 // To a request of a path that has other methods.
-Response method_not_allowed(const Request& request);
+Response method_not_allowed_response(const Request& request);
 
 class Router {
  public:
@@ -73,8 +73,8 @@ class Router {
   void wrap(const std::function<Handler(const Route& route)>& with);
 
   // Notes in the request which route it is of. HEAD is GET where no key is needed.
-  void set_route(Request& request) const;
-  // After set_route(): checks the body's type, runs the handler and turns its faults into
+  void match_route(Request& request) const;
+  // After match_route(): checks the body's type, runs the handler and turns its faults into
   // responses. 403 without an admin key where it needs one; 404, 405, 415.
   void dispatch(Request request, const Respond& respond) const;
 

@@ -70,8 +70,8 @@ struct HttpServer::State {
             {options.max_connections, options.max_connections_per_address, options.connections}) {}
 
   asio::awaitable<void> accept_connections();
-  asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
-  asio::awaitable<bool> begin_tls(Connection& connection);
+  asio::awaitable<void> serve_connection(std::shared_ptr<Connection> connection);
+  asio::awaitable<bool> handshake_tls_or_refuse(Connection& connection);
   asio::awaitable<bool> serve_request(Connection& connection);
   asio::awaitable<bool> read_header_or_refuse(Connection& connection, const Incoming& from,
                                               Request& request);
@@ -79,14 +79,15 @@ struct HttpServer::State {
                                             Request& request);
   asio::awaitable<bool> wait_for_bytes(Connection& connection);
   bool admit_or_refuse(Connection& connection);
-  std::optional<Response> check_and_count(const Connection& connection, const BodyParser& parser,
-                                          Request& request, Counted& counted);
+  std::optional<Response> check_and_reserve(const Connection& connection, const BodyParser& parser,
+                                            Request& request, Counted& counted);
   void close_connection(const std::shared_ptr<Connection>& connection);
   void watch_peer(Connection& connection, Request& request, std::optional<PeerWatch>& watch);
   asio::awaitable<Response> run_handler(Connection& connection, Request request);
-  asio::awaitable<void> refuse(Connection& connection, Response response, Request& request);
-  asio::awaitable<void> linger(Connection& connection);
-  asio::awaitable<void> repeat(double seconds, std::function<void()> task);
+  asio::awaitable<void> refuse_and_drain(Connection& connection, Response response,
+                                         Request& request);
+  asio::awaitable<void> half_close_and_drain(Connection& connection);
+  asio::awaitable<void> run_every(double seconds, std::function<void()> task);
   void run_io();
 
   void report_exchange(Exchange exchange, int status, double seconds) const;
@@ -141,7 +142,7 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
       connection = std::make_shared<Connection>(std::move(socket), tls);
       connections.insert(connection);
       if (admit_or_refuse(*connection)) {
-        asio::co_spawn(io, serve(connection), asio::detached);
+        asio::co_spawn(io, serve_connection(connection), asio::detached);
       } else {
         connections.erase(connection);
       }
@@ -158,7 +159,7 @@ void HttpServer::State::close_connection(const std::shared_ptr<Connection>& conn
   connection->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
   connection->stream.close();
   connections.erase(connection);
-  places.leave(*connection);
+  places.release_place(*connection);
 }
 
 // False for one connection too many: it is told so, if that takes no time, and closed.
@@ -167,10 +168,10 @@ bool HttpServer::State::admit_or_refuse(Connection& connection) {
   error_code fault;
   const Protocol::endpoint peer = socket.remote_endpoint(fault);
   if (fault) return false;
-  connection.address = peer_address(peer.data());
+  connection.address = peer_address_unless_loopback(peer.data());
   connection.is_proxied = options.proxies.trusts(peer.data());
-  connection.counted = connection.is_proxied ? "" : counted_network(connection.address);
-  const std::string_view option = places.take_place(connection);
+  connection.counted = connection.is_proxied ? "" : mask_ipv6_to_64(connection.address);
+  const std::string_view option = places.acquire_place_evicting_idle(connection);
   if (option.empty()) return true;
   warn_rarely(told_of_refusals, fmt::format("connections are refused: {} are open ({})",
                                             places.limit().num_open(), option));
@@ -179,9 +180,9 @@ bool HttpServer::State::admit_or_refuse(Connection& connection) {
   return false;
 }
 
-asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> connection) {
+asio::awaitable<void> HttpServer::State::serve_connection(std::shared_ptr<Connection> connection) {
   try {
-    bool again = co_await begin_tls(*connection);
+    bool again = co_await handshake_tls_or_refuse(*connection);
     const bool begun = again;
     while (again && !stopping && !connection->is_evicted) {
       again = co_await serve_request(*connection);
@@ -196,8 +197,7 @@ asio::awaitable<void> HttpServer::State::serve(std::shared_ptr<Connection> conne
   close_connection(connection);
 }
 
-// TLS, where the server speaks it. One who does not is told so.
-asio::awaitable<bool> HttpServer::State::begin_tls(Connection& connection) {
+asio::awaitable<bool> HttpServer::State::handshake_tls_or_refuse(Connection& connection) {
   if (!connection.stream.is_secured()) co_return true;
   connection.stream.expires_after(in_seconds(options.header_timeout));
   const error_code fault = co_await handshakes.handshake(connection.stream, io, connection.counted);
@@ -213,7 +213,7 @@ asio::awaitable<bool> HttpServer::State::begin_tls(Connection& connection) {
 
 // False when the peer closed, or was silent for the keep-alive time; a new one, for the header's.
 asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) {
-  places.recount_bytes(connection);
+  places.try_recount_bytes(connection);
   places.begin_idle(connection);
   if (connection.buffer.size() > 0) co_return true;
   connection.idle = true;
@@ -276,8 +276,8 @@ asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection,
 
 // Answers before the whole request was read: what still arrives is thrown away for a short while,
 // or the peer would see a reset instead of the answer.
-asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response response,
-                                                Request& request) {
+asio::awaitable<void> HttpServer::State::refuse_and_drain(Connection& connection, Response response,
+                                                          Request& request) {
   put_in_form(request.path, response);
   const bool written = co_await write_response({connection.stream, io, options}, response,
                                                request.method == "HEAD", /*keep_alive=*/false);
@@ -286,13 +286,13 @@ asio::awaitable<void> HttpServer::State::refuse(Connection& connection, Response
   // Many may linger: each as a connection that idles.
   request = Request();
   response = Response();
-  co_await linger(connection);
+  co_await half_close_and_drain(connection);
 }
 
-asio::awaitable<void> HttpServer::State::linger(Connection& connection) {
+asio::awaitable<void> HttpServer::State::half_close_and_drain(Connection& connection) {
   connection.buffer.clear();
   connection.shrink();
-  places.recount_bytes(connection);
+  places.try_recount_bytes(connection);
   places.begin_linger(connection);
   error_code fault;
   if (!tls) connection.stream.socket().shutdown(Protocol::socket::shutdown_send, fault);
@@ -308,13 +308,13 @@ asio::awaitable<bool> HttpServer::State::read_header_or_refuse(Connection& conne
                                                                const Incoming& from,
                                                                Request& request) {
   connection.stream.expires_after(in_seconds(options.header_timeout));
-  const std::function<bool()> has_place = [&] { return places.recount_bytes(connection); };
+  const std::function<bool()> has_place = [&] { return places.try_recount_bytes(connection); };
   const error_code fault = co_await read_header(from, has_place);
   places.end_idle(connection);
   request.address = connection.address;
   if (fault && !is_gone(fault)) {
     request.path = plain_path(*rules, target_of(from.parser));
-    co_await refuse(connection, header_refusal(fault), request);
+    co_await refuse_and_drain(connection, header_refusal(fault), request);
   }
   co_return !fault;
 }
@@ -331,28 +331,28 @@ asio::awaitable<bool> HttpServer::State::read_body_or_refuse(Connection& connect
   }
   if (fault->status >= 0) {
     request.free_body();
-    co_await refuse(connection, body_refusal(*fault), request);
+    co_await refuse_and_drain(connection, body_refusal(*fault), request);
   }
   co_return false;
 }
 
 // Of a request whose header was read: its refusal, or what it counts as.
-std::optional<Response> HttpServer::State::check_and_count(const Connection& connection,
-                                                           const BodyParser& parser,
-                                                           Request& request, Counted& counted) {
+std::optional<Response> HttpServer::State::check_and_reserve(const Connection& connection,
+                                                             const BodyParser& parser,
+                                                             Request& request, Counted& counted) {
   std::optional<Response> refusal =
       fill_and_check_request({options, router, *rules, identify, admit_request}, parser, request);
   if (connection.is_proxied) {
     request.address = options.proxies.client_address(request.headers, connection.address);
-    const std::string network = counted_network(request.address);
+    const std::string network = mask_ipv6_to_64(request.address);
     counted.of_client.emplace(places.limit(), network, connection.held);
-    const std::string_view option = counted.of_client->refused_by();
+    const std::string_view option = counted.of_client->exceeded_limit_option();
     if (!refusal && !option.empty()) {
       refusal =
           busy_response(503, fmt::format("too many requests of this client at once ({})", option));
     }
   }
-  return refusal ? refusal : in_flight.admit(request, connection.held, counted.in_flight);
+  return refusal ? refusal : in_flight.admit_or_refuse(request, connection.held, counted.in_flight);
 }
 
 // One request and its response; whether the connection may carry another.
@@ -368,7 +368,7 @@ asio::awaitable<bool> HttpServer::State::serve_request(Connection& connection) {
   if (!has_header) co_return false;
   const double begin = now_seconds();
   Counted counted;
-  std::optional<Response> refusal = check_and_count(connection, parser, request, counted);
+  std::optional<Response> refusal = check_and_reserve(connection, parser, request, counted);
   const bool keep_alive = parser.keep_alive();
   const bool is_http10 = parser.get().version() < 11;
   const bool expects = expects_continue(parser);
@@ -376,7 +376,7 @@ asio::awaitable<bool> HttpServer::State::serve_request(Connection& connection) {
   // What is refused has no share, so anybody may have its place.
   places.set_tenant(connection, refusal ? "" : request.tenant);
   if (refusal) {
-    co_await refuse(connection, std::move(*refusal), request);
+    co_await refuse_and_drain(connection, std::move(*refusal), request);
     co_return false;
   }
   if (expects) {
@@ -404,7 +404,7 @@ asio::awaitable<bool> HttpServer::State::serve_request(Connection& connection) {
   co_return again;
 }
 
-asio::awaitable<void> HttpServer::State::repeat(double seconds, std::function<void()> task) {
+asio::awaitable<void> HttpServer::State::run_every(double seconds, std::function<void()> task) {
   asio::steady_timer timer(io);
   for (;;) {
     timer.expires_after(in_seconds(seconds));
@@ -444,7 +444,7 @@ HttpServer::~HttpServer() { stop(0.0); }
 
 void HttpServer::start() {
   State& s = *state_;
-  if (!s.options.tls.empty()) s.tls = load_tls(s.options.tls);
+  if (!s.options.tls.empty()) s.tls = load_tls_context(s.options.tls);
   s.listener.emplace(ListenAddress{s.options.option, s.options.host, s.options.port,
                                    s.options.socket_path, s.options.socket_mode});
   s.acceptor.emplace(s.io, Protocol(s.listener->family(), 0), s.listener->take());
@@ -452,7 +452,7 @@ void HttpServer::start() {
   s.rules.emplace(s.options.host, s.bound_port, s.options.public_url, s.tls != nullptr);
   asio::co_spawn(s.io, s.accept_connections(), asio::detached);
   for (auto& [seconds, task] : s.repeated) {
-    asio::co_spawn(s.io, s.repeat(seconds, std::move(task)), asio::detached);
+    asio::co_spawn(s.io, s.run_every(seconds, std::move(task)), asio::detached);
   }
   s.thread = std::thread([&s] {
     name_thread("http");

@@ -104,7 +104,7 @@ void check_certificate_and_key(ssl::context& context, const TlsFiles& files) {
   }
 }
 
-void warn_of_mode(const std::string& file) {
+void warn_if_others_can_read(const std::string& file) {
   struct stat info;
   if (::stat(file.c_str(), &info) != 0 || (info.st_mode & 0177) == 0) return;
   log(LogLevel::kWarning, fmt::format("--tls-key {}: mode {:04o} lets others read it; chmod 600",
@@ -117,7 +117,7 @@ void warn_of_mode(const std::string& file) {
               fmt::format("{} {}: {}; wanted {}", option, file, fault.message(), wanted));
 }
 
-void warn_of_dates(const ssl::context& context, const std::string& file) {
+void warn_if_not_valid_now(const ssl::context& context, const std::string& file) {
   const X509* certificate =
       SSL_CTX_get0_certificate(const_cast<ssl::context&>(context).native_handle());
   if (certificate == nullptr) return;
@@ -150,7 +150,7 @@ void configure(ssl::context& context) {
 
 }  // namespace
 
-TlsContext load_tls(const TlsFiles& files) {
+TlsContext load_tls_context(const TlsFiles& files) {
   auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
   configure(*context);
   error_code fault;
@@ -164,8 +164,8 @@ TlsContext load_tls(const TlsFiles& files) {
            "the private key of " + files.certificate + " in PEM, without a passphrase");
   }
   check_certificate_and_key(*context, files);
-  warn_of_mode(files.key);
-  warn_of_dates(*context, files.certificate);
+  warn_if_others_can_read(files.key);
+  warn_if_not_valid_now(*context, files.certificate);
   return context;
 }
 

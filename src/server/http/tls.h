@@ -26,7 +26,7 @@ using TlsContext = std::shared_ptr<boost::asio::ssl::context>;
 // Throws Error, with the option's name and the file, when one cannot be read, they do not belong
 // together, or no handshake succeeds with them. Logs a warning when the certificate is not valid
 // today, or others may read the key.
-TlsContext load_tls(const TlsFiles& files);
+TlsContext load_tls_context(const TlsFiles& files);
 
 // Whether a handshake failed because the peer sent HTTP in the clear; and what to answer then.
 bool is_plain_http(const boost::system::error_code& fault);

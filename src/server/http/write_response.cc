@@ -80,14 +80,14 @@ struct Reading {
 
 asio::awaitable<std::string_view> read_piece(Outgoing to, const std::string& tenant,
                                              const std::shared_ptr<FileReader>& reader) {
-  if (!to.options.read_aside) co_return reader->next();
+  if (!to.options.read_aside) co_return reader->read_next_piece();
   const auto reading = std::make_shared<Reading>();
   reading->reader = reader;
   asio::steady_timer timer(to.io, asio::steady_timer::time_point::max());
   reading->ready = &timer;
   const std::shared_ptr<void> leaves(nullptr, [reading](void*) { reading->ready = nullptr; });
   to.options.read_aside(tenant, [reading, &io = to.io] {
-    const std::string_view piece = reading->reader->next();
+    const std::string_view piece = reading->reader->read_next_piece();
     asio::post(io, [reading, piece] {
       reading->piece = piece;
       reading->is_done = true;
@@ -101,7 +101,7 @@ asio::awaitable<std::string_view> read_piece(Outgoing to, const std::string& ten
   co_return reading->piece;
 }
 
-asio::awaitable<bool> write_file(Outgoing to, Pieces& pieces, const FilePart& file) {
+asio::awaitable<bool> send_file(Outgoing to, Pieces& pieces, const FilePart& file) {
   const auto reader = std::make_shared<FileReader>(file, kPiece);
   for (;;) {
     const std::string_view piece = co_await read_piece(to, file.tenant, reader);
@@ -131,7 +131,7 @@ asio::awaitable<bool> write_response(Outgoing to, const Response& response, bool
     is_written = co_await pieces.write(asio::buffer(body.substr(0, kPiece)));
   }
   if (!is_written || !response.file || head_only) co_return is_written;
-  co_return co_await write_file(to, pieces, *response.file);
+  co_return co_await send_file(to, pieces, *response.file);
 }
 
 void send_at_once_and_close(Stream::Protocol::socket& socket, const std::string& text) {

@@ -20,7 +20,8 @@ namespace {
 
 asio::const_buffer bytes_of(std::string_view text) { return {text.data(), text.size()}; }
 
-asio::awaitable<bool> write_chunk(Pieces& pieces, std::string_view bytes, bool is_chunked) {
+asio::awaitable<bool> write_raw_or_chunked(Pieces& pieces, std::string_view bytes,
+                                           bool is_chunked) {
   if (!is_chunked) co_return co_await pieces.write(bytes_of(bytes));
   const std::string size = fmt::format("{:x}\r\n", bytes.size());
   const std::array<asio::const_buffer, 3> chunk = {bytes_of(size), bytes_of(bytes),
@@ -34,10 +35,10 @@ asio::awaitable<bool> write_body(Outgoing to, Pieces& pieces, BodyStream& body, 
   const std::shared_ptr<void> leaves(nullptr, [&body](void*) { body.attach(nullptr); });
   for (;;) {
     if (body.closed()) co_return false;
-    const std::string bytes = body.take(Pieces::kMost);
+    const std::string bytes = body.pop_bytes(Pieces::kMost);
     if (!bytes.empty()) {
-      if (!co_await write_chunk(pieces, bytes, is_chunked)) co_return false;
-      body.note_sent();
+      if (!co_await write_raw_or_chunked(pieces, bytes, is_chunked)) co_return false;
+      body.release_sent_bytes();
     } else if (body.finished()) {
       if (!is_chunked) co_return true;
       co_return co_await pieces.write(bytes_of("0\r\n\r\n"));
@@ -52,7 +53,7 @@ asio::awaitable<bool> write_body(Outgoing to, Pieces& pieces, BodyStream& body, 
 
 void reserve_stream_or_refuse(const SharedLimit& limit, const std::string& tenant, int busy_status,
                               Response& response) {
-  if (response.stream->reserve(limit, tenant)) return;
+  if (response.stream->try_acquire_share(limit, tenant)) return;
   response.stream->close();
   response = busy_response(
       busy_status, fmt::format("{} bytes of this tenant's responses are being sent "

@@ -63,7 +63,7 @@ ZstdBody::Progress ZstdBody::feed(std::string_view& bytes, std::string& out) {
     const size_t left = ZSTD_decompressStream(context_->zstd, &piece, &in);
     if (ZSTD_isError(left) != 0) return Progress::kCorrupt;
     if (out.size() + piece.pos > max_bytes_) return Progress::kTooLarge;
-    append_bounded(out, {chunk, piece.pos}, max_bytes_);
+    append_with_capped_capacity(out, {chunk, piece.pos}, max_bytes_);
     made += piece.pos;
     complete_ = left == 0;
     num_header_ = complete_ ? 0 : std::min(num_header_ + (in.pos - consumed), kMaxHeader);

@@ -37,7 +37,7 @@ JsonObject more_arguments(const std::string& arguments, int64_t index) {
   return calls_delta({{"index", index}, {"function", JsonObject{{"arguments", arguments}}}});
 }
 
-JsonObject head_object(const AnswerHead& head, const char* kind) {
+JsonObject answer_head_json(const AnswerHead& head, const char* kind) {
   return {{"id", head.id},
           {"object", kind},
           {"created", head.created},
@@ -58,7 +58,7 @@ Json usage_json(const AnswerOrder& order, const Counts& counts) {
                     {"prompt_tokens_details", JsonObject{{"cached_tokens", counts.cached}}}};
 }
 
-Json chat_message(const AnswerOrder& order, const AnswerPiece& piece) {
+Json chat_message_json(const AnswerOrder& order, const AnswerPiece& piece) {
   JsonObject message = {{"role", "assistant"}};
   const bool is_call = !piece.calls.empty() && piece.content.empty();
   message.add("content", is_call ? Json(nullptr) : Json(piece.content)).add("refusal", nullptr);
@@ -76,15 +76,15 @@ Json chat_logprobs_json(const ServedText& text, const ToldTokens& told) {
   return JsonObject{{"content", chat_logprob_items(text.tokenizer, told)}, {"refusal", nullptr}};
 }
 
-Json chat_choice(int64_t index, const AnswerOrder& order, const ServedText& text,
-                 const api::SampledSequence& sequence) {
+Json chat_choice_json(int64_t index, const AnswerOrder& order, const ServedText& text,
+                      const api::SampledSequence& sequence) {
   Choice choice(order, order.samples.front(), text);
-  const AnswerPiece piece = choice.push(sequence.tokens, /*ended=*/true, sequence.stopped);
+  const AnswerPiece piece = choice.decode_tokens(sequence.tokens, /*ended=*/true, sequence.stopped);
   Json logprobs = nullptr;
   if (order.telling.logprobs)
     logprobs = chat_logprobs_json(text, {sequence.tokens, sequence.logprobs, sequence.topk});
   return JsonObject{{"index", index},
-                    {"message", chat_message(order, piece)},
+                    {"message", chat_message_json(order, piece)},
                     {"logprobs", logprobs},
                     {"finish_reason", choice.finish_reason()}};
 }
@@ -98,19 +98,19 @@ Json text_logprobs_json(const AnswerOrder& order, const api::Sample& sample, con
   if (!order.telling.logprobs) return nullptr;
   CompletionLogprobs told;
   if (order.echo)
-    told.add(text.tokenizer, {sample.prompt, output.prompt_logprobs, output.prompt_topk});
+    told.add_tokens(text.tokenizer, {sample.prompt, output.prompt_logprobs, output.prompt_topk});
   if (!order.drops_answer)
-    told.add(text.tokenizer, {sequence.tokens, sequence.logprobs, sequence.topk});
-  return told.take();
+    told.add_tokens(text.tokenizer, {sequence.tokens, sequence.logprobs, sequence.topk});
+  return told.take_json();
 }
 
-Json text_choice(int64_t index, const AnswerOrder& order, const api::Sample& sample,
-                 const ServedText& text, const api::SampleOutput& output,
-                 const api::SampledSequence& sequence) {
+Json text_choice_json(int64_t index, const AnswerOrder& order, const api::Sample& sample,
+                      const ServedText& text, const api::SampleOutput& output,
+                      const api::SampledSequence& sequence) {
   Choice choice(order, sample, text);
   std::string shown = order.echo ? prompt_text(text, sample) : "";
   if (!order.drops_answer) {
-    shown += choice.push(sequence.tokens, /*ended=*/true, sequence.stopped).content;
+    shown += choice.decode_tokens(sequence.tokens, /*ended=*/true, sequence.stopped).content;
   }
   return JsonObject{{"index", index},
                     {"text", shown},
@@ -122,8 +122,9 @@ std::string sse(const std::string& text) { return "data: " + text + "\n\n"; }
 
 }  // namespace
 
-std::string whole_answer(const AnswerHead& head, const AnswerOrder& order, const ServedText& text,
-                         const std::vector<api::SampleOutput>& outputs) {
+std::string whole_answer_json(const AnswerHead& head, const AnswerOrder& order,
+                              const ServedText& text,
+                              const std::vector<api::SampleOutput>& outputs) {
   JsonArray choices;
   Counts counts;
   int64_t index = 0;
@@ -131,13 +132,13 @@ std::string whole_answer(const AnswerHead& head, const AnswerOrder& order, const
     counts.cached += outputs[i].cached_tokens;
     for (const api::SampledSequence& sequence : outputs[i].sequences) {
       counts.tokens += std::ssize(sequence.tokens);
-      choices.add(order.is_chat
-                      ? chat_choice(index, order, text, sequence)
-                      : text_choice(index, order, order.samples[i], text, outputs[i], sequence));
+      choices.add(order.is_chat ? chat_choice_json(index, order, text, sequence)
+                                : text_choice_json(index, order, order.samples[i], text, outputs[i],
+                                                   sequence));
       ++index;
     }
   }
-  return head_object(head, order.is_chat ? "chat.completion" : "text_completion")
+  return answer_head_json(head, order.is_chat ? "chat.completion" : "text_completion")
       .add("choices", choices)
       .add("usage", usage_json(order, counts))
       .text();
@@ -155,7 +156,7 @@ AnswerStream::AnswerStream(AnswerHead head, std::shared_ptr<const AnswerOrder> o
 
 std::string AnswerStream::chunk_event(const JsonArray& choices, const Json& usage) const {
   JsonObject out =
-      head_object(head_, order_->is_chat ? "chat.completion.chunk" : "text_completion");
+      answer_head_json(head_, order_->is_chat ? "chat.completion.chunk" : "text_completion");
   out.add("choices", choices);
   if (order_->telling.stream_usage) out.add("usage", usage);
   return sse(out.text());
@@ -170,7 +171,7 @@ std::string AnswerStream::choice_event(int64_t index, const Json& delta, const J
                      nullptr);
 }
 
-std::string AnswerStream::push(size_t sample, const api::RowTokens& told) {
+std::string AnswerStream::make_token_events(size_t sample, const api::RowTokens& told) {
   const int64_t index = static_cast<int64_t>(sample) * order_->choices_each() + told.row;
   Row& row = rows_[static_cast<size_t>(index)];
   num_tokens_ += std::ssize(told.tokens);
@@ -180,7 +181,7 @@ std::string AnswerStream::push(size_t sample, const api::RowTokens& told) {
   }
   const bool drops = order_->drops_answer;
   const AnswerPiece piece =
-      drops ? AnswerPiece() : row.choice.push(told.tokens, told.ended, told.stopped);
+      drops ? AnswerPiece() : row.choice.decode_tokens(told.tokens, told.ended, told.stopped);
   const Json reason =
       !told.ended ? Json(nullptr) : Json(drops ? "length" : row.choice.finish_reason());
   const ToldTokens tokens = {told.tokens, told.logprobs, told.topk};
@@ -227,28 +228,28 @@ std::string AnswerStream::make_text_events(int64_t index, size_t sample, Row& ro
                                            const AnswerPiece& piece, const ToldTokens& told,
                                            const Json& reason) {
   std::string shown;
-  if (!std::exchange(row.has_begun, true) && order_->echo) shown = echo_prompt(sample, row);
+  if (!std::exchange(row.has_begun, true) && order_->echo) shown = take_prompt_echo(sample, row);
   shown += piece.content;
   Json logprobs = nullptr;
   if (order_->telling.logprobs) {
-    if (!order_->drops_answer) row.logprobs.add(text_.tokenizer, told);
-    logprobs = row.logprobs.take();
+    if (!order_->drops_answer) row.logprobs.add_tokens(text_.tokenizer, told);
+    logprobs = row.logprobs.take_json();
   }
   if (shown.empty() && reason.text() == "null" && !order_->telling.logprobs) return "";
   return choice_event(index, Json(shown), logprobs, reason);
 }
 
 // The prompt's text; its logprobs stand before the row's own.
-std::string AnswerStream::echo_prompt(size_t sample, Row& row) {
+std::string AnswerStream::take_prompt_echo(size_t sample, Row& row) {
   const std::vector<int32_t>& ids = order_->samples[sample].prompt;
   Prompt& prompt = prompts_[sample];
   if (order_->telling.logprobs && prompt.logprobs.size() == ids.size())
-    row.logprobs.add(text_.tokenizer, {ids, prompt.logprobs, prompt.topk});
+    row.logprobs.add_tokens(text_.tokenizer, {ids, prompt.logprobs, prompt.topk});
   if (--prompt.left == 0) prompt = Prompt();
   return prompt_text(text_, order_->samples[sample]);
 }
 
-std::string AnswerStream::end_events() {
+std::string AnswerStream::make_end_events() {
   std::string out;
   if (order_->telling.stream_usage)
     out = chunk_event(JsonArray(), usage_json(*order_, {num_tokens_, num_cached_}));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers as OpenAI's clients read them: whole, or as the events of a stream. One thread.
-//   respond(json_response(200, whole_answer(head, *order, text, outputs)));
-//   AnswerStream stream(head, order, text);  send(stream.push(0, row_tokens)); ...
-//   send(stream.end_events())
+//   respond(json_response(200, whole_answer_json(head, *order, text, outputs)));
+//   AnswerStream stream(head, order, text);  send(stream.make_token_events(0, row_tokens)); ...
+//   send(stream.make_end_events())
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -26,19 +26,20 @@ struct AnswerHead {
 };
 
 // `outputs`: of each of the order's samples.
-std::string whole_answer(const AnswerHead& head, const AnswerOrder& order, const ServedText& text,
-                         const std::vector<api::SampleOutput>& outputs);
+std::string whole_answer_json(const AnswerHead& head, const AnswerOrder& order,
+                              const ServedText& text,
+                              const std::vector<api::SampleOutput>& outputs);
 
 class AnswerStream {
  public:
   AnswerStream(AnswerHead head, std::shared_ptr<const AnswerOrder> order, const ServedText& text);
 
   // Events for what a row of a sample was given; "" where nothing is certain yet.
-  std::string push(size_t sample, const api::RowTokens& told);
+  std::string make_token_events(size_t sample, const api::RowTokens& told);
   // What a sample's last event says.
   void note_ended(const api::SampleOutput& output) { num_cached_ += output.cached_tokens; }
   // After all have ended.
-  std::string end_events();
+  std::string make_end_events();
   static std::string fault_events(int status, std::string_view message);
 
  private:
@@ -57,7 +58,7 @@ class AnswerStream {
                                const ToldTokens& told, const Json& reason);
   std::string make_text_events(int64_t index, size_t sample, Row& row, const AnswerPiece& piece,
                                const ToldTokens& told, const Json& reason);
-  std::string echo_prompt(size_t sample, Row& row);
+  std::string take_prompt_echo(size_t sample, Row& row);
 
   const AnswerHead head_;
   const std::shared_ptr<const AnswerOrder> order_;

@@ -109,25 +109,25 @@ AnswerParser::AnswerParser(const AnswerForm& form, const AnswerReading& reading)
 AnswerPiece AnswerParser::push(std::string_view text) {
   AnswerPiece out;
   held_ += text;
-  while (!is_done() && step(out, /*is_last=*/false)) {
+  while (!is_done() && parse_step(out, /*is_last=*/false)) {
   }
   return out;
 }
 
 AnswerPiece AnswerParser::finish() {
   AnswerPiece out;
-  while (!is_done() && step(out, /*is_last=*/true)) {
+  while (!is_done() && parse_step(out, /*is_last=*/true)) {
   }
   if (num_calls_ == 0) out.content += std::exchange(space_, "");
   return out;
 }
 
 // False when it needs more text.
-bool AnswerParser::step(AnswerPiece& out, bool is_last) {
+bool AnswerParser::parse_step(AnswerPiece& out, bool is_last) {
   if (held_.empty() && !(is_last && state_ == State::kCall)) return false;
   switch (state_) {
     case State::kStart:
-      return read_start(is_last);
+      return decide_reasoning_or_content(is_last);
     case State::kReasoning:
       return read_reasoning(out, is_last);
     case State::kContent:
@@ -139,7 +139,7 @@ bool AnswerParser::step(AnswerPiece& out, bool is_last) {
 }
 
 // Reasoning, or none.
-bool AnswerParser::read_start(bool is_last) {
+bool AnswerParser::decide_reasoning_or_content(bool is_last) {
   const std::string_view text = held_;
   const size_t first = std::min(text.find_first_not_of(kSpace), text.size());
   const std::string_view rest = text.substr(first);
@@ -174,7 +174,7 @@ bool AnswerParser::read_reasoning(AnswerPiece& out, bool is_last) {
   return ends;
 }
 
-void AnswerParser::give_content(AnswerPiece& out, std::string_view text) {
+void AnswerParser::append_content(AnswerPiece& out, std::string_view text) {
   // Behind reasoning line breaks are the form's, behind a call all space.
   const std::string_view dropped = num_calls_ > 0 ? kSpace : "\n";
   if (drops_space_) text.remove_prefix(std::min(text.find_first_not_of(dropped), text.size()));
@@ -216,7 +216,7 @@ bool AnswerParser::decide_call_or_content(bool is_last) {
 
 bool AnswerParser::read_content(AnswerPiece& out, bool is_last) {
   if (!reads_calls()) {
-    give_content(out, std::exchange(held_, ""));
+    append_content(out, std::exchange(held_, ""));
     return false;
   }
   const CallForm& form = *form_.calls;
@@ -227,10 +227,10 @@ bool AnswerParser::read_content(AnswerPiece& out, bool is_last) {
     const size_t waits = is_last || form.open.empty() ? 0 : partial_first_mark_size(text, form);
     const std::string certain = held_.substr(0, text.size() - waits);
     held_.erase(0, certain.size());
-    give_content(out, certain);
+    append_content(out, certain);
     return false;
   }
-  give_content(out, text.substr(0, mark.at));
+  append_content(out, text.substr(0, mark.at));
   held_.erase(0, mark.at + mark.text.size());
   if (mark.opens) {
     state_ = State::kCall;
@@ -256,12 +256,12 @@ bool AnswerParser::read_call(AnswerPiece& out, bool is_last) {
   const bool closes = !form.close.empty() && at != std::string::npos;
   const std::string inner = held_.substr(0, end);
   held_.erase(0, closes ? end + form.close.size() : end);
-  leave_call();
-  give_calls_or_text(out, inner, closes ? form.close : "");
+  reset_call_state();
+  append_calls_or_text(out, inner, closes ? form.close : "");
   return true;
 }
 
-void AnswerParser::leave_call() {
+void AnswerParser::reset_call_state() {
   state_ = State::kContent;
   stream_.reset();
   streamed_ = 0;
@@ -286,7 +286,7 @@ bool AnswerParser::read_known_call(AnswerPiece& out, size_t close, bool is_last)
   size_t behind = close == std::string::npos ? held_.size() : close + form.close.size();
   if (by_itself) behind = streamed_ - stream_->num_behind();
   held_.erase(0, behind);
-  leave_call();
+  reset_call_state();
   is_told_ = false;
   drops_space_ = true;
   ++num_calls_;
@@ -294,8 +294,8 @@ bool AnswerParser::read_known_call(AnswerPiece& out, size_t close, bool is_last)
 }
 
 // The calls, or the text as it stood.
-void AnswerParser::give_calls_or_text(AnswerPiece& out, std::string_view inner,
-                                      std::string_view close) {
+void AnswerParser::append_calls_or_text(AnswerPiece& out, std::string_view inner,
+                                        std::string_view close) {
   const CallForm& form = *form_.calls;
   ToolCalls calls = form.read(inner, *reading_.types);
   if (!calls) {

@@ -56,16 +56,16 @@ class AnswerParser {
   [[nodiscard]] bool reads_calls() const {
     return form_.calls != nullptr && reading_.types != nullptr;
   }
-  bool step(AnswerPiece& out, bool is_last);
-  bool read_start(bool is_last);
+  bool parse_step(AnswerPiece& out, bool is_last);
+  bool decide_reasoning_or_content(bool is_last);
   bool read_reasoning(AnswerPiece& out, bool is_last);
   bool read_content(AnswerPiece& out, bool is_last);
   bool read_call(AnswerPiece& out, bool is_last);
   bool read_known_call(AnswerPiece& out, size_t close, bool is_last);
   bool decide_call_or_content(bool is_last);
-  void leave_call();
-  void give_content(AnswerPiece& out, std::string_view text);
-  void give_calls_or_text(AnswerPiece& out, std::string_view inner, std::string_view close);
+  void reset_call_state();
+  void append_content(AnswerPiece& out, std::string_view text);
+  void append_calls_or_text(AnswerPiece& out, std::string_view inner, std::string_view close);
 
   const AnswerForm form_;
   const AnswerReading reading_;

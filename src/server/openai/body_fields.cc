@@ -56,7 +56,7 @@ constexpr FieldRow kFields[] = {
     {"prompt_cache_key", In::kChat, Ignored::kText},
 };
 
-void check_ignored(const Fields& body, const FieldRow& row) {
+void check_ignored_field_type(const Fields& body, const FieldRow& row) {
   if (row.ignored == Ignored::kNo || !body.has(row.name)) return;
   if (row.ignored == Ignored::kText) {
     static_cast<void>(body.string(row.name));
@@ -76,7 +76,7 @@ void check_fields(const Fields& body, bool is_chat) {
   }
   refuse_unknown_fields(body, known);
   for (const FieldRow& row : kFields) {
-    if (row.in != other) check_ignored(body, row);
+    if (row.in != other) check_ignored_field_type(body, row);
   }
 }
 

@@ -41,12 +41,12 @@ void CallStream::read_head() {
 void CallStream::read_object(std::string_view text) {
   for (size_t i = 0; i < text.size() && !has_ended_; ++i) {
     if (!is_whole_) arguments_ += text[i];
-    if (read_char(text[i])) num_behind_ = text.size() - i - 1;
+    if (scan_char_for_end(text[i])) num_behind_ = text.size() - i - 1;
   }
 }
 
 // Whether it is the call's last.
-bool CallStream::read_char(char c) {
+bool CallStream::scan_char_for_end(char c) {
   if (in_string_) {
     if (is_escaped_) {
       is_escaped_ = false;

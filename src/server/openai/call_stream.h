@@ -35,7 +35,7 @@ class CallStream {
  private:
   void read_head();
   void read_object(std::string_view text);
-  bool read_char(char c);
+  bool scan_char_for_end(char c);
   void read_parameters(bool is_last);
 
   const CallForm& form_;

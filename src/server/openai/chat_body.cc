@@ -195,7 +195,7 @@ std::string read_tools(const Fields& body) {
 }
 
 // Whether tools may be called.
-bool read_tool_choice(const Fields& body) {
+bool tool_choice_allows_calls(const Fields& body) {
   if (!body.has("tool_choice")) return true;
   const std::string choice =
       body.is_string("tool_choice") ? body.string("tool_choice") : "an object";
@@ -263,7 +263,7 @@ text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
       "messages", [&](const Fields& message) { messages.push_back(read_message(message, calls)); });
   if (messages.empty()) body.fail("messages", "wanted at least one message");
   request.messages = json::serialize(messages);
-  const bool may_call = read_tool_choice(body);
+  const bool may_call = tool_choice_allows_calls(body);
   if (body.has("tools")) {
     const std::string tools = read_tools(body);
     if (may_call) request.tools = tools;
@@ -285,7 +285,7 @@ static std::string read_prompt_and_tools(const Fields& body, const ServedText& t
   return prompt;
 }
 
-static void check_is_supported(const Fields& body, const ServedText& text) {
+static void check_chat_supported(const Fields& body, const ServedText& text) {
   if (!text.chat) {
     throw OpenAiFault(ErrorCode::kInvalidArgument,
                       "model: it has no chat template; ask /v1/completions for it", "model",
@@ -295,12 +295,12 @@ static void check_is_supported(const Fields& body, const ServedText& text) {
     if (body.has(name)) refuse_parameter(name, "is not supported; use tools");
   }
   check_fields(body, /*is_chat=*/true);
-  refuse_unsupported(body);
+  refuse_unsupported_values(body);
 }
 
 AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::BaseInfo& base,
                       uint64_t fallback_seed, const TakeMemory& take) {
-  check_is_supported(body, text);
+  check_chat_supported(body, text);
   AnswerOrder order;
   order.is_chat = true;
   order.telling = read_stream_options(body);

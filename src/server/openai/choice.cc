@@ -36,7 +36,7 @@ std::string Choice::detokenize(int32_t token) {
   return is_hidden ? "" : detokenizer_.push(token);
 }
 
-AnswerPiece Choice::push(std::span<const int32_t> tokens, bool ended, bool stopped) {
+AnswerPiece Choice::decode_tokens(std::span<const int32_t> tokens, bool ended, bool stopped) {
   // An end token is no part of the text, also where it is no special one.
   const bool by_id = ended && stopped && !tokens.empty() &&
                      std::ranges::find(sample_.stop, tokens.back()) != sample_.stop.end();

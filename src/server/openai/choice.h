@@ -21,7 +21,7 @@ class Choice {
   Choice(const AnswerOrder& order, const api::Sample& sample, const ServedText& text);
 
   // `ended`: these are the last; `stopped`: by a stop id or text, and not by max_tokens.
-  AnswerPiece push(std::span<const int32_t> tokens, bool ended, bool stopped);
+  AnswerPiece decode_tokens(std::span<const int32_t> tokens, bool ended, bool stopped);
   [[nodiscard]] bool has_ended() const { return has_ended_; }
   // Of one that has ended: stop, length or tool_calls.
   [[nodiscard]] const char* finish_reason() const;

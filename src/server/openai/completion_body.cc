@@ -25,7 +25,7 @@ class PromptReader {
       : body_(body), text_(text), base_(base), take_(take) {}
 
   // A text, a list of texts, a list of ids, or a list of such lists.
-  std::vector<std::vector<int32_t>> read() {
+  std::vector<std::vector<int32_t>> read_prompts() {
     const json::value* prompt = body_.find("prompt");
     if (prompt == nullptr) body_.fail("prompt", "this field is required");
     if (!prompt->is_array()) return {read_prompt(*prompt)};
@@ -105,7 +105,7 @@ api::Sample read_sample(const Fields& body, const ServedText& text, const api::B
 }
 
 // The logprobs of a prompt come in one event of each of its choices, and all may be the first.
-void check_streamed_echo(const AnswerOrder& order) {
+void check_streamed_echo_size(const AnswerOrder& order) {
   if (!order.echo || !order.telling.logprobs || !order.telling.stream) return;
   int64_t told = 0;
   for (const api::Sample& sample : order.samples)
@@ -122,7 +122,7 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
                             uint64_t fallback_seed, const TakeMemory& take) {
   if (body.has("suffix")) refuse_parameter("suffix", "is not supported by this server");
   check_fields(body, /*is_chat=*/false);
-  refuse_unsupported(body);
+  refuse_unsupported_values(body);
   AnswerOrder order;
   order.telling = read_stream_options(body);
   read_logprob_options(body, order.telling);
@@ -131,7 +131,7 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
   const int64_t max_tokens = body.integer_or("max_tokens", kUnasked, order.echo ? 0 : 1, INT64_MAX);
   order.drops_answer = max_tokens == 0;
   PromptReader reader(body, text, base, take);
-  std::vector<std::vector<int32_t>> prompts = reader.read();
+  std::vector<std::vector<int32_t>> prompts = reader.read_prompts();
   if (std::ssize(prompts) * sample.num_samples > kMostChoices) {
     body.fail("prompt", fmt::format("{} prompts and n {} are more than {} choices", prompts.size(),
                                     sample.num_samples, kMostChoices));
@@ -144,7 +144,7 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
     set_max_tokens(text, base, max_tokens, "prompt", one);
   }
   check_answer_size(order);
-  check_streamed_echo(order);
+  check_streamed_echo_size(order);
   count_prompt_tokens(order);
   if (order.echo) order.kept = reader.num_bytes();
   return order;

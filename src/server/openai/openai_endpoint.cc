@@ -122,7 +122,7 @@ struct OpenAiEndpoint::Call {
   std::optional<ParsedBudget> made = std::nullopt;  // what is made of the body
 
   void hold(size_t bytes) {
-    if (made) made->resize(bytes);
+    if (made) made->resize_or_throw(bytes);
   }
   // The first response counts.
   void give(Response response) {
@@ -183,9 +183,9 @@ void OpenAiEndpoint::handle_request(bool is_chat, Request&& request, const Respo
 }
 
 // What is no fault of the name's, as a database that is away, is thrown on.
-LiveSampler OpenAiEndpoint::weights_of(const std::string& tenant, const std::string& name) const {
+LiveSampler OpenAiEndpoint::find_weights(const std::string& tenant, const std::string& name) const {
   try {
-    return parts_.service.find_weights(tenant, name);
+    return parts_.service.make_sampler_by_name(tenant, name);
   } catch (const Error& error) {
     if (error.code == ErrorCode::kNotFound) throw_model_not_found(name, error.what());
     if (error.code != ErrorCode::kInvalidArgument) throw;
@@ -198,7 +198,7 @@ void OpenAiEndpoint::resolve_model(Call& call) const {
   const std::string name = body.string("model");
   if (name.empty() || name.size() > kMostName) throw_model_not_found(name, "");
   call.request.note(name);
-  call.weights = weights_of(call.request.tenant, name);
+  call.weights = find_weights(call.request.tenant, name);
   const auto index = static_cast<size_t>(call.weights.base);
   call.base = &parts_.bases.at(index);
   if (!parts_.texts.at(index)) {
@@ -268,9 +268,9 @@ bool OpenAiEndpoint::submit_sample_or_refuse(const std::shared_ptr<Call>& call, 
     if (call->samples.size() <= sample)
       cancel_samples(*call, "another prompt of the request was refused");
   });
-  Service::Sampling begun =
-      parts_.service.sample(call->request, call->weights, take_sample(*call->order, sample),
-                            [hear, sample](const api::Event& event) { hear(sample, event); });
+  Service::Sampling begun = parts_.service.submit_sample(
+      call->request, call->weights, take_sample(*call->order, sample),
+      [hear, sample](const api::Event& event) { hear(sample, event); });
   if (!begun.refusal) {
     call->samples.push_back(begun.request);
     return true;
@@ -306,13 +306,14 @@ void OpenAiEndpoint::gather_output(const std::shared_ptr<Gathering>& gathering, 
   const auto& output = std::get<api::SampleOutput>(*outcome);
   if (!reserve_or_refuse(*gathering, size_of(output).bytes)) return;
   gathering->outputs[sample] = output;
-  if (--gathering->left == 0) respond_whole(gathering);
+  if (--gathering->left == 0) respond_whole_answer(gathering);
 }
 
 // False, and it has been answered, where the tenant's results leave no space for so many bytes.
 bool OpenAiEndpoint::reserve_or_refuse(Gathering& gathering, int64_t bytes) {
   Call& call = *gathering.call;
-  if (SharedLimit::Share share = parts_.service.futures().promise(call.request.tenant, bytes)) {
+  if (SharedLimit::Share share =
+          parts_.service.futures().reserve_bytes(call.request.tenant, bytes)) {
     gathering.held.push_back(std::move(share));
     return true;
   }
@@ -321,7 +322,7 @@ bool OpenAiEndpoint::reserve_or_refuse(Gathering& gathering, int64_t bytes) {
   return false;
 }
 
-void OpenAiEndpoint::respond_whole(const std::shared_ptr<Gathering>& gathering) {
+void OpenAiEndpoint::respond_whole_answer(const std::shared_ptr<Gathering>& gathering) {
   const std::shared_ptr<Call>& call = gathering->call;
   int64_t tokens = 0, told = 0;
   for (const api::SampleOutput& output : gathering->outputs) {
@@ -336,7 +337,7 @@ void OpenAiEndpoint::respond_whole(const std::shared_ptr<Gathering>& gathering) 
       [gathering, response] {
         const Call& of = *gathering->call;
         *response =
-            json_response(200, whole_answer(of.head, *of.order, *of.text, gathering->outputs));
+            json_response(200, whole_answer_json(of.head, *of.order, *of.text, gathering->outputs));
       },
       [gathering, response] {
         gathering->call->give(std::move(*response));
@@ -344,7 +345,7 @@ void OpenAiEndpoint::respond_whole(const std::shared_ptr<Gathering>& gathering) 
       });
 }
 
-Elsewhere OpenAiEndpoint::where_to_write(const Call& call) const {
+Elsewhere OpenAiEndpoint::stream_executor_for(const Call& call) const {
   if (!parts_.parse || !takes_long_to_write(*call.order)) return {};
   return {.run = [this, tenant = call.request.tenant](
                      std::function<void()> job) { parts_.parse(tenant, std::move(job)); },
@@ -355,12 +356,12 @@ void OpenAiEndpoint::stream_answer(const std::shared_ptr<Call>& call) {
   for (api::Sample& sample : call->order->samples) sample.tells_tokens = true;
   const int64_t bytes = call->order->num_choices() * kToldChoiceBytes;
   auto& futures = parts_.service.futures();
-  SharedLimit::Share held = futures.promise(call->request.tenant, bytes);
+  SharedLimit::Share held = futures.reserve_bytes(call->request.tenant, bytes);
   if (!held) return call->give(over_budget_response(bytes, futures.most_bytes()));
   auto streaming = std::make_shared<Streaming>(
       Streaming{.call = call,
                 .writer = std::make_shared<StreamWriter>(
-                    AnswerStream(call->head, call->order, *call->text), where_to_write(*call)),
+                    AnswerStream(call->head, call->order, *call->text), stream_executor_for(*call)),
                 .left = call->order->samples.size(),
                 .held = std::move(held)});
   // Who is told of the samples keeps the call; the body, which the call's answer holds, does not.
@@ -412,7 +413,7 @@ Response OpenAiEndpoint::list_models() const {
 
 Response OpenAiEndpoint::get_model(const Request& request) const {
   const std::string& name = request.parts.at(0);
-  const LiveSampler weights = weights_of(request.tenant, name);
+  const LiveSampler weights = find_weights(request.tenant, name);
   return json_response(200,
                        model_json(name, parts_.bases.at(static_cast<size_t>(weights.base))).text());
 }

@@ -47,7 +47,7 @@ class OpenAiEndpoint {
   Response get_model(const Request& request) const;
   Json model_json(const std::string& id, const api::BaseInfo& base) const;
   void handle_request(bool is_chat, Request&& request, const Respond& respond);
-  [[nodiscard]] LiveSampler weights_of(const std::string& tenant, const std::string& name) const;
+  [[nodiscard]] LiveSampler find_weights(const std::string& tenant, const std::string& name) const;
   // What the body asks for: its model, the weights and texts of that, and the answer's head.
   void resolve_model(Call& call) const;
   // Makes samples of the body, which it frees, and submits them.
@@ -66,8 +66,8 @@ class OpenAiEndpoint {
   void gather_output(const std::shared_ptr<Gathering>& gathering, size_t sample,
                      const api::Event& event);
   [[nodiscard]] bool reserve_or_refuse(Gathering& gathering, int64_t bytes);
-  void respond_whole(const std::shared_ptr<Gathering>& gathering);
-  [[nodiscard]] Elsewhere where_to_write(const Call& call) const;
+  void respond_whole_answer(const std::shared_ptr<Gathering>& gathering);
+  [[nodiscard]] Elsewhere stream_executor_for(const Call& call) const;
   void stream_answer(const std::shared_ptr<Call>& call);
   void write_event(Streaming& streaming, size_t sample, const api::Event& event);
   // Runs `work` elsewhere where it is long, then `then` here; what either throws is the response.

@@ -170,7 +170,7 @@ void refuse_unknown_fields(const Fields& body, std::span<const std::string_view>
   });
 }
 
-void refuse_unsupported(const Fields& body) {
+void refuse_unsupported_values(const Fields& body) {
   if (body.has("response_format") && !is_text_format(body.object("response_format"))) {
     refuse_parameter("response_format",
                      "only {\"type\": \"text\"} is supported: this server does not constrain what "

@@ -50,6 +50,6 @@ void count_prompt_tokens(AnswerOrder& order);
 // Refuses, by name, every field that is not null and not among these.
 void refuse_unknown_fields(const Fields& body, std::span<const std::string_view> known);
 // Fields of OpenAI's that change no answer, and those that would and are refused.
-void refuse_unsupported(const Fields& body);
+void refuse_unsupported_values(const Fields& body);
 
 }  // namespace strata::server

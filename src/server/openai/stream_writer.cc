@@ -40,12 +40,12 @@ bool takes_long_to_write(const AnswerOrder& order) {
 void StreamWriter::push(size_t sample, const api::RowTokens& told) {
   if (is_over_ || body_->closed()) return;
   if (!elsewhere_.run) {
-    const std::string text = answer_.push(sample, told);
+    const std::string text = answer_.make_token_events(sample, told);
     if (!text.empty()) static_cast<void>(body_->push(text));
     return;
   }
   const size_t bytes = bytes_of(told);
-  if (!body_->reserve_expected(bytes)) return waiting_.clear();
+  if (!body_->reserve_expected_or_close(bytes)) return waiting_.clear();
   waiting_.push_back({sample, told, bytes});
   start_next_piece();
 }
@@ -63,7 +63,8 @@ std::shared_ptr<StreamWriter::Piece> StreamWriter::take_next_piece() {
 // Elsewhere.
 void StreamWriter::make_text(Piece& piece) {
   try {
-    for (const Told& told : piece.told) piece.text += answer_.push(told.sample, told.tokens);
+    for (const Told& told : piece.told)
+      piece.text += answer_.make_token_events(told.sample, told.tokens);
   } catch (const std::exception& error) {
     piece.is_broken = true;
     log(LogLevel::kError, fmt::format("openai: a stream: {}", error.what()));
@@ -103,7 +104,7 @@ void StreamWriter::fail(int status, const std::string& message) {
 
 void StreamWriter::end_body() {
   if (body_->ends()) return;
-  static_cast<void>(body_->push(fault_.empty() ? answer_.end_events() : fault_));
+  static_cast<void>(body_->push(fault_.empty() ? answer_.make_end_events() : fault_));
   body_->finish();
 }
 

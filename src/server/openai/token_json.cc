@@ -76,7 +76,7 @@ JsonArray chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens&
   return out;
 }
 
-void CompletionLogprobs::add(const text::Tokenizer& tokenizer, const ToldTokens& told) {
+void CompletionLogprobs::add_tokens(const text::Tokenizer& tokenizer, const ToldTokens& told) {
   for (size_t i = 0; i < told.tokens.size(); ++i) {
     const std::string name = token_text(tokenizer, told.tokens[i]);
     const bool has_logprob = std::isfinite(told.logprobs[i]);
@@ -88,7 +88,7 @@ void CompletionLogprobs::add(const text::Tokenizer& tokenizer, const ToldTokens&
   }
 }
 
-Json CompletionLogprobs::take() {
+Json CompletionLogprobs::take_json() {
   return JsonObject{{"tokens", std::exchange(tokens_, {})},
                     {"token_logprobs", std::exchange(logprobs_, {})},
                     {"top_logprobs", std::exchange(top_, {})},

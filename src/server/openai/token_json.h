@@ -27,9 +27,9 @@ JsonArray chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens&
 // A completion's logprobs, in pieces that follow one another.
 class CompletionLogprobs {
  public:
-  void add(const text::Tokenizer& tokenizer, const ToldTokens& told);
+  void add_tokens(const text::Tokenizer& tokenizer, const ToldTokens& told);
   // {tokens, token_logprobs, top_logprobs, text_offset} of what was added since the last call.
-  Json take();
+  Json take_json();
 
  private:
   JsonArray tokens_, logprobs_, top_, offsets_;

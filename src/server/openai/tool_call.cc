@@ -210,7 +210,7 @@ size_t offset_in(std::string_view text, std::string_view part) {
 }
 
 // {"name": TEXT, ..., "arguments" or "parameters": {
-CallHead object_head(std::string_view text) {
+CallHead read_object_head(std::string_view text) {
   std::string name;
   std::string_view rest = without_leading_space(text.substr(text.find('{') + 1));
   while (!rest.empty()) {
@@ -239,13 +239,13 @@ CallHead object_head(std::string_view text) {
   return {};
 }
 
-CallHead json_head(std::string_view inner) {
+CallHead read_json_head(std::string_view inner) {
   const std::string_view text = without_leading_space(inner);
   if (text.empty()) return {};
-  return text.front() == '{' ? object_head(inner) : no_call();
+  return text.front() == '{' ? read_object_head(inner) : no_call();
 }
 
-CallHead function_head(std::string_view inner) {
+CallHead read_function_head(std::string_view inner) {
   std::string_view rest = inner;
   const std::optional<std::string_view> name = take_until(rest, ">");
   if (!name) return {};
@@ -254,7 +254,7 @@ CallHead function_head(std::string_view inner) {
   return head;
 }
 
-CallHead mistral_head(std::string_view inner) {
+CallHead read_mistral_head(std::string_view inner) {
   const std::string_view text = without_leading_space(inner);
   if (text.empty()) return {};
   if (text.front() == '[' || text.front() == '{') return no_call();
@@ -263,7 +263,7 @@ CallHead mistral_head(std::string_view inner) {
   return make_head(trimmed(text.substr(0, text.find_first_of("[{"))), brace);
 }
 
-CallHead deepseek_v3_head(std::string_view inner) {
+CallHead read_deepseek_v3_head(std::string_view inner) {
   std::string_view rest = inner;
   const std::optional<std::string_view> head = take_until(rest, kDeepSeekSep);
   if (!head) return {};
@@ -276,7 +276,7 @@ CallHead deepseek_v3_head(std::string_view inner) {
   return rest.front() == '{' ? make_head(trimmed(*name), offset_in(inner, rest)) : no_call();
 }
 
-CallHead dsml_head(std::string_view inner) {
+CallHead read_dsml_head(std::string_view inner) {
   std::string_view rest = inner;
   if (!take_until(rest, "name=\"")) return {};
   const std::optional<std::string_view> name = take_until(rest, "\"");
@@ -295,7 +295,7 @@ const std::vector<CallForm>& call_forms() {
                   "<\uff5cDSML\uff5cfunction_calls>", "</\uff5cDSML\uff5cfunction_calls>"},
        .inside = {"\uff5cDSML\uff5c"},
        .read = read_dsml,
-       .head = dsml_head},
+       .head = read_dsml_head},
       {.sign = "<\uff5ctool\u2581call\u2581begin\uff5c>",
        .open = "<\uff5ctool\u2581call\u2581begin\uff5c>",
        .close = "<\uff5ctool\u2581call\u2581end\uff5c>",
@@ -303,7 +303,7 @@ const std::vector<CallForm>& call_forms() {
                   "<\uff5ctool\u2581calls\u2581end\uff5c>"},
        .inside = {"<\uff5ctool\u2581sep\uff5c>"},
        .read = read_deepseek_v3,
-       .head = deepseek_v3_head,
+       .head = read_deepseek_v3_head,
        .keeps_arguments_text = true},
       {.sign = "[TOOL_CALLS]",
        .open = "[TOOL_CALLS]",
@@ -311,7 +311,7 @@ const std::vector<CallForm>& call_forms() {
        .around = {},
        .inside = {"[ARGS]", "[CALL_ID]"},
        .read = read_mistral,
-       .head = mistral_head,
+       .head = read_mistral_head,
        .id_length = 9},
       {.sign = "<function=",
        .open = "<function=",
@@ -319,21 +319,21 @@ const std::vector<CallForm>& call_forms() {
        .around = {"<tool_call>", "</tool_call>"},
        .inside = {},
        .read = read_function,
-       .head = function_head},
+       .head = read_function_head},
       {.sign = "<tool_call>",
        .open = "<tool_call>",
        .close = "</tool_call>",
        .around = {},
        .inside = {},
        .read = read_hermes,
-       .head = json_head},
+       .head = read_json_head},
       {.sign = "\"parameters\": ",
        .open = "",
        .close = "",
        .around = {"<|python_tag|>"},
        .inside = {},
        .read = read_llama,
-       .head = json_head},
+       .head = read_json_head},
   };
   return kForms;
 }

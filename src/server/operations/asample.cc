@@ -125,8 +125,8 @@ std::optional<TensorParts> read_prompt_targets(const Fields& body, api::Sample& 
   TensorParts parts = read_tensor_parts(tensor);
   const auto rows = static_cast<int64_t>(command.prompt.size()) - 1;
   const TensorLayout layout =
-      tensor_layout(parts, std::ssize(ids), fmt::format("asample: {}", kName),
-                    {.rows = rows, .columns = kMaxTopk, .elements = INT32_MAX});
+      checked_tensor_layout(parts, std::ssize(ids), fmt::format("asample: {}", kName),
+                            {.rows = rows, .columns = kMaxTopk, .elements = INT32_MAX});
   if (layout.num_columns == 0 || layout.num_rows != rows) {
     tensor.fail("shape",
                 fmt::format("wanted [{}, K]: a row for each prompt token but the first", rows));
@@ -204,18 +204,18 @@ struct Sampled : Completion {
 
   Response finish(const api::Outcome& outcome) override {
     const auto& output = std::get<api::SampleOutput>(outcome);
-    if (writes_files()) keep_record(output);
+    if (writes_files()) pack_and_store_record(output);
     return sample_response(output, targets);
   }
   [[nodiscard]] bool writes_files() const override { return !record.id.empty(); }
 
-  void keep_record(const api::SampleOutput& output) {
+  void pack_and_store_record(const api::SampleOutput& output) {
     for (size_t i = 0; i < output.sequences.size(); ++i) {
       const api::SampledSequence& sequence = output.sequences[i];
       record.records.push_back(
           {fmt::format("{}:{}", record.id, i), pack_sequence(sequence.tokens, sequence.logprobs)});
     }
-    store.put_stability(record, max_bytes, wall_seconds());
+    store.save_stability_within_quota(record, max_bytes, wall_seconds());
   }
 
   StateStore& store;
@@ -225,7 +225,7 @@ struct Sampled : Completion {
 };
 
 // The answer to a request that came before.
-std::optional<Response> known_sample_reply(Service& service, const SampleCall& call) {
+std::optional<Response> find_known_sample_reply(Service& service, const SampleCall& call) {
   const KnownRequest* known = service.remembered().find({call.sampler_id, call.seq_id});
   if (known == nullptr) return std::nullopt;
   if (known->fingerprint == call.fingerprint)
@@ -281,9 +281,10 @@ Response submit_sample(Service& service, SampleCall& call) {
   const std::string& id = call.sampler_id;
   const int64_t seq_id = call.seq_id;
   SampleOrder& order = call.order;
-  const SamplerTable::Row sampler = service.live_sampler(request, id);
+  const SamplerTable::Row sampler = service.find_or_restore_sampler(request, id);
   if (call.fault) std::rethrow_exception(call.fault);
-  if (std::optional<Response> known = known_sample_reply(service, call)) return std::move(*known);
+  if (std::optional<Response> known = find_known_sample_reply(service, call))
+    return std::move(*known);
   fill_and_check_sample(service.info(sampler->base), order);
   if (order.record) check_stability_record(order.command, service.options());
   order.command.snapshot = sampler->snapshot;
@@ -313,8 +314,9 @@ void asample(Service& service, Request&& request, const Respond& respond) {
     read_sample_call(*call);
     call->request.free_body();
   };
-  service.run_then(respond, call->request.tenant, call->request.body.size() > Service::kReadAtOnce,
-                   read, [&service, call] { call->respond(submit_sample(service, *call)); });
+  service.run_aside_if_long(respond, call->request.tenant,
+                            call->request.body.size() > Service::kReadAtOnce, read,
+                            [&service, call] { call->respond(submit_sample(service, *call)); });
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ constexpr size_t kMaxBaseName = 255;
 
 }  // namespace
 
-const BaseName& find_base(const BaseNames& names, const Fields& body, const std::string& name) {
+const BaseName& require_base(const BaseNames& names, const Fields& body, const std::string& name) {
   if (name.size() > kMaxBaseName) {
     body.fail("base_model",
               fmt::format("has {} bytes, the limit is {}", name.size(), kMaxBaseName));
@@ -23,9 +23,9 @@ const BaseName& find_base(const BaseNames& names, const Fields& body, const std:
                                       name.substr(0, 200), fmt::join(known, ", ")));
 }
 
-const BaseName& find_trainable(const BaseNames& names, const Fields& body,
-                               const std::string& name) {
-  const BaseName& base = find_base(names, body, name);
+const BaseName& require_trainable(const BaseNames& names, const Fields& body,
+                                  const std::string& name) {
+  const BaseName& base = require_base(names, body, name);
   if (base.adapter.empty()) return base;
   body.fail("base_model",
             fmt::format("'{}' is an adapter that this server samples and does not train; train its "

@@ -9,8 +9,9 @@
 namespace strata::server {
 
 // Throws Error for a name that is none, with those that are.
-const BaseName& find_base(const BaseNames& names, const Fields& body, const std::string& name);
+const BaseName& require_base(const BaseNames& names, const Fields& body, const std::string& name);
 // The same of one that trains: an adapter of the operator's is refused.
-const BaseName& find_trainable(const BaseNames& names, const Fields& body, const std::string& name);
+const BaseName& require_trainable(const BaseNames& names, const Fields& body,
+                                  const std::string& name);
 
 }  // namespace strata::server

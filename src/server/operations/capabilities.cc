@@ -6,7 +6,7 @@
 namespace strata::server {
 namespace {
 
-Response capabilities(Service& service, const Request&) {
+Response get_server_capabilities(Service& service, const Request&) {
   JsonArray models;
   for (const BaseName& name : service.parts().names.names()) {
     const api::BaseInfo& base = service.info(api::BaseId{name.model});
@@ -23,7 +23,7 @@ Response capabilities(Service& service, const Request&) {
 
 constinit const Operation kCapabilities = {.method = "GET",
                                            .path = "get_server_capabilities",
-                                           .run = capabilities,
+                                           .run = get_server_capabilities,
                                            .body = BodyKind::kNone,
                                            .scope = Scope::kRead,
                                            .effect = Effect::kReads};

@@ -9,7 +9,7 @@
 namespace strata::server {
 namespace {
 
-Response client_config(Service& service, const Request& request) {
+Response get_client_config(Service& service, const Request& request) {
   const JsonBody body(request.body, "client/config");
   // Chunks must fit the body limit after serialization, which the client only estimates.
   const int64_t chunk_bytes = std::min<int64_t>(5'000'000, service.options().max_body / 2);
@@ -45,7 +45,7 @@ Response telemetry(Service&, const Request&) {
 }  // namespace
 
 constinit const Operation kClientConfig = {.path = "client/config",
-                                           .run = client_config,
+                                           .run = get_client_config,
                                            .scope = Scope::kRead,
                                            .effect = Effect::kUpkeep,
                                            .size = BodySize::kTiny};

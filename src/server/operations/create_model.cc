@@ -42,7 +42,7 @@ Response create_model(Service& service, const Request& request) {
   const Fields body = json.root();
   const std::string session = read_and_check_session(service, request, body);
   const std::string base_name = body.string("base_model");
-  const BaseName& base = find_trainable(service.parts().names, body, base_name);
+  const BaseName& base = require_trainable(service.parts().names, body, base_name);
   const api::LoraConfig lora = read_lora(body, service.options().max_rank);
   return start_model(service, request, body,
                      {.type = "create_model",

@@ -22,7 +22,7 @@ void read_weights_source(const ServiceParts& parts, const Fields& body, SamplerR
   row.model_path = body.maybe_string("model_path");
   if (!row.model_path) {
     row.base_model = body.string("base_model");
-    find_base(parts.names, body, row.base_model);
+    require_base(parts.names, body, row.base_model);
     return;
   }
   const TinkerPath path = parse_tinker_path(*row.model_path);
@@ -31,12 +31,12 @@ void read_weights_source(const ServiceParts& parts, const Fields& body, SamplerR
               fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
   }
   const CheckpointRow checkpoint =
-      parts.registry.find(path, row.tenant, /*may_be_public=*/true, row.created_at);
+      parts.registry.find_or_throw(path, row.tenant, /*may_be_public=*/true, row.created_at);
   row.checkpoint_id = checkpoint.id;
   row.base_model = checkpoint.base_model;
-  const BaseName& of_path = find_base(parts.names, body, checkpoint.base_model);
+  const BaseName& of_path = require_base(parts.names, body, checkpoint.base_model);
   if (body.has("base_model") &&
-      find_trainable(parts.names, body, body.string("base_model")).model != of_path.model) {
+      require_trainable(parts.names, body, body.string("base_model")).model != of_path.model) {
     body.fail("base_model",
               fmt::format("'{}' is of base model '{}'", path.text(), checkpoint.base_model));
   }
@@ -46,11 +46,11 @@ void read_weights_source(const ServiceParts& parts, const Fields& body, SamplerR
 bool revive_known_sampler(Service& service, const Request& request, const std::string& id) {
   if (service.samplers().contains(id)) return true;
   if (!service.parts().store.find_sampler(id)) return false;
-  service.live_sampler(request, id);
+  service.find_or_restore_sampler(request, id);
   return true;
 }
 
-std::optional<Response> session_full_refusal(Service& service, const std::string& session) {
+std::optional<Response> refuse_if_session_full(Service& service, const std::string& session) {
   const int64_t in_use = service.samplers().count_of(session);
   if (in_use < service.options().max_samplers) return std::nullopt;
   return error_response(
@@ -70,16 +70,16 @@ Response create_sampling_session(Service& service, const Request& request) {
   row.id = SamplerTable::id_of(session, number);
   request.note(row.id);
   if (revive_known_sampler(service, request, row.id)) return sampler_reply(row.id);
-  if (auto refused = session_full_refusal(service, session)) return std::move(*refused);
-  if (auto refused = service.sampler_refusal(request.tenant)) return std::move(*refused);
+  if (auto refused = refuse_if_session_full(service, session)) return std::move(*refused);
+  if (auto refused = service.refuse_over_sampler_limit(request.tenant)) return std::move(*refused);
   row.session_id = session;
   row.sampling_seq = number;
   row.tenant = request.tenant;
   row.created_at = wall_seconds();
   read_weights_source(service.parts(), body, row);
-  const SamplerRow kept = service.parts().store.add_sampler(row);
+  const SamplerRow kept = service.parts().store.find_or_add_sampler(row);
   service.samplers().count_stored(session);
-  service.keep_sampler(kept.id, service.make_sampler(kept, request.tenant));
+  service.add_live_sampler(kept.id, service.make_sampler(kept, request.tenant));
   return sampler_reply(kept.id);
 }
 

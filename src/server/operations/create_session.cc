@@ -26,7 +26,7 @@ size_t num_characters(std::string_view utf8) {
 }
 
 // As JSON.
-std::string read_tags(const Fields& body) {
+std::string read_tags_as_json(const Fields& body) {
   const std::vector<std::string> tags = body.strings("tags");
   if (tags.size() > kMaxTags) {
     body.fail("tags", fmt::format("has {} entries, the limit is {}", tags.size(), kMaxTags));
@@ -44,7 +44,7 @@ SessionRow read_new_session(const Fields& body, const std::string& tenant) {
   row.tenant = tenant;
   row.created_at = wall_seconds();
   row.sdk_version = whole_characters(body.string_or("sdk_version", ""), kMaxVersion);
-  if (body.has("tags")) row.tags = read_tags(body);
+  if (body.has("tags")) row.tags = read_tags_as_json(body);
   row.user_metadata = read_metadata(body);
   row.display_name = body.maybe_string("display_name");
   if (row.display_name && num_characters(*row.display_name) > kMaxDisplayName) {
@@ -59,7 +59,7 @@ SessionRow read_new_session(const Fields& body, const std::string& tenant) {
 }
 
 // Of a tenant that has as many alive as it may, or as this key may take.
-std::optional<Response> session_refusal(Service& service, const Request& request) {
+std::optional<Response> refuse_over_session_limit(Service& service, const Request& request) {
   const int64_t alive = service.sessions().count_of(request.tenant);
   // The last quarter is for those who train: a key without that right cannot take it from them.
   if (request.scope < Scope::kAll &&
@@ -83,8 +83,8 @@ Response create_session(Service& service, const Request& request) {
   const JsonBody json(request.body, "create_session");
   if (service.is_stopping()) return busy_response(503, "the server is shutting down");
   const SessionRow row = read_new_session(json.root(), request.tenant);
-  if (auto refused = session_refusal(service, request)) return std::move(*refused);
-  const std::string id = service.parts().store.add_session(row, idempotency_of(request));
+  if (auto refused = refuse_over_session_limit(service, request)) return std::move(*refused);
+  const std::string id = service.parts().store.find_or_add_session(row, idempotency_of(request));
   request.note(id);
   // A repeated key names the session of then, which may have ended since.
   if (id == row.id) service.sessions().add(id, request.tenant, now_seconds());

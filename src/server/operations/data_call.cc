@@ -34,7 +34,7 @@ struct DataDone : Completion {
   Response finish(const api::Outcome& outcome) override {
     const auto& result = std::get<api::ForwardBackwardResult>(outcome);
     return form == DataForm::kBinary ? forward_backward_response(result)
-                                     : forward_backward_as_accepted(result);
+                                     : negotiated_forward_backward_response(result);
   }
 
   const DataForm form;
@@ -77,14 +77,14 @@ void read_data(const ServiceParts& parts, const DataLimits& limits, DataCall& ca
 }
 
 // What is wrong with the data, as the server and the model are.
-std::optional<std::string> fault_of(const DataCall& call, const ServiceOptions& options,
-                                    const api::BaseInfo& base) {
+std::optional<std::string> find_data_fault(const DataCall& call, const ServiceOptions& options,
+                                           const api::BaseInfo& base) {
   if (call.fault) return call.fault;
   if (call.op.loss.name == api::LossName::kStableReinforce && !options.stable_reinforce) {
     return "forward_backward: loss_fn 'stable_reinforce' is switched off on this server "
            "(--stable-reinforce=off)";
   }
-  return fault_of_lengths(call.op, base);
+  return find_length_fault(call.op, base);
 }
 
 void log_own_formula_once(const std::string& id, LiveModel& model) {
@@ -97,14 +97,14 @@ void log_own_formula_once(const std::string& id, LiveModel& model) {
 Response submit_data(Service& service, DataCall& call) {
   const std::string& tenant = call.request.tenant;
   const std::string& id = call.model_id;
-  LiveModel& model = service.live_model(call.request, id);
+  LiveModel& model = service.require_live_model(call.request, id);
   if (call.seq_id < 1) {
     return error_response(
         400, fmt::format("forward_backward: seq_id: got {}, wanted 1 or more", call.seq_id));
   }
-  if (const auto fault = fault_of(call, service.options(), service.info(model.base)))
+  if (const auto fault = find_data_fault(call, service.options(), service.info(model.base)))
     return service.add_failed_future(tenant, id, call.seq_id, call.fingerprint, *fault);
-  api::Command command = service.training_command(call.request, model, id, call.seq_id);
+  api::Command command = service.new_training_command(call.request, model, id, call.seq_id);
   command.fingerprint = call.fingerprint;
   const bool is_ours = call.op.loss.name == api::LossName::kStableReinforce;
   command.op = std::move(call.op);
@@ -132,8 +132,8 @@ void handle_data_call(Service& service, Request&& request, const Respond& respon
   };
   const std::string& body = call->request.body;
   const bool is_long = body.size() > Service::kReadAtOnce || may_name_records(body, form);
-  service.run_then(respond, call->request.tenant, is_long, read,
-                   [&service, call] { call->respond(submit_data(service, *call)); });
+  service.run_aside_if_long(respond, call->request.tenant, is_long, read,
+                            [&service, call] { call->respond(submit_data(service, *call)); });
 }
 
 }  // namespace strata::server

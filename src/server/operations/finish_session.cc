@@ -16,8 +16,8 @@ constexpr size_t kMostDetail = 4096;  // bytes
 
 // The end of a session takes its unsaved models and its samplers with it: not for a key that could
 // not have made them.
-std::optional<Response> end_refusal(Service& service, const Request& request,
-                                    const std::string& id) {
+std::optional<Response> refuse_end_beyond_scope(Service& service, const Request& request,
+                                                const std::string& id) {
   if (request.scope == Scope::kAll) return std::nullopt;
   const bool has_models = !service.models().of_session(id).empty();
   // Those of before a restart are not alive until they are used, and end all the same.
@@ -59,7 +59,7 @@ Response finish_session(Service& service, const Request& request) {
   if (!row || row->tenant != request.tenant)
     return error_response(404, fmt::format("no such session: {}", id.substr(0, 100)));
   if (row->state == "active") {  // else the first reason stays
-    if (std::optional<Response> refused = end_refusal(service, request, id))
+    if (std::optional<Response> refused = refuse_end_beyond_scope(service, request, id))
       return std::move(*refused);
     service.end_session(id, "finished", reason, detail);
     row = service.parts().store.find_session(id);

@@ -10,7 +10,7 @@ namespace {
 Response get_info(Service& service, const Request& request) {
   const JsonBody json(request.body, "get_info");
   const std::string id = json.root().string("model_id");
-  const LiveModel& model = service.live_model(request, id);
+  const LiveModel& model = service.require_live_model(request, id);
   const BaseName* base = service.parts().names.find(model.base_name);
   return json_response(
       200, JsonObject{{"type", "get_info"},

@@ -22,27 +22,29 @@ void check_kind(const Fields& body, const TinkerPath& path) {
 }
 
 // A load of what is not there is the user's fault like any other of its faults: 400.
-CheckpointRow find_to_load(Service& service, const Request& request, const TinkerPath& path) {
+CheckpointRow find_or_throw_invalid(Service& service, const Request& request,
+                                    const TinkerPath& path) {
   try {
-    return service.parts().registry.find(path, request.tenant, /*may_be_public=*/true,
-                                         wall_seconds());
+    return service.parts().registry.find_or_throw(path, request.tenant, /*may_be_public=*/true,
+                                                  wall_seconds());
   } catch (const Error& error) {
     if (error.code != ErrorCode::kNotFound) throw;
     throw Error(ErrorCode::kInvalidArgument, fmt::format("load_weights: path: {}", error.what()));
   }
 }
 
-Response create_from_checkpoint(Service& service, const Request& request, const Fields& body) {
+Response create_model_from_checkpoint(Service& service, const Request& request,
+                                      const Fields& body) {
   const BaseNames& names = service.parts().names;
   CheckpointRegistry& registry = service.parts().registry;
   refuse_token(body);
   const std::string session = read_and_check_session(service, request, body);
   const TinkerPath path = parse_tinker_path(body.string("path"));
   check_kind(body, path);
-  const CheckpointRow row = find_to_load(service, request, path);
+  const CheckpointRow row = find_or_throw_invalid(service, request, path);
   const BaseName* of_row = names.find(row.base_model);
   const std::string base_name = body.string_or("base_model", row.base_model);
-  const BaseName& base = find_trainable(names, body, base_name);
+  const BaseName& base = require_trainable(names, body, base_name);
   if (of_row == nullptr || of_row->model != base.model) {
     body.fail("base_model", fmt::format("'{}' is not the checkpoint's base model '{}'",
                                         base_name.substr(0, 200), row.base_model));
@@ -70,10 +72,12 @@ struct StateLoaded : Completion {
 };
 
 // The checkpoint, which is of a model like this one.
-CheckpointRow find_matching(Service& service, const NumberedCall& call, const TinkerPath& path) {
+CheckpointRow find_matching_checkpoint(Service& service, const NumberedCall& call,
+                                       const TinkerPath& path) {
   check_kind(call.body, path);
-  CheckpointRow row = service.parts().registry.find(path, call.request.tenant,
-                                                    /*may_be_public=*/true, wall_seconds());
+  CheckpointRow row =
+      service.parts().registry.find_or_throw(path, call.request.tenant,
+                                             /*may_be_public=*/true, wall_seconds());
   const LiveModel& model = call.model;
   const BaseName* base = service.parts().names.find(row.base_model);
   if (base == nullptr || api::BaseId{base->model} != model.base) {
@@ -98,12 +102,12 @@ Response load_into_model(Service& service, const NumberedCall& call) {
   const bool optimizer = call.body.boolean_or("optimizer", false);
   CheckpointRow row;
   try {
-    row = find_matching(service, call, path);
+    row = find_matching_checkpoint(service, call, path);
   } catch (const Error& error) {
     if (dynamic_cast<const StoreError*>(&error) != nullptr) throw;  // no fault of the path
     return add_failed_future(service, call, error.what());
   }
-  api::Command command = training_command(service, call);
+  api::Command command = new_training_command(service, call);
   command.op = api::LoadState{registry.folder(row), optimizer};
   return service.submit(std::move(command), {.completion = std::make_shared<StateLoaded>(
                                                  path, registry.lease(row.id))});
@@ -111,9 +115,11 @@ Response load_into_model(Service& service, const NumberedCall& call) {
 
 Response load_weights(Service& service, const Request& request) {
   const JsonBody json(request.body, "load_weights");
-  if (!json.root().has("model_id")) return create_from_checkpoint(service, request, json.root());
-  return handle_numbered(service, request, json.root(),
-                         [&](const NumberedCall& call) { return load_into_model(service, call); });
+  if (!json.root().has("model_id"))
+    return create_model_from_checkpoint(service, request, json.root());
+  return handle_numbered_call(service, request, json.root(), [&](const NumberedCall& call) {
+    return load_into_model(service, call);
+  });
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 
 namespace strata::server {
 
-Response handle_numbered(Service& service, const Request& request, const Fields& body,
-                         const std::function<Response(const NumberedCall&)>& take) {
+Response handle_numbered_call(Service& service, const Request& request, const Fields& body,
+                              const std::function<Response(const NumberedCall&)>& take) {
   const std::string id = body.string("model_id");
-  const LiveModel& model = service.live_model(request, id);
+  const LiveModel& model = service.require_live_model(request, id);
   const int64_t seq_id = body.integer("seq_id", 1, INT64_MAX / 2);
   try {
     return take({request, body, id, model, seq_id});
@@ -18,9 +18,9 @@ Response handle_numbered(Service& service, const Request& request, const Fields&
   }
 }
 
-api::Command training_command(Service& service, const NumberedCall& call) {
+api::Command new_training_command(Service& service, const NumberedCall& call) {
   api::Command command =
-      service.training_command(call.request, call.model, call.model_id, call.seq_id);
+      service.new_training_command(call.request, call.model, call.model_id, call.seq_id);
   command.fingerprint = Hash::of(call.request.body);
   return command;
 }

@@ -22,11 +22,11 @@ struct NumberedCall {
 };
 
 // Reads such a body; what `take` throws is the response, and uses the number up.
-Response handle_numbered(Service& service, const Request& request, const Fields& body,
-                         const std::function<Response(const NumberedCall&)>& take);
+Response handle_numbered_call(Service& service, const Request& request, const Fields& body,
+                              const std::function<Response(const NumberedCall&)>& take);
 
 // Its command, without what it does, with the body's fingerprint.
-api::Command training_command(Service& service, const NumberedCall& call);
+api::Command new_training_command(Service& service, const NumberedCall& call);
 
 // The call has failed already, for a fault of what it names.
 Response add_failed_future(Service& service, const NumberedCall& call, std::string_view message,

@@ -18,7 +18,7 @@ void encode_and_respond(Service& service, const Respond& respond, const std::str
   const std::shared_ptr<const Encoding> encoding = response.encoding;
   if (!encoding) return respond(std::move(response));
   auto made = std::make_shared<Response>();
-  service.run_then(
+  service.run_aside_if_long(
       respond, tenant, encoding->num_bytes * (as_json ? kJsonWork : 1) > Service::kReadAtOnce,
       [made, encoding, as_json] { *made = encoding->make(as_json); },
       [made, respond] { respond(std::move(*made)); });

@@ -53,8 +53,8 @@ struct CheckpointSaved : Completion {
 };
 
 // As its kind has it, in `dir`.
-api::Operation save_operation(CheckpointKind kind, const std::string& dir,
-                              const std::string& base_name, const api::SnapshotId& snapshot) {
+api::Operation make_save_operation(CheckpointKind kind, const std::string& dir,
+                                   const std::string& base_name, const api::SnapshotId& snapshot) {
   switch (kind) {
     case CheckpointKind::kWeights:
       return api::SaveState{dir, base_name};
@@ -81,8 +81,9 @@ void read_save(const NumberedCall& call, CheckpointKind kind, CheckpointSave& sa
 }
 
 // The tenant's, where it has one; or the refusal.
-std::optional<Response> reserve_quota(const ServiceParts& parts, const std::string& tenant,
-                                      int64_t bytes, std::shared_ptr<void>& quota) {
+std::optional<Response> reserve_quota_or_refuse(const ServiceParts& parts,
+                                                const std::string& tenant, int64_t bytes,
+                                                std::shared_ptr<void>& quota) {
   if (!parts.usage.has_quota(tenant, UsageKind::kDiskBytes)) return std::nullopt;
   auto full = parts.usage.refuse_over_disk_quota(tenant, parts.store.stored_bytes(tenant), bytes);
   if (!full) quota = parts.usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
@@ -102,17 +103,18 @@ Response save_checkpoint(Service& service, const NumberedCall& call, const char*
   saved->base = model.base;
   const int64_t parameters = service.dispatch().parameter_bytes(model.base, model.lora);
   const int64_t bytes = kind == CheckpointKind::kWeights ? 3 * parameters : parameters;
-  if (auto full = reserve_quota(parts, tenant, bytes, saved->quota)) return std::move(*full);
+  if (auto full = reserve_quota_or_refuse(parts, tenant, bytes, saved->quota))
+    return std::move(*full);
   try {
-    saved->disk = parts.registry.reserve(bytes);
+    saved->disk = parts.registry.reserve_disk_space(bytes);
   } catch (const Error& error) {
     if (error.code != ErrorCode::kIo || dynamic_cast<const StoreError*>(&error) != nullptr) throw;
     return add_failed_future(service, call, error.what(), api::FaultCategory::kServer);
   }
   saved->dir = parts.registry.name_folder();
-  api::Command command = training_command(service, call);
+  api::Command command = new_training_command(service, call);
   saved->snapshot = {command.request.text};
-  command.op = save_operation(kind, saved->dir, model.base_name, saved->snapshot);
+  command.op = make_save_operation(kind, saved->dir, model.base_name, saved->snapshot);
   parts.store.touch_run(call.model_id, wall_seconds());
   return service.submit(std::move(command), {.completion = saved});
 }

@@ -8,7 +8,7 @@ namespace {
 
 Response save_weights(Service& service, const Request& request) {
   const JsonBody json(request.body, "save_weights");
-  return handle_numbered(service, request, json.root(), [&](const NumberedCall& call) {
+  return handle_numbered_call(service, request, json.root(), [&](const NumberedCall& call) {
     CheckpointSave save;
     save.overwrite = call.body.boolean_or("overwrite", false);
     return save_checkpoint(service, call, "save_weights", CheckpointKind::kWeights, save);

@@ -30,7 +30,7 @@ std::vector<std::string> read_recipients(const Fields& body) {
 
 Response save_weights_external(Service& service, const Request& request) {
   const JsonBody json(request.body, "save_weights_external");
-  return handle_numbered(service, request, json.root(), [&](const NumberedCall& call) {
+  return handle_numbered_call(service, request, json.root(), [&](const NumberedCall& call) {
     CheckpointSave save;
     save.age_recipients = read_recipients(call.body);
     return save_checkpoint(service, call, "save_weights_external", CheckpointKind::kExternal, save);

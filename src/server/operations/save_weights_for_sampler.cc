@@ -29,13 +29,13 @@ struct EphemeralSaved : Completion {
                   fmt::format("session {} has ended: its sampler is not kept", row.session_id));
     }
     row.created_at = wall_seconds();
-    const SamplerRow kept = service.parts().store.add_sampler(row);
+    const SamplerRow kept = service.parts().store.find_or_add_sampler(row);
     if (!kept.is_ephemeral) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("sampling_session_seq_id: {} of session {} is in use",
                               row.sampling_seq, row.session_id));
     }
-    service.keep_sampler(row.id, sampler, std::move(bytes));
+    service.add_live_sampler(row.id, sampler, std::move(bytes));
     return json_response(
         200,
         JsonObject{{"type", "save_weights_for_sampler"}, {"sampling_session_id", row.id}}.text());
@@ -82,15 +82,15 @@ Response save_ephemeral(Service& service, const NumberedCall& call) {
   SamplerRow row = ephemeral_row(call, number);
   call.request.note(row.id);
   LiveSampler sampler = ephemeral_sampler(row, model, service.parts().registry.name_folder());
-  api::Command command = training_command(service, call);
-  std::optional<Response> refused = service.sampler_refusal(row.tenant);
+  api::Command command = new_training_command(service, call);
+  std::optional<Response> refused = service.refuse_over_sampler_limit(row.tenant);
   SharedLimit::Share bytes;
   if (!refused) bytes = service.samplers().take_bytes_from_idle(row.id, sampler);
-  if (!refused && !bytes && !service.samplers().leaves_bytes(row.id, model.session))
+  if (!refused && !bytes && !service.samplers().would_replace_or_crowd_out(row.id, model.session))
     refused = too_many_samplers_response();
   if (refused) {
     std::optional<Response> known =
-        service.known_answer({call.model_id, call.seq_id}, command.fingerprint);
+        service.find_known_answer({call.model_id, call.seq_id}, command.fingerprint);
     return known ? std::move(*known) : std::move(*refused);
   }
   command.op = api::SaveForSampler{sampler.dir, model.base_name, sampler.snapshot,
@@ -103,7 +103,7 @@ Response save_ephemeral(Service& service, const NumberedCall& call) {
 Response save_weights_for_sampler(Service& service, const Request& request) {
   constexpr const char* kName = "save_weights_for_sampler";
   const JsonBody json(request.body, kName);
-  return handle_numbered(service, request, json.root(), [&](const NumberedCall& call) {
+  return handle_numbered_call(service, request, json.root(), [&](const NumberedCall& call) {
     const std::string kind = call.body.string_or("kind", "snapshot");
     if (kind == "inflight") {
       call.body.fail("kind", "'inflight' is not supported; this server has 'snapshot'");

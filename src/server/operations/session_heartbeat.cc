@@ -10,7 +10,7 @@
 namespace strata::server {
 namespace {
 
-Response heartbeat(Service& service, const Request& request) {
+Response touch_session(Service& service, const Request& request) {
   const JsonBody json(request.body, "session_heartbeat");
   const std::string id = json.root().string("session_id");
   if (service.sessions().touch(id, request.tenant, now_seconds())) {
@@ -25,7 +25,7 @@ Response heartbeat(Service& service, const Request& request) {
 }  // namespace
 
 constinit const Operation kSessionHeartbeat = {.path = "session_heartbeat",
-                                               .run = heartbeat,
+                                               .run = touch_session,
                                                .scope = Scope::kRead,
                                                .effect = Effect::kUpkeep,
                                                .size = BodySize::kTiny};

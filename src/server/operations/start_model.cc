@@ -40,7 +40,7 @@ struct ModelMade : Completion {
   }
   void undo() override {
     if (!is_alive) return;
-    service.drop_model(id);
+    service.forget_model_and_end_run(id);
     service.parts().store.forget_run(id);
   }
 
@@ -52,8 +52,8 @@ struct ModelMade : Completion {
 };
 
 // What the store keeps of it, for a restart; `name` is how the page calls it.
-RunRow run_row(Service& service, const Request& request, const Fields& body,
-               const ModelStart& start, int64_t number, std::string& name) {
+RunRow make_run_row_and_name(Service& service, const Request& request, const Fields& body,
+                             const ModelStart& start, int64_t number, std::string& name) {
   RunRow row;
   row.id = ModelTable::id_of(start.session, number);
   row.tenant = request.tenant;
@@ -75,7 +75,8 @@ RunRow run_row(Service& service, const Request& request, const Fields& body,
 [[noreturn]] void refuse_number(Service& service, const Request& request, const RunRow& row,
                                 const char* type) {
   const std::optional<RunRow> known = service.parts().store.find_run(row.id);
-  if (!known || known->state != RunState::kCopy) service.live_model(request, row.id);  // throws
+  if (!known || known->state != RunState::kCopy)
+    service.require_live_model(request, row.id);  // throws
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: model_seq_id: {} of session {} is in use, by a copy "
                           "(copy_weights); use another number",
@@ -110,7 +111,7 @@ Response start_model(Service& service, const Request& request, const Fields& bod
   const bool is_new = !service.models().contains(id);
   const auto base = api::BaseId{start.base.model};
   std::string name;
-  const RunRow row = run_row(service, request, body, start, number, name);
+  const RunRow row = make_run_row_and_name(service, request, body, start, number, name);
   api::Command command =
       service.new_command(request.tenant, start.session, base, FutureKind::kTraining);
   command.model = {id};

@@ -23,13 +23,13 @@ struct ModelUnloaded : Completion {
 Response unload_model(Service& service, const Request& request) {
   const JsonBody json(request.body, "unload_model");
   const std::string id = json.root().string("model_id");
-  const LiveModel& model = service.live_model(request, id);
-  api::Command command = service.training_command(request, model, id, /*seq_id=*/0);
+  const LiveModel& model = service.require_live_model(request, id);
+  api::Command command = service.new_training_command(request, model, id, /*seq_id=*/0);
   command.fingerprint = Hash::of(request.body);
   command.op = api::UnloadModel{};
   Response response =
       service.submit(std::move(command), {.completion = std::make_shared<ModelUnloaded>(id)});
-  if (response.status == 200) service.drop_model(id);
+  if (response.status == 200) service.forget_model_and_end_run(id);
   return response;
 }
 

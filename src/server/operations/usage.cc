@@ -38,10 +38,10 @@ std::vector<TenantUsage> usage_by_tenant(const Usage& usage, const Request& requ
   return tenants;
 }
 
-void usage(Service& service, Request&& request, const Respond& respond) {
+void get_usage(Service& service, Request&& request, const Respond& respond) {
   const auto job = [&store = service.parts().store, respond,
                     tenants = usage_by_tenant(service.parts().usage, request)] {
-    respond(response_of([&] {
+    respond(run_for_response([&] {
       JsonArray out;
       for (const TenantUsage& tenant : tenants) {
         out.add(JsonObject{{"tenant", tenant.tenant},
@@ -59,7 +59,7 @@ void usage(Service& service, Request&& request, const Respond& respond) {
 
 constinit const Operation kUsage = {.method = "GET",
                                     .path = "usage",
-                                    .run = usage,
+                                    .run = get_usage,
                                     .body = BodyKind::kNone,
                                     .scope = Scope::kRead,
                                     .effect = Effect::kReads};

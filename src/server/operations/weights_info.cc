@@ -9,13 +9,13 @@
 namespace strata::server {
 namespace {
 
-Response weights_info(Service& service, const Request& request) {
+Response get_weights_info(Service& service, const Request& request) {
   const JsonBody json(request.body, "weights_info");
   const Fields body = json.root();
   refuse_token(body);
   const TinkerPath path = parse_tinker_path(body.string("tinker_path"));
-  const CheckpointRow row =
-      service.parts().registry.find(path, request.tenant, /*may_be_public=*/true, wall_seconds());
+  const CheckpointRow row = service.parts().registry.find_or_throw(
+      path, request.tenant, /*may_be_public=*/true, wall_seconds());
   return json_response(200, JsonObject{{"type", "weights_info"},
                                        {"base_model", row.base_model},
                                        {"is_lora", true},
@@ -30,7 +30,7 @@ Response weights_info(Service& service, const Request& request) {
 }  // namespace
 
 constinit const Operation kWeightsInfo = {.path = "weights_info",
-                                          .run = weights_info,
+                                          .run = get_weights_info,
                                           .scope = Scope::kRead,
                                           .effect = Effect::kReads,
                                           .size = BodySize::kTiny};

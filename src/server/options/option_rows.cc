@@ -51,7 +51,7 @@ int64_t parse_max_body(const std::string& name, const std::string& text) {
 }
 
 int64_t parse_memory(const std::string& name, const std::string& text) {
-  return parse_memory_size(name, text, usable_memory());
+  return parse_memory_size(name, text, read_usable_memory());
 }
 
 std::string parse_public_url(const std::string& name, const std::string& text) {
@@ -95,7 +95,7 @@ std::string size_text(int64_t bytes) {
 
 // Rows of the kinds that serve has.
 template <typename Field, typename Parse, typename Show>
-OptionRow& value_row(OptionTable& t, const std::string& name, const std::string& unit, Field& field,
+OptionRow& add_value(OptionTable& t, const std::string& name, const std::string& unit, Field& field,
                      const std::string& help, Parse parse, Show show) {
   Field* at = &field;
   return t.add({.name = name,
@@ -105,47 +105,47 @@ OptionRow& value_row(OptionTable& t, const std::string& name, const std::string&
                 .set = [at, name, parse](const std::string& text) { *at = parse(name, text); },
                 .text = [at, show] { return show(*at); }});
 }
-OptionRow& text_row(OptionTable& t, const std::string& name, const std::string& unit,
+OptionRow& add_text(OptionTable& t, const std::string& name, const std::string& unit,
                     std::string& field, const std::string& help) {
-  return value_row(t, name, unit, field, help, parse_text, same_text);
+  return add_value(t, name, unit, field, help, parse_text, same_text);
 }
-OptionRow& texts_row(OptionTable& t, const std::string& name, const std::string& unit,
+OptionRow& add_texts(OptionTable& t, const std::string& name, const std::string& unit,
                      std::vector<std::string>& field, const std::string& help) {
   return t.texts(name, field, help).in(unit);
 }
-OptionRow& address_row(OptionTable& t, const std::string& name, HostPort& field,
+OptionRow& add_address(OptionTable& t, const std::string& name, HostPort& field,
                        const std::string& help) {
-  return value_row(t, name, "HOST:PORT|unix:PATH", field, help, parse_host_port, address_text);
+  return add_value(t, name, "HOST:PORT|unix:PATH", field, help, parse_host_port, address_text);
 }
-OptionRow& duration_row(OptionTable& t, const std::string& name, double& field,
+OptionRow& add_duration(OptionTable& t, const std::string& name, double& field,
                         const std::string& help,
                         double (*parse)(const std::string&, const std::string&) = parse_duration) {
-  return value_row(t, name, "DURATION", field, help, parse, seconds_text);
+  return add_value(t, name, "DURATION", field, help, parse, seconds_text);
 }
-OptionRow& size_row(OptionTable& t, const std::string& name, int64_t& field,
+OptionRow& add_size(OptionTable& t, const std::string& name, int64_t& field,
                     const std::string& help,
                     int64_t (*parse)(const std::string&, const std::string&) = parse_bytes) {
-  return value_row(t, name, "SIZE", field, help, parse, size_text);
+  return add_value(t, name, "SIZE", field, help, parse, size_text);
 }
-OptionRow& count_row(OptionTable& t, const std::string& name, int64_t& field, int64_t least,
+OptionRow& add_count(OptionTable& t, const std::string& name, int64_t& field, int64_t least,
                      const std::string& help) {
   const auto parse = [least](const std::string& row, const std::string& text) {
     return parse_count(row, text, least);
   };
-  return value_row(t, name, "COUNT", field, help, parse,
+  return add_value(t, name, "COUNT", field, help, parse,
                    [](int64_t count) { return fmt::format("{}", count); });
 }
-OptionRow& switch_row(OptionTable& t, const std::string& name, bool& field,
+OptionRow& add_switch(OptionTable& t, const std::string& name, bool& field,
                       const std::string& help) {
-  return value_row(t, name, "on|off", field, help, parse_switch, switch_text);
+  return add_value(t, name, "on|off", field, help, parse_switch, switch_text);
 }
 // Which a file or the environment may also switch off.
-OptionRow& flag_row(OptionTable& t, const std::string& name, bool& field, const std::string& help) {
-  OptionRow& row = switch_row(t, name, field, help);
+OptionRow& add_flag(OptionTable& t, const std::string& name, bool& field, const std::string& help) {
+  OptionRow& row = add_switch(t, name, field, help);
   row.kind = OptionKind::kFlag;
   return row;
 }
-OptionRow& limits_row(OptionTable& t, const std::string& name, const std::string& unit,
+OptionRow& add_limits(OptionTable& t, const std::string& name, const std::string& unit,
                       std::vector<UsageLimit>& field, const std::string& help,
                       UsageLimit (*parse)(const std::string&, const std::string&)) {
   std::vector<UsageLimit>* at = &field;
@@ -167,38 +167,38 @@ OptionRow& limits_row(OptionTable& t, const std::string& name, const std::string
 // Models, addresses, files and keys.
 void add_address_rows(OptionTable& t, ServeOptions& o) {
   t.group("Models, addresses and keys");
-  texts_row(t, "model", "NAME=DIR", o.models,
+  add_texts(t, "model", "NAME=DIR", o.models,
             "a base model: its name and Hugging Face directory or GGUF file; repeatable");
-  texts_row(t, "adapter", "NAME=DIR", o.adapters,
+  add_texts(t, "adapter", "NAME=DIR", o.adapters,
             "a PEFT LoRA folder of a served model: a model to sample; repeatable");
-  texts_row(t, "alias", "NAME=MODEL", o.aliases, "one more name for a model; repeatable");
-  texts_row(t, "tokenizer", "NAME=ID", o.tokenizers, "tokenizer_id in get_info; repeatable")
+  add_texts(t, "alias", "NAME=MODEL", o.aliases, "one more name for a model; repeatable");
+  add_texts(t, "tokenizer", "NAME=ID", o.tokenizers, "tokenizer_id in get_info; repeatable")
       .by_default("the model's directory");
-  address_row(t, "listen", o.listen, "where the API listens");
-  value_row(t, "socket-mode", "OCTAL", o.socket_mode, "of the files of unix sockets", parse_mode,
+  add_address(t, "listen", o.listen, "where the API listens");
+  add_value(t, "socket-mode", "OCTAL", o.socket_mode, "of the files of unix sockets", parse_mode,
             [](int64_t mode) { return fmt::format("{:04o}", mode); });
-  text_row(t, "tls-cert", "FILE", o.tls_cert,
+  add_text(t, "tls-cert", "FILE", o.tls_cert,
            "speak TLS at --listen: certificate and issuers' in PEM; see SIGHUP");
-  text_row(t, "tls-key", "FILE", o.tls_key, "the certificate's private key in PEM");
-  texts_row(
+  add_text(t, "tls-key", "FILE", o.tls_key, "the certificate's private key in PEM");
+  add_texts(
       t, "trusted-proxy", "CIDR|unix", o.trusted_proxies,
       "believe X-Forwarded-For of peers there (10.0.0.0/8; unix: at a socket's file), for the "
       "audit log and --max-connections-per-address; repeatable");
-  value_row(t, "public-url", "URL", o.public_url, "what clients call the server", parse_public_url,
+  add_value(t, "public-url", "URL", o.public_url, "what clients call the server", parse_public_url,
             same_text);
-  address_row(t, "metrics-listen", o.metrics_listen, "where /metrics listens");
-  text_row(t, "data", "DIR", o.data, "data directory");
-  text_row(t, "db", "URL", o.db, "postgresql:// address of the state store")
+  add_address(t, "metrics-listen", o.metrics_listen, "where /metrics listens");
+  add_text(t, "data", "DIR", o.data, "data directory");
+  add_text(t, "db", "URL", o.db, "postgresql:// address of the state store")
       .by_default("SQLite in --data");
-  text_row(t, "keys", "FILE", o.keys,
+  add_text(t, "keys", "FILE", o.keys,
            "a line a key: 'tml-...|sha256:HEX [TENANT [read-only|sample-only] [expires=DATE]]'");
-  text_row(t, "admin-keys", "FILE", o.admin_keys, "keys of administrators, same form");
-  flag_row(t, "no-keys", o.no_keys, "serve this machine alone, without keys");
-  text_row(t, "audit", "FILE", o.audit,
+  add_text(t, "admin-keys", "FILE", o.admin_keys, "keys of administrators, same form");
+  add_flag(t, "no-keys", o.no_keys, "serve this machine alone, without keys");
+  add_text(t, "audit", "FILE", o.audit,
            "a line of JSON for each request that changes state: who, what, about what, its answer");
-  switch_row(t, "audit-sync", o.audit_sync,
+  add_switch(t, "audit-sync", o.audit_sync,
              "sync a line before each change and one before its answer; without them 503");
-  text_row(
+  add_text(
       t, "trace", "FILE", o.trace,
       "timeline to write at the end, for ui.perfetto.dev (docs/timeline.md); it holds the last "
       "131,072 spans of each thread");
@@ -207,44 +207,44 @@ void add_address_rows(OptionTable& t, ServeOptions& o) {
 // How long things may take.
 void add_time_rows(OptionTable& t, ServeOptions& o) {
   t.group("Times");
-  duration_row(t, "result-ttl", o.result_ttl, "how long a result is kept after completion");
-  duration_row(t, "gap-timeout", o.gap_timeout, "wait for a missing seq_id; at least 1s",
+  add_duration(t, "result-ttl", o.result_ttl, "how long a result is kept after completion");
+  add_duration(t, "gap-timeout", o.gap_timeout, "wait for a missing seq_id; at least 1s",
                parse_gap_timeout);
-  duration_row(t, "session-timeout", o.session_timeout, "a session without a sign of life ends");
-  duration_row(t, "poll-hold", o.poll_hold, "how long retrieve_future is held", parse_poll_hold);
-  duration_row(t, "header-timeout", o.header_timeout, "for the head of a request");
-  duration_row(t, "body-timeout", o.body_timeout, "without progress in a body");
-  duration_row(t, "keepalive", o.keepalive, "an idle connection is closed");
+  add_duration(t, "session-timeout", o.session_timeout, "a session without a sign of life ends");
+  add_duration(t, "poll-hold", o.poll_hold, "how long retrieve_future is held", parse_poll_hold);
+  add_duration(t, "header-timeout", o.header_timeout, "for the head of a request");
+  add_duration(t, "body-timeout", o.body_timeout, "without progress in a body");
+  add_duration(t, "keepalive", o.keepalive, "an idle connection is closed");
 }
 
 // Of requests and connections.
 void add_request_rows(OptionTable& t, ServeOptions& o) {
   t.group("Requests and connections");
-  size_row(t, "max-body", o.max_body, "of training data, compressed and decompressed; at most 1GiB",
+  add_size(t, "max-body", o.max_body, "of training data, compressed and decompressed; at most 1GiB",
            parse_max_body)
       .by_default("64MiB, if --memory is 2GiB");
-  size_row(t, "max-sample-body", o.max_sample_body, "of asample; at most --max-body");
-  size_row(t, "max-small-body", o.max_small_body,
+  add_size(t, "max-sample-body", o.max_sample_body, "of asample; at most --max-body");
+  add_size(t, "max-small-body", o.max_small_body,
            "of requests but training data and samples; at most --max-body");
-  size_row(t, "max-body-bytes", o.max_body_bytes,
+  add_size(t, "max-body-bytes", o.max_body_bytes,
            "of all bodies being read, at least four times --max-body; shared by tenants")
       .by_default("1/32 of --memory, 256MiB to 512MiB");
-  size_row(t, "min-body-rate", o.min_body_rate,
+  add_size(t, "min-body-rate", o.min_body_rate,
            "a second, after the first --body-timeout of a body");
-  size_row(t, "min-download-rate", o.min_download_rate,
+  add_size(t, "min-download-rate", o.min_download_rate,
            "a second, after the first --body-timeout of a file or another response");
-  count_row(t, "max-downloads-per-tenant", o.max_downloads_per_tenant, 1,
+  add_count(t, "max-downloads-per-tenant", o.max_downloads_per_tenant, 1,
             "files being sent at once for one tenant; then 503");
-  count_row(t, "max-connections", o.max_connections, 1, "open at once; more are refused")
+  add_count(t, "max-connections", o.max_connections, 1, "open at once; more are refused")
       .by_default("--max-parked and 1024");
-  count_row(t, "max-connections-per-address", o.max_connections_per_address, 1,
+  add_count(t, "max-connections-per-address", o.max_connections_per_address, 1,
             "open at once; loopback addresses and unix sockets have no limit")
       .by_default("half of --max-connections");
-  size_row(t, "max-connection-bytes", o.max_connection_bytes,
+  add_size(t, "max-connection-bytes", o.max_connection_bytes,
            "that open connections take: with their headers 12KiB or more each, through TLS 112KiB; "
            "half of it for one address; then 503")
       .by_default("1/48 of --memory, at most what --max-connections take");
-  count_row(t, "max-handshakes", o.max_handshakes, 1,
+  add_count(t, "max-handshakes", o.max_handshakes, 1,
             "TLS handshakes unfinished at once; of more, the oldest of the address with the most "
             "ends")
       .by_default("512, at most half of what --max-connection-bytes holds");
@@ -258,12 +258,12 @@ void add_adapter_rows(OptionTable& t, ServeOptions& o) {
        "of what waits, is alive and is kept: for some clients on a machine of a few GiB, or for "
        "hundreds of tenants; a limit's own option counts")
       .in("small|default|large");
-  count_row(t, "max-adapters", o.max_adapters, 1,
+  add_count(t, "max-adapters", o.max_adapters, 1,
             "models alive at once; shared by tenants, as the bytes that they take");
-  count_row(t, "max-adapters-per-tenant", o.max_adapters_per_tenant, 1,
+  add_count(t, "max-adapters-per-tenant", o.max_adapters_per_tenant, 1,
             "models alive at once for one tenant")
       .by_default("its share");
-  count_row(t, "max-rank", o.max_rank, 1, "largest LoRA rank");
+  add_count(t, "max-rank", o.max_rank, 1, "largest LoRA rank");
   t.choice("expert-rank", o.expert_rank, {"divided", "full"},
            "of routed experts: max(1, rank / experts), or the whole rank")
       .in("divided|full")
@@ -273,80 +273,80 @@ void add_adapter_rows(OptionTable& t, ServeOptions& o) {
       .in("none|mtp");
   t.integer("draft-tokens", o.draft_tokens, {1, 16, "1 to 16"},
             "with --speculate mtp: tokens of a sample that are drafted at once");
-  switch_row(t, "prefix-cache", o.prefix_cache,
+  add_switch(t, "prefix-cache", o.prefix_cache,
              "off: a prompt is read whole, also where a sample of its tenant began as it does");
 }
 
 // What may wait, and what is kept.
 void add_waiting_rows(OptionTable& t, ServeOptions& o) {
   t.group("What waits and what is kept");
-  count_row(t, "max-parked", o.max_parked, 1, "polls held at once");
-  size_row(t, "max-result-bytes", o.max_result_bytes, "of results that are held; shared by tenants")
+  add_count(t, "max-parked", o.max_parked, 1, "polls held at once");
+  add_size(t, "max-result-bytes", o.max_result_bytes, "of results that are held; shared by tenants")
       .by_default("1/32 of --memory, 128MiB to 512MiB");
-  size_row(t, "max-response-bytes", o.max_response_bytes, "of other responses being sent, likewise")
+  add_size(t, "max-response-bytes", o.max_response_bytes, "of other responses being sent, likewise")
       .by_default("1/64 of --memory, 64MiB to 256MiB");
-  size_row(t, "max-download-bytes", o.max_download_bytes,
+  add_size(t, "max-download-bytes", o.max_download_bytes,
            "of pieces of files being sent, 64KiB each, likewise; then 503")
       .by_default("1/256 of --memory, at most 64MiB");
-  size_row(
+  add_size(
       t, "max-remembered-bytes", o.max_remembered_bytes,
       "half of numbers of operations and samples, against duplicates, half of sampling sessions "
       "in use, likewise; the oldest go, and come back from the store")
       .by_default("1/128 of --memory, at most 128MiB");
-  count_row(t, "max-queued-samples", o.max_queued_samples, 1, "samples waiting; then 429");
-  size_row(t, "max-queued-bytes", o.max_queued_bytes,
+  add_count(t, "max-queued-samples", o.max_queued_samples, 1, "samples waiting; then 429");
+  add_size(t, "max-queued-bytes", o.max_queued_bytes,
            "of operations and samples, waiting and running, likewise; then 429")
       .by_default("1/16 of --memory, at most 1GiB");
-  count_row(t, "max-queued-operations", o.max_queued_operations, 1,
+  add_count(t, "max-queued-operations", o.max_queued_operations, 1,
             "operations waiting, per model; then 429");
-  size_row(t, "max-stability-bytes", o.max_stability_bytes,
+  add_size(t, "max-stability-bytes", o.max_stability_bytes,
            "records of record_stability_info, per tenant; of more, the oldest go");
-  count_row(t, "max-history", o.max_history, 1,
+  add_count(t, "max-history", o.max_history, 1,
             "ended sessions and runs without checkpoints that are remembered, per tenant");
-  duration_row(t, "expiry-grace", o.expiry_grace,
+  add_duration(t, "expiry-grace", o.expiry_grace,
                "an expired checkpoint's files stay so long, should the clock have been wrong")
       .by_default("1h");
-  count_row(t, "max-sessions-per-tenant", o.max_sessions_per_tenant, 1, "sessions alive at once");
-  count_row(t, "max-samplers-per-session", o.max_samplers_per_session, 1,
+  add_count(t, "max-sessions-per-tenant", o.max_sessions_per_tenant, 1, "sessions alive at once");
+  add_count(t, "max-samplers-per-session", o.max_samplers_per_session, 1,
             "sampling sessions of a session");
-  count_row(t, "max-samplers-per-tenant", o.max_samplers_per_tenant, 1,
+  add_count(t, "max-samplers-per-tenant", o.max_samplers_per_tenant, 1,
             "sampling sessions that the store keeps of a tenant; those of sessions that ended go "
             "from half of it on; then 429");
-  count_row(t, "max-ephemeral", o.max_ephemeral, 1,
+  add_count(t, "max-ephemeral", o.max_ephemeral, 1,
             "sampling sessions on unsaved weights, of a session; of more, the oldest end");
 }
 
 // The rest.
 void add_machine_rows(OptionTable& t, ServeOptions& o) {
   t.group("Machine, limits and the rest");
-  duration_row(t, "url-ttl", o.url_ttl, "life of a signed URL");
-  duration_row(t, "shutdown-timeout", o.shutdown_timeout,
+  add_duration(t, "url-ttl", o.url_ttl, "life of a signed URL");
+  add_duration(t, "shutdown-timeout", o.shutdown_timeout,
                "to finish the running pass and queued saves");
-  size_row(t, "memory", o.memory, "memory to plan with", parse_memory)
+  add_size(t, "memory", o.memory, "memory to plan with", parse_memory)
       .in("SIZE or SHARE")
       .by_default("80% of RAM");
-  text_row(t, "offload", "DIR", o.offload,
+  add_text(t, "offload", "DIR", o.offload,
            "folder on a disk for activations of data too long for --memory")
       .by_default("TMPDIR, else /tmp");
-  size_row(t, "max-disk", o.max_disk, "of all checkpoints together").by_default("no limit");
-  size_row(
+  add_size(t, "max-disk", o.max_disk, "of all checkpoints together").by_default("no limit");
+  add_size(
       t, "max-archive-bytes", o.max_archive_bytes,
       "of archives packed for downloads, besides the checkpoints, shared by tenants; for space a "
       "tenant's oldest go, then 429; one that is larger: 413");
-  flag_row(t, "merged", o.merged,
+  add_flag(t, "merged", o.merged,
            "checkpoints may be downloaded merged into their model (archive?merged=true): who may "
            "download one gets the model's weights");
-  limits_row(t, "rate", "TENANT|*:KIND=N/s", o.rates,
+  add_limits(t, "rate", "TENANT|*:KIND=N/s", o.rates,
              "of requests, trained-tokens, sampled-tokens or prompt-tokens; *: of each tenant; "
              "then 429; repeatable",
              parse_rate);
-  limits_row(t, "quota", "TENANT|*:KIND=N", o.quotas,
+  add_limits(t, "quota", "TENANT|*:KIND=N", o.quotas,
              "in all, of these or of disk-bytes; then 429; repeatable", parse_quota);
-  flag_row(t, "accept-loss", o.accept_loss,
+  add_flag(t, "accept-loss", o.accept_loss,
            "start although many checkpoints' folders are missing: forget them");
-  flag_row(t, "allow-loose-modes", o.allow_loose_modes,
+  add_flag(t, "allow-loose-modes", o.allow_loose_modes,
            "start although others may read the data directory, and leave its modes");
-  switch_row(t, "stable-reinforce", o.stable_reinforce,
+  add_switch(t, "stable-reinforce", o.stable_reinforce,
              "off refuses that loss and record_stability_info");
   t.choice("dtype", o.dtype, {"auto", "bf16", "f32"}, "arithmetic of the models")
       .in("auto|bf16|f32")
@@ -355,7 +355,7 @@ void add_machine_rows(OptionTable& t, ServeOptions& o) {
            "of files in 4 or 8 bits: auto keeps them so in memory where it can, bf16 dequantises "
            "them, to the same results; narrow: an error where none can be kept")
       .in("auto|narrow|bf16");
-  count_row(t, "threads", o.threads, 0, "of the engine").by_default("0: all cores");
+  add_count(t, "threads", o.threads, 0, "of the engine").by_default("0: all cores");
   t.integer("stages", o.stages, {1, 64, "1 to 64"},
             "that the layers of each model are divided into, each with its part of --threads; "
             "no result depends on it");

@@ -22,8 +22,9 @@ void refuse_value(const std::string& name, const std::string& text, const std::s
 namespace {
 
 // A number and the unit behind it; spaces between them are fine.
-std::pair<double, std::string_view> number_and_unit(const std::string& name,
-                                                    const std::string& text, const char* wanted) {
+std::pair<double, std::string_view> parse_number_and_unit(const std::string& name,
+                                                          const std::string& text,
+                                                          const char* wanted) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
@@ -68,7 +69,7 @@ constexpr std::array<std::pair<std::string_view, double>, 6> kDurations = {
 int64_t parse_size(const std::string& name, const std::string& text, int64_t whole) {
   const char* wanted =
       whole > 0 ? "a size like 8GiB or a share of RAM like 80%" : "a size like 64MiB";
-  const auto [value, unit] = number_and_unit(name, text, wanted);
+  const auto [value, unit] = parse_number_and_unit(name, text, wanted);
   if (whole > 0 && unit == "%") {
     if (value <= 0 || value > 100) refuse_value(name, text, "a share above 0% and at most 100%");
     return static_cast<int64_t>(static_cast<double>(whole) * value / 100);
@@ -91,7 +92,7 @@ int64_t parse_memory_size(const std::string& name, const std::string& text, int6
 
 double parse_duration(const std::string& name, const std::string& text) {
   const char* wanted = "a duration like 30s, 500ms, 5m or 2h";
-  const auto [value, unit] = number_and_unit(name, text, wanted);
+  const auto [value, unit] = parse_number_and_unit(name, text, wanted);
   const double seconds = value * unit_factor(kDurations, unit);
   if (seconds <= 0 || seconds > 1e9) refuse_value(name, text, wanted);
   return seconds;

@@ -28,7 +28,7 @@ std::string variable_name(std::string_view option) {
 }
 
 // Without empty ones.
-std::vector<std::string> parts_between_commas(const std::string& text) {
+std::vector<std::string> split_at_commas(const std::string& text) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
@@ -96,7 +96,7 @@ OptionSource options_from_environment(const std::map<std::string, std::string>& 
       values.push_back(found->second);
       continue;
     }
-    values = parts_between_commas(found->second);
+    values = split_at_commas(found->second);
   }
   return source;
 }

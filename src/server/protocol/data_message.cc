@@ -155,7 +155,7 @@ constexpr uint32_t kModelId = 1, kSeqId = 2, kData = 3, kLossInputs = 2, kEntryV
 
 class PartCounter {
  public:
-  void count_request(std::string_view bytes) {
+  void count_request_parts(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
       add_parts_within_limit(1);
@@ -163,27 +163,27 @@ class PartCounter {
       if (field.is_varint(kSeqId)) head.seq_id = static_cast<int32_t>(field.value);
       if (!field.is_bytes(kData)) continue;
       check_num_data(++num_data_);
-      count_datum(field.bytes);
+      count_datum_parts(field.bytes);
     }
   }
   DataScan head;
 
  private:
-  void count_datum(std::string_view bytes) {
+  void count_datum_parts(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
       add_parts_within_limit(1);
-      if (field.is_bytes(kLossInputs)) count_loss_input(field.bytes);
+      if (field.is_bytes(kLossInputs)) count_loss_input_parts(field.bytes);
     }
   }
-  void count_loss_input(std::string_view bytes) {
+  void count_loss_input_parts(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
       add_parts_within_limit(1);
-      if (field.is_bytes(kEntryValue)) count_tensor(field.bytes);
+      if (field.is_bytes(kEntryValue)) count_tensor_parts(field.bytes);
     }
   }
-  void count_tensor(std::string_view bytes) {
+  void count_tensor_parts(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
       // A packed dimension takes one byte or more.
@@ -215,7 +215,7 @@ void check_num_data(int64_t count) {
 DataScan scan_data(std::string_view bytes) {
   PartCounter parts;
   try {
-    parts.count_request(bytes);
+    parts.count_request_parts(bytes);
   } catch (const Error& error) {
     parts.head.fault = error.what();
   }

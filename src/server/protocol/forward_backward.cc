@@ -53,7 +53,8 @@ std::vector<int32_t> read_tokens(const DatumMessage& datum, const std::string& w
 
 bool is_of_clients(api::LossInput input) { return !api::row_of(input).is_recorded; }
 
-void check_inputs(const DatumMessage& datum, const api::LossRow& loss, const std::string& where) {
+void check_loss_inputs(const DatumMessage& datum, const api::LossRow& loss,
+                       const std::string& where) {
   std::set<std::string_view> names = {"target_tokens"};
   for (const api::LossInput input : loss.inputs) {
     if (!is_of_clients(input)) continue;
@@ -112,7 +113,7 @@ api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
   api::Datum datum;
   datum.tokens = read_tokens(message, where);
   const auto rows = static_cast<int64_t>(datum.tokens.size());
-  check_inputs(message, loss, where);
+  check_loss_inputs(message, loss, where);
   TensorLimits left = {.rows = rows, .columns = kMaxTargets, .elements = limits.elements};
   IntTensor targets = read_targets(message, loss, left, where);
   datum.targets = std::move(targets.values);
@@ -123,13 +124,13 @@ api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
         read_floats(message, api::row_of(input).name, targets.num_columns, left, where);
   }
   limits.elements = left.elements;
-  if (records != nullptr) apply_records(message, *records, where, datum);
+  if (records != nullptr) fill_inputs_from_records(message, *records, where, datum);
   return datum;
 }
 
 using Config = std::map<std::string_view, double>;
 
-Config read_config(const DataMessage& message) {
+Config read_loss_config(const DataMessage& message) {
   if (message.config_v2.empty()) return message.config;
   Config config;
   for (const auto& [name, value] : message.config_v2) {
@@ -143,7 +144,7 @@ Config read_config(const DataMessage& message) {
 }
 
 // A loss as a client names it.
-const api::LossRow& need_loss(std::string_view name) {
+const api::LossRow& find_loss_or_fail(std::string_view name) {
   const api::LossRow* found = api::find_loss(name);
   if (found != nullptr) return *found;
   if (name == "custom") {
@@ -158,8 +159,8 @@ const api::LossRow& need_loss(std::string_view name) {
 }
 
 // What is needed is there, and what ascends does.
-void check_options(const api::LossRow& row, const Config& config, const api::Loss& loss,
-                   const std::string& where) {
+void check_loss_options(const api::LossRow& row, const Config& config, const api::Loss& loss,
+                        const std::string& where) {
   for (size_t i = 0; i < row.options.size(); ++i) {
     const api::LossOptionRow& option = row.options[i];
     if (option.is_required && !config.contains(option.name)) {
@@ -184,7 +185,7 @@ api::Loss make_loss(const api::LossRow& row, const Config& config) {
     if (!std::isfinite(rounded)) fail_data(where, fmt::format("{} is not finite", name));
     loss.options[*at] = rounded;
   }
-  check_options(row, config, loss, where);
+  check_loss_options(row, config, loss, where);
   return loss;
 }
 
@@ -210,7 +211,8 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
     return;
   }
   // With what build() makes of the arrays.
-  if (parsed_) parsed_->resize(bytes.size() + static_cast<size_t>(scan.num_parts) * kPartBytes);
+  if (parsed_)
+    parsed_->resize_or_throw(bytes.size() + static_cast<size_t>(scan.num_parts) * kPartBytes);
   if (bytes.empty() || bytes.size() > INT_MAX || !read_data_message(bytes, message_)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "forward_backward: the body is not a ForwardBackwardRequest message");
@@ -219,7 +221,7 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
 
 void ForwardBackwardBody::read_json(std::string_view text, const SharedLimit::Share* share) {
   json_ = std::make_unique<JsonBody>(text, endpoint(form_), share);
-  if (parsed_) parsed_->resize(text.size());  // what build() makes of it
+  if (parsed_) parsed_->resize_or_throw(text.size());  // what build() makes of it
   const Fields body = json_->root();
   message_.model_id = message_.keep(body.string("model_id"));
   message_.forward_only = form_ == DataForm::kJsonForward;
@@ -233,9 +235,9 @@ api::ForwardBackward ForwardBackwardBody::build(const DataLimits& limits,
     read_json_data(json_->root(), endpoint(form_) + "_input", message_);
     json_.reset();  // several times the size of what it held
   }
-  const api::LossRow& loss = need_loss(message_.loss_fn);
+  const api::LossRow& loss = find_loss_or_fail(message_.loss_fn);
   api::ForwardBackward command;
-  command.loss = make_loss(loss, read_config(message_));
+  command.loss = make_loss(loss, read_loss_config(message_));
   command.forward_only = message_.forward_only;
   if (message_.data.empty()) fail_data("forward_backward", "the list of data is empty");
   command.data.reserve(message_.data.size());
@@ -249,8 +251,8 @@ api::ForwardBackward ForwardBackwardBody::build(const DataLimits& limits,
   return command;
 }
 
-std::optional<std::string> fault_of_lengths(const api::ForwardBackward& command,
-                                            const api::BaseInfo& base) {
+std::optional<std::string> find_length_fault(const api::ForwardBackward& command,
+                                             const api::BaseInfo& base) {
   for (size_t i = 0; i < command.data.size(); ++i) {
     const int64_t tokens = std::ssize(command.data[i].tokens);
     if (const auto fault = api::context_fault(tokens, base.max_context))

@@ -71,8 +71,8 @@ class ForwardBackwardBody {
 
 // What depends on the model: no datum is longer than its context, nor a trained one than the memory
 // for a pass. Nothing, or the fault, naming the datum.
-std::optional<std::string> fault_of_lengths(const api::ForwardBackward& command,
-                                            const api::BaseInfo& base);
+std::optional<std::string> find_length_fault(const api::ForwardBackward& command,
+                                             const api::BaseInfo& base);
 
 // Of everything that makes two commands the same request; seeds the server drew are left out by the
 // caller.

@@ -68,7 +68,7 @@ std::string describe_value(const json::value& value) {
 void Fields::fail(std::string_view name, std::string_view what) const {
   const std::string field = path_ + std::string(name.substr(0, kMaxName));
   const size_t where_end = field.find(": ");
-  throw FieldFault(without_nul(fmt::format("{}: {}", field, what)),
+  throw FieldFault(escape_nuls(fmt::format("{}: {}", field, what)),
                    where_end == std::string::npos ? field : field.substr(where_end + 2));
 }
 
@@ -275,14 +275,14 @@ class JsonBody::Memory : public json::memory_resource {
           fmt::format("{}: the body takes more than {} bytes when parsed; send less at once",
                       where_, kMaxParsed));
     }
-    if (parsed_) parsed_->resize(kMaxParsed - left_ + size);
+    if (parsed_) parsed_->resize_or_throw(kMaxParsed - left_ + size);
     void* memory = ::operator new(size, std::align_val_t(alignment));
     left_ -= size;
     return memory;
   }
   void do_deallocate(void* memory, size_t size, size_t alignment) override {
     left_ += size;
-    if (parsed_) parsed_->resize(kMaxParsed - left_);
+    if (parsed_) parsed_->resize_or_throw(kMaxParsed - left_);
     ::operator delete(memory, size, std::align_val_t(alignment));
   }
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }

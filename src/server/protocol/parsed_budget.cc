@@ -17,7 +17,7 @@ constexpr int64_t kStep = 1 << 20;
 ParsedBudget::ParsedBudget(const SharedLimit::Share& body, std::string where)
     : where_(std::move(where)), body_(body.amount()), parsed_(body.another(0)) {}
 
-void ParsedBudget::resize(size_t bytes) {
+void ParsedBudget::resize_or_throw(size_t bytes) {
   const int64_t wanted = static_cast<int64_t>(bytes) / kStep * kStep;
   if (wanted == parsed_.amount() || parsed_.resize(wanted)) return;
   if (body_ + wanted > parsed_.most()) {

@@ -81,7 +81,8 @@ int64_t bytes_of(const SampleRecord& record) {
 
 }  // namespace
 
-const SampleRecord& SampleRecords::need(std::string_view sequence, const std::string& where) {
+const SampleRecord& SampleRecords::find_or_load(std::string_view sequence,
+                                                const std::string& where) {
   const auto known = records_.find(sequence);
   if (known != records_.end()) return known->second;
   std::optional<SampleRecord> record = find_(std::string(sequence));
@@ -104,13 +105,13 @@ const SampleRecord& SampleRecords::need(std::string_view sequence, const std::st
 static const SampleRecord& find_matching_record(const Run& run, SampleRecords& records,
                                                 const std::vector<int32_t>& tokens,
                                                 const std::string& where) {
-  const SampleRecord& record = records.need(run.sequence_id, where);
+  const SampleRecord& record = records.find_or_load(run.sequence_id, where);
   check_matches_record(run, record, tokens, where);
   return record;
 }
 
-void apply_records(const DatumMessage& message, SampleRecords& records, const std::string& where,
-                   api::Datum& datum) {
+void fill_inputs_from_records(const DatumMessage& message, SampleRecords& records,
+                              const std::string& where, api::Datum& datum) {
   if (message.model_input_spans.empty() || message.loss_input_spans.empty())
     fail_data(where, "stable_reinforce needs model_input_spans and loss_fn_input_spans");
   const auto size = static_cast<int64_t>(datum.tokens.size());

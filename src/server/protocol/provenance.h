@@ -18,7 +18,7 @@ class SampleRecords {
  public:
   SampleRecords(const FindRecord& find, int64_t max_bytes) : find_(find), left_(max_bytes) {}
   // Throws Error when there is none, or when they are too many.
-  const SampleRecord& need(std::string_view sequence, const std::string& where);
+  const SampleRecord& find_or_load(std::string_view sequence, const std::string& where);
 
  private:
   const FindRecord& find_;
@@ -28,7 +28,7 @@ class SampleRecords {
 
 // Puts the recorded logprobs in place of the client's, and the mask of sampled positions. Throws
 // Error where the spans do not tile the datum or differ from the records.
-void apply_records(const DatumMessage& message, SampleRecords& records, const std::string& where,
-                   api::Datum& datum);
+void fill_inputs_from_records(const DatumMessage& message, SampleRecords& records,
+                              const std::string& where, api::Datum& datum);
 
 }  // namespace strata::server

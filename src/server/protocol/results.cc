@@ -53,8 +53,8 @@ size_t end_of_same_shape(const api::ForwardBackwardResult& result, size_t first)
 }
 
 // Data [first, last), all with the same trailing shape.
-void add_record(const api::ForwardBackwardResult& result, size_t first, size_t last,
-                pb::ForwardBackwardOutput& out) {
+void add_array_record(const api::ForwardBackwardResult& result, size_t first, size_t last,
+                      pb::ForwardBackwardOutput& out) {
   pb::ArrayRecord& record = *out.add_loss_fn_outputs();
   record.set_type_tag("ArrayRecord");
   record.set_num_datums(static_cast<int64_t>(last - first));
@@ -109,14 +109,14 @@ Response forward_backward_response(const api::ForwardBackwardResult& result) {
   out.set_loss_fn_output_type("ArrayRecord");
   for (size_t first = 0; first < result.data.size();) {
     const size_t last = end_of_same_shape(result, first);
-    add_record(result, first, last, out);
+    add_array_record(result, first, last, out);
     first = last;
   }
   for (const auto& [name, value] : result.metrics) (*out.mutable_metrics())[name] = value;
   return proto_response(out);
 }
 
-Response forward_backward_json(const api::ForwardBackwardResult& result) {
+Response forward_backward_json_response(const api::ForwardBackwardResult& result) {
   JsonArray outputs;
   for (const api::DatumResult& datum : result.data)
     outputs.add(JsonObject{{"logprobs", tensor_json(datum)}});
@@ -130,13 +130,13 @@ Response forward_backward_json(const api::ForwardBackwardResult& result) {
                                 .text());
 }
 
-Response forward_backward_as_accepted(const api::ForwardBackwardResult& result) {
+Response negotiated_forward_backward_response(const api::ForwardBackwardResult& result) {
   size_t bytes = 0;
   for (const api::DatumResult& datum : result.data)
     bytes += sizeof datum + datum.logprobs.size() * sizeof(float);
   const auto make = [kept =
                          std::make_shared<const api::ForwardBackwardResult>(result)](bool as_json) {
-    return as_json ? forward_backward_json(*kept) : forward_backward_response(*kept);
+    return as_json ? forward_backward_json_response(*kept) : forward_backward_response(*kept);
   };
   Response response;
   response.encoding = std::make_shared<const Encoding>(Encoding{make, bytes});

@@ -28,7 +28,7 @@ bool take_size(std::string_view& text, size_t& size) {
   return true;
 }
 
-std::string bytes_of_hex(std::string_view text) {
+std::string decode_hex(std::string_view text) {
   std::string bytes(text.size() / 2, 0);
   for (size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<char>(hex_value(text[2 * i]) * 16 + hex_value(text[2 * i + 1]));
@@ -58,7 +58,7 @@ std::optional<SampleRecord> unpack_record(std::string_view text) {
   if (!take_size(text, prompt) || !take_size(text, tokens)) return std::nullopt;
   if (text.size() != (prompt + 2 * tokens) * 8) return std::nullopt;
   if (text.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
-  const std::string bytes = bytes_of_hex(text);
+  const std::string bytes = decode_hex(text);
   const std::string_view all = bytes;
   return unpack_sequence(all.substr(0, prompt * 4), all.substr(prompt * 4));
 }

@@ -22,7 +22,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 template <typename T>
-PackedValues<T> unpack(std::string_view bytes, const std::string& where, const char* what) {
+PackedValues<T> checked_packed_view(std::string_view bytes, const std::string& where,
+                                    const char* what) {
   if (bytes.size() % sizeof(T) != 0) {
     fail_data(where,
               fmt::format("{} has {} bytes, no multiple of {}", what, bytes.size(), sizeof(T)));
@@ -32,7 +33,7 @@ PackedValues<T> unpack(std::string_view bytes, const std::string& where, const c
 
 std::vector<int64_t> unpack_indices(std::string_view bytes, const std::string& where,
                                     const char* what) {
-  const auto values = unpack<int64_t>(bytes, where, what);
+  const auto values = checked_packed_view<int64_t>(bytes, where, what);
   std::vector<int64_t> out(values.size());
   for (size_t i = 0; i < out.size(); ++i) out[i] = values[i];
   return out;
@@ -119,7 +120,7 @@ void check_within(const TensorLimits& limits, const TensorLayout& layout,
 }
 
 // Columns of a row may come in any order, but each once.
-void check_distinct(const TensorLayout& layout, const std::string& where) {
+void check_distinct_positions(const TensorLayout& layout, const std::string& where) {
   const std::vector<int64_t>& at = layout.positions;
   if (std::adjacent_find(at.begin(), at.end(), std::greater_equal<>()) == at.end()) return;
   std::vector<int64_t> sorted = at;
@@ -131,7 +132,7 @@ void check_distinct(const TensorLayout& layout, const std::string& where) {
   }
 }
 
-TensorParts parts_of(const TensorMessage& tensor, const std::string& where) {
+TensorParts unpack_tensor_parts(const TensorMessage& tensor, const std::string& where) {
   TensorParts parts;
   parts.shape = tensor.shape;
   if (tensor.form == TensorMessage::Form::kSparse) {
@@ -157,9 +158,9 @@ void check_dtype(const TensorMessage& tensor, tinker_public::DType dtype,
 template <typename T, typename Out, typename Convert>
 Out read_dense(const TensorMessage& tensor, const std::string& where, const TensorLimits& limits,
                const Convert& convert) {
-  const auto values = unpack<T>(tensor.values, where, "the data");
-  const TensorLayout layout =
-      tensor_layout(parts_of(tensor, where), static_cast<int64_t>(values.size()), where, limits);
+  const auto values = checked_packed_view<T>(tensor.values, where, "the data");
+  const TensorLayout layout = checked_tensor_layout(
+      unpack_tensor_parts(tensor, where), static_cast<int64_t>(values.size()), where, limits);
   Out out;
   out.num_rows = layout.num_rows;
   out.num_columns = layout.num_columns;
@@ -173,8 +174,8 @@ Out read_dense(const TensorMessage& tensor, const std::string& where, const Tens
 
 }  // namespace
 
-TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const std::string& where,
-                           const TensorLimits& limits) {
+TensorLayout checked_tensor_layout(const TensorParts& parts, int64_t num_values,
+                                   const std::string& where, const TensorLimits& limits) {
   check_dimensions(parts.shape, where);
   TensorLayout layout;
   layout.num_rows = parts.shape.empty() ? num_values : parts.shape[0];
@@ -189,7 +190,7 @@ TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const s
   if (!parts.is_sparse) return layout;
   check_csr(parts, num_values, where);
   layout.positions = csr_positions(parts, layout.num_columns, where);
-  check_distinct(layout, where);
+  check_distinct_positions(layout, where);
   return layout;
 }
 

@@ -60,7 +60,7 @@ struct TensorLayout {
     return num_columns > 0 ? num_rows * num_columns : num_rows;
   }
 };
-TensorLayout tensor_layout(const TensorParts& parts, int64_t num_values, const std::string& where,
-                           const TensorLimits& limits);
+TensorLayout checked_tensor_layout(const TensorParts& parts, int64_t num_values,
+                                   const std::string& where, const TensorLimits& limits);
 
 }  // namespace strata::server

@@ -7,7 +7,7 @@
 namespace strata::server {
 
 // Each NUL as \0, so that what() has all of it.
-inline std::string without_nul(std::string text) {
+inline std::string escape_nuls(std::string text) {
   for (size_t at = text.find('\0'); at != std::string::npos; at = text.find('\0', at)) {
     text.replace(at, 1, "\\0");
   }

@@ -129,7 +129,7 @@ void log_fault(const CheckpointRow& row, bool is_merged, const std::exception& f
 }  // namespace
 
 void Rest::get_external_urls(const Request& request, const Respond& respond) {
-  const CheckpointRow row = checkpoint_of(request, true);
+  const CheckpointRow row = find_checkpoint(request, /*may_be_public=*/true);
   if (row.kind != CheckpointKind::kExternal) {
     return respond(
         error_response(400, fmt::format("{}: only external_weights have such URLs; save with "
@@ -140,8 +140,9 @@ void Rest::get_external_urls(const Request& request, const Respond& respond) {
     const double now = wall_seconds();
     const int64_t expires = parts_.signer.expiry(row, now);
     JsonObject urls;
-    for (const CheckpointFile& file : parts_.registry.downloadable_files(row)) {
-      urls.add(file.name, parts_.signer.sign(base_url, row, file.name, tenant, expires, now));
+    for (const CheckpointFile& file : parts_.registry.list_downloadable_files(row)) {
+      urls.add(file.name,
+               parts_.signer.make_signed_url(base_url, row, file.name, tenant, expires, now));
     }
     return json_response(
         200, JsonObject{{"urls", urls}, {"expires", rfc3339(static_cast<double>(expires))}}.text());
@@ -150,7 +151,7 @@ void Rest::get_external_urls(const Request& request, const Respond& respond) {
 }
 
 void Rest::get_archive_url(const Request& request, const Respond& respond) {
-  const CheckpointRow row = checkpoint_of(request, true);
+  const CheckpointRow row = find_checkpoint(request, /*may_be_public=*/true);
   if (row.kind == CheckpointKind::kExternal) {
     return respond(error_response(400,
                                   "archive: external weights are fetched file by file "
@@ -159,7 +160,7 @@ void Rest::get_archive_url(const Request& request, const Respond& respond) {
   const Archive of = wants_merged(request) ? Archive::kMerged : Archive::kCheckpoint;
   const bool is_merged = of == Archive::kMerged;
   if (auto refused = archive_refusal(row, of)) return respond(std::move(*refused));
-  const std::string reply = archive_url_text(request, row, of);
+  const std::string reply = archive_url_json(request, row, of);
   const auto answer = std::make_shared<Answer>(respond);
   const auto packed = [this, row, is_merged, reply, answer](bool is_made,
                                                             const std::exception* fault) {
@@ -175,13 +176,13 @@ void Rest::get_archive_url(const Request& request, const Respond& respond) {
     answer->give(busy_response(429, kManyArchives, 5));
 }
 
-std::string Rest::archive_url_text(const Request& request, const CheckpointRow& row,
+std::string Rest::archive_url_json(const Request& request, const CheckpointRow& row,
                                    Archive of) const {
   const double now = wall_seconds();
   const int64_t expires = parts_.signer.expiry(row, now);
   const char* file = of == Archive::kMerged ? kMergedArchive : kArchive;
   const std::string url =
-      parts_.signer.sign(request.base_url, row, file, request.tenant, expires, now);
+      parts_.signer.make_signed_url(request.base_url, row, file, request.tenant, expires, now);
   return JsonObject{{"url", url}, {"expires", rfc3339(static_cast<double>(expires))}}.text();
 }
 
@@ -224,10 +225,10 @@ bool Rest::try_post_packing(const CheckpointRow& row, Archive of, const std::str
         bool is_made = true;
         try {
           if (is_merged) {
-            is_made = parts_.registry.pack_merged(row, parts_.merger, model_of(row).value(), tenant,
-                                                  now_seconds());
+            is_made = parts_.registry.find_or_pack_merged(row, parts_.merger, model_of(row).value(),
+                                                          tenant, now_seconds());
           } else {
-            parts_.registry.pack_archive(row, tenant, now_seconds());
+            parts_.registry.find_or_pack_archive(row, tenant, now_seconds());
           }
         } catch (const std::exception& error) {
           return packed(false, &error);
@@ -237,7 +238,7 @@ bool Rest::try_post_packing(const CheckpointRow& row, Archive of, const std::str
 }
 
 // For a URL that is older than the archive: a restart empties tmp, and old archives go.
-void Rest::pack_again(const CheckpointRow& row, const std::string& tenant, Archive of) {
+void Rest::repack_unless_pending(const CheckpointRow& row, const std::string& tenant, Archive of) {
   const std::pair key(row.id, of);
   {
     const MutexLock lock(packing_->mutex);
@@ -264,7 +265,7 @@ Response Rest::archive_response_or_pack(const CheckpointRow& row, const UrlSigne
   if (of == Archive::kMerged && !why_not_merged(row).empty()) {
     return error_response(410, "this server makes no such merged model any more");
   }
-  pack_again(row, tenant, of);
+  repack_unless_pending(row, tenant, of);
   return busy_response(503, "the archive is being packed");
 }
 
@@ -274,7 +275,7 @@ void Rest::download_file(const Request& request, const Respond& respond) {
                                query("tenant"), query("token")};
   std::optional<CheckpointRow> row;
   std::string tenant;
-  switch (parts_.signer.check(claim, wall_seconds(), row, tenant)) {
+  switch (parts_.signer.verify_claim(claim, wall_seconds(), row, tenant)) {
     case UrlSigner::Verdict::kWrong:
       return respond(error_response(404, "no such file, or its token is wrong"));
     case UrlSigner::Verdict::kGone:
@@ -294,8 +295,8 @@ void Rest::download_file(const Request& request, const Respond& respond) {
     return file_response(parts_.registry.folder(row) + "/" + claim.file, claim.file, range,
                          claim.tenant_number);
   };
-  const bool is_taken =
-      parts_.reads.try_post(tenant, [answer, find_file] { answer->give(response_of(find_file)); });
+  const bool is_taken = parts_.reads.try_post(
+      tenant, [answer, find_file] { answer->give(run_for_response(find_file)); });
   if (!is_taken) answer->give(busy_response(429, "too many downloads of this tenant wait", 5));
 }
 

@@ -20,7 +20,7 @@ Listing::Listing(std::string_view name, SharedLimit bytes, std::string tenant, i
   text_ += json_quoted(name) + ":[";
 }
 
-bool Listing::grow(size_t bytes) {
+bool Listing::try_grow(size_t bytes) {
   if (bytes <= text_.capacity()) return true;
   const size_t capacity = std::max(bytes, 2 * text_.capacity());
   const auto amount = static_cast<int64_t>(kMoved * capacity);
@@ -36,7 +36,8 @@ bool Listing::grow(size_t bytes) {
 
 bool Listing::add(const Json& item) {
   const size_t bytes = text_.size() + item.text().size() + kEnd;
-  if (is_refused_ || (count_ > 0 && std::cmp_greater(bytes, most_)) || !grow(bytes)) return false;
+  if (is_refused_ || (count_ > 0 && std::cmp_greater(bytes, most_)) || !try_grow(bytes))
+    return false;
   if (count_++ > 0) text_ += ',';
   text_ += item.text();
   return true;
@@ -47,18 +48,18 @@ void Listing::end_list() {
   is_list_ = false;
 }
 
-void Listing::begin(std::string_view name) {
-  field(name, Json::written("["));
+void Listing::begin_list(std::string_view name) {
+  add_field(name, Json::written("["));
   is_list_ = true;
   count_ = 0;
 }
 
-void Listing::field(std::string_view name, const Json& value) {
+void Listing::add_field(std::string_view name, const Json& value) {
   end_list();
   text_ += "," + json_quoted(name) + ":" + value.text();
 }
 
-Response Listing::finish() {
+Response Listing::finish_response() {
   if (is_refused_) {
     return busy_response(
         503, fmt::format("there is no space to make this list: {} bytes of this tenant's "

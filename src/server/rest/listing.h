@@ -2,7 +2,7 @@
 // Listing: the body of a list's answer while it is made, row by row: a page ends after so many
 // bytes as well as after so many rows. What it takes counts as one of the tenant's responses.
 //   Listing out("runs", bytes, "alice", most);  while (out.add(row)) ...
-//   out.field("cursor", cursor);  return out.finish();
+//   out.add_field("cursor", cursor);  return out.finish_response();
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,21 +18,22 @@ class Listing {
   // Of items it takes `most` bytes, but one in any case.
   Listing(std::string_view name, SharedLimit bytes, std::string tenant, int64_t most);
 
-  // False where the item is one too many, or there is no space for it: finish() says which.
+  // False where the item is one too many, or there is no space for it: finish_response() says
+  // which.
   bool add(const Json& item);
   // Ends the list; what follows is a further one, or further fields.
-  void begin(std::string_view name);
-  void field(std::string_view name, const Json& value);
+  void begin_list(std::string_view name);
+  void add_field(std::string_view name, const Json& value);
   // The answer, or 503.
-  Response finish();
+  Response finish_response();
 
   [[nodiscard]] int64_t count() const { return count_; }  // of the last list
   [[nodiscard]] int64_t num_bytes() const { return static_cast<int64_t>(text_.size()); }
 
  private:
   void end_list();
-  // Whether the text may grow to so many bytes.
-  bool grow(size_t bytes);
+  // False where there is no space for a text of so many bytes.
+  bool try_grow(size_t bytes);
 
   SharedLimit bytes_;
   const std::string tenant_;

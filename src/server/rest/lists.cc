@@ -104,7 +104,7 @@ JsonObject checkpoint_json(const CheckpointRow& row) {
   return out;
 }
 
-JsonObject Rest::run_json(const RunRow& row) {
+JsonObject Rest::load_run_json(const RunRow& row) {
   JsonObject out = {{"training_run_id", row.id},
                     {"base_model", row.base_model},
                     {"model_owner", row.tenant},
@@ -112,20 +112,20 @@ JsonObject Rest::run_json(const RunRow& row) {
                     {"corrupted", false},
                     {"lora_rank", row.lora.rank},
                     {"last_request_time", rfc3339(row.last_request_at)}};
-  const LastCheckpoints last = parts_.store_lists.last_checkpoints(row.id, wall_seconds());
+  const LastCheckpoints last = parts_.store_lists.find_last_checkpoints(row.id, wall_seconds());
   if (last.weights) out.add("last_checkpoint", checkpoint_json(*last.weights));
   if (last.sampler) out.add("last_sampler_checkpoint", checkpoint_json(*last.sampler));
   if (row.user_metadata) out.add("user_metadata", Json::written(*row.user_metadata));
   return out;
 }
 
-RunRow Rest::own_run(const Request& request, const std::string& id) {
+RunRow Rest::find_own_run(const Request& request, const std::string& id) {
   const auto row = parts_.store.find_run(id);
   if (!row || row->tenant != request.tenant) fail_missing("training run", id);
   return *row;
 }
 
-Listing Rest::listing(std::string_view name, const Asked& asked, int64_t most) const {
+Listing Rest::make_listing(std::string_view name, const Asked& asked, int64_t most) const {
   return {name, parts_.responses, asked.request.tenant,
           std::min(most, parts_.responses.most() / kShare)};
 }
@@ -136,28 +136,29 @@ Response Rest::list_runs(const Asked& asked) {
   const ListPart page = page_of(asked.request, 20);
   const std::string project = asked.request.query_parameter("project_id").value_or("");
   if (!project.empty()) check_project("project_id", project);
-  Listing out = listing("training_runs", asked, kPageBytes);
+  Listing out = make_listing("training_runs", asked, kPageBytes);
   const ListPart shown = fill_page(
       out, page, asked.is_left,
-      [&](ListPart part) { return parts_.store_lists.runs(tenant, project, part); },
+      [&](ListPart part) { return parts_.store_lists.list_runs(tenant, project, part); },
       [&](RunRow row) {
         if (row.state == RunState::kLive) {  // its last request may not be written down yet
           if (const auto live = parts_.store.find_run(row.id)) row = *live;
         }
-        return run_json(row);
+        return load_run_json(row);
       });
-  out.field("cursor", cursor_json(shown, parts_.store_lists.count_runs(tenant, project)));
-  return out.finish();
+  out.add_field("cursor", cursor_json(shown, parts_.store_lists.count_runs(tenant, project)));
+  return out.finish_response();
 }
 
 Response Rest::get_run(const Asked& asked) {
   check_access_scope(asked.request);
-  return json_response(200, run_json(own_run(asked.request, asked.request.parts.at(0))).text());
+  return json_response(
+      200, load_run_json(find_own_run(asked.request, asked.request.parts.at(0))).text());
 }
 
 // Clients that ask for no page want all, and read no cursor.
 Response Rest::list_run_checkpoints(const Asked& asked) {
-  const RunRow run = own_run(asked.request, asked.request.parts.at(0));
+  const RunRow run = find_own_run(asked.request, asked.request.parts.at(0));
   const bool external = shows_external(asked.request);
   const bool is_paged = asked.request.query_parameter("limit").has_value();
   const double now = wall_seconds();
@@ -167,45 +168,49 @@ Response Rest::list_run_checkpoints(const Asked& asked) {
   ListPart wanted = page;
   wanted.limit = std::min(page.limit, std::max<int64_t>(0, all.count - page.offset));
   wanted.below = all.newest + 1;
-  Listing out = listing("checkpoints", asked, is_paged ? kPageBytes : kWholeBytes);
+  Listing out = make_listing("checkpoints", asked, is_paged ? kPageBytes : kWholeBytes);
   const ListPart shown = fill_page(
       out, wanted, asked.is_left,
-      [&](ListPart part) { return parts_.store_lists.checkpoints_of(run, external, now, part); },
+      [&](ListPart part) {
+        return parts_.store_lists.list_checkpoints_of(run, external, now, part);
+      },
       checkpoint_json);
   if (shown.limit < wanted.limit) page.limit = shown.limit;
-  out.field("cursor", cursor_json(page, all.count));
-  return out.finish();
+  out.add_field("cursor", cursor_json(page, all.count));
+  return out.finish_response();
 }
 
 Response Rest::list_checkpoints(const Asked& asked) {
   const std::string& tenant = asked.request.tenant;
   const bool external = shows_external(asked.request);
   const double now = wall_seconds();
-  Listing out = listing("checkpoints", asked, kPageBytes);
+  Listing out = make_listing("checkpoints", asked, kPageBytes);
   const ListPart shown = fill_page(
       out, page_of(asked.request, 100), asked.is_left,
-      [&](ListPart part) { return parts_.store_lists.checkpoints(tenant, external, now, part); },
+      [&](ListPart part) {
+        return parts_.store_lists.list_checkpoints(tenant, external, now, part);
+      },
       checkpoint_json);
   const int64_t total = parts_.store_lists.count_checkpoints(tenant, external, now);
-  out.field("cursor", cursor_json(shown, total));
-  return out.finish();
+  out.add_field("cursor", cursor_json(shown, total));
+  return out.finish_response();
 }
 
 Response Rest::list_sessions(const Asked& asked) {
   check_access_scope(asked.request);
-  Listing out = listing("sessions", asked, kUnbounded);
+  Listing out = make_listing("sessions", asked, kUnbounded);
   const ListPart page = page_of(asked.request, 20);
-  for (const std::string& id : parts_.store_lists.sessions(asked.request.tenant, page)) {
+  for (const std::string& id : parts_.store_lists.list_sessions(asked.request.tenant, page)) {
     if (!out.add(id)) break;
   }
-  return out.finish();
+  return out.finish_response();
 }
 
 // False where the list is full.
 bool Rest::add_sampler_ids(const std::string& session, const std::atomic<bool>& is_left,
                            Listing& out) {
   for (int64_t after = -1; !is_left;) {
-    const auto samplers = parts_.store_lists.samplers_of(session, after, kNamesAtOnce);
+    const auto samplers = parts_.store_lists.list_samplers_of(session, after, kNamesAtOnce);
     for (const SamplerName& sampler : samplers) {
       if (!out.add(sampler.id)) return false;
       after = sampler.sampling_seq;
@@ -221,14 +226,14 @@ Response Rest::get_session(const Asked& asked) {
   const auto row = parts_.store.find_session(id);
   if (!row || row->tenant != asked.request.tenant) fail_missing("session", id);
   Listing out("training_run_ids", parts_.responses, asked.request.tenant, kUnbounded);
-  for (const std::string& run : parts_.store_lists.runs_of(id)) {
+  for (const std::string& run : parts_.store_lists.list_runs_of(id)) {
     if (!out.add(run)) break;
   }
-  out.begin("sampler_ids");
-  if (!add_sampler_ids(id, asked.is_left, out)) return out.finish();
-  if (row->user_metadata) out.field("user_metadata", Json::written(*row->user_metadata));
-  if (row->display_name) out.field("display_name", *row->display_name);
-  return out.finish();
+  out.begin_list("sampler_ids");
+  if (!add_sampler_ids(id, asked.is_left, out)) return out.finish_response();
+  if (row->user_metadata) out.add_field("user_metadata", Json::written(*row->user_metadata));
+  if (row->display_name) out.add_field("display_name", *row->display_name);
+  return out.finish_response();
 }
 
 void Rest::answer_list(Request&& request, const Respond& respond, List list) {
@@ -240,7 +245,7 @@ void Rest::answer_list(Request&& request, const Respond& respond, List list) {
   const auto answer = std::make_shared<Answer>(respond);
   const bool is_taken = parts_.lists.try_post(tenant, [this, asked, answer, list] {
     if (asked->is_left) return answer->give(error_response(400, "the client has gone"));
-    answer->give(response_of([&] { return (this->*list)(*asked); }));
+    answer->give(run_for_response([&] { return (this->*list)(*asked); }));
   });
   if (is_taken) return;
   answer->give(
@@ -249,7 +254,7 @@ void Rest::answer_list(Request&& request, const Respond& respond, List list) {
                     "have been answered"));
 }
 
-void Rest::add_lists(Router& router) {
+void Rest::add_list_routes(Router& router) {
   const auto get = [&](const std::string& path, List list) {
     router.add({.method = "GET",
                 .pattern = "/api/v1/" + path,

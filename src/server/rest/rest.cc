@@ -22,7 +22,7 @@ namespace {
 Response ok() { return json_response(200, "{}"); }
 
 // Under the number of the session that the body names; else a run of its own.
-RunRow run_of_copy(StateStore& store, const std::string& tenant, const Fields& body, double now) {
+RunRow make_copy_run(StateStore& store, const std::string& tenant, const Fields& body, double now) {
   RunRow run;
   run.tenant = tenant;
   run.created_at = run.last_request_at = now;
@@ -58,7 +58,7 @@ void fail_missing(const char* what, const std::string& id) {
   throw Error(ErrorCode::kNotFound, fmt::format("{} '{}' does not exist", what, id.substr(0, 100)));
 }
 
-CheckpointRow Rest::checkpoint_of(const Request& request, bool may_be_public) {
+CheckpointRow Rest::find_checkpoint(const Request& request, bool may_be_public) {
   const auto kind = parse_kind(request.parts.at(1));
   if (!kind) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -66,8 +66,8 @@ CheckpointRow Rest::checkpoint_of(const Request& request, bool may_be_public) {
                             "external_weights/ and a name",
                             request.parts.at(1).substr(0, 40)));
   }
-  return parts_.registry.find({request.parts.at(0), *kind, request.parts.at(2)}, request.tenant,
-                              may_be_public, wall_seconds());
+  return parts_.registry.find_or_throw({request.parts.at(0), *kind, request.parts.at(2)},
+                                       request.tenant, may_be_public, wall_seconds());
 }
 
 void Rest::set_project(const Request& request, const Respond& respond) {
@@ -80,7 +80,7 @@ void Rest::set_project(const Request& request, const Respond& respond) {
   // It may have thousands of runs.
   const auto piece = [this, id, project, respond, last = std::make_shared<int64_t>(-1)] {
     bool has_more = false;
-    Response answer = response_of([&] {
+    Response answer = run_for_response([&] {
       has_more = parts_.store.set_project_batch(id, project, *last);
       return ok();
     });
@@ -99,17 +99,18 @@ void Rest::set_project(const Request& request, const Respond& respond) {
 void Rest::answer_on_worker(const Request& request, const Respond& respond,
                             std::function<Response()> work) {
   const bool is_taken = parts_.worker.try_post(
-      request.tenant, [respond, work = std::move(work)] { respond(response_of(work)); });
+      request.tenant, [respond, work = std::move(work)] { respond(run_for_response(work)); });
   if (!is_taken) respond(too_many_changes());
 }
 
 void Rest::delete_checkpoint(const Request& request, const Respond& respond) {
-  answer_on_worker(request, respond, [this, row = checkpoint_of(request, false)] {
-    if (!parts_.store.delete_checkpoint(row.id, wall_seconds())) {
-      fail_missing("checkpoint", path_of(row).text());
-    }
-    return ok();
-  });
+  answer_on_worker(request, respond,
+                   [this, row = find_checkpoint(request, /*may_be_public=*/false)] {
+                     if (!parts_.store.delete_checkpoint(row.id, wall_seconds())) {
+                       fail_missing("checkpoint", path_of(row).text());
+                     }
+                     return ok();
+                   });
 }
 
 void Rest::set_ttl(const Request& request, const Respond& respond) {
@@ -119,7 +120,7 @@ void Rest::set_ttl(const Request& request, const Respond& respond) {
     body.fail("ttl_seconds", "want seconds, or null for no end");
   }
   const auto ttl = read_ttl(body);
-  const CheckpointRow row = checkpoint_of(request, false);
+  const CheckpointRow row = find_checkpoint(request, /*may_be_public=*/false);
   std::optional<double> expires_at;
   if (ttl) expires_at = wall_seconds() + static_cast<double>(*ttl);
   answer_on_worker(request, respond, [this, id = row.id, expires_at] {
@@ -130,14 +131,15 @@ void Rest::set_ttl(const Request& request, const Respond& respond) {
 
 void Rest::set_public(bool is_public, const Request& request, const Respond& respond) {
   // Twice is fine: a 409 would be retried for five minutes.
-  answer_on_worker(request, respond, [this, id = checkpoint_of(request, false).id, is_public] {
-    parts_.store.set_public(id, is_public);
-    return ok();
-  });
+  answer_on_worker(request, respond,
+                   [this, id = find_checkpoint(request, /*may_be_public=*/false).id, is_public] {
+                     parts_.store.set_public(id, is_public);
+                     return ok();
+                   });
 }
 
-std::optional<Response> Rest::reserve_disk(const std::string& tenant, int64_t bytes,
-                                           std::shared_ptr<void>& quota) {
+std::optional<Response> Rest::reserve_disk_or_refuse(const std::string& tenant, int64_t bytes,
+                                                     std::shared_ptr<void>& quota) {
   if (!parts_.usage.has_quota(tenant, UsageKind::kDiskBytes)) return std::nullopt;
   auto full = parts_.usage.refuse_over_disk_quota(tenant, parts_.store.stored_bytes(tenant), bytes);
   if (!full) quota = parts_.usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
@@ -152,26 +154,26 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
   request.note(path.text());
   const auto ttl = read_ttl(body);
   const double now = wall_seconds();
-  RunRow run = run_of_copy(parts_.store, request.tenant, body, now);
+  RunRow run = make_copy_run(parts_.store, request.tenant, body, now);
   const auto reply = [](const std::string& copied) {
     return json_response(200, JsonObject{{"tinker_path", copied}}.text());
   };
   const Idempotency key = idempotency_of(request);
   if (!key.name.empty()) {
     // Before anything else: the source may be gone by the time of a retry.
-    const auto known = parts_.store.recall(request.tenant, "copy", key);
+    const auto known = parts_.store.find_remembered(request.tenant, "copy", key);
     if (known) return respond(reply(*known));
   }
-  const CheckpointRow source = parts_.registry.find(path, request.tenant, true, now);
+  const CheckpointRow source = parts_.registry.find_or_throw(path, request.tenant, true, now);
   std::shared_ptr<void> quota;
-  auto full = reserve_disk(request.tenant, source.size_bytes, quota);
+  auto full = reserve_disk_or_refuse(request.tenant, source.size_bytes, quota);
   if (full) return respond(std::move(*full));
   run.base_model = source.base_model;
   run.lora = source.lora;
   answer_on_worker(
       request, respond,
       [this, source, run, ttl, key, now, reply, quota, held = parts_.registry.lease(source.id)] {
-        return reply(parts_.registry.copy(source, run, ttl, key, now));
+        return reply(parts_.registry.copy_to_new_run(source, run, ttl, key, now));
       });
 }
 
@@ -186,7 +188,7 @@ void Rest::add_routes(Router& router) {
   };
   get(checkpoint + "/external_weights_urls", std::bind_front(&Rest::get_external_urls, this));
   get(checkpoint + "/archive", std::bind_front(&Rest::get_archive_url, this));
-  add_lists(router);
+  add_list_routes(router);
   router.add({.method = "GET",
               .pattern = "/api/v1/files/{}/{}",
               .handler = std::bind_front(&Rest::download_file, this),

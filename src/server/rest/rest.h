@@ -65,9 +65,9 @@ class Rest {
   Response list_sessions(const Asked& asked);
   Response get_session(const Asked& asked);
   bool add_sampler_ids(const std::string& session, const std::atomic<bool>& is_left, Listing& out);
-  void add_lists(Router& router);
+  void add_list_routes(Router& router);
   void answer_list(Request&& request, const Respond& respond, List list);
-  Listing listing(std::string_view name, const Asked& asked, int64_t most) const;
+  Listing make_listing(std::string_view name, const Asked& asked, int64_t most) const;
   void set_project(const Request& request, const Respond& respond);
   // One checkpoint: run, kind and name are the route's parts.
   void delete_checkpoint(const Request& request, const Respond& respond);
@@ -77,7 +77,7 @@ class Rest {
   // Downloads (downloads.cc)
   void get_external_urls(const Request& request, const Respond& respond);
   void get_archive_url(const Request& request, const Respond& respond);
-  [[nodiscard]] std::string archive_url_text(const Request& request, const CheckpointRow& row,
+  [[nodiscard]] std::string archive_url_json(const Request& request, const CheckpointRow& row,
                                              Archive of) const;
   [[nodiscard]] std::optional<Response> archive_refusal(const CheckpointRow& row, Archive of) const;
   // Why no merged model can be made of it; empty: one can.
@@ -90,17 +90,17 @@ class Rest {
   void download_file(const Request& request, const Respond& respond);
   Response archive_response_or_pack(const CheckpointRow& row, const UrlSigner::Claim& claim,
                                     const std::string& tenant, std::string_view range);
-  void pack_again(const CheckpointRow& row, const std::string& tenant, Archive of);
+  void repack_unless_pending(const CheckpointRow& row, const std::string& tenant, Archive of);
   std::optional<size_t> model_of(const CheckpointRow& row) const;
 
   void answer_on_worker(const Request& request, const Respond& respond,
                         std::function<Response()> work);
-  CheckpointRow checkpoint_of(const Request& request, bool may_be_public);
+  CheckpointRow find_checkpoint(const Request& request, bool may_be_public);
   // What a copy adds to the tenant's disk quota, as long as `quota` lives; or the refusal.
-  std::optional<Response> reserve_disk(const std::string& tenant, int64_t bytes,
-                                       std::shared_ptr<void>& quota);
-  RunRow own_run(const Request& request, const std::string& id);
-  JsonObject run_json(const RunRow& row);
+  std::optional<Response> reserve_disk_or_refuse(const std::string& tenant, int64_t bytes,
+                                                 std::shared_ptr<void>& quota);
+  RunRow find_own_run(const Request& request, const std::string& id);
+  JsonObject load_run_json(const RunRow& row);
 
   RestParts parts_;
   struct Packing {  // checkpoints whose archives the worker was told to pack anew

@@ -41,7 +41,7 @@ void Service::end_session(const std::string& id, const std::string& state,
   for (const std::string& model : models_.of_session(id)) forget_model(model);  // its run has ended
   samplers_.end_session(id);
   ended_.push_back(id);
-  drop_ended();
+  drop_ended_samplers();
   log(LogLevel::kInfo, fmt::format("session {} ended: {}", id, state));
 }
 
@@ -56,7 +56,7 @@ void Service::fail_lost_model(const Request& request, const std::string& id) con
                             id));
   }
   const std::optional<CheckpointRow> last =
-      parts_.store.last_checkpoint(id, CheckpointKind::kWeights, wall_seconds());
+      parts_.store.find_last_checkpoint(id, CheckpointKind::kWeights, wall_seconds());
   throw Error(
       ErrorCode::kNotFound,
       fmt::format("model {} was lost when the server restarted at {}; last checkpoint: {}", id,
@@ -69,7 +69,7 @@ void Service::forget_model(const std::string& id) {
   remembered_.forget(id);
 }
 
-void Service::drop_model(const std::string& id) {
+void Service::forget_model_and_end_run(const std::string& id) {
   forget_model(id);
   // Should it fail, the next start says "lost" of the model, not "unloaded".
   run_guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
@@ -92,7 +92,7 @@ SamplerTable::Row Service::restore_sampler(const Request& request, const std::st
                     : fmt::format("sampling session {} was lost when the server restarted at {}",
                                   id, rfc3339(parts_.store.boot_time())));
   }
-  return keep_sampler(id, make_sampler(*row, request.tenant));
+  return add_live_sampler(id, make_sampler(*row, request.tenant));
 }
 
 LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tenant) {
@@ -112,14 +112,14 @@ LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tena
     sampler.snapshot = {base->snapshot_id()};
     sampler.dir = base->adapter;
   }
-  if (row.checkpoint_id) read_from_checkpoint(row, sampler);
+  if (row.checkpoint_id) lease_checkpoint(row, sampler);
   return sampler;
 }
 
-void Service::read_from_checkpoint(const SamplerRow& row, LiveSampler& sampler) {
+void Service::lease_checkpoint(const SamplerRow& row, LiveSampler& sampler) {
   sampler.lease = parts_.registry.lease(*row.checkpoint_id);
   const std::optional<CheckpointRow> checkpoint =
-      parts_.store.find_checkpoint_id(*row.checkpoint_id);
+      parts_.store.find_checkpoint_by_id(*row.checkpoint_id);
   // Another tenant's is read as long as it stands: its owner can take it back, and has its space.
   sampler.reads_anothers = checkpoint && checkpoint->tenant != sampler.tenant;
   const bool is_read = checkpoint && (!sampler.reads_anothers || is_public_now(*checkpoint));
@@ -132,8 +132,8 @@ void Service::read_from_checkpoint(const SamplerRow& row, LiveSampler& sampler) 
   sampler.dir = parts_.registry.folder(*checkpoint);
 }
 
-SamplerTable::Row Service::keep_sampler(const std::string& id, LiveSampler sampler,
-                                        SharedLimit::Share bytes) {
+SamplerTable::Row Service::add_live_sampler(const std::string& id, LiveSampler sampler,
+                                            SharedLimit::Share bytes) {
   SamplerTable::Added added = samplers_.add(id, std::move(sampler), std::move(bytes));
   // What an ephemeral one replaces may have made way before.
   if (added.replaced || added.row->is_ephemeral) remembered_.forget(id);
@@ -145,7 +145,7 @@ SamplerTable::Row Service::keep_sampler(const std::string& id, LiveSampler sampl
   return std::move(added.row);
 }
 
-std::optional<Response> Service::sampler_refusal(const std::string& tenant) const {
+std::optional<Response> Service::refuse_over_sampler_limit(const std::string& tenant) const {
   const int64_t count = parts_.store.num_samplers(tenant);
   if (count < options_.max_tenant_samplers) return std::nullopt;
   return busy_response(
@@ -181,7 +181,7 @@ void Service::drop_samplers_of(const std::string& session) {
   }
 }
 
-void Service::drop_ended() {
+void Service::drop_ended_samplers() {
   while (!ended_.empty() && drops_left_ > 0) {
     drop_samplers_of(ended_.front());
     if (drops_left_ > 0) ended_.pop_front();
@@ -193,7 +193,7 @@ void Service::drop_ended() {
   }
 }
 
-LiveSampler Service::find_weights(const std::string& tenant, const std::string& name) {
+LiveSampler Service::make_sampler_by_name(const std::string& tenant, const std::string& name) {
   SamplerRow row;
   row.id = name;
   row.base_model = name;
@@ -204,7 +204,7 @@ LiveSampler Service::find_weights(const std::string& tenant, const std::string& 
                   fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
     }
     const CheckpointRow checkpoint =
-        parts_.registry.find(path, tenant, /*may_be_public=*/true, wall_seconds());
+        parts_.registry.find_or_throw(path, tenant, /*may_be_public=*/true, wall_seconds());
     row.checkpoint_id = checkpoint.id;
     row.base_model = checkpoint.base_model;
     row.model_path = name;

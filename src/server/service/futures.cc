@@ -146,7 +146,7 @@ std::shared_ptr<PendingCommand> Futures::find_pending(const api::RequestId& id) 
   return found == entries_.end() ? nullptr : found->second.pending;
 }
 
-void Futures::forget(const api::RequestId& id) {
+void Futures::forget_and_end_polls(const api::RequestId& id) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return;
   const std::vector<Poll> polls = take_polls(found->second);
@@ -184,22 +184,22 @@ bool Futures::take_space_dropping_delivered(SharedLimit::Share& share, const std
     return static_cast<bool>(share);
   };
   while (!fits()) {
-    if (!drop_delivered(tenant)) return false;
+    if (!drop_oldest_delivered(tenant)) return false;
   }
   return true;
 }
 
-SharedLimit::Share Futures::promise(const std::string& tenant, int64_t size) {
+SharedLimit::Share Futures::reserve_bytes(const std::string& tenant, int64_t size) {
   SharedLimit::Share share;
   [[maybe_unused]] const bool fits = take_space_dropping_delivered(share, tenant, size);
   return share;
 }
 
-bool Futures::free_budget(const std::string& tenant) {
+bool Futures::try_free_budget(const std::string& tenant) {
   const auto missed = missed_.find(tenant);
   const int64_t wanted = missed == missed_.end() ? kEntryBytes : missed->second;
   // Who holds nothing may always ask: a result can be too large for any space.
-  if (!promise(tenant, wanted) && held_.used(tenant) > 0) return false;
+  if (!reserve_bytes(tenant, wanted) && held_.used(tenant) > 0) return false;
   missed_.erase(tenant);
   return true;
 }
@@ -217,7 +217,7 @@ void Futures::erase(const std::string& id) {
 }
 
 // Of this tenant the oldest; false when there is none.
-bool Futures::drop_delivered(const std::string& tenant) {
+bool Futures::drop_oldest_delivered(const std::string& tenant) {
   const auto found = delivered_.find(tenant);
   if (found == delivered_.end()) return false;
   const std::string id = found->second.begin()->second;
@@ -228,7 +228,8 @@ bool Futures::drop_delivered(const std::string& tenant) {
 // For one more that was delivered the oldest goes, so that whoever needs space drops few at once.
 void Futures::limit_delivered(const std::string& tenant) {
   const auto found = delivered_.find(tenant);
-  if (found != delivered_.end() && found->second.size() > kMostDelivered) drop_delivered(tenant);
+  if (found != delivered_.end() && found->second.size() > kMostDelivered)
+    drop_oldest_delivered(tenant);
 }
 
 void Futures::deliver(const std::string& id, Entry& entry, const Respond& respond) {
@@ -238,7 +239,7 @@ void Futures::deliver(const std::string& id, Entry& entry, const Respond& respon
   respond(entry.response);
 }
 
-Response Futures::note_over_budget(const std::string& tenant, int64_t size) {
+Response Futures::note_missed_and_make_failure(const std::string& tenant, int64_t size) {
   missed_[tenant] = size + kEntryBytes;
   return failure_response(
       api::FaultCategory::kServer,
@@ -257,7 +258,7 @@ bool Futures::reserve_or_fail(const api::RequestId& id, int64_t size, double now
   if (found == entries_.end() || found->second.done) return false;
   if (take_space_dropping_delivered(found->second.reserved, found->second.tenant, size))
     return true;
-  finish(id, note_over_budget(found->second.tenant, size), now, /*is_fault=*/true);
+  finish(id, note_missed_and_make_failure(found->second.tenant, size), now, /*is_fault=*/true);
   return false;
 }
 
@@ -272,7 +273,7 @@ void Futures::share_or_replace(Entry& entry, Response& response, bool is_fault) 
   if (is_fault && size <= kShort) {
     missed_.try_emplace(entry.tenant, size + kEntryBytes);
   } else {
-    response = note_over_budget(entry.tenant, size);
+    response = note_missed_and_make_failure(entry.tenant, size);
   }
 }
 
@@ -370,7 +371,7 @@ void Futures::cancel_poll(const std::string& id, uint64_t poll) {
 std::vector<Futures::Poll> Futures::take_polls(Entry& entry) {
   std::vector<Poll> polls = std::exchange(entry.polls, {});
   for (const Poll& poll : polls) parked_.erase(poll.number);
-  parked_by_tenant_.give(entry.tenant, std::ssize(polls));
+  parked_by_tenant_.give_back(entry.tenant, std::ssize(polls));
   return polls;
 }
 
@@ -379,7 +380,7 @@ void Futures::end_poll(const std::string& id, Entry& entry, size_t index) {
   const Poll poll = std::move(*at);
   entry.polls.erase(at);
   parked_.erase(poll.number);
-  parked_by_tenant_.give(entry.tenant, 1);
+  parked_by_tenant_.give_back(entry.tenant, 1);
   JsonObject reply = {{"type", "try_again"}, {"request_id", id}, {"queue_state", "active"}};
   if (!entry.how_far.empty()) reply.add("queue_state_reason", entry.how_far);
   poll.respond(json_response(408, reply.text()));
@@ -396,7 +397,7 @@ void Futures::put_off_expiry(double seconds) {
   for (auto& [tenant, times] : delivered_) put_off(times);
 }
 
-void Futures::sweep(double now) {
+void Futures::expire_polls_and_results(double now) {
   while (!parked_.empty() && parked_.begin()->second.deadline <= now) {
     const std::string id = parked_.begin()->second.id;
     end_poll(id, entries_.at(id), 0);  // its polls have rising numbers

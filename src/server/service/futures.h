@@ -133,8 +133,8 @@ class Futures {
 
   // A fresh id; nothing is kept of it before add().
   api::RequestId new_id(const std::string& tenant, FutureKind kind);
-  // `promised`: what its result is known to take, from promise(). `pending`: what its end is waited
-  // for with, of a command.
+  // `promised`: what its result is known to take, from reserve_bytes(). `pending`: what its end is
+  // waited for with, of a command.
   void add(const api::RequestId& id, const std::string& tenant, SharedLimit::Share promised = {},
            std::shared_ptr<PendingCommand> pending = nullptr);
   // Null when there is none, or when it was taken.
@@ -146,14 +146,14 @@ class Futures {
     return ids_.origin(tenant, id) != RequestIds::Origin::kForeign;
   }
   // Whose end a listener was told: nothing is kept of it.
-  void forget(const api::RequestId& id);
-  [[nodiscard]] SharedLimit::Share promise(const std::string& tenant, int64_t size);
+  void forget_and_end_polls(const api::RequestId& id);
+  [[nodiscard]] SharedLimit::Share reserve_bytes(const std::string& tenant, int64_t size);
   // Bytes that a tenant's results could take at most.
   [[nodiscard]] int64_t most_bytes() const { return held_.most(); }
 
   // Whether the tenant may ask for more results, or must fetch some first: false while there is no
   // space for what did not fit last.
-  [[nodiscard]] bool free_budget(const std::string& tenant);
+  [[nodiscard]] bool try_free_budget(const std::string& tenant);
 
   // How far its request is, in words: what polls that end without a result say.
   void note_progress(const api::RequestId& id, const std::string& how_far);
@@ -177,7 +177,7 @@ class Futures {
   void cancel_poll(const std::string& id, uint64_t poll);
 
   // Ends polls that were held long enough and drops old results. Call it several times a second.
-  void sweep(double now);
+  void expire_polls_and_results(double now);
   // These seconds do not count for the life of results.
   void put_off_expiry(double seconds);
   // Fails every pending future; nothing is pending afterwards. What they were waited for with.
@@ -211,13 +211,13 @@ class Futures {
   void share_or_replace(Entry& entry, Response& response, bool is_fault);
   [[nodiscard]] bool move_to_shared(Entry& entry, Response& response);
   [[nodiscard]] bool take_place_for_poll(const std::string& id, Entry& entry, double now);
-  [[nodiscard]] Response note_over_budget(const std::string& tenant, int64_t size);
+  [[nodiscard]] Response note_missed_and_make_failure(const std::string& tenant, int64_t size);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
   // The share has `size` bytes of the tenant's from then on: for space the oldest results go that
   // were delivered. False, and it is as it was, where that is not enough.
   [[nodiscard]] bool take_space_dropping_delivered(SharedLimit::Share& share,
                                                    const std::string& tenant, int64_t size);
-  bool drop_delivered(const std::string& tenant);
+  bool drop_oldest_delivered(const std::string& tenant);
   void limit_delivered(const std::string& tenant);
   void erase(const std::string& id);
   [[nodiscard]] Response gone_response(const std::string& tenant, const std::string& id) const;

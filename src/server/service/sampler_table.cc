@@ -44,7 +44,8 @@ SharedLimit::Share SamplerTable::take_bytes_from_idle(const std::string& id,
   return share;
 }
 
-bool SamplerTable::leaves_bytes(const std::string& id, const std::string& session) const {
+bool SamplerTable::would_replace_or_crowd_out(const std::string& id,
+                                              const std::string& session) const {
   const auto found = sessions_.find(session);
   return contains(id) || (found != sessions_.end() &&
                           std::cmp_greater_equal(found->second.ephemerals.size(), max_ephemerals_));

@@ -57,7 +57,8 @@ class SamplerTable {
                                                         const LiveSampler& sampler);
   // Whether an ephemeral row of this id would replace one, or crowd out its session's oldest: it
   // needs no bytes beforehand.
-  [[nodiscard]] bool leaves_bytes(const std::string& id, const std::string& session) const;
+  [[nodiscard]] bool would_replace_or_crowd_out(const std::string& id,
+                                                const std::string& session) const;
 
   struct Added {
     Row row = {};

@@ -131,8 +131,9 @@ Service::Service(const ServiceOptions& options, ServiceParts parts, Dispatch dis
       remembered_(options.remembered_bytes),
       clock_(now_seconds()) {
   const double now = last_sweep_ = now_seconds();
-  for (const auto& [id, tenant] : parts_.store.active_sessions()) sessions_.add(id, tenant, now);
-  for (const auto& [session, count] : parts_.store.samplers_by_session())
+  for (const auto& [id, tenant] : parts_.store.read_active_sessions())
+    sessions_.add(id, tenant, now);
+  for (const auto& [session, count] : parts_.store.count_samplers_by_session())
     samplers_.set_stored(session, count);
 }
 
@@ -150,8 +151,8 @@ api::Command Service::new_command(const std::string& tenant, const std::string& 
   return command;
 }
 
-api::Command Service::training_command(const Request& request, const LiveModel& model,
-                                       const std::string& id, int64_t seq_id) {
+api::Command Service::new_training_command(const Request& request, const LiveModel& model,
+                                           const std::string& id, int64_t seq_id) {
   api::Command command =
       new_command(request.tenant, model.session, model.base, FutureKind::kTraining);
   command.model = {id};
@@ -164,21 +165,21 @@ void Service::require_session(const Request& request, const std::string& id) {
   if (!sessions_.contains(id, request.tenant)) fail_ended_session(request, id);
 }
 
-LiveModel& Service::live_model(const Request& request, const std::string& id) {
+LiveModel& Service::require_live_model(const Request& request, const std::string& id) {
   request.note(id);
   LiveModel* model = models_.find(id, request.tenant);
   if (model == nullptr) fail_lost_model(request, id);
   return *model;
 }
 
-SamplerTable::Row Service::live_sampler(const Request& request, const std::string& id) {
+SamplerTable::Row Service::find_or_restore_sampler(const Request& request, const std::string& id) {
   request.note(id);
   SamplerTable::Row sampler = samplers_.find_and_touch(id, request.tenant);
   return sampler ? sampler : restore_sampler(request, id);
 }
 
-void Service::run_then(const Respond& respond, const std::string& tenant, bool is_long,
-                       std::function<void()> work, std::function<void()> then) {
+void Service::run_aside_if_long(const Respond& respond, const std::string& tenant, bool is_long,
+                                std::function<void()> work, std::function<void()> then) {
   if (!is_long || !parts_.parse) {
     work();
     return then();
@@ -192,7 +193,7 @@ void Service::run_then(const Respond& respond, const std::string& tenant, bool i
   });
 }
 
-std::optional<Response> Service::overload_refusal(const Request& request) const {
+std::optional<Response> Service::refuse_if_overloaded(const Request& request) const {
   if (clock_.behind() <= kBehind || request.route == nullptr ||
       (request.route->size != BodySize::kSample && request.route->size != BodySize::kData)) {
     return std::nullopt;
@@ -202,9 +203,9 @@ std::optional<Response> Service::overload_refusal(const Request& request) const 
                        clock_.behind()));
 }
 
-std::optional<Response> Service::admit(const Request& request) {
+std::optional<Response> Service::refuse_or_charge_request(const Request& request) {
   if (request.route != nullptr && request.route->effect == Effect::kUpkeep) return std::nullopt;
-  if (std::optional<Response> refused = overload_refusal(request)) return refused;
+  if (std::optional<Response> refused = refuse_if_overloaded(request)) return refused;
   const double now = now_seconds();
   std::optional<Response> refused =
       parts_.usage.refuse_over_limit(request.tenant, UsageKind::kRequests, 1, now);
@@ -212,7 +213,7 @@ std::optional<Response> Service::admit(const Request& request) {
   return refused;
 }
 
-std::string thrown_by(const std::function<void()>& body) {
+std::string run_and_get_fault(const std::function<void()>& body) {
   try {
     body();
     return "";
@@ -222,24 +223,25 @@ std::string thrown_by(const std::function<void()>& body) {
 }
 
 std::string Service::run_guarded(const char* step, const std::function<void()>& body) {
-  std::string fault = thrown_by(body);
+  std::string fault = run_and_get_fault(body);
   if (fault.empty()) return fault;
   parts_.watch.metrics().count_fault(step);
   log(LogLevel::kError, fmt::format("{}: {}", step, fault));
   return fault;
 }
 
-std::optional<Response> Service::refuse_or_promise(const api::Command& command,
-                                                   const RequestNumber& number, const TokenUse& use,
-                                                   SharedLimit::Share& promised) {
+std::optional<Response> Service::refuse_or_reserve_result(const api::Command& command,
+                                                          const RequestNumber& number,
+                                                          const TokenUse& use,
+                                                          SharedLimit::Share& promised) {
   const std::string& tenant = command.tenant.text;
   if (command.seq_id > 0 || makes_model(command)) {
-    if (auto known = known_answer(number, command.fingerprint)) return known;
+    if (auto known = find_known_answer(number, command.fingerprint)) return known;
   }
   if (stopping_) return busy_response(503, kStopping);
-  if (command.may_be_put_off() && !futures_.free_budget(tenant)) return over_budget_response();
+  if (command.may_be_put_off() && !futures_.try_free_budget(tenant)) return over_budget_response();
   if (const int64_t wanted = prompt_table_bytes(command); wanted > 0) {
-    promised = futures_.promise(tenant, wanted);
+    promised = futures_.reserve_bytes(tenant, wanted);
     if (!promised) return over_budget_response(wanted, futures_.most_bytes());
   }
   return parts_.usage.refuse_over_limit(tenant, use, now_seconds());
@@ -258,7 +260,7 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   if (seq_id > 0 || is_making) pending.number = {model, is_making ? Remembered::kMaking : seq_id};
   const TokenUse use = tokens_of(command);
   SharedLimit::Share promised;
-  if (auto refused = refuse_or_promise(command, pending.number, use, promised)) {
+  if (auto refused = refuse_or_reserve_result(command, pending.number, use, promised)) {
     undo(pending);
     return std::move(*refused);
   }
@@ -276,7 +278,8 @@ Response Service::add_pending_future(PendingCommand pending, const std::string& 
                                      int64_t seq_id, uint64_t fingerprint, const TokenUse& use,
                                      SharedLimit::Share promised) {
   const api::RequestId id = pending.request;
-  pending.tokens = parts_.usage.charge(pending.tenant, pending.key_id, use, now_seconds());
+  pending.tokens =
+      parts_.usage.charge_and_reserve(pending.tenant, pending.key_id, use, now_seconds());
   log(LogLevel::kDebug,
       fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
                   pending.watched.operation, model.empty() ? "-" : model, seq_id));
@@ -288,8 +291,8 @@ Response Service::add_pending_future(PendingCommand pending, const std::string& 
   return future_response(id.text, model);
 }
 
-std::optional<Response> Service::known_answer(const RequestNumber& number,
-                                              uint64_t fingerprint) const {
+std::optional<Response> Service::find_known_answer(const RequestNumber& number,
+                                                   uint64_t fingerprint) const {
   const KnownRequest* known = remembered_.find(number);
   if (known == nullptr) return std::nullopt;
   if (known->fingerprint == fingerprint) return future_response(known->request, number.of);
@@ -304,8 +307,8 @@ Response Service::add_failed_future(const std::string& tenant, const std::string
                                     int64_t seq_id, uint64_t fingerprint, std::string_view message,
                                     api::FaultCategory category) {
   const RequestNumber number = {model_id, seq_id};
-  if (auto known = known_answer(number, fingerprint)) return std::move(*known);
-  if (!futures_.free_budget(tenant)) return over_budget_response();
+  if (auto known = find_known_answer(number, fingerprint)) return std::move(*known);
+  if (!futures_.try_free_budget(tenant)) return over_budget_response();
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
   futures_.add(id, tenant);
   futures_.fail(id, category, message, now_seconds());
@@ -315,7 +318,7 @@ Response Service::add_failed_future(const std::string& tenant, const std::string
   return future_response(id.text, model_id);
 }
 
-void Service::note_event(const api::Event& event) {
+void Service::handle_progress(const api::Event& event) {
   const std::shared_ptr<PendingCommand> pending = futures_.find_pending(event.request);
   if (pending == nullptr) return;
   if (const auto* row = std::get_if<api::RowTokens>(&event.what))
@@ -351,7 +354,7 @@ bool Service::complete_or_fail(const std::shared_ptr<PendingCommand>& pending, a
     if (std::holds_alternative<api::Saved>(result.outcome)) dispatch_.drop_saved(result.request);
     return true;
   }
-  parts_.watch.note_settled(pending->watched, result.request, result.outcome, now);
+  parts_.watch.record_outcome(pending->watched, result.request, result.outcome, now);
   charge_sampled_tokens(*pending, result, now);
   auto* failure = std::get_if<api::Failure>(&result.outcome);
   if (failure != nullptr) {
@@ -359,7 +362,7 @@ bool Service::complete_or_fail(const std::shared_ptr<PendingCommand>& pending, a
     undo(*pending);
   }
   if (pending->listener) {
-    futures_.forget(result.request);
+    futures_.forget_and_end_polls(result.request);
     pending->listener(std::move(result));
     return true;
   }
@@ -389,7 +392,8 @@ void Service::complete_aside(const std::shared_ptr<PendingCommand>& pending, api
   const auto moved = std::make_shared<const api::Result>(std::move(result));
   const auto job = [this, pending, moved] {
     const auto response = std::make_shared<Response>();
-    const std::string fault = thrown_by([&] { *response = finish_command(*pending, *moved); });
+    const std::string fault =
+        run_and_get_fault([&] { *response = finish_command(*pending, *moved); });
     if (!fault.empty()) *response = failed_response(moved->request, fault);
     parts_.back([this, response, pending, moved] {
       futures_.complete(moved->request, std::move(*response), now_seconds());
@@ -465,7 +469,7 @@ void Service::handle_posted(size_t most) {
 void Service::handle_event(api::Event& event, double now) {
   auto* outcome = std::get_if<api::Outcome>(&event.what);
   if (outcome == nullptr) {
-    run_guarded("tell", [&] { note_event(event); });
+    run_guarded("tell", [&] { handle_progress(event); });
     return;
   }
   api::Result result = {event.request, std::move(*outcome)};
@@ -478,8 +482,8 @@ void Service::handle_event(api::Event& event, double now) {
     remembered_.mark_answered(pending->tenant, pending->number, event.request.text);
 }
 
-Service::Sampling Service::sample(const Request& request, const LiveSampler& weights,
-                                  api::Sample sample, Listener listener) {
+Service::Sampling Service::submit_sample(const Request& request, const LiveSampler& weights,
+                                         api::Sample sample, Listener listener) {
   sample.snapshot = weights.snapshot;
   sample.snapshot_dir = weights.dir;
   api::Command command = new_command(request.tenant, "", weights.base, FutureKind::kSample);

@@ -128,9 +128,9 @@ class Service {
   [[nodiscard]] bool is_stopping() const { return stopping_; }
   // The refusal of a request that its tenant may not make now, or that would put a thread that is
   // behind further behind; else it counts.
-  std::optional<Response> admit(const Request& request);
+  std::optional<Response> refuse_or_charge_request(const Request& request);
   // Writes what keys have used since it was written last. Throws Error.
-  void keep_usage();
+  void write_changed_usage();
   // Settles what was told so far, however much it is.
   void handle_all_posted() { handle_posted(posted_.size()); }
   // Fails what is still pending; every poll gets its answer.
@@ -152,19 +152,19 @@ class Service {
   // What is alive. These throw Error for what is not, or is another tenant's, and note in the
   // request what it is about.
   void require_session(const Request& request, const std::string& id);
-  LiveModel& live_model(const Request& request, const std::string& id);
-  SamplerTable::Row live_sampler(const Request& request, const std::string& id);
+  LiveModel& require_live_model(const Request& request, const std::string& id);
+  SamplerTable::Row find_or_restore_sampler(const Request& request, const std::string& id);
   // Making and ending (alive.cc).
   // The weights that a name stands for: a base model's, an operator's adapter's, or a checkpoint's
   // path. Throws Error for none that the tenant may sample from. Its lease keeps a checkpoint's
   // files until the sample's end.
-  LiveSampler find_weights(const std::string& tenant, const std::string& name);
+  LiveSampler make_sampler_by_name(const std::string& tenant, const std::string& name);
   LiveSampler make_sampler(const SamplerRow& row, const std::string& tenant);
-  SamplerTable::Row keep_sampler(const std::string& id, LiveSampler sampler,
-                                 SharedLimit::Share bytes = {});
+  SamplerTable::Row add_live_sampler(const std::string& id, LiveSampler sampler,
+                                     SharedLimit::Share bytes = {});
   // Why the store takes no more samplers of the tenant.
-  std::optional<Response> sampler_refusal(const std::string& tenant) const;
-  void drop_model(const std::string& id);
+  std::optional<Response> refuse_over_sampler_limit(const std::string& tenant) const;
+  void forget_model_and_end_run(const std::string& id);
   // The files and the engine's copy of one whose row was taken, or never was.
   void release_if_ephemeral(const LiveSampler& sampler);
   // With its models and samplers, and its requests, which fail.
@@ -175,14 +175,14 @@ class Service {
   api::Command new_command(const std::string& tenant, const std::string& session, api::BaseId base,
                            FutureKind kind);
   // One of a model of the request's tenant, at this place of the model's order. 0: at none.
-  api::Command training_command(const Request& request, const LiveModel& model,
-                                const std::string& id, int64_t seq_id);
+  api::Command new_training_command(const Request& request, const LiveModel& model,
+                                    const std::string& id, int64_t seq_id);
   // Hands the command on and answers with its future, or with why it was not taken: then what was
   // prepared for it is undone.
   Response submit(api::Command command, PendingCommand pending);
   // The answer to a number of a model that came before, as it was then, whatever has changed since.
-  [[nodiscard]] std::optional<Response> known_answer(const RequestNumber& number,
-                                                     uint64_t fingerprint) const;
+  [[nodiscard]] std::optional<Response> find_known_answer(const RequestNumber& number,
+                                                          uint64_t fingerprint) const;
   // A future that has failed already, for a fault of the data; its number is used up.
   Response add_failed_future(const std::string& tenant, const std::string& model_id, int64_t seq_id,
                              uint64_t fingerprint, std::string_view message,
@@ -193,8 +193,8 @@ class Service {
     api::RequestId request = {};
     std::optional<Response> refusal = {};
   };
-  Sampling sample(const Request& request, const LiveSampler& weights, api::Sample sample,
-                  Listener listener);
+  Sampling submit_sample(const Request& request, const LiveSampler& weights, api::Sample sample,
+                         Listener listener);
   // A sample that has not ended fails with this reason and leaves; else nothing happens. Its end is
   // told as always, later.
   void cancel(const api::RequestId& request, const std::string& reason) {
@@ -203,29 +203,29 @@ class Service {
   // Runs `work` elsewhere when it is so long that it would hold the I/O thread (more than
   // kReadAtOnce to read, say), else at once; then `then` on the I/O thread. What either throws is
   // the response.
-  void run_then(const Respond& respond, const std::string& tenant, bool is_long,
-                std::function<void()> work, std::function<void()> then);
+  void run_aside_if_long(const Respond& respond, const std::string& tenant, bool is_long,
+                         std::function<void()> work, std::function<void()> then);
   // Runs a step; its fault goes to the log and the metrics. "" or the fault.
   std::string run_guarded(const char* step, const std::function<void()>& body);
 
  private:
   void remove_files(const LiveSampler& sampler);
   // Some of what ended sessions leave, and checkpoints whose files went.
-  void drop_ended();
+  void drop_ended_samplers();
   void drop_samplers_of(const std::string& session);
   // The checkpoint that the row names, kept as long as its files may be read.
-  void read_from_checkpoint(const SamplerRow& row, LiveSampler& sampler);
+  void lease_checkpoint(const SamplerRow& row, LiveSampler& sampler);
   // What the store knows of what is not alive (alive.cc): why it ended, or the sampler again.
   [[noreturn]] void fail_ended_session(const Request& request, const std::string& id) const;
   [[noreturn]] void fail_lost_model(const Request& request, const std::string& id) const;
   SamplerTable::Row restore_sampler(const Request& request, const std::string& id);
 
   // A thread that is behind takes no new data and samples.
-  [[nodiscard]] std::optional<Response> overload_refusal(const Request& request) const;
+  [[nodiscard]] std::optional<Response> refuse_if_overloaded(const Request& request) const;
   void charge_sampled_tokens(PendingCommand& pending, const api::Result& result, double now);
 
   void undo(const PendingCommand& pending);
-  void note_event(const api::Event& event);
+  void handle_progress(const api::Event& event);
   void handle_event(api::Event& event, double now);
   void handle_posted(size_t most);
   // Whether its end is told now; false: its answer is being made elsewhere.
@@ -233,9 +233,9 @@ class Service {
                         double now);
   bool complete(const std::shared_ptr<PendingCommand>& pending, api::Result& result, double now);
   // Why a command is not handed on, or what its result is known to take.
-  std::optional<Response> refuse_or_promise(const api::Command& command,
-                                            const RequestNumber& number, const TokenUse& use,
-                                            SharedLimit::Share& promised);
+  std::optional<Response> refuse_or_reserve_result(const api::Command& command,
+                                                   const RequestNumber& number, const TokenUse& use,
+                                                   SharedLimit::Share& promised);
   // The future of a command that the engines have taken, and what else goes with it.
   Response add_pending_future(PendingCommand pending, const std::string& model, int64_t seq_id,
                               uint64_t fingerprint, const TokenUse& use,
@@ -249,7 +249,7 @@ class Service {
   [[nodiscard]] std::string message_for_clients(const Error& error) const;
 
   // By itself (upkeep.cc). Takes a standstill out of every time limit.
-  void excuse_standstill(double now, double seconds);
+  void exclude_standstill_from_limits(double now, double seconds);
   void reconnect_store();
   // Whether there are more.
   [[nodiscard]] bool end_silent_sessions(double now);
@@ -257,7 +257,7 @@ class Service {
   void sweep();
   void write_usage_aside();
   void sweep_files();
-  void note_sweep(std::string& last, const std::string& fault);
+  void record_sweep_fault(std::string& last, const std::string& fault);
 
   ServiceOptions options_;
   ServiceParts parts_;
@@ -281,7 +281,7 @@ class Service {
 };
 
 // What was thrown, or "".
-std::string thrown_by(const std::function<void()>& body);
+std::string run_and_get_fault(const std::function<void()>& body);
 
 // {"request_id": ..., "model_id": ...}
 Response future_response(const std::string& request_id, const std::string& model_id);

@@ -22,11 +22,11 @@ constexpr int kReadyRetrySeconds = 5;
 
 void Service::tick(double now) {
   const double standstill = clock_.tick(now);
-  if (standstill > 0) excuse_standstill(now, standstill);
+  if (standstill > 0) exclude_standstill_from_limits(now, standstill);
   dispatch_.tick(now, standstill);
-  run_guarded("futures", [&] { futures_.sweep(now); });
+  run_guarded("futures", [&] { futures_.expire_polls_and_results(now); });
   drops_left_ = kDropsAtOnce;
-  run_guarded("drop_ended", [&] { drop_ended(); });
+  run_guarded("drop_ended", [&] { drop_ended_samplers(); });
   reconnect_store();
   const bool is_due = now - last_sweep_ >= std::min(kSweepSeconds, options_.session_timeout / 4);
   if (is_due || more_to_end_) more_to_end_ = end_silent_sessions(now);
@@ -40,7 +40,8 @@ void Service::reconnect_store() {
   if (looking_ || !parts_.store.is_away()) return;
   looking_ = true;
   const auto job = [this] {
-    const bool is_back = thrown_by([&] { parts_.store.revive(); }).empty();  // sweeps tell of it
+    const bool is_back =
+        run_and_get_fault([&] { parts_.store.revive(); }).empty();  // sweeps tell of it
     const auto done = [this, is_back] {
       looking_ = false;
       if (is_back) last_sweep_ = 0;
@@ -78,11 +79,11 @@ void Service::sweep() {
 void Service::write_usage_aside() {
   if (std::exchange(writing_usage_, true)) return;
   const auto job = [this, used = parts_.usage.changed_rows()] {
-    const std::string fault = thrown_by([&] { parts_.store.put_usage(used); });
+    const std::string fault = run_and_get_fault([&] { parts_.store.upsert_usage(used); });
     const auto done = [this, fault, used] {
       writing_usage_ = false;
       if (fault.empty()) parts_.usage.note_written(used);
-      note_sweep(usage_fault_, fault);
+      record_sweep_fault(usage_fault_, fault);
     };
     parts_.back ? parts_.back(done) : done();
   };
@@ -93,28 +94,28 @@ void Service::write_usage_aside() {
 void Service::sweep_files() {
   const auto job = [this] {
     bool has_more = false;
-    const std::string fault =
-        thrown_by([&] { has_more = parts_.registry.sweep_piece(wall_seconds(), now_seconds()); });
+    const std::string fault = run_and_get_fault(
+        [&] { has_more = parts_.registry.sweep_piece(wall_seconds(), now_seconds()); });
     const auto done = [this, has_more, fault, gone = parts_.registry.take_gone()] {
       gone_.insert(gone_.end(), gone.begin(), gone.end());
       if (has_more && !stopping_) return sweep_files();
       sweeping_ = false;
-      note_sweep(sweep_fault_, fault);
+      record_sweep_fault(sweep_fault_, fault);
     };
     parts_.back ? parts_.back(done) : done();
   };
   parts_.aside ? parts_.aside("", job) : job();
 }
 
-void Service::note_sweep(std::string& last, const std::string& fault) {
+void Service::record_sweep_fault(std::string& last, const std::string& fault) {
   last = run_guarded("sweep", [&] {
     if (!fault.empty()) throw Error(ErrorCode::kIo, fault);
   });
 }
 
-void Service::keep_usage() {
+void Service::write_changed_usage() {
   const std::vector<UsageRow> rows = parts_.usage.changed_rows();
-  parts_.store.put_usage(rows);
+  parts_.store.upsert_usage(rows);
   parts_.usage.note_written(rows);
 }
 
@@ -130,7 +131,7 @@ std::string Service::why_not_ready(double now) const {
   return "";
 }
 
-void Service::excuse_standstill(double now, double seconds) {
+void Service::exclude_standstill_from_limits(double now, double seconds) {
   log(LogLevel::kWarning,
       fmt::format("the server stood still for {:.1f} s: no time limit counts them", seconds));
   sessions_.excuse(now, seconds);

@@ -40,7 +40,7 @@ CheckpointRow read_checkpoint(const SqlRow& row);
 // Of a checkpoint, at a time.
 constexpr const char* kAlive = "deleted_at IS NULL AND (expires_at IS NULL OR expires_at > ?)";
 // The newest of a run and a kind that is alive, by ids alone: texts would be sorted as well.
-std::string select_last_checkpoint();
+std::string last_checkpoint_sql();
 
 // Reads a row's values in order.
 class Reader {
@@ -74,14 +74,14 @@ class Reader {
 inline int64_t only_number(const SqlResult& result) { return std::get<int64_t>(result.rows[0][0]); }
 
 template <typename Row>
-std::vector<Row> all(const SqlResult& result, Row (*read)(const SqlRow&)) {
+std::vector<Row> read_all(const SqlResult& result, Row (*read)(const SqlRow&)) {
   std::vector<Row> out;
   for (const SqlRow& row : result.rows) out.push_back(read(row));
   return out;
 }
 
 template <typename Row>
-std::optional<Row> first(const SqlResult& result, Row (*read)(const SqlRow&)) {
+std::optional<Row> read_first(const SqlResult& result, Row (*read)(const SqlRow&)) {
   if (result.rows.empty()) return std::nullopt;
   return read(result.rows[0]);
 }

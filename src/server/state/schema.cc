@@ -118,7 +118,7 @@ int64_t create_or_read_version(Sql& sql) {
 namespace {
 
 // What `version` of a new database adds.
-void add_version(Sql& sql, int64_t version) {
+void apply_version(Sql& sql, int64_t version) {
   constexpr std::span<const char* const> kVersions[] = {kVersion1, kVersion2, kVersion3,
                                                         kVersion4, kVersion5, kVersion6};
   static_assert(std::size(kVersions) == kSchemaVersion);
@@ -129,7 +129,7 @@ void add_version(Sql& sql, int64_t version) {
 }
 
 // Names of what there is, with the statements that made it; null: the database's own indexes.
-std::map<std::string, std::string> schema_of(Sql& sql) {
+std::map<std::string, std::string> read_schema(Sql& sql) {
   std::map<std::string, std::string> out;
   for (const SqlRow& row :
        sql.run("SELECT type, name, tbl_name, sql FROM sqlite_master", {}).rows) {
@@ -160,7 +160,7 @@ void migrate(Sql& sql) {
                                         version, kSchemaVersion));
   }
   for (int64_t next = std::max<int64_t>(version, 0) + 1; next <= kSchemaVersion; ++next) {
-    add_version(sql, next);
+    apply_version(sql, next);
   }
   const SqlValue newest = kSchemaVersion;
   sql.run("UPDATE meta SET value = ? WHERE name = 'schema_version'", {&newest, 1});
@@ -170,12 +170,12 @@ void migrate(Sql& sql) {
 bool has_valid_meta_table(Sql& sqlite) {
   const std::unique_ptr<Sql> fresh = open_sqlite(":memory:");
   create_or_read_version(*fresh);
-  const auto got = schema_of(sqlite);
+  const auto got = read_schema(sqlite);
   const auto is_ours = [&](const auto& item) {
     const auto found = got.find(item.first);
     return found != got.end() && found->second == item.second;
   };
-  const auto wanted = schema_of(*fresh);
+  const auto wanted = read_schema(*fresh);
   // Names mean the same in capitals.
   const SqlResult same =
       sqlite.run("SELECT COUNT(*) FROM sqlite_master WHERE lower(name) = 'meta'", {});
@@ -183,12 +183,12 @@ bool has_valid_meta_table(Sql& sqlite) {
          std::all_of(wanted.begin(), wanted.end(), is_ours);
 }
 
-std::string schema_fault(Sql& sqlite, int64_t version) {
+std::string find_schema_difference(Sql& sqlite, int64_t version) {
   const std::unique_ptr<Sql> fresh = open_sqlite(":memory:");
   create_or_read_version(*fresh);
-  for (int64_t next = 1; next <= version; ++next) add_version(*fresh, next);
-  const auto wanted = schema_of(*fresh);
-  const auto got = schema_of(sqlite);
+  for (int64_t next = 1; next <= version; ++next) apply_version(*fresh, next);
+  const auto wanted = read_schema(*fresh);
+  const auto got = read_schema(sqlite);
   for (const auto& [what, statement] : got) {
     const auto known = wanted.find(what);
     if (known == wanted.end()) return fmt::format("has {}, which no server makes", what);

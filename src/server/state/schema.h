@@ -20,6 +20,6 @@ bool has_valid_meta_table(Sql& sqlite);
 
 // How the schema of a SQLite database of this version differs from what migrate() makes, or "": a
 // trigger, a view or an expression of somebody else's would run with the server's statements.
-std::string schema_fault(Sql& sqlite, int64_t version);
+std::string find_schema_difference(Sql& sqlite, int64_t version);
 
 }  // namespace strata::server

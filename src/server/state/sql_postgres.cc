@@ -43,7 +43,7 @@ struct Libpq {
 #undef STRATA_LIBPQ_FIELD
 };
 
-[[noreturn]] void fail_open() {
+[[noreturn]] void fail_without_libpq() {
   const char* why = ::dlerror();
   throw Error(ErrorCode::kUnsupported,
               fmt::format("--db: PostgreSQL's client library could not be opened ({}); install it "
@@ -54,11 +54,11 @@ struct Libpq {
 
 Libpq open_libpq() {
   void* library = ::dlopen("libpq.so.5", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) fail_open();
+  if (library == nullptr) fail_without_libpq();
   Libpq found{};
   const auto find = [library](const char* name) {
     void* symbol = ::dlsym(library, name);
-    if (symbol == nullptr) fail_open();
+    if (symbol == nullptr) fail_without_libpq();
     return symbol;
   };
 #define STRATA_LIBPQ_OPEN(name) found.name = reinterpret_cast<decltype(&::name)>(find(#name));
@@ -127,7 +127,7 @@ std::string parameter_text(const SqlValue& parameter) {
 
 // 0 where it is none.
 template <typename Number>
-Number number_of(std::string_view text) {
+Number parse_number_or_0(std::string_view text) {
   Number number = 0;
   std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
@@ -142,7 +142,7 @@ class Postgres final : public Sql {
       const double deadline = now_seconds() + kFirstConnect;
       if (!finish_connecting(deadline, libpq().PQconnectPoll)) fail("connect");
       prepare_connection();
-      if (!take_lock(deadline)) {
+      if (!try_lock_until(deadline)) {
         throw Error(ErrorCode::kInvalidArgument,
                     "--db: another strata serve uses this database; give each its own");
       }
@@ -256,7 +256,7 @@ class Postgres final : public Sql {
   // That of a server; it belongs to the connection, so it ends with this process. PostgreSQL takes
   // a moment to notice that the connection which held the lock has ended: ours before it was lost,
   // or that of the server before us.
-  bool take_lock(double deadline) {
+  bool try_lock_until(double deadline) {
     if (use_ == Use::kReader) return true;
     for (;;) {
       const Reply lock = execute(kLock);
@@ -320,7 +320,7 @@ class Postgres final : public Sql {
       }
       is_connecting_ = false;  // where it fails from here on, it begins anew
       prepare_connection();
-      if (!take_lock(now + kReconnect)) {
+      if (!try_lock_until(now + kReconnect)) {
         is_connecting_ = now < give_up_;
         throw StoreError("postgresql: the lock of before is not free yet");
       }
@@ -339,11 +339,12 @@ class Postgres final : public Sql {
     begun_at_ = now_seconds();
     const double deadline =
         std::min(is_unhurried_ ? kNoDeadline : begun_at_ + kStatement, deadline_);
-    if (opening.empty()) return send(statement, parameters) ? take_reply(deadline) : Reply();
+    if (opening.empty())
+      return send(statement, parameters) ? wait_for_last_reply(deadline) : Reply();
     bool is_sent = libpq().PQenterPipelineMode(connection_) == 1;
     for (const std::string& first : opening) is_sent = is_sent && send(first, {});
     is_sent = is_sent && send(statement, parameters) && libpq().PQpipelineSync(connection_) == 1;
-    Reply reply = is_sent ? take_pipeline_reply(deadline) : Reply();
+    Reply reply = is_sent ? wait_for_pipeline_reply(deadline) : Reply();
     libpq().PQexitPipelineMode(connection_);
     return reply;
   }
@@ -366,17 +367,17 @@ class Postgres final : public Sql {
   }
 
   // The last result of what was sent.
-  Reply take_reply(double deadline) {
+  Reply wait_for_last_reply(double deadline) {
     Reply last;
-    while (Reply next = next_reply(deadline)) last = std::move(next);
+    while (Reply next = wait_for_next_reply(deadline)) last = std::move(next);
     return last;
   }
 
   // The last result of several statements that were sent at once, or the first that failed.
-  Reply take_pipeline_reply(double deadline) {
+  Reply wait_for_pipeline_reply(double deadline) {
     Reply last;
     while (libpq().PQstatus(connection_) == CONNECTION_OK) {
-      Reply next = next_reply(deadline);  // null between statements
+      Reply next = wait_for_next_reply(deadline);  // null between statements
       if (!next) continue;
       if (libpq().PQresultStatus(next.get()) == PGRES_PIPELINE_SYNC) return last;
       if (!last || is_good(last)) last = std::move(next);
@@ -387,7 +388,7 @@ class Postgres final : public Sql {
   // Null at the end of a statement's results, and where the connection was lost. A database that
   // does not answer in time, frozen or behind a dead network, is left: its connection is not used
   // again.
-  Reply next_reply(double deadline) {
+  Reply wait_for_next_reply(double deadline) {
     int unsent = libpq().PQflush(connection_);
     while (unsent == 1 || libpq().PQisBusy(connection_) == 1) {
       if (!wait_answer(unsent == 1, deadline)) {
@@ -411,7 +412,7 @@ class Postgres final : public Sql {
       }
       result.rows.push_back(std::move(values));
     }
-    if (columns == 0) result.changed = number_of<int64_t>(libpq().PQcmdTuples(reply.get()));
+    if (columns == 0) result.changed = parse_number_or_0<int64_t>(libpq().PQcmdTuples(reply.get()));
     return result;
   }
 
@@ -420,8 +421,8 @@ class Postgres final : public Sql {
     const char* data = libpq().PQgetvalue(reply, row, column);
     const std::string_view text(data, static_cast<size_t>(libpq().PQgetlength(reply, row, column)));
     const Oid type = libpq().PQftype(reply, column);
-    if (type == kInt8 || type == kInt4) return number_of<int64_t>(text);
-    if (type == kFloat8) return number_of<double>(text);
+    if (type == kInt8 || type == kInt4) return parse_number_or_0<int64_t>(text);
+    if (type == kFloat8) return parse_number_or_0<double>(text);
     if (type == kBytea) return unescaped_bytes(data);
     return std::string(text);
   }

@@ -48,7 +48,7 @@ std::vector<std::vector<SqlValue>> make_batch(
 }
 
 // Deletes rows of before some time: the first so many.
-std::string delete_older(const char* table, const char* key, const char* time) {
+std::string delete_older_sql(const char* table, const char* key, const char* time) {
   return fmt::format("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} < ? LIMIT ?)",
                      table, key, time);
 }
@@ -97,21 +97,21 @@ std::string lora_text(const api::LoraConfig& lora) {
       lora.seed, lora.train_attn, lora.train_mlp, lora.train_unembed);
 }
 
-api::LoraConfig lora_of(std::string_view text) {
+api::LoraConfig parse_lora_config(std::string_view text) {
   api::LoraConfig lora;
   text::JsonReader json(text, "lora");
   json.begin_object();
   for (std::string key; json.next_key(key);) {
     if (key == "rank") {
-      lora.rank = json.integer();
+      lora.rank = json.read_integer();
     } else if (key == "seed") {
-      lora.seed = std::stoull(json.string());
+      lora.seed = std::stoull(json.read_string());
     } else if (key == "train_attn") {
-      lora.train_attn = json.boolean();
+      lora.train_attn = json.read_boolean();
     } else if (key == "train_mlp") {
-      lora.train_mlp = json.boolean();
+      lora.train_mlp = json.read_boolean();
     } else if (key == "train_unembed") {
-      lora.train_unembed = json.boolean();
+      lora.train_unembed = json.read_boolean();
     } else {
       json.skip();
     }
@@ -168,12 +168,12 @@ void StateStore::bind_data_directory(int64_t fingerprint) {
   check_bound_fingerprint(*sql_, fingerprint);
 }
 
-bool StateStore::checkpoints_marked() {
+bool StateStore::was_fingerprint_written() {
   const StoreLock lock(mutex_);
   return !run("SELECT value FROM meta WHERE name = 'checkpoints_marked'", {}).rows.empty();
 }
 
-void StateStore::mark_checkpoints() {
+void StateStore::set_fingerprint_written() {
   const StoreLock lock(mutex_);
   run("INSERT INTO meta (name, value) VALUES ('checkpoints_marked', 1) "
       "ON CONFLICT (name) DO NOTHING",
@@ -191,7 +191,7 @@ int64_t StateStore::find_or_add_tenant_number(const std::string& tenant, double 
   return number;
 }
 
-std::optional<std::string> StateStore::tenant_of(int64_t number) {
+std::optional<std::string> StateStore::find_tenant(int64_t number) {
   const StoreLock lock(mutex_);
   const SqlResult found = run("SELECT name FROM tenants WHERE number = ?", {number});
   if (found.rows.empty()) return std::nullopt;
@@ -213,15 +213,16 @@ void StateStore::run_in_batches(std::string_view statement, std::string_view row
   }
 }
 
-std::optional<std::string> StateStore::recall(const std::string& tenant, const std::string& scope,
-                                              const Idempotency& key) {
-  const StoreLock lock(mutex_);
-  return find_remembered(tenant, scope, key);
-}
-
 std::optional<std::string> StateStore::find_remembered(const std::string& tenant,
                                                        const std::string& scope,
                                                        const Idempotency& key) {
+  const StoreLock lock(mutex_);
+  return find_remembered_locked(tenant, scope, key);
+}
+
+std::optional<std::string> StateStore::find_remembered_locked(const std::string& tenant,
+                                                              const std::string& scope,
+                                                              const Idempotency& key) {
   const SqlResult found =
       run("SELECT value, fingerprint FROM idempotency "
           "WHERE tenant = ? AND scope = ? AND name = ?",
@@ -239,14 +240,16 @@ bool StateStore::prune_old_rows(double now) {
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   int64_t left = rows::kAtOnce;
-  left -= run(delete_older("idempotency", "tenant, scope, name", "created_at"), {now - kDay, left})
-              .changed;
-  left -= kLarge * run(delete_older("stability", "session_id, sequence_id", "last_used"),
+  left -=
+      run(delete_older_sql("idempotency", "tenant, scope, name", "created_at"), {now - kDay, left})
+          .changed;
+  left -= kLarge * run(delete_older_sql("stability", "session_id, sequence_id", "last_used"),
                        {now - kDay, left / kLarge})
                        .changed;
-  const SqlResult prompts = run(
-      delete_older("stability_prompts", "session_id, id", "last_used") + " RETURNING tenant, bytes",
-      {now - kDay, left / kLarge});
+  const SqlResult prompts =
+      run(delete_older_sql("stability_prompts", "session_id, id", "last_used") +
+              " RETURNING tenant, bytes",
+          {now - kDay, left / kLarge});
   left -= kLarge * std::ssize(prompts.rows);
   const SqlResult checkpoints =
       run("DELETE FROM checkpoints WHERE id IN (SELECT id FROM checkpoints WHERE files_gone = 1 "

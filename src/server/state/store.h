@@ -138,18 +138,18 @@ class StateStore {
   void bind_data_directory(int64_t fingerprint);
 
   // Whether the folder of checkpoints was given its mark, which must be there from then on.
-  bool checkpoints_marked();
-  void mark_checkpoints();
+  bool was_fingerprint_written();
+  void set_fingerprint_written();
 
   // Tenants have small numbers, so that a URL need not show their names.
   int64_t find_or_add_tenant_number(const std::string& tenant, double now);
-  std::optional<std::string> tenant_of(int64_t number);
+  std::optional<std::string> find_tenant(int64_t number);
 
   // Adds the session unless this idempotency key ("": none) made one before; returns its id.
   // Conflict when that one was for another request.
-  std::string add_session(const SessionRow& row, const Idempotency& key);
+  std::string find_or_add_session(const SessionRow& row, const Idempotency& key);
   std::optional<SessionRow> find_session(const std::string& id);
-  std::map<std::string, std::string> active_sessions();  // ids, and whose they are
+  std::map<std::string, std::string> read_active_sessions();  // ids, and whose they are
   // False when it had ended before; the first reason stays.
   bool end_session(const std::string& id, const std::string& state, const std::string& reason,
                    const std::string& detail, double now);
@@ -159,11 +159,11 @@ class StateStore {
                          int64_t& last);
 
   // Adds the sampler unless (session, sampling_seq) has one; returns what is there.
-  SamplerRow add_sampler(SamplerRow row);
+  SamplerRow find_or_add_sampler(SamplerRow row);
   std::optional<SamplerRow> find_sampler(const std::string& id);
   bool has_samplers(const std::string& session_id);
   // Of each active session that has any; without ephemeral ones.
-  std::map<std::string, int64_t> samplers_by_session();
+  std::map<std::string, int64_t> count_samplers_by_session();
   // A tenant's rows, of sessions that ended too. Asks no database, as stored_bytes().
   int64_t num_samplers(const std::string& tenant);
 
@@ -186,9 +186,9 @@ class StateStore {
   // Alive: neither deleted nor expired at `now`.
   std::optional<CheckpointRow> find_checkpoint(const std::string& run_id, CheckpointKind kind,
                                                const std::string& name, double now);
-  std::optional<CheckpointRow> find_checkpoint_id(const std::string& id);  // also a dead one
-  std::optional<CheckpointRow> last_checkpoint(const std::string& run_id, CheckpointKind kind,
-                                               double now);
+  std::optional<CheckpointRow> find_checkpoint_by_id(const std::string& id);  // also a dead one
+  std::optional<CheckpointRow> find_last_checkpoint(const std::string& run_id, CheckpointKind kind,
+                                                    double now);
   bool delete_checkpoint(const std::string& id, double now);  // false when it was dead
   void set_expiry(const std::string& id, std::optional<double> expires_at);
   void set_public(const std::string& id, bool is_public);
@@ -207,8 +207,8 @@ class StateStore {
     std::vector<CheckpointRow> rows;
     std::optional<CollectPlace> next;  // none: there are no more
   };
-  Collectable collectable(double now, const CollectPlace& from);
-  Collectable collectable(double now) { return collectable(now, CollectPlace()); }
+  Collectable find_collectable(double now, const CollectPlace& from);
+  Collectable find_collectable(double now) { return find_collectable(now, CollectPlace()); }
   std::vector<CheckpointRow> rows_with_files();
   void expire(const std::string& id);
   void mark_files_gone(const std::string& id);
@@ -219,12 +219,12 @@ class StateStore {
   int64_t stored_bytes(const std::string& tenant);
 
   // What every key has used; and rows of it as they are now.
-  std::vector<UsageRow> usage_rows();
-  void put_usage(const std::vector<UsageRow>& rows);
+  std::vector<UsageRow> read_usage_rows();
+  void upsert_usage(const std::vector<UsageRow>& rows);
 
   // What was remembered under this key; Conflict when it was for another request.
-  std::optional<std::string> recall(const std::string& tenant, const std::string& scope,
-                                    const Idempotency& key);
+  std::optional<std::string> find_remembered(const std::string& tenant, const std::string& scope,
+                                             const Idempotency& key);
 
   // Records of stable_reinforce, opaque here; read_and_touch_stability() counts as a use. Of a
   // tenant's that take more than `quota` bytes, those go that were not used for longest.
@@ -240,7 +240,7 @@ class StateStore {
     std::vector<StabilityRecord> records;
   };
   static constexpr int64_t kStabilityRowBytes = 300;  // on disk, but for its values
-  void put_stability(const StabilityRequest& request, int64_t quota, double now);
+  void save_stability_within_quota(const StabilityRequest& request, int64_t quota, double now);
   struct StabilityFound {
     std::optional<std::string> prompt;  // none: a record of before there were any
     std::string record;
@@ -265,10 +265,11 @@ class StateStore {
   // each time under the lock anew.
   void run_in_batches(std::string_view statement, std::string_view row, size_t count,
                       FunctionRef<std::vector<SqlValue>(size_t index)> values);
-  std::optional<std::string> find_remembered(const std::string& tenant, const std::string& scope,
-                                             const Idempotency& key) REQUIRES(mutex_);
+  std::optional<std::string> find_remembered_locked(const std::string& tenant,
+                                                    const std::string& scope,
+                                                    const Idempotency& key) REQUIRES(mutex_);
   int64_t next_number() REQUIRES(mutex_) { return ++number_; }
-  int64_t stability_bytes(const std::string& tenant) REQUIRES(mutex_);
+  int64_t sum_stability_bytes(const std::string& tenant) REQUIRES(mutex_);
   void upsert_stability_records(const StabilityRequest& request, double now);
   // The request's prompt, with the `bytes` that all of it takes.
   void insert_stability_prompt(const StabilityRequest& request, int64_t bytes, double now);
@@ -276,11 +277,11 @@ class StateStore {
                        const SqlValue& prompt_id, double now) REQUIRES(mutex_);
   // The requests up to one in the order of their use, with some of their records; true when those
   // were not all: then they stay.
-  bool drop_stability_up_to(const std::string& tenant, const SqlRow& last) REQUIRES(mutex_);
+  bool delete_stability_up_to(const std::string& tenant, const SqlRow& last) REQUIRES(mutex_);
   // A request whose number came before, and was forgotten.
-  void forget_stability(const StabilityRequest& request);
+  void delete_stability(const StabilityRequest& request);
   // A batch of those that a tenant has beyond so many bytes; true when there are more.
-  bool drop_oldest_stability(const std::string& tenant, int64_t most);
+  bool delete_oldest_stability(const std::string& tenant, int64_t most);
   // Synced when it returns: what a client was told stays true.
   void set_checkpoint_column(const char* column, SqlValue value, const std::string& id);
   // False where its id is there.
@@ -293,9 +294,9 @@ class StateStore {
   std::optional<bool> look_for_readers(const std::string& tenant, CollectPlace& place,
                                        int64_t& left) REQUIRES(mutex_);
   // When the last checkpoint was deleted whose files are there; -1: none was.
-  double last_deletion() REQUIRES(mutex_);
+  double find_last_deletion() REQUIRES(mutex_);
   // Rows of checkpoints and whether there are samplers of them, a batch.
-  SqlResult next_ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
+  SqlResult read_next_ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
   void load_highest_number() REQUIRES(mutex_);
   void load_stored_bytes() REQUIRES(mutex_);
   void load_sampler_counts() REQUIRES(mutex_);
@@ -308,13 +309,13 @@ class StateStore {
                                                   const std::optional<std::set<std::string>>& ended)
       REQUIRES(mutex_);
   void add_next_tenant(HistoryWalk& walk) REQUIRES(mutex_);
-  void add_looks_of_next_tenant(HistoryWalk& walk, int64_t keep, int64_t& left) REQUIRES(mutex_);
-  void add_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) REQUIRES(mutex_);
+  void add_scans_of_next_tenant(HistoryWalk& walk, int64_t keep, int64_t& left) REQUIRES(mutex_);
+  void add_scans(HistoryWalk& walk, const std::string& tenant, int64_t keep) REQUIRES(mutex_);
   // Goes on by `left` rows, those that it drops counted; with what it drops of `samplers`.
   void prune_rows(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
   // Samplers and runs of a session, `most` at most of each; false where there may be more.
-  bool drop_rows_of(const std::string& session, const std::string& tenant, int64_t most,
-                    int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
+  bool delete_samplers_and_runs(const std::string& session, const std::string& tenant, int64_t most,
+                                int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
   // prune_samplers(): tenants that have too many, and the number of the session that was looked at
   // last of the last of them.
   struct SamplerWalk {
@@ -325,10 +326,10 @@ class StateStore {
   void prune_samplers_of_tenant(SamplerWalk& walk, int64_t keep, int64_t& left,
                                 TenantSums::Sums& more) REQUIRES(mutex_);
   // Ids and numbers of a tenant's, and whether samplers are theirs, in order.
-  SqlResult ended_sessions(const std::string& tenant, int64_t behind, int64_t most)
+  SqlResult read_ended_sessions(const std::string& tenant, int64_t behind, int64_t most)
       REQUIRES(mutex_);
   // Of one session, `most` at most; how many there were.
-  int64_t drop_by_session(const char* table, const std::string& session, int64_t most)
+  int64_t delete_by_session(const char* table, const std::string& session, int64_t most)
       REQUIRES(mutex_);
 
   std::unique_ptr<Sql> sql_;  // statements under the mutex; sync() on any thread
@@ -352,6 +353,6 @@ class StateStore {
 
 std::string_view kind_name(CheckpointKind kind);  // weights, sampler_weights, external_weights
 std::string lora_text(const api::LoraConfig& lora);
-api::LoraConfig lora_of(std::string_view text);
+api::LoraConfig parse_lora_config(std::string_view text);
 
 }  // namespace strata::server

@@ -19,12 +19,12 @@ CheckpointKind kind_of(const std::string& name) {
 
 SqlValue kind_value(CheckpointKind kind) { return std::string(kind_name(kind)); }
 
-std::string select(const std::string& rest) {
+std::string select_sql(const std::string& rest) {
   return fmt::format("SELECT {} FROM checkpoints WHERE {}", rows::kCheckpointColumns, rest);
 }
 
 // Without what a client may have written into it; with a further column in front of `rest`.
-std::string select_without_metadata(const std::string& rest, const std::string& more = "NULL") {
+std::string select_sql_without_metadata(const std::string& rest, const std::string& more = "NULL") {
   std::string columns = rows::kCheckpointColumns;
   constexpr std::string_view kText = "user_metadata";
   columns.replace(columns.find(kText), kText.size(), "NULL");
@@ -32,7 +32,7 @@ std::string select_without_metadata(const std::string& rest, const std::string& 
 }
 
 // Of a checkpoint whose run was forgotten while it was written: its session had ended.
-RunRow forgotten_run(const CheckpointRow& row) {
+RunRow make_forgotten_run(const CheckpointRow& row) {
   RunRow run;
   run.id = row.run_id;
   run.tenant = row.tenant;
@@ -64,13 +64,13 @@ CheckpointRow rows::read_checkpoint(const SqlRow& row) {
   out.is_public = in.flag();
   out.user_metadata = in.maybe_text();
   out.base_model = in.text();
-  out.lora = lora_of(in.text());
+  out.lora = parse_lora_config(in.text());
   out.deleted_at = in.maybe_real();
   return out;
 }
 
-std::string rows::select_last_checkpoint() {
-  return select(
+std::string rows::last_checkpoint_sql() {
+  return select_sql(
       fmt::format("id = (SELECT id FROM checkpoints WHERE run_id = ? AND kind = ? AND "
                   "{} ORDER BY number DESC LIMIT 1)",
                   kAlive));
@@ -94,8 +94,8 @@ void StateStore::add_or_replace_checkpoint(const CheckpointRow& row) {
         "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
         {row.created_at, row.run_id, kind_value(row.kind), row.name});
     insert_checkpoint(row);
-    (void)insert_run(forgotten_run(row));  // it is there, as a rule
-    stored_.commit(transaction, {{row.tenant, row.size_bytes}});
+    (void)insert_run(make_forgotten_run(row));  // it is there, as a rule
+    stored_.commit_and_add(transaction, {{row.tenant, row.size_bytes}});
   }
   sql_->sync();
 }
@@ -116,7 +116,7 @@ bool StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint
                        checkpoint.name),
            run_row.created_at, key.fingerprint});
     }
-    stored_.commit(transaction, {{checkpoint.tenant, checkpoint.size_bytes}});
+    stored_.commit_and_add(transaction, {{checkpoint.tenant, checkpoint.size_bytes}});
   }
   sql_->sync();
   return true;
@@ -126,22 +126,22 @@ std::optional<CheckpointRow> StateStore::find_checkpoint(const std::string& run_
                                                          CheckpointKind kind,
                                                          const std::string& name, double now) {
   const StoreLock lock(mutex_);
-  return rows::first(
-      run(select(fmt::format("run_id = ? AND kind = ? AND name = ? AND {}", rows::kAlive)),
+  return rows::read_first(
+      run(select_sql(fmt::format("run_id = ? AND kind = ? AND name = ? AND {}", rows::kAlive)),
           {run_id, kind_value(kind), name, now}),
       rows::read_checkpoint);
 }
 
-std::optional<CheckpointRow> StateStore::find_checkpoint_id(const std::string& id) {
+std::optional<CheckpointRow> StateStore::find_checkpoint_by_id(const std::string& id) {
   const StoreLock lock(mutex_);
-  return rows::first(run(select("id = ?"), {id}), rows::read_checkpoint);
+  return rows::read_first(run(select_sql("id = ?"), {id}), rows::read_checkpoint);
 }
 
-std::optional<CheckpointRow> StateStore::last_checkpoint(const std::string& run_id,
-                                                         CheckpointKind kind, double now) {
+std::optional<CheckpointRow> StateStore::find_last_checkpoint(const std::string& run_id,
+                                                              CheckpointKind kind, double now) {
   const StoreLock lock(mutex_);
-  return rows::first(run(rows::select_last_checkpoint(), {run_id, kind_value(kind), now}),
-                     rows::read_checkpoint);
+  return rows::read_first(run(rows::last_checkpoint_sql(), {run_id, kind_value(kind), now}),
+                          rows::read_checkpoint);
 }
 
 bool StateStore::delete_checkpoint(const std::string& id, double now) {
@@ -177,10 +177,10 @@ void StateStore::set_checkpoint_column(const char* column, SqlValue value, const
   sql_->sync();
 }
 
-StateStore::Collectable StateStore::collectable(double now, const CollectPlace& from) {
+StateStore::Collectable StateStore::find_collectable(double now, const CollectPlace& from) {
   const StoreLock lock(mutex_);
   CollectPlace place = from;
-  const SqlResult ended = next_ended_checkpoints(now, place);
+  const SqlResult ended = read_next_ended_checkpoints(now, place);
   Collectable found;
   if (ended.rows.empty()) return found;
   int64_t left = kCollectSamplers;
@@ -217,14 +217,14 @@ std::optional<bool> StateStore::look_for_readers(const std::string& tenant, Coll
   return std::nullopt;
 }
 
-double StateStore::last_deletion() {
+double StateStore::find_last_deletion() {
   const SqlResult newest =
       run("SELECT MAX(deleted_at) FROM checkpoints WHERE files_gone = 0 AND deleted_at IS NOT NULL",
           {});
   return rows::Reader(newest.rows[0]).maybe_real().value_or(-1);
 }
 
-SqlResult StateStore::next_ended_checkpoints(double now, CollectPlace& from) {
+SqlResult StateStore::read_next_ended_checkpoints(double now, CollectPlace& from) {
   const std::string has_samplers =
       rows::exists("SELECT 1 FROM samplers WHERE checkpoint_id = checkpoints.id");
   // In the order of their time `when`, up to `until`.
@@ -235,10 +235,10 @@ SqlResult StateStore::next_ended_checkpoints(double now, CollectPlace& from) {
     const std::string rest = fmt::format(
         "{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) ORDER BY {1}, id LIMIT ?", which,
         when);
-    return run(select_without_metadata(rest, has_samplers),
+    return run(select_sql_without_metadata(rest, has_samplers),
                {until, begin, begin, last == nullptr ? "" : last->id, kCollectBatch});
   };
-  if (!from.deleted_by) from.deleted_by = last_deletion();
+  if (!from.deleted_by) from.deleted_by = find_last_deletion();
   const CheckpointRow* last = from.behind ? &*from.behind : nullptr;
   // Two selects, since no index serves an OR of two columns; the plus keeps the second one from
   // checkpoints_by_end, where all that live stand together.
@@ -252,7 +252,8 @@ SqlResult StateStore::next_ended_checkpoints(double now, CollectPlace& from) {
 
 std::vector<CheckpointRow> StateStore::rows_with_files() {
   const StoreLock lock(mutex_);
-  return rows::all(run(select_without_metadata("files_gone = 0"), {}), rows::read_checkpoint);
+  return rows::read_all(run(select_sql_without_metadata("files_gone = 0"), {}),
+                        rows::read_checkpoint);
 }
 
 void StateStore::expire(const std::string& id) {
@@ -276,7 +277,7 @@ void StateStore::run_and_subtract_bytes(const char* statement, const std::string
       run("SELECT tenant, -size_bytes FROM checkpoints WHERE id = ? AND files_gone = 0", {id})
           .counts();
   run(statement, {id});
-  stored_.commit(transaction, more);
+  stored_.commit_and_add(transaction, more);
 }
 
 void StateStore::load_stored_bytes() {
@@ -294,10 +295,10 @@ int64_t StateStore::stored_bytes() {
 }
 
 int64_t StateStore::stored_bytes(const std::string& tenant) {
-  if (const auto known = stored_.of(tenant)) return *known;
+  if (const auto known = stored_.sum_of(tenant)) return *known;
   const StoreLock lock(mutex_);
   load_stored_bytes();
-  return stored_.of(tenant).value();
+  return stored_.sum_of(tenant).value();
 }
 
 }  // namespace strata::server

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kHistorySeconds = 30 * 86400.0;  // of ended sessions and runs without checkpoints
 constexpr double kAgeSeconds = 3600;  // between two walks over all that are older, kept ones too
-constexpr int64_t kLooksOfATenant = 100;  // what finding them counts for, in rows,
+constexpr int64_t kScansOfATenant = 100;  // what finding them counts for, in rows,
 constexpr int64_t kStatement = 10;        // and one more way to the database
 
 struct Table {
@@ -37,8 +37,8 @@ struct Statement {
 
 // Finds the number below which rows of the tenant's that ended are too many: of each state as many
 // as may be above it are looked at, `most`.
-Statement select_oldest_kept(const Table& table, const std::string& tenant, int64_t keep,
-                             int64_t most) {
+Statement oldest_kept_statement(const Table& table, const std::string& tenant, int64_t keep,
+                                int64_t most) {
   std::string newest;
   std::vector<SqlValue> parameters;
   for (const char* state : table.ended) {
@@ -58,7 +58,7 @@ Statement select_oldest_kept(const Table& table, const std::string& tenant, int6
 
 // What a walk of prune_history() has still to look at: rows of one state, in the order of an index.
 struct StateStore::HistoryWalk {
-  struct Look {
+  struct Scan {
     const Table* table;
     const char* state;
     std::optional<std::string> tenant;  // none: of all tenants, by time
@@ -81,10 +81,10 @@ struct StateStore::HistoryWalk {
     }
   };
 
-  [[nodiscard]] bool has_more() const { return !looks.empty() || !tenants.empty() || behind; }
+  [[nodiscard]] bool has_more() const { return !scans.empty() || !tenants.empty() || behind; }
 
-  std::deque<Look> looks;
-  std::vector<std::string> tenants;   // whose looks are not known yet
+  std::deque<Scan> scans;
+  std::vector<std::string> tenants;   // whose scans are not known yet
   std::optional<std::string> behind;  // and those behind this one
   std::optional<double> age;          // when it began, where it looks at all that are old
 };
@@ -101,7 +101,7 @@ std::shared_ptr<StateStore::HistoryWalk> StateStore::begin_history_walk(
   if (now < looked_at_age_ || now >= looked_at_age_ + kAgeSeconds) walk->age = now;
   for (const Table* table : {&kSessions, &kRuns}) {
     for (const char* state : table->ended) {
-      if (walk->age) walk->looks.push_back({table, state, {}, now - kHistorySeconds});
+      if (walk->age) walk->scans.push_back({table, state, {}, now - kHistorySeconds});
     }
   }
   if (ended) {
@@ -122,53 +122,54 @@ void StateStore::add_next_tenant(HistoryWalk& walk) {
   walk.tenants.push_back(*walk.behind);
 }
 
-void StateStore::add_looks(HistoryWalk& walk, const std::string& tenant, int64_t keep) {
+void StateStore::add_scans(HistoryWalk& walk, const std::string& tenant, int64_t keep) {
   const int64_t most = std::min(keep, std::numeric_limits<int64_t>::max() - 1) + 1;
   for (const Table* table : {&kSessions, &kRuns}) {
-    const auto [statement, parameters] = select_oldest_kept(*table, tenant, keep, most);
+    const auto [statement, parameters] = oldest_kept_statement(*table, tenant, keep, most);
     const SqlResult oldest = run(statement, parameters);
     if (oldest.rows.empty()) continue;
     for (const char* state : table->ended)
-      walk.looks.push_back({table, state, tenant, oldest.rows[0][0]});
+      walk.scans.push_back({table, state, tenant, oldest.rows[0][0]});
   }
 }
 
-void StateStore::add_looks_of_next_tenant(HistoryWalk& walk, int64_t keep, int64_t& left) {
+void StateStore::add_scans_of_next_tenant(HistoryWalk& walk, int64_t keep, int64_t& left) {
   if (walk.tenants.empty()) add_next_tenant(walk);
   left -= kStatement;
   if (walk.tenants.empty()) return;
   const std::string tenant = std::move(walk.tenants.back());
   walk.tenants.pop_back();
-  add_looks(walk, tenant, keep);
-  left -= kLooksOfATenant;
+  add_scans(walk, tenant, keep);
+  left -= kScansOfATenant;
 }
 
 void StateStore::prune_rows(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) {
-  HistoryWalk::Look& look = walk.looks.front();
+  HistoryWalk::Scan& scan = walk.scans.front();
   const int64_t most = left;
-  const SqlResult found = run(look.statement(), look.parameters(most));
+  const SqlResult found = run(scan.statement(), scan.parameters(most));
   for (const SqlRow& row : found.rows) {
     rows::Reader in(row);
     const std::string id = in.text(), tenant = in.text();
     const double ended_at = in.maybe_real().value_or(0);
     const int64_t number = in.integer();
     const bool is_kept = in.flag();
-    if (!is_kept) left -= (look.table == &kSessions ? 3 : 1) * kStatement;
-    if (!is_kept && look.table == &kSessions && !drop_rows_of(id, tenant, most, left, samplers))
+    if (!is_kept) left -= (scan.table == &kSessions ? 3 : 1) * kStatement;
+    if (!is_kept && scan.table == &kSessions &&
+        !delete_samplers_and_runs(id, tenant, most, left, samplers))
       return;
-    if (!is_kept) run(fmt::format("DELETE FROM {} WHERE id = ?", look.table->name), {id});
-    look.ended_at = ended_at;
-    look.number = number;
+    if (!is_kept) run(fmt::format("DELETE FROM {} WHERE id = ?", scan.table->name), {id});
+    scan.ended_at = ended_at;
+    scan.number = number;
     if (--left <= 0) return;
   }
-  if (std::ssize(found.rows) < most) walk.looks.pop_front();
+  if (std::ssize(found.rows) < most) walk.scans.pop_front();
 }
 
-bool StateStore::drop_rows_of(const std::string& session, const std::string& tenant, int64_t most,
-                              int64_t& left, TenantSums::Sums& samplers) {
-  const int64_t dropped = drop_by_session("samplers", session, most);
+bool StateStore::delete_samplers_and_runs(const std::string& session, const std::string& tenant,
+                                          int64_t most, int64_t& left, TenantSums::Sums& samplers) {
+  const int64_t dropped = delete_by_session("samplers", session, most);
   samplers[tenant] -= dropped;
-  const int64_t runs = drop_by_session("runs", session, most);
+  const int64_t runs = delete_by_session("runs", session, most);
   left -= dropped + runs;
   return dropped < most && runs < most;
 }
@@ -186,13 +187,13 @@ bool StateStore::prune_history(double now, int64_t keep) {
   TenantSums::Sums samplers;
   Transaction transaction(*sql_);
   while (left > 0 && walk->has_more()) {
-    if (!walk->looks.empty()) {
+    if (!walk->scans.empty()) {
       prune_rows(*walk, left, samplers);
     } else {
-      add_looks_of_next_tenant(*walk, keep, left);
+      add_scans_of_next_tenant(*walk, keep, left);
     }
   }
-  samplers_.commit(transaction, samplers);
+  samplers_.commit_and_add(transaction, samplers);
   ended_ = std::move(ended);
   if (walk->has_more()) {
     history_ = std::move(walk);
@@ -202,7 +203,7 @@ bool StateStore::prune_history(double now, int64_t keep) {
   return false;
 }
 
-int64_t StateStore::drop_by_session(const char* table, const std::string& session, int64_t most) {
+int64_t StateStore::delete_by_session(const char* table, const std::string& session, int64_t most) {
   return run(fmt::format("DELETE FROM {0} WHERE id IN (SELECT id FROM {0} WHERE session_id = ? "
                          "LIMIT ?)",
                          table),
@@ -225,7 +226,7 @@ bool StateStore::prune_samplers(int64_t keep) {
     walk.tenants.pop_back();
     walk.number = -1;
   }
-  samplers_.commit(transaction, more);
+  samplers_.commit_and_add(transaction, more);
   if (walk.tenants.empty()) return false;
   sampler_walk_ = std::move(walk);
   return true;
@@ -234,12 +235,12 @@ bool StateStore::prune_samplers(int64_t keep) {
 void StateStore::prune_samplers_of_tenant(SamplerWalk& walk, int64_t keep, int64_t& left,
                                           TenantSums::Sums& more) {
   const std::string tenant = walk.tenants.back();
-  int64_t excess = samplers_.of(tenant).value_or(0) + more[tenant] - keep;
-  const SqlResult ended = excess > 0 ? ended_sessions(tenant, walk.number, left) : SqlResult();
+  int64_t excess = samplers_.sum_of(tenant).value_or(0) + more[tenant] - keep;
+  const SqlResult ended = excess > 0 ? read_ended_sessions(tenant, walk.number, left) : SqlResult();
   for (const SqlRow& row : ended.rows) {
     int64_t count = 0;
     if (std::get<int64_t>(row[2]) != 0) {
-      count = drop_by_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
+      count = delete_by_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
       left -= kStatement;
     }
     more[tenant] -= count;
@@ -251,7 +252,7 @@ void StateStore::prune_samplers_of_tenant(SamplerWalk& walk, int64_t keep, int64
   left -= kStatement;
 }
 
-SqlResult StateStore::ended_sessions(const std::string& tenant, int64_t behind, int64_t most) {
+SqlResult StateStore::read_ended_sessions(const std::string& tenant, int64_t behind, int64_t most) {
   constexpr std::string_view kOfState =
       "SELECT id, number FROM (SELECT id, number FROM sessions WHERE tenant = ? AND state = '{0}' "
       "AND number > ? ORDER BY number LIMIT ?) AS {0}";

@@ -18,7 +18,7 @@ const char* unless_external(bool with_external) {
 
 // Its number is the last column.
 template <typename Row>
-std::vector<Listed<Row>> listed(const SqlResult& result, Row (*read)(const SqlRow&)) {
+std::vector<Listed<Row>> read_listed(const SqlResult& result, Row (*read)(const SqlRow&)) {
   std::vector<Listed<Row>> out;
   for (const SqlRow& row : result.rows) {
     out.push_back({read(row), std::get<int64_t>(row.back())});
@@ -43,17 +43,18 @@ SqlResult StoreLists::run(std::string_view statement, const std::vector<SqlValue
   return sql_->run(statement, parameters);
 }
 
-std::vector<Listed<RunRow>> StoreLists::runs(const std::string& tenant, const std::string& project,
-                                             ListPart part) {
+std::vector<Listed<RunRow>> StoreLists::list_runs(const std::string& tenant,
+                                                  const std::string& project, ListPart part) {
   std::vector<SqlValue> parameters = {tenant, part.below};
   if (!project.empty()) parameters.emplace_back(project);
   parameters.emplace_back(part.limit);
   parameters.emplace_back(part.offset);
-  return listed(run(fmt::format("SELECT {}, number FROM runs WHERE tenant = ? AND number < ?{} {}",
-                                rows::kRunColumns, project.empty() ? "" : " AND project_id = ?",
-                                kNewestFirst),
-                    parameters),
-                rows::read_run);
+  return read_listed(
+      run(fmt::format("SELECT {}, number FROM runs WHERE tenant = ? AND number < ?{} {}",
+                      rows::kRunColumns, project.empty() ? "" : " AND project_id = ?",
+                      kNewestFirst),
+          parameters),
+      rows::read_run);
 }
 
 int64_t StoreLists::count_runs(const std::string& tenant, const std::string& project) {
@@ -63,24 +64,24 @@ int64_t StoreLists::count_runs(const std::string& tenant, const std::string& pro
                             {tenant, project}));
 }
 
-LastCheckpoints StoreLists::last_checkpoints(const std::string& run_id, double now) {
+LastCheckpoints StoreLists::find_last_checkpoints(const std::string& run_id, double now) {
   const auto newest = [&](CheckpointKind kind) {
-    return rows::first(
-        run(rows::select_last_checkpoint(), {run_id, std::string(kind_name(kind)), now}),
+    return rows::read_first(
+        run(rows::last_checkpoint_sql(), {run_id, std::string(kind_name(kind)), now}),
         rows::read_checkpoint);
   };
   return {newest(CheckpointKind::kWeights), newest(CheckpointKind::kSampler)};
 }
 
-std::vector<Listed<CheckpointRow>> StoreLists::checkpoints(const std::string& tenant,
-                                                           bool with_external, double now,
-                                                           ListPart part) {
-  return listed(run(fmt::format("SELECT {}, number FROM checkpoints WHERE tenant = ? AND "
-                                "number < ? AND {}{} {}",
-                                rows::kCheckpointColumns, rows::kAlive,
-                                unless_external(with_external), kNewestFirst),
-                    {tenant, part.below, now, part.limit, part.offset}),
-                rows::read_checkpoint);
+std::vector<Listed<CheckpointRow>> StoreLists::list_checkpoints(const std::string& tenant,
+                                                                bool with_external, double now,
+                                                                ListPart part) {
+  return read_listed(run(fmt::format("SELECT {}, number FROM checkpoints WHERE tenant = ? AND "
+                                     "number < ? AND {}{} {}",
+                                     rows::kCheckpointColumns, rows::kAlive,
+                                     unless_external(with_external), kNewestFirst),
+                         {tenant, part.below, now, part.limit, part.offset}),
+                     rows::read_checkpoint);
 }
 
 int64_t StoreLists::count_checkpoints(const std::string& tenant, bool with_external, double now) {
@@ -92,15 +93,15 @@ int64_t StoreLists::count_checkpoints(const std::string& tenant, bool with_exter
 
 // In the order of the tenant's, which has an index: by the run's own, which has no order, all of
 // them would be sorted for each part.
-std::vector<Listed<CheckpointRow>> StoreLists::checkpoints_of(const RunRow& run_row,
-                                                              bool with_external, double now,
-                                                              ListPart part) {
-  return listed(run(fmt::format("SELECT {}, number FROM checkpoints WHERE tenant = ? AND "
-                                "number < ? AND run_id || '' = ? AND {}{} {}",
-                                rows::kCheckpointColumns, rows::kAlive,
-                                unless_external(with_external), kNewestFirst),
-                    {run_row.tenant, part.below, run_row.id, now, part.limit, part.offset}),
-                rows::read_checkpoint);
+std::vector<Listed<CheckpointRow>> StoreLists::list_checkpoints_of(const RunRow& run_row,
+                                                                   bool with_external, double now,
+                                                                   ListPart part) {
+  return read_listed(run(fmt::format("SELECT {}, number FROM checkpoints WHERE tenant = ? AND "
+                                     "number < ? AND run_id || '' = ? AND {}{} {}",
+                                     rows::kCheckpointColumns, rows::kAlive,
+                                     unless_external(with_external), kNewestFirst),
+                         {run_row.tenant, part.below, run_row.id, now, part.limit, part.offset}),
+                     rows::read_checkpoint);
 }
 
 CheckpointCount StoreLists::count_checkpoints_of(const std::string& run_id, bool with_external,
@@ -117,24 +118,24 @@ CheckpointCount StoreLists::count_checkpoints_of(const std::string& run_id, bool
   return out;
 }
 
-std::vector<std::string> StoreLists::sessions(const std::string& tenant, ListPart part) {
-  return rows::all(
+std::vector<std::string> StoreLists::list_sessions(const std::string& tenant, ListPart part) {
+  return rows::read_all(
       run(fmt::format("SELECT id FROM sessions WHERE tenant = ? AND number < ? {}", kNewestFirst),
           {tenant, part.below, part.limit, part.offset}),
       only_text);
 }
 
-std::vector<std::string> StoreLists::runs_of(const std::string& session_id) {
-  return rows::all(run("SELECT id FROM runs WHERE session_id = ? ORDER BY number", {session_id}),
-                   only_text);
+std::vector<std::string> StoreLists::list_runs_of(const std::string& session_id) {
+  return rows::read_all(
+      run("SELECT id FROM runs WHERE session_id = ? ORDER BY number", {session_id}), only_text);
 }
 
-std::vector<SamplerName> StoreLists::samplers_of(const std::string& session_id, int64_t after,
-                                                 int64_t limit) {
-  return rows::all(run("SELECT id, sampling_seq FROM samplers WHERE session_id = ? AND "
-                       "sampling_seq > ? ORDER BY sampling_seq LIMIT ?",
-                       {session_id, after, limit}),
-                   read_sampler_name);
+std::vector<SamplerName> StoreLists::list_samplers_of(const std::string& session_id, int64_t after,
+                                                      int64_t limit) {
+  return rows::read_all(run("SELECT id, sampling_seq FROM samplers WHERE session_id = ? AND "
+                            "sampling_seq > ? ORDER BY sampling_seq LIMIT ?",
+                            {session_id, after, limit}),
+                        read_sampler_name);
 }
 
 }  // namespace strata::server

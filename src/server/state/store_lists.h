@@ -3,7 +3,7 @@
 // the thread that serves everybody waits for: so they are read over a connection of their own, some
 // rows at a time, newest first. Any thread; a call waits for the others, and for no lock of the
 // store's.
-//   StoreLists lists(open_sqlite_reader(path));  lists.runs("alice", "", {.limit = 20});
+//   StoreLists lists(open_sqlite_reader(path));  lists.list_runs("alice", "", {.limit = 20});
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -58,20 +58,21 @@ class StoreLists {
   explicit StoreLists(std::unique_ptr<Sql> sql) : sql_(std::move(sql)) {}
 
   // Of a tenant; "": of every project. The time of its last request is as the store wrote it down.
-  std::vector<Listed<RunRow>> runs(const std::string& tenant, const std::string& project,
-                                   ListPart part);
+  std::vector<Listed<RunRow>> list_runs(const std::string& tenant, const std::string& project,
+                                        ListPart part);
   int64_t count_runs(const std::string& tenant, const std::string& project);
-  LastCheckpoints last_checkpoints(const std::string& run_id, double now);
-  std::vector<Listed<CheckpointRow>> checkpoints(const std::string& tenant, bool with_external,
-                                                 double now, ListPart part);
+  LastCheckpoints find_last_checkpoints(const std::string& run_id, double now);
+  std::vector<Listed<CheckpointRow>> list_checkpoints(const std::string& tenant, bool with_external,
+                                                      double now, ListPart part);
   int64_t count_checkpoints(const std::string& tenant, bool with_external, double now);
-  std::vector<Listed<CheckpointRow>> checkpoints_of(const RunRow& run, bool with_external,
-                                                    double now, ListPart part);
+  std::vector<Listed<CheckpointRow>> list_checkpoints_of(const RunRow& run, bool with_external,
+                                                         double now, ListPart part);
   CheckpointCount count_checkpoints_of(const std::string& run_id, bool with_external, double now);
-  std::vector<std::string> sessions(const std::string& tenant, ListPart part);
-  std::vector<std::string> runs_of(const std::string& session_id);
+  std::vector<std::string> list_sessions(const std::string& tenant, ListPart part);
+  std::vector<std::string> list_runs_of(const std::string& session_id);
   // Those after a number of the session's, in the order of these; -1: from the first.
-  std::vector<SamplerName> samplers_of(const std::string& session_id, int64_t after, int64_t limit);
+  std::vector<SamplerName> list_samplers_of(const std::string& session_id, int64_t after,
+                                            int64_t limit);
 
  private:
   SqlResult run(std::string_view statement, const std::vector<SqlValue>& parameters);

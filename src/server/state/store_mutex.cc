@@ -36,12 +36,12 @@ void StoreMutex::lock() {
   while (!comes_first && hurried_waits_ > 0)
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   const Waits waits(comes_first ? &hurried_waits_ : nullptr);
-  if (is_hurried()) return lock_with_patience();
+  if (is_hurried()) return lock_with_timeout();
   mutex_.lock();
   sql_.set_deadline(Sql::kNoDeadline);
 }
 
-void StoreMutex::lock_with_patience() {
+void StoreMutex::lock_with_timeout() {
   if (sql_.is_away()) throw StoreError("state store: its database is away");
   const double now = now_seconds();
   left_ = std::min(kPatience, left_ + kPatienceShare * (now - counted_at_));

@@ -34,7 +34,7 @@ class STRATA_THREAD_ATTRIBUTE(capability("mutex")) StoreMutex {
  private:
   [[nodiscard]] bool is_hurried() const;
   // For no longer than is left; StoreError where that is not enough.
-  void lock_with_patience();
+  void lock_with_timeout();
 
   Sql& sql_;
   std::timed_mutex mutex_;

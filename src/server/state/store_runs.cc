@@ -11,7 +11,7 @@ namespace {
 
 std::string state_name(RunState state) { return kRunStates[static_cast<size_t>(state)]; }
 
-RunState state_of(const std::string& name) {
+RunState parse_run_state(const std::string& name) {
   for (const RunState state : {RunState::kLive, RunState::kUnloaded, RunState::kLost}) {
     if (state_name(state) == name) return state;
   }
@@ -30,10 +30,10 @@ RunRow rows::read_run(const SqlRow& row) {
   out.created_at = in.real();
   out.last_request_at = in.real();
   out.base_model = in.text();
-  out.lora = lora_of(in.text());
+  out.lora = parse_lora_config(in.text());
   out.user_metadata = in.maybe_text();
   out.project_id = in.text();
-  out.state = state_of(in.text());
+  out.state = parse_run_state(in.text());
   out.ended_at = in.maybe_real();
   return out;
 }
@@ -60,9 +60,9 @@ bool StateStore::add_run(const RunRow& row) {
 
 std::optional<RunRow> StateStore::find_run(const std::string& id) {
   const StoreLock lock(mutex_);
-  std::optional<RunRow> row =
-      rows::first(run(fmt::format("SELECT {} FROM runs WHERE id = ?", rows::kRunColumns), {id}),
-                  rows::read_run);
+  std::optional<RunRow> row = rows::read_first(
+      run(fmt::format("SELECT {} FROM runs WHERE id = ?", rows::kRunColumns), {id}),
+      rows::read_run);
   const MutexLock lock_touched(touched_mutex_);
   const auto touched = touched_.find(id);
   if (row.has_value() && touched != touched_.end()) row->last_request_at = touched->second;

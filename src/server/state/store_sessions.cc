@@ -48,13 +48,13 @@ SamplerRow read_sampler(const SqlRow& row) {
   return out;
 }
 
-std::string select(const char* columns, const char* rest) {
+std::string select_sql(const char* columns, const char* rest) {
   return std::string("SELECT ") + columns + " FROM " + rest;
 }
 
 }  // namespace
 
-std::string StateStore::add_session(const SessionRow& row, const Idempotency& key) {
+std::string StateStore::find_or_add_session(const SessionRow& row, const Idempotency& key) {
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   if (!key.name.empty()) {
@@ -62,7 +62,7 @@ std::string StateStore::add_session(const SessionRow& row, const Idempotency& ke
         run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
             "VALUES (?, 'session', ?, ?, ?, ?) ON CONFLICT (tenant, scope, name) DO NOTHING",
             {row.tenant, key.name, row.id, row.created_at, key.fingerprint});
-    if (added.changed == 0) return find_remembered(row.tenant, "session", key).value();
+    if (added.changed == 0) return find_remembered_locked(row.tenant, "session", key).value();
   }
   run("INSERT INTO sessions (id, tenant, number, created_at, sdk_version, tags, user_metadata, "
       "display_name, project_id, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -75,10 +75,11 @@ std::string StateStore::add_session(const SessionRow& row, const Idempotency& ke
 
 std::optional<SessionRow> StateStore::find_session(const std::string& id) {
   const StoreLock lock(mutex_);
-  return rows::first(run(select(kSessionColumns, "sessions WHERE id = ?"), {id}), read_session);
+  return rows::read_first(run(select_sql(kSessionColumns, "sessions WHERE id = ?"), {id}),
+                          read_session);
 }
 
-std::map<std::string, std::string> StateStore::active_sessions() {
+std::map<std::string, std::string> StateStore::read_active_sessions() {
   const StoreLock lock(mutex_);
   std::map<std::string, std::string> tenants;
   for (const SqlRow& row : run("SELECT id, tenant FROM sessions WHERE state = 'active'", {}).rows)
@@ -120,7 +121,7 @@ bool StateStore::set_project_batch(const std::string& session_id, const std::str
   return std::ssize(next.rows) == kRunsAtOnce;
 }
 
-SamplerRow StateStore::add_sampler(SamplerRow row) {
+SamplerRow StateStore::find_or_add_sampler(SamplerRow row) {
   const StoreLock lock(mutex_);
   row.boot = boot_;
   Transaction transaction(*sql_);
@@ -132,17 +133,18 @@ SamplerRow StateStore::add_sampler(SamplerRow row) {
           {row.id, row.session_id, row.sampling_seq, row.tenant, next_number(), row.created_at,
            row.base_model, rows::nullable(row.model_path), rows::nullable(row.checkpoint_id),
            static_cast<int64_t>(row.is_ephemeral), row.boot});
-  samplers_.commit(transaction, {{row.tenant, added.changed}});
+  samplers_.commit_and_add(transaction, {{row.tenant, added.changed}});
   if (added.changed > 0) return row;
-  return *rows::first(
-      run(select(kSamplerColumns, "samplers WHERE session_id = ? AND sampling_seq = ?"),
+  return *rows::read_first(
+      run(select_sql(kSamplerColumns, "samplers WHERE session_id = ? AND sampling_seq = ?"),
           {row.session_id, row.sampling_seq}),
       read_sampler);
 }
 
 std::optional<SamplerRow> StateStore::find_sampler(const std::string& id) {
   const StoreLock lock(mutex_);
-  return rows::first(run(select(kSamplerColumns, "samplers WHERE id = ?"), {id}), read_sampler);
+  return rows::read_first(run(select_sql(kSamplerColumns, "samplers WHERE id = ?"), {id}),
+                          read_sampler);
 }
 
 bool StateStore::has_samplers(const std::string& session_id) {
@@ -150,7 +152,7 @@ bool StateStore::has_samplers(const std::string& session_id) {
   return !run("SELECT 1 FROM samplers WHERE session_id = ? LIMIT 1", {session_id}).rows.empty();
 }
 
-std::map<std::string, int64_t> StateStore::samplers_by_session() {
+std::map<std::string, int64_t> StateStore::count_samplers_by_session() {
   const StoreLock lock(mutex_);
   return run("SELECT session_id, COUNT(*) FROM samplers WHERE is_ephemeral = 0 AND session_id IN "
              "(SELECT id FROM sessions WHERE state = 'active') GROUP BY session_id",
@@ -163,10 +165,10 @@ void StateStore::load_sampler_counts() {
 }
 
 int64_t StateStore::num_samplers(const std::string& tenant) {
-  if (const auto known = samplers_.of(tenant)) return *known;
+  if (const auto known = samplers_.sum_of(tenant)) return *known;
   const StoreLock lock(mutex_);
   load_sampler_counts();
-  return samplers_.of(tenant).value();
+  return samplers_.sum_of(tenant).value();
 }
 
 }  // namespace strata::server

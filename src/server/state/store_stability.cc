@@ -24,10 +24,11 @@ int64_t bytes_of(const StateStore::StabilityRequest& request) {
 
 }  // namespace
 
-void StateStore::put_stability(const StabilityRequest& request, int64_t quota, double now) {
+void StateStore::save_stability_within_quota(const StabilityRequest& request, int64_t quota,
+                                             double now) {
   const int64_t bytes = bytes_of(request);
-  forget_stability(request);
-  while (drop_oldest_stability(request.tenant, quota - bytes)) {
+  delete_stability(request);
+  while (delete_oldest_stability(request.tenant, quota - bytes)) {
   }
   upsert_stability_records(request, now);
   insert_stability_prompt(request, bytes, now);  // last: records without their prompt are none
@@ -48,7 +49,7 @@ void StateStore::insert_stability_prompt(const StabilityRequest& request, int64_
                                          double now) {
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
-  const int64_t taken = stability_bytes(request.tenant);
+  const int64_t taken = sum_stability_bytes(request.tenant);
   run("INSERT INTO stability_prompts (session_id, id, tenant, last_used, bytes, prompt) "
       "VALUES (?, ?, ?, ?, ?, ?)",
       {request.session, request.id, request.tenant, now, bytes, Blob{request.prompt}});
@@ -57,12 +58,12 @@ void StateStore::insert_stability_prompt(const StabilityRequest& request, int64_
   stability_bytes_[request.tenant] = taken + bytes;
 }
 
-void StateStore::forget_stability(const StabilityRequest& request) {
+void StateStore::delete_stability(const StabilityRequest& request) {
   const StoreLock lock(mutex_);
   const SqlResult known = run("SELECT bytes FROM stability_prompts WHERE session_id = ? AND id = ?",
                               {request.session, request.id});
   if (known.rows.empty()) return;
-  const int64_t taken = stability_bytes(request.tenant);
+  const int64_t taken = sum_stability_bytes(request.tenant);
   Transaction transaction(*sql_);
   for (const char* rows : {"stability WHERE session_id = ? AND prompt_id = ?",
                            "stability_prompts WHERE session_id = ? AND id = ?"})
@@ -72,9 +73,9 @@ void StateStore::forget_stability(const StabilityRequest& request) {
   stability_bytes_[request.tenant] = taken - rows::only_number(known);
 }
 
-bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) {
+bool StateStore::delete_oldest_stability(const std::string& tenant, int64_t most) {
   const StoreLock lock(mutex_);
-  const int64_t before = stability_bytes(tenant);
+  const int64_t before = sum_stability_bytes(tenant);
   int64_t taken = before;
   if (taken == 0 || taken <= most) return false;
   const SqlResult oldest =
@@ -89,14 +90,14 @@ bool StateStore::drop_oldest_stability(const std::string& tenant, int64_t most) 
     if (taken <= most || is_large || row + 1 == oldest.rows.end()) break;
   }
   Transaction transaction(*sql_);
-  const bool may_be_more = drop_stability_up_to(tenant, *row);
+  const bool may_be_more = delete_stability_up_to(tenant, *row);
   stability_bytes_.erase(tenant);
   transaction.commit();
   stability_bytes_[tenant] = may_be_more ? before : taken;
   return may_be_more || taken > most;
 }
 
-bool StateStore::drop_stability_up_to(const std::string& tenant, const SqlRow& last) {
+bool StateStore::delete_stability_up_to(const std::string& tenant, const SqlRow& last) {
   const std::string dropped =
       "FROM stability_prompts WHERE tenant = ? AND (last_used, stability_prompts.session_id, id) "
       "<= (?, ?, ?)";
@@ -115,7 +116,7 @@ bool StateStore::drop_stability_up_to(const std::string& tenant, const SqlRow& l
   return may_be_more;
 }
 
-int64_t StateStore::stability_bytes(const std::string& tenant) {
+int64_t StateStore::sum_stability_bytes(const std::string& tenant) {
   const auto known = stability_bytes_.find(tenant);
   if (known != stability_bytes_.end()) return known->second;
   return rows::only_number(

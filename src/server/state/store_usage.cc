@@ -17,16 +17,16 @@ UsageRow read_usage(const SqlRow& row) {
 
 }  // namespace
 
-std::vector<UsageRow> StateStore::usage_rows() {
+std::vector<UsageRow> StateStore::read_usage_rows() {
   const StoreLock lock(mutex_);
-  return rows::all(
+  return rows::read_all(
       run("SELECT tenant, key_id, requests, trained_tokens, sampled_tokens, prompt_tokens "
           "FROM usage_by_key ORDER BY tenant, key_id",
           {}),
       read_usage);
 }
 
-void StateStore::put_usage(const std::vector<UsageRow>& rows) {
+void StateStore::upsert_usage(const std::vector<UsageRow>& rows) {
   run_in_batches(
       "INSERT INTO usage_by_key (tenant, key_id, requests, trained_tokens, sampled_tokens, "
       "prompt_tokens) VALUES {} ON CONFLICT (tenant, key_id) DO UPDATE SET "

@@ -24,7 +24,7 @@ class TenantSums {
     const MutexLock lock(mutex_);
     return known_ ? std::optional(all_) : std::nullopt;
   }
-  [[nodiscard]] std::optional<int64_t> of(const std::string& tenant) const {
+  [[nodiscard]] std::optional<int64_t> sum_of(const std::string& tenant) const {
     const MutexLock lock(mutex_);
     if (!known_) return std::nullopt;
     const auto found = sums_.find(tenant);
@@ -49,7 +49,7 @@ class TenantSums {
     known_ = true;
   }
   // Commits what adds so much.
-  void commit(Transaction& transaction, const Sums& more) {
+  void commit_and_add(Transaction& transaction, const Sums& more) {
     Unsure unsure{*this};
     transaction.commit();
     unsure.is_over = true;

@@ -12,7 +12,7 @@ void LossCurve::add_loss(double sum, double weight) {
   weight_ += weight;
 }
 
-void LossCurve::note_step(int64_t number) {
+void LossCurve::finish_step(int64_t number) {
   if (weight_ <= 0.0 || ++steps_ < stride_) return;
   points_.push_back({number, sum_ / weight_});
   sum_ = weight_ = 0.0;

@@ -2,7 +2,7 @@
 // LossCurve: the mean loss of a run by optimizer step, in bounded memory. Losses of the requests
 // between two steps count together, as the client sees them. When it is full, neighbours merge and
 // each point stands for twice as many steps.
-//   curve.add_loss(sum, weight);  ...  curve.note_step(n);
+//   curve.add_loss(sum, weight);  ...  curve.finish_step(n);
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ class LossCurve {
   // The sum of a request's token losses and what to divide it by; a weight of zero says nothing.
   void add_loss(double sum, double weight);
   // An optimizer step, with the number it got.
-  void note_step(int64_t number);
+  void finish_step(int64_t number);
   // A loss that no step follows, such as an evaluation's: those behind one step are one point.
   void add_evaluation(int64_t step, double sum, double weight);
 

@@ -53,7 +53,7 @@ void print_memory(std::string& out, const EngineStats& engine,
     used.push_back({row.name, d(row.held)});
     plan.push_back({row.name, d(row.limit)});
   }
-  used.push_back({"resident", d(resident_bytes())});
+  used.push_back({"resident", d(read_resident_bytes())});
   plan.push_back({"all", d(engine.budget)});
   print(out, "strata_memory_bytes", "gauge", "Memory in use.", "use", used);
   print(out, "strata_memory_plan_bytes", "gauge", "What the plan allows.", "use", plan);
@@ -140,21 +140,21 @@ void Histogram::print(std::string& out, std::string_view name, std::string_view 
                  sum_, name, labels, below);
 }
 
-void Metrics::count_exchange(std::string_view route, int status, double seconds) {
+void Metrics::record_exchange(std::string_view route, int status, double seconds) {
   ++exchanges_[{std::string(route), status}];
   const auto found = exchange_seconds_.find(route);
   (found != exchange_seconds_.end() ? found->second : exchange_seconds_[std::string(route)])
       .add(seconds);
 }
 
-void Metrics::count_command(std::string_view operation, std::string_view outcome, double seconds) {
+void Metrics::record_command(std::string_view operation, std::string_view outcome, double seconds) {
   command_seconds_[{std::string(operation), std::string(outcome)}].add(seconds);
 }
 
 void Metrics::count_fault(std::string_view step) { ++faults_[std::string(step)]; }
 
-std::string Metrics::text(const EngineStats& engine, const ServerGauges& server,
-                          const Usage& usage) const {
+std::string Metrics::render_prometheus(const EngineStats& engine, const ServerGauges& server,
+                                       const Usage& usage) const {
   std::string out;
   print_work(out, engine, server);
   print_faults(out);
@@ -196,7 +196,7 @@ void Metrics::print_commands(std::string& out) const {
   }
 }
 
-int64_t resident_bytes() {
+int64_t read_resident_bytes() {
   std::FILE* file = std::fopen("/proc/self/statm", "r");
   if (file == nullptr) return 0;
   long long total = 0, resident = 0;

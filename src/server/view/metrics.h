@@ -47,14 +47,14 @@ struct ServerGauges {
 class Metrics {
  public:
   // A response; `route` is the route's pattern.
-  void count_exchange(std::string_view route, int status, double seconds);
+  void record_exchange(std::string_view route, int status, double seconds);
   // A command that has its result: outcome is ok, user or server; seconds from its acceptance.
-  void count_command(std::string_view operation, std::string_view outcome, double seconds);
+  void record_command(std::string_view operation, std::string_view outcome, double seconds);
   // A step of the server's own work that failed and will be tried again.
   void count_fault(std::string_view step);
 
-  [[nodiscard]] std::string text(const EngineStats& engine, const ServerGauges& server,
-                                 const Usage& usage) const;
+  [[nodiscard]] std::string render_prometheus(const EngineStats& engine, const ServerGauges& server,
+                                              const Usage& usage) const;
 
  private:
   void print_faults(std::string& out) const;
@@ -68,6 +68,6 @@ class Metrics {
 };
 
 // Resident memory of this process in bytes; 0 where the system does not say.
-int64_t resident_bytes();
+int64_t read_resident_bytes();
 
 }  // namespace strata::server

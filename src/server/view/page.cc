@@ -39,7 +39,7 @@ JsonArray memory_json(const EngineStats& s, const Budget& budget) {
   const std::string prefixes = fmt::format("of it prefix cache, {} % hits", hits);
   add(prefixes.c_str(), s.prefix_bytes, s.kv_limit);
   for (const Budget::Row& row : budget.rows()) add(row.name, row.held, row.limit);
-  add("resident", resident_bytes(), s.budget);
+  add("resident", read_resident_bytes(), s.budget);
   return out;
 }
 
@@ -135,7 +135,7 @@ JsonArray LivePage::usage_json(const Request& request) const {
   return out;
 }
 
-Response LivePage::overview(const Request& request) const {
+Response LivePage::overview_response(const Request& request) const {
   JsonObject reply = {{"admin", request.is_admin},
                       {"models", models_json()},
                       {"adapters", adapters_json(request)},
@@ -172,11 +172,12 @@ void LivePage::add_routes(Router& router) {
   file("/page.css", "text/css; charset=utf-8", page_style());
   file("/favicon.svg", "image/svg+xml", page_icon());
   file("/favicon.ico", "image/svg+xml", page_icon());  // what browsers ask for unasked
-  router.add({.method = "GET",
-              .pattern = "/page/overview",
-              .handler = at_once([this](const Request& request) { return overview(request); }),
-              .scope = Scope::kRead,
-              .effect = Effect::kReads});
+  router.add(
+      {.method = "GET",
+       .pattern = "/page/overview",
+       .handler = at_once([this](const Request& request) { return overview_response(request); }),
+       .scope = Scope::kRead,
+       .effect = Effect::kReads});
 }
 
 }  // namespace strata::server

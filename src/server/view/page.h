@@ -35,7 +35,7 @@ class LivePage {
   void add_routes(Router& router);
 
  private:
-  Response overview(const Request& request) const;
+  Response overview_response(const Request& request) const;
   [[nodiscard]] JsonArray models_json() const;
   [[nodiscard]] JsonArray adapters_json(const Request& request) const;
   [[nodiscard]] JsonArray runs_json(const Request& request) const;

@@ -21,8 +21,8 @@ void Scrapes::Question::answer(const std::function<Response()>& make) {
   if (!is_answered.exchange(true)) respond(make());
 }
 
-void Scrapes::ask(const Respond& respond, std::function<Response()> make,
-                  std::function<Response()> late) {
+void Scrapes::post_with_deadline(const Respond& respond, std::function<Response()> make,
+                                 std::function<Response()> late) {
   // One that hangs is not given ever more to do.
   if (tick_age(now_seconds()) > kHung) return respond(late());
   auto question = std::make_shared<Question>();
@@ -33,7 +33,7 @@ void Scrapes::ask(const Respond& respond, std::function<Response()> make,
   post_([question, make = std::move(make)] { question->answer(make); });
 }
 
-void Scrapes::sweep(double now) {
+void Scrapes::answer_overdue(double now) {
   std::erase_if(open_, [&](const std::shared_ptr<Question>& question) {
     if (now >= question->deadline) question->answer(question->late);
     return question->is_answered.load();

@@ -24,9 +24,10 @@ class Scrapes {
   [[nodiscard]] double tick_age(double now) const;
 
   // The asking thread: `make` on the watched thread, or `late` here when it takes a second.
-  void ask(const Respond& respond, std::function<Response()> make, std::function<Response()> late);
+  void post_with_deadline(const Respond& respond, std::function<Response()> make,
+                          std::function<Response()> late);
   // The asking thread, several times a second.
-  void sweep(double now);
+  void answer_overdue(double now);
 
   static constexpr double kPatience = 0.8;  // seconds; a sweep may be 0.1 s late
 

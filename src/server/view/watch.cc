@@ -60,7 +60,7 @@ void add_outcome(const WatchedCommand& command, const api::Outcome& outcome, Wat
   } else if (const auto* step = std::get_if<api::StepResult>(&outcome)) {
     if (!step->stepped) return;
     run.steps = step->step;
-    run.curve.note_step(step->step);
+    run.curve.finish_step(step->step);
   }
 }
 
@@ -96,10 +96,10 @@ void Watch::note_progress(const WatchedCommand& command, const std::string& how_
   if (found != runs_.end()) found->second.in_flight = how_far;
 }
 
-void Watch::note_settled(const WatchedCommand& command, const api::RequestId& request,
-                         const api::Outcome& outcome, double now) {
+void Watch::record_outcome(const WatchedCommand& command, const api::RequestId& request,
+                           const api::Outcome& outcome, double now) {
   const char* how = outcome_name(outcome);
-  metrics_.count_command(command.operation, how, now - command.begin);
+  metrics_.record_command(command.operation, how, now - command.begin);
   log(LogLevel::kInfo,
       fmt::format("event=done request={} operation={} model={} outcome={} seconds={:.4f}",
                   request.text, command.operation, command.run.empty() ? "-" : command.run, how,
@@ -115,7 +115,7 @@ Watch::Rate Watch::rate_between(const Reading& a, const Reading& b) {
           static_cast<double>(b.sampled - a.sampled) / seconds};
 }
 
-void Watch::tick(const EngineStats& stats, double now) {
+void Watch::record_stats(const EngineStats& stats, double now) {
   if (!readings_.empty() && now - readings_.back().now < 1.0) return;
   const Reading reading{now, stats.trained_tokens, stats.sampled_tokens};
   if (!readings_.empty()) history_.push_back(rate_between(readings_.back(), reading));

@@ -2,7 +2,8 @@
 // Watch: what the server shows of itself, fed as things happen: metrics, throughput of the last
 // minutes and the loss curves of runs. Kept in memory only, bounded; of ended runs the last ones
 // stay. I/O thread only.
-//   watch.note_run_started(...);  watch.note_settled(...);  watch.tick(...);  page reads the rest
+//   watch.note_run_started(...);  watch.record_outcome(...);  watch.record_stats(...);  page reads
+//   the rest
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -52,10 +53,10 @@ class Watch {
   void note_run_started(const std::string& id, WatchedRun run);
   void note_run_ended(const std::string& id);
   void note_progress(const WatchedCommand& command, const std::string& how_far);
-  void note_settled(const WatchedCommand& command, const api::RequestId& request,
-                    const api::Outcome& outcome, double now);
+  void record_outcome(const WatchedCommand& command, const api::RequestId& request,
+                      const api::Outcome& outcome, double now);
   // About ten times a second; keeps one reading a second.
-  void tick(const EngineStats& stats, double now);
+  void record_stats(const EngineStats& stats, double now);
 
   [[nodiscard]] Metrics& metrics() { return metrics_; }
   [[nodiscard]] const std::map<std::string, WatchedRun>& runs() const { return runs_; }

@@ -42,7 +42,7 @@ int64_t integer_power(int64_t base, int64_t exponent) {
   return result;
 }
 
-Value float_binary(const std::string& op, double a, double b) {
+Value apply_float_binary(const std::string& op, double a, double b) {
   if (op == "+") return a + b;
   if (op == "-") return a - b;
   if (op == "*") return a * b;
@@ -60,14 +60,14 @@ Value float_binary(const std::string& op, double a, double b) {
   return (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-Value integer_binary(const std::string& op, int64_t a, int64_t b) {
+Value apply_integer_binary(const std::string& op, int64_t a, int64_t b) {
   int64_t result = 0;
   bool overflow = false;
   if (op == "+") overflow = __builtin_add_overflow(a, b, &result);
   if (op == "-") overflow = __builtin_sub_overflow(a, b, &result);
   if (op == "*") overflow = __builtin_mul_overflow(a, b, &result);
   if (op == "**") {
-    if (b < 0) return float_binary(op, static_cast<double>(a), static_cast<double>(b));
+    if (b < 0) return apply_float_binary(op, static_cast<double>(a), static_cast<double>(b));
     result = integer_power(a, b);
   }
   if (op == "/" || op == "//" || op == "%") {
@@ -199,7 +199,7 @@ Value Interpreter::evaluate(const Expression& node, const ScopePtr& scope) {
       return Value::undefined("the inline if-expression on line " + std::to_string(node.line) +
                               " evaluated to false and no else section was defined.");
     case Kind::kAttribute:
-      return attribute(part(0), node.name);
+      return get_attribute(part(0), node.name);
     case Kind::kItem:
       return evaluate_item(node, scope);
     case Kind::kSlice:
@@ -236,7 +236,7 @@ Value Interpreter::evaluate_concat(const Expression& node, const ScopePtr& scope
   for (const auto& piece : node.parts) {
     const Value value = evaluate(*piece, scope);
     charge_value(value);
-    print(to_text(value), out);
+    append_output(to_text(value), out);
   }
   return out;
 }
@@ -246,8 +246,8 @@ Value Interpreter::evaluate_filter_or_test(const Expression& node, const ScopePt
   const Value value = node.parts[0] ? evaluate(*node.parts[0], scope) : scope->names[""];
   Arguments arguments = evaluate_arguments(node.arguments, scope);
   line_ = node.line;
-  return node.kind == Kind::kFilter ? filter(node.name, value, arguments)
-                                    : test(node.name, value, arguments);
+  return node.kind == Kind::kFilter ? apply_filter(node.name, value, arguments)
+                                    : apply_test(node.name, value, arguments);
 }
 
 Value Interpreter::evaluate_dict(const Expression& node, const ScopePtr& scope) {
@@ -273,7 +273,7 @@ bool Interpreter::contains(const Value& container, const Value& value) {
     expect_hashable(value);
     return container.as_dict().find(value) != nullptr;
   }
-  const std::vector<Value> items = iterate(container);
+  const std::vector<Value> items = collect_items(container);
   return std::any_of(items.begin(), items.end(), [&](const Value& item) { return item == value; });
 }
 
@@ -313,8 +313,8 @@ void Interpreter::charge_repeat(const Value& repeated, int64_t count) {
 
 Value Interpreter::apply_binary(const std::string& op, const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
-    if (a.is_float() || b.is_float()) return float_binary(op, a.as_float(), b.as_float());
-    return integer_binary(op, a.as_int(), b.as_int());
+    if (a.is_float() || b.is_float()) return apply_float_binary(op, a.as_float(), b.as_float());
+    return apply_integer_binary(op, a.as_int(), b.as_int());
   }
   if (op == "+" && a.is_string() && b.is_string()) {
     charge_made(a.weight() + b.weight());
@@ -343,11 +343,11 @@ Value Interpreter::apply_binary(const std::string& op, const Value& a, const Val
   refuse_operands(op, a, b);
 }
 
-Value Interpreter::attribute(const Value& object, const std::string& name) {
+Value Interpreter::get_attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) template_fault(object.undefined_message());
   if (object.is_loop()) {
     // loop.cycle and loop.changed are methods, the rest are values.
-    if (has_method(object, name)) return bound_method(object, name);
+    if (has_method(object, name)) return bind_method(object, name);
     if (auto value = loop_attribute(object.as_loop(), name)) return *std::move(value);
   } else if (object.is_namespace()) {
     const auto& items = object.as_namespace()->items;
@@ -358,15 +358,15 @@ Value Interpreter::attribute(const Value& object, const std::string& name) {
     for (const char* other : {"arguments", "caller", "catch_kwargs", "catch_varargs"})
       if (name == other) template_unsupported(line_, "the attribute '" + name + "' of a macro");
   } else if (has_method(object, name)) {
-    return bound_method(object, name);
+    return bind_method(object, name);
   } else if (object.is_dict()) {
     if (const Value* found = object.as_dict().find(std::string_view(name))) return *found;
   }
-  refuse_attribute(object, name);
+  refuse_if_unsupported_attribute(object, name);
   return Value::undefined(object_name(object) + " has no attribute '" + name + "'");
 }
 
-Value Interpreter::item(const Value& object, const Value& index) {
+Value Interpreter::get_item(const Value& object, const Value& index) {
   if (object.is_undefined()) template_fault(object.undefined_message());
   charge_value(index);  // it is hashed, or told
   if (object.is_dict()) {
@@ -377,7 +377,7 @@ Value Interpreter::item(const Value& object, const Value& index) {
     if (auto found = element_at(object, index.as_int())) return *std::move(found);
   }
   if (index.is_string() && (!object.is_dict() || has_method(object, index.text())))
-    return attribute(object, index.text());
+    return get_attribute(object, index.text());
   return Value::undefined(object_name(object) + " has no " +
                           (index.is_string() ? "attribute " : "element ") + to_repr(index));
 }
@@ -387,7 +387,7 @@ Value Interpreter::evaluate_item(const Expression& node, const ScopePtr& scope) 
   if (node.parts[1]->kind == Kind::kSlice) return evaluate_slice(*node.parts[1], object, scope);
   const Value index = evaluate(*node.parts[1], scope);
   line_ = node.line;
-  return item(object, index);
+  return get_item(object, index);
 }
 
 Value Interpreter::evaluate_slice(const Expression& node, const Value& object,
@@ -426,7 +426,7 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& given, const Scop
   for (const auto& node : given.positional) out.positional.push_back(evaluate(*node, scope));
   for (const auto& [name, node] : given.named) out.named.emplace_back(name, evaluate(*node, scope));
   if (given.rest) {
-    for (Value& value : iterate(evaluate(*given.rest, scope)))
+    for (Value& value : collect_items(evaluate(*given.rest, scope)))
       out.positional.push_back(std::move(value));
   }
   if (given.rest_named) {
@@ -451,7 +451,7 @@ Value Interpreter::evaluate_call(const Expression& node, const ScopePtr& scope) 
   const Value object = is_member ? evaluate(*callee.parts[0], scope) : Value();
   const bool is_method = is_member && has_method(object, callee.name);
   const Value function = is_method   ? Value()
-                         : is_member ? attribute(object, callee.name)
+                         : is_member ? get_attribute(object, callee.name)
                                      : evaluate(callee, scope);
   Arguments arguments = evaluate_arguments(node.arguments, scope);
   line_ = node.line;
@@ -459,7 +459,7 @@ Value Interpreter::evaluate_call(const Expression& node, const ScopePtr& scope) 
   return call_method(*this, object, callee.name, arguments);
 }
 
-std::vector<Value> Interpreter::iterate(const Value& value) {
+std::vector<Value> Interpreter::collect_items(const Value& value) {
   if (value.is_undefined()) return {};
   std::vector<Value> out;
   if (value.is_list()) {

@@ -49,7 +49,7 @@ ExpressionPtr Parser::parse_conditional() {
       const Nested nested(*this);
       otherwise = parse_conditional();
     }
-    node = chained(
+    node = with_counted_link(
         make(Kind::kConditional, line, std::move(test), std::move(node), std::move(otherwise)),
         links);
   }
@@ -60,7 +60,7 @@ ExpressionPtr Parser::parse_disjunction() {
   ExpressionPtr node = parse_conjunction();
   int links = 0;
   for (int line = peek().line; take_name("or"); line = peek().line)
-    node = chained(make(Kind::kOr, line, std::move(node), parse_conjunction()), links);
+    node = with_counted_link(make(Kind::kOr, line, std::move(node), parse_conjunction()), links);
   return node;
 }
 
@@ -68,7 +68,7 @@ ExpressionPtr Parser::parse_conjunction() {
   ExpressionPtr node = parse_negation();
   int links = 0;
   for (int line = peek().line; take_name("and"); line = peek().line)
-    node = chained(make(Kind::kAnd, line, std::move(node), parse_negation()), links);
+    node = with_counted_link(make(Kind::kAnd, line, std::move(node), parse_negation()), links);
   return node;
 }
 
@@ -114,7 +114,7 @@ ExpressionPtr Parser::parse_sum() {
   while (at_op("+") || at_op("-")) {
     const int line = peek().line;
     const std::string op = next().text;
-    node = chained(binary(line, op, std::move(node), parse_concat()), links);
+    node = with_counted_link(make_binary(line, op, std::move(node), parse_concat()), links);
   }
   return node;
 }
@@ -134,7 +134,7 @@ ExpressionPtr Parser::parse_product() {
   while (at_op("*") || at_op("/") || at_op("//") || at_op("%")) {
     const int line = peek().line;
     const std::string op = next().text;
-    node = chained(binary(line, op, std::move(node), parse_power()), links);
+    node = with_counted_link(make_binary(line, op, std::move(node), parse_power()), links);
   }
   return node;
 }
@@ -143,7 +143,7 @@ ExpressionPtr Parser::parse_power() {
   ExpressionPtr node = parse_unary();
   int links = 0;
   for (int line = peek().line; take_op("**"); line = peek().line)
-    node = chained(binary(line, "**", std::move(node), parse_unary()), links);
+    node = with_counted_link(make_binary(line, "**", std::move(node), parse_unary()), links);
   return node;
 }
 
@@ -171,12 +171,12 @@ ExpressionPtr Parser::parse_number() {
     // Out of range: 1e400 is inf, 1e-400 zero, which from_chars leaves to the caller.
     if (std::from_chars(begin, end, value).ec != std::errc())
       value = std::strtod(token.text.c_str(), nullptr);
-    return constant(value, token.line);
+    return make_constant(value, token.line);
   }
   int64_t value = 0;
   if (std::from_chars(begin, end, value).ec != std::errc())
     template_unsupported(token.line, "the integer " + token.text);
-  return constant(value, token.line);
+  return make_constant(value, token.line);
 }
 
 ExpressionPtr Parser::parse_primary() {
@@ -184,9 +184,9 @@ ExpressionPtr Parser::parse_primary() {
   const int line = token.line;
   if (token.kind == Token::Kind::kName) {
     const std::string name = next().text;
-    if (name == "true" || name == "True") return constant(true, line);
-    if (name == "false" || name == "False") return constant(false, line);
-    if (name == "none" || name == "None") return constant({}, line);
+    if (name == "true" || name == "True") return make_constant(true, line);
+    if (name == "false" || name == "False") return make_constant(false, line);
+    if (name == "none" || name == "None") return make_constant({}, line);
     says_varargs_ = says_varargs_ || name == "varargs";
     says_kwargs_ = says_kwargs_ || name == "kwargs";
     says_caller_ = says_caller_ || name == "caller";
@@ -197,7 +197,7 @@ ExpressionPtr Parser::parse_primary() {
   if (token.kind == Token::Kind::kString) {
     std::string text;
     while (peek().kind == Token::Kind::kString) text += next().text;
-    return constant(std::move(text), line);
+    return make_constant(std::move(text), line);
   }
   if (token.kind == Token::Kind::kInteger || token.kind == Token::Kind::kFloat)
     return parse_number();
@@ -230,9 +230,9 @@ ExpressionPtr Parser::parse_list_or_dict() {
 ExpressionPtr Parser::parse_postfix(ExpressionPtr node) {
   for (int links = 0;;) {
     if (at_op(".") || at_op("[")) {
-      node = chained(parse_subscript(std::move(node)), links);
+      node = with_counted_link(parse_subscript(std::move(node)), links);
     } else if (at_op("(")) {
-      node = chained(parse_call(std::move(node)), links);
+      node = with_counted_link(parse_call(std::move(node)), links);
     } else {
       return node;
     }
@@ -242,11 +242,11 @@ ExpressionPtr Parser::parse_postfix(ExpressionPtr node) {
 ExpressionPtr Parser::parse_filter_expression(ExpressionPtr node) {
   for (int links = 0;;) {
     if (at_op("|")) {
-      node = chained(parse_filter_chain(std::move(node), false), links);
+      node = with_counted_link(parse_filter_chain(std::move(node), false), links);
     } else if (at_name("is")) {
-      node = chained(parse_test(std::move(node)), links);
+      node = with_counted_link(parse_test(std::move(node)), links);
     } else if (at_op("(")) {
-      node = chained(parse_call(std::move(node)), links);
+      node = with_counted_link(parse_call(std::move(node)), links);
     } else {
       return node;
     }
@@ -330,7 +330,7 @@ ExpressionPtr Parser::parse_filter(ExpressionPtr node) {
 ExpressionPtr Parser::parse_filter_chain(ExpressionPtr node, bool inline_start) {
   int links = 0;
   if (inline_start) node = parse_filter(std::move(node));
-  while (take_op("|")) node = chained(parse_filter(std::move(node)), links);
+  while (take_op("|")) node = with_counted_link(parse_filter(std::move(node)), links);
   return node;
 }
 

@@ -14,7 +14,7 @@
 namespace strata::text {
 namespace {
 
-Value generator(std::vector<Value> items, Interpreter& interpreter) {
+Value make_generator(std::vector<Value> items, Interpreter& interpreter) {
   interpreter.charge_items(static_cast<int64_t>(items.size()));
   return Value::list(std::move(items), List::Kind::kGenerator, "<generator object>");
 }
@@ -28,7 +28,7 @@ Value path_step(std::string step) {
 }
 
 // "a.b.0" read step by step; `fallback` stands in for what is not there.
-Value read_path(Interpreter& interpreter, Value value, const Value& path, const Value& fallback) {
+Value get_by_path(Interpreter& interpreter, Value value, const Value& path, const Value& fallback) {
   std::vector<Value> steps;
   if (path.is_string()) {
     for (std::string& step : interpreter.split(path.text(), "."))
@@ -38,7 +38,7 @@ Value read_path(Interpreter& interpreter, Value value, const Value& path, const 
   }
   for (const Value& step : steps) {
     interpreter.charge(2);
-    value = interpreter.item(value, step);
+    value = interpreter.get_item(value, step);
     if (value.is_undefined() && !fallback.is_undefined()) value = fallback;
   }
   return value;
@@ -50,7 +50,7 @@ bool is_given(const Value* argument) { return argument != nullptr && !argument->
 
 // What a filter that may be given an attribute works on.
 Value item_or_attribute(Interpreter& interpreter, const Value& item, const Value* attribute) {
-  return is_given(attribute) ? read_path(interpreter, item, *attribute, kNoFallback) : item;
+  return is_given(attribute) ? get_by_path(interpreter, item, *attribute, kNoFallback) : item;
 }
 
 Value fold_case(const Value& value) {
@@ -67,7 +67,7 @@ struct Keyed {
 std::vector<Keyed> keyed_items(Interpreter& interpreter, const Value& value, const Value* attribute,
                                bool case_sensitive) {
   std::vector<Keyed> out;
-  for (Value& item : interpreter.iterate(value)) {
+  for (Value& item : interpreter.collect_items(value)) {
     Value key = item_or_attribute(interpreter, item, attribute);
     interpreter.charge_value(key);
     if (!case_sensitive) key = fold_case(key);
@@ -93,8 +93,8 @@ Value sorted_list(Interpreter& interpreter, std::vector<Keyed> items, bool rever
 }
 
 // sort takes several attributes, "a,b.c", and orders by the list of their values.
-std::vector<Keyed> keyed_by_list(Interpreter& interpreter, const Value& value,
-                                 const Value& attributes, bool case_sensitive) {
+std::vector<Keyed> keyed_by_attributes(Interpreter& interpreter, const Value& value,
+                                       const Value& attributes, bool case_sensitive) {
   std::vector<Value> paths = {attributes};
   if (attributes.is_string()) {
     paths.clear();
@@ -102,10 +102,10 @@ std::vector<Keyed> keyed_by_list(Interpreter& interpreter, const Value& value,
       paths.emplace_back(std::move(path));
   }
   std::vector<Keyed> out;
-  for (Value& item : interpreter.iterate(value)) {
+  for (Value& item : interpreter.collect_items(value)) {
     std::vector<Value> key;
     for (const Value& path : paths) {
-      const Value part = read_path(interpreter, item, path, kNoFallback);
+      const Value part = get_by_path(interpreter, item, path, kNoFallback);
       interpreter.charge_value(part);
       key.push_back(case_sensitive ? part : fold_case(part));
     }
@@ -116,21 +116,22 @@ std::vector<Keyed> keyed_by_list(Interpreter& interpreter, const Value& value,
 
 Value sort(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("sort", arguments);
-  const bool reverse = reader.bool_or("reverse", false);
-  const bool case_sensitive = reader.bool_or("case_sensitive", false);
-  const Value* attribute = reader.next("attribute");
-  reader.done();
-  auto items = is_given(attribute) ? keyed_by_list(interpreter, value, *attribute, case_sensitive)
-                                   : keyed_items(interpreter, value, nullptr, case_sensitive);
+  const bool reverse = reader.next_bool_or("reverse", false);
+  const bool case_sensitive = reader.next_bool_or("case_sensitive", false);
+  const Value* attribute = reader.next_or_null("attribute");
+  reader.expect_no_more();
+  auto items = is_given(attribute)
+                   ? keyed_by_attributes(interpreter, value, *attribute, case_sensitive)
+                   : keyed_items(interpreter, value, nullptr, case_sensitive);
   return sorted_list(interpreter, std::move(items), reverse);
 }
 
 Value dictsort(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("dictsort", arguments);
-  const bool case_sensitive = reader.bool_or("case_sensitive", false);
-  const std::string by = reader.text_or("by", "key");
-  const bool reverse = reader.bool_or("reverse", false);
-  reader.done();
+  const bool case_sensitive = reader.next_bool_or("case_sensitive", false);
+  const std::string by = reader.next_text_or("by", "key");
+  const bool reverse = reader.next_bool_or("reverse", false);
+  reader.expect_no_more();
   if (by != "key" && by != "value")
     template_fault("You can only sort by either \"key\" or \"value\"");
   if (!value.is_dict()) template_fault("dictsort needs a mapping, not " + value.type_name());
@@ -145,9 +146,9 @@ Value dictsort(Interpreter& interpreter, const Value& value, Arguments& argument
 template <bool Max>
 Value min_or_max(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader(Max ? "max" : "min", arguments);
-  const bool case_sensitive = reader.bool_or("case_sensitive", false);
-  const Value* attribute = reader.next("attribute");
-  reader.done();
+  const bool case_sensitive = reader.next_bool_or("case_sensitive", false);
+  const Value* attribute = reader.next_or_null("attribute");
+  reader.expect_no_more();
   auto items = keyed_items(interpreter, value, attribute, case_sensitive);
   if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
   size_t best = 0;
@@ -160,9 +161,9 @@ Value min_or_max(Interpreter& interpreter, const Value& value, Arguments& argume
 
 Value unique(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("unique", arguments);
-  const bool case_sensitive = reader.bool_or("case_sensitive", false);
-  const Value* attribute = reader.next("attribute");
-  reader.done();
+  const bool case_sensitive = reader.next_bool_or("case_sensitive", false);
+  const Value* attribute = reader.next_or_null("attribute");
+  reader.expect_no_more();
   Dict seen;
   std::vector<Value> out;
   for (Keyed& item : keyed_items(interpreter, value, attribute, case_sensitive)) {
@@ -170,7 +171,7 @@ Value unique(Interpreter& interpreter, const Value& value, Arguments& arguments)
     seen.set(item.key, {});
     out.push_back(std::move(item.item));
   }
-  return generator(std::move(out), interpreter);
+  return make_generator(std::move(out), interpreter);
 }
 
 // Those by position from the `first` on, and those by name.
@@ -201,16 +202,17 @@ Value select_or_reject(Interpreter& interpreter, const Value& value, Arguments& 
   }
   const Arguments rest = arguments_from(arguments, used);
   std::vector<Value> out;
-  for (Value& item : interpreter.iterate(value)) {
-    const Value subject = ByAttribute ? read_path(interpreter, item, attribute, kNoFallback) : item;
+  for (Value& item : interpreter.collect_items(value)) {
+    const Value subject =
+        ByAttribute ? get_by_path(interpreter, item, attribute, kNoFallback) : item;
     bool holds = subject.truthy();
     if (has_test_name) {
       Arguments copy = rest;
-      holds = interpreter.test(name, subject, copy);
+      holds = interpreter.apply_test(name, subject, copy);
     }
     if (holds == Keep) out.push_back(std::move(item));
   }
-  return generator(std::move(out), interpreter);
+  return make_generator(std::move(out), interpreter);
 }
 
 Value map(Interpreter& interpreter, const Value& value, Arguments& arguments) {
@@ -218,31 +220,31 @@ Value map(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   std::vector<Value> out;
   if (by_attribute) {
     ArgumentReader reader("map", arguments);
-    const Value attribute = reader.required("attribute");
+    const Value attribute = reader.next_required("attribute");
     const Value fallback = reader.next_or("default", kNoFallback);
-    reader.done();
-    for (Value& item : interpreter.iterate(value))
-      out.push_back(read_path(interpreter, std::move(item), attribute, fallback));
-    return generator(std::move(out), interpreter);
+    reader.expect_no_more();
+    for (Value& item : interpreter.collect_items(value))
+      out.push_back(get_by_path(interpreter, std::move(item), attribute, fallback));
+    return make_generator(std::move(out), interpreter);
   }
   if (!arguments.positional[0].is_string()) template_fault("a filter is named by a string");
   const std::string name = arguments.positional[0].text();
   const Arguments rest = arguments_from(arguments, 1);
-  for (Value& item : interpreter.iterate(value)) {
+  for (Value& item : interpreter.collect_items(value)) {
     Arguments copy = rest;
-    out.push_back(interpreter.filter(name, item, copy));
+    out.push_back(interpreter.apply_filter(name, item, copy));
   }
-  return generator(std::move(out), interpreter);
+  return make_generator(std::move(out), interpreter);
 }
 
 Value join(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("join", arguments);
   const std::string separator = to_text(reader.next_or("d", ""));
-  const Value* attribute = reader.next("attribute");
-  reader.done();
+  const Value* attribute = reader.next_or_null("attribute");
+  reader.expect_no_more();
   std::string out;
   bool first = true;
-  for (const Value& item : interpreter.iterate(value)) {
+  for (const Value& item : interpreter.collect_items(value)) {
     const Value part = item_or_attribute(interpreter, item, attribute);
     interpreter.charge_made(part.weight() + static_cast<int64_t>(separator.size()));
     if (!std::exchange(first, false)) out += separator;
@@ -252,7 +254,7 @@ Value join(Interpreter& interpreter, const Value& value, Arguments& arguments) {
 }
 
 Value length(Interpreter&, const Value& value, Arguments& arguments) {
-  no_arguments("length", arguments);
+  expect_no_arguments("length", arguments);
   if (value.is_undefined()) return int64_t{0};
   if (value.is_string()) return count_code_points(value.text());
   if (value.is_dict()) return static_cast<int64_t>(value.as_dict().items.size());
@@ -265,31 +267,31 @@ Value length(Interpreter&, const Value& value, Arguments& arguments) {
 template <bool Last>
 Value first_or_last(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const std::string name = Last ? "last" : "first";
-  no_arguments(name.c_str(), arguments);
+  expect_no_arguments(name.c_str(), arguments);
   if (Last && value.is_list() && value.as_list().kind == List::Kind::kGenerator)
     template_fault("'generator' object is not reversible");
-  const auto items = interpreter.iterate(value);
+  const auto items = interpreter.collect_items(value);
   if (items.empty()) return Value::undefined("No " + name + " item, sequence was empty.");
   return Last ? items.back() : items.front();
 }
 
 Value list(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("list", arguments);
-  return Value::list(interpreter.iterate(value));
+  expect_no_arguments("list", arguments);
+  return Value::list(interpreter.collect_items(value));
 }
 
 Value items(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("items", arguments);
-  if (value.is_undefined()) return generator({}, interpreter);
+  expect_no_arguments("items", arguments);
+  if (value.is_undefined()) return make_generator({}, interpreter);
   if (!value.is_dict()) template_fault("Can only get item pairs from a mapping.");
-  return generator(pairs_of(interpreter, value), interpreter);
+  return make_generator(pairs_of(interpreter, value), interpreter);
 }
 
 Value reverse(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("reverse", arguments);
-  std::vector<Value> parts = interpreter.iterate(value);
+  expect_no_arguments("reverse", arguments);
+  std::vector<Value> parts = interpreter.collect_items(value);
   std::reverse(parts.begin(), parts.end());
-  if (!value.is_string()) return generator(std::move(parts), interpreter);
+  if (!value.is_string()) return make_generator(std::move(parts), interpreter);
   std::string out;
   for (const Value& part : parts) out += part.text();
   return out;
@@ -297,13 +299,13 @@ Value reverse(Interpreter& interpreter, const Value& value, Arguments& arguments
 
 Value batch(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("batch", arguments);
-  const int64_t size = reader.int_or("linecount", 0);
+  const int64_t size = reader.next_int_or("linecount", 0);
   const Value fill = reader.next_or("fill_with", {});
-  reader.done();
+  reader.expect_no_more();
   if (size < 1) template_fault("batch: the size must be at least 1");
   std::vector<Value> out;
   std::vector<Value> row;
-  for (Value& item : interpreter.iterate(value)) {
+  for (Value& item : interpreter.collect_items(value)) {
     if (static_cast<int64_t>(row.size()) == size)
       out.push_back(Value::list(std::exchange(row, {})));
     row.push_back(std::move(item));
@@ -315,16 +317,16 @@ Value batch(Interpreter& interpreter, const Value& value, Arguments& arguments) 
     }
     out.push_back(Value::list(std::move(row)));
   }
-  return generator(std::move(out), interpreter);
+  return make_generator(std::move(out), interpreter);
 }
 
 Value sum(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("sum", arguments);
-  const Value* attribute = reader.next("attribute");
+  const Value* attribute = reader.next_or_null("attribute");
   Value total = reader.next_or("start", int64_t{0});
-  reader.done();
+  reader.expect_no_more();
   if (total.is_string()) template_fault("sum() can't sum strings");
-  for (const Value& item : interpreter.iterate(value))
+  for (const Value& item : interpreter.collect_items(value))
     total = interpreter.apply_binary("+", total, item_or_attribute(interpreter, item, attribute));
   return total;
 }
@@ -332,21 +334,21 @@ Value sum(Interpreter& interpreter, const Value& value, Arguments& arguments) {
 Value default_value(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader reader("default", arguments);
   Value other = reader.next_or("default_value", "");
-  const bool boolean = reader.bool_or("boolean", false);
-  reader.done();
+  const bool boolean = reader.next_bool_or("boolean", false);
+  reader.expect_no_more();
   return value.is_undefined() || (boolean && !value.truthy()) ? other : value;
 }
 
 Value attr(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("attr", arguments);
-  const Value& given = reader.required("name");
-  reader.done();
+  const Value& given = reader.next_required("name");
+  reader.expect_no_more();
   if (!given.is_string())
     template_fault("attribute name must be string, not '" + given.type_name() + "'");
   const std::string& name = given.text();
   if (value.is_dict() && !has_method(value, name))
     return Value::undefined("'dict object' has no attribute '" + name + "'");
-  return interpreter.attribute(value, name);
+  return interpreter.get_attribute(value, name);
 }
 
 constexpr NamedCall kFilters[] = {
@@ -384,7 +386,7 @@ const NamedCall* find_filter(std::string_view name) {
 
 bool has_filter(const std::string& name) { return find_filter(name) != nullptr; }
 
-Value Interpreter::filter(const std::string& name, const Value& value, Arguments& arguments) {
+Value Interpreter::apply_filter(const std::string& name, const Value& value, Arguments& arguments) {
   const NamedCall* entry = find_filter(name);
   if (entry == nullptr) unsupported("the filter '" + name + "'");
   charge(1);

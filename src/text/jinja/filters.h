@@ -36,8 +36,8 @@ Value strip_text(const std::string& text, const Value* chars, bool left, bool ri
 // methods.cc: the pairs of a dict. Each is a tuple, which takes more than an item of a list.
 std::vector<Value> pairs_of(Interpreter& interpreter, const Value& dict);
 
-inline void no_arguments(const char* name, Arguments& arguments) {
-  ArgumentReader(name, arguments).done();
+inline void expect_no_arguments(const char* name, Arguments& arguments) {
+  ArgumentReader(name, arguments).expect_no_more();
 }
 
 }  // namespace strata::text

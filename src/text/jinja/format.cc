@@ -73,7 +73,7 @@ class PercentFormatter {
   }
   void format_directive();
   void read_spec(char& c, Spec& spec);
-  static std::string convert(char kind, const Value& value, const Spec& spec);
+  static std::string format_value(char kind, const Value& value, const Spec& spec);
 
   Interpreter& interpreter_;
   const std::string& format_;
@@ -106,7 +106,7 @@ std::string integer_text(char kind, const Value& value) {
   return (whole < 0 ? "-" : "") + std::string(buffer);
 }
 
-std::string PercentFormatter::convert(char kind, const Value& value, const Spec& spec) {
+std::string PercentFormatter::format_value(char kind, const Value& value, const Spec& spec) {
   if (kind == 's') return first_code_points(to_text(value), spec.precision);
   if (kind == 'r') return first_code_points(to_repr(value), spec.precision);
   if (!value.is_number())
@@ -175,7 +175,7 @@ void PercentFormatter::format_directive() {
   read_spec(c, spec);
   if (!by_name) value = take_value();
   interpreter_.charge_made(value.weight() + spec.width);
-  out_ += padded(convert(c, value, spec), spec, c != 's' && c != 'r');
+  out_ += padded(format_value(c, value, spec), spec, c != 's' && c != 'r');
 }
 
 // What stands for the fields of str.format: {} for the next argument, {0} and {name}.
@@ -185,7 +185,7 @@ class FieldValues {
     for (const auto& [name, value] : arguments.named) named_.emplace(name, &value);
   }
 
-  const Value& take(const std::string& field) {
+  const Value& resolve_field(const std::string& field) {
     if (field.find_first_of(":!.[{") != std::string::npos)
       unsupported("the format field {" + field + "}");
     const bool numeric = field.find_first_not_of("0123456789") == std::string::npos;
@@ -233,7 +233,7 @@ std::string format_braces(Interpreter& interpreter, const std::string& format,
     if (end == std::string::npos) template_fault("Single '{' encountered in format string");
     const std::string field = format.substr(i + 1, end - i - 1);
     i = end;
-    const Value& value = values.take(field);
+    const Value& value = values.resolve_field(field);
     interpreter.charge_made(value.weight());
     out += to_text(value);
   }

@@ -58,8 +58,8 @@ Value make_dict(Interpreter& interpreter, Arguments& arguments) {
     if (given.is_dict()) {
       for (const auto& [key, value] : given.as_dict().items) set(key, value);
     } else if (!given.is_undefined()) {
-      for (const Value& pair : interpreter.iterate(given)) {
-        const auto parts = interpreter.iterate(pair);
+      for (const Value& pair : interpreter.collect_items(given)) {
+        const auto parts = interpreter.collect_items(pair);
         if (parts.size() != 2) template_fault("dict: each item must be a pair");
         set(parts[0], parts[1]);
       }
@@ -83,8 +83,8 @@ Value make_namespace(Interpreter& interpreter, Arguments& arguments) {
 
 Value raise_exception(Interpreter&, Arguments& arguments) {
   ArgumentReader reader("raise_exception()", arguments);
-  const Value message = reader.required("message");
-  reader.done();
+  const Value message = reader.next_required("message");
+  reader.expect_no_more();
   template_fault(to_text(message));
 }
 
@@ -110,8 +110,8 @@ std::tm parse_now(const std::string& now) {
 
 Value strftime_now(Interpreter& interpreter, Arguments& arguments) {
   ArgumentReader reader("strftime_now()", arguments);
-  const Value format = reader.required("format");
-  reader.done();
+  const Value format = reader.next_required("format");
+  reader.expect_no_more();
   if (!format.is_string()) template_fault("strftime_now() needs a str");
   if (format.text().size() > 1000) template_fault("strftime_now(): the format is too long");
   const std::tm time = parse_now(interpreter.now());

@@ -84,7 +84,7 @@ std::shared_ptr<Namespace> Interpreter::make_namespace() {
   return namespaces_.back();
 }
 
-void Interpreter::print(std::string_view text, std::string& out) {
+void Interpreter::append_output(std::string_view text, std::string& out) {
   charge_made(static_cast<int64_t>(text.size()));
   if (out.size() + text.size() > kMaxOutputBytes)
     throw Error(ErrorCode::kResourceExhausted,
@@ -92,9 +92,9 @@ void Interpreter::print(std::string_view text, std::string& out) {
   out += text;
 }
 
-void Interpreter::print_block(const Value& value, std::string& out) {
+void Interpreter::append_block_output(const Value& value, std::string& out) {
   if (!value.is_string()) template_fault("a block must give str, not " + value.type_name());
-  print(value.text(), out);
+  append_output(value.text(), out);
 }
 
 std::string Interpreter::render(const Block& program,
@@ -130,12 +130,12 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement, const S
   charge(1);
   switch (statement.kind) {
     case Kind::kText:
-      print(statement.text, out);
+      append_output(statement.text, out);
       break;
     case Kind::kPrint: {
       const Value value = evaluate(*statement.expression, scope);
       charge_value(value);
-      print(to_text(value), out);
+      append_output(to_text(value), out);
       break;
     }
     case Kind::kIf:
@@ -174,10 +174,10 @@ Interpreter::Flow Interpreter::run_if(const Statement& statement, const ScopePtr
 }
 
 // With the items that pass the loop's test.
-std::shared_ptr<LoopState> Interpreter::start_loop(const Statement& statement,
-                                                   const ScopePtr& scope, const Value& items) {
+std::shared_ptr<LoopState> Interpreter::make_loop_state(const Statement& statement,
+                                                        const ScopePtr& scope, const Value& items) {
   auto loop = std::make_shared<LoopState>();
-  for (Value& value : iterate(items)) {
+  for (Value& value : collect_items(items)) {
     if (statement.test) {
       const ScopePtr inner = scope_in(scope);
       assign(statement.target, value, *inner, inner);
@@ -194,7 +194,7 @@ std::shared_ptr<LoopState> Interpreter::start_loop(const Statement& statement,
 Interpreter::Flow Interpreter::run_for(const Statement& statement, const ScopePtr& scope,
                                        const Value& items, int level, std::string& out) {
   const Nested nested(*this);
-  const std::shared_ptr<LoopState> loop = start_loop(statement, scope, items);
+  const std::shared_ptr<LoopState> loop = make_loop_state(statement, scope, items);
   loop->level = level;
   loop->loop = statement.recursive ? &statement : nullptr;
   if (statement.recursive) loop->scope = scope;
@@ -226,7 +226,7 @@ Interpreter::Flow Interpreter::run_captured_block(const Statement& statement, co
   if (statement.kind == Statement::Kind::kSetBlock) {
     assign(statement.target, value, *scope, scope);
   } else {
-    print_block(value, out);
+    append_block_output(value, out);
   }
   return Flow::kNormal;
 }
@@ -245,13 +245,13 @@ void Interpreter::run_call_block(const Statement& statement, const ScopePtr& sco
   const Value callee = evaluate(*node.parts[0], scope);
   Arguments arguments = evaluate_arguments(node.arguments, scope);
   arguments.named.emplace_back("caller", make_macro(statement, "caller", scope));
-  print_block(call(callee, arguments), out);
+  append_block_output(call(callee, arguments), out);
 }
 
 void Interpreter::assign(const Target& target, const Value& value, Scope& names,
                          const ScopePtr& lookup) {
   if (!target.targets.empty()) {
-    const std::vector<Value> values = iterate(value);
+    const std::vector<Value> values = collect_items(value);
     if (values.size() != target.targets.size())
       fail_unpacking(values.size(), target.targets.size());
     for (size_t i = 0; i < values.size(); ++i) assign(target.targets[i], values[i], names, lookup);

@@ -64,15 +64,15 @@ class Interpreter {
                                  int64_t max_splits = -1, bool from_right = false);
   std::vector<std::string> split_lines(std::string_view text, bool keep_ends);
   Value call(const Value& callee, Arguments& arguments);
-  Value attribute(const Value& object, const std::string& name);
-  Value item(const Value& object, const Value& index);
+  Value get_attribute(const Value& object, const std::string& name);
+  Value get_item(const Value& object, const Value& index);
   // The items that a loop over `value` sees; a generator is then used up.
-  std::vector<Value> iterate(const Value& value);
+  std::vector<Value> collect_items(const Value& value);
   bool contains(const Value& container, const Value& value);
   // a op b, of: in, not in, ==, !=, <, <=, >, >=.
   bool comparison_holds(const std::string& op, const Value& a, const Value& b);
-  Value filter(const std::string& name, const Value& value, Arguments& arguments);
-  bool test(const std::string& name, const Value& value, Arguments& arguments);
+  Value apply_filter(const std::string& name, const Value& value, Arguments& arguments);
+  bool apply_test(const std::string& name, const Value& value, Arguments& arguments);
   Value apply_binary(const std::string& op, const Value& a, const Value& b);
   std::shared_ptr<Namespace> make_namespace();
   // loop.changed() was told something, which may be the loop itself.
@@ -96,8 +96,8 @@ class Interpreter {
   Flow run_if(const Statement& statement, const ScopePtr& scope, std::string& out);
   Flow run_for(const Statement& statement, const ScopePtr& scope, const Value& items, int level,
                std::string& out);
-  std::shared_ptr<LoopState> start_loop(const Statement& statement, const ScopePtr& scope,
-                                        const Value& items);
+  std::shared_ptr<LoopState> make_loop_state(const Statement& statement, const ScopePtr& scope,
+                                             const Value& items);
   Flow run_captured_block(const Statement& statement, const ScopePtr& scope, std::string& out);
   Flow run_with(const Statement& statement, const ScopePtr& scope, std::string& out);
   void run_call_block(const Statement& statement, const ScopePtr& scope, std::string& out);
@@ -109,9 +109,9 @@ class Interpreter {
   void bind_fallbacks(const std::vector<const Parameter*>& missing, const ScopePtr& inner);
   std::string call_macro(const Statement& statement, const std::string& name, const ScopePtr& scope,
                          Arguments& arguments);
-  void print(std::string_view text, std::string& out);
+  void append_output(std::string_view text, std::string& out);
   // What a call or filter block gives: only text, where {{ }} takes any value.
-  void print_block(const Value& value, std::string& out);
+  void append_block_output(const Value& value, std::string& out);
 
   Value evaluate(const Expression& node, const ScopePtr& scope);
   Value evaluate_name(const Expression& node, const ScopePtr& scope);
@@ -147,13 +147,13 @@ class ArgumentReader {
  public:
   ArgumentReader(const char* what, Arguments& arguments) : what_(what), arguments_(arguments) {}
   // Null when it was not given.
-  const Value* next(const char* name);
-  const Value& required(const char* name);
+  const Value* next_or_null(const char* name);
+  const Value& next_required(const char* name);
   Value next_or(const char* name, Value fallback);
-  std::string text_or(const char* name, std::string fallback);
-  int64_t int_or(const char* name, int64_t fallback);
-  bool bool_or(const char* name, bool fallback);
-  void done();
+  std::string next_text_or(const char* name, std::string fallback);
+  int64_t next_int_or(const char* name, int64_t fallback);
+  bool next_bool_or(const char* name, bool fallback);
+  void expect_no_more();
 
  private:
   std::string what_;
@@ -166,9 +166,9 @@ class ArgumentReader {
 bool has_method(const Value& object, const std::string& name);
 Value call_method(Interpreter& interpreter, const Value& object, const std::string& name,
                   Arguments& arguments);
-Value bound_method(const Value& object, const std::string& name);
+Value bind_method(const Value& object, const std::string& name);
 // An Error when Python has this attribute and the sandbox or this interpreter does not.
-void refuse_attribute(const Value& object, const std::string& name);
+void refuse_if_unsupported_attribute(const Value& object, const std::string& name);
 // globals.cc: range, dict, namespace, raise_exception, strftime_now; else undefined.
 Value global_function(const std::string& name);
 // format.cc: text % values, and str.format.

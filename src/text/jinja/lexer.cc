@@ -71,14 +71,14 @@ class Lexer {
   [[nodiscard]] size_t find_tag() const;
   void lex_text_and_tag();
   void lex_comment();
-  bool try_raw_block(size_t begin);
+  bool try_lex_raw_block(size_t begin);
   void lex_tag(std::string_view end, Token::Kind end_kind);
-  bool try_end_tag(std::string_view end, Token::Kind end_kind);
-  void finish_tag(std::string_view close, bool trim_newline);
+  bool try_lex_end_of_tag(std::string_view end, Token::Kind end_kind);
+  void skip_tag_end(std::string_view close, bool trim_newline);
   void lex_token();
-  bool try_name();
+  bool try_lex_name();
   void lex_operator();
-  void match_brackets(std::string_view op);
+  void update_open_brackets(std::string_view op);
   void lex_string(char quote);
   void lex_number();
   std::string_view trim_before_tag(std::string_view text, char sign, bool is_print) const;
@@ -132,7 +132,7 @@ void Lexer::lex_text_and_tag() {
   advance(tag + 2 + (signed_tag ? 1 : 0));
   if (kind == '#') return lex_comment();
   if (kind == '%') {
-    if (try_raw_block(pos_)) return;
+    if (try_lex_raw_block(pos_)) return;
     add(Token::Kind::kBlockBegin, "");
     return lex_tag("%}", Token::Kind::kBlockEnd);
   }
@@ -141,7 +141,7 @@ void Lexer::lex_text_and_tag() {
 }
 
 // Behind a tag: '-' takes all whitespace, otherwise trim_blocks one newline.
-void Lexer::finish_tag(std::string_view close, bool trim_newline) {
+void Lexer::skip_tag_end(std::string_view close, bool trim_newline) {
   const char sign = text_[pos_];
   const bool signed_tag = sign == '-' || sign == '+';
   advance(pos_ + close.size() + (signed_tag ? 1 : 0));
@@ -154,11 +154,11 @@ void Lexer::lex_comment() {
   if (end == std::string_view::npos) template_syntax(line_, "Missing end of comment tag");
   const bool signed_tag = end > pos_ && (text_[end - 1] == '-' || text_[end - 1] == '+');
   advance(signed_tag ? end - 1 : end);
-  finish_tag("#}", true);
+  skip_tag_end("#}", true);
 }
 
 // {% raw %} ... {% endraw %}, when one begins with the words at `begin`.
-bool Lexer::try_raw_block(size_t begin) {
+bool Lexer::try_lex_raw_block(size_t begin) {
   // The sign and "%}" behind the word; npos when something else is there. Only the end takes '+'.
   const auto tag_end = [&](size_t at, std::string_view word) {
     at = behind_spaces(at);
@@ -172,7 +172,7 @@ bool Lexer::try_raw_block(size_t begin) {
   const size_t end = tag_end(begin, "raw");
   if (end == std::string_view::npos) return false;
   advance(end);
-  finish_tag("%}", false);
+  skip_tag_end("%}", false);
   for (size_t at = text_.find("{%", pos_); at != std::string_view::npos;
        at = text_.find("{%", at + 2)) {
     const char sign = at + 2 < text_.size() ? text_[at + 2] : ' ';
@@ -181,19 +181,19 @@ bool Lexer::try_raw_block(size_t begin) {
     const std::string_view kept = trim_before_tag(text_.substr(pos_, at - pos_), sign, false);
     if (!kept.empty()) add(Token::Kind::kText, std::string(kept));
     advance(close);
-    finish_tag("%}", true);
+    skip_tag_end("%}", true);
     return true;
   }
   template_syntax(line_, "Missing end of raw directive");
 }
 
-bool Lexer::try_end_tag(std::string_view end, Token::Kind end_kind) {
+bool Lexer::try_lex_end_of_tag(std::string_view end, Token::Kind end_kind) {
   const bool block = end_kind == Token::Kind::kBlockEnd;
   const bool minus = at("-") && text_.substr(pos_ + 1).starts_with(end);
   const bool plus = block && at("+") && text_.substr(pos_ + 1).starts_with(end);
   if (!open_.empty() || (!at(end) && !minus && !plus)) return false;
   add(end_kind, "");
-  finish_tag(end, block);
+  skip_tag_end(end, block);
   return true;
 }
 
@@ -204,7 +204,7 @@ void Lexer::lex_tag(std::string_view end, Token::Kind end_kind) {
     if (pos_ >= text_.size())
       template_syntax(first_line,
                       "a tag that is not closed; '" + std::string(end) + "' is missing");
-    if (try_end_tag(end, end_kind)) return;
+    if (try_lex_end_of_tag(end, end_kind)) return;
     const size_t before = pos_;
     skip_spaces();
     if (pos_ == before) lex_token();
@@ -215,10 +215,10 @@ void Lexer::lex_token() {
   const char c = text_[pos_];
   if (c == '"' || c == '\'') return lex_string(c);
   if (c >= '0' && c <= '9') return lex_number();
-  if (!try_name()) lex_operator();
+  if (!try_lex_name()) lex_operator();
 }
 
-bool Lexer::try_name() {
+bool Lexer::try_lex_name() {
   size_t end = pos_;
   static const CodePointSet words(word_ranges());
   while (end < text_.size()) {
@@ -246,12 +246,12 @@ void Lexer::lex_operator() {
     template_syntax(line_,
                     "unexpected character '" + std::string(text_.substr(pos_, end - pos_)) + "'");
   }
-  match_brackets(*found);
+  update_open_brackets(*found);
   add(Token::Kind::kOperator, std::string(*found));
   advance(pos_ + found->size());
 }
 
-void Lexer::match_brackets(std::string_view op) {
+void Lexer::update_open_brackets(std::string_view op) {
   if (op == "(" || op == "[" || op == "{") open_.push_back(op[0]);
   if (op == ")" || op == "]" || op == "}") {
     const char wanted = op == ")" ? '(' : op == "]" ? '[' : '{';

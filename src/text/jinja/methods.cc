@@ -10,7 +10,7 @@
 
 namespace strata::text {
 
-const Value* ArgumentReader::next(const char* name) {
+const Value* ArgumentReader::next_or_null(const char* name) {
   if (next_ < arguments_.positional.size()) return &arguments_.positional[next_++];
   const auto found = std::find_if(arguments_.named.begin(), arguments_.named.end(),
                                   [&](const auto& item) { return item.first == name; });
@@ -19,8 +19,8 @@ const Value* ArgumentReader::next(const char* name) {
   return &found->second;
 }
 
-const Value& ArgumentReader::required(const char* name) {
-  const Value* value = next(name);
+const Value& ArgumentReader::next_required(const char* name) {
+  const Value* value = next_or_null(name);
   if (value == nullptr)
     template_fault(what_ + (*name == '\0'
                                 ? ": an argument is missing"
@@ -29,32 +29,32 @@ const Value& ArgumentReader::required(const char* name) {
 }
 
 Value ArgumentReader::next_or(const char* name, Value fallback) {
-  const Value* value = next(name);
+  const Value* value = next_or_null(name);
   return value == nullptr ? std::move(fallback) : *value;
 }
 
-std::string ArgumentReader::text_or(const char* name, std::string fallback) {
-  const Value* value = next(name);
+std::string ArgumentReader::next_text_or(const char* name, std::string fallback) {
+  const Value* value = next_or_null(name);
   if (value == nullptr) return fallback;
   if (!value->is_string())
     template_fault(what_ + ": the argument '" + name + "' must be str, not " + value->type_name());
   return value->text();
 }
 
-int64_t ArgumentReader::int_or(const char* name, int64_t fallback) {
-  const Value* value = next(name);
+int64_t ArgumentReader::next_int_or(const char* name, int64_t fallback) {
+  const Value* value = next_or_null(name);
   if (value == nullptr) return fallback;
   if (!value->is_int() && !value->is_bool())
     template_fault(what_ + ": the argument '" + name + "' must be int, not " + value->type_name());
   return value->as_int();
 }
 
-bool ArgumentReader::bool_or(const char* name, bool fallback) {
-  const Value* value = next(name);
+bool ArgumentReader::next_bool_or(const char* name, bool fallback) {
+  const Value* value = next_or_null(name);
   return value == nullptr ? fallback : value->truthy();
 }
 
-void ArgumentReader::done() {
+void ArgumentReader::expect_no_more() {
   if (next_ < arguments_.positional.size() || num_named_ < arguments_.named.size())
     template_fault(what_ + ": an argument too many, or one with a name that it does not have");
 }
@@ -84,17 +84,17 @@ Value list_of_strings(std::vector<std::string> parts, List::Kind kind = List::Ki
 template <bool Left, bool Right>
 Value strip(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("strip()", arguments);
-  const Value* chars = reader.next("chars");
-  reader.done();
+  const Value* chars = reader.next_or_null("chars");
+  reader.expect_no_more();
   return strip_text(self.text(), chars, Left, Right);
 }
 
 template <bool FromRight>
 Value split(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader reader("split()", arguments);
-  const Value* separator = reader.next("sep");
-  const int64_t max_splits = reader.int_or("maxsplit", -1);
-  reader.done();
+  const Value* separator = reader.next_or_null("sep");
+  const int64_t max_splits = reader.next_int_or("maxsplit", -1);
+  reader.expect_no_more();
   std::string text;
   if (separator != nullptr && !separator->is_none()) {
     if (!separator->is_string())
@@ -113,9 +113,9 @@ struct SearchedText {
 };
 
 SearchedText read_searched_text(const Value& self, ArgumentReader& reader) {
-  const Value* start = reader.next("start");
-  const Value* end = reader.next("end");
-  reader.done();
+  const Value* start = reader.next_or_null("start");
+  const Value* end = reader.next_or_null("end");
+  reader.expect_no_more();
   const int64_t size = count_code_points(self.text());
   const auto bound = [&](const Value* value, int64_t fallback) {
     if (value == nullptr || value->is_none()) return fallback;
@@ -136,12 +136,12 @@ template <bool AtEnd>
 Value has_affix(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   const std::string name = AtEnd ? "endswith" : "startswith";
   ArgumentReader reader(AtEnd ? "endswith()" : "startswith()", arguments);
-  const Value& wanted = reader.required("prefix");
+  const Value& wanted = reader.next_required("prefix");
   const SearchedText in = read_searched_text(self, reader);
   const bool is_tuple = wanted.is_list() && wanted.as_list().kind == List::Kind::kTuple;
   if (!wanted.is_string() && !is_tuple)
     template_fault(name + " first arg must be str or a tuple of str, not " + wanted.type_name());
-  const auto all = is_tuple ? interpreter.iterate(wanted) : std::vector<Value>{wanted};
+  const auto all = is_tuple ? interpreter.collect_items(wanted) : std::vector<Value>{wanted};
   return std::any_of(all.begin(), all.end(), [&](const Value& one) {
     if (!one.is_string())
       template_fault("tuple for " + name + " must only contain str, not " + one.type_name());
@@ -150,8 +150,8 @@ Value has_affix(Interpreter& interpreter, const Value& self, Arguments& argument
   });
 }
 
-const std::string& required_text(ArgumentReader& reader) {
-  const Value& value = reader.required("sub");
+const std::string& read_required_text(ArgumentReader& reader) {
+  const Value& value = reader.next_required("sub");
   if (!value.is_string()) template_fault("must be str, not " + value.type_name());
   return value.text();
 }
@@ -159,7 +159,7 @@ const std::string& required_text(ArgumentReader& reader) {
 template <bool FromRight, bool MustBeThere>
 Value find(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("find()", arguments);
-  const std::string& wanted = required_text(reader);
+  const std::string& wanted = read_required_text(reader);
   const SearchedText in = read_searched_text(self, reader);
   const size_t at = FromRight ? rfind_text(in.text, wanted) : find_text(in.text, wanted);
   if (in.is_crossed || at == std::string_view::npos) {
@@ -171,7 +171,7 @@ Value find(Interpreter&, const Value& self, Arguments& arguments) {
 
 Value count(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("count()", arguments);
-  const std::string& wanted = required_text(reader);
+  const std::string& wanted = read_required_text(reader);
   const SearchedText in = read_searched_text(self, reader);
   const std::string_view text = in.text;
   if (in.is_crossed) return int64_t{0};
@@ -187,13 +187,13 @@ Value replace(Interpreter& interpreter, const Value& self, Arguments& arguments)
       template_fault("replace() argument " + std::to_string(i + 1) + " must be " +
                      (i < 2 ? "str" : "int") + ", not " + value.type_name());
   }
-  return interpreter.filter("replace", self, arguments);
+  return interpreter.apply_filter("replace", self, arguments);
 }
 
 Value join(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader reader("join()", arguments);
-  const std::vector<Value> items = interpreter.iterate(reader.required("iterable"));
-  reader.done();
+  const std::vector<Value> items = interpreter.collect_items(reader.next_required("iterable"));
+  reader.expect_no_more();
   std::string out;
   for (size_t i = 0; i < items.size(); ++i) {
     if (!items[i].is_string())
@@ -208,28 +208,28 @@ Value join(Interpreter& interpreter, const Value& self, Arguments& arguments) {
 
 template <std::string (*Change)(std::string_view)>
 Value apply_to_text(Interpreter&, const Value& self, Arguments& arguments) {
-  ArgumentReader("this method", arguments).done();
+  ArgumentReader("this method", arguments).expect_no_more();
   return Change(self.text());
 }
 
 template <CharTest Test>
 Value is_all(Interpreter&, const Value& self, Arguments& arguments) {
-  ArgumentReader("this method", arguments).done();
+  ArgumentReader("this method", arguments).expect_no_more();
   return py_is_all(self.text(), Test);
 }
 
 Value splitlines(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader reader("splitlines()", arguments);
-  const bool keep_ends = reader.bool_or("keepends", false);
-  reader.done();
+  const bool keep_ends = reader.next_bool_or("keepends", false);
+  reader.expect_no_more();
   return list_of_strings(interpreter.split_lines(self.text(), keep_ends));
 }
 
 template <bool AtEnd>
 Value remove_affix(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader(AtEnd ? "removesuffix()" : "removeprefix()", arguments);
-  const std::string& affix = required_text(reader);
-  reader.done();
+  const std::string& affix = read_required_text(reader);
+  reader.expect_no_more();
   const std::string& text = self.text();
   const bool there = AtEnd ? text.ends_with(affix) : text.starts_with(affix);
   if (!there || affix.empty()) return self;
@@ -239,8 +239,8 @@ Value remove_affix(Interpreter&, const Value& self, Arguments& arguments) {
 template <bool FromRight>
 Value partition(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("partition()", arguments);
-  const std::string separator = required_text(reader);
-  reader.done();
+  const std::string separator = read_required_text(reader);
+  reader.expect_no_more();
   if (separator.empty()) template_fault("empty separator");
   const std::string& text = self.text();
   const size_t at = FromRight ? rfind_text(text, separator) : find_text(text, separator);
@@ -251,8 +251,8 @@ Value partition(Interpreter&, const Value& self, Arguments& arguments) {
   return list_of_strings(std::move(parts), List::Kind::kTuple);
 }
 
-int64_t required_int(ArgumentReader& reader, const char* name) {
-  const Value& value = reader.required(name);
+int64_t read_required_int(ArgumentReader& reader, const char* name) {
+  const Value& value = reader.next_required(name);
   if (!value.is_int() && !value.is_bool())
     template_fault("'" + value.type_name() + "' object cannot be interpreted as an integer");
   return value.as_int();
@@ -262,9 +262,9 @@ int64_t required_int(ArgumentReader& reader, const char* name) {
 template <int Where>
 Value pad(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader reader("this method", arguments);
-  const int64_t width = required_int(reader, "width");
-  const std::string fill = Where == 3 ? "0" : reader.text_or("fillchar", " ");
-  reader.done();
+  const int64_t width = read_required_int(reader, "width");
+  const std::string fill = Where == 3 ? "0" : reader.next_text_or("fillchar", " ");
+  reader.expect_no_more();
   if (count_code_points(fill) != 1)
     template_fault("The fill character must be exactly one character long");
   const int64_t size = count_code_points(self.text());
@@ -329,32 +329,32 @@ constexpr NamedCall kStringMethods[] = {
 };
 
 Value dict_items(Interpreter& interpreter, const Value& self, Arguments& arguments) {
-  ArgumentReader("items()", arguments).done();
-  return Value::set_view(self, pairs_of(interpreter, self), "dict_items");
+  ArgumentReader("items()", arguments).expect_no_more();
+  return Value::make_set_view(self, pairs_of(interpreter, self), "dict_items");
 }
 
 template <bool Keys>
 Value dict_view(Interpreter& interpreter, const Value& self, Arguments& arguments) {
-  ArgumentReader(Keys ? "keys()" : "values()", arguments).done();
+  ArgumentReader(Keys ? "keys()" : "values()", arguments).expect_no_more();
   interpreter.charge_items(static_cast<int64_t>(self.as_dict().items.size()));
   std::vector<Value> out;
   for (const auto& [key, value] : self.as_dict().items) out.push_back(Keys ? key : value);
-  if (Keys) return Value::set_view(self, std::move(out), "dict_keys");
+  if (Keys) return Value::make_set_view(self, std::move(out), "dict_keys");
   return Value::list(std::move(out), List::Kind::kView, "dict_values");
 }
 
 Value dict_get(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("get()", arguments);
-  const Value& key = reader.required("key");
+  const Value& key = reader.next_required("key");
   Value fallback = reader.next_or("default", {});
-  reader.done();
+  reader.expect_no_more();
   expect_hashable(key);
   const Value* found = self.as_dict().find(key);
   return found == nullptr ? fallback : *found;
 }
 
 Value copy(Interpreter&, const Value& self, Arguments& arguments) {
-  ArgumentReader("copy()", arguments).done();
+  ArgumentReader("copy()", arguments).expect_no_more();
   return self;
 }
 
@@ -367,8 +367,8 @@ constexpr NamedCall kDictMethods[] = {{"items", dict_items},
 template <bool Count>
 Value list_index_or_count(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader reader(Count ? "count()" : "index()", arguments);
-  const Value& wanted = reader.required("value");
-  reader.done();
+  const Value& wanted = reader.next_required("value");
+  reader.expect_no_more();
   const auto& items = self.as_list().items;
   interpreter.charge_value(self);
   if (Count) return static_cast<int64_t>(std::count(items.begin(), items.end(), wanted));
@@ -386,7 +386,7 @@ Value cycle(Interpreter&, const Value& self, Arguments& arguments) {
   return arguments.positional[self.as_loop().index % arguments.positional.size()];
 }
 
-Value changed(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+Value record_and_test_changed(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   if (!arguments.named.empty()) template_fault("loop.changed() takes no keyword arguments");
   LoopState& loop = self.as_loop();
   Value now = Value::list(arguments.positional, List::Kind::kTuple);
@@ -399,7 +399,7 @@ Value changed(Interpreter& interpreter, const Value& self, Arguments& arguments)
   return !same;
 }
 
-constexpr NamedCall kLoopMethods[] = {{"cycle", cycle}, {"changed", changed}};
+constexpr NamedCall kLoopMethods[] = {{"cycle", cycle}, {"changed", record_and_test_changed}};
 
 // Null where it has none of that name.
 const NamedCall* find_method(const Value& object, std::string_view name) {
@@ -446,7 +446,7 @@ Value call_method(Interpreter& interpreter, const Value& object, const std::stri
 }
 
 // What Python has and the sandbox forbids or this interpreter lacks: it would print nothing.
-void refuse_attribute(const Value& object, const std::string& name) {
+void refuse_if_unsupported_attribute(const Value& object, const std::string& name) {
   constexpr std::string_view kForbidden[] = {"append", "clear",      "extend",  "insert",
                                              "pop",    "remove",     "reverse", "sort",
                                              "update", "setdefault", "popitem"};
@@ -465,7 +465,7 @@ void refuse_attribute(const Value& object, const std::string& name) {
     unsupported("the method '" + name + "' of " + object.type_name());
 }
 
-Value bound_method(const Value& object, const std::string& name) {
+Value bind_method(const Value& object, const std::string& name) {
   auto function = std::make_shared<Function>();
   function->name = name;
   function->depth = object.depth() + 1;

@@ -107,7 +107,8 @@ class Parser {
     (node->parts.push_back(std::move(parts)), ...);
     return node;
   }
-  ExpressionPtr binary(int line, const std::string& op, ExpressionPtr a, ExpressionPtr b) const {
+  ExpressionPtr make_binary(int line, const std::string& op, ExpressionPtr a,
+                            ExpressionPtr b) const {
     auto node = make(Kind::kBinary, line, std::move(a), std::move(b));
     node->name = op;
     return node;
@@ -125,7 +126,7 @@ class Parser {
   ExpressionPtr parse_power();
   ExpressionPtr parse_unary(bool with_filter = true);
   ExpressionPtr parse_primary();
-  ExpressionPtr constant(Value value, int line) const {
+  ExpressionPtr make_constant(Value value, int line) const {
     auto node = make(Kind::kConst, line);
     node->value = std::move(value);
     return node;
@@ -142,7 +143,7 @@ class Parser {
   ExpressionPtr parse_test(ExpressionPtr node);
   CallArguments parse_call_arguments();
   // A chain that a loop builds counts as nesting: the tree is as deep.
-  ExpressionPtr chained(ExpressionPtr node, int& links) const {
+  ExpressionPtr with_counted_link(ExpressionPtr node, int& links) const {
     if (++links > kMaxDepth)
       template_unsupported(peek().line,
                            "a chain of more than " + std::to_string(kMaxDepth) + " links");

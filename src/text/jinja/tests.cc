@@ -15,58 +15,58 @@ struct Entry {
 
 template <bool (Value::*Is)() const>
 bool is_type(Interpreter&, const Value& value, Arguments& arguments) {
-  no_arguments("this test", arguments);
+  expect_no_arguments("this test", arguments);
   return (value.*Is)();
 }
 
 // `name`: as jinja2 has it; "": it goes by its place alone.
-const Value& only_argument(Arguments& arguments, const char* test, const char* name = "") {
+const Value& read_only_argument(Arguments& arguments, const char* test, const char* name = "") {
   ArgumentReader reader(test, arguments);
-  const Value& value = reader.required(name);
-  reader.done();
+  const Value& value = reader.next_required(name);
+  reader.expect_no_more();
   return value;
 }
 
 // Whether value % by is a number, and that one.
-bool leaves(Interpreter& interpreter, const Value& value, const Value& by, double rest) {
+bool has_remainder(Interpreter& interpreter, const Value& value, const Value& by, double rest) {
   const Value left = interpreter.apply_binary("%", value, by);
   return left.is_number() && left.as_float() == rest;
 }
 
 template <int Rest>
 bool is_parity(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments(Rest == 0 ? "even" : "odd", arguments);
-  return leaves(interpreter, value, int64_t{2}, Rest);
+  expect_no_arguments(Rest == 0 ? "even" : "odd", arguments);
+  return has_remainder(interpreter, value, int64_t{2}, Rest);
 }
 bool is_divisible(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  return leaves(interpreter, value, only_argument(arguments, "divisibleby", "num"), 0);
+  return has_remainder(interpreter, value, read_only_argument(arguments, "divisibleby", "num"), 0);
 }
 
 bool is_defined(Interpreter&, const Value& value, Arguments& arguments) {
-  no_arguments("defined", arguments);
+  expect_no_arguments("defined", arguments);
   return !value.is_undefined();
 }
 template <bool Wanted>
 bool is_exactly(Interpreter&, const Value& value, Arguments& arguments) {
-  no_arguments(Wanted ? "true" : "false", arguments);
+  expect_no_arguments(Wanted ? "true" : "false", arguments);
   return value.is_bool() && value.as_bool() == Wanted;
 }
 bool is_sequence(Interpreter&, const Value& value, Arguments& arguments) {
-  no_arguments("sequence", arguments);
+  expect_no_arguments("sequence", arguments);
   return value.is_string() || value.is_dict() || value.is_sequence() || value.is_undefined();
 }
 bool is_iterable(Interpreter&, const Value& value, Arguments& arguments) {
-  no_arguments("iterable", arguments);
+  expect_no_arguments("iterable", arguments);
   return value.is_string() || value.is_dict() || value.is_list() || value.is_undefined() ||
          value.is_loop();
 }
 bool is_callable(Interpreter&, const Value& value, Arguments& arguments) {
-  no_arguments("callable", arguments);
+  expect_no_arguments("callable", arguments);
   return value.is_function() || value.is_loop() || value.is_undefined();
 }
 bool is_same(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   interpreter.charge_value(value);
-  return value.same(only_argument(arguments, "sameas", "other"));
+  return value.same(read_only_argument(arguments, "sameas", "other"));
 }
 
 constexpr char kIn[] = "in", kEqual[] = "==", kNotEqual[] = "!=", kLess[] = "<",
@@ -74,17 +74,17 @@ constexpr char kIn[] = "in", kEqual[] = "==", kNotEqual[] = "!=", kLess[] = "<",
 template <const char* Op>
 bool holds(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const char* name = std::string_view(Op) == kIn ? "seq" : "";
-  return interpreter.comparison_holds(Op, value, only_argument(arguments, Op, name));
+  return interpreter.comparison_holds(Op, value, read_only_argument(arguments, Op, name));
 }
 
 template <CharTest Case>
 bool is_case(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("lower", arguments);
+  expect_no_arguments("lower", arguments);
   return py_is_all(text_of(interpreter, value), Case);
 }
 template <bool (*Has)(const std::string&)>
 bool is_known(Interpreter&, const Value& value, Arguments& arguments) {
-  no_arguments(Has == has_filter ? "filter" : "test", arguments);
+  expect_no_arguments(Has == has_filter ? "filter" : "test", arguments);
   expect_hashable(value);
   return value.is_string() && Has(value.text());
 }
@@ -134,7 +134,7 @@ constexpr Entry kTests[] = {
 
 bool has_test(const std::string& name) { return find_entry<Entry>(kTests, name) != nullptr; }
 
-bool Interpreter::test(const std::string& name, const Value& value, Arguments& arguments) {
+bool Interpreter::apply_test(const std::string& name, const Value& value, Arguments& arguments) {
   const Entry* entry = find_entry<Entry>(kTests, name);
   if (entry == nullptr) unsupported("the test '" + name + "'");
   // What reads a value charges for it; `select` copies the arguments for each item.

@@ -13,7 +13,7 @@
 namespace strata::text {
 namespace {
 
-int64_t int_or_none(ArgumentReader& reader, const char* name, int64_t fallback) {
+int64_t read_int_or_fallback(ArgumentReader& reader, const char* name, int64_t fallback) {
   const Value value = reader.next_or(name, {});
   if (value.is_none()) return fallback;
   if (!value.is_int() && !value.is_bool())
@@ -30,10 +30,10 @@ void expect_text(const char* what, const Value& value) {
 
 Value replace(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("replace", arguments);
-  const std::string old = to_text(reader.required("old"));
-  const std::string with = to_text(reader.required("new"));
-  const int64_t max_count = int_or_none(reader, "count", -1);
-  reader.done();
+  const std::string old = to_text(reader.next_required("old"));
+  const std::string with = to_text(reader.next_required("new"));
+  const int64_t max_count = read_int_or_fallback(reader, "count", -1);
+  reader.expect_no_more();
   const std::string text = text_of(interpreter, value);
   const auto size = static_cast<int64_t>(text.size());
   // Counting first keeps the charge honest when little matches.
@@ -45,28 +45,28 @@ Value replace(Interpreter& interpreter, const Value& value, Arguments& arguments
 
 Value trim(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("trim", arguments);
-  const Value* chars = reader.next("chars");
-  reader.done();
+  const Value* chars = reader.next_or_null("chars");
+  reader.expect_no_more();
   return strip_text(text_of(interpreter, value), chars, true, true);
 }
 
 template <std::string (*Change)(std::string_view)>
 Value apply_to_text(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("this filter", arguments);
+  expect_no_arguments("this filter", arguments);
   return Change(text_of(interpreter, value));
 }
 
 Value string(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("string", arguments);
+  expect_no_arguments("string", arguments);
   return value.is_string() ? value : Value(text_of(interpreter, value));
 }
 
 Value safe(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("safe", arguments);
+  expect_no_arguments("safe", arguments);
   return Value(text_of(interpreter, value), true);
 }
 
-std::string pad_of_width(Interpreter& interpreter, const Value& width) {
+std::string make_indent(Interpreter& interpreter, const Value& width) {
   if (width.is_string()) return width.text();
   if (!width.is_int())
     template_fault("indent: the width must be int or str, not " + width.type_name());
@@ -78,10 +78,10 @@ std::string pad_of_width(Interpreter& interpreter, const Value& width) {
 Value indent(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("indent", arguments);
   const Value width = reader.next_or("width", int64_t{4});
-  const bool indent_first = reader.bool_or("first", false);
-  const bool indent_blank = reader.bool_or("blank", false);
-  reader.done();
-  const std::string pad = pad_of_width(interpreter, width);
+  const bool indent_first = reader.next_bool_or("first", false);
+  const bool indent_blank = reader.next_bool_or("blank", false);
+  reader.expect_no_more();
+  const std::string pad = make_indent(interpreter, width);
   expect_text("indent", value);
   // jinja2 adds a newline so that a last empty line counts.
   const auto lines = interpreter.split_lines(text_of(interpreter, value) + "\n", false);
@@ -97,8 +97,8 @@ Value indent(Interpreter& interpreter, const Value& value, Arguments& arguments)
 
 Value center(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("center", arguments);
-  const int64_t width = reader.int_or("width", 80);
-  reader.done();
+  const int64_t width = reader.next_int_or("width", 80);
+  reader.expect_no_more();
   Arguments forwarded;
   forwarded.positional.emplace_back(width);
   return call_method(interpreter, Value(text_of(interpreter, value)), "center", forwarded);
@@ -106,16 +106,17 @@ Value center(Interpreter& interpreter, const Value& value, Arguments& arguments)
 
 Value truncate(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("truncate", arguments);
-  const int64_t size = reader.int_or("length", 255);
-  const bool kill_words = reader.bool_or("killwords", false);
-  const std::string end = reader.text_or("end", "...");
-  const int64_t leeway = int_or_none(reader, "leeway", 5);
-  reader.done();
+  const int64_t size = reader.next_int_or("length", 255);
+  const bool kill_words = reader.next_bool_or("killwords", false);
+  const std::string end = reader.next_text_or("end", "...");
+  const int64_t leeway = read_int_or_fallback(reader, "leeway", 5);
+  reader.expect_no_more();
   const int64_t end_size = count_code_points(end);
   if (size < end_size) template_fault("truncate: the length is less than that of the end");
   // Anything that has a length passes where it is short enough.
   Arguments none;
-  if (!value.is_string() && interpreter.filter("length", value, none).as_int() - size <= leeway)
+  if (!value.is_string() &&
+      interpreter.apply_filter("length", value, none).as_int() - size <= leeway)
     return value;
   expect_text("truncate", value);
   const std::string text = text_of(interpreter, value);
@@ -126,7 +127,7 @@ Value truncate(Interpreter& interpreter, const Value& value, Arguments& argument
 }
 
 Value absolute(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("abs", arguments);
+  expect_no_arguments("abs", arguments);
   if (value.is_float()) return std::fabs(value.as_float());
   if (value.is_bool()) return value.as_int();
   return compare(value, int64_t{0}) < 0 ? interpreter.apply_binary("-", int64_t{0}, value) : value;
@@ -205,8 +206,8 @@ Value to_int(double value, const Value& other) {
 Value int_filter(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader reader("int", arguments);
   const Value other = reader.next_or("default", int64_t{0});
-  const int64_t base = reader.int_or("base", 10);
-  reader.done();
+  const int64_t base = reader.next_int_or("base", 10);
+  reader.expect_no_more();
   if (base != 10 && base != 16 && base != 8 && base != 2)
     unsupported("int: the base " + std::to_string(base));
   if (value.is_undefined()) template_fault(value.undefined_message());
@@ -224,7 +225,7 @@ Value int_filter(Interpreter&, const Value& value, Arguments& arguments) {
 Value float_filter(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader reader("float", arguments);
   const Value other = reader.next_or("default", 0.0);
-  reader.done();
+  reader.expect_no_more();
   if (value.is_undefined()) template_fault(value.undefined_message());
   if (value.is_number()) return value.as_float();
   double number = 0;
@@ -240,9 +241,9 @@ double round_to_even(double value, int64_t precision) {
 
 Value round_number(Interpreter&, const Value& value, Arguments& arguments) {
   ArgumentReader reader("round", arguments);
-  const int64_t precision = reader.int_or("precision", 0);
-  const std::string method = reader.text_or("method", "common");
-  reader.done();
+  const int64_t precision = reader.next_int_or("precision", 0);
+  const std::string method = reader.next_text_or("method", "common");
+  reader.expect_no_more();
   if (method != "common" && method != "ceil" && method != "floor")
     template_fault("method must be common, ceil or floor");
   if (!value.is_number()) template_fault("round needs a number, not " + value.type_name());
@@ -258,7 +259,7 @@ Value round_number(Interpreter&, const Value& value, Arguments& arguments) {
 }
 
 Value wordcount(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  no_arguments("wordcount", arguments);
+  expect_no_arguments("wordcount", arguments);
   const std::string text = text_of(interpreter, value);
   int64_t count = 0;
   bool in_word = false;
@@ -310,13 +311,13 @@ void set_separators(JsonStyle& style, const std::vector<Value>& parts) {
 JsonStyle read_json_style(Interpreter& interpreter, Arguments& arguments) {
   ArgumentReader reader("tojson", arguments);
   JsonStyle style;
-  style.ascii = reader.bool_or("ensure_ascii", false);
+  style.ascii = reader.next_bool_or("ensure_ascii", false);
   const Value indent = reader.next_or("indent", {});
   const Value separators = reader.next_or("separators", {});
-  style.sort_keys = reader.bool_or("sort_keys", false);
-  reader.done();
+  style.sort_keys = reader.next_bool_or("sort_keys", false);
+  reader.expect_no_more();
   if (!indent.is_none()) set_indent(style, indent);
-  if (!separators.is_none()) set_separators(style, interpreter.iterate(separators));
+  if (!separators.is_none()) set_separators(style, interpreter.collect_items(separators));
   return style;
 }
 

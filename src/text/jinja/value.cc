@@ -122,7 +122,7 @@ Value Value::list(std::vector<Value> items, List::Kind kind, std::string printed
   return list;
 }
 
-Value Value::set_view(const Value& dict, std::vector<Value> items, std::string printed) {
+Value Value::make_set_view(const Value& dict, std::vector<Value> items, std::string printed) {
   Value out = list(std::move(items), List::Kind::kView, std::move(printed));
   out.as_list().set_of = std::get<std::shared_ptr<Dict>>(dict.data_);
   out.as_list().depth = std::max(out.depth(), depth_around(dict.depth()));

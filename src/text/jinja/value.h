@@ -96,7 +96,7 @@ class Value {
   static Value list(std::vector<Value> items, List::Kind kind = List::Kind::kList,
                     std::string printed = {});
   // Of a dict's keys() or items(), which are these.
-  static Value set_view(const Value& dict, std::vector<Value> items, std::string printed);
+  static Value make_set_view(const Value& dict, std::vector<Value> items, std::string printed);
   static Value dict(std::vector<std::pair<Value, Value>> items);
   // From JSON text; `where` names it in messages.
   static Value from_json(std::string_view json, const std::string& where);

@@ -16,12 +16,12 @@ class Compiler {
 
   Regex::Program compile(const Node& node) {
     emit(node);
-    add({.op = Regex::Op::kMatch});
+    add_instruction({.op = Regex::Op::kMatch});
     return std::move(program_);
   }
 
  private:
-  uint32_t add(Regex::Instruction instruction) {
+  uint32_t add_instruction(Regex::Instruction instruction) {
     if (program_.code.size() >= Regex::kMaxProgram)
       throw Error(ErrorCode::kResourceExhausted, where_ + ": the pattern needs more than " +
                                                      std::to_string(Regex::kMaxProgram) +
@@ -42,7 +42,7 @@ class Compiler {
   void emit(const Node& node);
   void emit_alternate(const Node& node);
   void emit_repeat(const Node& node);
-  void emit_turns(const Node& inner, const Node& repeat);
+  void emit_repetitions(const Node& inner, const Node& repeat);
   void emit_enclosed(const Node& node, Regex::Op op);
 
   const std::string& where_;
@@ -53,7 +53,7 @@ class Compiler {
 void Compiler::emit(const Node& node) {
   switch (node.kind) {
     case Node::Kind::kSet:
-      add({.op = Regex::Op::kSet, .arg = add_set(node.set)});
+      add_instruction({.op = Regex::Op::kSet, .arg = add_set(node.set)});
       break;
     case Node::Kind::kConcat:
       for (const Node& child : node.children) emit(child);
@@ -71,12 +71,12 @@ void Compiler::emit(const Node& node) {
       emit_enclosed(node, Regex::Op::kAtomic);
       break;
     case Node::Kind::kBehind:
-      add({.op = Regex::Op::kBehind, .negate = node.negate, .arg = add_set(node.set)});
+      add_instruction({.op = Regex::Op::kBehind, .negate = node.negate, .arg = add_set(node.set)});
       break;
     case Node::Kind::kAssert:
-      add({.op = Regex::Op::kAssert,
-           .negate = node.negate,
-           .arg = static_cast<uint32_t>(node.assertion)});
+      add_instruction({.op = Regex::Op::kAssert,
+                       .negate = node.negate,
+                       .arg = static_cast<uint32_t>(node.assertion)});
       break;
   }
 }
@@ -87,21 +87,21 @@ void Compiler::emit_alternate(const Node& node) {
     const bool last = i + 1 == node.children.size();
     uint32_t split = 0;
     if (!last) {
-      split = add({.op = Regex::Op::kSplit});
+      split = add_instruction({.op = Regex::Op::kSplit});
       program_.code[split].arg = here();
     }
     emit(node.children[i]);
     if (last) break;
-    jumps.push_back(add({.op = Regex::Op::kJump}));
+    jumps.push_back(add_instruction({.op = Regex::Op::kJump}));
     program_.code[split].other = here();
   }
   for (const uint32_t jump : jumps) program_.code[jump].arg = here();
 }
 
 void Compiler::emit_enclosed(const Node& node, Regex::Op op) {
-  const uint32_t begin = add({.op = op, .negate = node.negate});
+  const uint32_t begin = add_instruction({.op = op, .negate = node.negate});
   for (const Node& child : node.children) emit(child);
-  add({.op = Regex::Op::kMatch});
+  add_instruction({.op = Regex::Op::kMatch});
   program_.code[begin].arg = here();
 }
 
@@ -111,22 +111,22 @@ void Compiler::emit_repeat(const Node& node) {
     const Regex::Op op = node.greed == Greed::kGreedy ? Regex::Op::kGreedy
                          : node.greed == Greed::kLazy ? Regex::Op::kLazy
                                                       : Regex::Op::kPossessive;
-    add({.op = op, .arg = add_set(inner->set), .min = node.min, .max = node.max});
+    add_instruction({.op = op, .arg = add_set(inner->set), .min = node.min, .max = node.max});
     return;
   }
   uint32_t atomic = 0;
-  if (node.greed == Greed::kPossessive) atomic = add({.op = Regex::Op::kAtomic});
-  emit_turns(*inner, node);
+  if (node.greed == Greed::kPossessive) atomic = add_instruction({.op = Regex::Op::kAtomic});
+  emit_repetitions(*inner, node);
   if (node.greed == Greed::kPossessive) {
-    add({.op = Regex::Op::kMatch});
+    add_instruction({.op = Regex::Op::kMatch});
     program_.code[atomic].arg = here();
   }
 }
 
 // As many copies of what is repeated as it must match, and the loop or the copies that it may.
-void Compiler::emit_turns(const Node& inner, const Node& repeat) {
+void Compiler::emit_repetitions(const Node& inner, const Node& repeat) {
   const auto split = [&] {
-    const uint32_t at = add({.op = Regex::Op::kSplit});
+    const uint32_t at = add_instruction({.op = Regex::Op::kSplit});
     program_.code[at].arg = at + 1;
     return at;
   };
@@ -138,7 +138,7 @@ void Compiler::emit_turns(const Node& inner, const Node& repeat) {
   if (repeat.max == kUnbounded) {
     const uint32_t at = split();
     emit(inner);
-    add({.op = Regex::Op::kJump, .arg = at});
+    add_instruction({.op = Regex::Op::kJump, .arg = at});
     leave(at);
   } else {
     std::vector<uint32_t> splits;

@@ -66,8 +66,8 @@ class Parser {
   Node parse_alternatives();
   Node parse_sequence();
   Node parse_quantified();
-  bool take_quantifier(Node& atom);
-  bool take_bounds(uint32_t& min, uint32_t& max);
+  bool try_wrap_in_quantifier(Node& atom);
+  bool try_parse_bounds(uint32_t& min, uint32_t& max);
   Node parse_atom();
   Node parse_group();
   Node parse_escape_atom();
@@ -113,13 +113,13 @@ Node Parser::parse_sequence() {
 
 Node Parser::parse_quantified() {
   Node node = parse_atom();
-  for (bool is_repeat = false; take_quantifier(node); is_repeat = true)
+  for (bool is_repeat = false; try_wrap_in_quantifier(node); is_repeat = true)
     if (is_python_ && is_repeat) fail("a repeat of a repeat");
   return node;
 }
 
 // {n} {n,} {n,m} {,m}, Python's {,}; anything else in braces is a literal.
-bool Parser::take_bounds(uint32_t& min, uint32_t& max) {
+bool Parser::try_parse_bounds(uint32_t& min, uint32_t& max) {
   size_t p = pos_ + 1;
   const auto number = [&](uint32_t fallback) {
     uint32_t value = 0;
@@ -146,7 +146,7 @@ bool Parser::take_bounds(uint32_t& min, uint32_t& max) {
   return true;
 }
 
-bool Parser::take_quantifier(Node& atom) {
+bool Parser::try_wrap_in_quantifier(Node& atom) {
   Node repeat{.kind = Node::Kind::kRepeat};
   const bool interval = at("{");
   if (take("*")) {
@@ -155,7 +155,7 @@ bool Parser::take_quantifier(Node& atom) {
     repeat.min = 1, repeat.max = kUnbounded;
   } else if (take("?")) {
     repeat.max = 1;
-  } else if (!interval || !take_bounds(repeat.min, repeat.max)) {
+  } else if (!interval || !try_parse_bounds(repeat.min, repeat.max)) {
     return false;
   }
   // Oniguruma: {n}? is an optional {n}, and a + after an interval repeats the interval.
@@ -182,7 +182,7 @@ Node Parser::parse_atom() {
   if (take("$")) return {.kind = Node::Kind::kAssert, .assertion = Regex::Assertion::kLineEnd};
   if (take(".")) return set_node(complement({{'\n', '\n'}}));
   uint32_t min = 0, max = 0;
-  if (at("*") || at("+") || at("?") || (is_python_ && at("{") && take_bounds(min, max)))
+  if (at("*") || at("+") || at("?") || (is_python_ && at("{") && try_parse_bounds(min, max)))
     fail("a repeat of nothing");
   const uint32_t c = next();
   return set_node(literal_ranges(c, c));
@@ -345,7 +345,7 @@ Ranges Parser::literal_ranges(uint32_t first, uint32_t last) {
       fail("(?i) over a letter beyond ASCII");
     }
   }
-  return normalize_ranges(std::move(out));
+  return sort_and_merge_ranges(std::move(out));
 }
 
 // One item of a class: a range, a character, an escape, or a class inside.

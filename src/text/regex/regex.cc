@@ -23,11 +23,11 @@ class Matcher {
       : program_(program), text_(text), steps_left_(steps_left) {}
 
   // The end of the match of the program at `pc` that begins at `pos`, or kNoMatch.
-  size_t match(uint32_t pc, size_t pos);
+  size_t match_end(uint32_t pc, size_t pos);
   int64_t& steps_left() { return steps_left_; }  // below 0: they were too few
 
  private:
-  bool step(uint32_t& pc, size_t& pos);
+  bool run_instruction(uint32_t& pc, size_t& pos);
   bool backtrack(size_t base, uint32_t& pc, size_t& pos);
   bool match_repeat(const Regex::Instruction& in, uint32_t pc, size_t& pos);
   bool match_one(const Regex::Set& set, size_t& pos) const;
@@ -121,7 +121,7 @@ bool Matcher::backtrack(size_t base, uint32_t& pc, size_t& pos) {
 }
 
 // Runs one instruction; false when it fails.
-bool Matcher::step(uint32_t& pc, size_t& pos) {
+bool Matcher::run_instruction(uint32_t& pc, size_t& pos) {
   const Regex::Instruction& in = program_.code[pc];
   switch (in.op) {
     case Regex::Op::kSet:
@@ -141,11 +141,11 @@ bool Matcher::step(uint32_t& pc, size_t& pos) {
       pc = in.arg;
       return true;
     case Regex::Op::kLook:
-      if ((match(pc + 1, pos) != kNoMatch) == in.negate) return false;
+      if ((match_end(pc + 1, pos) != kNoMatch) == in.negate) return false;
       pc = in.arg;
       return true;
     case Regex::Op::kAtomic: {
-      const size_t end = match(pc + 1, pos);
+      const size_t end = match_end(pc + 1, pos);
       if (end == kNoMatch) return false;
       pos = end;
       pc = in.arg;
@@ -166,11 +166,11 @@ bool Matcher::step(uint32_t& pc, size_t& pos) {
   return true;
 }
 
-size_t Matcher::match(uint32_t pc, size_t pos) {
+size_t Matcher::match_end(uint32_t pc, size_t pos) {
   const size_t base = frames_.size();
   while (program_.code[pc].op != Regex::Op::kMatch) {
     if (--steps_left_ < 0) break;
-    if (step(pc, pos)) continue;
+    if (run_instruction(pc, pos)) continue;
     if (!backtrack(base, pc, pos)) return kNoMatch;
   }
   frames_.resize(base);
@@ -210,7 +210,7 @@ Regex Regex::literal(std::string_view text, const std::string& where) {
 
 bool Regex::matches_start(std::string_view text, int64_t& steps_left) const {
   Matcher matcher(program_, text, steps_left);
-  const bool found = matcher.match(0, 0) != kNoMatch;
+  const bool found = matcher.match_end(0, 0) != kNoMatch;
   steps_left = matcher.steps_left();
   return found;
 }
@@ -220,7 +220,7 @@ bool Regex::find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> 
   Matcher matcher(program_, text, steps_left);
   size_t last_end = kNoMatch;
   for (size_t pos = 0; pos < text.size();) {
-    const size_t end = matcher.match(0, pos);
+    const size_t end = matcher.match_end(0, pos);
     steps_left = matcher.steps_left();
     if (steps_left < 0)
       throw Error(ErrorCode::kResourceExhausted,

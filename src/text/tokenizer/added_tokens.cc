@@ -98,7 +98,7 @@ bool AddedTokenFinder::find_longest_at(std::string_view text, size_t pos, size_t
   return found;
 }
 
-bool AddedTokenFinder::split(std::string_view text, FunctionRef<bool(Segment)> take) const {
+bool AddedTokenFinder::split_while(std::string_view text, FunctionRef<bool(Segment)> take) const {
   size_t done = 0;
   for (size_t pos = 0; pos < text.size();) {
     size_t t = 0;

@@ -25,7 +25,7 @@ class AddedTokenFinder {
   };
   // Gives the segments of `text` in order, as they are found, until `take` is false, which it then
   // is too; text between tokens only where there is some.
-  bool split(std::string_view text, FunctionRef<bool(Segment)> take) const;
+  bool split_while(std::string_view text, FunctionRef<bool(Segment)> take) const;
 
  private:
   // The node reached from `node` by `byte`, or 0: node 0 is the root and no node's child.

@@ -81,7 +81,7 @@ Bpe::Bpe(const TokenizerSpec& spec, bool byte_level, const std::string& where)
   index_merges(spec);
   parts_at_marks_ = !byte_level && !ignore_merges_ && vocab_.find(kMark) != StringTable::kNone &&
                     !merges_across_marks(spec);
-  weigh_bytes(spec);
+  compute_byte_weights(spec);
 }
 
 void Bpe::index_vocab(const TokenizerSpec& spec) {
@@ -115,7 +115,7 @@ bool Bpe::merges_fallback_bytes(const TokenizerSpec& spec) const {
   });
 }
 
-void Bpe::weigh_bytes(const TokenizerSpec& spec) {
+void Bpe::compute_byte_weights(const TokenizerSpec& spec) {
   const auto is_missing = [](int32_t id) { return id == StringTable::kNone; };
   // A token of unknown bytes, or merged from <0xXX>, has other bytes than its text says.
   const bool lacks_some = std::ranges::any_of(byte_ids_, is_missing);
@@ -206,8 +206,8 @@ void Bpe::push_bytes(std::string_view piece, BpeScratch& scratch) const {
   }
 }
 
-bool Bpe::push_fallback(std::string_view piece, size_t begin, size_t end,
-                        BpeScratch& scratch) const {
+bool Bpe::try_push_fallback_bytes(std::string_view piece, size_t begin, size_t end,
+                                  BpeScratch& scratch) const {
   for (size_t i = begin; i < end; ++i)
     if (byte_ids_[static_cast<uint8_t>(piece[i])] == StringTable::kNone) return false;
   for (size_t i = begin; i < end; ++i)
@@ -235,7 +235,7 @@ void Bpe::push_characters(std::string_view piece, BpeScratch& scratch) const {
       scratch.symbols.push_back({id, static_cast<uint32_t>(begin), size});
       continue;
     }
-    if (byte_fallback_ && push_fallback(piece, begin, pos, scratch)) continue;
+    if (byte_fallback_ && try_push_fallback_bytes(piece, begin, pos, scratch)) continue;
     if (unk_id_ == StringTable::kNone) continue;
     if (unknown.size > 0 && fuse_unk_) {
       unknown.size += size;
@@ -286,14 +286,14 @@ void Bpe::merge_by_heap(BpeScratch& scratch) const {
   link_neighbours(links, size);
   heap.clear();
   heap.reserve(2 * symbols.size());  // a merge adds two at most, and ends one
-  const auto candidate = [&](int32_t at) {
+  const auto push_candidate = [&](int32_t at) {
     const int32_t next = links[static_cast<size_t>(at)].next;
     const MergeSlot* slot =
         find_merge(symbols[static_cast<size_t>(at)].id, symbols[static_cast<size_t>(next)].id);
     if (slot != nullptr) heap.push_back({slot->rank, static_cast<uint32_t>(at), slot->merged});
     return slot != nullptr;
   };
-  for (int32_t i = 0; i + 1 < size; ++i) candidate(i);
+  for (int32_t i = 0; i + 1 < size; ++i) push_candidate(i);
   std::make_heap(heap.begin(), heap.end(), worse);
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), worse);
@@ -310,9 +310,9 @@ void Bpe::merge_by_heap(BpeScratch& scratch) const {
     symbol.size += right.size;
     right.size = 0;
     unlink_next(links, best.at);
-    if (link.previous >= 0 && candidate(link.previous))
+    if (link.previous >= 0 && push_candidate(link.previous))
       std::push_heap(heap.begin(), heap.end(), worse);
-    if (link.next >= 0 && candidate(static_cast<int32_t>(best.at)))
+    if (link.next >= 0 && push_candidate(static_cast<int32_t>(best.at)))
       std::push_heap(heap.begin(), heap.end(), worse);
   }
   std::erase_if(symbols, [](const BpeSymbol& symbol) { return symbol.size == 0; });

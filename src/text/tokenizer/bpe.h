@@ -68,11 +68,12 @@ class Bpe {
   void add_merge(const Merge& merge, uint32_t rank);
   void index_vocab(const TokenizerSpec& spec);
   void index_merges(const TokenizerSpec& spec);
-  void weigh_bytes(const TokenizerSpec& spec);
+  void compute_byte_weights(const TokenizerSpec& spec);
   [[nodiscard]] bool merges_fallback_bytes(const TokenizerSpec& spec) const;  // all are there
   void push_bytes(std::string_view piece, BpeScratch& scratch) const;
   void push_characters(std::string_view piece, BpeScratch& scratch) const;
-  bool push_fallback(std::string_view piece, size_t begin, size_t end, BpeScratch& scratch) const;
+  bool try_push_fallback_bytes(std::string_view piece, size_t begin, size_t end,
+                               BpeScratch& scratch) const;
   void merge_by_scan(BpeScratch& scratch) const;
   void merge_by_heap(BpeScratch& scratch) const;
 

@@ -27,14 +27,14 @@ std::optional<char> fallback_byte(std::string_view token) {
 DecodeStream::DecodeStream(std::span<const DecoderStep> steps, bool has_decoder)
     : steps_(steps), has_decoder_(has_decoder), states_(steps.size() + 1) {}
 
-void DecodeStream::push(std::string_view token, std::string& out) { feed(0, {token}, out); }
+void DecodeStream::push(std::string_view token, std::string& out) { feed_step(0, {token}, out); }
 
 void DecodeStream::flush(std::string& out) {
-  finish(0, out);
+  finish_steps_from(0, out);
   states_.assign(steps_.size() + 1, {});
 }
 
-void DecodeStream::feed(size_t step, Chunk chunk, std::string& out) {
+void DecodeStream::feed_step(size_t step, Chunk chunk, std::string& out) {
   if (step == steps_.size()) {
     if (!has_decoder_ && states_[step].opened) out += ' ';
     states_[step].opened = true;
@@ -47,13 +47,13 @@ void DecodeStream::feed(size_t step, Chunk chunk, std::string& out) {
     case Kind::kReplace: {
       const AlignedText text = AlignedText::from(chunk.text, 0, false);
       const AlignedText changed = replace_all(*steps_[step].pattern, steps_[step].content, text);
-      return feed(step + 1, {changed.text, chunk.begin, chunk.end}, out);
+      return feed_step(step + 1, {changed.text, chunk.begin, chunk.end}, out);
     }
     case Kind::kByteFallback:
       return feed_byte_fallback(step, chunk, out);
     case Kind::kFuse: {
       const bool begin = !std::exchange(states_[step].opened, true);
-      return feed(step + 1, {chunk.text, begin, false}, out);
+      return feed_step(step + 1, {chunk.text, begin, false}, out);
     }
     case Kind::kStrip:
       return feed_strip(step, chunk, out);
@@ -62,16 +62,16 @@ void DecodeStream::feed(size_t step, Chunk chunk, std::string& out) {
   }
 }
 
-void DecodeStream::finish(size_t step, std::string& out) {
+void DecodeStream::finish_steps_from(size_t step, std::string& out) {
   if (step == steps_.size()) return;
   State& state = states_[step];
   if (steps_[step].kind == Kind::kByteFallback) end_byte_run(step, out);
-  if (steps_[step].kind == Kind::kFuse) feed(step + 1, {"", !state.opened, true}, out);
+  if (steps_[step].kind == Kind::kFuse) feed_step(step + 1, {"", !state.opened, true}, out);
   if (steps_[step].kind == Kind::kByteLevel) {
     const std::string_view rest = state.held.empty() ? "" : kReplacement;
-    feed(step + 1, {rest, !state.opened, true}, out);
+    feed_step(step + 1, {rest, !state.opened, true}, out);
   }
-  finish(step + 1, out);
+  finish_steps_from(step + 1, out);
 }
 
 void DecodeStream::feed_byte_level(size_t step, Chunk chunk, std::string& out) {
@@ -81,7 +81,7 @@ void DecodeStream::feed_byte_level(size_t step, Chunk chunk, std::string& out) {
   std::string text;
   size_t pos = 0;
   while (pos < state.held.size()) {
-    const Utf8Step next = step_utf8(state.held, pos);
+    const Utf8Step next = decode_utf8_at(state.held, pos);
     if (next.truncated) break;
     const auto size = static_cast<size_t>(next.num_bytes);
     text += next.valid ? std::string_view(state.held).substr(pos, size) : kReplacement;
@@ -89,7 +89,7 @@ void DecodeStream::feed_byte_level(size_t step, Chunk chunk, std::string& out) {
   }
   state.held.erase(0, pos);
   const bool begin = !std::exchange(state.opened, true);
-  feed(step + 1, {text, begin, false}, out);
+  feed_step(step + 1, {text, begin, false}, out);
 }
 
 void DecodeStream::feed_byte_fallback(size_t step, Chunk chunk, std::string& out) {
@@ -98,15 +98,15 @@ void DecodeStream::feed_byte_fallback(size_t step, Chunk chunk, std::string& out
     return;
   }
   end_byte_run(step, out);
-  feed(step + 1, chunk, out);
+  feed_step(step + 1, chunk, out);
 }
 
 // A run is one piece of text, or, when anything in it is wrong, one U+FFFD a byte.
 void DecodeStream::end_byte_run(size_t step, std::string& out) {
   const std::string run = std::exchange(states_[step].held, {});
   if (run.empty()) return;
-  if (is_valid_utf8(run)) return feed(step + 1, {run}, out);
-  for (size_t i = 0; i < run.size(); ++i) feed(step + 1, {kReplacement}, out);
+  if (is_valid_utf8(run)) return feed_step(step + 1, {run}, out);
+  for (size_t i = 0; i < run.size(); ++i) feed_step(step + 1, {kReplacement}, out);
 }
 
 void DecodeStream::feed_strip(size_t step, Chunk chunk, std::string& out) {
@@ -129,7 +129,7 @@ void DecodeStream::feed_strip(size_t step, Chunk chunk, std::string& out) {
       ++state.num_held;
     }
   }
-  feed(step + 1, {text, chunk.begin, chunk.end}, out);
+  feed_step(step + 1, {text, chunk.begin, chunk.end}, out);
 }
 
 void DecodeStream::feed_metaspace(size_t step, Chunk chunk, std::string& out) {
@@ -145,7 +145,7 @@ void DecodeStream::feed_metaspace(size_t step, Chunk chunk, std::string& out) {
     if (!first || !spec.drop_in_first) text += ' ';
     rest.remove_prefix(spec.content.size());
   }
-  feed(step + 1, {text, chunk.begin, chunk.end}, out);
+  feed_step(step + 1, {text, chunk.begin, chunk.end}, out);
 }
 
 }  // namespace strata::text

@@ -39,8 +39,8 @@ class DecodeStream {
     int64_t strip_left = 0;
     int64_t num_held = 0;  // kStrip: characters that wait
   };
-  void feed(size_t step, Chunk chunk, std::string& out);
-  void finish(size_t step, std::string& out);
+  void feed_step(size_t step, Chunk chunk, std::string& out);
+  void finish_steps_from(size_t step, std::string& out);
   void feed_byte_level(size_t step, Chunk chunk, std::string& out);
   void feed_byte_fallback(size_t step, Chunk chunk, std::string& out);
   void end_byte_run(size_t step, std::string& out);

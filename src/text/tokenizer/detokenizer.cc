@@ -26,7 +26,7 @@ IncrementalDetokenizer& IncrementalDetokenizer::operator=(IncrementalDetokenizer
 
 std::string IncrementalDetokenizer::push(int32_t id) {
   std::string out;
-  const std::string* token = state_->tokenizer.impl_->token(id, state_->skip_special);
+  const std::string* token = state_->tokenizer.impl_->find_token(id, state_->skip_special);
   if (token != nullptr) state_->stream.push(*token, out);
   return out;
 }

@@ -46,11 +46,12 @@ class PreTokenizer {
     size_t boundary;  // where the last ended in the original; that of the first begins there
   };
 
-  bool split(size_t step, const Regex& pattern, Behavior behavior, bool invert,
-             const AlignedText& text, Piece piece, bool first);
-  AlignedText start_text(size_t step, const AlignedText& text, Piece piece) const;
-  // Ends what start_text() began, and goes on with it: in parts, where there is a pattern.
-  bool finish_text(size_t step, const AlignedText& out, const Regex* pattern, Behavior behavior);
+  bool split_and_run_rest(size_t step, const Regex& pattern, Behavior behavior, bool invert,
+                          const AlignedText& text, Piece piece, bool first);
+  AlignedText make_empty_text(size_t step, const AlignedText& text, Piece piece) const;
+  // Ends what make_empty_text() began, and goes on with it: in parts, where there is a pattern.
+  bool run_rest_on_text(size_t step, const AlignedText& out, const Regex* pattern,
+                        Behavior behavior);
   bool add_prefix_space(size_t step, const AlignedText& text, Piece piece);
   bool apply_metaspace(size_t step, const AlignedText& text, Piece piece, bool first);
 
@@ -66,27 +67,28 @@ bool PreTokenizer::run_steps(size_t step, const AlignedText& text, Piece piece, 
   const PreTokenizerStep& one = steps_[step];
   switch (one.kind) {
     case PreTokenizerStep::Kind::kSplit:
-      return split(step, *one.pattern, one.behavior, one.invert, text, piece, first);
+      return split_and_run_rest(step, *one.pattern, one.behavior, one.invert, text, piece, first);
     case PreTokenizerStep::Kind::kMetaspace:
       return apply_metaspace(step, text, piece, first);
     case PreTokenizerStep::Kind::kByteLevel:
       return one.add_prefix_space ? add_prefix_space(step, text, piece)
-             : one.pattern
-                 ? split(step, *one.pattern, Behavior::kIsolated, false, text, piece, first)
-                 : run_steps(step + 1, text, piece, first);
+             : one.pattern ? split_and_run_rest(step, *one.pattern, Behavior::kIsolated, false,
+                                                text, piece, first)
+                           : run_steps(step + 1, text, piece, first);
   }
   return true;
 }
 
-bool PreTokenizer::split(size_t step, const Regex& pattern, Behavior behavior, bool invert,
-                         const AlignedText& text, Piece piece, bool first) {
+bool PreTokenizer::split_and_run_rest(size_t step, const Regex& pattern, Behavior behavior,
+                                      bool invert, const AlignedText& text, Piece piece,
+                                      bool first) {
   Piece waiting = {piece.begin, piece.begin};  // may join with the next part
   bool previous = false;
-  const auto give = [&](Piece part) {
+  const auto run_rest_on = [&](Piece part) {
     return part.end == part.begin ||
            run_steps(step + 1, text, part, first && part.begin == piece.begin);
   };
-  const auto put = [&](size_t begin, size_t end, bool delimiter) {
+  const auto add_part = [&](size_t begin, size_t end, bool delimiter) {
     if (end == begin || (behavior == Behavior::kRemoved && delimiter)) return true;
     const bool joined = waiting.end > waiting.begin && joins(behavior, previous, delimiter);
     previous = delimiter;
@@ -95,19 +97,20 @@ bool PreTokenizer::split(size_t step, const Regex& pattern, Behavior behavior, b
       return true;
     }
     const Piece ready = std::exchange(waiting, {begin, end});
-    return give(ready);
+    return run_rest_on(ready);
   };
   size_t done = piece.begin;
   const std::string_view part(text.text.data() + piece.begin, piece.end - piece.begin);
   const auto found = [&](size_t begin, size_t end) {
     const size_t from = std::exchange(done, piece.begin + end);
-    return put(from, piece.begin + begin, invert) && put(piece.begin + begin, done, !invert);
+    return add_part(from, piece.begin + begin, invert) &&
+           add_part(piece.begin + begin, done, !invert);
   };
-  return pattern.find_while(part, found, steps_left_) && put(done, piece.end, invert) &&
-         give(waiting);
+  return pattern.find_while(part, found, steps_left_) && add_part(done, piece.end, invert) &&
+         run_rest_on(waiting);
 }
 
-AlignedText PreTokenizer::start_text(size_t step, const AlignedText& text, Piece piece) const {
+AlignedText PreTokenizer::make_empty_text(size_t step, const AlignedText& text, Piece piece) const {
   AlignedText out;
   out.tracked = text.tracked;
   out.text.reserve(piece.end - piece.begin + 8);
@@ -115,29 +118,30 @@ AlignedText PreTokenizer::start_text(size_t step, const AlignedText& text, Piece
   return out;
 }
 
-bool PreTokenizer::finish_text(size_t step, const AlignedText& out, const Regex* pattern,
-                               Behavior behavior) {
+bool PreTokenizer::run_rest_on_text(size_t step, const AlignedText& out, const Regex* pattern,
+                                    Behavior behavior) {
   Rebuilt& rebuilt = rebuilt_[step];
   if (out.tracked) rebuilt.boundary = out.map.back();
   const bool leads = !std::exchange(rebuilt.begun, true);
   const Piece whole = {0, out.text.size()};
-  return pattern == nullptr ? run_steps(step + 1, out, whole, leads)
-                            : split(step, *pattern, behavior, false, out, whole, leads);
+  return pattern == nullptr
+             ? run_steps(step + 1, out, whole, leads)
+             : split_and_run_rest(step, *pattern, behavior, false, out, whole, leads);
 }
 
 bool PreTokenizer::add_prefix_space(size_t step, const AlignedText& text, Piece piece) {
   const PreTokenizerStep& one = steps_[step];
-  AlignedText out = start_text(step, text, piece);
+  AlignedText out = make_empty_text(step, text, piece);
   if (text.text[piece.begin] != ' ') out.append_edit(text, piece.begin, piece.begin, " ");
   out.append(text, piece.begin, piece.end);
-  return finish_text(step, out, one.pattern.get(), Behavior::kIsolated);
+  return run_rest_on_text(step, out, one.pattern.get(), Behavior::kIsolated);
 }
 
 bool PreTokenizer::apply_metaspace(size_t step, const AlignedText& text, Piece piece, bool first) {
   const PreTokenizerStep& one = steps_[step];
   const std::string& mark = one.replacement;
   const std::string_view all(text.text);
-  AlignedText out = start_text(step, text, piece);
+  AlignedText out = make_empty_text(step, text, piece);
   const bool marked = all[piece.begin] == ' ' || all.substr(piece.begin).starts_with(mark);
   const bool wanted = one.scheme == PrependScheme::kAlways ||
                       (one.scheme == PrependScheme::kFirst && first && at_start_);
@@ -149,7 +153,8 @@ bool PreTokenizer::apply_metaspace(size_t step, const AlignedText& text, Piece p
     if (space < piece.end) out.append_edit(text, space, space + 1, mark);
     pos = space + 1;
   }
-  return finish_text(step, out, one.split ? one.pattern.get() : nullptr, Behavior::kMergedWithNext);
+  return run_rest_on_text(step, out, one.split ? one.pattern.get() : nullptr,
+                          Behavior::kMergedWithNext);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ std::string decoded_text(const TokenizerSpec& spec, const AddedToken& token) {
   return std::move(content.text);
 }
 
-AddedTokenFinder make_finder(const TokenizerSpec& spec, bool normalized) {
+AddedTokenFinder make_added_token_finder(const TokenizerSpec& spec, bool normalized) {
   std::vector<AddedToken> tokens;
   std::vector<std::string> contents;
   // Special ones first: of two with the same text the first is found.
@@ -70,7 +70,7 @@ AlignedText sanitize_with_map(std::string_view text) {
   out.tracked = true;
   out.map.push_back(0);
   for (size_t pos = 0; pos < text.size();) {
-    const Utf8Step step = step_utf8(text, pos);
+    const Utf8Step step = decode_utf8_at(text, pos);
     const size_t end = pos + static_cast<size_t>(step.num_bytes);
     if (step.valid) {
       out.text += text.substr(pos, end - pos);
@@ -97,8 +97,8 @@ void check_text_size(std::string_view text) {
 Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
     : spec(std::move(parsed)),
       bpe(spec, is_byte_level(spec), where),
-      raw_tokens(make_finder(spec, false)),
-      normalized_tokens(make_finder(spec, true)),
+      raw_tokens(make_added_token_finder(spec, false)),
+      normalized_tokens(make_added_token_finder(spec, true)),
       tokens(spec.vocab) {
   StringTable special_texts;
   for (const AddedToken& token : spec.added_tokens) {
@@ -108,7 +108,7 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
     added_ids.insert(token.content, token.id);
     if (token.special) special_texts.insert(token.content, token.id);
   }
-  if (keeps_all_bytes(spec)) weigh_bytes();
+  if (keeps_all_bytes(spec)) compute_byte_weights();
   special.resize(tokens.size());
   skipped.resize(tokens.size());
   for (const AddedToken& token : spec.added_tokens) {
@@ -121,7 +121,7 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
   if (encode_text("a", /*add_special=*/false, run)) before = std::move(run.out.ids);
 }
 
-void Tokenizer::Impl::weigh_bytes() {
+void Tokenizer::Impl::compute_byte_weights() {
   for (const auto& token : tokens) longest = std::max(longest, token ? token->size() : 0);
   for (size_t byte = 0; byte < 256; ++byte) weights[byte] = bpe.weight(static_cast<uint8_t>(byte));
   for (const AddedToken& token : spec.added_tokens) {
@@ -132,7 +132,7 @@ void Tokenizer::Impl::weigh_bytes() {
   }
 }
 
-const std::string* Tokenizer::Impl::token(int32_t id, bool skip_special) const {
+const std::string* Tokenizer::Impl::find_token(int32_t id, bool skip_special) const {
   if (id < 0 || static_cast<size_t>(id) >= tokens.size()) return nullptr;
   if (skip_special && skipped[static_cast<size_t>(id)]) return nullptr;
   const auto& token = tokens[static_cast<size_t>(id)];
@@ -142,7 +142,10 @@ const std::string* Tokenizer::Impl::token(int32_t id, bool skip_special) const {
 AlignedText Tokenizer::Impl::normalize_part(std::string_view text, size_t origin, Run& run) const {
   const bool replaces = std::ranges::any_of(
       spec.normalizer, [](const auto& step) { return step.kind != NormalizerStep::Kind::kNfc; });
-  run.book(text.size() * (spec.normalizer.empty() ? 1 : replaces ? kReplacedBytes : kNfcBytes), 0);
+  run.report_memory(text.size() * (spec.normalizer.empty() ? 1
+                                   : replaces              ? kReplacedBytes
+                                                           : kNfcBytes),
+                    0);
   return normalize(spec.normalizer, AlignedText::from(text, origin, run.tracked));
 }
 
@@ -153,7 +156,7 @@ bool Tokenizer::Impl::encode_piece(const AlignedText& text, Piece piece, Run& ru
     const std::string_view part = rest.substr(0, bpe.first_part_size(rest));
     if (part.size() > kLongPiece) {
       if (run.out.ids.size() + bpe.least_tokens(part) > run.most) return false;
-      run.book(0, part.size());
+      run.report_memory(0, part.size());
     }
     bpe.encode(part, run.scratch);
     if (run.out.ids.size() + run.scratch.symbols.size() > run.most) return false;
@@ -170,23 +173,24 @@ bool Tokenizer::Impl::encode_piece(const AlignedText& text, Piece piece, Run& ru
 }
 
 bool Tokenizer::Impl::encode_normalized(const AlignedText& text, bool at_start, Run& run) const {
-  return normalized_tokens.split(text.text, [&](AddedTokenFinder::Segment part) {
+  return normalized_tokens.split_while(text.text, [&](AddedTokenFinder::Segment part) {
     if (part.id < 0) {
       return pre_tokenize(
           spec.pre_tokenizer, text, {part.begin, part.end}, at_start && part.begin == 0,
           [&](const AlignedText& of, Piece piece) { return encode_piece(of, piece, run); });
     }
-    return run.put(part.id, run.tracked ? Span{text.map[part.begin], text.map[part.end]} : Span());
+    return run.append_token(part.id,
+                            run.tracked ? Span{text.map[part.begin], text.map[part.end]} : Span());
   });
 }
 
-bool Tokenizer::Impl::encode_valid(std::string_view text, Run& run) const {
-  return raw_tokens.split(text, [&](AddedTokenFinder::Segment part) {
+bool Tokenizer::Impl::encode_valid_utf8(std::string_view text, Run& run) const {
+  return raw_tokens.split_while(text, [&](AddedTokenFinder::Segment part) {
     if (part.id < 0) {
       const std::string_view some = text.substr(part.begin, part.end - part.begin);
       return encode_normalized(normalize_part(some, part.begin, run), part.begin == 0, run);
     }
-    return run.put(part.id, {part.begin, part.end});
+    return run.append_token(part.id, {part.begin, part.end});
   });
 }
 
@@ -209,7 +213,7 @@ bool Tokenizer::Impl::encode_text(std::string_view text, bool add_special, Run& 
   check_text_size(text);
   std::string sanitized;
   if (!is_valid_utf8(text)) {
-    run.book(kReplacedBytes * text.size(), 0);
+    run.report_memory(kReplacedBytes * text.size(), 0);
     text = sanitized = sanitize_utf8(text);
     run.base = std::exchange(run.texts, 0);
   }
@@ -218,7 +222,7 @@ bool Tokenizer::Impl::encode_text(std::string_view text, bool add_special, Run& 
   std::vector<int32_t>& ids = run.out.ids;
   ids.reserve(std::min(text.size() / 3, run.most) + 8);
   if (add_special) ids = added.before;
-  if (!encode_valid(text, run)) return false;
+  if (!encode_valid_utf8(text, run)) return false;
   if (add_special) ids.insert(ids.end(), added.after.begin(), added.after.end());
   return ids.size() <= run.most;
 }
@@ -248,10 +252,10 @@ Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special) c
   if (add_special) out.spans.resize(added.before.size());
   const size_t num_before = out.ids.size();
   if (is_valid_utf8(text)) {
-    impl_->encode_valid(text, run);
+    impl_->encode_valid_utf8(text, run);
   } else {
     const AlignedText valid = sanitize_with_map(text);
-    impl_->encode_valid(valid.text, run);
+    impl_->encode_valid_utf8(valid.text, run);
     for (size_t i = num_before; i < out.spans.size(); ++i)
       out.spans[i] = {valid.map[out.spans[i].begin], valid.map[out.spans[i].end]};
   }
@@ -266,7 +270,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   DecodeStream stream(impl_->spec.decoder, impl_->spec.has_decoder);
   std::string out;
   for (const int32_t id : ids) {
-    const std::string* token = impl_->token(id, skip_special);
+    const std::string* token = impl_->find_token(id, skip_special);
     if (token != nullptr) stream.push(*token, out);
   }
   stream.flush(out);
@@ -280,7 +284,7 @@ std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
 }
 
 std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
-  const std::string* token = impl_->token(id, false);
+  const std::string* token = impl_->find_token(id, false);
   return token == nullptr ? std::nullopt : std::optional(*token);
 }
 
@@ -289,7 +293,7 @@ std::string Tokenizer::token_bytes(int32_t id) const {
   const size_t before = decode(ids).size();
   ids.push_back(id);
   std::string bytes = decode(ids).substr(before);
-  const std::string* token = impl_->token(id, false);
+  const std::string* token = impl_->find_token(id, false);
   if (token == nullptr || bytes.find("\uFFFD") == std::string::npos) return bytes;
   if (const auto byte = fallback_byte(*token)) return {*byte};
   return byte_level_bytes(*token).value_or(bytes);

@@ -28,25 +28,25 @@ struct Tokenizer::Impl {
     size_t piece = 0;  // bytes of the longest piece
 
     // Before more is taken than was said.
-    void book(size_t of_texts, size_t of_piece) {
+    void report_memory(size_t of_texts, size_t of_piece) {
       if (hold == nullptr || !*hold || (of_texts <= texts && of_piece <= piece)) return;
       texts = std::max(texts, of_texts);
       piece = std::max(piece, of_piece);
       (*hold)(base + texts + piece * Bpe::kScratch);
     }
     // False: there are more tokens than wanted.
-    bool put(int32_t id, Span span) {
+    bool append_token(int32_t id, Span span) {
       out.ids.push_back(id);
       if (tracked) out.spans.push_back(span);
       return out.ids.size() <= most;
     }
   };
   // False: there are more tokens than run.most.
-  bool encode_valid(std::string_view text, Run& run) const;
+  bool encode_valid_utf8(std::string_view text, Run& run) const;
   // Likewise of bytes that may be no UTF-8, with what the post-processor adds.
   bool encode_text(std::string_view text, bool add_special, Run& run) const;
   // The token of `id`, or null; null too when it is to be skipped.
-  [[nodiscard]] const std::string* token(int32_t id, bool skip_special) const;
+  [[nodiscard]] const std::string* find_token(int32_t id, bool skip_special) const;
 
   TokenizerSpec spec;
   Bpe bpe;
@@ -62,7 +62,7 @@ struct Tokenizer::Impl {
   uint64_t weights[256] = {};  // as Bpe's, with added tokens
 
  private:
-  void weigh_bytes();
+  void compute_byte_weights();
   [[nodiscard]] AlignedText normalize_part(std::string_view text, size_t origin, Run& run) const;
   bool encode_normalized(const AlignedText& text, bool at_start, Run& run) const;
   bool encode_piece(const AlignedText& text, Piece piece, Run& run) const;

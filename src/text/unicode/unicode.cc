@@ -9,7 +9,7 @@
 
 namespace strata::text {
 
-Utf8Step step_utf8(std::string_view text, size_t pos) {
+Utf8Step decode_utf8_at(std::string_view text, size_t pos) {
   const auto lead = static_cast<uint8_t>(text[pos]);
   if (lead < 0x80) return {lead, 1, true, false};
   const int wanted = lead >= 0xC2 && lead < 0xE0   ? 2
@@ -36,7 +36,7 @@ bool is_valid_utf8(std::string_view text) {
       ++pos;
       continue;
     }
-    const Utf8Step step = step_utf8(text, pos);
+    const Utf8Step step = decode_utf8_at(text, pos);
     if (!step.valid) return false;
     pos += static_cast<size_t>(step.num_bytes);
   }
@@ -47,7 +47,7 @@ std::string sanitize_utf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (size_t pos = 0; pos < text.size();) {
-    const Utf8Step step = step_utf8(text, pos);
+    const Utf8Step step = decode_utf8_at(text, pos);
     const auto size = static_cast<size_t>(step.num_bytes);
     out += step.valid ? text.substr(pos, size) : kReplacement;
     pos += size;
@@ -70,7 +70,7 @@ int64_t count_code_points(std::string_view text) {
                        [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
 }
 
-Ranges normalize_ranges(Ranges ranges) {
+Ranges sort_and_merge_ranges(Ranges ranges) {
   std::sort(ranges.begin(), ranges.end(), [](auto a, auto b) { return a.first < b.first; });
   Ranges out;
   for (const CodePointRange range : ranges) {
@@ -86,7 +86,7 @@ Ranges normalize_ranges(Ranges ranges) {
 Ranges unite(const Ranges& a, const Ranges& b) {
   Ranges all = a;
   all.insert(all.end(), b.begin(), b.end());
-  return normalize_ranges(std::move(all));
+  return sort_and_merge_ranges(std::move(all));
 }
 
 Ranges complement(const Ranges& ranges) {
@@ -115,7 +115,7 @@ Ranges property_ranges(std::string_view name) {
     if (name.empty() || !category.starts_with(name)) continue;
     out.push_back({runs[i].first, i + 1 < runs.size() ? runs[i + 1].first - 1 : kMaxCodePoint});
   }
-  return normalize_ranges(std::move(out));
+  return sort_and_merge_ranges(std::move(out));
 }
 
 Ranges space_ranges() {

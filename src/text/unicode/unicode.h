@@ -24,7 +24,7 @@ struct Utf8Step {
   bool valid = false;
   bool truncated = false;  // bad only because the text ends here
 };
-Utf8Step step_utf8(std::string_view text, size_t pos);
+Utf8Step decode_utf8_at(std::string_view text, size_t pos);
 
 bool is_valid_utf8(std::string_view text);
 // The text with each bad part replaced by U+FFFD.
@@ -67,7 +67,7 @@ int64_t count_code_points(std::string_view valid_utf8);
 
 // Sorted, disjoint, not touching.
 using Ranges = std::vector<CodePointRange>;
-Ranges normalize_ranges(Ranges ranges);
+Ranges sort_and_merge_ranges(Ranges ranges);
 Ranges unite(const Ranges& a, const Ranges& b);
 Ranges intersect(const Ranges& a, const Ranges& b);
 Ranges complement(const Ranges& ranges);

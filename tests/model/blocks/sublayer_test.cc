@@ -140,7 +140,7 @@ class OneLayer {
         const auto begin = std::ssize(positions);
         for (int64_t i = 0; i < length; ++i) positions.push_back(static_cast<int32_t>(i));
         sequences.push_back({.begin = begin, .end = begin + length, .kept = {}});
-        rows.add(length, nullptr);
+        rows.add_sequence(length, nullptr);
       }
     }
   };
@@ -170,13 +170,13 @@ class OneLayer {
     for (float& value : values) value += static_cast<float>(random() % 1024) / 1024.0f - 0.5f;
     const Tensor rows(backend_.allocator(), DType::kF32, {1, parameter.num_cols()});
     ops::from_host(backend_, values, rows.view());
-    loaded_.weights->write(backend_, index, 0, rows.view());
+    loaded_.weights->write_rows(backend_, index, 0, rows.view());
   }
   std::vector<float> read(size_t index) {
     const model::Parameter& parameter = table()[index];
     const Tensor rows(backend_.allocator(), DType::kF32,
                       {parameter.num_rows(), parameter.num_cols()});
-    loaded_.weights->read(backend_, index, 0, rows.view());
+    loaded_.weights->read_rows(backend_, index, 0, rows.view());
     return to_host(rows.view());
   }
   std::vector<float> to_host(TensorView x) {
@@ -220,12 +220,12 @@ class OneLayer {
     ASSERT_LE(at.block->saved_bytes, saved.inner.size());
     ASSERT_LE(at.connector->saved_bytes, saved.outer.size());
     at.block->construct(saved.inner.data());
-    at.block->keep(pass, at.inner, saved.inner.data());
+    at.block->allocate_always_kept(pass, at.inner, saved.inner.data());
     if (tested_.connector) {
       at.connector->construct(saved.outer.data());
-      at.connector->take_saved(pass, at, saved.outer.data());
+      at.connector->allocate_saved(pass, at, saved.outer.data());
     }
-    at.block->take_saved(pass, at.inner, saved.inner.data());
+    at.block->allocate_saved(pass, at.inner, saved.inner.data());
   }
 
   const SublayerCase& tested_;
@@ -288,7 +288,7 @@ TEST_P(SublayerAlone, IsInstantiatedUnderItsName) {
   const std::string_view row =
       tested.connector ? tested.connector->ops().name : tested.block.ops().name;
   EXPECT_EQ(suite, std::string(row) + "/SublayerAlone");
-  EXPECT_EQ(tested.block.ops().fault(tested.block.config()), "");
+  EXPECT_EQ(tested.block.ops().find_config_fault(tested.block.config()), "");
 }
 
 TEST_P(SublayerAlone, FollowsItsFormula) {

@@ -48,7 +48,7 @@ std::string from_base64(std::string_view text) {
 
 // A reader of the format, by its specification (C2SP age.md); "" when no stanza is for us.
 std::string decrypt(const std::string& bytes, const std::string& identity) {
-  const std::string secret = age::bech32_key(identity, "age-secret-key-");
+  const std::string secret = age::decode_bech32_key(identity, "age-secret-key-");
   const std::string own = age::x25519_public(secret);
   const size_t mac_line = bytes.find("\n--- ") + 1;
   const size_t header_end = bytes.find('\n', mac_line) + 1;
@@ -88,7 +88,7 @@ std::string decrypt(const std::string& bytes, const std::string& identity) {
 TEST(Age, ReadsWhatPyrageWrote) {
   EXPECT_EQ(decrypt(from_base64(kEncrypted), kIdentity), "written by pyrage 1.4.0");
   EXPECT_EQ(parse_age_recipient(kRecipient),
-            age::x25519_public(age::bech32_key(kIdentity, "age-secret-key-")));
+            age::x25519_public(age::decode_bech32_key(kIdentity, "age-secret-key-")));
 }
 
 TEST(Age, WritesFilesOfEverySizeThatTheRecipientReads) {

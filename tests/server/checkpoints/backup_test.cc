@@ -223,7 +223,7 @@ TEST_F(Backup, ACopyHasTheHashesOfItsSource) {
   run.tenant = "bob";
   run.base_model = "base";
   run.lora.rank = 8;
-  registry_->copy(rows_[0], run, std::nullopt, {}, 1000);
+  registry_->copy_to_new_run(rows_[0], run, std::nullopt, {}, 1000);
   const CheckReport report = check_data(data());
   EXPECT_THAT(report.damages, IsEmpty());
   EXPECT_EQ(report.checkpoints, 3);

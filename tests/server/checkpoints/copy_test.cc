@@ -35,7 +35,7 @@ TEST_F(Copies, AModelThatIsMadeOfTheirNumberMeanwhileKeepsIt) {
             "VALUES ('s:train:7', 'alice', 99, 1, 1, 'base', '{}', 'default', 'live')",
             {});
   };
-  EXPECT_THAT(error_of([&] { registry_->copy(row, run_of(7), {}, {}, 1000); }),
+  EXPECT_THAT(error_of([&] { registry_->copy_to_new_run(row, run_of(7), {}, {}, 1000); }),
               HasSubstr("model_seq_id: 7 of session s is in use"));
   EXPECT_EQ(store_->find_run("s:train:7")->state, RunState::kLive);
   EXPECT_EQ(store_->stored_bytes(), row.size_bytes);
@@ -49,7 +49,7 @@ TEST_F(Copies, BeyondTheDisksLimitAreRefusedForGood) {
   const CheckpointRow row = finish(save("a"));
   open(2000, row.size_bytes + 10);
   try {
-    registry_->copy(row, run_of(7), {}, {}, 2000);
+    registry_->copy_to_new_run(row, run_of(7), {}, {}, 2000);
     FAIL() << "it was made";
   } catch (const Error& error) {
     EXPECT_EQ(error.code, ErrorCode::kResourceExhausted);  // 400
@@ -63,7 +63,8 @@ TEST_F(Copies, BeyondTheDisksLimitAreRefusedForGood) {
 TEST_F(Copies, OneWhoseCommitIsNotAnsweredKeepsItsFiles) {
   const CheckpointRow row = finish(save("a"));
   faults_->commit_lost = true;
-  EXPECT_EQ(registry_->copy(row, run_of(7), {}, {}, 1000), "tinker://s:train:7/weights/a");
+  EXPECT_EQ(registry_->copy_to_new_run(row, run_of(7), {}, {}, 1000),
+            "tinker://s:train:7/weights/a");
   const auto copied = store_->find_checkpoint("s:train:7", CheckpointKind::kWeights, "a", 1000);
   ASSERT_TRUE(copied);
   EXPECT_EQ(adapter(*copied), "weights");

@@ -47,12 +47,12 @@ TEST_F(Registry, ASavedCheckpointIsThereAfterARestart) {
   EXPECT_TRUE(fs::is_empty(data_->temporary()));
   open(2000);
   const CheckpointRow found =
-      registry_->find({"s:train:0", CheckpointKind::kWeights, "a"}, "alice", false, 2000);
+      registry_->find_or_throw({"s:train:0", CheckpointKind::kWeights, "a"}, "alice", false, 2000);
   EXPECT_EQ(found.id, row.id);
   EXPECT_EQ(adapter(found), "weights");
   EXPECT_THAT(read_bytes(registry_->folder(found) + "/strata.json"),
               HasSubstr("\"path\":\"tinker://s:train:0/weights/a\""));
-  EXPECT_EQ(registry_->downloadable_files(found).size(), 2u);
+  EXPECT_EQ(registry_->list_downloadable_files(found).size(), 2u);
 }
 
 TEST_F(Registry, FoldersWithoutARowAndRowsWithoutAFolderGoAtTheStart) {
@@ -136,9 +136,11 @@ TEST_F(Registry, AClockThatJumpsForgetsNoKeyOfARequest) {
   session.id = "s2";
   session.tenant = "alice";
   session.created_at = 1000;
-  const auto is_known = [&] { return store_->recall("alice", "session", key).has_value(); };
+  const auto is_known = [&] {
+    return store_->find_remembered("alice", "session", key).has_value();
+  };
   registry_->sweep(1000, 0);
-  store_->add_session(session, key);
+  store_->find_or_add_session(session, key);
   ASSERT_TRUE(is_known());
   for (int i = 1; i < 600; ++i) registry_->sweep(1e9, 5.0 * i);
   EXPECT_TRUE(is_known());
@@ -228,7 +230,7 @@ TEST_F(Registry, ReplacedFilesGoInOneStep) {
   EXPECT_THAT(error_of([&] { registry_->sweep(1200, 1200); }), HasSubstr("rename"));
   for (const CheckpointRow& row : old) {
     EXPECT_EQ(adapter(row), "old");
-    EXPECT_EQ(registry_->downloadable_files(row).size(), 2u);
+    EXPECT_EQ(registry_->list_downloadable_files(row).size(), 2u);
   }
   for (const CheckpointRow& row : old) fs::remove_all(registry_->folder(row));
   open(2000);
@@ -241,12 +243,12 @@ TEST_F(Registry, ReplacedFilesGoInOneStep) {
 TEST_F(Registry, AnotherTenantSeesOnlyWhatIsPublic) {
   const CheckpointRow row = finish(save("a"));
   const TinkerPath path = path_of(row);
-  const std::string foreign = error_of([&] { registry_->find(path, "bob", true, 1100); });
+  const std::string foreign = error_of([&] { registry_->find_or_throw(path, "bob", true, 1100); });
   EXPECT_THAT(foreign, HasSubstr("does not exist"));
-  EXPECT_THAT(error_of([&] { registry_->find(path, "bob", true, 1100); }), foreign);
+  EXPECT_THAT(error_of([&] { registry_->find_or_throw(path, "bob", true, 1100); }), foreign);
   store_->set_public(row.id, true);
-  EXPECT_EQ(registry_->find(path, "bob", true, 1100).id, row.id);
-  EXPECT_THAT(error_of([&] { registry_->find(path, "bob", false, 1100); }), foreign);
+  EXPECT_EQ(registry_->find_or_throw(path, "bob", true, 1100).id, row.id);
+  EXPECT_THAT(error_of([&] { registry_->find_or_throw(path, "bob", false, 1100); }), foreign);
 }
 
 // The clock may be wrong: a save that is to replace nothing replaces nothing that may come back.
@@ -257,7 +259,7 @@ TEST_F(Registry, ANameInItsGraceIsUsed) {
   CheckpointSave again = save("a");
   again.overwrite = false;
   EXPECT_THAT(error_of([&] { finish(again, 2000); }), HasSubstr("--expiry-grace"));
-  EXPECT_FALSE(store_->find_checkpoint_id(row.id)->deleted_at);
+  EXPECT_FALSE(store_->find_checkpoint_by_id(row.id)->deleted_at);
   registry_->sweep(2000, 0);
   registry_->sweep(2000, 3600);  // the grace is over
   EXPECT_NO_THROW(finish(again, 2000));
@@ -279,7 +281,8 @@ TEST_F(Registry, EncryptsEveryFileOfAnExternalCheckpoint) {
   external.age_recipients = {age::x25519_public(random_bytes(32))};
   const CheckpointRow row = finish(external);
   std::vector<std::string> names;
-  for (const CheckpointFile& file : registry_->downloadable_files(row)) names.push_back(file.name);
+  for (const CheckpointFile& file : registry_->list_downloadable_files(row))
+    names.push_back(file.name);
   EXPECT_THAT(names, ElementsAre("adapter_config.json.age", "adapter_model.safetensors.age"));
   const std::string bytes = read_bytes(registry_->folder(row) + "/adapter_model.safetensors.age");
   EXPECT_TRUE(bytes.starts_with("age-encryption.org/v1\n-> X25519 "));
@@ -292,15 +295,15 @@ TEST_F(Registry, ACopyOutlivesItsSource) {
   run.id = "copy:train:0";
   run.tenant = "bob";
   run.base_model = "base";
-  const std::string path = registry_->copy(source, run, std::nullopt, {"key"}, 1100);
+  const std::string path = registry_->copy_to_new_run(source, run, std::nullopt, {"key"}, 1100);
   EXPECT_EQ(path, "tinker://copy:train:0/weights/a");
   run.id = "copy:train:1";
-  EXPECT_EQ(registry_->copy(source, run, std::nullopt, {"key"}, 1100), path);
+  EXPECT_EQ(registry_->copy_to_new_run(source, run, std::nullopt, {"key"}, 1100), path);
   store_->delete_checkpoint(source.id, 1200);
   registry_->sweep(1200, 1200);
   EXPECT_FALSE(fs::exists(registry_->folder(source)));
   open(2000);
-  const CheckpointRow copy = registry_->find(parse_tinker_path(path), "bob", false, 2000);
+  const CheckpointRow copy = registry_->find_or_throw(parse_tinker_path(path), "bob", false, 2000);
   EXPECT_EQ(adapter(copy), "weights");
   EXPECT_EQ(StoreLists(open_sqlite_reader(data_->database())).count_runs("bob", ""), 1);
 }
@@ -308,8 +311,8 @@ TEST_F(Registry, ACopyOutlivesItsSource) {
 TEST_F(Registry, TheArchiveIsATarOfRegularFiles) {
   const std::string content(1000, 'x');
   const CheckpointRow row = finish(save("a"), 1'700'000'000, content);
-  const std::string tar = registry_->pack_archive(row, "alice", 0);
-  EXPECT_EQ(registry_->pack_archive(row, "alice", 0), tar);
+  const std::string tar = registry_->find_or_pack_archive(row, "alice", 0);
+  EXPECT_EQ(registry_->find_or_pack_archive(row, "alice", 0), tar);
   EXPECT_EQ(fs::file_size(tar) % 512, 0u);
   const std::string list = dir_.file("list");
   ASSERT_EQ(std::system(("tar tvf " + tar + " > " + list + " && tar xf " + tar + " -C " +
@@ -328,16 +331,16 @@ TEST_F(Registry, ArchivesAreBoundedAndThoseGoThatNobodyRead) {
       *data_, *store_, RegistryOptions{.archives = SharedLimit(300'000)});  // two of them
   const auto saved = [&](const std::string& name) { return finish(save(name), 1000, content); };
   const CheckpointRow first = saved("1"), second = saved("2"), third = saved("3");
-  registry_->pack_archive(first, "alice", 1);
-  registry_->pack_archive(second, "alice", 2);
+  registry_->find_or_pack_archive(first, "alice", 1);
+  registry_->find_or_pack_archive(second, "alice", 2);
   EXPECT_TRUE(registry_->find_and_touch_archive(first, 3).has_value());
-  registry_->pack_archive(third, "alice", 4);
+  registry_->find_or_pack_archive(third, "alice", 4);
   EXPECT_TRUE(registry_->find_and_touch_archive(first, 5).has_value());
   EXPECT_FALSE(registry_->find_and_touch_archive(second, 5).has_value());
   EXPECT_TRUE(registry_->fits_archive(third));
   const CheckpointRow large = finish(save("large"), 1000, std::string(300'000, 'x'));
   EXPECT_FALSE(registry_->fits_archive(large));
-  EXPECT_THROW(registry_->pack_archive(large, "alice", 5), Busy);
+  EXPECT_THROW(registry_->find_or_pack_archive(large, "alice", 5), Busy);
   EXPECT_TRUE(registry_->find_and_touch_archive(first, 5).has_value());
   registry_->sweep(2000, 8000);
   EXPECT_FALSE(registry_->find_and_touch_archive(first, 8000).has_value())
@@ -348,16 +351,16 @@ TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
   registry_ = std::make_unique<CheckpointRegistry>(
       *data_, *store_, RegistryOptions{.archives = SharedLimit(35'000)});  // for one alone
   const CheckpointRow small = finish(save("a"), 1000, std::string(1000, 'x'));
-  const std::string tar = registry_->pack_archive(small, "alice", 0);
+  const std::string tar = registry_->find_or_pack_archive(small, "alice", 0);
   ModelMerger merger{
       .bytes = {30'000, 6000}, .write = [&](size_t, const std::string&, const std::string& to) {
-        EXPECT_THROW(registry_->pack_archive(small, "alice", 1), Busy) << "it has it all";
+        EXPECT_THROW(registry_->find_or_pack_archive(small, "alice", 1), Busy) << "it has it all";
         write_bytes(to + "/config.json", "{}");
         write_bytes(to + "/model.safetensors", std::string(5000, 'w'));
         return true;
       }};
   try {
-    registry_->pack_merged(small, merger, 0, "alice", 1);
+    registry_->find_or_pack_merged(small, merger, 0, "alice", 1);
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
@@ -365,7 +368,7 @@ TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
                                         "(--max-archive-bytes); download the adapter's archive"));
   }
   EXPECT_TRUE(fs::exists(tar)) << "nothing goes for what is refused";
-  EXPECT_TRUE(registry_->pack_merged(small, merger, 1, "alice", 1));
+  EXPECT_TRUE(registry_->find_or_pack_merged(small, merger, 1, "alice", 1));
   EXPECT_FALSE(fs::exists(tar));
   const auto made =
       registry_->find_and_touch_archive(small, 1, CheckpointRegistry::Archive::kMerged);
@@ -425,16 +428,16 @@ TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
   const int64_t expires = signer.expiry(row, 1000.5);
   EXPECT_EQ(expires, 4600);
   const std::string url =
-      signer.sign("http://h:1", row, "adapter_config.json", "alice", expires, 1000);
+      signer.make_signed_url("http://h:1", row, "adapter_config.json", "alice", expires, 1000);
   EXPECT_TRUE(url.starts_with("http://h:1/api/v1/files/" + row.id + "/adapter_config.json?"));
   EXPECT_EQ(url.find("alice"), std::string::npos);
   const UrlSigner::Claim good = claim_of(url);
   std::optional<CheckpointRow> found;
   std::string whose;
-  EXPECT_EQ(signer.check(good, 4599, found, whose), Verdict::kGood);
+  EXPECT_EQ(signer.verify_claim(good, 4599, found, whose), Verdict::kGood);
   EXPECT_EQ(whose, "alice");
   EXPECT_EQ(found->id, row.id);
-  EXPECT_EQ(signer.check(good, 4600, found, whose), Verdict::kGone);
+  EXPECT_EQ(signer.verify_claim(good, 4600, found, whose), Verdict::kGone);
   std::vector<UrlSigner::Claim> wrong(6, good);
   wrong[0].checkpoint_id = "nobody";
   wrong[1].file = "adapter_model.safetensors";
@@ -444,18 +447,18 @@ TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
   wrong[5].token.clear();
   faults_->away = true;  // one that is wrong asks the store for nothing
   for (const UrlSigner::Claim& claim : wrong) {
-    EXPECT_EQ(signer.check(claim, 1100, found, whose), Verdict::kWrong);
+    EXPECT_EQ(signer.verify_claim(claim, 1100, found, whose), Verdict::kWrong);
   }
   faults_->away = false;
-  const UrlSigner::Claim bob =
-      claim_of(signer.sign("http://h:1", row, "adapter_config.json", "bob", expires, 1000));
-  EXPECT_EQ(signer.check(bob, 1100, found, whose), Verdict::kWrong);
+  const UrlSigner::Claim bob = claim_of(
+      signer.make_signed_url("http://h:1", row, "adapter_config.json", "bob", expires, 1000));
+  EXPECT_EQ(signer.verify_claim(bob, 1100, found, whose), Verdict::kWrong);
   store_->set_public(row.id, true);
-  EXPECT_EQ(signer.check(bob, 1100, found, whose), Verdict::kGood);
+  EXPECT_EQ(signer.verify_claim(bob, 1100, found, whose), Verdict::kGood);
   store_->delete_checkpoint(row.id, 1200);
-  EXPECT_EQ(signer.check(good, 1200, found, whose), Verdict::kGone);
+  EXPECT_EQ(signer.verify_claim(good, 1200, found, whose), Verdict::kGone);
   registry_->sweep(1200, 1200);
-  EXPECT_EQ(signer.check(good, 1200, found, whose), Verdict::kGone);
+  EXPECT_EQ(signer.verify_claim(good, 1200, found, whose), Verdict::kGone);
 }
 
 TEST_F(Registry, ASignedUrlEndsWithItsCheckpoint) {

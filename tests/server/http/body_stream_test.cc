@@ -26,35 +26,35 @@ TEST(BodyStream, KeepsWhatIsPushedInOrderAndWithinItsBound) {
   SharedLimit limit(3 << 20);
   BodyStream body;
   EXPECT_TRUE(body.push("a"));
-  ASSERT_TRUE(body.reserve(limit, "t"));
+  ASSERT_TRUE(body.try_acquire_share(limit, "t"));
   EXPECT_TRUE(body.push("bc"));
-  EXPECT_EQ(body.take(2), "ab");
+  EXPECT_EQ(body.pop_bytes(2), "ab");
   body.finish();
   EXPECT_FALSE(body.push("late"));
   EXPECT_FALSE(body.finished());
-  EXPECT_EQ(body.take(100), "c");
+  EXPECT_EQ(body.pop_bytes(100), "c");
   EXPECT_TRUE(body.finished());
 }
 
 TEST(BodyStream, WhatWaitsCountsUntilItIsSent) {
   SharedLimit limit(3 << 20);
   BodyStream body;
-  ASSERT_TRUE(body.reserve(limit, "t"));
+  ASSERT_TRUE(body.try_acquire_share(limit, "t"));
   const int64_t least = limit.used("t");
   EXPECT_TRUE(body.push(std::string(kRoom, 'x')));
   EXPECT_GE(limit.used("t"), static_cast<int64_t>(kRoom));
-  EXPECT_EQ(body.take(kRoom).size(), kRoom);
+  EXPECT_EQ(body.pop_bytes(kRoom).size(), kRoom);
   EXPECT_GE(limit.used("t"), static_cast<int64_t>(kRoom));
-  body.note_sent();
+  body.release_sent_bytes();
   EXPECT_EQ(limit.used("t"), least);
   // Also where a little always waits.
   EXPECT_TRUE(body.push(std::string(kRoom, 'x')));
-  EXPECT_EQ(body.take(kRoom).size(), kRoom);
+  EXPECT_EQ(body.pop_bytes(kRoom).size(), kRoom);
   EXPECT_TRUE(body.push(std::string(5 << 10, 'x')));
-  body.note_sent();
+  body.release_sent_bytes();
   EXPECT_EQ(limit.used("t"), 5 << 10);
-  EXPECT_EQ(body.take(kRoom).size(), size_t{5} << 10);
-  body.note_sent();
+  EXPECT_EQ(body.pop_bytes(kRoom).size(), size_t{5} << 10);
+  body.release_sent_bytes();
   EXPECT_TRUE(body.push(std::string(BodyStream::kMostWaiting, 'x')));
   EXPECT_FALSE(body.push("x"));  // beyond the bound
   EXPECT_TRUE(body.closed());
@@ -63,7 +63,7 @@ TEST(BodyStream, WhatWaitsCountsUntilItIsSent) {
 TEST(BodyStream, EndsWhereItsTenantHasNoRoom) {
   SharedLimit limit(100'000);
   BodyStream body;
-  ASSERT_TRUE(body.reserve(limit, "t"));
+  ASSERT_TRUE(body.try_acquire_share(limit, "t"));
   EXPECT_TRUE(body.push(std::string(50'000, 'x')));
   EXPECT_FALSE(body.push(std::string(60'000, 'x')));
   EXPECT_TRUE(body.closed());
@@ -80,7 +80,7 @@ TEST(BodyStream, AWholeOneIsNotLost) {
   body.on_close([&] { is_lost = true; });
   body.push("all");
   body.finish();
-  body.take(10);
+  body.pop_bytes(10);
   body.close();
   EXPECT_FALSE(is_lost);
 }

@@ -84,12 +84,12 @@ TEST(Listener, AsksForAnotherServerWhereAPortIsTakenAlone) {
 }
 
 TEST(Listener, CountsAnIPv6HostAsItsNetwork) {
-  EXPECT_EQ(counted_network("10.0.0.1"), "10.0.0.1");
-  EXPECT_EQ(counted_network(""), "");
-  EXPECT_EQ(counted_network("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
-  EXPECT_EQ(counted_network("2001:db8:1:2::1"), counted_network("2001:db8:1:2:ffff::"));
-  EXPECT_NE(counted_network("2001:db8:1:3::1"), counted_network("2001:db8:1:2::1"));
-  EXPECT_EQ(counted_network("::ffff:10.0.0.1"), "::ffff:10.0.0.1");
+  EXPECT_EQ(mask_ipv6_to_64("10.0.0.1"), "10.0.0.1");
+  EXPECT_EQ(mask_ipv6_to_64(""), "");
+  EXPECT_EQ(mask_ipv6_to_64("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+  EXPECT_EQ(mask_ipv6_to_64("2001:db8:1:2::1"), mask_ipv6_to_64("2001:db8:1:2:ffff::"));
+  EXPECT_NE(mask_ipv6_to_64("2001:db8:1:3::1"), mask_ipv6_to_64("2001:db8:1:2::1"));
+  EXPECT_EQ(mask_ipv6_to_64("::ffff:10.0.0.1"), "::ffff:10.0.0.1");
 }
 
 TEST(Listener, NamesPeersButThoseOfThisMachine) {
@@ -97,13 +97,13 @@ TEST(Listener, NamesPeersButThoseOfThisMachine) {
     sockaddr_in peer = {};
     peer.sin_family = AF_INET;
     ::inet_pton(AF_INET, text, &peer.sin_addr);
-    return peer_address(reinterpret_cast<const sockaddr*>(&peer));
+    return peer_address_unless_loopback(reinterpret_cast<const sockaddr*>(&peer));
   };
   const auto v6 = [](const char* text) {
     sockaddr_in6 peer = {};
     peer.sin6_family = AF_INET6;
     ::inet_pton(AF_INET6, text, &peer.sin6_addr);
-    return peer_address(reinterpret_cast<const sockaddr*>(&peer));
+    return peer_address_unless_loopback(reinterpret_cast<const sockaddr*>(&peer));
   };
   EXPECT_EQ(v4("127.8.0.1"), "");
   EXPECT_EQ(v4("10.0.0.1"), "10.0.0.1");
@@ -113,7 +113,7 @@ TEST(Listener, NamesPeersButThoseOfThisMachine) {
   EXPECT_EQ(v6("fe80::1"), "fe80::1");
   sockaddr_un local = {};
   local.sun_family = AF_UNIX;
-  EXPECT_EQ(peer_address(reinterpret_cast<const sockaddr*>(&local)), "");
+  EXPECT_EQ(peer_address_unless_loopback(reinterpret_cast<const sockaddr*>(&local)), "");
 }
 
 }  // namespace

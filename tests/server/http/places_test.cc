@@ -16,33 +16,33 @@ namespace {
 
 TEST(ConnectionLimit, CountsByAddressButForLoopback) {
   ConnectionLimit limit(4, 2, SharedLimit(1000));
-  EXPECT_EQ(limit.acquire("10.0.0.1"), "");
-  EXPECT_EQ(limit.acquire("10.0.0.1"), "");
-  EXPECT_EQ(limit.acquire("10.0.0.1"), "--max-connections-per-address");
-  EXPECT_EQ(limit.acquire(""), "");
-  EXPECT_EQ(limit.acquire(""), "");
-  EXPECT_EQ(limit.acquire(""), "--max-connections");
+  EXPECT_EQ(limit.acquire_or_name_limit("10.0.0.1"), "");
+  EXPECT_EQ(limit.acquire_or_name_limit("10.0.0.1"), "");
+  EXPECT_EQ(limit.acquire_or_name_limit("10.0.0.1"), "--max-connections-per-address");
+  EXPECT_EQ(limit.acquire_or_name_limit(""), "");
+  EXPECT_EQ(limit.acquire_or_name_limit(""), "");
+  EXPECT_EQ(limit.acquire_or_name_limit(""), "--max-connections");
   limit.release("10.0.0.1");
   EXPECT_EQ(limit.num_open(), 3);
-  EXPECT_EQ(limit.acquire("10.0.0.1"), "");
+  EXPECT_EQ(limit.acquire_or_name_limit("10.0.0.1"), "");
 }
 
 TEST(ConnectionLimit, AnAddressHasHalfOfTheRoom) {
   SharedLimit bytes(1000);
   ConnectionLimit limit(9, 9, bytes);
-  EXPECT_EQ(limit.acquire("10.0.0.1"), "");
-  EXPECT_EQ(limit.acquire(""), "");
+  EXPECT_EQ(limit.acquire_or_name_limit("10.0.0.1"), "");
+  EXPECT_EQ(limit.acquire_or_name_limit(""), "");
   int64_t one = 0, other = 0;
-  EXPECT_TRUE(limit.resize_held("10.0.0.1", one, 500));
-  EXPECT_FALSE(limit.resize_held("10.0.0.1", one, 501));
+  EXPECT_TRUE(limit.try_resize_held_bytes("10.0.0.1", one, 500));
+  EXPECT_FALSE(limit.try_resize_held_bytes("10.0.0.1", one, 501));
   EXPECT_EQ(one, 500);
-  EXPECT_FALSE(limit.resize_held("", other, 501));
-  EXPECT_TRUE(limit.resize_held("", other, 500));
-  EXPECT_TRUE(limit.resize_held("10.0.0.1", one, 100));
-  EXPECT_TRUE(limit.resize_held("", other, 900));
+  EXPECT_FALSE(limit.try_resize_held_bytes("", other, 501));
+  EXPECT_TRUE(limit.try_resize_held_bytes("", other, 500));
+  EXPECT_TRUE(limit.try_resize_held_bytes("10.0.0.1", one, 100));
+  EXPECT_TRUE(limit.try_resize_held_bytes("", other, 900));
   EXPECT_EQ(bytes.used(), 1000);
-  EXPECT_TRUE(limit.resize_held("10.0.0.1", one, 0));
-  EXPECT_TRUE(limit.resize_held("", other, 0));
+  EXPECT_TRUE(limit.try_resize_held_bytes("10.0.0.1", one, 0));
+  EXPECT_TRUE(limit.try_resize_held_bytes("", other, 0));
   EXPECT_EQ(bytes.used(), 0);
 }
 
@@ -52,11 +52,12 @@ TEST(ConnectionLimit, AClientBehindAProxyHasHalfOfTheBytes) {
   std::vector<std::unique_ptr<ProxiedRequest>> held;
   for (int i = 0; i < 5; ++i)
     held.push_back(std::make_unique<ProxiedRequest>(limit, "10.0.0.1", 100));
-  for (const auto& one : held) EXPECT_EQ(one->refused_by(), "");
-  EXPECT_EQ(ProxiedRequest(limit, "10.0.0.1", 100).refused_by(), "--max-connection-bytes");
-  EXPECT_EQ(ProxiedRequest(limit, "10.0.0.2", 100).refused_by(), "");
+  for (const auto& one : held) EXPECT_EQ(one->exceeded_limit_option(), "");
+  EXPECT_EQ(ProxiedRequest(limit, "10.0.0.1", 100).exceeded_limit_option(),
+            "--max-connection-bytes");
+  EXPECT_EQ(ProxiedRequest(limit, "10.0.0.2", 100).exceeded_limit_option(), "");
   held.pop_back();
-  EXPECT_EQ(ProxiedRequest(limit, "10.0.0.1", 100).refused_by(), "");
+  EXPECT_EQ(ProxiedRequest(limit, "10.0.0.1", 100).exceeded_limit_option(), "");
 }
 
 // For one that has no space for it alone nobody need make way.
@@ -84,22 +85,22 @@ struct Guest {
 TEST(Places, WhoHasNoneGivesNoneBack) {
   Places<Guest> places(ConnectionLimit(1, 9, SharedLimit(1 << 20)));
   Guest first, second, third;
-  EXPECT_EQ(places.take_place(first), "");
-  places.leave(second);
+  EXPECT_EQ(places.acquire_place_evicting_idle(first), "");
+  places.release_place(second);
   EXPECT_EQ(places.limit().num_open(), 1);
   places.set_tenant(first, "tenant");  // nobody can have its place
-  EXPECT_EQ(places.take_place(third), "--max-connections");
-  places.leave(third);
+  EXPECT_EQ(places.acquire_place_evicting_idle(third), "--max-connections");
+  places.release_place(third);
   EXPECT_EQ(places.limit().num_open(), 1);
-  places.leave(first);
-  places.leave(first);
+  places.release_place(first);
+  places.release_place(first);
   EXPECT_EQ(places.limit().num_open(), 0);
 
   // Of one for whose bytes there is no space either.
   Places<Guest> small(ConnectionLimit(9, 9, SharedLimit(100)));
   Guest large;
-  EXPECT_EQ(small.take_place(large), "--max-connection-bytes");
-  small.leave(large);
+  EXPECT_EQ(small.acquire_place_evicting_idle(large), "--max-connection-bytes");
+  small.release_place(large);
   EXPECT_EQ(small.limit().num_open(), 0);
 }
 

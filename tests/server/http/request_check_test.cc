@@ -16,22 +16,23 @@ namespace {
 
 TEST(AddressRules, AHostMayLeaveOutThePortThatItsSchemeHas) {
   const AddressRules rules("0.0.0.0", 8000, "https://Box.example:443/strata");
-  EXPECT_TRUE(rules.knows_host("box.example"));
-  EXPECT_TRUE(rules.knows_host("box.example:443"));
-  EXPECT_FALSE(rules.knows_host("box.example:8443"));
-  EXPECT_FALSE(rules.knows_host("other.example"));
-  EXPECT_TRUE(AddressRules("0.0.0.0", 8000, "http://box.example:80").knows_host("box.example"));
-  EXPECT_FALSE(AddressRules("0.0.0.0", 8000, "http://box.example:443").knows_host("box.example"));
-  EXPECT_FALSE(AddressRules("0.0.0.0", 8000, "https://box.example:8443").knows_host("box.example"));
+  EXPECT_TRUE(rules.is_own_host("box.example"));
+  EXPECT_TRUE(rules.is_own_host("box.example:443"));
+  EXPECT_FALSE(rules.is_own_host("box.example:8443"));
+  EXPECT_FALSE(rules.is_own_host("other.example"));
+  EXPECT_TRUE(AddressRules("0.0.0.0", 8000, "http://box.example:80").is_own_host("box.example"));
+  EXPECT_FALSE(AddressRules("0.0.0.0", 8000, "http://box.example:443").is_own_host("box.example"));
+  EXPECT_FALSE(
+      AddressRules("0.0.0.0", 8000, "https://box.example:8443").is_own_host("box.example"));
 }
 
 TEST(AddressRules, APublicUrlWithoutAPortIsOfAnyPort) {
   for (const std::string host : {"box.example", "[2001:db8::1]"}) {
     const AddressRules rules("0.0.0.0", 8000, "https://" + host);
-    EXPECT_TRUE(rules.knows_host(host));
-    EXPECT_TRUE(rules.knows_host(host + ":8443"));
+    EXPECT_TRUE(rules.is_own_host(host));
+    EXPECT_TRUE(rules.is_own_host(host + ":8443"));
   }
-  EXPECT_FALSE(AddressRules("0.0.0.0", 8000, "").knows_host("box.example"));
+  EXPECT_FALSE(AddressRules("0.0.0.0", 8000, "").is_own_host("box.example"));
 }
 
 struct FramingTest : testing::Test {

@@ -39,7 +39,7 @@ Response ask(const std::string& method, const std::string& path, const std::stri
   Response answer;
   int count = 0;
   const Router router = small_router();
-  router.set_route(request);
+  router.match_route(request);
   router.dispatch(request, [&](Response response) {
     answer = std::move(response);
     ++count;

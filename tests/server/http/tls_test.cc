@@ -49,7 +49,7 @@ struct TlsTest : testing::Test {
            "\r\nX-API-Key: tml-good\r\nContent-Type: application/json\r\n" + more + "\r\n";
   }
 
-  void reload() const { server->use_tls(load_tls(files)); }
+  void reload() const { server->use_tls(load_tls_context(files)); }
 
   std::string dir;
   TlsFiles files;
@@ -148,9 +148,9 @@ TEST_F(TlsTest, ANewCertificateIsForNewConnections) {
 // OpenSSL takes both of them; certbot's renewals change the algorithm.
 TEST_F(TlsTest, ACertificateAndAnotherKindOfKeyAreRefused) {
   const TlsFiles rsa = make_files(dir, "rsa", /*with_passphrase=*/false, /*is_rsa=*/true);
-  EXPECT_THROW(load_tls({rsa.certificate, files.key}), Error);
-  EXPECT_THROW(load_tls({files.certificate, rsa.key}), Error);
-  EXPECT_NO_THROW(load_tls(rsa));
+  EXPECT_THROW(load_tls_context({rsa.certificate, files.key}), Error);
+  EXPECT_THROW(load_tls_context({files.certificate, rsa.key}), Error);
+  EXPECT_NO_THROW(load_tls_context(rsa));
   std::filesystem::copy_file(rsa.certificate, files.certificate,
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_THROW(reload(), Error);
@@ -162,7 +162,7 @@ TEST_F(TlsTest, ACertificateAndAnotherKindOfKeyAreRefused) {
 // What is recorded today stays secret when the key is lost tomorrow.
 TEST_F(TlsTest, EverySessionHasAKeyOfItsOwn) {
   const TlsFiles rsa = make_files(dir, "rsa", /*with_passphrase=*/false, /*is_rsa=*/true);
-  server->use_tls(load_tls(rsa));
+  server->use_tls(load_tls_context(rsa));
   EXPECT_FALSE(TlsClient(server->port(), TLS1_2_VERSION, "AES128-SHA").is_open());
   EXPECT_FALSE(TlsClient(server->port(), TLS1_2_VERSION, "AES128-GCM-SHA256").is_open());
   EXPECT_TRUE(TlsClient(server->port(), TLS1_2_VERSION, "ECDHE-RSA-AES128-GCM-SHA256").is_open());
@@ -171,14 +171,14 @@ TEST_F(TlsTest, EverySessionHasAKeyOfItsOwn) {
 TEST_F(TlsTest, APipeInPlaceOfAFileIsNotWaitedFor) {
   const std::string pipe = dir + "/pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_THROW(load_tls({pipe, files.key}), Error);
-  EXPECT_THROW(load_tls({files.certificate, pipe}), Error);
+  EXPECT_THROW(load_tls_context({pipe, files.key}), Error);
+  EXPECT_THROW(load_tls_context({files.certificate, pipe}), Error);
 }
 
 TEST_F(TlsTest, FilesThatCannotBeUsedAreNamed) {
   const auto fault = [](const TlsFiles& broken) -> std::string {
     try {
-      load_tls(broken);
+      load_tls_context(broken);
     } catch (const Error& error) {
       return error.what();
     }

@@ -332,7 +332,7 @@ TEST(OpenAiEndpoint, UsageTellsWhatThePrefixCacheKnew) {
       ASSERT_EQ(answer->response.status, 200);
       json::value got;
       if (stream) {
-        const std::string text = answer->response.stream->take(1 << 20);
+        const std::string text = answer->response.stream->pop_bytes(1 << 20);
         const size_t begin = text.rfind("data: {") + 6;
         got = json::parse(text.substr(begin, text.find("\n\n", begin) - begin));
       } else {
@@ -346,8 +346,8 @@ TEST(OpenAiEndpoint, UsageTellsWhatThePrefixCacheKnew) {
 
 // The events of a stream as they were sent, without their ids.
 std::vector<json::value> events_of(BodyStream& stream) {
-  std::string text = stream.take(1 << 20);
-  stream.note_sent();
+  std::string text = stream.pop_bytes(1 << 20);
+  stream.release_sent_bytes();
   std::vector<json::value> out;
   while (!text.empty()) {
     const size_t end = text.find("\n\n");

@@ -75,7 +75,7 @@ class OpenAiHouse {
     request.key_id = "key";
     request.about = about = std::make_shared<std::string>();
     request.on_hang_up = hang_up = std::make_shared<std::function<void()>>();
-    router_.set_route(request);
+    router_.match_route(request);
     router_.dispatch(std::move(request), [answer, path](Response response) {
       rewrite_as_openai_error(path, response);
       answer->response = std::move(response);

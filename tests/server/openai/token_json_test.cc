@@ -41,13 +41,13 @@ TEST(TokenJson, LogprobsKeepTheirBits) {
   const api::TopkTable topk = {
       .ids = {40, 0, 41, 42}, .logprobs = {-0.1f, api::kNoTopk, -1.5f, -2.0f}, .k = 2};
   CompletionLogprobs completion;
-  completion.add(tokenizer, {ids, logprobs, topk});
-  const boost::json::value told = boost::json::parse(completion.take().text());
+  completion.add_tokens(tokenizer, {ids, logprobs, topk});
+  const boost::json::value told = boost::json::parse(completion.take_json().text());
   EXPECT_EQ(told.at("token_logprobs").at(0).as_double(), static_cast<double>(-0.1f));
   EXPECT_TRUE(told.at("token_logprobs").at(1).is_null());
   EXPECT_EQ(told.at("top_logprobs").at(0).as_object().size(), 1u);
   EXPECT_EQ(told.at("text_offset").at(1), 1);
-  EXPECT_EQ(completion.take().text(),
+  EXPECT_EQ(completion.take_json().text(),
             R"({"tokens":[],"token_logprobs":[],"top_logprobs":[],"text_offset":[]})");
 }
 

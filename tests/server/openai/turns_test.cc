@@ -92,14 +92,14 @@ TEST(OpenAiTurns, LongStreamsAreMadeElsewhere) {
   const std::vector<int32_t> tokens = house->tokens("one two three");
   for (size_t i = 0; i < tokens.size(); ++i)
     house->tell(0, row_token(static_cast<int64_t>(i), tokens[i]));
-  EXPECT_EQ(stream.take(1 << 20), "");
+  EXPECT_EQ(stream.pop_bytes(1 << 20), "");
   EXPECT_EQ(house->elsewhere.size(), 1u);  // one at a time, in order
   OpenAiHouse::run(house->elsewhere);
   house->settle(0, {"one two three"});
-  EXPECT_EQ(stream.take(1 << 20), "");
+  EXPECT_EQ(stream.pop_bytes(1 << 20), "");
   house->run_all();
   EXPECT_TRUE(house->turns.empty());
-  const std::string all = stream.take(1 << 20);
+  const std::string all = stream.pop_bytes(1 << 20);
   EXPECT_THAT(all, HasSubstr(R"("content":"one")"));
   EXPECT_LT(all.find(R"("content":"one")"), all.find(R"("content":" three")"));
   EXPECT_TRUE(all.ends_with("data: [DONE]\n\n"));
@@ -113,7 +113,7 @@ TEST(OpenAiTurns, AFailureStandsBehindWhatWasTold) {
   house->house.settle(house->command().request.text,
                       api::Failure{api::FaultCategory::kServer, "it broke"});
   house->run_all();
-  const std::string all = answer->response.stream->take(1 << 20);
+  const std::string all = answer->response.stream->pop_bytes(1 << 20);
   EXPECT_LT(all.find(R"("content":"one")"), all.find("it broke"));
   EXPECT_TRUE(answer->response.stream->finished());
 }
@@ -139,7 +139,7 @@ TEST(OpenAiTurns, AStreamEchoesLogprobs) {
       house->tell(0, std::move(told));
     }
     house->run_all();
-    std::string all = answer->response.stream->take(1 << 20);
+    std::string all = answer->response.stream->pop_bytes(1 << 20);
     for (int row = 0; row < 2; ++row) {
       const size_t end = all.find("\n\n");
       const auto choice = boost::json::parse(all.substr(6, end - 6)).at("choices").at(0);
@@ -171,7 +171,7 @@ TEST(OpenAiTurns, WhatWaitsForItIsBounded) {
   const auto house = with_threads();
   const auto answer = house->chat(kLong);
   SharedLimit limit(64 << 10);
-  ASSERT_TRUE(answer->response.stream->reserve(limit, "alice"));
+  ASSERT_TRUE(answer->response.stream->try_acquire_share(limit, "alice"));
   for (int64_t i = 0; i < 10'000 && !answer->response.stream->closed(); ++i)
     house->tell(0, row_token(i, 9));
   EXPECT_TRUE(answer->response.stream->closed());

@@ -88,7 +88,7 @@ TEST(ForwardBackwardBody, ADatumIsNoLongerThanItsModelAllows) {
     api::ForwardBackward command = {.forward_only = forward_only};
     command.data.resize(2);
     command.data[1].tokens.resize(tokens);
-    return fault_of_lengths(command, base).value_or("");
+    return find_length_fault(command, base).value_or("");
   };
   EXPECT_EQ(fault(101, true), "datum 1: 101 tokens exceed the model's context window of 100");
   EXPECT_EQ(fault(100, true), "");

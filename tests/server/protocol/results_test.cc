@@ -15,7 +15,7 @@ TEST(Results, APassAsJsonHasEveryDatumInOrder) {
                  {{-1e-30f, 0.0f, -3.5f, -std::numeric_limits<float>::infinity()}, 2},
                  {{-1.0f}, 0}};
   result.metrics = {{"loss:sum", 0.1}, {"bad:max", std::numeric_limits<double>::quiet_NaN()}};
-  const Response response = forward_backward_json(result);
+  const Response response = forward_backward_json_response(result);
   EXPECT_EQ(response.content_type, "application/json");
   EXPECT_EQ(response.body,
             R"({"loss_fn_output_type":"ArrayRecord","loss_fn_outputs":[)"
@@ -30,11 +30,11 @@ TEST(Results, APassIsEncodedAsThePollAccepts) {
   api::ForwardBackwardResult result;
   result.data = {{{-0.5f, -2.0f}, 0}};
   result.metrics = {{"loss:sum", 2.5}};
-  const Response kept = forward_backward_as_accepted(result);
+  const Response kept = negotiated_forward_backward_response(result);
   ASSERT_TRUE(kept.encoding);
   EXPECT_TRUE(kept.body.empty());
   EXPECT_GE(kept.num_bytes(), 2 * sizeof(float));
-  EXPECT_EQ(kept.encoding->make(true).body, forward_backward_json(result).body);
+  EXPECT_EQ(kept.encoding->make(true).body, forward_backward_json_response(result).body);
   EXPECT_EQ(kept.encoding->make(false).body, forward_backward_response(result).body);
   EXPECT_EQ(kept.encoding->make(false).content_type, kProtobuf);
 }

@@ -27,7 +27,7 @@ TensorParts csr(std::vector<int64_t> shape, std::vector<int64_t> crow, std::vect
 
 std::string fault_of(const TensorParts& parts, int64_t num_values) {
   try {
-    tensor_layout(parts, num_values, "datum 1: weights", kMost);
+    checked_tensor_layout(parts, num_values, "datum 1: weights", kMost);
   } catch (const Error& error) {
     return error.what();
   }
@@ -35,8 +35,8 @@ std::string fault_of(const TensorParts& parts, int64_t num_values) {
 }
 
 TEST(TensorLayout, DenseFormsNeedNoPositions) {
-  EXPECT_EQ(tensor_layout({}, 5, "w", kMost).num_elements(), 5);
-  const TensorLayout matrix = tensor_layout(dense({3, 2}), 6, "w", kMost);
+  EXPECT_EQ(checked_tensor_layout({}, 5, "w", kMost).num_elements(), 5);
+  const TensorLayout matrix = checked_tensor_layout(dense({3, 2}), 6, "w", kMost);
   EXPECT_EQ(matrix.num_rows, 3);
   EXPECT_EQ(matrix.num_columns, 2);
   EXPECT_THAT(matrix.positions, IsEmpty());
@@ -44,7 +44,8 @@ TEST(TensorLayout, DenseFormsNeedNoPositions) {
 
 TEST(TensorLayout, CsrValuesFindTheirPlacesInAnyOrderOfColumns) {
   // [[., 7, 8], [., ., .], [9, ., 6]], the last row written from its end.
-  const TensorLayout layout = tensor_layout(csr({3, 3}, {0, 2, 2, 4}, {1, 2, 2, 0}), 4, "w", kMost);
+  const TensorLayout layout =
+      checked_tensor_layout(csr({3, 3}, {0, 2, 2, 4}, {1, 2, 2, 0}), 4, "w", kMost);
   EXPECT_THAT(layout.positions, ElementsAre(1, 2, 8, 6));
 }
 

@@ -61,7 +61,7 @@ class Lists : public RestTest {
     request.tenant = "alice";
     request.on_hang_up = std::make_shared<std::function<void()>>();
     auto hang_up = request.on_hang_up;
-    router_.set_route(request);
+    router_.match_route(request);
     router_.dispatch(std::move(request), respond);
     return hang_up;
   }
@@ -193,7 +193,7 @@ TEST_F(Lists, NamesAllSamplersOfASession) {
     row.sampling_seq = i;
     row.tenant = "alice";
     row.base_model = "base";
-    store_.add_sampler(row);
+    store_.find_or_add_sampler(row);
   }
   const json::value session = ok("GET", "sessions/s-alice");
   const json::array& ids = session.at("sampler_ids").as_array();

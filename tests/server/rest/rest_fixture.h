@@ -57,7 +57,7 @@ class RestTest : public ::testing::Test {
       session.tenant = tenant;
       session.user_metadata = R"({"who":"me"})";
       session.display_name = "a \"name\"";
-      store_.add_session(session, {});
+      store_.find_or_add_session(session, {});
       add_run(tenant, 0);
     }
   }
@@ -104,7 +104,7 @@ class RestTest : public ::testing::Test {
     if (!body.empty()) request.headers.push_back({"content-type", "application/json"});
     request.base_url = "http://h:1";
     auto answer = std::make_shared<std::promise<Response>>();
-    router_.set_route(request);
+    router_.match_route(request);
     router_.dispatch(std::move(request), [answer](Response r) { answer->set_value(std::move(r)); });
     return answer->get_future();
   }

@@ -291,7 +291,7 @@ TEST_F(RestTest, AnArchiveThatIsOrderedKeepsItsFiles) {
   request.path = "/api/v1/" + std::string(kRun) + "/checkpoints/weights/a/archive";
   request.tenant = "alice";
   request.base_url = "http://h:1";
-  router_.set_route(request);
+  router_.match_route(request);
   router_.dispatch(std::move(request), [answer](Response r) { answer->set_value(std::move(r)); });
   store_.delete_checkpoint(row.id, wall_seconds());
   registry_.sweep(wall_seconds() + 86400, 0);
@@ -301,7 +301,7 @@ TEST_F(RestTest, AnArchiveThatIsOrderedKeepsItsFiles) {
   archives_.stop();  // the job has gone, and its lease
   registry_.sweep(wall_seconds() + 86400, 0);
   EXPECT_FALSE(std::filesystem::exists(registry_.folder(row)));
-  EXPECT_TRUE(registry_.downloadable_files(row).empty());
+  EXPECT_TRUE(registry_.list_downloadable_files(row).empty());
 }
 
 // A copy is cheap and an archive is not: one tenant's wait for each other, and not without end.
@@ -318,7 +318,7 @@ TEST_F(RestTest, ManyArchivesHoldUpNobodyAndAreDroppedAtTheEnd) {
     request.tenant = "alice";
     request.base_url = "http://h:1";
     answers.push_back(std::make_shared<std::promise<Response>>());
-    router_.set_route(request);
+    router_.match_route(request);
     router_.dispatch(std::move(request),
                      [answer = answers.back()](Response r) { answer->set_value(std::move(r)); });
   }

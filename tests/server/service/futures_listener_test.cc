@@ -35,8 +35,9 @@ Service::Sampling start(House& house, Heard& heard, int64_t max_tokens = 3) {
   sample.prompt = {1, 2};
   sample.max_tokens = max_tokens;
   sample.tells_tokens = true;
-  return house.service().sample(request, house.service().find_weights("alice", "tiny"),
-                                std::move(sample), heard.listener());
+  return house.service().submit_sample(request,
+                                       house.service().make_sampler_by_name("alice", "tiny"),
+                                       std::move(sample), heard.listener());
 }
 
 api::Event token(const api::RequestId& request, int64_t first, int32_t id) {
@@ -74,7 +75,7 @@ TEST(Listener, IsNotToldOfWhatWasRefused) {
   ASSERT_TRUE(sampling.refusal.has_value());
   EXPECT_EQ(sampling.refusal->status, 429);
   EXPECT_THAT(heard.events, ElementsAre());
-  EXPECT_THROW(house.service().find_weights("alice", "none"), Error);
+  EXPECT_THROW(house.service().make_sampler_by_name("alice", "none"), Error);
 }
 
 TEST(Listener, HearsAFailureAndTheServersEnd) {
@@ -114,10 +115,11 @@ TEST(Listener, OneThatThrowsIsAlone) {
   api::Sample sample;
   sample.prompt = {1};
   bool throws = false;
-  const auto bad = house.service().sample(request, house.service().find_weights("alice", "tiny"),
-                                          std::move(sample), [&](const api::Event&) {
-                                            if (throws) throw std::runtime_error("bad");
-                                          });
+  const auto bad =
+      house.service().submit_sample(request, house.service().make_sampler_by_name("alice", "tiny"),
+                                    std::move(sample), [&](const api::Event&) {
+                                      if (throws) throw std::runtime_error("bad");
+                                    });
   throws = true;
   house.service().post({token(bad.request, 0, 1), token(good.request, 0, 2)});
   house.settle(bad.request.text, api::SampleOutput{});

@@ -103,7 +103,7 @@ TEST_F(FuturesTest, PollsOfOneFutureWaitAsLongAsTheTenantHasRoom) {
   for (int i = 0; i < 2; ++i) poll("a", id, 1.5);
   EXPECT_THAT(statuses, ElementsAre(408, 408));
   EXPECT_EQ(futures.num_parked(), 8);
-  futures.sweep(31.5);
+  futures.expire_polls_and_results(31.5);
   EXPECT_EQ(futures.num_parked(), 0);
   EXPECT_EQ(statuses.size(), 10u);
 }
@@ -134,7 +134,7 @@ TEST_F(FuturesTest, APollThatIsLeftGivesItsPlaceBack) {
   EXPECT_EQ(futures.num_parked(), 7);
   EXPECT_EQ(parked.used("a"), 7);
   EXPECT_GT(hold(10), 0u);
-  futures.sweep(30);  // those of the beginning
+  futures.expire_polls_and_results(30);  // those of the beginning
   EXPECT_EQ(futures.num_parked(), 1);
   futures.complete(id, json_response(200, "x"), 31);
   EXPECT_EQ(statuses.back(), 200);
@@ -169,23 +169,23 @@ TEST_F(FuturesTest, DeliveredResultsMakeRoomAndUnreadOnesDoNot) {
 
 TEST_F(FuturesTest, AResultWithoutRoomIsAFailureAndNewWorkMustWait) {
   results.set_num_tenants(2);
-  EXPECT_TRUE(futures.free_budget("a"));
+  EXPECT_TRUE(futures.try_free_budget("a"));
   const api::RequestId unread = finish("a", 54'000);
-  EXPECT_TRUE(futures.free_budget("a"));
+  EXPECT_TRUE(futures.try_free_budget("a"));
   poll("a", finish("a", 50'000));
-  EXPECT_FALSE(futures.free_budget("a"));
+  EXPECT_FALSE(futures.try_free_budget("a"));
   EXPECT_THAT(answers.back().bytes(), HasSubstr("leave no space"));
   EXPECT_THAT(answers.back().bytes(), HasSubstr("\"category\":\"server\""));
-  EXPECT_TRUE(futures.free_budget("b"));
+  EXPECT_TRUE(futures.try_free_budget("b"));
   EXPECT_EQ(futures.result_bytes(), 54'512);
   poll("a", unread);  // its bytes may go when the answer is written
   answers.clear();
-  EXPECT_TRUE(futures.free_budget("a"));
+  EXPECT_TRUE(futures.try_free_budget("a"));
 }
 
 // Who holds all that it may is told what was wrong with its request all the same.
 TEST_F(FuturesTest, AFaultIsToldWhateverIsHeld) {
-  while (futures.free_budget("a")) finish("a", 1);
+  while (futures.try_free_budget("a")) finish("a", 1);
   // Where there is space for no more than an empty one.
   EXPECT_EQ(results.used("a"), 100'000 / 513 * 513);
   const api::RequestId id = begin("a");
@@ -193,7 +193,7 @@ TEST_F(FuturesTest, AFaultIsToldWhateverIsHeld) {
   poll("a", id);
   EXPECT_THAT(answers.back().bytes(), HasSubstr("datum 3 is empty"));
   EXPECT_THAT(answers.back().bytes(), HasSubstr("\"category\":\"user\""));
-  EXPECT_FALSE(futures.free_budget("a"));
+  EXPECT_FALSE(futures.try_free_budget("a"));
   const api::RequestId next = begin("a");
   EXPECT_FALSE(futures.reserve_or_fail(next, 60'000, 0));
   poll("a", next);
@@ -215,22 +215,22 @@ TEST_F(FuturesTest, AResultCountsFromBeforeItIsPacked) {
 
 TEST_F(FuturesTest, APromisedResultCountsWhileItIsPending) {
   const api::RequestId id = futures.new_id("a", FutureKind::kSample);
-  futures.add(id, "a", futures.promise("a", 60'000));
+  futures.add(id, "a", futures.reserve_bytes("a", 60'000));
   EXPECT_EQ(futures.result_bytes(), 60'000);
-  EXPECT_FALSE(futures.promise("a", 60'000));
+  EXPECT_FALSE(futures.reserve_bytes("a", 60'000));
   futures.fail(id, api::FaultCategory::kUser, "cancelled", 0);
   EXPECT_LT(futures.result_bytes(), 1'000);
 }
 
 TEST_F(FuturesTest, AResultTooLargeForAnyRoomLocksNobodyOut) {
   finish("a", 200'000);
-  EXPECT_TRUE(futures.free_budget("a"));
+  EXPECT_TRUE(futures.try_free_budget("a"));
 }
 
 // A peer that does not read keeps the bytes: they count until it has gone.
 TEST_F(FuturesTest, BytesCountUntilTheLastConnectionHasWrittenThem) {
   poll("a", finish("a", 60'000, 1));
-  futures.sweep(2000);
+  futures.expire_polls_and_results(2000);
   EXPECT_GT(futures.result_bytes(), 60'000);
   answers.clear();
   EXPECT_EQ(futures.result_bytes(), 0);

@@ -59,7 +59,7 @@ class House {
     request.is_admin = is_admin_;
     request.about = std::make_shared<std::string>();
     about_ = request.about;
-    router_.set_route(request);
+    router_.match_route(request);
     router_.dispatch(std::move(request), [answer](Response response) {
       response.body = response.bytes();
       *answer = std::move(response);
@@ -95,7 +95,7 @@ class House {
     poll.headers = {{"content-type", "application/json"}, {"accept", accept}};
     poll.body = R"({"request_id":")" + request + "\"}";
     poll.tenant = "alice";
-    router_.set_route(poll);
+    router_.match_route(poll);
     router_.dispatch(std::move(poll), respond);
   }
   // Makes a model and answers its creation.

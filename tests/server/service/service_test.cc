@@ -64,7 +64,7 @@ TEST(Service, AThreadThatIsBehindTakesNoNewWork) {
   const Route beat{.method = "POST", .pattern = "y", .handler = none, .effect = Effect::kUpkeep};
   const auto admit = [&](const Route& route) {
     request.route = &route;
-    const auto refused = house.service().admit(request);
+    const auto refused = house.service().refuse_or_charge_request(request);
     return refused ? refused->status : 200;
   };
   double now = now_seconds();
@@ -116,7 +116,7 @@ TEST(Service, AStoreThatIsAwayStopsNoTimer) {
   EXPECT_EQ(house.service().sessions().size(), 1u);      // its end could not be written
   EXPECT_EQ(house.call("GET", "healthz").status, 200);
   EXPECT_THAT(house.service().why_not_ready(now), HasSubstr("away"));
-  EXPECT_THAT(house.watch().metrics().text({}, {}, house.usage()),
+  EXPECT_THAT(house.watch().metrics().render_prometheus({}, {}, house.usage()),
               HasSubstr("strata_faults_total{step=\"end_session\"}"));
   house.faults().away = false;
   for (int second = 0; second < 12; ++second) house.service().tick(++now);
@@ -155,7 +155,7 @@ TEST(Service, AShutdownEndsASweepBetweenItsPieces) {
     SessionRow row;
     row.id = fmt::format("old{}", i);
     row.tenant = "alice";
-    house.store().add_session(row, {});
+    house.store().find_or_add_session(row, {});
     house.store().end_session(row.id, "finished", "", "", wall_seconds() - 31 * 86400.0);
   }
   house.holds_jobs = house.holds_turns = true;

@@ -17,7 +17,8 @@ inline std::vector<server::CheckpointRow> checkpoints_of(const std::string& data
   row.tenant = tenant;
   server::StoreLists lists(server::open_sqlite_reader(database));
   std::vector<server::CheckpointRow> out;
-  for (auto& listed : lists.checkpoints_of(row, /*with_external=*/true, now, {.limit = 10'000}))
+  for (auto& listed :
+       lists.list_checkpoints_of(row, /*with_external=*/true, now, {.limit = 10'000}))
     out.push_back(std::move(listed.row));
   return out;
 }

@@ -22,11 +22,11 @@ TEST(StoreIndexes, ASweepFindsByIndexes) {
   StateStore store(std::make_unique<FaultySql>(open_sqlite(dir.file("db")), faults), 1000);
   faults->ran.clear();
   store.prune_history(1000, 10);  // the first one of a start looks at all tenants
-  (void)store.collectable(1000);
+  (void)store.find_collectable(1000);
   SessionRow session;
   session.id = "s";
   session.tenant = "alice";
-  store.add_session(session, {});
+  store.find_or_add_session(session, {});
   RunRow run;
   run.id = "s:train:0";
   run.tenant = "alice";
@@ -36,9 +36,9 @@ TEST(StoreIndexes, ASweepFindsByIndexes) {
   store.prune_history(1000 + 3700, 10);
   store.prune_samplers(0);
   store.prune_old_rows(1000);
-  (void)store.last_checkpoint(run.id, CheckpointKind::kWeights, 1000);
-  store.put_stability({"alice", "s", "q", "prompt", {{"q:0", "record"}}}, 1000, 1000);
-  store.put_stability({"alice", "s", "r", "prompt", {{"r:0", "record"}}}, 1000, 1000);
+  (void)store.find_last_checkpoint(run.id, CheckpointKind::kWeights, 1000);
+  store.save_stability_within_quota({"alice", "s", "q", "prompt", {{"q:0", "record"}}}, 1000, 1000);
+  store.save_stability_within_quota({"alice", "s", "r", "prompt", {{"r:0", "record"}}}, 1000, 1000);
   const auto sql = open_sqlite(dir.file("db"));
   std::string plan;
   for (const std::string& statement : faults->ran) {

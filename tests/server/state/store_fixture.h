@@ -51,7 +51,7 @@ class Store : public ::testing::TestWithParam<const char*> {
     row.id = id;
     row.tenant = tenant;
     row.created_at = 1000;
-    store_->add_session(row, {});
+    store_->find_or_add_session(row, {});
     return row;
   }
   RunRow add_run(const std::string& session_id, int64_t model_seq,

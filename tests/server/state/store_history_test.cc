@@ -22,13 +22,13 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
     sampler.session_id = id;
     sampler.tenant = "alice";
     sampler.base_model = "base";
-    store_->add_sampler(sampler);
+    store_->find_or_add_sampler(sampler);
     if (i != 39) store_->end_session(id, "finished", "", "", 1000);
   }
   add_checkpoint("s3:train:0", "a");
   while (store_->prune_history(2000, 10)) {
   }
-  EXPECT_EQ(lists().sessions("alice", {}).size(), 12u);  // ten, the one alive, s3
+  EXPECT_EQ(lists().list_sessions("alice", {}).size(), 12u);  // ten, the one alive, s3
   EXPECT_TRUE(store_->find_session("s3").has_value());
   EXPECT_TRUE(store_->find_run("s3:train:0").has_value());
   EXPECT_TRUE(store_->find_session("s38").has_value());
@@ -36,7 +36,7 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
   EXPECT_FALSE(store_->find_run("s7:train:0").has_value());
   EXPECT_FALSE(store_->find_sampler("s7:sample:0").has_value());
   store_->prune_history(1000 + 31 * 86400, 10);
-  EXPECT_EQ(lists().sessions("alice", {}).size(), 2u);
+  EXPECT_EQ(lists().list_sessions("alice", {}).size(), 2u);
   // Of tenants of whom nothing ended meanwhile nothing is looked at; of the others it is.
   for (int i = 40; i < 60; ++i) {
     session("s" + std::to_string(i));
@@ -44,7 +44,7 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
   }
   while (store_->prune_history(31 * 86400, 10)) {
   }
-  EXPECT_EQ(lists().sessions("alice", {}).size(), 12u);
+  EXPECT_EQ(lists().list_sessions("alice", {}).size(), 12u);
   EXPECT_FALSE(store_->find_session("s49").has_value());
   // Likewise of those who lost the checkpoint that kept a run.
   EXPECT_TRUE(store_->find_run("s3:train:0").has_value());
@@ -111,7 +111,7 @@ TEST_P(Store, HistoryIsForgottenByFewStatements) {
     sampler.id = id + ":sample:0";
     sampler.session_id = id;
     sampler.tenant = "alice";
-    store_->add_sampler(sampler);
+    store_->find_or_add_sampler(sampler);
     store_->end_session(id, "finished", "", "", 1000);
   }
   const auto most = [&](const auto& prune) {
@@ -125,7 +125,7 @@ TEST_P(Store, HistoryIsForgottenByFewStatements) {
   EXPECT_LE(most([&] { return store_->prune_samplers(50); }), 60U);
   EXPECT_EQ(store_->num_samplers("alice"), 50);
   EXPECT_LE(most([&] { return store_->prune_history(2000, 10); }), 60U);
-  EXPECT_EQ(lists().sessions("alice", {}).size(), 10u);
+  EXPECT_EQ(lists().list_sessions("alice", {}).size(), 10u);
 }
 
 TEST_P(Store, AFaultWhileHistoryIsForgottenForgetsNothingElse) {
@@ -144,7 +144,7 @@ TEST_P(Store, AFaultWhileHistoryIsForgottenForgetsNothingElse) {
   faults->statement.clear();
   while (store_->prune_history(2000, 10)) {
   }
-  EXPECT_EQ(lists().sessions("alice", {}).size(), 10u);
+  EXPECT_EQ(lists().list_sessions("alice", {}).size(), 10u);
 }
 
 // A connection is lost behind a statement that was done, which is then sent again.
@@ -158,7 +158,7 @@ TEST_P(Store, WhatIsSentTwiceIsDoneOnce) {
   }
   faults->answers_lost = true;
   const int64_t alice = store_->find_or_add_tenant_number("alice", 2000);
-  EXPECT_EQ(store_->tenant_of(alice), "alice");
+  EXPECT_EQ(store_->find_tenant(alice), "alice");
   store_->end_run("s:train:0", RunState::kUnloaded, 2000);
   while (store_->prune_history(2001, 0)) {
   }
@@ -183,7 +183,7 @@ TEST_P(Store, OfTooManySamplersThoseOfEndedSessionsGoOldestFirst) {
       row.session_id = id;
       row.sampling_seq = i;
       row.tenant = "alice";
-      store_->add_sampler(row);
+      store_->find_or_add_sampler(row);
     }
   }
   for (const char* id : {"new", "old"}) store_->end_session(id, "finished", "", "", 1000);

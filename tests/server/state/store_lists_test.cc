@@ -79,15 +79,15 @@ std::vector<std::string> ids(const std::vector<Listed<Row>>& rows) {
 
 TEST_P(StoreListsTest, GoesOnBelowANumber) {
   for (const char* id : {"a", "b", "c", "d"}) run(id);
-  const auto part = lists_->runs("alice", "", {.limit = 2, .offset = 1});
+  const auto part = lists_->list_runs("alice", "", {.limit = 2, .offset = 1});
   EXPECT_THAT(ids(part), ElementsAre("c", "b"));
   EXPECT_EQ(part[0].row.lora.rank, RunRow().lora.rank);
-  EXPECT_THAT(ids(lists_->runs("alice", "default", {.limit = 2, .below = part[1].number})),
+  EXPECT_THAT(ids(lists_->list_runs("alice", "default", {.limit = 2, .below = part[1].number})),
               ElementsAre("a"));
   EXPECT_EQ(lists_->count_runs("alice", ""), 4);
   EXPECT_EQ(lists_->count_runs("alice", "p"), 0);
   EXPECT_EQ(lists_->count_runs("bob", ""), 0);
-  EXPECT_THAT(lists_->runs_of("s"), ElementsAre("a", "b", "c", "d"));
+  EXPECT_THAT(lists_->list_runs_of("s"), ElementsAre("a", "b", "c", "d"));
 }
 
 TEST_P(StoreListsTest, ListsWhatIsAlive) {
@@ -98,21 +98,21 @@ TEST_P(StoreListsTest, ListsWhatIsAlive) {
   checkpoint("a", "3");
   checkpoint("a", "4", CheckpointKind::kExternal);
   checkpoint("a", "5", CheckpointKind::kSampler);
-  EXPECT_THAT(ids(lists_->checkpoints("alice", true, 1100, {})),
+  EXPECT_THAT(ids(lists_->list_checkpoints("alice", true, 1100, {})),
               ElementsAre("id5", "id4", "id3", "id2", "id1"));
-  EXPECT_THAT(ids(lists_->checkpoints("alice", false, 1200, {.limit = 2})),
+  EXPECT_THAT(ids(lists_->list_checkpoints("alice", false, 1200, {.limit = 2})),
               ElementsAre("id5", "id3"));
   EXPECT_EQ(lists_->count_checkpoints("alice", false, 1200), 3);
   const CheckpointCount count = lists_->count_checkpoints_of("a", true, 1200);
   EXPECT_EQ(count.count, 3);
-  const auto of_run = lists_->checkpoints_of(a, true, 1200, {.below = count.newest + 1});
+  const auto of_run = lists_->list_checkpoints_of(a, true, 1200, {.below = count.newest + 1});
   EXPECT_THAT(ids(of_run), ElementsAre("id5", "id4", "id3"));
-  EXPECT_THAT(ids(lists_->checkpoints_of(a, true, 1100, {.below = of_run[1].number})),
+  EXPECT_THAT(ids(lists_->list_checkpoints_of(a, true, 1100, {.below = of_run[1].number})),
               ElementsAre("id3", "id1"));
-  const LastCheckpoints last = lists_->last_checkpoints("a", 1200);
+  const LastCheckpoints last = lists_->find_last_checkpoints("a", 1200);
   EXPECT_EQ(last.weights->id, "id3");
   EXPECT_EQ(last.sampler->id, "id5");
-  EXPECT_FALSE(lists_->last_checkpoints(b.id, 1200).sampler.has_value());
+  EXPECT_FALSE(lists_->find_last_checkpoints(b.id, 1200).sampler.has_value());
 }
 
 TEST_P(StoreListsTest, NamesSessionsAndTheirSamplers) {
@@ -120,21 +120,21 @@ TEST_P(StoreListsTest, NamesSessionsAndTheirSamplers) {
     SessionRow session;
     session.id = id;
     session.tenant = "alice";
-    store_->add_session(session, {});
+    store_->find_or_add_session(session, {});
   }
-  EXPECT_THAT(lists_->sessions("alice", {}), ElementsAre("t", "s"));
-  EXPECT_THAT(lists_->sessions("alice", {.offset = 1}), ElementsAre("s"));
+  EXPECT_THAT(lists_->list_sessions("alice", {}), ElementsAre("t", "s"));
+  EXPECT_THAT(lists_->list_sessions("alice", {.offset = 1}), ElementsAre("s"));
   for (int64_t i : {0, 2, 1}) {
     SamplerRow row;
     row.id = "s:sample:" + std::to_string(i);
     row.session_id = "s";
     row.sampling_seq = i;
     row.tenant = "alice";
-    store_->add_sampler(row);
+    store_->find_or_add_sampler(row);
   }
-  EXPECT_EQ(lists_->samplers_of("s", -1, 2).at(1).id, "s:sample:1");
-  EXPECT_EQ(lists_->samplers_of("s", 1, 2).at(0).id, "s:sample:2");
-  EXPECT_TRUE(lists_->samplers_of("s", 2, 2).empty());
+  EXPECT_EQ(lists_->list_samplers_of("s", -1, 2).at(1).id, "s:sample:1");
+  EXPECT_EQ(lists_->list_samplers_of("s", 1, 2).at(0).id, "s:sample:2");
+  EXPECT_TRUE(lists_->list_samplers_of("s", 2, 2).empty());
 }
 
 // Neither waits for the other.
@@ -142,9 +142,9 @@ TEST_P(StoreListsTest, ReadsWhileTheServerWrites) {
   run("a");
   Transaction transaction(*sql_);
   sql_->run("UPDATE runs SET tenant = 'bob'", {});
-  EXPECT_THAT(ids(lists_->runs("alice", "", {})), ElementsAre("a"));
+  EXPECT_THAT(ids(lists_->list_runs("alice", "", {})), ElementsAre("a"));
   transaction.commit();
-  EXPECT_THAT(ids(lists_->runs("bob", "", {})), ElementsAre("a"));
+  EXPECT_THAT(ids(lists_->list_runs("bob", "", {})), ElementsAre("a"));
   EXPECT_THROW(reader()->run("UPDATE runs SET tenant = 'eve'", {}), Error);
 }
 
@@ -153,7 +153,7 @@ TEST_P(StoreListsTest, ASessionOfManyRowsIsForgottenInParts) {
   SessionRow session;
   session.id = "s";
   session.tenant = "alice";
-  store_->add_session(session, {});
+  store_->find_or_add_session(session, {});
   for (int i = 0; i < 1200; ++i) {
     SamplerRow sampler;
     sampler.id = "s:sample:" + std::to_string(i);
@@ -161,7 +161,7 @@ TEST_P(StoreListsTest, ASessionOfManyRowsIsForgottenInParts) {
     sampler.sampling_seq = i;
     sampler.tenant = "alice";
     sampler.base_model = "base";
-    store_->add_sampler(sampler);
+    store_->find_or_add_sampler(sampler);
   }
   run("s:train:0");
   store_->end_session("s", "finished", "", "", 1000);

@@ -13,7 +13,8 @@ namespace {
 
 TEST_P(Store, StabilityRecordsLiveADaySinceTheirLastUse) {
   const std::string bytes("\0\xff' bytes", 9);
-  store_->put_stability({"alice", "s", "q", "prompt", {{"q1", bytes}, {"q2", ""}}}, 1000, 1000);
+  store_->save_stability_within_quota({"alice", "s", "q", "prompt", {{"q1", bytes}, {"q2", ""}}},
+                                      1000, 1000);
   open(2000);
   const auto record = [&](const char* session, const char* sequence, double now) -> std::string {
     const auto found = store_->read_and_touch_stability(session, sequence, now);
@@ -28,7 +29,7 @@ TEST_P(Store, StabilityRecordsLiveADaySinceTheirLastUse) {
 
 // A clock that is a day ahead for a while takes nothing away.
 TEST_P(Store, StabilityRecordsAreReadUntilTheyAreDropped) {
-  store_->put_stability({"alice", "s", "q", "prompt", {{"q1", "bytes"}}}, 1000, 1000);
+  store_->save_stability_within_quota({"alice", "s", "q", "prompt", {{"q1", "bytes"}}}, 1000, 1000);
   EXPECT_TRUE(store_->read_and_touch_stability("s", "q1", 1000 + 90000).has_value());
   EXPECT_TRUE(store_->read_and_touch_stability("s", "q1", 1001).has_value());
 }
@@ -39,7 +40,7 @@ TEST_P(Store, StabilityRecordsMakeSpaceInBatches) {
   const auto put = [&](const std::string& id, int64_t bytes, double now) {
     const std::string record = id + ":0";
     const int64_t prompt = bytes - kRows - std::ssize(record);
-    store_->put_stability(
+    store_->save_stability_within_quota(
         {"alice", "s", id, std::string(static_cast<size_t>(prompt), 'p'), {{record, ""}}}, kQuota,
         now);
   };
@@ -65,17 +66,17 @@ TEST_P(Store, StabilityRecordsAreWrittenAndDroppedInBatches) {
   StateStore::StabilityRequest request{"alice", "s", "q", "prompt", {}};
   for (int i = 0; i < 1024; ++i) request.records.push_back({"q:" + std::to_string(i), "record"});
   faults->ran.clear();
-  store_->put_stability(request, 10'000'000, 1000);
+  store_->save_stability_within_quota(request, 10'000'000, 1000);
   EXPECT_LE(faults->ran.size(), 24U);
   for (const char* one : {"q:0", "q:63", "q:64", "q:1023"})
     EXPECT_TRUE(store_->read_and_touch_stability("s", one, 1000).has_value()) << one;
   for (int i = 0; i < 4; ++i) {
     request.id = "r" + std::to_string(i);
     for (auto& record : request.records) record.sequence_id = request.id + record.sequence_id;
-    store_->put_stability(request, 10'000'000, 1001 + i);
+    store_->save_stability_within_quota(request, 10'000'000, 1001 + i);
   }
   faults->ran.clear();
-  store_->put_stability({"alice", "s", "new", "prompt", {}}, 1000, 2000);
+  store_->save_stability_within_quota({"alice", "s", "new", "prompt", {}}, 1000, 2000);
   EXPECT_GE(std::ranges::count_if(
                 faults->ran,
                 [](const std::string& one) { return one.starts_with("DELETE FROM stability W"); }),
@@ -91,11 +92,11 @@ TEST_P(Store, AStabilityRecordWithoutItsPromptIsNone) {
   store_ = std::make_unique<StateStore>(std::make_unique<FaultySql>(connect(), faults), 1000);
   faults->statement = "INSERT INTO stability_prompts";
   const StateStore::StabilityRequest request{"alice", "s", "q", "prompt", {{"q:0", "record"}}};
-  EXPECT_THROW(store_->put_stability(request, 10'000, 1000), Error);
+  EXPECT_THROW(store_->save_stability_within_quota(request, 10'000, 1000), Error);
   EXPECT_FALSE(store_->read_and_touch_stability("s", "q:0", 1000).has_value());
   faults->statement.clear();
   const StateStore::StabilityRequest again{"alice", "s", "q", "prompt", {{"q:0", "another"}}};
-  store_->put_stability(again, 10'000, 1000);
+  store_->save_stability_within_quota(again, 10'000, 1000);
   EXPECT_EQ(store_->read_and_touch_stability("s", "q:0", 1000)->prompt, "prompt");
   EXPECT_EQ(store_->read_and_touch_stability("s", "q:0", 1000)->record, "another");
 }
@@ -103,7 +104,8 @@ TEST_P(Store, AStabilityRecordWithoutItsPromptIsNone) {
 // A number that was forgotten may come again: its records are the last ones, and count once.
 TEST_P(Store, StabilityRecordsThatComeAgainCountOnce) {
   const auto put = [&](const std::string& id, std::vector<StateStore::StabilityRecord> records) {
-    store_->put_stability({"alice", "s", id, "prompt", std::move(records)}, 2000, 1000);
+    store_->save_stability_within_quota({"alice", "s", id, "prompt", std::move(records)}, 2000,
+                                        1000);
   };
   const auto record = [&](const std::string& id) {
     const auto found = store_->read_and_touch_stability("s", id, 1000);
@@ -125,7 +127,7 @@ TEST_P(Store, StabilityRecordsHaveAQuota) {
   const auto put = [&](const char* tenant, const std::string& id, double now) {
     std::vector<StateStore::StabilityRecord> records;
     for (int i = 0; i < 10; ++i) records.push_back({id + ":" + std::to_string(i), "0123456789"});
-    store_->put_stability({tenant, "s", id, prompt, records}, 9500, now);
+    store_->save_stability_within_quota({tenant, "s", id, prompt, records}, 9500, now);
   };
   const auto is_there = [&](const std::string& id) {
     return store_->read_and_touch_stability("s", id + ":3", 1100).has_value();

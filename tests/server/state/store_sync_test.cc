@@ -32,7 +32,7 @@ TEST(StoreSync, ASlowDiskHoldsUpNoReader) {
   row.base_model = "base";
   std::thread writer([&] { store.add_or_replace_checkpoint(row); });
   syncing.get_future().wait();
-  EXPECT_TRUE(store.find_checkpoint_id("id").has_value());
+  EXPECT_TRUE(store.find_checkpoint_by_id("id").has_value());
   EXPECT_FALSE(store.find_session("s").has_value());
   done.set_value();
   writer.join();

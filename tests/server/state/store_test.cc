@@ -43,10 +43,10 @@ struct Collected {
 };
 Collected collect(StateStore& store) {
   Collected out;
-  StateStore::Collectable batch = store.collectable(2000);
+  StateStore::Collectable batch = store.find_collectable(2000);
   for (; batch.next; ++out.num_batches) {
     for (const CheckpointRow& row : batch.rows) out.ids.push_back(row.id);
-    batch = store.collectable(2000, *batch.next);
+    batch = store.find_collectable(2000, *batch.next);
   }
   return out;
 }
@@ -58,8 +58,8 @@ TEST_P(Store, CountsBootsAndKeepsTenants) {
   EXPECT_NE(store_->find_or_add_tenant_number("bob", 1000), alice);
   open(2000);
   EXPECT_EQ(store_->boot(), 2);
-  EXPECT_EQ(store_->tenant_of(alice), "alice");
-  EXPECT_EQ(store_->tenant_of(999), std::nullopt);
+  EXPECT_EQ(store_->find_tenant(alice), "alice");
+  EXPECT_EQ(store_->find_tenant(999), std::nullopt);
 }
 
 TEST_P(Store, RefusesANewerSchemaAndLeavesItAlone) {
@@ -80,11 +80,11 @@ TEST_P(Store, KeepsSessionsWithEveryField) {
   row.user_metadata = R"({"k":"v"})";
   row.display_name = "M\xc3\xbcller's";
   row.project_id = "p";
-  EXPECT_EQ(store_->add_session(row, {"key"}), "s1");
+  EXPECT_EQ(store_->find_or_add_session(row, {"key"}), "s1");
   row.id = "s2";
-  EXPECT_EQ(store_->add_session(row, {"key"}), "s1");
+  EXPECT_EQ(store_->find_or_add_session(row, {"key"}), "s1");
   row.tenant = "bob";
-  EXPECT_EQ(store_->add_session(row, {"key"}), "s2");
+  EXPECT_EQ(store_->find_or_add_session(row, {"key"}), "s2");
   open(2000);
   const SessionRow found = *store_->find_session("s1");
   EXPECT_EQ(found.created_at, 1000.25);
@@ -95,8 +95,8 @@ TEST_P(Store, KeepsSessionsWithEveryField) {
   EXPECT_EQ(found.project_id, "p");
   EXPECT_EQ(found.ended_at, std::nullopt);
   EXPECT_EQ(store_->find_session("s3"), std::nullopt);
-  EXPECT_THAT(lists().sessions("alice", {}), ElementsAre("s1"));
-  EXPECT_THAT(store_->active_sessions(),
+  EXPECT_THAT(lists().list_sessions("alice", {}), ElementsAre("s1"));
+  EXPECT_THAT(store_->read_active_sessions(),
               ElementsAre(::testing::Pair("s1", "alice"), ::testing::Pair("s2", "bob")));
 }
 
@@ -107,7 +107,7 @@ TEST_P(Store, EndsASessionOnceWithItsRuns) {
   EXPECT_FALSE(store_->end_session("s", "finished", "errored", "late", 1600));
   EXPECT_EQ(store_->find_session("s")->end_reason, "success");
   EXPECT_EQ(store_->find_run("s:train:0")->state, RunState::kUnloaded);
-  EXPECT_THAT(store_->active_sessions(), ElementsAre());
+  EXPECT_THAT(store_->read_active_sessions(), ElementsAre());
 }
 
 TEST_P(Store, LiveRunsAreLostByARestartAndOthersAreNot) {
@@ -140,13 +140,13 @@ TEST_P(Store, ListsRunsNewestFirstByTenantAndProject) {
   for (int64_t i = 0; i < 5; ++i) add_run("s", i);
   RunRow other = add_run("t", 0, "bob");
   EXPECT_FALSE(store_->add_run(other));
-  EXPECT_THAT(ids(lists().runs("alice", "", {.limit = 2, .offset = 1})),
+  EXPECT_THAT(ids(lists().list_runs("alice", "", {.limit = 2, .offset = 1})),
               ElementsAre("s:train:3", "s:train:2"));
   EXPECT_EQ(lists().count_runs("alice", ""), 5);
   set_project("t", "p");
   EXPECT_EQ(lists().count_runs("bob", "p"), 1);
   EXPECT_EQ(lists().count_runs("bob", "default"), 0);
-  EXPECT_THAT(lists().runs_of("s"), ::testing::SizeIs(5));
+  EXPECT_THAT(lists().list_runs_of("s"), ::testing::SizeIs(5));
   store_->touch_run("s:train:4", 1234.5);
   EXPECT_EQ(store_->find_run("s:train:4")->last_request_at, 1234.5);
   open(2000);
@@ -161,9 +161,9 @@ TEST_P(Store, SamplersAreOnePerNumber) {
   row.sampling_seq = 1'000'000'000'000'000'000;
   row.tenant = "alice";
   row.base_model = "base";
-  EXPECT_EQ(store_->add_sampler(row).id, "s:sample:0");
+  EXPECT_EQ(store_->find_or_add_sampler(row).id, "s:sample:0");
   row.id = "other";
-  EXPECT_EQ(store_->add_sampler(row).id, "s:sample:0");
+  EXPECT_EQ(store_->find_or_add_sampler(row).id, "s:sample:0");
   open(2000);
   const SamplerRow found = *store_->find_sampler("s:sample:0");
   EXPECT_EQ(found.boot, 1);
@@ -174,11 +174,11 @@ TEST_P(Store, SamplersAreOnePerNumber) {
   row.id = "s:sample:1";
   row.sampling_seq = 1;
   row.is_ephemeral = true;
-  store_->add_sampler(row);
-  EXPECT_THAT(store_->samplers_by_session(), ElementsAre(::testing::Pair("s", 1)));
+  store_->find_or_add_sampler(row);
+  EXPECT_THAT(store_->count_samplers_by_session(), ElementsAre(::testing::Pair("s", 1)));
   EXPECT_EQ(store_->num_samplers("alice"), 2);
   store_->end_session("s", "finished", "", "", 2000);
-  EXPECT_THAT(store_->samplers_by_session(), ElementsAre());
+  EXPECT_THAT(store_->count_samplers_by_session(), ElementsAre());
 }
 
 TEST_P(Store, ANewCheckpointReplacesTheOneOfItsName) {
@@ -188,14 +188,14 @@ TEST_P(Store, ANewCheckpointReplacesTheOneOfItsName) {
   CheckpointRow sampler = add_checkpoint("s:train:0", "a", {}, CheckpointKind::kSampler);
   const CheckpointRow second = add_checkpoint("s:train:0", "a");
   EXPECT_EQ(store_->find_checkpoint("s:train:0", CheckpointKind::kWeights, "a", 1100)->id, "id3");
-  EXPECT_EQ(store_->find_checkpoint_id(first.id)->deleted_at, second.created_at);
-  EXPECT_THAT(ids(lists().checkpoints("alice", true, 1100, {})), ElementsAre("id3", "id2"));
-  EXPECT_EQ(store_->last_checkpoint("s:train:0", CheckpointKind::kSampler, 1100)->id, "id2");
-  EXPECT_THAT(ids(store_->collectable(1100).rows), ElementsAre("id1"));
+  EXPECT_EQ(store_->find_checkpoint_by_id(first.id)->deleted_at, second.created_at);
+  EXPECT_THAT(ids(lists().list_checkpoints("alice", true, 1100, {})), ElementsAre("id3", "id2"));
+  EXPECT_EQ(store_->find_last_checkpoint("s:train:0", CheckpointKind::kSampler, 1100)->id, "id2");
+  EXPECT_THAT(ids(store_->find_collectable(1100).rows), ElementsAre("id1"));
   EXPECT_EQ(store_->stored_bytes(), 300);
   store_->mark_files_gone("id1");
   EXPECT_EQ(store_->stored_bytes(), 200);
-  EXPECT_THAT(store_->collectable(1100).rows, ElementsAre());
+  EXPECT_THAT(store_->find_collectable(1100).rows, ElementsAre());
 }
 
 // A batch at a time, and without what clients wrote: however many one tenant has.
@@ -230,7 +230,7 @@ TEST_P(Store, WhatMayNotGoIsPassedInBatches) {
     row.session_id = "s";
     row.sampling_seq = i;
     row.tenant = "alice";
-    store_->add_sampler(row);
+    store_->find_or_add_sampler(row);
   }
   const Collected found = collect(*store_);
   EXPECT_GE(found.num_batches, 2);
@@ -243,12 +243,12 @@ TEST_P(Store, WhatIsDeletedMeanwhileIsNotLookedAt) {
   add_run("s", 0);
   for (const char* name : {"a", "b"}) add_checkpoint("s:train:0", name);
   EXPECT_TRUE(store_->delete_checkpoint("id1", 1090));
-  StateStore::Collectable batch = store_->collectable(2000);
+  StateStore::Collectable batch = store_->find_collectable(2000);
   EXPECT_THAT(ids(batch.rows), ElementsAre("id1"));
   EXPECT_TRUE(store_->delete_checkpoint("id2", 1100));
-  batch = store_->collectable(2000, *batch.next);
+  batch = store_->find_collectable(2000, *batch.next);
   EXPECT_FALSE(batch.next.has_value());
-  EXPECT_EQ(ids(store_->collectable(2000).rows).size(), 2U);
+  EXPECT_EQ(ids(store_->find_collectable(2000).rows).size(), 2U);
 }
 
 // However many samplers there ever were of one checkpoint, some are looked at at a time.
@@ -265,7 +265,7 @@ TEST_P(Store, SamplersOfOneCheckpointArePassedInParts) {
     row.sampling_seq = seq;
     row.tenant = "alice";
     row.checkpoint_id = "id1";
-    store_->add_sampler(row);
+    store_->find_or_add_sampler(row);
   };
   for (int i = 0; i < 1100; ++i) add("old", i);
   add("alive", 0);
@@ -286,8 +286,8 @@ TEST_P(Store, ExpiryCountsFromItsSecondOn) {
   add_checkpoint("s:train:0", "c", {}, CheckpointKind::kExternal);
   EXPECT_EQ(lists().count_checkpoints("alice", true, 1199), 3);
   EXPECT_EQ(lists().count_checkpoints("alice", false, 1199), 2);
-  EXPECT_THAT(ids(lists().checkpoints("alice", false, 1200, {})), ElementsAre("id2"));
-  EXPECT_THAT(ids(lists().checkpoints("alice", true, 1200, {})), ElementsAre("id3", "id2"));
+  EXPECT_THAT(ids(lists().list_checkpoints("alice", false, 1200, {})), ElementsAre("id2"));
+  EXPECT_THAT(ids(lists().list_checkpoints("alice", true, 1200, {})), ElementsAre("id3", "id2"));
   EXPECT_EQ(store_->find_checkpoint("s:train:0", CheckpointKind::kWeights, "a", 1200),
             std::nullopt);
   EXPECT_FALSE(store_->delete_checkpoint("id1", 1200));
@@ -296,8 +296,8 @@ TEST_P(Store, ExpiryCountsFromItsSecondOn) {
   store_->set_expiry("id3", 1300.0);
   store_->set_expiry("id3", std::nullopt);
   store_->set_public("id3", true);
-  EXPECT_TRUE(store_->find_checkpoint_id("id3")->is_public);
-  EXPECT_EQ(store_->find_checkpoint_id("id3")->expires_at, std::nullopt);
+  EXPECT_TRUE(store_->find_checkpoint_by_id("id3")->is_public);
+  EXPECT_EQ(store_->find_checkpoint_by_id("id3")->expires_at, std::nullopt);
 }
 
 TEST_P(Store, ASamplerOfALivingSessionHoldsTheFiles) {
@@ -310,28 +310,29 @@ TEST_P(Store, ASamplerOfALivingSessionHoldsTheFiles) {
   row.tenant = "alice";
   row.base_model = "base";
   row.checkpoint_id = "id1";
-  store_->add_sampler(row);
+  store_->find_or_add_sampler(row);
   add_checkpoint("s:train:0", "b", {}, CheckpointKind::kSampler);
   session("t", "bob");
   row.id = "y";
   row.session_id = "t";
   row.tenant = "bob";
   row.checkpoint_id = "id2";
-  store_->add_sampler(row);
+  store_->find_or_add_sampler(row);
   EXPECT_TRUE(store_->delete_checkpoint("id1", 1100));
   EXPECT_TRUE(store_->delete_checkpoint("id2", 1100));
-  EXPECT_THAT(ids(store_->collectable(1100).rows), ElementsAre("id2")) << "bob's keeps no files";
+  EXPECT_THAT(ids(store_->find_collectable(1100).rows), ElementsAre("id2"))
+      << "bob's keeps no files";
   store_->mark_files_gone("id2");
-  EXPECT_THAT(store_->collectable(1100).rows, ElementsAre());
+  EXPECT_THAT(store_->find_collectable(1100).rows, ElementsAre());
   open(2000);
-  EXPECT_THAT(store_->collectable(2000).rows, ElementsAre());
+  EXPECT_THAT(store_->find_collectable(2000).rows, ElementsAre());
   store_->end_session("s", "timed_out", "", "", 2100);
-  EXPECT_THAT(ids(store_->collectable(2100).rows), ElementsAre("id1"));
+  EXPECT_THAT(ids(store_->find_collectable(2100).rows), ElementsAre("id1"));
   store_->mark_files_gone("id1");
   store_->prune_old_rows(2100);
-  EXPECT_TRUE(store_->find_checkpoint_id("id1").has_value());
+  EXPECT_TRUE(store_->find_checkpoint_by_id("id1").has_value());
   store_->prune_old_rows(2100 + 8 * 86400);
-  EXPECT_FALSE(store_->find_checkpoint_id("id1").has_value());
+  EXPECT_FALSE(store_->find_checkpoint_by_id("id1").has_value());
 }
 
 TEST_P(Store, RemembersIdempotencyKeysForADay) {
@@ -339,15 +340,16 @@ TEST_P(Store, RemembersIdempotencyKeysForADay) {
   row.id = "s";
   row.tenant = "alice";
   row.created_at = 1000;
-  store_->add_session(row, {"k", 7});
-  EXPECT_EQ(store_->recall("alice", "session", {"k", 7}), "s");
-  EXPECT_EQ(store_->recall("bob", "session", {"k", 7}), std::nullopt);
-  EXPECT_THAT(error_of([&] { store_->recall("alice", "session", {"k", 8}); }),
+  store_->find_or_add_session(row, {"k", 7});
+  EXPECT_EQ(store_->find_remembered("alice", "session", {"k", 7}), "s");
+  EXPECT_EQ(store_->find_remembered("bob", "session", {"k", 7}), std::nullopt);
+  EXPECT_THAT(error_of([&] { store_->find_remembered("alice", "session", {"k", 8}); }),
               HasSubstr("another request"));
   row.id = "t";
-  EXPECT_THAT(error_of([&] { store_->add_session(row, {"k", 8}); }), HasSubstr("another request"));
+  EXPECT_THAT(error_of([&] { store_->find_or_add_session(row, {"k", 8}); }),
+              HasSubstr("another request"));
   store_->prune_old_rows(1000 + 86401);
-  EXPECT_EQ(store_->recall("alice", "session", {"k", 7}), std::nullopt);
+  EXPECT_EQ(store_->find_remembered("alice", "session", {"k", 7}), std::nullopt);
 }
 
 TEST_P(Store, WhatAgedOutIsDroppedInBatches) {
@@ -356,12 +358,12 @@ TEST_P(Store, WhatAgedOutIsDroppedInBatches) {
     row.id = "s" + std::to_string(i);
     row.tenant = "alice";
     row.created_at = 1000;
-    store_->add_session(row, {"k" + std::to_string(i), 7});
+    store_->find_or_add_session(row, {"k" + std::to_string(i), 7});
   }
   EXPECT_TRUE(store_->prune_old_rows(1000 + 86401));
   EXPECT_FALSE(store_->prune_old_rows(1000 + 86401));
   for (const char* key : {"k0", "k250", "k500"})
-    EXPECT_EQ(store_->recall("alice", "session", {key, 7}), std::nullopt) << key;
+    EXPECT_EQ(store_->find_remembered("alice", "session", {key, 7}), std::nullopt) << key;
 }
 
 // A database that hangs, or is away, costs each call a moment; when it is back, all goes on.
@@ -409,7 +411,7 @@ TEST_P(Store, AnOlderDatabaseOpens) {
   sql.reset();
   open(2000);
   EXPECT_TRUE(store_->find_session("s").has_value());
-  EXPECT_EQ(store_->recall("alice", "copy", {"k", 5}), "path");
+  EXPECT_EQ(store_->find_remembered("alice", "copy", {"k", 5}), "path");
   const auto found = store_->read_and_touch_stability("s", "q", 2000);
   ASSERT_TRUE(found.has_value());
   EXPECT_FALSE(found->prompt.has_value());
@@ -417,18 +419,18 @@ TEST_P(Store, AnOlderDatabaseOpens) {
 }
 
 TEST_P(Store, KeepsWhatKeysHaveUsed) {
-  EXPECT_TRUE(store_->usage_rows().empty());
+  EXPECT_TRUE(store_->read_usage_rows().empty());
   const UsageRow a{"alice", "k1", {1, 2, 3}}, b{"bob", "k1", {4, 5, int64_t{1} << 60}};
-  store_->put_usage({b, a});
-  store_->put_usage({});
-  EXPECT_THAT(store_->usage_rows(), ElementsAre(a, b));
+  store_->upsert_usage({b, a});
+  store_->upsert_usage({});
+  EXPECT_THAT(store_->read_usage_rows(), ElementsAre(a, b));
   const UsageRow more{"alice", "k1", {7, 8, 9}};
-  store_->put_usage({more});
-  EXPECT_THAT(store_->usage_rows(), ElementsAre(more, b));
+  store_->upsert_usage({more});
+  EXPECT_THAT(store_->read_usage_rows(), ElementsAre(more, b));
   std::vector<UsageRow> all;
   for (int i = 0; i < 200; ++i) all.push_back({fmt::format("t{:03}", i), "k", {i, 1, 2, 3}});
-  store_->put_usage(all);
-  std::vector<UsageRow> rows = store_->usage_rows();
+  store_->upsert_usage(all);
+  std::vector<UsageRow> rows = store_->read_usage_rows();
   EXPECT_THAT(std::vector<UsageRow>(rows.begin() + 2, rows.end()), all);
 }
 
@@ -437,11 +439,11 @@ TEST_P(Store, RefusesTextsThatOneDatabaseCouldNotKeep) {
   row.id = "s";
   row.tenant = "alice";
   row.display_name = std::string("a\0b", 3);
-  EXPECT_THAT(error_of([&] { store_->add_session(row, {}); }), HasSubstr("NUL"));
+  EXPECT_THAT(error_of([&] { store_->find_or_add_session(row, {}); }), HasSubstr("NUL"));
   row.display_name = "\xff";
-  EXPECT_THAT(error_of([&] { store_->add_session(row, {}); }), HasSubstr("UTF-8"));
+  EXPECT_THAT(error_of([&] { store_->find_or_add_session(row, {}); }), HasSubstr("UTF-8"));
   row.display_name = "'; DROP TABLE sessions; --";
-  EXPECT_EQ(store_->add_session(row, {}), "s");
+  EXPECT_EQ(store_->find_or_add_session(row, {}), "s");
   EXPECT_EQ(store_->find_session("s")->display_name, row.display_name);
 }
 

@@ -84,7 +84,7 @@ class StoredBytesTest : public Store {
       case 4:
         return store_->expire(id);
       case 5:
-        for (const CheckpointRow& row : store_->collectable(now_).rows)
+        for (const CheckpointRow& row : store_->find_collectable(now_).rows)
           store_->mark_files_gone(row.id);
         return;
       case 6:

@@ -13,9 +13,9 @@ TEST(LossCurve, PassesBetweenTwoStepsCountTogether) {
   LossCurve curve;
   curve.add_loss(6.0, 2.0);
   curve.add_loss(2.0, 2.0);
-  curve.note_step(1);
+  curve.finish_step(1);
   curve.add_loss(1.0, 4.0);
-  curve.note_step(2);
+  curve.finish_step(2);
   ASSERT_EQ(curve.points().size(), 2u);
   EXPECT_EQ(curve.points()[0].step, 1);
   EXPECT_DOUBLE_EQ(curve.points()[0].loss, 2.0);
@@ -24,10 +24,10 @@ TEST(LossCurve, PassesBetweenTwoStepsCountTogether) {
 
 TEST(LossCurve, StepsAndPassesThatSayNothingLeaveNoPoint) {
   LossCurve curve;
-  curve.note_step(1);
+  curve.finish_step(1);
   curve.add_loss(5.0, 0.0);
   curve.add_loss(std::nan(""), 3.0);
-  curve.note_step(2);
+  curve.finish_step(2);
   EXPECT_TRUE(curve.points().empty());
 }
 
@@ -36,7 +36,7 @@ TEST(LossCurve, ALongRunStaysBoundedAndKeepsItsShape) {
   constexpr int kSteps = 1000;
   for (int step = 1; step <= kSteps; ++step) {
     curve.add_loss(2.0 * step, 2.0);  // the mean is the step
-    curve.note_step(step);
+    curve.finish_step(step);
   }
   ASSERT_GE(curve.points().size(), 5u);
   ASSERT_LT(curve.points().size(), 10u);

@@ -36,18 +36,18 @@ TEST(Histogram, BucketsAreCumulativeAndTheLastIsEverything) {
 
 TEST(Metrics, EveryLineBelongsToTheFamilyAboveItAndEveryFamilyStandsOnce) {
   Metrics metrics;
-  metrics.count_exchange("/api/v1/asample", 200, 0.01);
-  metrics.count_exchange("/api/v1/asample", 429, 0.0);
-  metrics.count_exchange("other", 404, 0.0);
-  metrics.count_command("sample", "ok", 0.3);
+  metrics.record_exchange("/api/v1/asample", 200, 0.01);
+  metrics.record_exchange("/api/v1/asample", 429, 0.0);
+  metrics.record_exchange("other", 404, 0.0);
+  metrics.record_command("sample", "ok", 0.3);
   const std::string text =
-      metrics.text({.trained_tokens = 7,
-                    .drafts_read = 5,
-                    .drafts_accepted = 3,
-                    .prompt_tokens = 9,
-                    .cached_tokens = 4,
-                    .weights = 1'000'000'000'000},
-                   {.budget = {{.name = "queue", .limit = 30, .held = 20}}}, kNothing);
+      metrics.render_prometheus({.trained_tokens = 7,
+                                 .drafts_read = 5,
+                                 .drafts_accepted = 3,
+                                 .prompt_tokens = 9,
+                                 .cached_tokens = 4,
+                                 .weights = 1'000'000'000'000},
+                                {.budget = {{.name = "queue", .limit = 30, .held = 20}}}, kNothing);
   std::istringstream lines(text);
   std::set<std::string> families;
   std::string family;
@@ -89,23 +89,23 @@ TEST(Watch, MeasuresRatesAndCurvesAndNamesNobodyInTheMetrics) {
   pass.op = api::ForwardBackward{.data = {datum}};
   api::ForwardBackwardResult result;
   result.metrics["loss:sum"] = 8.0;
-  watch.note_settled(watched_command(pass, 1.0), {"r1"}, result, 2.0);
+  watch.record_outcome(watched_command(pass, 1.0), {"r1"}, result, 2.0);
   api::Command step;
   step.model = pass.model;
   step.op = api::OptimStep{};
-  watch.note_settled(watched_command(step, 2.0), {"r2"},
-                     api::StepResult{.stepped = true, .step = 1}, 2.5);
+  watch.record_outcome(watched_command(step, 2.0), {"r2"},
+                       api::StepResult{.stepped = true, .step = 1}, 2.5);
   const WatchedRun& run = watch.runs().at("secretrun:train:0");
   ASSERT_EQ(run.curve.points().size(), 1u);
   EXPECT_DOUBLE_EQ(run.curve.points()[0].loss, 2.0);
   EXPECT_EQ(run.steps, 1);
 
   for (int second = 0; second <= 20; ++second) {
-    watch.tick({.trained_tokens = 100 * second, .sampled_tokens = 10 * second}, second);
+    watch.record_stats({.trained_tokens = 100 * second, .sampled_tokens = 10 * second}, second);
   }
   EXPECT_DOUBLE_EQ(watch.rate().train, 100.0);
   EXPECT_DOUBLE_EQ(watch.rate().sample, 10.0);
-  const std::string text = watch.metrics().text({}, {}, kNothing);
+  const std::string text = watch.metrics().render_prometheus({}, {}, kNothing);
   EXPECT_THAT(text, HasSubstr("operation=\"forward_backward\",outcome=\"ok\""));
   EXPECT_THAT(text, Not(HasSubstr("secret")));
 }
@@ -124,8 +124,8 @@ TEST(Watch, ForwardAloneIsAnEvaluationAndEndedRunsAreBounded) {
   EXPECT_STREQ(watched_command(pass, 0.0).operation, "forward");
   watch.note_run_started("live", {.tenant = "t"});
   pass.model = {"live"};
-  watch.note_settled(watched_command(pass, 0.0), {},
-                     api::ForwardBackwardResult{.metrics = {{"loss:sum", 2.5}}}, 1.0);
+  watch.record_outcome(watched_command(pass, 0.0), {},
+                       api::ForwardBackwardResult{.metrics = {{"loss:sum", 2.5}}}, 1.0);
   const WatchedRun& run = watch.runs().at("live");
   ASSERT_EQ(run.evaluations.points().size(), 1u);
   EXPECT_DOUBLE_EQ(run.evaluations.points()[0].loss, 2.5);

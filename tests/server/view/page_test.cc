@@ -34,7 +34,7 @@ TEST(LivePage, OnlyAdministratorsSeeWhatAllTenantsDo) {
     request.tenant = "alice";
     request.is_admin = is_admin;
     Response answer;
-    router.set_route(request);
+    router.match_route(request);
     router.dispatch(std::move(request), [&](Response response) { answer = std::move(response); });
     EXPECT_EQ(answer.status, 200) << answer.body;
     return json::parse(answer.body).as_object();

@@ -22,13 +22,13 @@ struct ScrapesTest : testing::Test {
     Router router;
     router.add({"GET", "/metrics", BodyKind::kNone,
                 [this](const Request&, const Respond& respond) {
-                  scrapes.ask(
+                  scrapes.post_with_deadline(
                       respond, [] { return json_response(200, "{}"); },
                       [] { return error_response(503, "late"); });
                 },
                 false});
     asking = std::make_unique<HttpServer>(HttpOptions{}, std::move(router), Identify{});
-    asking->call_every(0.05, [this] { scrapes.sweep(now_seconds()); });
+    asking->call_every(0.05, [this] { scrapes.answer_overdue(now_seconds()); });
     asking->start();
   }
   [[nodiscard]] std::string answer() const {

@@ -43,22 +43,22 @@ struct CompressedAttentionSaved {
 };
 
 ops::TailRopeArgs inverse_rope_args(const Pass& pass, const BlockContext& context, TensorView x) {
-  ops::TailRopeArgs args = rope_args(pass, context, x, false);
+  ops::TailRopeArgs args = rope_args(pass, context, x, /*norm=*/false);
   args.inverse = true;
   return args;
 }
 
 ops::TailRopeArgs query_rope_args(const Pass& pass, const BlockContext& context,
                                   const CompressedAttentionSaved& s) {
-  return rope_args(pass, context, s.q_raw, true);
+  return rope_args(pass, context, s.q_raw, /*norm=*/true);
 }
 
 ops::TailRopeArgs key_rope_args(const Pass& pass, const BlockContext& context,
                                 const CompressedAttentionSaved& s) {
-  return rope_args(pass, context, as_head(s.kv), true, context.values(kCompressedKvNorm));
+  return rope_args(pass, context, as_head(s.kv), /*norm=*/true, context.values(kCompressedKvNorm));
 }
 
-TensorView rotated(Pass& pass, const ops::TailRopeArgs& args) {
+TensorView apply_rope(Pass& pass, const ops::TailRopeArgs& args) {
   const TensorView y = pass.take(pass.dtype(), args.x.shape);
   ops::tail_rope(pass.backend, args, y);
   return y;
@@ -68,7 +68,7 @@ ops::RmsNormArgs latent_norm(const BlockContext& context, TensorView q_a) {
   return norm_args(q_a, context.values(kCompressedQANorm), context.as<Config>().eps, 0.0f);
 }
 
-TensorView query_latent(Pass& pass, const BlockContext& context, TensorView q_a) {
+TensorView norm_query_latent(Pass& pass, const BlockContext& context, TensorView q_a) {
   const TensorView y = pass.take(pass.dtype(), {q_a.rows(), q_a.cols()});
   ops::rms_norm(pass.backend, latent_norm(context, q_a), y, {});
   return y;
@@ -80,7 +80,7 @@ ops::SparseAttentionArgs attention_args(Pass& pass, const BlockContext& context,
   const auto& c = context.as<Config>();
   return {.q = q,
           .sinks = context.values(kCompressedSinks),
-          .segments = sparse_segments(pass, context, keys, c.window, entries),
+          .segments = make_sparse_segments(pass, context, keys, c.window, entries),
           .scale = plain_attention_scale(c.head_dim),
           .window = c.window,
           .ratio = c.ratio,
@@ -97,7 +97,7 @@ struct CompressedAttention {
   using Saved = CompressedAttentionSaved;
   static constexpr BlockGroup kGroup = BlockGroup::kAttention;
 
-  static std::string fault(const Config& c);
+  static std::string find_config_fault(const Config& c);
   static std::string describe(const Config& c) {
     if (c.ratio == 0) {
       return fmt::format("{} heads of {}, window {}", c.num_heads, c.head_dim, c.window);
@@ -106,9 +106,9 @@ struct CompressedAttention {
     return fmt::format("{} heads of {}, window {}, {} entries of {} tokens", c.num_heads,
                        c.head_dim, c.window, seen, c.ratio);
   }
-  static void params(const Config& c, int64_t d, ParamRows& rows);
+  static void add_params(const Config& c, int64_t d, ParamRows& rows);
 
-  static CacheSpec cache(const Config& c, DType dtype) {
+  static CacheSpec cache_spec(const Config& c, DType dtype) {
     const int64_t entry = c.ratio == 0 ? 0 : (c.head_dim + c.index_dim) * dtype_bytes(dtype);
     return {.entry_bytes = entry,
             .ratio = std::max<int64_t>(1, c.ratio),
@@ -140,39 +140,41 @@ struct CompressedAttention {
     return linear_flops(pass, context, kCompressedOB);
   }
 
-  static void keep(Pass&, const BlockContext&, Saved&) {}
+  static void allocate_always_kept(Pass&, const BlockContext&, Saved&) {}
 
-  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
+  static void allocate_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const int64_t tokens = pass.num_tokens();
     const DType dtype = pass.dtype();
     const auto flops = [&](Key key) { return linear_flops(pass, context, key); };
-    s.q_a = pass.take_saved("query_wa_proj", flops(kCompressedQA), dtype, {tokens, c.q_lora_rank});
-    s.q_raw = pass.take_saved("query_proj", flops(kCompressedQB), dtype,
-                              {tokens, c.num_heads, c.head_dim});
-    s.kv = pass.take_saved("kv_proj", flops(kCompressedKv), dtype, {tokens, c.head_dim});
+    s.q_a =
+        pass.allocate_saved("query_wa_proj", flops(kCompressedQA), dtype, {tokens, c.q_lora_rank});
+    s.q_raw = pass.allocate_saved("query_proj", flops(kCompressedQB), dtype,
+                                  {tokens, c.num_heads, c.head_dim});
+    s.kv = pass.allocate_saved("kv_proj", flops(kCompressedKv), dtype, {tokens, c.head_dim});
     if (c.ratio > 0) {
       const Shape shape = {tokens, projected_width(c, c.head_dim)};
-      s.compress_kv = pass.take_saved("compressor_proj", flops(kCompressorKv), DType::kF32, shape);
+      s.compress_kv =
+          pass.allocate_saved("compressor_proj", flops(kCompressorKv), DType::kF32, shape);
       s.compress_gate =
-          pass.take_saved("compressor_proj", flops(kCompressorGate), DType::kF32, shape);
+          pass.allocate_saved("compressor_proj", flops(kCompressorGate), DType::kF32, shape);
     }
     if (c.index_heads > 0) {
       const double cost =
           flops(kIndexerQ) + flops(kIndexerKv) + flops(kIndexerGate) + flops(kIndexerWeights);
-      s.listed = pass.take_saved("indexer", cost, DType::kF32, {tokens, c.top_k});
+      s.listed = pass.allocate_saved("indexer", cost, DType::kF32, {tokens, c.top_k});
     }
-    s.context = pass.take_saved("context", executed_attention_flops(pass, work(c)), dtype,
-                                {tokens, c.num_heads, c.head_dim});
-    s.lse = pass.take_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
+    s.context = pass.allocate_saved("context", executed_attention_flops(pass, work(c)), dtype,
+                                    {tokens, c.num_heads, c.head_dim});
+    s.lse = pass.allocate_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
     // Each group's own columns alone, whose rows are padded in the panel.
     const double grouped = 2.0 * static_cast<double>(tokens * c.o_lora_rank) *
                            static_cast<double>(c.num_heads * c.head_dim);
-    s.grouped =
-        pass.take_saved("attention_out", grouped, dtype, {tokens, c.num_groups * c.o_lora_rank});
+    s.grouped = pass.allocate_saved("attention_out", grouped, dtype,
+                                    {tokens, c.num_groups * c.o_lora_rank});
     for (const Key key : {kCompressedQA, kCompressedQB, kCompressedKv, kCompressedOB, kCompressorKv,
                           kCompressorGate}) {
-      s.lora_h[key] = take_lora_h(pass, context, key);
+      s.lora_h[key] = allocate_lora_h(pass, context, key);
     }
   }
 
@@ -182,7 +184,8 @@ struct CompressedAttention {
     if (c.ratio == 0) return {};
     const KeyCompressor part = main_compressor(c, pass.dtype());
     return make_and_store_entries(
-        pass, context, part, make_raw_entries(pass, context, part, s.compress_kv, s.compress_gate));
+        pass, context, part,
+        compress_and_update_state(pass, context, part, s.compress_kv, s.compress_gate));
   }
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
@@ -190,7 +193,7 @@ struct CompressedAttention {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
     linear_forward(pass, context, kCompressedQA, n, {}, s.lora_h[kCompressedQA], s.q_a);
-    const TensorView latent = query_latent(pass, context, s.q_a);
+    const TensorView latent = norm_query_latent(pass, context, s.q_a);
     linear_forward(pass, context, kCompressedQB, latent, {}, s.lora_h[kCompressedQB],
                    flat(s.q_raw));
     linear_forward(pass, context, kCompressedKv, n, {}, s.lora_h[kCompressedKv], s.kv);
@@ -204,7 +207,7 @@ struct CompressedAttention {
     }
     if (!pass.is_computed(s.context)) attend_and_store_keys(pass, context, s);
     if (!pass.is_computed(s.grouped)) {
-      const TensorView back = rotated(pass, inverse_rope_args(pass, context, s.context));
+      const TensorView back = apply_rope(pass, inverse_rope_args(pass, context, s.context));
       grouped_linear_forward(pass, context, output_groups(c), flat(back), s.grouped);
     }
     linear_forward(pass, context, kCompressedOB, s.grouped, output.add, s.lora_h[kCompressedOB],
@@ -214,13 +217,13 @@ struct CompressedAttention {
   static void attend_and_store_keys(Pass& pass, const BlockContext& context, const Saved& s) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
-    const TensorView keys = rotated(pass, key_rope_args(pass, context, s));
+    const TensorView keys = apply_rope(pass, key_rope_args(pass, context, s));
     const TensorView key_rows = keys.reshape(s.kv.shape);
     const EntryStore entries = compress_and_store_entries(pass, context, s);
-    const TensorView q = rotated(pass, query_rope_args(pass, context, s));
+    const TensorView q = apply_rope(pass, query_rope_args(pass, context, s));
     ops::sparse_attention(pass.backend, attention_args(pass, context, s, q, key_rows, entries),
                           s.context, s.lse);
-    store_ring(pass, context, key_rows, c.window);
+    store_keys_in_ring(pass, context, key_rows, c.window);
   }
 
   // From d_out to d_context.
@@ -231,7 +234,7 @@ struct CompressedAttention {
     linear_backward(pass, context, kCompressedOB, s.grouped, s.lora_h[kCompressedOB], d_out,
                     d_grouped, false);
     const ops::TailRopeArgs rotated_back_args = inverse_rope_args(pass, context, s.context);
-    const TensorView back = rotated(pass, rotated_back_args);
+    const TensorView back = apply_rope(pass, rotated_back_args);
     grouped_linear_backward(pass, context, output_groups(context.as<Config>()), flat(back),
                             d_grouped, flat(d_context));
     // back = context, rotated back
@@ -248,16 +251,16 @@ struct CompressedAttention {
                               TensorView d_context, const Gradients& d) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
-    const TensorView q = rotated(pass, query_rope_args(pass, context, s));
-    const TensorView keys = rotated(pass, key_rope_args(pass, context, s));
+    const TensorView q = apply_rope(pass, query_rope_args(pass, context, s));
+    const TensorView keys = apply_rope(pass, key_rope_args(pass, context, s));
     TensorView raw;
     TensorView d_entries;
     EntryStore entries;
     if (c.ratio > 0) {
       const KeyCompressor part = main_compressor(c, pass.dtype());
-      raw = make_raw_entries(pass, context, part, s.compress_kv, s.compress_gate);
+      raw = compress_and_update_state(pass, context, part, s.compress_kv, s.compress_gate);
       entries = make_and_store_entries(pass, context, part, raw);
-      d_entries = take_entries(pass, c, DType::kF32, c.head_dim);
+      d_entries = allocate_entries(pass, c, DType::kF32, c.head_dim);
     }
     const TensorView d_q = pass.take(pass.dtype(), q.shape);
     const TensorView d_keys = pass.take(DType::kF32, s.kv.shape);
@@ -281,7 +284,7 @@ struct CompressedAttention {
                                TensorView n, TensorView d_q_raw, TensorView d_n) {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView d_latent = pass.take(DType::kF32, s.q_a.shape);
-    linear_backward(pass, context, kCompressedQB, query_latent(pass, context, s.q_a),
+    linear_backward(pass, context, kCompressedQB, norm_query_latent(pass, context, s.q_a),
                     s.lora_h[kCompressedQB], flat(d_q_raw), d_latent, false);
     // latent = norm(q_a)
     const TensorView d_q_a = zeros(pass, s.q_a.shape);
@@ -297,13 +300,15 @@ struct CompressedAttention {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
     const EntryStore entries = compress_and_store_entries(pass, context, s);
-    const ops::ListedAttention attention = {.q = rotated(pass, query_rope_args(pass, context, s)),
-                                            .entries = entries.rows,
-                                            .lse = s.lse,
-                                            .scale = plain_attention_scale(c.head_dim),
-                                            .selected = s.selected(),
-                                            .top_k = c.top_k};
-    indexer_loss_backward(pass, context, n, query_latent(pass, context, s.q_a), attention);
+    const ops::ListedAttention attention = {
+        .q = apply_rope(pass, query_rope_args(pass, context, s)),
+        .entries = entries.rows,
+        .lse = s.lse,
+        .scale = plain_attention_scale(c.head_dim),
+        .selected = s.selected(),
+        .top_k = c.top_k};
+    add_indexer_loss_and_gradients(pass, context, n, norm_query_latent(pass, context, s.q_a),
+                                   attention);
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
@@ -336,7 +341,7 @@ struct CompressedAttention {
   }
 };
 
-std::string CompressedAttention::fault(const Config& c) {
+std::string CompressedAttention::find_config_fault(const Config& c) {
   constexpr int64_t kLargest = int64_t{1} << 20;
   std::string fault;
   const auto want = [&](bool fine, std::string_view name, int64_t got, std::string_view wanted) {
@@ -370,8 +375,8 @@ std::string CompressedAttention::fault(const Config& c) {
 struct RowList {
   ParamRows& rows;
 
-  void add(Key key, std::string_view suffix, std::string_view path, Shape shape,
-           const RowShards& shards = {}, RowBlocks blocks = {}) {
+  void add_matrix(Key key, std::string_view suffix, std::string_view path, Shape shape,
+                  const RowShards& shards = {}, RowBlocks blocks = {}) {
     constexpr int kFirstOrder = 24;  // behind every other block's
     rows.push_back({.key = key,
                     .suffix = suffix,
@@ -381,8 +386,8 @@ struct RowList {
                     .lora = {.path = path, .order = kFirstOrder + key}});
   }
   // The choice has no gradient: a fresh adapter has the indexer where a loss of its own trains it.
-  void add_of_indexer(Key key, std::string_view suffix, std::string_view path, Shape shape) {
-    add(key, suffix, path, shape);
+  void add_indexer_matrix(Key key, std::string_view suffix, std::string_view path, Shape shape) {
+    add_matrix(key, suffix, path, shape);
     rows.back().lora.is_fresh = false;
     rows.back().lora.of_indexer = true;
   }
@@ -398,44 +403,47 @@ struct RowList {
 void add_compressor_rows(const Config& c, int64_t d, RowList& list) {
   const int64_t width = projected_width(c, c.head_dim);
   list.add_f32(kCompressorBias, "self_attn.compressor.position_bias", {c.ratio, width});
-  list.add(kCompressorKv, "self_attn.compressor.kv_proj.weight", "self_attn.compressor.kv_proj",
-           {width, d});
-  list.add(kCompressorGate, "self_attn.compressor.gate_proj.weight",
-           "self_attn.compressor.gate_proj", {width, d});
+  list.add_matrix(kCompressorKv, "self_attn.compressor.kv_proj.weight",
+                  "self_attn.compressor.kv_proj", {width, d});
+  list.add_matrix(kCompressorGate, "self_attn.compressor.gate_proj.weight",
+                  "self_attn.compressor.gate_proj", {width, d});
   list.add_norm(kCompressorNorm, "self_attn.compressor.kv_norm.weight", c.head_dim);
 }
 
 void add_indexer_rows(const Config& c, int64_t d, RowList& list) {
   const int64_t width = projected_width(c, c.index_dim);
   list.add_f32(kIndexerBias, "self_attn.compressor.indexer.position_bias", {c.ratio, width});
-  list.add_of_indexer(kIndexerKv, "self_attn.compressor.indexer.kv_proj.weight",
-                      "self_attn.compressor.indexer.kv_proj", {width, d});
-  list.add_of_indexer(kIndexerGate, "self_attn.compressor.indexer.gate_proj.weight",
-                      "self_attn.compressor.indexer.gate_proj", {width, d});
+  list.add_indexer_matrix(kIndexerKv, "self_attn.compressor.indexer.kv_proj.weight",
+                          "self_attn.compressor.indexer.kv_proj", {width, d});
+  list.add_indexer_matrix(kIndexerGate, "self_attn.compressor.indexer.gate_proj.weight",
+                          "self_attn.compressor.indexer.gate_proj", {width, d});
   list.add_norm(kIndexerNorm, "self_attn.compressor.indexer.kv_norm.weight", c.index_dim);
-  list.add_of_indexer(kIndexerQ, "self_attn.compressor.indexer.q_b_proj.weight",
-                      "self_attn.compressor.indexer.q_b_proj",
-                      {c.index_heads * c.index_dim, c.q_lora_rank});
-  list.add_of_indexer(kIndexerWeights, "self_attn.compressor.indexer.scorer.weights_proj.weight",
-                      "self_attn.compressor.indexer.scorer.weights_proj", {c.index_heads, d});
+  list.add_indexer_matrix(kIndexerQ, "self_attn.compressor.indexer.q_b_proj.weight",
+                          "self_attn.compressor.indexer.q_b_proj",
+                          {c.index_heads * c.index_dim, c.q_lora_rank});
+  list.add_indexer_matrix(kIndexerWeights,
+                          "self_attn.compressor.indexer.scorer.weights_proj.weight",
+                          "self_attn.compressor.indexer.scorer.weights_proj", {c.index_heads, d});
 }
 
-void CompressedAttention::params(const Config& c, int64_t d, ParamRows& rows) {
+void CompressedAttention::add_params(const Config& c, int64_t d, ParamRows& rows) {
   RowList list{rows};
   // A rank makes the latent, the keys and the indexer's choice whole, for its heads.
   const RowShards heads = outputs_by(c.num_heads, "heads");
   const RowShards groups = outputs_by(c.num_groups, "groups of heads");
   list.add_f32(kCompressedSinks, "self_attn.sinks", {c.num_heads}, heads);
-  list.add(kCompressedQA, "self_attn.q_a_proj.weight", "self_attn.q_a_proj", {c.q_lora_rank, d});
+  list.add_matrix(kCompressedQA, "self_attn.q_a_proj.weight", "self_attn.q_a_proj",
+                  {c.q_lora_rank, d});
   list.add_norm(kCompressedQANorm, "self_attn.q_a_norm.weight", c.q_lora_rank);
-  list.add(kCompressedQB, "self_attn.q_b_proj.weight", "self_attn.q_b_proj",
-           {c.width(), c.q_lora_rank}, heads);
-  list.add(kCompressedKv, "self_attn.kv_proj.weight", "self_attn.kv_proj", {c.head_dim, d});
+  list.add_matrix(kCompressedQB, "self_attn.q_b_proj.weight", "self_attn.q_b_proj",
+                  {c.width(), c.q_lora_rank}, heads);
+  list.add_matrix(kCompressedKv, "self_attn.kv_proj.weight", "self_attn.kv_proj", {c.head_dim, d});
   list.add_norm(kCompressedKvNorm, "self_attn.kv_norm.weight", c.head_dim);
-  list.add(kCompressedOA, "self_attn.o_a_proj.weight", "self_attn.o_a_proj",
-           {c.num_groups * c.o_lora_rank, c.width() / c.num_groups}, groups, {c.o_lora_rank, 0});
-  list.add(kCompressedOB, "self_attn.o_b_proj.weight", "self_attn.o_b_proj",
-           {d, c.num_groups * c.o_lora_rank}, inputs_by(c.num_groups, "groups of heads"));
+  list.add_matrix(kCompressedOA, "self_attn.o_a_proj.weight", "self_attn.o_a_proj",
+                  {c.num_groups * c.o_lora_rank, c.width() / c.num_groups}, groups,
+                  {c.o_lora_rank, 0});
+  list.add_matrix(kCompressedOB, "self_attn.o_b_proj.weight", "self_attn.o_b_proj",
+                  {d, c.num_groups * c.o_lora_rank}, inputs_by(c.num_groups, "groups of heads"));
   if (c.ratio == 0) return;
   add_compressor_rows(c, d, list);
   if (c.index_heads > 0) add_indexer_rows(c, d, list);

@@ -37,10 +37,11 @@ KeyCompressor indexer_compressor(const Pass& pass, const Config& c) {
 }
 
 // raw [E, C]
-ops::TailRopeArgs entry_args(Pass& pass, const BlockContext& context, const KeyCompressor& part,
-                             TensorView raw) {
-  ops::TailRopeArgs args = rope_args(pass, context, as_head(raw), true, context.values(part.norm));
-  args.positions = entry_positions(pass, context.as<Config>().ratio);
+ops::TailRopeArgs entry_rope_args(Pass& pass, const BlockContext& context,
+                                  const KeyCompressor& part, TensorView raw) {
+  ops::TailRopeArgs args =
+      rope_args(pass, context, as_head(raw), /*norm=*/true, context.values(part.norm));
+  args.positions = make_entry_positions(pass, context.as<Config>().ratio);
   return args;
 }
 
@@ -50,7 +51,7 @@ ops::CompressorArgs compressor_args(Pass& pass, const BlockContext& context,
           .gate = gate,
           .bias = context.values(part.bias),
           .overlap = context.as<Config>().overlap,
-          .segments = state_segments(pass, context, part.state_offset)};
+          .segments = make_state_segments(pass, context, part.state_offset)};
 }
 
 // What an indexer compares, and what it is made of.
@@ -63,7 +64,7 @@ struct IndexerRows {
   std::array<TensorView, kCompressedNumLinears> lora_h;  // [T, R], where backward needs it
 };
 
-TensorView scratch_lora_h(const Pass& pass, const BlockContext& context, int key) {
+TensorView allocate_scratch_lora_h(const Pass& pass, const BlockContext& context, int key) {
   const int64_t rank = largest_rank(pass.rows, context.layer, context.param(key).target);
   return rank == 0 ? TensorView() : pass.take(pass.dtype(), {pass.num_tokens(), rank});
 }
@@ -89,7 +90,8 @@ void indexer_rows_backward(Pass& pass, const BlockContext& context, const Indexe
   project_backward(kIndexerGate, n, d_gate);
   // q = rotated(latent W^T)
   const TensorView d_q_raw = pass.take(pass.dtype(), rows.q.shape);
-  ops::tail_rope_backward(pass.backend, rope_args(pass, context, rows.q, false), d.q, d_q_raw, {});
+  ops::tail_rope_backward(pass.backend, rope_args(pass, context, rows.q, /*norm=*/false), d.q,
+                          d_q_raw, {});
   project_backward(kIndexerQ, latent,
                    d_q_raw.reshape({d_q_raw.shape[0], c.index_heads * c.index_dim}));
   // weights = n W^T
@@ -97,13 +99,13 @@ void indexer_rows_backward(Pass& pass, const BlockContext& context, const Indexe
 }
 
 // n [T, D], latent [T, Q]
-IndexerRows make_indexer_rows(Pass& pass, const BlockContext& context, TensorView n,
-                              TensorView latent, bool wants_backward) {
+IndexerRows make_and_store_indexer_rows(Pass& pass, const BlockContext& context, TensorView n,
+                                        TensorView latent, bool wants_backward) {
   const auto& c = context.as<Config>();
   const int64_t tokens = pass.num_tokens();
   IndexerRows rows;
   const auto project = [&](CompressedAttentionKey key, TensorView x, TensorView y) {
-    if (wants_backward) rows.lora_h[key] = scratch_lora_h(pass, context, key);
+    if (wants_backward) rows.lora_h[key] = allocate_scratch_lora_h(pass, context, key);
     linear_forward(pass, context, key, x, {}, rows.lora_h[key], y);
   };
   const KeyCompressor part = indexer_compressor(pass, c);
@@ -112,11 +114,11 @@ IndexerRows make_indexer_rows(Pass& pass, const BlockContext& context, TensorVie
   rows.gate = pass.take(DType::kF32, shape);
   project(kIndexerKv, n, rows.kv);
   project(kIndexerGate, n, rows.gate);
-  rows.raw = make_raw_entries(pass, context, part, rows.kv, rows.gate);
+  rows.raw = compress_and_update_state(pass, context, part, rows.kv, rows.gate);
   rows.keys = make_and_store_entries(pass, context, part, rows.raw);
   rows.q = pass.take(pass.dtype(), {tokens, c.index_heads, c.index_dim});
   project(kIndexerQ, latent, rows.q.reshape({tokens, c.index_heads * c.index_dim}));
-  ops::tail_rope(pass.backend, rope_args(pass, context, rows.q, false), rows.q);
+  ops::tail_rope(pass.backend, rope_args(pass, context, rows.q, /*norm=*/false), rows.q);
   rows.weights = pass.take(DType::kF32, {tokens, c.index_heads});
   project(kIndexerWeights, n, rows.weights);
   return rows;
@@ -167,14 +169,14 @@ ops::TailRopeArgs rope_args(const Pass& pass, const BlockContext& context, Tenso
           .sin = rope.sin()};
 }
 
-TensorView take_entries(Pass& pass, const Config& c, DType type, int64_t channels) {
-  const TensorView most = pass.take(type, {most_new_entries(pass, c.ratio), channels});
+TensorView allocate_entries(Pass& pass, const Config& c, DType type, int64_t channels) {
+  const TensorView most = pass.take(type, {max_new_entries(pass, c.ratio), channels});
   return most.slice_rows(0, num_new_entries(pass, c.ratio));
 }
 
-TensorView make_raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
-                            TensorView kv, TensorView gate) {
-  const TensorView raw = take_entries(pass, context.as<Config>(), DType::kF32, part.channels);
+TensorView compress_and_update_state(Pass& pass, const BlockContext& context,
+                                     const KeyCompressor& part, TensorView kv, TensorView gate) {
+  const TensorView raw = allocate_entries(pass, context.as<Config>(), DType::kF32, part.channels);
   ops::compress(pass.backend, compressor_args(pass, context, part, kv, gate), raw);
   return raw;
 }
@@ -182,10 +184,10 @@ TensorView make_raw_entries(Pass& pass, const BlockContext& context, const KeyCo
 EntryStore make_and_store_entries(Pass& pass, const BlockContext& context,
                                   const KeyCompressor& part, TensorView raw) {
   const auto& c = context.as<Config>();
-  const EntryStore store = {.rows = take_entries(pass, c, pass.dtype(), part.channels),
+  const EntryStore store = {.rows = allocate_entries(pass, c, pass.dtype(), part.channels),
                             .ratio = c.ratio,
                             .offset = part.page_offset};
-  ops::tail_rope(pass.backend, entry_args(pass, context, part, raw), as_head(store.rows));
+  ops::tail_rope(pass.backend, entry_rope_args(pass, context, part, raw), as_head(store.rows));
   store_entries(pass, context, store);
   return store;
 }
@@ -194,8 +196,8 @@ void entries_backward(Pass& pass, const BlockContext& context, const KeyCompress
                       const CompressedRows& rows, TensorView d_entries, TensorView d_kv,
                       TensorView d_gate) {
   const Scratch::Mark mark(pass.backend.scratch());
-  const TensorView d_raw = take_entries(pass, context.as<Config>(), DType::kF32, part.channels);
-  ops::tail_rope_backward(pass.backend, entry_args(pass, context, part, rows.raw),
+  const TensorView d_raw = allocate_entries(pass, context.as<Config>(), DType::kF32, part.channels);
+  ops::tail_rope_backward(pass.backend, entry_rope_args(pass, context, part, rows.raw),
                           as_head(d_entries), as_head(d_raw),
                           pass.base_gradient(context.param(part.norm).index));
   ops::compress_backward(pass.backend, compressor_args(pass, context, part, rows.kv, rows.gate),
@@ -206,25 +208,25 @@ void select_entries(Pass& pass, const BlockContext& context, TensorView n, Tenso
                     IndexView<int32_t> selected) {
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
-  const IndexerRows rows = make_indexer_rows(pass, context, n, latent, false);
+  const IndexerRows rows = make_and_store_indexer_rows(pass, context, n, latent, false);
   ops::select_entries(pass.backend,
                       {.q = rows.q,
                        .weights = rows.weights,
-                       .segments = indexer_segments(pass, context, rows.keys),
+                       .segments = make_indexer_segments(pass, context, rows.keys),
                        .ratio = c.ratio,
                        .top_k = c.top_k},
                       selected);
 }
 
-void indexer_loss_backward(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                           const ops::ListedAttention& attention) {
+void add_indexer_loss_and_gradients(Pass& pass, const BlockContext& context, TensorView n,
+                                    TensorView latent, const ops::ListedAttention& attention) {
   CHECK(pass.indexer_loss != nullptr && !pass.cached());
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
-  const IndexerRows rows = make_indexer_rows(pass, context, n, latent, true);
+  const IndexerRows rows = make_and_store_indexer_rows(pass, context, n, latent, true);
   const IndexerGradients d = {.q = pass.take(DType::kF32, rows.q.shape),
                               .weights = pass.take(DType::kF32, rows.weights.shape),
-                              .keys = take_entries(pass, c, DType::kF32, c.index_dim)};
+                              .keys = allocate_entries(pass, c, DType::kF32, c.index_dim)};
   ops::indexer_loss(
       pass.backend,
       {.q = rows.q,
@@ -233,7 +235,7 @@ void indexer_loss_backward(Pass& pass, const BlockContext& context, TensorView n
        .scale =
            static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_heads * c.index_dim))),
        .attention = attention,
-       .segments = entry_segments(pass, c.ratio),
+       .segments = make_entry_segments(pass, c.ratio),
        .ratio = c.ratio,
        .weight = pass.indexer_loss->weight},
       pass.indexer_loss->losses, {.d_q = d.q, .d_weights = d.weights, .d_keys = d.keys});

@@ -35,11 +35,11 @@ ops::TailRopeArgs rope_args(const Pass& pass, const BlockContext& context, Tenso
                             TensorView weight = {});
 
 // Rows for the entries of the pass, as many as lengths alone say, of which the first are used.
-TensorView take_entries(Pass& pass, const CompressedAttentionConfig& c, DType type,
-                        int64_t channels);
+TensorView allocate_entries(Pass& pass, const CompressedAttentionConfig& c, DType type,
+                            int64_t channels);
 // The entries before their norm, [E, C] f32, from the scratch. Brings the state up to date.
-TensorView make_raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
-                            TensorView kv, TensorView gate);
+TensorView compress_and_update_state(Pass& pass, const BlockContext& context,
+                                     const KeyCompressor& part, TensorView kv, TensorView gate);
 // The entries as attention reads them, in the scratch, and in the pages where there are any.
 EntryStore make_and_store_entries(Pass& pass, const BlockContext& context,
                                   const KeyCompressor& part, TensorView raw);
@@ -61,7 +61,7 @@ void select_entries(Pass& pass, const BlockContext& context, TensorView n, Tenso
 
 // The loss of the pass's indexer_loss: adds it, and accumulates the gradients of the indexer's own
 // parameters alone. n and latent are constants, and so is the attention.
-void indexer_loss_backward(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                           const ops::ListedAttention& attention);
+void add_indexer_loss_and_gradients(Pass& pass, const BlockContext& context, TensorView n,
+                                    TensorView latent, const ops::ListedAttention& attention);
 
 }  // namespace strata::model

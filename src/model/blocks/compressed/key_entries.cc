@@ -37,8 +37,9 @@ char* ring_of(const Pass& pass, const BlockContext& context, const PassSequence&
 int64_t row_bytes(const TensorView& rows) { return rows.cols() * dtype_bytes(rows.dtype); }
 
 // Positions [begin, end) of the ring, which may lie in two pieces, and then the pass's own keys.
-void list_window_ranges(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
-                        TensorView keys, int64_t window, std::vector<ops::KvRange>& ranges) {
+void append_window_ranges(const Pass& pass, const BlockContext& context,
+                          const PassSequence& sequence, TensorView keys, int64_t window,
+                          std::vector<ops::KvRange>& ranges) {
   const int64_t first = sequence.first_position;
   if (sequence.kept.state != nullptr) {
     char* ring = ring_of(pass, context, sequence);
@@ -56,9 +57,9 @@ void list_window_ranges(const Pass& pass, const BlockContext& context, const Pas
 }
 
 // All entries of the sequence: in its pages, or from row `first_row` of the pass's own on.
-void list_entry_ranges(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
-                       const EntryStore& store, int64_t first_row,
-                       std::vector<ops::KvRange>& ranges) {
+void append_entry_ranges(const Pass& pass, const BlockContext& context,
+                         const PassSequence& sequence, const EntryStore& store, int64_t first_row,
+                         std::vector<ops::KvRange>& ranges) {
   const int64_t count = end_of(sequence) / store.ratio;
   if (sequence.kept.pages.empty()) {
     if (count == 0) return;
@@ -75,9 +76,9 @@ void list_entry_ranges(const Pass& pass, const BlockContext& context, const Pass
 
 // Where the sequence's new entries go in its pages, a run for each page; they are rows `row` and on
 // of the pass's own. Returns the row behind them.
-int64_t list_entry_runs(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
-                        const EntryStore& store, int64_t row,
-                        std::vector<ops::CacheSegment>& runs) {
+int64_t append_entry_runs(const Pass& pass, const BlockContext& context,
+                          const PassSequence& sequence, const EntryStore& store, int64_t row,
+                          std::vector<ops::CacheSegment>& runs) {
   const int64_t each = pass.cache.page_size() / store.ratio;
   const int64_t bytes = row_bytes(store.rows);
   const int64_t end = end_of(sequence) / store.ratio;
@@ -92,8 +93,8 @@ int64_t list_entry_runs(const Pass& pass, const BlockContext& context, const Pas
 }
 
 // Where the sequence's last keys go in its ring: one run, or two around its end.
-void list_ring_runs(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
-                    TensorView keys, int64_t window, std::vector<ops::CacheSegment>& runs) {
+void append_ring_runs(const Pass& pass, const BlockContext& context, const PassSequence& sequence,
+                      TensorView keys, int64_t window, std::vector<ops::CacheSegment>& runs) {
   char* ring = ring_of(pass, context, sequence);
   for (int64_t row = std::max(sequence.begin, sequence.end - window); row < sequence.end;) {
     const int64_t slot = (sequence.first_position + row - sequence.begin) % window;
@@ -122,7 +123,7 @@ class RangeParts {
 
 }  // namespace
 
-int64_t most_new_entries(const Pass& pass, int64_t ratio) {
+int64_t max_new_entries(const Pass& pass, int64_t ratio) {
   int64_t count = 0;
   for (const PassSequence& s : pass.sequences) count += (s.end - s.begin + ratio - 1) / ratio;
   return count;
@@ -134,8 +135,8 @@ int64_t num_new_entries(const Pass& pass, int64_t ratio) {
   return count;
 }
 
-std::span<const int32_t> entry_positions(Pass& pass, int64_t ratio) {
-  std::vector<int32_t>& positions = pass.lists.blocks.of<EntryLists>().positions;
+std::span<const int32_t> make_entry_positions(Pass& pass, int64_t ratio) {
+  std::vector<int32_t>& positions = pass.lists.blocks.get_or_make<EntryLists>().positions;
   positions.clear();
   for (const PassSequence& sequence : pass.sequences) {
     const int64_t first = sequence.first_position / ratio;
@@ -149,33 +150,33 @@ std::span<const int32_t> entry_positions(Pass& pass, int64_t ratio) {
 void store_entries(Pass& pass, const BlockContext& context, const EntryStore& store) {
   if (!pass.cached()) return;
   pass.on_host([&] {
-    std::vector<ops::CacheSegment>& runs = pass.lists.blocks.of<KvLists>().cache_runs;
+    std::vector<ops::CacheSegment>& runs = pass.lists.blocks.get_or_make<KvLists>().cache_runs;
     runs.clear();
     int64_t row = 0;
     for (const PassSequence& sequence : pass.sequences) {
-      row = list_entry_runs(pass, context, sequence, store, row, runs);
+      row = append_entry_runs(pass, context, sequence, store, row, runs);
     }
     ops::cache_write(pass.backend, store.rows, runs);
   });
 }
 
-std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockContext& context,
-                                                    TensorView keys, int64_t window,
-                                                    const EntryStore& entries) {
+std::span<const ops::SparseSegment> make_sparse_segments(Pass& pass, const BlockContext& context,
+                                                         TensorView keys, int64_t window,
+                                                         const EntryStore& entries) {
   CHECK(keys.dense());
-  std::vector<ops::KvRange>& ranges = pass.lists.blocks.of<KvLists>().ranges;
-  std::vector<size_t>& ends =
-      pass.lists.blocks.of<KvLists>().range_ends;  // of each sequence's window, then entries
-  std::vector<ops::SparseSegment>& segments = pass.lists.blocks.of<EntryLists>().sparse;
+  std::vector<ops::KvRange>& ranges = pass.lists.blocks.get_or_make<KvLists>().ranges;
+  std::vector<size_t>& ends = pass.lists.blocks.get_or_make<KvLists>()
+                                  .range_ends;  // of each sequence's window, then entries
+  std::vector<ops::SparseSegment>& segments = pass.lists.blocks.get_or_make<EntryLists>().sparse;
   ranges.clear();
   ends.clear();
   segments.clear();
   int64_t first_entry = 0;
   for (const PassSequence& sequence : pass.sequences) {
-    list_window_ranges(pass, context, sequence, keys, window, ranges);
+    append_window_ranges(pass, context, sequence, keys, window, ranges);
     ends.push_back(ranges.size());
     if (entries.ratio > 0) {
-      list_entry_ranges(pass, context, sequence, entries, first_entry, ranges);
+      append_entry_ranges(pass, context, sequence, entries, first_entry, ranges);
     }
     ends.push_back(ranges.size());
     segments.push_back({.begin = sequence.begin,
@@ -194,17 +195,17 @@ std::span<const ops::SparseSegment> sparse_segments(Pass& pass, const BlockConte
   return segments;
 }
 
-std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockContext& context,
-                                                      const EntryStore& entries) {
-  std::vector<ops::KvRange>& ranges = pass.lists.blocks.of<KvLists>().ranges;
-  std::vector<size_t>& ends = pass.lists.blocks.of<KvLists>().range_ends;
-  std::vector<ops::IndexerSegment>& segments = pass.lists.blocks.of<EntryLists>().indexer;
+std::span<const ops::IndexerSegment> make_indexer_segments(Pass& pass, const BlockContext& context,
+                                                           const EntryStore& entries) {
+  std::vector<ops::KvRange>& ranges = pass.lists.blocks.get_or_make<KvLists>().ranges;
+  std::vector<size_t>& ends = pass.lists.blocks.get_or_make<KvLists>().range_ends;
+  std::vector<ops::IndexerSegment>& segments = pass.lists.blocks.get_or_make<EntryLists>().indexer;
   ranges.clear();
   ends.clear();
   segments.clear();
   int64_t first_row = 0;
   for (const PassSequence& sequence : pass.sequences) {
-    list_entry_ranges(pass, context, sequence, entries, first_row, ranges);
+    append_entry_ranges(pass, context, sequence, entries, first_row, ranges);
     ends.push_back(ranges.size());
     segments.push_back({.begin = sequence.begin,
                         .end = sequence.end,
@@ -217,8 +218,8 @@ std::span<const ops::IndexerSegment> indexer_segments(Pass& pass, const BlockCon
   return segments;
 }
 
-std::span<const ops::EntrySegment> entry_segments(Pass& pass, int64_t ratio) {
-  std::vector<ops::EntrySegment>& segments = pass.lists.blocks.of<EntryLists>().entries;
+std::span<const ops::EntrySegment> make_entry_segments(Pass& pass, int64_t ratio) {
+  std::vector<ops::EntrySegment>& segments = pass.lists.blocks.get_or_make<EntryLists>().entries;
   segments.clear();
   int64_t first_entry = 0;
   for (const PassSequence& sequence : pass.sequences) {
@@ -228,13 +229,13 @@ std::span<const ops::EntrySegment> entry_segments(Pass& pass, int64_t ratio) {
   return segments;
 }
 
-void store_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
+void store_keys_in_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
   pass.on_host([&] {
-    std::vector<ops::CacheSegment>& runs = pass.lists.blocks.of<KvLists>().cache_runs;
+    std::vector<ops::CacheSegment>& runs = pass.lists.blocks.get_or_make<KvLists>().cache_runs;
     runs.clear();
     for (const PassSequence& sequence : pass.sequences) {
       if (sequence.kept.state == nullptr) continue;
-      list_ring_runs(pass, context, sequence, keys, window, runs);
+      append_ring_runs(pass, context, sequence, keys, window, runs);
     }
     ops::cache_write(pass.backend, keys, runs);
   });

@@ -14,8 +14,8 @@ struct ExpertLists {
   std::vector<ops::GroupedProduct> own, shared;  // shared: of gate and up together
   std::vector<ops::GroupedGradient> a, b;
 
-  static ExpertLists& cleared(Pass& pass) {
-    auto& lists = pass.lists.blocks.of<ExpertLists>();
+  static ExpertLists& get_cleared(Pass& pass) {
+    auto& lists = pass.lists.blocks.get_or_make<ExpertLists>();
     lists.low_rank.clear();
     lists.own.clear();
     lists.shared.clear();
@@ -35,7 +35,7 @@ struct ModuleHalf {
 };
 
 ModuleHalf find_module_half(const AdapterSegment& run, const BlockContext& context, MoeKey key) {
-  const auto of = [&](MoeKey k) { return run.find(context.layer, context.param(k).target); };
+  const auto of = [&](MoeKey k) { return run.find_module(context.layer, context.param(k).target); };
   if (const LoraModule* own = of(key)) return {own, key, 0};
   if (key == kMoeDown) return {};
   return {of(kMoeGateUp), kMoeGateUp, key == kMoeUp ? 1 : 0};
@@ -71,8 +71,8 @@ void for_each_module(const Pass& pass, const BlockContext& context, MoeKey key, 
 }
 
 // y += h B^T, h = scale * x A^T; of gate and up together h is made once, with gate's.
-void list_forward_run(ExpertLists& lists, const AdapterSegment& run, const ModuleHalf& found,
-                      const ExpertLoraH& lora_h) {
+void append_forward_products(ExpertLists& lists, const AdapterSegment& run, const ModuleHalf& found,
+                             const ExpertLoraH& lora_h) {
   const int64_t first = run.first_end;
   const int64_t end = run.first_end + run.num_ends;
   const LoraModule& module = *found.module;
@@ -96,8 +96,8 @@ struct Backward {
   TensorView shared_d_h;  // [n, R] f32: gate's part of the sum over gate and up
 
   // y += h B^T, h = scale * x A^T  =>  d_b += dy^T h, d(x A^T) = scale * dy B, d_a += d(x A^T)^T x
-  void list_run(ExpertLists& lists, const AdapterSegment& run, const ModuleHalf& found,
-                TensorView dy, TensorView d_h) const {
+  void append_backward_products(ExpertLists& lists, const AdapterSegment& run,
+                                const ModuleHalf& found, TensorView dy, TensorView d_h) const {
     const LoraModule& module = *found.module;
     const int64_t first = run.first_end;
     const int64_t end = run.first_end + run.num_ends;
@@ -143,9 +143,9 @@ struct Backward {
       rank = std::max(rank, found.module->spec.rank);
     });
     const TensorView d_h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {x.rows(), rank});
-    ExpertLists& lists = ExpertLists::cleared(pass);
+    ExpertLists& lists = ExpertLists::get_cleared(pass);
     for_each_module(pass, context, key, [&](const AdapterSegment& run, const ModuleHalf& found) {
-      list_run(lists, run, found, dy, d_h);
+      append_backward_products(lists, run, found, dy, d_h);
     });
     if (rank > 0) make_d_h(key, lists, dy, d_h);
     ops::gemm_dw_groups(pass.backend, rows, lists.b);
@@ -173,15 +173,15 @@ struct Backward {
 
 }  // namespace
 
-ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context) {
+ExpertLoraH allocate_expert_lora_h(Pass& pass, const BlockContext& context) {
   ExpertLoraH lora_h;
   const int64_t rows = pass.num_tokens() * context.as<MoeConfig>().top_k;
   for (size_t i = 0; i < lora_h.h.size(); ++i) {
     const int key = kMoeGate + static_cast<int>(i);
     const int64_t rank = largest_rank(pass.rows, context.layer, context.param(key).target);
     if (rank > 0) {
-      lora_h.h[i] = pass.take_saved(kLoraTag, lora_flops(pass, context, key, rank), pass.dtype(),
-                                    {rows, rank});
+      lora_h.h[i] = pass.allocate_saved(kLoraTag, lora_flops(pass, context, key, rank),
+                                        pass.dtype(), {rows, rank});
     }
   }
   return lora_h;
@@ -194,9 +194,9 @@ void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::G
                                [&](TensorView h) { return h.empty() || pass.is_computed(h); })) {
     return;
   }
-  ExpertLists& lists = ExpertLists::cleared(pass);
+  ExpertLists& lists = ExpertLists::get_cleared(pass);
   for_each_module(pass, context, key, [&](const AdapterSegment& run, const ModuleHalf& found) {
-    list_forward_run(lists, run, found, lora_h);
+    append_forward_products(lists, run, found, lora_h);
   });
   // h = round(scale * x A^T)
   if (!lists.own.empty()) {

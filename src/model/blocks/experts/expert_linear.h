@@ -18,7 +18,7 @@ struct ExpertLoraH {
   [[nodiscard]] TensorView of(MoeKey key) const { return h[static_cast<size_t>(key - kMoeGate)]; }
 };
 
-ExpertLoraH take_expert_lora_h(Pass& pass, const BlockContext& context);
+ExpertLoraH allocate_expert_lora_h(Pass& pass, const BlockContext& context);
 
 // Writes y [n, N] and the h of matrix `key`; with an empty y only h. gate comes before up.
 void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,

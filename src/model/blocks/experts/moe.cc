@@ -40,12 +40,12 @@ struct Moe {
     TensorView shared_lora_h;
   };
 
-  static std::string fault(const Config& c);
+  static std::string find_config_fault(const Config& c);
   static std::string describe(const Config& c) {
     return fmt::format("{} experts of {}, {} a token", c.num_experts, c.expert_width, c.top_k);
   }
-  static void params(const Config& c, int64_t d, ParamRows& rows);
-  static CacheSpec cache(const Config&, DType) { return {}; }
+  static void add_params(const Config& c, int64_t d, ParamRows& rows);
+  static CacheSpec cache_spec(const Config&, DType) { return {}; }
   static BlockWork work(const Config&) { return {}; }
 
   static double output_flops(const Pass& pass, const BlockContext& context) {
@@ -53,32 +53,34 @@ struct Moe {
     return k * linear_flops(pass, context, kMoeDown) + linear_flops(pass, context, kMoeSharedDown);
   }
 
-  static void keep(Pass& pass, const BlockContext& context, Saved& s) {
-    s.routing = take_routing(pass, context.as<Config>());
+  static void allocate_always_kept(Pass& pass, const BlockContext& context, Saved& s) {
+    s.routing = allocate_routing(pass, context.as<Config>());
   }
 
-  static void take_saved(Pass& pass, const BlockContext& context, Saved& s) {
+  static void allocate_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const Shape shape = {pass.num_tokens() * c.top_k, c.expert_width};
     const auto k = static_cast<double>(c.top_k);
-    s.gate = pass.take_saved("moe_mlpwi_0", k * linear_flops(pass, context, kMoeGate), pass.dtype(),
-                             shape);
-    s.up = pass.take_saved("moe_mlpwi_1", k * linear_flops(pass, context, kMoeUp), pass.dtype(),
-                           shape);
-    s.lora_h = take_expert_lora_h(pass, context);
-    if (c.shared_width > 0) gated_mlp_take_saved(pass, context, shared_parts(context), s.shared);
+    s.gate = pass.allocate_saved("moe_mlpwi_0", k * linear_flops(pass, context, kMoeGate),
+                                 pass.dtype(), shape);
+    s.up = pass.allocate_saved("moe_mlpwi_1", k * linear_flops(pass, context, kMoeUp), pass.dtype(),
+                               shape);
+    s.lora_h = allocate_expert_lora_h(pass, context);
+    if (c.shared_width > 0)
+      gated_mlp_allocate_saved(pass, context, shared_parts(context), s.shared);
     if (!c.shared_gate) return;
-    s.shared_logits = pass.take_saved("shared_gate", linear_flops(pass, context, kMoeSharedScale),
-                                      DType::kF32, {pass.num_tokens(), 1});
-    s.shared_lora_h = take_lora_h(pass, context, kMoeSharedScale);
+    s.shared_logits =
+        pass.allocate_saved("shared_gate", linear_flops(pass, context, kMoeSharedScale),
+                            DType::kF32, {pass.num_tokens(), 1});
+    s.shared_lora_h = allocate_lora_h(pass, context, kMoeSharedScale);
   }
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
                       BlockOutput output) {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
-    if (!s.routing.is_filled) make_routing(pass, context, n, s.routing);
-    const ops::GroupedRows rows = divide_rows(pass, s.routing);
+    if (!s.routing.is_filled) fill_routing_and_add_loads(pass, context, n, s.routing);
+    const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
     if (context.as<Config>().shared_width == 0) {
       return routed_forward(pass, context, rows, s, n, output.add, output.out);
     }
@@ -106,7 +108,7 @@ struct Moe {
   static TensorView shared_scales(Pass& pass, const BlockContext& context, const Saved& s) {
     if (!context.as<Config>().shared_gate) return {};
     const TensorView y = pass.take(DType::kF32, s.shared_logits.shape);
-    ops::gated(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(pass, s), y);
+    ops::act_and_mul(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(pass, s), y);
     return y.reshape({y.rows()});
   }
 
@@ -123,8 +125,9 @@ struct Moe {
     // scales = sigmoid(logits)
     const Shape& shape = s.shared_logits.shape;
     const TensorView d_logits = pass.take(DType::kF32, shape);
-    ops::gated_backward(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(pass, s),
-                        d_scales.reshape(shape), d_logits, pass.take(DType::kF32, shape));
+    ops::act_and_mul_backward(pass.backend, ops::Activation::kSigmoid, s.shared_logits,
+                              ones(pass, s), d_scales.reshape(shape), d_logits,
+                              pass.take(DType::kF32, shape));
     linear_backward(pass, context, kMoeSharedScale, n, s.shared_lora_h,
                     to_compute_dtype(pass, d_logits), d_n, /*accumulate=*/true);
   }
@@ -132,7 +135,7 @@ struct Moe {
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
                        TensorView d_out, TensorView d_n) {
     const Scratch::Mark mark(pass.backend.scratch());
-    const ops::GroupedRows rows = divide_rows(pass, s.routing);
+    const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
     const bool has_shared = context.as<Config>().shared_width > 0;
     const TensorView d_row_weights = pass.take(DType::kF32, {s.routing.num_rows()});
     if (has_shared) shared_backward(pass, context, s, n, d_out, d_n);
@@ -214,7 +217,7 @@ struct Moe {
   }
 };
 
-std::string Moe::fault(const Config& c) {
+std::string Moe::find_config_fault(const Config& c) {
   constexpr int64_t kMostExperts = 65536;
   constexpr int64_t kLargestWidth = int64_t{1} << 31;
   std::string fault;
@@ -338,7 +341,7 @@ void add_shared_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
          {d, s}, inputs);
 }
 
-void Moe::params(const Config& c, int64_t d, ParamRows& rows) {
+void Moe::add_params(const Config& c, int64_t d, ParamRows& rows) {
   add_router_rows(c, d, rows);
   add_expert_rows(c, d, rows);
   if (c.shared_width > 0) add_shared_expert_rows(c, d, rows);

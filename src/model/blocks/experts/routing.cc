@@ -15,7 +15,7 @@ struct RoutedRows {
 constexpr ScratchTag kTag = "routing";  // kept by every recompute policy
 
 template <typename T>
-IndexView<T> take_numbers(Scratch& scratch, int64_t count, ScratchTag tag = kTag) {
+IndexView<T> allocate_indices(Scratch& scratch, int64_t count, ScratchTag tag = kTag) {
   return {scratch.take(count * static_cast<int64_t>(sizeof(T)), tag), count};
 }
 
@@ -51,7 +51,7 @@ void add_expert_loads(Pass& pass, const BlockContext& context, const Routing& ro
   if (index >= pass.base_gradients->expert_loads.size()) return;
   pass.on_host([&] {
     std::vector<int64_t>& loads = pass.base_gradients->expert_loads[index];
-    std::vector<int64_t>& ends = pass.lists.blocks.of<RoutedRows>().expert_ends;
+    std::vector<int64_t>& ends = pass.lists.blocks.get_or_make<RoutedRows>().expert_ends;
     ends.resize(loads.size());
     ops::to_host(pass.backend, routing.expert_ends, ends);
     for (size_t e = 0; e < loads.size(); ++e) loads[e] += ends[e] - (e == 0 ? 0 : ends[e - 1]);
@@ -60,27 +60,28 @@ void add_expert_loads(Pass& pass, const BlockContext& context, const Routing& ro
 
 }  // namespace
 
-Routing take_routing(Pass& pass, const MoeConfig& c) {
+Routing allocate_routing(Pass& pass, const MoeConfig& c) {
   Scratch& scratch = pass.backend.scratch();
   const int64_t rows = pass.num_tokens() * c.top_k;
   Routing routing;
-  routing.expert_ids = take_numbers<int32_t>(scratch, rows);
+  routing.expert_ids = allocate_indices<int32_t>(scratch, rows);
   routing.weights = scratch.take(DType::kF32, {rows}, kTag);
   routing.scores = scratch.take(DType::kF32, {pass.num_tokens(), c.num_experts}, kTag);
-  routing.token_of_row = take_numbers<int32_t>(scratch, rows);
-  routing.row_of_slot = take_numbers<int32_t>(scratch, rows);
+  routing.token_of_row = allocate_indices<int32_t>(scratch, rows);
+  routing.row_of_slot = allocate_indices<int32_t>(scratch, rows);
   routing.row_weights = scratch.take(DType::kF32, {rows}, kTag);
-  routing.expert_ends = take_numbers<int64_t>(scratch, c.num_experts);
+  routing.expert_ends = allocate_indices<int64_t>(scratch, c.num_experts);
   return routing;
 }
 
-void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing& routing) {
+void fill_routing_and_add_loads(Pass& pass, const BlockContext& context, TensorView n,
+                                Routing& routing) {
   const ParamView& router = context.param(kMoeRouter);
   ops::gemm(pass.backend, {.x = n, .w = router.panel}, routing.scores);
   if (context.as<MoeConfig>().router == RouterKind::kTable) {
     ops::look_up_experts(pass.backend, context.values(kMoeTable), pass.tokens, routing.expert_ids);
-    ops::route_chosen(pass.backend, router_args(context), routing.scores, routing.expert_ids,
-                      routing.weights);
+    ops::route_to_given_experts(pass.backend, router_args(context), routing.scores,
+                                routing.expert_ids, routing.weights);
   } else {
     ops::route(pass.backend, router_args(context), routing.scores, routing.expert_ids,
                routing.weights);
@@ -94,7 +95,7 @@ void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing
   add_expert_loads(pass, context, routing);
 }
 
-ops::GroupedRows divide_rows(Pass& pass, const Routing& routing) {
+ops::GroupedRows group_rows_by_expert(Pass& pass, const Routing& routing) {
   Scratch& scratch = pass.backend.scratch();
   const std::span<const int64_t> ends = pass.rows.ends();
   const int64_t most =
@@ -102,10 +103,10 @@ ops::GroupedRows divide_rows(Pass& pass, const Routing& routing) {
   const ops::GroupedRows rows = {
       .num_rows = routing.num_rows(),
       .group_ends = routing.expert_ends,
-      .part_ends = take_numbers<int64_t>(scratch, most, kTemporaryTag),
-      .part_sequences = take_numbers<int32_t>(scratch, most, kTemporaryTag),
+      .part_ends = allocate_indices<int64_t>(scratch, most, kTemporaryTag),
+      .part_sequences = allocate_indices<int32_t>(scratch, most, kTemporaryTag),
       .sequence_ends = ends};
-  ops::divide_rows(pass.backend, routing.token_of_row, rows);
+  ops::split_groups_by_sequence(pass.backend, routing.token_of_row, rows);
   return rows;
 }
 

@@ -30,15 +30,16 @@ struct Routing {
 };
 
 // Takes the memory from the scratch.
-Routing take_routing(Pass& pass, const MoeConfig& config);
+Routing allocate_routing(Pass& pass, const MoeConfig& config);
 
 // Fills everything from n [T, D], the normed input of the experts.
-void make_routing(Pass& pass, const BlockContext& context, TensorView n, Routing& routing);
+void fill_routing_and_add_loads(Pass& pass, const BlockContext& context, TensorView n,
+                                Routing& routing);
 
 // How the routing's rows divide among experts and the pass's sequences, which keeps sums over
 // tokens independent of how sequences are packed. In scratch; borrows the routing and the pass's
 // rows.
-ops::GroupedRows divide_rows(Pass& pass, const Routing& routing);
+ops::GroupedRows group_rows_by_expert(Pass& pass, const Routing& routing);
 
 // Writes d_logits [T, E] from d_row_weights [T * K] f32.
 void routing_backward(Pass& pass, const BlockContext& context, const Routing& routing,
