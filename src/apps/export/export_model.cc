@@ -165,7 +165,7 @@ std::string set_json_members(const std::string& text, const std::string& where,
   text::JsonReader json(text, where);
   std::string out = "{";
   const auto put = [&](const std::string& key, const std::string& value) {
-    out += fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", text::json_quote(key), value);
+    text::append_json_member(out, "  ", key, value);
   };
   std::vector<std::string> seen;
   json.begin_object();

@@ -30,8 +30,7 @@ std::string without_quantization(const std::string& config_text, const std::stri
     if (key == "quantization_config") {
       found = true;
     } else {
-      out +=
-          fmt::format("{}\n  {}: {}", out.back() == '{' ? "" : ",", text::json_quote(key), value);
+      text::append_json_member(out, "  ", key, value);
     }
   }
   return found ? out + "\n}\n" : config_text;
