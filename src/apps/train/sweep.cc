@@ -165,12 +165,18 @@ report::CurveSeries curve_of(const Member& member) {
 }
 
 void write_chart(const std::string& out, const std::vector<Member>& members) {
-  const bool evaluates = members.front().loop->last_eval().has_value();
+  const bool evaluates = std::ranges::any_of(
+      members, [](const Member& member) { return member.loop->last_eval().has_value(); });
   report::CurveChart chart{.title = evaluates ? "evaluation loss" : "training loss (smoothed)",
                            .x_label = "step",
                            .y_label = "nats per token"};
   for (const Member& member : members) chart.series.push_back(curve_of(member));
   write_file_atomic(out + "/sweep.svg", report::svg_chart(chart));
+}
+
+// A loss of before a rate diverged is not what it came to.
+std::optional<double> unless_diverged(const Member& member, const std::optional<double>& loss) {
+  return member.diverged ? std::nullopt : loss;
 }
 
 void print_json(const std::vector<Member>& members) {
@@ -180,9 +186,9 @@ void print_json(const std::vector<Member>& members) {
         "{}{{\"lr\":{},\"out\":\"lr-{}\",\"steps\":{},\"loss\":{},\"eval_loss_before\":{},"
         "\"eval_loss\":{}}}",
         text.empty() ? "" : ",", member.settings.lr, member.rate, member.job->steps_done(),
-        text::json_number_or_null(member.loop->loss()),
+        text::json_number_or_null(unless_diverged(member, member.loop->loss())),
         text::json_number_or_null(member.loop->first_eval()),
-        text::json_number_or_null(member.loop->last_eval()));
+        text::json_number_or_null(unless_diverged(member, member.loop->last_eval())));
   }
   fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).settings.lr);
 }
@@ -202,8 +208,12 @@ bool finish_members(const TrainOptions& options, std::vector<Member>& members, d
   write_table(options.out, members);
   write_chart(options.out, members);
   print_table(members);
+  std::vector<std::string> saved;
+  for (const Member& member : members) {
+    if (!member.diverged) saved.push_back(member.rate);
+  }
   fmt::print(stderr, "{}; saved: {}/lr-{}\n", report::format_duration(now_seconds() - begin),
-             options.out, fmt::join(options.sweep, ", lr-"));
+             options.out, fmt::join(saved, ", lr-"));
   if (options.json) print_json(members);
   return true;
 }
