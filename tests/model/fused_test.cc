@@ -8,7 +8,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -91,6 +93,14 @@ std::string bytes_of(const std::string& path) {
   return text.str();
 }
 
+void replace(const std::string& file, const std::string& from, const std::string& to) {
+  std::string bytes = bytes_of(file);
+  const size_t at = bytes.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  bytes.replace(at, from.size(), to);
+  std::ofstream(file, std::ios::binary) << bytes;
+}
+
 class ExpertsForPeft : public ::testing::TestWithParam<Case> {
  protected:
   CpuBackend backend_{choose_cpu_path(), 1};
@@ -147,6 +157,39 @@ TEST_P(ExpertsForPeft, AFileOfPeftsOwnIsReadAsItsWholeTensors) {
   expect_same_adapter(*again, *adapter);
 }
 
+// As what was trained on from such a file is written.
+TEST_P(ExpertsForPeft, AFileOfPeftsOwnIsWrittenAsItWas) {
+  save_adapter_for_peft(*load_adapter(backend_, model_, peft_), model_.config, dir_.file("out"),
+                        "");
+  expect_same_files(dir_.file("out"), peft_);
+}
+
+// With use_rslora a scale is alpha / sqrt(rank), and gate_up_proj has twice the rank of its halves.
+TEST_P(ExpertsForPeft, ScalesOfRsloraComeBack) {
+  for (const std::string& from : {pairs_, peft_}) {
+    std::filesystem::copy(from, dir_.file("rslora"));
+    replace(dir_.file("rslora/adapter_config.json"), "\"use_rslora\": false",
+            "\"use_rslora\": true");
+    const auto adapter = load_adapter(backend_, model_, dir_.file("rslora"));
+    save_adapter_for_peft(*adapter, model_.config, dir_.file("out"), "base");
+    const PeftAdapter file(dir_.file("out"));
+    EXPECT_TRUE(file.config().use_rslora);
+    for (const PeftModule& module : file.modules())
+      EXPECT_EQ(module.scaling, module.alpha / std::sqrt(static_cast<double>(module.rank)));
+    const auto again = load_adapter(backend_, model_, dir_.file("out"));
+    ASSERT_EQ(again->modules().size(), adapter->modules().size());
+    for (const LoraModule& was : adapter->modules()) {
+      SCOPED_TRACE(was.path);
+      const LoraModule* is = again->find_module(was.spec.layer, was.spec.target);
+      ASSERT_NE(is, nullptr);
+      EXPECT_EQ(is->spec.rank, was.spec.rank);
+      EXPECT_DOUBLE_EQ(is->spec.scale, was.spec.scale);
+    }
+    save_adapter_for_peft(*again, model_.config, dir_.file("more"), "base");
+    std::filesystem::remove_all(dir_.file("rslora"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, ExpertsForPeft,
     ::testing::Values(Case{"qwen3_moe", "qwen3_moe", "qwen3_moe/a"},
@@ -169,13 +212,6 @@ class FilesForPeft : public ::testing::Test {
         make_adapter_specs(model_.config, targets, 4, 6.0, ExpertRank::kFull));
     adapter->initialise(3);
     return adapter;
-  }
-  void replace(const std::string& file, const std::string& from, const std::string& to) {
-    std::string bytes = bytes_of(file);
-    const size_t at = bytes.find(from);
-    ASSERT_NE(at, std::string::npos) << from;
-    bytes.replace(at, from.size(), to);
-    std::ofstream(file, std::ios::binary) << bytes;
   }
 };
 
@@ -219,6 +255,40 @@ TEST_F(FilesForPeft, ALayerOfMultiTokenPredictionComesBack) {
   EXPECT_NE(file.find("base_model.model.model.mtp.0.mlp.experts.base_layer.lora_A.weight"),
             nullptr);
   expect_same_adapter(*load_adapter(backend_, model, dir_.file("out")), adapter);
+}
+
+// One tensor of the file has one scaling, and the metadata says one thing for all layers.
+TEST_F(FilesForPeft, WhatTheFormCannotHoldIsToldBeforeItIsWritten) {
+  const LayerTable& layers = model_.weights->layers();
+  const std::vector<LoraModuleSpec> all =
+      make_adapter_specs(model_.config, {"all-linear"}, 4, 6.0, ExpertRank::kFull);
+  EXPECT_EQ(find_peft_export_fault(layers, all), "");
+  const auto name = [&](const LoraModuleSpec& spec) {
+    const LoraTarget& target = layers.targets(spec.layer)[static_cast<size_t>(spec.target)];
+    return target.num_experts > 0 ? std::string(target.name()) : std::string();
+  };
+  std::vector<LoraModuleSpec> other_rank = all;
+  for (LoraModuleSpec& spec : other_rank) {
+    if (spec.layer == 2 && name(spec) == "up_proj") spec.rank = 3;
+  }
+  EXPECT_THAT(find_peft_export_fault(layers, other_rank),
+              HasSubstr("layer 2: gate_proj of the experts has rank 4 and alpha 6, up_proj 3 and "
+                        "6; PEFT's form has both in one tensor"));
+  std::vector<LoraModuleSpec> without_up = all;
+  std::erase_if(without_up, [&](const LoraModuleSpec& spec) {
+    return spec.layer == 2 && name(spec) == "up_proj";
+  });
+  EXPECT_THAT(find_peft_export_fault(layers, without_up),
+              HasSubstr("experts of layer 0 it adapts gate_proj up_proj, of those of layer 2 "
+                        "gate_proj;"));
+  std::erase_if(without_up, [&](const LoraModuleSpec& spec) {
+    return spec.layer == 2 && name(spec) == "gate_proj";
+  });
+  EXPECT_EQ(find_peft_export_fault(layers, without_up), "");
+  LoraAdapter adapter(backend_, *model_.weights, without_up);
+  adapter.initialise(3);
+  save_adapter_for_peft(adapter, model_.config, dir_.file("out"), "base");
+  expect_same_adapter(*load_adapter(backend_, model_, dir_.file("out")), adapter);
 }
 
 TEST_F(FilesForPeft, MetadataThatTheValuesBelieIsRefused) {

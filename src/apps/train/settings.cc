@@ -12,6 +12,7 @@
 #include "apps/train/sampler.h"
 #include "base/error.h"
 #include "data/batch_defaults.h"
+#include "model/adapter/fused.h"
 #include "model/adapter/io.h"
 
 namespace strata::apps {
@@ -62,7 +63,12 @@ int64_t warmup_steps(double ratio, int64_t num_steps) {
 // Of the adapter that training goes on from.
 std::vector<model::LoraModuleSpec> read_adapter_modules(LoadSpec base, const std::string& adapter) {
   base.mtp = model::UseMtp::kNever;
-  return model::read_adapter_specs(make_planning_engine(base)->model(), adapter);
+  const auto engine = make_planning_engine(base);
+  std::vector<model::LoraModuleSpec> specs = model::read_adapter_specs(engine->model(), adapter);
+  const std::string fault = model::find_peft_export_fault(engine->model().weights->layers(), specs);
+  if (!fault.empty())
+    throw Error(ErrorCode::kUnsupported, fmt::format("--adapter {}: {}", adapter, fault));
+  return specs;
 }
 
 void check_warmup_and_accumulation(const TrainOptions& o) {

@@ -5,11 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string_view>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "model/adapter/io.h"
 #include "model/families/family.h"
 
 namespace strata::model {
@@ -18,6 +20,7 @@ namespace {
 constexpr const char* kMetadata = "strata_gate_up_proj";
 constexpr std::string_view kGate = "gate_proj";
 constexpr std::string_view kUp = "up_proj";
+constexpr std::string_view kGateUp = "gate_up_proj";
 constexpr std::string_view kDown = "down_proj";
 
 // The experts of a layer: null for a projection that is not adapted.
@@ -25,23 +28,23 @@ struct LayerExperts {
   std::string path;  // "model.layers.3.mlp.experts"
   const LoraModule* gate = nullptr;
   const LoraModule* up = nullptr;
+  const LoraModule* gate_up = nullptr;  // both in one, as a file of PEFT's own has them
   const LoraModule* down = nullptr;
 
   void set_module(const LoraModule& module) {
     const std::string_view name = module.target->name();
-    const LoraModule** place = name == kGate ? &gate : name == kUp ? &up : &down;
-    CHECK((name == kGate || name == kUp || name == kDown) && *place == nullptr, module.path);
+    const LoraModule** place = name == kGate     ? &gate
+                               : name == kUp     ? &up
+                               : name == kGateUp ? &gate_up
+                                                 : &down;
+    CHECK((place != &down || name == kDown) && *place == nullptr, module.path);
     *place = &module;
   }
-  [[nodiscard]] std::vector<const LoraModule*> gate_up_modules() const {
+  [[nodiscard]] std::vector<const LoraModule*> halves() const {
     std::vector<const LoraModule*> out;
     if (gate != nullptr) out.push_back(gate);
     if (up != nullptr) out.push_back(up);
     return out;
-  }
-  [[nodiscard]] std::string gate_up_names() const {
-    const std::string_view space = gate != nullptr && up != nullptr ? " " : "";
-    return fmt::format("{}{}{}", gate != nullptr ? kGate : "", space, up != nullptr ? kUp : "");
   }
 };
 
@@ -55,13 +58,55 @@ std::vector<LayerExperts> experts_by_layer(const LoraAdapter& adapter) {
     if (found == layers.end()) found = layers.insert(found, {.path = path});
     found->set_module(module);
   }
-  for (const LayerExperts& layer : layers) {
-    CHECK(layer.gate_up_names() == layers[0].gate_up_names(), layer.path);
-    if (layer.gate_up_modules().size() < 2) continue;
-    CHECK(layer.gate->spec.rank == layer.up->spec.rank, layer.path);
-    CHECK(layer.gate->spec.alpha == layer.up->spec.alpha, layer.path);
-  }
   return layers;
+}
+
+// What find_peft_export_fault() compares of a layer's experts.
+using ExpertSpecs = std::map<std::string_view, const LoraModuleSpec*>;  // by projection
+
+// What gate_up_proj of the file is made of: "gate_proj up_proj", one of the two, "gate_up_proj", or
+// nothing where neither is adapted.
+std::string gate_up_names(const ExpertSpecs& experts) {
+  std::vector<std::string_view> names;
+  for (const std::string_view name : {kGate, kUp, kGateUp}) {
+    if (experts.contains(name)) names.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+std::string find_pair_fault(int layer, const ExpertSpecs& experts) {
+  const auto gate = experts.find(kGate), up = experts.find(kUp);
+  if (gate == experts.end() || up == experts.end()) return {};
+  const LoraModuleSpec &one = *gate->second, &other = *up->second;
+  if (one.rank == other.rank && one.alpha == other.alpha) return {};
+  return fmt::format(
+      "layer {}: gate_proj of the experts has rank {} and alpha {}, up_proj {} and {}; PEFT's form "
+      "has both in one tensor of one scaling, so what is trained could not be written",
+      layer, one.rank, one.alpha, other.rank, other.alpha);
+}
+
+std::map<int, ExpertSpecs> expert_specs_by_layer(const LayerTable& layers,
+                                                 std::span<const LoraModuleSpec> specs) {
+  std::map<int, ExpertSpecs> out;
+  for (const LoraModuleSpec& spec : specs) {
+    const LoraTarget& target = layers.targets(spec.layer)[static_cast<size_t>(spec.target)];
+    if (target.num_experts > 0) out[spec.layer][target.name()] = &spec;
+  }
+  return out;
+}
+
+// What gate and up are apart, as the file's metadata says it; nothing where the file is to be read
+// as the whole tensors that it holds.
+std::optional<std::string> metadata_of(const std::vector<LayerExperts>& layers) {
+  if (layers.empty()) return std::nullopt;
+  std::string names;
+  for (const LayerExperts& layer : layers) {
+    if (layer.gate_up != nullptr) return std::nullopt;
+    if (!names.empty()) continue;
+    for (const LoraModule* half : layer.halves())
+      names += (names.empty() ? "" : " ") + std::string(half->target->name());
+  }
+  return names;
 }
 
 // A [E R, in]: of each expert the rows of each half.
@@ -108,7 +153,14 @@ void split_fused_b(std::span<const float> b, const FusedPart& part, int64_t file
   }
 }
 
-PeftWriteModule fused_module(const std::string& path, bool is_inner,
+// The alpha at which a file's `count` times higher rank has the scale of the modules in it.
+double fused_alpha(double alpha, int64_t count, bool use_rslora) {
+  const auto times = static_cast<double>(count);
+  return alpha * (use_rslora ? std::sqrt(times) : times);
+}
+
+// Modules as one of the file; A and B of one that is a whole tensor already are as they stand.
+PeftWriteModule fused_module(const std::string& path, bool is_inner, bool use_rslora,
                              const std::vector<const LoraModule*>& parts,
                              std::vector<FusedPart> places, int64_t num_outs) {
   const LoraModule& first = *parts[0];
@@ -119,7 +171,7 @@ PeftWriteModule fused_module(const std::string& path, bool is_inner,
   const Shape b = {num_outs * first.b.shape[1], columns};
   const std::string experts = path.substr(0, path.rfind('.'));
   return {.module_path = path,
-          .alpha = first.spec.alpha * static_cast<double>(count),
+          .alpha = fused_alpha(first.spec.alpha, count, use_rslora),
           .a = TensorView(nullptr, DType::kF32, a),
           .b = TensorView(nullptr, DType::kF32, b),
           .rank = rank,
@@ -133,19 +185,24 @@ PeftWriteModule fused_module(const std::string& path, bool is_inner,
           }};
 }
 
-void add_fused_modules(const LayerExperts& layer, std::vector<PeftWriteModule>& modules) {
-  const std::vector<const LoraModule*> halves = layer.gate_up_modules();
+void add_fused_modules(const LayerExperts& layer, bool use_rslora,
+                       std::vector<PeftWriteModule>& modules) {
+  const std::string gate_up = layer.path + ".gate_up_proj";
+  const bool is_inner = layer.down != nullptr;
+  const std::vector<const LoraModule*> halves = layer.halves();
   if (!halves.empty()) {
     std::vector<FusedPart> places;
     for (const LoraModule* half : halves) {
       places.push_back({.first_rank = std::ssize(places) * half->spec.rank,
                         .first_out = half == layer.up ? half->b.shape[1] : 0});
     }
-    modules.push_back(fused_module(layer.path + ".gate_up_proj", layer.down != nullptr, halves,
-                                   std::move(places), 2));
+    modules.push_back(fused_module(gate_up, is_inner, use_rslora, halves, std::move(places), 2));
   }
+  if (layer.gate_up != nullptr)
+    modules.push_back(fused_module(gate_up, is_inner, use_rslora, {layer.gate_up}, {{}}, 1));
   if (layer.down != nullptr) {
-    modules.push_back(fused_module(layer.path + ".down_proj", false, {layer.down}, {{}}, 1));
+    modules.push_back(
+        fused_module(layer.path + ".down_proj", false, use_rslora, {layer.down}, {{}}, 1));
   }
 }
 
@@ -177,10 +234,11 @@ void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config
   const HostAccess access(adapter.backend().allocator());
   const std::vector<LayerExperts> layers = experts_by_layer(adapter);
   const bool has_experts = may_have_experts(config);
+  const bool use_rslora = uses_rslora(adapter);
   std::vector<PeftWriteModule> modules;
   for (const LoraModule& module : adapter.modules()) {
     const LoraModuleSpec& spec = module.spec;
-    CHECK(spec.scale == spec.alpha / static_cast<double>(spec.rank), module.path);
+    CHECK(spec.scale == peft_scaling(spec.alpha, spec.rank, use_rslora), module.path);
     if (module.num_experts > 0) continue;
     modules.push_back({.module_path = module.path,
                        .embedding = module.is_embedding(),
@@ -192,10 +250,33 @@ void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config
                                         ? module.path + ".weight"
                                         : std::string()});
   }
-  for (const LayerExperts& layer : layers) add_fused_modules(layer, modules);
-  if (!layers.empty()) metadata[kMetadata] = layers[0].gate_up_names();
-  write_peft(dir, {.base_model_name_or_path = base_model_name, .metadata = std::move(metadata)},
+  for (const LayerExperts& layer : layers) add_fused_modules(layer, use_rslora, modules);
+  if (const auto names = metadata_of(layers)) metadata[kMetadata] = *names;
+  write_peft(dir,
+             {.use_rslora = use_rslora,
+              .base_model_name_or_path = base_model_name,
+              .metadata = std::move(metadata)},
              modules);
+}
+
+std::string find_peft_export_fault(const LayerTable& layers,
+                                   std::span<const LoraModuleSpec> specs) {
+  int first_layer = 0;
+  std::string first_names;
+  for (const auto& [layer, experts] : expert_specs_by_layer(layers, specs)) {
+    if (std::string fault = find_pair_fault(layer, experts); !fault.empty()) return fault;
+    const std::string names = gate_up_names(experts);
+    if (first_names.empty()) {
+      first_layer = layer;
+      first_names = names;
+    }
+    if (names.empty() || names == first_names) continue;
+    return fmt::format(
+        "of the experts of layer {} it adapts {}, of those of layer {} {}; a file in PEFT's form "
+        "says one for all its layers, so what is trained could not be written",
+        first_layer, first_names, layer, names);
+  }
+  return {};
 }
 
 std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& peft) {

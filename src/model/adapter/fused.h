@@ -9,6 +9,7 @@
 #pragma once
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,15 @@
 
 namespace strata::model {
 
-// Writes a PEFT directory, F32. Experts must be as a fresh adapter has them: of a layer gate and up
-// with one rank and scale, and the same of them in every layer. In families that may have experts
-// PEFT takes gate_proj, up_proj and down_proj in target_modules for the experts' own, so those of
-// dense layers and of shared experts are named by target_parameters too; so is what is no plain
-// linear layer.
+// Why an adapter of these modules cannot be written by save_adapter_for_peft(), as a sentence;
+// empty where it can. A fresh one always can.
+std::string find_peft_export_fault(const LayerTable& layers, std::span<const LoraModuleSpec> specs);
+
+// Writes a PEFT directory, F32, of an adapter in which find_peft_export_fault() finds none. In
+// families that may have experts PEFT takes gate_proj, up_proj and down_proj in target_modules for
+// the experts' own, so those of dense layers and of shared experts are named by target_parameters
+// too; so is what is no plain linear layer. An adapter that has gate_up_proj as a file of PEFT's
+// own is written as such a file.
 void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config,
                            const std::string& dir, const std::string& base_model_name,
                            std::map<std::string, std::string> metadata = {});

@@ -205,16 +205,15 @@ std::vector<std::string> target_parameters(const LoraAdapter& adapter) {
   return {names.begin(), names.end()};
 }
 
-// One setting for all modules; at rank 1 both forms agree.
+}  // namespace
+
 bool uses_rslora(const LoraAdapter& adapter) {
   return std::any_of(adapter.modules().begin(), adapter.modules().end(),
                      [](const LoraModule& module) {
                        const LoraModuleSpec& spec = module.spec;
-                       return spec.scale != spec.alpha / static_cast<double>(spec.rank);
+                       return spec.scale != peft_scaling(spec.alpha, spec.rank, false);
                      });
 }
-
-}  // namespace
 
 bool adapts_mtp(const ModelConfig& config, const std::string& dir) {
   if (!config.mtp_layer) return false;

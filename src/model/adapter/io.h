@@ -56,6 +56,10 @@ class AdapterModules {
 // Error, before anything is written, that names what does not fit. Any thread.
 void load_adapter_weights(const LoadedModel& model, const std::string& dir, LoraAdapter& adapter);
 
+// Whether its scales are rslora's, alpha / sqrt(rank): one setting for all modules of a file. At
+// rank 1 both agree.
+bool uses_rslora(const LoraAdapter& adapter);
+
 // Writes a PEFT directory, F32, without copies of base weights; `metadata` of its tensors' file.
 void save_adapter(const LoraAdapter& adapter, const std::string& dir,
                   const std::string& base_model_name,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -197,6 +198,8 @@ class Matcher {
   }
 
  private:
+  [[nodiscard]] bool use_rslora() const { return peft_.config().use_rslora; }
+
   void add_twice_fault(const PeftModule& module, const PeftModule& other) {
     faults_.push_back(
         fmt::format("modules '{}' and '{}' adapt the same", other.module_path, module.module_path));
@@ -221,7 +224,7 @@ class Matcher {
                                    .target = place.target,
                                    .rank = rank,
                                    .alpha = alpha,
-                                   .scale = module.scaling},
+                                   .scale = peft_scaling(alpha, rank, use_rslora())},
                           .form = place.form,
                           .sources = {}});
     }
@@ -257,13 +260,14 @@ class Matcher {
       return;
     }
     const int64_t rank = module.rank / count;
+    const auto times = static_cast<double>(count);
+    const double alpha = module.alpha / (use_rslora() ? std::sqrt(times) : times);
     for (int64_t i = 0; i < count; ++i) {
       const std::string_view name =
           is_pair ? std::string_view((*halves_)[static_cast<size_t>(i)]) : target.name();
       place.target = expert_target(place.layer, name);
       place.form = ExpertForm::kPerExpert;
-      MatchedModule* item =
-          add_item(place, module, rank, module.alpha / static_cast<double>(count));
+      MatchedModule* item = add_item(place, module, rank, alpha);
       if (item == nullptr) continue;
       item->sources = {&module};
       const int64_t out = target_of(layers_, place.layer, place.target).out;
