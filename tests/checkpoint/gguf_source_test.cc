@@ -133,6 +133,14 @@ TEST_F(GgufSourceTest, FusedQueriesKeysAndValuesAreParted) {
   }
 }
 
+// A width of one has no halves.
+TEST_F(GgufSourceTest, FusedHeadsOfOddWidthAreRefused) {
+  GgufBytes bytes = model("llama");
+  bytes.keys.push_back(testing::key_u32("llama.attention.key_length", 1));
+  bytes.tensors.push_back(counting("blk.0.attn_qkv.weight", {1, 4}));
+  EXPECT_NE(source_fault(bytes).find("no 2 heads of even width"), std::string::npos);
+}
+
 // Either half may be of a type that cannot be read; the whole is then a fault by that type's name.
 TEST_F(GgufSourceTest, AHalfOfKvBThatCannotBeReadIsNamed) {
   constexpr uint32_t kF32 = 0, kI8 = 24;

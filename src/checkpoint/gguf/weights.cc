@@ -105,6 +105,10 @@ class WeightList {
                             from.info->name, shape_text(from.info->dims), what));
   }
 
+  [[noreturn]] void fail_odd_heads(const GgufModel::Tensor& from, int64_t num_heads) const {
+    fail(from, fmt::format("no {} heads of even width", num_heads));
+  }
+
   void push(GgufWeight weight) { weights_.push_back(std::move(weight)); }
 
   void add_weights_from(const GgufModel::Tensor& from) {
@@ -146,7 +150,7 @@ class WeightList {
   void unpair_head_rows(GgufWeight& weight, int64_t num_heads) const {
     const int64_t rows = weight.dims.front();
     if (rows > INT32_MAX || rows % num_heads != 0 || rows / num_heads % 2 != 0) {
-      fail(weight.from, fmt::format("no {} heads of even width", num_heads));
+      fail_odd_heads(weight.from, num_heads);
     }
     const bool is_vector = weight.from.info->dims.size() == 1;
     (is_vector ? weight.columns : weight.rows) = unpaired_order(rows, num_heads);
@@ -215,6 +219,7 @@ class WeightList {
     if (from.info->dims.front() != total || from.info->dims.size() > 2) {
       fail(from, fmt::format("the keys say {} rows", total));
     }
+    if (row_.paired_heads && (total > INT32_MAX || dim % 2 != 0)) fail_odd_heads(from, heads());
     int64_t first = 0;
     for (const auto& [name, count] : parts) {
       GgufWeight weight = {.name = fmt::format("{}self_attn.{}_proj{}", prefix, name, ending),
