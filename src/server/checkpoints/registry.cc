@@ -211,18 +211,31 @@ std::string CheckpointRegistry::folder(const CheckpointRow& row) const {
   return fmt::format("{}/{}", data_.checkpoints(), folder_of_row(names));
 }
 
+namespace {
+
+// A sweep may remove a checkpoint while its files are listed; any other fault would hide files.
+void raise_unless_gone(const std::error_code& fault, const fs::path& path) {
+  if (!fault || fault == std::errc::no_such_file_or_directory) return;
+  throw Error(ErrorCode::kIo, fmt::format("{}: list: {}", path.string(), fault.message()));
+}
+
+}  // namespace
+
 std::vector<CheckpointFile> CheckpointRegistry::list_downloadable_files(
     const CheckpointRow& row) const {
   std::vector<CheckpointFile> out;
-  std::error_code fault;  // a sweep may remove the folder meanwhile
+  const std::string dir = folder(row);
+  std::error_code fault;
   const fs::directory_iterator end;
-  for (fs::directory_iterator at(folder(row), fault); !fault && at != end; at.increment(fault)) {
+  for (fs::directory_iterator at(dir, fault); !fault && at != end; at.increment(fault)) {
     const std::string name = at->path().filename().string();
     if (name == kMarkerName || name == kRecordName) continue;
     std::error_code gone;
     const auto size = static_cast<int64_t>(at->file_size(gone));
+    raise_unless_gone(gone, at->path());
     if (!gone) out.push_back({name, size});
   }
+  raise_unless_gone(fault, dir);
   std::sort(out.begin(), out.end(),
             [](const CheckpointFile& a, const CheckpointFile& b) { return a.name < b.name; });
   return out;

@@ -121,6 +121,14 @@ Response merge_fault_response(const std::exception& fault, std::span<const std::
   return busy_response(503, "the merged model could not be written", 5);
 }
 
+// Why there is no archive: what it cannot hold, or what may be otherwise in a moment.
+Response archive_fault_response(const std::exception& fault) {
+  const auto* error = dynamic_cast<const Error*>(&fault);
+  if (error != nullptr && error->code == ErrorCode::kUnsupported)
+    return error_response(413, error->what());
+  return busy_response(503, "the archive could not be written", 5);
+}
+
 void log_fault(const CheckpointRow& row, bool is_merged, const std::exception& fault) {
   log(LogLevel::kError, fmt::format("{}archive of {}: {}", is_merged ? "merged " : "",
                                     path_of(row).text(), fault.what()));
@@ -170,7 +178,7 @@ void Rest::get_archive_url(const Request& request, const Respond& respond) {
       return answer->give(busy_response(429, fault->what(), 5));
     log_fault(row, is_merged, *fault);
     answer->give(is_merged ? merge_fault_response(*fault, parts_.folders)
-                           : busy_response(503, "the archive could not be written", 5));
+                           : archive_fault_response(*fault));
   };
   if (!try_post_packing(row, of, request.tenant, packed))
     answer->give(busy_response(429, kManyArchives, 5));

@@ -289,6 +289,17 @@ TEST_F(Registry, EncryptsEveryFileOfAnExternalCheckpoint) {
   EXPECT_EQ(bytes.find("weights"), std::string::npos);
 }
 
+// An archive must not lack files because a disk failed.
+TEST_F(Registry, AFolderThatCannotBeListedIsAFault) {
+  const CheckpointRow row = finish(save("a"));
+  const std::string folder = registry_->folder(row);
+  fs::remove_all(folder);
+  EXPECT_TRUE(registry_->list_downloadable_files(row).empty());
+  std::ofstream(folder) << "no folder";
+  EXPECT_THAT(error_of([&] { static_cast<void>(registry_->list_downloadable_files(row)); }),
+              HasSubstr(folder + ": list: "));
+}
+
 TEST_F(Registry, ACopyOutlivesItsSource) {
   const CheckpointRow source = finish(save("a"));
   RunRow run;

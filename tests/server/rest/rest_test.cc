@@ -280,6 +280,19 @@ TEST_F(RestTest, AnArchiveThatWentIsPackedAside) {
   EXPECT_EQ(fetch(url).status, 200);
 }
 
+// Asking again would not help.
+TEST_F(RestTest, AFileThatNoArchiveHoldsIsToldSo) {
+  const CheckpointRow row = save("a");
+  const std::string file = registry_.folder(row) + "/optimizer.safetensors";
+  std::ofstream(file) << "x";
+  std::filesystem::resize_file(file, uint64_t{8} << 30);  // of holes
+  const Response refused =
+      call("GET", "/api/v1/" + std::string(kRun) + "/checkpoints/weights/a/archive", "alice");
+  EXPECT_EQ(refused.status, 413);
+  EXPECT_NE(refused.body.find("optimizer.safetensors has 8589934592 bytes"), std::string::npos)
+      << refused.body;
+}
+
 // Between the request and its job the checkpoint is deleted and swept.
 TEST_F(RestTest, AnArchiveThatIsOrderedKeepsItsFiles) {
   const CheckpointRow row = save("a");
