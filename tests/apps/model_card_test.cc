@@ -117,6 +117,10 @@ TEST_F(ModelCard, BaseIsTheFoldersNameOrThatOnTheHub) {
             "Qwen/Qwen3-0.6B");
   EXPECT_THAT(model_card_text({.base = "0: odd|name"}, 1, 2, {.loss = 1}),
               StartsWith("---\nbase_model: \"0: odd|name\"\n"));
+  for (const char* word : {"no", "Null", "true"}) {
+    EXPECT_THAT(model_card_text({.base = word}, 1, 2, {.loss = 1}),
+                StartsWith("---\nbase_model: \"" + std::string(word) + "\"\n"));
+  }
 }
 
 }  // namespace

@@ -329,6 +329,8 @@ TEST_F(ResolvePaths, WhatIsNoModelIsCalledWhatItIs) {
   refused("data.jsonl", "this is a file; want a Hugging Face directory");
   expect_refused(with({"chat", "model", "--adapter", "data.jsonl"}, kAsk),
                  "--adapter: data.jsonl: this is a file; want a LoRA adapter");
+  expect_refused(with({"chat", "model", "--adapter", "model/config.json"}, kAsk),
+                 "this is the configuration of a model; want a LoRA adapter");
   std::ofstream(root_ + "/m.bin") << "PK";
   refused("m.bin", "this is a file of PyTorch, which is not read");
   refused(".", "a directory without config.json; do you mean ./adapter?");

@@ -78,7 +78,8 @@ std::string_view wanted_of(const std::string& option) {
 [[noreturn]] void refuse_file(const std::string& option, const std::string& typed) {
   const FileKind kind = kind_of_file(typed);
   const std::string dir = folder_of(typed);
-  if (file_exists(dir + "/config.json") || (kind.is_of_adapter && is_adapter_directory(dir))) {
+  const bool is_model = option != "adapter" && file_exists(dir + "/config.json");
+  if (is_model || (kind.is_of_adapter && is_adapter_directory(dir))) {
     refuse(ErrorCode::kInvalidArgument, option, typed,
            fmt::format("this is {}; give the directory that it is in: {}", kind.what, dir));
   }

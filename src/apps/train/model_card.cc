@@ -48,10 +48,17 @@ std::string describe_and_hash_file(const data::DataFile& file, const data::Datas
 // Whether neither YAML nor a shell takes a character of it for its own.
 bool is_plain(std::string_view text) { return strata::is_plain(text, "/"); }
 
+// What YAML 1.1 reads as no text: its null and its truths.
+bool is_yaml_word(const std::string& text) {
+  constexpr std::string_view kWords[] = {"null", "true", "false", "yes", "no",
+                                         "on",   "off",  "y",     "n"};
+  return std::find(std::begin(kWords), std::end(kWords), lower(text)) != std::end(kWords);
+}
+
 // A plain scalar of YAML, or a quoted one.
 std::string yaml_scalar(const std::string& text) {
   const bool starts = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0]));
-  return starts && is_plain(text) ? text : text::json_quote(text);
+  return starts && is_plain(text) && !is_yaml_word(text) ? text : text::json_quote(text);
 }
 
 std::string front_matter(const CardFacts& facts) {
