@@ -93,6 +93,7 @@ void InputFile::unpack_stream(std::string begin, PackedBytes read_rest) {
   try {
     unpack(packing_, read, [&](std::span<const std::byte> bytes) { unpacked_->append(bytes); });
   } catch (const Error& error) {
+    if (error.code != ErrorCode::kInvalidArgument) throw;  // of a file, which it names
     throw Error(error.code, fmt::format("{}: {}", shown(), error.what()));
   }
 }

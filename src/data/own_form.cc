@@ -2,6 +2,7 @@
 #include "data/own_form.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <initializer_list>
@@ -323,12 +324,12 @@ OwnRecord from_messages(const json::object& record, std::vector<std::string>& ig
 
 std::string first_field_names(const json::object& record) {
   constexpr size_t kShown = 8;
-  std::string names;
+  std::vector<std::string_view> names;
   for (const auto& field : record) {
-    if (static_cast<size_t>(std::count(names.begin(), names.end(), ',')) + 1 == kShown) break;
-    names += (names.empty() ? "" : ", ") + std::string(field.key());
+    if (names.size() == kShown) break;
+    names.push_back(field.key());
   }
-  return names;
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 [[noreturn]] void fail_unknown_form(const json::object& record, bool has_many) {

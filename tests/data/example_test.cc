@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/example.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -209,6 +210,9 @@ TEST_F(ExampleTest, AFaultNamesFieldGotAndWanted) {
       "field at all; or of Alpaca (instruction, output), ShareGPT (conversations)");
   EXPECT_TRUE(fault(R"({"question": "a", "answer": "b"})").find("but question, answer; or") !=
               std::string::npos);
+  EXPECT_THAT(fault(R"({"a,b": 1, "c,d": 1, "e,f": 1, "g": 1, "h": 1, "i": 1, "j": 1, "k": 1,
+                       "l": 1})"),
+              ::testing::HasSubstr("but a,b, c,d, e,f, g, h, i, j, k; or"));
   EXPECT_EQ(fault(R"({"text": "a", "messages": []})"),
             "want exactly one of prompt and completion, text, or messages; got more than one");
   EXPECT_EQ(fault(R"({"text": 7})"), "text: got a number, want a string");
