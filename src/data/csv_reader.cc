@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "base/ascii.h"
+#include "base/error.h"
+#include "text/json_field.h"
+
 namespace strata::data {
 namespace {
 
@@ -19,9 +23,12 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
 
 // A column of lists; JSON that is none stays a text, which its form refuses by name.
 json::value list_or_text(const std::string& text) {
-  json::error_code fault;
-  json::value value = json::parse(text, fault);
-  return fault || !value.is_array() ? json::value(text) : value;
+  if (!trimmed(text).starts_with('[')) return json::value(text);
+  try {
+    return text::parse_json(text, "the list");
+  } catch (const Error&) {
+    return json::value(text);
+  }
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/function_ref.h"
+#include "text/json_field.h"
 
 namespace strata::report {
 namespace {
@@ -40,9 +41,8 @@ std::string json_value(const Metric& metric) {
 }
 
 MetricsRecord parse_record(std::string_view line, const std::string& where) {
-  boost::json::error_code error;
-  const boost::json::value value = boost::json::parse(line, error);
-  const boost::json::object* object = error ? nullptr : value.if_object();
+  const boost::json::value value = text::parse_json(line, where);
+  const boost::json::object* object = value.if_object();
   const boost::json::value* step = object == nullptr ? nullptr : object->if_contains("step");
   if (step == nullptr || !step->is_int64()) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Boost.JSON values read with a path, so that every complaint names file and field. Only .cc files
-// of this folder include this header.
+// include this header.
 #pragma once
 #include <cstdint>
 #include <initializer_list>

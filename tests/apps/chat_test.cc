@@ -317,7 +317,8 @@ TEST_F(ChatTest, ATurnThatIsTooLongKeepsTheConversation) {
 TEST_F(ChatTest, WhatIsNoConversationIsNotLoaded) {
   const std::string file = dir_.file("chat.json");
   const std::pair<const char*, const char*> cases[] = {
-      {"{", "want one conversation"},
+      {"{", "JSON at byte 1"},
+      {R"({"messages":[],"messages":[]})", "the key \"messages\" appears twice"},
       {"[]", "want one conversation"},
       {R"({"messages":[],"more":1})", "want one conversation"},
       {R"({"messages":[1]})", "messages[0]: want {"},

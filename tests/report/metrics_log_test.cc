@@ -78,6 +78,14 @@ TEST(MetricsLog, AForeignLineIsNamed) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find(path + ":2"), std::string::npos) << error.what();
   }
+  std::ofstream(path) << "{\"step\":1,\"loss\":1,\"loss\":2}\n";
+  try {
+    read_metrics(path);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the key \"loss\" appears twice"), std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace

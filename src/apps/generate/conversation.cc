@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "report/format.h"
+#include "text/json_field.h"
 
 namespace strata::apps {
 namespace {
@@ -63,11 +64,10 @@ json::array checked_messages(const json::array& list, const std::string& path) {
 }
 
 json::array read_conversation(const std::string& path) {
-  json::error_code error;
-  const json::value file = json::parse(read_file(path, kMostFileBytes), error);
+  const json::value file = text::parse_json(read_file(path, kMostFileBytes), path);
   const json::object* object = file.if_object();
   const json::value* list = object != nullptr ? object->if_contains("messages") : nullptr;
-  if (error || list == nullptr || !list->is_array() || object->size() != 1)
+  if (list == nullptr || !list->is_array() || object->size() != 1)
     fail(path + R"(: want one conversation, {"messages": [...]}, as /save writes it)");
   return checked_messages(list->get_array(), path);
 }
