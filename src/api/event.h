@@ -36,9 +36,9 @@ struct Sampled {
   int64_t count = 0;
 };
 
-// Of data that take several turns: so many of them are done.
+// Of data that take long: so many of them are done, of one that is under way a part.
 struct Progress {
-  int64_t done = 0;
+  double done = 0.0;
   int64_t total = 0;
 };
 

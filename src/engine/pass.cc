@@ -120,6 +120,7 @@ StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, Pas
   state.tape.first =
       weights.begins() ? TensorView() : scratch.take(pass_.dtype(), shape, "decoder_layer_input");
   state.tape.d = {};
+  state.tape.layers_done = nullptr;
 }
 
 Shape StagePass::border_shape() const {

@@ -70,6 +70,8 @@ class StagePass {
   [[nodiscard]] Shape border_shape() const;
   [[nodiscard]] TensorView input() const { return state_.tape.first; }
 
+  // Counts up, while it runs, by 1 for the forward of a layer and by 2 for its backward.
+  void count_layers_in(int64_t& layers) { state_.tape.layers_done = &layers; }
   // With hidden states and logits, where they are wanted. Writes the output to `memory`, of a stage
   // that does not end the model; elsewhere it is empty.
   void forward(TensorView memory = {});

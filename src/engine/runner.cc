@@ -108,6 +108,18 @@ struct Ending {
   }
 };
 
+// Of sequences [first, last), a backward counted as two forwards.
+double weighed_tokens(const api::Batch& batch, size_t first, size_t last) {
+  double tokens = 0.0;
+  for (size_t s = first; s < last; ++s) {
+    const api::Sequence& sequence = batch.sequences[s];
+    const bool backward =
+        batch.want_loss && batch.gradients != api::Gradients::kNone && sequence.gradients;
+    tokens += static_cast<double>(sequence.datum->tokens.size()) * (backward ? 3.0 : 1.0);
+  }
+  return tokens;
+}
+
 }  // namespace
 
 Runner::Runner(Engine& whole)
@@ -206,9 +218,11 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   result.sequences.resize(batch.sequences.size());
   for (const auto& runner : runners_) runner->begin_batch(batch, result, sink);
   start_rounds(batch);
+  share_ = {.total = weighed_tokens(batch, 0, batch.sequences.size())};
   size_t num_backwards = 0;
   while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
     for (const auto& runner : runners_) runner->begin(round_, num_backwards);
+    begin_share_of_round(batch);
     run_actions(batch);
     result.num_passes += round_.num_microbatches();
     num_backwards += round_.backward ? static_cast<size_t>(round_.num_microbatches()) : 0;
@@ -223,6 +237,24 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   gather_results(batch, sink);
   sum_losses(result);
   return result;
+}
+
+void Runner::begin_share_of_round(const api::Batch& batch) {
+  share_.done += share_.round;
+  share_.round = weighed_tokens(batch, round_.firsts.front(), round_.firsts.back());
+  share_.layers_before = runners_.front()->layers_done();
+  int64_t num_own = 0;
+  for (int own = 0; round_.has(own); ++own) ++num_own;
+  const bool backward = batch.want_loss && round_.backward;
+  share_.layers = num_own * engine().model().weights->part().size() * (backward ? 3 : 1);
+}
+
+double Runner::share_done() const {
+  if (share_.total == 0.0) return 0.0;
+  const auto layers = static_cast<double>(runners_.front()->layers_done() - share_.layers_before);
+  const double of_round =
+      share_.layers == 0 ? 1.0 : std::min(1.0, layers / static_cast<double>(share_.layers));
+  return (share_.done + share_.round * of_round) / share_.total;
 }
 
 void Runner::start_rounds(const api::Batch& batch) {

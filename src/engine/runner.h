@@ -68,6 +68,9 @@ class Runner {
   // the first is run, long ones against the memory of a pass too: an Error names the sequence and
   // field at fault and changes nothing.
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
+  // How much of the batch that run() is at is done, from 0 to 1, by the layers of this rank's first
+  // stage: for what breaks in on its passes.
+  [[nodiscard]] double share_done() const;
   // kBase: the base parameters.
   api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
   // Of this rank's weights, its part of what others of the machine have too.
@@ -120,6 +123,7 @@ class Runner {
   // Whether this rank's pipeline gives rank 0 what is gathered.
   [[nodiscard]] bool gathers() const { return !data_ || data_->rank() == 0; }
   void start_rounds(const api::Batch& batch);
+  void begin_share_of_round(const api::Batch& batch);
   void run_actions(const api::Batch& batch);
   // Of weights that ranks divide each has its part alone.
   void turn_away_weights();
@@ -192,6 +196,12 @@ class Runner {
   int first_stage_ = 0;  // of this rank's
   std::unique_ptr<model::LoraAdapter> whole_;
   std::vector<train::Ownership> ownerships_;  // of each stage, made when first needed
+  // What share_done() says of the batch, in tokens, and how far the round that runs is, in layers.
+  struct Share {
+    double total = 0.0, done = 0.0, round = 0.0;
+    int64_t layers_before = 0, layers = 0;
+  };
+  Share share_;
   // Reused.
   Round round_;
   std::vector<int> of_sequences_, of_backwards_;  // ranks that they were dealt to

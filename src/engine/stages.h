@@ -43,6 +43,7 @@ class Stages {
   [[nodiscard]] RankThreads& ranks() { return ranks_; }
   // As Runner has them. `breaks`, if not null: what breaks in on passes.
   api::BatchResult run(const api::Batch& batch, const Interruption* breaks = nullptr);
+  [[nodiscard]] double share_done() const { return stages_[0].passes->share_done(); }
   api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
 
   // An adapter that trains.

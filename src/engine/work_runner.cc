@@ -317,26 +317,40 @@ void WorkRunner::check_data(const api::Command& command) const {
 // The rows that take gradients first: the engine lets neighbours share a pass.
 void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interruption* breaks) {
   api::Batch batch = {.gradients = api::Gradients::kAdapters, .checked = true, .score_all = true};
-  std::vector<const api::DataRange*> run;
+  under_way_.clear();
   for (const bool forward_only : {false, true}) {
     for (const api::DataRange& rows : all) {
       const auto& work = std::get<api::ForwardBackward>(rows.command->op);
-      if (work.forward_only == forward_only && add_rows_or_fail(rows, batch)) run.push_back(&rows);
+      if (work.forward_only == forward_only && add_rows_or_fail(rows, batch))
+        under_way_.push_back(&rows);
     }
   }
-  if (run.empty()) return;
+  if (under_way_.empty()) return;
   try {
     api::BatchResult done = stages_.run(batch, breaks);
     size_t at = 0;
-    for (const api::DataRange* rows : run) {
+    for (const api::DataRange* rows : under_way_) {
       add_results(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
       at += rows->last - rows->first;
     }
+    for (const api::Sequence& sequence : batch.sequences)
+      trained_tokens_ += std::ssize(sequence.datum->tokens);
   } catch (const std::exception& error) {  // not the fault of any one of them
-    for (const api::DataRange* rows : run) drop_gradient_and_fail(*rows->command, error.what());
+    for (const api::DataRange* rows : under_way_)
+      drop_gradient_and_fail(*rows->command, error.what());
   }
-  for (const api::Sequence& sequence : batch.sequences)
-    trained_tokens_ += std::ssize(sequence.datum->tokens);
+  under_way_.clear();
+}
+
+// Of rows that share passes each is as far as all are.
+void WorkRunner::tell_progress() {
+  const double share = stages_.share_done();
+  for (const api::DataRange* rows : under_way_) {
+    const auto& work = std::get<api::ForwardBackward>(rows->command->op);
+    const double done =
+        static_cast<double>(rows->first) + share * static_cast<double>(rows->last - rows->first);
+    events_.emplace_back(rows->command->request, api::Progress{done, std::ssize(work.data)});
+  }
 }
 
 // False when the command has failed instead.
@@ -385,7 +399,7 @@ void WorkRunner::add_results(const api::DataRange& rows, std::span<api::Sequence
                                    .num_targets = work.data[rows.first + i].num_targets});
   }
   if (rows.last < work.data.size()) {
-    const auto done = static_cast<int64_t>(rows.last);
+    const auto done = static_cast<double>(rows.last);
     events_.emplace_back(rows.command->request, api::Progress{done, std::ssize(work.data)});
     return;
   }

@@ -56,6 +56,8 @@ class WorkRunner {
   // What came of the files that were asked for (files()): commands that waited for them go on, or
   // are answered. Also from `breaks`.
   std::vector<api::Result> finish_files();
+  // From `breaks`: adds to the events how far the data are that the pass is of.
+  void tell_progress();
   // What happened since the last call, to be told before the results of the same turn.
   std::vector<api::Event> take_events() { return std::exchange(events_, {}); }
 
@@ -168,6 +170,7 @@ class WorkRunner {
   std::unordered_map<api::RequestId, Load> loads_;
   std::vector<api::Result> results_;
   std::vector<api::Event> events_;
+  std::vector<const api::DataRange*> under_way_;  // while passes run: whose they are
   double train_seconds_ = 0.0, sample_seconds_ = 0.0;
   int64_t trained_tokens_ = 0, sampled_tokens_ = 0;
 };

@@ -55,6 +55,10 @@ FinalNorm norm_of(const Pass& pass) {
           .weight_index = pass.weights.final_norm_index()};
 }
 
+void count_layer(const Tape& tape, int64_t weight) {
+  if (tape.layers_done != nullptr) *tape.layers_done += weight;
+}
+
 // The layers where only the first one's input is kept of their inputs. What is kept of all layers
 // is taken before what goes.
 TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
@@ -78,6 +82,7 @@ TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
     kept.states[0] = x;
     x = is_last ? last : next;
     forward_and_discard(pass, layer, kept, tape.pool, tape.recompute, x);
+    count_layer(tape, 1);
   }
   return last;
 }
@@ -92,6 +97,7 @@ TensorView forward_keeping_inputs(Pass& pass, Tape& tape, TensorView x, TensorVi
     const TensorView out =
         is_given ? tape.last_memory : allocate_layer_input(pass, layer + 1, tape.recompute);
     forward_and_save(pass, layer, x, tape.pool, tape.recompute, tape.layers, out);
+    count_layer(tape, 1);
     // But the last layer's, which backward needs first.
     if (layer + 1 < part.last) {
       pass.lists.saves.offloaded.write_behind(pass.backend, layer);
@@ -114,6 +120,7 @@ TensorView forward_without_backward(Pass& pass, Tape& tape, TensorView x, Tensor
     const TensorView out = is_given ? tape.last_memory : other;
     forward_and_discard(pass, layer, allocate_never_recomputed(pass, layer, x, tape.pool),
                         tape.pool, Recompute::kFull, out);
+    count_layer(tape, 1);
     other = std::exchange(x, out);
   }
   return x;
@@ -213,6 +220,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
       in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, saved, d); });
     }
     pass.lists.saves.offloaded.let_go(pass.backend, layer);
+    count_layer(tape, 2);
   }
   if (!pass.weights.begins()) return;
   in_turn(tape.turns, kEmbeddingPart, [&] { embed_tokens_backward(pass, d); });

@@ -28,6 +28,7 @@ struct Tape {
   // it and, unless the model ends there, fills it before.
   TensorView d;
   GradientTurns* turns = nullptr;  // of backward's gradients
+  int64_t* layers_done = nullptr;  // counted up, by 1 for a layer's forward, 2 for its backward
 };
 
 // Writes final_hidden [T, D] (compute type) and, unless empty, hidden_states [L + 1, T, n D] f32 in

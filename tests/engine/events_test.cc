@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "tests/engine/runner_house.h"
 
@@ -115,7 +116,7 @@ TEST(Events, TellHowFarALongPassIs) {
   Server server({.options = {.pass_tokens = 64}});
   server.ask(create("m", {.rank = 4, .seed = 1}));
   server.ask(command("m", 1, data(*server.engine, {30, 30, 30, 30, 30}, 4)));
-  int64_t before = 0;
+  double before = 0;
   for (const api::Event& event : server.told) {
     const auto& progress = std::get<api::Progress>(event.what);
     EXPECT_EQ(event.request.text, "m-1");
@@ -125,6 +126,43 @@ TEST(Events, TellHowFarALongPassIs) {
   }
   EXPECT_GT(before, 0);
   EXPECT_LT(before, 5);  // the result says the rest
+}
+
+// A datum is one pass, whose layers count: forward once, backward twice.
+TEST(Events, TellHowFarTheDatumUnderWayIs) {
+  Server server({.options = {.pass_tokens = 64}});
+  server.ask(create("m", {.rank = 4, .seed = 1}));
+  for (const bool forward_only : {false, true}) {
+    SCOPED_TRACE(forward_only);
+    api::Command command =
+        engine::command("m", forward_only ? 2 : 1, data(*server.engine, {60}, 4));
+    std::get<api::ForwardBackward>(command.op).forward_only = forward_only;
+    server.submit(std::move(command));
+    const api::Capacity capacity = server.runner.capacity();
+    const api::Work work = server.scheduler.next({&capacity, 1}, 0.0);
+    std::set<double> shares;
+    const auto is_due = [&] {
+      server.runner.tell_progress();
+      for (const api::Event& event : server.runner.take_events()) {
+        const auto& progress = std::get<api::Progress>(event.what);
+        EXPECT_EQ(progress.total, 1);
+        EXPECT_GE(progress.done, shares.empty() ? 0.0 : *shares.rbegin());
+        shares.insert(progress.done);
+      }
+      return false;
+    };
+    const auto run = [] {};
+    const Interruption breaks{.is_due = is_due, .run = run};
+    server.post(server.runner.run(work, &breaks));
+    server.runner.tell_progress();
+    EXPECT_TRUE(server.runner.take_events().empty());  // the result says the rest
+    // Behind the last backward nothing may break in any more.
+    const int64_t layers = server.stages->engine().model().weights->part().size();
+    const auto total = static_cast<double>(3 * layers);
+    EXPECT_EQ(*shares.begin(), 0.0);
+    EXPECT_EQ(*shares.rbegin(), forward_only ? 1.0 : (total - 2.0) / total);
+    EXPECT_EQ(std::ssize(shares), forward_only ? layers + 1 : 2 * layers);
+  }
 }
 
 }  // namespace

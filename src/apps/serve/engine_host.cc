@@ -22,6 +22,7 @@ namespace strata::apps {
 namespace {
 
 constexpr double kIdleSeconds = 0.5;   // how late a gap's end may be noticed
+constexpr double kTellSeconds = 1.0;   // between what clients are told of one training pass
 constexpr double kLookSeconds = 0.02;  // how late a sample may be noticed in a training pass
 constexpr int kMicroBatches = 2;       // of a training pass, each stage
 constexpr int kFileThreads = 2;        // of an engine: one that is slow holds up one tenant alone
@@ -255,6 +256,7 @@ void EngineHost::run_until_stopped() {
     if (!work.empty()) {
       const TraceSpan span("turn");
       turn_began_ = now_seconds();
+      next_told_ = turn_began_ + kTellSeconds;
       results = run(work);
       update_counts(work);
       turn_began_ = 0.0;
@@ -292,16 +294,23 @@ bool EngineHost::poll_for_break() {
   const double now = now_seconds();
   if (now < next_look_) return false;
   next_look_ = now + kLookSeconds;
-  return scheduler_->any_samples() ||
+  return now >= next_told_ || scheduler_->any_samples() ||
          std::any_of(engines_.begin(), engines_.end(),
                      [](const Base& base) { return base.runner->num_running() > 0; });
 }
 
+void EngineHost::tell_progress() {
+  for (const Base& base : engines_) base.runner->tell_progress();
+  post_events_and_results({});
+  next_told_ = now_seconds() + kTellSeconds;
+}
+
 // One step of each engine's samples. The pass then goes on for as long as that took.
-void EngineHost::sample_in_break() {
+void EngineHost::take_break() {
   const TraceSpan span("break");
   const double begin = now_seconds();
   try {
+    if (begin >= next_told_) tell_progress();
     post_finished_file_jobs();
     for (const Base& base : engines_) {
       const api::Work work = scheduler_->next_samples(base.runner->capacity());
@@ -322,7 +331,7 @@ void EngineHost::sample_in_break() {
 
 std::vector<api::Result> EngineHost::run(const api::Work& work) {
   const auto is_due = [this] { return poll_for_break(); };
-  const auto take = [this] { sample_in_break(); };
+  const auto take = [this] { take_break(); };
   const Interruption breaks{.is_due = is_due, .run = take};
   return run_catching_errors(work,
                              [&](engine::WorkRunner& runner) { return runner.run(work, &breaks); });

@@ -122,7 +122,8 @@ class EngineHost {
   void post_finished_file_jobs();
   void post_events_and_results(std::vector<api::Result> results);
   [[nodiscard]] bool poll_for_break();
-  void sample_in_break();
+  void tell_progress();
+  void take_break();
   // What the engines hold, as far as such work changes it, for counts().
   void update_counts(const api::Work& work);
   void update_token_counts();
@@ -138,6 +139,7 @@ class EngineHost {
   scheduler::Scheduler* scheduler_ = nullptr;
   std::function<void(std::vector<api::Event>)> post_;
   double next_look_ = 0.0;  // for samples, in a training pass
+  double next_told_ = 0.0;  // how far that is
   std::atomic<bool> stopping_ = false;
   std::atomic<double> turn_began_ = 0.0;  // now_seconds(), or 0
   std::atomic<int64_t> trained_tokens_ = 0, sampled_tokens_ = 0, train_passes_ = 0,

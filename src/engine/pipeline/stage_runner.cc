@@ -282,6 +282,7 @@ void StageRunner::forward(int microbatch) {
     std::optional<Holds> holds;
     if (has_flights_) holds.emplace(backend, flight);
     StagePass& pass = flight.pass.emplace(backend, engine_, work, flight.micro_batch.state());
+    pass.count_layers_in(layers_done_);
     if (!is_first()) receive(Border::kForward, stage_ - 1, microbatch, pass.input());
     pass.forward(is_last() ? TensorView()
                            : claim_tensor(Border::kForward, microbatch, pass.border_shape()));

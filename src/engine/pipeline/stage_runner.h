@@ -48,6 +48,8 @@ class StageRunner {
   void run(const schedule::Action& action);
   // After the last action, or where one has thrown: nothing is in flight.
   void end_batch();
+  // Layers that passes have run since it was made; a backward counts twice.
+  [[nodiscard]] int64_t layers_done() const { return layers_done_; }
   // The stage's part of the large results of the batch.
   [[nodiscard]] api::TensorSink& sink() { return own_sink_; }
   // Micro-batches that were in flight at once, at most.
@@ -137,6 +139,7 @@ class StageRunner {
   std::vector<std::unique_ptr<Waiting>> waiting_;
   std::array<std::vector<Crossing>, 2> crossings_;  // by border
   const api::Batch* batch_ = nullptr;
+  int64_t layers_done_ = 0;
   GradientChain* const chain_;
   const Round* round_ = nullptr;
   size_t num_before_ = 0;

@@ -248,6 +248,14 @@ Response Futures::note_missed_and_make_failure(const std::string& tenant, int64_
                   size, held_.limit()));
 }
 
+std::string progress_text(const api::Progress& progress) {
+  const auto whole = static_cast<int64_t>(progress.done);
+  if (progress.done == static_cast<double>(whole))
+    return fmt::format("{} of {} data are done", whole, progress.total);
+  return fmt::format("{:.0f} % of its data are done",
+                     100.0 * progress.done / static_cast<double>(progress.total));
+}
+
 void Futures::note_progress(const api::RequestId& id, const std::string& how_far) {
   const auto found = entries_.find(id.text);
   if (found != entries_.end()) found->second.how_far = how_far;

@@ -123,6 +123,9 @@ class RequestIds {
 
 enum class FutureKind : uint8_t { kTraining, kSample };
 
+// "3 of 8 data are done", "44 % of its data are done".
+std::string progress_text(const api::Progress& progress);
+
 class Futures {
  public:
   explicit Futures(const FutureOptions& options)

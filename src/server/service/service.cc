@@ -330,7 +330,7 @@ void Service::handle_progress(const api::Event& event) {
   if (pending->listener) pending->listener(event);
   const auto* progress = std::get_if<api::Progress>(&event.what);
   if (progress == nullptr) return;
-  const std::string text = fmt::format("{} of {} data are done", progress->done, progress->total);
+  const std::string text = progress_text(*progress);
   futures_.note_progress(event.request, text);
   parts_.watch.note_progress(pending->watched, text);
 }

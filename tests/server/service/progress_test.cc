@@ -51,6 +51,8 @@ TEST(Progress, OfALongPassIsInThePollAndOnThePage) {
   EXPECT_THAT(ended_poll(house, request),
               HasSubstr(R"("queue_state_reason":"3 of 8 data are done")"));
   EXPECT_EQ(house.watch().runs().at(model).in_flight, "3 of 8 data are done");
+  house.service().post({api::Event({request}, api::Progress{.done = 3.5, .total = 8})});
+  EXPECT_EQ(house.watch().runs().at(model).in_flight, "44 % of its data are done");
   house.settle(request, api::StepResult{});
   EXPECT_EQ(house.watch().runs().at(model).in_flight, "");
 }
