@@ -130,7 +130,7 @@ TEST(Events, TellHowFarALongPassIs) {
 
 // A datum is one pass, whose layers count: forward once, backward twice.
 TEST(Events, TellHowFarTheDatumUnderWayIs) {
-  Server server({.options = {.pass_tokens = 64}});
+  Server server({.options = {.pass_tokens = 64}}, {}, {}, /*num_stages=*/1);
   server.ask(create("m", {.rank = 4, .seed = 1}));
   for (const bool forward_only : {false, true}) {
     SCOPED_TRACE(forward_only);
