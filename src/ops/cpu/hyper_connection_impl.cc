@@ -9,6 +9,7 @@ namespace strata::ops::cpu {
 // Rows of fn whose sums one pass over a token's streams makes, and tokens that share a read of fn.
 constexpr int64_t kMixRows = 4;
 constexpr int64_t kMixTokens = 4;
+constexpr int64_t kMixBackwardTokens = 8;
 
 // mix of up to kMixTokens tokens and kMixRows rows, without the norm.
 template <typename V, int kTokens, int kRows, typename X>
@@ -57,33 +58,51 @@ void hyper_mix_tokens(const HyperKernel& k, float norm_eps, float* mix, float* i
   });
 }
 
+// The factor of x in d_x: inv^2 / (S D) sum_r d_mix_r mix_r.
+inline float norm_factor(const HyperKernel& k, const HyperMixGradients& g, int64_t token) {
+  const double inv = g.inv_rms[token];
+  double shift = 0.0;
+  for (int64_t r = token * k.numbers; r < (token + 1) * k.numbers; ++r)
+    shift += static_cast<double>(g.d_mix[r]) * static_cast<double>(g.mix[r]);
+  return static_cast<float>(shift * inv * inv / static_cast<double>(k.row()));
+}
+
+// Of kTokens tokens from `first` on, which share a read of fn.
+template <typename V, int kTokens, typename X>
+[[gnu::always_inline]] inline void hyper_mix_backward_tile(const HyperKernel& k,
+                                                           const HyperMixGradients& g, float* d_x,
+                                                           int64_t first) {
+  const float* d_mix = g.d_mix + first * k.numbers;
+  const X* x = static_cast<const X*>(k.x) + first * k.row();
+  float* d = d_x + first * k.row();
+  float back[kTokens];
+  for (int t = 0; t < kTokens; ++t) back[t] = norm_factor(k, g, first + t);
+  for_chunks<V>(k.row(), [&](int64_t i, auto part) {
+    typename V::F sum[kTokens];
+    for (int t = 0; t < kTokens; ++t) sum[t] = V::set1(0.0f);
+    for (int64_t r = 0; r < k.numbers; ++r) {
+      const auto w = V::load(k.fn + r * k.row() + i, part);
+      for (int t = 0; t < kTokens; ++t)
+        sum[t] = V::fma(V::set1(d_mix[t * k.numbers + r]), w, sum[t]);
+    }
+    for (int t = 0; t < kTokens; ++t) {
+      const int64_t at = t * k.row() + i;
+      const auto direct = V::fma(sum[t], V::set1(g.inv_rms[first + t]), V::load(d + at, part));
+      V::store(d + at, V::fnma(V::load(x + at, part), V::set1(back[t]), direct), part);
+    }
+  });
+}
+
 // mix_r = inv sum_c fn_rc x_c: d_x_c += inv sum_r d_mix_r fn_rc - x_c inv^2 / (S D) sum_r d_mix_r
 // mix_r
 template <typename V>
 void hyper_mix_backward_tokens(const HyperKernel& k, const HyperMixGradients& g, float* d_x,
                                int64_t begin, int64_t end) {
   with_type<V>(k.type, [&]<typename X>() {
-    for (int64_t t = begin; t < end; ++t) {
-      const float* d_mix = g.d_mix + t * k.numbers;
-      const float inv = g.inv_rms[t];
-      double shift = 0.0;
-      for (int64_t r = 0; r < k.numbers; ++r) {
-        shift += static_cast<double>(d_mix[r]) * static_cast<double>(g.mix[t * k.numbers + r]);
-      }
-      const float back =
-          static_cast<float>(shift * static_cast<double>(inv) * static_cast<double>(inv) /
-                             static_cast<double>(k.row()));
-      const X* x = static_cast<const X*>(k.x) + t * k.row();
-      float* d = d_x + t * k.row();
-      for_chunks<V>(k.row(), [&](int64_t i, auto part) {
-        auto sum = V::set1(0.0f);
-        for (int64_t r = 0; r < k.numbers; ++r) {
-          sum = V::fma(V::set1(d_mix[r]), V::load(k.fn + r * k.row() + i, part), sum);
-        }
-        const auto direct = V::fma(sum, V::set1(inv), V::load(d + i, part));
-        V::store(d + i, V::fnma(V::load(x + i, part), V::set1(back), direct), part);
-      });
-    }
+    int64_t t = begin;
+    for (; t + kMixBackwardTokens <= end; t += kMixBackwardTokens)
+      hyper_mix_backward_tile<V, kMixBackwardTokens, X>(k, g, d_x, t);
+    for (; t < end; ++t) hyper_mix_backward_tile<V, 1, X>(k, g, d_x, t);
   });
 }
 
