@@ -169,6 +169,8 @@ TEST(Plan, DecodingComputesWhileItReads) {
   const engine::MachineLimits limits = {.flops = 100, .bytes = 10};
   EXPECT_DOUBLE_EQ(engine::decode_seconds({.flops = 170, .bytes = 9}, limits), 2.5);
   EXPECT_DOUBLE_EQ(engine::decode_seconds({.flops = 85, .bytes = 36}, limits), 4.5);
+  EXPECT_DOUBLE_EQ(engine::decode_seconds({.flops = 85, .bytes = 36, .cache_bytes = 18}, limits),
+                   5.5);
 }
 
 // A rule in f32 goes by what the machine does of that, whatever its products do.

@@ -18,12 +18,15 @@ constexpr double kBackwardExponentials = 3.5;
 // Of products with few rows: what reads of weights reach of the limit, and how much of the shorter
 // one of reading and computing the longer one does not hide (docs/log.md).
 constexpr double kReadShare = 0.9;
+constexpr double kCacheReadShare = 0.6;  // of caches, which lie head by head
 constexpr double kNotHidden = 0.5;
 // How often a value is written or read between products: an activation once each in forward, and in
 // backward with its gradient; a logit; and what AdamW goes through for a parameter.
 constexpr double kActivationMoves = 5.0;
 constexpr double kLogitMoves = 5.0;
 constexpr double kAdamWMoves = 7.0;
+// Of a logit of decoding: written, read for the sum and for the choice.
+constexpr double kDecodeLogitMoves = 3.0;
 
 double num_head_weights(const model::ModelConfig& c) {
   return static_cast<double>(c.vocab_size) * static_cast<double>(c.hidden_size);
@@ -102,6 +105,16 @@ double connector_flops(const model::ModelConfig& c) {
     flops += connector.ops().token_flops(connector.config(), c.hidden_size);
   });
   return flops;
+}
+
+// What connectors move for every token, forward and backward.
+double connector_bytes(const model::ModelConfig& c, DType dtype) {
+  double bytes = 0.0;
+  for_each_sublayer(c, [&](const model::Sublayer& sublayer) {
+    const model::Connector& connector = sublayer.connector;
+    bytes += connector.ops().token_bytes(connector.config(), c.hidden_size, dtype_bytes(dtype));
+  });
+  return bytes;
 }
 
 // Forward of what is done for every token, and its backward.
@@ -192,7 +205,9 @@ double seconds_of(const Work& work, const MachineLimits& limits) {
 
 double decode_seconds(const Work& work, const MachineLimits& limits) {
   const double computes = compute_seconds(work, limits);
-  const double reads = work.bytes / (kReadShare * limits.bytes);
+  const double reads =
+      ((work.bytes - work.cache_bytes) / kReadShare + work.cache_bytes / kCacheReadShare) /
+      limits.bytes;
   return std::max(computes, reads) + kNotHidden * std::min(computes, reads);
 }
 
@@ -259,6 +274,7 @@ Work step_work(const model::ModelWeights& weights, const StepShape& shape, const
   work.f32_flops = step.f32_flops * passes.tokens / num_tokens(shape);
   work.exponentials = step.exponentials * passes.tokens / num_tokens(shape);
   work.bytes = moved_activation_bytes(kept) * full_passes;
+  work.bytes += passes.tokens * connector_bytes(config, weights.compute_dtype());
   work.bytes += kWeightReads * weight_bytes * passes.number;
   work.bytes += kLogitMoves * kFloat * passes.tokens * shape.scored * num_heads(config) *
                 static_cast<double>(config.vocab_size);
@@ -298,10 +314,14 @@ Work decode_work(const model::ModelConfig& c, const DecodeShape& shape) {
   const auto sequences = static_cast<double>(shape.batch);
   const auto element = static_cast<double>(dtype_bytes(shape.dtype));
   const double adapter_flops = shape.num_adapters > 0 ? 2.0 * of_adapter * sequences : 0.0;
+  const double logits = sequences * static_cast<double>(c.vocab_size);
+  constexpr auto kFloat = static_cast<double>(dtype_bytes(DType::kF32));
   return {.flops = (2.0 * used + attention + rules) * sequences + adapter_flops,
           .f32_flops = rules * sequences,
+          .exponentials = logits,
           .bytes = (shape.weight_bytes > 0 ? shape.weight_bytes : element) * read +
-                   element * adapters + cache * sequences};
+                   element * adapters + cache * sequences + kDecodeLogitMoves * kFloat * logits,
+          .cache_bytes = cache * sequences};
 }
 
 LayerCosts layer_costs(const model::ModelConfig& config) {

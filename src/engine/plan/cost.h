@@ -16,8 +16,9 @@ struct RecomputePlan;
 struct Work {
   double flops = 0.0;
   double f32_flops = 0.0;     // of them, what is in f32 whatever the dtype: rules, streams
-  double exponentials = 0.0;  // of attention, forward and backward, besides them
+  double exponentials = 0.0;  // of attention, forward and backward, and of a choice, besides them
   double bytes = 0.0;         // of memory, read or written
+  double cache_bytes = 0.0;   // of them, keys and values that decoding reads
   double file_bytes = 0.0;    // written to files and read from them
 };
 inline Work operator+(const Work& a, const Work& b) {
@@ -25,6 +26,7 @@ inline Work operator+(const Work& a, const Work& b) {
           .f32_flops = a.f32_flops + b.f32_flops,
           .exponentials = a.exponentials + b.exponentials,
           .bytes = a.bytes + b.bytes,
+          .cache_bytes = a.cache_bytes + b.cache_bytes,
           .file_bytes = a.file_bytes + b.file_bytes};
 }
 inline Work operator*(double times, const Work& work) {
@@ -32,6 +34,7 @@ inline Work operator*(double times, const Work& work) {
           .f32_flops = times * work.f32_flops,
           .exponentials = times * work.exponentials,
           .bytes = times * work.bytes,
+          .cache_bytes = times * work.cache_bytes,
           .file_bytes = times * work.file_bytes};
 }
 

@@ -27,6 +27,9 @@ struct ConnectorOps {
   void (*add_params)(const void* config, int64_t hidden_size, ParamRows& rows);
   // Work of a token's forward that speeds are counted against, besides the matrices.
   double (*token_flops)(const void* config, int64_t hidden_size);
+  // Bytes of a state and its gradient that move for a token, forward and backward, where they do so
+  // apart from the block; of the compute type's so many bytes an element.
+  double (*token_bytes)(const void* config, int64_t hidden_size, int64_t element_bytes);
   // Whether the block's output is an activation of its own, from which the next state is made
   // without the block's last product.
   bool saves_output;
@@ -61,6 +64,14 @@ constexpr ConnectorOps connector_ops(std::string_view name) {
               [](const void* config, int64_t hidden_size) {
                 if constexpr (requires(const Config& c) { C::token_flops(c, hidden_size); }) {
                   return C::token_flops(*static_cast<const Config*>(config), hidden_size);
+                }
+                return 0.0;
+              },
+          .token_bytes =
+              [](const void* config, int64_t hidden_size, int64_t element_bytes) {
+                if constexpr (requires(const Config& c) { C::token_bytes(c, hidden_size, 0); }) {
+                  return C::token_bytes(*static_cast<const Config*>(config), hidden_size,
+                                        element_bytes);
                 }
                 return 0.0;
               },

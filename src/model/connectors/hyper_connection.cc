@@ -51,6 +51,14 @@ struct HyperConnection {
     return 2.0 * n * d * static_cast<double>(numbers(c)) + 2.0 * n * d + n * d + 2.0 * n * n * d;
   }
 
+  // Forward reads the streams for their mix, their sum and the next ones, which it writes; backward
+  // reads them three times too, and their gradient, which it writes as often.
+  static double token_bytes(const Config& c, int64_t hidden_size, int64_t element_bytes) {
+    constexpr int64_t kStateMoves = 7, kGradientMoves = 6;
+    const int64_t bytes = kStateMoves * element_bytes + kGradientMoves * dtype_bytes(DType::kF32);
+    return static_cast<double>(c.num_streams * hidden_size * bytes);
+  }
+
   static constexpr bool kSavesOutput = true;
   static void allocate_saved(Pass& pass, const SublayerContext& context, Saved& s) {
     const auto& c = context.outer.as<Config>();
