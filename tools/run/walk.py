@@ -31,7 +31,8 @@ import wire  # noqa: E402
 COUNTED = ("server", "scheduler", "engine", "apps")
 IDLE_SECONDS, STANDSTILL_SECONDS = 8, 3  # what is swept every five seconds is a part of what runs anyway
 QUIET_SECONDS, MOST_SECONDS = 3, 600     # so long without work is done; under valgrind on a busy machine nothing is quick
-ROUNDS = 3                               # of idling: in one of them at least the sweep finds what a request left
+ROUNDS = 4                               # of idling: in one of them at least the sweep finds what a request left
+SHIFT_SECONDS = 1.2                      # of a round against the one before: in step with the sweep none would find it
 SETTLE_SECONDS = 0.5                     # what follows an answer on the server's side
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -137,7 +138,8 @@ def walks(program, model):
             for name, send in (("forward_backward", lambda: adapter.send([wire.ce(tokens)])), ("asample", sample)):
                 client.result(send())  # what is made once
                 trace.control("-i", "on")
-                for _ in range(ROUNDS):
+                for part in range(ROUNDS):
+                    time.sleep(part * SHIFT_SECONDS)
                     client.result(send())
                     time.sleep(SETTLE_SECONDS)
                     trace.ran()  # not what this one ran, but what is written down of it next
