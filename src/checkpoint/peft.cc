@@ -240,12 +240,14 @@ struct FusedPaths {
   }
 };
 
-// Fills rank and scaling from the config, and checks the shapes against it.
-void set_rank_and_scaling(PeftModule& module, Resolver& resolver, bool use_rslora,
-                          FaultList& faults) {
+void set_rank_and_scaling(PeftModule& module, Resolver& resolver, bool use_rslora) {
   module.rank = resolver.rank(module.module_path);
   module.alpha = resolver.alpha(module.module_path);
   module.scaling = peft_scaling(module.alpha, module.rank, use_rslora);
+}
+
+// Against the rank that the config says.
+void check_ranks_of_factors(const PeftModule& module, FaultList& faults) {
   const int64_t a_rank = module.a.shape[module.form == PeftForm::kStacked ? 1 : 0];
   const int64_t b_rank = module.b.shape[module.form == PeftForm::kStacked ? 2 : 1];
   if (a_rank == b_rank &&
@@ -312,7 +314,8 @@ PeftAdapter::PeftAdapter(const std::string& dir)
     std::optional<PeftModule> module = make_module(path, pair, faults);
     if (!module) continue;
     if (fused.contains(path)) module->form = PeftForm::kFused;
-    set_rank_and_scaling(*module, resolver, config_.use_rslora, faults);
+    set_rank_and_scaling(*module, resolver, config_.use_rslora);
+    check_ranks_of_factors(*module, faults);
     modules_.push_back(std::move(*module));
   }
   check_base_copies(base_copies_, faults);

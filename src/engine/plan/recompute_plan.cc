@@ -148,12 +148,12 @@ class RecomputeChoices {
   }
   [[nodiscard]] const std::vector<SavedClass>& classes() const { return classes_; }
   [[nodiscard]] const std::vector<Choice>& all() const { return levels_.back(); }
-  // What is chosen for each class.
-  [[nodiscard]] std::vector<Choice> class_choices(size_t index) const {
+  // At a point of all().
+  [[nodiscard]] std::vector<Choice> chosen_for_each_class(size_t point) const {
     std::vector<Choice> choices(classes_.size());
     for (size_t level = classes_.size(); level > 0; --level) {
-      choices[level - 1] = levels_[level][index];
-      index = choices[level - 1].before;
+      choices[level - 1] = levels_[level][point];
+      point = choices[level - 1].before;
     }
     return choices;
   }
@@ -161,7 +161,7 @@ class RecomputeChoices {
  private:
   // What is not in memory is recomputed, or offloaded: a layer of either costs as much as another,
   // so that some of each is never better than the cheaper of the two.
-  [[nodiscard]] std::vector<Choice> choices_of(const SavedClass& c) const {
+  [[nodiscard]] std::vector<Choice> options_of(const SavedClass& c) const {
     const int64_t layers = std::ssize(c.layers);
     const auto layer_bytes = static_cast<double>(c.cost.bytes);
     const double again = price_.of({.flops = c.cost.flops, .bytes = kAgainMoves * layer_bytes});
@@ -184,7 +184,7 @@ class RecomputeChoices {
   void add_class(const SavedClass& c, int64_t most_bytes) {
     std::vector<Choice> grown;
     const std::vector<Choice>& before = levels_.back();
-    const std::vector<Choice> own = choices_of(c);
+    const std::vector<Choice> own = options_of(c);
     for (size_t i = 0; i < before.size(); ++i) {
       for (const Choice& choice : own) {
         const int64_t bytes = before[i].bytes + choice.bytes;
@@ -260,7 +260,7 @@ std::vector<RecomputePlanner::Point> RecomputePlanner::pareto_front() {
 
 model::Recompute RecomputePlanner::at(size_t point) const {
   CHECK(choices_ != nullptr && point < choices_->all().size(), point);
-  return recompute_of(choices_->classes(), choices_->class_choices(point),
+  return recompute_of(choices_->classes(), choices_->chosen_for_each_class(point),
                       engine_.model().weights->layers().num_layers());
 }
 
@@ -296,7 +296,7 @@ std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allow
                        [](int64_t budget, const Choice& choice) { return budget < choice.bytes; });
   for (auto i = static_cast<size_t>(beyond - all.begin()); i-- > 0;) {
     if (best && all[i].cost >= best->cost(price_)) break;
-    const std::vector<Choice> choices = choices_->class_choices(i);
+    const std::vector<Choice> choices = choices_->chosen_for_each_class(i);
     if (!allowed(std::max(least_, base_ + all[i].bytes), file_bytes(classes, choices))) continue;
     const model::Recompute recompute =
         recompute_of(classes, choices, engine_.model().weights->layers().num_layers());

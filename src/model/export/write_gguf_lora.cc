@@ -164,25 +164,43 @@ class AdapterExport {
 
   void add_weight_factors(const LoraModule& module, const std::string& name,
                           const std::vector<float>& a, const std::vector<float>& b, int64_t half) {
-    const std::string stored = gguf_stored_name(architecture_, name);
-    if (stored.empty() || (module.spec.layer < 0 && names_.config.tie_word_embeddings)) {
-      refuse(module);
-    }
     const int64_t experts = std::max<int64_t>(1, module.num_experts);
     const int64_t rank = module.spec.rank;
     const int64_t in = std::ssize(a) / experts / rank;
     const int64_t halves = module.target->num_halves;
     const int64_t out = std::ssize(b) / experts / rank / halves;
     Factors& f = factors_.emplace_back();
-    f.stored = stored;
+    f.stored = stored_name_or_refuse(module, name);
     if (module.num_experts > 0) f.a_dims = f.b_dims = {experts};
     f.a_dims.insert(f.a_dims.end(), {rank, in});
     f.b_dims.insert(f.b_dims.end(), {out, rank});
     f.a = a;
+    f.b = half_of_each(b, experts, halves, half);
+    permute_to_stored_order(name, rank, f);
+  }
+
+  [[nodiscard]] std::string stored_name_or_refuse(const LoraModule& module,
+                                                  const std::string& name) const {
+    std::string stored = gguf_stored_name(architecture_, name);
+    const bool is_tied = module.spec.layer < 0 && names_.config.tie_word_embeddings;
+    if (stored.empty() || is_tied) refuse(module);
+    return stored;
+  }
+
+  // Of B [experts, halves, ...] the values of one half of every expert.
+  static std::vector<float> half_of_each(const std::vector<float>& b, int64_t experts,
+                                         int64_t halves, int64_t half) {
+    const int64_t count = std::ssize(b) / experts / halves;
+    std::vector<float> out;
     for (int64_t e = 0; e < experts; ++e) {
-      const float* begin = b.data() + (e * halves + half) * out * rank;
-      f.b.insert(f.b.end(), begin, begin + out * rank);
+      const auto begin = b.begin() + (e * halves + half) * count;
+      out.insert(out.end(), begin, begin + count);
     }
+    return out;
+  }
+
+  // Where a file has the rows or columns of the weight in an order of its own.
+  void permute_to_stored_order(const std::string& name, int64_t rank, Factors& f) const {
     const auto found = orders_.find(name);
     if (found == orders_.end()) return;
     permute_items(found->second.rows, rank, 1, f.b);

@@ -103,7 +103,8 @@ Response submit_data(Service& service, DataCall& call) {
         400, fmt::format("forward_backward: seq_id: got {}, wanted 1 or more", call.seq_id));
   }
   if (const auto fault = find_data_fault(call, service.options(), service.info(model.base)))
-    return service.add_failed_future(tenant, id, call.seq_id, call.fingerprint, *fault);
+    return service.answer_failed_and_consume_number(tenant, id, call.seq_id, call.fingerprint,
+                                                    *fault);
   api::Command command = service.new_training_command(call.request, model, id, call.seq_id);
   command.fingerprint = call.fingerprint;
   const bool is_ours = call.op.loss.name == api::LossName::kStableReinforce;

@@ -105,7 +105,7 @@ Response load_into_model(Service& service, const NumberedCall& call) {
     row = find_matching_checkpoint(service, call, path);
   } catch (const Error& error) {
     if (dynamic_cast<const StoreError*>(&error) != nullptr) throw;  // no fault of the path
-    return add_failed_future(service, call, error.what());
+    return answer_failed_and_consume_number(service, call, error.what());
   }
   api::Command command = new_training_command(service, call);
   command.op = api::LoadState{registry.folder(row), optimizer};

@@ -109,7 +109,8 @@ Response save_checkpoint(Service& service, const NumberedCall& call, const char*
     saved->disk = parts.registry.reserve_disk_space(bytes);
   } catch (const Error& error) {
     if (error.code != ErrorCode::kIo || dynamic_cast<const StoreError*>(&error) != nullptr) throw;
-    return add_failed_future(service, call, error.what(), api::FaultCategory::kServer);
+    return answer_failed_and_consume_number(service, call, error.what(),
+                                            api::FaultCategory::kServer);
   }
   saved->dir = parts.registry.name_folder();
   api::Command command = new_training_command(service, call);

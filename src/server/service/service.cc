@@ -270,7 +270,7 @@ Response Service::submit(api::Command command, PendingCommand pending) {
                               std::move(promised));
   undo(pending);
   if (admission == api::Admission::kTooLarge && !model.empty())
-    return add_failed_future(tenant, model, seq_id, fingerprint, too_large_text());
+    return answer_failed_and_consume_number(tenant, model, seq_id, fingerprint, too_large_text());
   return not_taken_response(admission, model, seq_id, is_making);
 }
 
@@ -303,9 +303,10 @@ void Service::undo(const PendingCommand& pending) {
   if (pending.completion) run_guarded("undo", [&] { pending.completion->undo(); });
 }
 
-Response Service::add_failed_future(const std::string& tenant, const std::string& model_id,
-                                    int64_t seq_id, uint64_t fingerprint, std::string_view message,
-                                    api::FaultCategory category) {
+Response Service::answer_failed_and_consume_number(const std::string& tenant,
+                                                   const std::string& model_id, int64_t seq_id,
+                                                   uint64_t fingerprint, std::string_view message,
+                                                   api::FaultCategory category) {
   const RequestNumber number = {model_id, seq_id};
   if (auto known = find_known_answer(number, fingerprint)) return std::move(*known);
   if (!futures_.try_free_budget(tenant)) return over_budget_response();

@@ -184,9 +184,9 @@ class Service {
   [[nodiscard]] std::optional<Response> find_known_answer(const RequestNumber& number,
                                                           uint64_t fingerprint) const;
   // A future that has failed already, for a fault of the data; its number is used up.
-  Response add_failed_future(const std::string& tenant, const std::string& model_id, int64_t seq_id,
-                             uint64_t fingerprint, std::string_view message,
-                             api::FaultCategory category = api::FaultCategory::kUser);
+  Response answer_failed_and_consume_number(
+      const std::string& tenant, const std::string& model_id, int64_t seq_id, uint64_t fingerprint,
+      std::string_view message, api::FaultCategory category = api::FaultCategory::kUser);
   // Submits a sample of the request's tenant and key, whose events the listener hears; or the
   // refusal, and it hears nothing. No future is kept of it.
   struct Sampling {
