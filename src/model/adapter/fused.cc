@@ -153,12 +153,6 @@ void split_fused_b(std::span<const float> b, const FusedPart& part, int64_t file
   }
 }
 
-// The alpha at which a file's `count` times higher rank has the scale of the modules in it.
-double fused_alpha(double alpha, int64_t count, bool use_rslora) {
-  const auto times = static_cast<double>(count);
-  return alpha * (use_rslora ? std::sqrt(times) : times);
-}
-
 // Modules as one of the file; A and B of one that is a whole tensor already are as they stand.
 PeftWriteModule fused_module(const std::string& path, bool is_inner, bool use_rslora,
                              const std::vector<const LoraModule*>& parts,
@@ -171,7 +165,7 @@ PeftWriteModule fused_module(const std::string& path, bool is_inner, bool use_rs
   const Shape b = {num_outs * first.b.shape[1], columns};
   const std::string experts = path.substr(0, path.rfind('.'));
   return {.module_path = path,
-          .alpha = fused_alpha(first.spec.alpha, count, use_rslora),
+          .alpha = first.spec.alpha * fused_alpha_factor(count, use_rslora),
           .a = TensorView(nullptr, DType::kF32, a),
           .b = TensorView(nullptr, DType::kF32, b),
           .rank = rank,
@@ -277,6 +271,11 @@ std::string find_peft_export_fault(const LayerTable& layers,
         first_layer, first_names, layer, names);
   }
   return {};
+}
+
+double fused_alpha_factor(int64_t count, bool use_rslora) {
+  const auto times = static_cast<double>(count);
+  return use_rslora ? std::sqrt(times) : times;
 }
 
 std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& peft) {

@@ -37,6 +37,10 @@ struct FusedPart {
   int64_t first_out = 0;
 };
 
+// What alpha of a file's tensor is of that of each of the `count` modules in it, at as many times
+// their rank, so that they keep their scale.
+double fused_alpha_factor(int64_t count, bool use_rslora);
+
 // The halves that gate_up_proj of a file of save_adapter_for_peft() is made of: {"gate_proj",
 // "up_proj"}, one of them, or none; nothing for another file. Error for metadata that is damaged.
 std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& peft);

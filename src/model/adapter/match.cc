@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <map>
 #include <optional>
 
@@ -260,8 +259,7 @@ class Matcher {
       return;
     }
     const int64_t rank = module.rank / count;
-    const auto times = static_cast<double>(count);
-    const double alpha = module.alpha / (use_rslora() ? std::sqrt(times) : times);
+    const double alpha = module.alpha / fused_alpha_factor(count, use_rslora());
     for (int64_t i = 0; i < count; ++i) {
       const std::string_view name =
           is_pair ? std::string_view((*halves_)[static_cast<size_t>(i)]) : target.name();
