@@ -300,9 +300,9 @@ bool EngineHost::poll_for_break() {
 }
 
 void EngineHost::tell_progress() {
+  next_told_ = now_seconds() + kTellSeconds;  // also where telling fails
   for (const Base& base : engines_) base.runner->tell_progress();
   post_events_and_results({});
-  next_told_ = now_seconds() + kTellSeconds;
 }
 
 // One step of each engine's samples. The pass then goes on for as long as that took.
