@@ -192,6 +192,11 @@ TEST_F(TrainDefaultsTest, ARunOfAnOlderVersionIsResumed) {
   TrainOptions other = again;
   other.lr = 1e-3;
   EXPECT_NE(fault(other).find("lr: was \"0.0002\", now \"0.001\""), std::string::npos);
+  const std::string twice = R"({"step":1,)" + content(path).substr(1);
+  std::ofstream(path) << twice;
+  const std::string message = fault(again);
+  EXPECT_NE(message.find(path + ": JSON at byte "), std::string::npos) << message;
+  EXPECT_NE(message.find("the key \"step\" appears twice"), std::string::npos) << message;
 }
 
 // One name of the pipeline's schedule everywhere, beside what probe and bench called it.

@@ -112,7 +112,7 @@ Evaluations parse_evaluations(const boost::json::object& state) {
 }
 
 RunRecord parse_record(const std::string& out, const std::string& json) {
-  const boost::json::value value = text::parse_json(json, out + "/trainer");
+  const boost::json::value value = text::parse_json(json, state_dir(out) + "/state.json");
   const boost::json::object* object = value.if_object();
   const auto int_of = [&](const char* name) -> int64_t {
     const boost::json::value* number = object == nullptr ? nullptr : object->if_contains(name);
