@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each struct lists its fields once, for writing and for reading. Where it can, by a structured
-// binding, which does not compile any more when the struct has one field more.
+// binding, which does not compile any more when the struct has one field more. As in
+// Boost.Serialization, `serialize` of a Writer writes and of a Reader reads.
 #include "api/command_bytes.h"
 
 #include <fmt/format.h>
@@ -31,31 +32,31 @@ concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 class Writer {
  public:
   template <Number T>
-  void serialize_number(const T& value) {
-    bytes(&value, sizeof value);
+  void write_number(const T& value) {
+    append(&value, sizeof value);
   }
   template <typename T>
-  void serialize_list(const std::vector<T>& values) {
-    serialize_number(static_cast<uint64_t>(values.size()));
+  void write_list(const std::vector<T>& values) {
+    write_number(static_cast<uint64_t>(values.size()));
     if constexpr (std::is_arithmetic_v<T>) {
-      bytes(values.data(), values.size() * sizeof(T));
+      append(values.data(), values.size() * sizeof(T));
     } else {
       for (const T& value : values) serialize_field(*this, value);
     }
   }
-  void serialize_text(const std::string& value) {
-    serialize_number(static_cast<uint64_t>(value.size()));
+  void write_text(const std::string& value) {
+    write_number(static_cast<uint64_t>(value.size()));
     out_ += value;
   }
   template <typename... T>
-  void serialize_one_of(const std::variant<T...>& value) {
-    serialize_number(static_cast<uint8_t>(value.index()));
+  void write_one_of(const std::variant<T...>& value) {
+    write_number(static_cast<uint8_t>(value.index()));
     std::visit([&](const auto& held) { serialize_field(*this, held); }, value);
   }
   [[nodiscard]] std::string take() { return std::move(out_); }
 
  private:
-  void bytes(const void* from, size_t count) {
+  void append(const void* from, size_t count) {
     if (count > 0) out_.append(static_cast<const char*>(from), count);
   }
   std::string out_;
@@ -66,10 +67,10 @@ class Reader {
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
 
   template <Number T>
-  void serialize_number(T& value) {
+  void read_number(T& value) {
     if constexpr (std::same_as<T, bool>) {
       uint8_t byte = 0;
-      serialize_number(byte);
+      read_number(byte);
       if (byte > 1) fail(fmt::format("got {}, want 0 or 1", byte));
       value = byte == 1;
     } else {
@@ -77,14 +78,14 @@ class Reader {
       std::memcpy(&value, from.data(), sizeof value);
     }
   }
-  void serialize_number(LossName& value) {
+  void read_loss_name(LossName& value) {
     uint8_t id = 0;
-    serialize_number(id);
+    read_number(id);
     if (id >= kNumLosses) fail(fmt::format("got loss {}, want 0 to {}", id, kNumLosses - 1));
     value = static_cast<LossName>(id);
   }
   template <typename T>
-  void serialize_list(std::vector<T>& values) {
+  void read_list(std::vector<T>& values) {
     values.clear();
     if constexpr (std::is_arithmetic_v<T>) {
       const size_t size = read_count(sizeof(T));
@@ -97,11 +98,11 @@ class Reader {
         serialize_field(*this, values.emplace_back());
     }
   }
-  void serialize_text(std::string& value) { value = take(read_count(1)); }
+  void read_text(std::string& value) { value = take(read_count(1)); }
   template <typename... T>
-  void serialize_one_of(std::variant<T...>& value) {
+  void read_one_of(std::variant<T...>& value) {
     uint8_t index = 0;
-    serialize_number(index);
+    read_number(index);
     if (index >= sizeof...(T))
       fail(fmt::format("got operation {}, want 0 to {}", index, sizeof...(T) - 1));
     uint8_t at = 0;
@@ -118,7 +119,7 @@ class Reader {
   // Of entries that take so many bytes at least.
   size_t read_count(size_t bytes_each) {
     uint64_t size = 0;
-    serialize_number(size);
+    read_number(size);
     const size_t most = (bytes_.size() - at_) / bytes_each;
     if (size > most) fail(fmt::format("{} entries, and there are bytes for {}", size, most));
     return static_cast<size_t>(size);
@@ -135,30 +136,41 @@ class Reader {
   size_t at_ = 0;
 };
 
-template <typename A, typename T>
-  requires Number<std::remove_const_t<T>>
-void serialize_field(A& a, T& value) {
-  a.serialize_number(value);
+// What is no struct: written from a const one, read into another.
+template <Number T>
+void serialize_field(Writer& a, const T& value) {
+  a.write_number(value);
 }
-template <typename A, Is<std::string> T>
-void serialize_field(A& a, T& value) {
-  a.serialize_text(value);
+template <Number T>
+void serialize_field(Reader& a, T& value) {
+  a.read_number(value);
 }
-template <typename A, typename Tag>
-void serialize_field(A& a, Id<Tag>& id) {
-  a.serialize_text(id.text);
+void serialize_field(Reader& a, LossName& value) { a.read_loss_name(value); }
+void serialize_field(Writer& a, const std::string& value) { a.write_text(value); }
+void serialize_field(Reader& a, std::string& value) { a.read_text(value); }
+template <typename Tag>
+void serialize_field(Writer& a, const Id<Tag>& id) {
+  a.write_text(id.text);
 }
-template <typename A, typename Tag>
-void serialize_field(A& a, const Id<Tag>& id) {
-  a.serialize_text(id.text);
+template <typename Tag>
+void serialize_field(Reader& a, Id<Tag>& id) {
+  a.read_text(id.text);
 }
-template <typename A, typename T>
-void serialize_field(A& a, std::vector<T>& values) {
-  a.serialize_list(values);
+template <typename T>
+void serialize_field(Writer& a, const std::vector<T>& values) {
+  a.write_list(values);
 }
-template <typename A, typename T>
-void serialize_field(A& a, const std::vector<T>& values) {
-  a.serialize_list(values);
+template <typename T>
+void serialize_field(Reader& a, std::vector<T>& values) {
+  a.read_list(values);
+}
+template <typename... T>
+void serialize_field(Writer& a, const std::variant<T...>& value) {
+  a.write_one_of(value);
+}
+template <typename... T>
+void serialize_field(Reader& a, std::variant<T...>& value) {
+  a.read_one_of(value);
 }
 
 void serialize_fields(auto& a, auto&... values) { (serialize_field(a, values), ...); }
@@ -244,15 +256,14 @@ void serialize_field(A& a, T& sample) {
 template <typename A, Is<Command> T>
 void serialize_field(A& a, T& command) {
   auto& [request, tenant, session, model, base, seq_id, fingerprint, op] = command;
-  serialize_fields(a, request, tenant, session, model, base, seq_id, fingerprint);
-  a.serialize_one_of(op);
+  serialize_fields(a, request, tenant, session, model, base, seq_id, fingerprint, op);
 }
 
 }  // namespace
 
 std::string to_bytes(const Command& command) {
   Writer writer;
-  writer.serialize_number(kForm);
+  writer.write_number(kForm);
   serialize_field(writer, command);
   return writer.take();
 }
@@ -260,7 +271,7 @@ std::string to_bytes(const Command& command) {
 Command command_from_bytes(std::string_view bytes) {
   Reader reader(bytes);
   uint8_t form = 0;
-  reader.serialize_number(form);
+  reader.read_number(form);
   if (form != kForm) reader.fail(fmt::format("got form {}, want {}", form, kForm));
   Command command;
   serialize_field(reader, command);

@@ -10,15 +10,15 @@
 namespace strata::api {
 
 // Of a datum.
-inline std::optional<std::string> context_fault(int64_t tokens, int64_t context) {
+inline std::optional<std::string> find_context_fault(int64_t tokens, int64_t context) {
   if (tokens <= context) return std::nullopt;
   return std::to_string(tokens) + " tokens exceed the model's context window of " +
          std::to_string(context);
 }
 
 // Of a sample; no number is negative.
-inline std::optional<std::string> context_fault(int64_t prompt, int64_t max_tokens,
-                                                int64_t context) {
+inline std::optional<std::string> find_context_fault(int64_t prompt, int64_t max_tokens,
+                                                     int64_t context) {
   if (max_tokens <= context - prompt) return std::nullopt;
   return "Prompt length plus max_tokens exceeds the model's context window: " +
          std::to_string(prompt) + " + " + std::to_string(max_tokens) + " > " +
@@ -26,7 +26,7 @@ inline std::optional<std::string> context_fault(int64_t prompt, int64_t max_toke
 }
 
 // Of a datum that is trained, where a pass has memory for `longest` tokens of one.
-inline std::optional<std::string> memory_fault(int64_t tokens, int64_t longest) {
+inline std::optional<std::string> find_datum_memory_fault(int64_t tokens, int64_t longest) {
   if (tokens <= longest) return std::nullopt;
   return "has " + std::to_string(tokens) + " tokens, and the memory for a pass holds " +
          std::to_string(longest) +
@@ -35,8 +35,8 @@ inline std::optional<std::string> memory_fault(int64_t tokens, int64_t longest) 
 }
 
 // Of the pass of one sequence, whose bytes an engine has counted.
-inline std::optional<std::string> memory_fault(int64_t tokens, int64_t bytes, bool recomputes,
-                                               int64_t most_bytes) {
+inline std::optional<std::string> find_pass_memory_fault(int64_t tokens, int64_t bytes,
+                                                         bool recomputes, int64_t most_bytes) {
   if (bytes <= most_bytes) return std::nullopt;
   return "a pass of " + std::to_string(tokens) + " tokens takes " + std::to_string(bytes) +
          " bytes" + (recomputes ? " with full recompute" : "") + ", and a pass may take " +

@@ -32,8 +32,8 @@ class KnownPages {
   }
 
   // How many pages of the command's prompt would not be read, as far as it may begin behind them.
-  [[nodiscard]] int64_t count_pages(const TenantId& tenant, const Sample& sample,
-                                    const CachePages& cache) const {
+  [[nodiscard]] int64_t count_reusable_pages(const TenantId& tenant, const Sample& sample,
+                                             const CachePages& cache) const {
     if (counts_.empty()) return 0;
     const std::span<const int32_t> prompt(sample.prompt);
     const auto size = static_cast<size_t>(cache.page_size);

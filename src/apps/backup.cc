@@ -6,7 +6,6 @@
 #include <exception>
 #include <functional>
 
-#include "apps/options.h"
 #include "base/error.h"
 #include "base/stop.h"
 #include "report/format.h"
@@ -35,12 +34,16 @@ std::string read_key(const std::string& path) {
   return path.empty() ? "" : server::read_archive_key(path);
 }
 
-int check_archive(const CheckOptions& options) {
+std::string counts_text(const std::string& path, const server::BackupCounts& counts) {
+  return fmt::format("{}: {} checkpoints, {}", path, counts.checkpoints,
+                     report::format_bytes(counts.bytes));
+}
+
+int check_backup_and_print(const CheckOptions& options) {
   try {
     const server::BackupCounts counts =
         server::check_backup(options.in, read_key(options.archive_key));
-    fmt::print("{}: {} checkpoints, {}; {}\n", options.in, counts.checkpoints,
-               report::format_bytes(counts.bytes),
+    fmt::print("{}; {}\n", counts_text(options.in, counts),
                options.archive_key.empty() ? "whole (who wrote it was not checked: --archive-key)"
                                            : "whole, and of who has the key");
     return 0;
@@ -57,8 +60,7 @@ int run_backup(const BackupOptions& options) {
   return run_stoppable(kNothingIsWritten, [&] {
     const server::BackupCounts counts =
         server::back_up(options.data, options.out, read_key(options.archive_key));
-    fmt::print("{}: {} checkpoints, {}\n", options.out, counts.checkpoints,
-               report::format_bytes(counts.bytes));
+    fmt::print("{}\n", counts_text(options.out, counts));
     return 0;
   });
 }
@@ -67,67 +69,49 @@ int run_restore(const RestoreOptions& options) {
   return run_stoppable(kNothingIsWritten, [&] {
     const server::BackupCounts counts =
         server::restore(options.in, options.data, read_key(options.archive_key));
-    fmt::print("{}: {} checkpoints, {}\n", options.data, counts.checkpoints,
-               report::format_bytes(counts.bytes));
+    fmt::print("{}\n", counts_text(options.data, counts));
     return 0;
   });
 }
 
 namespace {
 
-int check_data_directory(const CheckOptions& options) {
-  if (!options.archive_key.empty()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "--archive-key: a data directory has no key; it is of files of strata backup (--in)");
-  }
-  const server::CheckReport report = server::check_data(options.data);
+[[noreturn]] void refuse_key_of_data_directory() {
+  throw Error(ErrorCode::kInvalidArgument,
+              "--archive-key: a data directory has no key; it is of files of strata backup (--in)");
+}
+
+void print_check_report(const std::string& data, const server::CheckReport& report) {
   for (const std::string& note : report.notes) fmt::print("note: {}\n", note);
   for (const std::string& damage : report.damages) fmt::print("damage: {}\n", damage);
-  fmt::print("{}: {} checkpoints, {}; {} damages\n", options.data, report.checkpoints,
-             report::format_bytes(report.bytes), report.damages.size());
+  fmt::print("{}; {} damages\n",
+             counts_text(data, {.checkpoints = report.checkpoints, .bytes = report.bytes}),
+             report.damages.size());
   if (report.unhashed > 0)
     fmt::print("{} checkpoints are older than records of bytes: only their form was checked\n",
                report.unhashed);
+}
+
+int check_data_directory_and_print(const CheckOptions& options) {
+  if (!options.archive_key.empty()) refuse_key_of_data_directory();
+  const server::CheckReport report = server::check_data(options.data);
+  print_check_report(options.data, report);
   return report.damages.empty() ? 0 : kDamaged;
 }
 
-int check_data_or_archive(const CheckOptions& options) {
+int check_data_or_backup_and_print(const CheckOptions& options) {
   if (options.data.empty() == options.in.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "want either --data with a data directory or --in with a file of strata backup");
   }
-  return options.in.empty() ? check_data_directory(options) : check_archive(options);
+  return options.in.empty() ? check_data_directory_and_print(options)
+                            : check_backup_and_print(options);
 }
 
 }  // namespace
 
 int run_check(const CheckOptions& options) {
-  return run_stoppable("strata: stopping", [&] { return check_data_or_archive(options); });
-}
-
-OptionTable option_table_of(BackupOptions& o) {
-  OptionTable t;
-  t.text("data", o.data, "data directory of strata serve").required();
-  t.text("out", o.out, "file to write; it holds the directory's secret").required();
-  t.text("archive-key", o.archive_key, "FILE of 32 bytes or more: authenticate the backup with it");
-  return t;
-}
-
-OptionTable option_table_of(RestoreOptions& o) {
-  OptionTable t;
-  t.text("in", o.in, "file of strata backup").required();
-  t.text("data", o.data, "directory to make; not there, or empty").required();
-  t.text("archive-key", o.archive_key, "FILE: refuse a backup that was not made with this key");
-  return t;
-}
-
-OptionTable option_table_of(CheckOptions& o) {
-  OptionTable t;
-  t.text("data", o.data, "data directory of strata serve");
-  t.text("in", o.in, "file of strata backup, instead of --data");
-  t.text("archive-key", o.archive_key, "FILE: the key of that backup");
-  return t;
+  return run_stoppable("strata: stopping", [&] { return check_data_or_backup_and_print(options); });
 }
 
 }  // namespace strata::apps

@@ -28,9 +28,14 @@ struct Given {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", command.name, message));
 }
 
+// Of "--name" or "--name=value".
+std::string_view name_of_option(std::string_view argument) {
+  return argument.substr(2, argument.find('=') - 2);
+}
+
 bool is_named(const OptionTable& table, std::string_view argument) {
   if (!argument.starts_with("--")) return false;
-  const OptionRow* row = table.find(argument.substr(2, argument.find('=') - 2));
+  const OptionRow* row = table.find(name_of_option(argument));
   return row != nullptr && !row->is_positional;
 }
 
@@ -39,10 +44,16 @@ std::string shown_name(const OptionRow& row) { return (row.is_positional ? "" : 
 
 constexpr int kMostBare = 1 << 20;  // of a list
 
-void add_cli_option(CLI::App& app, const OptionRow& row, Given& given) {
-  std::vector<std::string>* values = &given.values[row.name];
+// As CLI11 takes them.
+std::string names_and_aliases(const OptionRow& row) {
   std::string names = shown_name(row);
   for (const std::string& alias : row.aliases) names += ",--" + alias;
+  return names;
+}
+
+void add_cli_option(CLI::App& app, const OptionRow& row, Given& given) {
+  std::vector<std::string>* values = &given.values[row.name];
+  const std::string names = names_and_aliases(row);
   if (row.kind == OptionKind::kFlag) {
     // Its own value stands behind '=': what follows may be a model's name.
     app.add_flag_function(names, [values](int64_t is_on) { *values = {is_on > 0 ? "on" : "off"}; });
@@ -59,8 +70,8 @@ void add_cli_option(CLI::App& app, const OptionRow& row, Given& given) {
 }
 
 // "--merged on" could be a flag and a model; whoever writes it means neither.
-void check_flag(const CommandText& command, const std::string& name,
-                const std::optional<std::string>& value, const std::string& next_argument) {
+void check_flag_value(const CommandText& command, const std::string& name,
+                      const std::optional<std::string>& value, const std::string& next_argument) {
   if (!value && (next_argument == "on" || next_argument == "off")) {
     refuse(command, fmt::format("--{0} {1}: the value of a switch that may do without one stands "
                                 "behind '=': --{0}={1}",
@@ -71,16 +82,20 @@ void check_flag(const CommandText& command, const std::string& name,
     refuse(command, fmt::format("--{}: got '{}', want on or off", name, *value));
 }
 
-void check_flags(const CommandText& command, const OptionTable& table,
-                 std::span<const std::string> arguments) {
+std::optional<std::string> value_behind_equals(const std::string& argument) {
+  const size_t equals = argument.find('=');
+  if (equals == std::string::npos) return std::nullopt;
+  return argument.substr(equals + 1);
+}
+
+void check_flag_values(const CommandText& command, const OptionTable& table,
+                       std::span<const std::string> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!is_named(table, arguments[i])) continue;
-    const size_t equals = arguments[i].find('=');
-    const std::string name = arguments[i].substr(2, equals - 2);
+    const std::string name(name_of_option(arguments[i]));
     if (table.find(name)->kind != OptionKind::kFlag) continue;
-    std::optional<std::string> value;
-    if (equals != std::string::npos) value = arguments[i].substr(equals + 1);
-    check_flag(command, name, value, i + 1 < arguments.size() ? arguments[i + 1] : "");
+    check_flag_value(command, name, value_behind_equals(arguments[i]),
+                     i + 1 < arguments.size() ? arguments[i + 1] : "");
   }
 }
 
@@ -89,17 +104,16 @@ bool looks_like_option(const std::string& argument) {
   return argument.size() > 1 && argument[0] == '-' && (argument[1] < '0' || argument[1] > '9');
 }
 
-Given parse_arguments(const CommandText& command, const OptionTable& table,
-                      std::span<const std::string> arguments) {
-  Given given;
-  CLI::App app;
+void add_help_flags(CLI::App& app, Given& given) {
   app.set_help_flag();
-  app.allow_extras();
   app.add_flag_callback("-h,--help", [&given] {
     if (given.help == HelpWanted::kNo) given.help = HelpWanted::kCommon;
   });
   app.add_flag_callback("--help-all", [&given] { given.help = HelpWanted::kAll; });
-  for (const OptionRow& row : table.rows()) add_cli_option(app, row, given);
+}
+
+void parse_or_refuse(CLI::App& app, const CommandText& command, const OptionTable& table,
+                     std::span<const std::string> arguments) {
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed);
@@ -109,6 +123,16 @@ Given parse_arguments(const CommandText& command, const OptionTable& table,
     }
     refuse(command, error.what());
   }
+}
+
+Given parse_arguments(const CommandText& command, const OptionTable& table,
+                      std::span<const std::string> arguments) {
+  Given given;
+  CLI::App app;
+  app.allow_extras();
+  add_help_flags(app, given);
+  for (const OptionRow& row : table.rows()) add_cli_option(app, row, given);
+  parse_or_refuse(app, command, table, arguments);
   for (const std::string& argument : app.remaining()) {
     if (argument == "--") continue;
     (looks_like_option(argument) ? given.unknown : given.extra).push_back(argument);
@@ -139,16 +163,20 @@ std::vector<std::string> option_names(const OptionTable& table) {
   return names;
 }
 
+std::string unknown_option_text(const std::string& argument,
+                                const std::vector<std::string>& known_names) {
+  const std::string option = argument.substr(0, argument.find('='));
+  const std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  return fmt::format("there is no option {}{}", option,
+                     did_you_mean(similar_options(name, known_names), "--"));
+}
+
 void refuse_unknown_options(const CommandText& command, const OptionTable& table,
                             const Given& given) {
   const std::vector<std::string> names = option_names(table);
   std::vector<std::string> faults;
-  for (const std::string& argument : given.unknown) {
-    const std::string option = argument.substr(0, argument.find('='));
-    const std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
-    faults.push_back(fmt::format("there is no option {}{}", option,
-                                 did_you_mean(similar_options(name, names), "--")));
-  }
+  for (const std::string& argument : given.unknown)
+    faults.push_back(unknown_option_text(argument, names));
   refuse(command, fmt::format("{}\n{}", fmt::join(faults, "\n  and "), see_help(command)));
 }
 
@@ -163,31 +191,45 @@ void refuse_extra_values(const CommandText& command, const OptionTable& table, c
                               see_help(command)));
 }
 
-void set_option_values(const CommandText& command, const OptionTable& table, const Given& given) {
+void check_given_once(const CommandText& command, const OptionRow& row,
+                      const std::vector<std::string>& values) {
+  if (row.kind != OptionKind::kValue || values.size() <= 1) return;
+  refuse(command, fmt::format("{} is given {} times, want one value: {}", shown_name(row),
+                              values.size(), fmt::join(values, " ")));
+}
+
+// "--out --json" names two options; whoever writes it means no file of this name.
+void check_names_no_option(const CommandText& command, const OptionTable& table,
+                           const OptionRow& row, const std::string& value) {
+  if (row.kind == OptionKind::kFlag || !is_named(table, value)) return;
+  refuse(command, fmt::format("{0}: got the option {1}, want a value (one that begins so is "
+                              "written {0}={1})",
+                              shown_name(row), value));
+}
+
+void check_and_set_values(const CommandText& command, const OptionTable& table,
+                          const Given& given) {
   for (const OptionRow& row : table.rows()) {
     const std::vector<std::string>& values = given.values.at(row.name);
-    if (row.kind == OptionKind::kValue && values.size() > 1) {
-      refuse(command, fmt::format("{} is given {} times, want one value: {}", shown_name(row),
-                                  values.size(), fmt::join(values, " ")));
-    }
+    check_given_once(command, row, values);
     for (const std::string& value : values) {
-      if (row.kind != OptionKind::kFlag && is_named(table, value)) {
-        refuse(command, fmt::format("{0}: got the option {1}, want a value (one that begins so is "
-                                    "written {0}={1})",
-                                    shown_name(row), value));
-      }
+      check_names_no_option(command, table, row, value);
       row.set(value);
     }
   }
+}
+
+bool is_missing(const OptionRow& row, const Given& given) {
+  if (!row.is_required || !given.values.at(row.name).empty()) return false;
+  const auto other = given.values.find(row.required_unless);
+  return other == given.values.end() || other->second.empty();
 }
 
 void check_required(const CommandText& command, const OptionTable& table, const Given& given) {
   std::string missing;
   int count = 0;
   for (const OptionRow& row : table.rows()) {
-    if (!row.is_required || !given.values.at(row.name).empty()) continue;
-    const auto other = given.values.find(row.required_unless);
-    if (other != given.values.end() && !other->second.empty()) continue;
+    if (!is_missing(row, given)) continue;
     ++count;
     missing += fmt::format("\n  {:<14}  {}", shown_name(row), row.help);
   }
@@ -200,13 +242,13 @@ void check_required(const CommandText& command, const OptionTable& table, const 
 
 HelpWanted read_command_line(const CommandText& command, const OptionTable& table,
                              std::span<const std::string> arguments) {
-  check_flags(command, table, arguments);
+  check_flag_values(command, table, arguments);
   Given given = parse_arguments(command, table, arguments);
   if (given.help != HelpWanted::kNo) return given.help;
   if (!given.unknown.empty()) refuse_unknown_options(command, table, given);
   if (!given.extra.empty()) refuse_extra_values(command, table, given);
   if (command.name == "train") fill_from_recipe(table, given);
-  set_option_values(command, table, given);
+  check_and_set_values(command, table, given);
   check_required(command, table, given);
   return HelpWanted::kNo;
 }

@@ -65,26 +65,30 @@ std::string histogram_text(const std::vector<Bin>& bins) {
   return table.text();
 }
 
-// The text of an example, with brackets around what is trained.
-std::string marked_text(const data::Example& example, const text::Tokenizer& tokenizer) {
-  std::vector<int32_t> run = {example.tokens.front()};
-  std::string out;
+struct TokenRun {
   bool is_trained = false;
-  const auto flush = [&] {
-    if (run.empty()) return;
-    const std::string text = tokenizer.decode(run);
-    out += is_trained ? kOpen + text + kClose : text;
-    run.clear();
-  };
+  std::vector<int32_t> tokens = {};
+};
+
+// Of an example's tokens, the first of which is never trained.
+std::vector<TokenRun> split_by_training(const data::Example& example) {
+  std::vector<TokenRun> runs = {{.is_trained = false, .tokens = {example.tokens.front()}}};
   for (size_t t = 0; t < example.targets.size(); ++t) {
-    const bool trained = example.weights[t] != 0.0f;
-    if (trained != is_trained) {
-      flush();
-      is_trained = trained;
-    }
-    run.push_back(example.targets[t]);
+    const bool is_trained = example.weights[t] != 0.0f;
+    if (is_trained != runs.back().is_trained) runs.push_back({.is_trained = is_trained});
+    runs.back().tokens.push_back(example.targets[t]);
   }
-  flush();
+  return runs;
+}
+
+// The text of an example, with brackets around what is trained.
+std::string decode_and_mark_trained(const data::Example& example,
+                                    const text::Tokenizer& tokenizer) {
+  std::string out;
+  for (const TokenRun& run : split_by_training(example)) {
+    const std::string text = tokenizer.decode(run.tokens);
+    out += run.is_trained ? kOpen + text + kClose : text;
+  }
   return out;
 }
 
@@ -107,24 +111,32 @@ std::vector<size_t> evenly_spaced_indices(size_t count, size_t wanted) {
   return out;
 }
 
+int64_t num_tokens(const data::Dataset& dataset, const Lengths& lengths) {
+  return dataset.num_tokens + std::ssize(lengths.sorted);
+}
+
+std::string tokens_text(const data::Dataset& dataset, const Lengths& lengths) {
+  const auto tokens = static_cast<double>(num_tokens(dataset, lengths));
+  return fmt::format("{}, {} trained ({:.0f} %)", report::format_count(tokens),
+                     report::format_count(static_cast<double>(dataset.num_trained)),
+                     100.0 * static_cast<double>(dataset.num_trained) / tokens);
+}
+
+std::string too_long_text(const DataOptions& o, const data::Dataset& dataset) {
+  data::LineList lines = dataset.files.front().too_long;
+  const std::string where = dataset.files.size() == 1 ? " (lines " + lines.text() + ")" : "";
+  return fmt::format("{} of more than --max-length {}{}; see --overlong of strata train",
+                     dataset.num_too_long, o.max_length, where);
+}
+
 void print_summary(const DataOptions& o, const data::Dataset& dataset, const Lengths& lengths) {
   report::Table table({{""}, {""}});
   table.add_row({"examples", std::to_string(dataset.examples.size())});
-  const auto tokens = static_cast<double>(dataset.num_tokens + std::ssize(lengths.sorted));
-  table.add_row(
-      {"tokens", fmt::format("{}, {} trained ({:.0f} %)", report::format_count(tokens),
-                             report::format_count(static_cast<double>(dataset.num_trained)),
-                             100.0 * static_cast<double>(dataset.num_trained) / tokens)});
+  table.add_row({"tokens", tokens_text(dataset, lengths)});
   table.add_row(
       {"length", fmt::format("shortest {}, half {} or less, 95 % {} or less, longest {}",
                              lengths.at(0), lengths.at(0.5), lengths.at(0.95), lengths.at(1))});
-  if (dataset.num_too_long > 0) {
-    data::LineList lines = dataset.files.front().too_long;
-    const std::string where = dataset.files.size() == 1 ? " (lines " + lines.text() + ")" : "";
-    table.add_row({"too long", fmt::format("{} of more than --max-length {}{}; see --overlong of "
-                                           "strata train",
-                                           dataset.num_too_long, o.max_length, where)});
-  }
+  if (dataset.num_too_long > 0) table.add_row({"too long", too_long_text(o, dataset)});
   if (dataset.faults.count > 0) table.add_row({"faults", std::to_string(dataset.faults.count)});
   fmt::print("{}\n{}", table.text(), histogram_text(length_histogram(lengths)));
 }
@@ -133,35 +145,55 @@ void print_examples(const DataOptions& o, const data::Dataset& dataset, const Te
   for (const size_t i :
        evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show))) {
     const data::Example example = dataset.examples[i];
-    fmt::print("\nexample {}, {} tokens, {} trained (in {}{}):\n{}\n", i + 1,
-               example.tokens.size() + 1, example.num_trained, kOpen, kClose,
-               report::printable_lines(shortened(marked_text(example, text.tokenizer()))));
+    fmt::print(
+        "\nexample {}, {} tokens, {} trained (in {}{}):\n{}\n", i + 1, example.tokens.size() + 1,
+        example.num_trained, kOpen, kClose,
+        report::printable_lines(shortened(decode_and_mark_trained(example, text.tokenizer()))));
   }
+}
+
+boost::json::object quantiles_json(const Lengths& lengths) {
+  return {{"min", lengths.at(0)},
+          {"median", lengths.at(0.5)},
+          {"p95", lengths.at(0.95)},
+          {"max", lengths.at(1)}};
+}
+
+boost::json::array histogram_json(const std::vector<Bin>& bins) {
+  boost::json::array list;
+  for (const Bin& bin : bins) list.push_back({bin.first, bin.last, bin.count});
+  return list;
+}
+
+boost::json::array examples_json(const DataOptions& o, const data::Dataset& dataset,
+                                 const TextStack& text) {
+  boost::json::array list;
+  for (const size_t i :
+       evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show))) {
+    list.push_back(
+        boost::json::value(decode_and_mark_trained(dataset.examples[i], text.tokenizer())));
+  }
+  return list;
+}
+
+boost::json::array first_faults_json(const data::Dataset& dataset) {
+  boost::json::array list;
+  for (const std::string& fault : dataset.faults.first) list.push_back(boost::json::value(fault));
+  return list;
 }
 
 void print_json(const DataOptions& o, const data::Dataset& dataset, const Lengths& lengths,
                 const TextStack& text) {
   boost::json::object out;
   out["examples"] = dataset.examples.size();
-  out["tokens"] = dataset.num_tokens + std::ssize(lengths.sorted);
+  out["tokens"] = num_tokens(dataset, lengths);
   out["trained_tokens"] = dataset.num_trained;
   out["too_long"] = dataset.num_too_long;
-  if (!lengths.sorted.empty()) {
-    out["length"] = boost::json::object{{"min", lengths.at(0)},
-                                        {"median", lengths.at(0.5)},
-                                        {"p95", lengths.at(0.95)},
-                                        {"max", lengths.at(1)}};
-  }
-  boost::json::array& bins = out["histogram"].emplace_array();
-  for (const Bin& bin : length_histogram(lengths)) bins.push_back({bin.first, bin.last, bin.count});
-  boost::json::array& shown = out["shown"].emplace_array();
-  for (const size_t i :
-       evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show))) {
-    shown.push_back(boost::json::value(marked_text(dataset.examples[i], text.tokenizer())));
-  }
+  if (!lengths.sorted.empty()) out["length"] = quantiles_json(lengths);
+  out["histogram"] = histogram_json(length_histogram(lengths));
+  out["shown"] = examples_json(o, dataset, text);
   out["faults"] = dataset.faults.count;
-  boost::json::array& faults = out["first_faults"].emplace_array();
-  for (const std::string& fault : dataset.faults.first) faults.push_back(boost::json::value(fault));
+  out["first_faults"] = first_faults_json(dataset);
   fmt::print("{}\n", boost::json::serialize(out));
 }
 

@@ -30,24 +30,29 @@ struct Scored {
 LoadSpec read_eval_spec(const EvalOptions& o) {
   LoadSpec spec = read_spec(o);
   for (const std::string& adapter : o.adapters) {
-    if (model::adapts_mtp(spec.parsed.config, adapter))
+    if (model::adapter_dir_has_mtp(spec.parsed.config, adapter))
       spec.mtp = model::UseMtp::kAlways;  // loaded whole
   }
   return spec;
 }
 
-std::vector<Scored> score_base_and_adapters(const EvalOptions& o, const LoadSpec& spec,
-                                            const data::Dataset& dataset) {
+std::vector<api::AdapterSlot> load_slots_of_base_and_adapters(
+    engine::Runner& pipeline, const std::vector<std::string>& adapters) {
+  std::vector<api::AdapterSlot> slots = {api::AdapterSlot::kBase};
+  for (const std::string& adapter : adapters) slots.push_back(pipeline.load_adapter(adapter));
+  return slots;
+}
+
+std::vector<Scored> load_and_score_base_and_adapters(const EvalOptions& o, const LoadSpec& spec,
+                                                     const data::Dataset& dataset) {
   const engine::PipelinePlan plan = plan_stages(spec, {});
   std::vector<Scored> scored = {{"base", {}}};
+  for (const std::string& adapter : o.adapters) scored.push_back({adapter, {}});
   run_ranks(1, [&](Comm& comm) {
     const auto pipeline = load_runner(comm, plan, spec, {.pass_tokens = o.micro_tokens});
     check_vocabulary(dataset, pipeline->engine().config().vocab_size);
-    std::vector<api::AdapterSlot> slots = {api::AdapterSlot::kBase};
-    for (const std::string& adapter : o.adapters) {
-      slots.push_back(pipeline->load_adapter(adapter));
-      scored.push_back({adapter, {}});
-    }
+    const std::vector<api::AdapterSlot> slots =
+        load_slots_of_base_and_adapters(*pipeline, o.adapters);
     const auto scores = score_dataset(*pipeline, slots, dataset, o.micro_tokens, WantTop::kYes);
     for (size_t i = 0; i < scores.size(); ++i) scored[i].score = scores[i];
   });
@@ -128,7 +133,7 @@ void print_json(const EvalOptions& o, const data::Dataset& dataset,
   std::vector<std::string> parts;
   for (const int part : file_indices_and_total(dataset))
     parts.push_back(part_json(dataset, part, all));
-  const std::string hub = hub_name_of(o.model);
+  const std::string hub = hub_name_of_snapshot(o.model);
   fmt::print("{{\"model\":{},\"data\":[{}]}}\n", text::json_quote(hub.empty() ? o.model : hub),
              fmt::join(parts, ","));
 }
@@ -145,7 +150,7 @@ int run_eval(const EvalOptions& o) {
   const data::Dataset dataset =
       read_examples("data", sources, text,
                     {.train_on = o.train_on, .max_length = o.max_length, .overlong = o.overlong});
-  const std::vector<Scored> scored = score_base_and_adapters(o, spec, dataset);
+  const std::vector<Scored> scored = load_and_score_base_and_adapters(o, spec, dataset);
   o.json ? print_json(o, dataset, scored) : print_table(dataset, scored);
   return 0;
 }

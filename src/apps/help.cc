@@ -18,16 +18,10 @@ std::string upper(std::string text) {
   return text;
 }
 
-// The words of `text` behind `left`, from kHelpColumn on.
-std::string format_two_columns(const std::string& left, const std::string& text) {
-  std::string out = left;
-  size_t column = left.size();
-  if (column + 2 > kHelpColumn) {
-    out += '\n';
-    column = 0;
-  }
-  out.append(kHelpColumn - column, ' ');
-  column = kHelpColumn;
+// In lines from kHelpColumn on, the first of which has begun.
+std::string wrapped(const std::string& text) {
+  std::string out;
+  size_t column = kHelpColumn;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(' ', begin), text.size());
     const bool is_first = column == kHelpColumn;
@@ -42,7 +36,14 @@ std::string format_two_columns(const std::string& left, const std::string& text)
     column += end - begin;
     begin = end + 1;
   }
-  return out + '\n';
+  return out;
+}
+
+std::string format_two_columns(const std::string& left, const std::string& text) {
+  const bool fits = left.size() + 2 <= kHelpColumn;
+  const std::string gap =
+      fits ? std::string(kHelpColumn - left.size(), ' ') : '\n' + std::string(kHelpColumn, ' ');
+  return left + gap + wrapped(text) + '\n';
 }
 
 std::vector<std::string> headings_of(const std::vector<const OptionRow*>& rows) {
@@ -66,6 +67,16 @@ std::string rows_help(const std::vector<const OptionRow*>& rows) {
     out += format_two_columns("  " + row_title(*row), row_text(*row));
   }
   return out;
+}
+
+// Whether some of its options are those that most runs need.
+bool marks_common(const OptionTable& table) {
+  return std::any_of(table.rows().begin(), table.rows().end(),
+                     [](const OptionRow& row) { return row.is_common; });
+}
+
+std::string others_text(const std::vector<const OptionRow*>& others) {
+  return fmt::format("also the {} others: {}", others.size(), fmt::join(headings_of(others), ", "));
 }
 
 }  // namespace
@@ -115,8 +126,7 @@ std::vector<const OptionRow*> grouped_rows(const OptionTable& table) {
 }
 
 std::string command_help(const CommandText& command, const OptionTable& table, bool all) {
-  const bool marks = std::any_of(table.rows().begin(), table.rows().end(),
-                                 [](const OptionRow& row) { return row.is_common; });
+  const bool marks = marks_common(table);
   std::vector<const OptionRow*> shown;
   std::vector<const OptionRow*> others;
   for (const OptionRow* row : grouped_rows(table)) {
@@ -125,11 +135,7 @@ std::string command_help(const CommandText& command, const OptionTable& table, b
   std::string out = fmt::format("{}\n\nUsage: {}\n", command.help, usage(command, table));
   out += rows_help(shown) + "\n";
   out += format_two_columns("  --help", marks ? "the options that most runs need" : "this text");
-  if (marks) {
-    const std::string more =
-        fmt::format("also the {} others: {}", others.size(), fmt::join(headings_of(others), ", "));
-    out += format_two_columns("  --help-all", all ? "all options" : more);
-  }
+  if (marks) out += format_two_columns("  --help-all", all ? "all options" : others_text(others));
   return out + (command.examples.empty() ? "" : "\n" + command.examples + "\n");
 }
 

@@ -56,7 +56,7 @@ int run_init(const InitOptions& options) {
   const model::LoadedModel model =
       model::init_model(backend, parsed.config, DType::kF32, options.seed);
   model::save_model(backend, model, options.out, /*trained=*/nullptr, dtype);
-  if (!source.dir.empty()) copy_model_files(source.texts, options.out);
+  if (!source.dir.empty()) copy_model_files_as_unquantized(source.texts, options.out);
   write_file_atomic(options.out + "/config.json", without_quantization(source.json, source.where));
   fmt::print(stderr, "{}: {} parameters as {}, seed {}\n", options.out,
              report::format_count(static_cast<double>(model.weights->num_parameters())),

@@ -45,18 +45,27 @@ struct Findings {
   std::string chat_template = "none";
 };
 
-void count_tensors(Findings& f) {
+void inspect_config(const InspectOptions& options, const ModelTexts& texts, Findings& f) {
+  model::ParsedConfig parsed = model::read_config(texts, options.strict_config);
+  f.config = parsed.config;
+  f.warnings = std::move(parsed.warnings);
+}
+
+void count_tensors_and_bytes(Findings& f) {
   for (const CheckpointTensor& tensor : f.checkpoint->tensors()) {
     ++f.tensors_by_dtype[tensor.info.dtype_name];
     f.num_bytes += tensor.info.num_bytes();
   }
 }
 
-void match_tensors_and_add_faults(Findings& f, const Backend& backend) {
+void untie_if_head_differs(Findings& f) {
   model::ParsedConfig parsed{.config = *f.config, .warnings = std::move(f.warnings)};
   model::untie_if_head_differs(*f.checkpoint, parsed);
   f.config = parsed.config;
   f.warnings = std::move(parsed.warnings);
+}
+
+void count_parameters_and_match_tensors(Findings& f, const Backend& backend) {
   // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
   model::ModelWeights weights(backend, *f.config, DType::kBF16);
   f.num_parameters = weights.num_parameters();
@@ -65,7 +74,7 @@ void match_tensors_and_add_faults(Findings& f, const Backend& backend) {
   }
 }
 
-void describe_narrow_weights(Findings& f, const Backend& backend) {
+void inspect_narrow_weights(Findings& f, const Backend& backend) {
   model::KeptForms forms =
       model::find_narrow_forms(*f.checkpoint, backend, *f.config, model::NarrowLook::kScales);
   if (!forms.faults.empty()) f.warnings.push_back(forms.warning());
@@ -76,23 +85,26 @@ void describe_narrow_weights(Findings& f, const Backend& backend) {
 
 void inspect_weights(const InspectOptions& options, Findings& f) {
   f.checkpoint = open_checkpoint(options.model);
-  count_tensors(f);
+  count_tensors_and_bytes(f);
   if (!f.config) return;
   const CpuBackend backend(CpuPath::kReference, 1);
-  match_tensors_and_add_faults(f, backend);
-  if (f.faults.empty()) describe_narrow_weights(f, backend);
+  untie_if_head_differs(f);
+  count_parameters_and_match_tensors(f, backend);
+  if (f.faults.empty()) inspect_narrow_weights(f, backend);
+}
+
+std::vector<std::string> end_token_names(const TextStack& text) {
+  std::vector<std::string> names;
+  for (const int32_t id : text.end_tokens().stop)
+    names.push_back(text.tokenizer().id_to_token(id).value_or(fmt::format("{}", id)));
+  return names;
 }
 
 void inspect_tokenizer(const ModelTexts& texts, Findings& f) {
   if (!texts.find("tokenizer.json", text::Tokenizer::kMaxFileBytes)) return;
   const TextStack text(texts);
-  const auto name = [&](int32_t id) {
-    return text.tokenizer().id_to_token(id).value_or(fmt::format("{}", id));
-  };
-  std::vector<std::string> stops;
-  for (const int32_t id : text.end_tokens().stop) stops.push_back(name(id));
-  f.tokenizer =
-      fmt::format("{} entries, ends with {}", text.tokenizer().vocab_size(), fmt::join(stops, " "));
+  f.tokenizer = fmt::format("{} entries, ends with {}", text.tokenizer().vocab_size(),
+                            fmt::join(end_token_names(text), " "));
   if (f.config && text.tokenizer().vocab_size() > f.config->vocab_size) {
     f.faults.push_back(fmt::format("tokenizer: {} entries, the model's vocabulary has {}",
                                    text.tokenizer().vocab_size(), f.config->vocab_size));
@@ -154,10 +166,7 @@ std::string tensors_text(const CheckpointSource& checkpoint) {
   return table.text();
 }
 
-void print_table(const InspectOptions& options, const Findings& f) {
-  report::Table table({{""}, {""}});
-  table.add_row({has_gguf(options.model) ? "model in GGUF" : "directory", options.model});
-  if (f.config) add_config_rows(*f.config, table);
+void add_weight_rows(const Findings& f, report::Table& table) {
   if (f.num_parameters > 0) {
     table.add_row({"parameters", report::format_count(static_cast<double>(f.num_parameters))});
   }
@@ -169,6 +178,13 @@ void print_table(const InspectOptions& options, const Findings& f) {
   const std::string dequantised = dequantised_text(f.checkpoint.get());
   if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
   if (!f.narrow.empty()) table.add_row({"in 4 and 8 bits", f.narrow});
+}
+
+void print_table(const InspectOptions& options, const Findings& f) {
+  report::Table table({{""}, {""}});
+  table.add_row({is_gguf(options.model) ? "model in GGUF" : "directory", options.model});
+  if (f.config) add_config_rows(*f.config, table);
+  add_weight_rows(f, table);
   table.add_row({"tokenizer", f.tokenizer});
   table.add_row({"chat template", f.chat_template});
   for (const std::string& name : f.ignored) table.add_row({"not used", name});
@@ -235,9 +251,7 @@ int run_inspect(const InspectOptions& options) {
   std::optional<ModelTexts> texts;
   run_and_collect_fault(findings.faults, [&] {
     texts = open_texts(options.model);
-    model::ParsedConfig parsed = model::read_config(*texts, options.strict_config);
-    findings.config = parsed.config;
-    findings.warnings = std::move(parsed.warnings);
+    inspect_config(options, *texts, findings);
   });
   run_and_collect_fault(findings.faults, [&] { inspect_weights(options, findings); });
   if (texts) run_and_collect_fault(findings.faults, [&] { inspect_tokenizer(*texts, findings); });

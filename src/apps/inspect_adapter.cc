@@ -33,6 +33,25 @@ struct Findings {
   std::vector<std::string> faults;
 };
 
+void note_other_base_weights(const InspectOptions& options, Findings& f) {
+  const auto weights = find_weights(f.base);
+  if (!weights) return;
+  const std::string warning = model::base_mismatch_warning(*f.adapter, options.model, *weights);
+  if (!warning.empty()) f.notes.push_back(warning);
+}
+
+// Error where the base does not have all modules, in these shapes.
+void check_modules_fit_base(const InspectOptions& options, const Findings& f) {
+  CpuBackend backend(CpuPath::kReference, 1);
+  model::LoadedModel base;
+  base.dir = f.base;
+  base.config = model::load_config(f.base, options.strict_config).config;
+  base.config.use_mtp = model::adapter_dir_has_mtp(base.config, options.model);
+  // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
+  base.weights = std::make_unique<model::ModelWeights>(backend, base.config, DType::kBF16);
+  model::load_adapter(backend, base, options.model);
+}
+
 // Whether the base has all modules, in these shapes; its weights are not read.
 void compare_with_base(const InspectOptions& options, Findings& f) {
   if (f.base.empty()) {
@@ -45,18 +64,8 @@ void compare_with_base(const InspectOptions& options, Findings& f) {
         f.adapter->base_copies()[0].base_name));
     return;
   }
-  CpuBackend backend(CpuPath::kReference, 1);
-  model::LoadedModel base;
-  base.dir = f.base;
-  if (const auto weights = find_weights(f.base)) {
-    const std::string warning = model::base_mismatch_warning(*f.adapter, options.model, *weights);
-    if (!warning.empty()) f.notes.push_back(warning);
-  }
-  base.config = model::load_config(f.base, options.strict_config).config;
-  base.config.use_mtp = model::adapts_mtp(base.config, options.model);
-  // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
-  base.weights = std::make_unique<model::ModelWeights>(backend, base.config, DType::kBF16);
-  model::load_adapter(backend, base, options.model);
+  note_other_base_weights(options, f);
+  check_modules_fit_base(options, f);
 }
 
 std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -194,7 +195,7 @@ std::vector<Command> commands_of_servers() {
   };
 }
 
-std::vector<CommandText> texts_of(const std::vector<Command>& commands) {
+std::vector<CommandText> texts_with_plain_commands(const std::vector<Command>& commands) {
   std::vector<CommandText> texts;
   for (const Command& command : commands) texts.push_back(command.text);
   for (CommandText& text : plain_commands()) texts.push_back(std::move(text));
@@ -204,7 +205,7 @@ std::vector<CommandText> texts_of(const std::vector<Command>& commands) {
 [[noreturn]] void refuse_unknown_command(const std::string& typed,
                                          const std::vector<Command>& commands) {
   std::vector<std::string> names;
-  for (const CommandText& text : texts_of(commands)) names.push_back(text.name);
+  for (const CommandText& text : texts_with_plain_commands(commands)) names.push_back(text.name);
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("there is no command '{}'{}\n`strata help` lists the commands", typed,
                           did_you_mean(similar_commands(typed, names), "")));
@@ -236,20 +237,35 @@ int run_command(const Command& whole, std::span<const std::string> arguments) {
   return 0;
 }
 
+// One without options.
+std::optional<CommandText> find_plain_command(const std::string& name) {
+  for (CommandText& text : plain_commands()) {
+    if (text.name == name) return std::move(text);
+  }
+  return std::nullopt;
+}
+
 int run_help(std::span<const std::string> asked, const std::vector<Command>& commands) {
   if (asked.empty() || asked[0].starts_with('-')) {
-    fmt::print("{}", overview(texts_of(commands)));
+    fmt::print("{}", overview(texts_with_plain_commands(commands)));
     return 0;
   }
-  for (const CommandText& text : plain_commands()) {
-    if (text.name != asked[0]) continue;
-    fmt::print("{}\n\nUsage: strata {}{}\n", text.help, text.name,
-               text.name == "help" ? " [COMMAND]" : "");
+  if (const std::optional<CommandText> plain = find_plain_command(asked[0])) {
+    fmt::print("{}\n\nUsage: strata {}{}\n", plain->help, plain->name,
+               plain->name == "help" ? " [COMMAND]" : "");
     return 0;
   }
   std::vector<std::string> arguments(asked.begin() + 1, asked.end());
   arguments.emplace_back("--help");
   return run_command(find_command(asked[0], commands), arguments);
+}
+
+std::vector<DocumentedCommand> texts_and_tables_of(const std::vector<Command>& commands) {
+  std::vector<DocumentedCommand> documented;
+  for (const Command& command : commands) {
+    documented.push_back({command.text, command.prepare().table});
+  }
+  return documented;
 }
 
 // For packages: it has all other commands in it.
@@ -259,11 +275,7 @@ Command make_manual_command(const std::vector<Command>& commands) {
     auto table = std::make_shared<OptionTable>();
     table->text("out", *dir, "folder to write to").required();
     return Invocation{table, [commands, dir] {
-                        std::vector<DocumentedCommand> documented;
-                        for (const Command& command : commands) {
-                          documented.push_back({command.text, command.prepare().table});
-                        }
-                        write_manual(*dir, documented);
+                        write_manual(*dir, texts_and_tables_of(commands));
                         return 0;
                       }};
   };

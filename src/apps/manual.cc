@@ -49,8 +49,17 @@ std::vector<const OptionRow*> dashed_options_of(const DocumentedCommand& command
   return rows;
 }
 
+// Of its default in TOML, as a comment.
+std::string commented_assignment(const OptionRow& row) {
+  if (row.kind == OptionKind::kFlag) return fmt::format("#{} = true\n", row.name);
+  const std::string value =
+      replace_with_spaces(row.default_text.empty() ? row.unit : row.default_text, "\"\n");
+  return row.kind == OptionKind::kList ? fmt::format("#{} = [\"{}\"]\n", row.name, value)
+                                       : fmt::format("#{} = \"{}\"\n", row.name, value);
+}
+
 // With those that have no options.
-std::vector<CommandText> texts_of(std::span<const DocumentedCommand> commands) {
+std::vector<CommandText> texts_with_plain_commands(std::span<const DocumentedCommand> commands) {
   std::vector<CommandText> texts;
   for (const DocumentedCommand& command : commands) texts.push_back(command.text);
   for (CommandText& text : plain_commands()) texts.push_back(std::move(text));
@@ -136,7 +145,7 @@ std::string bash_completion(std::span<const DocumentedCommand> commands) {
       "  local word=${COMP_WORDS[COMP_CWORD]} options=\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n";
   out += "    COMPREPLY=($(compgen -W '";
-  for (const CommandText& text : texts_of(commands)) out += text.name + " ";
+  for (const CommandText& text : texts_with_plain_commands(commands)) out += text.name + " ";
   out += "' -- \"$word\"))\n    return\n  fi\n";
   out += "  case ${COMP_WORDS[1]} in\n";
   for (const DocumentedCommand& command : commands) out += bash_case(command);
@@ -151,7 +160,7 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
   std::string out =
       "#compdef strata\n# made by `strata manual`\n_strata() {\n  local -a commands\n  "
       "commands=(\n";
-  for (const CommandText& text : texts_of(commands)) {
+  for (const CommandText& text : texts_with_plain_commands(commands)) {
     out += fmt::format("    {}\n",
                        shell_quoted(text.name + ":" + replace_with_spaces(text.help, ":")));
   }
@@ -164,7 +173,7 @@ std::string zsh_completion(std::span<const DocumentedCommand> commands) {
 
 std::string fish_completion(std::span<const DocumentedCommand> commands) {
   std::string out = "# fish completion of strata; made by `strata manual`\n";
-  for (const CommandText& text : texts_of(commands)) {
+  for (const CommandText& text : texts_with_plain_commands(commands)) {
     out += fmt::format("complete -c strata -f -n __fish_use_subcommand -a {} -d {}\n", text.name,
                        shell_quoted(replace_with_spaces(text.help, "\\\n")));
   }
@@ -189,19 +198,8 @@ std::string example_config(const OptionTable& serve) {
       "# environment (STRATA_MAX_BODY for max-body) win over it.\n";
   for (const OptionRow& row : serve.rows()) {
     if (row.is_positional || row.name == "config") continue;
-    const std::string value = row.default_text.empty() ? row.unit : row.default_text;
     out += fmt::format("\n# {}\n", replace_with_spaces(row.help, "\n"));
-    switch (row.kind) {
-      case OptionKind::kFlag:
-        out += fmt::format("#{} = true\n", row.name);
-        break;
-      case OptionKind::kList:
-        out += fmt::format("#{} = [\"{}\"]\n", row.name, replace_with_spaces(value, "\"\n"));
-        break;
-      case OptionKind::kValue:
-        out += fmt::format("#{} = \"{}\"\n", row.name, replace_with_spaces(value, "\"\n"));
-        break;
-    }
+    out += commented_assignment(row);
   }
   return out;
 }

@@ -48,30 +48,38 @@ int wait_for_exit_code(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+void check_is_hub_name(const std::string& name) {
+  if (is_hub_name(name)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("pull: got '{}', want ORG/NAME of the Hugging Face hub, like "
+                          "Qwen/Qwen3-0.6B",
+                          name));
+}
+
+void download(const std::string& name) {
+  const int code = wait_for_exit_code(start_download(name));
+  if (code == 0) return;
+  throw Error(ErrorCode::kIo, fmt::format("pull: hf download {} ended with exit code {}; what it "
+                                          "wrote above says why",
+                                          name, code));
+}
+
+std::string find_downloaded(const std::string& name) {
+  if (const auto dir = find_in_hub_cache(name)) return *dir;
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("pull: hf download {} ended well, and yet its model is in no cache of "
+                          "the hub (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub)",
+                          name));
+}
+
 }  // namespace
 
 int run_pull(const PullOptions& options) {
   const std::string& name = options.model;
-  if (!is_hub_name(name)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("pull: got '{}', want ORG/NAME of the Hugging Face hub, like "
-                            "Qwen/Qwen3-0.6B",
-                            name));
-  }
-  const int code = wait_for_exit_code(start_download(name));
-  if (code != 0) {
-    throw Error(ErrorCode::kIo, fmt::format("pull: hf download {} ended with exit code {}; what it "
-                                            "wrote above says why",
-                                            name, code));
-  }
-  const auto dir = find_in_hub_cache(name);
-  if (!dir) {
-    throw Error(ErrorCode::kNotFound,
-                fmt::format("pull: hf download {} ended well, and yet its model is in no cache of "
-                            "the hub (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub)",
-                            name));
-  }
-  fmt::print(stderr, "{} is in {}\nTalk to it: strata chat {}\n", name, *dir, name);
+  check_is_hub_name(name);
+  download(name);
+  fmt::print(stderr, "{} is in {}\nTalk to it: strata chat {}\n", name, find_downloaded(name),
+             name);
   return 0;
 }
 

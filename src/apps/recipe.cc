@@ -49,6 +49,12 @@ std::vector<std::string> values_of(const OptionRow& row, const TrainOptions& o) 
   return {row.text()};
 }
 
+[[noreturn]] void refuse_option_of_one_run(const std::string& path, const std::string& name) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--config: {}: '{}' says where one run is; give it on the command line",
+                          path, name));
+}
+
 // A flag's value in a file, as the command line has it.
 std::vector<std::string> parse_flag_values(const std::string& path, const std::string& name,
                                            const std::vector<std::string>& values) {
@@ -65,12 +71,7 @@ std::map<std::string, std::vector<std::string>> read_recipe(const std::string& p
                                                             const OptionTable& table) {
   auto all = server::read_toml_options(path, table, "train");
   for (auto& [name, values] : all) {
-    if (is_of_one_run(name)) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--config: {}: '{}' says where one run is; give it on the command "
-                              "line",
-                              path, name));
-    }
+    if (is_of_one_run(name)) refuse_option_of_one_run(path, name);
     if (table.find(name)->kind == OptionKind::kFlag) values = parse_flag_values(path, name, values);
   }
   return all;
@@ -78,7 +79,7 @@ std::map<std::string, std::vector<std::string>> read_recipe(const std::string& p
 
 std::string recipe_text(const TrainOptions& options) {
   TrainOptions o = options, defaults;
-  const std::string name = hub_name_of(o.model);
+  const std::string name = hub_name_of_snapshot(o.model);
   if (!name.empty()) o.model = name;
   const OptionTable table = option_table_of(o), usual = option_table_of(defaults);
   std::string text = "# strata train --config FILE --out FOLDER\n";

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
 #include "apps/export/export_model.h"
@@ -14,6 +16,14 @@
 namespace strata::apps {
 namespace {
 
+void check_names_one_adapter(const ModelPath& model, const std::string& adapter) {
+  if (adapter.empty() || model.adapter.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--adapter: {}: --model is a LoRA adapter itself ({}); give its base "
+                          "({}) and one of them",
+                          adapter, model.adapter, model.model));
+}
+
 // A model and what it is sampled with; the adapter alone stands for both.
 void resolve_model_and_adapter(std::string& model, std::string& adapter) {
   if (model.empty()) {
@@ -23,28 +33,35 @@ void resolve_model_and_adapter(std::string& model, std::string& adapter) {
     return;
   }
   const ModelPath path = find_model(model);
-  if (!adapter.empty() && !path.adapter.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--adapter: {}: --model is a LoRA adapter itself ({}); give its base "
-                            "({}) and one of them",
-                            adapter, path.adapter, path.model));
-  }
+  check_names_one_adapter(path, adapter);
   model = path.model;
   adapter = adapter.empty() ? path.adapter : find_adapter(adapter);
 }
 
-void resolve_served_model(server::ServeOptions& o, std::string& name_and_dir) {
-  const size_t sign = name_and_dir.find('=');
-  if (sign == std::string::npos || sign == 0 || sign + 1 == name_and_dir.size()) return;
-  const std::string name = name_and_dir.substr(0, sign);
-  const std::string typed = name_and_dir.substr(sign + 1);
-  const std::string dir = find_base_model(typed);
-  name_and_dir = fmt::format("{}={}", name, dir);
-  if (dir == typed) return;
-  for (const std::string& given : o.tokenizers) {
-    if (given.starts_with(name + "=")) return;
-  }
-  o.tokenizers.push_back(fmt::format("{}={}", name, typed));
+bool has_tokenizer_of(const server::ServeOptions& o, const std::string& model_name) {
+  return std::any_of(o.tokenizers.begin(), o.tokenizers.end(),
+                     [&](const std::string& given) { return given.starts_with(model_name + "="); });
+}
+
+struct ServedModel {
+  std::string name, dir;
+};
+
+// Of NAME=DIR.
+std::optional<ServedModel> parse_served_model(const std::string& typed) {
+  const size_t sign = typed.find('=');
+  if (sign == std::string::npos || sign == 0 || sign + 1 == typed.size()) return std::nullopt;
+  return ServedModel{.name = typed.substr(0, sign), .dir = typed.substr(sign + 1)};
+}
+
+// NAME=DIR by its path; a name of the hub as the model's tokenizer, where none is given.
+void resolve_served_model_and_add_tokenizer(server::ServeOptions& o, std::string& name_and_dir) {
+  const std::optional<ServedModel> typed = parse_served_model(name_and_dir);
+  if (!typed) return;
+  const std::string dir = find_base_model(typed->dir);
+  name_and_dir = fmt::format("{}={}", typed->name, dir);
+  if (dir == typed->dir || has_tokenizer_of(o, typed->name)) return;
+  o.tokenizers.push_back(fmt::format("{}={}", typed->name, typed->dir));
 }
 
 // The adapters that are to be added to a model, which may be one itself: then `model` becomes its
@@ -133,7 +150,7 @@ void resolve_paths(BenchOptions& o) {
 }
 
 void resolve_paths(server::ServeOptions& o) {
-  for (std::string& model : o.models) resolve_served_model(o, model);
+  for (std::string& model : o.models) resolve_served_model_and_add_tokenizer(o, model);
 }
 
 }  // namespace strata::apps

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replaces what a command's options name by paths: models and adapters, by what the user typed
-// (apps/setup/model_path.h). Before a command runs; options of others stay as they are.
+// (apps/setup/model_path.h). Files of data are looked for: an Error where one is not there. Before
+// a command runs; options of others stay as they are.
 #pragma once
 #include "apps/options.h"
 #include "server/options/options.h"

@@ -125,7 +125,8 @@ bool is_among(std::string_view name, std::span<const std::string> names) {
 }
 
 // The closest first: of few letters away, or begun with the word.
-std::vector<std::string> names_like(const std::string& word, std::span<const std::string> names) {
+std::vector<std::string> names_spelled_like(const std::string& word,
+                                            std::span<const std::string> names) {
   const size_t most = word.size() <= 5 ? 1 : 2;
   std::vector<std::pair<size_t, std::string>> found;
   for (const std::string& name : names) {
@@ -149,7 +150,7 @@ std::vector<std::string> similar_names(std::string_view typed, std::span<const s
   for (const Synonym& synonym : synonyms) {
     if (synonym.typed == word && is_among(synonym.name, names)) return {std::string(synonym.name)};
   }
-  return names_like(word, names);
+  return names_spelled_like(word, names);
 }
 
 }  // namespace

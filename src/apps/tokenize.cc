@@ -38,23 +38,35 @@ bool flag_or_false(const text::Dict& line, std::string_view key) {
 
 std::string json_of(const Value& value) { return text::to_json(value, {}); }
 
-std::string decode_base64(std::string_view text) {
-  std::string out;
-  uint32_t bits = 0;
-  int num_bits = 0;
+// -1: it is none.
+int base64_digit(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  if (c == '+') return 62;
+  return c == '/' ? 63 : -1;
+}
+
+int parse_base64_digit(char c) {
+  const int digit = base64_digit(c);
+  if (digit < 0) fail(std::string("bytes: not base64: the character '") + c + "'");
+  return digit;
+}
+
+std::string_view check_and_remove_padding(std::string_view text) {
   const size_t end = std::min(text.find('='), text.size());
   if (text.size() % 4 != 0 || text.size() - end > 2 ||
       text.find_first_not_of('=', end) != std::string_view::npos)
     fail("bytes: not base64: the length or the padding is wrong");
-  for (const char c : text.substr(0, end)) {
-    const int digit = c >= 'A' && c <= 'Z'   ? c - 'A'
-                      : c >= 'a' && c <= 'z' ? c - 'a' + 26
-                      : c >= '0' && c <= '9' ? c - '0' + 52
-                      : c == '+'             ? 62
-                      : c == '/'             ? 63
-                                             : -1;
-    if (digit < 0) fail(std::string("bytes: not base64: the character '") + c + "'");
-    bits = bits << 6 | static_cast<uint32_t>(digit);
+  return text.substr(0, end);
+}
+
+std::string decode_base64(std::string_view text) {
+  std::string out;
+  uint32_t bits = 0;
+  int num_bits = 0;
+  for (const char c : check_and_remove_padding(text)) {
+    bits = bits << 6 | static_cast<uint32_t>(parse_base64_digit(c));
     num_bits += 6;
     if (num_bits < 8) continue;
     num_bits -= 8;
@@ -67,7 +79,7 @@ class LineConverter {
  public:
   explicit LineConverter(const std::string& path)
       : texts_(texts_of(path)),
-        tokenizer_(has_gguf(path) ? text::Tokenizer::load(texts_) : text::Tokenizer::load(path)) {}
+        tokenizer_(is_gguf(path) ? text::Tokenizer::load(texts_) : text::Tokenizer::load(path)) {}
 
   // The answer's JSON.
   std::string convert_line(const text::Dict& line) {
@@ -162,7 +174,7 @@ class LineConverter {
 
   // Next to a tokenizer.json are the files of its directory.
   static ModelTexts texts_of(const std::string& path) {
-    if (std::filesystem::is_directory(path) || has_gguf(path)) return open_texts(path);
+    if (std::filesystem::is_directory(path) || is_gguf(path)) return open_texts(path);
     const std::string dir = std::filesystem::path(path).parent_path().string();
     return {dir.empty() ? "." : dir};
   }
@@ -183,6 +195,14 @@ std::string parse_and_convert_line(LineConverter& converter, std::string_view li
   }
 }
 
+// The first line of `rest`, which then begins behind its end.
+std::string_view take_line(std::string_view& rest) {
+  const size_t end = std::min(rest.find('\n'), rest.size());
+  const std::string_view line = rest.substr(0, end);
+  rest.remove_prefix(std::min(end + 1, rest.size()));
+  return line;
+}
+
 }  // namespace
 
 int run_tokenize(const TokenizeOptions& options) {
@@ -190,13 +210,9 @@ int run_tokenize(const TokenizeOptions& options) {
   const std::string input = read_file(options.in, kMaxInputBytes);
   std::string output;
   size_t number = 0;
-  for (size_t pos = 0; pos < input.size();) {
-    const size_t end = std::min(input.find('\n', pos), input.size());
+  for (std::string_view rest = input; !rest.empty();) {
     const std::string where = options.in + ": line " + std::to_string(++number);
-    output +=
-        parse_and_convert_line(converter, std::string_view(input).substr(pos, end - pos), where);
-    output += '\n';
-    pos = end + 1;
+    output += parse_and_convert_line(converter, take_line(rest), where) + '\n';
   }
   write_file_atomic(options.out, output);
   return 0;

@@ -8,24 +8,40 @@
 
 namespace strata {
 
-void* map_aligned(int descriptor, int64_t bytes, int flags) {
-  constexpr uintptr_t kHugePage = 2 << 20;
-  constexpr uintptr_t kPage = 4096;
-  const auto size = static_cast<size_t>(bytes);
+namespace {
+
+constexpr uintptr_t kHugePage = 2 << 20;
+constexpr uintptr_t kPage = 4096;
+
+uintptr_t round_up(uintptr_t value, uintptr_t unit) { return (value + unit - 1) / unit * unit; }
+
+void unmap(uintptr_t begin, uintptr_t end) {
+  if (end > begin) ::munmap(reinterpret_cast<void*>(begin), end - begin);
+}
+
+// Addresses where nothing may be read or written yet, aligned as map_aligned says. 0 with errno.
+uintptr_t reserve_aligned_addresses(size_t size) {
   const size_t slack = size >= kHugePage ? kHugePage : 0;
   void* mapped = ::mmap(nullptr, size + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
+  if (mapped == MAP_FAILED) return 0;
   const auto begin = reinterpret_cast<uintptr_t>(mapped);
-  const uintptr_t start = slack == 0 ? begin : (begin + kHugePage - 1) / kHugePage * kHugePage;
-  const uintptr_t end = (start + size + kPage - 1) / kPage * kPage;
-  const uintptr_t mapped_end = (begin + size + slack + kPage - 1) / kPage * kPage;
-  if (start > begin) ::munmap(mapped, start - begin);
-  if (mapped_end > end) ::munmap(reinterpret_cast<void*>(end), mapped_end - end);
+  const uintptr_t start = slack == 0 ? begin : round_up(begin, kHugePage);
+  unmap(begin, start);
+  unmap(round_up(start + size, kPage), round_up(begin + size + slack, kPage));
+  return start;
+}
+
+}  // namespace
+
+void* map_aligned(int descriptor, int64_t bytes, int flags) {
+  const auto size = static_cast<size_t>(bytes);
+  const uintptr_t start = reserve_aligned_addresses(size);
+  if (start == 0) return nullptr;
   void* data = ::mmap(reinterpret_cast<void*>(start), size, PROT_READ | PROT_WRITE,
                       flags | MAP_FIXED, descriptor, 0);
   if (data != MAP_FAILED) return data;
   const int error = errno;
-  ::munmap(reinterpret_cast<void*>(start), end - start);
+  unmap(start, round_up(start + size, kPage));
   errno = error;
   return nullptr;
 }

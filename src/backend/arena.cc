@@ -24,13 +24,18 @@ TensorView Arena::take(DType dtype, const Shape& shape) {
 
 Scratch::~Scratch() = default;
 
-void Scratch::record_take(int64_t size, ScratchTag tag) {
+size_t Scratch::find_or_add_tag(ScratchTag tag) {
   size_t t = 0;
   while (t < num_tags_ && live_[t].tag != tag) ++t;
   if (t == num_tags_) {
     CHECK(num_tags_ < kMaxTags, tag);
     live_[num_tags_++] = {tag, 0};
   }
+  return t;
+}
+
+void Scratch::record_take(int64_t size, ScratchTag tag) {
+  const size_t t = find_or_add_tag(tag);
   live_[t].bytes += size;
   takes_.push_back({static_cast<uint32_t>(t), size});
   total_ += size;
@@ -50,15 +55,13 @@ void Scratch::add_block(int64_t size) {
   ++num_blocks_;
 }
 
-void* Scratch::take(int64_t bytes, ScratchTag tag) {
-  if (held_ != nullptr && num_marks_ == 0) return held_->take(bytes, tag);
-  const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
-  if (allocator_ == nullptr) {
-    const uintptr_t nowhere = uintptr_t{1} << (44 + static_cast<int>(counted_));
-    void* data = reinterpret_cast<void*>(nowhere + static_cast<uintptr_t>(total_));
-    record_take(size, tag);
-    return data;
-  }
+// Where there is no memory.
+void* Scratch::next_counted_address() const {
+  const uintptr_t nowhere = uintptr_t{1} << (44 + static_cast<int>(counted_));
+  return reinterpret_cast<void*>(nowhere + static_cast<uintptr_t>(total_));
+}
+
+Scratch::Block& Scratch::move_on_to_block_with(int64_t size) {
   while (current_ < num_blocks_ &&
          blocks_[current_].used + size > blocks_[current_].memory.size()) {
     // Blocks behind the current one are free; one too small for this take is skipped.
@@ -67,9 +70,20 @@ void* Scratch::take(int64_t bytes, ScratchTag tag) {
   if (current_ == num_blocks_) {
     add_block(size);
   }
-  Block& block = blocks_[current_];
+  return blocks_[current_];
+}
+
+void* Scratch::take_from_blocks(int64_t size) {
+  Block& block = move_on_to_block_with(size);
   void* data = static_cast<char*>(block.memory.data()) + block.used;
   block.used += size;
+  return data;
+}
+
+void* Scratch::take(int64_t bytes, ScratchTag tag) {
+  if (held_ != nullptr && num_marks_ == 0) return held_->take(bytes, tag);
+  const int64_t size = Arena::aligned(std::max<int64_t>(bytes, 1));
+  void* data = allocator_ == nullptr ? next_counted_address() : take_from_blocks(size);
   record_take(size, tag);
   return data;
 }
@@ -101,22 +115,31 @@ Scratch::Mark::Mark(Scratch& scratch)
   ++scratch.num_marks_;
 }
 
+// Of all that was taken behind the first `used` bytes of a block.
+void Scratch::announce_release_behind(int block, int64_t used) {
+  for (int i = block; i <= current_ && i < num_blocks_; ++i) {
+    const Block& released = blocks_[i];
+    const int64_t begin = i == block ? used : 0;
+    if (released.used == begin) continue;
+    scratch_released(static_cast<char*>(released.memory.data()) + begin, released.used - begin);
+  }
+}
+
+void Scratch::forget_takes_from(size_t first) {
+  while (takes_.size() > first) {
+    const Take& take = takes_.back();
+    live_[take.tag].bytes -= take.bytes;
+    takes_.pop_back();
+  }
+}
+
 Scratch::Mark::~Mark() {
   --scratch_.num_marks_;
-  for (int i = block_; i <= scratch_.current_ && i < scratch_.num_blocks_; ++i) {
-    const Block& block = scratch_.blocks_[i];
-    const int64_t begin = i == block_ ? used_ : 0;
-    if (block.used == begin) continue;
-    scratch_released(static_cast<char*>(block.memory.data()) + begin, block.used - begin);
-  }
+  scratch_.announce_release_behind(block_, used_);
   scratch_.current_ = block_;
   if (scratch_.num_blocks_ > 0) scratch_.blocks_[block_].used = used_;
   scratch_.total_ = total_;
-  while (scratch_.takes_.size() > first_take_) {
-    const Take& take = scratch_.takes_.back();
-    scratch_.live_[take.tag].bytes -= take.bytes;
-    scratch_.takes_.pop_back();
-  }
+  scratch_.forget_takes_from(first_take_);
 }
 
 Scratch::Hold::Hold(Scratch& scratch, Scratch& held) : scratch_(scratch) {

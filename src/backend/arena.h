@@ -116,13 +116,21 @@ class Scratch {
 
  private:
   explicit Scratch(Counted what) : counted_(what) {}
-  void record_take(int64_t size, ScratchTag tag);
-  void add_block(int64_t size);
-
+  [[nodiscard]] void* next_counted_address() const;
   struct Block {
     Memory memory;
     int64_t used = 0;
   };
+  // Of `size` free bytes at least: the current block, a later one or a new one, which is current
+  // then.
+  Block& move_on_to_block_with(int64_t size);
+  void* take_from_blocks(int64_t size);
+  size_t find_or_add_tag(ScratchTag tag);
+  void record_take(int64_t size, ScratchTag tag);
+  void add_block(int64_t size);
+  void announce_release_behind(int block, int64_t used);
+  void forget_takes_from(size_t first);
+
   // A take still held, so that a Mark knows what it gives back.
   struct Take {
     uint32_t tag;

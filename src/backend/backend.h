@@ -56,17 +56,17 @@ class Backend {
   // The same for the call of an op's function, behind which other work is let in where it is due.
   [[nodiscard]] Call call() { return Call(*this); }
   [[nodiscard]] bool is_counting() const { return kind_.counts; }
-  // Runs what reads values or acts on them, which where nothing is computed are none. Whether it
-  // ran.
+  // Runs what reads values or acts on them, of which there are none where nothing is computed.
+  // Whether it ran.
   template <typename Body>
-  bool on_host(Body&& body) const {
+  bool unless_counting(Body&& body) const {
     if (kind_.counts) return false;
     body();
     return true;
   }
   // The contrary: what only a plan does.
   template <typename Body>
-  void on_plan(Body&& body) const {
+  void if_counting(Body&& body) const {
     if (kind_.counts) body();
   }
   // Of everything that ops read and write: weights, adapters, caches, scratch.

@@ -35,7 +35,7 @@ class Comm {
   [[nodiscard]] virtual int64_t end_of_tags() const { return INT64_MAX; }
   // That this rank has failed: of processes that have several ranks all stop at their next receive.
   // Who started other ranks sees what they throw.
-  virtual void fail(ErrorCode /*code*/, const std::string& /*what*/) {}
+  virtual void announce_failure(ErrorCode /*code*/, const std::string& /*what*/) {}
 
   // Dense tensors, wherever they lie.
   void send(int to, int64_t tag, TensorView tensor);

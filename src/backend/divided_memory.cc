@@ -33,6 +33,10 @@ struct Question {
 };
 static_assert(sizeof(Question) == kQuestionBytes);
 
+void send_question(Comm& ranks, int to, int64_t first_tag, const Question& question) {
+  ranks.send_bytes(to, first_tag + kAskTag, &question, sizeof(question));
+}
+
 class SparseAllocator : public Allocator {
  public:
   void* allocate(int64_t bytes) override {
@@ -94,28 +98,40 @@ DividedMemory::DividedMemory(std::vector<std::vector<PageRange>> units, const Me
   }
 }
 
-DividedMemory::~DividedMemory() {
-  if (ranks_ == nullptr) return;
+void DividedMemory::stop_gathering() {
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
   gathering_.join();
-  Question last = {.rank = share_.rank, .unit = kAsksNoMore};
+}
+
+void DividedMemory::announce_end_of_questions() {
+  const Question last = {.rank = share_.rank, .unit = kAsksNoMore};
   for (int rank = 0; rank < share_.num_ranks; ++rank) {
-    if (rank != share_.rank) ranks_->send_bytes(rank, first_tag_ + kAskTag, &last, sizeof(last));
+    if (rank != share_.rank) send_question(*ranks_, rank, first_tag_, last);
   }
-  if (std::uncaught_exceptions() == 0) return;  // and the thread ends with the last of the others
-  last.unit = kStops;
-  ranks_->send_bytes(share_.rank, first_tag_ + kAskTag, &last, sizeof(last));
+}
+
+void DividedMemory::stop_answering() {
+  const Question last = {.rank = share_.rank, .unit = kStops};
+  send_question(*ranks_, share_.rank, first_tag_, last);
+}
+
+DividedMemory::~DividedMemory() {
+  if (ranks_ == nullptr) return;
+  stop_gathering();
+  announce_end_of_questions();
+  // Otherwise the thread that answers ends with the last of the others.
+  if (std::uncaught_exceptions() != 0) stop_answering();
 }
 
 BytePart DividedMemory::part(size_t unit, int rank) const {
   return part_of(unit_bytes_[unit], {rank, share_.num_ranks});
 }
 
-BytePart DividedMemory::bytes_of(size_t unit, const Piece& piece) const {
+BytePart DividedMemory::range_of_piece(size_t unit, const Piece& piece) const {
   const BytePart all = part(unit, piece.owner);
   const int64_t first = all.first + piece.number * kPieceBytes;
   CHECK(piece.number >= 0 && first < all.end, unit, piece.owner, piece.number);
@@ -156,16 +172,7 @@ void DividedMemory::trim() {
   for (size_t unit = 0; unit < units_.size(); ++unit) drop(unit);
 }
 
-void DividedMemory::connect(Comm& ranks, int64_t first_tag) {
-  CHECK(ranks.rank() == share_.rank && ranks.size() == share_.num_ranks, ranks.rank(), ranks.size(),
-        share_.rank, share_.num_ranks);
-  trim();
-  ranks_ = &ranks;
-  first_tag_ = first_tag;
-  {
-    const MutexLock lock(mutex_);
-    places_.assign(units_.size(), Place::kGone);
-  }
+void DividedMemory::start_threads() {
   gathering_ = std::jthread([this] {
     name_thread("gather weights");
     run_requests();
@@ -176,7 +183,20 @@ void DividedMemory::connect(Comm& ranks, int64_t first_tag) {
   });
 }
 
-void DividedMemory::enqueue(const Request& request) {
+void DividedMemory::trim_and_connect(Comm& ranks, int64_t first_tag) {
+  CHECK(ranks.rank() == share_.rank && ranks.size() == share_.num_ranks, ranks.rank(), ranks.size(),
+        share_.rank, share_.num_ranks);
+  trim();
+  ranks_ = &ranks;
+  first_tag_ = first_tag;
+  {
+    const MutexLock lock(mutex_);
+    places_.assign(units_.size(), Place::kGone);
+  }
+  start_threads();
+}
+
+void DividedMemory::enqueue_if_needed(const Request& request) {
   const MutexLock lock(mutex_);
   Place& place = places_[request.unit];
   if ((place == Place::kGone) != request.fetches) return;
@@ -187,15 +207,16 @@ void DividedMemory::enqueue(const Request& request) {
 
 void DividedMemory::fetch(size_t unit) {
   CHECK(is_connected(), unit);
-  enqueue({.unit = unit, .fetches = true});
+  enqueue_if_needed({.unit = unit, .fetches = true});
 }
+
+// The host's access waits for the work that was asked for.
+void DividedMemory::wait_for_readers() { const HostAccess access(of_work_); }
 
 void DividedMemory::let_go(size_t unit) {
   CHECK(is_connected(), unit);
-  {
-    const HostAccess access(of_work_);
-  }
-  enqueue({.unit = unit, .fetches = false});
+  wait_for_readers();
+  enqueue_if_needed({.unit = unit, .fetches = false});
 }
 
 void DividedMemory::wait_for(size_t unit) {
@@ -209,10 +230,10 @@ void DividedMemory::ask_for_piece(size_t unit, const Piece& piece) {
   const Question question = {
       .rank = share_.rank, .unit = static_cast<int32_t>(unit), .piece = piece.number};
   asked_ += kQuestionBytes;
-  ranks_->send_bytes(piece.owner, first_tag_ + kAskTag, &question, sizeof(question));
+  send_question(*ranks_, piece.owner, first_tag_, question);
 }
 
-void DividedMemory::list_pieces(size_t unit) {
+void DividedMemory::refill_pieces(size_t unit) {
   pieces_.clear();
   bool any = true;
   for (int64_t number = 0; any; ++number) {
@@ -227,13 +248,13 @@ void DividedMemory::list_pieces(size_t unit) {
 
 void DividedMemory::fetch_pieces(size_t unit) {
   const TraceSpan span("gather weights", "unit", static_cast<int64_t>(unit));
-  list_pieces(unit);
+  refill_pieces(unit);
   const size_t ahead = kAhead * static_cast<size_t>(share_.num_ranks - 1);
   size_t asked = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     for (; asked < std::min(pieces_.size(), i + ahead); ++asked)
       ask_for_piece(unit, pieces_[asked]);
-    for_each_run(unit, bytes_of(unit, pieces_[i]), [&](char* data, int64_t bytes) {
+    for_each_run(unit, range_of_piece(unit, pieces_[i]), [&](char* data, int64_t bytes) {
       ranks_->receive_bytes(pieces_[i].owner, first_tag_ + kPieceTag, data, bytes);
     });
   }
@@ -257,6 +278,14 @@ std::optional<DividedMemory::Request> DividedMemory::wait_and_pop_request() {
   return request;
 }
 
+// It may have been let go meanwhile, and maybe asked for again: then its turn comes.
+void DividedMemory::mark_here_unless_requested_again(size_t unit) {
+  const MutexLock lock(mutex_);
+  const bool comes_again = std::any_of(requests_.begin(), requests_.end(),
+                                       [&](const Request& r) { return r.unit == unit; });
+  if (!comes_again) places_[unit] = Place::kHere;
+}
+
 void DividedMemory::run_requests() {
   while (const std::optional<Request> request = wait_and_pop_request()) {
     if (!request->fetches) {
@@ -268,16 +297,12 @@ void DividedMemory::run_requests() {
     } catch (...) {
       return note_failure();
     }
-    const MutexLock lock(mutex_);
-    // Unless it was let go meanwhile, and maybe asked for again: then its turn comes.
-    const bool comes_again = std::any_of(requests_.begin(), requests_.end(),
-                                         [&](const Request& r) { return r.unit == request->unit; });
-    if (!comes_again) places_[request->unit] = Place::kHere;
+    mark_here_unless_requested_again(request->unit);
   }
 }
 
 void DividedMemory::send_piece(int to, size_t unit, const Piece& piece) {
-  for_each_run(unit, bytes_of(unit, piece), [&](char* data, int64_t bytes) {
+  for_each_run(unit, range_of_piece(unit, piece), [&](char* data, int64_t bytes) {
     answered_ += bytes;
     ranks_->send_bytes(to, first_tag_ + kPieceTag, data, bytes);
   });

@@ -68,7 +68,7 @@ class DividedMemory {
   void wait_until_idle();
   // From here on units are only read, but where trim() says. Collective. Borrows the ranks' own
   // Comm; messages have tags from `first_tag` on, two of them.
-  void connect(Comm& ranks, int64_t first_tag);
+  void trim_and_connect(Comm& ranks, int64_t first_tag);
   [[nodiscard]] bool is_connected() const { return ranks_ != nullptr; }
 
   // In the order of calls. What is here already stays.
@@ -96,17 +96,25 @@ class DividedMemory {
   template <typename Body>
   void for_each_run(size_t unit, const BytePart& bytes, Body body) const;
   [[nodiscard]] BytePart part(size_t unit, int rank) const;
-  // Bytes of a unit.
-  [[nodiscard]] BytePart bytes_of(size_t unit, const Piece& piece) const;
-  void enqueue(const Request& request);
+  // Which bytes of a unit it is.
+  [[nodiscard]] BytePart range_of_piece(size_t unit, const Piece& piece) const;
+  void wait_for_readers();
+  // Unless what it asks for is so already.
+  void enqueue_if_needed(const Request& request);
   void drop(size_t unit);
   void ask_for_piece(size_t unit, const Piece& piece);
   // Of all owners in turn, so that all links are in use.
-  void list_pieces(size_t unit);
+  void refill_pieces(size_t unit);
   void fetch_pieces(size_t unit);
   // None: it stops.
   std::optional<Request> wait_and_pop_request();
+  void mark_here_unless_requested_again(size_t unit);
   void run_requests();
+  void start_threads();
+  void stop_gathering();
+  // Tells the others' answering threads.
+  void announce_end_of_questions();
+  void stop_answering();
   void send_piece(int to, size_t unit, const Piece& piece);
   void answer_questions();
   void note_failure();

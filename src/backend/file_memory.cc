@@ -123,29 +123,33 @@ void PageMover::wait() {
   while (busy_ || !requests_.empty()) changed_.wait(mutex_);
 }
 
+bool PageMover::wait_and_take_requests() {
+  const MutexLock lock(mutex_);
+  busy_ = false;
+  changed_.notify_all();
+  while (requests_.empty() && !stopping_) changed_.wait(mutex_);
+  if (stopping_) return false;
+  taken_.clear();
+  std::swap(taken_, requests_);
+  busy_ = true;
+  return true;
+}
+
 void PageMover::run_requests() {
-  while (true) {
-    {
-      const MutexLock lock(mutex_);
-      busy_ = false;
-      changed_.notify_all();
-      while (requests_.empty() && !stopping_) changed_.wait(mutex_);
-      if (stopping_) return;
-      taken_.clear();
-      std::swap(taken_, requests_);
-      busy_ = true;
-    }
+  while (wait_and_take_requests()) {
     for (const Request& request : taken_) move_pages(request);
   }
+}
+
+std::string_view PageMover::name_of(Move move) {
+  if (move == Move::kRead) return "read ahead";
+  return move == Move::kWrite ? "write behind" : "let go";
 }
 
 void PageMover::move_pages(const Request& request) {
   const auto [data, bytes] = whole_pages(request.range);
   if (bytes == 0) return;
-  const std::string_view what = request.move == Move::kRead    ? "read ahead"
-                                : request.move == Move::kWrite ? "write behind"
-                                                               : "let go";
-  const TraceSpan span(what, "bytes", static_cast<int64_t>(bytes));
+  const TraceSpan span(name_of(request.move), "bytes", static_cast<int64_t>(bytes));
   if (request.move != Move::kRead) {
     ::madvise(data, bytes, MADV_DONTNEED);
     // After that: what the page tables knew of changes is now the file's.

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -70,6 +71,9 @@ class PageMover final : public PageQueue {
   };
   void enqueue(std::span<const PageRange> ranges, Move move);
   void move_pages(const Request& request);
+  // Into taken_. False: it stops.
+  bool wait_and_take_requests();
+  static std::string_view name_of(Move move);
   void run_requests();
 
   FileAllocator& files_;

@@ -104,15 +104,8 @@ class MpiRanks::Link : public Comm {
     const MutexLock lock(mutex_);
     while (!started_) changed_.wait(mutex_);
     if (!start_fault_.empty()) throw Error(ErrorCode::kIo, "MPI does not start: " + start_fault_);
-    const double since = begin_to_wait();
-    while (!all_others([](const Peer& peer) { return !peer.hello.empty() || peer.dead; }))
-      progress_or_rest(since);
-    end_to_wait();
-    for (int other = 0; other < size_; ++other) {
-      if (other != rank_ && peers_[static_cast<size_t>(other)].hello != hello()) continue;
-      rank_here_ += other < rank_ ? 1 : 0;
-      ++ranks_here_;
-    }
+    wait_for_hellos();
+    set_rank_and_ranks_here();
   }
   ~Link() override {
     const MutexLock lock(mutex_);
@@ -130,13 +123,8 @@ class MpiRanks::Link : public Comm {
   [[nodiscard]] int64_t end_of_tags() const override { return highest_tag_; }
 
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
-    const auto* first = static_cast<const std::byte*>(data);
     Operation& operation = claim_send(bytes);
-    if (!fits(operation, bytes)) {
-      std::vector<std::byte>().swap(operation.own);  // the old one first, and to the byte
-      operation.own.reserve(static_cast<size_t>(bytes));
-    }
-    operation.own.assign(first, first + bytes);
+    copy_to_buffer(data, bytes, operation);
     operation.peer = to;
     operation.tag = mpi_tag(tag);
     const MutexLock lock(mutex_);
@@ -151,17 +139,7 @@ class MpiRanks::Link : public Comm {
         Operation{kData, /*sends=*/false, from, mpi_tag(tag), data, bytes, /*busy=*/true});
     const MutexLock lock(mutex_);
     begin_operation(*operation);
-    double end = 0.0;
-    const double since = begin_to_wait();
-    while (operation->busy && (end == 0.0 || now_seconds() < end)) {
-      if (fault_ && !operation->is_cancelled) {  // and wait: MPI borrows the memory
-        operation->is_cancelled = true;
-        table_.cancel(operation->handle);
-        end = now_seconds() + options_.silence;
-      }
-      progress_or_rest(since);
-    }
-    end_to_wait();
+    wait_or_cancel_on_fault(*operation);
     const bool is_cancelled = operation->is_cancelled;
     // Its sender died in the middle of a message: nothing writes the memory any longer.
     if (operation->busy) abandoned_.push_back(std::move(operation));
@@ -170,7 +148,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // The first counts.
-  void fail(ErrorCode code, const std::string& what) override {
+  void announce_failure(ErrorCode code, const std::string& what) override {
     const MutexLock lock(mutex_);
     if (fault_) return;
     fault_ = {code, what};
@@ -180,7 +158,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // That this rank's body has ended, and all others' too.
-  std::optional<RankFault> end_and_wait_for_others() {
+  std::optional<RankFault> announce_end_and_wait_for_others() {
     const MutexLock lock(mutex_);
     send_control_to_all(kEnded, "");
     double end = 0.0;
@@ -222,22 +200,30 @@ class MpiRanks::Link : public Comm {
     return std::cmp_greater_equal(size, bytes) &&
            std::cmp_less_equal(size, 2 * std::max(bytes, kShortMessage));
   }
+  static void copy_to_buffer(const void* data, int64_t bytes, Operation& operation) {
+    const auto* first = static_cast<const std::byte*>(data);
+    if (!fits(operation, bytes)) {
+      std::vector<std::byte>().swap(operation.own);  // the old one first, and to the byte
+      operation.own.reserve(static_cast<size_t>(bytes));
+    }
+    operation.own.assign(first, first + bytes);
+  }
+  static bool is_better_buffer(const Operation& one, const Operation& other, int64_t bytes) {
+    const bool is_right = fits(one, bytes);
+    if (is_right != fits(other, bytes)) return is_right;
+    const size_t size = one.own.capacity(), other_size = other.own.capacity();
+    return is_right ? size < other_size : size > other_size;
+  }
   // A send's, to be used again: the smallest whose buffer fits, or the one with the largest, which
   // gets another; a new one where all are busy, so that what rests is no more than what was on its
   // way at once.
   Operation& claim_send(int64_t bytes) {
     const MutexLock lock(mutex_);
     Operations& operations = bytes > kShortMessage ? long_sends_ : short_sends_;
-    const auto is_better = [bytes](const Operation& one, const Operation& other) {
-      const bool is_right = fits(one, bytes);
-      if (is_right != fits(other, bytes)) return is_right;
-      const size_t size = one.own.capacity(), other_size = other.own.capacity();
-      return is_right ? size < other_size : size > other_size;
-    };
     Operation* best = nullptr;
     for (const auto& operation : operations) {
       if (operation->busy) continue;
-      if (best == nullptr || is_better(*operation, *best)) best = operation.get();
+      if (best == nullptr || is_better_buffer(*operation, *best, bytes)) best = operation.get();
     }
     if (best == nullptr) best = operations.emplace_back(std::make_unique<Operation>()).get();
     best->busy = true;
@@ -245,8 +231,9 @@ class MpiRanks::Link : public Comm {
   }
 
   void begin_operation(Operation& o) REQUIRES(mutex_) {
-    o.handle = o.sends ? table_.send(o.channel, o.peer, o.tag, o.own.data(), std::ssize(o.own))
-                       : table_.receive(o.channel, o.peer, o.tag, o.data, o.bytes);
+    o.handle = o.sends
+                   ? table_.begin_send(o.channel, o.peer, o.tag, o.own.data(), std::ssize(o.own))
+                   : table_.begin_receive(o.channel, o.peer, o.tag, o.data, o.bytes);
     CHECK(o.handle != nullptr, o.channel, o.peer, o.tag, o.bytes);
     active_.push_back(&o);
     last_moved_ = now_seconds();
@@ -277,6 +264,36 @@ class MpiRanks::Link : public Comm {
     return true;
   }
 
+  void wait_for_hellos() REQUIRES(mutex_) {
+    const double since = begin_to_wait();
+    while (!all_others([](const Peer& peer) { return !peer.hello.empty() || peer.dead; }))
+      progress_or_rest(since);
+    end_to_wait();
+  }
+
+  void set_rank_and_ranks_here() REQUIRES(mutex_) {
+    for (int other = 0; other < size_; ++other) {
+      if (other != rank_ && peers_[static_cast<size_t>(other)].hello != hello()) continue;
+      rank_here_ += other < rank_ ? 1 : 0;
+      ++ranks_here_;
+    }
+  }
+
+  // For a receive. It may still be busy afterwards, where its sender died.
+  void wait_or_cancel_on_fault(Operation& operation) REQUIRES(mutex_) {
+    double end = 0.0;
+    const double since = begin_to_wait();
+    while (operation.busy && (end == 0.0 || now_seconds() < end)) {
+      if (fault_ && !operation.is_cancelled) {  // and wait: MPI borrows the memory
+        operation.is_cancelled = true;
+        table_.cancel(operation.handle);
+        end = now_seconds() + options_.silence;
+      }
+      progress_or_rest(since);
+    }
+    end_to_wait();
+  }
+
   void announce_or_await_leaving() REQUIRES(mutex_) {
     if (rank_ == 0) return send_control_to_all(kLeaving, "");
     const double since = begin_to_wait(), end = since + options_.silence;
@@ -303,7 +320,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // False where MPI does not start, which is told.
-  bool start_mpi() {
+  bool start_mpi_and_say_hello() {
     const char* fault = table_.start(options_.chunk_bytes, &rank_, &size_);
     if (fault == nullptr) highest_tag_ = table_.highest_tag();
     const MutexLock lock(mutex_);
@@ -319,7 +336,7 @@ class MpiRanks::Link : public Comm {
   // The thread that computes nothing.
   void run_progress_thread() {
     name_thread("mpi");
-    if (!start_mpi()) return;
+    if (!start_mpi_and_say_hello()) return;
     bool any_dead = false;
     {
       const MutexLock lock(mutex_);
@@ -351,7 +368,7 @@ class MpiRanks::Link : public Comm {
   // Whether anything came of it. Who waits hears of what the other thread saw.
   bool make_progress() REQUIRES(mutex_) {
     bool moved = retire_finished();
-    moved = receive_controls() || moved;
+    moved = receive_and_handle_controls() || moved;
     send_heartbeat_and_check_peers();
     if (!moved) return false;
     last_moved_ = now_seconds();
@@ -373,14 +390,14 @@ class MpiRanks::Link : public Comm {
     return true;
   }
 
-  bool receive_controls() REQUIRES(mutex_) {
+  bool receive_and_handle_controls() REQUIRES(mutex_) {
     int from = 0, tag = 0;
     int64_t bytes = 0;
     bool any = false;
     while (table_.probe(kControl, &from, &tag, &bytes)) {
       any = true;
       std::string text(static_cast<size_t>(bytes), '\0');
-      void* handle = table_.receive(kControl, from, tag, text.data(), bytes);
+      void* handle = table_.begin_receive(kControl, from, tag, text.data(), bytes);
       const char* fault = nullptr;
       while (!table_.finish_if_done(handle, &fault)) {  // it has come: small ones are sent whole
       }
@@ -416,18 +433,19 @@ class MpiRanks::Link : public Comm {
     }
     mark_silent_peers_dead(now);
   }
+  [[nodiscard]] RankFault silence_fault(int other) REQUIRES(mutex_) {
+    const std::string& host = peers_[static_cast<size_t>(other)].host;
+    return {ErrorCode::kIo,
+            fmt::format("rank {} ({}) has been silent for {:.0f} s: it was stopped or killed, "
+                        "or its link is down",
+                        other, host, options_.silence)};
+  }
   void mark_silent_peers_dead(double now) REQUIRES(mutex_) {
     for (int other = 0; other < size_; ++other) {
       Peer& peer = peers_[static_cast<size_t>(other)];
       if (other == rank_ || peer.dead || now - peer.last_heard < options_.silence) continue;
       peer.dead = true;
-      if (!fault_) {
-        fault_ = {
-            ErrorCode::kIo,
-            fmt::format("rank {} ({}) has been silent for {:.0f} s: it was stopped or killed, "
-                        "or its link is down",
-                        other, peer.host, options_.silence)};
-      }
+      if (!fault_) fault_ = silence_fault(other);
       changed_.notify_all();
     }
   }
@@ -440,8 +458,7 @@ class MpiRanks::Link : public Comm {
   Mutex mutex_;
   CondVar changed_;  // for who waits
   CondVar rested_;   // for the thread that computes nothing
-  bool started_ GUARDED_BY(mutex_) = false;
-  bool leaves_ GUARDED_BY(mutex_) = false;
+  bool started_ GUARDED_BY(mutex_) = false, leaves_ GUARDED_BY(mutex_) = false;
   std::string start_fault_ GUARDED_BY(mutex_);
   std::optional<RankFault> fault_ GUARDED_BY(mutex_);
   std::vector<Peer> peers_ GUARDED_BY(mutex_);
@@ -472,11 +489,11 @@ void MpiRanks::run(FunctionRef<void(Comm& comm)> body) {
   try {
     body(*link_);
   } catch (const Error& error) {
-    link_->fail(error.code, error.what());
+    link_->announce_failure(error.code, error.what());
   } catch (const std::exception& error) {
-    link_->fail(ErrorCode::kIo, error.what());
+    link_->announce_failure(ErrorCode::kIo, error.what());
   }
-  if (const std::optional<RankFault> fault = link_->end_and_wait_for_others())
+  if (const std::optional<RankFault> fault = link_->announce_end_and_wait_for_others())
     throw Error(fault->code, fault->what);
 }
 

@@ -20,8 +20,8 @@ struct MpiTable {
   // Messages of two channels never mix. Both return at once, with an operation that borrows the
   // bytes until it has ended; null: refused. A receive from -1 is from any rank, and a message of
   // one piece.
-  void* (*send)(int channel, int to, int tag, const void* data, int64_t bytes);
-  void* (*receive)(int channel, int from, int tag, void* data, int64_t bytes);
+  void* (*begin_send)(int channel, int to, int tag, const void* data, int64_t bytes);
+  void* (*begin_receive)(int channel, int from, int tag, void* data, int64_t bytes);
   // Makes progress. Once true the operation is gone; `fault` is then null, or what went wrong.
   bool (*finish_if_done)(void* operation, const char** fault);
   // Of a receive, which ends then; as what was received where that came first.

@@ -35,11 +35,13 @@ class ThreadOfProcess : public Comm {
     processes_.send_bytes(ranks_.process_of(to), tag_between(thread_, thread, tag), data, bytes);
   }
   void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
-    const int thread = from == kAnyRank ? thread_ : ranks_.thread_of(from);
-    if (from != kAnyRank && is_here(from))
+    if (from == kAnyRank)
+      return processes_.receive_bytes(kAnyRank, tag_between(thread_, thread_, tag), data, bytes);
+    const int thread = ranks_.thread_of(from);
+    if (is_here(from))
       return exchange_.receive(thread, thread_, tag, data, bytes, /*breaks=*/nullptr);
-    processes_.receive_bytes(from == kAnyRank ? kAnyRank : ranks_.process_of(from),
-                             tag_between(thread, thread_, tag), data, bytes);
+    processes_.receive_bytes(ranks_.process_of(from), tag_between(thread, thread_, tag), data,
+                             bytes);
   }
   [[nodiscard]] int64_t end_of_tags() const override {
     return processes_.end_of_tags() / pairs() - 1;
@@ -62,13 +64,13 @@ class ThreadOfProcess : public Comm {
   const int thread_, rank_;
 };
 
-void report_failure(Comm& processes, const std::exception_ptr& failure) {
+void announce_exception(Comm& processes, const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const Error& error) {
-    processes.fail(error.code, error.what());
+    processes.announce_failure(error.code, error.what());
   } catch (const std::exception& error) {
-    processes.fail(ErrorCode::kIo, error.what());
+    processes.announce_failure(ErrorCode::kIo, error.what());
   }
 }
 
@@ -85,7 +87,7 @@ void run_ranks(Comm& processes, const ProcessRanks& ranks, FunctionRef<void(Comm
         name_thread("rank " + std::to_string(comm.rank()));
         body(comm);
       },
-      [&](const std::exception_ptr& failure) { report_failure(processes, failure); });
+      [&](const std::exception_ptr& failure) { announce_exception(processes, failure); });
 }
 
 }  // namespace strata

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "backend/thread_comm.h"
 #include "backend/thread_exchange.h"
 #include "base/check.h"
 #include "base/mutex.h"
@@ -43,17 +45,7 @@ struct RankThreads::State {
 
   explicit State(int num_ranks) : ranks(static_cast<size_t>(num_ranks)) {
     CHECK(num_ranks >= 1, num_ranks);
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      Rank& of = at(rank);
-      of.is_due = [this, rank, &of] {
-        if (of.in_break) return false;
-        return rank == 0 ? asked_breaks->is_due() : meeting.load(std::memory_order_acquire);
-      };
-      of.take = [this, rank] { rank == 0 ? stop_others_and_run_break() : serve_break(rank); };
-      of.breaks = std::make_unique<Interruption>(Interruption{of.is_due, of.take});
-      for (const Level level : {kWork, kBreak})
-        of.comms[level] = std::make_unique<ThreadComm>(exchanges[level], rank, num_ranks);
-    }
+    for (int rank = 0; rank < num_ranks; ++rank) set_up_breaks_and_comms(rank);
     for (int rank = 1; rank < num_ranks; ++rank)
       threads.emplace_back([this, rank] { follow_rank_0(rank); });
   }
@@ -69,11 +61,23 @@ struct RankThreads::State {
   [[nodiscard]] Rank& at(int rank) { return ranks[static_cast<size_t>(rank)]; }
   [[nodiscard]] int num_others() const { return static_cast<int>(ranks.size()) - 1; }
 
-  void run_on_rank(Level messages, int rank, FunctionRef<void(int rank)> body) {
+  void set_up_breaks_and_comms(int rank) {
+    Rank& of = at(rank);
+    of.is_due = [this, rank, &of] {
+      if (of.in_break) return false;
+      return rank == 0 ? asked_breaks->is_due() : meeting.load(std::memory_order_acquire);
+    };
+    of.take = [this, rank] { rank == 0 ? stop_others_and_run_break() : serve_break(rank); };
+    of.breaks = std::make_unique<Interruption>(Interruption{of.is_due, of.take});
+    for (const Level level : {kWork, kBreak})
+      of.comms[level] = std::make_unique<ThreadComm>(exchanges[level], rank, num_others() + 1);
+  }
+
+  void run_and_announce_failure(Level messages, int rank, FunctionRef<void(int rank)> body) {
     try {
       body(rank);
     } catch (...) {
-      exchanges[messages].fail(std::current_exception());
+      exchanges[messages].announce_failure(std::current_exception());
     }
   }
 
@@ -82,6 +86,15 @@ struct RankThreads::State {
     const Level level = at(0).in_break ? kBreak : kWork;
     CHECK(level <= messages && !is_running[level], level, messages);  // one at a time
     is_running[level] = true;
+    post_job(level, messages, body);
+    run_and_announce_failure(messages, 0, body);
+    wait_for_others_to_end(level);
+    is_running[level] = false;
+    if (const std::exception_ptr failure = exchanges[messages].recover_from_failure())
+      std::rethrow_exception(failure);
+  }
+
+  void post_job(Level level, Level messages, const FunctionRef<void(int rank)>& body) {
     {
       const MutexLock lock(mutex);
       jobs[level] = {.body = &body,
@@ -90,14 +103,11 @@ struct RankThreads::State {
                      .left = num_others()};
     }
     asked.notify_all();
-    run_on_rank(messages, 0, body);
-    {
-      const MutexLock lock(mutex);
-      while (jobs[level].left > 0) answered.wait(mutex);
-    }
-    is_running[level] = false;
-    if (const std::exception_ptr failure = exchanges[messages].clear_failure())
-      std::rethrow_exception(failure);
+  }
+
+  void wait_for_others_to_end(Level level) {
+    const MutexLock lock(mutex);
+    while (jobs[level].left > 0) answered.wait(mutex);
   }
 
   // Others': the job that is there, if it is a new one. Whether it was.
@@ -108,7 +118,7 @@ struct RankThreads::State {
       job = jobs[level];
       if (std::exchange(at(rank).seen[level], job.number) == job.number) return false;
     }
-    run_on_rank(job.messages, rank, *job.body);
+    run_and_announce_failure(job.messages, rank, *job.body);
     const MutexLock lock(mutex);
     if (--jobs[level].left == 0) answered.notify_all();
     return true;
@@ -118,13 +128,15 @@ struct RankThreads::State {
   void stop_others_and_run_break() {
     at(0).in_break = true;
     const std::shared_ptr<void> ends(nullptr, [this](void*) {
-      {
-        const MutexLock lock(mutex);
-        meeting.store(false, std::memory_order_release);
-      }
-      asked.notify_all();
+      end_meeting();
       at(0).in_break = false;
     });
+    begin_meeting();
+    wait_until_others_are_there();
+    asked_breaks->run();
+  }
+
+  void begin_meeting() {
     {
       const MutexLock lock(mutex);
       ++num_meetings;
@@ -133,31 +145,46 @@ struct RankThreads::State {
     }
     asked.notify_all();
     exchanges[kWork].wake();
+  }
+
+  void wait_until_others_are_there() {
+    const MutexLock lock(mutex);
+    while (num_there < num_others()) answered.wait(mutex);
+  }
+
+  void end_meeting() {
     {
       const MutexLock lock(mutex);
-      while (num_there < num_others()) answered.wait(mutex);
+      meeting.store(false, std::memory_order_release);
     }
-    asked_breaks->run();
+    asked.notify_all();
+  }
+
+  // The number of the meeting, or none where it has ended meanwhile.
+  std::optional<uint64_t> join_meeting(int rank) {
+    const MutexLock lock(mutex);
+    if (!meeting) return std::nullopt;
+    at(rank).in_break = true;
+    if (++num_there == num_others()) answered.notify_all();
+    return num_meetings;
+  }
+
+  // Leaves the meeting where it has ended, and otherwise waits for news. Whether it left.
+  bool leave_meeting_or_wait(int rank, uint64_t number) {
+    const MutexLock lock(mutex);
+    if (!meeting || num_meetings != number) {
+      at(rank).in_break = false;
+      return true;
+    }
+    if (at(rank).seen[kBreak] == jobs[kBreak].number) asked.wait(mutex);
+    return false;
   }
 
   // Until the break ends: what it asks for.
   void serve_break(int rank) {
-    uint64_t number = 0;
-    {
-      const MutexLock lock(mutex);
-      if (!meeting) return;
-      at(rank).in_break = true;
-      number = num_meetings;
-      if (++num_there == num_others()) answered.notify_all();
-    }
-    while (true) {
-      if (run_job_if_new(kBreak, rank)) continue;
-      const MutexLock lock(mutex);
-      if (!meeting || num_meetings != number) {
-        at(rank).in_break = false;
-        return;
-      }
-      if (at(rank).seen[kBreak] == jobs[kBreak].number) asked.wait(mutex);
+    const std::optional<uint64_t> number = join_meeting(rank);
+    if (!number) return;
+    while (run_job_if_new(kBreak, rank) || !leave_meeting_or_wait(rank, *number)) {
     }
   }
 

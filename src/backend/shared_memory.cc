@@ -24,6 +24,31 @@ namespace {
   throw Error(code, fmt::format("shared memory: {}: {}", what, std::strerror(error)));
 }
 
+void refuse_other_size(int64_t bytes, int64_t filled_bytes) {
+  if (bytes == filled_bytes) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("shared memory: {} bytes where another process has {}: have the "
+                          "model's files changed meanwhile?",
+                          bytes, filled_bytes));
+}
+
+bool is_file_of(const struct stat& file, const SharedPlace& place) {
+  return file.st_dev == place.device && file.st_ino == place.file && file.st_size == place.bytes;
+}
+
+// Where the file is mapped already, so that views stay.
+void map_privately_in_place(void* data, int64_t bytes, int descriptor) {
+  if (::mmap(data, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+             descriptor, 0) == MAP_FAILED)
+    fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes), errno);
+}
+
+void seal(int descriptor) {
+  if (::fcntl(descriptor, F_ADD_SEALS,
+              F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
+    fail(ErrorCode::kIo, "seals", errno);
+}
+
 }  // namespace
 
 SharedMemory::SharedMemory(const SharedPlace& place) : is_filled_(true), bytes_(place.bytes) {
@@ -31,9 +56,7 @@ SharedMemory::SharedMemory(const SharedPlace& place) : is_filled_(true), bytes_(
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor_ < 0) fail(ErrorCode::kIo, path, errno);
   struct stat file = {};
-  if (::fstat(descriptor_, &file) == 0 && file.st_dev == place.device &&
-      file.st_ino == place.file && file.st_size == place.bytes)
-    return;
+  if (::fstat(descriptor_, &file) == 0 && is_file_of(file, place)) return;
   ::close(descriptor_);
   throw Error(ErrorCode::kIo,
               fmt::format("shared memory: {}: not what that process has published", path));
@@ -60,12 +83,7 @@ void SharedMemory::make_file(int64_t bytes) {
 void* SharedMemory::allocate(int64_t bytes) {
   CHECK(data_ == nullptr, bytes);
   if (is_filled_) {
-    if (bytes != bytes_) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("shared memory: {} bytes where another process has {}: have the "
-                              "model's files changed meanwhile?",
-                              bytes, bytes_));
-    }
+    refuse_other_size(bytes, bytes_);
     data_ = map_aligned(descriptor_, bytes, MAP_PRIVATE);
   } else {
     make_file(bytes);
@@ -83,13 +101,8 @@ void SharedMemory::release(void* data, int64_t bytes) {
 
 SharedPlace SharedMemory::publish() {
   CHECK(data_ != nullptr && !is_filled_);
-  // In the same place, so that views stay.
-  if (::mmap(data_, static_cast<size_t>(bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
-             descriptor_, 0) == MAP_FAILED)
-    fail(ErrorCode::kResourceExhausted, fmt::format("{} bytes", bytes_), errno);
-  if (::fcntl(descriptor_, F_ADD_SEALS,
-              F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
-    fail(ErrorCode::kIo, "seals", errno);
+  map_privately_in_place(data_, bytes_, descriptor_);
+  seal(descriptor_);
   struct stat file = {};
   CHECK(::fstat(descriptor_, &file) == 0);
   return {.process = ::getpid(),

@@ -4,7 +4,6 @@
 #include <exception>
 #include <string>
 
-#include "backend/thread_exchange.h"
 #include "base/check.h"
 #include "base/trace.h"
 

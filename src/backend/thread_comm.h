@@ -1,12 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of one process: run_ranks() starts them, each with a Comm of its own, and waits
-// for all. Messages are copied into buffers of the channel, which it uses again, so that a warm
-// step allocates nothing.
+// Ranks as threads of one process: run_ranks() starts them, each with a ThreadComm of its own,
+// which is its end of an Exchange, and waits for all.
 #pragma once
+#include <exception>
+#include <string>
+
 #include "backend/comm.h"
+#include "backend/thread_exchange.h"
 #include "base/function_ref.h"
 
 namespace strata {
+
+class ThreadComm : public Comm {
+ public:
+  ThreadComm(Exchange& exchange, int rank, int size)
+      : exchange_(exchange), rank_(rank), size_(size) {}
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
+    exchange_.send(rank_, to, tag, data, bytes);
+  }
+  void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
+    exchange_.receive(from, rank_, tag, data, bytes, breaks_);
+  }
+  void announce_failure(ErrorCode code, const std::string& what) override {
+    exchange_.announce_failure(std::make_exception_ptr(Error(code, what)));
+  }
+  // Of its receives from now on; null: none.
+  void set_breaks(const Interruption* breaks) { breaks_ = breaks; }
+
+ private:
+  Exchange& exchange_;
+  const int rank_, size_;
+  const Interruption* breaks_ = nullptr;
+};
 
 // Calls body once for every rank, each in a thread of its own ("rank 0", ... in a timeline); a rank
 // that is alone is the caller's thread. Where one throws, the others are stopped at their next

@@ -16,19 +16,25 @@ constexpr double kLookSeconds = 0.02;  // how late a break may be noticed by who
 
 }  // namespace
 
-void Exchange::Channel::push(const void* data, int64_t bytes) {
-  if (count_ == buffers_.size()) {
-    // The oldest stay in front of the new place.
-    buffers_.insert(buffers_.begin() + static_cast<std::ptrdiff_t>(first_), Buffer());
-    first_ = (first_ + 1) % buffers_.size();
-  }
-  Buffer& buffer = buffers_[(first_ + count_) % buffers_.size()];
-  if (buffer.capacity() < static_cast<size_t>(bytes)) {
-    // To the byte, and the old one first: plans count what messages take (Comm).
+// To a full ring; the oldest stay in front of the new place.
+void Exchange::Channel::add_place() {
+  buffers_.insert(buffers_.begin() + static_cast<std::ptrdiff_t>(first_), Buffer());
+  first_ = (first_ + 1) % buffers_.size();
+}
+
+// And the old one goes first: plans count what messages take (Comm).
+void Exchange::Channel::resize_to_the_byte(Buffer& buffer, size_t bytes) {
+  if (buffer.capacity() < bytes) {
     Buffer().swap(buffer);
-    buffer.reserve(static_cast<size_t>(bytes));
+    buffer.reserve(bytes);
   }
-  buffer.resize(static_cast<size_t>(bytes));
+  buffer.resize(bytes);
+}
+
+void Exchange::Channel::push(const void* data, int64_t bytes) {
+  if (count_ == buffers_.size()) add_place();
+  Buffer& buffer = buffers_[(first_ + count_) % buffers_.size()];
+  resize_to_the_byte(buffer, static_cast<size_t>(bytes));
   if (bytes > 0) std::memcpy(buffer.data(), data, buffer.size());
   ++count_;
 }
@@ -47,7 +53,7 @@ void Exchange::send(int from, int to, int64_t tag, const void* data, int64_t byt
   arrived_.notify_all();
 }
 
-Exchange::Channel* Exchange::channel_with_message(int from, int to, int64_t tag) {
+Exchange::Channel* Exchange::find_channel_with_message(int from, int to, int64_t tag) {
   if (from != Comm::kAnyRank) {
     Channel& channel = channels_[{from, to, tag}];
     return channel.empty() ? nullptr : &channel;
@@ -63,7 +69,7 @@ bool Exchange::receive_unless_break(int from, int to, int64_t tag, void* data, i
                                     const Interruption* breaks) {
   const MutexLock lock(mutex_);
   Channel* channel = nullptr;
-  while ((channel = channel_with_message(from, to, tag)) == nullptr) {
+  while ((channel = find_channel_with_message(from, to, tag)) == nullptr) {
     if (failure_) throw Error(ErrorCode::kIo, "another rank has failed");
     if (breaks == nullptr) {
       arrived_.wait(mutex_);
@@ -87,7 +93,7 @@ void Exchange::wake() {
   arrived_.notify_all();
 }
 
-bool Exchange::fail(std::exception_ptr failure) {
+bool Exchange::announce_failure(std::exception_ptr failure) {
   const MutexLock lock(mutex_);
   if (failure_) return false;
   failure_ = std::move(failure);
@@ -100,7 +106,7 @@ std::exception_ptr Exchange::failure() {
   return failure_;
 }
 
-std::exception_ptr Exchange::clear_failure() {
+std::exception_ptr Exchange::recover_from_failure() {
   const MutexLock lock(mutex_);
   if (failure_) {
     for (auto& [key, channel] : channels_) channel.clear();
@@ -113,20 +119,19 @@ void run_threads(Exchange& exchange, int count, FunctionRef<void(int thread)> bo
   const auto fail = [&] {
     // Who was stopped by another's fault may be here before that is told, and says nothing.
     const std::exception_ptr failure = std::current_exception();
-    if (exchange.fail(failure)) tell(failure);
+    if (exchange.announce_failure(failure)) tell(failure);
+  };
+  const auto run_body = [&](int thread) {
+    try {
+      body(thread);
+    } catch (...) {
+      fail();
+    }
   };
   {
     std::vector<std::jthread> threads;
     try {
-      for (int thread = 0; thread < count; ++thread) {
-        threads.emplace_back([&, thread] {
-          try {
-            body(thread);
-          } catch (...) {
-            fail();
-          }
-        });
-      }
+      for (int thread = 0; thread < count; ++thread) threads.emplace_back(run_body, thread);
     } catch (...) {
       fail();
     }

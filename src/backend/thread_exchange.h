@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange: messages between ranks that are threads of one process, and ThreadComm, which is one
-// rank's end of it. Messages are copied into buffers of the channel, which it uses again, so that a
-// warm step allocates nothing. Any thread.
+// Exchange: messages between ranks that are threads of one process (backend/thread_comm.h is one
+// rank's end of it). Messages are copied into buffers of the channel, which it uses again, so that
+// a warm step allocates nothing. Any thread.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -26,12 +26,13 @@ class Exchange {
   // Who waits looks whether a break is due.
   void wake();
 
-  // The first counts, since those that it stops fail after it. Whether this is the first.
-  bool fail(std::exception_ptr failure);
+  // The first counts, since those that it stops fail after it; who waits hears of it. Whether this
+  // is the first.
+  bool announce_failure(std::exception_ptr failure);
   [[nodiscard]] std::exception_ptr failure();
   // Nothing is on its way any more, and nobody has failed; who had, or null. While no rank sends or
   // receives.
-  std::exception_ptr clear_failure();
+  std::exception_ptr recover_from_failure();
 
  private:
   // Messages of one sender, receiver and tag: a ring of buffers.
@@ -44,11 +45,13 @@ class Exchange {
 
    private:
     using Buffer = std::vector<std::byte>;
+    void add_place();
+    static void resize_to_the_byte(Buffer& buffer, size_t bytes);
     std::vector<Buffer> buffers_;
     size_t first_ = 0, count_ = 0;
   };
   // From that rank, or any; null where there is no message.
-  Channel* channel_with_message(int from, int to, int64_t tag) REQUIRES(mutex_);
+  Channel* find_channel_with_message(int from, int to, int64_t tag) REQUIRES(mutex_);
   [[nodiscard]] bool receive_unless_break(int from, int to, int64_t tag, void* data, int64_t bytes,
                                           const Interruption* breaks);
 
@@ -63,29 +66,5 @@ class Exchange {
 // meanwhile, and it is thrown here.
 void run_threads(Exchange& exchange, int count, FunctionRef<void(int thread)> body,
                  FunctionRef<void(const std::exception_ptr& failure)> tell);
-
-class ThreadComm : public Comm {
- public:
-  ThreadComm(Exchange& exchange, int rank, int size)
-      : exchange_(exchange), rank_(rank), size_(size) {}
-  [[nodiscard]] int rank() const override { return rank_; }
-  [[nodiscard]] int size() const override { return size_; }
-  void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
-    exchange_.send(rank_, to, tag, data, bytes);
-  }
-  void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
-    exchange_.receive(from, rank_, tag, data, bytes, breaks_);
-  }
-  void fail(ErrorCode code, const std::string& what) override {
-    exchange_.fail(std::make_exception_ptr(Error(code, what)));
-  }
-  // Of its receives from now on; null: none.
-  void set_breaks(const Interruption* breaks) { breaks_ = breaks; }
-
- private:
-  Exchange& exchange_;
-  const int rank_, size_;
-  const Interruption* breaks_ = nullptr;
-};
 
 }  // namespace strata

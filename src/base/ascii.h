@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What requests, keys and options are written in, where it is ASCII.
 #pragma once
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace strata {
 
@@ -24,8 +26,8 @@ inline int hex_value(char c) {
   return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
 }
 
-// A number of digits alone.
-inline std::optional<int64_t> whole_number(std::string_view text) {
+// Of digits alone; none of anything else.
+inline std::optional<int64_t> parse_whole_number(std::string_view text) {
   int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, fault] = std::from_chars(text.data(), end, value);
@@ -36,6 +38,17 @@ inline std::optional<int64_t> whole_number(std::string_view text) {
 inline std::string_view trimmed(std::string_view text, std::string_view blanks = " \t\r\n") {
   text = text.substr(0, text.find_last_not_of(blanks) + 1);
   return text.empty() ? text : text.substr(text.find_first_not_of(blanks));
+}
+
+// The parts of a list with commas that are not empty.
+inline std::vector<std::string> split_commas(const std::string& list) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    if (end > begin) parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
 }
 
 // Whether it is letters, digits, '.', '_', '-' and characters of `more` alone.

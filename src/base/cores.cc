@@ -10,6 +10,7 @@
 #include <atomic>
 #include <charconv>
 #include <fstream>
+#include <optional>
 #include <string_view>
 
 namespace strata {
@@ -17,34 +18,47 @@ namespace {
 
 std::atomic<int> cores_before = 0;  // 0: never bound
 
-// Calls body with each number of a list as the kernel writes it: "0-3,8".
+struct NumberRange {
+  int first, last;
+};
+
+// "3" or "0-3".
+std::optional<NumberRange> parse_range(std::string_view text) {
+  NumberRange range = {0, 0};
+  const char* end = text.data() + text.size();
+  const auto [rest, fault] = std::from_chars(text.data(), end, range.first);
+  if (fault != std::errc()) return std::nullopt;
+  range.last = range.first;
+  if (rest != end && *rest == '-') std::from_chars(rest + 1, end, range.last);
+  return range;
+}
+
+// Calls body with each number of a list as the kernel writes it, "0-3,8", up to what is none.
 template <typename Body>
 void for_each_listed_number(std::string_view list, Body body) {
   while (!list.empty()) {
-    const std::string_view range = list.substr(0, list.find(','));
-    list.remove_prefix(std::min(list.size(), range.size() + 1));
-    int first = 0, last = 0;
-    const char* end = range.data() + range.size();
-    const auto [rest, fault] = std::from_chars(range.data(), end, first);
-    if (fault != std::errc()) return;
-    last = first;
-    if (rest != end && *rest == '-') std::from_chars(rest + 1, end, last);
-    for (int core = first; core <= last; ++core) body(core);
+    const std::string_view part = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), part.size() + 1));
+    const std::optional<NumberRange> range = parse_range(part);
+    if (!range) return;
+    for (int number = range->first; number <= range->last; ++number) body(number);
   }
+}
+
+// Empty where there is no such file.
+std::string read_first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
 // Calls body(node, core) with each core of the machine's nodes.
 template <typename Body>
 void for_each_core_of_nodes(Body body) {
   constexpr const char* kNodes = "/sys/devices/system/node/";
-  const auto line_of = [](const std::string& path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
-  };
-  for_each_listed_number(line_of(fmt::format("{}online", kNodes)), [&](int node) {
-    for_each_listed_number(line_of(fmt::format("{}node{}/cpulist", kNodes, node)),
+  for_each_listed_number(read_first_line(fmt::format("{}online", kNodes)), [&](int node) {
+    for_each_listed_number(read_first_line(fmt::format("{}node{}/cpulist", kNodes, node)),
                            [&](int core) { body(node, core); });
   });
 }
@@ -52,6 +66,15 @@ void for_each_core_of_nodes(Body body) {
 // Of CPU_SETSIZE cores each, and of more than a kernel is built for: it refuses a set that is
 // smaller than its own.
 using CoreSet = std::array<cpu_set_t, 64>;
+
+CoreSet core_set_of(std::span<const int> cores) {
+  CoreSet set = {};
+  for (const int core : cores) {
+    const auto bit = static_cast<size_t>(core);
+    CPU_SET(bit % CPU_SETSIZE, &set.at(bit / CPU_SETSIZE));
+  }
+  return set;
+}
 
 // Those that this thread may use, in order; none where the system does not say.
 std::vector<int> usable_core_numbers() {
@@ -72,7 +95,7 @@ int shared_cores() {
   return before > 0 ? before : usable_cores();
 }
 
-std::vector<int> cores_by_node() {
+std::vector<int> usable_cores_by_node() {
   std::vector<int> left = usable_core_numbers(), cores;
   for_each_core_of_nodes([&](int, int core) {
     const auto found = std::find(left.begin(), left.end(), core);
@@ -85,11 +108,7 @@ std::vector<int> cores_by_node() {
 }
 
 bool bind_to_cores(std::span<const int> cores) {
-  CoreSet set = {};
-  for (const int core : cores) {
-    const auto bit = static_cast<size_t>(core);
-    CPU_SET(bit % CPU_SETSIZE, &set.at(bit / CPU_SETSIZE));
-  }
+  const CoreSet set = core_set_of(cores);
   const int before = shared_cores();
   if (sched_setaffinity(0, sizeof(set), set.data()) != 0) return false;
   cores_before.store(before, std::memory_order_relaxed);

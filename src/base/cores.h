@@ -11,7 +11,7 @@ int usable_cores();
 // Before this process was bound to some of them.
 int shared_cores();
 // Their numbers, those of a NUMA node one behind the other.
-std::vector<int> cores_by_node();
+std::vector<int> usable_cores_by_node();
 // This thread, and those that it starts from now on, run on these alone. False where the system
 // does not let them.
 bool bind_to_cores(std::span<const int> cores);

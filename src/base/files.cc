@@ -26,13 +26,28 @@ int open_to_read(const std::string& path) {
   return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
-int64_t stat_regular_file(int fd, const std::string& path) {
+int64_t regular_file_size(int fd, const std::string& path) {
   struct stat info;
   if (::fstat(fd, &info) != 0) fail_io(path, "stat");
   if (!S_ISREG(info.st_mode)) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: not a regular file", path));
   }
   return info.st_size;
+}
+
+// As many as fit into `out`; kIo when the file ends before.
+void read_all(int fd, std::span<char> out, const std::string& path) {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = ::read(fd, out.data() + done, out.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_io(path, "read");
+    if (got == 0) {
+      throw Error(ErrorCode::kIo,
+                  fmt::format("{}: ended after {} of {} bytes", path, done, out.size()));
+    }
+    done += static_cast<size_t>(got);
+  }
 }
 
 }  // namespace
@@ -46,22 +61,13 @@ std::string folder_of(const std::string& path) {
 std::string read_file(const std::string& path, int64_t max_bytes) {
   const OpenFile file(open_to_read(path));
   if (file.fd < 0) fail_io(path, "open");
-  const int64_t size = stat_regular_file(file.fd, path);
+  const int64_t size = regular_file_size(file.fd, path);
   if (size > max_bytes) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: {} bytes, at most {} are accepted here", path, size, max_bytes));
   }
   std::string content(static_cast<size_t>(size), '\0');
-  size_t done = 0;
-  while (done < content.size()) {
-    const ssize_t got = ::read(file.fd, content.data() + done, content.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_io(path, "read");
-    if (got == 0) {
-      throw Error(ErrorCode::kIo, fmt::format("{}: ended after {} of {} bytes", path, done, size));
-    }
-    done += static_cast<size_t>(got);
-  }
+  read_all(file.fd, content, path);
   return content;
 }
 
@@ -79,7 +85,7 @@ bool file_exists(const std::string& path) {
 ReadOnlyFile::ReadOnlyFile(std::string path) : path_(std::move(path)) {
   OpenFile file(open_to_read(path_));
   if (file.fd < 0) fail_io(path_, "open");
-  size_ = stat_regular_file(file.fd, path_);
+  size_ = regular_file_size(file.fd, path_);
   fd_ = std::exchange(file.fd, -1);
 }
 
@@ -115,7 +121,7 @@ void ReadOnlyFile::read_at(int64_t offset, std::span<std::byte> out) const {
 MappedFile::MappedFile(const std::string& path) {
   const OpenFile file(open_to_read(path));
   if (file.fd < 0) fail_io(path, "open");
-  size_ = static_cast<size_t>(stat_regular_file(file.fd, path));
+  size_ = static_cast<size_t>(regular_file_size(file.fd, path));
   if (size_ == 0) return;
   void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (map == MAP_FAILED) fail_io(path, "mmap");

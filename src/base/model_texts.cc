@@ -20,7 +20,7 @@ constexpr int64_t kKeptBytes = 64 << 10;  // of a text: a config, not a tokenize
 // The files of a directory, of which each small one is read once.
 class Directory {
  public:
-  std::optional<std::string> find(const std::string& path, int64_t max_bytes) const {
+  std::optional<std::string> find_or_read(const std::string& path, int64_t max_bytes) const {
     const MutexLock lock(known_->mutex);
     const auto known = known_->texts.find(path);
     if (known != known_->texts.end() && std::ssize(known->second) <= max_bytes)
@@ -30,9 +30,9 @@ class Directory {
     if (std::ssize(text) <= kKeptBytes) known_->texts[path] = text;
     return text;
   }
-  // As a Reader: the limit is find()'s.
+  // As a Reader: the limit is find_or_read()'s.
   std::optional<std::string> operator()(std::string_view path) const {
-    return find(std::string(path), INT64_MAX);
+    return find_or_read(std::string(path), INT64_MAX);
   }
 
  private:
@@ -51,7 +51,8 @@ ModelTexts::ModelTexts(std::string where, Reader reader)
     : where_(std::move(where)), reader_(std::move(reader)) {}
 
 std::optional<std::string> ModelTexts::find(std::string_view name, int64_t max_bytes) const {
-  if (const auto* files = reader_.target<Directory>()) return files->find(where(name), max_bytes);
+  if (const auto* files = reader_.target<Directory>())
+    return files->find_or_read(where(name), max_bytes);
   std::optional<std::string> text = reader_(name);
   if (text && std::ssize(*text) > max_bytes) {
     throw Error(ErrorCode::kInvalidArgument,

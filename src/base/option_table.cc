@@ -44,19 +44,22 @@ const T* value_of(const std::optional<T>& field) {
   return field ? &*field : nullptr;
 }
 
+template <typename T>
+std::string number_text(const T* value) {
+  if (value == nullptr) return "";
+  if (std::is_integral_v<T>) return fmt::format("{}", *value);
+  return fmt::format("{:g}", static_cast<double>(*value));
+}
+
 // A row of one number, read as Read and held as Field, which may be absent.
 template <typename Read, typename Field>
 OptionRow make_number_row(const std::string& name, const char* unit, Field& field,
                           const OptionRange<Read>& range, const std::string& help) {
   Field* at = &field;
-  const auto* before = value_of(field);
   return {.name = name,
           .unit = unit,
           .help = help,
-          .default_text = before == nullptr ? ""
-                          : std::is_integral_v<Read>
-                              ? fmt::format("{}", *before)
-                              : fmt::format("{:g}", static_cast<double>(*before)),
+          .default_text = number_text(value_of(field)),
           .set =
               [at, name, range](const std::string& text) {
                 const Read value = parse_number<Read>(name, text, range.wanted);
@@ -73,6 +76,14 @@ OptionRow make_number_row(const std::string& name, const char* unit, Field& fiel
                 const auto* value = value_of(*at);
                 if (value != nullptr) check_range(name, static_cast<Read>(*value), range);
               }};
+}
+
+// "a, b or c".
+std::string choices_text(const std::vector<std::string>& choices) {
+  std::string text;
+  for (size_t i = 0; i < choices.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + choices[i];
+  return text;
 }
 
 OptionRange<uint64_t> seeds() { return {0, UINT64_MAX, "a whole number from 0 to 2^64 - 1"}; }
@@ -106,13 +117,10 @@ OptionRow& OptionTable::text(const std::string& name, std::string& field, const 
 
 OptionRow& OptionTable::choice(const std::string& name, std::string& field,
                                const std::vector<std::string>& choices, const std::string& help) {
-  std::string wanted;
-  for (size_t i = 0; i < choices.size(); ++i)
-    wanted += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + choices[i];
   OptionRow& row = text(name, field, help);
-  row.check = [at = &field, name, choices, wanted] {
+  row.check = [at = &field, name, choices] {
     if (std::find(choices.begin(), choices.end(), *at) == choices.end())
-      refuse(name, "'" + *at + "'", wanted);
+      refuse(name, "'" + *at + "'", choices_text(choices));
   };
   return row;
 }
@@ -171,14 +179,15 @@ OptionRow& OptionTable::seed(const std::string& name, std::optional<uint64_t>& f
   return add(make_number_row(name, "UINT", field, seeds(), help));
 }
 
+OptionRow& OptionTable::row_of(std::string_view name) {
+  const auto row = std::find_if(rows_.begin(), rows_.end(),
+                                [&](const OptionRow& candidate) { return candidate.name == name; });
+  CHECK(row != rows_.end(), name);
+  return *row;
+}
+
 void OptionTable::mark_common(std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    const auto row = std::find_if(rows_.begin(), rows_.end(), [&](const OptionRow& candidate) {
-      return candidate.name == name;
-    });
-    CHECK(row != rows_.end(), name);
-    row->is_common = true;
-  }
+  for (const char* name : names) row_of(name).is_common = true;
 }
 
 void OptionTable::keep_only(std::span<const std::string_view> names) {
@@ -188,11 +197,9 @@ void OptionTable::keep_only(std::span<const std::string_view> names) {
   });
 }
 
-void OptionTable::require(std::string_view name) {
-  const auto row =
-      std::find_if(rows_.begin(), rows_.end(), [&](const OptionRow& r) { return r.name == name; });
-  CHECK(row != rows_.end());
-  row->is_required = row->is_common = true;
+void OptionTable::require_and_mark_common(std::string_view name) {
+  OptionRow& row = row_of(name);
+  row.is_required = row.is_common = true;
 }
 
 const OptionRow* OptionTable::find(std::string_view name) const {

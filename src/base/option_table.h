@@ -123,7 +123,7 @@ class OptionTable {
 
   // Takes out all rows but these.
   void keep_only(std::span<const std::string_view> names);
-  void require(std::string_view name);
+  void require_and_mark_common(std::string_view name);
 
   [[nodiscard]] const std::deque<OptionRow>& rows() const { return rows_; }
   // By any of its names; null when there is none.
@@ -132,6 +132,8 @@ class OptionTable {
   void check() const;
 
  private:
+  OptionRow& row_of(std::string_view name);  // CHECKs that there is one; not by an alias
+
   std::deque<OptionRow> rows_;
   std::string group_;
 };

@@ -14,7 +14,8 @@ namespace strata {
 namespace {
 
 // The least of the limits from the group up to the root; "max" is none, and no number.
-int64_t read_limit(const std::string& tree, std::string group, const char* name, int64_t limit) {
+int64_t read_least_limit(const std::string& tree, std::string group, const char* name,
+                         int64_t limit) {
   while (true) {
     int64_t bytes = 0;
     if (std::ifstream(tree + group + "/" + name) >> bytes) limit = std::min(limit, bytes);
@@ -53,6 +54,15 @@ ProcessMemory read_process_memory() {
   return memory;
 }
 
+int64_t read_resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr) return 0;
+  long long total = 0, resident = 0;
+  const int read = std::fscanf(file, "%lld %lld", &total, &resident);
+  std::fclose(file);
+  return read == 2 ? static_cast<int64_t>(resident) * sysconf(_SC_PAGESIZE) : 0;
+}
+
 // https://docs.kernel.org/admin-guide/cgroup-v2.html and -v1/memory.html.
 int64_t read_usable_memory(const std::string& root) {
   int64_t limit = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
@@ -61,10 +71,10 @@ int64_t read_usable_memory(const std::string& root) {
     const std::optional<CgroupLine> found = parse_cgroup_line(line);
     if (!found) continue;
     if (found->controllers.empty()) {
-      limit = read_limit(root + "/sys/fs/cgroup", found->group, "memory.max", limit);
+      limit = read_least_limit(root + "/sys/fs/cgroup", found->group, "memory.max", limit);
     } else if (found->controllers == "memory") {
-      limit =
-          read_limit(root + "/sys/fs/cgroup/memory", found->group, "memory.limit_in_bytes", limit);
+      limit = read_least_limit(root + "/sys/fs/cgroup/memory", found->group,
+                               "memory.limit_in_bytes", limit);
     }
   }
   return limit;

@@ -13,6 +13,9 @@ struct ProcessMemory {
 
 ProcessMemory read_process_memory();
 
+// All that is resident, in bytes; 0 where the system does not say.
+int64_t read_resident_bytes();
+
 // The machine's, or what the control groups that the process is in leave of it (a container's
 // limit, a service's MemoryMax). With other folders in place of / for tests.
 int64_t read_usable_memory(const std::string& root = "");  // bytes

@@ -6,6 +6,13 @@
 
 namespace strata {
 
+namespace {
+
+// Of the two words as one number.
+uint64_t top_53_bits(uint32_t high, uint32_t low) { return (uint64_t{high} << 32 | low) >> 11; }
+
+}  // namespace
+
 std::array<uint32_t, 4> Counter::words(uint64_t index) const {
   std::array<uint32_t, 4> c = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
                                static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)};
@@ -24,14 +31,13 @@ std::array<uint32_t, 4> Counter::words(uint64_t index) const {
 
 double Counter::uniform(uint64_t index) const {
   const auto w = words(index);
-  const uint64_t bits = (uint64_t{w[0]} << 32 | w[1]) >> 11;
-  return static_cast<double>(bits) * 0x1.0p-53;
+  return static_cast<double>(top_53_bits(w[0], w[1])) * 0x1.0p-53;
 }
 
 double Counter::normal(uint64_t index) const {
   const auto w = words(index);
-  const uint64_t a = (uint64_t{w[0]} << 32 | w[1]) >> 11;
-  const uint64_t b = (uint64_t{w[2]} << 32 | w[3]) >> 11;
+  const uint64_t a = top_53_bits(w[0], w[1]);
+  const uint64_t b = top_53_bits(w[2], w[3]);
   const double u = (static_cast<double>(a) + 1.0) * 0x1.0p-53;  // (0, 1]
   const double v = static_cast<double>(b) * 0x1.0p-53;
   return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);

@@ -37,18 +37,24 @@ struct SharedLimitState {
     for (const auto& [tenant, amount] : used) all += beyond_own(amount);
     return all;
   }
-  // Whether who holds `before` may take so much more, and `spare` afterwards. Of its own part it
-  // leaves half of that at most: what others hold takes none of it.
+  // Whether who holds `before` may take so much more, and `spare` afterwards.
   [[nodiscard]] bool has_budget(int64_t before, int64_t more, int64_t spare) const REQUIRES(mutex) {
-    const int64_t amount = more + spare;
-    if (is_divided()) {
-      if (before + more + std::min(spare, own_part() / 2) <= own_part()) return true;
-      const int64_t wanted = beyond_own(before + amount) - beyond_own(before);
-      // What the division by tenants leaves over is anybody's.
-      return wanted <= 0 || common_taken() + wanted <= limit - own_part() * num_tenants;
-    }
+    return is_divided() ? has_budget_among_few(before, more, spare)
+                        : has_budget_among_many(before, more, spare);
+  }
+  // Of its own part it leaves half of that at most: what others hold takes none of it.
+  [[nodiscard]] bool has_budget_among_few(int64_t before, int64_t more, int64_t spare) const
+      REQUIRES(mutex) {
+    if (before + more + std::min(spare, own_part() / 2) <= own_part()) return true;
+    const int64_t wanted = beyond_own(before + more + spare) - beyond_own(before);
+    // What the division by tenants leaves over is anybody's.
+    return wanted <= 0 || common_taken() + wanted <= limit - own_part() * num_tenants;
+  }
+  [[nodiscard]] bool has_budget_among_many(int64_t before, int64_t more, int64_t spare) const
+      REQUIRES(mutex) {
     if (limit - all < more) return false;
     if (before + more <= own_part()) return true;
+    const int64_t amount = more + spare;
     const int64_t free = limit - all - amount;
     return before + amount <= kTimesFree * (free - limit / kKeptForFloors);
   }

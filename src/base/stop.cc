@@ -18,18 +18,19 @@ std::atomic<bool> ends_at_first{false};
 static_assert(std::atomic<int>::is_always_lock_free &&
               std::atomic<const char*>::is_always_lock_free);
 
-// Only what a signal handler may call.
+// Only what a signal handler may call, here and below. Nothing can be done where stderr is gone.
+void write_notice(const char* notice) {
+  if (::write(STDERR_FILENO, "\n", 1) == 1 &&
+      ::write(STDERR_FILENO, notice, std::strlen(notice)) > 0) {
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, "\n", 1);
+  }
+}
+
 void on_signal(int signal) {
   const int saved_errno = errno;
   const bool is_first = asked_by.exchange(signal) == 0;
   const char* notice = notice_text.load();
-  if (is_first && notice != nullptr && *notice != '\0') {
-    // Nothing can be done where stderr is gone.
-    if (::write(STDERR_FILENO, "\n", 1) == 1 &&
-        ::write(STDERR_FILENO, notice, std::strlen(notice)) > 0) {
-      [[maybe_unused]] const auto written = ::write(STDERR_FILENO, "\n", 1);
-    }
-  }
+  if (is_first && notice != nullptr && *notice != '\0') write_notice(notice);
   if (!is_first || ends_at_first.load()) ::_exit(128 + signal);
   errno = saved_errno;
 }

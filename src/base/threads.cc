@@ -137,6 +137,18 @@ void ThreadPool::run_region(int64_t count, FunctionRef<void(int64_t, int64_t, in
   while (left != 0) left = wait_for_change(state.remaining, left);
 }
 
+bool ThreadPool::run_items_until_pause(int64_t count, int worker,
+                                       FunctionRef<void(int64_t, int)> body) {
+  State& state = *state_;
+  while (!state.pausing.load(std::memory_order_relaxed)) {
+    const int64_t item = state.next.fetch_add(1, std::memory_order_relaxed);
+    if (item >= count) return false;
+    body(item, worker);
+    if (worker == 0 && is_break_due()) state.pausing.store(true, std::memory_order_relaxed);
+  }
+  return true;
+}
+
 void ThreadPool::run_each(int64_t count, FunctionRef<void(int64_t, int)> body) {
   State& state = *state_;
   if (count <= 0 || state.is_idle) return;
@@ -149,12 +161,7 @@ void ThreadPool::run_each(int64_t count, FunctionRef<void(int64_t, int)> body) {
     const int64_t parts = std::min<int64_t>(count - first, state.num_threads);
     run_region(parts, [&](int64_t begin, int64_t end, int worker) {
       for (int64_t part = begin; part < end; ++part) {
-        while (!state.pausing.load(std::memory_order_relaxed)) {
-          const int64_t item = state.next.fetch_add(1, std::memory_order_relaxed);
-          if (item >= count) return;
-          body(item, worker);
-          if (worker == 0 && is_break_due()) state.pausing.store(true, std::memory_order_relaxed);
-        }
+        if (!run_items_until_pause(count, worker, body)) return;
       }
     });
     first = state.next.load(std::memory_order_relaxed);

@@ -42,6 +42,29 @@ ThreadState& thread_state() {
   return state;
 }
 
+// In place of the oldest where the ring is full.
+void write_to_ring(Ring& ring, const TracedSpan& span) {
+  const MutexLock lock(ring.mutex);
+  if (ring.spans.size() < kSpansOfAThread) {
+    ring.spans.push_back(span);
+  } else {
+    ring.spans[static_cast<size_t>(ring.num_recorded) % kSpansOfAThread] = span;
+  }
+  ++ring.num_recorded;
+}
+
+TracedThread read_ring(Ring& ring) {
+  const MutexLock lock(ring.mutex);
+  TracedThread thread{.name = ring.name};
+  const auto kept = static_cast<int64_t>(ring.spans.size());
+  thread.num_lost = ring.num_recorded - kept;
+  // The oldest is where the next one would have been written.
+  const int64_t oldest = thread.num_lost > 0 ? ring.num_recorded % kept : 0;
+  thread.spans.assign(ring.spans.begin() + oldest, ring.spans.end());
+  thread.spans.insert(thread.spans.end(), ring.spans.begin(), ring.spans.begin() + oldest);
+  return thread;
+}
+
 Ring& get_or_create_ring() {
   ThreadState& state = thread_state();
   Recorder& all = recorder();
@@ -71,21 +94,14 @@ int64_t trace_clock() {
       .count();
 }
 
-void record_span(const TracedSpan& span) {
+void end_and_record_span(const TracedSpan& span) {
   if (!trace_on.load(std::memory_order_acquire)) return;  // it is over
   const int64_t begin = recorder().begin_ns.load(std::memory_order_relaxed);
   if (span.start_ns < begin) return;  // begun in a trace before this one
   TracedSpan kept = span;
   kept.start_ns -= begin;
   kept.end_ns = trace_clock() - begin;
-  Ring& ring = get_or_create_ring();
-  const MutexLock lock(ring.mutex);
-  if (ring.spans.size() < kSpansOfAThread) {
-    ring.spans.push_back(kept);
-  } else {
-    ring.spans[static_cast<size_t>(ring.num_recorded) % kSpansOfAThread] = kept;
-  }
-  ++ring.num_recorded;
+  write_to_ring(get_or_create_ring(), kept);
 }
 
 }  // namespace internal
@@ -104,16 +120,7 @@ std::vector<TracedThread> stop_trace() {
   Recorder& all = recorder();
   const MutexLock lock(all.mutex);
   std::vector<TracedThread> threads;
-  for (const std::shared_ptr<Ring>& ring : all.rings) {
-    const MutexLock of_ring(ring->mutex);
-    TracedThread& thread = threads.emplace_back(TracedThread{.name = ring->name});
-    const auto kept = static_cast<int64_t>(ring->spans.size());
-    thread.num_lost = ring->num_recorded - kept;
-    // The oldest is where the next one would have been written.
-    const int64_t oldest = thread.num_lost > 0 ? ring->num_recorded % kept : 0;
-    thread.spans.assign(ring->spans.begin() + oldest, ring->spans.end());
-    thread.spans.insert(thread.spans.end(), ring->spans.begin(), ring->spans.begin() + oldest);
-  }
+  for (const std::shared_ptr<Ring>& ring : all.rings) threads.push_back(read_ring(*ring));
   all.rings.clear();
   all.generation.fetch_add(1, std::memory_order_release);
   return threads;

@@ -40,6 +40,15 @@ bool try_exchange_paths(const std::string& a, const std::string& b) {
   fail(b, "exchange", errno);
 }
 
+// What recover_dir finishes, where this is killed in its midst.
+void replace_by_two_renames(const std::string& temporary, const std::string& path) {
+  remove_tree(old_name(path));
+  rename_path(path, old_name(path));
+  rename_path(temporary, path);
+  sync_folder(folder_of(path));
+  remove_tree(old_name(path));
+}
+
 }  // namespace
 
 namespace internal {
@@ -56,11 +65,7 @@ void replace_dir(const std::string& temporary, const std::string& path, bool may
     remove_tree(temporary);  // holds the old folder now
     return;
   }
-  remove_tree(old_name(path));
-  rename_path(path, old_name(path));
-  rename_path(temporary, path);
-  sync_folder(parent);
-  remove_tree(old_name(path));
+  replace_by_two_renames(temporary, path);
 }
 
 }  // namespace internal

@@ -116,6 +116,19 @@ std::array<int64_t, 2> parse_block_size(text::JsonReader& json) {
   return {sizes[0], sizes[1]};
 }
 
+// Leaves `block` as it is where the object has none.
+void parse_quantization_config(text::JsonReader& json,
+                               std::optional<std::array<int64_t, 2>>& block) {
+  json.begin_object();
+  for (std::string key; json.next_key(key);) {
+    if (key == "weight_block_size" && json.peek_kind() == text::JsonReader::Kind::kArray) {
+      block = parse_block_size(json);
+    } else {
+      json.skip();
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<std::array<int64_t, 2>> parse_config_block_size(const std::string& config_text,
@@ -124,17 +137,10 @@ std::optional<std::array<int64_t, 2>> parse_config_block_size(const std::string&
   std::optional<std::array<int64_t, 2>> block;
   json.begin_object();
   for (std::string key; json.next_key(key);) {
-    if (key != "quantization_config" || json.peek_kind() != text::JsonReader::Kind::kObject) {
+    if (key == "quantization_config" && json.peek_kind() == text::JsonReader::Kind::kObject) {
+      parse_quantization_config(json, block);
+    } else {
       json.skip();
-      continue;
-    }
-    json.begin_object();
-    while (json.next_key(key)) {
-      if (key != "weight_block_size" || json.peek_kind() != text::JsonReader::Kind::kArray) {
-        json.skip();
-        continue;
-      }
-      block = parse_block_size(json);
     }
   }
   return block;
@@ -171,8 +177,8 @@ bool fit_blocks_to_whole_rows(const std::vector<int64_t>& scale_dims, BlockForma
 
 }  // namespace
 
-std::string fit_format_to_scale(const TensorInfo& weight, const TensorInfo& scale,
-                                BlockFormat& format) {
+std::string fit_format_or_find_fault(const TensorInfo& weight, const TensorInfo& scale,
+                                     BlockFormat& format) {
   const bool fits = scale.dtype_name == "U8" ? format.elements_per_byte == 1 : is_exponents(scale);
   if (!scale.readable && !fits) {
     return fmt::format("tensor '{}': dtype {}, want F32, F16, BF16 or {}", scale.name,
@@ -231,21 +237,25 @@ void dequantise_in_row(const BlockFormat& format, const ScaledPiece& piece, int6
   }
 }
 
+void dequantise_piece(const BlockFormat& format, const ScaledPiece& piece, float* out) {
+  const int64_t cols = format.dims.back();
+  for (int64_t at = piece.begin; at < piece.end;) {
+    const int64_t in_row = std::min(cols - at % cols, piece.end - at);
+    dequantise_in_row(format, piece, at, in_row, out + (at - piece.begin));
+    at += in_row;
+  }
+}
+
 }  // namespace
 
 void read_dequantised(const SafetensorsFile& weights, const TensorInfo& weight,
                       const BlockFormat& format, const SafetensorsFile& scales,
                       const TensorInfo& scale, int64_t first, int64_t count, float* out) {
-  const int64_t cols = format.dims.back();
   ScaledPiece piece;
   for (piece.begin = first; piece.begin < first + count; piece.begin = piece.end) {
     piece.end = std::min(first + count, piece.begin + kElementsAtOnce);
     read_scaled_piece(weights, weight, format, scales, scale, piece);
-    for (int64_t at = piece.begin; at < piece.end;) {
-      const int64_t in_row = std::min(cols - at % cols, piece.end - at);
-      dequantise_in_row(format, piece, at, in_row, out + (at - first));
-      at += in_row;
-    }
+    dequantise_piece(format, piece, out + (piece.begin - first));
   }
 }
 
@@ -303,25 +313,34 @@ bool pack_exponent_scales(std::span<const float> factors, std::byte* out) {
   return fits;
 }
 
+int64_t count_scales(const TensorInfo& weight, const BlockFormat& format) {
+  const int64_t cols = format.dims[format.dims.size() - 1];
+  const int64_t rows = format.dims[format.dims.size() - 2];
+  return weight.shape.num_elements() / (rows * cols) * blocks_of(rows, format.block_rows) *
+         blocks_of(cols, format.block_cols);
+}
+
+// The first of the weight's rows that have the scale.
+int64_t first_row_of_scale(const BlockFormat& format, int64_t scale) {
+  const int64_t rows = format.dims[format.dims.size() - 2];
+  const int64_t scale_rows = blocks_of(rows, format.block_rows);
+  const int64_t scale_row = scale / blocks_of(format.dims.back(), format.block_cols);
+  return scale_row / scale_rows * rows + scale_row % scale_rows * format.block_rows;
+}
+
 // The first row of the weight with a scale that the form does not hold, or -1.
 int64_t find_row_of_unfit_scale(const TensorInfo& weight, const BlockFormat& format, bool is_fp8,
                                 const SafetensorsFile& scales, const TensorInfo& scale) {
   const auto fits = [&](float factor) {
     return is_fp8 ? fits_narrow_fp8(factor * 256.0f) : e8m0_of(factor) >= 0;
   };
-  const int64_t cols = format.dims[format.dims.size() - 1];
-  const int64_t rows = format.dims[format.dims.size() - 2];
-  const int64_t scale_cols = blocks_of(cols, format.block_cols);
-  const int64_t scale_rows = blocks_of(rows, format.block_rows);
-  const int64_t count = weight.shape.num_elements() / (rows * cols) * scale_rows * scale_cols;
+  const int64_t count = count_scales(weight, format);
   std::vector<float> factors;
   for (int64_t first = 0; first < count; first += std::ssize(factors)) {
     factors.resize(static_cast<size_t>(std::min(count - first, kElementsAtOnce)));
     read_scales(scales, scale, first, factors);
     const auto bad = std::find_if_not(factors.begin(), factors.end(), fits);
-    if (bad == factors.end()) continue;
-    const int64_t at = (first + (bad - factors.begin())) / scale_cols;
-    return at / scale_rows * rows + at % scale_rows * format.block_rows;
+    if (bad != factors.end()) return first_row_of_scale(format, first + (bad - factors.begin()));
   }
   return -1;
 }
@@ -358,6 +377,37 @@ bool pack_e2m1_row(std::span<const uint8_t> bytes, std::span<const float> factor
   return pack_exponent_scales(factors, out + cols);
 }
 
+bool pack_row(NarrowForm form, std::span<const uint8_t> bytes, std::span<const float> factors,
+              const BlockFormat& format, std::byte* out) {
+  return form == NarrowForm::kFp8 ? pack_fp8_row(bytes, factors, format, out)
+                                  : pack_e2m1_row(bytes, factors, format, out);
+}
+
+// Scales by row of the weight; rows one behind the other that have the same are read once.
+class RowScales {
+ public:
+  RowScales(const BlockFormat& format, const SafetensorsFile& scales, const TensorInfo& scale)
+      : format_(format),
+        scales_(scales),
+        scale_(scale),
+        factors_(static_cast<size_t>(blocks_of(format.dims.back(), format.block_cols))) {}
+
+  std::span<const float> read_unless_known(int64_t row) {
+    const int64_t scale_row = scale_row_of(format_, row);
+    if (scale_row != known_)
+      read_scales(scales_, scale_, scale_row * std::ssize(factors_), factors_);
+    known_ = scale_row;
+    return factors_;
+  }
+
+ private:
+  const BlockFormat& format_;
+  const SafetensorsFile& scales_;
+  const TensorInfo& scale_;
+  std::vector<float> factors_;
+  int64_t known_ = -1;  // the row of scales that is there
+};
+
 }  // namespace
 
 std::string scan_scaled_for_unrepresentable_values(const SafetensorsFile& weights,
@@ -376,24 +426,21 @@ void read_quantised_rows_of_scaled(const SafetensorsFile& weights, const TensorI
                                    const TensorInfo& scale, int64_t first_row, int64_t count,
                                    std::byte* out) {
   const int64_t cols = format.dims.back();
-  const int64_t stored = cols / format.elements_per_byte;
+  const int64_t stored_bytes = cols / format.elements_per_byte;  // of a row
   const NarrowForm form = scaled_narrow_form(format, scale);
   const int64_t row_bytes = narrow_layout(form).row_bytes(cols);
-  std::vector<uint8_t> all(static_cast<size_t>(count * stored));
-  weights.read_bytes(weight, first_row * stored, std::as_writable_bytes(std::span(all)));
-  std::vector<float> factors(static_cast<size_t>(blocks_of(cols, format.block_cols)));
-  int64_t known = -1;  // the row of scales that is there
-  for (int64_t row = first_row; row < first_row + count; ++row, out += row_bytes) {
-    const auto bytes = std::span(all).subspan(static_cast<size_t>((row - first_row) * stored),
-                                              static_cast<size_t>(stored));
-    const int64_t scale_row = scale_row_of(format, row);
-    if (scale_row != known) read_scales(scales, scale, scale_row * std::ssize(factors), factors);
-    known = scale_row;
-    const auto pack_row = form == NarrowForm::kFp8 ? pack_fp8_row : pack_e2m1_row;
-    if (!pack_row(bytes, factors, format, out)) {
+  std::vector<uint8_t> all(static_cast<size_t>(count * stored_bytes));
+  weights.read_bytes(weight, first_row * stored_bytes, std::as_writable_bytes(std::span(all)));
+  RowScales row_scales(format, scales, scale);
+  const uint8_t* stored = all.data();
+  for (int64_t row = first_row; row < first_row + count; ++row) {
+    if (!pack_row(form, {stored, static_cast<size_t>(stored_bytes)},
+                  row_scales.read_unless_known(row), format, out)) {
       throw Error(ErrorCode::kInvalidArgument,
                   unrepresentable_row_text(weight, row) + "; --weights bf16");
     }
+    stored += stored_bytes;
+    out += row_bytes;
   }
 }
 

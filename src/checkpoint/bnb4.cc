@@ -53,8 +53,8 @@ void check_sizes(const Bnb4& state, bool nested, const std::string& name) {
                            state.block, state.nested_block, state.rows, state.cols));
 }
 
-// What the JSON of a state says; `nested` whether it has the members of nested scales.
-bool parse_state(const std::string& text, const std::string& name, Bnb4& out) {
+// What the JSON of a state says; a `nested_block` above 0 where scales are nested.
+void parse_state(const std::string& text, const std::string& name, Bnb4& out) {
   text::JsonReader json(text, name);
   bool nested = false;
   json.begin_object();
@@ -78,7 +78,6 @@ bool parse_state(const std::string& text, const std::string& name, Bnb4& out) {
   }
   json.end();
   check_sizes(out, nested, name);
-  return nested;
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -189,51 +188,98 @@ std::vector<std::string> bnb4_part_names(std::string_view weight) {
   return names;
 }
 
+namespace {
+
+void check_num_bytes(const TensorInfo& weight, const Bnb4& state) {
+  if (weight.num_bytes() == ceil_div(state.rows * state.cols, 2)) return;
+  refuse(weight.name, fmt::format("{} bytes, and its state says [{}, {}] in 4 bits",
+                                  weight.num_bytes(), state.rows, state.cols));
+}
+
+// Where the scales are, the values of codes and, where they are nested, what gives the scales.
+void read_parts(const FindStored& find, const std::string& name, Bnb4& state) {
+  const bool nested = state.nested_block > 0;
+  const int64_t blocks = ceil_div(state.rows * state.cols, state.block);
+  const StoredTensorRef absmax =
+      require_part(find, name + ".absmax", nested ? "U8" : "F32", blocks);
+  state.absmax = *absmax.info;
+  state.absmax_shard = absmax.shard;
+  const std::vector<float> map = read_floats(require_part(find, name + ".quant_map", "F32", 16));
+  std::copy(map.begin(), map.end(), state.map.begin());
+  if (!nested) return;
+  state.nested_map = read_floats(require_part(find, name + ".nested_quant_map", "F32", 256));
+  state.nested_absmax = read_floats(
+      require_part(find, name + ".nested_absmax", "F32", ceil_div(blocks, state.nested_block)));
+}
+
+}  // namespace
+
 std::shared_ptr<const Bnb4> read_bnb4_state(const TensorInfo& weight, const FindStored& find) {
   const StoredTensorRef state = find_state(find, weight.name);
   if (weight.dtype_name != "U8" || state.info == nullptr) return nullptr;
   auto out = std::make_shared<Bnb4>();
-  const bool nested = parse_state(read_state_text(state), state.info->name, *out);
+  parse_state(read_state_text(state), state.info->name, *out);
   out->type = state.info->name.substr(state.info->name.size() - 3);
-  const int64_t count = out->rows * out->cols;
-  if (weight.num_bytes() != ceil_div(count, 2)) {
-    refuse(weight.name, fmt::format("{} bytes, and its state says [{}, {}] in 4 bits",
-                                    weight.num_bytes(), out->rows, out->cols));
-  }
-  const int64_t blocks = ceil_div(count, out->block);
-  const std::string name = weight.name;
-  const StoredTensorRef absmax =
-      require_part(find, name + ".absmax", nested ? "U8" : "F32", blocks);
-  out->absmax = *absmax.info;
-  out->absmax_shard = absmax.shard;
-  const std::vector<float> map = read_floats(require_part(find, name + ".quant_map", "F32", 16));
-  std::copy(map.begin(), map.end(), out->map.begin());
-  if (nested) {
-    out->nested_map = read_floats(require_part(find, name + ".nested_quant_map", "F32", 256));
-    out->nested_absmax = read_floats(
-        require_part(find, name + ".nested_absmax", "F32", ceil_div(blocks, out->nested_block)));
-  }
+  check_num_bytes(weight, *out);
+  read_parts(find, weight.name, *out);
   out->form = narrow_form_of(*out);
   return out;
 }
 
-void read_bnb4_values(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
-                      const SafetensorsFile& absmax, int64_t first, int64_t count, float* out) {
+namespace {
+
+// What is stored of some elements: their codes and their blocks' scales.
+struct Piece {
+  int64_t first_byte = 0, first_block = 0;
   std::vector<uint8_t> bytes;
   std::vector<float> scales;
+
+  [[nodiscard]] uint8_t code(int64_t element) const {
+    return code_of(bytes[static_cast<size_t>(element / 2 - first_byte)], element);
+  }
+  [[nodiscard]] float scale(int64_t element, int64_t block_size) const {
+    return scales[static_cast<size_t>(element / block_size - first_block)];
+  }
+};
+
+void read_piece(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
+                const SafetensorsFile& absmax, int64_t begin, int64_t end, Piece& piece) {
+  piece.first_byte = begin / 2;
+  piece.bytes.resize(static_cast<size_t>((end - 1) / 2 + 1 - piece.first_byte));
+  weights.read_bytes(weight, piece.first_byte, std::as_writable_bytes(std::span(piece.bytes)));
+  piece.first_block = begin / state.block;
+  piece.scales.resize(static_cast<size_t>((end - 1) / state.block + 1 - piece.first_block));
+  read_absmax(state, absmax, piece.first_block, piece.scales);
+}
+
+}  // namespace
+
+void read_bnb4_values(const Bnb4& state, const SafetensorsFile& weights, const TensorInfo& weight,
+                      const SafetensorsFile& absmax, int64_t first, int64_t count, float* out) {
+  Piece piece;
   for (int64_t begin = first; begin < first + count; begin += kElementsAtOnce) {
     const int64_t end = std::min(first + count, begin + kElementsAtOnce);
-    bytes.resize(static_cast<size_t>((end - 1) / 2 + 1 - begin / 2));
-    weights.read_bytes(weight, begin / 2, std::as_writable_bytes(std::span(bytes)));
-    scales.resize(static_cast<size_t>((end - 1) / state.block + 1 - begin / state.block));
-    read_absmax(state, absmax, begin / state.block, scales);
+    read_piece(state, weights, weight, absmax, begin, end, piece);
     for (int64_t i = begin; i < end; ++i) {
-      const uint8_t byte = bytes[static_cast<size_t>(i / 2 - begin / 2)];
-      const float scale = scales[static_cast<size_t>(i / state.block - begin / state.block)];
-      *out++ = rounded_to(state.map[code_of(byte, i)] * scale, state.dtype);
+      *out++ = rounded_to(state.map[piece.code(i)] * piece.scale(i, state.block), state.dtype);
     }
   }
 }
+
+namespace {
+
+// Row `row`, which `piece` has from byte `first` on, in the state's form; the first scale that this
+// does not hold, or nothing.
+std::optional<float> pack_row(const Bnb4& state, const Piece& piece, int64_t row, int64_t first,
+                              std::span<std::byte> out) {
+  unpack_codes(piece.bytes.data() + first, state.cols, out.data());
+  const auto scale_at = [&](int64_t col) {
+    return piece.scale(row * state.cols + col, state.block);
+  };
+  return pack_row_scales(scale_at, state.cols, out.subspan(static_cast<size_t>(state.cols)));
+}
+
+}  // namespace
 
 std::string scan_bnb4_for_unrepresentable_scales(const Bnb4& state, const TensorInfo& weight,
                                                  const SafetensorsFile& absmax) {
@@ -254,22 +300,14 @@ void read_quantised_rows_of_bnb4(const Bnb4& state, const SafetensorsFile& weigh
                                  const TensorInfo& weight, const SafetensorsFile& absmax,
                                  int64_t first_row, int64_t count, std::byte* out) {
   const int64_t cols = state.cols;
-  std::vector<uint8_t> bytes(static_cast<size_t>(count * cols / 2));
-  weights.read_bytes(weight, first_row * cols / 2, std::as_writable_bytes(std::span(bytes)));
-  const int64_t first_block = first_row * cols / state.block;
-  std::vector<float> scales(
-      static_cast<size_t>(((first_row + count) * cols - 1) / state.block + 1 - first_block));
-  read_absmax(state, absmax, first_block, scales);
+  Piece piece;
+  read_piece(state, weights, weight, absmax, first_row * cols, (first_row + count) * cols, piece);
   const int64_t row_bytes = narrow_layout(state.form).row_bytes(cols);
   for (int64_t r = 0; r < count; ++r, out += row_bytes) {
-    unpack_codes(bytes.data() + r * cols / 2, cols, out);
-    const auto scale_at = [&](int64_t col) {
-      const int64_t block = ((first_row + r) * cols + col) / state.block;
-      return scales[static_cast<size_t>(block - first_block)];
-    };
-    if (const auto unfit = pack_row_scales(scale_at, cols, {out + cols, out + row_bytes})) {
+    const int64_t row = first_row + r;
+    if (const auto unfit = pack_row(state, piece, row, r * cols / 2, {out, out + row_bytes})) {
       throw Error(ErrorCode::kInvalidArgument,
-                  unrepresentable_scale_text(weight, first_row + r, *unfit) + "; --weights bf16");
+                  unrepresentable_scale_text(weight, row, *unfit) + "; --weights bf16");
     }
   }
 }

@@ -48,6 +48,12 @@ std::optional<TensorDecl> saved_decl(const CheckpointTensor& tensor) {
   return TensorDecl{.name = info.name, .dtype = dtype, .shape = info.shape};
 }
 
+// Nulls where there is no such tensor.
+StoredTensorRef stored_ref(const CheckpointTensor* tensor, std::span<const SafetensorsFile> files) {
+  if (tensor == nullptr) return {};
+  return {&tensor->info, &files[tensor->shard], tensor->shard};
+}
+
 struct Index {
   std::map<std::string, std::string> weight_map;
   std::vector<std::pair<std::string, std::string>> metadata;
@@ -59,6 +65,20 @@ bool is_plain_file_name(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
+void read_weight_map(text::JsonReader& json, std::map<std::string, std::string>& shards) {
+  json.begin_object();
+  for (std::string name; json.next_key(name);) shards[name] = json.read_string();
+}
+
+void append_index_metadata(text::JsonReader& json,
+                           std::vector<std::pair<std::string, std::string>>& metadata) {
+  json.begin_object();
+  for (std::string name; json.next_key(name);) {
+    std::string value = json.read_raw();
+    if (name != "total_size") metadata.emplace_back(std::move(name), std::move(value));
+  }
+}
+
 Index read_index(const std::string& path) {
   const std::string text = read_file(path, kMaxIndexBytes);
   Index index;
@@ -68,14 +88,9 @@ Index read_index(const std::string& path) {
   for (std::string key; json.next_key(key);) {
     if (key == "weight_map") {
       has_map = true;
-      json.begin_object();
-      for (std::string name; json.next_key(name);) index.weight_map[name] = json.read_string();
+      read_weight_map(json, index.weight_map);
     } else if (key == "metadata" && json.peek_kind() == text::JsonReader::Kind::kObject) {
-      json.begin_object();
-      for (std::string name; json.next_key(name);) {
-        std::string value = json.read_raw();
-        if (name != "total_size") index.metadata.emplace_back(std::move(name), std::move(value));
-      }
+      append_index_metadata(json, index.metadata);
     } else {
       json.skip();
     }
@@ -102,22 +117,30 @@ std::set<std::string> checked_shard_names(const Index& index, FaultList& faults)
   return names;
 }
 
+// What the index says otherwise of a tensor that is in a shard; empty where nothing.
+std::string find_index_fault(const Index& index, const std::string& tensor,
+                             const std::string& shard) {
+  const auto entry = index.weight_map.find(tensor);
+  if (entry == index.weight_map.end()) {
+    return fmt::format("tensor '{}' of shard '{}' is not in the index", tensor, shard);
+  }
+  if (entry->second == shard) return {};
+  return fmt::format("tensor '{}' is in shard '{}', the index says '{}'", tensor, shard,
+                     entry->second);
+}
+
 // That index and shards agree both ways.
 void check_index(const Index& index, std::span<const CheckpointTensor> tensors,
                  std::span<const std::string> shards, FaultList& faults) {
   std::set<std::string_view> seen;
   for (const CheckpointTensor& tensor : tensors) {
     const std::string& shard = shards[tensor.shard];
-    const auto entry = index.weight_map.find(tensor.info.name);
     if (!seen.insert(tensor.info.name).second) {
       faults.add(
           fmt::format("tensor '{}' is in shard '{}' and in another one", tensor.info.name, shard));
-    } else if (entry == index.weight_map.end()) {
-      faults.add(
-          fmt::format("tensor '{}' of shard '{}' is not in the index", tensor.info.name, shard));
-    } else if (entry->second != shard) {
-      faults.add(fmt::format("tensor '{}' is in shard '{}', the index says '{}'", tensor.info.name,
-                             shard, entry->second));
+    } else if (std::string fault = find_index_fault(index, tensor.info.name, shard);
+               !fault.empty()) {
+      faults.add(std::move(fault));
     }
   }
   for (const auto& [name, shard] : index.weight_map) {
@@ -137,20 +160,36 @@ std::map<std::string, std::vector<TensorDecl>> tensors_by_shard(const Checkpoint
   return shards;
 }
 
-std::string index_text(const CheckpointLayout& layout) {
-  int64_t total_size = 0;
+// Those of the stacks so far, and of one more.
+void check_num_tensors(size_t have, size_t added, const std::string& where) {
+  if (added <= kMostTensors - std::min(kMostTensors, have)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: its stacks have more than {} tensors", where, kMostTensors));
+}
+
+// By tensor, the name of its shard.
+std::map<std::string, std::string> weight_map_of(const CheckpointLayout& layout) {
   std::map<std::string, std::string> weight_map;
-  for (const auto& [tensor, shard] : layout.entries) {
-    total_size += tensor.bytes();
-    weight_map[tensor.name] = shard;
-  }
+  for (const auto& [tensor, shard] : layout.entries) weight_map[tensor.name] = shard;
+  return weight_map;
+}
+
+std::map<std::string, std::string> metadata_with_total_size(const CheckpointLayout& layout) {
   std::map<std::string, std::string> metadata(layout.index_metadata.begin(),
                                               layout.index_metadata.end());
+  int64_t total_size = 0;
+  for (const auto& [tensor, shard] : layout.entries) total_size += tensor.bytes();
   metadata["total_size"] = std::to_string(total_size);
+  return metadata;
+}
+
+std::string index_text(const CheckpointLayout& layout) {
   std::string out = "{\n  \"metadata\": {";
-  for (const auto& [key, value] : metadata) text::append_json_member(out, "    ", key, value);
+  for (const auto& [key, value] : metadata_with_total_size(layout)) {
+    text::append_json_member(out, "    ", key, value);
+  }
   out += "\n  },\n  \"weight_map\": {";
-  for (const auto& [name, shard] : weight_map) {
+  for (const auto& [name, shard] : weight_map_of(layout)) {
     text::append_json_member(out, "    ", name, text::json_quote(shard));
   }
   return out + "\n  }\n}\n";
@@ -160,10 +199,10 @@ std::string index_text(const CheckpointLayout& layout) {
 
 CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir)) {
   if (file_exists(fmt::format("{}/{}", path_, kSingle))) {
-    open_shard(std::string(kSingle));
+    add_shard(std::string(kSingle));
   } else if (file_exists(fmt::format("{}/{}", path_, kIndex))) {
     indexed_ = true;
-    open_indexed_shards();
+    add_and_check_indexed_shards();
   } else {
     throw Error(
         ErrorCode::kNotFound,
@@ -171,8 +210,8 @@ CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir))
                     "safetensors weights",
                     path_, kSingle, kIndex));
   }
-  attach_scales();
-  attach_bnb4_states();
+  move_scales_to_weights();
+  move_bnb4_states_to_weights();
   replace_stacks_by_layer_tensors();
 }
 
@@ -201,10 +240,7 @@ std::vector<CheckpointTensor> CheckpointDir::unstacked_tensors(
       tensors.push_back(tensor);
       continue;
     }
-    if (parts->size() > kMostTensors - std::min(kMostTensors, tensors.size())) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: its stacks have more than {} tensors", where, kMostTensors));
-    }
+    check_num_tensors(tensors.size(), parts->size(), where);
     for (const TensorInfo& part : *parts) tensors.push_back({part, tensor.shard});
   }
   return tensors;
@@ -238,57 +274,65 @@ std::optional<std::array<int64_t, 2>> CheckpointDir::read_fp8_block_from_config(
   return parse_config_block_size(read_file(config, kMaxConfigBytes), config);
 }
 
+std::optional<CheckpointTensor::Scaled> CheckpointDir::find_scaled_or_add_fault(
+    const CheckpointTensor& tensor, const std::optional<std::array<int64_t, 2>>& fp8_block,
+    FaultList& faults) const {
+  std::optional<BlockFormat> format = block_format(tensor.info);
+  const CheckpointTensor* scale = format ? find_scale(tensor) : nullptr;
+  if (scale == nullptr) return std::nullopt;
+  if (fp8_block && is_fp8(tensor)) {
+    format->block_rows = (*fp8_block)[0], format->block_cols = (*fp8_block)[1];
+  }
+  std::string fault = fit_format_or_find_fault(tensor.info, scale->info, *format);
+  if (fault.empty()) return CheckpointTensor::Scaled{*format, scale->info, scale->shard};
+  faults.add(std::move(fault));
+  return std::nullopt;
+}
+
 // Gives weights in few bits their scales, which leave the list of tensors. One without scales stays
 // as it is, not readable.
-void CheckpointDir::attach_scales() {
+void CheckpointDir::move_scales_to_weights() {
   FaultList faults(path_);
   std::set<std::string> joined;
   const std::optional<std::array<int64_t, 2>> block = read_fp8_block_from_config();
   for (CheckpointTensor& tensor : tensors_) {
-    std::optional<BlockFormat> format = block_format(tensor.info);
-    const CheckpointTensor* scale = format ? find_scale(tensor) : nullptr;
-    if (scale == nullptr) continue;
-    if (block && is_fp8(tensor)) format->block_rows = (*block)[0], format->block_cols = (*block)[1];
-    const std::string fault = fit_format_to_scale(tensor.info, scale->info, *format);
-    if (!fault.empty()) {
-      faults.add(fault);
-      continue;
-    }
-    tensor.scaled = {*format, scale->info, scale->shard};
-    make_readable_as_f32(tensor.info, format->dims);
-    joined.insert(scale->info.name);
+    std::optional<CheckpointTensor::Scaled> scaled =
+        find_scaled_or_add_fault(tensor, block, faults);
+    if (!scaled) continue;
+    joined.insert(scaled->scale.name);
+    make_readable_as_f32(tensor.info, scaled->format.dims);
+    tensor.scaled = std::move(scaled);
     for (std::string& name : activation_scale_names(tensor.info.name))
       joined.insert(std::move(name));
   }
   faults.raise_if_any();
-  if (joined.empty()) return;
-  erase_if([&](const CheckpointTensor& t) { return joined.contains(t.info.name); });
+  erase_named(joined);
 }
 
 // The same for bitsandbytes' 4 bits, which are found by their state.
-void CheckpointDir::attach_bnb4_states() {
+void CheckpointDir::move_bnb4_states_to_weights() {
   std::set<std::string> joined;
-  const auto find_stored = [&](const std::string& name) -> StoredTensorRef {
-    const CheckpointTensor* part = find(name);
-    if (part == nullptr) return {};
-    return {&part->info, &files_[part->shard], part->shard};
-  };
+  const auto find_stored = [&](const std::string& name) { return stored_ref(find(name), files_); };
   for (CheckpointTensor& tensor : tensors_) {
     if (tensor.scaled) continue;
     tensor.bnb4 = read_bnb4_state(tensor.info, find_stored);
     if (tensor.bnb4 == nullptr) continue;
     for (std::string& name : bnb4_part_names(tensor.info.name)) joined.insert(std::move(name));
   }
-  if (joined.empty()) return;
   for (CheckpointTensor& tensor : tensors_) {
     if (tensor.bnb4 == nullptr) continue;
     tensor.info.dtype_name = tensor.bnb4->type;
     make_readable_as_f32(tensor.info, {tensor.bnb4->rows, tensor.bnb4->cols});
   }
-  erase_if([&](const CheckpointTensor& t) { return joined.contains(t.info.name); });
+  erase_named(joined);
 }
 
-void CheckpointDir::open_shard(const std::string& name) {
+void CheckpointDir::erase_named(const std::set<std::string>& names) {
+  if (names.empty()) return;
+  erase_if([&](const CheckpointTensor& tensor) { return names.contains(tensor.info.name); });
+}
+
+void CheckpointDir::add_shard(const std::string& name) {
   files_.emplace_back(path_ + "/" + name);
   shard_names_.push_back(name);
   for (const TensorInfo& info : files_.back().tensors()) {
@@ -296,7 +340,7 @@ void CheckpointDir::open_shard(const std::string& name) {
   }
 }
 
-void CheckpointDir::open_indexed_shards() {
+void CheckpointDir::add_and_check_indexed_shards() {
   const std::string path = fmt::format("{}/{}", path_, kIndex);
   Index index = read_index(path);
   index_metadata_ = std::move(index.metadata);
@@ -304,7 +348,7 @@ void CheckpointDir::open_indexed_shards() {
   const std::set<std::string> names = checked_shard_names(index, faults);
   for (const std::string& name : names) {
     if (file_exists(path_ + "/" + name)) {
-      open_shard(name);
+      add_shard(name);
     } else {
       faults.add(fmt::format("shard '{}' is not in the directory", name));
     }

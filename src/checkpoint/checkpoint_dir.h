@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,8 @@
 #include "checkpoint/stacks.h"
 
 namespace strata {
+
+class FaultList;
 
 class CheckpointDir final : public CheckpointSource {
  public:
@@ -43,16 +46,22 @@ class CheckpointDir final : public CheckpointSource {
   [[nodiscard]] CheckpointLayout layout() const override;
 
  private:
-  void open_indexed_shards();
-  void open_shard(const std::string& name);
-  void attach_scales();
-  void attach_bnb4_states();
+  void add_and_check_indexed_shards();
+  // Opens the file and lists its tensors.
+  void add_shard(const std::string& name);
+  void move_scales_to_weights();
+  void move_bnb4_states_to_weights();
+  void erase_named(const std::set<std::string>& names);
   void replace_stacks_by_layer_tensors();
   [[nodiscard]] std::vector<CheckpointTensor> unstacked_tensors(
       std::span<const LayerStacks> stacks) const;  // by file
   void replace_tensors(std::vector<CheckpointTensor> tensors);
   // As config.json says, where any tensor is in FP8.
   [[nodiscard]] std::optional<std::array<int64_t, 2>> read_fp8_block_from_config() const;
+  // The tensor's format and scale; nothing where it has none, or (a fault) one that does not fit.
+  [[nodiscard]] std::optional<CheckpointTensor::Scaled> find_scaled_or_add_fault(
+      const CheckpointTensor& tensor, const std::optional<std::array<int64_t, 2>>& fp8_block,
+      FaultList& faults) const;
   [[nodiscard]] const CheckpointTensor* find_scale(const CheckpointTensor& tensor) const;
 
   bool indexed_ = false;

@@ -62,6 +62,11 @@ struct Pair {
   const TensorInfo* b = nullptr;
   const TensorInfo* embedding_a = nullptr;
   const TensorInfo* embedding_b = nullptr;
+  bool fused = false;
+
+  [[nodiscard]] bool is_embedding() const {
+    return embedding_a != nullptr || embedding_b != nullptr;
+  }
 };
 
 // Of a part that is no copy of a base weight.
@@ -77,7 +82,7 @@ class ParameterTargets {
   explicit ParameterTargets(const PeftConfig& config)
       : names_(config.target_parameters.begin(), config.target_parameters.end()) {}
 
-  [[nodiscard]] bool contains(std::string_view parameter) const {
+  [[nodiscard]] bool matches(std::string_view parameter) const {
     // No path of a model has more parts; bounds the work that a hostile name makes.
     constexpr int kMaxParts = 32;
     for (int part = 0; !names_.empty() && part < kMaxParts; ++part) {
@@ -114,7 +119,7 @@ class Resolver {
   // Patterns name a linear layer that target_parameters adapts by its parameter.
   [[nodiscard]] std::string pattern_name(std::string_view module) const {
     std::string parameter = std::string(module) + ".weight";
-    return parameters_.contains(parameter) ? parameter : std::string(module);
+    return parameters_.matches(parameter) ? parameter : std::string(module);
   }
 
   template <typename Value>
@@ -138,7 +143,7 @@ bool is_stacked_path(std::string_view path) {
   return false;
 }
 
-bool check_tensor(const TensorInfo& info, int rank, FaultList& faults) {
+bool check_type_and_rank(const TensorInfo& info, int rank, FaultList& faults) {
   if (!info.readable) {
     faults.add(fmt::format("tensor '{}': {} {}, wanted F32, F16 or BF16", info.name,
                            info.dtype_name, info.shape_text()));
@@ -151,57 +156,66 @@ bool check_tensor(const TensorInfo& info, int rank, FaultList& faults) {
   return false;
 }
 
-// The module of one pair of tensors; nothing when something is wrong with it.
-std::optional<PeftModule> make_module(const std::string& path, const Pair& pair,
-                                      FaultList& faults) {
-  const bool linear = pair.a != nullptr || pair.b != nullptr;
-  const bool embedding = pair.embedding_a != nullptr || pair.embedding_b != nullptr;
-  if (linear && embedding) {
-    faults.add(fmt::format("module '{}': has both lora_A/B and lora_embedding_A/B", path));
-    return std::nullopt;
+// What is wrong with a pair, whatever its tensors' shapes are; empty where nothing is.
+std::string find_pair_fault(const std::string& path, const Pair& pair) {
+  const bool embedding = pair.is_embedding();
+  if (embedding && (pair.a != nullptr || pair.b != nullptr)) {
+    return fmt::format("module '{}': has both lora_A/B and lora_embedding_A/B", path);
   }
   const TensorInfo* a = embedding ? pair.embedding_a : pair.a;
   const TensorInfo* b = embedding ? pair.embedding_b : pair.b;
   if (a == nullptr || b == nullptr) {
-    faults.add(fmt::format("tensor '{}': its {} is not in the file", (a != nullptr ? a : b)->name,
-                           a != nullptr ? "B" : "A"));
-    return std::nullopt;
+    return fmt::format("tensor '{}': its {} is not in the file", (a != nullptr ? a : b)->name,
+                       a != nullptr ? "B" : "A");
   }
   if (path.ends_with(".base_layer")) {
-    faults.add(fmt::format("tensor '{}': a nested wrapper that is not one of experts", a->name));
+    return fmt::format("tensor '{}': a nested wrapper that is not one of experts", a->name);
+  }
+  if (!embedding && !is_stacked_path(path) && !a->name.ends_with(".weight")) {
+    return fmt::format("tensor '{}': not a form of LoRA that is supported", a->name);
+  }
+  return {};
+}
+
+// The module of one pair of tensors; nothing when something is wrong with it.
+std::optional<PeftModule> make_module(const std::string& path, const Pair& pair,
+                                      FaultList& faults) {
+  std::string fault = find_pair_fault(path, pair);
+  if (!fault.empty()) {
+    faults.add(std::move(fault));
     return std::nullopt;
   }
+  const bool embedding = pair.is_embedding();
+  const TensorInfo& a = embedding ? *pair.embedding_a : *pair.a;
+  const TensorInfo& b = embedding ? *pair.embedding_b : *pair.b;
   const bool stacked = is_stacked_path(path);
-  if (!embedding && !stacked && !a->name.ends_with(".weight")) {
-    faults.add(fmt::format("tensor '{}': not a form of LoRA that is supported", a->name));
-    return std::nullopt;
-  }
-  const bool a_fine = check_tensor(*a, stacked ? 3 : 2, faults);
-  if (!check_tensor(*b, stacked ? 3 : 2, faults) || !a_fine) return std::nullopt;
+  const bool a_fine = check_type_and_rank(a, stacked ? 3 : 2, faults);
+  if (!check_type_and_rank(b, stacked ? 3 : 2, faults) || !a_fine) return std::nullopt;
   return PeftModule{.module_path = path,
-                    .a = *a,
-                    .b = *b,
+                    .a = a,
+                    .b = b,
                     .embedding = embedding,
-                    .form = stacked ? PeftForm::kStacked : PeftForm::kPlain};
+                    .form = pair.fused ? PeftForm::kFused
+                            : stacked  ? PeftForm::kStacked
+                                       : PeftForm::kPlain};
 }
 
 // PEFT wraps a layer's experts once for each adapted tensor: the inner wrapper (base_layer) is
 // gate_up_proj and the outer down_proj; a single wrapper is the one that target_parameters names.
-// Gives such pairs the paths of their tensors.
+// Gives such pairs, which it marks as fused, the paths of their tensors.
 struct FusedPaths {
   static constexpr std::string_view kExperts = ".experts";
   static constexpr std::string_view kInner = ".experts.base_layer";
 
-  static std::map<std::string, Pair> rename_wrappers(std::map<std::string, Pair> pairs,
-                                                     const PeftConfig& config,
-                                                     std::set<std::string>& fused,
-                                                     FaultList& faults) {
+  static std::map<std::string, Pair> rename_and_mark_wrappers(
+      const std::map<std::string, Pair>& pairs, const PeftConfig& config, FaultList& faults) {
     const ParameterTargets parameters(config);
     std::map<std::string, Pair> out;
-    for (auto& [path, pair] : pairs) {
+    for (const auto& [path, pair] : pairs) {
       const std::string name = resolve_tensor_path(path, pairs, parameters, faults);
-      if (name != path) fused.insert(name);
-      if (!out.emplace(name, pair).second)
+      const auto [renamed, is_new] = out.emplace(name, pair);
+      if (name != path) renamed->second.fused = true;
+      if (!is_new)
         faults.add(fmt::format("module '{}': is there twice, by its name and as a wrapper", name));
     }
     return out;
@@ -228,8 +242,8 @@ struct FusedPaths {
   static std::string resolve_only_wrapper_target(const std::string& path,
                                                  const ParameterTargets& parameters,
                                                  FaultList& faults) {
-    const bool gate_up = parameters.contains(path + ".gate_up_proj");
-    const bool down = parameters.contains(path + ".down_proj");
+    const bool gate_up = parameters.matches(path + ".gate_up_proj");
+    const bool down = parameters.matches(path + ".down_proj");
     if (gate_up == down) {
       faults.add(
           fmt::format("module '{}': target_parameters of the config must name one of "
@@ -259,7 +273,7 @@ void check_ranks_of_factors(const PeftModule& module, FaultList& faults) {
                          module.rank));
 }
 
-std::string find_tensors_file(const std::string& dir) {
+std::string tensors_path_or_refuse_pickle(const std::string& dir) {
   const std::string path = dir + "/adapter_model.safetensors";
   if (!file_exists(path) && file_exists(dir + "/adapter_model.bin")) {
     throw Error(
@@ -273,9 +287,9 @@ std::string find_tensors_file(const std::string& dir) {
 std::string config_path(const std::string& dir) { return dir + "/adapter_config.json"; }
 
 // The pairs of tensors by their modules' paths, and the copies of base weights.
-std::map<std::string, Pair> pair_tensors(std::span<const TensorInfo> tensors,
-                                         std::vector<PeftBaseCopy>& base_copies,
-                                         FaultList& faults) {
+std::map<std::string, Pair> pair_tensors_and_add_base_copies(std::span<const TensorInfo> tensors,
+                                                             std::vector<PeftBaseCopy>& base_copies,
+                                                             FaultList& faults) {
   std::map<std::string, Pair> pairs;
   for (const TensorInfo& info : tensors) {
     const std::optional<Key> key = parse_key(info.name);
@@ -292,7 +306,7 @@ std::map<std::string, Pair> pair_tensors(std::span<const TensorInfo> tensors,
   return pairs;
 }
 
-void check_base_copies(std::span<const PeftBaseCopy> copies, FaultList& faults) {
+void check_base_copies_are_readable(std::span<const PeftBaseCopy> copies, FaultList& faults) {
   for (const PeftBaseCopy& copy : copies) {
     if (!copy.tensor.readable) {
       faults.add(fmt::format("tensor '{}': {} {}, wanted F32, F16 or BF16", copy.tensor.name,
@@ -305,20 +319,19 @@ void check_base_copies(std::span<const PeftBaseCopy> copies, FaultList& faults) 
 
 PeftAdapter::PeftAdapter(const std::string& dir)
     : config_(parse_peft_config(read_file(config_path(dir), kMaxConfigBytes), config_path(dir))),
-      file_(find_tensors_file(dir)) {
+      file_(tensors_path_or_refuse_pickle(dir)) {
   FaultList faults(file_.path());
-  const std::map<std::string, Pair> pairs = pair_tensors(file_.tensors(), base_copies_, faults);
+  const std::map<std::string, Pair> pairs =
+      pair_tensors_and_add_base_copies(file_.tensors(), base_copies_, faults);
   Resolver resolver(config_, config_path(dir));
-  std::set<std::string> fused;
-  for (const auto& [path, pair] : FusedPaths::rename_wrappers(pairs, config_, fused, faults)) {
+  for (const auto& [path, pair] : FusedPaths::rename_and_mark_wrappers(pairs, config_, faults)) {
     std::optional<PeftModule> module = make_module(path, pair, faults);
     if (!module) continue;
-    if (fused.contains(path)) module->form = PeftForm::kFused;
     set_rank_and_scaling(*module, resolver, config_.use_rslora);
     check_ranks_of_factors(*module, faults);
     modules_.push_back(std::move(*module));
   }
-  check_base_copies(base_copies_, faults);
+  check_base_copies_are_readable(base_copies_, faults);
   if (pairs.empty()) faults.add("no LoRA tensor in the file");
   faults.raise_if_any();
 }

@@ -71,7 +71,7 @@ struct Parser {
       config.alpha_pattern.emplace_back(key, json.read_number());
   }
 
-  void read_names(std::vector<std::string>& out) {
+  void read_and_append_names(std::vector<std::string>& out) {
     if (json.peek_kind() == Kind::kString) {
       out.push_back(json.read_string());
     } else if (!skip_null()) {
@@ -102,12 +102,24 @@ struct Parser {
         fmt::format("{}: got {}; adapters with it are not supported", key, raw.substr(0, 100)));
   }
 
+  void check_peft_type(const std::string& key) {
+    if (json.peek_kind() != Kind::kString) return wrong(key, "\"LORA\"");
+    const std::string type = json.read_string();
+    if (type != "LORA")
+      faults.add(fmt::format("peft_type: got {}, wanted \"LORA\"", text::json_quote(type)));
+  }
+
+  void read_target_parameters(const std::string& key) {
+    if (json.peek_kind() == Kind::kString || json.peek_kind() == Kind::kArray) {
+      read_and_append_names(config.target_parameters);
+    } else {
+      refuse_unless_neutral(key);
+    }
+  }
+
   void read_entry(const std::string& key) {
     if (key == "peft_type") {
-      if (json.peek_kind() != Kind::kString) return wrong(key, "\"LORA\"");
-      const std::string type = json.read_string();
-      if (type != "LORA")
-        faults.add(fmt::format("peft_type: got {}, wanted \"LORA\"", text::json_quote(type)));
+      check_peft_type(key);
     } else if (key == "r") {
       config.r = read_rank(key);
     } else if (key == "lora_alpha") {
@@ -119,13 +131,9 @@ struct Parser {
     } else if (key == "alpha_pattern") {
       read_alpha_pattern();
     } else if (key == "target_modules") {
-      read_names(config.target_modules);
+      read_and_append_names(config.target_modules);
     } else if (key == "target_parameters") {
-      if (json.peek_kind() == Kind::kString || json.peek_kind() == Kind::kArray) {
-        read_names(config.target_parameters);
-      } else {
-        refuse_unless_neutral(key);
-      }
+      read_target_parameters(key);
     } else if (key == "base_model_name_or_path") {
       if (!skip_null()) config.base_model_name_or_path = json.read_string();
     } else if (key == "init_lora_weights") {

@@ -25,7 +25,7 @@ bool is_simple(std::string_view key) {
   return true;
 }
 
-bool match_simple(std::string_view key, std::string_view module) {
+bool matches_simple(std::string_view key, std::string_view module) {
   if (key.size() > module.size()) return false;
   const size_t start = module.size() - key.size();
   if (start > 0 && module[start - 1] != '.') return false;
@@ -73,16 +73,23 @@ struct PeftPatterns::State {
                        kMaxBytes >> 20));
   }
 
-  bool matches(Key& key, std::string_view module) {
+  bool matches_within_limits(Key& key, std::string_view module) {
     const bool is_plain = is_printable_ascii(module);
-    if (is_simple(key.text) && is_plain) return match_simple(key.text, module);
-    if (!is_simple(key.text) && !is_plain)
-      fail(key.text, fmt::format("the module {} has more than printable ASCII, to which alone a "
-                                 "regular expression is applied",
-                                 text::json_quote(module.substr(0, 200))));
+    if (is_simple(key.text) && is_plain) return matches_simple(key.text, module);
+    if (!is_simple(key.text) && !is_plain) fail_not_ascii(key, module);
     if (!key.regex) compile(key);
     const bool found = key.regex->matches_start(module, steps_left);
-    if (steps_left >= 0) return found;
+    if (steps_left < 0) fail_too_many_steps(key);
+    return found;
+  }
+
+  [[noreturn]] void fail_not_ascii(const Key& key, std::string_view module) const {
+    fail(key.text, fmt::format("the module {} has more than printable ASCII, to which alone a "
+                               "regular expression is applied",
+                               text::json_quote(module.substr(0, 200))));
+  }
+
+  [[noreturn]] void fail_too_many_steps(const Key& key) const {
     fail(key.text, fmt::format("more than {} steps, or {} places to go back to, to match the "
                                "adapter's modules; wanted a simpler expression",
                                kMaxSteps, text::Regex::kMaxFrames));
@@ -110,7 +117,7 @@ PeftPatterns& PeftPatterns::operator=(PeftPatterns&&) noexcept = default;
 std::optional<size_t> PeftPatterns::find_matching_key(std::string_view module) {
   const bool is_line = module.find('\n') == std::string_view::npos && text::is_valid_utf8(module);
   for (size_t i = 0; is_line && i < state_->keys.size(); ++i) {
-    if (state_->matches(state_->keys[i], module)) return i;
+    if (state_->matches_within_limits(state_->keys[i], module)) return i;
   }
   // PEFT then looks the module's own path up in the dictionary.
   for (size_t i = 0; i < state_->keys.size(); ++i) {

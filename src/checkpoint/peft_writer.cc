@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -33,6 +34,11 @@ bool names_module(std::string_view target, std::string_view module) {
   return module == target || module.ends_with("." + std::string(target));
 }
 
+bool any_names_module(const std::vector<std::string>& targets, std::string_view module) {
+  return std::any_of(targets.begin(), targets.end(),
+                     [&](const std::string& target) { return names_module(target, module); });
+}
+
 // One key for the ranks of all routed experts where they agree: experts are many.
 const std::string kAllExperts = ".*\\.mlp\\.experts\\..*";
 
@@ -57,6 +63,16 @@ std::string shared_key(const PeftWriteModule& module, bool of_ranks) {
   return ".*\\.mlp\\.experts\\." + module.parameter.substr(module.parameter.rfind('.') + 1);
 }
 
+template <typename Value>
+std::map<std::string, std::set<Value>> values_by_shared_key(
+    std::span<const PeftWriteModule> modules, const std::vector<Value>& values, bool of_ranks) {
+  std::map<std::string, std::set<Value>> shared;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    shared[shared_key(modules[i], of_ranks)].insert(values[i]);
+  }
+  return shared;
+}
+
 // A pattern of the modules whose value is not `common`, and the key of every module: the shared one
 // where fellows agree, or its own name.
 template <typename Value>
@@ -66,17 +82,15 @@ struct Pattern {
 
   Pattern(std::span<const PeftWriteModule> modules, const std::vector<Value>& values, Value common,
           bool of_ranks) {
-    std::map<std::string, std::set<Value>> shared;
-    for (size_t i = 0; i < modules.size(); ++i) {
-      shared[shared_key(modules[i], of_ranks)].insert(values[i]);
-    }
-    std::set<std::string> known;
-    std::vector<std::pair<std::string, Value>> own;
+    const std::map<std::string, std::set<Value>> shared =
+        values_by_shared_key(modules, values, of_ranks);
+    std::set<std::string> has_entry;
+    std::vector<std::pair<std::string, Value>> own;  // behind those of shared keys
     for (size_t i = 0; i < modules.size(); ++i) {
       const std::string key = shared_key(modules[i], of_ranks);
-      const bool agree = !key.empty() && shared[key].size() == 1;
+      const bool agree = !key.empty() && shared.at(key).size() == 1;
       keys.push_back(agree ? key : pattern_name(modules[i]));
-      if (values[i] == common || !known.insert(keys[i]).second) continue;
+      if (values[i] == common || !has_entry.insert(keys[i]).second) continue;
       (agree ? entries : own).emplace_back(keys[i], values[i]);
     }
     entries.insert(entries.end(), own.begin(), own.end());
@@ -87,8 +101,8 @@ struct Pattern {
 // path of one module could decide for another one; such names are refused rather than written
 // wrongly.
 template <typename Value>
-void check_pattern(const Pattern<Value>& pattern, const std::string& where,
-                   std::span<const PeftWriteModule> modules) {
+void check_modules_find_their_keys(const Pattern<Value>& pattern, const std::string& where,
+                                   std::span<const PeftWriteModule> modules) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : pattern.entries) keys.push_back(key);
   PeftPatterns patterns(keys, where);
@@ -133,11 +147,9 @@ void set_targets(PeftConfig& config, const PeftWriteOptions& options,
     if (options.target_modules.empty() && !whole) {
       config.target_modules.push_back(module.module_path);
     }
-    bool targeted = options.target_modules.empty() || whole;
-    for (const std::string& target : options.target_modules) {
-      targeted |= names_module(target, module.module_path);
-    }
-    CHECK(targeted, "no target module matches", module.module_path);
+    CHECK(options.target_modules.empty() || whole ||
+              any_names_module(options.target_modules, module.module_path),
+          "no target module matches", module.module_path);
   }
 }
 
@@ -155,16 +167,19 @@ PeftConfig make_config(const std::string& dir, const PeftWriteOptions& options,
   }
   config.r = common_rank(modules);
   config.lora_alpha = options.lora_alpha.value_or(most_common(alphas));
-  const Pattern<int64_t> rank_pattern(modules, ranks, config.r, true);
-  const Pattern<double> alpha_pattern(modules, alphas, config.lora_alpha, false);
-  check_pattern(rank_pattern, dir + ": rank_pattern", modules);
-  check_pattern(alpha_pattern, dir + ": alpha_pattern", modules);
+  const Pattern<int64_t> rank_pattern(modules, ranks, config.r, /*of_ranks=*/true);
+  const Pattern<double> alpha_pattern(modules, alphas, config.lora_alpha, /*of_ranks=*/false);
+  check_modules_find_their_keys(rank_pattern, dir + ": rank_pattern", modules);
+  check_modules_find_their_keys(alpha_pattern, dir + ": alpha_pattern", modules);
   config.rank_pattern = rank_pattern.entries;
   config.alpha_pattern = alpha_pattern.entries;
   return config;
 }
 
-std::string tensor_name(const PeftWriteModule& module, bool is_a) {
+enum class Factor : uint8_t { kA, kB };
+
+std::string tensor_name(const PeftWriteModule& module, Factor factor) {
+  const bool is_a = factor == Factor::kA;
   const std::string base =
       "base_model.model." + (module.key.empty() ? module.module_path : module.key);
   if (module.embedding) return base + (is_a ? ".lora_embedding_A" : ".lora_embedding_B");
@@ -172,20 +187,32 @@ std::string tensor_name(const PeftWriteModule& module, bool is_a) {
 }
 
 // The tensors' values, of a module without memory made now.
-void append_tensor(SafetensorsWriter& writer, const PeftWriteModule& module, bool is_b) {
+void append_tensor(SafetensorsWriter& writer, const PeftWriteModule& module, Factor factor) {
+  const bool is_b = factor == Factor::kB;
   const TensorView& view = is_b ? module.b : module.a;
-  if (!module.fill) return writer.append_view(tensor_name(module, !is_b), view);
+  const std::string name = tensor_name(module, factor);
+  if (!module.fill) return writer.append_view(name, view);
   std::vector<float> values(static_cast<size_t>(view.shape.num_elements()));
   module.fill(is_b, values.data());
-  writer.append_view(tensor_name(module, !is_b), {values.data(), DType::kF32, view.shape});
+  writer.append_view(name, {values.data(), DType::kF32, view.shape});
 }
 
-void check_shapes(const PeftWriteModule& module) {
+void check_shapes_and_types(const PeftWriteModule& module) {
   const int rank = module.a.shape.rank();
   CHECK((rank == 2 || rank == 3) && module.b.shape.rank() == rank, module.module_path);
   CHECK(module.a.shape[rank - 2] == module.b.shape[rank - 1] && module.a.shape[rank - 2] > 0,
         module.module_path, module.a.shape.to_string(), module.b.shape.to_string());
   CHECK(module.a.dtype == DType::kF32 && module.b.dtype == DType::kF32, module.module_path);
+}
+
+std::vector<TensorDecl> check_and_declare_tensors(std::span<const PeftWriteModule> modules) {
+  std::vector<TensorDecl> tensors;
+  for (const PeftWriteModule& module : modules) {
+    check_shapes_and_types(module);
+    tensors.push_back({tensor_name(module, Factor::kA), DType::kF32, module.a.shape});
+    tensors.push_back({tensor_name(module, Factor::kB), DType::kF32, module.b.shape});
+  }
+  return tensors;
 }
 
 bool file_has_content(const std::string& path, const std::string& content) {
@@ -202,12 +229,7 @@ bool file_has_content(const std::string& path, const std::string& content) {
 void write_peft(const std::string& dir, const PeftWriteOptions& options,
                 std::span<const PeftWriteModule> modules) {
   CHECK(!modules.empty());
-  std::vector<TensorDecl> tensors;
-  for (const PeftWriteModule& module : modules) {
-    check_shapes(module);
-    tensors.push_back({tensor_name(module, true), DType::kF32, module.a.shape});
-    tensors.push_back({tensor_name(module, false), DType::kF32, module.b.shape});
-  }
+  std::vector<TensorDecl> tensors = check_and_declare_tensors(modules);
   const std::string config = peft_config_text(make_config(dir, options, modules));
   make_folders(dir);
   const std::string tensors_path = dir + "/adapter_model.safetensors";
@@ -216,11 +238,11 @@ void write_peft(const std::string& dir, const PeftWriteOptions& options,
   metadata["format"] = "pt";
   SafetensorsWriter writer(tensors_path, std::move(tensors), metadata);
   for (const PeftWriteModule& module : modules) {
-    for (const bool is_b : {false, true}) append_tensor(writer, module, is_b);
+    for (const Factor factor : {Factor::kA, Factor::kB}) append_tensor(writer, module, factor);
   }
   writer.seal();
+  // Old tensors must never stand next to a config that is not theirs.
   if (!file_has_content(config_path, config)) {
-    // Old tensors must never stand next to a config that is not theirs.
     remove_file(tensors_path);
     sync_folder(dir);
     write_file_atomic(config_path, config);

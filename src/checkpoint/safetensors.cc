@@ -38,7 +38,7 @@ constexpr std::array<DTypeRow, 22> kDTypes = {{
   fail(path, fmt::format("tensor '{}': {}", info.name, what));
 }
 
-std::string read_header(const ReadOnlyFile& file) {
+uint64_t read_header_length(const ReadOnlyFile& file) {
   const int64_t size = file.size();
   if (size < 8) {
     fail(file.path(), fmt::format("{} bytes are too few for a safetensors file; truncated?", size));
@@ -54,7 +54,11 @@ std::string read_header(const ReadOnlyFile& file) {
     fail(file.path(), fmt::format("header length {}, but only {} bytes follow it; truncated?",
                                   length, size - 8));
   }
-  std::string header(length, '\0');
+  return length;
+}
+
+std::string read_header(const ReadOnlyFile& file) {
+  std::string header(read_header_length(file), '\0');
   file.read_at(8, std::as_writable_bytes(std::span(header.data(), header.size())));
   if (header.empty() || header[0] != '{') {
     fail(file.path(), "the header does not start with '{'; not a safetensors file?");
@@ -107,6 +111,11 @@ TensorInfo parse_tensor(text::JsonReader& json, std::string name) {
   return info;
 }
 
+void parse_metadata(text::JsonReader& json, std::map<std::string, std::string>& metadata) {
+  json.begin_object();
+  for (std::string name; json.next_key(name);) metadata[name] = json.read_string();
+}
+
 // Elements of a shape; refuses one whose axes overflow even where another axis is zero, so that
 // products of any of its axes are safe from here on.
 int64_t count_elements(const std::string& path, const TensorInfo& info) {
@@ -123,7 +132,7 @@ int64_t count_elements(const std::string& path, const TensorInfo& info) {
   return zero ? 0 : product;
 }
 
-void mark_if_readable(TensorInfo& info) {
+void set_dtype_and_shape_if_readable(TensorInfo& info) {
   if (info.dims.size() > kMaxRank) return;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (dtype_name(dtype) != info.dtype_name) continue;
@@ -133,9 +142,8 @@ void mark_if_readable(TensorInfo& info) {
   }
 }
 
-// `data_bytes`: the bytes after the header. Turns offsets into positions in the file.
-void resolve_tensor_offsets(const std::string& path, TensorInfo& info, int64_t data_begin,
-                            int64_t data_bytes) {
+// `data_bytes`: the bytes after the header.
+void check_data_offsets(const std::string& path, const TensorInfo& info, int64_t data_bytes) {
   if (info.begin > info.end || info.end > data_bytes) {
     fail(path, info,
          fmt::format("data_offsets [{}, {}] in {} bytes of data; truncated?", info.begin, info.end,
@@ -150,9 +158,18 @@ void resolve_tensor_offsets(const std::string& path, TensorInfo& info, int64_t d
          fmt::format("{} {} does not fill the {} bytes of data_offsets [{}, {}]", info.dtype_name,
                      info.shape_text(), info.num_bytes(), info.begin, info.end));
   }
+}
+
+// Offsets in the data become positions in the file.
+void resolve_offsets(TensorInfo& info, int64_t data_begin) {
   info.begin += data_begin;
   info.end += data_begin;
-  mark_if_readable(info);
+}
+
+void sort_by_position(std::vector<TensorInfo>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
 }
 
 // Tensors are in order here; they must fill the file from the header to its end.
@@ -190,17 +207,16 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   json.begin_object();
   for (std::string key; json.next_key(key);) {
     if (key == "__metadata__") {
-      json.begin_object();
-      for (std::string name; json.next_key(name);) metadata_[name] = json.read_string();
+      parse_metadata(json, metadata_);
     } else {
-      tensors_.push_back(parse_tensor(json, std::move(key)));
-      resolve_tensor_offsets(path, tensors_.back(), data_begin, file_.size() - data_begin);
+      TensorInfo& info = tensors_.emplace_back(parse_tensor(json, std::move(key)));
+      check_data_offsets(path, info, file_.size() - data_begin);
+      resolve_offsets(info, data_begin);
+      set_dtype_and_shape_if_readable(info);
     }
   }
   json.end();
-  std::sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
-    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-  });
+  sort_by_position(tensors_);
   check_gapless(path, tensors_, data_begin, file_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) by_name_[tensors_[i].name] = i;
 }

@@ -60,6 +60,17 @@ void check_names(std::span<const TensorDecl> tensors) {
   }
 }
 
+// Those of equal elements in their order.
+std::vector<TensorDecl> widest_elements_first(std::vector<TensorDecl> tensors) {
+  std::vector<TensorDecl> ordered;
+  for (const int64_t bytes : {8, 4, 2, 1}) {
+    for (TensorDecl& tensor : tensors) {
+      if (tensor.element_bytes() == bytes) ordered.push_back(std::move(tensor));
+    }
+  }
+  return ordered;
+}
+
 }  // namespace
 
 uint16_t narrow_to_16_bits(float value, DType dtype) {
@@ -79,11 +90,7 @@ SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorDecl> t
                                      const std::map<std::string, std::string>& metadata)
     : file_(std::move(path)) {
   check_names(tensors);
-  for (const int64_t bytes : {8, 4, 2, 1}) {
-    for (TensorDecl& tensor : tensors) {
-      if (tensor.element_bytes() == bytes) tensors_.push_back(std::move(tensor));
-    }
-  }
+  tensors_ = widest_elements_first(std::move(tensors));
   const std::string header = header_json(tensors_, metadata);
   const uint64_t length = header.size();
   file_.append(std::as_bytes(std::span(&length, 1)));

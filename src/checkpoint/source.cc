@@ -57,12 +57,12 @@ NarrowBytes count_quantised_bytes(const CheckpointSource& source) {
 }
 
 std::unique_ptr<CheckpointSource> open_checkpoint(const std::string& path) {
-  if (has_gguf(path)) return std::make_unique<GgufSource>(path);
+  if (is_gguf(path)) return std::make_unique<GgufSource>(path);
   return std::make_unique<CheckpointDir>(path);
 }
 
 ModelTexts open_texts(const std::string& path) {
-  return has_gguf(path) ? gguf_texts(path) : ModelTexts(path);
+  return is_gguf(path) ? gguf_texts(path) : ModelTexts(path);
 }
 
 }  // namespace strata

@@ -21,7 +21,7 @@ constexpr int64_t kMostExperts = 65536;
 constexpr int64_t kMostParts = 1 << 17;  // of one tensor: a name takes memory, also of no bytes
 
 // Where "layers." begins as a whole component of a name, or npos.
-size_t find_layers(std::string_view name) {
+size_t find_layers_component(std::string_view name) {
   for (size_t at = name.find(kLayers); at != std::string_view::npos;
        at = name.find(kLayers, at + 1)) {
     if (at == 0 || name[at - 1] == '.') return at;
@@ -34,7 +34,7 @@ struct StackedName {
   size_t stack = 0;
 };
 std::optional<StackedName> parse_stacked_name(std::string_view name) {
-  const size_t at = find_layers(name);
+  const size_t at = find_layers_component(name);
   if (at == std::string_view::npos) return std::nullopt;
   const std::string_view rest = name.substr(at + kLayers.size());
   if (!rest.starts_with(kStack)) return std::nullopt;
@@ -48,6 +48,15 @@ std::optional<StackedName> parse_stacked_name(std::string_view name) {
   out.before = name.substr(0, at + kLayers.size());
   out.after = digits.substr(static_cast<size_t>(end - digits.data()));
   return out;
+}
+
+// The name of a layer's tensor in a stack, or with `expert` (not -1) of one expert's.
+std::string name_of_part(const StackedName& stacked, int64_t layer, int64_t expert) {
+  std::string after(stacked.after);
+  if (expert >= 0) {
+    after.replace(after.find(kExperts), kExperts.size(), fmt::format("{}{}.", kExperts, expert));
+  }
+  return fmt::format("{}{}{}", stacked.before, layer, after);
 }
 
 [[noreturn]] void fail(const std::string& where, const TensorInfo& info, const std::string& what) {
@@ -72,8 +81,8 @@ TensorInfo slice_of(const TensorInfo& info, std::string name, int64_t index, int
 }
 
 // Of each layer of a stack, 1 where it has none; Error where the stack does not divide into them.
-int64_t count_experts(const TensorInfo& info, int64_t num_layers, bool of_experts,
-                      const std::string& where) {
+int64_t check_stack_and_count_experts(const TensorInfo& info, int64_t num_layers, bool of_experts,
+                                      const std::string& where) {
   if (std::ssize(info.dims) < (of_experts ? 2 : 1) || info.dims[0] != num_layers) {
     fail(where, info, fmt::format("{} lists {} layers", kStacksKey, num_layers));
   }
@@ -87,6 +96,20 @@ int64_t count_experts(const TensorInfo& info, int64_t num_layers, bool of_expert
     fail(where, info, fmt::format("{} bytes are no {} parts", info.num_bytes(), count));
   }
   return experts;
+}
+
+// `seen`: those of the stacks so far, to which these are added.
+std::vector<int64_t> parse_unseen_layers(text::JsonReader& json, std::set<int64_t>& seen) {
+  std::vector<int64_t> layers;
+  json.begin_array();
+  while (json.next_item()) {
+    const int64_t layer = json.read_integer();
+    if (layer < 0 || layer >= kMostLayers || !seen.insert(layer).second) {
+      json.fail(fmt::format("layer {}: want 0 to {}, each once", layer, kMostLayers - 1));
+    }
+    layers.push_back(layer);
+  }
+  return layers;
 }
 
 }  // namespace
@@ -103,16 +126,10 @@ LayerStacks parse_stacks(std::string_view text, const std::string& where) {
   std::set<int64_t> seen;
   json.begin_array();
   while (json.next_item()) {
-    std::vector<int64_t>& layers = stacks.emplace_back();
-    json.begin_array();
-    while (json.next_item()) {
-      const int64_t layer = json.read_integer();
-      if (layer < 0 || layer >= kMostLayers || !seen.insert(layer).second) {
-        json.fail(fmt::format("layer {}: want 0 to {}, each once", layer, kMostLayers - 1));
-      }
-      layers.push_back(layer);
+    stacks.push_back(parse_unseen_layers(json, seen));
+    if (stacks.back().empty() || std::ssize(stacks) > kMostLayers) {
+      json.fail("a stack without layers");
     }
-    if (layers.empty() || std::ssize(stacks) > kMostLayers) json.fail("a stack without layers");
   }
   json.end();
   return stacks;
@@ -120,7 +137,7 @@ LayerStacks parse_stacks(std::string_view text, const std::string& where) {
 
 std::optional<std::string> stacked_name(std::string_view name, int64_t layer, int64_t stack,
                                         int64_t expert) {
-  const size_t at = find_layers(name);
+  const size_t at = find_layers_component(name);
   if (at == std::string_view::npos) return std::nullopt;
   const std::string number = fmt::format("{}.", layer);
   const std::string_view rest = name.substr(at + kLayers.size());
@@ -153,15 +170,13 @@ std::optional<std::vector<TensorInfo>> unstack_tensor(const TensorInfo& info,
   }
   const std::vector<int64_t>& layers = stacks[name->stack];
   const bool of_experts = is_stack_of_experts(info.name);
-  const int64_t experts = count_experts(info, std::ssize(layers), of_experts, where);
+  const int64_t experts =
+      check_stack_and_count_experts(info, std::ssize(layers), of_experts, where);
   const int64_t count = std::ssize(layers) * experts;
   std::vector<TensorInfo> parts;
   for (size_t i = 0; i < layers.size(); ++i) {
     for (int64_t e = 0; e < experts; ++e) {
-      std::string after(name->after);
-      if (of_experts)
-        after.replace(after.find(kExperts), kExperts.size(), fmt::format("{}{}.", kExperts, e));
-      parts.push_back(slice_of(info, fmt::format("{}{}{}", name->before, layers[i], after),
+      parts.push_back(slice_of(info, name_of_part(*name, layers[i], of_experts ? e : -1),
                                static_cast<int64_t>(i) * experts + e, count, of_experts ? 2 : 1));
     }
   }

@@ -20,6 +20,24 @@ std::string recover_and_join_path(const std::string& dir, std::string_view name)
   return fmt::format("{}/{}", dir, name);
 }
 
+const TensorInfo& require_f32_tensor(const SafetensorsFile& file, std::string_view name,
+                                     const Shape& shape) {
+  const TensorInfo* info = file.find(name);
+  if (info == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: tensor '{}' is missing; was it saved by a run with other options?",
+                            file.path(), name));
+  }
+  if (!info->readable || info->dtype != DType::kF32 || info->shape != shape) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: tensor '{}': {} {}, wanted F32 {}; was it saved by a run with other "
+                    "options?",
+                    file.path(), name, info->dtype_name, info->shape_text(), shape.to_string()));
+  }
+  return *info;
+}
+
 }  // namespace
 
 TrainerStateWriter::TrainerStateWriter(const std::string& dir, std::vector<TensorDecl> tensors)
@@ -58,20 +76,7 @@ bool TrainerState::exists(const std::string& dir) {
 
 void TrainerState::read(std::string_view name, const Shape& shape, int64_t first, int64_t count,
                         float* out) const {
-  const TensorInfo* info = file_.find(name);
-  if (info == nullptr) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: tensor '{}' is missing; was it saved by a run with other options?",
-                            file_.path(), name));
-  }
-  if (!info->readable || info->dtype != DType::kF32 || info->shape != shape) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{}: tensor '{}': {} {}, wanted F32 {}; was it saved by a run with other "
-                    "options?",
-                    file_.path(), name, info->dtype_name, info->shape_text(), shape.to_string()));
-  }
-  file_.read(*info, first, count, out);
+  file_.read(require_f32_tensor(file_, name, shape), first, count, out);
 }
 
 }  // namespace strata

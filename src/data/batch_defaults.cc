@@ -27,7 +27,7 @@ int64_t default_batch_size(int64_t num_examples, int64_t epochs) {
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(size)));
 }
 
-int64_t default_epochs(int64_t num_examples, int64_t num_tokens) {
+int64_t epochs_by_amount(int64_t num_examples, int64_t num_tokens) {
   const int64_t by_examples = kManyExamples / num_examples;
   const int64_t by_tokens = kManyTokens / std::max<int64_t>(num_tokens, 1);
   return std::clamp<int64_t>(std::min(by_examples, by_tokens), 1, kEpochs);
@@ -42,20 +42,22 @@ int64_t min_steps_per_epoch(int64_t batch_size, int64_t batch_tokens, int64_t nu
   return std::min(num_examples, std::max(by_size, by_tokens));
 }
 
+int64_t default_epochs(const BatchChoice& given, int64_t num_examples, int64_t num_tokens) {
+  const bool is_sized = given.batch_size || given.batch_tokens;
+  const int64_t steps =
+      is_sized ? min_steps_per_epoch(given.batch_size.value_or(0), given.batch_tokens.value_or(0),
+                                     num_examples, num_tokens)
+               : num_examples;
+  const int64_t enough = std::min(ceil_div(kLeastSteps, steps), kMostEpochs);
+  return std::max(epochs_by_amount(num_examples, num_tokens), enough);
+}
+
 }  // namespace
 
 BatchChoice fill_batch_defaults(BatchChoice given, int64_t num_examples, int64_t num_tokens) {
   CHECK(num_examples >= 1, num_examples);
   BatchChoice out = given;
-  if (!given.epochs) {
-    const bool is_sized = given.batch_size || given.batch_tokens;
-    const int64_t steps =
-        is_sized ? min_steps_per_epoch(given.batch_size.value_or(0), given.batch_tokens.value_or(0),
-                                       num_examples, num_tokens)
-                 : num_examples;
-    const int64_t enough = std::min(ceil_div(kLeastSteps, steps), kMostEpochs);
-    out.epochs = std::max(default_epochs(num_examples, num_tokens), enough);
-  }
+  if (!given.epochs) out.epochs = default_epochs(given, num_examples, num_tokens);
   if (!given.batch_size) {
     out.batch_size = given.batch_tokens ? 0 : default_batch_size(num_examples, *out.epochs);
   }

@@ -14,19 +14,29 @@ namespace {
 
 uint64_t stream_of(const char (&name)[8], uint64_t index) { return hash_name(name, 7) + index; }
 
+// 64 random bits scaled to most + 1 choices, a bias below 2^-32 for real counts.
+size_t draw_up_to(int64_t most, const Counter& counter) {
+  const auto words = counter.words(static_cast<uint64_t>(most));
+  const uint64_t bits = (static_cast<uint64_t>(words[0]) << 32) | words[1];
+  const auto scaled = static_cast<unsigned __int128>(bits) * static_cast<uint64_t>(most + 1);
+  return static_cast<size_t>(scaled >> 64);
+}
+
+int64_t num_eval_of(int64_t count, double fraction) {
+  int64_t num_eval = std::llround(static_cast<double>(count) * fraction);
+  if (fraction > 0) num_eval = std::max<int64_t>(num_eval, 1);
+  return std::clamp<int64_t>(num_eval, 0, std::max<int64_t>(count - 1, 0));
+}
+
 }  // namespace
 
 std::vector<int64_t> shuffled_indices(int64_t count, uint64_t seed, uint64_t stream) {
   std::vector<int64_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
   const Counter counter{.seed = seed, .stream = stream};
-  // Fisher and Yates; 64 random bits scaled to i + 1 choices, a bias below 2^-32 for real counts.
-  for (int64_t i = count - 1; i > 0; --i) {
-    const auto words = counter.words(static_cast<uint64_t>(i));
-    const uint64_t bits = (static_cast<uint64_t>(words[0]) << 32) | words[1];
-    const auto scaled = static_cast<unsigned __int128>(bits) * static_cast<uint64_t>(i + 1);
-    std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(scaled >> 64)]);
-  }
+  // Fisher and Yates.
+  for (int64_t i = count - 1; i > 0; --i)
+    std::swap(order[static_cast<size_t>(i)], order[draw_up_to(i, counter)]);
   return order;
 }
 
@@ -50,9 +60,7 @@ std::vector<std::vector<int64_t>> cut_by_tokens(const std::vector<int64_t>& exam
 
 EvalSplit split_for_eval(int64_t count, double fraction, uint64_t seed) {
   CHECK(fraction >= 0 && fraction < 1, fraction);
-  int64_t num_eval = std::llround(static_cast<double>(count) * fraction);
-  if (fraction > 0) num_eval = std::max<int64_t>(num_eval, 1);
-  num_eval = std::clamp<int64_t>(num_eval, 0, std::max<int64_t>(count - 1, 0));
+  const int64_t num_eval = num_eval_of(count, fraction);
   std::vector<int64_t> order = shuffled_indices(count, seed, stream_of("eval...", 0));
   EvalSplit split{.train = {order.begin() + num_eval, order.end()},
                   .eval = {order.begin(), order.begin() + num_eval}};

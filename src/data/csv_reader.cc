@@ -22,7 +22,7 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
 }
 
 // A column of lists; JSON that is none stays a text, which its form refuses by name.
-json::value list_or_text(const std::string& text) {
+json::value parse_list_or_keep_text(const std::string& text) {
   if (!trimmed(text).starts_with('[')) return json::value(text);
   try {
     return text::parse_json(text, "the list");
@@ -36,7 +36,7 @@ json::value list_or_text(const std::string& text) {
 CsvReader::CsvReader(const InputFile& file, char separator)
     : RecordReader(file), separator_(separator) {}
 
-void CsvReader::append_byte(std::string& field, int c) {
+void CsvReader::append_byte_or_set_fault(std::string& field, int c) {
   if (++row_bytes_ > kMaxRecordBytes) {
     fault_ = fmt::format("a row of more than {} bytes", kMaxRecordBytes);
     ended_ = true;
@@ -60,29 +60,34 @@ int CsvReader::take_line_end(int c) {
 }
 
 int CsvReader::read_quoted_field(std::string& field) {
-  const int64_t line = bytes_.line();
   is_quoted_ = true;
+  read_to_closing_quote(field);
+  if (ended_) return -1;
+  const int c = bytes_.get();
+  if (c < 0 || detect_and_match_separator(c) || c == '\n' || c == '\r') return take_line_end(c);
+  fault_ = "text behind a closing quote; a quote inside a field is written twice";
+  return skip_rest_of_field(c);
+}
+
+void CsvReader::read_to_closing_quote(std::string& field) {
+  const int64_t line = bytes_.line();
   while (!ended_) {
     int c = bytes_.get();
     if (c < 0) {
       fault_ = fmt::format("the quote of line {} is not closed; is the file cut off?", line);
       ended_ = true;
-      break;
+      return;
     }
     if (c == '"') {
-      if (bytes_.peek() != '"') break;
+      if (bytes_.peek() != '"') return;
       c = bytes_.get();
     }
-    append_byte(field, c);
+    append_byte_or_set_fault(field, c);
   }
-  if (ended_) return -1;
-  const int c = bytes_.get();
-  if (c >= 0 && !detect_and_match_separator(c) && c != '\n' && c != '\r') {
-    fault_ = "text behind a closing quote; a quote inside a field is written twice";
-    int rest = c;
-    while (rest >= 0 && rest != separator_ && rest != '\n' && rest != '\r') rest = bytes_.get();
-    return take_line_end(rest);
-  }
+}
+
+int CsvReader::skip_rest_of_field(int c) {
+  while (c >= 0 && c != separator_ && c != '\n' && c != '\r') c = bytes_.get();
   return take_line_end(c);
 }
 
@@ -95,7 +100,7 @@ int CsvReader::read_field(std::string& field) {
   while (!ended_) {
     const int c = bytes_.get();
     if (c < 0 || detect_and_match_separator(c) || c == '\n' || c == '\r') return take_line_end(c);
-    append_byte(field, c);
+    append_byte_or_set_fault(field, c);
   }
   return -1;
 }
@@ -142,12 +147,17 @@ void CsvReader::serialize_row() {
     if (name.empty()) continue;  // an index, as tables are written with
     if (fields_[i].empty() && is_one_of(name, {"input", "system", "tools", "history"})) continue;
     if (is_one_of(name, {"messages", "conversations", "tools", "history"})) {
-      object[name] = list_or_text(fields_[i]);
+      object[name] = parse_list_or_keep_text(fields_[i]);
     } else {
       object[name] = fields_[i];
     }
   }
   json_ = json::serialize(object);
+}
+
+std::string CsvReader::describe_wrong_count() const {
+  return fmt::format("{} field{}, the header has {}", num_fields_, num_fields_ == 1 ? "" : "s",
+                     header_.size());
 }
 
 std::optional<Record> CsvReader::next() {
@@ -161,12 +171,7 @@ std::optional<Record> CsvReader::next() {
     if (!fault_.empty()) return Record{line, {}, fault_};
     const bool is_blank = num_fields_ == 1 && fields_[0].empty() && !is_quoted_;
     if (is_blank) continue;
-    if (num_fields_ != header_.size()) {
-      return Record{line,
-                    {},
-                    fmt::format("{} field{}, the header has {}", num_fields_,
-                                num_fields_ == 1 ? "" : "s", header_.size())};
-    }
+    if (num_fields_ != header_.size()) return Record{line, {}, describe_wrong_count()};
     serialize_row();
     return Record{line, json_, {}};
   }

@@ -22,13 +22,17 @@ class CsvReader : public RecordReader {
   // Of a field; returns the byte that ended it: the separator, '\n' or -1.
   int read_field(std::string& field);
   int read_quoted_field(std::string& field);
+  // The quote is taken, and left out; at the end of the file it is a fault that there is none.
+  void read_to_closing_quote(std::string& field);
+  int skip_rest_of_field(int c);
   int take_line_end(int c);
   // Whether the byte is the separator, which the header's first name may still tell.
   bool detect_and_match_separator(int c);
   void read_header();
   void set_fault_if_columns_repeat();
-  void append_byte(std::string& field, int c);
+  void append_byte_or_set_fault(std::string& field, int c);
   void serialize_row();
+  [[nodiscard]] std::string describe_wrong_count() const;  // of the row's fields
 
   char separator_;
   std::vector<std::string> header_;

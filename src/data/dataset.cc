@@ -86,7 +86,7 @@ class DatasetReader {
   void add_record_or_fault(const Record& record, DataFile& file) {
     if (!record.fault.empty()) return add_fault(record, file, record.fault);
     try {
-      add_example(parse_and_count(record, file), record.line, file);
+      add_example_or_parts(parse_and_count(record, file), record.line, file);
     } catch (const Error& error) {
       add_fault(record, file, error.what());
     }
@@ -111,7 +111,7 @@ class DatasetReader {
                         options_.looks_only ? kMaxLooked : kMaxReported);
   }
 
-  void add_example(const Example& example, int64_t line, DataFile& file) {
+  void add_example_or_parts(const Example& example, int64_t line, DataFile& file) {
     ++dataset_.num_lines;
     const bool is_too_long = std::ssize(example.tokens) + 1 > options_.max_length;
     if (is_too_long) {

@@ -92,8 +92,8 @@ EndTokens load_end_tokens(const ModelTexts& texts, const text::Tokenizer& tokeni
   return tokens;
 }
 
-std::vector<int32_t> load_all_end_tokens(const ModelTexts& texts,
-                                         const text::Tokenizer& tokenizer) {
+std::vector<int32_t> load_stop_ids_of_all_configs(const ModelTexts& texts,
+                                                  const text::Tokenizer& tokenizer) {
   std::vector<int32_t> ids = load_end_tokens(texts, tokenizer).stop;
   for (const int32_t id : read_eos_ids(texts, "config.json", tokenizer.vocab_size()))
     ids.push_back(id);

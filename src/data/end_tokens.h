@@ -25,6 +25,7 @@ EndTokens load_end_tokens(const ModelTexts& texts, const text::Tokenizer& tokeni
 
 // What ends a sample of the server: every eos_token_id of generation_config.json and of
 // config.json, and tokenizer_config.json's eos_token. Ascending.
-std::vector<int32_t> load_all_end_tokens(const ModelTexts& texts, const text::Tokenizer& tokenizer);
+std::vector<int32_t> load_stop_ids_of_all_configs(const ModelTexts& texts,
+                                                  const text::Tokenizer& tokenizer);
 
 }  // namespace strata::data

@@ -120,7 +120,7 @@ Conversation read_conversation(const json::object& object) {
   return conversation;
 }
 
-[[noreturn]] void fail_prefix(size_t turn, const char* part, bool is_last) {
+[[noreturn]] void fail_not_a_prefix(size_t turn, const char* part, bool is_last) {
   // Mistral's, for one, writes the system text only where a user turn is the last.
   const char* advice = is_last ? "if there is a system turn, write its text into the user's turn"
                                : "train on the last turn only, one line a turn";
@@ -134,11 +134,11 @@ Conversation read_conversation(const json::object& object) {
 Target find_turn_bytes(const Conversation& conversation, const std::string& whole, size_t turn,
                        bool is_last, const ExampleContext& context) {
   const std::string prompt = conversation.render(context, turn, /*with_prompt=*/true);
-  if (!whole.starts_with(prompt)) fail_prefix(turn, "the turns before it", is_last);
+  if (!whole.starts_with(prompt)) fail_not_a_prefix(turn, "the turns before it", is_last);
   if (is_last) return {prompt.size(), whole.size()};
   const std::string through = conversation.render(context, turn + 1, /*with_prompt=*/false);
   if (!whole.starts_with(through) || through.size() < prompt.size()) {
-    fail_prefix(turn, "the turns up to it", is_last);
+    fail_not_a_prefix(turn, "the turns up to it", is_last);
   }
   return {prompt.size(), through.size()};
 }

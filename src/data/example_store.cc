@@ -15,6 +15,20 @@ constexpr uint32_t kTrained = uint32_t{1} << 31;
 constexpr size_t kPiece = 64 << 10;  // tokens that are written at once
 constexpr int64_t kTokenBytes = sizeof(uint32_t);
 
+// All but the number of those that are trained.
+Example unpack_tokens(const std::vector<uint32_t>& packed) {
+  Example example;
+  example.tokens.reserve(packed.size() - 1);
+  example.targets.reserve(packed.size() - 1);
+  example.weights.reserve(packed.size() - 1);
+  for (size_t t = 0; t + 1 < packed.size(); ++t) {
+    example.tokens.push_back(static_cast<int32_t>(packed[t] & ~kTrained));
+    example.targets.push_back(static_cast<int32_t>(packed[t + 1] & ~kTrained));
+    example.weights.push_back((packed[t + 1] & kTrained) != 0 ? 1.0f : 0.0f);
+  }
+  return example;
+}
+
 }  // namespace
 
 int64_t ExampleStore::add(const Example& example) {
@@ -76,19 +90,10 @@ std::vector<uint32_t> ExampleStore::read_packed(const Entry& found) const {
   return packed;
 }
 
-Example ExampleStore::at(int64_t index) const {
+Example ExampleStore::read(int64_t index) const {
   CHECK(waiting_.empty());
   const Entry& found = entry(index);
-  const std::vector<uint32_t> packed = read_packed(found);
-  Example example;
-  example.tokens.reserve(packed.size() - 1);
-  example.targets.reserve(packed.size() - 1);
-  example.weights.reserve(packed.size() - 1);
-  for (size_t t = 0; t + 1 < packed.size(); ++t) {
-    example.tokens.push_back(static_cast<int32_t>(packed[t] & ~kTrained));
-    example.targets.push_back(static_cast<int32_t>(packed[t + 1] & ~kTrained));
-    example.weights.push_back((packed[t + 1] & kTrained) != 0 ? 1.0f : 0.0f);
-  }
+  Example example = unpack_tokens(read_packed(found));
   example.num_trained = found.num_trained;
   return example;
 }

@@ -22,7 +22,7 @@ class ExampleStore {
   int64_t add(const Example& example);
   // Behind the last one that is added, and before the first is read.
   void seal();
-  [[nodiscard]] Example at(int64_t index) const;
+  [[nodiscard]] Example read(int64_t index) const;
   [[nodiscard]] int64_t size() const { return std::ssize(entries_); }
   [[nodiscard]] int64_t length(int64_t index) const { return entry(index).length; }
   [[nodiscard]] int64_t num_trained(int64_t index) const { return entry(index).num_trained; }
@@ -65,7 +65,7 @@ class Examples {
 
   [[nodiscard]] size_t size() const { return order_.size(); }
   [[nodiscard]] bool empty() const { return order_.empty(); }
-  [[nodiscard]] Example operator[](size_t i) const { return store_->at(order_[i]); }
+  [[nodiscard]] Example operator[](size_t i) const { return store_->read(order_[i]); }
   [[nodiscard]] int64_t length(size_t i) const { return store_->length(order_[i]); }
   [[nodiscard]] int64_t num_trained(size_t i) const { return store_->num_trained(order_[i]); }
   [[nodiscard]] std::vector<int64_t> lengths() const;

@@ -45,16 +45,19 @@ class Stream {
     return done;
   }
 
-  [[nodiscard]] bool is_regular() const {
-    struct stat info;
-    if (::fstat(fd_, &info) != 0) fail("stat");
-    if (S_ISDIR(info.st_mode)) {
-      throw Error(ErrorCode::kInvalidArgument, path_ + ": this is a directory; want a file");
-    }
-    return S_ISREG(info.st_mode);
+  void check_no_directory() const {
+    if (!S_ISDIR(mode())) return;
+    throw Error(ErrorCode::kInvalidArgument, path_ + ": this is a directory; want a file");
   }
+  [[nodiscard]] bool is_regular() const { return S_ISREG(mode()); }
 
  private:
+  [[nodiscard]] mode_t mode() const {
+    struct stat info;
+    if (::fstat(fd_, &info) != 0) fail("stat");
+    return info.st_mode;
+  }
+
   [[noreturn]] void fail(const char* what) const {
     const int saved = errno;
     throw Error(
@@ -71,6 +74,7 @@ class Stream {
 
 InputFile::InputFile(const std::string& path) : path_(path) {
   Stream stream(path);
+  if (path != "-") stream.check_no_directory();
   const bool is_regular = path != "-" && stream.is_regular();
   std::string begin(kMagic, '\0');
   begin.resize(stream.read(begin));

@@ -29,7 +29,7 @@ double learning_rate(const LrSchedule& schedule, int64_t step) {
   return schedule.peak;
 }
 
-Schedule parse_schedule(std::string_view name) {
+Schedule parse_lr_schedule(std::string_view name) {
   if (name == "constant") return Schedule::kConstant;
   if (name == "linear") return Schedule::kLinear;
   if (name == "cosine") return Schedule::kCosine;

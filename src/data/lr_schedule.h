@@ -21,6 +21,6 @@ struct LrSchedule {
 double learning_rate(const LrSchedule& schedule, int64_t step);
 
 // "constant", "linear", "cosine"; an Error that names them otherwise.
-Schedule parse_schedule(std::string_view name);
+Schedule parse_lr_schedule(std::string_view name);
 
 }  // namespace strata::data

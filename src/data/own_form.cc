@@ -46,7 +46,7 @@ std::string optional_text(const json::object& record, std::string_view name) {
 }
 
 // Lists of tools; ShareGPT's are often the text of one.
-void copy_tools(const json::object& from, json::object& to) {
+void copy_tools_parsed(const json::object& from, json::object& to) {
   const json::value* tools = field_of(from, "tools");
   if (tools == nullptr) return;
   to["tools"] = *tools;
@@ -171,7 +171,7 @@ json::array read_share_gpt_turns(const json::object& record) {
 
 json::object to_chat(json::array turns, const json::object& tools_of) {
   json::object own = {{"messages", std::move(turns)}};
-  copy_tools(tools_of, own);
+  copy_tools_parsed(tools_of, own);
   return own;
 }
 
@@ -220,8 +220,8 @@ bool is_whole_conversation(const json::array& turns) {
   return role != nullptr && role->is_string() && role->get_string() != "assistant";
 }
 
-json::object pair_to_own_form(const json::object& record, std::string_view name,
-                              const PairPrompt& prompt, bool has_template) {
+json::object pair_answer_to_own_form(const json::object& record, std::string_view name,
+                                     const PairPrompt& prompt, bool has_template) {
   const json::value* answer = field_of(record, name);
   if (answer == nullptr) fail_record(fmt::format("{}: missing, want a string or messages", name));
   if (const json::array* turns = answer->if_array()) {
@@ -266,8 +266,8 @@ OwnRecord from_preference(const json::object& record, bool has_template,
   const PairPrompt prompt = read_pair_prompt(record);
   add_ignored_fields(record, fields_of_pair(record, prompt), ignored);
   return {.form = Form::kPreference,
-          .object = pair_to_own_form(record, "chosen", prompt, has_template),
-          .rejected = pair_to_own_form(record, "rejected", prompt, has_template)};
+          .object = pair_answer_to_own_form(record, "chosen", prompt, has_template),
+          .rejected = pair_answer_to_own_form(record, "rejected", prompt, has_template)};
 }
 
 OwnRecord from_alpaca(const json::object& record, bool has_template,
@@ -286,23 +286,28 @@ OwnRecord from_share_gpt(const json::object& record, std::vector<std::string>& i
   return {.form = Form::kShareGpt, .object = to_chat(read_share_gpt_turns(record), record)};
 }
 
+[[noreturn]] void fail_mixed_kinds(const json::value& prompt, const json::value& completion) {
+  fail_record(
+      fmt::format("prompt and completion: got {} and {}; want two strings, or two lists "
+                  "of messages",
+                  kind_of(prompt), kind_of(completion)));
+}
+
+OwnRecord from_turn_lists(const json::object& record, const json::array& prompt,
+                          const json::array& completion, std::vector<std::string>& ignored) {
+  add_ignored_fields(record, {"prompt", "completion", "tools"}, ignored);
+  return {.form = Form::kTurnLists,
+          .object = to_chat(joined(prompt, completion), record),
+          .first_trained = prompt.size()};
+}
+
 OwnRecord from_prompt_completion(const json::object& record, std::vector<std::string>& ignored) {
   const json::value* prompt = field_of(record, "prompt");
   const json::value* completion = field_of(record, "completion");
-  const bool lists[] = {prompt != nullptr && prompt->is_array(),
-                        completion != nullptr && completion->is_array()};
-  if (lists[0] && lists[1]) {
-    add_ignored_fields(record, {"prompt", "completion", "tools"}, ignored);
-    const json::array& before = prompt->get_array();
-    return {.form = Form::kTurnLists,
-            .object = to_chat(joined(before, completion->get_array()), record),
-            .first_trained = before.size()};
-  }
-  if (prompt != nullptr && completion != nullptr && lists[0] != lists[1]) {
-    fail_record(
-        fmt::format("prompt and completion: got {} and {}; want two strings, or two lists "
-                    "of messages",
-                    kind_of(*prompt), kind_of(*completion)));
+  if (prompt != nullptr && completion != nullptr) {
+    if (prompt->is_array() != completion->is_array()) fail_mixed_kinds(*prompt, *completion);
+    if (prompt->is_array())
+      return from_turn_lists(record, prompt->get_array(), completion->get_array(), ignored);
   }
   add_ignored_fields(record, {"prompt", "completion"}, ignored);
   return {.form = Form::kPromptCompletion,
@@ -345,24 +350,6 @@ std::string first_field_names(const json::object& record) {
 }
 
 }  // namespace
-
-std::string_view form_description(Form form) {
-  switch (form) {
-    case Form::kText:
-    case Form::kPromptCompletion:
-    case Form::kMessages:
-      return "";
-    case Form::kAlpaca:
-      return "Alpaca: instruction, input, output";
-    case Form::kShareGpt:
-      return "ShareGPT: conversations of from, value";
-    case Form::kTurnLists:
-      return "TRL: prompt and completion, lists of messages";
-    case Form::kPreference:
-      return "preference pairs: chosen, rejected";
-  }
-  return "";
-}
 
 OwnRecord to_own_form(const json::object& record, bool has_template,
                       std::vector<std::string>& ignored) {

@@ -54,12 +54,8 @@ class ArrayReader : public RecordReader {
     if (is_first) skip_opening();
     skip_spaces();
     const int64_t line = bytes_.line();
-    if (is_first && bytes_.peek() == ']') {
-      bytes_.get();
-      std::string behind = finish_array();
-      return behind.empty() ? std::optional<Record>() : Record{line, {}, std::move(behind)};
-    }
-    Record record{line, {}, read_element()};
+    if (is_first && bytes_.peek() == ']') return finish_empty(line);
+    Record record{line, {}, read_element_and_get_fault()};
     if (record.fault.empty() && is_blank(text_)) {
       record.fault = "an element is missing before a comma or the closing bracket";
     }
@@ -78,8 +74,15 @@ class ArrayReader : public RecordReader {
     while (is_space(bytes_.peek())) bytes_.get();
   }
 
+  // An array without elements: a record of what is wrong behind it, or none.
+  std::optional<Record> finish_empty(int64_t line) {
+    bytes_.get();
+    std::string behind = finish_and_get_fault();
+    return behind.empty() ? std::optional<Record>() : Record{line, {}, std::move(behind)};
+  }
+
   // The text up to the comma or bracket behind it; returns what is wrong.
-  std::string read_element() {
+  std::string read_element_and_get_fault() {
     text_.clear();
     int64_t depth = 0;
     bool in_text = false, is_escaped = false;
@@ -95,7 +98,7 @@ class ArrayReader : public RecordReader {
       } else if (depth == 0 && c == ',') {
         return {};
       } else if (depth == 0 && c == ']') {
-        return finish_array();
+        return finish_and_get_fault();
       } else {
         in_text = c == '"';
         if (c == '{' || c == '[') ++depth;
@@ -110,7 +113,7 @@ class ArrayReader : public RecordReader {
   }
 
   // Behind its bracket; returns what is wrong.
-  std::string finish_array() {
+  std::string finish_and_get_fault() {
     ended_ = true;
     skip_spaces();
     return bytes_.peek() < 0 ? "" : "there is more behind the end of the array";
@@ -120,22 +123,33 @@ class ArrayReader : public RecordReader {
   bool is_first_ = true, ended_ = false;
 };
 
+std::string without_quotes_and_spaces(std::string_view text) {
+  std::string plain;
+  for (const char c : text) {
+    if (c != '"' && c != ' ') plain += c;
+  }
+  return plain;
+}
+
+// A header with a comma behind each name, as `name` has one.
+bool has_column(std::string_view header, std::string_view name) {
+  const size_t at = header.find(name);
+  return at != std::string_view::npos && (at == 0 || header[at - 1] == ',');
+}
+
 // The names of columns that a file from a pipe, which has no name, is known by.
 bool has_known_header(std::string_view first_bytes) {
   const std::string_view line = first_bytes.substr(0, first_bytes.find_first_of("\r\n"));
   constexpr std::array<std::string_view, 8> kFirst = {"instruction,", "input,",        "output,",
                                                       "prompt,",      "completion,",   "text,",
                                                       "messages,",    "conversations,"};
-  std::string plain;
-  for (const char c : line) {
-    if (c != '"' && c != ' ') plain += c;
-  }
-  plain += ',';
-  return plain == "text," ||
-         std::count_if(kFirst.begin(), kFirst.end(), [&](std::string_view name) {
-           const size_t at = plain.find(name);
-           return at != std::string::npos && (at == 0 || plain[at - 1] == ',');
-         }) >= 2;
+  const std::string plain = without_quotes_and_spaces(line) + ',';
+  const auto is_there = [&](std::string_view name) { return has_column(plain, name); };
+  return plain == "text," || std::count_if(kFirst.begin(), kFirst.end(), is_there) >= 2;
+}
+
+std::string_view without_leading_spaces(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
 }
 
 std::string without_packing_suffix(std::string name) {
@@ -193,16 +207,14 @@ Layout detect_layout(std::string_view name, std::string_view first_bytes) {
   const std::string plain = without_packing_suffix(std::string(name));
   if (plain.ends_with(".csv")) return Layout::kCsv;
   if (plain.ends_with(".tsv")) return Layout::kTsv;
-  const size_t begin = std::min(first_bytes.find_first_not_of(" \t\r\n"), first_bytes.size());
-  const std::string_view start = first_bytes.substr(begin);
+  const std::string_view start = without_leading_spaces(first_bytes);
   if (start.starts_with('[')) return Layout::kArray;
   if (!start.starts_with('{') && has_known_header(start)) return Layout::kCsv;
   return Layout::kLines;
 }
 
 NoRecords explain_no_records(std::string_view name, std::string_view first_bytes) {
-  const size_t begin = std::min(first_bytes.find_first_not_of(" \t\r\n"), first_bytes.size());
-  const std::string_view start = first_bytes.substr(begin);
+  const std::string_view start = without_leading_spaces(first_bytes);
   if (start.starts_with("PAR1")) {
     return {
         fmt::format("this is a Parquet file; make JSONL of it:\n  python3 -c \"import pandas; "

@@ -73,7 +73,8 @@ constexpr NumberKey kNumberKeys[] = {
 };
 
 // And whether that, or do_sample, is greedy.
-void read_temperature(const std::string& path, const json::object& object, SamplingDefaults& out) {
+void read_temperature_and_greedy(const std::string& path, const json::object& object,
+                                 SamplingDefaults& out) {
   const json::value* samples = find_value(object, "do_sample");
   if (samples != nullptr && !samples->is_bool())
     refuse_value(path, "do_sample", *samples, "true or false; or give --temperature");
@@ -81,6 +82,13 @@ void read_temperature(const std::string& path, const json::object& object, Sampl
       read_number(path, object, "temperature",
                   {0, kMostTemperature, "a number of 0 (greedy) or more; or give --temperature"});
   out.greedy = (samples != nullptr && !samples->get_bool()) || out.temperature == 0.0;
+}
+
+// 0 where the file has -1.
+std::optional<int64_t> read_top_k(const std::string& path, const json::object& object) {
+  const std::optional<int64_t> top_k = read_integer(
+      path, object, "top_k", {-1, kMostTopK, "a whole number of 0 (off) or more; or give --top-k"});
+  return top_k == -1 ? 0 : top_k;
 }
 
 }  // namespace
@@ -92,12 +100,8 @@ SamplingDefaults load_sampling_defaults(const ModelTexts& texts, const NamedSamp
   const std::optional<std::string> text = texts.find(kName, kMaxConfigBytes);
   if (!text) return out;
   const json::object object = text::parse_json_object(*text, path);
-  if (!named.temperature) read_temperature(path, object, out);
-  if (!named.top_k) {
-    out.top_k = read_integer(path, object, "top_k",
-                             {-1, kMostTopK, "a whole number of 0 (off) or more; or give --top-k"});
-    if (out.top_k == -1) out.top_k = 0;
-  }
+  if (!named.temperature) read_temperature_and_greedy(path, object, out);
+  if (!named.top_k) out.top_k = read_top_k(path, object);
   for (const NumberKey& key : kNumberKeys) {
     if (!(named.*key.named))
       out.*key.value = read_number(path, object, key.name, {key.least, key.most, key.wanted});

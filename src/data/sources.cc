@@ -34,6 +34,16 @@ bool is_data_file_name(std::string name) {
                      [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
+// `parquet`: a file that it has instead, or empty.
+[[noreturn]] void refuse_without_data(const std::string& option, const std::string& folder,
+                                      const std::string& parquet) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--{}: {}: no files of data in this folder; want .jsonl, .json, .csv or "
+                          ".tsv, perhaps with .gz or .zst{}",
+                          option, folder,
+                          parquet.empty() ? "" : ", and it has " + parquet + ": name that file"));
+}
+
 std::vector<std::string> list_data_files(const std::string& option, const std::string& folder) {
   std::vector<std::string> files;
   std::string parquet;
@@ -49,12 +59,18 @@ std::vector<std::string> list_data_files(const std::string& option, const std::s
                                             folder, fault.message()));
   }
   std::sort(files.begin(), files.end());
-  if (!files.empty()) return files;
+  if (files.empty()) refuse_without_data(option, folder, parquet);
+  return files;
+}
+
+double parse_weight(const std::string& option, const std::string& text, const std::string& number) {
+  double weight = 1;
+  const char* end = number.data() + number.size();
+  const auto [rest, fault] = std::from_chars(number.data(), end, weight);
+  if (fault == std::errc() && rest == end && weight > 0 && weight <= kMostWeight) return weight;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--{}: {}: no files of data in this folder; want .jsonl, .json, .csv or "
-                          ".tsv, perhaps with .gz or .zst{}",
-                          option, folder,
-                          parquet.empty() ? "" : ", and it has " + parquet + ": name that file"));
+              fmt::format("--{}: {}: got the weight '{}', want a number above 0, at most {:g}",
+                          option, text, number, kMostWeight));
 }
 
 // The weight behind the last colon, where what stands before it is there.
@@ -68,15 +84,7 @@ Source parse_source(const std::string& option, const std::string& text) {
                             "- for stdin",
                             option, text));
   }
-  Source source{path};
-  const char* end = text.data() + text.size();
-  const auto [rest, fault] = std::from_chars(text.data() + colon + 1, end, source.weight);
-  if (fault != std::errc() || rest != end || !(source.weight > 0) || source.weight > kMostWeight) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--{}: {}: got the weight '{}', want a number above 0, at most {:g}",
-                            option, text, text.substr(colon + 1), kMostWeight));
-  }
-  return source;
+  return {path, parse_weight(option, text, text.substr(colon + 1))};
 }
 
 void check_has_no_weight(const std::string& option, const std::string& text, const Source& source) {

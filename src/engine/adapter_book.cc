@@ -42,34 +42,42 @@ void AdapterBook::check_rank(int64_t rank) const {
 
 AdapterBook::Place AdapterBook::reserve_place(const api::Command& command, int64_t bytes) {
   const std::string& tenant = command.tenant.text;
-  const int64_t count = count_of(command.tenant);
+  check_num_models(command.tenant);
+  Place place = {.tenant = command.tenant,
+                 .session = command.session,
+                 .slot = slots_.take(tenant, 1),
+                 .bytes = bytes_.take(tenant, bytes)};
+  if (!place.slot) refuse_for_slots(command.tenant);
+  if (!place.bytes) refuse_for_bytes(bytes);
+  return place;
+}
+
+void AdapterBook::check_num_models(const api::TenantId& tenant) const {
   if (num_models() >= limits_.max_models) {
     refuse(
         fmt::format("no slot is free: unload a model, finish a session or raise --max-adapters "
                     "{}",
                     limits_.max_models));
   }
+  const int64_t count = count_of(tenant);
   if (limits_.max_models_per_tenant > 0 && count >= limits_.max_models_per_tenant) {
     refuse(fmt::format("this tenant has its {} models (--max-adapters-per-tenant)", count));
   }
-  Place place = {.tenant = command.tenant,
-                 .session = command.session,
-                 .slot = slots_.take(tenant, 1),
-                 .bytes = bytes_.take(tenant, bytes)};
-  if (!place.slot) {
-    refuse(
-        fmt::format("this tenant has {} models, and the free slots are for other tenants: unload "
-                    "a model, finish a session or raise --max-adapters {}",
-                    count, limits_.max_models));
-  }
-  if (!place.bytes) {
-    const int64_t left = limits_.max_bytes - num_bytes();
-    refuse(
-        fmt::format("the model takes {} MiB and {} are left{}: unload a model, use a smaller rank "
-                    "or raise --memory",
-                    bytes >> 20, left >> 20, bytes > left ? "" : " for other tenants"));
-  }
-  return place;
+}
+
+void AdapterBook::refuse_for_slots(const api::TenantId& tenant) const {
+  refuse(
+      fmt::format("this tenant has {} models, and the free slots are for other tenants: unload "
+                  "a model, finish a session or raise --max-adapters {}",
+                  count_of(tenant), limits_.max_models));
+}
+
+void AdapterBook::refuse_for_bytes(int64_t bytes) const {
+  const int64_t left = limits_.max_bytes - num_bytes();
+  refuse(
+      fmt::format("the model takes {} MiB and {} are left{}: unload a model, use a smaller rank "
+                  "or raise --memory",
+                  bytes >> 20, left >> 20, bytes > left ? "" : " for other tenants"));
 }
 
 }  // namespace strata::engine

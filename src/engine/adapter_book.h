@@ -47,6 +47,10 @@ class AdapterBook {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const;
+  void check_num_models(const api::TenantId& tenant) const;
+  // One more model of this tenant's; one that takes so many.
+  [[noreturn]] void refuse_for_slots(const api::TenantId& tenant) const;
+  [[noreturn]] void refuse_for_bytes(int64_t bytes) const;
   [[nodiscard]] int64_t count_of(const api::TenantId& tenant) const;
 
   AdapterLimits limits_;

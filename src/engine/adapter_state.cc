@@ -36,12 +36,12 @@ void write_optimizer(const AdapterCopy& copy, const std::string& dir) {
 // Whether it is this part's, and no copy of another's.
 bool is_own(const model::LoraModule& module) { return module.held() && !module.is_copy; }
 
-// Of a module in the flat blocks: A, and B behind it.
-Shape values_of(const model::LoraModule& module) {
+// Of a module's values in the flat blocks: A, and B behind it.
+Shape flat_shape(const model::LoraModule& module) {
   return {module.a.shape.num_elements() + module.b.shape.num_elements()};
 }
 
-std::vector<float> values_of(Engine& engine, TensorView view) {
+std::vector<float> copy_to_vector(Engine& engine, TensorView view) {
   std::vector<float> values(static_cast<size_t>(view.shape.num_elements()));
   ops::to_host(engine.backend(), view, values);
   return values;
@@ -95,7 +95,7 @@ void read_optimizer(const std::string& dir, int64_t count, AdapterCopy& copy) {
 void copy_module(Backend& backend, const model::LoraAdapter& part, size_t index, bool moments,
                  model::LoraAdapter& whole, AdapterCopy& copy) {
   const model::LoraModule& module = whole.modules()[index];
-  const Shape shape = values_of(module);
+  const Shape shape = flat_shape(module);
   const int64_t at = part.modules()[index].a_offset;
   ops::copy(backend, part.parameters().part(at, shape),
             whole.parameters().part(module.a_offset, shape));
@@ -115,13 +115,19 @@ void distribute_moments(const AdapterCopy& whole, std::vector<AdapterCopy>& part
     for (AdapterCopy& part : parts) {
       const model::LoraModule& module = part.weights->modules()[i];
       if (!is_own(module)) continue;
-      const int64_t end = at + values_of(module).num_elements();
+      const int64_t end = at + flat_shape(module).num_elements();
       for (const auto& [from, to] : {std::pair(&whole.first_moments, &part.first_moments),
                                      std::pair(&whole.second_moments, &part.second_moments)})
         to->insert(to->end(), from->begin() + at, from->begin() + end);
       at = end;
     }
   }
+}
+
+int64_t count_values(const std::vector<model::LoraModule>& modules) {
+  int64_t count = 0;
+  for (const model::LoraModule& module : modules) count += flat_shape(module).num_elements();
+  return count;
 }
 
 int64_t adapter_file_bytes(const std::string& dir) {
@@ -140,8 +146,8 @@ std::vector<model::LoraModuleSpec> specs_of(const model::LoraAdapter& adapter) {
 AdapterCopy copy_state(Engine& engine, const model::LoraAdapter& adapter) {
   CHECK(adapter.trains());
   return {.weights = copy_adapter(engine, adapter),
-          .first_moments = values_of(engine, adapter.first_moments()),
-          .second_moments = values_of(engine, adapter.second_moments()),
+          .first_moments = copy_to_vector(engine, adapter.first_moments()),
+          .second_moments = copy_to_vector(engine, adapter.second_moments()),
           .step = adapter.step};
 }
 
@@ -203,11 +209,8 @@ std::vector<AdapterCopy> read_adapter_parts(std::span<Engine* const> stages,
   for (Engine* stage : stages)
     parts.push_back(read_adapter_state(*stage, specs, dir, optimizer && is_whole));
   if (!optimizer || is_whole) return parts;
-  int64_t count = 0;
-  for (const model::LoraModule& module : parts[0].weights->modules())
-    count += values_of(module).num_elements();
   AdapterCopy whole;
-  read_optimizer(dir, count, whole);
+  read_optimizer(dir, count_values(parts[0].weights->modules()), whole);
   distribute_moments(whole, parts);
   for (AdapterCopy& part : parts) part.step = whole.step;
   return parts;

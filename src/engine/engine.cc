@@ -31,7 +31,24 @@ void check_length(size_t got, size_t tokens, std::string_view where, std::string
   fail(fmt::format("{}.{}: got {} values, want {}", where, field, got, tokens));
 }
 
-void check_targets(const api::SampleRequest& request, int64_t vocab, const std::string& where) {
+void check_at_least(int64_t value, int64_t least, std::string_view where, std::string_view field,
+                    std::string_view wanted) {
+  if (value < least) fail(fmt::format("{}.{}: got {}, want {}", where, field, value, wanted));
+}
+
+void check_topk(int64_t k, int64_t vocab, std::string_view where, std::string_view field) {
+  if (k >= 0 && k <= vocab) return;
+  fail(fmt::format("{}.{}: got {}, want 0 to {}", where, field, k, vocab));
+}
+
+// Of a loss in what is trained.
+void check_loss_weight(float weight, std::string_view field) {
+  if (weight >= 0.0f && !std::isinf(weight)) return;
+  fail(fmt::format("{}: got {}, want 0 or more", field, weight));
+}
+
+void check_prompt_targets(const api::SampleRequest& request, int64_t vocab,
+                          const std::string& where) {
   const api::PromptTargets& targets = request.prompt_targets;
   if (targets.empty()) return;
   const auto count = static_cast<int64_t>(targets.ids.size());
@@ -50,13 +67,16 @@ void check_targets(const api::SampleRequest& request, int64_t vocab, const std::
   }
 }
 
-void check_options(const api::SampleRequest& request, int64_t vocab, const std::string& where) {
+void check_sampling_options(const api::SampleRequest& request, const std::string& where) {
   for (const api::SamplingOption& option : api::kSamplingOptions) {
     const float value = request.*option.field;
     if (!option.allows(value))
       fail(fmt::format("{}.{}: got {}, want {}", where, option.name, value, option.wanted));
   }
-  const auto& biases = request.logit_bias;
+}
+
+void check_logit_bias(const std::vector<api::LogitBias>& biases, int64_t vocab,
+                      const std::string& where) {
   if (biases.size() > api::kMostLogitBiases) {
     fail(fmt::format("{}.logit_bias: got {} tokens, the limit is {}", where, biases.size(),
                      api::kMostLogitBiases));
@@ -72,9 +92,17 @@ void check_options(const api::SampleRequest& request, int64_t vocab, const std::
   }
 }
 
-// Lengths of what the loss reads of each token or target, and that a mean has something to be of.
-void check_loss_inputs(const api::Datum& datum, const api::LossRow& loss, const std::string& where,
-                       bool want_loss) {
+void check_num_targets(const api::Datum& datum, const api::LossRow& loss,
+                       const std::string& where) {
+  const bool plain = loss.id == api::LossName::kCrossEntropy;
+  if (datum.num_targets >= 0 && (datum.num_targets <= 1 || plain)) return;
+  fail(fmt::format("{}.targets: got {} for each token, want {}", where, datum.num_targets,
+                   plain ? "at least one" : "one with this loss"));
+}
+
+// Of what the loss reads of each token or target.
+void check_loss_input_lengths(const api::Datum& datum, const api::LossRow& loss,
+                              const std::string& where, bool want_loss) {
   const size_t tokens = datum.tokens.size();
   const size_t targets = tokens * static_cast<size_t>(datum.targets_per_token());
   for (const api::LossInputRow& input : api::kLossInputs) {
@@ -85,7 +113,12 @@ void check_loss_inputs(const api::Datum& datum, const api::LossRow& loss, const 
     check_length(datum.inputs[input.id].size(), of_targets ? targets : tokens, where, input.name,
                  !needed);
   }
-  if (!loss.mean_over || !want_loss) return;
+}
+
+// What the loss takes its mean over, where it takes one.
+void check_mask_has_tokens(const api::Datum& datum, const api::LossRow& loss,
+                           const std::string& where) {
+  if (!loss.mean_over) return;
   const std::vector<float>& mask = datum.inputs[*loss.mean_over];
   if (std::accumulate(mask.begin(), mask.end(), 0.0) > 0.0) return;
   fail(fmt::format("{}.{}: {} takes the mean over the masked tokens, and there are none", where,
@@ -99,6 +132,18 @@ void check_options_ascend(const api::Loss& options, const api::LossRow& loss,
       fail(fmt::format("{}.loss: {} exceeds {}", where, loss.options[i - 1].name,
                        loss.options[i].name));
     }
+  }
+}
+
+// From the checkpoint in full precision; where there is none, what is in memory.
+void read_initial_masters(Backend& backend, const model::LoadedModel& model, size_t index,
+                          int64_t first_row, TensorView out) {
+  if (model.checkpoint == nullptr) {
+    model.weights->read_rows(backend, index, first_row, out);
+  } else if (model.weights->table()[index].is_matrix()) {
+    model::read_stored_rows(backend, model, index, first_row, out);
+  } else {
+    model::read_stored_parameter(backend, model, index, out);
   }
 }
 
@@ -174,22 +219,19 @@ model::LoraAdapter* Engine::adapter_or_base(api::AdapterSlot slot) const {
   return slot == api::AdapterSlot::kBase ? nullptr : &adapter(slot);
 }
 
-train::BaseTrainer& Engine::base_trainer() {
+void Engine::ensure_base_trainer() {
   if (!base_trainer_)
     base_trainer_ = std::make_unique<train::BaseTrainer>(backend(), *model_.weights, share_);
+}
+
+train::BaseTrainer& Engine::base_trainer() {
+  ensure_base_trainer();
   return *base_trainer_;
 }
 
 void Engine::enable_base_steps(const train::BaseStep& how) {
   const auto read = [this](size_t index, int64_t first_row, TensorView out) {
-    const model::Parameter& parameter = model_.weights->table()[index];
-    if (model_.checkpoint == nullptr) {
-      model_.weights->read_rows(backend(), index, first_row, out);
-    } else if (parameter.is_matrix()) {
-      model::read_stored_rows(backend(), model_, index, first_row, out);
-    } else {
-      model::read_stored_parameter(backend(), model_, index, out);
-    }
+    read_initial_masters(backend(), model_, index, first_row, out);
   };
   base_trainer().enable_steps(read, how);
 }
@@ -200,7 +242,7 @@ void Engine::prepare_batch(const api::Batch& batch, api::TensorSink* sink) {
   CHECK(sink != nullptr || !has_large_results);
   if (has_large_results) add_large_tensors(batch, *sink);
   if (batch.gradients == api::Gradients::kAdapters) enable_adapter_training(batch);
-  if (batch.gradients == api::Gradients::kParameters) base_trainer();
+  if (batch.gradients == api::Gradients::kParameters) ensure_base_trainer();
 }
 
 void Engine::add_large_tensors(const api::Batch& batch, api::TensorSink& sink) const {
@@ -230,12 +272,10 @@ void Engine::check(const api::Batch& batch) const {
   if (batch.sequences.empty()) fail("sequences: got none, want at least one");
   if (batch.gradients != api::Gradients::kNone && !batch.want_loss)
     fail("gradients need want_loss");
-  if (!(batch.mtp_weight >= 0.0f) || std::isinf(batch.mtp_weight))
-    fail(fmt::format("mtp_weight: got {}, want 0 or more", batch.mtp_weight));
+  check_loss_weight(batch.mtp_weight, "mtp_weight");
   if (batch.mtp_weight > 0.0f && !model_.config.use_mtp)
     fail("mtp_weight: the model has no layer of multi-token prediction");
-  if (!(batch.indexer_weight >= 0.0f) || std::isinf(batch.indexer_weight))
-    fail(fmt::format("indexer_weight: got {}, want 0 or more", batch.indexer_weight));
+  check_loss_weight(batch.indexer_weight, "indexer_weight");
   if (batch.indexer_weight > 0.0f && model_.weights->layers().num_indexers() == 0)
     fail("indexer_weight: no layer of the model has an indexer");
   for (size_t s = 0; s < batch.sequences.size(); ++s)
@@ -249,15 +289,12 @@ void Engine::check(const api::Sequence& sequence, const std::string& where, bool
   if (tokens == 0) fail(where + ".tokens: got none, want at least one");
   check_ids(datum.tokens, model_.config.vocab_size, where, "tokens");
   static_cast<void>(adapter_or_base(sequence.slot));  // an Error when the slot is free
-  const bool plain = loss.id == api::LossName::kCrossEntropy;
-  if (datum.num_targets < 0 || (datum.num_targets > 1 && !plain)) {
-    fail(fmt::format("{}.targets: got {} for each token, want {}", where, datum.num_targets,
-                     plain ? "at least one" : "one with this loss"));
-  }
+  check_num_targets(datum, loss, where);
   const size_t targets = tokens * static_cast<size_t>(datum.targets_per_token());
   check_length(datum.targets.size(), targets, where, "targets", !want_loss);
   check_ids(datum.targets, model_.config.vocab_size, where, "targets");
-  check_loss_inputs(datum, loss, where, want_loss);
+  check_loss_input_lengths(datum, loss, where, want_loss);
+  if (want_loss) check_mask_has_tokens(datum, loss, where);
   check_options_ascend(sequence.loss, loss, where);
 }
 
@@ -267,23 +304,15 @@ void Engine::check(const api::SampleRequest& request, size_t index) const {
   if (request.prompt.empty()) fail(where + ".tokens: got none, want at least one");
   check_ids(request.prompt, vocab, where, "tokens");
   static_cast<void>(adapter_or_base(request.slot));  // an Error when the slot is free
-  if (request.max_tokens < 1)
-    fail(fmt::format("{}.max_tokens: got {}, want at least 1", where, request.max_tokens));
-  check_options(request, vocab, where);
-  if (request.top_k < 0)
-    fail(fmt::format("{}.top_k: got {}, want 0 (off) or more", where, request.top_k));
-  if (request.topk_prompt_logprobs < 0 || request.topk_prompt_logprobs > vocab) {
-    fail(fmt::format("{}.topk_prompt_logprobs: got {}, want 0 to {}", where,
-                     request.topk_prompt_logprobs, vocab));
-  }
+  check_at_least(request.max_tokens, 1, where, "max_tokens", "at least 1");
+  check_sampling_options(request, where);
+  check_logit_bias(request.logit_bias, vocab, where);
+  check_at_least(request.top_k, 0, where, "top_k", "0 (off) or more");
+  check_topk(request.topk_prompt_logprobs, vocab, where, "topk_prompt_logprobs");
   check_ids(request.stop, vocab, where, "stop");
-  if (request.topk_sample_logprobs < 0 || request.topk_sample_logprobs > vocab) {
-    fail(fmt::format("{}.topk_sample_logprobs: got {}, want 0 to {}", where,
-                     request.topk_sample_logprobs, vocab));
-  }
-  if (request.prompt_draws < 0)
-    fail(fmt::format("{}.prompt_draws: got {}, want 0 or more", where, request.prompt_draws));
-  check_targets(request, vocab, where);
+  check_topk(request.topk_sample_logprobs, vocab, where, "topk_sample_logprobs");
+  check_at_least(request.prompt_draws, 0, where, "prompt_draws", "0 or more");
+  check_prompt_targets(request, vocab, where);
 }
 
 }  // namespace strata::engine

@@ -102,12 +102,12 @@ class Engine {
   // Of a stage, its part of them.
   void add_large_tensors(const api::Batch& batch, api::TensorSink& sink) const;
   void enable_adapter_training(const api::Batch& batch) const;
+  void ensure_base_trainer();
   // Into the first free slot.
   api::AdapterSlot add_adapter(std::unique_ptr<model::LoraAdapter> adapter);
 
   EngineOptions options_;
-  const model::Recompute inputs_offloaded_ =
-      model::Recompute::keeping_in({}, {std::string(model::kLayerInputTag)});
+  const model::Recompute inputs_offloaded_ = model::Recompute::offloading_layer_inputs();
   model::LoadedModel model_;
   PassWorkspace workspace_;
   model::CacheLayout cache_layout_;

@@ -25,26 +25,33 @@ std::deque<FileJob>::iterator FileJobs::next() {
   return at;
 }
 
-bool FileJobs::run_one() {
-  FileJob job;
-  {
-    const MutexLock lock(mutex_);
-    auto found = next();
-    for (; !closed_ && found == waiting_.end(); found = next()) condition_.wait(mutex_);
-    if (closed_) return false;
-    job = std::move(*found);
-    waiting_.erase(found);
-    working_.insert(job.tenant);
-  }
-  try {
-    run(job);
-  } catch (...) {  // whoever asked throws it again
-    job.fault = std::current_exception();
-  }
+std::optional<FileJob> FileJobs::wait_for_job() {
+  const MutexLock lock(mutex_);
+  auto found = next();
+  for (; !closed_ && found == waiting_.end(); found = next()) condition_.wait(mutex_);
+  if (closed_) return std::nullopt;
+  FileJob job = std::move(*found);
+  waiting_.erase(found);
+  working_.insert(job.tenant);
+  return job;
+}
+
+void FileJobs::put_done(FileJob job) {
   const MutexLock lock(mutex_);
   working_.erase(job.tenant);
   done_.push_back(std::move(job));
   condition_.notify_all();
+}
+
+bool FileJobs::run_one() {
+  std::optional<FileJob> job = wait_for_job();
+  if (!job) return false;
+  try {
+    run(*job);
+  } catch (...) {  // whoever asked throws it again
+    job->fault = std::current_exception();
+  }
+  put_done(std::move(*job));
   return true;
 }
 
@@ -52,7 +59,8 @@ void FileJobs::run(FileJob& job) const {
   switch (job.what) {
     case FileJob::What::kReadWeights:
       for (Engine* stage : stages_)
-        job.parts.push_back(model::read_adapter(stage->backend(), stage->model(), job.dir));
+        job.parts.push_back(
+            model::read_adapter_without_refresh(stage->backend(), stage->model(), job.dir));
       return;
     case FileJob::What::kReadState:
       job.states = read_adapter_parts(stages_, job.specs, job.dir, job.optimizer);

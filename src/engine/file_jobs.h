@@ -61,6 +61,9 @@ class FileJobs {
 
  private:
   void run(FileJob& job) const;
+  // The next one that may be done, which is in hand then; none once it is closed.
+  std::optional<FileJob> wait_for_job();
+  void put_done(FileJob job);
   [[nodiscard]] std::deque<FileJob>::iterator next() REQUIRES(mutex_);
 
   std::vector<Engine*> stages_;

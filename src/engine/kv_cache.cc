@@ -104,14 +104,21 @@ PrefixCache::Found PrefixCache::acquire(const PrefixOwner& owner, std::span<cons
   if (path.empty()) return {};
   touch(path);
   Found found{.positions = std::ssize(path) * layout_.page_size()};
-  const int64_t needed = layout_.first_needed(found.positions) / layout_.page_size();
-  for (int64_t i = 0; i < std::ssize(path); ++i) {
-    void* page = i < needed ? nullptr : path[static_cast<size_t>(i)]->page;
-    if (page != nullptr) pages_.share(page);
-    found.pages.push_back(page);
-  }
+  found.pages = share_needed_pages(path, found.positions);
   if (has_states()) found.state = acquire_state(path.back()->state);
   return found;
+}
+
+// Null where what is behind `positions` does not read the page.
+std::vector<void*> PrefixCache::share_needed_pages(std::span<Node* const> path, int64_t positions) {
+  const auto needed = static_cast<size_t>(layout_.first_needed(positions) / layout_.page_size());
+  std::vector<void*> pages;
+  for (size_t i = 0; i < path.size(); ++i) {
+    void* page = i < needed ? nullptr : path[i]->page;
+    if (page != nullptr) pages_.share(page);
+    pages.push_back(page);
+  }
+  return pages;
 }
 
 // A copy; but making space for it may give back the original, even as the last: then that is taken.
@@ -130,38 +137,66 @@ void* PrefixCache::copy_state_if_space(const void* from) {
   return states_.is_full() ? nullptr : states_.take_copy(from);
 }
 
-bool PrefixCache::insert(const PrefixOwner& owner, std::span<const int32_t> tokens,
-                         std::span<void* const> pages, const void* state) {
+void PrefixCache::insert(const PrefixOwner& owner, std::span<const int32_t> tokens,
+                         std::span<void* const> pages) {
+  tokens = tokens_of_full_pages(tokens, pages);
+  if (tokens.empty()) return;
+  CHECK(!has_states(), tokens.size());
+  insert_path(owner, tokens, pages, nullptr);
+}
+
+bool PrefixCache::insert_with_state(const PrefixOwner& owner, std::span<const int32_t> tokens,
+                                    std::span<void* const> pages, const void* state) {
+  tokens = tokens_of_full_pages(tokens, pages);
+  if (tokens.empty()) return false;
+  CHECK(has_states() && state != nullptr, tokens.size());
+  if (touch_if_state_known(owner, tokens)) return false;
+  void* copy = copy_state_if_space(state);
+  if (copy == nullptr) return false;
+  insert_path(owner, tokens, pages, copy);
+  return true;
+}
+
+std::span<const int32_t> PrefixCache::tokens_of_full_pages(std::span<const int32_t> tokens,
+                                                           std::span<void* const> pages) const {
   const auto size = static_cast<size_t>(layout_.page_size());
-  const size_t count = std::min(tokens.size() / size, pages.size());
-  if (count == 0) return false;
-  tokens = tokens.first(count * size);
-  void* copy = nullptr;
-  if (has_states()) {
-    CHECK(state != nullptr, tokens.size());
-    const std::vector<Node*> path = match(owner, tokens);
-    if (path.size() == count && path.back()->state != nullptr) {
-      touch(path);
-      return false;
-    }
-    copy = copy_state_if_space(state);
-    if (copy == nullptr) return false;
-  }
-  std::vector<Node*> path = match(owner, tokens);
-  Root& root = find_or_add_root(owner);
-  while (path.size() < count) {
-    Node* parent = path.empty() ? nullptr : path.back();
-    path.push_back(add_node(root, parent, tokens.subspan(path.size() * size, size)));
-  }
+  return tokens.first(std::min(tokens.size() / size, pages.size()) * size);
+}
+
+// Of whole pages, at least one. `state`, or null: the last node's own from now on.
+void PrefixCache::insert_path(const PrefixOwner& owner, std::span<const int32_t> tokens,
+                              std::span<void* const> pages, void* state) {
+  const std::vector<Node*> path = find_or_add_path(owner, tokens);
   // Those of the path behind it have a page, or get one too.
   Node* first = first_without_page(path, pages);
   share_missing_pages(path, pages);
-  if (copy != nullptr) path.back()->state = copy;
+  if (state != nullptr) path.back()->state = state;
   if (first != nullptr) update_first_present(*first);
   set_known(*path.back(), is_usable(*path.back()));
   touch(path);
   while (num_nodes() > max_nodes_) give_back_oldest();
-  return copy != nullptr;
+}
+
+// Of whole pages. Whether there is a state behind them, which counts as used then.
+bool PrefixCache::touch_if_state_known(const PrefixOwner& owner, std::span<const int32_t> tokens) {
+  const std::vector<Node*> path = match(owner, tokens);
+  const bool is_whole = std::ssize(path) * layout_.page_size() == std::ssize(tokens);
+  if (!is_whole || path.back()->state == nullptr) return false;
+  touch(path);
+  return true;
+}
+
+// Of whole pages.
+std::vector<PrefixCache::Node*> PrefixCache::find_or_add_path(const PrefixOwner& owner,
+                                                              std::span<const int32_t> tokens) {
+  std::vector<Node*> path = match(owner, tokens);
+  Root& root = find_or_add_root(owner);
+  const auto size = static_cast<size_t>(layout_.page_size());
+  while (path.size() * size < tokens.size()) {
+    Node* parent = path.empty() ? nullptr : path.back();
+    path.push_back(add_node(root, parent, tokens.subspan(path.size() * size, size)));
+  }
+  return path;
 }
 
 PrefixCache::Root& PrefixCache::find_or_add_root(const PrefixOwner& owner) {

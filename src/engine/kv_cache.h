@@ -125,11 +125,13 @@ class PrefixCache {
   [[nodiscard]] Found acquire(const PrefixOwner& owner, std::span<const int32_t> tokens,
                               int64_t most);
 
-  // Keeps the full pages of a sequence that has read `tokens`; where there are states, which is up
-  // to a page border then, with a copy of `state`, if there is space for it without a row's.
-  // Whether it was made.
-  bool insert(const PrefixOwner& owner, std::span<const int32_t> tokens,
-              std::span<void* const> pages, const void* state = nullptr);
+  // Keeps the full pages of a sequence that has read `tokens`, where there are no states.
+  void insert(const PrefixOwner& owner, std::span<const int32_t> tokens,
+              std::span<void* const> pages);
+  // Where there are: of one that has read up to a page border, with a copy of its state, if there
+  // is space for it without a row's. Whether anything was inserted: not where it is known already.
+  bool insert_with_state(const PrefixOwner& owner, std::span<const int32_t> tokens,
+                         std::span<void* const> pages, const void* state);
   // The state behind the tokens is not worth its space any more.
   void drop_state(const PrefixOwner& owner, std::span<const int32_t> tokens);
 
@@ -184,8 +186,15 @@ class PrefixCache {
   [[nodiscard]] bool is_usable(const Node& node) const;
   void touch(std::span<Node* const> path);
   void update_counts(const Root& root, int64_t before);
+  [[nodiscard]] std::span<const int32_t> tokens_of_full_pages(std::span<const int32_t> tokens,
+                                                              std::span<void* const> pages) const;
+  void insert_path(const PrefixOwner& owner, std::span<const int32_t> tokens,
+                   std::span<void* const> pages, void* state);
+  bool touch_if_state_known(const PrefixOwner& owner, std::span<const int32_t> tokens);
+  std::vector<Node*> find_or_add_path(const PrefixOwner& owner, std::span<const int32_t> tokens);
   Root& find_or_add_root(const PrefixOwner& owner);
   Node* add_node(Root& root, Node* parent, std::span<const int32_t> tokens);
+  std::vector<void*> share_needed_pages(std::span<Node* const> path, int64_t positions);
   static Node* first_without_page(std::span<Node* const> path, std::span<void* const> pages);
   void share_missing_pages(std::span<Node* const> path, std::span<void* const> pages);
   [[nodiscard]] void* acquire_state(void* state);

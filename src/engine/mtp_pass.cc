@@ -16,6 +16,14 @@ size_t first_target(const train::LossInputs& inputs, size_t row) {
 }  // namespace
 
 model::Pass MtpPass::build_pass(const model::Pass& pass, const MtpWork& work) {
+  lay_out_rows(pass);
+  if (work.want_loss) lay_out_targets(work);
+  model::Pass own = builder_.build_like(pass);
+  own.is_mtp = true;
+  return own;
+}
+
+void MtpPass::lay_out_rows(const model::Pass& pass) {
   builder_.clear();
   rows_.clear();
   losses_of_sequences_.clear();
@@ -29,10 +37,6 @@ model::Pass MtpPass::build_pass(const model::Pass& pass, const MtpWork& work) {
       rows_.push_back(static_cast<int32_t>(row));
     losses_of_sequences_.push_back(kLoss);
   }
-  if (work.want_loss) lay_out_targets(work);
-  model::Pass own = builder_.build_like(pass);
-  own.is_mtp = true;
-  return own;
 }
 
 void MtpPass::lay_out_targets(const MtpWork& work) {
@@ -84,7 +88,7 @@ void MtpPass::loss_and_backward(model::Pass& own, const MtpWork& work, TensorVie
   inputs.columns[api::LossInput::kWeights] = weights_;
   const TensorView d_hidden = work.backward ? own.take(DType::kF32, hidden.shape) : TensorView();
   loss_pass_.compute_losses_and_gradients(own, inputs, hidden, logprobs_, losses_, d_hidden);
-  own.on_host([&] { write_losses(work); });
+  own.unless_counting([&] { write_losses(work); });
   if (!work.backward) return;
   const TensorView d_state = own.take(DType::kF32, {std::ssize(rows_), d_last.cols()});
   model::mtp_backward(own, tape_, d_hidden, d_state);

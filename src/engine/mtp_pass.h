@@ -38,6 +38,7 @@ class MtpPass {
                          TensorView d_last);
 
  private:
+  void lay_out_rows(const model::Pass& pass);
   void lay_out_targets(const MtpWork& work);
   void write_losses(const MtpWork& work) const;
 

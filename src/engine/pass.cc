@@ -11,7 +11,7 @@ namespace strata::engine {
 namespace {
 
 // As many values of a result as `part` has, from value `first` on.
-std::span<float> rows_of(api::NamedTensor& out, int64_t first, const TensorView& part) {
+std::span<float> values_from(api::NamedTensor& out, int64_t first, const TensorView& part) {
   return std::span(out.values)
       .subspan(static_cast<size_t>(first), static_cast<size_t>(part.shape.num_elements()));
 }
@@ -23,12 +23,12 @@ void write_hidden_states(Backend& backend, const PassWork& work, TensorView stat
   const int64_t width = states.cols();
   for (int64_t i = 0; i < states.shape[0]; ++i) {
     ops::to_host(backend, states.at(i),
-                 rows_of(out, (i * total + work.first_row) * width, states.at(i)));
+                 values_from(out, (i * total + work.first_row) * width, states.at(i)));
   }
   if (final_hidden.empty()) return;
-  ops::to_host(
-      backend, final_hidden,
-      rows_of(work.sink->at("final_hidden"), work.first_row * final_hidden.cols(), final_hidden));
+  ops::to_host(backend, final_hidden,
+               values_from(work.sink->at("final_hidden"), work.first_row * final_hidden.cols(),
+                           final_hidden));
 }
 
 // Rows of logits of neighbouring rows of the pass, which stand in the batch at these `places`
@@ -38,7 +38,7 @@ void write_logit_rows(Backend& backend, const PassWork& work, const std::string&
   for (int64_t i = 0; i < logits.rows(); ++i) {
     const int64_t row = work.first_row + places[static_cast<size_t>(i)];
     const TensorView one = logits.slice_rows(i, i + 1);
-    ops::to_host(backend, one, rows_of(work.sink->at(name), row * logits.cols(), one));
+    ops::to_host(backend, one, values_from(work.sink->at(name), row * logits.cols(), one));
   }
 }
 
@@ -57,7 +57,7 @@ void compute_and_write_logits(model::Pass& pass, const PassWork& work, const std
         pass.take(DType::kF32, {std::ssize(rows), pass.weights.config().vocab_size});
     model::head_forward(pass, chunks.groups(), chunk, {}, logits);
     const auto own = places.subspan(static_cast<size_t>(rows.front()), rows.size());
-    pass.on_host([&] { write_logit_rows(backend, work, name, own, logits); });
+    pass.unless_counting([&] { write_logit_rows(backend, work, name, own, logits); });
   }
 }
 
@@ -85,7 +85,8 @@ void run_mtp(model::Pass& pass, const PassWork& work, TensorView d_last, PassSta
 
 // Values, or where there are none so many times `otherwise`.
 template <typename T>
-void append_or_fill(std::vector<T>& out, const std::vector<T>& values, size_t count, T otherwise) {
+void append_values_or_fill(std::vector<T>& out, const std::vector<T>& values, size_t count,
+                           T otherwise) {
   if (values.empty())
     out.insert(out.end(), count, otherwise);
   else
@@ -104,23 +105,28 @@ StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, Pas
   pass_.base_gradients = work.base_gradients;
   indexer_loss_ = {.weight = work.indexer_weight, .losses = work.indexer_losses};
   if (work.indexer_weight > 0.0f) pass_.indexer_loss = &indexer_loss_;
-  const model::ModelWeights& weights = pass_.weights;
-  const Shape shape = border_shape();
-  Scratch& scratch = backend.scratch();
-  if (weights.ends()) {
-    hidden_ = scratch.take(pass_.dtype(), {shape[0], weights.config().hidden_size}, "final_hidden");
-  }
-  if (work.want_hidden_states) {
-    const int64_t entries = weights.part().size() + (weights.ends() ? 1 : 0);
-    states_ = scratch.take(DType::kF32, {entries, shape[0], shape[1]}, "hidden_states");
-  }
+  take_states_and_hidden();
   state.tape.turns = work.turns;
   state.tape.recompute = work.recompute;
   state.tape.regions = work.regions;
-  state.tape.first =
-      weights.begins() ? TensorView() : scratch.take(pass_.dtype(), shape, "decoder_layer_input");
   state.tape.d = {};
   state.tape.layers_done = nullptr;
+}
+
+// Of what the stage reads and gives, in the scratch.
+void StagePass::take_states_and_hidden() {
+  const model::ModelWeights& weights = pass_.weights;
+  const Shape shape = border_shape();
+  Scratch& scratch = pass_.backend.scratch();
+  if (weights.ends()) {
+    hidden_ = scratch.take(pass_.dtype(), {shape[0], weights.config().hidden_size}, "final_hidden");
+  }
+  if (work_.want_hidden_states) {
+    const int64_t entries = weights.part().size() + (weights.ends() ? 1 : 0);
+    states_ = scratch.take(DType::kF32, {entries, shape[0], shape[1]}, "hidden_states");
+  }
+  state_.tape.first =
+      weights.begins() ? TensorView() : scratch.take(pass_.dtype(), shape, "decoder_layer_input");
 }
 
 Shape StagePass::border_shape() const {
@@ -139,7 +145,7 @@ void StagePass::forward(TensorView memory) {
 void StagePass::write_large_results() {
   if (work_.want_hidden_states) {
     // Of streams the last entry is not what the final norm made, even where there is but one.
-    pass_.on_host([&] {
+    pass_.unless_counting([&] {
       write_hidden_states(pass_.backend, work_, states_,
                           pass_.weights.config().streams ? hidden_ : TensorView());
     });
@@ -150,22 +156,24 @@ void StagePass::write_large_results() {
   compute_and_write_logits(pass_, work_, "logits", state_.all_rows_in_order, hidden_, state_);
 }
 
-void StagePass::compute_losses() {
+void StagePass::compute_losses_and_gradients() {
   if (!pass_.weights.ends()) return;
-  if (work_.want_loss) {
-    if (work_.backward()) {
-      d_hidden_ = pass_.backend.scratch().take(DType::kF32, hidden_.shape, "final_hidden");
-    }
-    const TraceSpan span = model::traced(pass_, "loss", "tokens", pass_.num_tokens());
-    state_.loss_pass.compute_losses_and_gradients(pass_, work_.inputs, hidden_, work_.logprobs,
-                                                  work_.losses, d_hidden_, work_.top_logprobs,
-                                                  {.turns = work_.turns, .apart = head_apart_});
-  }
+  if (work_.want_loss) run_loss_pass();
   if (work_.mtp_weight == 0.0f) return;
   if (work_.trains()) {
     d_last_ = pass_.take(DType::kF32, state_.tape.last.shape);
   }
   model::in_turn(work_.turns, model::kMtpPart, [&] { run_mtp(pass_, work_, d_last_, state_); });
+}
+
+void StagePass::run_loss_pass() {
+  if (work_.backward()) {
+    d_hidden_ = pass_.backend.scratch().take(DType::kF32, hidden_.shape, "final_hidden");
+  }
+  const TraceSpan span = model::traced(pass_, "loss", "tokens", pass_.num_tokens());
+  state_.loss_pass.compute_losses_and_gradients(pass_, work_.inputs, hidden_, work_.logprobs,
+                                                work_.losses, d_hidden_, work_.top_logprobs,
+                                                {.turns = work_.turns, .apart = head_apart_});
 }
 
 void StagePass::backward(TensorView d, model::DeferredProducts* deferred) {
@@ -180,13 +188,14 @@ void count_pass_memory(Backend& counter, Engine& engine, const PassWork& work, P
   const Scratch::Mark files_mark(counter.file_scratch());
   StagePass pass(counter, engine, work, state);
   pass.forward();
-  pass.compute_losses();
+  pass.compute_losses_and_gradients();
   if (!work.trains()) return;
   pass.backward(counter.scratch().take(DType::kF32, pass.border_shape()));
 }
 
-int64_t count_stage_pass_memory(Backend& counter, Engine& engine, const PassWork& work,
-                                PassState& state, bool defers) {
+int64_t count_stage_pass_and_get_deferred_bytes(Backend& counter, Engine& engine,
+                                                const PassWork& work, PassState& state,
+                                                bool defers) {
   Scratch borders = Scratch::counting(Scratch::Counted::kBorders);
   Scratch copies = Scratch::counting(Scratch::Counted::kDeferred);
   model::DeferredProducts deferred(copies);
@@ -195,7 +204,7 @@ int64_t count_stage_pass_memory(Backend& counter, Engine& engine, const PassWork
   const bool ends = engine.model().weights->ends();
   const DType dtype = engine.model().weights->compute_dtype();
   pass.forward(ends ? TensorView() : borders.take(dtype, pass.border_shape()));
-  pass.compute_losses();
+  pass.compute_losses_and_gradients();
   if (work.trains()) {
     pass.backward(borders.take(DType::kF32, pass.border_shape()), defers ? &deferred : nullptr);
   }
@@ -223,25 +232,30 @@ void MicroBatch::append_loss_inputs(const api::Datum& datum) {
   const auto per_token = static_cast<size_t>(datum.targets_per_token());
   for (size_t row = 0; row < tokens; ++row)
     first_targets_.push_back(static_cast<int64_t>(targets_.size() + row * per_token));
-  append_or_fill(targets_, datum.targets, tokens * per_token, 0);
+  append_values_or_fill(targets_, datum.targets, tokens * per_token, 0);
   for (const api::LossInputRow& input : api::kLossInputs) {
     const bool of_targets = input.id == api::LossInput::kWeights;
-    append_or_fill(columns_[input.id], datum.inputs[input.id],
-                   of_targets ? tokens * per_token : tokens, input.otherwise);
+    append_values_or_fill(columns_[input.id], datum.inputs[input.id],
+                          of_targets ? tokens * per_token : tokens, input.otherwise);
   }
+}
+
+// For what the pass gives of the sequences laid out.
+void MicroBatch::resize_results(const api::Batch& batch) {
+  const size_t num_rows = first_targets_.size() - 1;
+  logprobs_.resize(targets_.size());
+  losses_.resize(targets_.size());
+  top_logprobs_.resize(batch.want_top ? num_rows : 0);
+  mtp_losses_.assign(batch.mtp_weight > 0.0f ? targets_.size() : 0, 0.0f);
+  indexer_losses_.assign(trains_indexers(batch) ? num_rows : 0, 0.0f);
 }
 
 PassWork MicroBatch::collate(Engine& engine, const api::Batch& batch, size_t first, size_t last) {
   first_ = first;
   last_ = last;
-  lay_out_sequences(engine, batch);
-  logprobs_.resize(targets_.size());
-  losses_.resize(targets_.size());
-  top_logprobs_.resize(batch.want_top ? first_targets_.size() - 1 : 0);
-  mtp_losses_.assign(batch.mtp_weight > 0.0f ? targets_.size() : 0, 0.0f);
   gradients_ = batch.sequences[first].gradients ? batch.gradients : api::Gradients::kNone;
-  const bool trains_indexers = batch.indexer_weight > 0.0f && gradients_ != api::Gradients::kNone;
-  indexer_losses_.assign(trains_indexers ? first_targets_.size() - 1 : 0, 0.0f);
+  lay_out_sequences(engine, batch);
+  resize_results(batch);
   PassWork work = {.builder = builder_,
                    .adapter_gradients = gradients_ == api::Gradients::kAdapters,
                    .base_gradients = gradients_ == api::Gradients::kParameters
@@ -259,7 +273,7 @@ PassWork MicroBatch::collate(Engine& engine, const api::Batch& batch, size_t fir
                    .top_logprobs = top_logprobs_,
                    .mtp_weight = batch.mtp_weight,
                    .mtp_losses = mtp_losses_,
-                   .indexer_weight = trains_indexers ? batch.indexer_weight : 0.0f,
+                   .indexer_weight = trains_indexers(batch) ? batch.indexer_weight : 0.0f,
                    .indexer_losses = indexer_losses_,
                    .want_hidden_states = batch.want_hidden_states,
                    .want_logits = batch.want_logits};
@@ -268,7 +282,8 @@ PassWork MicroBatch::collate(Engine& engine, const api::Batch& batch, size_t fir
   return work;
 }
 
-void MicroBatch::store_losses(const api::Batch& batch, api::BatchResult& result) const {
+void MicroBatch::store_logprobs_and_losses(const api::Batch& batch,
+                                           api::BatchResult& result) const {
   size_t row = 0;
   for (size_t s = first_; s < last_; ++s) {
     const auto first_token = static_cast<int64_t>(row);

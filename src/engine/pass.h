@@ -75,13 +75,16 @@ class StagePass {
   // With hidden states and logits, where they are wanted. Writes the output to `memory`, of a stage
   // that does not end the model; elsewhere it is empty.
   void forward(TensorView memory = {});
-  // Of a stage that ends the model: the losses that are wanted, and multi-token prediction.
-  void compute_losses();
+  // Of a stage that ends the model: the losses that are wanted, multi-token prediction and, in
+  // training, the gradients of both for backward().
+  void compute_losses_and_gradients();
   // d: the gradient of the output, of a stage that does not end the model, which becomes that of
   // the input. What is deferred runs later.
   void backward(TensorView d, model::DeferredProducts* deferred = nullptr);
 
  private:
+  void take_states_and_hidden();
+  void run_loss_pass();
   void write_large_results();
 
   const PassWork work_;
@@ -99,8 +102,9 @@ class StagePass {
 void count_pass_memory(Backend& counter, Engine& engine, const PassWork& work, PassState& state);
 // What a pass does whose forward and backward are apart, likewise: what crosses borders takes no
 // memory of it. Returns what it defers takes, where it `defers` weight gradients.
-int64_t count_stage_pass_memory(Backend& counter, Engine& engine, const PassWork& work,
-                                PassState& state, bool defers);
+int64_t count_stage_pass_and_get_deferred_bytes(Backend& counter, Engine& engine,
+                                                const PassWork& work, PassState& state,
+                                                bool defers);
 
 // MicroBatch: neighbouring sequences of a batch laid out flat for one pass, with what their losses
 // read and space for what they give. Owns the arrays that the pass borrows and reuses them, so that
@@ -119,7 +123,7 @@ class MicroBatch {
   [[nodiscard]] std::span<float> indexer_losses() { return indexer_losses_; }
   // Into the results of the sequences laid out: what the model's end gives, and what is a sum over
   // all its layers.
-  void store_losses(const api::Batch& batch, api::BatchResult& result) const;
+  void store_logprobs_and_losses(const api::Batch& batch, api::BatchResult& result) const;
   void store_indexer_losses(const api::Batch& batch, api::BatchResult& result) const;
   // Tells the adapters, or the base parameters, that have gradients now.
   void mark_has_gradient(Engine& engine, const api::Batch& batch) const;
@@ -127,6 +131,10 @@ class MicroBatch {
  private:
   void lay_out_sequences(Engine& engine, const api::Batch& batch);
   void append_loss_inputs(const api::Datum& datum);
+  void resize_results(const api::Batch& batch);
+  [[nodiscard]] bool trains_indexers(const api::Batch& batch) const {
+    return batch.indexer_weight > 0.0f && gradients_ != api::Gradients::kNone;
+  }
 
   size_t first_ = 0, last_ = 0;
   PassBuilder builder_;

@@ -60,7 +60,7 @@ void PassBuilder::append(std::span<const int32_t> tokens, int64_t first_position
 
 model::Pass PassBuilder::build(Backend& backend, const model::ModelWeights& weights,
                                model::RopeTables& ropes, const model::CacheLayout& cache) {
-  ropes.reserve(num_positions_);
+  ropes.extend_to(num_positions_);
   lists_.saved.clear();
   return {.backend = backend,
           .weights = weights,

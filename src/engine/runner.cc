@@ -31,7 +31,7 @@ constexpr int64_t kTagsBehindGather = 16;
 // one matrix.
 constexpr int64_t kStateTag = 2, kNewsTag = 3;
 
-std::function<Sent(int64_t)> tag_kinds(const PipelinePlan& plan) {
+std::function<Sent(int64_t)> make_tag_classifier(const PipelinePlan& plan) {
   return [end = plan.gather_tag()](int64_t tag) {
     if (tag < end) return tag % 2 == 0 ? Sent::kActivations : Sent::kActivationGradients;
     if (tag - end == kStateTag) return Sent::kActivations;
@@ -56,13 +56,15 @@ std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, in
           .first = all.rank() / plan.data * plan.data, .size = plan.data, .first_tag = first_tag});
 }
 
-std::optional<CountedComm> make_counted_comm(std::optional<GroupComm>& group) {
+Sent kind_of_data_tag(int64_t tag) {
+  if (tag >= kFirstChainTag) return Sent::kGradients;
+  if (tag == kParameterTag) return Sent::kParameters;
+  return tag == kLossTag ? Sent::kResults : Sent::kControl;
+}
+
+std::optional<CountedComm> make_counted_data_comm(std::optional<GroupComm>& group) {
   if (!group) return {};
-  return std::optional<CountedComm>(std::in_place, *group, [](int64_t tag) {
-    if (tag >= kFirstChainTag) return Sent::kGradients;
-    if (tag == kParameterTag) return Sent::kParameters;
-    return tag == kLossTag ? Sent::kResults : Sent::kControl;
-  });
+  return std::optional<CountedComm>(std::in_place, *group, kind_of_data_tag);
 }
 
 void check_tags(const Comm& all, const PipelinePlan& plan) {
@@ -126,8 +128,8 @@ Runner::Runner(Engine& whole)
     : own_plan_(make_whole_plan(whole.config().num_layers())),
       all_(alone_),
       plan_(own_plan_),
-      comm_(alone_, tag_kinds(plan_)),
-      everyone_(alone_, tag_kinds(plan_)) {
+      comm_(alone_, make_tag_classifier(plan_)),
+      everyone_(alone_, make_tag_classifier(plan_)) {
   add_stage(0, whole);
 }
 
@@ -137,9 +139,9 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
       pipeline_(make_pipeline_group(comm, plan)),
       data_group_(make_data_group(comm, plan, kDataTag)),
       weights_group_(make_data_group(comm, plan, kWeightTag)),
-      comm_(pipeline_ ? *pipeline_ : comm, tag_kinds(plan)),
-      data_(make_counted_comm(data_group_)),
-      everyone_(comm, tag_kinds(plan)),
+      comm_(pipeline_ ? *pipeline_ : comm, make_tag_classifier(plan)),
+      data_(make_counted_data_comm(data_group_)),
+      everyone_(comm, make_tag_classifier(plan)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
   check_tags(comm, plan);
@@ -149,7 +151,10 @@ Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr
 }
 
 Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage)
-    : all_(comm), plan_(plan), comm_(comm, tag_kinds(plan)), everyone_(comm, tag_kinds(plan)) {
+    : all_(comm),
+      plan_(plan),
+      comm_(comm, make_tag_classifier(plan)),
+      everyone_(comm, make_tag_classifier(plan)) {
   CHECK(plan.data == 1, plan.data);
   const std::vector<int> stages = plan.stages_of(comm.rank());
   CHECK(stages.size() == 1, stages.size());
@@ -161,7 +166,7 @@ void Runner::add_stage(int stage, Engine& engine) {
   if (runners_.empty()) first_stage_ = stage;
   if (model::WeightShards* shards = engine.model().weights->shards()) {
     CHECK(weights_group_, stage);
-    shards->memory().connect(*weights_group_, int64_t{2} * stage);
+    shards->memory().trim_and_connect(*weights_group_, int64_t{2} * stage);
   }
   if (data_) engine.set_share({data_->rank(), data_->size()});
   // In a pipeline who waits for a stage may keep others waiting, and it for them.
@@ -213,48 +218,49 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   // The likeliest tokens stay with the last stage: commands refuse it.
   CHECK(plan_.num_stages() == 1 || !batch.want_top);
   const Ending ending{runners_};
-  turn_away_weights();  // of what was run besides batches
+  release_weights_and_wait_for_all();  // of what was run besides batches
   api::BatchResult result;
   result.sequences.resize(batch.sequences.size());
   for (const auto& runner : runners_) runner->begin_batch(batch, result, sink);
   start_rounds(batch);
-  share_ = {.total = weighed_tokens(batch, 0, batch.sequences.size())};
+  progress_ = {.total = weighed_tokens(batch, 0, batch.sequences.size())};
   size_t num_backwards = 0;
   while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
     for (const auto& runner : runners_) runner->begin(round_, num_backwards);
-    begin_share_of_round(batch);
+    begin_progress_of_round(batch);
     run_actions(batch);
     result.num_passes += round_.num_microbatches();
-    num_backwards += round_.backward ? static_cast<size_t>(round_.num_microbatches()) : 0;
+    num_backwards += round_.num_backwards();
   }
   // Who has no more passes takes what others have made; nobody needs a weight for that.
   const bool is_dealt = round_.num_dealt > 1;
   if (is_dealt) {
     for (const auto& chain : chains_) chain->finish_batch();
   }
-  turn_away_weights();
+  release_weights_and_wait_for_all();
   if (batch.want_loss) distribute_losses(batch, result);
-  gather_results(batch, sink);
+  gather_large_results(batch, sink);
   sum_losses(result);
   return result;
 }
 
-void Runner::begin_share_of_round(const api::Batch& batch) {
-  share_.done += share_.round;
-  share_.round = weighed_tokens(batch, round_.firsts.front(), round_.firsts.back());
-  share_.layers_before = runners_.front()->layers_done();
+void Runner::begin_progress_of_round(const api::Batch& batch) {
+  progress_.done += progress_.round;
+  progress_.round = weighed_tokens(batch, round_.firsts.front(), round_.firsts.back());
+  progress_.layers_before = runners_.front()->layers_done();
   int64_t num_own = 0;
   for (int own = 0; round_.has(own); ++own) ++num_own;
-  const bool backward = batch.want_loss && round_.backward;
-  share_.layers = num_own * engine().model().weights->part().size() * (backward ? 3 : 1);
+  const int64_t weight = runs_backward(batch) ? 3 : 1;
+  progress_.layers = num_own * engine().model().weights->part().size() * weight;
 }
 
-double Runner::share_done() const {
-  if (share_.total == 0.0) return 0.0;
-  const auto layers = static_cast<double>(runners_.front()->layers_done() - share_.layers_before);
+double Runner::fraction_done() const {
+  if (progress_.total == 0.0) return 0.0;
+  const auto layers =
+      static_cast<double>(runners_.front()->layers_done() - progress_.layers_before);
   const double of_round =
-      share_.layers == 0 ? 1.0 : std::min(1.0, layers / static_cast<double>(share_.layers));
-  return (share_.done + share_.round * of_round) / share_.total;
+      progress_.layers == 0 ? 1.0 : std::min(1.0, layers / static_cast<double>(progress_.layers));
+  return (progress_.done + progress_.round * of_round) / progress_.total;
 }
 
 void Runner::start_rounds(const api::Batch& batch) {
@@ -262,12 +268,14 @@ void Runner::start_rounds(const api::Batch& batch) {
   round_.dealt = 0;
   round_.num_dealt = 1;
   if (data_) deal_microbatches(batch);
+  if (round_.num_dealt == 1) return;
+  for (const auto& chain : chains_) chain->begin_batch(batch, of_backwards_);
 }
 
 // A round with fewer sequences than micro-batches leaves out what it has none for: the rest of a
 // schedule is one as well.
 void Runner::run_actions(const api::Batch& batch) {
-  const bool backward = batch.want_loss && round_.backward;
+  const bool backward = runs_backward(batch);
   for (const schedule::Slot& slot : plan_.table.rows[static_cast<size_t>(comm_.rank())]) {
     for (const schedule::Action& action : slot.actions()) {
       if (!round_.has(action.microbatch)) continue;
@@ -287,43 +295,49 @@ void Runner::add_large_tensors(const api::Batch& batch, int64_t num_tokens, api:
   if (wants_mtp_logits(batch)) sink->add("mtp_logits", {num_tokens, c.vocab_size});
 }
 
-void Runner::gather_results(const api::Batch& batch, api::TensorSink* sink) {
+void Runner::gather_large_results(const api::Batch& batch, api::TensorSink* sink) {
   if (plan_.num_stages() == 1) return;  // they are there
   int64_t total = 0;
   for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
   const model::ModelConfig& c = engine().config();
   const int last = plan_.num_stages() - 1;
   if (is_first_rank()) add_large_tensors(batch, total, sink);
-  for (int stage = 0; batch.want_hidden_states && stage <= last; ++stage) {
-    const model::LayerRange& range = plan_.layers[static_cast<size_t>(stage)];
-    const int64_t entry = total * c.state_width();
-    gather_result("hidden_states", stage, sink, range.first * entry,
-                  (range.size() + (stage == last ? 1 : 0)) * entry);
-  }
+  if (batch.want_hidden_states) gather_hidden_states(total, sink);
   if (wants_final_hidden(batch, c))
-    gather_result("final_hidden", last, sink, 0, total * c.hidden_size);
-  if (batch.want_logits) gather_result("logits", last, sink, 0, total * c.vocab_size);
-  if (wants_mtp_logits(batch)) gather_result("mtp_logits", last, sink, 0, total * c.vocab_size);
+    gather_result_part("final_hidden", last, sink, 0, total * c.hidden_size);
+  if (batch.want_logits) gather_result_part("logits", last, sink, 0, total * c.vocab_size);
+  if (wants_mtp_logits(batch))
+    gather_result_part("mtp_logits", last, sink, 0, total * c.vocab_size);
+}
+
+// The layers' inputs of each stage, and of the last one its output too.
+void Runner::gather_hidden_states(int64_t num_tokens, api::TensorSink* sink) {
+  const int64_t entry = num_tokens * engine().config().state_width();
+  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
+    const model::LayerRange& range = plan_.layers[static_cast<size_t>(stage)];
+    const int64_t outputs = stage == plan_.num_stages() - 1 ? 1 : 0;
+    gather_result_part("hidden_states", stage, sink, range.first * entry,
+                       (range.size() + outputs) * entry);
+  }
 }
 
 // A stage's part of a result: `count` values, which are those from `first` on of the whole.
-void Runner::gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
-                           int64_t count) {
+void Runner::gather_result_part(const std::string& name, int stage, api::TensorSink* sink,
+                                int64_t first, int64_t count) {
   StageRunner* here = stage_here(stage);
+  std::vector<float>* part = here == nullptr ? nullptr : &here->sink().at(name).values;
+  std::vector<float>* whole = is_first_rank() ? &sink->at(name).values : nullptr;
+  CHECK(part == nullptr || count <= std::ssize(*part), name, count);
+  CHECK(whole == nullptr || first + count <= std::ssize(*whole), name, first, count);
   if (rank_of(stage) == 0 && is_first_rank()) {  // from the host's memory to the host's
-    const std::vector<float>& part = here->sink().at(name).values;
-    std::vector<float>& whole = sink->at(name).values;
-    CHECK(count <= std::ssize(part) && first + count <= std::ssize(whole), name, first, count);
-    std::copy_n(part.begin(), count, whole.begin() + first);
+    std::copy_n(part->begin(), count, whole->begin() + first);
     return;
   }
-  const auto flat = [&](std::vector<float>& values, int64_t begin) {
-    CHECK(begin + count <= std::ssize(values), name, begin, count);
-    return TensorView(values.data() + begin, DType::kF32, {count});
+  const auto flat = [&](std::vector<float>* values, int64_t begin) {
+    return values == nullptr ? TensorView()
+                             : TensorView(values->data() + begin, DType::kF32, {count});
   };
-  gather_tensor(owner_of(stage, 0),
-                here == nullptr ? TensorView() : flat(here->sink().at(name).values, 0),
-                is_first_rank() ? flat(sink->at(name).values, first) : TensorView());
+  gather_tensor(owner_of(stage, 0), flat(part, 0), flat(whole, first));
 }
 
 // The root of the sum of what all stages summed, in the order of the whole: each has zeroes where
@@ -347,6 +361,13 @@ api::StepResult Runner::step(api::AdapterSlot slot, const api::AdamW& adamw) {
   return slot == api::AdapterSlot::kBase ? step_base(adamw) : step_adapter(slot, adamw);
 }
 
+void Runner::sum_adapter_squares(api::AdapterSlot slot) {
+  sums_.assign(2 * engine().adapter(slot).modules().size(), 0.0);
+  for (const auto& runner : runners_) {
+    train::add_grad_squares(runner->engine().backend(), runner->engine().adapter(slot), sums_);
+  }
+}
+
 api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& adamw) {
   const model::LoraAdapter& own = engine().adapter(slot);
   if (!own.trains() || !own.has_gradient) return {.stepped = false, .step = own.step};
@@ -354,10 +375,7 @@ api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& ad
   if (plan_.num_stages() == 1)
     return train::step_adapter(engine().backend(), engine().adapter(slot), adamw);
   finish_adapter_gradients(slot);
-  sums_.assign(2 * own.modules().size(), 0.0);
-  for (const auto& runner : runners_) {
-    train::add_grad_squares(runner->engine().backend(), runner->engine().adapter(slot), sums_);
-  }
+  sum_adapter_squares(slot);
   const double norm = gather_global_norm();
   if (!std::isfinite(norm)) {
     // The first one's is dropped, and told, by its step.
@@ -375,7 +393,7 @@ api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& ad
 void Runner::enable_base_steps(const train::BaseStep& how) {
   ownerships_.clear();
   for (const auto& runner : runners_) runner->engine().enable_base_steps(how);
-  turn_away_weights();  // of which masters may have been read
+  release_weights_and_wait_for_all();  // of which masters may have been read
 }
 
 void Runner::receive_state(TensorView state) {
@@ -389,7 +407,7 @@ void Runner::send_state(TensorView state) {
     comm_.send(rank_of(first_stage_ + 1), plan_.gather_tag() + kStateTag, state);
 }
 
-void Runner::broadcast(std::string& bytes) {
+void Runner::broadcast_from_last_stage(std::string& bytes) {
   const int owner = rank_of(plan_.num_stages() - 1);
   const int64_t tag = plan_.gather_tag() + kNewsTag;
   auto size = std::ssize(bytes);

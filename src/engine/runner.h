@@ -70,7 +70,7 @@ class Runner {
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink = nullptr);
   // How much of the batch that run() is at is done, from 0 to 1, by the layers of this rank's first
   // stage: for what breaks in on its passes.
-  [[nodiscard]] double share_done() const;
+  [[nodiscard]] double fraction_done() const;
   // kBase: the base parameters.
   api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
   // Of this rank's weights, its part of what others of the machine have too.
@@ -85,7 +85,7 @@ class Runner {
   void receive_state(TensorView state);
   void send_state(TensorView state);
   // From the rank of the last stage to every other.
-  void broadcast(std::string& bytes);
+  void broadcast_from_last_stage(std::string& bytes);
   // Rank 0's answer.
   [[nodiscard]] bool broadcast_decision(bool of_first_rank);
 
@@ -98,12 +98,12 @@ class Runner {
   void gather_base_values(size_t index, BaseValues which, std::span<float> values);
   // The same of all that has such values but routers' biases, in the table's order: rank 0 takes it
   // piece by piece.
-  void gather_base_values(BaseValues which, FunctionRef<void(TensorView)> take);
+  void gather_all_base_values(BaseValues which, FunctionRef<void(TensorView)> take);
   // While rank 0's body runs, the others give it what it reads of masters, in any order.
   using ReadRows = FunctionRef<void(size_t index, int64_t first_row, TensorView rows)>;
-  void with_masters(FunctionRef<void(ReadRows read)> body);
+  void run_with_masters_served(FunctionRef<void(ReadRows read)> body);
   // After masters were overwritten: each owner's are what products read, on every rank.
-  void refresh_base();
+  void refresh_base_weights();
 
   // Of a batch: what the last stage gives, and the sums over layers that backwards end in the
   // first.
@@ -111,6 +111,7 @@ class Runner {
 
  private:
   std::unique_ptr<model::LoraAdapter> make_whole_adapter(const model::LoraAdapter& own);
+  void gather_modules(api::AdapterSlot slot, int stage, size_t first, size_t last);
   [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
   [[nodiscard]] int stage_with(LossLists lists) const {
     return lists == LossLists::kOfIndexers ? 0 : plan_.num_stages() - 1;
@@ -123,10 +124,14 @@ class Runner {
   // Whether this rank's pipeline gives rank 0 what is gathered.
   [[nodiscard]] bool gathers() const { return !data_ || data_->rank() == 0; }
   void start_rounds(const api::Batch& batch);
-  void begin_share_of_round(const api::Batch& batch);
+  // Of the batch's round that is next or under way.
+  [[nodiscard]] bool runs_backward(const api::Batch& batch) const {
+    return batch.want_loss && round_.backward;
+  }
+  void begin_progress_of_round(const api::Batch& batch);
   void run_actions(const api::Batch& batch);
   // Of weights that ranks divide each has its part alone.
-  void turn_away_weights();
+  void release_weights_and_wait_for_all();
   // Of a batch whose micro-batches are dealt out: which rank has which.
   void deal_microbatches(const api::Batch& batch);
   template <typename Body>
@@ -144,37 +149,49 @@ class Runner {
   // All lists to all ranks.
   void distribute_losses(const api::Batch& batch, api::BatchResult& result);
   void add_large_tensors(const api::Batch& batch, int64_t num_tokens, api::TensorSink* sink);
-  void gather_results(const api::Batch& batch, api::TensorSink* sink);
+  void gather_large_results(const api::Batch& batch, api::TensorSink* sink);
   // Pieces from one rank to another, which asks for them, so that few are on their way. Views may
   // be scratch of this rank's first stage.
   using PieceView = FunctionRef<TensorView(size_t piece)>;
   void transfer_pieces(int from, int to, int64_t tag, size_t num_pieces, PieceView own,
                        PieceView place, FunctionRef<void(size_t piece, TensorView)> take);
+  // One rank of both; the two ends of a transfer.
+  void copy_pieces(size_t num_pieces, PieceView own, PieceView place,
+                   FunctionRef<void(size_t piece, TensorView)> take);
+  void request_and_take_pieces(int from, int64_t tag, size_t num_pieces, PieceView place,
+                               FunctionRef<void(size_t piece, TensorView)> take);
+  void send_requested_pieces(int to, int64_t tag, size_t num_pieces, PieceView own);
   // Of the embedding, where the last stage reads it and the first one owns it.
   void swap_embedding_gradients(api::AdapterSlot slot);
   void reduce_embedding_gradients();
   void reduce_embedding_rows(int use, const train::OwnedRows& resting, int from, int owner);
   void send_embedding_to_last_stage();
   void send_embedding_rows(int owner, int to);
-  void gather_result(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
-                     int64_t count);
+  void gather_hidden_states(int64_t num_tokens, api::TensorSink* sink);
+  void gather_result_part(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
+                          int64_t count);
   // Of ranks in all: that which owns some of a stage.
   [[nodiscard]] int owner_of(int stage, int data) const {
     return rank_of(stage) * plan_.data + data;
   }
   const train::Ownership& ownership_of_stage(int stage);
   // Of a parameter's values those of the rows that an owner has, where it is this rank.
-  TensorView rows_here(size_t index, BaseValues which, int owner);
+  TensorView owned_values_here(size_t index, BaseValues which, int owner);
+  [[nodiscard]] int64_t num_owned_values(size_t index, BaseValues which, int data);
   // Of an owner's values of a parameter piece after piece, on rank 0.
   void gather_owned_values(size_t index, BaseValues which, int data,
                            FunctionRef<void(std::span<float>)> take);
   void serve_masters();
+  // `rows`: of the owner's own.
+  void request_masters(int owner, size_t index, const train::OwnedRows& rows, TensorView to);
   void read_masters(size_t index, int64_t first_row, TensorView rows);
   double gather_global_norm();
   // Of each sum one rank has what is not zero.
   void sum_over_data_ranks();
-  // What each stage and rank has of the base parameters' gradients, into sums_.
+  // What each stage and rank has of the base parameters' gradients, or this rank's stages of an
+  // adapter's, into sums_.
   void sum_base_squares();
+  void sum_adapter_squares(api::AdapterSlot slot);
   api::StepResult step_base(const api::AdamW& adamw);
   api::StepResult step_adapter(api::AdapterSlot slot, const api::AdamW& adamw);
   // A tensor to rank 0 from one of all ranks; `from` matters there, `to` on rank 0.
@@ -196,12 +213,13 @@ class Runner {
   int first_stage_ = 0;  // of this rank's
   std::unique_ptr<model::LoraAdapter> whole_;
   std::vector<train::Ownership> ownerships_;  // of each stage, made when first needed
-  // What share_done() says of the batch, in tokens, and how far the round that runs is, in layers.
-  struct Share {
+  // What fraction_done() says of the batch, in tokens, and how far the round that runs is, in
+  // layers.
+  struct Progress {
     double total = 0.0, done = 0.0, round = 0.0;
     int64_t layers_before = 0, layers = 0;
   };
-  Share share_;
+  Progress progress_;
   // Reused.
   Round round_;
   std::vector<int> of_sequences_, of_backwards_;  // ranks that they were dealt to

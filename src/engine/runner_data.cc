@@ -46,11 +46,10 @@ void Runner::deal_microbatches(const api::Batch& batch) {
     for (int m = 0; m < round_.num_microbatches(); ++m) {
       const int rank = m % round_.num_dealt;
       of_sequences_.resize(round_.firsts[static_cast<size_t>(m) + 1], rank);
-      if (batch.want_loss && round_.backward) of_backwards_.push_back(rank);
+      if (runs_backward(batch)) of_backwards_.push_back(rank);
     }
   }
   round_.clear();
-  for (const auto& chain : chains_) chain->begin_batch(batch, of_backwards_);
 }
 
 // Of the sequences that a rank was dealt; of all: -1.
@@ -117,7 +116,7 @@ void Runner::distribute_losses(const api::Batch& batch, api::BatchResult& result
 }
 
 // What others ask for is sent when all are here, so that it counts for the batch that took it.
-void Runner::turn_away_weights() {
+void Runner::release_weights_and_wait_for_all() {
   if (engine().model().weights->shards() == nullptr) return;
   for (const auto& runner : runners_) runner->engine().model().weights->release_divided_weights();
   data_->all_gather({}, all_sums_);

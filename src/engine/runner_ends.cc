@@ -9,6 +9,36 @@
 #include "ops/elementwise.h"
 
 namespace strata::engine {
+namespace {
+
+// Of a module of an adapter's that belongs to no layer; none where the stage is another rank's.
+template <typename Body>
+void for_each_gradient_of(StageRunner* stage, api::AdapterSlot slot, int target, Body body) {
+  if (stage == nullptr) return;
+  const model::LoraModule& module = *stage->engine().adapter(slot).find_module(-1, target);
+  for (const TensorView& gradient : {module.d_a, module.d_b}) body(gradient);
+}
+
+// `values`: of the rows from `first_row` on, flat.
+TensorView slice_piece(TensorView values, int64_t first_row, int64_t cols,
+                       const train::RowPiece& piece) {
+  return values.part((piece.rows.first - first_row) * cols, piece.shape);
+}
+
+// Of these rows of the embedding, piece by piece, what a reader keeps.
+std::vector<train::RowPiece> pieces_kept_by(const train::Share& reader,
+                                            const model::ModelWeights& weights,
+                                            const train::OwnedRows& rows) {
+  const size_t index = weights.embedding_index();
+  std::vector<train::RowPiece> pieces;
+  train::append_row_pieces(index, rows, weights.table()[index].num_cols(), weights.compute_dtype(),
+                           pieces);
+  std::erase_if(pieces,
+                [&](const train::RowPiece& piece) { return !is_sent(weights, piece, reader); });
+  return pieces;
+}
+
+}  // namespace
 
 // The last stage reads the embedding for multi-token prediction. Each end gets what the other one
 // has accumulated, so that both add them in one order.
@@ -19,11 +49,6 @@ void Runner::swap_embedding_gradients(api::AdapterSlot slot) {
   if (!is_shared || last_stage == 0) return;
   StageRunner* const first = stage_here(0);
   StageRunner* const last = stage_here(last_stage);
-  const auto for_gradients = [&](StageRunner* stage, int target, auto body) {
-    if (stage == nullptr) return;
-    const model::LoraModule& module = *stage->engine().adapter(slot).find_module(-1, target);
-    for (const TensorView& gradient : {module.d_a, module.d_b}) body(gradient);
-  };
   const int64_t tag = plan_.gather_tag() + kSwapTag;
   const auto send_to = [&](int stage) {
     return [&, stage](const TensorView& view) { comm_.send(rank_of(stage), tag, view); };
@@ -31,10 +56,10 @@ void Runner::swap_embedding_gradients(api::AdapterSlot slot) {
   const auto receive_from = [&](int stage) {
     return [&, stage](const TensorView& view) { comm_.receive(rank_of(stage), tag, view); };
   };
-  for_gradients(first, model::kEmbedding, send_to(last_stage));
-  for_gradients(last, model::kMtpEmbedding, send_to(0));
-  for_gradients(last, model::kEmbedding, receive_from(0));
-  for_gradients(first, model::kMtpEmbedding, receive_from(last_stage));
+  for_each_gradient_of(first, slot, model::kEmbedding, send_to(last_stage));
+  for_each_gradient_of(last, slot, model::kMtpEmbedding, send_to(0));
+  for_each_gradient_of(last, slot, model::kEmbedding, receive_from(0));
+  for_each_gradient_of(first, slot, model::kMtpEmbedding, receive_from(last_stage));
 }
 
 void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
@@ -72,21 +97,17 @@ void Runner::reduce_embedding_rows(int use, const train::OwnedRows& resting, int
   const train::OwnedRows& owned = ownership_of_stage(0).rows(owner, index);
   std::vector<train::RowPiece> pieces;
   train::append_row_pieces(index, resting.shared_with(owned), cols, DType::kF32, pieces);
-  const auto part = [&](TensorView values, const train::OwnedRows& of,
-                        const train::RowPiece& of_it) {
-    return values.part((of_it.rows.first - of.first) * cols, of_it.shape);
-  };
   transfer_pieces(
       owner_of(last_stage, from), owner_of(0, owner), plan_.gather_tag() + kBorrowedTag,
       pieces.size(),
       [&](size_t i) {
         const auto uses = stage_here(last_stage)->engine().base_trainer().second_uses();
-        return part(uses[static_cast<size_t>(use)].own, resting, pieces[i]);
+        return slice_piece(uses[static_cast<size_t>(use)].own, resting.first, cols, pieces[i]);
       },
       [&](size_t i) { return backend.scratch().take(DType::kF32, pieces[i].shape); },
       [&](size_t i, TensorView rows) {
         const TensorView sum = stage_here(0)->engine().base_trainer().gradient(index);
-        ops::add_into(backend, rows, part(sum, owned, pieces[i]));
+        ops::add_into(backend, rows, slice_piece(sum, owned.first, cols, pieces[i]));
       });
 }
 
@@ -109,12 +130,8 @@ void Runner::send_embedding_rows(int owner, int to) {
   const model::ModelWeights& weights = *engine().model().weights;
   const size_t index = weights.embedding_index();
   Backend& backend = engine().backend();
-  std::vector<train::RowPiece> pieces;
-  train::append_row_pieces(index, ownership_of_stage(0).rows(owner, index),
-                           weights.table()[index].num_cols(), weights.compute_dtype(), pieces);
-  std::erase_if(pieces, [&](const train::RowPiece& piece) {
-    return !is_sent(weights, piece, {to, plan_.data});
-  });
+  const std::vector<train::RowPiece> pieces =
+      pieces_kept_by({to, plan_.data}, weights, ownership_of_stage(0).rows(owner, index));
   const auto take = [&](size_t i) {
     return backend.scratch().take(pieces[i].dtype, pieces[i].shape);
   };

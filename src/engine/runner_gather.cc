@@ -18,7 +18,7 @@ constexpr int64_t kPieceValues = train::kPieceBytes / dtype_bytes(DType::kF32);
 // three of what trains.
 using AdapterParts = std::array<TensorView, 4>;
 
-AdapterParts parts_of(const model::LoraAdapter& adapter, size_t first, int64_t count) {
+AdapterParts views_of_modules(const model::LoraAdapter& adapter, size_t first, int64_t count) {
   const int64_t offset = adapter.modules()[first].a_offset;
   AdapterParts parts = {adapter.parameters().part(offset, {count})};
   if (!adapter.trains()) return parts;
@@ -53,22 +53,46 @@ struct AskedRows {
 
 void Runner::transfer_pieces(int from, int to, int64_t tag, size_t num_pieces, PieceView own,
                              PieceView place, FunctionRef<void(size_t piece, TensorView)> take) {
-  const bool sends = all_.rank() == from, takes = all_.rank() == to;
-  if (!sends && !takes) return;
-  const size_t ahead = std::min(size_t{train::kPiecesAhead}, num_pieces);
-  for (size_t i = 0; i < ahead && !sends; ++i) everyone_.send_bytes(from, tag, nullptr, 0);
+  if (all_.rank() == to) {
+    if (from == to)
+      copy_pieces(num_pieces, own, place, take);
+    else
+      request_and_take_pieces(from, tag, num_pieces, place, take);
+  } else if (all_.rank() == from) {
+    send_requested_pieces(to, tag, num_pieces, own);
+  }
+}
+
+void Runner::copy_pieces(size_t num_pieces, PieceView own, PieceView place,
+                         FunctionRef<void(size_t piece, TensorView)> take) {
   Backend& backend = engine().backend();
   for (size_t i = 0; i < num_pieces; ++i) {
     const Scratch::Mark mark(backend.scratch());
-    if (!takes) {
-      everyone_.receive_bytes(to, tag, nullptr, 0);
-      everyone_.send(to, tag, own(i));
-      continue;
-    }
     const TensorView rows = place(i);
-    sends ? ops::copy(backend, own(i), rows) : everyone_.receive(from, tag, rows);
+    ops::copy(backend, own(i), rows);
     take(i, rows);
-    if (i + ahead < num_pieces && !sends) everyone_.send_bytes(from, tag, nullptr, 0);
+  }
+}
+
+void Runner::request_and_take_pieces(int from, int64_t tag, size_t num_pieces, PieceView place,
+                                     FunctionRef<void(size_t piece, TensorView)> take) {
+  const auto request_one = [&] { everyone_.send_bytes(from, tag, nullptr, 0); };
+  const size_t ahead = std::min(size_t{train::kPiecesAhead}, num_pieces);
+  for (size_t i = 0; i < ahead; ++i) request_one();
+  for (size_t i = 0; i < num_pieces; ++i) {
+    const Scratch::Mark mark(engine().backend().scratch());
+    const TensorView rows = place(i);
+    everyone_.receive(from, tag, rows);
+    take(i, rows);
+    if (i + ahead < num_pieces) request_one();
+  }
+}
+
+void Runner::send_requested_pieces(int to, int64_t tag, size_t num_pieces, PieceView own) {
+  for (size_t i = 0; i < num_pieces; ++i) {
+    const Scratch::Mark mark(engine().backend().scratch());
+    everyone_.receive_bytes(to, tag, nullptr, 0);
+    everyone_.send(to, tag, own(i));
   }
 }
 
@@ -109,21 +133,27 @@ const model::LoraAdapter* Runner::gather_adapter(api::AdapterSlot slot) {
   if (plan_.num_stages() == 1) return &own;
   whole_ = is_first_rank() ? make_whole_adapter(own) : nullptr;
   const std::vector<model::LoraModule>& modules = own.modules();
-  // Neighbours of one stage are one tensor, in its flat block as in the whole's.
   for (size_t first = 0, last = 0; first < modules.size(); first = last) {
     const int stage = stage_of_module(modules[first]);
-    int64_t count = 0;
-    for (; last < modules.size() && stage_of_module(modules[last]) == stage; ++last)
-      count += modules[last].a.shape.num_elements() + modules[last].b.shape.num_elements();
-    StageRunner* here = stage_here(stage);
-    AdapterParts from, to;
-    if (here != nullptr) from = parts_of(here->engine().adapter(slot), first, count);
-    if (whole_) to = parts_of(*whole_, first, count);
-    for (size_t part = 0; part < (own.trains() ? from.size() : 1); ++part) {
-      gather_tensor(owner_of(stage, 0), from[part], to[part]);
-    }
+    while (last < modules.size() && stage_of_module(modules[last]) == stage) ++last;
+    gather_modules(slot, stage, first, last);
   }
   return whole_.get();
+}
+
+// Neighbours of one stage, which are one tensor in its flat block as in the whole's.
+void Runner::gather_modules(api::AdapterSlot slot, int stage, size_t first, size_t last) {
+  const model::LoraAdapter& own = engine().adapter(slot);
+  int64_t count = 0;
+  for (size_t i = first; i < last; ++i)
+    count += own.modules()[i].a.shape.num_elements() + own.modules()[i].b.shape.num_elements();
+  AdapterParts from, to;
+  if (StageRunner* here = stage_here(stage))
+    from = views_of_modules(here->engine().adapter(slot), first, count);
+  if (whole_) to = views_of_modules(*whole_, first, count);
+  for (size_t part = 0; part < (own.trains() ? from.size() : 1); ++part) {
+    gather_tensor(owner_of(stage, 0), from[part], to[part]);
+  }
 }
 
 int Runner::stage_of_parameter(size_t index) {
@@ -139,7 +169,7 @@ const train::Ownership& Runner::ownership_of_stage(int stage) {
   return ownerships_[static_cast<size_t>(stage)];
 }
 
-TensorView Runner::rows_here(size_t index, BaseValues which, int owner) {
+TensorView Runner::owned_values_here(size_t index, BaseValues which, int owner) {
   StageRunner* here = stage_here(stage_of_parameter(index));
   const int own = data_ ? data_->rank() : 0;
   if (here == nullptr || owner != own) return {};
@@ -147,14 +177,18 @@ TensorView Runner::rows_here(size_t index, BaseValues which, int owner) {
   return {values.data, DType::kF32, {values.shape.num_elements()}};
 }
 
+int64_t Runner::num_owned_values(size_t index, BaseValues which, int data) {
+  if (which != BaseValues::kRouterBias)
+    return ownership_of_stage(stage_of_parameter(index)).num_values(data, index);
+  // Every rank of the stage has it: the first one's counts.
+  return data == 0 ? engine().model().weights->table()[index].shape.num_elements() : 0;
+}
+
 void Runner::gather_owned_values(size_t index, BaseValues which, int data,
                                  FunctionRef<void(std::span<float>)> take) {
   const int stage = stage_of_parameter(index);
-  int64_t count = ownership_of_stage(stage).num_values(data, index);
-  // Every rank of the stage has it.
-  if (which == BaseValues::kRouterBias)
-    count = data == 0 ? engine().model().weights->table()[index].shape.num_elements() : 0;
-  const TensorView from = rows_here(index, which, data);
+  const int64_t count = num_owned_values(index, which, data);
+  const TensorView from = owned_values_here(index, which, data);
   std::vector<float> piece;
   for (int64_t first = 0; first < count; first += kPieceValues) {
     const Shape shape = {std::min(kPieceValues, count - first)};
@@ -179,7 +213,7 @@ void Runner::gather_base_values(size_t index, BaseValues which, std::span<float>
   }
 }
 
-void Runner::gather_base_values(BaseValues which, FunctionRef<void(TensorView)> take) {
+void Runner::gather_all_base_values(BaseValues which, FunctionRef<void(TensorView)> take) {
   const std::vector<model::Parameter>& table = engine().model().weights->table();
   for (size_t index = 0; index < table.size(); ++index) {
     if (table[index].buffer) continue;
@@ -193,7 +227,7 @@ void Runner::gather_base_values(BaseValues which, FunctionRef<void(TensorView)> 
   }
 }
 
-void Runner::with_masters(FunctionRef<void(ReadRows read)> body) {
+void Runner::run_with_masters_served(FunctionRef<void(ReadRows read)> body) {
   if (!is_first_rank()) return serve_masters();
   body([&](size_t index, int64_t first_row, TensorView rows) {
     read_masters(index, first_row, rows);
@@ -210,7 +244,8 @@ void Runner::serve_masters() {
     if (asked.count == 0) return;
     const auto index = static_cast<size_t>(asked.index);
     const int64_t cols = engine().model().weights->table()[index].num_cols();
-    const TensorView own = rows_here(index, BaseValues::kMasters, data_ ? data_->rank() : 0);
+    const TensorView own =
+        owned_values_here(index, BaseValues::kMasters, data_ ? data_->rank() : 0);
     everyone_.send(0, plan_.gather_tag() + kRowsTag,
                    own.part(asked.first * cols, {asked.count * cols}));
   }
@@ -228,17 +263,21 @@ void Runner::read_masters(size_t index, int64_t first_row, TensorView rows) {
     const int64_t first = both.first - owned.first;  // of its own rows
     const int owner = owner_of(stage, data);
     if (owner == 0) {
-      const TensorView own = rows_here(index, BaseValues::kMasters, data);
+      const TensorView own = owned_values_here(index, BaseValues::kMasters, data);
       ops::copy(engine().backend(), own.part(first * rows.cols(), to.shape), to);
       continue;
     }
-    const AskedRows asked = {static_cast<int64_t>(index), first, both.count};
-    everyone_.send_bytes(owner, plan_.gather_tag() + kAskTag, &asked, sizeof(asked));
-    everyone_.receive(owner, plan_.gather_tag() + kRowsTag, to);
+    request_masters(owner, index, {first, both.count}, to);
   }
 }
 
-void Runner::refresh_base() {
+void Runner::request_masters(int owner, size_t index, const train::OwnedRows& rows, TensorView to) {
+  const AskedRows asked = {static_cast<int64_t>(index), rows.first, rows.count};
+  everyone_.send_bytes(owner, plan_.gather_tag() + kAskTag, &asked, sizeof(asked));
+  everyone_.receive(owner, plan_.gather_tag() + kRowsTag, to);
+}
+
+void Runner::refresh_base_weights() {
   for (const auto& runner : runners_) {
     Engine& stage = runner->engine();
     if (stage.model().weights->shards() == nullptr)

@@ -65,8 +65,8 @@ api::StepResult Stages::step(api::AdapterSlot slot, const api::AdamW& adamw) {
   return results[0];
 }
 
-api::AdapterSlot Stages::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
-                                        uint64_t seed) {
+api::AdapterSlot Stages::create_training_adapter(const std::vector<model::LoraModuleSpec>& specs,
+                                                 uint64_t seed) {
   api::AdapterSlot slot = {};
   size_t made = 0;
   try {
@@ -87,7 +87,7 @@ void Stages::clear_adapter(api::AdapterSlot slot) {
   for (const Stage& stage : stages_) stage.engine->clear_adapter(slot);
 }
 
-AdapterCopy Stages::copy_state(api::AdapterSlot slot) {
+AdapterCopy Stages::enable_training_and_copy_state(api::AdapterSlot slot) {
   std::vector<const model::LoraAdapter*> parts;
   for_adapter(slot, [&](model::LoraAdapter& adapter) {
     adapter.enable_training();

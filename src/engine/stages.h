@@ -43,18 +43,19 @@ class Stages {
   [[nodiscard]] RankThreads& ranks() { return ranks_; }
   // As Runner has them. `breaks`, if not null: what breaks in on passes.
   api::BatchResult run(const api::Batch& batch, const Interruption* breaks = nullptr);
-  [[nodiscard]] double share_done() const { return stages_[0].passes->share_done(); }
+  [[nodiscard]] double fraction_done() const { return stages_[0].passes->fraction_done(); }
   api::StepResult step(api::AdapterSlot slot, const api::AdamW& adamw);
 
   // An adapter that trains.
-  api::AdapterSlot create_adapter(const std::vector<model::LoraModuleSpec>& specs, uint64_t seed);
+  api::AdapterSlot create_training_adapter(const std::vector<model::LoraModuleSpec>& specs,
+                                           uint64_t seed);
   void clear_adapter(api::AdapterSlot slot);
   template <typename Body>
   void for_adapter(api::AdapterSlot slot, Body body) {
     for (Stage& stage : stages_) body(stage.engine->adapter(slot));
   }
   // For files: a copy with moments.
-  AdapterCopy copy_state(api::AdapterSlot slot);
+  AdapterCopy enable_training_and_copy_state(api::AdapterSlot slot);
   // Likewise, the parts of what nothing trains put together; of a whole model the part itself.
   std::shared_ptr<const model::LoraAdapter> merge_parts(const StagedAdapter& parts);
   // New adapters with the weights of this one, which do not train.

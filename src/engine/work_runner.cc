@@ -9,12 +9,12 @@
 #include "api/context.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/lora_specs.h"
 #include "model/adapter/base_numbers.h"
 
 namespace strata::engine {
 namespace {
 
-constexpr double kAlpha = 32.0;
 constexpr int64_t kUnlimitedPages = int64_t{1} << 40;
 constexpr size_t kMostLoads = 2;  // at once
 
@@ -24,6 +24,15 @@ void check_finite(std::span<const float> values, size_t datum, std::string_view 
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("data[{}].{}[{}]: got {}, want a finite number", datum, name, i, values[i]));
+  }
+}
+
+void check_max_rank(const model::LoraAdapter& adapter, const std::string& dir, int64_t max_rank) {
+  for (const model::LoraModule& module : adapter.modules()) {
+    if (module.spec.rank <= max_rank) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--adapter: {}: {} has rank {}, and --max-rank is {}; raise it", dir,
+                            module.path, module.spec.rank, max_rank));
   }
 }
 
@@ -39,19 +48,6 @@ std::vector<std::unique_ptr<PrefixCache>> make_prefix_caches(Stages& stages, boo
 }
 
 }  // namespace
-
-std::vector<model::LoraModuleSpec> lora_specs(const model::ModelConfig& config,
-                                              const api::LoraConfig& lora,
-                                              model::ExpertRank expert_rank) {
-  const model::LayerTable layers(config);
-  const auto wanted = [&](const model::LoraTarget& target, int layer) {
-    if (layer < 0) return lora.train_unembed && target.path == "lm_head";
-    if (layer == layers.mtp_layer()) return false;  // no loss of a client's reaches it
-    if (!target.is_fresh) return false;
-    return target.group == model::BlockGroup::kAttention ? lora.train_attn : lora.train_mlp;
-  };
-  return model::make_adapter_specs(layers, wanted, lora.rank, kAlpha, expert_rank);
-}
 
 WorkRunner::WorkRunner(Stages& stages, const text::Tokenizer* tokenizer, AdapterBook& book,
                        const RunnerOptions& options)
@@ -70,12 +66,7 @@ WorkRunner::WorkRunner(Stages& stages, const text::Tokenizer* tokenizer, Adapter
 void WorkRunner::load_adapter(const api::SnapshotId& id, const std::string& dir, int64_t max_rank) {
   const StagedAdapter adapter = snapshots_.load(id, dir);
   kept_.push_back(adapter);
-  for (const model::LoraModule& module : adapter[0]->modules()) {
-    if (module.spec.rank <= max_rank) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--adapter: {}: {} has rank {}, and --max-rank is {}; raise it", dir,
-                            module.path, module.spec.rank, max_rank));
-  }
+  check_max_rank(*adapter[0], dir, max_rank);
   if (snapshots_.num_bytes() <= options_.snapshot_bytes) return;
   throw Error(ErrorCode::kResourceExhausted,
               fmt::format("--adapter: {}: adapters take {} bytes and sampler weights may have {}; "
@@ -162,7 +153,7 @@ std::optional<api::Outcome> WorkRunner::execute(const api::Command& command) {
   if (const auto* step = std::get_if<api::OptimStep>(&command.op))
     return stages_.step(slot, step->adamw);
   if (const auto* save = std::get_if<api::SaveState>(&command.op)) {
-    return copies_.add_pending_write(command.request, stages_.copy_state(slot),
+    return copies_.add_pending_write(command.request, stages_.enable_training_and_copy_state(slot),
                                      {api::SavedAs::kState, save->dir}, save->base_model_name);
   }
   if (const auto* save = std::get_if<api::SaveForSampler>(&command.op))
@@ -199,11 +190,7 @@ api::Outcome WorkRunner::finish_load(const FileJob& job) {
     stages_.restore(job.states, slot);
     return api::Done{};
   } catch (const std::exception& error) {
-    if (load.creates) {
-      stages_.clear_adapter(slot);
-      models_.erase(load.model);
-      book_.remove(load.model);
-    }
+    if (load.creates) remove_model(load.model);
     return failure_of(error);
   }
 }
@@ -245,7 +232,7 @@ std::optional<api::Outcome> WorkRunner::create_model(const api::Command& command
   const std::vector<model::LoraModuleSpec> specs =
       lora_specs(engine_.config(), create.lora, options_.expert_rank);
   AdapterBook::Place place = book_.reserve_place(command, stages_.adapter_bytes(specs, true));
-  models_[command.model] = stages_.create_adapter(specs, create.lora.seed);
+  models_[command.model] = stages_.create_training_adapter(specs, create.lora.seed);
   book_.add(command.model, std::move(place));
   if (create.load_dir.empty()) return api::Done{};
   begin_load(command, create.load_dir, create.load_optimizer);
@@ -253,10 +240,14 @@ std::optional<api::Outcome> WorkRunner::create_model(const api::Command& command
 }
 
 api::Outcome WorkRunner::unload_model(const api::Command& command) {
-  stages_.clear_adapter(slot_of(command.model));
-  models_.erase(command.model);
-  book_.remove(command.model);
+  remove_model(command.model);
   return api::Done{};
+}
+
+void WorkRunner::remove_model(const api::ModelId& model) {
+  stages_.clear_adapter(slot_of(model));
+  models_.erase(model);
+  book_.remove(model);
 }
 
 api::Outcome WorkRunner::save_for_sampler(const api::Command& command,
@@ -306,7 +297,7 @@ void WorkRunner::check_data(const api::Command& command) const {
   const int64_t context = engine_.config().max_position_embeddings;
   for (size_t i = 0; i < work.data.size(); ++i) {
     const api::Datum& datum = work.data[i];
-    if (const auto fault = api::context_fault(std::ssize(datum.tokens), context))
+    if (const auto fault = api::find_context_fault(std::ssize(datum.tokens), context))
       throw Error(ErrorCode::kInvalidArgument, fmt::format("data[{}]: {}", i, *fault));
     engine_.check(to_sequence(command, i), fmt::format("data[{}]", i), true);
     for (const api::LossInputRow& input : api::kLossInputs)
@@ -315,8 +306,7 @@ void WorkRunner::check_data(const api::Command& command) const {
 }
 
 // The rows that take gradients first: the engine lets neighbours share a pass.
-void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interruption* breaks) {
-  api::Batch batch = {.gradients = api::Gradients::kAdapters, .checked = true, .score_all = true};
+void WorkRunner::add_all_rows_or_fail(const std::vector<api::DataRange>& all, api::Batch& batch) {
   under_way_.clear();
   for (const bool forward_only : {false, true}) {
     for (const api::DataRange& rows : all) {
@@ -325,14 +315,14 @@ void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interrup
         under_way_.push_back(&rows);
     }
   }
+}
+
+void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interruption* breaks) {
+  api::Batch batch = {.gradients = api::Gradients::kAdapters, .checked = true, .score_all = true};
+  add_all_rows_or_fail(all, batch);
   if (under_way_.empty()) return;
   try {
-    api::BatchResult done = stages_.run(batch, breaks);
-    size_t at = 0;
-    for (const api::DataRange* rows : under_way_) {
-      add_results(*rows, std::span(done.sequences).subspan(at, rows->last - rows->first));
-      at += rows->last - rows->first;
-    }
+    add_all_results(stages_.run(batch, breaks));
     for (const api::Sequence& sequence : batch.sequences)
       trained_tokens_ += std::ssize(sequence.datum->tokens);
   } catch (const std::exception& error) {  // not the fault of any one of them
@@ -344,7 +334,7 @@ void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interrup
 
 // Of rows that share passes each is as far as all are.
 void WorkRunner::tell_progress() {
-  const double share = stages_.share_done();
+  const double share = stages_.fraction_done();
   for (const api::DataRange* rows : under_way_) {
     const auto& work = std::get<api::ForwardBackward>(rows->command->op);
     const double done =
@@ -389,7 +379,17 @@ void WorkRunner::drop_gradient_and_fail(const api::Command& command, const std::
                    what, command.model.text));
 }
 
-void WorkRunner::add_results(const api::DataRange& rows, std::span<api::SequenceResult> results) {
+void WorkRunner::add_all_results(api::BatchResult done) {
+  auto next = done.sequences.begin();
+  for (const api::DataRange* rows : under_way_) {
+    const std::span own(next, rows->last - rows->first);
+    add_results_and_report(*rows, own);
+    next += std::ssize(own);
+  }
+}
+
+void WorkRunner::add_results_and_report(const api::DataRange& rows,
+                                        std::span<api::SequenceResult> results) {
   const auto& work = std::get<api::ForwardBackward>(rows.command->op);
   Partial& partial = partial_[rows.command->request];
   for (size_t i = 0; i < results.size(); ++i) {

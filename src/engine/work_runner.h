@@ -110,6 +110,7 @@ class WorkRunner {
   void drop_cancelled_and_released(const api::Work& work);
   void start_and_resume_rows(const api::Work& work, std::vector<api::Result>& results);
   void start_sample_rows(const api::SampleRows& rows, std::vector<api::Result>& results);
+  [[nodiscard]] std::vector<size_t> groups_awaiting(const api::SnapshotId& weights) const;
   void finish_snapshot_read(FileJob job, std::vector<api::Result>& results);
   void check_sample(const api::Sample& sample) const;
   void open_group(const std::shared_ptr<const api::Command>& command);
@@ -122,6 +123,7 @@ class WorkRunner {
   void end_sample(size_t row, bool stopped, std::vector<api::Result>& results);
   void drop_samples(const api::RequestId& request);
   void drop_unreachable_prefixes();
+  void clear_prefixes();
   void fail_all_samples(const std::string& reason, std::vector<api::Result>& results);
 
   // Models and passes
@@ -130,6 +132,7 @@ class WorkRunner {
   std::optional<api::Outcome> execute(const api::Command& command);
   std::optional<api::Outcome> create_model(const api::Command& command);
   api::Outcome unload_model(const api::Command& command);
+  void remove_model(const api::ModelId& model);
   // The command ends with finish_load(), when the files have been read.
   void begin_load(const api::Command& command, const std::string& dir, bool optimizer);
   api::Outcome finish_load(const FileJob& job);
@@ -137,11 +140,15 @@ class WorkRunner {
   api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
   void train(const std::vector<api::DataRange>& rows, const Interruption* breaks);
   void run_rows(const std::vector<api::DataRange>& rows, const Interruption* breaks);
+  // Into the batch and under_way_, but those that fail.
+  void add_all_rows_or_fail(const std::vector<api::DataRange>& all, api::Batch& batch);
   [[nodiscard]] bool add_rows_or_fail(const api::DataRange& rows, api::Batch& batch);
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check_data(const api::Command& command) const;
-  // The last of its data end the command.
-  void add_results(const api::DataRange& rows, std::span<api::SequenceResult> results);
+  // Of the rows that are under way, which have run.
+  void add_all_results(api::BatchResult done);
+  // The last of its data end the command, earlier ones are its progress.
+  void add_results_and_report(const api::DataRange& rows, std::span<api::SequenceResult> results);
   void finish_forward_backward(const api::Command& command);
   [[nodiscard]] int64_t free_for_copies() const;
   [[nodiscard]] bool may_copy() const;
@@ -174,10 +181,5 @@ class WorkRunner {
   double train_seconds_ = 0.0, sample_seconds_ = 0.0;
   int64_t trained_tokens_ = 0, sampled_tokens_ = 0;
 };
-
-// The modules that the train flags stand for, with the service's alpha of 32.
-std::vector<model::LoraModuleSpec> lora_specs(
-    const model::ModelConfig& config, const api::LoraConfig& lora,
-    model::ExpertRank expert_rank = model::ExpertRank::kDivided);
 
 }  // namespace strata::engine

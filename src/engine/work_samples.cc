@@ -15,14 +15,15 @@
 namespace strata::engine {
 namespace {
 
-// What is asked of the prompt's logprobs; what was not read has none.
+// What is asked of the prompt's logprobs.
 struct PromptLogprobs {
   std::vector<float> logprobs = {};
   api::TopkTable topk = {};
 };
 
-PromptLogprobs prompt_logprobs(const api::Sample& sample, std::vector<float> logprobs,
-                               std::vector<int32_t> topk_ids, std::vector<float> topk_logprobs) {
+// What was not read has none.
+PromptLogprobs to_prompt_logprobs(const api::Sample& sample, std::vector<float> logprobs,
+                                  std::vector<int32_t> topk_ids, std::vector<float> topk_logprobs) {
   const auto first = static_cast<size_t>(sample.first_prompt_logprob);
   PromptLogprobs out;
   if (sample.prompt_logprobs) {
@@ -42,14 +43,40 @@ PromptLogprobs prompt_logprobs(const api::Sample& sample, std::vector<float> log
 
 void move_prompt_results(const api::Sample& sample, api::SampleResult& result,
                          api::SampleOutput& output) {
-  PromptLogprobs of = prompt_logprobs(sample, std::move(result.prompt_logprobs),
-                                      std::move(result.topk_ids), std::move(result.topk_logprobs));
+  PromptLogprobs of =
+      to_prompt_logprobs(sample, std::move(result.prompt_logprobs), std::move(result.topk_ids),
+                         std::move(result.topk_logprobs));
   output.prompt_logprobs = std::move(of.logprobs);
   output.prompt_topk = std::move(of.topk);
   output.prompt_target_logprobs = std::move(result.prompt_target_logprobs);
   output.prompt_draws = {.ids = std::move(result.prompt_draw_ids),
                          .logprobs = std::move(result.prompt_draw_logprobs),
                          .k = sample.prompt_draws};
+}
+
+void move_sampled(const api::Sample& sample, api::SampleResult& result,
+                  api::SampledSequence& output) {
+  output.tokens = std::move(result.tokens);
+  output.logprobs = std::move(result.logprobs);
+  output.topk = {.ids = std::move(result.sample_topk_ids),
+                 .logprobs = std::move(result.sample_topk_logprobs),
+                 .k = sample.topk_sample_logprobs};
+}
+
+// The row's last one so far. `k`: of its top-k table, 0: none.
+api::RowTokens newest_token(const SampleRow& row, int64_t k) {
+  const api::SampleResult& sampled = row.result;
+  api::RowTokens newest = {.row = row.index,
+                           .first = row.num_sampled() - 1,
+                           .tokens = {sampled.tokens.back()},
+                           .logprobs = {sampled.logprobs.back()}};
+  if (k > 0) {
+    newest.topk = {
+        .ids = {sampled.sample_topk_ids.end() - k, sampled.sample_topk_ids.end()},
+        .logprobs = {sampled.sample_topk_logprobs.end() - k, sampled.sample_topk_logprobs.end()},
+        .k = k};
+  }
+  return newest;
 }
 
 }  // namespace
@@ -72,7 +99,7 @@ void WorkRunner::drop_cancelled_and_released(const api::Work& work) {
 
 void WorkRunner::start_and_resume_rows(const api::Work& work, std::vector<api::Result>& results) {
   for (const api::SampleRows& rows : work.samples) start_sample_rows(rows, results);
-  for (const api::ResumeRow& row : work.resume) preemption_.resume_if_space(row);
+  for (const api::ResumeRow& row : work.resume) preemption_.make_space_and_resume(row);
 }
 
 void WorkRunner::start_sample_rows(const api::SampleRows& rows, std::vector<api::Result>& results) {
@@ -97,7 +124,7 @@ void WorkRunner::check_sample(const api::Sample& sample) const {
     throw Error(code, "sample: " + what);
   };
   const int64_t context = engine_.config().max_position_embeddings;
-  if (const auto fault = api::context_fault(prompt, sample.max_tokens, context))
+  if (const auto fault = api::find_context_fault(prompt, sample.max_tokens, context))
     fail(ErrorCode::kInvalidArgument, *fault);
   if (sample.num_samples < 1)
     fail(ErrorCode::kInvalidArgument, fmt::format("num_samples: got {}", sample.num_samples));
@@ -130,13 +157,18 @@ void WorkRunner::open_group(const std::shared_ptr<const api::Command>& command) 
   if (waits) loop_.await_weights(group);
 }
 
+std::vector<size_t> WorkRunner::groups_awaiting(const api::SnapshotId& weights) const {
+  std::vector<size_t> waiting;
+  for (const auto& [number, group] : loop_.groups()) {
+    if (!group.has_weights && group.answer->sample().snapshot == weights) waiting.push_back(number);
+  }
+  return waiting;
+}
+
 // All who waited for these weights begin, or fail as their file does.
 void WorkRunner::finish_snapshot_read(FileJob job, std::vector<api::Result>& results) {
   const api::SnapshotId id{job.name};
-  std::vector<size_t> waiting;
-  for (const auto& [number, group] : loop_.groups()) {
-    if (!group.has_weights && group.answer->sample().snapshot == id) waiting.push_back(number);
-  }
+  const std::vector<size_t> waiting = groups_awaiting(id);
   try {
     const StagedAdapter adapter = snapshots_.finish_read(std::move(job));
     for (const size_t group : waiting) loop_.give_weights(group, adapter);
@@ -159,7 +191,7 @@ void WorkRunner::add_sample(size_t group, int64_t index) {
   const size_t row = loop_.add_row(group, api::sample_seed(sample.seed, index));
   std::unique_ptr<StopText> stop;
   if (!sample.stop_texts.empty()) stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
-  loop_.set_sample(row, index, std::move(stop));
+  loop_.set_sample_index_and_stop(row, index, std::move(stop));
 }
 
 std::optional<size_t> WorkRunner::find_group(const api::RequestId& request) const {
@@ -194,10 +226,10 @@ void WorkRunner::fail_all_samples(const std::string& reason, std::vector<api::Re
     results.push_back(
         {id, api::Failure{api::FaultCategory::kServer, "sampling failed: " + reason}});
   }
-  // What stages have left of these rows may differ.
-  for (const auto& prefixes : prefixes_) {
-    if (stages_.size() > 1) prefixes->clear();
-  }
+}
+
+void WorkRunner::clear_prefixes() {
+  for (const auto& prefixes : prefixes_) prefixes->clear();
 }
 
 // The row's place in its request is taken; the last one gives the request's result.
@@ -211,11 +243,7 @@ void WorkRunner::end_sample(size_t id, bool stopped, std::vector<api::Result>& r
     api::SampleResult result = loop_.take_result(id);
     if (index == 0) move_prompt_results(answer->sample(), result, answer->output);
     api::SampledSequence& out = answer->output.sequences[static_cast<size_t>(index)];
-    out.tokens = std::move(result.tokens);
-    out.logprobs = std::move(result.logprobs);
-    out.topk = {.ids = std::move(result.sample_topk_ids),
-                .logprobs = std::move(result.sample_topk_logprobs),
-                .k = answer->sample().topk_sample_logprobs};
+    move_sampled(answer->sample(), result, out);
     out.stopped = stopped || result.stopped;
   } catch (const Error& error) {
     drop_samples(request);
@@ -234,23 +262,12 @@ void WorkRunner::emit_token(size_t id, bool ended, bool stopped) {
     events_.emplace_back(answer.command->request, api::Sampled{1});
     return;
   }
-  const api::SampleResult& sampled = row.result;
-  const auto k = answer.sample().topk_sample_logprobs;
-  api::RowTokens told = {.row = row.index,
-                         .first = row.num_sampled() - 1,
-                         .tokens = {sampled.tokens.back()},
-                         .logprobs = {sampled.logprobs.back()},
-                         .ended = ended,
-                         .stopped = stopped || sampled.stopped};
-  if (k > 0) {
-    told.topk = {
-        .ids = {sampled.sample_topk_ids.end() - k, sampled.sample_topk_ids.end()},
-        .logprobs = {sampled.sample_topk_logprobs.end() - k, sampled.sample_topk_logprobs.end()},
-        .k = k};
-  }
+  api::RowTokens told = newest_token(row, answer.sample().topk_sample_logprobs);
+  told.ended = ended;
+  told.stopped = stopped || row.result.stopped;
   if (!std::exchange(answer.told_prompt, true)) {  // no row has been taken yet, which takes them
-    PromptLogprobs of = prompt_logprobs(answer.sample(), group.prompt.prompt_logprobs,
-                                        group.prompt.topk_ids, group.prompt.topk_logprobs);
+    PromptLogprobs of = to_prompt_logprobs(answer.sample(), group.prompt.prompt_logprobs,
+                                           group.prompt.topk_ids, group.prompt.topk_logprobs);
     told.prompt_logprobs = std::move(of.logprobs);
     told.prompt_topk = std::move(of.topk);
   }
@@ -275,6 +292,7 @@ void WorkRunner::step_samples(std::vector<api::Result>& results) {
     sampled = loop_.step();
   } catch (const std::exception& error) {
     fail_all_samples(error.what(), results);
+    if (stages_.size() > 1) clear_prefixes();  // what stages have left of the rows may differ
     sample_seconds_ += now_seconds() - begin;
     return;
   }

@@ -20,6 +20,17 @@ CacheSpec checked_spec_of(const Sublayer& sublayer, DType dtype) {
   return spec;
 }
 
+// A pass of drafts reads the token before them too: of so many positions no two may share a slot,
+// or what is put back would be older than the last that stays.
+void refuse_short_ring(const StateRing& ring, int64_t undo_tokens) {
+  if (undo_tokens < ring.slots) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--draft-tokens: got {}, want less than {}: a state of this model "
+                          "holds no more positions, so that further drafts could not be "
+                          "taken back",
+                          undo_tokens, ring.slots));
+}
+
 }  // namespace
 
 CacheLayout::CacheLayout(const ModelConfig& config, DType dtype, int64_t page_size,
@@ -66,17 +77,9 @@ CachePlace CacheLayout::add_place(const CacheSpec& spec) {
   return place;
 }
 
-// A pass of drafts reads the token before them too: of so many positions no two may share a slot,
-// or what is put back would be older than the last that stays.
 void CacheLayout::lay_out_undo_log() {
   for (const StateRing& ring : rings_) {
-    if (undo_tokens_ >= ring.slots) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--draft-tokens: got {}, want less than {}: a state of this model "
-                              "holds no more positions, so that further drafts could not be "
-                              "taken back",
-                              undo_tokens_, ring.slots));
-    }
+    refuse_short_ring(ring, undo_tokens_);
     logs_.push_back(state_bytes_);
     state_bytes_ += undo_tokens_ * ring.row_bytes;
   }

@@ -61,26 +61,43 @@ const Family& choose_family(const ConfigObject& object, std::string& architectur
                           object.json("architectures"), fmt::join(known_architectures(), ", ")));
 }
 
+void warn_or_refuse_unknown_key(const ConfigObject& object, const Family& family,
+                                const std::string& key, bool strict,
+                                std::vector<std::string>& warnings) {
+  std::string message = fmt::format("{}: key '{}' is not known to family {} and is not used",
+                                    object.where(), key, family.name);
+  if (strict) throw Error(ErrorCode::kInvalidArgument, message);
+  warnings.push_back(std::move(message));
+}
+
+// Unless it is one of `supported`.
+void refuse_other_value(const ConfigObject& object, const std::string& key,
+                        const std::vector<std::string_view>& supported) {
+  const std::string value = object.json(key);
+  if (std::find(supported.begin(), supported.end(), value) != supported.end()) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{}: key '{}': got {}, only {} is supported", object.where(), key, value,
+                          fmt::join(supported, " or ")));
+}
+
 // Sorts every key of the file into read, inert, neutral or unknown.
-void check_keys(const ConfigObject& object, const Family& family, bool strict,
-                std::vector<std::string>& warnings) {
+void check_keys_and_warn(const ConfigObject& object, const Family& family, bool strict,
+                         std::vector<std::string>& warnings) {
   for (const std::string& key : object.keys()) {
     if (takes_any_value(family, key)) continue;
     const std::vector<std::string_view> values = neutral_values(family, key);
     if (values.empty()) {
-      std::string message = fmt::format("{}: key '{}' is not known to family {} and is not used",
-                                        object.where(), key, family.name);
-      if (strict) throw Error(ErrorCode::kInvalidArgument, message);
-      warnings.push_back(std::move(message));
-    } else if (std::find(values.begin(), values.end(), object.json(key)) == values.end()) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: key '{}': got {}, only {} is supported", object.where(), key,
-                              object.json(key), fmt::join(values, " or ")));
+      warn_or_refuse_unknown_key(object, family, key, strict, warnings);
+    } else {
+      refuse_other_value(object, key, values);
     }
   }
 }
 
-void warn_of_unknown_keys(const ConfigObject& whole, const Family& family, ParsedConfig& parsed) {
+// Of the object around a text_config.
+void warn_of_unknown_outer_keys(const ConfigObject& whole, const Family& family,
+                                ParsedConfig& parsed) {
+  if (!is_text_part(family, parsed.config.architecture)) return;
   const TextPart& part = *family.text_part;
   for (const std::string& key : whole.keys()) {
     const bool known =
@@ -93,21 +110,23 @@ void warn_of_unknown_keys(const ConfigObject& whole, const Family& family, Parse
 }
 
 // The object that describes the decoder: the file's own, or its text_config, which some keys of the
-// whole model complete. Of the latter `parsed` gets the names of the whole model's tensors.
-ConfigObject read_text_part(const ConfigObject& object, const Family& family,
-                            ParsedConfig& parsed) {
-  if (!is_text_part(family, parsed.config.architecture)) return object;
+// whole model complete. Of the latter `config` gets the names of the whole model's tensors.
+ConfigObject read_text_part_and_names(const ConfigObject& object, const Family& family,
+                                      ModelConfig& config) {
+  if (!is_text_part(family, config.architecture)) return object;
   const TextPart& part = *family.text_part;
   const ConfigObject inner = require_text_config(object);
-  warn_of_unknown_keys(object, family, parsed);
-  parsed.config.name_forms.assign(part.name_forms.begin(), part.name_forms.end());
-  parsed.config.module_prefix = part.module_prefix;
-  parsed.config.ignored_prefixes.assign(part.ignored_prefixes.begin(), part.ignored_prefixes.end());
+  config.name_forms.assign(part.name_forms.begin(), part.name_forms.end());
+  config.module_prefix = part.module_prefix;
+  config.ignored_prefixes.assign(part.ignored_prefixes.begin(), part.ignored_prefixes.end());
   return inner;
 }
 
-void check_layers(const ConfigObject& object, const ModelConfig& config) {
+void check_final_norm(const ConfigObject& object, const ModelConfig& config) {
   if (!(config.rms_norm_eps >= 0.0)) object.fail("rms_norm_eps must be >= 0");
+}
+
+void check_layers(const ConfigObject& object, const ModelConfig& config) {
   const LayerConfig* checked = nullptr;
   const auto check = [&](const LayerConfig& layer) {
     if (checked != nullptr && layer == *checked) return;
@@ -151,10 +170,12 @@ ParsedConfig parse_config(const std::string& text, const std::string& where, boo
   ParsedConfig parsed;
   const Family& family = choose_family(object, parsed.config.architecture);
   parsed.config.family = family.name;
-  const ConfigObject text_object = read_text_part(object, family, parsed);
-  check_keys(text_object, family, strict, parsed.warnings);
+  const ConfigObject text_object = read_text_part_and_names(object, family, parsed.config);
+  warn_of_unknown_outer_keys(object, family, parsed);
+  check_keys_and_warn(text_object, family, strict, parsed.warnings);
   const DecoderKeys keys = read_decoder_keys(text_object, family.defaults, parsed.config);
   family.read(text_object, keys, parsed.config);
+  check_final_norm(object, parsed.config);
   check_layers(object, parsed.config);
   check_parameter_count(object, parsed.config);
   return parsed;

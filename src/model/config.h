@@ -50,7 +50,7 @@ struct ModelConfig {
   std::string_view module_prefix = "model.";
   // Other names of a tensor by its canonical one, tried in their order; a model without files is
   // saved under the first. Null: there are none.
-  std::vector<std::string> (*other_names)(const std::string& name) = nullptr;
+  std::vector<std::string> (*names_in_files)(const std::string& name) = nullptr;
   std::vector<std::string_view> ignored_prefixes;
   // Tensors without elements that files of the model have: modules of width zero. Nothing reads
   // them; they are written for readers that look for each of a module's tensors.
@@ -67,7 +67,7 @@ struct ModelConfig {
   }
   // The config of the first block of this kind in a layer, or null.
   template <typename Config>
-  [[nodiscard]] const Config* find_block(int64_t layer, const BlockOps& ops) const {
+  [[nodiscard]] const Config* find_block_config(int64_t layer, const BlockOps& ops) const {
     for (const Sublayer& sublayer : layers[static_cast<size_t>(layer)]) {
       if (const auto* config = sublayer.block.template config_of<Config>(ops)) return config;
     }

@@ -10,6 +10,10 @@
 namespace strata::model {
 namespace {
 
+void load_layer_and_prefetch(const Pass& pass, int64_t layer, int64_t next) {
+  pass.unless_counting([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, next); });
+}
+
 void keep_hidden_state(Pass& pass, TensorView hidden_states, int64_t index, TensorView x) {
   if (!hidden_states.empty()) ops::copy(pass.backend, x, hidden_states.at(index));
 }
@@ -59,28 +63,46 @@ void count_layer(const Tape& tape, int64_t weight) {
   if (tape.layers_done != nullptr) *tape.layers_done += weight;
 }
 
+// Memory for layers' outputs that are nothing to keep: two states in turn, so that a layer reads
+// one and writes the other.
+class StatesInTurn {
+ public:
+  TensorView next(Pass& pass) {
+    TensorView& state = states_[turn_];
+    turn_ = 1 - turn_;
+    if (state.empty()) state = allocate_state(pass);
+    return state;
+  }
+
+ private:
+  TensorView states_[2];
+  size_t turn_ = 0;
+};
+
+void allocate_kept_of_all_layers(Pass& pass, Tape& tape, TensorView x) {
+  const LayerRange& part = pass.weights.part();
+  for (int64_t layer = part.first; layer < part.last; ++layer) {
+    tape.layers.push_back(allocate_never_recomputed(pass, layer, x, tape.pool));
+    allocate_kept(pass, layer, tape.layers.back(), tape.pool, tape.recompute);
+  }
+}
+
 // The layers where only the first one's input is kept of their inputs. What is kept of all layers
 // is taken before what goes.
 TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
                                        TensorView hidden_states) {
   CHECK(!tape.recompute.offloads_any());
   const LayerRange& part = pass.weights.part();
-  for (int64_t layer = part.first; layer < part.last; ++layer) {
-    tape.layers.push_back(allocate_never_recomputed(pass, layer, x, tape.pool));
-    allocate_kept(pass, layer, tape.layers.back(), tape.pool, tape.recompute);
-  }
+  allocate_kept_of_all_layers(pass, tape, x);
   const TensorView last = tape.last_memory.empty() ? allocate_state(pass) : tape.last_memory;
   const Scratch::Mark mark(pass.backend.scratch());
-  TensorView between[2];
+  StatesInTurn between;
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    pass.on_host([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer + 1); });
+    load_layer_and_prefetch(pass, layer, layer + 1);
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
-    TensorView& next = between[(layer - part.first) % 2];
-    const bool is_last = layer + 1 == part.last;
-    if (!is_last && next.empty()) next = allocate_state(pass);
     LayerSaved& kept = tape.layers[static_cast<size_t>(layer - part.first)];
     kept.states[0] = x;
-    x = is_last ? last : next;
+    x = layer + 1 == part.last ? last : between.next(pass);
     forward_and_discard(pass, layer, kept, tape.pool, tape.recompute, x);
     count_layer(tape, 1);
   }
@@ -91,7 +113,7 @@ TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
 TensorView forward_keeping_inputs(Pass& pass, Tape& tape, TensorView x, TensorView hidden_states) {
   const LayerRange& part = pass.weights.part();
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    pass.on_host([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer + 1); });
+    load_layer_and_prefetch(pass, layer, layer + 1);
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
     const bool is_given = layer + 1 == part.last && !tape.last_memory.empty();
     const TensorView out =
@@ -112,7 +134,7 @@ TensorView forward_without_backward(Pass& pass, Tape& tape, TensorView x, Tensor
                                     TensorView hidden_states) {
   const LayerRange& part = pass.weights.part();
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    pass.on_host([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer + 1); });
+    load_layer_and_prefetch(pass, layer, layer + 1);
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
     const bool is_given = layer + 1 == part.last && !tape.last_memory.empty();
     const Scratch::Mark mark(pass.backend.scratch());
@@ -126,42 +148,102 @@ TensorView forward_without_backward(Pass& pass, Tape& tape, TensorView x, Tensor
   return x;
 }
 
+// Of a layer, of which nothing else stays.
+void recompute_output(Pass& pass, Tape& tape, int64_t layer, const LayerSaved& kept,
+                      TensorView out) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const SavedPool::Mark saved_mark(tape.pool);
+  recompute_layer(pass, layer, kept, tape.pool, tape.recompute, out);
+}
+
+// Of a stage's layer: all of it or, where layers are regions too, only `out`, which the next layer
+// reads. What there is of the layer then.
+LayerSaved recompute_layer_or_output(Pass& pass, Tape& tape, int64_t layer, const LayerSaved& kept,
+                                     TensorView out) {
+  if (!tape.regions.layers)
+    return recompute_layer(pass, layer, kept, tape.pool, tape.recompute, out);
+  const bool is_last = layer + 1 == pass.weights.part().last;
+  if (!is_last) recompute_output(pass, tape, layer, kept, out);
+  return kept;
+}
+
 // Makes a stage again from what is kept: all of its layers or, where these are regions too, their
 // inputs.
 void recompute_stage(Pass& pass, Tape& tape) {
   const TraceSpan span = traced(pass, "recompute stage", "tokens", pass.num_tokens());
   const LayerRange& part = pass.weights.part();
-  const RecomputeRegions& regions = tape.regions;
+  const bool keeps_inputs = tape.regions.keeps_layer_inputs;
   tape.again.clear();
   TensorView x = tape.layers.empty() ? TensorView() : tape.layers.front().states[0];
   for (int64_t layer = part.first; layer < part.last; ++layer) {
     const bool is_last = layer + 1 == part.last;
     // Behind the last one it goes back.
-    pass.on_host([&] {
-      pass.weights.load_layer_and_prefetch(pass.backend, layer, is_last ? layer - 1 : layer + 1);
-    });
+    load_layer_and_prefetch(pass, layer, is_last ? layer - 1 : layer + 1);
     LayerSaved kept = tape.layers[static_cast<size_t>(layer - part.first)];
-    if (!regions.keeps_layer_inputs) kept.states[0] = x;
-    x = regions.keeps_layer_inputs || is_last ? TensorView() : allocate_state(pass);
-    if (!regions.layers) {
-      tape.again.push_back(recompute_layer(pass, layer, kept, tape.pool, tape.recompute, x));
-      continue;
-    }
-    tape.again.push_back(kept);
-    if (is_last) continue;
-    const Scratch::Mark mark(pass.backend.scratch());
-    const SavedPool::Mark saved_mark(tape.pool);
-    recompute_layer(pass, layer, kept, tape.pool, tape.recompute, x);
+    if (!keeps_inputs) kept.states[0] = x;
+    x = keeps_inputs || is_last ? TensorView() : allocate_state(pass);
+    tape.again.push_back(recompute_layer_or_output(pass, tape, layer, kept, x));
   }
 }
 
 // Makes the gradient of the last layer's output.
 void backward_to_last_layer(Pass& pass, const Tape& tape, TensorView d_final, TensorView d_last) {
-  pass.on_host([&] { pass.weights.load_end_and_prefetch(); });
+  pass.unless_counting([&] { pass.weights.load_end_and_prefetch(); });
   ops::fill_zero(pass.backend, tape.d);
   in_turn(tape.turns, kFinalNormPart,
           [&] { final_norm_backward(pass, norm_of(pass), tape.last, d_final, tape.d); });
   if (!d_last.empty()) ops::add_into(pass.backend, d_last, tape.d);
+}
+
+// The layers with what their backward needs on the tape.
+TensorView forward_for_backward(Pass& pass, Tape& tape, TensorView x, TensorView hidden_states) {
+  const bool keeps_first_input_only = pass.weights.part().size() > 0 &&
+                                      !tape.recompute.keeps_all() && tape.regions.iterations &&
+                                      !tape.regions.keeps_layer_inputs;
+  return keeps_first_input_only ? forward_keeping_first_input(pass, tape, x, hidden_states)
+                                : forward_keeping_inputs(pass, tape, x, hidden_states);
+}
+
+// The state that the first layer here reads: memory for the embedding's rows or, of a stage that
+// does not begin the model, what the caller gave.
+TensorView allocate_or_get_first_input(Pass& pass, const Tape& tape, const Recompute& recompute) {
+  const TensorView x =
+      pass.weights.begins() ? allocate_layer_input(pass, 0, recompute) : tape.first;
+  CHECK(!x.empty());
+  return x;
+}
+
+void embed_where_model_begins(Pass& pass, TensorView x) {
+  if (!pass.weights.begins()) return;
+  pass.unless_counting([&] { pass.weights.load_embedding_and_prefetch(); });
+  embed_tokens(pass, x);
+}
+
+// Embedding and layers, to the last state; what backward needs is then on the tape.
+TensorView embed_and_forward_for_backward(Pass& pass, Tape& tape, TensorView hidden_states) {
+  const TensorView x = allocate_or_get_first_input(pass, tape, tape.recompute);
+  embed_where_model_begins(pass, x);
+  return forward_for_backward(pass, tape, x, hidden_states);
+}
+
+// The same with nothing on the tape.
+TensorView embed_and_forward_without_backward(Pass& pass, Tape& tape, TensorView hidden_states) {
+  const TensorView x = allocate_or_get_first_input(pass, tape, Recompute::kFull);
+  const TensorView other = allocate_layer_input(pass, pass.weights.part().first, Recompute::kFull);
+  embed_where_model_begins(pass, x);
+  return forward_without_backward(pass, tape, x, other, hidden_states);
+}
+
+// `is_made`: all that backward needs of the layer is there; else it is recomputed here.
+void backward_through_layer(Pass& pass, Tape& tape, int64_t layer, const LayerSaved& kept,
+                            bool is_made) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  pass.lists.saves.offloaded.read_ahead(pass.backend, layer - 1);
+  const SavedPool::Mark saved_mark(tape.pool);
+  const LayerSaved saved =
+      is_made ? kept : recompute_layer(pass, layer, kept, tape.pool, tape.recompute);
+  in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, saved, tape.d); });
+  pass.lists.saves.offloaded.let_go(pass.backend, layer);
 }
 
 }  // namespace
@@ -171,26 +253,12 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   tape.layers.clear();
   tape.pool.clear();
   pass.lists.saves.clear();
-  const LayerRange& part = pass.weights.part();
-  const bool begins = pass.weights.begins();
-  const Recompute& recompute = wants_backward ? tape.recompute : Recompute::kFull;
-  TensorView x = begins ? allocate_layer_input(pass, 0, recompute) : tape.first;
-  CHECK(!x.empty());
-  const TensorView other =
-      wants_backward ? TensorView() : allocate_layer_input(pass, part.first, recompute);
-  if (begins) {
-    pass.on_host([&] { pass.weights.load_embedding_and_prefetch(); });
-    embed_tokens(pass, x);
-  }
-  const bool as_one = wants_backward && part.size() > 0 && !recompute.keeps_all() &&
-                      tape.regions.iterations && !tape.regions.keeps_layer_inputs;
-  tape.last = !wants_backward ? forward_without_backward(pass, tape, x, other, hidden_states)
-              : as_one        ? forward_keeping_first_input(pass, tape, x, hidden_states)
-                              : forward_keeping_inputs(pass, tape, x, hidden_states);
+  tape.last = wants_backward ? embed_and_forward_for_backward(pass, tape, hidden_states)
+                             : embed_and_forward_without_backward(pass, tape, hidden_states);
   if (!pass.weights.ends()) return;
-  pass.on_host([&] { pass.weights.load_end_and_prefetch(); });
+  pass.unless_counting([&] { pass.weights.load_end_and_prefetch(); });
   final_norm(pass, norm_of(pass), tape.last, final_hidden);
-  keep_hidden_state(pass, hidden_states, part.size(),
+  keep_hidden_state(pass, hidden_states, pass.weights.part().size(),
                     pass.weights.config().streams ? tape.last : final_hidden);
 }
 
@@ -208,18 +276,9 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   const std::vector<LayerSaved>& layers = as_one ? tape.again : tape.layers;
   const bool is_made = tape.recompute.keeps_all() || (as_one && !tape.regions.layers);
   for (int64_t layer = part.last - 1; layer >= part.first; --layer) {
-    pass.on_host([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer - 1); });
+    load_layer_and_prefetch(pass, layer, layer - 1);
     const LayerSaved& kept = layers[static_cast<size_t>(layer - part.first)];
-    const Scratch::Mark layer_mark(scratch);
-    pass.lists.saves.offloaded.read_ahead(pass.backend, layer - 1);
-    if (is_made) {
-      in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, kept, d); });
-    } else {
-      const SavedPool::Mark saved_mark(tape.pool);
-      const LayerSaved saved = recompute_layer(pass, layer, kept, tape.pool, tape.recompute);
-      in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, saved, d); });
-    }
-    pass.lists.saves.offloaded.let_go(pass.backend, layer);
+    backward_through_layer(pass, tape, layer, kept, is_made);
     count_layer(tape, 2);
   }
   if (!pass.weights.begins()) return;

@@ -3,19 +3,28 @@
 
 namespace strata::model {
 
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+size_t align_up(size_t value) { return (value + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::byte* first_aligned(std::byte* base) {
+  const auto address = reinterpret_cast<uintptr_t>(base);
+  return base + (kAlignment - address % kAlignment) % kAlignment;
+}
+
+}  // namespace
+
 void* SavedPool::allocate(size_t bytes) {
-  constexpr size_t kAlignment = 64;
-  const size_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t size = align_up(bytes);
   CHECK(size <= kBlockBytes - kAlignment, bytes);
   if (block_ < blocks_.size() && used_ + size > kBlockBytes - kAlignment) {
     ++block_;
     used_ = 0;
   }
   if (block_ == blocks_.size()) blocks_.push_back(std::make_unique<std::byte[]>(kBlockBytes));
-  std::byte* base = blocks_[block_].get();
-  const auto address = reinterpret_cast<uintptr_t>(base);
-  base += (kAlignment - address % kAlignment) % kAlignment;
-  void* data = base + used_;
+  void* data = first_aligned(blocks_[block_].get()) + used_;
   used_ += size;
   return data;
 }

@@ -26,6 +26,20 @@ TensorView gather_lora_a(Pass& pass, const AdapterSegment& run, const LoraModule
   return h;
 }
 
+// d is of the embedding's rows, all of them.
+void lora_backward(Pass& pass, const AdapterSegment& run, const LoraModule& module, TensorView d) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const TensorView h = gather_lora_a(pass, run, module);
+  const TensorView d_rows = to_compute_dtype(pass, d.slice_rows(run.begin, run.end));
+  // x += h B^T
+  ops::gemm_dw(pass.backend, d_rows, h, pass.rows.ends_of(run), module.d_b);
+  const int64_t rank = module.spec.rank;
+  const TensorView d_h = pass.backend.scratch().take(DType::kF32, {run.end - run.begin, rank});
+  ops::gemm_dx(pass.backend, {.x = d_rows, .w = module.b_panel, .scale = module.scale}, d_h);
+  // h = scale * A[:, id]: tokens ascending, one chain a column
+  ops::scatter_add_columns(pass.backend, d_h, tokens_of(pass, run), module.d_a);
+}
+
 // What rows of the embedding are multiplied by, as the compute type holds it.
 float embedding_scale(const Pass& pass) {
   const auto scale = static_cast<float>(pass.weights.config().embedding_scale);
@@ -60,17 +74,7 @@ void embedding_backward(Pass& pass, TensorView d) {
   }
   for (const AdapterSegment& run : pass.rows.runs()) {
     const LoraModule* module = module_of(pass, run);
-    if (module == nullptr || !pass.trains(run)) continue;
-    const Scratch::Mark mark(pass.backend.scratch());
-    const TensorView h = gather_lora_a(pass, run, *module);
-    const TensorView d_rows = to_compute_dtype(pass, d.slice_rows(run.begin, run.end));
-    // x += h B^T
-    ops::gemm_dw(pass.backend, d_rows, h, pass.rows.ends_of(run), module->d_b);
-    const int64_t rank = module->spec.rank;
-    const TensorView d_h = pass.backend.scratch().take(DType::kF32, {run.end - run.begin, rank});
-    ops::gemm_dx(pass.backend, {.x = d_rows, .w = module->b_panel, .scale = module->scale}, d_h);
-    // h = scale * A[:, id]: tokens ascending, one chain a column
-    ops::scatter_add_columns(pass.backend, d_h, tokens_of(pass, run), module->d_a);
+    if (module != nullptr && pass.trains(run)) lora_backward(pass, run, *module, d);
   }
   if (pass.base_gradients == nullptr) return;
   const TensorView d_embedding = pass.is_mtp ? pass.base_gradients->d_mtp_embedding

@@ -10,6 +10,13 @@ LinearWeights head_linear(const Pass& pass) {
   return {.weight = pass.weights.head(), .bias = {}, .target = head_target(pass)};
 }
 
+// Of a sequence of which `left` rows are left and `before` gone: inside it a chunk ends after an
+// even number of its rows.
+int64_t num_rows_to_add(int64_t left, int64_t budget, int64_t before) {
+  const int64_t count = std::min(left, budget);
+  return count < left && (before + count) % 2 != 0 ? count - 1 : count;
+}
+
 }  // namespace
 
 TensorView head_gradient(const Pass& pass) {
@@ -53,9 +60,7 @@ std::span<const int32_t> RowChunks::next_chunk() {
   while (budget > 0 && piece_ < pieces_.size()) {
     const Piece& piece = pieces_[piece_];
     const int64_t left = piece.end - position_;
-    int64_t count = std::min(left, budget);
-    // Inside a sequence a chunk ends after an even number of its rows.
-    if (count < left && (position_ + count - piece_begin_) % 2 != 0) --count;
+    const int64_t count = num_rows_to_add(left, budget, position_ - piece_begin_);
     if (count == 0) break;
     groups_.add_sequence(count, piece.adapter);
     position_ += count;

@@ -48,17 +48,15 @@ int64_t largest_rank(const RowGroups& rows, int64_t layer, int target) {
   return rank;
 }
 
-void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
-                    TensorView add, TensorView h, TensorView y) {
-  const Scratch::Mark mark(pass.backend.scratch());
-  std::vector<ops::LowRankSegment>& low_rank = pass.lists.low_rank;
-  low_rank.clear();
-  if (h.empty()) {
-    const int64_t rank = largest_rank(rows, linear.layer, linear.target);
-    if (rank > 0) h = pass.backend.scratch().take(pass.dtype(), {x.rows(), rank});
-  }
+namespace {
+
+// h = round(scale * x A^T), and h B^T, of the rows that have the module.
+void fill_forward_lists(const Pass& pass, const RowGroups& rows, const LinearWeights& linear,
+                        TensorView h) {
   std::vector<ops::SegmentProduct>& products = pass.lists.products;
+  std::vector<ops::LowRankSegment>& low_rank = pass.lists.low_rank;
   products.clear();
+  low_rank.clear();
   rows.for_each_module(linear.layer, linear.target, [&](const auto& run, const auto& module) {
     products.push_back(
         {.begin = run.begin, .end = run.end, .w = module.a_panel, .scale = module.scale});
@@ -67,11 +65,25 @@ void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& line
                         .x = h.slice_cols(0, module.spec.rank),
                         .w = module.b_panel});
   });
+}
+
+}  // namespace
+
+void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
+                    TensorView add, TensorView h, TensorView y) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  if (h.empty()) {
+    const int64_t rank = largest_rank(rows, linear.layer, linear.target);
+    if (rank > 0) h = pass.backend.scratch().take(pass.dtype(), {x.rows(), rank});
+  }
+  fill_forward_lists(pass, rows, linear, h);
   // h = round(scale * x A^T)
-  if (!products.empty()) ops::gemm_runs(pass.backend, x, products, h);
+  const PassLists& lists = pass.lists;
+  if (!lists.products.empty()) ops::gemm_runs(pass.backend, x, lists.products, h);
   if (y.empty()) return;
   ops::gemm(pass.backend,
-            {.x = x, .w = linear.weight, .runs = low_rank, .bias = linear.bias, .add = add}, y);
+            {.x = x, .w = linear.weight, .runs = lists.low_rank, .bias = linear.bias, .add = add},
+            y);
 }
 
 namespace {
@@ -109,8 +121,7 @@ struct LowRankBackward {
                                              .dw = module.d_a});
   }
 
-  // Fills the pass's lists.
-  void fill_lists() const {
+  void fill_pass_lists() const {
     PassLists& lists = pass.lists;
     lists.low_rank.clear();
     lists.low_rank_inputs.clear();
@@ -127,6 +138,21 @@ struct LowRankBackward {
   }
 };
 
+void add_or_defer_weight_gradient(Pass& pass, const RowGroups& rows, TensorView x, TensorView dy,
+                                  TensorView d_weight) {
+  if (d_weight.empty()) return;
+  if (pass.deferred != nullptr) {
+    pass.deferred->copy_and_defer(pass.backend, dy, x, rows.ends(), d_weight);
+  } else {
+    ops::gemm_dw(pass.backend, dy, x, rows.ends(), d_weight);
+  }
+}
+
+void add_bias_gradient(Pass& pass, const LinearWeights& linear, TensorView dy) {
+  if (pass.base_gradients == nullptr || linear.bias_index == ModelWeights::npos) return;
+  ops::add_rows_into(pass.backend, dy, pass.base_gradients->d_weight[linear.bias_index]);
+}
+
 }  // namespace
 
 void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
@@ -137,25 +163,19 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
   const int64_t rank = largest_rank(rows, linear.layer, linear.target);
   const TensorView d_h =
       rank == 0 ? TensorView() : backend.scratch().take(pass.dtype(), {x.rows(), rank});
-  LowRankBackward{pass, rows, linear, x, h, dy, d_h}.fill_lists();
+  LowRankBackward{pass, rows, linear, x, h, dy, d_h}.fill_pass_lists();
   const PassLists& lists = pass.lists;
-  if (!d_weight.empty() && pass.deferred != nullptr) {
-    pass.deferred->copy_and_defer(backend, dy, x, rows.ends(), d_weight);
-  } else if (!d_weight.empty()) {
-    ops::gemm_dw(backend, dy, x, rows.ends(), d_weight);
-  }
-  if (pass.base_gradients != nullptr && linear.bias_index != ModelWeights::npos) {
-    ops::add_rows_into(backend, dy, pass.base_gradients->d_weight[linear.bias_index]);
-  }
+  add_or_defer_weight_gradient(pass, rows, x, dy, d_weight);
+  add_bias_gradient(pass, linear, dy);
   // dx = dy W + d(x A^T) A
-  ops::gemm_dx_blocked(backend, {.x = dy, .w = linear.weight, .runs = lists.low_rank}, dx,
-                       accumulate,
-                       {.inputs = lists.low_rank_inputs,
-                        .d_h = lists.low_rank_d_h,
-                        .gradients = lists.low_rank_gradients,
-                        .num_rows = rows.num_rows_total(),
-                        .longest_run = rows.longest_run(),
-                        .distinct = rows.distinct()});
+  ops::gemm_dx_blocked_with_runs(backend, {.x = dy, .w = linear.weight, .runs = lists.low_rank}, dx,
+                                 accumulate,
+                                 {.inputs = lists.low_rank_inputs,
+                                  .d_h = lists.low_rank_d_h,
+                                  .gradients = lists.low_rank_gradients,
+                                  .num_rows = rows.num_rows_total(),
+                                  .longest_run = rows.longest_run(),
+                                  .distinct = rows.distinct()});
 }
 
 void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView add,

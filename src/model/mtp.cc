@@ -20,7 +20,8 @@ void mtp_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView state,
                  TensorView final_hidden) {
   Scratch& scratch = pass.backend.scratch();
   const int64_t layer = layer_of(pass);
-  pass.on_host([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer + 1); });
+  pass.unless_counting(
+      [&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer + 1); });
   tape.layers.clear();
   tape.pool.clear();
   tape.last = scratch.take(pass.dtype(), state.shape, "mtp_state");

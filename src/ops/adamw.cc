@@ -21,6 +21,14 @@ void check_views(TensorView g, TensorView p, TensorView m, TensorView v) {
   }
 }
 
+void check_item(const AdamWItem& item) {
+  check_views(item.g, item.p, item.m, item.v);
+  for (const PackItem& pack : item.packs) {
+    CHECK(pack.rows.cols() == pack.panel.cols && pack.rows.rows() <= pack.panel.rows,
+          pack.rows.shape.to_string(), pack.panel.rows, pack.panel.cols);
+  }
+}
+
 }  // namespace
 
 void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
@@ -33,13 +41,7 @@ void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, 
 void adamw_zero_grad_and_pack(Backend& backend, const AdamWArgs& args,
                               std::span<const AdamWItem> items) {
   check_args(args);
-  for (const AdamWItem& item : items) {
-    check_views(item.g, item.p, item.m, item.v);
-    for (const PackItem& pack : item.packs) {
-      CHECK(pack.rows.cols() == pack.panel.cols && pack.rows.rows() <= pack.panel.rows,
-            pack.rows.shape.to_string(), pack.panel.rows, pack.panel.cols);
-    }
-  }
+  for (const AdamWItem& item : items) check_item(item);
   const auto inside = [&](AdamWItem& item) { item.packs = stage_list(backend, item.packs); };
   backend.call()->adamw.list(backend, args, stage_list(backend, items, inside));
 }

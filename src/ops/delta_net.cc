@@ -52,7 +52,7 @@ double pairs_up_to(int64_t n) { return 0.5 * static_cast<double>(n * (n + 1)); }
 // Calls body(n, reads, folds) for the chunks of `tokens` rows: n rows; whether their state is not
 // zero; whether another chunk follows.
 template <typename Body>
-void for_chunk_rows(int64_t tokens, Body&& body) {
+void for_each_chunk(int64_t tokens, Body&& body) {
   for (int64_t begin = 0; begin < tokens; begin += kDeltaChunk) {
     const int64_t n = std::min(kDeltaChunk, tokens - begin);
     body(n, begin > 0, begin + n < tokens);
@@ -95,7 +95,7 @@ double delta_net_flops(const DeltaNetShape& shape, int64_t tokens) {
   const auto dv = static_cast<double>(shape.value_dim);
   double of_key_head = 0;
   double of_value_head = 0;
-  for_chunk_rows(tokens, [&](int64_t n, bool reads, bool folds) {
+  for_each_chunk(tokens, [&](int64_t n, bool reads, bool folds) {
     of_key_head += (pairs_below(n) + pairs_up_to(n)) * dk;
     of_value_head += (pairs_below(n) + pairs_up_to(n)) * dv;
     if (reads) of_value_head += 2 * static_cast<double>(n) * dk * dv;
@@ -113,7 +113,7 @@ double delta_net_backward_flops(const DeltaNetShape& shape, int64_t tokens) {
   const auto dv = static_cast<double>(shape.value_dim);
   double of_key_head = 0;
   double of_value_head = 0;
-  for_chunk_rows(tokens, [&](int64_t n, bool reads, bool folds) {
+  for_each_chunk(tokens, [&](int64_t n, bool reads, bool folds) {
     of_key_head += 3 * (pairs_below(n) + pairs_up_to(n)) * dk;
     of_value_head += (3 * pairs_below(n) + 2 * pairs_up_to(n)) * dv;
     if (reads) of_value_head += 5 * static_cast<double>(n) * dk * dv;

@@ -155,8 +155,8 @@ void gemm_dx(Backend& backend, const GemmArgs& args, TensorView dx, bool accumul
   }
 }
 
-void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
-                     const RunProducts& runs) {
+void gemm_dx_blocked_with_runs(Backend& backend, const GemmArgs& args, TensorView dx,
+                               bool accumulate, const RunProducts& runs) {
   check_run_products(runs);
   if (!dx.empty()) {
     check_gemm_dx(args, dx, accumulate);

@@ -6,13 +6,12 @@
 // Element types: x, dy and weights share one type, f32 or bf16; outputs are f32 or bf16 and rounded
 // once. Order of summation: one fp32 accumulator for each output. gemm: ascending K, then the
 // low-rank term's ascending R in the same accumulator. gemm_dx: ascending N, then ascending R
-// (gemm_dx_blocked says its own). gemm_dw: ascending tokens, starting from the value stored in dw.
-// bf16: the chain runs over pairs (k, k + 1); an odd end is paired with zero; in gemm_dw a pair
-// never straddles two sequences.
-// Nothing depends on T, on the other rows, on tiles or on threads. Paths without bf16 instructions
-// widen to f32 and keep the same chain order; avx512_bf16 takes denormals for zero, as its
-// instruction does. Engine thread only. y and dx must not alias the inputs, except y == add of the
-// same dtype.
+// (gemm_dx_blocked_with_runs says its own). gemm_dw: ascending tokens, starting from the value
+// stored in dw. bf16: the chain runs over pairs (k, k + 1); an odd end is paired with zero; in
+// gemm_dw a pair never straddles two sequences. Nothing depends on T, on the other rows, on tiles
+// or on threads. Paths without bf16 instructions widen to f32 and keep the same chain order;
+// avx512_bf16 takes denormals for zero, as its instruction does. Engine thread only. y and dx must
+// not alias the inputs, except y == add of the same dtype.
 #pragma once
 #include <span>
 
@@ -82,9 +81,9 @@ struct RunProducts {
   bool distinct = false;
 };
 
-// Outputs in one chain of gemm_dx_blocked in f32. A head has tens of thousands of outputs: in one
-// fp32 chain the sum's error would exceed the noise of a blocked product tenfold. In bf16 the
-// rounding of dy is far above it, and one chain is faster.
+// Outputs in one chain of gemm_dx_blocked_with_runs in f32. A head has tens of thousands of
+// outputs: in one fp32 chain the sum's error would exceed the noise of a blocked product tenfold.
+// In bf16 the rounding of dy is far above it, and one chain is faster.
 constexpr int64_t kChainOutputs = 512;
 
 // The input gradient of a projection. bf16, or N <= kChainOutputs: gemm_dx. Else f32, in another
@@ -92,8 +91,8 @@ constexpr int64_t kChainOutputs = 512;
 // from zero, the last continued by the low-rank term's; the blocks' sums are added in ascending
 // order, with accumulate to what dx holds. The products of `runs` come first: args.runs read them.
 // An empty dx: those alone.
-void gemm_dx_blocked(Backend& backend, const GemmArgs& args, TensorView dx, bool accumulate = false,
-                     const RunProducts& runs = {});
+void gemm_dx_blocked_with_runs(Backend& backend, const GemmArgs& args, TensorView dx,
+                               bool accumulate = false, const RunProducts& runs = {});
 
 // gemm_dx of each product, one worker each, to the bit: for many products of few rows, whose
 // shapes may differ. Outputs must not overlap.

@@ -55,6 +55,14 @@ void check_products(const GroupedRows& rows, const TensorView& x, const TensorVi
         y.rows(), rows.num_rows, y.dtype);
 }
 
+// Of the products themselves, without their low-rank terms.
+void count_product_flops(Backend& backend, const GroupedArgs& args) {
+  if (!backend.is_counting()) return;
+  const PanelView& w = args.w.first;
+  backend.count_flops(2.0 * static_cast<double>(args.x.rows() * w.rows) *
+                      static_cast<double>(w.cols));
+}
+
 GroupedRows staged(Backend& backend, GroupedRows rows) {
   rows.sequence_ends = stage_list(backend, rows.sequence_ends);
   return rows;
@@ -83,10 +91,7 @@ void gemm_groups(Backend& backend, const GroupedArgs& args, TensorView y) {
               run.w.first.width == w.width,
           run.w.first.rows, run.w.first.cols, run.w.first.width);
   }
-  if (backend.is_counting()) {
-    backend.count_flops(2.0 * static_cast<double>(args.x.rows() * w.rows) *
-                        static_cast<double>(w.cols));
-  }
+  count_product_flops(backend, args);
   if (y.rows() > 0) backend.call()->gemm_groups.products(backend, staged(backend, args), y);
 }
 

@@ -84,6 +84,13 @@ int64_t take_bytes_of_tag(std::vector<Scratch::Use>& uses, ScratchTag tag) {
   return 0;
 }
 
+// Of the pass's bytes those that are no tag's.
+int64_t bytes_of_threads(const engine::RecomputePlan& plan) {
+  int64_t rest = plan.bytes;
+  for (const Scratch::Use& use : plan.uses) rest -= use.bytes;
+  return rest;
+}
+
 std::string activations_text(const engine::RunPlan& plan) {
   const engine::RecomputePlan& recompute = plan.recompute;
   report::Table table({{fmt::format("a pass of {} tokens", plan.pass.pass_tokens)},
@@ -100,9 +107,7 @@ std::string activations_text(const engine::RunPlan& plan) {
                    report::format_bytes(take_bytes_of_tag(uses, row.tag)),
                    again == 0.0 ? "" : report::format_count(again) + " FLOP"});
   }
-  int64_t rest = recompute.bytes;
-  for (const Scratch::Use& use : recompute.uses) rest -= use.bytes;
-  uses.push_back({"of each thread", rest});
+  uses.push_back({"of each thread", bytes_of_threads(recompute)});
   for (const Scratch::Use& use : uses) {
     if (use.bytes == 0) continue;
     table.add_row({std::string(use.tag), "", "", "", report::format_bytes(use.bytes), ""});
@@ -134,6 +139,21 @@ std::string stages_text(const engine::RunPlan& plan) {
                    report::format_bytes(stage.total())});
   }
   return table.text();
+}
+
+std::string weights_label(const engine::ServerShares& server) {
+  if (server.narrow > 0)
+    return fmt::format("weights, dequantised from {}", report::format_bytes(server.narrow));
+  return server.keeps ? "weights, in 4 and 8 bits" : "weights";
+}
+
+std::string capacity_line(const engine::RunPlan& plan) {
+  const engine::ServerShares& server = plan.server;
+  return fmt::format(
+      "{} adapters of rank 32, {} tokens per pass (one datum: {}), {} samples of 2,048\n",
+      plan.bytes_of("adapters") / server.slot_rank_32, plan.pass.pass_tokens,
+      server.longest_data[0],
+      (plan.bytes_of("kv_cache") + plan.bytes_of("states")) / server.sample_bytes);
 }
 
 }  // namespace
@@ -169,11 +189,7 @@ std::string server_text(const engine::RunPlan& plan) {
     table.add_row({name, std::to_string(bytes), report::format_bytes(bytes)});
   };
   const auto item = [&](const std::string& name, const char* of) { row(name, plan.bytes_of(of)); };
-  item(server.narrow > 0
-           ? fmt::format("weights, dequantised from {}", report::format_bytes(server.narrow))
-       : server.keeps ? "weights, in 4 and 8 bits"
-                      : "weights",
-       "weights");
+  item(weights_label(server), "weights");
   item("process", "process");
   for (const engine::PlanRow& each : server.requests)
     row(fmt::format("requests' {}, at most", each.name), each.bytes);
@@ -189,12 +205,7 @@ std::string server_text(const engine::RunPlan& plan) {
   row(fmt::format("one adapter of rank {}", server.max_rank), server.slot_max_rank);
   row("activations, each token", server.token_bytes);
   if (server.file_bytes[0] > 0) row("of the longest datum, in a file", server.file_bytes[0]);
-  return table.text() +
-         fmt::format(
-             "{} adapters of rank 32, {} tokens per pass (one datum: {}), {} samples of 2,048\n",
-             plan.bytes_of("adapters") / server.slot_rank_32, plan.pass.pass_tokens,
-             server.longest_data[0],
-             (plan.bytes_of("kv_cache") + plan.bytes_of("states")) / server.sample_bytes);
+  return table.text() + capacity_line(plan);
 }
 
 }  // namespace strata::planner

@@ -34,7 +34,8 @@ void raise_longest_pass(RunShape& shape, std::span<const int64_t> lengths, bool 
 }
 
 // A step whose passes ranks deal out among themselves, at one limit.
-void raise_longest_of_round(LongestPass& longest, int num_ranks, std::span<const int64_t> lengths) {
+void raise_longest_of_rounds(LongestPass& longest, int num_ranks,
+                             std::span<const int64_t> lengths) {
   for (size_t first = 0; first < lengths.size();) {
     const std::span<const int64_t> left = lengths.subspan(first);
     const std::vector<size_t> firsts = engine::cut_round(left, num_ranks, longest.limit);
@@ -64,17 +65,35 @@ void raise_longest_micro_batch(LongestPass& longest, int num_ranks,
   }
 }
 
+// Of every number of micro-batches that may be tried, from the one that was asked for.
+std::vector<LongestPass>& ensure_micro_batch_numbers(RunShape& shape, int asked) {
+  if (!shape.longest_passes.empty()) return shape.longest_passes;
+  for (int number = asked; number <= kMostMicrobatches; number *= 2)
+    shape.longest_passes.push_back({.limit = number});
+  return shape.longest_passes;
+}
+
 // Batches of so many sequences as there are lengths, cut into each number that may be tried for
 // each of the ranks that deal them out.
 void raise_longest_micro_batches(RunShape& shape, const engine::PipelinePlan& told,
                                  const std::vector<int64_t>& lengths, bool trained) {
-  if (shape.longest_passes.empty()) {
-    for (int number = told.table.num_microbatches; number <= kMostMicrobatches; number *= 2) {
-      shape.longest_passes.push_back({.limit = number});
-    }
-  }
-  for (LongestPass& longest : shape.longest_passes)
+  for (LongestPass& longest : ensure_micro_batch_numbers(shape, told.table.num_microbatches))
     raise_longest_micro_batch(longest, told.data, lengths, trained);
+}
+
+// Neighbours of at most so many tokens together, or one that is longer.
+std::vector<std::vector<int64_t>> cut_by_tokens(std::span<const int64_t> lengths, int64_t most) {
+  std::vector<std::vector<int64_t>> cut;
+  int64_t tokens = 0;
+  for (const int64_t length : lengths) {
+    if (cut.empty() || (tokens > 0 && tokens + length > most)) {
+      cut.emplace_back();
+      tokens = 0;
+    }
+    cut.back().push_back(length);
+    tokens += length;
+  }
+  return cut;
 }
 
 }  // namespace
@@ -127,24 +146,14 @@ void add_step_to_longest_passes(RunShape& shape, const Division& division,
   if (!division.is_whole())
     return raise_longest_micro_batches(shape, division.told, all, /*trained=*/true);
   for (LongestPass& longest : ensure_longest_passes(shape))
-    raise_longest_of_round(longest, division.told.data, all);
+    raise_longest_of_rounds(longest, division.told.data, all);
 }
 
 void add_evaluation_to_longest_passes(RunShape& shape, const Division& division,
                                       std::span<const int64_t> lengths) {
   if (division.is_whole()) return raise_longest_pass(shape, lengths, /*trained=*/false);
-  std::vector<int64_t> pass;
-  int64_t tokens = 0;
-  for (const int64_t length : lengths) {
-    if (tokens > 0 && tokens + length > shape.micro_tokens) {
-      raise_longest_micro_batches(shape, division.told, pass, /*trained=*/false);
-      pass.clear();
-      tokens = 0;
-    }
-    pass.push_back(length);
-    tokens += length;
-  }
-  if (!pass.empty()) raise_longest_micro_batches(shape, division.told, pass, /*trained=*/false);
+  for (const std::vector<int64_t>& batch : cut_by_tokens(lengths, shape.micro_tokens))
+    raise_longest_micro_batches(shape, division.told, batch, /*trained=*/false);
 }
 
 }  // namespace strata::planner

@@ -7,9 +7,9 @@
 #include "base/function_ref.h"
 #include "checkpoint/source.h"
 #include "engine/adapter_state.h"
+#include "engine/lora_specs.h"
 #include "engine/pipeline/stage_plan.h"
 #include "engine/plan/memory_plan.h"
-#include "engine/work_runner.h"
 #include "planner/planner.h"
 #include "report/format.h"
 
@@ -69,31 +69,39 @@ int64_t plan_pass_bytes(const ServedModel& model, int64_t tokens, int64_t rank,
   return bytes;
 }
 
+// Rows that decode may come on top, and so may all that they draft, which is read where it has
+// space in an empty step.
+int64_t most_step_tokens(const engine::Engine& engine, int64_t tokens, int64_t rows) {
+  return tokens + std::max(rows, std::min(engine.options().draft_tokens * rows, tokens));
+}
+
+// States of a step's tokens that a sampling pass has besides its own: what the stage before sends,
+// and what it sends itself, here and in a message; or what further drafts are made from.
+int64_t step_state_bytes(const engine::Engine& engine, bool in_stages, int64_t step_tokens) {
+  const int64_t state = Arena::aligned(step_tokens * engine.config().state_width() *
+                                       dtype_bytes(engine.model().weights->compute_dtype()));
+  if (engine.options().draft_tokens > 1) return state;
+  return in_stages ? 3 * state : 0;
+}
+
 // A sampling step, which reads and samples at most so many tokens: as a pass without backward, and
 // the logits of a chunk of rows once more, divided by their temperatures.
 int64_t plan_sampling_step_bytes(engine::Engine& engine, bool in_stages, int64_t tokens,
                                  int64_t rows, int64_t rank, model::ExpertRank expert_rank) {
-  // Rows that decode may come on top, and so may all that they draft, which is read where it has
-  // space in an empty step.
   const int64_t drafts = engine.options().draft_tokens;
-  const int64_t step = tokens + std::max(rows, std::min(drafts * rows, tokens));
+  const int64_t step = most_step_tokens(engine, tokens, rows);
   engine::PlanShape shape = pass_shape(engine, step, rank, expert_rank);
   shape.backward = false;
   shape.in_stages = in_stages;
-  const int64_t state = Arena::aligned(step * engine.config().state_width() *
-                                       dtype_bytes(engine.model().weights->compute_dtype()));
-  // What the stage before sends, and what it sends itself, here and in a message.
-  int64_t states = in_stages ? 3 * state : 0;
   if (drafts > 0) {
     // Drafts come behind every token of the step, those of a training pass behind all but one.
     shape.mtp = true;
     ++shape.pass_tokens;
-    if (drafts > 1) states = state;  // that further drafts are made from
   }
   // A choice is made behind each draft too.
   const int64_t scaled = std::min(rows * (1 + drafts), model::kHeadChunk);
   const engine::PassPlan pass = engine::plan_pass(engine, shape);
-  return pass.total() + pass.kept() + states +
+  return pass.total() + pass.kept() + step_state_bytes(engine, in_stages, step) +
          scaled * Arena::aligned((engine.config().vocab_size + 2) * dtype_bytes(DType::kF32));
 }
 
@@ -171,6 +179,8 @@ class ServePlanner {
   [[nodiscard]] engine::RunPlan divide_memory() {
     count_fixed_and_least_bytes();
     choose_pass_tokens();
+    passes_ = plan_all_pass_bytes(plan_.pass.pass_tokens);
+    steps_ = plan_all_step_bytes(plan_.pass.pass_tokens);
     int64_t rest = run_.memory - taken();
     if (rest < 2 * least_) refuse_memory(taken() + 2 * least_, run_.memory);
     rest = allot_long_data(rest);
@@ -184,13 +194,7 @@ class ServePlanner {
   // Of weights, of what requests hold, and of the least that each model can work with.
   void count_fixed_and_least_bytes() {
     for (const ServedModel& model : models_) {
-      for (const engine::Engine* stage : model.stages)
-        weights_ += stage->model().weights->num_bytes();
-      const model::LoadedModel& loaded = model.stages[0]->model();
-      const bool dequantises = loaded.weights->forms().empty();
-      plan_.server.keeps = plan_.server.keeps || !dequantises;
-      if (loaded.checkpoint != nullptr && dequantises)
-        plan_.server.narrow += count_quantised_bytes(*loaded.checkpoint).stored;
+      count_weight_bytes_and_note_forms(model);
       least_ += least_of(model) + lora_bytes(model, 8, expert_rank_);
     }
     for (const engine::PlanRow& row : run_.requests) requests_ += row.bytes;
@@ -200,13 +204,22 @@ class ServePlanner {
     comfortable_ = std::max(2 * least_, one * 100 / kAdaptersPercent + 1);
   }
 
+  // And of its files what is in few bits.
+  void count_weight_bytes_and_note_forms(const ServedModel& model) {
+    for (const engine::Engine* stage : model.stages)
+      weights_ += stage->model().weights->num_bytes();
+    const model::LoadedModel& loaded = model.stages[0]->model();
+    const bool dequantises = loaded.weights->forms().empty();
+    plan_.server.keeps = plan_.server.keeps || !dequantises;
+    if (loaded.checkpoint != nullptr && dequantises)
+      plan_.server.narrow += count_quantised_bytes(*loaded.checkpoint).stored;
+  }
+
   // Shorter passes rather than no adapter of a usual rank, but where none ever fits.
   void choose_pass_tokens() {
     plan_.pass.pass_tokens = find_longest_pass_tokens(comfortable_);
     if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = find_longest_pass_tokens(2 * least_);
     if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = kLeastPassTokens;
-    passes_ = plan_all_pass_bytes(plan_.pass.pass_tokens);
-    steps_ = plan_all_step_bytes(plan_.pass.pass_tokens);
   }
 
   // The longest passes that take half of it, at most, and leave so much; 0: none do.
@@ -282,14 +295,16 @@ class ServePlanner {
     snapshots_ = rest * kSamplerWeightsPercent / 100;
     adapters_ = std::min(rest * kAdaptersPercent / 100, rest - snapshots_ - least);
     const int64_t more = (rest - snapshots_ - adapters_ - least) / std::ssize(models_);
-    for (const ServedModel& model : models_) {
-      const int64_t own = least_of(model) + more, state = state_bytes(model);
-      const int64_t states = state == 0 ? 0 : std::max<int64_t>(2, own / sample_bytes(model));
-      plan_.server.max_states.push_back(states);
-      states_ += states * state;
-      plan_.server.max_pages.push_back((own - states * state) / page_bytes(model));
-      kv_ += plan_.server.max_pages.back() * page_bytes(model);
-    }
+    for (const ServedModel& model : models_) divide_cache(model, least_of(model) + more);
+  }
+  // Into pages and states.
+  void divide_cache(const ServedModel& model, int64_t bytes) {
+    const int64_t state = state_bytes(model);
+    const int64_t states = state == 0 ? 0 : std::max<int64_t>(2, bytes / sample_bytes(model));
+    plan_.server.max_states.push_back(states);
+    states_ += states * state;
+    plan_.server.max_pages.push_back((bytes - states * state) / page_bytes(model));
+    kv_ += plan_.server.max_pages.back() * page_bytes(model);
   }
 
   void fill_plan_items() {

@@ -39,19 +39,26 @@ void check_stages_can_sample(const TrainRun& run) {
               "one");
 }
 
+// Of all work.
+std::vector<double> shares_of_stages(const TrainRun& run) {
+  const engine::LayerCosts costs = engine::layer_costs(run.whole.config());
+  std::vector<double> shares;
+  for (const model::LayerRange& range : run.division.told.layers) {
+    shares.push_back(std::accumulate(costs.layers.begin() + range.first,
+                                     costs.layers.begin() + range.last, 0.0));
+  }
+  shares.back() += costs.head;
+  for (double& share : shares) share /= sum(costs.layers) + costs.head;
+  return shares;
+}
+
 // Plans on engines of the stages and of the whole.
 class StagedPlanner {
  public:
   explicit StagedPlanner(const TrainRun& run) : run_(run), shape_(run.shape) {
     const int64_t data = run.division.told.data;  // a step is divided among their ranks
     shape_.step_tokens = (shape_.step_tokens + data - 1) / data;
-    const engine::LayerCosts costs = engine::layer_costs(run.whole.config());
-    for (const model::LayerRange& range : run.division.told.layers) {
-      shares_.push_back(std::accumulate(costs.layers.begin() + range.first,
-                                        costs.layers.begin() + range.last, 0.0));
-    }
-    shares_.back() += costs.head;
-    for (double& share : shares_) share /= sum(costs.layers) + costs.head;
+    shares_ = shares_of_stages(run);
   }
 
   [[nodiscard]] engine::RunPlan plan_as_requested() {

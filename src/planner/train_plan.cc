@@ -84,7 +84,7 @@ engine::StagePlan to_stage_plan(const engine::MemoryPlan& memory) {
 }
 
 // In passes as long as they may be.
-engine::RunPlan plan_passes(const TrainRun& run, const model::Recompute& recompute) {
+engine::RunPlan plan_with_longest_passes(const TrainRun& run, const model::Recompute& recompute) {
   const int64_t tokens = run.shape.micro_tokens;
   return plan_run(
       run, tokens,
@@ -140,9 +140,7 @@ class Fit {
     const auto total = [&](int64_t bytes, int64_t file_bytes) {
       return engine::plan_memory(engine_, pass, std::max(bytes, evaluated), file_bytes).total();
     };
-    least_ = std::max(planner.least(), evaluated);
-    least_tokens_ = pass.pass_tokens;
-    besides_ = total(least_, 0) - least_;
+    note_least(pass, std::max(planner.least(), evaluated));
     if (total(planner.least(), 0) > budget_) return;
     const int64_t left = budget_ - (total(planner.most(), 0) - std::max(planner.most(), evaluated));
     std::optional<engine::RecomputePlan> plan =
@@ -151,10 +149,18 @@ class Fit {
           return planned <= budget_ && (any_files_ || shape_.file_space.holds(file_bytes, planned));
         });
     if (!plan) return;
-    engine::RunPlan whole = plan_run(run_, limit, *std::move(plan));
-    const double cost = shape_.price.of(whole.work.front());
+    keep_if_cheaper(plan_run(run_, limit, *std::move(plan)));
+  }
+  // Of passes that are tried last, the shortest.
+  void note_least(const engine::PlanShape& pass, int64_t bytes) {
+    least_ = bytes;
+    least_tokens_ = pass.pass_tokens;
+    besides_ = engine::plan_memory(engine_, pass, bytes, 0).total() - bytes;
+  }
+  void keep_if_cheaper(engine::RunPlan plan) {
+    const double cost = shape_.price.of(plan.work.front());
     if (best_ && cost >= cost_) return;
-    best_ = std::move(whole);
+    best_ = std::move(plan);
     cost_ = cost;
   }
 
@@ -202,7 +208,7 @@ bool try_whether_files_are_better(Fits& fits) {
   if (run.is_loaded) return false;
   // Of the longest passes that keep all.
   const double least_cost = shape.price.of(
-      plan_passes(fits.run(/*in_files=*/true), model::Recompute::kNone).work.front());
+      plan_with_longest_passes(fits.run(/*in_files=*/true), model::Recompute::kNone).work.front());
   for (const bool any_files : {false, true}) {
     const Fit& in_memory = fits.ensure_tried(/*in_files=*/false, any_files);
     if (!any_files && shape.file_space.most == 0) {
@@ -245,7 +251,7 @@ engine::RunPlan plan_within(TrainRun run) {
 
 engine::RunPlan plan_run(const TrainRun& run) {
   if (!run.division.is_whole()) return plan_staged(run);
-  return run.memory ? plan_within(run) : plan_passes(run, run.recompute);
+  return run.memory ? plan_within(run) : plan_with_longest_passes(run, run.recompute);
 }
 
 engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,

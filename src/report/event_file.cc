@@ -44,7 +44,7 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
 }
 
 template <typename T>
-std::string little_endian(T value) {
+std::string little_endian_bytes(T value) {
   std::string bytes(sizeof(T), '\0');
   for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(value >> (8 * i) & 0xFF);
   return bytes;
@@ -64,7 +64,8 @@ std::string message_field(uint32_t number, const std::string& bytes) {
 }
 
 std::string event_head(double seconds, int64_t step) {
-  std::string bytes = field(kWallTime, kFixed64, little_endian(std::bit_cast<uint64_t>(seconds)));
+  std::string bytes =
+      field(kWallTime, kFixed64, little_endian_bytes(std::bit_cast<uint64_t>(seconds)));
   if (step != 0) bytes += field(kStep, kVarint, varint(static_cast<uint64_t>(step)));
   return bytes;
 }
@@ -107,9 +108,9 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 std::string tf_record(std::string_view payload) {
-  const std::string length = little_endian(static_cast<uint64_t>(payload.size()));
-  return length + little_endian(masked(crc32c(length))) + std::string(payload) +
-         little_endian(masked(crc32c(payload)));
+  const std::string length = little_endian_bytes(static_cast<uint64_t>(payload.size()));
+  return length + little_endian_bytes(masked(crc32c(length))) + std::string(payload) +
+         little_endian_bytes(masked(crc32c(payload)));
 }
 
 std::string version_event(double seconds) {
@@ -128,7 +129,7 @@ std::string scalar_event(double seconds, int64_t step, std::span<const Metric> m
     if (!number) continue;
     const auto bits = std::bit_cast<uint32_t>(*number);
     summary += message_field(kValue, message_field(kTag, std::string(metric.name)) +
-                                         field(kSimpleValue, kFixed32, little_endian(bits)));
+                                         field(kSimpleValue, kFixed32, little_endian_bytes(bits)));
   }
   return event_head(seconds, step) + message_field(kSummary, summary);
 }

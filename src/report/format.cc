@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 namespace strata::report {
 namespace {
@@ -16,18 +17,22 @@ std::string three_digits(double value) {
   return fmt::format("{:.0f}", value);
 }
 
+// `value` is in the first of the units, which are a factor of `step` apart.
+std::string format_in_units(double value, double step, std::span<const char* const> units) {
+  size_t unit = 0;
+  while (std::abs(value) >= 999.5 && unit + 1 < units.size()) {
+    value /= step;
+    ++unit;
+  }
+  return fmt::format("{} {}", three_digits(value), units[unit]);
+}
+
 }  // namespace
 
 std::string format_bytes(int64_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
   constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return fmt::format("{} {}", three_digits(value), kUnits[unit]);
+  return format_in_units(static_cast<double>(bytes) / 1024, 1024, kUnits);
 }
 
 std::string format_count(double count) {
@@ -36,13 +41,7 @@ std::string format_count(double count) {
     return count == std::floor(count) ? fmt::format("{:.0f}", count) : fmt::format("{:.3g}", count);
   }
   constexpr const char* kUnits[] = {"k", "M", "G", "T"};
-  double value = count / 1000;
-  size_t unit = 0;
-  while (std::abs(value) >= 999.5 && unit + 1 < std::size(kUnits)) {
-    value /= 1000;
-    ++unit;
-  }
-  return fmt::format("{} {}", three_digits(value), kUnits[unit]);
+  return format_in_units(count / 1000, 1000, kUnits);
 }
 
 std::string format_duration(double seconds) {

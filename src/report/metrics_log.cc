@@ -40,6 +40,15 @@ std::string json_value(const Metric& metric) {
   return quoted(std::get<std::string_view>(metric.value));
 }
 
+std::vector<std::pair<std::string, double>> numbers_of(const boost::json::object& record) {
+  std::vector<std::pair<std::string, double>> numbers;
+  for (const auto& field : record) {
+    if (field.value().is_number())
+      numbers.emplace_back(field.key(), field.value().to_number<double>());
+  }
+  return numbers;
+}
+
 MetricsRecord parse_record(std::string_view line, const std::string& where) {
   const boost::json::value value = text::parse_json(line, where);
   const boost::json::object* object = value.if_object();
@@ -48,13 +57,7 @@ MetricsRecord parse_record(std::string_view line, const std::string& where) {
     throw Error(ErrorCode::kInvalidArgument,
                 where + ": want a JSON object with an integer \"step\"; not a metrics file?");
   }
-  MetricsRecord record{.step = step->get_int64(), .numbers = {}};
-  for (const auto& field : *object) {
-    if (field.value().is_number()) {
-      record.numbers.emplace_back(field.key(), field.value().to_number<double>());
-    }
-  }
-  return record;
+  return {.step = step->get_int64(), .numbers = numbers_of(*object)};
 }
 
 // Calls visit(record, line with its newline) for each whole line.

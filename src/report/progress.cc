@@ -28,21 +28,20 @@ int terminal_columns(std::FILE* out) {
   return size.ws_col;
 }
 
-}  // namespace
-
-namespace {
+void append_share_and_bar(std::string& line, const ProgressState& state, int bar_columns) {
+  const double share =
+      std::clamp(static_cast<double>(state.done) / static_cast<double>(state.total), 0.0, 1.0);
+  line += fmt::format("  {:3.0f}%", static_cast<double>(static_cast<int64_t>(share * 100)));
+  if (bar_columns <= 0) return;
+  const int full = static_cast<int>(share * bar_columns);
+  line += " |" + std::string(full, '#') + std::string(bar_columns - full, '.') + "|";
+}
 
 // With a bar of so many columns; 0: without.
 std::string progress_line(const ProgressState& state, int bar_columns) {
   std::string line(state.label);
   if (state.total > 0) {
-    const double share =
-        std::clamp(static_cast<double>(state.done) / static_cast<double>(state.total), 0.0, 1.0);
-    line += fmt::format("  {:3.0f}%", static_cast<double>(static_cast<int64_t>(share * 100)));
-    if (bar_columns > 0) {
-      const int full = static_cast<int>(share * bar_columns);
-      line += " |" + std::string(full, '#') + std::string(bar_columns - full, '.') + "|";
-    }
+    append_share_and_bar(line, state, bar_columns);
     line += fmt::format("  {}/{}", state.done, state.total);
   } else {
     line += fmt::format("  {}", state.done);
@@ -82,19 +81,21 @@ Progress::~Progress() {
   std::fflush(options_.out);
 }
 
+bool Progress::is_due(double now) const {
+  // finish() has the line of the end.
+  if (!terminal_ && options_.total > 0 && done_ >= options_.total) return false;
+  const double since = now - last_draw_;
+  if (!drawn_ || since >= (terminal_ ? kTerminalInterval : kLineInterval)) return true;
+  return !terminal_ && options_.total > 0 && since >= kTenthInterval &&
+         done_ * 10 / options_.total > last_tenth_;
+}
+
 void Progress::update(int64_t done, std::string_view note) {
   done_ = done;
   note_ = note;
   const double now = options_.clock();
   if (now - begin_ < options_.quiet_seconds) return;
-  const double since = now - last_draw_;
-  bool due = !drawn_ || since >= (terminal_ ? kTerminalInterval : kLineInterval);
-  if (!terminal_ && options_.total > 0 && since >= kTenthInterval) {
-    due = due || done_ * 10 / options_.total > last_tenth_;
-  }
-  // finish() has the line of the end.
-  if (!terminal_ && options_.total > 0 && done_ >= options_.total) due = false;
-  if (due) draw(now, /*is_last=*/false);
+  if (is_due(now)) draw(now, /*is_last=*/false);
 }
 
 void Progress::finish(std::string_view note) {
@@ -116,17 +117,18 @@ void Progress::print(std::string_view line) {
   std::fflush(options_.out);
 }
 
+double Progress::eta_seconds(double taken) const {
+  const int64_t here = done_ - options_.start;
+  if (here <= 0 || done_ > options_.total) return -1;
+  return taken / static_cast<double>(here) * static_cast<double>(options_.total - done_);
+}
+
 std::string Progress::render(double now, bool is_last) const {
   const double taken = now - begin_;
-  const int64_t here = done_ - options_.start;
-  double eta = -1;
-  if (here > 0 && done_ <= options_.total) {
-    eta = taken / static_cast<double>(here) * static_cast<double>(options_.total - done_);
-  }
   const ProgressState state{.label = options_.label,
                             .done = done_,
                             .total = options_.total,
-                            .eta_seconds = eta,
+                            .eta_seconds = eta_seconds(taken),
                             .taken_seconds = is_last ? taken : -1,
                             .note = note_,
                             .bar = terminal_};

@@ -42,6 +42,8 @@ class Progress {
   void print(std::string_view line);
 
  private:
+  [[nodiscard]] bool is_due(double now) const;           // whether to draw
+  [[nodiscard]] double eta_seconds(double taken) const;  // -1: not known
   [[nodiscard]] std::string render(double now, bool is_last) const;
   void draw(double now, bool is_last);
   void clear_line();

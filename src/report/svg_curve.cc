@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 
 #include "base/check.h"
@@ -62,7 +63,7 @@ std::string xml_escaped(std::string_view text) {
 }
 
 // Air at both ends; without any point a range of its own.
-void add_margin(Axis& axis) {
+void add_margin_or_default_range(Axis& axis) {
   if (!(axis.low <= axis.high)) {  // no point at all
     axis.low = axis.log ? 0.1 : 0;
     axis.high = 1;
@@ -80,7 +81,7 @@ void add_margin(Axis& axis) {
 }
 
 // Where no point is shown, low is above high.
-void fit_axes_to_points(const CurveChart& chart, Axis& x, Axis& y) {
+void set_ranges_to_points(const CurveChart& chart, Axis& x, Axis& y) {
   for (Axis* axis : {&x, &y}) {
     axis->low = std::numeric_limits<double>::infinity();
     axis->high = -axis->low;
@@ -98,16 +99,16 @@ void fit_axes_to_points(const CurveChart& chart, Axis& x, Axis& y) {
 }
 
 void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
-  fit_axes_to_points(chart, x, y);
+  set_ranges_to_points(chart, x, y);
   if (!chart.x_range.empty()) {
     CHECK(chart.x_range.size() == 2 && chart.x_range[0] <= chart.x_range[1]);
     x.low = chart.x_range[0];
     x.high = chart.x_range[1];
   }
   // A long run's x axis starts at its first point; y gets air above and below.
-  if (!(x.low < x.high) || x.log) add_margin(x);
+  if (!(x.low < x.high) || x.log) add_margin_or_default_range(x);
   const double least = y.low;
-  add_margin(y);
+  add_margin_or_default_range(y);
   if (chart.from_zero && !y.log) y.low = std::min(0.0, least);
 }
 
@@ -149,11 +150,7 @@ void draw_x_ticks(std::string& out, const Axis& x, const Axis& y) {
   }
 }
 
-void draw_axes(std::string& out, const CurveChart& chart, const Axis& x, const Axis& y) {
-  draw_y_ticks(out, x, y);
-  draw_x_ticks(out, x, y);
-  out +=
-      fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", x.begin, y.begin, x.end);
+void draw_axis_labels(std::string& out, const CurveChart& chart, const Axis& x, const Axis& y) {
   out +=
       fmt::format("<text class=\"l\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
                   (x.begin + x.end) / 2, y.begin + 40, xml_escaped(chart.x_label));
@@ -164,13 +161,31 @@ void draw_axes(std::string& out, const CurveChart& chart, const Axis& x, const A
       xml_escaped(chart.log_y ? chart.y_label + ", log scale" : chart.y_label));
 }
 
+void draw_x_line(std::string& out, const Axis& x, const Axis& y) {
+  out +=
+      fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", x.begin, y.begin, x.end);
+}
+
+void draw_title(std::string& out, const CurveChart& chart) {
+  out += fmt::format(
+      "<text x=\"{}\" y=\"26\" font-size=\"16\" font-weight=\"bold\" fill=\"#222\">{}</text>\n",
+      kLeft, xml_escaped(chart.title));
+}
+
+void draw_axes(std::string& out, const CurveChart& chart, const Axis& x, const Axis& y) {
+  draw_y_ticks(out, x, y);
+  draw_x_ticks(out, x, y);
+  draw_x_line(out, x, y);
+  draw_axis_labels(out, chart, x, y);
+}
+
 bool is_shown(const CurveSeries& series, size_t i, const Axis& x, const Axis& y) {
   return x.shows(series.x[i]) && y.shows(series.y[i]);
 }
 
 // Of the points [begin, end) the lowest, the highest and a hole.
-std::set<size_t> extremes_of(const CurveSeries& series, size_t begin, size_t end, const Axis& x,
-                             const Axis& y) {
+std::set<size_t> extremes_and_hole_of(const CurveSeries& series, size_t begin, size_t end,
+                                      const Axis& x, const Axis& y) {
   std::optional<size_t> low, high, hole;
   for (size_t i = begin; i < end; ++i) {
     if (!is_shown(series, i, x, y)) {
@@ -193,7 +208,7 @@ std::vector<size_t> points_to_draw(const CurveSeries& series, const Axis& x, con
   std::vector<size_t> out;
   for (size_t begin = 0; begin < count; begin += stride) {
     const size_t end = std::min(count, begin + stride);
-    std::set<size_t> of_stretch = extremes_of(series, begin, end, x, y);
+    std::set<size_t> of_stretch = extremes_and_hole_of(series, begin, end, x, y);
     if (begin == 0) of_stretch.insert(begin);
     if (end == count) of_stretch.insert(end - 1);
     out.insert(out.end(), of_stretch.begin(), of_stretch.end());
@@ -201,33 +216,46 @@ std::vector<size_t> points_to_draw(const CurveSeries& series, const Axis& x, con
   return out;
 }
 
-void draw_series(std::string& out, const CurveSeries& series, std::string_view color, const Axis& x,
-                 const Axis& y) {
-  std::string path, dots;
+// A point alone between two holes is a dot.
+std::string line_path(const CurveSeries& series, std::span<const size_t> points, const Axis& x,
+                      const Axis& y) {
+  std::string path;
   size_t length = 0;  // points of the line since the last hole
   const auto end_line = [&] {
-    if (length == 1) path += "h0";  // a dot
+    if (length == 1) path += "h0";
     length = 0;
   };
-  for (const size_t at : points_to_draw(series, x, y)) {
+  for (const size_t at : points) {
     if (!is_shown(series, at, x, y)) {
       end_line();
       continue;
     }
-    const double px = x.pixel(series.x[at]), py = y.pixel(series.y[at]);
-    path += fmt::format("{}{:.1f} {:.1f}", length++ > 0 ? "L" : "M", px, py);
-    if (series.markers) {
-      dots +=
-          fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n", px, py, color);
-    }
+    path += fmt::format("{}{:.1f} {:.1f}", length++ > 0 ? "L" : "M", x.pixel(series.x[at]),
+                        y.pixel(series.y[at]));
   }
   end_line();
+  return path;
+}
+
+void draw_markers(std::string& out, const CurveSeries& series, std::string_view color,
+                  std::span<const size_t> points, const Axis& x, const Axis& y) {
+  for (const size_t at : points) {
+    if (!is_shown(series, at, x, y)) continue;
+    out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n",
+                       x.pixel(series.x[at]), y.pixel(series.y[at]), color);
+  }
+}
+
+void draw_series(std::string& out, const CurveSeries& series, std::string_view color, const Axis& x,
+                 const Axis& y) {
+  const std::vector<size_t> points = points_to_draw(series, x, y);
+  const std::string path = line_path(series, points, x, y);
   if (path.empty()) return;
   out += fmt::format(
       "<path fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" "
       "stroke-linejoin=\"round\" stroke-linecap=\"round\" d=\"{}\"/>\n",
       color, series.faint ? "1" : "1.8", series.faint ? "0.35" : "1", path);
-  out += dots;
+  if (series.markers) draw_markers(out, series, color, points, x, y);
 }
 
 // To the right of its point, or to the left where the plot ends.
@@ -284,6 +312,16 @@ double round_up_to_nice(double step) {
   return 10 * power;
 }
 
+std::vector<double> linear_ticks(double low, double high, int wanted) {
+  const double step = round_up_to_nice((high - low) / wanted);
+  const auto first = static_cast<int64_t>(std::ceil(low / step - 1e-9));
+  const auto last = static_cast<int64_t>(std::floor(high / step + 1e-9));
+  std::vector<double> ticks;
+  for (int64_t i = first; i <= last; ++i) ticks.push_back(static_cast<double>(i) * step);
+  if (ticks.empty()) ticks.push_back(low);
+  return ticks;
+}
+
 }  // namespace
 
 std::vector<double> nice_ticks(double low, double high, int wanted, bool log) {
@@ -293,13 +331,7 @@ std::vector<double> nice_ticks(double low, double high, int wanted, bool log) {
     if (ticks.size() >= 3) return ticks;  // less than a decade: as on a linear axis
   }
   if (low == high) return {low};
-  const double step = round_up_to_nice((high - low) / wanted);
-  std::vector<double> ticks;
-  const auto first = static_cast<int64_t>(std::ceil(low / step - 1e-9));
-  const auto last = static_cast<int64_t>(std::floor(high / step + 1e-9));
-  for (int64_t i = first; i <= last; ++i) ticks.push_back(static_cast<double>(i) * step);
-  if (ticks.empty()) ticks.push_back(low);
-  return ticks;
+  return linear_ticks(low, high, wanted);
 }
 
 std::vector<double> smoothed(const std::vector<double>& y, double span) {
@@ -319,15 +351,25 @@ std::vector<double> smoothed(const std::vector<double>& y, double span) {
 
 namespace {
 
+std::string svg_head(int width, int height) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
+      "{1}\" "
+      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\">\n"
+      "<style>.grid{{stroke:#e4e4e4}}.axis{{stroke:#888;fill:none}}.t{{fill:#666;font-size:12px}}"
+      ".l{{fill:#333}}</style>\n"
+      "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
+      width, height);
+}
+
 // At (0, 0), as an element of an <svg>.
 std::string chart_body(const CurveChart& chart) {
   CHECK(chart.width > kLeft + kRight && chart.height > kTop + kBottom, chart.width, chart.height);
   Axis x{.begin = kLeft, .end = double(chart.width - kRight), .log = chart.log_x};
   Axis y{.begin = double(chart.height - kBottom), .end = kTop, .log = chart.log_y};
   fit_axes(chart, x, y);
-  std::string out = fmt::format(
-      "<text x=\"{}\" y=\"26\" font-size=\"16\" font-weight=\"bold\" fill=\"#222\">{}</text>\n",
-      kLeft, xml_escaped(chart.title));
+  std::string out;
+  draw_title(out, chart);
   draw_axes(out, chart, x, y);
   for (size_t i = 0; i < chart.series.size(); ++i) {
     draw_series(out, chart.series[i], kColors[i % kColors.size()], x, y);
@@ -347,14 +389,7 @@ std::string svg_charts(const std::vector<CurveChart>& charts) {
     width = std::max(width, chart.width);
     height += chart.height;
   }
-  std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
-      "{1}\" "
-      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\">\n"
-      "<style>.grid{{stroke:#e4e4e4}}.axis{{stroke:#888;fill:none}}.t{{fill:#666;font-size:12px}}"
-      ".l{{fill:#333}}</style>\n"
-      "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
-      width, height);
+  std::string out = svg_head(width, height);
   int top = 0;
   for (const CurveChart& chart : charts) {
     const std::string body = chart_body(chart);

@@ -37,17 +37,21 @@ void Table::add_row(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
+int Table::column_width(size_t column) const {
+  int width = text_width(columns_[column].header);
+  for (const auto& row : rows_) width = std::max(width, text_width(row[column]));
+  return width;
+}
+
 std::string Table::text() const {
   std::vector<int> widths;
   std::vector<std::string> headers;
   std::vector<std::string> rules;
   bool has_header = false;
   for (size_t c = 0; c < columns_.size(); ++c) {
-    int width = text_width(columns_[c].header);
-    for (const auto& row : rows_) width = std::max(width, text_width(row[c]));
-    widths.push_back(width);
+    widths.push_back(column_width(c));
     headers.push_back(columns_[c].header);
-    rules.emplace_back(static_cast<size_t>(width), '-');
+    rules.emplace_back(static_cast<size_t>(widths.back()), '-');
     has_header = has_header || !columns_[c].header.empty();
   }
   std::string out;

@@ -27,6 +27,8 @@ class Table {
   [[nodiscard]] std::string text() const;
 
  private:
+  [[nodiscard]] int column_width(size_t column) const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };

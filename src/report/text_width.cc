@@ -35,8 +35,8 @@ bool is_control(int32_t value) {
          (category == UTF8PROC_CATEGORY_CF && value != 0x200C && value != 0x200D);
 }
 
-// Of what a terminal obeys only `kept` stays.
-std::string replace_controls(std::string_view text, std::string_view kept) {
+// Bytes that are no UTF-8, and of what a terminal obeys all but `kept`.
+std::string replace_unprintable(std::string_view text, std::string_view kept) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
     const CodePoint point = code_point_at(text, i);
@@ -53,8 +53,8 @@ std::string replace_controls(std::string_view text, std::string_view kept) {
 
 }  // namespace
 
-std::string printable(std::string_view text) { return replace_controls(text, ""); }
-std::string printable_lines(std::string_view text) { return replace_controls(text, "\n\t"); }
+std::string printable(std::string_view text) { return replace_unprintable(text, ""); }
+std::string printable_lines(std::string_view text) { return replace_unprintable(text, "\n\t"); }
 
 int text_width(std::string_view text) {
   int width = 0;

@@ -34,6 +34,20 @@ void append_span(std::string& out, size_t tid, const TracedSpan& span) {
       quoted(span.name), tid, micros(span.start_ns), micros(span.end_ns - span.start_ns), args);
 }
 
+// Worker 2 before worker 10.
+void sort_with_workers_last(std::vector<TracedThread>& threads) {
+  std::ranges::sort(threads, {}, [](const TracedThread& thread) {
+    return std::tuple(thread.name.starts_with("worker "), thread.name.size(), thread.name);
+  });
+}
+
+// The outer before the inner.
+std::vector<TracedSpan> sorted_by_begin(std::vector<TracedSpan> spans) {
+  std::ranges::sort(spans, {},
+                    [](const TracedSpan& span) { return std::tuple(span.start_ns, -span.end_ns); });
+  return spans;
+}
+
 }  // namespace
 
 TraceFile::TraceFile(const std::string& path) {
@@ -49,25 +63,18 @@ TraceFile::~TraceFile() {
 void TraceFile::finish() {
   if (!file_) return;
   std::vector<TracedThread> threads = stop_trace();
-  // Who leads before who follows, and worker 2 before worker 10.
-  std::ranges::sort(threads, {}, [](const TracedThread& thread) {
-    return std::tuple(thread.name.starts_with("worker "), thread.name.size(), thread.name);
-  });
+  sort_with_workers_last(threads);
   file_->append(trace_json(threads));
   file_->commit();
   file_.reset();
 }
 
-// Spans of a row by their begin, the outer before the inner.
 std::string trace_json(const std::vector<TracedThread>& threads) {
   std::string out = R"({"displayTimeUnit":"ms","traceEvents":[)";
   int64_t num_lost = 0;
   for (size_t tid = 0; tid < threads.size(); ++tid) {
     append_thread_metadata(out, tid, threads[tid]);
-    std::vector<TracedSpan> spans = threads[tid].spans;
-    std::ranges::sort(
-        spans, {}, [](const TracedSpan& span) { return std::tuple(span.start_ns, -span.end_ns); });
-    for (const TracedSpan& span : spans) append_span(out, tid, span);
+    for (const TracedSpan& span : sorted_by_begin(threads[tid].spans)) append_span(out, tid, span);
     num_lost += threads[tid].num_lost;
   }
   if (out.back() == ',') out.pop_back();

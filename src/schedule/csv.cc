@@ -7,6 +7,7 @@
 #include <charconv>
 #include <optional>
 
+#include "base/ascii.h"
 #include "base/error.h"
 
 namespace strata::schedule {
@@ -35,13 +36,6 @@ constexpr std::string_view kLeftOut[] = {"UNSHARD",     "RESHARD",     "REDUCE_G
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || c == '_'; }
-
-std::string_view trim(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
 
 // Takes what `text` begins with up to `separator`, and drops that.
 std::string_view take_until(std::string_view& text, char separator) {
@@ -77,6 +71,23 @@ std::optional<int> take_number(std::string_view& text) {
   std::from_chars(text.data(), text.data() + length, value);
   text.remove_prefix(length);
   return value;
+}
+
+// What is no number.
+std::string_view take_name(std::string_view& text) {
+  size_t length = 0;
+  while (length < text.size() && !is_digit(text[length])) ++length;
+  const std::string_view name = text.substr(0, length);
+  text.remove_prefix(length);
+  return name;
+}
+
+// Of kLeftOut, whose texts live on; empty where it is none of them.
+std::string_view find_left_out_op(std::string_view name) {
+  for (const std::string_view known : kLeftOut) {
+    if (name == known) return known;
+  }
+  return {};
 }
 
 class Reader {
@@ -115,18 +126,21 @@ class Reader {
     for (bool is_more = !line.empty(); is_more; ++slot_) {
       if (++num_cells_ > kMaxCells) fail_file(fmt::format("more than {} places", kMaxCells));
       is_more = line.find(',') != std::string_view::npos;
-      row.push_back(read_cell(trim(take_until(line, ','))));
+      row.push_back(read_cell(trimmed(take_until(line, ','))));
     }
   }
 
   Slot read_cell(std::string_view cell) {
     if (cell.size() >= 2 && cell.front() == '"' && cell.back() == '"') {
-      cell = trim(cell.substr(1, cell.size() - 2));
+      cell = trimmed(cell.substr(1, cell.size() - 2));
     }
     if (cell.empty()) return {};
     if (cell.front() == '(') return read_pair(cell);
     const Parsed parsed = parse_action(cell);
-    if (parsed.left_out.empty()) return Slot(grow_counts_for(parsed.action));
+    if (parsed.left_out.empty()) {
+      grow_counts_for(parsed.action);
+      return Slot(parsed.action);
+    }
     ++out_.left_out[std::string(parsed.left_out)];
     return {};
   }
@@ -136,12 +150,13 @@ class Reader {
     constexpr std::string_view kEnd = ")OVERLAP_F_B";
     if (!cell.ends_with(kEnd)) fail(cell, kWant);
     std::string_view inner = cell.substr(1, cell.size() - 1 - kEnd.size());
-    const Parsed first = parse_action(trim(take_until(inner, ';')));
+    const Parsed first = parse_action(trimmed(take_until(inner, ';')));
     if (inner.find(';') != std::string_view::npos) fail(cell, kWant);
-    const Parsed second = parse_action(trim(inner));
+    const Parsed second = parse_action(trimmed(inner));
     if (!first.left_out.empty() || !second.left_out.empty()) fail(cell, kWant);
-    const Action kept = grow_counts_for(first.action);
-    return {kept, grow_counts_for(second.action)};
+    grow_counts_for(first.action);
+    grow_counts_for(second.action);
+    return {first.action, second.action};
   }
 
   Parsed parse_action(std::string_view cell) const {
@@ -151,15 +166,11 @@ class Reader {
     std::string_view rest = cell;
     const std::optional<int> stage = take_number(rest);
     if (!stage) fail(cell, kWant);
-    size_t length = 0;
-    while (length < rest.size() && !is_digit(rest[length])) ++length;
-    const std::string_view op = rest.substr(0, length);
-    rest.remove_prefix(length);
+    const std::string_view op = take_name(rest);
     const std::optional<int> microbatch = take_number(rest);
     if (!rest.empty()) fail(cell, kWant);
-    for (const std::string_view name : kLeftOut) {
-      if (op == name) return {.action = {}, .left_out = name};
-    }
+    const std::string_view left_out = find_left_out_op(op);
+    if (!left_out.empty()) return {.action = {}, .left_out = left_out};
     const std::optional<Op> known = find_op(op);
     if (!microbatch || !known) fail(cell, kWant);
     return {.action = {*known, *stage, *microbatch}};
@@ -175,11 +186,10 @@ class Reader {
     return {};
   }
 
-  Action grow_counts_for(const Action& action) {
+  void grow_counts_for(const Action& action) {
     Table& table = out_.table;
     table.num_stages = std::max(table.num_stages, action.stage + 1);
     table.num_microbatches = std::max(table.num_microbatches, action.microbatch + 1);
-    return action;
   }
 
   const std::string& name_;

@@ -32,7 +32,7 @@ bool has_rounds(Kind kind) { return kind == Kind::kInterleaved || kind == Kind::
 
 int num_rounds(const Spec& spec) { return std::max(1, spec.num_microbatches / spec.num_ranks); }
 
-void check_chunks(const Spec& spec) {
+void check_chunks_and_rounds(const Spec& spec) {
   const bool has_one_chunk = spec.kind == Kind::kGpipe || spec.kind == Kind::k1f1b;
   if (has_one_chunk && spec.num_chunks != 1) {
     refuse(spec, "it has one chunk a rank; circular and interleaved have more");
@@ -55,7 +55,7 @@ void check_spec(const Spec& spec) {
   if (num_stages > kMaxForwards || num_stages * spec.num_microbatches > kMaxForwards) {
     refuse(spec, fmt::format("at most {} forwards are planned", kMaxForwards));
   }
-  check_chunks(spec);
+  check_chunks_and_rounds(spec);
   if (spec.forwarding_delay < 1 || spec.forwarding_delay > 2) {
     refuse(spec, fmt::format("got a forwarding delay of {}, want 1 or 2", spec.forwarding_delay));
   }
@@ -72,7 +72,7 @@ class Row {
   Row(const Spec& spec, int rank)
       : num_ranks_(spec.num_ranks), rank_(rank), next_(static_cast<size_t>(spec.num_chunks)) {}
 
-  void add_next(Op op, int chunk) {
+  void add_next_action(Op op, int chunk) {
     Next& next = next_[static_cast<size_t>(chunk)];
     int& microbatch = op == Op::kForward      ? next.forward
                       : op == Op::kWeightGrad ? next.weight_grad
@@ -80,8 +80,8 @@ class Row {
     slots_.emplace_back(Action{op, chunk * num_ranks_ + rank_, microbatch});
     ++microbatch;
   }
-  void add_next(Op op, int chunk, int count) {
-    for (int i = 0; i < count; ++i) add_next(op, chunk);
+  void add_next_action(Op op, int chunk, int count) {
+    for (int i = 0; i < count; ++i) add_next_action(op, chunk);
   }
   std::vector<Slot> take() { return std::move(slots_); }
 
@@ -95,44 +95,61 @@ class Row {
 };
 
 void add_breadth_first(const Spec& spec, Row& row) {
-  for (int c = 0; c < spec.num_chunks; ++c) row.add_next(Op::kForward, c, spec.num_microbatches);
+  for (int c = 0; c < spec.num_chunks; ++c)
+    row.add_next_action(Op::kForward, c, spec.num_microbatches);
   for (int c = spec.num_chunks - 1; c >= 0; --c) {
-    row.add_next(Op::kBackward, c, spec.num_microbatches);
+    row.add_next_action(Op::kBackward, c, spec.num_microbatches);
   }
 }
 
 // With fewer micro-batches than ranks the warm-up is all of them.
 void add_1f1b(const Spec& spec, int rank, Row& row) {
   const int num_warmup = std::min(spec.num_microbatches, spec.num_ranks - rank);
-  row.add_next(Op::kForward, 0, num_warmup);
+  row.add_next_action(Op::kForward, 0, num_warmup);
   for (int i = 0; i < spec.num_microbatches; ++i) {
-    row.add_next(Op::kBackward, 0);
-    if (num_warmup + i < spec.num_microbatches) row.add_next(Op::kForward, 0);
+    row.add_next_action(Op::kBackward, 0);
+    if (num_warmup + i < spec.num_microbatches) row.add_next_action(Op::kForward, 0);
   }
 }
 
-// Steps of a rank: forward i goes to chunk (i div round size) mod chunks, and backward i, which is
-// num_warmup steps behind, to the same counted from the last chunk. zb1p runs weight gradient i
-// `rank` steps behind its backward: rank r of a pipeline has r places before its first.
-void add_interleaved(const Spec& spec, int rank, Row& row) {
-  const bool is_split = spec.kind == Kind::kZb1p;
-  const int round_size = spec.num_microbatches / num_rounds(spec);
-  const int num_steps = spec.num_chunks * spec.num_microbatches;
+// Of interleaved and zb1p a rank has steps: forward i goes to chunk (i div round size) mod chunks,
+// and backward i, which is num_warmup steps behind, to the same counted from the last chunk.
+int num_steps(const Spec& spec) { return spec.num_chunks * spec.num_microbatches; }
+
+int round_size(const Spec& spec) { return spec.num_microbatches / num_rounds(spec); }
+
+int forward_chunk(const Spec& spec, int step) { return step / round_size(spec) % spec.num_chunks; }
+
+int backward_chunk(const Spec& spec, int step) {
+  return spec.num_chunks - 1 - forward_chunk(spec, step);
+}
+
+// `per_hop`: for each rank behind this one.
+int num_warmup_steps(const Spec& spec, int rank, int per_hop) {
   const int hops = spec.num_ranks - 1 - rank;
-  const int num_warmup =
-      std::min((spec.num_chunks - 1) * round_size + (is_split ? 1 : 2) * hops, num_steps);
-  const auto chunk = [&](int step) { return step / round_size % spec.num_chunks; };
-  const auto chunk_back = [&](int step) { return spec.num_chunks - 1 - chunk(step); };
-  int num_weight_grads = 0;
-  for (int step = 0; step < num_steps + num_warmup; ++step) {
-    if (step < num_steps) row.add_next(Op::kForward, chunk(step));
+  return std::min((spec.num_chunks - 1) * round_size(spec) + per_hop * hops, num_steps(spec));
+}
+
+void add_interleaved(const Spec& spec, int rank, Row& row) {
+  const int num_warmup = num_warmup_steps(spec, rank, /*per_hop=*/2);
+  for (int step = 0; step < num_steps(spec) + num_warmup; ++step) {
     const int back = step - num_warmup;
-    if (back < 0) continue;
-    row.add_next(is_split ? Op::kInputGrad : Op::kBackward, chunk_back(back));
-    if (is_split && back >= rank) row.add_next(Op::kWeightGrad, chunk_back(num_weight_grads++));
+    if (step < num_steps(spec)) row.add_next_action(Op::kForward, forward_chunk(spec, step));
+    if (back >= 0) row.add_next_action(Op::kBackward, backward_chunk(spec, back));
   }
-  while (is_split && num_weight_grads < num_steps) {
-    row.add_next(Op::kWeightGrad, chunk_back(num_weight_grads++));
+}
+
+// Runs weight gradient i `rank` steps behind its backward: rank r of a pipeline has r places before
+// its first.
+void add_zb1p(const Spec& spec, int rank, Row& row) {
+  const int num_warmup = num_warmup_steps(spec, rank, /*per_hop=*/1);
+  for (int step = 0; step < num_steps(spec) + num_warmup + rank; ++step) {
+    const int back = step - num_warmup;
+    const int weights = back - rank;
+    if (step < num_steps(spec)) row.add_next_action(Op::kForward, forward_chunk(spec, step));
+    if (back >= 0 && back < num_steps(spec))
+      row.add_next_action(Op::kInputGrad, backward_chunk(spec, back));
+    if (weights >= 0) row.add_next_action(Op::kWeightGrad, backward_chunk(spec, weights));
   }
 }
 
@@ -147,8 +164,10 @@ std::vector<Slot> make_row(const Spec& spec, int rank) {
       add_1f1b(spec, rank, row);
       break;
     case Kind::kInterleaved:
-    case Kind::kZb1p:
       add_interleaved(spec, rank, row);
+      break;
+    case Kind::kZb1p:
+      add_zb1p(spec, rank, row);
       break;
   }
   return row.take();

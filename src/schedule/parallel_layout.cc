@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -39,6 +40,14 @@ int ParallelLayout::* find_parts(std::string_view name) {
   return nullptr;
 }
 
+std::optional<int> parse_num_parts(std::string_view text) {
+  int number = 0;
+  const char* last = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), last, number);
+  if (error != std::errc() || stop != last || number < 1 || number > kMostParts) return {};
+  return number;
+}
+
 // "data=2", into `layout`.
 void parse_part_into(std::string_view part, std::string_view text,
                      std::set<std::string_view>& named, ParallelLayout& layout) {
@@ -48,10 +57,9 @@ void parse_part_into(std::string_view part, std::string_view text,
   int ParallelLayout::* parts = find_parts(name);
   if (parts == nullptr) refuse(part, text, "which names no kind");
   if (!named.insert(name).second) refuse(part, text, "which is named twice");
-  const char* last = number.data() + number.size();
-  const auto [stop, error] = std::from_chars(number.data(), last, layout.*parts);
-  if (error != std::errc() || stop != last || layout.*parts < 1 || layout.*parts > kMostParts)
-    refuse(part, text, fmt::format("whose number is none from 1 to {}", kMostParts));
+  const std::optional<int> num_parts = parse_num_parts(number);
+  if (!num_parts) refuse(part, text, fmt::format("whose number is none from 1 to {}", kMostParts));
+  layout.*parts = *num_parts;
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ class Verifier {
     if (find_fault_in_numbers()) return fault_;
     items_.resize(table_.num_items());
     orders_.resize(static_cast<size_t>(table_.num_stages));
-    if (find_fault_in_queues() || find_missing_action() || find_fault_in_channels()) return fault_;
+    if (find_fault_or_note_queues() || find_missing_action() || find_fault_in_channels())
+      return fault_;
     return find_deadlock(table_);
   }
 
@@ -86,12 +87,11 @@ class Verifier {
       return set_fault({0, 0}, "", Rule::kComplete, "nothing stands in the table");
     }
     int64_t num_forwards = 0;
-    if (any_action([&](Place at, const Action& a) {
-          num_forwards += a.op == Op::kForward ? 1 : 0;
-          return find_fault_of_range(at, a);
-        })) {
-      return true;
-    }
+    const bool found = any_action([&](Place at, const Action& a) {
+      num_forwards += a.op == Op::kForward ? 1 : 0;
+      return find_fault_of_range(at, a);
+    });
+    if (found) return true;
     const int64_t wanted = int64_t{table_.num_stages} * table_.num_microbatches;
     return num_forwards < wanted && set_missing_forward_fault();
   }
@@ -128,11 +128,11 @@ class Verifier {
   }
 
   // Everything that one queue shows, place by place.
-  bool find_fault_in_queues() {
+  bool find_fault_or_note_queues() {
     return any_slot([&](Place at, const Slot& slot) {
       if (slot.count == 2 && find_fault_of_overlap(at, slot)) return true;
       for (const Action& action : slot.actions()) {
-        if (find_fault_of_action(at, action)) return true;
+        if (find_fault_or_note_action(at, action)) return true;
       }
       return false;
     });
@@ -147,27 +147,18 @@ class Verifier {
                      "only a forward and a backward of two micro-batches may overlap");
   }
 
-  bool find_fault_of_action(Place at, const Action& a) {
-    if (rank_of(a.stage) != at.rank) {
-      return set_fault(at, a, Rule::kOneRank,
-                       fmt::format("stage {} has actions on rank {}", a.stage, rank_of(a.stage)));
-    }
-    if (find_fault_or_place(at, a)) return true;
+  bool find_fault_or_note_action(Place at, const Action& a) {
+    if (find_fault_of_rank(at, a) || find_fault_or_note_place(at, a)) return true;
     switch (a.op) {
       case Op::kForward:
-        return find_fault_of_order(at, a) || find_fault_of_source(at, a, a.stage - 1, a.stage == 0);
+        return find_fault_or_note_order(at, a) ||
+               find_fault_of_source(at, a, a.stage - 1, a.stage == 0);
       case Op::kInputGrad:
       case Op::kBackward:
-        if (!item(a.stage, a.microbatch).forward.is_set()) {
-          return set_fault(at, a, Rule::kForwardFirst, not_before(Op::kForward, a, a.stage));
-        }
-        return find_fault_of_order(at, a) ||
+        return find_missing_forward(at, a) || find_fault_or_note_order(at, a) ||
                find_fault_of_source(at, a, a.stage + 1, is_last(a.stage));
       case Op::kWeightGrad:
-        if (!item(a.stage, a.microbatch).backward.is_set()) {
-          return set_fault(at, a, Rule::kInputGradFirst, not_before(Op::kInputGrad, a, a.stage));
-        }
-        return find_fault_of_order(at, a);
+        return find_missing_input_grad(at, a) || find_fault_or_note_order(at, a);
       case Op::kSendForward:
       case Op::kSendBackward:
         return find_fault_of_send(at, a);
@@ -176,6 +167,24 @@ class Verifier {
         return find_fault_of_peer(at, a);
     }
     return false;
+  }
+
+  bool find_fault_of_rank(Place at, const Action& a) {
+    if (rank_of(a.stage) == at.rank) return false;
+    return set_fault(at, a, Rule::kOneRank,
+                     fmt::format("stage {} has actions on rank {}", a.stage, rank_of(a.stage)));
+  }
+
+  bool find_missing_forward(Place at, const Action& backward) {
+    if (item(backward.stage, backward.microbatch).forward.is_set()) return false;
+    return set_fault(at, backward, Rule::kForwardFirst,
+                     not_before(Op::kForward, backward, backward.stage));
+  }
+
+  bool find_missing_input_grad(Place at, const Action& weight_grad) {
+    if (item(weight_grad.stage, weight_grad.microbatch).backward.is_set()) return false;
+    return set_fault(at, weight_grad, Rule::kInputGradFirst,
+                     not_before(Op::kInputGrad, weight_grad, weight_grad.stage));
   }
 
   static std::string not_before(Op op, const Action& a, int stage) {
@@ -205,7 +214,7 @@ class Verifier {
   }
 
   // Notes where the action stands, unless it stands somewhere already; a B stands for I and W.
-  bool find_fault_or_place(Place at, const Action& a) {
+  bool find_fault_or_note_place(Place at, const Action& a) {
     Item& of = item(a.stage, a.microbatch);
     Place& own = place_of(of, a.op);
     Place& last = a.op == Op::kBackward ? of.weight_grad : own;
@@ -233,17 +242,17 @@ class Verifier {
     Order forward, backward, weight_grad;
   };
 
-  bool find_fault_of_order(Place at, const Action& a) {
+  bool find_fault_or_note_order(Place at, const Action& a) {
     StageOrder& of = orders_[static_cast<size_t>(a.stage)];
     if (a.op == Op::kForward) {
       of.forward.direction = 1;
-      return find_fault_of_order(at, a, of.forward);
+      return find_fault_or_note_order(at, a, of.forward);
     }
-    if (is_backward(a.op) && find_fault_of_order(at, a, of.backward)) return true;
-    return has_weight_grad(a.op) && find_fault_of_order(at, a, of.weight_grad);
+    if (is_backward(a.op) && find_fault_or_note_order(at, a, of.backward)) return true;
+    return has_weight_grad(a.op) && find_fault_or_note_order(at, a, of.weight_grad);
   }
 
-  bool find_fault_of_order(Place at, const Action& a, Order& order) {
+  bool find_fault_or_note_order(Place at, const Action& a, Order& order) {
     const int last = std::exchange(order.last, a.microbatch);
     if (last < 0) return false;
     const int direction = a.microbatch > last ? 1 : -1;
@@ -256,15 +265,21 @@ class Verifier {
   // What a computation reads: a stage's output on the same rank, or what has been received.
   bool find_fault_of_source(Place at, const Action& a, int source, bool has_none) {
     if (has_none) return false;
+    if (rank_of(source) == at.rank) return find_missing_predecessor(at, a, source);
+    return has_transfers_ && find_missing_receive(at, a);
+  }
+
+  bool find_missing_predecessor(Place at, const Action& a, int source) {
     const bool forward = a.op == Op::kForward;
-    if (rank_of(source) == at.rank) {
-      const Item& of = item(source, a.microbatch);
-      const Place& made = forward ? of.forward : of.backward;
-      if (made.is_set() && made.slot < at.slot) return false;
-      return set_fault(at, a, Rule::kPredecessorFirst,
-                       not_before(forward ? Op::kForward : Op::kBackward, a, source));
-    }
-    if (!has_transfers_) return false;
+    const Item& of = item(source, a.microbatch);
+    const Place& made = forward ? of.forward : of.backward;
+    if (made.is_set() && made.slot < at.slot) return false;
+    return set_fault(at, a, Rule::kPredecessorFirst,
+                     not_before(forward ? Op::kForward : Op::kBackward, a, source));
+  }
+
+  bool find_missing_receive(Place at, const Action& a) {
+    const bool forward = a.op == Op::kForward;
     const Item& of = item(a.stage, a.microbatch);
     if ((forward ? of.received_forward : of.received_backward).is_set()) return false;
     return set_fault(at, a, Rule::kReceivedFirst,
@@ -326,14 +341,20 @@ class Verifier {
     Transfers sends, receives;
     list_transfers(sends, receives);
     for (const auto& [channel, received] : receives) {
-      const auto& sent = sends[channel];
-      for (size_t i = 0; i < received.size(); ++i) {
-        const auto& [at, a] = received[i];
-        if (counterpart(a) == sent[i].second) continue;
-        return set_fault(
-            at, a, Rule::kChannelOrder,
-            fmt::format("rank {} sends {} first", channel.first, to_string(sent[i].second)));
-      }
+      if (find_fault_of_channel(channel, sends[channel], received)) return true;
+    }
+    return false;
+  }
+
+  // Both have as many.
+  bool find_fault_of_channel(const Channel& channel, const Transfers::mapped_type& sent,
+                             const Transfers::mapped_type& received) {
+    for (size_t i = 0; i < received.size(); ++i) {
+      const auto& [at, a] = received[i];
+      const Action& other = sent[i].second;
+      if (counterpart(a) == other) continue;
+      return set_fault(at, a, Rule::kChannelOrder,
+                       fmt::format("rank {} sends {} first", channel.first, to_string(other)));
     }
     return false;
   }

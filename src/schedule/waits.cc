@@ -14,14 +14,10 @@ class DeadlockFinder {
         next_(table.rows.size()),
         has_run_(table.num_items() * kNumKinds) {}
 
-  std::optional<Fault> find() {
+  std::optional<Fault> run_and_find() {
     run_until_stuck();
     for (size_t rank = 0; rank < next_.size(); ++rank) {
-      if (next_[rank] == table_.rows[rank].size()) continue;
-      const Slot& slot = table_.rows[rank][next_[rank]];
-      return Fault{
-          static_cast<int>(rank), static_cast<int>(next_[rank]), to_string(slot), Rule::kDeadlock,
-          fmt::format("it waits for {}, which waits for it", to_string(*find_awaited(slot)))};
+      if (next_[rank] < table_.rows[rank].size()) return deadlock_of(rank);
     }
     return {};
   }
@@ -37,6 +33,13 @@ class DeadlockFinder {
     return table_.item(a.stage, a.microbatch) * kNumKinds + kind;
   }
 
+  [[nodiscard]] Fault deadlock_of(size_t rank) const {
+    const Slot& slot = table_.rows[rank][next_[rank]];
+    return {
+        static_cast<int>(rank), static_cast<int>(next_[rank]), to_string(slot), Rule::kDeadlock,
+        fmt::format("it waits for {}, which waits for it", to_string(*find_missing_input(slot)))};
+  }
+
   void run_until_stuck() {
     bool progress = true;
     while (progress) {
@@ -48,7 +51,7 @@ class DeadlockFinder {
   bool run_ready_slots(size_t rank) {
     const std::vector<Slot>& row = table_.rows[rank];
     const size_t begin = next_[rank];
-    while (next_[rank] < row.size() && !find_awaited(row[next_[rank]])) {
+    while (next_[rank] < row.size() && !find_missing_input(row[next_[rank]])) {
       for (const Action& a : row[next_[rank]].actions()) {
         if (a.op == Op::kForward || is_backward(a.op) || is_send(a.op)) has_run_[index(a)] = true;
       }
@@ -58,7 +61,7 @@ class DeadlockFinder {
   }
 
   // What an action takes from elsewhere. With transfers only receives wait.
-  [[nodiscard]] std::optional<Action> find_source(const Action& a) const {
+  [[nodiscard]] std::optional<Action> find_input(const Action& a) const {
     if (is_transfer(a.op)) {
       return is_send(a.op) ? std::optional<Action>() : counterpart(a);
     }
@@ -70,9 +73,9 @@ class DeadlockFinder {
     return {};
   }
 
-  [[nodiscard]] std::optional<Action> find_awaited(const Slot& slot) const {
+  [[nodiscard]] std::optional<Action> find_missing_input(const Slot& slot) const {
     for (const Action& a : slot.actions()) {
-      const std::optional<Action> from = find_source(a);
+      const std::optional<Action> from = find_input(a);
       if (from && !has_run_[index(*from)]) return from;
     }
     return {};
@@ -86,6 +89,8 @@ class DeadlockFinder {
 
 }  // namespace
 
-std::optional<Fault> find_deadlock(const Table& table) { return DeadlockFinder(table).find(); }
+std::optional<Fault> find_deadlock(const Table& table) {
+  return DeadlockFinder(table).run_and_find();
+}
 
 }  // namespace strata::schedule

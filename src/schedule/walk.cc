@@ -29,7 +29,7 @@ class Walker {
       CHECK(next_[rank] == table_.rows[rank].size(), rank, next_[rank]);  // was it verified?
       walk_.time = std::max(walk_.time, time_[rank]);
       busy += walk_.ranks[rank].busy;
-      compute_peak_live(rank);
+      set_peak_live(rank);
     }
     const double all = walk_.time * static_cast<double>(next_.size());
     walk_.bubble_share = all > 0 ? 1 - busy / all : 0;
@@ -96,14 +96,18 @@ class Walker {
     time_[rank] = start + length;
     walk_.ranks[rank].busy += length;
     if (length > 0) walk_.ranks[rank].slots.push_back({next_[rank], start, start + length});
-    for (const Action& a : slot.actions()) {
-      if (a.op == Op::kForward) forward_end_[table_.item(a.stage, a.microbatch)] = time_[rank];
-      if (is_backward(a.op)) backward_end_[table_.item(a.stage, a.microbatch)] = time_[rank];
-    }
+    note_ends(slot, time_[rank]);
     return true;
   }
 
-  void compute_peak_live(size_t rank) {
+  void note_ends(const Slot& slot, double end) {
+    for (const Action& a : slot.actions()) {
+      if (a.op == Op::kForward) forward_end_[table_.item(a.stage, a.microbatch)] = end;
+      if (is_backward(a.op)) backward_end_[table_.item(a.stage, a.microbatch)] = end;
+    }
+  }
+
+  void set_peak_live(size_t rank) {
     int live = 0;
     for (const Slot& slot : table_.rows[rank]) {
       int done = 0;

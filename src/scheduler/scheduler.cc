@@ -90,7 +90,7 @@ api::Admission Scheduler::submit(api::Command command, double now) {
   } else if (std::holds_alternative<api::UnloadModel>(shared->op)) {
     out = submit_unload(shared, now);
   } else {
-    out = submit_training(shared, *held, now);
+    out = submit_sequenced(shared, *held, now);
   }
   if (out == api::Admission::kAccepted) note_change();
   return out;
@@ -98,16 +98,20 @@ api::Admission Scheduler::submit(api::Command command, double now) {
 
 // So that everything can always go on, what comes leaves space behind it: what may be put off, for
 // what may not; what waits for a missing number, for that one, which is taken to the last byte.
+int64_t Scheduler::bytes_to_leave(const api::Command& command, const Model* model) const {
+  const int64_t of_one = queued_bytes_.limit() / kPartOfOne;
+  const bool is_late = command.may_be_put_off();
+  const int64_t spare = is_late ? queued_bytes_.own_part() / 8 : 0;
+  if (model == nullptr) return spare;
+  if (command.seq_id == model->queue.next()) return 0;
+  if (command.seq_id <= model->queue.missing()) return spare;
+  return std::max(spare, is_late ? of_one : of_one / 2);
+}
+
 api::Admission Scheduler::reserve_bytes(Held& held, const Model* model) {
-  const int64_t limit = queued_bytes_.limit();
-  if (held.num_bytes > limit / kPartOfOne) return api::Admission::kTooLarge;
-  const int64_t seq_id = held.command.seq_id;
-  const bool is_late = held.command.may_be_put_off();
-  int64_t spare = is_late ? queued_bytes_.own_part() / 8 : 0;
-  if (model != nullptr && seq_id > model->queue.missing())
-    spare = std::max(spare, is_late ? limit / kPartOfOne : limit / kPartOfOne / 2);
-  if (model != nullptr && seq_id == model->queue.next()) spare = 0;
-  held.bytes = queued_bytes_.take(held.command.tenant.text, held.num_bytes, spare);
+  if (held.num_bytes > queued_bytes_.limit() / kPartOfOne) return api::Admission::kTooLarge;
+  held.bytes = queued_bytes_.take(held.command.tenant.text, held.num_bytes,
+                                  bytes_to_leave(held.command, model));
   return held.bytes ? api::Admission::kAccepted : api::Admission::kFull;
 }
 
@@ -141,11 +145,11 @@ api::Admission Scheduler::submit_unload(CommandPtr command, double now) {
   expect_answer(command->request);
   found->second.unload = command;
   end_model(found->second, api::FaultCategory::kUser,
-            fmt::format("model {} was unloaded", command->model.text), false, now);
+            fmt::format("model {} was unloaded", command->model.text), Saves::kRefused, now);
   return api::Admission::kAccepted;
 }
 
-api::Admission Scheduler::submit_training(CommandPtr command, Held& held, double now) {
+api::Admission Scheduler::submit_sequenced(CommandPtr command, Held& held, double now) {
   const auto found = models_.find(command->model);
   if (found == models_.end() || found->second.ending) return api::Admission::kUnknownModel;
   Model& model = found->second;
@@ -189,12 +193,15 @@ void Scheduler::drop_sample(const api::RequestId& request) {
     side.cancelled.push_back(request);
   }
   side.begun.erase(request);
-  if (found->second.place) {
-    const auto queue = side.samples.find(command.tenant);
-    queue->second.erase(*found->second.place);
-    if (queue->second.empty()) side.samples.erase(queue);
-  }
+  if (found->second.place) leave_queue(found->second, side);
   samples_.erase(found);
+}
+
+void Scheduler::leave_queue(SampleEntry& entry, Side& side) {
+  const auto queue = side.samples.find(entry.command->tenant);
+  queue->second.erase(*entry.place);
+  entry.place.reset();
+  if (queue->second.empty()) side.samples.erase(queue);
 }
 
 bool Scheduler::cancel(const api::RequestId& request, std::string_view reason) {
@@ -217,41 +224,54 @@ void Scheduler::end_samples(const api::SessionId* session, api::FaultCategory ca
   }
 }
 
+// The command in front, some of whose data were handed out: the engine drops what it has of it.
+void Scheduler::abandon_begun_command(Model& model) {
+  const api::RequestId& request = model.queue.ready()->request;
+  begun_.erase(request);
+  sides_[model.base].abandoned.push_back(request);
+  model.next_datum = 0;
+}
+
 void Scheduler::end_model(Model& model, api::FaultCategory category, std::string_view reason,
-                          bool keep_saves, double now) {
+                          Saves saves, double now) {
   model.ending = true;
   size_t in_line = model.queue.num_ready();
-  if (model.next_datum > 0) {
-    begun_.erase(model.queue.ready()->request);
-    sides_[model.base].abandoned.push_back(model.queue.ready()->request);
-    model.next_datum = 0;
-  }
+  if (model.next_datum > 0) abandon_begun_command(model);
   for (const CommandPtr& command : model.queue.take_all(now)) {
     const bool is_in_line = in_line > 0 && in_line-- > 0;
-    if (keep_saves && is_save(*command) && is_in_line) {
+    if (saves == Saves::kKept && is_save(*command) && is_in_line) {
       model.last_saves.push_back(command);
     } else {
       refuse(command, category, reason);
     }
   }
   if (model.create != nullptr) {  // never began: nothing to save or unload
-    for (const CommandPtr& save : std::exchange(model.last_saves, {}))
-      refuse(save, category, reason);
+    refuse_last_saves(model, category, reason);
     refuse(std::exchange(model.create, nullptr), category, reason);
   }
+}
+
+void Scheduler::refuse_last_saves(Model& model, api::FaultCategory category,
+                                  std::string_view reason) {
+  for (const CommandPtr& save : std::exchange(model.last_saves, {})) refuse(save, category, reason);
+}
+
+// That nobody waits for.
+CommandPtr Scheduler::make_unload(const api::ModelId& id, const Model& model) {
+  return std::make_shared<const api::Command>(api::Command{.request = {},
+                                                           .tenant = model.tenant,
+                                                           .session = model.session,
+                                                           .model = id,
+                                                           .base = model.base,
+                                                           .op = api::UnloadModel{}});
 }
 
 void Scheduler::end_session(const api::SessionId& session, std::string_view reason, double now) {
   const MutexLock lock(mutex_);
   for (auto& [id, model] : models_) {
     if (model.session != session || model.ending) continue;
-    end_model(model, api::FaultCategory::kUser, reason, true, now);
-    model.unload = std::make_shared<const api::Command>(api::Command{.request = {},
-                                                                     .tenant = model.tenant,
-                                                                     .session = session,
-                                                                     .model = id,
-                                                                     .base = model.base,
-                                                                     .op = api::UnloadModel{}});
+    end_model(model, api::FaultCategory::kUser, reason, Saves::kKept, now);
+    model.unload = make_unload(id, model);
   }
   end_samples(&session, api::FaultCategory::kUser, reason);
   note_change();
@@ -263,14 +283,16 @@ void Scheduler::give_up_overdue_gaps(double now, double excused) {
   for (auto& [id, model] : models_) {
     model.queue.excuse(excused);
     const std::optional<double> since = model.queue.gap_since();
-    if (!since || now - *since < options_.gap_timeout) continue;
-    const int64_t missing = model.queue.next();
-    for (const CommandPtr& command : model.queue.give_up_gap(now)) {
-      refuse(
-          command, api::FaultCategory::kServer,
-          fmt::format("model {}: seq_id {} did not arrive within {} s, so {} cannot run in order",
-                      id.text, missing, options_.gap_timeout, command->seq_id));
-    }
+    if (since && now - *since >= options_.gap_timeout) give_up_gap(id, model, now);
+  }
+}
+
+void Scheduler::give_up_gap(const api::ModelId& id, Model& model, double now) {
+  const int64_t missing = model.queue.next();
+  for (const CommandPtr& command : model.queue.give_up_gap(now)) {
+    refuse(command, api::FaultCategory::kServer,
+           fmt::format("model {}: seq_id {} did not arrive within {} s, so {} cannot run in order",
+                       id.text, missing, options_.gap_timeout, command->seq_id));
   }
 }
 
@@ -286,9 +308,9 @@ void Scheduler::begin_shutdown(double now) {
   const size_t accepted = unanswered_.size();
   const std::string_view reason = "the server is shutting down";
   for (auto& [id, model] : models_) {
-    if (!model.ending) end_model(model, api::FaultCategory::kServer, reason, true, now);
+    if (!model.ending) end_model(model, api::FaultCategory::kServer, reason, Saves::kKept, now);
   }
-  end_samples(nullptr, api::FaultCategory::kServer, reason);
+  end_samples(/*session=*/nullptr, api::FaultCategory::kServer, reason);
   num_dropped_ = accepted - unanswered_.size();
   note_change();
 }
@@ -298,7 +320,7 @@ size_t Scheduler::num_dropped() const {
   return num_dropped_;
 }
 
-bool Scheduler::any_samples() const {
+bool Scheduler::any_samples_waiting() const {
   const MutexLock lock(mutex_);
   return std::any_of(sides_.begin(), sides_.end(), [](const auto& side) {
     return !side.second.samples.empty() || !side.second.cancelled.empty();

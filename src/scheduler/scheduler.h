@@ -132,7 +132,7 @@ class Scheduler {
   // What of sampling may be done while a turn with training rows is running.
   api::Work next_samples(const api::Capacity& engine);
   // Whether any engine's samples wait to begin or to leave. Any thread.
-  [[nodiscard]] bool any_samples() const;
+  [[nodiscard]] bool any_samples_waiting() const;
   // Notes what the engine answered and returns what is to be posted: these, less those of commands
   // that were failed in the meantime, and the failures since the last call (gaps, ended
   // sessions). Call it after every turn, an empty one too.
@@ -187,7 +187,9 @@ class Scheduler {
   api::Admission submit_sample(CommandPtr command, Held& held) REQUIRES(mutex_);
   api::Admission submit_create(CommandPtr command, Held& held) REQUIRES(mutex_);
   api::Admission submit_unload(CommandPtr command, double now) REQUIRES(mutex_);
-  api::Admission submit_training(CommandPtr command, Held& held, double now) REQUIRES(mutex_);
+  api::Admission submit_sequenced(CommandPtr command, Held& held, double now) REQUIRES(mutex_);
+  [[nodiscard]] int64_t bytes_to_leave(const api::Command& command, const Model* model) const
+      REQUIRES(mutex_);
   // kAccepted, or why there is no space for the command's bytes: of `model`'s in its order, if any.
   [[nodiscard]] api::Admission reserve_bytes(Held& held, const Model* model) REQUIRES(mutex_);
 
@@ -195,27 +197,40 @@ class Scheduler {
   void answer(const api::RequestId& request, api::Outcome outcome) REQUIRES(mutex_);
   void refuse(const CommandPtr& command, api::FaultCategory category, std::string_view reason)
       REQUIRES(mutex_);
-  void end_model(Model& model, api::FaultCategory category, std::string_view reason,
-                 bool keep_saves, double now) REQUIRES(mutex_);
+  void give_up_gap(const api::ModelId& id, Model& model, double now) REQUIRES(mutex_);
+  void abandon_begun_command(Model& model) REQUIRES(mutex_);
+  void refuse_last_saves(Model& model, api::FaultCategory category, std::string_view reason)
+      REQUIRES(mutex_);
+  enum class Saves { kKept, kRefused };  // those that are in line
+  void end_model(Model& model, api::FaultCategory category, std::string_view reason, Saves saves,
+                 double now) REQUIRES(mutex_);
+  // Of the session, or of all where it is null.
   void end_samples(const api::SessionId* session, api::FaultCategory category,
                    std::string_view reason) REQUIRES(mutex_);
+  static void leave_queue(SampleEntry& entry, Side& side);
   void drop_sample(const api::RequestId& request) REQUIRES(mutex_);
   void apply_result(const api::Result& result, double now) REQUIRES(mutex_);
-  void forget_sample(const api::RequestId& request) REQUIRES(mutex_);
+  void forget_ended_sample(const api::RequestId& request) REQUIRES(mutex_);
   void finish_create(const api::ModelId& id, const api::Outcome& outcome, double now)
       REQUIRES(mutex_);
   void pop(Model& model, double now) REQUIRES(mutex_);
 
+  [[nodiscard]] static CommandPtr make_unload(const api::ModelId& id, const Model& model);
   [[nodiscard]] static bool is_save(const api::Command& command);
   [[nodiscard]] static bool is_load(const api::Command& command);
   [[nodiscard]] static bool is_file_work(const api::Command& command);
   [[nodiscard]] CommandPtr next_control(const Model& model) const REQUIRES(mutex_);
-  bool start_control(const api::ModelId& id, Model& model, api::Work& work, double now)
+  bool start_control_and_tell_if_model_ends(const api::ModelId& id, Model& model, api::Work& work,
+                                            double now) REQUIRES(mutex_);
+  // The models whose next operation needs a file, which it leaves.
+  std::vector<Models::iterator> start_controls_and_list_file_work(api::Work& work, double now)
       REQUIRES(mutex_);
-  bool start_controls(const api::Capacity& engine, Side& side, api::Work& work, double now)
+  std::vector<Models::iterator> activate_file_work_that_fits(
+      const std::vector<Models::iterator>& models, const api::Capacity& engine, Side& side) const
       REQUIRES(mutex_);
-  void start_file_work(const std::vector<Models::iterator>& models, Side& side, api::Work& work,
-                       double now) REQUIRES(mutex_);
+  void start_one_file_work_if_due(const std::vector<Models::iterator>& models,
+                                  const api::Capacity& engine, Side& side, api::Work& work,
+                                  double now) REQUIRES(mutex_);
   // What requests of several rows need that have begun.
   struct Begun {
     int64_t held = 0;     // pages of their prompts
@@ -243,12 +258,24 @@ class Scheduler {
                                                     const api::Capacity& engine, const Side& side,
                                                     const BudgetLeft& left,
                                                     const Begun& begun) const REQUIRES(mutex_);
-  [[nodiscard]] std::optional<NextRow> choose_next_row(const api::Capacity& engine,
-                                                       const Side& side, const BudgetLeft& left,
-                                                       const LeastUsedFirst& order,
-                                                       bool must_take) const REQUIRES(mutex_);
+  [[nodiscard]] std::optional<NextRow> choose_row_while_running(const api::Capacity& engine,
+                                                                const Side& side,
+                                                                const BudgetLeft& left,
+                                                                const LeastUsedFirst& order) const
+      REQUIRES(mutex_);
+  // While nothing runs.
+  [[nodiscard]] std::optional<NextRow> choose_row_while_idle(const api::Capacity& engine,
+                                                             const Side& side,
+                                                             const BudgetLeft& left,
+                                                             const LeastUsedFirst& order) const
+      REQUIRES(mutex_);
+  static void take_next_row(SampleEntry& entry, const api::TenantId& takes_from,
+                            std::vector<api::SampleRows>& rows);
+  static void charge_row(const api::Capacity& engine, const NextRow& row, const SampleEntry& entry,
+                         Side& side);
   void hand_out_row(const api::Capacity& engine, const NextRow& row, Side& side, api::Work& work)
       REQUIRES(mutex_);
+  api::Work make_turn(const api::Capacity& engine, double now) REQUIRES(mutex_);
   void add_sampling_work(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
   void add_sample_rows(const api::Capacity& engine, Side& side, api::Work& work) REQUIRES(mutex_);
   void add_training_rows(const api::Capacity& engine, Side& side, api::Work& work, double now)
@@ -264,6 +291,12 @@ class Scheduler {
     double used;
     int64_t cost;  // of its next datum
   };
+  // Notes in `used_by_tenant` what they refer to.
+  std::list<ReadyModel> activate_ready_and_note_usage(
+      const api::Capacity& engine, Side& side, std::map<api::TenantId, double>& used_by_tenant)
+      REQUIRES(mutex_);
+  static void charge_datum(ReadyModel& trained, Side& side,
+                           std::map<api::TenantId, double>& used_by_tenant);
   [[nodiscard]] static int64_t next_datum_tokens(const Model& model);
   [[nodiscard]] static std::list<ReadyModel>::iterator least_used(std::list<ReadyModel>& models,
                                                                   int64_t tokens,
@@ -271,7 +304,8 @@ class Scheduler {
   void take_next_datum(Model& model, std::vector<api::DataRange>& rows, double now)
       REQUIRES(mutex_);
   [[nodiscard]] bool any_training_rows(const api::Capacity& engine) const REQUIRES(mutex_);
-  static bool try_training_turn(const api::Capacity& engine, Side& side, const api::Work& work);
+  static bool meter_and_decide_to_train(const api::Capacity& engine, Side& side,
+                                        const api::Work& work);
   [[nodiscard]] static bool rows_ready(const Model& model);
   void note_change() REQUIRES(mutex_);
 

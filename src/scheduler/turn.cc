@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "scheduler/budget_left.h"
 #include "scheduler/scheduler.h"
 
 namespace strata::scheduler {
@@ -22,23 +23,28 @@ api::Work Scheduler::next(std::span<const api::Capacity> engines, double now) {
   changed_ = false;
   for (size_t i = 0; i < engines.size(); ++i) {
     const size_t index = (next_engine_ + i) % engines.size();
-    const api::Capacity& engine = engines[index];
-    Side& side = sides_[engine.base];
-    api::Work work;
-    work.base = engine.base;
-    add_sampling_work(engine, side, work);
-    work.cancel.insert(work.cancel.end(), side.abandoned.begin(), side.abandoned.end());
-    side.abandoned.clear();
-    const bool any_files = start_controls(engine, side, work, now);
-    const bool any_training = any_training_rows(engine);
-    if (!work.decode || (!any_training && !any_files)) side.both_busy = false;
-    if (any_training && try_training_turn(engine, side, work))
-      add_training_rows(engine, side, work, now);
+    api::Work work = make_turn(engines[index], now);
     if (work.empty()) continue;
     next_engine_ = index + 1;
     return work;
   }
   return {};
+}
+
+api::Work Scheduler::make_turn(const api::Capacity& engine, double now) {
+  Side& side = sides_[engine.base];
+  api::Work work;
+  work.base = engine.base;
+  add_sampling_work(engine, side, work);
+  work.cancel.insert(work.cancel.end(), side.abandoned.begin(), side.abandoned.end());
+  side.abandoned.clear();
+  const std::vector<Models::iterator> file_work = start_controls_and_list_file_work(work, now);
+  start_one_file_work_if_due(file_work, engine, side, work, now);
+  const bool any_training = any_training_rows(engine);
+  if (!work.decode || (!any_training && file_work.empty())) side.both_busy = false;
+  if (any_training && meter_and_decide_to_train(engine, side, work))
+    add_training_rows(engine, side, work, now);
+  return work;
 }
 
 api::Work Scheduler::next_samples(const api::Capacity& engine) {
@@ -74,7 +80,8 @@ CommandPtr Scheduler::next_control(const Model& model) const {
 }
 
 // Takes it. True when the model is no more.
-bool Scheduler::start_control(const api::ModelId& id, Model& model, api::Work& work, double now) {
+bool Scheduler::start_control_and_tell_if_model_ends(const api::ModelId& id, Model& model,
+                                                     api::Work& work, double now) {
   const CommandPtr command = next_control(model);
   if (command == model.create) {
     creating_[command->request] = id;
@@ -94,43 +101,52 @@ bool Scheduler::start_control(const api::ModelId& id, Model& model, api::Work& w
   return command == model.unload;
 }
 
-// One operation of each model; but of those that need files only one, of the tenant that had the
-// fewest, and only when training may run: a thousand loads in line hold up nobody else. Whether
-// there were any of these.
-bool Scheduler::start_controls(const api::Capacity& engine, Side& side, api::Work& work,
-                               double now) {
-  std::vector<Models::iterator> with_files;
-  bool any_files = false;
-  std::vector<api::TenantId> tenants;
+// One of each model; those that need files are left to start_one_file_work_if_due().
+std::vector<Scheduler::Models::iterator> Scheduler::start_controls_and_list_file_work(
+    api::Work& work, double now) {
+  std::vector<Models::iterator> file_work;
   for (auto at = models_.begin(); at != models_.end();) {
     const auto here = at++;
     if (here->second.base != work.base) continue;
     const CommandPtr command = next_control(here->second);
     if (command == nullptr) continue;
     if (is_file_work(*command)) {
-      any_files = true;
-      if ((is_save(*command) ? engine.saves : engine.loads) == 0) continue;
-      with_files.push_back(here);
-      tenants.push_back(here->second.tenant);
-    } else if (start_control(here->first, here->second, work, now)) {
+      file_work.push_back(here);
+    } else if (start_control_and_tell_if_model_ends(here->first, here->second, work, now)) {
       models_.erase(here);
     }
   }
-  side.file_share.set_active(tenants);
-  if (!with_files.empty() && try_training_turn(engine, side, work))
-    start_file_work(with_files, side, work, now);
-  return any_files;
+  return file_work;
 }
 
-// Of the tenant that had the fewest.
-void Scheduler::start_file_work(const std::vector<Models::iterator>& models, Side& side,
-                                api::Work& work, double now) {
-  const auto chosen =
-      *std::min_element(models.begin(), models.end(), [&](Models::iterator a, Models::iterator b) {
+// Those of `models` whose file the engine has a place for now: their tenants share it.
+std::vector<Scheduler::Models::iterator> Scheduler::activate_file_work_that_fits(
+    const std::vector<Models::iterator>& models, const api::Capacity& engine, Side& side) const {
+  std::vector<Models::iterator> fitting;
+  std::vector<api::TenantId> tenants;
+  for (const Models::iterator at : models) {
+    const int64_t places = is_save(*next_control(at->second)) ? engine.saves : engine.loads;
+    if (places == 0) continue;
+    fitting.push_back(at);
+    tenants.push_back(at->second.tenant);
+  }
+  side.file_share.set_active(tenants);
+  return fitting;
+}
+
+// One of all models, of the tenant that had the fewest, and only when training may run: a thousand
+// loads in line hold up nobody else.
+void Scheduler::start_one_file_work_if_due(const std::vector<Models::iterator>& models,
+                                           const api::Capacity& engine, Side& side, api::Work& work,
+                                           double now) {
+  const std::vector<Models::iterator> fitting = activate_file_work_that_fits(models, engine, side);
+  if (fitting.empty() || !meter_and_decide_to_train(engine, side, work)) return;
+  const auto chosen = *std::min_element(
+      fitting.begin(), fitting.end(), [&](Models::iterator a, Models::iterator b) {
         return side.file_share.used(a->second.tenant) < side.file_share.used(b->second.tenant);
       });
   side.file_share.charge(chosen->second.tenant, 1.0);
-  start_control(chosen->first, chosen->second, work, now);
+  start_control_and_tell_if_model_ends(chosen->first, chosen->second, work, now);
 }
 
 // Pages for a request's next row. A request of several rows keeps its prompt's pages until the last
@@ -156,66 +172,6 @@ Scheduler::Begun Scheduler::pages_of_begun(const api::Capacity& engine, const Si
   }
   return out;
 }
-
-// What is left of an engine's space while a turn is made, and who has what of it.
-struct Scheduler::BudgetLeft {
-  int64_t rows = 0;
-  int64_t pages = 0;
-  int64_t states = 0;
-  std::map<api::TenantId, api::SampleShare> shares;
-  std::set<api::TenantId> resumed;  // in this turn: the engine says which row is next after it
-
-  explicit BudgetLeft(const api::Capacity& engine)
-      : rows(engine.sample_rows), pages(engine.free_pages), states(engine.free_states) {
-    for (const api::SampleShare& share : engine.shares) shares[share.tenant] = share;
-  }
-  [[nodiscard]] api::SampleShare of(const api::TenantId& tenant) const {
-    const auto found = shares.find(tenant);
-    return found == shares.end() ? api::SampleShare{} : found->second;
-  }
-  // Nothing can begin or run on, whoever asks.
-  [[nodiscard]] bool is_full() const {
-    return rows <= 0 && std::none_of(shares.begin(), shares.end(), [](const auto& entry) {
-             return entry.second.rows_to_take > 0;
-           });
-  }
-  [[nodiscard]] bool has(const NextRow& row) const {
-    return rows > 0 && row.pages_to_begin <= pages && row.states <= states;
-  }
-  void deduct(const NextRow& row) {
-    --rows;
-    pages -= row.pages;
-    states -= row.states;
-    api::SampleShare& share = shares[row.tenant];
-    ++share.rows;
-    share.pages += row.pages;
-    if (row.resumes) resumed.insert(row.tenant);
-  }
-  // The one who has most of what the row lacks, if it still has as much as the row's tenant after
-  // it gave that up. Then none can take it back, and nobody's rows change places for ever.
-  [[nodiscard]] api::TenantId tenant_to_take_from(const NextRow& row) const {
-    const api::SampleShare own = of(row.tenant);
-    const bool lacks_rows = rows <= 0 || row.states > states;
-    const int64_t wanted = row.pages_to_begin;
-    const bool lacks_pages = wanted > pages;
-    const api::SampleShare* richest = nullptr;
-    for (const auto& [tenant, share] : shares) {
-      // Its row that runs on in this turn is not to be set aside at once.
-      if (tenant == row.tenant || resumed.contains(tenant)) continue;
-      // A row that is set aside gives a place and, where there are any, a state.
-      if (lacks_rows && (share.rows_to_take == 0 || share.rows - 1 < own.rows + 1)) continue;
-      if (row.states > states && share.rows_to_take < row.states - states) continue;
-      if (lacks_pages &&
-          (pages + share.pages_to_take < wanted || share.pages - wanted < own.pages + wanted)) {
-        continue;
-      }
-      const bool more = richest == nullptr ||
-                        (lacks_pages ? share.pages > richest->pages : share.rows > richest->rows);
-      if (more) richest = &share;
-    }
-    return richest == nullptr ? api::TenantId{} : richest->tenant;
-  }
-};
 
 // A tenant's row that is aside comes before that of its next request.
 std::vector<Scheduler::NextRow> Scheduler::candidate_rows(const api::TenantId& tenant,
@@ -245,33 +201,52 @@ std::vector<Scheduler::NextRow> Scheduler::candidate_rows(const api::TenantId& t
   return rows;
 }
 
-// The row that is to run next: of the tenant that used least, if it fits. While something runs,
-// what does not fit waits for its space; until it comes, only who holds less passes by, or takes
-// space from who holds more. While nothing runs, any row that fits goes; and if none does, one that
-// never will is handed to the engine, which says so.
-std::optional<Scheduler::NextRow> Scheduler::choose_next_row(const api::Capacity& engine,
-                                                             const Side& side,
-                                                             const BudgetLeft& left,
-                                                             const LeastUsedFirst& order,
-                                                             bool must_take) const {
+// The row of the tenant that used least, if it fits. What does not fit waits for its space; until
+// it comes, only who holds less passes by, or takes space from who holds more.
+std::optional<Scheduler::NextRow> Scheduler::choose_row_while_running(
+    const api::Capacity& engine, const Side& side, const BudgetLeft& left,
+    const LeastUsedFirst& order) const {
   const Begun begun = pages_of_begun(engine, side);
-  std::optional<NextRow> last_resort;
   int64_t most_pages = INT64_MAX;  // that one who passes by may hold
   for (const auto& [used, tenant] : order) {
     std::vector<NextRow> rows = candidate_rows(tenant, engine, side, left, begun);
-    if (!must_take && rows.size() > 1) rows.resize(1);
     const int64_t held = left.of(tenant).pages;
-    for (NextRow& row : rows) {
-      if (left.has(row) && held + row.pages <= most_pages) return row;
-      if (!must_take && !left.has(row)) {
-        row.takes_from = left.tenant_to_take_from(row);
-        if (!row.takes_from.empty()) return row;
-      }
+    if (!rows.empty()) {
+      NextRow& first = rows.front();
+      const bool fits = left.has(first);
+      if (fits && held + first.pages <= most_pages) return first;
+      if (!fits) first.takes_from = left.tenant_to_take_from(first);
+      if (!first.takes_from.empty()) return first;
+    }
+    most_pages = std::min(most_pages, held);
+  }
+  return std::nullopt;
+}
+
+// The first row that fits, of whomever; and if none does, one that never will is handed to the
+// engine, which says so: of a request that has begun before another.
+std::optional<Scheduler::NextRow> Scheduler::choose_row_while_idle(
+    const api::Capacity& engine, const Side& side, const BudgetLeft& left,
+    const LeastUsedFirst& order) const {
+  const Begun begun = pages_of_begun(engine, side);
+  std::optional<NextRow> last_resort;
+  for (const auto& [used, tenant] : order) {
+    for (const NextRow& row : candidate_rows(tenant, engine, side, left, begun)) {
+      if (left.has(row)) return row;
       if (!last_resort || (row.begun && !last_resort->begun)) last_resort = row;
     }
-    if (!must_take) most_pages = std::min(most_pages, held);
   }
-  return must_take ? last_resort : std::nullopt;
+  return last_resort;
+}
+
+// Its pages, but those of a request's first row that the engine knows.
+void Scheduler::charge_row(const api::Capacity& engine, const NextRow& row,
+                           const SampleEntry& entry, Side& side) {
+  const auto& sample = std::get<api::Sample>(entry.command->op);
+  const bool may_know = engine.known != nullptr && entry.next_row == 1;
+  const int64_t known =
+      may_know ? engine.known->count_reusable_pages(row.tenant, sample, engine.cache) : 0;
+  side.sampling_share.charge(row.tenant, static_cast<double>(row.pages - known));
 }
 
 void Scheduler::hand_out_row(const api::Capacity& engine, const NextRow& row, Side& side,
@@ -280,27 +255,25 @@ void Scheduler::hand_out_row(const api::Capacity& engine, const NextRow& row, Si
     work.resume.push_back({row.tenant, row.takes_from});
     return;
   }
-  const auto queue = side.samples.find(row.tenant);
-  SampleEntry& entry = samples_.at(queue->second.front());
+  SampleEntry& entry = samples_.at(side.samples.find(row.tenant)->second.front());
   const auto& sample = std::get<api::Sample>(entry.command->op);
   if (entry.next_row == 0) queued_samples_.give_back(row.tenant.text, 1);
-  const bool goes_on = !work.samples.empty() && work.samples.back().command == entry.command &&
-                       row.takes_from.empty();
-  if (!goes_on) {
-    work.samples.push_back({entry.command, entry.next_row, entry.next_row, row.takes_from});
-  }
-  work.samples.back().last = ++entry.next_row;
-  const bool may_know = engine.known != nullptr && entry.next_row == 1;
-  const int64_t known = may_know ? engine.known->count_pages(row.tenant, sample, engine.cache) : 0;
-  side.sampling_share.charge(row.tenant, static_cast<double>(row.pages - known));
+  take_next_row(entry, row.takes_from, work.samples);
+  charge_row(engine, row, entry, side);
   if (entry.next_row < sample.num_samples) {
     side.begun.insert(entry.command->request);
     return;
   }
   side.begun.erase(entry.command->request);
-  entry.place.reset();
-  queue->second.pop_front();
-  if (queue->second.empty()) side.samples.erase(queue);
+  leave_queue(entry, side);
+}
+
+// Behind the rows of the same request, unless it takes from somebody.
+void Scheduler::take_next_row(SampleEntry& entry, const api::TenantId& takes_from,
+                              std::vector<api::SampleRows>& rows) {
+  const bool goes_on = !rows.empty() && rows.back().command == entry.command && takes_from.empty();
+  if (!goes_on) rows.push_back({entry.command, entry.next_row, entry.next_row, takes_from});
+  rows.back().last = ++entry.next_row;
 }
 
 // That have rows to begin or to run on, in order.
@@ -323,10 +296,10 @@ void Scheduler::add_sample_rows(const api::Capacity& engine, Side& side, api::Wo
   LeastUsedFirst order;
   for (const auto& tenant : tenants) order.emplace(side.sampling_share.used(tenant), tenant);
   while (true) {
-    const bool must_take =
-        engine.running_samples == 0 && work.samples.empty() && work.resume.empty();
-    if (!must_take && left.is_full()) return;
-    const std::optional<NextRow> row = choose_next_row(engine, side, left, order, must_take);
+    const bool idle = engine.running_samples == 0 && work.samples.empty() && work.resume.empty();
+    if (!idle && left.is_full()) return;
+    const std::optional<NextRow> row = idle ? choose_row_while_idle(engine, side, left, order)
+                                            : choose_row_while_running(engine, side, left, order);
     if (!row) return;
     const bool fits = left.has(*row);
     left.deduct(*row);
@@ -346,7 +319,8 @@ bool Scheduler::any_training_rows(const api::Capacity& engine) const {
 
 // While both training and sampling have work, the one that has used less time goes: a step of
 // sampling in every turn, a training pass or a file in those where training is not ahead.
-bool Scheduler::try_training_turn(const api::Capacity& engine, Side& side, const api::Work& work) {
+bool Scheduler::meter_and_decide_to_train(const api::Capacity& engine, Side& side,
+                                          const api::Work& work) {
   if (!work.decode) return true;
   if (!side.both_busy) {
     side.both_busy = true;
@@ -408,28 +382,41 @@ std::list<Scheduler::ReadyModel>::iterator Scheduler::least_used(std::list<Ready
   return best;
 }
 
-void Scheduler::add_training_rows(const api::Capacity& engine, Side& side, api::Work& work,
-                                  double now) {
-  std::map<api::ModelId, std::vector<api::DataRange>> taken;  // rows of a model stand together
-  std::map<api::TenantId, double> used_by_tenant;
+std::list<Scheduler::ReadyModel> Scheduler::activate_ready_and_note_usage(
+    const api::Capacity& engine, Side& side, std::map<api::TenantId, double>& used_by_tenant) {
   std::list<ReadyModel> ready;
   for (const Models::iterator at : activate_ready_models(engine, side)) {
     double& used = used_by_tenant[at->second.tenant];
     used = side.training_share.used(at->second.tenant);
     ready.push_back({at, used, side.model_share.used(at->first), next_datum_tokens(at->second)});
   }
+  return ready;
+}
+
+// To the model and its tenant, in both of whose meters `trained` then is.
+void Scheduler::charge_datum(ReadyModel& trained, Side& side,
+                             std::map<api::TenantId, double>& used_by_tenant) {
+  const auto& [id, model] = *trained.at;
+  const auto cost = static_cast<double>(trained.cost);
+  side.training_share.charge(model.tenant, cost);
+  side.model_share.charge(id, cost);
+  used_by_tenant[model.tenant] += cost;
+  trained.used += cost;
+}
+
+void Scheduler::add_training_rows(const api::Capacity& engine, Side& side, api::Work& work,
+                                  double now) {
+  std::map<api::ModelId, std::vector<api::DataRange>> taken;  // rows of a model stand together
+  std::map<api::TenantId, double> used_by_tenant;
+  std::list<ReadyModel> ready = activate_ready_and_note_usage(engine, side, used_by_tenant);
   int64_t tokens = 0;
   while (true) {
     const auto best = least_used(ready, tokens, engine.pass_tokens);
     if (best == ready.end()) break;
-    const auto& [id, model] = *best->at;
-    const auto cost = static_cast<double>(best->cost);
+    auto& [id, model] = *best->at;
     tokens += best->cost;
-    take_next_datum(best->at->second, taken[id], now);
-    side.training_share.charge(model.tenant, cost);
-    side.model_share.charge(id, cost);
-    used_by_tenant[model.tenant] += cost;
-    best->used += cost;
+    take_next_datum(model, taken[id], now);
+    charge_datum(*best, side, used_by_tenant);
     if (rows_ready(model)) {
       best->cost = next_datum_tokens(model);
     } else {
@@ -452,9 +439,8 @@ void Scheduler::finish_create(const api::ModelId& id, const api::Outcome& outcom
     return;
   }
   const std::string reason = fmt::format("model {} was not created: {}", id.text, failure->message);
-  end_model(model, failure->category, reason, false, now);
-  for (const CommandPtr& save : std::exchange(model.last_saves, {}))
-    refuse(save, failure->category, reason);
+  end_model(model, failure->category, reason, Saves::kRefused, now);
+  refuse_last_saves(model, failure->category, reason);
   if (model.unload != nullptr) answer(model.unload->request, api::Done{});
   models_.erase(found);
 }
@@ -483,11 +469,11 @@ void Scheduler::apply_result(const api::Result& result, double now) {
     pop(models_.at(begun->second), now);  // it failed: the rest of its data is not run
     begun_.erase(begun);
   }
-  forget_sample(result.request);
+  forget_ended_sample(result.request);
 }
 
 // With the rows of it that are left to hand out.
-void Scheduler::forget_sample(const api::RequestId& request) {
+void Scheduler::forget_ended_sample(const api::RequestId& request) {
   const auto sample = samples_.find(request);
   if (sample == samples_.end()) return;
   const api::Command& command = *sample->second.command;

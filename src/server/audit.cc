@@ -85,7 +85,7 @@ Tail read_tail(const std::string& path) {
 }
 
 // DEL and U+0080 to U+009F, which a terminal may obey; JSON escapes those below a space alone.
-bool has_controls(std::string_view text) {
+bool has_del_or_c1_controls(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
     if (text[i] == 0x7f || (text[i] == '\xc2' && next >= 0x80 && next < 0xa0)) return true;
@@ -93,10 +93,10 @@ bool has_controls(std::string_view text) {
   return false;
 }
 
-// Names from requests may hold any bytes.
-std::string quoted(std::string_view text) {
+// The beginning of a name, which may hold any bytes, as a JSON string that no terminal obeys.
+std::string truncate_and_quote(std::string_view text) {
   text = text.substr(0, kMaxObject);
-  if (text::is_valid_utf8(text) && !has_controls(text)) return text::json_quote(text);
+  if (text::is_valid_utf8(text) && !has_del_or_c1_controls(text)) return text::json_quote(text);
   std::string plain(text);
   for (char& c : plain) {
     if (static_cast<unsigned char>(c) >= 0x7f) c = '?';
@@ -109,8 +109,9 @@ std::string unfinished_json(const AuditLine& line) {
   std::string text = fmt::format(
       "{{\"time\":\"{}\",\"tenant\":{},\"key\":{},\"address\":{},\"action\":{},\"object\":{},"
       "\"status\":{}",
-      rfc3339(line.time), quoted(line.tenant), quoted(line.key_id), quoted(line.address),
-      quoted(line.action), quoted(line.object), line.status);
+      rfc3339(line.time), truncate_and_quote(line.tenant), truncate_and_quote(line.key_id),
+      truncate_and_quote(line.address), truncate_and_quote(line.action),
+      truncate_and_quote(line.object), line.status);
   if (line.begun > 0) text += fmt::format(",\"begun\":{}", line.begun);
   return text;
 }
@@ -144,11 +145,13 @@ struct AuditLog::Writer {
     int64_t number;  // 0: it could not be written
   };
   void warn_if_others_can_read() const;
-  void queue_or_drop(Job job);
+  void number_and_queue_or_drop(Job job);
+  [[nodiscard]] bool number_and_try_queue(Job& job);
+  [[nodiscard]] Job take_first_job() REQUIRES(mutex);
   void write_jobs_until_stopped();
   [[nodiscard]] bool reopen();
   [[nodiscard]] bool write_line(const Job& job);
-  void log_first_trouble(bool is_written, int fault);
+  void log_if_trouble_begins_or_ends(bool is_written, int fault);
   [[nodiscard]] bool sync();
   void sync_and_tell(std::vector<Told>& told);
   [[nodiscard]] bool append(const std::string& text);
@@ -198,10 +201,10 @@ AuditLog::~AuditLog() {
                                     writer.path, writer.jobs.size() + 1));
 }
 
-void AuditLog::add(AuditLine line) { writer_->queue_or_drop({unfinished_json(line)}); }
+void AuditLog::add(AuditLine line) { writer_->number_and_queue_or_drop({unfinished_json(line)}); }
 
 void AuditLog::write(AuditLine line, Done done) {
-  writer_->queue_or_drop({unfinished_json(line), std::move(done)});
+  writer_->number_and_queue_or_drop({unfinished_json(line), std::move(done)});
 }
 
 void AuditLog::forget() {
@@ -209,28 +212,38 @@ void AuditLog::forget() {
   writer_->is_forgotten = true;
 }
 
-void AuditLog::reopen() { writer_->queue_or_drop({}); }
+void AuditLog::reopen() { writer_->number_and_queue_or_drop({}); }
 
-void AuditLog::Writer::queue_or_drop(Job job) {
-  {
-    const MutexLock lock(mutex);
-    if (!job.text.empty()) job.number = ++number;  // also of one that is dropped: it is missed
-    if (queued_bytes + job.text.size() <= kMaxQueued) {
-      queued_bytes += job.text.size();
-      jobs.push_back(std::move(job));
-      wake.notify_all();
-      return;
-    }
-    ++counts.dropped;
-  }
-  if (!job.done) return;
+void AuditLog::Writer::number_and_queue_or_drop(Job job) {
+  if (number_and_try_queue(job) || !job.done) return;
   const MutexLock lock(telling);
   if (!is_forgotten) job.done(0);
+}
+
+// False: it found no space in the queue, and is counted as dropped.
+bool AuditLog::Writer::number_and_try_queue(Job& job) {
+  const MutexLock lock(mutex);
+  if (!job.text.empty()) job.number = ++number;  // also of one that is dropped: it is missed
+  if (queued_bytes + job.text.size() > kMaxQueued) {
+    ++counts.dropped;
+    return false;
+  }
+  queued_bytes += job.text.size();
+  jobs.push_back(std::move(job));
+  wake.notify_all();
+  return true;
 }
 
 AuditLog::Counts AuditLog::counts() const {
   const MutexLock lock(writer_->mutex);
   return writer_->counts;
+}
+
+AuditLog::Writer::Job AuditLog::Writer::take_first_job() {
+  Job job = std::move(jobs.front());
+  jobs.pop_front();
+  queued_bytes -= job.text.size();
+  return job;
 }
 
 void AuditLog::Writer::write_jobs_until_stopped() {
@@ -245,9 +258,7 @@ void AuditLog::Writer::write_jobs_until_stopped() {
     }
     while (!is_stopping && jobs.empty()) wake.wait(mutex);
     if (jobs.empty()) break;
-    Job job = std::move(jobs.front());
-    jobs.pop_front();
-    queued_bytes -= job.text.size();
+    Job job = take_first_job();
     mutex.unlock();
     const bool is_written = job.text.empty() ? reopen() : write_line(job);
     if (job.done) told.push_back({std::move(job.done), is_written ? job.number : 0});
@@ -288,7 +299,7 @@ bool AuditLog::Writer::reopen() {
 }
 
 // Once for each time of trouble, and its end, not for each line.
-void AuditLog::Writer::log_first_trouble(bool is_written, int fault) {
+void AuditLog::Writer::log_if_trouble_begins_or_ends(bool is_written, int fault) {
   if (!is_written && !is_failing)
     log(LogLevel::kError,
         fmt::format("audit: {}: {}; lines are dropped and counted (strata_audit_lines_total)", path,
@@ -303,7 +314,7 @@ bool AuditLog::Writer::write_line(const Job& job) {
   const bool is_written = append(fmt::format("{},\"chain\":\"{}\"}}\n", text, next));
   const int fault = errno;
   if (is_written) chain = next;
-  log_first_trouble(is_written, fault);
+  log_if_trouble_begins_or_ends(is_written, fault);
   const MutexLock lock(mutex);
   ++(is_written ? counts.written : counts.dropped);
   return is_written;

@@ -29,7 +29,7 @@ bool is_audited(Effect effect, std::string_view route) {
   return effect == Effect::kChanges || hands_out_weights(route);
 }
 
-AuditLine line_of(const Exchange& exchange) {
+AuditLine make_audit_line(const Exchange& exchange) {
   return {.time = wall_seconds(),
           .tenant = exchange.tenant,
           .key_id = exchange.key_id,
@@ -44,19 +44,21 @@ void AuditSync::write(AuditLine line, Then then, Then after) {
       std::make_shared<Wait>(Wait{now_seconds() + most_wait_, std::move(then), std::move(after)});
   waits_.push_back(wait);
   log_.write(std::move(line), [post = post_, wait](int64_t number) {
-    post([wait, number] {
-      const Then of = std::exchange(wait->then, nullptr);
-      const Then late = std::exchange(wait->after, nullptr);
-      if (of) {
-        of(number);
-      } else if (late && number != kNotWritten) {
-        late(number);
-      }
-    });
+    post([wait, number] { tell_number(*wait, number); });
   });
 }
 
-void AuditSync::tick(double now) {
+void AuditSync::tell_number(Wait& wait, int64_t number) {
+  const Then in_time = std::exchange(wait.then, nullptr);
+  const Then late = std::exchange(wait.after, nullptr);
+  if (in_time) {
+    in_time(number);
+  } else if (late && number != kNotWritten) {
+    late(number);
+  }
+}
+
+void AuditSync::end_overdue_waits(double now) {
   while (!waits_.empty() && (!waits_.front()->then || waits_.front()->until <= now)) {
     const std::shared_ptr<Wait> wait = std::move(waits_.front());
     waits_.pop_front();
@@ -69,7 +71,7 @@ Respond AuditSync::make_audited_respond(const Exchange& told, int64_t begun, con
   return [this, told, begun, respond, refuses](Response response) {
     Exchange ended = told;
     ended.status = response.status;
-    AuditLine line = line_of(ended);
+    AuditLine line = make_audit_line(ended);
     line.begun = begun;
     const auto kept = std::make_shared<Response>(std::move(response));
     const Then answer = [respond, kept, refuses](int64_t number) {
@@ -95,33 +97,43 @@ void AuditSync::run_or_refuse(Begun& what, int64_t number) {
 
 Handler AuditSync::audited_if_answered(Handler handler) {
   return [this, handler = std::move(handler)](Request&& request, const Respond& respond) {
-    Exchange told = exchange_of(request);
-    told.about = std::make_shared<std::string>(percent_escaped(request.path));
-    const Respond audited = make_audited_respond(told, /*begun=*/0, respond, /*refuses=*/true);
-    const Respond answer = [respond, audited](Response response) {
-      (response.status >= 400 ? respond : audited)(std::move(response));
-    };
-    const std::string path = request.path;
-    run_answering_faults(path, answer, [&] { handler(std::move(request), answer); });
+    run_then_write_line(handler, std::move(request), respond);
   };
+}
+
+void AuditSync::run_then_write_line(const Handler& handler, Request&& request,
+                                    const Respond& respond) {
+  Exchange told = exchange_of(request);
+  told.about = std::make_shared<std::string>(percent_escaped(request.path));
+  const Respond audited = make_audited_respond(told, /*begun=*/0, respond, /*refuses=*/true);
+  const Respond answer = [respond, audited](Response response) {
+    (response.status >= 400 ? respond : audited)(std::move(response));
+  };
+  const std::string path = request.path;
+  run_answering_faults(path, answer, [&] { handler(std::move(request), answer); });
 }
 
 Handler AuditSync::audited(Handler handler) {
   return [this, handler = std::move(handler)](Request&& request, const Respond& respond) {
-    AuditLine line = line_of(exchange_of(request));
-    line.object = request.path;
-    AuditLine refused = line;
-    refused.status = 503;
-    Exchange told = exchange_of(request);
-    auto begun =
-        std::make_shared<Begun>(Begun{handler, std::move(request), respond, std::move(told)});
-    write(
-        std::move(line), [this, begun](int64_t number) { run_or_refuse(*begun, number); },
-        [this, refused = std::move(refused)](int64_t number) mutable {
-          refused.begun = number;
-          log_.add(refused);
-        });
+    write_line_then_run(handler, std::move(request), respond);
   };
+}
+
+void AuditSync::write_line_then_run(const Handler& handler, Request&& request,
+                                    const Respond& respond) {
+  AuditLine line = make_audit_line(exchange_of(request));
+  line.object = request.path;
+  AuditLine refused = line;
+  refused.status = 503;
+  Exchange told = exchange_of(request);
+  auto begun =
+      std::make_shared<Begun>(Begun{handler, std::move(request), respond, std::move(told)});
+  write(
+      std::move(line), [this, begun](int64_t number) { run_or_refuse(*begun, number); },
+      [this, refused = std::move(refused)](int64_t number) mutable {
+        refused.begun = number;
+        log_.add(refused);
+      });
 }
 
 }  // namespace strata::server

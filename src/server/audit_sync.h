@@ -4,7 +4,8 @@
 // with the answer is, which names the first ("begun"). Where the first cannot be written, or the
 // disk does not answer in time, 503, and nothing is done; a first line that is written after that
 // is followed by one with this status. An answer does not wait longer either. I/O thread only.
-//   AuditSync sync(log, post);  route.handler = sync.audited(route.handler);  sync.tick(now);
+//   AuditSync sync(log, post);  route.handler = sync.audited(route.handler);
+//   sync.end_overdue_waits(now);
 #pragma once
 #include <deque>
 #include <functional>
@@ -22,7 +23,8 @@ bool hands_out_weights(std::string_view route);
 // Whether --audit-sync holds for it.
 bool is_audited(Effect effect, std::string_view route);
 
-AuditLine line_of(const Exchange& exchange);
+// Of now.
+AuditLine make_audit_line(const Exchange& exchange);
 
 class AuditSync {
  public:
@@ -39,7 +41,7 @@ class AuditSync {
   // and none for a refusal.
   Handler audited_if_answered(Handler handler);
   // Ends what has waited too long. Several times a second, with now_seconds().
-  void tick(double now);
+  void end_overdue_waits(double now);
 
  private:
   static constexpr int64_t kNotWritten = 0, kLate = -1;
@@ -53,7 +55,11 @@ class AuditSync {
   // `then` learns the line's number, or one of the constants; `after`, when that was kLate, the
   // number all the same, should it come.
   void write(AuditLine line, Then then, Then after);
+  // Calls `then`, or, where it was called with kLate, `after`.
+  static void tell_number(Wait& wait, int64_t number);
   static Response not_written_response(int64_t number);
+  void write_line_then_run(const Handler& handler, Request&& request, const Respond& respond);
+  void run_then_write_line(const Handler& handler, Request&& request, const Respond& respond);
   void run_or_refuse(Begun& what, int64_t number);
   // Answers when the line of the answer is there, which has the number of that of its beginning, 0:
   // of none. One that cannot be written, or not in time, `refuses` the answer; else it goes all the

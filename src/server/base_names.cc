@@ -107,10 +107,14 @@ void BaseNames::add_name(const std::string& option, const std::string& name, int
 void BaseNames::add_model(const std::string& text) {
   const auto [name, dir] = split_name_value("model", text);
   const std::string real = real_path("model", name, dir);
+  add_name("model", name, find_or_add_directory(real));
+}
+
+int BaseNames::find_or_add_directory(const std::string& real) {
   const auto known = std::find(directories_.begin(), directories_.end(), real);
   const int model = static_cast<int>(known - directories_.begin());
   if (known == directories_.end()) directories_.push_back(real);
-  add_name("model", name, model);
+  return model;
 }
 
 void BaseNames::add_alias(const std::string& text) {
@@ -146,20 +150,38 @@ void BaseNames::add_adapter(const std::string& text) {
 int BaseNames::find_model_of_adapter(const std::string& name, const std::string& dir) const {
   const std::string base = read_base_from_config(name, dir);
   if (directories_.size() == 1) return 0;
+  if (const auto model = find_model_by_name_or_path(base)) return *model;
+  if (const auto model = find_model_by_last_part(base)) return *model;
+  refuse_base_not_served(base, name, dir);
+}
+
+std::optional<int> BaseNames::find_model_by_name_or_path(const std::string& base) const {
   std::error_code ignored;
   const std::string real = std::filesystem::weakly_canonical(base, ignored).string();
-  std::vector<std::string> served;
   for (const BaseName& known : names_) {
     if (!known.adapter.empty()) continue;
     if (known.name == base || directories_[static_cast<size_t>(known.model)] == real)
       return known.model;
-    served.push_back(known.name);
   }
+  return std::nullopt;
+}
+
+std::optional<int> BaseNames::find_model_by_last_part(const std::string& base) const {
+  if (base.empty()) return std::nullopt;
   for (const BaseName& known : names_) {
-    if (!known.adapter.empty() || base.empty()) continue;
+    if (!known.adapter.empty()) continue;
     if (last_part(known.name) == last_part(base) ||
         last_part(directories_[static_cast<size_t>(known.model)]) == last_part(base))
       return known.model;
+  }
+  return std::nullopt;
+}
+
+void BaseNames::refuse_base_not_served(const std::string& base, const std::string& name,
+                                       const std::string& dir) const {
+  std::vector<std::string> served;
+  for (const BaseName& known : names_) {
+    if (known.adapter.empty()) served.push_back(known.name);
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--adapter {}: base_model_name_or_path of '{}/adapter_config.json' is "

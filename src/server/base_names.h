@@ -38,10 +38,15 @@ class BaseNames {
   [[nodiscard]] const BaseName* find_exact(std::string_view name) const;
   void add_name(const std::string& option, const std::string& name, int model);
   void add_model(const std::string& text);
+  [[nodiscard]] int find_or_add_directory(const std::string& real);
   void add_alias(const std::string& text);
   void set_tokenizer(const std::string& text);
   void add_adapter(const std::string& text);
   [[nodiscard]] int find_model_of_adapter(const std::string& name, const std::string& dir) const;
+  [[nodiscard]] std::optional<int> find_model_by_name_or_path(const std::string& base) const;
+  [[nodiscard]] std::optional<int> find_model_by_last_part(const std::string& base) const;
+  [[noreturn]] void refuse_base_not_served(const std::string& base, const std::string& name,
+                                           const std::string& dir) const;
 
   std::vector<std::string> directories_;  // real paths, each once
   std::vector<BaseName> names_;           // in the order given: models, then aliases

@@ -25,7 +25,7 @@ int64_t share(int64_t memory, int64_t part, int64_t least, int64_t most) {
 
 }  // namespace
 
-void fill_unset_limits(ServeOptions& o, int64_t memory) {
+void fill_unset_and_raise_body_limits(ServeOptions& o, int64_t memory) {
   if (o.max_body_bytes == 0) {
     const int64_t least = o.max_body > 0 ? 0 : std::min(kBodiesOfLargest * kMostBody, memory / 8);
     o.max_body_bytes = std::max(least, share(memory, 32, 0, 512 * kMiB));
@@ -60,7 +60,7 @@ Budget::Budget(const ServeOptions& options)
       polls(options.max_parked),
       archives(options.max_archive_bytes) {}
 
-std::vector<Budget::Row> Budget::rows() const {
+std::vector<Budget::Row> Budget::bytes_by_use() const {
   const auto row = [](const char* name, const SharedLimit& limit) {
     return Row{name, limit.limit(), limit.used()};
   };
@@ -80,18 +80,18 @@ void Budget::set_num_tenants(int64_t count) {
 
 std::vector<std::string> Budget::warnings() const {
   std::vector<std::string> out;
-  const auto check = [&](const char* option, const SharedLimit& limit, int64_t useful) {
+  const auto warn_if_small = [&](const char* option, const SharedLimit& limit, int64_t useful) {
     if (limit.own_part() >= useful) return;
     out.push_back(fmt::format(
         "{} {}: while others hold all they can, a tenant is sure of {} bytes, and a small request "
         "takes {}; raise it, or --memory",
         option, limit.limit(), limit.own_part(), useful));
   };
-  check("--max-body-bytes", bodies, kUsefulBody);
-  check("--max-queued-bytes", queue, kUsefulBody);
-  check("--max-result-bytes", results, kUsefulResult);
-  check("--max-response-bytes", responses, Pieces::kMost);
-  check("--max-download-bytes", downloads, Pieces::kMost);
+  warn_if_small("--max-body-bytes", bodies, kUsefulBody);
+  warn_if_small("--max-queued-bytes", queue, kUsefulBody);
+  warn_if_small("--max-result-bytes", results, kUsefulResult);
+  warn_if_small("--max-response-bytes", responses, Pieces::kMost);
+  warn_if_small("--max-download-bytes", downloads, Pieces::kMost);
   return out;
 }
 

@@ -3,8 +3,8 @@
 // (base/shared_limit.h): a tenant that takes all it can get leaves every other one its part.
 // Whoever holds something for a request has a copy of the limit and takes from it beforehand. The
 // bytes of all rows are taken off --memory before the rest is planned. Any thread.
-//   fill_unset_limits(options, memory);  Budget budget(options);  Scheduler s({.queued_bytes =
-//   budget.queue});
+//   fill_unset_and_raise_body_limits(options, memory);  Budget budget(options);  Scheduler
+//   s({.queued_bytes = budget.queue});
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@ namespace strata::server {
 
 // Fills the sizes that nobody gave: shares of `memory` bytes. Raises max_body_bytes, also one that
 // was given, to some of the largest bodies.
-void fill_unset_limits(ServeOptions& options, int64_t memory);
+void fill_unset_and_raise_body_limits(ServeOptions& options, int64_t memory);
 
 class Budget {
  public:
@@ -46,7 +46,7 @@ class Budget {
     int64_t limit;
     int64_t held;
   };
-  [[nodiscard]] std::vector<Row> rows() const;
+  [[nodiscard]] std::vector<Row> bytes_by_use() const;
   // How many tenants the keys name.
   void set_num_tenants(int64_t count);
   // What to warn of, a line each: that a tenant cannot be sure of space for a small request.

@@ -65,6 +65,16 @@ int parse_digits(std::string_view text, size_t at, size_t count) {
   return value;
 }
 
+// T12:00:00Z, ten characters, in seconds since the day began.
+std::optional<double> parse_time(std::string_view text) {
+  const int hour = parse_digits(text, 1, 2), minute = parse_digits(text, 4, 2),
+            second = parse_digits(text, 7, 2);
+  const bool fits = text[0] == 'T' && text[3] == ':' && text[6] == ':' && text[9] == 'Z';
+  if (!fits || hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 59)
+    return std::nullopt;
+  return 3600.0 * hour + 60.0 * minute + second;
+}
+
 // 2027-01-31 or 2027-01-31T12:00:00Z in seconds since 1970.
 std::optional<double> parse_date(std::string_view text) {
   namespace chrono = std::chrono;
@@ -76,14 +86,11 @@ std::optional<double> parse_date(std::string_view text) {
                                     chrono::day(static_cast<unsigned>(day))};
   if (year < 0 || month < 0 || day < 0 || text[4] != '-' || text[7] != '-' || !date.ok())
     return std::nullopt;
-  double seconds = 86400.0 * chrono::sys_days(date).time_since_epoch().count();
+  const double seconds = 86400.0 * chrono::sys_days(date).time_since_epoch().count();
   if (!has_time) return seconds;
-  const int hour = parse_digits(text, 11, 2), minute = parse_digits(text, 14, 2),
-            second = parse_digits(text, 17, 2);
-  const bool fits = text[10] == 'T' && text[13] == ':' && text[16] == ':' && text[19] == 'Z';
-  if (!fits || hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 59)
-    return std::nullopt;
-  return seconds + 3600.0 * hour + 60.0 * minute + second;
+  const std::optional<double> of_day = parse_time(text.substr(10));
+  if (!of_day) return std::nullopt;
+  return seconds + *of_day;
 }
 
 [[noreturn]] void fail_at(const std::string& where, const std::string& message) {
@@ -101,8 +108,38 @@ std::string parse_tenant(std::string_view word, const std::string& where) {
   return std::string(word);
 }
 
+// The hash of the key that a line begins with. The key itself never stands in a message: messages
+// end in logs.
+std::string parse_or_hash_key(std::string_view word, const std::string& where) {
+  if (word.starts_with(kHashed)) {
+    std::optional<std::string> hash = parse_hash(word.substr(kHashed.size()));
+    if (hash) return std::move(*hash);
+    throw Error(ErrorCode::kInvalidArgument,
+                where +
+                    ": 'sha256:' wants the 64 hex digits of a key's SHA-256; 'strata keygen "
+                    "--hash' makes such a line");
+  }
+  if (!word.starts_with("tml-") || word.size() < 5 || !is_printable(word)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                where +
+                    ": a key starts with 'tml-' and has printable characters after it (the "
+                    "official client refuses others), or it is sha256:HEX; 'strata keygen' makes "
+                    "one");
+  }
+  return sha256(word);
+}
+
+// First of all, since what else is wrong with a word is said with the word.
+void check_has_one_key(const std::vector<std::string_view>& words, const std::string& where) {
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (words[i].find("tml-") != std::string_view::npos ||
+        words[i].find(kHashed) != std::string_view::npos)
+      fail_at(where, "a second key stands on this line; each wants a line of its own");
+  }
+}
+
 // A word behind the tenant: what the key may not do, or until when it serves.
-void parse_restriction(std::string_view word, const std::string& where, Identity& who) {
+void parse_restriction_into(Identity& who, std::string_view word, const std::string& where) {
   if (word.starts_with(kExpires) && !who.expires_at) {
     who.expires_at = parse_date(word.substr(kExpires.size()));
     if (!who.expires_at)
@@ -136,10 +173,11 @@ bool valid_tenant(std::string_view name) {
 std::string generate_key() { return "tml-" + base64url(random_bytes(32)); }
 
 KeyRing::KeyRing(const KeySources& sources) : no_keys_(sources.no_keys) {
-  if (!sources.keys_file.empty()) add_keys_from_file(sources.keys_file, false);
-  if (!sources.admin_keys_file.empty()) add_keys_from_file(sources.admin_keys_file, true);
-  add_lines(sources.keys_text, ',', "STRATA_KEYS", false);
-  add_lines(sources.admin_keys_text, ',', "STRATA_ADMIN_KEYS", true);
+  if (!sources.keys_file.empty()) add_keys_from_file(sources.keys_file, /*is_admin=*/false);
+  if (!sources.admin_keys_file.empty())
+    add_keys_from_file(sources.admin_keys_file, /*is_admin=*/true);
+  add_lines(sources.keys_text, ',', "STRATA_KEYS", /*is_admin=*/false);
+  add_lines(sources.admin_keys_text, ',', "STRATA_ADMIN_KEYS", /*is_admin=*/true);
   check_keys_or_none();
   fill_tenant_expiries();
   sort_and_deduplicate_entries();
@@ -215,52 +253,33 @@ void KeyRing::add_lines(std::string_view text, char separator, const std::string
   }
 }
 
-// The hash of the key that a line begins with. The key itself never stands in a message: messages
-// end in logs.
-std::string KeyRing::parse_or_hash_key(std::string_view word, const std::string& where) {
-  if (word.starts_with(kHashed)) {
-    std::optional<std::string> hash = parse_hash(word.substr(kHashed.size()));
-    if (hash) return std::move(*hash);
-    throw Error(ErrorCode::kInvalidArgument,
-                where +
-                    ": 'sha256:' wants the 64 hex digits of a key's SHA-256; 'strata keygen "
-                    "--hash' makes such a line");
-  }
-  if (!word.starts_with("tml-") || word.size() < 5 || !is_printable(word)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                where +
-                    ": a key starts with 'tml-' and has printable characters after it (the "
-                    "official client refuses others), or it is sha256:HEX; 'strata keygen' makes "
-                    "one");
-  }
-  if (word.size() < kShortKey) {
-    warnings_.push_back(fmt::format("keys: {}: a key of {} characters can be guessed; want {}",
-                                    where, word.size(), kShortKey));
-  }
-  return sha256(word);
+void KeyRing::warn_if_guessable(std::string_view word, const std::string& where) {
+  if (word.starts_with(kHashed) || word.size() >= kShortKey) return;
+  warnings_.push_back(fmt::format("keys: {}: a key of {} characters can be guessed; want {}", where,
+                                  word.size(), kShortKey));
+}
+
+void KeyRing::warn_if_expired(const Identity& who, const std::string& where) {
+  if (!has_expired(who, wall_seconds())) return;
+  warnings_.push_back(
+      fmt::format("keys: {}: key {} of tenant {} has expired", where, who.key_id, who.tenant));
 }
 
 void KeyRing::add_line(std::string_view line, const std::string& where, bool is_admin) {
   const std::vector<std::string_view> words = words_of(line.substr(0, line.find('#')));
   if (words.empty()) return;
-  // First, since what else is wrong with a word is said with the word.
-  for (size_t i = 1; i < words.size(); ++i) {
-    if (words[i].find("tml-") != std::string_view::npos ||
-        words[i].find(kHashed) != std::string_view::npos)
-      fail_at(where, "a second key stands on this line; each wants a line of its own");
-  }
+  check_has_one_key(words, where);
   std::string hash = parse_or_hash_key(words[0], where);
+  warn_if_guessable(words[0], where);
   Identity who{.tenant = to_hex(hash).substr(0, 16), .is_admin = is_admin};
   who.key_id = key_id_of(hash);
   if (words.size() > 1) who.tenant = parse_tenant(words[1], where);
-  for (size_t i = 2; i < words.size(); ++i) parse_restriction(words[i], where, who);
-  if (has_expired(who, wall_seconds()))
-    warnings_.push_back(
-        fmt::format("keys: {}: key {} of tenant {} has expired", where, who.key_id, who.tenant));
+  for (size_t i = 2; i < words.size(); ++i) parse_restriction_into(who, words[i], where);
+  warn_if_expired(who, where);
   entries_.push_back({std::move(hash), std::move(who)});
 }
 
-std::optional<Identity> KeyRing::find(std::string_view key) const {
+std::optional<Identity> KeyRing::identify(std::string_view key) const {
   if (no_keys_) return Identity{.tenant = "local", .is_admin = true, .key_id = "none"};
   const std::string hash = sha256(key);
   // The order of hashes says nothing about keys: a binary search may take its own time.
@@ -277,12 +296,16 @@ bool KeyRing::has_same_keys(const KeyRing& other) const {
   });
 }
 
-int64_t KeyRing::check_whole_and_count_lost(const KeyRing& before) const {
+// Keys of before that are none any more.
+int64_t KeyRing::count_lost(const KeyRing& before) const {
   const auto earlier = [](const Entry& a, const Entry& b) { return a.hash < b.hash; };
-  const int64_t lost =
-      std::count_if(before.entries_.begin(), before.entries_.end(), [&](const Entry& entry) {
-        return !std::binary_search(entries_.begin(), entries_.end(), entry, earlier);
-      });
+  return std::count_if(before.entries_.begin(), before.entries_.end(), [&](const Entry& entry) {
+    return !std::binary_search(entries_.begin(), entries_.end(), entry, earlier);
+  });
+}
+
+int64_t KeyRing::check_whole_and_count_lost(const KeyRing& before) const {
+  const int64_t lost = count_lost(before);
   for (const auto& [path, was] : before.files_) {
     const auto found = files_.find(path);
     if (found == files_.end()) continue;

@@ -47,7 +47,7 @@ class KeyRing {
 
   // Who presents this key, also when it has expired; nobody for a wrong one. With no_keys any text,
   // also none, is "local".
-  [[nodiscard]] std::optional<Identity> find(std::string_view key) const;
+  [[nodiscard]] std::optional<Identity> identify(std::string_view key) const;
   [[nodiscard]] std::vector<std::string> tenants() const;  // sorted, each once
   // Whether a key of the tenant's has not expired.
   [[nodiscard]] bool has_tenant(std::string_view tenant, double now) const;
@@ -69,6 +69,7 @@ class KeyRing {
     Identity identity;
   };
 
+  [[nodiscard]] int64_t count_lost(const KeyRing& before) const;
   [[nodiscard]] bool has_same_keys(const KeyRing& other) const;
   void check_keys_or_none() const;
   void fill_tenant_expiries();
@@ -78,7 +79,8 @@ class KeyRing {
   void add_keys_from_file(const std::string& path, bool is_admin);
   void add_lines(std::string_view text, char separator, const std::string& where, bool is_admin);
   void add_line(std::string_view line, const std::string& where, bool is_admin);
-  std::string parse_or_hash_key(std::string_view word, const std::string& where);
+  void warn_if_guessable(std::string_view word, const std::string& where);
+  void warn_if_expired(const Identity& who, const std::string& where);
 
   std::vector<Entry> entries_;  // sorted by hash
   // Until when each tenant has a key; without an end where one of them has none.

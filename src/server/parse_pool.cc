@@ -47,18 +47,24 @@ void ParsePool::run_jobs_until_stopped() {
     if (stopping_) break;
     const std::string tenant = std::move(turns_.front());
     turns_.pop_front();
-    std::function<void()> job = std::move(jobs_.at(tenant).front());
-    jobs_.at(tenant).pop_front();
+    std::function<void()> job = take_first_job(tenant);
     mutex_.unlock();
     {
       const TraceSpan span("parse");
-      run_job(name_, job);
+      run_logging_faults(name_, job);
     }
     job = nullptr;  // what it held goes here too
     mutex_.lock();
     end_turn(tenant);
   }
   mutex_.unlock();
+}
+
+std::function<void()> ParsePool::take_first_job(const std::string& tenant) {
+  std::deque<std::function<void()>>& queue = jobs_.at(tenant);
+  std::function<void()> job = std::move(queue.front());
+  queue.pop_front();
+  return job;
 }
 
 void ParsePool::end_turn(const std::string& tenant) {

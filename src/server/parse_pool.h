@@ -30,6 +30,7 @@ class ParsePool {
 
  private:
   void run_jobs_until_stopped();
+  [[nodiscard]] std::function<void()> take_first_job(const std::string& tenant) REQUIRES(mutex_);
   void end_turn(const std::string& tenant) REQUIRES(mutex_);
 
   const std::string name_;

@@ -22,8 +22,8 @@ KeySources key_sources(const ServeOptions& options) {
   return sources;
 }
 
-std::vector<std::string> folders_of(const ServeOptions& options, const DataDir& data,
-                                    const BaseNames& names) {
+std::vector<std::string> operator_folders(const ServeOptions& options, const DataDir& data,
+                                          const BaseNames& names) {
   std::vector<std::string> out = names.directories();
   for (const BaseName& name : names.names()) out.push_back(name.adapter);
   out.push_back(data.path());
@@ -36,7 +36,7 @@ std::vector<std::string> folders_of(const ServeOptions& options, const DataDir& 
 ServiceOptions service_options(const ServeOptions& options, const Budget& budget,
                                const DataDir& data, const BaseNames& names, int64_t boot) {
   ServiceOptions out;
-  out.folders = folders_of(options, data, names);
+  out.folders = operator_folders(options, data, names);
   out.futures = {.secret = data.secret(),
                  .boot = boot,
                  .result_ttl = options.result_ttl,

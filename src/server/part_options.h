@@ -17,8 +17,8 @@ namespace strata::server {
 
 KeySources key_sources(const ServeOptions& options);
 // Where the operator has files that a failure may name.
-std::vector<std::string> folders_of(const ServeOptions& options, const DataDir& data,
-                                    const BaseNames& names);
+std::vector<std::string> operator_folders(const ServeOptions& options, const DataDir& data,
+                                          const BaseNames& names);
 ServiceOptions service_options(const ServeOptions& options, const Budget& budget,
                                const DataDir& data, const BaseNames& names, int64_t boot);
 HttpOptions http_options(const ServeOptions& options, const Budget& budget);

@@ -12,7 +12,7 @@ namespace strata::server {
 struct Reloads::State {
   explicit State(Read how) : read(std::move(how)) {}
 
-  void read_until_stopped() {
+  void read_and_use_until_stopped() {
     for (;;) {
       std::vector<Use> behind;
       {
@@ -37,7 +37,7 @@ struct Reloads::State {
 };
 
 Reloads::Reloads(Read read) : state_(std::make_shared<State>(std::move(read))) {
-  std::thread([state = state_] { state->read_until_stopped(); }).detach();
+  std::thread([state = state_] { state->read_and_use_until_stopped(); }).detach();
 }
 
 Reloads::~Reloads() {

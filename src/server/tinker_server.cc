@@ -71,19 +71,6 @@ auto poster(auto& threads) {
   };
 }
 
-// Replaces the value of a metric without labels that is in the text.
-void set_gauge(std::string& text, std::string_view name, double value) {
-  const size_t at = text.find(fmt::format("\n{} ", name)) + 1;
-  text.replace(at, text.find('\n', at) - at, fmt::format("{} {}", name, value));
-}
-
-Response metrics_answer(std::string text) {
-  Response response;
-  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-  response.body = std::move(text);
-  return response;
-}
-
 // What a reload has read, and what is wrong with the rest.
 struct Reread {
   std::shared_ptr<const KeyRing> ring;
@@ -132,7 +119,7 @@ struct TinkerServer::State {
         usage(options.rates, options.quotas, store.read_usage_rows()),
         names(base_names),
         rest({store, store_lists, registry, signer, worker, lists, archives, reads, usage, merges,
-              names, std::move(merger), folders_of(options, data, names), budget.responses}),
+              names, std::move(merger), operator_folders(options, data, names), budget.responses}),
         stats(std::move(engine_stats)),
         service(
             service_options(options, budget, data, names, store.boot()),
@@ -150,7 +137,7 @@ struct TinkerServer::State {
     return database;
   }
   // Tells those who divide by tenants how many the keys name; warns of limits that do not fit them.
-  void update_num_tenants() {
+  void update_num_tenants_and_warn() {
     const std::vector<std::string> tenants = newest->tenants();
     budget.set_num_tenants(static_cast<int64_t>(tenants.size()));
     http->set_num_tenants(static_cast<int64_t>(tenants.size()));
@@ -166,7 +153,7 @@ struct TinkerServer::State {
       }
     }
   }
-  void stop_threads() {
+  void forget_audit_waits_and_stop_threads() {
     if (audit) audit->forget();
     parsing.stop();
     texts_parsing.stop();
@@ -176,18 +163,25 @@ struct TinkerServer::State {
     reads.stop();
     worker.stop();
   }
+  [[nodiscard]] std::optional<Caller> identify_caller(std::string_view key) const;
+  void record_exchange(const Exchange& exchange);
+  void tick();
+  [[nodiscard]] Response not_ready_response();
+  [[nodiscard]] Handler make_scrape_handler(std::function<Response()> make,
+                                            std::function<Response()> late);
   [[nodiscard]] Reloads::Read make_reload_reader();
-  void use_certificate(const Reread& read, bool is_wanted);
+  void use_keys_and_tls_if_whole(const Reread& read, bool wants_certificate);
+  void use_certificate_or_keep_old(const Reread& read, bool is_wanted);
   bool use_keys_if_whole(const std::shared_ptr<const KeyRing>& read);
   void audit_exchange(const Exchange& exchange);
-  void audit_refused_login(const Exchange& exchange);
+  void count_and_rarely_audit_refused_login(const Exchange& exchange);
   void audit_reload(const std::string& what);
   void make_http_server(Router router);
   void make_metrics_server(int port);
-  void start_metrics_server();
-  void wrap_audited_routes(Router& router);
+  void start_metrics_server_or_take_free_port();
+  void make_audit_sync_and_wrap_routes(Router& router);
   [[nodiscard]] std::string metrics_text();
-  [[nodiscard]] Response metrics_response();
+  [[nodiscard]] Response make_and_keep_metrics_response();
   [[nodiscard]] Response stale_metrics_response();
 
   ServeOptions options;
@@ -232,7 +226,7 @@ struct TinkerServer::State {
 };
 
 // One line a second for all of them: what strangers send must not fill a disk.
-void TinkerServer::State::audit_refused_login(const Exchange& exchange) {
+void TinkerServer::State::count_and_rarely_audit_refused_login(const Exchange& exchange) {
   ++num_refused_logins;
   const double now = now_seconds();
   if (now - told_of_logins < kQuietSeconds) return;
@@ -250,12 +244,12 @@ void TinkerServer::State::audit_refused_login(const Exchange& exchange) {
 // Of those who have a key, or a URL that one of them signed.
 void TinkerServer::State::audit_exchange(const Exchange& exchange) {
   if (!audit) return;
-  if (exchange.status == 401) return audit_refused_login(exchange);
+  if (exchange.status == 401) return count_and_rarely_audit_refused_login(exchange);
   // Its handler was run, between two lines of its own.
   if (options.audit_sync && is_audited(exchange.effect, exchange.route) && exchange.about) return;
   const bool hands_out = hands_out_weights(exchange.route) && exchange.status < 400;
   if (!hands_out && (exchange.effect != Effect::kChanges || exchange.tenant.empty())) return;
-  AuditLine line = line_of(exchange);
+  AuditLine line = make_audit_line(exchange);
   if (hands_out) line.object = percent_escaped(exchange.path);
   audit->add(std::move(line));
 }
@@ -272,9 +266,29 @@ std::string TinkerServer::State::metrics_text() {
        .sample_rate = rate.sample,
        .loop_lag = service.loop_lag(),
        .tick_age = scrapes.tick_age(now_seconds()),
-       .budget = budget.rows(),
+       .budget = budget.bytes_by_use(),
        .audit = audit ? audit->counts() : AuditLog::Counts()},
       usage);
+}
+
+std::optional<Caller> TinkerServer::State::identify_caller(std::string_view key) const {
+  const std::optional<Identity> who = keys->identify(key);
+  if (!who) return std::nullopt;
+  return Caller{who->tenant, who->is_admin, who->scope, who->key_id,
+                has_expired(*who, wall_seconds())};
+}
+
+void TinkerServer::State::record_exchange(const Exchange& exchange) {
+  log_exchange(exchange);
+  watch.metrics().record_exchange(exchange.route, exchange.status, exchange.seconds);
+  audit_exchange(exchange);
+}
+
+void TinkerServer::State::tick() {
+  scrapes.tick(now_seconds());
+  service.tick(now_seconds());
+  if (audit_sync) audit_sync->end_overdue_waits(now_seconds());
+  watch.record_stats(stats(), now_seconds());
 }
 
 void TinkerServer::State::make_http_server(Router router) {
@@ -282,34 +296,19 @@ void TinkerServer::State::make_http_server(Router router) {
   with.put_in_form = rewrite_as_openai_error;
   with.read_aside = poster(reads);
   http = std::make_unique<HttpServer>(
-      with, std::move(router),
-      [this](std::string_view key) -> std::optional<Caller> {
-        const std::optional<Identity> who = keys->find(key);
-        if (!who) return std::nullopt;
-        return Caller{who->tenant, who->is_admin, who->scope, who->key_id,
-                      has_expired(*who, wall_seconds())};
-      },
-      [this](const Exchange& exchange) {
-        log_exchange(exchange);
-        watch.metrics().record_exchange(exchange.route, exchange.status, exchange.seconds);
-        audit_exchange(exchange);
-      },
+      with, std::move(router), [this](std::string_view key) { return identify_caller(key); },
+      [this](const Exchange& exchange) { record_exchange(exchange); },
       [this](const Request& request) { return service.refuse_or_charge_request(request); });
-  http->call_every(kTickSeconds, [this] {
-    scrapes.tick(now_seconds());
-    service.tick(now_seconds());
-    if (audit_sync) audit_sync->tick(now_seconds());
-    watch.record_stats(stats(), now_seconds());
-  });
+  http->call_every(kTickSeconds, [this] { tick(); });
 }
 
-Response TinkerServer::State::metrics_response() {
+Response TinkerServer::State::make_and_keep_metrics_response() {
   std::string text = metrics_text();
   {
     const MutexLock lock(text_mutex);
     last_metrics = text;
   }
-  return metrics_answer(std::move(text));
+  return prometheus_response(std::move(text));
 }
 
 // What was known last, and for how long the I/O thread has not answered.
@@ -323,35 +322,39 @@ Response TinkerServer::State::stale_metrics_response() {
   }
   if (text.empty()) text = fmt::format("# TYPE {0} gauge\n{0} 0\n", kName);
   set_gauge(text, kName, age);
-  return metrics_answer(std::move(text));
+  return prometheus_response(std::move(text));
+}
+
+Response TinkerServer::State::not_ready_response() {
+  return Service::not_ready(
+      fmt::format("the I/O thread has not answered for {:.1f} s", scrapes.tick_age(now_seconds())));
+}
+
+// Answers with what `make` makes on the I/O thread; where that one hangs, with `late`'s.
+Handler TinkerServer::State::make_scrape_handler(std::function<Response()> make,
+                                                 std::function<Response()> late) {
+  return [this, make = std::move(make), late = std::move(late)](const Request&,
+                                                                const Respond& respond) {
+    scrapes.post_with_deadline(respond, make, late);
+  };
 }
 
 void TinkerServer::State::make_metrics_server(int port) {
   Router router;
-  using Make = std::function<Response()>;
-  const auto add = [&](const char* path, const Make& make, const Make& late) {
-    router.add({"GET", path, BodyKind::kNone,
-                [this, make, late](const Request&, const Respond& respond) {
-                  scrapes.post_with_deadline(respond, make, late);
-                },
-                /*needs_key=*/false});
+  const auto add = [&](const char* path, Handler handler) {
+    router.add({"GET", path, BodyKind::kNone, std::move(handler), /*needs_key=*/false});
   };
-  add(
-      "/metrics", [this] { return metrics_response(); },
-      [this] { return stale_metrics_response(); });
-  add(
-      "/readyz", [this] { return service.readiness(); },
-      [this] {
-        return Service::not_ready(fmt::format("the I/O thread has not answered for {:.1f} s",
-                                              scrapes.tick_age(now_seconds())));
-      });
+  add("/metrics", make_scrape_handler([this] { return make_and_keep_metrics_response(); },
+                                      [this] { return stale_metrics_response(); }));
+  add("/readyz", make_scrape_handler([this] { return service.readiness(); },
+                                     [this] { return not_ready_response(); }));
   metrics = std::make_unique<HttpServer>(metrics_options(options, port), std::move(router),
                                          /*identify=*/nullptr);
   metrics->call_every(kTickSeconds, [this] { scrapes.answer_overdue(now_seconds()); });
 }
 
 // Where nobody named the port, another server's is no reason not to start.
-void TinkerServer::State::start_metrics_server() {
+void TinkerServer::State::start_metrics_server_or_take_free_port() {
   try {
     metrics->start();
   } catch (const Error& error) {
@@ -363,7 +366,7 @@ void TinkerServer::State::start_metrics_server() {
   }
 }
 
-void TinkerServer::State::wrap_audited_routes(Router& router) {
+void TinkerServer::State::make_audit_sync_and_wrap_routes(Router& router) {
   audit_sync = std::make_unique<AuditSync>(
       *audit, [this](std::function<void()> task) { http->post(std::move(task)); });
   router.wrap([this](const Route& route) {
@@ -387,23 +390,22 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.rest.add_routes(router);
   s.openai.add_routes(router);
   s.page.add_routes(router);
-  if (s.options.audit_sync) s.wrap_audited_routes(router);
+  if (s.options.audit_sync) s.make_audit_sync_and_wrap_routes(router);
   s.make_http_server(std::move(router));
   s.make_metrics_server(s.options.metrics_listen.port);
-  s.update_num_tenants();
+  s.update_num_tenants_and_warn();
   s.reloads = std::make_unique<Reloads>(s.make_reload_reader());
 }
 
-TinkerServer::~TinkerServer() { state_->stop_threads(); }
+TinkerServer::~TinkerServer() { state_->forget_audit_waits_and_stop_threads(); }
 
 void TinkerServer::start() {
   state_->http->post([this] { state_->store.hurry_this_thread(); });
   state_->http->start();
-  state_->start_metrics_server();
+  state_->start_metrics_server_or_take_free_port();
 }
 
 int TinkerServer::port() const { return state_->http->port(); }
-
 int TinkerServer::metrics_port() const { return state_->metrics->port(); }
 
 void TinkerServer::post(std::vector<api::Event> events) {
@@ -416,17 +418,19 @@ void TinkerServer::post(std::vector<api::Event> events) {
 Reloads::Read TinkerServer::State::make_reload_reader() {
   return [this, sources = key_sources(options), tls = TlsFiles{options.tls_cert, options.tls_key}] {
     const Reread read = read_keys_and_certificate(sources, tls);
-    return Reloads::Use([this, tls, read] {
-      use_certificate(read, !tls.empty());
-      const bool is_used = read.ring && use_keys_if_whole(read.ring);
-      audit_reload(is_used ? "keys: read again" : "keys: the old ones stay");
-      if (!read.keys_fault.empty())
-        log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", read.keys_fault));
-    });
+    return Reloads::Use([this, tls, read] { use_keys_and_tls_if_whole(read, !tls.empty()); });
   };
 }
 
-void TinkerServer::State::use_certificate(const Reread& read, bool is_wanted) {
+void TinkerServer::State::use_keys_and_tls_if_whole(const Reread& read, bool wants_certificate) {
+  use_certificate_or_keep_old(read, wants_certificate);
+  const bool is_used = read.ring && use_keys_if_whole(read.ring);
+  audit_reload(is_used ? "keys: read again" : "keys: the old ones stay");
+  if (!read.keys_fault.empty())
+    log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", read.keys_fault));
+}
+
+void TinkerServer::State::use_certificate_or_keep_old(const Reread& read, bool is_wanted) {
   if (read.context) http->use_tls(read.context);
   if (is_wanted)
     audit_reload(read.context ? "certificate: read again" : "certificate: the old one stays");
@@ -458,7 +462,7 @@ bool TinkerServer::State::use_keys_if_whole(const std::shared_ptr<const KeyRing>
   }
   for (const std::string& warning : read->warnings()) log(LogLevel::kWarning, warning);
   former = std::exchange(newest, read);
-  update_num_tenants();
+  update_num_tenants_and_warn();
   http->post([this, read] { keys = read; });
   log(LogLevel::kInfo,
       fmt::format("keys: read again: {} keys, {} of before are gone", read->num_keys(), lost));
@@ -479,7 +483,7 @@ void TinkerServer::begin_shutdown() {
 void TinkerServer::stop() {
   state_->metrics->stop(0.0);
   for (Sql* database : state_->databases) database->hurry();
-  state_->stop_threads();
+  state_->forget_audit_waits_and_stop_threads();
   // Twice: results that were posted before may post their answers once more.
   state_->http->post([this] {
     state_->service.handle_all_posted();

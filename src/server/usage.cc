@@ -47,7 +47,23 @@ const char* kind_in_words(UsageKind kind) {
   return "";
 }
 
-const char* advice(UsageKind kind) {
+// Where `lacking` is not in the tenant's bucket now, and `held` is reserved for what is under way.
+Response over_rate_response(const std::string& name, const UsageLimit& rate, double lacking,
+                            double held) {
+  // By then there is enough, also where what is under way takes all of it: unless a full bucket
+  // holds less than both, when that has to end first.
+  const double seconds = std::max(1.0, std::ceil(lacking / rate.amount));
+  const std::string under_way =
+      held > 0 ? fmt::format(", or when what is under way has ended, which may yield {:.0f}", held)
+               : "";
+  return limited_response(
+      fmt::format("tenant '{}' has no more than {:g} {} a second (--rate {}); send this again "
+                  "in {:.0f} s{}",
+                  name, rate.amount, kind_in_words(rate.kind), rate.text, seconds, under_way),
+      seconds);
+}
+
+const char* over_quota_advice(UsageKind kind) {
   switch (kind) {
     case UsageKind::kDiskBytes:
       return "delete checkpoints, or let them expire (ttl_seconds)";
@@ -59,6 +75,19 @@ const char* advice(UsageKind kind) {
       break;
   }
   return "ask the operator for more";
+}
+
+// Where `used` bytes or tokens are, `held` are reserved for what is under way, and `more` are too
+// many then.
+Response over_quota_response(const std::string& name, const UsageLimit& quota, int64_t used,
+                             int64_t held, int64_t more) {
+  return limited_response(
+      fmt::format(
+          "tenant '{}' has a quota of {:.0f} {} (--quota {}): {} are used, {} more are held "
+          "for what is under way, and this takes up to {}; {}",
+          name, quota.amount, kind_in_words(quota.kind), quota.text, used, held, more,
+          over_quota_advice(quota.kind)),
+      kQuotaWait);
 }
 
 }  // namespace
@@ -108,6 +137,11 @@ std::optional<Response> Usage::refuse_over_limit(const std::string& name, UsageK
   return refuse_over_quota(name, kind, tenants_[name].counts[index(kind)], amount);
 }
 
+int64_t Usage::reserved_amount(const Tenant& tenant, UsageKind kind) {
+  const auto& reserved = tenant.reserved[index(kind)];
+  return reserved ? reserved->load() : 0;
+}
+
 std::optional<Response> Usage::refuse_over_rate(const std::string& name, UsageKind kind,
                                                 int64_t amount, double now) {
   const UsageLimit* rate = find(rates_, name, kind);
@@ -115,22 +149,11 @@ std::optional<Response> Usage::refuse_over_rate(const std::string& name, UsageKi
   Tenant& tenant = tenants_[name];
   const double level = refill_bucket(tenant, *rate, now).level;
   // What is under way may yield all that it asked for, and gives back the rest at its end.
-  const auto& reserved = tenant.reserved[index(kind)];
-  const double held = reserved ? static_cast<double>(reserved->load()) : 0.0;
+  const auto held = static_cast<double>(reserved_amount(tenant, kind));
   const double wanted = std::min(static_cast<double>(amount), full(*rate));
   if (level - held >= wanted) return std::nullopt;
   ++refused_[index(kind)].by_rate;
-  // By then there is enough, also where what is under way takes all of it: unless a full bucket
-  // holds less than both, when that has to end first.
-  const double seconds = std::max(1.0, std::ceil((wanted + held - level) / rate->amount));
-  const std::string under_way =
-      held > 0 ? fmt::format(", or when what is under way has ended, which may yield {:.0f}", held)
-               : "";
-  return limited_response(
-      fmt::format("tenant '{}' has no more than {:g} {} a second (--rate {}); send this again "
-                  "in {:.0f} s{}",
-                  name, rate->amount, kind_in_words(kind), rate->text, seconds, under_way),
-      seconds);
+  return over_rate_response(name, *rate, wanted + held - level, held);
 }
 
 std::optional<Response> Usage::refuse_over_limit(const std::string& tenant, const TokenUse& use,
@@ -154,18 +177,12 @@ std::optional<Response> Usage::refuse_over_quota(const std::string& name, UsageK
                                                  int64_t used, int64_t more) {
   const UsageLimit* quota = find(quotas_, name, kind);
   if (quota == nullptr) return std::nullopt;
-  const auto& reserved = tenants_[name].reserved[index(kind)];
-  const int64_t held = reserved ? reserved->load() : 0;
+  const int64_t held = reserved_amount(tenants_[name], kind);
   if (static_cast<double>(used) + static_cast<double>(held) + static_cast<double>(more) <=
       quota->amount)
     return std::nullopt;
   ++refused_[index(kind)].by_quota;
-  return limited_response(
-      fmt::format(
-          "tenant '{}' has a quota of {:.0f} {} (--quota {}): {} are used, {} more are held "
-          "for what is under way, and this takes up to {}; {}",
-          name, quota->amount, kind_in_words(kind), quota->text, used, held, more, advice(kind)),
-      kQuotaWait);
+  return over_quota_response(name, *quota, used, held, more);
 }
 
 void Usage::charge(const std::string& name, const std::string& key_id, UsageKind kind,

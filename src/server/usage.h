@@ -92,6 +92,7 @@ class Usage {
 
   [[nodiscard]] static const UsageLimit* find(const Limits& limits, const std::string& tenant,
                                               UsageKind kind);
+  [[nodiscard]] static int64_t reserved_amount(const Tenant& tenant, UsageKind kind);
   Bucket& refill_bucket(Tenant& tenant, const UsageLimit& rate, double now);
   std::optional<Response> refuse_over_rate(const std::string& tenant, UsageKind kind,
                                            int64_t amount, double now);

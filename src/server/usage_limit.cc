@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <set>
 
+#include "base/ascii.h"
 #include "server/keys.h"
 #include "server/options/options.h"
 
@@ -21,6 +24,21 @@ struct Parts {
   std::string amount;
 };
 
+std::optional<UsageKind> find_usage_kind(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<UsageKind>(found - kNames.begin());
+}
+
+// The number that the whole text is; nothing for any other text.
+std::optional<double> parse_number(const std::string& text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, fault] = std::from_chars(text.data(), end, number);
+  if (fault != std::errc{} || rest != end) return std::nullopt;
+  return number;
+}
+
 // What stands before and after '='; `form` is shown when they are not there.
 Parts parse_tenant_and_kind(const std::string& name, const std::string& text, const char* form) {
   const size_t colon = text.find(':');
@@ -33,13 +51,11 @@ Parts parse_tenant_and_kind(const std::string& name, const std::string& text, co
   parts.amount = text.substr(equals + 1);
   if (parts.limit.tenant != "*" && !valid_tenant(parts.limit.tenant))
     refuse_value(name, text, "a tenant's name or * before the colon");
-  const std::string kind = text.substr(colon + 1, equals - colon - 1);
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] != kind) continue;
-    parts.limit.kind = static_cast<UsageKind>(i);
-    return parts;
-  }
-  refuse_value(name, text, fmt::format("one of {} after the colon", fmt::join(kNames, ", ")));
+  const auto kind = find_usage_kind(text.substr(colon + 1, equals - colon - 1));
+  if (!kind)
+    refuse_value(name, text, fmt::format("one of {} after the colon", fmt::join(kNames, ", ")));
+  parts.limit.kind = *kind;
+  return parts;
 }
 
 }  // namespace
@@ -52,11 +68,10 @@ UsageLimit parse_rate(const std::string& name, const std::string& text) {
   if (limit.kind == UsageKind::kDiskBytes)
     refuse_value(name, text, "a kind that goes by the second; disk-bytes has a --quota");
   if (!amount.ends_with("/s")) refuse_value(name, text, kForm);
-  const char* end = amount.data() + amount.size() - 2;
-  const auto [rest, fault] = std::from_chars(amount.data(), end, limit.amount);
-  if (fault != std::errc{} || rest != end || !std::isfinite(limit.amount) || limit.amount < 0.001 ||
-      limit.amount > 1e12)
+  const auto rate = parse_number(amount.substr(0, amount.size() - 2));
+  if (!rate || !std::isfinite(*rate) || *rate < 0.001 || *rate > 1e12)
     refuse_value(name, text, "a number from 0.001 to 1e12 before /s");
+  limit.amount = *rate;
   return limit;
 }
 
@@ -67,13 +82,11 @@ UsageLimit parse_quota(const std::string& name, const std::string& text) {
     limit.amount = static_cast<double>(parse_size(name, amount));
     return limit;
   }
-  int64_t count = 0;
-  const char* end = amount.data() + amount.size();
-  const auto [rest, fault] = std::from_chars(amount.data(), end, count);
+  const auto count = parse_whole_number(amount);
   // Doubles count so far without a gap.
-  if (fault != std::errc{} || rest != end || count < 1 || count > 1LL << 53)
+  if (!count || *count < 1 || *count > 1LL << 53)
     refuse_value(name, text, "a whole number from 1 to 9007199254740992 after =");
-  limit.amount = static_cast<double>(count);
+  limit.amount = static_cast<double>(*count);
   return limit;
 }
 

@@ -11,7 +11,7 @@
 namespace strata::server {
 namespace {
 
-Worker::Piece only_piece(Worker::Job job) {
+Worker::Piece as_single_piece(Worker::Job job) {
   return [job = std::move(job)] {
     job();
     return false;
@@ -20,7 +20,7 @@ Worker::Piece only_piece(Worker::Job job) {
 
 }  // namespace
 
-void run_job(std::string_view thread, const std::function<void()>& job) noexcept {
+void run_logging_faults(std::string_view thread, const std::function<void()>& job) noexcept {
   try {
     job();
   } catch (const std::exception& error) {
@@ -51,7 +51,7 @@ void Worker::stop() {
 }
 
 void Worker::post(const std::string& tenant, Job job) {
-  queue_or_run(tenant, only_piece(std::move(job)));
+  queue_or_run(tenant, as_single_piece(std::move(job)));
 }
 
 void Worker::queue_or_run(const std::string& tenant, Piece job) {
@@ -70,7 +70,7 @@ void Worker::queue_or_run(const std::string& tenant, Piece job) {
 }
 
 bool Worker::try_post(const std::string& tenant, Job job) {
-  return try_post_pieces(tenant, only_piece(std::move(job)));
+  return try_post_pieces(tenant, as_single_piece(std::move(job)));
 }
 
 bool Worker::try_post_pieces(const std::string& tenant, Piece piece) {
@@ -88,7 +88,7 @@ bool Worker::try_post_pieces(const std::string& tenant, Piece piece) {
 bool Worker::run_piece(const Piece& job) noexcept {
   const TraceSpan span("job");
   bool has_more = false;
-  run_job("worker", [&] { has_more = job(); });
+  run_logging_faults("worker", [&] { has_more = job(); });
   return has_more;
 }
 
@@ -103,14 +103,14 @@ void Worker::run_jobs_until_stopped() {
       if (turns_.empty()) return;
       tenant = std::move(turns_.front());
       turns_.pop_front();
-      job = take_first_job(tenant);
+      job = take_first_job_and_requeue_tenant(tenant);
     }
     if (run_piece(job)) put_back(tenant, std::move(job));
   }
 }
 
 // The tenant's next turn comes behind the others'.
-Worker::Piece Worker::take_first_job(const std::string& tenant) {
+Worker::Piece Worker::take_first_job_and_requeue_tenant(const std::string& tenant) {
   const auto queue = jobs_.find(tenant);
   Piece job = std::move(queue->second.front());
   queue->second.pop_front();

@@ -18,7 +18,7 @@
 namespace strata::server {
 
 // Runs a job of some thread's; what it throws is logged, and ends nothing else.
-void run_job(std::string_view thread, const std::function<void()>& job) noexcept;
+void run_logging_faults(std::string_view thread, const std::function<void()>& job) noexcept;
 
 class Worker {
  public:
@@ -49,7 +49,7 @@ class Worker {
 
  private:
   void run_jobs_until_stopped();
-  [[nodiscard]] Piece take_first_job(const std::string& tenant) REQUIRES(mutex_);
+  [[nodiscard]] Piece take_first_job_and_requeue_tenant(const std::string& tenant) REQUIRES(mutex_);
   void put_back(const std::string& tenant, Piece job);
   void queue_or_run(const std::string& tenant, Piece job);
   static bool run_piece(const Piece& job) noexcept;

@@ -94,7 +94,8 @@ struct NarrowLayout {
 const NarrowLayout& narrow_layout(NarrowForm form);
 
 // Which of the super fields of kFloat group `g` of 32 columns reads.
-inline int64_t narrow_float_field(int64_t g, int64_t super_fields) {
+// Always inline: files for wider instructions call it, too (ops/cpu/simd.h).
+[[gnu::always_inline]] inline int64_t narrow_float_field(int64_t g, int64_t super_fields) {
   constexpr int64_t kGroups = kNarrowSuper / kNarrowGroup;
   return g % kGroups * super_fields / kGroups;
 }

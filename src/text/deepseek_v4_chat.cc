@@ -199,7 +199,7 @@ size_t find_last_asking_turn(const std::vector<Turn>& turns) {
 }
 
 // What comes before the last question loses its reasoning, and developers' turns there go.
-std::vector<Turn> drop_thinking(std::vector<Turn> turns) {
+std::vector<Turn> drop_old_thinking_and_developer_turns(std::vector<Turn> turns) {
   const size_t last = find_last_asking_turn(turns);
   if (last == SIZE_MAX) return turns;
   std::vector<Turn> kept;
@@ -261,16 +261,28 @@ std::string calls_text(const Turn& turn) {
   return text + "</\uff5cDSML\uff5ctool_calls>";
 }
 
+std::string developer_text(const Turn& turn) {
+  const Value* content = turn.find("content");
+  if (content == nullptr || !content->is_string() || content->text().empty())
+    fail(turn.index, ".content: wanted a text");
+  return std::string(kUser) + content->text() + tools_text(turn) + schema_text(turn);
+}
+
+std::string user_text(const Turn& turn) {
+  std::string text(kUser);
+  for (const BlockOfTurn& block : turn.blocks) {
+    if (&block != &turn.blocks.front()) text += "\n\n";
+    text += block.is_result ? "<tool_result>" + block.text + "</tool_result>" : block.text;
+  }
+  return text;
+}
+
 class Encoder {
  public:
   explicit Encoder(const ChatFormat& chat) : chat_(chat) {
     thinks_ = is_thinking_asked_for();
     if (const Value* drop = find_variable("drop_thinking")) drops_ = drop->truthy();
-    const Value* effort = find_variable("reasoning_effort");
-    if (effort == nullptr) return;
-    if (!effort->is_string() || (effort->text() != "max" && effort->text() != "high"))
-      template_fault("reasoning_effort: wanted 'max' or 'high'");
-    most_effort_ = effort->text() == "max";
+    most_effort_ = is_most_effort_asked_for();
   }
 
   std::string render() {
@@ -301,7 +313,7 @@ class Encoder {
     const bool has_tools = std::any_of(turns_.begin(), turns_.end(),
                                        [](const Turn& turn) { return turn.tools.truthy(); });
     drops_ = drops_ && !has_tools;
-    if (thinks_ && drops_) turns_ = drop_thinking(std::move(turns_));
+    if (thinks_ && drops_) turns_ = drop_old_thinking_and_developer_turns(std::move(turns_));
     last_question_ = find_last_asking_turn(turns_);
   }
 
@@ -319,6 +331,14 @@ class Encoder {
     return thinks;
   }
 
+  [[nodiscard]] bool is_most_effort_asked_for() const {
+    const Value* effort = find_variable("reasoning_effort");
+    if (effort == nullptr) return false;
+    if (!effort->is_string() || (effort->text() != "max" && effort->text() != "high"))
+      template_fault("reasoning_effort: wanted 'max' or 'high'");
+    return effort->text() == "max";
+  }
+
   [[nodiscard]] const Value* find_variable(std::string_view name) const {
     const Value* found = nullptr;
     for (const auto& [key, value] : chat_.variables) {
@@ -331,24 +351,12 @@ class Encoder {
     const Turn& turn = turns_[i];
     const Value* content = turn.find("content");
     if (turn.role == "system") return text_or_empty(content) + tools_text(turn) + schema_text(turn);
-    if (turn.role == "developer") {
-      if (content == nullptr || !content->is_string() || content->text().empty())
-        fail(turn.index, ".content: wanted a text");
-      return std::string(kUser) + content->text() + tools_text(turn) + schema_text(turn);
-    }
+    if (turn.role == "developer") return developer_text(turn);
     if (turn.role == "latest_reminder") return std::string(kReminder) + text_or_empty(content);
     if (turn.role == "assistant") return answer_text(i);
-    if (turn.role != "user") {
-      fail(turn.index, ".role: got '" + turn.role.substr(0, 100) +
-                           "', wanted system, developer, user, assistant, tool or "
-                           "latest_reminder");
-    }
-    std::string text(kUser);
-    for (const BlockOfTurn& block : turn.blocks) {
-      if (&block != &turn.blocks.front()) text += "\n\n";
-      text += block.is_result ? "<tool_result>" + block.text + "</tool_result>" : block.text;
-    }
-    return text;
+    if (turn.role == "user") return user_text(turn);
+    fail(turn.index, ".role: got '" + turn.role.substr(0, 100) +
+                         "', wanted system, developer, user, assistant, tool or latest_reminder");
   }
 
   [[nodiscard]] std::string answer_text(size_t i) const {

@@ -44,7 +44,7 @@ size_t StopFinder::size_of_started_stop() const {
 
 std::string StopFinder::flush() { return found_ ? "" : std::exchange(held_, ""); }
 
-bool StopFinder::contains_stop_after(std::string_view piece) {
+bool StopFinder::push_and_test(std::string_view piece) {
   if (found_) return true;
   append_and_search(piece);
   if (!found_ && held_.size() >= longest_)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StopFinder: whether text that comes in pieces has come to hold one of the stop texts. Borrows
 // them; empty ones never stop. A stream pushes pieces and sends what it gets; others ask
-// contains_stop_after.
+// push_and_test.
 #pragma once
 #include <span>
 #include <string>
@@ -19,7 +19,7 @@ class StopFinder {
   // What was held back, when no more comes.
   std::string flush();
   // As push(), for the answer alone: true once a stop was found.
-  bool contains_stop_after(std::string_view piece);
+  bool push_and_test(std::string_view piece);
   [[nodiscard]] bool found() const { return found_; }
 
  private:

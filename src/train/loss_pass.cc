@@ -69,20 +69,27 @@ void LossPass::select_rows(const LossInputs& inputs) {
 void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                           std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
                           const HeadTurns& head) {
-  Scratch& scratch = pass.backend.scratch();
-  const Scratch::Mark mark(scratch);
+  const Scratch::Mark mark(pass.backend.scratch());
   const bool apart = head.apart && !d_hidden.empty() && !model::head_gradient(pass).empty();
   const int64_t num_selected = std::count(selected_.begin(), selected_.end(), 1);
   const int64_t most = apart ? std::min(kApartRows, num_selected) : 0;
-  Kept kept;
-  if (most > 0) {
-    kept = {scratch.take(pass.dtype(), {most, hidden.cols()}),
-            scratch.take(pass.dtype(), {most, pass.weights.config().vocab_size})};
-  }
+  const Kept kept = take_scratch_for_kept(pass, most, hidden.cols());
+  chunks_.select_rows(pass, selected_);
+  auto rows =
+      run_kept_chunks_and_get_next(pass, inputs, hidden, logprobs, losses, d_hidden, kept, most);
+  const bool all = rows.empty();
+  add_head_gradient_in_turns(pass, kept, head.turns, /*ends_turns=*/all);
+  for (; !rows.empty(); rows = chunks_.next_chunk())
+    run_chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, {});
+  if (head.turns != nullptr && !all) end_head_turns(*head.turns);
+}
+
+std::span<const int32_t> LossPass::run_kept_chunks_and_get_next(
+    model::Pass& pass, const LossInputs& inputs, TensorView hidden, std::span<float> logprobs,
+    std::span<float> losses, TensorView d_hidden, const Kept& kept, int64_t most) {
   kept_chunks_.clear();
   kept_ends_.clear();
   int64_t num_kept = 0;
-  chunks_.select_rows(pass, selected_);
   auto rows = chunks_.next_chunk();
   for (; !rows.empty() && num_kept + std::ssize(rows) <= most; rows = chunks_.next_chunk()) {
     const int64_t end = num_kept + std::ssize(rows);
@@ -90,12 +97,18 @@ void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorVie
     note_kept_chunk(std::ssize(rows));
     num_kept = end;
   }
-  const bool all = rows.empty();
-  add_head_gradient_in_turns(pass, kept, head.turns, /*ends_turns=*/all);
-  for (; !rows.empty(); rows = chunks_.next_chunk())
-    run_chunk(pass, inputs, rows, hidden, logprobs, losses, d_hidden, {});
-  for (int64_t part = 0; head.turns != nullptr && !all && part < model::kHeadParts; ++part)
-    head.turns->end(model::kHeadPart - part);
+  return rows;
+}
+
+LossPass::Kept LossPass::take_scratch_for_kept(model::Pass& pass, int64_t num_rows, int64_t width) {
+  if (num_rows == 0) return {};
+  Scratch& scratch = pass.backend.scratch();
+  const TensorView x = scratch.take(pass.dtype(), {num_rows, width});
+  return {x, scratch.take(pass.dtype(), {num_rows, pass.weights.config().vocab_size})};
+}
+
+void LossPass::end_head_turns(model::GradientTurns& turns) {
+  for (int64_t part = 0; part < model::kHeadParts; ++part) turns.end(model::kHeadPart - part);
 }
 
 void LossPass::note_kept_chunk(int64_t num_rows) {
@@ -133,21 +146,26 @@ void LossPass::add_head_gradient(model::Pass& pass, const Kept& kept, int64_t pa
 void LossPass::compute_sequence_values(model::Pass& pass, const LossInputs& inputs,
                                        TensorView hidden, std::span<float> logprobs) {
   sequence_values_.assign(pass.sequences.size(), 1.0f);
-  if (!select_rows_of_sequence_values(inputs)) return;
+  if (!select_rows_of_sequence_values_and_tell_if_any(inputs)) return;
   score_selected_rows(pass, inputs, hidden, logprobs);
   for (size_t s = 0; s < pass.sequences.size(); ++s) {
     if (!api::row_of(inputs.losses[s].name).mean_over) continue;
-    const auto begin = static_cast<size_t>(pass.sequences[s].begin);
-    const auto count = static_cast<size_t>(pass.sequences[s].end) - begin;
-    SequenceInputs in = {.loss = inputs.losses[s],
-                         .logprobs = logprobs.subspan(targets_of(inputs, begin).begin, count)};
-    for (const api::LossInput input : api::row_of(inputs.losses[s].name).inputs)
-      in.columns[input] = inputs.columns[input].subspan(begin, count);
-    sequence_values_[s] = sequence_value(in);
+    sequence_values_[s] = sequence_value(sequence_inputs_of(pass, inputs, s, logprobs));
   }
 }
 
-bool LossPass::select_rows_of_sequence_values(const LossInputs& inputs) {
+SequenceInputs LossPass::sequence_inputs_of(const model::Pass& pass, const LossInputs& inputs,
+                                            size_t s, std::span<const float> logprobs) {
+  const auto begin = static_cast<size_t>(pass.sequences[s].begin);
+  const auto count = static_cast<size_t>(pass.sequences[s].end) - begin;
+  SequenceInputs in = {.loss = inputs.losses[s],
+                       .logprobs = logprobs.subspan(targets_of(inputs, begin).begin, count)};
+  for (const api::LossInput input : api::row_of(inputs.losses[s].name).inputs)
+    in.columns[input] = inputs.columns[input].subspan(begin, count);
+  return in;
+}
+
+bool LossPass::select_rows_of_sequence_values_and_tell_if_any(const LossInputs& inputs) {
   bool any = false;
   for (size_t row = 0; row < selected_.size(); ++row) {
     const api::Loss& loss = inputs.losses[static_cast<size_t>(row_sequences_[row])];
@@ -200,19 +218,22 @@ TensorView LossPass::compute_logits_and_logprobs(model::Pass& pass, const LossIn
   list_targets(inputs, rows);
   ops::compute_target_logprobs(pass.backend, logits, lse, target_rows_, target_ids_,
                                target_logprobs_);
-  pass.on_host([&] {
-    auto next = target_logprobs_.begin();
-    for (const int32_t row : rows) {
-      const Range range = targets_of(inputs, static_cast<size_t>(row));
-      for (size_t t = range.begin; t < range.end; ++t) logprobs[t] = *next++;
-    }
-  });
+  pass.unless_counting([&] { write_logprobs(inputs, rows, logprobs); });
   return logits;
+}
+
+void LossPass::write_logprobs(const LossInputs& inputs, std::span<const int32_t> rows,
+                              std::span<float> logprobs) const {
+  auto next = target_logprobs_.begin();
+  for (const int32_t row : rows) {
+    const Range range = targets_of(inputs, static_cast<size_t>(row));
+    for (size_t t = range.begin; t < range.end; ++t) logprobs[t] = *next++;
+  }
 }
 
 void LossPass::write_top_logprobs(model::Pass& pass, std::span<const int32_t> rows,
                                   TensorView lse) {
-  pass.on_host([&] {
+  pass.unless_counting([&] {
     lse_.resize(2 * rows.size());
     ops::to_host(pass.backend, lse, lse_);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -222,9 +243,7 @@ void LossPass::write_top_logprobs(model::Pass& pass, std::span<const int32_t> ro
   });
 }
 
-void LossPass::compute_row_losses_and_slopes(const LossInputs& inputs, size_t i, size_t row,
-                                             std::span<const float> logprobs,
-                                             std::span<float> losses) {
+TokenInputs LossPass::token_inputs_of(const LossInputs& inputs, size_t row) const {
   const auto sequence = static_cast<size_t>(row_sequences_[row]);
   TokenInputs in = {.loss = inputs.losses[sequence], .sequence = sequence_values_[sequence]};
   for (const api::LossInputRow& input : api::kLossInputs) {
@@ -232,6 +251,13 @@ void LossPass::compute_row_losses_and_slopes(const LossInputs& inputs, size_t i,
     const std::span<const float> column = inputs.columns[input.id];
     in.columns[input.id] = column.empty() ? input.otherwise : column[row];
   }
+  return in;
+}
+
+void LossPass::compute_row_losses_and_slopes(const LossInputs& inputs, size_t i, size_t row,
+                                             std::span<const float> logprobs,
+                                             std::span<float> losses) {
+  TokenInputs in = token_inputs_of(inputs, row);
   const Range range = targets_of(inputs, row);
   float slope = 0.0f;
   for (size_t t = range.begin; t < range.end; ++t) {
@@ -259,7 +285,7 @@ void LossPass::run_chunk(model::Pass& pass, const LossInputs& inputs, std::span<
   const TensorView logits = compute_logits_and_logprobs(pass, inputs, rows, x, h, lse, logprobs);
   if (!top_logprobs_.empty()) write_top_logprobs(pass, rows, lse);
   chunk_slopes_.resize(rows.size());
-  pass.on_host([&] {
+  pass.unless_counting([&] {
     for (size_t i = 0; i < rows.size(); ++i)
       compute_row_losses_and_slopes(inputs, i, static_cast<size_t>(rows[i]), logprobs, losses);
   });
@@ -267,20 +293,22 @@ void LossPass::run_chunk(model::Pass& pass, const LossInputs& inputs, std::span<
     run_chunk_backward(pass, inputs, {rows, x, h, lse, logits}, logprobs, d_hidden, kept);
 }
 
+TensorView LossPass::in_place_of(TensorView logits, DType dtype) {
+  TensorView d_logits(logits.data, dtype, logits.shape);
+  d_logits.row_stride = logits.cols() * dtype_bytes(DType::kF32) / dtype_bytes(dtype);
+  return d_logits;
+}
+
 void LossPass::run_chunk_backward(model::Pass& pass, const LossInputs& inputs, const Chunk& chunk,
                                   std::span<const float> logprobs, TensorView d_hidden,
                                   const Kept& kept) {
   const auto count = static_cast<int64_t>(chunk.rows.size());
-  const int64_t vocab = pass.weights.config().vocab_size;
-  // d_logits shares memory with the logits: fp32 in place, bf16 in the first half of each row.
-  TensorView d_logits(chunk.logits.data, pass.dtype(), {count, vocab});
-  d_logits.row_stride = vocab * dtype_bytes(DType::kF32) / dtype_bytes(pass.dtype());
   const bool is_kept = !kept.d_logits.empty();
-  if (is_kept) d_logits = kept.d_logits;
+  const TensorView d_logits = is_kept ? kept.d_logits : in_place_of(chunk.logits, pass.dtype());
   ops::log_softmax_backward(pass.backend, chunk.logits, chunk.lse, chunk_targets_, chunk_slopes_,
                             d_logits);
   if (!inputs.first_targets.empty()) {
-    pass.on_host(
+    pass.unless_counting(
         [&] { scatter_target_gradients(pass.backend, inputs, chunk.rows, logprobs, d_logits); });
   }
   const TensorView d_x = pass.backend.scratch().take(DType::kF32, {count, chunk.x.cols()});
@@ -297,6 +325,15 @@ void LossPass::sort_targets_by_token(const LossInputs& inputs, Range range) {
   });
 }
 
+// A token may be a target more than once.
+float LossPass::sum_slopes_of_token_and_advance(const LossInputs& inputs, size_t& k) const {
+  const int32_t token = inputs.targets[order_[k]];
+  float sum = 0.0f;
+  for (; k < order_.size() && inputs.targets[order_[k]] == token; ++k)
+    sum += target_slopes_[order_[k]];
+  return sum;
+}
+
 // With slopes g_k of K targets and S their sum, d logit_j = sum_k g_k (j == target_k) - S p_j. The
 // kernel wrote it for one target with slope S, so only the targets' own entries are left.
 void LossPass::scatter_target_gradients(Backend& backend, const LossInputs& inputs,
@@ -311,9 +348,7 @@ void LossPass::scatter_target_gradients(Backend& backend, const LossInputs& inpu
     sort_targets_by_token(inputs, range);
     for (size_t k = 0; k < order_.size();) {
       const size_t first = order_[k];
-      float own = 0.0f;  // a token may be a target more than once
-      for (; k < order_.size() && inputs.targets[order_[k]] == inputs.targets[first]; ++k)
-        own += target_slopes_[order_[k]];
+      const float own = sum_slopes_of_token_and_advance(inputs, k);
       target_rows_.push_back(static_cast<int32_t>(i));
       target_ids_.push_back(inputs.targets[first]);
       further_values_.push_back(own - chunk_slopes_[i] * std::exp(logprobs[first]));

@@ -57,8 +57,10 @@ class LossPass {
   void list_row_sequences(const model::Pass& pass);
   void compute_sequence_values(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                                std::span<float> logprobs);
-  // Whether there are any.
-  bool select_rows_of_sequence_values(const LossInputs& inputs);
+  // Of sequence s; `logprobs` [M].
+  static SequenceInputs sequence_inputs_of(const model::Pass& pass, const LossInputs& inputs,
+                                           size_t s, std::span<const float> logprobs);
+  bool select_rows_of_sequence_values_and_tell_if_any(const LossInputs& inputs);
   void score_selected_rows(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                            std::span<float> logprobs);
   void select_rows(const LossInputs& inputs);
@@ -69,6 +71,9 @@ class LossPass {
   TensorView compute_logits_and_logprobs(model::Pass& pass, const LossInputs& inputs,
                                          std::span<const int32_t> rows, TensorView x, TensorView h,
                                          TensorView lse, std::span<float> logprobs);
+  // Those of a chunk's targets.
+  void write_logprobs(const LossInputs& inputs, std::span<const int32_t> rows,
+                      std::span<float> logprobs) const;
   // Of rows whose head's gradient is made later, x [C, D] and d_logits [C, V] of the compute type;
   // empty where it is made at once.
   struct Kept {
@@ -77,6 +82,14 @@ class LossPass {
       return {x.slice_rows(first, end), d_logits.slice_rows(first, end)};
     }
   };
+  // In scratch; empty of no rows.
+  [[nodiscard]] static Kept take_scratch_for_kept(model::Pass& pass, int64_t num_rows,
+                                                  int64_t width);
+  // Those that `kept` has space for, of at most so many rows; returns the chunk behind them.
+  std::span<const int32_t> run_kept_chunks_and_get_next(
+      model::Pass& pass, const LossInputs& inputs, TensorView hidden, std::span<float> logprobs,
+      std::span<float> losses, TensorView d_hidden, const Kept& kept, int64_t most);
+  static void end_head_turns(model::GradientTurns& turns);
   void run_chunks(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                   std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
                   const HeadTurns& head);
@@ -88,6 +101,8 @@ class LossPass {
     std::span<const int32_t> rows;
     TensorView x, h, lse, logits;
   };
+  // Gradients of logits, in their memory: fp32 in place, bf16 in the first half of each row.
+  static TensorView in_place_of(TensorView logits, DType dtype);
   void run_chunk_backward(model::Pass& pass, const LossInputs& inputs, const Chunk& chunk,
                           std::span<const float> logprobs, TensorView d_hidden, const Kept& kept);
   void note_kept_chunk(int64_t num_rows);
@@ -97,7 +112,11 @@ class LossPass {
   void add_head_gradient(model::Pass& pass, const Kept& kept, int64_t part);
   // The targets of a row, into order_.
   void sort_targets_by_token(const LossInputs& inputs, Range range);
+  // Of the token at order_[k]; moves k behind it.
+  float sum_slopes_of_token_and_advance(const LossInputs& inputs, size_t& k) const;
   void write_top_logprobs(model::Pass& pass, std::span<const int32_t> rows, TensorView lse);
+  // All but what its targets differ in.
+  [[nodiscard]] TokenInputs token_inputs_of(const LossInputs& inputs, size_t row) const;
   void compute_row_losses_and_slopes(const LossInputs& inputs, size_t i, size_t row,
                                      std::span<const float> logprobs, std::span<float> losses);
   void scatter_target_gradients(Backend& backend, const LossInputs& inputs,

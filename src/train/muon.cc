@@ -71,8 +71,8 @@ void newton_schulz_step(Backend& backend, const Coefficients& k, TensorView x) {
 
 void orthogonalise(Backend& backend, TensorView u) {
   const double norm = std::sqrt(ops::sum_of_squares(backend, u));
-  backend.on_plan([&] { newton_schulz_step(backend, kFast, u); });
-  backend.on_host([&] {
+  backend.if_counting([&] { newton_schulz_step(backend, kFast, u); });
+  backend.unless_counting([&] {
     if (norm <= kLeastNorm) return;
     ops::scale(backend, u, static_cast<float>(1.0 / norm), u);
     for (int step = 0; step < kSteps; ++step)
@@ -80,7 +80,7 @@ void orthogonalise(Backend& backend, TensorView u) {
   });
 }
 
-void muon(Backend& backend, const MuonArgs& args, TensorView g, TensorView p, TensorView m) {
+void muon_step(Backend& backend, const MuonArgs& args, TensorView g, TensorView p, TensorView m) {
   const Scratch::Mark mark(backend.scratch());
   const TensorView u = backend.scratch().take(DType::kF32, g.shape);
   const auto momentum = static_cast<float>(args.momentum);

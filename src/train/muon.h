@@ -20,7 +20,7 @@ struct MuonArgs {
 
 // p and m are updated in place, g is overwritten; [rows, cols] f32, dense. A gradient and momentum
 // of zero, or so small that |u| has no inverse in f32, move p by its decay alone.
-void muon(Backend& backend, const MuonArgs& args, TensorView g, TensorView p, TensorView m);
+void muon_step(Backend& backend, const MuonArgs& args, TensorView g, TensorView p, TensorView m);
 
 // u [rows, cols] f32, dense, becomes nearly U V^T of its decomposition U S V^T:
 //   x = u / |u|;  a x + (b A + c A^2) x with A = x x^T (the smaller of x x^T and x^T x), eight

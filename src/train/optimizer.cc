@@ -83,6 +83,13 @@ bool is_stepped_by_muon(const model::ModelWeights& weights, const BaseStep& how,
          (parameter.is_matrix() || parameter.draw == model::ParamDraw::kNormal);
 }
 
+void check_not_narrow(const model::ModelWeights& weights) {
+  if (weights.forms().empty()) return;
+  throw Error(ErrorCode::kUnsupported,
+              "base parameters that are kept in 4 or 8 bits cannot train; load them with "
+              "--weights bf16");
+}
+
 int64_t gradient_part_of(const model::ModelWeights& weights, size_t index) {
   const int64_t layer = weights.table()[index].layer;
   if (layer >= 0) return layer == weights.layers().mtp_layer() ? model::kMtpPart : layer;
@@ -129,10 +136,10 @@ int num_borrowed_uses(const model::ModelConfig& config) {
 
 BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weights, Share share)
     : allocator_(backend.allocator()), weights_(weights), share_(share) {
-  allocate_gradients();
+  divide_and_allocate_gradients();
 }
 
-void BaseTrainer::allocate_gradients() {
+void BaseTrainer::divide_and_allocate_gradients() {
   const std::vector<model::Parameter>& table = weights_.table();
   ownership_ = divide_parameters(weights_, how_, share_.num_owners, [&](size_t index) {
     return table[index].held && !is_borrowed(index);
@@ -143,29 +150,33 @@ void BaseTrainer::allocate_gradients() {
   grads_ = TensorView(grad_memory_.data(), DType::kF32, {num_owned_});
   owned_gradients_ = owned_views(grads_);
   gradients_.d_weight = owned_gradients_;
-  accumulators_.clear();
-  for (size_t index = 0; index < table.size(); ++index) {
-    if (!table[index].trains() || is_borrowed(index)) continue;
-    const TensorView& own = owned_gradients_[index];
-    accumulators_.push_back({gradient_part_of(weights_, index), index, own, own});
-  }
-  allocate_second_uses();
+  list_parameters_as_accumulators();
+  add_second_uses();
   if (share_.num_owners > 1) allocate_working_gradients();
 }
 
-void BaseTrainer::allocate_second_uses() {
+void BaseTrainer::list_parameters_as_accumulators() {
+  accumulators_.clear();
+  for (size_t index = 0; index < weights_.table().size(); ++index) {
+    if (!weights_.table()[index].trains() || is_borrowed(index)) continue;
+    const TensorView& own = owned_gradients_[index];
+    accumulators_.push_back({gradient_part_of(weights_, index), index, own, own});
+  }
+}
+
+void BaseTrainer::add_second_uses() {
   second_memory_.clear();
   second_uses_.clear();
   first_second_use_ = accumulators_.size();
   if (!weights_.ends()) return;
   const size_t embedding = weights_.embedding_index(), head = weights_.head_index();
   const bool mtp = weights_.layers().mtp_layer().has_value();
-  if (head == embedding) allocate_second_use(gradients_.d_tied_head, model::kHeadPart, embedding);
-  if (mtp) allocate_second_use(gradients_.d_mtp_embedding, model::kMtpPart, embedding);
-  if (mtp) allocate_second_use(gradients_.d_mtp_head, model::kMtpPart, head);
+  if (head == embedding) add_second_use(gradients_.d_tied_head, model::kHeadPart, embedding);
+  if (mtp) add_second_use(gradients_.d_mtp_embedding, model::kMtpPart, embedding);
+  if (mtp) add_second_use(gradients_.d_mtp_head, model::kMtpPart, head);
 }
 
-void BaseTrainer::allocate_second_use(TensorView& view, int64_t part, size_t index) {
+void BaseTrainer::add_second_use(TensorView& view, int64_t part, size_t index) {
   const Ownership& owners = resting(index);
   const int64_t values = owners.num_values(share_.owner, index);
   TensorView own;
@@ -179,20 +190,25 @@ void BaseTrainer::allocate_second_use(TensorView& view, int64_t part, size_t ind
   accumulators_.push_back({part, index, own, own});
 }
 
-// Parts take turns, so that each begins where the others do.
-void BaseTrainer::allocate_working_gradients() {
-  std::map<int64_t, int64_t> values;  // of each part
-  const auto shape = [&](const Accumulator& a) { return weights_.table()[a.index].shape; };
+int64_t BaseTrainer::most_values_of_a_part() const {
+  std::map<int64_t, int64_t> values;
   int64_t most = 0;
   for (const Accumulator& a : accumulators_)
-    most = std::max(most, values[a.part] += shape(a).num_elements());
+    most = std::max(most, values[a.part] += weights_.table()[a.index].shape.num_elements());
+  return most;
+}
+
+// Parts take turns, so that each begins where the others do.
+void BaseTrainer::allocate_working_gradients() {
+  const int64_t most = most_values_of_a_part();
   working_memory_ = Memory(allocator_, most * dtype_bytes(DType::kF32));
   const TensorView working(working_memory_.data(), DType::kF32, {most});
-  values.clear();
+  std::map<int64_t, int64_t> values;  // of each part
   for (size_t i = 0; i < accumulators_.size(); ++i) {
     Accumulator& a = accumulators_[i];
-    a.working = working.part(values[a.part], shape(a));
-    values[a.part] += shape(a).num_elements();
+    const Shape& shape = weights_.table()[a.index].shape;
+    a.working = working.part(values[a.part], shape);
+    values[a.part] += shape.num_elements();
     const bool is_second = i >= first_second_use_;
     (is_second ? *second_uses_[i - first_second_use_] : gradients_.d_weight[a.index]) = a.working;
   }
@@ -214,20 +230,18 @@ std::vector<TensorView> BaseTrainer::owned_views(TensorView flat) const {
   return out;
 }
 
-bool BaseTrainer::is_muons(size_t index) const { return is_stepped_by_muon(weights_, how_, index); }
+bool BaseTrainer::is_for_muon(size_t index) const {
+  return is_stepped_by_muon(weights_, how_, index);
+}
 
 void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> read,
                                const BaseStep& how) {
   if (steps_enabled_) return;
-  if (!weights_.forms().empty()) {
-    throw Error(ErrorCode::kUnsupported,
-                "base parameters that are kept in 4 or 8 bits cannot train; load them with "
-                "--weights bf16");
-  }
+  check_not_narrow(weights_);
   how_ = how;
   if (how.muon && share_.num_owners > 1) {
     CHECK(!has_gradient);
-    allocate_gradients();  // of matrices as a whole
+    divide_and_allocate_gradients();  // of matrices as a whole
   }
   allocate_masters_and_moments();
   allocate_expert_loads();
@@ -240,7 +254,7 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> re
 int64_t BaseTrainer::num_owned_second_moments() const {
   int64_t values = 0;
   for (size_t index = 0; index < weights_.table().size(); ++index) {
-    if (!is_muons(index)) values += ownership_.num_values(share_.owner, index);
+    if (!is_for_muon(index)) values += ownership_.num_values(share_.owner, index);
   }
   return values;
 }
@@ -264,7 +278,7 @@ std::vector<TensorView> BaseTrainer::second_moment_views(TensorView flat) const 
   std::vector<TensorView> views(firsts_.size());
   int64_t offset = 0;
   for (size_t index = 0; index < views.size(); ++index) {
-    if (firsts_[index].empty() || is_muons(index)) continue;
+    if (firsts_[index].empty() || is_for_muon(index)) continue;
     views[index] = flat.part(offset, firsts_[index].shape);
     offset += firsts_[index].shape.num_elements();
   }
@@ -274,7 +288,7 @@ std::vector<TensorView> BaseTrainer::second_moment_views(TensorView flat) const 
 void BaseTrainer::allocate_expert_loads() {
   const bool balances = how_.router_bias_rate != 0.0;
   gradients_.expert_loads.assign(balances ? weights_.table().size() : 0, {});
-  for (const size_t index : router_biases()) {
+  for (const size_t index : router_bias_indices()) {
     const model::Parameter& parameter = weights_.table()[index];
     if (!parameter.held) continue;
     gradients_.expert_loads[index].resize(static_cast<size_t>(parameter.shape[0]));
@@ -324,6 +338,15 @@ struct BaseTrainer::StepArgs {
   MuonArgs muon;
 };
 
+BaseTrainer::StepArgs BaseTrainer::step_args(const api::AdamW& adamw, double norm) const {
+  const ops::AdamWArgs args = adamw_args(adamw, norm, num_steps);
+  return {.adamw = args,
+          .muon = {.lr = adamw.lr,
+                   .momentum = how_.muon_momentum,
+                   .weight_decay = adamw.weight_decay,
+                   .grad_scale = args.grad_scale}};
+}
+
 api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights,
                                   const api::AdamW& adamw, double norm) {
   CHECK(steps_enabled_);
@@ -332,18 +355,13 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
     throw_not_finite(norm);
   }
   ++num_steps;
-  const ops::AdamWArgs args = adamw_args(adamw, norm, num_steps);
-  const StepArgs each = {.adamw = args,
-                         .muon = {.lr = adamw.lr,
-                                  .momentum = how_.muon_momentum,
-                                  .weight_decay = adamw.weight_decay,
-                                  .grad_scale = args.grad_scale}};
+  const StepArgs args = step_args(adamw, norm);
   if (in_files()) {
-    step_in_files(backend, weights, each);
+    step_in_files(backend, weights, args);
   } else if (how_.muon) {
-    for (size_t index = 0; index < masters_.size(); ++index) step_parameter(backend, each, index);
+    for (size_t index = 0; index < masters_.size(); ++index) step_parameter(backend, args, index);
   } else {
-    ops::adamw(backend, args, grads_, params_, m_, v_);
+    ops::adamw(backend, args.adamw, grads_, params_, m_, v_);
   }
   balance_routers(backend);
   zero_gradients(backend);
@@ -356,7 +374,7 @@ bool BaseTrainer::follows_loads(size_t index) const {
   return how_.router_bias_rate != 0.0 && parameter.row != nullptr && parameter.row->balances;
 }
 
-std::vector<size_t> BaseTrainer::router_biases() const {
+std::vector<size_t> BaseTrainer::router_bias_indices() const {
   std::vector<size_t> biases;
   for (size_t index = 0; index < weights_.table().size(); ++index) {
     if (follows_loads(index)) biases.push_back(index);
@@ -376,7 +394,7 @@ void BaseTrainer::balance_routers(Backend& backend) {
 void BaseTrainer::step_parameter(Backend& backend, const StepArgs& args, size_t index) {
   const TensorView& p = masters_[index];
   if (p.empty()) return;
-  if (is_muons(index)) return step_muon(backend, args.muon, index);
+  if (is_for_muon(index)) return step_by_muon(backend, args.muon, index);
   const Shape flat = {p.shape.num_elements()};
   ops::adamw(backend, args.adamw, owned_gradients_[index].reshape(flat), p.reshape(flat),
              firsts_[index].reshape(flat), seconds_[index].reshape(flat));
@@ -412,21 +430,21 @@ int64_t BaseTrainer::muon_rows(size_t index) const {
   return blocks.second == 0 && blocks.first > 0 ? blocks.first : parameter.shape[0];
 }
 
-void BaseTrainer::step_muon(Backend& backend, const MuonArgs& args, size_t index) {
+void BaseTrainer::step_by_muon(Backend& backend, const MuonArgs& args, size_t index) {
   const TensorView& p = masters_[index];
   const Shape shape = {muon_rows(index), p.cols()};
   for (int64_t first = 0; first < p.rows(); first += shape[0]) {
     const int64_t offset = first * p.cols();
-    muon(backend, args, owned_gradients_[index].part(offset, shape), p.part(offset, shape),
-         firsts_[index].part(offset, shape));
+    muon_step(backend, args, owned_gradients_[index].part(offset, shape), p.part(offset, shape),
+              firsts_[index].part(offset, shape));
   }
 }
 
 void BaseTrainer::count_step_scratch(Backend& counter) {
   for (size_t index = 0; index < masters_.size(); ++index) {
-    if (masters_[index].empty() || !is_muons(index)) continue;
+    if (masters_[index].empty() || !is_for_muon(index)) continue;
     const TensorView part = masters_[index].part(0, {muon_rows(index), masters_[index].cols()});
-    muon(counter, {}, part, part, part);
+    muon_step(counter, {}, part, part, part);
   }
 }
 

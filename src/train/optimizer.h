@@ -106,7 +106,7 @@ class BaseTrainer {
   // Empty too where the parameter has none.
   [[nodiscard]] TensorView second_moment(size_t index) const { return seconds_[index]; }
   // Of a parameter that trains, wherever it is held.
-  [[nodiscard]] bool has_second_moment(size_t index) const { return !is_muons(index); }
+  [[nodiscard]] bool has_second_moment(size_t index) const { return !is_for_muon(index); }
   // Flat [n] f32 blocks in the table's order, of what is owned; of second moments those that there
   // are.
   [[nodiscard]] TensorView masters() const { return params_; }
@@ -115,7 +115,7 @@ class BaseTrainer {
 
   // The biases that follow loads, by their place in the table, wherever they are held: state of a
   // run with its moments.
-  [[nodiscard]] std::vector<size_t> router_biases() const;
+  [[nodiscard]] std::vector<size_t> router_bias_indices() const;
   // Empty where another stage holds it.
   [[nodiscard]] TensorView router_bias(size_t index) const {
     return weights_.table()[index].values;
@@ -152,27 +152,32 @@ class BaseTrainer {
   bool has_gradient = false;
 
  private:
-  void allocate_gradients();
+  // Says who owns what, and allocates what this one does.
+  void divide_and_allocate_gradients();
+  void list_parameters_as_accumulators();
   void allocate_working_gradients();
+  [[nodiscard]] int64_t most_values_of_a_part() const;  // of accumulators
   void allocate_masters_and_moments();
   void allocate_expert_loads();  // of routers whose biases follow them
-  void allocate_second_uses();
-  void allocate_second_use(TensorView& view, int64_t part, size_t index);
+  // To the accumulators, with memory of their own.
+  void add_second_uses();
+  void add_second_use(TensorView& view, int64_t part, size_t index);
   [[nodiscard]] int64_t num_owned_second_moments() const;
   [[nodiscard]] std::vector<TensorView> second_moment_views(TensorView flat) const;
   std::vector<TensorView> owned_views(TensorView flat) const;
   [[nodiscard]] bool is_borrowed(size_t index) const {
     return index == weights_.embedding_index() && !weights_.begins();
   }
-  [[nodiscard]] bool is_muons(size_t index) const;
+  [[nodiscard]] bool is_for_muon(size_t index) const;
   [[nodiscard]] bool follows_loads(size_t index) const;
   [[nodiscard]] int64_t muon_rows(size_t index) const;
   void balance_routers(Backend& backend);
   struct StepArgs;
+  [[nodiscard]] StepArgs step_args(const api::AdamW& adamw, double norm) const;
   void step_parameter(Backend& backend, const StepArgs& args, size_t index);
   void step_in_files(Backend& backend, model::ModelWeights& weights, const StepArgs& args);
   [[nodiscard]] std::vector<PageRange> pages_of(size_t index) const;
-  void step_muon(Backend& backend, const MuonArgs& args, size_t index);
+  void step_by_muon(Backend& backend, const MuonArgs& args, size_t index);
 
   Allocator& allocator_;
   const model::ModelWeights& weights_;

@@ -140,11 +140,11 @@ TEST_F(AdapterArchiveTest, RefusesWhatIsDamaged) {
 }
 
 TEST_F(AdapterArchiveTest, AnythingElseIsNoArchive) {
-  EXPECT_TRUE(is_archive(tar(kGood)));
-  EXPECT_FALSE(is_archive(dir_.path()));
-  EXPECT_FALSE(is_archive(dir_.file("nowhere")));
+  EXPECT_TRUE(server::is_tar_file(tar(kGood)));
+  EXPECT_FALSE(server::is_tar_file(dir_.path()));
+  EXPECT_FALSE(server::is_tar_file(dir_.file("nowhere")));
   write_bytes(dir_.file("short"), "ustar");
-  EXPECT_FALSE(is_archive(dir_.file("short")));
+  EXPECT_FALSE(server::is_tar_file(dir_.file("short")));
   Archives archives;
   try {
     find_or_unpack_adapter_part(dir_.file("short"), archives);

@@ -28,7 +28,7 @@ TEST(Keygen, PrintsAKeyOrItsHashAndTheKeyAside) {
   ASSERT_EQ(key.size(), 4u + 43u + 1u);
   key.pop_back();
   EXPECT_EQ(read_bytes(dir.file("out")), server::hashed_key(key) + "\n");
-  EXPECT_TRUE(server::KeyRing({.keys_file = dir.file("out")}).find(key).has_value());
+  EXPECT_TRUE(server::KeyRing({.keys_file = dir.file("out")}).identify(key).has_value());
 }
 
 }  // namespace

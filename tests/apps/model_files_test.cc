@@ -20,7 +20,7 @@ TEST(ModelFiles, ACopyDoesNotClaimToBeQuantized) {
                     R"( "weight_block_size": [128, 128]}, "rope_scaling": )" +
                         scaling + "}");
   write_file_atomic(from.file("tokenizer_config.json"), R"({"quantization_config": "a text"})");
-  copy_model_files(from.path(), to.path());
+  copy_model_files_as_unquantized(from.path(), to.path());
   EXPECT_EQ(read_file(to.file("config.json"), 1 << 20),
             "{\n  \"hidden_size\": 160,\n  \"rope_scaling\": " + scaling + "\n}\n");
   EXPECT_EQ(read_file(to.file("tokenizer_config.json"), 1 << 20),

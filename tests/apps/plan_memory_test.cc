@@ -104,7 +104,7 @@ TEST(PlanMemory, ChoosesTheLengthOfPassesAndFiles) {
 // Files in the folder of temporary files are used as those in a folder that is named, as far as the
 // system has room for them.
 TEST(PlanMemory, UsesFilesThatNobodyNamedWhereTheyCostLess) {
-  if (usable_offload_folder("").empty()) GTEST_SKIP() << "TMPDIR is held in memory";
+  if (find_usable_offload_folder("").empty()) GTEST_SKIP() << "TMPDIR is held in memory";
   PlanOptions options = options_of_plan("deepseek_v4");
   options.machine = testing::TempDir() + "strata_plan_fast_files.json";
   write_file_atomic(options.machine, kFastFiles);
@@ -129,12 +129,12 @@ TEST(PlanMemory, UsesFilesThatNobodyNamedWhereTheyCostLess) {
 
 // Nor more than half of what is left on the disk, which others may change meanwhile.
 TEST(PlanMemory, LeavesFilesThatNobodyNamedAFifthOfTheMemoryBesideTheBudget) {
-  const planner::FileSpace named = space_for_files("/tmp");
+  const planner::FileSpace named = measure_space_for_files("/tmp");
   EXPECT_TRUE(named.holds(int64_t{1} << 50, int64_t{1} << 50));
-  if (!usable_offload_folder("").empty()) {
+  if (!find_usable_offload_folder("").empty()) {
     const int64_t disk = FileAllocator::free_bytes(offload_folder("")) / 2;
     ASSERT_GT(disk, 0);
-    planner::FileSpace unnamed = space_for_files("");
+    planner::FileSpace unnamed = measure_space_for_files("");
     EXPECT_NEAR(static_cast<double>(unnamed.most), static_cast<double>(disk),
                 0.01 * static_cast<double>(disk));
     unnamed.most = INT64_MAX;
@@ -144,7 +144,7 @@ TEST(PlanMemory, LeavesFilesThatNobodyNamedAFifthOfTheMemoryBesideTheBudget) {
     EXPECT_FALSE(unnamed.holds(1, unnamed.memory));
   }
   const NoTemporaryFolder in_memory;
-  EXPECT_FALSE(space_for_files("").holds(1, 0));
+  EXPECT_FALSE(measure_space_for_files("").holds(1, 0));
 }
 
 // What the system has no room for is planned in memory where it fits there.

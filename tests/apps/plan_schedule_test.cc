@@ -37,12 +37,12 @@ class PlanSchedule : public testing::Test {
   }
   static std::string printed(const PlanScheduleOptions& options, bool as_json = false) {
     testing::internal::CaptureStdout();
-    EXPECT_EQ(verify_and_print_schedule(options, as_json), 0);
+    EXPECT_EQ(run_plan_schedule(options, as_json), 0);
     return testing::internal::GetCapturedStdout();
   }
   static std::string fault(const PlanScheduleOptions& options) {
     try {
-      verify_and_print_schedule(options, false);
+      run_plan_schedule(options, false);
     } catch (const Error& error) {
       EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);  // exit code 2
       return error.what();

@@ -252,7 +252,7 @@ PlanOptions options_of_serving(const std::string& model) {
 
 std::vector<engine::PlanRow> rows_of_requests() {
   server::ServeOptions requests;
-  server::fill_unset_limits(requests, kServerMemory);
+  server::fill_unset_and_raise_body_limits(requests, kServerMemory);
   return request_rows(server::Budget(requests));
 }
 
@@ -286,7 +286,7 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
     const EngineHost host({options.model},
                           {.dtype = "bf16",
                            .threads = 2,
-                           .offload = usable_offload_folder(options.offload),
+                           .offload = find_usable_offload_folder(options.offload),
                            .memory = kServerMemory,
                            .requests = rows_of_requests(),
                            .adapters = {.max_rank = options.max_rank},

@@ -80,7 +80,7 @@ std::string whole_help() {
 TEST(ServeOptions, HelpNamesEachOptionWithUnitAndDefault) {
   const std::string help = whole_help();
   server::ServeOptions options;
-  const OptionTable table = server::options_of(options);
+  const OptionTable table = server::option_table_of(options);
   EXPECT_GT(table.rows().size(), 50u);
   for (const OptionRow& row : table.rows()) {
     const bool is_flag = row.kind == OptionKind::kFlag;
@@ -95,7 +95,7 @@ TEST(ServeOptions, HelpNamesEachOptionWithUnitAndDefault) {
 
 TEST(ServeOptions, SaysWhatResultsDependOn) {
   server::ServeOptions options;
-  const OptionTable table = server::options_of(options);
+  const OptionTable table = server::option_table_of(options);
   std::vector<std::string> marked;
   for (const OptionRow& row : table.rows()) {
     if (row.results_by != ResultsBy::kNothing) marked.push_back(row.name);

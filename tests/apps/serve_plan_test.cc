@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "engine/lora_specs.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/sampling/sampling_loop.h"
 #include "engine/work_runner.h"

@@ -94,7 +94,7 @@ TEST_F(TraceOfATraining, HasARowForWhatMovesActivations) {
   TrainOptions o = options("offloaded");
   o.trace = path("offloaded.json");
   o.recompute = "minimal_offloaded";
-  o.offload = usable_offload_folder("");
+  o.offload = find_usable_offload_folder("");
   ASSERT_EQ(run_train(o), 0);
   const json::value root = json::parse(read_file(path("offloaded.json"), int64_t{1} << 28));
   std::map<std::string, int> names = names_of_row(root, "activations' files");

@@ -28,8 +28,8 @@ const char* start(int64_t, int* rank, int* size) {
   *size = 2;
   return nullptr;
 }
-void* send(int, int, int, const void*, int64_t) { return &ended; }
-void* receive(int channel, int, int, void* data, int64_t bytes) {
+void* begin_send(int, int, int, const void*, int64_t) { return &ended; }
+void* begin_receive(int channel, int, int, void* data, int64_t bytes) {
   if (channel == kData) return &pending;
   std::memcpy(data, kHello.data(), static_cast<size_t>(bytes));
   return &ended;
@@ -50,8 +50,8 @@ bool probe(int channel, int* from, int* tag, int64_t* bytes) {
 constexpr MpiTable kTable = {.version = kMpiTableVersion,
                              .start = start,
                              .highest_tag = [] { return 1 << 20; },
-                             .send = send,
-                             .receive = receive,
+                             .begin_send = begin_send,
+                             .begin_receive = begin_receive,
                              .finish_if_done = has_ended,
                              .cancel = [](void*) {},
                              .probe = probe,

@@ -19,7 +19,7 @@ namespace {
 // Of a process whose other threads end while the others are told of the fault.
 class SlowToTell : public LoneComm {
  public:
-  void fail(ErrorCode, const std::string& what) override {
+  void announce_failure(ErrorCode, const std::string& what) override {
     if (what == "the disk is full") std::this_thread::sleep_for(std::chrono::milliseconds(100));
     const MutexLock lock(mutex_);
     told_.push_back(what);

@@ -21,11 +21,11 @@ TEST(Ascii, HexValueIsOfDigitsAlone) {
 }
 
 TEST(Ascii, AWholeNumberIsDigitsAlone) {
-  EXPECT_EQ(whole_number("0"), 0);
-  EXPECT_EQ(whole_number("007"), 7);
-  EXPECT_EQ(whole_number("9223372036854775807"), INT64_MAX);
+  EXPECT_EQ(parse_whole_number("0"), 0);
+  EXPECT_EQ(parse_whole_number("007"), 7);
+  EXPECT_EQ(parse_whole_number("9223372036854775807"), INT64_MAX);
   for (const char* text : {"", "9223372036854775808", "-1", "-0", "+1", " 1", "1 ", "1.0", "0x1"}) {
-    EXPECT_EQ(whole_number(text), std::nullopt) << text;
+    EXPECT_EQ(parse_whole_number(text), std::nullopt) << text;
   }
 }
 

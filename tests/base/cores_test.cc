@@ -38,7 +38,7 @@ namespace strata {
 namespace {
 
 TEST(Cores, AreThoseOfAllNodes) {
-  std::vector<int> cores = cores_by_node();
+  std::vector<int> cores = usable_cores_by_node();
   ASSERT_EQ(std::ssize(cores), usable_cores());
   std::sort(cores.begin(), cores.end());
   std::string list;
@@ -50,7 +50,7 @@ TEST(Cores, AreOnNodes) {
   const std::string all = usable_node_list();
   EXPECT_TRUE(all.empty() || (all.front() >= '0' && all.front() <= '9')) << all;
   std::thread([&] {
-    const int last = cores_by_node().back();
+    const int last = usable_cores_by_node().back();
     ASSERT_TRUE(bind_to_cores({&last, 1}));
     const std::string own = usable_node_list();  // one of them
     EXPECT_EQ(own.find(','), std::string::npos) << own;
@@ -63,7 +63,7 @@ TEST(Cores, AreAllThoseOfALargeMachine) {
     std::thread([cores] {
       kernel_cores = cores;
       EXPECT_EQ(usable_cores(), static_cast<int>(cores));
-      const std::vector<int> numbers = cores_by_node();
+      const std::vector<int> numbers = usable_cores_by_node();
       ASSERT_EQ(numbers.size(), cores);
       EXPECT_EQ(*std::max_element(numbers.begin(), numbers.end()), static_cast<int>(cores) - 1);
       EXPECT_TRUE(usable_core_list().ends_with("," + std::to_string(cores - 1)));
@@ -76,7 +76,7 @@ TEST(Cores, AThreadIsBoundToSome) {
   const int before = usable_cores();
   EXPECT_EQ(shared_cores(), before);
   std::thread([] {
-    const int last = cores_by_node().back();
+    const int last = usable_cores_by_node().back();
     ASSERT_TRUE(bind_to_cores({&last, 1}));
     EXPECT_EQ(usable_core_list(), std::to_string(last));
     std::thread([] { EXPECT_EQ(usable_cores(), 1); }).join();

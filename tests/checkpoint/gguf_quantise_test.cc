@@ -60,7 +60,7 @@ TEST(GgufNames, GoBothWays) {
             "blk.3.exp_probs_b.bias");
   EXPECT_EQ(stored("llama", "model.layers.3.mlp.unknown.weight"), "");
   EXPECT_EQ(stored("llama", "visual.blocks.0.weight"), "");
-  EXPECT_EQ(gguf_layer_name(*find_gguf_architecture("gemma3"), "ffn_norm.weight"),
+  EXPECT_EQ(huggingface_name_in_layer(*find_gguf_architecture("gemma3"), "ffn_norm.weight"),
             "pre_feedforward_layernorm.weight");
 }
 

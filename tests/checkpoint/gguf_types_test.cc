@@ -33,7 +33,8 @@ void expect_kept_values(const GgufType& type, const char* blocks, int64_t count,
   if (form == NarrowForm::kNone) return;
   const auto cols = static_cast<int64_t>(values.size());
   std::vector<std::byte> row(static_cast<size_t>(narrow_layout(form).row_bytes(cols)));
-  ASSERT_EQ(gguf_repack_rows(type, reinterpret_cast<const std::byte*>(blocks), 1, cols, row.data()),
+  ASSERT_EQ(gguf_repack_rows_until_fault(type, reinterpret_cast<const std::byte*>(blocks), 1, cols,
+                                         row.data()),
             -1);
   const ops::testing::NarrowMatrix kept(form, 1, cols, std::move(row));
   for (int64_t i = 0; i < cols; ++i) {
@@ -86,7 +87,7 @@ int64_t kept(const GgufType& type, const std::vector<std::byte>& blocks) {
   const int64_t cols = std::ssize(blocks) / type.block_bytes * type.block_elements;
   std::vector<std::byte> row(
       static_cast<size_t>(narrow_layout(gguf_narrow_form(type)).row_bytes(cols)));
-  return gguf_repack_rows(type, blocks.data(), 1, cols, row.data());
+  return gguf_repack_rows_until_fault(type, blocks.data(), 1, cols, row.data());
 }
 
 // Scales that are no finite numbers: the place of the first such block.

@@ -97,7 +97,7 @@ TEST_F(EndTokensTest, GemmaEndsATurnOrTheText) {
 TEST_F(EndTokensTest, TheServerEndsAtWhatAnyFileNames) {
   fill(R"({"eos_token_id":[1,106]})", R"({"eos_token_id":1})", R"({"eos_token":"<eos>"})");
   expect(kGemma, 1, {1});
-  EXPECT_EQ(load_all_end_tokens(dir_.string(), kGemma), (Ids{1, 106}));
+  EXPECT_EQ(load_stop_ids_of_all_configs(dir_.string(), kGemma), (Ids{1, 106}));
 }
 
 TEST_F(EndTokensTest, NamesTheFileAtFault) {

@@ -50,9 +50,9 @@ TEST(LearningRate, NeverZeroAndNeverAboveThePeak) {
 }
 
 TEST(ParseSchedule, NamesTheChoices) {
-  EXPECT_EQ(parse_schedule("linear"), Schedule::kLinear);
+  EXPECT_EQ(parse_lr_schedule("linear"), Schedule::kLinear);
   try {
-    parse_schedule("step");
+    parse_lr_schedule("step");
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "--lr-schedule: got 'step', want constant, linear or cosine");

@@ -70,7 +70,7 @@ TEST_P(PrefixCaches, FindWhatAModelOfThemSays) {
     const std::string request = "request " + std::to_string(i);
     const api::Command command = ask(request, tenant, prompt, max_tokens, static_cast<uint64_t>(i));
     const api::Capacity capacity = with.runner.capacity();
-    const int64_t known = page * capacity.known->count_pages(
+    const int64_t known = page * capacity.known->count_reusable_pages(
                                      {tenant}, std::get<api::Sample>(command.op), capacity.cache);
     with.submit(command);
     run_all(with);

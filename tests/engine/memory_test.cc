@@ -119,9 +119,9 @@ INSTANTIATE_TEST_SUITE_P(
     All, WarmStep,
     testing::Combine(testing::Values(api::Gradients::kAdapters, api::Gradients::kParameters),
                      testing::Values(model::Recompute::kNone, model::Recompute::kFull,
-                                     model::Recompute::keeping_in({"context"},
-                                                                  {"decoder_layer_input",
-                                                                   "out_proj", "mlpwi_0"})),
+                                     model::Recompute::keeping_and_offloading(
+                                         {"context"},
+                                         {"decoder_layer_input", "out_proj", "mlpwi_0"})),
                      testing::Values("qwen3", "deepseek_mla", "qwen3_moe", "deepseek_moe",
                                      "qwen3_5", "qwen3_5_moe", "deepseek_v4")));
 
@@ -145,7 +145,7 @@ TEST(EngineMemory, TheLatentCacheGrowsWithTheLatent) {
   sample(*engine, {request});
   const KvPool& pool = engine->kv_pool();
   const model::ModelConfig& c = engine->config();
-  const auto& mla = *c.find_block<model::MlaConfig>(0, model::kMla);
+  const auto& mla = *c.find_block_config<model::MlaConfig>(0, model::kMla);
   EXPECT_EQ(pool.num_bytes(), pool.num_pages() * pool.page_size() * c.num_layers() * 2 *
                                   (mla.kv_lora_rank + mla.rope_dim));
 }
@@ -260,7 +260,7 @@ TEST(EngineMemory, ContextOfAWindowCostsWhatItSees) {
   std::set<int64_t> windows;
   for (const model::SavedCost& cost : plan.saved) {
     if (cost.tag != "context" || cost.flops == 0.0) continue;
-    const auto& c = *engine->config().find_block<model::GqaConfig>(cost.layer, model::kGqa);
+    const auto& c = *engine->config().find_block_config<model::GqaConfig>(cost.layer, model::kGqa);
     windows.insert(c.window);
     const double pairs = c.window == 0 ? kTokens * kTokens / 2.0
                                        : c.window * (static_cast<double>(kTokens) - c.window / 2.0);
@@ -272,7 +272,7 @@ TEST(EngineMemory, ContextOfAWindowCostsWhatItSees) {
 // What an activation costs to make again, against the formulas of its projection.
 TEST(EngineMemory, SavedActivationsHaveTheirBytesAndCosts) {
   auto engine = make({}, "qwen3");
-  const auto& attention = *engine->config().find_block<model::GqaConfig>(0, model::kGqa);
+  const auto& attention = *engine->config().find_block_config<model::GqaConfig>(0, model::kGqa);
   const PassPlan plan = plan_pass(*engine, {.pass_tokens = 64, .backward = true});
   const auto find = [&](std::string_view tag) {
     model::SavedCost sum = {.tag = tag};

@@ -204,14 +204,15 @@ TEST(RouterBias, EveryRowIsCountedOnce) {
   for (size_t i = 0; i < table.size(); ++i) {
     if (table[i].row == nullptr || !table[i].row->balances) continue;
     ++routers;
-    const auto* moe = engine->config().find_block<model::MoeConfig>(table[i].layer, model::kMoe);
+    const auto* moe =
+        engine->config().find_block_config<model::MoeConfig>(table[i].layer, model::kMoe);
     ASSERT_NE(moe, nullptr);
     int64_t rows = 0;
     for (const int64_t load : loads[i]) rows += load;
     EXPECT_EQ(rows, 25 * moe->top_k) << table[i].name;
   }
   EXPECT_GE(routers, 1);
-  EXPECT_EQ(std::ssize(engine->base_trainer().router_biases()), routers);
+  EXPECT_EQ(std::ssize(engine->base_trainer().router_bias_indices()), routers);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ TEST_F(UndoLog, BringsBackTheRowsThatArePutBackAndNoOthers) {
       SCOPED_TRACE(testing::Message() << begin << " from " << from);
       fill(1);
       const std::string before = contents();
-      save_rows(backend(), cache(), state(), begin, begin + most);
+      save_undo_rows(backend(), cache(), state(), begin, begin + most);
       EXPECT_EQ(contents(), before);
       fill(2);
       std::string want = contents();
@@ -71,7 +71,7 @@ TEST_F(UndoLog, BringsBackTheRowsThatArePutBackAndNoOthers) {
                        static_cast<size_t>(ring.row_bytes));
         }
       }
-      restore_rows(backend(), cache(), state(), from, begin + most);
+      restore_undo_rows(backend(), cache(), state(), from, begin + most);
       EXPECT_EQ(contents(), want);
     }
   }
@@ -79,8 +79,8 @@ TEST_F(UndoLog, BringsBackTheRowsThatArePutBackAndNoOthers) {
 
 TEST_F(UndoLog, TakesNoMorePositionsThanItHasRoomFor) {
   const int64_t most = cache().undo_tokens();
-  EXPECT_DEATH(save_rows(backend(), cache(), state(), 3, 4 + most), "CHECK");
-  EXPECT_DEATH(restore_rows(backend(), cache(), state(), -1, 0), "CHECK");
+  EXPECT_DEATH(save_undo_rows(backend(), cache(), state(), 3, 4 + most), "CHECK");
+  EXPECT_DEATH(restore_undo_rows(backend(), cache(), state(), -1, 0), "CHECK");
 }
 
 }  // namespace

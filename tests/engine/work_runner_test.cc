@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "engine/adapter_state.h"
+#include "engine/lora_specs.h"
 #include "scheduler/scheduler.h"
 #include "tests/base/temp_dir.h"
 #include "tests/engine/runner_house.h"

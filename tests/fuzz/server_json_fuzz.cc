@@ -39,7 +39,7 @@ void read_fields(const Fields& root) {
   for (const char* name : {"a", "prompt", "sampling_params", "tags", "seed", "user_metadata"}) {
     attempt([&] { (void)root.maybe_string(name); });
     attempt([&] { (void)root.integer(name, -5, 1'000'000); });
-    attempt([&] { (void)root.maybe_bits(name); });
+    attempt([&] { (void)root.maybe_int64_bits(name); });
     attempt([&] { (void)root.number(name); });
     attempt([&] { (void)root.boolean_or(name, true); });
     attempt([&] { (void)root.strings(name); });

@@ -37,11 +37,11 @@ ModelConfig parse(const std::string& text) {
 }
 
 const GqaConfig& attention(const ModelConfig& config) {
-  return *config.find_block<GqaConfig>(0, kGqa);
+  return *config.find_block_config<GqaConfig>(0, kGqa);
 }
 
 const MoeConfig* experts(const ModelConfig& config, int64_t layer) {
-  return config.find_block<MoeConfig>(layer, kMoe);
+  return config.find_block_config<MoeConfig>(layer, kMoe);
 }
 
 TEST(Config, BothFormsOfRopeGiveTheSame) {
@@ -111,7 +111,7 @@ TEST(Config, WindowsOfQwen3AreTransformers) {
                                      "}");
     std::vector<int64_t> found;
     for (int64_t layer = 0; layer < 3; ++layer) {
-      found.push_back(config.find_block<GqaConfig>(layer, kGqa)->window);
+      found.push_back(config.find_block_config<GqaConfig>(layer, kGqa)->window);
     }
     return found;
   };
@@ -194,7 +194,7 @@ TEST(Config, Qwen35MoeCountsItsExpertsByOneName) {
       "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "head_dim": 8,
       "moe_intermediate_size": 8, "num_experts_per_tok": 2, "num_experts": 4)";
   const auto parsed = parse_config(base + R"(, "num_local_experts": 8})", "c", false);
-  EXPECT_EQ(parsed.config.find_block<MoeConfig>(0, kMoe)->num_experts, 4);
+  EXPECT_EQ(parsed.config.find_block_config<MoeConfig>(0, kMoe)->num_experts, 4);
   ASSERT_EQ(parsed.warnings.size(), 1u);
   EXPECT_THAT(parsed.warnings[0], HasSubstr("num_local_experts"));
 }

@@ -45,7 +45,7 @@ std::string message_of(const std::string& text) {
 }
 
 const CompressedAttentionConfig& attention(const ModelConfig& config, int64_t layer) {
-  return *config.find_block<CompressedAttentionConfig>(layer, kCompressedAttention);
+  return *config.find_block_config<CompressedAttentionConfig>(layer, kCompressedAttention);
 }
 
 std::vector<int64_t> ratios(const ModelConfig& config) {
@@ -57,7 +57,7 @@ std::vector<int64_t> ratios(const ModelConfig& config) {
 std::vector<bool> tables(const ModelConfig& config) {
   std::vector<bool> all;
   for (int64_t i = 0; i < config.num_layers(); ++i) {
-    all.push_back(config.find_block<MoeConfig>(i, kMoe)->router == RouterKind::kTable);
+    all.push_back(config.find_block_config<MoeConfig>(i, kMoe)->router == RouterKind::kTable);
   }
   return all;
 }
@@ -100,7 +100,7 @@ TEST(DeepseekV4, DefaultsAreHuggingFaces) {
   EXPECT_EQ(sparse.top_k, 512);
   EXPECT_TRUE(sparse.overlap);
   EXPECT_FALSE(attention(config, 0).overlap);
-  const auto& moe = *config.find_block<MoeConfig>(4, kMoe);
+  const auto& moe = *config.find_block_config<MoeConfig>(4, kMoe);
   EXPECT_EQ(moe.limit, 10.0);
   EXPECT_EQ(moe.scale, 1.5);
 }

@@ -26,7 +26,8 @@ ModelConfig small_config(const std::vector<Block>& mlps) {
   config.vocab_size = 7;
   config.hidden_size = 4;
   config.find_or_add_rope({{}, 2});
-  for (const Block& mlp : mlps) config.layers.push_back(pre_norm_layer(config, kAttention, mlp));
+  for (const Block& mlp : mlps)
+    config.layers.push_back(make_pre_norm_layer(config, kAttention, mlp));
   return config;
 }
 

@@ -175,7 +175,7 @@ TEST(CausalConv, BackwardMatchesReference) {
           d_z_error[i] = std::abs(d_rows[i]) *
                          (0.5 * dot_tolerance(c.taps, kF32) * z_error[i] + 19 * kUnit * terms);
         }
-        conv.for_products([&](size_t out, size_t from, size_t tap) {
+        conv.for_each_product([&](size_t out, size_t from, size_t tap) {
           const double w = std::abs(weight[tap]), d = std::abs(d_z[out]);
           part_bound[from] += w * (d_z_error[out] + dot_tolerance(c.taps, kF32) * d);
           d_weight_bound[tap] += std::abs(x[from]) * d_z_error[out];

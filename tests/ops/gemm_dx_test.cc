@@ -204,7 +204,7 @@ TEST(GemmDx, GradientsBesideItAreWhatTheyAreAlone) {
       const Buffer dy = random_buffer(dtype, {kTokens, kOutputs}, {.seed = 1});
       const Weight w(backend, dtype, kOutputs, kInputs, backend.panel_width(), 3);
       Buffer alone(DType::kF32, {kTokens, kInputs});
-      gemm_dx_blocked(backend, {.x = dy, .w = w.panel}, alone);
+      gemm_dx_blocked_with_runs(backend, {.x = dy, .w = w.panel}, alone);
       for (const size_t count : {0, 1, 2, 9, 40}) {
         std::vector<Buffer> x, got, want;
         std::vector<GemmDwArgs> beside;
@@ -222,7 +222,7 @@ TEST(GemmDx, GradientsBesideItAreWhatTheyAreAlone) {
         // Short runs, which workers take whole, and long ones.
         for (const int64_t longest : {int64_t{1}, kTokens}) {
           const std::vector<Buffer> before = got;
-          gemm_dx_blocked(
+          gemm_dx_blocked_with_runs(
               backend, {.x = dy, .w = w.panel}, dx, /*accumulate=*/false,
               {.gradients = beside, .num_rows = kTokens, .longest_run = longest, .distinct = true});
           expect_same_bits(dx, alone);
@@ -279,7 +279,8 @@ TEST(GemmDx, BlockedIsASumOfChains) {
           const LowRankSegment run = {.begin = 2, .end = 7, .x = low, .w = a.panel};
           Buffer got = random_buffer(DType::kF32, {kTokens, kInputs}, {.seed = 5});
           Buffer want = got;
-          gemm_dx_blocked(backend, {.x = dy, .w = w.panel, .runs = {&run, 1}}, got, accumulate);
+          gemm_dx_blocked_with_runs(backend, {.x = dy, .w = w.panel, .runs = {&run, 1}}, got,
+                                    accumulate);
           if (dtype == DType::kBF16 || outputs == kChainOutputs) {
             gemm_dx(backend, {.x = dy, .w = w.panel, .runs = {&run, 1}}, want, accumulate);
             expect_same_bits(got, want);

@@ -83,8 +83,8 @@ TEST(Narrow, PanelsHoldTheValuesOfTheirBf16Copy) {
         for (int64_t p = 0; p < w.copy.num_panels(); ++p) {
           // In two pieces, where there are two groups.
           const int64_t first = cols / 64 * 32;
-          if (first > 0) cpu::unpack_columns(path, w.narrow, p, 0, first, data);
-          cpu::unpack_columns(path, w.narrow, p, first, cols - first, data + first * width);
+          if (first > 0) cpu::unpack_narrow_columns(path, w.narrow, p, 0, first, data);
+          cpu::unpack_narrow_columns(path, w.narrow, p, first, cols - first, data + first * width);
           const auto* want = static_cast<const Bf16*>(w.copy.panel(p));
           for (int64_t i = 0; i < cols * width; ++i) {
             const bool subnormal = (want[i].bits & 0x7f80) == 0;
@@ -157,7 +157,7 @@ TEST(Narrow, AllScalesTimesAllCodes) {
       auto* const data =
           reinterpret_cast<Bf16*>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64);
       for (int64_t p = 0; p < panel.num_panels(); ++p) {
-        cpu::unpack_columns(path, panel, p, 0, cols, data);
+        cpu::unpack_narrow_columns(path, panel, p, 0, cols, data);
         for (int64_t lane = 0; lane < width; ++lane) {
           for (int64_t c = 0; c < cols; ++c) {
             const int64_t row = width * p + lane;
@@ -249,9 +249,9 @@ TEST(Narrow, InputGradientsAreThoseOfTheBf16Copy) {
           GemmArgs args = {.x = dy, .w = w.copy, .runs = runs};
           Buffer want(DType::kF32, {tokens, w.matrix.cols});
           Buffer got(DType::kF32, {tokens, w.matrix.cols});
-          gemm_dx_blocked(backend, args, want);
+          gemm_dx_blocked_with_runs(backend, args, want);
           args.w = w.narrow;
-          gemm_dx_blocked(backend, args, got);
+          gemm_dx_blocked_with_runs(backend, args, got);
           expect_same_bits(got, want);
         }
       }

@@ -79,7 +79,7 @@ TEST(Router, ChoosesAsTheReferenceDoes) {
       for (int64_t t = 0; t < c.tokens; ++t) {
         const auto scores = scores_of(got.args, got.logits, t);
         const auto ids =
-            ref::router_choice(got.args, scores, c.bias == 0.0 ? nullptr : got.bias.view().f32());
+            ref::chosen_experts(got.args, scores, c.bias == 0.0 ? nullptr : got.bias.view().f32());
         const auto weights = ref::router_weights(got.args, scores, ids);
         for (int64_t k = 0; k < c.top_k; ++k) {
           EXPECT_EQ(got.ids[static_cast<size_t>(t * c.top_k + k)], ids[static_cast<size_t>(k)]);

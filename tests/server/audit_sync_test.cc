@@ -66,7 +66,7 @@ struct AuditSyncTest : ::testing::Test {
         HttpOptions{}, std::move(router), [](std::string_view key) -> std::optional<Caller> {
           return key == "tml-good" ? std::optional<Caller>(Caller{"alice"}) : std::nullopt;
         });
-    server->call_every(0.02, [this] { sync.tick(now_seconds()); });
+    server->call_every(0.02, [this] { sync.end_overdue_waits(now_seconds()); });
     server->start();
   }
   ~AuditSyncTest() override {

@@ -42,12 +42,12 @@ TEST(Keys, ReadsTenantsAndComments) {
                         "2\talice\r\ntml-without-a-name-but-long-enough\n");
   ::chmod(path.c_str(), 0600);
   const KeyRing keys({.keys_file = path});
-  EXPECT_EQ(keys.find(kLong)->tenant, "alice");
-  EXPECT_EQ(keys.find(std::string(kLong) + "2")->tenant, "alice");
-  EXPECT_EQ(keys.find("tml-without-a-name-but-long-enough")->tenant,
+  EXPECT_EQ(keys.identify(kLong)->tenant, "alice");
+  EXPECT_EQ(keys.identify(std::string(kLong) + "2")->tenant, "alice");
+  EXPECT_EQ(keys.identify("tml-without-a-name-but-long-enough")->tenant,
             to_hex(sha256("tml-without-a-name-but-long-enough")).substr(0, 16));
-  EXPECT_FALSE(keys.find("tml-other").has_value());
-  EXPECT_FALSE(keys.find("").has_value());
+  EXPECT_FALSE(keys.identify("tml-other").has_value());
+  EXPECT_FALSE(keys.identify("").has_value());
   EXPECT_THAT(keys.warnings(), ElementsAre());
 }
 
@@ -94,8 +94,8 @@ TEST(Keys, WarnsOfShortKeysAndOpenFiles) {
 TEST(Keys, ReadsTheEnvironmentAndAdministrators) {
   const std::string key = kLong;
   const KeyRing keys({.keys_text = key + " a," + key + "b b", .admin_keys_text = key + "c root"});
-  EXPECT_FALSE(keys.find(key + "b")->is_admin);
-  EXPECT_TRUE(keys.find(key + "c")->is_admin);
+  EXPECT_FALSE(keys.identify(key + "b")->is_admin);
+  EXPECT_TRUE(keys.identify(key + "c")->is_admin);
   EXPECT_THAT(keys.tenants(), ElementsAre("a", "b", "root"));
 }
 
@@ -104,16 +104,17 @@ TEST(Keys, ReadsHashesScopesAndDates) {
   const KeyRing keys(
       {.keys_text = hashed_key(key) + " a," + key + "r a read-only expires=2001-09-09," + key +
                     "s a expires=2001-09-09T01:46:40Z sample-only," + hashed_key(key + "x")});
-  EXPECT_EQ(keys.find(key), (Identity{.tenant = "a", .key_id = to_hex(sha256(key)).substr(0, 12)}));
-  EXPECT_FALSE(keys.find(hashed_key(key)).has_value()) << "the hash itself opens nothing";
-  EXPECT_EQ(keys.find(key + "r")->scope, Scope::kRead);
-  EXPECT_EQ(keys.find(key + "r")->expires_at, 1e9 - 6400);
-  EXPECT_EQ(keys.find(key + "s")->scope, Scope::kSample);
-  EXPECT_EQ(keys.find(key + "s")->expires_at, 1e9);
-  EXPECT_EQ(keys.find(key + "x")->tenant, to_hex(sha256(key + "x")).substr(0, 16));
-  EXPECT_FALSE(has_expired(*keys.find(key + "s"), 1e9 - 1));
-  EXPECT_TRUE(has_expired(*keys.find(key + "s"), 1e9));
-  EXPECT_FALSE(has_expired(*keys.find(key), 1e12));
+  EXPECT_EQ(keys.identify(key),
+            (Identity{.tenant = "a", .key_id = to_hex(sha256(key)).substr(0, 12)}));
+  EXPECT_FALSE(keys.identify(hashed_key(key)).has_value()) << "the hash itself opens nothing";
+  EXPECT_EQ(keys.identify(key + "r")->scope, Scope::kRead);
+  EXPECT_EQ(keys.identify(key + "r")->expires_at, 1e9 - 6400);
+  EXPECT_EQ(keys.identify(key + "s")->scope, Scope::kSample);
+  EXPECT_EQ(keys.identify(key + "s")->expires_at, 1e9);
+  EXPECT_EQ(keys.identify(key + "x")->tenant, to_hex(sha256(key + "x")).substr(0, 16));
+  EXPECT_FALSE(has_expired(*keys.identify(key + "s"), 1e9 - 1));
+  EXPECT_TRUE(has_expired(*keys.identify(key + "s"), 1e9));
+  EXPECT_FALSE(has_expired(*keys.identify(key), 1e12));
   EXPECT_THAT(keys.warnings(), ElementsAre(HasSubstr("STRATA_KEYS:2: key"), HasSubstr("expired")));
   EXPECT_THAT(hashed_key("abc"), HasSubstr("sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a"
                                            "9cb410ff61f20015ad"));
@@ -121,8 +122,8 @@ TEST(Keys, ReadsHashesScopesAndDates) {
 
 TEST(Keys, WithoutKeysEverybodyIsLocal) {
   const KeyRing keys({.no_keys = true});
-  EXPECT_EQ(keys.find("tml-anything")->tenant, "local");
-  EXPECT_EQ(keys.find("")->tenant, "local");
+  EXPECT_EQ(keys.identify("tml-anything")->tenant, "local");
+  EXPECT_EQ(keys.identify("")->tenant, "local");
 }
 
 TEST(Keys, KnowsWhichTenantsHaveOne) {
@@ -177,7 +178,7 @@ TEST(Keys, GeneratesKeysThatTheClientTakes) {
   const std::string key = generate_key();
   EXPECT_TRUE(key.starts_with("tml-"));
   EXPECT_EQ(key.size(), 4u + 43u);
-  EXPECT_TRUE(KeyRing({.keys_text = key}).find(key).has_value());
+  EXPECT_TRUE(KeyRing({.keys_text = key}).identify(key).has_value());
 }
 
 TEST(BaseNames, SharesADirectoryAndLooksUpSuffixes) {

@@ -441,13 +441,13 @@ TEST(Pipeline, LoadsAreThoseOfTheTokens) {
         for (const auto& runner : pipeline.stages()) {
           Engine& engine = runner->engine();
           const auto& loads = engine.base_trainer().gradients()->expert_loads;
-          for (const size_t index : engine.base_trainer().router_biases()) {
+          for (const size_t index : engine.base_trainer().router_bias_indices()) {
             const model::Parameter& parameter = engine.model().weights->table()[index];
             EXPECT_EQ(loads[index].empty(), !parameter.held);
             if (!parameter.held) continue;
             ++routers;
             const auto* moe =
-                engine.config().find_block<model::MoeConfig>(parameter.layer, model::kMoe);
+                engine.config().find_block_config<model::MoeConfig>(parameter.layer, model::kMoe);
             ASSERT_NE(moe, nullptr);
             EXPECT_EQ(std::accumulate(loads[index].begin(), loads[index].end(), int64_t{0}),
                       13 * moe->top_k);

@@ -200,7 +200,7 @@ Outcome outcome_of(Run& run, const StagedCase& c) {
     }
   }
   put_trained(run, c, "value", false, out);
-  for (const size_t index : run.engine().base_trainer().router_biases()) {
+  for (const size_t index : run.engine().base_trainer().router_bias_indices()) {
     out[run.engine().model().weights->table()[index].name] = run.router_bias(index);
   }
   return out;
@@ -265,7 +265,7 @@ model::ModelConfig staged_config(const StagedCase& c) {
 EngineOptions staged_options(const StagedCase& c) {
   if (c.offloads) {
     return {.pass_tokens = c.pass_tokens,
-            .recompute = model::Recompute::keeping_in(
+            .recompute = model::Recompute::keeping_and_offloading(
                 {"query_proj"}, {std::string(model::kLayerInputTag), "context", "mlpwi_0"}),
             .offload = testing::TempDir()};
   }

@@ -141,7 +141,7 @@ TEST(Muon, AMomentumThatHasFadedMovesNothing) {
   const Matrix none{rows, cols, std::vector<double>(faded.values.size())};
   const Matrix p = random_matrix(rows, cols, 1, 0.02);
   const Tensor p_ours(backend, p), m_ours(backend, faded), g_ours(backend, none);
-  muon(backend, {.lr = 0.05, .weight_decay = 0.0}, g_ours.view, p_ours.view, m_ours.view);
+  muon_step(backend, {.lr = 0.05, .weight_decay = 0.0}, g_ours.view, p_ours.view, m_ours.view);
   const std::vector<float> got = p_ours.values(backend);
   for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], static_cast<float>(p.values[i])) << i;
 }
@@ -156,7 +156,7 @@ TEST(Muon, ThreeStepsAsTheirDefinition) {
     for (uint64_t step = 0; step < 3; ++step) {
       const Matrix g = random_matrix(rows, cols, 10 + step, 1e-3);
       const Tensor g_ours(backend, g);
-      muon(backend, args, g_ours.view, p_ours.view, m_ours.view);
+      muon_step(backend, args, g_ours.view, p_ours.view, m_ours.view);
       m = sum(0.9, m, 0.5, g);
       const Matrix u = orthogonal(sum(0.9, m, 0.5, g));
       p = sum(1.0 - 0.05 * 0.1, p, -0.05 * 0.18 * std::sqrt(40.0), u);
@@ -171,7 +171,7 @@ TEST(Muon, AGradientOfZeroLeavesTheDecayAlone) {
   const Matrix zero{3, 4, std::vector<double>(12)};
   Matrix p = random_matrix(3, 4, 1, 1.0);
   const Tensor g(backend, zero), m(backend, zero), ours(backend, p);
-  muon(backend, {.lr = 0.5, .weight_decay = 0.5}, g.view, ours.view, m.view);
+  muon_step(backend, {.lr = 0.5, .weight_decay = 0.5}, g.view, ours.view, m.view);
   for (double& v : p.values) v *= 0.75;
   EXPECT_LT(relative_error(ours.values(backend), p), 1e-7);
 }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <optional>
 #include <vector>
 
@@ -12,6 +11,8 @@
 #include "apps/bench/figures.h"
 #include "apps/bench/groups.h"
 #include "apps/bench/inputs.h"
+#include "apps/bench/process.h"
+#include "apps/bench/result.h"
 #include "apps/bench/shapes.h"
 #include "apps/bench/stages.h"
 #include "apps/bench/works.h"
@@ -27,8 +28,6 @@
 #include "model/blocks/mla.h"
 #include "ops/limits.h"
 #include "planner/limits.h"
-#include "planner/plan_text.h"
-#include "report/format.h"
 #include "report/trace_file.h"
 
 namespace strata::apps {
@@ -37,28 +36,38 @@ namespace {
 constexpr int64_t kTimedTokens = 32;
 constexpr int64_t kNearContext = 1024;
 
-double gib(int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
+void check_no_context(const BenchWork& work, const BenchOptions& options) {
+  if (options.context == 0) return;
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("--context: {} does not decode", work.name));
+}
+
+// Bytes of a weight of matrices, on average, where some are kept in few bits; else 0.
+double mean_weight_bytes_if_narrow(const model::ModelWeights& weights) {
+  if (weights.forms().empty()) return 0.0;
+  double bytes = 0.0, elements = 0.0;
+  for (const model::Parameter& parameter : weights.table()) {
+    if (!parameter.is_matrix()) continue;
+    bytes += static_cast<double>(parameter.panel.num_bytes());
+    elements += static_cast<double>(parameter.shape.num_elements());
+  }
+  return bytes / elements;
+}
 
 class Bench {
  public:
   Bench(const BenchWork& work, const BenchOptions& options) : work_(work), options_(options) {}
 
-  int run_and_print() {
-    set_up_engine();
+  BenchResult run() {
+    check_work_options();
+    set_up_runner();
     startup_s_ = process_age();
     ops::LimitProbe probe(engine_->backend());
     measure_work(probe);  // warm-up: memory is touched, scratch is booked
-    runs_.clear();
-    for (int i = 0; i < options_.repeat; ++i) measure_work(probe);
+    for (int i = 0; i < options_.repeat; ++i) runs_.push_back(measure_work(probe));
     if (work_.adapters) measure_share_of_base(probe);
     if (options_.context > 0) measure_context_cost();
-    if (work_.kind == WorkKind::kTrain && has_block(model::kMoe)) {
-      for (const int64_t tokens : {64, 128}) {
-        groups_.push_back(measure_groups(*engine_, probe, tokens, std::max(3, options_.repeat)));
-      }
-    }
-    options_.json ? print_json() : print_text();
-    return 0;
+    if (work_.kind == WorkKind::kTrain && has_block(model::kMoe)) measure_expert_products(probe);
+    return take_result();
   }
 
  private:
@@ -68,22 +77,22 @@ class Bench {
     return work_.recompute && options_.memory.empty() ? "full" : "none";
   }
 
-  // Options of training alone.
-  void check_work_options() const {
+  void check_no_training_options() const {
     const std::pair<std::string_view, std::string_view> of_training[] = {
         {"memory", options_.memory},
         {"recompute", options_.recompute},
         {"offload", options_.offload},
         {"method full", options_.trains_base() ? options_.method : ""}};
     for (const auto& [name, value] : of_training) {
-      if (value.empty() || work_.kind == WorkKind::kTrain) continue;
+      if (value.empty()) continue;
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("--{}: {} does not train", name, work_.name));
     }
-    if (options_.context > 0 && work_.kind != WorkKind::kDecode) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--context: {} does not decode", work_.name));
-    }
+  }
+
+  void check_work_options() const {
+    if (work_.kind != WorkKind::kTrain) check_no_training_options();
+    if (work_.kind != WorkKind::kDecode) check_no_context(work_, options_);
     check_memory_options(options_.memory, options_.recompute.empty() ? "none" : options_.recompute,
                          options_.offload);
   }
@@ -94,39 +103,49 @@ class Bench {
     return bench_modules(engine_->config());
   }
 
-  // Of training passes may be shorter than the work, and not than a sequence.
-  [[nodiscard]] engine::RunPlan plan_work() const {
-    const int64_t most = engine_->options().pass_tokens, tokens = work_.batch * work_.length;
-    if (work_.kind != WorkKind::kTrain) {
-      engine::PlanShape shape = {.pass_tokens = std::min(tokens, most),
-                                 .kv_positions = work_.batch * (work_.length + kTimedTokens + 2),
-                                 .num_sampled = work_.batch};
-      if (work_.adapters) shape.modules = modules();
-      return planner::plan_run(*engine_, shape);
-    }
+  [[nodiscard]] int64_t num_tokens() const { return work_.batch * work_.length; }
+
+  [[nodiscard]] engine::RunPlan plan_sampling() const {
+    engine::PlanShape shape = {
+        .pass_tokens = std::min(num_tokens(), engine_->options().pass_tokens),
+        .kv_positions = work_.batch * (work_.length + kTimedTokens + 2),
+        .num_sampled = work_.batch};
+    if (work_.adapters) shape.modules = modules();
+    return planner::plan_run(*engine_, shape);
+  }
+
+  // Passes may be shorter than the work, and not than a sequence.
+  [[nodiscard]] engine::RunPlan plan_training() const {
     return planner::plan_run(
         {.whole = *engine_,
          .shape = {.pass = {.modules = modules(),
                             .backward = true,
                             .train_base = options_.trains_base()},
-                   .micro_tokens = most,
+                   .micro_tokens = engine_->options().pass_tokens,
                    .lengths = std::vector(static_cast<size_t>(work_.batch), work_.length),
                    .longest = work_.length,
-                   .step_tokens = tokens,
-                   .file_space = space_for_files(options_.offload)},
+                   .step_tokens = num_tokens(),
+                   .file_space = measure_space_for_files(options_.offload)},
          .recompute = engine_->options().recompute,
          .memory = budget_of(options_.memory),
          .is_loaded = true});
   }
 
-  void set_up_engine() {
-    check_work_options();
+  [[nodiscard]] engine::RunPlan plan_work() const {
+    return work_.kind == WorkKind::kTrain ? plan_training() : plan_sampling();
+  }
+
+  // Of --memory.
+  void plan_and_set_pass_options() {
+    plan_ = plan_work();
+    if (plan_->recompute.file_bytes > 0) check_offload_folder(options_.offload);
+    engine_->set_pass_options(plan_->micro_tokens, plan_->recompute.recompute);
+  }
+
+  // With its engine and slots.
+  void set_up_runner() {
     engine_ = options_.model.empty() ? make_engine_of_shape() : load_engine_of_model();
-    if (!options_.memory.empty()) {
-      plan_ = plan_work();
-      if (plan_->recompute.file_bytes > 0) check_offload_folder(options_.offload);
-      engine_->set_pass_options(plan_->micro_tokens, plan_->recompute.recompute);
-    }
+    if (!options_.memory.empty()) plan_and_set_pass_options();
     runner_ = std::make_unique<engine::Runner>(*engine_);
     create_slots();
   }
@@ -148,7 +167,7 @@ class Bench {
                                .recompute = recompute(),
                                .offload = options_.offload,
                                .threads = options_.threads});
-    check_context(spec.parsed.config.max_position_embeddings);
+    check_context_fits(spec.parsed.config.max_position_embeddings);
     spec.weights = usable_weights(spec.weights, options_.method);
     return load_engine(spec, options);
   }
@@ -156,10 +175,16 @@ class Bench {
   [[nodiscard]] std::unique_ptr<engine::Engine> make_engine_of_shape() const {
     const engine::EngineOptions options = engine_options();
     const model::ModelConfig config = bench_config(work_.shape);
-    check_context(config.max_position_embeddings);
+    check_context_fits(config.max_position_embeddings);
     return make_random_engine(make_backend(options_.threads), config,
                               parse_dtype(options_.dtype, config),
                               checked_random_weights(options_.weights, options_.method), options);
+  }
+
+  // That train, or are sampled with.
+  [[nodiscard]] int64_t num_adapters() const {
+    if (work_.kind == WorkKind::kTrain) return 1;
+    return work_.adapters ? work_.batch : 0;
   }
 
   // What trains, or is sampled with.
@@ -169,22 +194,22 @@ class Bench {
       slots_ = {api::AdapterSlot::kBase};
       return;
     }
-    const int64_t adapters =
-        work_.kind == WorkKind::kTrain ? 1 : (work_.adapters ? work_.batch : 0);
-    for (int64_t i = 0; i < adapters; ++i) {
+    for (int64_t i = 0; i < num_adapters(); ++i) {
       slots_.push_back(engine_->create_adapter(modules(), static_cast<uint64_t>(i)));
     }
   }
 
-  void measure_work(ops::LimitProbe& probe) {
+  Figures measure_work(ops::LimitProbe& probe) {
     switch (work_.kind) {
       case WorkKind::kTrain:
         return measure_train(probe);
       case WorkKind::kPrefill:
         return measure_prefill(probe);
       case WorkKind::kDecode:
-        return runs_.push_back(measure_decode(probe, work_.adapters));
+        return measure_decode(probe, work_.adapters);
     }
+    CHECK(false);
+    __builtin_unreachable();
   }
 
   [[nodiscard]] bool has_block(const model::BlockOps& ops) const {
@@ -198,17 +223,18 @@ class Bench {
 
   DType dtype() const { return engine_->model().weights->compute_dtype(); }
 
-  void probe_and_add_run(ops::LimitProbe& probe, const engine::MachineLimits& before, double flops,
-                         double seconds) {
+  // Probes the limits once more, behind what took so long.
+  Figures probe_and_make_figures(ops::LimitProbe& probe, const engine::MachineLimits& before,
+                                 double flops, double seconds) {
     const engine::MachineLimits after = planner::probe_limits(probe, dtype());
     const engine::MachineLimits limits = mean(before, after);
-    const auto tokens = static_cast<double>(work_.batch * work_.length);
-    runs_.push_back({.tokens_per_s = tokens / seconds,
-                     .predicted = tokens / predicted_seconds(limits),
-                     .share = flops / seconds / limits.flops,
-                     .peak = limits.flops,
-                     .bandwidth = limits.bytes,
-                     .drift = apart(predicted_seconds(before), predicted_seconds(after))});
+    const auto tokens = static_cast<double>(num_tokens());
+    return {.tokens_per_s = tokens / seconds,
+            .predicted = tokens / predicted_seconds(limits),
+            .share = flops / seconds / limits.flops,
+            .peak = limits.flops,
+            .bandwidth = limits.bytes,
+            .drift = apart(predicted_seconds(before), predicted_seconds(after))};
   }
 
   // Of a step or a prompt.
@@ -226,7 +252,7 @@ class Bench {
     return engine::prefill_work(engine_->config(), work_.length);
   }
 
-  void measure_train(ops::LimitProbe& probe) {
+  Figures measure_train(ops::LimitProbe& probe) {
     const TrainingBatch trained =
         random_batch(work_.batch, work_.length, engine_->config().vocab_size, slots_[0]);
     const engine::MachineLimits before = planner::probe_limits(probe, dtype());
@@ -237,7 +263,7 @@ class Bench {
     const double seconds = now_seconds() - start;
     const double flops = training_step_flops(engine_->config(), work_.batch, work_.length,
                                              modules(), recompute() == "full");
-    probe_and_add_run(probe, before, flops, seconds);
+    return probe_and_make_figures(probe, before, flops, seconds);
   }
 
   api::SampleRequest make_request(int64_t index, int64_t max_tokens, bool adapters) const {
@@ -250,13 +276,13 @@ class Bench {
     return out;
   }
 
-  void measure_prefill(ops::LimitProbe& probe) {
+  Figures measure_prefill(ops::LimitProbe& probe) {
     const engine::MachineLimits before = planner::probe_limits(probe, dtype());
     const TraceSpan span("measure");
     const double start = now_seconds();
-    engine::sample(*runner_, {make_request(0, 1, false)});
+    engine::sample(*runner_, {make_request(0, /*max_tokens=*/1, /*adapters=*/false)});
     const double seconds = now_seconds() - start;
-    probe_and_add_run(probe, before, prefill_work().flops, seconds);
+    return probe_and_make_figures(probe, before, prefill_work().flops, seconds);
   }
 
   // Steps until every sequence decodes.
@@ -266,8 +292,8 @@ class Bench {
   }
 
   // Seconds of kTimedTokens steps, in four stretches with probes around them, which `seen` gets.
-  double time_steps(engine::SamplingLoop& loop, ops::LimitProbe& probe,
-                    std::vector<engine::MachineLimits>& seen) const {
+  double time_steps_between_probes(engine::SamplingLoop& loop, ops::LimitProbe& probe,
+                                   std::vector<engine::MachineLimits>& seen) const {
     constexpr int64_t kStretch = 8;
     double seconds = 0.0;
     seen.push_back(planner::probe_limits(probe, dtype()));
@@ -293,13 +319,10 @@ class Bench {
                                                    .weight_bytes = narrow});
   }
 
-  Figures measure_decode(ops::LimitProbe& probe, bool adapters) {
-    engine::SamplingLoop loop(*engine_);
-    for (int64_t i = 0; i < work_.batch; ++i) loop.add(make_request(i, kTimedTokens + 2, adapters));
-    run_prompts(loop, work_.batch);
-    std::vector<engine::MachineLimits> seen;
-    const double seconds = time_steps(loop, probe, seen);
-    const double narrow = mean_bytes_per_weight(*engine_->model().weights);
+  // Of kTimedTokens steps, with the limits that were seen around them.
+  [[nodiscard]] Figures decode_figures(bool adapters, double seconds,
+                                       const std::vector<engine::MachineLimits>& seen) const {
+    const double narrow = mean_weight_bytes_if_narrow(*engine_->model().weights);
     const engine::Work count = decode_work(adapters, narrow);
     const engine::MachineLimits limits = median(seen);
     const double limit = std::max(count.bytes / limits.bytes, count.flops / limits.flops);
@@ -314,17 +337,26 @@ class Bench {
     return out;
   }
 
+  Figures measure_decode(ops::LimitProbe& probe, bool adapters) {
+    engine::SamplingLoop loop(*engine_);
+    for (int64_t i = 0; i < work_.batch; ++i) loop.add(make_request(i, kTimedTokens + 2, adapters));
+    run_prompts(loop, work_.batch);
+    std::vector<engine::MachineLimits> seen;
+    const double seconds = time_steps_between_probes(loop, probe, seen);
+    return decode_figures(adapters, seconds, seen);
+  }
+
   // lora8: pairs of the base alone and the mixed batch.
   void measure_share_of_base(ops::LimitProbe& probe) {
     std::vector<double> ratios;
     for (int i = 0; i < options_.repeat; ++i) {
-      const double base = measure_decode(probe, false).tokens_per_s;
-      ratios.push_back(measure_decode(probe, true).tokens_per_s / base);
+      const double base = measure_decode(probe, /*adapters=*/false).tokens_per_s;
+      ratios.push_back(measure_decode(probe, /*adapters=*/true).tokens_per_s / base);
     }
     share_of_base_ = median(ratios);
   }
 
-  void check_context(int64_t most) const {
+  void check_context_fits(int64_t most) const {
     if (options_.context == 0 || std::max(options_.context, kNearContext) + kTimedTokens <= most)
       return;
     throw Error(
@@ -345,8 +377,17 @@ class Bench {
       seconds.push_back(time / static_cast<double>(kTimedTokens));
       ratios.push_back(time / base);
     }
-    context_ratio_ = median(ratios);
-    context_seconds_ = median(seconds);
+    context_cost_ = {.context = options_.context,
+                     .near_context = kNearContext,
+                     .step_seconds = median(seconds),
+                     .ratio = median(ratios)};
+  }
+
+  void measure_expert_products(ops::LimitProbe& probe) {
+    for (const int64_t tokens : {64, 128}) {
+      groups_.push_back(
+          measure_grouped_products(*engine_, probe, tokens, std::max(3, options_.repeat)));
+    }
   }
 
   // Of a token in a layer, measured: the pool's memory over what it holds; 0 without one.
@@ -358,80 +399,26 @@ class Bench {
 
   // Of the first layer, as its block declares it.
   [[nodiscard]] int64_t latent_bytes() const {
-    const auto* mla = engine_->config().find_block<model::MlaConfig>(0, model::kMla);
+    const auto* mla = engine_->config().find_block_config<model::MlaConfig>(0, model::kMla);
     return mla == nullptr ? 0 : mla->cache_width() * dtype_bytes(dtype());
   }
 
-  void print_json() {
-    const engine::MemoryPlan& memory = plan().memory;
-    const Figures figures = median(runs_);
-    boost::json::object line;
-    line["work"] = std::string(work_.name);
-    if (work_.kind == WorkKind::kTrain) line["method"] = options_.method;
-    add_speed_fields(line, figures);
-    add_runs_field(line, runs_);
-    line["read_gb_per_s"] = figures.bandwidth / 1e9;
-    add_machine_fields(line, engine_->backend().arithmetic(), engine_->backend().parallelism());
-    line["planned_gib"] = gib(memory.total());
-    if (memory.activation_file_bytes > 0) line["file_gib"] = gib(memory.activation_file_bytes);
-    if (plan_) {
-      line["pass_tokens"] = plan_->pass.pass_tokens;
-      line["recompute_gflop"] = plan_->recompute.flops / 1e9;
-    }
-    line["startup_s"] = startup_s_;
-    line["repeat"] = options_.repeat;
-    if (share_of_base_) line["share_of_base"] = *share_of_base_;
-    if (context_ratio_) {
-      line["context"] = options_.context;
-      line["context_step_s"] = context_seconds_;
-      line["context_cost_ratio"] = *context_ratio_;
-    }
-    for (const GroupShares& groups : groups_) {
-      const std::string name = fmt::format("groups_of_{}_", groups.tokens_per_expert);
-      line[name + "forward_share"] = groups.forward;
-      line[name + "input_gradient_share"] = groups.input_gradient;
-    }
-    const model::ModelConfig& c = engine_->config();
+  [[nodiscard]] BenchResult take_result() {
+    BenchResult out = {.runs = std::move(runs_),
+                       .memory = plan().memory,
+                       .plan = plan_,
+                       .arithmetic = std::string(engine_->backend().arithmetic()),
+                       .threads = engine_->backend().parallelism(),
+                       .startup_s = startup_s_,
+                       .share_of_base = share_of_base_,
+                       .context_cost = context_cost_,
+                       .groups = std::move(groups_)};
     if (has_block(model::kMla)) {
-      line["absorbed_attention_work_ratio"] = engine::absorbed_attention_ratio(c);
-      line["latent_bytes_per_token_and_layer"] = latent_bytes();
-      if (row_bytes() > 0.0) line["cache_bytes_per_token_and_layer"] = row_bytes();
+      out.latent = {.row_bytes = row_bytes(),
+                    .latent_bytes = latent_bytes(),
+                    .work_ratio = engine::absorbed_attention_ratio(engine_->config())};
     }
-    fmt::print("{}\n", boost::json::serialize(line));
-  }
-
-  void print_text() {
-    const engine::MemoryPlan& memory = plan().memory;
-    const Backend& by = engine_->backend();
-    fmt::print("{}: {}; peak {:.2f} GiB (planned {:.2f}); ready after {}\n", work_.name,
-               figures_text(median(runs_), "", by.arithmetic(), by.parallelism()), peak_rss_gib(),
-               gib(memory.total()), report::format_seconds(startup_s_));
-    if (memory.activation_file_bytes > 0) {
-      fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work_.name,
-                 gib(memory.activation_file_bytes));
-    }
-    if (plan_) fmt::print("{}", planner::parts_text(*plan_));
-    if (share_of_base_)
-      fmt::print("{}: {:.1f} % of the base's speed\n", work_.name, 100.0 * *share_of_base_);
-    if (context_ratio_) {
-      fmt::print("{}: a step behind {} tokens takes {}, {:.2f} times one behind {}\n", work_.name,
-                 options_.context, report::format_seconds(context_seconds_), *context_ratio_,
-                 kNearContext);
-    }
-    for (const GroupShares& groups : groups_) {
-      fmt::print(
-          "{}: grouped products with {} tokens an expert: forward {:.1f} %, input gradient "
-          "{:.1f} % of the peak\n",
-          work_.name, groups.tokens_per_expert, 100.0 * groups.forward,
-          100.0 * groups.input_gradient);
-    }
-    if (has_block(model::kMla)) {
-      fmt::print(
-          "{}: cache {:.0f} bytes a token and layer, (kv_lora_rank + qk_rope_head_dim) are "
-          "{}; scores and values in latent space are {:.2f} x the work of expanded heads\n",
-          work_.name, row_bytes(), latent_bytes(),
-          engine::absorbed_attention_ratio(engine_->config()));
-    }
+    return out;
   }
 
   const BenchWork& work_;
@@ -444,30 +431,42 @@ class Bench {
   std::optional<engine::RunPlan> planned_;  // that, or of the work without
   double startup_s_ = 0.0;
   std::optional<double> share_of_base_;
-  std::optional<double> context_ratio_;
-  double context_seconds_ = 0.0;
+  std::optional<ContextCost> context_cost_;
   std::vector<GroupShares> groups_;
 };
 
-int bench_in_stages(const BenchWork& work, const BenchOptions& options) {
+void check_options_of_stages(const BenchWork& work, const BenchOptions& options) {
   const std::string by = options.stages.ranks.empty() ? "--stages" : "--ranks";
   if (work.kind != WorkKind::kTrain) {
     throw Error(
         ErrorCode::kUnsupported,
         fmt::format("{}: {} does not train; prefill and decoding run on one stage", by, work.name));
   }
-  if (options.context > 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--context: {} does not decode", work.name));
+  check_no_context(work, options);
   if (!options.memory.empty()) {
     throw Error(ErrorCode::kUnsupported,
                 "--memory and " + by + ": bench divides what --recompute keeps; leave one out");
   }
+}
+
+// Of training without --memory.
+std::string recompute_of(const BenchWork& work, const BenchOptions& options) {
+  if (!options.recompute.empty()) return options.recompute;
+  return work.recompute ? "full" : "none";
+}
+
+int bench_one_stage(const BenchWork& work, const BenchOptions& options) {
+  const BenchResult result = Bench(work, options).run();
+  options.json ? print_json(work, options, result) : print_text(work, result);
+  return 0;
+}
+
+int check_and_bench_stages(const BenchWork& work, const BenchOptions& options) {
+  check_options_of_stages(work, options);
   return bench_stages({.name = std::string(work.name),
                        .sequences = std::max<int64_t>(work.batch, options.stages.microbatches),
                        .length = work.length,
-                       .recompute = options.recompute.empty() ? work.recompute ? "full" : "none"
-                                                              : options.recompute,
+                       .recompute = recompute_of(work, options),
                        .shape = work.shape},
                       options);
 }
@@ -480,7 +479,7 @@ int run_bench(const BenchOptions& options) {
   name_thread("main");
   report::TraceFile trace(options.stages.ranks.empty() ? options.trace : "");
   const int code =
-      options.divides() ? bench_in_stages(work, options) : Bench(work, options).run_and_print();
+      options.divides() ? check_and_bench_stages(work, options) : bench_one_stage(work, options);
   trace.finish();
   return code;
 }

@@ -68,6 +68,11 @@ void NoisyContext::run_pass(Backend& backend) {
   model::head_forward(pass, pass.rows, hidden, {}, logits);
 }
 
+void NoisyContext::book_pass() {
+  engine_.workspace().book(
+      engine_.workspace().measure([this](Backend& counter) { run_pass(counter); }));
+}
+
 double NoisyContext::time_decoding(int64_t tokens) {
   CHECK(tokens <= most_tokens_, tokens, most_tokens_);
   const int32_t token = 1;
@@ -76,9 +81,7 @@ double NoisyContext::time_decoding(int64_t tokens) {
     builder_.clear();
     builder_.append({&token, 1}, positions_ + i, nullptr, {.pages = pages_, .state = state_});
     const double start = now_seconds();
-    if (i == 0)
-      engine_.workspace().book(
-          engine_.workspace().measure([this](Backend& counter) { run_pass(counter); }));
+    if (i == 0) book_pass();
     run_pass(engine_.backend());
     seconds += now_seconds() - start;
   }

@@ -25,6 +25,7 @@ class NoisyContext {
  private:
   void fill_with_noise(void* memory, int64_t bytes);
   void run_pass(Backend& backend);
+  void book_pass();
 
   engine::Engine& engine_;
   int64_t positions_;

@@ -2,19 +2,14 @@
 #include "apps/bench/figures.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
-#include <cstdlib>
-#include <ctime>
-#include <fstream>
-#include <iterator>
-#include <optional>
 #include <string>
 #include <utility>
+
+#include "apps/bench/process.h"
 
 namespace strata::apps {
 
@@ -53,34 +48,6 @@ engine::MachineLimits mean(const engine::MachineLimits& a, const engine::Machine
   return {.flops = (a.flops + b.flops) / 2.0,
           .f32_flops = (a.f32_flops + b.f32_flops) / 2.0,
           .bytes = (a.bytes + b.bytes) / 2.0};
-}
-
-double peak_rss_gib() {
-  struct rusage usage;
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / (1024.0 * 1024.0);
-}
-
-namespace {
-
-// When this process started, in seconds since the machine did.
-std::optional<double> process_start() {
-  std::ifstream in("/proc/self/stat");
-  const std::string stat{std::istreambuf_iterator<char>(in), {}};
-  size_t at = stat.rfind(')');
-  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
-  if (at == std::string::npos) return std::nullopt;
-  return std::strtod(stat.c_str() + at, nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
-}  // namespace
-
-double process_age() {
-  const std::optional<double> started = process_start();
-  if (!started) return 0.0;
-  timespec now = {};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);  // what the start counts from, in every container
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - *started;
 }
 
 double training_step_flops(const model::ModelConfig& config, int64_t sequences, int64_t length,

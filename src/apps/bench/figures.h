@@ -31,9 +31,6 @@ Figures median(const std::vector<Figures>& runs);
 
 engine::MachineLimits median(const std::vector<engine::MachineLimits>& seen);
 engine::MachineLimits mean(const engine::MachineLimits& a, const engine::MachineLimits& b);
-double peak_rss_gib();
-// Seconds since this process started, from the kernel's own clock.
-double process_age();
 
 // What a step of so many sequences asks for that trains an adapter of these modules, or without any
 // all parameters; with `full` recompute.

@@ -26,7 +26,13 @@ void fill_with_finite_values(Backend& backend, TensorView view) {
 }
 
 const model::MoeConfig* moe_of(const model::ModelConfig& c, int64_t layer) {
-  return c.find_block<model::MoeConfig>(layer, model::kMoe);
+  return c.find_block_config<model::MoeConfig>(layer, model::kMoe);
+}
+
+int64_t first_moe_layer(const model::ModelConfig& c) {
+  int64_t layer = 0;
+  while (moe_of(c, layer) == nullptr) ++layer;
+  return layer;
 }
 
 const model::BlockContext& moe_context(engine::Engine& engine, int64_t layer) {
@@ -42,22 +48,16 @@ ops::PanelStack panel_stack(const PanelView& first) {
   return {first, static_cast<char*>(second.data) - static_cast<char*>(first.data)};
 }
 
-class Groups {
+class GroupedProducts {
  public:
-  Groups(engine::Engine& engine, int64_t tokens_per_expert) : backend_(engine.backend()) {
+  GroupedProducts(engine::Engine& engine, int64_t tokens_per_expert) : backend_(engine.backend()) {
     const model::ModelConfig& c = engine.config();
-    int64_t layer = 0;
-    while (moe_of(c, layer) == nullptr) ++layer;
+    const int64_t layer = first_moe_layer(c);
     const model::MoeConfig& moe = *moe_of(c, layer);
-    for (const model::MoeKey key : {model::kMoeGate, model::kMoeUp, model::kMoeDown})
-      weights_[key - model::kMoeGate] = panel_stack(moe_context(engine, layer).param(key).panel);
+    use_weights(moe_context(engine, layer));
     const int64_t rows = moe.num_experts * tokens_per_expert;
     const DType dtype = engine.model().weights->compute_dtype();
-    Allocator& allocator = backend_.allocator();
-    wide_ = Tensor(allocator, dtype, {rows, c.hidden_size});
-    narrow_ = Tensor(allocator, dtype, {rows, moe.expert_width});
-    other_ = Tensor(allocator, dtype, {rows, moe.expert_width});
-    sum_ = Tensor(allocator, DType::kF32, {rows, c.hidden_size});
+    allocate_operands(dtype, rows, c.hidden_size, moe.expert_width);
     fill_with_finite_values(backend_, wide_);
     fill_with_finite_values(backend_, narrow_);
     route_evenly(moe.num_experts, tokens_per_expert);
@@ -83,6 +83,20 @@ class Groups {
     IndexView<int32_t> expert_ids, token_of_row, row_of_slot;
   };
 
+  void use_weights(const model::BlockContext& moe) {
+    weights_[0] = panel_stack(moe.param(model::kMoeGate).panel);
+    weights_[1] = panel_stack(moe.param(model::kMoeUp).panel);
+    weights_[2] = panel_stack(moe.param(model::kMoeDown).panel);
+  }
+
+  void allocate_operands(DType dtype, int64_t rows, int64_t hidden_size, int64_t expert_width) {
+    Allocator& allocator = backend_.allocator();
+    wide_ = Tensor(allocator, dtype, {rows, hidden_size});
+    narrow_ = Tensor(allocator, dtype, {rows, expert_width});
+    other_ = Tensor(allocator, dtype, {rows, expert_width});
+    sum_ = Tensor(allocator, DType::kF32, {rows, hidden_size});
+  }
+
   // And those of rows_, all in numbers_.
   RouteLists allocate_index_lists(int64_t num_experts, int64_t rows) {
     numbers_ = Memory(backend_.allocator(), (4 * rows + num_experts) * 8);
@@ -101,21 +115,27 @@ class Groups {
     return lists;
   }
 
-  // Each token goes to one expert, each expert has as many.
-  void route_evenly(int64_t num_experts, int64_t tokens_per_expert) {
-    const int64_t rows = num_experts * tokens_per_expert;
-    const RouteLists lists = allocate_index_lists(num_experts, rows);
+  // Each expert as often, in order.
+  void choose_experts_evenly(int64_t num_experts, int64_t tokens_per_expert,
+                             IndexView<int32_t> expert_ids) {
     std::vector<float> table;
     std::vector<int32_t> tokens;
     for (int64_t e = 0; e < num_experts; ++e) {
       table.push_back(static_cast<float>(e));
       tokens.insert(tokens.end(), static_cast<size_t>(tokens_per_expert), static_cast<int32_t>(e));
     }
-    const Tensor weights(backend_.allocator(), DType::kF32, {rows});
-    const Tensor row_weights(backend_.allocator(), DType::kF32, {rows});
     const Tensor choices(backend_.allocator(), DType::kF32, {num_experts, 1});
     ops::from_host(backend_, table, choices);
-    ops::look_up_experts(backend_, choices, tokens, lists.expert_ids);
+    ops::look_up_experts(backend_, choices, tokens, expert_ids);
+  }
+
+  // Each token goes to one expert, each expert has as many.
+  void route_evenly(int64_t num_experts, int64_t tokens_per_expert) {
+    const int64_t rows = num_experts * tokens_per_expert;
+    const RouteLists lists = allocate_index_lists(num_experts, rows);
+    choose_experts_evenly(num_experts, tokens_per_expert, lists.expert_ids);
+    const Tensor weights(backend_.allocator(), DType::kF32, {rows});
+    const Tensor row_weights(backend_.allocator(), DType::kF32, {rows});
     ops::sort_routes(backend_, /*top_k=*/1, lists.expert_ids, weights,
                      {lists.token_of_row, lists.row_of_slot, row_weights, rows_.group_ends});
     rows_.num_rows = rows;
@@ -148,15 +168,15 @@ double measure_share_of_peak(ops::LimitProbe& probe, DType dtype, int repeat, do
 
 }  // namespace
 
-GroupShares measure_groups(engine::Engine& engine, ops::LimitProbe& probe,
-                           int64_t tokens_per_expert, int repeat) {
-  Groups groups(engine, tokens_per_expert);
+GroupShares measure_grouped_products(engine::Engine& engine, ops::LimitProbe& probe,
+                                     int64_t tokens_per_expert, int repeat) {
+  GroupedProducts products(engine, tokens_per_expert);
   const DType dtype = engine.model().weights->compute_dtype();
   GroupShares out = {.tokens_per_expert = tokens_per_expert};
   out.forward =
-      measure_share_of_peak(probe, dtype, repeat, groups.flops(), [&] { groups.forward(); });
-  out.input_gradient =
-      measure_share_of_peak(probe, dtype, repeat, groups.flops(), [&] { groups.input_gradient(); });
+      measure_share_of_peak(probe, dtype, repeat, products.flops(), [&] { products.forward(); });
+  out.input_gradient = measure_share_of_peak(probe, dtype, repeat, products.flops(),
+                                             [&] { products.input_gradient(); });
   return out;
 }
 

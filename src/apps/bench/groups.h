@@ -15,7 +15,7 @@ struct GroupShares {
 };
 
 // Of the first sparse layer; the median of `repeat` runs.
-GroupShares measure_groups(engine::Engine& engine, ops::LimitProbe& probe,
-                           int64_t tokens_per_expert, int repeat);
+GroupShares measure_grouped_products(engine::Engine& engine, ops::LimitProbe& probe,
+                                     int64_t tokens_per_expert, int repeat);
 
 }  // namespace strata::apps

@@ -27,27 +27,36 @@ constexpr float kLargest = 0.035f;   // of what is random
 constexpr uint8_t kField = 32;       // of a form's scales in whole numbers
 constexpr int64_t kSlice = 8 << 20;  // values that are written at once
 
-// Of a group, so that the largest code stands for kLargest.
-float scale_of(const NarrowLayout& layout) {
-  const bool four = layout.bits == 4;
-  float largest = four ? 0.0f : layout.codes == NarrowCodes::kE4m3 ? 448.0f / 256 : 127.0f;
-  for (int i = 0; four && i < 16; ++i) largest = std::max(largest, std::abs(layout.values[i]));
+// Before it is scaled.
+float largest_code_value(const NarrowLayout& layout) {
+  if (layout.bits != 4) return layout.codes == NarrowCodes::kE4m3 ? 448.0f / 256 : 127.0f;
+  float largest = 0.0f;
+  for (int i = 0; i < 16; ++i) largest = std::max(largest, std::abs(layout.values[i]));
+  return largest;
+}
+
+// So that the largest code stands for kLargest.
+float group_scale(const NarrowLayout& layout) {
   const bool is_float = layout.scale == NarrowScale::kFloat;
-  return kLargest / largest / (layout.super_fields > 0 && !is_float ? kField : 1);
+  return kLargest / largest_code_value(layout) /
+         (layout.super_fields > 0 && !is_float ? kField : 1);
+}
+
+// Of random bits; never a NaN.
+uint8_t make_code(const NarrowLayout& layout, uint8_t random) {
+  if (layout.bits == 4) return random & 15;
+  const bool is_nan = layout.codes == NarrowCodes::kE4m3 && (random & 0x7f) == 0x7f;
+  return is_nan ? 0 : random;
 }
 
 void fill_random_codes(const NarrowLayout& layout, uint64_t key, std::span<uint8_t> codes) {
-  const bool four = layout.bits == 4;
-  const bool e4m3 = layout.codes == NarrowCodes::kE4m3;
-  for (size_t c = 0; c < codes.size(); ++c) {
-    const auto random = static_cast<uint8_t>(mixed(key + c) >> 56);
-    codes[c] = four ? random & 15 : e4m3 && (random & 0x7f) == 0x7f ? 0 : random;
-  }
+  for (size_t c = 0; c < codes.size(); ++c)
+    codes[c] = make_code(layout, static_cast<uint8_t>(mixed(key + c) >> 56));
 }
 
 // Of each kind of field one value. `num_fields`: bytes of those that are no super-block's.
 void fill_scales(const NarrowLayout& layout, int64_t num_fields, std::span<uint8_t> bytes) {
-  const float scale = scale_of(layout);
+  const float scale = group_scale(layout);
   const auto size = std::ssize(bytes);
   if (layout.scale == NarrowScale::kFloat) {
     for (int64_t i = 0; i < size; i += 4) std::memcpy(&bytes[i], &scale, sizeof(scale));
@@ -70,34 +79,34 @@ void fill_random_narrow_row(const NarrowLayout& layout, int64_t cols, uint64_t k
               row.subspan(static_cast<size_t>(cols)));
 }
 
+// Rows from `begin` on of the parameter of this index.
+void fill_random_narrow_rows(Backend& backend, const model::ModelWeights& weights, size_t index,
+                             int64_t begin, int64_t rows, std::byte* out) {
+  const model::Parameter& parameter = weights.table()[index];
+  const NarrowLayout& layout = narrow_layout(parameter.panel.form);
+  const int64_t cols = parameter.num_cols();
+  const int64_t row_bytes = layout.row_bytes(cols);
+  backend.run_on_host(rows, [&](int64_t row) {
+    fill_random_narrow_row(layout, cols,
+                           (index << 40) + static_cast<uint64_t>((begin + row) * cols),
+                           out + row * row_bytes);
+  });
+}
+
 void fill_narrow_parameter(Backend& backend, model::ModelWeights& weights, size_t index) {
   const model::Parameter& parameter = weights.table()[index];
   const NarrowForm form = parameter.panel.form;
-  const NarrowLayout& layout = narrow_layout(form);
   const int64_t cols = parameter.num_cols();
-  const int64_t row_bytes = layout.row_bytes(cols);
+  const int64_t row_bytes = narrow_layout(form).row_bytes(cols);
   const int64_t step = std::max<int64_t>(1, kSlice / cols);
   for (int64_t begin = 0; begin < parameter.num_rows(); begin += step) {
     const int64_t rows = std::min(parameter.num_rows() - begin, step);
     const Scratch::Mark mark(backend.scratch());
     auto* const data = static_cast<std::byte*>(backend.scratch().take(rows * row_bytes));
-    backend.run_on_host(rows, [&](int64_t row) {
-      fill_random_narrow_row(layout, cols,
-                             (index << 40) + static_cast<uint64_t>((begin + row) * cols),
-                             data + row * row_bytes);
-    });
-    weights.write_narrow(backend, index, begin,
-                         {.form = form, .data = data, .rows = rows, .cols = cols});
+    fill_random_narrow_rows(backend, weights, index, begin, rows, data);
+    weights.write_narrow_rows(backend, index, begin,
+                              {.form = form, .data = data, .rows = rows, .cols = cols});
   }
-}
-
-std::string form_names() {
-  std::string names;
-  for (int i = 1; i < kNumNarrowForms; ++i) {
-    names += names.empty() ? "" : ", ";
-    names += narrow_layout(static_cast<NarrowForm>(i)).name;
-  }
-  return names;
 }
 
 // Throws Error where none has the name.
@@ -106,15 +115,20 @@ NarrowForm parse_narrow_form(const std::string& name) {
     const auto form = static_cast<NarrowForm>(i);
     if (narrow_layout(form).name == name) return form;
   }
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("--weights: got '{}' for random weights, want bf16, {}", name, form_names()));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--weights: got '{}' for random weights, want bf16, {}", name,
+                          narrow_form_names()));
 }
 
 // Columns that have their scales together.
 int64_t block_columns(const NarrowLayout& layout) {
   const bool supers = layout.super_fields > 0 && layout.scale != NarrowScale::kFloat;
   return supers ? kNarrowSuper : kNarrowGroup;
+}
+
+bool can_have_form(const model::Parameter& parameter, const NarrowLayout& layout) {
+  if (!parameter.is_matrix() || parameter.buffer || parameter.expert > 0) return false;
+  return parameter.shape[1] % block_columns(layout) == 0;
 }
 
 // Of few bits where `name` is a form of them.
@@ -127,17 +141,15 @@ model::WeightForms choose_weight_forms(const Backend& backend, const model::Mode
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--weights {}: of --dtype bf16 alone", name));
   }
-  const int64_t block = block_columns(narrow_layout(form));
   const model::ModelWeights names(backend, config, dtype, nullptr, model::kNoLayers);
   for (const model::Parameter& parameter : names.table()) {
-    if (!parameter.is_matrix() || parameter.buffer || parameter.expert > 0) continue;
-    if (parameter.shape[1] % block == 0) forms.emplace(parameter.name, form);
+    if (can_have_form(parameter, narrow_layout(form))) forms.emplace(parameter.name, form);
   }
   return forms;
 }
 
 // Uniform in +-kLargest, by the number of the element.
-void draw_values(Backend& backend, uint64_t key, std::span<float> values) {
+void fill_random_values(Backend& backend, uint64_t key, std::span<float> values) {
   constexpr int64_t kEach = 1 << 16;
   const auto count = std::ssize(values);
   backend.run_on_host((count + kEach - 1) / kEach, [&](int64_t item) {
@@ -149,7 +161,17 @@ void draw_values(Backend& backend, uint64_t key, std::span<float> values) {
   });
 }
 
-// Matrices are random, vectors are ones. `values` is reused.
+// Matrices are random, vectors are ones.
+void fill_values(Backend& backend, const model::Parameter& parameter, uint64_t key,
+                 std::span<float> values) {
+  if (parameter.is_matrix()) {
+    fill_random_values(backend, key, values);
+  } else {
+    std::fill(values.begin(), values.end(), 1.0f);
+  }
+}
+
+// `values` is reused.
 void fill_bf16_parameter(Backend& backend, model::ModelWeights& weights, size_t index,
                          std::vector<float>& values) {
   const model::Parameter& parameter = weights.table()[index];
@@ -161,11 +183,7 @@ void fill_bf16_parameter(Backend& backend, model::ModelWeights& weights, size_t 
     const Scratch::Mark mark(backend.scratch());
     const TensorView slice = backend.scratch().take(DType::kBF16, {end - begin, cols});
     values.resize(static_cast<size_t>((end - begin) * cols));
-    if (parameter.is_matrix()) {
-      draw_values(backend, (index << 40) + static_cast<uint64_t>(begin * cols), values);
-    } else {
-      std::fill(values.begin(), values.end(), 1.0f);
-    }
+    fill_values(backend, parameter, (index << 40) + static_cast<uint64_t>(begin * cols), values);
     ops::from_host(backend, values, slice);
     weights.write_rows(backend, index, begin, slice);
   }
@@ -186,6 +204,15 @@ void fill_random_weights(Backend& backend, model::ModelWeights& weights) {
 
 }  // namespace
 
+std::string narrow_form_names() {
+  std::string names;
+  for (int i = 1; i < kNumNarrowForms; ++i) {
+    names += names.empty() ? "" : ", ";
+    names += narrow_layout(static_cast<NarrowForm>(i)).name;
+  }
+  return names;
+}
+
 std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> backend,
                                                    const model::ModelConfig& config, DType dtype,
                                                    const std::string& weights,
@@ -199,24 +226,6 @@ std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> back
       share);
   fill_random_weights(*backend, *made.weights);
   return std::make_unique<engine::Engine>(std::move(backend), std::move(made), options);
-}
-
-std::string bench_weights_help() {
-  return "of --model: auto, narrow or bf16, as in train; of random weights: bf16, or a form of 4 "
-         "or "
-         "8 bits: " +
-         form_names();
-}
-
-double mean_bytes_per_weight(const model::ModelWeights& weights) {
-  if (weights.forms().empty()) return 0.0;
-  double bytes = 0.0, elements = 0.0;
-  for (const model::Parameter& parameter : weights.table()) {
-    if (!parameter.is_matrix()) continue;
-    bytes += static_cast<double>(parameter.panel.num_bytes());
-    elements += static_cast<double>(parameter.shape.num_elements());
-  }
-  return bytes / elements;
 }
 
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream) {

@@ -21,12 +21,10 @@ std::unique_ptr<engine::Engine> make_random_engine(std::unique_ptr<Backend> back
                                                    const engine::EngineOptions& options,
                                                    std::optional<model::LayerRange> part = {},
                                                    MemoryShare share = {});
-// Of --weights.
-std::string bench_weights_help();
+// "q4_0, q4_1, ...": the forms that --weights takes.
+std::string narrow_form_names();
 // --weights of a random model where so much trains: throws Error for few bits that would.
 std::string checked_random_weights(const std::string& weights, const std::string& method);
-// Bytes of a weight of matrices, on average, where some are kept in few bits; else 0.
-double mean_bytes_per_weight(const model::ModelWeights& weights);
 
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream);
 

@@ -31,7 +31,7 @@ ModelConfig config_with_sizes(std::string_view family, std::string_view architec
   return c;
 }
 
-Block make_qwen3_attention(ModelConfig& c, int64_t num_heads, int64_t num_kv_heads) {
+Block make_qwen3_attention_and_add_rope(ModelConfig& c, int64_t num_heads, int64_t num_kv_heads) {
   constexpr int64_t kHeadDim = 128;
   return Block(model::kGqa,
                model::GqaConfig{.num_heads = num_heads,
@@ -45,19 +45,19 @@ Block make_qwen3_attention(ModelConfig& c, int64_t num_heads, int64_t num_kv_hea
 ModelConfig qwen3_06b_config() {
   ModelConfig c = config_with_sizes("qwen3", "Qwen3ForCausalLM", 151936, 1024, 40960);
   c.tie_word_embeddings = true;
-  const Block attention = make_qwen3_attention(c, 16, 8);
+  const Block attention = make_qwen3_attention_and_add_rope(c, 16, 8);
   const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 3072});
-  c.layers.assign(28, model::pre_norm_layer(c, attention, mlp));
+  c.layers.assign(28, model::make_pre_norm_layer(c, attention, mlp));
   return c;
 }
 
 ModelConfig qwen3_30b_a3b_config() {
   ModelConfig c = config_with_sizes("qwen3_moe", "Qwen3MoeForCausalLM", 32768, 2048, 40960);
-  const Block attention = make_qwen3_attention(c, 32, 4);
+  const Block attention = make_qwen3_attention_and_add_rope(c, 32, 4);
   const Block experts(
       model::kMoe,
       model::MoeConfig{.num_experts = 128, .top_k = 8, .expert_width = 768, .norm_topk = true});
-  c.layers.assign(4, model::pre_norm_layer(c, attention, experts));
+  c.layers.assign(4, model::make_pre_norm_layer(c, attention, experts));
   return c;
 }
 
@@ -84,7 +84,7 @@ ModelConfig qwen35_08b_config() {
                                                                           .conv_width = 4});
   const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 3584});
   for (int layer = 1; layer <= 24; ++layer) {
-    c.layers.push_back(model::pre_norm_layer(c, layer % 4 == 0 ? attention : delta_net, mlp));
+    c.layers.push_back(model::make_pre_norm_layer(c, layer % 4 == 0 ? attention : delta_net, mlp));
   }
   return c;
 }
@@ -100,24 +100,28 @@ ModelConfig deepseek_v3_attention_config() {
                                                       .scale = model::plain_attention_scale(192),
                                                       .rope = c.find_or_add_rope({{}, 64})});
   const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 2048});
-  c.layers.assign(2, model::pre_norm_layer(c, attention, mlp));
+  c.layers.assign(2, model::make_pre_norm_layer(c, attention, mlp));
   return c;
+}
+
+constexpr int64_t kFlashStreams = 4;
+
+// `names`: of fn, base and scale.
+model::Connector make_hyper_connection(std::string_view norm,
+                                       const std::array<std::string_view, 3>& names) {
+  return model::Connector(model::kHyperConnection,
+                          model::HyperConnectionConfig{.norm = norm,
+                                                       .fn = names[0],
+                                                       .base = names[1],
+                                                       .scale = names[2],
+                                                       .num_streams = kFlashStreams,
+                                                       .steps = 20});
 }
 
 // Compressed sparse and heavily compressed layers in turn, as all of Flash's but the first two.
 ModelConfig deepseek_v4_flash_config() {
   ModelConfig c = config_with_sizes("deepseek_v4", "DeepseekV4ForCausalLM", 32768, 4096, 1048576);
-  constexpr int64_t kStreams = 4;
-  const auto connector = [](std::string_view norm, const std::array<std::string_view, 3>& names) {
-    return model::Connector(model::kHyperConnection,
-                            model::HyperConnectionConfig{.norm = norm,
-                                                         .fn = names[0],
-                                                         .base = names[1],
-                                                         .scale = names[2],
-                                                         .num_streams = kStreams,
-                                                         .steps = 20});
-  };
-  c.streams = model::Streams(model::kHyperHead, kStreams, model::HyperHeadConfig{});
+  c.streams = model::Streams(model::kHyperHead, kFlashStreams, model::HyperHeadConfig{});
   const model::RopeConfig rope = {.theta = 160000.0};
   model::CompressedAttentionConfig heavy = {.num_heads = 64,
                                             .head_dim = 512,
@@ -143,12 +147,12 @@ ModelConfig deepseek_v4_flash_config() {
                                                     .scale = 1.5,
                                                     .limit = 10.0});
   for (int layer = 0; layer < 4; ++layer) {
-    c.layers.push_back(
-        {{connector("input_layernorm.weight", {"attn_hc.fn", "attn_hc.base", "attn_hc.scale"}),
-          Block(model::kCompressedAttention, layer % 2 == 0 ? sparse : heavy)},
-         {connector("post_attention_layernorm.weight",
-                    {"ffn_hc.fn", "ffn_hc.base", "ffn_hc.scale"}),
-          experts}});
+    c.layers.push_back({{make_hyper_connection("input_layernorm.weight",
+                                               {"attn_hc.fn", "attn_hc.base", "attn_hc.scale"}),
+                         Block(model::kCompressedAttention, layer % 2 == 0 ? sparse : heavy)},
+                        {make_hyper_connection("post_attention_layernorm.weight",
+                                               {"ffn_hc.fn", "ffn_hc.base", "ffn_hc.scale"}),
+                         experts}});
   }
   return c;
 }

@@ -11,6 +11,7 @@
 
 #include "apps/bench/figures.h"
 #include "apps/bench/inputs.h"
+#include "apps/bench/process.h"
 #include "apps/options.h"
 #include "apps/setup/backend.h"
 #include "apps/setup/engine_setup.h"
@@ -30,25 +31,31 @@
 namespace strata::apps {
 namespace {
 
-// Without a model of a shape of its own, whose weights are no file's.
-LoadSpec read_or_make_spec(const StagedWork& work, const BenchOptions& options) {
-  check_memory_options(options.memory, work.recompute, options.offload);
-  if (!options.model.empty()) {
-    LoadSpec spec = read_spec({.model = options.model,
-                               .dtype = options.dtype,
-                               .weights = options.weights,
-                               .recompute = work.recompute,
-                               .offload = options.offload,
-                               .threads = options.threads});
-    spec.weights = usable_weights(spec.weights, options.method);
-    return spec;
-  }
+LoadSpec read_spec_of_model(const StagedWork& work, const BenchOptions& options) {
+  LoadSpec spec = read_spec({.model = options.model,
+                             .dtype = options.dtype,
+                             .weights = options.weights,
+                             .recompute = work.recompute,
+                             .offload = options.offload,
+                             .threads = options.threads});
+  spec.weights = usable_weights(spec.weights, options.method);
+  return spec;
+}
+
+// Of a model whose weights are no file's.
+LoadSpec make_spec_of_shape(const StagedWork& work, const BenchOptions& options) {
   LoadSpec spec;
   spec.parsed.config = bench_config(work.shape);
   spec.dtype = parse_dtype(options.dtype, spec.parsed.config);
   spec.recompute = parse_recompute(work.recompute);
   spec.offload = options.offload;
   return spec;
+}
+
+LoadSpec read_or_make_spec(const StagedWork& work, const BenchOptions& options) {
+  check_memory_options(options.memory, work.recompute, options.offload);
+  return options.model.empty() ? make_spec_of_shape(work, options)
+                               : read_spec_of_model(work, options);
 }
 
 RankFacts collect_facts_of_bench(const LoadSpec& spec, BenchOptions options) {
@@ -78,8 +85,8 @@ class StagesBench {
     return 0;
   }
 
-  // As one of processes that have them.
-  int run_as_process(Comm& processes, const StageOptions& stages) {
+  // Runs the ranks of this process, which is one of several.
+  int run_as_process_and_print(Comm& processes, const StageOptions& stages) {
     machines_ = static_cast<double>(processes.size()) / processes.ranks_here();
     run_ranks(processes, process_ranks(stages), [this](Comm& comm) { run_rank(comm); });
     if (processes.rank() == 0) print();
@@ -87,7 +94,7 @@ class StagesBench {
   }
 
  private:
-  std::unique_ptr<engine::Runner> load_pipeline(Comm& comm) const {
+  std::unique_ptr<engine::Runner> load_or_make_pipeline(Comm& comm) const {
     const engine::EngineOptions engine_options = {
         .recompute = plan_.regions.any() ? spec_.recompute.policy : model::Recompute(),
         .regions = plan_.regions};
@@ -116,17 +123,28 @@ class StagesBench {
     comm.all_gather(std::vector<double>{0.0}, all);
   }
 
+  // As many as are in flight at once: enough to touch memory.
+  [[nodiscard]] int64_t num_warm_up_sequences() const {
+    return engine::peak_live(plan_, 0) * work_.sequences / plan_.table.num_microbatches;
+  }
+
+  // What trains.
+  [[nodiscard]] api::AdapterSlot create_slot(engine::Runner& pipeline) const {
+    if (!options_.trains_base()) return pipeline.create_adapter(bench_modules(config_), 0);
+    pipeline.enable_base_steps({});
+    return api::AdapterSlot::kBase;
+  }
+
   void run_rank(Comm& comm) {
-    const std::unique_ptr<engine::Runner> pipeline = load_pipeline(comm);
-    if (options_.trains_base()) pipeline->enable_base_steps({});
-    const auto slot = options_.trains_base() ? api::AdapterSlot::kBase
-                                             : pipeline->create_adapter(bench_modules(config_), 0);
-    const int64_t in_flight = engine::peak_live(plan_, 0);
+    const std::unique_ptr<engine::Runner> pipeline = load_or_make_pipeline(comm);
+    if (comm.rank() == 0) num_threads_ = num_threads_here(comm);
+    const api::AdapterSlot slot = create_slot(*pipeline);
     for (int i = 0; i <= options_.repeat; ++i) {
-      int64_t sequences = work_.sequences;  // at first, to touch memory, what is in flight at once
-      if (i == 0) sequences = in_flight * sequences / plan_.table.num_microbatches;
+      const bool is_warm_up = i == 0;
+      const int64_t sequences = is_warm_up ? num_warm_up_sequences() : work_.sequences;
       const TrainingBatch trained = random_batch(sequences, work_.length, config_.vocab_size, slot);
-      measure_step(comm, *pipeline, trained.batch, slot, i > 0);
+      const StepTime step = measure_step(comm, *pipeline, trained.batch, slot);
+      if (!is_warm_up && comm.rank() == 0) runs_.push_back(make_figures(step));
     }
     if (!pipeline->is_first_rank()) return;
     for (const auto& stage : pipeline->stages()) peak_live_ += stage->peak_live();
@@ -144,29 +162,42 @@ class StagesBench {
     return now_seconds() - start;
   }
 
-  void measure_step(Comm& comm, engine::Runner& pipeline, const api::Batch& batch,
-                    api::AdapterSlot slot, bool counts) {
-    const double before = measure_matrix_flops(comm);
+  struct StepTime {
+    double seconds = 0.0;
+    double peak = 0.0;  // of matrix products around it, flop/s; of the first rank
+  };
+
+  StepTime measure_step(Comm& comm, engine::Runner& pipeline, const api::Batch& batch,
+                        api::AdapterSlot slot) {
+    const double before = measure_matrix_flops_on_first_rank(comm);
     const double seconds = time_step(comm, pipeline, batch, slot);
-    const double peak = (before + measure_matrix_flops(comm)) / 2.0;
+    const double peak = (before + measure_matrix_flops_on_first_rank(comm)) / 2.0;
     barrier(comm);
-    if (!counts || comm.rank() != 0) return;
+    return {seconds, peak};
+  }
+
+  [[nodiscard]] Figures make_figures(const StepTime& step) const {
     std::vector<model::LoraModuleSpec> modules;  // none: all parameters
     if (!options_.trains_base()) modules = bench_modules(config_);
     const double flops = training_step_flops(config_, work_.sequences, work_.length, modules,
                                              work_.recompute == "full");
-    runs_.push_back({.tokens_per_s = static_cast<double>(work_.sequences * work_.length) / seconds,
-                     .share = flops / seconds / peak,
-                     .peak = peak});
+    const auto tokens = static_cast<double>(work_.sequences * work_.length);
+    return {.tokens_per_s = tokens / step.seconds,
+            .share = flops / step.seconds / step.peak,
+            .peak = step.peak};
+  }
+
+  [[nodiscard]] int num_threads_here(const Comm& comm) const {
+    int sum = 0;
+    for (int rank = 0; rank < comm.ranks_here(); ++rank)
+      sum += threads_of(rank, comm.ranks_here(), options_.threads);
+    return sum;
   }
 
   // Of all threads together, which ranks of other machines are taken to have too, while the other
   // ranks wait. A process that is bound to some cores has its share of them alone.
-  double measure_matrix_flops(Comm& comm) {
+  double measure_matrix_flops_on_first_rank(Comm& comm) {
     if (comm.rank() != 0) return 0.0;
-    num_threads_ = 0;
-    for (int rank = 0; rank < comm.ranks_here(); ++rank)
-      num_threads_ += threads_of(rank, comm.ranks_here(), options_.threads);
     const int own = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
     const bool is_bound = usable_cores() < shared_cores();
     if (!whole_) whole_ = make_backend(is_bound ? own : num_threads_);
@@ -182,8 +213,8 @@ class StagesBench {
                {.forward = 1, .input_grad = 1, .weight_grad = options_.trains_base() ? 1.0 : 0.0})
         .bubble_share;
   }
-  // What the mean rank has to compute over what the busiest has, as counted.
-  [[nodiscard]] double load_balance() const {
+  // What each has to compute, as counted.
+  [[nodiscard]] std::vector<double> costs_of_ranks() const {
     const engine::LayerCosts costs = engine::layer_costs(config_);
     std::vector<double> of_rank(static_cast<size_t>(plan_.num_ranks()));
     for (int stage = 0; stage < plan_.num_stages(); ++stage) {
@@ -193,9 +224,15 @@ class StagesBench {
                             sum);
       if (stage + 1 == plan_.num_stages()) sum += costs.head;
     }
-    return std::accumulate(of_rank.begin(), of_rank.end(), 0.0) /
-           (static_cast<double>(of_rank.size()) *
-            *std::max_element(of_rank.begin(), of_rank.end()));
+    return of_rank;
+  }
+
+  // What the mean rank has to compute over what the busiest has.
+  [[nodiscard]] double load_balance() const {
+    const std::vector<double> costs = costs_of_ranks();
+    const double sum = std::accumulate(costs.begin(), costs.end(), 0.0);
+    return sum /
+           (static_cast<double>(costs.size()) * *std::max_element(costs.begin(), costs.end()));
   }
 
   void print() const { options_.json ? print_json() : print_text(); }
@@ -251,6 +288,23 @@ class StagesBench {
   std::unique_ptr<Backend> whole_;  // of the limit's probe
 };
 
+int bench_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const StagedWork& work,
+                  const BenchOptions& options) {
+  StageOptions stages = stages_with_layout(options.stages, layout);
+  const LoadSpec spec = read_or_make_spec(work, options);
+  check_layout(layout, spec.parsed.config);
+  check_ranks_alike(comm, collect_facts_of_bench(spec, options));
+  // Random weights are each rank's own.
+  if (!options.model.empty() && !options.trains_base()) choose_weight_sharers(comm, stages);
+  StagedWork shared = work;
+  shared.sequences = std::max(work.sequences, int64_t{layout.data} * options.stages.microbatches);
+  report::TraceFile trace(comm.rank() == 0 ? options.trace : "");
+  const int code =
+      StagesBench(shared, options, stages, spec).run_as_process_and_print(comm, stages);
+  trace.finish();
+  return code;
+}
+
 }  // namespace
 
 int bench_stages(const StagedWork& work, const BenchOptions& options) {
@@ -258,18 +312,7 @@ int bench_stages(const StagedWork& work, const BenchOptions& options) {
     return StagesBench(work, options, options.stages, read_or_make_spec(work, options))
         .run_and_print();
   return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
-    StageOptions stages = stages_with_layout(options.stages, layout);
-    const LoadSpec spec = read_or_make_spec(work, options);
-    check_layout(layout, spec.parsed.config);
-    check_ranks_alike(comm, collect_facts_of_bench(spec, options));
-    // Random weights are each rank's own.
-    if (!options.model.empty() && !options.trains_base()) choose_weight_sharers(comm, stages);
-    StagedWork shared = work;
-    shared.sequences = std::max(work.sequences, int64_t{layout.data} * options.stages.microbatches);
-    report::TraceFile trace(comm.rank() == 0 ? options.trace : "");
-    const int code = StagesBench(shared, options, stages, spec).run_as_process(comm, stages);
-    trace.finish();
-    return code;
+    return bench_as_rank(comm, layout, work, options);
   });
 }
 

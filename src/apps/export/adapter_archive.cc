@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <set>
-#include <span>
 #include <string_view>
 
 #include "base/error.h"
@@ -72,7 +70,7 @@ struct Folder {
 AdapterArchive::AdapterArchive(const std::string& path) {
   Folder folder{make_temporary_folder()};
   dir_ = folder.path;
-  unpack(path);
+  unpack_adapter(path);
   folder.path.clear();
 }
 
@@ -81,7 +79,7 @@ AdapterArchive::~AdapterArchive() {
   fs::remove_all(dir_, ignored);
 }
 
-void AdapterArchive::unpack(const std::string& path) const {
+void AdapterArchive::unpack_adapter(const std::string& path) const {
   server::TarReader tar(path);
   std::set<std::string> names;
   while (const auto entry = tar.next()) {
@@ -92,18 +90,6 @@ void AdapterArchive::unpack(const std::string& path) const {
     file.commit();
   }
   check_is_adapter(path, names);
-}
-
-bool is_archive(const std::string& path) {
-  constexpr std::string_view kMagic = "ustar";
-  constexpr int64_t kAt = 257;
-  std::error_code fault;
-  if (!fs::is_regular_file(path, fault)) return false;
-  const ReadOnlyFile file(path);
-  std::array<char, kMagic.size()> magic = {};
-  if (file.size() < kAt + std::ssize(magic)) return false;
-  file.read_at(kAt, std::as_writable_bytes(std::span(magic)));
-  return std::string_view(magic.data(), magic.size()) == kMagic;
 }
 
 }  // namespace strata::apps

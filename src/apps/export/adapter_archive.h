@@ -18,12 +18,9 @@ class AdapterArchive {
   [[nodiscard]] const std::string& dir() const { return dir_; }
 
  private:
-  void unpack(const std::string& path) const;
+  void unpack_adapter(const std::string& path) const;
 
   std::string dir_;
 };
-
-// Whether there is a file at the path that begins as a tar file does.
-bool is_archive(const std::string& path);
 
 }  // namespace strata::apps

@@ -45,8 +45,8 @@ const TypeRow* find_type(std::string_view name) {
   return found == std::end(kFull) ? nullptr : found;
 }
 
-// What most of the model's weights are stored in.
-std::string stored_type(const model::LoadedModel& names) {
+// The embedding's, for all weights; bf16 where it has few bits.
+std::string stored_type_or_bf16(const model::LoadedModel& names) {
   const model::ModelWeights& weights = *names.weights;
   const auto& embedding = weights.table()[weights.embedding_index()];
   const TensorInfo& info = names.checkpoint->find(embedding.name)->info;
@@ -85,8 +85,8 @@ int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
   model.write_small_files(dir.file("."), "");
   // Over the one that was just written: transformers reads 4 bits where it says so.
   const std::string config = dir.file("config.json");
-  write_file_atomic(config, set_json_members(model.read_updated_config(""), config,
-                                             {{"quantization_config", model::nf4_config()}}));
+  write_file_atomic(config, with_json_members(model.read_updated_config(""), config,
+                                              {{"quantization_config", model::nf4_config()}}));
   dir.commit();
   fmt::print("{}: {} tensors in 4 bits\n", o.out, errors->size());
   report_rounding(*errors, o.report);
@@ -119,7 +119,7 @@ std::string model_name_of(const std::filesystem::path& source) {
 int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
   const auto errors =
       model::write_gguf(model.backend(), model.source(), model.names(), model.texts(), o.out,
-                        {.type = o.type == "keep" ? stored_type(model.names()) : o.type,
+                        {.type = o.type == "keep" ? stored_type_or_bf16(model.names()) : o.type,
                          .name = model_name_of(model.names().dir),
                          .unties = model.merged() != nullptr && model.merged()->unties()});
   if (!errors) return StopSignals::exit_code();
@@ -129,13 +129,21 @@ int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
   return 0;
 }
 
-int convert_adapter(const ConvertOptions& o) {
-  const bool is_plain = o.parts.size() == 1 && o.parts.front().weight == 1.0;
+bool has_one_plain_adapter(const ConvertOptions& o) {
+  return o.parts.size() == 1 && o.parts.front().weight == 1.0;
+}
+
+void check_gguf_lora_options(const ConvertOptions& o) {
+  const bool is_plain = has_one_plain_adapter(o);
   if (!is_plain || o.type != "keep" || o.layout != "layers" || !o.data.empty()) {
     refuse(
         "--to gguf-lora: takes one --adapter without a weight, and no type, layout or data; "
         "llama.cpp scales adapters itself (--lora-scaled)");
   }
+}
+
+int convert_to_gguf_lora(const ConvertOptions& o) {
+  check_gguf_lora_options(o);
   check_absent_or_empty("out", o.out);
   make_parent_folder("out", o.out);
   ExportModel model(open_texts(o.model), {}, o.threads);
@@ -145,26 +153,31 @@ int convert_adapter(const ConvertOptions& o) {
   return 0;
 }
 
-// Adapters as measure_perplexity() takes them: none, or one as it is.
+// Adapters as load_and_measure_perplexity() takes them: none, or one as it is.
 std::string only_adapter(const ConvertOptions& o) {
   if (o.parts.empty()) return {};
-  if (o.parts.size() == 1 && o.parts.front().weight == 1.0) return o.parts.front().dir;
+  if (has_one_plain_adapter(o)) return o.parts.front().dir;
   refuse("--data: takes one adapter without a weight; measure others with strata train --eval");
 }
 
-void print_perplexity_change(const ConvertOptions& o, const ModelTexts& texts,
-                             const std::string& adapter, const data::Dataset& data) {
+void measure_and_print_perplexity_change(const ConvertOptions& o, const ModelTexts& texts,
+                                         const std::string& adapter, const data::Dataset& data) {
   const LoadSpec spec = read_spec({.model = o.model, .threads = o.threads}, texts);
   // What is computed in is not what changed.
   const char* const dtype = spec.dtype == DType::kF32 ? "f32" : "bf16";
-  const double before = measure_perplexity(spec, adapter, data);
-  const double after = measure_perplexity(
+  const double before = load_and_measure_perplexity(spec, adapter, data);
+  const double after = load_and_measure_perplexity(
       read_spec({.model = o.out, .dtype = dtype, .threads = o.threads}), {}, data);
   fmt::print("perplexity of {} tokens of {}: {:.4f} before, {:.4f} after ({:+.3f} %)\n",
              data.num_trained, o.data, before, after, 100.0 * (after / before - 1.0));
 }
 
-void make_output_folders(const ConvertOptions& o) {
+data::Dataset read_data_to_predict(const ConvertOptions& o, const ModelTexts& texts) {
+  return read_examples("data", data::find_sources("data", {o.data}, data::Weights::kNone),
+                       TextStack(texts), {.max_length = kMaxLength});
+}
+
+void check_outputs_and_make_parents(const ConvertOptions& o) {
   check_absent_or_empty("out", o.out);
   if (o.to == "gguf") make_parent_folder("out", o.out);
   if (!o.report.empty()) make_parent_folder("report", o.report);
@@ -179,20 +192,19 @@ int convert_model(const ConvertOptions& o, const ModelTexts& texts) {
 }  // namespace
 
 int run_convert(const ConvertOptions& options) {
-  if (options.to == "gguf-lora") return convert_adapter(options);
+  if (options.to == "gguf-lora") return convert_to_gguf_lora(options);
   options.to == "gguf" ? check_gguf_options(options) : check_safetensors_options(options);
-  make_output_folders(options);
+  check_outputs_and_make_parents(options);
   const ModelTexts texts = open_texts(options.model);
   std::optional<data::Dataset> data;
   std::string adapter;
   if (!options.data.empty()) {
     adapter = only_adapter(options);
-    data = read_examples("data", data::find_sources("data", {options.data}, data::Weights::kNone),
-                         TextStack(texts), {.max_length = kMaxLength});
+    data = read_data_to_predict(options, texts);
   }
   const int code = convert_model(options, texts);
   if (code != 0) return code;
-  if (data) print_perplexity_change(options, texts, adapter, *data);
+  if (data) measure_and_print_perplexity_change(options, texts, adapter, *data);
   return 0;
 }
 

@@ -17,6 +17,7 @@
 #include "model/weights/load.h"
 #include "model/weights/no_layers.h"
 #include "report/table.h"
+#include "server/checkpoints/tar.h"
 #include "text/json_reader.h"
 
 namespace strata::apps {
@@ -76,9 +77,35 @@ double parse_part_weight(const std::string& typed, const std::string& number) {
 }
 
 std::string find_or_unpack_adapter(const std::string& typed, Archives& archives) {
-  if (!is_archive(typed)) return find_adapter(typed);
+  if (!server::is_tar_file(typed)) return find_adapter(typed);
   archives.push_back(std::make_shared<const AdapterArchive>(typed));
   return archives.back()->dir();
+}
+
+// The key that a config has it under.
+std::string dtype_key(const std::string& config) {
+  const bool is_old = config.find("\"torch_dtype\"") != std::string::npos;
+  return is_old ? "torch_dtype" : "dtype";
+}
+
+std::string value_to_write(const std::string& key, std::string value,
+                           const std::vector<std::pair<std::string, std::string>>& others) {
+  for (const auto& [name, other] : others) {
+    if (name == key) value = other;
+  }
+  return value;
+}
+
+// The largest change first.
+std::vector<const model::TensorError*> changed_by_rounding(
+    const std::vector<model::TensorError>& errors) {
+  std::vector<const model::TensorError*> changed;
+  for (const model::TensorError& error : errors) {
+    if (error.largest_error > 0.0) changed.push_back(&error);
+  }
+  std::stable_sort(changed.begin(), changed.end(),
+                   [](const auto* a, const auto* b) { return a->relative() > b->relative(); });
+  return changed;
 }
 
 }  // namespace
@@ -96,7 +123,8 @@ ExportModel::ExportModel(const ModelTexts& texts, const std::vector<model::Adapt
                          int threads)
     : texts_(texts),
       backend_(make_backend(threads)),
-      names_(model::load_model(*backend_, texts.where(), model::read_config(texts, false),
+      names_(model::load_model(*backend_, texts.where(),
+                               model::read_config(texts, /*strict=*/false),
                                {.compute_dtype = DType::kF32,
                                 .mtp = model::UseMtp::kIfThere,
                                 .part = model::kNoLayers})) {
@@ -115,14 +143,11 @@ std::string ExportModel::read_updated_config(std::string_view dtype) const {
   std::string text = without_quantization(texts_.read(kConfig, kMaxConfigBytes), where);
   std::vector<std::pair<std::string, std::string>> members;
   if (merged_ != nullptr && merged_->unties()) members.emplace_back("tie_word_embeddings", "false");
-  if (!dtype.empty()) {
-    const bool is_old = text.find("\"torch_dtype\"") != std::string::npos;
-    members.emplace_back(is_old ? "torch_dtype" : "dtype", text::json_quote(dtype));
-  }
-  return members.empty() ? text : set_json_members(text, where, members);
+  if (!dtype.empty()) members.emplace_back(dtype_key(text), text::json_quote(dtype));
+  return members.empty() ? text : with_json_members(text, where, members);
 }
 
-int64_t ExportModel::small_file_bytes() const {
+int64_t ExportModel::count_small_file_bytes() const {
   int64_t bytes = count_model_file_bytes(texts_);
   for (const std::string_view name : kOtherFiles) {
     const std::string file = fmt::format("{}/{}", names_.dir, name);
@@ -132,7 +157,7 @@ int64_t ExportModel::small_file_bytes() const {
 }
 
 void ExportModel::write_small_files(const std::string& dir, std::string_view dtype) const {
-  copy_model_files(texts_, dir);
+  copy_model_files_as_unquantized(texts_, dir);
   write_file_atomic(fmt::format("{}/{}", dir, kConfig), read_updated_config(dtype));
   for (const std::string_view name : kOtherFiles) {
     const std::string from = fmt::format("{}/{}", names_.dir, name);
@@ -160,43 +185,33 @@ void make_parent_folder(const std::string& option, const std::string& path) {
   if (!folder.empty()) make_folders(folder);
 }
 
-std::string set_json_members(const std::string& text, const std::string& where,
-                             const std::vector<std::pair<std::string, std::string>>& members) {
+std::string with_json_members(const std::string& text, const std::string& where,
+                              const std::vector<std::pair<std::string, std::string>>& members) {
   text::JsonReader json(text, where);
   std::string out = "{";
-  const auto put = [&](const std::string& key, const std::string& value) {
-    text::append_json_member(out, "  ", key, value);
-  };
   std::vector<std::string> seen;
   json.begin_object();
   for (std::string key; json.next_key(key);) {
-    std::string value = json.read_raw();
-    for (const auto& [name, other] : members) {
-      if (name == key) value = other;
-    }
-    if (key == "text_config") value = set_json_members(value, where + ": text_config", members);
-    put(key, value);
+    std::string value = value_to_write(key, json.read_raw(), members);
+    if (key == "text_config") value = with_json_members(value, where + ": text_config", members);
+    text::append_json_member(out, "  ", key, value);
     seen.push_back(key);
   }
   for (const auto& [name, value] : members) {
-    if (std::find(seen.begin(), seen.end(), name) == seen.end()) put(name, value);
+    if (std::find(seen.begin(), seen.end(), name) != seen.end()) continue;
+    text::append_json_member(out, "  ", name, value);
   }
   return out + "\n}\n";
 }
 
 void report_rounding(const std::vector<model::TensorError>& errors, const std::string& report) {
   constexpr size_t kShown = 10;
-  std::vector<const model::TensorError*> changed;
-  for (const model::TensorError& error : errors) {
-    if (error.largest_error > 0.0) changed.push_back(&error);
-  }
+  const std::vector<const model::TensorError*> changed = changed_by_rounding(errors);
   if (!report.empty()) write_rounding_report(errors, report);
   if (changed.empty()) {
     fmt::print("no value was rounded\n");
     return;
   }
-  std::stable_sort(changed.begin(), changed.end(),
-                   [](const auto* a, const auto* b) { return a->relative() > b->relative(); });
   fmt::print("{}", rounding_table(std::span(changed).first(std::min(kShown, changed.size()))));
   if (changed.size() > kShown) {
     fmt::print("and {} tensors more with smaller errors{}\n", changed.size() - kShown,

@@ -41,7 +41,7 @@ class ExportModel {
   [[nodiscard]] const model::MergedSource* merged() const { return merged_.get(); }
   // config.json as the model is now: tied no more, in another type, without a quantization.
   [[nodiscard]] std::string read_updated_config(std::string_view dtype) const;
-  [[nodiscard]] int64_t small_file_bytes() const;  // as they are
+  [[nodiscard]] int64_t count_small_file_bytes() const;  // as they are
   // The model's small files, config.json as above; `dtype` empty: as it was.
   void write_small_files(const std::string& dir, std::string_view dtype) const;
 
@@ -57,9 +57,10 @@ void check_absent_or_empty(const std::string& option, const std::string& path);
 // Makes the folder of a file that will be written; Error where the path is a folder's.
 void make_parent_folder(const std::string& option, const std::string& path);
 
-// A JSON object's text with other values of some members, which are added where they are missing.
-std::string set_json_members(const std::string& text, const std::string& where,
-                             const std::vector<std::pair<std::string, std::string>>& members);
+// A JSON object's text with other values of some members, which are added where they are missing;
+// those of its text_config likewise.
+std::string with_json_members(const std::string& text, const std::string& where,
+                              const std::vector<std::pair<std::string, std::string>>& members);
 
 // The tensors that rounding changed, the largest change first, at most ten; all of them as JSON to
 // `report`, where it is not empty.

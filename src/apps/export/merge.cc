@@ -11,6 +11,20 @@
 
 namespace strata::apps {
 
+namespace {
+
+void print_merged(const MergeOptions& options, const ExportModel& model,
+                  const std::vector<model::TensorError>& errors) {
+  const auto changed = std::count_if(errors.begin(), errors.end(), [&](const auto& error) {
+    return model.merged()->is_changed(error.name);
+  });
+  fmt::print("{}: {} of {} tensors changed by {} adapter(s){}\n", options.out, changed,
+             errors.size(), options.parts.size(),
+             model.merged()->unties() ? "; embedding and head are apart now" : "");
+}
+
+}  // namespace
+
 int run_merge(const MergeOptions& options) {
   const StopSignals signals("strata: stopping; nothing is written");
   check_absent_or_empty("out", options.out);
@@ -22,12 +36,7 @@ int run_merge(const MergeOptions& options) {
   if (!errors) return StopSignals::exit_code();
   model.write_small_files(dir.file("."), {});
   dir.commit();
-  const auto changed = std::count_if(errors->begin(), errors->end(), [&](const auto& error) {
-    return model.merged()->is_changed(error.name);
-  });
-  fmt::print("{}: {} of {} tensors changed by {} adapter(s){}\n", options.out, changed,
-             errors->size(), options.parts.size(),
-             model.merged()->unties() ? "; embedding and head are apart now" : "");
+  print_merged(options, model, *errors);
   report_rounding(*errors, options.report);
   return 0;
 }

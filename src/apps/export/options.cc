@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of the commands that take a model out.
+// Of strata merge and convert.
 #include "apps/options.h"
 
-#include "apps/data_options.h"
+#include "apps/shared_options.h"
 
 namespace strata::apps {
 namespace {

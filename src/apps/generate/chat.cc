@@ -89,19 +89,28 @@ bool leaves(const std::string& turn) {
   return turn == "/bye" || turn == "/exit" || turn == "/quit";
 }
 
-void run_command(Conversation& chat, const std::string& turn, FunctionRef<bool()> stop) {
-  const size_t name_end = std::min(turn.find(' '), turn.size());
-  const std::string name = turn.substr(0, name_end);
-  const size_t argument = turn.find_first_not_of(' ', name_end);
+const ChatCommand& find_command(const std::string& name) {
   for (const ChatCommand& command : kCommands) {
-    if (command.name != name) continue;
-    command.run(chat, argument == std::string::npos ? "" : turn.substr(argument), stop);
-    return;
+    if (command.name == name) return command;
   }
   fail(
       fmt::format("{}: no such command; /help lists them (a text that begins with / needs a "
                   "space before it)",
                   name));
+}
+
+std::string command_name(const std::string& turn) { return turn.substr(0, turn.find(' ')); }
+
+// What follows the name and its spaces.
+std::string command_argument(const std::string& turn) {
+  const size_t name_end = std::min(turn.find(' '), turn.size());
+  const size_t begin = turn.find_first_not_of(' ', name_end);
+  return begin == std::string::npos ? "" : turn.substr(begin);
+}
+
+void run_command(Conversation& chat, const std::string& turn, FunctionRef<bool()> stop) {
+  const ChatCommand& command = find_command(command_name(turn));
+  command.run(chat, command_argument(turn), stop);
 }
 
 void run_command_or_ask(Conversation& chat, const std::string& turn, FunctionRef<bool()> stop) {
@@ -129,12 +138,22 @@ int run_terminal_chat(Conversation& chat, TurnReader& reader) {
   return 0;
 }
 
-// Signals are taken while an answer comes, and else end the process.
-int run_turn_until_signal(Conversation& chat, const std::string& turn) {
+// The exit code; 0 without a signal. Signals are taken while `body` runs, and else end the process.
+int run_until_signal(FunctionRef<void(FunctionRef<bool()>)> body) {
   const StopSignals signals("");
-  const auto stop = [] { return StopSignals::asked(); };
-  run_command_or_ask(chat, turn, stop);
+  body([] { return StopSignals::asked(); });
   return StopSignals::exit_code();
+}
+
+// Of a file or a pipe. The exit code: that of a signal that ended it.
+int run_piped_chat(Conversation& chat, TurnReader& reader) {
+  while (const std::optional<std::string> turn = reader.read_turn()) {
+    if (leaves(*turn)) break;
+    const int code =
+        run_until_signal([&](FunctionRef<bool()> stop) { run_command_or_ask(chat, *turn, stop); });
+    if (code != 0) return code;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -143,18 +162,10 @@ int run_chat(const ChatOptions& options) {
   Conversation chat(options);
   if (chat.generator().seed()) fmt::print(stderr, "[seed {}]\n", *chat.generator().seed());
   if (!options.prompt.empty()) {
-    const StopSignals signals("");
-    const auto stop = [] { return StopSignals::asked(); };
-    chat.ask(options.prompt, stop);
-    return StopSignals::exit_code();
+    return run_until_signal([&](FunctionRef<bool()> stop) { chat.ask(options.prompt, stop); });
   }
   TurnReader reader;
-  if (reader.is_terminal()) return run_terminal_chat(chat, reader);
-  while (const std::optional<std::string> turn = reader.read_turn()) {
-    if (leaves(*turn)) break;
-    if (const int code = run_turn_until_signal(chat, *turn); code != 0) return code;
-  }
-  return 0;
+  return reader.is_terminal() ? run_terminal_chat(chat, reader) : run_piped_chat(chat, reader);
 }
 
 }  // namespace strata::apps

@@ -27,9 +27,14 @@ bool begins_with_system(const json::array& messages) {
   return !messages.empty() && messages.front().at("role") == "system";
 }
 
+// Without the system's.
+size_t num_turns(const json::array& messages) {
+  return messages.size() - (begins_with_system(messages) ? 1 : 0);
+}
+
 // One message of a file, which is to be of one of these roles.
-json::object checked_message(const json::value& value, const std::string& where,
-                             std::initializer_list<std::string_view> roles) {
+json::object parse_message(const json::value& value, const std::string& where,
+                           std::initializer_list<std::string_view> roles) {
   const json::object* message = value.if_object();
   const json::value* role = message != nullptr ? message->if_contains("role") : nullptr;
   const json::value* content = message != nullptr ? message->if_contains("content") : nullptr;
@@ -46,19 +51,18 @@ json::object checked_message(const json::value& value, const std::string& where,
 }
 
 // Questions and answers in turn, behind a system turn where there is one.
-json::array checked_messages(const json::array& list, const std::string& path) {
+json::array parse_messages(const json::array& list, const std::string& path) {
   json::array messages;
   for (const json::value& value : list) {
     const std::string where = fmt::format("{}: messages[{}]", path, messages.size());
-    const size_t turn = messages.size() - (begins_with_system(messages) ? 1 : 0);
     if (messages.empty()) {
-      messages.push_back(checked_message(value, where, {"user", "system"}));
+      messages.push_back(parse_message(value, where, {"user", "system"}));
     } else {
-      messages.push_back(turn % 2 == 0 ? checked_message(value, where, {"user"})
-                                       : checked_message(value, where, {"assistant"}));
+      messages.push_back(num_turns(messages) % 2 == 0 ? parse_message(value, where, {"user"})
+                                                      : parse_message(value, where, {"assistant"}));
     }
   }
-  if ((messages.size() - (begins_with_system(messages) ? 1 : 0)) % 2 != 0)
+  if (num_turns(messages) % 2 != 0)
     fail(path + ": messages: the last one is a question without its answer");
   return messages;
 }
@@ -69,7 +73,25 @@ json::array read_conversation(const std::string& path) {
   const json::value* list = object != nullptr ? object->if_contains("messages") : nullptr;
   if (list == nullptr || !list->is_array() || object->size() != 1)
     fail(path + R"(: want one conversation, {"messages": [...]}, as /save writes it)");
-  return checked_messages(list->get_array(), path);
+  return parse_messages(list->get_array(), path);
+}
+
+void drop_oldest_question_and_answer(json::array& messages) {
+  const auto first = messages.begin() + (begins_with_system(messages) ? 1 : 0);
+  messages.erase(first, first + 2);
+}
+
+void print_figures(const Generated& answer) {
+  fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}]\n", answer.tokens.size(),
+             report::format_count(static_cast<double>(answer.tokens.size()) / answer.seconds),
+             answer.stop_reason);
+}
+
+void print_dropped(int64_t num_questions, int64_t context) {
+  fmt::print(stderr, "[the context of {} tokens is full: the oldest {} dropped]\n", context,
+             num_questions == 1
+                 ? "question and its answer were"
+                 : fmt::format("{} questions and their answers were", num_questions));
 }
 
 // The turns are what they were, unless they are kept.
@@ -114,9 +136,7 @@ void Conversation::set_system(const std::string& text) {
     messages_.insert(messages_.begin(), json::object{{"role", "system"}, {"content", text}});
 }
 
-size_t Conversation::num_questions() const {
-  return (messages_.size() - (begins_with_system(messages_) ? 1 : 0) + 1) / 2;
-}
+size_t Conversation::num_questions() const { return (num_turns(messages_) + 1) / 2; }
 
 std::vector<int32_t> Conversation::render_and_encode(const json::array& messages,
                                                      bool to_answer) const {
@@ -126,45 +146,41 @@ std::vector<int32_t> Conversation::render_and_encode(const json::array& messages
   return generator_.text().tokenizer().encode(rendered);
 }
 
-// Of the turns up to a question. Drops pairs of question and answer as long as there are any and
-// the space for an answer is too small.
-std::vector<int32_t> Conversation::fit_prompt_to_context() {
+void Conversation::check_fits(int64_t num_tokens) const {
+  if (num_tokens < generator_.context()) return;
+  fail(fmt::format("prompt: {} tokens{}, the model's context is {}; shorten it", num_tokens,
+                   begins_with_system(messages_) ? " with the system turn" : "",
+                   generator_.context()));
+}
+
+std::vector<int32_t> Conversation::encode_and_drop_oldest() {
   const int64_t context = generator_.context();
   const int64_t wanted =
       std::max<int64_t>(1, std::min(options_.generation.max_tokens, context / kAnswerShare));
-  const size_t first = begins_with_system(messages_) ? 1 : 0;
   json::array kept = messages_;
   std::vector<int32_t> prompt = render_and_encode(kept);
   int64_t num_dropped = 0;
-  while (context - std::ssize(prompt) < wanted && kept.size() > first + 1) {
-    kept.erase(kept.begin() + static_cast<ptrdiff_t>(first),
-               kept.begin() + static_cast<ptrdiff_t>(first) + 2);
+  while (context - std::ssize(prompt) < wanted && num_turns(kept) > 1) {
+    drop_oldest_question_and_answer(kept);
     prompt = render_and_encode(kept);
     ++num_dropped;
   }
-  if (std::ssize(prompt) >= context) {
-    fail(fmt::format("prompt: {} tokens{}, the model's context is {}; shorten it", prompt.size(),
-                     first == 0 ? "" : " with the system turn", context));
-  }
+  check_fits(std::ssize(prompt));
   if (num_dropped > 0) {
     messages_ = std::move(kept);
-    fmt::print(stderr, "[the context of {} tokens is full: the oldest {} dropped]\n", context,
-               num_dropped == 1 ? "question and its answer were"
-                                : fmt::format("{} questions and their answers were", num_dropped));
+    print_dropped(num_dropped, context);
   }
   return prompt;
 }
 
 Generated Conversation::generate_and_print_answer(FunctionRef<bool()> stop) {
   const auto write = [](std::string_view piece) { print_piece(piece); };
-  Generated out = generator_.generate(fit_prompt_to_context(), write, stop);
+  Generated out = generator_.generate(encode_and_drop_oldest(), write, stop);
   print_piece("\n");
   ++num_answers_;
   num_tokens_ += std::ssize(out.tokens);
   seconds_ += out.seconds;
-  fmt::print(stderr, "[{} tokens, {} tokens/s, ended by {}]\n", out.tokens.size(),
-             report::format_count(static_cast<double>(out.tokens.size()) / out.seconds),
-             out.stop_reason);
+  print_figures(out);
   return out;
 }
 

@@ -35,7 +35,7 @@ std::string answer_json(const GenerateOptions& options, const Generated& answer,
 }
 
 // All of stdin, without the line break that ends its last line.
-std::string read_stdin() {
+std::string read_prompt_from_stdin() {
   std::string text;
   char bytes[65536];
   while (const size_t count = std::fread(bytes, 1, sizeof(bytes), stdin)) {
@@ -58,7 +58,7 @@ std::string read_prompt(const GenerateOptions& options) {
                 "--prompt: no text is given; want --prompt TEXT, or --prompt - or a pipe for "
                 "stdin (strata chat holds a conversation)");
   }
-  return read_stdin();
+  return read_prompt_from_stdin();
 }
 
 void print_figures(const GenerateOptions& options, const Generated& answer,
@@ -73,17 +73,22 @@ void print_figures(const GenerateOptions& options, const Generated& answer,
              answer.stop_reason, of_seed, drafts);
 }
 
+std::vector<int32_t> encode_prompt(const Generator& generator, const std::string& text) {
+  std::vector<int32_t> prompt = generator.text().tokenizer().encode(text, /*add_special=*/true);
+  if (prompt.empty())
+    throw Error(ErrorCode::kInvalidArgument, "--prompt: got no token; the text is empty");
+  return prompt;
+}
+
 // All ranks generate; the first one prints, and gets signals and the exit code.
 void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code) {
   Generator generator(options.generation, comm);
-  const std::vector<int32_t> prompt =
-      generator.text().tokenizer().encode(options.prompt, /*add_special=*/true);
-  if (prompt.empty())
-    throw Error(ErrorCode::kInvalidArgument, "--prompt: got no token; the text is empty");
+  const std::vector<int32_t> prompt = encode_prompt(generator, options.prompt);
   const bool prints = comm.rank() == 0;
-  if (prints && !options.json && options.echo) print_piece(options.prompt);
+  const bool streams = prints && !options.json;
+  if (streams && options.echo) print_piece(options.prompt);
   const auto write = [&](std::string_view piece) {
-    if (prints && !options.json) print_piece(piece);
+    if (streams) print_piece(piece);
   };
   std::optional<StopSignals> signals;
   if (prints) signals.emplace("");

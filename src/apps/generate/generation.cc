@@ -24,14 +24,64 @@ void check_stops(const std::vector<std::string>& stops) {
   }
 }
 
+void check_drafts_and_stages(int64_t draft_tokens, int64_t stages) {
+  if (draft_tokens == 0 || stages <= 1) return;
+  throw Error(ErrorCode::kUnsupported,
+              "--speculate mtp and --stages: a model in stages makes no drafts yet; give one");
+}
+
 LoadSpec read_generation_spec(const GenerationOptions& options) {
   LoadSpec spec = read_spec(options);
   // An adapter is loaded whole.
   const bool adapts_mtp =
-      !options.adapter.empty() && model::adapts_mtp(spec.parsed.config, options.adapter);
+      !options.adapter.empty() && model::adapter_dir_has_mtp(spec.parsed.config, options.adapter);
   if (adapts_mtp || resolve_draft_tokens(options.speculate, options.draft_tokens) > 0)
     spec.mtp = model::UseMtp::kAlways;
   return spec;
+}
+
+// The text of an answer as its tokens come, up to a text that ends it.
+class AnswerText {
+ public:
+  AnswerText(const text::Tokenizer& tokenizer, const std::vector<std::string>& stops,
+             FunctionRef<void(std::string_view)> write)
+      : detokenizer_(tokenizer, /*skip_special=*/true), stops_(stops), write_(write) {}
+
+  void push(int32_t token) { emit(stops_.push(detokenizer_.push(token))); }
+  [[nodiscard]] bool found_stop() const { return stops_.found(); }
+  // Bytes that are no character yet are text too, unless the answer was interrupted.
+  void finish(bool is_interrupted) {
+    if (!found_stop() && !is_interrupted) emit(stops_.push(detokenizer_.flush()));
+    emit(stops_.flush());
+  }
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  void emit(const std::string& piece) {
+    text_ += piece;
+    if (!piece.empty()) write_(piece);
+  }
+
+  text::IncrementalDetokenizer detokenizer_;
+  text::StopFinder stops_;
+  FunctionRef<void(std::string_view)> write_;
+  std::string text_;
+};
+
+// Pushes tokens until the answer ends, or until `stop` says so: whether it did, on rank 0.
+bool sample_until_end(engine::Runner& runner, engine::SamplingLoop& loop, FunctionRef<bool()> stop,
+                      AnswerText& text) {
+  while (!loop.done() && !text.found_stop()) {
+    if (runner.broadcast_decision(stop())) return true;
+    for (const engine::SampledToken& token : loop.step()) text.push(token.token);
+  }
+  return false;
+}
+
+std::string_view stop_reason_of(const AnswerText& text, bool is_interrupted, bool met_end_token) {
+  if (text.found_stop()) return "stop";
+  if (is_interrupted) return kInterrupted;
+  return met_end_token ? "eos" : "length";
 }
 
 }  // namespace
@@ -54,16 +104,23 @@ Generator::Generator(const GenerationOptions& options, Comm* comm)
       sampling_(load_sampling_settings(options.model, options.sampling)) {
   check_stops(options.stop);
   const int64_t drafts = resolve_draft_tokens(options.speculate, options.draft_tokens);
-  if (drafts > 0 && options.division.stages > 1) {
-    throw Error(ErrorCode::kUnsupported,
-                "--speculate mtp and --stages: a model in stages makes no drafts yet; give one");
-  }
+  check_drafts_and_stages(drafts, options.division.stages);
   plan_ = plan_stages(spec_, options.division);
   runner_ = load_runner(comm == nullptr ? alone_ : *comm, plan_, spec_, {.draft_tokens = drafts});
   if (!options.adapter.empty()) slot_ = runner_->load_adapter(options.adapter);
   if (!sampling_.greedy()) seed_ = options.seed ? *options.seed : draw_seed();
   if (!sampling_.taken.empty() && runner_->is_first_rank())
     fmt::print(stderr, "[from generation_config.json: {}]\n", sampling_.taken);
+}
+
+int64_t Generator::most_answer_tokens(int64_t prompt_tokens) const {
+  const int64_t budget = context() - prompt_tokens;
+  if (budget < 1) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("prompt: {} tokens, the model's context is {}", prompt_tokens, context()));
+  }
+  return std::min(options_.max_tokens, budget);
 }
 
 api::SampleRequest Generator::next_request(const std::vector<int32_t>& prompt) {
@@ -73,13 +130,7 @@ api::SampleRequest Generator::next_request(const std::vector<int32_t>& prompt) {
   request.seed = options_.seed_rule == "server" ? api::sample_seed(seed_.value_or(0), 0)
                                                 : seed_.value_or(0) + num_answers_++;
   request.stop = end_tokens_;
-  const int64_t budget = context() - std::ssize(prompt);
-  if (budget < 1) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("prompt: {} tokens, the model's context is {}", prompt.size(), context()));
-  }
-  request.max_tokens = std::min(options_.max_tokens, budget);
+  request.max_tokens = most_answer_tokens(std::ssize(prompt));
   return request;
 }
 
@@ -87,33 +138,19 @@ Generated Generator::generate(const std::vector<int32_t>& prompt,
                               FunctionRef<void(std::string_view)> write, FunctionRef<bool()> stop) {
   const double begin = now_seconds();
   const api::SampleRequest request = next_request(prompt);
-  Generated out;
-  text::IncrementalDetokenizer detokenizer(text_.tokenizer(), /*skip_special=*/true);
-  text::StopFinder stops(options_.stop);
-  const auto emit = [&](const std::string& piece) {
-    out.text += piece;
-    if (!piece.empty()) write(piece);
-  };
+  AnswerText text(text_.tokenizer(), options_.stop, write);
   engine::SamplingLoop loop(*runner_);
   const size_t id = loop.add(request);
-  bool is_stopped = false;
-  while (!loop.done() && !stops.found() && !(is_stopped = runner_->broadcast_decision(stop()))) {
-    for (const engine::SampledToken& token : loop.step())
-      emit(stops.push(detokenizer.push(token.token)));
-  }
-  if (!stops.found() && !is_stopped) emit(stops.push(detokenizer.flush()));
-  emit(stops.flush());
+  const bool is_interrupted = sample_until_end(*runner_, loop, stop, text);
+  text.finish(is_interrupted);
   if (!loop.done()) loop.finish(id);
   api::SampleResult result = loop.take_result(id);
-  out.stop_reason = stops.found()    ? "stop"
-                    : is_stopped     ? kInterrupted
-                    : result.stopped ? "eos"
-                                     : "length";
-  out.tokens = std::move(result.tokens);
-  out.logprobs = std::move(result.logprobs);
-  out.drafts = loop.drafts();
-  out.seconds = now_seconds() - begin;
-  return out;
+  return {.text = text.take(),
+          .tokens = std::move(result.tokens),
+          .logprobs = std::move(result.logprobs),
+          .stop_reason = stop_reason_of(text, is_interrupted, result.stopped),
+          .seconds = now_seconds() - begin,
+          .drafts = loop.drafts()};
 }
 
 }  // namespace strata::apps

@@ -70,6 +70,8 @@ class Generator {
 
  private:
   Generator(const GenerationOptions& options, Comm* comm);
+  // Throws Error where the context has no space for one.
+  [[nodiscard]] int64_t most_answer_tokens(int64_t prompt_tokens) const;
   // Of the next answer, which draws from a seed of its own.
   api::SampleRequest next_request(const std::vector<int32_t>& prompt);
 

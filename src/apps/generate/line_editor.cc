@@ -61,6 +61,12 @@ std::string to_utf8(const wchar_t* text, size_t count) {
   return out;
 }
 
+// `count`: 1 or more.
+std::string to_utf8_without_line_break(const wchar_t* text, int count) {
+  const bool has_break = text[count - 1] == L'\n';
+  return to_utf8(text, static_cast<size_t>(has_break ? count - 1 : count));
+}
+
 // What else a terminal, or the one who started the program, says by a signal while a line is read.
 // Handlers note it; the line editor acts on it between two keys (el_set's EL_SIGNAL would act in
 // the handler, and read a key that a signal a moment before does not break off).
@@ -132,19 +138,36 @@ class LineSignals {
 
 std::atomic<uint64_t> LineSignals::noted_{0};
 
-// Bound to what a terminal sends before a paste: takes it into the line, line breaks and all.
-unsigned char insert_paste(EditLine* editor, int) {
-  std::wstring text;
+// Up to its end, without it; false where the input ends before.
+bool read_paste(EditLine* editor, std::wstring& text) {
   wchar_t c = 0;
   while (!text.ends_with(kPasteEnd) && text.size() < kMostPasted) {
-    if (el_wgetc(editor, &c) != 1) return CC_EOF;
+    if (el_wgetc(editor, &c) != 1) return false;
     if (c == L'\r') c = L'\n';
     text += c;
   }
   if (text.ends_with(kPasteEnd)) text.resize(text.size() - kPasteEnd.size());
+  return true;
+}
+
+// Bound to what a terminal sends before a paste: takes it into the line, line breaks and all.
+unsigned char insert_paste(EditLine* editor, int) {
+  std::wstring text;
+  if (!read_paste(editor, text)) return CC_EOF;
   std::erase_if(text, [](wchar_t of) { return (of < L' ' && of != L'\n' && of != L'\t'); });
   if (!text.empty() && el_winsertstr(editor, text.c_str()) != 0) return CC_ERROR;
   return CC_REFRESH;
+}
+
+// For writing, with mode 0600; null where it cannot be. A link, as to /dev/null, stays what it is.
+std::FILE* open_private_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return nullptr;
+  struct stat info;
+  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) ::fchmod(fd, 0600);
+  std::FILE* file = ::fdopen(fd, "w");
+  if (file == nullptr) ::close(fd);
+  return file;
 }
 
 }  // namespace
@@ -167,9 +190,11 @@ struct LineEditor::State {
   static int key_of(EditLine* editor, wchar_t* key) { return of(editor).read_key(key); }
   int read_key(wchar_t* key);
   int read_byte(char* byte);
+  const wchar_t* edit_line(LineSignals& noted, int& count);
   void load_history();
   void configure_editor();
   void save_history() const;
+  [[nodiscard]] std::string text_of_line() const;
 };
 
 // As libedit has it: 1, 0 at the end, -1 where there is none, here after an interrupt.
@@ -197,20 +222,12 @@ int LineEditor::State::read_key(wchar_t* key) {
   }
 }
 
-// A link, as to /dev/null, stays what it is.
 void LineEditor::State::save_history() const {
   if (history_file.empty()) return;
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(history_file).parent_path(), ignored);
-  const int fd = ::open(history_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return;
-  struct stat info;
-  if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) ::fchmod(fd, 0600);
-  std::FILE* file = ::fdopen(fd, "w");
-  if (file == nullptr) {
-    ::close(fd);
-    return;
-  }
+  std::FILE* file = open_private_file(history_file);
+  if (file == nullptr) return;
   HistEvent event;
   ::history(history, &event, H_SAVE_FP, file);
   std::fclose(file);
@@ -258,27 +275,35 @@ bool LineEditor::is_usable() {
          terminal != "dumb";
 }
 
+// As el_wgets() has it, with the terminal's signals handled and its pastes marked meanwhile.
+const wchar_t* LineEditor::State::edit_line(LineSignals& noted, int& count) {
+  num_early = -1;
+  signals = &noted;
+  to_terminal(kMarkPastes);
+  el_set(editor, EL_PREP_TERM, 1);  // before the prompt: nothing is echoed twice
+  const wchar_t* text = ::el_wgets(editor, &count);
+  to_terminal(kLeavePastes);
+  signals = nullptr;
+  return text;
+}
+
+// What was typed of it so far.
+std::string LineEditor::State::text_of_line() const {
+  const LineInfoW* line = ::el_wline(editor);
+  return to_utf8(line->buffer, static_cast<size_t>(line->lastchar - line->buffer));
+}
+
 LineEditor::Line LineEditor::read_line(const std::string& prompt) {
   State& s = *state_;
   s.prompt = prompt;
-  s.num_early = -1;
   LineSignals signals;
-  s.signals = &signals;
-  to_terminal(kMarkPastes);
-  el_set(s.editor, EL_PREP_TERM, 1);  // before the prompt: nothing is echoed twice
   int count = 0;
-  const wchar_t* text = ::el_wgets(s.editor, &count);
-  to_terminal(kLeavePastes);
-  s.signals = nullptr;
-  if (text != nullptr && count > 0) {
-    if (text[count - 1] == L'\n') --count;
-    return {.outcome = Outcome::kLine, .text = to_utf8(text, static_cast<size_t>(count))};
-  }
+  const wchar_t* text = s.edit_line(signals, count);
+  if (text != nullptr && count > 0)
+    return {.outcome = Outcome::kLine, .text = to_utf8_without_line_break(text, count)};
   if (!Interrupts::noted()) return {};
-  const LineInfoW* line = ::el_wline(s.editor);
   Interrupts::forget();
-  return {.outcome = Outcome::kInterrupted,
-          .text = to_utf8(line->buffer, static_cast<size_t>(line->lastchar - line->buffer))};
+  return {.outcome = Outcome::kInterrupted, .text = s.text_of_line()};
 }
 
 bool LineEditor::has_more() {

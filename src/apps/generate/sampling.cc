@@ -39,20 +39,31 @@ T parse_bias_number(std::string_view text, std::string_view pair) {
   return value;
 }
 
+// "ID:VALUE"
+api::LogitBias parse_logit_bias(std::string_view pair) {
+  const size_t colon = pair.find(':');
+  if (colon == std::string_view::npos) refuse_bias(pair);
+  const auto add = parse_bias_number<float>(pair.substr(colon + 1), pair);
+  if (!(std::abs(add) <= api::kMostLogitBias)) refuse_bias(pair);
+  return {.token = parse_bias_number<int32_t>(pair.substr(0, colon), pair), .add = add};
+}
+
 // "ID:VALUE,ID:VALUE"; ids are held against the vocabulary when the model is there.
 std::vector<api::LogitBias> parse_logit_biases(std::string_view text) {
   std::vector<api::LogitBias> out;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view pair = text.substr(begin, end - begin);
-    const size_t colon = pair.find(':');
-    if (colon == std::string_view::npos) refuse_bias(pair);
-    const auto add = parse_bias_number<float>(pair.substr(colon + 1), pair);
-    if (!(std::abs(add) <= api::kMostLogitBias)) refuse_bias(pair);
-    out.push_back({.token = parse_bias_number<int32_t>(pair.substr(0, colon), pair), .add = add});
+    out.push_back(parse_logit_bias(text.substr(begin, end - begin)));
     begin = end + 1;
   }
   return out;
+}
+
+std::string logit_biases_text(const std::vector<api::LogitBias>& biases) {
+  std::string text;
+  for (const api::LogitBias& bias : biases)
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", bias.token, bias.add);
+  return text;
 }
 
 void add_bias_row(OptionTable& table, std::vector<api::LogitBias>& field) {
@@ -61,13 +72,7 @@ void add_bias_row(OptionTable& table, std::vector<api::LogitBias>& field) {
              .unit = "ID:VALUE,...",
              .help = "added to the logits of these tokens; -100 bans one",
              .set = [at](const std::string& text) { *at = parse_logit_biases(text); },
-             .text =
-                 [at] {
-                   std::string text;
-                   for (const api::LogitBias& bias : *at)
-                     text += fmt::format("{}{}:{}", text.empty() ? "" : ",", bias.token, bias.add);
-                   return text;
-                 }});
+             .text = [at] { return logit_biases_text(*at); }});
 }
 
 struct FileNumber {

@@ -42,21 +42,23 @@ TurnReader::TurnReader() : is_terminal_(::isatty(STDIN_FILENO) == 1) {
 }
 
 std::optional<TurnReader::Line> TurnReader::read_line(const std::string& prompt) {
-  if (editor_) {
-    LineEditor::Line read = editor_->read_line(prompt);
-    if (read.outcome != LineEditor::Outcome::kLine) fmt::print(stderr, "\n");
-    if (read.outcome == LineEditor::Outcome::kEnd) return std::nullopt;
-    return Line{.is_broken_off = read.outcome == LineEditor::Outcome::kInterrupted,
-                .text = std::move(read.text)};
-  }
+  if (editor_) return read_edited_line(prompt);
   if (is_terminal_) return read_plain_line(prompt);
   Line read;
   if (!std::getline(std::cin, read.text)) return std::nullopt;
   return read;
 }
 
+std::optional<TurnReader::Line> TurnReader::read_edited_line(const std::string& prompt) {
+  LineEditor::Line read = editor_->read_line(prompt);
+  if (read.outcome != LineEditor::Outcome::kLine) fmt::print(stderr, "\n");
+  if (read.outcome == LineEditor::Outcome::kEnd) return std::nullopt;
+  return Line{.is_broken_off = read.outcome == LineEditor::Outcome::kInterrupted,
+              .text = std::move(read.text)};
+}
+
 // What a terminal has into `unread_`; false at its end. Behind a text Ctrl-D ends the line alone.
-bool TurnReader::read_input() {
+bool TurnReader::fill_unread() {
   char bytes[4096];
   const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof(bytes));
   if (count > 0) {
@@ -68,22 +70,30 @@ bool TurnReader::read_input() {
   return true;
 }
 
+// By Ctrl-C: what was typed of it is gone.
+TurnReader::Line TurnReader::break_plain_line_off() {
+  Interrupts::forget();
+  unread_.clear();
+  fmt::print(stderr, "\n");
+  return {.is_broken_off = true, .text = ""};
+}
+
+// Of what is unread, which has one.
+std::string TurnReader::take_unread_line() {
+  const size_t end = unread_.find('\n');
+  std::string line = unread_.substr(0, end);
+  unread_.erase(0, end + 1);
+  return line;
+}
+
 // Of a terminal that edits nothing.
 std::optional<TurnReader::Line> TurnReader::read_plain_line(const std::string& prompt) {
   fmt::print(stderr, "{}", prompt);
-  size_t end = 0;
-  while ((end = unread_.find('\n')) == std::string::npos) {
-    if (Interrupts::noted()) {
-      Interrupts::forget();
-      unread_.clear();
-      fmt::print(stderr, "\n");
-      return Line{.is_broken_off = true, .text = ""};
-    }
-    if (Interrupts::wait_for_input() && !read_input()) return std::nullopt;
+  while (unread_.find('\n') == std::string::npos) {
+    if (Interrupts::noted()) return break_plain_line_off();
+    if (Interrupts::wait_for_input() && !fill_unread()) return std::nullopt;
   }
-  const Line read{.text = unread_.substr(0, end)};
-  unread_.erase(0, end + 1);
-  return read;
+  return Line{.text = take_unread_line()};
 }
 
 // `text` begins with the quote; lines are added until one ends with it.
@@ -115,21 +125,24 @@ TurnReader::Line TurnReader::read_pasted(std::string text) {
   return {.text = std::move(text)};
 }
 
+std::optional<TurnReader::Line> TurnReader::read_lines_of_turn() {
+  const std::optional<Line> first = has_ended_ ? std::nullopt : read_line(kPrompt);
+  if (!first) return std::nullopt;
+  if (first->is_broken_off) {
+    if (first->text.empty()) fmt::print(stderr, "Ctrl-D or /bye leaves\n");
+    return first;
+  }
+  return first->text.starts_with(kQuote) ? read_quoted(first->text) : read_pasted(first->text);
+}
+
 std::optional<std::string> TurnReader::read_turn() {
-  while (true) {
-    std::optional<Line> turn = has_ended_ ? std::nullopt : read_line(kPrompt);
-    if (!turn) return std::nullopt;
-    if (!turn->is_broken_off) {
-      turn = turn->text.starts_with(kQuote) ? read_quoted(turn->text) : read_pasted(turn->text);
-      if (!turn) return std::nullopt;
-    } else if (turn->text.empty()) {
-      fmt::print(stderr, "Ctrl-D or /bye leaves\n");
-    }
+  while (std::optional<Line> turn = read_lines_of_turn()) {
     if (turn->is_broken_off || is_blank(turn->text)) continue;
     const std::string text = without_end(std::move(turn->text));
     if (editor_) editor_->remember(text);
     return text;
   }
+  return std::nullopt;
 }
 
 }  // namespace strata::apps

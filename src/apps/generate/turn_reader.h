@@ -26,10 +26,14 @@ class TurnReader {
     std::string text;
   };
   std::optional<Line> read_line(const std::string& prompt);
+  std::optional<Line> read_edited_line(const std::string& prompt);
   std::optional<Line> read_plain_line(const std::string& prompt);
-  bool read_input();
+  bool fill_unread();
+  Line break_plain_line_off();
+  std::string take_unread_line();
   std::optional<Line> read_quoted(std::string text);
   Line read_pasted(std::string text);
+  std::optional<Line> read_lines_of_turn();  // or the one that was broken off
 
   bool is_terminal_;
   bool has_ended_ = false;              // behind the lines of the turn that was last

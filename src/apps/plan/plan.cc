@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <charconv>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "apps/setup/ranks.h"
 #include "apps/setup/sent_text.h"
 #include "apps/setup/weights_text.h"
+#include "base/ascii.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/process_memory.h"
@@ -49,16 +49,14 @@ struct StepTokens {
 };
 
 StepTokens parse_step_tokens(const std::string& text) {
-  StepTokens tokens;
-  const char* end = text.data() + text.size();
-  const auto [cross, first] = std::from_chars(text.data(), end, tokens.sequences);
-  if (first == std::errc() && cross != end && *cross == 'x') {
-    const auto [rest, second] = std::from_chars(cross + 1, end, tokens.length);
-    const bool whole = second == std::errc() && rest == end;
-    if (whole && tokens.sequences >= 1 && tokens.length >= 1 &&
-        tokens.sequences <= kMostTokens / tokens.length) {
-      return tokens;
-    }
+  const std::string_view both = text;
+  const size_t cross = std::min(both.find('x'), both.size());
+  const std::optional<int64_t> sequences = parse_whole_number(both.substr(0, cross));
+  const std::optional<int64_t> length =
+      parse_whole_number(both.substr(std::min(cross + 1, both.size())));
+  if (sequences && length && *sequences >= 1 && *length >= 1 &&
+      *sequences <= kMostTokens / *length) {
+    return {.sequences = *sequences, .length = *length};
   }
   refuse(
       fmt::format("--tokens: got '{}', want BxT, like 4x512: B sequences of T tokens, at most {} "
@@ -66,14 +64,27 @@ StepTokens parse_step_tokens(const std::string& text) {
                   text, kMostTokens));
 }
 
-planner::RunShape make_run_shape(const PlanOptions& options, const engine::Engine& engine,
-                                 const planner::Division& division = {}) {
+StepTokens parse_and_check_step_tokens(const PlanOptions& options, int64_t context) {
   const StepTokens tokens = parse_step_tokens(options.tokens);
-  const int64_t context = engine.config().max_position_embeddings;
   if (tokens.length > context) {
     refuse(fmt::format("--tokens {}: sequences of {} tokens, the model's context is {}",
                        options.tokens, tokens.length, context));
   }
+  return tokens;
+}
+
+std::vector<model::LoraModuleSpec> make_adapter_specs(const PlanOptions& options,
+                                                      const model::ModelConfig& config) {
+  return model::make_adapter_specs(
+      config, split_commas(options.targets), options.rank,
+      /*alpha=*/1.0, model::parse_expert_rank(options.expert_rank),
+      options.with_indexer_loss ? model::WithIndexers::kYes : model::WithIndexers::kNo);
+}
+
+planner::RunShape make_run_shape(const PlanOptions& options, const engine::Engine& engine,
+                                 const planner::Division& division = {}) {
+  const StepTokens tokens =
+      parse_and_check_step_tokens(options, engine.config().max_position_embeddings);
   planner::RunShape shape = {
       .pass = {.backward = true,
                .train_base = options.method == "full",
@@ -83,14 +94,9 @@ planner::RunShape make_run_shape(const PlanOptions& options, const engine::Engin
       .lengths = std::vector<int64_t>(static_cast<size_t>(tokens.sequences), tokens.length),
       .longest = tokens.length,
       .step_tokens = tokens.sequences * tokens.length,
-      .file_space = space_for_files(options.offload)};
+      .file_space = measure_space_for_files(options.offload)};
   planner::add_step_to_longest_passes(shape, division, {shape.lengths});
-  if (!shape.pass.train_base) {
-    shape.pass.modules = model::make_adapter_specs(
-        engine.config(), split_commas(options.targets), options.rank,
-        /*alpha=*/1.0, model::parse_expert_rank(options.expert_rank),
-        options.with_indexer_loss ? model::WithIndexers::kYes : model::WithIndexers::kNo);
-  }
+  if (!shape.pass.train_base) shape.pass.modules = make_adapter_specs(options, engine.config());
   return shape;
 }
 
@@ -104,8 +110,7 @@ train::BaseStep step_of(const PlanOptions& options) {
   return {.muon = options.optimizer == "muon"};
 }
 
-// Of training.
-LoadSpec check_options_and_read_spec(const PlanOptions& options) {
+LoadSpec check_training_options_and_read_spec(const PlanOptions& options) {
   if (options.tokens.empty()) refuse("--tokens BxT says what an optimizer step trains, like 4x512");
   if (!options.memory.empty() && options.recompute != "none") {
     refuse("--memory and --recompute: give one; --memory chooses what is kept");
@@ -127,8 +132,16 @@ StageOptions stage_options_of(const PlanOptions& options) {
 }
 
 engine::MachineLimits read_or_probe_machine(const PlanOptions& options, engine::Engine& engine) {
-  return read_or_probe_limits(engine.backend(), engine.model().weights->compute_dtype(),
-                              kProbeBytes, options.machine, options.save_machine);
+  return read_or_probe_and_save_limits(engine.backend(), engine.model().weights->compute_dtype(),
+                                       kProbeBytes, options.machine, options.save_machine);
+}
+
+// Of so many tokens each, which are all 0.
+std::vector<api::Datum> make_zero_data(const std::vector<int64_t>& lengths) {
+  std::vector<api::Datum> data;
+  for (const int64_t length : lengths)
+    data.push_back({.tokens = std::vector<int32_t>(static_cast<size_t>(length))});
+  return data;
 }
 
 // What each rank sends for a step, of an engine that the plan was set in.
@@ -137,9 +150,7 @@ std::vector<engine::SentBytes> plan_bytes_sent_in_step(const planner::RunShape& 
                                                        engine::Engine& engine) {
   api::AdapterSlot slot = api::AdapterSlot::kBase;
   if (!shape.pass.train_base) slot = engine.plan_adapter(shape.pass.modules);
-  std::vector<api::Datum> data;
-  for (const int64_t length : shape.lengths)
-    data.push_back({.tokens = std::vector<int32_t>(static_cast<size_t>(length))});
+  const std::vector<api::Datum> data = make_zero_data(shape.lengths);
   api::Batch batch = {
       .gradients = shape.pass.train_base ? api::Gradients::kParameters : api::Gradients::kAdapters,
       .mtp_weight = shape.pass.mtp ? 1.0f : 0.0f,
@@ -168,9 +179,21 @@ void print_rank_tables(const PlanOptions& options, const engine::RunPlan& plan,
   fmt::print("{}{}{}", table.text(), planner::parts_text(plan), sent_table("a step sends", sent));
 }
 
+boost::json::object plan_json(const engine::RunPlan& plan, bool in_stages,
+                              const engine::Engine& engine, const engine::MachineLimits& limits) {
+  return in_stages ? staged_plan_json(plan, limits) : training_plan_json(plan, engine, limits);
+}
+
+void print_rank_json(const engine::RunPlan& plan, boost::json::object line,
+                     const std::vector<engine::SentBytes>& sent, int num_data_ranks) {
+  line["planned_sent_bytes"] = boost::json::parse(sent_json(sent));
+  line["ranks"] = ranks_json(plan, sent, num_data_ranks);
+  fmt::print("{}\n", boost::json::serialize(line));
+}
+
 // Of processes: what each of them takes and sends.
 int plan_and_print_over_ranks(const PlanOptions& options) {
-  LoadSpec spec = check_options_and_read_spec(options);
+  LoadSpec spec = check_training_options_and_read_spec(options);
   const StageOptions stages = check_ranks_and_make_stages(options, spec.parsed.config);
   check_memory_options(options.memory, options.recompute, options.offload);
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
@@ -183,21 +206,18 @@ int plan_and_print_over_ranks(const PlanOptions& options) {
   planner::RunShape shape = make_run_shape(options, *engine, division);
   const engine::MachineLimits limits = read_or_probe_machine(options, *engine);
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
-  const engine::RunPlan plan = plan_run(spec,
-                                        {.whole = *engine,
-                                         .division = division,
-                                         .shape = shape,
-                                         .recompute = spec.recompute.policy,
-                                         .memory = budget_of(options.memory)},
-                                        step_of(options));
+  const engine::RunPlan plan = make_engines_and_plan_run(spec,
+                                                         {.whole = *engine,
+                                                          .division = division,
+                                                          .shape = shape,
+                                                          .recompute = spec.recompute.policy,
+                                                          .memory = budget_of(options.memory)},
+                                                         step_of(options));
   engine->set_pass_options(plan.micro_tokens, plan.recompute.recompute, plan.pipeline.regions);
   const std::vector<engine::SentBytes> sent = plan_bytes_sent_in_step(shape, plan, *engine);
   if (options.json) {
-    boost::json::object line = division.is_whole() ? training_plan_json(plan, *engine, limits)
-                                                   : staged_plan_json(plan, limits);
-    line["planned_sent_bytes"] = boost::json::parse(sent_json(sent));
-    line["ranks"] = ranks_json(plan, sent, stages.data);
-    fmt::print("{}\n", boost::json::serialize(line));
+    print_rank_json(plan, plan_json(plan, !division.is_whole(), *engine, limits), sent,
+                    stages.data);
   } else {
     print_rank_tables(options, plan, sent, stages.data, limits);
   }
@@ -222,9 +242,7 @@ void print_training_plan(const PlanOptions& options, const engine::RunPlan& plan
                          const engine::Engine& engine, const LoadSpec& spec,
                          const engine::MachineLimits& limits) {
   if (options.json) {
-    const boost::json::object line =
-        in_stages ? staged_plan_json(plan, limits) : training_plan_json(plan, engine, limits);
-    fmt::print("{}\n", boost::json::serialize(line));
+    fmt::print("{}\n", boost::json::serialize(plan_json(plan, in_stages, engine, limits)));
     return;
   }
   report::Table table =
@@ -233,22 +251,25 @@ void print_training_plan(const PlanOptions& options, const engine::RunPlan& plan
   fmt::print("{}{}", table.text(), planner::parts_text(plan));
 }
 
-int plan_and_print_training(const PlanOptions& options, bool in_stages) {
-  if (!in_stages && !options.stages.ranks.empty()) return plan_and_print_over_ranks(options);
-  const StageOptions stages = stage_options_of(options);
-  if (!in_stages && (options.schedule.microbatches > 0 || !(stages == StageOptions()))) {
-    refuse(
-        "--microbatches, --shard-weights and what else divides a model: of --ranks; give it, or "
-        "strata plan stages");
-  }
-  if (in_stages) check_memory_options(options.memory, options.recompute, options.offload);
-  const LoadSpec spec = check_options_and_read_spec(options);
+void check_no_division_options(const PlanOptions& options, const StageOptions& stages) {
+  if (options.schedule.microbatches <= 0 && stages == StageOptions()) return;
+  refuse(
+      "--microbatches, --shard-weights and what else divides a model: of --ranks; give it, or "
+      "strata plan stages");
+}
+
+void check_has_stages(const planner::Division& division) {
+  if (division.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
+}
+
+int plan_and_print_training(const PlanOptions& options, const StageOptions& stages,
+                            bool in_stages) {
+  const LoadSpec spec = check_training_options_and_read_spec(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   check_indexer_loss(options, *engine);
   const planner::Division division =
       plan_division(engine->config(), stages, spec, !options.memory.empty());
-  if (in_stages && division.is_whole())
-    refuse("--stages 1: give more, or --microbatches, or leave it out");
+  if (in_stages) check_has_stages(division);
   const engine::MachineLimits limits = read_or_probe_machine(options, *engine);
   planner::RunShape shape = make_run_shape(options, *engine, division);
   // What is probed now would make another plan a minute later.
@@ -258,22 +279,38 @@ int plan_and_print_training(const PlanOptions& options, bool in_stages) {
                                  .shape = shape,
                                  .recompute = spec.recompute.policy,
                                  .memory = budget_of(options.memory)};
-  const engine::RunPlan plan = plan_run(spec, run, step_of(options));
+  const engine::RunPlan plan = make_engines_and_plan_run(spec, run, step_of(options));
   if (!options.svg.empty()) write_pareto_chart(options.svg, run, limits, plan);
   print_training_plan(options, plan, in_stages, *engine, spec, limits);
   return 0;
 }
 
+int plan_and_print_in_stages(const PlanOptions& options) {
+  check_memory_options(options.memory, options.recompute, options.offload);
+  return plan_and_print_training(options, stage_options_of(options), /*in_stages=*/true);
+}
+
+int plan_and_print_undivided(const PlanOptions& options) {
+  const StageOptions stages = stage_options_of(options);
+  check_no_division_options(options, stages);
+  return plan_and_print_training(options, stages, /*in_stages=*/false);
+}
+
+// Without --memory four fifths of the machine's.
+int64_t server_memory(const PlanOptions& options) {
+  if (options.memory.empty()) return read_usable_memory() / 5 * 4;
+  return server::parse_size("memory", options.memory);
+}
+
 int plan_and_print_serving(const PlanOptions& options) {
   LoadSpec spec = read_plan_spec(options);
-  spec.offload = usable_offload_folder(options.offload);
+  spec.offload = find_usable_offload_folder(options.offload);
   const int64_t drafts = resolve_draft_tokens(options.speculate, options.draft_tokens);
   if (drafts > 0) spec.mtp = model::UseMtp::kAlways;
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec, drafts);
-  const int64_t memory = options.memory.empty() ? read_usable_memory() / 5 * 4
-                                                : server::parse_size("memory", options.memory);
+  const int64_t memory = server_memory(options);
   server::ServeOptions requests;
-  server::fill_unset_limits(requests, memory);
+  server::fill_unset_and_raise_body_limits(requests, memory);
   const engine::RunPlan plan =
       planner::plan_run({.models = {{.stages = {engine.get()}}},
                          .memory = memory,
@@ -298,7 +335,7 @@ struct Mode {
 };
 
 int plan_pipeline(const PlanOptions& options) {
-  return verify_and_print_schedule(options.schedule, options.json);
+  return run_plan_schedule(options.schedule, options.json);
 }
 
 constexpr const char* kOfPipelines =
@@ -338,7 +375,7 @@ constexpr Mode kModes[] = {
        const bool divides = o.schedule.microbatches > 0 || !(o.stages == StageOptions());
        return !o.model.empty() && o.stages.ranks.empty() && divides;
      },
-     [](const PlanOptions& o) { return plan_and_print_training(o, /*in_stages=*/true); }},
+     plan_and_print_in_stages},
     {{"train", "Memory and time of a step of training",
       "Examples:\n"
       "  strata plan train qwen3 --tokens 4x512\n"
@@ -347,7 +384,9 @@ constexpr Mode kModes[] = {
       kOfTraining, "model,tokens"},
      "--for train",
      [](const PlanOptions& o) { return !o.model.empty(); },
-     [](const PlanOptions& o) { return plan_and_print_training(o, /*in_stages=*/false); }},
+     [](const PlanOptions& o) {
+       return o.stages.ranks.empty() ? plan_and_print_undivided(o) : plan_and_print_over_ranks(o);
+     }},
 };
 
 const Mode& find_mode(std::string_view word) {
@@ -358,7 +397,7 @@ const Mode& find_mode(std::string_view word) {
 }
 
 // An option that would change nothing is an error.
-void refuse_unused_options(const Mode& mode, PlanOptions given) {
+void check_no_unused_options(const Mode& mode, PlanOptions given) {
   PlanOptions absent;
   const OptionTable values = option_table_of(given);
   const OptionTable defaults = option_table_of(absent);
@@ -381,14 +420,6 @@ std::vector<PlanMode> plan_modes() {
   return modes;
 }
 
-OptionTable option_table_of(PlanOptions& o, const PlanMode& mode) {
-  OptionTable table = option_table_of(o);
-  const std::vector<std::string> read = split_commas(mode.options);
-  table.keep_only(std::vector<std::string_view>(read.begin(), read.end()));
-  for (const std::string& name : split_commas(mode.required)) table.require(name);
-  return table;
-}
-
 int run_plan(const PlanOptions& options, const PlanMode& mode) {
   const StopSignals signals("plan: stopped", StopSignals::First::kEnds);
   return find_mode(mode.word).run(options);
@@ -398,7 +429,7 @@ int run_plan(const PlanOptions& options) {
   const StopSignals signals("plan: stopped", StopSignals::First::kEnds);
   for (const Mode& mode : kModes) {
     if (!mode.asked(options)) continue;
-    refuse_unused_options(mode, options);
+    check_no_unused_options(mode, options);
     return mode.run(options);
   }
   refuse("--model, or --schedule of a pipeline, says what is planned");

@@ -129,13 +129,8 @@ report::CurveSeries staircase_series(std::string name, const std::vector<FrontPo
   return series;
 }
 
-std::vector<FrontPoint> merged_preset_points(Presets presets, const engine::MachineLimits& limits) {
-  std::vector<FrontPoint> points;
-  for (const auto& [name, plan] : presets) {
-    points.push_back(point_of(plan, limits));
-    points.back().name = name;
-  }
-  // Presets that come to the same share a dot, and a label.
+// Those that come to the same share a dot, and a label.
+std::vector<FrontPoint> sort_and_merge_equal(std::vector<FrontPoint> points) {
   sort_by_memory(points);
   std::vector<FrontPoint> out;
   for (FrontPoint& point : points) {
@@ -145,6 +140,15 @@ std::vector<FrontPoint> merged_preset_points(Presets presets, const engine::Mach
     if (!is_same) out.push_back(std::move(point));
   }
   return out;
+}
+
+std::vector<FrontPoint> merged_preset_points(Presets presets, const engine::MachineLimits& limits) {
+  std::vector<FrontPoint> points;
+  for (const auto& [name, plan] : presets) {
+    points.push_back(point_of(plan, limits));
+    points.back().name = name;
+  }
+  return sort_and_merge_equal(std::move(points));
 }
 
 }  // namespace

@@ -6,6 +6,11 @@
 namespace strata::apps {
 namespace {
 
+const char* decision_word(const model::Recompute& recompute, int64_t layer, ScratchTag tag) {
+  if (recompute.offloads(layer, tag)) return "offload";
+  return recompute.keeps(layer, tag) ? "keep" : "recompute";
+}
+
 // One word for a tag that is treated alike everywhere, else one for each layer of the model; null
 // where a layer has no such activation.
 boost::json::value decisions_json(const engine::RunPlan& plan, ScratchTag tag, int64_t num_layers) {
@@ -17,9 +22,7 @@ boost::json::value decisions_json(const engine::RunPlan& plan, ScratchTag tag, i
     if (row.tag != tag) continue;
     for (const int64_t layer : row.layers) {
       boost::json::value& own = by_layer[static_cast<size_t>(layer)];
-      own = recompute.offloads(layer, tag) ? "offload"
-            : recompute.keeps(layer, tag)  ? "keep"
-                                           : "recompute";
+      own = decision_word(recompute, layer, tag);
       if (word.is_null()) word = own;
       alike = alike && word == own;
     }
@@ -31,6 +34,18 @@ boost::json::object items_of(const engine::RunPlan& plan) {
   boost::json::object items;
   for (const engine::PlanItem& item : plan.memory.items) items[item.name] = item.bytes;
   return items;
+}
+
+boost::json::array stages_json(const engine::RunPlan& plan) {
+  boost::json::array stages;
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const engine::StagePlan& stage = plan.stages[i];
+    stages.push_back({{"rank", plan.pipeline.ranks[i]},
+                      {"layers", plan.pipeline.layers[i].size()},
+                      {"bytes", stage.total()},
+                      {"in_flight", stage.peak_live}});
+  }
+  return stages;
 }
 
 }  // namespace
@@ -59,14 +74,6 @@ boost::json::object training_plan_json(const engine::RunPlan& plan, const engine
 
 boost::json::object staged_plan_json(const engine::RunPlan& plan,
                                      const engine::MachineLimits& limits) {
-  boost::json::array stages;
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    const engine::StagePlan& stage = plan.stages[i];
-    stages.push_back({{"rank", plan.pipeline.ranks[i]},
-                      {"layers", plan.pipeline.layers[i].size()},
-                      {"bytes", stage.total()},
-                      {"in_flight", stage.peak_live}});
-  }
   return {{"planned_bytes", plan.memory.total()},
           {"microbatches", plan.pipeline.table.num_microbatches},
           {"microbatch_tokens", plan.pass.pass_tokens},
@@ -77,7 +84,7 @@ boost::json::object staged_plan_json(const engine::RunPlan& plan,
           {"bytes", items_of(plan)},
           {"file_bytes", plan.memory.all_file_bytes()},
           {"limits", limits.source},
-          {"stages", stages}};
+          {"stages", stages_json(plan)}};
 }
 
 boost::json::array ranks_json(const engine::RunPlan& plan,

@@ -41,8 +41,7 @@ double bubble_share(const schedule::Walk& walk, const schedule::RankUse& rank) {
   return 1 - rank.busy / walk.time;
 }
 
-void print_json(const PlanScheduleOptions& options, const Table& table,
-                const schedule::Walk& walk) {
+json::array ranks_json(const Table& table, const schedule::Walk& walk) {
   json::array ranks;
   for (size_t i = 0; i < walk.ranks.size(); ++i) {
     ranks.push_back({{"rank", i},
@@ -50,14 +49,32 @@ void print_json(const PlanScheduleOptions& options, const Table& table,
                      {"bubble_share", bubble_share(walk, walk.ranks[i])},
                      {"peak_live_microbatches", walk.ranks[i].peak_live}});
   }
+  return ranks;
+}
+
+void print_json(const PlanScheduleOptions& options, const Table& table,
+                const schedule::Walk& walk) {
   const json::object out = {{"schedule", options.schedule},
                             {"pipeline", table.num_ranks()},
                             {"microbatches", table.num_microbatches},
                             {"chunks", table.num_stages / table.num_ranks()},
                             {"time", walk.time},
                             {"bubble_share", walk.bubble_share},
-                            {"ranks", ranks}};
+                            {"ranks", ranks_json(table, walk)}};
   fmt::print("{}\n", json::serialize(out));
+}
+
+std::string ranks_table(const Table& table, const schedule::Walk& walk) {
+  report::Table rows({{"rank", report::Align::kRight},
+                      {"actions", report::Align::kRight},
+                      {"bubbles", report::Align::kRight},
+                      {"peak of live micro-batches", report::Align::kRight}});
+  for (size_t i = 0; i < walk.ranks.size(); ++i) {
+    rows.add_row({std::to_string(i), std::to_string(num_actions(table.rows[i])),
+                  fmt::format("{:.2f} %", 100 * bubble_share(walk, walk.ranks[i])),
+                  std::to_string(walk.ranks[i].peak_live)});
+  }
+  return rows.text();
 }
 
 void print_text(const PlanScheduleOptions& options, const Table& table,
@@ -69,34 +86,30 @@ void print_text(const PlanScheduleOptions& options, const Table& table,
              walk.bubble_share,
              options.forwarding_delay > 1 ? ", and a transfer as long as what it carries took"
                                           : " and a transfer nothing");
-  report::Table rows({{"rank", report::Align::kRight},
-                      {"actions", report::Align::kRight},
-                      {"bubbles", report::Align::kRight},
-                      {"peak of live micro-batches", report::Align::kRight}});
-  for (size_t i = 0; i < walk.ranks.size(); ++i) {
-    rows.add_row({std::to_string(i), std::to_string(num_actions(table.rows[i])),
-                  fmt::format("{:.2f} %", 100 * bubble_share(walk, walk.ranks[i])),
-                  std::to_string(walk.ranks[i].peak_live)});
-  }
-  fmt::print("{}", rows.text());
+  fmt::print("{}", ranks_table(table, walk));
 }
 
-// A row a rank, a forward as one millisecond; gaps are bubbles.
-void write_timeline(const std::string& path, const Table& table, const schedule::Walk& walk) {
+// A forward as one millisecond; gaps are bubbles. Spans borrow what is added to `names`.
+TracedThread trace_rank_and_add_names(size_t rank, const Table& table, const schedule::Walk& walk,
+                                      std::deque<std::string>& names) {
   constexpr double kNanoseconds = 1e6;
-  std::deque<std::string> names;  // where spans find them
-  std::vector<TracedThread> rows;
-  for (size_t rank = 0; rank < walk.ranks.size(); ++rank) {
-    TracedThread& row = rows.emplace_back(TracedThread{.name = fmt::format("rank {}", rank)});
-    for (const schedule::TimedSlot& slot : walk.ranks[rank].slots) {
-      names.push_back(to_string(table.rows[rank][slot.slot]));
-      row.spans.push_back({.name = names.back(),
-                           .key = "slot",
-                           .number = static_cast<int64_t>(slot.slot),
-                           .start_ns = std::llround(slot.start * kNanoseconds),
-                           .end_ns = std::llround(slot.end * kNanoseconds)});
-    }
+  TracedThread row = {.name = fmt::format("rank {}", rank)};
+  for (const schedule::TimedSlot& slot : walk.ranks[rank].slots) {
+    names.push_back(to_string(table.rows[rank][slot.slot]));
+    row.spans.push_back({.name = names.back(),
+                         .key = "slot",
+                         .number = static_cast<int64_t>(slot.slot),
+                         .start_ns = std::llround(slot.start * kNanoseconds),
+                         .end_ns = std::llround(slot.end * kNanoseconds)});
   }
+  return row;
+}
+
+void write_timeline(const std::string& path, const Table& table, const schedule::Walk& walk) {
+  std::deque<std::string> names;
+  std::vector<TracedThread> rows;
+  for (size_t rank = 0; rank < walk.ranks.size(); ++rank)
+    rows.push_back(trace_rank_and_add_names(rank, table, walk, names));
   write_file_atomic(path, report::trace_json(rows));
 }
 
@@ -110,7 +123,7 @@ Table lower_and_check(const PlanScheduleOptions& options, const Table& table) {
 
 }  // namespace
 
-int verify_and_print_schedule(const PlanScheduleOptions& options, bool as_json) {
+int run_plan_schedule(const PlanScheduleOptions& options, bool as_json) {
   check_given(options);
   const Table table = generate_or_read_schedule({.schedule = options.schedule,
                                                  .num_ranks = options.pipeline,

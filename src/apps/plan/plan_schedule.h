@@ -19,6 +19,6 @@ struct PlanScheduleOptions {
 
 // Prints words, or one line of JSON. 0; a fault of the table is an Error that names rank, slot,
 // action and rule.
-int verify_and_print_schedule(const PlanScheduleOptions& options, bool as_json);
+int run_plan_schedule(const PlanScheduleOptions& options, bool as_json);
 
 }  // namespace strata::apps

@@ -5,15 +5,16 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 #include "apps/options.h"
 #include "apps/probe/probe_request.h"
 #include "apps/probe/stats.h"
 #include "apps/setup/engine_setup.h"
+#include "apps/setup/model_identity.h"
 #include "apps/setup/ranks.h"
 #include "apps/setup/sent_text.h"
 #include "apps/setup/weight_group.h"
-#include "apps/train/state.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -171,39 +172,52 @@ class Probe {
                                     : add_result("train.grad_norm", {plan.steps, num_adapters});
     const api::Batch trained =
         make_batch(plan.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters);
-    const std::vector<api::AdapterSlot> stepped =
-        plan.parameters ? std::vector{api::AdapterSlot::kBase} : used_slots();
-    for (int64_t step = 0; step < plan.steps; ++step) {
-      const auto at = static_cast<size_t>(step);
-      run_and_record_sent_bytes(trained, stepped, [&] {
-        losses[at] = static_cast<float>(pipeline_->run(trained).loss_sum);
+    const std::vector base = {api::AdapterSlot::kBase};
+    const std::vector<api::AdapterSlot>& stepped = plan.parameters ? base : slots_;
+    const std::vector<api::AdapterSlot> sent = plan.parameters ? base : used_slots();
+    std::span<float> norms_left = norms;
+    for (float& loss : losses) {
+      run_and_record_sent_bytes(trained, sent, [&] {
+        loss = static_cast<float>(pipeline_->run(trained).loss_sum);
         sample_memory();
-        if (plan.parameters) norms[at] = step_of(api::AdapterSlot::kBase, plan);
-        for (size_t k = 0; k < slots_.size() && !plan.parameters; ++k)
-          norms[at * slots_.size() + k] = step_of(slots_[k], plan);
+        step_and_write_norms(stepped, plan.adamw, norms_left.first(stepped.size()));
       });
+      norms_left = norms_left.subspan(stepped.size());
     }
     if (!plan.parameters) return gather_adapter_tensors("adapter_final", AdapterValues::kWeights);
     gather_parameter_tensors("param_final.", engine::Runner::BaseValues::kMasters);
   }
 
-  float step_of(api::AdapterSlot slot, const ProbeTrain& plan) {
-    return static_cast<float>(pipeline_->step(slot, plan.adamw).grad_norm);
+  // A gradient's norm for each slot.
+  void step_and_write_norms(std::span<const api::AdapterSlot> slots, const api::AdamW& adamw,
+                            std::span<float> norms) {
+    for (size_t k = 0; k < slots.size(); ++k)
+      norms[k] = static_cast<float>(pipeline_->step(slots[k], adamw).grad_norm);
   }
 
   // Every trained tensor of the checkpoint, under its name there.
   void gather_parameter_tensors(const std::string& prefix, engine::Runner::BaseValues which) {
     const model::ModelWeights& weights = *pipeline_->engine().model().weights;
     for (const model::StoredTensor& tensor : weights.stored_tensors()) {
-      const model::Parameter& first = weights.table()[tensor.parameters.front()];
-      const bool is_mtp = first.layer == weights.config().num_layers();
-      if (first.buffer || (is_mtp && request_.mtp_weight == 0.0f)) continue;
-      std::span<float> out = add_result(prefix + std::string(tensor.name), dims_of(tensor.shape));
-      for (const size_t i : tensor.parameters) {
-        const auto count = static_cast<size_t>(weights.table()[i].shape.num_elements());
-        pipeline_->gather_base_values(i, which, out.first(count));
-        out = out.subspan(count);
-      }
+      if (!is_trained(weights, weights.table()[tensor.parameters.front()])) continue;
+      gather_stored_tensor(weights, tensor, which,
+                           add_result(prefix + std::string(tensor.name), dims_of(tensor.shape)));
+    }
+  }
+
+  [[nodiscard]] bool is_trained(const model::ModelWeights& weights,
+                                const model::Parameter& parameter) const {
+    const bool is_mtp = parameter.layer == weights.config().num_layers();
+    return !parameter.buffer && (!is_mtp || request_.mtp_weight != 0.0f);
+  }
+
+  // The values of its parameters, one behind the other.
+  void gather_stored_tensor(const model::ModelWeights& weights, const model::StoredTensor& tensor,
+                            engine::Runner::BaseValues which, std::span<float> out) {
+    for (const size_t i : tensor.parameters) {
+      const auto count = static_cast<size_t>(weights.table()[i].shape.num_elements());
+      pipeline_->gather_base_values(i, which, out.first(count));
+      out = out.subspan(count);
     }
   }
 
@@ -309,8 +323,8 @@ std::vector<TensorDecl> declarations_of(const api::TensorSink& results) {
 }
 
 // Both files are complete before either appears.
-void write_results(const ProbeOptions& options, const api::TensorSink& results,
-                   const ProbeStats* stats) {
+void write_results_and_stats(const ProbeOptions& options, const api::TensorSink& results,
+                             const ProbeStats* stats) {
   SafetensorsWriter writer(options.out, declarations_of(results));
   for (const TensorDecl& tensor : writer.tensors()) {
     writer.append_f32(tensor.name, results.tensors().at(tensor.name).values);
@@ -333,15 +347,17 @@ LoadSpec spec_to_load(const LoadSpec& asked, const ProbeOptions& options,
   return spec;
 }
 
+void check_num_microbatches(int num_microbatches, const ProbeRequest& request) {
+  if (num_microbatches <= std::ssize(request.sequences)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--microbatches: got {}, and the request has {} sequences",
+                          num_microbatches, request.sequences.size()));
+}
+
 engine::PipelinePlan plan_and_check_stages(const LoadSpec& asked, const StageOptions& stages,
                                            const ProbeRequest& request) {
   const engine::PipelinePlan plan = plan_stages(asked, stages);
-  const int num_microbatches = plan.table.num_microbatches;
-  if (num_microbatches > std::ssize(request.sequences)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--microbatches: got {}, and the request has {} sequences",
-                            num_microbatches, request.sequences.size()));
-  }
+  check_num_microbatches(plan.table.num_microbatches, request);
   if (!plan.is_whole()) check_memory_options(/*memory=*/"", asked.recompute.name, asked.offload);
   const bool parameters = request.param_grads || (request.train && request.train->parameters);
   if (parameters) check_deferred_weight_grads(plan, stages);
@@ -353,8 +369,9 @@ ProbeRequest parse_request(const std::string& json, const ProbeOptions& options)
 }
 
 // On ranks that are threads, or as one of those that are processes.
-int run_request(const ProbeOptions& options, const StageOptions& stages, const LoadSpec& asked,
-                const ProbeRequest& request, Comm* process) {
+int run_request_and_write_results(const ProbeOptions& options, const StageOptions& stages,
+                                  const LoadSpec& asked, const ProbeRequest& request,
+                                  Comm* process) {
   const engine::PipelinePlan plan = plan_and_check_stages(asked, stages, request);
   const LoadSpec spec = spec_to_load(asked, options, request);
   const ProcessRanks ranks =
@@ -367,25 +384,35 @@ int run_request(const ProbeOptions& options, const StageOptions& stages, const L
   };
   process == nullptr ? run_ranks(plan.num_ranks(), on_rank) : run_ranks(*process, ranks, on_rank);
   if (process != nullptr && wanted != nullptr) stats.gather_records(*process);
-  if (process == nullptr || process->rank() == 0) write_results(options, results, wanted);
+  if (process == nullptr || process->rank() == 0) write_results_and_stats(options, results, wanted);
   return 0;
 }
 
-int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, ProbeOptions options) {
-  StageOptions stages = stages_with_layout(options.stages, layout);
-  const LoadSpec asked = read_spec(options);
-  check_layout(layout, asked.parsed.config);
+RankFacts collect_facts_of_probe(const LoadSpec& asked, const StageOptions& stages,
+                                 ProbeOptions options) {
   RankFacts facts = collect_rank_facts(asked, option_table_of(options));
   add_schedule_hash(stages, facts);
   for (const std::string& dir : options.adapters)
     facts.emplace_back("--adapter (hash)", hash_adapter_or_model(dir));
-  check_ranks_alike(comm, facts);
+  return facts;
+}
+
+// The first rank reads it.
+std::string read_and_broadcast_request(Comm& comm, const ProbeOptions& options) {
   std::string json;
   if (comm.rank() == 0) json = read_file(options.request, kMaxRequestBytes);
   broadcast(comm, json);
-  const ProbeRequest request = parse_request(json, options);
+  return json;
+}
+
+int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const ProbeOptions& options) {
+  StageOptions stages = stages_with_layout(options.stages, layout);
+  const LoadSpec asked = read_spec(options);
+  check_layout(layout, asked.parsed.config);
+  check_ranks_alike(comm, collect_facts_of_probe(asked, stages, options));
+  const ProbeRequest request = parse_request(read_and_broadcast_request(comm, options), options);
   if (!(request.train && request.train->parameters)) choose_weight_sharers(comm, stages);
-  return run_request(options, stages, asked, request, &comm);
+  return run_request_and_write_results(options, stages, asked, request, &comm);
 }
 
 }  // namespace
@@ -398,7 +425,8 @@ int run_probe(const ProbeOptions& options) {
   }
   check_started_alone();
   const ProbeRequest request = parse_request(read_file(options.request, kMaxRequestBytes), options);
-  return run_request(options, options.stages, read_spec(options), request, nullptr);
+  return run_request_and_write_results(options, options.stages, read_spec(options), request,
+                                       nullptr);
 }
 
 }  // namespace strata::apps

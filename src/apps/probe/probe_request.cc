@@ -82,7 +82,7 @@ api::Datum parse_datum(const Fields& fields) {
   return datum;
 }
 
-void check_lengths(const Fields& fields, const api::Datum& datum) {
+void check_datum_lengths(const Fields& fields, const api::Datum& datum) {
   const auto check = [&](size_t got, std::string_view name) {
     if (got == 0 || got == datum.tokens.size()) return;
     fields.fail(name, fmt::format("got {} values, wanted {}, one for each token", got,
@@ -100,11 +100,21 @@ void parse_and_add_sequence(const Fields& fields, const api::Loss& loss, int64_t
   for (const api::LossInputRow& input : api::kLossInputs) names.push_back(input.name);
   fields.refuse_unknown_fields(names);
   api::Datum datum = parse_datum(fields);
-  check_lengths(fields, datum);
+  check_datum_lengths(fields, datum);
   request.data.push_back(std::move(datum));
   request.sequences.push_back(
       {.slot = parse_slot(fields, num_adapters),
        .loss = fields.has("loss") ? parse_loss(fields.object("loss")) : loss});
+}
+
+// All of them: each with its datum.
+void parse_and_add_sequences(const Fields& fields, int64_t num_adapters, ProbeRequest& request) {
+  const api::Loss loss = fields.has("loss") ? parse_loss(fields.object("loss")) : api::Loss{};
+  fields.each_object("sequences", [&](const Fields& sequence) {
+    parse_and_add_sequence(sequence, loss, num_adapters, request);
+  });
+  if (request.data.empty()) fields.fail("sequences", "got none, wanted at least one");
+  for (size_t s = 0; s < request.data.size(); ++s) request.sequences[s].datum = &request.data[s];
 }
 
 using WantRow = std::pair<std::string_view, bool*>;
@@ -138,6 +148,19 @@ void check_adamw(const Fields& fields, const api::AdamW& a) {
   if (a.grad_clip_norm < 0) fields.fail("grad_clip_norm", "wanted 0 (off) or more");
 }
 
+api::AdamW parse_adamw(const Fields& fields) {
+  const api::AdamW defaults;
+  const api::AdamW adamw = {
+      .lr = fields.number("lr"),
+      .beta1 = fields.number_or("beta1", defaults.beta1),
+      .beta2 = fields.number_or("beta2", defaults.beta2),
+      .eps = fields.number_or("eps", defaults.eps),
+      .weight_decay = fields.number_or("weight_decay", defaults.weight_decay),
+      .grad_clip_norm = fields.number_or("grad_clip_norm", defaults.grad_clip_norm)};
+  check_adamw(fields, adamw);
+  return adamw;
+}
+
 ProbeTrain parse_train(const Fields& fields) {
   fields.refuse_unknown_fields(
       {"what", "steps", "lr", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm"});
@@ -147,14 +170,7 @@ ProbeTrain parse_train(const Fields& fields) {
     fields.fail("what", fmt::format("got '{}', wanted adapters or params", what));
   train.parameters = what == "params";
   train.steps = fields.integer("steps", 1, 1000000);
-  api::AdamW& a = train.adamw;
-  a = {.lr = fields.number("lr"),
-       .beta1 = fields.number_or("beta1", a.beta1),
-       .beta2 = fields.number_or("beta2", a.beta2),
-       .eps = fields.number_or("eps", a.eps),
-       .weight_decay = fields.number_or("weight_decay", a.weight_decay),
-       .grad_clip_norm = fields.number_or("grad_clip_norm", a.grad_clip_norm)};
-  check_adamw(fields, a);
+  train.adamw = parse_adamw(fields);
   return train;
 }
 
@@ -162,7 +178,7 @@ uint64_t parse_seed(const Fields& fields) {
   const boost::json::value* value = fields.find("seed");
   if (value != nullptr && value->is_int64() && value->get_int64() < 0)
     fields.fail("seed", fmt::format("got {}, wanted 0 or more", value->get_int64()));
-  return fields.maybe_bits("seed").value_or(0);
+  return fields.maybe_int64_bits("seed").value_or(0);
 }
 
 api::SampleRequest parse_sample(const Fields& fields, int64_t num_adapters) {
@@ -199,6 +215,12 @@ void check_loss_inputs(const Fields& sequence, size_t index, const ProbeRequest&
   }
 }
 
+void check_loss_inputs_of_sequences(const Fields& fields, const ProbeRequest& request) {
+  size_t index = 0;
+  fields.each_object(
+      "sequences", [&](const Fields& sequence) { check_loss_inputs(sequence, index++, request); });
+}
+
 }  // namespace
 
 ProbeRequest parse_probe_request(std::string_view text, const std::string& where,
@@ -208,12 +230,7 @@ ProbeRequest parse_probe_request(std::string_view text, const std::string& where
   fields.refuse_unknown_fields(
       {"loss", "sequences", "want", "mtp", "indexer_loss", "train", "sample"});
   ProbeRequest request;
-  const api::Loss loss = fields.has("loss") ? parse_loss(fields.object("loss")) : api::Loss{};
-  fields.each_object("sequences", [&](const Fields& sequence) {
-    parse_and_add_sequence(sequence, loss, num_adapters, request);
-  });
-  if (request.data.empty()) fields.fail("sequences", "got none, wanted at least one");
-  for (size_t s = 0; s < request.data.size(); ++s) request.sequences[s].datum = &request.data[s];
+  parse_and_add_sequences(fields, num_adapters, request);
   read_wants(fields, request);
   request.mtp_weight = parse_weight(fields, "mtp");
   request.indexer_weight = parse_weight(fields, "indexer_loss");
@@ -223,10 +240,7 @@ ProbeRequest parse_probe_request(std::string_view text, const std::string& where
       request.samples.push_back(parse_sample(sample, num_adapters));
     });
   }
-  if (!request.needs_targets()) return request;
-  size_t index = 0;
-  fields.each_object(
-      "sequences", [&](const Fields& sequence) { check_loss_inputs(sequence, index++, request); });
+  if (request.needs_targets()) check_loss_inputs_of_sequences(fields, request);
   return request;
 }
 

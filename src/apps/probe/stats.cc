@@ -57,12 +57,17 @@ void add_by_tag(const std::map<std::string, int64_t>& from, std::map<std::string
 struct ProbeStats::Heaviest {
   engine::PlanShape shape;                    // with the tokens of the longest pass
   std::optional<engine::PassPlan> plan = {};  // of the pass that takes most
+
+  void add_pass(engine::PassPlan counted, int64_t num_tokens) {
+    const auto bytes = [](const engine::PassPlan& pass) { return pass.total() + pass.kept(); };
+    shape.pass_tokens = std::max(shape.pass_tokens, num_tokens);
+    if (!plan || bytes(counted) > bytes(*plan)) plan = std::move(counted);
+  }
 };
 
 ProbeStats::Heaviest ProbeStats::plan_heaviest_pass(int stage, engine::Engine& engine,
                                                     const api::Batch& batch) const {
   Heaviest most = {.shape = pass_shape_of(batch)};
-  const auto bytes = [](const engine::PassPlan& plan) { return plan.total() + plan.kept(); };
   engine::Round round;
   round.num_dealt = plan_.data;
   while (next_round(plan_, engine.options().pass_tokens, batch, round)) {
@@ -70,10 +75,9 @@ ProbeStats::Heaviest ProbeStats::plan_heaviest_pass(int stage, engine::Engine& e
       engine::MicroBatch rows;
       const engine::PassWork work =
           rows.collate(engine, batch, round.firsts[m], round.firsts[m + 1]);
-      engine::PassPlan counted = engine::plan_pass(engine, work, rows.state(), plan_.has_flights(),
-                                                   plan_.defers_weight_gradients(stage));
-      most.shape.pass_tokens = std::max(most.shape.pass_tokens, rows.builder().num_tokens());
-      if (!most.plan || bytes(counted) > bytes(*most.plan)) most.plan = std::move(counted);
+      most.add_pass(engine::plan_pass(engine, work, rows.state(), plan_.has_flights(),
+                                      plan_.defers_weight_gradients(stage)),
+                    rows.builder().num_tokens());
     }
   }
   return most;
@@ -103,7 +107,8 @@ void ProbeStats::add_activation_bytes(const engine::Engine& engine, const engine
   }
 }
 
-void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::Batch& batch) {
+ProbeStats::Stage ProbeStats::measure_stage(engine::StageRunner& runner, int data,
+                                            const api::Batch& batch) const {
   engine::Engine& engine = runner.engine();
   const int rank = plan_.ranks[static_cast<size_t>(runner.stage())] * plan_.data + data;
   Stage stage = {.rank = rank,
@@ -118,6 +123,11 @@ void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::
   stage.planned_bytes = planned.total();
   stage.peak_bytes = planned.weight_bytes + planned.training_bytes + peak_pass_bytes(runner);
   add_activation_bytes(engine, pass, stage);
+  return stage;
+}
+
+void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::Batch& batch) {
+  Stage stage = measure_stage(runner, data, batch);
   Stage& kept = stages_[static_cast<size_t>(runner.stage() * plan_.data + data)];
   if (stage.planned_bytes >= kept.planned_bytes) kept = std::move(stage);
 }
@@ -173,31 +183,31 @@ json::object ProbeStats::stage_json(const Stage& stage) {
           {"peak_live_microbatches", stage.peak_live}};
 }
 
-std::string ProbeStats::json() const {
-  int64_t planned = num_processes_ * engine::kProcessBytes, peak = peak_bytes_;
-  if (num_processes_ > 1) planned += num_processes_ * engine::kMpiBytes;
-  std::map<std::string, int64_t> saved, offloaded, recomputed;
-
-  json::array stages;
+ProbeStats::Stage ProbeStats::sum_of_stages() const {
+  Stage sum = {.planned_bytes = num_processes_ * engine::kProcessBytes, .peak_bytes = peak_bytes_};
+  if (num_processes_ > 1) sum.planned_bytes += num_processes_ * engine::kMpiBytes;
   for (const Stage& stage : stages_) {
-    planned += stage.planned_bytes;
-    peak += stage.shared_bytes;
-    if (stage.rank % plan_.data == 0) {  // data ranks are alike
-      add_by_tag(stage.saved, saved);
-      add_by_tag(stage.offloaded, offloaded);
-      add_by_tag(stage.recomputed, recomputed);
-    }
-    stages.push_back(stage_json(stage));
+    sum.planned_bytes += stage.planned_bytes;
+    sum.peak_bytes += stage.shared_bytes;
+    if (stage.rank % plan_.data != 0) continue;  // data ranks are alike
+    add_by_tag(stage.saved, sum.saved);
+    add_by_tag(stage.offloaded, sum.offloaded);
+    add_by_tag(stage.recomputed, sum.recomputed);
   }
-  json::object all = {{"planned_bytes", planned},
-                      {"peak_bytes", peak},
-                      {"saved_bytes", object_of(saved)},
-                      {"offloaded_bytes", object_of(offloaded)},
-                      {"recomputed", object_of(recomputed)},
-                      {"stages", std::move(stages)}};
+  return sum;
+}
+
+std::string ProbeStats::json() const {
+  const Stage sum = sum_of_stages();
+  json::array stages;
+  for (const Stage& stage : stages_) stages.push_back(stage_json(stage));
+  json::object all = {
+      {"planned_bytes", sum.planned_bytes},      {"peak_bytes", sum.peak_bytes},
+      {"saved_bytes", object_of(sum.saved)},     {"offloaded_bytes", object_of(sum.offloaded)},
+      {"recomputed", object_of(sum.recomputed)}, {"stages", std::move(stages)}};
   if (!sent_.empty()) {
     all["sent_bytes"] = json::parse(sent_json(sent_));
-    all["ranks"] = json::parse(sent_json(sent_, planned_sent_));
+    all["ranks"] = json::parse(sent_by_rank_json(sent_, planned_sent_));
   }
   return json::serialize(all) + "\n";
 }

@@ -60,8 +60,12 @@ class ProbeStats {
   struct Heaviest;
   [[nodiscard]] Heaviest plan_heaviest_pass(int stage, engine::Engine& engine,
                                             const api::Batch& batch) const;
+  [[nodiscard]] Stage measure_stage(engine::StageRunner& runner, int data,
+                                    const api::Batch& batch) const;
   void record_stage(engine::StageRunner& runner, int data, const api::Batch& batch);
 
+  // Bytes and tags of them all, with what the processes take besides.
+  [[nodiscard]] Stage sum_of_stages() const;
   [[nodiscard]] std::string records_json() const;
   void parse_and_add_records(const std::string& text);
   static void add_activation_bytes(const engine::Engine& engine, const engine::PassPlan& pass,

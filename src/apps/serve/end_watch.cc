@@ -2,13 +2,12 @@
 #include "apps/serve/end_watch.h"
 
 #include <pthread.h>
-#include <time.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
+#include "apps/serve/signal_wait.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -16,14 +15,6 @@ namespace strata::apps {
 namespace {
 
 constexpr double kMoment = 1.0;  // for what is about to end, behind a signal that says "at once"
-
-// The first of the signals, or -1 after `seconds`.
-int wait_for_signal(const sigset_t& signals, double seconds) {
-  const double whole = std::floor(seconds);
-  const timespec wait = {.tv_sec = static_cast<time_t>(whole),
-                         .tv_nsec = static_cast<int64_t>((seconds - whole) * 1e9)};
-  return sigtimedwait(&signals, nullptr, &wait);
-}
 
 void exit_unless_done(const sigset_t& signals, double seconds, int code) {
   double end = now_seconds() + seconds;

@@ -17,6 +17,7 @@
 #include "checkpoint/source.h"
 #include "data/end_tokens.h"
 #include "engine/adapter_state.h"
+#include "engine/lora_specs.h"
 
 namespace strata::apps {
 namespace {
@@ -35,27 +36,34 @@ engine::PipelinePlan plan_pipeline(const LoadSpec& spec, int stages) {
   return plan;
 }
 
+// The whole model.
+std::unique_ptr<engine::Stages> load_one_stage(const LoadSpec& spec, int64_t draft_tokens) {
+  std::vector<std::unique_ptr<engine::Engine>> whole;
+  whole.push_back(load_engine(spec, {.draft_tokens = draft_tokens}));
+  const int64_t num_layers = whole[0]->config().num_layers();
+  return std::make_unique<engine::Stages>(engine::make_whole_plan(num_layers), std::move(whole));
+}
+
+void check_no_drafts_in_stages(int stages, int64_t draft_tokens) {
+  if (draft_tokens <= 0) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--stages {} and --speculate mtp: a model in stages makes no drafts; "
+                          "leave one of them out",
+                          stages));
+}
+
 std::unique_ptr<engine::Stages> load_stages(const LoadSpec& spec, int stages,
                                             int64_t draft_tokens) {
-  if (stages == 1) {
-    std::vector<std::unique_ptr<engine::Engine>> whole;
-    whole.push_back(load_engine(spec, {.draft_tokens = draft_tokens}));
-    const int64_t num_layers = whole[0]->config().num_layers();
-    return std::make_unique<engine::Stages>(engine::make_whole_plan(num_layers), std::move(whole));
-  }
-  if (draft_tokens > 0) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("--stages {} and --speculate mtp: a model in stages makes no drafts; "
-                            "leave one of them out",
-                            stages));
-  }
+  if (stages == 1) return load_one_stage(spec, draft_tokens);
+  check_no_drafts_in_stages(stages, draft_tokens);
   engine::PipelinePlan plan = plan_pipeline(spec, stages);
   auto engines = load_all_stages(plan, spec);
   return std::make_unique<engine::Stages>(std::move(plan), std::move(engines));
 }
 
 // All but its end tokens and the longest datum.
-api::BaseInfo info_of(api::BaseId id, const std::string& dir, const model::ModelConfig& config) {
+api::BaseInfo base_info_of(api::BaseId id, const std::string& dir,
+                           const model::ModelConfig& config) {
   api::BaseInfo info;
   info.id = id;
   info.dir = dir;
@@ -71,6 +79,19 @@ std::optional<text::Tokenizer> load_tokenizer_if_there(const ModelTexts& texts) 
   const auto json = texts.find(kName, text::Tokenizer::kMaxFileBytes);
   if (!json) return std::nullopt;
   return text::Tokenizer::parse(*json, texts.where(kName));
+}
+
+void warn_of_no_drafts(const std::string& dir) {
+  log(LogLevel::kWarning,
+      fmt::format("--speculate mtp: {}: no layer of multi-token prediction; its samples are not "
+                  "drafted",
+                  dir));
+}
+
+void warn_of_no_tokenizer(const std::string& dir) {
+  log(LogLevel::kWarning, fmt::format("{}: no tokenizer.json: samples end at max_tokens or at "
+                                      "stop ids only, and stop texts are refused",
+                                      dir));
 }
 
 std::vector<api::Result> results_of_failure(const api::Work& work, const std::string& message) {
@@ -107,7 +128,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   engine::AdapterLimits limits = options.adapters;
   limits.max_bytes = plan_.bytes_of("adapters");
   book_ = std::make_unique<engine::AdapterBook>(limits);
-  apply_plan_to_engines();
+  apply_plan_to_models();
   make_runners(options);
   for (const ServedAdapter& adapter : options.served) {
     engines_[adapter.model].runner->load_adapter(adapter.id, adapter.dir,
@@ -142,14 +163,14 @@ engine::RunPlan EngineHost::plan_serving(const HostOptions& options) const {
   return planner::plan_run(run);
 }
 
-void EngineHost::apply_plan_to_engines() {
+void EngineHost::apply_plan_to_models() {
   auto planned = plan_.stages.begin();
   for (size_t i = 0; i < engines_.size(); ++i) {
     bases_[i].longest_datum = plan_.server.longest_data[i];
     engine::Stages& stages = *engines_[i].stages;
-    for (size_t stage = 0; stage < stages.size(); ++stage) {
+    for (size_t stage = 0; stage < stages.size(); ++stage, ++planned) {
       stages.engine(stage).set_limits(plan_.pass.pass_tokens, plan_.server.max_pages[i],
-                                      plan_.server.max_states[i], planned++->pass_bytes);
+                                      plan_.server.max_states[i], planned->pass_bytes);
     }
   }
 }
@@ -182,21 +203,14 @@ void EngineHost::load_base(const std::string& dir, const HostOptions& options) {
                 base.texts);
   base.stages = load_stages(spec, options.stages, options.draft_tokens);
   const engine::Engine& engine = base.stages->engine();
-  if (options.draft_tokens > 0 && engine.options().draft_tokens == 0) {
-    log(LogLevel::kWarning,
-        fmt::format("--speculate mtp: {}: no layer of multi-token prediction; its samples are not "
-                    "drafted",
-                    dir));
-  }
+  if (options.draft_tokens > 0 && engine.options().draft_tokens == 0) warn_of_no_drafts(dir);
   api::BaseInfo info =
-      info_of(api::BaseId{static_cast<int32_t>(bases_.size())}, dir, engine.config());
+      base_info_of(api::BaseId{static_cast<int32_t>(bases_.size())}, dir, engine.config());
   base.tokenizer = load_tokenizer_if_there(base.texts);
   if (base.tokenizer) {
-    info.end_tokens = data::load_all_end_tokens(base.texts, *base.tokenizer);
+    info.end_tokens = data::load_stop_ids_of_all_configs(base.texts, *base.tokenizer);
   } else {
-    log(LogLevel::kWarning, fmt::format("{}: no tokenizer.json: samples end at max_tokens or at "
-                                        "stop ids only, and stop texts are refused",
-                                        dir));
+    warn_of_no_tokenizer(dir);
   }
   bases_.push_back(std::move(info));
   engines_.push_back(std::move(base));
@@ -248,19 +262,12 @@ void EngineHost::run_until_stopped() {
   name_thread("engine");
   std::vector<api::Capacity> capacities;
   while (!stopping_) {
-    post_finished_file_jobs();
+    complete_and_post_file_jobs();
     capacities.clear();
     for (const Base& base : engines_) capacities.push_back(base.runner->capacity());
     const api::Work work = scheduler_->next(capacities, now_seconds());
     std::vector<api::Result> results;
-    if (!work.empty()) {
-      const TraceSpan span("turn");
-      turn_began_ = now_seconds();
-      next_told_ = turn_began_ + kTellSeconds;
-      results = run(work);
-      update_counts(work);
-      turn_began_ = 0.0;
-    }
+    if (!work.empty()) results = run_turn(work);
     results = scheduler_->complete(std::move(results), now_seconds());
     const bool idle = work.empty() && results.empty();
     post_events_and_results(std::move(results));
@@ -268,7 +275,17 @@ void EngineHost::run_until_stopped() {
   }
 }
 
-void EngineHost::post_finished_file_jobs() {
+std::vector<api::Result> EngineHost::run_turn(const api::Work& work) {
+  const TraceSpan span("turn");
+  turn_began_ = now_seconds();
+  next_told_ = turn_began_ + kTellSeconds;
+  std::vector<api::Result> results = run_with_breaks(work);
+  update_counts(work);
+  turn_began_ = 0.0;
+  return results;
+}
+
+void EngineHost::complete_and_post_file_jobs() {
   std::vector<api::Result> results;
   for (const Base& base : engines_) {
     std::vector<api::Result> finished = base.runner->finish_files();
@@ -294,7 +311,7 @@ bool EngineHost::poll_for_break() {
   const double now = now_seconds();
   if (now < next_look_) return false;
   next_look_ = now + kLookSeconds;
-  return now >= next_told_ || scheduler_->any_samples() ||
+  return now >= next_told_ || scheduler_->any_samples_waiting() ||
          std::any_of(engines_.begin(), engines_.end(),
                      [](const Base& base) { return base.runner->num_running() > 0; });
 }
@@ -305,23 +322,27 @@ void EngineHost::tell_progress() {
   post_events_and_results({});
 }
 
+// One of each engine's samples.
+void EngineHost::run_and_post_sampling_steps() {
+  for (const Base& base : engines_) {
+    const api::Work work = scheduler_->next_samples(base.runner->capacity());
+    if (work.empty()) continue;
+    std::vector<api::Result> results = scheduler_->complete(
+        run_catching_errors(work, [&](engine::WorkRunner& runner) { return runner.sample(work); }),
+        now_seconds());
+    update_counts(work);
+    post_events_and_results(std::move(results));
+  }
+}
+
 // One step of each engine's samples. The pass then goes on for as long as that took.
 void EngineHost::take_break() {
   const TraceSpan span("break");
   const double begin = now_seconds();
   try {
     if (begin >= next_told_) tell_progress();
-    post_finished_file_jobs();
-    for (const Base& base : engines_) {
-      const api::Work work = scheduler_->next_samples(base.runner->capacity());
-      if (work.empty()) continue;
-      std::vector<api::Result> results = scheduler_->complete(
-          run_catching_errors(work,
-                              [&](engine::WorkRunner& runner) { return runner.sample(work); }),
-          now_seconds());
-      update_counts(work);
-      post_events_and_results(std::move(results));
-    }
+    complete_and_post_file_jobs();
+    run_and_post_sampling_steps();
   } catch (const std::exception& error) {  // the pass must go on
     log(LogLevel::kError, fmt::format("engine: sampling in a pass failed: {}", error.what()));
   }
@@ -329,7 +350,7 @@ void EngineHost::take_break() {
   next_look_ = end + (end - begin);
 }
 
-std::vector<api::Result> EngineHost::run(const api::Work& work) {
+std::vector<api::Result> EngineHost::run_with_breaks(const api::Work& work) {
   const auto is_due = [this] { return poll_for_break(); };
   const auto take = [this] { take_break(); };
   const Interruption breaks{.is_due = is_due, .run = take};
@@ -350,13 +371,13 @@ std::vector<api::Result> EngineHost::run_catching_errors(
 }
 
 void EngineHost::update_counts(const api::Work& work) {
-  update_token_counts();
+  update_runner_counts();
   if (!work.control.empty()) update_adapter_counts();
   if (work.decode || !work.cancel.empty() || !work.release.empty()) update_cache_counts();
   update_training_counts(work);
 }
 
-void EngineHost::update_token_counts() {
+void EngineHost::update_runner_counts() {
   Counts sum;
   for (const Base& base : engines_) {
     sum.trained_tokens += base.runner->trained_tokens();

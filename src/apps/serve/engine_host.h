@@ -112,21 +112,23 @@ class EngineHost {
   [[nodiscard]] engine::RunPlan plan_serving(const HostOptions& options) const;
   void check_speculate_option(const HostOptions& options) const;
   // As the plan says.
-  void apply_plan_to_engines();
+  void apply_plan_to_models();
   void make_runners(const HostOptions& options);
   void run_until_stopped();
-  std::vector<api::Result> run(const api::Work& work);
+  std::vector<api::Result> run_turn(const api::Work& work);
+  std::vector<api::Result> run_with_breaks(const api::Work& work);
   std::vector<api::Result> run_catching_errors(
       const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body);
   void run_file_jobs(engine::FileJobs& files);
-  void post_finished_file_jobs();
+  void complete_and_post_file_jobs();
   void post_events_and_results(std::vector<api::Result> results);
   [[nodiscard]] bool poll_for_break();
   void tell_progress();
+  void run_and_post_sampling_steps();
   void take_break();
   // What the engines hold, as far as such work changes it, for counts().
   void update_counts(const api::Work& work);
-  void update_token_counts();
+  void update_runner_counts();
   void update_training_counts(const api::Work& work);
   void update_adapter_counts();
   void update_cache_counts();

@@ -17,8 +17,12 @@ constexpr int64_t kShardBytes = 4LL << 30;  // a file of a tar has less than 8 G
 constexpr int64_t kLineBytes = 256;         // of a tensor's name in a header and in the index
 constexpr int kYielding = 19;               // the nicest
 
-bool write_merged(const std::string& model, const std::string& adapter, const std::string& to) {
+void yield_to_other_threads() {
   ::setpriority(PRIO_PROCESS, 0, kYielding);  // on Linux of this thread alone
+}
+
+// Whether it ran to its end.
+bool write_merged(const std::string& model, const std::string& adapter, const std::string& to) {
   ExportModel exported(open_texts(model), {{.dir = adapter}}, /*threads=*/1);
   const auto errors = model::write_checkpoint(exported.backend(), exported.source(),
                                               exported.names(), to, {.shard_bytes = kShardBytes});
@@ -28,7 +32,7 @@ bool write_merged(const std::string& model, const std::string& adapter, const st
 }
 
 // What write_merged() writes, at most: of a tied model, embedding and head apart.
-int64_t merged_bytes(const ExportModel& model) {
+int64_t most_merged_bytes(const ExportModel& model) {
   const CheckpointSource& source = *model.names().checkpoint;
   const model::ModelConfig& config = model.names().config;
   const model::NameForm& form = model::find_name_form(source, config);
@@ -36,7 +40,7 @@ int64_t merged_bytes(const ExportModel& model) {
   const std::string head = model::name_in_form(form, model::kHeadName);
   const bool unties = config.tie_word_embeddings &&
                       (source.find(embedding) == nullptr || source.find(head) == nullptr);
-  int64_t bytes = model.small_file_bytes();
+  int64_t bytes = model.count_small_file_bytes();
   for (const auto& [tensor, shard] : source.layout().entries) {
     const bool doubles = unties && (tensor.name == embedding || tensor.name == head);
     bytes += (doubles ? 2 : 1) * (tensor.bytes() + 2 * std::ssize(tensor.name) + kLineBytes);
@@ -46,8 +50,8 @@ int64_t merged_bytes(const ExportModel& model) {
 
 // What MergedSource holds of an adapter that has every module: those of one layer, and one of them
 // three times more while it is read (in the file's order, masters and panels).
-int64_t factor_bytes(const model::LoadedModel& names, int64_t max_rank,
-                     model::ExpertRank expert_rank) {
+int64_t most_factor_bytes(const model::LoadedModel& names, int64_t max_rank,
+                          model::ExpertRank expert_rank) {
   const model::LayerTable& layers = names.weights->layers();
   std::map<int, int64_t> of_layers;
   int64_t largest = 0;
@@ -72,12 +76,14 @@ Merging make_merging(const std::vector<std::string>& directories, int64_t max_ra
   Merging merging;
   for (const std::string& dir : directories) {
     const ExportModel model(open_texts(dir), {}, /*threads=*/1);
-    merging.merger.bytes.push_back(merged_bytes(model));
-    merging.bytes = std::max(merging.bytes, factor_bytes(model.names(), max_rank, expert_rank));
+    merging.merger.bytes.push_back(most_merged_bytes(model));
+    merging.bytes =
+        std::max(merging.bytes, most_factor_bytes(model.names(), max_rank, expert_rank));
   }
   merging.bytes += model::kWriteBytes;
   merging.merger.write = [directories](size_t model, const std::string& adapter,
                                        const std::string& to) {
+    yield_to_other_threads();
     return write_merged(directories.at(model), adapter, to);
   };
   return merging;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/env.h"
@@ -17,7 +18,7 @@ std::shared_ptr<ServeCommandLine> make_serve_command_line() {
   auto line = std::make_shared<ServeCommandLine>();
   line->source.where = "command line";
   server::ServeOptions options;
-  const OptionTable table = server::options_of(options);
+  const OptionTable table = server::option_table_of(options);
   for (const OptionRow& row : table.rows()) {
     // What is given is kept, and read with what the other sources give.
     line->rows.add({.name = row.name,
@@ -66,60 +67,84 @@ std::string data_folder_for(std::string name) {
   return "./strata-" + name;
 }
 
-// What a model's directory alone stands for, as the weakest source; its text for people.
-std::string add_source_for_model_dir(const std::string& model,
-                                     std::vector<server::OptionSource>& sources) {
-  if (gives(sources, "model")) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("serve: '{}' and --model are given; name every model by --model "
-                            "NAME=DIR",
-                            model));
-  }
-  const std::string name = server::base_name_for(model);
-  server::OptionSource source{"command line", {{"model", {name + "=" + model}}}};
-  const bool has_keys = gives(sources, "keys") || gives(sources, "admin-keys");
-  if (!has_keys && !listens_locally(sources)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("serve {}: other machines could reach it, and no keys are given; "
-                            "'strata keygen > keys' makes one for --keys keys, with --data DIR; "
-                            "or listen on 127.0.0.1",
-                            model));
-  }
-  if (has_keys) {
-    sources.push_back(source);
-    return "";
-  }
-  const std::string folder = data_folder_for(name);
-  source.values["no-keys"] = {"on"};
-  source.values["data"] = {folder};
-  const std::string data = gives(sources, "data") ? "" : " --data " + folder;
-  sources.push_back(std::move(source));
+void check_no_other_model(const std::string& model,
+                          const std::vector<server::OptionSource>& sources) {
+  if (!gives(sources, "model")) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("serve: '{}' and --model are given; name every model by --model NAME=DIR",
+                          model));
+}
+
+// A server without keys.
+void check_listens_locally(const std::string& model,
+                           const std::vector<server::OptionSource>& sources) {
+  if (listens_locally(sources)) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("serve {}: other machines could reach it, and no keys are given; "
+                          "'strata keygen > keys' makes one for --keys keys, with --data DIR; "
+                          "or listen on 127.0.0.1",
+                          model));
+}
+
+// `data`: the option that is added, or empty.
+std::string stands_for_text(const std::string& model, const std::string& name,
+                            const std::string& data) {
   return fmt::format(
       "{} stands for --model {}={} --no-keys{}: this machine alone, any key that begins with "
       "tml-\n",
       model, name, model, data);
 }
 
-}  // namespace
+// What a model's directory alone stands for, as the weakest source; its text for people.
+std::string add_source_and_explain_model_dir(const std::string& model,
+                                             std::vector<server::OptionSource>& sources) {
+  check_no_other_model(model, sources);
+  const std::string name = server::base_name_for(model);
+  server::OptionSource source{"command line", {{"model", {name + "=" + model}}}};
+  const bool has_keys = gives(sources, "keys") || gives(sources, "admin-keys");
+  if (has_keys) {
+    sources.push_back(source);
+    return "";
+  }
+  check_listens_locally(model, sources);
+  const std::string folder = data_folder_for(name);
+  source.values["no-keys"] = {"on"};
+  source.values["data"] = {folder};
+  const std::string data = gives(sources, "data") ? "" : " --data " + folder;
+  sources.push_back(std::move(source));
+  return stands_for_text(model, name, data);
+}
 
-server::ServeOptions read_serve_options(const ServeCommandLine& line) {
-  const std::map<std::string, std::string> variables = env_strata_variables();
-  std::string config = line.config;
+using Variables = std::map<std::string, std::string>;
+
+// Of the command line or, where it has none, of the environment; or empty.
+std::string config_path(const ServeCommandLine& line, const Variables& variables) {
   const auto named = variables.find("STRATA_CONFIG");
-  if (config.empty() && named != variables.end()) config = named->second;
-  std::vector<server::OptionSource> sources = {line.source,
-                                               server::options_from_environment(variables)};
-  if (!config.empty()) sources.push_back(server::options_from_file(config));
-  std::string stands_for;
-  if (!line.model.empty()) stands_for = add_source_for_model_dir(line.model, sources);
-  server::ServeOptions options = server::merge_options(sources);
-  options.stands_for = std::move(stands_for);
+  return line.config.empty() && named != variables.end() ? named->second : line.config;
+}
+
+void warn_of_doubtful_options(const server::ServeOptions& options, const Variables& variables) {
   for (const std::string& name : server::unknown_variables(variables)) {
     log(LogLevel::kWarning, fmt::format("environment: {} is no option of strata serve", name));
   }
   for (const std::string& warning : server::option_warnings(options)) {
     log(LogLevel::kWarning, warning);
   }
+}
+
+}  // namespace
+
+server::ServeOptions read_serve_options(const ServeCommandLine& line) {
+  const Variables variables = env_strata_variables();
+  const std::string config = config_path(line, variables);
+  std::vector<server::OptionSource> sources = {line.source,
+                                               server::options_from_environment(variables)};
+  if (!config.empty()) sources.push_back(server::options_from_file(config));
+  std::string stands_for;
+  if (!line.model.empty()) stands_for = add_source_and_explain_model_dir(line.model, sources);
+  server::ServeOptions options = server::merge_options(sources);
+  options.stands_for = std::move(stands_for);
+  warn_of_doubtful_options(options, variables);
   return options;
 }
 

@@ -6,9 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <time.h>
 
-#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +20,7 @@
 #include "apps/serve/merger.h"
 #include "apps/serve/notify.h"
 #include "apps/serve/served_texts.h"
+#include "apps/serve/signal_wait.h"
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -78,33 +77,38 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
 }
 
 // Signals are taken by sigtimedwait alone: blocked before the first thread is made. SIGUSR1 is
-// ours, for LeaveWhileStarting. A log whose reader has gone ends nothing.
+// ours, for LeaveWhileStarting.
 sigset_t block_signals() {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
   return signals;
 }
 
+// A log whose reader has gone ends nothing.
+void ignore_closed_pipes() { std::signal(SIGPIPE, SIG_IGN); }
+
 // To whoever reads stderr: who is gone ends nothing.
 void say(const std::string& text) { std::fputs(("strata: " + text + "\n").c_str(), stderr); }
+
+// SIGUSR1 says that it has started.
+void exit_on_signal_until_started(const sigset_t& signals) {
+  int signal = 0;
+  while (signal != SIGUSR1) {
+    signal = sigwaitinfo(&signals, nullptr);
+    if (signal != SIGTERM && signal != SIGINT) continue;
+    say("stopped while it was starting");
+    std::_Exit(0);
+  }
+}
 
 // While it starts, which may take minutes, or for ever where a file hangs, and answers nobody, a
 // signal ends the process at once.
 class LeaveWhileStarting {
  public:
   explicit LeaveWhileStarting(const sigset_t& signals)
-      : thread_([signals] {
-          int signal = 0;
-          while (signal != SIGUSR1) {
-            signal = sigwaitinfo(&signals, nullptr);
-            if (signal != SIGTERM && signal != SIGINT) continue;
-            say("stopped while it was starting");
-            std::_Exit(0);
-          }
-        }) {}
+      : thread_([signals] { exit_on_signal_until_started(signals); }) {}
   LeaveWhileStarting(const LeaveWhileStarting&) = delete;
   LeaveWhileStarting& operator=(const LeaveWhileStarting&) = delete;
   ~LeaveWhileStarting() {
@@ -121,10 +125,8 @@ class LeaveWhileStarting {
 int handle_signals_until_end(const sigset_t& signals, server::TinkerServer& server) {
   const std::optional<double> watchdog = watchdog_seconds();
   const double step = watchdog ? *watchdog / 4 : kLongStep;
-  const timespec wait = {.tv_sec = static_cast<time_t>(step),
-                         .tv_nsec = static_cast<int64_t>((step - std::floor(step)) * 1e9)};
   while (true) {
-    const int signal = sigtimedwait(&signals, nullptr, &wait);
+    const int signal = wait_for_signal(signals, step);
     if (signal == SIGHUP) {
       notify_manager(reloading_text());
       server.reload([] { notify_manager("READY=1"); });
@@ -167,7 +169,7 @@ HostOptions host_options_of(const server::ServeOptions& options, const server::B
           .weights = options.weights,
           .threads = static_cast<int>(options.threads),
           .stages = static_cast<int>(options.stages),
-          .offload = usable_offload_folder(options.offload),
+          .offload = find_usable_offload_folder(options.offload),
           .memory = memory,
           .requests = {},
           .adapters = {.max_models = options.max_adapters,
@@ -177,6 +179,16 @@ HostOptions host_options_of(const server::ServeOptions& options, const server::B
           .expert_rank = model::parse_expert_rank(options.expert_rank),
           .draft_tokens = resolve_draft_tokens(options.speculate, options.draft_tokens),
           .prefix_cache = options.prefix_cache};
+}
+
+// With --merged, else none. The memory that it takes is added to what requests may hold.
+server::ModelMerger make_merger_and_add_its_memory(const server::ServeOptions& options,
+                                                   const server::BaseNames& names,
+                                                   HostOptions& host_options) {
+  if (!options.merged) return {};
+  Merging merging = make_merging(names.directories(), options.max_rank, host_options.expert_rank);
+  host_options.requests.push_back({"merging", merging.bytes});
+  return std::move(merging.merger);
 }
 
 struct StopHost {
@@ -190,8 +202,7 @@ double drain_and_get_grace_seconds(const sigset_t& signals, const scheduler::Sch
                                    double seconds) {
   const double end = now_seconds() + seconds;
   while (!scheduler.idle() && now_seconds() < end) {
-    const timespec step = {.tv_sec = 0, .tv_nsec = static_cast<int64_t>(kStep * 1e9)};
-    const int signal = sigtimedwait(&signals, nullptr, &step);
+    const int signal = wait_for_signal(signals, kStep);
     if (signal == SIGTERM || signal == SIGINT) return kAtOnce;
   }
   return kLastSeconds;
@@ -225,6 +236,13 @@ struct Serving {
   report::TraceFile& trace;
 };
 
+// The engine thread may be in the middle of a long pass.
+[[noreturn]] void exit_dropping_work() {
+  log(LogLevel::kWarning, "serve: --shutdown-timeout is over; what was running is dropped");
+  std::fflush(nullptr);
+  std::_Exit(kDropped);
+}
+
 // Does what was accepted, as far as `seconds` and a second signal allow; the exit code.
 int shut_down(int signal, const sigset_t& signals, double seconds, const Serving& serving) {
   auto& [host, scheduler, server, trace] = serving;
@@ -238,11 +256,7 @@ int shut_down(int signal, const sigset_t& signals, double seconds, const Serving
   if (drained) host.stop();
   server.stop();  // whatever is pending fails here
   trace.finish();
-  if (!drained) {
-    log(LogLevel::kWarning, "serve: --shutdown-timeout is over; what was running is dropped");
-    std::fflush(nullptr);
-    std::_Exit(kDropped);  // the engine thread may be in the middle of a long pass
-  }
+  if (!drained) exit_dropping_work();
   if (scheduler.num_dropped() > 0) {
     log(LogLevel::kWarning,
         fmt::format("serve: {} accepted requests were not done any more", scheduler.num_dropped()));
@@ -257,6 +271,7 @@ int shut_down(int signal, const sigset_t& signals, double seconds, const Serving
 int run_serve(const server::ServeOptions& given) {
   ::umask(0077);  // what it writes is nobody else's; sockets have --socket-mode
   const sigset_t signals = block_signals();
+  ignore_closed_pipes();
   std::optional<LeaveWhileStarting> starting(std::in_place, signals);
   report::TraceFile trace(given.trace);
   tune_malloc_for_large_buffers();
@@ -265,15 +280,11 @@ int run_serve(const server::ServeOptions& given) {
   const server::BaseNames names(options.models, options.aliases, options.tokenizers,
                                 options.adapters);
   const int64_t memory = options.memory > 0 ? options.memory : read_usable_memory() / 5 * 4;
-  server::fill_unset_limits(options, memory);
+  server::fill_unset_and_raise_body_limits(options, memory);
   server::Budget budget(options);
   HostOptions host_options = host_options_of(options, names, memory);
   host_options.requests = request_rows(budget);
-  Merging merging;
-  if (options.merged) {
-    merging = make_merging(names.directories(), options.max_rank, host_options.expert_rank);
-    host_options.requests.push_back({"merging", merging.bytes});
-  }
+  const server::ModelMerger merger = make_merger_and_add_its_memory(options, names, host_options);
   EngineHost host(names.directories(), host_options);
   budget.of_engines = host.shared_limits();
   scheduler::Scheduler scheduler(
@@ -283,7 +294,7 @@ int run_serve(const server::ServeOptions& given) {
        .max_queued_operations = static_cast<size_t>(options.max_queued_operations)});
   server::TinkerServer server(
       options, names, host.bases(), load_served_texts(host), budget, make_dispatch(scheduler, host),
-      [&] { return stats_of(host, scheduler); }, merging.merger);
+      [&] { return stats_of(host, scheduler); }, merger);
   host.start(scheduler, std::bind_front(&server::TinkerServer::post, &server));
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();

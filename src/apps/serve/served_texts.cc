@@ -14,7 +14,8 @@ namespace strata::apps {
 namespace {
 
 // What `read` throws is a warning.
-void warn_on_error(const std::string& dir, const char* without, const std::function<void()>& read) {
+void run_and_warn_on_error(const std::string& dir, const char* without,
+                           const std::function<void()>& read) {
   try {
     read();
   } catch (const Error& error) {
@@ -37,13 +38,15 @@ server::ServedText load_served_text(const ModelTexts& texts, const text::Tokeniz
   const std::string& dir = texts.where();
   server::ServedText out{.tokenizer = tokenizer};
   out.build = fmt::format("{} {} {}", kVersion, kCommit, kBuild);
-  warn_on_error(dir, "its chats are refused", [&] { out.chat = text::ChatTemplate::load(texts); });
+  run_and_warn_on_error(dir, "its chats are refused",
+                        [&] { out.chat = text::ChatTemplate::load(texts); });
   if (out.chat) {
-    warn_on_error(dir, "its chats end at the end tokens alone",
-                  [&] { out.turn_end = find_turn_end_token(*out.chat, tokenizer, ""); });
+    run_and_warn_on_error(dir, "its chats end at the end tokens alone",
+                          [&] { out.turn_end = find_turn_end_token(*out.chat, tokenizer, ""); });
   }
-  warn_on_error(dir, "generation_config.json is not used",
-                [&] { set_sampling_defaults(data::load_sampling_defaults(texts), out.defaults); });
+  run_and_warn_on_error(dir, "generation_config.json is not used", [&] {
+    set_sampling_defaults(data::load_sampling_defaults(texts), out.defaults);
+  });
   return out;
 }
 

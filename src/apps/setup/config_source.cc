@@ -82,6 +82,14 @@ constexpr NamedConfig kNamed[] = {
 )"},
 };
 
+[[noreturn]] void refuse_config(const std::string& option, const std::string& config) {
+  throw Error(
+      ErrorCode::kNotFound,
+      fmt::format(
+          "--{}: got '{}', want a model directory, a GGUF file, a config.json, or one of {}",
+          option, config, config_names_text()));
+}
+
 }  // namespace
 
 ConfigSource read_config_source(const std::string& option, const std::string& config) {
@@ -89,17 +97,11 @@ ConfigSource read_config_source(const std::string& option, const std::string& co
   for (const NamedConfig& named : kNamed) {
     if (named.name == config) return {std::string(named.json), std::string(named.name), ""};
   }
-  if (std::filesystem::is_directory(config) || has_gguf(config)) {
+  if (std::filesystem::is_directory(config) || is_gguf(config)) {
     const ModelTexts texts = open_texts(config);
     return {texts.read("config.json", kMaxConfigBytes), texts.where("config.json"), config, texts};
   }
-  if (!file_exists(config)) {
-    throw Error(
-        ErrorCode::kNotFound,
-        fmt::format(
-            "--{}: got '{}', want a model directory, a GGUF file, a config.json, or one of {}",
-            option, config, config_names_text()));
-  }
+  if (!file_exists(config)) refuse_config(option, config);
   return {read_file(config, kMaxConfigBytes), config, ""};
 }
 

@@ -24,16 +24,21 @@ namespace {
 // MaxText's name for a stage's input, which is always kept: a custom policy may name it alone.
 constexpr std::string_view kIterationInputTag = "iteration_input";
 
-// A tag that the model has no activation of would do nothing.
-void check_recompute_tags(engine::Engine& engine, const std::vector<std::string>& tags) {
-  if (tags.empty()) return;
-  std::vector<std::string> known = {"lora_h", std::string(kIterationInputTag)};
+std::vector<std::string> find_activation_tags(engine::Engine& engine) {
+  std::vector<std::string> tags = {"lora_h", std::string(kIterationInputTag)};
   const engine::RecomputePlan plan = engine::plan_given_recompute(
       engine, {.pass_tokens = 64, .backward = true, .mtp = engine.config().use_mtp},
       model::Recompute::kNone);
   for (const engine::RecomputePlan::Row& row : plan.rows) {
-    if (std::find(known.begin(), known.end(), row.tag) == known.end()) known.emplace_back(row.tag);
+    if (std::find(tags.begin(), tags.end(), row.tag) == tags.end()) tags.emplace_back(row.tag);
   }
+  return tags;
+}
+
+// A tag that the model has no activation of would do nothing.
+void check_recompute_tags(engine::Engine& engine, const std::vector<std::string>& tags) {
+  if (tags.empty()) return;
+  const std::vector<std::string> known = find_activation_tags(engine);
   for (const std::string& tag : tags) {
     if (std::find(known.begin(), known.end(), tag) != known.end()) continue;
     throw Error(ErrorCode::kInvalidArgument,
@@ -52,10 +57,12 @@ void set_demanded_mtp(const LoadSpec& spec, model::ModelConfig& config) {
                           spec.where));
 }
 
-// How `weights` (null: there are none) would be held; with a warning of those that cannot be so.
-model::WeightForms plan_weight_forms(const CheckpointSource* weights, const Backend& backend,
-                                     const LoadSpec& spec, std::optional<model::LayerRange> part,
-                                     model::LoadedModel& model) {
+// How `weights` (null: there are none) would be held; the model gets a warning of those that cannot
+// be so.
+model::WeightForms choose_weight_forms_and_add_warning(const CheckpointSource* weights,
+                                                       const Backend& backend, const LoadSpec& spec,
+                                                       std::optional<model::LayerRange> part,
+                                                       model::LoadedModel& model) {
   if (weights != nullptr) {
     model::KeptForms kept =
         model::choose_forms_to_keep(*weights, backend, model.config, spec.dtype, spec.weights,
@@ -68,6 +75,12 @@ model::WeightForms plan_weight_forms(const CheckpointSource* weights, const Back
               fmt::format("--weights narrow: {} has no weights next to it, which could be kept "
                           "in 4 or 8 bits",
                           spec.where));
+}
+
+void check_threads(int threads) {
+  if (threads >= 0 && threads <= 4096) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--threads: got {}, want 0 (all cores) to 4096", threads));
 }
 
 }  // namespace
@@ -102,20 +115,10 @@ void check_memory_options(const std::string& memory, const std::string& recomput
   }
 }
 
-std::string usable_offload_folder(const std::string& named) {
+std::string find_usable_offload_folder(const std::string& named) {
   if (!named.empty()) return FileAllocator(named).folder();
   const std::string temporary = env_temporary_folder();
   return FileAllocator::find_folder_fault(temporary).empty() ? temporary : "";
-}
-
-std::vector<std::string> split_commas(const std::string& list) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) parts.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
 }
 
 int64_t resolve_draft_tokens(const std::string& speculate, int64_t tokens) {
@@ -148,7 +151,8 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
   model.config = std::move(parsed.config);
   // What a config has, the checkpoint may lack: without one to look at, only what is demanded.
   set_demanded_mtp(spec, model.config);
-  model::WeightForms forms = plan_weight_forms(weights.get(), *backend, spec, part, model);
+  model::WeightForms forms =
+      choose_weight_forms_and_add_warning(weights.get(), *backend, spec, part, model);
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, spec.dtype, nullptr,
                                                         part, std::move(forms), spec.share);
   model.weights->set_sharers(spec.weight_sharers);
@@ -189,10 +193,7 @@ std::unique_ptr<engine::Engine> load_engine(const LoadSpec& spec, engine::Engine
   options.recompute = recompute.policy;
   options.threads = spec.threads;
   options.offload = spec.offload;
-  if (spec.threads < 0 || spec.threads > 4096) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--threads: got {}, want 0 (all cores) to 4096", spec.threads));
-  }
+  check_threads(spec.threads);
   auto engine = load_engine(make_backend(spec.threads), spec, options, /*part=*/{}, Warnings::kTold,
                             std::move(shared));
   check_recompute_tags(*engine, recompute.tags);

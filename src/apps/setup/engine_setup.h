@@ -23,9 +23,7 @@ void check_memory_options(const std::string& memory, const std::string& recomput
                           const std::string& offload);
 // The same of a server: empty where none was named and that of temporary files is held in memory.
 // Error{kInvalidArgument} where the named one is.
-std::string usable_offload_folder(const std::string& named);
-// The parts of a list with commas that are not empty.
-std::vector<std::string> split_commas(const std::string& list);
+std::string find_usable_offload_folder(const std::string& named);
 // Of a model's config alone: an engine that can plan and cannot run, since its weights are zeroes
 // that take no memory. With `draft_tokens` one that samples with drafts, for which the spec has the
 // layer of multi-token prediction. With `part` of a stage, which has so many threads.

@@ -13,7 +13,7 @@ namespace strata::apps {
 namespace {
 
 // 0 where it is not known before.
-int64_t file_bytes_if_known(const std::vector<data::Source>& sources) {
+int64_t count_file_bytes_if_known(const std::vector<data::Source>& sources) {
   int64_t bytes = 0;
   for (const data::Source& source : sources) {
     std::error_code fault;
@@ -56,7 +56,7 @@ data::Dataset read_examples(const std::string& option, const std::vector<data::S
                                      .overlong = data::parse_overlong(choice.overlong),
                                      .looks_only = choice.looks_only};
   report::Progress progress(
-      {.label = option, .total = file_bytes_if_known(sources), .quiet_seconds = 2});
+      {.label = option, .total = count_file_bytes_if_known(sources), .quiet_seconds = 2});
   data::Dataset dataset = data::read_dataset(sources, context, options, &progress);
   progress.finish();
   print_dataset_notes(dataset, options);

@@ -90,15 +90,19 @@ std::optional<std::string> find_in_hub_cache(const std::string& name) {
   return std::nullopt;
 }
 
-std::string hub_name_of(const std::string& dir) {
+std::string hub_name_of_snapshot(const std::string& dir) {
   const fs::path snapshots = fs::path(dir).parent_path();
   const std::string folder = snapshots.parent_path().filename().string();
-  if (snapshots.filename() != kSnapshots || !folder.starts_with(kModels)) return "";
-  const size_t dashes = folder.find("--", kModels.size());
-  if (dashes == std::string::npos) return "";
-  const std::string name = fmt::format(
-      "{}/{}", folder.substr(kModels.size(), dashes - kModels.size()), folder.substr(dashes + 2));
+  if (snapshots.filename() != kSnapshots) return "";
+  const std::string name = hub_name_of_cache_folder(folder);
   return is_hub_name(name) ? name : "";
+}
+
+std::string hub_name_of_cache_folder(const std::string& folder) {
+  const size_t dashes = folder.find("--", kModels.size());
+  if (!folder.starts_with(kModels) || dashes == std::string::npos) return "";
+  return fmt::format("{}/{}", folder.substr(kModels.size(), dashes - kModels.size()),
+                     folder.substr(dashes + 2));
 }
 
 std::string how_to_get(const std::string& name) {

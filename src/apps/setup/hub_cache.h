@@ -19,7 +19,9 @@ bool is_hub_name(std::string_view text);
 std::optional<std::string> find_in_hub_cache(const std::string& name);
 
 // "ORG/NAME" of a folder that find_in_hub_cache() gave; empty of any other.
-std::string hub_name_of(const std::string& dir);
+std::string hub_name_of_snapshot(const std::string& dir);
+// "Qwen/Qwen3-0.6B" of models--Qwen--Qwen3-0.6B, a folder of a cache; empty of any other.
+std::string hub_name_of_cache_folder(const std::string& folder);
 
 // "`hf download ORG/NAME` (or `strata pull ORG/NAME`) gets it": where a name is not in a cache.
 std::string how_to_get(const std::string& name);

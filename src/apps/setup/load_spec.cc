@@ -63,6 +63,20 @@ CustomTags parse_custom_tags(const std::string& text) {
   return tags;
 }
 
+engine::RecomputeChoice parse_custom_recompute(const std::string& text) {
+  CustomTags tags = parse_custom_tags(text);
+  const auto has_inputs = [](const std::vector<std::string>& named) {
+    return std::find(named.begin(), named.end(), model::kLayerInputTag) != named.end();
+  };
+  engine::RecomputeChoice choice = {
+      .name = text,
+      .policy = model::Recompute::keeping_and_offloading(tags.memory, tags.files),
+      .keeps_layer_inputs = has_inputs(tags.memory) || has_inputs(tags.files)};
+  for (auto* named : {&tags.memory, &tags.files, &tags.recomputed})
+    choice.tags.insert(choice.tags.end(), named->begin(), named->end());
+  return choice;
+}
+
 // All but what the config says.
 LoadSpec spec_without_config(const EngineSetup& setup) {
   check_device(setup.device);
@@ -139,17 +153,7 @@ engine::RecomputeChoice parse_recompute(const std::string& text) {
     if (preset.name == text) return {.name = text, .policy = preset.value()};
   }
   if (!text.starts_with(kCustom)) refuse_recompute(text);
-  CustomTags tags = parse_custom_tags(text);
-  const auto has_inputs = [](const std::vector<std::string>& named) {
-    return std::find(named.begin(), named.end(), model::kLayerInputTag) != named.end();
-  };
-  engine::RecomputeChoice choice = {
-      .name = text,
-      .policy = model::Recompute::keeping_in(tags.memory, tags.files),
-      .keeps_layer_inputs = has_inputs(tags.memory) || has_inputs(tags.files)};
-  for (auto* named : {&tags.memory, &tags.files, &tags.recomputed})
-    choice.tags.insert(choice.tags.end(), named->begin(), named->end());
-  return choice;
+  return parse_custom_recompute(text);
 }
 
 void check_device(const std::string& device) {

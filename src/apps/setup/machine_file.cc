@@ -27,7 +27,8 @@ constexpr std::string_view kFields[] = {"bf16_flops", "f32_flops", "read_bytes_p
       fmt::format("{}: {}; strata plan --save-machine FILE writes such a file", path, what));
 }
 
-double parse_field(const std::string& path, const json::object& object, std::string_view name) {
+double parse_positive_number(const std::string& path, const json::object& object,
+                             std::string_view name) {
   const json::value* value = object.if_contains(name);
   if (value == nullptr) refuse(path, fmt::format("there is no {}", name));
   boost::system::error_code fault;
@@ -36,6 +37,13 @@ double parse_field(const std::string& path, const json::object& object, std::str
     refuse(path, fmt::format("{}: got {}, want a positive number", name, json::serialize(*value)));
   }
   return number;
+}
+
+// Where limits are to be saved.
+void check_no_machine_file(const std::string& file) {
+  if (file.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--machine and --save-machine: give one; what is saved is probed");
 }
 
 void probe_and_write_machine_file(const std::string& path, Backend& backend, int64_t most_bytes) {
@@ -57,7 +65,9 @@ engine::MachineLimits read_machine_file(const std::string& path, DType dtype) {
     if (std::find(std::begin(kFields), std::end(kFields), key) == std::end(kFields))
       refuse(path, fmt::format("unknown field '{}'", std::string(key)));
   }
-  const auto field = [&](size_t i) { return parse_field(path, value.as_object(), kFields[i]); };
+  const auto field = [&](size_t i) {
+    return parse_positive_number(path, value.as_object(), kFields[i]);
+  };
   const double bf16 = field(0), f32 = field(1);
   return {.flops = dtype == DType::kF32 ? f32 : bf16,
           .f32_flops = f32,
@@ -66,13 +76,11 @@ engine::MachineLimits read_machine_file(const std::string& path, DType dtype) {
           .source = path};
 }
 
-engine::MachineLimits read_or_probe_limits(Backend& backend, DType dtype, int64_t most_bytes,
-                                           const std::string& file, const std::string& save) {
+engine::MachineLimits read_or_probe_and_save_limits(Backend& backend, DType dtype,
+                                                    int64_t most_bytes, const std::string& file,
+                                                    const std::string& save) {
   if (!save.empty()) {
-    if (!file.empty()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "--machine and --save-machine: give one; what is saved is probed");
-    }
+    check_no_machine_file(file);
     probe_and_write_machine_file(save, backend, most_bytes);
     return read_machine_file(save, dtype);
   }

@@ -45,7 +45,7 @@ int64_t count_model_file_bytes(const ModelTexts& texts) {
   return bytes;
 }
 
-void copy_model_files(const ModelTexts& from, const std::string& to_dir) {
+void copy_model_files_as_unquantized(const ModelTexts& from, const std::string& to_dir) {
   std::error_code fault;
   if (std::filesystem::equivalent(from.where(), to_dir, fault)) return;
   for (const std::string_view name : kNames) {

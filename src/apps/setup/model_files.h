@@ -21,6 +21,6 @@ std::span<const std::string_view> model_file_names();
 int64_t count_model_file_bytes(const ModelTexts& texts);
 // Copies those that the model has, config.json without `quantization_config`; the target
 // folder exists. Nothing happens where both are the same folder.
-void copy_model_files(const ModelTexts& from, const std::string& to_dir);
+void copy_model_files_as_unquantized(const ModelTexts& from, const std::string& to_dir);
 
 }  // namespace strata::apps

@@ -9,8 +9,10 @@
 #include <span>
 
 #include "apps/setup/model_files.h"
+#include "apps/setup/model_path.h"
 #include "base/rng.h"
 #include "checkpoint/source.h"
+#include "data/input_file.h"
 
 namespace strata::apps {
 namespace {
@@ -48,6 +50,15 @@ std::string compute_model_identity(const ModelTexts& texts) {
                        tensor.info.shape_text(), hash_of(read_sampled_bytes(*checkpoint, tensor)));
   }
   return fmt::format("{:016x}", hash_of(all));
+}
+
+std::string hash_adapter_or_model(const std::string& path) {
+  if (!is_adapter_directory(path)) return compute_model_identity(open_texts(path));
+  std::string all;
+  for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"}) {
+    all += fmt::format("{:016x}", data::hash_content(data::InputFile(path + name)));
+  }
+  return all;
 }
 
 }  // namespace strata::apps

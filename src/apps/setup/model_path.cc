@@ -36,10 +36,14 @@ bool is_directory(const std::string& path) {
   return fs::is_directory(path, fault);
 }
 
+bool is_model(const std::string& path) {
+  return file_exists(path + "/config.json") || is_gguf(path);
+}
+
 std::string file_name_of(const std::string& path) { return fs::path(path).filename().string(); }
 
 // The names in a folder that end so, sorted.
-std::vector<std::string> names_in(const std::string& dir, std::string_view ending) {
+std::vector<std::string> list_names_ending_with(const std::string& dir, std::string_view ending) {
   std::vector<std::string> names;
   std::error_code fault;
   for (fs::directory_iterator it(dir, fault), end; !fault && it != end; it.increment(fault)) {
@@ -109,7 +113,7 @@ std::string_view wanted_of(const std::string& option) {
 }
 
 // The first folder of `folder`, by name, that is a model or an adapter; empty: none.
-std::string first_model_in(const std::string& folder) {
+std::string find_first_model_or_adapter_in(const std::string& folder) {
   std::string first;
   std::error_code fault;
   for (fs::directory_iterator it(folder, fault), end; !fault && it != end; it.increment(fault)) {
@@ -121,23 +125,27 @@ std::string first_model_in(const std::string& folder) {
 }
 
 // Of a folder without config.json: what it may be instead.
-[[noreturn]] void refuse_folder(const std::string& option, const std::string& typed) {
-  const std::string inside = first_model_in(typed);
+[[noreturn]] void refuse_folder_without_config(const std::string& option,
+                                               const std::string& typed) {
+  const std::string inside = find_first_model_or_adapter_in(typed);
   refuse(ErrorCode::kInvalidArgument, option, typed,
          fmt::format("a directory without config.json{}; {}",
                      inside.empty() ? "" : fmt::format("; do you mean {}?", inside), kWanted));
 }
 
 bool has_weights(const std::string& dir) {
-  return !names_in(dir, ".safetensors").empty() ||
-         !names_in(dir, ".safetensors.index.json").empty();
+  return !list_names_ending_with(dir, ".safetensors").empty() ||
+         !list_names_ending_with(dir, ".safetensors.index.json").empty();
 }
 
-// A model's directory is right but for its weights: said here, where the reason is known.
-void check_weights(const std::string& typed, const std::string& dir, bool is_from_hub) {
+// A model's directory is right but for its weights: said here where the reason is known; else
+// whoever loads them says so.
+void refuse_if_lack_of_weights_is_explained(const std::string& typed, const std::string& dir,
+                                            bool is_from_hub) {
   if (has_weights(dir)) return;
-  const bool has_pickles = !names_in(dir, ".bin").empty() || !names_in(dir, ".pt").empty() ||
-                           !names_in(dir, ".pth").empty();
+  const bool has_pickles = !list_names_ending_with(dir, ".bin").empty() ||
+                           !list_names_ending_with(dir, ".pt").empty() ||
+                           !list_names_ending_with(dir, ".pth").empty();
   if (has_pickles) {
     refuse(
         ErrorCode::kUnsupported, "model", typed,
@@ -151,7 +159,7 @@ void check_weights(const std::string& typed, const std::string& dir, bool is_fro
   }
 }
 
-[[noreturn]] void refuse_without_base(const std::string& adapter) {
+[[noreturn]] void refuse_adapter_without_base(const std::string& adapter) {
   const std::string base = read_base_name_of_adapter(adapter);
   const std::string where =
       base.empty() ? "its adapter_config.json does not say of which model"
@@ -183,14 +191,14 @@ std::string read_base_name_of_adapter(const std::string& dir) {
 std::string find_base_of_adapter(const std::string& dir) {
   const std::string base = read_base_name_of_adapter(dir);
   if (base.empty()) return "";
-  if (file_exists(base + "/config.json") || has_gguf(base)) return base;
+  if (is_model(base)) return base;
   const std::string neighbour = (fs::path(dir) / base).lexically_normal().string();
-  if (file_exists(neighbour + "/config.json") || has_gguf(neighbour)) return neighbour;
+  if (is_model(neighbour)) return neighbour;
   return find_in_hub_cache(base).value_or("");
 }
 
 std::string find_directory(const std::string& option, const std::string& typed) {
-  if (is_directory(typed) || has_gguf(typed)) return typed;
+  if (is_directory(typed) || is_gguf(typed)) return typed;
   if (file_exists(typed)) refuse_file(option, typed);
   if (const auto snapshot = find_in_hub_cache(typed)) return *snapshot;
   refuse_missing(option, typed);
@@ -203,7 +211,7 @@ std::string find_config_path(const std::string& option, const std::string& typed
            fmt::format("this is a LoRA adapter, want a model; its base is '{}'",
                        read_base_name_of_adapter(typed)));
   }
-  if (has_gguf(typed)) return typed;
+  if (is_gguf(typed)) return typed;
   if (file_exists(typed)) {
     if (!typed.ends_with(".json") || file_name_of(typed) == "adapter_config.json") {
       refuse_file(option, typed);
@@ -219,12 +227,12 @@ ModelPath find_model(const std::string& typed) {
   const std::string dir = find_directory("model", typed);
   if (is_adapter_directory(dir)) {
     const std::string base = find_base_of_adapter(dir);
-    if (base.empty()) refuse_without_base(dir);
+    if (base.empty()) refuse_adapter_without_base(dir);
     return {.model = base, .adapter = dir};
   }
-  if (has_gguf(dir)) return {.model = dir};
-  if (!file_exists(dir + "/config.json")) refuse_folder("model", dir);
-  check_weights(typed, dir, dir != typed);
+  if (is_gguf(dir)) return {.model = dir};
+  if (!file_exists(dir + "/config.json")) refuse_folder_without_config("model", dir);
+  refuse_if_lack_of_weights_is_explained(typed, dir, dir != typed);
   return {.model = dir};
 }
 

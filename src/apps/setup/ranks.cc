@@ -78,11 +78,27 @@ std::span<const int> cores_of_rank(std::span<const int> cores, int rank, int ran
 
 // Ranks that mpirun has bound to cores of their own stay there, and so do more ranks than cores.
 void bind_to_own_cores(const Comm& comm) {
-  const std::vector<int> cores = cores_by_node();
+  const std::vector<int> cores = usable_cores_by_node();
   const int ranks = comm.ranks_here();
   if (ranks == 1 || std::ssize(cores) < ranks) return;
   if (bind_to_cores(cores_of_rank(cores, comm.rank_here(), ranks))) return;
   log(LogLevel::kWarning, "--bind auto: the system does not let a rank choose its cores");
+}
+
+bool any_stage_defers_weight_gradients(const engine::PipelinePlan& plan) {
+  for (int stage = 0; stage < plan.num_stages(); ++stage) {
+    if (plan.defers_weight_gradients(stage)) return true;
+  }
+  return false;
+}
+
+[[noreturn]] void refuse_difference(const std::string& what, const std::vector<std::string>& hosts,
+                                    const std::string& own, int other, const std::string& theirs) {
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("--ranks: {}: rank 0 ({}) has {}, rank {} ({}) has {}; the ranks of a "
+                  "run must be alike",
+                  what, hosts.front(), own, other, hosts[static_cast<size_t>(other)], theirs));
 }
 
 }  // namespace
@@ -135,10 +151,7 @@ ProcessRanks process_ranks(const StageOptions& stages) {
 
 // A backward's products that come later would have turns of their own.
 void check_deferred_weight_grads(const engine::PipelinePlan& plan, const StageOptions& options) {
-  bool defers = false;
-  for (int stage = 0; stage < plan.num_stages(); ++stage)
-    defers = defers || plan.defers_weight_gradients(stage);
-  if (plan.data == 1 || !defers) return;
+  if (plan.data == 1 || !any_stage_defers_weight_gradients(plan)) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("--ranks data={} and --pipeline-schedule {}: gradients of all parameters "
                           "that come behind a backward are not summed over data ranks yet; give "
@@ -203,13 +216,7 @@ void check_ranks_alike(Comm& comm, const RankFacts& facts) {
     }
     for (int other = 1; other < comm.size(); ++other) {
       const std::string theirs = receive_text(comm, other);
-      if (theirs == value) continue;
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("--ranks: {}: rank 0 ({}) has {}, rank {} ({}) has {}; the ranks of a "
-                      "run must be alike",
-                      what, hosts.front(), value, other, hosts[static_cast<size_t>(other)],
-                      theirs));
+      if (theirs != value) refuse_difference(what, hosts, value, other, theirs);
     }
   }
 }

@@ -36,16 +36,20 @@ void check_and_set_counts(const ScheduleSource& source, Table& table) {
   table.num_microbatches = source.num_microbatches;
 }
 
-// Tells of the actions that are left out.
-Table read_schedule_file(const ScheduleSource& source) {
-  const std::string& path = source.schedule;
-  if (!file_exists(path)) {
+void check_file_options(const ScheduleSource& source) {
+  if (!file_exists(source.schedule)) {
     refuse(fmt::format("{}: got '{}', want gpipe, circular, 1f1b, interleaved, zb1p, or a CSV file",
-                       source.option, path));
+                       source.option, source.schedule));
   }
   if (source.forwarding_delay != 1) {
     refuse("--forwarding-delay: a file has the transfers that it has; it goes with circular");
   }
+}
+
+// Of actions that the file has and a run here does not take: how many of each.
+Table read_schedule_file_and_print_left_out(const ScheduleSource& source) {
+  const std::string& path = source.schedule;
+  check_file_options(source);
   auto [table, left_out] = schedule::read_csv(read_file(path, kMaxFileBytes), path);
   for (const auto& [name, count] : left_out) {
     fmt::print(stderr, "{}: {} {} left out: weights are not sharded and sends do not wait here\n",
@@ -66,7 +70,7 @@ Table generate_or_read_schedule(const ScheduleSource& source) {
                                 .num_microbatches = source.num_microbatches,
                                 .num_chunks = source.num_chunks == 0 ? 1 : source.num_chunks,
                                 .forwarding_delay = source.forwarding_delay})
-          : read_schedule_file(source);
+          : read_schedule_file_and_print_left_out(source);
   check_schedule(source.schedule, table);
   return table;
 }

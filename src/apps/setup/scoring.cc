@@ -57,21 +57,26 @@ void add_trained_counts(const api::Datum& datum, const api::SequenceResult& resu
 }
 
 // Each pass is a sum of its own, and so is each file's part of it.
-void add_pass(const PassData& pass, std::span<const api::SequenceResult> results,
-              SlotScore& score) {
+void add_losses(const PassData& pass, std::span<const api::SequenceResult> results,
+                SlotScore& score) {
   double sum = 0, of_file = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     for (const float loss : results[i].losses) {
       sum += static_cast<double>(loss);
       of_file += static_cast<double>(loss);
     }
-    Score& file = score.files[pass.files[i]];
-    add_trained_counts(pass.data[i], results[i], file);
-    add_trained_counts(pass.data[i], results[i], score.total);
-    if (i + 1 < results.size() && pass.files[i + 1] == pass.files[i]) continue;
-    file.loss_sum += std::exchange(of_file, 0.0);
+    const bool is_last_of_file = i + 1 == results.size() || pass.files[i + 1] != pass.files[i];
+    if (is_last_of_file) score.files[pass.files[i]].loss_sum += std::exchange(of_file, 0.0);
   }
   score.total.loss_sum += sum;
+}
+
+void add_counts(const PassData& pass, std::span<const api::SequenceResult> results,
+                SlotScore& score) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    add_trained_counts(pass.data[i], results[i], score.files[pass.files[i]]);
+    add_trained_counts(pass.data[i], results[i], score.total);
+  }
 }
 
 }  // namespace
@@ -106,8 +111,10 @@ std::vector<SlotScore> score_dataset(engine::Runner& pipeline,
     const PassData pass = read_pass(dataset, indices);
     const api::BatchResult result = pipeline.run(batch_of(pass, slots, want_top));
     for (size_t s = 0; s < slots.size(); ++s) {
-      add_pass(pass, std::span(result.sequences).subspan(s * pass.data.size(), pass.data.size()),
-               scores[s]);
+      const auto of_slot =
+          std::span(result.sequences).subspan(s * pass.data.size(), pass.data.size());
+      add_losses(pass, of_slot, scores[s]);
+      add_counts(pass, of_slot, scores[s]);
     }
   }
   return scores;

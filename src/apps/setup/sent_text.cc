@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "base/check.h"
 #include "report/format.h"
 #include "report/table.h"
@@ -11,6 +14,17 @@ namespace strata::apps {
 
 using engine::kSentNames;
 using engine::SentBytes;
+
+namespace {
+
+// "embedding_gradients" as "embedding gradients".
+std::string heading_of(std::string_view name) {
+  std::string heading(name);
+  std::ranges::replace(heading, '_', ' ');
+  return heading;
+}
+
+}  // namespace
 
 std::string data_ranks_text(const engine::PipelinePlan& plan) {
   std::string text = fmt::format(
@@ -23,9 +37,7 @@ std::string data_ranks_text(const engine::PipelinePlan& plan) {
 std::string sent_table(const std::string& title, std::span<const SentBytes> of_ranks) {
   std::vector<report::Column> columns = {{title}};
   for (const std::string_view name : kSentNames) {
-    std::string heading(name);
-    for (char& c : heading) c = c == '_' ? ' ' : c;
-    columns.push_back({heading, report::Align::kRight});
+    columns.push_back({heading_of(name), report::Align::kRight});
   }
   report::Table table(columns);
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
@@ -46,8 +58,9 @@ std::string sent_json(std::span<const SentBytes> of_ranks) {
   return "{" + text + "}";
 }
 
-std::string sent_json(std::span<const SentBytes> of_ranks, std::span<const SentBytes> planned,
-                      std::span<const std::optional<RankMemory>> memory) {
+std::string sent_by_rank_json(std::span<const SentBytes> of_ranks,
+                              std::span<const SentBytes> planned,
+                              std::span<const std::optional<RankMemory>> memory) {
   CHECK(of_ranks.size() == planned.size(), of_ranks.size(), planned.size());
   CHECK(memory.empty() || memory.size() == of_ranks.size(), memory.size(), of_ranks.size());
   std::string text;

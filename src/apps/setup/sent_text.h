@@ -25,9 +25,9 @@ struct RankMemory {
 };
 // [{"rank", "sent_bytes": {KIND: BYTES}, "planned_sent_bytes": {KIND: BYTES}}, ...]; with `memory`,
 // of as many ranks, of those that have some also "peak_bytes" and "planned_bytes".
-std::string sent_json(std::span<const engine::SentBytes> of_ranks,
-                      std::span<const engine::SentBytes> planned,
-                      std::span<const std::optional<RankMemory>> memory = {});
+std::string sent_by_rank_json(std::span<const engine::SentBytes> of_ranks,
+                              std::span<const engine::SentBytes> planned,
+                              std::span<const std::optional<RankMemory>> memory = {});
 // Every rank's. Collective.
 std::vector<engine::SentBytes> gather_sent(Comm& comm, const engine::SentBytes& own);
 

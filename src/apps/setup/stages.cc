@@ -12,6 +12,7 @@
 #include "apps/setup/schedule_source.h"
 #include "apps/setup/weight_group.h"
 #include "backend/file_memory.h"
+#include "base/ascii.h"
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -39,20 +40,26 @@ std::vector<LayerRange> consecutive_ranges(const std::vector<int64_t>& sizes) {
   return ranges;
 }
 
+// One number of the list.
+int64_t parse_stage_size(const std::string& text, const std::string& list, int64_t num_layers) {
+  int64_t size = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+  if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > num_layers) {
+    refuse(
+        fmt::format("--layers-per-stage: got '{}' in '{}', want auto or numbers from 1 to {} "
+                    "with commas",
+                    text, list, num_layers));
+  }
+  return size;
+}
+
 // "3,2,2": a number for each stage, all layers together.
 std::vector<LayerRange> parse_layers_per_stage(const std::string& list, int64_t num_layers,
                                                int64_t num_stages) {
   std::vector<int64_t> sizes;
   int64_t sum = 0;
   for (const std::string& text : split_commas(list)) {
-    int64_t size = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > num_layers) {
-      refuse(
-          fmt::format("--layers-per-stage: got '{}' in '{}', want auto or numbers from 1 to {} "
-                      "with commas",
-                      text, list, num_layers));
-    }
+    const int64_t size = parse_stage_size(text, list, num_layers);
     sizes.push_back(size);
     sum += size;
   }
@@ -72,37 +79,33 @@ std::vector<LayerRange> equal_layers(bool before, int64_t num_layers, int64_t nu
   return consecutive_ranges(sizes);
 }
 
-std::vector<LayerRange> divide_layers(const StageOptions& options, const model::ModelConfig& config,
-                                      int64_t num_stages) {
-  const int64_t num_layers = config.num_layers();
-  const bool listed = options.layers_per_stage != "auto";
+void check_layers_divide(const StageOptions& options, int64_t num_layers, int64_t num_stages) {
   if (num_stages > std::max<int64_t>(1, num_layers)) {
     refuse(fmt::format(
         "--stages {}: {} stages of {} chunks are {} chunks, and the model has {} "
         "layers",
         options.stages, options.stages, num_stages / options.stages, num_stages, num_layers));
   }
-  if (options.leftovers != "auto") {
-    if (listed) {
-      refuse(fmt::format("--leftovers {}: --layers-per-stage {} leaves none over",
-                         options.leftovers, options.layers_per_stage));
-    }
-    return equal_layers(options.leftovers == "before", num_layers, num_stages);
+  if (options.leftovers != "auto" && options.layers_per_stage != "auto") {
+    refuse(fmt::format("--leftovers {}: --layers-per-stage {} leaves none over", options.leftovers,
+                       options.layers_per_stage));
   }
-  if (listed) return parse_layers_per_stage(options.layers_per_stage, num_layers, num_stages);
+}
+
+std::vector<LayerRange> divide_layers(const StageOptions& options, const model::ModelConfig& config,
+                                      int64_t num_stages) {
+  const int64_t num_layers = config.num_layers();
+  check_layers_divide(options, num_layers, num_stages);
+  if (options.leftovers != "auto")
+    return equal_layers(options.leftovers == "before", num_layers, num_stages);
+  if (options.layers_per_stage != "auto")
+    return parse_layers_per_stage(options.layers_per_stage, num_layers, num_stages);
   const engine::LayerCosts costs = engine::layer_costs(config);
   return engine::balance_layers(costs.layers, 0.0, costs.head, static_cast<int>(num_stages));
 }
 
-model::RecomputeRegions checked_regions(const StageOptions& options,
-                                        const engine::RecomputeChoice& recompute, bool is_whole) {
-  const model::RecomputeRegions regions = {.iterations = options.recompute_iterations == "on",
-                                           .layers = options.recompute_layers == "on",
-                                           .keeps_layer_inputs = recompute.keeps_layer_inputs};
-  if (regions.iterations == model::RecomputeRegions().iterations &&
-      regions.layers == model::RecomputeRegions().layers) {
-    return {};
-  }
+void check_regions(const model::RecomputeRegions& regions, const engine::RecomputeChoice& recompute,
+                   bool is_whole) {
   if (is_whole) {
     refuse(
         "--recompute-iterations and --recompute-layers: of a model in stages; give --stages or "
@@ -117,6 +120,20 @@ model::RecomputeRegions checked_regions(const StageOptions& options,
                     "layer by layer; keep or offload decoder_layer_input as well",
                     recompute.name));
   }
+}
+
+// What the options recompute; an Error where it does not go with the rest.
+model::RecomputeRegions recompute_regions_of(const StageOptions& options,
+                                             const engine::RecomputeChoice& recompute,
+                                             bool is_whole) {
+  const model::RecomputeRegions regions = {.iterations = options.recompute_iterations == "on",
+                                           .layers = options.recompute_layers == "on",
+                                           .keeps_layer_inputs = recompute.keeps_layer_inputs};
+  if (regions.iterations == model::RecomputeRegions().iterations &&
+      regions.layers == model::RecomputeRegions().layers) {
+    return {};
+  }
+  check_regions(regions, recompute, is_whole);
   return regions;
 }
 
@@ -138,6 +155,13 @@ std::vector<model::RecomputeRegions> regions_allowed(const StageOptions& options
     allowed.push_back(regions);
   }
   return allowed;
+}
+
+void check_shard_weights(const StageOptions& options) {
+  if (!options.shard_weights || options.data > 1) return;
+  refuse(
+      "--shard-weights: data ranks divide the weights among themselves; give --ranks data=N with "
+      "it, or leave it out");
 }
 
 ScheduleSource schedule_source_of(const StageOptions& options) {
@@ -165,9 +189,9 @@ std::optional<planner::Budget> budget_of(const std::string& memory) {
   return planner::Budget{server::parse_size("memory", memory), memory};
 }
 
-planner::FileSpace space_for_files(const std::string& named) {
+planner::FileSpace measure_space_for_files(const std::string& named) {
   if (!named.empty()) return {.most = INT64_MAX};
-  const std::string folder = usable_offload_folder(named);
+  const std::string folder = find_usable_offload_folder(named);
   if (folder.empty()) return {};
   return {.most = std::max<int64_t>(0, FileAllocator::free_bytes(folder) / 2),
           .memory = read_usable_memory()};
@@ -180,11 +204,7 @@ int threads_of(int rank, int num_ranks, int threads) {
 
 planner::Division plan_division(const model::ModelConfig& config, const StageOptions& options,
                                 const engine::RunSpec& spec, bool within_memory) {
-  if (options.shard_weights && options.data == 1) {
-    refuse(
-        "--shard-weights: data ranks divide the weights among themselves; give --ranks data=N with "
-        "it, or leave it out");
-  }
+  check_shard_weights(options);
   const schedule::Table table = generate_or_read_schedule(schedule_source_of(options));
   planner::Division division = {
       .told = engine::make_pipeline_plan(table, options.forwarding_delay,
@@ -194,7 +214,7 @@ planner::Division plan_division(const model::ModelConfig& config, const StageOpt
   division.told.data = options.data;
   division.told.shard_weights = options.shard_weights;
   division.told.weight_sharers = options.weight_sharers;
-  division.told.regions = checked_regions(
+  division.told.regions = recompute_regions_of(
       options, within_memory ? parse_recompute("full") : spec.recompute, division.told.is_whole());
   if (schedule::Kind kind = {}; schedule::parse_kind(options.schedule, kind))
     division.spec = generator_spec_of(options, kind);
@@ -203,12 +223,18 @@ planner::Division plan_division(const model::ModelConfig& config, const StageOpt
   return division;
 }
 
+namespace {
+
+// By load_engine's checks, for which a stage knows too little.
+void check_whole_model(const LoadSpec& spec) { static_cast<void>(make_planning_engine(spec)); }
+
+}  // namespace
+
 engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& options) {
   model::ModelConfig config = spec.parsed.config;
   config.use_mtp = config.mtp_layer && resolve_use_mtp(spec);
   engine::PipelinePlan plan = plan_division(config, options, spec).told;
-  // A stage knows too little for the checks that load_engine makes.
-  if (plan.num_stages() > 1) static_cast<void>(make_planning_engine(spec));
+  if (plan.num_stages() > 1) check_whole_model(spec);
   return plan;
 }
 
@@ -221,6 +247,18 @@ LoadSpec with_weight_share(LoadSpec spec, const engine::PipelinePlan& plan, int 
   return spec;
 }
 
+// `part` of the model: none where it is all of it.
+std::unique_ptr<engine::Engine> make_stage_planning_engine(const LoadSpec& spec,
+                                                           const engine::PipelinePlan& told,
+                                                           size_t stage,
+                                                           std::optional<LayerRange> part) {
+  std::unique_ptr<engine::Engine> engine =
+      make_planning_engine(with_weight_share(spec, told, /*rank=*/0), /*draft_tokens=*/0, part,
+                           threads_of(told.ranks[stage], told.num_ranks(), spec.threads));
+  engine->set_share({.num_owners = told.data});
+  return engine;
+}
+
 // Has an engine that can only plan take what stepping all parameters takes: nothing is filled.
 void plan_base_steps(engine::Engine& engine, const train::BaseStep& how) {
   engine.base_trainer().enable_steps([](size_t, int64_t, TensorView) {}, how);
@@ -228,17 +266,16 @@ void plan_base_steps(engine::Engine& engine, const train::BaseStep& how) {
 
 }  // namespace
 
-engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run, const train::BaseStep& how) {
+engine::RunPlan make_engines_and_plan_run(const LoadSpec& spec, planner::TrainRun run,
+                                          const train::BaseStep& how) {
   const engine::PipelinePlan& told = run.division.told;
   const std::vector<LayerRange> parts = run.division.parts();
   if (run.shape.pass.train_base) plan_base_steps(run.whole, how);
   std::vector<std::unique_ptr<engine::Engine>> engines;
   for (size_t stage = 0; stage < parts.size(); ++stage) {
-    engines.push_back(make_planning_engine(
-        with_weight_share(spec, told, /*rank=*/0), /*draft_tokens=*/0,
-        parts.size() == 1 ? std::nullopt : std::optional<LayerRange>(parts[stage]),
-        threads_of(told.ranks[stage], told.num_ranks(), spec.threads)));
-    engines.back()->set_share({.num_owners = told.data});
+    engines.push_back(make_stage_planning_engine(
+        spec, told, stage,
+        parts.size() == 1 ? std::nullopt : std::optional<LayerRange>(parts[stage])));
     if (run.shape.pass.train_base) plan_base_steps(*engines.back(), how);
     run.stages.push_back(engines.back().get());
   }

@@ -46,15 +46,15 @@ planner::Division plan_division(const model::ModelConfig& config, const StageOpt
 std::optional<planner::Budget> budget_of(const std::string& memory);
 // For activations that --memory has in files: any number of bytes where a folder was named, else
 // half of what is left on the disk of temporary files at most; none where that folder will not do.
-planner::FileSpace space_for_files(const std::string& named);
+planner::FileSpace measure_space_for_files(const std::string& named);
 
 // Threads of a rank, of so many (0: all cores that the ranks share) that are divided among them.
 int threads_of(int rank, int num_ranks, int threads);
 
 // The planner's answer, on engines of each part of the run's division that can plan and cannot run,
 // as the whole one. `how`: all parameters are stepped, where they train.
-engine::RunPlan plan_run(const LoadSpec& spec, planner::TrainRun run,
-                         const train::BaseStep& how = {});
+engine::RunPlan make_engines_and_plan_run(const LoadSpec& spec, planner::TrainRun run,
+                                          const train::BaseStep& how = {});
 
 // Loads the stages of this rank, and nothing else. Threads are divided among the ranks.
 std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::PipelinePlan& plan,

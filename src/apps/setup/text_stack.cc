@@ -11,6 +11,24 @@
 
 namespace strata::apps {
 
+namespace {
+
+// From the first character that is no space; empty where the answer ends the text, or is not in it.
+std::string render_text_behind_answer(const text::ChatTemplate& chat, const std::string& vars) {
+  constexpr std::string_view kAnswer = "answer of this turn";
+  const std::string text =
+      chat.render({.messages = fmt::format(R"([{{"role":"user","content":"question"}},)"
+                                           R"({{"role":"assistant","content":"{}"}}])",
+                                           kAnswer),
+                   .vars = vars});
+  const size_t at = text.rfind(kAnswer);
+  if (at == std::string::npos) return "";
+  const size_t behind = text.find_first_not_of(" \n", at + kAnswer.size());
+  return behind == std::string::npos ? "" : text.substr(behind);
+}
+
+}  // namespace
+
 TextStack::TextStack(const std::string& model) : TextStack(open_texts(model)) {}
 
 TextStack::TextStack(const ModelTexts& texts)
@@ -40,17 +58,9 @@ std::optional<int32_t> TextStack::find_turn_end_token(const std::string& vars) c
 std::optional<int32_t> find_turn_end_token(const text::ChatTemplate& chat,
                                            const text::Tokenizer& tokenizer,
                                            const std::string& vars) {
-  constexpr std::string_view kAnswer = "answer of this turn";
-  const std::string text =
-      chat.render({.messages = fmt::format(R"([{{"role":"user","content":"question"}},)"
-                                           R"({{"role":"assistant","content":"{}"}}])",
-                                           kAnswer),
-                   .vars = vars});
-  const size_t at = text.rfind(kAnswer);
-  if (at == std::string::npos) return std::nullopt;
-  const size_t behind = text.find_first_not_of(" \n", at + kAnswer.size());
-  if (behind == std::string::npos) return std::nullopt;
-  const std::vector<int32_t> ids = tokenizer.encode(std::string_view(text).substr(behind));
+  const std::string behind = render_text_behind_answer(chat, vars);
+  if (behind.empty()) return std::nullopt;
+  const std::vector<int32_t> ids = tokenizer.encode(behind);
   if (ids.empty() || !tokenizer.is_special(ids.front())) return std::nullopt;
   return ids.front();
 }

@@ -22,7 +22,7 @@ constexpr int64_t kProbeBytes = 4096;
 // The same number on ranks of one machine as it runs now, of one host name (where two names are one
 // machine's, somebody wants them apart), and on the same NUMA nodes: who is bound to one reads its
 // memory there.
-double machine_hash() {
+double compute_machine_hash() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   constexpr int kKept = 53;  // bits of a double
@@ -61,7 +61,7 @@ class Neighbours {
  public:
   // Collective. So many ranks, one behind the other, have the same stages.
   Neighbours(Comm& ranks, int data) : data_(data) {
-    ranks.all_gather({{machine_hash()}}, machines_);
+    ranks.all_gather({{compute_machine_hash()}}, machines_);
   }
 
   // Ascending, `rank` itself among them.

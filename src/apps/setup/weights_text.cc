@@ -27,7 +27,8 @@ bool is_narrow_in(const CheckpointSource* source, const model::Parameter& parame
   return tensor != nullptr && tensor->info.dtype_name != dtype_name(tensor->info.dtype);
 }
 
-NarrowCounts count_narrow(const model::ModelWeights& weights, const CheckpointSource* source) {
+NarrowCounts count_narrow_matrices(const model::ModelWeights& weights,
+                                   const CheckpointSource* source) {
   NarrowCounts counts;
   for (const model::Parameter& parameter : weights.table()) {
     if (!parameter.held || !parameter.is_matrix()) continue;
@@ -45,7 +46,7 @@ NarrowCounts count_narrow(const model::ModelWeights& weights, const CheckpointSo
 }  // namespace
 
 std::unique_ptr<CheckpointSource> find_weights(const std::string& path) {
-  const bool there = !path.empty() && (has_gguf(path) || file_exists(path + "/model.safetensors") ||
+  const bool there = !path.empty() && (is_gguf(path) || file_exists(path + "/model.safetensors") ||
                                        file_exists(path + "/model.safetensors.index.json"));
   return there ? open_checkpoint(path) : nullptr;
 }
@@ -58,7 +59,7 @@ std::string dequantised_text(const CheckpointSource* source) {
 }
 
 std::string narrow_text(const model::ModelWeights& weights, const CheckpointSource* source) {
-  const NarrowCounts counts = count_narrow(weights, source);
+  const NarrowCounts counts = count_narrow_matrices(weights, source);
   if (counts.kept.empty()) return {};
   std::string text;
   for (const auto& [name, count] : counts.kept) {

@@ -27,8 +27,8 @@ struct Evaluations {
   int64_t since_lowest = 0;  // evaluations without a new lowest loss
   int64_t kept_step = 0;     // whose model is in best/; 0: none
 
-  // True where it is a new lowest loss.
-  bool update_lowest(int64_t step, double loss);
+  // Counts the evaluation; true where it is a new lowest loss.
+  bool record_and_tell_if_lowest(int64_t step, double loss);
 };
 
 }  // namespace strata::apps

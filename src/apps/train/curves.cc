@@ -36,38 +36,53 @@ report::CurveSeries smooth(const report::CurveSeries& raw, const std::string& na
   return {.name = name, .x = raw.x, .y = report::smoothed(raw.y, span)};
 }
 
-std::string training_curves_svg(std::span<const report::MetricsRecord> records) {
+namespace {
+
+using Records = std::span<const report::MetricsRecord>;
+
+report::CurveChart loss_chart(Records records) {
   report::CurveSeries step = series_of(records, "loss", {.name = "step", .faint = true});
   report::CurveSeries eval =
       series_of(records, "eval_loss", {.name = "evaluation", .markers = true});
-  report::CurveSeries norm = series_of(records, "grad_norm", {.name = "step", .faint = true});
+  report::CurveChart chart{.title = "loss", .x_label = "step", .y_label = "loss in nats per token"};
+  chart.log_y = is_wide(step);
+  chart.series = {step, smooth(step, "training (smoothed)")};
+  if (!eval.x.empty()) chart.series.push_back(std::move(eval));
+  return chart;
+}
 
-  // The same steps stand below each other.
-  std::vector<double> steps;
-  if (!records.empty()) {
-    steps = {static_cast<double>(records.front().step), static_cast<double>(records.back().step)};
-  }
-  report::CurveChart losses{
-      .title = "loss", .x_label = "step", .y_label = "loss in nats per token"};
-  losses.x_range = steps;
-  losses.log_y = is_wide(step);
-  losses.series = {step, smooth(step, "training (smoothed)")};
-  if (!eval.x.empty()) losses.series.push_back(std::move(eval));
-  const report::CurveChart rates{.title = "learning rate",
-                                 .x_label = "step",
-                                 .y_label = "rate",
-                                 .series = {series_of(records, "lr", {})},
-                                 .x_range = steps,
-                                 .from_zero = true,
-                                 .height = kSmallHeight};
-  report::CurveChart norms{.title = "gradient norm before clipping",
+report::CurveChart learning_rate_chart(Records records) {
+  return {.title = "learning rate",
+          .x_label = "step",
+          .y_label = "rate",
+          .series = {series_of(records, "lr", {})},
+          .from_zero = true,
+          .height = kSmallHeight};
+}
+
+report::CurveChart gradient_norm_chart(Records records) {
+  const report::CurveSeries norm = series_of(records, "grad_norm", {.name = "step", .faint = true});
+  report::CurveChart chart{.title = "gradient norm before clipping",
                            .x_label = "step",
                            .y_label = "norm",
-                           .x_range = steps,
                            .log_y = is_wide(norm),
                            .height = kSmallHeight};
-  norms.series = {norm, smooth(norm, "smoothed")};
-  return report::svg_charts({losses, rates, norms});
+  chart.series = {norm, smooth(norm, "smoothed")};
+  return chart;
+}
+
+}  // namespace
+
+std::string training_curves_svg(std::span<const report::MetricsRecord> records) {
+  std::vector<report::CurveChart> charts = {loss_chart(records), learning_rate_chart(records),
+                                            gradient_norm_chart(records)};
+  if (records.empty()) return report::svg_charts(charts);
+  // The same steps stand below each other.
+  for (report::CurveChart& chart : charts) {
+    chart.x_range = {static_cast<double>(records.front().step),
+                     static_cast<double>(records.back().step)};
+  }
+  return report::svg_charts(charts);
 }
 
 }  // namespace strata::apps

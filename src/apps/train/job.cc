@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <limits>
 #include <span>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "apps/setup/hub_cache.h"
 #include "apps/setup/model_files.h"
 #include "apps/setup/scoring.h"
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "engine/pipeline/sent_plan.h"
@@ -31,6 +31,17 @@ int64_t num_mtp_trained(const data::Example& example) {
   if (example.weights.empty()) return 0;
   return std::count_if(example.weights.begin() + 1, example.weights.end(),
                        [](float weight) { return weight != 0.0f; });
+}
+
+// Each with its weights times `factor`.
+std::vector<api::Datum> read_scaled_data(const data::Examples& examples,
+                                         const std::vector<int64_t>& numbers, float factor) {
+  std::vector<api::Datum> data;
+  for (const int64_t i : numbers) {
+    api::Datum& datum = data.emplace_back(datum_of(examples[static_cast<size_t>(i)]));
+    for (float& weight : datum.inputs[api::LossInput::kWeights]) weight *= factor;
+  }
+  return data;
 }
 
 void add_all(const std::vector<float>& values, double& sum) {
@@ -79,7 +90,7 @@ TrainJob::TrainJob(const TrainSettings& settings, const LoadSpec& spec,
       pipeline_(std::move(pipeline)),
       data_(data),
       plan_(data.train.examples.lengths(), batch_plan_options(settings)),
-      schedule_{.schedule = data::parse_schedule(settings.options.lr_schedule),
+      schedule_{.schedule = data::parse_lr_schedule(settings.options.lr_schedule),
                 .peak = settings.lr,
                 .warmup_steps = settings.warmup_steps,
                 .num_steps = plan_.num_steps()} {
@@ -105,11 +116,7 @@ double TrainJob::mtp_weight() const {
 
 api::BatchResult TrainJob::run_examples(const data::Examples& examples, const Pass& pass,
                                         const Weights& weights, api::Gradients gradients) {
-  std::vector<api::Datum> data;
-  for (const int64_t i : pass) {
-    api::Datum& datum = data.emplace_back(datum_of(examples[static_cast<size_t>(i)]));
-    for (float& weight : datum.inputs[api::LossInput::kWeights]) weight *= weights.trained;
-  }
+  const std::vector<api::Datum> data = read_scaled_data(examples, pass, weights.trained);
   api::Batch batch = {.gradients = gradients, .indexer_weight = weights.indexer};
   if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
@@ -126,20 +133,24 @@ void TrainJob::add_planned_sent(const api::Batch& batch) {
 }
 
 std::vector<engine::SentBytes> TrainJob::plan_sent_of_next_step() {
-  std::deque<api::Datum> data;
+  const std::vector<api::Datum> data = read_blank_data_of_next_step();
   api::Batch batch = {
       .gradients = is_lora() ? api::Gradients::kAdapters : api::Gradients::kParameters,
       .mtp_weight = static_cast<float>(mtp_weight()),
       .indexer_weight = static_cast<float>(options().indexer_loss)};
+  for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
+  return engine::plan_sends(stages(), engine(), batch, {&slot_, 1});
+}
+
+std::vector<api::Datum> TrainJob::read_blank_data_of_next_step() {
+  std::vector<api::Datum> data;
   for (const Pass& pass : plan_.plan_step(std::min(steps_done_, num_steps() - 1)).passes) {
     for (const int64_t i : pass) {
       const size_t tokens = data_.train.examples[static_cast<size_t>(i)].tokens.size();
-      const api::Datum& datum =
-          data.emplace_back(api::Datum{.tokens = std::vector<int32_t>(tokens)});
-      batch.sequences.push_back({.datum = &datum, .slot = slot_});
+      data.push_back({.tokens = std::vector<int32_t>(tokens)});
     }
   }
-  return engine::plan_sends(stages(), engine(), batch, {&slot_, 1});
+  return data;
 }
 
 TrainJob::Losses TrainJob::run_passes(const std::vector<Pass>& passes, const Weights& weights) {
@@ -153,6 +164,16 @@ TrainJob::Losses TrainJob::run_passes(const std::vector<Pass>& passes, const Wei
   return losses;
 }
 
+TrainJob::Losses TrainJob::sum_losses(std::span<const api::SequenceResult> results) {
+  Losses sum;
+  for (const api::SequenceResult& sequence : results) {
+    add_all(sequence.losses, sum.decoder);
+    add_all(sequence.mtp_losses, sum.mtp);
+    add_all(sequence.indexer_losses, sum.indexer);
+  }
+  return sum;
+}
+
 TrainJob::Losses TrainJob::run_as_one_batch(const std::vector<Pass>& passes, const Weights& weights,
                                             api::Gradients gradients) {
   Pass all;
@@ -161,19 +182,13 @@ TrainJob::Losses TrainJob::run_as_one_batch(const std::vector<Pass>& passes, con
   Losses losses;
   std::span<const api::SequenceResult> left = result.sequences;
   for (const Pass& pass : passes) {
-    Losses of_pass;
-    for (const api::SequenceResult& sequence : left.first(pass.size())) {
-      add_all(sequence.losses, of_pass.decoder);
-      add_all(sequence.mtp_losses, of_pass.mtp);
-      add_all(sequence.indexer_losses, of_pass.indexer);
-    }
-    losses += of_pass;
+    losses += sum_losses(left.first(pass.size()));
     left = left.subspan(pass.size());
   }
   return losses;
 }
 
-TrainStep TrainJob::step_without_losses(const data::StepPlan& plan) const {
+TrainStep TrainJob::make_step_record(const data::StepPlan& plan) const {
   TrainStep done{.step = steps_done_ + 1, .epoch = plan.epoch};
   for (const Pass& pass : plan.passes) {
     for (const int64_t i : pass) {
@@ -199,14 +214,16 @@ void TrainJob::set_losses(const Losses& losses, TrainStep& done) {
   }
 }
 
+TrainJob::Weights TrainJob::loss_weights_of(const TrainStep& step) const {
+  return {.trained = 1.0f / static_cast<float>(step.trained_tokens),
+          .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(step.tokens))};
+}
+
 TrainStep TrainJob::step() {
   const data::StepPlan plan = plan_.plan_step(steps_done_);
-  TrainStep done = step_without_losses(plan);
-  const Weights weights = {
-      .trained = 1.0f / static_cast<float>(done.trained_tokens),
-      .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(done.tokens))};
+  TrainStep done = make_step_record(plan);
   sent_ -= pipeline_->sent();
-  set_losses(run_passes(plan.passes, weights), done);
+  set_losses(run_passes(plan.passes, loss_weights_of(done)), done);
   const api::StepResult result = pipeline_->step(slot_, {.lr = done.lr,
                                                          .beta1 = options().beta1,
                                                          .beta2 = options().beta2,
@@ -317,14 +334,14 @@ std::vector<StatePart> TrainJob::parts_of_state() {
       add_adapter_parts(runner->engine().adapter(slot_), sizes, parts);
     } else {
       add_base_parts(runner->engine(), sizes, parts);
-      add_bias_parts(runner->engine().base_trainer(), router_biases(), parts);
+      add_bias_parts(runner->engine().base_trainer(), router_bias_indices(), parts);
     }
   }
   return parts;
 }
 
-std::vector<size_t> TrainJob::router_biases() {
-  return is_lora() ? std::vector<size_t>() : engine().base_trainer().router_biases();
+std::vector<size_t> TrainJob::router_bias_indices() {
+  return is_lora() ? std::vector<size_t>() : engine().base_trainer().router_bias_indices();
 }
 
 TensorView TrainJob::gather_router_bias(size_t index) {
@@ -339,7 +356,7 @@ std::vector<StateBlock> TrainJob::blocks_of_state() {
   std::vector<StateBlock> blocks;
   const std::vector<int64_t> sizes = sizes_of_flat_blocks();
   for (size_t i = 0; i < sizes.size(); ++i) blocks.push_back({kBlocks[i], sizes[i]});
-  const std::vector<size_t> biases = router_biases();
+  const std::vector<size_t> biases = router_bias_indices();
   for (size_t i = 0; i < biases.size(); ++i) {
     const Shape& shape = engine().model().weights->table()[biases[i]].shape;
     blocks.push_back({bias_block(i), shape.num_elements()});
@@ -347,29 +364,36 @@ std::vector<StateBlock> TrainJob::blocks_of_state() {
   return blocks;
 }
 
-void TrainJob::gather_state(FunctionRef<void(const std::string& block, TensorView values)> take) {
-  if (is_lora()) {
-    const model::LoraAdapter* adapter = pipeline_->gather_adapter(slot_);
-    if (adapter == nullptr) return;
-    take(kBlocks[0], adapter->parameters());
-    take(kBlocks[1], adapter->first_moments());
-    return take(kBlocks[2], adapter->second_moments());
+void TrainJob::gather_state(TakeBlock take) {
+  if (is_lora()) return gather_adapter_state(take);
+  gather_base_state(take);
+  const std::vector<size_t> biases = router_bias_indices();
+  for (size_t i = 0; i < biases.size(); ++i) {
+    const TensorView values = gather_router_bias(biases[i]);
+    if (is_first_rank()) take(bias_block(i), values);
   }
+}
+
+void TrainJob::gather_adapter_state(TakeBlock take) {
+  const model::LoraAdapter* adapter = pipeline_->gather_adapter(slot_);
+  if (adapter == nullptr) return;
+  take(kBlocks[0], adapter->parameters());
+  take(kBlocks[1], adapter->first_moments());
+  take(kBlocks[2], adapter->second_moments());
+}
+
+void TrainJob::gather_base_state(TakeBlock take) {
   using Values = engine::Runner::BaseValues;
   constexpr Values kValues[] = {Values::kMasters, Values::kFirstMoments, Values::kSecondMoments};
   const train::BaseTrainer& trainer = engine().base_trainer();
   const TensorView whole[] = {trainer.masters(), trainer.first_moments(), trainer.second_moments()};
   for (size_t i = 0; i < std::size(kBlocks); ++i) {
     if (is_divided()) {
-      pipeline_->gather_base_values(kValues[i], [&](TensorView piece) { take(kBlocks[i], piece); });
+      pipeline_->gather_all_base_values(kValues[i],
+                                        [&](TensorView piece) { take(kBlocks[i], piece); });
     } else {
       take(kBlocks[i], whole[i]);
     }
-  }
-  const std::vector<size_t> biases = router_biases();
-  for (size_t i = 0; i < biases.size(); ++i) {
-    const TensorView values = gather_router_bias(biases[i]);
-    if (is_first_rank()) take(bias_block(i), values);
   }
 }
 
@@ -393,16 +417,19 @@ void TrainJob::set_progress_and_refresh_weights(int64_t steps_done,
       stage.base_trainer().num_steps = steps_done;
     }
   }
-  if (!is_lora()) pipeline_->refresh_base();
+  if (!is_lora()) pipeline_->refresh_base_weights();
 }
 
 void TrainJob::export_to(const std::string& dir) {
-  if (!is_lora()) return export_model(dir);
+  is_lora() ? export_adapter(dir) : export_model(dir);
+}
+
+void TrainJob::export_adapter(const std::string& dir) {
   const model::LoraAdapter* adapter = pipeline_->gather_adapter(slot_);
   if (adapter == nullptr) return;
   const model::LoadedModel& base = engine().model();
   // A folder of the hub's cache is this machine's: others know the model by its name.
-  const std::string name = hub_name_of(base.dir);
+  const std::string name = hub_name_of_snapshot(base.dir);
   model::save_adapter_for_peft(*adapter, base.config, dir, name.empty() ? base.dir : name,
                                model::base_fingerprint_metadata(base));
 }
@@ -420,16 +447,16 @@ void TrainJob::export_model(const std::string& dir) {
   // Biases that another stage moved.
   std::map<size_t, TensorView> moved;
   if (stages().num_stages() > 1) {
-    for (const size_t index : router_biases()) moved[index] = gather_router_bias(index);
+    for (const size_t index : router_bias_indices()) moved[index] = gather_router_bias(index);
   }
-  pipeline_->with_masters([&](engine::Runner::ReadRows read) {
+  pipeline_->run_with_masters_served([&](engine::Runner::ReadRows read) {
     const auto masters = [&](size_t index, int64_t first_row, TensorView rows) {
       if (engine().model().weights->table()[index].buffer) return read_buffer(index, moved, rows);
       return read(index, first_row, rows);
     };
     const model::RowSource source(masters);
     model::save_model(engine().backend(), engine().model(), dir, &source);
-    copy_model_files(spec_.texts, dir);
+    copy_model_files_as_unquantized(spec_.texts, dir);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -113,7 +114,8 @@ class TrainJob {
   // biases that follow loads.
   [[nodiscard]] std::vector<StateBlock> blocks_of_state();
   // Gives the first rank their values, block by block, a piece at a time. Collective.
-  void gather_state(FunctionRef<void(const std::string& block, TensorView values)> take);
+  using TakeBlock = FunctionRef<void(const std::string& block, TensorView values)>;
+  void gather_state(TakeBlock take);
   // Where the stages of this rank have what they hold of it, and how long its first three are.
   [[nodiscard]] std::vector<StatePart> parts_of_state();
   [[nodiscard]] std::vector<int64_t> sizes_of_flat_blocks();
@@ -143,24 +145,31 @@ class TrainJob {
     float indexer = 0.0f;
   };
   // Runs these examples, each weight times that of the step; multi-token prediction where they take
-  // gradients.
+  // gradients, and what they are planned to send is then added to the plan's.
   api::BatchResult run_examples(const data::Examples& examples, const Pass& pass,
                                 const Weights& weights, api::Gradients gradients);
+  // As many tokens each, which are all zero.
+  std::vector<api::Datum> read_blank_data_of_next_step();
   void add_planned_sent(const api::Batch& batch);
   // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
   // them as one batch, which they divide themselves.
   Losses run_passes(const std::vector<Pass>& passes, const Weights& weights);
+  static Losses sum_losses(std::span<const api::SequenceResult> results);
   Losses run_as_one_batch(const std::vector<Pass>& passes, const Weights& weights,
                           api::Gradients gradients);
-  // All but what running it says.
-  [[nodiscard]] TrainStep step_without_losses(const data::StepPlan& plan) const;
+  // All but what running the step says.
+  [[nodiscard]] TrainStep make_step_record(const data::StepPlan& plan) const;
+  [[nodiscard]] Weights loss_weights_of(const TrainStep& step) const;
   // As the sums of its losses say.
   void set_losses(const Losses& losses, TrainStep& done);
+  void gather_adapter_state(TakeBlock take);
+  void gather_base_state(TakeBlock take);  // all of its flat blocks
+  void export_adapter(const std::string& dir);
   void export_model(const std::string& dir);
   void read_buffer(size_t index, const std::map<size_t, TensorView>& moved, TensorView rows);
   // Of a router, that follows loads; gathered on the first rank.
   TensorView gather_router_bias(size_t index);
-  [[nodiscard]] std::vector<size_t> router_biases();
+  [[nodiscard]] std::vector<size_t> router_bias_indices();
 
   TrainSettings settings_;
   LoadSpec spec_;
@@ -189,8 +198,8 @@ LoadSpec read_train_spec(const TrainOptions& options);
 TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec);
 // All checks of how a run is divided, and what --memory makes of it. `ranks_here`: that share this
 // machine's threads where they are processes.
-TrainRun plan_run(const LoadSpec& spec, const TrainSettings& settings, const TrainData& data,
-                  int ranks_here = 1);
+TrainRun check_and_plan_train_run(const LoadSpec& spec, const TrainSettings& settings,
+                                  const TrainData& data, int ranks_here = 1);
 // Loads what this rank has of the model. Borrows all it is given.
 std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
                                                  const TrainSettings& settings,

@@ -71,6 +71,12 @@ int64_t total_of(const std::vector<engine::SentBytes>& of_ranks) {
   return total;
 }
 
+void check_loss_is_finite(const TrainStep& done) {
+  if (std::isfinite(done.loss)) return;
+  throw NotFinite(
+      fmt::format("step {}: the loss is {}; lower --lr, or use --dtype f32", done.step, done.loss));
+}
+
 void write_curves(const std::string& out) {
   write_file_atomic(out + "/loss.svg",
                     training_curves_svg(report::read_metrics(metrics_path(out))));
@@ -91,21 +97,25 @@ TrainLoop::TrainLoop(TrainJob& job, std::string fingerprint,
       begin_(now_seconds()),
       last_save_(begin_) {
   if (!job.is_first_rank()) return;
-  const TrainSettings& settings = job.settings();
-  log_.emplace(report::MetricsLog::resume(metrics_path(settings.out), job.steps_done()));
-  if (!job.options().samples.empty()) {
-    samples_.emplace(report::MetricsLog::resume(settings.out + "/samples.jsonl", job.steps_done()));
-  }
-  if (!settings.tensorboard.empty()) {
-    events_.emplace(settings.tensorboard);
-    if (job.steps_done() > 0) events_->start_at(job.steps_done() + 1);
-  }
+  open_logs();
   if (shows_) {
     progress_.emplace(report::ProgressOptions{
         .label = "train", .total = job.num_steps(), .start = job.steps_done()});
   }
   card_ = read_card_facts(job, fingerprint_);
   if (job.steps_done() > 0) restore_losses_from_log();
+}
+
+void TrainLoop::open_logs() {
+  const TrainSettings& settings = job_.settings();
+  const int64_t done = job_.steps_done();
+  log_.emplace(report::MetricsLog::resume(metrics_path(settings.out), done));
+  if (!job_.options().samples.empty())
+    samples_.emplace(report::MetricsLog::resume(settings.out + "/samples.jsonl", done));
+  if (!settings.tensorboard.empty()) {
+    events_.emplace(settings.tensorboard);
+    if (done > 0) events_->start_at(done + 1);
+  }
 }
 
 bool TrainLoop::run() {
@@ -116,7 +126,7 @@ bool TrainLoop::run() {
 
 void TrainLoop::start() {
   if (job_.steps_done() > 0) return;
-  sample_and_evaluate(0);
+  sample_evaluate_and_keep_best(0);
   stops_ = decide_next_action() == NextAction::kStop;
 }
 
@@ -125,10 +135,10 @@ bool TrainLoop::is_done() const {
 }
 
 void TrainLoop::run_next_step() {
-  train_step();
+  run_and_log_step();
   const int64_t step = job_.steps_done();
   if (is_evaluation_step(step, job_.num_steps(), job_.options().eval_every))
-    sample_and_evaluate(step);
+    sample_evaluate_and_keep_best(step);
   if (is_done()) return;
   const NextAction now = decide_next_action();
   stops_ = now == NextAction::kStop;
@@ -152,37 +162,37 @@ bool TrainLoop::ends_early() const {
   return most > 0 && job_.evaluations().since_lowest >= most;
 }
 
+TrainLoop::NextAction TrainLoop::due_action() const {
+  if (StopSignals::asked()) return NextAction::kStop;
+  const bool by_steps = save_every_.steps > 0 && job_.steps_done() % save_every_.steps == 0;
+  const bool by_time = save_every_.seconds > 0 && now_seconds() - last_save_ >= save_every_.seconds;
+  return by_steps || by_time ? NextAction::kSave : NextAction::kNone;
+}
+
 TrainLoop::NextAction TrainLoop::decide_next_action() {
-  NextAction own = NextAction::kNone;
-  if (job_.is_first_rank()) {
-    const int64_t step = job_.steps_done();
-    const bool by_steps = save_every_.steps > 0 && step % save_every_.steps == 0;
-    const bool by_time =
-        save_every_.seconds > 0 && now_seconds() - last_save_ >= save_every_.seconds;
-    if (by_steps || by_time) own = NextAction::kSave;
-    if (StopSignals::asked()) own = NextAction::kStop;
-  }
+  const NextAction own = job_.is_first_rank() ? due_action() : NextAction::kNone;
   return static_cast<NextAction>(
       static_cast<int>(job_.broadcast_from_first_rank(static_cast<double>(own))));
 }
 
-void TrainLoop::train_step() {
+void TrainLoop::run_and_log_step() {
   const TraceSpan span("step", "step", job_.steps_done() + 1);
   const double begin = now_seconds();
   const TrainStep done = job_.step();
   const double seconds = now_seconds() - begin;
+  note_for_summary(done, seconds);
+  update_peak_memory();
+  check_loss_is_finite(done);
+  log_step(done, seconds);
+}
+
+void TrainLoop::note_for_summary(const TrainStep& done, double seconds) {
   busy_seconds_ += seconds;
   tokens_ += done.tokens;
   ++num_steps_;
-  update_peak_memory();
   loss_ = done.loss;
   mtp_loss_ = done.mtp_loss;
   indexer_loss_ = done.indexer_loss;
-  if (!std::isfinite(done.loss)) {
-    throw NotFinite(fmt::format("step {}: the loss is {}; lower --lr, or use --dtype f32",
-                                done.step, done.loss));
-  }
-  log_step(done, seconds);
 }
 
 void TrainLoop::log_step(const TrainStep& done, double seconds) {
@@ -202,7 +212,7 @@ void TrainLoop::log_step(const TrainStep& done, double seconds) {
   if (progress_) progress_->update(done.step, progress_text());
 }
 
-void TrainLoop::sample_and_evaluate(int64_t step) {
+void TrainLoop::sample_evaluate_and_keep_best(int64_t step) {
   const TraceSpan span("evaluate", "step", step);
   sample_and_log(step);
   const double loss = job_.evaluate();
@@ -210,13 +220,17 @@ void TrainLoop::sample_and_evaluate(int64_t step) {
   if (!std::isfinite(loss)) return;
   if (!first_eval_) first_eval_ = loss;
   last_eval_ = loss;
-  if (log_) log_->append(step, {{"eval_loss", loss}});
-  if (events_) events_->append(step, std::array{report::Metric{"eval_loss", loss}});
+  log_evaluation(step, loss);
   // Before the first step there is nothing that was trained.
-  if (step == 0 || !job_.evaluations().update_lowest(step, loss)) return;
+  if (step == 0 || !job_.evaluations().record_and_tell_if_lowest(step, loss)) return;
   if (!job_.options().keep_best) return;
   export_with_card(job_.settings().out + "/best");
   job_.evaluations().kept_step = step;
+}
+
+void TrainLoop::log_evaluation(int64_t step, double loss) {
+  if (log_) log_->append(step, {{"eval_loss", loss}});
+  if (events_) events_->append(step, std::array{report::Metric{"eval_loss", loss}});
 }
 
 void TrainLoop::export_with_card(const std::string& dir) {
@@ -235,13 +249,17 @@ void TrainLoop::sample_and_log(int64_t step) {
   }
 }
 
+void TrainLoop::sync_logs() {
+  if (log_) log_->sync();
+  if (samples_) samples_->sync();
+  if (events_) events_->sync();
+}
+
 void TrainLoop::save_checkpoint(bool keeps_folder) {
   const std::string& out = job_.settings().out;
   const int64_t kept = job_.options().keep;
   const TraceSpan span("save", "step", job_.steps_done());
-  if (log_) log_->sync();
-  if (samples_) samples_->sync();
-  if (events_) events_->sync();
+  sync_logs();
   // Before the state: a run that is killed in between goes on from an older one, and writes it
   // again.
   const bool to_folder = keeps_folder && kept > 0;
@@ -289,18 +307,25 @@ void TrainLoop::gather_costs_of_ranks() {
 
 std::vector<ProcessMemory> TrainLoop::gather_peaks() {
   Comm& comm = job_.pipeline().comm();
-  // Of a process, and the weights of its other ranks that it shares.
-  std::array own = {static_cast<double>(peak_.anonymous), static_cast<double>(peak_.files)};
-  if (process_ranks(job_.settings().stages).thread_of(comm.rank()) > 0)
-    own = {static_cast<double>(job_.pipeline().shared_weight_bytes()), 0.0};
-  std::vector<double> all;
-  comm.all_gather(own, all);
-  std::vector<ProcessMemory> peaks(static_cast<size_t>(comm.size()));
-  for (size_t rank = 0; rank < peaks.size(); ++rank) {
-    peaks[rank].anonymous = static_cast<int64_t>(all[own.size() * rank]);
-    peaks[rank].files = static_cast<int64_t>(all[own.size() * rank + 1]);
+  const ProcessMemory own = peak_of_rank();
+  std::vector<double> all;  // two of each rank
+  comm.all_gather(std::array{static_cast<double>(own.anonymous), static_cast<double>(own.files)},
+                  all);
+  std::vector<ProcessMemory> peaks;
+  for (auto of_rank = all.begin(); of_rank != all.end(); of_rank += 2) {
+    ProcessMemory& peak = peaks.emplace_back();
+    peak.anonymous = static_cast<int64_t>(of_rank[0]);
+    peak.files = static_cast<int64_t>(of_rank[1]);
   }
   return peaks;
+}
+
+ProcessMemory TrainLoop::peak_of_rank() {
+  if (process_ranks(job_.settings().stages).thread_of(job_.pipeline().comm().rank()) == 0)
+    return peak_;
+  ProcessMemory shared = {};
+  shared.anonymous = job_.pipeline().shared_weight_bytes();
+  return shared;
 }
 
 void TrainLoop::sum_peaks_by_process(const std::vector<ProcessMemory>& of_ranks) {
@@ -395,7 +420,10 @@ void TrainLoop::add_cost_rows(report::Table& table) const {
   table.add_row({"time", time});
   table.add_row({"memory", fmt::format("{}; plus {} mapped from files", memory,
                                        report::format_bytes(peak_.files))});
-  if (sent_.empty()) return;
+  if (!sent_.empty()) add_sent_row(table);
+}
+
+void TrainLoop::add_sent_row(report::Table& table) const {
   const int64_t sent = total_of(sent_), planned = total_of(job_.planned_sent());
   table.add_row({"sent", fmt::format("{} a step by all ranks, {} planned",
                                      report::format_bytes(sent / num_steps_),
@@ -422,7 +450,7 @@ void TrainLoop::print_json() const {
   std::string sent;
   if (!sent_.empty() && num_steps_ > 0) {
     sent = fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
-                       sent_json(sent_, job_.planned_sent(), memory_));
+                       sent_by_rank_json(sent_, job_.planned_sent(), memory_));
   }
   fmt::print(
       "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"

@@ -57,15 +57,20 @@ class TrainLoop {
   // What the first rank wants after a step.
   enum class NextAction { kNone, kSave, kStop };
 
-  void train_step();
+  void open_logs();
+  void run_and_log_step();
+  void note_for_summary(const TrainStep& done, double seconds);
   void log_step(const TrainStep& done, double seconds);
-  // And keeps what is the best by then, with --keep-best.
-  void sample_and_evaluate(int64_t step);
+  // What is the best by then is kept with --keep-best.
+  void sample_evaluate_and_keep_best(int64_t step);
+  void log_evaluation(int64_t step, double loss);
   void sample_and_log(int64_t step);
   void export_with_card(const std::string& dir);
-  [[nodiscard]] bool ends_early() const;  // by --early-stop
-  // The same on every rank.
+  [[nodiscard]] bool ends_early() const;        // by --early-stop
+  [[nodiscard]] NextAction due_action() const;  // by the clock and the signals of this process
+  // The first rank's, on every rank.
   NextAction decide_next_action();
+  void sync_logs();
   void save_checkpoint(bool keeps_folder);  // and a folder of it, with --keep
   void save_at_stop();
   // The model card next to an export. The first rank writes.
@@ -75,6 +80,8 @@ class TrainLoop {
   // Where ranks are processes, the peak of all together, and what each has sent. Collective.
   void gather_costs_of_ranks();
   std::vector<ProcessMemory> gather_peaks();
+  // Of the first rank of a process all that it took, of another the weights that it shares.
+  ProcessMemory peak_of_rank();
   void sum_peaks_by_process(const std::vector<ProcessMemory>& of_ranks);
   // What a resumed run's summary needs of the part before it.
   void restore_losses_from_log();
@@ -84,6 +91,7 @@ class TrainLoop {
   void add_loss_rows(report::Table& table) const;
   // Where it is not the last evaluation's, or in best/.
   void add_best_row(report::Table& table) const;
+  void add_sent_row(report::Table& table) const;
   void add_cost_rows(report::Table& table) const;
   void print_json() const;
 

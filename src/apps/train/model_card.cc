@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "apps/manual.h"
+#include "apps/setup/hub_cache.h"
 #include "apps/train/job.h"
 #include "base/ascii.h"
 #include "model/adapter/base_numbers.h"
@@ -135,21 +136,9 @@ std::string python_generate_lines(const CardFacts& facts) {
       prompt);
 }
 
-std::string python_usage(const CardFacts& facts) {
-  const char* const cls =
-      facts.is_text_part && facts.is_lora ? "AutoModelForImageTextToText" : "AutoModelForCausalLM";
-  const std::string base = facts.is_lora
-                               ? fmt::format("base = {}\n", text::json_quote(base_place(facts)))
-                               : "base = \".\"\n";
-  const std::string load = fmt::format(
-      "{}tokenizer = AutoTokenizer.from_pretrained(base)\n"
-      "model = {}.from_pretrained(base, dtype=\"auto\")\n",
-      base, cls);
-  const std::string import = fmt::format("from transformers import {}, AutoTokenizer\n", cls);
-  if (!facts.is_lora) {
-    return fmt::format("### transformers\n\n```python\n{}\n{}{}```\n", import, load,
-                       python_generate_lines(facts));
-  }
+// Of an adapter, by PEFT and by transformers; `load` makes the base's model and tokenizer.
+std::string adapter_usage(const CardFacts& facts, const std::string& import,
+                          const std::string& load) {
   std::string out = fmt::format(
       "### PEFT\n\n```python\nfrom peft import PeftModel\n{}\n{}"
       "model = PeftModel.from_pretrained(model, \".\")\n{}```\n\n",
@@ -169,8 +158,25 @@ std::string python_usage(const CardFacts& facts) {
                    import, load, python_generate_lines(facts));
 }
 
+std::string python_usage(const CardFacts& facts) {
+  const char* const cls =
+      facts.is_text_part && facts.is_lora ? "AutoModelForImageTextToText" : "AutoModelForCausalLM";
+  const std::string base = facts.is_lora
+                               ? fmt::format("base = {}\n", text::json_quote(base_place(facts)))
+                               : "base = \".\"\n";
+  const std::string load = fmt::format(
+      "{}tokenizer = AutoTokenizer.from_pretrained(base)\n"
+      "model = {}.from_pretrained(base, dtype=\"auto\")\n",
+      base, cls);
+  const std::string import = fmt::format("from transformers import {}, AutoTokenizer\n", cls);
+  if (facts.is_lora) return adapter_usage(facts, import, load);
+  return fmt::format("### transformers\n\n```python\n{}\n{}{}```\n", import, load,
+                     python_generate_lines(facts));
+}
+
 // Whether an option had a part in the run; files have rows of their own.
-bool is_listed(std::string_view name, const std::string& value, const TrainOptions& options) {
+bool is_listed_in_card(std::string_view name, const std::string& value,
+                       const TrainOptions& options) {
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -212,16 +218,22 @@ void add_data_rows(const TrainJob& job, CardFacts& facts) {
                   job.train_data().files.size() > 1 ? "s" : ""));
 }
 
+// What the examples of usage begin with: where they run.
+std::string usage_heading(const CardFacts& facts) {
+  const std::string text = "## Use\n\nIn this folder";
+  if (!facts.is_lora) return text + ":\n\n";
+  const std::string folder = "path/to/" + facts.base.substr(facts.base.rfind('/') + 1);
+  return text + fmt::format(", with the base model in `{}`:\n\n```bash\nBASE={}\n```\n\n", folder,
+                            is_plain(folder) ? folder : shell_quoted(folder));
+}
+
 }  // namespace
 
 std::string base_model_name(const std::string& model_dir) {
   const std::filesystem::path path = std::filesystem::weakly_canonical(model_dir);
-  constexpr std::string_view kCached = "models--";  // models--Qwen--Qwen3-0.6B/snapshots/HASH
   for (const auto& part : path) {
-    std::string name = part.string();
-    const size_t dashes = name.find("--", kCached.size());
-    if (!name.starts_with(kCached) || dashes == std::string::npos) continue;
-    return name.substr(kCached.size(), dashes - kCached.size()) + "/" + name.substr(dashes + 2);
+    const std::string name = hub_name_of_cache_folder(part.string());
+    if (!name.empty()) return name;
   }
   // What is not there keeps a slash at its end.
   return (path.has_filename() ? path : path.parent_path()).filename().string();
@@ -248,7 +260,7 @@ CardFacts read_card_facts(TrainJob& job, const std::string& fingerprint) {
   for (const auto& option : values) {
     const std::string name(option.key());
     const std::string value = recorded_text(values, name);
-    if (is_listed(name, value, options)) facts.settings.emplace_back(name, value);
+    if (is_listed_in_card(name, value, options)) facts.settings.emplace_back(name, value);
   }
   return facts;
 }
@@ -264,12 +276,7 @@ std::string model_card_text(const CardFacts& facts, int64_t steps, int64_t num_s
   add_loss_rows(losses, rows);
   out += markdown_table("| | |\n", rows);
   out += "## Settings\n\n" + markdown_table("| option | value |\n", facts.settings);
-  const std::string folder = "path/to/" + facts.base.substr(facts.base.rfind('/') + 1);
-  out += "## Use\n\nIn this folder";
-  out += facts.is_lora ? fmt::format(", with the base model in `{}`:\n\n```bash\nBASE={}\n```\n\n",
-                                     folder, is_plain(folder) ? folder : shell_quoted(folder))
-                       : ":\n\n";
-  return out + strata_usage(facts) + python_usage(facts);
+  return out + usage_heading(facts) + strata_usage(facts) + python_usage(facts);
 }
 
 }  // namespace strata::apps

@@ -56,6 +56,14 @@ void fill_all_from_record(const std::string& recorded, Said& o) {
   if (!o.warmup_ratio) fill_from_record(was, "warmup-steps", o.warmup_steps);
 }
 
+Said combine_options_and_record(const TrainOptions& options, const std::string& recorded) {
+  Said said = {options.batch_size,   options.batch_tokens, options.epochs,      options.steps,
+               options.warmup_steps, options.lr,           options.warmup_ratio};
+  if (said.batch_size) *said.batch_size *= options.gradient_accumulation_steps;
+  if (!recorded.empty()) fill_all_from_record(recorded, said);
+  return said;
+}
+
 int64_t warmup_steps(double ratio, int64_t num_steps) {
   return static_cast<int64_t>(std::ceil(ratio * static_cast<double>(num_steps)));
 }
@@ -94,10 +102,7 @@ double default_learning_rate(const std::string& method, int64_t hidden_size, int
 TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec,
                                const TrainData& data, const std::string& recorded) {
   check_warmup_and_accumulation(options);
-  Said said = {options.batch_size,   options.batch_tokens, options.epochs,      options.steps,
-               options.warmup_steps, options.lr,           options.warmup_ratio};
-  if (said.batch_size) *said.batch_size *= options.gradient_accumulation_steps;
-  if (!recorded.empty()) fill_all_from_record(recorded, said);
+  const Said said = combine_options_and_record(options, recorded);
   const data::BatchChoice batch = data::fill_batch_defaults(
       {.batch_size = said.batch_size, .batch_tokens = said.batch_tokens, .epochs = said.epochs},
       static_cast<int64_t>(data.train.examples.size()), data.train.num_tokens);

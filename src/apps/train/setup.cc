@@ -41,17 +41,20 @@ void check_adapter_options(const TrainOptions& o) {
                           o.adapter));
 }
 
+void check_router_bias_method(const TrainOptions& o) {
+  if (o.router_bias_rate <= 0 || o.method == "full") return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--router-bias-rate: the biases are the base model's, an adapter has no place for "
+              "them; give --method full with it");
+}
+
 void check_option_combinations(const TrainOptions& o) {
   check_device(o.device);
   check_memory_options(o.memory, o.recompute, o.offload);
-  data::parse_schedule(o.lr_schedule);
+  data::parse_lr_schedule(o.lr_schedule);
   check_optimizer(o.optimizer, o.method);
   if (!o.adapter.empty()) check_adapter_options(o);
-  if (o.router_bias_rate > 0 && o.method != "full") {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--router-bias-rate: the biases are the base model's, an adapter has no place for "
-                "them; give --method full with it");
-  }
+  check_router_bias_method(o);
 }
 
 void check_evaluation_options(const TrainOptions& o, const data::Dataset& eval) {
@@ -74,7 +77,7 @@ model::UseMtp use_mtp(const TrainOptions& options) {
   return *options.mtp_weight > 0 ? model::UseMtp::kAlways : model::UseMtp::kNever;
 }
 
-void check_router_bias_option(const TrainOptions& options, const model::LoadedModel& model) {
+void check_has_router_bias(const TrainOptions& options, const model::LoadedModel& model) {
   const std::vector<model::Parameter>& table = model.weights->table();
   if (options.router_bias_rate == 0) return;
   for (const model::Parameter& parameter : table) {
@@ -83,6 +86,14 @@ void check_router_bias_option(const TrainOptions& options, const model::LoadedMo
   throw Error(ErrorCode::kUnsupported,
               fmt::format("--router-bias-rate: no router of {} ({}) has a bias", model.dir,
                           model.config.architecture));
+}
+
+bool adapts_indexers(const TrainSettings& settings, const model::ModelConfig& config,
+                     const model::LayerTable& layers) {
+  const auto specs = lora_modules_of(settings, config);
+  return std::any_of(specs.begin(), specs.end(), [&](const model::LoraModuleSpec& spec) {
+    return layers.targets(spec.layer)[static_cast<size_t>(spec.target)].of_indexer;
+  });
 }
 
 // Indexers are there, and train.
@@ -95,12 +106,7 @@ void check_indexer_loss_option(const TrainSettings& settings, const model::Loade
                 fmt::format("--indexer-loss: no layer of {} ({}) has an indexer", model.dir,
                             model.config.architecture));
   }
-  if (options.method != "lora") return;
-  const auto specs = lora_modules_of(settings, model.config);
-  const bool any = std::any_of(specs.begin(), specs.end(), [&](const model::LoraModuleSpec& spec) {
-    return layers.targets(spec.layer)[static_cast<size_t>(spec.target)].of_indexer;
-  });
-  if (any) return;
+  if (options.method != "lora" || adapts_indexers(settings, model.config, layers)) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--indexer-loss: no module of an indexer trains; --targets: got '{}', "
                           "want all-linear, or q_b_proj, kv_proj, gate_proj or weights_proj among "
@@ -115,13 +121,19 @@ int64_t dataset_bytes(const data::Dataset& dataset, int64_t num_runs) {
   return dataset.examples.memory_bytes() + num_runs * std::ssize(dataset.examples.order()) * kLists;
 }
 
+int64_t data_bytes(const TrainData& data, int64_t num_runs) {
+  const int64_t bytes = dataset_bytes(data.train, num_runs) + dataset_bytes(data.eval, num_runs);
+  const auto store = data.eval.examples.store();
+  return data.train.examples.store() == store ? bytes - store->memory_bytes() : bytes;
+}
+
 int64_t longest_of(const std::vector<int64_t>& lengths) {
   return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
 }
 
 // Of the examples of each pass.
-std::vector<std::vector<int64_t>> pass_lengths(const data::StepPlan& step,
-                                               const std::vector<int64_t>& lengths) {
+std::vector<std::vector<int64_t>> lengths_by_pass(const data::StepPlan& step,
+                                                  const std::vector<int64_t>& lengths) {
   std::vector<std::vector<int64_t>> passes;
   for (const std::vector<int64_t>& pass : step.passes) {
     std::vector<int64_t>& of_pass = passes.emplace_back();
@@ -130,16 +142,22 @@ std::vector<std::vector<int64_t>> pass_lengths(const data::StepPlan& step,
   return passes;
 }
 
+int64_t sum_of(const std::vector<std::vector<int64_t>>& lengths) {
+  int64_t sum = 0;
+  for (const std::vector<int64_t>& pass : lengths)
+    sum = std::accumulate(pass.begin(), pass.end(), sum);
+  return sum;
+}
+
 // Every pass that the run will make.
-void add_passes_of_run(planner::RunShape& shape, const TrainSettings& settings,
-                       const planner::Division& division, const std::vector<int64_t>& eval) {
+void add_passes_and_set_step_sizes(planner::RunShape& shape, const TrainSettings& settings,
+                                   const planner::Division& division,
+                                   const std::vector<int64_t>& eval) {
   data::BatchPlan batches(shape.lengths, batch_plan_options(settings));
   double total = 0.0;
   for (int64_t step = 0; step < batches.num_steps(); ++step) {
-    const auto passes = pass_lengths(batches.plan_step(step), shape.lengths);
-    int64_t tokens = 0;
-    for (const std::vector<int64_t>& pass : passes)
-      tokens = std::accumulate(pass.begin(), pass.end(), tokens);
+    const auto passes = lengths_by_pass(batches.plan_step(step), shape.lengths);
+    const int64_t tokens = sum_of(passes);
     planner::add_step_to_longest_passes(shape, division, passes);
     shape.largest_step = std::max(shape.largest_step, tokens);
     total += static_cast<double>(tokens);
@@ -169,21 +187,31 @@ planner::RunShape make_run_shape(const LoadSpec& spec, const TrainSettings& sett
       .lengths = lengths,
       .longest = std::max(longest_of(lengths), longest_of(evaluated)),
       .step_tokens = std::min(batch_plan_options(settings).batch_tokens, train.num_tokens),
-      .file_space = space_for_files(options.offload),
+      .file_space = measure_space_for_files(options.offload),
       .price = spec.limits ? engine::price_of(*spec.limits) : engine::Price()};
-  add_passes_of_run(shape, settings, division, evaluated);
+  add_passes_and_set_step_sizes(shape, settings, division, evaluated);
   shape.pass.kv_positions = settings.sample_positions;
   shape.pass.num_sampled = std::ssize(options.samples);
   const int64_t num_runs = std::max<int64_t>(1, std::ssize(options.sweep));
-  shape.pass.data_bytes = dataset_bytes(train, num_runs) + dataset_bytes(eval, num_runs);
-  if (train.examples.store() == eval.examples.store()) {  // which both then share
-    shape.pass.data_bytes -= eval.examples.store()->memory_bytes();
-  }
+  shape.pass.data_bytes = data_bytes(data, num_runs);
   if (is_lora) {
     shape.pass.modules = lora_modules_of(settings, config);
     shape.pass.num_adapters = num_runs;
   }
   return shape;
+}
+
+// Ranks of the data are alike: each plans what the first one has.
+std::unique_ptr<engine::Engine> make_whole_planning_engine(const LoadSpec& spec, int data_ranks,
+                                                           int ranks_here) {
+  const int threads = data_ranks > 1 ? threads_of(0, ranks_here, spec.threads) : 0;
+  auto engine = make_planning_engine(spec, /*draft_tokens=*/0, /*part=*/{}, threads);
+  engine->set_share({.num_owners = data_ranks});
+  return engine;
+}
+
+bool has_files(const engine::RunPlan& plan) {
+  return plan.weights_in_files || plan.state_in_files || plan.memory.activation_file_bytes > 0;
 }
 
 // The examples that are trained on, as often as their files' weights say.
@@ -234,15 +262,13 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
   return {.train = weighted_by_file(all, kept, options.seed), .eval = std::move(eval)};
 }
 
-TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const TrainData& data,
-                  int ranks_here) {
+TrainRun check_and_plan_train_run(const LoadSpec& asked, const TrainSettings& settings,
+                                  const TrainData& data, int ranks_here) {
   const TrainOptions& options = settings.options;
   TrainRun run = {.spec = asked, .plan = {}};
   LoadSpec spec = asked;
   const bool has_mtp = resolve_use_mtp(spec);
   spec.mtp = has_mtp ? model::UseMtp::kAlways : model::UseMtp::kNever;
-  // Ranks of the data are alike: each plans what the first one has.
-  const int threads = settings.stages.data > 1 ? threads_of(0, ranks_here, spec.threads) : 0;
   model::ModelConfig config = spec.parsed.config;
   config.use_mtp = has_mtp;
   const planner::Division division =
@@ -250,21 +276,18 @@ TrainRun plan_run(const LoadSpec& asked, const TrainSettings& settings, const Tr
   if (options.method == "full") check_deferred_weight_grads(division.told, settings.stages);
   spec.share = division.told.weight_share(0);
   spec.weight_sharers = std::max(1, division.told.weight_sharers);
-  const auto engine = make_planning_engine(spec, /*draft_tokens=*/0, /*part=*/{}, threads);
-  engine->set_share({.num_owners = settings.stages.data});
-  check_router_bias_option(options, engine->model());
+  const auto engine = make_whole_planning_engine(spec, settings.stages.data, ranks_here);
+  check_has_router_bias(options, engine->model());
   const planner::RunShape shape = make_run_shape(spec, settings, engine->config(), division, data);
-  run.plan = plan_run(spec,
-                      {.whole = *engine,
-                       .division = division,
-                       .shape = shape,
-                       .recompute = spec.recompute.policy,
-                       .memory = budget_of(options.memory)},
-                      base_step_of(options));
+  run.plan = make_engines_and_plan_run(spec,
+                                       {.whole = *engine,
+                                        .division = division,
+                                        .shape = shape,
+                                        .recompute = spec.recompute.policy,
+                                        .memory = budget_of(options.memory)},
+                                       base_step_of(options));
   check_indexer_loss_option(settings, engine->model());
-  const bool has_files = run.plan.weights_in_files || run.plan.state_in_files ||
-                         run.plan.memory.activation_file_bytes > 0;
-  if (has_files) check_offload_folder(options.offload);
+  if (has_files(run.plan)) check_offload_folder(options.offload);
   run.spec.weights_in_files = run.plan.weights_in_files;
   run.spec.state_in_files = run.plan.state_in_files;
   return run;

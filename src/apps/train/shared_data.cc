@@ -18,7 +18,7 @@ constexpr size_t kPieceValues = 256 << 10;
 
 // Its length, its first token, and each target, of which the highest bit says whether it is
 // trained.
-void pack_example(const data::Example& example, std::vector<uint32_t>& values) {
+void append_packed_example(const data::Example& example, std::vector<uint32_t>& values) {
   values.push_back(static_cast<uint32_t>(example.targets.size()));
   values.push_back(static_cast<uint32_t>(example.tokens.front()));
   for (size_t t = 0; t < example.targets.size(); ++t) {
@@ -40,12 +40,13 @@ data::Example unpack_example(std::span<const uint32_t> values) {
 }
 
 // Examples from `next` on, which moves on, until there are enough values.
-void pack_piece(const ExampleStore& store, int64_t& next, std::vector<uint32_t>& values) {
+void append_packed_examples(const ExampleStore& store, int64_t& next,
+                            std::vector<uint32_t>& values) {
   for (; next < store.size() && values.size() < kPieceValues; ++next)
-    pack_example(store.at(next), values);
+    append_packed_example(store.read(next), values);
 }
 
-void unpack_piece(std::span<const uint32_t> values, ExampleStore& store) {
+void unpack_and_add_examples(std::span<const uint32_t> values, ExampleStore& store) {
   while (!values.empty()) {
     const size_t count = values.front() + size_t{1};
     store.add(unpack_example(values.subspan(1, count)));
@@ -60,9 +61,9 @@ std::shared_ptr<const ExampleStore> broadcast_store(Comm& comm,
   int64_t next = 0;
   do {
     piece.clear();
-    if (comm.rank() == 0) pack_piece(*store, next, piece);
+    if (comm.rank() == 0) append_packed_examples(*store, next, piece);
     broadcast(comm, piece);
-    if (comm.rank() != 0) unpack_piece(piece, *received);
+    if (comm.rank() != 0) unpack_and_add_examples(piece, *received);
   } while (!piece.empty());
   received->seal();
   return comm.rank() == 0 ? store : received;
@@ -73,6 +74,20 @@ struct FileFacts {
   int64_t first = 0, count = 0;
 };
 
+// What others than the first rank, which reads them, know of them.
+void broadcast_file_facts(Comm& comm, std::vector<data::DataFile>& files) {
+  std::vector<FileFacts> all;
+  for (const data::DataFile& file : files) all.push_back({file.weight, file.first, file.count});
+  broadcast(comm, all);
+  if (comm.rank() == 0) return;
+  for (const FileFacts& facts : all) {
+    data::DataFile& file = files.emplace_back();
+    file.weight = facts.weight;
+    file.first = facts.first;
+    file.count = facts.count;
+  }
+}
+
 void broadcast_dataset(Comm& comm, const std::shared_ptr<const ExampleStore>& store,
                        data::Dataset& dataset) {
   std::vector<int64_t> order = dataset.examples.order();
@@ -81,19 +96,8 @@ void broadcast_dataset(Comm& comm, const std::shared_ptr<const ExampleStore>& st
        {&dataset.num_lines, &dataset.num_too_long, &dataset.num_tokens, &dataset.num_trained}) {
     broadcast(comm, *number);
   }
-  std::vector<FileFacts> files;
-  for (const data::DataFile& file : dataset.files)
-    files.push_back({file.weight, file.first, file.count});
-  broadcast(comm, files);
-  if (comm.rank() == 0) return;
-  dataset.examples = data::Examples(store, std::move(order));
-  for (const FileFacts& facts : files) {
-    data::DataFile file;
-    file.weight = facts.weight;
-    file.first = facts.first;
-    file.count = facts.count;
-    dataset.files.push_back(std::move(file));
-  }
+  broadcast_file_facts(comm, dataset.files);
+  if (comm.rank() != 0) dataset.examples = data::Examples(store, std::move(order));
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 
 #include "apps/options.h"
 #include "apps/setup/model_identity.h"
-#include "apps/setup/model_path.h"
 #include "apps/setup/ranks.h"
 #include "base/check.h"
 #include "base/error.h"
@@ -111,6 +110,19 @@ Evaluations parse_evaluations(const boost::json::object& state) {
           .kept_step = static_cast<int64_t>(number(kept))};
 }
 
+std::string record_json(TrainJob& job, const std::string& fingerprint) {
+  return fmt::format(
+      "{{\"format\":{},\"step\":{},\"num_steps\":{},\"evaluations\":{},\"options\":{}}}\n", kFormat,
+      job.steps_done(), job.num_steps(), evaluations_text(job.evaluations()), fingerprint);
+}
+
+std::vector<TensorDecl> tensors_of_state(TrainJob& job) {
+  std::vector<TensorDecl> tensors;
+  for (const StateBlock& block : job.blocks_of_state())
+    tensors.push_back({block.name, DType::kF32, Shape{block.size}});
+  return tensors;
+}
+
 RunRecord parse_record(const std::string& out, const std::string& json) {
   const boost::json::value value = text::parse_json(json, state_dir(out) + "/state.json");
   const boost::json::object* object = value.if_object();
@@ -129,19 +141,6 @@ RunRecord parse_record(const std::string& out, const std::string& json) {
   upgrade_options(format, record.options);
   return record;
 }
-
-}  // namespace
-
-std::string hash_adapter_or_model(const std::string& path) {
-  if (!is_adapter_directory(path)) return compute_model_identity(open_texts(path));
-  std::string all;
-  for (const char* name : {"/adapter_config.json", "/adapter_model.safetensors"}) {
-    all += fmt::format("{:016x}", data::hash_content(data::InputFile(path + name)));
-  }
-  return all;
-}
-
-namespace {
 
 // Of an option that names files of data or a model: a hash of their content, or nothing.
 std::string hash_content_of_option(const OptionRow& row, const TrainOptions& options,
@@ -180,29 +179,20 @@ std::string compute_train_fingerprint(const TrainSettings& settings, const Model
 
 bool has_train_state(const std::string& out) { return TrainerState::exists(state_dir(out)); }
 
-std::string recorded_options(const std::string& out) {
+std::string read_recorded_options(const std::string& out) {
   return boost::json::serialize(parse_record(out, TrainerState(state_dir(out)).json()).options);
 }
 
 void save_state_and_export(TrainJob& job, const std::string& fingerprint) {
   const std::string& out = job.settings().out;
   std::optional<TrainerStateWriter> writer;
-  if (job.is_first_rank()) {
-    std::vector<TensorDecl> tensors;
-    for (const StateBlock& block : job.blocks_of_state())
-      tensors.push_back({block.name, DType::kF32, Shape{block.size}});
-    writer.emplace(state_dir(out), std::move(tensors));
-  }
+  if (job.is_first_rank()) writer.emplace(state_dir(out), tensors_of_state(job));
   job.gather_state([&](const std::string& block, TensorView values) {
     const HostAccess access(job.engine().backend().allocator());
     writer->append(block, {values.f32(), static_cast<size_t>(values.shape.num_elements())});
   });
   if (!job.is_first_rank()) return job.export_to(out);
-  writer->commit(
-      fmt::format("{{\"format\":{},\"step\":{},\"num_steps\":{},\"evaluations\":{},"
-                  "\"options\":{}}}\n",
-                  kFormat, job.steps_done(), job.num_steps(), evaluations_text(job.evaluations()),
-                  fingerprint));
+  writer->commit(record_json(job, fingerprint));
   job.export_to(out);
 }
 
@@ -224,7 +214,7 @@ constexpr int64_t kTag = 0;
 constexpr int64_t kPieceValues = (1 << 20) / dtype_bytes(DType::kF32);
 
 // A line for each option that was another; empty: none was.
-std::string differing_options(const RunRecord& record, const std::string& fingerprint) {
+std::string describe_differing_options(const RunRecord& record, const std::string& fingerprint) {
   const boost::json::object wanted = boost::json::parse(fingerprint).as_object();
   std::string faults;
   for (const auto& option : wanted) {
@@ -237,9 +227,10 @@ std::string differing_options(const RunRecord& record, const std::string& finger
   return faults;
 }
 
-SavedAt checked_position(TrainJob& job, const RunRecord& record, const std::string& fingerprint) {
+SavedAt check_and_get_position(TrainJob& job, const RunRecord& record,
+                               const std::string& fingerprint) {
   const std::string& out = job.settings().out;
-  const std::string faults = differing_options(record, fingerprint);
+  const std::string faults = describe_differing_options(record, fingerprint);
   if (!faults.empty()) fail(out, "the run was started with other options:" + faults);
   if (record.step > job.num_steps()) {
     fail(out, fmt::format("step {} of {}", record.step, job.num_steps()));
@@ -270,15 +261,20 @@ void send_wanted_parts(Comm& comm, int to, const TrainerState& saved) {
   }
 }
 
+// `count` values of the part, of which these begin at `first`.
+WantedPart piece_of(const StatePart& part, int64_t first, int64_t count) {
+  WantedPart piece = {.size = part.size, .first = part.first + first, .count = count};
+  CHECK(part.block.size() < piece.block.size(), part.block);
+  std::copy(part.block.begin(), part.block.end(), piece.block.begin());
+  return piece;
+}
+
 // Asks the first rank for its parts, piece by piece: what is on its way takes memory too.
 void fetch_parts(Comm& comm, const std::vector<StatePart>& parts) {
   for (const StatePart& part : parts) {
     const int64_t size = part.values.shape.num_elements();
     for (int64_t first = 0; first < size; first += kPieceValues) {
-      WantedPart wanted = {.size = part.size, .first = part.first + first};
-      CHECK(part.block.size() < wanted.block.size(), part.block);
-      std::copy(part.block.begin(), part.block.end(), wanted.block.begin());
-      wanted.count = std::min(kPieceValues, size - first);
+      const WantedPart wanted = piece_of(part, first, std::min(kPieceValues, size - first));
       comm.send_bytes(0, kTag, &wanted, sizeof(wanted));
       comm.receive(0, kTag, part.values.part(first, {wanted.count}));
     }
@@ -295,7 +291,7 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
   if (job.is_first_rank()) {
     const std::string& out = job.settings().out;
     const TrainerState saved(state_dir(out));
-    at = checked_position(job, parse_record(out, saved.json()), fingerprint);
+    at = check_and_get_position(job, parse_record(out, saved.json()), fingerprint);
     broadcast(comm, at);
     read_own_parts(job, saved);
     for (int other = 1; other < comm.size(); ++other) send_wanted_parts(comm, other, saved);

@@ -15,14 +15,12 @@ struct FilesOfRun {
   const std::vector<data::DataFile>& train;
   const std::vector<data::DataFile>& eval;  // read where --eval named them
 };
-// Of the content of an adapter, by its two files; of a folder without them as of a model.
-std::string hash_adapter_or_model(const std::string& path);
 std::string compute_train_fingerprint(const TrainSettings& settings, const ModelTexts& model,
                                       const FilesOfRun& files, const std::string& cpu_path);
 
 bool has_train_state(const std::string& out);
 // The fingerprint that the last save has, in the names that this version gives options.
-std::string recorded_options(const std::string& out);
+std::string read_recorded_options(const std::string& out);
 // Durable when it returns: first the state, then the export. Collective.
 void save_state_and_export(TrainJob& job, const std::string& fingerprint);
 // Loads the last save, which the first rank alone reads, into the jobs of all. Throws Error where

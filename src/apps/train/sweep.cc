@@ -34,6 +34,7 @@ struct Member {
   TrainSettings settings;
   bool resumes = false;
   std::unique_ptr<TrainJob> job = nullptr;
+  std::string fingerprint = {};  // of the job
   std::unique_ptr<TrainLoop> loop = nullptr;
   bool diverged = false;  // and has ended where its numbers were no longer finite
 };
@@ -49,19 +50,45 @@ void check_sweep(const TrainOptions& o) {
   }
 }
 
-std::vector<Member> members_of(const TrainOptions& options, const LoadSpec& spec,
-                               const TrainData& data) {
+TrainSettings resolve_member_settings(const TrainOptions& options, const LoadSpec& spec,
+                                      const TrainData& data, const std::string& rate,
+                                      const std::string& out, bool resumes) {
+  TrainSettings own =
+      resolve_settings(options, spec, data, resumes ? read_recorded_options(out) : "");
+  std::from_chars(rate.data(), rate.data() + rate.size(), own.lr);
+  own.out = out;
+  if (!own.tensorboard.empty()) own.tensorboard += "/lr-" + rate;
+  return own;
+}
+
+std::vector<Member> resolve_members(const TrainOptions& options, const LoadSpec& spec,
+                                    const TrainData& data) {
   std::vector<Member> members;
   for (const std::string& rate : options.sweep) {
     const std::string out = fmt::format("{}/lr-{}", options.out, rate);
     const bool found = decide_to_resume(out, options.resume);
-    TrainSettings own = resolve_settings(options, spec, data, found ? recorded_options(out) : "");
-    std::from_chars(rate.data(), rate.data() + rate.size(), own.lr);
-    own.out = out;
-    if (!own.tensorboard.empty()) own.tensorboard += "/lr-" + rate;
-    members.push_back({.rate = rate, .settings = std::move(own), .resumes = found});
+    members.push_back({.rate = rate,
+                       .settings = resolve_member_settings(options, spec, data, rate, out, found),
+                       .resumes = found});
   }
   return members;
+}
+
+// They take turns with the first one's gradients.
+void make_jobs(std::vector<Member>& members, const LoadSpec& spec,
+               const std::shared_ptr<engine::Runner>& pipeline, const TrainData& data) {
+  for (Member& member : members) {
+    member.job = std::make_unique<TrainJob>(member.settings, spec, pipeline, data,
+                                            members.front().job.get());
+  }
+}
+
+void make_loops(std::vector<Member>& members, const std::optional<Predicted>& predicted,
+                TrainSampler* sampler) {
+  for (Member& member : members) {
+    member.loop = std::make_unique<TrainLoop>(*member.job, member.fingerprint, predicted, sampler,
+                                              /*shows=*/false);
+  }
 }
 
 int64_t steps_done_of(const std::vector<Member>& members) {
@@ -70,7 +97,7 @@ int64_t steps_done_of(const std::vector<Member>& members) {
   return steps;
 }
 
-void advance_unless_diverged(Member& member) {
+void advance_or_mark_diverged(Member& member) {
   try {
     member.loop->run_next_step();
   } catch (const NotFinite& fault) {
@@ -81,11 +108,11 @@ void advance_unless_diverged(Member& member) {
 }
 
 // A step of each that is not done; false where all are.
-bool advance_each(std::vector<Member>& members, report::Progress& progress) {
+bool advance_each_and_tell_if_any(std::vector<Member>& members, report::Progress& progress) {
   bool advances = false;
   for (Member& member : members) {
     if (member.diverged || member.loop->is_done()) continue;
-    advance_unless_diverged(member);
+    advance_or_mark_diverged(member);
     advances = true;
     progress.update(steps_done_of(members),
                     fmt::format("lr {}  loss {:.4f}", member.rate, member.loop->loss()));
@@ -93,22 +120,29 @@ bool advance_each(std::vector<Member>& members, report::Progress& progress) {
   return advances;
 }
 
+void request_stop_of_unfinished(std::vector<Member>& members) {
+  for (Member& member : members) {
+    if (!member.diverged && !member.loop->is_done()) member.loop->request_stop();
+  }
+}
+
 void train_in_turn(std::vector<Member>& members, const std::string& label) {
   int64_t total = 0;
   for (const Member& member : members) total += member.job->num_steps();
   report::Progress progress({.label = label, .total = total, .start = steps_done_of(members)});
   for (Member& member : members) member.loop->start();
-  while (!StopSignals::asked() && advance_each(members, progress)) {
+  while (!StopSignals::asked() && advance_each_and_tell_if_any(members, progress)) {
   }
-  for (Member& member : members) {
-    if (StopSignals::asked() && !member.diverged && !member.loop->is_done())
-      member.loop->request_stop();
-  }
+  if (StopSignals::asked()) request_stop_of_unfinished(members);
   progress.finish();
 }
 
-std::string text_of(const std::optional<double>& value, bool is_exp = false) {
-  return value ? fmt::format("{:.4f}", is_exp ? std::exp(*value) : *value) : "";
+std::string loss_text(const std::optional<double>& loss) {
+  return loss ? fmt::format("{:.4f}", *loss) : "";
+}
+
+std::string perplexity_text(const std::optional<double>& loss) {
+  return loss ? fmt::format("{:.4f}", std::exp(*loss)) : "";
 }
 
 // The loss that is looked at: of the evaluation, where there is one.
@@ -128,12 +162,12 @@ std::string verdict_on(const Member& member, const std::vector<Member>& members)
   return &member == &best_of(members) ? "lowest" : "";
 }
 
-std::vector<std::vector<std::string>> rows_of(const std::vector<Member>& members) {
+std::vector<std::vector<std::string>> table_rows_of(const std::vector<Member>& members) {
   std::vector<std::vector<std::string>> rows;
   for (const Member& member : members) {
     const TrainLoop& loop = *member.loop;
-    rows.push_back({member.rate, fmt::format("{:.4f}", loop.loss()), text_of(loop.first_eval()),
-                    text_of(loop.last_eval()), text_of(loop.last_eval(), true),
+    rows.push_back({member.rate, fmt::format("{:.4f}", loop.loss()), loss_text(loop.first_eval()),
+                    loss_text(loop.last_eval()), perplexity_text(loop.last_eval()),
                     verdict_on(member, members)});
   }
   return rows;
@@ -146,18 +180,19 @@ void print_table(const std::vector<Member>& members) {
   std::vector<report::Column> columns;
   for (const std::string& head : kHeads) columns.push_back({head, report::Align::kRight});
   report::Table table(columns);
-  for (auto& row : rows_of(members)) table.add_row(std::move(row));
+  for (auto& row : table_rows_of(members)) table.add_row(std::move(row));
   fmt::print(stderr, "{}", table.text());
 }
 
 void write_table(const std::string& out, const std::vector<Member>& members) {
   std::string text = fmt::format("| {} |\n|---|---|---|---|---|---|\n", fmt::join(kHeads, " | "));
-  for (const auto& row : rows_of(members)) text += fmt::format("| {} |\n", fmt::join(row, " | "));
+  for (const auto& row : table_rows_of(members))
+    text += fmt::format("| {} |\n", fmt::join(row, " | "));
   write_file_atomic(out + "/sweep.md", text);
 }
 
 // Of each rate the evaluations, or where there are none the smoothed loss of training.
-report::CurveSeries curve_of(const Member& member) {
+report::CurveSeries read_curve_of(const Member& member) {
   const auto records = report::read_metrics(metrics_path(member.settings.out));
   const std::string name = "lr " + member.rate;
   report::CurveSeries evaluated = series_of(records, "eval_loss", {.name = name, .markers = true});
@@ -170,7 +205,7 @@ void write_chart(const std::string& out, const std::vector<Member>& members) {
   report::CurveChart chart{.title = evaluates ? "evaluation loss" : "training loss (smoothed)",
                            .x_label = "step",
                            .y_label = "nats per token"};
-  for (const Member& member : members) chart.series.push_back(curve_of(member));
+  for (const Member& member : members) chart.series.push_back(read_curve_of(member));
   write_file_atomic(out + "/sweep.svg", report::svg_chart(chart));
 }
 
@@ -198,8 +233,17 @@ void check_one_converged(const std::vector<Member>& members) {
   throw NotFinite("--lr: every rate diverged; lower them, or use --dtype f32");
 }
 
+std::vector<std::string> converged_rates(const std::vector<Member>& members) {
+  std::vector<std::string> rates;
+  for (const Member& member : members) {
+    if (!member.diverged) rates.push_back(member.rate);
+  }
+  return rates;
+}
+
 // False where a signal stopped it.
-bool finish_members(const TrainOptions& options, std::vector<Member>& members, double begin) {
+bool save_and_report_members(const TrainOptions& options, std::vector<Member>& members,
+                             double begin) {
   bool ended = true;
   for (Member& member : members) {
     if (!member.diverged) ended = member.loop->save_and_finish() && ended;
@@ -208,44 +252,33 @@ bool finish_members(const TrainOptions& options, std::vector<Member>& members, d
   write_table(options.out, members);
   write_chart(options.out, members);
   print_table(members);
-  std::vector<std::string> saved;
-  for (const Member& member : members) {
-    if (!member.diverged) saved.push_back(member.rate);
-  }
   fmt::print(stderr, "{}; saved: {}/lr-{}\n", report::format_duration(now_seconds() - begin),
-             options.out, fmt::join(saved, ", lr-"));
+             options.out, fmt::join(converged_rates(members), ", lr-"));
   if (options.json) print_json(members);
   return true;
 }
 
+// False where a signal stopped it.
 bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
                  std::vector<Member>& members, const TrainData& data) {
   const double begin = now_seconds();
   const TrainSettings& planned = members.front().settings;
   const auto pipeline = load_train_model(comm, run, planned, data);
+  make_jobs(members, run.spec, pipeline, data);
+  warn_of_few_steps(*members.front().job);
   for (Member& member : members) {
-    member.job = std::make_unique<TrainJob>(member.settings, run.spec, pipeline, data,
-                                            members.front().job.get());
-  }
-  const std::string few = few_steps_warning(planned, members.front().job->num_steps());
-  if (!few.empty()) log(LogLevel::kWarning, few);
-  std::vector<std::string> fingerprints;
-  for (Member& member : members) {
-    fingerprints.push_back(compute_job_fingerprint(*member.job));
-    load_state_or_clear_logs(*member.job, fingerprints.back(), member.resumes);
+    member.fingerprint = compute_job_fingerprint(*member.job);
+    make_folder_and_load_state_or_clear_logs(*member.job, member.fingerprint, member.resumes);
   }
   const std::optional<Predicted> predicted = print_plan_and_predict(*members.front().job, run.plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
   if (!options.samples.empty()) sampler.emplace(run.spec.texts, options.samples);
-  for (size_t i = 0; i < members.size(); ++i) {
-    members[i].loop = std::make_unique<TrainLoop>(*members[i].job, fingerprints[i], predicted,
-                                                  sampler ? &*sampler : nullptr, /*shows=*/false);
-  }
+  make_loops(members, predicted, sampler ? &*sampler : nullptr);
   const StopSignals signals("saving after this step; again: ends at once");
   train_in_turn(members, "sweep");
   check_one_converged(members);
-  return finish_members(options, members, begin);
+  return save_and_report_members(options, members, begin);
 }
 
 }  // namespace
@@ -254,8 +287,8 @@ int run_sweep(const TrainOptions& options) {
   check_sweep(options);
   const LoadSpec spec = read_train_spec(options);
   const TrainData data = read_train_data(options, spec);
-  std::vector<Member> members = members_of(options, spec, data);
-  const TrainRun run = plan_run(spec, members.front().settings, data);
+  std::vector<Member> members = resolve_members(options, spec, data);
+  const TrainRun run = check_and_plan_train_run(spec, members.front().settings, data);
   int code = 0;
   run_ranks(1, [&](Comm& comm) {
     if (!run_members(comm, run, options, members, data)) code = StopSignals::exit_code();

@@ -11,6 +11,7 @@
 
 #include "apps/options.h"
 #include "apps/recipe.h"
+#include "apps/setup/model_identity.h"
 #include "apps/setup/ranks.h"
 #include "apps/setup/sent_text.h"
 #include "apps/setup/weight_group.h"
@@ -39,8 +40,8 @@
 namespace strata::apps {
 namespace {
 
-// Of all stages, buffers not counted.
-int64_t num_parameters(const model::ModelWeights& weights) {
+// Buffers are not counted.
+int64_t num_parameters_of_all_stages(const model::ModelWeights& weights) {
   int64_t count = 0;
   for (const model::Parameter& parameter : weights.table()) {
     if (!parameter.buffer) count += parameter.shape.num_elements();
@@ -94,9 +95,10 @@ std::string dataset_text(const data::Dataset& d) {
 
 std::string model_text(const engine::Engine& engine) {
   const model::ModelWeights& weights = *engine.model().weights;
-  return fmt::format("{}, {} parameters, {}", engine.config().family,
-                     report::format_count(static_cast<double>(num_parameters(weights))),
-                     weights.compute_dtype() == DType::kBF16 ? "bf16" : "f32");
+  return fmt::format(
+      "{}, {} parameters, {}", engine.config().family,
+      report::format_count(static_cast<double>(num_parameters_of_all_stages(weights))),
+      weights.compute_dtype() == DType::kBF16 ? "bf16" : "f32");
 }
 
 // What runs: the model, what trains, the data and the steps.
@@ -148,7 +150,13 @@ std::string compute_job_fingerprint(TrainJob& job) {
                                    std::string(job.engine().backend().arithmetic()));
 }
 
-void load_state_or_clear_logs(TrainJob& job, const std::string& fingerprint, bool resumes) {
+void warn_of_few_steps(const TrainJob& job) {
+  const std::string few = few_steps_warning(job.settings(), job.num_steps());
+  if (!few.empty()) log(LogLevel::kWarning, few);
+}
+
+void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& fingerprint,
+                                              bool resumes) {
   const std::string& out = job.settings().out;
   // Now that nothing is wrong with what was asked.
   if (job.is_first_rank()) make_folders(out);
@@ -158,24 +166,34 @@ void load_state_or_clear_logs(TrainJob& job, const std::string& fingerprint, boo
   remove_file(out + "/samples.jsonl");
 }
 
-bool decide_to_resume(const std::string& out, bool resume) {
-  const bool found = has_train_state(out);
-  if (found && !resume) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format(
-            "--out: {} holds a run already; continue it with --resume, or choose another folder",
-            out));
-  }
-  // A run that was killed in its first save has begun its metrics.
-  const bool begun = resume && file_exists(metrics_path(out));
+namespace {
+
+[[noreturn]] void refuse_to_replace_run(const std::string& out) {
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format(
+          "--out: {} holds a run already; continue it with --resume, or choose another folder",
+          out));
+}
+
+void check_has_no_model(const std::string& out) {
   for (const char* kept : {"config.json", "adapter_config.json"}) {
-    if (found || begun || !file_exists(out + "/" + kept)) continue;
+    if (!file_exists(out + "/" + kept)) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--out: {} holds a model or an adapter ({}), which training would "
                             "write over; choose another folder",
                             out, kept));
   }
+}
+
+}  // namespace
+
+bool decide_to_resume(const std::string& out, bool resume) {
+  const bool found = has_train_state(out);
+  if (found && !resume) refuse_to_replace_run(out);
+  // A run that was killed in its first save has begun its metrics.
+  const bool begun = resume && file_exists(metrics_path(out));
+  if (!found && !begun) check_has_no_model(out);
   if (resume && !found) {
     fmt::print(stderr, "--resume: no saved state in {}; training starts at step 1\n", out);
   }
@@ -191,22 +209,8 @@ void return_free_memory() {
 
 namespace {
 
-// False where a signal stopped it.
-bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
-  const TrainOptions& options = job.options();
-  const std::string fingerprint = compute_job_fingerprint(job);
-  if (job.is_first_rank() && !resumes) {
-    const std::string few = few_steps_warning(job.settings(), job.num_steps());
-    if (!few.empty()) log(LogLevel::kWarning, few);
-  }
-  load_state_or_clear_logs(job, fingerprint, resumes);
-  const std::optional<Predicted> predicted = print_plan_and_predict(job, plan);
-  return_free_memory();
-  std::optional<TrainSampler> sampler;
-  if (!options.samples.empty()) sampler.emplace(job.spec().texts, options.samples);
-  TrainLoop loop(job, fingerprint, predicted, sampler ? &*sampler : nullptr);
-  // Before this there is nothing to save.
-  std::optional<StopSignals> signals;
+// One rank of each process listens.
+void listen_for_stop_signals(TrainJob& job, std::optional<StopSignals>& signals) {
   const StageOptions& stages = job.settings().stages;
   const bool is_process =
       !stages.ranks.empty() && process_ranks(stages).thread_of(job.pipeline().comm().rank()) == 0;
@@ -215,6 +219,22 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   } else if (is_process) {
     signals.emplace("");  // mpirun passes them on to all; the first rank says what comes of it
   }
+}
+
+// False where a signal stopped it.
+bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
+  const TrainOptions& options = job.options();
+  const std::string fingerprint = compute_job_fingerprint(job);
+  if (job.is_first_rank() && !resumes) warn_of_few_steps(job);
+  make_folder_and_load_state_or_clear_logs(job, fingerprint, resumes);
+  const std::optional<Predicted> predicted = print_plan_and_predict(job, plan);
+  return_free_memory();
+  std::optional<TrainSampler> sampler;
+  if (!options.samples.empty()) sampler.emplace(job.spec().texts, options.samples);
+  TrainLoop loop(job, fingerprint, predicted, sampler ? &*sampler : nullptr);
+  // Before this there is nothing to save.
+  std::optional<StopSignals> signals;
+  listen_for_stop_signals(job, signals);
   if (!loop.run()) return false;
   if (job.is_first_rank()) loop.print_summary();
   return true;
@@ -255,20 +275,24 @@ struct InputsOfRun {
   std::string recorded;  // options, of the run that goes on
 };
 
-// Saves the recipe too, where it was asked for. Collective.
+// Collective.
 InputsOfRun read_and_broadcast_inputs(Comm& comm, const TrainOptions& options,
                                       const LoadSpec& spec) {
   InputsOfRun inputs;
   if (comm.rank() == 0) {
-    if (!options.save_config.empty()) save_recipe(options);
     inputs.resumes = decide_to_resume(options.out, options.resume);
     inputs.data = read_train_data(options, spec);
-    if (inputs.resumes) inputs.recorded = recorded_options(options.out);
+    if (inputs.resumes) inputs.recorded = read_recorded_options(options.out);
   }
   broadcast(comm, inputs.resumes);
   broadcast(comm, inputs.recorded);
   broadcast_data(comm, inputs.data);
   return inputs;
+}
+
+// Before any data are read.
+void check_division(const LoadSpec& spec, const StageOptions& stages) {
+  static_cast<void>(plan_division(spec.parsed.config, stages, spec));
 }
 
 // As one of ranks that are processes.
@@ -282,15 +306,16 @@ int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Trai
   check_layout(layout, spec.parsed.config);
   check_ranks_alike(comm, collect_facts_of_run(spec, options));
   broadcast_limits(comm, spec.limits);
-  // Refused before any data are read.
-  static_cast<void>(plan_division(spec.parsed.config, stages, spec));
+  check_division(spec, stages);
   report::TraceFile trace(is_first ? options.trace : "");
+  if (is_first && !options.save_config.empty()) save_recipe(options);
   const InputsOfRun inputs = read_and_broadcast_inputs(comm, options, spec);
   const TrainData& data = inputs.data;
   TrainSettings settings = resolve_settings(options, spec, data, inputs.recorded);
   if (settings.options.method != "full") choose_weight_sharers(comm, stages);
   settings.stages = stages;
-  const TrainRun run = plan_run(spec, settings, data, comm.ranks_here() * stages.ranks_each);
+  const TrainRun run =
+      check_and_plan_train_run(spec, settings, data, comm.ranks_here() * stages.ranks_each);
   std::atomic<bool> stopped = false;
   run_ranks(comm, process_ranks(stages), [&](Comm& rank) {
     const std::unique_ptr<TrainJob> job = load_train_job(rank, run, settings, data);
@@ -321,8 +346,8 @@ int run_train(const TrainOptions& options) {
   const LoadSpec spec = read_train_spec(options);
   const TrainData data = read_train_data(options, spec);
   const TrainSettings settings =
-      resolve_settings(options, spec, data, found ? recorded_options(options.out) : "");
-  const TrainRun run = plan_run(spec, settings, data);
+      resolve_settings(options, spec, data, found ? read_recorded_options(options.out) : "");
+  const TrainRun run = check_and_plan_train_run(spec, settings, data);
   int code = 0;
   run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {
     const std::unique_ptr<TrainJob> job = load_train_job(comm, run, settings, data);

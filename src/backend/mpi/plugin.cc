@@ -77,19 +77,29 @@ Operation* begin_in_pieces(int64_t bytes, bool receives, Begin begin) {
   return operation;
 }
 
-void* send(int channel, int to, int tag, const void* data, int64_t bytes) {
-  return begin_in_pieces(bytes, false, [&](int64_t first, int count, MPI_Request* request) {
-    return MPI_Isend(static_cast<const std::byte*>(data) + first, count, MPI_BYTE, to, tag,
-                     state.channels[static_cast<size_t>(channel)], request);
-  });
+void* begin_send(int channel, int to, int tag, const void* data, int64_t bytes) {
+  return begin_in_pieces(
+      bytes, /*receives=*/false, [&](int64_t first, int count, MPI_Request* request) {
+        return MPI_Isend(static_cast<const std::byte*>(data) + first, count, MPI_BYTE, to, tag,
+                         state.channels[static_cast<size_t>(channel)], request);
+      });
 }
 
-void* receive(int channel, int from, int tag, void* data, int64_t bytes) {
-  return begin_in_pieces(bytes, true, [&](int64_t first, int count, MPI_Request* request) {
-    return MPI_Irecv(static_cast<std::byte*>(data) + first, count, MPI_BYTE,
-                     from < 0 ? MPI_ANY_SOURCE : from, tag,
-                     state.channels[static_cast<size_t>(channel)], request);
-  });
+void* begin_receive(int channel, int from, int tag, void* data, int64_t bytes) {
+  return begin_in_pieces(bytes, /*receives=*/true,
+                         [&](int64_t first, int count, MPI_Request* request) {
+                           return MPI_Irecv(static_cast<std::byte*>(data) + first, count, MPI_BYTE,
+                                            from < 0 ? MPI_ANY_SOURCE : from, tag,
+                                            state.channels[static_cast<size_t>(channel)], request);
+                         });
+}
+
+// From what is still to be received.
+void subtract_received(const MPI_Status& status, Operation& operation) {
+  if (operation.bytes < 0 || operation.cancelled) return;
+  int count = 0;
+  MPI_Get_count(&status, MPI_BYTE, &count);
+  operation.bytes -= count;
 }
 
 // Pieces end in order, each is looked at until it has.
@@ -103,10 +113,7 @@ bool finish_if_done(void* handle, const char** fault) {
     if (code != MPI_SUCCESS) *fault = text_of(code);
     if (code == MPI_SUCCESS && done == 0) return false;
     operation->requests.erase(operation->requests.begin());
-    int count = 0;
-    if (operation->bytes < 0 || operation->cancelled || *fault != nullptr) continue;
-    MPI_Get_count(&status, MPI_BYTE, &count);
-    operation->bytes -= count;
+    if (*fault == nullptr) subtract_received(status, *operation);
   }
   if (operation->bytes > 0 && !operation->cancelled && *fault == nullptr)
     *fault = "the message is shorter than what was to be received";
@@ -143,8 +150,8 @@ extern "C" __attribute__((visibility("default"))) const MpiTable* strata_mpi_tab
   static constexpr MpiTable kTable = {.version = strata::kMpiTableVersion,
                                       .start = start,
                                       .highest_tag = highest_tag,
-                                      .send = send,
-                                      .receive = receive,
+                                      .begin_send = begin_send,
+                                      .begin_receive = begin_receive,
                                       .finish_if_done = finish_if_done,
                                       .cancel = cancel,
                                       .probe = probe,

@@ -33,25 +33,27 @@ class ConfigWriter {
     if (row_.has_mla) add_mla_and_expert_members();
     if (row_.name != "gemma3" && !row_.is_hybrid) add_rope_members();
     refuse_unsupported_keys();
+    mark_ignored_keys_as_used();
     add_special_token_ids();
     add_unused_keys();
     return members_json();
   }
 
  private:
+  // Keys that are asked for or read count as used.
   [[nodiscard]] std::string use_key(std::string_view name) {
     std::string whole = gguf_key(model_, name);
     used_.insert(whole);
     return whole;
   }
-  [[nodiscard]] bool has(std::string_view name) { return model_.keys().has(use_key(name)); }
-  [[nodiscard]] int64_t integer(std::string_view name, std::optional<int64_t> fallback = {}) {
+  [[nodiscard]] bool has_key(std::string_view name) { return model_.keys().has(use_key(name)); }
+  [[nodiscard]] int64_t read_integer(std::string_view name, std::optional<int64_t> fallback = {}) {
     constexpr int64_t kLargest = int64_t{1} << 40;
     const int64_t value = model_.keys().integer(use_key(name), fallback);
     if (value >= -kLargest && value <= kLargest) return value;
     model_.keys().fail(use_key(name), fmt::format("got {}, which is no size", value));
   }
-  [[nodiscard]] double number(std::string_view name, std::optional<double> fallback = {}) {
+  [[nodiscard]] double read_number(std::string_view name, std::optional<double> fallback = {}) {
     return model_.keys().number(use_key(name), fallback);
   }
   [[nodiscard]] bool has_tensor(std::string_view name) const {
@@ -82,27 +84,27 @@ class ConfigWriter {
   }
 
   [[nodiscard]] int64_t heads() {
-    const int64_t heads = integer("attention.head_count");
+    const int64_t heads = read_integer("attention.head_count");
     if (heads < 1) model_.keys().fail(use_key("attention.head_count"), "want at least 1");
     return heads;
   }
   [[nodiscard]] int64_t head_dim() {
-    return integer("attention.key_length", integer("embedding_length") / heads());
+    return read_integer("attention.key_length", read_integer("embedding_length") / heads());
   }
 
   void add_common_members() {
     set("architectures", fmt::format("[{}]", text::json_quote(row_.model_class)));
     set("model_type", text::json_quote(row_.model_type));
-    set_integer("vocab_size", integer("vocab_size", embedding().rows()));
-    set_integer("hidden_size", integer("embedding_length"));
-    const int64_t expert_width = integer("expert_feed_forward_length", 1);
+    set_integer("vocab_size", read_integer("vocab_size", require_embedding().rows()));
+    set_integer("hidden_size", read_integer("embedding_length"));
+    const int64_t expert_width = read_integer("expert_feed_forward_length", 1);
     const int64_t width =
         row_.name == "qwen35moe" ? expert_width : feed_forward_width(expert_width);
     set_integer("intermediate_size", width);
     set_integer("num_hidden_layers", num_layers_);
     add_head_members();
-    set_integer("max_position_embeddings", integer("context_length"));
-    set_number("rms_norm_eps", number("attention.layer_norm_rms_epsilon"));
+    set_integer("max_position_embeddings", read_integer("context_length"));
+    set_number("rms_norm_eps", read_number("attention.layer_norm_rms_epsilon"));
     set("tie_word_embeddings", json_bool(!has_tensor("output.weight")));
     const bool is_gemma = row_.name == "gemma3";
     set(is_gemma ? "hidden_activation" : "hidden_act",
@@ -111,7 +113,7 @@ class ConfigWriter {
     set("torch_dtype", all_f32() ? "\"float32\"" : "\"bfloat16\"");
   }
 
-  [[nodiscard]] const GgufTensor& embedding() const {
+  [[nodiscard]] const GgufTensor& require_embedding() const {
     if (const GgufTensor* tensor = model_.find("token_embd.weight")) return *tensor;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: tensor 'token_embd.weight' is missing: no model, or a part of one",
@@ -120,10 +122,10 @@ class ConfigWriter {
 
   void add_head_members() {
     set_integer("num_attention_heads", heads());
-    const int64_t kv = integer("attention.head_count_kv", heads());
+    const int64_t kv = read_integer("attention.head_count_kv", heads());
     set_integer("num_key_value_heads", row_.has_mla ? heads() : kv);
     if (!row_.has_mla) set_integer("head_dim", head_dim());
-    const int64_t value_dim = integer("attention.value_length", head_dim());
+    const int64_t value_dim = read_integer("attention.value_length", head_dim());
     if (!row_.has_mla && value_dim != head_dim()) {
       refuse("attention.value_length",
              fmt::format("got {}, only that of keys, {}, is supported", value_dim, head_dim()));
@@ -140,7 +142,7 @@ class ConfigWriter {
         refuse("feed_forward_length", "differs by layer, which is not supported");
       width = value;
     }
-    if (width == 0 && !has("expert_feed_forward_length")) {
+    if (width == 0 && !has_key("expert_feed_forward_length")) {
       model_.keys().fail(name, "got nothing, want a whole number");
     }
     return width == 0 ? fallback : width;
@@ -154,46 +156,51 @@ class ConfigWriter {
 
   void add_llama_members() {
     set("mlp_bias", json_bool(layer_has(0, "ffn_gate.bias")));
-    if (integer("expert_count", 0) > 0) refuse("expert_count", "Mixtral is not supported");
-    static_cast<void>(integer("expert_used_count", 0));
+    if (read_integer("expert_count", 0) > 0) refuse("expert_count", "Mixtral is not supported");
+    static_cast<void>(read_integer("expert_used_count", 0));
   }
 
   void add_expert_sizes() {
-    set_integer("num_experts", integer("expert_count"));
-    set_integer("num_experts_per_tok", integer("expert_used_count"));
-    set_integer("moe_intermediate_size", integer("expert_feed_forward_length"));
+    set_integer("num_experts", read_integer("expert_count"));
+    set_integer("num_experts_per_tok", read_integer("expert_used_count"));
+    set_integer("moe_intermediate_size", read_integer("expert_feed_forward_length"));
   }
 
   // The layers that have experts are those whose tensors are there.
   void add_expert_members() {
     add_expert_sizes();
     set("norm_topk_prob", "true");
+    set("mlp_only_layers", dense_layers());
+  }
+
+  [[nodiscard]] std::string dense_layers() const {
     std::vector<int64_t> dense;
     for (int64_t layer = 0; layer < num_layers_; ++layer) {
       if (!layer_has(layer, "ffn_gate_inp.weight")) dense.push_back(layer);
     }
-    set("mlp_only_layers", fmt::format("[{}]", fmt::join(dense, ", ")));
+    return fmt::format("[{}]", fmt::join(dense, ", "));
   }
 
   void add_hybrid_members() {
     add_delta_net_members();
-    static_cast<void>(integer("full_attention_interval", 4));  // the tensors say it
+    static_cast<void>(read_integer("full_attention_interval", 4));  // the tensors say it
     set("layer_types", hybrid_layer_types());
     if (row_.name == "qwen35moe") {
       add_expert_sizes();
-      set_integer("shared_expert_intermediate_size", integer("expert_shared_feed_forward_length"));
+      set_integer("shared_expert_intermediate_size",
+                  read_integer("expert_shared_feed_forward_length"));
     }
     add_partial_rope_members();
   }
 
   void add_delta_net_members() {
-    const int64_t values = integer("ssm.time_step_rank");
+    const int64_t values = read_integer("ssm.time_step_rank");
     if (values < 1) model_.keys().fail(use_key("ssm.time_step_rank"), "want at least 1");
-    set_integer("linear_conv_kernel_dim", integer("ssm.conv_kernel"));
-    set_integer("linear_key_head_dim", integer("ssm.state_size"));
-    set_integer("linear_num_key_heads", integer("ssm.group_count"));
+    set_integer("linear_conv_kernel_dim", read_integer("ssm.conv_kernel"));
+    set_integer("linear_key_head_dim", read_integer("ssm.state_size"));
+    set_integer("linear_num_key_heads", read_integer("ssm.group_count"));
     set_integer("linear_num_value_heads", values);
-    set_integer("linear_value_head_dim", integer("ssm.inner_size") / values);
+    set_integer("linear_value_head_dim", read_integer("ssm.inner_size") / values);
   }
 
   [[nodiscard]] std::string hybrid_layer_types() const {
@@ -207,30 +214,31 @@ class ConfigWriter {
 
   void add_partial_rope_members() {
     const auto dim = static_cast<double>(head_dim());
-    const double part = static_cast<double>(integer("rope.dimension_count")) / dim;
+    const double part = static_cast<double>(read_integer("rope.dimension_count")) / dim;
     const std::string scaling = rope_scaling_members();
     set("rope_parameters",
         fmt::format(R"({{"rope_theta": {}, "partial_rotary_factor": {}, {}}})",
-                    number_text(number("rope.freq_base", 10000.0)), number_text(part),
+                    number_text(read_number("rope.freq_base", 10000.0)), number_text(part),
                     scaling.empty() ? R"("rope_type": "default")" : scaling));
-    static_cast<void>(has("rope.dimension_sections"));  // text has the same position on all axes
+    static_cast<void>(
+        has_key("rope.dimension_sections"));  // text has the same position on all axes
   }
 
   void add_gemma3_members() {
-    const int64_t hidden = integer("embedding_length");
+    const int64_t hidden = read_integer("embedding_length");
     constexpr int64_t kLayersOf27B = 62;
     set_integer("query_pre_attn_scalar",
                 num_layers_ == kLayersOf27B ? hidden / heads() : head_dim());
-    set_integer("sliding_window", integer("attention.sliding_window"));
+    set_integer("sliding_window", read_integer("attention.sliding_window"));
     set("layer_types", sliding_layer_types());
-    set_number("rope_theta", number("rope.freq_base", 1e6));
-    set_number("rope_local_base_freq", number("rope.freq_base_swa", 1e4));
+    set_number("rope_theta", read_number("rope.freq_base", 1e6));
+    set_number("rope_local_base_freq", read_number("rope.freq_base_swa", 1e4));
     add_linear_rope_scaling();
     check_whole_head_rotates();
   }
 
   void add_linear_rope_scaling() {
-    const double factor = number("rope.scaling.factor", 1.0);
+    const double factor = read_number("rope.scaling.factor", 1.0);
     const std::string type = model_.keys().text(use_key("rope.scaling.type"), "linear");
     if (type == "linear" && factor != 1.0) {
       set("rope_scaling",
@@ -271,47 +279,52 @@ class ConfigWriter {
   void add_mla_and_expert_members() {
     add_mla_members();
     set_integer("num_nextn_predict_layers", 0);
-    set_integer("first_k_dense_replace", integer("leading_dense_block_count", 0));
-    if (has("expert_count")) add_routed_expert_members();
+    set_integer("first_k_dense_replace", read_integer("leading_dense_block_count", 0));
+    if (has_key("expert_count")) add_routed_expert_members();
   }
 
   void add_mla_members() {
-    const int64_t rope = integer("rope.dimension_count");
-    const int64_t key_dim = integer("attention.key_length_mla", integer("attention.key_length"));
-    const bool has_q_rank = has("attention.q_lora_rank");
-    set("q_lora_rank", has_q_rank ? fmt::format("{}", integer("attention.q_lora_rank")) : "null");
-    set_integer("kv_lora_rank", integer("attention.kv_lora_rank"));
+    const int64_t rope = read_integer("rope.dimension_count");
+    const int64_t key_dim =
+        read_integer("attention.key_length_mla", read_integer("attention.key_length"));
+    const bool has_q_rank = has_key("attention.q_lora_rank");
+    set("q_lora_rank",
+        has_q_rank ? fmt::format("{}", read_integer("attention.q_lora_rank")) : "null");
+    set_integer("kv_lora_rank", read_integer("attention.kv_lora_rank"));
     set_integer("qk_nope_head_dim", key_dim - rope);
     set_integer("qk_rope_head_dim", rope);
     set_integer("v_head_dim",
-                integer("attention.value_length_mla", integer("attention.value_length")));
+                read_integer("attention.value_length_mla", read_integer("attention.value_length")));
     set("rope_interleave", "true");
   }
 
   void add_routed_expert_members() {
-    set_integer("n_routed_experts", integer("expert_count"));
-    set_integer("num_experts_per_tok", integer("expert_used_count"));
-    set_integer("moe_intermediate_size", integer("expert_feed_forward_length"));
-    set_integer("n_shared_experts", integer("expert_shared_count", 0));
-    set_integer("n_group", integer("expert_group_count", 1));
-    set_integer("topk_group", integer("expert_group_used_count", 1));
-    set_number("routed_scaling_factor", number("expert_weights_scale", 1.0));
+    set_integer("n_routed_experts", read_integer("expert_count"));
+    set_integer("num_experts_per_tok", read_integer("expert_used_count"));
+    set_integer("moe_intermediate_size", read_integer("expert_feed_forward_length"));
+    set_integer("n_shared_experts", read_integer("expert_shared_count", 0));
+    set_integer("n_group", read_integer("expert_group_count", 1));
+    set_integer("topk_group", read_integer("expert_group_used_count", 1));
+    set_number("routed_scaling_factor", read_number("expert_weights_scale", 1.0));
     set("norm_topk_prob", json_bool(model_.keys().boolean(use_key("expert_weights_norm"), false)));
-    constexpr int64_t kSigmoid = 2;
-    const int64_t gating = integer("expert_gating_func", 1);
-    if (gating != kSigmoid) {
-      refuse("expert_gating_func",
-             fmt::format("got {}, only 2 (sigmoid: DeepSeek-V3 and what shares its router) is "
-                         "supported",
-                         gating));
-    }
+    check_sigmoid_gating();
     set("scoring_func", "\"sigmoid\"");
+  }
+
+  void check_sigmoid_gating() {
+    constexpr int64_t kSigmoid = 2;
+    const int64_t gating = read_integer("expert_gating_func", 1);
+    if (gating == kSigmoid) return;
+    refuse("expert_gating_func",
+           fmt::format("got {}, only 2 (sigmoid: DeepSeek-V3 and what shares its router) is "
+                       "supported",
+                       gating));
   }
 
   // What is rotated must be the whole head.
   void check_whole_head_rotates() {
-    const int64_t dim = row_.has_mla ? integer("rope.dimension_count") : head_dim();
-    const int64_t rotated = integer("rope.dimension_count", dim);
+    const int64_t dim = row_.has_mla ? read_integer("rope.dimension_count") : head_dim();
+    const int64_t rotated = read_integer("rope.dimension_count", dim);
     if (rotated != dim) {
       refuse("rope.dimension_count",
              fmt::format("got {} of heads of {}, only whole ones are supported", rotated, dim));
@@ -320,7 +333,7 @@ class ConfigWriter {
 
   void add_rope_members() {
     check_whole_head_rotates();
-    set_number("rope_theta", number("rope.freq_base", 10000.0));
+    set_number("rope_theta", read_number("rope.freq_base", 10000.0));
     const std::string scaling = rope_scaling_members();
     if (!scaling.empty()) set("rope_scaling", "{" + scaling + "}");
   }
@@ -328,7 +341,7 @@ class ConfigWriter {
   // The members of a scaling, or nothing. No type is linear with a factor, which may be 1.
   std::string rope_scaling_members() {
     const std::string type = model_.keys().text(use_key("rope.scaling.type"), "linear");
-    const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
+    const double factor = read_number("rope.scaling.factor", read_number("rope.scale_linear", 1.0));
     if (has_tensor("rope_freqs.weight")) {
       if (type == "yarn" || factor != 1.0) refuse("rope.scaling.type", "both this and rope_freqs");
       return read_llama3_members();
@@ -348,26 +361,33 @@ class ConfigWriter {
       json += fmt::format(R"(, "{}": {})", name, number_text(value));
     };
     const int64_t original =
-        integer("rope.scaling.original_context_length", integer("context_length"));
+        read_integer("rope.scaling.original_context_length", read_integer("context_length"));
     add("original_max_position_embeddings", static_cast<double>(original));
-    add("beta_fast", number("rope.scaling.yarn_beta_fast", 32.0));
-    add("beta_slow", number("rope.scaling.yarn_beta_slow", 1.0));
-    if (number("rope.scaling.yarn_ext_factor", 1.0) != 1.0) {
+    add("beta_fast", read_number("rope.scaling.yarn_beta_fast", 32.0));
+    add("beta_slow", read_number("rope.scaling.yarn_beta_slow", 1.0));
+    if (read_number("rope.scaling.yarn_ext_factor", 1.0) != 1.0) {
       refuse("rope.scaling.yarn_ext_factor", "only 1 is supported");
     }
+    return json + yarn_attention_members(factor);
+  }
+
+  // Behind other members; nothing where attention's scale is that of the factor.
+  std::string yarn_attention_members(double factor) {
     const double attention =
-        number("rope.scaling.yarn_attn_factor", number("rope.scaling.attn_factor", 1.0));
-    if (has("rope.scaling.yarn_log_multiplier")) {
-      // A tenth of mscale_all_dim, which mscale is equal to in all models of this kind.
-      const double log_multiplier = number("rope.scaling.yarn_log_multiplier");
-      const std::string mscale =
-          fmt::format("{:.6g}", row_.has_mla ? log_multiplier / 0.1 : log_multiplier);
-      add("mscale", std::stod(mscale));
-      add("mscale_all_dim", std::stod(mscale));
-    } else if (attention != 1.0) {
-      add("attention_factor", attention * (0.1 * std::log(factor) + 1.0));
+        read_number("rope.scaling.yarn_attn_factor", read_number("rope.scaling.attn_factor", 1.0));
+    if (has_key("rope.scaling.yarn_log_multiplier")) {
+      const std::string mscale = number_text(read_yarn_mscale());
+      return fmt::format(R"(, "mscale": {}, "mscale_all_dim": {})", mscale, mscale);
     }
-    return json;
+    if (attention == 1.0) return {};
+    return fmt::format(R"(, "attention_factor": {})",
+                       number_text(attention * (0.1 * std::log(factor) + 1.0)));
+  }
+
+  // The key has a tenth of mscale_all_dim, which mscale is equal to in all models of this kind.
+  double read_yarn_mscale() {
+    const double log_multiplier = read_number("rope.scaling.yarn_log_multiplier");
+    return std::stod(fmt::format("{:.6g}", row_.has_mla ? log_multiplier / 0.1 : log_multiplier));
   }
 
   [[nodiscard]] std::vector<float> read_f32_tensor(const GgufTensor& tensor, int64_t count) const {
@@ -379,17 +399,21 @@ class ConfigWriter {
     return values;
   }
 
-  // Llama 3.x: not keys but a table of divisors.
-  std::string read_llama3_members() {
+  std::vector<float> read_rope_divisors() {
     const GgufTensor& tensor = *model_.find("rope_freqs.weight");
     const int64_t dim = head_dim();
     used_.insert("rope_freqs.weight");
     if (tensor.type->name != "F32" || tensor.columns() != dim / 2 || tensor.rows() != 1) {
       refuse("rope.dimension_count", fmt::format("rope_freqs.weight is no F32 [{}]", dim / 2));
     }
-    const std::vector<float> divisors = read_f32_tensor(tensor, dim / 2);
+    return read_f32_tensor(tensor, dim / 2);
+  }
+
+  // Llama 3.x: not keys but a table of divisors.
+  std::string read_llama3_members() {
+    const std::vector<float> divisors = read_rope_divisors();
     if (std::all_of(divisors.begin(), divisors.end(), [](float d) { return d == 1.0f; })) return {};
-    const auto found = find_llama3_scaling(divisors, number("rope.freq_base", 10000.0));
+    const auto found = find_llama3_scaling(divisors, read_number("rope.freq_base", 10000.0));
     if (!found) {
       refuse("rope.scaling.type",
              "rope_freqs.weight is no table of Llama 3's scaling, and no other is supported");
@@ -404,20 +428,24 @@ class ConfigWriter {
     for (const char* name : {"final_logit_softcapping", "attn_logit_softcapping",
                              "attention.clamp_kqv", "attention.max_alibi_bias",
                              "attention.temperature_scale", "residual_scale", "embedding_scale"}) {
-      if (has(name) && number(name) != 0.0) refuse(name, "this model is not supported");
+      if (has_key(name) && read_number(name) != 0.0) refuse(name, "this model is not supported");
     }
     for (const char* name : {"logit_scale", "attention.scale"}) {
-      const double value = has(name) ? number(name) : 0.0;
+      const double value = has_key(name) ? read_number(name) : 0.0;
       if (value != 0.0 && value != 1.0) refuse(name, "this model is not supported");
     }
-    if (row_.name != "deepseek2" && number("expert_weights_scale", 1.0) != 1.0 &&
-        number("expert_weights_scale") != 0.0) {
+    if (row_.name != "deepseek2" && read_number("expert_weights_scale", 1.0) != 1.0 &&
+        read_number("expert_weights_scale") != 0.0) {
       refuse("expert_weights_scale", "only 1 is supported");
     }
-    if (row_.name != "gemma3" && has("attention.sliding_window") &&
-        integer("attention.sliding_window") > 0) {
+    if (row_.name != "gemma3" && has_key("attention.sliding_window") &&
+        read_integer("attention.sliding_window") > 0) {
       refuse("attention.sliding_window", "a window of this architecture is not supported");
     }
+  }
+
+  // What changes nothing, or is read elsewhere.
+  void mark_ignored_keys_as_used() {
     for (const char* name : {"nextn_predict_layers", "block_count", "rope.scaling.finetuned",
                              "interleave_moe_layer_step", "expert_gating_func"}) {
       static_cast<void>(use_key(name));
@@ -426,13 +454,9 @@ class ConfigWriter {
 
   void add_special_token_ids() {
     const GgufKeys& keys = model_.keys();
-    const auto id = [&](std::string_view name) { return gguf_token_id(keys, name); };
-    if (id("bos") >= 0) set_integer("bos_token_id", id("bos"));
-    std::vector<int64_t> ends;
-    for (const char* name : {"eos", "eot", "eom"}) {
-      if (id(name) >= 0 && std::find(ends.begin(), ends.end(), id(name)) == ends.end())
-        ends.push_back(id(name));
-    }
+    const int64_t bos = gguf_token_id(keys, "bos");
+    if (bos >= 0) set_integer("bos_token_id", bos);
+    const std::vector<int64_t> ends = gguf_end_token_ids(keys);
     if (ends.size() == 1) set_integer("eos_token_id", ends.front());
     if (ends.size() > 1) set("eos_token_id", fmt::format("[{}]", fmt::join(ends, ", ")));
   }

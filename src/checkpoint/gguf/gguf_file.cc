@@ -173,10 +173,7 @@ GgufValue read_items(HeaderReader& in, uint32_t type, uint64_t count, const std:
   return out;
 }
 
-GgufValue read_value(HeaderReader& in, const std::string& key) {
-  const auto type = in.read<uint32_t>(key);
-  if (type >= kNumTypes) in.fail(fmt::format("key '{}': unknown type of value {}", key, type));
-  if (type != kArray) return read_items(in, type, 1, key);
+GgufValue read_list(HeaderReader& in, const std::string& key) {
   const auto item = in.read<uint32_t>(key);
   if (item >= kNumTypes || item == kArray) {
     in.fail(fmt::format("key '{}': a list of items of type {}, which is not supported", key, item));
@@ -188,6 +185,12 @@ GgufValue read_value(HeaderReader& in, const std::string& key) {
   GgufValue out = read_items(in, item, count, key);
   out.is_array = true;
   return out;
+}
+
+GgufValue read_value(HeaderReader& in, const std::string& key) {
+  const auto type = in.read<uint32_t>(key);
+  if (type >= kNumTypes) in.fail(fmt::format("key '{}': unknown type of value {}", key, type));
+  return type == kArray ? read_list(in, key) : read_items(in, type, 1, key);
 }
 
 void read_keys(HeaderReader& in, uint64_t count, GgufKeys& keys) {
@@ -240,6 +243,13 @@ void set_offsets(HeaderReader& in, GgufTensor& tensor, uint64_t offset, int64_t 
   tensor.begin = static_cast<int64_t>(offset);
 }
 
+void check_rows_are_whole_blocks(HeaderReader& in, const GgufTensor& tensor) {
+  if (tensor.columns() % tensor.type->block_elements == 0) return;
+  in.fail(fmt::format("tensor '{}': rows of {} elements are no whole blocks of {} ({})",
+                      tensor.name, tensor.columns(), tensor.type->block_elements,
+                      tensor.type->name));
+}
+
 // The info; begin is the offset in the data, and end begin plus the size.
 GgufTensor read_tensor_info(HeaderReader& in) {
   GgufTensor tensor;
@@ -250,11 +260,7 @@ GgufTensor read_tensor_info(HeaderReader& in) {
   const int64_t elements = read_dims_and_count_elements(in, tensor);
   tensor.type = &require_type(in, tensor.name, in.read<uint32_t>(tensor.name));
   const auto offset = in.read<uint64_t>(tensor.name);
-  if (tensor.columns() % tensor.type->block_elements != 0) {
-    in.fail(fmt::format("tensor '{}': rows of {} elements are no whole blocks of {} ({})",
-                        tensor.name, tensor.columns(), tensor.type->block_elements,
-                        tensor.type->name));
-  }
+  check_rows_are_whole_blocks(in, tensor);
   set_offsets(in, tensor, offset, elements);
   return tensor;
 }
@@ -285,36 +291,43 @@ int64_t round_up(int64_t value, int64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 
+[[noreturn]] void fail_file(const ReadOnlyFile& file, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", file.path(), what));
+}
+
+// `data_bytes`: what the file has behind its header.
+void check_tensor_offsets(const ReadOnlyFile& file, const GgufTensor& tensor, int64_t expected,
+                          int64_t data_bytes) {
+  if (tensor.begin != expected) {
+    fail_file(file,
+              fmt::format("tensor '{}' is at byte {} of the data, want {}, right behind the tensor "
+                          "before it",
+                          tensor.name, tensor.begin, expected));
+  }
+  if (tensor.end > data_bytes) {
+    fail_file(file,
+              fmt::format("tensor '{}' ends at byte {} of the data, the file has {}; truncated, or "
+                          "a download that is not complete?",
+                          tensor.name, tensor.end, std::max<int64_t>(0, data_bytes)));
+  }
+}
+
 // Tensors lie in the order of their infos, each at the next aligned byte, to the end of the file.
-void resolve_tensor_offsets(const ReadOnlyFile& file, int64_t header_end, int64_t alignment,
-                            std::span<GgufTensor> tensors) {
-  const auto fail = [&](const std::string& what) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", file.path(), what));
-  };
+void check_and_resolve_tensor_offsets(const ReadOnlyFile& file, int64_t header_end,
+                                      int64_t alignment, std::span<GgufTensor> tensors) {
   const int64_t data = round_up(header_end, alignment);
   int64_t expected = 0;
   for (GgufTensor& tensor : tensors) {
-    if (tensor.begin != expected) {
-      fail(
-          fmt::format("tensor '{}' is at byte {} of the data, want {}, right behind the tensor "
-                      "before it",
-                      tensor.name, tensor.begin, expected));
-    }
-    if (tensor.end > file.size() - data) {
-      fail(
-          fmt::format("tensor '{}' ends at byte {} of the data, the file has {}; truncated, or a "
-                      "download that is not complete?",
-                      tensor.name, tensor.end, std::max<int64_t>(0, file.size() - data)));
-    }
+    check_tensor_offsets(file, tensor, expected, file.size() - data);
     expected = round_up(tensor.end, alignment);
     tensor.begin += data;
     tensor.end += data;
   }
   if (!tensors.empty() && file.size() > data + expected) {
-    fail(
-        fmt::format("{} bytes after the last tensor belong to none; files that were joined with "
-                    "cat are no model: give the first of the parts",
-                    file.size() - data - expected));
+    fail_file(file,
+              fmt::format("{} bytes after the last tensor belong to none; files that were joined "
+                          "with cat are no model: give the first of the parts",
+                          file.size() - data - expected));
   }
 }
 
@@ -435,7 +448,7 @@ GgufFile::GgufFile(const std::string& path) : file_(path), keys_(path) {
   }
   read_keys(in, num_keys, keys_);
   tensors_ = read_tensor_infos(in, num_tensors);
-  resolve_tensor_offsets(file_, in.position(), alignment_of(keys_), tensors_);
+  check_and_resolve_tensor_offsets(file_, in.position(), alignment_of(keys_), tensors_);
 }
 
 void GgufFile::read_bytes(const GgufTensor& tensor, int64_t first_byte,
@@ -445,7 +458,7 @@ void GgufFile::read_bytes(const GgufTensor& tensor, int64_t first_byte,
   file_.read_at(tensor.begin + first_byte, out);
 }
 
-bool is_gguf(const std::string& path) {
+bool has_gguf_magic(const std::string& path) {
   const ReadOnlyFile file(path);
   std::array<char, 4> magic = {};
   if (file.size() < std::ssize(magic)) return false;

@@ -102,6 +102,6 @@ class GgufFile {
 };
 
 // Whether the file begins as GGUF files do.
-bool is_gguf(const std::string& path);
+bool has_gguf_magic(const std::string& path);
 
 }  // namespace strata

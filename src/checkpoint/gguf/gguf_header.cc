@@ -27,6 +27,14 @@ int64_t aligned(int64_t bytes) {
   return (bytes + kTo - 1) / kTo * kTo;
 }
 
+void put_tensor_info(std::string& to, const GgufHeader::Tensor& tensor) {
+  put_text(to, tensor.name);
+  put(to, static_cast<uint32_t>(tensor.dims.size()));
+  for (size_t i = tensor.dims.size(); i-- > 0;) put(to, static_cast<uint64_t>(tensor.dims[i]));
+  put(to, tensor.type->id);
+  put(to, static_cast<uint64_t>(tensor.offset));
+}
+
 }  // namespace
 
 void GgufHeader::add_key(std::string_view name, uint32_t type) {
@@ -97,13 +105,7 @@ std::string GgufHeader::serialise() const {
   put(out, static_cast<uint64_t>(tensors_.size()));
   put(out, num_keys_);
   out += keys_;
-  for (const Tensor& tensor : tensors_) {
-    put_text(out, tensor.name);
-    put(out, static_cast<uint32_t>(tensor.dims.size()));
-    for (size_t i = tensor.dims.size(); i-- > 0;) put(out, static_cast<uint64_t>(tensor.dims[i]));
-    put(out, tensor.type->id);
-    put(out, static_cast<uint64_t>(tensor.offset));
-  }
+  for (const Tensor& tensor : tensors_) put_tensor_info(out, tensor);
   out.resize(static_cast<size_t>(aligned(std::ssize(out))), '\0');
   return out;
 }

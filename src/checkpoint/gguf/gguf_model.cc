@@ -74,12 +74,32 @@ std::string stem_of_part(const std::string& path, int64_t count) {
                          part_suffix(1, count)));
 }
 
+// Against what the file's name says.
+void check_part_keys(const GgufFile& file, int64_t part, int64_t count) {
+  const GgufKeys& keys = file.keys();
+  if (keys.integer(kSplitNumber) != part - 1 || keys.integer(kSplitCount) != count) {
+    fail(file.path(),
+         fmt::format("its keys say part {} of {}, its name {} of {}",
+                     keys.integer(kSplitNumber) + 1, keys.integer(kSplitCount), part, count));
+  }
+}
+
 void check_is_model(const GgufKeys& keys) {
   const std::string kind = keys.text("general.type", "model");
   if (kind != "model") {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("{}: general.type is '{}', want a model{}", keys.where(), kind,
                             kind == "adapter" ? "; adapters are read in PEFT's form" : ""));
+  }
+}
+
+// What the keys of the first part say, of all parts.
+void check_num_tensors(const std::string& path, const GgufKeys& keys, size_t num_parts,
+                       int64_t num_tensors) {
+  const int64_t total = keys.integer(kSplitTensors, num_tensors);
+  if (num_parts > 1 && total != num_tensors) {
+    fail(path, fmt::format("the {} parts have {} tensors, {} says {}", num_parts, num_tensors,
+                           kSplitTensors, total));
   }
 }
 
@@ -97,11 +117,7 @@ GgufModel::GgufModel(const std::string& path) {
   check_is_model(keys());
   architecture_ = keys().text("general.architecture");
   index_tensors();
-  const int64_t total = keys().integer(kSplitTensors, std::ssize(tensors_));
-  if (files_.size() > 1 && total != std::ssize(tensors_)) {
-    fail(file, fmt::format("the {} parts have {} tensors, {} says {}", files_.size(),
-                           tensors_.size(), kSplitTensors, total));
-  }
+  check_num_tensors(file, keys(), files_.size(), std::ssize(tensors_));
 }
 
 void GgufModel::index_tensors() {
@@ -130,12 +146,7 @@ void GgufModel::open_parts(const std::string& path, int64_t count) {
                               name, part, count));
     }
     files_.emplace_back(name);
-    const GgufKeys& keys = files_.back().keys();
-    if (keys.integer(kSplitNumber) != part - 1 || keys.integer(kSplitCount) != count) {
-      fail(name,
-           fmt::format("its keys say part {} of {}, its name {} of {}",
-                       keys.integer(kSplitNumber) + 1, keys.integer(kSplitCount), part, count));
-    }
+    check_part_keys(files_.back(), part, count);
   }
 }
 
@@ -144,9 +155,9 @@ const GgufTensor* GgufModel::find(std::string_view name) const {
   return found == by_name_.end() ? nullptr : tensors_[found->second].info;
 }
 
-bool has_gguf(const std::string& path) {
+bool is_gguf(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return file_exists(path) && is_gguf(path);
+  if (!std::filesystem::is_directory(path, error)) return file_exists(path) && has_gguf_magic(path);
   const bool is_hf = file_exists(path + "/config.json") ||
                      file_exists(path + "/model.safetensors") ||
                      file_exists(path + "/model.safetensors.index.json");

@@ -40,8 +40,8 @@ class GgufModel {
   std::string architecture_;
 };
 
-// Whether there is a model in GGUF at the path: a file of that kind, or a folder with one and
-// without safetensors.
-bool has_gguf(const std::string& path);
+// Whether what is at the path is to be read as a model in GGUF: a file of that kind, or a folder
+// with one and without safetensors.
+bool is_gguf(const std::string& path);
 
 }  // namespace strata

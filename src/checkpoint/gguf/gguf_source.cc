@@ -33,29 +33,39 @@ void set_byte_range(const GgufWeight& weight, TensorInfo& info) {
   info.end = info.begin + elements / stored.columns() * stored.row_bytes();
 }
 
-TensorInfo info_of(const GgufWeight& weight) {
-  const GgufTensor& stored = *weight.from.info;
+// The type of one of the stored tensors that the weight is made of: one that is not read, if any.
+const GgufType& least_readable_type(const GgufWeight& weight) {
+  const GgufType& type = *weight.from.info->type;
+  if (weight.values.info == nullptr) return type;
+  const GgufType& other = *weight.values.info->type;
+  return other.dequantise == nullptr ? other : type;
+}
+
+// In which the weight's values are read.
+DType readable_dtype(const GgufWeight& weight) {
+  const std::string_view stored = weight.from.info->type->name;
+  if (is_raw(weight) && stored == "BF16") return DType::kBF16;
+  if (is_raw(weight) && stored == "F16") return DType::kF16;
+  return DType::kF32;
+}
+
+TensorInfo make_tensor_info(const GgufWeight& weight) {
+  const GgufType& type = least_readable_type(weight);
   TensorInfo info;
   info.name = weight.name;
-  info.dtype_name = stored.type->name;
+  info.dtype_name = type.name;
   info.dims = weight.dims;
   set_byte_range(weight, info);
-  const GgufType* other = weight.values.info == nullptr ? stored.type : weight.values.info->type;
-  if (other->dequantise == nullptr) info.dtype_name = other->name;
-  if (stored.type->dequantise == nullptr || other->dequantise == nullptr ||
-      weight.dims.size() > kMaxRank) {
-    return info;
-  }
+  if (type.dequantise == nullptr || weight.dims.size() > kMaxRank) return info;
   info.readable = true;
-  if (is_raw(weight) && stored.type->name == "BF16") info.dtype = DType::kBF16;
-  if (is_raw(weight) && stored.type->name == "F16") info.dtype = DType::kF16;
+  info.dtype = readable_dtype(weight);
   for (const int64_t dim : weight.dims) info.shape.push_back(dim);
   return info;
 }
 
 // A of the stored -exp(A). Files lose bits of an A near zero; where one of 16 bits, as models have
 // them, gives what is stored to its last bit, it is that one.
-float log_of_negative(float stored) {
+float restored_a_log(float stored) {
   const auto value = static_cast<float>(std::log(-static_cast<double>(stored)));
   const float narrow = round_to_bf16(value);
   const auto again = static_cast<float>(-std::exp(static_cast<double>(narrow)));
@@ -70,7 +80,7 @@ float to_huggingface_value(GgufWeight::Change change, float value) {
     case GgufWeight::Change::kMinusOne:
       return value - 1.0f;
     case GgufWeight::Change::kLogOfNegative:
-      return log_of_negative(value);
+      return restored_a_log(value);
   }
   return value;
 }
@@ -87,7 +97,7 @@ GgufSource::GgufSource(const std::string& path)
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: two tensors are {}", path, weight.name));
     }
-    add({info_of(weight), weight.from.file});
+    add({make_tensor_info(weight), weight.from.file});
   }
 }
 
@@ -107,17 +117,24 @@ const GgufWeight& GgufSource::readable_weight_of(const CheckpointTensor& tensor)
                           tensor.info.shape_text(), readable_gguf_types(), kMaxRank));
 }
 
+void GgufSource::read_stored_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
+                                  std::byte* out) const {
+  const int64_t row_bytes = tensor.info->row_bytes();
+  model_.files()[tensor.file].read_bytes(*tensor.info, first_row * row_bytes,
+                                         {out, static_cast<size_t>(count * row_bytes)});
+}
+
 void GgufSource::dequantise_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
                                  float* out) const {
   const GgufTensor& info = *tensor.info;
   const int64_t blocks = info.columns() / info.type->block_elements;
   std::vector<std::byte> bytes(static_cast<size_t>(count * info.row_bytes()));
-  model_.files()[tensor.file].read_bytes(info, first_row * info.row_bytes(), bytes);
+  read_stored_rows(tensor, first_row, count, bytes.data());
   const int64_t fault = info.type->dequantise(bytes.data(), count * blocks, out);
-  if (fault >= 0) fail_scale(tensor, first_row * blocks + fault);
+  if (fault >= 0) fail_non_finite_scale(tensor, first_row * blocks + fault);
 }
 
-void GgufSource::fail_scale(const GgufModel::Tensor& tensor, int64_t block) const {
+void GgufSource::fail_non_finite_scale(const GgufModel::Tensor& tensor, int64_t block) const {
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("{}: tensor '{}': the scale of block {} ({}) is no finite number; damaged?",
@@ -125,7 +142,10 @@ void GgufSource::fail_scale(const GgufModel::Tensor& tensor, int64_t block) cons
                   tensor.info->type->name));
 }
 
-// Rows that lie one behind the other are read at once.
+namespace {
+
+// Calls body(first row, its row in the stored tensor, count) for rows that lie one behind the other
+// there.
 template <typename Body>
 void for_each_run_of_rows(const GgufWeight& weight, int64_t first_row, int64_t count, Body body) {
   if (weight.rows.empty()) return body(first_row, weight.first_row + first_row, count);
@@ -151,23 +171,45 @@ void pick_columns(std::span<const int32_t> columns, std::span<const std::byte> r
   }
 }
 
-void GgufSource::read_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
-                           float* out) const {
+void copy_column(std::span<const float> matrix, int64_t columns, int64_t column, int64_t rows,
+                 float* out) {
+  for (int64_t r = 0; r < rows; ++r) out[r] = matrix[static_cast<size_t>(r * columns + column)];
+}
+
+}  // namespace
+
+void GgufSource::dequantise_and_pick_columns(const GgufWeight& weight, int64_t first_row,
+                                             int64_t count, std::span<float> row,
+                                             float* out) const {
+  if (weight.columns.empty()) return dequantise_rows(weight.from, first_row, count, out);
+  for (int64_t i = 0; i < count; ++i, out += weight.columns.size()) {
+    dequantise_rows(weight.from, first_row + i, 1, row.data());
+    pick_columns(weight.columns, row, out);
+  }
+}
+
+void GgufSource::read_dequantised_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
+                                       float* out) const {
   if (weight.values.info != nullptr) return read_kv_b_rows(weight, first_row, count, out);
   const int64_t stored_columns = weight.from.info->columns();
   const int64_t columns = weight.dims.back();
   std::vector<float> row(static_cast<size_t>(weight.columns.empty() ? 0 : stored_columns));
   for_each_run_of_rows(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
-    float* const to = out + (begin - first_row) * columns;
-    if (weight.columns.empty()) return dequantise_rows(weight.from, stored, run, to);
-    for (int64_t i = 0; i < run; ++i) {
-      dequantise_rows(weight.from, stored + i, 1, row.data());
-      pick_columns(weight.columns, row, to + i * columns);
-    }
+    dequantise_and_pick_columns(weight, stored, run, row, out + (begin - first_row) * columns);
   });
   if (weight.change == GgufWeight::Change::kNone) return;
   for (int64_t i = 0; i < count * columns; ++i)
     out[i] = to_huggingface_value(weight.change, out[i]);
+}
+
+void GgufSource::read_and_pick_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
+                                       std::span<std::byte> row, std::byte* out) const {
+  if (weight.columns.empty()) return read_stored_rows(weight.from, first_row, count, out);
+  const auto size = static_cast<size_t>(weight.from.info->type->block_bytes);
+  for (int64_t i = 0; i < count; ++i, out += weight.columns.size() * size) {
+    read_stored_rows(weight.from, first_row + i, 1, row.data());
+    pick_columns(weight.columns, row, size, out);
+  }
 }
 
 void GgufSource::read_raw_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
@@ -175,18 +217,10 @@ void GgufSource::read_raw_rows(const GgufWeight& weight, int64_t first_row, int6
   const GgufTensor& info = *weight.from.info;
   const auto size = static_cast<size_t>(info.type->block_bytes);
   const int64_t columns = weight.dims.back();
-  const auto read_stored = [&](int64_t row, int64_t rows, std::byte* to) {
-    model_.files()[weight.from.file].read_bytes(info, row * info.row_bytes(),
-                                                {to, static_cast<size_t>(rows * info.row_bytes())});
-  };
   std::vector<std::byte> row(weight.columns.empty() ? 0 : static_cast<size_t>(info.row_bytes()));
   for_each_run_of_rows(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
-    std::byte* to = out + static_cast<size_t>((begin - first_row) * columns) * size;
-    if (weight.columns.empty()) return read_stored(stored, run, to);
-    for (int64_t i = 0; i < run; ++i, to += static_cast<size_t>(columns) * size) {
-      read_stored(stored + i, 1, row.data());
-      pick_columns(weight.columns, row, size, to);
-    }
+    read_and_pick_columns(weight, stored, run, row,
+                          out + static_cast<size_t>((begin - first_row) * columns) * size);
   });
 }
 
@@ -206,8 +240,27 @@ void GgufSource::read_kv_b_rows(const GgufWeight& weight, int64_t first_row, int
     }
     if (held != head) dequantise_rows(weight.from, head * rank, rank, keys.data());
     held = head;
-    for (int64_t c = 0; c < rank; ++c) out[c] = keys[static_cast<size_t>(c * nope + within)];
+    copy_column(keys, nope, within, rank, out);
   }
+}
+
+void GgufSource::read_whole_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
+                                 std::byte* out) const {
+  if (is_raw(weight)) return read_raw_rows(weight, first_row, count, out);
+  read_dequantised_rows(weight, first_row, count, reinterpret_cast<float*>(out));
+}
+
+void GgufSource::read_parts_of_rows(const GgufWeight& weight, int64_t first_element, int64_t count,
+                                    std::byte* out) const {
+  const int64_t columns = weight.dims.back();
+  const int64_t bytes =
+      is_raw(weight) ? weight.from.info->type->block_bytes : int64_t{sizeof(float)};
+  const int64_t first_row = first_element / columns;
+  const int64_t last_row = (first_element + count + columns - 1) / columns;
+  std::vector<std::byte> rows(static_cast<size_t>((last_row - first_row) * columns * bytes));
+  read_whole_rows(weight, first_row, last_row - first_row, rows.data());
+  std::memcpy(out, rows.data() + first_element % columns * bytes,
+              static_cast<size_t>(count * bytes));
 }
 
 void GgufSource::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
@@ -217,22 +270,12 @@ void GgufSource::read(const CheckpointTensor& tensor, int64_t first_element, int
       0 <= first_element && 0 <= count && first_element <= tensor.info.shape.num_elements() - count,
       first_element, count, tensor.info.shape.num_elements());
   if (count == 0) return;
+  auto* const out = static_cast<std::byte*>(raw_out);
   const int64_t columns = weight.dims.back();
-  const bool raw = is_raw(weight);
-  const int64_t bytes = raw ? weight.from.info->type->block_bytes : int64_t{sizeof(float)};
-  const int64_t first_row = first_element / columns;
-  const int64_t last_row = (first_element + count + columns - 1) / columns;
-  const bool whole = first_element % columns == 0 && (first_element + count) % columns == 0;
-  std::vector<std::byte> piece(
-      whole ? 0 : static_cast<size_t>((last_row - first_row) * columns * bytes));
-  std::byte* const to = whole ? static_cast<std::byte*>(raw_out) : piece.data();
-  if (raw) {
-    read_raw_rows(weight, first_row, last_row - first_row, to);
-  } else {
-    read_rows(weight, first_row, last_row - first_row, reinterpret_cast<float*>(to));
+  if (first_element % columns == 0 && count % columns == 0) {
+    return read_whole_rows(weight, first_element / columns, count / columns, out);
   }
-  if (whole) return;
-  std::memcpy(raw_out, to + first_element % columns * bytes, static_cast<size_t>(count * bytes));
+  read_parts_of_rows(weight, first_element, count, out);
 }
 
 void GgufSource::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
@@ -264,10 +307,10 @@ void GgufSource::read_quantised_rows(const CheckpointTensor& tensor, int64_t fir
   std::vector<std::byte> bytes;
   for_each_run_of_rows(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
     bytes.resize(static_cast<size_t>(run * info.row_bytes()));
-    model_.files()[weight.from.file].read_bytes(info, stored * info.row_bytes(), bytes);
-    const int64_t fault = gguf_repack_rows(*info.type, bytes.data(), run, info.columns(),
-                                           out + (begin - first_row) * row_bytes);
-    if (fault >= 0) fail_scale(weight.from, stored * blocks + fault);
+    read_stored_rows(weight.from, stored, run, bytes.data());
+    const int64_t fault = gguf_repack_rows_until_fault(
+        *info.type, bytes.data(), run, info.columns(), out + (begin - first_row) * row_bytes);
+    if (fault >= 0) fail_non_finite_scale(weight.from, stored * blocks + fault);
   });
 }
 

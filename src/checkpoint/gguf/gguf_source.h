@@ -34,13 +34,26 @@ class GgufSource final : public CheckpointSource {
   [[nodiscard]] const GgufWeight& weight_of(const CheckpointTensor& tensor) const;
   // Error where it is of a type that nothing reads.
   [[nodiscard]] const GgufWeight& readable_weight_of(const CheckpointTensor& tensor) const;
-  void read_rows(const GgufWeight& weight, int64_t first_row, int64_t count, float* out) const;
+  void read_whole_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
+                       std::byte* out) const;
+  void read_dequantised_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
+                             float* out) const;
   void read_raw_rows(const GgufWeight& weight, int64_t first_row, int64_t count,
                      std::byte* out) const;
+  void read_parts_of_rows(const GgufWeight& weight, int64_t first_element, int64_t count,
+                          std::byte* out) const;
   void read_kv_b_rows(const GgufWeight& weight, int64_t first_row, int64_t count, float* out) const;
+  // Of a stored tensor.
+  void read_stored_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
+                        std::byte* out) const;
+  // Rows of the stored tensor, of which the weight has its columns; `row` has memory for one.
+  void read_and_pick_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
+                             std::span<std::byte> row, std::byte* out) const;
+  void dequantise_and_pick_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
+                                   std::span<float> row, float* out) const;
   void dequantise_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
                        float* out) const;
-  [[noreturn]] void fail_scale(const GgufModel::Tensor& tensor, int64_t block) const;
+  [[noreturn]] void fail_non_finite_scale(const GgufModel::Tensor& tensor, int64_t block) const;
 
   GgufModel model_;
   std::vector<GgufWeight> weights_;  // as tensors()

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -97,6 +98,19 @@ std::pair<std::string_view, std::string_view> split_ending(std::string_view name
   return {name.substr(0, dot), ending};
 }
 
+struct NameInLayer {
+  std::string_view layer, rest;
+};
+// "model.layers.3.mlp.up_proj.weight" -> {"3", "mlp.up_proj.weight"}
+std::optional<NameInLayer> split_layer_name(std::string_view name) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  return NameInLayer{name.substr(0, dot), name.substr(dot + 1)};
+}
+
 // "mlp.experts.7.up_proj.weight" -> "mlp.experts.up_proj.weight"
 std::string without_expert(std::string_view name) {
   constexpr std::string_view kPrefix = "mlp.experts.";
@@ -108,9 +122,12 @@ std::string without_expert(std::string_view name) {
 
 }  // namespace
 
-std::string_view gguf_outside_name(std::string_view stored) { return find_name(kOutside, stored); }
+std::string_view huggingface_name_outside_layers(std::string_view stored) {
+  return find_name(kOutside, stored);
+}
 
-std::string gguf_layer_name(const GgufArchitecture& architecture, std::string_view stored) {
+std::string huggingface_name_in_layer(const GgufArchitecture& architecture,
+                                      std::string_view stored) {
   if (const std::string_view whole = find_name(kWhole, stored); !whole.empty()) {
     return std::string(whole);
   }
@@ -138,7 +155,7 @@ std::string stored_name_in_layer(const GgufArchitecture& architecture, std::stri
     if (found.empty()) continue;
     // The names of other tables may be another tensor's here.
     const std::string stored = fmt::format("{}{}", found, ending);
-    if (gguf_layer_name(architecture, stored) == name) return stored;
+    if (huggingface_name_in_layer(architecture, stored) == name) return stored;
   }
   return {};
 }
@@ -149,15 +166,10 @@ std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_v
   if (const std::string_view outside = find_stored(kOutside, name); !outside.empty()) {
     return std::string(outside);
   }
-  constexpr std::string_view kPrefix = "model.layers.";
-  if (!name.starts_with(kPrefix)) return {};
-  name.remove_prefix(kPrefix.size());
-  const size_t dot = name.find('.');
-  if (dot == std::string_view::npos) return {};
-  const std::string layer = fmt::format("blk.{}.", name.substr(0, dot));
-  const std::string rest = without_expert(name.substr(dot + 1));
-  const std::string stored = stored_name_in_layer(architecture, rest);
-  return stored.empty() ? stored : layer + stored;
+  const std::optional<NameInLayer> in_layer = split_layer_name(name);
+  if (!in_layer) return {};
+  const std::string stored = stored_name_in_layer(architecture, without_expert(in_layer->rest));
+  return stored.empty() ? stored : fmt::format("blk.{}.{}", in_layer->layer, stored);
 }
 
 }  // namespace strata

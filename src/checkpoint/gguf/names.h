@@ -10,9 +10,10 @@
 namespace strata {
 
 // "token_embd.weight" -> "model.embed_tokens.weight"; empty where it is none outside the layers.
-std::string_view gguf_outside_name(std::string_view stored);
+std::string_view huggingface_name_outside_layers(std::string_view stored);
 // Behind "blk.N.": "attn_q.weight" -> "self_attn.q_proj.weight"; empty where it is not known.
-std::string gguf_layer_name(const GgufArchitecture& architecture, std::string_view stored);
+std::string huggingface_name_in_layer(const GgufArchitecture& architecture,
+                                      std::string_view stored);
 
 // The way back, of a whole name: "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight".
 // Of experts the number is left out, since a file has a layer's in one tensor. Empty where the

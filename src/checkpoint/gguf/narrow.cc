@@ -110,13 +110,18 @@ bool repack_q6_k(const uint8_t* b, const Out& out) {
   return finite(b + 208);
 }
 
+// The six-bit scale of each of sixteen groups.
+void unpack_q3_k_scales(const uint8_t* x, uint8_t* fields) {
+  for (int g = 0; g < 16; ++g) {
+    const int low = g < 8 ? u8(x, g) & 15 : u8(x, g - 8) >> 4;
+    const int high = u8(x, 8 + g % 4) >> (2 * (g / 4)) & 3;
+    fields[g] = static_cast<uint8_t>((low | high << 4) - 32);
+  }
+}
+
 bool repack_q3_k(const uint8_t* b, const Out& out) {
   std::memcpy(out.supers, b + 108, 2);
-  for (int g = 0; g < 16; ++g) {
-    const int low = g < 8 ? u8(b, 96 + g) & 15 : u8(b, 96 + g - 8) >> 4;
-    const int high = u8(b, 104 + g % 4) >> (2 * (g / 4)) & 3;
-    out.fields[g] = static_cast<uint8_t>((low | high << 4) - 32);
-  }
+  unpack_q3_k_scales(b + 96, out.fields);
   for (int i = 0; i < 256; ++i) {
     const int part = i % 128 / 32;
     const int bits = u8(b, 32 + 32 * (i / 128) + i % 32) >> (2 * part) & 3;
@@ -174,8 +179,8 @@ NarrowForm gguf_narrow_form(const GgufType& type) {
   return row == nullptr ? NarrowForm::kNone : row->form;
 }
 
-int64_t gguf_repack_rows(const GgufType& type, const std::byte* blocks, int64_t rows, int64_t cols,
-                         std::byte* out) {
+int64_t gguf_repack_rows_until_fault(const GgufType& type, const std::byte* blocks, int64_t rows,
+                                     int64_t cols, std::byte* out) {
   const Row* row = row_of(type);
   CHECK(row != nullptr && cols % type.block_elements == 0, type.name, cols);
   const NarrowLayout& layout = narrow_layout(row->form);

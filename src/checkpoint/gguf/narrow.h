@@ -15,7 +15,7 @@ NarrowForm gguf_narrow_form(const GgufType& type);
 
 // Rows of `cols` columns, whole blocks of a type that has a form. Returns what `dequantise`
 // returns.
-int64_t gguf_repack_rows(const GgufType& type, const std::byte* blocks, int64_t rows, int64_t cols,
-                         std::byte* out);
+int64_t gguf_repack_rows_until_fault(const GgufType& type, const std::byte* blocks, int64_t rows,
+                                     int64_t cols, std::byte* out);
 
 }  // namespace strata

@@ -41,6 +41,15 @@ float largest_of(const float* values) {
   return largest;
 }
 
+// The first of the largest, with its sign.
+float signed_largest_of(const float* values) {
+  float largest = 0.0f;
+  for (int i = 0; i < kBlock; ++i) {
+    if (std::fabs(values[i]) > std::fabs(largest)) largest = values[i];
+  }
+  return largest;
+}
+
 void quantise_q8_0(const float* values, int64_t count, std::byte* blocks) {
   constexpr int kBytes = 2 + kBlock;
   for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
@@ -64,11 +73,7 @@ void put_nibbles(std::byte* to, Code code) {
 void quantise_q4_0(const float* values, int64_t count, std::byte* blocks) {
   constexpr int kBytes = 2 + kBlock / 2;
   for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
-    float most = 0.0f;  // the first of the largest, with its sign, has the code 0
-    for (int i = 0; i < kBlock; ++i) {
-      if (std::fabs(values[i]) > std::fabs(most)) most = values[i];
-    }
-    const float scale = most / -8.0f;
+    const float scale = signed_largest_of(values) / -8.0f;  // it has the code 0
     const float factor = inverse(scale);
     put_u16(blocks, float_to_f16(scale));
     put_nibbles(blocks + 2, [&](int i) {
@@ -92,16 +97,20 @@ int nearest_e2m1(float value, float scale) {
   return best;
 }
 
+// The exponent that is stored, of a block of this largest value. e2m1 goes to 6, which is below
+// 8 = 2^(2 + 1).
+int shared_exponent(float largest) {
+  const int exponent =
+      largest > 0.0f ? static_cast<int>(std::floor(std::log2(largest))) - 2 + 127 : 0;
+  return std::clamp(exponent, 0, 254);
+}
+
 void quantise_mxfp4(const float* values, int64_t count, std::byte* blocks) {
   constexpr int kBytes = 1 + kBlock / 2;
   for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
-    const float largest = largest_of(values);
-    // e2m1 goes to 6, which is below 8 = 2^(2 + 1); the codes are held doubled.
-    const int exponent =
-        largest > 0.0f ? static_cast<int>(std::floor(std::log2(largest))) - 2 + 127 : 0;
-    const int stored = std::clamp(exponent, 0, 254);
-    const float scale = std::ldexp(1.0f, stored - 128);
-    blocks[0] = static_cast<std::byte>(stored);
+    const int exponent = shared_exponent(largest_of(values));
+    const float scale = std::ldexp(1.0f, exponent - 128);  // the codes are held doubled
+    blocks[0] = static_cast<std::byte>(exponent);
     put_nibbles(blocks + 1, [&](int i) { return nearest_e2m1(values[i], scale); });
   }
 }
@@ -116,16 +125,19 @@ constexpr EncodingRow kRows[] = {
     {"q4_0", 2, 2, quantise_q4_0},   {"q8_0", 8, 7, quantise_q8_0},
     {"bf16", 30, 32, quantise_bf16}, {"mxfp4", 39, 38, quantise_mxfp4}};
 
+// As kRows.
+std::array<GgufEncoding, std::size(kRows)> make_encodings() {
+  std::array<GgufEncoding, std::size(kRows)> out;
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = {find_gguf_type(kRows[i].type), kRows[i].quantise, kRows[i].file_type};
+  }
+  return out;
+}
+
 }  // namespace
 
 const GgufEncoding* find_gguf_encoding(std::string_view name) {
-  static const auto encodings = [] {
-    std::array<GgufEncoding, std::size(kRows)> out;
-    for (size_t i = 0; i < out.size(); ++i) {
-      out[i] = {find_gguf_type(kRows[i].type), kRows[i].quantise, kRows[i].file_type};
-    }
-    return out;
-  }();
+  static const std::array encodings = make_encodings();
   for (size_t i = 0; i < std::size(kRows); ++i) {
     if (kRows[i].name == name) return &encodings[i];
   }

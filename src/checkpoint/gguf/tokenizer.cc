@@ -46,6 +46,29 @@ class TokenizerWriter {
       keys_.fail("tokenizer.ggml.token_type",
                  fmt::format("{} types of {} tokens", types_.size(), tokens_.size()));
     }
+    check_and_index_tokens();
+  }
+
+  std::string build_tokenizer_json() {
+    const std::string model = keys_.text("tokenizer.ggml.model");
+    const bool is_gpt2 = model == "gpt2";
+    if (!is_gpt2 && model != "llama") refuse_model(model);
+    std::string out = R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": )";
+    out += added_tokens_json();
+    out += is_gpt2 ? gpt2_pipeline_members() : llama_pipeline_members();
+    out += R"(, "model": {"type": "BPE", "vocab": )" + vocab_json();
+    out += is_gpt2 ? gpt2_model_members() : llama_model_members();
+    return out + "}}";
+  }
+
+ private:
+  [[noreturn]] void refuse_model(const std::string& model) const {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: tokenizer.ggml.model: got '{}', supported are gpt2 (byte-level "
+                            "BPE) and llama (SentencePiece)",
+                            keys_.where(), model));
+  }
+  void check_and_index_tokens() {
     for (size_t id = 0; id < tokens_.size(); ++id) {
       if (!text::is_valid_utf8(tokens_[id])) {
         keys_.fail("tokenizer.ggml.tokens", fmt::format("token {} is not UTF-8", id));
@@ -53,25 +76,6 @@ class TokenizerWriter {
       if (!is_filler(id)) ids_.emplace(tokens_[id], id);
     }
   }
-
-  std::string build_tokenizer_json() {
-    const std::string model = keys_.text("tokenizer.ggml.model");
-    const bool is_gpt2 = model == "gpt2";
-    if (!is_gpt2 && model != "llama") {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: tokenizer.ggml.model: got '{}', supported are gpt2 (byte-level "
-                              "BPE) and llama (SentencePiece)",
-                              keys_.where(), model));
-    }
-    std::string out = R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": )";
-    out += added_tokens_json();
-    out += is_gpt2 ? gpt2_pipeline_json() : llama_pipeline_json();
-    out += R"(, "model": {"type": "BPE", "vocab": )" + vocab_json();
-    out += is_gpt2 ? gpt2_merges_json() : llama_merges_json();
-    return out + "}}";
-  }
-
- private:
   [[nodiscard]] int64_t type_of(size_t id) const { return types_.empty() ? kNormal : types_[id]; }
   // Ids without a token: no text is ever theirs.
   [[nodiscard]] bool is_filler(size_t id) const {
@@ -109,7 +113,7 @@ class TokenizerWriter {
     return out + "}";
   }
 
-  [[nodiscard]] int64_t id_of(std::string_view name) const {
+  [[nodiscard]] int64_t special_token_id(std::string_view name) const {
     const int64_t id = gguf_token_id(keys_, name);
     if (id >= std::ssize(tokens_)) {
       keys_.fail(token_id_key(name),
@@ -119,37 +123,45 @@ class TokenizerWriter {
   }
 
   // The id of "bos" or "eos", where texts get it: by its key, without one by the fallback.
-  [[nodiscard]] std::optional<int64_t> added_id(std::string_view name, bool fallback) const {
-    const int64_t id = id_of(name);
+  [[nodiscard]] std::optional<int64_t> id_added_to_texts(std::string_view name,
+                                                         bool fallback) const {
+    const int64_t id = special_token_id(name);
     if (!keys_.boolean(fmt::format("tokenizer.ggml.add_{}_token", name), fallback) || id < 0) {
       return std::nullopt;
     }
     return id;
   }
 
-  // What is put around a text.
-  [[nodiscard]] std::string post_processor_json(bool bos_default) const {
-    std::string special;  // entries of the tokens, each once
-    const auto item = [&](const std::optional<int64_t>& id) {
-      if (!id) return std::string();
-      const std::string token = text::json_quote(tokens_[static_cast<size_t>(*id)]);
-      const std::string entry =
-          fmt::format(R"({}: {{"id": {}, "ids": [{}], "tokens": [{}]}})", token, token, *id, token);
-      if (special != entry) special += (special.empty() ? "" : ", ") + entry;
-      return fmt::format(R"({{"SpecialToken": {{"id": {}, "type_id": 0}}}})", token);
-    };
-    const std::string before = item(added_id("bos", bos_default));
-    const std::string after = item(added_id("eos", false));
-    if (special.empty()) return "null";
-    std::string single =
-        before + (before.empty() ? "" : ", ") + R"({"Sequence": {"id": "A", "type_id": 0}})";
-    if (!after.empty()) single += ", " + after;
-    return fmt::format(
-        R"({{"type": "TemplateProcessing", "single": [{}], "pair": [], "special_tokens": {{{}}}}})",
-        single, special);
+  [[nodiscard]] std::string template_item(int64_t id) const {
+    return fmt::format(R"({{"SpecialToken": {{"id": {}, "type_id": 0}}}})",
+                       text::json_quote(tokens_[static_cast<size_t>(id)]));
+  }
+  [[nodiscard]] std::string special_token_entry(int64_t id) const {
+    const std::string token = text::json_quote(tokens_[static_cast<size_t>(id)]);
+    return fmt::format(R"({}: {{"id": {}, "ids": [{}], "tokens": [{}]}})", token, token, id, token);
   }
 
-  [[nodiscard]] const GgufPre& pre_tokenizer_row() const {
+  // What is put around a text.
+  [[nodiscard]] std::string post_processor_json(bool bos_default) const {
+    const std::optional<int64_t> bos = id_added_to_texts("bos", bos_default);
+    const std::optional<int64_t> eos = id_added_to_texts("eos", false);
+    if (!bos && !eos) return "null";
+    std::vector<std::string> single = {R"({"Sequence": {"id": "A", "type_id": 0}})"};
+    std::vector<std::string> special;
+    if (bos) {
+      single.insert(single.begin(), template_item(*bos));
+      special.push_back(special_token_entry(*bos));
+    }
+    if (eos) {
+      single.push_back(template_item(*eos));
+      if (eos != bos) special.push_back(special_token_entry(*eos));
+    }
+    return fmt::format(
+        R"({{"type": "TemplateProcessing", "single": [{}], "pair": [], "special_tokens": {{{}}}}})",
+        fmt::join(single, ", "), fmt::join(special, ", "));
+  }
+
+  [[nodiscard]] const GgufPre& require_pre_tokenizer_row() const {
     constexpr std::string_view kKey = "tokenizer.ggml.pre";
     const std::string name = keys_.text(kKey, "");
     std::vector<std::string_view> known;
@@ -168,8 +180,8 @@ class TokenizerWriter {
                          : ""));
   }
 
-  [[nodiscard]] std::string gpt2_pipeline_json() const {
-    const GgufPre& row = pre_tokenizer_row();
+  [[nodiscard]] std::string gpt2_pipeline_members() const {
+    const GgufPre& row = require_pre_tokenizer_row();
     std::string steps;
     for (const std::string_view split : row.splits) {
       if (split.empty()) continue;
@@ -187,22 +199,26 @@ class TokenizerWriter {
         post_processor_json(row.adds_bos));
   }
 
-  [[nodiscard]] std::string gpt2_merges_json() const {
+  [[nodiscard]] std::string quoted_merge(std::span<const std::string> merges, size_t i) const {
+    if (!text::is_valid_utf8(merges[i])) {
+      keys_.fail("tokenizer.ggml.merges", fmt::format("merge {} is not UTF-8", i));
+    }
+    return text::json_quote(merges[i]);
+  }
+
+  [[nodiscard]] std::string gpt2_model_members() const {
     const std::span<const std::string> merges = keys_.texts("tokenizer.ggml.merges");
     if (merges.empty()) keys_.fail("tokenizer.ggml.merges", "got nothing, want the merges");
     std::string out = fmt::format(
         R"(, "unk_token": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": {}, "merges": [)",
-        pre_tokenizer_row().whole_tokens);
+        require_pre_tokenizer_row().whole_tokens);
     for (size_t i = 0; i < merges.size(); ++i) {
-      if (!text::is_valid_utf8(merges[i])) {
-        keys_.fail("tokenizer.ggml.merges", fmt::format("merge {} is not UTF-8", i));
-      }
-      out += (i == 0 ? "" : ",\n") + text::json_quote(merges[i]);
+      out += (i == 0 ? "" : ",\n") + quoted_merge(merges, i);
     }
     return out + "]";
   }
 
-  [[nodiscard]] std::string llama_pipeline_json() const {
+  [[nodiscard]] std::string llama_pipeline_members() const {
     const bool prefix = keys_.boolean("tokenizer.ggml.add_space_prefix", true);
     const std::string space = fmt::format(
         R"({{"type": "Replace", "pattern": {{"String": " "}}, "content": "{}"}})", kMark);
@@ -242,7 +258,7 @@ class TokenizerWriter {
   [[nodiscard]] std::vector<Pair> pairs_by_score(std::span<const double> scores) const {
     std::vector<Pair> pairs;
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      if (joins(id) && is_first_of_its_text(id)) add_merges_into(id, pairs);
+      if (joins(id) && is_first_of_its_text(id)) append_merges_of(id, pairs);
     }
     std::stable_sort(pairs.begin(), pairs.end(), [&](const Pair& a, const Pair& b) {
       if (scores[a.token] != scores[b.token]) return scores[a.token] > scores[b.token];
@@ -251,14 +267,17 @@ class TokenizerWriter {
     return pairs;
   }
 
-  [[nodiscard]] std::string llama_merges_json() const {
+  [[nodiscard]] bool has_byte_tokens() const {
+    return std::find(types_.begin(), types_.end(), kByte) != types_.end();
+  }
+
+  [[nodiscard]] std::string llama_model_members() const {
     const std::vector<Pair> pairs = pairs_by_score(checked_scores());
-    bool has_bytes = false;
-    for (size_t id = 0; id < tokens_.size(); ++id) has_bytes = has_bytes || type_of(id) == kByte;
-    const int64_t unknown = id_of("unknown");
+    const int64_t unknown = special_token_id("unknown");
     std::string out = fmt::format(
         R"(, "unk_token": {}, "fuse_unk": true, "byte_fallback": {}, "ignore_merges": false, "merges": [)",
-        unknown < 0 ? "null" : text::json_quote(tokens_[static_cast<size_t>(unknown)]), has_bytes);
+        unknown < 0 ? "null" : text::json_quote(tokens_[static_cast<size_t>(unknown)]),
+        has_byte_tokens());
     for (const Pair& pair : pairs) {
       const std::string_view token = tokens_[pair.token];
       out += fmt::format("{}[{}, {}]", out.back() == '[' ? "" : ",\n",
@@ -272,7 +291,20 @@ class TokenizerWriter {
     return type_of(id) == kNormal || type_of(id) == kUserDefined || type_of(id) == kUnused;
   }
 
-  void add_merges_into(size_t id, std::vector<Pair>& pairs) const {
+  // Of UTF-8.
+  static bool is_inside_character(std::string_view text, size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80;
+  }
+
+  // Whether both parts are tokens that are joined to others.
+  [[nodiscard]] bool parts_join(std::string_view token, size_t cut) const {
+    const auto a = ids_.find(std::string(token.substr(0, cut)));
+    const auto b = ids_.find(std::string(token.substr(cut)));
+    return a != ids_.end() && b != ids_.end() && joins(a->second) && joins(b->second);
+  }
+
+  // By the ids of their parts.
+  void append_merges_of(size_t id, std::vector<Pair>& pairs) const {
     constexpr size_t kMostPairs = 20'000'000;
     constexpr size_t kLongest = 256;  // of what is joined from parts
     const std::string_view token = tokens_[id];
@@ -281,11 +313,9 @@ class TokenizerWriter {
     const auto characters = static_cast<uint32_t>(text::count_code_points(token));
     uint32_t left = 0;
     for (size_t cut = 1; cut < token.size(); ++cut) {
-      if ((static_cast<unsigned char>(token[cut]) & 0xc0) == 0x80) continue;
+      if (is_inside_character(token, cut)) continue;
       ++left;
-      const auto a = ids_.find(std::string(token.substr(0, cut)));
-      const auto b = ids_.find(std::string(token.substr(cut)));
-      if (a == ids_.end() || b == ids_.end() || !joins(a->second) || !joins(b->second)) continue;
+      if (!parts_join(token, cut)) continue;
       pairs.push_back({id, static_cast<uint32_t>(cut), left, characters - left});
     }
     if (pairs.size() > kMostPairs) {
@@ -327,22 +357,26 @@ std::string chat_templates_json(const GgufKeys& keys) {
   return templates;
 }
 
+std::optional<std::string> find_quoted_special_token(const GgufKeys& keys, std::string_view name) {
+  const std::span<const std::string> tokens = keys.texts("tokenizer.ggml.tokens");
+  const std::string key = token_id_key(name);
+  const int64_t id = gguf_token_id(keys, name);
+  if (id < 0) return std::nullopt;
+  if (id >= std::ssize(tokens)) {
+    keys.fail(key, fmt::format("got {}, the vocabulary has {}", id, tokens.size()));
+  }
+  return quoted(keys, key, tokens[static_cast<size_t>(id)]);
+}
+
 std::string tokenizer_config_json(const GgufKeys& keys) {
   std::string out = R"({"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {})";
-  const std::span<const std::string> tokens = keys.texts("tokenizer.ggml.tokens");
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"bos", "bos_token"},
                                                                       {"eos", "eos_token"},
                                                                       {"unknown", "unk_token"},
                                                                       {"padding", "pad_token"}};
   for (const auto& [name, member] : kNames) {
-    const std::string key = token_id_key(name);
-    const int64_t id = gguf_token_id(keys, name);
-    if (id < 0) continue;
-    if (id >= std::ssize(tokens)) {
-      keys.fail(key, fmt::format("got {}, the vocabulary has {}", id, tokens.size()));
-    }
-    out +=
-        fmt::format(",\n \"{}\": {}", member, quoted(keys, key, tokens[static_cast<size_t>(id)]));
+    const std::optional<std::string> token = find_quoted_special_token(keys, name);
+    if (token) out += fmt::format(",\n \"{}\": {}", member, *token);
   }
   const std::string templates = chat_templates_json(keys);
   if (!templates.empty()) out += fmt::format(",\n \"chat_template\": [{}]", templates);
@@ -350,11 +384,7 @@ std::string tokenizer_config_json(const GgufKeys& keys) {
 }
 
 std::optional<std::string> generation_config_json(const GgufKeys& keys) {
-  std::vector<int64_t> ends;
-  for (const char* name : {"eos", "eot", "eom"}) {
-    const int64_t id = gguf_token_id(keys, name);
-    if (id >= 0 && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
-  }
+  const std::vector<int64_t> ends = gguf_end_token_ids(keys);
   if (ends.empty()) return std::nullopt;
   return fmt::format("{{\"eos_token_id\": [{}]}}\n", fmt::join(ends, ", "));
 }
@@ -364,6 +394,15 @@ std::optional<std::string> generation_config_json(const GgufKeys& keys) {
 int64_t gguf_token_id(const GgufKeys& keys, std::string_view name) {
   const int64_t id = keys.integer(token_id_key(name), -1);
   return id == UINT32_MAX ? -1 : id;
+}
+
+std::vector<int64_t> gguf_end_token_ids(const GgufKeys& keys) {
+  std::vector<int64_t> ends;
+  for (const char* name : {"eos", "eot", "eom"}) {
+    const int64_t id = gguf_token_id(keys, name);
+    if (id >= 0 && std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  }
+  return ends;
 }
 
 std::optional<std::string> make_gguf_text_file(const GgufKeys& keys, std::string_view name) {

@@ -51,7 +51,7 @@ std::string member_text(const json::object& object, std::string_view name) {
   return std::string(value->as_string());
 }
 
-bool member_is(const json::object& object, std::string_view name, bool fallback) {
+bool member_flag(const json::object& object, std::string_view name, bool fallback) {
   const json::value* value = object.if_contains(name);
   return value == nullptr || !value->is_bool() ? fallback : value->as_bool();
 }
@@ -93,7 +93,7 @@ std::string escape_line_ends(const std::string& pattern) {
 // that end with blanks do.
 bool isolates(const json::object& split, std::string_view pattern) {
   const std::string behavior = member_text(split, "behavior");
-  return behavior == "Isolated" || (behavior == "Removed" && member_is(split, "invert", false) &&
+  return behavior == "Isolated" || (behavior == "Removed" && member_flag(split, "invert", false) &&
                                     pattern.ends_with(R"(|\s+)"));
 }
 
@@ -138,7 +138,7 @@ class VocabularyWriter {
     }
     model_ = model;
     config_ = read_object(texts_, "tokenizer_config.json").value_or(json::object());
-    is_llama_ = member_is(*model_, "byte_fallback", false);
+    is_llama_ = member_flag(*model_, "byte_fallback", false);
     read_tokens();
     read_merges();
   }
@@ -160,7 +160,7 @@ class VocabularyWriter {
   }
 
  private:
-  void set_token(int64_t id, const std::string& text, int64_t type) {
+  void check_id_is_free(int64_t id, const std::string& text) const {
     if (id < 0 || id >= num_rows_) {
       refuse(texts_, fmt::format("token '{}' has the id {}, the model's embedding {} rows", text,
                                  id, num_rows_));
@@ -168,6 +168,10 @@ class VocabularyWriter {
     const std::string& known = tokens_[static_cast<size_t>(id)];
     if (types_[static_cast<size_t>(id)] != kUnused && known != text)
       refuse(texts_, fmt::format("the id {} has two tokens, '{}' and '{}'", id, known, text));
+  }
+
+  void set_token(int64_t id, const std::string& text, int64_t type) {
+    check_id_is_free(id, text);
     tokens_[static_cast<size_t>(id)] = text;
     types_[static_cast<size_t>(id)] = type;
     ids_[text] = id;
@@ -194,7 +198,7 @@ class VocabularyWriter {
       const json::value* id = token == nullptr ? nullptr : token->if_contains("id");
       if (id == nullptr || !id->is_int64()) refuse(texts_, "an added token without a whole id");
       const std::string text = member_text(*token, "content");
-      const bool special = member_is(*token, "special", false);
+      const bool special = member_flag(*token, "special", false);
       set_token(id->as_int64(), text,
                 is_llama_ && text == unknown ? kUnknown
                 : special                    ? kControl
@@ -241,7 +245,7 @@ class VocabularyWriter {
     for (const json::object* part : steps_of(tokenizer_, "pre_tokenizer", "pretokenizers")) {
       if (member_text(*part, "type") != "Metaspace") continue;
       return member_text(*part, "prepend_scheme") != "never" &&
-             member_is(*part, "add_prefix_space", true);
+             member_flag(*part, "add_prefix_space", true);
     }
     return false;
   }
@@ -269,9 +273,9 @@ class VocabularyWriter {
       refuse(texts_, fmt::format("a pre-tokenizer of type '{}' behind ByteLevel", type));
     } else if (type == "ByteLevel") {
       out.byte_level = true;
-      out.byte_level_splits = member_is(part, "use_regex", true);
-      out.prefix = member_is(part, "add_prefix_space", true);
-    } else if (type == "Digits" && member_is(part, "individual_digits", false)) {
+      out.byte_level_splits = member_flag(part, "use_regex", true);
+      out.prefix = member_flag(part, "add_prefix_space", true);
+    } else if (type == "Digits" && member_flag(part, "individual_digits", false)) {
       out.splits.emplace_back(R"(\p{N})");
     } else if (type == "Split" && !regex.empty() && isolates(part, regex)) {
       out.splits.push_back(escape_line_ends(regex));
@@ -286,15 +290,17 @@ class VocabularyWriter {
   void write_pre_tokenizer() {
     const SplitRules wanted = read_split_rules();
     const GgufPre* best = find_best_pre(wanted);
-    if (best == nullptr) {
-      std::vector<std::string_view> known;
-      for (const GgufPre& row : gguf_pres()) known.push_back(row.name);
-      refuse(texts_, fmt::format("rules of cutting text that llama.cpp has no name for (known are "
-                                 "{})",
-                                 fmt::join(known, ", ")));
-    }
+    if (best == nullptr) refuse_unknown_rules();
     header_.add_text("tokenizer.ggml.pre", best->name);
     if (wanted.prefix) header_.add_boolean("tokenizer.ggml.add_space_prefix", true);
+  }
+
+  [[noreturn]] void refuse_unknown_rules() const {
+    std::vector<std::string_view> known;
+    for (const GgufPre& row : gguf_pres()) known.push_back(row.name);
+    refuse(texts_, fmt::format("rules of cutting text that llama.cpp has no name for (known are "
+                               "{})",
+                               fmt::join(known, ", ")));
   }
 
   // The first that fits whole, else the first that cuts alike; or null.
@@ -315,14 +321,14 @@ class VocabularyWriter {
     if (splits_of(row) != wanted.splits || row.byte_level_splits != wanted.byte_level_splits) {
       return 0;
     }
-    const bool whole_tokens = member_is(*model_, "ignore_merges", false);
-    if (row.whole_tokens != whole_tokens && !are_all_merged()) return 0;
+    const bool whole_tokens = member_flag(*model_, "ignore_merges", false);
+    if (row.whole_tokens != whole_tokens && !merges_make_every_token()) return 0;
     return 1 + int{row.nfc == wanted.nfc} + int{row.whole_tokens == whole_tokens};
   }
 
   // Whether merges make every token of more than one byte: then it is the same whether a piece that
   // is a token is merged or taken whole.
-  [[nodiscard]] bool are_all_merged() const {
+  [[nodiscard]] bool merges_make_every_token() const {
     const std::unordered_set<std::string_view> made(joined_.begin(), joined_.end());
     for (size_t id = 0; id < tokens_.size(); ++id) {
       constexpr size_t kLongestByte = 2;  // a letter of the byte alphabet
@@ -333,7 +339,7 @@ class VocabularyWriter {
   }
 
   // A special token's id by tokenizer_config.json, or -1.
-  [[nodiscard]] int64_t special_id(std::string_view member) const {
+  [[nodiscard]] int64_t special_id_in_tokenizer_config(std::string_view member) const {
     std::string text = member_text(config_, member);
     if (const json::object* token = member_object(config_, member)) {
       text = member_text(*token, "content");
@@ -360,7 +366,7 @@ class VocabularyWriter {
   }
 
   [[nodiscard]] int64_t find_special_id(std::string_view token, std::string_view member) const {
-    if (const int64_t id = special_id(token); id >= 0) return id;
+    if (const int64_t id = special_id_in_tokenizer_config(token); id >= 0) return id;
     const std::vector<int64_t> ids = read_ids("config.json", member);
     return ids.empty() ? -1 : ids.front();
   }
@@ -388,8 +394,8 @@ class VocabularyWriter {
     constexpr std::string_view kEnds[] = {"eos", "eot", "eom"};
     for (size_t i = 0; i < std::min(ends.size(), std::size(kEnds)); ++i)
       write_token_id(kEnds[i], ends[i]);
-    write_token_id("unknown", special_id("unk_token"));
-    write_token_id("padding", special_id("pad_token"));
+    write_token_id("unknown", special_id_in_tokenizer_config("unk_token"));
+    write_token_id("padding", special_id_in_tokenizer_config("pad_token"));
     const auto [before, after] = has_special_before_and_after();
     header_.add_boolean("tokenizer.ggml.add_bos_token", before && bos >= 0);
     header_.add_boolean("tokenizer.ggml.add_eos_token", after);

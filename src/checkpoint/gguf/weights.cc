@@ -86,8 +86,8 @@ class WeightList {
 
  private:
   // A size, small enough that products of two can be counted.
-  [[nodiscard]] int64_t size_of_key(std::string_view name,
-                                    std::optional<int64_t> fallback = {}) const {
+  [[nodiscard]] int64_t read_size(std::string_view name,
+                                  std::optional<int64_t> fallback = {}) const {
     constexpr int64_t kLargest = 1 << 24;
     const std::string whole = gguf_key(model_, name);
     const int64_t value = model_.keys().integer(whole, fallback);
@@ -96,8 +96,8 @@ class WeightList {
     }
     return value;
   }
-  [[nodiscard]] int64_t heads() const { return size_of_key("attention.head_count"); }
-  [[nodiscard]] int64_t kv_heads() const { return size_of_key("attention.head_count_kv", heads()); }
+  [[nodiscard]] int64_t heads() const { return read_size("attention.head_count"); }
+  [[nodiscard]] int64_t kv_heads() const { return read_size("attention.head_count_kv", heads()); }
 
   [[noreturn]] void fail(const GgufModel::Tensor& from, const std::string& what) const {
     throw Error(ErrorCode::kInvalidArgument,
@@ -114,7 +114,7 @@ class WeightList {
   void add_weights_from(const GgufModel::Tensor& from) {
     const std::string_view name = from.info->name;
     if (name == "rope_freqs.weight") return;  // read as part of the config
-    if (const std::string_view known = gguf_outside_name(name); !known.empty()) {
+    if (const std::string_view known = huggingface_name_outside_layers(name); !known.empty()) {
       const bool is_norm = known == "model.norm.weight";
       return push({.name = std::string(known),
                    .dims = from.info->dims,
@@ -134,7 +134,7 @@ class WeightList {
     if (!row_.is_hybrid && rest.starts_with("attn_qkv.")) return add_fused_qkv(from, prefix, rest);
     if (row_.has_mla && rest == "attn_v_b.weight") return;  // with its other half
     if (row_.has_mla && rest == "attn_k_b.weight") return add_kv_b(from, layer, prefix);
-    const std::string name = gguf_layer_name(row_, rest);
+    const std::string name = huggingface_name_in_layer(row_, rest);
     if (name.empty()) {
       return push({.name = from.info->name, .dims = from.info->dims, .from = from});
     }
@@ -164,13 +164,10 @@ class WeightList {
     }
     if (!name.starts_with(kPrefix)) return;
     name.remove_prefix(kPrefix.size());
-    const ValueHeads heads = {.keys = size_of_key("ssm.group_count"),
-                              .values = size_of_key("ssm.time_step_rank")};
-    const int64_t inner = size_of_key("ssm.inner_size");
-    if (heads.values % heads.keys != 0 || inner % heads.values != 0) {
-      fail(weight.from,
-           "the keys ssm.group_count, ssm.time_step_rank and ssm.inner_size do not fit");
-    }
+    const ValueHeads heads = {.keys = read_size("ssm.group_count"),
+                              .values = read_size("ssm.time_step_rank")};
+    const int64_t inner = read_size("ssm.inner_size");
+    check_heads(weight, heads, inner);
     if (name == "A_log") weight.change = GgufWeight::Change::kLogOfNegative;
     if (name == "conv1d.weight" && weight.dims.size() == 2) {
       weight.dims = {weight.dims[0], 1, weight.dims[1]};
@@ -183,7 +180,7 @@ class WeightList {
                                int64_t inner) const {
     const int64_t width = inner / heads.values;
     if (name == "in_proj_qkv.weight" || name == "conv1d.weight") {
-      reorder_value_heads(weight, heads, 2 * heads.keys * size_of_key("ssm.state_size"), width);
+      reorder_value_heads(weight, heads, 2 * heads.keys * read_size("ssm.state_size"), width);
     } else if (name == "in_proj_z.weight") {
       reorder_value_heads(weight, heads, 0, width);
     } else if (name == "out_proj.weight") {
@@ -192,6 +189,11 @@ class WeightList {
     } else if (name != "norm.weight") {
       reorder_value_heads(weight, heads, 0, 1);
     }
+  }
+
+  void check_heads(const GgufWeight& weight, const ValueHeads& heads, int64_t inner) const {
+    if (heads.values % heads.keys == 0 && inner % heads.values == 0) return;
+    fail(weight.from, "the keys ssm.group_count, ssm.time_step_rank and ssm.inner_size do not fit");
   }
 
   void check_count(const GgufWeight& weight, int64_t have, int64_t wanted) const {
@@ -207,33 +209,35 @@ class WeightList {
     (is_vector ? weight.columns : weight.rows) = heads.stored_order(before, run);
   }
 
-  // Rows of q, then of k, then of v.
-  void add_fused_qkv(const GgufModel::Tensor& from, const std::string& prefix,
-                     std::string_view rest) {
-    const std::string_view ending = rest.substr(rest.rfind('.'));
-    const int64_t dim =
-        size_of_key("attention.key_length", size_of_key("embedding_length") / heads());
-    const std::pair<std::string_view, int64_t> parts[] = {
-        {"q", heads()}, {"k", kv_heads()}, {"v", kv_heads()}};
-    const int64_t total = (heads() + 2 * kv_heads()) * dim;
+  void check_fused_qkv_rows(const GgufModel::Tensor& from, int64_t total, int64_t dim) const {
     if (from.info->dims.front() != total || from.info->dims.size() > 2) {
       fail(from, fmt::format("the keys say {} rows", total));
     }
     if (row_.paired_heads && (total > INT32_MAX || dim % 2 != 0)) fail_odd_heads(from, heads());
+  }
+
+  // Rows of q, then of k, then of v.
+  void add_fused_qkv(const GgufModel::Tensor& from, const std::string& prefix,
+                     std::string_view rest) {
+    const std::string_view ending = rest.substr(rest.rfind('.'));
+    const int64_t dim = read_size("attention.key_length", read_size("embedding_length") / heads());
+    const std::pair<std::string_view, int64_t> parts[] = {
+        {"q", heads()}, {"k", kv_heads()}, {"v", kv_heads()}};
+    check_fused_qkv_rows(from, (heads() + 2 * kv_heads()) * dim, dim);
     int64_t first = 0;
     for (const auto& [name, count] : parts) {
       GgufWeight weight = {.name = fmt::format("{}self_attn.{}_proj{}", prefix, name, ending),
                            .dims = from.info->dims,
                            .from = from};
       weight.dims.front() = count * dim;
-      select_rows(weight, first, count, row_.paired_heads && name != "v");
+      select_rows_or_values(weight, first, count, row_.paired_heads && name != "v");
       push(std::move(weight));
       first += count * dim;
     }
   }
 
   // The weight's rows (values, of one row) are those of the tensor from `first` on.
-  static void select_rows(GgufWeight& weight, int64_t first, int64_t heads, bool paired) {
+  static void select_rows_or_values(GgufWeight& weight, int64_t first, int64_t heads, bool paired) {
     const int64_t rows = weight.dims.front();
     if (weight.from.info->dims.size() > 1) {
       weight.first_row = first;
@@ -279,14 +283,18 @@ class WeightList {
     }
   }
 
-  void add_kv_b(const GgufModel::Tensor& from, int64_t layer, const std::string& prefix) {
-    const std::string other = fmt::format("blk.{}.attn_v_b.weight", layer);
-    GgufWeight weight = {.name = prefix + "self_attn.kv_b_proj.weight", .dims = {}, .from = from};
+  [[nodiscard]] GgufModel::Tensor require_tensor(const std::string& name,
+                                                 const GgufModel::Tensor& from) const {
     for (const GgufModel::Tensor& tensor : model_.tensors()) {
-      if (tensor.info->name == other) weight.values = tensor;
+      if (tensor.info->name == name) return tensor;
     }
+    fail(from, fmt::format("'{}' is missing", name));
+  }
+
+  void add_kv_b(const GgufModel::Tensor& from, int64_t layer, const std::string& prefix) {
+    GgufWeight weight = {.name = prefix + "self_attn.kv_b_proj.weight", .dims = {}, .from = from};
+    weight.values = require_tensor(fmt::format("blk.{}.attn_v_b.weight", layer), from);
     const std::vector<int64_t>& k = from.info->dims;
-    if (weight.values.info == nullptr) fail(from, fmt::format("'{}' is missing", other));
     const std::vector<int64_t>& v = weight.values.info->dims;
     if (k.size() != 3 || v.size() != 3 || k[0] != v[0] || k[1] != v[2]) {
       fail(from, "does not fit attn_v_b: want [heads, rank, nope] and [heads, value, rank]");

@@ -10,7 +10,7 @@
 
 namespace strata::engine {
 
-void GradientChain::begin_batch(const api::Batch& batch, std::span<const int> ranks) {
+void GradientChain::reset_batch_state(std::span<const int> ranks) {
   ranks_.assign(ranks.begin(), ranks.end());
   parts_.resize(static_cast<size_t>(index_of(engine_.model().weights->layers().num_layers())));
   for (Views& views : parts_) views.clear();
@@ -18,7 +18,12 @@ void GradientChain::begin_batch(const api::Batch& batch, std::span<const int> ra
   block_ = 0;
   on_their_way_.assign(static_cast<size_t>(comm_.size()), 0);
   waits_ = may_wait_ && std::ssize(ranks_) <= comm_.size();
+  num_taken_ = 0;
   adapters_.clear();
+}
+
+void GradientChain::begin_batch(const api::Batch& batch, std::span<const int> ranks) {
+  reset_batch_state(ranks);
   has_parameters_ = batch.gradients == api::Gradients::kParameters;
   if (ranks_.empty()) return;
   if (has_parameters_) add_parameter_views();
@@ -26,9 +31,7 @@ void GradientChain::begin_batch(const api::Batch& batch, std::span<const int> ra
   if (batch.mtp_weight == 0.0f) views_of(model::kMtpPart).clear();  // it does not run
   list_parts_in_order();
   has_before_ = has_parameters_ && engine_.base_trainer().has_gradient;
-  if (!has_before_ || ranks_.front() == comm_.rank()) return;
-  for (int64_t part = std::ssize(parts_) - 1; part >= 0; --part)
-    send_owned_rows(ranks_.front(), part - model::kPartsOutside);
+  if (has_before_ && ranks_.front() != comm_.rank()) send_all_owned_rows(ranks_.front());
 }
 
 void GradientChain::add_training_adapters(const api::Batch& batch) {
@@ -44,7 +47,7 @@ void GradientChain::add_training_adapters(const api::Batch& batch) {
 
 // Neighbours in a block of memory are one message. Where blocks lie is each rank's own, so that two
 // never are, though they may touch.
-void GradientChain::add_view(int64_t part, TensorView gradient) {
+void GradientChain::add_or_extend_view(int64_t part, TensorView gradient) {
   if (gradient.empty()) return;
   const int64_t count = gradient.shape.num_elements();
   Views& views = views_of(part);
@@ -77,7 +80,8 @@ void GradientChain::add_parameter_views() {
     const int64_t num_parts = sum.part == model::kHeadPart ? model::kHeadParts : 1;
     for (int64_t part = sum.part; part > sum.part - num_parts; --part) {
       const train::OwnedRows rows = rows_in(part, sum);
-      if (!rows.empty()) add_view(part, sum.working.part(rows.first * cols, {rows.count, cols}));
+      if (!rows.empty())
+        add_or_extend_view(part, sum.working.part(rows.first * cols, {rows.count, cols}));
     }
   }
 }
@@ -87,15 +91,15 @@ void GradientChain::add_adapter_views(model::LoraAdapter& adapter) {
   for (const model::LoraModule& module : adapter.modules()) {
     const int64_t outside = module.is_embedding() ? model::kEmbeddingPart : model::kHeadPart;
     const int64_t part = module.spec.layer < 0 ? outside : part_of_layer(module.spec.layer);
-    add_view(part, module.d_a);
-    add_view(part, module.d_b);
+    add_or_extend_view(part, module.d_a);
+    add_or_extend_view(part, module.d_b);
   }
   ++block_;
   for (const int target : {model::kMtpEmbedding, model::kMtpHead}) {
     const model::LoraModule* again = adapter.find_module(-1, target);
     if (again == nullptr) continue;
-    add_view(model::kMtpPart, again->d_a);
-    add_view(model::kMtpPart, again->d_b);
+    add_or_extend_view(model::kMtpPart, again->d_a);
+    add_or_extend_view(model::kMtpPart, again->d_b);
   }
 }
 
@@ -124,7 +128,6 @@ void GradientChain::send_to(int rank, int64_t part) {
 
 void GradientChain::list_parts_in_order() {
   order_.clear();
-  num_taken_ = 0;
   const auto add = [&](int64_t part) {
     if (is_here(part) && !views_of(part).empty()) order_.push_back(part);
   };
@@ -142,7 +145,7 @@ void GradientChain::receive_from(int rank, int64_t part) {
   for (const TensorView& gradient : views) comm_.receive(rank, tag_of(part), gradient);
 }
 
-void GradientChain::send_part(int64_t part, size_t place) {
+void GradientChain::send_part_and_receive_due(int64_t part, size_t place) {
   CHECK(place < ranks_.size() && ranks_[place] == comm_.rank(), place, comm_.rank());
   if (views_of(part).empty()) return;
   if (place + 1 < ranks_.size()) {
@@ -161,15 +164,19 @@ void GradientChain::send_part(int64_t part, size_t place) {
 // Between two ranks that follow each other two parts are on their way, and the second one works on
 // a third: so what is three parts back for each rank up to the last has come. Parts of the head
 // may all begin before the first of them ends.
-void GradientChain::receive_due_parts(int64_t part, size_t place) {
+int64_t GradientChain::num_due_parts(int64_t part, size_t place) const {
   const int64_t ahead = ranks_.back() - comm_.rank();
   const bool in_last_round = static_cast<int64_t>(place) + ahead + 1 == std::ssize(ranks_);
-  if (!waits_ || ahead <= 0 || !in_last_round) return;
+  if (!waits_ || ahead <= 0 || !in_last_round) return 0;
   const int64_t index = std::find(order_.begin(), order_.end(), part) - order_.begin();
   const int64_t there = index - (kMostOnTheirWay + 1) * ahead;
   const auto is_of_head = [](int64_t other) { return other <= model::kHeadPart; };
-  if (there < std::count_if(order_.begin(), order_.end(), is_of_head)) return;
-  while (num_taken_ <= there) receive_next();
+  return there < std::count_if(order_.begin(), order_.end(), is_of_head) ? 0 : there + 1;
+}
+
+void GradientChain::receive_due_parts(int64_t part, size_t place) {
+  const int64_t due = num_due_parts(part, place);
+  while (num_taken_ < due) receive_next();
 }
 
 // The next one that the last micro-batch has made.
@@ -194,7 +201,7 @@ void GradientChain::receive_or_zero_part(int64_t part, size_t place) {
 
 // Calls body with what accumulates in the part, and what each owner has of its rows.
 template <typename Body>
-void GradientChain::for_each_owned_part(int64_t part, Body body) {
+void GradientChain::for_each_owned_rows(int64_t part, Body body) {
   if (views_of(part).empty()) return;
   const train::BaseTrainer& trainer = engine_.base_trainer();
   for (const train::Accumulator& sum : trainer.accumulators()) {
@@ -216,27 +223,32 @@ void GradientChain::for_each_owned_part(int64_t part, Body body) {
 
 void GradientChain::send_owned_rows(int rank, int64_t part) {
   if (!is_here(part)) return;
-  for_each_owned_part(part, [&](int owner, TensorView, TensorView own) {
+  for_each_owned_rows(part, [&](int owner, TensorView, TensorView own) {
     if (owner == comm_.rank()) comm_.send(rank, tag_of(part), own);
   });
 }
 
+void GradientChain::send_all_owned_rows(int rank) {
+  for (int64_t part = std::ssize(parts_) - 1; part >= 0; --part)
+    send_owned_rows(rank, part - model::kPartsOutside);
+}
+
 void GradientChain::gather_from_owners(int64_t part) {
-  for_each_owned_part(part, [&](int owner, TensorView working, TensorView own) {
+  for_each_owned_rows(part, [&](int owner, TensorView working, TensorView own) {
     if (owner != comm_.rank()) return comm_.receive(owner, tag_of(part), working);
     ops::copy(engine_.backend(), own, working);
   });
 }
 
 void GradientChain::scatter_to_owners(int64_t part) {
-  for_each_owned_part(part, [&](int owner, TensorView working, TensorView own) {
+  for_each_owned_rows(part, [&](int owner, TensorView working, TensorView own) {
     if (owner != comm_.rank()) return comm_.send(owner, tag_of(part), working);
     ops::copy(engine_.backend(), working, own);
   });
 }
 
 void GradientChain::receive_owned_rows(int64_t part) {
-  for_each_owned_part(part, [&](int owner, TensorView, TensorView own) {
+  for_each_owned_rows(part, [&](int owner, TensorView, TensorView own) {
     if (owner == comm_.rank()) comm_.receive(ranks_.back(), tag_of(part), own);
   });
 }

@@ -40,7 +40,7 @@ class GradientChain {
     Link() = default;
     Link(GradientChain& chain, size_t place) : chain_(&chain), place_(place) {}
     void begin(int64_t part) override { chain_->receive_or_zero_part(part, place_); }
-    void end(int64_t part) override { chain_->send_part(part, place_); }
+    void end(int64_t part) override { chain_->send_part_and_receive_due(part, place_); }
 
    private:
     GradientChain* chain_ = nullptr;
@@ -63,7 +63,9 @@ class GradientChain {
     return parts_[static_cast<size_t>(index_of(part))];
   }
   [[nodiscard]] static int64_t tag_of(int64_t part) { return kFirstChainTag + index_of(part); }
-  void add_view(int64_t part, TensorView gradient);
+  // What is of the batch before; `ranks` are the next one's.
+  void reset_batch_state(std::span<const int> ranks);
+  void add_or_extend_view(int64_t part, TensorView gradient);
   [[nodiscard]] int64_t part_of_layer(int64_t layer) const;
   // Rows of an accumulator that are in the part; none: it is of others.
   [[nodiscard]] train::OwnedRows rows_in(int64_t part, const train::Accumulator& sum) const;
@@ -72,7 +74,7 @@ class GradientChain {
   void add_adapter_views(model::LoraAdapter& adapter);
   // Whether backwards of this stage have turns with the part.
   [[nodiscard]] bool is_here(int64_t part) const;
-  void send_part(int64_t part, size_t place);
+  void send_part_and_receive_due(int64_t part, size_t place);
   void send_to(int rank, int64_t part);
   void receive_or_zero_part(int64_t part, size_t place);
   void receive_from(int rank, int64_t part);
@@ -83,18 +85,20 @@ class GradientChain {
   // Until no more than so many parts are on their way to the rank.
   void wait_for_receipts(int rank, int most);
   void list_parts_in_order();
-  // Of what the last micro-batch has made, what must have come when this part of the micro-batch of
-  // that place has been sent, so that it does not pile up.
+  // Of what the last micro-batch has made, how many parts of order_ must have come when this part
+  // of the micro-batch of that place has been sent, so that they do not pile up.
+  [[nodiscard]] int64_t num_due_parts(int64_t part, size_t place) const;
   void receive_due_parts(int64_t part, size_t place);
   void receive_next();
   // Of base parameters what is at rest: the own rows of a part to a rank, all owners' rows of it
   // here to be worked on, and what was worked on to all owners.
   void send_owned_rows(int rank, int64_t part);
+  void send_all_owned_rows(int rank);
   void gather_from_owners(int64_t part);
   void scatter_to_owners(int64_t part);
   void receive_owned_rows(int64_t part);
   template <typename Body>
-  void for_each_owned_part(int64_t part, Body body);
+  void for_each_owned_rows(int64_t part, Body body);
 
   Comm& comm_;
   Engine& engine_;

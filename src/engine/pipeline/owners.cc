@@ -21,37 +21,47 @@ train::Ownership ownership_of(const PipelinePlan& plan, int stage, Engine& engin
   return train::divide_parameters(weights, engine.base_trainer().how(), plan.data, is_held);
 }
 
-// What others wait for comes first, and last what waits for others.
-void add_own_squares(Comm& data, Engine& engine, std::span<double> sums) {
+namespace {
+
+// Who has rows of the parameter behind this rank's, or with step -1 before them.
+int neighbouring_owner(const train::Ownership& all, size_t index, int own, int step) {
+  int owner = own + step;
+  while (all.rows(owner, index).empty()) owner += step;
+  return owner;
+}
+
+// What this rank's rows of a parameter add to `before`, into `sums` or to who has those behind.
+void add_and_hand_on_squares(Comm& data, Engine& engine, size_t index, double before,
+                             std::span<double> sums) {
   const train::BaseTrainer& trainer = engine.base_trainer();
   const train::Ownership& all = trainer.ownership();
+  const double sum = trainer.add_grad_squares(engine.backend(), index, before);
+  if (all.rows(data.rank(), index).end() == all.items()[index].rows) {
+    sums[index] += sum;
+  } else {
+    data.send_bytes(neighbouring_owner(all, index, data.rank(), 1), kSumTag, &sum, sizeof(sum));
+  }
+}
+
+}  // namespace
+
+// What others wait for comes first, and last what waits for others.
+void add_own_squares(Comm& data, Engine& engine, std::span<double> sums) {
+  const train::Ownership& all = engine.base_trainer().ownership();
   const int own = data.rank();
-  // Who has the rows behind the own ones, or before them.
-  const auto neighbour = [&](size_t index, int step) {
-    int owner = own + step;
-    while (all.rows(owner, index).empty()) owner += step;
-    return owner;
-  };
-  const auto add = [&](size_t index, double before) {
-    const double sum = trainer.add_grad_squares(engine.backend(), index, before);
-    if (all.rows(own, index).end() == all.items()[index].rows) {
-      sums[index] += sum;
-    } else {
-      data.send_bytes(neighbour(index, 1), kSumTag, &sum, sizeof(sum));
-    }
-  };
   const auto is_first = [&](size_t index) { return all.rows(own, index).first == 0; };
   for (const bool divided : {true, false}) {
     for (size_t index = 0; index < sums.size(); ++index) {
       if (all.rows(own, index).empty()) continue;
-      if (all.is_divided(own, index) == divided && is_first(index)) add(index, 0.0);
+      if (all.is_divided(own, index) == divided && is_first(index))
+        add_and_hand_on_squares(data, engine, index, 0.0, sums);
     }
   }
   for (size_t index = 0; index < sums.size(); ++index) {
     if (all.rows(own, index).empty() || is_first(index)) continue;
     double before = 0.0;
-    data.receive_bytes(neighbour(index, -1), kSumTag, &before, sizeof(before));
-    add(index, before);
+    data.receive_bytes(neighbouring_owner(all, index, own, -1), kSumTag, &before, sizeof(before));
+    add_and_hand_on_squares(data, engine, index, before, sums);
   }
 }
 
@@ -95,7 +105,7 @@ void barrier(Comm& data) {
 }
 
 // A piece of this rank's own, to all that keep some of it; it may be one of them.
-void send_piece(Comm& data, Engine& engine, const train::RowPiece& piece) {
+void distribute_piece(Comm& data, Engine& engine, const train::RowPiece& piece) {
   model::ModelWeights& weights = *engine.model().weights;
   Backend& backend = engine.backend();
   const Scratch::Mark mark(backend.scratch());
@@ -152,7 +162,7 @@ void exchange_parameters(Comm& data, Engine& engine) {
   }
   for (size_t i = 0; i < most; ++i) {
     const auto& own = pieces[static_cast<size_t>(data.rank())];
-    if (i < own.size()) send_piece(data, engine, own[i]);
+    if (i < own.size()) distribute_piece(data, engine, own[i]);
     for (int from = 0; from < data.size(); ++from) {
       const std::vector<train::RowPiece>& theirs = pieces[static_cast<size_t>(from)];
       if (from != data.rank() && i < theirs.size()) receive_piece(data, engine, from, theirs[i]);

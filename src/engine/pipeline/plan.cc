@@ -16,27 +16,29 @@ namespace {
 
 using schedule::Action;
 
+using LastOfStages = std::vector<int>;  // micro-batches
+
+void check_ascends_and_note(LastOfStages& last, const Action& action) {
+  int& before = last[static_cast<size_t>(action.stage)];
+  if (action.microbatch < before) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("schedule: {} comes after that of micro-batch {}: backwards must "
+                            "ascend, since gradients are sums in the order of micro-batches",
+                            to_string(action), before));
+  }
+  before = action.microbatch;
+}
+
 // Gradients are sums in the order of micro-batches: those that a backward makes at once (B and I)
 // as well as those that may wait (B and W).
 void check_backwards_ascend(const schedule::Table& table) {
-  using Last = std::vector<int>;
-  const Last none(static_cast<size_t>(table.num_stages), -1);
-  Last backwards = none, weights = none;
-  const auto check = [](Last& last, const Action& action) {
-    int& before = last[static_cast<size_t>(action.stage)];
-    if (action.microbatch < before) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("schedule: {} comes after that of micro-batch {}: backwards must "
-                              "ascend, since gradients are sums in the order of micro-batches",
-                              to_string(action), before));
-    }
-    before = action.microbatch;
-  };
+  const LastOfStages none(static_cast<size_t>(table.num_stages), -1);
+  LastOfStages backwards = none, weights = none;
   for (const std::vector<schedule::Slot>& row : table.rows) {
     for (const schedule::Slot& slot : row) {
       for (const Action& action : slot.actions()) {
-        if (schedule::is_backward(action.op)) check(backwards, action);
-        if (schedule::has_weight_grad(action.op)) check(weights, action);
+        if (schedule::is_backward(action.op)) check_ascends_and_note(backwards, action);
+        if (schedule::has_weight_grad(action.op)) check_ascends_and_note(weights, action);
       }
     }
   }

@@ -95,6 +95,14 @@ int64_t least_passes(std::span<const int64_t> lengths, int64_t pass_tokens) {
   return least + rest / pass_tokens + (rest % pass_tokens == 0 ? 0 : 1);
 }
 
+// Of micro-batches that begin at `firsts`: behind the rows of those before.
+void set_first_rows(const api::Batch& batch, size_t first, int64_t rows, Round& round) {
+  for (size_t s = first, m = 0; m < round.firsts.size(); ++m) {
+    for (; s < round.firsts[m]; ++s) rows += num_tokens(batch, s);
+    round.first_rows.push_back(rows);
+  }
+}
+
 }  // namespace
 
 std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches) {
@@ -135,7 +143,7 @@ bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch&
                 Round& round) {
   const std::vector<api::Sequence>& all = batch.sequences;
   const size_t first = round.firsts.empty() ? 0 : round.firsts.back();
-  int64_t rows = round.firsts.empty() ? 0 : round.first_rows.back();
+  const int64_t rows = round.firsts.empty() ? 0 : round.first_rows.back();
   if (first == all.size()) return false;
   const bool takes = all[first].gradients;
   size_t end = first + 1;
@@ -143,10 +151,7 @@ bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch&
   round.clear();
   round.backward = takes && batch.gradients != api::Gradients::kNone;
   cut_microbatches(plan, pass_tokens, batch, first, end, round);
-  for (size_t s = first, m = 0; m < round.firsts.size(); ++m) {
-    for (; s < round.firsts[m]; ++s) rows += num_tokens(batch, s);
-    round.first_rows.push_back(rows);
-  }
+  set_first_rows(batch, first, rows, round);
   return true;
 }
 

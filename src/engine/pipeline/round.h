@@ -23,6 +23,10 @@ struct Round {
     first_rows.clear();
   }
   [[nodiscard]] int num_microbatches() const { return static_cast<int>(firsts.size()) - 1; }
+  // Micro-batches that have one.
+  [[nodiscard]] size_t num_backwards() const {
+    return backward ? static_cast<size_t>(num_microbatches()) : 0;
+  }
   [[nodiscard]] size_t place_of(int own) const {
     return static_cast<size_t>(dealt + own * num_dealt);
   }

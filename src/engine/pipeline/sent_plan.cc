@@ -28,18 +28,7 @@ class SentPlanner {
   }
 
   void add_batch() {
-    Round round;
-    round.num_dealt = plan_.data;
-    std::vector<int> backwards;  // the data rank of each that has one
-    of_sequences_.clear();
-    while (next_round(plan_, engine_.options().pass_tokens, batch_, round)) {
-      const bool backward = batch_.want_loss && round.backward;
-      for (int m = 0; m < round.num_microbatches(); ++m) {
-        const int data = m % plan_.data;
-        add_microbatch(round, static_cast<size_t>(m), data, backward);
-        if (backward) backwards.push_back(data);
-      }
-    }
+    const std::vector<int> backwards = add_microbatches_and_get_backward_ranks();
     if (plan_.data > 1) add_gradient_chains(backwards);
     if (batch_.want_loss) add_loss_messages();
     for (int stage = 0; weights_.shards() != nullptr && stage <= last_stage(); ++stage) {
@@ -83,6 +72,22 @@ class SentPlanner {
     return all;
   }
 
+  // Returns the data rank of each that has a backward.
+  std::vector<int> add_microbatches_and_get_backward_ranks() {
+    Round round;
+    round.num_dealt = plan_.data;
+    std::vector<int> backwards;
+    of_sequences_.clear();
+    while (next_round(plan_, engine_.options().pass_tokens, batch_, round)) {
+      const bool backward = batch_.want_loss && round.backward;
+      for (int m = 0; m < round.num_microbatches(); ++m) {
+        const int data = m % plan_.data;
+        add_microbatch(round, static_cast<size_t>(m), data, backward);
+        if (backward) backwards.push_back(data);
+      }
+    }
+    return backwards;
+  }
   // States over every border and, of one with a backward, their gradients.
   void add_microbatch(const Round& round, size_t m, int data, bool backward) {
     int64_t tokens = 0;
@@ -184,9 +189,14 @@ class SentPlanner {
                                                    int data) const {
     std::vector<int64_t> fetches(units.bytes.size());
     model::ShardWalk walk(units.bytes.size());
-    const auto take = [&](const model::ShardTurn& turn) {
+    for_each_turn(units, stage, data, [&](const model::ShardTurn& turn) {
       walk.fetch_and_release(turn, [](size_t) {}, [&](size_t unit) { ++fetches[unit]; });
-    };
+    });
+    return fetches;
+  }
+  // Calls body with the turns of a rank's passes with the weights of its stage.
+  template <typename Body>
+  void for_each_turn(const model::ShardUnits& units, int stage, int data, Body body) const {
     const EngineOptions& options = engine_.options();
     const bool again = options.regions.makes_stage() && !options.recompute.keeps_all();
     Round round;
@@ -195,13 +205,12 @@ class SentPlanner {
     while (next_round(plan_, options.pass_tokens, batch_, round)) {
       for_each_action(stage, round, [&](const schedule::Action& action) {
         if (action.op == schedule::Op::kForward) {
-          for_each_forward_turn(units, runs_mtp(round, action.microbatch), take);
+          for_each_forward_turn(units, runs_mtp(round, action.microbatch), body);
         } else if (schedule::is_backward(action.op) && batch_.want_loss && round.backward) {
-          for_each_backward_turn(units, again, take);
+          for_each_backward_turn(units, again, body);
         }
       });
     }
-    return fetches;
   }
   // Of a sequence's last token there is none.
   [[nodiscard]] bool runs_mtp(const Round& round, int own) const {
@@ -321,7 +330,11 @@ class SentPlanner {
     add_borrowed_embedding();
     for (int stage = 0; stage <= last_stage() && plan_.data > 1; ++stage)
       add_owned_parameters(stage);
-    for (const size_t index : engine_.base_trainer().router_biases()) {
+    add_expert_loads();
+  }
+  // By which the biases of routers move.
+  void add_expert_loads() {
+    for (const size_t index : engine_.base_trainer().router_bias_indices()) {
       const model::Parameter& bias = weights_.table()[index];
       const int stage = stage_of(bias.layer, /*is_embedding=*/false);
       for (int data = 0; data < plan_.data; ++data) {

@@ -170,7 +170,26 @@ class LayerChoices {
                std::vector<double> work_of_ranks, const Processes& processes)
       : plan_(plan), fronts_(fronts), work_(std::move(work_of_ranks)), processes_(processes) {
     for (int rank = 0; rank < plan.num_ranks(); ++rank) ranks_.push_back(points_of(rank));
-    double lowest = 0.0;  // that no rank has to exceed
+    list_levels();
+  }
+
+  // Choices of each stage at the lowest level that fits, as stages are counted. Where the search
+  // begins is about right; from there each level is counted, so that with more bytes it never ends
+  // at a higher one.
+  [[nodiscard]] std::optional<std::vector<size_t>> fit(int64_t bytes) {
+    for (size_t i = std::min(first_estimated_within(bytes), levels_.size() - 1); i < levels_.size();
+         ++i) {
+      std::vector<size_t> choices = choices_at(levels_[i]);
+      if (count_bytes_and_note_least(choices) <= bytes) return choices;
+    }
+    return {};
+  }
+  [[nodiscard]] int64_t least() const { return least_; }
+
+ private:
+  // Those that no rank has to exceed.
+  void list_levels() {
+    double lowest = 0.0;
     for (size_t rank = 0; rank < ranks_.size(); ++rank)
       lowest = std::max(lowest, work_[rank] + ranks_[rank].back().cost);
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -184,29 +203,15 @@ class LayerChoices {
     levels_.erase(std::unique(levels_.begin(), levels_.end()), levels_.end());
   }
 
-  // Choices of each stage at the lowest level that fits, as stages are counted. Where the search
-  // begins is about right; from there each level is counted, so that with more bytes it never ends
-  // at a higher one.
-  [[nodiscard]] std::optional<std::vector<size_t>> fit(int64_t bytes) {
-    // Every rank takes fewer bytes, or as many, at a higher level: so does the fullest process.
-    size_t low = 0, high = levels_.size();
-    while (low < high) {
-      const size_t middle = (low + high) / 2;
-      if (estimate_bytes(levels_[middle]) <= bytes) {
-        high = middle;
-      } else {
-        low = middle + 1;
-      }
-    }
-    for (size_t i = std::min(low, levels_.size() - 1); i < levels_.size(); ++i) {
-      std::vector<size_t> choices = choices_at(levels_[i]);
-      if (count_bytes(choices) <= bytes) return choices;
-    }
-    return {};
+  // Of levels_. Every rank takes fewer bytes, or as many, at a higher level: so does the fullest
+  // process.
+  [[nodiscard]] size_t first_estimated_within(int64_t bytes) const {
+    const auto found = std::partition_point(levels_.begin(), levels_.end(), [&](double level) {
+      return estimate_bytes(level) > bytes;
+    });
+    return static_cast<size_t>(found - levels_.begin());
   }
-  [[nodiscard]] int64_t least() const { return least_; }
 
- private:
   // All pairs of what two stages of a rank keep, but for those that are too near to each other.
   [[nodiscard]] std::vector<RankPoint> points_of(int rank) const {
     std::vector<RankPoint> points(1);
@@ -252,7 +257,7 @@ class LayerChoices {
     }
     return choices;
   }
-  [[nodiscard]] int64_t count_bytes(const std::vector<size_t>& choices) {
+  [[nodiscard]] int64_t count_bytes_and_note_least(const std::vector<size_t>& choices) {
     std::vector<int64_t> of_ranks(ranks_.size());
     for (size_t stage = 0; stage < fronts_.size(); ++stage) {
       of_ranks[static_cast<size_t>(plan_.ranks[stage])] +=
@@ -378,8 +383,7 @@ std::vector<StageFitter::Preset> StageFitter::presets_by_cost(
       if (!value.offloads_any() || region.keeps_layer_inputs) add(region, value);
     }
     add(region, model::Recompute::kFull);
-    if (region.keeps_layer_inputs)
-      add(region, model::Recompute::keeping_in({}, {std::string(model::kLayerInputTag)}));
+    if (region.keeps_layer_inputs) add(region, model::Recompute::offloading_layer_inputs());
   }
   std::stable_sort(presets.begin(), presets.end(),
                    [](const Preset& a, const Preset& b) { return a.cost < b.cost; });
@@ -388,22 +392,42 @@ std::vector<StageFitter::Preset> StageFitter::presets_by_cost(
 
 std::optional<StagesChoice> StageFitter::fit_layers(const RecomputeRegions& regions,
                                                     const Work& work, int64_t bytes) {
-  for (int stage = 0; std::ssize(fronts_) < plan_.num_stages(); ++stage) {
-    fronts_.push_back(std::make_unique<StageFront>(
-        plan_, stage, *engines_[static_cast<size_t>(stage)], shape_of(stage, regions), price_));
-  }
+  ensure_fronts(regions);
   LayerChoices by_layer(plan_, fronts_, cost_by_rank(work.of_stages), processes_);
   const std::optional<std::vector<size_t>> found = by_layer.fit(bytes);
   least_ = std::min(least_, by_layer.least());
   if (!found) return {};
+  return merge_choices(regions, *found);
+}
+
+void StageFitter::ensure_fronts(const RecomputeRegions& regions) {
+  for (int stage = 0; std::ssize(fronts_) < plan_.num_stages(); ++stage) {
+    fronts_.push_back(std::make_unique<StageFront>(
+        plan_, stage, *engines_[static_cast<size_t>(stage)], shape_of(stage, regions), price_));
+  }
+}
+
+// `choices`: of each stage's front.
+StagesChoice StageFitter::merge_choices(const RecomputeRegions& regions,
+                                        std::span<const size_t> choices) {
   StagesChoice choice = {.regions = regions, .recompute = model::Recompute::kNone};
   std::vector<model::Recompute> of_stages;
   for (size_t stage = 0; stage < fronts_.size(); ++stage) {
-    of_stages.push_back(fronts_[stage]->recompute((*found)[stage]));
-    choice.stages.push_back(fronts_[stage]->count_stage((*found)[stage]));
+    of_stages.push_back(fronts_[stage]->recompute(choices[stage]));
+    choice.stages.push_back(fronts_[stage]->count_stage(choices[stage]));
   }
   choice.recompute = merge_recompute_policies(
       of_stages, saved_, engines_.front()->model().weights->layers().num_layers());
+  return choice;
+}
+
+std::optional<StagesChoice> StageFitter::fit_preset(const Preset& preset, int64_t bytes,
+                                                    HasFiles has_files) {
+  StagesChoice choice = plan_stages(preset.regions, preset.recompute);
+  if (preset.recompute.offloads_any() && !has_files(choice)) return {};
+  const int64_t taken = bytes_of(choice.stages);
+  least_ = std::min(least_, taken);
+  if (taken > bytes) return {};
   return choice;
 }
 
@@ -412,19 +436,16 @@ std::optional<StagesChoice> StageFitter::fit_cheapest(std::span<const RecomputeR
                                                       const Work& work, int64_t bytes,
                                                       HasFiles has_files) {
   std::optional<StagesChoice> best;
-  const auto take = [&](const Preset& preset) {
-    StagesChoice choice = plan_stages(preset.regions, preset.recompute);
-    if (preset.recompute.offloads_any() && !has_files(choice)) return false;
-    const int64_t taken = bytes_of(choice.stages);
-    least_ = std::min(least_, taken);
-    const bool fits = taken <= bytes;
+  const auto try_preset = [&](const Preset& preset) {
+    std::optional<StagesChoice> choice = fit_preset(preset, bytes, has_files);
+    const bool fits = choice.has_value();
     if (fits) best = std::move(choice);
     return fits;
   };
   const std::vector<Preset> by_cost = presets_by_cost(regions, work);
   const auto keeps_all = [](const Preset& preset) { return preset.recompute.keeps_all(); };
   for (const Preset& preset : by_cost) {
-    if (keeps_all(preset) && take(preset)) return best;
+    if (keeps_all(preset) && try_preset(preset)) return best;
   }
   const auto layers = std::find_if(regions.begin(), regions.end(), [](const RecomputeRegions& r) {
     return r.any() && !r.makes_stage();
@@ -432,7 +453,7 @@ std::optional<StagesChoice> StageFitter::fit_cheapest(std::span<const RecomputeR
   if (layers != regions.end()) best = fit_layers(*layers, work, bytes);
   for (const Preset& preset : by_cost) {
     if (best && preset.cost >= cost(*best, work)) break;
-    if (!keeps_all(preset) && take(preset)) break;
+    if (!keeps_all(preset) && try_preset(preset)) break;
   }
   return best;
 }
@@ -458,11 +479,11 @@ std::optional<StagesChoice> StageFitter::fit(std::span<const RecomputeRegions> r
   const int64_t least = std::exchange(least_, INT64_MAX);
   std::optional<StagesChoice> choice = fit_cheapest(regions, work, bytes + in_files, has_files);
   least_ = std::min(least, least_ - in_files);
-  if (choice && in_files > 0) account_in_files(choice->stages);
+  if (choice && in_files > 0) account_base_bytes_in_files(choice->stages);
   return choice;
 }
 
-void StageFitter::account_in_files(std::span<StagePlan> stages) const {
+void StageFitter::account_base_bytes_in_files(std::span<StagePlan> stages) const {
   for (size_t i = 0; i < stages.size(); ++i) {
     StagePlan& stage = stages[i];
     if (shape_.train_base) {

@@ -84,12 +84,17 @@ class StageFitter {
   [[nodiscard]] std::optional<StagesChoice> fit_cheapest(
       std::span<const model::RecomputeRegions> regions, const Work& work, int64_t bytes,
       HasFiles has_files);
+  [[nodiscard]] std::optional<StagesChoice> fit_preset(const Preset& preset, int64_t bytes,
+                                                       HasFiles has_files);
+  void ensure_fronts(const model::RecomputeRegions& regions);
+  [[nodiscard]] StagesChoice merge_choices(const model::RecomputeRegions& regions,
+                                           std::span<const size_t> choices);
   [[nodiscard]] std::optional<StagesChoice> fit_layers(const model::RecomputeRegions& regions,
                                                        const Work& work, int64_t bytes);
   [[nodiscard]] int64_t bytes_of(std::span<const StagePlan> stages) const;
   // That may be in files in place of memory.
   [[nodiscard]] int64_t base_bytes(Engine& engine) const;
-  void account_in_files(std::span<StagePlan> stages) const;
+  void account_base_bytes_in_files(std::span<StagePlan> stages) const;
   [[nodiscard]] PlanShape shape_of(int stage, const model::RecomputeRegions& regions) const;
   [[nodiscard]] double cost(const model::RecomputeRegions& regions,
                             const model::Recompute& recompute, const Work& work) const;

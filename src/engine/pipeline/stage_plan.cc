@@ -13,9 +13,9 @@ using schedule::Op;
 // Tokens, positions, targets, columns of losses, and what they give, of a micro-batch in flight.
 constexpr int64_t kListBytesPerToken = 128;
 
-// Calls body with the actions of a stage, in their order.
+// Calls body with the op of each action of a stage, in their order.
 template <typename Body>
-void for_each_action(const PipelinePlan& plan, int stage, Body body) {
+void for_each_op(const PipelinePlan& plan, int stage, Body body) {
   const int rank = plan.ranks[static_cast<size_t>(stage)];
   for (const schedule::Slot& slot : plan.table.rows[static_cast<size_t>(rank)]) {
     for (const schedule::Action& action : slot.actions()) {
@@ -33,7 +33,7 @@ int64_t peak_waiting(const PipelinePlan& plan, int stage, bool forward) {
       to_stage >= 0 && to_stage < plan.num_stages() &&
       plan.ranks[static_cast<size_t>(to_stage)] != plan.ranks[static_cast<size_t>(stage)];
   int64_t waiting = 0, most = 0;
-  for_each_action(plan, stage, [&](Op op) {
+  for_each_op(plan, stage, [&](Op op) {
     const bool computes = forward ? op == Op::kForward : schedule::is_backward(op);
     if (computes) most = std::max(most, waiting + 1);
     if (computes && waits) ++waiting;
@@ -103,7 +103,7 @@ int64_t training_bytes(Engine& engine, const PlanShape& shape) {
 
 int64_t peak_live(const PipelinePlan& plan, int stage) {
   int64_t live = 0, most = 0;
-  for_each_action(plan, stage, [&](Op op) {
+  for_each_op(plan, stage, [&](Op op) {
     if (op == Op::kForward) most = std::max(most, ++live);
     if (schedule::is_backward(op)) --live;
   });
@@ -112,7 +112,7 @@ int64_t peak_live(const PipelinePlan& plan, int stage) {
 
 int64_t peak_deferred(const PipelinePlan& plan, int stage) {
   int64_t waiting = 0, most = 0;
-  for_each_action(plan, stage, [&](Op op) {
+  for_each_op(plan, stage, [&](Op op) {
     if (op == Op::kInputGrad) most = std::max(most, ++waiting);
     if (op == Op::kWeightGrad) --waiting;
   });
@@ -142,7 +142,7 @@ StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const 
   own.held_bytes = pass.held_bytes;
   own.offloaded_bytes = pass.file_bytes;
   own.deferred_bytes = pass.deferred_bytes;
-  own.step_bytes = step_bytes(engine, shape, own.pass_bytes);
+  own.step_bytes = step_bytes_beyond_pass(engine, shape, own.pass_bytes);
   own.cache_bytes = cache_bytes(engine, shape);
   return own;
 }

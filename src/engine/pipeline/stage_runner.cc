@@ -41,19 +41,19 @@ void StageRunner::begin_batch(const api::Batch& batch, api::BatchResult& result,
   own_sink_ = {};
   sink_ = is_first() && is_last() ? sink : &own_sink_;
   engine_.prepare_batch(batch, sink_);
-  check_long_sequences_fit();
+  check_and_book_long_sequences();
 }
 
 // Sequences beyond pass_tokens run alone: whether each fits is known before the first pass, and so
 // is whether the disk has the space.
-void StageRunner::check_long_sequences_fit() {
+void StageRunner::check_and_book_long_sequences() {
   if (engine_.options().pass_bytes == 0) return;
   for (size_t s = 0; s < batch_->sequences.size(); ++s) {
     const int64_t tokens = std::ssize(batch_->sequences[s].datum->tokens);
     if (tokens <= engine_.options().pass_tokens) continue;
     Flight& flight = claim_flight(0);
     PassWork work = flight.micro_batch.collate(engine_, *batch_, s, s + 1);
-    choose_recompute(flight, work, s);
+    choose_recompute_or_refuse(flight, work, s);
     book_files(flight);
     free_flight(flight);
   }
@@ -66,20 +66,21 @@ const PassPlan& StageRunner::count_memory(Flight& flight, const PassWork& work) 
         [&](Backend& counter) { count_pass_memory(counter, engine_, work, state); });
   }
   return engine_.workspace().measure_held([&](Backend& counter) {
-    return count_stage_pass_memory(counter, engine_, work, state, defers_ && work.trains());
+    return count_stage_pass_and_get_deferred_bytes(counter, engine_, work, state,
+                                                   defers_ && work.trains());
   });
 }
 
 // Counts the pass, with full recompute where it would take too much without, and with the layers'
 // inputs in files.
-void StageRunner::choose_recompute(Flight& flight, PassWork& work, size_t first) {
+void StageRunner::choose_recompute_or_refuse(Flight& flight, PassWork& work, size_t first) {
   const EngineOptions& options = engine_.options();
   std::optional<std::string> fault;
   const auto fits = [&] {
     const PassPlan& counted = count_memory(flight, work);
-    fault = api::memory_fault(flight.micro_batch.builder().num_tokens(),
-                              counted.total() + counted.kept(), work.backward(),
-                              options.pass_bytes > 0 ? options.pass_bytes : INT64_MAX);
+    fault = api::find_pass_memory_fault(flight.micro_batch.builder().num_tokens(),
+                                        counted.total() + counted.kept(), work.backward(),
+                                        options.pass_bytes > 0 ? options.pass_bytes : INT64_MAX);
     return !fault;
   };
   if (fits()) return;
@@ -218,7 +219,7 @@ StageRunner::Flight& StageRunner::find_flight(int microbatch) {
 void StageRunner::store_and_free_flight(Flight& flight) {
   if (batch_->want_loss) {
     flight.micro_batch.mark_has_gradient(engine_, *batch_);
-    if (is_last()) flight.micro_batch.store_losses(*batch_, *result_);
+    if (is_last()) flight.micro_batch.store_logprobs_and_losses(*batch_, *result_);
     if (is_first()) flight.micro_batch.store_indexer_losses(*batch_, *result_);
   }
   free_flight(flight);
@@ -246,7 +247,7 @@ PassWork StageRunner::prepare_pass_work(Flight& flight, int microbatch) {
       flight.micro_batch.collate(engine_, *batch_, round_->firsts[m], round_->firsts[m + 1]);
   work.first_row = round_->first_rows[m];
   work.sink = sink_;
-  choose_recompute(flight, work, round_->firsts[m]);
+  choose_recompute_or_refuse(flight, work, round_->firsts[m]);
   book_files(flight);
   if (chain_ != nullptr && round_->num_dealt > 1 && work.trains()) {
     CHECK(!defers_ || work.base_gradients == nullptr);  // commands refuse it
@@ -286,7 +287,7 @@ void StageRunner::forward(int microbatch) {
     if (!is_first()) receive(Border::kForward, stage_ - 1, microbatch, pass.input());
     pass.forward(is_last() ? TensorView()
                            : claim_tensor(Border::kForward, microbatch, pass.border_shape()));
-    pass.compute_losses();
+    pass.compute_losses_and_gradients();
   }
   record_peak_held(flight);
   if (!work.trains()) store_and_free_flight(flight);
@@ -316,13 +317,17 @@ model::DeferredProducts& StageRunner::claim_deferred_products(const Flight& flig
   return waiting.products;
 }
 
-void StageRunner::run_weight_gradients(int microbatch) {
-  const TraceSpan span("W", "micro-batch", microbatch);
+StageRunner::Waiting& StageRunner::find_waiting(int microbatch) {
   const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& waiting) {
     return waiting->microbatch == microbatch;
   });
   CHECK(found != waiting_.end(), stage_, microbatch);
-  Waiting& waiting = **found;
+  return **found;
+}
+
+void StageRunner::run_weight_gradients(int microbatch) {
+  const TraceSpan span("W", "micro-batch", microbatch);
+  Waiting& waiting = find_waiting(microbatch);
   waiting.products.run_and_clear(engine_.backend());
   deferred_bytes_ = std::max(deferred_bytes_, waiting.memory.high_water());
   waiting.mark.reset();
@@ -351,6 +356,11 @@ void StageRunner::backward(const Action& action) {
         .indexer_losses.assign(losses.begin(), losses.end());
   }
   store_and_free_flight(flight);
+  send_or_free_gradient(microbatch);
+}
+
+// To another rank an action of its own sends it.
+void StageRunner::send_or_free_gradient(int microbatch) {
   if (is_first()) {
     if (has_flights_) find_crossing(Border::kBackward, microbatch).microbatch = -1;
   } else if (is_here(stage_ - 1)) {

@@ -60,7 +60,7 @@ void for_each_param_row(const model::ModelConfig& c, Body body) {
 
 // Calls body(work) for the block of every sublayer.
 template <typename Body>
-void for_each_block(const model::ModelConfig& c, Body body) {
+void for_each_block_work(const model::ModelConfig& c, Body body) {
   for_each_sublayer(c, [&](const model::Sublayer& sublayer) {
     body(sublayer.block.ops().work(sublayer.block.config()));
   });
@@ -74,7 +74,7 @@ Work attention_work(const model::ModelConfig& c, int64_t length) {
     sum.flops += keys.pair_flops * pairs;
     sum.exponentials += keys.pair_exponentials * pairs;
   };
-  for_each_block(c, [&](const model::BlockWork& work) {
+  for_each_block_work(c, [&](const model::BlockWork& work) {
     add(work);
     for (const model::WindowWork& keys : work.windows) {
       if (keys.window > 0) add(keys);
@@ -88,7 +88,7 @@ Work attention_work(const model::ModelConfig& c, int64_t length) {
 // to all of them, without values, and those of the indexer with two gradients.
 double indexer_loss_flops(const model::ModelConfig& c, int64_t length) {
   double flops = 0.0;
-  for_each_block(c, [&](const model::BlockWork& work) {
+  for_each_block_work(c, [&](const model::BlockWork& work) {
     const model::WindowWork& listed = work.windows[1];
     if (listed.window == 0) return;
     flops += (listed.pair_flops / 2.0 + 3.0 * work.pair_flops) *
@@ -120,13 +120,13 @@ double connector_bytes(const model::ModelConfig& c, DType dtype) {
 // Forward of what is done for every token, and its backward.
 double token_flops(const model::ModelConfig& c) {
   double flops = connector_flops(c);
-  for_each_block(c, [&](const model::BlockWork& work) { flops += work.token_flops; });
+  for_each_block_work(c, [&](const model::BlockWork& work) { flops += work.token_flops; });
   return flops;
 }
 
 double token_backward_flops(const model::ModelConfig& c) {
   double flops = 2.0 * connector_flops(c);
-  for_each_block(c, [&](const model::BlockWork& work) { flops += work.token_backward_flops; });
+  for_each_block_work(c, [&](const model::BlockWork& work) { flops += work.token_backward_flops; });
   return flops;
 }
 
@@ -190,6 +190,33 @@ Work forward_backward_work(const model::ModelConfig& c, const StepShape& shape) 
           .exponentials = (1.0 + kBackwardExponentials) * attention.exponentials};
 }
 
+// Decoding of one sequence, but for the products with weights: what it reads of its cache, and
+// floating-point operations of attention and of what is done for every token.
+struct SequenceDecode {
+  double cache_bytes = 0.0, attention_flops = 0.0, rule_flops = 0.0;
+};
+
+SequenceDecode sequence_decode_work(const model::ModelConfig& c, const DecodeShape& shape) {
+  SequenceDecode sum;
+  for_each_sublayer(c, [&](const model::Sublayer& sublayer) {
+    const model::CacheSpec spec =
+        sublayer.block.ops().cache_spec(sublayer.block.config(), shape.dtype);
+    const model::BlockWork work = sublayer.block.ops().work(sublayer.block.config());
+    const auto seen = static_cast<double>(work.window == 0 ? shape.context
+                                                           : std::min(work.window, shape.context));
+    sum.cache_bytes +=
+        static_cast<double>(spec.entry_bytes) / static_cast<double>(spec.ratio) * seen;
+    sum.cache_bytes += static_cast<double>(spec.sequence_bytes);
+    sum.attention_flops += work.pair_flops * seen;
+    sum.rule_flops += work.token_flops;
+    for (const model::WindowWork& keys : work.windows) {
+      sum.attention_flops +=
+          keys.pair_flops * static_cast<double>(std::min(keys.window, shape.context));
+    }
+  });
+  return sum;
+}
+
 double compute_seconds(const Work& work, const MachineLimits& limits) {
   const double products = work.flops - work.f32_flops;
   const double in_f32 = work.f32_flops + kExponentialFlops * work.exponentials;
@@ -218,7 +245,7 @@ Price price_of(const MachineLimits& limits) {
 
 double absorbed_attention_ratio(const model::ModelConfig& c) {
   double asked = 0.0, executed = 0.0;
-  for_each_block(c, [&](const model::BlockWork& work) {
+  for_each_block_work(c, [&](const model::BlockWork& work) {
     asked += work.pair_flops;
     executed += work.executed_pair_flops;
   });
@@ -297,20 +324,7 @@ Work decode_work(const model::ModelConfig& c, const DecodeShape& shape) {
   const double used = static_cast<double>(num_layer_weights(c)) + num_head_weights(c);
   const auto of_adapter = static_cast<double>(num_lora_weights(c, shape.modules));
   const double adapters = of_adapter * static_cast<double>(shape.num_adapters);
-  double cache = 0.0, attention = 0.0, rules = 0.0;
-  for_each_sublayer(c, [&](const model::Sublayer& sublayer) {
-    const model::CacheSpec spec =
-        sublayer.block.ops().cache_spec(sublayer.block.config(), shape.dtype);
-    const model::BlockWork work = sublayer.block.ops().work(sublayer.block.config());
-    const auto seen = static_cast<double>(work.window == 0 ? shape.context
-                                                           : std::min(work.window, shape.context));
-    cache += static_cast<double>(spec.entry_bytes) / static_cast<double>(spec.ratio) * seen;
-    cache += static_cast<double>(spec.sequence_bytes);
-    attention += work.pair_flops * seen;
-    rules += work.token_flops;
-    for (const model::WindowWork& keys : work.windows)
-      attention += keys.pair_flops * static_cast<double>(std::min(keys.window, shape.context));
-  });
+  const auto [cache, attention, rules] = sequence_decode_work(c, shape);
   const auto sequences = static_cast<double>(shape.batch);
   const auto element = static_cast<double>(dtype_bytes(shape.dtype));
   const double adapter_flops = shape.num_adapters > 0 ? 2.0 * of_adapter * sequences : 0.0;

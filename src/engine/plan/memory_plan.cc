@@ -14,8 +14,8 @@ using Adapters = std::vector<std::unique_ptr<model::LoraAdapter>>;
 
 // `count` sequences of `length` tokens each; neighbours share an adapter, so that runs are as few
 // as adapters.
-PassPlan plan_sequences(Engine& engine, const PlanShape& shape, const Adapters& adapters,
-                        int64_t count, int64_t length) {
+PassPlan plan_pass_of_sequences(Engine& engine, const PlanShape& shape, const Adapters& adapters,
+                                int64_t count, int64_t length) {
   const std::vector<int32_t> tokens(static_cast<size_t>(length), 0);
   const std::vector<int32_t> targets(static_cast<size_t>(count * length), 0);
   const std::vector<float> weights(targets.size(), 1.0f);
@@ -82,7 +82,7 @@ PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool 
   PassMeter meter(engine.backend());
   const auto whole = [&](Backend& counter) { count_pass_memory(counter, engine, work, state); };
   const auto apart = [&](Backend& counter) {
-    return count_stage_pass_memory(counter, engine, work, state, defers);
+    return count_stage_pass_and_get_deferred_bytes(counter, engine, work, state, defers);
   };
   PassPlan plan = in_stages ? meter.measure_held(apart) : meter.measure(whole);
   plan.saved = work.builder.saved_costs();
@@ -97,7 +97,7 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape, int64_t enough) {
   for (const int64_t count : {int64_t{1}, at_once, shape.pass_tokens}) {
     if (shape.alone && count > 1) continue;
     const int64_t length = (shape.pass_tokens + count - 1) / count;
-    PassPlan plan = plan_sequences(engine, shape, adapters, count, length);
+    PassPlan plan = plan_pass_of_sequences(engine, shape, adapters, count, length);
     // Of passes apart each part is of the one that takes most of it: no two need be alike.
     const int64_t held = std::max(most.held_bytes, plan.held_bytes);
     const int64_t deferred = std::max(most.deferred_bytes, plan.deferred_bytes);
@@ -173,7 +173,7 @@ int64_t cache_bytes(const Engine& engine, const PlanShape& shape) {
          shape.num_sampled * layout.state_bytes();
 }
 
-int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
+int64_t step_bytes_beyond_pass(Engine& engine, const PlanShape& shape, int64_t pass_bytes) {
   if (!shape.train_base) return 0;
   PassMeter meter(engine.backend());
   const PassPlan& step =
@@ -201,7 +201,8 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
         {"base training", engine.base_trainer().num_bytes() - plan.state_file_bytes});
   }
   plan.items.push_back({"pass", pass_bytes});
-  if (shape.train_base) plan.items.push_back({"step", step_bytes(engine, shape, pass_bytes)});
+  if (shape.train_base)
+    plan.items.push_back({"step", step_bytes_beyond_pass(engine, shape, pass_bytes)});
   if (const int64_t chain = in_flight_gradient_bytes(engine, shape); chain > 0)
     plan.items.push_back({"gradients on their way", chain});
   plan.items.push_back({"positions", rope_table_bytes(engine, shape)});

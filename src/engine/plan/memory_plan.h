@@ -88,7 +88,7 @@ int64_t state_file_bytes(Engine& engine, const PlanShape& shape);
 // Of sequences that are sampled: their positions' entries, and their states.
 int64_t cache_bytes(const Engine& engine, const PlanShape& shape);
 // What an optimizer step takes beyond the pass's bytes; 0 where the base does not train.
-int64_t step_bytes(Engine& engine, const PlanShape& shape, int64_t pass_bytes);
+int64_t step_bytes_beyond_pass(Engine& engine, const PlanShape& shape, int64_t pass_bytes);
 // What libraries, thread stacks and small lists of a process write to: measured, the same for every
 // model (4.2 MiB at most, while a run is saved). The program's text is mapped from its file and no
 // memory of its own.

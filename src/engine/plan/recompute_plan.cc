@@ -25,8 +25,8 @@ struct Choice {
 
 bool is_input(const SavedClass& c) { return c.cost.tag == model::kLayerInputTag; }
 
-PassPlan plan_with(Engine& engine, PlanShape shape, const model::Recompute& recompute,
-                   int64_t enough = INT64_MAX) {
+PassPlan plan_pass_with(Engine& engine, PlanShape shape, const model::Recompute& recompute,
+                        int64_t enough = INT64_MAX) {
   shape.recompute = recompute;
   return plan_pass(engine, shape, enough);
 }
@@ -34,6 +34,13 @@ PassPlan plan_with(Engine& engine, PlanShape shape, const model::Recompute& reco
 // With what the other passes in flight hold.
 int64_t bytes_of(const PlanShape& shape, const PassPlan& pass) {
   return pass.total() + shape.in_flight * pass.held_bytes;
+}
+
+// Of one layer of each class that can be recomputed.
+int64_t recomputed_layer_bytes(const std::vector<SavedClass>& classes) {
+  int64_t bytes = 0;
+  for (const SavedClass& c : classes) bytes += is_input(c) ? 0 : c.cost.bytes;
+  return bytes;
 }
 
 // `saved`: by a pass that keeps all.
@@ -71,6 +78,18 @@ model::Recompute recompute_of(const std::vector<SavedClass>& classes,
   return model::Recompute::keeping(std::move(tags), std::move(masks), std::move(offloaded));
 }
 
+// Those that no other is better than in both, by rising bytes.
+std::vector<Choice> pareto_front_of(std::vector<Choice> choices) {
+  std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+    return a.bytes != b.bytes ? a.bytes < b.bytes : a.cost < b.cost;
+  });
+  std::vector<Choice> front;
+  for (const Choice& choice : choices) {
+    if (front.empty() || choice.cost < front.back().cost) front.push_back(choice);
+  }
+  return front;
+}
+
 // Of what is offloaded, at least.
 int64_t file_bytes(const std::vector<SavedClass>& classes, const std::vector<Choice>& choices) {
   int64_t bytes = 0;
@@ -78,19 +97,19 @@ int64_t file_bytes(const std::vector<SavedClass>& classes, const std::vector<Cho
   return bytes;
 }
 
-model::Recompute all_offloaded(const std::vector<SavedClass>& classes) {
+model::Recompute recompute_offloading_all(const std::vector<SavedClass>& classes) {
   std::vector<std::string> tags;
   for (const SavedClass& c : classes) {
     if (std::find(tags.begin(), tags.end(), c.cost.tag) == tags.end()) {
       tags.emplace_back(c.cost.tag);
     }
   }
-  return model::Recompute::keeping_in({}, tags);
+  return model::Recompute::keeping_and_offloading({}, tags);
 }
 
 // `pass` is what was counted with this choice.
-RecomputePlan make_plan(const PlanShape& shape, const std::vector<SavedClass>& classes,
-                        const model::Recompute& recompute, const PassPlan& pass) {
+RecomputePlan make_recompute_plan(const PlanShape& shape, const std::vector<SavedClass>& classes,
+                                  const model::Recompute& recompute, const PassPlan& pass) {
   RecomputePlan plan;
   plan.recompute = recompute;
   plan.bytes = bytes_of(shape, pass);
@@ -120,7 +139,8 @@ std::vector<RecomputePlan> plan_presets(Engine& engine, const PlanShape& shape,
   std::vector<RecomputePlan> plans;
   const auto add = [&](const model::Recompute& recompute) {
     if (recompute.offloads_any() && !offloads) return;
-    plans.push_back(make_plan(shape, classes, recompute, plan_with(engine, shape, recompute)));
+    plans.push_back(
+        make_recompute_plan(shape, classes, recompute, plan_pass_with(engine, shape, recompute)));
   };
   add(model::Recompute::kFull);
   for (const model::RecomputePreset& preset : model::recompute_presets()) add(preset.value());
@@ -192,13 +212,7 @@ class RecomputeChoices {
         grown.push_back({bytes, before[i].cost + choice.cost, choice.kept, choice.offloaded, i});
       }
     }
-    std::sort(grown.begin(), grown.end(), [](const Choice& a, const Choice& b) {
-      return a.bytes != b.bytes ? a.bytes < b.bytes : a.cost < b.cost;
-    });
-    std::vector<Choice>& level = levels_.emplace_back();
-    for (const Choice& choice : grown) {
-      if (level.empty() || choice.cost < level.back().cost) level.push_back(choice);
-    }
+    levels_.push_back(pareto_front_of(std::move(grown)));
   }
 
   std::vector<SavedClass> classes_;
@@ -211,39 +225,38 @@ class RecomputeChoices {
 
 RecomputePlan plan_given_recompute(Engine& engine, const PlanShape& shape,
                                    const model::Recompute& recompute) {
-  const PassPlan all = plan_with(engine, shape, model::Recompute::kNone);
+  const PassPlan all = plan_pass_with(engine, shape, model::Recompute::kNone);
   const PassPlan pass =
-      recompute == model::Recompute::kNone ? all : plan_with(engine, shape, recompute);
-  return make_plan(shape, group_by_cost(all.saved), recompute, pass);
+      recompute == model::Recompute::kNone ? all : plan_pass_with(engine, shape, recompute);
+  return make_recompute_plan(shape, group_by_cost(all.saved), recompute, pass);
 }
 
 RecomputePlanner::RecomputePlanner(Engine& engine, const PlanShape& shape, bool offloads,
                                    const Price& price)
     : engine_(engine), shape_(shape), offloads_(offloads), price_(price) {
-  const PassPlan all = plan_with(engine, shape, model::Recompute::kNone);
+  const PassPlan all = plan_pass_with(engine, shape, model::Recompute::kNone);
   saved_ = all.saved;
   most_ = bytes_of(shape, all);
-  least_recompute_ = offloads ? all_offloaded(group_by_cost(saved_)) : model::Recompute::kFull;
-  least_ = bytes_of(shape, plan_with(engine, shape, least_recompute_));
+  least_recompute_ =
+      offloads ? recompute_offloading_all(group_by_cost(saved_)) : model::Recompute::kFull;
+  least_ = bytes_of(shape, plan_pass_with(engine, shape, least_recompute_));
 }
 
 RecomputePlanner::~RecomputePlanner() = default;
+
+int64_t RecomputePlanner::count_bytes(const model::Recompute& recompute) const {
+  return bytes_of(shape_, plan_pass_with(engine_, shape_, recompute));
+}
 
 // What a choice adds is counted from a pass that has nothing of any class in memory. Its fullest
 // moment may be another than that of a layer that is recomputed (the head's, say), and then part of
 // such a layer's space is there already.
 void RecomputePlanner::init_choices() {
   std::vector<SavedClass> classes = group_by_cost(saved_);
-  const auto counted = [&](const model::Recompute& recompute) {
-    return bytes_of(shape_, plan_with(engine_, shape_, recompute));
-  };
-  base_ = offloads_ ? least_ : counted(all_offloaded(classes));
-  int64_t layer_bytes = 0;
-  for (const SavedClass& c : classes) layer_bytes += is_input(c) ? 0 : c.cost.bytes;
-  const int64_t added =
-      counted(model::Recompute::keeping_in({}, {std::string(model::kLayerInputTag)})) - base_;
+  base_ = offloads_ ? least_ : count_bytes(recompute_offloading_all(classes));
+  const int64_t added = count_bytes(model::Recompute::offloading_layer_inputs()) - base_;
   const bool adds_bytes = added > 0;
-  if (adds_bytes) base_ -= std::max<int64_t>(0, layer_bytes - added);
+  if (adds_bytes) base_ -= std::max<int64_t>(0, recomputed_layer_bytes(classes) - added);
   choices_ = std::make_unique<RecomputeChoices>(std::move(classes), most_ - base_,
                                                 shape_.in_stages ? shape_.in_flight : 1, offloads_,
                                                 price_, adds_bytes);
@@ -269,41 +282,61 @@ RecomputePlan RecomputePlanner::plan(int64_t bytes) {
   return *plan(bytes, [](int64_t, int64_t) { return true; });
 }
 
-// The list of choices does not depend on `bytes`, and what they add is no more than they take: the
-// first that fits, by rising cost, is the best, and more bytes only fit more of them. Those that
-// even at their least are not allowed, thousands where there is little space for files, are not
-// counted.
-std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allowed) {
-  std::optional<RecomputePlan> best;
-  const auto consider = [&](RecomputePlan plan) {
-    if (plan.bytes > bytes || !allowed(plan.bytes, plan.file_bytes)) return false;
-    if (!best || plan.cost(price_) < best->cost(price_)) best = std::move(plan);
+// The cheapest plan so far, of those that fit and are allowed.
+struct RecomputePlanner::Best {
+  int64_t bytes;  // at most
+  Allowed allowed;
+  const Price& price;
+  std::optional<RecomputePlan> plan = {};
+
+  // Whether it fits and is allowed.
+  bool consider(RecomputePlan other) {
+    if (other.bytes > bytes || !allowed(other.bytes, other.file_bytes)) return false;
+    if (!plan || other.cost(price) < plan->cost(price)) plan = std::move(other);
     return true;
-  };
-  if (bytes >= most_ && consider(plan_given_recompute(engine_, shape_, model::Recompute::kNone)))
-    return best;
-  if (!choices_) init_choices();
-  if (named_.empty()) named_ = plan_presets(engine_, shape_, choices_->classes(), offloads_);
-  for (const RecomputePlan& plan : named_) consider(plan);
-  const std::vector<SavedClass>& classes = choices_->classes();
-  // Where a pass takes too much it does not matter how much.
-  const auto described = [&](const model::Recompute& recompute) {
-    return make_plan(shape_, classes, recompute, plan_with(engine_, shape_, recompute, bytes));
-  };
+  }
+};
+
+// Where a pass takes too much, more than `enough`, it does not matter how much.
+RecomputePlan RecomputePlanner::plan_choice(const model::Recompute& recompute,
+                                            int64_t enough) const {
+  return make_recompute_plan(shape_, choices_->classes(), recompute,
+                             plan_pass_with(engine_, shape_, recompute, enough));
+}
+
+size_t RecomputePlanner::num_choices_within(int64_t bytes) const {
   const std::vector<Choice>& all = choices_->all();
   const auto beyond =
       std::upper_bound(all.begin(), all.end(), bytes - base_,
                        [](int64_t budget, const Choice& choice) { return budget < choice.bytes; });
-  for (auto i = static_cast<size_t>(beyond - all.begin()); i-- > 0;) {
-    if (best && all[i].cost >= best->cost(price_)) break;
-    const std::vector<Choice> choices = choices_->chosen_for_each_class(i);
-    if (!allowed(std::max(least_, base_ + all[i].bytes), file_bytes(classes, choices))) continue;
-    const model::Recompute recompute =
-        recompute_of(classes, choices, engine_.model().weights->layers().num_layers());
-    if (consider(described(recompute))) break;
+  return static_cast<size_t>(beyond - all.begin());
+}
+
+// The list of choices does not depend on `bytes`, and what they add is no more than they take: the
+// first that fits, by rising cost, is the best, and more bytes only fit more of them. Those that
+// even at their least are not allowed, thousands where there is little space for files, are not
+// counted.
+void RecomputePlanner::consider_choices(Best& best) const {
+  const std::vector<Choice>& all = choices_->all();
+  for (size_t i = num_choices_within(best.bytes); i-- > 0;) {
+    if (best.plan && all[i].cost >= best.plan->cost(price_)) break;
+    const int64_t files = file_bytes(choices_->classes(), choices_->chosen_for_each_class(i));
+    if (!best.allowed(std::max(least_, base_ + all[i].bytes), files)) continue;
+    if (best.consider(plan_choice(at(i), best.bytes))) break;
   }
-  if (!best) consider(described(least_recompute_));
-  return best;
+}
+
+std::optional<RecomputePlan> RecomputePlanner::plan(int64_t bytes, Allowed allowed) {
+  Best best = {.bytes = bytes, .allowed = allowed, .price = price_};
+  if (bytes >= most_ &&
+      best.consider(plan_given_recompute(engine_, shape_, model::Recompute::kNone)))
+    return best.plan;
+  if (!choices_) init_choices();
+  if (named_.empty()) named_ = plan_presets(engine_, shape_, choices_->classes(), offloads_);
+  for (const RecomputePlan& plan : named_) best.consider(plan);
+  consider_choices(best);
+  if (!best.plan) best.consider(plan_choice(least_recompute_, bytes));
+  return best.plan;
 }
 
 }  // namespace strata::engine

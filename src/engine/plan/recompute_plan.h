@@ -75,7 +75,13 @@ class RecomputePlanner {
   [[nodiscard]] model::Recompute at(size_t point) const;
 
  private:
+  struct Best;
+
+  [[nodiscard]] int64_t count_bytes(const model::Recompute& recompute) const;
   void init_choices();
+  [[nodiscard]] RecomputePlan plan_choice(const model::Recompute& recompute, int64_t enough) const;
+  [[nodiscard]] size_t num_choices_within(int64_t bytes) const;
+  void consider_choices(Best& best) const;
 
   Engine& engine_;
   PlanShape shape_;

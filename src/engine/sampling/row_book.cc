@@ -30,6 +30,29 @@ api::SampleResult zeroed_prompt_values(const api::SampleRequest& request) {
   return values;
 }
 
+// As many as are asked of the prompt's token there.
+PromptValues zeroed_values_at(const api::SampleRequest& request, int64_t position) {
+  PromptValues values;
+  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
+  const auto draws = static_cast<size_t>(request.prompt_draws);
+  const auto [first, last] = request.prompt_targets.range_of(position);
+  values.topk_ids.resize(k);
+  values.topk_logprobs.resize(k);
+  values.draw_ids.resize(draws);
+  values.draw_logprobs.resize(draws);
+  values.target_logprobs.resize(last - first);
+  return values;
+}
+
+void move_prompt_values(api::SampleResult& from, api::SampleResult& to) {
+  to.prompt_logprobs = std::move(from.prompt_logprobs);
+  to.topk_ids = std::move(from.topk_ids);
+  to.topk_logprobs = std::move(from.topk_logprobs);
+  to.prompt_target_logprobs = std::move(from.prompt_target_logprobs);
+  to.prompt_draw_ids = std::move(from.prompt_draw_ids);
+  to.prompt_draw_logprobs = std::move(from.prompt_draw_logprobs);
+}
+
 // Calls body(those of all positions, where this one's begin, its own) for each list of values.
 template <typename All, typename One, typename Body>
 void for_each_value_list(const api::SampleRequest& request, int64_t position, All& all, One& one,
@@ -99,7 +122,7 @@ size_t RowBook::add_row(size_t group_id, uint64_t seed) {
   return next_id_++;
 }
 
-void RowBook::set_sample(size_t id, int64_t index, std::unique_ptr<StopText> stop) {
+void RowBook::set_sample_index_and_stop(size_t id, int64_t index, std::unique_ptr<StopText> stop) {
   SampleRow& row = rows_.at(id);
   row.index = index;
   row.shares_prompt = index > 0;
@@ -108,11 +131,11 @@ void RowBook::set_sample(size_t id, int64_t index, std::unique_ptr<StopText> sto
 
 void RowBook::close_group(size_t group) {
   groups_.at(group).closed = true;
-  drop_if_unused(group);
+  release_unused_prompt_and_group(group);
 }
 
 // Pages of the prompt are kept for rows that join it, for the first time or again.
-void RowBook::drop_if_unused(size_t id) {
+void RowBook::release_unused_prompt_and_group(size_t id) {
   SampleGroup& group = groups_.at(id);
   if (group.holds_prompt()) return;
   release(group.pages, group.state);
@@ -121,7 +144,7 @@ void RowBook::drop_if_unused(size_t id) {
 }
 
 // The row has nothing in the cache any more. If it was to read the prompt, another one is.
-void RowBook::release_row_cache(size_t id) {
+void RowBook::deactivate_and_release_cache(size_t id) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
   cache_prefix(row);
@@ -134,7 +157,7 @@ void RowBook::release_row_cache(size_t id) {
   row.ahead.clear();  // its tokens are read again, and it is sampled again
   row.joined = false;
   if (std::exchange(row.leads, false) && !group.ready) reassign_prompt_leader(row);
-  drop_if_unused(row.group);
+  release_unused_prompt_and_group(row.group);
 }
 
 // Others of the group wait for the prompt that the row was to read: the first of them that runs
@@ -151,7 +174,7 @@ void RowBook::reassign_prompt_leader(SampleRow& row) {
 
 void RowBook::finish(size_t id) {
   rows_.at(id).finished = true;
-  release_row_cache(id);
+  deactivate_and_release_cache(id);
 }
 
 bool RowBook::set_aside(size_t id, bool keep) {
@@ -162,7 +185,7 @@ bool RowBook::set_aside(size_t id, bool keep) {
   const SampleGroup& group = group_of(row);
   const bool is_awaited = row.leads && !group.ready && (group.num_rows > 1 || !group.closed);
   if (!keep || is_awaited || row.pages.empty()) {
-    release_row_cache(id);
+    deactivate_and_release_cache(id);
     return false;
   }
   std::erase(active_, id);
@@ -171,7 +194,7 @@ bool RowBook::set_aside(size_t id, bool keep) {
 
 void RowBook::give_up_pages(size_t id) {
   CHECK(rows_.at(id).aside, id);
-  release_row_cache(id);
+  deactivate_and_release_cache(id);
 }
 
 void RowBook::resume(size_t id, int64_t runs_until) {
@@ -207,15 +230,7 @@ ops::TokenChoice RowBook::choice_of(const SampleRow& row) const {
 PromptValues RowBook::prompt_values(size_t row, int64_t position) const {
   const SampleGroup& group = group_of(rows_.at(row));
   const api::SampleRequest& request = *group.request;
-  PromptValues values;
-  const auto k = static_cast<size_t>(request.topk_prompt_logprobs);
-  const auto draws = static_cast<size_t>(request.prompt_draws);
-  const auto [first, last] = request.prompt_targets.range_of(position);
-  values.topk_ids.resize(k);
-  values.topk_logprobs.resize(k);
-  values.draw_ids.resize(draws);
-  values.draw_logprobs.resize(draws);
-  values.target_logprobs.resize(last - first);
+  PromptValues values = zeroed_values_at(request, position);
   for_each_value_list(
       request, position, group.prompt, values, [](const auto& all, size_t begin, auto& own) {
         std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(begin), own.size(), own.begin());
@@ -244,17 +259,12 @@ api::SampleResult RowBook::take_result(size_t id) {
   const std::string error = std::move(row.error);
   if (row.first) {
     group.has_values = true;
-    result.prompt_logprobs = std::move(group.prompt.prompt_logprobs);
-    result.topk_ids = std::move(group.prompt.topk_ids);
-    result.topk_logprobs = std::move(group.prompt.topk_logprobs);
-    result.prompt_target_logprobs = std::move(group.prompt.prompt_target_logprobs);
-    result.prompt_draw_ids = std::move(group.prompt.prompt_draw_ids);
-    result.prompt_draw_logprobs = std::move(group.prompt.prompt_draw_logprobs);
+    move_prompt_values(group.prompt, result);
   }
   const size_t group_id = row.group;
   --group.num_rows;
   rows_.erase(id);
-  drop_if_unused(group_id);
+  release_unused_prompt_and_group(group_id);
   if (!error.empty()) throw Error(ErrorCode::kInvalidArgument, error);
   return result;
 }
@@ -272,7 +282,7 @@ void RowBook::give_weights(size_t id, std::shared_ptr<model::LoraAdapter> adapte
   group.has_weights = true;
 }
 
-bool RowBook::prepare_to_read(size_t id) {
+bool RowBook::try_prepare_to_read(size_t id) {
   SampleRow& row = rows_.at(id);
   if (!group_of(row).has_weights) return false;
   if (row.leads && !std::exchange(row.has_looked, true)) reuse_prefix(row);
@@ -306,7 +316,7 @@ void RowBook::attach_prompt_pages(SampleRow& row) {
   row.joined = true;
 }
 
-int64_t RowBook::begin_prompt_piece(size_t id) {
+int64_t RowBook::begin_prompt_piece_and_get_end(size_t id) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
   const int64_t prompt = group.prompt_size();
@@ -324,18 +334,17 @@ int64_t RowBook::begin_prompt_piece(size_t id) {
   return prompt;
 }
 
-void RowBook::allocate_pages(size_t id, int64_t end) {
+void RowBook::allocate_pages_and_state(size_t id, int64_t end) {
   SampleRow& row = rows_.at(id);
   KvPool& pool = engine_.kv_pool();
-  give_back_before_window(row);
   while (static_cast<int64_t>(row.pages.size()) < pool.pages_for(end))
     row.pages.push_back(take_slab(pool));
   if (row.state == nullptr && engine_.cache_layout().state_bytes() > 0)
     row.state = take_slab(engine_.state_pool());
 }
 
-// Pages before every layer's window will not be read again.
-void RowBook::give_back_before_window(SampleRow& row) {
+void RowBook::give_back_before_window(size_t id) {
+  SampleRow& row = rows_.at(id);
   KvPool& pool = engine_.kv_pool();
   const int64_t needed = engine_.cache_layout().first_needed(row.position) / pool.page_size();
   for (int64_t p = 0; p < needed; ++p) {
@@ -344,7 +353,7 @@ void RowBook::give_back_before_window(SampleRow& row) {
   }
 }
 
-void RowBook::set_prompt_ready(size_t id) {
+void RowBook::set_prompt_ready_and_share_pages(size_t id) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
@@ -442,10 +451,11 @@ void RowBook::cache_prefix(const SampleRow& row) {
 void RowBook::cache_state(SampleRow& row) {
   const SampleGroup& group = group_of(row);
   const PrefixOwner owner = owner_of(group);
-  const bool made = prefixes_->insert(owner, first_tokens(row, row.num_read), row.pages, row.state);
+  const bool inserted =
+      prefixes_->insert_with_state(owner, first_tokens(row, row.num_read), row.pages, row.state);
   if (row.num_read < group.prompt_size()) return;
   if (row.border > 0) prefixes_->drop_state(owner, first_tokens(row, row.border));
-  row.border = made ? row.num_read : 0;
+  row.border = inserted ? row.num_read : 0;
 }
 
 void RowBook::commit_read(size_t id, bool ends_prompt) {

@@ -56,7 +56,7 @@ struct DraftCounts {
 };
 
 // What it gives; the rest is of the pass and ends with it.
-inline ChosenToken chosen_of(SampleChoice& choice) {
+inline ChosenToken take_chosen(SampleChoice& choice) {
   return {.token = choice.token,
           .logprob = choice.logprob,
           .topk_ids = std::move(choice.topk_ids),
@@ -150,7 +150,7 @@ class RowBook {
                     std::shared_ptr<SampleAnswer> answer = nullptr);
   size_t add_row(size_t group, uint64_t seed);
   // Which sample of its command the row is, and where its text ends (or null).
-  void set_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop);
+  void set_sample_index_and_stop(size_t row, int64_t index, std::unique_ptr<StopText> stop);
   void close_group(size_t group);
   bool set_aside(size_t row, bool keep);
   void give_up_pages(size_t row);
@@ -184,15 +184,17 @@ class RowBook {
   }
   // Whether the row can read now. A leader begins behind what is known of its prompt; another row
   // waits for its group's prompt, and begins behind that.
-  bool prepare_to_read(size_t row);
+  bool try_prepare_to_read(size_t row);
   // The row reads on in its prompt: returns where the piece ends. A leader's first one ends where
   // further rows will begin, behind which its state is copied.
-  int64_t begin_prompt_piece(size_t row);
-  // For positions up to `end`, and a state; what no query of the row will read again is given back.
-  void allocate_pages(size_t row, int64_t end);
+  int64_t begin_prompt_piece_and_get_end(size_t row);
+  // Pages before every layer's window, which no query of the row will read again.
+  void give_back_before_window(size_t row);
+  // For positions up to `end`.
+  void allocate_pages_and_state(size_t row, int64_t end);
   // With the pass that is being made the group's prompt is in the leader's cache: after it others
   // may start from there.
-  void set_prompt_ready(size_t row);
+  void set_prompt_ready_and_share_pages(size_t row);
   // The row takes part in this step, and is read up to `end` by it.
   void advance(size_t row, int64_t end, int64_t step);
 
@@ -238,7 +240,6 @@ class RowBook {
   [[nodiscard]] std::span<const int32_t> first_tokens(const SampleRow& row, int64_t count);
   void make_space(const SlabPool& pool);
   [[nodiscard]] void* take_slab(SlabPool& pool);
-  void give_back_before_window(SampleRow& row);
   [[nodiscard]] void* take_slab_copy(SlabPool& pool, const void* slab);
   [[nodiscard]] bool shares(const SampleGroup& group) const {
     return !group.closed || group.num_rows > 1;
@@ -246,9 +247,9 @@ class RowBook {
   [[nodiscard]] int64_t shared_positions(const SampleGroup& group) const;
   void attach_prompt_pages(SampleRow& row);
   void release(std::vector<void*>& pages, void*& state);
-  void release_row_cache(size_t row);
+  void deactivate_and_release_cache(size_t row);
   void reassign_prompt_leader(SampleRow& row);
-  void drop_if_unused(size_t group);
+  void release_unused_prompt_and_group(size_t group);
 
   Engine& engine_;
   PrefixCache* prefixes_;

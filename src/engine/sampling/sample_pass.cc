@@ -51,7 +51,7 @@ std::span<const SampledToken> SamplePass::run() {
   append_tokens_ahead();
   CHECK(!step_.slices().empty() || !sampled_.empty());  // the budget is at least one token
   if (!step_.slices().empty()) {
-    select_rows();
+    select_head_rows();
     if (!update_and_compare_signature())
       plan_ = workspace_.measure([this](Backend& counter) { run_pass(counter); });
     workspace_.book(plan_);
@@ -78,7 +78,7 @@ void SamplePass::run_pass(Backend& backend) {
   const Scratch::Mark mark(backend.scratch());
   model::Pass pass = step_.builder().build(backend, *engine_.model().weights, workspace_.ropes(),
                                            engine_.cache_layout());
-  const TensorView hidden = run_layers(pass);
+  const TensorView hidden = run_layers_and_commit_reads(pass);
   {
     const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(step_.slices()));
     run_head_and_choose(pass, hidden);
@@ -88,8 +88,9 @@ void SamplePass::run_pass(Backend& backend) {
   drafts_->draft(pass, tape_.last);
 }
 
-// Of this stage; [T, D] what the head reads, where it has one.
-TensorView SamplePass::run_layers(model::Pass& pass) {
+// In the scratch: what crosses the stage's borders, and returned, [T, D], what the head reads,
+// where the stage has one.
+TensorView SamplePass::take_borders_and_hidden(model::Pass& pass) {
   const model::ModelWeights& weights = pass.weights;
   Scratch& scratch = pass.backend.scratch();
   const Shape border = {pass.num_tokens(), engine_.config().state_width()};
@@ -103,11 +104,17 @@ TensorView SamplePass::run_layers(model::Pass& pass) {
   }
   tape_.first = space(!weights.begins());
   tape_.last_memory = space(!weights.ends());
+  return hidden;
+}
+
+// Of this stage; what the head reads.
+TensorView SamplePass::run_layers_and_commit_reads(model::Pass& pass) {
+  const TensorView hidden = take_borders_and_hidden(pass);
   const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
   if (drafts_) drafts_->save_draft_rows(pass.backend);
-  pass.on_host([&] { runner_.receive_state(tape_.first); });
+  pass.unless_counting([&] { runner_.receive_state(tape_.first); });
   model::decoder_forward(pass, tape_, /*wants_backward=*/false, {}, hidden);
-  pass.on_host([&] {
+  pass.unless_counting([&] {
     runner_.send_state(tape_.last_memory);
     for (const StepSlice& slice : step_.slices()) book_.commit_read(slice.id, slice.ends_prompt);
   });
@@ -116,7 +123,7 @@ TensorView SamplePass::run_layers(model::Pass& pass) {
 
 // The head runs on the rows that someone reads: the last row of a slice that samples, and prompt
 // rows whose logprobs are wanted.
-void SamplePass::select_rows() {
+void SamplePass::select_head_rows() {
   selected_.assign(static_cast<size_t>(step_.builder().num_tokens()), 0);
   for (const StepSlice& slice : step_.slices()) {
     if (slice.samples) {
@@ -155,34 +162,41 @@ SamplePass::LogitsRow SamplePass::run_head(model::Pass& pass, std::span<const in
 // Whoever has no logits has all that they gave before it begins.
 void SamplePass::begin_or_receive_news() {
   if (!shares()) return;
-  if (has_logits()) return news_.write();
-  runner_.broadcast(news_.bytes());
-  news_.read();
+  if (has_logits()) return news_.begin_writing();
+  runner_.broadcast_from_last_stage(news_.bytes());
+  news_.begin_reading();
 }
 
 void SamplePass::run_head_and_choose(model::Pass& pass, TensorView hidden) {
   Backend& backend = pass.backend;
   size_t slice = 0;
   chunks_.select_rows(pass, selected_);
-  backend.on_host([&] { begin_or_receive_news(); });
+  backend.unless_counting([&] { begin_or_receive_news(); });
   for (auto rows = chunks_.next_chunk(); !rows.empty(); rows = chunks_.next_chunk()) {
     const Scratch::Mark mark(backend.scratch());
     const LogitsRow chunk = run_head(pass, rows, hidden);
-    choices_.clear();
-    recorded_.clear();
-    for (size_t i = 0; i < rows.size(); ++i) {
-      while (rows[i] >= step_.slices()[slice].end) ++slice;
-      const StepSlice& part = step_.slices()[slice];
-      const auto logits_row = static_cast<int32_t>(i);
-      record_values(pass, part, rows[i], {chunk.logits, chunk.lse, logits_row});
-      if (part.samples && rows[i] >= part.end - 1 - part.num_drafts)
-        add_choice(part, rows[i], logits_row);
-    }
-    choose_and_append_tokens(backend, chunk.logits, chunk.lse);
+    record_values_and_add_choices(pass, rows, chunk, slice);
+    choose_tokens(backend, chunk);
+    backend.unless_counting([&] { store_values_and_append_tokens(); });
   }
-  backend.on_host([&] {
-    if (has_logits() && shares()) runner_.broadcast(news_.bytes());
+  backend.unless_counting([&] {
+    if (has_logits() && shares()) runner_.broadcast_from_last_stage(news_.bytes());
   });
+}
+
+// Of a chunk, whose first row is in `slice` or one behind it; then that of its last row.
+void SamplePass::record_values_and_add_choices(model::Pass& pass, std::span<const int32_t> rows,
+                                               const LogitsRow& chunk, size_t& slice) {
+  choices_.clear();
+  recorded_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    while (rows[i] >= step_.slices()[slice].end) ++slice;
+    const StepSlice& part = step_.slices()[slice];
+    const auto logits_row = static_cast<int32_t>(i);
+    record_values(pass, part, rows[i], {chunk.logits, chunk.lse, logits_row});
+    if (part.samples && rows[i] >= part.end - 1 - part.num_drafts)
+      add_choice(part, rows[i], logits_row);
+  }
 }
 
 // Row `at` of the pass, where it is of a prompt whose values are wanted.
@@ -192,7 +206,7 @@ void SamplePass::record_values(model::Pass& pass, const StepSlice& slice, int32_
   const SampleGroup& group = book_.group_of(row);
   const int64_t next = row.position - (slice.end - at) + 1;
   bool reads_prompt = false;
-  pass.on_host([&] { reads_prompt = records_prompt(row); });
+  pass.unless_counting([&] { reads_prompt = records_prompt(row); });
   if (!reads_prompt || next >= group.prompt_size() || !wants_values(*group.request, next)) return;
   recorded_.push_back({slice.id, next, book_.prompt_values(slice.id, next)});
   try {
@@ -247,47 +261,49 @@ void SamplePass::compute_prompt_values(Backend& backend, RecordedPrompt& recorde
                              values.topk_logprobs);
 }
 
-// One token for each choice. A row that cannot be read ends alone.
-void SamplePass::choose_and_append_tokens(Backend& backend, TensorView logits, TensorView lse) {
+// One for each choice of the chunk, but of rows that cannot be read.
+void SamplePass::choose_tokens(Backend& backend, const LogitsRow& chunk) {
   choosing_.clear();
   for (SampleChoice& choice : choices_) {
     if (choice.error.empty()) choosing_.push_back(&choice);
   }
-  if (has_logits()) ops::choose_tokens(backend, logits, lse, choosing_);
-  backend.on_host([&] {
-    if (shares()) serialize_news();
-    for (const RecordedPrompt& recorded : recorded_)
-      book_.set_prompt_values(recorded.row, recorded.position, recorded.values);
-    for (SampleChoice& choice : choices_) {
-      if (choice.num_drafts > 0) {
-        drafts_->verify(choice);
-      } else {
-        append_sampled_token(choice.id, chosen_of(choice));
-      }
+  if (has_logits()) ops::choose_tokens(backend, chunk.logits, chunk.lse, choosing_);
+}
+
+// What the chunk gave, also to those that have no logits. A row that cannot be read ends alone.
+void SamplePass::store_values_and_append_tokens() {
+  if (shares()) write_or_read_news();
+  for (const RecordedPrompt& recorded : recorded_)
+    book_.set_prompt_values(recorded.row, recorded.position, recorded.values);
+  for (SampleChoice& choice : choices_) {
+    if (choice.num_drafts > 0) {
+      drafts_->verify_and_add_ahead(choice);
+    } else {
+      append_sampled_token(choice.id, take_chosen(choice));
     }
-  });
+  }
 }
 
 // What a chunk of logits gave.
-void SamplePass::serialize_news() {
+void SamplePass::write_or_read_news() {
   for (RecordedPrompt& recorded : recorded_) {
     std::string error = book_.row(recorded.row).error;
-    news_.serialize(error);
+    news_.write_or_read(error);
     book_.set_error(recorded.row, error);
     PromptValues& values = recorded.values;
-    news_.serialize(std::span(values.target_logprobs));
-    news_.serialize(std::span(values.draw_ids));
-    news_.serialize(std::span(values.draw_logprobs));
-    news_.serialize(values.logprob);
-    news_.serialize(std::span(values.topk_ids));
-    news_.serialize(std::span(values.topk_logprobs));
+    news_.write_or_read(std::span(values.target_logprobs));
+    news_.write_or_read(std::span(values.draw_ids));
+    news_.write_or_read(std::span(values.draw_logprobs));
+    news_.write_or_read(values.logprob);
+    news_.write_or_read(std::span(values.topk_ids));
+    news_.write_or_read(std::span(values.topk_logprobs));
   }
   for (SampleChoice& choice : choices_) {
-    news_.serialize(choice.error);
-    news_.serialize(choice.token);
-    news_.serialize(choice.logprob);
-    news_.serialize(std::span(choice.topk_ids));
-    news_.serialize(std::span(choice.topk_logprobs));
+    news_.write_or_read(choice.error);
+    news_.write_or_read(choice.token);
+    news_.write_or_read(choice.logprob);
+    news_.write_or_read(std::span(choice.topk_ids));
+    news_.write_or_read(std::span(choice.topk_logprobs));
   }
 }
 

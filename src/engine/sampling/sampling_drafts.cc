@@ -29,13 +29,13 @@ void SamplingDrafts::save_draft_rows(Backend& backend) {
   for (const StepSlice& slice : step_.slices()) {
     if (slice.num_drafts == 0) continue;
     const SampleRow& row = book_.row(slice.id);
-    save_rows(backend, engine_.cache_layout(), row.state, row.position - slice.num_drafts,
-              row.position);
+    save_undo_rows(backend, engine_.cache_layout(), row.state, row.position - slice.num_drafts,
+                   row.position);
   }
 }
 
 // What is sampled behind drafts counts where these are the tokens that were sampled before it.
-void SamplingDrafts::verify(SampleChoice& choice) {
+void SamplingDrafts::verify_and_add_ahead(SampleChoice& choice) {
   const SampleRow& row = book_.row(choice.id);
   // One that stands behind a rejected draft was given a prefix that the row does not have: else one
   // token fewer is in advance than there are drafts before it, since the step's first is no
@@ -45,19 +45,19 @@ void SamplingDrafts::verify(SampleChoice& choice) {
   const int32_t before = row.ahead.empty() ? row.result.tokens.back() : row.ahead.back().token;
   if (row.drafts[choice.num_drafts - 1] != before) return;
   ++counts_.accepted;
-  book_.add_ahead(choice.id, chosen_of(choice));
+  book_.add_ahead(choice.id, take_chosen(choice));
 }
 
 // Rows stand before the first draft that was rejected, as if it had not been read.
 void SamplingDrafts::roll_back_rejected(Backend& backend) {
-  backend.on_host([&] {
+  backend.unless_counting([&] {
     for (const StepSlice& slice : step_.slices()) {
       const SampleRow& row = book_.row(slice.id);
       if (slice.num_drafts == 0 || row.finished) continue;
       // Every accepted draft gave one token in advance, and the first rejected one ends them.
       const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
-      restore_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
-                   row.position);
+      restore_undo_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
+                        row.position);
       book_.rewind(slice.id, rejected);
     }
   });
@@ -65,12 +65,12 @@ void SamplingDrafts::roll_back_rejected(Backend& backend) {
 
 void SamplingDrafts::draft(model::Pass& pass, TensorView layers) {
   const TraceSpan span = model::traced(pass, "drafts", "rows", std::ssize(step_.slices()));
-  list_known_rows(pass);
+  clear_drafts_and_list_known_rows(pass);
   if (rows_.empty()) return;
-  if (engine_.options().draft_tokens == 1) return run_mtp_layer(pass, layers, {});
+  if (engine_.options().draft_tokens == 1) return run_mtp_layer_and_choose(pass, layers, {});
   const Scratch::Mark mark(pass.backend.scratch());
   const TensorView states = pass.take(pass.dtype(), {std::ssize(slices_), layers.cols()});
-  run_mtp_layer(pass, layers, states);
+  run_mtp_layer_and_choose(pass, layers, states);
   draft_further(pass, states);
 }
 
@@ -83,23 +83,28 @@ void SamplingDrafts::draft_further(model::Pass& pass, TensorView states) {
     list_drafted_rows(pass, i);
     if (rows_.empty()) break;
     // All of them are kept at once, before the first is overwritten.
-    if (i == 1) {
-      for (const size_t s : slices_) {
-        const SampleRow* row = kept.emplace_back(&book_.row(step_.slices()[s].id));
-        save_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
-      }
-    }
-    run_mtp_layer(pass, states, states.slice_rows(0, std::ssize(slices_)));
+    if (i == 1) kept = save_listed_rows(pass, count);
+    run_mtp_layer_and_choose(pass, states, states.slice_rows(0, std::ssize(slices_)));
   }
   // Of a row that got fewer drafts too: what was not overwritten is put back as it was.
   for (const SampleRow* row : kept) {
-    restore_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
+    restore_undo_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
   }
+}
+
+// Of the rows that are listed what `count` further drafts overwrite.
+std::vector<const SampleRow*> SamplingDrafts::save_listed_rows(model::Pass& pass, int64_t count) {
+  std::vector<const SampleRow*> kept;
+  for (const size_t s : slices_) {
+    const SampleRow* row = kept.emplace_back(&book_.row(step_.slices()[s].id));
+    save_undo_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
+  }
+  return kept;
 }
 
 // The layer reads every row of the pass whose next token is known by now, which leaves its keys in
 // the cache; of a rejected draft's row there is none, and a row that is done needs none.
-void SamplingDrafts::list_known_rows(const model::Pass& pass) {
+void SamplingDrafts::clear_drafts_and_list_known_rows(const model::Pass& pass) {
   builder_.clear();
   rows_.clear();
   slices_.clear();
@@ -107,7 +112,7 @@ void SamplingDrafts::list_known_rows(const model::Pass& pass) {
     const StepSlice& slice = step_.slices()[s];
     const SampleRow& row = book_.row(slice.id);
     if (row.finished) continue;
-    const bool is_run = pass.on_host([&] { book_.clear_drafts(slice.id); });
+    const bool is_run = pass.unless_counting([&] { book_.clear_drafts(slice.id); });
     const model::PassSequence& sequence = pass.sequences[s];
     const SampleGroup& group = book_.group_of(row);
     next_tokens_.clear();
@@ -133,7 +138,7 @@ void SamplingDrafts::list_drafted_rows(const model::Pass& pass, int64_t num_draf
     const SampleRow& row = book_.row(slice.id);
     bool goes_on = true;  // a plan's, and its token
     int32_t token = 0;
-    pass.on_host([&] {
+    pass.unless_counting([&] {
       goes_on = std::ssize(row.drafts) == num_drafts && num_drafts < step_.most_drafts(row);
       if (goes_on) token = row.drafts.back();
     });
@@ -148,7 +153,8 @@ void SamplingDrafts::list_drafted_rows(const model::Pass& pass, int64_t num_draf
 
 // The listed rows, of which `from` has the states. Leaves that of each slice's last row in
 // `states`, which may be a part of `from` or nothing.
-void SamplingDrafts::run_mtp_layer(model::Pass& pass, TensorView from, TensorView states) {
+void SamplingDrafts::run_mtp_layer_and_choose(model::Pass& pass, TensorView from,
+                                              TensorView states) {
   model::Pass own = builder_.build_like(pass);
   own.is_mtp = true;
   const Scratch::Mark mark(pass.backend.scratch());
@@ -158,8 +164,12 @@ void SamplingDrafts::run_mtp_layer(model::Pass& pass, TensorView from, TensorVie
   ops::gather(own.backend, from, rows_, state);
   model::mtp_forward(own, tape_, /*wants_backward=*/false, state, hidden);
   choose_drafts(own, hidden);
-  if (states.empty()) return;
-  rows_.clear();  // from here on of what the layer made
+  if (!states.empty()) gather_last_states(own, states);
+}
+
+// What the layer made of each slice's last row; of these the listed rows are from now on.
+void SamplingDrafts::gather_last_states(const model::Pass& own, TensorView states) {
+  rows_.clear();
   for (const model::PassSequence& sequence : own.sequences) {
     rows_.push_back(static_cast<int32_t>(sequence.end - 1));
   }
@@ -182,15 +192,33 @@ void SamplingDrafts::add_choice(size_t id, int64_t logits_row) {
   choice.step_index = row.result.tokens.size() + row.ahead.size() + row.drafts.size();
 }
 
-// By the row's own settings and the random numbers of the position, so that a draft is what is
-// sampled wherever both distributions agree.
-void SamplingDrafts::choose_drafts(model::Pass& own, TensorView hidden) {
-  Backend& backend = own.backend;
+// The last one of each slice that samples.
+void SamplingDrafts::select_last_rows(const model::Pass& own) {
   selected_.assign(rows_.size(), 0);
   for (size_t i = 0; i < slices_.size(); ++i) {
     if (step_.slices()[slices_[i]].samples)
       selected_[static_cast<size_t>(own.sequences[i].end - 1)] = 1;
   }
+}
+
+// Of a chunk, whose first row is in the listed slice `next` or one behind it; then that of its last
+// row.
+void SamplingDrafts::list_choices(const model::Pass& own, std::span<const int32_t> rows,
+                                  size_t& next) {
+  choices_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    while (own.sequences[next].end <= rows[i]) ++next;
+    add_choice(step_.slices()[slices_[next]].id, static_cast<int64_t>(i));
+  }
+  choosing_.clear();
+  for (SampleChoice& choice : choices_) choosing_.push_back(&choice);
+}
+
+// By the row's own settings and the random numbers of the position, so that a draft is what is
+// sampled wherever both distributions agree.
+void SamplingDrafts::choose_drafts(model::Pass& own, TensorView hidden) {
+  Backend& backend = own.backend;
+  select_last_rows(own);
   const int64_t vocab = engine_.config().vocab_size;
   size_t next = 0;  // of the slices
   chunks_.select_rows(own, selected_);
@@ -201,15 +229,9 @@ void SamplingDrafts::choose_drafts(model::Pass& own, TensorView hidden) {
     const TensorView logits = own.take(DType::kF32, {count, vocab});
     ops::gather(backend, hidden, rows, x);
     model::head_forward(own, chunks_.groups(), x, {}, logits);
-    choices_.clear();
-    for (int64_t i = 0; i < count; ++i) {
-      while (own.sequences[next].end <= rows[static_cast<size_t>(i)]) ++next;
-      add_choice(step_.slices()[slices_[next]].id, i);
-    }
-    choosing_.clear();
-    for (SampleChoice& choice : choices_) choosing_.push_back(&choice);
+    list_choices(own, rows, next);
     ops::choose_tokens(backend, logits, {}, choosing_);
-    backend.on_host([&] {
+    backend.unless_counting([&] {
       for (const SampleChoice& choice : choices_) {
         // No numbers: nothing is taken for the next token.
         if (choice.error.empty()) book_.add_draft(choice.id, choice.token);

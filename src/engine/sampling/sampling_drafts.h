@@ -25,15 +25,19 @@ class SamplingDrafts {
   // In this order: before the layers of a pass run; for each choice behind a draft; once all tokens
   // of the step are known; and then, of a pass whose layers gave `states` [T, D].
   void save_draft_rows(Backend& backend);
-  void verify(SampleChoice& choice);
+  void verify_and_add_ahead(SampleChoice& choice);
   void roll_back_rejected(Backend& backend);
   void draft(model::Pass& pass, TensorView states);
 
  private:
   void draft_further(model::Pass& pass, TensorView states);
-  void list_known_rows(const model::Pass& pass);
+  void clear_drafts_and_list_known_rows(const model::Pass& pass);
+  std::vector<const SampleRow*> save_listed_rows(model::Pass& pass, int64_t count);
   void list_drafted_rows(const model::Pass& pass, int64_t num_drafts);
-  void run_mtp_layer(model::Pass& pass, TensorView from, TensorView states);
+  void run_mtp_layer_and_choose(model::Pass& pass, TensorView from, TensorView states);
+  void gather_last_states(const model::Pass& own, TensorView states);
+  void select_last_rows(const model::Pass& own);
+  void list_choices(const model::Pass& own, std::span<const int32_t> rows, size_t& next);
   void choose_drafts(model::Pass& own, TensorView hidden);
   void add_choice(size_t id, int64_t logits_row);
 

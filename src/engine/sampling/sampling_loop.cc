@@ -175,8 +175,9 @@ bool Preemption::evict_one_aside(const api::TenantId* tenant, size_t except) {
 }
 
 // The row that would be read again soonest; with `keep` only one whose pages need not go.
-std::optional<size_t> Preemption::row_to_set_aside(const api::TenantId& tenant,
-                                                   const api::PageNeed& need, bool keep) const {
+std::optional<size_t> Preemption::find_row_to_set_aside(const api::TenantId& tenant,
+                                                        const api::PageNeed& need,
+                                                        bool keep) const {
   const int64_t max_pages = engine_.kv_pool().max_pages();
   const int64_t reserved = reserved_pages();
   std::optional<size_t> best;
@@ -200,14 +201,14 @@ bool Preemption::preempt_one(const api::TenantId& tenant, const api::PageNeed& n
   // From the cheapest on: a row that keeps its pages reads nothing again, but keeps its state too;
   // one that is aside already loses a read that it may need; one that runs loses it for certain.
   if (need.states <= free_states()) {
-    if (const auto row = row_to_set_aside(tenant, need, true)) {
-      loop_.set_aside(*row, true);
+    if (const auto row = find_row_to_set_aside(tenant, need, /*keep=*/true)) {
+      loop_.set_aside(*row, /*keep=*/true);
       return true;
     }
   }
   if (evict_one_aside(&tenant, kNoRow)) return true;
-  const auto row = row_to_set_aside(tenant, need, false);
-  if (row) loop_.set_aside(*row, false);
+  const auto row = find_row_to_set_aside(tenant, need, /*keep=*/false);
+  if (row) loop_.set_aside(*row, /*keep=*/false);
   return row.has_value();
 }
 
@@ -220,7 +221,7 @@ void Preemption::make_space(const api::TenantId& tenant, const api::Sample& samp
 }
 
 // The one that was set aside first.
-std::optional<size_t> Preemption::row_to_resume(const api::TenantId& tenant) const {
+std::optional<size_t> Preemption::find_row_to_resume(const api::TenantId& tenant) const {
   std::optional<size_t> best;
   for (const auto& [id, row] : loop_.rows()) {
     if (!row.aside || tenant_of(row) != tenant) continue;
@@ -229,22 +230,26 @@ std::optional<size_t> Preemption::row_to_resume(const api::TenantId& tenant) con
   return best;
 }
 
-void Preemption::resume_if_space(const api::ResumeRow& which) {
-  const std::optional<size_t> found = row_to_resume(which.tenant);
-  if (!found) return;
-  const size_t id = *found;
+void Preemption::make_space_to_resume(size_t id, const api::TenantId& takes_from) {
   const SampleRow& row = loop_.row(id);
-  while (!which.takes_from.empty() && !has_budget(space_needed_to_resume(row)) &&
-         preempt_one(which.takes_from, space_needed_to_resume(row))) {
+  while (!takes_from.empty() && !has_budget(space_needed_to_resume(row)) &&
+         preempt_one(takes_from, space_needed_to_resume(row))) {
   }
   // Where nothing runs, what is kept for later must not hold up what could run now: other rows'
   // pages go first, and its own so that a request that has begun can end.
   while (loop_.num_running() == 0 && !has_budget(space_needed_to_resume(row)) &&
          (evict_one_aside(nullptr, id) || evict_one_aside(nullptr, kNoRow))) {
   }
+}
+
+void Preemption::make_space_and_resume(const api::ResumeRow& which) {
+  const std::optional<size_t> found = find_row_to_resume(which.tenant);
+  if (!found) return;
+  make_space_to_resume(*found, which.takes_from);
+  const SampleRow& row = loop_.row(*found);
   if (!has_budget(space_needed_to_resume(row))) return;
   const int64_t reread = row.resident ? 0 : group_of(row).prompt_size() + row.num_sampled();
-  loop_.resume(id, row.num_sampled() + std::max(kLeastRun, reread / kReadForOneSampled));
+  loop_.resume(*found, row.num_sampled() + std::max(kLeastRun, reread / kReadForOneSampled));
 }
 
 // What it holds, and what it would free.

@@ -60,8 +60,8 @@ class SamplingLoop {
     return row;
   }
   // Which sample of its command the row is, and where its text ends (or null).
-  void set_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop) {
-    book().set_sample(row, index, std::move(stop));
+  void set_sample_index_and_stop(size_t row, int64_t index, std::unique_ptr<StopText> stop) {
+    book().set_sample_index_and_stop(row, index, std::move(stop));
   }
   // A group whose weights are not there yet, and their arrival: its rows count as running, and take
   // no part in steps before it.
@@ -170,8 +170,9 @@ class Preemption {
   // For sample `index` of the command, of the tenant's rows; and where nothing runs, of all that is
   // kept for later.
   void make_space(const api::TenantId& tenant, const api::Sample& sample, int64_t index);
-  // The row that is named runs on if there is space for it.
-  void resume_if_space(const api::ResumeRow& row);
+  // Takes space for a row of the tenant's that is aside from those it may be taken from; the row
+  // runs on if there is enough then.
+  void make_space_and_resume(const api::ResumeRow& row);
 
   // Rows that may join.
   [[nodiscard]] int64_t free_rows() const;
@@ -198,10 +199,12 @@ class Preemption {
   void add_to_share(const SampleRow& row, api::SampleShare& share) const;
   [[nodiscard]] api::PageNeed space_needed_to_resume(const SampleRow& row) const;
   [[nodiscard]] bool has_budget(const api::PageNeed& need) const;
+  void make_space_to_resume(size_t id, const api::TenantId& takes_from);
   bool preempt_one(const api::TenantId& tenant, const api::PageNeed& need);
-  [[nodiscard]] std::optional<size_t> row_to_set_aside(const api::TenantId& tenant,
-                                                       const api::PageNeed& need, bool keep) const;
-  [[nodiscard]] std::optional<size_t> row_to_resume(const api::TenantId& tenant) const;
+  [[nodiscard]] std::optional<size_t> find_row_to_set_aside(const api::TenantId& tenant,
+                                                            const api::PageNeed& need,
+                                                            bool keep) const;
+  [[nodiscard]] std::optional<size_t> find_row_to_resume(const api::TenantId& tenant) const;
   // The pages of a row that is aside go, so that it is read again: one of this tenant's (null: of
   // anybody's), not `except` (kNoRow: any). False where no such row has pages.
   bool evict_one_aside(const api::TenantId* tenant, size_t except);

@@ -13,7 +13,7 @@
 namespace strata::engine {
 namespace {
 
-std::string text_of(const std::exception_ptr& fault) {
+std::string message_of(const std::exception_ptr& fault) {
   try {
     std::rethrow_exception(fault);
   } catch (const std::exception& error) {
@@ -39,7 +39,7 @@ void SnapshotCache::insert_or_replace(const api::SnapshotId& id, Entry entry) {
 }
 
 // The newest stays, and those that rows use would not give their memory back.
-std::map<api::SnapshotId, SnapshotCache::Entry>::iterator SnapshotCache::oldest_evictable() {
+std::map<api::SnapshotId, SnapshotCache::Entry>::iterator SnapshotCache::find_oldest_evictable() {
   auto oldest = entries_.end();
   for (auto at = entries_.begin(); at != entries_.end(); ++at) {
     const Entry& entry = at->second;
@@ -54,7 +54,7 @@ void SnapshotCache::evict_to_limit() {
   int64_t leaving = 0;
   for (const auto& [id, entry] : entries_) leaving += entry.written ? entry.bytes : 0;
   while (num_bytes_ - leaving > max_bytes_) {
-    const auto found = oldest_evictable();
+    const auto found = find_oldest_evictable();
     if (found == entries_.end()) return;
     Entry& entry = found->second;
     if (entry.unwritten) {
@@ -96,7 +96,7 @@ void SnapshotCache::finish_write(FileJob job) {
   entry.unwritten = entry.could_not = job.fault != nullptr;
   if (job.fault != nullptr) {
     log(LogLevel::kError,
-        fmt::format("sampler weights {} stay in memory: {}", job.name, text_of(job.fault)));
+        fmt::format("sampler weights {} stay in memory: {}", job.name, message_of(job.fault)));
   }
   evict_to_limit();
 }

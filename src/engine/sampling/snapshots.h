@@ -58,7 +58,7 @@ class SnapshotCache {
   void insert_or_replace(const api::SnapshotId& id, Entry entry);
   void evict_to_limit();
   void request_write(const api::SnapshotId& id, Entry& entry);
-  [[nodiscard]] std::map<api::SnapshotId, Entry>::iterator oldest_evictable();
+  [[nodiscard]] std::map<api::SnapshotId, Entry>::iterator find_oldest_evictable();
 
   Stages& stages_;
   FileJobs& files_;

@@ -13,11 +13,11 @@ namespace strata::engine {
 
 class StepNews {
  public:
-  void write() {
+  void begin_writing() {
     bytes_.clear();
     writes_ = true;
   }
-  void read() {
+  void begin_reading() {
     at_ = 0;
     writes_ = false;
   }
@@ -25,7 +25,7 @@ class StepNews {
 
   // Writes the values, or overwrites them with what was written.
   template <typename T>
-  void serialize(std::span<T> values) {
+  void write_or_read(std::span<T> values) {
     static_assert(std::is_trivially_copyable_v<T>);
     if (values.empty()) return;
     if (writes_) {
@@ -37,14 +37,14 @@ class StepNews {
     at_ += values.size_bytes();
   }
   template <typename T>
-  void serialize(T& value) {
-    serialize(std::span<T>(&value, 1));
+  void write_or_read(T& value) {
+    write_or_read(std::span<T>(&value, 1));
   }
-  void serialize(std::string& text) {
+  void write_or_read(std::string& text) {
     size_t size = text.size();
-    serialize(size);
+    write_or_read(size);
     if (!writes_) text.resize(size);
-    serialize(std::span<char>(text));
+    write_or_read(std::span<char>(text));
   }
 
  private:

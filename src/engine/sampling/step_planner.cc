@@ -22,18 +22,19 @@ void grant(StepClaim& claim, int64_t share) {
   claim.granted_prompt = std::min(claim.prompt, share - claim.granted_decoding);
 }
 
+// All rows that decode go.
+void grant_only_claim(StepClaim& only, int64_t budget) {
+  only.granted_decoding = only.decoding;
+  only.granted_prompt =
+      std::min(only.prompt, std::max(budget - only.decoding, least_prompt(budget)));
+}
+
 }  // namespace
 
 void divide_step_tokens(std::span<StepClaim> claims, int64_t budget, uint64_t turn) {
   CHECK(budget >= 1, budget);
   if (claims.empty()) return;
-  if (claims.size() == 1) {
-    StepClaim& only = claims[0];
-    only.granted_decoding = only.decoding;
-    only.granted_prompt =
-        std::min(only.prompt, std::max(budget - only.decoding, least_prompt(budget)));
-    return;
-  }
+  if (claims.size() == 1) return grant_only_claim(claims[0], budget);
   int64_t left = budget;
   while (left > 0) {
     int64_t unmet = 0;
@@ -54,12 +55,19 @@ void divide_step_tokens(std::span<StepClaim> claims, int64_t budget, uint64_t tu
 int64_t StepPlanner::next_piece(size_t id, int64_t budget) {
   const SampleRow& row = book_.row(id);
   if (row.position >= book_.group_of(row).prompt_size()) return std::min(book_.unread(row), budget);
-  return std::min(book_.begin_prompt_piece(id) - row.position, budget);
+  return std::min(book_.begin_prompt_piece_and_get_end(id) - row.position, budget);
+}
+
+StepClaim& StepPlanner::find_or_add_claim(uint64_t owner) {
+  auto claim = std::find_if(claims_.begin(), claims_.end(),
+                            [&](const StepClaim& c) { return c.owner == owner; });
+  if (claim == claims_.end()) claim = claims_.insert(claim, {.owner = owner});
+  return *claim;
 }
 
 // Which rows have one token to go through the model, the last they know, and which have more to
 // read; and what both come to for each owner.
-void StepPlanner::classify_rows() {
+void StepPlanner::classify_rows_and_add_claims() {
   decoding_.clear();
   reading_.clear();
   claims_.clear();
@@ -67,17 +75,15 @@ void StepPlanner::classify_rows() {
     const SampleRow& row = book_.row(id);
     if (!row.ahead.empty()) continue;
     const SampleGroup& group = book_.group_of(row);
-    if (!book_.prepare_to_read(id)) continue;
-    auto claim = std::find_if(claims_.begin(), claims_.end(),
-                              [&](const StepClaim& c) { return c.owner == group.owner; });
-    if (claim == claims_.end()) claim = claims_.insert(claim, {.owner = group.owner});
+    if (!book_.try_prepare_to_read(id)) continue;
+    StepClaim& claim = find_or_add_claim(group.owner);
     const bool reads_prompt = row.leads && row.position < group.prompt_size();
     if (book_.unread(row) == 1 && !reads_prompt) {
       decoding_.push_back(id);
-      ++claim->decoding;
+      ++claim.decoding;
     } else {
       reading_.push_back(id);
-      claim->prompt += book_.unread(row);
+      claim.prompt += book_.unread(row);
     }
   }
 }
@@ -86,7 +92,7 @@ void StepPlanner::plan(int64_t step_tokens) {
   builder_.clear();
   slices_.clear();
   ++num_steps_;
-  classify_rows();
+  classify_rows_and_add_claims();
   int64_t budget = engine_.options().prefill_tokens;
   if (step_tokens > 0) budget = std::min(budget, step_tokens);
   divide_step_tokens(claims_, budget, static_cast<uint64_t>(num_steps_));
@@ -109,9 +115,9 @@ void StepPlanner::keep_granted_decoding() {
   std::erase_if(decoding_, [&](size_t id) { return claim_of(id).granted_decoding-- <= 0; });
 }
 
-void StepPlanner::add_decoding_slices(int64_t budget) {
-  // Neighbours of one adapter share a run, and a run is one product. All ranks have made their
-  // parts of adapters in one order, which their ids tell and their addresses do not.
+// Neighbours of one adapter share a run, and a run is one product. All ranks have made their parts
+// of adapters in one order, which their ids tell and their addresses do not.
+void StepPlanner::sort_decoding_by_adapter() {
   std::sort(decoding_.begin(), decoding_.end(), [this](size_t a, size_t b) {
     const auto adapter = [this](size_t id) {
       const model::LoraAdapter* own = book_.group_of(book_.row(id)).adapter;
@@ -119,11 +125,15 @@ void StepPlanner::add_decoding_slices(int64_t budget) {
     };
     return std::pair(adapter(a), a) < std::pair(adapter(b), b);
   });
+}
+
+void StepPlanner::add_decoding_slices(int64_t budget) {
+  sort_decoding_by_adapter();
   // Drafts are further tokens of the step, as many of each row as it has budget for.
   const int64_t budget_for_drafts = budget / std::max<int64_t>(1, std::ssize(decoding_)) - 1;
   for (const size_t id : decoding_) {
     const int64_t drafts = std::min(budget_for_drafts, drafts_to_read(book_.row(id)));
-    add_slice(id, 1 + std::max<int64_t>(0, drafts));
+    add_slice_and_advance(id, 1 + std::max<int64_t>(0, drafts));
   }
 }
 
@@ -133,7 +143,7 @@ void StepPlanner::add_reading_slices() {
     int64_t& left = claim_of(id).granted_prompt;
     if (left <= 0) continue;
     const int64_t count = next_piece(id, left);
-    add_slice(id, count);
+    add_slice_and_advance(id, count);
     left -= count;
   }
 }
@@ -173,19 +183,20 @@ void StepPlanner::add_tokens(const SampleRow& row, int64_t count, int64_t num_dr
 }
 
 // A slice of more tokens than the row has reads its drafts behind them.
-void StepPlanner::add_slice(size_t id, int64_t count) {
+void StepPlanner::add_slice_and_advance(size_t id, int64_t count) {
   const SampleRow& row = book_.row(id);
   const SampleGroup& group = book_.group_of(row);
   const int64_t end = row.position + count;
   const bool samples = count >= book_.unread(row);
   const int64_t reach = samples ? reach_of_drafts(row, end) : end;
-  book_.allocate_pages(id, reach);
+  book_.give_back_before_window(id);
+  book_.allocate_pages_and_state(id, reach);
   builder_.reach(reach);
   const int64_t begin_row = builder_.num_tokens();
   const int64_t num_drafts = std::max<int64_t>(0, count - book_.unread(row));
   const bool ends_prompt = end == group.prompt_size() && row.leads;
   add_tokens(row, count, num_drafts);
-  if (ends_prompt && row.position < end) book_.set_prompt_ready(id);
+  if (ends_prompt && row.position < end) book_.set_prompt_ready_and_share_pages(id);
   slices_.push_back({.id = id,
                      .begin = begin_row,
                      .end = begin_row + count,

@@ -15,7 +15,7 @@ namespace {
 const std::string kTypes = "strata.base_types";
 const std::string kHash = "strata.base_numbers";
 
-std::optional<std::string> find_metadata(const PeftAdapter& peft, const std::string& key) {
+std::optional<std::string> find_metadata_if_short(const PeftAdapter& peft, const std::string& key) {
   const auto& metadata = peft.file().metadata();
   const auto found = metadata.find(key);
   // Hostile files are shown in messages.
@@ -57,8 +57,8 @@ BaseFingerprint base_fingerprint(const CheckpointSource& source) {
 }
 
 std::optional<BaseFingerprint> saved_base_fingerprint(const PeftAdapter& peft) {
-  const auto types = find_metadata(peft, kTypes);
-  const auto hash = find_metadata(peft, kHash);
+  const auto types = find_metadata_if_short(peft, kTypes);
+  const auto hash = find_metadata_if_short(peft, kHash);
   if (!types || !hash) return std::nullopt;
   return BaseFingerprint{*types, *hash};
 }

@@ -40,7 +40,7 @@ struct LayerExperts {
     CHECK((place != &down || name == kDown) && *place == nullptr, module.path);
     *place = &module;
   }
-  [[nodiscard]] std::vector<const LoraModule*> halves() const {
+  [[nodiscard]] std::vector<const LoraModule*> gate_up_modules() const {
     std::vector<const LoraModule*> out;
     if (gate != nullptr) out.push_back(gate);
     if (up != nullptr) out.push_back(up);
@@ -74,7 +74,7 @@ std::string gate_up_names(const ExpertSpecs& experts) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-std::string find_pair_fault(int layer, const ExpertSpecs& experts) {
+std::string find_gate_up_pair_fault(int layer, const ExpertSpecs& experts) {
   const auto gate = experts.find(kGate), up = experts.find(kUp);
   if (gate == experts.end() || up == experts.end()) return {};
   const LoraModuleSpec &one = *gate->second, &other = *up->second;
@@ -97,13 +97,13 @@ std::map<int, ExpertSpecs> expert_specs_by_layer(const LayerTable& layers,
 
 // What gate and up are apart, as the file's metadata says it; nothing where the file is to be read
 // as the whole tensors that it holds.
-std::optional<std::string> metadata_of(const std::vector<LayerExperts>& layers) {
+std::optional<std::string> gate_up_metadata(const std::vector<LayerExperts>& layers) {
   if (layers.empty()) return std::nullopt;
   std::string names;
   for (const LayerExperts& layer : layers) {
     if (layer.gate_up != nullptr) return std::nullopt;
     if (!names.empty()) continue;
-    for (const LoraModule* half : layer.halves())
+    for (const LoraModule* half : layer.gate_up_modules())
       names += (names.empty() ? "" : " ") + std::string(half->target->name());
   }
   return names;
@@ -131,18 +131,18 @@ void write_fused_b(const LoraModule& half, const FusedPart& part, int64_t file_r
   }
 }
 
-// The way back of fill_a: the part's rows of each expert.
-void split_fused_a(std::span<const float> a, const FusedPart& part, int64_t file_rank,
-                   LoraModule& module) {
+// The way back of write_fused_a: the part's rows of each expert.
+void copy_part_of_fused_a(std::span<const float> a, const FusedPart& part, int64_t file_rank,
+                          LoraModule& module) {
   const int64_t rank = module.spec.rank, in = module.a.shape[2];
   for (int64_t e = 0; e < module.num_experts; ++e) {
     std::copy_n(a.data() + (e * file_rank + part.first_rank) * in, rank * in, module.a.at(e).f32());
   }
 }
 
-// The way back of fill_b.
-void split_fused_b(std::span<const float> b, const FusedPart& part, int64_t file_rank,
-                   LoraModule& module) {
+// The way back of write_fused_b.
+void copy_part_of_fused_b(std::span<const float> b, const FusedPart& part, int64_t file_rank,
+                          LoraModule& module) {
   const int64_t experts = module.num_experts, rank = module.spec.rank, outs = module.b.shape[1];
   for (int64_t e = 0; e < experts; ++e) {
     float* to = module.b.at(e).f32();
@@ -154,9 +154,9 @@ void split_fused_b(std::span<const float> b, const FusedPart& part, int64_t file
 }
 
 // Modules as one of the file; A and B of one that is a whole tensor already are as they stand.
-PeftWriteModule fused_module(const std::string& path, bool is_inner, bool use_rslora,
-                             const std::vector<const LoraModule*>& parts,
-                             std::vector<FusedPart> places, int64_t num_outs) {
+PeftWriteModule make_fused_module(const std::string& path, bool is_inner, bool use_rslora,
+                                  const std::vector<const LoraModule*>& parts,
+                                  std::vector<FusedPart> places, int64_t num_outs) {
   const LoraModule& first = *parts[0];
   const auto count = static_cast<int64_t>(parts.size());
   const int64_t rank = count * first.spec.rank;
@@ -179,24 +179,30 @@ PeftWriteModule fused_module(const std::string& path, bool is_inner, bool use_rs
           }};
 }
 
+// Where gate_up_proj has what gate and up are apart: ranks one behind the other.
+std::vector<FusedPart> gate_up_places(const LayerExperts& layer) {
+  std::vector<FusedPart> places;
+  for (const LoraModule* half : layer.gate_up_modules()) {
+    places.push_back({.first_rank = std::ssize(places) * half->spec.rank,
+                      .first_out = half == layer.up ? half->b.shape[1] : 0});
+  }
+  return places;
+}
+
 void add_fused_modules(const LayerExperts& layer, bool use_rslora,
                        std::vector<PeftWriteModule>& modules) {
   const std::string gate_up = layer.path + ".gate_up_proj";
   const bool is_inner = layer.down != nullptr;
-  const std::vector<const LoraModule*> halves = layer.halves();
+  const std::vector<const LoraModule*> halves = layer.gate_up_modules();
   if (!halves.empty()) {
-    std::vector<FusedPart> places;
-    for (const LoraModule* half : halves) {
-      places.push_back({.first_rank = std::ssize(places) * half->spec.rank,
-                        .first_out = half == layer.up ? half->b.shape[1] : 0});
-    }
-    modules.push_back(fused_module(gate_up, is_inner, use_rslora, halves, std::move(places), 2));
+    modules.push_back(
+        make_fused_module(gate_up, is_inner, use_rslora, halves, gate_up_places(layer), 2));
   }
   if (layer.gate_up != nullptr)
-    modules.push_back(fused_module(gate_up, is_inner, use_rslora, {layer.gate_up}, {{}}, 1));
+    modules.push_back(make_fused_module(gate_up, is_inner, use_rslora, {layer.gate_up}, {{}}, 1));
   if (layer.down != nullptr) {
     modules.push_back(
-        fused_module(layer.path + ".down_proj", false, use_rslora, {layer.down}, {{}}, 1));
+        make_fused_module(layer.path + ".down_proj", false, use_rslora, {layer.down}, {{}}, 1));
   }
 }
 
@@ -212,6 +218,30 @@ bool is_target_parameter(const LoraModule& module, bool has_experts) {
   if (!blocks.empty() && blocks.second == 0) return true;  // a grouped linear layer
   const std::string_view name = module.target->name();
   return has_experts && (name == kGate || name == kUp || name == kDown);
+}
+
+// A module that is not of experts.
+PeftWriteModule make_unfused_module(const LoraModule& module, bool has_experts) {
+  return {.module_path = module.path,
+          .embedding = module.is_embedding(),
+          .alpha = module.spec.alpha,
+          .a = module.a,
+          .b = module.b,
+          .rank = module.spec.rank,
+          .parameter =
+              is_target_parameter(module, has_experts) ? module.path + ".weight" : std::string()};
+}
+
+struct ColumnRange {
+  int64_t begin = 0, end = 0;
+};
+// Of B, those of the ranks of a half, each half having `count`; none of a half that is not there.
+ColumnRange columns_of_half(const std::vector<std::string>& halves, std::string_view name,
+                            int64_t count) {
+  const auto half = std::find(halves.begin(), halves.end(), name);
+  if (half == halves.end()) return {};
+  const int64_t begin = (half - halves.begin()) * count;
+  return {begin, begin + count};
 }
 
 std::vector<float> read_values(const PeftAdapter& peft, const TensorInfo& tensor) {
@@ -233,19 +263,10 @@ void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config
   for (const LoraModule& module : adapter.modules()) {
     const LoraModuleSpec& spec = module.spec;
     CHECK(spec.scale == peft_scaling(spec.alpha, spec.rank, use_rslora), module.path);
-    if (module.num_experts > 0) continue;
-    modules.push_back({.module_path = module.path,
-                       .embedding = module.is_embedding(),
-                       .alpha = spec.alpha,
-                       .a = module.a,
-                       .b = module.b,
-                       .rank = spec.rank,
-                       .parameter = is_target_parameter(module, has_experts)
-                                        ? module.path + ".weight"
-                                        : std::string()});
+    if (module.num_experts == 0) modules.push_back(make_unfused_module(module, has_experts));
   }
   for (const LayerExperts& layer : layers) add_fused_modules(layer, use_rslora, modules);
-  if (const auto names = metadata_of(layers)) metadata[kMetadata] = *names;
+  if (const auto names = gate_up_metadata(layers)) metadata[kMetadata] = *names;
   write_peft(dir,
              {.use_rslora = use_rslora,
               .base_model_name_or_path = base_model_name,
@@ -258,7 +279,7 @@ std::string find_peft_export_fault(const LayerTable& layers,
   int first_layer = 0;
   std::string first_names;
   for (const auto& [layer, experts] : expert_specs_by_layer(layers, specs)) {
-    if (std::string fault = find_pair_fault(layer, experts); !fault.empty()) return fault;
+    if (std::string fault = find_gate_up_pair_fault(layer, experts); !fault.empty()) return fault;
     const std::string names = gate_up_names(experts);
     if (first_names.empty()) {
       first_layer = layer;
@@ -292,16 +313,13 @@ std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& p
                           peft.file().path(), kMetadata, found->second));
 }
 
-bool is_gate_up_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
-                               int64_t num_experts, const std::vector<std::string>& halves) {
+bool read_and_check_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
+                                   int64_t num_experts, const std::vector<std::string>& halves) {
   const std::vector<float> b = read_values(peft, gate_up.b);
   const int64_t columns = gate_up.b.shape[1], outs = gate_up.b.shape[0];
   const int64_t of_half = num_experts * (gate_up.rank / std::max<int64_t>(1, std::ssize(halves)));
   for (int64_t o = 0; o < outs; ++o) {
-    const std::string_view name = o < outs / 2 ? kGate : kUp;
-    const auto half = std::find(halves.begin(), halves.end(), name);
-    const int64_t begin = half == halves.end() ? 0 : (half - halves.begin()) * of_half;
-    const int64_t end = half == halves.end() ? 0 : begin + of_half;
+    const auto [begin, end] = columns_of_half(halves, o < outs / 2 ? kGate : kUp, of_half);
     for (int64_t c = 0; c < columns; ++c) {
       if ((c < begin || c >= end) && b[static_cast<size_t>(o * columns + c)] != 0.0f) return false;
     }
@@ -313,8 +331,8 @@ void read_fused_part(const PeftAdapter& peft, const PeftModule& source, const Fu
                      LoraModule& module) {
   const std::vector<float> a = read_values(peft, source.a);
   const std::vector<float> b = read_values(peft, source.b);
-  split_fused_a(a, part, source.rank, module);
-  split_fused_b(b, part, source.rank, module);
+  copy_part_of_fused_a(a, part, source.rank, module);
+  copy_part_of_fused_b(b, part, source.rank, module);
 }
 
 }  // namespace strata::model

@@ -46,9 +46,9 @@ double fused_alpha_factor(int64_t count, bool use_rslora);
 std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& peft);
 
 // Whether B [out, E R] has zeros wherever a half's outputs meet the other half's ranks, and in the
-// outputs of a half that is not there. Reads it.
-bool is_gate_up_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
-                               int64_t num_experts, const std::vector<std::string>& halves);
+// outputs of a half that is not there.
+bool read_and_check_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
+                                   int64_t num_experts, const std::vector<std::string>& halves);
 
 // The module's A and B from its part of the file's.
 void read_fused_part(const PeftAdapter& peft, const PeftModule& source, const FusedPart& part,

@@ -54,37 +54,50 @@ struct ComparedValues {
   }
 };
 
-// The first value of a copy that differs from the model's, as a sentence; empty where there is
-// none.
+std::string difference_text(const TensorInfo& copy, const Parameter& parameter, int64_t row,
+                            float copied, float own) {
+  return fmt::format(
+      "tensor '{}' differs from the model's '{}' at row {}: {} and {}; the adapter "
+      "belongs to another base model",
+      copy.name, parameter.name, row, copied, own);
+}
+
+// The first value of rows [begin, end) of a copy that differs from the model's, as a sentence;
+// empty where there is none.
+std::string find_difference_in_rows(Backend& backend, const LoadedModel& model,
+                                    const PeftAdapter& peft, const TensorInfo& copy, size_t index,
+                                    int64_t begin, int64_t end) {
+  const ModelWeights& weights = *model.weights;
+  const Parameter& parameter = weights.table()[index];
+  const int64_t cols = parameter.shape[1];
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView base = backend.scratch().take(DType::kF32, {end - begin, cols});
+  const TensorView other = backend.scratch().take(DType::kF32, {end - begin, cols});
+  weights.read_rows(backend, index, begin, base);
+  const HostAccess access(backend.allocator());
+  peft.file().read_f32(copy, begin * cols, (end - begin) * cols, other.f32());
+  const auto count = static_cast<size_t>((end - begin) * cols);
+  const auto at = ComparedValues{.base = {base.f32(), count},
+                                 .copy = {other.f32(), count},
+                                 .stored = stored_dtype(model, parameter),
+                                 .compute = weights.compute_dtype(),
+                                 .copied = copy.dtype}
+                      .first_difference();
+  if (!at) return {};
+  return difference_text(copy, parameter, begin + static_cast<int64_t>(*at) / cols,
+                         other.f32()[*at], base.f32()[*at]);
+}
+
+// The same of all rows, some at a time.
 std::string find_difference_from_base(Backend& backend, const LoadedModel& model,
                                       const PeftAdapter& peft, const TensorInfo& copy,
                                       size_t index) {
-  const ModelWeights& weights = *model.weights;
-  const Parameter& parameter = weights.table()[index];
-  const DType stored = stored_dtype(model, parameter);
-  const int64_t cols = parameter.shape[1];
-  const int64_t step = std::max<int64_t>(1, (4 << 20) / cols);
-  for (int64_t begin = 0; begin < parameter.shape[0]; begin += step) {
-    const int64_t end = std::min(parameter.shape[0], begin + step);
-    const Scratch::Mark mark(backend.scratch());
-    const TensorView base = backend.scratch().take(DType::kF32, {end - begin, cols});
-    const TensorView other = backend.scratch().take(DType::kF32, {end - begin, cols});
-    weights.read_rows(backend, index, begin, base);
-    const HostAccess access(backend.allocator());
-    peft.file().read_f32(copy, begin * cols, (end - begin) * cols, other.f32());
-    const auto count = static_cast<size_t>((end - begin) * cols);
-    const auto at = ComparedValues{.base = {base.f32(), count},
-                                   .copy = {other.f32(), count},
-                                   .stored = stored,
-                                   .compute = weights.compute_dtype(),
-                                   .copied = copy.dtype}
-                        .first_difference();
-    if (!at) continue;
-    return fmt::format(
-        "tensor '{}' differs from the model's '{}' at row {}: {} and {}; the adapter "
-        "belongs to another base model",
-        copy.name, parameter.name, begin + static_cast<int64_t>(*at) / cols, other.f32()[*at],
-        base.f32()[*at]);
+  const Shape& shape = model.weights->table()[index].shape;
+  const int64_t step = std::max<int64_t>(1, (4 << 20) / shape[1]);
+  for (int64_t begin = 0; begin < shape[0]; begin += step) {
+    const int64_t end = std::min(shape[0], begin + step);
+    std::string difference = find_difference_in_rows(backend, model, peft, copy, index, begin, end);
+    if (!difference.empty()) return difference;
   }
   return {};
 }
@@ -134,20 +147,9 @@ void copy_tensor_names(const PeftModule& first, LoraModule& module) {
   module.b_name = each ? expert_name_pattern(first.b.name) : first.b.name;
 }
 
-// The file's forms, names and values.
-void read_modules(const PeftAdapter& peft, const std::vector<MatchedModule>& matched,
-                  LoraAdapter& adapter) {
-  const HostAccess access(adapter.backend().allocator());
-  for (size_t i = 0; i < matched.size(); ++i) {
-    LoraModule& module = adapter.modules()[i];
-    module.form = matched[i].form;
-    const PeftModule& first = *matched[i].sources[0];
-    if (matched[i].part) {  // it keeps the names of a fresh one
-      if (module.held()) read_fused_part(peft, first, *matched[i].part, module);
-      continue;
-    }
-    copy_tensor_names(first, module);
-  }
+// Of modules that are whole tensors of the file, or of one of each expert.
+void read_whole_tensors(const PeftAdapter& peft, const std::vector<MatchedModule>& matched,
+                        LoraAdapter& adapter) {
   for (const AdapterTensor& tensor : adapter_tensors(adapter)) {
     const LoraModule& module = adapter.modules()[tensor.module];
     if (!module.held() || matched[tensor.module].part) continue;
@@ -156,6 +158,23 @@ void read_modules(const PeftAdapter& peft, const std::vector<MatchedModule>& mat
     read_tensor(peft, tensor.is_b ? source.b : source.a, module, tensor,
                 tensor.is_b ? module.b : module.a);
   }
+}
+
+// The file's forms, names and values.
+void read_modules(const PeftAdapter& peft, const std::vector<MatchedModule>& matched,
+                  LoraAdapter& adapter) {
+  const HostAccess access(adapter.backend().allocator());
+  for (size_t i = 0; i < matched.size(); ++i) {
+    LoraModule& module = adapter.modules()[i];
+    const PeftModule& first = *matched[i].sources[0];
+    module.form = matched[i].form;
+    if (!matched[i].part) {
+      copy_tensor_names(first, module);
+    } else if (module.held()) {  // it keeps the names of a fresh one
+      read_fused_part(peft, first, *matched[i].part, module);
+    }
+  }
+  read_whole_tensors(peft, matched, adapter);
 }
 
 // The module path that the config's patterns name, and the key of the tensors where it differs.
@@ -215,7 +234,7 @@ bool uses_rslora(const LoraAdapter& adapter) {
                      });
 }
 
-bool adapts_mtp(const ModelConfig& config, const std::string& dir) {
+bool adapter_dir_has_mtp(const ModelConfig& config, const std::string& dir) {
   if (!config.mtp_layer) return false;
   const PeftAdapter peft(dir);
   return std::any_of(peft.modules().begin(), peft.modules().end(),
@@ -284,8 +303,9 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
   return adapter;
 }
 
-std::unique_ptr<LoraAdapter> read_adapter(Backend& backend, const LoadedModel& model,
-                                          const std::string& dir) {
+std::unique_ptr<LoraAdapter> read_adapter_without_refresh(Backend& backend,
+                                                          const LoadedModel& model,
+                                                          const std::string& dir) {
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
   const std::vector<MatchedModule> matched = match_modules(model, peft, faults);

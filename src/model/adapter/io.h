@@ -16,7 +16,7 @@ namespace strata::model {
 
 // Whether a PEFT directory has modules of the layer of multi-token prediction, without which it
 // cannot be loaded.
-bool adapts_mtp(const ModelConfig& config, const std::string& dir);
+bool adapter_dir_has_mtp(const ModelConfig& config, const std::string& dir);
 
 // The modules of a PEFT directory, as load_adapter makes them; its faults but for values. `model`
 // may be one that can only plan.
@@ -30,8 +30,9 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
 
 // Any thread: the same, but that the panels are not refreshed (LoraAdapter::refresh), and that
 // copies of base weights, which only the engine thread can compare, are refused.
-std::unique_ptr<LoraAdapter> read_adapter(Backend& backend, const LoadedModel& model,
-                                          const std::string& dir);
+std::unique_ptr<LoraAdapter> read_adapter_without_refresh(Backend& backend,
+                                                          const LoadedModel& model,
+                                                          const std::string& dir);
 
 // A PEFT directory whose modules are read one at a time, each when it is asked for: whoever goes
 // through them has memory for one. Its faults are those of load_adapter(), but for values.

@@ -28,6 +28,27 @@ int64_t next_id() {
   return ++last;
 }
 
+// Shapes and panels, without memory, of a module that knows its target.
+void set_shapes_and_panels(LoraModule& module, DType dtype, int64_t panel_width) {
+  const int64_t rank = module.spec.rank;
+  const int64_t in = module.target->in;
+  const int64_t out = module.target->out;
+  const int64_t experts = module.num_experts;
+  module.a.shape = experts > 0 ? Shape{experts, rank, in} : Shape{rank, in};
+  module.b.shape = experts > 0 ? Shape{experts, out, rank} : Shape{out, rank};
+  module.a_panel = {.data = nullptr,
+                    .dtype = dtype,
+                    .rows = rank,
+                    .cols = in,
+                    .width = rank_panel_width(rank, panel_width)};
+  module.b_blocks = module.target->blocks;
+  module.b_panel = {.data = nullptr,
+                    .dtype = dtype,
+                    .rows = module.b_blocks.panel_rows(out / module.num_halves, panel_width),
+                    .cols = rank,
+                    .width = panel_width};
+}
+
 // A module without memory: shapes, names and panels.
 LoraModule make_module(const LayerTable& layers, const LoraModuleSpec& spec, DType dtype,
                        int64_t panel_width) {
@@ -35,8 +56,6 @@ LoraModule make_module(const LayerTable& layers, const LoraModuleSpec& spec, DTy
   const std::span<const LoraTarget> targets = layers.targets(spec.layer);
   CHECK(spec.target >= 0 && spec.target < std::ssize(targets), spec.target, spec.layer);
   const LoraTarget& target = targets[static_cast<size_t>(spec.target)];
-  const int64_t in = target.in;
-  const int64_t out = target.out;
   LoraModule module;
   module.spec = spec;
   module.target = &target;
@@ -45,20 +64,7 @@ LoraModule make_module(const LayerTable& layers, const LoraModuleSpec& spec, DTy
   module.num_experts = target.num_experts;
   module.num_halves = target.num_halves;
   set_peft_tensor_names(module);
-  const int64_t experts = module.num_experts;
-  module.a.shape = experts > 0 ? Shape{experts, spec.rank, in} : Shape{spec.rank, in};
-  module.b.shape = experts > 0 ? Shape{experts, out, spec.rank} : Shape{out, spec.rank};
-  module.a_panel = {.data = nullptr,
-                    .dtype = dtype,
-                    .rows = spec.rank,
-                    .cols = in,
-                    .width = rank_panel_width(spec.rank, panel_width)};
-  module.b_blocks = target.blocks;
-  module.b_panel = {.data = nullptr,
-                    .dtype = dtype,
-                    .rows = module.b_blocks.panel_rows(out / module.num_halves, panel_width),
-                    .cols = spec.rank,
-                    .width = panel_width};
+  set_shapes_and_panels(module, dtype, panel_width);
   return module;
 }
 
@@ -92,6 +98,22 @@ int64_t all_panel_bytes(const LoraModule& module) {
                                      Arena::aligned(module.b_panel.num_bytes());
 }
 
+// Of routed experts.
+void append_expert_packs(const LoraModule& module, std::vector<ops::PackItem>& packs) {
+  for (int64_t e = 0; e < module.num_experts; ++e) {
+    packs.push_back({module.a.at(e), module.a_of(e)});
+    for (int64_t half = 0; half < module.num_halves; ++half) {
+      packs.push_back({module.half_of(module.b.at(e), half), module.b_of(e, half)});
+    }
+  }
+}
+
+void append_packs(const LoraModule& module, std::vector<ops::PackItem>& packs) {
+  if (module.num_experts > 0) return append_expert_packs(module, packs);
+  if (!module.a_panel.empty()) packs.push_back({module.a, module.a_panel});
+  append_row_packs(module.b_blocks, module.b, module.b_panel, packs);
+}
+
 }  // namespace
 
 std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec) {
@@ -108,7 +130,7 @@ LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
     : id_(next_id()), backend_(backend) {
   const std::vector<bool> held = add_modules_and_decide_held(weights, specs, whole);
   allocate_modules(held);
-  if (weights.layers().mtp_layer()) copy_mtp_modules();
+  if (weights.layers().mtp_layer()) copy_modules_for_mtp();
   build_pack_list();
 }
 
@@ -153,7 +175,7 @@ void LoraAdapter::allocate_modules(const std::vector<bool>& held) {
   }
 }
 
-void LoraAdapter::copy_mtp_modules() {
+void LoraAdapter::copy_modules_for_mtp() {
   for (const int target : {kEmbedding, kHead}) {
     const LoraModule* module = find_module(-1, target);
     if (module == nullptr || !module->held()) continue;
@@ -214,20 +236,7 @@ void LoraAdapter::refresh(Backend& backend) { ops::pack_list(backend, packs_); }
 // Masters and panels stay where they are, so that the list stays true.
 void LoraAdapter::build_pack_list() {
   for (const LoraModule& module : modules_) {
-    if (!module.held()) {
-      pack_ends_.push_back(packs_.size());
-      continue;
-    }
-    for (int64_t e = 0; e < module.num_experts; ++e) {
-      packs_.push_back({module.a.at(e), module.a_of(e)});
-      for (int64_t half = 0; half < module.num_halves; ++half) {
-        packs_.push_back({module.half_of(module.b.at(e), half), module.b_of(e, half)});
-      }
-    }
-    if (module.num_experts == 0) {
-      if (!module.a_panel.empty()) packs_.push_back({module.a, module.a_panel});
-      append_row_packs(module.b_blocks, module.b, module.b_panel, packs_);
-    }
+    if (module.held()) append_packs(module, packs_);
     pack_ends_.push_back(packs_.size());
   }
 }
@@ -238,7 +247,7 @@ void LoraAdapter::enable_training(const LoraAdapter* turns_with) {
   allocate_or_share_gradients(turns_with);
   allocate_mtp_gradients();
   trains_ = true;  // all memory is there
-  build_step_items();
+  build_step_items_and_gradient_parts();
 }
 
 void LoraAdapter::allocate_moments() {
@@ -269,7 +278,7 @@ void LoraAdapter::allocate_or_share_gradients(const LoraAdapter* turns_with) {
   }
 }
 
-void LoraAdapter::build_step_items() {
+void LoraAdapter::build_step_items_and_gradient_parts() {
   size_t first = 0;
   for (size_t i = 0; i < modules_.size(); ++i) {
     const int64_t offset = modules_[i].a_offset;  // B follows A

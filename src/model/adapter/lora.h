@@ -136,12 +136,12 @@ class LoraAdapter {
                                                 const std::vector<LoraModuleSpec>& specs,
                                                 bool whole);
   void allocate_modules(const std::vector<bool>& held);
-  void copy_mtp_modules();
+  void copy_modules_for_mtp();
   void build_pack_list();
   void allocate_moments();
   void allocate_or_share_gradients(const LoraAdapter* turns_with);
   void allocate_mtp_gradients();
-  void build_step_items();
+  void build_step_items_and_gradient_parts();
   struct GradientMemory {
     Memory flat, mtp;
   };

@@ -32,8 +32,8 @@ std::optional<int64_t> take_index(std::string_view& path) {
 
 // What a path below the layer says of a target of routed experts: "mlp.experts.7.up_proj", or
 // "mlp.experts.w3" and "mlp.experts.up_proj" of all experts. Nothing when it is not this target's.
-std::optional<TargetPlace> expert_place(const LoraTarget& target, std::string_view tail,
-                                        PeftForm form) {
+std::optional<TargetPlace> parse_expert_place(const LoraTarget& target, std::string_view tail,
+                                              PeftForm form) {
   const std::string_view name = target.name();
   const std::string_view prefix =
       std::string_view(target.path).substr(0, target.path.size() - name.size());
@@ -78,7 +78,7 @@ std::optional<int> take_layer(const LayerTable& layers, std::string_view& path) 
 
 // "model.layers.3.self_attn.q_proj" -> layer 3 and its target; nothing for a module that the model
 // lacks.
-std::optional<TargetPlace> place_of(const LayerTable& layers, const PeftModule& module) {
+std::optional<TargetPlace> find_place(const LayerTable& layers, const PeftModule& module) {
   std::string canonical = canonical_path(layers, module.module_path);
   std::string_view path = canonical;
   const std::optional<int> layer = take_layer(layers, path);
@@ -87,7 +87,7 @@ std::optional<TargetPlace> place_of(const LayerTable& layers, const PeftModule& 
   for (size_t t = 0; t < targets.size(); ++t) {
     std::optional<TargetPlace> place;
     if (targets[t].num_experts > 0) {
-      place = expert_place(targets[t], path, module.form);
+      place = parse_expert_place(targets[t], path, module.form);
     } else if (path == targets[t].path) {
       place = TargetPlace();
     }
@@ -157,36 +157,23 @@ class Matcher {
       : model_(model), peft_(peft), faults_(faults), halves_(parse_gate_up_names(peft)) {}
 
   void match(const PeftModule& module) {
-    if (!layers_.mtp_layer() && is_of_mtp(model_.config, module)) return add_mtp_fault(module);
-    const auto place = place_of(layers_, module);
+    if (!layers_.mtp_layer() && is_of_mtp(model_.config, module)) return add_mtp_fault_once(module);
+    const auto place = find_place(layers_, module);
     if (!place || (place->layer < 0 && place->target == kEmbedding) != module.embedding) {
-      faults_.push_back(fmt::format("module '{}' ('{}'): the model ({}, {} layers) has no such {}",
-                                    module.module_path, module.a.name, model_.config.architecture,
-                                    model_.config.num_layers(),
-                                    module.embedding ? "embedding" : "linear module"));
-      return;
+      return add_no_such_module_fault(module);
     }
     const LoraTarget& target = target_of(layers_, place->layer, place->target);
     const size_t faults_before = faults_.size();
     check_shapes(target, module, faults_);
-    if (halves_ && module.form == PeftForm::kFused) {
-      if (faults_.size() == faults_before) add_fused_halves(*place, target, module);
-      return;
+    if (!halves_ || module.form != PeftForm::kFused) {
+      add_source(*place, target, module);
+    } else if (faults_.size() == faults_before) {
+      add_fused_halves(*place, target, module);
     }
-    MatchedModule* item = add_item(*place, module, module.rank, module.alpha);
-    if (item == nullptr) return;
-    if (place->expert < 0) {
-      item->sources = {&module};
-      return;
-    }
-    item->sources.resize(static_cast<size_t>(target.num_experts));
-    const PeftModule*& source = item->sources[static_cast<size_t>(place->expert)];
-    if (source != nullptr) return add_twice_fault(module, *source);
-    source = &module;
   }
 
   // After the last module.
-  std::vector<MatchedModule> take_checked() {
+  std::vector<MatchedModule> check_experts_and_take() {
     for (const MatchedModule& item : matched_) {
       const bool of_experts = target_of(layers_, item.spec.layer, item.spec.target).num_experts > 0;
       if (of_experts && item.form == ExpertForm::kPerExpert && !item.part) {
@@ -199,12 +186,33 @@ class Matcher {
  private:
   [[nodiscard]] bool use_rslora() const { return peft_.config().use_rslora; }
 
+  // The file's module as the one of a place, or as one expert's part of it.
+  void add_source(const TargetPlace& place, const LoraTarget& target, const PeftModule& module) {
+    MatchedModule* item = find_or_add_unless_taken(place, module, module.rank, module.alpha);
+    if (item == nullptr) return;
+    if (place.expert < 0) {
+      item->sources = {&module};
+      return;
+    }
+    item->sources.resize(static_cast<size_t>(target.num_experts));
+    const PeftModule*& source = item->sources[static_cast<size_t>(place.expert)];
+    if (source != nullptr) return add_twice_fault(module, *source);
+    source = &module;
+  }
+
+  void add_no_such_module_fault(const PeftModule& module) {
+    faults_.push_back(fmt::format("module '{}' ('{}'): the model ({}, {} layers) has no such {}",
+                                  module.module_path, module.a.name, model_.config.architecture,
+                                  model_.config.num_layers(),
+                                  module.embedding ? "embedding" : "linear module"));
+  }
+
   void add_twice_fault(const PeftModule& module, const PeftModule& other) {
     faults_.push_back(
         fmt::format("modules '{}' and '{}' adapt the same", other.module_path, module.module_path));
   }
 
-  void add_mtp_fault(const PeftModule& module) {
+  void add_mtp_fault_once(const PeftModule& module) {
     if (!has_mtp_fault_) {
       faults_.push_back(fmt::format(
           "module '{}' ('{}'): the model is loaded without its layer of multi-token prediction, "
@@ -214,9 +222,16 @@ class Matcher {
     has_mtp_fault_ = true;
   }
 
+  void add_changed_values_fault(const PeftModule& module) {
+    faults_.push_back(fmt::format(
+        "module '{}' ('{}'): the file's metadata says that it is made of '{}', and its values "
+        "are not; was the file changed by a program that kept the metadata?",
+        module.module_path, module.a.name, fmt::join(*halves_, " ")));
+  }
+
   // The item of a place, new or that of another expert; null, and a fault, when it is taken.
-  MatchedModule* add_item(const TargetPlace& place, const PeftModule& module, int64_t rank,
-                          double alpha) {
+  MatchedModule* find_or_add_unless_taken(const TargetPlace& place, const PeftModule& module,
+                                          int64_t rank, double alpha) {
     const auto [found, added] = places_.try_emplace({place.layer, place.target}, matched_.size());
     if (added) {
       matched_.push_back({.spec = {.layer = place.layer,
@@ -237,7 +252,7 @@ class Matcher {
   }
 
   // The place of the layer's target of experts that has the name.
-  [[nodiscard]] int expert_target(int layer, std::string_view name) const {
+  [[nodiscard]] int find_expert_target(int layer, std::string_view name) const {
     const std::span<const LoraTarget> targets = layers_.targets(layer);
     const auto found = std::find_if(targets.begin(), targets.end(), [&](const LoraTarget& target) {
       return target.num_experts > 0 && target.name() == name;
@@ -251,21 +266,17 @@ class Matcher {
     const bool is_pair = target.num_halves > 1;
     const auto count = is_pair ? std::ssize(*halves_) : 1;
     if (is_pair && (count == 0 || module.rank % count != 0 ||
-                    !is_gate_up_block_diagonal(peft_, module, target.num_experts, *halves_))) {
-      faults_.push_back(fmt::format(
-          "module '{}' ('{}'): the file's metadata says that it is made of '{}', and its values "
-          "are not; was the file changed by a program that kept the metadata?",
-          module.module_path, module.a.name, fmt::join(*halves_, " ")));
-      return;
+                    !read_and_check_block_diagonal(peft_, module, target.num_experts, *halves_))) {
+      return add_changed_values_fault(module);
     }
     const int64_t rank = module.rank / count;
     const double alpha = module.alpha / fused_alpha_factor(count, use_rslora());
     for (int64_t i = 0; i < count; ++i) {
       const std::string_view name =
           is_pair ? std::string_view((*halves_)[static_cast<size_t>(i)]) : target.name();
-      place.target = expert_target(place.layer, name);
+      place.target = find_expert_target(place.layer, name);
       place.form = ExpertForm::kPerExpert;
-      MatchedModule* item = add_item(place, module, rank, alpha);
+      MatchedModule* item = find_or_add_unless_taken(place, module, rank, alpha);
       if (item == nullptr) continue;
       item->sources = {&module};
       const int64_t out = target_of(layers_, place.layer, place.target).out;
@@ -303,8 +314,18 @@ std::vector<MatchedModule> match_modules(const LoadedModel& model, const PeftAda
                                          std::vector<std::string>& faults) {
   Matcher matcher(model, peft, faults);
   for (const PeftModule& module : peft.modules()) matcher.match(module);
-  return matcher.take_checked();
+  return matcher.check_experts_and_take();
 }
+
+namespace {
+
+// Whether a target of experts is gate or up of one that is both together.
+bool is_half_of(const LoraTarget& single, const LoraTarget& together) {
+  return single.num_halves == 1 && !single.stacked.empty() &&
+         together.stacked.find(single.stacked) != std::string_view::npos;
+}
+
+}  // namespace
 
 void check_gate_up_pairs(const LayerTable& layers, const std::vector<MatchedModule>& matched,
                          std::vector<std::string>& faults) {
@@ -313,9 +334,7 @@ void check_gate_up_pairs(const LayerTable& layers, const std::vector<MatchedModu
     if (together.num_halves == 1) continue;
     for (const MatchedModule& item : matched) {
       const LoraTarget& single = target_of(layers, item.spec.layer, item.spec.target);
-      const bool is_half = single.num_halves == 1 && !single.stacked.empty() &&
-                           together.stacked.find(single.stacked) != std::string_view::npos;
-      if (item.spec.layer != whole.spec.layer || !is_half) continue;
+      if (item.spec.layer != whole.spec.layer || !is_half_of(single, together)) continue;
       faults.push_back(fmt::format("layer {}: {} and {} of the experts are both adapted",
                                    item.spec.layer, single.name(), together.name()));
     }

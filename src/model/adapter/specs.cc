@@ -23,32 +23,46 @@ int64_t routed_expert_rank(int64_t num_experts, int64_t rank, ExpertRank expert_
   return expert_rank == ExpertRank::kFull ? rank : std::max<int64_t>(1, rank / experts);
 }
 
-std::vector<LoraModuleSpec> make_adapter_specs(
-    const LayerTable& layers, FunctionRef<bool(const LoraTarget&, int layer)> wanted, int64_t rank,
-    double alpha, ExpertRank expert_rank) {
+namespace {
+
+void check_rank_and_alpha(int64_t rank, double alpha) {
   if (rank < 1 || rank > 65536) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("lora: rank: got {}, want 1 to 65536", rank));
   }
   if (!std::isfinite(alpha)) throw Error(ErrorCode::kInvalidArgument, "lora: alpha must be finite");
+}
+
+// `index`: the target's, in its layer.
+LoraModuleSpec make_spec(const LoraTarget& target, int layer, int index, int64_t rank, double alpha,
+                         ExpertRank expert_rank) {
+  const int64_t own =
+      target.num_experts > 0 ? routed_expert_rank(target.num_experts, rank, expert_rank) : rank;
+  return {.layer = layer,
+          .target = index,
+          .rank = own,
+          .alpha = alpha,
+          .scale = alpha / static_cast<double>(own)};
+}
+
+}  // namespace
+
+std::vector<LoraModuleSpec> make_adapter_specs(
+    const LayerTable& layers, FunctionRef<bool(const LoraTarget&, int layer)> wanted, int64_t rank,
+    double alpha, ExpertRank expert_rank) {
+  check_rank_and_alpha(rank, alpha);
   std::vector<LoraModuleSpec> specs;
-  const auto add = [&](int layer, int t) {
+  const auto add_if_wanted = [&](int layer, int t) {
     const LoraTarget& target = layers.targets(layer)[static_cast<size_t>(t)];
-    if (!wanted(target, layer)) return;
-    const int64_t own =
-        target.num_experts > 0 ? routed_expert_rank(target.num_experts, rank, expert_rank) : rank;
-    specs.push_back({.layer = layer,
-                     .target = t,
-                     .rank = own,
-                     .alpha = alpha,
-                     .scale = alpha / static_cast<double>(own)});
+    if (wanted(target, layer))
+      specs.push_back(make_spec(target, layer, t, rank, alpha, expert_rank));
   };
-  add(-1, kEmbedding);
+  add_if_wanted(-1, kEmbedding);
   for (int layer = 0; layer < layers.num_layers(); ++layer) {
     const auto count = static_cast<int>(layers.targets(layer).size());
-    for (int t = 0; t < count; ++t) add(layer, t);
+    for (int t = 0; t < count; ++t) add_if_wanted(layer, t);
   }
-  add(-1, kHead);
+  add_if_wanted(-1, kHead);
   if (specs.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "lora: no module is adapted; name at least one target");
@@ -62,6 +76,10 @@ bool is_fresh(const LoraTarget& target, WithIndexers with_indexers) {
   return target.is_fresh || (target.of_indexer && with_indexers == WithIndexers::kYes);
 }
 
+bool contains(const std::vector<std::string_view>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // The names of a model's targets, each once: those of a fresh adapter, or the others.
 std::vector<std::string_view> target_names(const LayerTable& layers, bool fresh,
                                            WithIndexers with_indexers) {
@@ -69,12 +87,14 @@ std::vector<std::string_view> target_names(const LayerTable& layers, bool fresh,
   for (int64_t layer = layers.num_layers(); layer-- > -1;) {
     for (const LoraTarget& target : layers.targets(layer)) {
       if (is_fresh(target, with_indexers) != fresh) continue;
-      if (std::find(names.begin(), names.end(), target.name()) == names.end()) {
-        names.push_back(target.name());
-      }
+      if (!contains(names, target.name())) names.push_back(target.name());
     }
   }
   return names;
+}
+
+[[noreturn]] void refuse_target(const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, "lora: " + what);
 }
 
 // Error for a name that no target of a fresh adapter has.
@@ -82,22 +102,16 @@ void check_target_names(const LayerTable& layers, const std::vector<std::string>
                         WithIndexers with_indexers) {
   const auto known = target_names(layers, /*fresh=*/true, with_indexers);
   const auto from_files = target_names(layers, /*fresh=*/false, with_indexers);
-  const auto fail = [](const std::string& what) {
-    throw Error(ErrorCode::kInvalidArgument, "lora: " + what);
-  };
-  const auto has = [](const std::vector<std::string_view>& names, std::string_view name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
   for (const std::string& target : targets) {
-    if (target == "all-linear" || has(known, target)) continue;
-    if (has(from_files, target)) {
-      fail(
+    if (target == "all-linear" || contains(known, target)) continue;
+    if (contains(from_files, target)) {
+      refuse_target(
           fmt::format("target '{}': a fresh adapter has its parts apart, or no loss that trains "
                       "it; known are all-linear, {}",
                       target, fmt::join(known, ", ")));
     }
-    fail(fmt::format("target '{}' is unknown; known are all-linear, {}", target,
-                     fmt::join(known, ", ")));
+    refuse_target(fmt::format("target '{}' is unknown; known are all-linear, {}", target,
+                              fmt::join(known, ", ")));
   }
 }
 

@@ -112,8 +112,8 @@ void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, TensorVie
 namespace {
 
 // act(gate) * up, and each row's scale; in scratch.
-TensorView activated_rows(Pass& pass, const GatedMlpParts& mlp, const GatedMlpSaved& saved,
-                          TensorView scales) {
+TensorView compute_activated_rows(Pass& pass, const GatedMlpParts& mlp, const GatedMlpSaved& saved,
+                                  TensorView scales) {
   const TensorView y = pass.take(pass.dtype(), saved.gate.shape);
   gated_mlp_activate(pass, mlp, saved.gate, saved.up, scales, y);
   return y;
@@ -127,7 +127,7 @@ void gated_mlp_forward(Pass& pass, const BlockContext& context, const GatedMlpPa
   const Scratch::Mark mark(pass.backend.scratch());
   linear_forward(pass, context, mlp.gate, n, {}, saved.lora_h[0], saved.gate);
   linear_forward(pass, context, mlp.up, n, {}, saved.lora_h[1], saved.up);
-  const TensorView activated = activated_rows(pass, mlp, saved, scales);
+  const TensorView activated = compute_activated_rows(pass, mlp, saved, scales);
   linear_forward(pass, context, mlp.down, activated, output.add, saved.lora_h[2], output.out);
 }
 
@@ -140,7 +140,7 @@ void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpP
   const TensorView d_up = pass.take(pass.dtype(), saved.gate.shape);
   {
     const Scratch::Mark inner(scratch);
-    const TensorView activated = activated_rows(pass, mlp, saved, scales);
+    const TensorView activated = compute_activated_rows(pass, mlp, saved, scales);
     const TensorView d_activated = pass.take(pass.dtype(), saved.gate.shape);
     // out = add + down(activated)
     linear_backward(pass, context, mlp.down, activated, saved.lora_h[2], d_out, d_activated, false);

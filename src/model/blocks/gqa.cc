@@ -72,16 +72,16 @@ struct Gqa {
     add(kO, "self_attn.o_proj.weight", "self_attn.o_proj", {d, c.q_width()},
         inputs_by(c.num_heads, "heads"), bias_key(c.o_bias, kOBias));
     add_biases(c, d, rows);
-    if (c.qk_norm) {
-      rows.push_back({.key = kQNorm,
-                      .suffix = "self_attn.q_norm.weight",
-                      .shape = {c.head_dim},
-                      .init = 1.0f - c.norm_offset});
-      rows.push_back({.key = kKNorm,
-                      .suffix = "self_attn.k_norm.weight",
-                      .shape = {c.head_dim},
-                      .init = 1.0f - c.norm_offset});
-    }
+    if (c.qk_norm) add_norms(c, rows);
+  }
+
+  static void add_norms(const Config& c, ParamRows& rows) {
+    const auto add = [&](Key key, std::string_view suffix) {
+      const float init = 1.0f - c.norm_offset;
+      rows.push_back({.key = key, .suffix = suffix, .shape = {c.head_dim}, .init = init});
+    };
+    add(kQNorm, "self_attn.q_norm.weight");
+    add(kKNorm, "self_attn.k_norm.weight");
   }
 
   static void add_biases(const Config& c, int64_t d, ParamRows& rows) {
@@ -148,11 +148,11 @@ struct Gqa {
   }
 
   static TensorView queries_of(const BlockContext& context, TensorView q_raw) {
-    return cols_of_heads(q_raw, 0, context.as<Config>().head_dim);
+    return cols_of_all_heads(q_raw, 0, context.as<Config>().head_dim);
   }
   static TensorView gates_of(const BlockContext& context, TensorView q_raw) {
     const int64_t dim = context.as<Config>().head_dim;
-    return cols_of_heads(q_raw, dim, 2 * dim);
+    return cols_of_all_heads(q_raw, dim, 2 * dim);
   }
   // What o_proj reads: the context, in scratch when a gate is on it.
   static TensorView gated_context(Pass& pass, const BlockContext& context, const Saved& s) {
@@ -208,35 +208,45 @@ struct Gqa {
                               s.context, d_context, gates_of(context, d_q), d_context);
   }
 
+  // Gradients of the raw projections, of the compute type.
+  struct Gradients {
+    TensorView q, k, v;
+  };
+
+  // From d_context, but for the gates' columns of d.q.
+  static void attend_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                              TensorView d_context, const Gradients& d) {
+    const TensorView queries = queries_of(context, s.q_raw);
+    const TensorView q = norm_and_rope(pass, context, queries, kQNorm);
+    const TensorView k = norm_and_rope(pass, context, s.k_raw, kKNorm);
+    const TensorView d_q_rotated = pass.take(DType::kF32, q.shape);
+    const TensorView d_k_rotated = pass.take(DType::kF32, s.k_raw.shape);
+    // context = attention(rotated(norm(q_raw)), rotated(norm(k_raw)), v)
+    ops::attention_backward(pass.backend, store_kv_and_make_args(pass, context, q, k, s.v),
+                            s.context, s.lse, d_context, d_q_rotated, d_k_rotated, d.v);
+    ops::head_norm_rope_backward(pass.backend, rope_args(pass, context, queries, kQNorm),
+                                 d_q_rotated, queries_of(context, d.q),
+                                 pass.base_gradient(context.param(kQNorm).index));
+    ops::head_norm_rope_backward(pass.backend, rope_args(pass, context, s.k_raw, kKNorm),
+                                 d_k_rotated, d.k, pass.base_gradient(context.param(kKNorm).index));
+  }
+
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
                        TensorView d_out, TensorView d_n) {
     CHECK(!pass.cached());
-    Backend& backend = pass.backend;
-    const Scratch::Mark mark(backend.scratch());
-    const TensorView d_q = pass.take(pass.dtype(), s.q_raw.shape);
-    const TensorView d_k = pass.take(pass.dtype(), s.k_raw.shape);
-    const TensorView d_v = pass.take(pass.dtype(), s.v.shape);
+    const Scratch::Mark mark(pass.backend.scratch());
+    const Gradients d = {.q = pass.take(pass.dtype(), s.q_raw.shape),
+                         .k = pass.take(pass.dtype(), s.k_raw.shape),
+                         .v = pass.take(pass.dtype(), s.v.shape)};
     {
-      const Scratch::Mark inner(backend.scratch());
+      const Scratch::Mark inner(pass.backend.scratch());
       const TensorView d_context = pass.take(pass.dtype(), s.context.shape);
-      output_backward(pass, context, s, d_out, d_context, d_q);
-      const TensorView queries = queries_of(context, s.q_raw);
-      const TensorView q = norm_and_rope(pass, context, queries, kQNorm);
-      const TensorView k = norm_and_rope(pass, context, s.k_raw, kKNorm);
-      const TensorView d_q_rotated = pass.take(DType::kF32, q.shape);
-      const TensorView d_k_rotated = pass.take(DType::kF32, s.k_raw.shape);
-      // context = attention(rotated(norm(q_raw)), rotated(norm(k_raw)), v)
-      ops::attention_backward(backend, store_kv_and_make_args(pass, context, q, k, s.v), s.context,
-                              s.lse, d_context, d_q_rotated, d_k_rotated, d_v);
-      ops::head_norm_rope_backward(backend, rope_args(pass, context, queries, kQNorm), d_q_rotated,
-                                   queries_of(context, d_q),
-                                   pass.base_gradient(context.param(kQNorm).index));
-      ops::head_norm_rope_backward(backend, rope_args(pass, context, s.k_raw, kKNorm), d_k_rotated,
-                                   d_k, pass.base_gradient(context.param(kKNorm).index));
+      output_backward(pass, context, s, d_out, d_context, d.q);
+      attend_backward(pass, context, s, d_context, d);
     }
-    linear_backward(pass, context, kQ, n, s.lora_h[kQ], flat(d_q), d_n, false);
-    linear_backward(pass, context, kK, n, s.lora_h[kK], flat(d_k), d_n, true);
-    linear_backward(pass, context, kV, n, s.lora_h[kV], flat(d_v), d_n, true);
+    linear_backward(pass, context, kQ, n, s.lora_h[kQ], flat(d.q), d_n, false);
+    linear_backward(pass, context, kK, n, s.lora_h[kK], flat(d.k), d_n, true);
+    linear_backward(pass, context, kV, n, s.lora_h[kV], flat(d.v), d_n, true);
   }
 };
 

@@ -49,16 +49,17 @@ struct Group {
           d_h.slice_cols(0, module.spec.rank).slice_rows(run.begin, run.end));
     });
   }
-  // The low-rank terms: rows of h times B of the group, or of d_h times A.
-  [[nodiscard]] std::span<const ops::LowRankSegment> low_rank_segments(TensorView h,
-                                                                       bool by_b) const {
+  // The low-rank terms: rows of h times factor(module), which is B of the group, or of d_h times A.
+  template <typename Factor>
+  [[nodiscard]] std::span<const ops::LowRankSegment> make_low_rank_segments(TensorView h,
+                                                                            Factor factor) const {
     std::vector<ops::LowRankSegment>& runs = pass.lists.low_rank;
     runs.clear();
     for_each_module(pass, context, key, [&](const auto& run, const auto& module) {
       runs.push_back({.begin = run.begin,
                       .end = run.end,
                       .x = h.slice_cols(0, module.spec.rank),
-                      .w = by_b ? b_of(module) : module.a_panel});
+                      .w = factor(module)});
     });
     return runs;
   }
@@ -77,6 +78,23 @@ struct Group {
     });
     if (d_weight.empty()) return;
     ops::gemm_dw(pass.backend, dy, x, pass.rows.ends(), own_rows(d_weight));
+  }
+
+  // Fills h and d_h, which are empty where no row has an adapter; writes dx.
+  void backward(TensorView x, TensorView dy, TensorView h, TensorView d_h, TensorView d_weight,
+                TensorView dx) const {
+    if (!h.empty()) {
+      multiply_by_lora_a(x, h);
+      multiply_by_lora_b(dy, d_h);
+    }
+    add_b_and_weight_gradients(dy, x, h, d_weight);
+    // dx = dy W + d(x A^T) A
+    ops::gemm_dx(pass.backend,
+                 {.x = dy,
+                  .w = weight,
+                  .runs = make_low_rank_segments(
+                      d_h, [](const LoraModule& module) { return module.a_panel; })},
+                 dx);
   }
 };
 
@@ -113,7 +131,10 @@ void grouped_linear_forward(Pass& pass, const BlockContext& context, const Group
     const TensorView x_g = group.part(x, inputs);
     if (rank > 0) group.multiply_by_lora_a(x_g, h);
     ops::gemm(pass.backend,
-              {.x = x_g, .w = group.weight, .runs = group.low_rank_segments(h, /*by_b=*/true)},
+              {.x = x_g,
+               .w = group.weight,
+               .runs = group.make_low_rank_segments(
+                   h, [&](const LoraModule& module) { return group.b_of(module); })},
               group.part(y, outputs));
   }
 }
@@ -133,19 +154,9 @@ void grouped_linear_backward(Pass& pass, const BlockContext& context, const Grou
   const TensorView d_weight = pass.base_gradient(context.param(grouped.key).index);
   for (int64_t g = 0; g < grouped.num_groups; ++g) {
     const Group group(pass, context, grouped, g, outputs);
-    const TensorView x_g = group.part(x, inputs);
-    const TensorView dy_g = group.part(dy, outputs);
     const TensorView d_h_g = rank == 0 ? TensorView() : group.part(d_h, rank);
-    if (rank > 0) {
-      group.multiply_by_lora_a(x_g, h);
-      group.multiply_by_lora_b(dy_g, d_h_g);
-    }
-    group.add_b_and_weight_gradients(dy_g, x_g, h, d_weight);
-    // dx = dy W + d(x A^T) A
-    ops::gemm_dx(
-        pass.backend,
-        {.x = dy_g, .w = group.weight, .runs = group.low_rank_segments(d_h_g, /*by_b=*/false)},
-        group.part(dx, inputs));
+    group.backward(group.part(x, inputs), group.part(dy, outputs), h, d_h_g, d_weight,
+                   group.part(dx, inputs));
   }
   for_each_module(pass, context, grouped.key, [&](const auto& run, const auto& module) {
     if (pass.trains(run)) add_a_gradient(pass, run, module, grouped.num_groups, x, d_h);

@@ -15,7 +15,7 @@ inline TensorView flat(TensorView heads) {
 inline TensorView as_head(TensorView rows) { return rows.reshape({rows.rows(), 1, rows.cols()}); }
 
 // Columns [begin, end) of every head, [T, N, end - begin].
-inline TensorView cols_of_heads(TensorView heads, int64_t begin, int64_t end) {
+inline TensorView cols_of_all_heads(TensorView heads, int64_t begin, int64_t end) {
   CHECK(heads.shape.rank() == 3 && heads.dense() && end <= heads.cols());
   TensorView part = heads;
   part.data = static_cast<char*>(heads.data) + begin * dtype_bytes(heads.dtype);
@@ -24,8 +24,8 @@ inline TensorView cols_of_heads(TensorView heads, int64_t begin, int64_t end) {
 }
 
 // The same columns of one head, [T, end - begin].
-inline TensorView head_cols(TensorView heads, int64_t head, int64_t begin, int64_t end) {
-  TensorView part = cols_of_heads(heads, begin, end);
+inline TensorView cols_of_one_head(TensorView heads, int64_t head, int64_t begin, int64_t end) {
+  TensorView part = cols_of_all_heads(heads, begin, end);
   part.data = static_cast<char*>(part.data) + head * heads.cols() * dtype_bytes(heads.dtype);
   part.shape = {heads.shape[0], end - begin};
   part.row_stride = heads.shape[1] * heads.cols();

@@ -13,7 +13,14 @@ namespace strata::model {
 struct KvLists {
   std::vector<ops::CacheSegment> cache_runs;
   std::vector<ops::KvRange> ranges;
-  std::vector<size_t> range_ends;  // of each sequence
+  std::vector<size_t> range_ends;  // of each sequence, or of what else a range is read by
+
+  void clear_ranges() {
+    ranges.clear();
+    range_ends.clear();
+  }
+  // What was added since the last end is read as one.
+  void end_ranges() { range_ends.push_back(ranges.size()); }
 };
 
 }  // namespace strata::model

@@ -44,6 +44,15 @@ KvRows kv_rows_of(const Pass& pass, const BlockContext& context, TensorView x) {
           .page_offset = pass.cache.place(context.layer, context.sublayer).page_offset};
 }
 
+// Of v, behind the keys in a page; an empty v is inside the keys.
+KvRows value_rows_of(const Pass& pass, const BlockContext& context, const KvRows& keys,
+                     TensorView v) {
+  if (v.empty()) return keys;
+  KvRows values = kv_rows_of(pass, context, v);
+  values.page_offset += keys.page_size * keys.row_bytes;
+  return values;
+}
+
 // x [T, .., width] goes to the pages.
 void write_to_pages(Pass& pass, const KvRows& rows, TensorView x) {
   std::vector<ops::CacheSegment>& runs = pass.lists.blocks.get_or_make<KvLists>().cache_runs;
@@ -103,21 +112,16 @@ std::span<const ops::AttentionSegment> store_kv_and_make_segments(Pass& pass,
                                                                   const BlockContext& context,
                                                                   TensorView k, TensorView v) {
   const KvRows keys = kv_rows_of(pass, context, k);
-  KvRows values = keys;
-  if (!v.empty()) {
-    values = kv_rows_of(pass, context, v);
-    values.page_offset += keys.page_size * keys.row_bytes;
-  }
+  const KvRows values = value_rows_of(pass, context, keys, v);
   KvLists& lists = pass.lists.blocks.get_or_make<KvLists>();
-  lists.ranges.clear();
-  lists.range_ends.clear();
-  pass.on_host([&] {
+  lists.clear_ranges();
+  pass.unless_counting([&] {
     write_to_pages(pass, keys, k);
     if (!v.empty()) write_to_pages(pass, values, v);
   });
   for (const PassSequence& sequence : pass.sequences) {
     append_kv_ranges(sequence, keys, values, lists.ranges);
-    lists.range_ends.push_back(lists.ranges.size());
+    lists.end_ranges();
   }
   return make_attention_segments(pass, lists, keys.row_bytes / dtype_bytes(k.dtype));
 }

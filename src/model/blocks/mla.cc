@@ -61,9 +61,9 @@ TensorView make_cache_rows(Pass& pass, const BlockContext& context, TensorView k
   const TensorView weight = context.values(kMlaKvANorm);
   ops::rms_norm(pass.backend, latent_norm(kv_a.slice_cols(0, latent), weight),
                 rows.slice_cols(0, latent), {});
-  ops::head_norm_rope(pass.backend,
-                      rope_args(pass, context, cols_of_heads(as_head(kv_a), latent, kv_a.cols())),
-                      cols_of_heads(as_head(rows), latent, kv_a.cols()));
+  ops::head_norm_rope(
+      pass.backend, rope_args(pass, context, cols_of_all_heads(as_head(kv_a), latent, kv_a.cols())),
+      cols_of_all_heads(as_head(rows), latent, kv_a.cols()));
   return rows;
 }
 
@@ -72,9 +72,9 @@ TensorView make_latent_queries(Pass& pass, const BlockContext& context, TensorVi
   const MlaConfig& mla = context.as<MlaConfig>();
   const TensorView q = pass.take(pass.dtype(), {q_raw.shape[0], q_raw.shape[1], mla.cache_width()});
   absorb_queries(pass, context, q_raw, q);
-  ops::head_norm_rope(pass.backend,
-                      rope_args(pass, context, cols_of_heads(q_raw, mla.nope_dim, q_raw.cols())),
-                      cols_of_heads(q, mla.kv_lora_rank, q.cols()));
+  ops::head_norm_rope(
+      pass.backend, rope_args(pass, context, cols_of_all_heads(q_raw, mla.nope_dim, q_raw.cols())),
+      cols_of_all_heads(q, mla.kv_lora_rank, q.cols()));
   return q;
 }
 
@@ -120,7 +120,7 @@ void queries_backward(Pass& pass, const BlockContext& context, TensorView n, con
 TensorView cache_rows_backward(Pass& pass, const BlockContext& context, TensorView kv_a,
                                TensorView d_keys, TensorView d_values) {
   const int64_t latent = context.as<MlaConfig>().kv_lora_rank;
-  const TensorView d_latent = cols_of_heads(d_keys, 0, latent);
+  const TensorView d_latent = cols_of_all_heads(d_keys, 0, latent);
   ops::add_into(pass.backend, d_values, d_latent);
   const TensorView d_kv_a = zeros(pass, {kv_a.rows(), kv_a.cols()});
   const TensorView d_rows = d_keys.reshape({kv_a.rows(), kv_a.cols()});
@@ -129,9 +129,9 @@ TensorView cache_rows_backward(Pass& pass, const BlockContext& context, TensorVi
                          d_rows.slice_cols(0, latent), d_kv_a.slice_cols(0, latent),
                          pass.base_gradient(context.param(kMlaKvANorm).index));
   ops::head_norm_rope_backward(
-      pass.backend, rope_args(pass, context, cols_of_heads(as_head(kv_a), latent, kv_a.cols())),
-      cols_of_heads(d_keys, latent, kv_a.cols()),
-      cols_of_heads(as_head(d_kv_a), latent, kv_a.cols()), {});
+      pass.backend, rope_args(pass, context, cols_of_all_heads(as_head(kv_a), latent, kv_a.cols())),
+      cols_of_all_heads(d_keys, latent, kv_a.cols()),
+      cols_of_all_heads(as_head(d_kv_a), latent, kv_a.cols()), {});
   return d_kv_a;
 }
 
@@ -156,9 +156,10 @@ void attend_backward(Pass& pass, const BlockContext& context, const MlaSaved& s,
   // q = [absorbed(q_raw's nope part) | rotated(q_raw's rope part)]
   absorb_queries_backward(pass, context, s.q_raw, d_q, h, d_q_raw);
   ops::head_norm_rope_backward(
-      pass.backend, rope_args(pass, context, cols_of_heads(s.q_raw, mla.nope_dim, s.q_raw.cols())),
-      cols_of_heads(d_q, mla.kv_lora_rank, d_q.cols()),
-      cols_of_heads(d_q_raw, mla.nope_dim, d_q_raw.cols()), {});
+      pass.backend,
+      rope_args(pass, context, cols_of_all_heads(s.q_raw, mla.nope_dim, s.q_raw.cols())),
+      cols_of_all_heads(d_q, mla.kv_lora_rank, d_q.cols()),
+      cols_of_all_heads(d_q_raw, mla.nope_dim, d_q_raw.cols()), {});
   add_kv_b_gradients(pass, context, s.q_raw, d_q, s.latent_context, d_context, h);
   ops::copy(pass.backend, cache_rows_backward(pass, context, s.kv_a, d_keys, d_values), d_kv_a);
 }

@@ -65,7 +65,7 @@ void multiply_by_lora_a(Pass& pass, const BlockContext& context, TensorView x, T
 // Rows of one run and the columns that the run's rank fills, of head `head`.
 TensorView run_part(TensorView h, const AdapterSegment& run, const LoraModule& module,
                     int64_t head) {
-  return head_cols(h, head, 0, module.spec.rank).slice_rows(run.begin, run.end);
+  return cols_of_one_head(h, head, 0, module.spec.rank).slice_rows(run.begin, run.end);
 }
 
 // h[:, head] = scale * y B of the head's key or value rows. y [T, P or U].
@@ -82,14 +82,14 @@ void multiply_by_lora_b(Pass& pass, const BlockContext& context, const Heads& he
 
 // The low-rank terms of one head: h [T, N, R] times what factor(module) is of each run's.
 template <typename Factor>
-std::span<const ops::LowRankSegment> low_rank_runs(Pass& pass, const BlockContext& context,
-                                                   int64_t head, TensorView h, Factor factor) {
+std::span<const ops::LowRankSegment> make_low_rank_runs(Pass& pass, const BlockContext& context,
+                                                        int64_t head, TensorView h, Factor factor) {
   std::vector<ops::LowRankSegment>& low_rank = pass.lists.low_rank;
   low_rank.clear();
   for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
     low_rank.push_back({.begin = run.begin,
                         .end = run.end,
-                        .x = head_cols(h, head, 0, module.spec.rank),
+                        .x = cols_of_one_head(h, head, 0, module.spec.rank),
                         .w = factor(module)});
   });
   return low_rank;
@@ -161,13 +161,13 @@ void absorb_queries(Pass& pass, const BlockContext& context, TensorView q_raw, T
   const Heads heads(context);
   const TensorView h = allocate_low_rank(pass, context);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
-    const TensorView nope = head_cols(q_raw, n, 0, heads.blocks.first);
+    const TensorView nope = cols_of_one_head(q_raw, n, 0, heads.blocks.first);
     multiply_by_lora_b(pass, context, heads, Side::kKeys, n, nope, h);
     ops::gemm_dx(pass.backend,
                  {.x = nope,
                   .w = heads.rows(heads.weight, n, Side::kKeys),
-                  .runs = low_rank_runs(pass, context, n, h, a_of)},
-                 head_cols(q, n, 0, heads.latent));
+                  .runs = make_low_rank_runs(pass, context, n, h, a_of)},
+                 cols_of_one_head(q, n, 0, heads.latent));
   }
 }
 
@@ -179,10 +179,10 @@ void expand_context(Pass& pass, const BlockContext& context, TensorView latent_c
   multiply_by_lora_a(pass, context, latent_context, h);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     ops::gemm(pass.backend,
-              {.x = head_cols(latent_context, n, 0, heads.latent),
+              {.x = cols_of_one_head(latent_context, n, 0, heads.latent),
                .w = heads.rows(heads.weight, n, Side::kValues),
-               .runs = low_rank_runs(pass, context, n, h, b_of(heads, n, Side::kValues))},
-              head_cols(expanded, n, 0, heads.blocks.second));
+               .runs = make_low_rank_runs(pass, context, n, h, b_of(heads, n, Side::kValues))},
+              cols_of_one_head(expanded, n, 0, heads.blocks.second));
   }
 }
 
@@ -200,30 +200,30 @@ void expand_context_backward(Pass& pass, const BlockContext& context, TensorView
   const Heads heads(context);
   multiply_by_lora_a(pass, context, latent_context, h.context_h);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
-    const TensorView d = head_cols(d_context, n, 0, heads.blocks.second);
+    const TensorView d = cols_of_one_head(d_context, n, 0, heads.blocks.second);
     // context = c W^T + (s c A^T) B^T
     multiply_by_lora_b(pass, context, heads, Side::kValues, n, d, h.d_context_h);
     ops::gemm_dx(pass.backend,
                  {.x = d,
                   .w = heads.rows(heads.weight, n, Side::kValues),
-                  .runs = low_rank_runs(pass, context, n, h.d_context_h, a_of)},
-                 head_cols(d_latent_context, n, 0, heads.latent));
+                  .runs = make_low_rank_runs(pass, context, n, h.d_context_h, a_of)},
+                 cols_of_one_head(d_latent_context, n, 0, heads.latent));
   }
 }
 
 void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView q_raw,
                              TensorView d_q, const HeadLowRank& h, TensorView d_q_raw) {
   const Heads heads(context);
-  multiply_by_lora_a(pass, context, cols_of_heads(d_q, 0, heads.latent), h.d_q_h);
+  multiply_by_lora_a(pass, context, cols_of_all_heads(d_q, 0, heads.latent), h.d_q_h);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
     // q = q_raw W + (s q_raw B) A
     multiply_by_lora_b(pass, context, heads, Side::kKeys, n,
-                       head_cols(q_raw, n, 0, heads.blocks.first), h.q_h);
+                       cols_of_one_head(q_raw, n, 0, heads.blocks.first), h.q_h);
     ops::gemm(pass.backend,
-              {.x = head_cols(d_q, n, 0, heads.latent),
+              {.x = cols_of_one_head(d_q, n, 0, heads.latent),
                .w = heads.rows(heads.weight, n, Side::kKeys),
-               .runs = low_rank_runs(pass, context, n, h.d_q_h, b_of(heads, n, Side::kKeys))},
-              head_cols(d_q_raw, n, 0, heads.blocks.first));
+               .runs = make_low_rank_runs(pass, context, n, h.d_q_h, b_of(heads, n, Side::kKeys))},
+              cols_of_one_head(d_q_raw, n, 0, heads.blocks.first));
   }
 }
 
@@ -231,10 +231,10 @@ void add_kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_ra
                         TensorView latent_context, TensorView d_context, const HeadLowRank& h) {
   const Heads heads(context);
   for (int64_t n = 0; n < heads.num_heads; ++n) {
-    const HeadTerms terms = {.q = head_cols(q_raw, n, 0, heads.blocks.first),
-                             .d_q = head_cols(d_q, n, 0, heads.latent),
-                             .context = head_cols(latent_context, n, 0, heads.latent),
-                             .d_context = head_cols(d_context, n, 0, heads.blocks.second)};
+    const HeadTerms terms = {.q = cols_of_one_head(q_raw, n, 0, heads.blocks.first),
+                             .d_q = cols_of_one_head(d_q, n, 0, heads.latent),
+                             .context = cols_of_one_head(latent_context, n, 0, heads.latent),
+                             .d_context = cols_of_one_head(d_context, n, 0, heads.blocks.second)};
     add_head_gradients(pass, context, heads, n, terms, h);
   }
   for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {

@@ -92,24 +92,32 @@ struct MtpInput {
     return y;
   }
 
+  // The token's part of every stream, by row, from the scratch; without `wants_sum` only what
+  // backward needs of it.
+  static TensorView project_embedded_to_streams(Pass& pass, const BlockContext& context,
+                                                const Saved& s, const Shape& state_shape,
+                                                bool wants_sum) {
+    const TensorView e = normed(pass, context, kEmbedNorm, s.embedded);
+    const LinearWeights linear = linear_of(context, kEmbedProj);
+    if (!wants_sum) {
+      linear_forward(pass, pass.rows, linear, e, {}, s.embed_lora_h, {});
+      return {};
+    }
+    const TensorView of_token = pass.take(DType::kF32, s.embedded.shape);
+    linear_forward(pass, pass.rows, linear, e, {}, s.embed_lora_h, of_token);
+    const TensorView sum = pass.take(DType::kF32, state_shape);
+    copy_to_streams(pass, of_token, sum);
+    return by_row(context, sum);
+  }
+
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
                       BlockOutput output) {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView state = by_row(context, n);
     if (!pass.is_computed(s.embedded)) embedding_forward(pass, s.embedded);
     // out = h_proj(norm_h(state)) + e_proj(norm_e(embedded)), the latter in f32
-    const TensorView e = normed(pass, context, kEmbedNorm, s.embedded);
-    TensorView sum;
-    if (output.out.empty()) {
-      linear_forward(pass, pass.rows, linear_of(context, kEmbedProj), e, {}, s.embed_lora_h, {});
-    } else {
-      const TensorView of_token = pass.take(DType::kF32, s.embedded.shape);
-      linear_forward(pass, pass.rows, linear_of(context, kEmbedProj), e, {}, s.embed_lora_h,
-                     of_token);
-      sum = pass.take(DType::kF32, n.shape);
-      copy_to_streams(pass, of_token, sum);
-      sum = by_row(context, sum);
-    }
+    const TensorView sum =
+        project_embedded_to_streams(pass, context, s, n.shape, !output.out.empty());
     linear_forward(pass, make_stream_rows(pass, context), linear_of(context, kStateProj),
                    normed(pass, context, kStateNorm, state), sum, s.state_lora_h,
                    output.out.empty() ? TensorView() : by_row(context, output.out));
@@ -118,7 +126,7 @@ struct MtpInput {
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
                        TensorView d_out, TensorView d_n) {
     const Scratch::Mark mark(pass.backend.scratch());
-    embed_backward(pass, context, s, d_out);
+    token_backward(pass, context, s, d_out);
     const TensorView state = by_row(context, n);
     const TensorView h = normed(pass, context, kStateNorm, state);
     const TensorView d_h = pass.take(DType::kF32, h.shape);
@@ -134,7 +142,7 @@ struct MtpInput {
   }
 
   // The token's part, of whose gradient every stream has a share.
-  static void embed_backward(Pass& pass, const BlockContext& context, const Saved& s,
+  static void token_backward(Pass& pass, const BlockContext& context, const Saved& s,
                              TensorView d_out) {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView d_token = sum_streams(pass, d_out, s.embedded.cols());

@@ -48,6 +48,16 @@ void add_rounding_error(std::span<const float> values, std::span<const float> af
 
 namespace {
 
+// Adds to `error` what so many blocks, once they are encoded, differ by.
+void encode_blocks_and_add_error(const GgufEncoding& encoding, const float* values, int64_t count,
+                                 std::byte* blocks, TensorError& error) {
+  const GgufType& type = *encoding.type;
+  encoding.quantise(values, count, blocks);
+  std::vector<float> after(static_cast<size_t>(count * type.block_elements));
+  type.dequantise(blocks, count, after.data());
+  add_rounding_error({values, after.size()}, after, error);
+}
+
 // Error where a finite value became none.
 void check_no_overflow(const GgufType& type, const TensorError& error) {
   if (std::isfinite(error.largest_error) || !std::isfinite(error.largest)) return;
@@ -72,13 +82,9 @@ void encode_and_add_error(Backend& backend, const GgufEncoding& encoding,
   std::vector<TensorError> errors(static_cast<size_t>(parts));
   backend.run_on_host(parts, [&](int64_t part) {
     const int64_t first = part * each;
-    const int64_t some = std::min(each, blocks - first);
-    const float* from = values.data() + first * type.block_elements;
-    std::byte* to = out.data() + first * type.block_bytes;
-    encoding.quantise(from, some, to);
-    std::vector<float> after(static_cast<size_t>(some * type.block_elements));
-    type.dequantise(to, some, after.data());
-    add_rounding_error({from, after.size()}, after, errors[static_cast<size_t>(part)]);
+    encode_blocks_and_add_error(
+        encoding, values.data() + first * type.block_elements, std::min(each, blocks - first),
+        out.data() + first * type.block_bytes, errors[static_cast<size_t>(part)]);
   });
   for (const TensorError& part : errors) error.accumulate(part);
   check_no_overflow(type, error);

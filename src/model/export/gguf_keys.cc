@@ -31,11 +31,19 @@ constexpr FamilyRow kRows[] = {
 
 // The config of the first block of a kind in any layer, or null.
 template <typename Config>
-const Config* first_block(const ModelConfig& config, const BlockOps& ops) {
+const Config* find_first_block(const ModelConfig& config, const BlockOps& ops) {
   for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
-    if (const Config* found = config.find_block<Config>(layer, ops)) return found;
+    if (const Config* found = config.find_block_config<Config>(layer, ops)) return found;
   }
   return nullptr;
+}
+
+// Whether all layers slide but the n-th, the 2 n-th and so on.
+bool slides_all_but_every(size_t n, const std::vector<bool>& sliding) {
+  for (size_t i = 0; i < sliding.size(); ++i) {
+    if (sliding[i] != (i % n < n - 1)) return false;
+  }
+  return true;
 }
 
 class KeyWriter {
@@ -44,18 +52,18 @@ class KeyWriter {
       : config_(config), header_(header), architecture_(require_gguf_architecture(config)) {}
 
   void write_keys() {
-    integer("context_length", config_.max_position_embeddings);
-    integer("embedding_length", config_.hidden_size);
-    integer("block_count", config_.num_layers());
-    number("attention.layer_norm_rms_epsilon", config_.rms_norm_eps);
-    integer("vocab_size", config_.vocab_size);
-    if (const auto* mlp = first_block<GatedMlpConfig>(config_, kGatedMlp)) {
-      integer("feed_forward_length", mlp->width);
+    add_integer("context_length", config_.max_position_embeddings);
+    add_integer("embedding_length", config_.hidden_size);
+    add_integer("block_count", config_.num_layers());
+    add_number("attention.layer_norm_rms_epsilon", config_.rms_norm_eps);
+    add_integer("vocab_size", config_.vocab_size);
+    if (const auto* mlp = find_first_block<GatedMlpConfig>(config_, kGatedMlp)) {
+      add_integer("feed_forward_length", mlp->width);
     }
-    if (const auto* gqa = first_block<GqaConfig>(config_, kGqa)) write_attention(*gqa);
-    if (const auto* mla = first_block<MlaConfig>(config_, kMla)) write_mla(*mla);
-    if (const auto* moe = first_block<MoeConfig>(config_, kMoe)) write_experts(*moe);
-    if (const auto* net = first_block<GatedDeltaNetConfig>(config_, kGatedDeltaNet)) {
+    if (const auto* gqa = find_first_block<GqaConfig>(config_, kGqa)) write_attention(*gqa);
+    if (const auto* mla = find_first_block<MlaConfig>(config_, kMla)) write_mla(*mla);
+    if (const auto* moe = find_first_block<MoeConfig>(config_, kMoe)) write_experts(*moe);
+    if (const auto* net = find_first_block<GatedDeltaNetConfig>(config_, kGatedDeltaNet)) {
       write_delta_net(*net);
     }
     if (architecture_.name == "gemma3") {
@@ -69,68 +77,69 @@ class KeyWriter {
   [[nodiscard]] std::string key(std::string_view name) const {
     return fmt::format("{}.{}", architecture_.name, name);
   }
-  void integer(std::string_view name, int64_t value) { header_.add_integer(key(name), value); }
-  void number(std::string_view name, double value) { header_.add_number(key(name), value); }
+  void add_integer(std::string_view name, int64_t value) { header_.add_integer(key(name), value); }
+  void add_number(std::string_view name, double value) { header_.add_number(key(name), value); }
 
   void write_attention(const GqaConfig& gqa) {
-    integer("attention.head_count", gqa.num_heads);
-    integer("attention.head_count_kv", gqa.num_kv_heads);
-    integer("attention.key_length", gqa.head_dim);
-    integer("attention.value_length", gqa.head_dim);
-    integer("rope.dimension_count", gqa.rotary_dim == 0 ? gqa.head_dim : gqa.rotary_dim);
+    add_integer("attention.head_count", gqa.num_heads);
+    add_integer("attention.head_count_kv", gqa.num_kv_heads);
+    add_integer("attention.key_length", gqa.head_dim);
+    add_integer("attention.value_length", gqa.head_dim);
+    add_integer("rope.dimension_count", gqa.rotary_dim == 0 ? gqa.head_dim : gqa.rotary_dim);
   }
 
   void write_mla(const MlaConfig& mla) {
-    integer("attention.head_count", mla.num_heads);
-    integer("attention.head_count_kv", mla.num_heads);
-    if (mla.q_lora_rank > 0) integer("attention.q_lora_rank", mla.q_lora_rank);
-    integer("attention.kv_lora_rank", mla.kv_lora_rank);
-    integer("attention.key_length", mla.head_dim());
-    integer("attention.value_length", mla.value_dim);
-    integer("rope.dimension_count", mla.rope_dim);
-    integer("leading_dense_block_count", num_leading_dense_layers());
+    add_integer("attention.head_count", mla.num_heads);
+    add_integer("attention.head_count_kv", mla.num_heads);
+    if (mla.q_lora_rank > 0) add_integer("attention.q_lora_rank", mla.q_lora_rank);
+    add_integer("attention.kv_lora_rank", mla.kv_lora_rank);
+    add_integer("attention.key_length", mla.head_dim());
+    add_integer("attention.value_length", mla.value_dim);
+    add_integer("rope.dimension_count", mla.rope_dim);
+    add_integer("leading_dense_block_count", num_leading_dense_layers());
   }
 
   [[nodiscard]] int64_t num_leading_dense_layers() const {
     int64_t dense = 0;
-    while (dense < config_.num_layers() && config_.find_block<MoeConfig>(dense, kMoe) == nullptr) {
+    while (dense < config_.num_layers() &&
+           config_.find_block_config<MoeConfig>(dense, kMoe) == nullptr) {
       ++dense;
     }
     return dense;
   }
 
   void write_experts(const MoeConfig& moe) {
-    integer("expert_count", moe.num_experts);
-    integer("expert_used_count", moe.top_k);
-    integer("expert_feed_forward_length", moe.expert_width);
+    add_integer("expert_count", moe.num_experts);
+    add_integer("expert_used_count", moe.top_k);
+    add_integer("expert_feed_forward_length", moe.expert_width);
     if (architecture_.name == "qwen35moe") {
-      integer("expert_shared_feed_forward_length", moe.shared_width);
+      add_integer("expert_shared_feed_forward_length", moe.shared_width);
     }
     if (!architecture_.has_mla) return;
-    integer("expert_shared_count", moe.shared_width / moe.expert_width);
-    integer("expert_group_count", moe.num_groups);
-    integer("expert_group_used_count", moe.top_groups);
-    number("expert_weights_scale", moe.scale);
+    add_integer("expert_shared_count", moe.shared_width / moe.expert_width);
+    add_integer("expert_group_count", moe.num_groups);
+    add_integer("expert_group_used_count", moe.top_groups);
+    add_number("expert_weights_scale", moe.scale);
     header_.add_boolean(key("expert_weights_norm"), moe.norm_topk);
     constexpr int64_t kSigmoid = 2;
-    integer("expert_gating_func", kSigmoid);
+    add_integer("expert_gating_func", kSigmoid);
   }
 
   void write_delta_net(const GatedDeltaNetConfig& net) {
-    integer("ssm.conv_kernel", net.conv_width);
-    integer("ssm.state_size", net.key_dim);
-    integer("ssm.group_count", net.num_key_heads);
-    integer("ssm.time_step_rank", net.num_value_heads);
-    integer("ssm.inner_size", net.value_width());
-    integer("full_attention_interval", full_attention_interval());
-    if (const auto* gqa = first_block<GqaConfig>(config_, kGqa)) write_rope_sections(*gqa);
+    add_integer("ssm.conv_kernel", net.conv_width);
+    add_integer("ssm.state_size", net.key_dim);
+    add_integer("ssm.group_count", net.num_key_heads);
+    add_integer("ssm.time_step_rank", net.num_value_heads);
+    add_integer("ssm.inner_size", net.value_width());
+    add_integer("full_attention_interval", full_attention_interval());
+    if (const auto* gqa = find_first_block<GqaConfig>(config_, kGqa)) write_rope_sections(*gqa);
   }
 
   // As far as the layers have one.
   [[nodiscard]] int64_t full_attention_interval() const {
     int64_t interval = 1;
     while (interval < config_.num_layers() &&
-           config_.find_block<GqaConfig>(interval - 1, kGqa) == nullptr) {
+           config_.find_block_config<GqaConfig>(interval - 1, kGqa) == nullptr) {
       ++interval;
     }
     return interval;
@@ -144,60 +153,63 @@ class KeyWriter {
     header_.add_integers(key("rope.dimension_sections"), sections);
   }
 
-  // Windows by layer, and the two rotary tables of their layers.
-  void write_windows_and_ropes() {
+  // Which layers slide, in which window, and the rotary tables of both kinds; null: no such layer.
+  struct Windows {
     int64_t window = 0;
     std::vector<bool> sliding;
     const RopeConfig* full = nullptr;
     const RopeConfig* local = nullptr;
+  };
+  [[nodiscard]] Windows collect_windows() const {
+    Windows out;
     for (int64_t layer = 0; layer < config_.num_layers(); ++layer) {
-      const auto& gqa = *config_.find_block<GqaConfig>(layer, kGqa);
-      sliding.push_back(gqa.window > 0);
-      window = std::max(window, gqa.window);
-      (gqa.window > 0 ? local : full) = &config_.ropes[static_cast<size_t>(gqa.rope)].config;
+      const auto& gqa = *config_.find_block_config<GqaConfig>(layer, kGqa);
+      out.sliding.push_back(gqa.window > 0);
+      out.window = std::max(out.window, gqa.window);
+      (gqa.window > 0 ? out.local : out.full) =
+          &config_.ropes[static_cast<size_t>(gqa.rope)].config;
     }
-    integer("attention.sliding_window", window == 0 ? config_.max_position_embeddings : window);
-    write_window_pattern(sliding);
-    if (local != nullptr) number("rope.freq_base_swa", local->theta);
-    if (full == nullptr) full = &config_.ropes.front().config;
-    write_rope(*full);
+    return out;
+  }
+
+  void write_windows_and_ropes() {
+    const Windows windows = collect_windows();
+    add_integer("attention.sliding_window",
+                windows.window == 0 ? config_.max_position_embeddings : windows.window);
+    write_window_pattern(windows.sliding);
+    if (windows.local != nullptr) add_number("rope.freq_base_swa", windows.local->theta);
+    write_rope(windows.full == nullptr ? config_.ropes.front().config : *windows.full);
   }
 
   // llama.cpp takes every sixth layer as a full one where the file does not say.
   void write_window_pattern(const std::vector<bool>& sliding) {
     constexpr size_t kDefault = 6;
-    const auto is_every = [&](size_t n) {
-      for (size_t i = 0; i < sliding.size(); ++i) {
-        if (sliding[i] != (i % n < n - 1)) return false;
-      }
-      return true;
-    };
-    if (is_every(kDefault)) return;
+    if (slides_all_but_every(kDefault, sliding)) return;
     for (size_t n = 1; n <= sliding.size(); ++n) {
-      if (is_every(n)) {
-        return integer("attention.sliding_window_pattern", static_cast<int64_t>(n));
+      if (slides_all_but_every(n, sliding)) {
+        return add_integer("attention.sliding_window_pattern", static_cast<int64_t>(n));
       }
     }
     header_.add_booleans(key("attention.sliding_window_pattern"), sliding);
   }
 
   void write_rope(const RopeConfig& rope) {
-    number("rope.freq_base", rope.theta);
+    add_number("rope.freq_base", rope.theta);
     if (rope.type != RopeType::kLinear && rope.type != RopeType::kYarn) return;
     const bool is_yarn = rope.type == RopeType::kYarn;
     header_.add_text(key("rope.scaling.type"), is_yarn ? "yarn" : "linear");
-    number("rope.scaling.factor", rope.factor);
+    add_number("rope.scaling.factor", rope.factor);
     if (!is_yarn) return;
-    integer("rope.scaling.original_context_length",
-            static_cast<int64_t>(rope.original_max_position_embeddings));
-    number("rope.scaling.yarn_beta_fast", rope.beta_fast);
-    number("rope.scaling.yarn_beta_slow", rope.beta_slow);
+    add_integer("rope.scaling.original_context_length",
+                static_cast<int64_t>(rope.original_max_position_embeddings));
+    add_number("rope.scaling.yarn_beta_fast", rope.beta_fast);
+    add_number("rope.scaling.yarn_beta_slow", rope.beta_slow);
     if (rope.mscale_all_dim != 0.0) {
-      number("rope.scaling.yarn_log_multiplier",
-             architecture_.has_mla ? 0.1 * rope.mscale_all_dim : rope.mscale_all_dim);
+      add_number("rope.scaling.yarn_log_multiplier",
+                 architecture_.has_mla ? 0.1 * rope.mscale_all_dim : rope.mscale_all_dim);
     } else if (rope.attention_factor) {
-      number("rope.scaling.yarn_attn_factor",
-             *rope.attention_factor / (0.1 * std::log(rope.factor) + 1.0));
+      add_number("rope.scaling.yarn_attn_factor",
+                 *rope.attention_factor / (0.1 * std::log(rope.factor) + 1.0));
     }
   }
 
@@ -208,19 +220,46 @@ class KeyWriter {
 
 // Of one layer's attention.
 std::string attention_difference(const ModelConfig& a, const ModelConfig& b, int64_t layer) {
-  const auto* latent = a.find_block<MlaConfig>(layer, kMla);
-  const auto* other = b.find_block<MlaConfig>(layer, kMla);
+  const auto* latent = a.find_block_config<MlaConfig>(layer, kMla);
+  const auto* other = b.find_block_config<MlaConfig>(layer, kMla);
   if (latent != nullptr && other != nullptr) {
     if (latent->rope_interleave != other->rope_interleave) return "rope_interleave";
     if (latent->scale != other->scale) return "rope_scaling";
   }
-  const auto* x = a.find_block<GqaConfig>(layer, kGqa);
-  const auto* y = b.find_block<GqaConfig>(layer, kGqa);
+  const auto* x = a.find_block_config<GqaConfig>(layer, kGqa);
+  const auto* y = b.find_block_config<GqaConfig>(layer, kGqa);
   if (x == nullptr || y == nullptr) return {};
   if (x->window != y->window) return fmt::format("sliding_window ({})", x->window);
   if (x->scale != y->scale) return "query_pre_attn_scalar";
   const RopeSpec& rope = a.ropes[static_cast<size_t>(x->rope)];
   if (!(rope == b.ropes[static_cast<size_t>(y->rope)])) return "rope_scaling";
+  return {};
+}
+
+// Of one layer.
+std::string layer_difference(const ModelConfig& a, const ModelConfig& b, int64_t layer) {
+  const std::string of_attention = attention_difference(a, b, layer);
+  if (!of_attention.empty()) return fmt::format("{} of layer {}", of_attention, layer);
+  const auto* x = a.find_block_config<MoeConfig>(layer, kMoe);
+  const auto* y = b.find_block_config<MoeConfig>(layer, kMoe);
+  if (x != nullptr && y != nullptr && x->norm_topk != y->norm_topk) {
+    return fmt::format("norm_topk_prob {}", x->norm_topk);
+  }
+  const auto at = static_cast<size_t>(layer);
+  return a.layers[at] == b.layers[at] ? "" : fmt::format("a setting of layer {}", layer);
+}
+
+// `wants_experts`: every layer must have them.
+std::string find_llama_cpp_layer_fault(const ModelConfig& config, int64_t layer,
+                                       bool wants_experts) {
+  const auto* net = config.find_block_config<GatedDeltaNetConfig>(layer, kGatedDeltaNet);
+  if (net != nullptr && net->key_dim != net->value_dim) {
+    return fmt::format("linear_value_head_dim ({}; linear_key_head_dim is {})", net->value_dim,
+                       net->key_dim);
+  }
+  if (wants_experts && config.find_block_config<MoeConfig>(layer, kMoe) == nullptr) {
+    return fmt::format("mlp_only_layers (layer {} has no experts)", layer);
+  }
   return {};
 }
 
@@ -255,28 +294,23 @@ std::vector<float> rope_divisors(const ModelConfig& config) {
 }
 
 std::string find_llama_cpp_fault(const ModelConfig& config) {
-  const bool has_latent = first_block<MlaConfig>(config, kMla) != nullptr;
-  const bool has_experts = first_block<MoeConfig>(config, kMoe) != nullptr;
-  if (config.num_layers() > 0 && !has_latent && first_block<GqaConfig>(config, kGqa) == nullptr) {
+  const bool has_latent = find_first_block<MlaConfig>(config, kMla) != nullptr;
+  const bool has_experts = find_first_block<MoeConfig>(config, kMoe) != nullptr;
+  if (config.num_layers() > 0 && !has_latent &&
+      find_first_block<GqaConfig>(config, kGqa) == nullptr) {
     return "layer_types (no layer of full attention)";
   }
   const GgufArchitecture& architecture = require_gguf_architecture(config);
   if (architecture.is_hybrid &&
-      first_block<GatedDeltaNetConfig>(config, kGatedDeltaNet) == nullptr) {
+      find_first_block<GatedDeltaNetConfig>(config, kGatedDeltaNet) == nullptr) {
     return "layer_types (no layer of linear attention)";
   }
   if (architecture.name.ends_with("moe") && !has_experts) {
     return "mlp_only_layers (no layer has experts)";
   }
   for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
-    const auto* net = config.find_block<GatedDeltaNetConfig>(layer, kGatedDeltaNet);
-    if (net != nullptr && net->key_dim != net->value_dim) {
-      return fmt::format("linear_value_head_dim ({}; linear_key_head_dim is {})", net->value_dim,
-                         net->key_dim);
-    }
-    if (has_experts && !has_latent && config.find_block<MoeConfig>(layer, kMoe) == nullptr) {
-      return fmt::format("mlp_only_layers (layer {} has no experts)", layer);
-    }
+    std::string fault = find_llama_cpp_layer_fault(config, layer, has_experts && !has_latent);
+    if (!fault.empty()) return fault;
   }
   return has_latent && !has_experts ? "n_routed_experts (none)" : "";
 }
@@ -290,15 +324,8 @@ std::string config_difference(const ModelConfig& a, const ModelConfig& b) {
   if (a.tie_word_embeddings != b.tie_word_embeddings) return "tie_word_embeddings";
   if (a.norm_offset != b.norm_offset || a.embedding_scale != b.embedding_scale) return "model_type";
   for (int64_t layer = 0; layer < a.num_layers(); ++layer) {
-    const std::string of_attention = attention_difference(a, b, layer);
-    if (!of_attention.empty()) return fmt::format("{} of layer {}", of_attention, layer);
-    const auto* x = a.find_block<MoeConfig>(layer, kMoe);
-    const auto* y = b.find_block<MoeConfig>(layer, kMoe);
-    if (x != nullptr && y != nullptr && x->norm_topk != y->norm_topk) {
-      return fmt::format("norm_topk_prob {}", x->norm_topk);
-    }
-    const auto at = static_cast<size_t>(layer);
-    if (!(a.layers[at] == b.layers[at])) return fmt::format("a setting of layer {}", layer);
+    std::string difference = layer_difference(a, b, layer);
+    if (!difference.empty()) return difference;
   }
   return a.ropes == b.ropes || a.num_layers() == 0 ? "" : "rope_scaling";
 }

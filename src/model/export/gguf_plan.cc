@@ -59,6 +59,16 @@ std::string canonical_name(const LoadedModel& names, size_t index) {
   return index == weights.head_index() ? kHeadName : kNormName;
 }
 
+// A header and data of its tensors, of which those behind the first ones are zeroes.
+void write_with_zeroes(int fd, const std::string& name, const GgufHeader& header,
+                       std::span<const float> first_data) {
+  const std::string bytes = header.serialise();
+  write_all(fd, std::as_bytes(std::span(bytes)), name);
+  write_all(fd, std::as_bytes(first_data), name);
+  const auto size = static_cast<off_t>(std::ssize(bytes) + header.data_bytes());
+  if (::ftruncate(fd, size) != 0) fail_io(name, "grow");
+}
+
 }  // namespace
 
 WeightOrigins::WeightOrigins(const CheckpointSource& source, const LoadedModel& names,
@@ -104,11 +114,7 @@ ParsedHeader::ParsedHeader(const GgufHeader& header, std::span<const float> firs
   // Opened again by its path.
   const OpenFile file(::memfd_create("gguf", MFD_CLOEXEC));
   if (file.fd < 0) fail_io(name, "create");
-  const std::string bytes = header.serialise();
-  write_all(file.fd, std::as_bytes(std::span(bytes)), name);
-  write_all(file.fd, std::as_bytes(first_data), name);
-  const auto size = static_cast<off_t>(std::ssize(bytes) + header.data_bytes());
-  if (::ftruncate(file.fd, size) != 0) fail_io(name, "grow");
+  write_with_zeroes(file.fd, name, header, first_data);
   model_ = std::make_unique<GgufModel>(fmt::format("{}{}", kOpenFiles, file.fd));
   weights_ = gguf_weights(*model_);
 }

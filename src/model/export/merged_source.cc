@@ -17,18 +17,14 @@
 namespace strata::model {
 namespace {
 
-// Where a parameter's row stands in its layer: the sublayer, and its adapter target, -1 for none.
-struct RowPlace {
-  size_t sublayer = 0;
-  int target = -1;
-};
-RowPlace find_row_place(const LayerStack& stack, const ParamRow* row) {
+// The adapter target that a layer's row of parameters is, -1 for none.
+int find_row_target(const LayerStack& stack, const ParamRow* row) {
   for (size_t s = 0; s < stack.rows.size(); ++s) {
     for (const ParamRow& item : stack.rows[s].inner) {
-      if (&item == row) return {s, stack.target_of[s][static_cast<size_t>(row->key)]};
+      if (&item == row) return stack.target_of[s][static_cast<size_t>(row->key)];
     }
   }
-  return {};
+  return -1;
 }
 
 // Of a target whose B has the outputs of several parameters in turn ("w1 w3"), which one of them a
@@ -56,10 +52,34 @@ size_t find_first_mismatch(std::span<const float> own, DType own_dtype,
   return at;
 }
 
+// How a slice of a copy differs from the tensor's, from element `first` on; empty where it does
+// not.
+std::string slice_difference(const TensorInfo& tensor, std::span<const float> own,
+                             const TensorInfo& copy, std::span<const float> other, int64_t first) {
+  const size_t at = find_first_mismatch(own, tensor.dtype, other, copy.dtype);
+  if (at == own.size()) return {};
+  return fmt::format(" differs from the model's '{}' at element {}: {} and {}", tensor.name,
+                     first + static_cast<int64_t>(at), other[at], own[at]);
+}
+
+[[noreturn]] void refuse_copy(const std::string& dir, const TensorInfo& copy,
+                              const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("adapter: {}: tensor '{}'{}; the adapter belongs to another base model",
+                          dir, copy.name, what));
+}
+
 void add_rounded(std::span<const double> changes, float* values) {
   for (size_t i = 0; i < changes.size(); ++i) {
     values[i] = static_cast<float>(static_cast<double>(values[i]) + changes[i]);
   }
+}
+
+// Null where there is none of the name.
+const CheckpointLayout::Entry* find_entry(const CheckpointLayout& layout, const std::string& name) {
+  const auto found = std::find_if(layout.entries.begin(), layout.entries.end(),
+                                  [&](const auto& entry) { return entry.tensor.name == name; });
+  return found == layout.entries.end() ? nullptr : &*found;
 }
 
 }  // namespace
@@ -101,10 +121,8 @@ void MergedSource::check_base_copies(const std::string& dir, const PeftAdapter& 
 void MergedSource::check_base_copy(const std::string& dir, const PeftAdapter& peft,
                                    const TensorInfo& copy, const CheckpointTensor& tensor) const {
   if (!(copy.shape == tensor.info.shape)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("adapter: {}: tensor '{}': {}, the base has {}; the adapter belongs "
-                            "to another base model",
-                            dir, copy.name, copy.shape_text(), tensor.info.shape_text()));
+    refuse_copy(dir, copy,
+                fmt::format(": {}, the base has {}", copy.shape_text(), tensor.info.shape_text()));
   }
   constexpr int64_t kElements = 1 << 20;
   const int64_t count = tensor.info.shape.num_elements();
@@ -114,13 +132,8 @@ void MergedSource::check_base_copy(const std::string& dir, const PeftAdapter& pe
     other.resize(own.size());
     base_.checkpoint->read_f32(find_base_tensor(tensor), first, std::ssize(own), own.data());
     peft.file().read_f32(copy, first, std::ssize(other), other.data());
-    const size_t at = find_first_mismatch(own, tensor.info.dtype, other, copy.dtype);
-    if (at == own.size()) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("adapter: {}: tensor '{}' differs from the model's '{}' at element "
-                            "{}: {} and {}; the adapter belongs to another base model",
-                            dir, copy.name, tensor.info.name, first + static_cast<int64_t>(at),
-                            other[at], own[at]));
+    const std::string difference = slice_difference(tensor.info, own, copy, other, first);
+    if (!difference.empty()) refuse_copy(dir, copy, difference);
   }
 }
 
@@ -145,23 +158,24 @@ void MergedSource::add_layer_pieces(const Changes& changes) {
   for (const Parameter& parameter : base_.weights->table()) {
     if (parameter.layer < 0 || parameter.row == nullptr || parameter.shape.rank() != 2) continue;
     const LayerStack& stack = layers.stack_of(parameter.layer);
-    const RowPlace place = find_row_place(stack, parameter.row);
-    const int64_t rows = parameter.shape[0];
-    const auto push = [&](int target, int64_t half) {
-      const auto found = changes.find({static_cast<int>(parameter.layer), target});
-      if (target < 0 || found == changes.end()) return;
-      pieces_[parameter.name].push_back({.change = found->second,
-                                         .first_row = parameter.first_row,
-                                         .rows = rows,
-                                         .expert = std::max(0, parameter.expert),
-                                         .first_out = half * rows});
-    };
-    push(place.target, 0);
+    add_piece_if_changed(changes, parameter, find_row_target(stack, parameter.row), 0);
     for (size_t t = 0; t < stack.targets.size(); ++t) {
       const std::optional<int64_t> half = find_half(stack.targets[t], *parameter.row);
-      if (half) push(static_cast<int>(t), *half);
+      if (half) add_piece_if_changed(changes, parameter, static_cast<int>(t), *half);
     }
   }
+}
+
+void MergedSource::add_piece_if_changed(const Changes& changes, const Parameter& parameter,
+                                        int target, int64_t half) {
+  const auto found = changes.find({static_cast<int>(parameter.layer), target});
+  if (target < 0 || found == changes.end()) return;
+  const int64_t rows = parameter.shape[0];
+  pieces_[parameter.name].push_back({.change = found->second,
+                                     .first_row = parameter.first_row,
+                                     .rows = rows,
+                                     .expert = std::max(0, parameter.expert),
+                                     .first_out = half * rows});
 }
 
 // Embedding or head.
@@ -257,6 +271,18 @@ void MergedSource::add_row_change(const std::vector<Piece>& pieces, int64_t row,
   }
 }
 
+void MergedSource::add_row_change_rounded(const std::vector<Piece>& pieces, int64_t row,
+                                          int64_t columns, int64_t first_element,
+                                          std::span<float> values) const {
+  std::vector<double> sum(static_cast<size_t>(columns), 0.0);
+  add_row_change(pieces, row, sum);
+  const int64_t begin = std::max(row * columns, first_element);
+  const int64_t end = std::min((row + 1) * columns, first_element + std::ssize(values));
+  add_rounded(std::span(sum).subspan(static_cast<size_t>(begin - row * columns),
+                                     static_cast<size_t>(end - begin)),
+              values.data() + begin - first_element);
+}
+
 void MergedSource::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                             float* out) const {
   base_.checkpoint->read_f32(find_base_tensor(tensor), first_element, count, out);
@@ -268,14 +294,8 @@ void MergedSource::read_f32(const CheckpointTensor& tensor, int64_t first_elemen
   const int64_t first_row = first_element / columns;
   const int64_t last_row = (first_element + count + columns - 1) / columns;
   backend_.run_on_host(last_row - first_row, [&](int64_t item) {
-    const int64_t row = first_row + item;
-    std::vector<double> sum(static_cast<size_t>(columns), 0.0);
-    add_row_change(found->second, row, sum);
-    const int64_t begin = std::max(row * columns, first_element);
-    const int64_t end = std::min((row + 1) * columns, first_element + count);
-    add_rounded(std::span(sum).subspan(static_cast<size_t>(begin - row * columns),
-                                       static_cast<size_t>(end - begin)),
-                out + begin - first_element);
+    add_row_change_rounded(found->second, first_row + item, columns, first_element,
+                           {out, static_cast<size_t>(count)});
   });
 }
 
@@ -297,14 +317,10 @@ CheckpointLayout MergedSource::layout() const {
   CheckpointLayout layout = base_.checkpoint->layout();
   if (!unties_) return layout;
   for (const std::string& name : {embedding_, head_}) {
+    if (find_entry(layout, name) != nullptr) continue;
     const std::string& other = name == head_ ? embedding_ : head_;
-    const auto of = [&](const std::string& wanted) {
-      return std::find_if(layout.entries.begin(), layout.entries.end(),
-                          [&](const auto& entry) { return entry.tensor.name == wanted; });
-    };
-    if (of(name) != layout.entries.end()) continue;
-    const auto entry_of_other = of(other);
-    CHECK(entry_of_other != layout.entries.end(), other);
+    const CheckpointLayout::Entry* entry_of_other = find_entry(layout, other);
+    CHECK(entry_of_other != nullptr, other);
     CheckpointLayout::Entry entry = *entry_of_other;
     entry.tensor.name = name;
     layout.entries.push_back(std::move(entry));

@@ -89,6 +89,9 @@ class MergedSource final : public CheckpointSource {
   void check_base_copy(const std::string& dir, const PeftAdapter& peft, const TensorInfo& copy,
                        const CheckpointTensor& tensor) const;
   void add_layer_pieces(const Changes& changes);
+  // What the target's change does to a parameter, which is the target or the half of its outputs.
+  void add_piece_if_changed(const Changes& changes, const Parameter& parameter, int target,
+                            int64_t half);
   void add_embedding_or_head(const std::string& name, const Changes& changes, int target);
   void untie_embeddings();
   [[nodiscard]] const CheckpointTensor& find_base_tensor(const CheckpointTensor& tensor) const;
@@ -96,6 +99,9 @@ class MergedSource final : public CheckpointSource {
   void load_factors_and_evict_others(const std::vector<Piece>& pieces) const;
   [[nodiscard]] Factors read_factors(const Change& change) const;
   void add_row_change(const std::vector<Piece>& pieces, int64_t row, std::span<double> sum) const;
+  // To the row's elements among `values`, which are those of the tensor from `first_element` on.
+  void add_row_change_rounded(const std::vector<Piece>& pieces, int64_t row, int64_t columns,
+                              int64_t first_element, std::span<float> values) const;
 
   Backend& backend_;
   const LoadedModel& base_;

@@ -92,16 +92,18 @@ std::vector<OutTensor> stacked_tensors(std::vector<OutTensor> plain, const Stack
     }
     const auto [known, is_first] = joins.try_emplace(found->second);
     if (is_first) known->second = all_alike(names.parts.at(found->second), decls);
-    if (!known->second) out.push_back(tensor);
-    if (!known->second || !is_first) continue;
-    out.push_back(joined_tensor(found->second, tensor.decl, names.parts.at(found->second),
-                                names.sizes.at(found->second)));
+    if (!known->second) {
+      out.push_back(tensor);
+    } else if (is_first) {
+      out.push_back(joined_tensor(found->second, tensor.decl, names.parts.at(found->second),
+                                  names.sizes.at(found->second)));
+    }
   }
   return out;
 }
 
 // In the order of the model, and then by name: the same whatever files the source has.
-void sort_tensors(std::vector<OutTensor>& tensors, const std::vector<StoredTensor>& stored) {
+void sort_in_model_order(std::vector<OutTensor>& tensors, const std::vector<StoredTensor>& stored) {
   std::unordered_map<std::string_view, size_t> places;
   for (size_t i = 0; i < stored.size(); ++i) places[stored[i].name] = i;
   const auto key = [&](const OutTensor& tensor) {
@@ -113,8 +115,9 @@ void sort_tensors(std::vector<OutTensor>& tensors, const std::vector<StoredTenso
                    [&](const OutTensor& a, const OutTensor& b) { return key(a) < key(b); });
 }
 
-// One file, or several of at most so many bytes.
-void assign_shards(std::vector<OutTensor>& tensors, int64_t shard_bytes, CheckpointLayout& layout) {
+// Of one file, or several of at most so many bytes, the first tensor of each.
+std::vector<size_t> first_of_each_shard(const std::vector<OutTensor>& tensors,
+                                        int64_t shard_bytes) {
   std::vector<size_t> begins = {0};
   int64_t bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -124,13 +127,16 @@ void assign_shards(std::vector<OutTensor>& tensors, int64_t shard_bytes, Checkpo
     }
     bytes += tensors[i].decl.bytes();
   }
-  layout.indexed = begins.size() > 1;
+  return begins;
+}
+
+void assign_shards(const std::vector<size_t>& begins, std::vector<OutTensor>& tensors) {
   size_t shard = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (shard + 1 < begins.size() && begins[shard + 1] == i) ++shard;
-    tensors[i].shard =
-        layout.indexed ? fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, begins.size())
-                       : "model.safetensors";
+    tensors[i].shard = begins.size() > 1 ? fmt::format("model-{:05}-of-{:05}.safetensors",
+                                                       shard + 1, begins.size())
+                                         : "model.safetensors";
   }
 }
 
@@ -157,25 +163,45 @@ std::string stacks_metadata(const LayerTable& layers) {
   return stacks_text(stacks);
 }
 
-// The tensors of the new files, with their shards; sets what the files have besides: the layout
-// but for its entries, and the metadata.
-std::vector<OutTensor> plan_tensors(const CheckpointSource& source, const ModelWeights& weights,
-                                    const WriteOptions& options, CheckpointLayout& layout,
-                                    std::map<std::string, std::string>& metadata) {
+void set_layout_entries(const std::vector<OutTensor>& tensors, CheckpointLayout& layout) {
+  layout.entries.clear();
+  for (const OutTensor& tensor : tensors) layout.entries.push_back({tensor.decl, tensor.shard});
+}
+
+// The new files: their tensors, with the shards that these are in, and what they have besides.
+struct FilePlan {
+  std::vector<OutTensor> tensors;
+  CheckpointLayout layout;
+  std::map<std::string, std::string> metadata;
+};
+
+FilePlan plan_files(const CheckpointSource& source, const ModelWeights& weights,
+                    const WriteOptions& options) {
   const std::vector<StoredTensor> stored = weights.stored_tensors();
   const std::unordered_set<std::string_view> keeps = names_kept_f32(stored, weights);
-  layout = source.layout();
-  std::vector<OutTensor> tensors = plain_tensors(layout);
-  for (OutTensor& tensor : tensors) tensor.decl.dtype = written_dtype(tensor.decl, keeps, options);
-  if (options.shard_bytes == 0) return tensors;
-  layout.index_metadata.clear();
-  sort_tensors(tensors, stored);
-  if (options.stacked) {
-    metadata[kStacksKey] = stacks_metadata(weights.layers());
-    tensors = stacked_tensors(std::move(tensors), stack_names(stored, weights));
+  FilePlan plan = {.tensors = {}, .layout = source.layout(), .metadata = {}};
+  plan.tensors = plain_tensors(plan.layout);
+  for (OutTensor& tensor : plan.tensors) {
+    tensor.decl.dtype = written_dtype(tensor.decl, keeps, options);
   }
-  assign_shards(tensors, options.shard_bytes, layout);
-  return tensors;
+  if (options.shard_bytes > 0) {
+    plan.layout.index_metadata.clear();
+    sort_in_model_order(plan.tensors, stored);
+    if (options.stacked) {
+      plan.metadata[kStacksKey] = stacks_metadata(weights.layers());
+      plan.tensors = stacked_tensors(std::move(plan.tensors), stack_names(stored, weights));
+    }
+    const std::vector<size_t> begins = first_of_each_shard(plan.tensors, options.shard_bytes);
+    plan.layout.indexed = begins.size() > 1;
+    assign_shards(begins, plan.tensors);
+  }
+  set_layout_entries(plan.tensors, plan.layout);
+  return plan;
+}
+
+const GgufEncoding& encoding_of(DType dtype) {
+  if (dtype == DType::kF32) return *find_gguf_encoding("f32");
+  return *find_gguf_encoding(dtype == DType::kF16 ? "f16" : "bf16");
 }
 
 // Writes tensors from the source, slice by slice.
@@ -209,10 +235,7 @@ class Copier {
   }
 
   bool copy_values_unless_stopped(const TensorDecl& decl, const CheckpointTensor& from) {
-    const char* name = decl.dtype == DType::kF32   ? "f32"
-                       : decl.dtype == DType::kF16 ? "f16"
-                                                   : "bf16";
-    const GgufEncoding& encoding = *find_gguf_encoding(name);
+    const GgufEncoding& encoding = encoding_of(decl.dtype);
     errors_.back().to = encoding.type->name;
     const int64_t count = from.info.shape.num_elements();
     for (int64_t first = 0; first < count; first += kSliceElements) {
@@ -240,17 +263,10 @@ std::optional<std::vector<TensorError>> write_checkpoint(Backend& backend,
                                                          const LoadedModel& names,
                                                          const std::string& dir,
                                                          const WriteOptions& options) {
-  CheckpointLayout layout;
-  std::map<std::string, std::string> metadata;
-  const std::vector<OutTensor> tensors =
-      plan_tensors(source, *names.weights, options, layout, metadata);
-  layout.entries.clear();
+  const FilePlan plan = plan_files(source, *names.weights, options);
   std::unordered_map<std::string_view, const OutTensor*> by_name;
-  for (const OutTensor& tensor : tensors) {
-    layout.entries.push_back({tensor.decl, tensor.shard});
-    by_name[tensor.decl.name] = &tensor;
-  }
-  CheckpointWriter writer(dir, layout, metadata);
+  for (const OutTensor& tensor : plan.tensors) by_name[tensor.decl.name] = &tensor;
+  CheckpointWriter writer(dir, plan.layout, plan.metadata);
   Copier copier(backend, source, writer);
   for (const TensorDecl& tensor : writer.tensors()) {
     if (!copier.copy_unless_stopped(*by_name.at(tensor.name))) return std::nullopt;

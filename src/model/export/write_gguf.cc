@@ -24,7 +24,7 @@ namespace strata::model {
 namespace {
 
 // The stored value of a weight's, the way back of GgufWeight::Change.
-float stored_value(GgufWeight::Change change, float value) {
+float to_stored_value(GgufWeight::Change change, float value) {
   switch (change) {
     case GgufWeight::Change::kNone:
       break;
@@ -70,7 +70,7 @@ class StoredRows {
       read_reordered_rows(first, count, out.data());
     }
     permute_items(weight_.columns, 1, count, out);
-    for (float& value : out) value = stored_value(weight_.change, value);
+    for (float& value : out) value = to_stored_value(weight_.change, value);
   }
 
  private:
@@ -84,16 +84,22 @@ class StoredRows {
     const auto begin = source_of_.begin() + first;
     const auto [least, most] = std::minmax_element(begin, begin + count);
     const int64_t span = int64_t{*most} - *least + 1;
+    const auto rows =
+        std::span(source_of_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
     if (span <= 2 * count) {
-      span_.resize(static_cast<size_t>(span * columns_));
-      read_source(*least, span, span_.data());
-      for (int64_t i = 0; i < count; ++i) {
-        std::copy_n(span_.data() + (begin[i] - *least) * columns_, columns_, out + i * columns_);
-      }
+      read_span_and_pick_rows(*least, span, rows, out);
     } else {
-      read_consecutive_runs(
-          std::span(source_of_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
-          out);
+      read_consecutive_runs(rows, out);
+    }
+  }
+
+  // Of rows [least, least + span) of the source, which are read at once.
+  void read_span_and_pick_rows(int64_t least, int64_t span, std::span<const int32_t> rows,
+                               float* out) {
+    span_.resize(static_cast<size_t>(span * columns_));
+    read_source(least, span, span_.data());
+    for (const int32_t row : rows) {
+      out = std::copy_n(span_.data() + (row - least) * columns_, columns_, out);
     }
   }
 
@@ -116,6 +122,14 @@ class StoredRows {
   std::vector<float> span_;
 };
 
+using WeightsByTensor = std::unordered_map<std::string_view, std::vector<const GgufWeight*>>;
+
+WeightsByTensor weights_by_tensor(const std::vector<GgufWeight>& weights) {
+  WeightsByTensor by_tensor;
+  for (const GgufWeight& weight : weights) by_tensor[weight.from.info->name].push_back(&weight);
+  return by_tensor;
+}
+
 class GgufExport {
  public:
   GgufExport(Backend& backend, const CheckpointSource& source, const LoadedModel& names,
@@ -135,9 +149,7 @@ class GgufExport {
 
   std::optional<std::vector<TensorError>> write_unless_stopped(const std::string& path) {
     const std::unique_ptr<ParsedHeader> read = read_back_header();
-    std::unordered_map<std::string_view, std::vector<const GgufWeight*>> by_tensor;
-    for (const GgufWeight& weight : read->weights())
-      by_tensor[weight.from.info->name].push_back(&weight);
+    const WeightsByTensor by_tensor = weights_by_tensor(read->weights());
     AtomicFile file(path);
     file.append(header_.serialise());
     std::vector<TensorError> errors;

@@ -36,27 +36,12 @@ class AdapterExport {
         names_(names),
         architecture_(require_gguf_architecture(names.config)),
         file_(backend, names, dir) {
-    make_row_orders();
-    // Of a module that does something: what is multiplied by 0 has no factor.
-    for (const MatchedModule& module : file_.modules()) {
-      if (alpha_ == 0.0) alpha_ = module.spec.alpha;
-    }
-    if (alpha_ == 0.0) alpha_ = 1.0;
+    build_row_orders();
+    alpha_ = first_alpha_but_0(file_.modules());
   }
 
-  int64_t write_file(const std::string& path) {
-    const GgufEncoding& f32 = *find_gguf_encoding("f32");
-    GgufHeader header;
-    header.add_text("general.architecture", architecture_.name);
-    header.add_text("general.type", "adapter");
-    header.add_text("adapter.type", "lora");
-    header.add_number("adapter.lora.alpha", alpha_);
-    int64_t count = 0;
-    read_each_tensor([&](const Factors& f) {
-      header.add_tensor(f.stored + ".lora_a", *f32.type, f.a_dims);
-      header.add_tensor(f.stored + ".lora_b", *f32.type, f.b_dims);
-      ++count;
-    });
+  int64_t write_file_and_count_tensors(const std::string& path) {
+    const GgufHeader header = make_header();
     AtomicFile file(path);
     file.append(header.serialise());
     read_each_tensor([&](const Factors& f) {
@@ -64,10 +49,32 @@ class AdapterExport {
       append_padded(file, f.b);
     });
     file.commit();
-    return count;
+    return std::ssize(header.tensors()) / 2;  // an A and a B each
   }
 
  private:
+  // Of a module that does something: what is multiplied by 0 has no factor.
+  static double first_alpha_but_0(const std::vector<MatchedModule>& modules) {
+    for (const MatchedModule& module : modules) {
+      if (module.spec.alpha != 0.0) return module.spec.alpha;
+    }
+    return 1.0;
+  }
+
+  GgufHeader make_header() {
+    const GgufEncoding& f32 = *find_gguf_encoding("f32");
+    GgufHeader header;
+    header.add_text("general.architecture", architecture_.name);
+    header.add_text("general.type", "adapter");
+    header.add_text("adapter.type", "lora");
+    header.add_number("adapter.lora.alpha", alpha_);
+    read_each_tensor([&](const Factors& f) {
+      header.add_tensor(f.stored + ".lora_a", *f32.type, f.a_dims);
+      header.add_tensor(f.stored + ".lora_b", *f32.type, f.b_dims);
+    });
+    return header;
+  }
+
   // Modules are read when their turn comes, and again the next time.
   template <typename Body>
   void read_each_tensor(Body body) {
@@ -86,7 +93,7 @@ class AdapterExport {
   }
 
   // The orders of the model's own file, whose header is made for them.
-  void make_row_orders() {
+  void build_row_orders() {
     GgufHeader header;
     header.add_text("general.architecture", architecture_.name);
     add_config_keys(names_.config, header);
@@ -220,7 +227,7 @@ class AdapterExport {
 
 int64_t write_gguf_lora(Backend& backend, const LoadedModel& names, const std::string& adapter_dir,
                         const std::string& path) {
-  return AdapterExport(backend, names, adapter_dir).write_file(path);
+  return AdapterExport(backend, names, adapter_dir).write_file_and_count_tensors(path);
 }
 
 }  // namespace strata::model

@@ -92,11 +92,11 @@ class Nf4Writer {
     std::vector<CheckpointLayout::Entry> entries;
     for (CheckpointLayout::Entry& entry : layout_.entries) {
       weights_[entry.tensor.name] = entry.tensor;
-      if (!narrows.contains(entry.tensor.name)) {
+      if (narrows.contains(entry.tensor.name)) {
+        add_nf4_parts(entry, entries);
+      } else {
         entries.push_back(std::move(entry));
-        continue;
       }
-      add_nf4_parts(entry, entries);
     }
     layout_.entries = std::move(entries);
   }
@@ -179,19 +179,23 @@ class Nf4Writer {
     error.from = weight.info.dtype_name;
     error.to = "nf4";
     const DType dtype = weights_.at(tensor.name).dtype;
-    read_each_slice(weight, [&] {
-      const std::vector<float> largest = largest_of_blocks();
-      std::vector<float> after(values_.size());
-      std::vector<std::byte> codes((values_.size() + 1) / 2);
-      backend_.run_on_host(std::ssize(largest), [&](int64_t block) {
-        const auto begin = static_cast<size_t>(block * kBlock);
-        const size_t count = std::min<size_t>(kBlock, values_.size() - begin);
-        encode_block(std::span(values_).subspan(begin, count), largest[static_cast<size_t>(block)],
-                     dtype, codes.data() + begin / 2, after.data() + begin);
-      });
-      add_rounding_error(values_, after, error);
-      writer.append(tensor.name, codes);
+    read_each_slice(weight,
+                    [&] { writer.append(tensor.name, encode_slice_and_add_error(dtype, error)); });
+  }
+
+  // The codes of values_, of which `error` gets what they differ by.
+  std::vector<std::byte> encode_slice_and_add_error(DType dtype, TensorError& error) {
+    const std::vector<float> largest = largest_of_blocks();
+    std::vector<float> after(values_.size());
+    std::vector<std::byte> codes((values_.size() + 1) / 2);
+    backend_.run_on_host(std::ssize(largest), [&](int64_t block) {
+      const auto begin = static_cast<size_t>(block * kBlock);
+      const size_t count = std::min<size_t>(kBlock, values_.size() - begin);
+      encode_block(std::span(values_).subspan(begin, count), largest[static_cast<size_t>(block)],
+                   dtype, codes.data() + begin / 2, after.data() + begin);
     });
+    add_rounding_error(values_, after, error);
+    return codes;
   }
 
   void copy_tensor(const TensorDecl& tensor, CheckpointWriter& writer) {

@@ -72,7 +72,7 @@ float attention_scale(const RopeConfig& rope, int64_t head_dim) {
 }
 
 // A derived size that files may repeat.
-void check_repeated(const ConfigObject& object, std::string_view key, int64_t value) {
+void check_derived_size(const ConfigObject& object, std::string_view key, int64_t value) {
   if (object.has(key) && object.integer(key) != value) {
     object.fail(
         fmt::format("key '{}': got {}, the other sizes say {}", key, object.json(key), value));
@@ -80,8 +80,9 @@ void check_repeated(const ConfigObject& object, std::string_view key, int64_t va
 }
 
 // Which rotary table the attention's is stays open.
-std::pair<MlaConfig, RopeConfig> read_attention(const ConfigObject& object,
-                                                const Defaults& defaults, const DecoderKeys& keys) {
+std::pair<MlaConfig, RopeConfig> read_attention_and_rope(const ConfigObject& object,
+                                                         const Defaults& defaults,
+                                                         const DecoderKeys& keys) {
   constexpr int64_t kKvLoraRank = 512;
   constexpr int64_t kRopeDim = 64;
   MlaConfig mla;
@@ -100,9 +101,9 @@ std::pair<MlaConfig, RopeConfig> read_attention(const ConfigObject& object,
   mla.rope_interleave = object.boolean("rope_interleave", true);
   const RopeConfig rope = read_rope(object);
   mla.scale = attention_scale(rope, mla.head_dim());
-  check_repeated(object, "num_key_value_heads", keys.num_heads);
-  check_repeated(object, "head_dim", mla.rope_dim);  // as transformers writes it
-  check_repeated(object, "qk_head_dim", mla.head_dim());
+  check_derived_size(object, "num_key_value_heads", keys.num_heads);
+  check_derived_size(object, "head_dim", mla.rope_dim);  // as transformers writes it
+  check_derived_size(object, "qk_head_dim", mla.head_dim());
   return {mla, rope};
 }
 
@@ -138,6 +139,17 @@ std::vector<bool> read_dense_layers(const ConfigObject& object, const DecoderKey
   return listed;
 }
 
+void check_groups(const ConfigObject& object, const MoeConfig& moe) {
+  const int64_t per_group = moe.num_experts / moe.num_groups;
+  if (moe.num_experts % moe.num_groups != 0 || moe.top_groups > moe.num_groups || per_group < 2 ||
+      moe.top_k > moe.top_groups * per_group) {
+    object.fail(
+        fmt::format("{} experts in n_group {} (two or more in each), topk_group {} and "
+                    "num_experts_per_tok {} do not fit together",
+                    moe.num_experts, moe.num_groups, moe.top_groups, moe.top_k));
+  }
+}
+
 MoeConfig read_moe(const ConfigObject& object, const Defaults& defaults) {
   MoeConfig moe;
   moe.num_experts =
@@ -153,14 +165,7 @@ MoeConfig read_moe(const ConfigObject& object, const Defaults& defaults) {
   moe.num_groups = read_size(object, "n_group", defaults.num_groups);
   moe.top_groups = read_size(object, "topk_group", defaults.top_groups);
   moe.scale = object.number("routed_scaling_factor", defaults.scale);
-  const int64_t per_group = moe.num_experts / moe.num_groups;
-  if (moe.num_experts % moe.num_groups != 0 || moe.top_groups > moe.num_groups || per_group < 2 ||
-      moe.top_k > moe.top_groups * per_group) {
-    object.fail(
-        fmt::format("{} experts in n_group {} (two or more in each), topk_group {} and "
-                    "num_experts_per_tok {} do not fit together",
-                    moe.num_experts, moe.num_groups, moe.top_groups, moe.top_k));
-  }
+  check_groups(object, moe);
   return moe;
 }
 
@@ -185,17 +190,17 @@ int64_t read_num_mtp_layers(const ConfigObject& object) {
 void read_deepseek_v3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const Defaults& defaults = config.architecture == kGlmLite ? kGlmDefaults : kDeepseekDefaults;
   config.rms_norm_eps = object.number("rms_norm_eps", defaults.rms_norm_eps);
-  auto [mla, rope] = read_attention(object, defaults, keys);
+  auto [mla, rope] = read_attention_and_rope(object, defaults, keys);
   mla.rope = config.find_or_add_rope({rope, mla.rope_dim});
   const Block attention(kMla, mla);
-  const LayerConfig dense = pre_norm_layer(
+  const LayerConfig dense = make_pre_norm_layer(
       config, attention, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}));
   std::optional<MoeConfig> moe;
   for (const bool is_dense : read_dense_layers(object, keys, defaults)) {
     if (!is_dense && !moe) moe = read_moe(object, defaults);
     if (!is_dense && moe->shared_width == 0) add_empty_shared_experts(config.num_layers(), config);
     config.layers.push_back(is_dense ? dense
-                                     : pre_norm_layer(config, attention, Block(kMoe, *moe)));
+                                     : make_pre_norm_layer(config, attention, Block(kMoe, *moe)));
   }
   config.num_mtp_layers = read_num_mtp_layers(object);
 }

@@ -96,8 +96,8 @@ constexpr Renaming kUpstream[] = {{"lm_head.", "head."},
                                   {".hc_head.hc_", ".hc_head_"}};
 constexpr Renaming kExperts[] = {{".gate_proj", ".w1"}, {".up_proj", ".w3"}, {".down_proj", ".w2"}};
 
-// The name of the published files, with "model.".
-std::string upstream_name(const std::string& name) {
+// The name in the published files, but with "model.".
+std::string published_name(const std::string& name) {
   std::string upstream = name;
   for (const auto& [from, to] : kUpstream) replace_all(upstream, from, to);
   if (upstream.find("experts.") != std::string::npos) {
@@ -110,8 +110,8 @@ std::string upstream_name(const std::string& name) {
 // What transformers 5 saves (of the layer of multi-token prediction, which it does not, what is
 // published), what is published (without "model."), names that have a part of both, and an older
 // name of the indexer's head weights.
-std::vector<std::string> other_names(const std::string& name) {
-  const std::string upstream = upstream_name(name);
+std::vector<std::string> names_in_files(const std::string& name) {
+  const std::string upstream = published_name(name);
   std::string saved = upstream;
   replace_all(saved, ".attn.kv_norm.", ".attn.norm.");
   std::string older = name;
@@ -174,23 +174,27 @@ std::vector<Attention> read_attention_types(const ConfigObject& object, int64_t 
   return types;
 }
 
+// Those that mlp_layer_types calls so.
+std::vector<bool> read_listed_hash_routed_layers(const ConfigObject& object, int64_t num_layers) {
+  std::vector<bool> tables;
+  for (const std::string& name : object.texts("mlp_layer_types")) {
+    if (name != "hash_moe" && name != "moe") {
+      object.fail(fmt::format("mlp_layer_types: got '{}', want hash_moe or moe", name));
+    }
+    tables.push_back(name == "hash_moe");
+  }
+  check_length(object, "mlp_layer_types", std::ssize(tables), num_layers);
+  tables.resize(static_cast<size_t>(num_layers));
+  return tables;
+}
+
 // Which layers choose experts by a table.
 std::vector<bool> read_hash_routed_layers(const ConfigObject& object, int64_t num_layers) {
+  if (object.has("mlp_layer_types")) return read_listed_hash_routed_layers(object, num_layers);
+  const int64_t count = object.integer("num_hash_layers", 3);
+  if (count < 0) object.fail(fmt::format("num_hash_layers: got {}, want at least 0", count));
   std::vector<bool> tables;
-  if (object.has("mlp_layer_types")) {
-    for (const std::string& name : object.texts("mlp_layer_types")) {
-      if (name != "hash_moe" && name != "moe") {
-        object.fail(fmt::format("mlp_layer_types: got '{}', want hash_moe or moe", name));
-      }
-      tables.push_back(name == "hash_moe");
-    }
-    check_length(object, "mlp_layer_types", std::ssize(tables), num_layers);
-  } else {
-    const int64_t count = object.integer("num_hash_layers", 3);
-    if (count < 0) object.fail(fmt::format("num_hash_layers: got {}, want at least 0", count));
-    for (int64_t i = 0; i < num_layers; ++i) tables.push_back(i < count);
-  }
-  tables.resize(static_cast<size_t>(num_layers));
+  for (int64_t i = 0; i < num_layers; ++i) tables.push_back(i < count);
   return tables;
 }
 
@@ -212,7 +216,8 @@ int64_t read_rope_dim(const ConfigObject& object, int64_t head_dim) {
 // The model has no magnitude factor of YaRN, whatever the scaling's other keys would make of it.
 // transformers 5.23 fills in a factor of 1 where one scaling leaves it out, and computes another
 // where it is null or settings by kind of layer leave it out: no file says that on purpose.
-RopeConfig remove_yarn_magnitude(const ConfigObject& object, RopeConfig rope, bool is_filled_in) {
+RopeConfig check_and_remove_yarn_magnitude(const ConfigObject& object, RopeConfig rope,
+                                           bool is_filled_in) {
   if (rope.type == RopeType::kYarn && !rope.attention_factor && is_filled_in) {
     rope.attention_factor = 1.0;
   }
@@ -224,6 +229,17 @@ RopeConfig remove_yarn_magnitude(const ConfigObject& object, RopeConfig rope, bo
   rope.attention_factor = 1.0;
   rope.mscale = rope.mscale_all_dim = 0.0;
   return rope;
+}
+
+void check_theta(const ConfigObject& object, const RopeConfig& rope) {
+  if (rope.theta > 0.0 && std::isfinite(rope.theta)) return;
+  object.fail("rope_theta and compress_rope_theta must be more than 0");
+}
+
+RopeConfig read_rope_settings(const ConfigObject& object, const ConfigObject& settings,
+                              double theta) {
+  return read_rope_scaling(object, settings,
+                           {.theta = theta, .is_partial = true, .truncate = true});
 }
 
 struct Ropes {
@@ -240,24 +256,18 @@ Ropes read_ropes(const ConfigObject& object) {
   const auto main = parameters ? parameters->object("main") : std::nullopt;
   const auto compress = parameters ? parameters->object("compress") : std::nullopt;
   bool is_filled_in = false;
-  const auto read = [&](const ConfigObject& settings, double own_theta) {
-    return read_rope_scaling(object, settings,
-                             {.theta = own_theta, .is_partial = true, .truncate = true});
-  };
   if (main && compress) {
-    ropes.sliding = read(*main, theta);
-    ropes.compressed = read(*compress, compressed_theta);
+    ropes.sliding = read_rope_settings(object, *main, theta);
+    ropes.compressed = read_rope_settings(object, *compress, compressed_theta);
   } else if (const auto flat = parameters ? parameters : object.object("rope_scaling")) {
-    ropes.compressed = read(*flat, compressed_theta);
+    ropes.compressed = read_rope_settings(object, *flat, compressed_theta);
     ropes.compressed.theta = compressed_theta;
     is_filled_in = !flat->contains("attention_factor");
   }
   for (RopeConfig* rope : {&ropes.sliding, &ropes.compressed}) {
-    *rope = remove_yarn_magnitude(object, *rope, is_filled_in);
+    *rope = check_and_remove_yarn_magnitude(object, *rope, is_filled_in);
     rope->partial_rotary_factor = 1.0;  // the table has the rotated columns alone
-    if (!(rope->theta > 0.0) || !std::isfinite(rope->theta)) {
-      object.fail("rope_theta and compress_rope_theta must be more than 0");
-    }
+    check_theta(object, *rope);
   }
   return ropes;
 }
@@ -344,9 +354,9 @@ StreamSettings read_stream_settings(const ConfigObject& object) {
   return {.num_streams = num_streams, .eps = eps, .steps = static_cast<int>(steps)};
 }
 
-Connector hyper_connection(const ModelConfig& config, const StreamSettings& settings,
-                           std::string_view norm,
-                           const std::array<std::string_view, 3>& parameters) {
+Connector make_hyper_connection(const ModelConfig& config, const StreamSettings& settings,
+                                std::string_view norm,
+                                const std::array<std::string_view, 3>& parameters) {
   return Connector(kHyperConnection, HyperConnectionConfig{.norm = norm,
                                                            .fn = parameters[0],
                                                            .base = parameters[1],
@@ -372,37 +382,55 @@ int64_t read_num_mtp_layers(const ConfigObject& object) {
   return count;
 }
 
+// What a decoder's layers are made of.
+struct LayerParts {
+  Connector before_attention, before_experts;
+  CompressedAttentionConfig attention;  // but for what its type says
+  int sliding_rope, compressed_rope;
+  MoeConfig moe;  // but for its router
+};
+
+// Adds the rotary tables that they name.
+LayerParts read_layer_parts_and_add_ropes(const ConfigObject& object, const DecoderKeys& keys,
+                                          const StreamSettings& settings, ModelConfig& config) {
+  const CompressedAttentionConfig attention = read_attention(object, keys, config);
+  const Ropes ropes = read_ropes(object);
+  return {
+      .before_attention = make_hyper_connection(config, settings, "input_layernorm.weight",
+                                                {"attn_hc.fn", "attn_hc.base", "attn_hc.scale"}),
+      .before_experts = make_hyper_connection(config, settings, "post_attention_layernorm.weight",
+                                              {"ffn_hc.fn", "ffn_hc.base", "ffn_hc.scale"}),
+      .attention = attention,
+      .sliding_rope = config.find_or_add_rope({ropes.sliding, attention.rope_dim}),
+      .compressed_rope = config.find_or_add_rope({ropes.compressed, attention.rope_dim}),
+      .moe = read_moe(object, config)};
+}
+
+LayerConfig make_layer(const ConfigObject& object, const LayerParts& parts, Attention type,
+                       RouterKind router) {
+  const CompressedAttentionConfig attention = read_attention_of_type(
+      object, parts.attention, type, parts.sliding_rope, parts.compressed_rope);
+  MoeConfig moe = parts.moe;
+  moe.router = router;
+  return {{parts.before_attention, Block(kCompressedAttention, attention)},
+          {parts.before_experts, Block(kMoe, moe)}};
+}
+
 void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
-  config.other_names = other_names;
+  config.names_in_files = names_in_files;
   config.ignored_prefixes.assign(std::begin(kIgnored), std::end(kIgnored));
   const StreamSettings settings = read_stream_settings(object);
   config.streams = Streams(kHyperHead, settings.num_streams,
                            HyperHeadConfig{.norm_eps = config.rms_norm_eps, .eps = settings.eps});
-  const Connector before_attention = hyper_connection(
-      config, settings, "input_layernorm.weight", {"attn_hc.fn", "attn_hc.base", "attn_hc.scale"});
-  const Connector before_experts =
-      hyper_connection(config, settings, "post_attention_layernorm.weight",
-                       {"ffn_hc.fn", "ffn_hc.base", "ffn_hc.scale"});
-  const CompressedAttentionConfig attention = read_attention(object, keys, config);
-  const Ropes ropes = read_ropes(object);
-  const int sliding_rope = config.find_or_add_rope({ropes.sliding, attention.rope_dim});
-  const int compressed_rope = config.find_or_add_rope({ropes.compressed, attention.rope_dim});
-  MoeConfig moe = read_moe(object, config);
+  const LayerParts parts = read_layer_parts_and_add_ropes(object, keys, settings, config);
   const std::vector<Attention> types = read_attention_types(object, keys.num_layers);
   const std::vector<bool> tables = read_hash_routed_layers(object, keys.num_layers);
-  const auto layer = [&](Attention type, RouterKind router) -> LayerConfig {
-    moe.router = router;
-    return {{before_attention,
-             Block(kCompressedAttention,
-                   read_attention_of_type(object, attention, type, sliding_rope, compressed_rope))},
-            {before_experts, Block(kMoe, moe)}};
-  };
   for (size_t i = 0; i < tables.size(); ++i) {
-    config.layers.push_back(
-        layer(types[i], tables[i] ? RouterKind::kTable : RouterKind::kSqrtSoftplus));
+    const RouterKind router = tables[i] ? RouterKind::kTable : RouterKind::kSqrtSoftplus;
+    config.layers.push_back(make_layer(object, parts, types[i], router));
   }
   if (read_num_mtp_layers(object) != 1) return;  // chains of several are not known
-  config.mtp_layer = layer(types.back(), RouterKind::kSqrtSoftplus);
+  config.mtp_layer = make_layer(object, parts, types.back(), RouterKind::kSqrtSoftplus);
   config.mtp_layer->insert(config.mtp_layer->begin(), mtp_input(config, settings));
 }
 

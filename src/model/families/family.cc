@@ -100,21 +100,22 @@ RopeType parse_rope_type(const ConfigObject& object, const std::string& name) {
 }
 
 // A null or zero setting counts as absent, as it does for Hugging Face.
+void read_setting_unless_0(const ConfigObject& scaling, std::string_view key, double& value) {
+  const double read = scaling.number(key, 0.0);
+  if (!(read >= 0.0) || !std::isfinite(read)) {
+    scaling.fail(fmt::format("key '{}': got {}, want at least 0", key, scaling.json(key)));
+  }
+  if (read != 0.0) value = read;
+}
+
 void read_yarn(const ConfigObject& scaling, RopeConfig& rope) {
-  const auto set = [&](std::string_view key, double& value) {
-    const double read = scaling.number(key, 0.0);
-    if (!(read >= 0.0) || !std::isfinite(read)) {
-      scaling.fail(fmt::format("key '{}': got {}, want at least 0", key, scaling.json(key)));
-    }
-    if (read != 0.0) value = read;
-  };
-  set("beta_fast", rope.beta_fast);
-  set("beta_slow", rope.beta_slow);
-  set("mscale", rope.mscale);
-  set("mscale_all_dim", rope.mscale_all_dim);
+  read_setting_unless_0(scaling, "beta_fast", rope.beta_fast);
+  read_setting_unless_0(scaling, "beta_slow", rope.beta_slow);
+  read_setting_unless_0(scaling, "mscale", rope.mscale);
+  read_setting_unless_0(scaling, "mscale_all_dim", rope.mscale_all_dim);
   // Of the factor, zero counts too.
   double factor = 0.0;
-  set("attention_factor", factor);
+  read_setting_unless_0(scaling, "attention_factor", factor);
   if (scaling.has("attention_factor")) rope.attention_factor = factor;
   rope.truncate = scaling.boolean("truncate", true);
   if (!(rope.theta > 1.0))
@@ -162,35 +163,6 @@ void check_scaling_values(const ConfigObject& scaling, const RopeConfig& rope) {
   }
 }
 
-// The scaling part: rope_scaling (transformers 4) or rope_parameters (5).
-RopeConfig read_scaling(const ConfigObject& scaling, const RopeDefaults& defaults,
-                        double max_positions) {
-  RopeConfig rope;
-  rope.type = read_rope_type(scaling);
-  rope.theta = scaling.number("rope_theta", defaults.theta);
-  if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn) {
-    rope.original_max_position_embeddings =
-        defaults.original_length.value_or(scaling.number(kOriginalLength, max_positions));
-  }
-  if (rope.type == RopeType::kYarn && scaling.is_null("factor")) {
-    rope.factor = max_positions / rope.original_max_position_embeddings;
-  } else if (rope.type != RopeType::kDefault) {
-    rope.factor = scaling.number("factor");
-  }
-  if (rope.type == RopeType::kLlama3) {
-    rope.low_freq_factor = scaling.number("low_freq_factor");
-    rope.high_freq_factor = scaling.number("high_freq_factor");
-  }
-  if (rope.type == RopeType::kYarn) {
-    read_yarn(scaling, rope);
-    rope.truncate = defaults.truncate.value_or(rope.truncate);
-  }
-  check_scaling_keys(scaling, rope.type, defaults);
-  rope.partial_rotary_factor = read_partial_rotary(scaling, defaults);
-  check_scaling_values(scaling, rope);
-  return rope;
-}
-
 // Weights in few bits are what the checkpoint reader makes of them, which goes by the tensors that
 // are there: here other forms are refused, by name.
 void check_quantization(const ConfigObject& object) {
@@ -208,6 +180,13 @@ void check_quantization(const ConfigObject& object) {
                   object.where(), method, object.json("quantization_config")));
 }
 
+// Of two keys that say the same thing.
+[[noreturn]] void fail_disagreement(const ConfigObject& object, std::string_view key,
+                                    std::string_view other) {
+  object.fail(
+      fmt::format("{} {} and {} {} disagree", key, object.json(key), other, object.json(other)));
+}
+
 DType parse_dtype(const ConfigObject& object, std::string_view key) {
   const std::string name = object.text(key);
   if (name == "float32") return DType::kF32;
@@ -222,10 +201,18 @@ std::optional<DType> read_dtype(const ConfigObject& object) {
   if (object.has("torch_dtype")) older = parse_dtype(object, "torch_dtype");
   if (object.has("dtype")) newer = parse_dtype(object, "dtype");
   if (older && newer && *older != *newer) {
-    object.fail(fmt::format("torch_dtype {} and dtype {} disagree", object.json("torch_dtype"),
-                            object.json("dtype")));
+    fail_disagreement(object, "torch_dtype", "dtype");
   }
   return newer ? newer : older;
+}
+
+// Of a scaling that has one: where YaRN's is null, what stretches the original length to the whole.
+double read_scaling_factor(const ConfigObject& scaling, const RopeConfig& rope,
+                           double max_positions) {
+  if (rope.type == RopeType::kYarn && scaling.is_null("factor")) {
+    return max_positions / rope.original_max_position_embeddings;
+  }
+  return scaling.number("factor");
 }
 
 }  // namespace
@@ -304,8 +291,45 @@ std::string extract_text_model_config(const std::string& text, const std::string
 
 RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& scaling,
                              const RopeDefaults& defaults) {
-  return read_scaling(scaling, defaults, object.number("max_position_embeddings", 2048));
+  const double max_positions = object.number("max_position_embeddings", 2048);
+  RopeConfig rope;
+  rope.type = read_rope_type(scaling);
+  rope.theta = scaling.number("rope_theta", defaults.theta);
+  if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn) {
+    rope.original_max_position_embeddings =
+        defaults.original_length.value_or(scaling.number(kOriginalLength, max_positions));
+  }
+  if (rope.type != RopeType::kDefault) {
+    rope.factor = read_scaling_factor(scaling, rope, max_positions);
+  }
+  if (rope.type == RopeType::kLlama3) {
+    rope.low_freq_factor = scaling.number("low_freq_factor");
+    rope.high_freq_factor = scaling.number("high_freq_factor");
+  }
+  if (rope.type == RopeType::kYarn) {
+    read_yarn(scaling, rope);
+    rope.truncate = defaults.truncate.value_or(rope.truncate);
+  }
+  check_scaling_keys(scaling, rope.type, defaults);
+  rope.partial_rotary_factor = read_partial_rotary(scaling, defaults);
+  check_scaling_values(scaling, rope);
+  return rope;
 }
+
+namespace {
+
+// Without a scaling.
+RopeConfig make_plain_rope(const ConfigObject& object, const RopeDefaults& settings) {
+  RopeConfig rope;
+  rope.theta = settings.theta;
+  rope.partial_rotary_factor = settings.partial_rotary_factor;
+  if (!(rope.theta > 0.0) || !std::isfinite(rope.theta)) {
+    object.fail("rope_theta must be more than 0");
+  }
+  return rope;
+}
+
+}  // namespace
 
 RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults) {
   // The keys outside stand in for those that are missing inside.
@@ -320,24 +344,15 @@ RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults) {
   const auto read_form = [&](const ConfigObject& form) {
     return read_rope_scaling(object, form, outer);
   };
-  if (!new_form) {
-    if (old_form) return read_form(*old_form);
-    RopeConfig rope;
-    rope.theta = theta;
-    rope.partial_rotary_factor = outer.partial_rotary_factor;
-    if (!(theta > 0.0) || !std::isfinite(theta)) object.fail("rope_theta must be more than 0");
-    return rope;
-  }
+  if (!new_form) return old_form ? read_form(*old_form) : make_plain_rope(object, outer);
   const RopeConfig rope = read_form(*new_form);
   if (object.has("rope_theta") && theta != rope.theta) {
-    object.fail(fmt::format("rope_theta {} and rope_parameters {} disagree",
-                            object.json("rope_theta"), object.json("rope_parameters")));
+    fail_disagreement(object, "rope_theta", "rope_parameters");
   }
   outer.theta = rope.theta;
   outer.partial_rotary_factor = rope.partial_rotary_factor;
   if (old_form && !(read_form(*old_form) == rope)) {
-    object.fail(fmt::format("rope_scaling {} and rope_parameters {} disagree",
-                            object.json("rope_scaling"), object.json("rope_parameters")));
+    fail_disagreement(object, "rope_scaling", "rope_parameters");
   }
   return rope;
 }
@@ -358,8 +373,7 @@ std::string_view choose_present_key(const ConfigObject& object, std::string_view
   if (!object.has(other)) return name;
   if (!object.has(name)) return other;
   if (object.integer(name) == object.integer(other)) return name;
-  object.fail(
-      fmt::format("{} {} and {} {} disagree", name, object.json(name), other, object.json(other)));
+  fail_disagreement(object, name, other);
 }
 
 std::vector<bool> read_layers_of_type(const ConfigObject& object, std::string_view type,
@@ -385,7 +399,15 @@ std::vector<bool> read_layers_of_type(const ConfigObject& object, std::string_vi
   return found;
 }
 
-LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, const Block& mlp) {
+std::vector<bool> read_windowed_layers(const ConfigObject& object, int64_t num_layers,
+                                       int64_t window) {
+  const int64_t first = object.integer("max_window_layers", 28);
+  return read_layers_of_type(object, "sliding_attention", num_layers,
+                             [&](int64_t layer) { return window > 0 && layer >= first; });
+}
+
+LayerConfig make_pre_norm_layer(const ModelConfig& config, const Block& attention,
+                                const Block& mlp) {
   const auto norm = [&](std::string_view name) {
     return Connector(kPreNormAdd, PreNormAddConfig{.norm = name,
                                                    .eps = config.rms_norm_eps,
@@ -401,9 +423,23 @@ void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sl
   for (const bool has_window : sliding) {
     if (has_window && window == 0) object.fail("layer_types: sliding_attention without a window");
     attention.window = has_window ? window : 0;
-    config.layers.push_back(pre_norm_layer(config, Block(kGqa, attention), mlp));
+    config.layers.push_back(make_pre_norm_layer(config, Block(kGqa, attention), mlp));
   }
 }
+
+namespace {
+
+int64_t read_num_layers(const ConfigObject& object, const DecoderDefaults& defaults) {
+  const int64_t count = defaults.num_layers == 0
+                            ? object.integer("num_hidden_layers")
+                            : object.integer("num_hidden_layers", defaults.num_layers);
+  if (count < 0 || count > 10000) {
+    object.fail(fmt::format("key 'num_hidden_layers': got {}, want 0 to 10000", count));
+  }
+  return count;
+}
+
+}  // namespace
 
 DecoderKeys read_decoder_keys(const ConfigObject& object, const DecoderDefaults& defaults,
                               ModelConfig& config) {
@@ -414,12 +450,7 @@ DecoderKeys read_decoder_keys(const ConfigObject& object, const DecoderDefaults&
   config.vocab_size = size("vocab_size", defaults.vocab_size);
   config.hidden_size = size("hidden_size", defaults.hidden_size);
   keys.intermediate_size = size("intermediate_size", defaults.intermediate_size);
-  keys.num_layers = defaults.num_layers == 0
-                        ? object.integer("num_hidden_layers")
-                        : object.integer("num_hidden_layers", defaults.num_layers);
-  if (keys.num_layers < 0 || keys.num_layers > 10000) {
-    object.fail(fmt::format("key 'num_hidden_layers': got {}, want 0 to 10000", keys.num_layers));
-  }
+  keys.num_layers = read_num_layers(object, defaults);
   keys.num_heads = size("num_attention_heads", defaults.num_heads);
   config.max_position_embeddings =
       read_size(object, "max_position_embeddings", defaults.max_position_embeddings);

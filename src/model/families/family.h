@@ -122,8 +122,13 @@ std::string_view choose_present_key(const ConfigObject& object, std::string_view
 std::vector<bool> read_layers_of_type(const ConfigObject& object, std::string_view type,
                                       int64_t num_layers,
                                       FunctionRef<bool(int64_t layer)> otherwise);
+// Which layers have the window as Qwen's dense models say it: without layer_types, if there is one
+// (not 0), those from max_window_layers on.
+std::vector<bool> read_windowed_layers(const ConfigObject& object, int64_t num_layers,
+                                       int64_t window);
 // A layer of two sublayers with a norm before each, as most decoders have it.
-LayerConfig pre_norm_layer(const ModelConfig& config, const Block& attention, const Block& mlp);
+LayerConfig make_pre_norm_layer(const ModelConfig& config, const Block& attention,
+                                const Block& mlp);
 // Appends such layers of grouped-query attention, with the window where `sliding` says; an Error
 // where it does and there is none (0).
 void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sliding,

@@ -62,6 +62,14 @@ void check_layer_kind_keys(const ConfigObject& object, const ConfigObject& param
   }
 }
 
+// Of the older form that which the file says.
+void check_forms_agree(const ConfigObject& object, const Ropes& old_form, const Ropes& ropes) {
+  const bool agree = (!object.has("rope_theta") || old_form.global.theta == ropes.global.theta) &&
+                     (!object.has("rope_local_base_freq") || old_form.local == ropes.local) &&
+                     (!object.object("rope_scaling") || old_form.global == ropes.global);
+  if (!agree) object.fail("rope_parameters and the older rope settings disagree");
+}
+
 // transformers 5 has settings for each kind of layer, 4 one scaling, of the full layers alone. A
 // file may hold both, which must agree. A kind without settings has those of the older form.
 // yarn's `truncate` is read besides the kinds alone, as transformers 5.23 does.
@@ -84,11 +92,16 @@ Ropes read_ropes(const ConfigObject& object) {
   };
   const Ropes ropes = {.global = one(kFull, old_form.global),
                        .local = one(kSliding, old_form.local)};
-  const bool agree = (!object.has("rope_theta") || old_form.global.theta == ropes.global.theta) &&
-                     (!object.has("rope_local_base_freq") || old_form.local == ropes.local) &&
-                     (!scaling || old_form.global == ropes.global);
-  if (!agree) object.fail("rope_parameters and the older rope settings disagree");
+  check_forms_agree(object, old_form, ropes);
   return ropes;
+}
+
+double read_query_scalar(const ConfigObject& object) {
+  const double scalar = object.number("query_pre_attn_scalar", 256.0);
+  if (!(scalar > 0.0) || !std::isfinite(scalar)) {
+    object.fail(fmt::format("query_pre_attn_scalar: got {}, want more than 0", scalar));
+  }
+  return scalar;
 }
 
 LayerConfig make_post_norm_layer(const ModelConfig& config, const GqaConfig& attention,
@@ -108,10 +121,7 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
   const int64_t window = read_size(object, "sliding_window", 4096);
   const int64_t pattern = read_size(object, "sliding_window_pattern", 6);
   const int64_t head_dim = object.integer("head_dim", 256);
-  const double scalar = object.number("query_pre_attn_scalar", 256.0);
-  if (!(scalar > 0.0) || !std::isfinite(scalar)) {
-    object.fail(fmt::format("query_pre_attn_scalar: got {}, want more than 0", scalar));
-  }
+  const double scalar = read_query_scalar(object);
   static_cast<void>(read_partial_rotary(object, {}));  // an Error where it is not 1
   const Ropes ropes = read_ropes(object);
   config.norm_offset = 1.0f;

@@ -28,7 +28,7 @@ void read_llama(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size,
                                             .bias = object.boolean("mlp_bias", false)});
   config.layers.assign(static_cast<size_t>(keys.num_layers),
-                       pre_norm_layer(config, attention, mlp));
+                       make_pre_norm_layer(config, attention, mlp));
 }
 
 }  // namespace

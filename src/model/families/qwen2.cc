@@ -19,10 +19,7 @@ constexpr NeutralKey kNeutral[] = {{"use_mrope", "false"}};
 void read_qwen2(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   constexpr int64_t kDefaultKvHeads = 32;  // configuration_qwen2.py, as all defaults here
   const int64_t window = read_window_if_enabled(object);
-  const int64_t first = object.integer("max_window_layers", 28);
-  const std::vector<bool> sliding =
-      read_layers_of_type(object, "sliding_attention", keys.num_layers,
-                          [&](int64_t layer) { return window > 0 && layer >= first; });
+  const std::vector<bool> sliding = read_windowed_layers(object, keys.num_layers, window);
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
   const GqaConfig attention = {.num_heads = keys.num_heads,
                                .num_kv_heads = read_kv_heads(object, keys, kDefaultKvHeads),

@@ -20,10 +20,7 @@ void read_qwen3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
   constexpr int64_t kDefaultHeadDim = 128;  // configuration_qwen3.py: not hidden_size / heads
   const int64_t head_dim = object.integer("head_dim", kDefaultHeadDim);
   const int64_t window = read_window_if_enabled(object);
-  const int64_t first = object.integer("max_window_layers", 28);
-  const std::vector<bool> sliding =
-      read_layers_of_type(object, "sliding_attention", keys.num_layers,
-                          [&](int64_t layer) { return window > 0 && layer >= first; });
+  const std::vector<bool> sliding = read_windowed_layers(object, keys.num_layers, window);
   const GqaConfig attention = {.num_heads = keys.num_heads,
                                .num_kv_heads = read_kv_heads(object, keys, kDefaultKvHeads),
                                .head_dim = head_dim,

@@ -75,8 +75,9 @@ GatedDeltaNetConfig read_delta_net(const ConfigObject& object, const ModelConfig
 }
 
 // Which rotary table the attention's is stays open.
-std::pair<GqaConfig, RopeConfig> read_attention(const ConfigObject& object, const DecoderKeys& keys,
-                                                int64_t kv_heads, const ModelConfig& config) {
+std::pair<GqaConfig, RopeConfig> read_attention_and_rope(const ConfigObject& object,
+                                                         const DecoderKeys& keys, int64_t kv_heads,
+                                                         const ModelConfig& config) {
   const int64_t head_dim = read_size(object, "head_dim", 256);
   const RopeConfig rope =
       read_rope(object, {.partial_rotary_factor = 0.25, .is_partial = true, .has_sections = true});
@@ -99,12 +100,12 @@ std::pair<GqaConfig, RopeConfig> read_attention(const ConfigObject& object, cons
 // Appends the layers, and adds the rotary table that they name.
 void add_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_heads,
                 const Block& mlp, ModelConfig& config) {
-  auto [gqa, rope] = read_attention(object, keys, kv_heads, config);
+  auto [gqa, rope] = read_attention_and_rope(object, keys, kv_heads, config);
   gqa.rope = config.find_or_add_rope({rope, gqa.rotary_dim});
   const Block attention(kGqa, gqa);
   const Block delta_net(kGatedDeltaNet, read_delta_net(object, config));
   for (const bool is_delta : read_delta_layers(object, keys.num_layers)) {
-    config.layers.push_back(pre_norm_layer(config, is_delta ? delta_net : attention, mlp));
+    config.layers.push_back(make_pre_norm_layer(config, is_delta ? delta_net : attention, mlp));
   }
 }
 

@@ -72,9 +72,9 @@ void read_qwen3_moe(const ConfigObject& object, const DecoderKeys& keys, ModelCo
                          .top_k = object.integer("num_experts_per_tok", 8),
                          .expert_width = object.integer("moe_intermediate_size", 768),
                          .norm_topk = object.boolean("norm_topk_prob", false)};
-  const LayerConfig dense = pre_norm_layer(
+  const LayerConfig dense = make_pre_norm_layer(
       config, attention, Block(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size}));
-  const LayerConfig sparse = pre_norm_layer(config, attention, Block(kMoe, moe));
+  const LayerConfig sparse = make_pre_norm_layer(config, attention, Block(kMoe, moe));
   for (const bool is_sparse : read_sparse_layers(object, keys, moe.num_experts)) {
     config.layers.push_back(is_sparse ? sparse : dense);
   }

@@ -47,6 +47,11 @@ struct Ramp {
   }
 };
 
+double yarn_frequency(const RopeConfig& rope, int64_t dim, int64_t pair, double frequency) {
+  const double ramp = Ramp(rope, dim).at(pair);
+  return frequency / rope.factor * ramp + frequency * (1.0 - ramp);
+}
+
 }  // namespace
 
 double yarn_mscale(double factor, double mscale) {
@@ -69,11 +74,9 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t dim) {
       case RopeType::kLlama3:
         scaled = llama3_frequency(rope, frequency);
         break;
-      case RopeType::kYarn: {
-        const double ramp = Ramp(rope, dim).at(pair);
-        scaled = frequency / rope.factor * ramp + frequency * (1.0 - ramp);
+      case RopeType::kYarn:
+        scaled = yarn_frequency(rope, dim, pair, frequency);
         break;
-      }
     }
   }
   return frequencies;

@@ -5,19 +5,22 @@
 
 namespace strata::model {
 
+// Pages are moved whole: what is behind one another is one piece.
+void Offloaded::add_piece(int64_t layer, const PageRange& range) {
+  if (!pieces_.empty() && pieces_.back().layer == layer) {
+    PageRange& last = pieces_.back().range;
+    if (static_cast<std::byte*>(last.data) + last.bytes == range.data) {
+      last.bytes += range.bytes;
+      return;
+    }
+  }
+  pieces_.push_back({layer, range});
+}
+
 TensorView Offloaded::allocate(Backend& backend, int64_t layer, DType type, const Shape& shape,
                                ScratchTag tag) {
   const TensorView view = backend.file_scratch().take(type, shape, tag);
-  const int64_t bytes = Arena::aligned(view.num_bytes());
-  // Pages are moved whole: what is behind one another is one piece.
-  if (!pieces_.empty() && pieces_.back().layer == layer) {
-    PageRange& last = pieces_.back().range;
-    if (static_cast<std::byte*>(last.data) + last.bytes == view.data) {
-      last.bytes += bytes;
-      return view;
-    }
-  }
-  pieces_.push_back({layer, {view.data, bytes}});
+  add_piece(layer, {view.data, Arena::aligned(view.num_bytes())});
   return view;
 }
 

@@ -31,6 +31,7 @@ class Offloaded {
     int64_t layer = 0;
     PageRange range;
   };
+  void add_piece(int64_t layer, const PageRange& range);
   // Has the queue move the layer's pieces; nothing where there are none, or no queue.
   using Move = void (PageQueue::*)(std::span<const PageRange> ranges);
   void queue_move(Backend& backend, int64_t layer, Move move);

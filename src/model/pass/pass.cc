@@ -17,6 +17,17 @@ SavedCost& find_or_add_cost(std::vector<SavedCost>& costs, int64_t layer, Scratc
   return costs.back();
 }
 
+// In a plan, and of a forward alone: what an activation takes and costs to recompute.
+void add_cost_if_counting(const Pass& pass, int64_t layer, ScratchTag tag, int64_t bytes,
+                          double flops) {
+  pass.backend.if_counting([&] {
+    if (pass.lists.saves.again) return;
+    SavedCost& cost = find_or_add_cost(pass.lists.saved, layer, tag);
+    cost.bytes += bytes;
+    cost.flops += flops;
+  });
+}
+
 }  // namespace
 
 TensorView Pass::allocate_saved(ScratchTag tag, double flops, DType type,
@@ -36,12 +47,7 @@ TensorView Pass::allocate_saved(int64_t layer, ScratchTag tag, double flops, DTy
   LayerSaves& saves = lists.saves;
   const TensorView view = in_files ? saves.offloaded.allocate(backend, layer, type, shape, tag)
                                    : backend.scratch().take(type, shape, tag);
-  backend.on_plan([&] {
-    if (saves.again) return;
-    SavedCost& cost = find_or_add_cost(lists.saved, layer, tag);
-    cost.bytes += Arena::aligned(view.num_bytes());
-    cost.flops += flops;
-  });
+  add_cost_if_counting(*this, layer, tag, Arena::aligned(view.num_bytes()), flops);
   return view;
 }
 

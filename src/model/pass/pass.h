@@ -118,10 +118,10 @@ struct Pass {
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   [[nodiscard]] DType dtype() const { return weights.compute_dtype(); }
-  // Runs what reads values or acts on them (Backend::on_host).
+  // Runs what reads values or acts on them (Backend::unless_counting).
   template <typename Body>
-  bool on_host(Body&& body) const {
-    return backend.on_host(std::forward<Body>(body));
+  bool unless_counting(Body&& body) const {
+    return backend.unless_counting(std::forward<Body>(body));
   }
   [[nodiscard]] bool cached() const {
     return !sequences.empty() && !sequences[0].kept.pages.empty();
@@ -158,7 +158,7 @@ struct Pass {
 [[nodiscard]] inline TraceSpan traced(const Pass& pass, std::string_view name, std::string_view key,
                                       int64_t number) {
   std::string_view shown;
-  pass.on_host([&] { shown = name; });
+  pass.unless_counting([&] { shown = name; });
   return TraceSpan(shown, key, number);
 }
 

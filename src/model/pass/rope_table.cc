@@ -17,7 +17,7 @@ struct HostTable {
   std::vector<float> cos, sin;
 };
 
-HostTable make_table(std::span<const double> frequencies, double factor, int64_t count) {
+HostTable compute_cos_and_sin(std::span<const double> frequencies, double factor, int64_t count) {
   const auto pairs = std::ssize(frequencies);
   HostTable table;
   table.cos.resize(static_cast<size_t>(count * pairs));
@@ -35,12 +35,12 @@ HostTable make_table(std::span<const double> frequencies, double factor, int64_t
 
 }  // namespace
 
-void RopeTable::reserve(int64_t num_positions) {
+void RopeTable::extend_to(int64_t num_positions) {
   if (num_positions <= num_positions_) return;
   constexpr int64_t kSmallest = 1024;
   const int64_t count = std::max({num_positions, 2 * num_positions_, kSmallest});
   const auto pairs = static_cast<int64_t>(frequencies_.size());
-  const HostTable table = make_table(frequencies_, factor_, count);
+  const HostTable table = compute_cos_and_sin(frequencies_, factor_, count);
   Tensor new_cos(backend_.allocator(), DType::kF32, {count, pairs});
   Tensor new_sin(backend_.allocator(), DType::kF32, {count, pairs});
   ops::from_host(backend_, table.cos, new_cos);

@@ -18,8 +18,8 @@ class RopeTable {
       : backend_(backend),
         frequencies_(rope_frequencies(spec.config, spec.dim)),
         factor_(rope_attention_factor(spec.config)) {}
-  // Makes positions 0 .. num_positions - 1 available.
-  void reserve(int64_t num_positions);
+  // Computes positions 0 .. num_positions - 1 where they are not there yet.
+  void extend_to(int64_t num_positions);
   [[nodiscard]] TensorView cos() const { return cos_.view(); }
   [[nodiscard]] TensorView sin() const { return sin_.view(); }
 
@@ -37,8 +37,8 @@ class RopeTables {
   RopeTables(Backend& backend, const std::vector<RopeSpec>& specs) {
     for (const RopeSpec& spec : specs) tables_.emplace_back(backend, spec);
   }
-  void reserve(int64_t num_positions) {
-    for (RopeTable& table : tables_) table.reserve(num_positions);
+  void extend_to(int64_t num_positions) {
+    for (RopeTable& table : tables_) table.extend_to(num_positions);
   }
   [[nodiscard]] const RopeTable& operator[](int index) const {
     return tables_[static_cast<size_t>(index)];

@@ -39,10 +39,7 @@ class RowGroups {
   void add_sequence(int64_t num_rows, LoraAdapter* adapter) {
     if (num_rows == 0) return;
     const int64_t begin = num_rows_total();
-    if (runs_.empty() || runs_.back().adapter != adapter) {
-      for (const AdapterSegment& run : runs_) distinct_ = distinct_ && run.adapter != adapter;
-      runs_.push_back({begin, begin, adapter, static_cast<int64_t>(relative_ends_.size()), 0});
-    }
+    if (runs_.empty() || runs_.back().adapter != adapter) begin_run(begin, adapter);
     AdapterSegment& run = runs_.back();
     run.end += num_rows;
     ++run.num_ends;
@@ -71,6 +68,11 @@ class RowGroups {
   }
 
  private:
+  void begin_run(int64_t begin, LoraAdapter* adapter) {
+    for (const AdapterSegment& run : runs_) distinct_ = distinct_ && run.adapter != adapter;
+    runs_.push_back({begin, begin, adapter, static_cast<int64_t>(relative_ends_.size()), 0});
+  }
+
   std::vector<AdapterSegment> runs_;
   std::vector<int64_t> ends_;
   std::vector<int64_t> relative_ends_;

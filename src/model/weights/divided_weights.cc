@@ -36,19 +36,26 @@ void ModelWeights::lay_out_units(int64_t panel_width) {
   }
 }
 
+namespace {
+
+// Whether the stage has a parameter of this layer, or (-1) of what is outside the layers.
+bool has_parameter(const ShardUnits& units, int layer, bool is_embedding) {
+  if (layer >= 0) {
+    return units.part.contains(layer) || (units.ends() && layer >= units.num_layers);
+  }
+  if (is_embedding) return units.begins() || (units.ends() && units.end_has_embedding);
+  return units.ends();
+}
+
+}  // namespace
+
 ShardUnits ModelWeights::shard_units(const LayerRange& part) const {
   ShardUnits units = {.part = part,
                       .num_layers = config_.num_layers(),
                       .end_has_embedding = config_.tie_word_embeddings || config_.use_mtp};
   units.bytes.resize(static_cast<size_t>(layer_table_.num_layers()) + 2);
-  const bool ends = units.ends();
-  const bool has_embedding = units.begins() || (ends && units.end_has_embedding);
   for (size_t index = 0; index < table_.size(); ++index) {
-    const int layer = table_[index].layer;
-    const bool is_held = layer >= 0 ? part.contains(layer) || (ends && layer >= units.num_layers)
-                         : index == embedding_ ? has_embedding
-                                               : ends;
-    if (!is_held) continue;
+    if (!has_parameter(units, table_[index].layer, index == embedding_)) continue;
     (table_[index].stays_whole() ? units.whole_bytes : units.bytes[unit_of(index)]) +=
         table_[index].bytes;
   }

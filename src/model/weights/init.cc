@@ -26,27 +26,34 @@ double draw_value(const Parameter& parameter, const ModelConfig& config, const C
   return 0.0;
 }
 
+struct Number {
+  int64_t times_used = 0;
+  uint32_t rank = 0;  // among those used as often
+  int64_t value = 0;
+};
+
+// The least used numbers come first, as many as a row has.
+void draw_ranks_and_sort(const Counter& random, int64_t row, int64_t row_size,
+                         std::vector<Number>& numbers) {
+  for (Number& number : numbers) {
+    number.rank = random.words(static_cast<uint64_t>(row * std::ssize(numbers) + number.value))[0];
+  }
+  std::partial_sort(numbers.begin(), numbers.begin() + row_size, numbers.end(),
+                    [](const Number& a, const Number& b) {
+                      return std::tie(a.times_used, a.rank, a.value) <
+                             std::tie(b.times_used, b.rank, b.value);
+                    });
+}
+
 // Rows of different numbers below `limit`, each number as often as any other, but for one: tokens
 // of about the same rank among all, and so of about the same frequency, are spread over all.
 std::vector<float> draw_evenly_used_numbers(const Counter& random, int64_t num_rows,
                                             int64_t row_size, int64_t limit) {
-  struct Number {
-    int64_t times_used = 0;
-    uint32_t rank = 0;  // among those used as often
-    int64_t value = 0;
-  };
   std::vector<Number> numbers(static_cast<size_t>(limit));
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i].value = static_cast<int64_t>(i);
   std::vector<float> values;
   for (int64_t row = 0; row < num_rows; ++row) {
-    for (Number& number : numbers) {
-      number.rank = random.words(static_cast<uint64_t>(row * limit + number.value))[0];
-    }
-    std::partial_sort(numbers.begin(), numbers.begin() + row_size, numbers.end(),
-                      [](const Number& a, const Number& b) {
-                        return std::tie(a.times_used, a.rank, a.value) <
-                               std::tie(b.times_used, b.rank, b.value);
-                      });
+    draw_ranks_and_sort(random, row, row_size, numbers);
     for (int64_t i = 0; i < row_size; ++i) {
       Number& number = numbers[static_cast<size_t>(i)];
       values.push_back(static_cast<float>(number.value));
@@ -56,15 +63,20 @@ std::vector<float> draw_evenly_used_numbers(const Counter& random, int64_t num_r
   return values;
 }
 
+void write_host_rows(Backend& backend, std::span<const float> values, const Shape& shape,
+                     ModelWeights& weights, size_t index, int64_t first_row) {
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView rows = backend.scratch().take(DType::kF32, shape);
+  ops::from_host(backend, values, rows);
+  weights.write_rows(backend, index, first_row, rows);
+}
+
 void draw_integers(Backend& backend, const Counter& random, ModelWeights& weights, size_t index) {
   const Parameter& parameter = weights.table()[index];
   const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
   const std::vector<float> values = draw_evenly_used_numbers(
       random, parameter.num_cols() / row_size, row_size, parameter.row->integers);
-  const Scratch::Mark mark(backend.scratch());
-  const TensorView rows = backend.scratch().take(DType::kF32, {1, parameter.num_cols()});
-  ops::from_host(backend, values, rows);
-  weights.write_rows(backend, index, 0, rows);
+  write_host_rows(backend, values, {1, parameter.num_cols()}, weights, index, 0);
 }
 
 // Elements from `first` on, which threads share.
@@ -88,10 +100,7 @@ void draw_parameter(Backend& backend, const ModelConfig& config, const Counter& 
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
     values.resize(static_cast<size_t>((end - begin) * cols));
     draw_slice(backend, parameter, config, random, begin * cols, values);
-    const Scratch::Mark mark(backend.scratch());
-    const TensorView rows = backend.scratch().take(DType::kF32, {end - begin, cols});
-    ops::from_host(backend, values, rows);
-    weights.write_rows(backend, index, begin, rows);
+    write_host_rows(backend, values, {end - begin, cols}, weights, index, begin);
   });
 }
 

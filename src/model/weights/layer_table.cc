@@ -27,22 +27,33 @@ LoraTarget make_target(const ParamRow& row, BlockGroup group) {
           .stacked = row.lora.stacked};
 }
 
-void add_targets(LayerStack& stack) {
+// -1 of none.
+int largest_key(const ParamRows& rows) {
+  int largest = -1;
+  for (const ParamRow& row : rows) largest = std::max(largest, row.key);
+  return largest;
+}
+
+// In the order of an adapter's modules.
+std::vector<Placed> ordered_targets(const LayerStack& stack) {
   std::vector<Placed> placed;
   for (size_t s = 0; s < stack.rows.size(); ++s) {
-    const ParamRows& rows = stack.rows[s].inner;
-    int last_key = -1;
-    for (const ParamRow& row : rows) {
-      last_key = std::max(last_key, row.key);
+    for (const ParamRow& row : stack.rows[s].inner) {
       if (row.lora.path.empty()) continue;
       const BlockGroup group = stack.config[s].block.ops().group;
       placed.push_back({row.lora.order, s, &row, make_target(row, group)});
     }
-    stack.target_of.emplace_back(static_cast<size_t>(last_key + 1), -1);
   }
   std::stable_sort(placed.begin(), placed.end(),
                    [](const Placed& a, const Placed& b) { return a.order < b.order; });
-  for (Placed& item : placed) {
+  return placed;
+}
+
+void add_targets(LayerStack& stack) {
+  for (const SublayerRows& rows : stack.rows) {
+    stack.target_of.emplace_back(static_cast<size_t>(largest_key(rows.inner) + 1), -1);
+  }
+  for (Placed& item : ordered_targets(stack)) {
     stack.target_of[item.sublayer][static_cast<size_t>(item.row->key)] =
         static_cast<int>(stack.targets.size());
     stack.targets.push_back(std::move(item.target));
@@ -118,13 +129,11 @@ void LayerTable::add_mtp_layer_and_rows(const ModelConfig& config) {
   CHECK(config.mtp_layer.has_value());
   add_layer(*config.mtp_layer, config.hidden_size);
   mtp_layer_ = num_layers() - 1;
-  int last_key = -1;
   if (config.streams) {
     config.streams->ops().add_params(config.streams->config(), config.streams->count(),
                                      config.hidden_size, mtp_rows_);
   }
-  for (const ParamRow& row : mtp_rows_) last_key = std::max(last_key, row.key);
-  mtp_rows_.push_back({.key = last_key + 1,
+  mtp_rows_.push_back({.key = largest_key(mtp_rows_) + 1,
                        .suffix = "norm.weight",
                        .shape = {config.hidden_size},
                        .init = 1.0f - config.norm_offset});

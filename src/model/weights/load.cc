@@ -30,14 +30,20 @@ bool is_empty(const TensorInfo& info) {
   return std::find(info.dims.begin(), info.dims.end(), 0) != info.dims.end();
 }
 
+// Whether the value at a place is in its row before that.
+bool is_repeated_in_row(std::span<const int64_t> values, int64_t at, int64_t row_size) {
+  const auto row = values.begin() + at / row_size * row_size;
+  const auto here = values.begin() + at;
+  return std::find(row, here, *here) != here;
+}
+
 // Whole numbers must be below the row's limit, and different in a row of the tensor.
 void check_integers(const CheckpointSource& checkpoint, const Parameter& parameter,
                     std::span<const int64_t> values) {
   const int64_t row_size = parameter.shape[parameter.shape.rank() - 1];
   for (int64_t i = 0; i < std::ssize(values); ++i) {
     const int64_t value = values[static_cast<size_t>(i)];
-    const auto row = values.begin() + i / row_size * row_size;
-    const bool repeated = std::find(row, values.begin() + i, value) != values.begin() + i;
+    const bool repeated = is_repeated_in_row(values, i, row_size);
     if (value >= 0 && value < parameter.row->integers && !repeated) continue;
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -63,23 +69,31 @@ void load_integers(Backend& backend, const CheckpointSource& checkpoint, ModelWe
   weights.write_rows(backend, index, 0, rows);
 }
 
+// Rows [begin, end) of a parameter.
+void load_rows(Backend& backend, const CheckpointSource& checkpoint, const CheckpointTensor& tensor,
+               ModelWeights& weights, size_t index, int64_t begin, int64_t end) {
+  const Parameter& parameter = weights.table()[index];
+  const int64_t cols = parameter.num_cols();
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView rows = backend.scratch().take(tensor.info.dtype, {end - begin, cols});
+  {
+    const HostAccess access(backend.allocator());
+    checkpoint.read(tensor, (parameter.first_row + begin) * cols, (end - begin) * cols, rows.data);
+  }
+  weights.write_rows(backend, index, begin, rows);
+}
+
 void load_parameter(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
                     size_t index) {
   const Parameter& parameter = weights.table()[index];
   if (parameter.is_integers()) return load_integers(backend, checkpoint, weights, index);
-  if (parameter.panel.is_narrow()) return load_narrow(backend, checkpoint, weights, index);
+  if (parameter.panel.is_narrow())
+    return load_narrow_parameter(backend, checkpoint, weights, index);
   const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
-  const DType dtype = tensor.info.dtype;
-  for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
-    if (!weights.keeps(index, begin, end)) return;
-    const Scratch::Mark mark(backend.scratch());
-    const TensorView rows = backend.scratch().take(dtype, {end - begin, cols});
-    const int64_t first = (parameter.first_row + begin) * cols;
-    {
-      const HostAccess access(backend.allocator());
-      checkpoint.read(tensor, first, (end - begin) * cols, rows.data);
+  for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t /*cols*/) {
+    if (weights.keeps(index, begin, end)) {
+      load_rows(backend, checkpoint, tensor, weights, index, begin, end);
     }
-    weights.write_rows(backend, index, begin, rows);
   });
 }
 
@@ -92,8 +106,8 @@ void load_held_parameters(Backend& backend, const CheckpointSource& checkpoint,
 
 // Where a checkpoint has none of a parameter's own name but one of its other spellings, the
 // parameter becomes that tensor, or rows of it.
-void choose_spelling(const CheckpointSource& checkpoint, const ModelConfig& config,
-                     const NameForm& form, Parameter& parameter) {
+void take_other_spelling_if_absent(const CheckpointSource& checkpoint, const ModelConfig& config,
+                                   const NameForm& form, Parameter& parameter) {
   if (parameter.row == nullptr || checkpoint.find(parameter.name) != nullptr) return;
   const int64_t expert = std::max(0, parameter.expert);
   for (const Spelling& other : parameter.row->others) {
@@ -108,10 +122,10 @@ void choose_spelling(const CheckpointSource& checkpoint, const ModelConfig& conf
 }
 
 // Where a checkpoint has none of the names so far, the family's others.
-void choose_name(const CheckpointSource& checkpoint, const ModelConfig& config,
-                 const std::string& canonical, Parameter& parameter) {
-  if (config.other_names == nullptr || checkpoint.find(parameter.name) != nullptr) return;
-  for (std::string& name : config.other_names(canonical)) {
+void take_name_in_files_if_absent(const CheckpointSource& checkpoint, const ModelConfig& config,
+                                  const std::string& canonical, Parameter& parameter) {
+  if (config.names_in_files == nullptr || checkpoint.find(parameter.name) != nullptr) return;
+  for (std::string& name : config.names_in_files(canonical)) {
     if (checkpoint.find(name) == nullptr) continue;
     parameter.name = std::move(name);
     return;
@@ -119,8 +133,8 @@ void choose_name(const CheckpointSource& checkpoint, const ModelConfig& config,
 }
 
 // A tied embedding may be stored as the head alone.
-void choose_tied_head(const CheckpointSource& checkpoint, const ModelConfig& config,
-                      const NameForm& form, Parameter& parameter) {
+void take_tied_head_if_absent(const CheckpointSource& checkpoint, const ModelConfig& config,
+                              const NameForm& form, Parameter& parameter) {
   if (!config.tie_word_embeddings || checkpoint.find(parameter.name) != nullptr) return;
   if (parameter.name != name_in_form(form, "model.embed_tokens.weight")) return;
   const std::string head = name_in_form(form, "lm_head.weight");
@@ -128,8 +142,8 @@ void choose_tied_head(const CheckpointSource& checkpoint, const ModelConfig& con
 }
 
 // What is at fault with the tensor that a checkpoint has for a parameter, or nothing.
-std::string tensor_fault(const Parameter& parameter, const TensorInfo& info,
-                         const std::string& readable_types) {
+std::string find_type_or_shape_fault(const Parameter& parameter, const TensorInfo& info,
+                                     const std::string& readable_types) {
   if (parameter.is_integers()) {
     if (info.integer_bytes() == 0) return fmt::format("dtype {}, want I64 or I32", info.dtype_name);
   } else if (!info.readable) {
@@ -152,7 +166,8 @@ std::string find_tensor_fault(const CheckpointSource& checkpoint, const Paramete
     return fmt::format("tensor '{}' {} is missing", parameter.name,
                        parameter.tensor_shape().to_string());
   }
-  const std::string fault = tensor_fault(parameter, tensor->info, checkpoint.readable_types());
+  const std::string fault =
+      find_type_or_shape_fault(parameter, tensor->info, checkpoint.readable_types());
   if (fault.empty()) return {};
   return fmt::format("{}: tensor '{}': {}", checkpoint.shards()[tensor->shard], parameter.name,
                      fault);
@@ -193,9 +208,9 @@ std::vector<std::string> match_and_rename_parameters(const CheckpointSource& che
   for (Parameter& parameter : weights.table()) {
     const std::string canonical = parameter.name;
     parameter.name = name_in_form(form, canonical);
-    choose_spelling(checkpoint, config, form, parameter);
-    choose_name(checkpoint, config, canonical, parameter);
-    choose_tied_head(checkpoint, config, form, parameter);
+    take_other_spelling_if_absent(checkpoint, config, form, parameter);
+    take_name_in_files_if_absent(checkpoint, config, canonical, parameter);
+    take_tied_head_if_absent(checkpoint, config, form, parameter);
     if (!wanted.insert(parameter.name).second) continue;  // another part of the same tensor
     std::string fault = find_tensor_fault(checkpoint, parameter);
     if (!fault.empty()) faults.push_back(std::move(fault));
@@ -204,15 +219,21 @@ std::vector<std::string> match_and_rename_parameters(const CheckpointSource& che
   return faults;
 }
 
+namespace {
+
+bool has_mtp_tensors(const CheckpointSource& checkpoint) {
+  return std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                     [](const CheckpointTensor& tensor) {
+                       const std::string_view name = tensor.info.name;
+                       return name.starts_with("mtp.") || name.starts_with("model.mtp.");
+                     });
+}
+
+}  // namespace
+
 bool resolve_use_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, UseMtp use) {
   if (use == UseMtp::kNever) return false;
-  const bool there =
-      config.mtp_layer && std::any_of(checkpoint.tensors().begin(), checkpoint.tensors().end(),
-                                      [](const CheckpointTensor& tensor) {
-                                        const std::string_view name = tensor.info.name;
-                                        return name.starts_with("mtp.") ||
-                                               name.starts_with("model.mtp.");
-                                      });
+  const bool there = config.mtp_layer && has_mtp_tensors(checkpoint);
   if (there || use == UseMtp::kIfThere) return there;
   throw Error(
       ErrorCode::kInvalidArgument,
@@ -227,6 +248,18 @@ LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptio
   return load_model(backend, dir, load_config(dir, options.strict_config), options);
 }
 
+namespace {
+
+KeptForms choose_forms(const Backend& backend, const LoadedModel& model,
+                       const LoadOptions& options) {
+  // A rank that has a part of the weights reads no codes of the others'.
+  const NarrowLook look = options.share.is_divided() ? NarrowLook::kScales : NarrowLook::kCodes;
+  return choose_forms_to_keep(*model.checkpoint, backend, model.config, options.compute_dtype,
+                              options.keep, look, options.part);
+}
+
+}  // namespace
+
 LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig config,
                        const LoadOptions& options) {
   LoadedModel model;
@@ -238,10 +271,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   model.config.use_mtp = resolve_use_mtp(*model.checkpoint, model.config, options.mtp);
   std::unique_ptr<FileAllocator> files;
   if (!options.offload.empty()) files = std::make_unique<FileAllocator>(options.offload);
-  // A rank that has a part of the weights reads no codes of the others'.
-  const NarrowLook look = options.share.is_divided() ? NarrowLook::kScales : NarrowLook::kCodes;
-  KeptForms kept = choose_forms_to_keep(*model.checkpoint, backend, model.config,
-                                        options.compute_dtype, options.keep, look, options.part);
+  KeptForms kept = choose_forms(backend, model, options);
   if (!kept.faults.empty()) model.warnings.push_back("load: " + kept.warning());
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
                                                  files.get(), options.part, std::move(kept.forms),

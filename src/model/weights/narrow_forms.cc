@@ -18,8 +18,8 @@ NarrowForm narrow_form_of(const CheckpointSource& checkpoint, const Parameter& p
 }
 
 // The form of a parameter; none, and a fault, where the form does not hold its values.
-NarrowForm check_narrow_form(const CheckpointSource& checkpoint, const Parameter& parameter,
-                             NarrowLook look, std::vector<std::string>& faults) {
+NarrowForm find_form_or_add_fault(const CheckpointSource& checkpoint, const Parameter& parameter,
+                                  NarrowLook look, std::vector<std::string>& faults) {
   const NarrowForm form = narrow_form_of(checkpoint, parameter);
   if (form == NarrowForm::kNone || look == NarrowLook::kHeader) return form;
   std::string fault = checkpoint.scan_for_unrepresentable_values(*checkpoint.find(parameter.name),
@@ -27,6 +27,18 @@ NarrowForm check_narrow_form(const CheckpointSource& checkpoint, const Parameter
   if (fault.empty()) return form;
   faults.push_back(std::move(fault));
   return NarrowForm::kNone;
+}
+
+void rename_parameters_or_fail(const CheckpointSource& checkpoint, ModelWeights& names) {
+  std::vector<std::string> ignored;
+  const std::vector<std::string> faults = match_and_rename_parameters(checkpoint, names, ignored);
+  if (!faults.empty()) fail_faults(checkpoint.path(), faults);
+}
+
+// Experts of a layer stay in few bits where all have the form of the first.
+void drop_form_unless_equal(const std::string& first, NarrowForm form, WeightForms& forms) {
+  const auto found = forms.find(first);
+  if (found != forms.end() && found->second != form) forms.erase(found);
 }
 
 }  // namespace
@@ -43,50 +55,78 @@ KeptForms find_narrow_forms(const CheckpointSource& checkpoint, const Backend& b
   ModelWeights names(backend, config, DType::kBF16, nullptr, kNoLayers);
   std::vector<std::string> canonical;
   for (const Parameter& parameter : names.table()) canonical.push_back(parameter.name);
-  std::vector<std::string> ignored;
-  const std::vector<std::string> faults = match_and_rename_parameters(checkpoint, names, ignored);
-  if (!faults.empty()) fail_faults(checkpoint.path(), faults);
+  rename_parameters_or_fail(checkpoint, names);
   KeptForms kept;
-  WeightForms& forms = kept.forms;
   const std::string* first = nullptr;  // the name of a layer's first expert
   for (size_t index = 0; index < canonical.size(); ++index) {
     const Parameter& parameter = names.table()[index];
     const bool elsewhere = part && parameter.layer >= 0 && !part->contains(parameter.layer);
-    const NarrowForm form = check_narrow_form(checkpoint, parameter,
-                                              elsewhere ? NarrowLook::kHeader : look, kept.faults);
+    const NarrowForm form = find_form_or_add_fault(
+        checkpoint, parameter, elsewhere ? NarrowLook::kHeader : look, kept.faults);
     if (parameter.expert > 0) {
-      const auto found = forms.find(*first);
-      if (found != forms.end() && found->second != form) forms.erase(found);
+      drop_form_unless_equal(*first, form, kept.forms);
       continue;
     }
     first = &canonical[index];
-    if (form != NarrowForm::kNone) forms.emplace(*first, form);
+    if (form != NarrowForm::kNone) kept.forms.emplace(*first, form);
   }
   return kept;
 }
 
-void load_narrow(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
-                 size_t index) {
-  constexpr int64_t kSliceBytes = 32 << 20;
+namespace {
+
+void load_narrow_rows(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
+                      size_t index, int64_t begin, int64_t rows) {
   const Parameter& parameter = weights.table()[index];
-  const CheckpointTensor& tensor = *checkpoint.find(parameter.name);
   const NarrowForm form = parameter.panel.form;
   const int64_t cols = parameter.num_cols();
-  const int64_t row_bytes = narrow_layout(form).row_bytes(cols);
+  const Scratch::Mark mark(backend.scratch());
+  auto* const data =
+      static_cast<std::byte*>(backend.scratch().take(rows * narrow_layout(form).row_bytes(cols)));
+  {
+    const HostAccess access(backend.allocator());
+    checkpoint.read_quantised_rows(*checkpoint.find(parameter.name), parameter.first_row + begin,
+                                   rows, data);
+  }
+  weights.write_narrow_rows(backend, index, begin,
+                            {.form = form, .data = data, .rows = rows, .cols = cols});
+}
+
+}  // namespace
+
+void load_narrow_parameter(Backend& backend, const CheckpointSource& checkpoint,
+                           ModelWeights& weights, size_t index) {
+  constexpr int64_t kSliceBytes = 32 << 20;
+  const Parameter& parameter = weights.table()[index];
+  const int64_t row_bytes = narrow_layout(parameter.panel.form).row_bytes(parameter.num_cols());
   const int64_t step = std::max<int64_t>(1, kSliceBytes / row_bytes);
   for (int64_t begin = 0; begin < parameter.num_rows(); begin += step) {
     const int64_t rows = std::min(parameter.num_rows() - begin, step);
-    if (!weights.keeps(index, begin, begin + rows)) continue;
-    const Scratch::Mark mark(backend.scratch());
-    auto* const data = static_cast<std::byte*>(backend.scratch().take(rows * row_bytes));
-    {
-      const HostAccess access(backend.allocator());
-      checkpoint.read_quantised_rows(tensor, parameter.first_row + begin, rows, data);
+    if (weights.keeps(index, begin, begin + rows)) {
+      load_narrow_rows(backend, checkpoint, weights, index, begin, rows);
     }
-    weights.write_narrow(backend, index, begin,
-                         {.form = form, .data = data, .rows = rows, .cols = cols});
   }
 }
+
+namespace {
+
+[[noreturn]] void refuse_f32(const CheckpointSource& checkpoint) {
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{}: weights stay in 4 or 8 bits with --dtype bf16 alone; f32 "
+                          "dequantises them",
+                          checkpoint.path()));
+}
+
+[[noreturn]] void refuse_without_forms(const CheckpointSource& checkpoint) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: no matrix in 4 or 8 bits that can be kept so; want GGUF of Q4_0, "
+                          "Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q3_K, IQ4_NL, IQ4_XS or "
+                          "MXFP4 (strata convert --to gguf --type q8_0 makes one), or "
+                          "safetensors of FP8, nf4 or fp4",
+                          checkpoint.path()));
+}
+
+}  // namespace
 
 KeptForms choose_forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
                                const ModelConfig& config, DType compute_dtype, KeepWeights keep,
@@ -94,22 +134,12 @@ KeptForms choose_forms_to_keep(const CheckpointSource& checkpoint, const Backend
   if (keep == KeepWeights::kBf16) return {};
   if (compute_dtype != DType::kBF16) {
     if (keep == KeepWeights::kAuto) return {};
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: weights stay in 4 or 8 bits with --dtype bf16 alone; f32 "
-                            "dequantises them",
-                            checkpoint.path()));
+    refuse_f32(checkpoint);
   }
   if (keep == KeepWeights::kAuto && count_quantised_bytes(checkpoint).stored == 0) return {};
   if (keep == KeepWeights::kNarrow) look = NarrowLook::kHeader;
   KeptForms kept = find_narrow_forms(checkpoint, backend, config, look, part);
-  if (kept.forms.empty() && keep == KeepWeights::kNarrow) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: no matrix in 4 or 8 bits that can be kept so; want GGUF of Q4_0, "
-                            "Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q3_K, IQ4_NL, IQ4_XS or "
-                            "MXFP4 (strata convert --to gguf --type q8_0 makes one), or "
-                            "safetensors of FP8, nf4 or fp4",
-                            checkpoint.path()));
-  }
+  if (kept.forms.empty() && keep == KeepWeights::kNarrow) refuse_without_forms(checkpoint);
   return kept;
 }
 

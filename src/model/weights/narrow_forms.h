@@ -12,7 +12,7 @@
 namespace strata::model {
 
 // How much of a file is read to find values that a form does not hold. A load reads codes too, of
-// which not each is a number, unless ranks divide the weights: then load_narrow fails by
+// which not each is a number, unless ranks divide the weights: then load_narrow_parameter fails by
 // name on those of its rows.
 enum class NarrowLook : uint8_t { kHeader, kScales, kCodes };
 
@@ -35,11 +35,11 @@ KeptForms find_narrow_forms(const CheckpointSource& checkpoint, const Backend& b
 // Moves a parameter that is kept in few bits from the checkpoint to its panels; of weights that
 // ranks divide, the slices with rows of this rank. An Error for a value that the form does not
 // hold.
-void load_narrow(Backend& backend, const CheckpointSource& checkpoint, ModelWeights& weights,
-                 size_t index);
+void load_narrow_parameter(Backend& backend, const CheckpointSource& checkpoint,
+                           ModelWeights& weights, size_t index);
 
 // What a load keeps. kNarrow: an Error where that is nothing; it looks at headers alone, and
-// load_narrow fails by name.
+// load_narrow_parameter fails by name.
 KeptForms choose_forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
                                const ModelConfig& config, DType compute_dtype, KeepWeights keep,
                                NarrowLook look, std::optional<LayerRange> part = {});

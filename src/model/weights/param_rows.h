@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/pass/row_blocks.h"
+#include "model/weights/row_blocks.h"
 #include "tensor/dtype.h"
 #include "tensor/view.h"
 

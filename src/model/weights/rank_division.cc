@@ -59,20 +59,24 @@ void check_expert_ranks(const LayerTable& layers, int64_t ranks) {
   });
 }
 
+// Of a row that has an axis.
+void check_row_units(const ParamRow& row, int64_t layer, int64_t ranks, int64_t common) {
+  const RowShards& shards = row.shards;
+  const std::string what =
+      fmt::format("{}: {} {} along its {}", name_of(row, layer), shards.units, shards.unit,
+                  shards.axis == ShardAxis::kOutputs ? "outputs" : "inputs");
+  if (shards.uneven && shards.units < ranks)
+    refuse("tensor", ranks, fmt::format("{} are fewer than {} ranks", what, ranks));
+  if (!shards.uneven && shards.units % ranks != 0) refuse_row("tensor", ranks, what, common);
+}
+
 void check_tensor_ranks(const LayerTable& layers, int64_t ranks) {
   int64_t common = 0;
   for_each_row(layers, [&](const ParamRow& row, int64_t) {
     if (!row.shards.uneven) common = std::gcd(common, row.shards.units);
   });
   for_each_row(layers, [&](const ParamRow& row, int64_t layer) {
-    const RowShards& shards = row.shards;
-    if (shards.axis == ShardAxis::kNone) return;
-    const std::string what =
-        fmt::format("{}: {} {} along its {}", name_of(row, layer), shards.units, shards.unit,
-                    shards.axis == ShardAxis::kOutputs ? "outputs" : "inputs");
-    if (shards.uneven && shards.units < ranks)
-      refuse("tensor", ranks, fmt::format("{} are fewer than {} ranks", what, ranks));
-    if (!shards.uneven && shards.units % ranks != 0) refuse_row("tensor", ranks, what, common);
+    if (row.shards.axis != ShardAxis::kNone) check_row_units(row, layer, ranks, common);
   });
 }
 

@@ -21,30 +21,40 @@ bool is_empty(const TensorDecl& tensor) {
   return tensor.shape.rank() > 0 && tensor.shape.num_elements() == 0;
 }
 
+void append_rows(const TensorView& rows, const std::string& tensor, CheckpointWriter& writer) {
+  const auto count = static_cast<size_t>(rows.shape.num_elements());
+  if (rows.dtype == DType::kBF16) {
+    writer.append(tensor, std::as_bytes(std::span(rows.bf16(), count)));
+  } else {
+    writer.append_f32(tensor, std::span<const float>(rows.f32(), count));
+  }
+}
+
+// Of `masters`, or where there are none, of the weights.
+void read_rows_to_save(Backend& backend, const ModelWeights& weights, size_t index,
+                       int64_t first_row, const RowSource* masters, const TensorView& rows) {
+  if (masters != nullptr) {
+    (*masters)(index, first_row, rows);
+  } else {
+    weights.read_rows(backend, index, first_row, rows);
+  }
+}
+
 // Appends a parameter's rows to its tensor, of which it is the next part.
 void save_parameter(Backend& backend, const LoadedModel& model, size_t index,
                     const TensorDecl& tensor, const RowSource* trained, CheckpointWriter& writer) {
   const ModelWeights& weights = *model.weights;
   const Parameter& parameter = weights.table()[index];
-  const bool masters = trained != nullptr && (!parameter.buffer || !parameter.held);
-  const bool raw = !masters && parameter.is_matrix() && tensor.dtype == DType::kBF16 &&
+  const RowSource* masters = !parameter.buffer || !parameter.held ? trained : nullptr;
+  const bool raw = masters == nullptr && parameter.is_matrix() && tensor.dtype == DType::kBF16 &&
                    weights.compute_dtype() == DType::kBF16;
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows =
         backend.scratch().take(raw ? DType::kBF16 : DType::kF32, {end - begin, cols});
-    if (masters) {
-      (*trained)(index, begin, rows);
-    } else {
-      weights.read_rows(backend, index, begin, rows);
-    }
+    read_rows_to_save(backend, weights, index, begin, masters, rows);
     const HostAccess access(backend.allocator());
-    const auto count = static_cast<size_t>(rows.shape.num_elements());
-    if (raw) {
-      writer.append(tensor.name, std::as_bytes(std::span(rows.bf16(), count)));
-    } else {
-      writer.append_f32(tensor.name, std::span<const float>(rows.f32(), count));
-    }
+    append_rows(rows, tensor.name, writer);
   });
 }
 
@@ -58,6 +68,18 @@ void save_integers(Backend& backend, const ModelWeights& weights, size_t index,
   const HostAccess access(backend.allocator());
   const std::vector<int64_t> values(rows.f32(), rows.f32() + rows.shape.num_elements());
   writer.append(tensor.name, std::as_bytes(std::span(values)));
+}
+
+// A tensor that holds weights.
+void save_stored_tensor(Backend& backend, const LoadedModel& model, const StoredTensor& stored,
+                        const TensorDecl& tensor, const RowSource* trained,
+                        CheckpointWriter& writer) {
+  if (tensor.integer_bytes > 0) {
+    return save_integers(backend, *model.weights, stored.parameters.front(), tensor, writer);
+  }
+  for (const size_t index : stored.parameters) {
+    save_parameter(backend, model, index, tensor, trained, writer);
+  }
 }
 
 // A tensor that is none of ours, as it was read.
@@ -82,7 +104,7 @@ void copy_tensor(const CheckpointSource& checkpoint, const TensorDecl& tensor,
 // What a parameter is called in the files of a model that has none yet.
 std::string new_name(const ModelConfig& config, std::string_view canonical) {
   std::string name(canonical);
-  return config.other_names == nullptr ? name : config.other_names(name).front();
+  return config.names_in_files == nullptr ? name : config.names_in_files(name).front();
 }
 
 // Those of the model that a layout lacks: a new one's, and one's from files of a program that
@@ -99,7 +121,7 @@ void add_empty_tensors(const ModelConfig& config, const NameForm& form, Checkpoi
   }
 }
 
-CheckpointLayout new_layout(const ModelWeights& weights, DType dtype) {
+CheckpointLayout layout_of_new_model(const ModelWeights& weights, DType dtype) {
   CheckpointLayout layout;
   for (const StoredTensor& tensor : weights.stored_tensors()) {
     const Parameter& first = weights.table()[tensor.parameters.front()];
@@ -143,14 +165,18 @@ void check_not_rounded(const LoadedModel& model, const CheckpointLayout& layout,
   }
 }
 
+bool is_left_out(const LoadedModel& model, const TensorDecl& tensor) {
+  return !is_of_another_modality(model.config, tensor.name) && !is_empty(tensor) &&
+         std::find(model.ignored.begin(), model.ignored.end(), tensor.name) != model.ignored.end();
+}
+
 // The source's files without its ignored tensors, or one file of a model made in memory.
-CheckpointLayout saved_layout(const LoadedModel& model, DType dtype_of_new) {
-  CheckpointLayout layout = model.checkpoint != nullptr ? model.checkpoint->layout()
-                                                        : new_layout(*model.weights, dtype_of_new);
+CheckpointLayout layout_to_save(const LoadedModel& model, DType dtype_of_new) {
+  CheckpointLayout layout = model.checkpoint != nullptr
+                                ? model.checkpoint->layout()
+                                : layout_of_new_model(*model.weights, dtype_of_new);
   std::erase_if(layout.entries, [&](const CheckpointLayout::Entry& entry) {
-    return !is_of_another_modality(model.config, entry.tensor.name) && !is_empty(entry.tensor) &&
-           std::find(model.ignored.begin(), model.ignored.end(), entry.tensor.name) !=
-               model.ignored.end();
+    return is_left_out(model, entry.tensor);
   });
   add_empty_tensors(model.config,
                     model.checkpoint != nullptr ? find_name_form(*model.checkpoint, model.config)
@@ -163,9 +189,8 @@ CheckpointLayout saved_layout(const LoadedModel& model, DType dtype_of_new) {
 
 void save_model(Backend& backend, const LoadedModel& model, const std::string& dir,
                 const RowSource* trained, DType dtype_of_new) {
-  const ModelWeights& weights = *model.weights;
-  const CheckpointLayout layout = saved_layout(model, dtype_of_new);
-  const std::vector<StoredTensor> tensors = weights.stored_tensors();
+  const CheckpointLayout layout = layout_to_save(model, dtype_of_new);
+  const std::vector<StoredTensor> tensors = model.weights->stored_tensors();
   const StoredByName stored = stored_by_file_name(model, tensors);
   if (trained == nullptr) check_not_rounded(model, layout, stored);
   CheckpointWriter writer(dir, layout);
@@ -174,14 +199,8 @@ void save_model(Backend& backend, const LoadedModel& model, const std::string& d
     const auto found = stored.find(tensor.name);
     if (found == stored.end() || (tensor.integer_bytes > 0 && model.checkpoint != nullptr)) {
       copy_tensor(*model.checkpoint, tensor, writer);
-      continue;
-    }
-    if (tensor.integer_bytes > 0) {
-      save_integers(backend, weights, found->second->parameters.front(), tensor, writer);
-      continue;
-    }
-    for (const size_t index : found->second->parameters) {
-      save_parameter(backend, model, index, tensor, trained, writer);
+    } else {
+      save_stored_tensor(backend, model, *found->second, tensor, trained, writer);
     }
   }
   writer.commit();

@@ -21,15 +21,15 @@ const CheckpointTensor* find_tensor(const CheckpointSource& checkpoint, const Mo
                                     const std::string& name) {
   const CheckpointTensor* found =
       checkpoint.find(name_in_form(find_name_form(checkpoint, config), name));
-  if (found != nullptr || config.other_names == nullptr) return found;
-  for (const std::string& other : config.other_names(name)) {
+  if (found != nullptr || config.names_in_files == nullptr) return found;
+  for (const std::string& other : config.names_in_files(name)) {
     if (found = checkpoint.find(other); found != nullptr) return found;
   }
   return nullptr;
 }
 
-bool have_equal_values(const CheckpointSource& checkpoint, const CheckpointTensor& a,
-                       const CheckpointTensor& b) {
+bool read_and_check_equal(const CheckpointSource& checkpoint, const CheckpointTensor& a,
+                          const CheckpointTensor& b) {
   if (!a.info.readable || !b.info.readable || a.info.dims != b.info.dims) return false;
   constexpr int64_t kElements = 4 << 20;
   const int64_t count = a.info.shape.num_elements();
@@ -103,7 +103,7 @@ void untie_if_head_differs(const CheckpointSource& checkpoint, ParsedConfig& par
   const CheckpointTensor* embedding = find_tensor(checkpoint, parsed.config, kEmbeddingName);
   const CheckpointTensor* head = find_tensor(checkpoint, parsed.config, kHeadName);
   if (embedding == nullptr || head == nullptr) return;
-  if (have_equal_values(checkpoint, *embedding, *head)) return;
+  if (read_and_check_equal(checkpoint, *embedding, *head)) return;
   parsed.config.tie_word_embeddings = false;
   parsed.warnings.push_back(
       fmt::format("{}: config.json says tie_word_embeddings, but '{}' differs from '{}': the model "

@@ -22,7 +22,10 @@ void WeightPages::let_go_unless_needed(int64_t layer) {
 }
 
 void WeightPages::read_ahead_if_evicted(int64_t layer) {
-  if (layer < 0 || !has_left_[static_cast<size_t>(layer)]) return;
+  if (layer >= 0 && has_left_[static_cast<size_t>(layer)]) read_ahead(layer);
+}
+
+void WeightPages::read_ahead(int64_t layer) {
   queue_->read_ahead(pages_[static_cast<size_t>(layer)]);
   has_left_[static_cast<size_t>(layer)] = false;
 }
@@ -37,9 +40,7 @@ void WeightPages::load_layer_and_prefetch(const void* pass, int64_t layer, int64
   const bool first = next > layer ? layer == 0 : layer == num_layers - 1;
   if (first) queue_->may_leave(pages_.back());
   read_ahead_if_evicted(layer);
-  if (next < 0) return;
-  queue_->read_ahead(pages_[static_cast<size_t>(next)]);
-  has_left_[static_cast<size_t>(next)] = false;
+  if (next >= 0) read_ahead(next);
 }
 
 void WeightPages::count_and_trim_written(int64_t bytes) {

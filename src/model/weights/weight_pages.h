@@ -45,6 +45,7 @@ class WeightPages {
   };
   Place& find_or_add_place(const void* pass);
   void let_go_unless_needed(int64_t layer);
+  void read_ahead(int64_t layer);
 
   std::vector<std::vector<PageRange>> pages_;
   std::vector<bool> has_left_;

@@ -40,16 +40,14 @@ ShardTurn shards_needed_at_end(const ShardUnits& units) {
   return turn;
 }
 
-int64_t peak_shard_bytes(const ShardUnits& units, const MemoryShare& share) {
+namespace {
+
+// The most that a forward or a backward has of other ranks' parts at once.
+int64_t peak_bytes_of_others(const ShardUnits& units, const MemoryShare& share) {
   const auto of_others = [&](size_t unit) {
     return units.bytes[unit] - part_of(units.bytes[unit], share).size();
   };
-  int64_t own = units.whole_bytes, here = 0, most = 0, largest = 0;
-  for (const int64_t bytes : units.bytes) {
-    const int64_t part = part_of(bytes, share).size();
-    own += part;
-    largest = std::max(largest, part);
-  }
+  int64_t here = 0, most = 0;
   ShardWalk walk(units.bytes.size());
   const auto take = [&](const ShardTurn& turn) {
     walk.fetch_and_release(
@@ -60,7 +58,19 @@ int64_t peak_shard_bytes(const ShardUnits& units, const MemoryShare& share) {
   const auto mtp = static_cast<size_t>(units.num_layers);
   for_each_forward_turn(units, mtp < units.embedding(), take);
   for_each_backward_turn(units, /*again=*/false, take);
-  return own + most + message_bytes(largest, share);
+  return most;
+}
+
+}  // namespace
+
+int64_t peak_shard_bytes(const ShardUnits& units, const MemoryShare& share) {
+  int64_t own = units.whole_bytes, largest = 0;
+  for (const int64_t bytes : units.bytes) {
+    const int64_t part = part_of(bytes, share).size();
+    own += part;
+    largest = std::max(largest, part);
+  }
+  return own + peak_bytes_of_others(units, share) + message_bytes(largest, share);
 }
 
 void WeightShards::fetch_and_release(const ShardTurn& turn) {

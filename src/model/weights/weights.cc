@@ -157,21 +157,13 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   check_part(part_, config);
   const int64_t panel_width = ops::panel_width(backend);
   arena_ = Arena(choose_allocator(backend, files, share, shared), arena_bytes(panel_width));
-  const auto take = [&](bool held, int64_t bytes) { return held ? arena_.take(bytes) : nullptr; };
-
-  const auto add_embed = [&](const char* name, bool held) {
-    return add_parameter(make_parameter(name, {config.vocab_size, config.hidden_size}),
-                         take(held, embed_bytes(name, panel_width)), panel_width,
-                         narrow_form_of(name));
-  };
-  embedding_ = add_embed(kEmbeddingName, holds_embedding());
+  embedding_ = add_embedding_or_head(kEmbeddingName, holds_embedding(), panel_width);
   add_layer_parameters(panel_width);
   add_streams_parameters(panel_width);
   add_mtp_head_parameters(panel_width);
-  final_norm_ = add_parameter(
-      make_parameter("model.norm.weight", {config.hidden_size}, 1.0f - config.norm_offset),
-      take(ends(), values_bytes({config.hidden_size})), panel_width);
-  head_ = config.tie_word_embeddings ? embedding_ : add_embed(kHeadName, ends());
+  final_norm_ = add_final_norm(panel_width);
+  head_ = config.tie_word_embeddings ? embedding_
+                                     : add_embedding_or_head(kHeadName, ends(), panel_width);
   make_sublayer_contexts();
   if (share.is_divided()) {
     lay_out_units(panel_width);
@@ -248,6 +240,18 @@ size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t pa
   if (parameter.held) set_parameter_memory(parameter, memory, compute_dtype_, panel_width, form);
   table_.push_back(std::move(parameter));
   return table_.size() - 1;
+}
+
+size_t ModelWeights::add_embedding_or_head(const char* name, bool held, int64_t panel_width) {
+  return add_parameter(make_parameter(name, {config_.vocab_size, config_.hidden_size}),
+                       held ? arena_.take(embed_bytes(name, panel_width)) : nullptr, panel_width,
+                       narrow_form_of(name));
+}
+
+size_t ModelWeights::add_final_norm(int64_t panel_width) {
+  return add_parameter(
+      make_parameter("model.norm.weight", {config_.hidden_size}, 1.0f - config_.norm_offset),
+      ends() ? arena_.take(values_bytes({config_.hidden_size})) : nullptr, panel_width);
 }
 
 void ModelWeights::bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index) {
@@ -388,13 +392,17 @@ std::vector<StoredTensor> ModelWeights::stored_tensors() const {
   return tensors;
 }
 
+void ModelWeights::read_ahead_and_count_written(size_t index, int64_t bytes) {
+  if (pages_) {
+    pages_->read_ahead_if_evicted(table_[index].layer);
+    pages_->count_and_trim_written(bytes);
+  }
+  if (shards_) shards_->count_and_trim_written(unit_of(index), bytes);
+}
+
 void ModelWeights::write_rows(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
   Parameter& parameter = table_[index];
-  if (pages_) {
-    pages_->read_ahead_if_evicted(parameter.layer);
-    pages_->count_and_trim_written(rows.num_bytes());
-  }
-  if (shards_) shards_->count_and_trim_written(unit_of(index), rows.num_bytes());
+  read_ahead_and_count_written(index, rows.num_bytes());
   if (parameter.is_matrix()) {
     pack_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
     return;
@@ -407,29 +415,26 @@ void ModelWeights::write_rows(Backend& backend, size_t index, int64_t first_row,
   }
 }
 
-void ModelWeights::write_narrow(Backend& backend, size_t index, int64_t first_row,
-                                const NarrowRows& rows) {
+void ModelWeights::write_narrow_rows(Backend& backend, size_t index, int64_t first_row,
+                                     const NarrowRows& rows) {
   const Parameter& parameter = table_[index];
-  if (pages_) {
-    pages_->read_ahead_if_evicted(parameter.layer);
-    pages_->count_and_trim_written(rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
-  }
-  if (shards_) {
-    shards_->count_and_trim_written(unit_of(index),
-                                    rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
-  }
+  read_ahead_and_count_written(index, rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
   pack_narrow_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
+}
+
+void ModelWeights::read_ahead_or_fetch(size_t index) const {
+  const Parameter& parameter = table_[index];
+  if (pages_) pages_->read_ahead_if_evicted(parameter.layer);
+  if (!shards_ || parameter.stays_whole()) return;
+  ShardTurn turn;
+  turn.need(unit_of(index));
+  shards_->fetch_and_release(turn);
 }
 
 void ModelWeights::read_rows(Backend& backend, size_t index, int64_t first_row,
                              TensorView rows) const {
   const Parameter& parameter = table_[index];
-  if (pages_) pages_->read_ahead_if_evicted(parameter.layer);
-  if (shards_ && !parameter.stays_whole()) {
-    ShardTurn turn;
-    turn.need(unit_of(index));
-    shards_->fetch_and_release(turn);
-  }
+  read_ahead_or_fetch(index);
   if (parameter.is_matrix()) {
     unpack_rows(backend, parameter.blocks, parameter.panel, first_row, rows);
     return;

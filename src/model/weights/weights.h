@@ -183,7 +183,7 @@ class ModelWeights {
   // f32.
   void write_rows(Backend& backend, size_t index, int64_t first_row, TensorView rows);
   // The same of a matrix in few bits, which `write_rows` does not write.
-  void write_narrow(Backend& backend, size_t index, int64_t first_row, const NarrowRows& rows);
+  void write_narrow_rows(Backend& backend, size_t index, int64_t first_row, const NarrowRows& rows);
   // Reads rows into f32 or (matrices in bf16 mode) bf16 memory.
   void read_rows(Backend& backend, size_t index, int64_t first_row, TensorView rows) const;
 
@@ -205,7 +205,13 @@ class ModelWeights {
                                        int64_t end) const;
   // The view of a row, whose (first) parameter is `index` in the table.
   void bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index);
-  // Without memory where it is another stage's.
+  // Before so many bytes of a parameter are written: of memory that is kept small meanwhile.
+  void read_ahead_and_count_written(size_t index, int64_t bytes);
+  // Before a parameter is read: of memory that has it elsewhere meanwhile.
+  void read_ahead_or_fetch(size_t index) const;
+  // Each adds a row of the table and returns its index; without memory where it is another stage's.
+  size_t add_embedding_or_head(const char* name, bool held, int64_t panel_width);
+  size_t add_final_norm(int64_t panel_width);
   size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width,
                        NarrowForm form = NarrowForm::kNone);
   // Of a layer's row, of all its experts.

@@ -34,7 +34,7 @@ void adamw(CpuBackend& backend, const AdamWArgs& args, TensorView g, TensorView 
   const HostAccess access(backend.allocator());
   const AdamWKernel kernel = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
-    parallel_for_pieces(backend, 1, g.shape.num_elements(), true,
+    parallel_for_pieces(backend, 1, g.shape.num_elements(), /*dense=*/true,
                         [&](int64_t, int64_t begin, int64_t end) {
                           adamw_piece<V>(kernel, g.f32() + begin, p.f32() + begin, m.f32() + begin,
                                          v.f32() + begin, end - begin);

@@ -34,6 +34,20 @@ struct Item {
   int64_t cost;
 };
 
+// Dearest first, so that the last items to be taken are short; ties in memory order.
+bool is_taken_before(const Item& a, const Item& b) {
+  if (a.cost != b.cost) return a.cost > b.cost;
+  if (a.segment != b.segment) return a.segment < b.segment;
+  if (a.row_begin != b.row_begin) return a.row_begin < b.row_begin;
+  return a.head_begin != b.head_begin ? a.head_begin < b.head_begin
+                                      : a.member_begin < b.member_begin;
+}
+
+// Asks for the cache lines of [begin, end).
+void prefetch_lines(const char* begin, const char* end) {
+  for (; begin < end; begin += 64) __builtin_prefetch(begin);
+}
+
 // Memory of one worker.
 struct Workspace {
   uint32_t* q;         // rows form
@@ -43,6 +57,18 @@ struct Workspace {
   float* max;          // [rows]
   float* sum;          // [rows][16]
   int64_t* positions;  // [rows]
+};
+
+// Rows of an item, at most kForwardRows.
+struct Rows {
+  int64_t first;
+  int64_t count;
+};
+
+// How many keys of a block come up to each row's own, and before its window.
+struct SeenKeys {
+  int64_t visible[kForwardRows];
+  int64_t hidden[kForwardRows];
 };
 
 struct Forward {
@@ -79,6 +105,11 @@ struct Forward {
   [[nodiscard]] int64_t rows_of(const Item& item) const {
     return (item.head_end - item.head_begin) * rows_of_head(item);
   }
+  // About the products of the item: its rows times the keys that one of them sees.
+  [[nodiscard]] int64_t cost_of(const Item& item) const {
+    const int64_t middle = segment(item).first_position + (item.row_begin + item.row_end + 1) / 2;
+    return rows_of(item) * (middle - args.first_key(middle));
+  }
   // Calls body(r, index, position) for the item's rows, in the order heads, tokens, query heads of
   // the group: row r is row `index` of [T, N] and stands at `position`.
   template <typename Body>
@@ -94,6 +125,7 @@ struct Forward {
     }
   }
 
+  [[nodiscard]] int64_t num_token_runs() const;
   void choose_heads_of_items(int num_workers);
   template <typename Body>
   void for_items(Body&& body) const;
@@ -102,11 +134,20 @@ struct Forward {
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   void take_zero_row(CpuBackend& backend);
   void attend_item(const Item& item, const Workspace& work) const;
-  void pack_queries_and_positions(const Item& item, const Workspace& work) const;
+  void pack_queries_and_write_positions(const Item& item, const Workspace& work) const;
   void reset_sums(const Item& item, const Workspace& work) const;
+  void find_rows_or_zeros(const Item& item, void* KvRange::* side, int64_t key_begin, int64_t count,
+                          int64_t dim, const void** rows) const;
   void pack_kv(const Item& item, int64_t key_begin, int64_t count, const Workspace& work) const;
+  [[nodiscard]] bool sees_block(Rows tile, int64_t key_begin, const Workspace& work) const {
+    const int64_t* positions = work.positions + tile.first;
+    return positions[tile.count - 1] >= key_begin &&
+           args.first_key(positions[0]) < key_begin + kKeyBlock;
+  }
+  [[nodiscard]] SeenKeys find_seen_keys(Rows tile, int64_t key_begin, const Workspace& work) const;
+  void attend_tile(Rows tile, int64_t member, int64_t key_begin, const Workspace& work) const;
   void attend_block(const Item& item, int64_t head, int64_t key_begin, const Workspace& work) const;
-  void write_outputs(const Item& item, const Workspace& work) const;
+  void write_out_and_lse(const Item& item, const Workspace& work) const;
 };
 
 Forward::Forward(const AttentionKernels& table, const AttentionArgs& arguments, TensorView output,
@@ -123,13 +164,19 @@ Forward::Forward(const AttentionKernels& table, const AttentionArgs& arguments, 
   choose_heads_of_items(num_workers);
 }
 
-// Heads are split over items until these share out evenly among the workers, or are many; then
-// groups, if some workers would have nothing.
-void Forward::choose_heads_of_items(int num_workers) {
+// The runs of tokens that items have, over all segments.
+int64_t Forward::num_token_runs() const {
   int64_t runs = 0;
   for (const AttentionSegment& s : args.segments) {
     runs += (s.end - s.begin + item_tokens(s) - 1) / item_tokens(s);
   }
+  return runs;
+}
+
+// Heads are split over items until these share out evenly among the workers, or are many; then
+// groups, if some workers would have nothing.
+void Forward::choose_heads_of_items(int num_workers) {
+  const int64_t runs = num_token_runs();
   int64_t split = 1;
   while (split < args.num_kv_heads && runs * split % num_workers != 0 &&
          runs * split < 4 * num_workers) {
@@ -152,12 +199,11 @@ void Forward::for_items(Body&& body) const {
       const int64_t end = std::min(begin + item_tokens(whole), length);
       for (int64_t head = 0; head < args.num_kv_heads; head += item_heads(whole)) {
         const int64_t head_end = std::min(head + item_heads(whole), args.num_kv_heads);
-        const int64_t middle = whole.first_position + (begin + end + 1) / 2;
-        const int64_t keys = middle - args.first_key(middle);
         for (int64_t member = 0; member < group; member += members_each) {
           const int64_t member_end = std::min(member + members_each, group);
-          const int64_t cost = (head_end - head) * (member_end - member) * (end - begin) * keys;
-          body(Item{s, head, head_end, member, member_end, begin, end, cost});
+          Item item{s, head, head_end, member, member_end, begin, end, 0};
+          item.cost = cost_of(item);
+          body(item);
         }
       }
     }
@@ -170,17 +216,10 @@ int64_t Forward::num_items() const {
   return count;
 }
 
-// Dearest first, so that the last items to be taken are short; ties in memory order.
 void Forward::list_items_costliest_first(Item* items) const {
   int64_t count = 0;
   for_items([&](const Item& item) { items[count++] = item; });
-  std::sort(items, items + count, [](const Item& a, const Item& b) {
-    if (a.cost != b.cost) return a.cost > b.cost;
-    if (a.segment != b.segment) return a.segment < b.segment;
-    if (a.row_begin != b.row_begin) return a.row_begin < b.row_begin;
-    return a.head_begin != b.head_begin ? a.head_begin < b.head_begin
-                                        : a.member_begin < b.member_begin;
-  });
+  std::sort(items, items + count, is_taken_before);
 }
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
@@ -212,7 +251,7 @@ void Forward::take_zero_row(CpuBackend& backend) {
   zero_row = zeros;
 }
 
-void Forward::pack_queries_and_positions(const Item& item, const Workspace& work) const {
+void Forward::pack_queries_and_write_positions(const Item& item, const Workspace& work) const {
   const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
   const char* q = static_cast<const char*>(args.q.data);
   const int64_t token_bytes = args.q.shape[1] * row_bytes;
@@ -221,9 +260,7 @@ void Forward::pack_queries_and_positions(const Item& item, const Workspace& work
     const char* row = q + index * row_bytes;
     // Rows of tokens are far apart: no prefetcher follows them.
     const char* ahead = row + 4 * token_bytes;
-    for (int64_t byte = 0; byte < row_bytes && ahead < end; byte += 64) {
-      __builtin_prefetch(ahead + byte);
-    }
+    prefetch_lines(ahead, std::min(ahead + row_bytes, end));
     kernels.pack_row(row, layout.dim, work.q + r * layout.row_stride);
     work.positions[r] = position;
   });
@@ -235,28 +272,66 @@ void Forward::reset_sums(const Item& item, const Workspace& work) const {
   std::fill_n(work.sum, 16 * rows_of(item), 0.0f);
 }
 
-void Forward::pack_kv(const Item& item, int64_t key_begin, int64_t count,
-                      const Workspace& work) const {
+// rows[i] = address of the key or the value of position key_begin + i, of the item's first head;
+// zeros stand for those before the first that the item sees.
+void Forward::find_rows_or_zeros(const Item& item, void* KvRange::* side, int64_t key_begin,
+                                 int64_t count, int64_t dim, const void** rows) const {
   const AttentionSegment& s = segment(item);
-  const int64_t bytes = dtype_bytes(args.q.dtype);
   const int64_t hidden =
       std::max<int64_t>(0, args.first_key(s.first_position + item.row_begin) - key_begin);
-  const void* rows[kKeyBlock];
   std::fill_n(rows, hidden, zero_row);
-  PackRows from{.rows = rows,
-                .count = count,
-                .dim = layout.dim,
-                .num_heads = item.head_end - item.head_begin,
-                .head_words = layout.lanes_block()};
-  const int64_t first = key_begin + hidden;
-  find_kv_rows(s.kv, &KvRange::keys, first, count - hidden, item.head_begin, layout.dim, bytes,
-               rows + hidden);
-  kernels.pack_in_lanes_form(from, work.keys);
-  from.dim = value_layout.dim;
-  from.head_words = value_layout.depth_words(kKeyBlock);
-  find_kv_rows(s.kv, &KvRange::values, first, count - hidden, item.head_begin, value_layout.dim,
-               bytes, rows + hidden);
-  kernels.pack_in_depth_form(from, work.values);
+  find_kv_rows(s.kv, side, key_begin + hidden, count - hidden, item.head_begin, dim,
+               dtype_bytes(args.q.dtype), rows + hidden);
+}
+
+void Forward::pack_kv(const Item& item, int64_t key_begin, int64_t count,
+                      const Workspace& work) const {
+  const void* rows[kKeyBlock];
+  const int64_t num_heads = item.head_end - item.head_begin;
+  find_rows_or_zeros(item, &KvRange::keys, key_begin, count, layout.dim, rows);
+  kernels.pack_in_lanes_form({.rows = rows,
+                              .count = count,
+                              .dim = layout.dim,
+                              .num_heads = num_heads,
+                              .head_words = layout.lanes_block()},
+                             work.keys);
+  find_rows_or_zeros(item, &KvRange::values, key_begin, count, value_layout.dim, rows);
+  kernels.pack_in_depth_form({.rows = rows,
+                              .count = count,
+                              .dim = value_layout.dim,
+                              .num_heads = num_heads,
+                              .head_words = value_layout.depth_words(kKeyBlock)},
+                             work.values);
+}
+
+// Those of the rows of a tile, for the block that starts at key_begin.
+SeenKeys Forward::find_seen_keys(Rows tile, int64_t key_begin, const Workspace& work) const {
+  SeenKeys seen{};
+  for (int64_t i = 0; i < tile.count; ++i) {
+    const int64_t position = work.positions[tile.first + i];
+    seen.visible[i] = position + 1 - key_begin;
+    seen.hidden[i] = args.first_key(position) - key_begin;
+  }
+  return seen;
+}
+
+// Rows `tile` of the item and the packed block of the member-th of its heads.
+void Forward::attend_tile(Rows tile, int64_t member, int64_t key_begin,
+                          const Workspace& work) const {
+  const SeenKeys seen = find_seen_keys(tile, key_begin, work);
+  kernels.forward_tile({.q = work.q + tile.first * layout.row_stride,
+                        .q_stride = layout.row_stride,
+                        .keys = work.keys + member * layout.lanes_block(),
+                        .values = work.values + member * value_layout.depth_words(kKeyBlock),
+                        .steps = layout.steps,
+                        .lanes = value_layout.lanes,
+                        .rows = tile.count,
+                        .visible = seen.visible,
+                        .hidden = args.window == 0 ? nullptr : seen.hidden,
+                        .scale = args.scale * kLog2E,
+                        .max = work.max + tile.first,
+                        .sum = work.sum + 16 * tile.first,
+                        .acc = work.acc + tile.first * value_layout.lanes});
 }
 
 void Forward::attend_block(const Item& item, int64_t head, int64_t key_begin,
@@ -265,32 +340,12 @@ void Forward::attend_block(const Item& item, int64_t head, int64_t key_begin,
   const int64_t row_begin = member * rows_of_head(item);
   const int64_t row_end = row_begin + rows_of_head(item);
   for (int64_t r = row_begin; r < row_end; r += kForwardRows) {
-    const int64_t rows = std::min(kForwardRows, row_end - r);
-    if (work.positions[r + rows - 1] < key_begin) continue;
-    if (args.first_key(work.positions[r]) >= key_begin + kKeyBlock) continue;
-    int64_t visible[kForwardRows];
-    int64_t hidden[kForwardRows];
-    for (int64_t i = 0; i < rows; ++i) {
-      visible[i] = work.positions[r + i] + 1 - key_begin;
-      hidden[i] = args.first_key(work.positions[r + i]) - key_begin;
-    }
-    kernels.forward_tile({.q = work.q + r * layout.row_stride,
-                          .q_stride = layout.row_stride,
-                          .keys = work.keys + member * layout.lanes_block(),
-                          .values = work.values + member * value_layout.depth_words(kKeyBlock),
-                          .steps = layout.steps,
-                          .lanes = value_layout.lanes,
-                          .rows = rows,
-                          .visible = visible,
-                          .hidden = args.window == 0 ? nullptr : hidden,
-                          .scale = args.scale * kLog2E,
-                          .max = work.max + r,
-                          .sum = work.sum + 16 * r,
-                          .acc = work.acc + r * value_layout.lanes});
+    const Rows tile{.first = r, .count = std::min(kForwardRows, row_end - r)};
+    if (sees_block(tile, key_begin, work)) attend_tile(tile, member, key_begin, work);
   }
 }
 
-void Forward::write_outputs(const Item& item, const Workspace& work) const {
+void Forward::write_out_and_lse(const Item& item, const Workspace& work) const {
   const int64_t row_bytes = value_layout.dim * dtype_bytes(out.dtype);
   for_rows(item, [&](int64_t r, int64_t index, int64_t) {
     const float sum = kernels.sum_row(work.sum + 16 * r);
@@ -303,7 +358,7 @@ void Forward::write_outputs(const Item& item, const Workspace& work) const {
 void Forward::attend_item(const Item& item, const Workspace& work) const {
   const int64_t first_key = args.first_key(segment(item).first_position + item.row_begin);
   const int64_t key_end = segment(item).first_position + item.row_end;
-  pack_queries_and_positions(item, work);
+  pack_queries_and_write_positions(item, work);
   reset_sums(item, work);
   for (int64_t key = first_key / kKeyBlock * kKeyBlock; key < key_end; key += kKeyBlock) {
     pack_kv(item, key, std::min(kKeyBlock, key_end - key), work);
@@ -311,7 +366,7 @@ void Forward::attend_item(const Item& item, const Workspace& work) const {
       attend_block(item, head, key, work);
     }
   }
-  write_outputs(item, work);
+  write_out_and_lse(item, work);
 }
 
 }  // namespace

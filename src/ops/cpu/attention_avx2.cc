@@ -65,13 +65,15 @@ struct Kernel {
     V::store(halves, x, Whole{});
     return V::load(halves, Whole{});
   }
-  static void store_row(uint32_t* dst, const F (&x)[kBlockVectors]) {
+  static void store_rounded_row(uint32_t* dst, const F (&x)[kBlockVectors]) {
 #pragma GCC unroll 4
     for (int j = 0; j < kBlockVectors; ++j) {
       V::store(reinterpret_cast<float*>(dst) + kLanes * j, rounded(x[j]), Whole{});
     }
   }
-  static void store_step(uint32_t* dst, const F (&x)[1][kBlockVectors]) { store_row(dst, x[0]); }
+  static void store_rounded_step(uint32_t* dst, const F (&x)[1][kBlockVectors]) {
+    store_rounded_row(dst, x[0]);
+  }
 };
 
 }  // namespace

@@ -21,8 +21,8 @@ struct PairKernel {
     return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, x))};
   }
   static void transpose(F (&t)[kLanes]) { transpose_16x16(t); }
-  // Words (first[i], second[i]) of 32 elements each.
-  static void pack_pair(F first, F second, F& low, F& high) {
+  // Words (first[i], second[i]), of 32 elements each: the first sixteen, and the others.
+  static void interleave(F first, F second, F& low, F& high) {
     alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
                                                       37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
                                                       11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
@@ -33,14 +33,14 @@ struct PairKernel {
     low.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, index, b));
     high.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, upper, b));
   }
-  static void store_row(uint32_t* dst, const F (&x)[kBlockVectors]) {
+  static void store_rounded_row(uint32_t* dst, const F (&x)[kBlockVectors]) {
 #pragma GCC unroll 2
     for (int j = 0; j < kBlockVectors; j += 2) {
       const __m512bh pair = _mm512_cvtne2ps_pbh(x[j + 1].v, x[j].v);
       _mm512_storeu_si512(dst + kLanes / 2 * j, (__m512i)pair);
     }
   }
-  static void store_step(uint32_t* dst, const F (&x)[2][kBlockVectors]) {
+  static void store_rounded_step(uint32_t* dst, const F (&x)[2][kBlockVectors]) {
 #pragma GCC unroll 4
     for (int j = 0; j < kBlockVectors; ++j) {
       const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x[0][j].v));

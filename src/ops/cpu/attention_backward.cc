@@ -53,6 +53,12 @@ struct Workspace {
   uint32_t* d_s_rows;     // [kQueryTile][kKeyBlock / pack]; d_s itself with pack 1
 };
 
+// How many keys of a block come up to each row's own, and before its window.
+struct SeenKeys {
+  int64_t visible[kTileRows];
+  int64_t hidden[kTileRows];
+};
+
 // A tile of queries of one head.
 struct Tile {
   int64_t begin;  // first query's position
@@ -97,6 +103,9 @@ struct Backward {
     return args.window == 0 || args.window > kMost - key_end ? kMost : key_end - 1 + args.window;
   }
   [[nodiscard]] bool worth_splitting(int num_workers) const;
+  [[nodiscard]] Item whole_item(int64_t segment_index, int64_t head) const;
+  [[nodiscard]] Item item_of_queries(int64_t segment_index, int64_t head, int64_t begin) const;
+  [[nodiscard]] Item item_of_keys(int64_t segment_index, int64_t head, int64_t begin) const;
   template <typename Body>
   void for_items(bool split, Body&& body) const;
   [[nodiscard]] int64_t num_items(bool split) const;
@@ -105,12 +114,23 @@ struct Backward {
 
   void backward_item(const Item& item, const Workspace& work) const;
   void pack_kv(const Item& item, const Workspace& work) const;
-  void prepare_tile(const Item& item, const Tile& tile, const Workspace& work) const;
-  void compute_delta(const Tile& tile, const void** out, const void** d_out,
-                     const Workspace& work) const;
+  void find_query_rows(const TensorView& view, const Item& item, const Tile& tile,
+                       const void** rows) const {
+    for (int64_t i = 0; i < tile.count; ++i) rows[i] = query_row(view, item, tile, i);
+  }
+  void pack_q_and_d_out(const Item& item, const Tile& tile, const Workspace& work) const;
+  void load_scaled_lse(const Item& item, const Tile& tile, const Workspace& work) const;
+  void compute_delta(const Item& item, const Tile& tile, const Workspace& work) const;
+  [[nodiscard]] SeenKeys find_seen_keys(const Tile& tile, int64_t key, int64_t r,
+                                        int64_t rows) const;
+  void compute_p_and_d_s(const SeenKeys& seen, int64_t r, int64_t rows, int64_t block,
+                         const Workspace& work) const;
   void backward_block(const Item& item, const Tile& tile, int64_t key, const Workspace& work) const;
+  void backward_tile(const Item& item, const Tile& tile, const Workspace& work) const;
   void add_d_q(const int64_t* visible, int64_t r, int64_t rows, int64_t block,
                const Workspace& work) const;
+  void add_transposed_product(const uint32_t* x, const uint32_t* panel, const AttentionLayout& of,
+                              int64_t steps, int64_t rows, float* acc) const;
   void add_d_kv(const Item& item, const Tile& tile, int64_t key, int64_t first_row, int64_t end_row,
                 const Workspace& work) const;
   void write_d_q(const Item& item, const Tile& tile, const Workspace& work) const;
@@ -132,28 +152,61 @@ bool Backward::worth_splitting(int num_workers) const {
   return whole > 7 * total / num_workers;
 }
 
+Item Backward::whole_item(int64_t segment_index, int64_t head) const {
+  const int64_t n = length(args.segments[static_cast<size_t>(segment_index)]);
+  return {.segment = segment_index,
+          .kv_head = head,
+          .query_begin = 0,
+          .query_end = n,
+          .key_begin = 0,
+          .key_end = n,
+          .wants_queries = true,
+          .wants_keys = true,
+          .cost = 5 * n * keys_seen(0, n)};
+}
+
+// A run of queries from `begin` on, and the keys that they see.
+Item Backward::item_of_queries(int64_t segment_index, int64_t head, int64_t begin) const {
+  const int64_t n = length(args.segments[static_cast<size_t>(segment_index)]);
+  const int64_t end = std::min(n, begin + kQueryRun);
+  return {.segment = segment_index,
+          .kv_head = head,
+          .query_begin = begin,
+          .query_end = end,
+          .key_begin = args.first_key(begin) / kKeyBlock * kKeyBlock,
+          .key_end = end,
+          .wants_queries = true,
+          .wants_keys = false,
+          .cost = 3 * (end - begin) * keys_seen(begin, end)};
+}
+
+// A run of keys from `begin` on, and the queries that see them.
+Item Backward::item_of_keys(int64_t segment_index, int64_t head, int64_t begin) const {
+  const int64_t n = length(args.segments[static_cast<size_t>(segment_index)]);
+  const int64_t end = std::min(n, begin + kKeyRun);
+  const int64_t last = std::min(n, query_end(end));
+  return {.segment = segment_index,
+          .kv_head = head,
+          .query_begin = begin / kQueryTile * kQueryTile,
+          .query_end = last,
+          .key_begin = begin,
+          .key_end = end,
+          .wants_queries = false,
+          .wants_keys = true,
+          .cost = 4 * (end - begin) * (last - begin)};
+}
+
 // Calls body(item) in memory order.
 template <typename Body>
 void Backward::for_items(bool split, Body&& body) const {
   for (int64_t s = 0; s < static_cast<int64_t>(args.segments.size()); ++s) {
     const int64_t n = length(args.segments[static_cast<size_t>(s)]);
     for (int64_t head = 0; n > 0 && head < args.num_kv_heads; ++head) {
-      if (!split) {
-        body(Item{s, head, 0, n, 0, n, true, true, 5 * n * keys_seen(0, n)});
-        continue;
-      }
-      for (int64_t begin = 0; begin < n; begin += kQueryRun) {
-        const int64_t end = std::min(n, begin + kQueryRun);
-        const int64_t key = args.first_key(begin) / kKeyBlock * kKeyBlock;
-        const int64_t cost = 3 * (end - begin) * keys_seen(begin, end);
-        body(Item{s, head, begin, end, key, end, true, false, cost});
-      }
-      for (int64_t begin = 0; begin < n; begin += kKeyRun) {
-        const int64_t end = std::min(n, begin + kKeyRun);
-        const int64_t first = begin / kQueryTile * kQueryTile;
-        const int64_t last = std::min(n, query_end(end));
-        const int64_t cost = 4 * (end - begin) * (last - begin);
-        body(Item{s, head, first, last, begin, end, false, true, cost});
+      if (split) {
+        for (int64_t q = 0; q < n; q += kQueryRun) body(item_of_queries(s, head, q));
+        for (int64_t key = 0; key < n; key += kKeyRun) body(item_of_keys(s, head, key));
+      } else {
+        body(whole_item(s, head));
       }
     }
   }
@@ -218,31 +271,35 @@ void Backward::pack_kv(const Item& item, const Workspace& work) const {
   }
 }
 
-void Backward::prepare_tile(const Item& item, const Tile& tile, const Workspace& work) const {
+void Backward::pack_q_and_d_out(const Item& item, const Tile& tile, const Workspace& work) const {
   const void* q[kQueryTile];
   const void* d_out[kQueryTile];
-  const void* out[kQueryTile];
+  find_query_rows(args.q, item, tile, q);
+  find_query_rows(grads.d_out, item, tile, d_out);
   for (int64_t i = 0; i < tile.count; ++i) {
-    q[i] = query_row(args.q, item, tile, i);
-    d_out[i] = query_row(grads.d_out, item, tile, i);
     kernels.pack_row(q[i], layout.dim, work.q + i * layout.row_stride);
     kernels.pack_row(d_out[i], value_layout.dim, work.d_out + i * value_layout.row_stride);
-    out[i] = query_row(grads.out, item, tile, i);
+  }
+  if (!item.wants_keys) return;
+  kernels.pack_in_depth_form({.rows = q, .count = tile.count, .dim = layout.dim}, work.q_depth);
+  kernels.pack_in_depth_form({.rows = d_out, .count = tile.count, .dim = value_layout.dim},
+                             work.d_out_depth);
+}
+
+// work.lse: that of the tile's queries, in units of log 2.
+void Backward::load_scaled_lse(const Item& item, const Tile& tile, const Workspace& work) const {
+  for (int64_t i = 0; i < tile.count; ++i) {
     const int64_t row = segment(item).begin + tile.begin + i;
     work.lse[i] = grads.lse.f32()[row * args.q.shape[1] + tile.head] * kLog2E;
   }
-  compute_delta(tile, out, d_out, work);
-  if (item.wants_keys) {
-    kernels.pack_in_depth_form({.rows = q, .count = tile.count, .dim = layout.dim}, work.q_depth);
-    kernels.pack_in_depth_form({.rows = d_out, .count = tile.count, .dim = value_layout.dim},
-                               work.d_out_depth);
-  }
-  if (item.wants_queries) std::fill_n(work.d_q, tile.count * layout.lanes, 0.0f);
 }
 
 // By the chain that d_p has, so that d_s of a query that sees one key is exactly zero.
-void Backward::compute_delta(const Tile& tile, const void** out, const void** d_out,
-                             const Workspace& work) const {
+void Backward::compute_delta(const Item& item, const Tile& tile, const Workspace& work) const {
+  const void* out[kQueryTile];
+  const void* d_out[kQueryTile];
+  find_query_rows(grads.out, item, tile, out);
+  find_query_rows(grads.d_out, item, tile, d_out);
   for (int64_t i = 0; i < tile.count; i += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, tile.count - i);
     kernels.pack_in_lanes_form({.rows = out + i, .count = count, .dim = value_layout.dim},
@@ -270,6 +327,23 @@ void Backward::add_d_q(const int64_t* visible, int64_t r, int64_t rows, int64_t 
                               .acc_stride = layout.lanes});
 }
 
+// acc [rows][lanes] += x^T panel, over `steps` steps of queries: x [steps][kKeyBlock] in depth
+// form.
+void Backward::add_transposed_product(const uint32_t* x, const uint32_t* panel,
+                                      const AttentionLayout& of, int64_t steps, int64_t rows,
+                                      float* acc) const {
+  kernels.accumulate_product({.x = x,
+                              .x_row = 1,
+                              .x_step = kKeyBlock,
+                              .panel = panel,
+                              .panel_width = of.lanes,
+                              .steps = steps,
+                              .rows = rows,
+                              .lanes = of.lanes,
+                              .acc = acc,
+                              .acc_stride = of.lanes});
+}
+
 // out = p v: d_v += P^T d_out. s = scale * q k^T: d_k += dS^T q. Queries before a tile of keys add
 // nothing and are left out, as are those whose windows begin after it; rows before first_row and
 // from end_row on have no P and dS.
@@ -283,23 +357,44 @@ void Backward::add_d_kv(const Item& item, const Tile& tile, int64_t key, int64_t
     const int64_t steps = (end + layout.pack - 1) / layout.pack - first;
     if (steps <= 0) continue;
     const int64_t at = key - item.key_begin + k;
-    ProductTile product{.x = work.p + first * kKeyBlock + k,
-                        .x_row = 1,
-                        .x_step = kKeyBlock,
-                        .panel = work.d_out_depth + first * value_layout.lanes,
-                        .panel_width = value_layout.lanes,
-                        .steps = steps,
-                        .rows = rows,
-                        .lanes = value_layout.lanes,
-                        .acc = work.d_v + at * value_layout.lanes,
-                        .acc_stride = value_layout.lanes};
-    kernels.accumulate_product(product);
-    product.x = work.d_s + first * kKeyBlock + k;
-    product.panel = work.q_depth + first * layout.lanes;
-    product.panel_width = product.lanes = product.acc_stride = layout.lanes;
-    product.acc = work.d_k + at * layout.lanes;
-    kernels.accumulate_product(product);
+    add_transposed_product(work.p + first * kKeyBlock + k,
+                           work.d_out_depth + first * value_layout.lanes, value_layout, steps, rows,
+                           work.d_v + at * value_layout.lanes);
+    add_transposed_product(work.d_s + first * kKeyBlock + k, work.q_depth + first * layout.lanes,
+                           layout, steps, rows, work.d_k + at * layout.lanes);
   }
+}
+
+// Those of rows r .. r + rows - 1 of a tile, for the block of keys that starts at `key`.
+SeenKeys Backward::find_seen_keys(const Tile& tile, int64_t key, int64_t r, int64_t rows) const {
+  SeenKeys seen{};
+  for (int64_t i = 0; i < rows; ++i) {
+    seen.visible[i] = tile.begin + r + i + 1 - key;
+    seen.hidden[i] = args.first_key(tile.begin + r + i) - key;
+  }
+  return seen;
+}
+
+// P and dS of rows r .. r + rows - 1 of a tile and a block of keys.
+void Backward::compute_p_and_d_s(const SeenKeys& seen, int64_t r, int64_t rows, int64_t block,
+                                 const Workspace& work) const {
+  kernels.backward_tile({.q = work.q + r * layout.row_stride,
+                         .q_stride = layout.row_stride,
+                         .d_out = work.d_out + r * value_layout.row_stride,
+                         .d_out_stride = value_layout.row_stride,
+                         .keys = work.key_lanes + block * layout.lanes_block(),
+                         .key_steps = layout.steps,
+                         .values = work.value_lanes + block * value_layout.lanes_block(),
+                         .value_steps = value_layout.steps,
+                         .rows = rows,
+                         .visible = seen.visible,
+                         .hidden = args.window == 0 ? nullptr : seen.hidden,
+                         .scale = args.scale * kLog2E,
+                         .lse = work.lse + r,
+                         .delta = work.delta + r,
+                         .p = work.p + r / layout.pack * kKeyBlock,
+                         .d_s = work.d_s + r / layout.pack * kKeyBlock,
+                         .d_s_rows = work.d_s_rows + r * (kKeyBlock / layout.pack)});
 }
 
 void Backward::backward_block(const Item& item, const Tile& tile, int64_t key,
@@ -307,33 +402,11 @@ void Backward::backward_block(const Item& item, const Tile& tile, int64_t key,
   const int64_t block = (key - item.key_begin) / kKeyBlock;
   const int64_t first_row = std::max<int64_t>(0, key - tile.begin) / kTileRows * kTileRows;
   const int64_t end_row = std::min(tile.count, query_end(key + kKeyBlock) - tile.begin);
-  const int64_t row_words = kKeyBlock / layout.pack;
   for (int64_t r = first_row; r < end_row; r += kTileRows) {
     const int64_t rows = std::min(kTileRows, end_row - r);
-    int64_t visible[kTileRows];
-    int64_t hidden[kTileRows];
-    for (int64_t i = 0; i < rows; ++i) {
-      visible[i] = tile.begin + r + i + 1 - key;
-      hidden[i] = args.first_key(tile.begin + r + i) - key;
-    }
-    kernels.backward_tile({.q = work.q + r * layout.row_stride,
-                           .q_stride = layout.row_stride,
-                           .d_out = work.d_out + r * value_layout.row_stride,
-                           .d_out_stride = value_layout.row_stride,
-                           .keys = work.key_lanes + block * layout.lanes_block(),
-                           .key_steps = layout.steps,
-                           .values = work.value_lanes + block * value_layout.lanes_block(),
-                           .value_steps = value_layout.steps,
-                           .rows = rows,
-                           .visible = visible,
-                           .hidden = args.window == 0 ? nullptr : hidden,
-                           .scale = args.scale * kLog2E,
-                           .lse = work.lse + r,
-                           .delta = work.delta + r,
-                           .p = work.p + r / layout.pack * kKeyBlock,
-                           .d_s = work.d_s + r / layout.pack * kKeyBlock,
-                           .d_s_rows = work.d_s_rows + r * row_words});
-    if (item.wants_queries) add_d_q(visible, r, rows, block, work);
+    const SeenKeys seen = find_seen_keys(tile, key, r, rows);
+    compute_p_and_d_s(seen, r, rows, block, work);
+    if (item.wants_queries) add_d_q(seen.visible, r, rows, block, work);
   }
   if (item.wants_keys) add_d_kv(item, tile, key, first_row, end_row, work);
 }
@@ -360,6 +433,20 @@ void Backward::write_d_kv(const Item& item, const Workspace& work) const {
   }
 }
 
+// Adds what the keys that the tile sees give: to its d_q, which is written, and to their d_k, d_v.
+void Backward::backward_tile(const Item& item, const Tile& tile, const Workspace& work) const {
+  pack_q_and_d_out(item, tile, work);
+  load_scaled_lse(item, tile, work);
+  compute_delta(item, tile, work);
+  if (item.wants_queries) std::fill_n(work.d_q, tile.count * layout.lanes, 0.0f);
+  const int64_t key_end = std::min(item.key_end, tile.begin + tile.count);
+  const int64_t first_key = args.first_key(tile.begin) / kKeyBlock * kKeyBlock;
+  for (int64_t key = std::max(item.key_begin, first_key); key < key_end; key += kKeyBlock) {
+    backward_block(item, tile, key, work);
+  }
+  if (item.wants_queries) write_d_q(item, tile, work);
+}
+
 void Backward::backward_item(const Item& item, const Workspace& work) const {
   pack_kv(item, work);
   if (item.wants_keys) {
@@ -369,14 +456,8 @@ void Backward::backward_item(const Item& item, const Workspace& work) const {
   for (int64_t member = 0; member < group; ++member) {
     for (int64_t q = item.query_begin; q < item.query_end; q += kQueryTile) {
       const int64_t count = std::min(kQueryTile, item.query_end - q);
-      const Tile tile{.begin = q, .count = count, .head = item.kv_head * group + member};
-      prepare_tile(item, tile, work);
-      const int64_t key_end = std::min(item.key_end, q + count);
-      const int64_t first_key = args.first_key(q) / kKeyBlock * kKeyBlock;
-      for (int64_t key = std::max(item.key_begin, first_key); key < key_end; key += kKeyBlock) {
-        backward_block(item, tile, key, work);
-      }
-      if (item.wants_queries) write_d_q(item, tile, work);
+      const int64_t head = item.kv_head * group + member;
+      backward_tile(item, {.begin = q, .count = count, .head = head}, work);
     }
   }
   if (item.wants_keys) write_d_kv(item, work);

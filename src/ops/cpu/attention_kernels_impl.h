@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention kernels as templates over a path and element type K; see cpu/simd.h for what may be
 // called here. K provides V (the lanes), Element, kPack, kTileVectors (16-lane accumulators of a
-// row in registers), dot (one step of a chain), load_words, transpose, pack_pair, and two stores of
-// rounded probabilities: store_row (one row, in rows form) and store_step (a step of depth form).
+// row in registers), dot (one step of a chain), load_words, transpose, interleave, and two stores
+// of rounded probabilities: store_rounded_row (one row, in rows form) and store_rounded_step (a
+// step of depth form).
 #pragma once
 #include "ops/cpu/attention_kernels.h"
+#include "ops/cpu/attention_pack_impl.h"
 #include "ops/cpu/simd.h"
 
 namespace strata::ops::cpu {
@@ -94,8 +96,9 @@ void multiply_rows(const ProductTile& t, int64_t lane, const float* row_scale) {
   }
 }
 
+// All rows of the tile by NV vectors of lanes.
 template <typename K, int NV, Start kStart>
-void multiply_all_rows(const ProductTile& t, int64_t lane, const float* row_scale) {
+void multiply_lane_strip(const ProductTile& t, int64_t lane, const float* row_scale) {
   switch (t.rows) {
     case 1:
       return multiply_rows<K, 1, NV, kStart>(t, lane, row_scale);
@@ -117,16 +120,16 @@ void multiply_tile(const ProductTile& t, const float* row_scale) {
   constexpr int64_t kStep = kLanes * K::kTileVectors;
   int64_t lane = 0;
   for (; lane + kStep <= t.lanes; lane += kStep) {
-    multiply_all_rows<K, K::kTileVectors, kStart>(t, lane, row_scale);
+    multiply_lane_strip<K, K::kTileVectors, kStart>(t, lane, row_scale);
   }
   if constexpr (K::kTileVectors == 4) {
     switch ((t.lanes - lane) / kLanes) {
       case 3:
-        return multiply_all_rows<K, 3, kStart>(t, lane, row_scale);
+        return multiply_lane_strip<K, 3, kStart>(t, lane, row_scale);
       case 2:
-        return multiply_all_rows<K, 2, kStart>(t, lane, row_scale);
+        return multiply_lane_strip<K, 2, kStart>(t, lane, row_scale);
       case 1:
-        return multiply_all_rows<K, 1, kStart>(t, lane, row_scale);
+        return multiply_lane_strip<K, 1, kStart>(t, lane, row_scale);
       default:
         return;
     }
@@ -138,6 +141,7 @@ void accumulate_product(const ProductTile& tile) {
   multiply_tile<K, Start::kContinue>(tile, nullptr);
 }
 
+// The keys of the block up to the last that one of the rows sees.
 template <typename K>
 int64_t most_visible(const int64_t* visible, int64_t rows) {
   int64_t most = 0;
@@ -229,7 +233,7 @@ template <typename K, Mask kMask>
   }
   const auto block = (p[0] + p[1]) + (p[2] + p[3]);
   V::store(sum, V::fma(V::load(sum, Whole{}), V::set1(alpha), block), Whole{});
-  K::store_row(words, p);
+  K::store_rounded_row(words, p);
 }
 
 template <typename K>
@@ -245,8 +249,8 @@ template <typename K>
 // Brings the rows' maxima up to the block; alpha = 2^(old - new), which the sums so far are times.
 // A maximum starts as the lowest finite number, so no difference is ever inf - inf.
 template <typename K>
-[[gnu::always_inline]] inline void update_maxima(const ForwardTile& t, const float* scores,
-                                                 float* alpha) {
+[[gnu::always_inline]] inline void update_max_and_alpha(const ForwardTile& t, const float* scores,
+                                                        float* alpha) {
   using V = typename K::V;
   for (int64_t r = 0; r < t.rows; ++r) {
     const float* row = scores + r * kKeyBlock;
@@ -263,9 +267,9 @@ template <typename K>
 
 // acc = alpha acc + P V.
 template <typename K>
-[[gnu::always_inline]] inline void add_weighted_values(const ForwardTile& t,
-                                                       const uint32_t* p_words,
-                                                       const float* alpha) {
+[[gnu::always_inline]] inline void rescale_and_add_values(const ForwardTile& t,
+                                                          const uint32_t* p_words,
+                                                          const float* alpha) {
   constexpr int64_t kRowWords = kKeyBlock / K::kPack;
   for (int64_t r = 0; r < t.rows; r += kTileRows) {
     const int64_t rows = t.rows - r < kTileRows ? t.rows - r : kTileRows;
@@ -291,22 +295,22 @@ void forward_tile(const ForwardTile& t) {
   alignas(64) float alpha[kForwardRows + kLanes];
   constexpr int64_t kRowWords = kKeyBlock / K::kPack;
   score_rows<K>(t, scores);
-  update_maxima<K>(t, scores, alpha);
+  update_max_and_alpha<K>(t, scores, alpha);
   for (int64_t r = 0; r < t.rows; ++r) {
     with_mask<K>(t.visible, t.hidden, r, [&]<Mask kMask>(Seen seen) {
       online_softmax_row<K, kMask>(scores + r * kKeyBlock, t.scale, seen, t.max[r], alpha[r],
                                    t.sum + r * kLanes, p_words + r * kRowWords);
     });
   }
-  add_weighted_values<K>(t, p_words, alpha);
+  rescale_and_add_values<K>(t, p_words, alpha);
 }
 
 // p = 2^(s - lse) and d_s = p (d_p - delta) of one row.
 template <typename K, Mask kMask, typename F>
-[[gnu::always_inline]] inline void softmax_backward(const BackwardTile& t, int64_t r, Seen seen,
-                                                    const float* scores, const float* d_p,
-                                                    F (&p)[kBlockVectors],
-                                                    F (&d_s)[kBlockVectors]) {
+[[gnu::always_inline]] inline void softmax_backward_row(const BackwardTile& t, int64_t r, Seen seen,
+                                                        const float* scores, const float* d_p,
+                                                        F (&p)[kBlockVectors],
+                                                        F (&d_s)[kBlockVectors]) {
   using V = typename K::V;
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
@@ -318,10 +322,31 @@ template <typename K, Mask kMask, typename F>
   }
 }
 
+// p and d_s of the K::kPack rows from r on, zero for those that do not exist; with pairs d_s goes
+// to its rows form, too.
+template <typename K, typename F>
+[[gnu::always_inline]] inline void softmax_backward_rows(const BackwardTile& t, int64_t r,
+                                                         const float* scores, const float* d_p,
+                                                         F (&p)[K::kPack][kBlockVectors],
+                                                         F (&d_s)[K::kPack][kBlockVectors]) {
+#pragma GCC unroll 2
+  for (int64_t i = 0; i < K::kPack; ++i) {
+    if (r + i < t.rows) {
+      with_mask<K>(t.visible, t.hidden, r + i, [&]<Mask kMask>(Seen seen) {
+        softmax_backward_row<K, kMask>(t, r + i, seen, scores, d_p, p[i], d_s[i]);
+      });
+      if constexpr (K::kPack > 1) {
+        K::store_rounded_row(t.d_s_rows + (r + i) * (kKeyBlock / K::kPack), d_s[i]);
+      }
+    } else {
+      for (int64_t j = 0; j < kBlockVectors; ++j) p[i][j] = d_s[i][j] = K::V::set1(0.0f);
+    }
+  }
+}
+
 template <typename K>
 void backward_tile(const BackwardTile& t) {
-  using V = typename K::V;
-  using F = typename V::F;
+  using F = typename K::V::F;
   alignas(64) float scores[kTileRows * kKeyBlock];
   alignas(64) float d_p[kTileRows * kKeyBlock];
   const int64_t vectors = (most_visible<K>(t.visible, t.rows) + kLanes - 1) / kLanes;
@@ -330,127 +355,9 @@ void backward_tile(const BackwardTile& t) {
   for (int64_t r = 0; r < t.rows; r += K::kPack) {
     F p[K::kPack][kBlockVectors];
     F d_s[K::kPack][kBlockVectors];
-#pragma GCC unroll 2
-    for (int64_t i = 0; i < K::kPack; ++i) {
-      if (r + i < t.rows) {
-        with_mask<K>(t.visible, t.hidden, r + i, [&]<Mask kMask>(Seen seen) {
-          softmax_backward<K, kMask>(t, r + i, seen, scores, d_p, p[i], d_s[i]);
-        });
-        if constexpr (K::kPack > 1) {
-          K::store_row(t.d_s_rows + (r + i) * (kKeyBlock / K::kPack), d_s[i]);
-        }
-      } else {
-        for (int64_t j = 0; j < kBlockVectors; ++j) p[i][j] = d_s[i][j] = V::set1(0.0f);
-      }
-    }
-    K::store_step(t.p + r / K::kPack * kKeyBlock, p);
-    K::store_step(t.d_s + r / K::kPack * kKeyBlock, d_s);
-  }
-}
-
-template <typename K>
-void pack_row(const void* row, int64_t dim, uint32_t* dst) {
-  const auto* x = static_cast<const typename K::Element*>(row);
-  for (int64_t h = 0; h < dim; h += kLanes * K::kPack) {
-    K::V::store(reinterpret_cast<float*>(dst), K::load_words(x + h, dim - h), Whole{});
-    dst += kLanes;
-  }
-}
-
-// Sixteen rows by sixteen words, transposed, from element `at` of the rows; num_rows, num_elements
-// and num_words say how many of them exist.
-template <typename K, bool kWhole>
-[[gnu::always_inline]] inline void pack_transposed(const void* const* rows, int64_t num_rows,
-                                                   int64_t at, int64_t num_elements,
-                                                   int64_t num_words, float* dst) {
-  using V = typename K::V;
-  using X = typename K::Element;
-  typename V::F t[kLanes];
-#pragma GCC unroll 16
-  for (int64_t j = 0; j < kLanes; ++j) {
-    if constexpr (kWhole) {
-      t[j] = K::load_words(static_cast<const X*>(rows[j]) + at, kLanes * K::kPack);
-    } else {
-      t[j] = V::set1(0.0f);
-      if (j < num_rows) t[j] = K::load_words(static_cast<const X*>(rows[j]) + at, num_elements);
-    }
-  }
-  K::transpose(t);
-#pragma GCC unroll 16
-  for (int64_t i = 0; i < kLanes; ++i) {
-    if (kWhole || i < num_words) V::store(dst + i * kKeyBlock, t[i], Whole{});
-  }
-}
-
-template <typename K>
-void pack_in_lanes_form(const PackRows& from, uint32_t* dst) {
-  constexpr int64_t kChunk = kLanes * K::kPack;  // elements of a square's row
-  const int64_t dim = from.dim;
-  const int64_t steps = (dim + K::kPack - 1) / K::kPack;
-  for (int64_t group = 0; group < kKeyBlock; group += kLanes) {
-    for (int64_t head = 0; head < from.num_heads; ++head) {
-      for (int64_t h = 0; h < dim; h += kChunk) {
-        const int64_t d = h / K::kPack;
-        float* to = reinterpret_cast<float*>(dst) + head * from.head_words + d * kKeyBlock + group;
-        if (group + kLanes <= from.count && h + kChunk <= dim) {
-          pack_transposed<K, true>(from.rows + group, kLanes, head * dim + h, kChunk, kLanes, to);
-        } else {
-          pack_transposed<K, false>(from.rows + group, from.count - group, head * dim + h, dim - h,
-                                    steps - d, to);
-        }
-      }
-    }
-  }
-}
-
-// Elements `at`, ... of one or two rows as words of depth form.
-template <typename K, bool kWhole>
-[[gnu::always_inline]] inline void pack_step(const void* const* rows, int64_t num_rows, int64_t at,
-                                             int64_t num_elements, float* dst) {
-  using V = typename K::V;
-  using X = typename K::Element;
-  const int64_t left = kWhole ? kLanes * K::kPack : num_elements;
-  const auto first = K::load_words(static_cast<const X*>(rows[0]) + at, left);
-  if constexpr (K::kPack == 1) {
-    V::store(dst, first, Whole{});
-  } else {
-    auto second = V::set1(0.0f);
-    if (kWhole || num_rows > 1) second = K::load_words(static_cast<const X*>(rows[1]) + at, left);
-    typename V::F low;
-    typename V::F high;
-    K::pack_pair(first, second, low, high);
-    V::store(dst, low, Whole{});
-    if (kWhole || num_elements > kLanes) V::store(dst + kLanes, high, Whole{});
-  }
-}
-
-template <typename K>
-void pack_in_depth_form(const PackRows& from, uint32_t* dst) {
-  constexpr int64_t kChunk = kLanes * K::kPack;
-  const int64_t dim = from.dim;
-  const int64_t lanes = (dim + kLanes - 1) / kLanes * kLanes;
-  for (int64_t group = 0; group < from.count; group += kLanes) {
-    for (int64_t head = 0; head < from.num_heads; ++head) {
-      for (int64_t h = 0; h < dim; h += kChunk) {
-        float* to =
-            reinterpret_cast<float*>(dst) + head * from.head_words + group / K::kPack * lanes + h;
-        const int64_t at = head * dim + h;
-        const int64_t count = from.count - group;
-        if (count >= kLanes && h + kChunk <= dim) {
-          // Unrolled, so that each row's loads have an address stride of their own to be followed.
-#pragma GCC unroll 16
-          for (int64_t i = 0; i < kLanes; i += K::kPack) {
-            pack_step<K, true>(from.rows + group + i, K::kPack, at, kChunk,
-                               to + i / K::kPack * lanes);
-          }
-        } else {
-          for (int64_t i = 0; i < kLanes && i < count; i += K::kPack) {
-            pack_step<K, false>(from.rows + group + i, count - i, at, dim - h,
-                                to + i / K::kPack * lanes);
-          }
-        }
-      }
-    }
+    softmax_backward_rows<K>(t, r, scores, d_p, p, d_s);
+    K::store_rounded_step(t.p + r / K::kPack * kKeyBlock, p);
+    K::store_rounded_step(t.d_s + r / K::kPack * kKeyBlock, d_s);
   }
 }
 

@@ -50,42 +50,59 @@ struct Head {
   }
 };
 
+// The sums of a query row over the keys so far.
+struct OnlineSoftmax {
+  float max = std::numeric_limits<float>::lowest();
+  float sum = 0;  // of exp(score - max)
+  float* acc;     // [U] the same times the values
+};
+
+// acc += exp(score - max) v of one key; returns the factor before it is rounded.
+float add_weighted_value(const Head& head, int64_t position, float score, OnlineSoftmax& sums) {
+  const float p = std::exp(score - sums.max);
+  const float rounded = round_element(head.dtype(), p);
+  const char* value = head.value(position);
+  for (int64_t h = 0; h < head.value_dim(); ++h)
+    sums.acc[h] += rounded * load_element(value, head.dtype(), h);
+  return p;
+}
+
+// Keys [begin, begin + count), at most a block.
+void attend_block(const Head& head, int64_t index, int64_t begin, int64_t count,
+                  OnlineSoftmax& sums) {
+  float scores[kKeyBlock];
+  float new_max = sums.max;
+  for (int64_t j = 0; j < count; ++j) {
+    scores[j] = head.score(index, begin + j);
+    new_max = std::max(new_max, scores[j]);
+  }
+  const float alpha = std::exp(sums.max - new_max);
+  sums.max = new_max;
+  float block_sum = 0;
+  for (int64_t h = 0; h < head.value_dim(); ++h) sums.acc[h] *= alpha;
+  for (int64_t j = 0; j < count; ++j) {
+    block_sum += add_weighted_value(head, begin + j, scores[j], sums);
+  }
+  sums.sum = sums.sum * alpha + block_sum;
+}
+
 // One query row; acc [U].
 void forward_row(const Head& head, int64_t row, int64_t member, float* acc, TensorView out,
                  TensorView lse) {
   const int64_t index = head.query(row, member);
   const int64_t first_key = head.args.first_key(head.segment.first_position + row);
   const int64_t num_keys = head.segment.first_position + row + 1;
-  float max = std::numeric_limits<float>::lowest();
-  float sum = 0;
+  OnlineSoftmax sums{.acc = acc};
   std::fill_n(acc, head.value_dim(), 0.0f);
   for (int64_t block = first_key / kKeyBlock; block * kKeyBlock < num_keys; ++block) {
     const int64_t begin = std::max(first_key, block * kKeyBlock);
-    const int64_t count = std::min((block + 1) * kKeyBlock, num_keys) - begin;
-    float scores[kKeyBlock];
-    float new_max = max;
-    for (int64_t j = 0; j < count; ++j) {
-      scores[j] = head.score(index, begin + j);
-      new_max = std::max(new_max, scores[j]);
-    }
-    const float alpha = std::exp(max - new_max);
-    max = new_max;
-    float block_sum = 0;
-    for (int64_t h = 0; h < head.value_dim(); ++h) acc[h] *= alpha;
-    for (int64_t j = 0; j < count; ++j) {
-      const float p = std::exp(scores[j] - max);
-      block_sum += p;
-      const float rounded = round_element(head.dtype(), p);
-      const char* value = head.value(begin + j);
-      for (int64_t h = 0; h < head.value_dim(); ++h)
-        acc[h] += rounded * load_element(value, head.dtype(), h);
-    }
-    sum = sum * alpha + block_sum;
+    const int64_t end = std::min((block + 1) * kKeyBlock, num_keys);
+    attend_block(head, index, begin, end - begin, sums);
   }
   for (int64_t h = 0; h < head.value_dim(); ++h) {
-    store_element(out.data, out.dtype, index * head.value_dim() + h, acc[h] / sum);
+    store_element(out.data, out.dtype, index * head.value_dim() + h, acc[h] / sums.sum);
   }
-  if (!lse.empty()) lse.f32()[index] = max + std::log(sum);
+  if (!lse.empty()) lse.f32()[index] = sums.max + std::log(sums.sum);
 }
 
 // p = exp(score - lse) and d_s = p * (d_p - delta) of one (query, key), rounded for products.
@@ -94,8 +111,8 @@ struct Pair {
   float d_s;
 };
 
-Pair backward_pair(const Head& head, const AttentionGradients& grads, int64_t index,
-                   int64_t position) {
+Pair compute_p_and_d_s(const Head& head, const AttentionGradients& grads, int64_t index,
+                       int64_t position) {
   const float p = std::exp(head.score(index, position) - grads.lse.f32()[index]);
   const float d_p = head.dot(grads.d_out, index, head.value(position));
   const char* out_row = static_cast<const char*>(grads.out.data) +
@@ -104,13 +121,14 @@ Pair backward_pair(const Head& head, const AttentionGradients& grads, int64_t in
   return {round_element(head.dtype(), p), round_element(head.dtype(), p * (d_p - delta))};
 }
 
+// d_q of one query row; acc [H].
 void backward_query(const Head& head, const AttentionGradients& grads, int64_t row, int64_t member,
                     float* acc) {
   const int64_t index = head.query(row, member);
   std::fill_n(acc, head.key_dim(), 0.0f);
   // s = scale * q k^T
   for (int64_t position = head.args.first_key(row); position <= row; ++position) {
-    const float d_s = backward_pair(head, grads, index, position).d_s;
+    const float d_s = compute_p_and_d_s(head, grads, index, position).d_s;
     const char* key = head.key(position);
     for (int64_t h = 0; h < head.key_dim(); ++h) acc[h] += d_s * load_element(key, head.dtype(), h);
   }
@@ -120,6 +138,21 @@ void backward_query(const Head& head, const AttentionGradients& grads, int64_t r
   }
 }
 
+// What a query row adds to d_key and d_value of one key: out = p v, s = scale * q k^T.
+void add_d_key_and_d_value(const Head& head, const AttentionGradients& grads, int64_t index,
+                           int64_t position, float* d_key, float* d_value) {
+  const int64_t key_dim = head.key_dim();
+  const int64_t value_dim = head.value_dim();
+  const Pair pair = compute_p_and_d_s(head, grads, index, position);
+  for (int64_t h = 0; h < value_dim; ++h) {
+    d_value[h] += pair.p * load_element(grads.d_out.data, head.dtype(), index * value_dim + h);
+  }
+  for (int64_t h = 0; h < key_dim; ++h) {
+    d_key[h] += pair.d_s * load_element(head.args.q.data, head.dtype(), index * key_dim + h);
+  }
+}
+
+// d_k and d_v of one key; d_key [H] and d_value [U].
 void backward_key(const Head& head, const AttentionGradients& grads, int64_t position, float* d_key,
                   float* d_value) {
   const int64_t key_dim = head.key_dim();
@@ -129,16 +162,7 @@ void backward_key(const Head& head, const AttentionGradients& grads, int64_t pos
   for (int64_t member = 0; member < head.group(); ++member) {
     for (int64_t row = position; row < head.num_rows(); ++row) {
       if (head.args.first_key(row) > position) break;
-      const int64_t index = head.query(row, member);
-      const Pair pair = backward_pair(head, grads, index, position);
-      // out = p v
-      for (int64_t h = 0; h < value_dim; ++h) {
-        d_value[h] += pair.p * load_element(grads.d_out.data, head.dtype(), index * value_dim + h);
-      }
-      // s = scale * q k^T
-      for (int64_t h = 0; h < key_dim; ++h) {
-        d_key[h] += pair.d_s * load_element(head.args.q.data, head.dtype(), index * key_dim + h);
-      }
+      add_d_key_and_d_value(head, grads, head.query(row, member), position, d_key, d_value);
     }
   }
   const int64_t row = (head.segment.begin + position) * head.args.num_kv_heads + head.kv_head;

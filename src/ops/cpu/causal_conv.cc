@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/causal_conv.h"
 
-#include <algorithm>
-
 #include "ops/cpu/dispatch.h"
 
 namespace strata::ops::cpu {
@@ -22,15 +20,8 @@ CausalConvKernel kernel_args_of(const CausalConvArgs& args) {
 // Calls body(begin, end) for blocks of channels.
 template <typename Body>
 void parallel_for_channel_blocks(CpuBackend& backend, const CausalConvArgs& args, Body&& body) {
-  const int64_t channels = args.x.shape[1];
-  const int64_t num_blocks = (channels + kConvBlock - 1) / kConvBlock;
-  const int64_t block_elements = args.x.shape[0] * args.weight.shape[1] * kConvBlock;
-  parallel_for(backend, num_blocks, block_elements, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kConvBlock;
-      body(first, std::min(channels, first + kConvBlock));
-    }
-  });
+  const int64_t elements_each = args.x.shape[0] * args.weight.shape[1] * kConvBlock;
+  parallel_for_column_blocks(backend, args.x.shape[1], kConvBlock, elements_each, body);
 }
 
 }  // namespace

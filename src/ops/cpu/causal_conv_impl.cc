@@ -58,8 +58,8 @@ template <typename V, typename X>
 
 // z of a chunk of channels, `n` channels into the block: one chain over the taps.
 template <typename V, typename X, typename P>
-[[gnu::always_inline]] inline auto conv_chunk(const X* const* taps, const float* weight,
-                                              int64_t num_taps, int64_t n, P part) {
+[[gnu::always_inline]] inline auto convolve_chunk(const X* const* taps, const float* weight,
+                                                  int64_t num_taps, int64_t n, P part) {
   auto z = V::set1(0.0f);
   for (int64_t i = 0; i < num_taps; ++i) {
     z = V::fma(V::load(weight + i * kConvBlock + n, part), V::load(taps[i] + n, part), z);
@@ -94,7 +94,8 @@ void causal_conv_silu_typed(const CausalConvKernel& k, X* y, int64_t y_stride, i
       find_conv_inputs<V>(k, segment, t - segment.begin, num_taps, begin, zeros, taps);
       X* y_row = y + t * y_stride + begin;
       for_chunks<V>(end - begin, [&](int64_t n, auto part) {
-        V::store(y_row + n, Silu<V>::value(conv_chunk<V>(taps, weight, num_taps, n, part)), part);
+        V::store(y_row + n, Silu<V>::value(convolve_chunk<V>(taps, weight, num_taps, n, part)),
+                 part);
       });
     }
     if (segment.state != nullptr) store_history<V>(k, segment, begin, end - begin, zeros);
@@ -137,6 +138,48 @@ template <typename V, typename DX>
   });
 }
 
+// d_z of one row of a block, from its inputs and d_y; with kWeight adds d_z x to d_weight.
+template <typename V, bool kWeight, typename X, typename DY>
+[[gnu::always_inline]] inline void compute_conv_d_z(const X* const* taps, const float* weight,
+                                                    int64_t num_taps, int64_t width, const DY* d_y,
+                                                    float* d_z_row, float* d_weight) {
+  for_chunks<V>(width, [&](int64_t n, auto part) {
+    auto slope = convolve_chunk<V>(taps, weight, num_taps, n, part);
+    Silu<V>::value_and_slope(slope, slope);
+    const auto d_z = V::load(d_y + n, part) * slope;
+    V::store(d_z_row + n, d_z, part);
+    for (int64_t i = 0; kWeight && i < num_taps; ++i) {
+      float* sum = d_weight + i * kConvBlock + n;
+      V::store(sum, V::fma(d_z, V::load(taps[i] + n, part), V::load(sum, part)), part);
+    }
+  });
+}
+
+// The segment's d_x, each row as soon as its last d_z is known; with kWeight adds to d_weight.
+template <typename V, bool kWeight, typename DY, typename DX, typename X>
+[[gnu::always_inline]] inline void conv_segment_backward(
+    const CausalConvKernel& k, const StateSegment& segment, const CausalConvGradients& grads,
+    const X* zeros, const float* weight, int64_t num_taps, int64_t begin, int64_t width,
+    ConvRing& ring, float* d_weight) {
+  const int64_t num_rows = segment.end - segment.begin;
+  const DY* d_y = static_cast<const DY*>(grads.d_y) + segment.begin * grads.d_y_stride + begin;
+  DX* d_x = static_cast<DX*>(grads.d_x) + segment.begin * grads.d_x_stride + begin;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const X* taps[kMaxConvTaps];
+    find_conv_inputs<V>(k, segment, row, num_taps, begin, zeros, taps);
+    compute_conv_d_z<V, kWeight>(taps, weight, num_taps, width, d_y + row * grads.d_y_stride,
+                                 ring.rows + row % num_taps * kConvBlock, d_weight);
+    const int64_t known = row - num_taps + 1;
+    if (known < 0) continue;
+    write_conv_d_x<V>(ring, weight, num_taps, known, num_rows, width,
+                      d_x + known * grads.d_x_stride);
+  }
+  const int64_t first = num_rows < num_taps ? 0 : num_rows - num_taps + 1;
+  for (int64_t row = first; row < num_rows; ++row) {
+    write_conv_d_x<V>(ring, weight, num_taps, row, num_rows, width, d_x + row * grads.d_x_stride);
+  }
+}
+
 // y = silu(z), z[t] = sum_i weight[i] x[t - K + 1 + i]: with d_z = d_y silu'(z),
 // d_x[t] = sum_j weight[K - 1 - j] d_z[t + j] and d_weight[i] += d_z[t] x[t - K + 1 + i].
 template <typename V, int kTaps, bool kWeight, typename X, typename DY, typename DX>
@@ -151,34 +194,8 @@ void causal_conv_silu_backward_typed(const CausalConvKernel& k, const CausalConv
   transpose_taps<V>(k.weight + begin * num_taps, width, num_taps, weight);
   if (kWeight) transpose_taps<V>(grads.d_weight + begin * num_taps, width, num_taps, d_weight);
   for (int64_t s = 0; s < k.num_segments; ++s) {
-    const StateSegment& segment = k.segments[s];
-    const int64_t num_rows = segment.end - segment.begin;
-    const DY* d_y = static_cast<const DY*>(grads.d_y) + segment.begin * grads.d_y_stride + begin;
-    DX* d_x = static_cast<DX*>(grads.d_x) + segment.begin * grads.d_x_stride + begin;
-    for (int64_t row = 0; row < num_rows; ++row) {
-      const X* taps[kMaxConvTaps];
-      find_conv_inputs<V>(k, segment, row, num_taps, begin, zeros, taps);
-      const DY* d_y_row = d_y + row * grads.d_y_stride;
-      float* d_z_row = ring.rows + row % num_taps * kConvBlock;
-      for_chunks<V>(width, [&](int64_t n, auto part) {
-        auto slope = conv_chunk<V>(taps, weight, num_taps, n, part);
-        Silu<V>::value_and_slope(slope, slope);
-        const auto d_z = V::load(d_y_row + n, part) * slope;
-        V::store(d_z_row + n, d_z, part);
-        for (int64_t i = 0; kWeight && i < num_taps; ++i) {
-          float* sum = d_weight + i * kConvBlock + n;
-          V::store(sum, V::fma(d_z, V::load(taps[i] + n, part), V::load(sum, part)), part);
-        }
-      });
-      const int64_t known = row - num_taps + 1;
-      if (known < 0) continue;
-      write_conv_d_x<V>(ring, weight, num_taps, known, num_rows, width,
-                        d_x + known * grads.d_x_stride);
-    }
-    const int64_t first = num_rows < num_taps ? 0 : num_rows - num_taps + 1;
-    for (int64_t row = first; row < num_rows; ++row) {
-      write_conv_d_x<V>(ring, weight, num_taps, row, num_rows, width, d_x + row * grads.d_x_stride);
-    }
+    conv_segment_backward<V, kWeight, DY, DX>(k, k.segments[s], grads, zeros, weight, num_taps,
+                                              begin, width, ring, d_weight);
   }
   if (kWeight) transpose_taps_back<V>(d_weight, width, num_taps, grads.d_weight + begin * num_taps);
 }

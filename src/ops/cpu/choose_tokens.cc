@@ -50,27 +50,32 @@ class OwnRows {
   TensorView rows_, lse_;
 };
 
+// Of a token that came before, `in_answer` times in the answer.
+float penalised(const Penalties& penalties, float logit, int64_t in_answer) {
+  if (penalties.repetition != 1.0f)
+    logit = logit > 0.0f ? logit / penalties.repetition : logit * penalties.repetition;
+  if (in_answer == 0) return logit;
+  logit -= penalties.frequency * static_cast<float>(in_answer);
+  logit -= penalties.presence;
+  return logit;
+}
+
 void apply_penalties(const Penalties& penalties, const TokensBefore& before,
                      std::span<float> logits) {
   std::vector<bool> seen(logits.size());
-  const auto apply_one = [&](int32_t token, int64_t in_answer) {
+  const auto apply_once = [&](int32_t token, int64_t in_answer) {
     const auto id = static_cast<size_t>(token);
     if (seen[id]) return;
     seen[id] = true;
-    float& logit = logits[id];
-    if (penalties.repetition != 1.0f)
-      logit = logit > 0.0f ? logit / penalties.repetition : logit * penalties.repetition;
-    if (in_answer == 0) return;
-    logit -= penalties.frequency * static_cast<float>(in_answer);
-    logit -= penalties.presence;
+    logits[id] = penalised(penalties, logits[id], in_answer);
   };
   const auto in_drafts = [&](int32_t token) {
     return std::count(before.drafts.begin(), before.drafts.end(), token);
   };
-  for (const TokenCount& of : before.answer) apply_one(of.token, of.count + in_drafts(of.token));
-  for (const int32_t token : before.drafts) apply_one(token, in_drafts(token));
+  for (const TokenCount& of : before.answer) apply_once(of.token, of.count + in_drafts(of.token));
+  for (const int32_t token : before.drafts) apply_once(token, in_drafts(token));
   if (penalties.repetition == 1.0f) return;
-  for (const int32_t token : before.prompt) apply_one(token, 0);
+  for (const int32_t token : before.prompt) apply_once(token, 0);
 }
 
 // The choice's logits, in `own`.
@@ -94,6 +99,15 @@ void write_scaled_logits(std::span<const float> raw, const TokenChoice& choice,
   for (size_t i = 0; i < raw.size(); ++i) own[i] = raw[i] / choice.params.temperature;
 }
 
+void check_logprobs_are_numbers(const TokenChoice& choice) {
+  const bool are_numbers = std::isfinite(choice.logprob) &&
+                           std::none_of(choice.topk_logprobs.begin(), choice.topk_logprobs.end(),
+                                        [](float value) { return std::isnan(value); });
+  if (!are_numbers)
+    throw Error(ErrorCode::kInvalidArgument,
+                "sample: the logits divided by the temperature are no numbers");
+}
+
 // `values` are what logprobs are of, `lse` theirs.
 void fill_logprobs(std::span<const float> raw, const float* values, const float* lse,
                    TokenChoice& choice) {
@@ -101,12 +115,7 @@ void fill_logprobs(std::span<const float> raw, const float* values, const float*
   write_topk_of_row(raw, lse, choice.topk_ids, choice.topk_logprobs);
   for (size_t i = 0; i < choice.topk_ids.size(); ++i)
     choice.topk_logprobs[i] = logprob(values[choice.topk_ids[i]], lse);
-  const bool is_number = std::isfinite(choice.logprob) &&
-                         std::none_of(choice.topk_logprobs.begin(), choice.topk_logprobs.end(),
-                                      [](float value) { return std::isnan(value); });
-  if (!is_number)
-    throw Error(ErrorCode::kInvalidArgument,
-                "sample: the logits divided by the temperature are no numbers");
+  check_logprobs_are_numbers(choice);
 }
 
 void choose_each_and_scale_logits(CpuBackend& backend, TensorView logits, Choices choices,

@@ -29,17 +29,16 @@ int64_t num_entries(const CompressorArgs& args) {
   return count;
 }
 
+// Calls body(begin, end) for blocks of channels.
 template <typename Body>
 void parallel_for_channel_blocks(CpuBackend& backend, const CompressorArgs& args, Body&& body) {
-  const int64_t channels = args.channels();
-  const int64_t num_blocks = (channels + kCompressBlock - 1) / kCompressBlock;
   const int64_t terms = num_entries(args) * compressor_span(args.ratio(), args.overlap);
-  parallel_for(backend, num_blocks, terms * kCompressBlock, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kCompressBlock;
-      body(first, std::min(channels, first + kCompressBlock));
-    }
-  });
+  parallel_for_column_blocks(backend, args.channels(), kCompressBlock, terms * kCompressBlock,
+                             body);
+}
+
+void fill_zero(const TensorView& view) {
+  if (view.num_bytes() > 0) std::memset(view.data, 0, static_cast<size_t>(view.num_bytes()));
 }
 
 // The rows that later windows may need.
@@ -77,9 +76,8 @@ void compress_backward(CpuBackend& backend, const CompressorArgs& args, TensorVi
   const HostAccess access(backend.allocator());
   const CompressorKernel k = kernel_args_of(args);
   if (backend.is_counting()) return;
-  for (const TensorView* d : {&d_kv, &d_gate}) {
-    if (d->num_bytes() > 0) std::memset(d->data, 0, static_cast<size_t>(d->num_bytes()));
-  }
+  fill_zero(d_kv);
+  fill_zero(d_gate);
   const CompressorGradients g = {.d_entries = d_entries.f32(),
                                  .type = d_kv.dtype,
                                  .d_kv = d_kv.data,

@@ -93,7 +93,25 @@ void compress_block(const CompressorKernel& k, float* entries, int64_t begin, in
   });
 }
 
+// Of a chunk of an entry's channels, `i` channels into the block, whose gradient is d:
 // c = sum_j p_j kv_j, p = softmax(logits): d_kv_j = p_j d, d_logit_j = p_j d (kv_j - c)
+template <typename V, typename D, typename F, typename P>
+[[gnu::always_inline]] inline void compress_backward_chunk(const CompressorGradients& g,
+                                                           const CompressTerms<V>& terms, F d,
+                                                           int64_t i, P part) {
+  const CompressSums<V> sums(terms, i, part);
+  for (int64_t j = 0; j < terms.count; ++j) {
+    const auto p = exp_below_overflow<V>(terms.logit(j, i, part) - sums.max) / sums.sum;
+    const auto d_kv = p * d;
+    const auto d_gate = d_kv * (V::load(terms.kv[j] + i, part) - sums.value);
+    V::store(static_cast<D*>(g.d_kv) + terms.offset[j] + i, d_kv, part);
+    V::store(static_cast<D*>(g.d_gate) + terms.offset[j] + i, d_gate, part);
+    if (g.d_bias == nullptr) continue;
+    float* d_bias = g.d_bias + terms.bias_offset[j] + i;
+    V::store(d_bias, V::load(d_bias, part) + d_gate, part);
+  }
+}
+
 template <typename V>
 void compress_backward_block(const CompressorKernel& k, const CompressorGradients& g, int64_t begin,
                              int64_t end) {
@@ -102,18 +120,8 @@ void compress_backward_block(const CompressorKernel& k, const CompressorGradient
     for_entries<V>(k, [&](const StateSegment& segment, int64_t window, int64_t entry) {
       terms.collect_window(k, segment, window, begin);
       for_chunks<V>(end - begin, [&](int64_t i, auto part) {
-        const CompressSums<V> sums(terms, i, part);
         const auto d = V::load(g.d_entries + entry * k.channels + begin + i, part);
-        for (int64_t j = 0; j < terms.count; ++j) {
-          const auto p = exp_below_overflow<V>(terms.logit(j, i, part) - sums.max) / sums.sum;
-          const auto d_kv = p * d;
-          const auto d_gate = d_kv * (V::load(terms.kv[j] + i, part) - sums.value);
-          V::store(static_cast<D*>(g.d_kv) + terms.offset[j] + i, d_kv, part);
-          V::store(static_cast<D*>(g.d_gate) + terms.offset[j] + i, d_gate, part);
-          if (g.d_bias == nullptr) continue;
-          float* d_bias = g.d_bias + terms.bias_offset[j] + i;
-          V::store(d_bias, V::load(d_bias, part) + d_gate, part);
-        }
+        compress_backward_chunk<V, D>(g, terms, d, i, part);
       });
     });
   });

@@ -37,7 +37,7 @@ CpuBackend::CpuBackend(CpuPath path, ThreadPool& pool, Allocator& allocator)
 
 CpuBackend::~CpuBackend() = default;
 
-void CpuBackend::make_workers() {
+void CpuBackend::make_missing_workers() {
   while (static_cast<int>(workers_.size()) < pool_.num_threads()) {
     workers_.push_back(is_counting()
                            ? std::unique_ptr<CpuBackend>(new CpuBackend(path_, 1, CountingTag{}))
@@ -67,7 +67,7 @@ int64_t CpuBackend::worker_high_water() const {
 }
 
 void CpuBackend::book_workers(int64_t bytes) {
-  if (bytes > 0) make_workers();
+  if (bytes > 0) make_missing_workers();
   for (const std::unique_ptr<CpuBackend>& worker : workers_) worker->scratch().book(bytes);
 }
 

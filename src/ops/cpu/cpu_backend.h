@@ -31,14 +31,14 @@ class CpuBackend final : public Backend {
   [[nodiscard]] ThreadPool& pool() { return pool_; }
   // For ops alone: a backend of one thread and its own scratch, for worker `i` of a region of
   // pool(), where small ops run whole, one next to the other. Made at the first call of
-  // make_workers(), which comes first.
+  // make_missing_workers(), which comes first.
   [[nodiscard]] CpuBackend& worker(int i) { return *workers_[static_cast<size_t>(i)]; }
-  void make_workers();
+  void make_missing_workers();
   // body(item, worker) for every item, each in one thread. A counting backend counts every item on
   // its first worker: any of them may get any item.
   template <typename Body>
   void run_in_workers(int64_t count, Body body) {
-    make_workers();
+    make_missing_workers();
     if (is_counting()) {
       for (int64_t i = 0; i < count; ++i) body(i, worker(0));
       return;

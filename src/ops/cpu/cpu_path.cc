@@ -50,23 +50,35 @@ bool cpu_path_supported(CpuPath path) {
   return path == CpuPath::kReference;
 }
 
-CpuPath choose_cpu_path() {
-  const std::string wanted = env_cpu_path();
-  const CpuPath best = *std::ranges::find_if(kPaths, cpu_path_supported);
-  if (wanted.empty()) return best;
-  const CpuPath* path = std::ranges::find(kPaths, wanted, cpu_path_name);
+namespace {
+
+CpuPath path_named(const std::string& name) {
+  const CpuPath* path = std::ranges::find(kPaths, name, cpu_path_name);
   if (path == std::end(kPaths)) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("STRATA_CPU_PATH: got '{}', want avx512_bf16, avx512, avx2 or reference",
-                    wanted));
-  }
-  if (!cpu_path_supported(*path)) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("STRATA_CPU_PATH: this CPU cannot run '{}'; unset it to use '{}'",
-                            wanted, cpu_path_name(best)));
+                    name));
   }
   return *path;
+}
+
+void check_supported(CpuPath path, CpuPath best) {
+  if (cpu_path_supported(path)) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("STRATA_CPU_PATH: this CPU cannot run '{}'; unset it to use '{}'",
+                          cpu_path_name(path), cpu_path_name(best)));
+}
+
+}  // namespace
+
+CpuPath choose_cpu_path() {
+  const std::string wanted = env_cpu_path();
+  const CpuPath best = *std::ranges::find_if(kPaths, cpu_path_supported);
+  if (wanted.empty()) return best;
+  const CpuPath path = path_named(wanted);
+  check_supported(path, best);
+  return path;
 }
 
 }  // namespace strata

@@ -44,14 +44,15 @@ struct Forward {
                      const Workspace& work) const;
   void forward_value_head(const Rows& rows, int64_t head, int64_t member, const DeltaState& state,
                           const Workspace& work) const;
+  void forward_panel(const Rows& rows, int64_t value_head, int64_t member, int64_t begin,
+                     int64_t width, int64_t columns, const DeltaState& state,
+                     const Workspace& work) const;
   void update_decays_and_coefficients(const Rows& rows, int64_t value_head, int64_t member,
                                       const DeltaState& state, const Workspace& work) const;
   void multiply_by_state(const Rows& rows, const float* panel, int64_t width,
                          const Workspace& work) const;
   void store_outputs(const Rows& rows, int64_t value_head, int64_t begin, int64_t width,
                      int64_t columns, const Workspace& work) const;
-  void add_chunk_to_state(const Rows& rows, const DeltaState& state, float* u, float* panel,
-                          int64_t width, const Workspace& work) const;
 };
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
@@ -92,7 +93,7 @@ void compute_delta_scores(const DeltaKernels& kernels, const DeltaLayout& layout
 // Brings the decays of the state up to the last row, too.
 void Forward::update_decays_and_coefficients(const Rows& rows, int64_t value_head, int64_t member,
                                              const DeltaState& state, const Workspace& work) const {
-  kernels.advance_decays(
+  kernels.compute_decays_and_coefficients(
       {.log_decay = args.log_decay.f32() + rows.row * args.log_decay.row_stride + value_head,
        .stride = args.log_decay.row_stride,
        .first = rows.first,
@@ -128,50 +129,45 @@ void Forward::store_outputs(const Rows& rows, int64_t value_head, int64_t begin,
                      static_cast<char*>(out.data) + at * dtype_bytes(out.dtype), out.dtype, stride);
 }
 
+// The outputs of a panel's columns, from `begin` on, and the state behind the chunk.
+void Forward::forward_panel(const Rows& rows, int64_t value_head, int64_t member, int64_t begin,
+                            int64_t width, int64_t columns, const DeltaState& state,
+                            const Workspace& work) const {
+  float* panel = state.state(member) + layout.shape.key_dim * begin;
+  float* u = state.u(member) + kDeltaChunk * begin;
+  if (rows.reads) multiply_by_state(rows, panel, width, work);
+  kernels.load_rows(delta_matrix_at(args.qkv, rows.row, layout.v_column(value_head) + begin),
+                    rows.count, columns, work.value, width);
+  kernels.solve({.coefficients = work.coefficients,
+                 .total_exp = work.total_exp,
+                 .beta = args.beta.f32() + rows.row * args.beta.row_stride + value_head,
+                 .beta_stride = args.beta.row_stride,
+                 .first = rows.first,
+                 .count = rows.count,
+                 .lanes = width,
+                 .read = rows.reads ? work.read : nullptr,
+                 .value = work.value,
+                 .u = u,
+                 .out = work.out});
+  store_outputs(rows, value_head, begin, width, columns, work);
+  if (!rows.folds) return;
+  add_chunk_to_state(kernels, layout,
+                     {.keys = state.keys(),
+                      .decay_exp = work.decay_exp,
+                      .total_exp = work.total_exp[rows.count - 1],
+                      .before = rows.reads ? panel : nullptr,
+                      .u = u,
+                      .behind = panel,
+                      .width = width});
+}
+
 void Forward::forward_value_head(const Rows& rows, int64_t head, int64_t member,
                                  const DeltaState& state, const Workspace& work) const {
   const int64_t value_head = head * layout.group + member;
-  const int64_t beta_stride = args.beta.row_stride;
-  const float* beta = args.beta.f32() + rows.row * beta_stride + value_head;
   update_decays_and_coefficients(rows, value_head, member, state, work);
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
-    float* panel = state.state(member) + layout.shape.key_dim * begin;
-    float* u = state.u(member) + kDeltaChunk * begin;
-    if (rows.reads) multiply_by_state(rows, panel, width, work);
-    kernels.load_rows(delta_matrix_at(args.qkv, rows.row, layout.v_column(value_head) + begin),
-                      rows.count, columns, work.value, width);
-    kernels.solve({.coefficients = work.coefficients,
-                   .total_exp = work.total_exp,
-                   .beta = beta,
-                   .beta_stride = beta_stride,
-                   .first = rows.first,
-                   .count = rows.count,
-                   .lanes = width,
-                   .read = rows.reads ? work.read : nullptr,
-                   .value = work.value,
-                   .u = u,
-                   .out = work.out});
-    store_outputs(rows, value_head, begin, width, columns, work);
-    if (rows.folds) add_chunk_to_state(rows, state, u, panel, width, work);
+    forward_panel(rows, value_head, member, begin, width, columns, state, work);
   });
-}
-
-// Adds a chunk that ends to a panel of the state. Its u is not read again: its factors go in place.
-void Forward::add_chunk_to_state(const Rows& rows, const DeltaState& state, float* u, float* panel,
-                                 int64_t width, const Workspace& work) const {
-  kernels.scale_rows(u, width, work.decay_exp, 1, kDeltaChunk, width, u, width);
-  kernels.multiply({.x = state.keys(),
-                    .x_row = kDeltaChunk,
-                    .panel = u,
-                    .panel_stride = width,
-                    .depth = kDeltaChunk,
-                    .rows = layout.shape.key_dim,
-                    .lanes = width,
-                    .init = rows.reads ? panel : nullptr,
-                    .init_stride = width,
-                    .keep = work.total_exp[rows.count - 1],
-                    .out = panel,
-                    .out_stride = width});
 }
 
 void Forward::forward_chunk(const Rows& rows, int64_t head, const DeltaState& state,
@@ -192,6 +188,19 @@ void Forward::forward_chunk(const Rows& rows, int64_t head, const DeltaState& st
   }
 }
 
+// Those from `row` to the end of its chunk or of the segment.
+Rows rows_of_chunk(const StateSegment& segment, int64_t row) {
+  const int64_t position = segment.first_position + row - segment.begin;
+  const int64_t first = position % kDeltaChunk;
+  const int64_t count = std::min(kDeltaChunk - first, segment.end - row);
+  const bool ends = first + count == kDeltaChunk;
+  return {.row = row,
+          .first = first,
+          .count = count,
+          .reads = position >= kDeltaChunk,
+          .folds = ends && (segment.state != nullptr || row + count < segment.end)};
+}
+
 void Forward::forward_key_head(const StateSegment& segment, int64_t head,
                                const Workspace& work) const {
   float* memory = segment.state == nullptr
@@ -199,17 +208,9 @@ void Forward::forward_key_head(const StateSegment& segment, int64_t head,
                       : static_cast<float*>(segment.state) + head * layout.key_head();
   const DeltaState state{layout, memory};
   for (int64_t row = segment.begin; row < segment.end;) {
-    const int64_t position = segment.first_position + row - segment.begin;
-    const int64_t first = position % kDeltaChunk;
-    const int64_t count = std::min(kDeltaChunk - first, segment.end - row);
-    const bool ends = first + count == kDeltaChunk;
-    forward_chunk({.row = row,
-                   .first = first,
-                   .count = count,
-                   .reads = position >= kDeltaChunk,
-                   .folds = ends && (segment.state != nullptr || row + count < segment.end)},
-                  head, state, work);
-    row += count;
+    const Rows rows = rows_of_chunk(segment, row);
+    forward_chunk(rows, head, state, work);
+    row += rows.count;
   }
 }
 

@@ -113,4 +113,32 @@ inline void normalise_rows_and_transpose_keys(const DeltaKernels& kernels,
   kernels.transpose_keys(r.rows, 2 * layout.key_lanes, r.first, r.count, dim, r.keys);
 }
 
+// A panel of the state behind a chunk: S' = e_63 S + sum_j k_j (E_j u_j)^T.
+struct DeltaStateUpdate {
+  const float* keys = nullptr;       // [dk][kDeltaChunk]
+  const float* decay_exp = nullptr;  // [kDeltaChunk] E_j
+  float total_exp = 1.0f;            // e_63
+  const float* before = nullptr;     // S [dk][width]; null: zero
+  float* u = nullptr;                // [kDeltaChunk][width]; E_j u_j goes in place of u_j
+  float* behind = nullptr;           // S', may be S
+  int64_t width = 0;
+};
+
+inline void add_chunk_to_state(const DeltaKernels& kernels, const DeltaLayout& layout,
+                               const DeltaStateUpdate& s) {
+  kernels.scale_rows(s.u, s.width, s.decay_exp, 1, kDeltaChunk, s.width, s.u, s.width);
+  kernels.multiply({.x = s.keys,
+                    .x_row = kDeltaChunk,
+                    .panel = s.u,
+                    .panel_stride = s.width,
+                    .depth = kDeltaChunk,
+                    .rows = layout.shape.key_dim,
+                    .lanes = s.width,
+                    .init = s.before,
+                    .init_stride = s.width,
+                    .keep = s.total_exp,
+                    .out = s.behind,
+                    .out_stride = s.width});
+}
+
 }  // namespace strata::ops::cpu

@@ -9,94 +9,33 @@
 //   z_i = v_i - e_i k_i^T S - sum_{j<i} M_ij u_j;  u = beta z
 //   o_i = e_i q_i^T S + sum_{j<=i} P_ij u_j
 //   S'  = e_63 S + sum_j k_j (E_j u_j)^T
+#include "ops/cpu/delta_net_backward.h"
+
 #include <algorithm>
+#include <span>
 
 #include "ops/cpu/cpu_backend.h"
-#include "ops/cpu/delta_net.h"
-#include "ops/cpu/delta_net_workspace.h"
 
 namespace strata::ops::cpu {
 namespace {
 
 constexpr int64_t kTile = 6;  // rows of a product whose chains share registers
 
-// A chunk of a segment.
-struct Chunk {
-  int64_t index;
-  int64_t row;  // of the batch
-  int64_t count;
-  bool reads;  // not the first: its state is not zero
-  bool folds;  // not the last: what is behind it depends on it
-};
-
-struct Backward {
-  const DeltaKernels& kernels;
-  const DeltaNetArgs& args;
-  const DeltaGradients& grads;
-  DeltaLayout layout;
-
-  [[nodiscard]] Chunk chunk(const StateSegment& segment, int64_t index) const;
-  // Of the state behind chunk `index`, and of the z of chunk `index`.
-  [[nodiscard]] float* state(const DeltaWorkspace& work, int64_t index, int64_t member) const {
-    return work.states + (index * layout.group + member) * layout.state();
-  }
-  [[nodiscard]] float* z(const DeltaWorkspace& work, int64_t index, int64_t member) const {
-    return work.z + (index * layout.group + member) * layout.chunk_values();
-  }
-  [[nodiscard]] const float* beta(const Chunk& c, int64_t value_head) const {
-    return args.beta.f32() + c.row * args.beta.row_stride + value_head;
-  }
-  // Of the products of keys with the chunk's keys and, between them, of queries.
-  [[nodiscard]] float* scores(const Chunk& c, const DeltaWorkspace& work) const {
-    return work.scores + c.index * 2 * kDeltaChunk * kDeltaChunk;
-  }
-  enum Side : uint8_t { kKeys, kQueries };
-  void compute_side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const;
-  // q and k of a key head in the chunk, normalised; keys_only: the rows of q stay what they were.
-  void normalise_chunk_rows(const Chunk& c, int64_t head, bool keys_only,
-                            const DeltaWorkspace& work) const;
-  void compute_coefficients(const Chunk& c, int64_t value_head, float* gamma,
-                            const DeltaWorkspace& work) const;
-  void recompute_value_head(const Chunk& c, int64_t head, int64_t member,
-                            const DeltaWorkspace& work) const;
-  void add_chunk_to_state(const float* before, float* behind, int64_t width,
-                          const DeltaWorkspace& work) const;
-  void value_head_backward(const Chunk& c, int64_t head, int64_t member,
-                           const DeltaWorkspace& work) const;
-  void solve_backward(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
-                      int64_t columns, const DeltaWorkspace& work) const;
-  void compute_d_u_and_d_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                              const DeltaWorkspace& work) const;
-  void compute_d_coefficients(const Chunk& c, int64_t width, bool add,
-                              const DeltaWorkspace& work) const;
-  void state_product_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                              const DeltaWorkspace& work) const;
-  void add_chunk_to_state_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                                   const DeltaWorkspace& work) const;
-  void transpose_state(const float* panel, int64_t width, const DeltaWorkspace& work) const;
-  void scores_backward(const Chunk& c, const DeltaWorkspace& work) const;
-  void norms_backward(const Chunk& c, int64_t head, const DeltaWorkspace& work) const;
-  void recompute_chunks(const StateSegment& segment, int64_t head,
-                        const DeltaWorkspace& work) const;
-  void key_head_backward(const StateSegment& segment, int64_t head,
-                         const DeltaWorkspace& work) const;
-};
-
 int64_t num_chunks(const StateSegment& segment) {
   return (segment.end - segment.begin + kDeltaChunk - 1) / kDeltaChunk;
 }
 
-Chunk Backward::chunk(const StateSegment& segment, int64_t index) const {
-  const int64_t row = segment.begin + index * kDeltaChunk;
-  return {.index = index,
-          .row = row,
-          .count = std::min(kDeltaChunk, segment.end - row),
-          .reads = index > 0,
-          .folds = row + kDeltaChunk < segment.end};
+// Of any of the segments.
+int64_t max_chunks(std::span<const StateSegment> segments) {
+  int64_t chunks = 1;
+  for (const StateSegment& s : segments) chunks = std::max(chunks, num_chunks(s));
+  return chunks;
 }
 
-void Backward::normalise_chunk_rows(const Chunk& c, int64_t head, bool keys_only,
-                                    const DeltaWorkspace& work) const {
+}  // namespace
+
+void DeltaBackward::normalise_chunk_rows(const Chunk& c, int64_t head, bool keys_only,
+                                         const DeltaWorkspace& work) const {
   normalise_rows_and_transpose_keys(kernels, layout,
                                     {.qkv = args.qkv,
                                      .head = head,
@@ -109,7 +48,8 @@ void Backward::normalise_chunk_rows(const Chunk& c, int64_t head, bool keys_only
 }
 
 // Scores of one side, as far as each row sees the keys (whole vectors).
-void Backward::compute_side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const {
+void DeltaBackward::compute_side_scores(const Chunk& c, Side side,
+                                        const DeltaWorkspace& work) const {
   for (int64_t i = 0; i < c.count; i += kTile) {
     const int64_t rows = std::min(kTile, c.count - i);
     kernels.multiply({.x = work.rows + (2 * i + side) * layout.key_lanes,
@@ -124,9 +64,10 @@ void Backward::compute_side_scores(const Chunk& c, Side side, const DeltaWorkspa
   }
 }
 
-void Backward::compute_coefficients(const Chunk& c, int64_t value_head, float* gamma,
-                                    const DeltaWorkspace& work) const {
-  kernels.advance_decays(
+void DeltaBackward::compute_decays_and_coefficients(const Chunk& c, int64_t value_head,
+                                                    float* gamma,
+                                                    const DeltaWorkspace& work) const {
+  kernels.compute_decays_and_coefficients(
       {.log_decay = args.log_decay.f32() + c.row * args.log_decay.row_stride + value_head,
        .stride = args.log_decay.row_stride,
        .count = c.count,
@@ -139,80 +80,95 @@ void Backward::compute_coefficients(const Chunk& c, int64_t value_head, float* g
   if (c.folds) kernels.exponentiate(work.decay, work.decay_exp, kDeltaChunk);
 }
 
-// S' = e_63 S + sum_j k_j (E_j u_j)^T of a panel; E_j u_j goes in place of u_j.
-void Backward::add_chunk_to_state(const float* before, float* behind, int64_t width,
-                                  const DeltaWorkspace& work) const {
-  kernels.scale_rows(work.u, width, work.decay_exp, 1, kDeltaChunk, width, work.u, width);
-  kernels.multiply({.x = work.keys,
-                    .x_row = kDeltaChunk,
-                    .panel = work.u,
+// k_i^T S of a panel.
+void DeltaBackward::multiply_keys_by_state(const Chunk& c, const float* panel, int64_t width,
+                                           const DeltaWorkspace& work) const {
+  kernels.multiply({.x = work.rows,
+                    .x_row = 2 * layout.key_lanes,
+                    .panel = panel,
                     .panel_stride = width,
-                    .depth = kDeltaChunk,
-                    .rows = layout.shape.key_dim,
+                    .depth = layout.shape.key_dim,
+                    .rows = c.count,
                     .lanes = width,
-                    .init = before,
-                    .init_stride = width,
-                    .keep = work.total_exp[kDeltaChunk - 1],
-                    .out = behind,
+                    .out = work.read,
                     .out_stride = width});
 }
 
-// z of the chunk, and the state behind it.
-void Backward::recompute_value_head(const Chunk& c, int64_t head, int64_t member,
+// z of a panel's columns, from `begin` on, and the state behind the chunk.
+void DeltaBackward::recompute_panel(const Chunk& c, int64_t value_head, int64_t member,
+                                    int64_t begin, int64_t width, int64_t columns,
                                     const DeltaWorkspace& work) const {
-  const int64_t value_head = head * layout.group + member;
   const int64_t dim = layout.shape.key_dim;
-  compute_coefficients(c, value_head, nullptr, work);
+  const float* before = c.reads ? state(work, c.index - 1, member) + dim * begin : nullptr;
+  if (c.reads) multiply_keys_by_state(c, before, width, work);
+  kernels.load_rows(delta_matrix_at(args.qkv, c.row, layout.v_column(value_head) + begin), c.count,
+                    columns, work.d_u, width);
+  kernels.solve({.coefficients = work.coefficients,
+                 .total_exp = work.total_exp,
+                 .beta = beta(c, value_head),
+                 .beta_stride = args.beta.row_stride,
+                 .count = c.count,
+                 .lanes = width,
+                 .read = c.reads ? work.read : nullptr,
+                 .value = work.d_u,
+                 .u = work.u,
+                 .z = z(work, c.index, member) + kDeltaChunk * begin});
+  if (!c.folds) return;
+  add_chunk_to_state(kernels, layout,
+                     {.keys = work.keys,
+                      .decay_exp = work.decay_exp,
+                      .total_exp = work.total_exp[kDeltaChunk - 1],
+                      .before = before,
+                      .u = work.u,
+                      .behind = state(work, c.index, member) + dim * begin,
+                      .width = width});
+}
+
+// z of the chunk, and the state behind it.
+void DeltaBackward::recompute_value_head(const Chunk& c, int64_t head, int64_t member,
+                                         const DeltaWorkspace& work) const {
+  const int64_t value_head = head * layout.group + member;
+  compute_decays_and_coefficients(c, value_head, nullptr, work);
   for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
-    const float* before = c.reads ? state(work, c.index - 1, member) + dim * begin : nullptr;
-    if (c.reads) {
-      kernels.multiply({.x = work.rows,
-                        .x_row = 2 * layout.key_lanes,
-                        .panel = before,
-                        .panel_stride = width,
-                        .depth = dim,
-                        .rows = c.count,
-                        .lanes = width,
-                        .out = work.read,
-                        .out_stride = width});
-    }
-    kernels.load_rows(delta_matrix_at(args.qkv, c.row, layout.v_column(value_head) + begin),
-                      c.count, columns, work.d_u, width);
-    kernels.solve({.coefficients = work.coefficients,
-                   .total_exp = work.total_exp,
-                   .beta = beta(c, value_head),
-                   .beta_stride = args.beta.row_stride,
-                   .count = c.count,
-                   .lanes = width,
-                   .read = c.reads ? work.read : nullptr,
-                   .value = work.d_u,
-                   .u = work.u,
-                   .z = z(work, c.index, member) + kDeltaChunk * begin});
-    if (!c.folds) return;
-    add_chunk_to_state(before, state(work, c.index, member) + dim * begin, width, work);
+    recompute_panel(c, value_head, member, begin, width, columns, work);
   });
 }
 
-// d_u of a panel, by the state behind the chunk and by the outputs of its rows, and what it adds to
+// The panel's u, and the gradient of its outputs.
+void DeltaBackward::compute_u_and_load_d_out(const Chunk& c, int64_t value_head,
+                                             const float* z_panel, int64_t begin, int64_t width,
+                                             int64_t columns, const DeltaWorkspace& work) const {
+  kernels.scale_rows(z_panel, width, beta(c, value_head), args.beta.row_stride, c.count, width,
+                     work.u, width);
+  const DeltaMatrix d_out =
+      delta_matrix_at(grads.d_out, c.row * layout.shape.num_value_heads + value_head, begin);
+  kernels.load_rows({d_out.data, d_out.type, layout.shape.num_value_heads * d_out.stride}, c.count,
+                    columns, work.d_z + width, 2 * width);
+}
+
+// d_u of a panel by the state behind the chunk, S' = ... + k_j (E_j u_j)^T, and what it adds to
 // d_fold.
-void Backward::compute_d_u_and_d_fold(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                                      const DeltaWorkspace& work) const {
-  // S' = ... + k_j (E_j u_j)^T
-  if (c.folds) {
-    kernels.multiply(
-        {.x = work.rows,
-         .x_row = 2 * layout.key_lanes,
-         .panel = work.d_state + member * layout.state() + layout.shape.key_dim * begin,
-         .panel_stride = width,
-         .depth = layout.shape.key_dim,
-         .rows = c.count,
-         .lanes = width,
-         .out = work.d_u,
-         .out_stride = width});
-    kernels.scale_rows(work.d_u, width, work.decay_exp, 1, c.count, width, work.d_u, width);
-    kernels.dot_rows(work.d_u, width, work.u, width, c.count, width, begin > 0, work.d_fold, 1);
-  }
-  // o_i = ... + sum_{j<=i} P_ij u_j
+void DeltaBackward::compute_d_u_and_d_fold_by_state(const Chunk& c, int64_t member, int64_t begin,
+                                                    int64_t width,
+                                                    const DeltaWorkspace& work) const {
+  kernels.multiply({.x = work.rows,
+                    .x_row = 2 * layout.key_lanes,
+                    .panel = work.d_state + member * layout.state() + layout.shape.key_dim * begin,
+                    .panel_stride = width,
+                    .depth = layout.shape.key_dim,
+                    .rows = c.count,
+                    .lanes = width,
+                    .out = work.d_u,
+                    .out_stride = width});
+  kernels.scale_rows(work.d_u, width, work.decay_exp, 1, c.count, width, work.d_u, width);
+  kernels.dot_rows(work.d_u, width, work.u, width, c.count, width, /*add=*/begin > 0, work.d_fold,
+                   1);
+}
+
+// Adds d_u of a panel by the outputs of its rows, o_i = ... + sum_{j<=i} P_ij u_j; it starts at
+// zero where nothing follows the chunk.
+void DeltaBackward::add_to_d_u_by_outputs(const Chunk& c, int64_t width,
+                                          const DeltaWorkspace& work) const {
   for (int64_t j = 0; j < c.count; j += kTile) {
     kernels.multiply({.x = work.coefficients + (2 * j + 1) * kDeltaChunk + j,
                       .x_row = 1,
@@ -230,8 +186,8 @@ void Backward::compute_d_u_and_d_fold(const Chunk& c, int64_t member, int64_t be
 }
 
 // What d_z of a panel and the gradient of its outputs add to those of the coefficients.
-void Backward::compute_d_coefficients(const Chunk& c, int64_t width, bool add,
-                                      const DeltaWorkspace& work) const {
+void DeltaBackward::compute_d_coefficients(const Chunk& c, int64_t width, bool add,
+                                           const DeltaWorkspace& work) const {
   kernels.transpose(work.u, width, c.count, width, work.transposed, kDeltaChunk);
   for (int64_t i = 0; i < c.count; i += kTile / 2) {
     const int64_t tokens = std::min(kTile / 2, c.count - i);
@@ -249,19 +205,31 @@ void Backward::compute_d_coefficients(const Chunk& c, int64_t width, bool add,
   }
 }
 
+// u = beta z: d_beta += d_u . z of a panel; the first panel starts it.
+void DeltaBackward::add_to_d_beta(const Chunk& c, int64_t value_head, const float* z_panel,
+                                  int64_t begin, int64_t width, const DeltaWorkspace& work) const {
+  float* d_beta = grads.d_beta.f32() + c.row * grads.d_beta.row_stride + value_head;
+  kernels.dot_rows(work.d_u, width, z_panel, width, c.count, width, /*add=*/begin > 0, d_beta,
+                   grads.d_beta.row_stride);
+}
+
+// z_i = v_i - ...: d_v is d_z.
+void DeltaBackward::store_d_v(const Chunk& c, int64_t value_head, int64_t begin, int64_t width,
+                              int64_t columns, const DeltaWorkspace& work) const {
+  const DeltaMatrix d_v = delta_matrix_at(grads.d_qkv, c.row, layout.v_column(value_head) + begin);
+  kernels.store_rows(work.d_z, 2 * width, c.count, columns, -1.0f, const_cast<void*>(d_v.data),
+                     d_v.type, d_v.stride);
+}
+
 // d_u, d_z and d_v of a panel, and what they add to d_beta, d_fold and the coefficients.
-void Backward::solve_backward(const Chunk& c, int64_t head, int64_t member, int64_t begin,
-                              int64_t width, int64_t columns, const DeltaWorkspace& work) const {
+void DeltaBackward::solve_backward(const Chunk& c, int64_t head, int64_t member, int64_t begin,
+                                   int64_t width, int64_t columns,
+                                   const DeltaWorkspace& work) const {
   const int64_t value_head = head * layout.group + member;
-  const bool add = begin > 0;
   const float* z_panel = z(work, c.index, member) + kDeltaChunk * begin;
-  kernels.scale_rows(z_panel, width, beta(c, value_head), args.beta.row_stride, c.count, width,
-                     work.u, width);
-  const DeltaMatrix d_out =
-      delta_matrix_at(grads.d_out, c.row * layout.shape.num_value_heads + value_head, begin);
-  kernels.load_rows({d_out.data, d_out.type, layout.shape.num_value_heads * d_out.stride}, c.count,
-                    columns, work.d_z + width, 2 * width);
-  compute_d_u_and_d_fold(c, member, begin, width, work);
+  compute_u_and_load_d_out(c, value_head, z_panel, begin, width, columns, work);
+  if (c.folds) compute_d_u_and_d_fold_by_state(c, member, begin, width, work);
+  add_to_d_u_by_outputs(c, width, work);
   // u = beta z;  z_i = v_i - ... - sum_{j<i} M_ij u_j
   kernels.solve_back({.coefficients = work.coefficients,
                       .beta = beta(c, value_head),
@@ -270,35 +238,33 @@ void Backward::solve_backward(const Chunk& c, int64_t head, int64_t member, int6
                       .lanes = width,
                       .d_u = work.d_u,
                       .d_z = work.d_z});
-  float* d_beta = grads.d_beta.f32() + c.row * grads.d_beta.row_stride + value_head;
-  kernels.dot_rows(work.d_u, width, z_panel, width, c.count, width, add, d_beta,
-                   grads.d_beta.row_stride);
-  const DeltaMatrix d_v = delta_matrix_at(grads.d_qkv, c.row, layout.v_column(value_head) + begin);
-  kernels.store_rows(work.d_z, 2 * width, c.count, columns, -1.0f, const_cast<void*>(d_v.data),
-                     d_v.type, d_v.stride);
-  compute_d_coefficients(c, width, add, work);
+  add_to_d_beta(c, value_head, z_panel, begin, width, work);
+  store_d_v(c, value_head, begin, width, columns, work);
+  compute_d_coefficients(c, width, /*add=*/begin > 0, work);
 }
 
 // transposed = panel^T, itself in panels of the lanes of dk.
-void Backward::transpose_state(const float* panel, int64_t width,
-                               const DeltaWorkspace& work) const {
+void DeltaBackward::transpose_state(const float* panel, int64_t width,
+                                    const DeltaWorkspace& work) const {
   for_delta_panels(layout.shape.key_dim, [&](int64_t begin, int64_t lanes, int64_t columns) {
     kernels.transpose(panel + begin * width, width, columns, width, work.transposed + begin * width,
                       lanes);
   });
 }
 
-// e_i k_i^T S and e_i q_i^T S: to d_rows_state, and to the state before the chunk what the panel of
-// the one behind it leaves.
-void Backward::state_product_backward(const Chunk& c, int64_t member, int64_t begin, int64_t width,
-                                      const DeltaWorkspace& work) const {
-  const int64_t dim = layout.shape.key_dim;
+// The gradients of k_i^T S and q_i^T S.
+void DeltaBackward::compute_d_reads(const Chunk& c, int64_t width,
+                                    const DeltaWorkspace& work) const {
   for (int64_t side = 0; side < 2; ++side) {
     kernels.scale_rows(work.d_z + side * width, 2 * width, work.total_exp, 1, c.count, width,
                        work.d_reads + side * width, 2 * width);
   }
-  transpose_state(state(work, c.index - 1, member) + dim * begin, width, work);
-  for_delta_panels(dim, [&](int64_t lane, int64_t lanes, int64_t) {
+}
+
+// d_rows_state += d_reads S^T of a panel, whose transpose is there; the first panel starts it.
+void DeltaBackward::add_to_d_rows_state(const Chunk& c, int64_t begin, int64_t width,
+                                        const DeltaWorkspace& work) const {
+  for_delta_panels(layout.shape.key_dim, [&](int64_t lane, int64_t lanes, int64_t) {
     kernels.multiply({.x = work.d_reads,
                       .x_row = width,
                       .panel = work.transposed + lane * width,
@@ -311,6 +277,12 @@ void Backward::state_product_backward(const Chunk& c, int64_t member, int64_t be
                       .out = work.d_rows_state + lane,
                       .out_stride = layout.key_lanes});
   });
+}
+
+// Of the panel of the state, from the gradient behind the chunk to that before it.
+void DeltaBackward::update_d_state(const Chunk& c, int64_t member, int64_t begin, int64_t width,
+                                   const DeltaWorkspace& work) const {
+  const int64_t dim = layout.shape.key_dim;
   float* d_state = work.d_state + member * layout.state() + dim * begin;
   kernels.multiply({.x = work.rows,
                     .x_row = 1,
@@ -327,10 +299,20 @@ void Backward::state_product_backward(const Chunk& c, int64_t member, int64_t be
                     .out_stride = width});
 }
 
+// e_i k_i^T S and e_i q_i^T S: to d_rows_state, and to the state before the chunk what the panel of
+// the one behind it leaves.
+void DeltaBackward::state_product_backward(const Chunk& c, int64_t member, int64_t begin,
+                                           int64_t width, const DeltaWorkspace& work) const {
+  compute_d_reads(c, width, work);
+  transpose_state(state(work, c.index - 1, member) + layout.shape.key_dim * begin, width, work);
+  add_to_d_rows_state(c, begin, width, work);
+  update_d_state(c, member, begin, width, work);
+}
+
 // S' = e_63 S + sum_j k_j (E_j u_j)^T: the products with u to d_rows, <d S', S> row by row to
 // d_keep.
-void Backward::add_chunk_to_state_backward(const Chunk& c, int64_t member, int64_t begin,
-                                           int64_t width, const DeltaWorkspace& work) const {
+void DeltaBackward::add_chunk_to_state_backward(const Chunk& c, int64_t member, int64_t begin,
+                                                int64_t width, const DeltaWorkspace& work) const {
   const int64_t dim = layout.shape.key_dim;
   const float* d_state = work.d_state + member * layout.state() + dim * begin;
   kernels.scale_rows(work.u, width, work.decay_exp, 1, c.count, width, work.u, width);
@@ -354,23 +336,9 @@ void Backward::add_chunk_to_state_backward(const Chunk& c, int64_t member, int64
   }
 }
 
-void Backward::value_head_backward(const Chunk& c, int64_t head, int64_t member,
+// Scores and g of a value head, from the coefficients and what else reads D and G.
+void DeltaBackward::decay_backward(const Chunk& c, int64_t member, float* d_log_decay,
                                    const DeltaWorkspace& work) const {
-  const int64_t value_head = head * layout.group + member;
-  compute_coefficients(c, value_head, work.gamma, work);
-  for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
-    solve_backward(c, head, member, begin, width, columns, work);
-    if (c.folds) add_chunk_to_state_backward(c, member, begin, width, work);
-    if (c.reads) state_product_backward(c, member, begin, width, work);
-  });
-  // G_i is in both rows i of what the state gives: e_i k_i^T S and e_i q_i^T S.
-  if (c.reads) {
-    kernels.dot_rows(work.rows, 2 * layout.key_lanes, work.d_rows_state, 2 * layout.key_lanes,
-                     c.count, 2 * layout.key_lanes, /*add=*/false, work.d_total, 1);
-    kernels.add_into(work.d_rows_state, work.d_rows, 2 * c.count * layout.key_lanes);
-  } else {
-    std::fill_n(work.d_total, c.count, 0.0f);
-  }
   kernels.decay_backward(
       {.gamma = work.gamma,
        .scores = scores(c, work),
@@ -383,49 +351,87 @@ void Backward::value_head_backward(const Chunk& c, int64_t head, int64_t member,
        .d_fold_total = c.reads && c.folds ? *work.d_keep * work.total_exp[c.count - 1] : 0.0f,
        .column_sums = work.column_sums,
        .d_decay = work.d_decay,
-       .d_log_decay = grads.d_log_decay.f32() + c.row * grads.d_log_decay.row_stride + value_head,
+       .d_log_decay = d_log_decay,
        .stride = grads.d_log_decay.row_stride});
 }
 
+// G_i is in both rows i of what the state gives: e_i k_i^T S and e_i q_i^T S.
+void DeltaBackward::compute_d_total_and_add_d_rows(const Chunk& c,
+                                                   const DeltaWorkspace& work) const {
+  if (!c.reads) {
+    std::fill_n(work.d_total, c.count, 0.0f);
+    return;
+  }
+  kernels.dot_rows(work.rows, 2 * layout.key_lanes, work.d_rows_state, 2 * layout.key_lanes,
+                   c.count, 2 * layout.key_lanes, /*add=*/false, work.d_total, 1);
+  kernels.add_into(work.d_rows_state, work.d_rows, 2 * c.count * layout.key_lanes);
+}
+
+void DeltaBackward::value_head_backward(const Chunk& c, int64_t head, int64_t member,
+                                        const DeltaWorkspace& work) const {
+  const int64_t value_head = head * layout.group + member;
+  compute_decays_and_coefficients(c, value_head, work.gamma, work);
+  for_delta_panels(layout.shape.value_dim, [&](int64_t begin, int64_t width, int64_t columns) {
+    solve_backward(c, head, member, begin, width, columns, work);
+    if (c.folds) add_chunk_to_state_backward(c, member, begin, width, work);
+    if (c.reads) state_product_backward(c, member, begin, width, work);
+  });
+  compute_d_total_and_add_d_rows(c, work);
+  float* d_log_decay = grads.d_log_decay.f32() + c.row * grads.d_log_decay.row_stride + value_head;
+  decay_backward(c, member, d_log_decay, work);
+}
+
+// What the keys of a panel of rows, in `packed`, give to the rows that they are multiplied by.
+void DeltaBackward::add_d_rows_by_scores(const Chunk& c, int64_t begin, int64_t lanes,
+                                         const DeltaWorkspace& work) const {
+  for (int64_t i = 0; i < c.count; i += kTile / 2) {
+    const int64_t tokens = std::min(kTile / 2, c.count - i);
+    float* d_rows = work.d_rows + 2 * i * layout.key_lanes + begin;
+    kernels.multiply({.x = work.d_scores + 2 * i * kDeltaChunk,
+                      .x_row = kDeltaChunk,
+                      .panel = work.packed,
+                      .panel_stride = 2 * lanes,
+                      .depth = i + tokens,
+                      .rows = 2 * tokens,
+                      .lanes = lanes,
+                      .init = d_rows,
+                      .init_stride = layout.key_lanes,
+                      .out = d_rows,
+                      .out_stride = layout.key_lanes});
+  }
+}
+
+// And what those rows give to the keys, which are rows, too.
+void DeltaBackward::add_d_keys_by_scores(const Chunk& c, int64_t begin, int64_t lanes,
+                                         const DeltaWorkspace& work) const {
+  for (int64_t j = 0; j < c.count; j += kTile) {
+    float* d_keys = work.d_rows + 2 * j * layout.key_lanes + begin;
+    kernels.multiply({.x = work.d_scores + 2 * j * kDeltaChunk + j,
+                      .x_row = 1,
+                      .x_step = kDeltaChunk,
+                      .panel = work.packed + 2 * j * lanes,
+                      .panel_stride = lanes,
+                      .depth = 2 * (c.count - j),
+                      .rows = std::min(kTile, c.count - j),
+                      .lanes = lanes,
+                      .init = d_keys,
+                      .init_stride = 2 * layout.key_lanes,
+                      .out = d_keys,
+                      .out_stride = 2 * layout.key_lanes});
+  }
+}
+
 // scores: k_i . k_j for j < i, q_i . k_j for j <= i. Adds to d_rows.
-void Backward::scores_backward(const Chunk& c, const DeltaWorkspace& work) const {
+void DeltaBackward::scores_backward(const Chunk& c, const DeltaWorkspace& work) const {
   for_delta_panels(layout.shape.key_dim, [&](int64_t begin, int64_t lanes, int64_t) {
     kernels.load_rows({work.rows + begin, DType::kF32, layout.key_lanes}, 2 * c.count, lanes,
                       work.packed, lanes);
-    for (int64_t i = 0; i < c.count; i += kTile / 2) {
-      const int64_t tokens = std::min(kTile / 2, c.count - i);
-      float* d_rows = work.d_rows + 2 * i * layout.key_lanes + begin;
-      kernels.multiply({.x = work.d_scores + 2 * i * kDeltaChunk,
-                        .x_row = kDeltaChunk,
-                        .panel = work.packed,
-                        .panel_stride = 2 * lanes,
-                        .depth = i + tokens,
-                        .rows = 2 * tokens,
-                        .lanes = lanes,
-                        .init = d_rows,
-                        .init_stride = layout.key_lanes,
-                        .out = d_rows,
-                        .out_stride = layout.key_lanes});
-    }
-    for (int64_t j = 0; j < c.count; j += kTile) {
-      float* d_keys = work.d_rows + 2 * j * layout.key_lanes + begin;
-      kernels.multiply({.x = work.d_scores + 2 * j * kDeltaChunk + j,
-                        .x_row = 1,
-                        .x_step = kDeltaChunk,
-                        .panel = work.packed + 2 * j * lanes,
-                        .panel_stride = lanes,
-                        .depth = 2 * (c.count - j),
-                        .rows = std::min(kTile, c.count - j),
-                        .lanes = lanes,
-                        .init = d_keys,
-                        .init_stride = 2 * layout.key_lanes,
-                        .out = d_keys,
-                        .out_stride = 2 * layout.key_lanes});
-    }
+    add_d_rows_by_scores(c, begin, lanes, work);
+    add_d_keys_by_scores(c, begin, lanes, work);
   });
 }
 
-void Backward::norms_backward(const Chunk& c, int64_t head, const DeltaWorkspace& work) const {
+void DeltaBackward::norms_backward(const Chunk& c, int64_t head, const DeltaWorkspace& work) const {
   const DeltaMatrix d_q = delta_matrix_at(grads.d_qkv, c.row, layout.q_column(head));
   const DeltaMatrix d_k = delta_matrix_at(grads.d_qkv, c.row, layout.k_column(head));
   kernels.norm_backward({.y = work.rows,
@@ -442,8 +448,8 @@ void Backward::norms_backward(const Chunk& c, int64_t head, const DeltaWorkspace
 }
 
 // The first sweep. What it leaves of the last chunk's rows is still there for the second.
-void Backward::recompute_chunks(const StateSegment& segment, int64_t head,
-                                const DeltaWorkspace& work) const {
+void DeltaBackward::recompute_chunks(const StateSegment& segment, int64_t head,
+                                     const DeltaWorkspace& work) const {
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
@@ -455,8 +461,8 @@ void Backward::recompute_chunks(const StateSegment& segment, int64_t head,
   }
 }
 
-void Backward::key_head_backward(const StateSegment& segment, int64_t head,
-                                 const DeltaWorkspace& work) const {
+void DeltaBackward::key_head_backward(const StateSegment& segment, int64_t head,
+                                      const DeltaWorkspace& work) const {
   const int64_t chunks = num_chunks(segment);
   recompute_chunks(segment, head, work);
   for (int64_t index = chunks - 1; index >= 0; --index) {
@@ -472,19 +478,16 @@ void Backward::key_head_backward(const StateSegment& segment, int64_t head,
   }
 }
 
-}  // namespace
-
 void delta_net_backward(CpuBackend& backend, const DeltaNetArgs& args,
                         const DeltaGradients& grads) {
   const HostAccess access(backend.allocator());
-  const Backward backward{choose_delta_kernels(backend.path()), args, grads,
-                          DeltaLayout(args.shape)};
+  const DeltaBackward backward{choose_delta_kernels(backend.path()), args, grads,
+                               DeltaLayout(args.shape)};
   const int64_t num_heads = args.shape.num_key_heads;
   const int64_t num_items = static_cast<int64_t>(args.segments.size()) * num_heads;
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());
-  int64_t chunks = 1;
-  for (const StateSegment& s : args.segments) chunks = std::max(chunks, num_chunks(s));
+  const int64_t chunks = max_chunks(args.segments);
   const auto* workspaces = backend.take_workspaces(
       [&] { return take_delta_workspace(backend.scratch(), backward.layout, chunks); });
   backend.pool().run_each(num_items, [&](int64_t i, int worker) {

@@ -149,22 +149,34 @@ void decay_backward_row(const DeltaDecayBackward& d, int64_t i) {
   }
 }
 
+// What follows the chunk gives: d_fold, or zeros.
+template <typename V>
+[[gnu::always_inline]] inline void start_column_sums(const DeltaDecayBackward& d) {
+  for (int64_t j = 0; j < kDeltaChunk; j += kLanes) {
+    const auto sum = d.d_fold == nullptr ? V::set1(0.0f) : V::load(d.d_fold + j, Whole{});
+    V::store(d.column_sums + j, sum, Whole{});
+  }
+}
+
+// column_sums += d D_lj, as far as row l sees.
+template <typename V>
+[[gnu::always_inline]] inline void add_row_to_column_sums(const DeltaDecayBackward& d, int64_t l) {
+  for (int64_t j = 0; j <= l; j += kLanes) {
+    const auto more = V::load(d.d_decay + l * kDeltaChunk + j, Whole{});
+    V::store(d.column_sums + j, V::load(d.column_sums + j, Whole{}) + more, Whole{});
+  }
+}
+
 // g_l is a term of D_ij for j < l <= i, of G_i for i >= l, and, where a chunk follows, of all D_63j
 // with j < l and of G_63. From the last row back, column_sums[j] holds sum_{i>=l} d D_ij.
 template <typename K>
 void delta_decay_backward(const DeltaDecayBackward& d) {
   using V = typename K::V;
   for (int64_t i = 0; i < d.count; ++i) decay_backward_row<K>(d, i);
-  for (int64_t j = 0; j < kDeltaChunk; j += kLanes) {
-    const auto sum = d.d_fold == nullptr ? V::set1(0.0f) : V::load(d.d_fold + j, Whole{});
-    V::store(d.column_sums + j, sum, Whole{});
-  }
+  start_column_sums<V>(d);
   float total = d.d_fold == nullptr ? 0.0f : d.d_fold_total;
   for (int64_t l = d.count - 1; l >= 0; --l) {
-    for (int64_t j = 0; j <= l; j += kLanes) {
-      const auto more = V::load(d.d_decay + l * kDeltaChunk + j, Whole{});
-      V::store(d.column_sums + j, V::load(d.column_sums + j, Whole{}) + more, Whole{});
-    }
+    add_row_to_column_sums<V>(d, l);
     total = total + d.d_total[l];
     auto sum = V::set1(0.0f);
     for_chunks<V>(l, [&](int64_t j, auto part) { sum = sum + V::load(d.column_sums + j, part); });

@@ -130,27 +130,34 @@ void delta_normalise(const DeltaNormalise& n) {
   });
 }
 
+// Sixteen rows from `row` on become columns from `column` on, in squares of sixteen.
+template <typename K>
+[[gnu::always_inline]] inline void transpose_sixteen_keys(const float* row, int64_t stride,
+                                                          int64_t dim, float* column) {
+  using V = typename K::V;
+  for (int64_t d = 0; d < dim; d += kLanes) {
+    typename V::F t[kLanes];
+    for (int j = 0; j < kLanes; ++j) t[j] = V::load(row + j * stride + d, Whole{});
+    K::transpose(t);
+    for (int64_t j = 0; j < kLanes && d + j < dim; ++j) {
+      V::store(column + (d + j) * kDeltaChunk, t[j], Whole{});
+    }
+  }
+}
+
 template <typename K>
 void delta_transpose_keys(const float* rows, int64_t stride, int64_t first, int64_t count,
                           int64_t dim, float* keys) {
-  using V = typename K::V;
   for (int64_t i = 0; i < count;) {
     const float* row = rows + i * stride;
     float* column = keys + first + i;
     if ((first + i) % kLanes != 0 || i + kLanes > count) {
       for (int64_t d = 0; d < dim; ++d) column[d * kDeltaChunk] = row[d];
       ++i;
-      continue;
+    } else {
+      transpose_sixteen_keys<K>(row, stride, dim, column);
+      i += kLanes;
     }
-    for (int64_t d = 0; d < dim; d += kLanes) {
-      typename V::F t[kLanes];
-      for (int j = 0; j < kLanes; ++j) t[j] = V::load(row + j * stride + d, Whole{});
-      K::transpose(t);
-      for (int64_t j = 0; j < kLanes && d + j < dim; ++j) {
-        V::store(column + (d + j) * kDeltaChunk, t[j], Whole{});
-      }
-    }
-    i += kLanes;
   }
 }
 
@@ -169,7 +176,7 @@ alignas(64) constexpr float kDeltaLane[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
 
 // Lanes j .. j + 15 of the rows from j on; D stays in a register.
 template <typename K>
-void advance_decays_of_lanes(const DeltaDecay& d, int64_t j) {
+void compute_decays_and_coefficients_of_lanes(const DeltaDecay& d, int64_t j) {
   using V = typename K::V;
   const auto zero = V::set1(0.0f);
   const auto lane = V::load(kDeltaLane<V>, Whole{});
@@ -192,25 +199,35 @@ void advance_decays_of_lanes(const DeltaDecay& d, int64_t j) {
   V::store(d.decay + j, decay, Whole{});
 }
 
-template <typename K>
-void delta_advance_decays(const DeltaDecay& d) {
-  using V = typename K::V;
-  for (int64_t j = 0; j < d.first + d.count; j += kLanes) {
-    advance_decays_of_lanes<K>(d, j);
-    if (d.gamma == nullptr) continue;
-    const auto zero = V::set1(0.0f);
-    for (int64_t r = 0; r < j - d.first && r < d.count; ++r) {
-      V::store(d.coefficients + 2 * r * kDeltaChunk + j, zero, Whole{});
-      V::store(d.coefficients + (2 * r + 1) * kDeltaChunk + j, zero, Whole{});
-      V::store(d.gamma + r * kDeltaChunk + j, zero, Whole{});
-    }
+// Lanes j .. j + 15 of the rows before j.
+template <typename V>
+[[gnu::always_inline]] inline void zero_lanes_behind_rows(const DeltaDecay& d, int64_t j) {
+  const auto zero = V::set1(0.0f);
+  for (int64_t r = 0; r < j - d.first && r < d.count; ++r) {
+    V::store(d.coefficients + 2 * r * kDeltaChunk + j, zero, Whole{});
+    V::store(d.coefficients + (2 * r + 1) * kDeltaChunk + j, zero, Whole{});
+    V::store(d.gamma + r * kDeltaChunk + j, zero, Whole{});
   }
+}
+
+// Brings the total up to the last row, with e^G_i of each.
+template <typename K>
+[[gnu::always_inline]] inline void advance_and_exponentiate_total(const DeltaDecay& d) {
   for (int64_t r = 0; r < d.count; ++r) {
     const float g = d.log_decay[r * d.stride];
     *d.total = d.first + r == 0 ? g : *d.total + g;
     d.total_exp[r] = *d.total;
   }
   delta_exponentiate<K>(d.total_exp, d.total_exp, (d.count + kLanes - 1) / kLanes * kLanes);
+}
+
+template <typename K>
+void delta_compute_decays_and_coefficients(const DeltaDecay& d) {
+  for (int64_t j = 0; j < d.first + d.count; j += kLanes) {
+    compute_decays_and_coefficients_of_lanes<K>(d, j);
+    if (d.gamma != nullptr) zero_lanes_behind_rows<typename K::V>(d, j);
+  }
+  advance_and_exponentiate_total<K>(d);
 }
 
 // R tokens by C vectors: what stands before the tile first, then the triangle within it.

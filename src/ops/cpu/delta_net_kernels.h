@@ -141,7 +141,7 @@ struct DeltaKernels {
   // keys[d][first + i] = row i of rows [count], d < dim. keys: [dim][kDeltaChunk].
   void (*transpose_keys)(const float* rows, int64_t stride, int64_t first, int64_t count,
                          int64_t dim, float* keys);
-  void (*advance_decays)(const DeltaDecay& d);
+  void (*compute_decays_and_coefficients)(const DeltaDecay& d);
   void (*solve)(const DeltaSolve& s);
   // y[i] = e^x[i] for x <= 0; n a multiple of 16.
   void (*exponentiate)(const float* x, float* y, int64_t n);

@@ -12,7 +12,7 @@ constexpr DeltaKernels delta_kernels() {
   return {.multiply = delta_multiply<K>,
           .normalise = delta_normalise<K>,
           .transpose_keys = delta_transpose_keys<K>,
-          .advance_decays = delta_advance_decays<K>,
+          .compute_decays_and_coefficients = delta_compute_decays_and_coefficients<K>,
           .solve = delta_solve<K>,
           .exponentiate = delta_exponentiate<K>,
           .load_rows = delta_load_rows<K>,

@@ -67,4 +67,15 @@ void parallel_for_columns(CpuBackend& backend, int64_t rows, int64_t cols, Body&
   });
 }
 
+// Calls body(begin, end) for the blocks of `block` columns that cover [0, cols), the last of which
+// may be narrower; each block is one piece of work.
+template <typename Body>
+void parallel_for_column_blocks(CpuBackend& backend, int64_t cols, int64_t block,
+                                int64_t elements_each, Body&& body) {
+  const int64_t num_blocks = (cols + block - 1) / block;
+  parallel_for(backend, num_blocks, elements_each, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) body(b * block, std::min(cols, (b + 1) * block));
+  });
+}
+
 }  // namespace strata::ops::cpu

@@ -26,22 +26,23 @@ float load_as_f32(DType dtype, const void* data, int64_t i) {
   return 0;
 }
 
+void store_from_f32(float value, DType dtype, void* data, int64_t i) {
+  switch (dtype) {
+    case DType::kF32:
+      static_cast<float*>(data)[i] = value;
+      return;
+    case DType::kBF16:
+      static_cast<Bf16*>(data)[i] = to_bf16(value);
+      return;
+    case DType::kF16:
+      static_cast<uint16_t*>(data)[i] = float_to_f16(value);
+      return;
+  }
+}
+
 // f16 is met only when a checkpoint is read or written.
 void cast_f16(DType x_type, const void* x, DType y_type, void* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const float value = load_as_f32(x_type, x, i);
-    switch (y_type) {
-      case DType::kF32:
-        static_cast<float*>(y)[i] = value;
-        break;
-      case DType::kBF16:
-        static_cast<Bf16*>(y)[i] = to_bf16(value);
-        break;
-      case DType::kF16:
-        static_cast<uint16_t*>(y)[i] = float_to_f16(value);
-        break;
-    }
-  }
+  for (int64_t i = 0; i < n; ++i) store_from_f32(load_as_f32(x_type, x, i), y_type, y, i);
 }
 
 void check_indices(const CpuBackend& backend, std::span<const int32_t> list, int64_t limit) {
@@ -163,29 +164,38 @@ void add_rows_into(CpuBackend& backend, TensorView x, TensorView y) {
 
 double sum_of_squares(CpuBackend& backend, TensorView x) { return cpu::add_squares(backend, x, 0); }
 
+namespace {
+
+// Calls body(row, the sum of its squares) for every row.
+template <typename Body>
+void parallel_for_row_sums_of_squares(CpuBackend& backend, TensorView x, Body&& body) {
+  with_path(backend.path(), [&]<typename V>() {
+    parallel_for(backend, x.rows(), x.cols(), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        body(row, sum_of_squares_piece<V>(x.dtype, at(x, row, 0), x.cols()));
+      }
+    });
+  });
+}
+
+}  // namespace
+
+// A thread that is alone meets the rows in order.
 double add_squares(CpuBackend& backend, TensorView x, double total) {
   const HostAccess access(backend.allocator());
   const int64_t rows = x.rows();
   if (rows == 0 || x.cols() == 0) return total;
-  const bool alone = backend.pool().num_threads() == 1;  // adds each row as it goes
   Scratch::Mark mark(backend.scratch());
-  auto* sums = alone ? nullptr
-                     : static_cast<double*>(
-                           backend.scratch().take(rows * static_cast<int64_t>(sizeof(double))));
+  if (backend.pool().num_threads() == 1) {
+    if (backend.is_counting()) return 0;
+    parallel_for_row_sums_of_squares(backend, x, [&](int64_t, double sum) { total += sum; });
+    return total;
+  }
+  auto* sums =
+      static_cast<double*>(backend.scratch().take(rows * static_cast<int64_t>(sizeof(double))));
   if (backend.is_counting()) return 0;
-  with_path(backend.path(), [&]<typename V>() {
-    parallel_for(backend, rows, x.cols(), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const double sum = sum_of_squares_piece<V>(x.dtype, at(x, row, 0), x.cols());
-        if (alone) {
-          total += sum;
-        } else {
-          sums[row] = sum;
-        }
-      }
-    });
-  });
-  for (int64_t row = 0; row < rows && !alone; ++row) total += sums[row];
+  parallel_for_row_sums_of_squares(backend, x, [&](int64_t row, double sum) { sums[row] = sum; });
+  for (int64_t row = 0; row < rows; ++row) total += sums[row];
   return total;
 }
 
@@ -211,7 +221,7 @@ double sum_of_squares_list(CpuBackend& backend, std::span<const TensorView> x) {
 
 void fill(CpuBackend& backend, TensorView y, float value) {
   const HostAccess access(backend.allocator());
-  parallel_for_pieces(backend, 1, y.shape.num_elements(), true,
+  parallel_for_pieces(backend, 1, y.shape.num_elements(), /*dense=*/true,
                       [&](int64_t, int64_t begin, int64_t end) {
                         std::fill(y.f32() + begin, y.f32() + end, value);
                       });
@@ -219,7 +229,7 @@ void fill(CpuBackend& backend, TensorView y, float value) {
 
 void round_to_bf16_in_place(CpuBackend& backend, TensorView x) {
   const HostAccess access(backend.allocator());
-  parallel_for_pieces(backend, 1, x.shape.num_elements(), true,
+  parallel_for_pieces(backend, 1, x.shape.num_elements(), /*dense=*/true,
                       [&](int64_t, int64_t begin, int64_t end) {
                         for (int64_t i = begin; i < end; ++i)
                           x.f32()[i] = round_to_bf16(x.f32()[i]);
@@ -249,22 +259,31 @@ void ends_to_host(CpuBackend& backend, IndexView<int64_t> x, std::span<int64_t> 
   copy_bytes(backend, x.data(), out.data(), x.num_bytes());
 }
 
+namespace {
+
+// Row `to` of y = factor times column `from` of x.
+void write_column_as_row(TensorView x, int64_t from, float factor, TensorView y, int64_t to) {
+  const int64_t rank = x.shape[0];
+  const float* column = x.f32() + from;
+  for (int64_t j = 0; j < rank; ++j) {
+    const float value = column[j * x.cols()];
+    if (y.dtype == DType::kF32) {
+      y.f32()[to * rank + j] = factor * value;
+    } else {
+      y.bf16()[to * rank + j] = to_bf16(factor * round_to_bf16(value));
+    }
+  }
+}
+
+}  // namespace
+
 void gather_columns(CpuBackend& backend, TensorView x, std::span<const int32_t> columns,
                     float factor, TensorView y) {
   const HostAccess access(backend.allocator());
   check_indices(backend, columns, x.cols());
-  const int64_t rank = x.shape[0];
-  parallel_for(backend, y.rows(), rank, [&](int64_t begin, int64_t end) {
+  parallel_for(backend, y.rows(), x.shape[0], [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const float* column = x.f32() + columns[static_cast<size_t>(i)];
-      for (int64_t j = 0; j < rank; ++j) {
-        const float value = column[j * x.cols()];
-        if (y.dtype == DType::kF32) {
-          y.f32()[i * rank + j] = factor * value;
-        } else {
-          y.bf16()[i * rank + j] = to_bf16(factor * round_to_bf16(value));
-        }
-      }
+      write_column_as_row(x, columns[static_cast<size_t>(i)], factor, y, i);
     }
   });
 }

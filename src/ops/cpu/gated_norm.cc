@@ -25,6 +25,19 @@ GatedNormKernel kernel_args_of(const GatedNormArgs& args) {
           .dim = args.x.cols()};
 }
 
+// d_weight += its gradient, over all rows.
+template <typename V>
+void add_d_weight(CpuBackend& backend, const GatedNormKernel& kernel, const HeadRows& d_y,
+                  DType d_y_type, float* d_weight) {
+  float* inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows}).f32();
+  parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+    compute_gated_inv_rms_rows<V>(kernel, inv_rms, begin, end);
+  });
+  parallel_for_columns(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
+    add_gated_norm_d_weight<V>(kernel, inv_rms, d_y, d_y_type, d_weight, begin, end);
+  });
+}
+
 }  // namespace
 
 void gated_norm(CpuBackend& backend, const GatedNormArgs& args, TensorView y) {
@@ -48,14 +61,7 @@ void gated_norm_backward(CpuBackend& backend, const GatedNormArgs& args, TensorV
   const HeadRows d_z_rows = heads_of(d_z, args);
   with_path(backend.path(), [&]<typename V>() {
     if (!d_weight.empty() && kernel.num_rows > 0) {  // first: d_x and d_z may lie over the inputs
-      float* inv_rms = backend.scratch().take(DType::kF32, {kernel.num_rows}).f32();
-      parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
-        compute_gated_inv_rms_rows<V>(kernel, inv_rms, begin, end);
-      });
-      parallel_for_columns(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
-        add_gated_norm_d_weight<V>(kernel, inv_rms, d_y_rows, d_y.dtype, d_weight.f32(), begin,
-                                   end);
-      });
+      add_d_weight<V>(backend, kernel, d_y_rows, d_y.dtype, d_weight.f32());
     }
     parallel_for(backend, kernel.num_rows, kernel.dim, [&](int64_t begin, int64_t end) {
       gated_norm_backward_rows<V>(kernel, d_y_rows, d_y.dtype, d_x_rows, d_z_rows, begin, end);

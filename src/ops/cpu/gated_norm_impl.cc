@@ -42,8 +42,39 @@ void compute_gated_inv_rms_rows(const GatedNormKernel& k, float* inv_rms, int64_
   });
 }
 
+// sum of g x, with g = d_y silu(z) w.
+template <typename V, typename X, typename DY>
+[[gnu::always_inline]] inline float gradient_dot_x(const GatedNormKernel& k, const X* x, const X* z,
+                                                   const DY* d_y) {
+  auto dot = V::set1(0.0f);
+  for_chunks<V>(k.dim, [&](int64_t i, auto part) {
+    const auto scaled = V::load(d_y + i, part) * V::load(k.weight + i, part);
+    const auto g = scaled * Silu<V>::value(V::load(z + i, part));
+    dot = V::fma(g, V::load(x + i, part), dot);
+  });
+  return V::sum(dot);
+}
+
 // y = x inv w silu(z) with inv = (mean(x^2) + eps)^-1/2, so with g = d_y silu(z) w:
 // d_x = inv (g - x inv^2 mean(g x)), d_z = d_y x inv w silu'(z).
+template <typename V, typename X, typename DY>
+[[gnu::always_inline]] inline void gated_norm_backward_row(const GatedNormKernel& k, const X* x,
+                                                           const X* z, const DY* d_y, X* d_x,
+                                                           X* d_z) {
+  const float inv = inv_rms_of<V>(x, k.dim, k.eps);
+  const float dot = gradient_dot_x<V>(k, x, z, d_y);
+  const auto scale = V::set1(inv);
+  const auto slope = V::set1(dot / static_cast<float>(k.dim) * inv * inv);
+  for_chunks<V>(k.dim, [&](int64_t i, auto part) {
+    const auto value = V::load(x + i, part);
+    const auto scaled = V::load(d_y + i, part) * V::load(k.weight + i, part);
+    auto gate_slope = V::load(z + i, part);
+    const auto g = scaled * Silu<V>::value_and_slope(gate_slope, gate_slope);
+    V::store(d_x + i, scale * V::fnma(slope, value, g), part);
+    V::store(d_z + i, scaled * (value * scale) * gate_slope, part);
+  });
+}
+
 template <typename V>
 void gated_norm_backward_rows(const GatedNormKernel& k, const HeadRows& d_y, DType d_y_type,
                               const HeadRows& d_x, const HeadRows& d_z, int64_t begin,
@@ -51,28 +82,10 @@ void gated_norm_backward_rows(const GatedNormKernel& k, const HeadRows& d_y, DTy
   with_type<V>(k.type, [&]<typename X>() {
     with_type<V>(d_y_type, [&]<typename DY>() {
       for (int64_t row = begin; row < end; ++row) {
-        const X* x_row = head_row<V, const X>(k, k.x, row);
-        const X* z_row = head_row<V, const X>(k, k.z, row);
-        const DY* d_y_row = head_row<V, const DY>(k, d_y, row);
-        X* d_x_row = head_row<V, X>(k, d_x, row);
-        X* d_z_row = head_row<V, X>(k, d_z, row);
-        const float inv = inv_rms_of<V>(x_row, k.dim, k.eps);
-        auto dot = V::set1(0.0f);
-        for_chunks<V>(k.dim, [&](int64_t i, auto part) {
-          const auto scaled = V::load(d_y_row + i, part) * V::load(k.weight + i, part);
-          const auto g = scaled * Silu<V>::value(V::load(z_row + i, part));
-          dot = V::fma(g, V::load(x_row + i, part), dot);
-        });
-        const auto scale = V::set1(inv);
-        const auto slope = V::set1(V::sum(dot) / static_cast<float>(k.dim) * inv * inv);
-        for_chunks<V>(k.dim, [&](int64_t i, auto part) {
-          const auto x = V::load(x_row + i, part);
-          const auto scaled = V::load(d_y_row + i, part) * V::load(k.weight + i, part);
-          auto gate_slope = V::load(z_row + i, part);
-          const auto g = scaled * Silu<V>::value_and_slope(gate_slope, gate_slope);
-          V::store(d_x_row + i, scale * V::fnma(slope, x, g), part);
-          V::store(d_z_row + i, scaled * (x * scale) * gate_slope, part);
-        });
+        gated_norm_backward_row<V>(k, head_row<V, const X>(k, k.x, row),
+                                   head_row<V, const X>(k, k.z, row),
+                                   head_row<V, const DY>(k, d_y, row), head_row<V, X>(k, d_x, row),
+                                   head_row<V, X>(k, d_z, row));
       }
     });
   });

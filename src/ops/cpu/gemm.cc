@@ -105,32 +105,49 @@ struct Forward {
     apply_epilogue(panel, rows, acc);
   }
 
+  // Where the chains of a tile's rows are: in `chains`, which has those of all `rows`, or in
+  // `tile`.
+  [[nodiscard]] float* chains_of_tile(Range rows, Range part, float* chains, float* tile) const {
+    return chains == nullptr ? tile : chains + (part.begin - rows.begin) * args.w.width;
+  }
+
+  // A block of K of one panel.
+  struct PanelBlock {
+    const char* data;
+    int64_t bytes;
+    int64_t step_bytes;
+    Range cols;
+    bool is_last;
+  };
+
+  [[nodiscard]] PanelBlock block_of_panel(int64_t index, int64_t block) const {
+    const int64_t step_bytes = args.w.width * kernels.pair * dtype_bytes(args.w.dtype);
+    const Range step = part_of(args.w.padded_cols() / kernels.pair, block, k_blocks);
+    return {.data = static_cast<const char*>(args.w.panel(index)) + step.begin * step_bytes,
+            .bytes = step.size() * step_bytes,
+            .step_bytes = step_bytes,
+            .cols = {step.begin * kernels.pair, std::min(step.end * kernels.pair, args.w.cols)},
+            .is_last = block + 1 == k_blocks};
+  }
+
   // One panel over the rows of a block. `chains` holds the block's chains between blocks of K, and
   // is null where K is one block.
   void multiply_panel(int64_t index, Range rows, size_t first_run, bool last_panel,
                       float* chains) const {
     alignas(64) float tile[kMaxTileRows * kMaxWidth];
-    const int64_t width = args.w.width;
     const int64_t tiles = num_tiles(rows);
-    const int64_t steps = args.w.padded_cols() / kernels.pair;
-    const int64_t step_bytes = width * kernels.pair * dtype_bytes(args.w.dtype);
-    for (int64_t block = 0; block < k_blocks; ++block) {
-      const Range step = part_of(steps, block, k_blocks);
-      const Range cols = {step.begin * kernels.pair,
-                          std::min(step.end * kernels.pair, args.w.cols)};
-      const char* data = static_cast<const char*>(args.w.panel(index)) + step.begin * step_bytes;
-      const bool last_block = block + 1 == k_blocks;
+    for (int64_t b = 0; b < k_blocks; ++b) {
+      const PanelBlock block = block_of_panel(index, b);
       for (int64_t t = 0; t < tiles; ++t) {
         const Range part = rows_of_tile(rows, t);
-        float* acc = chains == nullptr ? tile : chains + (part.begin - rows.begin) * width;
-        if (last_block) {
+        float* acc = chains_of_tile(rows, part, chains, tile);
+        if (block.is_last) {
           const Range next = rows_of_tile(rows, std::min(t + 1, tiles - 1));
-          prefetch_epilogue(index, part, next, cols.begin);
+          prefetch_outputs_and_next_rows(index, part, next, block.cols.begin);
         }
-        const Prefetch ahead = plan_prefetch(data, step.size() * step_bytes, step_bytes, t, tiles,
-                                             last_panel && last_block);
-        accumulate_tile(data, part, cols, ahead, acc);
-        if (last_block) finish_tile(index, part, first_run, acc);
+        const Prefetch ahead = plan_prefetch(block, t, tiles, last_panel && block.is_last);
+        accumulate_tile(block.data, part, block.cols, ahead, acc);
+        if (block.is_last) finish_tile(index, part, first_run, acc);
       }
     }
   }
@@ -139,27 +156,37 @@ struct Forward {
   void multiply_narrow_panel(int64_t index, Range rows, size_t first_run, float* chains) const {
     alignas(64) float tile[kMaxTileRows * kMaxWidth];
     const int64_t tiles = num_tiles(rows);
-    if (tiles == 1 && try_accumulate_packed_tile(index, rows, tile)) {
+    if (tiles == 1 && try_accumulate_narrow_tile(index, rows, tile)) {
       return finish_tile(index, rows, first_run, tile);
     }
     NarrowScratch scratch;  // not initialised
-    const int64_t width = args.w.width;
-    const int64_t block = narrow_columns(tiles == 1 ? kNarrowTileBytes : kNarrowBlockBytes, width);
+    const int64_t block =
+        narrow_columns(tiles == 1 ? kNarrowTileBytes : kNarrowBlockBytes, args.w.width);
     for (int64_t col = 0; col < args.w.cols; col += block) {
       const Range cols = {col, std::min(col + block, args.w.cols)};
-      unpack_columns(path, args.w, index, col, cols.size(), scratch.bytes);
+      unpack_narrow_columns(path, args.w, index, col, cols.size(), scratch.bytes);
       for (int64_t t = 0; t < tiles; ++t) {
         const Range part = rows_of_tile(rows, t);
-        float* acc = chains == nullptr ? tile : chains + (part.begin - rows.begin) * width;
+        float* acc = chains_of_tile(rows, part, chains, tile);
         accumulate_tile(scratch.bytes, part, cols, {}, acc);
         if (cols.end == args.w.cols) finish_tile(index, part, first_run, acc);
       }
     }
   }
 
+  void multiply_panels(Range panels, Range rows, size_t first_run, float* chains) const {
+    for (int64_t p = panels.begin; p < panels.end; ++p) {
+      if (args.w.is_narrow()) {
+        multiply_narrow_panel(p, rows, first_run, chains);
+      } else {
+        multiply_panel(p, rows, first_run, p + 1 == panels.end, chains);
+      }
+    }
+  }
+
   // All columns of a panel in few bits, straight from its codes, where the path has a kernel for so
   // few rows; else false.
-  bool try_accumulate_packed_tile(int64_t index, Range rows, float* acc) const {
+  bool try_accumulate_narrow_tile(int64_t index, Range rows, float* acc) const {
     return try_accumulate_narrow_panel(path, args.w, index,
                                        {.width = args.w.width,
                                         .x = address(args.x, rows.begin, 0),
@@ -173,18 +200,17 @@ struct Forward {
   // The first tiles over a block share the work of fetching the next block, which follows in
   // memory, as evenly as whole lines allow: of the four lines of a step two tiles take 2 + 2, three
   // 2 + 1 + 1, more 1 + 1 + 1 + 1. One tile alone streams, which the hardware foresees.
-  static Prefetch plan_prefetch(const char* block, int64_t bytes, int64_t step_bytes, int64_t group,
-                                int64_t groups, bool last) {
-    if (groups == 1 || last || step_bytes != 4 * kLine) return {};
-    if (group >= 4) return {};
-    const int64_t quarter = groups >= 4 ? group : groups == 2 || group == 0 ? 2 * group : group + 1;
-    const int lines = groups == 2 || (groups == 3 && group == 0) ? 2 : 1;
-    return {block + bytes + quarter * (bytes / 4), lines};
+  static Prefetch plan_prefetch(const PanelBlock& block, int64_t tile, int64_t tiles, bool last) {
+    if (tiles == 1 || last || block.step_bytes != 4 * kLine) return {};
+    if (tile >= 4) return {};
+    const int64_t quarter = tiles >= 4 ? tile : tiles == 2 || tile == 0 ? 2 * tile : tile + 1;
+    const int lines = tiles == 2 || (tiles == 3 && tile == 0) ? 2 : 1;
+    return {block.data + block.bytes + quarter * (block.bytes / 4), lines};
   }
 
   // Lines that a tile will need when its sums are done: where it writes, what is added, and the
   // first line of the next tile's rows.
-  void prefetch_epilogue(int64_t panel, Range rows, Range next, int64_t k) const {
+  void prefetch_outputs_and_next_rows(int64_t panel, Range rows, Range next, int64_t k) const {
     const int64_t begin = panel * args.w.width;
     const int64_t end = std::min(begin + args.w.width, args.w.rows);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
@@ -238,14 +264,7 @@ struct WorkSplit {
     for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kProductRows) {
       while (run < args.runs.size() && args.runs[run].end <= row) ++run;
       const Range rows = {row, std::min(row + kProductRows, row_end)};
-      for (int64_t p = panels.begin; p < panels.end; ++p) {
-        float* const kept = k_blocks == 1 ? nullptr : chains;
-        if (args.w.is_narrow()) {
-          forward.multiply_narrow_panel(p, rows, run, kept);
-        } else {
-          forward.multiply_panel(p, rows, run, p + 1 == panels.end, kept);
-        }
-      }
+      forward.multiply_panels(panels, rows, run, k_blocks == 1 ? nullptr : chains);
     }
   }
 };
@@ -272,6 +291,44 @@ WorkSize most_work_size(int64_t threads, const PanelView& w, int64_t most_rows) 
   return {threads, one_block ? 0 : std::min(most_rows, kProductRows) * w.width * 4};
 }
 
+// The part-th part of every product that has so many.
+void multiply_part_of_each(CpuPath path, int64_t threads, std::span<const GemmArgs> products,
+                           std::span<const TensorView> y, int64_t part, float* chains) {
+  for (size_t i = 0; i < products.size(); ++i) {
+    const WorkSplit shares(path, threads, products[i]);
+    if (part < shares.num_parts()) shares.multiply_part(part, y[i], chains);
+  }
+}
+
+int64_t num_jobs_of(const GemmKernels& kernels, const SegmentProduct& run) {
+  return ceil_div(run.end - run.begin, max_rows(kernels, run.w.width)) * run.w.num_panels();
+}
+
+// Jobs of the product of a run, of which each is one panel over one tile of rows.
+void multiply_jobs_of_run(CpuPath path, const GemmKernels& kernels, const TensorView& x,
+                          const SegmentProduct& run, Range jobs, const TensorView& y) {
+  const GemmArgs args = {.x = x, .w = run.w, .scale = run.scale};
+  const Forward forward{path, kernels, args, y, max_rows(kernels, run.w.width), /*k_blocks=*/1};
+  const Range rows = {run.begin, run.end};
+  const int64_t tiles = forward.num_tiles(rows);
+  for (int64_t job = jobs.begin; job < jobs.end; ++job) {
+    forward.multiply_panel(job / tiles, forward.rows_of_tile(rows, job % tiles), 0,
+                           /*last_panel=*/true, nullptr);
+  }
+}
+
+// Jobs of the products of all runs, counted from the first run's first.
+void multiply_jobs(CpuPath path, const GemmKernels& kernels, const TensorView& x,
+                   std::span<const SegmentProduct> runs, Range jobs, const TensorView& y) {
+  int64_t first = 0;  // job of the run
+  for (const SegmentProduct& run : runs) {
+    const int64_t last = first + num_jobs_of(kernels, run);
+    const Range own = {std::max(jobs.begin, first) - first, std::min(jobs.end, last) - first};
+    multiply_jobs_of_run(path, kernels, x, run, own, y);
+    first = last;
+  }
+}
+
 }  // namespace
 
 void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<const TensorView> y,
@@ -286,11 +343,8 @@ void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<con
   char* chains = static_cast<char*>(backend.scratch().take(chains_bytes * parts));
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int) {
     for (int64_t part = begin; part < end; ++part) {
-      for (size_t i = 0; i < products.size(); ++i) {
-        const WorkSplit shares(path, threads, products[i]);
-        if (part >= shares.num_parts()) continue;
-        shares.multiply_part(part, y[i], reinterpret_cast<float*>(chains + part * chains_bytes));
-      }
+      multiply_part_of_each(path, threads, products, y, part,
+                            reinterpret_cast<float*>(chains + part * chains_bytes));
     }
   });
 }
@@ -300,28 +354,10 @@ void gemm_runs(CpuBackend& backend, const TensorView& x, std::span<const Segment
   if (runs.empty()) return;
   const HostAccess access(backend.allocator());
   const GemmKernels& kernels = choose_gemm_kernels(backend.path(), x.dtype);
-  // A job is one panel over one tile of rows.
-  const auto num_tiles = [&](const SegmentProduct& run) {
-    return ceil_div(run.end - run.begin, max_rows(kernels, run.w.width));
-  };
   int64_t num_jobs = 0;
-  for (const SegmentProduct& run : runs) num_jobs += num_tiles(run) * run.w.num_panels();
+  for (const SegmentProduct& run : runs) num_jobs += num_jobs_of(kernels, run);
   backend.pool().run(num_jobs, [&](int64_t begin, int64_t end, int) {
-    int64_t first = 0;  // job of the run
-    for (const SegmentProduct& run : runs) {
-      const GemmArgs args = {.x = x, .w = run.w, .scale = run.scale};
-      const Forward forward{backend.path(), kernels, args, y, max_rows(kernels, run.w.width),
-                            /*k_blocks=*/1};
-      const Range rows = {run.begin, run.end};
-      const int64_t tiles = forward.num_tiles(rows);
-      const int64_t last = first + tiles * run.w.num_panels();
-      for (int64_t job = std::max(begin, first); job < std::min(end, last); ++job) {
-        forward.multiply_panel((job - first) / tiles,
-                               forward.rows_of_tile(rows, (job - first) % tiles), 0,
-                               /*last_panel=*/true, nullptr);
-      }
-      first = last;
-    }
+    multiply_jobs(backend.path(), kernels, x, runs, {begin, end}, y);
   });
 }
 

@@ -25,8 +25,8 @@ void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
              std::span<const GemmDwArgs> overlapped = {}, int64_t most_rows = 0);
 void gemm_dx_list(CpuBackend& backend, std::span<const GemmArgs> products,
                   std::span<const TensorView> dx, bool accumulate, int64_t most_rows);
-void gemm_dx_blocked(CpuBackend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
-                     const RunProducts& runs);
+void gemm_dx_blocked_with_runs(CpuBackend& backend, const GemmArgs& args, TensorView dx,
+                               bool accumulate, const RunProducts& runs);
 void gemm_dx_each(CpuBackend& backend, std::span<const GemmArgs> products,
                   std::span<const TensorView> dx);
 void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,

@@ -55,8 +55,8 @@ struct Widened {
   }
   // acc += the element at x (of each row) * w.
   template <int kRows>
-  [[gnu::always_inline]] static void add_half(Acc<kRows>& acc, __m256 w0, __m256 w1, const char* x,
-                                              int64_t row_bytes) {
+  [[gnu::always_inline]] static void add_element(Acc<kRows>& acc, __m256 w0, __m256 w1,
+                                                 const char* x, int64_t row_bytes) {
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       const __m256 value = element(x + r * row_bytes);
       acc[r][0] = _mm256_fmadd_ps(value, w0, acc[r][0]);
@@ -66,13 +66,13 @@ struct Widened {
   template <int kRows>
   [[gnu::always_inline]] static void add_last_element(Acc<kRows>& acc, const char* panel,
                                                       const char* x, int64_t row_bytes) {
-    add_half<kRows>(acc, low(load_256(panel)), low(load_256(panel + 32)), x, row_bytes);
+    add_element<kRows>(acc, low(load_256(panel)), low(load_256(panel + 32)), x, row_bytes);
   }
   template <int kRows>
   [[gnu::always_inline]] static void add_step(Acc<kRows>& acc, const char* panel, const char* x,
                                               int64_t row_bytes) {
     add_last_element<kRows>(acc, panel, x, row_bytes);
-    add_half<kRows>(acc, high(load_256(panel)), high(load_256(panel + 32)), x + 2, row_bytes);
+    add_element<kRows>(acc, high(load_256(panel)), high(load_256(panel + 32)), x + 2, row_bytes);
   }
 };
 
@@ -113,15 +113,15 @@ void accumulate(const TileArgs& a) {
   for (int64_t lane = 0; lane < a.width; lane += kTileLanes) kTiles[a.rows - 1](a, lane);
 }
 
-// Up to eight 16-bit elements, zero beyond `left`.
-inline __m128i load_16(const void* data, int64_t left) {
+// The first `left` of eight 16-bit elements, zeros behind them.
+inline __m128i load_first_u16(const void* data, int64_t left) {
   if (left >= kLanes) return _mm_loadu_si128(static_cast<const __m128i*>(data));
   alignas(16) uint16_t buffer[kLanes] = {};
   if (left > 0) std::memcpy(buffer, data, static_cast<size_t>(left) * 2);
   return _mm_load_si128(reinterpret_cast<const __m128i*>(buffer));
 }
 
-inline void store_16(void* data, __m128i value, int64_t left) {
+inline void store_first_u16(void* data, __m128i value, int64_t left) {
   if (left >= kLanes) return _mm_storeu_si128(static_cast<__m128i*>(data), value);
   alignas(16) uint16_t buffer[kLanes];
   _mm_store_si128(reinterpret_cast<__m128i*>(buffer), value);
@@ -139,13 +139,14 @@ struct Epilogue {
     return _mm256_maskload_ps(data, columns_mask(left));
   }
   static __m256 load(const uint16_t* data, int64_t left) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_16(data, left)), 16));
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_first_u16(data, left)), 16));
   }
   static void store(float* data, __m256 value, int64_t left) {
     _mm256_maskstore_ps(data, columns_mask(left), value);
   }
   static void store(uint16_t* data, __m256 value, int64_t left) {
-    store_16(data, narrow(round_to_bf16(value)), left);
+    store_first_u16(data, narrow(round_to_bf16(value)), left);
   }
 };
 
@@ -182,14 +183,14 @@ void transpose_panel_bf16(const TransposeArgs& a) {
 inline __m256i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
   const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride + col;
   const int64_t left = a.cols - col;
-  const __m256i low = _mm256_cvtepu16_epi32(load_16(row, left));
+  const __m256i low = _mm256_cvtepu16_epi32(load_first_u16(row, left));
   if (a.single[step] != 0) return low;
-  const __m256i high = _mm256_cvtepu16_epi32(load_16(row + a.x_stride, left));
+  const __m256i high = _mm256_cvtepu16_epi32(load_first_u16(row + a.x_stride, left));
   return _mm256_or_si256(low, _mm256_slli_epi32(high, 16));
 }
 
 template <LoadStep<Words> kLoad>
-void pack_step_panel(const StepArgs& a) {
+void pack_tokens_as_panel(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     for (int64_t col = 0; col < a.dst_stride; col += kLanes)
@@ -197,16 +198,17 @@ void pack_step_panel(const StepArgs& a) {
   }
 }
 
-constexpr GemmKernels kF32 = {.pair = 1,
-                              .rows_16 = 6,
-                              .rows_32 = 6,
-                              .rows_64 = 6,
-                              .accumulate = accumulate<F32>,
-                              .apply_epilogue = apply_epilogue<Epilogue>,
-                              .transpose_panel = transpose_panel_f32<Words>,
-                              .pack_step_panel = pack_step_panel<load_step_f32<Words>>,
-                              .pack_step_rows = pack_step_rows<Words, load_step_f32<Words>, 1>,
-                              .transpose_f32 = transpose_f32<Words>};
+constexpr GemmKernels kF32 = {
+    .pair = 1,
+    .rows_16 = 6,
+    .rows_32 = 6,
+    .rows_64 = 6,
+    .accumulate = accumulate<F32>,
+    .apply_epilogue = apply_epilogue<Epilogue>,
+    .transpose_panel = transpose_panel_f32<Words>,
+    .pack_tokens_as_panel = pack_tokens_as_panel<load_step_f32<Words>>,
+    .pack_tokens_as_rows = pack_tokens_as_rows<Words, load_step_f32<Words>, 1>,
+    .transpose_f32 = transpose_f32<Words>};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 6,
                                .rows_32 = 6,
@@ -214,8 +216,8 @@ constexpr GemmKernels kBF16 = {.pair = 2,
                                .accumulate = accumulate<Widened>,
                                .apply_epilogue = apply_epilogue<Epilogue>,
                                .transpose_panel = transpose_panel_bf16,
-                               .pack_step_panel = pack_step_panel<load_step_bf16>,
-                               .pack_step_rows = pack_step_rows<Words, load_step_bf16, 2>,
+                               .pack_tokens_as_panel = pack_tokens_as_panel<load_step_bf16>,
+                               .pack_tokens_as_rows = pack_tokens_as_rows<Words, load_step_bf16, 2>,
                                .transpose_f32 = transpose_f32<Words>};
 
 }  // namespace

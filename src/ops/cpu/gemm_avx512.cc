@@ -233,7 +233,7 @@ inline void prefetch_step(const StepArgs& a, int64_t step, int64_t element_bytes
   }
 }
 
-void pack_step_panel_f32(const StepArgs& a) {
+void pack_tokens_as_panel_f32(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     prefetch_step(a, step + 8, 4);
@@ -244,7 +244,7 @@ void pack_step_panel_f32(const StepArgs& a) {
 }
 
 // Pairs of rows interleaved 32 columns at a time.
-void pack_step_panel_bf16(const StepArgs& a) {
+void pack_tokens_as_panel_bf16(const StepArgs& a) {
   alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
                                                     37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
                                                     11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
@@ -268,16 +268,17 @@ void pack_step_panel_bf16(const StepArgs& a) {
   }
 }
 
-constexpr GemmKernels kF32 = {.pair = 1,
-                              .rows_16 = 8,
-                              .rows_32 = 8,
-                              .rows_64 = F32::kTallest,
-                              .accumulate = accumulate<F32>,
-                              .apply_epilogue = apply_epilogue<Epilogue>,
-                              .transpose_panel = transpose_panel_f32<Words>,
-                              .pack_step_panel = pack_step_panel_f32,
-                              .pack_step_rows = pack_step_rows<Words, load_step_f32<Words>, 1>,
-                              .transpose_f32 = transpose_f32<Words>};
+constexpr GemmKernels kF32 = {
+    .pair = 1,
+    .rows_16 = 8,
+    .rows_32 = 8,
+    .rows_64 = F32::kTallest,
+    .accumulate = accumulate<F32>,
+    .apply_epilogue = apply_epilogue<Epilogue>,
+    .transpose_panel = transpose_panel_f32<Words>,
+    .pack_tokens_as_panel = pack_tokens_as_panel_f32,
+    .pack_tokens_as_rows = pack_tokens_as_rows<Words, load_step_f32<Words>, 1>,
+    .transpose_f32 = transpose_f32<Words>};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 8,
                                .rows_32 = 8,
@@ -285,8 +286,8 @@ constexpr GemmKernels kBF16 = {.pair = 2,
                                .accumulate = accumulate<Widened>,
                                .apply_epilogue = apply_epilogue<Epilogue>,
                                .transpose_panel = transpose_panel_bf16,
-                               .pack_step_panel = pack_step_panel_bf16,
-                               .pack_step_rows = pack_step_rows<Words, load_step_bf16, 2>,
+                               .pack_tokens_as_panel = pack_tokens_as_panel_bf16,
+                               .pack_tokens_as_rows = pack_tokens_as_rows<Words, load_step_bf16, 2>,
                                .transpose_f32 = transpose_f32<Words>};
 
 }  // namespace

@@ -114,7 +114,24 @@ struct WeightGradient {
     StepArgs args = step_args(rows, block.begin + cols.begin, cols.size(), steps);
     args.dst_stride = kGradientSteps * kernels.pair;
     args.dst = step_rows + cols.begin * args.dst_stride * dtype_bytes(rows.dtype);
-    kernels.pack_step_rows(args);
+    kernels.pack_tokens_as_rows(args);
+  }
+
+  // Lays out the steps of the lanes of one panel.
+  void pack_panel(Range lane, const Steps& steps, char* panel_data) const {
+    StepArgs args = step_args(lanes, lane.begin, lane.size(), steps);
+    args.dst = panel_data;
+    args.dst_stride = tile_width(lane.size());
+    kernels.pack_tokens_as_panel(args);
+  }
+
+  // Those of the tiles of a block that a worker's part of the grid has.
+  [[nodiscard]] static Range rows_of_part(const Grid& grid, int64_t part, Range block,
+                                          int64_t tile_rows) {
+    const Range tiles =
+        part_of(ceil_div(block.size(), tile_rows), part / grid.col_parts, grid.row_parts);
+    return {block.begin + tiles.begin * tile_rows,
+            std::min(block.begin + tiles.end * tile_rows, block.end)};
   }
 
   // A worker's part of the grid of panels and tiles of a block of rows, whose steps are prepared in
@@ -124,16 +141,10 @@ struct WeightGradient {
     const int64_t num_lanes = lanes.cols();
     const Range mine =
         part_of(ceil_div(num_lanes, kMaxWidth), part % grid.col_parts, grid.col_parts);
-    const Range tiles =
-        part_of(ceil_div(block.size(), tile_rows), part / grid.col_parts, grid.row_parts);
-    const Range row = {block.begin + tiles.begin * tile_rows,
-                       std::min(block.begin + tiles.end * tile_rows, block.end)};
+    const Range row = rows_of_part(grid, part, block, tile_rows);
     for (int64_t p = mine.begin; p < mine.end; ++p) {
       const Range lane = {p * kMaxWidth, std::min((p + 1) * kMaxWidth, num_lanes)};
-      StepArgs args = step_args(lanes, lane.begin, lane.size(), steps);
-      args.dst = panel_data;
-      args.dst_stride = tile_width(lane.size());
-      kernels.pack_step_panel(args);
+      pack_panel(lane, steps, panel_data);
       accumulate_panel(lane, row, step_rows, block.begin, steps, panel_data);
     }
   }
@@ -183,6 +194,43 @@ struct WorkSplit {
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
 };
 
+// Memory of a call.
+struct Workspace {
+  Steps steps;
+  char* step_rows;  // a block of rows, laid out by pack_rows
+  char* panels;     // of the workers, one each
+  int64_t panel_bytes;
+};
+
+Workspace take_workspace(Scratch& scratch, const WeightGradient& gradient,
+                         const WorkSplit& shares) {
+  Workspace work{};
+  work.steps = {.first = static_cast<int32_t*>(scratch.take(kGradientSteps * 4)),
+                .single = static_cast<uint8_t*>(scratch.take(kGradientSteps))};
+  const int64_t lane_bytes =
+      kGradientSteps * gradient.kernels.pair * dtype_bytes(gradient.rows.dtype);
+  work.step_rows = static_cast<char*>(scratch.take(shares.block_rows * lane_bytes));
+  work.panel_bytes = lane_bytes * kMaxWidth;
+  work.panels = static_cast<char*>(scratch.take(work.panel_bytes * shares.num_parts()));
+  return work;
+}
+
+// What the steps add to a block of rows of dw.
+void accumulate_block(ThreadPool& pool, const WeightGradient& gradient, const WorkSplit& shares,
+                      Range block, const Workspace& work) {
+  constexpr int64_t kColumns = 16;  // that a worker takes at a time
+  pool.run(ceil_div(block.size(), kColumns), [&](int64_t begin, int64_t end, int) {
+    gradient.pack_rows(block, {begin * kColumns, std::min(end * kColumns, block.size())},
+                       work.steps, work.step_rows);
+  });
+  pool.run(shares.num_parts(), [&](int64_t begin, int64_t end, int) {
+    for (int64_t part = begin; part < end; ++part) {
+      gradient.accumulate_part(shares.grid, part, block, shares.tile_rows, work.step_rows,
+                               work.steps, work.panels + part * work.panel_bytes);
+    }
+  });
+}
+
 }  // namespace
 
 void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
@@ -192,37 +240,18 @@ void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
   const bool transposed = x.cols() <= kNarrow && dy.cols() > x.cols();
   const WeightGradient gradient{kernels, transposed ? dy : x, transposed ? x : dy, dw, transposed};
   const int64_t num_rows = gradient.rows.cols();
-  ThreadPool& pool = backend.pool();
-  const WorkSplit shares(gradient, pool.num_threads());
-
-  Scratch& scratch = backend.scratch();
-  const Scratch::Mark mark(scratch);
-  Steps steps{.first = static_cast<int32_t*>(scratch.take(kGradientSteps * 4)),
-              .single = static_cast<uint8_t*>(scratch.take(kGradientSteps))};
-  const int64_t lane_bytes = kGradientSteps * kernels.pair * dtype_bytes(x.dtype);
-  char* step_rows = static_cast<char*>(scratch.take(shares.block_rows * lane_bytes));
-  const int64_t panel_bytes = lane_bytes * kMaxWidth;
-  char* panels = static_cast<char*>(scratch.take(panel_bytes * shares.num_parts()));
+  const WorkSplit shares(gradient, backend.pool().num_threads());
+  const Scratch::Mark mark(backend.scratch());
+  Workspace work = take_workspace(backend.scratch(), gradient, shares);
   if (backend.is_counting()) return;
-
-  const auto add_block = [&](Range block) {
-    pool.run(ceil_div(block.size(), 16), [&](int64_t begin, int64_t end, int) {
-      gradient.pack_rows(block, {begin * 16, std::min(end * 16, block.size())}, steps, step_rows);
-    });
-    pool.run(shares.num_parts(), [&](int64_t begin, int64_t end, int) {
-      for (int64_t part = begin; part < end; ++part) {
-        gradient.accumulate_part(shares.grid, part, block, shares.tile_rows, step_rows, steps,
-                                 panels + part * panel_bytes);
-      }
-    });
-  };
   int64_t token = 0;
   size_t sequence = 0;
   while (true) {
-    steps.collect_next_rows(sequence_ends, kernels.pair, token, sequence);
-    if (steps.count == 0) break;
+    work.steps.collect_next_rows(sequence_ends, kernels.pair, token, sequence);
+    if (work.steps.count == 0) break;
     for (int64_t origin = 0; origin < num_rows; origin += kGradientRows) {
-      add_block({origin, std::min(origin + kGradientRows, num_rows)});
+      const Range block = {origin, std::min(origin + kGradientRows, num_rows)};
+      accumulate_block(backend.pool(), gradient, shares, block, work);
     }
   }
 }

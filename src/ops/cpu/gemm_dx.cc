@@ -86,7 +86,7 @@ struct Backward {
     alignas(64) char unpacked[kMaxWidth * kOutputs * dtype_bytes(DType::kBF16)];
     for (int64_t p = first; p < last; ++p) {
       const bool narrow = w.is_narrow();
-      if (narrow) unpack_columns(path, w, p, columns.begin, stored, unpacked);
+      if (narrow) unpack_narrow_columns(path, w, p, columns.begin, stored, unpacked);
       kernels.transpose_panel({.panel = narrow ? unpacked : w.panel(p),
                                .width = w.width,
                                .col_begin = narrow ? 0 : columns.begin,
@@ -109,6 +109,11 @@ struct Backward {
     return {lines, piece_steps, piece_steps > 0 && width == kMaxWidth ? steps / piece_steps : 0};
   }
 
+  // The first line of each of the rows.
+  static void prefetch_rows(const char* x, int64_t row_bytes, Range rows) {
+    for (int64_t row = rows.begin; row < rows.end; ++row) __builtin_prefetch(x + row * row_bytes);
+  }
+
   // The rows pass over the transposed panel. The first tiles fetch what is transposed next.
   void accumulate_tiles(const char* x, int64_t x_stride, int64_t num_rows, int64_t lanes,
                         int64_t width, float* acc, bool start_at_zero, const Next& next) const {
@@ -117,10 +122,7 @@ struct Backward {
     const Fetch fetch = plan_fetch(next, groups, lanes / kernels.pair, width);
     for (int64_t g = 0; g < groups; ++g) {
       const Range part = part_of(num_rows, g, groups);
-      const Range following = part_of(num_rows, std::min(g + 1, groups - 1), groups);
-      for (int64_t row = following.begin; row < following.end; ++row) {
-        __builtin_prefetch(x + row * row_bytes);
-      }
+      prefetch_rows(x, row_bytes, part_of(num_rows, std::min(g + 1, groups - 1), groups));
       const int64_t fetched = g * fetch.pieces;
       const bool fetches = fetch.pieces > 0 && fetched < next.count;
       kernels.accumulate({.panel = panel,
@@ -154,7 +156,8 @@ struct Backward {
     for (const LowRankSegment& run : args.runs) {
       const Range part = {std::max(run.begin, rows.begin), std::min(run.end, rows.end)};
       if (part.begin < part.end) {
-        accumulate_product(run.x, run.w, part, rows.begin, columns, -1, false);
+        accumulate_product(run.x, run.w, part, rows.begin, columns, /*after=*/-1,
+                           /*start_at_zero=*/false);
       }
     }
     apply_epilogue(rows, columns, width);
@@ -255,6 +258,16 @@ WorkSize most_work_size(int64_t threads, DType dtype, int64_t most_rows) {
   return {threads, WorkSplit::chains_bytes(most_rows) + WorkSplit::panel_bytes(dtype)};
 }
 
+// The part-th part of every product that has so many.
+void multiply_part_of_each(CpuPath path, int64_t threads, std::span<const GemmArgs> products,
+                           std::span<const TensorView> dx, bool accumulate, int64_t part,
+                           char* memory) {
+  for (size_t i = 0; i < products.size(); ++i) {
+    const WorkSplit shares(path, threads, products[i]);
+    if (part < shares.num_parts()) shares.multiply_part(part, dx[i], accumulate, memory);
+  }
+}
+
 void make_gradient(const GemmDwArgs& item, CpuBackend& worker) {
   if (item.x.rows() > 0) cpu::gemm_dw(worker, item.dy, item.x, item.sequence_ends, item.dw);
 }
@@ -265,7 +278,7 @@ class GradientQueue {
   GradientQueue(CpuBackend& backend, std::span<const GemmDwArgs> items)
       : backend_(backend), items_(items) {}
 
-  void compute_next(size_t most, int worker) {
+  void compute_at_most(size_t most, int worker) {
     for (size_t made = 0; made < most; ++made) {
       const size_t item = next_.fetch_add(1, std::memory_order_relaxed);
       if (item >= items_.size()) return;
@@ -279,6 +292,26 @@ class GradientQueue {
   std::atomic<size_t> next_ = 0;
 };
 
+// The products, part by part, and between parts the gradients. Half of the parts make theirs first,
+// so that memory and multipliers are both busy.
+void multiply_parts_and_make_gradients(CpuBackend& backend, std::span<const GemmArgs> products,
+                                       std::span<const TensorView> dx, bool accumulate,
+                                       std::span<const GemmDwArgs> overlapped, const WorkSize& size,
+                                       char* memory) {
+  const auto [parts, bytes] = size;
+  const CpuPath path = backend.path();
+  const int64_t threads = backend.pool().num_threads();
+  GradientQueue gradients(backend, overlapped);
+  const auto gradients_each = static_cast<size_t>(ceil_div(std::ssize(overlapped), parts));
+  backend.pool().run(parts, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t part = begin; part < end; ++part) {
+      if (part % 2 == 0) gradients.compute_at_most(gradients_each, worker);
+      multiply_part_of_each(path, threads, products, dx, accumulate, part, memory + part * bytes);
+    }
+    gradients.compute_at_most(SIZE_MAX, worker);
+  });
+}
+
 }  // namespace
 
 void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
@@ -290,27 +323,14 @@ void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
   WorkSize size = most_rows > 0 ? most_work_size(threads, products[0].w.dtype, most_rows)
                                 : work_size_of(path, threads, products);
   if (!overlapped.empty()) size.parts = std::max(size.parts, threads);
-  const auto [parts, bytes] = size;
   const Scratch::Mark mark(backend.scratch());
-  char* memory = static_cast<char*>(backend.scratch().take(parts * bytes));
-  if (!overlapped.empty()) backend.make_workers();
+  char* memory = static_cast<char*>(backend.scratch().take(size.parts * size.bytes));
+  if (!overlapped.empty()) backend.make_missing_workers();
   if (backend.is_counting()) {  // any worker may get any item
     for (const GemmDwArgs& item : overlapped) make_gradient(item, backend.worker(0));
     return;
   }
-  GradientQueue gradients(backend, overlapped);
-  const auto gradients_each = static_cast<size_t>(ceil_div(std::ssize(overlapped), parts));
-  backend.pool().run(parts, [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t part = begin; part < end; ++part) {
-      if (part % 2 == 0) gradients.compute_next(gradients_each, worker);
-      for (size_t i = 0; i < products.size(); ++i) {
-        const WorkSplit shares(path, threads, products[i]);
-        if (part >= shares.num_parts()) continue;
-        shares.multiply_part(part, dx[i], accumulate, memory + part * bytes);
-      }
-    }
-    gradients.compute_next(SIZE_MAX, worker);
-  });
+  multiply_parts_and_make_gradients(backend, products, dx, accumulate, overlapped, size, memory);
 }
 
 void gemm_dx_list(CpuBackend& backend, std::span<const GemmArgs> products,
@@ -324,7 +344,8 @@ void gemm_dx_each(CpuBackend& backend, std::span<const GemmArgs> products,
   const HostAccess access(backend.allocator());
   backend.run_in_workers(std::ssize(products), [&](int64_t item, CpuBackend& worker) {
     const auto i = static_cast<size_t>(item);
-    if (dx[i].rows() > 0) cpu::gemm_dx(worker, {&products[i], 1}, {&dx[i], 1}, false);
+    if (dx[i].rows() > 0)
+      cpu::gemm_dx(worker, {&products[i], 1}, {&dx[i], 1}, /*accumulate=*/false);
   });
 }
 
@@ -338,26 +359,32 @@ bool divides_over(int64_t threads, const RunProducts& runs) {
 
 void compute_run_products_one_by_one(CpuBackend& backend, const RunProducts& runs) {
   for (size_t i = 0; i < runs.inputs.size(); ++i) {
-    if (runs.d_h[i].rows() > 0) gemm_dx(backend, {&runs.inputs[i], 1}, {&runs.d_h[i], 1}, false);
+    if (runs.d_h[i].rows() > 0)
+      gemm_dx(backend, {&runs.inputs[i], 1}, {&runs.d_h[i], 1}, /*accumulate=*/false);
   }
   for (const GemmDwArgs& g : runs.gradients) make_gradient(g, backend);
+}
+
+// Outputs [begin, end) of a product; its low-rank terms are with the last.
+GemmArgs product_of_outputs(const GemmArgs& args, int64_t begin, int64_t end) {
+  GemmArgs block = {.x = args.x.slice_cols(begin, end), .w = args.w};
+  block.w.data = args.w.panel(begin / args.w.width);
+  block.w.rows = end - begin;
+  if (end == args.w.rows) block.runs = args.runs;
+  return block;
 }
 
 // dx in blocks of kChainOutputs outputs, one chain each, the later ones added to the first.
 void sum_dx_over_output_blocks(CpuBackend& backend, const GemmArgs& args, TensorView dx,
                                bool accumulate, std::span<const GemmDwArgs> overlapped) {
-  const PanelView& w = args.w;
   const Scratch::Mark mark(backend.scratch());
   const TensorView part = backend.scratch().take(DType::kF32, {dx.rows(), dx.cols()});
-  for (int64_t begin = 0; begin < w.rows; begin += kChainOutputs) {
-    const int64_t end = std::min(w.rows, begin + kChainOutputs);
-    GemmArgs block = {.x = args.x.slice_cols(begin, end), .w = w};
-    block.w.data = w.panel(begin / w.width);
-    block.w.rows = end - begin;
-    if (end == w.rows) block.runs = args.runs;
+  for (int64_t begin = 0; begin < args.w.rows; begin += kChainOutputs) {
+    const GemmArgs block =
+        product_of_outputs(args, begin, std::min(args.w.rows, begin + kChainOutputs));
     const bool first = begin == 0 && !accumulate;
     const TensorView to = first ? dx : part;
-    gemm_dx(backend, {&block, 1}, {&to, 1}, false,
+    gemm_dx(backend, {&block, 1}, {&to, 1}, /*accumulate=*/false,
             begin == 0 ? overlapped : std::span<const GemmDwArgs>());
     if (!first) add_into(backend, part, dx);
   }
@@ -365,8 +392,8 @@ void sum_dx_over_output_blocks(CpuBackend& backend, const GemmArgs& args, Tensor
 
 }  // namespace
 
-void gemm_dx_blocked(CpuBackend& backend, const GemmArgs& args, TensorView dx, bool accumulate,
-                     const RunProducts& runs) {
+void gemm_dx_blocked_with_runs(CpuBackend& backend, const GemmArgs& args, TensorView dx,
+                               bool accumulate, const RunProducts& runs) {
   std::span<const GemmDwArgs> overlapped;
   if (!dx.empty() && divides_over(backend.pool().num_threads(), runs)) {
     gemm_dx_each(backend, runs.inputs, runs.d_h);

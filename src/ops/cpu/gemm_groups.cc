@@ -93,8 +93,23 @@ void for_each_run(const CpuBackend& backend, const GroupedRows& rows, std::span<
   finish();
 }
 
+// The low-rank segments of groups get a part of item `item`: `last` is that of the part before it
+// in its group, or -1.
+void add_to_low_rank_segments(std::span<const GroupedLowRank> runs, const Part& part, int32_t item,
+                              int32_t last, GroupLists& lists) {
+  if (item < 0) return;
+  const int64_t group_begin = lists.groups.back().begin;
+  if (item != last) {
+    const GroupedLowRank& run = runs[static_cast<size_t>(item)];
+    lists.low_rank.push_back(
+        {.begin = part.begin - group_begin, .x = run.x, .w = run.w.at(part.group)});
+  }
+  lists.low_rank.back().end = part.end - group_begin;
+}
+
 // The groups that have rows, and their low-rank segments, counted from a group's first row.
-void list_groups(const CpuBackend& backend, const GroupedArgs& args, GroupLists& lists) {
+void list_groups_and_low_rank_segments(const CpuBackend& backend, const GroupedArgs& args,
+                                       GroupLists& lists) {
   map_sequences_to_items(args.runs, lists.items);
   int32_t last = -1;  // the item of the group's last run
   for_each_part(backend, args.rows, [&](const Part& part) {
@@ -102,29 +117,28 @@ void list_groups(const CpuBackend& backend, const GroupedArgs& args, GroupLists&
       lists.groups.push_back({part.begin, part.begin, part.group, lists.low_rank.size()});
       last = -1;
     }
-    GroupLists::Group& group = lists.groups.back();
-    group.end = part.end;
+    lists.groups.back().end = part.end;
     const int32_t item = lists.items[part.sequence];
-    if (item >= 0 && item != last) {
-      const GroupedLowRank& run = args.runs[static_cast<size_t>(item)];
-      lists.low_rank.push_back(
-          {.begin = part.begin - group.begin, .x = run.x, .w = run.w.at(part.group)});
-    }
-    if (item >= 0) lists.low_rank.back().end = part.end - group.begin;
+    add_to_low_rank_segments(args.runs, part, item, last, lists);
     last = item;
   });
+}
+
+// Those of the g-th group that has rows.
+std::span<LowRankSegment> low_rank_segments_of(GroupLists& lists, size_t g) {
+  const size_t first = lists.groups[g].first_run;
+  const size_t end =
+      g + 1 < lists.groups.size() ? lists.groups[g + 1].first_run : lists.low_rank.size();
+  return std::span(lists.low_rank).subspan(first, end - first);
 }
 
 // One product for every group that has rows.
 void list_products(const CpuBackend& backend, const GroupedArgs& args, TensorView y,
                    GroupLists& lists) {
-  list_groups(backend, args, lists);
+  list_groups_and_low_rank_segments(backend, args, lists);
   for (size_t g = 0; g < lists.groups.size(); ++g) {
     const GroupLists::Group& group = lists.groups[g];
-    const size_t end_run =
-        g + 1 < lists.groups.size() ? lists.groups[g + 1].first_run : lists.low_rank.size();
-    const std::span<LowRankSegment> runs =
-        std::span(lists.low_rank).subspan(group.first_run, end_run - group.first_run);
+    const std::span<LowRankSegment> runs = low_rank_segments_of(lists, g);
     for (LowRankSegment& run : runs) run.x = run.x.slice_rows(group.begin, group.end);
     lists.products.push_back({.x = args.x.slice_rows(group.begin, group.end),
                               .w = args.w.at(group.group),

@@ -61,7 +61,7 @@ using LoadStep = typename W::I (*)(const StepArgs&, int64_t, int64_t);
 
 // dst_stride counts elements of the type; `kScale` of them make 32 bits.
 template <typename W, LoadStep<W> kLoad, int kScale>
-void pack_step_rows(const StepArgs& a) {
+void pack_tokens_as_rows(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   const int64_t stride = a.dst_stride / kScale;
   for (int64_t step = 0; step < a.steps; step += W::kCount) {

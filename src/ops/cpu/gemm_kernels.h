@@ -81,8 +81,8 @@ struct StepArgs {
   int64_t steps = 0;
   int64_t cols = 0;
   void* dst = nullptr;
-  int64_t dst_stride =
-      0;  // pack_step_panel: lanes of a step (cols padded with zeros); pack_step_rows: elements
+  int64_t dst_stride = 0;  // pack_tokens_as_panel: lanes of a step (cols padded with zeros);
+                           // pack_tokens_as_rows: elements
 };
 
 struct GemmKernels {
@@ -94,9 +94,9 @@ struct GemmKernels {
   void (*apply_epilogue)(const EpilogueArgs&) = nullptr;
   void (*transpose_panel)(const TransposeArgs&) = nullptr;
   // dst[step][lane], bf16: [step][lane][2]: a panel whose summed axis is the tokens.
-  void (*pack_step_panel)(const StepArgs&) = nullptr;
+  void (*pack_tokens_as_panel)(const StepArgs&) = nullptr;
   // dst[col][step], bf16: [col][step][2]: rows whose summed axis is the tokens.
-  void (*pack_step_rows)(const StepArgs&) = nullptr;
+  void (*pack_tokens_as_rows)(const StepArgs&) = nullptr;
   void (*transpose_f32)(const TransposeF32Args&) = nullptr;
 };
 

@@ -95,7 +95,7 @@ void transpose_panel_bf16(const TransposeArgs& a) {
   }
 }
 
-void pack_step_panel_f32(const StepArgs& a) {
+void pack_tokens_as_panel_f32(const StepArgs& a) {
   float* dst = static_cast<float*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     const float* row = static_cast<const float*>(a.x) + a.first[step] * a.x_stride;
@@ -104,7 +104,7 @@ void pack_step_panel_f32(const StepArgs& a) {
   }
 }
 
-void pack_step_panel_bf16(const StepArgs& a) {
+void pack_tokens_as_panel_bf16(const StepArgs& a) {
   Bf16* dst = static_cast<Bf16*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += 2 * a.dst_stride) {
     const Bf16* row = static_cast<const Bf16*>(a.x) + a.first[step] * a.x_stride;
@@ -116,7 +116,7 @@ void pack_step_panel_bf16(const StepArgs& a) {
   }
 }
 
-void pack_step_rows_f32(const StepArgs& a) {
+void pack_tokens_as_rows_f32(const StepArgs& a) {
   for (int64_t col = 0; col < a.cols; ++col) {
     float* dst = static_cast<float*>(a.dst) + col * a.dst_stride;
     for (int64_t step = 0; step < a.steps; ++step) {
@@ -125,7 +125,7 @@ void pack_step_rows_f32(const StepArgs& a) {
   }
 }
 
-void pack_step_rows_bf16(const StepArgs& a) {
+void pack_tokens_as_rows_bf16(const StepArgs& a) {
   for (int64_t col = 0; col < a.cols; ++col) {
     Bf16* dst = static_cast<Bf16*>(a.dst) + col * a.dst_stride;
     for (int64_t step = 0; step < a.steps; ++step) {
@@ -151,8 +151,8 @@ constexpr GemmKernels kF32 = {.pair = 1,
                               .accumulate = accumulate_f32,
                               .apply_epilogue = apply_epilogue,
                               .transpose_panel = transpose_panel_f32,
-                              .pack_step_panel = pack_step_panel_f32,
-                              .pack_step_rows = pack_step_rows_f32,
+                              .pack_tokens_as_panel = pack_tokens_as_panel_f32,
+                              .pack_tokens_as_rows = pack_tokens_as_rows_f32,
                               .transpose_f32 = transpose_f32};
 constexpr GemmKernels kBF16 = {.pair = 2,
                                .rows_16 = 8,
@@ -161,8 +161,8 @@ constexpr GemmKernels kBF16 = {.pair = 2,
                                .accumulate = accumulate_bf16,
                                .apply_epilogue = apply_epilogue,
                                .transpose_panel = transpose_panel_bf16,
-                               .pack_step_panel = pack_step_panel_bf16,
-                               .pack_step_rows = pack_step_rows_bf16,
+                               .pack_tokens_as_panel = pack_tokens_as_panel_bf16,
+                               .pack_tokens_as_rows = pack_tokens_as_rows_bf16,
                                .transpose_f32 = transpose_f32};
 
 }  // namespace

@@ -15,6 +15,7 @@ HyperKernel kernel_args_of(const TensorView& streams, const TensorView& weights)
   const int64_t num_streams = streams.shape[1];
   return {.num_streams = num_streams,
           .width = streams.shape[2],
+          .row = num_streams * streams.shape[2],
           .numbers = weights.cols(),
           .type = streams.dtype,
           .x = streams.data,
@@ -25,6 +26,7 @@ HyperKernel kernel_args_of(const TensorView& streams, const TensorView& weights)
 HyperKernel mix_kernel_args_of(const TensorView& streams, const TensorView& fn) {
   return {.num_streams = 1,
           .width = streams.cols(),
+          .row = streams.cols(),
           .numbers = fn.rows(),
           .type = streams.dtype,
           .x = streams.data,
@@ -43,6 +45,9 @@ struct Sinkhorn {
   int steps;
   double softmax[kMost];
   double states[2 * kMaxSinkhornSteps][kMost];
+
+  explicit Sinkhorn(const HyperWeightsArgs& args)
+      : n(args.num_streams), eps(args.eps), steps(args.steps) {}
 
   [[nodiscard]] int num_divisions() const { return 2 * steps - 1; }
   // Divisions 0, 2, ... are of columns, the others of rows.
@@ -122,7 +127,7 @@ struct Sinkhorn {
 };
 
 // Which scale a token's number r is multiplied by.
-int64_t scale_of(int64_t num_streams, int64_t r) {
+int64_t scale_index_of(int64_t num_streams, int64_t r) {
   return r < num_streams ? 0 : r < 2 * num_streams ? 1 : 2;
 }
 
@@ -130,7 +135,7 @@ int64_t scale_of(int64_t num_streams, int64_t r) {
 void compute_pre_activations(const HyperWeightsArgs& args, int64_t token, double* z) {
   for (int64_t r = 0; r < args.mix.cols(); ++r) {
     z[r] = static_cast<double>(args.mix.f32()[token * args.mix.cols() + r]) *
-               static_cast<double>(args.scale.f32()[scale_of(args.num_streams, r)]) +
+               static_cast<double>(args.scale.f32()[scale_index_of(args.num_streams, r)]) +
            static_cast<double>(args.base.f32()[r]);
   }
 }
@@ -144,10 +149,7 @@ void write_token_weights(const HyperWeightsArgs& args, int64_t token, float* wei
   for (int64_t i = 0; i < n; ++i) weights[i] = static_cast<float>(sigmoid(z[i]) + args.eps);
   if (!args.has_output()) return;
   for (int64_t i = n; i < 2 * n; ++i) weights[i] = static_cast<float>(2.0 * sigmoid(z[i]));
-  Sinkhorn sinkhorn;
-  sinkhorn.n = n;
-  sinkhorn.eps = args.eps;
-  sinkhorn.steps = args.steps;
+  Sinkhorn sinkhorn(args);
   sinkhorn.forward(z + 2 * n);
   for (int64_t i = 0; i < n * n; ++i) {
     weights[2 * n + i] = static_cast<float>(sinkhorn.result()[i]);
@@ -166,10 +168,7 @@ void compute_token_d_z(const HyperWeightsArgs& args, int64_t token, const float*
     d_z[i] = factor * static_cast<double>(d_weights[i]) * sigmoid(z[i]) * sigmoid(-z[i]);
   }
   if (!args.has_output()) return;
-  Sinkhorn sinkhorn;
-  sinkhorn.n = n;
-  sinkhorn.eps = args.eps;
-  sinkhorn.steps = args.steps;
+  Sinkhorn sinkhorn(args);
   sinkhorn.forward(z + 2 * n);
   for (int64_t i = 2 * n; i < args.mix.cols(); ++i) d_z[i] = static_cast<double>(d_weights[i]);
   sinkhorn.backward(d_z + 2 * n);
@@ -178,8 +177,31 @@ void compute_token_d_z(const HyperWeightsArgs& args, int64_t token, const float*
 // z = mix scale + base: d_mix = d_z scale.
 void write_token_d_mix(const HyperWeightsArgs& args, const double* d_z, float* d_mix) {
   for (int64_t r = 0; r < args.mix.cols(); ++r) {
-    const float scale = args.scale.f32()[scale_of(args.num_streams, r)];
+    const float scale = args.scale.f32()[scale_index_of(args.num_streams, r)];
     d_mix[r] = static_cast<float>(d_z[r] * static_cast<double>(scale));
+  }
+}
+
+void write_token_d_z_and_d_mix(const HyperWeightsArgs& args, int64_t token, const float* d_weights,
+                               float* d_z, float* d_mix) {
+  double d[kMaxNumbers];
+  compute_token_d_z(args, token, d_weights, d);
+  std::transform(d, d + args.mix.cols(), d_z,
+                 [](double value) { return static_cast<float>(value); });
+  write_token_d_mix(args, d, d_mix);
+}
+
+// d_scale += d_z mix of one token, part by part of its numbers.
+void add_token_d_scale(const HyperWeightsArgs& args, int64_t token, const float* d_z,
+                       float* d_scale) {
+  const float* mix = args.mix.f32() + token * args.mix.cols();
+  const int64_t n = args.num_streams;
+  const int64_t ends[] = {n, 2 * n, args.mix.cols()};
+  int64_t r = 0;
+  for (int64_t part = 0; part < args.scale.cols(); ++part) {
+    double sum = 0.0;
+    for (; r < ends[part]; ++r) sum += static_cast<double>(d_z[r]) * static_cast<double>(mix[r]);
+    d_scale[part] += static_cast<float>(sum);
   }
 }
 
@@ -187,19 +209,10 @@ void write_token_d_mix(const HyperWeightsArgs& args, const double* d_z, float* d
 void add_d_base_and_d_scale(const HyperWeightsArgs& args, const float* d_z, TensorView d_base,
                             TensorView d_scale) {
   const int64_t numbers = args.mix.cols();
-  const int64_t n = args.num_streams;
-  const int64_t ends[] = {n, 2 * n, numbers};
   for (int64_t t = 0; t < args.mix.rows(); ++t) {
     const float* row = d_z + t * numbers;
     for (int64_t r = 0; r < numbers && !d_base.empty(); ++r) d_base.f32()[r] += row[r];
-    int64_t r = 0;
-    for (int64_t part = 0; part < args.scale.cols() && !d_scale.empty(); ++part) {
-      double sum = 0.0;
-      for (; r < ends[part]; ++r) {
-        sum += static_cast<double>(row[r]) * static_cast<double>(args.mix.f32()[t * numbers + r]);
-      }
-      d_scale.f32()[part] += static_cast<float>(sum);
-    }
+    if (!d_scale.empty()) add_token_d_scale(args, t, row, d_scale.f32());
   }
 }
 
@@ -252,11 +265,8 @@ void hyper_weights_backward(CpuBackend& backend, const HyperWeightsArgs& args, T
   float* d_z = backend.scratch().take(DType::kF32, {args.mix.rows(), numbers}).f32();
   parallel_for(backend, args.mix.rows(), 2 * numbers * args.steps, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      double d[kMaxNumbers];
-      compute_token_d_z(args, t, d_weights.f32() + t * numbers, d);
-      std::transform(d, d + numbers, d_z + t * numbers,
-                     [](double value) { return static_cast<float>(value); });
-      write_token_d_mix(args, d, d_mix.f32() + t * numbers);
+      write_token_d_z_and_d_mix(args, t, d_weights.f32() + t * numbers, d_z + t * numbers,
+                                d_mix.f32() + t * numbers);
     }
   });
   if (!backend.is_counting()) add_d_base_and_d_scale(args, d_z, d_base, d_scale);
@@ -266,7 +276,7 @@ void hyper_collapse(CpuBackend& backend, TensorView streams, TensorView weights,
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
-    parallel_for(backend, streams.shape[0], k.row(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, streams.shape[0], k.row, [&](int64_t begin, int64_t end) {
       hyper_collapse_tokens<V>(k, y.f32(), begin, end);
     });
   });
@@ -277,7 +287,7 @@ void hyper_collapse_backward(CpuBackend& backend, TensorView streams, TensorView
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
-    parallel_for(backend, streams.shape[0], k.row(), [&](int64_t begin, int64_t end) {
+    parallel_for(backend, streams.shape[0], k.row, [&](int64_t begin, int64_t end) {
       hyper_collapse_backward_tokens<V>(k, d_y.f32(), d_streams.f32(), d_weights.f32(), begin, end);
     });
   });
@@ -288,10 +298,9 @@ void hyper_expand(CpuBackend& backend, TensorView streams, TensorView out, Tenso
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
-    parallel_for(backend, streams.shape[0], k.row() * k.num_streams,
-                 [&](int64_t begin, int64_t end) {
-                   hyper_expand_tokens<V>(k, out.dtype, out.data, y.dtype, y.data, begin, end);
-                 });
+    parallel_for(backend, streams.shape[0], k.row * k.num_streams, [&](int64_t begin, int64_t end) {
+      hyper_expand_tokens<V>(k, out.dtype, out.data, y.dtype, y.data, begin, end);
+    });
   });
 }
 
@@ -301,7 +310,7 @@ void hyper_expand_backward(CpuBackend& backend, TensorView streams, TensorView o
   const HostAccess access(backend.allocator());
   const HyperKernel k = kernel_args_of(streams, weights);
   with_path(backend.path(), [&]<typename V>() {
-    parallel_for(backend, streams.shape[0], 2 * k.row() * k.num_streams,
+    parallel_for(backend, streams.shape[0], 2 * k.row * k.num_streams,
                  [&](int64_t begin, int64_t end) {
                    hyper_expand_backward_tokens<V>(k, out.dtype, out.data, d.f32(), d_out.f32(),
                                                    d_weights.f32(), begin, end);

@@ -32,13 +32,12 @@ void hyper_expand_backward(CpuBackend& backend, TensorView streams, TensorView o
 struct HyperKernel {
   int64_t num_streams;
   int64_t width;         // D
+  int64_t row;           // S D
   int64_t numbers;       // R
   DType type;            // of streams
   const void* x;         // [T, S, D]
   const float* fn;       // [R, S D]
   const float* weights;  // [T, R]
-
-  [[nodiscard]] int64_t row() const { return num_streams * width; }
 };
 
 template <typename V>

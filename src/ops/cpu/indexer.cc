@@ -53,21 +53,28 @@ void write_candidates(const float* scores, int64_t count, int64_t first_id, Cand
   }
 }
 
+// Candidates for entries [begin, begin + count) of a range, at most kScoreBlock of them.
+template <typename V>
+void score_entries(const IndexerKernel& kernel, const KvRange& range, int64_t stride, int64_t begin,
+                   int64_t count, float* scores, Candidate* to) {
+  const auto* keys = static_cast<const char*>(range.keys) +
+                     (begin - range.begin) * stride * dtype_bytes(kernel.type);
+  compute_index_scores<V>(kernel, keys, stride, count, scores);
+  write_candidates(scores, count, begin, to);
+}
+
 // Leaves the best of the first `count` entries in front of work.found; there are more than top_k.
 template <typename V>
 void collect_best_entries(const IndexerArgs& args, const IndexerSegment& segment, int64_t row,
                           int64_t count, const Work& work) {
   const IndexerKernel kernel = kernel_args_of(args, row);
-  const int64_t stride = segment.keys.position_stride;
   int64_t num_found = 0;
   for (const KvRange& range : segment.keys.ranges) {
     const int64_t end = std::min(range.end, count);
     for (int64_t begin = range.begin; begin < end; begin += kScoreBlock) {
       const int64_t num_scores = std::min(kScoreBlock, end - begin);
-      const auto* keys = static_cast<const char*>(range.keys) +
-                         (begin - range.begin) * stride * dtype_bytes(args.q.dtype);
-      compute_index_scores<V>(kernel, keys, stride, num_scores, work.scores);
-      write_candidates(work.scores, num_scores, begin, work.found + num_found);
+      score_entries<V>(kernel, range, segment.keys.position_stride, begin, num_scores, work.scores,
+                       work.found + num_found);
       num_found += num_scores;
       if (num_found <= args.top_k) continue;
       keep_best(work.found, num_found, args.top_k);

@@ -114,7 +114,8 @@ struct Loss {
   }
 
   // Of head n over all that it sees: to what it attended (lse) comes what was not listed.
-  [[nodiscard]] double head_lse(int64_t row, int64_t n, int64_t count, const Work& work) const {
+  [[nodiscard]] double compute_head_lse(int64_t row, int64_t n, int64_t count,
+                                        const Work& work) const {
     const ListedAttention& a = args.attention;
     const auto lse = static_cast<double>(a.lse.f32()[row * a.q.shape[1] + n]);
     double top = lse;
@@ -126,6 +127,24 @@ struct Loss {
     return top + std::log(sum);
   }
 
+  // log_sum_n of every head; returns the largest s_ni - log_sum_n.
+  double compute_log_sums_and_top(int64_t row, int64_t count, const Work& work) const {
+    double top = -std::numeric_limits<double>::infinity();
+    for (int64_t n = 0; n < args.attention.q.shape[1]; ++n) {
+      work.log_sums[n] = compute_head_lse(row, n, count, work);
+      for (int64_t i = 0; i < count; ++i) top = std::max(top, score(work, i, n) - work.log_sums[n]);
+    }
+    return top;
+  }
+
+  // e^-top sum_n a_n(i)
+  [[nodiscard]] double compute_attention_to(int64_t i, double top, const Work& work) const {
+    double sum = 0.0;
+    for (int64_t n = 0; n < args.attention.q.shape[1]; ++n)
+      sum += std::exp(score(work, i, n) - work.log_sums[n] - top);
+    return sum;
+  }
+
   // target(i) = sum_n a_n(i) / sum_j sum_n a_n(j), where a_n(i) = exp(s_ni - log_sum_n): all of it
   // times e^-top, against underflow, where the window has nearly all.
   template <typename V>
@@ -134,16 +153,10 @@ struct Loss {
     const QueryHeads query = heads_of(args.attention.q, row);
     compute_query_entry_dots<V>(query, args.attention.entries, segment, count, work.dots);
     mark_listed(row, count, work.listed);
-    double top = -std::numeric_limits<double>::infinity();
-    for (int64_t n = 0; n < query.num_heads; ++n) {
-      work.log_sums[n] = head_lse(row, n, count, work);
-      for (int64_t i = 0; i < count; ++i) top = std::max(top, score(work, i, n) - work.log_sums[n]);
-    }
+    const double top = compute_log_sums_and_top(row, count, work);
     double total = 0.0;
     for (int64_t i = 0; i < count; ++i) {
-      work.target[i] = 0.0;
-      for (int64_t n = 0; n < query.num_heads; ++n)
-        work.target[i] += std::exp(score(work, i, n) - work.log_sums[n] - top);
+      work.target[i] = compute_attention_to(i, top, work);
       total += work.target[i];
     }
     for (int64_t i = 0; i < count; ++i) work.target[i] /= total;
@@ -236,6 +249,24 @@ struct Loss {
   }
 };
 
+// One block of queries: their losses and gradients, then those of the entries that they see.
+template <typename V>
+void block_loss_and_backward(CpuBackend& backend, const Loss& loss, const EntrySegment& segment,
+                             int64_t block, const Work& all, const WorkSizes& sizes) {
+  const int64_t last = std::min(segment.end, block + kQueries);
+  backend.pool().run_each(last - block, [&](int64_t i, int worker) {
+    loss.query_loss_and_backward<V>(segment, block + i, loss.slopes + i * loss.most,
+                                    workspace_of_worker(all, sizes, worker));
+  });
+  const int64_t num_entries = loss.num_entries(last - 1 - segment.begin);
+  backend.pool().run_each(num_entries, [&](int64_t i, int worker) {
+    const int64_t sees =
+        segment.begin + (i + 1) * loss.args.ratio - 1;  // the first query that does
+    loss.add_d_key<V>(segment, i, block, std::max(block, sees), last,
+                      workspace_of_worker(all, sizes, worker).dots);
+  });
+}
+
 }  // namespace
 
 void indexer_loss(CpuBackend& backend, const IndexerLossArgs& args, std::span<float> losses,
@@ -251,16 +282,7 @@ void indexer_loss(CpuBackend& backend, const IndexerLossArgs& args, std::span<fl
   with_path(backend.path(), [&]<typename V>() {
     for (const EntrySegment& s : args.segments) {
       for (int64_t block = s.begin; block < s.end; block += kQueries) {
-        const int64_t last = std::min(s.end, block + kQueries);
-        backend.pool().run_each(last - block, [&](int64_t i, int worker) {
-          loss.query_loss_and_backward<V>(s, block + i, loss.slopes + i * most,
-                                          workspace_of_worker(all, sizes, worker));
-        });
-        backend.pool().run_each(loss.num_entries(last - 1 - s.begin), [&](int64_t i, int worker) {
-          const int64_t sees = s.begin + (i + 1) * args.ratio - 1;  // the first query that does
-          loss.add_d_key<V>(s, i, block, std::max(block, sees), last,
-                            workspace_of_worker(all, sizes, worker).dots);
-        });
+        block_loss_and_backward<V>(backend, loss, s, block, all, sizes);
       }
     }
   });

@@ -19,6 +19,40 @@ double seconds_of(const auto& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// The seconds that the iterations take on all threads at once.
+double time_iterations(CpuBackend& backend, const LimitLoop& loop, int64_t iterations) {
+  return seconds_of([&] {
+    backend.pool().run(backend.pool().num_threads(), [&](int64_t begin, int64_t end, int) {
+      for (int64_t part = begin; part < end; ++part) loop.run(iterations);
+    });
+  });
+}
+
+// So many that they come near to `seconds`, after `iterations` took `elapsed`.
+int64_t more_iterations(int64_t iterations, double elapsed, double seconds) {
+  const double more = elapsed > 0 ? seconds / elapsed : 100.0;
+  return static_cast<int64_t>(static_cast<double>(iterations) * std::clamp(more, 1.5, 100.0));
+}
+
+// Reads a multiple of 512 bytes (16-byte aligned) and returns something that depends on all of
+// them. Sixteen-byte loads saturate memory: wider ones read no faster, and prefetching by hand is
+// slower than what the hardware foresees.
+uint64_t xor_all_words(const void* data, int64_t bytes) {
+  typedef uint64_t Vector __attribute__((vector_size(16)));
+  constexpr int kVectors = 32;
+  Vector sum[8] = {};
+  const char* at = static_cast<const char*>(data);
+  for (int64_t block = 0; block < bytes; block += kVectors * 16, at += kVectors * 16) {
+#pragma GCC unroll 32
+    for (int v = 0; v < kVectors; ++v) {
+      sum[v % 8] ^= *reinterpret_cast<const Vector*>(at + v * 16);
+    }
+  }
+  Vector all = {};
+  for (const Vector part : sum) all ^= part;
+  return all[0] ^ all[1];
+}
+
 }  // namespace
 
 LimitLoop choose_limit_loop(CpuPath path, bool bf16) {
@@ -42,20 +76,11 @@ LimitLoop choose_limit_loop(CpuPath path, bool bf16) {
 double measure_matrix_flops(CpuBackend& backend, DType dtype, double seconds) {
   const LimitLoop loop = choose_limit_loop(backend.path(), dtype == DType::kBF16);
   const int threads = backend.pool().num_threads();
-  const auto run = [&](int64_t iterations) {
-    return seconds_of([&] {
-      backend.pool().run(threads, [&](int64_t begin, int64_t end, int) {
-        for (int64_t part = begin; part < end; ++part) loop.run(iterations);
-      });
-    });
-  };
   int64_t iterations = 1000;
-  double elapsed = run(iterations);
+  double elapsed = time_iterations(backend, loop, iterations);
   while (elapsed < seconds / 2) {
-    const double more = elapsed > 0 ? seconds / elapsed : 100.0;
-    iterations =
-        static_cast<int64_t>(static_cast<double>(iterations) * std::clamp(more, 1.5, 100.0));
-    elapsed = run(iterations);
+    iterations = more_iterations(iterations, elapsed, seconds);
+    elapsed = time_iterations(backend, loop, iterations);
   }
   return static_cast<double>(iterations * loop.flops) * threads / elapsed;
 }

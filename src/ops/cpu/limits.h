@@ -30,8 +30,4 @@ LimitLoop limit_loop_avx2();
 LimitLoop limit_loop_avx512();
 LimitLoop limit_loop_avx512_bf16();
 
-// Reads a multiple of 512 bytes (16-byte aligned) and returns something that depends on all of
-// them.
-uint64_t xor_all_words(const void* data, int64_t bytes);
-
 }  // namespace strata::ops::cpu

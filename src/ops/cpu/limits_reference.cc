@@ -24,22 +24,4 @@ void run_multiply_adds(int64_t iterations) {
 
 LimitLoop limit_loop_reference() { return {.run = run_multiply_adds, .flops = kChains * 2}; }
 
-// Sixteen-byte loads saturate memory: wider ones read no faster, and prefetching by hand is slower
-// than what the hardware foresees.
-uint64_t xor_all_words(const void* data, int64_t bytes) {
-  typedef uint64_t Vector __attribute__((vector_size(16)));
-  constexpr int kVectors = 32;
-  Vector sum[8] = {};
-  const char* at = static_cast<const char*>(data);
-  for (int64_t block = 0; block < bytes; block += kVectors * 16, at += kVectors * 16) {
-#pragma GCC unroll 32
-    for (int v = 0; v < kVectors; ++v) {
-      sum[v % 8] ^= *reinterpret_cast<const Vector*>(at + v * 16);
-    }
-  }
-  Vector all = {};
-  for (const Vector part : sum) all ^= part;
-  return all[0] ^ all[1];
-}
-
 }  // namespace strata::ops::cpu

@@ -90,36 +90,48 @@ class LaneWriter {
   void write_codes(int64_t g, const uint8_t* from) const {
     uint8_t* to = panel_ + layout_.group_at(g, width_) + layout_.header_bytes(width_);
     for (int64_t col = 0; col < kNarrowGroup; ++col) {
-      const int64_t element = narrow_element(lane_, col, width_);
-      if (layout_.bits == 8) {
-        to[element] = from[col];
-        continue;
-      }
-      const NarrowNibble at = narrow_nibble(element, width_);
-      to[at.byte] =
-          static_cast<uint8_t>((to[at.byte] & (0xf0 >> at.shift)) | from[col] << at.shift);
+      write_code(to, narrow_element(lane_, col, width_), from[col]);
     }
   }
 
  private:
+  void write_code(uint8_t* codes, int64_t element, uint8_t code) const {
+    if (layout_.bits == 8) {
+      codes[element] = code;
+      return;
+    }
+    const NarrowNibble at = narrow_nibble(element, width_);
+    codes[at.byte] = static_cast<uint8_t>((codes[at.byte] & (0xf0 >> at.shift)) | code << at.shift);
+  }
+
   const NarrowLayout& layout_;
   uint8_t* panel_;
   int64_t width_, lane_;
 };
 
-void pack_lane(const NarrowLayout& layout, const LaneWriter& lane, const uint8_t* row,
-               int64_t cols) {
-  const int64_t groups = cols / kNarrowGroup;
-  const int64_t field_bytes = layout.fields * layout.field_bytes;
-  const uint8_t* const fields = row + cols;
-  const uint8_t* const supers = fields + groups * field_bytes;
-  for (int64_t g = 0; g < groups; ++g) {
-    if (g % (kNarrowSuper / kNarrowGroup) == 0) {
-      lane.write_super_fields(g,
-                              supers + g / (kNarrowSuper / kNarrowGroup) * layout.super_bytes(1));
-    }
-    lane.write_fields(g, fields + g * field_bytes);
-    lane.write_codes(g, row + g * kNarrowGroup);
+constexpr int64_t kGroupsOfSuper = kNarrowSuper / kNarrowGroup;
+
+// A row before it is packed: a byte for each code, then the groups' fields, then the super fields.
+struct RowBytes {
+  const NarrowLayout& layout;
+  const uint8_t* data;
+  int64_t cols;
+
+  [[nodiscard]] int64_t num_groups() const { return cols / kNarrowGroup; }
+  [[nodiscard]] const uint8_t* codes(int64_t g) const { return data + g * kNarrowGroup; }
+  [[nodiscard]] const uint8_t* fields(int64_t g) const {
+    return data + cols + g * (layout.fields * layout.field_bytes);
+  }
+  [[nodiscard]] const uint8_t* super_fields(int64_t g) const {
+    return fields(num_groups()) + g / kGroupsOfSuper * layout.super_bytes(1);
+  }
+};
+
+void pack_lane(const LaneWriter& lane, const RowBytes& row) {
+  for (int64_t g = 0; g < row.num_groups(); ++g) {
+    if (g % kGroupsOfSuper == 0) lane.write_super_fields(g, row.super_fields(g));
+    lane.write_fields(g, row.fields(g));
+    lane.write_codes(g, row.codes(g));
   }
 }
 
@@ -137,7 +149,7 @@ void zero_lanes_from(const NarrowLayout& layout, uint8_t* data, const PanelView&
   std::vector<uint8_t> zeros(static_cast<size_t>(layout.row_bytes(panel.cols)));
   std::fill_n(zeros.begin(), panel.cols, padding_code(layout));
   for (int64_t lane = first; lane < panel.width; ++lane) {
-    pack_lane(layout, LaneWriter(layout, data, panel.width, lane), zeros.data(), panel.cols);
+    pack_lane(LaneWriter(layout, data, panel.width, lane), {layout, zeros.data(), panel.cols});
   }
 }
 
@@ -150,8 +162,8 @@ void pack_panel(const NarrowRows& rows, int64_t first_row, const PanelView& pane
   auto* const data = static_cast<uint8_t*>(panel.panel(index));
   const auto* const from = reinterpret_cast<const uint8_t*>(rows.data);
   for (int64_t row = begin; row < end; ++row) {
-    pack_lane(layout, LaneWriter(layout, data, panel.width, row - origin),
-              from + (row - first_row) * row_bytes, panel.cols);
+    pack_lane(LaneWriter(layout, data, panel.width, row - origin),
+              {layout, from + (row - first_row) * row_bytes, panel.cols});
   }
   if (end == panel.rows) zero_lanes_from(layout, data, panel, end - origin);
 }
@@ -166,7 +178,7 @@ class Lane {
         lane_(row % panel.width) {}
 
   // The 32 values of a group.
-  void read_group(int64_t g, float* out) const {
+  void dequantise_group(int64_t g, float* out) const {
     const uint8_t* const codes =
         panel_ + layout_.group_at(g, width_) + layout_.header_bytes(width_);
     for (int part = 0; part < 2; ++part) {
@@ -193,6 +205,15 @@ class Lane {
     return f16_to_float(static_cast<uint16_t>(fields[2 * at] | fields[2 * at + 1] << 8));
   }
 
+  [[nodiscard]] static float f32(const uint8_t* fields, int64_t at) {
+    float value;
+    std::memcpy(&value, fields + at * 4, sizeof(value));
+    return value;
+  }
+  // 2^(e - 128), half of what E8M0 says; subnormal where e is below 2.
+  [[nodiscard]] static float half_e8m0(uint32_t e) {
+    return std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23);
+  }
   [[nodiscard]] Scale group_scale(int64_t g, int part) const {
     const uint8_t* const field = panel_ + layout_.group_at(g, width_);
     const uint8_t* const super = panel_ + layout_.super_at(g, width_);
@@ -201,10 +222,8 @@ class Lane {
         return {half(field, lane_), 0.0f};
       case NarrowScale::kHalfMin:
         return {half(field, lane_), half(field, width_ + lane_)};
-      case NarrowScale::kExponent: {
-        const uint32_t e = field[lane_];  // 2^(e - 128), half of what E8M0 says
-        return {std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23), 0.0f};
-      }
+      case NarrowScale::kExponent:
+        return {half_e8m0(field[lane_]), 0.0f};
       case NarrowScale::kSuper:
         return {half(super, lane_) * static_cast<float>(static_cast<int8_t>(field[lane_])), 0.0f};
       case NarrowScale::kSuper16:
@@ -214,12 +233,8 @@ class Lane {
       case NarrowScale::kSuperMin:
         return {half(super, lane_) * static_cast<float>(field[lane_]),
                 -(half(super, width_ + lane_) * static_cast<float>(field[width_ + lane_]))};
-      case NarrowScale::kFloat: {
-        float s;
-        const int64_t at = narrow_float_field(g, layout_.super_fields) * width_ + lane_;
-        std::memcpy(&s, super + at * 4, sizeof(s));
-        return {s, 0.0f};
-      }
+      case NarrowScale::kFloat:
+        return {f32(super, narrow_float_field(g, layout_.super_fields) * width_ + lane_), 0.0f};
     }
     return {};
   }
@@ -233,7 +248,7 @@ void unpack_row(const PanelView& panel, int64_t row, const TensorView& y, int64_
   const Lane lane(panel, row);
   float values[kNarrowGroup];
   for (int64_t g = 0; g < panel.cols / kNarrowGroup; ++g) {
-    lane.read_group(g, values);
+    lane.dequantise_group(g, values);
     if (y.dtype == DType::kF32) {
       std::copy_n(values, kNarrowGroup, static_cast<float*>(y.row(to)) + g * kNarrowGroup);
     } else {
@@ -245,8 +260,8 @@ void unpack_row(const PanelView& panel, int64_t row, const TensorView& y, int64_
 
 }  // namespace
 
-void unpack_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t col, int64_t cols,
-                    void* dst) {
+void unpack_narrow_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t col,
+                           int64_t cols, void* dst) {
   NarrowArgs args = kernel_args_of(panel, index);
   args.first = col / kNarrowGroup;
   args.count = cols / kNarrowGroup;

@@ -37,7 +37,7 @@ bool try_accumulate_narrow_panel(CpuPath path, const PanelView& panel, int64_t i
 
 // Writes columns [col, col + cols) of one panel, multiples of 32, to dst as bf16 [cols / 2][width]
 // [2].
-void unpack_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t col, int64_t cols,
-                    void* dst);
+void unpack_narrow_columns(CpuPath path, const PanelView& panel, int64_t index, int64_t col,
+                           int64_t cols, void* dst);
 
 }  // namespace strata::ops::cpu

@@ -161,6 +161,22 @@ template <typename K>
   }
 }
 
+// value s + m of both columns, rounded.
+template <typename K, bool kSigned>
+[[gnu::always_inline]] inline Pair scale_and_round(Pair pair, const __m256 (&s)[2],
+                                                   const __m256 (&m)[2]) {
+  const auto scaled = [&](__m256i value, int v) __attribute__((always_inline)) {
+    const auto x = (__m256)value;
+    return round_as_bf16<K::kRounding, kSigned>(K::kMin ? _mm256_fmadd_ps(x, s[v], m[v])
+                                                        : _mm256_mul_ps(x, s[v]));
+  };
+  unroll<2>([&](auto v) __attribute__((always_inline)) {
+    pair.even[v] = scaled(pair.even[v], v);
+    pair.odd[v] = scaled(pair.odd[v], v);
+  });
+  return pair;
+}
+
 // begin(group), then body(columns before this pair, values) for each pair of each group, with the
 // rows of registers as swap_nibble_row_order<K::kCodes> has them.
 template <typename K, bool kSigned, typename Begin, typename Body>
@@ -181,18 +197,9 @@ template <typename K, bool kSigned, typename Begin, typename Body>
       __m256 m[2] = {_mm256_load_ps(scales.m), _mm256_load_ps(scales.m + kLanes)};
       swap_nibble_row_order<K::kCodes>(s);
       if constexpr (K::kMin) swap_nibble_row_order<K::kCodes>(m);
-      const auto scaled = [&](__m256i value, int v) __attribute__((always_inline)) {
-        const auto x = (__m256)value;
-        return round_as_bf16<K::kRounding, kSigned>(K::kMin ? _mm256_fmadd_ps(x, s[v], m[v])
-                                                            : _mm256_mul_ps(x, s[v]));
-      };
       unroll<2>([&](auto p) __attribute__((always_inline)) {
-        Pair pair = decode_pair<K>(values, codes, p);
-        unroll<2>([&](auto v) __attribute__((always_inline)) {
-          pair.even[v] = scaled(pair.even[v], v);
-          pair.odd[v] = scaled(pair.odd[v], v);
-        });
-        body(col + 2 * p, pair);
+        const Pair pair = decode_pair<K>(values, codes, p);
+        body(col + 2 * p, scale_and_round<K, kSigned>(pair, s, m));
       });
       constexpr int64_t kBytes = kNibbles ? 2 * kWidth : 4 * kWidth;
       fetch_ahead(codes, kBytes);
@@ -218,33 +225,52 @@ void unpack_pairs(const NarrowArgs& args) {
       });
 }
 
+// The chains of a tile, from memory and back, with the rows of registers as
+// swap_nibble_row_order<kCodes> has them.
+template <NarrowCodes kCodes, int kRows>
+[[gnu::always_inline]] inline void load_chains(const TileArgs& t, __m256 (&acc)[kRows][2]) {
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    unroll<2>([&](auto v) __attribute__((always_inline)) {
+      acc[r][v] = t.start_at_zero ? _mm256_setzero_ps()
+                                  : _mm256_loadu_ps(t.acc + r * t.acc_stride + kLanes * v);
+    });
+    swap_nibble_row_order<kCodes>(acc[r]);
+  });
+}
+template <NarrowCodes kCodes, int kRows>
+[[gnu::always_inline]] inline void store_chains(const TileArgs& t, __m256 (&acc)[kRows][2]) {
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    swap_nibble_row_order<kCodes>(acc[r]);
+    unroll<2>([&](auto v) __attribute__((always_inline)) {
+      _mm256_storeu_ps(t.acc + r * t.acc_stride + kLanes * v, acc[r][v]);
+    });
+  });
+}
+
+// Group g of the rows of x, as f32.
+template <int kRows>
+[[gnu::always_inline]] inline void widen_group(const TileArgs& t, int64_t g,
+                                               float (&x)[kRows][kNarrowGroup]) {
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    const auto* row = static_cast<const uint16_t*>(t.x) + r * t.x_stride + g * kNarrowGroup;
+    unroll<kNarrowGroup / kLanes>([&](auto i) __attribute__((always_inline)) {
+      const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + kLanes * i));
+      _mm256_store_ps(x[r] + kLanes * i,
+                      (__m256)_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+    });
+  });
+}
+
 // The chains of a tile, as a bf16 panel's product has them: element 2p, then 2p + 1.
 template <typename K, int kRows>
 void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   const NarrowArgs a = of;
   const TileArgs t = args;  // copies that the stores below cannot change
   __m256 acc[kRows][2];
-  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-    unroll<2>([&](auto v) __attribute__((always_inline)) {
-      acc[r][v] = t.start_at_zero ? _mm256_setzero_ps()
-                                  : _mm256_loadu_ps(t.acc + r * t.acc_stride + kLanes * v);
-    });
-    swap_nibble_row_order<K::kCodes>(acc[r]);
-  });
+  load_chains<K::kCodes>(t, acc);
   alignas(32) float x[kRows][kNarrowGroup];
   for_each_pair<K, false>(
-      a,
-      [&](int64_t g) __attribute__((always_inline)) {
-        unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-          const auto* row = static_cast<const uint16_t*>(t.x) + r * t.x_stride + g * kNarrowGroup;
-          unroll<kNarrowGroup / kLanes>([&](auto i) __attribute__((always_inline)) {
-            const __m128i bits =
-                _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + kLanes * i));
-            _mm256_store_ps(x[r] + kLanes * i,
-                            (__m256)_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-          });
-        });
-      },
+      a, [&](int64_t g) __attribute__((always_inline)) { widen_group(t, g, x); },
       [&](int64_t col, const Pair& pair) __attribute__((always_inline)) {
         unroll<kRows>([&](auto r) __attribute__((always_inline)) {
           const __m256 first = _mm256_broadcast_ss(x[r] + col);
@@ -255,23 +281,18 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
           });
         });
       });
-  unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-    swap_nibble_row_order<K::kCodes>(acc[r]);
-    unroll<2>([&](auto v) __attribute__((always_inline)) {
-      _mm256_storeu_ps(t.acc + r * t.acc_stride + kLanes * v, acc[r][v]);
-    });
-  });
+  store_chains<K::kCodes>(t, acc);
 }
 
 }  // namespace
 
 void narrow_unpack_avx2(const NarrowArgs& args) {
-  with_kind(args, [&](auto kind) { unpack_pairs<decltype(kind)>(args); });
+  with_form(args, [&](auto form) { unpack_pairs<decltype(form)>(args); });
 }
 
 void narrow_accumulate_avx2(const NarrowArgs& args, const TileArgs& t) {
-  with_kind_and_rows(args, t.rows, [&](auto kind, auto rows) {
-    accumulate_tile<decltype(kind), decltype(rows){}>(args, t);
+  with_form_and_rows(args, t.rows, [&](auto form, auto rows) {
+    accumulate_tile<decltype(form), decltype(rows){}>(args, t);
   });
 }
 

@@ -57,8 +57,8 @@ template <typename K>
     low = Path::decode<K::kCodes>(codes + 32 * v);
     high = Path::decode<K::kCodes>(codes + 32 * v + 16);
   }
-  low = rounded<K::kRounding>(Path::value<K::kMin>(low, 32 * v, s, m));
-  high = rounded<K::kRounding>(Path::value<K::kMin>(high, 32 * v + 16, s, m));
+  low = rounded<K::kRounding>(Path::scaled<K::kMin>(low, 32 * v, s, m));
+  high = rounded<K::kRounding>(Path::scaled<K::kMin>(high, 32 * v + 16, s, m));
   return {_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd)};
 }
 
@@ -118,8 +118,8 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
 void narrow_unpack_avx512(const NarrowArgs& args) { unpack_groups<Path>(args); }
 
 void narrow_accumulate_avx512(const NarrowArgs& args, const TileArgs& t) {
-  with_kind_and_rows(args, t.rows, [&](auto kind, auto rows) {
-    accumulate_tile<decltype(kind), decltype(rows){}>(args, t);
+  with_form_and_rows(args, t.rows, [&](auto form, auto rows) {
+    accumulate_tile<decltype(form), decltype(rows){}>(args, t);
   });
 }
 

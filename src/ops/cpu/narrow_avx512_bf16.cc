@@ -26,16 +26,16 @@ template <NarrowCodes kCodes, bool kMin>
     unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
       const __m512 low = Path::decode<kCodes>(codes + 32 * v);
       const __m512 high = Path::decode<kCodes>(codes + 32 * v + 16);
-      w[v] = (__m512bh)Instruction::to_bf16(Path::value<kMin>(low, 32 * v, s, m),
-                                            Path::value<kMin>(high, 32 * v + 16, s, m));
+      w[v] = (__m512bh)Instruction::to_bf16(Path::scaled<kMin>(low, 32 * v, s, m),
+                                            Path::scaled<kMin>(high, 32 * v + 16, s, m));
     });
   } else {
     const __m512i words = _mm512_loadu_si512(codes);
     unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
       const __m512 low = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v), values.table);
       const __m512 high = _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * v + 4), values.table);
-      w[v] = (__m512bh)Instruction::to_bf16(Path::value<kMin>(low, 32 * v, s, m),
-                                            Path::value<kMin>(high, 32 * v + 16, s, m));
+      w[v] = (__m512bh)Instruction::to_bf16(Path::scaled<kMin>(low, 32 * v, s, m),
+                                            Path::scaled<kMin>(high, 32 * v + 16, s, m));
     });
   }
 }
@@ -83,9 +83,9 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
 void narrow_unpack_avx512_bf16(const NarrowArgs& args) { unpack_groups<Path>(args); }
 
 void narrow_accumulate_avx512_bf16(const NarrowArgs& a, const TileArgs& t) {
-  with_kind_and_rows(a, t.rows, [&](auto kind, auto rows) {
-    using Kind = decltype(kind);
-    accumulate_tile<Kind::kCodes, Kind::kMin, decltype(rows){}>(a, t);
+  with_form_and_rows(a, t.rows, [&](auto form, auto rows) {
+    using Form = decltype(form);
+    accumulate_tile<Form::kCodes, Form::kMin, decltype(rows){}>(a, t);
   });
 }
 

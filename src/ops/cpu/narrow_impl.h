@@ -78,46 +78,46 @@ template <typename P>
   }
 }
 
-// What kernels are made for.
+// What a kernel is made for: how a form has its codes, and how their values become bf16.
 template <NarrowCodes kCodesOf, bool kMinOf, NarrowRounding kRoundingOf, bool kAreBf16Of = true>
-struct Kind {
+struct Form {
   static constexpr NarrowCodes kCodes = kCodesOf;
   static constexpr bool kMin = kMinOf;
   static constexpr NarrowRounding kRounding = kRoundingOf;
   static constexpr bool kAreBf16 = kAreBf16Of;  // the values of codes
 };
 
-// body(Kind) of the groups' form.
+// body(Form) of the groups' form.
 template <typename Body>
-inline void with_kind(const NarrowArgs& a, const Body& body) {
+inline void with_form(const NarrowArgs& a, const Body& body) {
   using enum NarrowCodes;
   using enum NarrowRounding;
   switch (a.codes) {
     case kNibbles:
-      if (a.has_min) return body(Kind<kNibbles, true, kUsual>{});
-      if (a.rounding == kNone) return body(Kind<kNibbles, false, kNone>{});
-      return a.are_bf16 ? body(Kind<kNibbles, false, kUsual>{})
-                        : body(Kind<kNibbles, false, kUsual, false>{});
+      if (a.has_min) return body(Form<kNibbles, true, kUsual>{});
+      if (a.rounding == kNone) return body(Form<kNibbles, false, kNone>{});
+      return a.are_bf16 ? body(Form<kNibbles, false, kUsual>{})
+                        : body(Form<kNibbles, false, kUsual, false>{});
     case kInt8:
-      return a.has_min ? body(Kind<kInt8, true, kUsual>{}) : body(Kind<kInt8, false, kUsual>{});
+      return a.has_min ? body(Form<kInt8, true, kUsual>{}) : body(Form<kInt8, false, kUsual>{});
     case kE4m3:
-      return body(Kind<kE4m3, false, kUsual>{});
+      return body(Form<kE4m3, false, kUsual>{});
   }
 }
 
-// tile(Kind, rows) of the groups' form, with the number of rows as a type.
+// tile(Form, rows) of the groups' form, with the number of rows as a type.
 template <typename Tile>
-inline void with_kind_and_rows(const NarrowArgs& a, int64_t rows, const Tile& tile) {
-  with_kind(a, [&](auto kind) {
+inline void with_form_and_rows(const NarrowArgs& a, int64_t rows, const Tile& tile) {
+  with_form(a, [&](auto form) {
     switch (rows) {
       case 1:
-        return tile(kind, Index<1>{});
+        return tile(form, Index<1>{});
       case 2:
-        return tile(kind, Index<2>{});
+        return tile(form, Index<2>{});
       case 3:
-        return tile(kind, Index<3>{});
+        return tile(form, Index<3>{});
       default:
-        return tile(kind, Index<kNarrowTileRows>{});
+        return tile(form, Index<kNarrowTileRows>{});
     }
   });
 }
@@ -150,8 +150,8 @@ void unpack_groups(const NarrowArgs& args) {
 
 template <typename P>
 void unpack_groups(const NarrowArgs& a) {
-  with_kind(a,
-            [&](auto kind) { unpack_groups<P, decltype(kind)::kCodes, decltype(kind)::kMin>(a); });
+  with_form(a,
+            [&](auto form) { unpack_groups<P, decltype(form)::kCodes, decltype(form)::kMin>(a); });
 }
 
 }  // namespace

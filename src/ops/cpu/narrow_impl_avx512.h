@@ -59,10 +59,10 @@ struct NarrowAvx512 {
     _mm512_store_ps(dst + 16, _mm512_permutexvar_ps(high, value));
   }
 
-  // Sixteen elements, the first of which is the at-th of [width][2].
+  // code s + m, or code s, of sixteen elements, the first of which is the at-th of [width][2].
   template <bool kMin>
-  [[gnu::always_inline]] static __m512 value(__m512 code, int64_t at, const float* s,
-                                             const float* m) {
+  [[gnu::always_inline]] static __m512 scaled(__m512 code, int64_t at, const float* s,
+                                              const float* m) {
     if constexpr (kMin) {
       return _mm512_fmadd_ps(code, _mm512_load_ps(s + at), _mm512_load_ps(m + at));
     }
@@ -76,8 +76,8 @@ struct NarrowAvx512 {
     for (int64_t i = 0; i < count; i += 32) {
       const __m512 low = decode<kCodes>(codes + i);
       const __m512 high = decode<kCodes>(codes + i + 16);
-      _mm512_store_si512(dst + i, Round::to_bf16(value<kMin>(low, i & mask, s, m),
-                                                 value<kMin>(high, (i + 16) & mask, s, m)));
+      _mm512_store_si512(dst + i, Round::to_bf16(scaled<kMin>(low, i & mask, s, m),
+                                                 scaled<kMin>(high, (i + 16) & mask, s, m)));
     }
   }
 
@@ -93,8 +93,9 @@ struct NarrowAvx512 {
         const __m512 high =
             _mm512_permutexvar_ps(_mm512_srli_epi32(words, 8 * j + 4), values.table);
         const int64_t at = (32 * j) & mask;
-        _mm512_store_si512(dst + 32 * j, Round::to_bf16(value<kMin>(low, at, s, m),
-                                                        value<kMin>(high, (at + 16) & mask, s, m)));
+        _mm512_store_si512(dst + 32 * j,
+                           Round::to_bf16(scaled<kMin>(low, at, s, m),
+                                          scaled<kMin>(high, (at + 16) & mask, s, m)));
       });
     }
   }

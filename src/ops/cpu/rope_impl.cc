@@ -13,7 +13,7 @@ constexpr int64_t kRopeBatch = 8;
 
 // Calls body(h, part) for the chunks of the columns that are not rotated.
 template <typename V, bool kPartial, typename Body>
-[[gnu::always_inline]] inline void for_unrotated(const RopeKernel& k, Body&& body) {
+[[gnu::always_inline]] inline void for_unrotated_chunks(const RopeKernel& k, Body&& body) {
   if constexpr (kPartial) {
     for_chunks<V>(k.dim - k.rotary_dim,
                   [&](int64_t i, auto part) { body(k.rotary_dim + i, part); });
@@ -55,11 +55,20 @@ template <typename V, bool kPartial, typename X>
     V::store(y + h, V::fnma(second, s, first * c), part);
     V::store(y + half + h, V::fma(first, s, second * c), part);
   });
-  for_unrotated<V, kPartial>(k, [&](int64_t h, auto part) {
+  for_unrotated_chunks<V, kPartial>(k, [&](int64_t h, auto part) {
     auto value = V::load(x + h, part);
     if (k.weight != nullptr) value = value * inv * V::load(k.weight + h, part);
     V::store(y + h, value, part);
   });
+}
+
+// The row as head_norm_rope_row reads it: pairs come in halves.
+template <typename V, typename X>
+[[gnu::always_inline]] inline const X* row_in_halves(const RopeKernel& k, const X* x_row,
+                                                     X* halves) {
+  if (!k.interleaved) return x_row;
+  deinterleave<V>(x_row, k.dim / 2, halves);
+  return halves;
 }
 
 template <typename V, bool kPartial, typename X>
@@ -67,20 +76,15 @@ void head_norm_rope_typed(const RopeKernel& k, X* y, int64_t y_stride, int64_t b
   const X* x = static_cast<const X*>(k.x);
   float inv[kRopeBatch] = {};
   for (int64_t first = begin; first < end; first += kRopeBatch) {
-    const int64_t count = end - first < kRopeBatch ? end - first : kRopeBatch;
-    for (int64_t i = 0; k.weight != nullptr && i < count; ++i) {
-      inv[i] = inv_rms_of<V>(x + (first + i) * k.x_stride, k.dim, k.eps);
+    const int64_t last = end - first < kRopeBatch ? end : first + kRopeBatch;
+    for (int64_t row = first; k.weight != nullptr && row < last; ++row) {
+      inv[row - first] = inv_rms_of<V>(x + row * k.x_stride, k.dim, k.eps);
     }
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = first + i;
-      const X* x_row = x + row * k.x_stride;
+    for (int64_t row = first; row < last; ++row) {
       X halves[kMaxInterleavedDim];
-      if (k.interleaved) {
-        deinterleave<V>(x_row, k.dim / 2, halves);
-        x_row = halves;
-      }
-      head_norm_rope_row<V, kPartial>(k, x_row, y + row * y_stride, k.positions[row / k.num_heads],
-                                      inv[i]);
+      head_norm_rope_row<V, kPartial>(k, row_in_halves<V>(k, x + row * k.x_stride, halves),
+                                      y + row * y_stride, k.positions[row / k.num_heads],
+                                      inv[row - first]);
     }
   }
 }
@@ -152,17 +156,16 @@ template <typename V, bool kPartial, typename DY, typename DX>
     V::store(to + half + h, d_n2, part);
   });
   if (k.interleaved) interleave<V>(halves, half, d_x);
-  for_unrotated<V, kPartial>(
+  for_unrotated_chunks<V, kPartial>(
       k, [&](int64_t h, auto part) { V::store(d_x + h, V::load(rotated.d_y + h, part), part); });
 }
 
-// n = x inv w: with g = d_n w, d_x = inv (g - x inv^2 mean(g x)).
-template <typename V, bool kPartial, typename X, typename DY, typename DX>
-[[gnu::always_inline]] inline void head_norm_rope_backward_row(const RopeKernel& k,
-                                                               const RotatedBackRow<V, DY>& rotated,
-                                                               const X* x, DX* d_x) {
+// sum of g x, with g = d_n w.
+template <typename V, bool kPartial, typename X, typename DY>
+[[gnu::always_inline]] inline float gradient_dot_x(const RopeKernel& k,
+                                                   const RotatedBackRow<V, DY>& rotated,
+                                                   const X* x) {
   const int64_t half = rotated.half;
-  const float inv = inv_rms_of<V>(x, k.dim, k.eps);
   auto dot = V::set1(0.0f);
   for_chunks<V>(half, [&](int64_t h, auto part) {
     auto d_n1 = dot, d_n2 = dot;
@@ -172,14 +175,25 @@ template <typename V, bool kPartial, typename X, typename DY, typename DX>
     dot = V::fma(g1, V::load(x + h, part), dot);
     dot = V::fma(g2, V::load(x + half + h, part), dot);
   });
-  for_unrotated<V, kPartial>(k, [&](int64_t h, auto part) {
+  for_unrotated_chunks<V, kPartial>(k, [&](int64_t h, auto part) {
     const auto g = V::load(rotated.d_y + h, part) * V::load(k.weight + h, part);
     dot = V::fma(g, V::load(x + h, part), dot);
   });
+  return V::sum(dot);
+}
+
+// n = x inv w: with g = d_n w, d_x = inv (g - x inv^2 mean(g x)).
+template <typename V, bool kPartial, typename X, typename DY, typename DX>
+[[gnu::always_inline]] inline void head_norm_rope_backward_row(const RopeKernel& k,
+                                                               const RotatedBackRow<V, DY>& rotated,
+                                                               const X* x, DX* d_x) {
+  const int64_t half = rotated.half;
+  const float inv = inv_rms_of<V>(x, k.dim, k.eps);
+  const float dot = gradient_dot_x<V, kPartial>(k, rotated, x);
   const auto scale = V::set1(inv);
-  const auto slope = V::set1(V::sum(dot) / static_cast<float>(k.dim) * inv * inv);
+  const auto slope = V::set1(dot / static_cast<float>(k.dim) * inv * inv);
   for_chunks<V>(half, [&](int64_t h, auto part) {
-    auto d_n1 = dot, d_n2 = dot;
+    auto d_n1 = scale, d_n2 = scale;
     rotated.pair(h, part, d_n1, d_n2);
     const auto g1 = d_n1 * V::load(k.weight + h, part);
     const auto g2 = d_n2 * V::load(k.weight + half + h, part);
@@ -188,7 +202,7 @@ template <typename V, bool kPartial, typename X, typename DY, typename DX>
     V::store(d_x + h, V::fnma(slope, x1, g1) * scale, part);
     V::store(d_x + half + h, V::fnma(slope, x2, g2) * scale, part);
   });
-  for_unrotated<V, kPartial>(k, [&](int64_t h, auto part) {
+  for_unrotated_chunks<V, kPartial>(k, [&](int64_t h, auto part) {
     const auto g = V::load(rotated.d_y + h, part) * V::load(k.weight + h, part);
     V::store(d_x + h, V::fnma(slope, V::load(x + h, part), g) * scale, part);
   });

@@ -82,7 +82,7 @@ float group_score(const float* group, int64_t size) {
 }
 
 // Groups that do not take part get -inf.
-void drop_groups(const RouterArgs& args, float* choice, int64_t experts, float* sums) {
+void drop_all_but_best_groups(const RouterArgs& args, float* choice, int64_t experts, float* sums) {
   if (args.top_groups == args.num_groups) return;
   const int64_t size = experts / args.num_groups;
   for (int64_t g = 0; g < args.num_groups; ++g) sums[g] = group_score(choice + g * size, size);
@@ -154,7 +154,7 @@ void write_candidates(const RouterArgs& args, const float* scores, int64_t exper
   }
 }
 
-void store_row(const double* values, int64_t row, TensorView y) {
+void round_and_store_row(const double* values, int64_t row, TensorView y) {
   for (int64_t i = 0; i < y.cols(); ++i) {
     const auto value = static_cast<float>(values[i]);
     if (y.dtype == DType::kF32) {
@@ -181,7 +181,7 @@ void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
       int32_t* ids = expert_ids.numbers().data() + t * args.top_k;
       logits_to_scores(args.scores, scores, experts);
       write_candidates(args, scores, experts, choice);
-      drop_groups(args, choice, experts, choice + experts);
+      drop_all_but_best_groups(args, choice, experts, choice + experts);
       choose_experts(args, choice, experts, ids);
       write_weights(args, scores, ids, weights.f32() + t * args.top_k);
     }
@@ -216,7 +216,7 @@ void route_backward(CpuBackend& backend, const RouterArgs& args, TensorView scor
       compute_token_d_logits(args, scores.f32() + t * experts,
                              expert_ids.numbers().data() + t * args.top_k,
                              d_weights.f32() + t * args.top_k, experts, d);
-      store_row(d, t, d_logits);
+      round_and_store_row(d, t, d_logits);
     }
   });
 }
@@ -246,20 +246,24 @@ void balance_bias(CpuBackend& backend, std::span<const int64_t> loads, double ra
   }
 }
 
+namespace {
+
+// firsts[e] = the first row of expert e, where rows are in the order of experts.
+void compute_first_rows(std::span<const int32_t> expert_ids, std::span<int64_t> firsts) {
+  std::fill(firsts.begin(), firsts.end(), 0);
+  for (const int32_t e : expert_ids) ++firsts[static_cast<size_t>(e)];
+  std::exclusive_scan(firsts.begin(), firsts.end(), firsts.begin(), int64_t{0});
+}
+
+}  // namespace
+
 void sort_routes(CpuBackend& backend, int64_t top_k, IndexView<int32_t> expert_ids,
                  TensorView weights, const RouteRows& rows) {
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
   const std::span<const int32_t> ids = expert_ids.numbers();
   const std::span<int64_t> ends = rows.expert_ends.numbers();
-  std::fill(ends.begin(), ends.end(), 0);
-  for (const int32_t e : ids) ++ends[static_cast<size_t>(e)];
-  int64_t begin = 0;
-  for (int64_t& end : ends) {
-    const int64_t count = end;
-    end = begin;  // the next free row, for now
-    begin += count;
-  }
+  compute_first_rows(ids, ends);  // the next free rows, for now
   for (size_t slot = 0; slot < ids.size(); ++slot) {
     const auto row = static_cast<size_t>(ends[static_cast<size_t>(ids[slot])]++);
     rows.token_of_row.numbers()[row] = static_cast<int32_t>(static_cast<int64_t>(slot) / top_k);

@@ -104,7 +104,7 @@ constexpr Rows kRows = {
     .gemm = {.list = on_cpu<gemm>,
              .runs = on_cpu<gemm_runs>,
              .dx_list = on_cpu<gemm_dx_list>,
-             .dx_blocked = on_cpu<gemm_dx_blocked>,
+             .dx_blocked = on_cpu<gemm_dx_blocked_with_runs>,
              .dx_each = on_cpu<gemm_dx_each>,
              .dw = on_cpu<gemm_dw>},
     .gemm_groups = {.divide = on_cpu<split_groups_by_sequence>,

@@ -57,21 +57,23 @@ bool compute_finite_block_max(const float* logits, float& max) {
   return std::all_of(zero, zero + kLanes, [](float z) { return z == 0.0f; });
 }
 
-// The largest logit and the lowest id that has it.
+// The 64 logits from `begin` on; where there are fewer, `padded` gets them, and the first again.
+const float* block_from(std::span<const float> logits, size_t begin, float (&padded)[kBlock]) {
+  if (logits.size() - begin >= kBlock) return &logits[begin];
+  std::fill(padded, padded + kBlock, logits[begin]);
+  std::copy(logits.begin() + static_cast<std::ptrdiff_t>(begin), logits.end(), padded);
+  return padded;
+}
+
+// The largest logit and the lowest id that has it; throws where one is not finite.
 Candidate checked_argmax(std::span<const float> logits) {
   CHECK(!logits.empty());
   Candidate best = {-std::numeric_limits<float>::infinity(), 0};
   size_t best_block = 0;
   for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
     float padded[kBlock];
-    const float* block = &logits[begin];
-    if (logits.size() - begin < kBlock) {
-      std::fill(padded, padded + kBlock, logits[begin]);
-      std::copy(logits.begin() + static_cast<std::ptrdiff_t>(begin), logits.end(), padded);
-      block = padded;
-    }
     float max = 0;
-    if (!compute_finite_block_max(block, max)) throw_not_finite(logits);
+    if (!compute_finite_block_max(block_from(logits, begin, padded), max)) throw_not_finite(logits);
     if (max > best.logit) {
       best.logit = max;
       best_block = begin;
@@ -81,6 +83,8 @@ Candidate checked_argmax(std::span<const float> logits) {
   best.id = static_cast<int32_t>(best_block);
   return best;
 }
+
+void check_finite(std::span<const float> logits) { checked_argmax(logits); }
 
 constexpr float kLowest = -88.02f;  // weighs nothing
 
@@ -151,6 +155,13 @@ struct GroupedSum {
       total += sums[count++];
     }
   }
+  // The group in which the cumulative weight passes `left`, which becomes what is left for it.
+  [[nodiscard]] size_t find_group_and_rest(double& left) const {
+    size_t group = 0;
+    while (group + 1 < count && left >= sums[group]) left -= sums[group++];
+    return group;
+  }
+
   size_t size;  // logits in a group
   size_t count = 0;
   double sums[kMaxGroups];
@@ -160,8 +171,7 @@ struct GroupedSum {
 // The token at which the cumulative weight, in ascending id, passes u * total.
 int32_t draw_from_all(const Weights& weights, const GroupedSum& groups, size_t vocab, double u) {
   double left = u * groups.total;
-  size_t group = 0;
-  while (group + 1 < groups.count && left >= groups.sums[group]) left -= groups.sums[group++];
+  const size_t group = groups.find_group_and_rest(left);
   size_t chosen =
       vocab;  // rounding may leave a rest: then the group's last weight that is not zero
   const size_t end = std::min(vocab, (group + 1) * groups.size);
@@ -179,20 +189,24 @@ int32_t draw_from_all(const Weights& weights, const GroupedSum& groups, size_t v
   return static_cast<int32_t>(chosen);
 }
 
-// The k candidates that come first, in no order.
-std::vector<Candidate> top_k_candidates(std::span<const float> logits, size_t k) {
-  std::vector<Candidate> kept;
-  const bool few = k < logits.size() / 64;
-  const size_t start = few ? k : logits.size();
-  kept.reserve(start);
-  for (size_t i = 0; i < start; ++i) kept.push_back({logits[i], static_cast<int32_t>(i)});
-  if (!few) {
-    std::nth_element(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(k) - 1, kept.end(),
-                     comes_before);
-    kept.resize(k);
-    return kept;
-  }
-  // A heap of the best so far with its last on top; a later id does not displace an equal logit.
+std::vector<Candidate> first_candidates(std::span<const float> logits, size_t count) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(count);
+  for (size_t i = 0; i < count; ++i) candidates.push_back({logits[i], static_cast<int32_t>(i)});
+  return candidates;
+}
+
+std::vector<Candidate> top_k_by_selection(std::span<const float> logits, size_t k) {
+  std::vector<Candidate> kept = first_candidates(logits, logits.size());
+  std::nth_element(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(k) - 1, kept.end(),
+                   comes_before);
+  kept.resize(k);
+  return kept;
+}
+
+// A heap of the best so far with its last on top; a later id does not displace an equal logit.
+std::vector<Candidate> top_k_by_heap(std::span<const float> logits, size_t k) {
+  std::vector<Candidate> kept = first_candidates(logits, k);
   std::make_heap(kept.begin(), kept.end(), comes_before);
   for (size_t i = k; i < logits.size(); ++i) {
     if (logits[i] <= kept.front().logit) continue;
@@ -201,6 +215,17 @@ std::vector<Candidate> top_k_candidates(std::span<const float> logits, size_t k)
     std::push_heap(kept.begin(), kept.end(), comes_before);
   }
   return kept;
+}
+
+// The k candidates that come first, in no order.
+std::vector<Candidate> top_k_candidates(std::span<const float> logits, size_t k) {
+  return k < logits.size() / 64 ? top_k_by_heap(logits, k) : top_k_by_selection(logits, k);
+}
+
+double total_weight(const Weights& weights, std::span<const Candidate> kept) {
+  double total = 0;
+  for (const Candidate& candidate : kept) total += weights.of(candidate.logit);
+  return total;
 }
 
 // Cuts `kept` to those that top-p keeps; `total` is the weight of everything that top-k left. In
@@ -215,8 +240,7 @@ void cut_to_top_p(const Weights& weights, std::vector<Candidate>& kept, double t
   while (end - begin > 1) {
     const size_t middle = begin + (end - begin) / 2;
     std::nth_element(at(begin), at(middle), at(end), comes_before);
-    double half = 0;
-    for (size_t i = begin; i < middle; ++i) half += weights.of(kept[i].logit);
+    const double half = total_weight(weights, std::span(kept).subspan(begin, middle - begin));
     if ((before + half) / total < top_p) {
       before += half;
       begin = middle;
@@ -258,12 +282,6 @@ void cut_to_min_p(const Weights& weights, std::vector<Candidate>& kept, float mi
   std::erase_if(kept, [&](const Candidate& c) { return weights.of(c.logit) < min_p; });
 }
 
-double total_weight(const Weights& weights, std::span<const Candidate> kept) {
-  double total = 0;
-  for (const Candidate& candidate : kept) total += weights.of(candidate.logit);
-  return total;
-}
-
 int32_t sort_by_id_and_draw(const Weights& weights, std::vector<Candidate>& kept, double u) {
   std::sort(kept.begin(), kept.end(),
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
@@ -280,28 +298,49 @@ int32_t sort_by_id_and_draw(const Weights& weights, std::vector<Candidate>& kept
   return chosen;
 }
 
+void check_params(const SamplingParams& params) {
+  CHECK(std::isfinite(params.temperature) && params.temperature >= 0, params.temperature);
+  CHECK(params.top_p > 0, params.top_p);
+  CHECK(params.min_p >= 0 && params.min_p <= 1, params.min_p);
+}
+
+// Which parameters cut candidates off.
+struct Cuts {
+  size_t top_k;
+  bool k, p, min_p;
+
+  Cuts(const SamplingParams& params, size_t vocab)
+      : top_k(static_cast<size_t>(std::max<int64_t>(0, params.top_k))),
+        k(top_k > 0 && top_k < vocab),
+        p(params.top_p < 1),
+        min_p(params.min_p > 0) {}
+  [[nodiscard]] bool none() const { return !k && !p && !min_p; }
+};
+
+// What is left where there is a cut.
+std::vector<Candidate> candidates_after_cuts(const Weights& weights, std::span<const float> logits,
+                                             const SamplingParams& params, const Cuts& cuts) {
+  std::vector<Candidate> kept = cuts.k   ? top_k_candidates(logits, cuts.top_k)
+                                : cuts.p ? top_p_candidates(weights, logits, params.top_p)
+                                         : min_p_candidates(weights, logits, params.min_p);
+  if (cuts.k && cuts.p) cut_to_top_p(weights, kept, total_weight(weights, kept), params.top_p);
+  if (cuts.min_p) cut_to_min_p(weights, kept, params.min_p);
+  return kept;
+}
+
 }  // namespace
 
 int32_t choose_token(std::span<const float> logits, const SamplingParams& params,
                      uint64_t step_index) {
-  CHECK(std::isfinite(params.temperature) && params.temperature >= 0, params.temperature);
-  CHECK(params.top_p > 0, params.top_p);
-  CHECK(params.min_p >= 0 && params.min_p <= 1, params.min_p);
+  check_params(params);
   const Candidate best = checked_argmax(logits);
   if (params.temperature == 0) return best.id;
   const Weights weights(logits, best.logit, params.temperature);
   const double u = Counter{.seed = params.seed, .stream = kTokenStream}.uniform(step_index);
-  const auto top_k = static_cast<size_t>(std::max<int64_t>(0, params.top_k));
-  const bool cut_k = top_k > 0 && top_k < logits.size();
-  const bool cut_p = params.top_p < 1;
-  const bool cut_min_p = params.min_p > 0;
-  if (!cut_k && !cut_p && !cut_min_p)
+  const Cuts cuts(params, logits.size());
+  if (cuts.none())
     return draw_from_all(weights, GroupedSum(weights, logits.size()), logits.size(), u);
-  std::vector<Candidate> kept = cut_k   ? top_k_candidates(logits, top_k)
-                                : cut_p ? top_p_candidates(weights, logits, params.top_p)
-                                        : min_p_candidates(weights, logits, params.min_p);
-  if (cut_k && cut_p) cut_to_top_p(weights, kept, total_weight(weights, kept), params.top_p);
-  if (cut_min_p) cut_to_min_p(weights, kept, params.min_p);
+  std::vector<Candidate> kept = candidates_after_cuts(weights, logits, params, cuts);
   return sort_by_id_and_draw(weights, kept, u);
 }
 
@@ -322,7 +361,7 @@ void write_topk_of_row(std::span<const float> logits, const float* lse, std::spa
   CHECK(ids.size() == logprobs.size() && ids.size() <= logits.size(), ids.size(), logprobs.size(),
         logits.size());
   if (ids.empty()) return;
-  checked_argmax(logits);
+  check_finite(logits);
   std::vector<Candidate> kept = top_k_candidates(logits, ids.size());
   std::sort(kept.begin(), kept.end(), comes_before);
   for (size_t i = 0; i < kept.size(); ++i) {

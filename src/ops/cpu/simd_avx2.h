@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 16 lanes of cpu/simd.h in two AVX2 registers. Included by *_avx2.cc only.
+// The 16 lanes of cpu/simd.h in two AVX2 registers. Included by *_avx2.cc and this_path.h only.
 #pragma once
 #include <immintrin.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 16 lanes of cpu/simd.h in one AVX-512 register. Included by *_avx512.cc only.
+// The 16 lanes of cpu/simd.h in one AVX-512 register. Included by *_avx512.cc, what only they
+// include, and this_path.h.
 #pragma once
 #include <immintrin.h>
 

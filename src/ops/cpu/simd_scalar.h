@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 16 lanes of cpu/simd.h in plain C++: the reference path. Included by *_reference.cc only.
+// The 16 lanes of cpu/simd.h in plain C++: the reference path. Included by *_reference.cc and
+// this_path.h only.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -14,13 +15,13 @@ struct Scalar {
   };
 
   template <typename Fn>
-  static F make(Fn&& fn) {
+  static F make_lanes(Fn&& fn) {
     F out;
     for (int j = 0; j < kLanes; ++j) out.lane[j] = fn(j);
     return out;
   }
   static F set1(float value) {
-    return make([&](int) { return value; });
+    return make_lanes([&](int) { return value; });
   }
 
   // Through memcpy: log_softmax_backward writes bf16 over the f32 it reads.
@@ -41,11 +42,11 @@ struct Scalar {
   }
   template <typename T>
   static F load(const T* p, Whole) {
-    return make([&](int j) { return load_one(p + j); });
+    return make_lanes([&](int j) { return load_one(p + j); });
   }
   template <typename T>
   static F load(const T* p, Part part, float fill = 0.0f) {
-    return make([&](int j) { return j < part.lanes ? load_one(p + j) : fill; });
+    return make_lanes([&](int j) { return j < part.lanes ? load_one(p + j) : fill; });
   }
   template <typename T>
   static F load(const T* p, Whole whole, float) {
@@ -61,25 +62,25 @@ struct Scalar {
   }
 
   static F fma(F a, F b, F c) {
-    return make([&](int j) { return std::fma(a.lane[j], b.lane[j], c.lane[j]); });
+    return make_lanes([&](int j) { return std::fma(a.lane[j], b.lane[j], c.lane[j]); });
   }
   static F fnma(F a, F b, F c) {
-    return make([&](int j) { return std::fma(-a.lane[j], b.lane[j], c.lane[j]); });
+    return make_lanes([&](int j) { return std::fma(-a.lane[j], b.lane[j], c.lane[j]); });
   }
   static F max(F a, F b) {
-    return make([&](int j) { return a.lane[j] > b.lane[j] ? a.lane[j] : b.lane[j]; });
+    return make_lanes([&](int j) { return a.lane[j] > b.lane[j] ? a.lane[j] : b.lane[j]; });
   }
   static F min(F a, F b) {
-    return make([&](int j) { return a.lane[j] < b.lane[j] ? a.lane[j] : b.lane[j]; });
+    return make_lanes([&](int j) { return a.lane[j] < b.lane[j] ? a.lane[j] : b.lane[j]; });
   }
   static F abs(F x) {
-    return make([&](int j) { return std::fabs(x.lane[j]); });
+    return make_lanes([&](int j) { return std::fabs(x.lane[j]); });
   }
   static F sqrt(F x) {
-    return make([&](int j) { return std::sqrt(x.lane[j]); });
+    return make_lanes([&](int j) { return std::sqrt(x.lane[j]); });
   }
   static F select_negative(F x, F a, F b) {
-    return make([&](int j) { return x.lane[j] < 0.0f ? a.lane[j] : b.lane[j]; });
+    return make_lanes([&](int j) { return x.lane[j] < 0.0f ? a.lane[j] : b.lane[j]; });
   }
   // Two factors, each a normal number: the first product is exact, so the result is rounded once.
   static float scale_by_power(float x, float n) {
@@ -92,7 +93,7 @@ struct Scalar {
     return x * factor(half) * factor(power - half);
   }
   static F scale_by_power(F x, F n) {
-    return make([&](int j) { return scale_by_power(x.lane[j], n.lane[j]); });
+    return make_lanes([&](int j) { return scale_by_power(x.lane[j], n.lane[j]); });
   }
 
   static float sum(F x) {
@@ -112,16 +113,16 @@ struct Scalar {
 };
 
 inline Scalar::F operator+(Scalar::F a, Scalar::F b) {
-  return Scalar::make([&](int j) { return a.lane[j] + b.lane[j]; });
+  return Scalar::make_lanes([&](int j) { return a.lane[j] + b.lane[j]; });
 }
 inline Scalar::F operator-(Scalar::F a, Scalar::F b) {
-  return Scalar::make([&](int j) { return a.lane[j] - b.lane[j]; });
+  return Scalar::make_lanes([&](int j) { return a.lane[j] - b.lane[j]; });
 }
 inline Scalar::F operator*(Scalar::F a, Scalar::F b) {
-  return Scalar::make([&](int j) { return a.lane[j] * b.lane[j]; });
+  return Scalar::make_lanes([&](int j) { return a.lane[j] * b.lane[j]; });
 }
 inline Scalar::F operator/(Scalar::F a, Scalar::F b) {
-  return Scalar::make([&](int j) { return a.lane[j] / b.lane[j]; });
+  return Scalar::make_lanes([&](int j) { return a.lane[j] / b.lane[j]; });
 }
 
 }  // namespace strata::ops::cpu

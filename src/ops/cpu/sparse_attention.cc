@@ -52,7 +52,7 @@ struct Forward {
   void reset_sums_to_sinks(int64_t head_begin, int64_t num_rows, const Workspace& work) const;
   void pack_keys(const SparseKeys& keys, int64_t first, int64_t count, const Workspace& work) const;
   void attend_block(int64_t num_rows, int64_t count, const Workspace& work) const;
-  void write_outputs(int64_t first, int64_t num_rows, const Workspace& work) const;
+  void write_out_and_lse(int64_t first, int64_t num_rows, const Workspace& work) const;
 };
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
@@ -86,7 +86,7 @@ void Forward::reset_sums_to_sinks(int64_t head_begin, int64_t num_rows,
   std::fill_n(work.acc, num_rows * layout.lanes, 0.0f);
 }
 
-void Forward::write_outputs(int64_t first, int64_t num_rows, const Workspace& work) const {
+void Forward::write_out_and_lse(int64_t first, int64_t num_rows, const Workspace& work) const {
   const int64_t row_bytes = layout.dim * dtype_bytes(out.dtype);
   for (int64_t r = 0; r < num_rows; ++r) {
     const float sum = kernels.sum_row(work.sum + 16 * r);
@@ -140,7 +140,7 @@ void Forward::attend_item(const SparseSegment& segment, int64_t row, int64_t par
     pack_keys(keys, key, count, work);
     attend_block(num_rows, count, work);
   }
-  write_outputs(first, num_rows, work);
+  write_out_and_lse(first, num_rows, work);
 }
 
 }  // namespace
@@ -164,17 +164,22 @@ void sparse_attention_tiled(CpuBackend& backend, const AttentionKernels& kernels
 namespace {
 
 // The entries listed for a query are among those that it may see, each once.
+void check_selected_of_row(const SparseAttentionArgs& args, const SparseSegment& segment,
+                           int64_t row) {
+  int64_t last = -1;
+  for (int64_t k = 0; k < args.top_k; ++k) {
+    const int32_t id = args.selected.numbers()[static_cast<size_t>(row * args.top_k + k)];
+    if (id < 0) break;
+    DCHECK(id > last && id < args.num_entries(segment.first_position + row - segment.begin), id,
+           last, row);
+    last = id;
+  }
+}
+
 void check_selected(const SparseAttentionArgs& args) {
   for (const SparseSegment& segment : args.segments) {
     for (int64_t row = segment.begin; row < segment.end; ++row) {
-      int64_t last = -1;
-      for (int64_t k = 0; k < args.top_k; ++k) {
-        const int32_t id = args.selected.numbers()[static_cast<size_t>(row * args.top_k + k)];
-        if (id < 0) break;
-        DCHECK(id > last && id < args.num_entries(segment.first_position + row - segment.begin), id,
-               last, row);
-        last = id;
-      }
+      check_selected_of_row(args, segment, row);
     }
   }
 }

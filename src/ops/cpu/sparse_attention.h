@@ -38,15 +38,19 @@ struct SparseKeys {
       find_kv_rows(segment.window, &KvRange::keys, first_key + first, local, 0, args.width(), bytes,
                    rows);
     }
-    const int64_t begin = first + local - num_local;
-    const int64_t rest = count - local;
-    if (rest > 0 && ids == nullptr) {
-      find_kv_rows(segment.entries, &KvRange::keys, begin, rest, 0, args.width(), bytes,
-                   rows + local);
+    if (local < count) find_entry_rows(first + local - num_local, count - local, rows + local);
+  }
+
+  // rows[i] = address of the first + i-th of the query's entries.
+  void find_entry_rows(int64_t first, int64_t count, const void** rows) const {
+    const int64_t bytes = dtype_bytes(args.q.dtype);
+    if (ids == nullptr) {
+      find_kv_rows(segment.entries, &KvRange::keys, first, count, 0, args.width(), bytes, rows);
+      return;
     }
-    for (int64_t i = 0; i < rest && ids != nullptr; ++i) {
-      find_kv_rows(segment.entries, &KvRange::keys, ids[begin + i], 1, 0, args.width(), bytes,
-                   rows + local + i);
+    for (int64_t i = 0; i < count; ++i) {
+      find_kv_rows(segment.entries, &KvRange::keys, ids[first + i], 1, 0, args.width(), bytes,
+                   rows + i);
     }
   }
 };

@@ -3,6 +3,7 @@
 // sums over queries, of which each worker owns some columns: so they need no partial sums, and
 // their order is the queries' own. T tokens, N heads, H head width.
 #include <cmath>
+#include <span>
 
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/sparse_attention.h"
@@ -60,16 +61,30 @@ struct Backward {
   [[nodiscard]] Query take_query_workspace(Scratch& scratch) const;
   [[nodiscard]] const Query* take_query_workspaces(CpuBackend& backend, int64_t count) const;
 
-  void prepare_query(int64_t row, const Workspace& work, const Query& query) const;
-  void compute_delta(int64_t row, const void** out, const void** d_out,
-                     const Workspace& work) const;
+  void find_head_rows(const TensorView& view, int64_t row, const void** rows) const {
+    const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
+    const char* data = static_cast<const char*>(view.data);
+    for (int64_t n = 0; n < num_heads(); ++n) rows[n] = data + (row * num_heads() + n) * row_bytes;
+  }
+  void pack_q_and_d_out(int64_t row, const Workspace& work, const Query& query) const;
+  void load_scaled_lse(int64_t row, const Workspace& work) const;
+  void compute_delta(int64_t row, const Workspace& work) const;
+  void pack_keys(const SparseKeys& keys, int64_t first, int64_t count, const Workspace& work) const;
+  void add_d_q(const uint32_t* d_s_rows, int64_t r, int64_t rows, int64_t count,
+               const Workspace& work) const;
   // Of `count` keys, whose packed forms are in `work`; P and dS go to word first_word on.
   void backward_block(int64_t first_word, int64_t count, const Workspace& work,
                       const Query& query) const;
   void write_d_q(int64_t row, const Workspace& work) const;
   void backward_query(const SparseToken& token, const Workspace& work, const Query& query) const;
+  void add_transposed_product(const uint32_t* x, const uint32_t* panel, int64_t rows,
+                              int64_t num_lanes, float* acc) const;
+  void compute_d_keys(const Query& query, int64_t key, int64_t rows, int64_t lane,
+                      int64_t num_lanes, float* acc) const;
   void add_d_keys(const SparseToken& token, const Query& query, int64_t lane, int64_t num_lanes,
                   float* acc) const;
+  void add_d_keys_of_slice(std::span<const SparseToken> tokens, const Query* queries, int64_t slice,
+                           float* acc) const;
 };
 
 int64_t Backward::max_key_blocks() const {
@@ -126,31 +141,33 @@ const Query* Backward::take_query_workspaces(CpuBackend& backend, int64_t count)
   return queries;
 }
 
-void Backward::prepare_query(int64_t row, const Workspace& work, const Query& query) const {
+void Backward::pack_q_and_d_out(int64_t row, const Workspace& work, const Query& query) const {
   const int64_t heads = num_heads();
-  const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
   const void** q = work.rows;
   const void** d_out = q + heads;
-  const void** out = d_out + heads;
+  find_head_rows(args.q, row, q);
+  find_head_rows(grads.d_out, row, d_out);
   for (int64_t n = 0; n < heads; ++n) {
-    const int64_t at = (row * heads + n) * row_bytes;
-    q[n] = static_cast<const char*>(args.q.data) + at;
-    d_out[n] = static_cast<const char*>(grads.d_out.data) + at;
-    out[n] = static_cast<const char*>(grads.out.data) + at;
     kernels.pack_row(q[n], layout.dim, work.q + n * layout.row_stride);
     kernels.pack_row(d_out[n], layout.dim, work.d_out + n * layout.row_stride);
-    work.lse[n] = grads.lse.f32()[row * heads + n] * kLog2E;
   }
-  compute_delta(row, out, d_out, work);
   kernels.pack_in_depth_form({.rows = q, .count = heads, .dim = layout.dim}, query.q);
   kernels.pack_in_depth_form({.rows = d_out, .count = heads, .dim = layout.dim}, query.d_out);
-  std::fill_n(work.d_q, heads * layout.lanes, 0.0f);
 }
 
-// By the chain that d_p has.
-void Backward::compute_delta(int64_t row, const void** out, const void** d_out,
-                             const Workspace& work) const {
+// work.lse: that of the query's heads, in units of log 2.
+void Backward::load_scaled_lse(int64_t row, const Workspace& work) const {
+  const float* lse = grads.lse.f32() + row * num_heads();
+  for (int64_t n = 0; n < num_heads(); ++n) work.lse[n] = lse[n] * kLog2E;
+}
+
+// By the chain that d_p has; also to `delta`.
+void Backward::compute_delta(int64_t row, const Workspace& work) const {
   const int64_t heads = num_heads();
+  const void** out = work.rows;
+  const void** d_out = out + heads;
+  find_head_rows(grads.out, row, out);
+  find_head_rows(grads.d_out, row, d_out);
   for (int64_t n = 0; n < heads; n += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, heads - n);
     kernels.pack_in_lanes_form({.rows = out + n, .count = count, .dim = layout.dim},
@@ -162,9 +179,23 @@ void Backward::compute_delta(int64_t row, const void** out, const void** d_out,
   std::copy_n(work.delta, heads, delta.f32() + row * heads);
 }
 
+// d_q += dS k, over `count` keys, of heads r .. r + rows - 1.
+void Backward::add_d_q(const uint32_t* d_s_rows, int64_t r, int64_t rows, int64_t count,
+                       const Workspace& work) const {
+  kernels.accumulate_product({.x = d_s_rows,
+                              .x_row = kKeyBlock / layout.pack,
+                              .x_step = 1,
+                              .panel = work.key_depth,
+                              .panel_width = layout.lanes,
+                              .steps = (count + layout.pack - 1) / layout.pack,
+                              .rows = rows,
+                              .lanes = layout.lanes,
+                              .acc = work.d_q + r * layout.lanes,
+                              .acc_stride = layout.lanes});
+}
+
 void Backward::backward_block(int64_t first_word, int64_t count, const Workspace& work,
                               const Query& query) const {
-  const int64_t row_words = kKeyBlock / layout.pack;
   int64_t visible[kTileRows];
   std::fill_n(visible, kTileRows, count);
   for (int64_t r = 0; r < num_heads(); r += kTileRows) {
@@ -188,16 +219,7 @@ void Backward::backward_block(int64_t first_word, int64_t count, const Workspace
                            .p = query.p + first_word + r / layout.pack * kKeyBlock,
                            .d_s = d_s,
                            .d_s_rows = d_s_rows});
-    kernels.accumulate_product({.x = d_s_rows,
-                                .x_row = row_words,
-                                .x_step = 1,
-                                .panel = work.key_depth,
-                                .panel_width = layout.lanes,
-                                .steps = (count + layout.pack - 1) / layout.pack,
-                                .rows = rows,
-                                .lanes = layout.lanes,
-                                .acc = work.d_q + r * layout.lanes,
-                                .acc_stride = layout.lanes});
+    add_d_q(d_s_rows, r, rows, count, work);
   }
 }
 
@@ -210,23 +232,57 @@ void Backward::write_d_q(int64_t row, const Workspace& work) const {
   }
 }
 
+void Backward::pack_keys(const SparseKeys& keys, int64_t first, int64_t count,
+                         const Workspace& work) const {
+  keys.find_rows(first, count, work.rows);
+  const PackRows from{.rows = work.rows, .count = count, .dim = layout.dim};
+  kernels.pack_in_lanes_form(from, work.key_lanes);
+  kernels.pack_in_depth_form(from, work.key_depth);
+}
+
 // s = scale * q k^T: P, dS and d_q = dS k of one query.
 void Backward::backward_query(const SparseToken& token, const Workspace& work,
                               const Query& query) const {
   const SparseKeys keys(args, *token.segment, token.row);
-  prepare_query(token.row, work, query);
+  pack_q_and_d_out(token.row, work, query);
+  load_scaled_lse(token.row, work);
+  compute_delta(token.row, work);
+  std::fill_n(work.d_q, num_heads() * layout.lanes, 0.0f);
   for (int64_t key = 0; key < keys.count(); key += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, keys.count() - key);
-    keys.find_rows(key, count, work.rows);
-    const PackRows from{.rows = work.rows, .count = count, .dim = layout.dim};
-    kernels.pack_in_lanes_form(from, work.key_lanes);
-    kernels.pack_in_depth_form(from, work.key_depth);
+    pack_keys(keys, key, count, work);
     backward_block(key / kKeyBlock * block_words(), count, work, query);
   }
   write_d_q(token.row, work);
 }
 
-// Columns [lane, lane + num_lanes) of a key's gradient += scale dS^T q + P^T d_out of one query.
+// acc [rows, num_lanes] += x^T panel, over all heads: x [N / pack][kKeyBlock] in depth form.
+void Backward::add_transposed_product(const uint32_t* x, const uint32_t* panel, int64_t rows,
+                                      int64_t num_lanes, float* acc) const {
+  kernels.accumulate_product({.x = x,
+                              .x_row = 1,
+                              .x_step = kKeyBlock,
+                              .panel = panel,
+                              .panel_width = layout.lanes,
+                              .steps = head_steps,
+                              .rows = rows,
+                              .lanes = num_lanes,
+                              .acc = acc,
+                              .acc_stride = num_lanes});
+}
+
+// acc [rows, num_lanes] = columns [lane, lane + num_lanes) of scale dS^T q + P^T d_out of one
+// query, of keys key .. key + rows - 1 of one block.
+void Backward::compute_d_keys(const Query& query, int64_t key, int64_t rows, int64_t lane,
+                              int64_t num_lanes, float* acc) const {
+  const int64_t at = key / kKeyBlock * block_words() + key % kKeyBlock;
+  std::fill_n(acc, rows * num_lanes, 0.0f);
+  add_transposed_product(query.d_s + at, query.q + lane, rows, num_lanes, acc);
+  for (int64_t i = 0; i < rows * num_lanes; ++i) acc[i] *= args.scale;
+  add_transposed_product(query.p + at, query.d_out + lane, rows, num_lanes, acc);
+}
+
+// Columns [lane, lane + num_lanes) of the gradients of a query's keys += what the query gives.
 void Backward::add_d_keys(const SparseToken& token, const Query& query, int64_t lane,
                           int64_t num_lanes, float* acc) const {
   const SparseKeys keys(args, *token.segment, token.row);
@@ -234,28 +290,34 @@ void Backward::add_d_keys(const SparseToken& token, const Query& query, int64_t 
   // A tile of rows stays within one block of P and dS.
   for (int64_t key = 0, rows = 0; key < keys.count(); key += rows) {
     rows = std::min({kTileRows, keys.count() - key, kKeyBlock - key % kKeyBlock});
-    const int64_t at = key / kKeyBlock * block_words() + key % kKeyBlock;
-    std::fill_n(acc, rows * num_lanes, 0.0f);
-    ProductTile product{.x = query.d_s + at,
-                        .x_row = 1,
-                        .x_step = kKeyBlock,
-                        .panel = query.q + lane,
-                        .panel_width = layout.lanes,
-                        .steps = head_steps,
-                        .rows = rows,
-                        .lanes = num_lanes,
-                        .acc = acc,
-                        .acc_stride = num_lanes};
-    kernels.accumulate_product(product);
-    for (int64_t i = 0; i < rows * num_lanes; ++i) acc[i] *= args.scale;
-    product.x = query.p + at;
-    product.panel = query.d_out + lane;
-    kernels.accumulate_product(product);
+    compute_d_keys(query, key, rows, lane, num_lanes, acc);
     for (int64_t r = 0; r < rows; ++r) {
       float* to = d_key_row(grads, keys, key + r) + lane;
       for (int64_t c = 0; c < columns; ++c) to[c] += acc[r * num_lanes + c];
     }
   }
+}
+
+// The slice-th of the slices of columns, over a chunk's queries.
+void Backward::add_d_keys_of_slice(std::span<const SparseToken> tokens, const Query* queries,
+                                   int64_t slice, float* acc) const {
+  const int64_t lane = slice * kSlice;
+  const int64_t num_lanes = std::min(kSlice, layout.lanes - lane);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    add_d_keys(tokens[i], queries[i], lane, num_lanes, acc);
+  }
+}
+
+// The gradients of a chunk's queries, and what they add to those of their keys.
+void backward_chunk(ThreadPool& pool, const Backward& backward, std::span<const SparseToken> tokens,
+                    const Workspace* workspaces, const Query* queries, float* acc) {
+  pool.run_each(std::ssize(tokens), [&](int64_t i, int worker) {
+    backward.backward_query(tokens[static_cast<size_t>(i)], workspaces[worker], queries[i]);
+  });
+  const int64_t num_slices = (backward.layout.lanes + kSlice - 1) / kSlice;
+  pool.run_each(num_slices, [&](int64_t slice, int worker) {
+    backward.add_d_keys_of_slice(tokens, queries, slice, acc + worker * kTileRows * kSlice);
+  });
 }
 
 }  // namespace
@@ -274,20 +336,10 @@ void sparse_attention_backward_tiled(CpuBackend& backend, const AttentionKernels
       backend.take_workspaces([&] { return backward.take_workspace(scratch); });
   const Query* queries = backward.take_query_workspaces(backend, std::min(kChunk, num_tokens));
   if (backend.is_counting()) return;
-  const int64_t num_slices = (backward.layout.lanes + kSlice - 1) / kSlice;
   for (int64_t begin = 0; begin < num_tokens; begin += kChunk) {
     const int64_t count = std::min(kChunk, num_tokens - begin);
-    backend.pool().run_each(count, [&](int64_t i, int worker) {
-      backward.backward_query(tokens[begin + i], workspaces[worker], queries[i]);
-    });
-    backend.pool().run_each(num_slices, [&](int64_t slice, int worker) {
-      const int64_t lane = slice * kSlice;
-      const int64_t lanes = std::min(kSlice, backward.layout.lanes - lane);
-      for (int64_t i = 0; i < count; ++i) {
-        backward.add_d_keys(tokens[begin + i], queries[i], lane, lanes,
-                            acc + worker * kTileRows * kSlice);
-      }
-    });
+    backward_chunk(backend.pool(), backward, {tokens + begin, static_cast<size_t>(count)},
+                   workspaces, queries, acc);
   }
 }
 

@@ -32,36 +32,50 @@ struct Row {
   [[nodiscard]] float score(int64_t at) const { return dot(args.q, key(at)) * args.scale; }
 };
 
+// The sums of a query row over its sink and the keys so far.
+struct OnlineSoftmax {
+  float max;
+  float sum;   // of exp(score - max)
+  float* acc;  // [H] the same times the values
+};
+
+// acc += exp(score - max) k of key `at`; returns the factor before it is rounded.
+float add_weighted_key(const Row& row, int64_t at, float score, OnlineSoftmax& sums) {
+  const float p = std::exp(score - sums.max);
+  const float rounded = round_element(row.dtype(), p);
+  const void* value = row.key(at);
+  for (int64_t h = 0; h < row.width(); ++h)
+    sums.acc[h] += rounded * load_element(value, row.dtype(), h);
+  return p;
+}
+
+// Keys [begin, begin + count), at most a block.
+void attend_block(const Row& row, int64_t begin, int64_t count, OnlineSoftmax& sums) {
+  float scores[kKeyBlock];
+  float new_max = sums.max;
+  for (int64_t j = 0; j < count; ++j) {
+    scores[j] = row.score(begin + j);
+    new_max = std::max(new_max, scores[j]);
+  }
+  const float alpha = std::exp(sums.max - new_max);
+  sums.max = new_max;
+  float block_sum = 0;
+  for (int64_t h = 0; h < row.width(); ++h) sums.acc[h] *= alpha;
+  for (int64_t j = 0; j < count; ++j)
+    block_sum += add_weighted_key(row, begin + j, scores[j], sums);
+  sums.sum = sums.sum * alpha + block_sum;
+}
+
 void forward_row(const Row& row, float sink, float* acc, TensorView out, TensorView lse) {
-  float max = sink;
-  float sum = 1;
+  OnlineSoftmax sums{.max = sink, .sum = 1, .acc = acc};
   std::fill_n(acc, row.width(), 0.0f);
   for (int64_t begin = 0; begin < row.keys.count(); begin += kKeyBlock) {
-    const int64_t count = std::min(kKeyBlock, row.keys.count() - begin);
-    float scores[kKeyBlock];
-    float new_max = max;
-    for (int64_t j = 0; j < count; ++j) {
-      scores[j] = row.score(begin + j);
-      new_max = std::max(new_max, scores[j]);
-    }
-    const float alpha = std::exp(max - new_max);
-    max = new_max;
-    float block_sum = 0;
-    for (int64_t h = 0; h < row.width(); ++h) acc[h] *= alpha;
-    for (int64_t j = 0; j < count; ++j) {
-      const float p = std::exp(scores[j] - max);
-      block_sum += p;
-      const float rounded = round_element(row.dtype(), p);
-      const void* value = row.key(begin + j);
-      for (int64_t h = 0; h < row.width(); ++h)
-        acc[h] += rounded * load_element(value, row.dtype(), h);
-    }
-    sum = sum * alpha + block_sum;
+    attend_block(row, begin, std::min(kKeyBlock, row.keys.count() - begin), sums);
   }
   for (int64_t h = 0; h < row.width(); ++h) {
-    store_element(out.data, out.dtype, row.index * row.width() + h, acc[h] / sum);
+    store_element(out.data, out.dtype, row.index * row.width() + h, acc[h] / sums.sum);
   }
-  if (!lse.empty()) lse.f32()[row.index] = max + std::log(sum);
+  if (!lse.empty()) lse.f32()[row.index] = sums.max + std::log(sums.sum);
 }
 
 // Memory of one token's backward.
@@ -88,6 +102,23 @@ void add_to_d_key(const SparseAttentionArgs& args, const SparseGradients& grads,
   }
 }
 
+// Of head n and key `at`, in `work`.
+void compute_p_and_d_s(const Row& row, const SparseGradients& grads, int64_t n, int64_t at,
+                       float delta, const TokenWork& work) {
+  const float p = std::exp(row.score(at) - grads.lse.f32()[row.index]);
+  const float d_p = row.dot(grads.d_out, row.key(at));
+  work.p[n] = round_element(row.dtype(), p);
+  work.d_s[n] = round_element(row.dtype(), p * (d_p - delta));
+}
+
+// d_q_n += d_s_n k of key `at`; the scale is still to come.
+void add_to_d_q(const Row& row, int64_t n, int64_t at, const TokenWork& work) {
+  const void* key = row.key(at);
+  for (int64_t h = 0; h < row.width(); ++h) {
+    work.d_q[n * row.width() + h] += work.d_s[n] * load_element(key, row.dtype(), h);
+  }
+}
+
 // s_j = scale q . k_j, p_j = exp(s_j - lse), out = sum_j p_j k_j:
 // d_s_j = p_j (d_out . k_j - delta) with delta = d_out . out, and d_q = scale sum_j d_s_j k_j.
 void backward_token(const SparseAttentionArgs& args, const SparseGradients& grads,
@@ -101,17 +132,10 @@ void backward_token(const SparseAttentionArgs& args, const SparseGradients& grad
     delta.f32()[row.index] = row.dot(grads.d_out, grads.out.data, row.index * width);
   }
   for (int64_t at = 0; at < keys.count(); ++at) {
-    const void* key = nullptr;
-    keys.find_rows(at, 1, &key);
     for (int64_t n = 0; n < heads; ++n) {
       const Row row{args, keys, token.row * heads + n};
-      const float p = std::exp(row.score(at) - grads.lse.f32()[row.index]);
-      const float d_p = row.dot(grads.d_out, key);
-      work.p[n] = round_element(row.dtype(), p);
-      work.d_s[n] = round_element(row.dtype(), p * (d_p - delta.f32()[row.index]));
-      for (int64_t h = 0; h < width; ++h) {
-        work.d_q[n * width + h] += work.d_s[n] * load_element(key, row.dtype(), h);
-      }
+      compute_p_and_d_s(row, grads, n, at, delta.f32()[row.index], work);
+      add_to_d_q(row, n, at, work);
     }
     add_to_d_key(args, grads, token.row, work, d_key_row(grads, keys, at));
   }

@@ -32,24 +32,34 @@ struct TailRotation {
   }
 };
 
+// to = from, in its type.
+template <typename V, typename From, typename To>
+[[gnu::always_inline]] inline void copy_row(const From* from, int64_t width, To* to) {
+  for_chunks<V>(width,
+                [&](int64_t i, auto part) { V::store(to + i, V::load(from + i, part), part); });
+}
+
+// row = x inv w, where there are a norm and a weight.
+template <typename V, typename X>
+[[gnu::always_inline]] inline void tail_norm_row(const TailRopeKernel& k, const X* x, float* row) {
+  const auto inv = V::set1(k.norm ? inv_rms_of<V>(x, k.width, k.eps) : 1.0f);
+  for_chunks<V>(k.width, [&](int64_t i, auto part) {
+    auto value = V::load(x + i, part);
+    if (k.norm) value = value * inv;
+    if (k.weight != nullptr) value = value * V::load(k.weight + i, part);
+    V::store(row + i, value, part);
+  });
+}
+
 template <typename V>
 void tail_rope_rows(const TailRopeKernel& k, DType y_type, void* y, int64_t begin, int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     with_type<V>(y_type, [&]<typename Y>() {
       alignas(64) float row[kMaxTailWidth];
       for (int64_t r = begin; r < end; ++r) {
-        const X* x = static_cast<const X*>(k.x) + r * k.width;
-        const auto inv = V::set1(k.norm ? inv_rms_of<V>(x, k.width, k.eps) : 1.0f);
-        for_chunks<V>(k.width, [&](int64_t i, auto part) {
-          auto value = V::load(x + i, part);
-          if (k.norm) value = value * inv;
-          if (k.weight != nullptr) value = value * V::load(k.weight + i, part);
-          V::store(row + i, value, part);
-        });
-        TailRotation<V>(k, r, false).rotate(row + k.width - k.rotated, k.rotated);
-        Y* to = static_cast<Y*>(y) + r * k.width;
-        for_chunks<V>(
-            k.width, [&](int64_t i, auto part) { V::store(to + i, V::load(row + i, part), part); });
+        tail_norm_row<V>(k, static_cast<const X*>(k.x) + r * k.width, row);
+        TailRotation<V>(k, r, /*back=*/false).rotate(row + k.width - k.rotated, k.rotated);
+        copy_row<V>(row, k.width, static_cast<Y*>(y) + r * k.width);
       }
     });
   });
@@ -85,17 +95,13 @@ void tail_rope_backward_rows(const TailRopeKernel& k, DType d_y_type, const void
           const X* x = static_cast<const X*>(k.x) + r * k.width;
           const DY* d = static_cast<const DY*>(d_y) + r * k.width;
           DX* to = static_cast<DX*>(d_x) + r * k.width;
-          for_chunks<V>(k.width, [&](int64_t i, auto part) {
-            V::store(row + i, V::load(d + i, part), part);
-          });
-          TailRotation<V>(k, r, true).rotate(row + k.width - k.rotated, k.rotated);
-          if (!k.norm) {
-            for_chunks<V>(k.width, [&](int64_t i, auto part) {
-              V::store(to + i, V::load(row + i, part), part);
-            });
-            continue;
+          copy_row<V>(d, k.width, row);
+          TailRotation<V>(k, r, /*back=*/true).rotate(row + k.width - k.rotated, k.rotated);
+          if (k.norm) {
+            tail_norm_backward_row<V>(k, x, row, to);
+          } else {
+            copy_row<V>(row, k.width, to);
           }
-          tail_norm_backward_row<V>(k, x, row, to);
         }
       });
     });
@@ -118,7 +124,7 @@ template <typename V>
                                                        int64_t first, int64_t count,
                                                        float* columns) {
   const int64_t tail = k.width - k.rotated;
-  const TailRotation<V> turn(k, row, true);
+  const TailRotation<V> turn(k, row, /*back=*/true);
   for (int64_t i = 0; i < count; i += 2) {
     if (first + i < tail) continue;
     const int64_t pair = (first + i - tail) / 2;
@@ -126,6 +132,20 @@ template <typename V>
     one.cos += pair;
     one.sin += pair;
     one.rotate(columns + i, 2);
+  }
+}
+
+// The first `part.lanes` of 16 lanes, which may be all.
+template <typename V, typename T>
+[[gnu::always_inline]] inline auto load_lanes(const T* from, Part part) {
+  return part.lanes == kLanes ? V::load(from, Whole{}) : V::load(from, part);
+}
+template <typename V, typename F>
+[[gnu::always_inline]] inline void store_lanes(float* to, F x, Part part) {
+  if (part.lanes == kLanes) {
+    V::store(to, x, Whole{});
+  } else {
+    V::store(to, x, part);
   }
 }
 
@@ -139,23 +159,16 @@ void add_tail_rope_d_weight(const TailRopeKernel& k, DType d_y_type, const void*
       float row[kLanes];
       for (int64_t c = begin; c < end; c += kLanes) {
         const Part part{static_cast<int>(end - c < kLanes ? end - c : kLanes)};
-        auto sum =
-            part.lanes == kLanes ? V::load(d_weight + c, Whole{}) : V::load(d_weight + c, part);
+        auto sum = load_lanes<V>(d_weight + c, part);
         for (int64_t r = 0; r < num_rows; ++r) {
           const X* x = static_cast<const X*>(k.x) + r * k.width + c;
           const DY* d = static_cast<const DY*>(d_y) + r * k.width + c;
-          auto value = part.lanes == kLanes ? V::load(d, Whole{}) : V::load(d, part);
-          V::store(row, value, Whole{});
+          V::store(row, load_lanes<V>(d, part), Whole{});
           rotate_back_columns<V>(k, r, c, part.lanes, row);
-          value = V::load(row, Whole{});
-          const auto from = part.lanes == kLanes ? V::load(x, Whole{}) : V::load(x, part);
-          sum = V::fma(value, from * V::set1(inv_rms[r]), sum);
+          const auto value = V::load(row, Whole{});
+          sum = V::fma(value, load_lanes<V>(x, part) * V::set1(inv_rms[r]), sum);
         }
-        if (part.lanes == kLanes) {
-          V::store(d_weight + c, sum, Whole{});
-        } else {
-          V::store(d_weight + c, sum, part);
-        }
+        store_lanes<V>(d_weight + c, sum, part);
       }
     });
   });

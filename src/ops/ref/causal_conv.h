@@ -17,7 +17,7 @@ struct CausalConv {
   // Calls body(output, input, tap) for every product of the convolution, as indices of [T, C], [T,
   // C] and [C, K].
   template <typename Body>
-  void for_products(Body&& body) const {
+  void for_each_product(Body&& body) const {
     for (int64_t t = 0; t < num_tokens; ++t) {
       for (int64_t c = 0; c < num_channels; ++c) {
         for (int64_t i = 0; i < num_taps; ++i) {
@@ -36,7 +36,7 @@ template <typename S>
 std::vector<S> causal_conv(const CausalConv& conv, const std::vector<S>& x,
                            const std::vector<S>& weight) {
   std::vector<S> z(x.size());
-  conv.for_products([&](size_t out, size_t in, size_t tap) { z[out] += weight[tap] * x[in]; });
+  conv.for_each_product([&](size_t out, size_t in, size_t tap) { z[out] += weight[tap] * x[in]; });
   return z;
 }
 
@@ -61,7 +61,7 @@ inline void causal_conv_silu_backward(const CausalConv& conv, const std::vector<
   }
   // z += weight x
   d_x.assign(x.size(), 0.0);
-  conv.for_products([&](size_t out, size_t in, size_t tap) {
+  conv.for_each_product([&](size_t out, size_t in, size_t tap) {
     d_x[in] += weight[tap] * d_z[out];
     d_weight[tap] += d_z[out] * x[in];
   });

@@ -22,21 +22,26 @@ inline double penalised_logit(double logit, const Penalties& penalties, double i
   return logit - (in_answer > 0 ? static_cast<double>(penalties.presence) : 0.0);
 }
 
+inline double times_in(std::span<const int32_t> tokens, int32_t id) {
+  return static_cast<double>(std::count(tokens.begin(), tokens.end(), id));
+}
+
+inline double times_in_answer(const TokensBefore& before, int32_t id) {
+  double times = times_in(before.drafts, id);
+  for (const TokenCount& of : before.answer) times += of.token == id ? of.count : 0;
+  return times;
+}
+
 // A row as bias and penalties leave it, token by token.
 inline std::vector<double> changed_logits(std::span<const float> logits,
                                           const TokenChoice& choice) {
   std::vector<double> out(logits.begin(), logits.end());
-  for (size_t id = 0; id < out.size(); ++id) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
     for (const LogitChange& change : choice.changes)
-      out[id] += change.token == static_cast<int32_t>(id) ? static_cast<double>(change.add) : 0.0;
-    const auto times_in = [&](std::span<const int32_t> tokens) {
-      return static_cast<double>(
-          std::count(tokens.begin(), tokens.end(), static_cast<int32_t>(id)));
-    };
-    double in_answer = times_in(choice.before.drafts);
-    for (const TokenCount& of : choice.before.answer)
-      in_answer += of.token == static_cast<int32_t>(id) ? of.count : 0;
-    out[id] = penalised_logit(out[id], choice.penalties, in_answer, times_in(choice.before.prompt));
+      out[i] += change.token == id ? static_cast<double>(change.add) : 0.0;
+    out[i] = penalised_logit(out[i], choice.penalties, times_in_answer(choice.before, id),
+                             times_in(choice.before.prompt, id));
   }
   return out;
 }
@@ -52,6 +57,20 @@ std::vector<int32_t> ids_by_logit(const Row& logits) {
     return x != y ? x > y : a < b;
   });
   return order;
+}
+
+// Of ids, the largest logit's first: exp(logit / temperature), relative to it.
+template <typename Row>
+std::vector<double> weights_of(const std::vector<int32_t>& ids, const Row& logits,
+                               double temperature) {
+  const auto logit = [&](int32_t id) {
+    return static_cast<double>(logits[static_cast<size_t>(id)]);
+  };
+  std::vector<double> weights;
+  for (const int32_t id : ids) {
+    weights.push_back(std::exp((logit(id) - logit(ids[0])) / temperature));
+  }
+  return weights;
 }
 
 // Those of ids, the largest weight first, before which less than top_p of all weight is.
@@ -94,13 +113,8 @@ std::map<int32_t, double> choice_probabilities(const Row& logits, const Sampling
   if (params.top_k > 0 && params.top_k < std::ssize(order)) {
     order.resize(static_cast<size_t>(params.top_k));
   }
-  const auto logit = [&](int32_t id) {
-    return static_cast<double>(logits[static_cast<size_t>(id)]);
-  };
-  std::vector<double> weights;
-  for (const int32_t id : order) {
-    weights.push_back(std::exp((logit(id) - logit(order[0])) / params.temperature));
-  }
+  const std::vector<double> weights =
+      weights_of(order, logits, static_cast<double>(params.temperature));
   std::map<int32_t, double> kept =
       top_p_weights(order, weights, static_cast<double>(params.top_p), margin);
   drop_below_min_p(kept, static_cast<double>(params.min_p), margin);

@@ -56,8 +56,8 @@ inline std::vector<int32_t> experts_of_best_groups(const RouterArgs& args,
 }
 
 // Best first; `bias` [E] or null.
-inline std::vector<int32_t> router_choice(const RouterArgs& args, const std::vector<double>& scores,
-                                          const float* bias) {
+inline std::vector<int32_t> chosen_experts(const RouterArgs& args,
+                                           const std::vector<double>& scores, const float* bias) {
   std::vector<double> choice = scores;
   for (size_t i = 0; i < choice.size() && bias != nullptr; ++i) choice[i] += double{bias[i]};
   std::vector<int32_t> order = experts_of_best_groups(args, choice);

@@ -19,8 +19,8 @@ std::string x25519_stanza(std::string_view file_key, const std::string& recipien
   const std::string shared = age::x25519(secret, recipient);
   CHECK(!shared.empty(), "recipients are checked when they are parsed");
   const std::string key = age::hkdf(shared, share + recipient, "age-encryption.org/v1/X25519");
-  return fmt::format("-> X25519 {}\n{}\n", age::base64(share),
-                     age::base64(age::seal(key, std::string(12, '\0'), file_key)));
+  return fmt::format("-> X25519 {}\n{}\n", age::base64_unpadded(share),
+                     age::base64_unpadded(age::seal(key, std::string(12, '\0'), file_key)));
 }
 
 std::string age_header(std::string_view file_key, std::span<const std::string> recipients) {
@@ -28,7 +28,7 @@ std::string age_header(std::string_view file_key, std::span<const std::string> r
   for (const std::string& recipient : recipients) text += x25519_stanza(file_key, recipient);
   text += "---";
   const std::string mac = hmac_sha256(age::hkdf(file_key, "", "header"), text);
-  return text + " " + age::base64(mac) + "\n";
+  return text + " " + age::base64_unpadded(mac) + "\n";
 }
 
 // The last chunk is marked as such and is empty only when the file is.

@@ -33,7 +33,7 @@ std::string seal(std::string_view key, std::string_view nonce, std::string_view 
 // Throws Error where the tag does not fit.
 std::string unseal(std::string_view key, std::string_view nonce, std::string_view sealed);
 std::string chunk_nonce(uint64_t counter, bool is_last);  // 12 bytes
-std::string base64(std::string_view bytes);               // without padding
+std::string base64_unpadded(std::string_view bytes);      // without padding
 // The 32 bytes of a Bech32 text (BIP 173) with this prefix; throws Error.
 std::string decode_bech32_key(const std::string& text, std::string_view prefix);
 

@@ -42,6 +42,7 @@ Key secret_key(std::string_view secret) {
 }
 
 constexpr std::string_view kBech32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l";
+constexpr size_t kKeyCharacters = 52, kSumCharacters = 6;  // of 32 bytes, and behind them
 
 uint32_t bech32_polymod(const std::vector<uint8_t>& values) {
   constexpr uint32_t kGenerator[] = {0x3b6a57b2, 0x26508e6d, 0x1ea119fa, 0x3d4233dd, 0x2a1462b3};
@@ -61,6 +62,24 @@ std::vector<uint8_t> bech32_prefix_values(std::string_view prefix) {
   values.push_back(0);
   for (const char c : prefix) values.push_back(static_cast<uint8_t>(c) & 31);
   return values;
+}
+
+// The values of a text's characters; nothing where one is not of Bech32.
+std::optional<std::vector<uint8_t>> bech32_values(std::string_view text) {
+  std::vector<uint8_t> values;
+  for (const char c : text) {
+    const size_t value = kBech32.find(c);
+    if (value == std::string_view::npos) return std::nullopt;
+    values.push_back(static_cast<uint8_t>(value));
+  }
+  return values;
+}
+
+// Of values whose last six are the checksum.
+bool has_bech32_checksum(std::string_view prefix, std::span<const uint8_t> values) {
+  std::vector<uint8_t> all = bech32_prefix_values(prefix);
+  all.insert(all.end(), values.begin(), values.end());
+  return bech32_polymod(all) == 1;
 }
 
 // Nothing where bits that are left over are not zero.
@@ -160,7 +179,7 @@ std::string chunk_nonce(uint64_t counter, bool is_last) {
   return nonce;
 }
 
-std::string base64(std::string_view bytes) {
+std::string base64_unpadded(std::string_view bytes) {
   std::string text(4 * ((bytes.size() + 2) / 3) + 1, '\0');
   const int size = EVP_EncodeBlock(out(text), in(bytes), static_cast<int>(bytes.size()));
   text.resize(static_cast<size_t>(size));
@@ -178,17 +197,13 @@ std::string decode_bech32_key(const std::string& text, std::string_view prefix) 
   if (!text.starts_with(prefix) || text.size() <= prefix.size() || text[prefix.size()] != '1') {
     fail("it starts differently");
   }
-  std::vector<uint8_t> values = bech32_prefix_values(prefix);
-  const size_t data_begin = values.size();
-  if (text.size() != prefix.size() + 1 + 52 + 6) fail("it has another length");
-  for (const char c : std::string_view(text).substr(prefix.size() + 1)) {
-    const size_t value = kBech32.find(c);
-    if (value == std::string_view::npos) fail("it has a character that is not of Bech32");
-    values.push_back(static_cast<uint8_t>(value));
-  }
-  if (bech32_polymod(values) != 1) fail("its checksum is wrong; was it cut or mistyped?");
-  const std::span data = std::span(values).subspan(data_begin, values.size() - data_begin - 6);
-  std::optional<std::string> key = bytes_from_5_bit_groups(data);
+  if (text.size() != prefix.size() + 1 + kKeyCharacters + kSumCharacters)
+    fail("it has another length");
+  const auto values = bech32_values(std::string_view(text).substr(prefix.size() + 1));
+  if (!values) fail("it has a character that is not of Bech32");
+  if (!has_bech32_checksum(prefix, *values)) fail("its checksum is wrong; was it cut or mistyped?");
+  std::optional<std::string> key =
+      bytes_from_5_bit_groups(std::span(*values).first(kKeyCharacters));
   if (!key) fail("its last bits are not zero");
   return std::move(*key);
 }

@@ -28,6 +28,16 @@ void check_files_fit_tar(const std::vector<CheckpointFile>& files) {
   }
 }
 
+void write_checkpoint_tar(const std::string& folder, const std::vector<CheckpointFile>& files,
+                          const std::string& path, int64_t time) {
+  TarWriter out(path);
+  for (const CheckpointFile& file : files) {
+    out.add(file.name, ReadOnlyFile(folder + "/" + file.name), time);
+  }
+  out.add("checkpoint_complete", ReadOnlyFile(folder + "/checkpoint_complete"), time);
+  out.commit();
+}
+
 }  // namespace
 
 std::string CheckpointRegistry::archive_path(const CheckpointRow& row, Archive of) const {
@@ -43,7 +53,7 @@ std::optional<std::string> CheckpointRegistry::find_and_touch_archive(const Chec
   return path;
 }
 
-CheckpointRegistry::BookedArchive CheckpointRegistry::reserve_archive_space(
+CheckpointRegistry::BookedArchive CheckpointRegistry::reserve_space_evicting_archives(
     const std::string& path, const std::string& tenant, int64_t bytes, double steady) {
   if (!archive_budget_.take_evicting(path, tenant, bytes + kTarBytes, steady)) {
     throw Busy(
@@ -66,14 +76,9 @@ std::string CheckpointRegistry::find_or_pack_archive(const CheckpointRow& row,
   const auto held = lease(row.id);
   const std::vector<CheckpointFile> all = list_downloadable_files(row);
   check_files_fit_tar(all);
-  const BookedArchive booked = reserve_archive_space(path, tenant, row.size_bytes, steady);
-  TarWriter out(path);
-  const auto time = static_cast<int64_t>(row.created_at);
-  for (const CheckpointFile& file : all) {
-    out.add(file.name, ReadOnlyFile(folder(row) + "/" + file.name), time);
-  }
-  out.add("checkpoint_complete", ReadOnlyFile(folder(row) + "/checkpoint_complete"), time);
-  out.commit();
+  const BookedArchive booked =
+      reserve_space_evicting_archives(path, tenant, row.size_bytes, steady);
+  write_checkpoint_tar(folder(row), all, path, static_cast<int64_t>(row.created_at));
   return path;
 }
 
@@ -86,7 +91,13 @@ namespace {
                         bytes, limit));
 }
 
-void check_disk_fits(const std::string& folder, int64_t bytes) {
+void check_tenant_may_have(int64_t bytes, int64_t most) {
+  if (bytes + kTarBytes <= most) return;
+  refuse_merged_size(ErrorCode::kInvalidArgument, bytes,
+                     fmt::format("a tenant may have {} (--max-archive-bytes)", most));
+}
+
+void check_disk_has_space(const std::string& folder, int64_t bytes) {
   std::error_code fault;
   const std::filesystem::space_info disk = std::filesystem::space(folder, fault);
   if (!fault && std::cmp_less(disk.available, bytes)) {
@@ -94,6 +105,12 @@ void check_disk_fits(const std::string& folder, int64_t bytes) {
                        fmt::format("the disk has {} left", disk.available));
   }
 }
+
+struct MergeFolder {  // gone at the end, whatever happens
+  CheckpointRegistry& registry;
+  std::string path;
+  ~MergeFolder() { registry.abandon(path); }
+};
 
 // The files of a folder as a tar; each is removed once it is in it, so that the disk holds little
 // more than one of both.
@@ -122,19 +139,10 @@ bool CheckpointRegistry::find_or_pack_merged(const CheckpointRow& row, const Mod
   const std::string path = archive_path(row, Archive::kMerged);
   const auto held = lease(row.id);
   const int64_t bytes = merger.bytes.at(model);
-  if (bytes + kTarBytes > archive_budget_.most()) {
-    refuse_merged_size(
-        ErrorCode::kInvalidArgument, bytes,
-        fmt::format("a tenant may have {} (--max-archive-bytes)", archive_budget_.most()));
-  }
-  const BookedArchive booked = reserve_archive_space(path, tenant, bytes, steady);
-  check_disk_fits(data_.temporary(), bytes);
-  struct Folder {  // gone at the end, whatever happens
-    CheckpointRegistry& registry;
-    std::string path;
-    ~Folder() { registry.abandon(path); }
-  };
-  const Folder to{*this, begin_save()};
+  check_tenant_may_have(bytes, archive_budget_.most());
+  const BookedArchive booked = reserve_space_evicting_archives(path, tenant, bytes, steady);
+  check_disk_has_space(data_.temporary(), bytes);
+  const MergeFolder to{*this, begin_save()};
   if (!merger.write(model, folder(row), to.path)) return false;
   move_into_tar(to.path, path, static_cast<int64_t>(row.created_at));
   return true;

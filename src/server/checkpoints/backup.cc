@@ -77,25 +77,43 @@ struct OpenFolder {
   std::map<std::string, ReadOnlyFile> files;
 };
 
-// Nothing when the folder is not there whole, with every file that its record names.
-std::optional<OpenFolder> open_folder_if_whole(const std::string& dir) {
-  OpenFolder out;
+// Nothing where the folder, or a file of it, goes meanwhile.
+std::optional<std::map<std::string, ReadOnlyFile>> open_files(const std::string& dir) {
+  std::map<std::string, ReadOnlyFile> files;
   std::error_code fault;
   const fs::directory_iterator end;
   try {
     for (fs::directory_iterator at(dir, fault); !fault && at != end; at.increment(fault)) {
-      out.files.emplace(at->path().filename().string(), ReadOnlyFile(at->path().string()));
+      files.emplace(at->path().filename().string(), ReadOnlyFile(at->path().string()));
     }
   } catch (const Error& error) {
     if (error.code != ErrorCode::kNotFound && file_exists(dir)) throw;
     return {};
   }
-  if (fault || !out.files.contains(kMarkerName) || !out.files.contains(kRecordName)) return {};
-  out.record = read_record(out.files.at(kRecordName));
+  if (fault) return {};
+  return files;
+}
+
+// Nothing when the folder is not there whole, with every file that its record names.
+std::optional<OpenFolder> open_folder_if_whole(const std::string& dir) {
+  std::optional<std::map<std::string, ReadOnlyFile>> files = open_files(dir);
+  if (!files || !files->contains(kMarkerName) || !files->contains(kRecordName)) return {};
+  OpenFolder out = {.record = read_record(files->at(kRecordName)), .files = std::move(*files)};
   for (const auto& [name, hash] : out.record.hashes) {
     if (!out.files.contains(name)) return {};
   }
   return out;
+}
+
+// Where the record has the file's hash.
+void check_is_as_saved(const std::string& path, const std::string& name, const std::string& hash,
+                       const CheckpointRecord& record) {
+  const auto known = record.hashes.find(name);
+  if (known == record.hashes.end() || known->second == hash) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: its bytes are not those that were saved; nothing was written "
+                          "('strata check' names all that is damaged)",
+                          path));
 }
 
 class Writer {
@@ -108,18 +126,13 @@ class Writer {
   }
   void add(const std::string& name) { add(name, ReadOnlyFile(data_ + "/" + name)); }
   // All of a folder, held against its own record; its bytes.
-  int64_t add_verified(const std::string& folder, const OpenFolder& open) {
+  int64_t add_verified_and_sum_bytes(const std::string& folder, const OpenFolder& open) {
     int64_t bytes = 0;
     for (const auto& [name, file] : open.files) {
       const std::string path = folder + "/" + name;
       add(path, file);
       bytes += file.size();
-      const auto known = open.record.hashes.find(name);
-      if (known == open.record.hashes.end() || known->second == hashes_.at(path)) continue;
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: its bytes are not those that were saved; nothing was written "
-                              "('strata check' names all that is damaged)",
-                              file.path()));
+      check_is_as_saved(file.path(), name, hashes_.at(path), open.record);
     }
     return bytes;
   }
@@ -207,10 +220,7 @@ EntryCounts count_entries(const std::string& backup) {
   return counts;
 }
 
-// By the headers alone, before anything is written: a sparse archive takes next to nothing of a
-// disk, and what comes out of it takes all that they say.
-void check_free_space(const std::string& backup, const std::string& target) {
-  const auto [files, wanted] = count_entries(backup);
+void check_free_inodes(const std::string& backup, const std::string& target, uint64_t files) {
   struct statvfs system = {};
   // A file system that counts no inodes says 0 of 0.
   if (::statvfs(target.c_str(), &system) == 0 && system.f_files > 0 && files > system.f_favail) {
@@ -219,12 +229,23 @@ void check_free_space(const std::string& backup, const std::string& target) {
                             "was written",
                             backup, files, folder_of(target), system.f_favail));
   }
+}
+
+void check_free_bytes(const std::string& backup, const std::string& target, uint64_t wanted) {
   std::error_code fault;
   const fs::space_info disk = fs::space(target, fault);
   if (fault || wanted <= disk.available) return;
   throw Error(ErrorCode::kResourceExhausted,
               fmt::format("{}: its files take {} bytes, and {} are free at {}; nothing was written",
                           backup, wanted, disk.available, folder_of(target)));
+}
+
+// By the headers alone, before anything is written: a sparse archive takes next to nothing of a
+// disk, and what comes out of it takes all that they say.
+void check_free_space(const std::string& backup, const std::string& target) {
+  const auto [files, bytes] = count_entries(backup);
+  check_free_inodes(backup, target, files);
+  check_free_bytes(backup, target, bytes);
 }
 
 // The hash of what was written.
@@ -247,6 +268,15 @@ void count_if_of_checkpoint(const TarEntry& entry, BackupCounts& counts) {
   counts.checkpoints += entry.name.ends_with(std::string("/") + kMarkerName) ? 1 : 0;
 }
 
+// That a backup has such a file, and this one has not had it yet.
+void check_is_new_backup_file(const std::string& backup, const TarEntry& entry,
+                              const std::map<std::string, std::string>& hashes) {
+  if (!is_backup_path(entry.name))
+    refuse(fmt::format("{}: '{}' is no file of a backup", backup, entry.name.substr(0, 200)));
+  if (hashes.contains(entry.name) || hashes.size() >= kMaxFiles)
+    refuse(fmt::format("{}: '{}' is there twice, or there are too many files", backup, entry.name));
+}
+
 // Writes everything below `target`; nothing of it is durable yet.
 Unpacked unpack(const std::string& backup, const std::string& target) {
   check_free_space(backup, target);
@@ -264,11 +294,7 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
       read_text_entry(backup, tar, *entry, kSignatureBytes, signature);
       continue;
     }
-    if (!is_backup_path(entry->name))
-      refuse(fmt::format("{}: '{}' is no file of a backup", backup, entry->name.substr(0, 200)));
-    if (hashes.contains(entry->name) || hashes.size() >= kMaxFiles)
-      refuse(
-          fmt::format("{}: '{}' is there twice, or there are too many files", backup, entry->name));
+    check_is_new_backup_file(backup, *entry, hashes);
     hashes[entry->name] = unpack_and_hash_file(tar, *entry, target + "/" + entry->name);
     count_if_of_checkpoint(*entry, counts);
   }
@@ -298,24 +324,30 @@ std::string read_archive_key(const std::string& path) {
 
 namespace {
 
+// Of a checkpoint whose files are not all there: that it was deleted since the snapshot, from which
+// it goes too.
+void refuse_or_forget(const std::string& data, const Folder& folder, Sql& live, Sql& snapshot) {
+  if (checkpoint_exists(live, folder.id)) {
+    refuse(
+        fmt::format("{}/{}: the checkpoint's files are not all there; nothing was written ('strata "
+                    "check' names all that is damaged)",
+                    data, folder.path));
+  }
+  const SqlValue id = folder.id;
+  snapshot.run("DELETE FROM checkpoints WHERE id = ?", {&id, 1});
+}
+
 // The files of every checkpoint of the snapshot; what was deleted since goes from that too.
 BackupCounts add_or_forget_checkpoints(const std::string& data, Sql& live, Sql& snapshot,
                                        Writer& writer) {
   BackupCounts counts;
   for (const Folder& folder : read_checkpoint_folders(snapshot)) {
     if (const auto open = open_folder_if_whole(data + "/" + folder.path)) {
-      counts.bytes += writer.add_verified(folder.path, *open);
+      counts.bytes += writer.add_verified_and_sum_bytes(folder.path, *open);
       ++counts.checkpoints;
-      continue;
+    } else {
+      refuse_or_forget(data, folder, live, snapshot);
     }
-    if (checkpoint_exists(live, folder.id)) {
-      refuse(fmt::format(
-          "{}/{}: the checkpoint's files are not all there; nothing was written ('strata "
-          "check' names all that is damaged)",
-          data, folder.path));
-    }
-    const SqlValue id = folder.id;
-    snapshot.run("DELETE FROM checkpoints WHERE id = ?", {&id, 1});
   }
   return counts;
 }
@@ -330,6 +362,21 @@ void check_has_secret_and_database(const std::string& data) {
                     data));
   }
 }
+
+void copy_database(Sql& database, const std::string& copy) {
+  const SqlValue to = copy;
+  database.run("VACUUM INTO ?", {&to, 1});
+}
+
+void check_is_restorable(const std::string& data, const std::string& copy) {
+  const CheckReport report = check_snapshot(data, copy);
+  if (report.damages.empty()) return;
+  refuse(fmt::format("{}: nothing was written, since restoring would refuse it: {}", data,
+                     first_damage_text(report, data)));
+}
+
+// Without a journal next to it.
+void put_into_one_file(Sql& database) { database.run("PRAGMA journal_mode=DELETE", {}); }
 
 // Nothing is replaced: another backup to the same place may have ended meanwhile.
 void move_without_replacing(const std::string& made, const std::string& out) {
@@ -351,16 +398,12 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
   const TemporaryFolder temporary(out + ".db-");
   const std::string copy = temporary.path() + "/strata.db", made = temporary.path() + "/backup.tar";
   const std::unique_ptr<Sql> live = open_stoppable_sqlite(database, StopSignals::asked);
-  const SqlValue to = copy;
-  live->run("VACUUM INTO ?", {&to, 1});
-  const CheckReport report = check_snapshot(data, copy);
-  if (!report.damages.empty())
-    refuse(fmt::format("{}: nothing was written, since restoring would refuse it: {}", data,
-                       first_damage_text(report, data)));
+  copy_database(*live, copy);
+  check_is_restorable(data, copy);
   std::unique_ptr<Sql> snapshot = open_stoppable_sqlite(copy, StopSignals::asked);
   Writer writer(data, made);
   const BackupCounts counts = add_or_forget_checkpoints(data, *live, *snapshot, writer);
-  snapshot->run("PRAGMA journal_mode=DELETE", {});  // so that one file is all of it
+  put_into_one_file(*snapshot);
   snapshot.reset();
   writer.add("checkpoints/fingerprint");
   writer.add("secret");
@@ -424,7 +467,7 @@ BackupCounts unpack_and_check(const std::string& backup, const std::string& key,
 void skip_used_request_ids(const std::string& path) {
   const std::unique_ptr<Sql> database = open_sqlite(path);
   database->run("UPDATE meta SET value = value + 1000000 WHERE name = 'boot'", {});
-  database->run("PRAGMA journal_mode=DELETE", {});
+  put_into_one_file(*database);
 }
 
 }  // namespace
@@ -437,8 +480,7 @@ BackupCounts check_backup(const std::string& backup, const std::string& key) {
 
 BackupCounts restore(const std::string& backup, const std::string& data, const std::string& key) {
   const NarrowMask mask;
-  std::string target = data;
-  while (target.size() > 1 && target.ends_with('/')) target.pop_back();
+  const std::string target = without_trailing_slashes(data);
   std::error_code fault;
   if (file_exists(target) && !fs::is_empty(target, fault))
     refuse(fmt::format("--data: '{}' is not empty; restore to a directory of its own", data));
@@ -447,9 +489,7 @@ BackupCounts restore(const std::string& backup, const std::string& data, const s
   skip_used_request_ids(temporary.path() + "/strata.db");
   sync_file_system(temporary.path());  // once, not for each of its files
   stop_if_asked();
-  if (::rename(temporary.path().c_str(), target.c_str()) != 0) {
-    throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", target, std::strerror(errno)));
-  }
+  rename_folder(temporary.path(), target);
   temporary.keep();
   sync_folder(folder_of(target));
   return counts;

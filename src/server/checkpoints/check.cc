@@ -43,6 +43,12 @@ struct Row {
   int64_t size_bytes = 0;
 };
 
+// id, tenant, run_id, kind, name, size_bytes.
+Row row_of(const SqlRow& values) {
+  const auto text = [&](size_t i) { return std::get<std::string>(values[i]); };
+  return {{text(0), text(1), text(2), text(3), text(4)}, std::get<int64_t>(values[5])};
+}
+
 class Check {
  public:
   Check(const std::string& data, Counters counters)
@@ -69,7 +75,7 @@ class Check {
 
  private:
   // A folder that is not mounted has as many as there are checkpoints.
-  void report(const std::string& what) {
+  void report_damage(const std::string& what) {
     const size_t count = report_.damages.size();
     if (count < kMostDamages) report_.damages.push_back(what);
     if (count == kMostDamages)
@@ -77,18 +83,18 @@ class Check {
           fmt::format("{}: more than {} damages; the rest is not told", data_, kMostDamages));
   }
   [[nodiscard]] bool is_full() const { return report_.damages.size() > kMostDamages; }
-  void report_errors(const std::string& path, const std::function<void()>& body) {
+  void run_reporting_errors(const std::string& path, const std::function<void()>& body) {
     try {
       body();
     } catch (const std::exception& error) {
       stop_if_asked();
       const std::string text = error.what();
-      report(text.starts_with(path) ? text : fmt::format("{}: {}", path, text));
+      report_damage(text.starts_with(path) ? text : fmt::format("{}: {}", path, text));
     }
   }
 
   void open_and_check_database(const std::string& database, const std::string& secret) {
-    report_errors(database, [&] {
+    run_reporting_errors(database, [&] {
       sql_ = open_stoppable_sqlite(database, StopSignals::asked);
       check_database(secret);
     });
@@ -96,9 +102,10 @@ class Check {
 
   std::string read_and_check_secret() {
     std::string secret;
-    report_errors(data_ + "/secret", [&] { secret = read_file(data_ + "/secret", 4096); });
+    run_reporting_errors(data_ + "/secret", [&] { secret = read_file(data_ + "/secret", 4096); });
     if (report_.damages.empty() && secret.size() != kSecretBytes)
-      report(fmt::format("{}/secret: {} bytes, want {}", data_, secret.size(), kSecretBytes));
+      report_damage(
+          fmt::format("{}/secret: {} bytes, want {}", data_, secret.size(), kSecretBytes));
     return secret;
   }
 
@@ -117,14 +124,14 @@ class Check {
   void check_integrity() {
     for (const SqlRow& row : sql_->run("PRAGMA integrity_check", {}).rows) {
       const std::string& said = std::get<std::string>(row[0]);
-      if (said != "ok") report(fmt::format("{}/strata.db: {}", data_, said));
+      if (said != "ok") report_damage(fmt::format("{}/strata.db: {}", data_, said));
     }
   }
 
   void check_database(const std::string& secret) {
     if (!report_.damages.empty()) return;
     const std::string fault = find_schema_fault();
-    if (!fault.empty()) return report(fmt::format("{}/strata.db: {}", data_, fault));
+    if (!fault.empty()) return report_damage(fmt::format("{}/strata.db: {}", data_, fault));
     check_integrity();
     if (!report_.damages.empty()) return;
     check_values();
@@ -134,12 +141,12 @@ class Check {
   // The database and the folder of checkpoints are of this data directory.
   void check_fingerprints(int64_t fingerprint) {
     if (meta("data_directory") != fingerprint)
-      report(fmt::format("{}/strata.db: belongs to another data directory than {}/secret", data_,
-                         data_));
+      report_damage(fmt::format("{}/strata.db: belongs to another data directory than {}/secret",
+                                data_, data_));
     const std::string mark = data_ + "/checkpoints/fingerprint";
-    report_errors(mark, [&] {
+    run_reporting_errors(mark, [&] {
       if (read_file(mark, 64) != fmt::format("{}\n", fingerprint))
-        report(fmt::format("{}: of another data directory", mark));
+        report_damage(fmt::format("{}: of another data directory", mark));
     });
   }
 
@@ -147,11 +154,16 @@ class Check {
   void check_values() {
     check_columns();
     if (!report_.damages.empty()) return;  // what is too large is not read
-    const int64_t boot = meta("boot");
-    if (boot < 0 || boot > most_counted_)
-      report(fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, most_counted_));
+    check_boot_number();
     check_checkpoint_flags();
     check_texts();
+  }
+
+  void check_boot_number() {
+    const int64_t boot = meta("boot");
+    if (boot >= 0 && boot <= most_counted_) return;
+    report_damage(
+        fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, most_counted_));
   }
 
   void check_columns() {
@@ -192,18 +204,20 @@ class Check {
     });
     stop_if_asked();
     if (count > 0)
-      report(fmt::format("{}/strata.db: {} rows of {} have a {} that no server writes, as '{}'",
-                         data_, count, table, column, first));
+      report_damage(
+          fmt::format("{}/strata.db: {} rows of {} have a {} that no server writes, as '{}'", data_,
+                      count, table, column, first));
   }
 
   void check_syntax(const std::string& table, const std::string& column, const std::string& text) {
     const std::string of_table = fmt::format("{}/strata.db: {}", data_, table);
     const std::string where = of_table + ": " + column;
     if (column == "user_metadata")
-      report_errors(where, [&] { check_json(text, where, text::JsonReader::Kind::kObject); });
+      run_reporting_errors(where,
+                           [&] { check_json(text, where, text::JsonReader::Kind::kObject); });
     if (column == "tags")
-      report_errors(where, [&] { check_json(text, where, text::JsonReader::Kind::kArray); });
-    if (column == "lora") report_errors(of_table, [&] { check_lora(text); });
+      run_reporting_errors(where, [&] { check_json(text, where, text::JsonReader::Kind::kArray); });
+    if (column == "lora") run_reporting_errors(of_table, [&] { check_lora(text); });
   }
 
   // Some at a time: a table is as large as the disk.
@@ -248,8 +262,8 @@ class Check {
         {});
     const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
     if (count > 0)
-      report(fmt::format("{}/strata.db: {} rows of checkpoints are neither there nor gone", data_,
-                         count));
+      report_damage(fmt::format("{}/strata.db: {} rows of checkpoints are neither there nor gone",
+                                data_, count));
   }
 
   void check_column(const std::string& table, const std::string& column, const std::string& type,
@@ -259,8 +273,9 @@ class Check {
                                       {});
     const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
     if (count > 0)
-      report(fmt::format("{}/strata.db: {} rows of {} have a {} that is no {} a server writes",
-                         data_, count, table, column, type));
+      report_damage(
+          fmt::format("{}/strata.db: {} rows of {} have a {} that is no {} a server writes", data_,
+                      count, table, column, type));
     if (is_summed(table, column)) check_column_total(table, column);
   }
 
@@ -303,8 +318,8 @@ class Check {
     const SqlResult sum =
         sql_->run(fmt::format("SELECT TOTAL(CAST({} AS REAL)) FROM {}", column, table), {});
     if (std::get<double>(sum.rows[0][0]) <= static_cast<double>(kMostRows)) return;
-    report(fmt::format("{}/strata.db: the {} of {} come to more than {}", data_, column, table,
-                       kMostRows));
+    report_damage(fmt::format("{}/strata.db: the {} of {} come to more than {}", data_, column,
+                              table, kMostRows));
   }
 
   int64_t meta(const std::string& name) {
@@ -320,11 +335,10 @@ class Check {
                    "WHERE files_gone = 0 ORDER BY number",
                    {})
              .rows) {
-      const auto text = [&](size_t i) { return std::get<std::string>(values[i]); };
-      const Row row = {{text(0), text(1), text(2), text(3), text(4)}, std::get<int64_t>(values[5])};
+      const Row row = row_of(values);
       const std::string fault = find_name_fault(row.names);
       if (!fault.empty()) {
-        report(fmt::format("{}/strata.db: {}", data_, fault));
+        report_damage(fmt::format("{}/strata.db: {}", data_, fault));
         continue;
       }
       const std::string dir = fmt::format("{}/checkpoints/{}", data_, folder_of_row(row.names));
@@ -342,7 +356,7 @@ class Check {
     const size_t before = report_.damages.size(), notes = report_.notes.size();
     const auto counts = std::tie(report_.checkpoints, report_.bytes, report_.unhashed);
     const std::tuple<int64_t, int64_t, int64_t> saved = counts;
-    report_errors(dir, [&] { check_folder(dir, row); });
+    run_reporting_errors(dir, [&] { check_folder(dir, row); });
     if (report_.damages.size() == before || checkpoint_exists(*sql_, row.names.id)) return;
     report_.damages.resize(before);
     report_.notes.resize(notes);
@@ -353,18 +367,20 @@ class Check {
     const std::string path =
         fmt::format("tinker://{}/{}/{}", row.names.run_id, row.names.kind, row.names.name);
     if (!file_exists(dir + "/" + kMarkerName)) {
-      return report(fmt::format("{}: {} is not there or not whole: no {}", dir, path, kMarkerName));
+      return report_damage(
+          fmt::format("{}: {} is not there or not whole: no {}", dir, path, kMarkerName));
     }
     const CheckpointRecord record = read_record(dir + "/" + kRecordName);
     if (record.path != path)
-      report(
+      report_damage(
           fmt::format("{}/{}: says '{}', the database '{}'", dir, kRecordName, record.path, path));
     ++report_.checkpoints;
     report_.unhashed += record.hashes.empty() ? 1 : 0;
     const int64_t bytes = check_files_and_sum_bytes(dir, record);
     // A record has 100 bytes at least, and a row's size is of its files with one.
     if (bytes >= row.size_bytes || bytes + (64 << 10) < row.size_bytes)
-      report(fmt::format("{}: its files have {} bytes, {} were saved", dir, bytes, row.size_bytes));
+      report_damage(
+          fmt::format("{}: its files have {} bytes, {} were saved", dir, bytes, row.size_bytes));
   }
 
   // The bytes of its files, without the record and the marker.
@@ -378,10 +394,10 @@ class Check {
       seen.insert(name);
       if (name == kRecordName || name == kMarkerName) continue;
       bytes += static_cast<int64_t>(entry.file_size());
-      report_errors(file, [&] { check_file(file, name, record); });
+      run_reporting_errors(file, [&] { check_file(file, name, record); });
     }
     for (const auto& [name, hash] : record.hashes) {
-      if (!seen.contains(name)) report(fmt::format("{}/{}: is missing", dir, name));
+      if (!seen.contains(name)) report_damage(fmt::format("{}/{}: is missing", dir, name));
     }
     return bytes;
   }
@@ -434,8 +450,7 @@ void stop_if_asked() {
 }
 
 CheckReport check_data(const std::string& data, Counters counters) {
-  std::string path = data;
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  const std::string path = without_trailing_slashes(data);
   if (!file_exists(path + "/secret") && !file_exists(path + "/strata.db")) {
     throw Error(
         ErrorCode::kInvalidArgument,

@@ -71,6 +71,13 @@ void restrict_folder_mode(const std::string& folder) {
                   folder, mode));
 }
 
+// AtomicFile creates with 0666 less the umask; a secret may not be readable even for a moment.
+void create_secret(const std::string& file) {
+  const NarrowMask mask;
+  write_file_atomic(file, random_bytes(kSecretBytes));
+  if (::chmod(file.c_str(), 0600) != 0) fail(file, "chmod");
+}
+
 // An older version made the database with the umask's mode, and an operator or a package the
 // folder.
 void restrict_modes(const std::string& folder) {
@@ -82,15 +89,20 @@ void restrict_modes(const std::string& folder) {
 
 }  // namespace
 
-void make_folders_durable(const std::string& path) {
+std::string without_trailing_slashes(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+void make_folders_durably(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) == 0) {
     sync_folder(folder_of(path));
     return;
   }
   if (errno == EEXIST) return;
   if (errno != ENOENT || folder_of(path) == path) fail(path, "create");
-  make_folders_durable(folder_of(path));
-  make_folders_durable(path);
+  make_folders_durably(folder_of(path));
+  make_folders_durably(path);
 }
 
 void make_folder(const std::string& path) {
@@ -102,7 +114,7 @@ void rename_folder(const std::string& from, const std::string& to) {
   throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", to, std::strerror(errno)));
 }
 
-bool is_present(const std::string& path) {
+bool exists_throwing_if_unknown(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) == 0) return true;
   if (errno == ENOENT) return false;
@@ -120,16 +132,16 @@ NarrowMask::NarrowMask() : before_(::umask(0077)) {}
 
 NarrowMask::~NarrowMask() { ::umask(before_); }
 
-DataDir::DataDir(std::string path, bool allow_loose) : path_(std::move(path)) {
-  while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
-  make_folders_durable(path_);
+DataDir::DataDir(std::string path, bool allow_loose)
+    : path_(without_trailing_slashes(std::move(path))) {
+  make_folders_durably(path_);
   if (!allow_loose) restrict_modes(path_);
   lock_ = open_and_lock(path_ + "/lock");
   try {
     load_or_create_secret();
     remove_tree(temporary());
-    make_folders_durable(temporary());
-    make_folders_durable(checkpoints());
+    make_folders_durably(temporary());
+    make_folders_durably(checkpoints());
   } catch (...) {
     ::close(lock_);
     throw;
@@ -140,12 +152,7 @@ DataDir::~DataDir() { ::close(lock_); }
 
 void DataDir::load_or_create_secret() {
   const std::string file = path_ + "/secret";
-  if (!file_exists(file)) {
-    // AtomicFile creates with 0666 less the umask; a secret may not be readable even for a moment.
-    const NarrowMask mask;
-    write_file_atomic(file, random_bytes(kSecretBytes));
-    if (::chmod(file.c_str(), 0600) != 0) fail(file, "chmod");
-  }
+  if (!file_exists(file)) create_secret(file);
   secret_ = read_file(file, kSecretBytes);
   if (secret_.size() != kSecretBytes) {
     throw Error(ErrorCode::kIo, fmt::format("{}: {} bytes, want {}; removing it makes every signed "

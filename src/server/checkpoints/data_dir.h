@@ -50,16 +50,17 @@ class NarrowMask {
   unsigned before_;
 };
 
+std::string without_trailing_slashes(std::string path);
 // Of a data directory with this secret.
 int64_t fingerprint_of_secret(const std::string& secret);
 // Creates `path` and its parents so that they survive a power failure.
-void make_folders_durable(const std::string& path);
+void make_folders_durably(const std::string& path);
 // Of mode 0700; Error where it is there.
 void make_folder(const std::string& path);
 void rename_folder(const std::string& from, const std::string& to);
 // Only "there is no such file" counts as absent: what cannot be looked at may well be there, and is
 // an Error.
-bool is_present(const std::string& path);
+bool exists_throwing_if_unknown(const std::string& path);
 // Removes a folder with all it holds; nothing happens when it is not there.
 void remove_tree(const std::string& path);
 

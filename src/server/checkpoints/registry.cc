@@ -69,6 +69,19 @@ void link_files_and_write_record(const std::string& from, const std::string& to,
   write_file_atomic(to + "/" + kRecordName, record_text(row, record));
 }
 
+// A sweep may remove an empty parent at the same moment; then it is made once more.
+void make_parents_and_rename(const std::string& dir, const std::string& target) {
+  for (int attempt = 0;; ++attempt) {
+    make_folders_durably(folder_of(target));
+    try {
+      rename_folder(dir, target);
+      break;
+    } catch (const Error&) {
+      if (attempt == 3 || file_exists(folder_of(target))) throw;
+    }
+  }
+}
+
 // Without its size, which is known when its files are written.
 CheckpointRow make_row_of_save(const CheckpointSave& save, double now) {
   CheckpointRow row;
@@ -83,6 +96,16 @@ CheckpointRow make_row_of_save(const CheckpointSave& save, double now) {
   row.base_model = save.base_model;
   row.lora = save.lora;
   return row;
+}
+
+// Behind all other files of a save.
+void write_record_and_marker(const std::string& dir, const CheckpointSave& save,
+                             const CheckpointRow& row) {
+  write_file_atomic(dir + "/" + kRecordName,
+                    record_text(row, {.path = save.path.text(),
+                                      .is_encrypted = !save.age_recipients.empty(),
+                                      .hashes = hash_files(dir)}));
+  write_file_atomic(dir + "/" + kMarkerName, "");
 }
 
 CheckpointRow make_row_of_copy(const CheckpointRow& source, const RunRow& run,
@@ -103,6 +126,13 @@ CheckpointRow make_row_of_copy(const CheckpointRow& source, const RunRow& run,
               fmt::format("copy_weights: model_seq_id: {} of session {} is in use, by a model or "
                           "another copy; use another number",
                           run.model_seq.value_or(0), run.session_id.value_or(run.id)));
+}
+
+[[noreturn]] void fail_fingerprint(const std::string& folder, const char* fault) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: {}; is its disk mounted? Nothing was changed. To go on without "
+                          "the checkpoints that are not there: --accept-loss",
+                          folder, fault));
 }
 
 [[noreturn]] void fail_unknown(const TinkerPath& path) {
@@ -130,16 +160,13 @@ CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store,
 void CheckpointRegistry::check_or_write_fingerprint() {
   const std::string path = data_.checkpoints() + "/fingerprint";
   const std::string mark = fmt::format("{}\n", data_.fingerprint());
-  const bool is_there = is_present(path);
+  const bool is_there = exists_throwing_if_unknown(path);
   const bool is_right = is_there && read_file(path, 64) == mark;
   const bool may_write = options_.accept_loss || (!is_there && !store_.was_fingerprint_written());
   if (!is_right && !may_write) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: {}; is its disk mounted? Nothing was changed. To go on without "
-                            "the checkpoints that are not there: --accept-loss",
-                            data_.checkpoints(),
-                            is_there ? "these are the checkpoints of another data directory"
-                                     : "the folder of checkpoints has lost its fingerprint file"));
+    fail_fingerprint(data_.checkpoints(),
+                     is_there ? "these are the checkpoints of another data directory"
+                              : "the folder of checkpoints has lost its fingerprint file");
   }
   if (!is_right) write_file_atomic(path, mark);
   store_.set_fingerprint_written();
@@ -153,19 +180,23 @@ void CheckpointRegistry::reconcile_rows_with_folders() {
   std::vector<CheckpointRow> missing;
   for (const CheckpointRow& row : store_.rows_with_files()) {
     // What was deleted or replaced is a sweep's, whatever is left of it.
-    if (row.deleted_at || is_present(folder(row) + "/" + kMarkerName)) {
+    if (row.deleted_at || exists_throwing_if_unknown(folder(row) + "/" + kMarkerName)) {
       wanted.insert(folder(row));
     } else {
       missing.push_back(row);
     }
   }
   check_few_are_missing(missing, wanted.size() + missing.size());
+  forget_missing(missing);
+  move_unknown_to_lost(wanted);
+}
+
+void CheckpointRegistry::forget_missing(const std::vector<CheckpointRow>& missing) {
   for (const CheckpointRow& row : missing) {
     log(LogLevel::kWarning, fmt::format("checkpoint {}: its folder {} is gone; the row is removed",
                                         path_of(row).text(), folder(row)));
     store_.forget_checkpoint(row.id);
   }
-  move_unknown_to_lost(wanted);
 }
 
 void CheckpointRegistry::check_few_are_missing(const std::vector<CheckpointRow>& missing,
@@ -194,7 +225,7 @@ void CheckpointRegistry::move_unknown_to_lost(const std::set<std::string>& known
     if (known.contains(stray)) continue;
     const std::string target =
         data_.lost() + "/" + fs::path(stray).filename().string() + "-" + random_id();
-    make_folders_durable(data_.lost());
+    make_folders_durably(data_.lost());
     log(LogLevel::kWarning,
         fmt::format("{}: no checkpoint is known here; moved to {}", stray, target));
     rename_folder(stray, target);
@@ -288,11 +319,7 @@ CheckpointRow CheckpointRegistry::finish_save(const std::string& dir, const Chec
   try {
     if (!save.overwrite) check_name_is_free(row, now);
     if (!save.age_recipients.empty()) encrypt_folder(dir, save.age_recipients);
-    write_file_atomic(dir + "/" + kRecordName,
-                      record_text(row, {.path = save.path.text(),
-                                        .is_encrypted = !save.age_recipients.empty(),
-                                        .hashes = hash_files(dir)}));
-    write_file_atomic(dir + "/" + kMarkerName, "");
+    write_record_and_marker(dir, save, row);
     row.size_bytes = sum_file_sizes(dir);
     check_max_disk(row.size_bytes, 0, ErrorCode::kIo);
     move_into_place(dir, row);
@@ -334,16 +361,7 @@ void CheckpointRegistry::commit_row_or_abandon(const CheckpointRow& row,
 void CheckpointRegistry::move_into_place(const std::string& dir, const CheckpointRow& row) {
   sync_folder(dir);
   const std::string target = folder(row);
-  // A sweep may remove an empty parent at the same moment; then it is made once more.
-  for (int attempt = 0;; ++attempt) {
-    make_folders_durable(folder_of(target));
-    try {
-      rename_folder(dir, target);
-      break;
-    } catch (const Error&) {
-      if (attempt == 3 || file_exists(folder_of(target))) throw;
-    }
-  }
+  make_parents_and_rename(dir, target);
   sync_folder(folder_of(target));
 }
 
@@ -374,6 +392,22 @@ bool CheckpointRegistry::is_leased(const std::string& id) {
   return leases_->counts.contains(id);
 }
 
+void CheckpointRegistry::link_into_place_or_abandon(const CheckpointRow& source,
+                                                    const CheckpointRow& copy) {
+  const std::string dir = begin_save();
+  try {
+    check_max_disk(source.size_bytes, *reserved_, ErrorCode::kResourceExhausted);
+    link_files_and_write_record(folder(source), dir, copy);
+    move_into_place(dir, copy);
+  } catch (const fs::filesystem_error& fault) {
+    abandon(dir);
+    throw Error(ErrorCode::kIo, fmt::format("copy: {}", fault.what()));
+  } catch (...) {
+    abandon(dir);
+    throw;
+  }
+}
+
 std::string CheckpointRegistry::copy_to_new_run(const CheckpointRow& source, RunRow run,
                                                 std::optional<int64_t> ttl_seconds,
                                                 const Idempotency& key, double now) {
@@ -385,18 +419,7 @@ std::string CheckpointRegistry::copy_to_new_run(const CheckpointRow& source, Run
   run.state = RunState::kCopy;
   run.ended_at = now;
   const auto held = lease(source.id);
-  const std::string dir = begin_save();
-  try {
-    check_max_disk(source.size_bytes, *reserved_, ErrorCode::kResourceExhausted);
-    link_files_and_write_record(folder(source), dir, row);
-    move_into_place(dir, row);
-  } catch (const fs::filesystem_error& fault) {
-    abandon(dir);
-    throw Error(ErrorCode::kIo, fmt::format("copy: {}", fault.what()));
-  } catch (...) {
-    abandon(dir);
-    throw;
-  }
+  link_into_place_or_abandon(source, row);
   bool is_in_use = false;  // a model was made of that number meanwhile
   commit_row_or_abandon(row, [&] { is_in_use = !store_.add_copy(run, row, key); });
   if (is_in_use) {

@@ -128,18 +128,21 @@ class CheckpointRegistry {
 
  private:
   struct Sweep;
-  bool do_step(Sweep& sweep);
+  [[nodiscard]] std::shared_ptr<Sweep> begin_sweep(double now, double steady);
+  bool run_sweep_step(Sweep& sweep);
   bool remove_dead_batch(Sweep& sweep);
   void check_or_write_fingerprint();
   void reconcile_rows_with_folders();
   void check_few_are_missing(const std::vector<CheckpointRow>& missing, size_t all) const;
   // On the disk, whatever the store knows.
   [[nodiscard]] std::vector<std::string> list_checkpoint_folders() const;
+  void forget_missing(const std::vector<CheckpointRow>& missing);
   void move_unknown_to_lost(const std::set<std::string>& known);
   void commit_row_or_abandon(const CheckpointRow& row, const std::function<void()>& add);
   void check_name_is_free(const CheckpointRow& row, double now);
   void check_max_disk(int64_t more, int64_t in_line, ErrorCode code) const;
   void update_available_bytes();
+  void link_into_place_or_abandon(const CheckpointRow& source, const CheckpointRow& copy);
   void move_into_place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);
   void remove_and_mark_gone(const CheckpointRow& row);
@@ -150,8 +153,8 @@ class CheckpointRegistry {
     std::string path;
     ~BookedArchive() { budget.finish_packing(path); }
   };
-  BookedArchive reserve_archive_space(const std::string& path, const std::string& tenant,
-                                      int64_t bytes, double steady);
+  BookedArchive reserve_space_evicting_archives(const std::string& path, const std::string& tenant,
+                                                int64_t bytes, double steady);
 
   const DataDir& data_;
   StateStore& store_;

@@ -29,7 +29,7 @@ bool fits_column(std::string_view table, std::string_view column, std::string_vi
   if (column == "tenant" || (table == "tenants" && column == "name")) return valid_tenant(text);
   if (column == "session_id" || column == "run_id") return is_path_part(text);
   if (column == "id") return table == "stability_prompts" || is_path_part(text);
-  if (column == "kind") return parse_kind(text).has_value();
+  if (column == "kind") return parse_checkpoint_kind(text).has_value();
   if (column != "state") return true;
   const auto stands_in = [&](std::span<const char* const> states) {
     return std::ranges::any_of(states, [&](const char* state) { return text == state; });
@@ -39,7 +39,7 @@ bool fits_column(std::string_view table, std::string_view column, std::string_vi
 
 bool makes_a_folder(const RowNames& row) {
   return is_hex(row.id, 32) && valid_tenant(row.tenant) && is_path_part(row.run_id) &&
-         parse_kind(row.kind).has_value();
+         parse_checkpoint_kind(row.kind).has_value();
 }
 
 std::string folder_of_row(const RowNames& row) {

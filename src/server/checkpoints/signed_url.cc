@@ -34,8 +34,8 @@ std::string UrlSigner::make_signed_url(const std::string& base_url, const Checkp
 UrlSigner::Verdict UrlSigner::verify_claim(const Claim& claim, double now,
                                            std::optional<CheckpointRow>& row,
                                            std::string& whose) const {
-  const auto expires = whole_number(claim.expires);
-  const auto number = whole_number(claim.tenant_number);
+  const auto expires = parse_whole_number(claim.expires);
+  const auto number = parse_whole_number(claim.tenant_number);
   if (!expires || !number) return Verdict::kWrong;
   if (!equal_constant_time(make_token(*number, claim.checkpoint_id, claim.file, *expires),
                            claim.token)) {

@@ -45,16 +45,19 @@ struct CheckpointRegistry::Sweep {
   }
 };
 
+std::shared_ptr<CheckpointRegistry::Sweep> CheckpointRegistry::begin_sweep(double now,
+                                                                           double steady) {
+  const double trusted = trusted_time_.update_and_get_time(now, steady, options_.expiry_grace);
+  return std::make_shared<Sweep>(
+      Sweep{steady, trusted, expired_.update_and_get_cutoff(now, steady)});
+}
+
 bool CheckpointRegistry::sweep_piece(double now, double steady) {
-  if (!sweep_) {
-    const double trusted = trusted_time_.update_and_get_time(now, steady, options_.expiry_grace);
-    sweep_ = std::make_shared<Sweep>(
-        Sweep{steady, trusted, expired_.update_and_get_cutoff(now, steady)});
-  }
+  if (!sweep_) sweep_ = begin_sweep(now, steady);
   sweep_->until = now_seconds() + options_.piece_seconds;
   do {
     bool has_more = false;
-    sweep_->run_noting_fault([&] { has_more = do_step(*sweep_); });
+    sweep_->run_noting_fault([&] { has_more = run_sweep_step(*sweep_); });
     if (!has_more) ++sweep_->step;
   } while (sweep_->step < kSweepSteps && now_seconds() < sweep_->until);
   if (sweep_->step < kSweepSteps) return true;
@@ -64,7 +67,7 @@ bool CheckpointRegistry::sweep_piece(double now, double steady) {
   return false;
 }
 
-bool CheckpointRegistry::do_step(Sweep& sweep) {
+bool CheckpointRegistry::run_sweep_step(Sweep& sweep) {
   switch (sweep.step) {
     case 0:
       store_.flush_touches();
@@ -106,7 +109,7 @@ void CheckpointRegistry::remove_and_mark_gone(const CheckpointRow& row) {
   // First out of sight in one step: a kill leaves all of it or nothing, and the next start empties
   // the folder that it goes to.
   const std::string going = fmt::format("{}/{}.gone", data_.temporary(), row.id);
-  if (is_present(dir)) rename_folder(dir, going);
+  if (exists_throwing_if_unknown(dir)) rename_folder(dir, going);
   remove_tree(going);
   remove_archives(row);
   store_.mark_files_gone(row.id);

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <span>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -47,15 +50,19 @@ size_t begin_of_name_field(const std::string& name) {
   return name.size() <= kNameBytes ? 0 : name.find('/', name.size() - kNameBytes - 1) + 1;
 }
 
+void write_name_and_prefix(std::string& block, const std::string& name) {
+  const size_t split = begin_of_name_field(name);
+  CHECK(!name.empty() && name.size() - split <= kNameBytes && split <= kPrefixBytes + 1, name);
+  std::copy(name.begin() + static_cast<int64_t>(split), name.end(), block.begin());
+  if (split > 0) std::copy_n(name.begin(), split - 1, block.begin() + kPrefix);
+}
+
 std::string tar_header(const std::string& name, int64_t size, int64_t time) {
   if (size >= kTarFileLimit)
     throw Error(ErrorCode::kUnsupported, name + ": 8 GiB or more: too large for a file of a tar");
-  const size_t split = begin_of_name_field(name);
-  CHECK(!name.empty() && name.size() - split <= kNameBytes && split <= kPrefixBytes + 1, name);
   std::string block(kBlock, '\0');
+  write_name_and_prefix(block, name);
   const std::span<char> bytes(block);
-  std::copy(name.begin() + static_cast<int64_t>(split), name.end(), block.begin());
-  if (split > 0) std::copy_n(name.begin(), split - 1, block.begin() + kPrefix);
   write_octal(bytes.subspan(kMode, 8), 0644);
   write_octal(bytes.subspan(kUser, 8), 0);
   write_octal(bytes.subspan(kGroup, 8), 0);
@@ -69,6 +76,11 @@ std::string tar_header(const std::string& name, int64_t size, int64_t time) {
 }
 
 std::string padding(int64_t size) { return std::string((kBlock - size % kBlock) % kBlock, '\0'); }
+
+int64_t round_up_to_blocks(int64_t size) {
+  const auto block_bytes = static_cast<int64_t>(kBlock);
+  return (size + block_bytes - 1) / block_bytes * block_bytes;
+}
 
 // Digits up to a NUL or a space; -1 for anything else.
 int64_t parse_octal(std::string_view field) {
@@ -90,6 +102,12 @@ std::string full_name(std::string_view block) {
   const std::string name = text_field(block, 0, kNameBytes);
   const std::string prefix = text_field(block, kPrefix, kPrefixBytes);
   return prefix.empty() ? name : prefix + "/" + name;
+}
+
+std::string read_block(const ReadOnlyFile& file, int64_t at) {
+  std::string block(kBlock, '\0');
+  file.read_at(at, std::as_writable_bytes(std::span(block)));
+  return block;
 }
 
 // Whether its sum and its format are those of a header.
@@ -132,8 +150,7 @@ void TarReader::fail(const std::string& what) const {
 std::optional<TarEntry> TarReader::next() {
   const auto block_bytes = static_cast<int64_t>(kBlock);
   if (file_.size() - at_ < block_bytes) fail("the archive ends early; was it cut?");
-  std::string block(kBlock, '\0');
-  file_.read_at(at_, std::as_writable_bytes(std::span(block)));
+  const std::string block = read_block(file_, at_);
   if (block.find_first_not_of('\0') == std::string::npos) return std::nullopt;
   if (!is_ustar_header(block)) fail("no header of a tar file; is it damaged?");
   if (block[kType] != '0') fail("not a regular file");
@@ -143,13 +160,25 @@ std::optional<TarEntry> TarReader::next() {
   entry.offset = at_ + block_bytes;
   if (entry.size < 0 || entry.size > file_.size() - entry.offset)
     fail(fmt::format("'{}' goes beyond the archive's end; was it cut?", entry.name));
-  at_ = entry.offset + (entry.size + block_bytes - 1) / block_bytes * block_bytes;
+  at_ = entry.offset + round_up_to_blocks(entry.size);
   return entry;
 }
 
 void TarReader::read(const TarEntry& entry,
                      const std::function<void(std::string_view)>& take) const {
   read_pieces(file_, entry.offset, entry.size, take);
+}
+
+bool is_tar_file(const std::string& path) {
+  constexpr std::string_view kName = kUstar.substr(0, 5);  // a version of any kind
+  std::error_code fault;
+  if (!std::filesystem::is_regular_file(path, fault)) return false;
+  const ReadOnlyFile file(path);
+  std::array<char, kName.size()> magic = {};
+  const auto at = static_cast<int64_t>(kMagic);
+  if (file.size() < at + std::ssize(magic)) return false;
+  file.read_at(at, std::as_writable_bytes(std::span(magic)));
+  return std::string_view(magic.data(), magic.size()) == kName;
 }
 
 }  // namespace strata::server

@@ -56,4 +56,7 @@ class TarReader {
   int64_t at_ = 0;
 };
 
+// Whether there is a file at the path that begins as a tar file does.
+bool is_tar_file(const std::string& path);
+
 }  // namespace strata::server

@@ -73,7 +73,7 @@ std::vector<std::string> find_leftovers(const std::string& stem) {
 }
 
 // A folder that is locked is in use.
-void remove_folder_unless_locked(const std::string& path) {
+void remove_or_log_folder_unless_locked(const std::string& path) {
   const int fd = open_folder(path);
   if (fd < 0) return;
   const Lock state = lock(fd);
@@ -88,7 +88,7 @@ void remove_leftovers(const std::string& stem) {
     if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
     if (S_ISREG(info.st_mode))
       remove_or_log_leftover(path, info.st_mtime < std::time(nullptr) - kOld);
-    if (S_ISDIR(info.st_mode)) remove_folder_unless_locked(path);
+    if (S_ISDIR(info.st_mode)) remove_or_log_folder_unless_locked(path);
   }
 }
 
@@ -103,19 +103,24 @@ int make_and_open_folder(const std::string& path) {
   throw Error(ErrorCode::kIo, fmt::format("{}: open: {}", path, std::strerror(why)));
 }
 
+// False where another run has the lock, or has removed the folder before it was ours.
+bool lock_in_place(int folder, const std::string& path) {
+  struct stat named = {};
+  return lock(folder) != Lock::kOfAnother && ::lstat(path.c_str(), &named) == 0 &&
+         S_ISDIR(named.st_mode);
+}
+
 }  // namespace
 
 TemporaryFolder::TemporaryFolder(const std::string& stem) {
-  make_folders_durable(folder_of(stem));
+  make_folders_durably(folder_of(stem));
   remove_leftovers(stem);
   // Another run may take it for a leftover before it is locked; then it is gone.
   while (lock_ < 0) {
     const std::string path = stem + random_id();
     lock_ = make_and_open_folder(path);
     path_ = path;
-    struct stat named = {};
-    const bool is_ours = lock_ >= 0 && lock(lock_) != Lock::kOfAnother &&
-                         ::lstat(path.c_str(), &named) == 0 && S_ISDIR(named.st_mode);
+    const bool is_ours = lock_ >= 0 && lock_in_place(lock_, path);
     if (!is_ours && lock_ >= 0) ::close(std::exchange(lock_, -1));
   }
 }

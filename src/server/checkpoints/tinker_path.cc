@@ -30,7 +30,7 @@ std::string TinkerPath::text() const {
   return fmt::format("tinker://{}/{}", run_id, checkpoint_id());
 }
 
-std::optional<CheckpointKind> parse_kind(std::string_view text) {
+std::optional<CheckpointKind> parse_checkpoint_kind(std::string_view text) {
   for (const CheckpointKind kind :
        {CheckpointKind::kWeights, CheckpointKind::kSampler, CheckpointKind::kExternal}) {
     if (kind_name(kind) == text) return kind;
@@ -51,7 +51,7 @@ TinkerPath parse_tinker_path(std::string_view text) {
   const size_t first = rest.find('/');
   const size_t second = first == std::string_view::npos ? first : rest.find('/', first + 1);
   if (second == std::string_view::npos || first == 0 || first > kMaxName) fail();
-  const auto kind = parse_kind(rest.substr(first + 1, second - first - 1));
+  const auto kind = parse_checkpoint_kind(rest.substr(first + 1, second - first - 1));
   const std::string_view name = rest.substr(second + 1);
   if (!kind.has_value() || !is_valid_checkpoint_name(name)) fail();
   return {std::string(rest.substr(0, first)), *kind, std::string(name)};

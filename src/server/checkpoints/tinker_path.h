@@ -23,7 +23,7 @@ struct TinkerPath {
 TinkerPath parse_tinker_path(std::string_view text);
 TinkerPath path_of(const CheckpointRow& row);
 
-std::optional<CheckpointKind> parse_kind(std::string_view text);
+std::optional<CheckpointKind> parse_checkpoint_kind(std::string_view text);
 // [A-Za-z0-9._-]{1,255}, and not dots alone.
 bool is_valid_checkpoint_name(std::string_view name);
 // [A-Za-z0-9._-]{1,255}, not dots alone; throws Error that names `field`.

@@ -31,7 +31,7 @@ void BodyStream::abandon() {
   wake();
 }
 
-bool BodyStream::push(std::string_view bytes, size_t expected) {
+bool BodyStream::push_or_close(std::string_view bytes, size_t expected) {
   expected_ -= expected;
   if (ends()) return false;
   if (!try_grow_share(bytes.size())) {

@@ -31,6 +31,29 @@ size_t big_endian(std::string_view bytes) {
   return value;
 }
 
+enum class Record { kWhole, kPartial, kNone };
+
+// Takes the next record of a handshake off `bytes`; what it holds, or the beginning of that, goes
+// behind `message`.
+Record take_handshake_record(std::string_view& bytes, std::string& message) {
+  if (!bytes.empty() && bytes.front() != kHandshakeRecord) return Record::kNone;
+  if (bytes.size() < kRecordHead) return Record::kPartial;
+  const size_t length = big_endian(bytes.substr(3, 2));
+  if (length == 0 || length > kMaxRecord) return Record::kNone;
+  const std::string_view part = bytes.substr(kRecordHead, length);
+  message += part;
+  bytes.remove_prefix(kRecordHead + part.size());
+  return part.size() < length ? Record::kPartial : Record::kWhole;
+}
+
+// Whether it is the beginning of one, and not yet all of it.
+bool may_become_client_hello(std::string_view message) {
+  if (!message.empty() && message.front() != kClientHello) return false;
+  if (message.size() < kMessageHead) return true;
+  const size_t wanted = kMessageHead + big_endian(message.substr(1, 3));
+  return wanted <= kMaxHello && message.size() < wanted;
+}
+
 asio::awaitable<error_code> read_client_hello(Stream& stream, std::string& hello) {
   error_code fault;
   while (!fault && is_partial_client_hello(hello)) {
@@ -47,21 +70,12 @@ asio::awaitable<error_code> read_client_hello(Stream& stream, std::string& hello
 
 // RFC 8446 5.1: a message may be divided among records, though no client of ours does.
 bool is_partial_client_hello(std::string_view bytes) {
-  std::string message;
   if (bytes.size() > kMaxHello) return false;
-  for (int record = 0; record < kMostRecords; ++record) {
-    if (!bytes.empty() && bytes.front() != kHandshakeRecord) return false;
-    if (bytes.size() < kRecordHead) return true;
-    const size_t length = big_endian(bytes.substr(3, 2));
-    if (length == 0 || length > kMaxRecord) return false;
-    const std::string_view part = bytes.substr(kRecordHead, length);
-    message += part;
-    if (!message.empty() && message.front() != kClientHello) return false;
-    const bool is_known = message.size() >= kMessageHead;
-    const size_t wanted = is_known ? kMessageHead + big_endian(message.substr(1, 3)) : kMessageHead;
-    if (wanted > kMaxHello || (is_known && message.size() >= wanted)) return false;
-    if (part.size() < length) return true;
-    bytes.remove_prefix(kRecordHead + length);
+  std::string message;
+  for (int i = 0; i < kMostRecords; ++i) {
+    const Record record = take_handshake_record(bytes, message);
+    if (record == Record::kNone || !may_become_client_hello(message)) return false;
+    if (record == Record::kPartial) return true;
   }
   return false;
 }

@@ -38,8 +38,36 @@ int port_of(int socket) {
                           message));
 }
 
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+AddressList resolve_host(const ListenAddress& address) {
+  addrinfo wanted = {};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int fault =
+      ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &wanted, &found);
+  if (fault != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: '{}' is no address: {}", address.option, address.host,
+                            ::gai_strerror(fault)));
+  }
+  return {found, ::freeaddrinfo};
+}
+
+sockaddr_un unix_address(const ListenAddress& address) {
+  sockaddr_un where = {};
+  where.sun_family = AF_UNIX;
+  if (address.path.size() >= sizeof where.sun_path) {
+    fail(address, fmt::format("the path has {} bytes, and a socket's may have {}",
+                              address.path.size(), sizeof where.sun_path - 1));
+  }
+  address.path.copy(where.sun_path, address.path.size());
+  return where;
+}
+
 // Why nobody there can be reached; 0: somebody can.
-int try_connect(const ListenAddress& address, const sockaddr_un& where) {
+int find_connect_fault(const ListenAddress& address, const sockaddr_un& where) {
   const int probe = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (probe < 0) fail(address, std::strerror(errno));
   const int answer = ::connect(probe, reinterpret_cast<const sockaddr*>(&where), sizeof where);
@@ -56,7 +84,7 @@ void remove_stale_socket(const ListenAddress& address, const sockaddr_un& where)
     fail(address, std::strerror(errno));
   }
   if (!S_ISSOCK(info.st_mode)) fail(address, "is there and no socket; give another path");
-  const int fault = try_connect(address, where);
+  const int fault = find_connect_fault(address, where);
   if (fault == 0 || fault == EAGAIN) fail(address, "another server is running there");
   if (fault != ECONNREFUSED) fail(address, std::strerror(fault));
   if (::unlink(address.path.c_str()) != 0 && errno != ENOENT) fail(address, std::strerror(errno));
@@ -72,32 +100,19 @@ Listener::Listener(const ListenAddress& address) {
 }
 
 void Listener::listen_on_tcp(const ListenAddress& address) {
-  addrinfo wanted = {};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int fault =
-      ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &wanted, &found);
-  if (fault != 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: '{}' is no address: {}", address.option, address.host,
-                            ::gai_strerror(fault)));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> hold(found, ::freeaddrinfo);
+  const AddressList found = resolve_host(address);
   bind_and_listen(address, found->ai_addr, found->ai_addrlen);
   port_ = port_of(socket_);
 }
 
 void Listener::listen_on_unix_socket(const ListenAddress& address) {
-  sockaddr_un where = {};
-  where.sun_family = AF_UNIX;
-  if (address.path.size() >= sizeof where.sun_path) {
-    fail(address, fmt::format("the path has {} bytes, and a socket's may have {}",
-                              address.path.size(), sizeof where.sun_path - 1));
-  }
-  address.path.copy(where.sun_path, address.path.size());
+  const sockaddr_un where = unix_address(address);
   remove_stale_socket(address, where);
   bind_and_listen(address, reinterpret_cast<const sockaddr*>(&where), sizeof where);
+  set_mode_and_note_file(address);
+}
+
+void Listener::set_mode_and_note_file(const ListenAddress& address) {
   struct stat info;
   // The mode is narrow from the first moment; what the umask took from it is given back here.
   const bool is_ours =

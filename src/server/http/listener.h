@@ -34,6 +34,7 @@ class Listener {
  private:
   void listen_on_tcp(const ListenAddress& address);
   void listen_on_unix_socket(const ListenAddress& address);
+  void set_mode_and_note_file(const ListenAddress& address);
   void bind_and_listen(const ListenAddress& address, const sockaddr* where, unsigned size);
 
   int socket_ = -1;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kNewestSdk = sdk_version_number(999, 0, 0);
 
-std::string decode_form(std::string_view text) {
+std::string decode_form_urlencoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '+') {
@@ -36,9 +36,23 @@ std::string decode_form(std::string_view text) {
   return out;
 }
 
+// Takes what stands before the next '&' off `query`, with the '&'.
+std::string_view take_pair(std::string_view& query) {
+  const size_t end = std::min(query.find('&'), query.size());
+  const std::string_view pair = query.substr(0, end);
+  query.remove_prefix(std::min(end + 1, query.size()));
+  return pair;
+}
+
 std::string_view reason_phrase(int status) {
   const auto text = boost::beast::http::obsolete_reason(boost::beast::http::int_to_status(status));
   return {text.data(), text.size()};
+}
+
+bool has_cache_control(const std::vector<Header>& headers) {
+  return std::ranges::any_of(headers, [](const Header& header) {
+    return boost::beast::iequals(header.name, "cache-control");
+  });
 }
 
 bool is_safe(std::string_view text) {
@@ -84,12 +98,10 @@ std::string_view Request::header(std::string_view name) const {
 std::optional<std::string> Request::query_parameter(std::string_view name) const {
   std::string_view rest = query;
   while (!rest.empty()) {
-    const size_t end = std::min(rest.find('&'), rest.size());
-    const std::string_view pair = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const std::string_view pair = take_pair(rest);
     const size_t equals = std::min(pair.find('='), pair.size());
-    if (decode_form(pair.substr(0, equals)) != name) continue;
-    return decode_form(pair.substr(std::min(equals + 1, pair.size())));
+    if (decode_form_urlencoded(pair.substr(0, equals)) != name) continue;
+    return decode_form_urlencoded(pair.substr(std::min(equals + 1, pair.size())));
   }
   return std::nullopt;
 }
@@ -164,10 +176,7 @@ std::string response_head(const Response& response, bool keep_alive, bool is_chu
   head += keep_alive ? "Connection: keep-alive\r\n" : "Connection: close\r\n";
   head += "X-Content-Type-Options: nosniff\r\n";
   // A cache before this server may know nothing of X-API-Key, and give one tenant's answer to all.
-  const bool says_caching = std::any_of(
-      response.headers.begin(), response.headers.end(),
-      [](const Header& header) { return boost::beast::iequals(header.name, "cache-control"); });
-  if (!says_caching) head += "Cache-Control: no-store\r\n";
+  if (!has_cache_control(response.headers)) head += "Cache-Control: no-store\r\n";
   for (const Header& header : response.headers) {
     CHECK(is_safe(header.name) && is_safe(header.value), header.name);
     head += fmt::format("{}: {}\r\n", header.name, header.value);

@@ -199,7 +199,7 @@ class Places {
   explicit Places(ConnectionLimit limit) : limit_(std::move(limit)) {}
 
   // For a connection that was accepted; or the option that forbids it.
-  std::string_view acquire_place_evicting_idle(Connection& one) {
+  std::string_view acquire_place_evicting_or_name_limit(Connection& one) {
     std::string_view option = acquire_place_or_name_limit(one);
     if (option.empty() || !limit_.may_have(one.counted, connection_bytes(one.stream.is_secured())))
       return option;

@@ -27,7 +27,7 @@ constexpr int kMappedBits = 96;  // before the 32 of an IPv4 address
 }
 
 // "1.2.3.4:80", "[::1]:80" and "[::1]" without port and brackets.
-std::string_view without_port(std::string_view text) {
+std::string_view without_port_and_brackets(std::string_view text) {
   if (text.starts_with('[')) {
     const size_t end = text.find(']');
     const bool is_whole = end + 1 == text.size() || text.substr(end + 1).starts_with(':');
@@ -67,7 +67,7 @@ std::optional<TrustedProxies::Address> TrustedProxies::parse_address(std::string
   return std::nullopt;
 }
 
-std::string TrustedProxies::address_text(const Address& address) {
+std::string TrustedProxies::address_text_unless_loopback(const Address& address) {
   sockaddr_in6 peer{};
   peer.sin6_family = AF_INET6;
   std::copy(address.begin(), address.end(), peer.sin6_addr.s6_addr);
@@ -131,13 +131,16 @@ TrustedProxies::Net TrustedProxies::parse_net(std::string_view text) {
   return {*address, first + bits};
 }
 
+bool TrustedProxies::Net::contains(const Address& other) const {
+  const size_t bytes = static_cast<size_t>(bits) / 8;
+  if (!std::equal(other.begin(), other.begin() + bytes, address.begin())) return false;
+  const int rest = bits % 8;
+  return rest == 0 || (other[bytes] ^ address[bytes]) >> (8 - rest) == 0;
+}
+
 bool TrustedProxies::trusts(const Address& address) const {
-  return std::any_of(nets_.begin(), nets_.end(), [&](const Net& net) {
-    const size_t bytes = static_cast<size_t>(net.bits) / 8;
-    if (!std::equal(address.begin(), address.begin() + bytes, net.address.begin())) return false;
-    const int rest = net.bits % 8;
-    return rest == 0 || (address[bytes] ^ net.address[bytes]) >> (8 - rest) == 0;
-  });
+  return std::any_of(nets_.begin(), nets_.end(),
+                     [&](const Net& net) { return net.contains(address); });
 }
 
 std::optional<TrustedProxies::Address> TrustedProxies::address_of(const sockaddr* peer) {
@@ -168,9 +171,10 @@ std::string TrustedProxies::client_address(const std::vector<Header>& headers,
   for (auto header = headers.rbegin(); header != headers.rend(); ++header) {
     if (header->name != "x-forwarded-for") continue;
     for (std::string_view left = header->value; !left.empty();) {
-      const auto address = parse_address(without_port(trimmed(take_last_of_list(left), " \t")));
+      const auto address =
+          parse_address(without_port_and_brackets(trimmed(take_last_of_list(left), " \t")));
       if (!address) return nearest;
-      nearest = address_text(*address);
+      nearest = address_text_unless_loopback(*address);
       if (!trusts(*address)) return nearest;
     }
   }

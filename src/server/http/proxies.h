@@ -45,11 +45,12 @@ class TrustedProxies {
   struct Net {
     Address address;
     int bits;  // of the prefix
+    [[nodiscard]] bool contains(const Address& other) const;
   };
   static std::optional<Address> parse_address(std::string_view text);
   static Net parse_net(std::string_view text);
   static std::optional<Address> address_of(const sockaddr* peer);
-  static std::string address_text(const Address& address);
+  static std::string address_text_unless_loopback(const Address& address);
   [[nodiscard]] bool trusts(const Address& address) const;
 
   bool trusts_unix_ = false;

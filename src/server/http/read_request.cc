@@ -168,14 +168,15 @@ class BodySink {
 
   // Work of a millisecond or two; while more() it is to be called again with what is left of them.
   // The caller's buffer has `buffer_bytes`, which count too.
-  [[nodiscard]] std::optional<BodyFault> decode_and_append(std::string_view& bytes,
-                                                           size_t buffer_bytes);
+  [[nodiscard]] std::optional<BodyFault> append_within_limits(std::string_view& bytes,
+                                                              size_t buffer_bytes);
   [[nodiscard]] bool more() const { return more_; }
   // After the last byte. From here the body counts until `request` lets it go.
   [[nodiscard]] std::optional<BodyFault> finish();
   [[nodiscard]] std::optional<BodyFault> check_rate(double now) const;
 
  private:
+  [[nodiscard]] std::optional<BodyFault> decode_and_append(std::string_view& bytes);
   [[nodiscard]] BodyFault too_large() const;
   [[nodiscard]] std::optional<BodyFault> resize_share_or_fault(uint64_t wanted);
 
@@ -207,25 +208,31 @@ std::optional<BodyFault> BodySink::check_rate(double now) const {
                                     options_.min_body_rate)};
 }
 
-std::optional<BodyFault> BodySink::decode_and_append(std::string_view& bytes, size_t buffer_bytes) {
+std::optional<BodyFault> BodySink::decode_and_append(std::string_view& bytes) {
+  if (!zstd_) {
+    append_with_capped_capacity(request_.body, bytes, limit_.bytes);
+    return std::nullopt;
+  }
+  switch (zstd_->feed(bytes, request_.body)) {
+    case ZstdBody::Progress::kMore:
+      more_ = true;
+      break;
+    case ZstdBody::Progress::kOk:
+      break;
+    case ZstdBody::Progress::kCorrupt:
+      return BodyFault{400, "the body is not a zstd frame, or the frame is damaged"};
+    case ZstdBody::Progress::kTooLarge:
+      return too_large();
+  }
+  return std::nullopt;
+}
+
+std::optional<BodyFault> BodySink::append_within_limits(std::string_view& bytes,
+                                                        size_t buffer_bytes) {
   if (!more_) read_ += bytes.size();
   more_ = false;
   if (read_ > limit_.bytes) return too_large();
-  if (!zstd_) {
-    append_with_capped_capacity(request_.body, bytes, limit_.bytes);
-  } else {
-    switch (zstd_->feed(bytes, request_.body)) {
-      case ZstdBody::Progress::kMore:
-        more_ = true;
-        break;
-      case ZstdBody::Progress::kOk:
-        break;
-      case ZstdBody::Progress::kCorrupt:
-        return BodyFault{400, "the body is not a zstd frame, or the frame is damaged"};
-      case ZstdBody::Progress::kTooLarge:
-        return too_large();
-    }
-  }
+  if (std::optional<BodyFault> fault = decode_and_append(bytes)) return fault;
   return resize_share_or_fault(buffer_bytes + request_.body.capacity() +
                                (zstd_ ? zstd_->memory() : 0));
 }
@@ -308,6 +315,13 @@ std::optional<BodyFault> parse_next_piece(Incoming from, size_t& used, bool& wan
   return std::nullopt;
 }
 
+// Of what the parser could not take yet.
+std::optional<BodyFault> check_framing_size(const Incoming& from) {
+  if (from.buffer.size() <= kMaxFraming) return std::nullopt;
+  return BodyFault{400,
+                   "a line of the body's chunked encoding, or its trailers, have more than 8 KiB"};
+}
+
 }  // namespace
 
 asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, Incoming from,
@@ -326,18 +340,16 @@ asio::awaitable<std::optional<BodyFault>> read_body(const HttpOptions& options, 
     size_t used = 0;
     if (auto malformed = parse_next_piece(from, used, wants_more)) co_return malformed;
     std::string_view arrived = parser.get().body();
-    auto refused = sink.decode_and_append(arrived, from.buffer.capacity());
+    auto refused = sink.append_within_limits(arrived, from.buffer.capacity());
     while (!refused && sink.more()) {
       Turns::Turn turn(decompression, io, request.tenant);
       co_await turn.await_turn();
-      refused = sink.decode_and_append(arrived, from.buffer.capacity());
+      refused = sink.append_within_limits(arrived, from.buffer.capacity());
     }
     if (refused) co_return refused;
     from.buffer.consume(used);
-    if (wants_more && from.buffer.size() > kMaxFraming) {
-      co_return BodyFault{400,
-                          "a line of the body's chunked encoding, or its trailers, have more "
-                          "than 8 KiB"};
+    if (wants_more) {
+      if (auto endless = check_framing_size(from)) co_return endless;
     }
   }
   parser.get().clear();  // trailers, which nobody reads

@@ -32,6 +32,24 @@ Authority split_authority(std::string_view text) {
   return {host, has_port ? std::string(text.substr(colon + 1)) : std::string()};
 }
 
+struct UrlParts {
+  std::string scheme, authority, path;
+};
+
+UrlParts split_public_url(const std::string& url) {
+  const size_t scheme = url.find("://");
+  if (scheme == std::string::npos) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--public-url: got '" + url + "', wanted http://... or https://...");
+  }
+  const size_t slash = std::min(url.find('/', scheme + 3), url.size());
+  return {url.substr(0, scheme), url.substr(scheme + 3, slash - scheme - 3), url.substr(slash)};
+}
+
+void remove_trailing_slashes(std::string& text) {
+  while (!text.empty() && text.back() == '/') text.pop_back();
+}
+
 bool is_digits(std::string_view text) {
   return text.find_first_not_of("0123456789") == std::string_view::npos;
 }
@@ -108,20 +126,14 @@ AddressRules::AddressRules(std::string listen_host, int port, const std::string&
       is_secured_(is_secured),
       public_url_(public_url) {
   if (public_url.empty()) return;
-  const size_t scheme = public_url.find("://");
-  if (scheme == std::string::npos) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--public-url: got '" + public_url + "', wanted http://... or https://...");
-  }
-  const size_t slash = public_url.find('/', scheme + 3);
-  const Authority named = split_authority(public_url.substr(scheme + 3, slash - scheme - 3));
+  const UrlParts parts = split_public_url(public_url);
+  const Authority named = split_authority(parts.authority);
   public_host_ = named.host;
   public_port_ = named.port;
-  is_default_port_ =
-      public_port_ == (lower(public_url.substr(0, scheme)) == "https" ? "443" : "80");
-  if (slash != std::string::npos) public_path_ = public_url.substr(slash);
-  while (!public_path_.empty() && public_path_.back() == '/') public_path_.pop_back();
-  while (!public_url_.empty() && public_url_.back() == '/') public_url_.pop_back();
+  is_default_port_ = public_port_ == (lower(parts.scheme) == "https" ? "443" : "80");
+  public_path_ = parts.path;
+  remove_trailing_slashes(public_path_);
+  remove_trailing_slashes(public_url_);
 }
 
 bool AddressRules::is_own_host(std::string_view host) const {
@@ -228,9 +240,18 @@ AnnouncedBody announced_body(const BodyParser& parser) {
 
 std::string text_of(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
-// Whose key the request has, and whether it may be here with it.
-std::optional<Response> authorize(const RequestCheck& with, Request& request) {
+std::optional<Response> check_scope(const Request& request) {
   const Route* route = request.route;
+  if (route == nullptr || request.scope >= route->scope) return std::nullopt;
+  return error_response(
+      403, fmt::format("this key is {}: {} {} needs a key that is {}", scope_name(request.scope),
+                       request.method, route->pattern,
+                       route->scope == Scope::kSample ? "sample-only or has every right"
+                                                      : "neither read-only nor sample-only"));
+}
+
+// Whose key the request has, and whether it may be here with it.
+std::optional<Response> identify_and_authorize(const RequestCheck& with, Request& request) {
   const std::string_view key = presented_key(request);
   const std::optional<Caller> caller = with.identify(key);
   if (!caller) {
@@ -245,13 +266,7 @@ std::optional<Response> authorize(const RequestCheck& with, Request& request) {
   request.is_admin = caller->is_admin;
   request.scope = caller->scope;
   request.key_id = caller->key_id;
-  if (route != nullptr && request.scope < route->scope) {
-    return error_response(
-        403, fmt::format("this key is {}: {} {} needs a key that is {}", scope_name(request.scope),
-                         request.method, route->pattern,
-                         route->scope == Scope::kSample ? "sample-only or has every right"
-                                                        : "neither read-only nor sample-only"));
-  }
+  if (std::optional<Response> refused = check_scope(request)) return refused;
   return with.admit ? with.admit(request) : std::nullopt;
 }
 
@@ -312,25 +327,36 @@ std::optional<Response> check_host_and_origin(const AddressRules& rules, const R
   return std::nullopt;
 }
 
-std::optional<Response> check_route_and_authorize(const RequestCheck& with,
-                                                  std::string_view raw_path, AnnouncedBody body,
-                                                  Request& request) {
+// The path first, since refusals have the form of it.
+std::optional<Response> fill_path_and_check_host(const AddressRules& rules,
+                                                 std::string_view raw_path, Request& request) {
   const std::optional<std::string> path = decode_path(raw_path);
   const bool is_path = path && path->starts_with('/');
-  // First, since refusals have the form of their path.
-  if (is_path) request.path = std::string(with.rules.without_prefix(*path));
-  if (auto refused = check_host_and_origin(with.rules, request)) return refused;
+  if (is_path) request.path = std::string(rules.without_prefix(*path));
+  if (auto refused = check_host_and_origin(rules, request)) return refused;
   if (!is_path) return error_response(400, "the request's path is malformed");
-  request.base_url = with.rules.base_url(request.header("host"));
+  request.base_url = rules.base_url(request.header("host"));
+  return std::nullopt;
+}
+
+std::optional<Response> match_route_and_authorize(const RequestCheck& with, Request& request) {
   with.router.match_route(request);
   if (request.route == nullptr && request.is_open) return method_not_allowed_response(request);
   if (with.identify && (request.route == nullptr || request.route->needs_key)) {
-    if (std::optional<Response> refused = authorize(with, request)) return refused;
+    if (std::optional<Response> refused = identify_and_authorize(with, request)) return refused;
   }
   if (!request.header("x-tinker-weights-access-token").empty()) {
     return error_response(400, "X-Tinker-Weights-Access-Token is not supported by this server");
   }
-  return check_announced_body(with, body, request);
+  return std::nullopt;
+}
+
+// Takes what stands behind '?' off a target, with the '?'.
+std::string_view take_query(std::string_view& target) {
+  const size_t question = std::min(target.find('?'), target.size());
+  const std::string_view query = target.substr(std::min(question + 1, target.size()));
+  target = target.substr(0, question);
+  return query;
 }
 
 }  // namespace
@@ -352,14 +378,14 @@ std::optional<Response> fill_and_check_request(const RequestCheck& with, const B
   copy_headers(parser, request.headers);
   std::string_view target = target_of(parser);
   move_authority_to_host(target, request.headers);
-  const size_t question = std::min(target.find('?'), target.size());
-  if (question < target.size()) request.query = std::string(target.substr(question + 1));
+  request.query = std::string(take_query(target));
   request.path = plain_path(with.rules, target);
   if (auto refused = check_framing({head.version(), parser.chunked()}, request.headers)) {
     return refused;
   }
-  return check_route_and_authorize(with, target.substr(0, question), announced_body(parser),
-                                   request);
+  if (auto refused = fill_path_and_check_host(with.rules, target, request)) return refused;
+  if (auto refused = match_route_and_authorize(with, request)) return refused;
+  return check_announced_body(with, announced_body(parser), request);
 }
 
 Exchange exchange_of(const Request& request) {

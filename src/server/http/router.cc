@@ -56,6 +56,26 @@ bool accepts_content_type(const Route& route, const Request& request) {
   return route.body == BodyKind::kJsonOrProto && type == kProtobuf;
 }
 
+// That a handler may run on it.
+std::optional<Response> check_dispatchable(const Request& request) {
+  const Route* route = request.route;
+  if (route == nullptr && !request.allowed.empty()) return method_not_allowed_response(request);
+  if (route == nullptr) {
+    return error_response(
+        404, fmt::format("no such endpoint: {} {}", request.method, request.path.substr(0, 200)));
+  }
+  if (route->needs_admin && !request.is_admin)
+    return error_response(403, "this takes an admin key (--admin-keys)");
+  if (!accepts_content_type(*route, request)) {
+    return error_response(
+        415,
+        fmt::format("{}: Content-Type is '{}', wanted application/json{}", request.path,
+                    request.header("content-type").substr(0, 100),
+                    route->body == BodyKind::kJsonOrProto ? " or application/x-protobuf" : ""));
+  }
+  return std::nullopt;
+}
+
 Response exception_to_response(std::string_view where, const std::exception& fault) {
   if (dynamic_cast<const Conflict*>(&fault) != nullptr) return error_response(409, fault.what());
   if (dynamic_cast<const Busy*>(&fault) != nullptr) return busy_response(429, fault.what());
@@ -136,26 +156,13 @@ Response method_not_allowed_response(const Request& request) {
 }
 
 void Router::dispatch(Request request, const Respond& respond) const {
-  const Route* route = request.route;
-  if (route == nullptr && !request.allowed.empty())
-    return respond(method_not_allowed_response(request));
-  if (route == nullptr) {
-    return respond(error_response(
-        404, fmt::format("no such endpoint: {} {}", request.method, request.path.substr(0, 200))));
-  }
-  if (route->needs_admin && !request.is_admin)
-    return respond(error_response(403, "this takes an admin key (--admin-keys)"));
-  if (!accepts_content_type(*route, request)) {
-    return respond(error_response(
-        415,
-        fmt::format("{}: Content-Type is '{}', wanted application/json{}", request.path,
-                    request.header("content-type").substr(0, 100),
-                    route->body == BodyKind::kJsonOrProto ? " or application/x-protobuf" : "")));
-  }
+  if (std::optional<Response> refused = check_dispatchable(request))
+    return respond(std::move(*refused));
   if (!request.parts.empty()) request.note(fmt::format("{}", fmt::join(request.parts, "/")));
   const std::string path = request.path;
   const TraceSpan span("request");
-  run_answering_faults(path, respond, [&] { route->handler(std::move(request), respond); });
+  const Route& route = *request.route;
+  run_answering_faults(path, respond, [&] { route.handler(std::move(request), respond); });
 }
 
 Response run_for_response(const std::function<Response()>& work) {

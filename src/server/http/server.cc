@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -15,7 +14,6 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <future>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -24,11 +22,11 @@
 #include "base/log.h"
 #include "base/shared_limit.h"
 #include "base/trace.h"
-#include "server/http/handshakes.h"
 #include "server/http/listener.h"
 #include "server/http/places.h"
 #include "server/http/read_request.h"
 #include "server/http/request_check.h"
+#include "server/http/server_state.h"
 #include "server/http/stream.h"
 #include "server/http/write_response.h"
 
@@ -40,7 +38,6 @@ using boost::system::error_code;
 using Protocol = Stream::Protocol;
 
 constexpr size_t kMostFaultText = 200;
-constexpr double kQuietSeconds = 10;    // between two lines of the log about lost connections
 constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the client read it
 
 std::chrono::steady_clock::duration in_seconds(double seconds) {
@@ -55,70 +52,18 @@ void warn_rarely(double& last, const std::string& what) {
   log(LogLevel::kWarning, "http: " + what);
 }
 
+// False: its peer has gone.
+bool fill_peer_address(Connection& connection, const TrustedProxies& proxies) {
+  error_code fault;
+  const Protocol::endpoint peer = connection.stream.socket().remote_endpoint(fault);
+  if (fault) return false;
+  connection.address = peer_address_unless_loopback(peer.data());
+  connection.is_proxied = proxies.trusts(peer.data());
+  connection.counted = connection.is_proxied ? "" : mask_ipv6_to_64(connection.address);
+  return true;
+}
+
 }  // namespace
-
-struct HttpServer::State {
-  State(HttpOptions opts, Router table, Identify who, Observe observer, Admit admission)
-      : options(std::move(opts)),
-        router(std::move(table)),
-        identify(std::move(who)),
-        observe(std::move(observer)),
-        admit_request(std::move(admission)),
-        handshakes(options.max_handshakes),
-        in_flight(options),
-        places(
-            {options.max_connections, options.max_connections_per_address, options.connections}) {}
-
-  asio::awaitable<void> accept_connections();
-  asio::awaitable<void> serve_connection(std::shared_ptr<Connection> connection);
-  asio::awaitable<bool> handshake_tls_or_refuse(Connection& connection);
-  asio::awaitable<bool> serve_request(Connection& connection);
-  asio::awaitable<bool> read_header_or_refuse(Connection& connection, const Incoming& from,
-                                              Request& request);
-  asio::awaitable<bool> read_body_or_refuse(Connection& connection, const Incoming& from,
-                                            Request& request);
-  asio::awaitable<bool> wait_for_bytes(Connection& connection);
-  bool admit_or_refuse(Connection& connection);
-  std::optional<Response> check_and_reserve(const Connection& connection, const BodyParser& parser,
-                                            Request& request, Counted& counted);
-  void close_connection(const std::shared_ptr<Connection>& connection);
-  void watch_peer(Connection& connection, Request& request, std::optional<PeerWatch>& watch);
-  asio::awaitable<Response> run_handler(Connection& connection, Request request);
-  asio::awaitable<void> refuse_and_drain(Connection& connection, Response response,
-                                         Request& request);
-  asio::awaitable<void> half_close_and_drain(Connection& connection);
-  asio::awaitable<void> run_every(double seconds, std::function<void()> task);
-  void run_io();
-
-  void report_exchange(Exchange exchange, int status, double seconds) const;
-  void put_in_form(std::string_view path, Response& response) const {
-    if (response.status >= 400 && options.put_in_form) options.put_in_form(path, response);
-  }
-
-  HttpOptions options;
-  Router router;
-  Identify identify;
-  Observe observe;
-  Admit admit_request;
-  std::optional<AddressRules> rules;
-  TlsContext tls;  // null: in the clear
-  // Before io, whose end ends the coroutines.
-  Turns decompression, reading;
-  Handshakes handshakes;
-  InFlight in_flight;
-  Places<Connection> places;
-  asio::io_context io{1};
-  // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.
-  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
-  std::optional<Listener> listener;
-  std::optional<asio::basic_socket_acceptor<Protocol>> acceptor;
-  std::set<std::shared_ptr<Connection>> connections;
-  std::vector<std::pair<double, std::function<void()>>> repeated;
-  double told_of_refusals = -kQuietSeconds, told_of_faults = -kQuietSeconds;
-  bool stopping = false;
-  int bound_port = 0;
-  std::thread thread;
-};
 
 // What cannot be accepted or held, without memory or descriptors, is lost alone; some of those in
 // use must end before the next one.
@@ -140,17 +85,21 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
       error_code ignored;
       socket.set_option(asio::ip::tcp::no_delay(true), ignored);
       connection = std::make_shared<Connection>(std::move(socket), tls);
-      connections.insert(connection);
-      if (admit_or_refuse(*connection)) {
-        asio::co_spawn(io, serve_connection(connection), asio::detached);
-      } else {
-        connections.erase(connection);
-      }
+      serve_if_admitted(connection);
     } catch (const std::exception& error) {
       if (stopping) co_return;
       fault.assign(std::string_view(error.what()).substr(0, kMostFaultText));
       if (connection) close_connection(connection);
     }
+  }
+}
+
+void HttpServer::State::serve_if_admitted(const std::shared_ptr<Connection>& connection) {
+  connections.insert(connection);
+  if (admit_or_refuse(*connection)) {
+    asio::co_spawn(io, serve_connection(connection), asio::detached);
+  } else {
+    connections.erase(connection);
   }
 }
 
@@ -164,19 +113,14 @@ void HttpServer::State::close_connection(const std::shared_ptr<Connection>& conn
 
 // False for one connection too many: it is told so, if that takes no time, and closed.
 bool HttpServer::State::admit_or_refuse(Connection& connection) {
-  Protocol::socket& socket = connection.stream.socket();
-  error_code fault;
-  const Protocol::endpoint peer = socket.remote_endpoint(fault);
-  if (fault) return false;
-  connection.address = peer_address_unless_loopback(peer.data());
-  connection.is_proxied = options.proxies.trusts(peer.data());
-  connection.counted = connection.is_proxied ? "" : mask_ipv6_to_64(connection.address);
-  const std::string_view option = places.acquire_place_evicting_idle(connection);
+  if (!fill_peer_address(connection, options.proxies)) return false;
+  const std::string_view option = places.acquire_place_evicting_or_name_limit(connection);
   if (option.empty()) return true;
   warn_rarely(told_of_refusals, fmt::format("connections are refused: {} are open ({})",
                                             places.limit().num_open(), option));
   if (tls) return false;  // a client that waits for TLS cannot read it
-  send_at_once_and_close(socket, busy_text(fmt::format("too many connections ({})", option)));
+  send_at_once_and_close(connection.stream.socket(),
+                         busy_text(fmt::format("too many connections ({})", option)));
   return false;
 }
 
@@ -244,6 +188,20 @@ void HttpServer::State::watch_peer(Connection& connection, Request& request,
   });
 }
 
+// From any thread; from the I/O thread at once.
+Respond HttpServer::State::make_respond_on_io_thread(const std::shared_ptr<Pending>& pending) {
+  return [this, pending](Response response) {
+    auto deliver = [pending, response = std::move(response)]() mutable {
+      pending->deliver(std::move(response));
+    };
+    if (std::this_thread::get_id() == thread.get_id()) {
+      deliver();
+    } else {
+      asio::post(io, std::move(deliver));
+    }
+  };
+}
+
 asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection, Request request) {
   std::optional<PeerWatch> watch;
   if (request.route != nullptr && request.route->watches_peer)
@@ -255,16 +213,7 @@ asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection,
     turn.emplace(reading, io, request.tenant);
     co_await turn->await_turn();
   }
-  router.dispatch(std::move(request), [this, pending](Response response) {
-    auto deliver = [pending, response = std::move(response)]() mutable {
-      pending->deliver(std::move(response));
-    };
-    if (std::this_thread::get_id() == thread.get_id()) {
-      deliver();
-    } else {
-      asio::post(io, std::move(deliver));
-    }
-  });
+  router.dispatch(std::move(request), make_respond_on_io_thread(pending));
   turn.reset();
   while (!pending->response) {
     error_code ignored;
@@ -336,6 +285,17 @@ asio::awaitable<bool> HttpServer::State::read_body_or_refuse(Connection& connect
   co_return false;
 }
 
+// Of a request that a trusted proxy brings: the refusal where its client has too many.
+std::optional<Response> HttpServer::State::fill_address_and_count_client(
+    const Connection& connection, Request& request, Counted& counted) {
+  request.address = options.proxies.client_address(request.headers, connection.address);
+  const std::string network = mask_ipv6_to_64(request.address);
+  counted.of_client.emplace(places.limit(), network, connection.held);
+  const std::string_view option = counted.of_client->exceeded_limit_option();
+  if (option.empty()) return std::nullopt;
+  return busy_response(503, fmt::format("too many requests of this client at once ({})", option));
+}
+
 // Of a request whose header was read: its refusal, or what it counts as.
 std::optional<Response> HttpServer::State::check_and_reserve(const Connection& connection,
                                                              const BodyParser& parser,
@@ -343,64 +303,63 @@ std::optional<Response> HttpServer::State::check_and_reserve(const Connection& c
   std::optional<Response> refusal =
       fill_and_check_request({options, router, *rules, identify, admit_request}, parser, request);
   if (connection.is_proxied) {
-    request.address = options.proxies.client_address(request.headers, connection.address);
-    const std::string network = mask_ipv6_to_64(request.address);
-    counted.of_client.emplace(places.limit(), network, connection.held);
-    const std::string_view option = counted.of_client->exceeded_limit_option();
-    if (!refusal && !option.empty()) {
-      refusal =
-          busy_response(503, fmt::format("too many requests of this client at once ({})", option));
-    }
+    std::optional<Response> busy = fill_address_and_count_client(connection, request, counted);
+    if (!refusal) refusal = std::move(busy);
   }
   return refusal ? refusal : in_flight.admit_or_refuse(request, connection.held, counted.in_flight);
 }
 
-// One request and its response; whether the connection may carry another.
-asio::awaitable<bool> HttpServer::State::serve_request(Connection& connection) {
-  const bool arrived = co_await wait_for_bytes(connection);
-  if (!arrived) co_return false;
+// A request with its body. False: there is none, and whoever still listens knows why.
+asio::awaitable<bool> HttpServer::State::receive_or_refuse(Connection& connection, Received& in) {
   BodyParser parser;
   parser.header_limit(kMaxHeader);
   parser.body_limit(boost::none);  // BodySink has the limit of the path
   const Incoming from = {connection.stream, connection.buffer, parser};
-  Request request;
-  const bool has_header = co_await read_header_or_refuse(connection, from, request);
+  const bool has_header = co_await read_header_or_refuse(connection, from, in.request);
   if (!has_header) co_return false;
-  const double begin = now_seconds();
-  Counted counted;
-  std::optional<Response> refusal = check_and_reserve(connection, parser, request, counted);
-  const bool keep_alive = parser.keep_alive();
-  const bool is_http10 = parser.get().version() < 11;
+  in.begin = now_seconds();
+  std::optional<Response> refusal = check_and_reserve(connection, parser, in.request, in.counted);
+  in.keep_alive = parser.keep_alive();
+  in.is_http10 = parser.get().version() < 11;
   const bool expects = expects_continue(parser);
-  parser.get().clear();  // `request` has a copy
+  parser.get().clear();  // `in.request` has a copy
   // What is refused has no share, so anybody may have its place.
-  places.set_tenant(connection, refusal ? "" : request.tenant);
+  places.set_tenant(connection, refusal ? "" : in.request.tenant);
   if (refusal) {
-    co_await refuse_and_drain(connection, std::move(*refusal), request);
+    co_await refuse_and_drain(connection, std::move(*refusal), in.request);
     co_return false;
   }
   if (expects) {
     const bool sent = co_await send_continue(connection.stream);
     if (!sent) co_return false;
   }
-  const bool complete = co_await read_body_or_refuse(connection, from, request);
+  co_return co_await read_body_or_refuse(connection, from, in.request);
+}
+
+// One request and its response; whether the connection may carry another.
+asio::awaitable<bool> HttpServer::State::serve_request(Connection& connection) {
+  const bool arrived = co_await wait_for_bytes(connection);
+  if (!arrived) co_return false;
+  Received in;
+  const bool complete = co_await receive_or_refuse(connection, in);
   if (!complete) co_return false;
-  request.about = std::make_shared<std::string>();
-  Exchange told = exchange_of(request);
+  in.request.about = std::make_shared<std::string>();
+  Exchange told = exchange_of(in.request);
   connection.stream.expires_never();
-  Response response = co_await run_handler(connection, std::move(request));
+  Response response = co_await run_handler(connection, std::move(in.request));
   put_in_form(told.path, response);
   const AnswerTo answered = {
       told.tenant,
       told.method,
       told.path,
-      is_http10,
-      keep_alive && !stopping && !connection.is_evicted,
+      in.is_http10,
+      in.keep_alive && !stopping && !connection.is_evicted,
       connection.shared_from_this(),
       connection.buffer,
       [&](const std::string& tenant) { places.set_tenant(connection, tenant); }};
-  const bool again = co_await send_response({connection.stream, io, options}, answered, response);
-  report_exchange(std::move(told), response.status, now_seconds() - begin);
+  const bool again =
+      co_await reserve_and_write_response({connection.stream, io, options}, answered, response);
+  report_exchange(std::move(told), response.status, now_seconds() - in.begin);
   co_return again;
 }
 
@@ -428,6 +387,24 @@ void HttpServer::State::run_io() {
     } catch (const std::exception& error) {
       log(LogLevel::kError, fmt::format("http: a task failed: {}", error.what()));
     }
+  }
+}
+
+void HttpServer::State::stop_accepting_and_cancel_idle() {
+  stopping = true;
+  error_code ignored;
+  acceptor->close(ignored);
+  for (const auto& connection : connections) {
+    if (connection->idle) connection->stream.cancel();
+  }
+}
+
+void HttpServer::State::wait_while_any_is_open(double until) {
+  for (bool busy = true; busy && now_seconds() < until;) {
+    std::promise<bool> any;
+    asio::post(io, [&] { any.set_value(!connections.empty()); });
+    busy = any.get_future().get();
+    if (busy) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 
@@ -477,21 +454,8 @@ void HttpServer::call_every(double seconds, std::function<void()> task) {
 void HttpServer::stop(double seconds) {
   State& s = *state_;
   if (!s.thread.joinable()) return;
-  asio::post(s.io, [&s] {
-    s.stopping = true;
-    error_code ignored;
-    s.acceptor->close(ignored);
-    for (const auto& connection : s.connections) {
-      if (connection->idle) connection->stream.cancel();
-    }
-  });
-  const double end = now_seconds() + seconds;
-  for (bool busy = true; busy && now_seconds() < end;) {
-    std::promise<bool> any;
-    asio::post(s.io, [&] { any.set_value(!s.connections.empty()); });
-    busy = any.get_future().get();
-    if (busy) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  asio::post(s.io, [&s] { s.stop_accepting_and_cancel_idle(); });
+  s.wait_while_any_is_open(now_seconds() + seconds);
   s.io.stop();
   s.thread.join();
   s.listener.reset();

@@ -76,15 +76,21 @@ void PeerWatch::read_or_poll_for_end(const std::shared_ptr<State>& state) {
   state->is_reading = true;
   state->stream.async_read_some(state->buffer.prepare(kFirstRead - state->buffer.size()),
                                 [state](const error_code& fault, size_t count) {
-                                  state->is_reading = false;
-                                  state->ended.cancel();
-                                  if (!fault && count > 0) {
-                                    state->buffer.commit(count);
-                                    if (!state->is_stopping) read_or_poll_for_end(state);
-                                  } else if (!state->is_stopping) {
-                                    state->tell_gone();
-                                  }
+                                  take_bytes_or_tell_end(state, fault.failed(), count);
                                 });
+}
+
+// Of a read that has ended; where there were bytes, goes on.
+void PeerWatch::take_bytes_or_tell_end(const std::shared_ptr<State>& state, bool has_failed,
+                                       size_t count) {
+  state->is_reading = false;
+  state->ended.cancel();
+  if (!has_failed && count > 0) {
+    state->buffer.commit(count);
+    if (!state->is_stopping) read_or_poll_for_end(state);
+  } else if (!state->is_stopping) {
+    state->tell_gone();
+  }
 }
 
 void PeerWatch::poll_for_end(const std::shared_ptr<State>& state) {

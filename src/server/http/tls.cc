@@ -128,8 +128,8 @@ void warn_if_not_valid_now(const ssl::context& context, const std::string& file)
   }
 }
 
-// All but the certificate and the key.
-void configure(ssl::context& context) {
+// Versions, ciphers, groups and tickets: all but the certificate and the key.
+void configure_protocol(ssl::context& context) {
   SSL_CTX* const native = context.native_handle();
   error_code ignored;
   context.set_options(ssl::context::default_workarounds | ssl::context::no_sslv2 |
@@ -148,21 +148,25 @@ void configure(ssl::context& context) {
   context.set_password_callback([](size_t, auto) { return std::string(); }, ignored);
 }
 
-}  // namespace
-
-TlsContext load_tls_context(const TlsFiles& files) {
-  auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
-  configure(*context);
+void load_certificate_and_key(ssl::context& context, const TlsFiles& files) {
   error_code fault;
   const std::string certificate = read_pem("--tls-cert", files.certificate);
   const std::string key = read_pem("--tls-key", files.key);
-  context->use_certificate_chain(boost::asio::buffer(certificate), fault);
+  context.use_certificate_chain(boost::asio::buffer(certificate), fault);
   if (fault) refuse("--tls-cert", files.certificate, fault, "certificates in PEM");
-  context->use_private_key(boost::asio::buffer(key), ssl::context::pem, fault);
+  context.use_private_key(boost::asio::buffer(key), ssl::context::pem, fault);
   if (fault) {
     refuse("--tls-key", files.key, fault,
            "the private key of " + files.certificate + " in PEM, without a passphrase");
   }
+}
+
+}  // namespace
+
+TlsContext load_tls_context(const TlsFiles& files) {
+  auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
+  configure_protocol(*context);
+  load_certificate_and_key(*context, files);
   check_certificate_and_key(*context, files);
   warn_if_others_can_read(files.key);
   warn_if_not_valid_now(*context, files.certificate);

@@ -76,6 +76,12 @@ struct Reading {
   std::string_view piece;
   bool is_done = false;
   asio::steady_timer* ready = nullptr;  // null: nobody waits any more
+
+  void finish(std::string_view what) {
+    piece = what;
+    is_done = true;
+    if (ready != nullptr) ready->cancel();
+  }
 };
 
 asio::awaitable<std::string_view> read_piece(Outgoing to, const std::string& tenant,
@@ -88,11 +94,7 @@ asio::awaitable<std::string_view> read_piece(Outgoing to, const std::string& ten
   const std::shared_ptr<void> leaves(nullptr, [reading](void*) { reading->ready = nullptr; });
   to.options.read_aside(tenant, [reading, &io = to.io] {
     const std::string_view piece = reading->reader->read_next_piece();
-    asio::post(io, [reading, piece] {
-      reading->piece = piece;
-      reading->is_done = true;
-      if (reading->ready != nullptr) reading->ready->cancel();
-    });
+    asio::post(io, [reading, piece] { reading->finish(piece); });
   });
   while (!reading->is_done) {
     error_code ignored;
@@ -141,7 +143,8 @@ void send_at_once_and_close(Stream::Protocol::socket& socket, const std::string&
   socket.close(ignored);
 }
 
-asio::awaitable<bool> send_response(Outgoing to, const AnswerTo& of, Response& response) {
+asio::awaitable<bool> reserve_and_write_response(Outgoing to, const AnswerTo& of,
+                                                 Response& response) {
   const bool head_only = of.method == "HEAD";
   const int busy_status = of.method == "POST" ? 429 : 503;
   const SharedLimit& limit = to.options.responses;

@@ -70,7 +70,8 @@ struct AnswerTo {
 };
 
 // Whether the connection may have a further request. `response` is what was sent.
-boost::asio::awaitable<bool> send_response(Outgoing to, const AnswerTo& of, Response& response);
+boost::asio::awaitable<bool> reserve_and_write_response(Outgoing to, const AnswerTo& of,
+                                                        Response& response);
 
 // Whether all of it was written; each piece has body_timeout seconds, and all of them come at the
 // least rate.

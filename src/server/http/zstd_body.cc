@@ -43,11 +43,20 @@ ZstdBody::~ZstdBody() = default;
 
 uint64_t ZstdBody::memory() const { return ZSTD_sizeof_DCtx(context_->zstd); }
 
-bool ZstdBody::check_magic(char byte) {
+bool ZstdBody::matches_magic(char byte) {
   if (num_header_ >= 4) return true;
   const uint32_t got = static_cast<uint8_t>(byte);
   if (num_header_ == 0) magic_ = got == (kMagic & 0xFF) ? kMagic : kSkippable | (got & 0x0F);
   return got == (magic_ >> (8 * num_header_) & 0xFF);
+}
+
+size_t ZstdBody::end_of_next_input(size_t begin, size_t size) const {
+  return num_header_ < kMaxHeader ? std::min(begin + 1, size) : size;
+}
+
+void ZstdBody::note_consumed(size_t count, bool ends_frame) {
+  complete_ = ends_frame;
+  num_header_ = complete_ ? 0 : std::min(num_header_ + count, kMaxHeader);
 }
 
 ZstdBody::Progress ZstdBody::feed(std::string_view& bytes, std::string& out) {
@@ -58,15 +67,14 @@ ZstdBody::Progress ZstdBody::feed(std::string_view& bytes, std::string& out) {
   for (size_t made = 0; made < kStep;) {
     ZSTD_outBuffer piece = {chunk, kChunk, 0};
     const size_t consumed = in.pos;
-    if (in.pos < bytes.size() && !check_magic(bytes[in.pos])) return Progress::kCorrupt;
-    in.size = num_header_ < kMaxHeader ? std::min(in.pos + 1, bytes.size()) : bytes.size();
+    if (in.pos < bytes.size() && !matches_magic(bytes[in.pos])) return Progress::kCorrupt;
+    in.size = end_of_next_input(in.pos, bytes.size());
     const size_t left = ZSTD_decompressStream(context_->zstd, &piece, &in);
     if (ZSTD_isError(left) != 0) return Progress::kCorrupt;
     if (out.size() + piece.pos > max_bytes_) return Progress::kTooLarge;
     append_with_capped_capacity(out, {chunk, piece.pos}, max_bytes_);
     made += piece.pos;
-    complete_ = left == 0;
-    num_header_ = complete_ ? 0 : std::min(num_header_ + (in.pos - consumed), kMaxHeader);
+    note_consumed(in.pos - consumed, /*ends_frame=*/left == 0);
     const bool read_all = in.pos == bytes.size() && (complete_ || piece.pos < piece.size);
     if (read_all || (in.pos == consumed && piece.pos == 0)) {
       bytes = {};

@@ -12,14 +12,17 @@ namespace {
 
 constexpr const char* kAlphabet = "0123456789abcdefghijklmnopqrstuvwxyz";
 
+std::string random_alphanumeric(size_t length) {
+  std::string out;
+  uint64_t bits = random_seed();
+  for (size_t i = 0; i < length; ++i, bits /= 36) out += kAlphabet[bits % 36];
+  return out;
+}
+
 // An id that no other call has, in the length that the model's template wants.
 std::string new_call_id(const AnswerForm& form) {
   const size_t length = form.calls == nullptr ? 0 : form.calls->id_length;
-  if (length == 0) return "call_" + random_id().substr(0, 24);
-  std::string id;
-  uint64_t bits = random_seed();
-  for (size_t i = 0; i < length; ++i, bits /= 36) id += kAlphabet[bits % 36];
-  return id;
+  return length == 0 ? "call_" + random_id().substr(0, 24) : random_alphanumeric(length);
 }
 
 JsonObject& add_call_fields(JsonObject& out, const AnswerForm& form, const ToolCall& call) {
@@ -58,18 +61,22 @@ Json usage_json(const AnswerOrder& order, const Counts& counts) {
                     {"prompt_tokens_details", JsonObject{{"cached_tokens", counts.cached}}}};
 }
 
+JsonArray calls_json(const AnswerForm& form, const std::vector<ToolCall>& calls) {
+  JsonArray out;
+  for (const ToolCall& call : calls) {
+    JsonObject item;
+    out.add(add_call_fields(item, form, call));
+  }
+  return out;
+}
+
 Json chat_message_json(const AnswerOrder& order, const AnswerPiece& piece) {
   JsonObject message = {{"role", "assistant"}};
   const bool is_call = !piece.calls.empty() && piece.content.empty();
   message.add("content", is_call ? Json(nullptr) : Json(piece.content)).add("refusal", nullptr);
   if (!piece.reasoning.empty()) message.add("reasoning_content", piece.reasoning);
   if (piece.calls.empty()) return message;
-  JsonArray calls;
-  for (const ToolCall& call : piece.calls) {
-    JsonObject out;
-    calls.add(add_call_fields(out, order.form, call));
-  }
-  return message.add("tool_calls", calls);
+  return message.add("tool_calls", calls_json(order.form, piece.calls));
 }
 
 Json chat_logprobs_json(const ServedText& text, const ToldTokens& told) {
@@ -175,23 +182,31 @@ std::string AnswerStream::make_token_events(size_t sample, const api::RowTokens&
   const int64_t index = static_cast<int64_t>(sample) * order_->choices_each() + told.row;
   Row& row = rows_[static_cast<size_t>(index)];
   num_tokens_ += std::ssize(told.tokens);
-  if (!told.prompt_logprobs.empty()) {
-    prompts_[sample].logprobs = told.prompt_logprobs;
-    prompts_[sample].topk = told.prompt_topk;
-  }
-  const bool drops = order_->drops_answer;
-  const AnswerPiece piece =
-      drops ? AnswerPiece() : row.choice.decode_tokens(told.tokens, told.ended, told.stopped);
-  const Json reason =
-      !told.ended ? Json(nullptr) : Json(drops ? "length" : row.choice.finish_reason());
+  if (!told.prompt_logprobs.empty()) keep_prompt_logprobs(sample, told);
+  const AnswerPiece piece = order_->drops_answer
+                                ? AnswerPiece()
+                                : row.choice.decode_tokens(told.tokens, told.ended, told.stopped);
+  const Json reason = finish_reason_json(row, told.ended);
   const ToldTokens tokens = {told.tokens, told.logprobs, told.topk};
   return order_->is_chat ? make_chat_events(index, row, piece, tokens, reason)
                          : make_text_events(index, sample, row, piece, tokens, reason);
 }
 
+// Null until it has ended.
+Json AnswerStream::finish_reason_json(const Row& row, bool ended) const {
+  if (!ended) return nullptr;
+  return order_->drops_answer ? "length" : row.choice.finish_reason();
+}
+
+void AnswerStream::keep_prompt_logprobs(size_t sample, const api::RowTokens& told) {
+  prompts_[sample].logprobs = told.prompt_logprobs;
+  prompts_[sample].topk = told.prompt_topk;
+}
+
 // Of reasoning and content one, of each call one with its name, and one for what is new of its
-// arguments.
-std::vector<JsonObject> AnswerStream::make_deltas(Row& row, const AnswerPiece& piece) const {
+// arguments. Calls are numbered in their row.
+std::vector<JsonObject> AnswerStream::number_calls_and_make_deltas(Row& row,
+                                                                   const AnswerPiece& piece) const {
   std::vector<JsonObject> out;
   JsonObject text;
   if (!piece.reasoning.empty()) text.add("reasoning_content", piece.reasoning);
@@ -213,7 +228,7 @@ std::string AnswerStream::make_chat_events(int64_t index, Row& row, const Answer
     out +=
         choice_event(index, JsonObject{{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
   }
-  std::vector<JsonObject> deltas = make_deltas(row, piece);
+  std::vector<JsonObject> deltas = number_calls_and_make_deltas(row, piece);
   const bool tells = order_->telling.logprobs && !told.tokens.empty();
   if (deltas.empty() && tells) deltas.emplace_back();
   for (size_t i = 0; i < deltas.size(); ++i) {
@@ -228,25 +243,30 @@ std::string AnswerStream::make_text_events(int64_t index, size_t sample, Row& ro
                                            const AnswerPiece& piece, const ToldTokens& told,
                                            const Json& reason) {
   std::string shown;
-  if (!std::exchange(row.has_begun, true) && order_->echo) shown = take_prompt_echo(sample, row);
-  shown += piece.content;
-  Json logprobs = nullptr;
-  if (order_->telling.logprobs) {
-    if (!order_->drops_answer) row.logprobs.add_tokens(text_.tokenizer, told);
-    logprobs = row.logprobs.take_json();
+  if (!std::exchange(row.has_begun, true) && order_->echo) {
+    add_prompt_logprobs_and_release(sample, row);
+    shown = prompt_text(text_, order_->samples[sample]);
   }
+  shown += piece.content;
+  const Json logprobs = add_and_take_logprobs(row, told);
   if (shown.empty() && reason.text() == "null" && !order_->telling.logprobs) return "";
   return choice_event(index, Json(shown), logprobs, reason);
 }
 
-// The prompt's text; its logprobs stand before the row's own.
-std::string AnswerStream::take_prompt_echo(size_t sample, Row& row) {
+// Of these tokens, behind what the row has not told yet; null where nobody asked.
+Json AnswerStream::add_and_take_logprobs(Row& row, const ToldTokens& told) const {
+  if (!order_->telling.logprobs) return nullptr;
+  if (!order_->drops_answer) row.logprobs.add_tokens(text_.tokenizer, told);
+  return row.logprobs.take_json();
+}
+
+// They stand before the row's own; the last row that needs them frees them.
+void AnswerStream::add_prompt_logprobs_and_release(size_t sample, Row& row) {
   const std::vector<int32_t>& ids = order_->samples[sample].prompt;
   Prompt& prompt = prompts_[sample];
   if (order_->telling.logprobs && prompt.logprobs.size() == ids.size())
     row.logprobs.add_tokens(text_.tokenizer, {ids, prompt.logprobs, prompt.topk});
   if (--prompt.left == 0) prompt = Prompt();
-  return prompt_text(text_, order_->samples[sample]);
 }
 
 std::string AnswerStream::make_end_events() {

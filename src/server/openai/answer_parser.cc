@@ -28,6 +28,16 @@ size_t size_without_trailing(std::string_view text, std::string_view space) {
   return last == std::string_view::npos ? 0 : last + 1;
 }
 
+std::string take_front(std::string& text, size_t size) {
+  std::string front = text.substr(0, size);
+  text.erase(0, front.size());
+  return front;
+}
+
+std::string_view without_trailing(std::string_view text, std::string_view space) {
+  return text.substr(0, size_without_trailing(text, space));
+}
+
 struct Mark {
   size_t at = std::string_view::npos;
   std::string_view text = {};
@@ -48,7 +58,7 @@ Mark first_mark(std::string_view text, const CallForm& form) {
 }
 
 // How much of the end of `text` may be the beginning of such a mark.
-size_t partial_first_mark_size(std::string_view text, const CallForm& form) {
+size_t longest_partial_mark_size(std::string_view text, const CallForm& form) {
   size_t size = partial_mark_size(text, form.open);
   for (const std::string_view mark : form.around)
     size = std::max(size, partial_mark_size(text, mark));
@@ -157,44 +167,62 @@ bool AnswerParser::decide_reasoning_or_content(bool is_last) {
 // Line breaks on either side of it are the form's, as templates have it.
 bool AnswerParser::read_reasoning(AnswerPiece& out, bool is_last) {
   const std::string_view text = held_;
-  const size_t at = text.find(form_.think_end);
-  const bool ends = at != std::string_view::npos;
-  const size_t certain =
-      ends ? at : text.size() - (is_last ? 0 : partial_mark_size(text, form_.think_end));
-  const size_t kept = size_without_trailing(text.substr(0, certain), "\n");
-  std::string_view given = text.substr(0, kept);
-  if (drops_space_) given.remove_prefix(std::min(given.find_first_not_of('\n'), given.size()));
-  if (!given.empty()) drops_space_ = false;
-  out.reasoning += given;
-  held_.erase(0, ends ? at + form_.think_end.size() : (is_last ? text.size() : kept));
-  if (ends) {
+  const size_t end = text.find(form_.think_end);
+  if (end != std::string_view::npos) {
+    append_reasoning(out, without_trailing(text.substr(0, end), "\n"));
+    held_.erase(0, end + form_.think_end.size());
     state_ = State::kContent;
     drops_space_ = true;
+    return true;
   }
-  return ends;
+  const size_t waits = is_last ? 0 : partial_mark_size(text, form_.think_end);
+  const std::string_view given = without_trailing(text.substr(0, text.size() - waits), "\n");
+  append_reasoning(out, given);
+  held_.erase(0, is_last ? held_.size() : given.size());
+  return false;
+}
+
+void AnswerParser::append_reasoning(AnswerPiece& out, std::string_view text) {
+  if (drops_space_) text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
+  if (!text.empty()) drops_space_ = false;
+  out.reasoning += text;
+}
+
+// Behind reasoning line breaks are the form's, behind a call all space.
+std::string_view AnswerParser::without_space_of_form(std::string_view text) const {
+  if (!drops_space_) return text;
+  const std::string_view dropped = num_calls_ > 0 ? kSpace : "\n";
+  return text.substr(std::min(text.find_first_not_of(dropped), text.size()));
+}
+
+// Space at the end of what was told so far waits: it is content where more of that follows.
+void AnswerParser::append_but_trailing_space(AnswerPiece& out, std::string_view text) {
+  const size_t end = size_without_trailing(text, kSpace);
+  if (end > 0) out.content += std::exchange(space_, "");
+  out.content += text.substr(0, end);
+  space_ += text.substr(end);
 }
 
 void AnswerParser::append_content(AnswerPiece& out, std::string_view text) {
-  // Behind reasoning line breaks are the form's, behind a call all space.
-  const std::string_view dropped = num_calls_ > 0 ? kSpace : "\n";
-  if (drops_space_) text.remove_prefix(std::min(text.find_first_not_of(dropped), text.size()));
+  text = without_space_of_form(text);
   if (text.empty()) return;
   drops_space_ = false;
   if (reads_calls()) {
-    const size_t end = size_without_trailing(text, kSpace);
-    if (end > 0) out.content += std::exchange(space_, "");
-    out.content += text.substr(0, end);
-    space_ += text.substr(end);
+    append_but_trailing_space(out, text);
   } else {
     out.content += text;
   }
   has_content_ = has_content_ || !out.content.empty();
 }
 
+void AnswerParser::erase_separator_of_calls() {
+  held_.erase(0, std::min(held_.find_first_not_of(" \t\r\n;"), held_.size()));
+}
+
 // Where calls are the whole answer; false while it may be either.
 bool AnswerParser::decide_call_or_content(bool is_last) {
-  if (num_calls_ > 0) {  // what stands between two
-    held_.erase(0, std::min(held_.find_first_not_of(" \t\r\n;"), held_.size()));
+  if (num_calls_ > 0) {
+    erase_separator_of_calls();
     if (held_.empty()) return false;
   }
   const std::string_view text = held_;
@@ -215,23 +243,24 @@ bool AnswerParser::decide_call_or_content(bool is_last) {
 }
 
 bool AnswerParser::read_content(AnswerPiece& out, bool is_last) {
-  if (!reads_calls()) {
-    append_content(out, std::exchange(held_, ""));
-    return false;
+  if (reads_calls()) {
+    if (!form_.calls->open.empty()) return read_content_up_to_mark(out, is_last);
+    if (!has_content_) return decide_call_or_content(is_last);
   }
+  append_content(out, std::exchange(held_, ""));
+  return false;
+}
+
+bool AnswerParser::read_content_up_to_mark(AnswerPiece& out, bool is_last) {
   const CallForm& form = *form_.calls;
-  if (form.open.empty() && !has_content_) return decide_call_or_content(is_last);
-  const std::string_view text = held_;
-  const Mark mark = form.open.empty() ? Mark() : first_mark(text, form);
+  const Mark mark = first_mark(held_, form);
   if (mark.at == std::string_view::npos) {
-    const size_t waits = is_last || form.open.empty() ? 0 : partial_first_mark_size(text, form);
-    const std::string certain = held_.substr(0, text.size() - waits);
-    held_.erase(0, certain.size());
-    append_content(out, certain);
+    const size_t waits = is_last ? 0 : longest_partial_mark_size(held_, form);
+    append_content(out, take_front(held_, held_.size() - waits));
     return false;
   }
-  append_content(out, text.substr(0, mark.at));
-  held_.erase(0, mark.at + mark.text.size());
+  append_content(out, take_front(held_, mark.at));
+  held_.erase(0, mark.text.size());
   if (mark.opens) {
     state_ = State::kCall;
     searched_ = 0;
@@ -239,26 +268,45 @@ bool AnswerParser::read_content(AnswerPiece& out, bool is_last) {
   return true;
 }
 
+// What ends a call: its own mark, or the next call's.
+std::string_view AnswerParser::call_end_mark() const {
+  return form_.calls->close.empty() ? form_.calls->open : form_.calls->close;
+}
+
+// In what was not searched yet; npos where it is not there.
+size_t AnswerParser::search_call_end() {
+  const std::string_view mark = call_end_mark();
+  const size_t from = searched_ > mark.size() ? searched_ - mark.size() : 0;
+  searched_ = held_.size();
+  return mark.empty() ? std::string::npos : held_.find(mark, from);
+}
+
 // What stands there of it goes to `stream_`, but for what may be the beginning of its end.
 bool AnswerParser::read_call(AnswerPiece& out, bool is_last) {
-  const CallForm& form = *form_.calls;
-  const std::string_view mark = form.close.empty() ? form.open : form.close;
-  const size_t from = searched_ > mark.size() ? searched_ - mark.size() : 0;
-  const size_t at = mark.empty() ? std::string::npos : held_.find(mark, from);
-  searched_ = held_.size();
-  const bool is_whole = at != std::string::npos || is_last;
-  const size_t end = std::min(at, held_.size() - (is_whole ? 0 : partial_mark_size(held_, mark)));
-  if (!stream_) stream_.emplace(form, *reading_.types);
+  const size_t close = search_call_end();
+  const bool is_whole = close != std::string::npos || is_last;
+  const size_t waits = is_whole ? 0 : partial_mark_size(held_, call_end_mark());
+  const size_t end = std::min(close, held_.size() - waits);
+  stream_call_up_to(end);
+  if (stream_->is_known()) return read_known_call(out, close, is_last);
+  if (!is_whole) return false;
+  read_whole_call(out, end, close != std::string::npos);
+  return true;
+}
+
+void AnswerParser::stream_call_up_to(size_t end) {
+  if (!stream_) stream_.emplace(*form_.calls, *reading_.types);
   if (end > streamed_) stream_->push(std::string_view(held_).substr(streamed_, end - streamed_));
   streamed_ = std::max(streamed_, end);
-  if (stream_->is_known()) return read_known_call(out, at, is_last);
-  if (!is_whole) return false;
-  const bool closes = !form.close.empty() && at != std::string::npos;
-  const std::string inner = held_.substr(0, end);
-  held_.erase(0, closes ? end + form.close.size() : end);
+}
+
+// One that never became certain, of `size` bytes; `is_marked`: what ends it stands behind it.
+void AnswerParser::read_whole_call(AnswerPiece& out, size_t size, bool is_marked) {
+  const std::string_view close = is_marked ? form_.calls->close : "";
+  const std::string inner = take_front(held_, size);
+  held_.erase(0, close.size());
   reset_call_state();
-  append_calls_or_text(out, inner, closes ? form.close : "");
-  return true;
+  append_calls_or_text(out, inner, close);
 }
 
 void AnswerParser::reset_call_state() {
@@ -267,30 +315,44 @@ void AnswerParser::reset_call_state() {
   streamed_ = 0;
 }
 
+bool AnswerParser::ends_by_itself() const {
+  return form_.calls->close.empty() && stream_->has_ended();
+}
+
+// With its mark, in what is held; `close`: where that begins, or npos.
+size_t AnswerParser::size_of_known_call(size_t close) const {
+  if (ends_by_itself()) return streamed_ - stream_->num_behind();
+  return close == std::string::npos ? held_.size() : close + form_.calls->close.size();
+}
+
 // `close`: where its mark begins, or npos. One without a mark ends with its arguments.
 bool AnswerParser::read_known_call(AnswerPiece& out, size_t close, bool is_last) {
-  const CallForm& form = *form_.calls;
   if (!std::exchange(is_told_, true)) {
     space_.clear();
     out.calls.push_back({.name = stream_->name(), .arguments = ""});
   }
-  append_call_pieces(out.calls, {{.name = "", .arguments = stream_->take()}});
-  const bool by_itself = form.close.empty() && stream_->has_ended();
-  if (!by_itself && close == std::string::npos && !is_last) {
+  append_streamed_arguments(out);
+  if (!ends_by_itself() && close == std::string::npos && !is_last) {
     held_.erase(0, std::exchange(streamed_, 0));
     searched_ = 0;
     return false;
   }
   stream_->finish();
+  append_streamed_arguments(out);
+  held_.erase(0, size_of_known_call(close));
+  end_told_call();
+  return true;
+}
+
+void AnswerParser::append_streamed_arguments(AnswerPiece& out) {
   append_call_pieces(out.calls, {{.name = "", .arguments = stream_->take()}});
-  size_t behind = close == std::string::npos ? held_.size() : close + form.close.size();
-  if (by_itself) behind = streamed_ - stream_->num_behind();
-  held_.erase(0, behind);
+}
+
+void AnswerParser::end_told_call() {
   reset_call_state();
   is_told_ = false;
   drops_space_ = true;
   ++num_calls_;
-  return true;
 }
 
 // The calls, or the text as it stood.

@@ -60,10 +60,23 @@ class AnswerParser {
   bool decide_reasoning_or_content(bool is_last);
   bool read_reasoning(AnswerPiece& out, bool is_last);
   bool read_content(AnswerPiece& out, bool is_last);
+  bool read_content_up_to_mark(AnswerPiece& out, bool is_last);
+  [[nodiscard]] std::string_view call_end_mark() const;
+  size_t search_call_end();
   bool read_call(AnswerPiece& out, bool is_last);
+  void stream_call_up_to(size_t end);
+  void read_whole_call(AnswerPiece& out, size_t size, bool is_marked);
   bool read_known_call(AnswerPiece& out, size_t close, bool is_last);
+  void erase_separator_of_calls();
   bool decide_call_or_content(bool is_last);
+  [[nodiscard]] bool ends_by_itself() const;
+  [[nodiscard]] size_t size_of_known_call(size_t close) const;
+  void append_streamed_arguments(AnswerPiece& out);
+  void end_told_call();
   void reset_call_state();
+  void append_reasoning(AnswerPiece& out, std::string_view text);
+  [[nodiscard]] std::string_view without_space_of_form(std::string_view text) const;
+  void append_but_trailing_space(AnswerPiece& out, std::string_view text);
   void append_content(AnswerPiece& out, std::string_view text);
   void append_calls_or_text(AnswerPiece& out, std::string_view inner, std::string_view close);
 

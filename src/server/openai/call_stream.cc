@@ -48,13 +48,7 @@ void CallStream::read_object(std::string_view text) {
 // Whether it is the call's last.
 bool CallStream::scan_char_for_end(char c) {
   if (in_string_) {
-    if (is_escaped_) {
-      is_escaped_ = false;
-    } else if (c == '\\') {
-      is_escaped_ = true;
-    } else if (c == '"') {
-      in_string_ = false;
-    }
+    scan_string_char(c);
     return false;
   }
   if (c == '"') in_string_ = true;
@@ -65,6 +59,16 @@ bool CallStream::scan_char_for_end(char c) {
   // Behind a member of an object its end follows.
   has_ended_ = depth_ < (head_.is_member ? 0 : 1);
   return has_ended_;
+}
+
+void CallStream::scan_string_char(char c) {
+  if (is_escaped_) {
+    is_escaped_ = false;
+  } else if (c == '\\') {
+    is_escaped_ = true;
+  } else if (c == '"') {
+    in_string_ = false;
+  }
 }
 
 void CallStream::read_parameters(bool is_last) {

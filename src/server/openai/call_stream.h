@@ -36,6 +36,7 @@ class CallStream {
   void read_head();
   void read_object(std::string_view text);
   bool scan_char_for_end(char c);
+  void scan_string_char(char c);
   void read_parameters(bool is_last);
 
   const CallForm& form_;

@@ -59,11 +59,24 @@ void add_json_size(const json::value& value, bool in_text, JsonSize& size) {
   }
 }
 
+size_t conversation_bytes(const JsonSize& texts, const JsonSize& tools) {
+  return (texts.bytes + tools.bytes) * kTextBytes + (texts.values + tools.values) * kValueBytes;
+}
+
 JsonSize json_size_of(const Fields& body, std::initializer_list<const char*> names) {
   JsonSize size;
   for (const char* name : names)
     if (const json::value* value = body.find(name)) add_json_size(*value, /*in_text=*/false, size);
   return size;
+}
+
+std::string read_text_part(const Fields& part) {
+  const std::string type = part.string("type");
+  if (type != "text") {
+    part.fail("type", fmt::format("'{}' is not supported: this server reads text alone",
+                                  type.substr(0, 100)));
+  }
+  return part.string("text");
 }
 
 // A string, or a list of parts of text, which stand on lines of their own.
@@ -75,13 +88,9 @@ std::string read_content(const Fields& message) {
   std::string text;
   size_t count = 0;
   message.each_object("content", [&](const Fields& part) {
-    const std::string type = part.string("type");
-    if (type != "text") {
-      part.fail("type", fmt::format("'{}' is not supported: this server reads text alone",
-                                    type.substr(0, 100)));
-    }
+    const std::string line = read_text_part(part);
     if (count++ > 0) text += '\n';
-    text += part.string("text");
+    text += line;
   });
   return text;
 }
@@ -111,20 +120,23 @@ json::value read_arguments(const Fields& function, const CallForm* form) {
   return std::move(*value);
 }
 
+json::object read_call(const Fields& call, const CallForm* form) {
+  if (call.string_or("type", "function") != "function") {
+    call.fail("type", "only 'function' is supported");
+  }
+  const Fields function = call.object("function");
+  json::object out;
+  out["id"] = text_of(shorten_call_id(call.string_or("id", ""), form));
+  out["type"] = "function";
+  out["function"] = json::object{{"name", text_of(function.string("name"))},
+                                 {"arguments", read_arguments(function, form)}};
+  return out;
+}
+
 json::array read_calls(const Fields& message, const CallForm* form) {
   json::array calls;
-  message.each_object("tool_calls", [&](const Fields& call) {
-    if (call.string_or("type", "function") != "function") {
-      call.fail("type", "only 'function' is supported");
-    }
-    const Fields function = call.object("function");
-    json::object out;
-    out["id"] = text_of(shorten_call_id(call.string_or("id", ""), form));
-    out["type"] = "function";
-    out["function"] = json::object{{"name", text_of(function.string("name"))},
-                                   {"arguments", read_arguments(function, form)}};
-    calls.push_back(std::move(out));
-  });
+  message.each_object("tool_calls",
+                      [&](const Fields& call) { calls.push_back(read_call(call, form)); });
   return calls;
 }
 
@@ -181,7 +193,7 @@ void check_tool(const Fields& tool) {
 }
 
 // As the request has it, once it is known to be a list of functions.
-std::string read_tools(const Fields& body) {
+std::string read_tools_as_json(const Fields& body) {
   size_t count = 0;
   body.each_object("tools", [&](const Fields& tool) {
     if (++count > kMostTools) {
@@ -265,7 +277,7 @@ text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
   request.messages = json::serialize(messages);
   const bool may_call = tool_choice_allows_calls(body);
   if (body.has("tools")) {
-    const std::string tools = read_tools(body);
+    const std::string tools = read_tools_as_json(body);
     if (may_call) request.tools = tools;
   }
   const json::object vars = read_template_vars(body, text);
@@ -283,6 +295,14 @@ static std::string read_prompt_and_tools(const Fields& body, const ServedText& t
   order.types = std::make_shared<const ToolTypes>(request.tools);
   order.kept = tools.bytes + tools.values * kTypeBytes;
   return prompt;
+}
+
+static std::vector<int32_t> encode_chat_prompt(const ServedText& text, const api::BaseInfo& base,
+                                               const std::string& prompt, size_t kept,
+                                               const TakeMemory& take) {
+  return encode_prompt(text, base, prompt, "messages", /*add_special=*/false, [&](size_t bytes) {
+    if (take) take(kept + prompt.capacity() + bytes);
+  });
 }
 
 static void check_chat_supported(const Fields& body, const ServedText& text) {
@@ -311,16 +331,11 @@ AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::Bas
   if (text.turn_end) sample.stop.push_back(*text.turn_end);
   const JsonSize texts = json_size_of(body, {"messages", "chat_template_kwargs"});
   const JsonSize tools = json_size_of(body, {"tools"});
-  if (take) {
-    take((texts.bytes + tools.bytes) * kTextBytes + (texts.values + tools.values) * kValueBytes);
-  }
+  if (take) take(conversation_bytes(texts, tools));
   const std::string prompt = read_prompt_and_tools(body, text, tools, order);
   order.in_reasoning = ends_in_reasoning(order.form, prompt);
   if (!body.boolean_or("parallel_tool_calls", true)) order.most_calls = 1;
-  sample.prompt =
-      encode_prompt(text, base, prompt, "messages", /*add_special=*/false, [&](size_t bytes) {
-        if (take) take(order.kept + prompt.capacity() + bytes);
-      });
+  sample.prompt = encode_chat_prompt(text, base, prompt, order.kept, take);
   if (sample.prompt.empty()) body.fail("messages", "the prompt is empty");
   sample.topk_sample_logprobs = order.telling.top_logprobs;
   set_max_tokens(text, base, read_max_tokens(body), "messages", sample);

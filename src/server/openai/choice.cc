@@ -36,20 +36,29 @@ std::string Choice::detokenize(int32_t token) {
   return is_hidden ? "" : detokenizer_.push(token);
 }
 
-AnswerPiece Choice::decode_tokens(std::span<const int32_t> tokens, bool ended, bool stopped) {
-  // An end token is no part of the text, also where it is no special one.
-  const bool by_id = ended && stopped && !tokens.empty() &&
-                     std::ranges::find(sample_.stop, tokens.back()) != sample_.stop.end();
+// An end token is no part of the text, also where it is no special one.
+std::span<const int32_t> Choice::without_stop_id(std::span<const int32_t> tokens) const {
+  const bool by_id =
+      !tokens.empty() && std::ranges::find(sample_.stop, tokens.back()) != sample_.stop.end();
+  return tokens.first(tokens.size() - (by_id ? 1 : 0));
+}
+
+// Text that no stop text can still cut.
+std::string Choice::decode_certain_text(std::span<const int32_t> tokens, bool ended, bool stopped) {
+  if (ended && stopped) tokens = without_stop_id(tokens);
   std::string certain;
-  for (const int32_t token : tokens.first(tokens.size() - (by_id ? 1 : 0))) {
-    certain += stops_.push(detokenize(token));
-  }
+  for (const int32_t token : tokens) certain += stops_.push(detokenize(token));
   if (ended) {
     certain += stops_.push(detokenizer_.flush());
     certain += stops_.flush();
     has_ended_ = true;
     is_stopped_ = stopped || stops_.found();
   }
+  return certain;
+}
+
+AnswerPiece Choice::decode_tokens(std::span<const int32_t> tokens, bool ended, bool stopped) {
+  std::string certain = decode_certain_text(tokens, ended, stopped);
   if (!parser_) return {.content = std::move(certain)};
   AnswerPiece piece = parser_->push(certain);
   if (!ended) return piece;

@@ -28,7 +28,9 @@ class Choice {
   [[nodiscard]] int64_t num_calls() const { return parser_ ? parser_->num_calls() : 0; }
 
  private:
+  [[nodiscard]] std::span<const int32_t> without_stop_id(std::span<const int32_t> tokens) const;
   std::string detokenize(int32_t token);
+  std::string decode_certain_text(std::span<const int32_t> tokens, bool ended, bool stopped);
 
   const api::Sample& sample_;
   const text::Tokenizer& tokenizer_;

@@ -116,6 +116,24 @@ void check_streamed_echo_size(const AnswerOrder& order) {
                                        told, kMostEchoed));
 }
 
+void check_num_choices(const Fields& body, size_t prompts, int64_t choices_each) {
+  if (static_cast<int64_t>(prompts) * choices_each <= kMostChoices) return;
+  body.fail("prompt", fmt::format("{} prompts and n {} are more than {} choices", prompts,
+                                  choices_each, kMostChoices));
+}
+
+// Each as `form`, with a prompt of its own.
+void add_samples(const ServedText& text, const api::BaseInfo& base, const api::Sample& form,
+                 int64_t max_tokens, std::vector<std::vector<int32_t>> prompts,
+                 AnswerOrder& order) {
+  order.samples.reserve(prompts.size());
+  for (std::vector<int32_t>& prompt : prompts) {
+    api::Sample& one = order.samples.emplace_back(form);
+    one.prompt = std::move(prompt);
+    set_max_tokens(text, base, max_tokens, "prompt", one);
+  }
+}
+
 }  // namespace
 
 AnswerOrder read_completion(const Fields& body, const ServedText& text, const api::BaseInfo& base,
@@ -132,17 +150,9 @@ AnswerOrder read_completion(const Fields& body, const ServedText& text, const ap
   order.drops_answer = max_tokens == 0;
   PromptReader reader(body, text, base, take);
   std::vector<std::vector<int32_t>> prompts = reader.read_prompts();
-  if (std::ssize(prompts) * sample.num_samples > kMostChoices) {
-    body.fail("prompt", fmt::format("{} prompts and n {} are more than {} choices", prompts.size(),
-                                    sample.num_samples, kMostChoices));
-  }
+  check_num_choices(body, prompts.size(), sample.num_samples);
   if (take) take(reader.num_bytes() + prompts.size() * sizeof(api::Sample));
-  order.samples.reserve(prompts.size());
-  for (std::vector<int32_t>& prompt : prompts) {
-    api::Sample& one = order.samples.emplace_back(sample);
-    one.prompt = std::move(prompt);
-    set_max_tokens(text, base, max_tokens, "prompt", one);
-  }
+  add_samples(text, base, sample, max_tokens, std::move(prompts), order);
   check_answer_size(order);
   check_streamed_echo_size(order);
   count_prompt_tokens(order);

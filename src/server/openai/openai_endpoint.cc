@@ -45,6 +45,12 @@ void run_answering_openai_faults(const Respond& respond, const std::function<voi
   });
 }
 
+Handler answering_openai_faults(PlainHandler handler) {
+  return [handler = std::move(handler)](const Request& request, const Respond& respond) {
+    run_answering_openai_faults(respond, [&] { respond(handler(request)); });
+  };
+}
+
 [[noreturn]] void throw_model_not_found(const std::string& name, const std::string& why) {
   throw OpenAiFault(ErrorCode::kNotFound,
                     fmt::format("The model `{}` does not exist or you do not have access to it. {}",
@@ -74,6 +80,17 @@ OutputSize size_of(const api::SampleOutput& output) {
   return out;
 }
 
+OutputSize total_size_of(const std::vector<api::SampleOutput>& outputs) {
+  OutputSize total;
+  for (const api::SampleOutput& output : outputs) {
+    const OutputSize size = size_of(output);
+    total.tokens += size.tokens;
+    total.told += size.told;
+    total.bytes += size.bytes;
+  }
+  return total;
+}
+
 std::string fingerprint_of(const std::string& build, const LiveSampler& weights,
                            const api::BaseInfo& base) {
   return "fp_" +
@@ -86,7 +103,7 @@ size_t bytes_until_submitted(const AnswerOrder& order) {
 }
 
 // Whoever tells prompts again keeps them.
-api::Sample take_sample(AnswerOrder& order, size_t index) {
+api::Sample take_or_copy_sample(AnswerOrder& order, size_t index) {
   api::Sample& kept = order.samples[index];
   if (order.echo) return kept;
   std::vector<int32_t> prompt = std::exchange(kept.prompt, {});
@@ -120,6 +137,31 @@ struct OpenAiEndpoint::Call {
   bool stops = false;                        // no more of them is
   bool is_answered = false;
   std::optional<ParsedBudget> made = std::nullopt;  // what is made of the body
+
+  // Frees the body's bytes once they are parsed.
+  void parse_body() {
+    const char* where = is_chat ? "chat.completions" : "completions";
+    const SharedLimit::Share* share = request.body_share.get();
+    json = std::make_unique<JsonBody>(request.body, where, share);
+    if (share != nullptr && *share) made.emplace(*share, where);
+    request.free_body();
+  }
+
+  // Frees the body once it is read.
+  void read_order() {
+    const auto read = is_chat ? read_chat : read_completion;
+    *order = read(json->root(), *text, *base, random_seed(), [this](size_t bytes) { hold(bytes); });
+    json.reset();
+    hold(bytes_until_submitted(*order));
+  }
+
+  // Of an answer by its weights, which the request calls `model`.
+  void set_head(const std::string& model) {
+    head = {.id = (is_chat ? "chatcmpl-" : "cmpl-") + random_id(),
+            .created = static_cast<int64_t>(wall_seconds()),
+            .model = model,
+            .fingerprint = fingerprint_of(text->build, weights, *base)};
+  }
 
   void hold(size_t bytes) {
     if (made) made->resize_or_throw(bytes);
@@ -172,14 +214,7 @@ void OpenAiEndpoint::handle_request(bool is_chat, Request&& request, const Respo
   call->num_bytes = call->request.body.size();
   run_in_background_if_long(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
-      [call] {
-        const char* where = call->is_chat ? "chat.completions" : "completions";
-        const SharedLimit::Share* share = call->request.body_share.get();
-        call->json = std::make_unique<JsonBody>(call->request.body, where, share);
-        if (share != nullptr && *share) call->made.emplace(*share, where);
-        call->request.free_body();
-      },
-      [this, call] { read_order_and_start(call); });
+      [call] { call->parse_body(); }, [this, call] { read_order_and_start(call); });
 }
 
 // What is no fault of the name's, as a database that is away, is thrown on.
@@ -193,6 +228,14 @@ LiveSampler OpenAiEndpoint::find_weights(const std::string& tenant, const std::s
   }
 }
 
+const ServedText& OpenAiEndpoint::text_or_refuse(size_t base) const {
+  if (parts_.texts.at(base)) return *parts_.texts.at(base);
+  throw OpenAiFault(ErrorCode::kInvalidArgument,
+                    "model: it has no tokenizer.json, so it is sampled by token ids alone, over "
+                    "the Tinker protocol",
+                    "model", "unsupported_model");
+}
+
 void OpenAiEndpoint::resolve_model(Call& call) const {
   const Fields body = call.json->root();
   const std::string name = body.string("model");
@@ -201,31 +244,15 @@ void OpenAiEndpoint::resolve_model(Call& call) const {
   call.weights = find_weights(call.request.tenant, name);
   const auto index = static_cast<size_t>(call.weights.base);
   call.base = &parts_.bases.at(index);
-  if (!parts_.texts.at(index)) {
-    throw OpenAiFault(ErrorCode::kInvalidArgument,
-                      "model: it has no tokenizer.json, so it is sampled by token ids alone, over "
-                      "the Tinker protocol",
-                      "model", "unsupported_model");
-  }
-  call.text = &*parts_.texts.at(index);
-  call.head = {.id = (call.is_chat ? "chatcmpl-" : "cmpl-") + random_id(),
-               .created = static_cast<int64_t>(wall_seconds()),
-               .model = name,
-               .fingerprint = fingerprint_of(call.text->build, call.weights, *call.base)};
+  call.text = &text_or_refuse(index);
+  call.set_head(name);
 }
 
 void OpenAiEndpoint::read_order_and_start(const std::shared_ptr<Call>& call) {
   resolve_model(*call);
   run_in_background_if_long(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
-      [call] {
-        const auto read = call->is_chat ? read_chat : read_completion;
-        *call->order = read(call->json->root(), *call->text, *call->base, random_seed(),
-                            [call = call.get()](size_t bytes) { call->hold(bytes); });
-        call->json.reset();
-        call->hold(bytes_until_submitted(*call->order));
-      },
-      [this, call] { start_answer(call); });
+      [call] { call->read_order(); }, [this, call] { start_answer(call); });
 }
 
 void OpenAiEndpoint::cancel_samples(Call& call, const std::string& reason) {
@@ -233,14 +260,17 @@ void OpenAiEndpoint::cancel_samples(Call& call, const std::string& reason) {
   for (const api::RequestId& id : call.samples) parts_.service.cancel(id, reason);
 }
 
+// For who is told that the client left; it keeps no call.
+std::function<void()> OpenAiEndpoint::make_hang_up_canceller(const std::shared_ptr<Call>& call) {
+  return [this, of = std::weak_ptr<Call>(call)] {
+    if (const std::shared_ptr<Call> left = of.lock()) cancel_samples(*left, kHungUp);
+  };
+}
+
 void OpenAiEndpoint::start_answer(const std::shared_ptr<Call>& call) {
-  if (call->request.on_hang_up) {
-    *call->request.on_hang_up = [this, of = std::weak_ptr<Call>(call)] {
-      if (const std::shared_ptr<Call> left = of.lock()) cancel_samples(*left, kHungUp);
-    };
-  }
-  if (call->order->telling.stream) return stream_answer(call);
-  gather_answer(call);
+  if (call->request.on_hang_up) *call->request.on_hang_up = make_hang_up_canceller(call);
+  if (call->order->telling.stream) return submit_and_stream_answer(call);
+  submit_and_gather_answer(call);
 }
 
 void OpenAiEndpoint::submit_samples(const std::shared_ptr<Call>& call, const Hear& hear,
@@ -249,16 +279,20 @@ void OpenAiEndpoint::submit_samples(const std::shared_ptr<Call>& call, const Hea
   const size_t first = call->samples.size();
   for (size_t i = first; i < call->order->samples.size(); ++i) {
     if (call->stops) return call->give(openai_error_response(400, kHungUp));
-    if (parts_.back && (i - first == kSubmitAtOnce || tokens > kSubmitTokens)) {
-      return parts_.back([this, call, hear, then] {
-        run_answering_openai_faults(Call::giver(call), [&] { submit_samples(call, hear, then); });
-      });
-    }
+    if (parts_.back && (i - first == kSubmitAtOnce || tokens > kSubmitTokens))
+      return submit_rest_in_next_turn(call, hear, then);
     tokens += call->order->samples[i].prompt.size();
     if (!submit_sample_or_refuse(call, i, hear)) return;
   }
   call->hold(call->order->kept);
   then();
+}
+
+void OpenAiEndpoint::submit_rest_in_next_turn(const std::shared_ptr<Call>& call, const Hear& hear,
+                                              const std::function<void()>& then) {
+  parts_.back([this, call, hear, then] {
+    run_answering_openai_faults(Call::giver(call), [&] { submit_samples(call, hear, then); });
+  });
 }
 
 bool OpenAiEndpoint::submit_sample_or_refuse(const std::shared_ptr<Call>& call, size_t sample,
@@ -269,7 +303,7 @@ bool OpenAiEndpoint::submit_sample_or_refuse(const std::shared_ptr<Call>& call, 
       cancel_samples(*call, "another prompt of the request was refused");
   });
   Service::Sampling begun = parts_.service.submit_sample(
-      call->request, call->weights, take_sample(*call->order, sample),
+      call->request, call->weights, take_or_copy_sample(*call->order, sample),
       [hear, sample](const api::Event& event) { hear(sample, event); });
   if (!begun.refusal) {
     call->samples.push_back(begun.request);
@@ -284,20 +318,20 @@ void OpenAiEndpoint::cancel_and_answer_failure(Call& call, const api::Failure& f
   call.give(openai_error_response(status_of_failure(failure), failure.message));
 }
 
-void OpenAiEndpoint::gather_answer(const std::shared_ptr<Call>& call) {
+void OpenAiEndpoint::submit_and_gather_answer(const std::shared_ptr<Call>& call) {
   auto gathering = std::make_shared<Gathering>(Gathering{.call = call});
   gathering->outputs.resize(call->order->samples.size());
   gathering->left = call->order->samples.size();
   submit_samples(
       call,
       [this, gathering](size_t sample, const api::Event& event) {
-        gather_output(gathering, sample, event);
+        handle_gathered_event(gathering, sample, event);
       },
       [] {});
 }
 
-void OpenAiEndpoint::gather_output(const std::shared_ptr<Gathering>& gathering, size_t sample,
-                                   const api::Event& event) {
+void OpenAiEndpoint::handle_gathered_event(const std::shared_ptr<Gathering>& gathering,
+                                           size_t sample, const api::Event& event) {
   const auto* outcome = std::get_if<api::Outcome>(&event.what);
   Call& call = *gathering->call;
   if (outcome == nullptr || call.is_answered) return;
@@ -324,16 +358,13 @@ bool OpenAiEndpoint::reserve_or_refuse(Gathering& gathering, int64_t bytes) {
 
 void OpenAiEndpoint::respond_whole_answer(const std::shared_ptr<Gathering>& gathering) {
   const std::shared_ptr<Call>& call = gathering->call;
-  int64_t tokens = 0, told = 0;
-  for (const api::SampleOutput& output : gathering->outputs) {
-    tokens += size_of(output).tokens;
-    told += size_of(output).told;
-  }
-  const double bytes = estimate_answer_bytes(call->order->telling, static_cast<double>(tokens));
+  const OutputSize size = total_size_of(gathering->outputs);
+  const double bytes =
+      estimate_answer_bytes(call->order->telling, static_cast<double>(size.tokens));
   if (!reserve_or_refuse(*gathering, static_cast<int64_t>(bytes))) return;
   auto response = std::make_shared<Response>();
   run_in_background_if_long(
-      Call::giver(call), call->request.tenant, told > kWriteAtOnce,
+      Call::giver(call), call->request.tenant, size.told > kWriteAtOnce,
       [gathering, response] {
         const Call& of = *gathering->call;
         *response =
@@ -352,47 +383,54 @@ Elsewhere OpenAiEndpoint::stream_executor_for(const Call& call) const {
           .back = parts_.back};
 }
 
-void OpenAiEndpoint::stream_answer(const std::shared_ptr<Call>& call) {
-  for (api::Sample& sample : call->order->samples) sample.tells_tokens = true;
-  const int64_t bytes = call->order->num_choices() * kToldChoiceBytes;
-  auto& futures = parts_.service.futures();
-  SharedLimit::Share held = futures.reserve_bytes(call->request.tenant, bytes);
-  if (!held) return call->give(over_budget_response(bytes, futures.most_bytes()));
-  auto streaming = std::make_shared<Streaming>(
+std::shared_ptr<OpenAiEndpoint::Streaming> OpenAiEndpoint::make_streaming(
+    const std::shared_ptr<Call>& call, SharedLimit::Share held) const {
+  return std::make_shared<Streaming>(
       Streaming{.call = call,
                 .writer = std::make_shared<StreamWriter>(
                     AnswerStream(call->head, call->order, *call->text), stream_executor_for(*call)),
                 .left = call->order->samples.size(),
                 .held = std::move(held)});
+}
+
+void OpenAiEndpoint::submit_and_stream_answer(const std::shared_ptr<Call>& call) {
+  for (api::Sample& sample : call->order->samples) sample.tells_tokens = true;
+  const int64_t bytes = call->order->num_choices() * kToldChoiceBytes;
+  auto& futures = parts_.service.futures();
+  SharedLimit::Share held = futures.reserve_bytes(call->request.tenant, bytes);
+  if (!held) return call->give(over_budget_response(bytes, futures.most_bytes()));
+  const std::shared_ptr<Streaming> streaming = make_streaming(call, std::move(held));
   // Who is told of the samples keeps the call; the body, which the call's answer holds, does not.
-  streaming->writer->body()->on_close([this, of = std::weak_ptr<Call>(call)] {
-    if (const std::shared_ptr<Call> left = of.lock()) cancel_samples(*left, kHungUp);
-  });
+  streaming->writer->body()->on_close(make_hang_up_canceller(call));
   submit_samples(
       call,
       [this, streaming](size_t sample, const api::Event& event) {
-        write_event(*streaming, sample, event);
+        handle_streamed_event(*streaming, sample, event);
       },
       [call, streaming] { call->give(event_stream_response(streaming->writer->body())); });
 }
 
-void OpenAiEndpoint::write_event(Streaming& streaming, size_t sample, const api::Event& event) {
+void OpenAiEndpoint::handle_streamed_event(Streaming& streaming, size_t sample,
+                                           const api::Event& event) {
   if (streaming.is_over) return;
   StreamWriter& writer = *streaming.writer;
   if (const auto* told = std::get_if<api::RowTokens>(&event.what))
     return writer.push(sample, *told);
   const auto* outcome = std::get_if<api::Outcome>(&event.what);
   if (outcome == nullptr) return;
-  const auto* failure = std::get_if<api::Failure>(outcome);
-  if (failure == nullptr) {
-    writer.note_ended(std::get<api::SampleOutput>(*outcome));
-    if (--streaming.left > 0) return;
-    streaming.is_over = true;
-    return writer.finish();
-  }
+  if (const auto* failure = std::get_if<api::Failure>(outcome))
+    return end_failed_stream(streaming, *failure);
+  writer.note_ended(std::get<api::SampleOutput>(*outcome));
+  if (--streaming.left > 0) return;
   streaming.is_over = true;
-  writer.fail(status_of_failure(*failure), failure->message);
-  cancel_and_answer_failure(*streaming.call, *failure);  // which answers what has no response yet
+  writer.finish();
+}
+
+// What was submitted is cancelled; it is also the answer where there is no response yet.
+void OpenAiEndpoint::end_failed_stream(Streaming& streaming, const api::Failure& failure) {
+  streaming.is_over = true;
+  streaming.writer->fail(status_of_failure(failure), failure.message);
+  cancel_and_answer_failure(*streaming.call, failure);
 }
 
 Json OpenAiEndpoint::model_json(const std::string& id, const api::BaseInfo& base) const {
@@ -422,10 +460,7 @@ void OpenAiEndpoint::add_routes(Router& router) {
   const auto get = [&](const char* pattern, PlainHandler handler) {
     router.add({.method = "GET",
                 .pattern = pattern,
-                .handler =
-                    [handler = std::move(handler)](const Request& request, const Respond& respond) {
-                      run_answering_openai_faults(respond, [&] { respond(handler(request)); });
-                    },
+                .handler = answering_openai_faults(std::move(handler)),
                 .scope = Scope::kRead,
                 .effect = Effect::kReads});
   };

@@ -48,6 +48,7 @@ class OpenAiEndpoint {
   Json model_json(const std::string& id, const api::BaseInfo& base) const;
   void handle_request(bool is_chat, Request&& request, const Respond& respond);
   [[nodiscard]] LiveSampler find_weights(const std::string& tenant, const std::string& name) const;
+  [[nodiscard]] const ServedText& text_or_refuse(size_t base) const;
   // What the body asks for: its model, the weights and texts of that, and the answer's head.
   void resolve_model(Call& call) const;
   // Makes samples of the body, which it frees, and submits them.
@@ -58,18 +59,24 @@ class OpenAiEndpoint {
   // where one was refused, or the client left.
   void submit_samples(const std::shared_ptr<Call>& call, const Hear& hear,
                       const std::function<void()>& then);
+  void submit_rest_in_next_turn(const std::shared_ptr<Call>& call, const Hear& hear,
+                                const std::function<void()>& then);
   bool submit_sample_or_refuse(const std::shared_ptr<Call>& call, size_t sample, const Hear& hear);
   // What was submitted is cancelled, and no more is.
   void cancel_samples(Call& call, const std::string& reason);
+  [[nodiscard]] std::function<void()> make_hang_up_canceller(const std::shared_ptr<Call>& call);
   void cancel_and_answer_failure(Call& call, const api::Failure& failure);
-  void gather_answer(const std::shared_ptr<Call>& call);
-  void gather_output(const std::shared_ptr<Gathering>& gathering, size_t sample,
-                     const api::Event& event);
+  void submit_and_gather_answer(const std::shared_ptr<Call>& call);
+  void handle_gathered_event(const std::shared_ptr<Gathering>& gathering, size_t sample,
+                             const api::Event& event);
   [[nodiscard]] bool reserve_or_refuse(Gathering& gathering, int64_t bytes);
   void respond_whole_answer(const std::shared_ptr<Gathering>& gathering);
   [[nodiscard]] Elsewhere stream_executor_for(const Call& call) const;
-  void stream_answer(const std::shared_ptr<Call>& call);
-  void write_event(Streaming& streaming, size_t sample, const api::Event& event);
+  [[nodiscard]] std::shared_ptr<Streaming> make_streaming(const std::shared_ptr<Call>& call,
+                                                          SharedLimit::Share held) const;
+  void submit_and_stream_answer(const std::shared_ptr<Call>& call);
+  void handle_streamed_event(Streaming& streaming, size_t sample, const api::Event& event);
+  void end_failed_stream(Streaming& streaming, const api::Failure& failure);
   // Runs `work` elsewhere where it is long, then `then` here; what either throws is the response.
   void run_in_background_if_long(const Respond& respond, const std::string& tenant, bool is_long,
                                  std::function<void()> work, std::function<void()> then);

@@ -34,23 +34,32 @@ std::optional<int32_t> parse_token_id(const std::string& text, int64_t vocab_siz
   return token;
 }
 
+int32_t read_biased_token(const Fields& body, const std::string& name, int64_t vocab_size) {
+  const std::optional<int32_t> token = parse_token_id(name, vocab_size);
+  if (!token) {
+    body.fail("logit_bias",
+              fmt::format("'{}' is no token id from 0 to {}", name.substr(0, 40), vocab_size - 1));
+  }
+  return *token;
+}
+
+float read_bias(const Fields& biases, const std::string& name) {
+  const double add = biases.number(name);
+  if (add < -api::kMostLogitBias || add > api::kMostLogitBias) {
+    biases.fail(name, fmt::format("got {0}, wanted -{1} to {1}", add, api::kMostLogitBias));
+  }
+  return static_cast<float>(add);
+}
+
 void read_logit_bias(const Fields& body, const api::BaseInfo& base, api::Sample& sample) {
   if (!body.has("logit_bias")) return;
-  const Fields bias = body.object("logit_bias");
-  bias.each_name([&](const std::string& name) {
+  const Fields biases = body.object("logit_bias");
+  biases.each_name([&](const std::string& name) {
     if (sample.logit_bias.size() == api::kMostLogitBiases) {
       body.fail("logit_bias", fmt::format("has more than {} entries", api::kMostLogitBiases));
     }
-    const std::optional<int32_t> token = parse_token_id(name, base.vocab_size);
-    if (!token) {
-      body.fail("logit_bias", fmt::format("'{}' is no token id from 0 to {}", name.substr(0, 40),
-                                          base.vocab_size - 1));
-    }
-    const double add = bias.number(name);
-    if (add < -api::kMostLogitBias || add > api::kMostLogitBias) {
-      bias.fail(name, fmt::format("got {0}, wanted -{1} to {1}", add, api::kMostLogitBias));
-    }
-    sample.logit_bias.push_back({*token, static_cast<float>(add)});
+    const int32_t token = read_biased_token(body, name, base.vocab_size);
+    sample.logit_bias.push_back({token, read_bias(biases, name)});
   });
 }
 
@@ -67,6 +76,28 @@ void read_number_options(const Fields& body, api::Sample& sample) {
     body.fail("temperature",
               fmt::format("got {}, wanted 0, or 0.001 and more", sample.temperature));
   }
+}
+
+[[noreturn]] void throw_prompt_too_long(const api::BaseInfo& base, std::string_view param,
+                                        size_t bytes, int64_t least_tokens) {
+  throw OpenAiFault(
+      ErrorCode::kInvalidArgument,
+      fmt::format("This model's maximum context length is {} tokens. However, your {} has {} "
+                  "bytes, which are at least {} tokens. Please reduce its length.",
+                  base.max_context, param, bytes, least_tokens),
+      std::string(param), "context_length_exceeded");
+}
+
+void check_context_length(const api::BaseInfo& base, int64_t prompt, int64_t max_tokens,
+                          std::string_view param) {
+  if (!api::find_context_fault(prompt, max_tokens, base.max_context)) return;
+  throw OpenAiFault(
+      ErrorCode::kInvalidArgument,
+      fmt::format("This model's maximum context length is {} tokens. However, you requested {} "
+                  "tokens in the {} and {} for the completion. Please reduce the length of "
+                  "either.",
+                  base.max_context, prompt, param, max_tokens),
+      std::string(param), "context_length_exceeded");
 }
 
 }  // namespace
@@ -95,7 +126,7 @@ void read_sampling(const Fields& body, const ServedText& text, const api::BaseIn
     sample.top_k = std::max<int64_t>(0, body.integer("top_k", -1, INT32_MAX));
   }
   sample.top_k = std::min(sample.top_k, base.vocab_size);
-  sample.seed = body.maybe_bits("seed").value_or(fallback_seed);
+  sample.seed = body.maybe_int64_bits("seed").value_or(fallback_seed);
   sample.num_samples = body.integer_or("n", 1, 1, kMostChoices);
   sample.stop = base.end_tokens;
   read_logit_bias(body, base, sample);
@@ -112,12 +143,7 @@ std::vector<int32_t> encode_prompt(const ServedText& text, const api::BaseInfo& 
     auto ids = text.tokenizer.encode_within(prompt, {.most = most, .hold = take}, add_special);
     if (ids) return std::move(*ids);
   }
-  throw OpenAiFault(
-      ErrorCode::kInvalidArgument,
-      fmt::format("This model's maximum context length is {} tokens. However, your {} has {} "
-                  "bytes, which are at least {} tokens. Please reduce its length.",
-                  base.max_context, param, prompt.size(), least),
-      std::string(param), "context_length_exceeded");
+  throw_prompt_too_long(base, param, prompt.size(), least);
 }
 
 void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
@@ -125,15 +151,7 @@ void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
                     api::Sample& sample) {
   const int64_t prompt = std::ssize(sample.prompt);
   const int64_t left = base.max_context - prompt;
-  if (api::context_fault(prompt, max_tokens.value_or(1), base.max_context)) {
-    throw OpenAiFault(
-        ErrorCode::kInvalidArgument,
-        fmt::format("This model's maximum context length is {} tokens. However, you requested {} "
-                    "tokens in the {} and {} for the completion. Please reduce the length of "
-                    "either.",
-                    base.max_context, prompt, param, max_tokens.value_or(1)),
-        std::string(param), "context_length_exceeded");
-  }
+  check_context_length(base, prompt, max_tokens.value_or(1), param);
   const int64_t unasked = std::min({left, text.longest_sample - prompt, kMostUnasked});
   sample.max_tokens = std::max<int64_t>(1, max_tokens.value_or(unasked));
 }

@@ -41,7 +41,7 @@ void StreamWriter::push(size_t sample, const api::RowTokens& told) {
   if (is_over_ || body_->closed()) return;
   if (!elsewhere_.run) {
     const std::string text = answer_.make_token_events(sample, told);
-    if (!text.empty()) static_cast<void>(body_->push(text));
+    if (!text.empty()) static_cast<void>(body_->push_or_close(text));
     return;
   }
   const size_t bytes = bytes_of(told);
@@ -76,13 +76,13 @@ void StreamWriter::start_next_piece() {
   is_making_ = true;
   elsewhere_.run([self = shared_from_this(), piece = take_next_piece()] {
     self->make_text(*piece);
-    self->elsewhere_.back([self, piece] { self->push_piece(*piece); });
+    self->elsewhere_.back([self, piece] { self->push_piece_and_continue(*piece); });
   });
 }
 
-void StreamWriter::push_piece(Piece& piece) {
+void StreamWriter::push_piece_and_continue(Piece& piece) {
   is_making_ = false;
-  if (!body_->push(piece.text, piece.bytes)) return waiting_.clear();
+  if (!body_->push_or_close(piece.text, piece.bytes)) return waiting_.clear();
   if (piece.is_broken) {
     is_over_ = true;
     waiting_.clear();
@@ -104,7 +104,7 @@ void StreamWriter::fail(int status, const std::string& message) {
 
 void StreamWriter::end_body() {
   if (body_->ends()) return;
-  static_cast<void>(body_->push(fault_.empty() ? answer_.make_end_events() : fault_));
+  static_cast<void>(body_->push_or_close(fault_.empty() ? answer_.make_end_events() : fault_));
   body_->finish();
 }
 

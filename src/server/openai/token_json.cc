@@ -35,7 +35,7 @@ JsonObject token_logprob_json(const text::Tokenizer& tokenizer, int32_t token, f
 
 // Of the i-th token: calls with each id and its logprob.
 template <typename Take>
-void for_each_top(const api::TopkTable& topk, size_t i, const Take& take) {
+void for_each_top_token(const api::TopkTable& topk, size_t i, const Take& take) {
   const auto k = static_cast<size_t>(topk.k);
   for (size_t j = i * k; j < (i + 1) * k && j < topk.ids.size(); ++j) {
     if (topk.logprobs[j] != api::kNoTopk) take(topk.ids[j], topk.logprobs[j]);
@@ -51,8 +51,8 @@ JsonObject top_logprobs_json(const text::Tokenizer& tokenizer, const ToldTokens&
   const auto add = [&](const std::string& key, float logprob) {
     if (names.insert(key).second) top.add(key, number_or_null(logprob));
   };
-  for_each_top(told.topk, i,
-               [&](int32_t id, float logprob) { add(token_text(tokenizer, id), logprob); });
+  for_each_top_token(told.topk, i,
+                     [&](int32_t id, float logprob) { add(token_text(tokenizer, id), logprob); });
   add(name, told.logprobs[i]);
   return top;
 }
@@ -68,7 +68,7 @@ JsonArray chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens&
   for (size_t i = 0; i < told.tokens.size(); ++i) {
     JsonObject item = token_logprob_json(tokenizer, told.tokens[i], told.logprobs[i]);
     JsonArray top;
-    for_each_top(told.topk, i, [&](int32_t id, float logprob) {
+    for_each_top_token(told.topk, i, [&](int32_t id, float logprob) {
       top.add(token_logprob_json(tokenizer, id, logprob));
     });
     out.add(item.add("top_logprobs", top));

@@ -89,7 +89,7 @@ ToolCalls read_call_objects(const std::vector<std::string_view>& texts) {
 }
 
 // <parameter=NAME> VALUE </parameter>, of which the end may be missing before the next.
-std::optional<ToolParameter> next_function_parameter(std::string_view& text, bool is_last) {
+std::optional<ToolParameter> take_function_parameter(std::string_view& text, bool is_last) {
   std::string_view rest = text;
   if (!take_until(rest, "<parameter=")) return std::nullopt;
   const std::optional<std::string_view> key = take_until(rest, ">");
@@ -111,7 +111,7 @@ ToolCalls read_function(std::string_view text, const ToolTypes& types) {
   if (!name || trimmed(*name).empty()) return std::nullopt;
   const std::string function(trimmed(*name));
   JsonObject arguments;
-  while (const auto parameter = next_function_parameter(text, /*is_last=*/true)) {
+  while (const auto parameter = take_function_parameter(text, /*is_last=*/true)) {
     arguments.add(parameter->name,
                   Json::written(types.value_json(function, parameter->name, parameter->text)));
   }
@@ -154,7 +154,7 @@ ToolCalls read_deepseek_v3(std::string_view inner, const ToolTypes&) {
 }
 
 // <DSML parameter name="NAME" string="true|false">VALUE</DSML parameter>
-std::optional<ToolParameter> next_dsml_parameter(std::string_view& text, bool /*is_last*/) {
+std::optional<ToolParameter> take_dsml_parameter(std::string_view& text, bool /*is_last*/) {
   std::string_view rest = text;
   if (!take_until(rest, "<\uff5cDSML\uff5cparameter") || !take_until(rest, "name=\"")) {
     return std::nullopt;
@@ -177,7 +177,7 @@ ToolCalls read_dsml(std::string_view inner, const ToolTypes&) {
   const std::optional<std::string_view> name = take_until(inner, "\"");
   if (!name || name->empty() || !take_until(inner, ">")) return std::nullopt;
   JsonObject arguments;
-  while (const auto parameter = next_dsml_parameter(inner, /*is_last=*/true))
+  while (const auto parameter = take_dsml_parameter(inner, /*is_last=*/true))
     arguments.add(parameter->name, Json::written(parameter->text));
   return single_call(ToolCall{std::string(*name), arguments.text()});
 }
@@ -209,6 +209,22 @@ size_t offset_in(std::string_view text, std::string_view part) {
   return static_cast<size_t>(part.data() - text.data());
 }
 
+// A member whose value begins at `rest`, which then begins with the next one's key: nothing. Else
+// what the head is, since it can be none, or more of it is to come.
+std::optional<CallHead> take_name_or_skip_member(std::string_view& rest, std::string_view key,
+                                                 std::string& name) {
+  const size_t end = json_value_end(rest, 0);
+  if (end == rest.size()) return CallHead{};
+  const std::optional<json::value> value = parse_json_text(rest.substr(0, end));
+  if (!value || (key == "\"name\"" && !value->is_string())) return no_call();
+  if (key == "\"name\"") name = json::value_to<std::string>(*value);
+  rest = without_leading_space(rest.substr(end));
+  if (rest.empty()) return CallHead{};
+  if (rest.front() != ',') return no_call();
+  rest = without_leading_space(rest.substr(1));
+  return std::nullopt;
+}
+
 // {"name": TEXT, ..., "arguments" or "parameters": {
 CallHead read_object_head(std::string_view text) {
   std::string name;
@@ -226,15 +242,7 @@ CallHead read_object_head(std::string_view text) {
       head.is_member = true;
       return head;
     }
-    const size_t end = json_value_end(rest, 0);
-    if (end == rest.size()) return {};
-    const std::optional<json::value> value = parse_json_text(rest.substr(0, end));
-    if (!value || (key == "\"name\"" && !value->is_string())) return no_call();
-    if (key == "\"name\"") name = json::value_to<std::string>(*value);
-    rest = without_leading_space(rest.substr(end));
-    if (rest.empty()) return {};
-    if (rest.front() != ',') return no_call();
-    rest = without_leading_space(rest.substr(1));
+    if (auto head = take_name_or_skip_member(rest, key, name)) return *head;
   }
   return {};
 }
@@ -250,7 +258,7 @@ CallHead read_function_head(std::string_view inner) {
   const std::optional<std::string_view> name = take_until(rest, ">");
   if (!name) return {};
   CallHead head = make_head(trimmed(*name), offset_in(inner, rest));
-  head.next = next_function_parameter;
+  head.next = take_function_parameter;
   return head;
 }
 
@@ -282,7 +290,7 @@ CallHead read_dsml_head(std::string_view inner) {
   const std::optional<std::string_view> name = take_until(rest, "\"");
   if (!name || !take_until(rest, ">")) return {};
   CallHead head = make_head(*name, offset_in(inner, rest));
-  head.next = next_dsml_parameter;
+  head.next = take_dsml_parameter;
   return head;
 }
 
@@ -376,21 +384,25 @@ void add_schema_types(const json::value& schema, std::set<std::string>& kinds) {
     each(key, [&](const json::value& one) { add_schema_types(one, kinds); });
 }
 
+// true, false or null, in any case; of a boolean also 1 and 0.
+std::optional<std::string> read_as_word(std::string_view kind, std::string_view text) {
+  std::string bare = lower(trimmed(text));
+  if (kind == "boolean" && (bare == "1" || bare == "0")) bare = bare == "1" ? "true" : "false";
+  const std::optional<json::value> value = parse_json_text(bare);
+  return value && json_type_of(*value) == kind ? std::optional(bare) : std::nullopt;
+}
+
 // The text as JSON of this type, or nothing.
 std::optional<std::string> read_as_type(std::string_view kind, std::string_view text) {
   if (kind == "string") return json_quoted(text);
-  std::string bare = lower(trimmed(text));
-  if (kind == "boolean" && (bare == "1" || bare == "0")) bare = bare == "1" ? "true" : "false";
-  const bool is_word = kind == "boolean" || kind == "null";
-  if (!is_word) bare = trimmed(text);
+  if (kind == "boolean" || kind == "null") return read_as_word(kind, text);
+  const std::string bare(trimmed(text));
   const std::optional<json::value> value = parse_json_text(bare);
   if (!value) return std::nullopt;
+  if (kind != "integer" && kind != "number") return bare;
   // Whole numbers as they are written: some have more than 64 bits.
   const bool is_whole = bare.find_first_not_of("-0123456789") == std::string::npos;
-  if (kind == "integer" || kind == "number")
-    return value->is_number() && (is_whole || kind == "number") ? std::optional(bare)
-                                                                : std::nullopt;
-  return !is_word || json_type_of(*value) == kind ? std::optional(bare) : std::nullopt;
+  return value->is_number() && (is_whole || kind == "number") ? std::optional(bare) : std::nullopt;
 }
 
 }  // namespace

@@ -36,13 +36,8 @@ std::vector<int32_t> read_prompt(const Fields& body) {
   return prompt;
 }
 
-void read_stop(const Fields& params, SampleOrder& order) {
-  api::Sample& command = order.command;
-  if (!params.has("stop")) return;
-  if (params.is_string("stop") || params.is_array_of_strings("stop")) {
-    command.stop_texts = read_stop_texts(params, kMaxStopTexts, kMaxStopText);
-    return;
-  }
+std::vector<int32_t> read_stop_ids(const Fields& params) {
+  std::vector<int32_t> out;
   const std::vector<int64_t> ids = params.integers("stop");
   if (ids.size() > kMaxStopIds) {
     params.fail("stop", fmt::format("has {} ids, the limit is {}", ids.size(), kMaxStopIds));
@@ -51,33 +46,52 @@ void read_stop(const Fields& params, SampleOrder& order) {
     if (id < 0 || id > INT32_MAX) {
       params.fail("stop", fmt::format("token {} is outside 0 to {}", id, INT32_MAX));
     }
-    command.stop.push_back(static_cast<int32_t>(id));
+    out.push_back(static_cast<int32_t>(id));
   }
-  order.stops_at_end = !ids.empty();
+  return out;
 }
 
-void read_sampling_params(const Fields& body, uint64_t fallback_seed, SampleOrder& order) {
+void read_stop(const Fields& params, SampleOrder& order) {
   api::Sample& command = order.command;
-  const Fields params = body.object("sampling_params");
-  command.max_tokens = params.integer_or("max_tokens", 0, 1, INT64_MAX / 2);
+  if (!params.has("stop")) return;
+  if (params.is_string("stop") || params.is_array_of_strings("stop")) {
+    command.stop_texts = read_stop_texts(params, kMaxStopTexts, kMaxStopText);
+    return;
+  }
+  command.stop = read_stop_ids(params);
+  order.stops_at_end = !command.stop.empty();
+}
+
+float read_temperature(const Fields& params) {
   const double temperature = params.number_or("temperature", 1.0);
   // Logits divided by less than a thousandth leave the range of numbers.
   if (temperature < 0 || temperature > 1e6 || (temperature > 0 && temperature < 1e-3)) {
     params.fail("temperature",
                 fmt::format("got {}, wanted 0, or from 0.001 to 1000000", temperature));
   }
-  command.temperature = static_cast<float>(temperature);
+  return static_cast<float>(temperature);
+}
+
+float read_top_p(const Fields& params) {
   const double top_p = params.number_or("top_p", 1.0);
   if (static_cast<float>(top_p) <= 0 || top_p > 1) {
     params.fail("top_p", fmt::format("got {}, wanted above 0 and at most 1", top_p));
   }
-  command.top_p = static_cast<float>(top_p);
+  return static_cast<float>(top_p);
+}
+
+void read_sampling_params(const Fields& body, uint64_t fallback_seed, SampleOrder& order) {
+  api::Sample& command = order.command;
+  const Fields params = body.object("sampling_params");
+  command.max_tokens = params.integer_or("max_tokens", 0, 1, INT64_MAX / 2);
+  command.temperature = read_temperature(params);
+  command.top_p = read_top_p(params);
   command.top_k = std::max<int64_t>(0, params.integer_or("top_k", -1, -1, INT32_MAX));
-  command.seed = params.maybe_bits("seed").value_or(fallback_seed);
+  command.seed = params.maybe_int64_bits("seed").value_or(fallback_seed);
   read_stop(params, order);
 }
 
-void read_logprobs(const Fields& body, api::Sample& command) {
+void read_logprob_options(const Fields& body, api::Sample& command) {
   command.prompt_logprobs = body.boolean_or("prompt_logprobs", false);
   command.topk_prompt_logprobs = body.integer_or("topk_prompt_logprobs", 0, 0, kMaxTopk);
   command.topk_sample_logprobs = body.integer_or("topk_sample_logprobs", 0, 0, kMaxTopk);
@@ -114,6 +128,14 @@ TensorParts read_tensor_parts(const Fields& tensor) {
   return parts;
 }
 
+// Where the entries of each row begin, and the last one's end.
+std::vector<int64_t> row_offsets(const TensorParts& parts, int64_t rows, int64_t columns) {
+  if (parts.is_sparse) return parts.crow;
+  std::vector<int64_t> offsets;
+  for (int64_t row = 0; row <= rows; ++row) offsets.push_back(row * columns);
+  return offsets;
+}
+
 // [P - 1, K], dense or CSR; the layout is the answer's too.
 std::optional<TensorParts> read_prompt_targets(const Fields& body, api::Sample& command) {
   constexpr const char* kName = "target_prompt_logprobs";
@@ -131,9 +153,7 @@ std::optional<TensorParts> read_prompt_targets(const Fields& body, api::Sample& 
     tensor.fail("shape",
                 fmt::format("wanted [{}, K]: a row for each prompt token but the first", rows));
   }
-  command.prompt_targets.first = parts.crow;
-  for (int64_t row = 0; !parts.is_sparse && row <= rows; ++row)
-    command.prompt_targets.first.push_back(row * layout.num_columns);
+  command.prompt_targets.first = row_offsets(parts, rows, layout.num_columns);
   return parts;
 }
 
@@ -255,7 +275,8 @@ void check_stability_record(const api::Sample& sample, const ServiceOptions& opt
 }
 
 // Without the records of its sequences.
-StateStore::StabilityRequest stability_request(const SampleCall& call, const std::string& session) {
+StateStore::StabilityRequest make_stability_request(const SampleCall& call,
+                                                    const std::string& session) {
   return {call.request.tenant,
           session,
           fmt::format("{}:{}", call.sampler_id, call.seq_id),
@@ -276,6 +297,28 @@ void read_sample_call(SampleCall& call) {
   }
 }
 
+// What answers the call, and keeps the record where it asks for one; before its command is taken.
+std::shared_ptr<Sampled> take_completion(Service& service, SampleCall& call,
+                                         const std::string& session) {
+  StateStore::StabilityRequest record;
+  if (call.order.record) record = make_stability_request(call, session);
+  return std::make_shared<Sampled>(service.parts().store, std::move(record),
+                                   service.options().max_stability_bytes,
+                                   std::move(call.order.targets));
+}
+
+// Moves the call's order into it.
+api::Command take_sample_command(Service& service, SampleCall& call, const LiveSampler& sampler) {
+  api::Command command =
+      service.new_command(call.request.tenant, sampler.session, sampler.base, FutureKind::kSample);
+  api::Sample& sample = call.order.command;
+  sample.snapshot = sampler.snapshot;
+  sample.snapshot_dir = sampler.dir;
+  command.fingerprint = call.fingerprint;
+  command.op = std::move(sample);
+  return command;
+}
+
 Response submit_sample(Service& service, SampleCall& call) {
   const Request& request = call.request;
   const std::string& id = call.sampler_id;
@@ -287,20 +330,11 @@ Response submit_sample(Service& service, SampleCall& call) {
     return std::move(*known);
   fill_and_check_sample(service.info(sampler->base), order);
   if (order.record) check_stability_record(order.command, service.options());
-  order.command.snapshot = sampler->snapshot;
-  order.command.snapshot_dir = sampler->dir;
   const int64_t num_samples = order.command.num_samples;
-  StateStore::StabilityRequest record;
-  if (order.record) record = stability_request(call, sampler->session);
-  api::Command command =
-      service.new_command(request.tenant, sampler->session, sampler->base, FutureKind::kSample);
+  std::shared_ptr<Sampled> completion = take_completion(service, call, sampler->session);
+  api::Command command = take_sample_command(service, call, *sampler);
   const std::string request_id = command.request.text;
-  command.fingerprint = call.fingerprint;
-  command.op = std::move(order.command);
-  auto sampled =
-      std::make_shared<Sampled>(service.parts().store, std::move(record),
-                                service.options().max_stability_bytes, std::move(order.targets));
-  Response response = service.submit(std::move(command), {.completion = std::move(sampled),
+  Response response = service.submit(std::move(command), {.completion = std::move(completion),
                                                           .key_id = request.key_id,
                                                           .number = {id, seq_id},
                                                           .num_samples = num_samples});
@@ -327,7 +361,7 @@ SampleOrder read_sample(const Fields& body, uint64_t fallback_seed) {
   command.prompt = read_prompt(body);
   command.num_samples = body.integer_or("num_samples", 1, 1, kMaxSamples);
   read_sampling_params(body, fallback_seed, order);
-  read_logprobs(body, command);
+  read_logprob_options(body, command);
   order.targets = read_prompt_targets(body, command);
   order.record = body.boolean_or("record_stability_info", false);
   return order;
@@ -338,7 +372,7 @@ void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order) {
   const int64_t prompt = std::ssize(command.prompt);
   const int64_t left = base.max_context - prompt;
   if (command.max_tokens == 0) command.max_tokens = std::max<int64_t>(left, 1);
-  if (const auto fault = api::context_fault(prompt, command.max_tokens, base.max_context))
+  if (const auto fault = api::find_context_fault(prompt, command.max_tokens, base.max_context))
     fail(left < 1 ? "prompt" : "sampling_params.max_tokens", *fault);
   check_ids("prompt", command.prompt, 0, base.vocab_size);
   check_ids("sampling_params.stop", command.stop, 0, base.vocab_size);

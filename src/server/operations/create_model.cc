@@ -14,19 +14,23 @@
 namespace strata::server {
 namespace {
 
+int64_t read_rank(const Fields& config, int64_t max_rank) {
+  const int64_t rank = config.integer("rank", INT64_MIN, INT64_MAX);
+  if (rank < 1 || rank > max_rank || !std::has_single_bit(static_cast<uint64_t>(rank))) {
+    config.fail("rank", fmt::format("got {}, wanted a power of two from 1 to {} (--max-rank)", rank,
+                                    max_rank));
+  }
+  return rank;
+}
+
 api::LoraConfig read_lora(const Fields& body, int64_t max_rank) {
   if (!body.has("lora_config")) {
     body.fail("lora_config", "this server trains LoRA adapters: a rank is required");
   }
   const Fields config = body.object("lora_config");
   api::LoraConfig lora;
-  lora.rank = config.integer("rank", INT64_MIN, INT64_MAX);
-  if (lora.rank < 1 || lora.rank > max_rank ||
-      !std::has_single_bit(static_cast<uint64_t>(lora.rank))) {
-    config.fail("rank", fmt::format("got {}, wanted a power of two from 1 to {} (--max-rank)",
-                                    lora.rank, max_rank));
-  }
-  const std::optional<uint64_t> seed = config.maybe_bits("seed");
+  lora.rank = read_rank(config, max_rank);
+  const std::optional<uint64_t> seed = config.maybe_int64_bits("seed");
   lora.seed = seed ? *seed : random_seed();
   lora.train_attn = config.boolean_or("train_attn", true);
   lora.train_mlp = config.boolean_or("train_mlp", true);

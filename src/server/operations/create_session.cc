@@ -38,6 +38,15 @@ std::string read_tags_as_json(const Fields& body) {
   return text;
 }
 
+std::optional<std::string> read_display_name(const Fields& body) {
+  std::optional<std::string> name = body.maybe_string("display_name");
+  if (name && num_characters(*name) > kMaxDisplayName) {
+    body.fail("display_name", fmt::format("has {} characters, the limit is {}",
+                                          num_characters(*name), kMaxDisplayName));
+  }
+  return name;
+}
+
 SessionRow read_new_session(const Fields& body, const std::string& tenant) {
   SessionRow row;
   row.id = random_id();
@@ -46,11 +55,7 @@ SessionRow read_new_session(const Fields& body, const std::string& tenant) {
   row.sdk_version = whole_characters(body.string_or("sdk_version", ""), kMaxVersion);
   if (body.has("tags")) row.tags = read_tags_as_json(body);
   row.user_metadata = read_metadata(body);
-  row.display_name = body.maybe_string("display_name");
-  if (row.display_name && num_characters(*row.display_name) > kMaxDisplayName) {
-    body.fail("display_name", fmt::format("has {} characters, the limit is {}",
-                                          num_characters(*row.display_name), kMaxDisplayName));
-  }
+  row.display_name = read_display_name(body);
   row.project_id = body.string_or("project_id", "default");
   if (!is_valid_project(row.project_id)) {
     body.fail("project_id", "wanted 1 to 64 of A-Z a-z 0-9 . _ -");

@@ -47,11 +47,12 @@ struct FindRecordOf {
   const std::string session, tenant;
   std::optional<bool> is_own = std::nullopt;
 
+  [[nodiscard]] bool is_session_of_tenant() const {
+    const std::optional<SessionRow> row = store.find_session(session);
+    return row && row->tenant == tenant;
+  }
   std::optional<SampleRecord> operator()(const std::string& sequence) {
-    if (!is_own) {
-      const std::optional<SessionRow> row = store.find_session(session);
-      is_own = row && row->tenant == tenant;
-    }
+    if (!is_own) is_own = is_session_of_tenant();
     if (!*is_own) return std::nullopt;
     const auto found = store.read_and_touch_stability(session, sequence, wall_seconds());
     if (!found) return std::nullopt;

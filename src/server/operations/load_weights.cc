@@ -22,8 +22,8 @@ void check_kind(const Fields& body, const TinkerPath& path) {
 }
 
 // A load of what is not there is the user's fault like any other of its faults: 400.
-CheckpointRow find_or_throw_invalid(Service& service, const Request& request,
-                                    const TinkerPath& path) {
+CheckpointRow find_checkpoint_or_throw_invalid(Service& service, const Request& request,
+                                               const TinkerPath& path) {
   try {
     return service.parts().registry.find_or_throw(path, request.tenant, /*may_be_public=*/true,
                                                   wall_seconds());
@@ -31,6 +31,14 @@ CheckpointRow find_or_throw_invalid(Service& service, const Request& request,
     if (error.code != ErrorCode::kNotFound) throw;
     throw Error(ErrorCode::kInvalidArgument, fmt::format("load_weights: path: {}", error.what()));
   }
+}
+
+void check_base_of_checkpoint(const BaseNames& names, const Fields& body, const CheckpointRow& row,
+                              const BaseName& base, const std::string& base_name) {
+  const BaseName* of_row = names.find(row.base_model);
+  if (of_row != nullptr && of_row->model == base.model) return;
+  body.fail("base_model", fmt::format("'{}' is not the checkpoint's base model '{}'",
+                                      base_name.substr(0, 200), row.base_model));
 }
 
 Response create_model_from_checkpoint(Service& service, const Request& request,
@@ -41,14 +49,10 @@ Response create_model_from_checkpoint(Service& service, const Request& request,
   const std::string session = read_and_check_session(service, request, body);
   const TinkerPath path = parse_tinker_path(body.string("path"));
   check_kind(body, path);
-  const CheckpointRow row = find_or_throw_invalid(service, request, path);
-  const BaseName* of_row = names.find(row.base_model);
+  const CheckpointRow row = find_checkpoint_or_throw_invalid(service, request, path);
   const std::string base_name = body.string_or("base_model", row.base_model);
   const BaseName& base = require_trainable(names, body, base_name);
-  if (of_row == nullptr || of_row->model != base.model) {
-    body.fail("base_model", fmt::format("'{}' is not the checkpoint's base model '{}'",
-                                        base_name.substr(0, 200), row.base_model));
-  }
+  check_base_of_checkpoint(names, body, row, base, base_name);
   const bool optimizer = body.boolean_or("optimizer", false);
   return start_model(service, request, body,
                      {.type = "load_weights",
@@ -71,20 +75,19 @@ struct StateLoaded : Completion {
   const std::shared_ptr<void> lease;
 };
 
-// The checkpoint, which is of a model like this one.
-CheckpointRow find_matching_checkpoint(Service& service, const NumberedCall& call,
-                                       const TinkerPath& path) {
-  check_kind(call.body, path);
-  CheckpointRow row =
-      service.parts().registry.find_or_throw(path, call.request.tenant,
-                                             /*may_be_public=*/true, wall_seconds());
+void check_same_base(const BaseNames& names, const NumberedCall& call, const TinkerPath& path,
+                     const CheckpointRow& row) {
   const LiveModel& model = call.model;
-  const BaseName* base = service.parts().names.find(row.base_model);
+  const BaseName* base = names.find(row.base_model);
   if (base == nullptr || api::BaseId{base->model} != model.base) {
     call.body.fail("path",
                    fmt::format("'{}' is of base model '{}', model {} is of '{}'", path.text(),
                                row.base_model, call.model_id, model.base_name));
   }
+}
+
+void check_same_lora(const NumberedCall& call, const TinkerPath& path, const CheckpointRow& row) {
+  const LiveModel& model = call.model;
   if (row.lora.rank != model.lora.rank || row.lora.train_attn != model.lora.train_attn ||
       row.lora.train_mlp != model.lora.train_mlp ||
       row.lora.train_unembed != model.lora.train_unembed) {
@@ -92,6 +95,17 @@ CheckpointRow find_matching_checkpoint(Service& service, const NumberedCall& cal
                                        "{} (rank {})",
                                        path.text(), row.lora.rank, call.model_id, model.lora.rank));
   }
+}
+
+// The checkpoint, which is of a model like this one; throws where it is not, or not there.
+CheckpointRow require_matching_checkpoint(Service& service, const NumberedCall& call,
+                                          const TinkerPath& path) {
+  check_kind(call.body, path);
+  CheckpointRow row =
+      service.parts().registry.find_or_throw(path, call.request.tenant,
+                                             /*may_be_public=*/true, wall_seconds());
+  check_same_base(service.parts().names, call, path, row);
+  check_same_lora(call, path, row);
   return row;
 }
 
@@ -102,7 +116,7 @@ Response load_into_model(Service& service, const NumberedCall& call) {
   const bool optimizer = call.body.boolean_or("optimizer", false);
   CheckpointRow row;
   try {
-    row = find_matching_checkpoint(service, call, path);
+    row = require_matching_checkpoint(service, call, path);
   } catch (const Error& error) {
     if (dynamic_cast<const StoreError*>(&error) != nullptr) throw;  // no fault of the path
     return answer_failed_and_consume_number(service, call, error.what());

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "server/http/message.h"
 #include "server/protocol/common_fields.h"
+#include "server/service/refusals.h"
 
 namespace strata::server {
 namespace {
@@ -66,8 +67,8 @@ api::Operation make_save_operation(CheckpointKind kind, const std::string& dir,
   return api::SaveForSampler{.dir = dir, .base_model_name = base_name, .for_export = true};
 }
 
-// What all kinds of bodies say of it, and whose it is.
-void read_save(const NumberedCall& call, CheckpointKind kind, CheckpointSave& save) {
+// What all kinds of bodies say of it, and whose it is. The audit log names its path.
+void read_save_and_note_path(const NumberedCall& call, CheckpointKind kind, CheckpointSave& save) {
   const std::string name =
       call.body.string_or("path", fmt::format("checkpoint-{:06}", call.seq_id));
   check_checkpoint_name("path", name);
@@ -80,14 +81,23 @@ void read_save(const NumberedCall& call, CheckpointKind kind, CheckpointSave& sa
   save.lora = call.model.lora;
 }
 
-// The tenant's, where it has one; or the refusal.
-std::optional<Response> reserve_quota_or_refuse(const ServiceParts& parts,
-                                                const std::string& tenant, int64_t bytes,
-                                                std::shared_ptr<void>& quota) {
-  if (!parts.usage.has_quota(tenant, UsageKind::kDiskBytes)) return std::nullopt;
-  auto full = parts.usage.refuse_over_disk_quota(tenant, parts.store.stored_bytes(tenant), bytes);
-  if (!full) quota = parts.usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
-  return full;
+// The disk's; or the answer, in the order of the model's numbers, where it has no space.
+std::optional<Response> reserve_disk_or_answer_failed(Service& service, const NumberedCall& call,
+                                                      int64_t bytes, std::shared_ptr<void>& disk) {
+  try {
+    disk = service.parts().registry.reserve_disk_space(bytes);
+    return std::nullopt;
+  } catch (const Error& error) {
+    if (error.code != ErrorCode::kIo || dynamic_cast<const StoreError*>(&error) != nullptr) throw;
+    return answer_failed_and_consume_number(service, call, error.what(),
+                                            api::FaultCategory::kServer);
+  }
+}
+
+// A training checkpoint has the optimizer's two moments of each parameter too.
+int64_t checkpoint_bytes(const Dispatch& dispatch, const LiveModel& model, CheckpointKind kind) {
+  const int64_t parameters = dispatch.parameter_bytes(model.base, model.lora);
+  return kind == CheckpointKind::kWeights ? 3 * parameters : parameters;
 }
 
 }  // namespace
@@ -97,21 +107,16 @@ Response save_checkpoint(Service& service, const NumberedCall& call, const char*
   const ServiceParts& parts = service.parts();
   const LiveModel& model = call.model;
   const std::string& tenant = call.request.tenant;
-  read_save(call, kind, save);
+  read_save_and_note_path(call, kind, save);
   const auto saved = std::make_shared<CheckpointSaved>(parts.registry, service.dispatch(), type);
   saved->save = std::move(save);
   saved->base = model.base;
-  const int64_t parameters = service.dispatch().parameter_bytes(model.base, model.lora);
-  const int64_t bytes = kind == CheckpointKind::kWeights ? 3 * parameters : parameters;
-  if (auto full = reserve_quota_or_refuse(parts, tenant, bytes, saved->quota))
+  const int64_t bytes = checkpoint_bytes(service.dispatch(), model, kind);
+  if (auto full =
+          reserve_disk_quota_or_refuse(parts.usage, parts.store, tenant, bytes, saved->quota))
     return std::move(*full);
-  try {
-    saved->disk = parts.registry.reserve_disk_space(bytes);
-  } catch (const Error& error) {
-    if (error.code != ErrorCode::kIo || dynamic_cast<const StoreError*>(&error) != nullptr) throw;
-    return answer_failed_and_consume_number(service, call, error.what(),
-                                            api::FaultCategory::kServer);
-  }
+  if (auto failed = reserve_disk_or_answer_failed(service, call, bytes, saved->disk))
+    return std::move(*failed);
   saved->dir = parts.registry.name_folder();
   api::Command command = new_training_command(service, call);
   saved->snapshot = {command.request.text};

@@ -72,8 +72,8 @@ RunRow make_run_row_and_name(Service& service, const Request& request, const Fie
 }
 
 // The number is that of a run which is over, or of a copy.
-[[noreturn]] void refuse_number(Service& service, const Request& request, const RunRow& row,
-                                const char* type) {
+[[noreturn]] void refuse_used_number(Service& service, const Request& request, const RunRow& row,
+                                     const char* type) {
   const std::optional<RunRow> known = service.parts().store.find_run(row.id);
   if (!known || known->state != RunState::kCopy)
     service.require_live_model(request, row.id);  // throws
@@ -83,8 +83,19 @@ RunRow make_run_row_and_name(Service& service, const Request& request, const Fie
                           type, row.model_seq.value_or(0), row.session_id.value_or("")));
 }
 
-void add_live_model(Service& service, const RunRow& row, const std::string& session,
-                    api::BaseId base, std::string name) {
+api::Command take_create_command(Service& service, const Request& request, ModelStart& start,
+                                 const std::string& id) {
+  const auto base = api::BaseId{start.base.model};
+  api::Command command =
+      service.new_command(request.tenant, start.session, base, FutureKind::kTraining);
+  command.model = {id};
+  command.fingerprint = Hash::of(request.body);
+  command.op = std::move(start.create);
+  return command;
+}
+
+void add_live_model_and_watch(Service& service, const RunRow& row, const std::string& session,
+                              api::BaseId base, std::string name) {
   service.models().add(row.id, {row.tenant, session, row.base_model, base, row.lora, false});
   service.parts().watch.note_run_started(row.id, {.tenant = row.tenant,
                                                   .base_name = row.base_model,
@@ -109,16 +120,11 @@ Response start_model(Service& service, const Request& request, const Fields& bod
   const std::string id = ModelTable::id_of(start.session, number);
   request.note(id);
   const bool is_new = !service.models().contains(id);
-  const auto base = api::BaseId{start.base.model};
   std::string name;
   const RunRow row = make_run_row_and_name(service, request, body, start, number, name);
-  api::Command command =
-      service.new_command(request.tenant, start.session, base, FutureKind::kTraining);
-  command.model = {id};
-  command.fingerprint = Hash::of(request.body);
-  command.op = std::move(start.create);
+  api::Command command = take_create_command(service, request, start, id);
   // First what a restart must know, then the model: what the store refuses takes no slot.
-  if (is_new && !store.add_run(row)) refuse_number(service, request, row, start.type);
+  if (is_new && !store.add_run(row)) refuse_used_number(service, request, row, start.type);
   const auto made = std::make_shared<ModelMade>(service, id, start.type, std::move(start.lease));
   Response response = service.submit(std::move(command), {.completion = made});
   if (is_new && response.status != 200) service.run_guarded("undo", [&] { store.forget_run(id); });
@@ -127,7 +133,8 @@ Response start_model(Service& service, const Request& request, const Fields& bod
         400, fmt::format("{}: model_seq_id: {} was used for another request", start.type, number));
   }
   if (response.status != 200 || !is_new) return response;
-  add_live_model(service, row, start.session, base, std::move(name));
+  add_live_model_and_watch(service, row, start.session, api::BaseId{start.base.model},
+                           std::move(name));
   made->is_alive = true;
   return response;
 }

@@ -12,7 +12,7 @@
 namespace strata::server {
 namespace {
 
-Json key_json(const UsageRow& row) {
+Json key_usage_json(const UsageRow& row) {
   return JsonObject{{"key", row.key_id},
                     {"requests", row.counts[0]},
                     {"trained_tokens", row.counts[1]},
@@ -33,24 +33,26 @@ std::vector<TenantUsage> usage_by_tenant(const Usage& usage, const Request& requ
       tenants.push_back({row.tenant, {}, {}});
       for (const std::string& limit : usage.limits(row.tenant)) tenants.back().limits.add(limit);
     }
-    tenants.back().keys.add(key_json(row));
+    tenants.back().keys.add(key_usage_json(row));
   }
   return tenants;
+}
+
+Response usage_response(StateStore& store, const std::vector<TenantUsage>& tenants) {
+  JsonArray out;
+  for (const TenantUsage& tenant : tenants) {
+    out.add(JsonObject{{"tenant", tenant.tenant},
+                       {"disk_bytes", store.stored_bytes(tenant.tenant)},
+                       {"keys", tenant.keys},
+                       {"limits", tenant.limits}});
+  }
+  return json_response(200, JsonObject{{"tenants", out}}.text());
 }
 
 void get_usage(Service& service, Request&& request, const Respond& respond) {
   const auto job = [&store = service.parts().store, respond,
                     tenants = usage_by_tenant(service.parts().usage, request)] {
-    respond(run_for_response([&] {
-      JsonArray out;
-      for (const TenantUsage& tenant : tenants) {
-        out.add(JsonObject{{"tenant", tenant.tenant},
-                           {"disk_bytes", store.stored_bytes(tenant.tenant)},
-                           {"keys", tenant.keys},
-                           {"limits", tenant.limits}});
-      }
-      return json_response(200, JsonObject{{"tenants", out}}.text());
-    }));
+    respond(run_for_response([&] { return usage_response(store, tenants); }));
   };
   service.parts().aside ? service.parts().aside(request.tenant, job) : job();
 }

@@ -145,6 +145,12 @@ OptionRow& add_flag(OptionTable& t, const std::string& name, bool& field, const 
   row.kind = OptionKind::kFlag;
   return row;
 }
+std::string joined_texts(const std::vector<UsageLimit>& limits) {
+  std::string all;
+  for (const UsageLimit& limit : limits) all += (all.empty() ? "" : ",") + limit.text;
+  return all;
+}
+
 OptionRow& add_limits(OptionTable& t, const std::string& name, const std::string& unit,
                       std::vector<UsageLimit>& field, const std::string& help,
                       UsageLimit (*parse)(const std::string&, const std::string&)) {
@@ -156,12 +162,7 @@ OptionRow& add_limits(OptionTable& t, const std::string& name, const std::string
        .kind = OptionKind::kList,
        .default_text = "no limit",
        .set = [at, name, parse](const std::string& text) { at->push_back(parse(name, text)); },
-       .text =
-           [at] {
-             std::string all;
-             for (const UsageLimit& limit : *at) all += (all.empty() ? "" : ",") + limit.text;
-             return all;
-           }});
+       .text = [at] { return joined_texts(*at); }});
 }
 
 // Models, addresses, files and keys.
@@ -363,7 +364,7 @@ void add_machine_rows(OptionTable& t, ServeOptions& o) {
 
 }  // namespace
 
-OptionTable options_of(ServeOptions& o) {
+OptionTable option_table_of(ServeOptions& o) {
   OptionTable t;
   add_address_rows(t, o);
   add_time_rows(t, o);

@@ -55,7 +55,7 @@ struct ServeOptions {
   double keepalive = 120;
   double url_ttl = 3600;
   double shutdown_timeout = 30;
-  // Bytes; 0: a share of --memory, see fill_unset_limits() (server/budget.h).
+  // Bytes; 0: a share of --memory, see fill_unset_and_raise_body_limits() (server/budget.h).
   int64_t max_body = 0;
   int64_t max_body_bytes = 0;
   int64_t max_queued_bytes = 0;
@@ -69,9 +69,9 @@ struct ServeOptions {
   int64_t min_body_rate = 8 << 10;      // bytes a second
   int64_t min_download_rate = 8 << 10;  // likewise
   int64_t max_downloads_per_tenant = 64;
-  int64_t max_connections = 0;               // 0: see connection_limit()
-  int64_t max_connections_per_address = 0;   // 0: half of them
-  int64_t max_handshakes = 0;                // unfinished; 0: see fill_unset_limits()
+  int64_t max_connections = 0;              // 0: see connection_limit()
+  int64_t max_connections_per_address = 0;  // 0: half of them
+  int64_t max_handshakes = 0;               // unfinished; 0: see fill_unset_and_raise_body_limits()
   std::vector<std::string> trusted_proxies;  // addresses, networks, "unix"
   std::string limits = "default";            // or small, large: of the rows in limit_presets.cc
   int64_t max_adapters = 64;
@@ -109,7 +109,7 @@ struct ServeOptions {
 };
 
 // Bound to `options`, which outlive it.
-OptionTable options_of(ServeOptions& options);
+OptionTable option_table_of(ServeOptions& options);
 
 // What one source gives: values by long name.
 struct OptionSource {

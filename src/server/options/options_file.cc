@@ -64,7 +64,7 @@ std::map<std::string, std::vector<std::string>> read_toml_options(const std::str
 
 OptionSource options_from_file(const std::string& path) {
   ServeOptions options;
-  return {path, read_toml_options(path, options_of(options), "serve")};
+  return {path, read_toml_options(path, option_table_of(options), "serve")};
 }
 
 }  // namespace strata::server

@@ -155,7 +155,7 @@ constexpr uint32_t kModelId = 1, kSeqId = 2, kData = 3, kLossInputs = 2, kEntryV
 
 class PartCounter {
  public:
-  void count_request_parts(std::string_view bytes) {
+  void scan_request(std::string_view bytes) {
     Wire wire(bytes);
     for (WireField field; wire.next(field);) {
       add_parts_within_limit(1);
@@ -215,7 +215,7 @@ void check_num_data(int64_t count) {
 DataScan scan_data(std::string_view bytes) {
   PartCounter parts;
   try {
-    parts.count_request_parts(bytes);
+    parts.scan_request(bytes);
   } catch (const Error& error) {
     parts.head.fault = error.what();
   }

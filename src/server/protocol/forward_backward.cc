@@ -78,12 +78,12 @@ std::string shape_text(int64_t rows, int64_t columns) {
   return columns > 0 ? fmt::format("({}, {})", rows, columns) : fmt::format("({},)", rows);
 }
 
-std::vector<float> read_floats(const DatumMessage& datum, std::string_view name, int64_t columns,
-                               TensorLimits& limits, const std::string& where) {
+std::vector<float> read_loss_input(const DatumMessage& datum, std::string_view name,
+                                   int64_t columns, const TensorLimits& limits,
+                                   const std::string& where) {
   const std::string at = fmt::format("{}: {}", where, name);
   const int64_t rows = limits.rows;
   FloatTensor tensor = read_float_tensor(datum.inputs.at(name), at, limits);
-  limits.elements -= static_cast<int64_t>(tensor.values.size());
   if (tensor.num_rows != rows || tensor.num_columns != columns) {
     fail_data(at, fmt::format("has shape {}, target_tokens has {}",
                               shape_text(tensor.num_rows, tensor.num_columns),
@@ -92,11 +92,10 @@ std::vector<float> read_floats(const DatumMessage& datum, std::string_view name,
   return std::move(tensor.values);
 }
 
-IntTensor read_targets(const DatumMessage& datum, const api::LossRow& loss, TensorLimits& limits,
-                       const std::string& where) {
+IntTensor read_targets(const DatumMessage& datum, const api::LossRow& loss,
+                       const TensorLimits& limits, const std::string& where) {
   IntTensor targets =
       read_int_tensor(datum.inputs.at("target_tokens"), where + ": target_tokens", limits);
-  limits.elements -= static_cast<int64_t>(targets.values.size());
   if (targets.num_rows != limits.rows) {
     fail_data(where, fmt::format("target_tokens has {} rows, model_input has {} tokens",
                                  targets.num_rows, limits.rows));
@@ -116,12 +115,14 @@ api::Datum build_datum(const DatumMessage& message, const api::LossRow& loss,
   check_loss_inputs(message, loss, where);
   TensorLimits left = {.rows = rows, .columns = kMaxTargets, .elements = limits.elements};
   IntTensor targets = read_targets(message, loss, left, where);
+  left.elements -= std::ssize(targets.values);
   datum.targets = std::move(targets.values);
   datum.num_targets = targets.num_columns;
   for (const api::LossInput input : loss.inputs) {
     if (!is_of_clients(input)) continue;
-    datum.inputs[input] =
-        read_floats(message, api::row_of(input).name, targets.num_columns, left, where);
+    std::vector<float>& values = datum.inputs[input];
+    values = read_loss_input(message, api::row_of(input).name, targets.num_columns, left, where);
+    left.elements -= std::ssize(values);
   }
   limits.elements = left.elements;
   if (records != nullptr) fill_inputs_from_records(message, *records, where, datum);
@@ -255,10 +256,10 @@ std::optional<std::string> find_length_fault(const api::ForwardBackward& command
                                              const api::BaseInfo& base) {
   for (size_t i = 0; i < command.data.size(); ++i) {
     const int64_t tokens = std::ssize(command.data[i].tokens);
-    if (const auto fault = api::context_fault(tokens, base.max_context))
+    if (const auto fault = api::find_context_fault(tokens, base.max_context))
       return fmt::format("datum {}: {}", i, *fault);
     if (command.forward_only) continue;
-    if (const auto fault = api::memory_fault(tokens, base.longest_datum))
+    if (const auto fault = api::find_datum_memory_fault(tokens, base.longest_datum))
       return fmt::format("datum {}: {}", i, *fault);
   }
   return std::nullopt;

@@ -38,6 +38,23 @@ std::optional<double> as_number(const json::value& value) {
   return std::nullopt;
 }
 
+[[noreturn]] void refuse_unparsed(const std::string& where,
+                                  const boost::system::error_code& fault) {
+  if (fault == json::error::too_deep) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the body is nested too deep; the limit is {}", where, kMaxDepth));
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: the body is not JSON: {}", where, fault.message()));
+}
+
+// A map of strings, which the protocol's readers want: other values become their JSON text.
+json::object with_values_as_texts(json::object map) {
+  for (json::key_value_pair& pair : map)
+    if (!pair.value().is_string()) pair.value() = json::string(json::serialize(pair.value()));
+  return map;
+}
+
 // What a complaint says it got: the kind, and of a number its value.
 std::string describe_value(const json::value& value) {
   switch (value.kind()) {
@@ -137,7 +154,7 @@ int64_t Fields::integer_or(std::string_view name, int64_t otherwise, int64_t min
   return has(name) ? integer(name, min, max) : otherwise;
 }
 
-std::optional<uint64_t> Fields::maybe_bits(std::string_view name) const {
+std::optional<uint64_t> Fields::maybe_int64_bits(std::string_view name) const {
   const json::value* value = find(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_uint64()) return value->get_uint64();
@@ -233,11 +250,7 @@ std::optional<std::string> Fields::maybe_object_text(std::string_view name, size
   const size_t entries = value->get_object().size();
   if (entries > max_entries)
     fail(name, fmt::format("has {} entries, the limit is {}", entries, max_entries));
-  // The protocol's readers want a map of strings.
-  json::object texts = value->get_object();
-  for (json::key_value_pair& pair : texts)
-    if (!pair.value().is_string()) pair.value() = json::string(json::serialize(pair.value()));
-  std::string text = json::serialize(texts);
+  std::string text = json::serialize(with_values_as_texts(value->get_object()));
   if (text.size() > max_bytes)
     fail(name, fmt::format("has {} bytes, the limit is {}", text.size(), max_bytes));
   return text;
@@ -302,15 +315,8 @@ JsonBody::JsonBody(std::string_view text, const std::string& where, const Shared
   parser.reset(storage);
   const std::string_view whole = text.empty() ? "{}" : text;
   parser.write(whole.data(), whole.size(), fault);
-  if (!fault) value_ = std::make_unique<json::value>(parser.release());
-  if (fault == json::error::too_deep) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: the body is nested too deep; the limit is {}", where, kMaxDepth));
-  }
-  if (fault) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: the body is not JSON: {}", where, fault.message()));
-  }
+  if (fault) refuse_unparsed(where, fault);
+  value_ = std::make_unique<json::value>(parser.release());
   if (!value_->is_object()) {
     throw Error(ErrorCode::kInvalidArgument, where + ": the body is not a JSON object");
   }
@@ -320,21 +326,29 @@ JsonBody::~JsonBody() = default;
 
 Fields JsonBody::root() const { return {value_->get_object(), where_ + ": "}; }
 
+namespace {
+
+void append_chunk_tokens(const Fields& chunk, int32_t min, int32_t max,
+                         std::vector<int32_t>& tokens) {
+  const std::string type = chunk.string_or("type", "encoded_text");
+  if (type != "encoded_text") {
+    chunk.fail("type", fmt::format("'{}' chunks are not supported: the model reads text only",
+                                   type.substr(0, 100)));
+  }
+  for (const int64_t id : chunk.integers("tokens")) {
+    if (id < min || id > max) {
+      chunk.fail("tokens", fmt::format("token {} is outside {} to {}", id, min, max));
+    }
+    tokens.push_back(static_cast<int32_t>(id));
+  }
+}
+
+}  // namespace
+
 std::vector<int32_t> read_model_input(const Fields& input, int32_t min, int32_t max) {
   std::vector<int32_t> tokens;
-  input.each_object("chunks", [&](const Fields& chunk) {
-    const std::string type = chunk.string_or("type", "encoded_text");
-    if (type != "encoded_text") {
-      chunk.fail("type", fmt::format("'{}' chunks are not supported: the model reads text only",
-                                     type.substr(0, 100)));
-    }
-    for (const int64_t id : chunk.integers("tokens")) {
-      if (id < min || id > max) {
-        chunk.fail("tokens", fmt::format("token {} is outside {} to {}", id, min, max));
-      }
-      tokens.push_back(static_cast<int32_t>(id));
-    }
-  });
+  input.each_object("chunks",
+                    [&](const Fields& chunk) { append_chunk_tokens(chunk, min, max, tokens); });
   return tokens;
 }
 

@@ -23,6 +23,22 @@ struct Run {
   int64_t begin = 0, offset = 0, length = 0;
 };
 
+// Of one that begins at position `begin` of `size`.
+void check_span(const SpanMessage& span, int64_t begin, int64_t size, const std::string& where) {
+  if (span.kind == SpanMessage::Kind::kNone) {
+    fail_data(where, "a span is neither prompt_tokens nor sampled_tokens");
+  }
+  if (span.length < 0 || span.offset < 0 || span.length > size - begin) {
+    fail_data(where,
+              fmt::format("the spans do not tile {} positions: one has offset {} and length {}",
+                          size, span.offset, span.length));
+  }
+  if (span.sequence_id.size() > kMaxSequenceId) {
+    fail_data(where, fmt::format("a sequence_id has {} bytes, the limit is {}",
+                                 span.sequence_id.size(), kMaxSequenceId));
+  }
+}
+
 std::vector<Run> read_runs(const std::vector<SpanMessage>& spans, int64_t size,
                            const std::string& where) {
   if (std::ssize(spans) > kSpansPerToken * size) {
@@ -32,18 +48,7 @@ std::vector<Run> read_runs(const std::vector<SpanMessage>& spans, int64_t size,
   std::vector<Run> runs;
   int64_t next = 0;
   for (const SpanMessage& span : spans) {
-    if (span.kind == SpanMessage::Kind::kNone) {
-      fail_data(where, "a span is neither prompt_tokens nor sampled_tokens");
-    }
-    if (span.length < 0 || span.offset < 0 || span.length > size - next) {
-      fail_data(where,
-                fmt::format("the spans do not tile {} positions: one has offset {} and length {}",
-                            size, span.offset, span.length));
-    }
-    if (span.sequence_id.size() > kMaxSequenceId) {
-      fail_data(where, fmt::format("a sequence_id has {} bytes, the limit is {}",
-                                   span.sequence_id.size(), kMaxSequenceId));
-    }
+    check_span(span, next, size, where);
     runs.push_back({.sequence_id = span.sequence_id,
                     .is_sampled = span.kind == SpanMessage::Kind::kSampled,
                     .begin = next,
@@ -102,9 +107,9 @@ const SampleRecord& SampleRecords::find_or_load(std::string_view sequence,
 }
 
 // Throws Error where the tokens of the run are not those of its record.
-static const SampleRecord& find_matching_record(const Run& run, SampleRecords& records,
-                                                const std::vector<int32_t>& tokens,
-                                                const std::string& where) {
+static const SampleRecord& load_and_check_record(const Run& run, SampleRecords& records,
+                                                 const std::vector<int32_t>& tokens,
+                                                 const std::string& where) {
   const SampleRecord& record = records.find_or_load(run.sequence_id, where);
   check_matches_record(run, record, tokens, where);
   return record;
@@ -122,11 +127,11 @@ void fill_inputs_from_records(const DatumMessage& message, SampleRecords& record
   mask.assign(datum.tokens.size(), 0.0f);
   logprobs.assign(datum.tokens.size(), 0.0f);
   for (const Run& run : inputs) {
-    if (run.length > 0) find_matching_record(run, records, datum.tokens, where);
+    if (run.length > 0) load_and_check_record(run, records, datum.tokens, where);
   }
   for (const Run& run : outputs) {
     if (run.length == 0) continue;
-    const SampleRecord& record = find_matching_record(run, records, datum.targets, where);
+    const SampleRecord& record = load_and_check_record(run, records, datum.targets, where);
     if (!run.is_sampled) continue;
     std::fill_n(mask.begin() + run.begin, run.length, 1.0f);
     std::copy_n(record.logprobs.begin() + run.offset, run.length, logprobs.begin() + run.begin);

@@ -32,8 +32,15 @@ Json float_array_json(const std::vector<float>& values) {
   return Json::written(std::move(text) + "]");
 }
 
+size_t bytes_of(const api::ForwardBackwardResult& result) {
+  size_t bytes = 0;
+  for (const api::DatumResult& datum : result.data)
+    bytes += sizeof datum + datum.logprobs.size() * sizeof(float);
+  return bytes;
+}
+
 // A datum's logprobs as TensorData.
-Json tensor_json(const api::DatumResult& datum) {
+Json logprobs_tensor_json(const api::DatumResult& datum) {
   JsonArray shape;
   const int64_t size = std::ssize(datum.logprobs), columns = datum.num_targets;
   shape.add(columns > 0 ? size / columns : size);
@@ -74,6 +81,13 @@ void fill_topk(const api::TopkTable& table, pb::TopkLogprobs& out) {
   out.set_logprobs(packed(table.logprobs));
   out.set_k(static_cast<uint32_t>(table.k));
   out.set_length(static_cast<uint32_t>(table.k > 0 ? table.ids.size() / table.k : 0));
+}
+
+void fill_sequence(const api::SampledSequence& sequence, pb::SampledSequence& out) {
+  out.set_stop_reason(sequence.stopped ? pb::STOP_REASON_STOP : pb::STOP_REASON_LENGTH);
+  out.set_tokens(packed(sequence.tokens));
+  out.set_logprobs(packed(sequence.logprobs));
+  if (sequence.topk.k > 0) fill_topk(sequence.topk, *out.mutable_topk_sampled_logprobs());
 }
 
 // The values in the layout that they were asked in.
@@ -119,7 +133,7 @@ Response forward_backward_response(const api::ForwardBackwardResult& result) {
 Response forward_backward_json_response(const api::ForwardBackwardResult& result) {
   JsonArray outputs;
   for (const api::DatumResult& datum : result.data)
-    outputs.add(JsonObject{{"logprobs", tensor_json(datum)}});
+    outputs.add(JsonObject{{"logprobs", logprobs_tensor_json(datum)}});
   JsonObject metrics;
   for (const auto& [name, value] : result.metrics) {
     if (std::isfinite(value)) metrics.add(name, value);
@@ -131,9 +145,7 @@ Response forward_backward_json_response(const api::ForwardBackwardResult& result
 }
 
 Response negotiated_forward_backward_response(const api::ForwardBackwardResult& result) {
-  size_t bytes = 0;
-  for (const api::DatumResult& datum : result.data)
-    bytes += sizeof datum + datum.logprobs.size() * sizeof(float);
+  const size_t bytes = bytes_of(result);
   const auto make = [kept =
                          std::make_shared<const api::ForwardBackwardResult>(result)](bool as_json) {
     return as_json ? forward_backward_json_response(*kept) : forward_backward_response(*kept);
@@ -147,11 +159,7 @@ Response sample_response(const api::SampleOutput& output,
                          const std::optional<TensorParts>& targets) {
   pb::SampleResponse out;
   for (const api::SampledSequence& sequence : output.sequences) {
-    pb::SampledSequence& to = *out.add_sequences();
-    to.set_stop_reason(sequence.stopped ? pb::STOP_REASON_STOP : pb::STOP_REASON_LENGTH);
-    to.set_tokens(packed(sequence.tokens));
-    to.set_logprobs(packed(sequence.logprobs));
-    if (sequence.topk.k > 0) fill_topk(sequence.topk, *to.mutable_topk_sampled_logprobs());
+    fill_sequence(sequence, *out.add_sequences());
   }
   if (!output.prompt_logprobs.empty()) out.set_prompt_logprobs(packed(output.prompt_logprobs));
   if (output.prompt_topk.k > 0) fill_topk(output.prompt_topk, *out.mutable_topk_prompt_logprobs());

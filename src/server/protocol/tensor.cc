@@ -102,6 +102,20 @@ void check_dimensions(const std::vector<int64_t>& shape, const std::string& wher
   }
 }
 
+// In order, of one or two dimensions; a flat one has as many rows as values.
+TensorLayout layout_of_shape(const std::vector<int64_t>& shape, int64_t num_values) {
+  TensorLayout layout;
+  layout.num_rows = shape.empty() ? num_values : shape[0];
+  layout.num_columns = shape.size() == 2 ? shape[1] : 0;
+  return layout;
+}
+
+void check_fills_shape(const TensorLayout& layout, int64_t num_values, const std::string& where) {
+  if (layout.num_elements() == num_values) return;
+  fail_data(where,
+            fmt::format("holds {} values, its shape wants {}", num_values, layout.num_elements()));
+}
+
 void check_within(const TensorLimits& limits, const TensorLayout& layout,
                   const std::string& where) {
   if (layout.num_rows > limits.rows) {
@@ -177,15 +191,10 @@ Out read_dense(const TensorMessage& tensor, const std::string& where, const Tens
 TensorLayout checked_tensor_layout(const TensorParts& parts, int64_t num_values,
                                    const std::string& where, const TensorLimits& limits) {
   check_dimensions(parts.shape, where);
-  TensorLayout layout;
-  layout.num_rows = parts.shape.empty() ? num_values : parts.shape[0];
-  layout.num_columns = parts.shape.size() == 2 ? parts.shape[1] : 0;
+  TensorLayout layout = layout_of_shape(parts.shape, num_values);
   if (parts.shape.size() == 2 && layout.num_columns == 0)
     fail_data(where, "the last dimension is 0");
-  if (!parts.is_sparse && layout.num_elements() != num_values) {
-    fail_data(where, fmt::format("holds {} values, its shape wants {}", num_values,
-                                 layout.num_elements()));
-  }
+  if (!parts.is_sparse) check_fills_shape(layout, num_values, where);
   check_within(limits, layout, where);
   if (!parts.is_sparse) return layout;
   check_csr(parts, num_values, where);

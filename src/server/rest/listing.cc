@@ -20,15 +20,19 @@ Listing::Listing(std::string_view name, SharedLimit bytes, std::string tenant, i
   text_ += json_quoted(name) + ":[";
 }
 
+bool Listing::try_book(int64_t amount) {
+  if (share_) return share_.resize(amount);
+  share_ = bytes_.take(tenant_, amount);
+  return static_cast<bool>(share_);
+}
+
 bool Listing::try_grow(size_t bytes) {
   if (bytes <= text_.capacity()) return true;
   const size_t capacity = std::max(bytes, 2 * text_.capacity());
   const auto amount = static_cast<int64_t>(kMoved * capacity);
-  if (capacity > kFree) {
-    if (share_ ? !share_.resize(amount) : !(share_ = bytes_.take(tenant_, amount))) {
-      is_refused_ = true;
-      return false;
-    }
+  if (capacity > kFree && !try_book(amount)) {
+    is_refused_ = true;
+    return false;
   }
   text_.reserve(capacity);
   return true;

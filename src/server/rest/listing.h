@@ -32,6 +32,8 @@ class Listing {
 
  private:
   void end_list();
+  // As the tenant's, with what it has already.
+  bool try_book(int64_t amount);
   // False where there is no space for a text of so many bytes.
   bool try_grow(size_t bytes);
 

@@ -27,17 +27,18 @@ constexpr int64_t kBytesAtOnce = 256 << 10;  // about as many as have so many by
 constexpr int64_t kMostRows = 1000;          // but no more
 constexpr int64_t kNamesAtOnce = 4096;       // of sampling sessions
 
-int64_t whole_parameter(const Request& request, const char* name, int64_t otherwise, int64_t max) {
+int64_t read_whole_parameter_or(const Request& request, const char* name, int64_t otherwise,
+                                int64_t max) {
   const auto text = request.query_parameter(name);
   if (!text) return otherwise;
-  if (const auto value = whole_number(*text)) return std::min(*value, max);
+  if (const auto value = parse_whole_number(*text)) return std::min(*value, max);
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: got '{}', want a whole number from 0", name, shown_text(*text, 40)));
 }
 
 ListPart page_of(const Request& request, int64_t limit) {
-  return {.limit = whole_parameter(request, "limit", limit, kMaxPage),
-          .offset = whole_parameter(request, "offset", 0, INT64_MAX)};
+  return {.limit = read_whole_parameter_or(request, "limit", limit, kMaxPage),
+          .offset = read_whole_parameter_or(request, "offset", 0, INT64_MAX)};
 }
 
 // "accessible" is the same as "owned": what is public is read by its path and never listed.
@@ -62,6 +63,19 @@ struct Rest::Asked {
 
 namespace {
 
+// Of about so many bytes, as those are that the list has.
+int64_t num_rows_at_once(const Listing& out) {
+  return std::clamp<int64_t>(kBytesAtOnce * out.count() / out.num_bytes(), 1, kMostRows);
+}
+
+// What is left of it behind rows that were read, the last of this number.
+ListPart part_behind(ListPart part, int64_t num_read, int64_t last_number) {
+  part.limit -= num_read;
+  part.offset = 0;
+  part.below = last_number;
+  return part;
+}
+
 // The page's rows, some at a time. The page as it came to be: one that was cut by bytes is so long
 // as it is, so that the next one begins where it ends.
 template <typename Fetch, typename ToJson>
@@ -77,10 +91,8 @@ ListPart fill_page(Listing& out, const ListPart page, const std::atomic<bool>& i
       if (!out.add(to_json(listed.row))) return {.limit = out.count(), .offset = page.offset};
     }
     if (std::ssize(rows) < part.limit) break;
-    rest.limit -= part.limit;
-    rest.offset = 0;
-    rest.below = rows.back().number;
-    at_once = std::clamp<int64_t>(kBytesAtOnce * out.count() / out.num_bytes(), 1, kMostRows);
+    rest = part_behind(rest, part.limit, rows.back().number);
+    at_once = num_rows_at_once(out);
   }
   return page;
 }
@@ -89,16 +101,36 @@ Json cursor_json(ListPart page, int64_t total) {
   return JsonObject{{"offset", page.offset}, {"limit", page.limit}, {"total_count", total}};
 }
 
+int64_t num_rows_from(const ListPart& page, int64_t total) {
+  return std::max<int64_t>(0, total - page.offset);
+}
+
+// Of a page, what a run has; without what it gets meanwhile.
+ListPart existing_part(ListPart page, const CheckpointCount& all) {
+  page.limit = std::min(page.limit, num_rows_from(page, all.count));
+  page.below = all.newest + 1;
+  return page;
+}
+
+const char* type_name(CheckpointKind kind) {
+  if (kind == CheckpointKind::kWeights) return "training";
+  return kind == CheckpointKind::kSampler ? "sampler" : "external";
+}
+
+// The last request of a run that trains may not be written down yet.
+RunRow with_last_request(StateStore& store, const RunRow& row) {
+  const auto live = row.state == RunState::kLive ? store.find_run(row.id) : std::nullopt;
+  return live ? *live : row;
+}
+
 }  // namespace
 
 JsonObject checkpoint_json(const CheckpointRow& row) {
-  const char* type = row.kind == CheckpointKind::kWeights   ? "training"
-                     : row.kind == CheckpointKind::kSampler ? "sampler"
-                                                            : "external";
   const TinkerPath path = path_of(row);
-  JsonObject out = {{"checkpoint_id", path.checkpoint_id()}, {"checkpoint_type", type},
-                    {"time", rfc3339(row.created_at)},       {"tinker_path", path.text()},
-                    {"size_bytes", row.size_bytes},          {"public", row.is_public}};
+  JsonObject out = {
+      {"checkpoint_id", path.checkpoint_id()}, {"checkpoint_type", type_name(row.kind)},
+      {"time", rfc3339(row.created_at)},       {"tinker_path", path.text()},
+      {"size_bytes", row.size_bytes},          {"public", row.is_public}};
   if (row.expires_at) out.add("expires_at", rfc3339(*row.expires_at));
   if (row.user_metadata) out.add("user_metadata", Json::written(*row.user_metadata));
   return out;
@@ -140,12 +172,7 @@ Response Rest::list_runs(const Asked& asked) {
   const ListPart shown = fill_page(
       out, page, asked.is_left,
       [&](ListPart part) { return parts_.store_lists.list_runs(tenant, project, part); },
-      [&](RunRow row) {
-        if (row.state == RunState::kLive) {  // its last request may not be written down yet
-          if (const auto live = parts_.store.find_run(row.id)) row = *live;
-        }
-        return load_run_json(row);
-      });
+      [&](const RunRow& row) { return load_run_json(with_last_request(parts_.store, row)); });
   out.add_field("cursor", cursor_json(shown, parts_.store_lists.count_runs(tenant, project)));
   return out.finish_response();
 }
@@ -164,10 +191,8 @@ Response Rest::list_run_checkpoints(const Asked& asked) {
   const double now = wall_seconds();
   const CheckpointCount all = parts_.store_lists.count_checkpoints_of(run.id, external, now);
   ListPart page = page_of(asked.request, 0);
-  if (!is_paged) page.limit = std::max<int64_t>(0, all.count - page.offset);
-  ListPart wanted = page;
-  wanted.limit = std::min(page.limit, std::max<int64_t>(0, all.count - page.offset));
-  wanted.below = all.newest + 1;
+  if (!is_paged) page.limit = num_rows_from(page, all.count);
+  const ListPart wanted = existing_part(page, all);
   Listing out = make_listing("checkpoints", asked, is_paged ? kPageBytes : kWholeBytes);
   const ListPart shown = fill_page(
       out, wanted, asked.is_left,

@@ -15,6 +15,7 @@
 #include "server/protocol/idempotency.h"
 #include "server/protocol/json_body.h"
 #include "server/service/model_table.h"
+#include "server/service/refusals.h"
 
 namespace strata::server {
 namespace {
@@ -41,10 +42,45 @@ RunRow make_copy_run(StateStore& store, const std::string& tenant, const Fields&
   return run;
 }
 
+// The path of the copy that was made when this key came before.
+std::optional<std::string> find_known_copy(StateStore& store, const std::string& tenant,
+                                           const Idempotency& key) {
+  if (key.name.empty()) return std::nullopt;
+  return store.find_remembered(tenant, "copy", key);
+}
+
+Response copied_response(const std::string& path) {
+  return json_response(200, JsonObject{{"tinker_path", path}}.text());
+}
+
+Response refuse_checkpoint_without_kind(const Request& request) {
+  return error_response(400, fmt::format("checkpoint '{}': want weights/, sampler_weights/ or "
+                                         "external_weights/ before the name",
+                                         request.parts.at(1).substr(0, 100)));
+}
+
 Response too_many_changes() {
   return busy_response(429,
                        "too many changes of this tenant's sessions and checkpoints wait for the "
                        "disk; send this again when some have been answered");
+}
+
+// Of its runs, which may be thousands, the next ones. True where there are more; else it has
+// answered.
+bool set_next_projects_or_respond(StateStore& store, const std::string& session,
+                                  const std::string& project, int64_t& last,
+                                  const Respond& respond) {
+  bool has_more = false;
+  Response answer = run_for_response([&] {
+    has_more = store.set_project_batch(session, project, last);
+    return ok();
+  });
+  if (!has_more) {
+    respond(std::move(answer));
+  } else {  // others get at the store
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return has_more;
 }
 
 }  // namespace
@@ -59,7 +95,7 @@ void fail_missing(const char* what, const std::string& id) {
 }
 
 CheckpointRow Rest::find_checkpoint(const Request& request, bool may_be_public) {
-  const auto kind = parse_kind(request.parts.at(1));
+  const auto kind = parse_checkpoint_kind(request.parts.at(1));
   if (!kind) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("checkpoint: got '{}/...', want weights/, sampler_weights/ or "
@@ -77,19 +113,8 @@ void Rest::set_project(const Request& request, const Respond& respond) {
   check_project("project_id", project);
   const auto row = parts_.store.find_session(id);
   if (!row || row->tenant != request.tenant) fail_missing("session", id);
-  // It may have thousands of runs.
   const auto piece = [this, id, project, respond, last = std::make_shared<int64_t>(-1)] {
-    bool has_more = false;
-    Response answer = run_for_response([&] {
-      has_more = parts_.store.set_project_batch(id, project, *last);
-      return ok();
-    });
-    if (!has_more) {
-      respond(std::move(answer));
-    } else {  // others get at the store
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return has_more;
+    return set_next_projects_or_respond(parts_.store, id, project, *last, respond);
   };
   if (!parts_.worker.try_post_pieces(request.tenant, piece)) respond(too_many_changes());
 }
@@ -138,14 +163,6 @@ void Rest::set_public(bool is_public, const Request& request, const Respond& res
                    });
 }
 
-std::optional<Response> Rest::reserve_disk_or_refuse(const std::string& tenant, int64_t bytes,
-                                                     std::shared_ptr<void>& quota) {
-  if (!parts_.usage.has_quota(tenant, UsageKind::kDiskBytes)) return std::nullopt;
-  auto full = parts_.usage.refuse_over_disk_quota(tenant, parts_.store.stored_bytes(tenant), bytes);
-  if (!full) quota = parts_.usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
-  return full;
-}
-
 void Rest::copy_weights(const Request& request, const Respond& respond) {
   const JsonBody json(request.body, "copy_weights");
   const Fields body = json.root();
@@ -155,25 +172,22 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
   const auto ttl = read_ttl(body);
   const double now = wall_seconds();
   RunRow run = make_copy_run(parts_.store, request.tenant, body, now);
-  const auto reply = [](const std::string& copied) {
-    return json_response(200, JsonObject{{"tinker_path", copied}}.text());
-  };
   const Idempotency key = idempotency_of(request);
-  if (!key.name.empty()) {
-    // Before anything else: the source may be gone by the time of a retry.
-    const auto known = parts_.store.find_remembered(request.tenant, "copy", key);
-    if (known) return respond(reply(*known));
-  }
-  const CheckpointRow source = parts_.registry.find_or_throw(path, request.tenant, true, now);
+  // Before anything else: the source may be gone by the time of a retry.
+  if (const auto known = find_known_copy(parts_.store, request.tenant, key))
+    return respond(copied_response(*known));
+  const CheckpointRow source =
+      parts_.registry.find_or_throw(path, request.tenant, /*may_be_public=*/true, now);
   std::shared_ptr<void> quota;
-  auto full = reserve_disk_or_refuse(request.tenant, source.size_bytes, quota);
+  auto full = reserve_disk_quota_or_refuse(parts_.usage, parts_.store, request.tenant,
+                                           source.size_bytes, quota);
   if (full) return respond(std::move(*full));
   run.base_model = source.base_model;
   run.lora = source.lora;
   answer_on_worker(
       request, respond,
-      [this, source, run, ttl, key, now, reply, quota, held = parts_.registry.lease(source.id)] {
-        return reply(parts_.registry.copy_to_new_run(source, run, ttl, key, now));
+      [this, source, run, ttl, key, now, quota, held = parts_.registry.lease(source.id)] {
+        return copied_response(parts_.registry.copy_to_new_run(source, run, ttl, key, now));
       });
 }
 
@@ -187,7 +201,7 @@ void Rest::add_routes(Router& router) {
                 .effect = Effect::kReads});
   };
   get(checkpoint + "/external_weights_urls", std::bind_front(&Rest::get_external_urls, this));
-  get(checkpoint + "/archive", std::bind_front(&Rest::get_archive_url, this));
+  get(checkpoint + "/archive", std::bind_front(&Rest::pack_and_get_archive_url, this));
   add_list_routes(router);
   router.add({.method = "GET",
               .pattern = "/api/v1/files/{}/{}",
@@ -208,12 +222,7 @@ void Rest::add_routes(Router& router) {
   change("DELETE", checkpoint + "/publish", BodyKind::kNone,
          std::bind_front(&Rest::set_public, this, false));
   change("DELETE", "training_runs/{}/checkpoints/{}", BodyKind::kNone,
-         at_once([](const Request& r) {
-           return error_response(400, fmt::format("checkpoint '{}': want weights/, "
-                                                  "sampler_weights/ or external_weights/ "
-                                                  "before the name",
-                                                  r.parts.at(1).substr(0, 100)));
-         }));
+         at_once(refuse_checkpoint_without_kind));
 }
 
 }  // namespace strata::server

@@ -76,18 +76,24 @@ class Rest {
   void copy_weights(const Request& request, const Respond& respond);
   // Downloads (downloads.cc)
   void get_external_urls(const Request& request, const Respond& respond);
-  void get_archive_url(const Request& request, const Respond& respond);
+  [[nodiscard]] std::string file_urls_json(const CheckpointRow& row, const std::string& base_url,
+                                           const std::string& tenant) const;
+  void pack_and_get_archive_url(const Request& request, const Respond& respond);
   [[nodiscard]] std::string archive_url_json(const Request& request, const CheckpointRow& row,
                                              Archive of) const;
   [[nodiscard]] std::optional<Response> archive_refusal(const CheckpointRow& row, Archive of) const;
   // Why no merged model can be made of it; empty: one can.
-  [[nodiscard]] std::string why_not_merged(const CheckpointRow& row) const;
+  [[nodiscard]] std::string why_not_mergeable(const CheckpointRow& row) const;
   // Told on the worker's thread; neither made nor a fault: the server ends.
   using Packed = std::function<void(bool is_made, const std::exception* fault)>;
+  // False where it was not made, and is no fault: the server ends. On the worker's thread.
+  bool find_or_pack(const CheckpointRow& row, Archive of, const std::string& tenant);
   // False where too many of the tenant's wait.
   [[nodiscard]] bool try_post_packing(const CheckpointRow& row, Archive of,
                                       const std::string& tenant, const Packed& packed);
   void download_file(const Request& request, const Respond& respond);
+  Response claimed_file_response(const CheckpointRow& row, const UrlSigner::Claim& claim,
+                                 const std::string& tenant, std::string_view range);
   Response archive_response_or_pack(const CheckpointRow& row, const UrlSigner::Claim& claim,
                                     const std::string& tenant, std::string_view range);
   void repack_unless_pending(const CheckpointRow& row, const std::string& tenant, Archive of);
@@ -96,16 +102,25 @@ class Rest {
   void answer_on_worker(const Request& request, const Respond& respond,
                         std::function<Response()> work);
   CheckpointRow find_checkpoint(const Request& request, bool may_be_public);
-  // What a copy adds to the tenant's disk quota, as long as `quota` lives; or the refusal.
-  std::optional<Response> reserve_disk_or_refuse(const std::string& tenant, int64_t bytes,
-                                                 std::shared_ptr<void>& quota);
   RunRow find_own_run(const Request& request, const std::string& id);
   JsonObject load_run_json(const RunRow& row);
 
   RestParts parts_;
-  struct Packing {  // checkpoints whose archives the worker was told to pack anew
-    Mutex mutex;
-    std::set<std::pair<std::string, Archive>> ids GUARDED_BY(mutex);
+  class Packing {  // checkpoints whose archives the worker was told to pack anew
+   public:
+    using Key = std::pair<std::string, Archive>;
+    bool try_add(const Key& key) {  // false where it is one already
+      const MutexLock lock(mutex_);
+      return ids_.insert(key).second;
+    }
+    void remove(const Key& key) {
+      const MutexLock lock(mutex_);
+      ids_.erase(key);
+    }
+
+   private:
+    Mutex mutex_;
+    std::set<Key> ids_ GUARDED_BY(mutex_);
   };
   std::shared_ptr<Packing> packing_ = std::make_shared<Packing>();
 };

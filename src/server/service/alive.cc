@@ -19,9 +19,15 @@ bool is_public_now(const CheckpointRow& row) {
   return row.is_public && !row.deleted_at && (!row.expires_at || *row.expires_at > wall_seconds());
 }
 
+std::string end_text(const std::string& session, const std::string& state,
+                     const std::string& detail) {
+  return state == "timed_out" ? fmt::format("session {} timed out: {}", session, detail)
+                              : fmt::format("session {} was finished by its client", session);
+}
+
 }  // namespace
 
-void Service::fail_ended_session(const Request& request, const std::string& id) const {
+void Service::throw_session_not_alive(const Request& request, const std::string& id) const {
   const std::optional<SessionRow> row = parts_.store.find_session(id);
   if (!row || row->tenant != request.tenant)
     throw Error(ErrorCode::kNotFound, fmt::format("no such session: {}", id.substr(0, 100)));
@@ -35,17 +41,16 @@ void Service::end_session(const std::string& id, const std::string& state,
                           const std::string& reason, const std::string& detail) {
   parts_.store.end_session(id, state, reason, detail, wall_seconds());
   sessions_.remove(id);
-  dispatch_.end_session({id}, state == "timed_out"
-                                  ? fmt::format("session {} timed out: {}", id, detail)
-                                  : fmt::format("session {} was finished by its client", id));
+  dispatch_.end_session({id}, end_text(id, state, detail));
   for (const std::string& model : models_.of_session(id)) forget_model(model);  // its run has ended
   samplers_.end_session(id);
   ended_.push_back(id);
-  drop_ended_samplers();
+  drop_samplers_of_ended_sessions();
+  drop_readers_of_gone_checkpoints();
   log(LogLevel::kInfo, fmt::format("session {} ended: {}", id, state));
 }
 
-void Service::fail_lost_model(const Request& request, const std::string& id) const {
+void Service::throw_model_not_alive(const Request& request, const std::string& id) const {
   const std::optional<RunRow> row = parts_.store.find_run(id);
   if (!row || row->tenant != request.tenant)
     throw Error(ErrorCode::kNotFound, fmt::format("no such model: {}", id.substr(0, 200)));
@@ -75,6 +80,16 @@ void Service::forget_model_and_end_run(const std::string& id) {
   run_guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
 }
 
+void Service::throw_ephemeral_not_alive(const SamplerRow& row) const {
+  throw Error(ErrorCode::kNotFound,
+              row.boot == parts_.store.boot()
+                  ? fmt::format("sampling session {} has ended: its session has {} younger ones "
+                                "whose weights are not saved (--max-ephemeral)",
+                                row.id, options_.max_ephemerals)
+                  : fmt::format("sampling session {} was lost when the server restarted at {}",
+                                row.id, rfc3339(parts_.store.boot_time())));
+}
+
 SamplerTable::Row Service::restore_sampler(const Request& request, const std::string& id) {
   const std::optional<SamplerRow> row = parts_.store.find_sampler(id);
   if (!row || row->tenant != request.tenant) {
@@ -83,16 +98,15 @@ SamplerTable::Row Service::restore_sampler(const Request& request, const std::st
   }
   require_session(request, row->session_id);
   request.note(id);
-  if (row->is_ephemeral) {
-    throw Error(ErrorCode::kNotFound,
-                row->boot == parts_.store.boot()
-                    ? fmt::format("sampling session {} has ended: its session has {} younger ones "
-                                  "whose weights are not saved (--max-ephemeral)",
-                                  id, options_.max_ephemerals)
-                    : fmt::format("sampling session {} was lost when the server restarted at {}",
-                                  id, rfc3339(parts_.store.boot_time())));
-  }
+  if (row->is_ephemeral) throw_ephemeral_not_alive(*row);
   return add_live_sampler(id, make_sampler(*row, request.tenant));
+}
+
+const BaseName& Service::require_served_base(const SamplerRow& row) const {
+  if (const BaseName* base = parts_.names.find(row.base_model)) return *base;
+  throw Error(ErrorCode::kNotFound, fmt::format("sampling session {}: base model '{}' is not "
+                                                "served any more",
+                                                row.id, row.base_model));
 }
 
 LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tenant) {
@@ -101,22 +115,17 @@ LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tena
   sampler.session = row.session_id;
   sampler.base_name = row.base_model;
   sampler.model_path = row.model_path;
-  const BaseName* base = parts_.names.find(row.base_model);
-  if (base == nullptr) {
-    throw Error(ErrorCode::kNotFound, fmt::format("sampling session {}: base model '{}' is not "
-                                                  "served any more",
-                                                  row.id, row.base_model));
+  const BaseName& base = require_served_base(row);
+  sampler.base = api::BaseId{base.model};
+  if (!base.adapter.empty()) {
+    sampler.snapshot = {base.snapshot_id()};
+    sampler.dir = base.adapter;
   }
-  sampler.base = api::BaseId{base->model};
-  if (!base->adapter.empty()) {
-    sampler.snapshot = {base->snapshot_id()};
-    sampler.dir = base->adapter;
-  }
-  if (row.checkpoint_id) lease_checkpoint(row, sampler);
+  if (row.checkpoint_id) lease_and_set_checkpoint(row, sampler);
   return sampler;
 }
 
-void Service::lease_checkpoint(const SamplerRow& row, LiveSampler& sampler) {
+void Service::lease_and_set_checkpoint(const SamplerRow& row, LiveSampler& sampler) {
   sampler.lease = parts_.registry.lease(*row.checkpoint_id);
   const std::optional<CheckpointRow> checkpoint =
       parts_.store.find_checkpoint_by_id(*row.checkpoint_id);
@@ -163,29 +172,31 @@ void Service::release_if_ephemeral(const LiveSampler& sampler) {
 }
 
 void Service::remove_files(const LiveSampler& sampler) {
-  const auto job = [this, dir = sampler.dir] { parts_.registry.abandon(dir); };
-  parts_.aside ? parts_.aside(sampler.tenant, job) : job();
+  run_file_job(sampler.tenant, [this, dir = sampler.dir] { parts_.registry.abandon(dir); });
 }
 
 // And then the numbers of those that had made way.
-void Service::drop_samplers_of(const std::string& session) {
+void Service::drop_next_samplers_and_numbers(const std::string& session) {
   for (const std::string& id : samplers_.of_session(session, drops_left_)) {
     if (drops_left_ <= 0) return;
     drops_left_ -= 1 + remembered_.forget(id);
     release_if_ephemeral(*samplers_.take(id));
   }
   while (drops_left_ > 0) {
-    const int64_t count = remembered_.forget_below(SamplerTable::id_of(session));
+    const int64_t count = remembered_.forget_first_below(SamplerTable::id_of(session));
     if (count == 0) break;
     drops_left_ -= count;
   }
 }
 
-void Service::drop_ended_samplers() {
+void Service::drop_samplers_of_ended_sessions() {
   while (!ended_.empty() && drops_left_ > 0) {
-    drop_samplers_of(ended_.front());
+    drop_next_samplers_and_numbers(ended_.front());
     if (drops_left_ > 0) ended_.pop_front();
   }
+}
+
+void Service::drop_readers_of_gone_checkpoints() {
   while (!gone_.empty() && drops_left_ > 0) {
     const int64_t count = samplers_.drop_readers(gone_.front(), drops_left_);
     drops_left_ -= count + 1;
@@ -193,18 +204,22 @@ void Service::drop_ended_samplers() {
   }
 }
 
+CheckpointRow Service::require_sampled_checkpoint(const std::string& tenant,
+                                                  const std::string& path_text) const {
+  const TinkerPath path = parse_tinker_path(path_text);
+  if (path.kind == CheckpointKind::kExternal) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
+  }
+  return parts_.registry.find_or_throw(path, tenant, /*may_be_public=*/true, wall_seconds());
+}
+
 LiveSampler Service::make_sampler_by_name(const std::string& tenant, const std::string& name) {
   SamplerRow row;
   row.id = name;
   row.base_model = name;
   if (name.starts_with("tinker://")) {
-    const TinkerPath path = parse_tinker_path(name);
-    if (path.kind == CheckpointKind::kExternal) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
-    }
-    const CheckpointRow checkpoint =
-        parts_.registry.find_or_throw(path, tenant, /*may_be_public=*/true, wall_seconds());
+    const CheckpointRow checkpoint = require_sampled_checkpoint(tenant, name);
     row.checkpoint_id = checkpoint.id;
     row.base_model = checkpoint.base_model;
     row.model_path = name;

@@ -89,7 +89,7 @@ int64_t Remembered::forget(const std::string& of) {
   return count;
 }
 
-int64_t Remembered::forget_below(const std::string& prefix) {
+int64_t Remembered::forget_first_below(const std::string& prefix) {
   const auto found = things_.lower_bound(prefix);
   return found != things_.end() && found->first.starts_with(prefix) ? forget(found->first) : 0;
 }
@@ -106,7 +106,7 @@ std::string RequestIds::make(std::string_view tenant, bool is_sample) {
   return body + "-" + mac(tenant, body);
 }
 
-RequestIds::Origin RequestIds::origin(std::string_view tenant, std::string_view id) const {
+RequestIds::Origin RequestIds::verify_origin(std::string_view tenant, std::string_view id) const {
   if (id.size() < kMacLength + 2 || id.size() > kMaxId) return Origin::kForeign;
   const std::string_view body = id.substr(0, id.size() - kMacLength - 1);
   const std::string wanted = mac(tenant, body);
@@ -156,7 +156,7 @@ void Futures::forget_and_end_polls(const api::RequestId& id) {
 }
 
 // Moves what the response holds to where polls share it; false when there is no space for it.
-bool Futures::move_to_shared(Entry& entry, Response& response) {
+bool Futures::try_move_to_shared(Entry& entry, Response& response) {
   struct Held {
     std::string bytes;
     Encoding encoding;
@@ -276,7 +276,7 @@ void Futures::complete(const api::RequestId& id, Response response, double now) 
 
 // What there is no space for is replaced, unless it is a fault in few words.
 void Futures::share_or_replace(Entry& entry, Response& response, bool is_fault) {
-  if (move_to_shared(entry, response)) return;
+  if (try_move_to_shared(entry, response)) return;
   const auto size = static_cast<int64_t>(response.num_bytes());
   if (is_fault && size <= kShort) {
     missed_.try_emplace(entry.tenant, size + kEntryBytes);
@@ -307,7 +307,7 @@ void Futures::fail(const api::RequestId& id, api::FaultCategory category, std::s
 
 // Where there is nothing of this id.
 Response Futures::gone_response(const std::string& tenant, const std::string& id) const {
-  switch (ids_.origin(tenant, id)) {
+  switch (ids_.verify_origin(tenant, id)) {
     case RequestIds::Origin::kForeign:
       break;
     case RequestIds::Origin::kThisBoot:
@@ -323,6 +323,12 @@ Response Futures::gone_response(const std::string& tenant, const std::string& id
                               fmt::format("request {} was lost when the server restarted", id));
   }
   return not_found(id);
+}
+
+Response Futures::too_many_polls_response(const std::string& tenant) const {
+  return busy_response(
+      429, fmt::format("{} polls of this tenant are waiting already, {} in all (--max-parked {})",
+                       parked_by_tenant_.used(tenant), num_parked(), parked_by_tenant_.limit()));
 }
 
 uint64_t Futures::poll(const std::string& tenant, const std::string& id, const Respond& respond,
@@ -342,10 +348,8 @@ uint64_t Futures::poll(const std::string& tenant, const std::string& id, const R
     limit_delivered(tenant);
     return 0;
   }
-  if (!take_place_for_poll(id, entry, now)) {
-    respond(busy_response(
-        429, fmt::format("{} polls of this tenant are waiting already, {} in all (--max-parked {})",
-                         parked_by_tenant_.used(tenant), num_parked(), parked_by_tenant_.limit())));
+  if (!take_place_ending_oldest_poll(id, entry, now)) {
+    respond(too_many_polls_response(tenant));
     return 0;
   }
   entry.polls.push_back({++last_poll_, respond});
@@ -354,7 +358,7 @@ uint64_t Futures::poll(const std::string& tenant, const std::string& id, const R
 }
 
 // Its own of the tenant's, or that of the oldest of this future.
-bool Futures::take_place_for_poll(const std::string& id, Entry& entry, double now) {
+bool Futures::take_place_ending_oldest_poll(const std::string& id, Entry& entry, double now) {
   if (parked_by_tenant_.take_only(entry.tenant, 1)) return true;
   // Many may wait for one result; who comes again and again for it takes its own place.
   const auto is_old = [&](const Poll& poll) {
@@ -362,7 +366,7 @@ bool Futures::take_place_for_poll(const std::string& id, Entry& entry, double no
     return now - since >= std::min(kLeastHold, options_.poll_hold / 2);
   };
   if (entry.polls.size() < kMaxPolls || !is_old(entry.polls.front())) return false;
-  end_poll(id, entry, 0);
+  end_poll_with_try_again(id, entry, 0);
   return parked_by_tenant_.take_only(entry.tenant, 1);
 }
 
@@ -372,7 +376,8 @@ void Futures::cancel_poll(const std::string& id, uint64_t poll) {
   const std::vector<Poll>& polls = found->second.polls;
   const auto is_it = [poll](const Poll& one) { return one.number == poll; };
   const auto at = std::ranges::find_if(polls, is_it);
-  if (at != polls.end()) end_poll(id, found->second, static_cast<size_t>(at - polls.begin()));
+  if (at != polls.end())
+    end_poll_with_try_again(id, found->second, static_cast<size_t>(at - polls.begin()));
 }
 
 // They wait no longer, and are not answered yet.
@@ -383,7 +388,7 @@ std::vector<Futures::Poll> Futures::take_polls(Entry& entry) {
   return polls;
 }
 
-void Futures::end_poll(const std::string& id, Entry& entry, size_t index) {
+void Futures::end_poll_with_try_again(const std::string& id, Entry& entry, size_t index) {
   const auto at = entry.polls.begin() + static_cast<std::ptrdiff_t>(index);
   const Poll poll = std::move(*at);
   entry.polls.erase(at);
@@ -408,7 +413,7 @@ void Futures::put_off_expiry(double seconds) {
 void Futures::expire_polls_and_results(double now) {
   while (!parked_.empty() && parked_.begin()->second.deadline <= now) {
     const std::string id = parked_.begin()->second.id;
-    end_poll(id, entries_.at(id), 0);  // its polls have rising numbers
+    end_poll_with_try_again(id, entries_.at(id), 0);  // its polls have rising numbers
   }
   while (!completed_.empty() && completed_.begin()->first + options_.result_ttl <= now) {
     const std::string id = completed_.begin()->second;
@@ -416,8 +421,8 @@ void Futures::expire_polls_and_results(double now) {
   }
 }
 
-std::vector<std::shared_ptr<PendingCommand>> Futures::fail_all(std::string_view message,
-                                                               double now) {
+std::vector<std::shared_ptr<PendingCommand>> Futures::fail_all_and_take_pending(
+    std::string_view message, double now) {
   std::vector<api::RequestId> failed;
   std::vector<std::shared_ptr<PendingCommand>> pending;
   for (auto& [id, entry] : entries_) {

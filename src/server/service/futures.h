@@ -59,7 +59,7 @@ class Remembered {
   // All numbers of a thing; how many there were.
   int64_t forget(const std::string& of);
   // Those of the first thing whose name begins with this; how many. 0: there are no more.
-  int64_t forget_below(const std::string& prefix);
+  int64_t forget_first_below(const std::string& prefix);
 
  private:
   struct Entry {
@@ -111,7 +111,7 @@ class RequestIds {
     kLostSample,  // of an earlier process: 410
     kLostOther    // of an earlier process: 200 {error, category: server}
   };
-  [[nodiscard]] Origin origin(std::string_view tenant, std::string_view id) const;
+  [[nodiscard]] Origin verify_origin(std::string_view tenant, std::string_view id) const;
 
  private:
   [[nodiscard]] std::string mac(std::string_view tenant, std::string_view body) const;
@@ -146,7 +146,7 @@ class Futures {
   [[nodiscard]] std::shared_ptr<PendingCommand> find_pending(const api::RequestId& id) const;
   // Whether this was once the id of a request of the tenant's.
   [[nodiscard]] bool was_made(const std::string& tenant, const std::string& id) const {
-    return ids_.origin(tenant, id) != RequestIds::Origin::kForeign;
+    return ids_.verify_origin(tenant, id) != RequestIds::Origin::kForeign;
   }
   // Whose end a listener was told: nothing is kept of it.
   void forget_and_end_polls(const api::RequestId& id);
@@ -184,7 +184,8 @@ class Futures {
   // These seconds do not count for the life of results.
   void put_off_expiry(double seconds);
   // Fails every pending future; nothing is pending afterwards. What they were waited for with.
-  std::vector<std::shared_ptr<PendingCommand>> fail_all(std::string_view message, double now);
+  std::vector<std::shared_ptr<PendingCommand>> fail_all_and_take_pending(std::string_view message,
+                                                                         double now);
 
   [[nodiscard]] int64_t num_parked() const { return std::ssize(parked_); }
   [[nodiscard]] size_t num_pending() const { return num_pending_; }
@@ -212,8 +213,8 @@ class Futures {
   // there is.
   void finish(const api::RequestId& id, Response response, double now, bool is_fault);
   void share_or_replace(Entry& entry, Response& response, bool is_fault);
-  [[nodiscard]] bool move_to_shared(Entry& entry, Response& response);
-  [[nodiscard]] bool take_place_for_poll(const std::string& id, Entry& entry, double now);
+  [[nodiscard]] bool try_move_to_shared(Entry& entry, Response& response);
+  [[nodiscard]] bool take_place_ending_oldest_poll(const std::string& id, Entry& entry, double now);
   [[nodiscard]] Response note_missed_and_make_failure(const std::string& tenant, int64_t size);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
   // The share has `size` bytes of the tenant's from then on: for space the oldest results go that
@@ -224,8 +225,9 @@ class Futures {
   void limit_delivered(const std::string& tenant);
   void erase(const std::string& id);
   [[nodiscard]] Response gone_response(const std::string& tenant, const std::string& id) const;
+  [[nodiscard]] Response too_many_polls_response(const std::string& tenant) const;
   std::vector<Poll> take_polls(Entry& entry);
-  void end_poll(const std::string& id, Entry& entry, size_t index);
+  void end_poll_with_try_again(const std::string& id, Entry& entry, size_t index);
 
   FutureOptions options_;
   RequestIds ids_;

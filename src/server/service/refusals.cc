@@ -36,6 +36,15 @@ Response too_many_samplers_response() {
       "sample from saved weights");
 }
 
+std::optional<Response> reserve_disk_quota_or_refuse(Usage& usage, StateStore& store,
+                                                     const std::string& tenant, int64_t bytes,
+                                                     std::shared_ptr<void>& quota) {
+  if (!usage.has_quota(tenant, UsageKind::kDiskBytes)) return std::nullopt;
+  auto full = usage.refuse_over_disk_quota(tenant, store.stored_bytes(tenant), bytes);
+  if (!full) quota = usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
+  return full;
+}
+
 std::string too_large_text() {
   return "the request takes more than a quarter of what may be queued (--max-queued-bytes); send "
          "fewer data at once";

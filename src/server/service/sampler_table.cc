@@ -32,8 +32,8 @@ std::string SamplerTable::id_of(const std::string& session, int64_t number) {
   return id_of(session) + fmt::to_string(number);
 }
 
-SharedLimit::Share SamplerTable::take_bytes_from_idle(const std::string& id,
-                                                      const LiveSampler& sampler) {
+SharedLimit::Share SamplerTable::take_bytes_dropping_idle(const std::string& id,
+                                                          const LiveSampler& sampler) {
   const int64_t bytes = bytes_of(id, sampler);
   SharedLimit::Share share = bytes_.take(sampler.tenant, bytes);
   const auto idle = idle_.find(sampler.tenant);
@@ -51,25 +51,29 @@ bool SamplerTable::would_replace_or_crowd_out(const std::string& id,
                           std::cmp_greater_equal(found->second.ephemerals.size(), max_ephemerals_));
 }
 
-SamplerTable::Added SamplerTable::add(const std::string& id, LiveSampler sampler,
-                                      SharedLimit::Share bytes) {
-  Added added;
-  std::deque<std::string>& ephemerals = sessions_[sampler.session].ephemerals;
-  int64_t left = 0;  // by those that go for this one
+int64_t SamplerTable::make_way_for(const std::string& id, const LiveSampler& sampler,
+                                   Added& added) {
+  const std::deque<std::string>& ephemerals = sessions_[sampler.session].ephemerals;
+  int64_t left = 0;
   const auto remove = [&](const std::string& of) {
     const auto at = rows_.find(of);
     left += at->second.bytes.amount();
     return erase(at);
   };
   if (rows_.contains(id)) added.replaced = remove(id);
-  if (sampler.is_ephemeral) {
-    if (std::cmp_greater_equal(ephemerals.size(), max_ephemerals_)) {
-      added.crowded_out = ephemerals.front();
-      added.of_crowded_out = remove(*added.crowded_out);
-    }
-    ephemerals.push_back(id);
+  if (sampler.is_ephemeral && std::cmp_greater_equal(ephemerals.size(), max_ephemerals_)) {
+    added.crowded_out = ephemerals.front();
+    added.of_crowded_out = remove(*added.crowded_out);
   }
-  if (!bytes) bytes = take_bytes_from_idle(id, sampler);
+  return left;
+}
+
+SamplerTable::Added SamplerTable::add(const std::string& id, LiveSampler sampler,
+                                      SharedLimit::Share bytes) {
+  Added added;
+  const int64_t left = make_way_for(id, sampler, added);
+  if (sampler.is_ephemeral) sessions_[sampler.session].ephemerals.push_back(id);
+  if (!bytes) bytes = take_bytes_dropping_idle(id, sampler);
   if (!bytes && sampler.is_ephemeral) bytes = bytes_.take(sampler.tenant, left);
   const bool is_kept = sampler.is_ephemeral || bytes;
   added.row = std::make_shared<const LiveSampler>(std::move(sampler));

@@ -8,7 +8,7 @@
 //   - an ephemeral one, which lives in memory or a folder of tmp alone, has its row until it is
 //     replaced by one of the same id, crowded out, or taken; a session has so many of them at most.
 // I/O thread only.
-//   if (SharedLimit::Share bytes = table.take_bytes_from_idle(id, sampler))
+//   if (SharedLimit::Share bytes = table.take_bytes_dropping_idle(id, sampler))
 //     table.add(id, std::move(sampler), std::move(bytes));
 #pragma once
 #include <cstdint>
@@ -53,8 +53,8 @@ class SamplerTable {
 
   // What a row takes, from its tenant's; others of the tenant make way. Empty when all that is left
   // are ephemeral.
-  [[nodiscard]] SharedLimit::Share take_bytes_from_idle(const std::string& id,
-                                                        const LiveSampler& sampler);
+  [[nodiscard]] SharedLimit::Share take_bytes_dropping_idle(const std::string& id,
+                                                            const LiveSampler& sampler);
   // Whether an ephemeral row of this id would replace one, or crowd out its session's oldest: it
   // needs no bytes beforehand.
   [[nodiscard]] bool would_replace_or_crowd_out(const std::string& id,
@@ -103,6 +103,9 @@ class SamplerTable {
     int64_t stored = 0;
     std::deque<std::string> ephemerals;  // oldest first
   };
+  // Removes the row of this id, and, for one more ephemeral one, its session's oldest if it has as
+  // many as it may: how many bytes those had.
+  int64_t make_way_for(const std::string& id, const LiveSampler& sampler, Added& added);
   void insert(const std::string& id, const Row& row, SharedLimit::Share bytes);
   Row erase(Rows::iterator at);
 

@@ -18,11 +18,6 @@
 namespace strata::server {
 namespace {
 
-constexpr double kTickSeconds = 0.1;   // what is wanted between ticks
-constexpr double kLagSeconds = 10.0;   // a window of the lag's highest
-constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
-constexpr double kMostBehind = 1.9;    // that one tick counts for: alone it comes to half of it
-
 constexpr size_t kValuesAtOnce = 1 << 18;  // numbers of a result; a millisecond of packing
 constexpr double kBehind = 1.0;  // ticks that come later than this, not one alone: no new work
 
@@ -39,6 +34,12 @@ size_t num_values(const api::Outcome& outcome) {
     for (const auto& datum : result->data) count += datum.logprobs.size();
   }
   return count;
+}
+
+int64_t num_sampled_tokens(const api::SampleOutput& output) {
+  int64_t tokens = 0;
+  for (const api::SampledSequence& s : output.sequences) tokens += std::ssize(s.tokens);
+  return tokens;
 }
 
 // Tables over a prompt are made when its sample begins, and kept until they are fetched.
@@ -81,6 +82,25 @@ bool makes_model(const api::Command& command) {
   return std::holds_alternative<api::CreateModel>(command.op);
 }
 
+bool has_number(const api::Command& command) { return command.seq_id > 0 || makes_model(command); }
+
+// Sets what the command itself says.
+void fill_from_command(const api::Command& command, PendingCommand& pending) {
+  pending.watched = watched_command(command, now_seconds());
+  pending.tenant = command.tenant.text;
+  pending.request = command.request;
+  pending.is_sample = std::holds_alternative<api::Sample>(command.op);
+  if (!has_number(command)) return;
+  pending.number = {command.model.text,
+                    makes_model(command) ? Remembered::kMaking : command.seq_id};
+}
+
+void log_accepted(const PendingCommand& pending, const std::string& model, int64_t seq_id) {
+  log(LogLevel::kDebug,
+      fmt::format("event=accepted request={} operation={} model={} seq_id={}", pending.request.text,
+                  pending.watched.operation, model.empty() ? "-" : model, seq_id));
+}
+
 constexpr const char* kStopping = "the server is shutting down";
 
 Response not_taken_response(api::Admission admission, const std::string& model_id, int64_t seq_id,
@@ -102,19 +122,6 @@ Response not_taken_response(api::Admission admission, const std::string& model_i
 }
 
 }  // namespace
-
-double Clock::tick(double now) {
-  const double gap = now - std::exchange(ticked_, now);
-  has_ticked_ = true;
-  if (now - lag_since_ > kLagSeconds) {
-    lag_before_ = lag_;
-    lag_ = 0;
-    lag_since_ = now;
-  }
-  lag_ = std::max(lag_, gap - kTickSeconds);
-  behind_ = (behind_ + std::clamp(gap - kTickSeconds, 0.0, kMostBehind)) / 2;
-  return gap > kStallSeconds ? gap : 0.0;
-}
 
 Response future_response(const std::string& request_id, const std::string& model_id) {
   JsonObject reply = {{"request_id", request_id}};
@@ -162,13 +169,13 @@ api::Command Service::new_training_command(const Request& request, const LiveMod
 
 void Service::require_session(const Request& request, const std::string& id) {
   request.note(id);
-  if (!sessions_.contains(id, request.tenant)) fail_ended_session(request, id);
+  if (!sessions_.contains(id, request.tenant)) throw_session_not_alive(request, id);
 }
 
 LiveModel& Service::require_live_model(const Request& request, const std::string& id) {
   request.note(id);
   LiveModel* model = models_.find(id, request.tenant);
-  if (model == nullptr) fail_lost_model(request, id);
+  if (model == nullptr) throw_model_not_alive(request, id);
   return *model;
 }
 
@@ -231,13 +238,9 @@ std::string Service::run_guarded(const char* step, const std::function<void()>& 
 }
 
 std::optional<Response> Service::refuse_or_reserve_result(const api::Command& command,
-                                                          const RequestNumber& number,
                                                           const TokenUse& use,
                                                           SharedLimit::Share& promised) {
   const std::string& tenant = command.tenant.text;
-  if (command.seq_id > 0 || makes_model(command)) {
-    if (auto known = find_known_answer(number, command.fingerprint)) return known;
-  }
   if (stopping_) return busy_response(503, kStopping);
   if (command.may_be_put_off() && !futures_.try_free_budget(tenant)) return over_budget_response();
   if (const int64_t wanted = prompt_table_bytes(command); wanted > 0) {
@@ -253,36 +256,33 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   const int64_t seq_id = command.seq_id;
   const uint64_t fingerprint = command.fingerprint;
   const bool is_making = makes_model(command);
-  pending.watched = watched_command(command, now_seconds());
-  pending.tenant = tenant;
-  pending.request = command.request;
-  pending.is_sample = std::holds_alternative<api::Sample>(command.op);
-  if (seq_id > 0 || is_making) pending.number = {model, is_making ? Remembered::kMaking : seq_id};
+  fill_from_command(command, pending);
   const TokenUse use = tokens_of(command);
   SharedLimit::Share promised;
-  if (auto refused = refuse_or_reserve_result(command, pending.number, use, promised)) {
+  std::optional<Response> answered;
+  if (has_number(command)) answered = find_known_answer(pending.number, fingerprint);
+  if (!answered) answered = refuse_or_reserve_result(command, use, promised);
+  if (answered) {
     undo(pending);
-    return std::move(*refused);
+    return std::move(*answered);
   }
   const api::Admission admission = dispatch_.submit(std::move(command));
   if (admission == api::Admission::kAccepted)
-    return add_pending_future(std::move(pending), model, seq_id, fingerprint, use,
-                              std::move(promised));
+    return register_accepted(std::move(pending), model, seq_id, fingerprint, use,
+                             std::move(promised));
   undo(pending);
   if (admission == api::Admission::kTooLarge && !model.empty())
     return answer_failed_and_consume_number(tenant, model, seq_id, fingerprint, too_large_text());
   return not_taken_response(admission, model, seq_id, is_making);
 }
 
-Response Service::add_pending_future(PendingCommand pending, const std::string& model,
-                                     int64_t seq_id, uint64_t fingerprint, const TokenUse& use,
-                                     SharedLimit::Share promised) {
+Response Service::register_accepted(PendingCommand pending, const std::string& model,
+                                    int64_t seq_id, uint64_t fingerprint, const TokenUse& use,
+                                    SharedLimit::Share promised) {
   const api::RequestId id = pending.request;
   pending.tokens =
       parts_.usage.charge_and_reserve(pending.tenant, pending.key_id, use, now_seconds());
-  log(LogLevel::kDebug,
-      fmt::format("event=accepted request={} operation={} model={} seq_id={}", id.text,
-                  pending.watched.operation, model.empty() ? "-" : model, seq_id));
+  log_accepted(pending, model, seq_id);
   const auto kept = std::make_shared<PendingCommand>(std::move(pending));
   futures_.add(id, kept->tenant, std::move(promised), kept);
   if (!kept->number.of.empty())
@@ -331,21 +331,20 @@ void Service::handle_progress(const api::Event& event) {
   if (pending->listener) pending->listener(event);
   const auto* progress = std::get_if<api::Progress>(&event.what);
   if (progress == nullptr) return;
-  const std::string text = progress_text(*progress);
-  futures_.note_progress(event.request, text);
-  parts_.watch.note_progress(pending->watched, text);
+  note_progress(*pending, progress_text(*progress));
 }
 
-void Service::charge_sampled_tokens(PendingCommand& pending, const api::Result& result,
-                                    double now) {
+void Service::note_progress(const PendingCommand& pending, const std::string& how_far) {
+  futures_.note_progress(pending.request, how_far);
+  parts_.watch.note_progress(pending.watched, how_far);
+}
+
+void Service::release_and_charge_tokens(PendingCommand& pending, const api::Result& result,
+                                        double now) {
   pending.tokens.reset();
   if (!pending.is_sample) return;
-  int64_t tokens = pending.num_told;  // of one that was cut off
-  if (const auto* output = std::get_if<api::SampleOutput>(&result.outcome)) {
-    tokens = 0;
-    for (const api::SampledSequence& s : output->sequences)
-      tokens += static_cast<int64_t>(s.tokens.size());
-  }
+  const auto* output = std::get_if<api::SampleOutput>(&result.outcome);
+  const int64_t tokens = output != nullptr ? num_sampled_tokens(*output) : pending.num_told;
   parts_.usage.charge(pending.tenant, pending.key_id, UsageKind::kSampledTokens, tokens, now);
 }
 
@@ -356,10 +355,10 @@ bool Service::complete_or_fail(const std::shared_ptr<PendingCommand>& pending, a
     return true;
   }
   parts_.watch.record_outcome(pending->watched, result.request, result.outcome, now);
-  charge_sampled_tokens(*pending, result, now);
+  release_and_charge_tokens(*pending, result, now);
   auto* failure = std::get_if<api::Failure>(&result.outcome);
   if (failure != nullptr) {
-    failure->message = message_for_clients(failure->message);
+    failure->message = mask_for_clients_and_log(failure->message);
     undo(*pending);
   }
   if (pending->listener) {
@@ -371,11 +370,11 @@ bool Service::complete_or_fail(const std::shared_ptr<PendingCommand>& pending, a
     futures_.fail(result.request, failure->category, failure->message, now);
     return true;
   }
-  return complete(pending, result, now);
+  return complete_here_or_aside(pending, result, now);
 }
 
-bool Service::complete(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
-                       double now) {
+bool Service::complete_here_or_aside(const std::shared_ptr<PendingCommand>& pending,
+                                     api::Result& result, double now) {
   const size_t values = num_values(result.outcome);
   const bool is_large = values > kValuesAtOnce && parts_.parse;
   // What waits to be packed counts as a result too.
@@ -389,38 +388,40 @@ bool Service::complete(const std::shared_ptr<PendingCommand>& pending, api::Resu
   return true;
 }
 
+Response Service::finish_or_log_fault(const PendingCommand& pending,
+                                      const api::Result& result) const {
+  Response response;
+  const std::string fault = run_and_get_fault([&] { response = finish_command(pending, result); });
+  return fault.empty() ? std::move(response) : failed_response(result.request, fault);
+}
+
 void Service::complete_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result) {
   const auto moved = std::make_shared<const api::Result>(std::move(result));
   const auto job = [this, pending, moved] {
-    const auto response = std::make_shared<Response>();
-    const std::string fault =
-        run_and_get_fault([&] { *response = finish_command(*pending, *moved); });
-    if (!fault.empty()) *response = failed_response(moved->request, fault);
+    const auto response = std::make_shared<Response>(finish_or_log_fault(*pending, *moved));
     parts_.back([this, response, pending, moved] {
       futures_.complete(moved->request, std::move(*response), now_seconds());
       remembered_.mark_answered(pending->tenant, pending->number, moved->request.text);
       parts_.watch.note_progress(pending->watched, "");
     });
   };
-  if (std::holds_alternative<api::Saved>(moved->outcome)) {
-    constexpr auto kHowFar = "its files are being written";
-    futures_.note_progress(moved->request, kHowFar);
-    parts_.watch.note_progress(pending->watched, kHowFar);
-  }
+  if (std::holds_alternative<api::Saved>(moved->outcome))
+    note_progress(*pending, "its files are being written");
   const auto& elsewhere = pending->completion->writes_files() ? parts_.aside : parts_.parse;
   elsewhere(pending->tenant, job);
 }
 
 // Where the server's files lie is the operator's to know.
-std::string Service::message_for_clients(const std::string& message) const {
+std::string Service::mask_for_clients_and_log(const std::string& message) const {
   if (!names_folder(message, options_.folders)) return message;
   log(LogLevel::kError, message);
   return "the server could not read or write its files; its log says why";
 }
 
 // Likewise where its database is, and as whom it is there.
-std::string Service::message_for_clients(const Error& error) const {
-  if (dynamic_cast<const StoreError*>(&error) == nullptr) return message_for_clients(error.what());
+std::string Service::mask_for_clients_and_log(const Error& error) const {
+  if (dynamic_cast<const StoreError*>(&error) == nullptr)
+    return mask_for_clients_and_log(error.what());
   log(LogLevel::kError, error.what());
   return "the server cannot write its state now (its database is away, or its disk is full); its "
          "log says why";
@@ -443,7 +444,7 @@ Response Service::finish_command(const PendingCommand& pending, const api::Resul
     return pending.completion->finish(result.outcome);
   } catch (const Error& error) {
     pending.completion->undo();
-    return failure_response(api::category_of(error.code), message_for_clients(error));
+    return failure_response(api::category_of(error.code), mask_for_clients_and_log(error));
   } catch (const std::exception& error) {
     pending.completion->undo();
     return failed_response(result.request, error.what());

@@ -209,44 +209,56 @@ class Service {
   std::string run_guarded(const char* step, const std::function<void()>& body);
 
  private:
+  // At a path, if the tenant may sample from it.
+  [[nodiscard]] CheckpointRow require_sampled_checkpoint(const std::string& tenant,
+                                                         const std::string& path_text) const;
+  // Parts' `aside` and `back`, or at once without them.
+  void run_file_job(const std::string& tenant, const std::function<void()>& job);
+  void run_on_io_thread(const std::function<void()>& done);
   void remove_files(const LiveSampler& sampler);
-  // Some of what ended sessions leave, and checkpoints whose files went.
-  void drop_ended_samplers();
-  void drop_samplers_of(const std::string& session);
-  // The checkpoint that the row names, kept as long as its files may be read.
-  void lease_checkpoint(const SamplerRow& row, LiveSampler& sampler);
+  // Some of what ended sessions leave, and of what reads checkpoints whose files went.
+  void drop_samplers_of_ended_sessions();
+  void drop_readers_of_gone_checkpoints();
+  void drop_next_samplers_and_numbers(const std::string& session);
+  [[nodiscard]] const BaseName& require_served_base(const SamplerRow& row) const;
+  // The sampler reads the checkpoint that the row names, kept as long as its files may be read.
+  void lease_and_set_checkpoint(const SamplerRow& row, LiveSampler& sampler);
   // What the store knows of what is not alive (alive.cc): why it ended, or the sampler again.
-  [[noreturn]] void fail_ended_session(const Request& request, const std::string& id) const;
-  [[noreturn]] void fail_lost_model(const Request& request, const std::string& id) const;
+  [[noreturn]] void throw_session_not_alive(const Request& request, const std::string& id) const;
+  [[noreturn]] void throw_model_not_alive(const Request& request, const std::string& id) const;
+  [[noreturn]] void throw_ephemeral_not_alive(const SamplerRow& row) const;
   SamplerTable::Row restore_sampler(const Request& request, const std::string& id);
 
   // A thread that is behind takes no new data and samples.
   [[nodiscard]] std::optional<Response> refuse_if_overloaded(const Request& request) const;
-  void charge_sampled_tokens(PendingCommand& pending, const api::Result& result, double now);
+  void release_and_charge_tokens(PendingCommand& pending, const api::Result& result, double now);
 
   void undo(const PendingCommand& pending);
+  void note_progress(const PendingCommand& pending, const std::string& how_far);
   void handle_progress(const api::Event& event);
   void handle_event(api::Event& event, double now);
   void handle_posted(size_t most);
   // Whether its end is told now; false: its answer is being made elsewhere.
   bool complete_or_fail(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
                         double now);
-  bool complete(const std::shared_ptr<PendingCommand>& pending, api::Result& result, double now);
+  bool complete_here_or_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
+                              double now);
   // Why a command is not handed on, or what its result is known to take.
-  std::optional<Response> refuse_or_reserve_result(const api::Command& command,
-                                                   const RequestNumber& number, const TokenUse& use,
+  std::optional<Response> refuse_or_reserve_result(const api::Command& command, const TokenUse& use,
                                                    SharedLimit::Share& promised);
-  // The future of a command that the engines have taken, and what else goes with it.
-  Response add_pending_future(PendingCommand pending, const std::string& model, int64_t seq_id,
-                              uint64_t fingerprint, const TokenUse& use,
-                              SharedLimit::Share promised);
+  // A command that the engines have taken: its tokens are charged, its future added, its number
+  // remembered and its listener told. The answer.
+  Response register_accepted(PendingCommand pending, const std::string& model, int64_t seq_id,
+                             uint64_t fingerprint, const TokenUse& use,
+                             SharedLimit::Share promised);
   // Takes the answer's making elsewhere, and completes the future when it is there.
   void complete_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
   void write_files(const PendingCommand& pending) const;
   // The response of a success; of a fault in making it, its failure. Any thread.
   Response finish_command(const PendingCommand& pending, const api::Result& result) const;
-  [[nodiscard]] std::string message_for_clients(const std::string& message) const;
-  [[nodiscard]] std::string message_for_clients(const Error& error) const;
+  Response finish_or_log_fault(const PendingCommand& pending, const api::Result& result) const;
+  [[nodiscard]] std::string mask_for_clients_and_log(const std::string& message) const;
+  [[nodiscard]] std::string mask_for_clients_and_log(const Error& error) const;
 
   // By itself (upkeep.cc). Takes a standstill out of every time limit.
   void exclude_standstill_from_limits(double now, double seconds);

@@ -2,6 +2,7 @@
 // What happens by itself: time limits, sweeps, and whether new work should be sent here.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -12,6 +13,11 @@
 namespace strata::server {
 namespace {
 
+constexpr double kTickSeconds = 0.1;   // what is wanted between ticks
+constexpr double kLagSeconds = 10.0;   // a window of the lag's highest
+constexpr double kStallSeconds = 2.0;  // a tick that is later than this tells of a standstill
+constexpr double kMostBehind = 1.9;    // that one tick counts for: alone it comes to half of it
+
 constexpr double kSweepSeconds = 5.0;
 constexpr double kOldTick = 5.0;         // the last tick is too old to take new work
 constexpr size_t kEndsAtOnce = 50;       // sessions at a tick,
@@ -20,13 +26,29 @@ constexpr int kReadyRetrySeconds = 5;
 
 }  // namespace
 
+double Clock::tick(double now) {
+  const double gap = now - std::exchange(ticked_, now);
+  has_ticked_ = true;
+  if (now - lag_since_ > kLagSeconds) {
+    lag_before_ = lag_;
+    lag_ = 0;
+    lag_since_ = now;
+  }
+  lag_ = std::max(lag_, gap - kTickSeconds);
+  behind_ = (behind_ + std::clamp(gap - kTickSeconds, 0.0, kMostBehind)) / 2;
+  return gap > kStallSeconds ? gap : 0.0;
+}
+
 void Service::tick(double now) {
   const double standstill = clock_.tick(now);
   if (standstill > 0) exclude_standstill_from_limits(now, standstill);
   dispatch_.tick(now, standstill);
   run_guarded("futures", [&] { futures_.expire_polls_and_results(now); });
   drops_left_ = kDropsAtOnce;
-  run_guarded("drop_ended", [&] { drop_ended_samplers(); });
+  run_guarded("drop_ended", [&] {
+    drop_samplers_of_ended_sessions();
+    drop_readers_of_gone_checkpoints();
+  });
   reconnect_store();
   const bool is_due = now - last_sweep_ >= std::min(kSweepSeconds, options_.session_timeout / 4);
   if (is_due || more_to_end_) more_to_end_ = end_silent_sessions(now);
@@ -39,16 +61,22 @@ void Service::tick(double now) {
 void Service::reconnect_store() {
   if (looking_ || !parts_.store.is_away()) return;
   looking_ = true;
-  const auto job = [this] {
+  run_file_job("", [this] {
     const bool is_back =
         run_and_get_fault([&] { parts_.store.revive(); }).empty();  // sweeps tell of it
-    const auto done = [this, is_back] {
+    run_on_io_thread([this, is_back] {
       looking_ = false;
       if (is_back) last_sweep_ = 0;
-    };
-    parts_.back ? parts_.back(done) : done();
-  };
-  parts_.aside ? parts_.aside("", job) : job();
+    });
+  });
+}
+
+void Service::run_file_job(const std::string& tenant, const std::function<void()>& job) {
+  parts_.aside ? parts_.aside(tenant, job) : job();
+}
+
+void Service::run_on_io_thread(const std::function<void()>& done) {
+  parts_.back ? parts_.back(done) : done();
 }
 
 // Thousands may fall silent at one moment, and each end is written down: some at a tick.
@@ -78,33 +106,29 @@ void Service::sweep() {
 // Not behind the files of whoever deletes and saves much: a crash forgets some seconds.
 void Service::write_usage_aside() {
   if (std::exchange(writing_usage_, true)) return;
-  const auto job = [this, used = parts_.usage.changed_rows()] {
+  run_file_job("", [this, used = parts_.usage.changed_rows()] {
     const std::string fault = run_and_get_fault([&] { parts_.store.upsert_usage(used); });
-    const auto done = [this, fault, used] {
+    run_on_io_thread([this, fault, used] {
       writing_usage_ = false;
       if (fault.empty()) parts_.usage.note_written(used);
       record_sweep_fault(usage_fault_, fault);
-    };
-    parts_.back ? parts_.back(done) : done();
-  };
-  parts_.aside ? parts_.aside("", job) : job();
+    });
+  });
 }
 
 // In pieces, so that no tenant's save waits for all that others deleted.
 void Service::sweep_files() {
-  const auto job = [this] {
+  run_file_job("", [this] {
     bool has_more = false;
     const std::string fault = run_and_get_fault(
         [&] { has_more = parts_.registry.sweep_piece(wall_seconds(), now_seconds()); });
-    const auto done = [this, has_more, fault, gone = parts_.registry.take_gone()] {
+    run_on_io_thread([this, has_more, fault, gone = parts_.registry.take_gone()] {
       gone_.insert(gone_.end(), gone.begin(), gone.end());
       if (has_more && !stopping_) return sweep_files();
       sweeping_ = false;
       record_sweep_fault(sweep_fault_, fault);
-    };
-    parts_.back ? parts_.back(done) : done();
-  };
-  parts_.aside ? parts_.aside("", job) : job();
+    });
+  });
 }
 
 void Service::record_sweep_fault(std::string& last, const std::string& fault) {
@@ -153,7 +177,7 @@ Response Service::not_ready(const std::string& why) {
 
 void Service::fail_pending() {
   const std::string reason = "the server was shut down before this request was done";
-  for (const auto& command : futures_.fail_all(reason, now_seconds())) {
+  for (const auto& command : futures_.fail_all_and_take_pending(reason, now_seconds())) {
     undo(*command);
     if (!command->listener) continue;
     const api::Outcome failed = api::Failure{api::FaultCategory::kServer, reason};

@@ -143,22 +143,27 @@ std::map<std::string, std::string> read_schema(Sql& sql) {
   return out;
 }
 
+void refuse_newer_version(int64_t version) {
+  if (version <= kSchemaVersion) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("state store: schema version {}, this program knows {}; it was written "
+                          "by a newer strata: use that one",
+                          version, kSchemaVersion));
+}
+
+void log_migration(int64_t version) {
+  log(LogLevel::kWarning, fmt::format("state store: from schema version {} to {}, which takes a "
+                                      "while where it has much",
+                                      version, kSchemaVersion));
+}
+
 }  // namespace
 
 void migrate(Sql& sql) {
   Transaction transaction(sql, Durability::kUnhurried);
   const int64_t version = create_or_read_version(sql);
-  if (version > kSchemaVersion) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("state store: schema version {}, this program knows {}; it was written "
-                            "by a newer strata: use that one",
-                            version, kSchemaVersion));
-  }
-  if (version > 0 && version < kSchemaVersion) {
-    log(LogLevel::kWarning, fmt::format("state store: from schema version {} to {}, which takes a "
-                                        "while where it has much",
-                                        version, kSchemaVersion));
-  }
+  refuse_newer_version(version);
+  if (version > 0 && version < kSchemaVersion) log_migration(version);
   for (int64_t next = std::max<int64_t>(version, 0) + 1; next <= kSchemaVersion; ++next) {
     apply_version(sql, next);
   }

@@ -148,6 +148,7 @@ class Postgres final : public Sql {
       }
       is_ready_ = true;
       measure_round_trip();
+      warn_if_far();
     } catch (...) {
       libpq().PQfinish(connection_);
       throw;
@@ -246,11 +247,14 @@ class Postgres final : public Sql {
       least = std::min(least, now_seconds() - begin);
     }
     way_ = least;
-    if (use_ == Use::kReader || least < kFar) return;
+  }
+
+  void warn_if_far() const {
+    if (use_ == Use::kReader || way_ < kFar) return;
     log(LogLevel::kWarning,
         fmt::format("--db: {:.0f} ms to the database and back; a request that writes waits for "
                     "several, and others for it: a database nearer by answers sooner",
-                    least * 1e3));
+                    way_ * 1e3));
   }
 
   // That of a server; it belongs to the connection, so it ends with this process. PostgreSQL takes
@@ -278,7 +282,7 @@ class Postgres final : public Sql {
   }
 
   // The same, of an answer: whoever stops the server may bring the deadline nearer.
-  bool wait_answer(bool for_writing, double deadline) const {
+  bool wait_socket_unless_hurried(bool for_writing, double deadline) const {
     for (;;) {
       const double end = std::min(deadline, std::max(begun_at_, hurried_at_.load()) + kHurried);
       const double now = now_seconds();
@@ -341,12 +345,17 @@ class Postgres final : public Sql {
         std::min(is_unhurried_ ? kNoDeadline : begun_at_ + kStatement, deadline_);
     if (opening.empty())
       return send(statement, parameters) ? wait_for_last_reply(deadline) : Reply();
-    bool is_sent = libpq().PQenterPipelineMode(connection_) == 1;
-    for (const std::string& first : opening) is_sent = is_sent && send(first, {});
-    is_sent = is_sent && send(statement, parameters) && libpq().PQpipelineSync(connection_) == 1;
+    const bool is_sent = send_pipeline(opening, statement, parameters);
     Reply reply = is_sent ? wait_for_pipeline_reply(deadline) : Reply();
     libpq().PQexitPipelineMode(connection_);
     return reply;
+  }
+
+  bool send_pipeline(std::span<const std::string> opening, std::string_view statement,
+                     std::span<const SqlValue> parameters) {
+    bool is_sent = libpq().PQenterPipelineMode(connection_) == 1;
+    for (const std::string& first : opening) is_sent = is_sent && send(first, {});
+    return is_sent && send(statement, parameters) && libpq().PQpipelineSync(connection_) == 1;
   }
 
   bool send(std::string_view statement, std::span<const SqlValue> parameters) {
@@ -391,7 +400,7 @@ class Postgres final : public Sql {
   Reply wait_for_next_reply(double deadline) {
     int unsent = libpq().PQflush(connection_);
     while (unsent == 1 || libpq().PQisBusy(connection_) == 1) {
-      if (!wait_answer(unsent == 1, deadline)) {
+      if (!wait_socket_unless_hurried(unsent == 1, deadline)) {
         is_ready_ = false;
         throw StoreError("postgresql: no answer in time; the database is away");
       }

@@ -21,25 +21,23 @@ namespace {
 
 constexpr int kStepsBetweenLooks = 1000;  // of SQLite's machine: less than a millisecond
 
+struct ResetAtEnd {
+  sqlite3_stmt* prepared;
+  ~ResetAtEnd() {
+    sqlite3_reset(prepared);
+    sqlite3_clear_bindings(prepared);
+  }
+};
+
 class Sqlite final : public Sql {
  public:
   Sqlite(const std::string& path, bool (*stops)()) : path_(path), stops_(stops) {
-    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
-    if (sqlite3_open_v2(path.c_str(), &db_, flags, nullptr) != SQLITE_OK) {
-      const std::string message = db_ == nullptr ? "out of memory" : sqlite3_errmsg(db_);
-      sqlite3_close(db_);
-      throw StoreError(fmt::format("{}: {}", path, message));
-    }
+    open();
     sqlite3_extended_result_codes(db_, 1);
     sqlite3_busy_timeout(db_, 5000);
     if (stops_ != nullptr) sqlite3_progress_handler(db_, kStepsBetweenLooks, looks_at_stops, this);
     try {
-      const SqlResult mode = run("PRAGMA journal_mode=WAL", {});
-      has_log_ = mode.rows.at(0).at(0) == SqlValue(std::string("wal"));
-      for (const char* pragma :
-           {"PRAGMA foreign_keys=ON", "PRAGMA trusted_schema=OFF", "PRAGMA synchronous=NORMAL"}) {
-        run(pragma, {});
-      }
+      set_pragmas();
     } catch (...) {
       close();
       throw;
@@ -51,18 +49,8 @@ class Sqlite final : public Sql {
 
   SqlResult run(std::string_view statement, std::span<const SqlValue> parameters) override {
     sqlite3_stmt* prepared = prepare(statement);
-    struct Reset {
-      sqlite3_stmt* prepared;
-      ~Reset() {
-        sqlite3_reset(prepared);
-        sqlite3_clear_bindings(prepared);
-      }
-    } const reset{prepared};
-    CHECK(static_cast<size_t>(sqlite3_bind_parameter_count(prepared)) == parameters.size(),
-          statement, parameters.size());
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      bind(prepared, static_cast<int>(i) + 1, parameters[i], statement);
-    }
+    const ResetAtEnd reset{prepared};
+    bind_all(prepared, parameters, statement);
     return step_to_end(prepared, statement);
   }
 
@@ -91,6 +79,23 @@ class Sqlite final : public Sql {
  private:
   static int looks_at_stops(void* self) { return static_cast<Sqlite*>(self)->stops_() ? 1 : 0; }
 
+  void open() {
+    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
+    if (sqlite3_open_v2(path_.c_str(), &db_, flags, nullptr) == SQLITE_OK) return;
+    const std::string message = db_ == nullptr ? "out of memory" : sqlite3_errmsg(db_);
+    sqlite3_close(db_);
+    throw StoreError(fmt::format("{}: {}", path_, message));
+  }
+
+  void set_pragmas() {
+    const SqlResult mode = run("PRAGMA journal_mode=WAL", {});
+    has_log_ = mode.rows.at(0).at(0) == SqlValue(std::string("wal"));
+    for (const char* pragma :
+         {"PRAGMA foreign_keys=ON", "PRAGMA trusted_schema=OFF", "PRAGMA synchronous=NORMAL"}) {
+      run(pragma, {});
+    }
+  }
+
   void close() {
     for (auto& [text, statement] : statements_) sqlite3_finalize(statement);
     statements_.clear();
@@ -115,6 +120,15 @@ class Sqlite final : public Sql {
     if (code != SQLITE_OK) fail(statement);
     statements_.emplace(std::string(statement), prepared);
     return prepared;
+  }
+
+  void bind_all(sqlite3_stmt* prepared, std::span<const SqlValue> parameters,
+                std::string_view statement) {
+    CHECK(static_cast<size_t>(sqlite3_bind_parameter_count(prepared)) == parameters.size(),
+          statement, parameters.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      bind(prepared, static_cast<int>(i) + 1, parameters[i], statement);
+    }
   }
 
   void bind(sqlite3_stmt* prepared, int index, const SqlValue& value, std::string_view statement) {

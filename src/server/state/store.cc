@@ -47,6 +47,12 @@ std::vector<std::vector<SqlValue>> make_batch(
   return batch;
 }
 
+std::vector<SqlValue> joined(std::vector<std::vector<SqlValue>> rows) {
+  std::vector<SqlValue> values;
+  for (auto& row : rows) std::ranges::move(row, std::back_inserter(values));
+  return values;
+}
+
 // Deletes rows of before some time: the first so many.
 std::string delete_older_sql(const char* table, const char* key, const char* time) {
   return fmt::format("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} < ? LIMIT ?)",
@@ -125,13 +131,21 @@ StateStore::StateStore(std::unique_ptr<Sql> sql, double now, std::optional<int64
   if (data_directory) check_data_directory(*sql_, *data_directory);
   migrate(*sql_);
   Transaction transaction(*sql_, Durability::kFull);
-  run("UPDATE meta SET value = value + 1 WHERE name = 'boot'", {});
-  boot_ = rows::only_number(run("SELECT value FROM meta WHERE name = 'boot'", {}));
-  run("UPDATE runs SET state = 'lost', ended_at = ? WHERE state = 'live'", {now});
+  count_boot();
+  mark_live_runs_lost(now);
   load_highest_number();
   load_stored_bytes();
   load_sampler_counts();
   transaction.commit();
+}
+
+void StateStore::count_boot() {
+  run("UPDATE meta SET value = value + 1 WHERE name = 'boot'", {});
+  boot_ = rows::only_number(run("SELECT value FROM meta WHERE name = 'boot'", {}));
+}
+
+void StateStore::mark_live_runs_lost(double now) {
+  run("UPDATE runs SET state = 'lost', ended_at = ? WHERE state = 'live'", {now});
 }
 
 void StateStore::load_highest_number() {
@@ -203,13 +217,12 @@ void StateStore::run_in_batches(std::string_view statement, std::string_view row
   for (size_t next = 0; next < count;) {
     std::vector<std::vector<SqlValue>> batch = make_batch(next, count, values);
     const std::vector<std::string_view> places(batch.size(), row);
-    std::vector<SqlValue> parameters;
-    for (auto& one : batch) std::ranges::move(one, std::back_inserter(parameters));
+    std::vector<SqlValue> parameters = joined(std::move(batch));
     const StoreLock lock(mutex_);
     Transaction transaction(*sql_);
     run(fmt::format(fmt::runtime(statement), fmt::join(places, ", ")), std::move(parameters));
     transaction.commit();
-    next += batch.size();
+    next += places.size();
   }
 }
 
@@ -235,32 +248,46 @@ std::optional<std::string> StateStore::find_remembered_locked(const std::string&
   return std::get<std::string>(found.rows[0][0]);
 }
 
+int64_t StateStore::delete_older(const char* table, const char* key, const char* time,
+                                 double before, int64_t most) {
+  return run(delete_older_sql(table, key, time), {before, most}).changed;
+}
+
+SqlResult StateStore::delete_older_prompts(double before, int64_t most) {
+  return run(delete_older_sql("stability_prompts", "session_id, id", "last_used") +
+                 " RETURNING tenant, bytes",
+             {before, most});
+}
+
+SqlResult StateStore::delete_dead_checkpoints(double before, int64_t most) {
+  return run(
+      "DELETE FROM checkpoints WHERE id IN (SELECT id FROM checkpoints WHERE files_gone = 1 "
+      "AND deleted_at < ? LIMIT ?) RETURNING tenant",
+      {before, most});
+}
+
+void StateStore::commit_and_subtract_stability_bytes(Transaction& transaction,
+                                                     const SqlResult& dropped) {
+  std::map<std::string, int64_t> bytes = std::exchange(stability_bytes_, {});
+  transaction.commit();
+  subtract_known(dropped, bytes);
+  stability_bytes_ = std::move(bytes);
+}
+
 bool StateStore::prune_old_rows(double now) {
   constexpr int64_t kLarge = 10;  // what a row counts for that may have hundreds of pages
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   int64_t left = rows::kAtOnce;
-  left -=
-      run(delete_older_sql("idempotency", "tenant, scope, name", "created_at"), {now - kDay, left})
-          .changed;
-  left -= kLarge * run(delete_older_sql("stability", "session_id, sequence_id", "last_used"),
-                       {now - kDay, left / kLarge})
-                       .changed;
-  const SqlResult prompts =
-      run(delete_older_sql("stability_prompts", "session_id, id", "last_used") +
-              " RETURNING tenant, bytes",
-          {now - kDay, left / kLarge});
+  left -= delete_older("idempotency", "tenant, scope, name", "created_at", now - kDay, left);
+  left -= kLarge * delete_older("stability", "session_id, sequence_id", "last_used", now - kDay,
+                                left / kLarge);
+  const SqlResult prompts = delete_older_prompts(now - kDay, left / kLarge);
   left -= kLarge * std::ssize(prompts.rows);
-  const SqlResult checkpoints =
-      run("DELETE FROM checkpoints WHERE id IN (SELECT id FROM checkpoints WHERE files_gone = 1 "
-          "AND deleted_at < ? LIMIT ?) RETURNING tenant",
-          {now - 7 * kDay, left});
+  const SqlResult checkpoints = delete_dead_checkpoints(now - 7 * kDay, left);
   left -= std::ssize(checkpoints.rows);
   note_ended(checkpoints);  // what kept a session or run is gone
-  std::map<std::string, int64_t> bytes = std::exchange(stability_bytes_, {});
-  transaction.commit();
-  subtract_known(prompts, bytes);
-  stability_bytes_ = std::move(bytes);
+  commit_and_subtract_stability_bytes(transaction, prompts);
   return left < kLarge;
 }
 

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "api/command.h"
@@ -201,6 +202,9 @@ class StateStore {
     std::optional<CheckpointRow> behind = {};  // this row
     std::string id = {};                       // of the next one, whose samplers
     int64_t sampler = -1;                      // behind this number are still to be looked at
+    void go_to(const std::string& checkpoint) {
+      if (std::exchange(id, checkpoint) != checkpoint) sampler = -1;
+    }
     void pass(CheckpointRow row) { *this = {deleted_by, std::move(row)}; }
   };
   struct Collectable {
@@ -268,6 +272,11 @@ class StateStore {
   std::optional<std::string> find_remembered_locked(const std::string& tenant,
                                                     const std::string& scope,
                                                     const Idempotency& key) REQUIRES(mutex_);
+  // prune_old_rows(): of before some time, `most` at most; how many, or whose they were.
+  int64_t delete_older(const char* table, const char* key, const char* time, double before,
+                       int64_t most) REQUIRES(mutex_);
+  SqlResult delete_older_prompts(double before, int64_t most) REQUIRES(mutex_);
+  SqlResult delete_dead_checkpoints(double before, int64_t most) REQUIRES(mutex_);
   int64_t next_number() REQUIRES(mutex_) { return ++number_; }
   int64_t sum_stability_bytes(const std::string& tenant) REQUIRES(mutex_);
   void upsert_stability_records(const StabilityRequest& request, double now);
@@ -278,15 +287,34 @@ class StateStore {
   // The requests up to one in the order of their use, with some of their records; true when those
   // were not all: then they stay.
   bool delete_stability_up_to(const std::string& tenant, const SqlRow& last) REQUIRES(mutex_);
+  // `last`: the tenant, and what orders that one; how many records went.
+  int64_t delete_some_records_up_to(std::vector<SqlValue> last) REQUIRES(mutex_);
+  SqlResult read_oldest_stability(const std::string& tenant) REQUIRES(mutex_);
+  // `dropped`: rows of a tenant and bytes.
+  void commit_and_subtract_stability_bytes(Transaction& transaction, const SqlResult& dropped)
+      REQUIRES(mutex_);
+  void commit_and_set_stability_bytes(Transaction& transaction, const std::string& tenant,
+                                      int64_t bytes) REQUIRES(mutex_);
   // A request whose number came before, and was forgotten.
   void delete_stability(const StabilityRequest& request);
   // A batch of those that a tenant has beyond so many bytes; true when there are more.
   bool delete_oldest_stability(const std::string& tenant, int64_t most);
   // Synced when it returns: what a client was told stays true.
   void set_checkpoint_column(const char* column, SqlValue value, const std::string& id);
+  // Of runs that were not touched again meanwhile.
+  void forget_written_touches(const std::map<std::string, double>& written);
   // False where its id is there.
   [[nodiscard]] bool insert_run(const RunRow& row) REQUIRES(mutex_);
   void insert_checkpoint(const CheckpointRow& row) REQUIRES(mutex_);
+  void delete_replaced_checkpoint(const CheckpointRow& by) REQUIRES(mutex_);
+  void remember_copy(const RunRow& run_row, const CheckpointRow& checkpoint, const Idempotency& key)
+      REQUIRES(mutex_);
+  // False where a session was remembered under this key before.
+  [[nodiscard]] bool try_remember_session(const SessionRow& row, const Idempotency& key)
+      REQUIRES(mutex_);
+  void insert_session(const SessionRow& row) REQUIRES(mutex_);
+  // How many rows were added: none where the session has one of this number.
+  int64_t insert_sampler(const SamplerRow& row) REQUIRES(mutex_);
   // Runs a statement that takes the files of a checkpoint, or its row with them.
   void run_and_subtract_bytes(const char* statement, const std::string& id) REQUIRES(mutex_);
   // Whether a sampler of the tenant's living sessions reads the place's checkpoint; nothing: `left`
@@ -295,8 +323,14 @@ class StateStore {
                                        int64_t& left) REQUIRES(mutex_);
   // When the last checkpoint was deleted whose files are there; -1: none was.
   double find_last_deletion() REQUIRES(mutex_);
-  // Rows of checkpoints and whether there are samplers of them, a batch.
+  // Rows of checkpoints and whether there are samplers of them, a batch: those behind `last`, in
+  // the order of their time `when`, up to `until`.
+  SqlResult read_ended_by_time(const char* which, const char* when, double until,
+                               const CheckpointRow* last) REQUIRES(mutex_);
+  // Likewise, of those that were deleted or have expired.
   SqlResult read_next_ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
+  void count_boot() REQUIRES(mutex_);
+  void mark_live_runs_lost(double now) REQUIRES(mutex_);
   void load_highest_number() REQUIRES(mutex_);
   void load_stored_bytes() REQUIRES(mutex_);
   void load_sampler_counts() REQUIRES(mutex_);
@@ -313,6 +347,10 @@ class StateStore {
   void add_scans(HistoryWalk& walk, const std::string& tenant, int64_t keep) REQUIRES(mutex_);
   // Goes on by `left` rows, those that it drops counted; with what it drops of `samplers`.
   void prune_rows(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
+  // A row of the walk's first scan, with what is a session's: false where of that there may be
+  // more, and it stays.
+  bool try_delete_ended(HistoryWalk& walk, const std::string& id, const std::string& tenant,
+                        int64_t most, int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
   // Samplers and runs of a session, `most` at most of each; false where there may be more.
   bool delete_samplers_and_runs(const std::string& session, const std::string& tenant, int64_t most,
                                 int64_t& left, TenantSums::Sums& samplers) REQUIRES(mutex_);
@@ -325,6 +363,9 @@ class StateStore {
   // Goes on by `left` rows with the walk's last tenant; with what it drops in `more`.
   void prune_samplers_of_tenant(SamplerWalk& walk, int64_t keep, int64_t& left,
                                 TenantSums::Sums& more) REQUIRES(mutex_);
+  // Those of a row of read_ended_sessions(), `most` at most; how many there were.
+  int64_t delete_samplers_of(const SqlRow& ended_session, int64_t most, int64_t& left)
+      REQUIRES(mutex_);
   // Ids and numbers of a tenant's, and whether samplers are theirs, in order.
   SqlResult read_ended_sessions(const std::string& tenant, int64_t behind, int64_t most)
       REQUIRES(mutex_);

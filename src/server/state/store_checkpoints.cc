@@ -86,18 +86,31 @@ void StateStore::insert_checkpoint(const CheckpointRow& row) {
        lora_text(row.lora)});
 }
 
+void StateStore::delete_replaced_checkpoint(const CheckpointRow& by) {
+  run("UPDATE checkpoints SET deleted_at = ? "
+      "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
+      {by.created_at, by.run_id, kind_value(by.kind), by.name});
+}
+
 void StateStore::add_or_replace_checkpoint(const CheckpointRow& row) {
   {
     const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
-    run("UPDATE checkpoints SET deleted_at = ? "
-        "WHERE run_id = ? AND kind = ? AND name = ? AND deleted_at IS NULL",
-        {row.created_at, row.run_id, kind_value(row.kind), row.name});
+    delete_replaced_checkpoint(row);
     insert_checkpoint(row);
     (void)insert_run(make_forgotten_run(row));  // it is there, as a rule
     stored_.commit_and_add(transaction, {{row.tenant, row.size_bytes}});
   }
   sql_->sync();
+}
+
+void StateStore::remember_copy(const RunRow& run_row, const CheckpointRow& checkpoint,
+                               const Idempotency& key) {
+  run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
+      "VALUES (?, 'copy', ?, ?, ?, ?)",
+      {run_row.tenant, key.name,
+       fmt::format("tinker://{}/{}/{}", run_row.id, kind_name(checkpoint.kind), checkpoint.name),
+       run_row.created_at, key.fingerprint});
 }
 
 bool StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint,
@@ -108,14 +121,7 @@ bool StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint
     if (!insert_run(run_row)) return false;
     if (ended_) ended_->insert(run_row.tenant);  // a copy's run is over
     insert_checkpoint(checkpoint);
-    if (!key.name.empty()) {
-      run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
-          "VALUES (?, 'copy', ?, ?, ?, ?)",
-          {run_row.tenant, key.name,
-           fmt::format("tinker://{}/{}/{}", run_row.id, kind_name(checkpoint.kind),
-                       checkpoint.name),
-           run_row.created_at, key.fingerprint});
-    }
+    if (!key.name.empty()) remember_copy(run_row, checkpoint, key);
     stored_.commit_and_add(transaction, {{checkpoint.tenant, checkpoint.size_bytes}});
   }
   sql_->sync();
@@ -186,7 +192,7 @@ StateStore::Collectable StateStore::find_collectable(double now, const CollectPl
   int64_t left = kCollectSamplers;
   for (const SqlRow& row : ended.rows) {
     CheckpointRow checkpoint = rows::read_checkpoint(row);
-    if (std::exchange(place.id, checkpoint.id) != checkpoint.id) place.sampler = -1;
+    place.go_to(checkpoint.id);
     const bool has_samplers = std::get<int64_t>(row.back()) != 0;
     const auto read = has_samplers ? look_for_readers(checkpoint.tenant, place, left) : false;
     if (!read) break;
@@ -224,30 +230,30 @@ double StateStore::find_last_deletion() {
   return rows::Reader(newest.rows[0]).maybe_real().value_or(-1);
 }
 
-SqlResult StateStore::read_next_ended_checkpoints(double now, CollectPlace& from) {
+SqlResult StateStore::read_ended_by_time(const char* which, const char* when, double until,
+                                         const CheckpointRow* last) {
   const std::string has_samplers =
       rows::exists("SELECT 1 FROM samplers WHERE checkpoint_id = checkpoints.id");
-  // In the order of their time `when`, up to `until`.
-  const auto some = [&](const char* which, const char* when, double until,
-                        const CheckpointRow* last) REQUIRES(mutex_) {
-    double begin = -1;
-    if (last != nullptr) begin = last->deleted_at ? *last->deleted_at : last->expires_at.value();
-    const std::string rest = fmt::format(
-        "{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) ORDER BY {1}, id LIMIT ?", which,
-        when);
-    return run(select_sql_without_metadata(rest, has_samplers),
-               {until, begin, begin, last == nullptr ? "" : last->id, kCollectBatch});
-  };
+  double begin = -1;
+  if (last != nullptr) begin = last->deleted_at ? *last->deleted_at : last->expires_at.value();
+  const std::string rest =
+      fmt::format("{0} AND {1} <= ? AND {1} >= ? AND ({1} > ? OR id > ?) ORDER BY {1}, id LIMIT ?",
+                  which, when);
+  return run(select_sql_without_metadata(rest, has_samplers),
+             {until, begin, begin, last == nullptr ? "" : last->id, kCollectBatch});
+}
+
+SqlResult StateStore::read_next_ended_checkpoints(double now, CollectPlace& from) {
   if (!from.deleted_by) from.deleted_by = find_last_deletion();
   const CheckpointRow* last = from.behind ? &*from.behind : nullptr;
   // Two selects, since no index serves an OR of two columns; the plus keeps the second one from
   // checkpoints_by_end, where all that live stand together.
   if (last == nullptr || last->deleted_at) {
-    SqlResult deleted = some("files_gone = 0", "deleted_at", *from.deleted_by, last);
+    SqlResult deleted = read_ended_by_time("files_gone = 0", "deleted_at", *from.deleted_by, last);
     if (!deleted.rows.empty()) return deleted;
     last = nullptr;
   }
-  return some("+files_gone = 0 AND deleted_at IS NULL", "expires_at", now, last);
+  return read_ended_by_time("+files_gone = 0 AND deleted_at IS NULL", "expires_at", now, last);
 }
 
 std::vector<CheckpointRow> StateStore::rows_with_files() {

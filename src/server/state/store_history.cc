@@ -143,6 +143,17 @@ void StateStore::add_scans_of_next_tenant(HistoryWalk& walk, int64_t keep, int64
   left -= kScansOfATenant;
 }
 
+bool StateStore::try_delete_ended(HistoryWalk& walk, const std::string& id,
+                                  const std::string& tenant, int64_t most, int64_t& left,
+                                  TenantSums::Sums& samplers) {
+  const Table* table = walk.scans.front().table;
+  left -= (table == &kSessions ? 3 : 1) * kStatement;
+  if (table == &kSessions && !delete_samplers_and_runs(id, tenant, most, left, samplers))
+    return false;
+  run(fmt::format("DELETE FROM {} WHERE id = ?", table->name), {id});
+  return true;
+}
+
 void StateStore::prune_rows(HistoryWalk& walk, int64_t& left, TenantSums::Sums& samplers) {
   HistoryWalk::Scan& scan = walk.scans.front();
   const int64_t most = left;
@@ -153,11 +164,7 @@ void StateStore::prune_rows(HistoryWalk& walk, int64_t& left, TenantSums::Sums& 
     const double ended_at = in.maybe_real().value_or(0);
     const int64_t number = in.integer();
     const bool is_kept = in.flag();
-    if (!is_kept) left -= (scan.table == &kSessions ? 3 : 1) * kStatement;
-    if (!is_kept && scan.table == &kSessions &&
-        !delete_samplers_and_runs(id, tenant, most, left, samplers))
-      return;
-    if (!is_kept) run(fmt::format("DELETE FROM {} WHERE id = ?", scan.table->name), {id});
+    if (!is_kept && !try_delete_ended(walk, id, tenant, most, left, samplers)) return;
     scan.ended_at = ended_at;
     scan.number = number;
     if (--left <= 0) return;
@@ -232,17 +239,20 @@ bool StateStore::prune_samplers(int64_t keep) {
   return true;
 }
 
+int64_t StateStore::delete_samplers_of(const SqlRow& ended_session, int64_t most, int64_t& left) {
+  const bool has_samplers = std::get<int64_t>(ended_session[2]) != 0;
+  if (!has_samplers) return 0;
+  left -= kStatement;
+  return delete_by_session("samplers", std::get<std::string>(ended_session[0]), most);
+}
+
 void StateStore::prune_samplers_of_tenant(SamplerWalk& walk, int64_t keep, int64_t& left,
                                           TenantSums::Sums& more) {
   const std::string tenant = walk.tenants.back();
   int64_t excess = samplers_.sum_of(tenant).value_or(0) + more[tenant] - keep;
   const SqlResult ended = excess > 0 ? read_ended_sessions(tenant, walk.number, left) : SqlResult();
   for (const SqlRow& row : ended.rows) {
-    int64_t count = 0;
-    if (std::get<int64_t>(row[2]) != 0) {
-      count = delete_by_session("samplers", std::get<std::string>(row[0]), std::min(left, excess));
-      left -= kStatement;
-    }
+    const int64_t count = delete_samplers_of(row, std::min(left, excess), left);
     more[tenant] -= count;
     excess -= count;
     left -= count + 1;

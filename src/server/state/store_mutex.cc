@@ -41,11 +41,23 @@ void StoreMutex::lock() {
   sql_.set_deadline(Sql::kNoDeadline);
 }
 
+void StoreMutex::regain_patience(double now) {
+  left_ = std::min(kPatience, left_ + kPatienceShare * (now - counted_at_));
+  counted_at_ = now;
+}
+
+void StoreMutex::spend_patience(double now) {
+  const double usual = kUsual + sql_.usual_seconds() - usual_at_;
+  // Not below 0: a standstill of this process is no fault of the database.
+  left_ = std::max(0.0, left_ - std::max(0.0, now - begun_at_ - usual));
+  counted_at_ = now;
+}
+
 void StoreMutex::lock_with_timeout() {
   if (sql_.is_away()) throw StoreError("state store: its database is away");
   const double now = now_seconds();
-  left_ = std::min(kPatience, left_ + kPatienceShare * (now - counted_at_));
-  counted_at_ = begun_at_ = now;
+  regain_patience(now);
+  begun_at_ = now;
   if (left_ < kLeast) throw StoreError("state store: its database is slow");
   if (!mutex_.try_lock_for(std::chrono::duration<double>(left_))) {
     left_ = 0;
@@ -57,13 +69,7 @@ void StoreMutex::lock_with_timeout() {
 }
 
 void StoreMutex::unlock() {
-  if (is_hurried()) {
-    const double now = now_seconds();
-    const double usual = kUsual + sql_.usual_seconds() - usual_at_;
-    // Not below 0: a standstill of this process is no fault of the database.
-    left_ = std::max(0.0, left_ - std::max(0.0, now - begun_at_ - usual));
-    counted_at_ = now;
-  }
+  if (is_hurried()) spend_patience(now_seconds());
   mutex_.unlock();
 }
 

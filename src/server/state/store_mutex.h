@@ -33,6 +33,8 @@ class STRATA_THREAD_ATTRIBUTE(capability("mutex")) StoreMutex {
 
  private:
   [[nodiscard]] bool is_hurried() const;
+  void regain_patience(double now);
+  void spend_patience(double now);
   // For no longer than is left; StoreError where that is not enough.
   void lock_with_timeout();
 

@@ -99,10 +99,14 @@ void StateStore::flush_touches() {
       "FROM touched WHERE runs.id = touched.id",
       "(CAST(? AS TEXT), CAST(? AS DOUBLE PRECISION))", rows.size(),
       [&](size_t i) -> std::vector<SqlValue> { return {rows[i].first, rows[i].second}; });
-  const MutexLock lock_touched(touched_mutex_);
+  forget_written_touches(touched);
+}
+
+void StateStore::forget_written_touches(const std::map<std::string, double>& written) {
+  const MutexLock lock(touched_mutex_);
   std::erase_if(touched_, [&](const auto& item) {
-    const auto written = touched.find(item.first);
-    return written != touched.end() && written->second == item.second;
+    const auto found = written.find(item.first);
+    return found != written.end() && found->second == item.second;
   });
 }
 

@@ -54,21 +54,28 @@ std::string select_sql(const char* columns, const char* rest) {
 
 }  // namespace
 
-std::string StateStore::find_or_add_session(const SessionRow& row, const Idempotency& key) {
-  const StoreLock lock(mutex_);
-  Transaction transaction(*sql_);
-  if (!key.name.empty()) {
-    const SqlResult added =
-        run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
-            "VALUES (?, 'session', ?, ?, ?, ?) ON CONFLICT (tenant, scope, name) DO NOTHING",
-            {row.tenant, key.name, row.id, row.created_at, key.fingerprint});
-    if (added.changed == 0) return find_remembered_locked(row.tenant, "session", key).value();
-  }
+bool StateStore::try_remember_session(const SessionRow& row, const Idempotency& key) {
+  const SqlResult added =
+      run("INSERT INTO idempotency (tenant, scope, name, value, created_at, fingerprint) "
+          "VALUES (?, 'session', ?, ?, ?, ?) ON CONFLICT (tenant, scope, name) DO NOTHING",
+          {row.tenant, key.name, row.id, row.created_at, key.fingerprint});
+  return added.changed != 0;
+}
+
+void StateStore::insert_session(const SessionRow& row) {
   run("INSERT INTO sessions (id, tenant, number, created_at, sdk_version, tags, user_metadata, "
       "display_name, project_id, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
       {row.id, row.tenant, next_number(), row.created_at, row.sdk_version, row.tags,
        rows::nullable(row.user_metadata), rows::nullable(row.display_name), row.project_id,
        row.state});
+}
+
+std::string StateStore::find_or_add_session(const SessionRow& row, const Idempotency& key) {
+  const StoreLock lock(mutex_);
+  Transaction transaction(*sql_);
+  if (!key.name.empty() && !try_remember_session(row, key))
+    return find_remembered_locked(row.tenant, "session", key).value();
+  insert_session(row);
   transaction.commit();
   return row.id;
 }
@@ -121,20 +128,24 @@ bool StateStore::set_project_batch(const std::string& session_id, const std::str
   return std::ssize(next.rows) == kRunsAtOnce;
 }
 
+int64_t StateStore::insert_sampler(const SamplerRow& row) {
+  return run("INSERT INTO samplers (id, session_id, sampling_seq, tenant, number, created_at, "
+             "base_model, model_path, checkpoint_id, is_ephemeral, boot) "
+             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+             "ON CONFLICT (session_id, sampling_seq) DO NOTHING",
+             {row.id, row.session_id, row.sampling_seq, row.tenant, next_number(), row.created_at,
+              row.base_model, rows::nullable(row.model_path), rows::nullable(row.checkpoint_id),
+              static_cast<int64_t>(row.is_ephemeral), row.boot})
+      .changed;
+}
+
 SamplerRow StateStore::find_or_add_sampler(SamplerRow row) {
   const StoreLock lock(mutex_);
   row.boot = boot_;
   Transaction transaction(*sql_);
-  const SqlResult added =
-      run("INSERT INTO samplers (id, session_id, sampling_seq, tenant, number, created_at, "
-          "base_model, model_path, checkpoint_id, is_ephemeral, boot) "
-          "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-          "ON CONFLICT (session_id, sampling_seq) DO NOTHING",
-          {row.id, row.session_id, row.sampling_seq, row.tenant, next_number(), row.created_at,
-           row.base_model, rows::nullable(row.model_path), rows::nullable(row.checkpoint_id),
-           static_cast<int64_t>(row.is_ephemeral), row.boot});
-  samplers_.commit_and_add(transaction, {{row.tenant, added.changed}});
-  if (added.changed > 0) return row;
+  const int64_t added = insert_sampler(row);
+  samplers_.commit_and_add(transaction, {{row.tenant, added}});
+  if (added > 0) return row;
   return *rows::read_first(
       run(select_sql(kSamplerColumns, "samplers WHERE session_id = ? AND sampling_seq = ?"),
           {row.session_id, row.sampling_seq}),

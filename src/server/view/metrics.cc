@@ -2,20 +2,21 @@
 #include "server/view/metrics.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <iterator>
+
+#include "base/process_memory.h"
 
 namespace strata::server {
 namespace {
 
-void print_head(std::string& out, const char* name, const char* type, const char* help) {
+void append_head(std::string& out, const char* name, const char* type, const char* help) {
   fmt::format_to(std::back_inserter(out), "# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
 }
 
-void print(std::string& out, const char* name, const char* type, const char* help, double value) {
-  print_head(out, name, type, help);
+void append_metric(std::string& out, const char* name, const char* type, const char* help,
+                   double value) {
+  append_head(out, name, type, help);
   fmt::format_to(std::back_inserter(out), "{} {}\n", name, value);
 }
 
@@ -24,9 +25,9 @@ struct Labelled {
   double value;
 };
 
-void print(std::string& out, const char* name, const char* type, const char* help, const char* key,
-           const std::vector<Labelled>& rows) {
-  print_head(out, name, type, help);
+void append_metric(std::string& out, const char* name, const char* type, const char* help,
+                   const char* key, const std::vector<Labelled>& rows) {
+  append_head(out, name, type, help);
   for (const Labelled& row : rows) {
     fmt::format_to(std::back_inserter(out), "{}{{{}=\"{}\"}} {}\n", name, key, row.label,
                    row.value);
@@ -35,8 +36,8 @@ void print(std::string& out, const char* name, const char* type, const char* hel
 
 double d(int64_t value) { return static_cast<double>(value); }
 
-void print_memory(std::string& out, const EngineStats& engine,
-                  const std::vector<Budget::Row>& budget) {
+void append_memory(std::string& out, const EngineStats& engine,
+                   const std::vector<Budget::Row>& budget) {
   std::vector<Labelled> used = {{"weights", d(engine.weights)},
                                 {"passes", d(engine.passes)},
                                 {"adapters", d(engine.adapter_bytes)},
@@ -55,18 +56,18 @@ void print_memory(std::string& out, const EngineStats& engine,
   }
   used.push_back({"resident", d(read_resident_bytes())});
   plan.push_back({"all", d(engine.budget)});
-  print(out, "strata_memory_bytes", "gauge", "Memory in use.", "use", used);
-  print(out, "strata_memory_plan_bytes", "gauge", "What the plan allows.", "use", plan);
+  append_metric(out, "strata_memory_bytes", "gauge", "Memory in use.", "use", used);
+  append_metric(out, "strata_memory_plan_bytes", "gauge", "What the plan allows.", "use", plan);
 }
 
-void print_usage(std::string& out, const Usage& usage) {
-  print_head(out, "strata_usage_total", "counter", "What keys have used, over restarts too.");
+void append_usage(std::string& out, const Usage& usage) {
+  append_head(out, "strata_usage_total", "counter", "What keys have used, over restarts too.");
   for (size_t i = 0; i < kNumCountedKinds; ++i) {
     const auto kind = static_cast<UsageKind>(i);
     fmt::format_to(std::back_inserter(out), "strata_usage_total{{kind=\"{}\"}} {}\n",
                    usage_kind_name(kind), usage.total(kind));
   }
-  print_head(out, "strata_limited_total", "counter", "Refusals by --rate and --quota.");
+  append_head(out, "strata_limited_total", "counter", "Refusals by --rate and --quota.");
   for (size_t i = 0; i < kNumUsageKinds; ++i) {
     const std::string_view kind = usage_kind_name(static_cast<UsageKind>(i));
     fmt::format_to(std::back_inserter(out),
@@ -76,47 +77,59 @@ void print_usage(std::string& out, const Usage& usage) {
   }
 }
 
-// What waits, runs and has been done.
-void print_work(std::string& out, const EngineStats& engine, const ServerGauges& server) {
-  print(out, "strata_tokens_total", "counter", "Tokens that went through the engines.", "kind",
-        {{"train", d(engine.trained_tokens)}, {"sample", d(engine.sampled_tokens)}});
-  print(out, "strata_tokens_per_second", "gauge", "Tokens a second, over the last ten seconds.",
-        "kind", {{"train", server.train_rate}, {"sample", server.sample_rate}});
-  print(out, "strata_drafts_total", "counter",
-        "Drafts that a sampling step read, and of these the ones that were sampled.", "outcome",
-        {{"accepted", d(engine.drafts_accepted)},
-         {"rejected", d(engine.drafts_read - engine.drafts_accepted)}});
-  print(out, "strata_prompt_tokens_total", "counter",
-        "Tokens of prompts that looked for a known prefix: cached ones were not read again.",
-        "kind",
-        {{"cached", d(engine.cached_tokens)},
-         {"read", d(engine.prompt_tokens - engine.cached_tokens)}});
-  print(out, "strata_train_passes_total", "counter", "Training passes.", d(engine.train_passes));
-  print(out, "strata_batch_tokens", "gauge", "Tokens of the last training pass.",
-        d(engine.batch_tokens));
-  print(out, "strata_running_samples", "gauge", "Rows in the sampling batch.",
-        d(engine.running_samples));
-  print(out, "strata_queue_depth", "gauge",
-        "What waits: training operations (held: behind a missing number), samples, futures without "
-        "a result, parked polls.",
-        "queue",
-        {{"training", d(engine.queued_training)},
-         {"training_held", d(engine.held_training)},
-         {"samples", d(engine.queued_samples)},
-         {"futures", d(server.pending)},
-         {"polls", d(server.parked)}});
-  print(out, "strata_queued_bytes", "gauge", "Bytes of queued training operations.",
-        d(engine.queued_bytes));
-  print(out, "strata_sessions", "gauge", "Sessions alive.", d(server.sessions));
-  print(out, "strata_models", "gauge", "Training models alive.", d(server.models));
-  print(out, "strata_adapters", "gauge", "Adapter slots taken.", d(engine.adapters));
-  print(out, "strata_loop_lag_seconds", "gauge",
-        "How late the I/O thread was for its tick, the most of the last ten to twenty seconds.",
-        server.loop_lag);
-  print(out, "strata_tick_age_seconds", "gauge", "Since the last tick of the I/O thread began.",
-        server.tick_age);
-  print(out, "strata_engine_turn_seconds", "gauge",
-        "How long the engine's turn has been running; 0: it waits.", engine.turn_seconds);
+// What was done, how fast, and what waits.
+void append_throughput_and_queues(std::string& out, const EngineStats& engine,
+                                  const ServerGauges& server) {
+  append_metric(out, "strata_tokens_total", "counter", "Tokens that went through the engines.",
+                "kind",
+                {{"train", d(engine.trained_tokens)}, {"sample", d(engine.sampled_tokens)}});
+  append_metric(out, "strata_tokens_per_second", "gauge",
+                "Tokens a second, over the last ten seconds.", "kind",
+                {{"train", server.train_rate}, {"sample", server.sample_rate}});
+  append_metric(out, "strata_drafts_total", "counter",
+                "Drafts that a sampling step read, and of these the ones that were sampled.",
+                "outcome",
+                {{"accepted", d(engine.drafts_accepted)},
+                 {"rejected", d(engine.drafts_read - engine.drafts_accepted)}});
+  append_metric(
+      out, "strata_prompt_tokens_total", "counter",
+      "Tokens of prompts that looked for a known prefix: cached ones were not read again.", "kind",
+      {{"cached", d(engine.cached_tokens)},
+       {"read", d(engine.prompt_tokens - engine.cached_tokens)}});
+  append_metric(out, "strata_train_passes_total", "counter", "Training passes.",
+                d(engine.train_passes));
+  append_metric(out, "strata_batch_tokens", "gauge", "Tokens of the last training pass.",
+                d(engine.batch_tokens));
+  append_metric(out, "strata_running_samples", "gauge", "Rows in the sampling batch.",
+                d(engine.running_samples));
+  append_metric(
+      out, "strata_queue_depth", "gauge",
+      "What waits: training operations (held: behind a missing number), samples, futures without "
+      "a result, parked polls.",
+      "queue",
+      {{"training", d(engine.queued_training)},
+       {"training_held", d(engine.held_training)},
+       {"samples", d(engine.queued_samples)},
+       {"futures", d(server.pending)},
+       {"polls", d(server.parked)}});
+  append_metric(out, "strata_queued_bytes", "gauge", "Bytes of queued training operations.",
+                d(engine.queued_bytes));
+}
+
+// What is there now, and how long threads take.
+void append_live_counts_and_delays(std::string& out, const EngineStats& engine,
+                                   const ServerGauges& server) {
+  append_metric(out, "strata_sessions", "gauge", "Sessions alive.", d(server.sessions));
+  append_metric(out, "strata_models", "gauge", "Training models alive.", d(server.models));
+  append_metric(out, "strata_adapters", "gauge", "Adapter slots taken.", d(engine.adapters));
+  append_metric(
+      out, "strata_loop_lag_seconds", "gauge",
+      "How late the I/O thread was for its tick, the most of the last ten to twenty seconds.",
+      server.loop_lag);
+  append_metric(out, "strata_tick_age_seconds", "gauge",
+                "Since the last tick of the I/O thread began.", server.tick_age);
+  append_metric(out, "strata_engine_turn_seconds", "gauge",
+                "How long the engine's turn has been running; 0: it waits.", engine.turn_seconds);
 }
 
 }  // namespace
@@ -128,7 +141,7 @@ void Histogram::add(double seconds) {
   sum_ += seconds;
 }
 
-void Histogram::print(std::string& out, std::string_view name, std::string_view labels) const {
+void Histogram::append_to(std::string& out, std::string_view name, std::string_view labels) const {
   int64_t below = 0;
   for (size_t i = 0; i < counts_.size(); ++i) {
     below += counts_[i];
@@ -156,53 +169,57 @@ void Metrics::count_fault(std::string_view step) { ++faults_[std::string(step)];
 std::string Metrics::render_prometheus(const EngineStats& engine, const ServerGauges& server,
                                        const Usage& usage) const {
   std::string out;
-  print_work(out, engine, server);
-  print_faults(out);
-  print_memory(out, engine, server.budget);
-  print_usage(out, usage);
-  print(out, "strata_audit_lines_total", "counter", "Lines of the audit log.", "outcome",
-        {{"written", d(server.audit.written)}, {"dropped", d(server.audit.dropped)}});
-  print_exchanges(out);
-  print_commands(out);
+  append_throughput_and_queues(out, engine, server);
+  append_live_counts_and_delays(out, engine, server);
+  append_faults(out);
+  append_memory(out, engine, server.budget);
+  append_usage(out, usage);
+  append_metric(out, "strata_audit_lines_total", "counter", "Lines of the audit log.", "outcome",
+                {{"written", d(server.audit.written)}, {"dropped", d(server.audit.dropped)}});
+  append_exchanges(out);
+  append_commands(out);
   return out;
 }
 
-void Metrics::print_faults(std::string& out) const {
-  print_head(out, "strata_faults_total", "counter", "Steps of the server's own work that failed.");
+void Metrics::append_faults(std::string& out) const {
+  append_head(out, "strata_faults_total", "counter", "Steps of the server's own work that failed.");
   for (const auto& [step, count] : faults_) {
     fmt::format_to(std::back_inserter(out), "strata_faults_total{{step=\"{}\"}} {}\n", step, count);
   }
 }
 
-void Metrics::print_exchanges(std::string& out) const {
-  print_head(out, "strata_http_requests_total", "counter", "Responses, by route and status.");
+void Metrics::append_exchanges(std::string& out) const {
+  append_head(out, "strata_http_requests_total", "counter", "Responses, by route and status.");
   for (const auto& [key, count] : exchanges_) {
     fmt::format_to(std::back_inserter(out),
                    "strata_http_requests_total{{route=\"{}\",status=\"{}\"}} {}\n", key.first,
                    key.second, count);
   }
-  print_head(out, "strata_http_request_seconds", "histogram", "From the request to its response.");
+  append_head(out, "strata_http_request_seconds", "histogram", "From the request to its response.");
   for (const auto& [route, histogram] : exchange_seconds_) {
-    histogram.print(out, "strata_http_request_seconds", fmt::format("route=\"{}\"", route));
+    histogram.append_to(out, "strata_http_request_seconds", fmt::format("route=\"{}\"", route));
   }
 }
 
-void Metrics::print_commands(std::string& out) const {
-  print_head(out, "strata_command_seconds", "histogram",
-             "From a command's acceptance to its result.");
+void Metrics::append_commands(std::string& out) const {
+  append_head(out, "strata_command_seconds", "histogram",
+              "From a command's acceptance to its result.");
   for (const auto& [key, histogram] : command_seconds_) {
-    histogram.print(out, "strata_command_seconds",
-                    fmt::format("operation=\"{}\",outcome=\"{}\"", key.first, key.second));
+    histogram.append_to(out, "strata_command_seconds",
+                        fmt::format("operation=\"{}\",outcome=\"{}\"", key.first, key.second));
   }
 }
 
-int64_t read_resident_bytes() {
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  if (file == nullptr) return 0;
-  long long total = 0, resident = 0;
-  const int read = std::fscanf(file, "%lld %lld", &total, &resident);
-  std::fclose(file);
-  return read == 2 ? static_cast<int64_t>(resident) * sysconf(_SC_PAGESIZE) : 0;
+void set_gauge(std::string& text, std::string_view name, double value) {
+  const size_t at = text.find(fmt::format("\n{} ", name)) + 1;
+  text.replace(at, text.find('\n', at) - at, fmt::format("{} {}", name, value));
+}
+
+Response prometheus_response(std::string text) {
+  Response response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = std::move(text);
+  return response;
 }
 
 }  // namespace strata::server

@@ -13,6 +13,7 @@
 
 #include "server/audit.h"
 #include "server/budget.h"
+#include "server/http/message.h"
 #include "server/usage.h"
 #include "server/view/engine_stats.h"
 
@@ -25,7 +26,7 @@ class Histogram {
       0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0};
   void add(double seconds);
   // name_bucket, name_sum and name_count with `labels` ("a=\"b\"").
-  void print(std::string& out, std::string_view name, std::string_view labels) const;
+  void append_to(std::string& out, std::string_view name, std::string_view labels) const;
 
  private:
   std::array<int64_t, kBounds.size() + 1> counts_ = {};
@@ -57,9 +58,9 @@ class Metrics {
                                               const Usage& usage) const;
 
  private:
-  void print_faults(std::string& out) const;
-  void print_exchanges(std::string& out) const;
-  void print_commands(std::string& out) const;
+  void append_faults(std::string& out) const;
+  void append_exchanges(std::string& out) const;
+  void append_commands(std::string& out) const;
 
   std::map<std::string, int64_t, std::less<>> faults_;  // by step
   std::map<std::pair<std::string, int>, int64_t, std::less<>> exchanges_;
@@ -67,7 +68,9 @@ class Metrics {
   std::map<std::pair<std::string, std::string>, Histogram, std::less<>> command_seconds_;
 };
 
-// Resident memory of this process in bytes; 0 where the system does not say.
-int64_t read_resident_bytes();
+// The text of metrics as the response to a scrape.
+Response prometheus_response(std::string text);
+// Replaces the value of a metric without labels that is in the text.
+void set_gauge(std::string& text, std::string_view name, double value);
 
 }  // namespace strata::server

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/process_memory.h"
 #include "server/protocol/json_body.h"
 #include "server/view/page_files.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 constexpr size_t kMostRuns = 50;
 
-Response file_response(const char* content_type, std::string_view text) {
+Response page_file_response(const char* content_type, std::string_view text) {
   Response response;
   response.content_type = content_type;
   response.body = std::string(text);
@@ -22,6 +23,11 @@ Response file_response(const char* content_type, std::string_view text) {
                       {"Referrer-Policy", "no-referrer"},
                       {"Cache-Control", "no-cache"}};
   return response;
+}
+
+std::string prefix_cache_label(const EngineStats& s) {
+  const int64_t hits = s.prompt_tokens == 0 ? 0 : 100 * s.cached_tokens / s.prompt_tokens;
+  return fmt::format("of it prefix cache, {} % hits", hits);
 }
 
 JsonArray memory_json(const EngineStats& s, const Budget& budget) {
@@ -35,10 +41,8 @@ JsonArray memory_json(const EngineStats& s, const Budget& budget) {
   add("sampler weights", s.snapshot_bytes, s.snapshot_limit);
   add("KV cache", s.kv_bytes, s.kv_limit);
   if (s.state_limit > 0) add("recurrent states", s.state_bytes, s.state_limit);
-  const int64_t hits = s.prompt_tokens == 0 ? 0 : 100 * s.cached_tokens / s.prompt_tokens;
-  const std::string prefixes = fmt::format("of it prefix cache, {} % hits", hits);
-  add(prefixes.c_str(), s.prefix_bytes, s.kv_limit);
-  for (const Budget::Row& row : budget.rows()) add(row.name, row.held, row.limit);
+  add(prefix_cache_label(s).c_str(), s.prefix_bytes, s.kv_limit);
+  for (const Budget::Row& row : budget.bytes_by_use()) add(row.name, row.held, row.limit);
   add("resident", read_resident_bytes(), s.budget);
   return out;
 }
@@ -60,7 +64,7 @@ bool may_see(const Request& request, const std::string& tenant) {
 using NamedRun = std::pair<const std::string*, const WatchedRun*>;
 
 // Of those that the request may see, kMostRuns at most, the last that began first.
-std::vector<NamedRun> newest_runs(const Watch& watch, const Request& request) {
+std::vector<NamedRun> newest_visible_runs(const Watch& watch, const Request& request) {
   std::vector<NamedRun> runs;
   for (const auto& [id, run] : watch.runs()) {
     if (may_see(request, run.tenant)) runs.emplace_back(&id, &run);
@@ -98,7 +102,7 @@ JsonArray LivePage::adapters_json(const Request& request) const {
 
 JsonArray LivePage::runs_json(const Request& request) const {
   JsonArray out;
-  for (const auto& [id, run] : newest_runs(parts_.watch, request)) {
+  for (const auto& [id, run] : newest_visible_runs(parts_.watch, request)) {
     out.add(JsonObject{{"id", *id},
                        {"tenant", run->tenant},
                        {"base", run->base_name},
@@ -162,7 +166,7 @@ JsonObject LivePage::server_json() const {
 void LivePage::add_routes(Router& router) {
   const auto file = [&](const char* path, const char* type, std::string_view text) {
     router.add({"GET", path, BodyKind::kNone,
-                at_once([type, text](const Request&) { return file_response(type, text); }),
+                at_once([type, text](const Request&) { return page_file_response(type, text); }),
                 /*needs_key=*/false});
   };
   file("/", "text/html; charset=utf-8", page_html());

@@ -10,6 +10,7 @@
 #include "text/jinja/interpreter.h"
 #include "text/jinja/lexer.h"
 #include "text/jinja/py_string.h"
+#include "text/jinja/sequence.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::text {
@@ -98,43 +99,6 @@ std::string object_name(const Value& object) {
   return object.is_none() ? "None" : "'" + object.type_name() + " object'";
 }
 
-Value repeat_value(const Value& value, int64_t count) {
-  count = std::max<int64_t>(count, 0);
-  if (value.is_string()) {
-    std::string out;
-    for (int64_t i = 0; i < count; ++i) out += value.text();
-    return out;
-  }
-  std::vector<Value> items;
-  for (int64_t i = 0; i < count; ++i)
-    items.insert(items.end(), value.as_list().items.begin(), value.as_list().items.end());
-  return Value::list(std::move(items), value.as_list().kind);
-}
-
-bool is_plain_list(const Value& value) {
-  return value.is_list() &&
-         (value.as_list().kind == List::Kind::kList || value.as_list().kind == List::Kind::kTuple);
-}
-
-Value slice_list(const List& list, SliceBounds slice) {
-  std::vector<Value> out;
-  for (int64_t i = 0; i < slice.count; ++i)
-    out.push_back(list.items[static_cast<size_t>(slice.begin + i * slice.step)]);
-  const bool tuple = list.kind == List::Kind::kTuple;
-  return Value::list(std::move(out), tuple ? List::Kind::kTuple : List::Kind::kList);
-}
-
-// Of a text or a sequence, counted from its end below 0; nothing where it ends before.
-std::optional<Value> element_at(const Value& object, int64_t index) {
-  const bool is_text = object.is_string();
-  const int64_t size =
-      is_text ? count_code_points(object.text()) : std::ssize(object.as_list().items);
-  const int64_t at = index < 0 ? index + size : index;
-  if (at < 0 || at >= size) return std::nullopt;
-  if (is_text) return py_slice_text(object.text(), {at, 1, 1});
-  return object.as_list().items[static_cast<size_t>(at)];
-}
-
 // An attribute of `loop` that is a value; nothing where it has none of that name.
 std::optional<Value> loop_attribute(const LoopState& loop, const std::string& name) {
   const auto index = static_cast<int64_t>(loop.index);
@@ -220,7 +184,7 @@ Value Interpreter::evaluate_name(const Expression& node, const ScopePtr& scope) 
   }
   for (const char* name : {"lipsum", "cycler", "joiner", "self"})
     if (node.name == name) template_unsupported(node.line, "the global '" + node.name + "'");
-  return global_function(node.name);
+  return global_function_or_undefined(node.name);
 }
 
 Value Interpreter::evaluate_list(const Expression& node, const ScopePtr& scope) {
@@ -320,11 +284,10 @@ Value Interpreter::apply_binary(const std::string& op, const Value& a, const Val
     charge_made(a.weight() + b.weight());
     return add_strings(a.str(), b.str());
   }
-  if (op == "+" && is_plain_list(a) && is_plain_list(b) && a.as_list().kind == b.as_list().kind) {
-    std::vector<Value> items = a.as_list().items;
-    items.insert(items.end(), b.as_list().items.begin(), b.as_list().items.end());
-    charge_items(static_cast<int64_t>(items.size()));
-    return Value::list(std::move(items), a.as_list().kind);
+  if (op == "+" && is_list_or_tuple(a) && is_list_or_tuple(b) &&
+      a.as_list().kind == b.as_list().kind) {
+    charge_items(std::ssize(a.as_list().items) + std::ssize(b.as_list().items));
+    return concat_lists(a.as_list(), b.as_list());
   }
   if (op == "%" && a.is_string()) {
     if (a.str().safe) unsupported("% of a |safe string");
@@ -332,10 +295,10 @@ Value Interpreter::apply_binary(const std::string& op, const Value& a, const Val
     charge_value(b);
     return format_percent(*this, a.text(), b);
   }
-  const bool left = a.is_string() || is_plain_list(a);
+  const bool left = a.is_string() || is_list_or_tuple(a);
   const Value& repeated = left ? a : b;
   const Value& count = left ? b : a;
-  if (op == "*" && (repeated.is_string() || is_plain_list(repeated)) &&
+  if (op == "*" && (repeated.is_string() || is_list_or_tuple(repeated)) &&
       (count.is_int() || count.is_bool())) {
     charge_repeat(repeated, count.as_int());
     return repeat_value(repeated, count.as_int());
@@ -390,25 +353,30 @@ Value Interpreter::evaluate_item(const Expression& node, const ScopePtr& scope) 
   return get_item(object, index);
 }
 
+namespace {
+
+// Nothing of None. An index far outside is as good as any other there.
+std::optional<int64_t> slice_index(const Value& value) {
+  if (value.is_none()) return std::nullopt;
+  if (!value.is_int() && !value.is_bool()) template_fault("slice indices must be integers or None");
+  return std::clamp<int64_t>(value.as_int(), -(int64_t{1} << 40), int64_t{1} << 40);
+}
+
+}  // namespace
+
 Value Interpreter::evaluate_slice(const Expression& node, const Value& object,
                                   const ScopePtr& scope) {
   if (object.is_undefined()) template_fault(object.undefined_message());
-  int64_t bounds[3] = {0, 0, 1};
-  bool given[3] = {false, false, false};
+  std::optional<int64_t> indices[3];
   for (size_t i = 0; i < 3; ++i) {
-    if (!node.parts[i]) continue;
-    const Value value = evaluate(*node.parts[i], scope);
-    if (value.is_none()) continue;
-    if (!value.is_int() && !value.is_bool())
-      template_fault("slice indices must be integers or None");
-    bounds[i] = std::clamp<int64_t>(value.as_int(), -(int64_t{1} << 40), int64_t{1} << 40);
-    given[i] = true;
+    if (node.parts[i]) indices[i] = slice_index(evaluate(*node.parts[i], scope));
   }
-  if (bounds[2] == 0) template_fault("slice step cannot be zero");
+  const auto& [begin, end, step] = indices;
+  if (step == 0) template_fault("slice step cannot be zero");
   if (object.is_string()) charge_value(object);
   const auto cut = [&](int64_t size) {
-    return py_slice_bounds(size, given[0] ? &bounds[0] : nullptr, given[1] ? &bounds[1] : nullptr,
-                           bounds[2]);
+    return py_slice_bounds(size, begin ? &*begin : nullptr, end ? &*end : nullptr,
+                           step.value_or(1));
   };
   if (object.is_string())
     return py_slice_text(object.text(), cut(count_code_points(object.text())));
@@ -420,6 +388,24 @@ Value Interpreter::evaluate_slice(const Expression& node, const Value& object,
   charge_items(slice.count);
   return slice_list(object.as_list(), slice);
 }
+
+namespace {
+
+void append_named(const Dict& more, Arguments& out) {
+  for (const auto& [key, value] : more.items) {
+    if (!key.is_string()) template_fault("keywords must be strings");
+    out.named.emplace_back(key.text(), value);
+  }
+}
+
+void refuse_repeated_names(const Arguments& arguments) {
+  std::unordered_set<std::string_view> names;
+  for (const auto& [name, value] : arguments.named) {
+    if (!names.insert(name).second) template_fault("keyword argument repeated: " + name);
+  }
+}
+
+}  // namespace
 
 Arguments Interpreter::evaluate_arguments(const CallArguments& given, const ScopePtr& scope) {
   Arguments out;
@@ -433,15 +419,9 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& given, const Scop
     const Value more = evaluate(*given.rest_named, scope);
     if (!more.is_dict()) template_fault("argument after ** must be a mapping");
     charge_value(more);
-    for (const auto& [key, value] : more.as_dict().items) {
-      if (!key.is_string()) template_fault("keywords must be strings");
-      out.named.emplace_back(key.text(), value);
-    }
+    append_named(more.as_dict(), out);
   }
-  std::unordered_set<std::string_view> names;
-  for (const auto& [name, value] : out.named) {
-    if (!names.insert(name).second) template_fault("keyword argument repeated: " + name);
-  }
+  refuse_repeated_names(out);
   return out;
 }
 
@@ -475,12 +455,7 @@ std::vector<Value> Interpreter::collect_items(const Value& value) {
   }
   if (value.is_string()) {
     charge_items(static_cast<int64_t>(value.text().size()));
-    for (size_t pos = 0; pos < value.text().size();) {
-      const size_t begin = pos;
-      next_code_point(value.text(), pos);
-      out.emplace_back(value.text().substr(begin, pos - begin));
-    }
-    return out;
+    return characters_of(value.text());
   }
   template_fault("'" + value.type_name() + "' object is not iterable");
 }

@@ -6,7 +6,7 @@
 
 namespace strata::text {
 
-bool Parser::tuple_ends(std::string_view end_name) const {
+bool Parser::is_at_tuple_end(std::string_view end_name) const {
   const Token::Kind kind = peek().kind;
   return kind == Token::Kind::kPrintEnd || kind == Token::Kind::kBlockEnd || at_op(")") ||
          (!end_name.empty() && at_name(end_name));
@@ -19,7 +19,7 @@ ExpressionPtr Parser::parse_tuple(bool with_conditional, bool parentheses,
   bool is_tuple = false;
   for (;;) {
     if (!items.empty()) expect_op(",");
-    if (tuple_ends(end_name)) break;
+    if (is_at_tuple_end(end_name)) break;
     items.push_back(parse_expression(with_conditional));
     if (!at_op(",")) break;
     is_tuple = true;
@@ -179,21 +179,29 @@ ExpressionPtr Parser::parse_number() {
   return make_constant(value, token.line);
 }
 
+// A macro whose body says one of these takes what no parameter of it takes.
+void Parser::note_implicit_argument(std::string_view name) {
+  says_varargs_ = says_varargs_ || name == "varargs";
+  says_kwargs_ = says_kwargs_ || name == "kwargs";
+  says_caller_ = says_caller_ || name == "caller";
+}
+
+ExpressionPtr Parser::parse_name_or_literal() {
+  const int line = peek().line;
+  const std::string name = next().text;
+  if (name == "true" || name == "True") return make_constant(true, line);
+  if (name == "false" || name == "False") return make_constant(false, line);
+  if (name == "none" || name == "None") return make_constant({}, line);
+  note_implicit_argument(name);
+  auto node = make(Kind::kName, line);
+  node->name = name;
+  return node;
+}
+
 ExpressionPtr Parser::parse_primary() {
   const Token& token = peek();
   const int line = token.line;
-  if (token.kind == Token::Kind::kName) {
-    const std::string name = next().text;
-    if (name == "true" || name == "True") return make_constant(true, line);
-    if (name == "false" || name == "False") return make_constant(false, line);
-    if (name == "none" || name == "None") return make_constant({}, line);
-    says_varargs_ = says_varargs_ || name == "varargs";
-    says_kwargs_ = says_kwargs_ || name == "kwargs";
-    says_caller_ = says_caller_ || name == "caller";
-    auto node = make(Kind::kName, line);
-    node->name = name;
-    return node;
-  }
+  if (token.kind == Token::Kind::kName) return parse_name_or_literal();
   if (token.kind == Token::Kind::kString) {
     std::string text;
     while (peek().kind == Token::Kind::kString) text += next().text;

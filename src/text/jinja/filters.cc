@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <optional>
 
 #include "text/jinja/interpreter.h"
 #include "text/jinja/py_string.h"
@@ -183,34 +184,39 @@ Arguments arguments_from(const Arguments& arguments, size_t first) {
   return rest;
 }
 
+// What `select` and its like ask of an item: a test of its arguments, or whether it is true.
+struct ItemTest {
+  std::optional<std::string> name;
+  Arguments arguments;
+};
+
+// The test's name at the position `first`, where one is given, and what stands behind it.
+ItemTest read_item_test(const Arguments& arguments, size_t first) {
+  if (first >= arguments.positional.size())
+    return {.name = std::nullopt, .arguments = arguments_from(arguments, first)};
+  const Value& given = arguments.positional[first];
+  if (!given.is_string()) template_fault("a test is named by a string");
+  return {.name = given.text(), .arguments = arguments_from(arguments, first + 1)};
+}
+
+bool test_holds(Interpreter& interpreter, const ItemTest& test, const Value& value) {
+  if (!test.name) return value.truthy();
+  Arguments copy = test.arguments;
+  return interpreter.apply_test(*test.name, value, copy);
+}
+
 // select, reject, selectattr, rejectattr.
 template <bool Keep, bool ByAttribute>
 Value select_or_reject(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  size_t used = 0;
-  const auto take = [&]() -> const Value& {
-    if (used >= arguments.positional.size()) template_fault("Missing parameter for attribute name");
-    return arguments.positional[used++];
-  };
-  Value attribute;
-  if (ByAttribute) attribute = take();
-  const bool has_test_name = used < arguments.positional.size();
-  std::string name;
-  if (has_test_name) {
-    const Value& given = take();
-    if (!given.is_string()) template_fault("a test is named by a string");
-    name = given.text();
-  }
-  const Arguments rest = arguments_from(arguments, used);
+  if (ByAttribute && arguments.positional.empty())
+    template_fault("Missing parameter for attribute name");
+  const Value attribute = ByAttribute ? arguments.positional[0] : Value();
+  const ItemTest test = read_item_test(arguments, ByAttribute ? 1 : 0);
   std::vector<Value> out;
   for (Value& item : interpreter.collect_items(value)) {
     const Value subject =
         ByAttribute ? get_by_path(interpreter, item, attribute, kNoFallback) : item;
-    bool holds = subject.truthy();
-    if (has_test_name) {
-      Arguments copy = rest;
-      holds = interpreter.apply_test(name, subject, copy);
-    }
-    if (holds == Keep) out.push_back(std::move(item));
+    if (test_holds(interpreter, test, subject) == Keep) out.push_back(std::move(item));
   }
   return make_generator(std::move(out), interpreter);
 }

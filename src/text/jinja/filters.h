@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "text/jinja/argument_reader.h"
 #include "text/jinja/interpreter.h"
 
 namespace strata::text {

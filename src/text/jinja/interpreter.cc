@@ -28,6 +28,30 @@ std::optional<Value> take_named(std::vector<std::pair<std::string, Value>>& name
   return value;
 }
 
+// Binds each parameter to what is given by position, or else by name, which is taken out of
+// `named`. Returns those that are not given; they are bound to an undefined.
+std::vector<const Parameter*> bind_parameters(const std::vector<Parameter>& parameters,
+                                              std::vector<Value>& positional,
+                                              std::vector<std::pair<std::string, Value>>& named,
+                                              Scope& scope) {
+  std::vector<const Parameter*> missing;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    std::optional<Value> value =
+        i < positional.size() ? std::move(positional[i]) : take_named(named, name);
+    if (!value) missing.push_back(&parameters[i]);
+    scope.names[name] = value ? *std::move(value) : Value::undefined("'" + name + "' is undefined");
+  }
+  return missing;
+}
+
+// What is given by position and has no parameter.
+std::vector<Value> behind_parameters(const std::vector<Parameter>& parameters,
+                                     const std::vector<Value>& positional) {
+  const size_t bound = std::min(parameters.size(), positional.size());
+  return {positional.begin() + static_cast<int64_t>(bound), positional.end()};
+}
+
 [[noreturn]] void fail_unpacking(size_t got, size_t wanted) {
   const std::string expected = "values to unpack (expected " + std::to_string(wanted);
   template_fault(got < wanted ? "not enough " + expected + ", got " + std::to_string(got) + ")"
@@ -293,19 +317,10 @@ Value Interpreter::make_macro(const Statement& statement, const std::string& nam
 // not given the ones before it alone.
 void Interpreter::bind_arguments(const Statement& macro, const std::string& name,
                                  Arguments& arguments, const ScopePtr& inner) {
-  const std::vector<Parameter>& parameters = macro.parameters;
-  const size_t num_given = std::min(parameters.size(), arguments.positional.size());
   auto& names = inner->names;
   std::vector<std::pair<std::string, Value>> named = std::move(arguments.named);
-  std::vector<const Parameter*> missing;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::string& parameter = parameters[i].name;
-    std::optional<Value> value =
-        i < num_given ? std::move(arguments.positional[i]) : take_named(named, parameter);
-    if (!value) missing.push_back(&parameters[i]);
-    names[parameter] =
-        value ? *std::move(value) : Value::undefined("'" + parameter + "' is undefined");
-  }
+  const std::vector<const Parameter*> missing =
+      bind_parameters(macro.parameters, arguments.positional, named, *inner);
   if (macro.takes_caller && !names.contains("caller"))
     names["caller"] = take_named(named, "caller").value_or(Value::undefined("No caller defined"));
   if (macro.takes_rest_named && !names.contains("kwargs")) {
@@ -313,13 +328,12 @@ void Interpreter::bind_arguments(const Statement& macro, const std::string& name
   } else if (!named.empty()) {
     template_fault("macro '" + name + "' takes no keyword argument '" + named.front().first + "'");
   }
-  std::vector<Value> rest(arguments.positional.begin() + static_cast<int64_t>(num_given),
-                          arguments.positional.end());
+  std::vector<Value> rest = behind_parameters(macro.parameters, arguments.positional);
   if (macro.takes_rest && !names.contains("varargs")) {
     names["varargs"] = Value::list(std::move(rest), List::Kind::kTuple);
   } else if (!rest.empty()) {
-    template_fault("macro '" + name + "' takes not more than " + std::to_string(parameters.size()) +
-                   " argument(s)");
+    template_fault("macro '" + name + "' takes not more than " +
+                   std::to_string(macro.parameters.size()) + " argument(s)");
   }
   bind_fallbacks(missing, inner);
 }

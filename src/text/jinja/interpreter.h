@@ -141,27 +141,6 @@ class Interpreter {
   std::vector<Value> told_loops_;
 };
 
-// Reads a call's arguments by position or name, and refuses what is left. None stands for the
-// fallback of none of them; who allows it asks for the value itself.
-class ArgumentReader {
- public:
-  ArgumentReader(const char* what, Arguments& arguments) : what_(what), arguments_(arguments) {}
-  // Null when it was not given.
-  const Value* next_or_null(const char* name);
-  const Value& next_required(const char* name);
-  Value next_or(const char* name, Value fallback);
-  std::string next_text_or(const char* name, std::string fallback);
-  int64_t next_int_or(const char* name, int64_t fallback);
-  bool next_bool_or(const char* name, bool fallback);
-  void expect_no_more();
-
- private:
-  std::string what_;
-  Arguments& arguments_;
-  size_t next_ = 0;
-  size_t num_named_ = 0;
-};
-
 // methods.cc: methods of str, dict, list and tuple.
 bool has_method(const Value& object, const std::string& name);
 Value call_method(Interpreter& interpreter, const Value& object, const std::string& name,
@@ -170,7 +149,7 @@ Value bind_method(const Value& object, const std::string& name);
 // An Error when Python has this attribute and the sandbox or this interpreter does not.
 void refuse_if_unsupported_attribute(const Value& object, const std::string& name);
 // globals.cc: range, dict, namespace, raise_exception, strftime_now; else undefined.
-Value global_function(const std::string& name);
+Value global_function_or_undefined(const std::string& name);
 // format.cc: text % values, and str.format.
 std::string format_percent(Interpreter& interpreter, const std::string& format,
                            const Value& values);

@@ -71,6 +71,8 @@ class Lexer {
   [[nodiscard]] size_t find_tag() const;
   void lex_text_and_tag();
   void lex_comment();
+  [[nodiscard]] size_t find_end_of_word_tag(size_t at, std::string_view word,
+                                            std::string_view signs) const;
   bool try_lex_raw_block(size_t begin);
   void lex_tag(std::string_view end, Token::Kind end_kind);
   bool try_lex_end_of_tag(std::string_view end, Token::Kind end_kind);
@@ -80,6 +82,15 @@ class Lexer {
   void lex_operator();
   void update_open_brackets(std::string_view op);
   void lex_string(char quote);
+  [[nodiscard]] bool digit_at(size_t at) const {
+    return at < text_.size() && text_[at] >= '0' && text_[at] <= '9';
+  }
+  [[nodiscard]] size_t behind_digits(size_t at) const {
+    while (digit_at(at) || (at < text_.size() && text_[at] == '_')) ++at;
+    return at;
+  }
+  [[nodiscard]] size_t behind_fraction(size_t at) const;
+  [[nodiscard]] size_t behind_exponent(size_t at) const;
   void lex_number();
   std::string_view trim_before_tag(std::string_view text, char sign, bool is_print) const;
   void append_escape(std::string_view text, size_t& i, std::string& out) const;
@@ -157,26 +168,28 @@ void Lexer::lex_comment() {
   skip_tag_end("#}", true);
 }
 
+// Where the sign and "%}" stand behind a tag's one word, which begins at `at` or behind blanks;
+// npos when something else is there. `signs` are those that the tag may end with.
+size_t Lexer::find_end_of_word_tag(size_t at, std::string_view word, std::string_view signs) const {
+  at = behind_spaces(at);
+  if (!text_.substr(at).starts_with(word)) return std::string_view::npos;
+  at = behind_spaces(at + word.size());
+  const std::string_view rest = text_.substr(at);
+  const bool is_signed = !rest.empty() && signs.find(rest[0]) != std::string_view::npos;
+  return rest.substr(is_signed ? 1 : 0).starts_with("%}") ? at : std::string_view::npos;
+}
+
 // {% raw %} ... {% endraw %}, when one begins with the words at `begin`.
 bool Lexer::try_lex_raw_block(size_t begin) {
-  // The sign and "%}" behind the word; npos when something else is there. Only the end takes '+'.
-  const auto tag_end = [&](size_t at, std::string_view word) {
-    at = behind_spaces(at);
-    if (!text_.substr(at).starts_with(word)) return std::string_view::npos;
-    at = behind_spaces(at + word.size());
-    const std::string_view rest = text_.substr(at);
-    const bool ends = rest.starts_with("%}") || rest.starts_with("-%}") ||
-                      (word == "endraw" && rest.starts_with("+%}"));
-    return ends ? at : std::string_view::npos;
-  };
-  const size_t end = tag_end(begin, "raw");
+  const size_t end = find_end_of_word_tag(begin, "raw", "-");
   if (end == std::string_view::npos) return false;
   advance(end);
   skip_tag_end("%}", false);
   for (size_t at = text_.find("{%", pos_); at != std::string_view::npos;
        at = text_.find("{%", at + 2)) {
     const char sign = at + 2 < text_.size() ? text_[at + 2] : ' ';
-    const size_t close = tag_end(at + 2 + (sign == '-' || sign == '+' ? 1 : 0), "endraw");
+    const size_t word = at + 2 + (sign == '-' || sign == '+' ? 1 : 0);
+    const size_t close = find_end_of_word_tag(word, "endraw", "-+");
     if (close == std::string_view::npos) continue;
     const std::string_view kept = trim_before_tag(text_.substr(pos_, at - pos_), sign, false);
     if (!kept.empty()) add(Token::Kind::kText, std::string(kept));
@@ -261,33 +274,25 @@ void Lexer::update_open_brackets(std::string_view op) {
   }
 }
 
+// `at` itself where no fraction, or no exponent, begins.
+size_t Lexer::behind_fraction(size_t at) const {
+  const bool begins = at < text_.size() && text_[at] == '.' && digit_at(at + 1);
+  return begins ? behind_digits(at + 1) : at;
+}
+
+size_t Lexer::behind_exponent(size_t at) const {
+  if (at >= text_.size() || (text_[at] != 'e' && text_[at] != 'E')) return at;
+  size_t digits = at + 1;
+  if (digits < text_.size() && (text_[digits] == '+' || text_[digits] == '-')) ++digits;
+  return digit_at(digits) ? behind_digits(digits) : at;
+}
+
 void Lexer::lex_number() {
-  size_t end = pos_;
-  const auto digits = [&] {
-    while (end < text_.size() && ((text_[end] >= '0' && text_[end] <= '9') || text_[end] == '_'))
-      ++end;
-  };
-  const auto digit_at = [&](size_t i) {
-    return i < text_.size() && text_[i] >= '0' && text_[i] <= '9';
-  };
-  digits();
-  bool is_float = false;
+  const size_t whole_end = behind_digits(pos_);
   // 1.2 is a number, and the 1.2 of x.1.2 is two subscripts.
   const bool subscript = pos_ > 0 && text_[pos_ - 1] == '.';
-  if (!subscript && end < text_.size() && text_[end] == '.' && digit_at(end + 1)) {
-    ++end;
-    digits();
-    is_float = true;
-  }
-  if (!subscript && end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
-    const size_t exponent = end + 1;
-    const bool sign = exponent < text_.size() && (text_[exponent] == '+' || text_[exponent] == '-');
-    if (digit_at(exponent + (sign ? 1 : 0))) {
-      end = exponent + (sign ? 1 : 0);
-      digits();
-      is_float = true;
-    }
-  }
+  const size_t end = subscript ? whole_end : behind_exponent(behind_fraction(whole_end));
+  const bool is_float = end > whole_end;
   if (end < text_.size() && (text_[end] == 'x' || text_[end] == 'o' || text_[end] == 'b'))
     template_unsupported(line_, "a number that is not decimal");
   std::string text(text_.substr(pos_, end - pos_));

@@ -1,63 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods that templates may call on str, dict, list and loop, and how calls read their arguments.
+// Methods that templates may call on str, dict, list and loop.
 #include <algorithm>
 #include <array>
 
+#include "text/jinja/argument_reader.h"
 #include "text/jinja/filters.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/py_string.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::text {
-
-const Value* ArgumentReader::next_or_null(const char* name) {
-  if (next_ < arguments_.positional.size()) return &arguments_.positional[next_++];
-  const auto found = std::find_if(arguments_.named.begin(), arguments_.named.end(),
-                                  [&](const auto& item) { return item.first == name; });
-  if (found == arguments_.named.end()) return nullptr;
-  ++num_named_;
-  return &found->second;
-}
-
-const Value& ArgumentReader::next_required(const char* name) {
-  const Value* value = next_or_null(name);
-  if (value == nullptr)
-    template_fault(what_ + (*name == '\0'
-                                ? ": an argument is missing"
-                                : ": the argument '" + std::string(name) + "' is missing"));
-  return *value;
-}
-
-Value ArgumentReader::next_or(const char* name, Value fallback) {
-  const Value* value = next_or_null(name);
-  return value == nullptr ? std::move(fallback) : *value;
-}
-
-std::string ArgumentReader::next_text_or(const char* name, std::string fallback) {
-  const Value* value = next_or_null(name);
-  if (value == nullptr) return fallback;
-  if (!value->is_string())
-    template_fault(what_ + ": the argument '" + name + "' must be str, not " + value->type_name());
-  return value->text();
-}
-
-int64_t ArgumentReader::next_int_or(const char* name, int64_t fallback) {
-  const Value* value = next_or_null(name);
-  if (value == nullptr) return fallback;
-  if (!value->is_int() && !value->is_bool())
-    template_fault(what_ + ": the argument '" + name + "' must be int, not " + value->type_name());
-  return value->as_int();
-}
-
-bool ArgumentReader::next_bool_or(const char* name, bool fallback) {
-  const Value* value = next_or_null(name);
-  return value == nullptr ? fallback : value->truthy();
-}
-
-void ArgumentReader::expect_no_more() {
-  if (next_ < arguments_.positional.size() || num_named_ < arguments_.named.size())
-    template_fault(what_ + ": an argument too many, or one with a name that it does not have");
-}
 
 Value strip_text(const std::string& text, const Value* chars, bool left, bool right) {
   if (chars == nullptr || chars->is_none()) return py_strip(text, {}, left, right);
@@ -258,12 +210,35 @@ int64_t read_required_int(ArgumentReader& reader, const char* name) {
   return value.as_int();
 }
 
-// ljust, rjust, center, zfill: `left` of the missing characters go to the left.
-template <int Where>
+enum class Padding { kRight, kLeft, kBoth, kZeros };
+
+// How many of the missing characters go to the left. Of an odd number Python's center puts the one
+// that is left over to the left where the width is odd.
+int64_t num_left_of(Padding where, int64_t missing, int64_t width) {
+  if (where == Padding::kRight) return 0;
+  return where == Padding::kBoth ? missing / 2 + (missing & width & 1) : missing;
+}
+
+std::string repeated(const std::string& fill, int64_t count) {
+  std::string out;
+  for (int64_t i = 0; i < count; ++i) out += fill;
+  return out;
+}
+
+// Zeros go behind a sign.
+std::string pad_with_zeros(std::string_view text, int64_t missing) {
+  const bool is_signed = text.starts_with('-') || text.starts_with('+');
+  const size_t digits = is_signed ? 1 : 0;
+  return std::string(text.substr(0, digits)) + repeated("0", missing) +
+         std::string(text.substr(digits));
+}
+
+// ljust, rjust, center, zfill.
+template <Padding Where>
 Value pad(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader reader("this method", arguments);
   const int64_t width = read_required_int(reader, "width");
-  const std::string fill = Where == 3 ? "0" : reader.next_text_or("fillchar", " ");
+  const std::string fill = Where == Padding::kZeros ? "0" : reader.next_text_or("fillchar", " ");
   reader.expect_no_more();
   if (count_code_points(fill) != 1)
     template_fault("The fill character must be exactly one character long");
@@ -271,18 +246,9 @@ Value pad(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   if (width <= size) return self;
   const int64_t missing = width - size;
   interpreter.charge(missing);
-  int64_t left = Where == 0 ? 0 : missing;
-  if (Where == 2) left = missing / 2 + (missing & width & 1);
-  std::string out;
-  std::string_view text = self.text();
-  if (Where == 3 && (text.starts_with('-') || text.starts_with('+'))) {
-    out += text[0];
-    text.remove_prefix(1);
-  }
-  for (int64_t i = 0; i < left; ++i) out += fill;
-  out += text;
-  for (int64_t i = left; i < missing; ++i) out += fill;
-  return out;
+  if (Where == Padding::kZeros) return pad_with_zeros(self.text(), missing);
+  const int64_t num_left = num_left_of(Where, missing, width);
+  return repeated(fill, num_left) + self.text() + repeated(fill, missing - num_left);
 }
 
 Value format(Interpreter& interpreter, const Value& self, Arguments& arguments) {
@@ -321,10 +287,10 @@ constexpr NamedCall kStringMethods[] = {
     {"removesuffix", remove_affix<true>},
     {"partition", partition<false>},
     {"rpartition", partition<true>},
-    {"ljust", pad<0>},
-    {"rjust", pad<1>},
-    {"center", pad<2>},
-    {"zfill", pad<3>},
+    {"ljust", pad<Padding::kRight>},
+    {"rjust", pad<Padding::kLeft>},
+    {"center", pad<Padding::kBoth>},
+    {"zfill", pad<Padding::kZeros>},
     {"format", format},
 };
 
@@ -425,6 +391,18 @@ Value call_on_safe_string(Interpreter& interpreter, const Value& object, const s
   return Value::list(std::move(items), result.as_list().kind);
 }
 
+template <size_t N>
+bool is_one_of(const std::string_view (&names)[N], std::string_view name) {
+  return std::ranges::find(names, name) != std::end(names);
+}
+
+// Python names the arguments of few methods; the loop's own say so themselves.
+void expect_takes_named_arguments(const Value& object, const std::string& name) {
+  constexpr std::string_view kNaming[] = {"split", "rsplit", "splitlines", "format"};
+  if (!object.is_loop() && !is_one_of(kNaming, name))
+    template_fault(object.type_name() + "." + name + "() takes no keyword arguments");
+}
+
 }  // namespace
 
 bool has_method(const Value& object, const std::string& name) {
@@ -435,11 +413,7 @@ Value call_method(Interpreter& interpreter, const Value& object, const std::stri
                   Arguments& arguments) {
   if (object.is_string()) interpreter.charge_value(object);
   interpreter.charge_arguments(arguments);
-  // Python names the arguments of few methods; the loop's own say so themselves.
-  constexpr std::string_view kNaming[] = {"split", "rsplit", "splitlines", "format"};
-  if (!arguments.named.empty() && !object.is_loop() &&
-      std::find(std::begin(kNaming), std::end(kNaming), name) == std::end(kNaming))
-    template_fault(object.type_name() + "." + name + "() takes no keyword arguments");
+  if (!arguments.named.empty()) expect_takes_named_arguments(object, name);
   if (object.is_string() && object.str().safe)
     return call_on_safe_string(interpreter, object, name, arguments);
   return find_method(object, name)->call(interpreter, object, arguments);
@@ -447,21 +421,19 @@ Value call_method(Interpreter& interpreter, const Value& object, const std::stri
 
 // What Python has and the sandbox forbids or this interpreter lacks: it would print nothing.
 void refuse_if_unsupported_attribute(const Value& object, const std::string& name) {
-  constexpr std::string_view kForbidden[] = {"append", "clear",      "extend",  "insert",
-                                             "pop",    "remove",     "reverse", "sort",
-                                             "update", "setdefault", "popitem"};
+  constexpr std::string_view kForbiddenOfLists[] = {"append", "clear",      "extend",  "insert",
+                                                    "pop",    "remove",     "reverse", "sort",
+                                                    "update", "setdefault", "popitem"};
+  constexpr std::string_view kForbiddenOfDicts[] = {"clear", "pop", "popitem", "setdefault",
+                                                    "update"};
   constexpr std::string_view kMissing[] = {"casefold", "encode",       "expandtabs",  "format_map",
                                            "isascii",  "isidentifier", "isprintable", "istitle",
                                            "swapcase", "translate",    "maketrans",   "fromkeys"};
-  const bool container = object.is_dict() || (object.is_list() && object.is_sequence());
-  if (container &&
-      std::find(std::begin(kForbidden), std::end(kForbidden), name) != std::end(kForbidden) &&
-      (object.is_list() || name == "clear" || name == "pop" || name == "popitem" ||
-       name == "setdefault" || name == "update"))
+  if ((object.is_sequence() && is_one_of(kForbiddenOfLists, name)) ||
+      (object.is_dict() && is_one_of(kForbiddenOfDicts, name)))
     template_fault("access to attribute '" + name + "' of '" + object.type_name() +
                    "' object is unsafe.");
-  if ((object.is_string() || (object.is_dict() && name == "fromkeys")) &&
-      std::find(std::begin(kMissing), std::end(kMissing), name) != std::end(kMissing))
+  if ((object.is_string() || (object.is_dict() && name == "fromkeys")) && is_one_of(kMissing, name))
     unsupported("the method '" + name + "' of " + object.type_name());
 }
 

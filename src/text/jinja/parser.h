@@ -93,7 +93,7 @@ class Parser {
   Target parse_single_target(bool with_namespace);
   ExpressionPtr parse_tuple(bool with_conditional = true, bool parentheses = false,
                             std::string_view end_name = {});
-  [[nodiscard]] bool tuple_ends(std::string_view end_name) const;
+  [[nodiscard]] bool is_at_tuple_end(std::string_view end_name) const;
 
   std::unique_ptr<Expression> make(Kind kind, int line) const {
     auto node = std::make_unique<Expression>();
@@ -126,6 +126,8 @@ class Parser {
   ExpressionPtr parse_power();
   ExpressionPtr parse_unary(bool with_filter = true);
   ExpressionPtr parse_primary();
+  ExpressionPtr parse_name_or_literal();
+  void note_implicit_argument(std::string_view name);
   ExpressionPtr make_constant(Value value, int line) const {
     auto node = make(Kind::kConst, line);
     node->value = std::move(value);

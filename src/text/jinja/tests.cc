@@ -20,7 +20,7 @@ bool is_type(Interpreter&, const Value& value, Arguments& arguments) {
 }
 
 // `name`: as jinja2 has it; "": it goes by its place alone.
-const Value& read_only_argument(Arguments& arguments, const char* test, const char* name = "") {
+const Value& read_single_argument(Arguments& arguments, const char* test, const char* name = "") {
   ArgumentReader reader(test, arguments);
   const Value& value = reader.next_required(name);
   reader.expect_no_more();
@@ -39,7 +39,8 @@ bool is_parity(Interpreter& interpreter, const Value& value, Arguments& argument
   return has_remainder(interpreter, value, int64_t{2}, Rest);
 }
 bool is_divisible(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  return has_remainder(interpreter, value, read_only_argument(arguments, "divisibleby", "num"), 0);
+  return has_remainder(interpreter, value, read_single_argument(arguments, "divisibleby", "num"),
+                       0);
 }
 
 bool is_defined(Interpreter&, const Value& value, Arguments& arguments) {
@@ -66,7 +67,7 @@ bool is_callable(Interpreter&, const Value& value, Arguments& arguments) {
 }
 bool is_same(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   interpreter.charge_value(value);
-  return value.same(read_only_argument(arguments, "sameas", "other"));
+  return value.is_same_object(read_single_argument(arguments, "sameas", "other"));
 }
 
 constexpr char kIn[] = "in", kEqual[] = "==", kNotEqual[] = "!=", kLess[] = "<",
@@ -74,7 +75,7 @@ constexpr char kIn[] = "in", kEqual[] = "==", kNotEqual[] = "!=", kLess[] = "<",
 template <const char* Op>
 bool holds(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   const char* name = std::string_view(Op) == kIn ? "seq" : "";
-  return interpreter.comparison_holds(Op, value, read_only_argument(arguments, Op, name));
+  return interpreter.comparison_holds(Op, value, read_single_argument(arguments, Op, name));
 }
 
 template <CharTest Case>

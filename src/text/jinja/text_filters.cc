@@ -176,17 +176,23 @@ bool parse_int(std::string_view text, int64_t base, int64_t& out) {
   return true;
 }
 
+// False where one is not between two digits.
+bool drop_underscores_between_digits(std::string_view text, std::string& out) {
+  const auto digit_at = [&](size_t i) {
+    return i < text.size() && text[i] >= '0' && text[i] <= '9';
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '_' && (i == 0 || !digit_at(i - 1) || !digit_at(i + 1))) return false;
+    if (text[i] != '_') out += text[i];
+  }
+  return true;
+}
+
 bool parse_float(std::string_view text, double& out) {
   const std::string_view stripped = py_strip(text, {}, true, true);
   refuse_non_ascii_digits(stripped);
-  const auto digit_at = [&](size_t i) {
-    return i < stripped.size() && stripped[i] >= '0' && stripped[i] <= '9';
-  };
   std::string number;
-  for (size_t i = 0; i < stripped.size(); ++i) {
-    if (stripped[i] == '_' && (i == 0 || !digit_at(i - 1) || !digit_at(i + 1))) return false;
-    if (stripped[i] != '_') number += stripped[i];
-  }
+  if (!drop_underscores_between_digits(stripped, number)) return false;
   const std::string word = py_lower(number.substr(number.find_first_not_of("+-") == 1 ? 1 : 0));
   const bool is_word = word == "inf" || word == "infinity" || word == "nan";
   const bool allowed = !number.empty() && (is_word || number.find_first_not_of("0123456789+-.eE") ==
@@ -321,12 +327,17 @@ JsonStyle read_json_style(Interpreter& interpreter, Arguments& arguments) {
   return style;
 }
 
-Value tojson(Interpreter& interpreter, const Value& value, Arguments& arguments) {
-  const JsonStyle style = read_json_style(interpreter, arguments);
+// Each item and byte that is written may take an indent and separators.
+int64_t most_json_bytes(const Value& value, const JsonStyle& style) {
   const auto separators_size = style.item_separator.size() + style.key_separator.size();
   const auto per_item = static_cast<int64_t>(style.indent.size()) * value.depth() +
                         static_cast<int64_t>(separators_size);
-  interpreter.charge_made(value.weight() * (1 + per_item));
+  return value.weight() * (1 + per_item);
+}
+
+Value tojson(Interpreter& interpreter, const Value& value, Arguments& arguments) {
+  const JsonStyle style = read_json_style(interpreter, arguments);
+  interpreter.charge_made(most_json_bytes(value, style));
   return to_json(value, style);
 }
 

@@ -18,7 +18,7 @@ void unsupported(const std::string& what) {
 
 namespace {
 
-int depth_around(int inner) {
+int checked_depth_around(int inner) {
   if (inner + 1 > Value::kMaxDepth)
     template_fault("values nested more than " + std::to_string(Value::kMaxDepth) + " deep");
   return inner + 1;
@@ -92,7 +92,7 @@ void Dict::set(Value key, Value value) {
   if (key.is_list() && key.as_list().kind != List::Kind::kTuple)
     template_fault("unhashable type: '" + key.type_name() + "'");
   expect_hashable(key);
-  depth = std::max(depth, depth_around(std::max(key.depth(), value.depth())));
+  depth = std::max(depth, checked_depth_around(std::max(key.depth(), value.depth())));
   weight = checked_weight(weight + key.weight() + value.weight());
   if (const Value* known = find(key)) {
     *const_cast<Value*>(known) = std::move(value);
@@ -115,7 +115,7 @@ Value Value::list(std::vector<Value> items, List::Kind kind, std::string printed
     inner = std::max(inner, item.depth());
     list->weight = checked_weight(list->weight + item.weight());
   }
-  list->depth = depth_around(inner);
+  list->depth = checked_depth_around(inner);
   list->items = std::move(items);
   list->kind = kind;
   list->printed = std::move(printed);
@@ -125,7 +125,7 @@ Value Value::list(std::vector<Value> items, List::Kind kind, std::string printed
 Value Value::make_set_view(const Value& dict, std::vector<Value> items, std::string printed) {
   Value out = list(std::move(items), List::Kind::kView, std::move(printed));
   out.as_list().set_of = std::get<std::shared_ptr<Dict>>(dict.data_);
-  out.as_list().depth = std::max(out.depth(), depth_around(dict.depth()));
+  out.as_list().depth = std::max(out.depth(), checked_depth_around(dict.depth()));
   return out;
 }
 
@@ -227,7 +227,7 @@ const void* Value::address() const {
   return std::visit(where, data_);
 }
 
-bool Value::same(const Value& other) const {
+bool Value::is_same_object(const Value& other) const {
   if (data_.index() != other.data_.index()) return false;
   if (is_undefined()) return false;  // each look-up makes its own
   return is_string() || address() == nullptr ? *this == other : address() == other.address();
@@ -250,7 +250,7 @@ bool Value::operator==(const Value& other) const {
     if (&a == &b || a.kind != b.kind || a.kind == List::Kind::kGenerator) return &a == &b;
     return a.kind == List::Kind::kView ? views_equal(a, b) : a.items == b.items;
   }
-  return same(other);
+  return is_same_object(other);
 }
 
 int compare(const Value& a, const Value& b) {

@@ -139,7 +139,7 @@ class Value {
   [[nodiscard]] int depth() const;
   [[nodiscard]] int64_t weight() const;
   // Two names of one thing: `is sameas`.
-  [[nodiscard]] bool same(const Value& other) const;
+  [[nodiscard]] bool is_same_object(const Value& other) const;
   // Python's ==, but for one nan in two lists: it has no place by which it would be known.
   bool operator==(const Value& other) const;
   // The same of values that are equal, of texts that of their bytes.

@@ -66,20 +66,28 @@ class Parser {
   Node parse_alternatives();
   Node parse_sequence();
   Node parse_quantified();
+  Greed parse_greed(const Node& repeat, bool is_interval);
   bool try_wrap_in_quantifier(Node& atom);
+  uint32_t parse_repeat_count(size_t& p) const;
   bool try_parse_bounds(uint32_t& min, uint32_t& max);
   Node parse_atom();
+  bool parse_group_kind(Node& node);
   Node parse_group();
+  [[nodiscard]] Ranges set_looked_behind(const Node& node) const;
+  bool try_parse_assertion(Node& node);
   Node parse_escape_atom();
   void check_escape(size_t letter) const;
   Ranges parse_char_class();
+  uint32_t parse_class_code_point(Ranges& ranges);
   Ranges parse_class_item();
   // \s, \d, \w, \p{..}, and what they are not by their capitals; false of other letters.
   bool parse_shorthand(uint32_t c, Ranges& out);
   Ranges parse_property();
   uint32_t parse_escape_code_point(uint32_t c);
+  uint32_t parse_x_escape();
   uint32_t parse_hex(int min_digits, int max_digits);
-  Ranges literal_ranges(uint32_t first, uint32_t last);
+  void add_other_cases(uint32_t c, Ranges& out) const;
+  [[nodiscard]] Ranges literal_ranges(uint32_t first, uint32_t last) const;
   static Node set_node(Ranges ranges) {
     return {.kind = Node::Kind::kSet, .set = std::move(ranges)};
   }
@@ -118,22 +126,24 @@ Node Parser::parse_quantified() {
   return node;
 }
 
+// The number at `p`, which then stands behind it; kUnbounded where there is none.
+uint32_t Parser::parse_repeat_count(size_t& p) const {
+  uint32_t value = 0;
+  const size_t begin = p;
+  for (; p < text_.size() && text_[p] >= '0' && text_[p] <= '9'; ++p) {
+    value = value * 10 + static_cast<uint32_t>(text_[p] - '0');
+    if (value > kMaxRepeat) fail("a repeat count above " + std::to_string(kMaxRepeat));
+  }
+  return p == begin ? kUnbounded : value;
+}
+
 // {n} {n,} {n,m} {,m}, Python's {,}; anything else in braces is a literal.
 bool Parser::try_parse_bounds(uint32_t& min, uint32_t& max) {
   size_t p = pos_ + 1;
-  const auto number = [&](uint32_t fallback) {
-    uint32_t value = 0;
-    const size_t begin = p;
-    for (; p < text_.size() && text_[p] >= '0' && text_[p] <= '9'; ++p) {
-      value = value * 10 + static_cast<uint32_t>(text_[p] - '0');
-      if (value > kMaxRepeat) fail("a repeat count above " + std::to_string(kMaxRepeat));
-    }
-    return p == begin ? fallback : value;
-  };
-  min = number(kUnbounded);
+  min = parse_repeat_count(p);
   if (p < text_.size() && text_[p] == ',') {
     ++p;
-    max = number(kUnbounded);
+    max = parse_repeat_count(p);
     if (min == kUnbounded && max == kUnbounded && !is_python_) return false;
     if (min == kUnbounded) min = 0;
   } else {
@@ -144,6 +154,13 @@ bool Parser::try_parse_bounds(uint32_t& min, uint32_t& max) {
   if (max < min) fail("a repeat with its bounds in the wrong order");
   pos_ = p + 1;
   return true;
+}
+
+// Oniguruma: {n}? is an optional {n}, and a + after an interval repeats the interval.
+Greed Parser::parse_greed(const Node& repeat, bool is_interval) {
+  const bool is_plain = is_python_ || !is_interval;
+  if ((is_plain || repeat.min != repeat.max) && take("?")) return Greed::kLazy;
+  return is_plain && take("+") ? Greed::kPossessive : Greed::kGreedy;
 }
 
 bool Parser::try_wrap_in_quantifier(Node& atom) {
@@ -158,13 +175,7 @@ bool Parser::try_wrap_in_quantifier(Node& atom) {
   } else if (!interval || !try_parse_bounds(repeat.min, repeat.max)) {
     return false;
   }
-  // Oniguruma: {n}? is an optional {n}, and a + after an interval repeats the interval.
-  const bool is_plain = is_python_ || !interval;
-  if ((is_plain || repeat.min != repeat.max) && take("?")) {
-    repeat.greed = Greed::kLazy;
-  } else if (is_plain && take("+")) {
-    repeat.greed = Greed::kPossessive;
-  }
+  repeat.greed = parse_greed(repeat, interval);
   if (can_be_empty(atom)) fail("a repeat of something that may be empty");
   // Python takes each turn as it first matches; Oniguruma all of them together.
   if (is_python_ && repeat.greed == Greed::kPossessive)
@@ -188,10 +199,15 @@ Node Parser::parse_atom() {
   return set_node(literal_ranges(c, c));
 }
 
-Node Parser::parse_group() {
-  pos_ += 1;
-  Node node;
-  const bool outer_case = ignore_case_;
+Ranges Parser::set_looked_behind(const Node& node) const {
+  const Node& inner = unwrapped(node.children[0]);
+  if (inner.kind != Node::Kind::kSet) fail("lookbehind over more than one character");
+  return inner.set;
+}
+
+// What a group begins with says its kind. False of (?i), which is for the rest of the enclosing
+// group and has nothing inside.
+bool Parser::parse_group_kind(Node& node) {
   if (at("?=") || at("?!")) {
     node.kind = Node::Kind::kAhead;
     node.negate = !take("?=") && take("?!");
@@ -205,25 +221,28 @@ Node Parser::parse_group() {
   } else if (take("?-i:")) {
     ignore_case_ = false;
   } else if (!is_python_ && take("?i)")) {
-    // For the rest of the enclosing group.
     ignore_case_ = true;
-    return node;
+    return false;
   } else if (!take("?:") && at("?")) {
     fail("this kind of group");
   }
+  return true;
+}
+
+Node Parser::parse_group() {
+  pos_ += 1;
+  Node node;
+  const bool outer_case = ignore_case_;
+  if (!parse_group_kind(node)) return node;
   node.children.push_back(parse_alternatives());
   ignore_case_ = outer_case;
   if (!take(")")) fail("a group without ')'");
-  if (node.kind == Node::Kind::kBehind) {
-    const Node& inner = unwrapped(node.children[0]);
-    if (inner.kind != Node::Kind::kSet) fail("lookbehind over more than one character");
-    node.set = inner.set;
-  }
+  if (node.kind == Node::Kind::kBehind) node.set = set_looked_behind(node);
   return node;
 }
 
-Node Parser::parse_escape_atom() {
-  Node node{.kind = Node::Kind::kAssert};
+// \A, \b and their like.
+bool Parser::try_parse_assertion(Node& node) {
   struct Named {
     const char* token;
     Regex::Assertion assertion;
@@ -234,13 +253,18 @@ Node Parser::parse_escape_atom() {
       {"\\Z", Regex::Assertion::kEndOrNewline, false}, {"\\b", Regex::Assertion::kWord, false},
       {"\\B", Regex::Assertion::kWord, true},
   };
-  check_escape(pos_ + 1);
   for (const Named& named : kNamed) {
     if (!take(named.token)) continue;
-    node.assertion = named.assertion;
-    node.negate = named.negate;
-    return node;
+    node = {.kind = Node::Kind::kAssert, .negate = named.negate, .assertion = named.assertion};
+    return true;
   }
+  return false;
+}
+
+Node Parser::parse_escape_atom() {
+  check_escape(pos_ + 1);
+  Node node;
+  if (try_parse_assertion(node)) return node;
   pos_ += 1;
   const uint32_t c = next();
   Ranges ranges;
@@ -303,6 +327,18 @@ uint32_t Parser::parse_hex(int min_digits, int max_digits) {
   return value;
 }
 
+// Behind \x: HH, or {H...}.
+uint32_t Parser::parse_x_escape() {
+  if (!take("{")) {
+    const uint32_t value = parse_hex(1, 2);
+    if (value > 0x7F) fail("a byte above 7F");
+    return value;
+  }
+  const uint32_t value = parse_hex(1, 8);
+  if (!take("}")) fail("\\x{ without }");
+  return value;
+}
+
 uint32_t Parser::parse_escape_code_point(uint32_t c) {
   constexpr std::string_view kLetters = "nrtfvae", kValues = "\n\r\t\f\v\a\x1B";
   const size_t simple = c < 128 ? kLetters.find(static_cast<char>(c)) : std::string_view::npos;
@@ -310,16 +346,8 @@ uint32_t Parser::parse_escape_code_point(uint32_t c) {
   switch (c) {
     case 'u':
       return parse_hex(4, 4);
-    case 'x': {
-      if (!take("{")) {
-        const uint32_t value = parse_hex(1, 2);
-        if (value > 0x7F) fail("a byte above 7F");
-        return value;
-      }
-      const uint32_t value = parse_hex(1, 8);
-      if (!take("}")) fail("\\x{ without }");
-      return value;
-    }
+    case 'x':
+      return parse_x_escape();
     default:
       break;
   }
@@ -329,39 +357,44 @@ uint32_t Parser::parse_escape_code_point(uint32_t c) {
   return c;
 }
 
-// Under (?i), letters bring their other case: for ASCII also U+017F for s and U+212A for k.
-Ranges Parser::literal_ranges(uint32_t first, uint32_t last) {
-  Ranges out = {{first, last}};
-  if (!ignore_case_) return out;
+// For ASCII letters, of which U+017F is another s, and U+212A another k.
+void Parser::add_other_cases(uint32_t c, Ranges& out) const {
   static const CodePointSet cased(
       unite(property_ranges("Lu"), unite(property_ranges("Ll"), property_ranges("Lt"))));
-  for (uint32_t c = first; c <= last; ++c) {
-    if (c < 128) {
-      const uint32_t other = c ^ 0x20;
-      if (cased.contains(c)) out.push_back({other, other});
-      if ((c | 0x20) == 's') out.push_back({0x17F, 0x17F});
-      if ((c | 0x20) == 'k') out.push_back({0x212A, 0x212A});
-    } else if (cased.contains(c)) {
-      fail("(?i) over a letter beyond ASCII");
-    }
+  if (c < 128) {
+    const uint32_t other = c ^ 0x20;
+    if (cased.contains(c)) out.push_back({other, other});
+    if ((c | 0x20) == 's') out.push_back({0x17F, 0x17F});
+    if ((c | 0x20) == 'k') out.push_back({0x212A, 0x212A});
+  } else if (cased.contains(c)) {
+    fail("(?i) over a letter beyond ASCII");
   }
+}
+
+// Under (?i), letters bring their other case.
+Ranges Parser::literal_ranges(uint32_t first, uint32_t last) const {
+  Ranges out = {{first, last}};
+  if (!ignore_case_) return out;
+  for (uint32_t c = first; c <= last; ++c) add_other_cases(c, out);
   return sort_and_merge_ranges(std::move(out));
+}
+
+// One end of a range; kUnbounded where it is a class that is written in short, in `ranges`.
+uint32_t Parser::parse_class_code_point(Ranges& ranges) {
+  const uint32_t c = next();
+  if (c != '\\') return c;
+  check_escape(pos_);
+  const uint32_t escaped = next();
+  if (escaped == 'b') return uint32_t{8};
+  return parse_shorthand(escaped, ranges) ? kUnbounded : parse_escape_code_point(escaped);
 }
 
 // One item of a class: a range, a character, an escape, or a class inside.
 Ranges Parser::parse_class_item() {
   if (at("[:")) fail("a POSIX bracket");
   if (at("[")) return parse_char_class();
-  const auto code_point = [&](Ranges& ranges) {
-    const uint32_t c = next();
-    if (c != '\\') return c;
-    check_escape(pos_);
-    const uint32_t escaped = next();
-    if (escaped == 'b') return uint32_t{8};
-    return parse_shorthand(escaped, ranges) ? kUnbounded : parse_escape_code_point(escaped);
-  };
   Ranges ranges;
-  const uint32_t first = code_point(ranges);
+  const uint32_t first = parse_class_code_point(ranges);
   if (first == kUnbounded && is_python_ && at("-") && !at("-]"))
     fail("a class as the start of a range");
   if (first == kUnbounded) return ranges;
@@ -369,7 +402,7 @@ Ranges Parser::parse_class_item() {
   if (at("-") && !at("-]") && !at("-&&")) {
     pos_ += 1;
     if (at("[")) fail("a class as the end of a range");
-    last = code_point(ranges);
+    last = parse_class_code_point(ranges);
     if (last == kUnbounded) fail("a class as the end of a range");
     if (last < first) fail("a range with its ends in the wrong order");
   }

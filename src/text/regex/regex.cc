@@ -29,6 +29,8 @@ class Matcher {
  private:
   bool run_instruction(uint32_t& pc, size_t& pos);
   bool backtrack(size_t base, uint32_t& pc, size_t& pos);
+  bool extend_lazy(Frame& frame, uint32_t& pc, size_t& pos);
+  void go_back(Frame& frame, uint32_t& pc, size_t& pos);
   bool match_repeat(const Regex::Instruction& in, uint32_t pc, size_t& pos);
   bool match_one(const Regex::Set& set, size_t& pos) const;
   [[nodiscard]] bool holds(Regex::Assertion assertion, size_t pos) const;
@@ -97,27 +99,38 @@ bool Matcher::backtrack(size_t base, uint32_t& pc, size_t& pos) {
     Frame& frame = frames_.back();
     --steps_left_;
     if (frame.lazy) {
-      const Regex::Instruction& in = program_.code[frame.pc];
-      pc = frame.pc + 1;
-      if (!match_one(program_.sets[in.arg], frame.pos)) {
-        frames_.pop_back();
-        continue;
-      }
-      pos = frame.pos;
-      if (--frame.limit == 0) frames_.pop_back();
-      return true;
+      if (extend_lazy(frame, pc, pos)) return true;
+      continue;
     }
-    pc = frame.pc;
-    if (frame.limit == kNoMatch) {
-      pos = frame.pos;
-      frames_.pop_back();
-      return true;
-    }
-    pos = frame.pos = previous_start(text_, frame.pos);
-    if (pos <= frame.limit) frames_.pop_back();
+    go_back(frame, pc, pos);
     return true;
   }
   return false;
+}
+
+// One more of a lazy repeat; false, and its frame goes, when there is none.
+bool Matcher::extend_lazy(Frame& frame, uint32_t& pc, size_t& pos) {
+  const Regex::Instruction& in = program_.code[frame.pc];
+  pc = frame.pc + 1;
+  if (!match_one(program_.sets[in.arg], frame.pos)) {
+    frames_.pop_back();
+    return false;
+  }
+  pos = frame.pos;
+  if (--frame.limit == 0) frames_.pop_back();
+  return true;
+}
+
+// To the other branch of a split, or to one less of a greedy repeat.
+void Matcher::go_back(Frame& frame, uint32_t& pc, size_t& pos) {
+  pc = frame.pc;
+  if (frame.limit == kNoMatch) {
+    pos = frame.pos;
+    frames_.pop_back();
+    return;
+  }
+  pos = frame.pos = previous_start(text_, frame.pos);
+  if (pos <= frame.limit) frames_.pop_back();
 }
 
 // Runs one instruction; false when it fails.
@@ -215,6 +228,13 @@ bool Regex::matches_start(std::string_view text, int64_t& steps_left) const {
   return found;
 }
 
+void Regex::throw_too_many_steps(size_t bytes) const {
+  throw Error(ErrorCode::kResourceExhausted,
+              where_ + ": the pattern needs more than " + std::to_string(kStepsPerByte) +
+                  " steps a byte on a text of " + std::to_string(bytes) +
+                  " bytes, or too much memory; a pattern with nested repeats?");
+}
+
 bool Regex::find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> found,
                        int64_t& steps_left) const {
   Matcher matcher(program_, text, steps_left);
@@ -222,11 +242,7 @@ bool Regex::find_while(std::string_view text, FunctionRef<bool(size_t, size_t)> 
   for (size_t pos = 0; pos < text.size();) {
     const size_t end = matcher.match_end(0, pos);
     steps_left = matcher.steps_left();
-    if (steps_left < 0)
-      throw Error(ErrorCode::kResourceExhausted,
-                  where_ + ": the pattern needs more than " + std::to_string(kStepsPerByte) +
-                      " steps a byte on a text of " + std::to_string(text.size()) +
-                      " bytes, or too much memory; a pattern with nested repeats?");
+    if (steps_left < 0) throw_too_many_steps(text.size());
     if (end != kNoMatch && (end > pos || pos != last_end) && !found(pos, end)) return false;
     matcher.steps_left() = steps_left;  // others may have looked meanwhile
     if (end != kNoMatch && end > pos) {

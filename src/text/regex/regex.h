@@ -85,6 +85,7 @@ class Regex {
   };
 
  private:
+  [[noreturn]] void throw_too_many_steps(size_t bytes) const;
   Regex(Program program, const std::string& where) : where_(where), program_(std::move(program)) {}
   std::string where_;
   Program program_;

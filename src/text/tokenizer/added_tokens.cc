@@ -54,17 +54,19 @@ size_t end_of_spaces(std::string_view text, size_t begin) {
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens,
                                    std::vector<std::string> contents)
     : tokens_(std::move(tokens)), contents_(std::move(contents)), nodes_(1) {
-  for (size_t t = 0; t < contents_.size(); ++t) {
-    if (contents_[t].empty()) continue;
-    uint32_t node = 0;
-    for (const char c : contents_[t]) {
-      const auto byte = static_cast<uint8_t>(c);
-      const uint32_t next = child(node, byte);
-      node = next == 0 ? add_child(node, byte) : next;
-    }
-    // Of two with the same text the first counts.
-    if (nodes_[node].token < 0) nodes_[node].token = static_cast<int32_t>(t);
+  for (size_t t = 0; t < contents_.size(); ++t)
+    if (!contents_[t].empty()) add_to_trie(t);
+}
+
+void AddedTokenFinder::add_to_trie(size_t token) {
+  uint32_t node = 0;
+  for (const char c : contents_[token]) {
+    const auto byte = static_cast<uint8_t>(c);
+    const uint32_t next = child(node, byte);
+    node = next == 0 ? add_child(node, byte) : next;
   }
+  // Of two with the same text the first counts.
+  if (nodes_[node].token < 0) nodes_[node].token = static_cast<int32_t>(token);
 }
 
 uint32_t AddedTokenFinder::add_child(uint32_t node, uint8_t byte) {

@@ -30,6 +30,7 @@ class AddedTokenFinder {
  private:
   // The node reached from `node` by `byte`, or 0: node 0 is the root and no node's child.
   [[nodiscard]] uint32_t child(uint32_t node, uint8_t byte) const;
+  void add_to_trie(size_t token);
   uint32_t add_child(uint32_t node, uint8_t byte);
   [[nodiscard]] bool find_longest_at(std::string_view text, size_t pos, size_t& token) const;
 

@@ -53,6 +53,16 @@ void unlink_next(std::vector<BpeScratch::Link>& links, uint32_t at) {
   if (link.next >= 0) links[static_cast<size_t>(link.next)].previous = static_cast<int32_t>(at);
 }
 
+// The symbol at `at` becomes what it and the next one are merged to.
+void merge_with_next(BpeScratch& scratch, uint32_t at, int32_t merged) {
+  BpeSymbol& symbol = scratch.symbols[at];
+  BpeSymbol& right = scratch.symbols[static_cast<size_t>(scratch.links[at].next)];
+  symbol.id = merged;
+  symbol.size += right.size;
+  right.size = 0;
+  unlink_next(scratch.links, at);
+}
+
 // Lowest rank first, then leftmost; counts itself.
 struct Worse {
   uint64_t* count;
@@ -61,6 +71,13 @@ struct Worse {
     return a.rank != b.rank ? a.rank > b.rank : a.at > b.at;
   }
 };
+
+BpeScratch::Candidate pop_best(std::vector<BpeScratch::Candidate>& heap, const Worse& worse) {
+  std::pop_heap(heap.begin(), heap.end(), worse);
+  const BpeScratch::Candidate best = heap.back();
+  heap.pop_back();
+  return best;
+}
 
 }  // namespace
 
@@ -115,12 +132,15 @@ bool Bpe::merges_fallback_bytes(const TokenizerSpec& spec) const {
   });
 }
 
+// A token of unknown bytes, or merged from <0xXX>, has other bytes than its text says.
+bool Bpe::texts_tell_bytes(const TokenizerSpec& spec) const {
+  const bool lacks_some = std::ranges::find(byte_ids_, StringTable::kNone) != std::end(byte_ids_);
+  if (lacks_some && (unk_id_ != StringTable::kNone || !byte_level_)) return false;
+  return byte_level_ || !merges_fallback_bytes(spec);
+}
+
 void Bpe::compute_byte_weights(const TokenizerSpec& spec) {
-  const auto is_missing = [](int32_t id) { return id == StringTable::kNone; };
-  // A token of unknown bytes, or merged from <0xXX>, has other bytes than its text says.
-  const bool lacks_some = std::ranges::any_of(byte_ids_, is_missing);
-  if (lacks_some && (unk_id_ != StringTable::kNone || !byte_level_)) return;
-  if (!byte_level_ && merges_fallback_bytes(spec)) return;
+  if (!texts_tell_bytes(spec)) return;
   size_t longest[256];
   std::ranges::fill(longest, 1);
   for (const auto& token : spec.vocab) {
@@ -133,7 +153,7 @@ void Bpe::compute_byte_weights(const TokenizerSpec& spec) {
     }
   }
   for (size_t byte = 0; byte < 256; ++byte)
-    weights_[byte] = is_missing(byte_ids_[byte]) ? 0 : kWeightOfToken / longest[byte];
+    weights_[byte] = byte_ids_[byte] == StringTable::kNone ? 0 : kWeightOfToken / longest[byte];
 }
 
 size_t Bpe::first_part_size(std::string_view piece) const {
@@ -293,27 +313,22 @@ void Bpe::merge_by_heap(BpeScratch& scratch) const {
     if (slot != nullptr) heap.push_back({slot->rank, static_cast<uint32_t>(at), slot->merged});
     return slot != nullptr;
   };
+  const auto push_heap_candidate = [&](int32_t at) {
+    if (push_candidate(at)) std::push_heap(heap.begin(), heap.end(), worse);
+  };
   for (int32_t i = 0; i + 1 < size; ++i) push_candidate(i);
   std::make_heap(heap.begin(), heap.end(), worse);
   while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), worse);
-    const BpeScratch::Candidate best = heap.back();
-    heap.pop_back();
-    BpeSymbol& symbol = symbols[best.at];
-    BpeScratch::Link& link = links[best.at];
+    const BpeScratch::Candidate best = pop_best(heap, worse);
+    const BpeSymbol& symbol = symbols[best.at];
+    const BpeScratch::Link& link = links[best.at];
     if (symbol.size == 0 || link.next < 0) continue;
-    BpeSymbol& right = symbols[static_cast<size_t>(link.next)];
     // A candidate is stale when its pair has changed since.
-    const MergeSlot* slot = find_merge(symbol.id, right.id);
+    const MergeSlot* slot = find_merge(symbol.id, symbols[static_cast<size_t>(link.next)].id);
     if (slot == nullptr || slot->merged != best.merged) continue;
-    symbol.id = best.merged;
-    symbol.size += right.size;
-    right.size = 0;
-    unlink_next(links, best.at);
-    if (link.previous >= 0 && push_candidate(link.previous))
-      std::push_heap(heap.begin(), heap.end(), worse);
-    if (link.next >= 0 && push_candidate(static_cast<int32_t>(best.at)))
-      std::push_heap(heap.begin(), heap.end(), worse);
+    merge_with_next(scratch, best.at, best.merged);
+    if (link.previous >= 0) push_heap_candidate(link.previous);
+    if (link.next >= 0) push_heap_candidate(static_cast<int32_t>(best.at));
   }
   std::erase_if(symbols, [](const BpeSymbol& symbol) { return symbol.size == 0; });
 }

@@ -12,9 +12,49 @@ namespace {
 
 using Kind = DecoderStep::Kind;
 
+// All but what may still become a character; bytes that are wrong become U+FFFD.
+std::string take_whole_characters(std::string& bytes) {
+  std::string text;
+  size_t pos = 0;
+  while (pos < bytes.size()) {
+    const Utf8Step next = decode_utf8_at(bytes, pos);
+    if (next.truncated) break;
+    const auto size = static_cast<size_t>(next.num_bytes);
+    text += next.valid ? std::string_view(bytes).substr(pos, size) : kReplacement;
+    pos += size;
+  }
+  bytes.erase(0, pos);
+  return text;
+}
+
+// `most` of them at most, which become fewer; none, once something else has come.
+std::string_view without_leading(std::string_view text, const std::string& character,
+                                 int64_t& most) {
+  while (most > 0 && text.starts_with(character)) {
+    text.remove_prefix(character.size());
+    --most;
+  }
+  if (!text.empty()) most = 0;
+  return text;
+}
+
+// What is certain of the text behind `num_held` such characters; at its end `most` wait at most.
+std::string hold_back_trailing(std::string_view text, const std::string& character, int64_t most,
+                               int64_t& num_held) {
+  std::string out;
+  for (int64_t i = 0; i < num_held; ++i) out += character;
+  out += text;
+  num_held = 0;
+  while (num_held < most && out.ends_with(character)) {
+    out.resize(out.size() - character.size());
+    ++num_held;
+  }
+  return out;
+}
+
 }  // namespace
 
-std::optional<char> fallback_byte(std::string_view token) {
+std::optional<char> parse_fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   int value = 0;
   for (const char c : token.substr(3, 2)) {
@@ -78,22 +118,13 @@ void DecodeStream::feed_byte_level(size_t step, Chunk chunk, std::string& out) {
   State& state = states_[step];
   const auto bytes = byte_level_bytes(chunk.text);
   state.held += bytes ? *bytes : std::string(chunk.text);
-  std::string text;
-  size_t pos = 0;
-  while (pos < state.held.size()) {
-    const Utf8Step next = decode_utf8_at(state.held, pos);
-    if (next.truncated) break;
-    const auto size = static_cast<size_t>(next.num_bytes);
-    text += next.valid ? std::string_view(state.held).substr(pos, size) : kReplacement;
-    pos += size;
-  }
-  state.held.erase(0, pos);
+  const std::string text = take_whole_characters(state.held);
   const bool begin = !std::exchange(state.opened, true);
   feed_step(step + 1, {text, begin, false}, out);
 }
 
 void DecodeStream::feed_byte_fallback(size_t step, Chunk chunk, std::string& out) {
-  if (const auto byte = fallback_byte(chunk.text)) {
+  if (const auto byte = parse_fallback_byte(chunk.text)) {
     states_[step].held.push_back(*byte);
     return;
   }
@@ -113,22 +144,8 @@ void DecodeStream::feed_strip(size_t step, Chunk chunk, std::string& out) {
   const DecoderStep& spec = steps_[step];
   State& state = states_[step];
   if (chunk.begin) state.strip_left = spec.start, state.num_held = 0;
-  std::string_view rest = chunk.text;
-  while (state.strip_left > 0 && rest.starts_with(spec.content)) {
-    rest.remove_prefix(spec.content.size());
-    --state.strip_left;
-  }
-  if (!rest.empty()) state.strip_left = 0;
-  std::string text;
-  if (!rest.empty() || state.num_held > 0) {
-    for (int64_t i = 0; i < state.num_held; ++i) text += spec.content;
-    text += rest;
-    state.num_held = 0;
-    while (state.num_held < spec.stop && text.ends_with(spec.content)) {
-      text.resize(text.size() - spec.content.size());
-      ++state.num_held;
-    }
-  }
+  const std::string_view rest = without_leading(chunk.text, spec.content, state.strip_left);
+  const std::string text = hold_back_trailing(rest, spec.content, spec.stop, state.num_held);
   feed_step(step + 1, {text, chunk.begin, chunk.end}, out);
 }
 

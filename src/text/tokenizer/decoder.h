@@ -15,7 +15,7 @@
 namespace strata::text {
 
 // The byte of <0xXX>, hexadecimal digits of either case.
-std::optional<char> fallback_byte(std::string_view token);
+std::optional<char> parse_fallback_byte(std::string_view token);
 
 class DecodeStream {
  public:

@@ -33,6 +33,13 @@ AlignedText replace_all(const Regex& pattern, std::string_view content, const Al
   return out;
 }
 
+static AlignedText prepend(std::string_view content, const AlignedText& text) {
+  AlignedText out = text.new_empty();
+  out.append_edit(text, 0, 0, content);
+  out.append(text, 0, text.text.size());
+  return out;
+}
+
 AlignedText normalize(std::span<const NormalizerStep> steps, AlignedText text) {
   const size_t most = kAnyway + kMostGrowth * text.text.size();
   for (const NormalizerStep& step : steps) {
@@ -40,14 +47,9 @@ AlignedText normalize(std::span<const NormalizerStep> steps, AlignedText text) {
       case NormalizerStep::Kind::kNfc:
         text = normalize_nfc(std::move(text));
         break;
-      case NormalizerStep::Kind::kPrepend: {
-        if (text.text.empty()) break;
-        AlignedText out = text.new_empty();
-        out.append_edit(text, 0, 0, step.content);
-        out.append(text, 0, text.text.size());
-        text = std::move(out);
+      case NormalizerStep::Kind::kPrepend:
+        if (!text.text.empty()) text = prepend(step.content, text);
         break;
-      }
       case NormalizerStep::Kind::kReplace:
         text = replace_all(*step.pattern, step.content, text, most);
         break;

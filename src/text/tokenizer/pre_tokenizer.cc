@@ -25,6 +25,33 @@ bool joins(Behavior behavior, bool previous, bool delimiter) {
   return false;
 }
 
+// Parts of a text, joined to pieces as a split's behavior says, each given to `take` when it is
+// complete; where `take` is false, this is too.
+template <typename Take>
+class PieceJoiner {
+ public:
+  PieceJoiner(Behavior behavior, size_t begin, Take take)
+      : behavior_(behavior), waiting_{begin, begin}, take_(std::move(take)) {}
+
+  bool add_part(size_t begin, size_t end, bool delimiter) {
+    if (end == begin || (behavior_ == Behavior::kRemoved && delimiter)) return true;
+    const bool joined = waiting_.end > waiting_.begin && joins(behavior_, previous_, delimiter);
+    previous_ = delimiter;
+    if (joined) {
+      waiting_.end = end;
+      return true;
+    }
+    return take_(std::exchange(waiting_, {begin, end}));
+  }
+  bool finish() { return take_(waiting_); }
+
+ private:
+  const Behavior behavior_;
+  Piece waiting_;  // may join with the next part
+  bool previous_ = false;
+  Take take_;
+};
+
 // A piece goes through all steps before the next is looked for.
 class PreTokenizer {
  public:
@@ -82,32 +109,19 @@ bool PreTokenizer::run_steps(size_t step, const AlignedText& text, Piece piece, 
 bool PreTokenizer::split_and_run_rest(size_t step, const Regex& pattern, Behavior behavior,
                                       bool invert, const AlignedText& text, Piece piece,
                                       bool first) {
-  Piece waiting = {piece.begin, piece.begin};  // may join with the next part
-  bool previous = false;
-  const auto run_rest_on = [&](Piece part) {
+  PieceJoiner joiner(behavior, piece.begin, [&](Piece part) {
     return part.end == part.begin ||
            run_steps(step + 1, text, part, first && part.begin == piece.begin);
-  };
-  const auto add_part = [&](size_t begin, size_t end, bool delimiter) {
-    if (end == begin || (behavior == Behavior::kRemoved && delimiter)) return true;
-    const bool joined = waiting.end > waiting.begin && joins(behavior, previous, delimiter);
-    previous = delimiter;
-    if (joined) {
-      waiting.end = end;
-      return true;
-    }
-    const Piece ready = std::exchange(waiting, {begin, end});
-    return run_rest_on(ready);
-  };
+  });
   size_t done = piece.begin;
   const std::string_view part(text.text.data() + piece.begin, piece.end - piece.begin);
   const auto found = [&](size_t begin, size_t end) {
     const size_t from = std::exchange(done, piece.begin + end);
-    return add_part(from, piece.begin + begin, invert) &&
-           add_part(piece.begin + begin, done, !invert);
+    return joiner.add_part(from, piece.begin + begin, invert) &&
+           joiner.add_part(piece.begin + begin, done, !invert);
   };
-  return pattern.find_while(part, found, steps_left_) && add_part(done, piece.end, invert) &&
-         run_rest_on(waiting);
+  return pattern.find_while(part, found, steps_left_) && joiner.add_part(done, piece.end, invert) &&
+         joiner.finish();
 }
 
 AlignedText PreTokenizer::make_empty_text(size_t step, const AlignedText& text, Piece piece) const {

@@ -43,6 +43,14 @@ bool keeps_all_bytes(const TokenizerSpec& spec) {
          std::ranges::none_of(spec.added_tokens, takes_spaces);
 }
 
+// What normalizing takes at most for each byte of a text.
+size_t normalizing_bytes_per_byte(std::span<const NormalizerStep> steps) {
+  if (steps.empty()) return 1;
+  const bool replaces = std::ranges::any_of(
+      steps, [](const auto& step) { return step.kind != NormalizerStep::Kind::kNfc; });
+  return replaces ? kReplacedBytes : kNfcBytes;
+}
+
 // What an added token decodes to: a normalized one is kept and printed as normalized.
 std::string decoded_text(const TokenizerSpec& spec, const AddedToken& token) {
   AlignedText content = AlignedText::from(token.content, 0, false);
@@ -97,18 +105,29 @@ void check_text_size(std::string_view text) {
 Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
     : spec(std::move(parsed)),
       bpe(spec, is_byte_level(spec), where),
-      raw_tokens(make_added_token_finder(spec, false)),
-      normalized_tokens(make_added_token_finder(spec, true)),
+      raw_tokens(make_added_token_finder(spec, /*normalized=*/false)),
+      normalized_tokens(make_added_token_finder(spec, /*normalized=*/true)),
       tokens(spec.vocab) {
-  StringTable special_texts;
+  add_added_tokens();
+  if (keeps_all_bytes(spec)) compute_byte_weights();
+  mark_special_tokens();
+  Run run;
+  if (encode_text("a", /*add_special=*/false, run)) before = std::move(run.out.ids);
+}
+
+void Tokenizer::Impl::add_added_tokens() {
   for (const AddedToken& token : spec.added_tokens) {
     const auto id = static_cast<size_t>(token.id);
     if (tokens.size() <= id) tokens.resize(id + 1);
     tokens[id] = decoded_text(spec, token);
     added_ids.insert(token.content, token.id);
-    if (token.special) special_texts.insert(token.content, token.id);
   }
-  if (keeps_all_bytes(spec)) compute_byte_weights();
+}
+
+void Tokenizer::Impl::mark_special_tokens() {
+  StringTable special_texts;
+  for (const AddedToken& token : spec.added_tokens)
+    if (token.special) special_texts.insert(token.content, token.id);
   special.resize(tokens.size());
   skipped.resize(tokens.size());
   for (const AddedToken& token : spec.added_tokens) {
@@ -117,8 +136,6 @@ Tokenizer::Impl::Impl(TokenizerSpec parsed, const std::string& where)
     // By its text, as in the original: a special token that the normalizer changes is not skipped.
     skipped[id] = special_texts.find(*tokens[id]) != StringTable::kNone;
   }
-  Run run;
-  if (encode_text("a", /*add_special=*/false, run)) before = std::move(run.out.ids);
 }
 
 void Tokenizer::Impl::compute_byte_weights() {
@@ -140,12 +157,7 @@ const std::string* Tokenizer::Impl::find_token(int32_t id, bool skip_special) co
 }
 
 AlignedText Tokenizer::Impl::normalize_part(std::string_view text, size_t origin, Run& run) const {
-  const bool replaces = std::ranges::any_of(
-      spec.normalizer, [](const auto& step) { return step.kind != NormalizerStep::Kind::kNfc; });
-  run.report_memory(text.size() * (spec.normalizer.empty() ? 1
-                                   : replaces              ? kReplacedBytes
-                                                           : kNfcBytes),
-                    0);
+  run.report_memory(text.size() * normalizing_bytes_per_byte(spec.normalizer), 0);
   return normalize(spec.normalizer, AlignedText::from(text, origin, run.tracked));
 }
 
@@ -160,12 +172,7 @@ bool Tokenizer::Impl::encode_piece(const AlignedText& text, Piece piece, Run& ru
     }
     bpe.encode(part, run.scratch);
     if (run.out.ids.size() + run.scratch.symbols.size() > run.most) return false;
-    for (const BpeSymbol& symbol : run.scratch.symbols) {
-      run.out.ids.push_back(symbol.id);
-      if (!run.tracked) continue;
-      const size_t at = begin + symbol.begin;
-      run.out.spans.push_back({text.map[at], text.map[at + symbol.size]});
-    }
+    run.append_symbols(text, begin);
     begin += part.size();
     rest.remove_prefix(part.size());
   }
@@ -209,14 +216,19 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
   return Tokenizer(std::make_shared<const Impl>(parse_tokenizer_json(json, where), where));
 }
 
+std::string_view Tokenizer::Impl::sanitize_if_invalid(std::string_view text, std::string& sanitized,
+                                                      Run& run) {
+  if (is_valid_utf8(text)) return text;
+  run.report_memory(kReplacedBytes * text.size(), 0);
+  sanitized = sanitize_utf8(text);
+  run.base = std::exchange(run.texts, 0);
+  return sanitized;
+}
+
 bool Tokenizer::Impl::encode_text(std::string_view text, bool add_special, Run& run) const {
   check_text_size(text);
   std::string sanitized;
-  if (!is_valid_utf8(text)) {
-    run.report_memory(kReplacedBytes * text.size(), 0);
-    text = sanitized = sanitize_utf8(text);
-    run.base = std::exchange(run.texts, 0);
-  }
+  text = sanitize_if_invalid(text, sanitized, run);
   run.base += kIdBytes * std::min(text.size(), run.most);
   const Template& added = spec.post_processor;
   std::vector<int32_t>& ids = run.out.ids;
@@ -243,6 +255,15 @@ std::optional<std::vector<int32_t>> Tokenizer::encode_within(std::string_view te
   return std::move(run.out.ids);
 }
 
+void Tokenizer::Impl::encode_invalid_utf8(std::string_view text, Run& run) const {
+  const AlignedText valid = sanitize_with_map(text);
+  std::vector<Span>& spans = run.out.spans;
+  const size_t first = spans.size();
+  encode_valid_utf8(valid.text, run);
+  for (size_t i = first; i < spans.size(); ++i)
+    spans[i] = {valid.map[spans[i].begin], valid.map[spans[i].end]};
+}
+
 Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special) const {
   check_text_size(text);
   const Template& added = impl_->spec.post_processor;
@@ -250,14 +271,10 @@ Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special) c
   Encoding& out = run.out;
   if (add_special) out.ids = added.before;
   if (add_special) out.spans.resize(added.before.size());
-  const size_t num_before = out.ids.size();
   if (is_valid_utf8(text)) {
     impl_->encode_valid_utf8(text, run);
   } else {
-    const AlignedText valid = sanitize_with_map(text);
-    impl_->encode_valid_utf8(valid.text, run);
-    for (size_t i = num_before; i < out.spans.size(); ++i)
-      out.spans[i] = {valid.map[out.spans[i].begin], valid.map[out.spans[i].end]};
+    impl_->encode_invalid_utf8(text, run);
   }
   if (add_special) {
     out.ids.insert(out.ids.end(), added.after.begin(), added.after.end());
@@ -295,7 +312,7 @@ std::string Tokenizer::token_bytes(int32_t id) const {
   std::string bytes = decode(ids).substr(before);
   const std::string* token = impl_->find_token(id, false);
   if (token == nullptr || bytes.find("\uFFFD") == std::string::npos) return bytes;
-  if (const auto byte = fallback_byte(*token)) return {*byte};
+  if (const auto byte = parse_fallback_byte(*token)) return {*byte};
   return byte_level_bytes(*token).value_or(bytes);
 }
 

@@ -34,6 +34,15 @@ struct Tokenizer::Impl {
       piece = std::max(piece, of_piece);
       (*hold)(base + texts + piece * Bpe::kScratch);
     }
+    // Those in `scratch`, of what begins at `begin` in `text`.
+    void append_symbols(const AlignedText& text, size_t begin) {
+      for (const BpeSymbol& symbol : scratch.symbols) {
+        out.ids.push_back(symbol.id);
+        if (!tracked) continue;
+        const size_t at = begin + symbol.begin;
+        out.spans.push_back({text.map[at], text.map[at + symbol.size]});
+      }
+    }
     // False: there are more tokens than wanted.
     bool append_token(int32_t id, Span span) {
       out.ids.push_back(id);
@@ -41,6 +50,8 @@ struct Tokenizer::Impl {
       return out.ids.size() <= most;
     }
   };
+  // Of bytes that are no UTF-8; the spans are theirs.
+  void encode_invalid_utf8(std::string_view text, Run& run) const;
   // False: there are more tokens than run.most.
   bool encode_valid_utf8(std::string_view text, Run& run) const;
   // Likewise of bytes that may be no UTF-8, with what the post-processor adds.
@@ -62,7 +73,12 @@ struct Tokenizer::Impl {
   uint64_t weights[256] = {};  // as Bpe's, with added tokens
 
  private:
+  void add_added_tokens();
+  void mark_special_tokens();
   void compute_byte_weights();
+  // Valid UTF-8: the text itself, or `sanitized`, which is made of it.
+  static std::string_view sanitize_if_invalid(std::string_view text, std::string& sanitized,
+                                              Run& run);
   [[nodiscard]] AlignedText normalize_part(std::string_view text, size_t origin, Run& run) const;
   bool encode_normalized(const AlignedText& text, bool at_start, Run& run) const;
   bool encode_piece(const AlignedText& text, Piece piece, Run& run) const;

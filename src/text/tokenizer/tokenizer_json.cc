@@ -93,42 +93,65 @@ std::string read_character(const JsonField& field) {
   return text;
 }
 
+PreTokenizerStep read_split(const JsonField& field) {
+  field.expect_keys({"type", "pattern", "behavior", "invert"});
+  PreTokenizerStep step;
+  step.pattern = read_pattern(field.at("pattern"));
+  step.behavior = read_behavior(field.at("behavior"));
+  step.invert = field.boolean_or("invert", false);
+  return step;
+}
+
+PreTokenizerStep read_digits(const JsonField& field) {
+  field.expect_keys({"type", "individual_digits"});
+  PreTokenizerStep step;
+  step.pattern = std::make_shared<const Regex>("\\p{N}", field.path());
+  step.behavior = field.boolean_or("individual_digits", false)
+                      ? PreTokenizerStep::Behavior::kIsolated
+                      : PreTokenizerStep::Behavior::kContiguous;
+  return step;
+}
+
+PreTokenizerStep read_byte_level(const JsonField& field) {
+  field.expect_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  PreTokenizerStep step;
+  step.kind = PreTokenizerStep::Kind::kByteLevel;
+  step.add_prefix_space = field.boolean_or("add_prefix_space", true);
+  if (field.boolean_or("use_regex", true))
+    step.pattern = std::make_shared<const Regex>(kByteLevelPattern, field.path());
+  return step;
+}
+
+PreTokenizerStep read_metaspace(const JsonField& field) {
+  field.expect_keys(
+      {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
+  PreTokenizerStep step;
+  step.kind = PreTokenizerStep::Kind::kMetaspace;
+  step.replacement = read_character(field.at("replacement"));
+  step.pattern = std::make_shared<const Regex>(Regex::literal(step.replacement, field.path()));
+  step.scheme = read_prepend_scheme(field);
+  step.split = field.boolean_or("split", true);
+  return step;
+}
+
 void read_pre_tokenizer(const JsonField& field, std::vector<PreTokenizerStep>& out) {
   if (field.is_null()) return;
   if (!out.empty() && out.back().kind == PreTokenizerStep::Kind::kByteLevel)
     field.unsupported("a pre-tokenizer behind ByteLevel");
   const std::string type = field.at("type").string();
-  PreTokenizerStep step;
-  if (type == "Sequence") return read_sequence(field, "pretokenizers", read_pre_tokenizer, out);
-  if (type == "Split") {
-    field.expect_keys({"type", "pattern", "behavior", "invert"});
-    step.pattern = read_pattern(field.at("pattern"));
-    step.behavior = read_behavior(field.at("behavior"));
-    step.invert = field.boolean_or("invert", false);
+  if (type == "Sequence") {
+    read_sequence(field, "pretokenizers", read_pre_tokenizer, out);
+  } else if (type == "Split") {
+    out.push_back(read_split(field));
   } else if (type == "Digits") {
-    field.expect_keys({"type", "individual_digits"});
-    step.pattern = std::make_shared<const Regex>("\\p{N}", field.path());
-    step.behavior = field.boolean_or("individual_digits", false)
-                        ? PreTokenizerStep::Behavior::kIsolated
-                        : PreTokenizerStep::Behavior::kContiguous;
+    out.push_back(read_digits(field));
   } else if (type == "ByteLevel") {
-    field.expect_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-    step.kind = PreTokenizerStep::Kind::kByteLevel;
-    step.add_prefix_space = field.boolean_or("add_prefix_space", true);
-    if (field.boolean_or("use_regex", true))
-      step.pattern = std::make_shared<const Regex>(kByteLevelPattern, field.path());
+    out.push_back(read_byte_level(field));
   } else if (type == "Metaspace") {
-    field.expect_keys(
-        {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
-    step.kind = PreTokenizerStep::Kind::kMetaspace;
-    step.replacement = read_character(field.at("replacement"));
-    step.pattern = std::make_shared<const Regex>(Regex::literal(step.replacement, field.path()));
-    step.scheme = read_prepend_scheme(field);
-    step.split = field.boolean_or("split", true);
+    out.push_back(read_metaspace(field));
   } else {
     field.unsupported("the pre-tokenizer '" + type + "'");
   }
-  out.push_back(std::move(step));
 }
 
 // After Fuse or ByteLevel there is one token, which arrives in parts.
@@ -138,47 +161,68 @@ bool fuses(const std::vector<DecoderStep>& steps) {
   });
 }
 
-void read_decoder(const JsonField& field, std::vector<DecoderStep>& out) {
-  const std::string type = field.at("type").string();
+DecoderStep read_strip_decoder(const JsonField& field) {
+  field.expect_keys({"type", "content", "start", "stop"});
   DecoderStep step;
-  bool by_part = false;
-  if (type == "Sequence") return read_sequence(field, "decoders", read_decoder, out);
+  step.kind = DecoderStep::Kind::kStrip;
+  step.content = read_character(field.at("content"));
+  step.start = field.at("start").integer(0, kMaxId);
+  step.stop = field.at("stop").integer(0, kMaxId);
+  return step;
+}
+
+DecoderStep read_replace_decoder(const JsonField& field) {
+  field.expect_keys({"type", "pattern", "content"});
+  DecoderStep step;
+  step.kind = DecoderStep::Kind::kReplace;
+  step.pattern = read_pattern(field.at("pattern"));
+  step.content = field.at("content").string();
+  if (step.content.size() > kMaxReplacement)
+    field.unsupported("a replacement of more than " + std::to_string(kMaxReplacement) + " bytes");
+  return step;
+}
+
+DecoderStep read_metaspace_decoder(const JsonField& field) {
+  field.expect_keys(
+      {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
+  DecoderStep step;
+  step.kind = DecoderStep::Kind::kMetaspace;
+  step.content = read_character(field.at("replacement"));
+  step.drop_in_first = read_prepend_scheme(field) != PrependScheme::kNever;
+  return step;
+}
+
+DecoderStep read_decoder_step(const JsonField& field, const std::string& type) {
+  DecoderStep step;
   if (type == "ByteLevel") {
     field.expect_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     step.kind = DecoderStep::Kind::kByteLevel;
-  } else if (type == "ByteFallback") {
-    field.expect_keys({"type"});
-    step.kind = DecoderStep::Kind::kByteFallback;
-  } else if (type == "Fuse") {
-    field.expect_keys({"type"});
-    step.kind = DecoderStep::Kind::kFuse;
-    by_part = true;
-  } else if (type == "Strip") {
-    field.expect_keys({"type", "content", "start", "stop"});
-    step.kind = DecoderStep::Kind::kStrip;
-    step.content = read_character(field.at("content"));
-    step.start = field.at("start").integer(0, kMaxId);
-    step.stop = field.at("stop").integer(0, kMaxId);
-    by_part = true;
-  } else if (type == "Replace") {
-    field.expect_keys({"type", "pattern", "content"});
-    step.kind = DecoderStep::Kind::kReplace;
-    step.pattern = read_pattern(field.at("pattern"));
-    step.content = field.at("content").string();
-    if (step.content.size() > kMaxReplacement)
-      field.unsupported("a replacement of more than " + std::to_string(kMaxReplacement) + " bytes");
-    by_part = field.at("pattern").has("String") &&
-              count_code_points(field.at("pattern").at("String").string()) == 1;
-  } else if (type == "Metaspace") {
-    field.expect_keys(
-        {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
-    step.kind = DecoderStep::Kind::kMetaspace;
-    step.content = read_character(field.at("replacement"));
-    step.drop_in_first = read_prepend_scheme(field) != PrependScheme::kNever;
-  } else {
-    field.unsupported("the decoder '" + type + "'");
+    return step;
   }
-  if (!by_part && fuses(out))
+  if (type == "ByteFallback" || type == "Fuse") {
+    field.expect_keys({"type"});
+    step.kind = type == "Fuse" ? DecoderStep::Kind::kFuse : DecoderStep::Kind::kByteFallback;
+    return step;
+  }
+  if (type == "Strip") return read_strip_decoder(field);
+  if (type == "Replace") return read_replace_decoder(field);
+  if (type == "Metaspace") return read_metaspace_decoder(field);
+  field.unsupported("the decoder '" + type + "'");
+}
+
+// Whether parts of a token are decoded to what the whole token is.
+bool decodes_by_part(const JsonField& field, DecoderStep::Kind kind) {
+  if (kind != DecoderStep::Kind::kReplace)
+    return kind == DecoderStep::Kind::kFuse || kind == DecoderStep::Kind::kStrip;
+  const JsonField pattern = field.at("pattern");
+  return pattern.has("String") && count_code_points(pattern.at("String").string()) == 1;
+}
+
+void read_decoder(const JsonField& field, std::vector<DecoderStep>& out) {
+  const std::string type = field.at("type").string();
+  if (type == "Sequence") return read_sequence(field, "decoders", read_decoder, out);
+  DecoderStep step = read_decoder_step(field, type);
+  if (!decodes_by_part(field, step.kind) && fuses(out))
     field.unsupported("the decoder '" + type + "' behind Fuse or ByteLevel");
   out.push_back(std::move(step));
 }
@@ -189,9 +233,8 @@ void append_ids(const JsonField& ids, std::vector<int32_t>& out) {
   }
 }
 
-void read_template_processing(const JsonField& field, Template& out) {
-  field.expect_keys({"type", "single", "pair", "special_tokens"});
-  const JsonField single = field.at("single");
+// What stands around the one sequence of a template for single texts.
+Template read_single_template(const JsonField& field, const JsonField& single) {
   Template added;
   int num_sequences = 0;
   for (size_t i = 0; i < single.array().size(); ++i) {
@@ -207,6 +250,13 @@ void read_template_processing(const JsonField& field, Template& out) {
     append_ids(special.at("ids"), num_sequences == 0 ? added.before : added.after);
   }
   if (num_sequences != 1) single.unsupported("a template without exactly one sequence");
+  return added;
+}
+
+void read_template_processing(const JsonField& field, Template& out) {
+  field.expect_keys({"type", "single", "pair", "special_tokens"});
+  const JsonField single = field.at("single");
+  Template added = read_single_template(field, single);
   if (!out.before.empty() || !out.after.empty()) field.unsupported("a second template");
   if (added.before.size() + added.after.size() > kMaxTemplate)
     single.unsupported("a template of more than " + std::to_string(kMaxTemplate) + " tokens");
@@ -233,14 +283,19 @@ int64_t max_id(size_t num_tokens) {
   return std::min(kMaxId, 2 * static_cast<int64_t>(num_tokens) + kMaxUnused);
 }
 
+size_t read_token_id(const JsonField& entry, const std::string& token, int64_t most) {
+  const boost::json::value& value = entry.value();
+  if (!value.is_int64() || value.get_int64() < 0 || value.get_int64() > most)
+    entry.fail("the id of '" + token + "' must be an integer from 0 to " + std::to_string(most));
+  return static_cast<size_t>(value.get_int64());
+}
+
 void read_vocab(const JsonField& field, TokenizerSpec& spec) {
   const int64_t most = max_id(field.object().size());
   for (const auto& [key, value] : field.object()) {
     const std::string token(key.data(), key.size());
     const JsonField entry(value, field.path());
-    if (!value.is_int64() || value.get_int64() < 0 || value.get_int64() > most)
-      entry.fail("the id of '" + token + "' must be an integer from 0 to " + std::to_string(most));
-    const auto id = static_cast<size_t>(value.get_int64());
+    const size_t id = read_token_id(entry, token, most);
     if (spec.vocab.size() <= id) spec.vocab.resize(id + 1);
     if (spec.vocab[id])
       entry.fail("the id " + std::to_string(id) + " has two tokens, '" + *spec.vocab[id] +
@@ -286,6 +341,11 @@ void read_merges(const JsonField& list, TokenizerSpec& spec) {
   }
 }
 
+void refuse_dropout(const JsonField& field) {
+  const boost::json::value& dropout = field.value();
+  if (!dropout.is_number() || dropout.to_number<double>() != 0) field.unsupported("dropout");
+}
+
 void read_model(const JsonField& field, TokenizerSpec& spec) {
   const std::string type = field.string_or("type", "BPE");
   if (type != "BPE") field.unsupported("the model '" + type + "'");
@@ -294,11 +354,7 @@ void read_model(const JsonField& field, TokenizerSpec& spec) {
                      "merges"});
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (!field.string_or(key, "").empty()) field.at(key).unsupported("a prefix or suffix");
-  if (field.has("dropout")) {
-    const boost::json::value& dropout = field.at("dropout").value();
-    if (!dropout.is_number() || dropout.to_number<double>() != 0)
-      field.at("dropout").unsupported("dropout");
-  }
+  if (field.has("dropout")) refuse_dropout(field.at("dropout"));
   if (field.has("unk_token")) spec.unk_token = field.at("unk_token").string();
   spec.fuse_unk = field.boolean_or("fuse_unk", false);
   spec.byte_fallback = field.boolean_or("byte_fallback", false);
@@ -324,6 +380,17 @@ AddedToken read_added_token(const JsonField& item, int64_t max_id) {
   return token;
 }
 
+// `known`: the id that its text has in what was read of the file.
+void check_added_id(const JsonField& item, const AddedToken& token, int64_t known,
+                    const TokenizerSpec& spec) {
+  if (known != token.id)
+    item.fail("'" + token.content + "' has the id " + std::to_string(known) +
+              " elsewhere in the file, and here " + std::to_string(token.id));
+  const auto id = static_cast<size_t>(token.id);
+  if (id < spec.vocab.size() && spec.vocab[id] && *spec.vocab[id] != token.content)
+    item.fail("the id " + std::to_string(id) + " belongs to '" + *spec.vocab[id] + "'");
+}
+
 void read_added_tokens(const JsonField& list, TokenizerSpec& spec) {
   std::unordered_map<std::string, int64_t> ids;
   for (size_t id = 0; id < spec.vocab.size(); ++id)
@@ -332,13 +399,8 @@ void read_added_tokens(const JsonField& list, TokenizerSpec& spec) {
   for (size_t i = 0; i < list.array().size(); ++i) {
     const JsonField item = list.item(i);
     AddedToken token = read_added_token(item, most);
-    const auto [known, added] = ids.emplace(token.content, token.id);
-    if (!added && known->second != token.id)
-      item.fail("'" + token.content + "' has the id " + std::to_string(known->second) +
-                " elsewhere in the file, and here " + std::to_string(token.id));
-    const auto id = static_cast<size_t>(token.id);
-    if (id < spec.vocab.size() && spec.vocab[id] && *spec.vocab[id] != token.content)
-      item.fail("the id " + std::to_string(id) + " belongs to '" + *spec.vocab[id] + "'");
+    const int64_t known = ids.emplace(token.content, token.id).first->second;
+    check_added_id(item, token, known, spec);
     spec.added_tokens.push_back(std::move(token));
   }
 }

@@ -46,7 +46,7 @@ class Tables {
   }
 
   // The full canonical decomposition, with classes, appended.
-  void decompose(uint32_t c, std::vector<Mark>& out) const {
+  void append_decomposition(uint32_t c, std::vector<Mark>& out) const {
     if (!decomposable_.contains(c)) {
       out.push_back({c, combining_class(c)});
       return;
@@ -61,13 +61,19 @@ class Tables {
     }
   }
 
-  // 0 when the two do not join.
-  [[nodiscard]] uint32_t compose_pair(uint32_t a, uint32_t b) const {
+  // 0 where they are no parts of a Hangul syllable.
+  static uint32_t compose_hangul(uint32_t a, uint32_t b) {
     if (a >= kL && a < kL + kNumL && b >= kV && b < kV + kNumV)
       return kS + ((a - kL) * kNumV + (b - kV)) * kNumT;
     if (a >= kS && a < kS + kNumL * kNumV * kNumT && (a - kS) % kNumT == 0 && b > kT &&
         b < kT + kNumT)
       return a + (b - kT);
+    return 0;
+  }
+
+  // 0 when the two do not join.
+  [[nodiscard]] uint32_t compose_pair(uint32_t a, uint32_t b) const {
+    if (const uint32_t syllable = compose_hangul(a, b); syllable != 0) return syllable;
     const auto found = composed_.find(key(a, b));
     return found == composed_.end() ? 0 : found->second;
   }
@@ -88,7 +94,7 @@ class Tables {
   // Full decomposition with everything but the last character composed; {0, 0} where it has none.
   [[nodiscard]] std::array<uint32_t, 2> decompose_once(uint32_t c) const {
     std::vector<Mark> parts;
-    decompose(c, parts);
+    append_decomposition(c, parts);
     if (parts.size() < 2) return {0, 0};
     uint32_t head = parts[0].code_point;
     for (size_t i = 1; i + 1 < parts.size(); ++i) {
@@ -163,10 +169,20 @@ size_t decompose_piece(std::string_view text, size_t begin, std::vector<Mark>& p
     size_t next = end;
     const uint32_t c = next_code_point(text, next);
     if (end > begin && (c < 0x300 || tables().is_inert(c))) break;
-    tables().decompose(c, parts);
+    tables().append_decomposition(c, parts);
     end = next;
   }
   return end;
+}
+
+// `piece` in place of bytes [begin, end), which stay as they are where they are the same.
+void append_piece(AlignedText& out, const AlignedText& in, size_t begin, size_t end,
+                  const std::string& piece) {
+  if (std::string_view(in.text).substr(begin, end - begin) == piece) {
+    out.append(in, begin, end);
+  } else {
+    out.append_edit(in, begin, end, piece);
+  }
 }
 
 }  // namespace
@@ -184,11 +200,7 @@ AlignedText normalize_nfc(AlignedText in) {
     compose_canonically(parts);
     piece.clear();
     for (const Mark part : parts) append_utf8(piece, part.code_point);
-    if (std::string_view(in.text).substr(begin, end - begin) == piece) {
-      out.append(in, begin, end);
-    } else {
-      out.append_edit(in, begin, end, piece);
-    }
+    append_piece(out, in, begin, end, piece);
     begin = end;
   }
   return out;

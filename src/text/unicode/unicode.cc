@@ -9,22 +9,35 @@
 
 namespace strata::text {
 
+namespace {
+
+// Bytes of the sequence that begins with `lead`, which is beyond ASCII; 0 where none does.
+int sequence_size(uint8_t lead) {
+  if (lead >= 0xC2 && lead < 0xE0) return 2;
+  if (lead >= 0xE0 && lead < 0xF0) return 3;
+  return lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
+}
+
+// Whether a sequence may have `byte` as its i-th: the second one rules out overlong forms,
+// surrogates and what is above U+10FFFF.
+bool continues_sequence(uint8_t lead, int i, uint8_t byte) {
+  const uint8_t low = i > 1 ? 0x80 : lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const uint8_t high = i > 1 ? 0xBF : lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  return byte >= low && byte <= high;
+}
+
+}  // namespace
+
 Utf8Step decode_utf8_at(std::string_view text, size_t pos) {
   const auto lead = static_cast<uint8_t>(text[pos]);
   if (lead < 0x80) return {lead, 1, true, false};
-  const int wanted = lead >= 0xC2 && lead < 0xE0   ? 2
-                     : lead >= 0xE0 && lead < 0xF0 ? 3
-                     : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                   : 0;
+  const int wanted = sequence_size(lead);
   if (wanted == 0) return {0, 1, false, false};
   uint32_t code_point = lead & (0x7Fu >> wanted);
   for (int i = 1; i < wanted; ++i) {
     if (pos + static_cast<size_t>(i) >= text.size()) return {0, i, false, true};
     const auto byte = static_cast<uint8_t>(text[pos + static_cast<size_t>(i)]);
-    // The second byte rules out overlong forms, surrogates and what is above U+10FFFF.
-    const uint8_t low = i > 1 ? 0x80 : lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-    const uint8_t high = i > 1 ? 0xBF : lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-    if (byte < low || byte > high) return {0, i, false, false};
+    if (!continues_sequence(lead, i, byte)) return {0, i, false, false};
     code_point = code_point << 6 | (byte & 0x3Fu);
   }
   return {code_point, wanted, true, false};
@@ -104,11 +117,8 @@ Ranges intersect(const Ranges& a, const Ranges& b) {
   return complement(unite(complement(a), complement(b)));
 }
 
-Ranges property_ranges(std::string_view name) {
+static Ranges category_ranges(std::string_view name) {
   Ranges out;
-  for (const NamedRanges& named : named_ranges()) {
-    if (named.name == name) return {named.ranges.begin(), named.ranges.end()};
-  }
   const auto runs = category_runs();
   for (size_t i = 0; i < runs.size(); ++i) {
     const std::string_view category = kCategoryNames[runs[i].category];
@@ -116,6 +126,13 @@ Ranges property_ranges(std::string_view name) {
     out.push_back({runs[i].first, i + 1 < runs.size() ? runs[i + 1].first - 1 : kMaxCodePoint});
   }
   return sort_and_merge_ranges(std::move(out));
+}
+
+Ranges property_ranges(std::string_view name) {
+  for (const NamedRanges& named : named_ranges()) {
+    if (named.name == name) return {named.ranges.begin(), named.ranges.end()};
+  }
+  return category_ranges(name);
 }
 
 Ranges space_ranges() {

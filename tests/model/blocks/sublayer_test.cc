@@ -73,7 +73,7 @@ class OneLayer {
       : tested_(tested),
         loaded_(model::init_model(backend_, config_of(tested), DType::kF32, /*seed=*/5)),
         ropes_(backend_, loaded_.config.ropes) {
-    ropes_.reserve(64);
+    ropes_.extend_to(64);
     std::mt19937 random(7);
     for (size_t i = 0; i < table().size(); ++i) draw(i, random);
     clear_gradients();

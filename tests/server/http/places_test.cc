@@ -85,11 +85,11 @@ struct Guest {
 TEST(Places, WhoHasNoneGivesNoneBack) {
   Places<Guest> places(ConnectionLimit(1, 9, SharedLimit(1 << 20)));
   Guest first, second, third;
-  EXPECT_EQ(places.acquire_place_evicting_idle(first), "");
+  EXPECT_EQ(places.acquire_place_evicting_or_name_limit(first), "");
   places.release_place(second);
   EXPECT_EQ(places.limit().num_open(), 1);
   places.set_tenant(first, "tenant");  // nobody can have its place
-  EXPECT_EQ(places.acquire_place_evicting_idle(third), "--max-connections");
+  EXPECT_EQ(places.acquire_place_evicting_or_name_limit(third), "--max-connections");
   places.release_place(third);
   EXPECT_EQ(places.limit().num_open(), 1);
   places.release_place(first);
@@ -99,7 +99,7 @@ TEST(Places, WhoHasNoneGivesNoneBack) {
   // Of one for whose bytes there is no space either.
   Places<Guest> small(ConnectionLimit(9, 9, SharedLimit(100)));
   Guest large;
-  EXPECT_EQ(small.acquire_place_evicting_idle(large), "--max-connection-bytes");
+  EXPECT_EQ(small.acquire_place_evicting_or_name_limit(large), "--max-connection-bytes");
   small.release_place(large);
   EXPECT_EQ(small.limit().num_open(), 0);
 }

@@ -261,12 +261,12 @@ TEST(RequestIds, TellNothingOfOtherTenants) {
 TEST(RequestIds, ProveTheirTenantAndBoot) {
   RequestIds ids("secret", 3);
   const std::string id = ids.make("alice", false), sample = ids.make("alice", true);
-  EXPECT_EQ(ids.origin("alice", id), RequestIds::Origin::kThisBoot);
-  EXPECT_EQ(ids.origin("bob", id), RequestIds::Origin::kForeign);
-  EXPECT_EQ(ids.origin("alice", "r3-1-AAAAAAAAAAAAAAAAAAAA"), RequestIds::Origin::kForeign);
+  EXPECT_EQ(ids.verify_origin("alice", id), RequestIds::Origin::kThisBoot);
+  EXPECT_EQ(ids.verify_origin("bob", id), RequestIds::Origin::kForeign);
+  EXPECT_EQ(ids.verify_origin("alice", "r3-1-AAAAAAAAAAAAAAAAAAAA"), RequestIds::Origin::kForeign);
   const RequestIds next("secret", 4);
-  EXPECT_EQ(next.origin("alice", id), RequestIds::Origin::kLostOther);
-  EXPECT_EQ(next.origin("alice", sample), RequestIds::Origin::kLostSample);
+  EXPECT_EQ(next.verify_origin("alice", id), RequestIds::Origin::kLostOther);
+  EXPECT_EQ(next.verify_origin("alice", sample), RequestIds::Origin::kLostSample);
 }
 
 }  // namespace

@@ -120,12 +120,12 @@ TEST(SamplerTable, WhatWasNotUsedForLongestMakesWayButNoEphemeralOne) {
   for (int i = 4; i < 7; ++i) {
     const std::string id = SamplerTable::id_of("s", i);
     EXPECT_FALSE(table.would_replace_or_crowd_out(id, "s"));
-    SharedLimit::Share share = table.take_bytes_from_idle(id, sampler_of("s", true));
+    SharedLimit::Share share = table.take_bytes_dropping_idle(id, sampler_of("s", true));
     ASSERT_TRUE(share);
     table.add(id, sampler_of("s", true), std::move(share));
   }
   EXPECT_THAT(table.of_session("s", 9), ElementsAre("s:sample:4", "s:sample:5", "s:sample:6"));
-  EXPECT_FALSE(table.take_bytes_from_idle("s:sample:7", sampler_of("s", true)));
+  EXPECT_FALSE(table.take_bytes_dropping_idle("s:sample:7", sampler_of("s", true)));
   EXPECT_TRUE(table.would_replace_or_crowd_out("s:sample:4", "s"));
   table.add("s:sample:4", sampler_of("s", true));  // with the bytes of the one before
   // One without bytes has no row, and works all the same.

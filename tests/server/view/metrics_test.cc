@@ -24,7 +24,7 @@ TEST(Histogram, BucketsAreCumulativeAndTheLastIsEverything) {
   Histogram histogram;
   for (const double seconds : {0.0005, 0.001, 0.004, 7.0, 1000.0}) histogram.add(seconds);
   std::string text;
-  histogram.print(text, "h", "a=\"b\"");
+  histogram.append_to(text, "h", "a=\"b\"");
   EXPECT_THAT(text, HasSubstr("h_bucket{a=\"b\",le=\"0.001\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("h_bucket{a=\"b\",le=\"0.005\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("h_bucket{a=\"b\",le=\"2.5\"} 3\n"));

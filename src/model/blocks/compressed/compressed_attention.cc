@@ -74,9 +74,9 @@ TensorView norm_query_latent(Pass& pass, const BlockContext& context, TensorView
   return y;
 }
 
-ops::SparseAttentionArgs attention_args(Pass& pass, const BlockContext& context,
-                                        const CompressedAttentionSaved& s, TensorView q,
-                                        TensorView keys, const EntryStore& entries) {
+ops::SparseAttentionArgs make_attention_args(Pass& pass, const BlockContext& context,
+                                             const CompressedAttentionSaved& s, TensorView q,
+                                             TensorView keys, const EntryStore& entries) {
   const auto& c = context.as<Config>();
   return {.q = q,
           .sinks = context.values(kCompressedSinks),
@@ -142,6 +142,18 @@ struct CompressedAttention {
 
   static void allocate_always_kept(Pass&, const BlockContext&, Saved&) {}
 
+  static double indexer_flops(const Pass& pass, const BlockContext& context) {
+    double flops = 0.0;
+    for (const Key key : {kIndexerQ, kIndexerKv, kIndexerGate, kIndexerWeights})
+      flops += linear_flops(pass, context, key);
+    return flops;
+  }
+  // Each group's own columns alone, whose rows are padded in the panel.
+  static double grouped_output_flops(const Config& c, int64_t tokens) {
+    return 2.0 * static_cast<double>(tokens * c.o_lora_rank) *
+           static_cast<double>(c.num_heads * c.head_dim);
+  }
+
   static void allocate_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
     const int64_t tokens = pass.num_tokens();
@@ -160,17 +172,13 @@ struct CompressedAttention {
           pass.allocate_saved("compressor_proj", flops(kCompressorGate), DType::kF32, shape);
     }
     if (c.index_heads > 0) {
-      const double cost =
-          flops(kIndexerQ) + flops(kIndexerKv) + flops(kIndexerGate) + flops(kIndexerWeights);
-      s.listed = pass.allocate_saved("indexer", cost, DType::kF32, {tokens, c.top_k});
+      s.listed = pass.allocate_saved("indexer", indexer_flops(pass, context), DType::kF32,
+                                     {tokens, c.top_k});
     }
     s.context = pass.allocate_saved("context", executed_attention_flops(pass, work(c)), dtype,
                                     {tokens, c.num_heads, c.head_dim});
     s.lse = pass.allocate_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
-    // Each group's own columns alone, whose rows are padded in the panel.
-    const double grouped = 2.0 * static_cast<double>(tokens * c.o_lora_rank) *
-                           static_cast<double>(c.num_heads * c.head_dim);
-    s.grouped = pass.allocate_saved("attention_out", grouped, dtype,
+    s.grouped = pass.allocate_saved("attention_out", grouped_output_flops(c, tokens), dtype,
                                     {tokens, c.num_groups * c.o_lora_rank});
     for (const Key key : {kCompressedQA, kCompressedQB, kCompressedKv, kCompressedOB, kCompressorKv,
                           kCompressorGate}) {
@@ -178,14 +186,19 @@ struct CompressedAttention {
     }
   }
 
-  static EntryStore compress_and_store_entries(Pass& pass, const BlockContext& context,
-                                               const Saved& s) {
+  // Empty without a compressor.
+  struct Entries {
+    TensorView raw;  // [E, C] f32, before their norm
+    EntryStore store;
+  };
+  static Entries compress_and_store_entries(Pass& pass, const BlockContext& context,
+                                            const Saved& s) {
     const auto& c = context.as<Config>();
     if (c.ratio == 0) return {};
     const KeyCompressor part = main_compressor(c, pass.dtype());
-    return make_and_store_entries(
-        pass, context, part,
-        compress_and_update_state(pass, context, part, s.compress_kv, s.compress_gate));
+    const TensorView raw =
+        compress_and_update_state(pass, context, part, s.compress_kv, s.compress_gate);
+    return {.raw = raw, .store = make_and_store_entries(pass, context, part, raw)};
   }
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
@@ -203,7 +216,7 @@ struct CompressedAttention {
                      s.compress_gate);
     }
     if (c.index_heads > 0 && !pass.is_computed(s.listed)) {
-      select_entries(pass, context, n, latent, s.selected());
+      store_indexer_keys_and_select_entries(pass, context, n, latent, s.selected());
     }
     if (!pass.is_computed(s.context)) attend_and_store_keys(pass, context, s);
     if (!pass.is_computed(s.grouped)) {
@@ -219,9 +232,9 @@ struct CompressedAttention {
     const auto& c = context.as<Config>();
     const TensorView keys = apply_rope(pass, key_rope_args(pass, context, s));
     const TensorView key_rows = keys.reshape(s.kv.shape);
-    const EntryStore entries = compress_and_store_entries(pass, context, s);
+    const EntryStore entries = compress_and_store_entries(pass, context, s).store;
     const TensorView q = apply_rope(pass, query_rope_args(pass, context, s));
-    ops::sparse_attention(pass.backend, attention_args(pass, context, s, q, key_rows, entries),
+    ops::sparse_attention(pass.backend, make_attention_args(pass, context, s, q, key_rows, entries),
                           s.context, s.lse);
     store_keys_in_ring(pass, context, key_rows, c.window);
   }
@@ -253,20 +266,15 @@ struct CompressedAttention {
     const auto& c = context.as<Config>();
     const TensorView q = apply_rope(pass, query_rope_args(pass, context, s));
     const TensorView keys = apply_rope(pass, key_rope_args(pass, context, s));
-    TensorView raw;
-    TensorView d_entries;
-    EntryStore entries;
-    if (c.ratio > 0) {
-      const KeyCompressor part = main_compressor(c, pass.dtype());
-      raw = compress_and_update_state(pass, context, part, s.compress_kv, s.compress_gate);
-      entries = make_and_store_entries(pass, context, part, raw);
-      d_entries = allocate_entries(pass, c, DType::kF32, c.head_dim);
-    }
+    const Entries entries = compress_and_store_entries(pass, context, s);
+    const TensorView d_entries =
+        c.ratio == 0 ? TensorView() : allocate_entries(pass, c, DType::kF32, c.head_dim);
     const TensorView d_q = pass.take(pass.dtype(), q.shape);
     const TensorView d_keys = pass.take(DType::kF32, s.kv.shape);
     // context = attention(q, keys, entries), q = rotated(q_raw), keys = rotated(norm(kv))
     ops::sparse_attention_backward(
-        pass.backend, attention_args(pass, context, s, q, keys.reshape(s.kv.shape), entries),
+        pass.backend,
+        make_attention_args(pass, context, s, q, keys.reshape(s.kv.shape), entries.store),
         s.context, s.lse, d_context, d_q, d_keys, d_entries,
         pass.base_gradient(context.param(kCompressedSinks).index));
     ops::tail_rope_backward(pass.backend, query_rope_args(pass, context, s), d_q, d.q_raw, {});
@@ -275,7 +283,7 @@ struct CompressedAttention {
                             pass.base_gradient(context.param(kCompressedKvNorm).index));
     if (c.ratio == 0) return;
     entries_backward(pass, context, main_compressor(c, pass.dtype()),
-                     {.kv = s.compress_kv, .gate = s.compress_gate, .raw = raw}, d_entries,
+                     {.kv = s.compress_kv, .gate = s.compress_gate, .raw = entries.raw}, d_entries,
                      d.compress_kv, d.compress_gate);
   }
 
@@ -295,11 +303,11 @@ struct CompressedAttention {
   }
 
   // Attention as forward ran it, once more, for the indexer to learn from.
-  static void indexer_backward(Pass& pass, const BlockContext& context, const Saved& s,
-                               TensorView n) {
+  static void indexer_loss_and_backward(Pass& pass, const BlockContext& context, const Saved& s,
+                                        TensorView n) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
-    const EntryStore entries = compress_and_store_entries(pass, context, s);
+    const EntryStore entries = compress_and_store_entries(pass, context, s).store;
     const ops::ListedAttention attention = {
         .q = apply_rope(pass, query_rope_args(pass, context, s)),
         .entries = entries.rows,
@@ -329,7 +337,7 @@ struct CompressedAttention {
       attend_backward(pass, context, s, d_context, d);
     }
     if (pass.indexer_loss != nullptr && context.as<Config>().index_heads > 0) {
-      indexer_backward(pass, context, s, n);
+      indexer_loss_and_backward(pass, context, s, n);
     }
     queries_backward(pass, context, s, n, d.q_raw, d_n);
     linear_backward(pass, context, kCompressedKv, n, s.lora_h[kCompressedKv], d.kv, d_n, true);

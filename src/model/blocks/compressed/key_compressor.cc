@@ -37,21 +37,26 @@ KeyCompressor indexer_compressor(const Pass& pass, const Config& c) {
 }
 
 // raw [E, C]
-ops::TailRopeArgs entry_rope_args(Pass& pass, const BlockContext& context,
-                                  const KeyCompressor& part, TensorView raw) {
+ops::TailRopeArgs make_entry_rope_args(Pass& pass, const BlockContext& context,
+                                       const KeyCompressor& part, TensorView raw) {
   ops::TailRopeArgs args =
       rope_args(pass, context, as_head(raw), /*norm=*/true, context.values(part.norm));
   args.positions = make_entry_positions(pass, context.as<Config>().ratio);
   return args;
 }
 
-ops::CompressorArgs compressor_args(Pass& pass, const BlockContext& context,
-                                    const KeyCompressor& part, TensorView kv, TensorView gate) {
+ops::CompressorArgs make_compressor_args(Pass& pass, const BlockContext& context,
+                                         const KeyCompressor& part, TensorView kv,
+                                         TensorView gate) {
   return {.kv = kv,
           .gate = gate,
           .bias = context.values(part.bias),
           .overlap = context.as<Config>().overlap,
           .segments = make_state_segments(pass, context, part.state_offset)};
+}
+
+float indexer_scale(const Config& c) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_heads * c.index_dim)));
 }
 
 // What an indexer compares, and what it is made of.
@@ -177,7 +182,7 @@ TensorView allocate_entries(Pass& pass, const Config& c, DType type, int64_t cha
 TensorView compress_and_update_state(Pass& pass, const BlockContext& context,
                                      const KeyCompressor& part, TensorView kv, TensorView gate) {
   const TensorView raw = allocate_entries(pass, context.as<Config>(), DType::kF32, part.channels);
-  ops::compress(pass.backend, compressor_args(pass, context, part, kv, gate), raw);
+  ops::compress(pass.backend, make_compressor_args(pass, context, part, kv, gate), raw);
   return raw;
 }
 
@@ -187,7 +192,7 @@ EntryStore make_and_store_entries(Pass& pass, const BlockContext& context,
   const EntryStore store = {.rows = allocate_entries(pass, c, pass.dtype(), part.channels),
                             .ratio = c.ratio,
                             .offset = part.page_offset};
-  ops::tail_rope(pass.backend, entry_rope_args(pass, context, part, raw), as_head(store.rows));
+  ops::tail_rope(pass.backend, make_entry_rope_args(pass, context, part, raw), as_head(store.rows));
   store_entries(pass, context, store);
   return store;
 }
@@ -197,18 +202,20 @@ void entries_backward(Pass& pass, const BlockContext& context, const KeyCompress
                       TensorView d_gate) {
   const Scratch::Mark mark(pass.backend.scratch());
   const TensorView d_raw = allocate_entries(pass, context.as<Config>(), DType::kF32, part.channels);
-  ops::tail_rope_backward(pass.backend, entry_rope_args(pass, context, part, rows.raw),
+  ops::tail_rope_backward(pass.backend, make_entry_rope_args(pass, context, part, rows.raw),
                           as_head(d_entries), as_head(d_raw),
                           pass.base_gradient(context.param(part.norm).index));
-  ops::compress_backward(pass.backend, compressor_args(pass, context, part, rows.kv, rows.gate),
-                         d_raw, d_kv, d_gate, pass.base_gradient(context.param(part.bias).index));
+  ops::compress_backward(pass.backend,
+                         make_compressor_args(pass, context, part, rows.kv, rows.gate), d_raw, d_kv,
+                         d_gate, pass.base_gradient(context.param(part.bias).index));
 }
 
-void select_entries(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                    IndexView<int32_t> selected) {
+void store_indexer_keys_and_select_entries(Pass& pass, const BlockContext& context, TensorView n,
+                                           TensorView latent, IndexView<int32_t> selected) {
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
-  const IndexerRows rows = make_and_store_indexer_rows(pass, context, n, latent, false);
+  const IndexerRows rows =
+      make_and_store_indexer_rows(pass, context, n, latent, /*wants_backward=*/false);
   ops::select_entries(pass.backend,
                       {.q = rows.q,
                        .weights = rows.weights,
@@ -223,22 +230,22 @@ void add_indexer_loss_and_gradients(Pass& pass, const BlockContext& context, Ten
   CHECK(pass.indexer_loss != nullptr && !pass.cached());
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
-  const IndexerRows rows = make_and_store_indexer_rows(pass, context, n, latent, true);
+  const IndexerRows rows =
+      make_and_store_indexer_rows(pass, context, n, latent, /*wants_backward=*/true);
   const IndexerGradients d = {.q = pass.take(DType::kF32, rows.q.shape),
                               .weights = pass.take(DType::kF32, rows.weights.shape),
                               .keys = allocate_entries(pass, c, DType::kF32, c.index_dim)};
-  ops::indexer_loss(
-      pass.backend,
-      {.q = rows.q,
-       .weights = rows.weights,
-       .keys = rows.keys.rows,
-       .scale =
-           static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_heads * c.index_dim))),
-       .attention = attention,
-       .segments = make_entry_segments(pass, c.ratio),
-       .ratio = c.ratio,
-       .weight = pass.indexer_loss->weight},
-      pass.indexer_loss->losses, {.d_q = d.q, .d_weights = d.weights, .d_keys = d.keys});
+  ops::indexer_loss(pass.backend,
+                    {.q = rows.q,
+                     .weights = rows.weights,
+                     .keys = rows.keys.rows,
+                     .scale = indexer_scale(c),
+                     .attention = attention,
+                     .segments = make_entry_segments(pass, c.ratio),
+                     .ratio = c.ratio,
+                     .weight = pass.indexer_loss->weight},
+                    pass.indexer_loss->losses,
+                    {.d_q = d.q, .d_weights = d.weights, .d_keys = d.keys});
   indexer_rows_backward(pass, context, rows, n, latent, d);
 }
 

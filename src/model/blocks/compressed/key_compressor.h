@@ -55,9 +55,10 @@ void entries_backward(Pass& pass, const BlockContext& context, const KeyCompress
                       const CompressedRows& rows, TensorView d_entries, TensorView d_kv,
                       TensorView d_gate);
 
-// Which entries each query sees, [T, K]; n [T, D], latent [T, Q]. Nothing here has a gradient.
-void select_entries(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
-                    IndexView<int32_t> selected);
+// Which entries each query sees, [T, K]; n [T, D], latent [T, Q]. The keys that the indexer
+// compares are stored as entries are. Nothing here has a gradient.
+void store_indexer_keys_and_select_entries(Pass& pass, const BlockContext& context, TensorView n,
+                                           TensorView latent, IndexView<int32_t> selected);
 
 // The loss of the pass's indexer_loss: adds it, and accumulates the gradients of the indexer's own
 // parameters alone. n and latent are constants, and so is the attention.

@@ -121,6 +121,16 @@ class RangeParts {
   size_t begin_ = 0;
 };
 
+// The ranges of each sequence's window, and then of its entries.
+void set_window_and_entry_ranges(const KvLists& lists, int64_t position_stride,
+                                 std::vector<ops::SparseSegment>& segments) {
+  RangeParts parts(lists.ranges, position_stride);
+  for (size_t s = 0; s < segments.size(); ++s) {
+    segments[s].window = parts.take_up_to(lists.range_ends[2 * s]);
+    segments[s].entries = parts.take_up_to(lists.range_ends[2 * s + 1]);
+  }
+}
+
 }  // namespace
 
 int64_t max_new_entries(const Pass& pass, int64_t ratio) {
@@ -149,7 +159,7 @@ std::span<const int32_t> make_entry_positions(Pass& pass, int64_t ratio) {
 
 void store_entries(Pass& pass, const BlockContext& context, const EntryStore& store) {
   if (!pass.cached()) return;
-  pass.on_host([&] {
+  pass.unless_counting([&] {
     std::vector<ops::CacheSegment>& runs = pass.lists.blocks.get_or_make<KvLists>().cache_runs;
     runs.clear();
     int64_t row = 0;
@@ -164,21 +174,18 @@ std::span<const ops::SparseSegment> make_sparse_segments(Pass& pass, const Block
                                                          TensorView keys, int64_t window,
                                                          const EntryStore& entries) {
   CHECK(keys.dense());
-  std::vector<ops::KvRange>& ranges = pass.lists.blocks.get_or_make<KvLists>().ranges;
-  std::vector<size_t>& ends = pass.lists.blocks.get_or_make<KvLists>()
-                                  .range_ends;  // of each sequence's window, then entries
+  auto& lists = pass.lists.blocks.get_or_make<KvLists>();
   std::vector<ops::SparseSegment>& segments = pass.lists.blocks.get_or_make<EntryLists>().sparse;
-  ranges.clear();
-  ends.clear();
+  lists.clear_ranges();
   segments.clear();
   int64_t first_entry = 0;
   for (const PassSequence& sequence : pass.sequences) {
-    append_window_ranges(pass, context, sequence, keys, window, ranges);
-    ends.push_back(ranges.size());
+    append_window_ranges(pass, context, sequence, keys, window, lists.ranges);
+    lists.end_ranges();
     if (entries.ratio > 0) {
-      append_entry_ranges(pass, context, sequence, entries, first_entry, ranges);
+      append_entry_ranges(pass, context, sequence, entries, first_entry, lists.ranges);
     }
-    ends.push_back(ranges.size());
+    lists.end_ranges();
     segments.push_back({.begin = sequence.begin,
                         .end = sequence.end,
                         .first_position = sequence.first_position,
@@ -187,34 +194,29 @@ std::span<const ops::SparseSegment> make_sparse_segments(Pass& pass, const Block
                         .first_entry = first_entry});
     if (entries.ratio > 0) first_entry += new_entries(sequence, entries.ratio);
   }
-  RangeParts parts(ranges, keys.cols());
-  for (size_t s = 0; s < segments.size(); ++s) {
-    segments[s].window = parts.take_up_to(ends[2 * s]);
-    segments[s].entries = parts.take_up_to(ends[2 * s + 1]);
-  }
+  set_window_and_entry_ranges(lists, keys.cols(), segments);
   return segments;
 }
 
 std::span<const ops::IndexerSegment> make_indexer_segments(Pass& pass, const BlockContext& context,
                                                            const EntryStore& entries) {
-  std::vector<ops::KvRange>& ranges = pass.lists.blocks.get_or_make<KvLists>().ranges;
-  std::vector<size_t>& ends = pass.lists.blocks.get_or_make<KvLists>().range_ends;
+  auto& lists = pass.lists.blocks.get_or_make<KvLists>();
   std::vector<ops::IndexerSegment>& segments = pass.lists.blocks.get_or_make<EntryLists>().indexer;
-  ranges.clear();
-  ends.clear();
+  lists.clear_ranges();
   segments.clear();
   int64_t first_row = 0;
   for (const PassSequence& sequence : pass.sequences) {
-    append_entry_ranges(pass, context, sequence, entries, first_row, ranges);
-    ends.push_back(ranges.size());
+    append_entry_ranges(pass, context, sequence, entries, first_row, lists.ranges);
+    lists.end_ranges();
     segments.push_back({.begin = sequence.begin,
                         .end = sequence.end,
                         .first_position = sequence.first_position,
                         .keys = {}});
     first_row += new_entries(sequence, entries.ratio);
   }
-  RangeParts parts(ranges, entries.rows.cols());
-  for (size_t s = 0; s < segments.size(); ++s) segments[s].keys = parts.take_up_to(ends[s]);
+  RangeParts parts(lists.ranges, entries.rows.cols());
+  for (size_t s = 0; s < segments.size(); ++s)
+    segments[s].keys = parts.take_up_to(lists.range_ends[s]);
   return segments;
 }
 
@@ -230,7 +232,7 @@ std::span<const ops::EntrySegment> make_entry_segments(Pass& pass, int64_t ratio
 }
 
 void store_keys_in_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
-  pass.on_host([&] {
+  pass.unless_counting([&] {
     std::vector<ops::CacheSegment>& runs = pass.lists.blocks.get_or_make<KvLists>().cache_runs;
     runs.clear();
     for (const PassSequence& sequence : pass.sequences) {

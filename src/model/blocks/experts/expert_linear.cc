@@ -86,6 +86,11 @@ void append_forward_products(ExpertLists& lists, const AdapterSegment& run, cons
                             .w = b_of(found)});
 }
 
+bool is_all_computed(const Pass& pass, const ExpertLoraH& lora_h) {
+  return std::all_of(lora_h.h.begin(), lora_h.h.end(),
+                     [&](TensorView h) { return h.empty() || pass.is_computed(h); });
+}
+
 // y (and d_x) of one projection in backward, and where its shared d_h waits.
 struct Backward {
   Pass& pass;
@@ -121,33 +126,43 @@ struct Backward {
     }
   }
 
-  void make_d_h(MoeKey key, ExpertLists& lists, TensorView dy, TensorView d_h) const {
+  [[nodiscard]] int64_t largest_module_rank(MoeKey key) const {
+    int64_t rank = 0;
+    for_each_module(pass, context, key, [&](const AdapterSegment&, const ModuleHalf& found) {
+      rank = std::max(rank, found.module->spec.rank);
+    });
+    return rank;
+  }
+
+  void set_module_scales(MoeKey key, std::vector<ops::GroupedProduct>& shared) const {
+    size_t next = 0;
+    for_each_module(pass, context, key, [&](const AdapterSegment&, const ModuleHalf& found) {
+      if (found.shared()) shared[next++].scale = found.module->scale;
+    });
+  }
+
+  // Of runs whose module gate and up share, whole with up's; gate's part waits in shared_d_h.
+  void compute_d_h(MoeKey key, ExpertLists& lists, TensorView dy, TensorView d_h) const {
     ops::gemm_group_runs_dx(pass.backend, rows, dy, lists.own, d_h);
     if (lists.shared.empty()) return;
     // One chain over gate's outputs and then up's.
     ops::gemm_group_runs_dx(pass.backend, rows, dy, lists.shared, shared_d_h,
                             /*accumulate=*/key == kMoeUp);
     if (key != kMoeUp) return;
-    size_t next = 0;
-    for_each_module(pass, context, key, [&](const AdapterSegment&, const ModuleHalf& found) {
-      if (found.shared()) lists.shared[next++].scale = found.module->scale;
-    });
+    set_module_scales(key, lists.shared);
     ops::scale_group_runs(pass.backend, rows, shared_d_h, lists.shared, d_h);
   }
 
   void projection_backward(MoeKey key, TensorView dy, TensorView d_x, bool accumulate) const {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
-    int64_t rank = 0;
-    for_each_module(pass, context, key, [&](const AdapterSegment&, const ModuleHalf& found) {
-      rank = std::max(rank, found.module->spec.rank);
-    });
+    const int64_t rank = largest_module_rank(key);
     const TensorView d_h = rank == 0 ? TensorView() : scratch.take(pass.dtype(), {x.rows(), rank});
     ExpertLists& lists = ExpertLists::get_cleared(pass);
     for_each_module(pass, context, key, [&](const AdapterSegment& run, const ModuleHalf& found) {
       append_backward_products(lists, run, found, dy, d_h);
     });
-    if (rank > 0) make_d_h(key, lists, dy, d_h);
+    if (rank > 0) compute_d_h(key, lists, dy, d_h);
     ops::gemm_dw_groups(pass.backend, rows, lists.b);
     ops::gemm_dw_groups(pass.backend, rows, lists.a);
     add_base_gradients(key, dy);
@@ -157,16 +172,21 @@ struct Backward {
                         d_x, accumulate);
   }
 
-  void add_base_gradients(MoeKey key, TensorView dy) const {
-    if (pass.base_gradients == nullptr) return;
+  // Of all experts, which are at equal distances.
+  [[nodiscard]] ops::TensorStack base_gradient_stack(MoeKey key) const {
     const size_t index = context.param(key).index;
     const auto last = static_cast<size_t>(rows.group_ends.size()) - 1;
     const TensorView first = pass.base_gradient(index);
     ops::TensorStack stack = {first};
     if (last > 0) stack.bytes = bytes_between(first.data, pass.base_gradient(index + 1).data);
     CHECK(stack.at(static_cast<int64_t>(last)).data == pass.base_gradient(index + last).data);
+    return stack;
+  }
+
+  void add_base_gradients(MoeKey key, TensorView dy) const {
+    if (pass.base_gradients == nullptr) return;
     const ops::GroupedGradient gradient = {
-        .end = std::ssize(rows.sequence_ends), .dy = dy, .x = x, .dw = stack};
+        .end = std::ssize(rows.sequence_ends), .dy = dy, .x = x, .dw = base_gradient_stack(key)};
     ops::gemm_dw_groups(pass.backend, rows, {&gradient, 1});
   }
 };
@@ -190,10 +210,7 @@ ExpertLoraH allocate_expert_lora_h(Pass& pass, const BlockContext& context) {
 void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
                            MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y) {
   y = pass.unless_computed(y);
-  if (y.empty() && std::all_of(lora_h.h.begin(), lora_h.h.end(),
-                               [&](TensorView h) { return h.empty() || pass.is_computed(h); })) {
-    return;
-  }
+  if (y.empty() && is_all_computed(pass, lora_h)) return;
   ExpertLists& lists = ExpertLists::get_cleared(pass);
   for_each_module(pass, context, key, [&](const AdapterSegment& run, const ModuleHalf& found) {
     append_forward_products(lists, run, found, lora_h);
@@ -213,7 +230,7 @@ void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::G
 void expert_down_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
                           const ExpertLoraH& lora_h, TensorView x, TensorView dy, TensorView d_x) {
   const Backward backward{pass, context, rows, lora_h, x, {}};
-  backward.projection_backward(kMoeDown, dy, d_x, false);
+  backward.projection_backward(kMoeDown, dy, d_x, /*accumulate=*/false);
 }
 
 void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
@@ -223,8 +240,8 @@ void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ops:
   const TensorView h = lora_h.of(kMoeGateUp);
   const TensorView shared = h.empty() ? TensorView() : pass.take(DType::kF32, h.shape);
   const Backward backward{pass, context, rows, lora_h, x, shared};
-  backward.projection_backward(kMoeGate, d_gate, d_x, false);
-  backward.projection_backward(kMoeUp, d_up, d_x, true);
+  backward.projection_backward(kMoeGate, d_gate, d_x, /*accumulate=*/false);
+  backward.projection_backward(kMoeUp, d_up, d_x, /*accumulate=*/true);
 }
 
 }  // namespace strata::model

@@ -17,7 +17,7 @@
 namespace strata::model {
 namespace {
 
-GatedMlpParts shared_parts(const BlockContext& context) {
+GatedMlpParts shared_expert_parts(const BlockContext& context) {
   const auto& c = context.as<MoeConfig>();
   return {.gate = kMoeSharedGate,
           .up = kMoeSharedUp,
@@ -67,7 +67,7 @@ struct Moe {
                                shape);
     s.lora_h = allocate_expert_lora_h(pass, context);
     if (c.shared_width > 0)
-      gated_mlp_allocate_saved(pass, context, shared_parts(context), s.shared);
+      gated_mlp_allocate_saved(pass, context, shared_expert_parts(context), s.shared);
     if (!c.shared_gate) return;
     s.shared_logits =
         pass.allocate_saved("shared_gate", linear_flops(pass, context, kMoeSharedScale),
@@ -91,8 +91,8 @@ struct Moe {
     if (context.as<Config>().shared_gate) {
       linear_forward(pass, context, kMoeSharedScale, n, {}, s.shared_lora_h, s.shared_logits);
     }
-    gated_mlp_forward(pass, context, shared_parts(context), s.shared, n,
-                      {.add = sum, .out = output.out}, shared_scales(pass, context, s));
+    gated_mlp_forward(pass, context, shared_expert_parts(context), s.shared, n,
+                      {.add = sum, .out = output.out}, compute_shared_scales(pass, context, s));
   }
 
   // A one for every row: one number, read again and again.
@@ -105,7 +105,7 @@ struct Moe {
   }
 
   // What the shared expert counts for each token, [T] f32 in scratch; empty where it always counts.
-  static TensorView shared_scales(Pass& pass, const BlockContext& context, const Saved& s) {
+  static TensorView compute_shared_scales(Pass& pass, const BlockContext& context, const Saved& s) {
     if (!context.as<Config>().shared_gate) return {};
     const TensorView y = pass.take(DType::kF32, s.shared_logits.shape);
     ops::act_and_mul(pass.backend, ops::Activation::kSigmoid, s.shared_logits, ones(pass, s), y);
@@ -116,10 +116,10 @@ struct Moe {
   static void shared_backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
                               TensorView d_out, TensorView d_n) {
     const Scratch::Mark mark(pass.backend.scratch());
-    const TensorView scales = shared_scales(pass, context, s);
+    const TensorView scales = compute_shared_scales(pass, context, s);
     const TensorView d_scales =
         scales.empty() ? TensorView() : pass.take(DType::kF32, scales.shape);
-    gated_mlp_backward(pass, context, shared_parts(context), s.shared, n, d_out, d_n, scales,
+    gated_mlp_backward(pass, context, shared_expert_parts(context), s.shared, n, d_out, d_n, scales,
                        d_scales);
     if (scales.empty()) return;
     // scales = sigmoid(logits)
@@ -151,7 +151,8 @@ struct Moe {
   }
 
   // weight * silu(gate) * up of every routed row, clamped where there is a limit.
-  static TensorView weighted_activations(Pass& pass, const BlockContext& context, const Saved& s) {
+  static TensorView compute_weighted_activations(Pass& pass, const BlockContext& context,
+                                                 const Saved& s) {
     const TensorView y = pass.take(pass.dtype(), s.gate.shape);
     gated_mlp_activate(pass, {.limit = context.as<Config>().limit}, s.gate, s.up,
                        s.routing.row_weights, y);
@@ -168,7 +169,7 @@ struct Moe {
       expert_linear_forward(pass, context, rows, kMoeGate, s.lora_h, x, s.gate);
       expert_linear_forward(pass, context, rows, kMoeUp, s.lora_h, x, s.up);
     }
-    const TensorView activated = weighted_activations(pass, context, s);
+    const TensorView activated = compute_weighted_activations(pass, context, s);
     const TensorView y =
         sum.empty() ? TensorView() : pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
     expert_linear_forward(pass, context, rows, kMoeDown, s.lora_h, activated, y);
@@ -188,7 +189,7 @@ struct Moe {
     {
       const Scratch::Mark inner(scratch);
       const TensorView d_activated = pass.take(pass.dtype(), s.gate.shape);
-      const TensorView activated = weighted_activations(pass, context, s);
+      const TensorView activated = compute_weighted_activations(pass, context, s);
       // sum[t] = down(activated) of the token's rows
       const TensorView dy = gather_rows(pass, routing, d_out);
       expert_down_backward(pass, context, rows, s.lora_h, activated, dy, d_activated);

@@ -19,7 +19,7 @@ IndexView<T> allocate_indices(Scratch& scratch, int64_t count, ScratchTag tag = 
   return {scratch.take(count * static_cast<int64_t>(sizeof(T)), tag), count};
 }
 
-ops::RouterScores scores_of(RouterKind kind) {
+ops::RouterScores score_kind_of(RouterKind kind) {
   switch (kind) {
     case RouterKind::kSoftmax:
       return ops::RouterScores::kSoftmax;
@@ -34,7 +34,7 @@ ops::RouterScores scores_of(RouterKind kind) {
 
 ops::RouterArgs router_args(const BlockContext& context) {
   const auto& c = context.as<MoeConfig>();
-  return {.scores = scores_of(c.router),
+  return {.scores = score_kind_of(c.router),
           .top_k = c.top_k,
           .norm = c.norm_topk,
           .scale = c.scale,
@@ -43,18 +43,23 @@ ops::RouterArgs router_args(const BlockContext& context) {
           .top_groups = c.top_groups};
 }
 
+// Of rows that end so.
+void add_counts(std::span<const int64_t> ends, std::vector<int64_t>& counts) {
+  for (size_t i = 0; i < counts.size(); ++i) counts[i] += ends[i] - (i == 0 ? 0 : ends[i - 1]);
+}
+
 // Adds the rows of each expert where the router's bias is to follow them. Counted where the choice
 // is made, once, whatever is recomputed.
 void add_expert_loads(Pass& pass, const BlockContext& context, const Routing& routing) {
   const size_t index = context.param(kMoeRouterBias).index;
   if (pass.base_gradients == nullptr) return;
   if (index >= pass.base_gradients->expert_loads.size()) return;
-  pass.on_host([&] {
+  pass.unless_counting([&] {
     std::vector<int64_t>& loads = pass.base_gradients->expert_loads[index];
     std::vector<int64_t>& ends = pass.lists.blocks.get_or_make<RoutedRows>().expert_ends;
     ends.resize(loads.size());
     ops::to_host(pass.backend, routing.expert_ends, ends);
-    for (size_t e = 0; e < loads.size(); ++e) loads[e] += ends[e] - (e == 0 ? 0 : ends[e - 1]);
+    add_counts(ends, loads);
   });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/pass/row_blocks.h"
+#include "model/weights/row_blocks.h"
 
 #include <algorithm>
 

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Of strata generate and chat.
+#include "apps/options.h"
+
+#include <cstdint>
+#include <string>
+
+#include "apps/shared_options.h"
+#include "base/error.h"
+
+namespace strata::apps {
+namespace {
+
+void add_generation_options(OptionTable& t, GenerationOptions& o) {
+  t.group("Model and prompt");
+  t.text("model", o.model, std::string(kModelHelp) + "; a LoRA adapter's stands for its base too")
+      .required_without("adapter")
+      .or_bare();
+  t.text("adapter", o.adapter, "PEFT LoRA directory; alone it stands for its base too");
+  t.group("Answers");
+  t.integer("max-tokens", o.max_tokens, {1, INT64_MAX, "1 or more"}, "of an answer, at most");
+  add_sampling_rows(t, o.sampling);
+  t.seed("seed", o.seed, "drawn and printed when absent, but for greedy");
+  t.choice("seed-rule", o.seed_rule, {"plain", "server"},
+           "server: every answer as a server's to a request with that seed");
+  t.texts("stop", o.stop, "a text that ends the answer; may be repeated");
+  t.group(kMachineGroup);
+  t.choice("speculate", o.speculate, {"none", "mtp"},
+           "mtp: drafts of multi-token prediction; no other token is chosen for it");
+  add_draft_option(t, o.draft_tokens);
+  add_dtype_option(t, o.dtype);
+  add_weights_option(t, o.weights);
+  add_run_options(t, o.threads, o.device, o.strict_config);
+}
+
+// An empty one, as of a script's variable that is not set: a conversation would wait for stdin.
+void check_and_set_question(ChatOptions& o, const std::string& text) {
+  if (text.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--prompt: the text is empty; without --prompt it is a conversation");
+  }
+  o.prompt = text;
+}
+
+}  // namespace
+
+OptionTable option_table_of(GenerateOptions& o) {
+  OptionTable t;
+  t.group("Model and prompt");
+  t.text("prompt", o.prompt, "text to continue; -, or none and a pipe: that of stdin").set =
+      [&o](const std::string& text) {
+        o.prompt = text;
+        o.has_prompt = true;
+      };
+  add_generation_options(t, o.generation);
+  t.flag("echo", o.echo, "print the prompt too");
+  t.flag("json", o.json, "one line of JSON at the end instead of a stream");
+  t.group("Pipeline stages");
+  add_num_stages_option(t, o.generation.division);
+  t.mark_common({"prompt", "model", "adapter", "max-tokens", "temperature", "top-k", "top-p",
+                 "seed", "stop", "threads", "json"});
+  return t;
+}
+
+OptionTable option_table_of(ChatOptions& o) {
+  OptionTable t;
+  t.group("Model and prompt");
+  t.text("prompt", o.prompt, "one question; absent: a line of stdin a turn, and /help").set =
+      [&o](const std::string& text) { check_and_set_question(o, text); };
+  t.text("system", o.system, "a system turn before all");
+  t.text("vars", o.vars, "JSON of variables for the template, like {\"enable_thinking\": false}");
+  add_generation_options(t, o.generation);
+  t.mark_common({"prompt", "system", "model", "adapter", "max-tokens", "temperature", "top-k",
+                 "top-p", "seed", "stop", "threads"});
+  return t;
+}
+
+}  // namespace strata::apps
