@@ -159,6 +159,8 @@ std::vector<std::string> split_words(std::string_view text, int64_t max_splits, 
 
 size_t find_text(std::string_view text, std::string_view wanted, size_t from) {
   const std::string_view rest = text.substr(from);
+  if (wanted.empty()) return from;
+  if (rest.empty()) return std::string_view::npos;  // memmem takes no null, also for no bytes
   const void* found = memmem(rest.data(), rest.size(), wanted.data(), wanted.size());
   return found == nullptr ? std::string_view::npos
                           : static_cast<size_t>(static_cast<const char*>(found) - text.data());
