@@ -40,9 +40,9 @@ std::string counts_text(const std::string& path, const server::BackupCounts& cou
 }
 
 int check_backup_and_print(const CheckOptions& options) {
+  const std::string key = read_key(options.archive_key);
   try {
-    const server::BackupCounts counts =
-        server::check_backup(options.in, read_key(options.archive_key));
+    const server::BackupCounts counts = server::check_backup(options.in, key);
     fmt::print("{}; {}\n", counts_text(options.in, counts),
                options.archive_key.empty() ? "whole (who wrote it was not checked: --archive-key)"
                                            : "whole, and of who has the key");
