@@ -41,6 +41,9 @@ TEST(PlanCommands, AreTheModesThatOptionsAskFor) {
               {model, "--tokens", "3x40", "--machine", machine, "--json"});
   expect_same({"stages"},
               {model, "--tokens", "3x40", "--stages", "2", "--machine", machine, "--json"});
+  // Training in stages is planned by either word.
+  expect_same({"train"},
+              {model, "--tokens", "3x40", "--stages", "2", "--machine", machine, "--json"});
   expect_same({"serve", "--for", "serve"}, {model, "--memory", "1GiB", "--json"});
   expect_same({"schedule"},
               {"--schedule", "1f1b", "--pipeline", "4", "--microbatches", "8", "--json"});
@@ -60,6 +63,13 @@ TEST(PlanCommands, HaveTheirOwnOptionsAlone) {
     EXPECT_THAT(refused.err, HasSubstr("plan " + word + ": there is no option " + option));
     EXPECT_EQ(run_program({"help", "plan", word}).out, run_program({"plan", word, "--help"}).out);
   }
+}
+
+TEST(PlanCommands, RefuseForStagesWhatIsOfAWholeModel) {
+  const Ran ran = run_program({"plan", "train", path_of("qwen3"), "--tokens", "3x40", "--stages",
+                               "2", "--svg", "plan.svg"});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("--svg: has no effect with --stages"));
 }
 
 TEST(PlanCommands, SayWhatIsMissing) {

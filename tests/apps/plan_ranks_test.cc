@@ -213,7 +213,7 @@ TEST(PlanRanks, RefuseWhatHasNoEffect) {
             "--ranks tensor=3: layer 0, self_attn.q_proj.weight: 4 heads along its outputs are no "
             "multiple of 3; want a divisor of 4, which every row of the model has");
   const Ran ran =
-      run_program({"plan", "train", path_of("qwen3"), "--tokens", "3x40", "--microbatches", "2"});
+      run_program({"plan", "train", path_of("qwen3"), "--tokens", "3x40", "--shard-weights"});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.err, HasSubstr("--ranks"));
 }

@@ -251,13 +251,6 @@ void print_training_plan(const PlanOptions& options, const engine::RunPlan& plan
   fmt::print("{}{}", table.text(), planner::parts_text(plan));
 }
 
-void check_no_division_options(const PlanOptions& options, const StageOptions& stages) {
-  if (options.schedule.microbatches <= 0 && stages == StageOptions()) return;
-  refuse(
-      "--microbatches, --shard-weights and what else divides a model: of --ranks; give it, or "
-      "strata plan stages");
-}
-
 void check_has_stages(const planner::Division& division) {
   if (division.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
 }
@@ -291,9 +284,7 @@ int plan_and_print_in_stages(const PlanOptions& options) {
 }
 
 int plan_and_print_undivided(const PlanOptions& options) {
-  const StageOptions stages = stage_options_of(options);
-  check_no_division_options(options, stages);
-  return plan_and_print_training(options, stages, /*in_stages=*/false);
+  return plan_and_print_training(options, stage_options_of(options), /*in_stages=*/false);
 }
 
 // Without --memory four fifths of the machine's.
@@ -420,9 +411,14 @@ std::vector<PlanMode> plan_modes() {
   return modes;
 }
 
-int run_plan(const PlanOptions& options, const PlanMode& mode) {
+int run_plan(const PlanOptions& options, const PlanMode& told) {
   const StopSignals signals("plan: stopped", StopSignals::First::kEnds);
-  return find_mode(mode.word).run(options);
+  const Mode& mode = find_mode(told.word);
+  const Mode& stages = find_mode("stages");
+  if (told.word != "train" || !stages.asked(options)) return mode.run(options);
+  if (options.stages.shard_weights) refuse("--shard-weights: of data ranks; give --ranks data=N");
+  check_no_unused_options(stages, options);
+  return stages.run(options);
 }
 
 int run_plan(const PlanOptions& options) {

@@ -49,7 +49,7 @@ struct PlanMode {
 std::vector<PlanMode> plan_modes();
 
 // Prints the plan on stdout: tables, or with --json one line. Without a mode, of the one that the
-// options ask for.
+// options ask for; with `train`, and stages among the options, of `stages`.
 int run_plan(const PlanOptions& options);
 int run_plan(const PlanOptions& options, const PlanMode& mode);
 
