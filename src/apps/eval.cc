@@ -50,7 +50,7 @@ std::vector<Scored> load_and_score_base_and_adapters(const EvalOptions& o, const
   for (const std::string& adapter : o.adapters) scored.push_back({adapter, {}});
   run_ranks(1, [&](Comm& comm) {
     const auto pipeline = load_runner(comm, plan, spec, {.pass_tokens = o.micro_tokens});
-    check_vocabulary(dataset, pipeline->engine().config().vocab_size);
+    check_tokens_in_vocabulary(dataset, pipeline->engine().config().vocab_size);
     const std::vector<api::AdapterSlot> slots =
         load_slots_of_base_and_adapters(*pipeline, o.adapters);
     const auto scores = score_dataset(*pipeline, slots, dataset, o.micro_tokens, WantTop::kYes);

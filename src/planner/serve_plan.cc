@@ -33,8 +33,8 @@ int64_t lora_bytes(const ServedModel& model, int64_t rank, model::ExpertRank exp
   return bytes;
 }
 
-engine::PlanShape pass_shape(const engine::Engine& engine, int64_t tokens, int64_t rank,
-                             model::ExpertRank expert_rank) {
+engine::PlanShape training_pass_shape(const engine::Engine& engine, int64_t tokens, int64_t rank,
+                                      model::ExpertRank expert_rank) {
   return {.pass_tokens = tokens,
           .modules = engine::lora_specs(engine.config(), {.rank = rank}, expert_rank),
           .backward = true};
@@ -50,7 +50,7 @@ struct PlannedPasses {
 PlannedPasses plan_stage_passes(const ServedModel& model, size_t stage, int64_t tokens,
                                 int64_t rank, model::ExpertRank expert_rank) {
   engine::Engine& engine = *model.stages[stage];
-  const engine::PlanShape shape = pass_shape(engine, tokens, rank, expert_rank);
+  const engine::PlanShape shape = training_pass_shape(engine, tokens, rank, expert_rank);
   if (model.plan == nullptr) {
     const int64_t bytes = engine::plan_pass(engine, shape).total();
     return {bytes, bytes};
@@ -90,7 +90,7 @@ int64_t plan_sampling_step_bytes(engine::Engine& engine, bool in_stages, int64_t
                                  int64_t rows, int64_t rank, model::ExpertRank expert_rank) {
   const int64_t drafts = engine.options().draft_tokens;
   const int64_t step = most_step_tokens(engine, tokens, rows);
-  engine::PlanShape shape = pass_shape(engine, step, rank, expert_rank);
+  engine::PlanShape shape = training_pass_shape(engine, step, rank, expert_rank);
   shape.backward = false;
   shape.in_stages = in_stages;
   if (drafts > 0) {
@@ -128,7 +128,7 @@ int64_t find_largest_that_fits(int64_t least, int64_t most, FunctionRef<bool(int
 // it fit. One of pass_tokens does: the pass is planned for it.
 LongestDatum find_longest_datum(engine::Engine& engine, bool in_stages, int64_t pass_tokens,
                                 int64_t bytes, int64_t rank, model::ExpertRank expert_rank) {
-  engine::PlanShape shape = pass_shape(engine, pass_tokens, rank, expert_rank);
+  engine::PlanShape shape = training_pass_shape(engine, pass_tokens, rank, expert_rank);
   shape.recompute = engine.least_recompute();
   shape.alone = true;
   shape.in_stages = in_stages;

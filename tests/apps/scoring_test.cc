@@ -24,8 +24,8 @@ TEST(Scoring, NamesTheFileWhoseTokenTheVocabularyLacks) {
   }
   store->seal();
   dataset.examples = data::Examples(store, {0, 5});
-  check_vocabulary(dataset, 10);
-  EXPECT_EQ(testing::error_of([&] { check_vocabulary(dataset, 9); }),
+  check_tokens_in_vocabulary(dataset, 10);
+  EXPECT_EQ(testing::error_of([&] { check_tokens_in_vocabulary(dataset, 9); }),
             dir.file("9.jsonl") +
                 ": token id 9, the model's vocabulary has 9; is the tokenizer another model's?");
 }

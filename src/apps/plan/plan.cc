@@ -232,7 +232,8 @@ report::Table make_model_and_passes_table(const engine::RunPlan& plan, const eng
       {"model", fmt::format("{}, {} parameters, {}", engine.config().family,
                             report::format_count(static_cast<double>(weights.num_parameters())),
                             dtype_name(weights.compute_dtype()))});
-  if (const auto source = find_weights(spec.dir)) add_weights_row(weights, source.get(), table);
+  if (const auto source = find_weights(spec.dir))
+    add_quantised_weights_row(weights, source.get(), table);
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
   return table;

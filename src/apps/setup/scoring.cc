@@ -81,7 +81,7 @@ void add_counts(const PassData& pass, std::span<const api::SequenceResult> resul
 
 }  // namespace
 
-void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
+void check_tokens_in_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
   const data::ExampleStore& store = *dataset.examples.store();
   if (store.highest_token() < vocab_size) return;
   const data::DataFile& file =

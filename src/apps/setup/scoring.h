@@ -28,7 +28,7 @@ struct SlotScore {
 };
 
 // Throws Error, with the file that has it, for a token that the model's vocabulary lacks.
-void check_vocabulary(const data::Dataset& dataset, int64_t vocab_size);
+void check_tokens_in_vocabulary(const data::Dataset& dataset, int64_t vocab_size);
 
 // What an engine takes of an example.
 api::Datum datum_of(data::Example example);

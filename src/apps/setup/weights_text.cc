@@ -72,8 +72,8 @@ std::string narrow_text(const model::ModelWeights& weights, const CheckpointSour
              : fmt::format("{}; {} dequantised to bf16", text, counts.dequantised);
 }
 
-void add_weights_row(const model::ModelWeights& weights, const CheckpointSource* source,
-                     report::Table& table) {
+void add_quantised_weights_row(const model::ModelWeights& weights, const CheckpointSource* source,
+                               report::Table& table) {
   const std::string kept = narrow_text(weights, source);
   if (!kept.empty()) return table.add_row({"in 4 and 8 bits", kept});
   const std::string dequantised = dequantised_text(source);

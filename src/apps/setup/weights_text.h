@@ -21,7 +21,7 @@ std::string dequantised_text(const CheckpointSource* source);
 // its file it dequantised all the same; empty where it keeps none so.
 std::string narrow_text(const model::ModelWeights& weights, const CheckpointSource* source);
 // The row of a table that says so, or that weights are dequantised; or none.
-void add_weights_row(const model::ModelWeights& weights, const CheckpointSource* source,
-                     report::Table& table);
+void add_quantised_weights_row(const model::ModelWeights& weights, const CheckpointSource* source,
+                               report::Table& table);
 
 }  // namespace strata::apps

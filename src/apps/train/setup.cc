@@ -302,8 +302,8 @@ std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run
     stage->engine().set_pass_options(run.plan.micro_tokens, run.plan.recompute.recompute);
   if (comm.rank() > 0) return pipeline;  // the first one has read the data
   const int64_t vocab_size = pipeline->engine().config().vocab_size;
-  check_vocabulary(data.train, vocab_size);
-  check_vocabulary(data.eval, vocab_size);
+  check_tokens_in_vocabulary(data.train, vocab_size);
+  check_tokens_in_vocabulary(data.eval, vocab_size);
   return pipeline;
 }
 

@@ -105,7 +105,7 @@ std::string model_text(const engine::Engine& engine) {
 void add_run_rows(TrainJob& job, report::Table& table) {
   engine::Engine& engine = job.engine();
   table.add_row({"model", model_text(engine)});
-  add_weights_row(*engine.model().weights, engine.model().checkpoint.get(), table);
+  add_quantised_weights_row(*engine.model().weights, engine.model().checkpoint.get(), table);
   table.add_row({"trains", fmt::format("{}, {} parameters", job.options().method,
                                        report::format_count(
                                            static_cast<double>(job.num_trained_parameters())))});

@@ -180,8 +180,8 @@ template <typename K, bool kSigned>
 // begin(group), then body(columns before this pair, values) for each pair of each group, with the
 // rows of registers as swap_nibble_row_order<K::kCodes> has them.
 template <typename K, bool kSigned, typename Begin, typename Body>
-[[gnu::always_inline]] inline void for_each_pair(const NarrowArgs& a, const Begin& begin,
-                                                 const Body& body) {
+[[gnu::always_inline]] inline void for_each_decoded_pair(const NarrowArgs& a, const Begin& begin,
+                                                         const Body& body) {
   GroupScales scales;
   const Values values(a.values);
   const bool halves = a.scale == NarrowScale::kSuper16;
@@ -212,7 +212,7 @@ template <typename K>
 void unpack_pairs(const NarrowArgs& args) {
   const NarrowArgs a = args;  // a copy that the stores below cannot change
   auto* dst = static_cast<__m256i*>(a.dst);
-  for_each_pair<K, true>(
+  for_each_decoded_pair<K, true>(
       a, [](int64_t) {},
       [&](int64_t, const Pair& pair) __attribute__((always_inline)) {
         __m256i both[2];
@@ -269,7 +269,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   __m256 acc[kRows][2];
   load_chains<K::kCodes>(t, acc);
   alignas(32) float x[kRows][kNarrowGroup];
-  for_each_pair<K, false>(
+  for_each_decoded_pair<K, false>(
       a, [&](int64_t g) __attribute__((always_inline)) { widen_group(t, g, x); },
       [&](int64_t col, const Pair& pair) __attribute__((always_inline)) {
         unroll<kRows>([&](auto r) __attribute__((always_inline)) {
