@@ -26,6 +26,14 @@ inline int hex_value(char c) {
   return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
 }
 
+// What the character counts as in numbers of base 11 to 36; 36 of what is no digit in any.
+inline int digit_value(char c) {
+  return c >= '0' && c <= '9'   ? c - '0'
+         : c >= 'a' && c <= 'z' ? c - 'a' + 10
+         : c >= 'A' && c <= 'Z' ? c - 'A' + 10
+                                : 36;
+}
+
 // Of digits alone; none of anything else.
 inline std::optional<int64_t> parse_whole_number(std::string_view text) {
   int64_t value = 0;

@@ -74,7 +74,7 @@ void append_index_metadata(text::JsonReader& json,
                            std::vector<std::pair<std::string, std::string>>& metadata) {
   json.begin_object();
   for (std::string name; json.next_key(name);) {
-    std::string value = json.read_raw();
+    std::string value = json.read_compact_json();
     if (name != "total_size") metadata.emplace_back(std::move(name), std::move(value));
   }
 }

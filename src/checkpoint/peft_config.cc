@@ -40,7 +40,7 @@ struct Parser {
   Parser(std::string_view text, const std::string& where) : json(text, where), faults(where) {}
 
   void wrong(const std::string& key, const std::string& wanted) {
-    const std::string got = json.read_raw();
+    const std::string got = json.read_compact_json();
     faults.add(fmt::format("{}: got {}, wanted {}", key, got.substr(0, 100), wanted));
   }
 
@@ -83,7 +83,7 @@ struct Parser {
   // These change the base weights when the adapter is loaded (they subtract the initial adapter),
   // so the tensors of the file alone do not say what the model computes.
   void check_init_lora_weights() {
-    const std::string raw = json.read_raw();
+    const std::string raw = json.read_compact_json();
     for (const std::string_view fine :
          {"true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""}) {
       if (raw == fine) return;
@@ -95,7 +95,7 @@ struct Parser {
   }
 
   void refuse_unless_neutral(const std::string& key) {
-    const std::string raw = json.read_raw();
+    const std::string raw = json.read_compact_json();
     const bool none = key == "bias" && raw == "\"none\"";
     if (none || changes_nothing(raw)) return;
     faults.add(

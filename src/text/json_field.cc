@@ -53,7 +53,7 @@ class ValueReader {
 
   // As Python reads it: an integer where it is written as one, and rounded correctly.
   void push_number() {
-    const std::string text = reader_.read_raw();
+    const std::string text = reader_.read_compact_json();
     const char* end = text.data() + text.size();
     const auto is_read = [&](auto& number) {
       const auto [stop, fault] = std::from_chars(text.data(), end, number);

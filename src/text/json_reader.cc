@@ -259,7 +259,7 @@ bool JsonReader::read_boolean() {
 void JsonReader::read_null() { expect_word("null"); }
 
 // Recursion is bounded by kMaxDepth.
-std::string JsonReader::read_raw() {
+std::string JsonReader::read_compact_json() {
   switch (peek_kind()) {
     case Kind::kNull:
       read_null();
@@ -273,7 +273,7 @@ std::string JsonReader::read_raw() {
     case Kind::kArray: {
       std::string out = "[";
       begin_array();
-      while (next_item()) out += (out.size() > 1 ? "," : "") + read_raw();
+      while (next_item()) out += (out.size() > 1 ? "," : "") + read_compact_json();
       return out + "]";
     }
     case Kind::kObject:
@@ -282,7 +282,7 @@ std::string JsonReader::read_raw() {
   std::string out = "{";
   begin_object();
   for (std::string key; next_key(key);) {
-    out += (out.size() > 1 ? "," : "") + json_quote(key) + ":" + read_raw();
+    out += (out.size() > 1 ? "," : "") + json_quote(key) + ":" + read_compact_json();
   }
   return out + "}";
 }

@@ -44,8 +44,8 @@ class JsonReader {
   bool read_boolean();
   void read_null();
   // The next value whole, as JSON without whitespace.
-  std::string read_raw();
-  void skip() { static_cast<void>(read_raw()); }
+  std::string read_compact_json();
+  void skip() { static_cast<void>(read_compact_json()); }
   // Nothing but whitespace is left.
   void end();
 

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 std::string raw_of(const std::string& text) {
   JsonReader json(text, "file");
-  std::string raw = json.read_raw();
+  std::string raw = json.read_compact_json();
   json.end();
   return raw;
 }
@@ -50,7 +50,7 @@ TEST(JsonReader, ReadsEveryKindOfValue) {
   EXPECT_EQ(json.read_integer(), 2);
   EXPECT_FALSE(json.next_item());
   ASSERT_TRUE(json.next_key(key));
-  EXPECT_EQ(json.read_raw(), "{}");
+  EXPECT_EQ(json.read_compact_json(), "{}");
   EXPECT_FALSE(json.next_key(key));
   json.end();
 }

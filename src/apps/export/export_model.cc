@@ -192,7 +192,7 @@ std::string with_json_members(const std::string& text, const std::string& where,
   std::vector<std::string> seen;
   json.begin_object();
   for (std::string key; json.next_key(key);) {
-    std::string value = value_to_write(key, json.read_raw(), members);
+    std::string value = value_to_write(key, json.read_compact_json(), members);
     if (key == "text_config") value = with_json_members(value, where + ": text_config", members);
     text::append_json_member(out, "  ", key, value);
     seen.push_back(key);

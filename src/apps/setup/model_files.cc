@@ -26,7 +26,7 @@ std::string without_quantization(const std::string& config_text, const std::stri
   bool found = false;
   json.begin_object();
   for (std::string key; json.next_key(key);) {
-    const std::string value = json.read_raw();
+    const std::string value = json.read_compact_json();
     if (key == "quantization_config") {
       found = true;
     } else {

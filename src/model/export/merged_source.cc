@@ -62,8 +62,8 @@ std::string slice_difference(const TensorInfo& tensor, std::span<const float> ow
                      first + static_cast<int64_t>(at), other[at], own[at]);
 }
 
-[[noreturn]] void refuse_copy(const std::string& dir, const TensorInfo& copy,
-                              const std::string& what) {
+[[noreturn]] void refuse_base_copy(const std::string& dir, const TensorInfo& copy,
+                                   const std::string& what) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("adapter: {}: tensor '{}'{}; the adapter belongs to another base model",
                           dir, copy.name, what));
@@ -121,8 +121,9 @@ void MergedSource::check_base_copies(const std::string& dir, const PeftAdapter& 
 void MergedSource::check_base_copy(const std::string& dir, const PeftAdapter& peft,
                                    const TensorInfo& copy, const CheckpointTensor& tensor) const {
   if (!(copy.shape == tensor.info.shape)) {
-    refuse_copy(dir, copy,
-                fmt::format(": {}, the base has {}", copy.shape_text(), tensor.info.shape_text()));
+    refuse_base_copy(
+        dir, copy,
+        fmt::format(": {}, the base has {}", copy.shape_text(), tensor.info.shape_text()));
   }
   constexpr int64_t kElements = 1 << 20;
   const int64_t count = tensor.info.shape.num_elements();
@@ -133,7 +134,7 @@ void MergedSource::check_base_copy(const std::string& dir, const PeftAdapter& pe
     base_.checkpoint->read_f32(find_base_tensor(tensor), first, std::ssize(own), own.data());
     peft.file().read_f32(copy, first, std::ssize(other), other.data());
     const std::string difference = slice_difference(tensor.info, own, copy, other, first);
-    if (!difference.empty()) refuse_copy(dir, copy, difference);
+    if (!difference.empty()) refuse_base_copy(dir, copy, difference);
   }
 }
 

@@ -119,7 +119,7 @@ class AdapterExport {
   }
 
   // B with what the module's scale is besides that of the file's alpha.
-  [[nodiscard]] std::vector<float> scaled_b(const LoraModule& module) const {
+  [[nodiscard]] std::vector<float> b_scaled_to_file_alpha(const LoraModule& module) const {
     std::vector<float> b = host_values(module.b);
     const double factor = module.spec.scale / (alpha_ / static_cast<double>(module.spec.rank));
     for (float& value : b) value = static_cast<float>(static_cast<double>(value) * factor);
@@ -128,7 +128,7 @@ class AdapterExport {
 
   void add_module_factors(const LoraModule& module) {
     const std::vector<float> a = host_values(module.a);
-    const std::vector<float> b = scaled_b(module);
+    const std::vector<float> b = b_scaled_to_file_alpha(module);
     if (module.is_embedding()) return add_embedding_factors(module, a, b);
     if (module.spec.layer < 0) return add_weight_factors(module, kHeadName, a, b, 0);
     if (module.spec.layer >= names_.config.num_layers()) refuse(module);

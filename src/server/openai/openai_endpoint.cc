@@ -148,7 +148,7 @@ struct OpenAiEndpoint::Call {
   }
 
   // Frees the body once it is read.
-  void read_order() {
+  void read_order_and_free_body() {
     const auto read = is_chat ? read_chat : read_completion;
     *order = read(json->root(), *text, *base, random_seed(), [this](size_t bytes) { hold(bytes); });
     json.reset();
@@ -252,7 +252,7 @@ void OpenAiEndpoint::read_order_and_start(const std::shared_ptr<Call>& call) {
   resolve_model(*call);
   run_in_background_if_long(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
-      [call] { call->read_order(); }, [this, call] { start_answer(call); });
+      [call] { call->read_order_and_free_body(); }, [this, call] { start_answer(call); });
 }
 
 void OpenAiEndpoint::cancel_samples(Call& call, const std::string& reason) {

@@ -317,12 +317,7 @@ void add_waiting_rows(OptionTable& t, ServeOptions& o) {
             "sampling sessions on unsaved weights, of a session; of more, the oldest end");
 }
 
-// The rest.
-void add_machine_rows(OptionTable& t, ServeOptions& o) {
-  t.group("Machine, limits and the rest");
-  add_duration(t, "url-ttl", o.url_ttl, "life of a signed URL");
-  add_duration(t, "shutdown-timeout", o.shutdown_timeout,
-               "to finish the running pass and queued saves");
+void add_memory_and_disk_rows(OptionTable& t, ServeOptions& o) {
   add_size(t, "memory", o.memory, "memory to plan with", parse_memory)
       .in("SIZE or SHARE")
       .by_default("80% of RAM");
@@ -334,21 +329,18 @@ void add_machine_rows(OptionTable& t, ServeOptions& o) {
       t, "max-archive-bytes", o.max_archive_bytes,
       "of archives packed for downloads, besides the checkpoints, shared by tenants; for space a "
       "tenant's oldest go, then 429; one that is larger: 413");
-  add_flag(t, "merged", o.merged,
-           "checkpoints may be downloaded merged into their model (archive?merged=true): who may "
-           "download one gets the model's weights");
+}
+
+void add_rate_and_quota_rows(OptionTable& t, ServeOptions& o) {
   add_limits(t, "rate", "TENANT|*:KIND=N/s", o.rates,
              "of requests, trained-tokens, sampled-tokens or prompt-tokens; *: of each tenant; "
              "then 429; repeatable",
              parse_rate);
   add_limits(t, "quota", "TENANT|*:KIND=N", o.quotas,
              "in all, of these or of disk-bytes; then 429; repeatable", parse_quota);
-  add_flag(t, "accept-loss", o.accept_loss,
-           "start although many checkpoints' folders are missing: forget them");
-  add_flag(t, "allow-loose-modes", o.allow_loose_modes,
-           "start although others may read the data directory, and leave its modes");
-  add_switch(t, "stable-reinforce", o.stable_reinforce,
-             "off refuses that loss and record_stability_info");
+}
+
+void add_machine_rows(OptionTable& t, ServeOptions& o) {
   t.choice("dtype", o.dtype, {"auto", "bf16", "f32"}, "arithmetic of the models")
       .in("auto|bf16|f32")
       .results();
@@ -362,6 +354,25 @@ void add_machine_rows(OptionTable& t, ServeOptions& o) {
             "no result depends on it");
 }
 
+void add_machine_limit_and_other_rows(OptionTable& t, ServeOptions& o) {
+  t.group("Machine, limits and the rest");
+  add_duration(t, "url-ttl", o.url_ttl, "life of a signed URL");
+  add_duration(t, "shutdown-timeout", o.shutdown_timeout,
+               "to finish the running pass and queued saves");
+  add_memory_and_disk_rows(t, o);
+  add_flag(t, "merged", o.merged,
+           "checkpoints may be downloaded merged into their model (archive?merged=true): who may "
+           "download one gets the model's weights");
+  add_rate_and_quota_rows(t, o);
+  add_flag(t, "accept-loss", o.accept_loss,
+           "start although many checkpoints' folders are missing: forget them");
+  add_flag(t, "allow-loose-modes", o.allow_loose_modes,
+           "start although others may read the data directory, and leave its modes");
+  add_switch(t, "stable-reinforce", o.stable_reinforce,
+             "off refuses that loss and record_stability_info");
+  add_machine_rows(t, o);
+}
+
 }  // namespace
 
 OptionTable option_table_of(ServeOptions& o) {
@@ -371,7 +382,7 @@ OptionTable option_table_of(ServeOptions& o) {
   add_request_rows(t, o);
   add_adapter_rows(t, o);
   add_waiting_rows(t, o);
-  add_machine_rows(t, o);
+  add_machine_limit_and_other_rows(t, o);
   t.mark_common({"model",      "adapter",    "alias",          "listen",   "tls-cert",
                  "tls-key",    "public-url", "metrics-listen", "data",     "keys",
                  "admin-keys", "no-keys",    "max-adapters",   "max-rank", "memory",

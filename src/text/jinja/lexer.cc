@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "text/jinja/py_string.h"
 #include "text/unicode/unicode.h"

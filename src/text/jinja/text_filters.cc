@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "text/jinja/filters.h"
 #include "text/jinja/interpreter.h"

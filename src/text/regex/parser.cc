@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pattern text -> tree.
+#include "base/ascii.h"
 #include "base/error.h"
 #include "text/regex/tree.h"
 

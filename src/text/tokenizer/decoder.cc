@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "base/ascii.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/unicode/unicode.h"

@@ -56,13 +56,6 @@ inline size_t previous_start(std::string_view text, size_t pos) {
 }
 
 void append_utf8(std::string& out, uint32_t code_point);
-// What the character counts as in numbers of base 11 to 36; 36 of what is no digit in any.
-inline int digit_value(char c) {
-  return c >= '0' && c <= '9'   ? c - '0'
-         : c >= 'a' && c <= 'z' ? c - 'a' + 10
-         : c >= 'A' && c <= 'Z' ? c - 'A' + 10
-                                : 36;
-}
 int64_t count_code_points(std::string_view valid_utf8);
 
 // Sorted, disjoint, not touching.
