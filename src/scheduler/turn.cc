@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "scheduler/budget_left.h"
 #include "scheduler/scheduler.h"
 
 namespace strata::scheduler {

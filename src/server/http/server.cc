@@ -172,6 +172,10 @@ asio::awaitable<bool> HttpServer::State::wait_for_bytes(Connection& connection) 
   co_return !fault && count > 0;
 }
 
+void HttpServer::State::put_in_form(std::string_view path, Response& response) const {
+  if (response.status >= 400 && options.put_in_form) options.put_in_form(path, response);
+}
+
 void HttpServer::State::report_exchange(Exchange exchange, int status, double seconds) const {
   if (!observe) return;
   exchange.status = status;

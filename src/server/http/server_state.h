@@ -79,9 +79,8 @@ struct HttpServer::State {
   void run_io();
 
   void report_exchange(Exchange exchange, int status, double seconds) const;
-  void put_in_form(std::string_view path, Response& response) const {
-    if (response.status >= 400 && options.put_in_form) options.put_in_form(path, response);
-  }
+  // A refusal, as the API of its path has it.
+  void put_in_form(std::string_view path, Response& response) const;
 
   HttpOptions options;
   Router router;
