@@ -31,6 +31,16 @@
 #include "server/http/write_response.h"
 
 namespace strata::server {
+
+// A request that was read whole, and what it counts as until it is answered.
+struct Received {
+  Request request;
+  Counted counted;
+  double begin = 0;  // now_seconds(), behind its header
+  bool is_http10 = false;
+  bool keep_alive = false;
+};
+
 namespace {
 
 namespace asio = boost::asio;

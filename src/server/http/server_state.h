@@ -29,14 +29,7 @@ namespace strata::server {
 
 constexpr double kQuietSeconds = 10;  // between two lines of the log about lost connections
 
-// A request that was read whole, and what it counts as until it is answered.
-struct Received {
-  Request request;
-  Counted counted;
-  double begin = 0;  // now_seconds(), behind its header
-  bool is_http10 = false;
-  bool keep_alive = false;
-};
+struct Received;  // in server.cc
 
 struct HttpServer::State {
   State(HttpOptions opts, Router table, Identify who, Observe observer, Admit admission)
