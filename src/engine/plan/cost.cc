@@ -45,7 +45,8 @@ void for_each_sublayer(const model::ModelConfig& c, Body body) {
   for (const model::Sublayer& sublayer : *c.mtp_layer) body(sublayer);
 }
 
-// Calls body(row) for every parameter and adapter target of every layer.
+// Calls body(row, layers) for every parameter and adapter target of every stack of `layers` equal
+// layers.
 template <typename Body>
 void for_each_param_row(const model::ModelConfig& c, Body body) {
   const model::LayerTable table(c);

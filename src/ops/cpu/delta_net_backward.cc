@@ -34,8 +34,8 @@ int64_t max_chunks(std::span<const StateSegment> segments) {
 
 }  // namespace
 
-void DeltaBackward::normalise_chunk_rows(const Chunk& c, int64_t head, bool keys_only,
-                                         const DeltaWorkspace& work) const {
+void DeltaBackward::normalise_rows_and_write_keys(const Chunk& c, int64_t head, bool keys_only,
+                                                  const DeltaWorkspace& work) const {
   normalise_rows_and_transpose_keys(kernels, layout,
                                     {.qkv = args.qkv,
                                      .head = head,
@@ -453,7 +453,7 @@ void DeltaBackward::recompute_chunks(const StateSegment& segment, int64_t head,
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
-    normalise_chunk_rows(c, head, /*keys_only=*/index + 1 < chunks, work);
+    normalise_rows_and_write_keys(c, head, /*keys_only=*/index + 1 < chunks, work);
     compute_side_scores(c, kKeys, work);
     for (int64_t member = 0; member < layout.group; ++member) {
       recompute_value_head(c, head, member, work);
@@ -467,7 +467,7 @@ void DeltaBackward::key_head_backward(const StateSegment& segment, int64_t head,
   recompute_chunks(segment, head, work);
   for (int64_t index = chunks - 1; index >= 0; --index) {
     const Chunk c = chunk(segment, index);
-    if (index + 1 < chunks) normalise_chunk_rows(c, head, /*keys_only=*/false, work);
+    if (index + 1 < chunks) normalise_rows_and_write_keys(c, head, /*keys_only=*/false, work);
     compute_side_scores(c, kQueries, work);
     std::fill_n(work.d_rows, 2 * c.count * layout.key_lanes, 0.0f);
     for (int64_t member = 0; member < layout.group; ++member) {

@@ -49,9 +49,10 @@ struct DeltaBackward {
   }
   enum Side : uint8_t { kKeys, kQueries };
   void compute_side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const;
-  // q and k of a key head in the chunk, normalised; keys_only: the rows of q stay what they were.
-  void normalise_chunk_rows(const Chunk& c, int64_t head, bool keys_only,
-                            const DeltaWorkspace& work) const;
+  // q and k of a key head in the chunk, normalised, and k again as columns in work.keys; keys_only:
+  // the rows of q stay what they were.
+  void normalise_rows_and_write_keys(const Chunk& c, int64_t head, bool keys_only,
+                                     const DeltaWorkspace& work) const;
   void compute_decays_and_coefficients(const Chunk& c, int64_t value_head, float* gamma,
                                        const DeltaWorkspace& work) const;
   void recompute_panel(const Chunk& c, int64_t value_head, int64_t member, int64_t begin,
