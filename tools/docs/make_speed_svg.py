@@ -46,7 +46,7 @@ def draw(date, machine, rows):
     height = TOP + ROW * len(rows) + 40
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"',
            '  aria-label="Tokens a second of Strata beside its fastest peer">', f"<style>{STYLE}\n</style>",
-           '<text class="head" x="10" y="24">Speed beside the fastest peer, Qwen3-0.6B in bf16, two cores</text>',
+           f'<text class="head" x="10" y="24">Qwen3-0.6B in bf16 beside the fastest peer, {html.escape(machine.partition(" (")[0])}</text>',
            '<text class="small" x="10" y="44">blue: Strata; grey: the fastest peer, which is named; the number: how many times as fast</text>']
     for i, (work, ours, peer, theirs) in enumerate(rows):
         y = TOP + ROW * i
