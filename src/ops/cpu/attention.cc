@@ -15,6 +15,7 @@
 #include <limits>
 
 #include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/path_table.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -388,22 +389,9 @@ void attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
       num_items, [&](int64_t i, int worker) { forward.attend_item(items[i], workspaces[worker]); });
 }
 
-const AttentionKernels* choose_attention_kernels([[maybe_unused]] CpuPath path,
-                                                 [[maybe_unused]] DType dtype) {
-#if defined(__x86_64__)
-  const bool f32 = dtype == DType::kF32;
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return f32 ? &kAttentionAvx512F32 : &kAttentionAvx512Bf16;
-    case CpuPath::kAvx512:
-      return f32 ? &kAttentionAvx512F32 : &kAttentionAvx512Widened;
-    case CpuPath::kAvx2:
-      return f32 ? &kAttentionAvx2F32 : &kAttentionAvx2Widened;
-    case CpuPath::kReference:
-      return nullptr;
-  }
-#endif
-  return nullptr;
+const AttentionKernels* choose_attention_kernels(CpuPath path, DType dtype) {
+  const PathRow& row = path_row(path);
+  return dtype == DType::kF32 ? row.attention_f32 : row.attention_bf16;
 }
 
 void attention(CpuBackend& backend, const AttentionArgs& args, TensorView out, TensorView lse) {

@@ -3,6 +3,7 @@
 
 #include "backend/page_queue.h"
 #include "ops/cpu/gemm_groups.h"
+#include "ops/cpu/path_table.h"
 #include "ops/cpu/rows.h"
 #include "ops/rows.h"
 
@@ -36,6 +37,8 @@ CpuBackend::CpuBackend(CpuPath path, ThreadPool& pool, Allocator& allocator)
       group_lists_(std::make_unique<ops::cpu::GroupLists>()) {}
 
 CpuBackend::~CpuBackend() = default;
+
+int64_t CpuBackend::panel_width() const { return ops::cpu::path_row(path_).panel_width; }
 
 void CpuBackend::make_missing_workers() {
   while (static_cast<int>(workers_.size()) < pool_.num_threads()) {

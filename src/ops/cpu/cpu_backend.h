@@ -60,9 +60,7 @@ class CpuBackend final : public Backend {
   // For ops alone: what grouped products list (ops/cpu/gemm_groups.h).
   [[nodiscard]] ops::cpu::GroupLists& group_lists() { return *group_lists_; }
   // Outputs in a panel of weights on this path (tensor/panel.h).
-  [[nodiscard]] int64_t panel_width() const {
-    return path_ == CpuPath::kAvx512Bf16 || path_ == CpuPath::kAvx512 ? 64 : 16;
-  }
+  [[nodiscard]] int64_t panel_width() const;
 
   [[nodiscard]] std::string_view arithmetic() const override { return cpu_path_name(path_); }
   [[nodiscard]] int parallelism() const override { return pool_.num_threads(); }

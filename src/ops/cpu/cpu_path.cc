@@ -8,59 +8,25 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "ops/cpu/path_table.h"
 
 namespace strata {
-namespace {
-constexpr CpuPath kPaths[] = {CpuPath::kAvx512Bf16, CpuPath::kAvx512, CpuPath::kAvx2,
-                              CpuPath::kReference};
-}
+std::string_view cpu_path_name(CpuPath path) { return ops::cpu::path_row(path).name; }
 
-std::string_view cpu_path_name(CpuPath path) {
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return "avx512_bf16";
-    case CpuPath::kAvx512:
-      return "avx512";
-    case CpuPath::kAvx2:
-      return "avx2";
-    case CpuPath::kReference:
-      return "reference";
-  }
-  return "?";
-}
-
-bool cpu_path_supported(CpuPath path) {
-#if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                      __builtin_cpu_supports("avx512dq");
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return avx512 && __builtin_cpu_supports("avx512bf16");
-    case CpuPath::kAvx512:
-      return avx512;
-    case CpuPath::kAvx2:
-      return avx2;
-    case CpuPath::kReference:
-      return true;
-  }
-#endif
-  return path == CpuPath::kReference;
-}
+bool cpu_path_supported(CpuPath path) { return ops::cpu::path_row(path).is_supported(); }
 
 namespace {
 
 CpuPath path_named(const std::string& name) {
-  const CpuPath* path = std::ranges::find(kPaths, name, cpu_path_name);
-  if (path == std::end(kPaths)) {
+  const auto rows = ops::cpu::path_rows();
+  const auto row = std::ranges::find(rows, name, &ops::cpu::PathRow::name);
+  if (row == rows.end()) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("STRATA_CPU_PATH: got '{}', want avx512_bf16, avx512, avx2 or reference",
                     name));
   }
-  return *path;
+  return row->path;
 }
 
 void check_supported(CpuPath path, CpuPath best) {
@@ -74,7 +40,9 @@ void check_supported(CpuPath path, CpuPath best) {
 
 CpuPath choose_cpu_path() {
   const std::string wanted = env_cpu_path();
-  const CpuPath best = *std::ranges::find_if(kPaths, cpu_path_supported);
+  const CpuPath best = std::ranges::find_if(ops::cpu::path_rows(), [](const auto& row) {
+                         return row.is_supported();
+                       })->path;
   if (wanted.empty()) return best;
   const CpuPath path = path_named(wanted);
   check_supported(path, best);

@@ -5,6 +5,7 @@
 #include "ops/cpu/delta_net.h"
 
 #include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/path_table.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -216,24 +217,9 @@ void Forward::forward_key_head(const StateSegment& segment, int64_t head,
 
 }  // namespace
 
-const DeltaKernels& choose_delta_kernels(CpuPath path) {
-#if defined(__x86_64__)
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-    case CpuPath::kAvx512:
-      return kDeltaAvx512;
-    case CpuPath::kAvx2:
-      return kDeltaAvx2;
-    case CpuPath::kReference:
-      break;
-  }
-#endif
-  return kDeltaReference;
-}
-
 void delta_net(CpuBackend& backend, const DeltaNetArgs& args, TensorView out) {
   const HostAccess access(backend.allocator());
-  const Forward forward{choose_delta_kernels(backend.path()), args, out, DeltaLayout(args.shape)};
+  const Forward forward{*path_row(backend.path()).delta, args, out, DeltaLayout(args.shape)};
   const int64_t num_heads = args.shape.num_key_heads;
   CHECK(delta_state_bytes(args.shape) == num_heads * forward.layout.key_head() * 4,
         delta_state_bytes(args.shape));

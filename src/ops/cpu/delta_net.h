@@ -17,8 +17,6 @@ namespace strata::ops::cpu {
 void delta_net(CpuBackend& backend, const DeltaNetArgs& args, TensorView out);
 void delta_net_backward(CpuBackend& backend, const DeltaNetArgs& args, const DeltaGradients& grads);
 
-const DeltaKernels& choose_delta_kernels(CpuPath path);
-
 // Sizes in floats of what is in memory. Of a sequence's state the part of one key head is
 //   keys [dk][kDeltaChunk] of the open chunk, normalised
 //   for each value head of its group: the state at the chunk's start [dk][lanes of dv] and u

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/path_table.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -481,7 +482,7 @@ void DeltaBackward::key_head_backward(const StateSegment& segment, int64_t head,
 void delta_net_backward(CpuBackend& backend, const DeltaNetArgs& args,
                         const DeltaGradients& grads) {
   const HostAccess access(backend.allocator());
-  const DeltaBackward backward{choose_delta_kernels(backend.path()), args, grads,
+  const DeltaBackward backward{*path_row(backend.path()).delta, args, grads,
                                DeltaLayout(args.shape)};
   const int64_t num_heads = args.shape.num_key_heads;
   const int64_t num_items = static_cast<int64_t>(args.segments.size()) * num_heads;

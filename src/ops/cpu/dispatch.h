@@ -4,21 +4,21 @@
 #include <algorithm>
 
 #include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/path_table.h"
 #include "ops/cpu/simd.h"
 #include "tensor/view.h"
 
 namespace strata::ops::cpu {
 
-// Calls body.operator()<V>() with the tag of the path. These ops use nothing of AVX512-BF16.
+// Calls body.operator()<V>() with the tag of the path's registers.
 template <typename Body>
 decltype(auto) with_path(CpuPath path, Body&& body) {
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-    case CpuPath::kAvx512:
+  switch (path_row(path).simd) {
+    case Simd::kAvx512:
       return body.template operator()<Avx512>();
-    case CpuPath::kAvx2:
+    case Simd::kAvx2:
       return body.template operator()<Avx2>();
-    case CpuPath::kReference:
+    case Simd::kScalar:
       break;
   }
   return body.template operator()<Scalar>();

@@ -1,25 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/path_table.h"
 
 namespace strata::ops::cpu {
 
 const GemmKernels& choose_gemm_kernels(CpuPath path, DType dtype) {
-  const bool bf16 = dtype == DType::kBF16;
-#if defined(__x86_64__)
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return bf16 ? gemm_kernels_avx512_bf16() : gemm_kernels_avx512(bf16);
-    case CpuPath::kAvx512:
-      return gemm_kernels_avx512(bf16);
-    case CpuPath::kAvx2:
-      return gemm_kernels_avx2(bf16);
-    case CpuPath::kReference:
-      break;
-  }
-#else
-  CHECK(path == CpuPath::kReference, path);
-#endif
-  return gemm_kernels_reference(bf16);
+  return path_row(path).gemm(dtype == DType::kBF16);
 }
 
 Grid split_grid(int64_t threads, int64_t cols, int64_t rows) {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/path_table.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -55,26 +56,8 @@ uint64_t xor_all_words(const void* data, int64_t bytes) {
 
 }  // namespace
 
-LimitLoop choose_limit_loop(CpuPath path, bool bf16) {
-#if defined(__x86_64__)
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return bf16 ? limit_loop_avx512_bf16() : limit_loop_avx512();
-    case CpuPath::kAvx512:
-      return limit_loop_avx512();
-    case CpuPath::kAvx2:
-      return limit_loop_avx2();
-    case CpuPath::kReference:
-      break;
-  }
-#else
-  CHECK(path == CpuPath::kReference && (bf16 || !bf16), path);
-#endif
-  return limit_loop_reference();
-}
-
 double measure_matrix_flops(CpuBackend& backend, DType dtype, double seconds) {
-  const LimitLoop loop = choose_limit_loop(backend.path(), dtype == DType::kBF16);
+  const LimitLoop loop = path_row(backend.path()).limit(dtype == DType::kBF16);
   const int threads = backend.pool().num_threads();
   int64_t iterations = 1000;
   double elapsed = time_iterations(backend, loop, iterations);

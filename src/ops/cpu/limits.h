@@ -23,8 +23,6 @@ struct LimitLoop {
   int64_t flops = 0;
 };
 
-// With bf16: of products of bf16, where the path has an instruction for them.
-LimitLoop choose_limit_loop(CpuPath path, bool bf16);
 LimitLoop limit_loop_reference();
 LimitLoop limit_loop_avx2();
 LimitLoop limit_loop_avx512();

@@ -8,44 +8,10 @@
 
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/narrow_kernels.h"
+#include "ops/cpu/path_table.h"
 
 namespace strata::ops::cpu {
 namespace {
-
-NarrowUnpack choose_unpack_kernel(CpuPath path) {
-#if defined(__x86_64__)
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return narrow_unpack_avx512_bf16;
-    case CpuPath::kAvx512:
-      return narrow_unpack_avx512;
-    case CpuPath::kAvx2:
-      return narrow_unpack_avx2;
-    case CpuPath::kReference:
-      break;
-  }
-#else
-  CHECK(path == CpuPath::kReference, path);
-#endif
-  return narrow_unpack_reference;
-}
-
-// Null where the path has none.
-NarrowAccumulate choose_accumulate_kernel(CpuPath path) {
-#if defined(__x86_64__)
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-      return narrow_accumulate_avx512_bf16;
-    case CpuPath::kAvx512:
-      return narrow_accumulate_avx512;
-    case CpuPath::kAvx2:
-      return narrow_accumulate_avx2;
-    case CpuPath::kReference:
-      break;
-  }
-#endif
-  return nullptr;
-}
 
 NarrowRounding rounding_of(const NarrowLayout& layout) {
   return layout.scale == NarrowScale::kExponent ? NarrowRounding::kNone : NarrowRounding::kUsual;
@@ -266,12 +232,12 @@ void unpack_narrow_columns(CpuPath path, const PanelView& panel, int64_t index, 
   args.first = col / kNarrowGroup;
   args.count = cols / kNarrowGroup;
   args.dst = dst;
-  choose_unpack_kernel(path)(args);
+  path_row(path).unpack_narrow(args);
 }
 
 bool try_accumulate_narrow_panel(CpuPath path, const PanelView& panel, int64_t index,
                                  const TileArgs& tile) {
-  const NarrowAccumulate accumulate = choose_accumulate_kernel(path);
+  const NarrowAccumulate accumulate = path_row(path).accumulate_narrow;
   if (accumulate == nullptr || tile.rows > kNarrowTileRows) return false;
   NarrowArgs args = kernel_args_of(panel, index);
   args.count = panel.cols / kNarrowGroup;

@@ -13,6 +13,7 @@
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/narrow.h"
 #include "ops/cpu/pack_kernels.h"
+#include "ops/cpu/path_table.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -82,28 +83,6 @@ void zero_lanes_from(To* panel, const PanelView& view, int64_t lane) {
     std::memset(static_cast<void*>(panel + (step * view.width + lane) * kPair<To>), 0,
                 static_cast<size_t>((view.width - lane) * kPair<To>) * sizeof(To));
   }
-}
-
-struct PackKernel {
-  void (*run)(const PackArgs&) = nullptr;
-  int64_t block = kPackBlock;  // steps and lanes come in multiples of it
-};
-
-PackKernel choose_pack_kernel(CpuPath path) {
-#if defined(__x86_64__)
-  switch (path) {
-    case CpuPath::kAvx512Bf16:
-    case CpuPath::kAvx512:
-      return {pack_avx512, 1};
-    case CpuPath::kAvx2:
-      return {pack_avx2, kPackBlock};
-    case CpuPath::kReference:
-      break;
-  }
-#else
-  CHECK(path == CpuPath::kReference, path);
-#endif
-  return {};
 }
 
 template <typename E>
@@ -200,7 +179,7 @@ int64_t panel_width(const CpuBackend& backend) { return backend.panel_width(); }
 
 void pack(CpuBackend& backend, const TensorView& rows, int64_t first_row, const PanelView& panel) {
   const HostAccess access(backend.allocator());
-  const PackKernel kernel = choose_pack_kernel(backend.path());
+  const PackKernel kernel = path_row(backend.path()).pack;
   dispatch_dtype(rows.dtype, [&]<typename From>(From) {
     parallel_for_panels(backend, panel, first_row, rows.rows(), [&](int64_t index) {
       if (panel.dtype == DType::kBF16) {

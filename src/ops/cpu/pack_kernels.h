@@ -22,6 +22,11 @@ struct PackArgs {
 
 constexpr int64_t kPackBlock = 16;
 
+struct PackKernel {
+  void (*run)(const PackArgs&) = nullptr;  // null: plain loops
+  int64_t block = kPackBlock;              // steps and lanes come in multiples of it
+};
+
 // Steps and lanes are multiples of kPackBlock.
 void pack_avx2(const PackArgs& args);
 // Any number of steps and lanes; those of other rows stay as they are.
