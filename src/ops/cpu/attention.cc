@@ -60,7 +60,7 @@ struct Workspace {
   int64_t* positions;  // [rows]
 };
 
-// Rows of an item, at most kForwardRows.
+// Rows of an item, at most forward_rows.
 struct Rows {
   int64_t first;
   int64_t count;
@@ -68,8 +68,8 @@ struct Rows {
 
 // How many keys of a block come up to each row's own, and before its window.
 struct SeenKeys {
-  int64_t visible[kForwardRows];
-  int64_t hidden[kForwardRows];
+  int64_t visible[kMostTileRows];
+  int64_t hidden[kMostTileRows];
 };
 
 struct Forward {
@@ -340,8 +340,8 @@ void Forward::attend_block(const Item& item, int64_t head, int64_t key_begin,
   const int64_t member = head - item.head_begin;
   const int64_t row_begin = member * rows_of_head(item);
   const int64_t row_end = row_begin + rows_of_head(item);
-  for (int64_t r = row_begin; r < row_end; r += kForwardRows) {
-    const Rows tile{.first = r, .count = std::min(kForwardRows, row_end - r)};
+  for (int64_t r = row_begin; r < row_end; r += kernels.forward_rows) {
+    const Rows tile{.first = r, .count = std::min(kernels.forward_rows, row_end - r)};
     if (sees_block(tile, key_begin, work)) attend_tile(tile, member, key_begin, work);
   }
 }

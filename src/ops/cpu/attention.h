@@ -68,18 +68,25 @@ inline void find_kv_rows(const KvView& kv, void* KvRange::* side, int64_t begin,
 struct AttentionLayout {
   int64_t pack;
   int64_t dim;
-  int64_t steps;       // words of a row that hold elements
-  int64_t row_stride;  // words of a row in rows form
-  int64_t lanes;       // words of a step in depth form; also the floats of an accumulator's row
+  int64_t steps;          // words of a row that hold elements
+  int64_t row_stride;     // words of a row in rows form
+  int64_t lanes;          // words of a step in depth form; also the floats of an accumulator's row
+  int64_t step_multiple;  // of the steps of lanes and depth forms
 
   AttentionLayout(const AttentionKernels& kernels, int64_t head_dim)
       : pack(kernels.pack),
         dim(head_dim),
         steps((head_dim + pack - 1) / pack),
         row_stride((steps + 15) / 16 * 16),
-        lanes((head_dim + 15) / 16 * 16) {}
-  [[nodiscard]] int64_t lanes_block() const { return steps * kKeyBlock; }
-  [[nodiscard]] int64_t depth_words(int64_t rows) const { return (rows + pack - 1) / pack * lanes; }
+        lanes((head_dim + 15) / 16 * 16),
+        step_multiple(kernels.step_multiple) {}
+  [[nodiscard]] int64_t lanes_block() const { return with_zero_steps(steps) * kKeyBlock; }
+  [[nodiscard]] int64_t depth_words(int64_t rows) const {
+    return with_zero_steps((rows + pack - 1) / pack) * lanes;
+  }
+  [[nodiscard]] int64_t with_zero_steps(int64_t count) const {
+    return (count + step_multiple - 1) / step_multiple * step_multiple;
+  }
 };
 
 constexpr float kLog2E = 1.44269504f;

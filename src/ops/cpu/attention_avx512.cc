@@ -5,7 +5,7 @@ namespace strata::ops::cpu {
 namespace {
 
 template <typename X, bool kRound>
-struct Kernel {
+struct Kernel : OneChain {
   using V = Avx512;
   using F = V::F;
   using Element = X;

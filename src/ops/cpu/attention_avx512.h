@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two AVX-512 paths of attention share. Included by attention_avx512*.cc only.
+// What the AVX-512 paths of attention share. Included by attention_avx512*.cc and
+// attention_amx_avx512.h only.
 #pragma once
 #include "ops/cpu/attention_kernels_impl.h"
 #include "ops/cpu/simd_avx512.h"
@@ -37,6 +38,20 @@ template <typename F>
     t[8 + c].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(low01, low23, 0xdd));
     t[12 + c].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(high01, high23, 0xdd));
   }
+}
+
+// Words (first[i], second[i]), of 32 elements each: the first sixteen, and the others.
+template <typename F>
+[[gnu::always_inline]] inline void interleave_halves(F first, F second, F& low, F& high) {
+  alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const __m512i index = _mm512_load_si512(kLow);
+  const __m512i upper = _mm512_add_epi16(index, _mm512_set1_epi16(16));
+  const __m512i a = _mm512_castps_si512(first.v);
+  const __m512i b = _mm512_castps_si512(second.v);
+  low.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, index, b));
+  high.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, upper, b));
 }
 
 }  // namespace strata::ops::cpu

@@ -5,7 +5,7 @@ namespace strata::ops::cpu {
 namespace {
 
 // Conversions here are the instruction's: to nearest even, subnormals to zero.
-struct PairKernel {
+struct PairKernel : OneChain {
   using V = Avx512;
   using F = V::F;
   using Element = Bf16;
@@ -21,17 +21,8 @@ struct PairKernel {
     return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, x))};
   }
   static void transpose(F (&t)[kLanes]) { transpose_16x16(t); }
-  // Words (first[i], second[i]), of 32 elements each: the first sixteen, and the others.
   static void interleave(F first, F second, F& low, F& high) {
-    alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
-                                                      37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
-                                                      11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-    const __m512i index = _mm512_load_si512(kLow);
-    const __m512i upper = _mm512_add_epi16(index, _mm512_set1_epi16(16));
-    const __m512i a = _mm512_castps_si512(first.v);
-    const __m512i b = _mm512_castps_si512(second.v);
-    low.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, index, b));
-    high.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, upper, b));
+    interleave_halves(first, second, low, high);
   }
   static void store_rounded_row(uint32_t* dst, const F (&x)[kBlockVectors]) {
 #pragma GCC unroll 2

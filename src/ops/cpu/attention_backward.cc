@@ -14,11 +14,12 @@
 namespace strata::ops::cpu {
 namespace {
 
-constexpr int64_t kQueryTile = 96;  // a multiple of kTileRows and of the pair of bf16
+constexpr int64_t kQueryTile = 96;  // a multiple of every tile_rows and of a group of pairs
 // Runs of a split item: packing costs a few percent of the products it feeds.
 constexpr int64_t kQueryRun = 2 * kQueryTile;
 constexpr int64_t kKeyRun = 2 * kKeyBlock;
 static_assert(kQueryTile % kTileRows == 0 && kTileRows % 2 == 0);
+static_assert(kQueryTile % kMostTileRows == 0 && kQueryTile % (2 * kGroupSteps) == 0);
 
 struct Item {
   int64_t segment;
@@ -55,8 +56,8 @@ struct Workspace {
 
 // How many keys of a block come up to each row's own, and before its window.
 struct SeenKeys {
-  int64_t visible[kTileRows];
-  int64_t hidden[kTileRows];
+  int64_t visible[kMostTileRows];
+  int64_t hidden[kMostTileRows];
 };
 
 // A tile of queries of one head.
@@ -64,6 +65,12 @@ struct Tile {
   int64_t begin;  // first query's position
   int64_t count;
   int64_t head;  // query head
+};
+
+// Steps of queries of a tile.
+struct Steps {
+  int64_t first;
+  int64_t count;
 };
 
 struct Backward {
@@ -130,7 +137,7 @@ struct Backward {
   void add_d_q(const int64_t* visible, int64_t r, int64_t rows, int64_t block,
                const Workspace& work) const;
   void add_transposed_product(const uint32_t* x, const uint32_t* panel, const AttentionLayout& of,
-                              int64_t steps, int64_t rows, float* acc) const;
+                              Steps steps, int64_t rows, float* acc) const;
   void add_d_kv(const Item& item, const Tile& tile, int64_t key, int64_t first_row, int64_t end_row,
                 const Workspace& work) const;
   void write_d_q(const Item& item, const Tile& tile, const Workspace& work) const;
@@ -327,21 +334,22 @@ void Backward::add_d_q(const int64_t* visible, int64_t r, int64_t rows, int64_t 
                               .acc_stride = layout.lanes});
 }
 
-// acc [rows][lanes] += x^T panel, over `steps` steps of queries: x [steps][kKeyBlock] in depth
-// form.
+// acc [rows][lanes] += x^T panel, over `steps`: x [.][kKeyBlock] in depth form. A tile's steps are
+// whole groups.
 void Backward::add_transposed_product(const uint32_t* x, const uint32_t* panel,
-                                      const AttentionLayout& of, int64_t steps, int64_t rows,
+                                      const AttentionLayout& of, Steps steps, int64_t rows,
                                       float* acc) const {
-  kernels.accumulate_product({.x = x,
+  kernels.accumulate_product({.x = x + steps.first * kKeyBlock,
                               .x_row = 1,
                               .x_step = kKeyBlock,
-                              .panel = panel,
+                              .panel = panel + steps.first * of.lanes,
                               .panel_width = of.lanes,
-                              .steps = steps,
+                              .steps = steps.count,
                               .rows = rows,
                               .lanes = of.lanes,
                               .acc = acc,
-                              .acc_stride = of.lanes});
+                              .acc_stride = of.lanes,
+                              .phase = steps.first % kGroupSteps});
 }
 
 // out = p v: d_v += P^T d_out. s = scale * q k^T: d_k += dS^T q. Queries before a tile of keys add
@@ -350,18 +358,17 @@ void Backward::add_transposed_product(const uint32_t* x, const uint32_t* panel,
 void Backward::add_d_kv(const Item& item, const Tile& tile, int64_t key, int64_t first_row,
                         int64_t end_row, const Workspace& work) const {
   const int64_t count = std::min(kKeyBlock, item.key_end - key);
-  for (int64_t k = 0; k < count; k += kTileRows) {
-    const int64_t rows = std::min(kTileRows, count - k);
+  for (int64_t k = 0; k < count; k += kernels.tile_rows) {
+    const int64_t rows = std::min(kernels.tile_rows, count - k);
     const int64_t first = std::max(first_row, key + k - tile.begin) / layout.pack;
     const int64_t end = std::min(end_row, query_end(key + k + rows) - tile.begin);
-    const int64_t steps = (end + layout.pack - 1) / layout.pack - first;
-    if (steps <= 0) continue;
+    const Steps steps{first, (end + layout.pack - 1) / layout.pack - first};
+    if (steps.count <= 0) continue;
     const int64_t at = key - item.key_begin + k;
-    add_transposed_product(work.p + first * kKeyBlock + k,
-                           work.d_out_depth + first * value_layout.lanes, value_layout, steps, rows,
+    add_transposed_product(work.p + k, work.d_out_depth, value_layout, steps, rows,
                            work.d_v + at * value_layout.lanes);
-    add_transposed_product(work.d_s + first * kKeyBlock + k, work.q_depth + first * layout.lanes,
-                           layout, steps, rows, work.d_k + at * layout.lanes);
+    add_transposed_product(work.d_s + k, work.q_depth, layout, steps, rows,
+                           work.d_k + at * layout.lanes);
   }
 }
 
@@ -400,10 +407,11 @@ void Backward::compute_p_and_d_s(const SeenKeys& seen, int64_t r, int64_t rows, 
 void Backward::backward_block(const Item& item, const Tile& tile, int64_t key,
                               const Workspace& work) const {
   const int64_t block = (key - item.key_begin) / kKeyBlock;
-  const int64_t first_row = std::max<int64_t>(0, key - tile.begin) / kTileRows * kTileRows;
+  const int64_t first_row =
+      std::max<int64_t>(0, key - tile.begin) / kernels.tile_rows * kernels.tile_rows;
   const int64_t end_row = std::min(tile.count, query_end(key + kKeyBlock) - tile.begin);
-  for (int64_t r = first_row; r < end_row; r += kTileRows) {
-    const int64_t rows = std::min(kTileRows, end_row - r);
+  for (int64_t r = first_row; r < end_row; r += kernels.tile_rows) {
+    const int64_t rows = std::min(kernels.tile_rows, end_row - r);
     const SeenKeys seen = find_seen_keys(tile, key, r, rows);
     compute_p_and_d_s(seen, r, rows, block, work);
     if (item.wants_queries) add_d_q(seen.visible, r, rows, block, work);

@@ -5,7 +5,10 @@
 // one f32, or a pair of bf16 (`pack` elements); its padding is zero. Paths without bf16
 // instructions widen bf16 and have pack 1. Packed forms: rows [row][step] words; lanes
 // [step][kKeyBlock] words, a lane for each row; depth [row / pack][dim lanes] words, rows summed
-// over. Scores and maxima are in units of log 2, so that probabilities are powers of two.
+// over. The path amx sums in groups of kGroupSteps steps, counted from the start of the summed axis
+// (attention_groups_impl.h); where `step_multiple` says so, lanes and depth forms end with zero
+// steps up to whole groups. Scores and maxima are in units of log 2, so that probabilities are
+// powers of two.
 #pragma once
 #include <cstdint>
 
@@ -18,9 +21,13 @@ constexpr int64_t kTileRows = 6;  // rows whose chains share registers
 // Query rows of a forward tile: their scores, probabilities and accumulators stay in a 32 KiB L1
 // next to a block of keys or of values, and their softmax latencies overlap.
 constexpr int64_t kForwardRows = 4 * kTileRows;
+constexpr int64_t kMostTileRows = 32;  // of any table's tile_rows and forward_rows
+constexpr int64_t kGroupSteps = 16;
 
 // Chains of `rows` rows: acc[r][lane] continues with sum over d < steps of
-// x[r x_row + d x_step] * panel[d][lane].
+// x[r x_row + d x_step] * panel[d][lane]. Kernels of groups take x in rows form whose words go on
+// to a whole group (x_step 1), or in depth form (x_row 1); those of tiles read whole groups of the
+// panel and of x's rows, before `phase` and after `steps` too, so these hold finite numbers there.
 struct ProductTile {
   const uint32_t* x = nullptr;
   int64_t x_row = 0;   // words
@@ -28,10 +35,11 @@ struct ProductTile {
   const uint32_t* panel = nullptr;
   int64_t panel_width = 0;  // words
   int64_t steps = 0;
-  int64_t rows = 0;   // 1 to kTileRows
+  int64_t rows = 0;   // 1 to tile_rows
   int64_t lanes = 0;  // a multiple of 16
   float* acc = nullptr;
   int64_t acc_stride = 0;
+  int64_t phase = 0;  // steps that the first group has before the first of these
 };
 
 // One key block for a tile of query rows: scores, online softmax, P V.
@@ -42,7 +50,7 @@ struct ForwardTile {
   const uint32_t* values = nullptr;  // depth
   int64_t steps = 0;                 // words of a row of q
   int64_t lanes = 0;                 // of values
-  int64_t rows = 0;                  // 1 to kForwardRows
+  int64_t rows = 0;                  // 1 to forward_rows
   const int64_t* visible = nullptr;  // [rows] keys of the block up to a row's own: <= 0 none
   const int64_t* hidden = nullptr;   // [rows] keys of the block before its window; null: no window
   float scale = 1.0f;                // of scores, times log2(e)
@@ -61,7 +69,7 @@ struct BackwardTile {
   int64_t key_steps = 0;
   const uint32_t* values = nullptr;  // lanes
   int64_t value_steps = 0;
-  int64_t rows = 0;  // 1 to kTileRows
+  int64_t rows = 0;  // 1 to tile_rows
   const int64_t* visible = nullptr;
   const int64_t* hidden = nullptr;
   float scale = 1.0f;
@@ -84,6 +92,9 @@ struct PackRows {
 
 struct AttentionKernels {
   int64_t pack = 1;
+  int64_t tile_rows = kTileRows;        // of a product and of a backward tile, at most
+  int64_t forward_rows = kForwardRows;  // of a forward tile, at most
+  int64_t step_multiple = 1;            // of the steps of lanes and depth forms
   // One row to words, a multiple of 16 of them.
   void (*pack_row)(const void* row, int64_t dim, uint32_t* dst) = nullptr;
   // At most kKeyBlock rows to lanes form; missing lanes become zero.
@@ -106,5 +117,9 @@ extern const AttentionKernels kAttentionAvx512Widened;  // bf16 as f32
 extern const AttentionKernels kAttentionAvx512F32;
 extern const AttentionKernels kAttentionAvx2Widened;
 extern const AttentionKernels kAttentionAvx2F32;
+// The path amx, bf16 alone: the same bits by FMA, which flushes denormals, and by tiles.
+extern const AttentionKernels kAttentionAmxAvx2;
+extern const AttentionKernels kAttentionAmxAvx512;
+extern const AttentionKernels kAttentionAmxTiles;
 
 }  // namespace strata::ops::cpu

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention kernels as templates over a path and element type K; see cpu/simd.h for what may be
-// called here. K provides V (the lanes), Element, kPack, kTileVectors (16-lane accumulators of a
-// row in registers), dot (one step of a chain), load_words, transpose, interleave, and two stores
-// of rounded probabilities: store_rounded_row (one row, in rows form) and store_rounded_step (a
-// step of depth form).
+// called here. K provides V (the lanes), Element, kPack, load_words, transpose, interleave, and two
+// stores of rounded probabilities: store_rounded_row (one row, in rows form) and store_rounded_step
+// (a step of depth form). How it multiplies is one of two: a K that is OneChain has kTileVectors
+// (16-lane accumulators of a row in registers) and dot (one step of a chain); a K that is InGroups
+// has add_groups (a product in groups) and dot_lanes.
 #pragma once
 #include "ops/cpu/attention_kernels.h"
 #include "ops/cpu/attention_pack_impl.h"
@@ -12,6 +13,22 @@
 namespace strata::ops::cpu {
 
 enum class Start { kZero, kScaled, kContinue };
+
+// Products whose sums are one chain.
+struct OneChain {
+  static constexpr bool kInGroups = false;
+  static constexpr int64_t kTileRows = cpu::kTileRows;
+  static constexpr int64_t kForwardRows = cpu::kForwardRows;
+  static constexpr int64_t kStepMultiple = 1;
+};
+
+// Products whose sums are groups of kGroupSteps pairs, by FMA; by tiles the three sizes differ.
+struct InGroups {
+  static constexpr bool kInGroups = true;
+  static constexpr int64_t kTileRows = cpu::kTileRows;
+  static constexpr int64_t kForwardRows = cpu::kForwardRows;
+  static constexpr int64_t kStepMultiple = 1;
+};
 
 template <typename K>
 [[gnu::always_inline]] inline typename K::V::F word_lanes(const uint32_t* p) {
@@ -116,7 +133,7 @@ void multiply_lane_strip(const ProductTile& t, int64_t lane, const float* row_sc
 }
 
 template <typename K, Start kStart>
-void multiply_tile(const ProductTile& t, const float* row_scale) {
+void multiply_tile_in_chains(const ProductTile& t, const float* row_scale) {
   constexpr int64_t kStep = kLanes * K::kTileVectors;
   int64_t lane = 0;
   for (; lane + kStep <= t.lanes; lane += kStep) {
@@ -133,6 +150,30 @@ void multiply_tile(const ProductTile& t, const float* row_scale) {
       default:
         return;
     }
+  }
+}
+
+// acc[r] *= row_scale[r]; a factor of one, the most frequent, moves no bit.
+template <typename K>
+void rescale_rows(const ProductTile& t, const float* row_scale) {
+  using V = typename K::V;
+  for (int64_t r = 0; r < t.rows; ++r) {
+    if (row_scale[r] == 1.0f) continue;
+    const auto scale = V::set1(row_scale[r]);
+    float* acc = t.acc + r * t.acc_stride;
+    for (int64_t lane = 0; lane < t.lanes; lane += kLanes) {
+      V::store(acc + lane, V::load(acc + lane, Whole{}) * scale, Whole{});
+    }
+  }
+}
+
+template <typename K, Start kStart>
+void multiply_tile(const ProductTile& t, const float* row_scale) {
+  if constexpr (K::kInGroups) {
+    if constexpr (kStart == Start::kScaled) rescale_rows<K>(t, row_scale);
+    K::add_groups(t, kStart == Start::kZero);
+  } else {
+    multiply_tile_in_chains<K, kStart>(t, row_scale);
   }
 }
 
@@ -238,8 +279,8 @@ template <typename K, Mask kMask>
 
 template <typename K>
 [[gnu::always_inline]] inline void score_rows(const ForwardTile& t, float* scores) {
-  for (int64_t r = 0; r < t.rows; r += kTileRows) {
-    const int64_t rows = t.rows - r < kTileRows ? t.rows - r : kTileRows;
+  for (int64_t r = 0; r < t.rows; r += K::kTileRows) {
+    const int64_t rows = t.rows - r < K::kTileRows ? t.rows - r : K::kTileRows;
     const int64_t seen = most_visible<K>(t.visible + r, rows);
     multiply_by_key_panel<K>(t.q + r * t.q_stride, t.q_stride, t.keys, t.steps, rows,
                              (seen + kLanes - 1) / kLanes, scores + r * kKeyBlock);
@@ -271,8 +312,8 @@ template <typename K>
                                                           const uint32_t* p_words,
                                                           const float* alpha) {
   constexpr int64_t kRowWords = kKeyBlock / K::kPack;
-  for (int64_t r = 0; r < t.rows; r += kTileRows) {
-    const int64_t rows = t.rows - r < kTileRows ? t.rows - r : kTileRows;
+  for (int64_t r = 0; r < t.rows; r += K::kTileRows) {
+    const int64_t rows = t.rows - r < K::kTileRows ? t.rows - r : K::kTileRows;
     const int64_t seen = most_visible<K>(t.visible + r, rows);
     multiply_tile<K, Start::kScaled>({.x = p_words + r * kRowWords,
                                       .x_row = kRowWords,
@@ -290,9 +331,9 @@ template <typename K>
 
 template <typename K>
 void forward_tile(const ForwardTile& t) {
-  alignas(64) float scores[kForwardRows * kKeyBlock];
-  alignas(64) uint32_t p_words[kForwardRows * kKeyBlock / K::kPack];
-  alignas(64) float alpha[kForwardRows + kLanes];
+  alignas(64) float scores[K::kForwardRows * kKeyBlock];
+  alignas(64) uint32_t p_words[K::kForwardRows * kKeyBlock / K::kPack];
+  alignas(64) float alpha[K::kForwardRows + kLanes];
   constexpr int64_t kRowWords = kKeyBlock / K::kPack;
   score_rows<K>(t, scores);
   update_max_and_alpha<K>(t, scores, alpha);
@@ -347,8 +388,8 @@ template <typename K, typename F>
 template <typename K>
 void backward_tile(const BackwardTile& t) {
   using F = typename K::V::F;
-  alignas(64) float scores[kTileRows * kKeyBlock];
-  alignas(64) float d_p[kTileRows * kKeyBlock];
+  alignas(64) float scores[K::kTileRows * kKeyBlock];
+  alignas(64) float d_p[K::kTileRows * kKeyBlock];
   const int64_t vectors = (most_visible<K>(t.visible, t.rows) + kLanes - 1) / kLanes;
   multiply_by_key_panel<K>(t.q, t.q_stride, t.keys, t.key_steps, t.rows, vectors, scores);
   multiply_by_key_panel<K>(t.d_out, t.d_out_stride, t.values, t.value_steps, t.rows, vectors, d_p);
@@ -379,20 +420,27 @@ void write_row(const float* acc, float scale, int64_t dim, void* dst, bool is_bf
 
 template <typename K>
 void dot_lanes(const uint32_t* a, const uint32_t* b, int64_t steps, float* out) {
-  using V = typename K::V;
-  for (int64_t j = 0; j < kBlockVectors; ++j) {
-    auto sum = V::set1(0.0f);
-    for (int64_t step = 0; step < steps; ++step) {
-      const int64_t at = step * kKeyBlock + kLanes * j;
-      sum = K::dot(sum, word_lanes<K>(a + at), word_lanes<K>(b + at));
+  using V [[maybe_unused]] = typename K::V;
+  if constexpr (K::kInGroups) {
+    K::dot_lanes(a, b, steps, out);
+  } else {
+    for (int64_t j = 0; j < kBlockVectors; ++j) {
+      auto sum = V::set1(0.0f);
+      for (int64_t step = 0; step < steps; ++step) {
+        const int64_t at = step * kKeyBlock + kLanes * j;
+        sum = K::dot(sum, word_lanes<K>(a + at), word_lanes<K>(b + at));
+      }
+      V::store(out + kLanes * j, sum, Whole{});
     }
-    V::store(out + kLanes * j, sum, Whole{});
   }
 }
 
 template <typename K>
 constexpr AttentionKernels attention_kernels() {
   return {.pack = K::kPack,
+          .tile_rows = K::kTileRows,
+          .forward_rows = K::kForwardRows,
+          .step_multiple = K::kStepMultiple,
           .pack_row = pack_row<K>,
           .pack_in_lanes_form = pack_in_lanes_form<K>,
           .pack_in_depth_form = pack_in_depth_form<K>,

@@ -37,7 +37,10 @@ template <typename K, bool kWhole>
   K::transpose(t);
 #pragma GCC unroll 16
   for (int64_t i = 0; i < kLanes; ++i) {
-    if (kWhole || i < num_words) V::store(dst + i * kKeyBlock, t[i], Whole{});
+    // A square is a whole group of steps.
+    if (kWhole || K::kStepMultiple == kLanes || i < num_words) {
+      V::store(dst + i * kKeyBlock, t[i], Whole{});
+    }
   }
 }
 
@@ -100,6 +103,20 @@ template <typename K, bool kWhole>
   }
 }
 
+// Steps from that of row `count` on, up to whole groups, become zero.
+template <typename K>
+void zero_rest_of_group(const PackRows& from, int64_t lanes, uint32_t* dst) {
+  using V = typename K::V;
+  const int64_t steps = (from.count + K::kPack - 1) / K::kPack;
+  const int64_t end = (steps + K::kStepMultiple - 1) / K::kStepMultiple * K::kStepMultiple;
+  for (int64_t head = 0; head < from.num_heads; ++head) {
+    float* to = reinterpret_cast<float*>(dst) + head * from.head_words;
+    for (int64_t i = steps * lanes; i < end * lanes; i += kLanes) {
+      V::store(to + i, V::set1(0.0f), Whole{});
+    }
+  }
+}
+
 template <typename K>
 void pack_in_depth_form(const PackRows& from, uint32_t* dst) {
   constexpr int64_t kChunk = kLanes * K::kPack;
@@ -120,6 +137,7 @@ void pack_in_depth_form(const PackRows& from, uint32_t* dst) {
       }
     }
   }
+  if constexpr (K::kStepMultiple > 1) zero_rest_of_group<K>(from, lanes, dst);
 }
 
 }  // namespace strata::ops::cpu

@@ -108,16 +108,16 @@ void Forward::pack_keys(const SparseKeys& keys, int64_t first, int64_t count,
 
 // All rows see all `count` keys of the block.
 void Forward::attend_block(int64_t num_rows, int64_t count, const Workspace& work) const {
-  int64_t visible[kForwardRows];
-  std::fill_n(visible, kForwardRows, count);
-  for (int64_t r = 0; r < num_rows; r += kForwardRows) {
+  int64_t visible[kMostTileRows];
+  std::fill_n(visible, kMostTileRows, count);
+  for (int64_t r = 0; r < num_rows; r += kernels.forward_rows) {
     kernels.forward_tile({.q = work.q + r * layout.row_stride,
                           .q_stride = layout.row_stride,
                           .keys = work.keys,
                           .values = work.values,
                           .steps = layout.steps,
                           .lanes = layout.lanes,
-                          .rows = std::min(kForwardRows, num_rows - r),
+                          .rows = std::min(kernels.forward_rows, num_rows - r),
                           .visible = visible,
                           .hidden = nullptr,
                           .scale = args.scale * kLog2E,

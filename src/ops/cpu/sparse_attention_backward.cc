@@ -32,7 +32,7 @@ struct Workspace {
   uint32_t* d_out_lanes;  // likewise
   float* lse;             // [N], times log2(e)
   float* delta;           // [N], up to a multiple of kKeyBlock
-  uint32_t* d_s_rows;     // kTileRows rows; none with pack 1
+  uint32_t* d_s_rows;     // tile_rows rows; none with pack 1
   float* d_q;             // [N][lanes]
   const void** rows;      // [N] or [kKeyBlock]
 };
@@ -116,7 +116,7 @@ Workspace Backward::take_workspace(Scratch& scratch) const {
           .d_out_lanes = take_words(scratch, layout.lanes_block()),
           .lse = take_floats(scratch, heads),
           .delta = take_floats(scratch, rounded),
-          .d_s_rows = take_words(scratch, kTileRows * kKeyBlock),
+          .d_s_rows = take_words(scratch, kernels.tile_rows * kKeyBlock),
           .d_q = take_floats(scratch, heads * layout.lanes),
           .rows = static_cast<const void**>(
               scratch.take(3 * rounded * static_cast<int64_t>(sizeof(void*))))};
@@ -196,10 +196,10 @@ void Backward::add_d_q(const uint32_t* d_s_rows, int64_t r, int64_t rows, int64_
 
 void Backward::backward_block(int64_t first_word, int64_t count, const Workspace& work,
                               const Query& query) const {
-  int64_t visible[kTileRows];
-  std::fill_n(visible, kTileRows, count);
-  for (int64_t r = 0; r < num_heads(); r += kTileRows) {
-    const int64_t rows = std::min(kTileRows, num_heads() - r);
+  int64_t visible[kMostTileRows];
+  std::fill_n(visible, kMostTileRows, count);
+  for (int64_t r = 0; r < num_heads(); r += kernels.tile_rows) {
+    const int64_t rows = std::min(kernels.tile_rows, num_heads() - r);
     uint32_t* d_s = query.d_s + first_word + r / layout.pack * kKeyBlock;
     uint32_t* d_s_rows = layout.pack == 1 ? d_s : work.d_s_rows;
     kernels.backward_tile({.q = work.q + r * layout.row_stride,
@@ -289,7 +289,7 @@ void Backward::add_d_keys(const SparseToken& token, const Query& query, int64_t 
   const int64_t columns = std::min(num_lanes, layout.dim - lane);
   // A tile of rows stays within one block of P and dS.
   for (int64_t key = 0, rows = 0; key < keys.count(); key += rows) {
-    rows = std::min({kTileRows, keys.count() - key, kKeyBlock - key % kKeyBlock});
+    rows = std::min({kernels.tile_rows, keys.count() - key, kKeyBlock - key % kKeyBlock});
     compute_d_keys(query, key, rows, lane, num_lanes, acc);
     for (int64_t r = 0; r < rows; ++r) {
       float* to = d_key_row(grads, keys, key + r) + lane;
@@ -316,7 +316,8 @@ void backward_chunk(ThreadPool& pool, const Backward& backward, std::span<const 
   });
   const int64_t num_slices = (backward.layout.lanes + kSlice - 1) / kSlice;
   pool.run_each(num_slices, [&](int64_t slice, int worker) {
-    backward.add_d_keys_of_slice(tokens, queries, slice, acc + worker * kTileRows * kSlice);
+    backward.add_d_keys_of_slice(tokens, queries, slice,
+                                 acc + worker * backward.kernels.tile_rows * kSlice);
   });
 }
 
@@ -331,7 +332,7 @@ void sparse_attention_backward_tiled(CpuBackend& backend, const AttentionKernels
   Scratch& scratch = backend.scratch();
   const Scratch::Mark mark(scratch);
   const SparseToken* tokens = list_tokens(backend, args);
-  float* acc = take_floats(scratch, backend.pool().num_threads() * kTileRows * kSlice);
+  float* acc = take_floats(scratch, backend.pool().num_threads() * kernels.tile_rows * kSlice);
   const auto* workspaces =
       backend.take_workspaces([&] { return backward.take_workspace(scratch); });
   const Query* queries = backward.take_query_workspaces(backend, std::min(kChunk, num_tokens));
