@@ -22,6 +22,7 @@ inline std::vector<AmxEngine> amx_engines() {
   if (cpu_path_supported(CpuPath::kAvx2)) engines.push_back({"avx2", &cpu::kAttentionAmxAvx2});
   if (!cpu_path_supported(CpuPath::kAvx512)) return engines;
   engines.push_back({"avx512", &cpu::kAttentionAmxAvx512});
+  if (cpu::tiles_granted()) engines.push_back({"tiles", &cpu::kAttentionAmxTiles});
 #endif
   return engines;
 }

@@ -16,6 +16,7 @@
 
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/path_table.h"
+#include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -385,8 +386,10 @@ void attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
   if (args.window > 0) forward.take_zero_row(backend);
   const auto* workspaces =
       backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
-  backend.pool().run_each(
-      num_items, [&](int64_t i, int worker) { forward.attend_item(items[i], workspaces[worker]); });
+  backend.pool().run_each(num_items, [&](int64_t i, int worker) {
+    const TileRegion tiles;
+    forward.attend_item(items[i], workspaces[worker]);
+  });
 }
 
 const AttentionKernels* choose_attention_kernels(CpuPath path, DType dtype) {

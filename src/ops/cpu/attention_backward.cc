@@ -10,6 +10,7 @@
 
 #include "ops/cpu/attention.h"
 #include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -487,6 +488,7 @@ void attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kerne
   const auto* workspaces =
       backend.take_workspaces([&] { return backward.take_workspace(backend.scratch()); });
   backend.pool().run_each(num_items, [&](int64_t i, int worker) {
+    const TileRegion tiles;
     backward.backward_item(items[i], workspaces[worker]);
   });
 }

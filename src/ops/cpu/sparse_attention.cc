@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "ops/cpu/dispatch.h"
+#include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -156,6 +157,7 @@ void sparse_attention_tiled(CpuBackend& backend, const AttentionKernels& kernels
   const auto* workspaces =
       backend.take_workspaces([&] { return forward.take_workspace(backend.scratch()); });
   backend.pool().run_each(num_tokens * forward.num_parts, [&](int64_t item, int worker) {
+    const TileRegion tiles;
     const SparseToken& token = tokens[item / forward.num_parts];
     forward.attend_item(*token.segment, token.row, item % forward.num_parts, workspaces[worker]);
   });

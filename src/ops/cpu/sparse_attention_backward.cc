@@ -7,6 +7,7 @@
 
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/sparse_attention.h"
+#include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -312,10 +313,12 @@ void Backward::add_d_keys_of_slice(std::span<const SparseToken> tokens, const Qu
 void backward_chunk(ThreadPool& pool, const Backward& backward, std::span<const SparseToken> tokens,
                     const Workspace* workspaces, const Query* queries, float* acc) {
   pool.run_each(std::ssize(tokens), [&](int64_t i, int worker) {
+    const TileRegion tiles;
     backward.backward_query(tokens[static_cast<size_t>(i)], workspaces[worker], queries[i]);
   });
   const int64_t num_slices = (backward.layout.lanes + kSlice - 1) / kSlice;
   pool.run_each(num_slices, [&](int64_t slice, int worker) {
+    const TileRegion tiles;
     backward.add_d_keys_of_slice(tokens, queries, slice,
                                  acc + worker * backward.kernels.tile_rows * kSlice);
   });
