@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every environment variable Strata reads, and the only place that reads one.
-//   STRATA_CPU_PATH  avx512_bf16, avx512, avx2 or reference, if the machine has it (else an error)
+//   STRATA_CPU_PATH  amx, avx512_bf16, avx512, avx2 or reference, if the machine has it (else
+//                    an error); amx:avx512 and amx:avx2 are amx without its tiles
 //   STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4 trace
 //   STRATA_<OPTION>  options of `strata serve` (server/options/options.h): STRATA_KEYS,
 //   STRATA_CONFIG, ...

@@ -9,7 +9,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-static_assert(kGroupSteps == kTilePairs && kMostTileRows == 2 * kTileHeight);
+static_assert(kMostTileRows == 2 * kTileHeight);
 
 // Tiles: sums have 0 to 3, rows of x 4 and 5, the panel the two behind them in turn.
 constexpr int kFirstRowsTile = 4;

@@ -14,6 +14,7 @@
 
 #include "ops/attention.h"
 #include "ops/cpu/cpu_path.h"
+#include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
 
@@ -22,7 +23,6 @@ constexpr int64_t kTileRows = 6;  // rows whose chains share registers
 // next to a block of keys or of values, and their softmax latencies overlap.
 constexpr int64_t kForwardRows = 4 * kTileRows;
 constexpr int64_t kMostTileRows = 32;  // of any table's tile_rows and forward_rows
-constexpr int64_t kGroupSteps = 16;
 
 // Chains of `rows` rows: acc[r][lane] continues with sum over d < steps of
 // x[r x_row + d x_step] * panel[d][lane]. Kernels of groups take x in rows form whose words go on

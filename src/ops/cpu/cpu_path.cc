@@ -19,11 +19,12 @@ namespace {
 
 CpuPath path_named(const std::string& name) {
   const auto rows = ops::cpu::path_rows();
-  const auto row = std::ranges::find(rows, name, &ops::cpu::PathRow::name);
+  const auto row = std::ranges::find_if(
+      rows, [&](const auto& of) { return name == of.name || name == of.full_name(); });
   if (row == rows.end()) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("STRATA_CPU_PATH: got '{}', want avx512_bf16, avx512, avx2 or reference",
+        fmt::format("STRATA_CPU_PATH: got '{}', want amx, avx512_bf16, avx512, avx2 or reference",
                     name));
   }
   return row->path;
@@ -41,7 +42,7 @@ void check_supported(CpuPath path, CpuPath best) {
 CpuPath choose_cpu_path() {
   const std::string wanted = env_cpu_path();
   const CpuPath best = std::ranges::find_if(ops::cpu::path_rows(), [](const auto& row) {
-                         return row.is_supported();
+                         return row.is_automatic && row.is_supported();
                        })->path;
   if (wanted.empty()) return best;
   const CpuPath path = path_named(wanted);

@@ -6,7 +6,7 @@
 namespace strata {
 
 // Best first. Equalities of bits hold within one path; between paths there are tolerances.
-enum class CpuPath { kAvx512Bf16, kAvx512, kAvx2, kReference };
+enum class CpuPath { kAmx, kAvx512Bf16, kAvx512, kAvx2, kReference };
 
 std::string_view cpu_path_name(CpuPath path);
 // What this machine can run.

@@ -9,6 +9,7 @@
 
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/narrow.h"
+#include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -122,7 +123,9 @@ struct Forward {
 
   [[nodiscard]] PanelBlock block_of_panel(int64_t index, int64_t block) const {
     const int64_t step_bytes = args.w.width * kernels.pair * dtype_bytes(args.w.dtype);
-    const Range step = part_of(args.w.padded_cols() / kernels.pair, block, k_blocks);
+    const int64_t steps = args.w.padded_cols() / kernels.pair;
+    const Range groups = part_of(ceil_div(steps, kernels.group), block, k_blocks);
+    const Range step = {groups.begin * kernels.group, std::min(groups.end * kernels.group, steps)};
     return {.data = static_cast<const char*>(args.w.panel(index)) + step.begin * step_bytes,
             .bytes = step.size() * step_bytes,
             .step_bytes = step_bytes,
@@ -171,6 +174,43 @@ struct Forward {
         accumulate_tile(scratch.bytes, part, cols, {}, acc);
         if (cols.end == args.w.cols) finish_tile(index, part, first_run, acc);
       }
+    }
+  }
+
+  // One panel over rows that are packed, all of whose chains wait in `chains`.
+  void multiply_panel_by_packed(int64_t index, Range rows, const char* packed, size_t first_run,
+                                float* chains) const {
+    const int64_t width = args.w.width;
+    const auto accumulate = [&](const void* panel, Range cols) {
+      kernels.accumulate({.panel = panel,
+                          .width = width,
+                          .x = packed + cols.begin / 32 * 1024,
+                          .x_stride = packed_strip(args.w.cols),
+                          .x_is_packed = true,
+                          .rows = rows.size(),
+                          .cols = cols.size(),
+                          .acc = chains,
+                          .acc_stride = width,
+                          .start_at_zero = cols.begin == 0});
+    };
+    if (args.w.is_narrow()) {
+      NarrowScratch scratch;  // not initialised
+      const int64_t block = narrow_columns(kNarrowBlockBytes, width);
+      for (int64_t col = 0; col < args.w.cols; col += block) {
+        const Range cols = {col, std::min(col + block, args.w.cols)};
+        unpack_narrow_columns(path, args.w, index, col, cols.size(), scratch.bytes);
+        accumulate(scratch.bytes, cols);
+      }
+    } else {
+      accumulate(args.w.panel(index), {0, args.w.cols});
+    }
+    add_low_rank_terms(index, rows, first_run, chains);
+    const int64_t tiles = num_tiles(rows);
+    for (int64_t t = 0; t < tiles; ++t) {
+      const Range next = rows_of_tile(rows, std::min(t + 1, tiles - 1));
+      prefetch_outputs_and_next_rows(index, next, {}, 0);
+      const Range part = rows_of_tile(rows, t);
+      apply_epilogue(index, part, chains + (part.begin - rows.begin) * width);
     }
   }
 
@@ -250,29 +290,60 @@ struct WorkSplit {
   }
 
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
-  // Of the chains that wait between blocks of K, for one worker.
-  [[nodiscard]] int64_t chains_bytes() const {
-    return k_blocks == 1 ? 0 : std::min(args.x.rows(), kProductRows) * args.w.width * 4;
+  // Of one worker: chains that wait, between blocks of K or for all panels, and packed rows.
+  [[nodiscard]] int64_t memory_bytes() const {
+    return std::max(k_blocks == 1 ? 0 : chains_bytes(args.w, args.x.rows(), kProductRows),
+                    packing_bytes(kernels, args.w, args.x.rows()));
+  }
+  static int64_t chains_bytes(const PanelView& w, int64_t rows, int64_t most) {
+    return std::min(rows, most) * w.width * 4;
+  }
+  static int64_t packing_bytes(const GemmKernels& kernels, const PanelView& w, int64_t rows) {
+    if (kernels.pack_rows == nullptr || rows < kFewestPackedRows) return 0;
+    const int64_t most = packed_rows(w.cols);
+    return chains_bytes(w, rows, most) + packed_bytes(std::min(rows, most), w.cols);
   }
 
-  void multiply_part(int64_t part, const TensorView& y, float* chains) const {
+  void multiply_part(int64_t part, const TensorView& y, char* memory) const {
     const Forward forward{path, kernels, args, y, tile_rows, k_blocks};
     const Range panels = part_of(args.w.num_panels(), part % grid.col_parts, grid.col_parts);
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
-    const int64_t row_end = std::min(tiles.end * tile_rows, args.x.rows());
+    const Range rows = {tiles.begin * tile_rows, std::min(tiles.end * tile_rows, args.x.rows())};
+    const bool packs = kernels.pack_rows != nullptr && rows.size() >= kFewestPackedRows;
+    const int64_t most = packs ? packed_rows(args.w.cols) : kProductRows;
     size_t run = 0;
-    for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kProductRows) {
+    for (int64_t row = rows.begin; row < rows.end; row += most) {
       while (run < args.runs.size() && args.runs[run].end <= row) ++run;
-      const Range rows = {row, std::min(row + kProductRows, row_end)};
-      forward.multiply_panels(panels, rows, run, k_blocks == 1 ? nullptr : chains);
+      const Range block = {row, std::min(row + most, rows.end)};
+      if (packs) {
+        multiply_packed_block(forward, panels, block, run, memory);
+      } else {
+        forward.multiply_panels(panels, block, run,
+                                k_blocks == 1 ? nullptr : reinterpret_cast<float*>(memory));
+      }
+    }
+  }
+
+  void multiply_packed_block(const Forward& forward, Range panels, Range rows, size_t first_run,
+                             char* memory) const {
+    char* packed = memory + chains_bytes(args.w, rows.size(), rows.size());
+    kernels.pack_rows({.x = args.x.row(rows.begin),
+                       .x_stride = args.x.row_stride,
+                       .rows = rows.size(),
+                       .cols = args.w.cols,
+                       .dst = packed,
+                       .dst_stride = packed_strip(args.w.cols)});
+    for (int64_t p = panels.begin; p < panels.end; ++p) {
+      forward.multiply_panel_by_packed(p, rows, packed, first_run,
+                                       reinterpret_cast<float*>(memory));
     }
   }
 };
 
-// How many workers have a part, and the bytes of chains of each.
+// How many workers have a part, and the bytes of memory of each.
 struct WorkSize {
   int64_t parts = 0;
-  int64_t chains_bytes = 0;
+  int64_t bytes = 0;
 };
 
 WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> products) {
@@ -280,23 +351,25 @@ WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> p
   for (const GemmArgs& args : products) {
     const WorkSplit shares(path, threads, args);
     size.parts = std::max(size.parts, shares.num_parts());
-    size.chains_bytes = std::max(size.chains_bytes, shares.chains_bytes());
+    size.bytes = std::max(size.bytes, shares.memory_bytes());
   }
   return size;
 }
 
 // Of any division of so many rows.
-WorkSize most_work_size(int64_t threads, const PanelView& w, int64_t most_rows) {
+WorkSize most_work_size(CpuPath path, int64_t threads, const PanelView& w, int64_t most_rows) {
   const bool one_block = w.panel_elements() * dtype_bytes(w.dtype) <= block_bytes(2);
-  return {threads, one_block ? 0 : std::min(most_rows, kProductRows) * w.width * 4};
+  const int64_t chains = one_block ? 0 : WorkSplit::chains_bytes(w, most_rows, kProductRows);
+  const GemmKernels& kernels = choose_gemm_kernels(path, w.dtype);
+  return {threads, std::max(chains, WorkSplit::packing_bytes(kernels, w, most_rows))};
 }
 
 // The part-th part of every product that has so many.
 void multiply_part_of_each(CpuPath path, int64_t threads, std::span<const GemmArgs> products,
-                           std::span<const TensorView> y, int64_t part, float* chains) {
+                           std::span<const TensorView> y, int64_t part, char* memory) {
   for (size_t i = 0; i < products.size(); ++i) {
     const WorkSplit shares(path, threads, products[i]);
-    if (part < shares.num_parts()) shares.multiply_part(part, y[i], chains);
+    if (part < shares.num_parts()) shares.multiply_part(part, y[i], memory);
   }
 }
 
@@ -336,15 +409,15 @@ void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<con
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
-  const auto [parts, chains_bytes] = most_rows > 0
-                                         ? most_work_size(threads, products[0].w, most_rows)
-                                         : work_size_of(path, threads, products);
+  const auto [parts, bytes] = most_rows > 0
+                                  ? most_work_size(path, threads, products[0].w, most_rows)
+                                  : work_size_of(path, threads, products);
   const Scratch::Mark mark(backend.scratch());
-  char* chains = static_cast<char*>(backend.scratch().take(chains_bytes * parts));
+  char* memory = static_cast<char*>(backend.scratch().take(bytes * parts));
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int) {
+    const TileRegion region;
     for (int64_t part = begin; part < end; ++part) {
-      multiply_part_of_each(path, threads, products, y, part,
-                            reinterpret_cast<float*>(chains + part * chains_bytes));
+      multiply_part_of_each(path, threads, products, y, part, memory + part * bytes);
     }
   });
 }
@@ -357,6 +430,7 @@ void gemm_runs(CpuBackend& backend, const TensorView& x, std::span<const Segment
   int64_t num_jobs = 0;
   for (const SegmentProduct& run : runs) num_jobs += num_jobs_of(kernels, run);
   backend.pool().run(num_jobs, [&](int64_t begin, int64_t end, int) {
+    const TileRegion region;
     multiply_jobs(backend.path(), kernels, x, runs, {begin, end}, y);
   });
 }

@@ -183,8 +183,9 @@ void transpose_panel_bf16(const TransposeArgs& a) {
 inline __m256i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
   const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride + col;
   const int64_t left = a.cols - col;
+  if (a.rows[step] == 0) return _mm256_setzero_si256();
   const __m256i low = _mm256_cvtepu16_epi32(load_first_u16(row, left));
-  if (a.single[step] != 0) return low;
+  if (a.rows[step] == 1) return low;
   const __m256i high = _mm256_cvtepu16_epi32(load_first_u16(row + a.x_stride, left));
   return _mm256_or_si256(low, _mm256_slli_epi32(high, 16));
 }

@@ -216,8 +216,9 @@ void transpose_panel_bf16(const TransposeArgs& a) {
 inline __m512i load_step_bf16(const StepArgs& a, int64_t step, int64_t col) {
   const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride + col;
   const __mmask16 mask = columns_mask(a.cols - col);
-  const __mmask16 second = a.single[step] != 0 ? 0 : mask;
-  const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row));
+  const __mmask16 first = a.rows[step] > 0 ? mask : 0;
+  const __mmask16 second = a.rows[step] > 1 ? mask : 0;
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first, row));
   const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(second, row + a.x_stride));
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
@@ -253,12 +254,13 @@ void pack_tokens_as_panel_bf16(const StepArgs& a) {
   auto* dst = static_cast<uint32_t*>(a.dst);
   for (int64_t step = 0; step < a.steps; ++step, dst += a.dst_stride) {
     const uint16_t* row = static_cast<const uint16_t*>(a.x) + a.first[step] * a.x_stride;
-    const uint16_t* next = a.single[step] != 0 ? nullptr : row + a.x_stride;
+    const __mmask32 first = a.rows[step] > 0 ? 0xffffffffu : 0;
+    const __mmask32 second = a.rows[step] > 1 ? 0xffffffffu : 0;
     prefetch_step(a, step + 8, 2);
     int64_t col = 0;
     for (; col + 32 <= a.cols; col += 32) {
-      const __m512i x = _mm512_loadu_si512(row + col);
-      const __m512i y = next == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(next + col);
+      const __m512i x = _mm512_maskz_loadu_epi16(first, row + col);
+      const __m512i y = _mm512_maskz_loadu_epi16(second, row + a.x_stride + col);
       _mm512_store_si512(dst + col, _mm512_permutex2var_epi16(x, low, y));
       _mm512_store_si512(dst + col + 16, _mm512_permutex2var_epi16(x, high, y));
     }

@@ -8,6 +8,7 @@
 
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -17,27 +18,33 @@ constexpr int64_t kNarrow = 64;
 // The rows of consecutive steps.
 struct Steps {
   int32_t* first;
-  uint8_t* single;
+  uint8_t* rows;
   int64_t count = 0;
 
-  // Takes up to kGradientSteps steps from `row`, which is in sequence `sequence`; advances both.
-  void collect_next_rows(std::span<const int64_t> ends, int64_t pair, int64_t& row,
+  // Takes up to kGradientSteps steps from `row`, which is in sequence `sequence`; advances both. A
+  // sequence ends a group, which is filled up with steps of no rows.
+  void collect_next_rows(std::span<const int64_t> ends, const GemmKernels& kernels, int64_t& row,
                          size_t& sequence) {
     count = 0;
     while (count < kGradientSteps && sequence < ends.size()) {
-      if (row >= ends[sequence]) {
+      const int64_t left = ends[sequence] - row;
+      if (left <= 0 && count % kernels.group == 0) {
         ++sequence;
         continue;
       }
-      first[count] = static_cast<int32_t>(row);
-      single[count] = pair == 2 && row + 1 == ends[sequence] ? 1 : 0;
-      row = std::min(row + pair, ends[sequence]);
+      first[count] = static_cast<int32_t>(left > 0 ? row : row - 1);
+      rows[count] = static_cast<uint8_t>(std::clamp<int64_t>(left, 0, kernels.pair));
+      row += rows[count];
       ++count;
     }
   }
 };
 
+static_assert(kGradientSteps % kGroupSteps == 0);
+
 struct WeightGradient {
+  static constexpr int64_t kStrip = 16 * 2 * kGradientSteps;  // elements of packed rows
+
   const GemmKernels& kernels;
   TensorView lanes;  // [T, L]
   TensorView rows;   // [T, S]
@@ -49,7 +56,7 @@ struct WeightGradient {
     return {.x = address(x, 0, col),
             .x_stride = x.row_stride,
             .first = steps.first,
-            .single = steps.single,
+            .rows = steps.rows,
             .steps = steps.count,
             .cols = cols,
             .dst = nullptr,
@@ -97,7 +104,8 @@ struct WeightGradient {
                         const Steps& steps, const char* panel_data) const {
     alignas(64) float buffer[kNarrow * kMaxWidth];
     const int64_t width = tile_width(lane.size());
-    if (!transposed && lane.size() == width) {
+    // Sums that lie a matrix' row apart share a set of L1: tiles do better with a buffer.
+    if (!transposed && lane.size() == width && kernels.pack_rows == nullptr) {
       return accumulate_tiles(row, step_rows, row_origin, steps, panel_data, width,
                               at(row.begin, lane.begin), dw.row_stride);
     }
@@ -109,8 +117,23 @@ struct WeightGradient {
     }
   }
 
+  // Likewise as tiles, for kernels that take packed rows: of sixteen columns and a group of steps
+  // each. `cols` begins a strip.
+  void pack_rows_as_tiles(Range block, Range cols, const Steps& steps, char* step_rows) const {
+    for (int64_t col = cols.begin; col < cols.end; col += 16) {
+      for (int64_t step = 0; step < steps.count; step += kGroupSteps) {
+        StepArgs args = step_args(rows, block.begin + col, std::min<int64_t>(16, cols.end - col),
+                                  {steps.first + step, steps.rows + step, kGroupSteps});
+        args.dst_stride = 2 * kGroupSteps;
+        args.dst = step_rows + (col / 16 * kStrip + step * 32) * 2;
+        kernels.pack_tokens_as_rows(args);
+      }
+    }
+  }
+
   // Lays out the steps of columns `cols`, counted from the start of a block of rows, in step_rows.
   void pack_rows(Range block, Range cols, const Steps& steps, char* step_rows) const {
+    if (kernels.pack_rows != nullptr) return pack_rows_as_tiles(block, cols, steps, step_rows);
     StepArgs args = step_args(rows, block.begin + cols.begin, cols.size(), steps);
     args.dst_stride = kGradientSteps * kernels.pair;
     args.dst = step_rows + cols.begin * args.dst_stride * dtype_bytes(rows.dtype);
@@ -159,6 +182,18 @@ struct WeightGradient {
   void accumulate_tiles(Range row, const char* step_rows, int64_t row_origin, const Steps& steps,
                         const char* panel_data, int64_t width, float* chains,
                         int64_t chains_stride) const {
+    if (kernels.pack_rows != nullptr) {
+      return kernels.accumulate({.panel = panel_data,
+                                 .width = width,
+                                 .x = step_rows + (row.begin - row_origin) / 16 * kStrip * 2,
+                                 .x_stride = kStrip,
+                                 .x_is_packed = true,
+                                 .rows = row.size(),
+                                 .cols = steps.count * kernels.pair,
+                                 .acc = chains,
+                                 .acc_stride = chains_stride,
+                                 .start_at_zero = false});
+    }
     const int64_t stride = kGradientSteps * kernels.pair;
     const int64_t groups = ceil_div(row.size(), max_rows(kernels, width));
     for (int64_t g = 0; g < groups; ++g) {
@@ -206,10 +241,11 @@ Workspace take_workspace(Scratch& scratch, const WeightGradient& gradient,
                          const WorkSplit& shares) {
   Workspace work{};
   work.steps = {.first = static_cast<int32_t*>(scratch.take(kGradientSteps * 4)),
-                .single = static_cast<uint8_t*>(scratch.take(kGradientSteps))};
+                .rows = static_cast<uint8_t*>(scratch.take(kGradientSteps))};
   const int64_t lane_bytes =
       kGradientSteps * gradient.kernels.pair * dtype_bytes(gradient.rows.dtype);
-  work.step_rows = static_cast<char*>(scratch.take(shares.block_rows * lane_bytes));
+  work.step_rows =
+      static_cast<char*>(scratch.take(ceil_div(shares.block_rows, 16) * 16 * lane_bytes));
   work.panel_bytes = lane_bytes * kMaxWidth;
   work.panels = static_cast<char*>(scratch.take(work.panel_bytes * shares.num_parts()));
   return work;
@@ -224,6 +260,7 @@ void accumulate_block(ThreadPool& pool, const WeightGradient& gradient, const Wo
                        work.steps, work.step_rows);
   });
   pool.run(shares.num_parts(), [&](int64_t begin, int64_t end, int) {
+    const TileRegion region;
     for (int64_t part = begin; part < end; ++part) {
       gradient.accumulate_part(shares.grid, part, block, shares.tile_rows, work.step_rows,
                                work.steps, work.panels + part * work.panel_bytes);
@@ -247,7 +284,7 @@ void gemm_dw(CpuBackend& backend, TensorView dy, TensorView x,
   int64_t token = 0;
   size_t sequence = 0;
   while (true) {
-    work.steps.collect_next_rows(sequence_ends, kernels.pair, token, sequence);
+    work.steps.collect_next_rows(sequence_ends, kernels, token, sequence);
     if (work.steps.count == 0) break;
     for (int64_t origin = 0; origin < num_rows; origin += kGradientRows) {
       const Range block = {origin, std::min(origin + kGradientRows, num_rows)};

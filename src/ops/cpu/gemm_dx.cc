@@ -11,11 +11,13 @@
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/narrow.h"
+#include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
 namespace {
 
 constexpr int64_t kOutputs = kMaxWidth;
+static_assert(kBackwardLanes % (2 * kGroupSteps) == 0);  // groups stay whole
 constexpr int64_t kLine = 64;
 // Half blocks even out the workers' shares. They pay from so many tiles of rows and lanes on; with
 // fewer, laying out a block costs more than its products.
@@ -28,13 +30,16 @@ struct Backward {
   const GemmArgs& args;
   TensorView dx;
   bool accumulate;
-  float* chains;  // [kBackwardRows, width] of this worker
-  char* panel;    // [kBackwardLanes, width] of this worker
+  float* chains;       // [kBackwardRows, width] of this worker
+  char* panel;         // [kBackwardLanes, width] of this worker
+  const char* packed;  // a block of rows of dy, packed; null: they are read as they lie
 
   // Continues the chains of `rows` (a block that starts at `origin`) with x[rows] w[:, columns].
   // `after` is the first column that the next call will take of the same w, or none (-1).
+  // Of packed rows x is not read.
   void accumulate_product(const TensorView& x, const PanelView& w, Range rows, int64_t origin,
-                          Range columns, int64_t after, bool start_at_zero) const {
+                          Range columns, int64_t after, bool start_at_zero,
+                          bool of_packed_rows = false) const {
     const int64_t width = tile_width(columns.size());
     const int64_t block_panels = kBackwardLanes / w.width;
     for (int64_t first = 0; first < w.num_panels(); first += block_panels) {
@@ -44,8 +49,12 @@ struct Backward {
       const int64_t next_panel = same ? last : 0;
       const Next next = next_tiles(w, next_panel, same ? columns.begin : after);
       const int64_t lane = first * w.width;
-      accumulate_tiles(address(x, rows.begin, lane), x.row_stride, rows.size(),
-                       std::min(last * w.width, w.rows) - lane, width,
+      const int64_t lanes = std::min(last * w.width, w.rows) - lane;
+      if (of_packed_rows) {
+        accumulate_packed(rows.size(), lane, lanes, width, start_at_zero && first == 0);
+        continue;
+      }
+      accumulate_tiles(address(x, rows.begin, lane), x.row_stride, rows.size(), lanes, width,
                        chains + (rows.begin - origin) * width, start_at_zero && first == 0, next);
     }
   }
@@ -109,6 +118,21 @@ struct Backward {
     return {lines, piece_steps, piece_steps > 0 && width == kMaxWidth ? steps / piece_steps : 0};
   }
 
+  // The packed rows pass over the transposed panel of lanes from `lane` on.
+  void accumulate_packed(int64_t num_rows, int64_t lane, int64_t lanes, int64_t width,
+                         bool start_at_zero) const {
+    kernels.accumulate({.panel = panel,
+                        .width = width,
+                        .x = packed + lane / 32 * 1024,
+                        .x_stride = packed_strip(args.w.rows),
+                        .x_is_packed = true,
+                        .rows = num_rows,
+                        .cols = lanes,
+                        .acc = chains,
+                        .acc_stride = width,
+                        .start_at_zero = start_at_zero});
+  }
+
   // The first line of each of the rows.
   static void prefetch_rows(const char* x, int64_t row_bytes, Range rows) {
     for (int64_t row = rows.begin; row < rows.end; ++row) __builtin_prefetch(x + row * row_bytes);
@@ -152,7 +176,8 @@ struct Backward {
   void multiply_block(Range rows, Range columns, int64_t after) const {
     const int64_t width = tile_width(columns.size());
     if (accumulate) load_chains(rows, columns, width);
-    accumulate_product(args.x, args.w, rows, rows.begin, columns, after, !accumulate);
+    accumulate_product(args.x, args.w, rows, rows.begin, columns, after, !accumulate,
+                       packed != nullptr);
     for (const LowRankSegment& run : args.runs) {
       const Range part = {std::max(run.begin, rows.begin), std::min(run.end, rows.end)};
       if (part.begin < part.end) {
@@ -210,24 +235,45 @@ struct WorkSplit {
   }
 
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
-  // Of one worker: its chains, and behind them its panel.
+  // Of one worker: its chains, behind them its panel, then rows that are packed.
+  static int64_t bytes_of_worker(const GemmKernels& kernels, const PanelView& w, int64_t rows) {
+    return chains_bytes(rows) + panel_bytes(w.dtype) + packing_bytes(kernels, w, rows);
+  }
+  static int64_t packing_bytes(const GemmKernels& kernels, const PanelView& w, int64_t rows) {
+    if (kernels.pack_rows == nullptr || rows < kFewestPackedRows) return 0;
+    return packed_bytes(std::min(rows, packed_rows(w.rows)), w.rows);
+  }
   static int64_t chains_bytes(int64_t rows) { return std::min(rows, kBackwardRows) * kOutputs * 4; }
   static int64_t panel_bytes(DType dtype) { return kBackwardLanes * kOutputs * dtype_bytes(dtype); }
 
   void multiply_part(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
-    const Backward backward{path,
-                            kernels,
-                            args,
-                            dx,
-                            accumulate,
-                            reinterpret_cast<float*>(memory),
-                            memory + chains_bytes(args.x.rows())};
+    char* panel = memory + chains_bytes(args.x.rows());
+    char* packed = panel + panel_bytes(args.w.dtype);
     const Range units = part_of(num_units, part % grid.col_parts, grid.col_parts);
     const int64_t col_end = std::min(units.end * unit, args.w.cols);
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
     const int64_t row_end = std::min(tiles.end * tile_rows, args.x.rows());
-    for (int64_t row = tiles.begin * tile_rows; row < row_end; row += kBackwardRows) {
-      const Range rows = {row, std::min(row + kBackwardRows, row_end)};
+    const bool packs =
+        kernels.pack_rows != nullptr && row_end - tiles.begin * tile_rows >= kFewestPackedRows;
+    const int64_t most = packs ? packed_rows(args.w.rows) : kBackwardRows;
+    const Backward backward{.path = path,
+                            .kernels = kernels,
+                            .args = args,
+                            .dx = dx,
+                            .accumulate = accumulate,
+                            .chains = reinterpret_cast<float*>(memory),
+                            .panel = panel,
+                            .packed = packs ? packed : nullptr};
+    for (int64_t row = tiles.begin * tile_rows; row < row_end; row += most) {
+      const Range rows = {row, std::min(row + most, row_end)};
+      if (packs) {
+        kernels.pack_rows({.x = args.x.row(row),
+                           .x_stride = args.x.row_stride,
+                           .rows = rows.size(),
+                           .cols = args.w.rows,
+                           .dst = packed,
+                           .dst_stride = packed_strip(args.w.rows)});
+      }
       for (int64_t col = units.begin * unit; col < col_end; col += kOutputs) {
         const Range columns = {col, std::min(col + kOutputs, col_end)};
         backward.multiply_block(rows, columns, columns.end < col_end ? columns.end : -1);
@@ -248,14 +294,14 @@ WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> p
     const WorkSplit shares(path, threads, args);
     size.parts = std::max(size.parts, shares.num_parts());
     size.bytes =
-        std::max(size.bytes, shares.chains_bytes(args.x.rows()) + shares.panel_bytes(args.w.dtype));
+        std::max(size.bytes, shares.bytes_of_worker(shares.kernels, args.w, args.x.rows()));
   }
   return size;
 }
 
 // Of any division of so many rows.
-WorkSize most_work_size(int64_t threads, DType dtype, int64_t most_rows) {
-  return {threads, WorkSplit::chains_bytes(most_rows) + WorkSplit::panel_bytes(dtype)};
+WorkSize most_work_size(CpuPath path, int64_t threads, const PanelView& w, int64_t most_rows) {
+  return {threads, WorkSplit::bytes_of_worker(choose_gemm_kernels(path, w.dtype), w, most_rows)};
 }
 
 // The part-th part of every product that has so many.
@@ -304,6 +350,7 @@ void multiply_parts_and_make_gradients(CpuBackend& backend, std::span<const Gemm
   GradientQueue gradients(backend, overlapped);
   const auto gradients_each = static_cast<size_t>(ceil_div(std::ssize(overlapped), parts));
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int worker) {
+    const TileRegion region;
     for (int64_t part = begin; part < end; ++part) {
       if (part % 2 == 0) gradients.compute_at_most(gradients_each, worker);
       multiply_part_of_each(path, threads, products, dx, accumulate, part, memory + part * bytes);
@@ -320,7 +367,7 @@ void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
-  WorkSize size = most_rows > 0 ? most_work_size(threads, products[0].w.dtype, most_rows)
+  WorkSize size = most_rows > 0 ? most_work_size(path, threads, products[0].w, most_rows)
                                 : work_size_of(path, threads, products);
   if (!overlapped.empty()) size.parts = std::max(size.parts, threads);
   const Scratch::Mark mark(backend.scratch());

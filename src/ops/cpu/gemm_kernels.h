@@ -4,14 +4,17 @@
 // may be compiled for instructions above the baseline and must not instantiate shared inline code.
 // A chain is one fp32 accumulator. Chains continue in ascending order of the summed axis, whatever
 // the number of rows in a call. `pair` elements of the summed axis are stored together
-// (tensor/panel.h).
+// (tensor/panel.h). The path `amx` sums in groups of kGroupSteps pairs (cpu/tiles.h): a call begins
+// a new one, so that drivers cut the summed axis at multiples of GemmKernels::group steps.
 #pragma once
 #include <cstdint>
+
+#include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
 
 constexpr int64_t kMaxWidth = 64;     // lanes of the widest panel
-constexpr int64_t kMaxTileRows = 24;  // rows of the tallest tile
+constexpr int64_t kMaxTileRows = 32;  // rows of the tallest tile
 
 // acc[r][lane] continues with sum over c < cols of x[r][c] * panel[c][lane].
 struct TileArgs {
@@ -19,7 +22,10 @@ struct TileArgs {
   int64_t width = 0;            // 16, 32 or 64
   const void* x = nullptr;      // [rows, cols]; nothing past cols is read
   int64_t x_stride = 0;         // elements
-  int64_t rows = 0;             // 1 to max_rows(width)
+  // Whether x is in tiles [16 rows][32 columns], a strip of sixteen rows after the other, x_stride
+  // elements apart, with zeros for rows and columns that are not there.
+  bool x_is_packed = false;
+  int64_t rows = 0;  // 1 to max_rows(width)
   int64_t cols = 0;
   float* acc = nullptr;  // [rows, width]
   int64_t acc_stride = 0;
@@ -31,6 +37,12 @@ struct TileArgs {
   int prefetch_lines = 0;
   int64_t prefetch_steps = INT64_MAX;
   int64_t prefetch_jump = 0;
+
+  // Elements from x to an element of it.
+  [[gnu::always_inline]] int64_t offset_of(int64_t row, int64_t col) const {
+    if (!x_is_packed) return row * x_stride + col;
+    return row / 16 * x_stride + col / 32 * (16 * 32) + row % 16 * 32 + col % 32;
+  }
 };
 
 // y = add + (scale * acc + bias), rounded once. Null bias or add: left out.
@@ -72,12 +84,13 @@ struct TransposeF32Args {
 };
 
 // Rows of a matrix taken in steps of one (f32) or two (bf16) tokens: first[s] is the first row of
-// step s; a bf16 step with single[s] != 0 has no second row and is paired with zeros.
+// step s and rows[s] says how many it has. A row that a bf16 step lacks is zeros; only paths with
+// groups have steps without rows.
 struct StepArgs {
   const void* x = nullptr;  // [T, cols]
   int64_t x_stride = 0;
   const int32_t* first = nullptr;
-  const uint8_t* single = nullptr;
+  const uint8_t* rows = nullptr;
   int64_t steps = 0;
   int64_t cols = 0;
   void* dst = nullptr;
@@ -85,8 +98,19 @@ struct StepArgs {
                            // pack_tokens_as_rows: elements
 };
 
+// Rows in tiles, as TileArgs::x_is_packed has them.
+struct PackRowsArgs {
+  const void* x = nullptr;  // [rows, cols]
+  int64_t x_stride = 0;     // elements
+  int64_t rows = 0;
+  int64_t cols = 0;
+  void* dst = nullptr;     // aligned to 64 bytes
+  int64_t dst_stride = 0;  // elements from a strip of sixteen rows to the next
+};
+
 struct GemmKernels {
   int64_t pair = 1;     // elements of the summed axis in one step
+  int64_t group = 1;    // steps that are summed on their own before they join a chain
   int64_t rows_16 = 0;  // tallest tile over panels of 16, 32 and 64 lanes
   int64_t rows_32 = 0;
   int64_t rows_64 = 0;
@@ -98,6 +122,8 @@ struct GemmKernels {
   // dst[col][step], bf16: [col][step][2]: rows whose summed axis is the tokens.
   void (*pack_tokens_as_rows)(const StepArgs&) = nullptr;
   void (*transpose_f32)(const TransposeF32Args&) = nullptr;
+  // Null: products read rows as they lie. Else they are faster on packed ones.
+  void (*pack_rows)(const PackRowsArgs&) = nullptr;
 };
 
 // Plain C++, and the tables of the paths (defined only where the compiler can build them).
@@ -105,5 +131,9 @@ const GemmKernels& gemm_kernels_reference(bool bf16);
 const GemmKernels& gemm_kernels_avx2(bool bf16);
 const GemmKernels& gemm_kernels_avx512(bool bf16);
 const GemmKernels& gemm_kernels_avx512_bf16();
+// Of bf16, with equal bits.
+const GemmKernels& gemm_kernels_amx_avx2();
+const GemmKernels& gemm_kernels_amx_avx512();
+const GemmKernels& gemm_kernels_amx_tiles();
 
 }  // namespace strata::ops::cpu

@@ -110,8 +110,8 @@ void pack_tokens_as_panel_bf16(const StepArgs& a) {
     const Bf16* row = static_cast<const Bf16*>(a.x) + a.first[step] * a.x_stride;
     for (int64_t col = 0; col < a.dst_stride; ++col) {
       const bool inside = col < a.cols;
-      dst[2 * col] = inside ? row[col] : Bf16{};
-      dst[2 * col + 1] = inside && a.single[step] == 0 ? row[a.x_stride + col] : Bf16{};
+      dst[2 * col] = inside && a.rows[step] > 0 ? row[col] : Bf16{};
+      dst[2 * col + 1] = inside && a.rows[step] > 1 ? row[a.x_stride + col] : Bf16{};
     }
   }
 }
@@ -130,8 +130,8 @@ void pack_tokens_as_rows_bf16(const StepArgs& a) {
     Bf16* dst = static_cast<Bf16*>(a.dst) + col * a.dst_stride;
     for (int64_t step = 0; step < a.steps; ++step) {
       const Bf16* x = static_cast<const Bf16*>(a.x) + a.first[step] * a.x_stride + col;
-      dst[2 * step] = x[0];
-      dst[2 * step + 1] = a.single[step] == 0 ? x[a.x_stride] : Bf16{};
+      dst[2 * step] = a.rows[step] > 0 ? x[0] : Bf16{};
+      dst[2 * step + 1] = a.rows[step] > 1 ? x[a.x_stride] : Bf16{};
     }
   }
 }

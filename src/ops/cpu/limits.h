@@ -27,5 +27,6 @@ LimitLoop limit_loop_reference();
 LimitLoop limit_loop_avx2();
 LimitLoop limit_loop_avx512();
 LimitLoop limit_loop_avx512_bf16();
+LimitLoop limit_loop_amx_tiles();
 
 }  // namespace strata::ops::cpu

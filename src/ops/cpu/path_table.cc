@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/path_table.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
-#include "base/check.h"
+#include <array>
+
+#include "base/env.h"
+#include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
 namespace {
@@ -19,13 +22,68 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
+bool has_tiles() { return has_avx512() && tiles_granted(); }
+
 bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 #endif
 
 bool is_any() { return true; }
 
+#if defined(__x86_64__)
+// Rows of the path `amx`: but for products of bf16 they are those of their engine's instructions.
+constexpr PathRow amx_row_avx512() {
+  return {.path = CpuPath::kAmx,
+          .name = "amx",
+          .engine = "avx512",
+          .is_supported = has_avx512,
+          .is_automatic = false,
+          .simd = Simd::kAvx512,
+          .panel_width = 64,
+          .gemm = [](bool bf16) -> const GemmKernels& {
+            return bf16 ? gemm_kernels_amx_avx512() : gemm_kernels_avx512(bf16);
+          },
+          .attention_f32 = &kAttentionAvx512F32,
+          .attention_bf16 = &kAttentionAmxAvx512,
+          .delta = &kDeltaAvx512,
+          .pack = {pack_avx512, 1},
+          .unpack_narrow = narrow_unpack_avx512,
+          .limit = [](bool) { return limit_loop_avx512(); }};
+}
+
+constexpr PathRow amx_row_tiles() {
+  PathRow row = amx_row_avx512();
+  row.engine = "tiles";
+  row.is_supported = has_tiles;
+  row.is_automatic = true;
+  row.gemm = [](bool bf16) -> const GemmKernels& {
+    return bf16 ? gemm_kernels_amx_tiles() : gemm_kernels_avx512(bf16);
+  };
+  row.attention_bf16 = &kAttentionAmxTiles;
+  row.limit = [](bool bf16) { return bf16 ? limit_loop_amx_tiles() : limit_loop_avx512(); };
+  return row;
+}
+#endif
+
 const PathRow kRows[] = {
 #if defined(__x86_64__)
+    amx_row_tiles(),
+    amx_row_avx512(),
+    {.path = CpuPath::kAmx,
+     .name = "amx",
+     .engine = "avx2",
+     .is_supported = has_avx2,
+     .is_automatic = false,
+     .simd = Simd::kAvx2,
+     .panel_width = 16,
+     .gemm = [](bool bf16) -> const GemmKernels& {
+       return bf16 ? gemm_kernels_amx_avx2() : gemm_kernels_avx2(bf16);
+     },
+     .attention_f32 = &kAttentionAvx2F32,
+     .attention_bf16 = &kAttentionAmxAvx2,
+     .delta = &kDeltaAvx2,
+     .pack = {pack_avx2, kPackBlock},
+     .unpack_narrow = narrow_unpack_avx2,
+     .limit = [](bool) { return limit_loop_avx2(); }},
     {.path = CpuPath::kAvx512Bf16,
      .name = "avx512_bf16",
      .is_supported = has_avx512_bf16,
@@ -79,14 +137,32 @@ const PathRow kRows[] = {
      .limit = [](bool) { return limit_loop_reference(); }},
 };
 
+constexpr size_t kNumPaths = static_cast<size_t>(CpuPath::kReference) + 1;
+
+// By path. `wanted` may name one row of a path.
+std::array<const PathRow*, kNumPaths> choose_rows(std::string_view wanted) {
+  std::array<const PathRow*, kNumPaths> rows = {};
+  for (const PathRow& row : kRows) {
+    const PathRow*& chosen = rows[static_cast<size_t>(row.path)];
+    if (chosen != nullptr && chosen->full_name() == wanted) continue;
+    const bool is_first = chosen == nullptr || (!chosen->is_supported() && row.is_supported());
+    if (is_first || row.full_name() == wanted) chosen = &row;
+  }
+  return rows;
+}
+
 }  // namespace
+
+std::string PathRow::full_name() const {
+  return engine.empty() ? std::string(name) : fmt::format("{}:{}", name, engine);
+}
 
 std::span<const PathRow> path_rows() { return kRows; }
 
 const PathRow& path_row(CpuPath path) {
-  const PathRow* row = std::ranges::find(kRows, path, &PathRow::path);
-  CHECK(row != std::end(kRows), path);
-  return *row;
+  // The row of each path, found once: the ops ask at every call.
+  static const std::array<const PathRow*, kNumPaths> rows = choose_rows(env_cpu_path());
+  return *rows[static_cast<size_t>(path)];
 }
 
 }  // namespace strata::ops::cpu

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "ops/cpu/attention_kernels.h"
@@ -22,7 +23,12 @@ enum class Simd : uint8_t { kAvx512, kAvx2, kScalar };
 struct PathRow {
   CpuPath path = CpuPath::kReference;
   std::string_view name;
+  // Of a path that several rows are for: which instructions this row takes; all give the same bits.
+  std::string_view engine = {};
+  // The name to ask for this row by: "amx:avx2".
+  [[nodiscard]] std::string full_name() const;
   bool (*is_supported)() = nullptr;  // by this machine
+  bool is_automatic = true;          // taken where it is the best and nobody names another
   Simd simd = Simd::kScalar;
   int64_t panel_width = 16;  // outputs in a panel of weights (tensor/panel.h)
   const GemmKernels& (*gemm)(bool bf16) = nullptr;
@@ -38,6 +44,8 @@ struct PathRow {
 
 // Best first.
 std::span<const PathRow> path_rows();
+// The row of a path: of several the first that this machine supports, or the one whose engine
+// STRATA_CPU_PATH names ("amx:avx2").
 const PathRow& path_row(CpuPath path);
 
 }  // namespace strata::ops::cpu

@@ -11,9 +11,9 @@
 
 namespace strata::ops::cpu {
 
-constexpr int64_t kTilePairs = 16;   // pairs of bf16 in a row of a tile
+constexpr int64_t kGroupSteps = 16;  // pairs of bf16 in a row of a tile: a group of the path amx
 constexpr int64_t kTileHeight = 16;  // rows
-constexpr int64_t kTileBytes = kTileHeight * kTilePairs * 4;
+constexpr int64_t kTileBytes = kTileHeight * kGroupSteps * 4;
 
 // Whether the processor has tiles for bf16 and the kernel lets this process use them. Asked of the
 // kernel once; any thread.
