@@ -98,7 +98,8 @@ struct Forward {
                         .acc_stride = args.w.width,
                         .start_at_zero = cols.begin == 0,
                         .prefetch = ahead.data,
-                        .prefetch_lines = ahead.lines});
+                        .prefetch_lines = ahead.lines,
+                        .reads_on = !args.w.is_narrow()});
   }
 
   void finish_tile(int64_t panel, Range rows, size_t first_run, float* acc) const {
@@ -191,7 +192,8 @@ struct Forward {
                           .cols = cols.size(),
                           .acc = chains,
                           .acc_stride = width,
-                          .start_at_zero = cols.begin == 0});
+                          .start_at_zero = cols.begin == 0,
+                          .reads_on = !args.w.is_narrow()});
     };
     if (args.w.is_narrow()) {
       NarrowScratch scratch;  // not initialised

@@ -37,6 +37,8 @@ struct TileArgs {
   int prefetch_lines = 0;
   int64_t prefetch_steps = INT64_MAX;
   int64_t prefetch_jump = 0;
+  // A hint to kernels that pass over a panel many times: what lies behind it is read next.
+  bool reads_on = false;
 
   // Elements from x to an element of it.
   [[gnu::always_inline]] int64_t offset_of(int64_t row, int64_t col) const {
