@@ -53,8 +53,8 @@ void prefetch_lines(const char* begin, const char* end) {
 // Memory of one worker.
 struct Workspace {
   uint32_t* q;         // rows form
-  uint32_t* keys;      // [heads] lanes form, one block
-  uint32_t* values;    // [heads] depth form, one block
+  uint32_t* keys;      // [blocks][heads] lanes form
+  uint32_t* values;    // [blocks][heads] depth form
   float* acc;          // [rows][lanes]
   float* max;          // [rows]
   float* sum;          // [rows][16]
@@ -67,10 +67,17 @@ struct Rows {
   int64_t count;
 };
 
+// Where a block of keys and its values are packed, of all heads of an item.
+struct PackedBlock {
+  int64_t key_begin;
+  uint32_t* keys;
+  uint32_t* values;
+};
+
 // How many keys of a block come up to each row's own, and before its window.
 struct SeenKeys {
-  int64_t visible[kMostTileRows];
-  int64_t hidden[kMostTileRows];
+  int64_t visible[kMostForwardRows];
+  int64_t hidden[kMostForwardRows];
 };
 
 struct Forward {
@@ -100,6 +107,11 @@ struct Forward {
   }
   [[nodiscard]] int64_t item_heads(const AttentionSegment& s) const {
     return std::clamp<int64_t>(kItemRows / (item_tokens(s) * group), 1, heads_each);
+  }
+  // Blocks that are packed at a time: with many rows several, so that a tile's q and accumulators
+  // stay in L1 for as long. Decode wants each block while it is in a cache.
+  [[nodiscard]] int64_t item_blocks(const AttentionSegment& s) const {
+    return item_tokens(s) * group > kernels.forward_rows ? kernels.key_blocks : 1;
   }
   [[nodiscard]] int64_t rows_of_head(const Item& item) const {
     return (item.row_end - item.row_begin) * (item.member_end - item.member_begin);
@@ -140,15 +152,24 @@ struct Forward {
   void reset_sums(const Item& item, const Workspace& work) const;
   void find_rows_or_zeros(const Item& item, void* KvRange::* side, int64_t key_begin, int64_t count,
                           int64_t dim, const void** rows) const;
-  void pack_kv(const Item& item, int64_t key_begin, int64_t count, const Workspace& work) const;
+  [[nodiscard]] PackedBlock packed_block(const Item& item, int64_t index, int64_t key_begin,
+                                         const Workspace& work) const {
+    const int64_t first = index * (item.head_end - item.head_begin);
+    return {.key_begin = key_begin,
+            .keys = work.keys + first * layout.lanes_block(),
+            .values = work.values + first * value_layout.depth_words(kKeyBlock)};
+  }
+  void pack_kv(const Item& item, int64_t count, const PackedBlock& block) const;
   [[nodiscard]] bool sees_block(Rows tile, int64_t key_begin, const Workspace& work) const {
     const int64_t* positions = work.positions + tile.first;
     return positions[tile.count - 1] >= key_begin &&
            args.first_key(positions[0]) < key_begin + kKeyBlock;
   }
   [[nodiscard]] SeenKeys find_seen_keys(Rows tile, int64_t key_begin, const Workspace& work) const;
-  void attend_tile(Rows tile, int64_t member, int64_t key_begin, const Workspace& work) const;
-  void attend_block(const Item& item, int64_t head, int64_t key_begin, const Workspace& work) const;
+  void attend_tile(Rows tile, int64_t member, const PackedBlock& block,
+                   const Workspace& work) const;
+  void attend_blocks(const Item& item, int64_t head, int64_t key_begin, int64_t key_end,
+                     const Workspace& work) const;
   void write_out_and_lse(const Item& item, const Workspace& work) const;
 };
 
@@ -226,10 +247,10 @@ void Forward::list_items_costliest_first(Item* items) const {
 
 Workspace Forward::take_workspace(Scratch& scratch) const {
   int64_t rows = 0;
-  int64_t heads = 1;
+  int64_t heads = 1;  // of all blocks
   for (const AttentionSegment& s : args.segments) {
     rows = std::max(rows, item_tokens(s) * members_each * item_heads(s));
-    heads = std::max(heads, item_heads(s));
+    heads = std::max(heads, item_heads(s) * item_blocks(s));
   }
   const auto words = [&](int64_t count) { return static_cast<uint32_t*>(scratch.take(4 * count)); };
   const auto floats = [&](int64_t count) { return static_cast<float*>(scratch.take(4 * count)); };
@@ -286,24 +307,23 @@ void Forward::find_rows_or_zeros(const Item& item, void* KvRange::* side, int64_
                dtype_bytes(args.q.dtype), rows + hidden);
 }
 
-void Forward::pack_kv(const Item& item, int64_t key_begin, int64_t count,
-                      const Workspace& work) const {
+void Forward::pack_kv(const Item& item, int64_t count, const PackedBlock& block) const {
   const void* rows[kKeyBlock];
   const int64_t num_heads = item.head_end - item.head_begin;
-  find_rows_or_zeros(item, &KvRange::keys, key_begin, count, layout.dim, rows);
+  find_rows_or_zeros(item, &KvRange::keys, block.key_begin, count, layout.dim, rows);
   kernels.pack_in_lanes_form({.rows = rows,
                               .count = count,
                               .dim = layout.dim,
                               .num_heads = num_heads,
                               .head_words = layout.lanes_block()},
-                             work.keys);
-  find_rows_or_zeros(item, &KvRange::values, key_begin, count, value_layout.dim, rows);
+                             block.keys);
+  find_rows_or_zeros(item, &KvRange::values, block.key_begin, count, value_layout.dim, rows);
   kernels.pack_in_depth_form({.rows = rows,
                               .count = count,
                               .dim = value_layout.dim,
                               .num_heads = num_heads,
                               .head_words = value_layout.depth_words(kKeyBlock)},
-                             work.values);
+                             block.values);
 }
 
 // Those of the rows of a tile, for the block that starts at key_begin.
@@ -317,14 +337,14 @@ SeenKeys Forward::find_seen_keys(Rows tile, int64_t key_begin, const Workspace& 
   return seen;
 }
 
-// Rows `tile` of the item and the packed block of the member-th of its heads.
-void Forward::attend_tile(Rows tile, int64_t member, int64_t key_begin,
+// Rows `tile` of the item and the block of the member-th of its heads.
+void Forward::attend_tile(Rows tile, int64_t member, const PackedBlock& block,
                           const Workspace& work) const {
-  const SeenKeys seen = find_seen_keys(tile, key_begin, work);
+  const SeenKeys seen = find_seen_keys(tile, block.key_begin, work);
   kernels.forward_tile({.q = work.q + tile.first * layout.row_stride,
                         .q_stride = layout.row_stride,
-                        .keys = work.keys + member * layout.lanes_block(),
-                        .values = work.values + member * value_layout.depth_words(kKeyBlock),
+                        .keys = block.keys + member * layout.lanes_block(),
+                        .values = block.values + member * value_layout.depth_words(kKeyBlock),
                         .steps = layout.steps,
                         .lanes = value_layout.lanes,
                         .rows = tile.count,
@@ -336,14 +356,18 @@ void Forward::attend_tile(Rows tile, int64_t member, int64_t key_begin,
                         .acc = work.acc + tile.first * value_layout.lanes});
 }
 
-void Forward::attend_block(const Item& item, int64_t head, int64_t key_begin,
-                           const Workspace& work) const {
+// The packed blocks of keys [key_begin, key_end).
+void Forward::attend_blocks(const Item& item, int64_t head, int64_t key_begin, int64_t key_end,
+                            const Workspace& work) const {
   const int64_t member = head - item.head_begin;
   const int64_t row_begin = member * rows_of_head(item);
   const int64_t row_end = row_begin + rows_of_head(item);
   for (int64_t r = row_begin; r < row_end; r += kernels.forward_rows) {
     const Rows tile{.first = r, .count = std::min(kernels.forward_rows, row_end - r)};
-    if (sees_block(tile, key_begin, work)) attend_tile(tile, member, key_begin, work);
+    for (int64_t key = key_begin; key < key_end; key += kKeyBlock) {
+      if (!sees_block(tile, key, work)) continue;
+      attend_tile(tile, member, packed_block(item, (key - key_begin) / kKeyBlock, key, work), work);
+    }
   }
 }
 
@@ -362,10 +386,15 @@ void Forward::attend_item(const Item& item, const Workspace& work) const {
   const int64_t key_end = segment(item).first_position + item.row_end;
   pack_queries_and_write_positions(item, work);
   reset_sums(item, work);
-  for (int64_t key = first_key / kKeyBlock * kKeyBlock; key < key_end; key += kKeyBlock) {
-    pack_kv(item, key, std::min(kKeyBlock, key_end - key), work);
+  const int64_t step = item_blocks(segment(item)) * kKeyBlock;
+  for (int64_t begin = first_key / kKeyBlock * kKeyBlock; begin < key_end; begin += step) {
+    const int64_t end = std::min(begin + step, key_end);
+    for (int64_t key = begin; key < end; key += kKeyBlock) {
+      pack_kv(item, std::min(kKeyBlock, end - key),
+              packed_block(item, (key - begin) / kKeyBlock, key, work));
+    }
     for (int64_t head = item.head_begin; head < item.head_end; ++head) {
-      attend_block(item, head, key, work);
+      attend_blocks(item, head, begin, end, work);
     }
   }
   write_out_and_lse(item, work);

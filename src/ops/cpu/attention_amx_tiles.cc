@@ -160,7 +160,8 @@ void add_groups_by_tiles(const ProductTile& t, bool from_zero) {
 
 struct Kernel : AmxPairs {
   static constexpr int64_t kTileRows = kMostTileRows;
-  static constexpr int64_t kForwardRows = kMostTileRows;
+  static constexpr int64_t kForwardRows = kMostForwardRows;
+  static constexpr int64_t kKeyBlocks = 4;
   static constexpr int64_t kStepMultiple = kGroupSteps;
 
   static void add_groups(const ProductTile& t, bool from_zero) {

@@ -19,6 +19,7 @@ struct OneChain {
   static constexpr bool kInGroups = false;
   static constexpr int64_t kTileRows = cpu::kTileRows;
   static constexpr int64_t kForwardRows = cpu::kForwardRows;
+  static constexpr int64_t kKeyBlocks = 1;
   static constexpr int64_t kStepMultiple = 1;
 };
 
@@ -27,6 +28,7 @@ struct InGroups {
   static constexpr bool kInGroups = true;
   static constexpr int64_t kTileRows = cpu::kTileRows;
   static constexpr int64_t kForwardRows = cpu::kForwardRows;
+  static constexpr int64_t kKeyBlocks = 1;
   static constexpr int64_t kStepMultiple = 1;
 };
 
@@ -239,13 +241,23 @@ template <typename V, Mask kMask, typename F>
   return x;
 }
 
-// Vector j of a row's scores, scaled; lanes the row does not see become -inf.
+// Vector j of a row's scores, scaled; lanes the row does not see become `fill`.
 template <typename K, Mask kMask>
 [[gnu::always_inline]] inline typename K::V::F masked_scores(const float* scores, int64_t j,
-                                                             float scale, Seen seen) {
+                                                             float scale, Seen seen, float fill) {
   using V = typename K::V;
   const auto s = V::load(scores + kLanes * j, Whole{}) * V::set1(scale);
-  return mask_unseen<V, kMask>(s, j, seen, -__builtin_inff());
+  return mask_unseen<V, kMask>(s, j, seen, fill);
+}
+
+// 2^(s - offset) of vector j, zero for lanes that the row does not see. Their exponent is zero: a
+// power that underflows costs some processors a hundred cycles.
+template <typename K, Mask kMask>
+[[gnu::always_inline]] inline typename K::V::F masked_powers(const float* scores, int64_t j,
+                                                             float scale, Seen seen, float offset) {
+  using V = typename K::V;
+  const auto s = masked_scores<K, kMask>(scores, j, scale, seen, offset);
+  return mask_unseen<V, kMask>(exp2_at_most_one<V>(s - V::set1(offset)), j, seen, 0.0f);
 }
 
 // max(old, the row's scores). A NaN score is passed over here and found again by the sum.
@@ -256,7 +268,8 @@ template <typename K, Mask kMask>
   auto max = V::set1(old);
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
-    max = V::max(masked_scores<K, kMask>(scores, j, scale, seen), max);
+    const auto s = masked_scores<K, kMask>(scores, j, scale, seen, -__builtin_inff());
+    max = V::max(s, max);
   }
   return V::max_lane(max);
 }
@@ -270,7 +283,7 @@ template <typename K, Mask kMask>
   typename V::F p[kBlockVectors];
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
-    p[j] = exp2_at_most_one<V>(masked_scores<K, kMask>(scores, j, scale, seen) - V::set1(row_max));
+    p[j] = masked_powers<K, kMask>(scores, j, scale, seen, row_max);
   }
   const auto block = (p[0] + p[1]) + (p[2] + p[3]);
   V::store(sum, V::fma(V::load(sum, Whole{}), V::set1(alpha), block), Whole{});
@@ -355,10 +368,9 @@ template <typename K, Mask kMask, typename F>
   using V = typename K::V;
 #pragma GCC unroll 4
   for (int64_t j = 0; j < kBlockVectors; ++j) {
-    const F s = masked_scores<K, kMask>(scores + r * kKeyBlock, j, t.scale, seen);
     F d = V::load(d_p + r * kKeyBlock + kLanes * j, Whole{}) - V::set1(t.delta[r]);
     d = mask_unseen<V, kMask>(d, j, seen, 0.0f);
-    p[j] = exp2_at_most_one<V>(s - V::set1(t.lse[r]));
+    p[j] = masked_powers<K, kMask>(scores + r * kKeyBlock, j, t.scale, seen, t.lse[r]);
     d_s[j] = p[j] * d;
   }
 }
@@ -440,6 +452,7 @@ constexpr AttentionKernels attention_kernels() {
   return {.pack = K::kPack,
           .tile_rows = K::kTileRows,
           .forward_rows = K::kForwardRows,
+          .key_blocks = K::kKeyBlocks,
           .step_multiple = K::kStepMultiple,
           .pack_row = pack_row<K>,
           .pack_in_lanes_form = pack_in_lanes_form<K>,

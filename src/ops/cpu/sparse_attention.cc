@@ -109,8 +109,8 @@ void Forward::pack_keys(const SparseKeys& keys, int64_t first, int64_t count,
 
 // All rows see all `count` keys of the block.
 void Forward::attend_block(int64_t num_rows, int64_t count, const Workspace& work) const {
-  int64_t visible[kMostTileRows];
-  std::fill_n(visible, kMostTileRows, count);
+  int64_t visible[kMostForwardRows];
+  std::fill_n(visible, kMostForwardRows, count);
   for (int64_t r = 0; r < num_rows; r += kernels.forward_rows) {
     kernels.forward_tile({.q = work.q + r * layout.row_stride,
                           .q_stride = layout.row_stride,
