@@ -178,41 +178,62 @@ struct Forward {
     }
   }
 
-  // One panel over rows that are packed, all of whose chains wait in `chains`.
-  void multiply_panel_by_packed(int64_t index, Range rows, const char* packed, size_t first_run,
-                                float* chains) const {
-    const int64_t width = args.w.width;
-    const auto accumulate = [&](const void* panel, Range cols) {
-      kernels.accumulate({.panel = panel,
-                          .width = width,
-                          .x = packed + cols.begin / 32 * 1024,
-                          .x_stride = packed_strip(args.w.cols),
-                          .x_is_packed = true,
-                          .rows = rows.size(),
-                          .cols = cols.size(),
-                          .acc = chains,
-                          .acc_stride = width,
-                          .start_at_zero = cols.begin == 0,
-                          .reads_on = !args.w.is_narrow()});
-    };
-    if (args.w.is_narrow()) {
-      NarrowScratch scratch;  // not initialised
-      const int64_t block = narrow_columns(kNarrowBlockBytes, width);
-      for (int64_t col = 0; col < args.w.cols; col += block) {
-        const Range cols = {col, std::min(col + block, args.w.cols)};
-        unpack_narrow_columns(path, args.w, index, col, cols.size(), scratch.bytes);
-        accumulate(scratch.bytes, cols);
-      }
-    } else {
-      accumulate(args.w.panel(index), {0, args.w.cols});
+  // Continues the chains of all `rows`, which are packed, with columns `cols` of a panel.
+  void accumulate_packed(const void* panel, Range rows, const char* packed, Range cols,
+                         float* chains) const {
+    kernels.accumulate({.panel = panel,
+                        .width = args.w.width,
+                        .x = packed + cols.begin / 32 * 1024,
+                        .x_stride = packed_strip(args.w.cols),
+                        .x_is_packed = true,
+                        .rows = rows.size(),
+                        .cols = cols.size(),
+                        .acc = chains,
+                        .acc_stride = args.w.width,
+                        .start_at_zero = cols.begin == 0,
+                        .reads_on = !args.w.is_narrow()});
+  }
+
+  // A slice of the columns of a panel, which may be in few bits.
+  void accumulate_slice(int64_t index, Range rows, const char* packed, Range slice,
+                        float* chains) const {
+    if (!args.w.is_narrow()) {
+      const char* panel = static_cast<const char*>(args.w.panel(index));
+      const int64_t begin = slice.begin * args.w.width * dtype_bytes(args.w.dtype);
+      return accumulate_packed(panel + begin, rows, packed, slice, chains);
     }
+    NarrowScratch scratch;  // not initialised
+    const int64_t block = narrow_columns(kNarrowBlockBytes, args.w.width);
+    for (int64_t col = slice.begin; col < slice.end; col += block) {
+      const Range cols = {col, std::min(col + block, slice.end)};
+      unpack_narrow_columns(path, args.w, index, col, cols.size(), scratch.bytes);
+      accumulate_packed(scratch.bytes, rows, packed, cols, chains);
+    }
+  }
+
+  // Low-rank terms and outputs of a panel whose chains are complete.
+  void finish_packed_panel(int64_t index, Range rows, size_t first_run, float* chains) const {
     add_low_rank_terms(index, rows, first_run, chains);
     const int64_t tiles = num_tiles(rows);
     for (int64_t t = 0; t < tiles; ++t) {
       const Range next = rows_of_tile(rows, std::min(t + 1, tiles - 1));
       prefetch_outputs_and_next_rows(index, next, {}, 0);
       const Range part = rows_of_tile(rows, t);
-      apply_epilogue(index, part, chains + (part.begin - rows.begin) * width);
+      apply_epilogue(index, part, chains + (part.begin - rows.begin) * args.w.width);
+    }
+  }
+
+  // At most kSlicePanels panels over rows that are packed.
+  void multiply_packed_panels(Range panels, Range rows, const char* packed, size_t first_run,
+                              float* chains) const {
+    const int64_t chains_each = rows.size() * args.w.width;
+    for (int64_t col = 0; col < args.w.cols; col += kSliceColumns) {
+      const Range slice = {col, std::min(col + kSliceColumns, args.w.cols)};
+      for (int64_t p = panels.begin; p < panels.end; ++p) {
+        float* own = chains + (p - panels.begin) * chains_each;
+        accumulate_slice(p, rows, packed, slice, own);
+        if (slice.end == args.w.cols) finish_packed_panel(p, rows, first_run, own);
+      }
     }
   }
 
@@ -292,18 +313,23 @@ struct WorkSplit {
   }
 
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
-  // Of one worker: chains that wait, between blocks of K or for all panels, and packed rows.
+  // Of one worker: chains that wait between blocks of K, or those of some panels and packed rows.
   [[nodiscard]] int64_t memory_bytes() const {
-    return std::max(k_blocks == 1 ? 0 : chains_bytes(args.w, args.x.rows(), kProductRows),
-                    packing_bytes(kernels, args.w, args.x.rows()));
+    const int64_t rows = args.x.rows();
+    return std::max(k_blocks == 1 ? 0 : chains_bytes(args.w, rows),
+                    packing_bytes(kernels, args.w, rows));
   }
-  static int64_t chains_bytes(const PanelView& w, int64_t rows, int64_t most) {
-    return std::min(rows, most) * w.width * 4;
+  static int64_t chains_bytes(const PanelView& w, int64_t rows) {
+    return std::min(rows, kProductRows) * w.width * 4;
+  }
+  // Panels whose chains wait at once: one where a slice has all columns.
+  static int64_t slice_panels(const PanelView& w) {
+    return w.cols <= kSliceColumns ? 1 : std::min(kSlicePanels, w.num_panels());
   }
   static int64_t packing_bytes(const GemmKernels& kernels, const PanelView& w, int64_t rows) {
     if (kernels.pack_rows == nullptr || rows < kFewestPackedRows) return 0;
-    const int64_t most = packed_rows(w.cols);
-    return chains_bytes(w, rows, most) + packed_bytes(std::min(rows, most), w.cols);
+    const int64_t block = std::min(rows, packed_rows(w.cols));
+    return slice_panels(w) * block * w.width * 4 + packed_bytes(block, w.cols);
   }
 
   void multiply_part(int64_t part, const TensorView& y, char* memory) const {
@@ -328,16 +354,17 @@ struct WorkSplit {
 
   void multiply_packed_block(const Forward& forward, Range panels, Range rows, size_t first_run,
                              char* memory) const {
-    char* packed = memory + chains_bytes(args.w, rows.size(), rows.size());
+    const int64_t most = slice_panels(args.w);
+    char* packed = memory + most * rows.size() * args.w.width * 4;
     kernels.pack_rows({.x = args.x.row(rows.begin),
                        .x_stride = args.x.row_stride,
                        .rows = rows.size(),
                        .cols = args.w.cols,
                        .dst = packed,
                        .dst_stride = packed_strip(args.w.cols)});
-    for (int64_t p = panels.begin; p < panels.end; ++p) {
-      forward.multiply_panel_by_packed(p, rows, packed, first_run,
-                                       reinterpret_cast<float*>(memory));
+    for (int64_t p = panels.begin; p < panels.end; p += most) {
+      forward.multiply_packed_panels({p, std::min(p + most, panels.end)}, rows, packed, first_run,
+                                     reinterpret_cast<float*>(memory));
     }
   }
 };
@@ -361,7 +388,7 @@ WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> p
 // Of any division of so many rows.
 WorkSize most_work_size(CpuPath path, int64_t threads, const PanelView& w, int64_t most_rows) {
   const bool one_block = w.panel_elements() * dtype_bytes(w.dtype) <= block_bytes(2);
-  const int64_t chains = one_block ? 0 : WorkSplit::chains_bytes(w, most_rows, kProductRows);
+  const int64_t chains = one_block ? 0 : WorkSplit::chains_bytes(w, most_rows);
   const GemmKernels& kernels = choose_gemm_kernels(path, w.dtype);
   return {threads, std::max(chains, WorkSplit::packing_bytes(kernels, w, most_rows))};
 }

@@ -42,10 +42,13 @@ constexpr int64_t kProductRows = 528;
 // gemm_dx: rows whose chains wait (264 KiB), and lanes of a transposed panel (256 KiB in bf16).
 constexpr int64_t kBackwardRows = 1056;
 constexpr int64_t kBackwardLanes = 2048;
-// Rows that are packed (GemmKernels::pack_rows) stay in L2 while panels pass, next to their chains.
-constexpr int64_t kPackedBytes = 1 << 20;
+// Rows that are packed (GemmKernels::pack_rows): a slice of their columns (1 MiB) stays in L2 while
+// some panels pass over it, whose chains (2 MiB) wait for the next slice.
+constexpr int64_t kPackedBytes = 4 << 20;
 constexpr int64_t kMostPackedRows = 512;
 constexpr int64_t kFewestPackedRows = 64;  // fewer are packed as they are read
+constexpr int64_t kSliceColumns = 1024;
+constexpr int64_t kSlicePanels = 16;
 // gemm_dw: steps of tokens in a panel (128 KiB), and columns of the row operand prepared at a time.
 constexpr int64_t kGradientSteps = 512;
 constexpr int64_t kGradientRows = 2048;
@@ -80,11 +83,10 @@ inline int64_t max_rows(const GemmKernels& kernels, int64_t width) {
 // The narrowest tile that holds `cols` outputs (at most 64).
 inline int64_t tile_width(int64_t cols) { return cols > 32 ? 64 : cols > 16 ? 32 : 16; }
 
-// Rows of `cols` columns that are packed at a time: whole strips, as many as stay in L2.
+// Rows of `cols` columns that are packed at a time: whole strips.
 inline int64_t packed_rows(int64_t cols) {
   const int64_t strip_bytes = ceil_div(cols, 32) * 1024;
-  const int64_t most = kPackedBytes / strip_bytes * 16;
-  return std::clamp(most, kFewestPackedRows, kMostPackedRows);
+  return std::clamp(kPackedBytes / strip_bytes * 16, kFewestPackedRows, kMostPackedRows);
 }
 // Elements of a strip, and bytes of so many rows.
 inline int64_t packed_strip(int64_t cols) { return ceil_div(cols, 32) * (16 * 32); }

@@ -30,16 +30,14 @@ struct Backward {
   const GemmArgs& args;
   TensorView dx;
   bool accumulate;
-  float* chains;       // [kBackwardRows, width] of this worker
-  char* panel;         // [kBackwardLanes, width] of this worker
-  const char* packed;  // a block of rows of dy, packed; null: they are read as they lie
+  float* chains;  // [kBackwardRows, width] of this worker
+  char* panel;    // [kBackwardLanes, width] of this worker
+  char* packed;   // a block of rows of dy, where they are packed
 
   // Continues the chains of `rows` (a block that starts at `origin`) with x[rows] w[:, columns].
   // `after` is the first column that the next call will take of the same w, or none (-1).
-  // Of packed rows x is not read.
   void accumulate_product(const TensorView& x, const PanelView& w, Range rows, int64_t origin,
-                          Range columns, int64_t after, bool start_at_zero,
-                          bool of_packed_rows = false) const {
+                          Range columns, int64_t after, bool start_at_zero) const {
     const int64_t width = tile_width(columns.size());
     const int64_t block_panels = kBackwardLanes / w.width;
     for (int64_t first = 0; first < w.num_panels(); first += block_panels) {
@@ -50,10 +48,6 @@ struct Backward {
       const Next next = next_tiles(w, next_panel, same ? columns.begin : after);
       const int64_t lane = first * w.width;
       const int64_t lanes = std::min(last * w.width, w.rows) - lane;
-      if (of_packed_rows) {
-        accumulate_packed(rows.size(), lane, lanes, width, start_at_zero && first == 0);
-        continue;
-      }
       accumulate_tiles(address(x, rows.begin, lane), x.row_stride, rows.size(), lanes, width,
                        chains + (rows.begin - origin) * width, start_at_zero && first == 0, next);
     }
@@ -118,21 +112,6 @@ struct Backward {
     return {lines, piece_steps, piece_steps > 0 && width == kMaxWidth ? steps / piece_steps : 0};
   }
 
-  // The packed rows pass over the transposed panel of lanes from `lane` on.
-  void accumulate_packed(int64_t num_rows, int64_t lane, int64_t lanes, int64_t width,
-                         bool start_at_zero) const {
-    kernels.accumulate({.panel = panel,
-                        .width = width,
-                        .x = packed + lane / 32 * 1024,
-                        .x_stride = packed_strip(args.w.rows),
-                        .x_is_packed = true,
-                        .rows = num_rows,
-                        .cols = lanes,
-                        .acc = chains,
-                        .acc_stride = width,
-                        .start_at_zero = start_at_zero});
-  }
-
   // The first line of each of the rows.
   static void prefetch_rows(const char* x, int64_t row_bytes, Range rows) {
     for (int64_t row = rows.begin; row < rows.end; ++row) __builtin_prefetch(x + row * row_bytes);
@@ -176,8 +155,13 @@ struct Backward {
   void multiply_block(Range rows, Range columns, int64_t after) const {
     const int64_t width = tile_width(columns.size());
     if (accumulate) load_chains(rows, columns, width);
-    accumulate_product(args.x, args.w, rows, rows.begin, columns, after, !accumulate,
-                       packed != nullptr);
+    accumulate_product(args.x, args.w, rows, rows.begin, columns, after, !accumulate);
+    finish_block(rows, columns);
+  }
+
+  // Low-rank terms and outputs of a block whose chains are complete.
+  void finish_block(Range rows, Range columns) const {
+    const int64_t width = tile_width(columns.size());
     for (const LowRankSegment& run : args.runs) {
       const Range part = {std::max(run.begin, rows.begin), std::min(run.end, rows.end)};
       if (part.begin < part.end) {
@@ -186,6 +170,40 @@ struct Backward {
       }
     }
     apply_epilogue(rows, columns, width);
+  }
+
+  // Continues the chains of all `rows`, which are packed, with a slice of panels.
+  void accumulate_slice(Range rows, Range panels, Range columns) const {
+    const int64_t width = tile_width(columns.size());
+    const int64_t lane = panels.begin * args.w.width;
+    if (accumulate && lane == 0) load_chains(rows, columns, width);
+    transpose_panels(args.w, panels.begin, panels.end, columns, width);
+    kernels.accumulate({.panel = panel,
+                        .width = width,
+                        .x = packed + lane / 32 * 1024,
+                        .x_stride = packed_strip(args.w.rows),
+                        .x_is_packed = true,
+                        .rows = rows.size(),
+                        .cols = std::min(panels.end * args.w.width, args.w.rows) - lane,
+                        .acc = chains,
+                        .acc_stride = width,
+                        .start_at_zero = !accumulate && lane == 0});
+  }
+
+  // At most kSlicePanels blocks of columns of rows that are packed, whose chains lie one behind the
+  // other.
+  void multiply_packed_block(Range rows, Range columns) const {
+    const int64_t slice = kSliceColumns / args.w.width;
+    for (int64_t first = 0; first < args.w.num_panels(); first += slice) {
+      const Range panels = {first, std::min(first + slice, args.w.num_panels())};
+      Backward own = *this;
+      for (int64_t col = columns.begin; col < columns.end; col += kOutputs) {
+        const Range part = {col, std::min(col + kOutputs, columns.end)};
+        own.accumulate_slice(rows, panels, part);
+        if (panels.end == args.w.num_panels()) own.finish_block(rows, part);
+        own.chains += rows.size() * kOutputs;
+      }
+    }
   }
 
   void prefetch_dx(Range rows, Range columns) const {
@@ -237,47 +255,70 @@ struct WorkSplit {
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
   // Of one worker: its chains, behind them its panel, then rows that are packed.
   static int64_t bytes_of_worker(const GemmKernels& kernels, const PanelView& w, int64_t rows) {
-    return chains_bytes(rows) + panel_bytes(w.dtype) + packing_bytes(kernels, w, rows);
+    const int64_t plain = std::min(rows, kBackwardRows) * kOutputs * 4 + panel_bytes(w.dtype);
+    if (kernels.pack_rows == nullptr || rows < kFewestPackedRows) return plain;
+    const int64_t block = std::min(rows, packed_rows(w.rows));
+    return std::max(plain, slice_blocks(w) * block * kOutputs * 4 + panel_bytes(w.dtype) +
+                               packed_bytes(block, w.rows));
   }
-  static int64_t packing_bytes(const GemmKernels& kernels, const PanelView& w, int64_t rows) {
-    if (kernels.pack_rows == nullptr || rows < kFewestPackedRows) return 0;
-    return packed_bytes(std::min(rows, packed_rows(w.rows)), w.rows);
+  // Blocks of columns whose chains wait at once: one where a slice has all lanes.
+  static int64_t slice_blocks(const PanelView& w) {
+    return w.rows <= kSliceColumns ? 1 : std::min(kSlicePanels, ceil_div(w.cols, kOutputs));
   }
-  static int64_t chains_bytes(int64_t rows) { return std::min(rows, kBackwardRows) * kOutputs * 4; }
   static int64_t panel_bytes(DType dtype) { return kBackwardLanes * kOutputs * dtype_bytes(dtype); }
 
   void multiply_part(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
-    char* panel = memory + chains_bytes(args.x.rows());
-    char* packed = panel + panel_bytes(args.w.dtype);
     const Range units = part_of(num_units, part % grid.col_parts, grid.col_parts);
-    const int64_t col_end = std::min(units.end * unit, args.w.cols);
+    const Range columns = {units.begin * unit, std::min(units.end * unit, args.w.cols)};
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
-    const int64_t row_end = std::min(tiles.end * tile_rows, args.x.rows());
-    const bool packs =
-        kernels.pack_rows != nullptr && row_end - tiles.begin * tile_rows >= kFewestPackedRows;
+    const Range rows = {tiles.begin * tile_rows, std::min(tiles.end * tile_rows, args.x.rows())};
+    const bool packs = kernels.pack_rows != nullptr && rows.size() >= kFewestPackedRows;
     const int64_t most = packs ? packed_rows(args.w.rows) : kBackwardRows;
-    const Backward backward{.path = path,
-                            .kernels = kernels,
-                            .args = args,
-                            .dx = dx,
-                            .accumulate = accumulate,
-                            .chains = reinterpret_cast<float*>(memory),
-                            .panel = panel,
-                            .packed = packs ? packed : nullptr};
-    for (int64_t row = tiles.begin * tile_rows; row < row_end; row += most) {
-      const Range rows = {row, std::min(row + most, row_end)};
+    for (int64_t row = rows.begin; row < rows.end; row += most) {
+      const Range block = {row, std::min(row + most, rows.end)};
       if (packs) {
-        kernels.pack_rows({.x = args.x.row(row),
-                           .x_stride = args.x.row_stride,
-                           .rows = rows.size(),
-                           .cols = args.w.rows,
-                           .dst = packed,
-                           .dst_stride = packed_strip(args.w.rows)});
+        multiply_packed_rows(block, columns, dx, accumulate, memory);
+      } else {
+        multiply_rows(block, columns, dx, accumulate, memory);
       }
-      for (int64_t col = units.begin * unit; col < col_end; col += kOutputs) {
-        const Range columns = {col, std::min(col + kOutputs, col_end)};
-        backward.multiply_block(rows, columns, columns.end < col_end ? columns.end : -1);
-      }
+    }
+  }
+
+ private:
+  [[nodiscard]] Backward backward(const TensorView& dx, bool accumulate, char* memory,
+                                  int64_t chains) const {
+    char* panel = memory + chains * kOutputs * 4;
+    return {.path = path,
+            .kernels = kernels,
+            .args = args,
+            .dx = dx,
+            .accumulate = accumulate,
+            .chains = reinterpret_cast<float*>(memory),
+            .panel = panel,
+            .packed = panel + panel_bytes(args.w.dtype)};
+  }
+
+  void multiply_rows(Range rows, Range columns, const TensorView& dx, bool accumulate,
+                     char* memory) const {
+    const Backward block = backward(dx, accumulate, memory, rows.size());
+    for (int64_t col = columns.begin; col < columns.end; col += kOutputs) {
+      const Range part = {col, std::min(col + kOutputs, columns.end)};
+      block.multiply_block(rows, part, part.end < columns.end ? part.end : -1);
+    }
+  }
+
+  void multiply_packed_rows(Range rows, Range columns, const TensorView& dx, bool accumulate,
+                            char* memory) const {
+    const int64_t blocks = slice_blocks(args.w);
+    const Backward block = backward(dx, accumulate, memory, blocks * rows.size());
+    kernels.pack_rows({.x = args.x.row(rows.begin),
+                       .x_stride = args.x.row_stride,
+                       .rows = rows.size(),
+                       .cols = args.w.rows,
+                       .dst = block.packed,
+                       .dst_stride = packed_strip(args.w.rows)});
+    for (int64_t col = columns.begin; col < columns.end; col += blocks * kOutputs) {
+      block.multiply_packed_block(rows, {col, std::min(col + blocks * kOutputs, columns.end)});
     }
   }
 };
