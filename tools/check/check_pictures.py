@@ -6,7 +6,7 @@ usage: python3 tools/check/check_pictures.py            exits 1 and says what to
        python3 tools/check/check_pictures.py --keep     after `make page PICTURES=docs`: keeps the hash of the page's sources
 
 docs/page.png     of the page whose sources (src/server/view/assets) have the hash in docs/page.sources
-docs/speed.svg    what tools/docs/make_speed_svg.py draws from docs/log.md
+docs/speed.svg    what tools/docs/make_speed_svg.py draws from docs/peers.md
 """
 import hashlib
 import pathlib

@@ -4,8 +4,8 @@
 
 usage: python3 tools/docs/make_speed_svg.py [--check]
 
-The figures are those of the newest table in docs/log.md with the columns work, Strata, best peer and its tokens/s; its
-heading gives the date. --check exits with 1 when docs/speed.svg is not what that table draws.
+The figures, the date and the machine are those of docs/peers.md, which `make peers` writes. --check exits with 1 when
+docs/speed.svg is not what that page draws.
 """
 import argparse
 import html
@@ -14,7 +14,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-HEAD = "| work | Strata | share of limit | best peer | its tokens/s |"
+HEAD = "| work | Strata | share of limit | best peer | its tokens/s | ratio |"
 WIDTH, LEFT, RIGHT, ROW, TOP = 760, 270, 60, 30, 64
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #24292f }
@@ -25,23 +25,27 @@ STYLE = """
   }"""
 
 
-def read_table(log):
-    before, found, rest = log.partition(HEAD)
-    if not found:
-        sys.exit(f"docs/log.md: no table with the head {HEAD}")
-    title = re.findall(r"^## (\S+): (.*)$", before, re.M)[-1]
-    machine = [line for line in before.rsplit("\n## ", 1)[1].split("\n")[1:] if line][0]
+def read_page(text):
+    """The date, the machine and the rows of the page's first table."""
+    _, found, rest = text.partition(HEAD)
+    facts = dict(re.findall(r"^- (date|machine): (.*)$", rest, re.M))
+    if not found or len(facts) != 2:
+        sys.exit(f"docs/peers.md: no table with the head {HEAD} and lines `- date:` and `- machine:` after it")
     rows = []
     for line in rest.strip("\n").split("\n")[1:]:
         if not line.startswith("|"):
             break
-        work, ours, _, peer, theirs = (cell.strip() for cell in line.strip("|").split("|"))
+        work, ours, _, peer, theirs, _ = (cell.strip() for cell in line.strip("|").split("|"))
         rows.append((work, float(ours), peer, float(theirs)))
-    return title[0], machine.split(", bf16")[0], rows
+    return facts["date"], facts["machine"], rows
+
+
+def times(ratio):
+    return f"{ratio:.1f}x" if ratio >= 1 else f"{ratio:.2f}x"
 
 
 def draw(date, machine, rows):
-    most = max(ours / theirs for _, ours, _, theirs in rows)
+    most = max(1.0, *(ours / theirs for _, ours, _, theirs in rows))
     scale = (WIDTH - LEFT - RIGHT) / most
     height = TOP + ROW * len(rows) + 40
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"',
@@ -53,9 +57,9 @@ def draw(date, machine, rows):
         out += [f'<text x="10" y="{y + 13}">{html.escape(work)}</text>',
                 f'<rect class="ours" x="{LEFT}" y="{y}" width="{ours / theirs * scale:.1f}" height="11"/>',
                 f'<rect class="peer" x="{LEFT}" y="{y + 11}" width="{scale:.1f}" height="9"/>',
-                f'<text x="{LEFT + ours / theirs * scale + 6:.1f}" y="{y + 11}">{ours / theirs:.1f}x</text>',
+                f'<text x="{LEFT + ours / theirs * scale + 6:.1f}" y="{y + 11}">{times(ours / theirs)}</text>',
                 f'<text class="small" x="{LEFT - 78}" y="{y + 13}">{html.escape(peer)}</text>']
-    out += [f'<text class="small" x="10" y="{height - 14}">{html.escape(machine)}; {date}, docs/log.md</text>', "</svg>"]
+    out += [f'<text class="small" x="10" y="{height - 14}">{html.escape(machine)}; {date}, docs/peers.md</text>', "</svg>"]
     return "\n".join(out) + "\n"
 
 
@@ -63,12 +67,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    picture = draw(*read_table((ROOT / "docs" / "log.md").read_text()))
+    picture = draw(*read_page((ROOT / "docs" / "peers.md").read_text()))
     path = ROOT / "docs" / "speed.svg"
     if not args.check:
         path.write_text(picture)
     elif not path.exists() or path.read_text() != picture:
-        sys.exit("docs/speed.svg is not what docs/log.md says: run tools/docs/make_speed_svg.py")
+        sys.exit("docs/speed.svg is not what docs/peers.md says: run tools/docs/make_speed_svg.py")
 
 
 if __name__ == "__main__":
