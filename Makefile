@@ -4,12 +4,13 @@
 #   make cookbook     recipes of the tinker-cookbook against a server                     make build   build/release/strata
 #   make run-smollm2  fine-tune SmolLM2-135M on real text                                 make page    the live page
 #   make tiny-qwen3   pre-train the bundled model again                                   make asan tsan fuzz tidy format
+#   make peers        speeds of PEFT, vLLM, llama.cpp and Strata in turn: docs/peers.md
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: help install build test stages ranks checks asan tsan fuzz tidy format format-check run run-train e2e e2e-clients events cookbook robust chaos many-tenants page \
   documents package packages-test run-smollm2 random-models \
-  compare-llama-cpp llama-cpp tiny-qwen3 clean
+  compare-llama-cpp llama-cpp peers tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
@@ -33,7 +34,7 @@ CLANG = -DCMAKE_CXX_COMPILER=clang++-19 -DSTRATA_TESTS=ON
 FORMATTED = git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh'
 
 help:
-	@sed -n '1,6s/^# \{0,1\}//p' Makefile
+	@sed -n '1,7s/^# \{0,1\}//p' Makefile
 
 install:
 	@tools/install.sh run
@@ -73,6 +74,7 @@ checks:
 	@python3 tools/check/check_layers.py --self-test
 	@python3 tools/check/check_docs.py --self-test
 	@python3 tools/check/check_python_imports.py --self-test
+	@python3 bench/peers/run.py --self-test
 
 asan tsan:
 	@tools/install.sh clang
@@ -194,6 +196,13 @@ compare-llama-cpp: build
 
 llama-cpp: build
 	@tools/run/llama_cpp.sh build/release/strata
+
+# Strata and its peers in turn, an hour on two quiet cores: docs/peers.md and docs/speed.svg. PEERS="--only decode1 --rounds 3" for
+# some of it; the peers are installed into build/peers once (12 GB).
+peers: build
+	@tools/install.sh peers
+	@bench/peers/install.sh
+	@python3 bench/peers/run.py build/release/strata $(PEERS)
 
 tiny-qwen3: build
 	@tools/run/pretrain_tiny.sh build/release/strata

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that a make target needs, and only those that are missing.
-# usage: tools/install.sh run|sdk|browser|test|ranks|clang|format|smollm2|package
+# usage: tools/install.sh run|sdk|browser|test|ranks|clang|format|smollm2|package|peers
 # Works as root or with sudo; asks nothing; does nothing when all is there.
 set -eu
 
@@ -18,7 +18,8 @@ case "${1:-}" in
   format) packages="clang-format-19" ;;
   package) packages="$run python3 python3-venv binutils dpkg-dev patchelf debootstrap buildah" ;;
   smollm2) packages="$run python3 python3-venv fortunes" ;;
-  *) echo "usage: tools/install.sh run|sdk|browser|test|ranks|clang|format|smollm2|package" >&2; exit 2 ;;
+  peers) packages="$run python3 python3-venv python3-dev libtcmalloc-minimal4" ;;
+  *) echo "usage: tools/install.sh run|sdk|browser|test|ranks|clang|format|smollm2|package|peers" >&2; exit 2 ;;
 esac
 
 is_installed() {
