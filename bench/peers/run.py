@@ -77,8 +77,9 @@ def measure_work(strata, peer, work, args, pairs):
             return
         pair = measure_pair(strata, peer, work, args.threads, peer_first=i % 2 == 1)
         pairs.append(pair)
-        with open(PAIRS, "a") as file:
-            file.write(json.dumps(dataclasses.asdict(pair)) + "\n")
+        if not args.quick:
+            with open(PAIRS, "a") as file:
+                file.write(json.dumps(dataclasses.asdict(pair)) + "\n")
         print(describe_pair(pair), flush=True)
         wanted -= pair.counts
 
@@ -108,10 +109,15 @@ def describe_limits(pairs):
     return f"limits that Strata probed: {gflops[0]:,.0f} to {gflops[-1]:,.0f} GFLOP/s in bf16, {reads[0]:.0f} to {reads[-1]:.0f} GB/s read"
 
 
-def read_pairs(args):
+def read_pairs(args, source):
+    """Of a run that was stopped. `source`: machine and program, the first line of the file."""
     if args.resume and PAIRS.exists():
-        return [Pair(**json.loads(line)) for line in PAIRS.read_text().splitlines()]
-    PAIRS.write_text("")
+        first, *lines = PAIRS.read_text().splitlines()
+        if first != source:
+            sys.exit(f"--continue: {PAIRS} is of another machine or build: {first}")
+        return [Pair(**json.loads(line)) for line in lines]
+    if not args.quick:
+        PAIRS.write_text(source + "\n")
     return []
 
 
@@ -125,22 +131,25 @@ def measure(args):
     BUILD.mkdir(parents=True, exist_ok=True)
     strata = Strata(args.program, args.threads)
     version = strata.version()
-    print(f"{machine.describe()}; {version}", flush=True)
+    source = f"{machine.describe()}; {version}"
+    print(source, flush=True)
     files = strata.write_model(BUILD)
-    pairs, versions, faults = read_pairs(args), [], []
+    pairs, versions, faults = read_pairs(args, source), [], []
     for name in args.peers or NAMES:
         works = [work for work in WORKS if name in work.peers and work.name in (args.only or (QUICK_WORKS if args.quick else BY_NAME))]
         if works:
             found, missing = measure_peer(name, strata, works, args, files, pairs)
             versions += [found] if found else []
             faults += missing
+    if args.quick:
+        sys.exit("\n".join(faults) or None)
     rows = best_rows(kept_groups(pairs))
     if not rows:
         sys.exit(f"no pair counts: in each, others took above {100 * MOST_OTHERS:.0f} %, or a peer failed")
     print(peer_table(pairs))
     facts = Facts(datetime.date.today().isoformat(), machine.describe(), version, versions, "`make peers`",
                   [describe_limits(pairs), *(f"left out: {fault}" for fault in faults)])
-    if args.only or args.peers or args.quick:
+    if args.only or args.peers:
         print("docs/peers.md is left as it is: not all works and peers were asked for")
     else:
         write_page(page(facts, rows, pairs))
