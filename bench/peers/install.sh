@@ -24,5 +24,5 @@ for peer in "$@"; do
   if cat bench/peers/"$peer"*.txt | cmp --quiet - "$folder/$peer/installed"; then continue; fi
   echo "Installing $peer into $folder/$peer (once; minutes and up to 6 GB)" >&2
   install_peer "$peer" >"$folder/$peer.install.log" 2>&1 ||
-    echo "peers: $peer is left out: $(grep -m 1 ERROR "$folder/$peer.install.log" || tail -n 1 "$folder/$peer.install.log")" >&2
+    echo "peers: $peer is left out, see $folder/$peer.install.log: $(tail -n 1 "$folder/$peer.install.log")" >&2
 done

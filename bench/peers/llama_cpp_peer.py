@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama.cpp through llama-cpp-python's bare bindings, as its own llama-bench drives it: random tokens, nothing sampled, fused
-attention. Run by run.py."""
+"""llama.cpp through llama-cpp-python's bare bindings, as its own llama-bench drives it: random tokens, nothing sampled,
+fused attention. Run by run.py."""
 import importlib.metadata
 import random
 import time

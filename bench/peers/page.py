@@ -80,13 +80,14 @@ def best_rows(groups):
         of_work = [group for (name, _), group in groups.items() if name == work.name]
         if of_work:
             best = max(of_work, key=lambda group: median(group, "theirs"))
-            rows.append(Row(work.label, median(best, "ours"), median(best, "share"), NAMES[best[0].peer], median(best, "theirs")))
+            rows.append(Row(work.label, median(best, "ours"), median(best, "share"), NAMES[best[0].peer],
+                            median(best, "theirs")))
     return rows
 
 
 def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
+    first, *others = ("| " + " | ".join(line) + " |" for line in [head, *rows])
+    return "\n".join([first, "|" + "---|" * len(head), *others])
 
 
 def peer_table(pairs):
@@ -100,9 +101,17 @@ def peer_table(pairs):
                      rounded(median(group, "theirs")), f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
                      f"{100 * max(pair.others for pair in group):.1f} %",
                      f"{100 * min(pair.probe for pair in group) / best_probe:.0f} %"])
-    return table(["work", "peer", "pairs kept", "Strata", "peer's tokens/s", "ratios", "most by others", "slowest probe"], rows)
+    head = ["work", "peer", "pairs kept", "Strata", "peer's tokens/s", "ratios", "most by others", "slowest probe"]
+    return table(head, rows)
 
 
+INTRODUCTION = """\
+# Strata with PEFT, vLLM and llama.cpp
+
+Tokens a second on one machine: Qwen3-0.6B's shape with random weights, bf16, each work with the peer that is
+fastest at it. `make peers` measures the machine at hand, writes this page (`bench/peers/`) and draws the picture.
+
+![tokens per second of Strata and its fastest peer](speed.svg)"""
 HOW = """\
 ## How it is measured
 
@@ -119,15 +128,16 @@ HOW = """\
 """
 
 
+def fact_lines(facts):
+    lines = [f"date: {facts.date}", f"machine: {facts.machine}", f"Strata: {facts.strata}",
+             *(f"peer: {peer}" for peer in facts.peers), f"command: {facts.command}", *facts.notes]
+    return "\n".join(textwrap.fill(line, 118, initial_indent="- ", subsequent_indent="  ") for line in lines)
+
+
 def page(facts, rows, pairs=()):
-    cells = [[row.label, rounded(row.ours), f"{100 * row.share:.0f} %", row.peer, rounded(row.theirs), ratio(row.ours, row.theirs)]
-             for row in rows]
-    lines = [f"- date: {facts.date}", f"- machine: {facts.machine}", f"- Strata: {facts.strata}",
-             *(f"- peer: {peer}" for peer in facts.peers), f"- command: {facts.command}", *(f"- {note}" for note in facts.notes)]
-    parts = ["# Strata with PEFT, vLLM and llama.cpp\n\n"
-             "Tokens a second on one machine: Qwen3-0.6B's shape with random weights, bf16, each work with the peer that is\n"
-             "fastest at it. `make peers` measures the machine at hand, writes this page (`bench/peers/`) and draws the picture.\n",
-             "![tokens per second of Strata and its fastest peer](speed.svg)\n", table(HEAD, cells) + "\n", "\n".join(textwrap.fill(line, 118, subsequent_indent="  ") for line in lines) + "\n"]
+    cells = [[row.label, rounded(row.ours), f"{100 * row.share:.0f} %", row.peer, rounded(row.theirs),
+              ratio(row.ours, row.theirs)] for row in rows]
+    parts = [INTRODUCTION, table(HEAD, cells), fact_lines(facts)]
     if pairs:
-        parts.append("## Every peer\n\n" + peer_table(pairs) + "\n")
-    return "\n".join([*parts, HOW])
+        parts.append("## Every peer\n\n" + peer_table(pairs))
+    return "\n\n".join([*parts, HOW])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Both ends of a peer: the process of its own environment that holds the model, and what the driver knows of it.
 
-The driver writes one line of JSON a request, {"work": NAME}, to the peer's standard input; the peer answers with one line,
-{"tokens_per_s": X} or {"error": TEXT}. The first line that a peer writes, once its model is there, names its versions.
-What its libraries print goes to its log.
+The driver writes one line of JSON a request, {"work": NAME}, to the peer's standard input; the peer answers with one
+line, {"tokens_per_s": X} or {"error": TEXT}. The first line that a peer writes, once its model is there, names its
+versions. What its libraries print goes to its log.
 """
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PEFT in its best settings: model and adapter in bf16, fused attention, cross-entropy in chunks with its gradient by hand, a
-fused AdamW. Run by run.py."""
+"""PEFT in its best settings: model and adapter in bf16, fused attention, cross-entropy in chunks with its gradient by
+hand, a fused AdamW. Run by run.py."""
 import importlib.metadata
 import time
 
@@ -20,7 +20,7 @@ class PeftPeer:
         torch.manual_seed(1)
         torch.set_num_threads(threads)
         base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16, attn_implementation="sdpa")
-        self.config = LoraConfig(r=RANK, lora_alpha=RANK, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+        self.config = LoraConfig(r=RANK, lora_alpha=RANK, target_modules="all-linear", task_type="CAUSAL_LM")
         self.model = get_peft_model(base, self.config, adapter_name="a0", autocast_adapter_dtype=False)
         self.vocab = base.config.vocab_size
         trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -70,8 +70,8 @@ class PeftPeer:
                              logits_to_keep=1)
             start = time.perf_counter()
             for _ in range(STEPS):
-                out = self.model(input_ids=out.logits[:, -1:].argmax(-1), past_key_values=out.past_key_values, use_cache=True,
-                                 adapter_names=names)
+                out = self.model(input_ids=out.logits[:, -1:].argmax(-1), past_key_values=out.past_key_values,
+                                 use_cache=True, adapter_names=names)
             return work.tokens / (time.perf_counter() - start)
 
 

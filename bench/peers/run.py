@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures Strata with PEFT, vLLM and llama.cpp in turn, writes docs/peers.md and draws docs/speed.svg. `make peers` runs it.
+"""Measures Strata with PEFT, vLLM and llama.cpp in turn, writes docs/peers.md, draws docs/speed.svg: `make peers`.
 
 usage: python3 bench/peers/run.py [PROGRAM] [--only WORK ...] [--peers NAME ...] [--rounds N] [--continue] [--quick]
        python3 bench/peers/run.py --self-test
 
-Each peer has an environment of its own, build/peers/NAME, which bench/peers/install.sh makes; one that is not there, or that
-fails, is named with the reason and left out. A run of all works and peers writes the page; with --only, --peers or --quick the
-figures are printed alone. Every pair is kept in build/peers/pairs.jsonl, from which --continue goes on. Standard library only.
+Each peer has an environment of its own, build/peers/NAME, which bench/peers/install.sh makes; one that is not there, or
+that fails, is named with the reason and left out. A run of all works and peers writes the page; with --only, --peers or
+--quick the figures are printed alone. Every pair is kept in build/peers/pairs.jsonl, from which --continue goes on.
+Standard library only.
 """
 import argparse
 import dataclasses
@@ -38,12 +39,13 @@ QUICK_WORKS = {"lora8", "decode1"}
 def make_peer(name, args, model, gguf):
     if not (BUILD / name / "installed").exists():
         log = BUILD / f"{name}.install.log"
-        errors = [line for line in log.read_text(errors="replace").splitlines() if "ERROR" in line] if log.exists() else []
-        raise PeerError(f"not installed: {errors[-1] if errors else f'run bench/peers/install.sh {name}'}")
-    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(args.threads), "VLLM_CACHE_ROOT": str(BUILD / "vllm_cache"),
-                   "VLLM_NO_USAGE_STATS": "1", "PATH": f"{BUILD / name / 'bin'}:{os.environ['PATH']}"}
-    return Peer(name, HERE / f"{name}_peer.py", BUILD / name / "bin" / "python", gguf if name == "llama_cpp" else model, args.threads,
-                BUILD / f"{name}.log", args.quick, QUICK_PATIENCE if args.quick else PATIENCE, environment)
+        said = log.read_text(errors="replace").strip() if log.exists() else ""
+        raise PeerError(f"not installed: {said.splitlines()[-1] if said else 'run bench/peers/install.sh'}")
+    environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": str(BUILD / "vllm_cache"),
+                   "OMP_NUM_THREADS": str(args.threads), "PATH": f"{BUILD / name / 'bin'}:{os.environ['PATH']}"}
+    patience = QUICK_PATIENCE if args.quick else PATIENCE
+    return Peer(name, HERE / f"{name}_peer.py", BUILD / name / "bin" / "python", gguf if name == "llama_cpp" else model,
+                args.threads, BUILD / f"{name}.log", args.quick, patience, environment)
 
 
 def measure_pair(strata, peer, work, threads, peer_first):
@@ -106,7 +108,8 @@ def measure_peer(name, strata, works, args, files, pairs):
 def describe_limits(pairs):
     reads = sorted(pair.read_gb_per_s for pair in pairs)
     gflops = sorted(pair.gflops for pair in pairs)
-    return f"limits that Strata probed: {gflops[0]:,.0f} to {gflops[-1]:,.0f} GFLOP/s in bf16, {reads[0]:.0f} to {reads[-1]:.0f} GB/s read"
+    return (f"limits that Strata probed: {gflops[0]:,.0f} to {gflops[-1]:,.0f} GFLOP/s in bf16, "
+            f"{reads[0]:.0f} to {reads[-1]:.0f} GB/s read")
 
 
 def read_pairs(args, source):
@@ -135,8 +138,9 @@ def measure(args):
     print(source, flush=True)
     files = strata.write_model(BUILD)
     pairs, versions, faults = read_pairs(args, source), [], []
+    wanted = args.only or (QUICK_WORKS if args.quick else BY_NAME)
     for name in args.peers or NAMES:
-        works = [work for work in WORKS if name in work.peers and work.name in (args.only or (QUICK_WORKS if args.quick else BY_NAME))]
+        works = [work for work in WORKS if name in work.peers and work.name in wanted]
         if works:
             found, missing = measure_peer(name, strata, works, args, files, pairs)
             versions += [found] if found else []
@@ -173,8 +177,9 @@ def self_test():
     """What needs no peer: what is kept, medians, the page, and that the picture is drawn from it."""
     def pair(work, peer, ours, theirs, others=0.0):
         return Pair(work, peer, ours, theirs, 0.5, others, 1.0, 100.0, 20.0)
-    pairs = [pair("decode1", "vllm", 50, 25), pair("decode1", "vllm", 52, 26, MOST_OTHERS), pair("decode1", "vllm", 54, 1000, 0.05),
-             pair("decode1", "llama_cpp", 60, 40), pair("train_s512", "peft", 300, 120), pair("lora8", "peft", 9, 3, 0.5)]
+    pairs = [pair("decode1", "vllm", 50, 25), pair("decode1", "vllm", 52, 26, MOST_OTHERS),
+             pair("decode1", "vllm", 54, 1000, 0.05), pair("decode1", "llama_cpp", 60, 40),
+             pair("train_s512", "peft", 300, 120), pair("lora8", "peft", 9, 3, 0.5)]
     groups = kept_groups(pairs)
     assert {key: len(group) for key, group in groups.items()} == {
         ("train_s512", "peft"): 1, ("decode1", "vllm"): 2, ("decode1", "llama_cpp"): 1}
@@ -183,7 +188,8 @@ def self_test():
     assert machine.others_share(busy=3.0, ours=2.0, seconds=10.0, cores=2) == 0.05
     assert machine.others_share(busy=1.9, ours=2.0, seconds=10.0, cores=2) == 0.0
     assert machine.busy_seconds("cpu  1 2 3 400 500 4 5 6 7 8\ncpu0") * machine.TICKS_PER_S == 1 + 2 + 3 + 4 + 5 + 6
-    text = page(Facts("2026-01-02", "2 cores of a <kind> (fast)", "strata 0", ["PEFT 1"], "`make peers`", ["a note"]), rows, pairs)
+    facts = Facts("2026-01-02", "2 cores of a <kind> (fast)", "strata 0", ["PEFT 1"], "`make peers`", ["a note"])
+    text = page(facts, rows, pairs)
     assert "| train 4 x 512 | 300 | 50 % | PEFT | 120 | 2.50 |" in text, text
     assert "| decode1 | vLLM | 2 of 3 | 51.0 | 25.5 | 2.00 to 2.00 | 4.0 % | 100 % |" in text, text
     spec = importlib.util.spec_from_file_location("make_speed_svg", ROOT / "tools" / "docs" / "make_speed_svg.py")
@@ -213,7 +219,8 @@ def main():
     parser.add_argument("--peers", nargs="+", choices=list(NAMES), metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--rounds", type=int, default=5, help="pairs that count, of each work and peer (5)")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of Strata and of each peer (all cores)")
-    parser.add_argument("--continue", dest="resume", action="store_true", help="go on with the pairs of a run that was stopped")
+    parser.add_argument("--continue", dest="resume", action="store_true",
+                        help="go on with the pairs of a run that was stopped")
     parser.add_argument("--quick", action="store_true",
                         help="one pair of decode1 or lora8 with each peer, vLLM not compiled: does it run at all?")
     parser.add_argument("--self-test", action="store_true")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strata in `make peers`: the program's own works, each in a process of its own, on the shape that they make in memory."""
+"""Strata in `make peers`: the program's own works, each in a process of its own, which makes the shape in memory."""
 import json
 import os
 import subprocess

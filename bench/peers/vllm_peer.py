@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's engine for CPUs in this process: compiled graphs, bf16, no cache of prefixes, which would answer a prompt that it has
-seen. Run by run.py.
+"""vLLM's engine for CPUs in this process: compiled graphs, bf16, no cache of prefixes, which would answer a prompt that
+it has seen. Run by run.py.
 
-By default the engine and its worker are processes of their own, which wait for each other by spinning: they would take the two
-cores from the model. In one process the worker's environment is ours to set, as vllm/utils/ompmultiprocessing.py would.
+By default the engine and its worker are processes of their own, which wait for each other by spinning: they would take
+the two cores from the model. In one process the environment is ours to set, as vllm/utils/ompmultiprocessing.py
+would.
 """
 import glob
 import importlib.metadata
@@ -39,9 +40,11 @@ class VllmPeer:
     def __init__(self, model, _threads, quick):
         from vllm import EngineArgs, LLMEngine, SamplingParams
         self.engine = LLMEngine.from_engine_args(EngineArgs(
-            model=model, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=LONGEST, max_num_seqs=MOST_SEQUENCES,
-            max_num_batched_tokens=MOST_TOKENS, enable_prefix_caching=False, disable_log_stats=True, enforce_eager=quick))
-        self.params = lambda tokens: SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+            model=model, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=LONGEST,
+            max_num_seqs=MOST_SEQUENCES, max_num_batched_tokens=MOST_TOKENS, enable_prefix_caching=False,
+            disable_log_stats=True, enforce_eager=quick))
+        self.params = lambda tokens: SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True,
+                                                    detokenize=False)
         self.vocab = self.engine.model_config.get_vocab_size()
         self.added = 0
         of = importlib.metadata.version

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The works of `make peers`: of `strata bench` those that peers can do too, with the shape that its table gives them."""
+"""The works of `make peers`: those of `strata bench` that peers can do too, in the shapes that it gives them."""
 import dataclasses
 
 
