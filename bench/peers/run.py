@@ -17,6 +17,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -227,6 +228,7 @@ def main():
     args = parser.parse_args()
     if args.self_test:
         return self_test()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that a peer ends with it
     if args.quick:
         args.rounds = 1
     measure(args)
