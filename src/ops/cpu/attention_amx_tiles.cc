@@ -48,7 +48,7 @@ template <int kStrips, int kColumns>
 void multiply_block(const ProductTile& t, const TileGroups& groups, int64_t lane, bool from_zero) {
   constexpr int kFirstPanelTile = kFirstRowsTile + kStrips;
   constexpr int kPanelTiles = 8 - kFirstPanelTile;
-  const auto for_sums = [&](auto&& body) {
+  const auto for_sums = [&](auto&& body) __attribute__((always_inline)) {
     unroll<kStrips * kColumns>([&](auto sum) __attribute__((always_inline)) {
       constexpr int kStrip = sum / kColumns;
       body(sum, t.acc + kStrip * kTileHeight * t.acc_stride + lane + sum % kColumns * kLanes,
@@ -161,6 +161,7 @@ void add_groups_by_tiles(const ProductTile& t, bool from_zero) {
 struct Kernel : AmxPairs {
   static constexpr int64_t kTileRows = kMostTileRows;
   static constexpr int64_t kForwardRows = kMostForwardRows;
+  static constexpr int64_t kQueryTile = kMostQueryTile;
   static constexpr int64_t kKeyBlocks = 4;
   static constexpr int64_t kStepMultiple = kGroupSteps;
 

@@ -15,17 +15,15 @@
 namespace strata::ops::cpu {
 namespace {
 
-constexpr int64_t kQueryTile = 96;  // a multiple of every tile_rows and of a group of pairs
 // Runs of a split item: packing costs a few percent of the products it feeds.
-constexpr int64_t kQueryRun = 2 * kQueryTile;
+constexpr int64_t kQueryRun = 192;  // a multiple of every query_tile
 constexpr int64_t kKeyRun = 2 * kKeyBlock;
-static_assert(kQueryTile % kTileRows == 0 && kTileRows % 2 == 0);
-static_assert(kQueryTile % kMostTileRows == 0 && kQueryTile % (2 * kGroupSteps) == 0);
+static_assert(kTileRows % 2 == 0);
 
 struct Item {
   int64_t segment;
   int64_t kv_head;
-  int64_t query_begin;  // a multiple of kQueryTile
+  int64_t query_begin;  // a multiple of query_tile
   int64_t query_end;
   int64_t key_begin;  // a multiple of kKeyBlock
   int64_t key_end;
@@ -45,14 +43,14 @@ struct Workspace {
   uint32_t* d_out;        // tile, rows form
   uint32_t* q_depth;      // tile, depth form
   uint32_t* d_out_depth;  // tile, depth form
-  float* d_q;             // tile [kQueryTile][lanes]
+  float* d_q;             // tile [query_tile][lanes]
   float* lse;             // tile
   float* delta;           // tile
   uint32_t* out_lanes;    // kKeyBlock rows of the tile, lanes form
   uint32_t* d_out_lanes;  // likewise
-  uint32_t* p;            // [kQueryTile / pack][kKeyBlock]
-  uint32_t* d_s;          // [kQueryTile / pack][kKeyBlock]
-  uint32_t* d_s_rows;     // [kQueryTile][kKeyBlock / pack]; d_s itself with pack 1
+  uint32_t* p;            // [query_tile / pack][kKeyBlock]
+  uint32_t* d_s;          // [query_tile / pack][kKeyBlock]
+  uint32_t* d_s_rows;     // [query_tile][kKeyBlock / pack]; d_s itself with pack 1
 };
 
 // How many keys of a block come up to each row's own, and before its window.
@@ -195,7 +193,7 @@ Item Backward::item_of_keys(int64_t segment_index, int64_t head, int64_t begin) 
   const int64_t last = std::min(n, query_end(end));
   return {.segment = segment_index,
           .kv_head = head,
-          .query_begin = begin / kQueryTile * kQueryTile,
+          .query_begin = begin / kernels.query_tile * kernels.query_tile,
           .query_end = last,
           .key_begin = begin,
           .key_end = end,
@@ -245,18 +243,18 @@ Workspace Backward::take_workspace(Scratch& scratch) const {
   work.key_depth = words(layout.depth_words(blocks * kKeyBlock));
   work.d_k = floats(blocks * kKeyBlock * layout.lanes);
   work.d_v = floats(blocks * kKeyBlock * value_layout.lanes);
-  work.q = words(kQueryTile * layout.row_stride);
-  work.d_out = words(kQueryTile * value_layout.row_stride);
-  work.q_depth = words(layout.depth_words(kQueryTile));
-  work.d_out_depth = words(value_layout.depth_words(kQueryTile));
-  work.d_q = floats(kQueryTile * layout.lanes);
-  work.lse = floats(kQueryTile);
-  work.delta = floats((kQueryTile + kKeyBlock - 1) / kKeyBlock * kKeyBlock);
+  work.q = words(kernels.query_tile * layout.row_stride);
+  work.d_out = words(kernels.query_tile * value_layout.row_stride);
+  work.q_depth = words(layout.depth_words(kernels.query_tile));
+  work.d_out_depth = words(value_layout.depth_words(kernels.query_tile));
+  work.d_q = floats(kernels.query_tile * layout.lanes);
+  work.lse = floats(kernels.query_tile);
+  work.delta = floats((kernels.query_tile + kKeyBlock - 1) / kKeyBlock * kKeyBlock);
   work.out_lanes = words(value_layout.lanes_block());
   work.d_out_lanes = words(value_layout.lanes_block());
-  work.p = words(kQueryTile / layout.pack * kKeyBlock);
-  work.d_s = words(kQueryTile / layout.pack * kKeyBlock);
-  work.d_s_rows = layout.pack == 1 ? work.d_s : words(kQueryTile * kKeyBlock / layout.pack);
+  work.p = words(kernels.query_tile / layout.pack * kKeyBlock);
+  work.d_s = words(kernels.query_tile / layout.pack * kKeyBlock);
+  work.d_s_rows = layout.pack == 1 ? work.d_s : words(kernels.query_tile * kKeyBlock / layout.pack);
   return work;
 }
 
@@ -280,8 +278,8 @@ void Backward::pack_kv(const Item& item, const Workspace& work) const {
 }
 
 void Backward::pack_q_and_d_out(const Item& item, const Tile& tile, const Workspace& work) const {
-  const void* q[kQueryTile];
-  const void* d_out[kQueryTile];
+  const void* q[kMostQueryTile];
+  const void* d_out[kMostQueryTile];
   find_query_rows(args.q, item, tile, q);
   find_query_rows(grads.d_out, item, tile, d_out);
   for (int64_t i = 0; i < tile.count; ++i) {
@@ -304,8 +302,8 @@ void Backward::load_scaled_lse(const Item& item, const Tile& tile, const Workspa
 
 // By the chain that d_p has, so that d_s of a query that sees one key is exactly zero.
 void Backward::compute_delta(const Item& item, const Tile& tile, const Workspace& work) const {
-  const void* out[kQueryTile];
-  const void* d_out[kQueryTile];
+  const void* out[kMostQueryTile];
+  const void* d_out[kMostQueryTile];
   find_query_rows(grads.out, item, tile, out);
   find_query_rows(grads.d_out, item, tile, d_out);
   for (int64_t i = 0; i < tile.count; i += kKeyBlock) {
@@ -463,8 +461,8 @@ void Backward::backward_item(const Item& item, const Workspace& work) const {
     std::fill_n(work.d_v, (item.key_end - item.key_begin) * value_layout.lanes, 0.0f);
   }
   for (int64_t member = 0; member < group; ++member) {
-    for (int64_t q = item.query_begin; q < item.query_end; q += kQueryTile) {
-      const int64_t count = std::min(kQueryTile, item.query_end - q);
+    for (int64_t q = item.query_begin; q < item.query_end; q += kernels.query_tile) {
+      const int64_t count = std::min(kernels.query_tile, item.query_end - q);
       const int64_t head = item.kv_head * group + member;
       backward_tile(item, {.begin = q, .count = count, .head = head}, work);
     }

@@ -24,6 +24,10 @@ constexpr int64_t kTileRows = 6;  // rows whose chains share registers
 constexpr int64_t kForwardRows = 4 * kTileRows;
 constexpr int64_t kMostTileRows = 32;     // of any table's tile_rows
 constexpr int64_t kMostForwardRows = 64;  // of any table's forward_rows
+// Queries of a tile of backward, whose P and dS are kept: a multiple of a table's tile_rows and of
+// a group of pairs.
+constexpr int64_t kQueryTile = 96;
+constexpr int64_t kMostQueryTile = 192;  // of any table's query_tile
 
 // Chains of `rows` rows: acc[r][lane] continues with sum over d < steps of
 // x[r x_row + d x_step] * panel[d][lane]. Kernels of groups take x in rows form whose words go on
@@ -95,8 +99,9 @@ struct AttentionKernels {
   int64_t pack = 1;
   int64_t tile_rows = kTileRows;        // of a product and of a backward tile, at most
   int64_t forward_rows = kForwardRows;  // of a forward tile, at most
-  int64_t key_blocks = 1;               // that a tile of many query rows is shown in turn
-  int64_t step_multiple = 1;            // of the steps of lanes and depth forms
+  int64_t query_tile = kQueryTile;
+  int64_t key_blocks = 1;     // that a tile of many query rows is shown in turn
+  int64_t step_multiple = 1;  // of the steps of lanes and depth forms
   // One row to words, a multiple of 16 of them.
   void (*pack_row)(const void* row, int64_t dim, uint32_t* dst) = nullptr;
   // At most kKeyBlock rows to lanes form; missing lanes become zero.

@@ -19,6 +19,7 @@ struct OneChain {
   static constexpr bool kInGroups = false;
   static constexpr int64_t kTileRows = cpu::kTileRows;
   static constexpr int64_t kForwardRows = cpu::kForwardRows;
+  static constexpr int64_t kQueryTile = cpu::kQueryTile;
   static constexpr int64_t kKeyBlocks = 1;
   static constexpr int64_t kStepMultiple = 1;
 };
@@ -28,6 +29,7 @@ struct InGroups {
   static constexpr bool kInGroups = true;
   static constexpr int64_t kTileRows = cpu::kTileRows;
   static constexpr int64_t kForwardRows = cpu::kForwardRows;
+  static constexpr int64_t kQueryTile = cpu::kQueryTile;
   static constexpr int64_t kKeyBlocks = 1;
   static constexpr int64_t kStepMultiple = 1;
 };
@@ -449,9 +451,11 @@ void dot_lanes(const uint32_t* a, const uint32_t* b, int64_t steps, float* out) 
 
 template <typename K>
 constexpr AttentionKernels attention_kernels() {
+  static_assert(K::kQueryTile % K::kTileRows == 0 && K::kQueryTile % (2 * kGroupSteps) == 0);
   return {.pack = K::kPack,
           .tile_rows = K::kTileRows,
           .forward_rows = K::kForwardRows,
+          .query_tile = K::kQueryTile,
           .key_blocks = K::kKeyBlocks,
           .step_multiple = K::kStepMultiple,
           .pack_row = pack_row<K>,
