@@ -403,7 +403,7 @@ TEST(AttentionAmx, ProductsAreTheOraclesGroups) {
   for (const AmxEngine& engine : amx_engines()) {
     for (const int64_t lanes : {16, 48, 80}) {
       for (const int64_t steps : {1, 5, 15, 16, 17, 31, 32, 40}) {
-        for (const int64_t rows : {1, 2, 3, 4, 5, 6, 16, 21, 32}) {
+        for (const int64_t rows : {1, 2, 3, 4, 5, 6, 16, 21, 32, 50, 64}) {
           if (rows > engine.kernels->tile_rows) continue;
           SCOPED_TRACE(engine.name + ", lanes " + std::to_string(lanes) + ", steps " +
                        std::to_string(steps) + ", rows " + std::to_string(rows));

@@ -3,13 +3,12 @@
 // lanes, or one strip by four, for few rows: four tiles of sums, so that no product waits for the
 // one before it. Strips that are not full go through zeroed copies: a row's bits know no other row.
 #include "ops/cpu/attention_amx_avx512.h"
-#include "ops/cpu/tiles.h"
 #include "ops/cpu/unroll.h"
 
 namespace strata::ops::cpu {
 namespace {
 
-static_assert(kMostTileRows == 2 * kTileHeight);
+static_assert(kMostTileRows % (2 * kTileHeight) == 0);
 
 // Tiles: sums have 0 to 3, rows of x 4 and 5, the panel the two behind them in turn.
 constexpr int kFirstRowsTile = 4;
@@ -43,16 +42,17 @@ template <int kTile>
   for (int64_t r = 0; r < rows; ++r) copy_row(copy + r * kLanes, acc + r * stride);
 }
 
-// kStrips strips by kColumns tiles of lanes from `lane` on.
+// kStrips strips from `row` on by kColumns tiles of lanes from `lane` on.
 template <int kStrips, int kColumns>
-void multiply_block(const ProductTile& t, const TileGroups& groups, int64_t lane, bool from_zero) {
+void multiply_block(const ProductTile& t, const TileGroups& groups, int64_t row, int64_t lane,
+                    bool from_zero) {
   constexpr int kFirstPanelTile = kFirstRowsTile + kStrips;
   constexpr int kPanelTiles = 8 - kFirstPanelTile;
   const auto for_sums = [&](auto&& body) __attribute__((always_inline)) {
     unroll<kStrips * kColumns>([&](auto sum) __attribute__((always_inline)) {
       constexpr int kStrip = sum / kColumns;
-      body(sum, t.acc + kStrip * kTileHeight * t.acc_stride + lane + sum % kColumns * kLanes,
-           t.rows - kStrip * kTileHeight);
+      const int64_t first = row + kStrip * kTileHeight;
+      body(sum, t.acc + first * t.acc_stride + lane + sum % kColumns * kLanes, t.rows - first);
     });
   };
   for_sums([&](auto sum, float* acc, int64_t rows) __attribute__((always_inline)) {
@@ -62,7 +62,7 @@ void multiply_block(const ProductTile& t, const TileGroups& groups, int64_t lane
       load_sums<sum>(acc, t.acc_stride, rows);
     }
   });
-  const uint32_t* x = groups.x;
+  const uint32_t* x = groups.x + row * groups.x_row;
   const uint32_t* panel = groups.panel + lane;
   for (int64_t group = 0; group < groups.count; ++group) {
     unroll<kStrips>([&](auto strip) __attribute__((always_inline)) {
@@ -82,38 +82,44 @@ void multiply_block(const ProductTile& t, const TileGroups& groups, int64_t lane
                __attribute__((always_inline)) { store_sums<sum>(acc, t.acc_stride, rows); });
 }
 
-template <int kStrips, int kColumns>
-void multiply_blocks(const ProductTile& t, const TileGroups& groups, int64_t& lane,
-                     bool from_zero) {
+// kColumns tiles of lanes at a time, from `lane` on; the panel's stay in L1 for all rows.
+template <int kColumns>
+void multiply_columns(const ProductTile& t, const TileGroups& groups, int64_t& lane,
+                      bool from_zero) {
   for (; lane + kColumns * kLanes <= t.lanes; lane += kColumns * kLanes) {
-    multiply_block<kStrips, kColumns>(t, groups, lane, from_zero);
+    int64_t row = 0;
+    if constexpr (kColumns <= 2) {
+      for (; row + kTileHeight < t.rows; row += 2 * kTileHeight) {
+        multiply_block<2, kColumns>(t, groups, row, lane, from_zero);
+      }
+    }
+    if (row < t.rows) multiply_block<1, kColumns>(t, groups, row, lane, from_zero);
   }
 }
 
 void add_tile_groups(const ProductTile& t, const TileGroups& groups, bool from_zero) {
   int64_t lane = 0;
-  if (t.rows <= kTileHeight) {
-    multiply_blocks<1, 4>(t, groups, lane, from_zero);
-    multiply_blocks<1, 2>(t, groups, lane, from_zero);
-    multiply_blocks<1, 1>(t, groups, lane, from_zero);
-  } else {
-    multiply_blocks<2, 2>(t, groups, lane, from_zero);
-    multiply_blocks<2, 1>(t, groups, lane, from_zero);
-  }
+  if (t.rows <= kTileHeight) multiply_columns<4>(t, groups, lane, from_zero);
+  multiply_columns<2>(t, groups, lane, from_zero);
+  multiply_columns<1>(t, groups, lane, from_zero);
 }
 
-constexpr int64_t kCopiedGroups = 4;
+constexpr int64_t kMostRowsByFma = 2;  // decode of few heads a group: a strip would be mostly zeros
+constexpr int64_t kCopiedGroups = kMostQueryTile / (2 * kGroupSteps);
 constexpr int64_t kCopiedRow = kCopiedGroups * kGroupSteps;
 
-// The rows of x's group that starts at step `begin`, which may be before the first.
+// Copies the rows of x's group that starts at step `begin`; rows behind them, up to a whole strip,
+// become zero.
 void copy_group(const ProductTile& t, int64_t begin, uint32_t* to) {
-  for (int64_t r = 0; r < t.rows; ++r) {
-    const auto words = word_lanes<AmxPairs>(t.x + r * t.x_row + begin);
+  for (int64_t r = 0; r < t.rows || r % kTileHeight != 0; ++r) {
+    auto words = Avx512::set1(0.0f);
+    if (r < t.rows) words = word_lanes<AmxPairs>(t.x + r * t.x_row + begin);
     Avx512::store(reinterpret_cast<float*>(to + r * kCopiedRow), words, Whole{});
   }
 }
 
-// Likewise from depth form; steps before the first and from the last on are zero.
+// Copies the group that starts at step `begin` from depth form to rows form. Steps before the first
+// (`begin` may be negative) and from the last on become zero.
 void transpose_group(const ProductTile& t, int64_t begin, uint32_t* to) {
   for (int64_t row = 0; row < t.rows; row += kLanes) {
     Avx512::F words[kLanes];
@@ -133,6 +139,7 @@ void transpose_group(const ProductTile& t, int64_t begin, uint32_t* to) {
 }
 
 void add_groups_by_tiles(const ProductTile& t, bool from_zero) {
+  if (t.rows <= kMostRowsByFma) return add_groups_by_fma<AmxPairs>(t, from_zero);
   configure_tiles();
   const int64_t count = (t.phase + t.steps + kGroupSteps - 1) / kGroupSteps;
   const uint32_t* panel = t.panel - t.phase * t.panel_width;
@@ -142,7 +149,6 @@ void add_groups_by_tiles(const ProductTile& t, bool from_zero) {
     return;
   }
   alignas(64) uint32_t x[kMostTileRows * kCopiedRow];
-  if (in_rows_form) __builtin_memset(x, 0, sizeof(x));
   for (int64_t first = 0; first < count; first += kCopiedGroups) {
     const int64_t copied = count - first < kCopiedGroups ? count - first : kCopiedGroups;
     for (int64_t i = 0; i < copied; ++i) {

@@ -22,7 +22,7 @@ constexpr int64_t kTileRows = 6;  // rows whose chains share registers
 // Query rows of a forward tile: their scores, probabilities and accumulators stay in a 32 KiB L1
 // next to a block of keys or of values, and their softmax latencies overlap.
 constexpr int64_t kForwardRows = 4 * kTileRows;
-constexpr int64_t kMostTileRows = 32;     // of any table's tile_rows
+constexpr int64_t kMostTileRows = 64;     // of any table's tile_rows
 constexpr int64_t kMostForwardRows = 64;  // of any table's forward_rows
 // Queries of a tile of backward, whose P and dS are kept: a multiple of a table's tile_rows and of
 // a group of pairs.
