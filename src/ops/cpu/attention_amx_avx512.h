@@ -15,8 +15,8 @@ struct AmxPairs : InGroups {
   using Element = Bf16;
   static constexpr int64_t kPack = 2;
   static constexpr int64_t kGroupRows = 6;
-  // Two chains each: at most 24 registers.
-  static constexpr int num_strip_vectors(int rows) { return rows <= 3 ? 4 : 2; }
+  // Two chains each; the words of x and of the panel want registers too.
+  static constexpr int num_strip_vectors(int rows) { return rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
 
   static F low_halves(F words) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(words.v), 16))};
