@@ -31,8 +31,9 @@ constexpr int64_t kMostQueryTile = 192;  // of any table's query_tile
 
 // Chains of `rows` rows: acc[r][lane] continues with sum over d < steps of
 // x[r x_row + d x_step] * panel[d][lane]. Kernels of groups take x in rows form whose words go on
-// to a whole group (x_step 1), or in depth form (x_row 1); those of tiles read whole groups of the
-// panel and of x's rows, before `phase` and after `steps` too, so these hold finite numbers there.
+// to a whole group (x_step 1, phase 0), or in depth form (x_row 1). Those of tiles read whole
+// groups of the panel, before the first of the steps and behind the last too, where it holds finite
+// numbers and x in rows form zeros; and steps of x in depth form up to a multiple of 16 rows.
 struct ProductTile {
   const uint32_t* x = nullptr;
   int64_t x_row = 0;   // words
