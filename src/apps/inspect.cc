@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "apps/inspect_adapter.h"
+#include "apps/setup/backend.h"
 #include "apps/setup/model_path.h"
 #include "apps/setup/text_stack.h"
 #include "apps/setup/weights_text.h"
@@ -186,6 +187,7 @@ void print_table(const InspectOptions& options, const Findings& f) {
   if (f.config) add_config_rows(*f.config, table);
   add_weight_rows(f, table);
   table.add_row({"tokenizer", f.tokenizer});
+  table.add_row({"CPU path here", describe_arithmetic_in_use()});
   table.add_row({"chat template", f.chat_template});
   for (const std::string& name : f.ignored) table.add_row({"not used", name});
   for (const std::string& warning : f.warnings) table.add_row({"warning", warning});

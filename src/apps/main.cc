@@ -294,7 +294,7 @@ std::vector<Command> all_commands() {
 
 void print_version() {
   const std::string commit = kCommit;
-  fmt::print("strata {}, CPU path {}{} ({})\n", kVersion, arithmetic_in_use(),
+  fmt::print("strata {}, CPU path {}{} ({})\n", kVersion, describe_arithmetic_in_use(),
              commit.empty() ? "" : ", commit " + commit, kBuild);
 }
 

@@ -71,9 +71,11 @@ TEST(Front, HelpOfThoseWithoutOptionsSaysWhatTheyDo) {
 TEST(Front, VersionIsACommandAndAnOption) {
   const Ran ran = run_program({"version"});
   EXPECT_EQ(ran.code, 0);
-  EXPECT_THAT(ran.out, ::testing::MatchesRegex(
-                           "strata [0-9]+\\.[0-9]+\\.[0-9]+, CPU path [a-z0-9_]+(, commit "
-                           "[^ ]+)? \\([A-Za-z]+, [^)]+\\)\n"));
+  EXPECT_THAT(
+      ran.out,
+      ::testing::MatchesRegex(
+          "strata [0-9]+\\.[0-9]+\\.[0-9]+, CPU path [^(]+( \\(arch_prctl[^)]*\\))?(, commit "
+          "[^ ]+)? \\([A-Za-z]+, [^)]+\\)\n"));
   EXPECT_EQ(run_program({"--version"}).out, ran.out);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "apps/bench/process.h"
+#include "apps/setup/backend.h"
 
 namespace strata::apps {
 
@@ -90,6 +91,7 @@ void add_runs_field(boost::json::object& line, const std::vector<Figures>& runs)
 
 void add_machine_fields(boost::json::object& line, std::string_view arithmetic, int threads) {
   line["cpu_path"] = std::string(arithmetic);
+  line["cpu_path_text"] = describe_arithmetic_in_use();
   line["threads"] = threads;
   line["peak_rss_gib"] = peak_rss_gib();
 }

@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 
 #include "apps/bench/process.h"
+#include "apps/setup/backend.h"
 #include "planner/plan_text.h"
 #include "report/format.h"
 
@@ -45,7 +46,7 @@ void add_latent_attention_fields(boost::json::object& line, const LatentAttentio
 
 void print_speed_and_memory(const BenchWork& work, const BenchResult& result) {
   fmt::print("{}: {}; peak {:.2f} GiB (planned {:.2f}); ready after {}\n", work.name,
-             figures_text(median(result.runs), "", result.arithmetic, result.threads),
+             figures_text(median(result.runs), "", describe_arithmetic_in_use(), result.threads),
              peak_rss_gib(), gib(result.memory.total()), report::format_seconds(result.startup_s));
   if (result.memory.activation_file_bytes == 0) return;
   fmt::print("{}: {:.2f} GiB of activations in a file, apart from that\n", work.name,

@@ -269,7 +269,7 @@ class StagesBench {
         "balance {:.1f} %, {} micro-batches alive on rank 0; peak {:.2f} GiB\n",
         work_.name,
         figures_text(median(runs_), fmt::format(" of {} sequences", work_.sequences),
-                     arithmetic_in_use(), num_threads_),
+                     describe_arithmetic_in_use(), num_threads_),
         plan_.num_ranks(), num_chunks(),
         plan_.data == 1 ? "" : fmt::format(", {} times", plan_.data), options_.stages.schedule,
         plan_.table.num_microbatches, fmt::join(layers_of_stages(), " "), 100 * bubble_share(),

@@ -21,6 +21,7 @@
 #include "apps/serve/notify.h"
 #include "apps/serve/served_texts.h"
 #include "apps/serve/signal_wait.h"
+#include "apps/setup/backend.h"
 #include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -215,6 +216,7 @@ void print_addresses_and_notify_ready(const server::ServeOptions& options,
   fmt::print("metrics on {}{}\n",
              address_text(options.metrics_listen, server.metrics_port(), "http"),
              options.metrics_listen.path.empty() ? "/metrics" : "");
+  fmt::print("CPU path {}\n", describe_arithmetic_in_use());
   fmt::print("{}{}", options.stands_for, planner::server_text(host.plan()));
   std::fflush(stdout);
   notify_manager("READY=1");

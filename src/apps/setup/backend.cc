@@ -11,4 +11,6 @@ std::unique_ptr<Backend> make_backend(int threads) {
 
 std::string_view arithmetic_in_use() { return cpu_path_name(choose_cpu_path()); }
 
+std::string describe_arithmetic_in_use() { return describe_cpu_path(choose_cpu_path()); }
+
 }  // namespace strata::apps

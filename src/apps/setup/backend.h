@@ -2,6 +2,7 @@
 // The backend that commands run on.
 #pragma once
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "backend/backend.h"
@@ -11,7 +12,8 @@ namespace strata::apps {
 // No threads: all cores that this process may use. Error{kInvalidArgument, kUnsupported} where
 // STRATA_CPU_PATH names no path that this machine can run.
 std::unique_ptr<Backend> make_backend(int threads);
-// Its arithmetic.
+// Its arithmetic, and that for people: "amx by tiles".
 std::string_view arithmetic_in_use();
+std::string describe_arithmetic_in_use();
 
 }  // namespace strata::apps

@@ -9,11 +9,20 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "ops/cpu/path_table.h"
+#include "ops/cpu/tiles.h"
 
 namespace strata {
 std::string_view cpu_path_name(CpuPath path) { return ops::cpu::path_row(path).name; }
 
 bool cpu_path_supported(CpuPath path) { return ops::cpu::path_row(path).is_supported(); }
+
+std::string describe_cpu_path(CpuPath path) {
+  const ops::cpu::PathRow& row = ops::cpu::path_row(path);
+  std::string text(row.name);
+  if (!row.engine.empty()) text += fmt::format(" by {}", row.engine);
+  const std::string& reason = ops::cpu::why_no_tiles();
+  return reason.empty() ? text : fmt::format("{}, no tiles: {}", text, reason);
+}
 
 namespace {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CpuPath: which of a CPU's instructions kernels use. Any thread.
 #pragma once
+#include <string>
 #include <string_view>
 
 namespace strata {
@@ -11,6 +12,9 @@ enum class CpuPath { kAmx, kAvx512Bf16, kAvx512, kAvx2, kReference };
 std::string_view cpu_path_name(CpuPath path);
 // What this machine can run.
 bool cpu_path_supported(CpuPath path);
+// The path for people: its name, the engine of `amx`, and why there are no tiles where there are
+// none.
+std::string describe_cpu_path(CpuPath path);
 // The path in use: STRATA_CPU_PATH if set (an Error if unknown or unsupported), else the best
 // supported.
 CpuPath choose_cpu_path();

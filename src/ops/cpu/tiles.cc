@@ -26,14 +26,14 @@ bool processor_has_tiles() {
 
 // arch_prctl(2): the state of tiles is large, so that a process has to ask for it (Linux 5.16).
 std::string ask_for_tiles() {
-  if (!processor_has_tiles()) return "the processor, or a virtual machine, has no AMX-BF16 (CPUID)";
+  if (!processor_has_tiles()) return "the processor has no AMX-BF16";
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return "";
-  return std::string("the kernel or a sandbox refuses tiles (arch_prctl: ") + std::strerror(errno) +
+  return std::string("the kernel or a sandbox refuses them (arch_prctl: ") + std::strerror(errno) +
          ")";
 }
 #else
-std::string ask_for_tiles() { return "tiles are of Linux on x86-64"; }
+std::string ask_for_tiles() { return "they are of Linux on x86-64"; }
 #endif
 
 }  // namespace
