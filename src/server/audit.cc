@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "server/crypto.h"
 #include "server/wall_clock.h"
 #include "text/json_reader.h"
 #include "text/unicode/unicode.h"

@@ -10,9 +10,9 @@
 #include <limits>
 
 #include "base/ascii.h"
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "server/crypto.h"
 #include "server/wall_clock.h"
 
 namespace strata::server {

@@ -5,10 +5,10 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "base/crypto.h"
 #include "base/error.h"
 #include "server/checkpoints/backup.h"
 #include "server/checkpoints/tar.h"
-#include "server/crypto.h"
 #include "tests/fuzz/data_seed.h"
 #include "tests/fuzz/fuzz_dir.h"
 
@@ -23,7 +23,7 @@ void pack(const std::string& path, strata::fuzz::Files& files, std::span<const u
   server::TarWriter tar(path);
   std::string list;
   for (const auto& [name, bytes] : files) {
-    list += server::to_hex(tar.add(name, bytes, 0)) + "  " + name + "\n";
+    list += strata::to_hex(tar.add(name, bytes, 0)) + "  " + name + "\n";
   }
   strata::fuzz::Files manifest = {{"strata.db", list}};
   strata::fuzz::edit(manifest, edits);

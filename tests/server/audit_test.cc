@@ -15,7 +15,7 @@
 #include <boost/json.hpp>
 
 #include "base/clock.h"
-#include "server/crypto.h"
+#include "base/crypto.h"
 #include "tests/server/service/house.h"
 
 namespace strata::server {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "base/crypto.h"
 #include "server/base_names.h"
-#include "server/crypto.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::server {

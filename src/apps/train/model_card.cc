@@ -12,8 +12,8 @@
 #include "apps/setup/hub_cache.h"
 #include "apps/train/job.h"
 #include "base/ascii.h"
+#include "base/crypto.h"
 #include "model/adapter/base_numbers.h"
-#include "server/crypto.h"
 #include "text/chat_template.h"
 #include "text/json_reader.h"
 
@@ -22,9 +22,9 @@ namespace {
 
 // Of its bytes, unpacked.
 std::string hex_sha256(const data::InputFile& file) {
-  server::Sha256 sum;
+  Sha256 sum;
   file.for_each_piece([&](std::string_view piece) { sum.add(piece); });
-  return server::to_hex(sum.finish());
+  return to_hex(sum.finish());
 }
 
 // Its examples in the set, each counted once.

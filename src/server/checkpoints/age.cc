@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "server/crypto.h"
 
 namespace strata::server {
 namespace {

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/busy.h"
 #include "base/error.h"
-#include "server/busy.h"
 #include "server/checkpoints/registry.h"
 #include "server/checkpoints/tar.h"
 

@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -25,7 +26,6 @@
 #include "server/checkpoints/row_rules.h"
 #include "server/checkpoints/tar.h"
 #include "server/checkpoints/temporary_folder.h"
-#include "server/crypto.h"
 #include "server/state/stoppable_sqlite.h"
 #include "server/state/store.h"
 

@@ -12,10 +12,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "server/crypto.h"
 
 namespace strata::server {
 namespace {

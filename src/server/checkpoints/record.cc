@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <span>
 
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "server/checkpoints/read_pieces.h"
-#include "server/crypto.h"
 #include "text/json_reader.h"
 
 namespace strata::server {

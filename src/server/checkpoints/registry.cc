@@ -10,13 +10,13 @@
 #include <set>
 #include <utility>
 
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "server/checkpoints/age.h"
 #include "server/checkpoints/record.h"
 #include "server/checkpoints/row_rules.h"
-#include "server/crypto.h"
 
 namespace strata::server {
 namespace {

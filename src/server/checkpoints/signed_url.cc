@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/ascii.h"
-#include "server/crypto.h"
+#include "base/crypto.h"
 
 namespace strata::server {
 

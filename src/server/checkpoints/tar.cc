@@ -10,9 +10,9 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/crypto.h"
 #include "base/error.h"
 #include "server/checkpoints/read_pieces.h"
-#include "server/crypto.h"
 
 namespace strata::server {
 namespace {

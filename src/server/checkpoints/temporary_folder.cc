@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/row_rules.h"
-#include "server/crypto.h"
 
 namespace strata::server {
 namespace {

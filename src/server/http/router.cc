@@ -5,11 +5,11 @@
 
 #include <exception>
 
+#include "base/busy.h"
 #include "base/check.h"
+#include "base/conflict.h"
 #include "base/log.h"
 #include "base/trace.h"
-#include "server/busy.h"
-#include "server/conflict.h"
 
 namespace strata::server {
 namespace {

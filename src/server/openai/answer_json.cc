@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/crypto.h"
+#include "base/crypto.h"
 #include "server/openai/openai_error.h"
 
 namespace strata::server {

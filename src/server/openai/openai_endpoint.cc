@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "server/crypto.h"
+#include "base/crypto.h"
 #include "server/http/message.h"
 #include "server/openai/answer_json.h"
 #include "server/openai/chat_body.h"

@@ -12,8 +12,8 @@
 
 #include "api/context.h"
 #include "base/clock.h"
+#include "base/crypto.h"
 #include "base/hash.h"
-#include "server/crypto.h"
 #include "server/http/message.h"
 #include "server/protocol/common_fields.h"
 #include "server/protocol/json_body.h"

@@ -6,7 +6,7 @@
 #include <bit>
 #include <utility>
 
-#include "server/crypto.h"
+#include "base/crypto.h"
 #include "server/operations/base_model.h"
 #include "server/operations/start_model.h"
 #include "server/protocol/json_body.h"

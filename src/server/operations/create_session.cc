@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "server/crypto.h"
+#include "base/crypto.h"
 #include "server/http/message.h"
 #include "server/protocol/common_fields.h"
 #include "server/protocol/idempotency.h"

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "server/crypto.h"
+#include "base/crypto.h"
 #include "server/http/message.h"
 #include "server/protocol/common_fields.h"
 #include "server/protocol/json_body.h"

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "base/crypto.h"
 #include "base/hash.h"
-#include "server/crypto.h"
 
 namespace strata::server {
 namespace {

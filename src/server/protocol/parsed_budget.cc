@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "server/busy.h"
+#include "base/busy.h"
 
 namespace strata::server {
 namespace {

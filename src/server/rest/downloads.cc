@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "base/ascii.h"
+#include "base/busy.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "server/busy.h"
 #include "server/http/message.h"
 #include "server/rest/answer.h"
 #include "server/rest/rest.h"

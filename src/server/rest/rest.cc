@@ -8,8 +8,8 @@
 #include <memory>
 #include <thread>
 
+#include "base/crypto.h"
 #include "base/error.h"
-#include "server/crypto.h"
 #include "server/http/message.h"
 #include "server/protocol/common_fields.h"
 #include "server/protocol/idempotency.h"

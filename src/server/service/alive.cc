@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/crypto.h"
 #include "base/log.h"
-#include "server/crypto.h"
 #include "server/service/service.h"
 
 namespace strata::server {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <utility>
 
-#include "server/crypto.h"
+#include "base/crypto.h"
 #include "server/http/message.h"
 
 namespace strata::server {

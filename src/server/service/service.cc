@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/crypto.h"
 #include "base/log.h"
-#include "server/crypto.h"
 #include "server/http/message.h"
 #include "server/http/router.h"
 #include "server/service/refusals.h"

@@ -7,8 +7,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/conflict.h"
 #include "base/error.h"
-#include "server/conflict.h"
 #include "server/state/rows.h"
 #include "server/state/schema.h"
 #include "text/json_reader.h"

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "server/crypto.h"
+#include "base/crypto.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::server {

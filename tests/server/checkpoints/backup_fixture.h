@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/crypto.h"
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
 #include "server/checkpoints/backup.h"
@@ -17,7 +18,6 @@
 #include "server/checkpoints/record.h"
 #include "server/checkpoints/registry.h"
 #include "server/checkpoints/tar.h"
-#include "server/crypto.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::server {

@@ -11,11 +11,11 @@
 #include <set>
 #include <string>
 
+#include "base/busy.h"
+#include "base/crypto.h"
 #include "base/files.h"
-#include "server/busy.h"
 #include "server/checkpoints/age.h"
 #include "server/checkpoints/signed_url.h"
-#include "server/crypto.h"
 #include "tests/server/checkpoints/registry_fixture.h"
 #include "tests/server/state/read_lists.h"
 

@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-#include "server/busy.h"
+#include "base/busy.h"
 #include "server/protocol/forward_backward.h"
 #include "server/protocol/json_body.h"
 #include "tests/base/temp_dir.h"

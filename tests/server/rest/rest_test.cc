@@ -2,7 +2,7 @@
 // The REST handlers behind the route table, over SQLite and real files.
 #include "server/rest/rest.h"
 
-#include "server/crypto.h"
+#include "base/crypto.h"
 #include "tests/server/rest/rest_fixture.h"
 
 namespace strata::server {

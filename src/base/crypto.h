@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few primitives of cryptography that the server needs, from OpenSSL: hashes, MACs, random ids,
+// The few primitives of cryptography that the house needs, from OpenSSL: hashes, MACs, random ids,
 // and comparison in constant time. Any thread; no state.
 #pragma once
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace strata::server {
+namespace strata {
 
 std::string sha256(std::string_view bytes);  // 32 bytes
 // The same of bytes that come in pieces.
@@ -39,4 +39,4 @@ std::string random_id();
 // A seed for who gave none.
 uint64_t random_seed();
 
-}  // namespace strata::server
+}  // namespace strata

@@ -5,10 +5,10 @@
 
 #include "base/error.h"
 
-namespace strata::server {
+namespace strata {
 
 struct Conflict : Error {
   explicit Conflict(const std::string& message) : Error(ErrorCode::kInvalidArgument, message) {}
 };
 
-}  // namespace strata::server
+}  // namespace strata

@@ -5,10 +5,10 @@
 
 #include "base/error.h"
 
-namespace strata::server {
+namespace strata {
 
 struct Busy : Error {
   explicit Busy(const std::string& message) : Error(ErrorCode::kResourceExhausted, message) {}
 };
 
-}  // namespace strata::server
+}  // namespace strata

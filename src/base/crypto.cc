@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/crypto.h"
+#include "base/crypto.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 
-namespace strata::server {
+namespace strata {
 namespace {
 
 const unsigned char* bytes_of(std::string_view text) {
@@ -112,4 +112,4 @@ uint64_t random_seed() {
   return seed;
 }
 
-}  // namespace strata::server
+}  // namespace strata
