@@ -11,7 +11,7 @@
 
 #include "apps/export/export_model.h"
 #include "base/error.h"
-#include "server/checkpoints/tar.h"
+#include "checkpoint/tar.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::apps {
@@ -30,7 +30,7 @@ class AdapterArchiveTest : public ::testing::Test {
  protected:
   std::string tar(const Files& files) {
     const std::string path = dir_.file("a.tar");
-    server::TarWriter out(path);
+    TarWriter out(path);
     for (const auto& [name, content] : files) out.add(name, content, 0);
     out.commit();
     return path;
@@ -140,11 +140,11 @@ TEST_F(AdapterArchiveTest, RefusesWhatIsDamaged) {
 }
 
 TEST_F(AdapterArchiveTest, AnythingElseIsNoArchive) {
-  EXPECT_TRUE(server::is_tar_file(tar(kGood)));
-  EXPECT_FALSE(server::is_tar_file(dir_.path()));
-  EXPECT_FALSE(server::is_tar_file(dir_.file("nowhere")));
+  EXPECT_TRUE(is_tar_file(tar(kGood)));
+  EXPECT_FALSE(is_tar_file(dir_.path()));
+  EXPECT_FALSE(is_tar_file(dir_.file("nowhere")));
   write_bytes(dir_.file("short"), "ustar");
-  EXPECT_FALSE(server::is_tar_file(dir_.file("short")));
+  EXPECT_FALSE(is_tar_file(dir_.file("short")));
   Archives archives;
   try {
     find_or_unpack_adapter_part(dir_.file("short"), archives);

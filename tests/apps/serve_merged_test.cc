@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/serve/merger.h"
-#include "server/checkpoints/tar.h"
+#include "checkpoint/tar.h"
 #include "tests/apps/serve_run.h"
 
 namespace strata::apps {
@@ -73,7 +73,7 @@ class ServeMergedTest : public ServeStartTest {
   static void unpack(const std::string& tar, const std::string& folder) {
     fs::create_directories(folder);
     std::ofstream(folder + ".tar", std::ios::binary) << tar;
-    server::TarReader reader(folder + ".tar");
+    TarReader reader(folder + ".tar");
     while (const auto entry = reader.next()) {
       std::ofstream out(folder + "/" + entry->name, std::ios::binary);
       reader.read(*entry, [&](std::string_view piece) { out << piece; });

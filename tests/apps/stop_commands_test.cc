@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "checkpoint/tar.h"
 #include "server/checkpoints/registry.h"
-#include "server/checkpoints/tar.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::apps {
@@ -136,7 +136,7 @@ void make_data(const std::string& path) {
 // A backup of one file that takes long to unpack.
 void make_archive(const std::string& path) {
   {
-    server::TarWriter writer(path);
+    TarWriter writer(path);
     writer.add("checkpoints/alice/r/weights/" + std::string(32, 'a') + "/large", "", 0);
     writer.commit();
   }

@@ -7,8 +7,8 @@
 #include "base/check.h"
 #include "base/crypto.h"
 #include "base/error.h"
+#include "checkpoint/tar.h"
 #include "server/checkpoints/backup.h"
-#include "server/checkpoints/tar.h"
 #include "tests/fuzz/data_seed.h"
 #include "tests/fuzz/fuzz_dir.h"
 
@@ -20,7 +20,7 @@ constexpr double kYears = 1e10;  // all that ever ended is old
 
 void pack(const std::string& path, strata::fuzz::Files& files, std::span<const uint8_t> edits) {
   std::filesystem::remove(path);
-  server::TarWriter tar(path);
+  strata::TarWriter tar(path);
   std::string list;
   for (const auto& [name, bytes] : files) {
     list += strata::to_hex(tar.add(name, bytes, 0)) + "  " + name + "\n";

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "server/checkpoints/tar.h"
+#include "checkpoint/tar.h"
 #include "tests/fuzz/fuzz_dir.h"
 
 namespace {
@@ -29,7 +29,7 @@ void mend_sums(std::string& bytes) {
 }
 
 void read_all(const std::string& path, size_t size) {
-  strata::server::TarReader tar(path);
+  strata::TarReader tar(path);
   int64_t end = 0;
   while (const auto entry = tar.next()) {
     CHECK(entry->offset >= end + static_cast<int64_t>(kBlock) && entry->size >= 0);

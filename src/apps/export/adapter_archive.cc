@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "server/checkpoints/tar.h"
+#include "checkpoint/tar.h"
 
 namespace strata::apps {
 namespace {
@@ -80,7 +80,7 @@ AdapterArchive::~AdapterArchive() {
 }
 
 void AdapterArchive::unpack_adapter(const std::string& path) const {
-  server::TarReader tar(path);
+  TarReader tar(path);
   std::set<std::string> names;
   while (const auto entry = tar.next()) {
     check_and_insert_name(path, entry->name, names);

@@ -14,10 +14,10 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "checkpoint/tar.h"
 #include "model/weights/load.h"
 #include "model/weights/no_layers.h"
 #include "report/table.h"
-#include "server/checkpoints/tar.h"
 #include "text/json_reader.h"
 
 namespace strata::apps {
@@ -77,7 +77,7 @@ double parse_part_weight(const std::string& typed, const std::string& number) {
 }
 
 std::string find_or_unpack_adapter(const std::string& typed, Archives& archives) {
-  if (!server::is_tar_file(typed)) return find_adapter(typed);
+  if (!is_tar_file(typed)) return find_adapter(typed);
   archives.push_back(std::make_shared<const AdapterArchive>(typed));
   return archives.back()->dir();
 }

@@ -9,8 +9,8 @@
 
 #include "base/busy.h"
 #include "base/error.h"
+#include "checkpoint/tar.h"
 #include "server/checkpoints/registry.h"
-#include "server/checkpoints/tar.h"
 
 namespace strata::server {
 namespace {

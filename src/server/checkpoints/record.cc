@@ -9,7 +9,7 @@
 #include "base/crypto.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "server/checkpoints/read_pieces.h"
+#include "checkpoint/read_pieces.h"
 #include "text/json_reader.h"
 
 namespace strata::server {

@@ -13,11 +13,11 @@
 #include "base/crypto.h"
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
+#include "checkpoint/tar.h"
 #include "server/checkpoints/backup.h"
 #include "server/checkpoints/check.h"
 #include "server/checkpoints/record.h"
 #include "server/checkpoints/registry.h"
-#include "server/checkpoints/tar.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::server {

@@ -11,7 +11,7 @@
 
 #include "base/files.h"
 
-namespace strata::server {
+namespace strata {
 
 // Bytes that no file of a tar has: their number takes 11 octal digits.
 constexpr int64_t kTarFileLimit = int64_t{1} << 33;
@@ -59,4 +59,4 @@ class TarReader {
 // Whether there is a file at the path that begins as a tar file does.
 bool is_tar_file(const std::string& path);
 
-}  // namespace strata::server
+}  // namespace strata

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/checkpoints/tar.h"
+#include "checkpoint/tar.h"
 
 #include <fmt/format.h>
 
@@ -12,9 +12,9 @@
 #include "base/check.h"
 #include "base/crypto.h"
 #include "base/error.h"
-#include "server/checkpoints/read_pieces.h"
+#include "checkpoint/read_pieces.h"
 
-namespace strata::server {
+namespace strata {
 namespace {
 
 constexpr size_t kBlock = 512;
@@ -181,4 +181,4 @@ bool is_tar_file(const std::string& path) {
   return std::string_view(magic.data(), magic.size()) == kName;
 }
 
-}  // namespace strata::server
+}  // namespace strata

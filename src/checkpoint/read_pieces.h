@@ -9,7 +9,7 @@
 
 #include "base/files.h"
 
-namespace strata::server {
+namespace strata {
 
 // Hands over [begin, begin + size), a MiB at most at a time.
 template <typename Take>
@@ -23,4 +23,4 @@ void read_pieces(const ReadOnlyFile& file, int64_t begin, int64_t size, const Ta
   }
 }
 
-}  // namespace strata::server
+}  // namespace strata
