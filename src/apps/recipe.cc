@@ -10,8 +10,8 @@
 #include "apps/setup/hub_cache.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "server/options/toml_file.h"
 #include "text/json_reader.h"
+#include "text/toml_file.h"
 
 namespace strata::apps {
 namespace {
@@ -69,7 +69,7 @@ std::vector<std::string> parse_flag_values(const std::string& path, const std::s
 
 std::map<std::string, std::vector<std::string>> read_recipe(const std::string& path,
                                                             const OptionTable& table) {
-  auto all = server::read_toml_options(path, table, "train");
+  auto all = text::read_toml_options(path, table, "train");
   for (auto& [name, values] : all) {
     if (is_of_one_run(name)) refuse_option_of_one_run(path, name);
     if (table.find(name)->kind == OptionKind::kFlag) values = parse_flag_values(path, name, values);

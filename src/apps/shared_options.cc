@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/shared_options.h"
 
-#include "server/options/options.h"
+#include "base/option_values.h"
 
 namespace strata::apps {
 namespace {
@@ -88,7 +88,7 @@ void add_draft_option(OptionTable& t, int64_t& field) {
 
 void add_memory_option(OptionTable& t, std::string& field, const std::string& help) {
   t.text("memory", field, help).check = [&field] {
-    if (!field.empty()) server::parse_memory_size("memory", field);
+    if (!field.empty()) parse_memory_size("memory", field);
   };
 }
 

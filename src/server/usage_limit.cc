@@ -10,8 +10,8 @@
 #include <set>
 
 #include "base/ascii.h"
+#include "base/option_values.h"
 #include "server/keys.h"
-#include "server/options/options.h"
 
 namespace strata::server {
 namespace {

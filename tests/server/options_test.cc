@@ -79,27 +79,6 @@ TEST(Options, KeysInTheEnvironmentAreKeysAndNotAFile) {
   EXPECT_EQ(options.keys, "");
 }
 
-TEST(Options, ReadsSizesAndDurations) {
-  EXPECT_EQ(parse_size("x", "64MiB"), 64 << 20);
-  EXPECT_EQ(parse_size("x", "1 GiB"), 1 << 30);
-  EXPECT_EQ(parse_size("x", "1.5GB"), 1'500'000'000);
-  EXPECT_EQ(parse_size("x", "123"), 123);
-  EXPECT_EQ(parse_size("memory", "25%", 1000), 250);
-  EXPECT_DOUBLE_EQ(parse_duration("x", "30"), 30);
-  EXPECT_DOUBLE_EQ(parse_duration("x", "500ms"), 0.5);
-  EXPECT_DOUBLE_EQ(parse_duration("x", "5m"), 300);
-  EXPECT_DOUBLE_EQ(parse_duration("x", "2 h"), 7200);
-  for (const char* bad : {"", "x", "-1", "0", "5 parsecs", "1e30", "nan", "inf", "5mib"}) {
-    EXPECT_THAT(error_of([&] { parse_size("max-body", bad); }), HasSubstr("--max-body")) << bad;
-    EXPECT_THAT(error_of([&] { parse_duration("keepalive", bad); }), HasSubstr("--keepalive"))
-        << bad;
-  }
-  EXPECT_THAT(error_of([] { parse_size("x", "10%"); }), HasSubstr("64MiB"));
-  EXPECT_EQ(parse_size("x", "1024TiB"), int64_t{1} << 50);
-  for (const char* const huge : {"1025TiB", "8000000000000000000", "1e300"})
-    EXPECT_THAT(error_of([&] { parse_size("x", huge); }), HasSubstr("1 PiB")) << huge;
-}
-
 TEST(Options, ReadsAddresses) {
   EXPECT_EQ(parse_host_port("listen", "[::1]:80").host, "::1");
   EXPECT_EQ(parse_host_port("listen", "0.0.0.0:65535").port, 65535);

@@ -13,6 +13,7 @@
 #include "apps/setup/example_files.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/option_values.h"
 #include "base/stop.h"
 #include "data/sources.h"
 #include "model/export/write_checkpoint.h"
@@ -20,7 +21,6 @@
 #include "model/export/write_gguf_lora.h"
 #include "model/export/write_nf4.h"
 #include "report/format.h"
-#include "server/options/options.h"
 
 namespace strata::apps {
 namespace {
@@ -96,7 +96,7 @@ int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
 int convert_to_safetensors(const ConvertOptions& o, ExportModel& model) {
   if (o.type == "nf4") return convert_to_nf4(o, model);
   const TypeRow* type = find_type(o.type);
-  model::WriteOptions options = {.shard_bytes = server::parse_size("shard-size", o.shard_size),
+  model::WriteOptions options = {.shard_bytes = parse_size("shard-size", o.shard_size),
                                  .stacked = o.layout == "stacked"};
   if (type != nullptr) options.dtype = type->dtype;
   AtomicDir dir(o.out);

@@ -22,6 +22,7 @@
 #include "base/ascii.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/option_values.h"
 #include "base/process_memory.h"
 #include "base/stop.h"
 #include "checkpoint/source.h"
@@ -291,7 +292,7 @@ int plan_and_print_undivided(const PlanOptions& options) {
 // Without --memory four fifths of the machine's.
 int64_t server_memory(const PlanOptions& options) {
   if (options.memory.empty()) return read_usable_memory() / 5 * 4;
-  return server::parse_size("memory", options.memory);
+  return parse_size("memory", options.memory);
 }
 
 int plan_and_print_serving(const PlanOptions& options) {

@@ -16,10 +16,10 @@
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/option_values.h"
 #include "base/process_memory.h"
 #include "engine/plan/cost.h"
 #include "schedule/generate.h"
-#include "server/options/options.h"
 
 namespace strata::apps {
 namespace {
@@ -186,7 +186,7 @@ schedule::Spec generator_spec_of(const StageOptions& options, schedule::Kind kin
 
 std::optional<planner::Budget> budget_of(const std::string& memory) {
   if (memory.empty()) return std::nullopt;
-  return planner::Budget{server::parse_size("memory", memory), memory};
+  return planner::Budget{parse_size("memory", memory), memory};
 }
 
 planner::FileSpace measure_space_for_files(const std::string& named) {

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <iterator>
 
+#include "base/option_values.h"
 #include "base/process_memory.h"
 #include "server/options/options.h"
 

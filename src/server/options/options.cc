@@ -12,6 +12,7 @@
 #include "server/base_names.h"
 #include "server/http/proxies.h"
 #include "server/options/limit_presets.h"
+#include "text/toml_file.h"
 
 namespace strata::server {
 namespace {
@@ -124,6 +125,11 @@ OptionSource options_from_environment(const std::map<std::string, std::string>& 
     }
   }
   return source;
+}
+
+OptionSource options_from_file(const std::string& path) {
+  ServeOptions options;
+  return {path, text::read_toml_options(path, option_table_of(options), "serve")};
 }
 
 std::vector<std::string> unknown_variables(const std::map<std::string, std::string>& variables) {

@@ -7,7 +7,7 @@
 
 #include "base/option_table.h"
 
-namespace strata::server {
+namespace strata::text {
 
 // Texts by option, as a command line would give them. Throws Error with "FILE:LINE: what" for a key
 // that is no option of `command` and for values of other kinds.
@@ -15,4 +15,4 @@ std::map<std::string, std::vector<std::string>> read_toml_options(const std::str
                                                                   const OptionTable& known,
                                                                   const std::string& command);
 
-}  // namespace strata::server
+}  // namespace strata::text

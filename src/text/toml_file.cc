@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// TOML files of options. The only place that includes toml++.
+// The only place that includes toml++.
 #define TOML_HEADER_ONLY 0
+#include "text/toml_file.h"
+
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "server/options/options.h"
-#include "server/options/toml_file.h"
 
-namespace strata::server {
+namespace strata::text {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
@@ -62,9 +62,4 @@ std::map<std::string, std::vector<std::string>> read_toml_options(const std::str
   return all;
 }
 
-OptionSource options_from_file(const std::string& path) {
-  ServeOptions options;
-  return {path, read_toml_options(path, option_table_of(options), "serve")};
-}
-
-}  // namespace strata::server
+}  // namespace strata::text
