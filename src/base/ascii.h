@@ -65,4 +65,7 @@ inline bool is_plain(std::string_view text, std::string_view more = "") {
   return text.find_first_not_of(plain + std::string(more)) == std::string_view::npos;
 }
 
+// A path as one word of a log's line: what is no visible ASCII, and %, as %XX.
+std::string percent_escaped(std::string_view path);
+
 }  // namespace strata

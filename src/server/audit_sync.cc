@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/clock.h"
 #include "server/http/request_check.h"
 #include "server/wall_clock.h"

@@ -13,6 +13,7 @@
 #include "base/crypto.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "server/checkpoints/tinker_path.h"
 #include "server/wall_clock.h"
 
 namespace strata::server {
@@ -163,12 +164,6 @@ void parse_restriction_into(Identity& who, std::string_view word, const std::str
 std::string hashed_key(std::string_view key) { return std::string(kHashed) + to_hex(sha256(key)); }
 
 std::string key_id_of(std::string_view hash) { return to_hex(hash).substr(0, kIdDigits); }
-
-bool valid_tenant(std::string_view name) {
-  if (name.empty() || name.size() > 64 || name == "." || name == "..") return false;
-  if (name == "fingerprint") return false;  // a file next to the tenants' folders
-  return is_plain(name);
-}
 
 std::string generate_key() { return "tml-" + base64url(random_bytes(32)); }
 

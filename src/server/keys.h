@@ -97,8 +97,4 @@ std::string hashed_key(std::string_view key);
 // The first 12 of those digits.
 std::string key_id_of(std::string_view hash);
 
-// A tenant's name: [A-Za-z0-9._-]{1,64}, so that it may be a folder; neither "." nor "..", nor the
-// name of the mark that is next to them, "fingerprint".
-bool valid_tenant(std::string_view name);
-
 }  // namespace strata::server

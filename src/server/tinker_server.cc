@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -27,7 +28,6 @@
 #include "server/view/page.h"
 #include "server/view/scrapes.h"
 #include "server/view/watch.h"
-#include "server/worker.h"
 
 namespace strata::server {
 namespace {

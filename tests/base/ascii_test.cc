@@ -45,5 +45,10 @@ TEST(Ascii, PlainIsWithoutWhatIsNotNamed) {
     EXPECT_FALSE(is_plain(text)) << text;
 }
 
+TEST(OneWord, NeitherSplitsNorForgesALine) {
+  EXPECT_EQ(percent_escaped("/api/v1/get_info"), "/api/v1/get_info");
+  EXPECT_EQ(percent_escaped("/a b\n\xC2\x85%"), "/a%20b%0A%C2%85%25");
+}
+
 }  // namespace
 }  // namespace strata

@@ -11,6 +11,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/stop.h"
@@ -18,7 +19,6 @@
 #include "server/checkpoints/data_dir.h"
 #include "server/checkpoints/record.h"
 #include "server/checkpoints/row_rules.h"
-#include "server/http/message.h"
 #include "server/state/schema.h"
 #include "server/state/stoppable_sqlite.h"
 #include "server/state/store.h"

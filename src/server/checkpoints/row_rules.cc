@@ -8,8 +8,6 @@
 
 #include "base/ascii.h"
 #include "server/checkpoints/tinker_path.h"
-#include "server/http/message.h"
-#include "server/keys.h"
 #include "server/state/store.h"
 #include "text/unicode/unicode.h"
 

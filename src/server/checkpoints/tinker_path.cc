@@ -22,6 +22,12 @@ bool is_valid_checkpoint_name(std::string_view name) {
   return is_plain(name);
 }
 
+bool valid_tenant(std::string_view name) {
+  if (name.empty() || name.size() > 64 || name == "." || name == "..") return false;
+  if (name == "fingerprint") return false;  // a file next to the tenants' folders
+  return is_plain(name);
+}
+
 std::string TinkerPath::checkpoint_id() const {
   return fmt::format("{}/{}", kind_name(kind), name);
 }

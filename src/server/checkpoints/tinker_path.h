@@ -19,6 +19,10 @@ struct TinkerPath {
   [[nodiscard]] std::string checkpoint_id() const;  // "weights/name"
 };
 
+// A tenant's name: [A-Za-z0-9._-]{1,64}, so that it may be a folder; neither "." nor "..", nor the
+// name of the mark that is next to them, "fingerprint".
+bool valid_tenant(std::string_view name);
+
 // Throws Error{kInvalidArgument} that shows the text and the form.
 TinkerPath parse_tinker_path(std::string_view text);
 TinkerPath path_of(const CheckpointRow& row);

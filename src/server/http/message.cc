@@ -133,18 +133,6 @@ bool accepts_json_only(std::string_view accept) {
   return has("application/json") && !has(kProtobuf) && !has("*/*") && !has("application/*");
 }
 
-std::string percent_escaped(std::string_view path) {
-  std::string out;
-  for (const char c : path) {
-    if (c > ' ' && c <= '~' && c != '%') {
-      out += c;
-    } else {
-      out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
-    }
-  }
-  return out;
-}
-
 Response json_response(int status, std::string json_text) {
   Response response;
   response.status = status;

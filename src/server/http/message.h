@@ -169,9 +169,6 @@ std::string media_type(std::string_view content_type);
 // An Accept that names JSON and nothing that protobuf is: SDKs before 0.19, curl when told so.
 bool accepts_json_only(std::string_view accept);
 
-// A path as one word of a log's line: what is no visible ASCII, and %, as %XX.
-std::string percent_escaped(std::string_view path);
-
 Response json_response(int status, std::string json_text);
 // {"detail": message}: what every fault of a request looks like.
 Response error_response(int status, std::string_view message);

@@ -68,11 +68,6 @@ TEST(Router, UnknownPathsAndMethods) {
   EXPECT_FALSE(wrong.body.empty());
 }
 
-TEST(OneWord, NeitherSplitsNorForgesALine) {
-  EXPECT_EQ(percent_escaped("/api/v1/get_info"), "/api/v1/get_info");
-  EXPECT_EQ(percent_escaped("/a b\n\xC2\x85%"), "/a%20b%0A%C2%85%25");
-}
-
 TEST(Router, ChecksContentTypes) {
   EXPECT_EQ(ask("POST", "/api/v1/both", "{}", "application/json; charset=utf-8").status, 200);
   EXPECT_EQ(ask("POST", "/api/v1/both", "x", "Application/X-Protobuf").status, 200);

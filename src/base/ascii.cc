@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/ascii.h"
+
+#include <fmt/format.h>
+
+namespace strata {
+
+std::string percent_escaped(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    if (c > ' ' && c <= '~' && c != '%') {
+      out += c;
+    } else {
+      out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return out;
+}
+
+}  // namespace strata
