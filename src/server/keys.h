@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/scope.h"
+#include "server/http/scope.h"
 
 namespace strata::server {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which key may call what. A new route stands here, with the least that its key must be allowed.
-#include "server/scope.h"
+#include "server/http/scope.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

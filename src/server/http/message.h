@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/shared_limit.h"
-#include "server/scope.h"
+#include "server/http/scope.h"
 
 namespace strata::server {
 
