@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "base/stop.h"
 #include "report/format.h"
-#include "server/checkpoints/backup.h"
-#include "server/checkpoints/check.h"
+#include "server/store/checkpoints/backup.h"
+#include "server/store/checkpoints/check.h"
 
 namespace strata::apps {
 namespace {

@@ -21,7 +21,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "server/wall_clock.h"
+#include "server/store/wall_clock.h"
 #include "text/json_reader.h"
 #include "text/unicode/unicode.h"
 

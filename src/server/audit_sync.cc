@@ -9,7 +9,7 @@
 #include "base/ascii.h"
 #include "base/clock.h"
 #include "server/http/request_check.h"
-#include "server/wall_clock.h"
+#include "server/store/wall_clock.h"
 
 namespace strata::server {
 

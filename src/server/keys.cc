@@ -13,8 +13,8 @@
 #include "base/crypto.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "server/checkpoints/tinker_path.h"
-#include "server/wall_clock.h"
+#include "server/store/checkpoints/tinker_path.h"
+#include "server/store/wall_clock.h"
 
 namespace strata::server {
 namespace {

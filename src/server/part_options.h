@@ -7,11 +7,11 @@
 
 #include "server/base_names.h"
 #include "server/budget.h"
-#include "server/checkpoints/data_dir.h"
 #include "server/http/server.h"
 #include "server/keys.h"
 #include "server/options/options.h"
 #include "server/service/service.h"
+#include "server/store/checkpoints/data_dir.h"
 
 namespace strata::server {
 

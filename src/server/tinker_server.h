@@ -14,10 +14,10 @@
 #include "api/work.h"
 #include "server/base_names.h"
 #include "server/budget.h"
-#include "server/checkpoints/model_merger.h"
 #include "server/openai/served_text.h"
 #include "server/options/options.h"
 #include "server/service/dispatch.h"
+#include "server/store/checkpoints/model_merger.h"
 #include "server/view/engine_stats.h"
 
 namespace strata::server {

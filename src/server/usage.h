@@ -21,7 +21,7 @@
 
 #include "api/command.h"
 #include "server/http/message.h"
-#include "server/state/store.h"
+#include "server/store/state/store.h"
 #include "server/usage_limit.h"
 
 namespace strata::server {

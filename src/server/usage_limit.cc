@@ -11,7 +11,7 @@
 
 #include "base/ascii.h"
 #include "base/option_values.h"
-#include "server/checkpoints/tinker_path.h"
+#include "server/store/checkpoints/tinker_path.h"
 
 namespace strata::server {
 namespace {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "checkpoint/tar.h"
-#include "server/checkpoints/registry.h"
+#include "server/store/checkpoints/registry.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::apps {

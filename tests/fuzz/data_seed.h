@@ -13,9 +13,9 @@
 
 #include "base/files.h"
 #include "checkpoint/safetensors_writer.h"
-#include "server/checkpoints/data_dir.h"
-#include "server/checkpoints/registry.h"
-#include "server/state/store.h"
+#include "server/store/checkpoints/data_dir.h"
+#include "server/store/checkpoints/registry.h"
+#include "server/store/state/store.h"
 
 namespace strata::fuzz {
 

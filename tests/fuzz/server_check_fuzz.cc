@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "server/checkpoints/check.h"
+#include "server/store/checkpoints/check.h"
 #include "tests/fuzz/data_seed.h"
 #include "tests/fuzz/fuzz_dir.h"
 

@@ -11,10 +11,10 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "server/checkpoints/age.h"
-#include "server/checkpoints/tinker_path.h"
 #include "server/http/request_check.h"
 #include "server/protocol/tensor.h"
+#include "server/store/checkpoints/age.h"
+#include "server/store/checkpoints/tinker_path.h"
 
 namespace {
 

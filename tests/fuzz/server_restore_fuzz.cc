@@ -8,7 +8,7 @@
 #include "base/crypto.h"
 #include "base/error.h"
 #include "checkpoint/tar.h"
-#include "server/checkpoints/backup.h"
+#include "server/store/checkpoints/backup.h"
 #include "tests/fuzz/data_seed.h"
 #include "tests/fuzz/fuzz_dir.h"
 

@@ -5,10 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/checkpoints/signed_url.h"
 #include "server/openai/openai_endpoint.h"
 #include "server/operations/operation.h"
 #include "server/rest/rest.h"
+#include "server/store/checkpoints/signed_url.h"
 #include "tests/server/service/house.h"
 
 namespace strata::server {

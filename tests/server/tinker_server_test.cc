@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "server/checkpoints/registry.h"
-#include "server/state/store_lists.h"
+#include "server/store/checkpoints/registry.h"
+#include "server/store/state/store_lists.h"
 #include "tests/base/temp_dir.h"
 #include "tests/server/server_house.h"
-#include "tests/server/state/test_postgres.h"
+#include "tests/server/store/state/test_postgres.h"
 
 namespace strata::server {
 namespace {

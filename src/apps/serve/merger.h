@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/adapter/specs.h"
-#include "server/checkpoints/model_merger.h"
+#include "server/store/checkpoints/model_merger.h"
 
 namespace strata::apps {
 

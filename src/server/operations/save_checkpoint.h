@@ -3,8 +3,8 @@
 // and save_weights_external have in common. {path} is its name, {ttl_seconds, user_metadata} are
 // kept with it. It counts against the tenant's quota and the disk from the moment it is asked for.
 #pragma once
-#include "server/checkpoints/registry.h"
 #include "server/operations/numbered.h"
+#include "server/store/checkpoints/registry.h"
 
 namespace strata::server {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "server/checkpoints/age.h"
 #include "server/operations/save_checkpoint.h"
+#include "server/store/checkpoints/age.h"
 
 namespace strata::server {
 namespace {

@@ -2,7 +2,7 @@
 // X-Idempotency-Key of a request: sent again, it means the same request.
 #pragma once
 #include "server/http/message.h"
-#include "server/state/store.h"
+#include "server/store/state/store.h"
 
 namespace strata::server {
 

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "server/rest/answer.h"
 #include "server/rest/rest.h"
-#include "server/shown_text.h"
+#include "server/store/shown_text.h"
 
 namespace strata::server {
 namespace {

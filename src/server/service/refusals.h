@@ -7,7 +7,7 @@
 #include <string>
 
 #include "server/http/message.h"
-#include "server/state/store.h"
+#include "server/store/state/store.h"
 #include "server/usage.h"
 
 namespace strata::server {

@@ -13,7 +13,7 @@
 #include "server/http/message.h"
 #include "server/http/router.h"
 #include "server/service/refusals.h"
-#include "server/shown_text.h"
+#include "server/store/shown_text.h"
 
 namespace strata::server {
 namespace {

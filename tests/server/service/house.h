@@ -15,7 +15,7 @@
 #include "server/operations/operation.h"
 #include "server/service/service.h"
 #include "tests/base/temp_dir.h"
-#include "tests/server/state/faulty_sql.h"
+#include "tests/server/store/state/faulty_sql.h"
 
 namespace strata::server {
 
