@@ -20,7 +20,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/http_client.h"
-#include "server/protocol/tinker.pb.h"
+#include "server/tinker/protocol/tinker.pb.h"
 
 namespace strata {
 namespace {

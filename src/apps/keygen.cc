@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "server/keys.h"
+#include "server/tinker/keys.h"
 
 namespace strata::apps {
 

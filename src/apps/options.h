@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options of each command as a table (base/option_table.h), bound to the command's options.
 // Defined in options.cc for commands of one file, and in the options.cc of a command's folder.
-// Those of serve are in server/options/options.h, since the environment and a file give them as
-// well.
+// Those of serve are in server/tinker/options/options.h, since the environment and a file give them
+// as well.
 #pragma once
 #include "apps/backup.h"
 #include "apps/bench/bench.h"

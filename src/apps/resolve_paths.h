@@ -4,7 +4,7 @@
 // a command runs; options of others stay as they are.
 #pragma once
 #include "apps/options.h"
-#include "server/options/options.h"
+#include "server/tinker/options/options.h"
 
 namespace strata::apps {
 

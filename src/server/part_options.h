@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "server/base_names.h"
-#include "server/budget.h"
 #include "server/http/server.h"
-#include "server/keys.h"
-#include "server/options/options.h"
-#include "server/service/service.h"
 #include "server/store/checkpoints/data_dir.h"
+#include "server/tinker/base_names.h"
+#include "server/tinker/budget.h"
+#include "server/tinker/keys.h"
+#include "server/tinker/options/options.h"
+#include "server/tinker/service/service.h"
 
 namespace strata::server {
 

@@ -12,13 +12,13 @@
 
 #include "api/event.h"
 #include "api/work.h"
-#include "server/base_names.h"
-#include "server/budget.h"
 #include "server/openai/served_text.h"
-#include "server/options/options.h"
-#include "server/service/dispatch.h"
 #include "server/store/checkpoints/model_merger.h"
-#include "server/view/engine_stats.h"
+#include "server/tinker/base_names.h"
+#include "server/tinker/budget.h"
+#include "server/tinker/options/options.h"
+#include "server/tinker/service/dispatch.h"
+#include "server/tinker/view/engine_stats.h"
 
 namespace strata::server {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include "server/keys.h"
+#include "server/tinker/keys.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::apps {

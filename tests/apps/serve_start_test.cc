@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/base_names.h"
+#include "server/tinker/base_names.h"
 #include "tests/apps/serve_run.h"
 
 namespace strata::apps {

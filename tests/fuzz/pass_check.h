@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "api/command.h"
-#include "server/protocol/forward_backward.h"
+#include "server/tinker/protocol/forward_backward.h"
 
 namespace strata::fuzz {
 

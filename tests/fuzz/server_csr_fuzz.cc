@@ -12,9 +12,9 @@
 
 #include "base/error.h"
 #include "server/http/request_check.h"
-#include "server/protocol/tensor.h"
 #include "server/store/checkpoints/age.h"
 #include "server/store/checkpoints/tinker_path.h"
+#include "server/tinker/protocol/tensor.h"
 
 namespace {
 

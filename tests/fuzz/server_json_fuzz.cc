@@ -11,9 +11,9 @@
 #include "api/work.h"
 #include "base/error.h"
 #include "server/http/message.h"
-#include "server/operations/asample.h"
-#include "server/protocol/forward_backward.h"
-#include "server/protocol/json_body.h"
+#include "server/tinker/operations/asample.h"
+#include "server/tinker/protocol/forward_backward.h"
+#include "server/tinker/protocol/json_body.h"
 #include "tests/fuzz/pass_check.h"
 
 namespace {

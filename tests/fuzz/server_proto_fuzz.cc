@@ -10,9 +10,9 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "server/protocol/stability_record.h"
+#include "server/tinker/protocol/stability_record.h"
 #include "tests/fuzz/pass_check.h"
-#include "tests/server/protocol/data_message_check.h"
+#include "tests/server/tinker/protocol/data_message_check.h"
 
 namespace {
 

@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 
 #include "server/openai/openai_endpoint.h"
-#include "server/operations/operation.h"
-#include "server/rest/rest.h"
 #include "server/store/checkpoints/signed_url.h"
-#include "tests/server/service/house.h"
+#include "server/tinker/operations/operation.h"
+#include "server/tinker/rest/rest.h"
+#include "tests/server/tinker/service/house.h"
 
 namespace strata::server {
 namespace {

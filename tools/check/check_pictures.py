@@ -5,7 +5,7 @@
 usage: python3 tools/check/check_pictures.py            exits 1 and says what to run when a picture is stale
        python3 tools/check/check_pictures.py --keep     after `make page PICTURES=docs`: keeps the hash of the page's sources
 
-docs/page.png     of the page whose sources (src/server/view/assets) have the hash in docs/page.sources
+docs/page.png     of the page whose sources (src/server/tinker/view/assets) have the hash in docs/page.sources
 docs/speed.svg    what tools/docs/make_speed_svg.py draws from docs/peers.md
 """
 import hashlib
@@ -19,7 +19,7 @@ KEPT = ROOT / "docs" / "page.sources"
 
 def page_hash():
     found = hashlib.sha256()
-    for path in sorted((ROOT / "src" / "server" / "view" / "assets").iterdir()):
+    for path in sorted((ROOT / "src" / "server" / "tinker" / "view" / "assets").iterdir()):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()
 

@@ -31,8 +31,8 @@
 #include "planner/plan_text.h"
 #include "report/format.h"
 #include "report/table.h"
-#include "server/budget.h"
-#include "server/options/options.h"
+#include "server/tinker/budget.h"
+#include "server/tinker/options/options.h"
 
 namespace strata::apps {
 namespace {

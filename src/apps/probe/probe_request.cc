@@ -11,7 +11,7 @@
 #include <span>
 #include <utility>
 
-#include "server/protocol/json_body.h"
+#include "server/tinker/protocol/json_body.h"
 
 namespace strata::apps {
 namespace {

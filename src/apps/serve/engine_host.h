@@ -17,7 +17,7 @@
 #include "engine/work_runner.h"
 #include "planner/planner.h"
 #include "scheduler/scheduler.h"
-#include "server/service/dispatch.h"
+#include "server/tinker/service/dispatch.h"
 
 namespace strata::apps {
 

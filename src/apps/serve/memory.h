@@ -7,7 +7,7 @@
 
 #include "model/weights/load.h"
 #include "planner/planner.h"
-#include "server/budget.h"
+#include "server/tinker/budget.h"
 
 namespace strata::apps {
 

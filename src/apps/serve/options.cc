@@ -10,7 +10,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "server/base_names.h"
+#include "server/tinker/base_names.h"
 
 namespace strata::apps {
 

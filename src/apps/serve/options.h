@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of `strata serve`, from the table of server/options/options.h, joined with
-// environment and file.
+// The command line of `strata serve`, from the table of server/tinker/options/options.h, joined
+// with environment and file.
 #pragma once
 #include <memory>
 #include <string>
 
-#include "server/keys.h"
-#include "server/options/options.h"
+#include "server/tinker/keys.h"
+#include "server/tinker/options/options.h"
 
 namespace strata::apps {
 

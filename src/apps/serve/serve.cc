@@ -31,7 +31,7 @@
 #include "planner/plan_text.h"
 #include "report/format.h"
 #include "report/trace_file.h"
-#include "server/budget.h"
+#include "server/tinker/budget.h"
 #include "server/tinker_server.h"
 
 namespace strata::apps {

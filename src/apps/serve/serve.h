@@ -2,7 +2,7 @@
 // strata serve: the Tinker server. Wiring: names to directories, engines, scheduler and
 // TinkerServer.
 #pragma once
-#include "server/options/options.h"
+#include "server/tinker/options/options.h"
 
 namespace strata::apps {
 

@@ -2,7 +2,7 @@
 // The fields of the bodies that OpenAI's clients send, one row each: which form has it, and, where
 // it changes no answer, what is wanted of it all the same.
 #pragma once
-#include "server/protocol/json_body.h"
+#include "server/tinker/protocol/json_body.h"
 
 namespace strata::server {
 

@@ -8,7 +8,7 @@
 #include "server/openai/answer_order.h"
 #include "server/openai/sampling_fields.h"
 #include "server/openai/served_text.h"
-#include "server/protocol/json_body.h"
+#include "server/tinker/protocol/json_body.h"
 
 namespace strata::server {
 

@@ -14,9 +14,9 @@
 #include "server/openai/completion_body.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/sampling_fields.h"
-#include "server/protocol/json_body.h"
-#include "server/protocol/parsed_budget.h"
-#include "server/service/refusals.h"
+#include "server/tinker/protocol/json_body.h"
+#include "server/tinker/protocol/parsed_budget.h"
+#include "server/tinker/service/refusals.h"
 
 namespace strata::server {
 namespace {

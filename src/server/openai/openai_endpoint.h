@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "api/work.h"
-#include "server/base_names.h"
 #include "server/http/message.h"
 #include "server/http/router.h"
 #include "server/openai/served_text.h"
 #include "server/openai/stream_writer.h"
-#include "server/service/service.h"
+#include "server/tinker/base_names.h"
+#include "server/tinker/service/service.h"
 
 namespace strata::server {
 

@@ -6,7 +6,7 @@
 #include "server/http/message.h"
 #include "server/http/router.h"
 #include "server/openai/json_text.h"
-#include "server/protocol/json_body.h"
+#include "server/tinker/protocol/json_body.h"
 
 namespace strata::server {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "server/http/message.h"
-#include "server/protocol/without_nul.h"
+#include "server/tinker/protocol/without_nul.h"
 
 namespace strata::server {
 

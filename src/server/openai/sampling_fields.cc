@@ -9,7 +9,7 @@
 #include "api/context.h"
 #include "api/sampling_options.h"
 #include "server/openai/openai_error.h"
-#include "server/protocol/common_fields.h"
+#include "server/tinker/protocol/common_fields.h"
 
 namespace strata::server {
 namespace {

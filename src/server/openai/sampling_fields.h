@@ -14,7 +14,7 @@
 #include "api/work.h"
 #include "server/openai/answer_order.h"
 #include "server/openai/served_text.h"
-#include "server/protocol/json_body.h"
+#include "server/tinker/protocol/json_body.h"
 
 namespace strata::server {
 

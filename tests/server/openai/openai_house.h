@@ -14,7 +14,7 @@
 #include "server/http/body_stream.h"
 #include "server/openai/openai_endpoint.h"
 #include "server/openai/openai_error.h"
-#include "tests/server/service/house.h"
+#include "tests/server/tinker/service/house.h"
 
 namespace strata::server {
 

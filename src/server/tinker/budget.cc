@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tinker/budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "server/http/server.h"
+#include "server/http/write_response.h"
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kMostBody = 64 * kMiB;
+constexpr int64_t kUsefulBody = 128 << 10;   // a small compressed request, with its decoder
+constexpr int64_t kUsefulResult = 16 << 10;  // of short data
+constexpr int64_t kMostHandshakes = 512;
+constexpr int64_t kBodiesOfLargest = 4;  // so many of the largest size at once
+
+// memory / part, but not below `least` where 1/16 of the memory reaches so far.
+int64_t share(int64_t memory, int64_t part, int64_t least, int64_t most) {
+  return std::min(most, std::max(memory / part, std::min(least, memory / 16)));
+}
+
+}  // namespace
+
+void fill_unset_and_raise_body_limits(ServeOptions& o, int64_t memory) {
+  if (o.max_body_bytes == 0) {
+    const int64_t least = o.max_body > 0 ? 0 : std::min(kBodiesOfLargest * kMostBody, memory / 8);
+    o.max_body_bytes = std::max(least, share(memory, 32, 0, 512 * kMiB));
+  }
+  if (o.max_body == 0) o.max_body = std::min(kMostBody, o.max_body_bytes / kBodiesOfLargest);
+  o.max_body_bytes = std::max(o.max_body_bytes, kBodiesOfLargest * o.max_body);
+  if (o.max_queued_bytes == 0) o.max_queued_bytes = share(memory, 16, 0, 1024 * kMiB);
+  if (o.max_result_bytes == 0) o.max_result_bytes = share(memory, 32, 128 * kMiB, 512 * kMiB);
+  if (o.max_remembered_bytes == 0) o.max_remembered_bytes = share(memory, 128, 0, 128 * kMiB);
+  if (o.max_response_bytes == 0) o.max_response_bytes = share(memory, 64, 64 * kMiB, 256 * kMiB);
+  if (o.max_connection_bytes == 0) {
+    const int64_t all = connection_limit(o) * connection_bytes(!o.tls_cert.empty());
+    o.max_connection_bytes = share(memory, 48, 0, all);
+  }
+  if (o.max_handshakes == 0) {  // the rest is for connections that speak
+    const int64_t half = o.max_connection_bytes / connection_bytes(true) / 2;
+    o.max_handshakes = std::clamp<int64_t>(half, 1, kMostHandshakes);
+  }
+  if (o.max_download_bytes == 0) o.max_download_bytes = share(memory, 256, 0, 64 * kMiB);
+}
+
+Budget::Budget(const ServeOptions& options)
+    : bodies(options.max_body_bytes, kUsefulBody),
+      queue(options.max_queued_bytes, kUsefulBody),
+      results(options.max_result_bytes, kUsefulResult),
+      responses(options.max_response_bytes, Pieces::kMost),
+      downloads(options.max_download_bytes, Pieces::kMost),
+      remembered(options.max_remembered_bytes - options.max_remembered_bytes / 2),
+      samplers(options.max_remembered_bytes / 2),
+      connections(options.max_connection_bytes),
+      samples(options.max_queued_samples),
+      polls(options.max_parked),
+      archives(options.max_archive_bytes) {}
+
+std::vector<Budget::Row> Budget::bytes_by_use() const {
+  const auto row = [](const char* name, const SharedLimit& limit) {
+    return Row{name, limit.limit(), limit.used()};
+  };
+  return {row("bodies", bodies),       row("queue", queue),
+          row("results", results),     row("responses", responses),
+          row("downloads", downloads), row("remembered", remembered),
+          row("samplers", samplers),   row("connections", connections)};
+}
+
+void Budget::set_num_tenants(int64_t count) {
+  for (SharedLimit* limit : {&bodies, &queue, &results, &responses, &downloads, &remembered,
+                             &samplers, &samples, &polls, &archives})
+    limit->set_num_tenants(count);
+  for (SharedLimit& limit : of_engines) limit.set_num_tenants(count);
+  responses.set_num_tenants(count + 1);  // who has no key reads the page
+}
+
+std::vector<std::string> Budget::warnings() const {
+  std::vector<std::string> out;
+  const auto warn_if_small = [&](const char* option, const SharedLimit& limit, int64_t useful) {
+    if (limit.own_part() >= useful) return;
+    out.push_back(fmt::format(
+        "{} {}: while others hold all they can, a tenant is sure of {} bytes, and a small request "
+        "takes {}; raise it, or --memory",
+        option, limit.limit(), limit.own_part(), useful));
+  };
+  warn_if_small("--max-body-bytes", bodies, kUsefulBody);
+  warn_if_small("--max-queued-bytes", queue, kUsefulBody);
+  warn_if_small("--max-result-bytes", results, kUsefulResult);
+  warn_if_small("--max-response-bytes", responses, Pieces::kMost);
+  warn_if_small("--max-download-bytes", downloads, Pieces::kMost);
+  return out;
+}
+
+}  // namespace strata::server

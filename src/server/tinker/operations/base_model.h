@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The base model that a body names, among those that are served.
+#pragma once
+#include <string>
+
+#include "server/tinker/base_names.h"
+#include "server/tinker/protocol/json_body.h"
+
+namespace strata::server {
+
+// Throws Error for a name that is none, with those that are.
+const BaseName& require_base(const BaseNames& names, const Fields& body, const std::string& name);
+// The same of one that trains: an adapter of the operator's is refused.
+const BaseName& require_trainable(const BaseNames& names, const Fields& body,
+                                  const std::string& name);
+
+}  // namespace strata::server

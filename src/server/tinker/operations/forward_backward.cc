@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tinker/operations/forward_backward.h"
+
+#include <utility>
+
+#include "server/tinker/operations/data_call.h"
+
+namespace strata::server {
+namespace {
+
+void forward_backward(Service& service, Request&& request, const Respond& respond) {
+  const bool is_binary = media_type(request.header("content-type")) == kProtobuf;
+  handle_data_call(service, std::move(request), respond,
+                   is_binary ? DataForm::kBinary : DataForm::kJson);
+}
+
+}  // namespace
+
+constinit const Operation kForwardBackward = {.path = "forward_backward",
+                                              .run = forward_backward,
+                                              .body = BodyKind::kJsonOrProto,
+                                              .size = BodySize::kData};
+
+}  // namespace strata::server

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The JSON body of forward_backward and forward (tinker before 0.25, curl) as the message that a
+// binary body is, so that everything behind it is shared:
+//   {model_id, seq_id, forward_backward_input: {data: [{model_input, loss_fn_inputs}], loss_fn,
+//    loss_fn_config}}
+// Numbers are rounded once, to the type that the tensor names; nothing is allocated from a declared
+// size.
+#pragma once
+#include <string_view>
+
+#include "server/tinker/protocol/data_message.h"
+#include "server/tinker/protocol/json_body.h"
+
+namespace strata::server {
+
+// Adds the data, the loss and its options. `input` is the field that holds them. Throws Error for
+// wrong types and for numbers that do not fit; shapes, names and values are checked later.
+void read_json_data(const Fields& body, std::string_view input, DataMessage& message);
+
+}  // namespace strata::server

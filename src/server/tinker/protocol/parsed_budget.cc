@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tinker/protocol/parsed_budget.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/busy.h"
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kStep = 1 << 20;
+
+}  // namespace
+
+ParsedBudget::ParsedBudget(const SharedLimit::Share& body, std::string where)
+    : where_(std::move(where)), body_(body.amount()), parsed_(body.another(0)) {}
+
+void ParsedBudget::resize_or_throw(size_t bytes) {
+  const int64_t wanted = static_cast<int64_t>(bytes) / kStep * kStep;
+  if (wanted == parsed_.amount() || parsed_.resize(wanted)) return;
+  if (body_ + wanted > parsed_.most()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the body takes more than {} bytes when parsed, and there is no "
+                            "space for that (--max-body-bytes); send less at once",
+                            where_, wanted));
+  }
+  throw Busy(
+      fmt::format("{}: bodies of this tenant are being read, and there is no space for {} "
+                  "bytes that this one takes when parsed (--max-body-bytes); send it again "
+                  "when those have been answered",
+                  where_, wanted));
+}
+
+}  // namespace strata::server

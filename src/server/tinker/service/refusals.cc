@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tinker/service/refusals.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace strata::server {
+
+Response over_budget_response() {
+  return busy_response(429,
+                       "results wait to be fetched and fill what this tenant may hold "
+                       "(--max-result-bytes); fetch them first");
+}
+
+Response over_budget_response(int64_t bytes, int64_t most) {
+  if (bytes <= most) return over_budget_response();
+  return error_response(
+      400, fmt::format("the result takes {} bytes or more, and a tenant's results may take {} "
+                       "(--max-result-bytes); ask for less at once",
+                       bytes, most));
+}
+
+Response queue_full_response(bool makes_model) {
+  constexpr std::string_view kFull =
+      "the queue is full (--max-queued-samples, --max-queued-bytes, --max-queued-operations): send "
+      "it again when results have come";
+  return makes_model ? error_response(400, kFull) : busy_response(429, kFull);
+}
+
+Response too_many_samplers_response() {
+  return busy_response(
+      429,
+      "sampling sessions on unsaved weights fill what this tenant may hold of them "
+      "(--max-remembered-bytes); finish sessions that are not used any more, or "
+      "sample from saved weights");
+}
+
+std::optional<Response> reserve_disk_quota_or_refuse(Usage& usage, StateStore& store,
+                                                     const std::string& tenant, int64_t bytes,
+                                                     std::shared_ptr<void>& quota) {
+  if (!usage.has_quota(tenant, UsageKind::kDiskBytes)) return std::nullopt;
+  auto full = usage.refuse_over_disk_quota(tenant, store.stored_bytes(tenant), bytes);
+  if (!full) quota = usage.reserve(tenant, UsageKind::kDiskBytes, bytes);
+  return full;
+}
+
+std::string too_large_text() {
+  return "the request takes more than a quarter of what may be queued (--max-queued-bytes); send "
+         "fewer data at once";
+}
+
+}  // namespace strata::server
