@@ -8,10 +8,10 @@
 #include <boost/json.hpp>
 
 #include "apps/options.h"
-#include "apps/setup/example_files.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "report/text_width.h"
+#include "setup/example_files.h"
 
 namespace strata::apps {
 namespace {

@@ -8,14 +8,14 @@
 #include <filesystem>
 
 #include "apps/options.h"
-#include "apps/setup/example_files.h"
-#include "apps/setup/hub_cache.h"
-#include "apps/setup/scoring.h"
-#include "apps/setup/stages.h"
 #include "backend/thread_comm.h"
 #include "model/adapter/io.h"
 #include "report/format.h"
 #include "report/table.h"
+#include "setup/example_files.h"
+#include "setup/hub_cache.h"
+#include "setup/scoring.h"
+#include "setup/stages.h"
 #include "text/json_reader.h"
 
 namespace strata::apps {

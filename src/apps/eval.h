@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/setup/engine_setup.h"
+#include "setup/engine_setup.h"
 
 namespace strata::apps {
 

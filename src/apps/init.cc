@@ -3,10 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "apps/setup/backend.h"
-#include "apps/setup/config_source.h"
-#include "apps/setup/load_spec.h"
-#include "apps/setup/model_files.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "model/families/family.h"
@@ -14,6 +10,10 @@
 #include "model/weights/load.h"
 #include "model/weights/save.h"
 #include "report/format.h"
+#include "setup/backend.h"
+#include "setup/config_source.h"
+#include "setup/load_spec.h"
+#include "setup/model_files.h"
 
 namespace strata::apps {
 namespace {

@@ -13,10 +13,6 @@
 #include <vector>
 
 #include "apps/inspect_adapter.h"
-#include "apps/setup/backend.h"
-#include "apps/setup/model_path.h"
-#include "apps/setup/text_stack.h"
-#include "apps/setup/weights_text.h"
 #include "base/error.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "model/cache_layout.h"
@@ -26,6 +22,10 @@
 #include "ops/cpu/cpu_backend.h"
 #include "report/format.h"
 #include "report/table.h"
+#include "setup/backend.h"
+#include "setup/model_path.h"
+#include "setup/text_stack.h"
+#include "setup/weights_text.h"
 
 namespace strata::apps {
 namespace {

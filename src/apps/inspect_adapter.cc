@@ -12,8 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/setup/model_path.h"
-#include "apps/setup/weights_text.h"
 #include "checkpoint/peft.h"
 #include "model/adapter/base_numbers.h"
 #include "model/adapter/io.h"
@@ -21,6 +19,8 @@
 #include "ops/cpu/cpu_backend.h"
 #include "report/format.h"
 #include "report/table.h"
+#include "setup/model_path.h"
+#include "setup/weights_text.h"
 
 namespace strata::apps {
 namespace {

@@ -5,7 +5,7 @@
 
 namespace strata::apps {
 
-// options.model is the adapter's directory (apps/setup/model_path.h). As run_inspect.
+// options.model is the adapter's directory (setup/model_path.h). As run_inspect.
 int inspect_adapter(const InspectOptions& options);
 
 }  // namespace strata::apps

@@ -12,20 +12,20 @@
 #include <vector>
 
 #include "apps/command_line.h"
-#include "apps/exit_code.h"
 #include "apps/help.h"
 #include "apps/manual.h"
 #include "apps/options.h"
 #include "apps/resolve_paths.h"
 #include "apps/serve/options.h"
 #include "apps/serve/serve.h"
-#include "apps/setup/backend.h"
 #include "apps/suggest.h"
-#include "apps/version.h"
 #include "backend/backend.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "setup/backend.h"
+#include "setup/exit_code.h"
+#include "setup/version.h"
 
 namespace strata::apps {
 namespace {

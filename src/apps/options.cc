@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/options.h"
 
-#include "apps/setup/config_source.h"
-#include "apps/shared_options.h"
+#include "setup/config_source.h"
+#include "setup/shared_options.h"
 
 namespace strata::apps {
 

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <string>
 
-#include "apps/setup/hub_cache.h"
 #include "base/error.h"
+#include "setup/hub_cache.h"
 
 namespace strata::apps {
 namespace {

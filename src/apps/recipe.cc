@@ -7,9 +7,9 @@
 #include <array>
 
 #include "apps/options.h"
-#include "apps/setup/hub_cache.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "setup/hub_cache.h"
 #include "text/json_reader.h"
 #include "text/toml_file.h"
 

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "apps/export/export_model.h"
-#include "apps/setup/model_path.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "data/sources.h"
+#include "setup/model_path.h"
 
 namespace strata::apps {
 namespace {

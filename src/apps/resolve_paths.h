@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replaces what a command's options name by paths: models and adapters, by what the user typed
-// (apps/setup/model_path.h). Files of data are looked for: an Error where one is not there. Before
+// (setup/model_path.h). Files of data are looked for: an Error where one is not there. Before
 // a command runs; options of others stay as they are.
 #pragma once
 #include "apps/options.h"

@@ -221,7 +221,7 @@ TEST(Front, LongTimesAreThoseOfAClock) {
 std::string version_of(const std::string& source, const std::string& out) {
   const std::string root = STRATA_SOURCE_DIR;
   const std::string command = "cmake -D SOURCE=" + source + " -D IN=" + root +
-                              "/src/apps/version.cc.in -D OUT=" + out +
+                              "/src/setup/version.cc.in -D OUT=" + out +
                               " -D VERSION=1.2.3 -D BUILD=Test -P " + root + "/cmake/version.cmake";
   EXPECT_EQ(std::system(command.c_str()), 0);
   return read_file(out, 1 << 20);

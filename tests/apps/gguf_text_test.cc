@@ -10,10 +10,10 @@
 #include <map>
 
 #include "apps/serve/memory.h"
-#include "apps/setup/text_stack.h"
-#include "apps/setup/weights_text.h"
 #include "base/files.h"
 #include "checkpoint/source.h"
+#include "setup/text_stack.h"
+#include "setup/weights_text.h"
 #include "tests/base/temp_dir.h"
 #include "tests/checkpoint/gguf_bytes.h"
 #include "tests/text/golden.h"

@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
-#include "apps/setup/machine_file.h"
 #include "base/files.h"
+#include "setup/machine_file.h"
 #include "tests/apps/plan_run.h"
 #include "tests/apps/train_fixture.h"
 #include "tests/base/temp_dir.h"

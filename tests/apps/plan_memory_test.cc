@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <optional>
 
-#include "apps/setup/engine_setup.h"
 #include "backend/file_memory.h"
 #include "base/files.h"
 #include "base/process_memory.h"
 #include "model/adapter/specs.h"
+#include "setup/engine_setup.h"
 #include "tests/apps/plan_run.h"
 
 namespace strata::apps {

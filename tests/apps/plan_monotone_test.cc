@@ -10,9 +10,9 @@
 #include <regex>
 #include <vector>
 
-#include "apps/setup/engine_setup.h"
 #include "base/files.h"
 #include "model/pass/recompute.h"
+#include "setup/engine_setup.h"
 #include "tests/apps/plan_run.h"
 
 namespace strata::apps {

@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "apps/setup/sent_text.h"
-#include "apps/setup/stages.h"
 #include "backend/thread_comm.h"
 #include "base/files.h"
 #include "engine/plan/cost.h"
 #include "engine/runner.h"
 #include "model/adapter/specs.h"
+#include "setup/sent_text.h"
+#include "setup/stages.h"
 #include "tests/apps/plan_run.h"
 #include "tests/apps/program.h"
 

@@ -12,12 +12,12 @@
 #include "apps/bench/shapes.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/memory.h"
-#include "apps/setup/engine_setup.h"
-#include "apps/setup/stages.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "engine/plan/cost.h"
 #include "model/adapter/specs.h"
+#include "setup/engine_setup.h"
+#include "setup/stages.h"
 #include "tests/apps/plan_run.h"
 
 namespace strata::apps {

@@ -17,8 +17,6 @@
 #include "apps/bench/stages.h"
 #include "apps/bench/works.h"
 #include "apps/options.h"
-#include "apps/setup/backend.h"
-#include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/trace.h"
@@ -29,6 +27,8 @@
 #include "ops/limits.h"
 #include "planner/limits.h"
 #include "report/trace_file.h"
+#include "setup/backend.h"
+#include "setup/engine_setup.h"
 
 namespace strata::apps {
 namespace {

@@ -4,7 +4,7 @@
 #pragma once
 #include <string>
 
-#include "apps/setup/stages.h"
+#include "setup/stages.h"
 
 namespace strata::apps {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "apps/bench/process.h"
-#include "apps/setup/backend.h"
+#include "setup/backend.h"
 
 namespace strata::apps {
 

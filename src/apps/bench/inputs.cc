@@ -8,11 +8,11 @@
 #include <cstring>
 #include <span>
 
-#include "apps/setup/load_spec.h"
 #include "base/error.h"
 #include "model/adapter/specs.h"
 #include "model/weights/no_layers.h"
 #include "ops/elementwise.h"
+#include "setup/load_spec.h"
 #include "tensor/narrow.h"
 
 namespace strata::apps {

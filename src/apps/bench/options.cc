@@ -3,7 +3,7 @@
 
 #include "apps/bench/inputs.h"
 #include "apps/bench/works.h"
-#include "apps/shared_options.h"
+#include "setup/shared_options.h"
 
 namespace strata::apps {
 

@@ -6,9 +6,9 @@
 #include <boost/json.hpp>
 
 #include "apps/bench/process.h"
-#include "apps/setup/backend.h"
 #include "planner/plan_text.h"
 #include "report/format.h"
+#include "setup/backend.h"
 
 namespace strata::apps {
 namespace {

@@ -13,10 +13,6 @@
 #include "apps/bench/inputs.h"
 #include "apps/bench/process.h"
 #include "apps/options.h"
-#include "apps/setup/backend.h"
-#include "apps/setup/engine_setup.h"
-#include "apps/setup/ranks.h"
-#include "apps/setup/weight_group.h"
 #include "backend/thread_comm.h"
 #include "base/clock.h"
 #include "base/cores.h"
@@ -27,6 +23,10 @@
 #include "report/trace_file.h"
 #include "schedule/lower.h"
 #include "schedule/walk.h"
+#include "setup/backend.h"
+#include "setup/engine_setup.h"
+#include "setup/ranks.h"
+#include "setup/weight_group.h"
 
 namespace strata::apps {
 namespace {

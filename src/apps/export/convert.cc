@@ -9,8 +9,6 @@
 
 #include "apps/export/export_model.h"
 #include "apps/export/perplexity.h"
-#include "apps/setup/engine_setup.h"
-#include "apps/setup/example_files.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/option_values.h"
@@ -21,6 +19,8 @@
 #include "model/export/write_gguf_lora.h"
 #include "model/export/write_nf4.h"
 #include "report/format.h"
+#include "setup/engine_setup.h"
+#include "setup/example_files.h"
 
 namespace strata::apps {
 namespace {

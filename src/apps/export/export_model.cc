@@ -8,9 +8,6 @@
 #include <cmath>
 #include <filesystem>
 
-#include "apps/setup/backend.h"
-#include "apps/setup/model_files.h"
-#include "apps/setup/model_path.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -18,6 +15,9 @@
 #include "model/weights/load.h"
 #include "model/weights/no_layers.h"
 #include "report/table.h"
+#include "setup/backend.h"
+#include "setup/model_files.h"
+#include "setup/model_path.h"
 #include "text/json_reader.h"
 
 namespace strata::apps {
@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr std::string_view kConfig = "config.json";
-// Of a directory, besides those that every model has (apps/setup/model_files.h).
+// Of a directory, besides those that every model has (setup/model_files.h).
 constexpr std::string_view kOtherFiles[] = {"tokenizer.model", "preprocessor_config.json",
                                             "processor_config.json", "chat_template.json"};
 

@@ -2,7 +2,7 @@
 // Of strata merge and convert.
 #include "apps/options.h"
 
-#include "apps/shared_options.h"
+#include "setup/shared_options.h"
 
 namespace strata::apps {
 namespace {

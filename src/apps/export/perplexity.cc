@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "apps/setup/scoring.h"
-#include "apps/setup/stages.h"
 #include "backend/thread_comm.h"
+#include "setup/scoring.h"
+#include "setup/stages.h"
 
 namespace strata::apps {
 namespace {

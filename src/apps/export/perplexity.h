@@ -3,8 +3,8 @@
 #pragma once
 #include <string>
 
-#include "apps/setup/load_spec.h"
 #include "data/dataset.h"
+#include "setup/load_spec.h"
 
 namespace strata::apps {
 

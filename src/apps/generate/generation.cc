@@ -8,10 +8,10 @@
 #include <random>
 
 #include "api/sampling_options.h"
-#include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "model/adapter/io.h"
+#include "setup/engine_setup.h"
 #include "text/stop_finder.h"
 #include "text/tokenizer/detokenizer.h"
 

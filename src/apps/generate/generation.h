@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "apps/generate/sampling.h"
-#include "apps/setup/stages.h"
-#include "apps/setup/text_stack.h"
 #include "base/function_ref.h"
 #include "engine/runner.h"
 #include "engine/sampling/sampling_loop.h"
+#include "setup/stages.h"
+#include "setup/text_stack.h"
 
 namespace strata::apps {
 

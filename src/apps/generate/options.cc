@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "apps/shared_options.h"
 #include "base/error.h"
+#include "setup/shared_options.h"
 
 namespace strata::apps {
 namespace {

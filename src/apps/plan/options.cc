@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/setup/config_source.h"
-#include "apps/shared_options.h"
 #include "base/ascii.h"
+#include "setup/config_source.h"
+#include "setup/shared_options.h"
 
 namespace strata::apps {
 namespace {

@@ -14,11 +14,6 @@
 #include "apps/plan/plan_json.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/memory.h"
-#include "apps/setup/engine_setup.h"
-#include "apps/setup/machine_file.h"
-#include "apps/setup/ranks.h"
-#include "apps/setup/sent_text.h"
-#include "apps/setup/weights_text.h"
 #include "base/ascii.h"
 #include "base/check.h"
 #include "base/error.h"
@@ -33,6 +28,11 @@
 #include "report/table.h"
 #include "server/tinker/budget.h"
 #include "server/tinker/options/options.h"
+#include "setup/engine_setup.h"
+#include "setup/machine_file.h"
+#include "setup/ranks.h"
+#include "setup/sent_text.h"
+#include "setup/weights_text.h"
 
 namespace strata::apps {
 namespace {

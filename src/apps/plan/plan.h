@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "apps/plan/plan_schedule.h"
-#include "apps/setup/engine_setup.h"
-#include "apps/setup/stages.h"
+#include "setup/engine_setup.h"
+#include "setup/stages.h"
 
 namespace strata::apps {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/plan/plan_json.h"
 
-#include "apps/setup/sent_text.h"
+#include "setup/sent_text.h"
 
 namespace strata::apps {
 namespace {

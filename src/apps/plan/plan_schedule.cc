@@ -7,7 +7,6 @@
 #include <cmath>
 #include <deque>
 
-#include "apps/setup/schedule_source.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "report/table.h"
@@ -15,6 +14,7 @@
 #include "schedule/csv.h"
 #include "schedule/lower.h"
 #include "schedule/walk.h"
+#include "setup/schedule_source.h"
 
 namespace strata::apps {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/options.h"
 
-#include "apps/shared_options.h"
+#include "setup/shared_options.h"
 
 namespace strata::apps {
 

@@ -10,11 +10,6 @@
 #include "apps/options.h"
 #include "apps/probe/probe_request.h"
 #include "apps/probe/stats.h"
-#include "apps/setup/engine_setup.h"
-#include "apps/setup/model_identity.h"
-#include "apps/setup/ranks.h"
-#include "apps/setup/sent_text.h"
-#include "apps/setup/weight_group.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -22,6 +17,11 @@
 #include "engine/pipeline/sent_plan.h"
 #include "engine/sampling/sampling_loop.h"
 #include "model/adapter/tensors.h"
+#include "setup/engine_setup.h"
+#include "setup/model_identity.h"
+#include "setup/ranks.h"
+#include "setup/sent_text.h"
+#include "setup/weight_group.h"
 
 namespace strata::apps {
 namespace {

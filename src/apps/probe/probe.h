@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/setup/engine_setup.h"
-#include "apps/setup/stages.h"
+#include "setup/engine_setup.h"
+#include "setup/stages.h"
 
 namespace strata::apps {
 

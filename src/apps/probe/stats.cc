@@ -5,10 +5,10 @@
 #include <boost/json.hpp>
 #include <optional>
 
-#include "apps/setup/ranks.h"
-#include "apps/setup/sent_text.h"
 #include "base/process_memory.h"
 #include "planner/planner.h"
+#include "setup/ranks.h"
+#include "setup/sent_text.h"
 
 namespace strata::apps {
 namespace {

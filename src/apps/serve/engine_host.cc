@@ -7,8 +7,6 @@
 #include <iterator>
 
 #include "apps/serve/memory.h"
-#include "apps/setup/engine_setup.h"
-#include "apps/setup/stages.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -18,6 +16,8 @@
 #include "data/end_tokens.h"
 #include "engine/adapter_state.h"
 #include "engine/lora_specs.h"
+#include "setup/engine_setup.h"
+#include "setup/stages.h"
 
 namespace strata::apps {
 namespace {

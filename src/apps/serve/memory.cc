@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/serve/memory.h"
 
-#include "apps/setup/weights_text.h"
 #include "base/files.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/source.h"
+#include "setup/weights_text.h"
 
 namespace strata::apps {
 

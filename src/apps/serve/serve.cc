@@ -21,8 +21,6 @@
 #include "apps/serve/notify.h"
 #include "apps/serve/served_texts.h"
 #include "apps/serve/signal_wait.h"
-#include "apps/setup/backend.h"
-#include "apps/setup/engine_setup.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -33,6 +31,8 @@
 #include "report/trace_file.h"
 #include "server/tinker/budget.h"
 #include "server/tinker_server.h"
+#include "setup/backend.h"
+#include "setup/engine_setup.h"
 
 namespace strata::apps {
 namespace {

@@ -3,12 +3,12 @@
 
 #include <fmt/format.h>
 
-#include "apps/setup/text_stack.h"
-#include "apps/version.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/source.h"
 #include "data/sampling_defaults.h"
+#include "setup/text_stack.h"
+#include "setup/version.h"
 
 namespace strata::apps {
 namespace {

@@ -9,9 +9,6 @@
 #include <span>
 #include <utility>
 
-#include "apps/setup/hub_cache.h"
-#include "apps/setup/model_files.h"
-#include "apps/setup/scoring.h"
 #include "base/ascii.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -20,6 +17,9 @@
 #include "model/adapter/fused.h"
 #include "model/weights/save.h"
 #include "ops/elementwise.h"
+#include "setup/hub_cache.h"
+#include "setup/model_files.h"
+#include "setup/scoring.h"
 
 namespace strata::apps {
 namespace {

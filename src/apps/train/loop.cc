@@ -12,7 +12,6 @@
 #include <optional>
 #include <utility>
 
-#include "apps/setup/ranks.h"
 #include "apps/train/curves.h"
 #include "apps/train/state.h"
 #include "base/clock.h"
@@ -22,6 +21,7 @@
 #include "base/trace.h"
 #include "report/format.h"
 #include "report/table.h"
+#include "setup/ranks.h"
 #include "text/json_reader.h"
 
 namespace strata::apps {

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/setup/sent_text.h"
 #include "apps/train/cadence.h"
 #include "apps/train/job.h"
 #include "apps/train/model_card.h"
@@ -18,6 +17,7 @@
 #include "report/metrics_log.h"
 #include "report/progress.h"
 #include "report/table.h"
+#include "setup/sent_text.h"
 
 namespace strata::apps {
 

@@ -9,11 +9,11 @@
 #include <filesystem>
 
 #include "apps/manual.h"
-#include "apps/setup/hub_cache.h"
 #include "apps/train/job.h"
 #include "base/ascii.h"
 #include "base/crypto.h"
 #include "model/adapter/base_numbers.h"
+#include "setup/hub_cache.h"
 #include "text/chat_template.h"
 #include "text/json_reader.h"
 

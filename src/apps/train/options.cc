@@ -8,10 +8,10 @@
 #include <optional>
 #include <set>
 
-#include "apps/shared_options.h"
 #include "apps/train/cadence.h"
 #include "base/ascii.h"
 #include "base/error.h"
+#include "setup/shared_options.h"
 
 namespace strata::apps {
 namespace {

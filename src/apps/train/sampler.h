@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/setup/text_stack.h"
 #include "engine/runner.h"
+#include "setup/text_stack.h"
 
 namespace strata::apps {
 

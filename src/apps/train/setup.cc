@@ -8,16 +8,16 @@
 #include <numeric>
 
 #include "apps/options.h"
-#include "apps/setup/example_files.h"
-#include "apps/setup/machine_file.h"
-#include "apps/setup/ranks.h"
-#include "apps/setup/scoring.h"
-#include "apps/setup/text_stack.h"
 #include "apps/train/job.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "report/format.h"
+#include "setup/example_files.h"
+#include "setup/machine_file.h"
+#include "setup/ranks.h"
+#include "setup/scoring.h"
+#include "setup/text_stack.h"
 
 namespace strata::apps {
 namespace {

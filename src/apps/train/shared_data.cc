@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/setup/ranks.h"
+#include "setup/ranks.h"
 
 namespace strata::apps {
 namespace {

@@ -9,13 +9,13 @@
 #include <optional>
 
 #include "apps/options.h"
-#include "apps/setup/model_identity.h"
-#include "apps/setup/ranks.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/state.h"
+#include "setup/model_identity.h"
+#include "setup/ranks.h"
 #include "text/json_field.h"
 
 namespace strata::apps {

@@ -11,11 +11,6 @@
 
 #include "apps/options.h"
 #include "apps/recipe.h"
-#include "apps/setup/model_identity.h"
-#include "apps/setup/ranks.h"
-#include "apps/setup/sent_text.h"
-#include "apps/setup/weight_group.h"
-#include "apps/setup/weights_text.h"
 #include "apps/train/job.h"
 #include "apps/train/loop.h"
 #include "apps/train/sampler.h"
@@ -36,6 +31,11 @@
 #include "report/format.h"
 #include "report/table.h"
 #include "report/trace_file.h"
+#include "setup/model_identity.h"
+#include "setup/ranks.h"
+#include "setup/sent_text.h"
+#include "setup/weight_group.h"
+#include "setup/weights_text.h"
 
 namespace strata::apps {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/setup/stages.h"
+#include "setup/stages.h"
 
 namespace strata::apps {
 

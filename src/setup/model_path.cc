@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "setup/model_path.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/gguf/gguf_model.h"
+#include "checkpoint/peft_config.h"
+#include "setup/hub_cache.h"
+
+namespace strata::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWanted =
+    "want a Hugging Face directory (config.json, model.safetensors, tokenizer.json), a GGUF file, "
+    "or ORG/NAME of the hub";
+constexpr const char* kWantedAdapter =
+    "want a LoRA adapter as PEFT saves it (adapter_config.json, adapter_model.safetensors)";
+
+[[noreturn]] void refuse(ErrorCode code, const std::string& option, const std::string& typed,
+                         const std::string& what) {
+  throw Error(code, fmt::format("--{}: {}: {}", option, typed, what));
+}
+
+bool is_directory(const std::string& path) {
+  std::error_code fault;
+  return fs::is_directory(path, fault);
+}
+
+bool is_model(const std::string& path) {
+  return file_exists(path + "/config.json") || is_gguf(path);
+}
+
+std::string file_name_of(const std::string& path) { return fs::path(path).filename().string(); }
+
+// The names in a folder that end so, sorted.
+std::vector<std::string> list_names_ending_with(const std::string& dir, std::string_view ending) {
+  std::vector<std::string> names;
+  std::error_code fault;
+  for (fs::directory_iterator it(dir, fault), end; !fault && it != end; it.increment(fault)) {
+    std::string name = it->path().filename().string();
+    if (name.ends_with(ending)) names.push_back(std::move(name));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_pickle(std::string_view name) {
+  return name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
+}
+
+// What a file is that was typed for a directory.
+struct FileKind {
+  std::string_view what;
+  bool is_of_adapter = false;
+};
+
+FileKind kind_of_file(const std::string& path) {
+  const std::string name = file_name_of(path);
+  if (name == "adapter_config.json") return {"the configuration of a LoRA adapter", true};
+  if (name.starts_with("adapter_model.")) return {"the weights of a LoRA adapter", true};
+  if (name == "config.json") return {"the configuration of a model"};
+  if (name.ends_with(".safetensors")) return {"a file of weights"};
+  if (name.ends_with(".safetensors.index.json")) return {"the list of a model's files of weights"};
+  if (name.starts_with("tokenizer")) return {"a file of a tokenizer"};
+  return {is_pickle(name) ? "a file of PyTorch" : "a file"};
+}
+
+std::string_view wanted_of(const std::string& option) {
+  return option == "adapter" ? kWantedAdapter : kWanted;
+}
+
+[[noreturn]] void refuse_file(const std::string& option, const std::string& typed) {
+  const FileKind kind = kind_of_file(typed);
+  const std::string dir = folder_of(typed);
+  const bool is_model = option != "adapter" && file_exists(dir + "/config.json");
+  if (is_model || (kind.is_of_adapter && is_adapter_directory(dir))) {
+    refuse(ErrorCode::kInvalidArgument, option, typed,
+           fmt::format("this is {}; give the directory that it is in: {}", kind.what, dir));
+  }
+  if (typed.ends_with(".tar")) {
+    refuse(ErrorCode::kInvalidArgument, option, typed,
+           "this is an archive; strata merge and convert take that of a checkpoint as --adapter; "
+           "here unpack it and give the folder: mkdir DIR && tar -C DIR -xf FILE");
+  }
+  if (is_pickle(typed)) {
+    refuse(ErrorCode::kUnsupported, option, typed,
+           fmt::format("this is {}, which is not read, since loading one may run code; {}",
+                       kind.what, wanted_of(option)));
+  }
+  refuse(ErrorCode::kInvalidArgument, option, typed,
+         fmt::format("this is {}; {}", kind.what, wanted_of(option)));
+}
+
+[[noreturn]] void refuse_missing(const std::string& option, const std::string& typed) {
+  if (!is_hub_name(typed)) {
+    refuse(ErrorCode::kNotFound, option, typed,
+           fmt::format("no such directory; {}", wanted_of(option)));
+  }
+  refuse(
+      ErrorCode::kNotFound, option, typed,
+      fmt::format("no such directory, and no such model in the cache of the Hugging Face hub; {}",
+                  how_to_get(typed)));
+}
+
+// The first folder of `folder`, by name, that is a model or an adapter; empty: none.
+std::string find_first_model_or_adapter_in(const std::string& folder) {
+  std::string first;
+  std::error_code fault;
+  for (fs::directory_iterator it(folder, fault), end; !fault && it != end; it.increment(fault)) {
+    const std::string path = it->path().string();
+    const bool is_model = file_exists(path + "/config.json") || is_adapter_directory(path);
+    if (is_model && (first.empty() || path < first)) first = path;
+  }
+  return first;
+}
+
+// Of a folder without config.json: what it may be instead.
+[[noreturn]] void refuse_folder_without_config(const std::string& option,
+                                               const std::string& typed) {
+  const std::string inside = find_first_model_or_adapter_in(typed);
+  refuse(ErrorCode::kInvalidArgument, option, typed,
+         fmt::format("a directory without config.json{}; {}",
+                     inside.empty() ? "" : fmt::format("; do you mean {}?", inside), kWanted));
+}
+
+bool has_weights(const std::string& dir) {
+  return !list_names_ending_with(dir, ".safetensors").empty() ||
+         !list_names_ending_with(dir, ".safetensors.index.json").empty();
+}
+
+// A model's directory is right but for its weights: said here where the reason is known; else
+// whoever loads them says so.
+void refuse_if_lack_of_weights_is_explained(const std::string& typed, const std::string& dir,
+                                            bool is_from_hub) {
+  if (has_weights(dir)) return;
+  const bool has_pickles = !list_names_ending_with(dir, ".bin").empty() ||
+                           !list_names_ending_with(dir, ".pt").empty() ||
+                           !list_names_ending_with(dir, ".pth").empty();
+  if (has_pickles) {
+    refuse(
+        ErrorCode::kUnsupported, "model", typed,
+        "its weights are files of PyTorch (.bin, .pt, .pth), which are not read, since loading one "
+        "may run code; save it as safetensors: model.save_pretrained(DIR) of transformers does");
+  }
+  if (is_from_hub) {
+    refuse(
+        ErrorCode::kNotFound, "model", typed,
+        fmt::format("{} has no weights: a download that did not end? {}", dir, how_to_get(typed)));
+  }
+}
+
+[[noreturn]] void refuse_adapter_without_base(const std::string& adapter) {
+  const std::string base = read_base_name_of_adapter(adapter);
+  const std::string where =
+      base.empty() ? "its adapter_config.json does not say of which model"
+                   : fmt::format(
+                         "its base model '{}' is neither a directory here or next to it nor "
+                         "in the cache of the Hugging Face hub{}",
+                         base, is_hub_name(base) ? "; " + how_to_get(base) : "");
+  refuse(
+      ErrorCode::kNotFound, "model", adapter,
+      fmt::format("this is a LoRA adapter, and {}; give the base by name: --model BASE --adapter "
+                  "{}",
+                  where, adapter));
+}
+
+}  // namespace
+
+bool is_adapter_directory(const std::string& dir) {
+  return !file_exists(dir + "/config.json") && (file_exists(dir + "/adapter_config.json") ||
+                                                file_exists(dir + "/adapter_model.safetensors"));
+}
+
+std::string read_base_name_of_adapter(const std::string& dir) {
+  constexpr int64_t kMaxConfigBytes = 16 << 20;
+  const std::string path = dir + "/adapter_config.json";
+  if (!file_exists(path)) return "";
+  return parse_peft_config(read_file(path, kMaxConfigBytes), path).base_model_name_or_path;
+}
+
+std::string find_base_of_adapter(const std::string& dir) {
+  const std::string base = read_base_name_of_adapter(dir);
+  if (base.empty()) return "";
+  if (is_model(base)) return base;
+  const std::string neighbour = (fs::path(dir) / base).lexically_normal().string();
+  if (is_model(neighbour)) return neighbour;
+  return find_in_hub_cache(base).value_or("");
+}
+
+std::string find_directory(const std::string& option, const std::string& typed) {
+  if (is_directory(typed) || is_gguf(typed)) return typed;
+  if (file_exists(typed)) refuse_file(option, typed);
+  if (const auto snapshot = find_in_hub_cache(typed)) return *snapshot;
+  refuse_missing(option, typed);
+}
+
+std::string find_config_path(const std::string& option, const std::string& typed) {
+  if (is_directory(typed)) {
+    if (!is_adapter_directory(typed)) return typed;
+    refuse(ErrorCode::kInvalidArgument, option, typed,
+           fmt::format("this is a LoRA adapter, want a model; its base is '{}'",
+                       read_base_name_of_adapter(typed)));
+  }
+  if (is_gguf(typed)) return typed;
+  if (file_exists(typed)) {
+    if (!typed.ends_with(".json") || file_name_of(typed) == "adapter_config.json") {
+      refuse_file(option, typed);
+    }
+    return typed;
+  }
+  if (const auto snapshot = find_in_hub_cache(typed)) return *snapshot;
+  if (is_hub_name(typed)) refuse_missing(option, typed);
+  return typed;
+}
+
+ModelPath find_model(const std::string& typed) {
+  const std::string dir = find_directory("model", typed);
+  if (is_adapter_directory(dir)) {
+    const std::string base = find_base_of_adapter(dir);
+    if (base.empty()) refuse_adapter_without_base(dir);
+    return {.model = base, .adapter = dir};
+  }
+  if (is_gguf(dir)) return {.model = dir};
+  if (!file_exists(dir + "/config.json")) refuse_folder_without_config("model", dir);
+  refuse_if_lack_of_weights_is_explained(typed, dir, dir != typed);
+  return {.model = dir};
+}
+
+std::string find_base_model(const std::string& typed) {
+  const ModelPath path = find_model(typed);
+  if (path.adapter.empty()) return path.model;
+  refuse(
+      ErrorCode::kInvalidArgument, "model", typed,
+      fmt::format("this is a LoRA adapter; want a whole model here: its base is {}", path.model));
+}
+
+std::string find_adapter(const std::string& typed) {
+  const std::string dir = find_directory("adapter", typed);
+  if (is_adapter_directory(dir)) return dir;
+  if (file_exists(dir + "/config.json") && !file_exists(dir + "/adapter_config.json")) {
+    refuse(ErrorCode::kInvalidArgument, "adapter", typed,
+           "this is a model, want a LoRA adapter (adapter_config.json, adapter_model.safetensors); "
+           "a model goes behind --model");
+  }
+  if (file_exists(dir + "/adapter_config.json")) return dir;
+  refuse(ErrorCode::kInvalidArgument, "adapter", typed,
+         "a directory without adapter_config.json; want a LoRA adapter as PEFT saves it");
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "setup/text_stack.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/source.h"
+
+namespace strata::apps {
+
+namespace {
+
+// From the first character that is no space; empty where the answer ends the text, or is not in it.
+std::string render_text_behind_answer(const text::ChatTemplate& chat, const std::string& vars) {
+  constexpr std::string_view kAnswer = "answer of this turn";
+  const std::string text =
+      chat.render({.messages = fmt::format(R"([{{"role":"user","content":"question"}},)"
+                                           R"({{"role":"assistant","content":"{}"}}])",
+                                           kAnswer),
+                   .vars = vars});
+  const size_t at = text.rfind(kAnswer);
+  if (at == std::string::npos) return "";
+  const size_t behind = text.find_first_not_of(" \n", at + kAnswer.size());
+  return behind == std::string::npos ? "" : text.substr(behind);
+}
+
+}  // namespace
+
+TextStack::TextStack(const std::string& model) : TextStack(open_texts(model)) {}
+
+TextStack::TextStack(const ModelTexts& texts)
+    : model_(texts.where()),
+      tokenizer_(text::Tokenizer::load(texts)),
+      end_tokens_(data::load_end_tokens(texts, tokenizer_)),
+      template_(text::ChatTemplate::load(texts)) {}
+
+const text::ChatTemplate& TextStack::required_template() const {
+  if (!template_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                model_ +
+                    ": no chat template (chat_template.jinja, or chat_template in "
+                    "tokenizer_config.json); is it a base model?");
+  }
+  return *template_;
+}
+
+std::string TextStack::render(const text::ChatRequest& request) const {
+  return required_template().render(request);
+}
+
+std::optional<int32_t> TextStack::find_turn_end_token(const std::string& vars) const {
+  return apps::find_turn_end_token(required_template(), tokenizer_, vars);
+}
+
+std::optional<int32_t> find_turn_end_token(const text::ChatTemplate& chat,
+                                           const text::Tokenizer& tokenizer,
+                                           const std::string& vars) {
+  const std::string behind = render_text_behind_answer(chat, vars);
+  if (behind.empty()) return std::nullopt;
+  const std::vector<int32_t> ids = tokenizer.encode(behind);
+  if (ids.empty() || !tokenizer.is_special(ids.front())) return std::nullopt;
+  return ids.front();
+}
+
+}  // namespace strata::apps
