@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "apps/recipe.h"
 #include "apps/suggest.h"
 #include "base/error.h"
+#include "trainer/recipe.h"
 
 namespace strata::apps {
 namespace {

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "apps/help.h"
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/files.h"
 
@@ -70,12 +71,6 @@ constexpr std::string_view kHelp = "what it does, and its common options";
 constexpr std::string_view kHelpAll = "what it does, and all of its options";
 
 }  // namespace
-
-std::string shell_quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
 
 std::string man_page(const DocumentedCommand& command) {
   const CommandText& text = command.text;

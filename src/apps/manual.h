@@ -12,9 +12,6 @@
 
 namespace strata::apps {
 
-// In single quotes, as one word.
-std::string shell_quoted(const std::string& text);
-
 struct DocumentedCommand {
   CommandText text;
   std::shared_ptr<const OptionTable> table;

@@ -19,12 +19,12 @@
 #include "apps/probe/probe.h"
 #include "apps/pull.h"
 #include "apps/tokenize.h"
-#include "apps/train/train.h"
 #include "base/option_table.h"
+#include "setup/shared_options.h"
+#include "trainer/options.h"
 
 namespace strata::apps {
 
-OptionTable option_table_of(TrainOptions& o);
 OptionTable option_table_of(GenerateOptions& o);
 OptionTable option_table_of(ChatOptions& o);
 OptionTable option_table_of(InspectOptions& o);
@@ -43,11 +43,5 @@ OptionTable option_table_of(KeygenOptions& o);
 OptionTable option_table_of(BackupOptions& o);
 OptionTable option_table_of(RestoreOptions& o);
 OptionTable option_table_of(CheckOptions& o);
-
-// Throws Error for a value out of its row's range.
-template <typename Options>
-void check_options(Options options) {
-  option_table_of(options).check();
-}
 
 }  // namespace strata::apps

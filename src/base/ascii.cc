@@ -17,4 +17,10 @@ std::string percent_escaped(std::string_view path) {
   return out;
 }
 
+std::string shell_quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
 }  // namespace strata

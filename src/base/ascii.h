@@ -68,4 +68,7 @@ inline bool is_plain(std::string_view text, std::string_view more = "") {
 // A path as one word of a log's line: what is no visible ASCII, and %, as %XX.
 std::string percent_escaped(std::string_view path);
 
+// In single quotes, as one word of a shell.
+std::string shell_quoted(const std::string& text);
+
 }  // namespace strata

@@ -60,4 +60,10 @@ void add_ranks_options(OptionTable& t, StageOptions& o);
 // All of ranks that are threads or processes. Returns the row of the schedule.
 OptionRow& add_stage_options(OptionTable& t, StageOptions& o);
 
+// Throws Error for a value out of its row's range.
+template <typename Options>
+void check_options(Options options) {
+  option_table_of(options).check();
+}
+
 }  // namespace strata::apps

@@ -6,7 +6,7 @@
 #include "apps/generate/generate.h"
 #include "apps/inspect.h"
 #include "apps/plan/plan.h"
-#include "tests/apps/train_fixture.h"
+#include "tests/trainer/train_fixture.h"
 
 namespace strata::apps {
 namespace {

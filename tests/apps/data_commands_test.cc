@@ -9,9 +9,9 @@
 
 #include "apps/data.h"
 #include "apps/eval.h"
-#include "apps/recipe.h"
 #include "tests/apps/program.h"
-#include "tests/apps/train_fixture.h"
+#include "tests/trainer/train_fixture.h"
+#include "trainer/recipe.h"
 
 namespace strata::apps {
 namespace {

@@ -9,8 +9,8 @@
 #include "base/files.h"
 #include "setup/machine_file.h"
 #include "tests/apps/plan_run.h"
-#include "tests/apps/train_fixture.h"
 #include "tests/base/temp_dir.h"
+#include "tests/trainer/train_fixture.h"
 
 namespace strata::apps {
 namespace {

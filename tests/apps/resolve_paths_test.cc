@@ -14,7 +14,7 @@
 
 #include "base/files.h"
 #include "tests/apps/program.h"
-#include "tests/apps/train_fixture.h"
+#include "tests/trainer/train_fixture.h"
 
 namespace strata::apps {
 namespace {

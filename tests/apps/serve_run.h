@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "tests/apps/program.h"
-#include "tests/apps/train_fixture.h"
+#include "tests/trainer/train_fixture.h"
 
 namespace strata::apps {
 

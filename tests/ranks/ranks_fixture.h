@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/apps/train_fixture.h"
 #include "tests/base/sanitizer.h"
+#include "tests/trainer/train_fixture.h"
 
 namespace strata::apps {
 

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/loop.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/stop.h"
+#include "base/trace.h"
+#include "report/format.h"
+#include "report/table.h"
+#include "setup/ranks.h"
+#include "text/json_reader.h"
+#include "trainer/curves.h"
+#include "trainer/state.h"
+
+namespace strata::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+int64_t peak_rss_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;  // Linux counts KiB
+}
+
+// The adapters or models of --keep: step-100 in --out.
+constexpr const char* kKept = "step-";
+
+// The step of a folder of --keep; nothing for any other name.
+std::optional<int64_t> parse_step_folder(const std::string& name) {
+  if (!name.starts_with(kKept)) return std::nullopt;
+  int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [rest, fault] =
+      std::from_chars(name.data() + std::string_view(kKept).size(), end, step);
+  return fault == std::errc() && rest == end ? std::optional(step) : std::nullopt;
+}
+
+// Those of the newest `keep` saves stay.
+void remove_older_saves(const std::string& out, int64_t keep) {
+  std::vector<std::pair<int64_t, fs::path>> kept;
+  for (const auto& entry : fs::directory_iterator(out)) {
+    if (!entry.is_directory()) continue;
+    const std::optional<int64_t> step = parse_step_folder(entry.path().filename().string());
+    if (step) kept.emplace_back(*step, entry.path());
+  }
+  std::sort(kept.begin(), kept.end());
+  for (size_t i = 0; i + static_cast<size_t>(keep) < kept.size(); ++i) {
+    fs::remove_all(kept[i].second);
+  }
+}
+
+// A loss as people compare models by it.
+std::string perplexity_text(double loss) { return fmt::format("{:.4g}", std::exp(loss)); }
+
+int64_t total_of(const std::vector<engine::SentBytes>& of_ranks) {
+  int64_t total = 0;
+  for (const engine::SentBytes& sent : of_ranks) total += sent.total();
+  return total;
+}
+
+void check_loss_is_finite(const TrainStep& done) {
+  if (std::isfinite(done.loss)) return;
+  throw NotFinite(
+      fmt::format("step {}: the loss is {}; lower --lr, or use --dtype f32", done.step, done.loss));
+}
+
+void write_curves(const std::string& out) {
+  write_file_atomic(out + "/loss.svg",
+                    training_curves_svg(report::read_metrics(metrics_path(out))));
+}
+
+}  // namespace
+
+std::string metrics_path(const std::string& out) { return out + "/metrics.jsonl"; }
+
+TrainLoop::TrainLoop(TrainJob& job, std::string fingerprint,
+                     const std::optional<Predicted>& predicted, TrainSampler* sampler, bool shows)
+    : job_(job),
+      sampler_(sampler),
+      shows_(shows),
+      predicted_(predicted),
+      fingerprint_(std::move(fingerprint)),
+      save_every_(parse_save_every(job.options().save_every)),
+      begin_(now_seconds()),
+      last_save_(begin_) {
+  if (!job.is_first_rank()) return;
+  open_logs();
+  if (shows_) {
+    progress_.emplace(report::ProgressOptions{
+        .label = "train", .total = job.num_steps(), .start = job.steps_done()});
+  }
+  card_ = read_card_facts(job, fingerprint_);
+  if (job.steps_done() > 0) restore_losses_from_log();
+}
+
+void TrainLoop::open_logs() {
+  const TrainSettings& settings = job_.settings();
+  const int64_t done = job_.steps_done();
+  log_.emplace(report::MetricsLog::resume(metrics_path(settings.out), done));
+  if (!job_.options().samples.empty())
+    samples_.emplace(report::MetricsLog::resume(settings.out + "/samples.jsonl", done));
+  if (!settings.tensorboard.empty()) {
+    events_.emplace(settings.tensorboard);
+    if (done > 0) events_->start_at(done + 1);
+  }
+}
+
+bool TrainLoop::run() {
+  start();
+  while (!is_done()) run_next_step();
+  return save_and_finish();
+}
+
+void TrainLoop::start() {
+  if (job_.steps_done() > 0) return;
+  sample_evaluate_and_keep_best(0);
+  stops_ = decide_next_action() == NextAction::kStop;
+}
+
+bool TrainLoop::is_done() const {
+  return stops_ || job_.steps_done() >= job_.num_steps() || ends_early();
+}
+
+void TrainLoop::run_next_step() {
+  run_and_log_step();
+  const int64_t step = job_.steps_done();
+  if (is_evaluation_step(step, job_.num_steps(), job_.options().eval_every))
+    sample_evaluate_and_keep_best(step);
+  if (is_done()) return;
+  const NextAction now = decide_next_action();
+  stops_ = now == NextAction::kStop;
+  if (now == NextAction::kSave) save_checkpoint(/*keeps_folder=*/true);
+}
+
+bool TrainLoop::save_and_finish() {
+  if (stops_) {
+    save_at_stop();
+    return false;
+  }
+  // Also where a resumed run had nothing left to do: the export may be what a kill prevented.
+  save_checkpoint(/*keeps_folder=*/true);
+  gather_costs_of_ranks();
+  if (progress_) progress_->finish(progress_text());
+  return true;
+}
+
+bool TrainLoop::ends_early() const {
+  const int64_t most = job_.options().early_stop;
+  return most > 0 && job_.evaluations().since_lowest >= most;
+}
+
+TrainLoop::NextAction TrainLoop::due_action() const {
+  if (StopSignals::asked()) return NextAction::kStop;
+  const bool by_steps = save_every_.steps > 0 && job_.steps_done() % save_every_.steps == 0;
+  const bool by_time = save_every_.seconds > 0 && now_seconds() - last_save_ >= save_every_.seconds;
+  return by_steps || by_time ? NextAction::kSave : NextAction::kNone;
+}
+
+TrainLoop::NextAction TrainLoop::decide_next_action() {
+  const NextAction own = job_.is_first_rank() ? due_action() : NextAction::kNone;
+  return static_cast<NextAction>(
+      static_cast<int>(job_.broadcast_from_first_rank(static_cast<double>(own))));
+}
+
+void TrainLoop::run_and_log_step() {
+  const TraceSpan span("step", "step", job_.steps_done() + 1);
+  const double begin = now_seconds();
+  const TrainStep done = job_.step();
+  const double seconds = now_seconds() - begin;
+  note_for_summary(done, seconds);
+  update_peak_memory();
+  check_loss_is_finite(done);
+  log_step(done, seconds);
+}
+
+void TrainLoop::note_for_summary(const TrainStep& done, double seconds) {
+  busy_seconds_ += seconds;
+  tokens_ += done.tokens;
+  ++num_steps_;
+  loss_ = done.loss;
+  mtp_loss_ = done.mtp_loss;
+  indexer_loss_ = done.indexer_loss;
+}
+
+void TrainLoop::log_step(const TrainStep& done, double seconds) {
+  if (!log_) return;
+  std::vector<report::Metric> metrics = {
+      {"epoch", done.epoch},
+      {"loss", done.loss},
+      {"lr", done.lr},
+      {"grad_norm", done.grad_norm},
+      {"tokens", done.tokens},
+      {"trained_tokens", done.trained_tokens},
+      {"tokens_per_s", static_cast<double>(done.tokens) / seconds}};
+  if (done.mtp_loss) metrics.push_back({"mtp_loss", *done.mtp_loss});
+  if (done.indexer_loss) metrics.push_back({"indexer_loss", *done.indexer_loss});
+  log_->append(done.step, metrics);
+  if (events_) events_->append(done.step, metrics);
+  if (progress_) progress_->update(done.step, progress_text());
+}
+
+void TrainLoop::sample_evaluate_and_keep_best(int64_t step) {
+  const TraceSpan span("evaluate", "step", step);
+  sample_and_log(step);
+  const double loss = job_.evaluate();
+  last_eval_.reset();
+  if (!std::isfinite(loss)) return;
+  if (!first_eval_) first_eval_ = loss;
+  last_eval_ = loss;
+  log_evaluation(step, loss);
+  // Before the first step there is nothing that was trained.
+  if (step == 0 || !job_.evaluations().record_and_tell_if_lowest(step, loss)) return;
+  if (!job_.options().keep_best) return;
+  export_with_card(job_.settings().out + "/best");
+  job_.evaluations().kept_step = step;
+}
+
+void TrainLoop::log_evaluation(int64_t step, double loss) {
+  if (log_) log_->append(step, {{"eval_loss", loss}});
+  if (events_) events_->append(step, std::array{report::Metric{"eval_loss", loss}});
+}
+
+void TrainLoop::export_with_card(const std::string& dir) {
+  job_.export_to(dir);
+  write_card(dir);
+}
+
+void TrainLoop::sample_and_log(int64_t step) {
+  if (sampler_ == nullptr) return;
+  const TraceSpan span("sample", "step", step);
+  for (const Sample& sample : sampler_->answer_prompts(job_.pipeline(), job_.slot())) {
+    if (!samples_) return;  // every rank has a part in them, and the first one tells
+    samples_->append(step, {{"prompt", sample.prompt}, {"text", sample.text}});
+    if (!progress_) continue;
+    progress_->print(fmt::format("step {}, {} -> {}", step, sample.prompt, sample.text));
+  }
+}
+
+void TrainLoop::sync_logs() {
+  if (log_) log_->sync();
+  if (samples_) samples_->sync();
+  if (events_) events_->sync();
+}
+
+void TrainLoop::save_checkpoint(bool keeps_folder) {
+  const std::string& out = job_.settings().out;
+  const int64_t kept = job_.options().keep;
+  const TraceSpan span("save", "step", job_.steps_done());
+  sync_logs();
+  // Before the state: a run that is killed in between goes on from an older one, and writes it
+  // again.
+  const bool to_folder = keeps_folder && kept > 0;
+  if (to_folder) export_with_card(fmt::format("{}/{}{}", out, kKept, job_.steps_done()));
+  save_state_and_export(job_, fingerprint_);
+  write_card(out);
+  last_save_ = now_seconds();
+  if (!job_.is_first_rank()) return;
+  if (to_folder) remove_older_saves(out, kept);
+  write_curves(out);
+}
+
+void TrainLoop::write_card(const std::string& dir) const {
+  if (!card_) return;
+  const CardLosses losses = {loss_, mtp_loss_, indexer_loss_, first_eval_, last_eval_};
+  write_file_atomic(dir + "/README.md",
+                    model_card_text(*card_, job_.steps_done(), job_.num_steps(), losses));
+}
+
+// Only what a run has anyway: no folder of --keep, so that a run that is stopped and resumed has
+// those of one that was not.
+void TrainLoop::save_at_stop() {
+  if (job_.steps_done() > 0) save_checkpoint(/*keeps_folder=*/false);
+  if (!job_.is_first_rank()) return;
+  progress_.reset();  // the bar's line ends
+  if (job_.steps_done() == 0) {
+    fmt::print(stderr, "stopped before the first step; nothing is saved\n");
+  } else {
+    fmt::print(stderr, "saved at step {}; continue with --resume\n", job_.steps_done());
+  }
+}
+
+void TrainLoop::update_peak_memory() {
+  const ProcessMemory memory = read_process_memory();
+  peak_.anonymous =
+      std::max(peak_.anonymous, memory.anonymous + job_.pipeline().shared_weight_bytes());
+  peak_.files = std::max(peak_.files, memory.files);
+}
+
+void TrainLoop::gather_costs_of_ranks() {
+  if (job_.options().stages.ranks.empty()) return;
+  sum_peaks_by_process(gather_peaks());
+  sent_ = gather_sent(job_.pipeline().comm(), job_.sent());
+}
+
+std::vector<ProcessMemory> TrainLoop::gather_peaks() {
+  Comm& comm = job_.pipeline().comm();
+  const ProcessMemory own = peak_of_rank();
+  std::vector<double> all;  // two of each rank
+  comm.all_gather(std::array{static_cast<double>(own.anonymous), static_cast<double>(own.files)},
+                  all);
+  std::vector<ProcessMemory> peaks;
+  for (auto of_rank = all.begin(); of_rank != all.end(); of_rank += 2) {
+    ProcessMemory& peak = peaks.emplace_back();
+    peak.anonymous = static_cast<int64_t>(of_rank[0]);
+    peak.files = static_cast<int64_t>(of_rank[1]);
+  }
+  return peaks;
+}
+
+ProcessMemory TrainLoop::peak_of_rank() {
+  if (process_ranks(job_.settings().stages).thread_of(job_.pipeline().comm().rank()) == 0)
+    return peak_;
+  ProcessMemory shared = {};
+  shared.anonymous = job_.pipeline().shared_weight_bytes();
+  return shared;
+}
+
+void TrainLoop::sum_peaks_by_process(const std::vector<ProcessMemory>& of_ranks) {
+  const ProcessRanks ranks = process_ranks(job_.settings().stages);
+  peak_ = {};
+  memory_.resize(of_ranks.size());
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const int first = ranks.rank_of(ranks.process_of(static_cast<int>(rank)), 0);
+    std::optional<RankMemory>& process = memory_[static_cast<size_t>(first)];
+    if (!process) process.emplace();
+    process->peak += of_ranks[rank].anonymous;
+    if (predicted_) process->planned += predicted_->memory[rank];
+    peak_.anonymous += of_ranks[rank].anonymous;
+    peak_.files += of_ranks[rank].files;
+  }
+}
+
+void TrainLoop::restore_losses_from_log() {
+  for (const report::MetricsRecord& record :
+       report::read_metrics(metrics_path(job_.settings().out))) {
+    const double loss = record.number("loss"), eval_loss = record.number("eval_loss");
+    if (std::isfinite(loss)) loss_ = loss;
+    if (std::isfinite(record.number("mtp_loss"))) mtp_loss_ = record.number("mtp_loss");
+    const double indexer_loss = record.number("indexer_loss");
+    if (std::isfinite(indexer_loss)) indexer_loss_ = indexer_loss;
+    if (!std::isfinite(eval_loss)) continue;
+    if (!first_eval_) first_eval_ = eval_loss;
+    last_eval_ = eval_loss;
+  }
+}
+
+double TrainLoop::step_seconds() const {
+  return num_steps_ > 0 ? busy_seconds_ / static_cast<double>(num_steps_) : 0;
+}
+
+double TrainLoop::tokens_per_second() const {
+  return busy_seconds_ > 0 ? static_cast<double>(tokens_) / busy_seconds_ : 0;
+}
+std::string TrainLoop::progress_text() const {
+  std::string text = fmt::format("loss {:.4f}", loss_);
+  if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
+  if (indexer_loss_) text += fmt::format("  indexer {:.4f}", *indexer_loss_);
+  if (last_eval_) text += fmt::format("  eval {:.4f}", *last_eval_);
+  if (num_steps_ > 0) text += fmt::format("  {} tok/s", report::format_count(tokens_per_second()));
+  return text + "  " + report::format_bytes(peak_.anonymous);
+}
+
+void TrainLoop::add_loss_rows(report::Table& table) const {
+  table.add_row({"training loss", fmt::format("{:.4f} nats per token (last step)", loss_)});
+  if (mtp_loss_) {
+    table.add_row({"mtp loss", fmt::format("{:.4f} nats per token (last step), times {}",
+                                           *mtp_loss_, job_.mtp_weight())});
+  }
+  if (indexer_loss_) {
+    table.add_row(
+        {"indexer loss",
+         fmt::format("{:.4f} nats per token and layer with an indexer (last step), times {}",
+                     *indexer_loss_, job_.options().indexer_loss)});
+  }
+  if (!first_eval_ || !last_eval_) return;
+  table.add_row(
+      {"evaluation loss", fmt::format("{:.4f} -> {:.4f} nats per token ({:+.1f} %)", *first_eval_,
+                                      *last_eval_, 100 * (*last_eval_ / *first_eval_ - 1))});
+  table.add_row({"perplexity", fmt::format("{} -> {} (evaluation)", perplexity_text(*first_eval_),
+                                           perplexity_text(*last_eval_))});
+  add_best_row(table);
+}
+
+void TrainLoop::add_best_row(report::Table& table) const {
+  const Evaluations& evaluations = job_.evaluations();
+  const bool is_last = evaluations.lowest_step == job_.steps_done();
+  const bool is_kept = job_.options().keep_best && evaluations.kept_step == evaluations.lowest_step;
+  if (!evaluations.lowest || (is_last && !is_kept)) return;
+  table.add_row({"best", fmt::format("{:.4f} nats per token, perplexity {}, at step {}{}",
+                                     *evaluations.lowest, perplexity_text(*evaluations.lowest),
+                                     evaluations.lowest_step, is_kept ? ": best/" : "")});
+}
+
+void TrainLoop::add_cost_rows(report::Table& table) const {
+  if (num_steps_ == 0) {
+    table.add_row({"time", "no step was left to do"});
+    return;
+  }
+  std::string time = fmt::format(
+      "{}, {} tokens/s in steps; a step {}", report::format_duration(now_seconds() - begin_),
+      report::format_count(tokens_per_second()), report::format_seconds(step_seconds()));
+  std::string memory = report::format_bytes(peak_.anonymous) + " at the peak";
+  if (predicted_) {
+    time += fmt::format(", {} predicted", report::format_seconds(predicted_->step_seconds));
+    memory += fmt::format(", {} planned", report::format_bytes(predicted_->memory_in_all()));
+  }
+  table.add_row({"time", time});
+  table.add_row({"memory", fmt::format("{}; plus {} mapped from files", memory,
+                                       report::format_bytes(peak_.files))});
+  if (!sent_.empty()) add_sent_row(table);
+}
+
+void TrainLoop::add_sent_row(report::Table& table) const {
+  const int64_t sent = total_of(sent_), planned = total_of(job_.planned_sent());
+  table.add_row({"sent", fmt::format("{} a step by all ranks, {} planned",
+                                     report::format_bytes(sent / num_steps_),
+                                     report::format_bytes(planned / num_steps_))});
+}
+
+void TrainLoop::print_summary() const {
+  if (ends_early() && job_.steps_done() < job_.num_steps()) {
+    fmt::print(stderr,
+               "stopped early at step {} of {}: no new lowest evaluation loss in {} evaluations\n",
+               job_.steps_done(), job_.num_steps(), job_.evaluations().since_lowest);
+  }
+  report::Table table({{""}, {""}});
+  add_loss_rows(table);
+  add_cost_rows(table);
+  table.add_row(
+      {"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
+                            job_.settings().out, job_.is_lora() ? "PEFT adapter" : "model")});
+  fmt::print(stderr, "{}", table.text());
+  if (job_.options().json) print_json();
+}
+
+void TrainLoop::print_json() const {
+  std::string sent;
+  if (!sent_.empty() && num_steps_ > 0) {
+    sent = fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
+                       sent_by_rank_json(sent_, job_.planned_sent(), memory_));
+  }
+  fmt::print(
+      "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
+      "\"peak_rss_gib\":{:.4f},\"peak_bytes\":{},\"planned_bytes\":{},\"step_seconds\":{:.6g},"
+      "\"predicted_step_seconds\":{}{}}}\n",
+      job_.steps_done(), text::json_number_or_null(loss_), text::json_number_or_null(first_eval_),
+      text::json_number_or_null(last_eval_), tokens_per_second(),
+      static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
+      predicted_ ? std::to_string(predicted_->memory_in_all()) : "null", step_seconds(),
+      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", sent);
+}
+
+}  // namespace strata::apps

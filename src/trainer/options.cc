@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdint>
+#include <optional>
+#include <set>
+
+#include "base/ascii.h"
+#include "base/error.h"
+#include "setup/shared_options.h"
+#include "trainer/cadence.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr const char* kStepsGroup = "Steps and learning rate";
+constexpr double kBelowOne = 1 - 1e-9;
+
+double parse_learning_rate(const std::string& text) {
+  std::optional<double> value;
+  OptionTable one;
+  one.number("lr", value, {0, kHuge, "0 or more"}, "").set(text);
+  return *value;
+}
+
+// A learning rate, or several with commas.
+void set_learning_rate_or_sweep(TrainOptions& o, const std::string& text) {
+  const std::vector<std::string> parts = split_commas(text);
+  if (parts.size() < 2) {
+    o.lr = parse_learning_rate(text);
+    return;
+  }
+  std::set<double> seen;
+  for (const std::string& part : parts) {
+    if (seen.insert(parse_learning_rate(part)).second) continue;
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("--lr: got {} twice", part));
+  }
+  o.sweep = parts;
+}
+
+std::string learning_rate_text(const TrainOptions& o) {
+  if (o.lr) return fmt::format("{}", *o.lr);
+  return o.sweep.empty() ? "default" : fmt::format("{}", fmt::join(o.sweep, ","));
+}
+
+// --lr: one value, or several with commas for a sweep.
+OptionRow& add_learning_rate_option(OptionTable& t, TrainOptions& o) {
+  TrainOptions* at = &o;
+  return t.add({.name = "lr",
+                .unit = "FLOAT",
+                .help =
+                    "peak learning rate [lora: 5e-4, of models wider than 1024 2e-4, times "
+                    "sqrt(B / 8) with B < 8 examples a step; full: 1e-5]; 1e-4,3e-4,1e-3 trains "
+                    "an adapter with each",
+                .set = [at](const std::string& text) { set_learning_rate_or_sweep(*at, text); },
+                .text = [at] { return learning_rate_text(*at); },
+                .check =
+                    [at] {
+                      if (at->lr) parse_learning_rate(fmt::format("{}", *at->lr));
+                    }});
+}
+
+void add_learning_rate_options(OptionTable& t, TrainOptions& o) {
+  t.group(kStepsGroup);
+  add_learning_rate_option(t, o).also("learning-rate").results();
+  t.text("lr-schedule", o.lr_schedule, "constant, linear or cosine").also("schedule").results();
+  t.integer("warmup-steps", o.warmup_steps, {0, kMost, "0 or more"},
+            "steps of linear warmup [a twentieth of the steps]")
+      .results();
+  t.number("warmup-ratio", o.warmup_ratio, {0, 0.5, "0 to 0.5"},
+           "share of the steps, in place of --warmup-steps");
+}
+
+void add_optimizer_and_loss_options(OptionTable& t, TrainOptions& o) {
+  t.group("Optimizer and losses");
+  add_optimizer_option(t, o.optimizer).results();
+  t.number("muon-momentum", o.muon_momentum, {0, kBelowOne, "0 or more and below 1"}, "Muon")
+      .results();
+  t.number("mtp-weight", o.mtp_weight, {0, kHuge, "0 (off) or more"},
+           "of the loss of multi-token prediction [0.3 with --method full where the model has its "
+           "layer, else 0]")
+      .results();
+  t.number("indexer-loss", o.indexer_loss, {0, kHuge, "0 (off) or more"},
+           "weight of a loss that trains DeepSeek-V4's indexers to rank entries as the attention "
+           "that they replace; --method lora then adapts them too")
+      .results();
+  t.number(
+       "router-bias-rate", o.router_bias_rate, {0, kHuge, "0 (off) or more"},
+       "of --method full: what a router's bias moves by in a step, towards the experts that had "
+       "few tokens")
+      .results();
+  t.number("beta1", o.beta1, {0, kBelowOne, "0 or more and below 1"}, "AdamW").results();
+  t.number("beta2", o.beta2, {0, kBelowOne, "0 or more and below 1"}, "AdamW").results();
+  t.number("eps", o.eps, {0, kHuge, "0 or more"}, "AdamW").results();
+  t.number("weight-decay", o.weight_decay, {0, kHuge, "0 or more"}, "decoupled; AdamW").results();
+  t.number("clip", o.clip, {0, kHuge, "0 (off) or more"}, "largest gradient norm; 0: off")
+      .results();
+}
+
+void add_step_options(OptionTable& t, TrainOptions& o) {
+  t.group(kStepsGroup);
+  t.integer("epochs", o.epochs, {1, kMost, "1 or more"},
+            "passes over the data [3; more over few examples, fewer over many]")
+      .results();
+  t.integer("steps", o.steps, {0, kMost, "0 (use --epochs) or more"},
+            "optimizer steps, in place of --epochs")
+      .results();
+  t.integer("batch-size", o.batch_size, {1, kMost, "1 or more"},
+            "examples of an optimizer step [1 to 32: at least 60 steps where the data allow it]")
+      .results();
+  t.integer("batch-tokens", o.batch_tokens, {1, kMost, "1 or more"},
+            "tokens of an optimizer step, at most; with --batch-size whichever is met first [8192; "
+            "none with --batch-size]")
+      .results();
+  t.integer("gradient-accumulation-steps", o.gradient_accumulation_steps, {1, 1 << 20, "1 or more"},
+            "an optimizer step has so many times --batch-size examples");
+  add_micro_tokens_option(t, o.micro_tokens);
+  t.integer("max-length", o.max_length, {2, kMost, "2 or more"}, "tokens of an example, at most")
+      .results();
+  t.choice("overlong", o.overlong, {"drop", "cut", "split"},
+           "of longer examples: drop, cut (the first --max-length tokens stay) or split (into "
+           "pieces)")
+      .results();
+  t.seed("seed", o.seed, "of adapter, order and split").results();
+}
+
+// --config and --save-config.
+void add_recipe_file_options(OptionTable& t, TrainOptions& o) {
+  t.text("config", o.config,
+         "TOML file of options, which the command line overrides (docs/train.md)");
+  t.text("save-config", o.save_config, "TOML file to write: these options, for --config");
+}
+
+// When a run looks at itself, and what it keeps.
+void add_evaluation_and_saving_options(OptionTable& t, TrainOptions& o) {
+  t.group("Evaluation and saving");
+  t.texts("eval", o.eval, "evaluation examples, which are not trained on; forms as of --data")
+      .results(ResultsBy::kFile);
+  t.number("eval-fraction", o.eval_fraction, {0, 0.9, "0 to 0.9"},
+           "else: share of --data to evaluate on and not to train on")
+      .results();
+  t.integer("eval-every", o.eval_every, {1, kMost, "1 or more"},
+            "steps between evaluations [ten evaluations in a run]");
+  t.text("save-every", o.save_every, "steps (100) or time (30s, 10m, 2h); 0: at the end only")
+      .check = [&o] { parse_save_every(o.save_every); };
+  t.integer("keep", o.keep, {0, kMost, "0 or more"},
+            "newest saves that stay as folders of adapter or model in --out, step-100; 0: the "
+            "newest, in --out itself");
+  t.flag("keep-best", o.keep_best, "keep what has the lowest evaluation loss, in best/ of --out");
+  t.integer("early-stop", o.early_stop, {0, kMost, "0 (off) or more"},
+            "end after so many evaluations without a new lowest loss; 0: off");
+  t.texts("sample", o.samples,
+          "prompt to answer at each evaluation, greedily, into samples.jsonl of --out; may be "
+          "repeated");
+  t.text("tensorboard", o.tensorboard, "folder of event files for TensorBoard");
+  t.flag("resume", o.resume, "continue from the last save in --out, as Ctrl-C makes one");
+}
+
+}  // namespace
+
+OptionTable option_table_of(TrainOptions& o) {
+  OptionTable t;
+  t.group("Model and data");
+  t.text("model", o.model, std::string(kModelHelp) + "; of --adapter its base where none is named")
+      .required_without("adapter")
+      .or_bare()
+      .results(ResultsBy::kModel);
+  add_data_option(t, o.data).results(ResultsBy::kFile);
+  t.text("out", o.out, "folder of the adapter or model, metrics and state").required();
+  add_recipe_file_options(t, o);
+  t.group("Adapter");
+  t.text("adapter", o.adapter,
+         "PEFT LoRA directory to start from and train on; its modules and ranks are kept")
+      .results(ResultsBy::kModel);
+  add_method_option(t, o.method).results();
+  add_rank_option(t, o.rank).results();
+  t.number("alpha", o.alpha, {-kHuge, kHuge, "a finite number"}, "LoRA alpha").results();
+  add_expert_rank_option(t, o.expert_rank).results();
+  add_targets_option(t, o.targets).results();
+  t.group("Model and data");
+  add_train_on_option(t, o.train_on).results();
+  add_learning_rate_options(t, o);
+  add_optimizer_and_loss_options(t, o);
+  add_step_options(t, o);
+  add_evaluation_and_saving_options(t, o);
+  t.group("Memory");
+  add_dtype_option(t, o.dtype).results();
+  add_weights_option(t, o.weights);
+  add_memory_option(t, o.memory,
+                    "bytes of the whole run (12GiB): passes and what they keep are chosen so");
+  add_recompute_option(t, o.recompute);
+  t.text("offload", o.offload, kMemoryOffloadHelp);
+  add_stage_options(t, o.stages);
+  t.group(kMachineGroup);
+  add_run_options(t, o.threads, o.device, o.strict_config);
+  add_machine_option(t, o.machine);
+  t.flag("json", o.json, "a line of JSON on stdout at the end");
+  add_trace_option(t, o.trace);
+  t.mark_common({"model",      "data",   "out",        "train-on",   "method",
+                 "rank",       "alpha",  "targets",    "lr",         "config",
+                 "epochs",     "steps",  "batch-size", "max-length", "eval",
+                 "save-every", "resume", "memory",     "threads",    "json"});
+  return t;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recipes: options of strata train in a TOML file (--config), which the command line overrides, and
+// the file that --save-config writes.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/option_table.h"
+#include "trainer/train.h"
+
+namespace strata::apps {
+
+// Texts by option, as the command line would give them; of a flag "on" or "off". An option that
+// says where one run is (out, resume, config, save-config) is refused.
+std::map<std::string, std::vector<std::string>> read_recipe(const std::string& path,
+                                                            const OptionTable& table);
+
+// Of what differs from the defaults, but where the run is.
+std::string recipe_text(const TrainOptions& options);
+// To options.save_config.
+void save_recipe(const TrainOptions& options);
+
+}  // namespace strata::apps

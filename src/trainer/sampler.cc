@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/sampling/sampling_loop.h"
+#include "text/json_reader.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int64_t kPage = 64;  // positions that are taken at once
+
+std::string render_user_turn(const TextStack& text, const std::string& prompt) {
+  const std::string messages =
+      fmt::format(R"([{{"role":"user","content":{}}}])", text::json_quote(prompt));
+  return text.render({.messages = messages, .add_generation_prompt = true});
+}
+
+}  // namespace
+
+TrainSampler::TrainSampler(const ModelTexts& model, const std::vector<std::string>& prompts)
+    : text_(model), prompts_(prompts), stop_(text_.end_tokens().stop) {
+  const bool is_chat = text_.has_template();
+  for (const std::string& prompt : prompts) {
+    const std::string text = is_chat ? render_user_turn(text_, prompt) : prompt;
+    tokens_.push_back(text_.tokenizer().encode(text, /*add_special=*/!is_chat));
+    if (prompt.empty() || tokens_.back().empty()) {
+      throw Error(ErrorCode::kInvalidArgument, "--sample: got a prompt without a token");
+    }
+  }
+  if (!is_chat) return;
+  if (const auto end = text_.find_turn_end_token("")) stop_.push_back(*end);
+}
+
+int64_t TrainSampler::num_cache_positions() const {
+  int64_t positions = 0;
+  for (const auto& tokens : tokens_) {
+    positions += (std::ssize(tokens) + kMaxTokens + kPage - 1) / kPage * kPage;
+  }
+  return positions;
+}
+
+api::SampleRequest TrainSampler::request_of(const std::vector<int32_t>& tokens, int64_t context,
+                                            api::AdapterSlot slot) const {
+  const int64_t budget = context - std::ssize(tokens);
+  if (budget < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--sample: a prompt of {} tokens, the model's context is {}",
+                            tokens.size(), context));
+  }
+  return {.prompt = tokens,
+          .slot = slot,
+          .max_tokens = std::min(kMaxTokens, budget),
+          .temperature = 0,
+          .stop = stop_};
+}
+
+std::vector<Sample> TrainSampler::answer_prompts(engine::Runner& runner,
+                                                 api::AdapterSlot slot) const {
+  const int64_t context = runner.engine().config().max_position_embeddings;
+  std::vector<api::SampleRequest> requests;
+  for (const std::vector<int32_t>& tokens : tokens_)
+    requests.push_back(request_of(tokens, context, slot));
+  const std::vector<api::SampleResult> results = engine::sample(runner, requests);
+  std::vector<Sample> samples;
+  for (size_t i = 0; i < results.size(); ++i) {
+    samples.push_back(
+        {prompts_[i], text_.tokenizer().decode(results[i].tokens, /*skip_special=*/true)});
+  }
+  return samples;
+}
+
+}  // namespace strata::apps

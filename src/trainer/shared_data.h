@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data of a run of ranks as processes: rank 0 reads it, and the others get its examples.
+#pragma once
+#include "trainer/job.h"
+
+namespace strata::apps {
+
+// Of rank 0; on the others files have no content, only the examples that came of it. Collective.
+void broadcast_data(Comm& comm, TrainData& data);
+
+}  // namespace strata::apps

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/sweep.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "backend/thread_comm.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/stop.h"
+#include "report/format.h"
+#include "report/svg_curve.h"
+#include "report/table.h"
+#include "text/json_reader.h"
+#include "trainer/curves.h"
+#include "trainer/settings.h"
+#include "trainer/start.h"
+#include "trainer/state.h"
+
+namespace strata::apps {
+namespace {
+
+// One learning rate.
+struct Member {
+  std::string rate;  // as it was typed
+  TrainSettings settings;
+  bool resumes = false;
+  std::unique_ptr<TrainJob> job = nullptr;
+  std::string fingerprint = {};  // of the job
+  std::unique_ptr<TrainLoop> loop = nullptr;
+  bool diverged = false;  // and has ended where its numbers were no longer finite
+};
+
+void check_sweep(const TrainOptions& o) {
+  if (o.method != "lora") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--lr: several values train an adapter each, and --method full has none; give one");
+  }
+  if (o.stages.stages > 1 || o.stages.chunks > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                "--lr and --stages: several learning rates are not run in stages yet; give one");
+  }
+}
+
+TrainSettings resolve_member_settings(const TrainOptions& options, const LoadSpec& spec,
+                                      const TrainData& data, const std::string& rate,
+                                      const std::string& out, bool resumes) {
+  TrainSettings own =
+      resolve_settings(options, spec, data, resumes ? read_recorded_options(out) : "");
+  std::from_chars(rate.data(), rate.data() + rate.size(), own.lr);
+  own.out = out;
+  if (!own.tensorboard.empty()) own.tensorboard += "/lr-" + rate;
+  return own;
+}
+
+std::vector<Member> resolve_members(const TrainOptions& options, const LoadSpec& spec,
+                                    const TrainData& data) {
+  std::vector<Member> members;
+  for (const std::string& rate : options.sweep) {
+    const std::string out = fmt::format("{}/lr-{}", options.out, rate);
+    const bool found = decide_to_resume(out, options.resume);
+    members.push_back({.rate = rate,
+                       .settings = resolve_member_settings(options, spec, data, rate, out, found),
+                       .resumes = found});
+  }
+  return members;
+}
+
+// They take turns with the first one's gradients.
+void make_jobs(std::vector<Member>& members, const LoadSpec& spec,
+               const std::shared_ptr<engine::Runner>& pipeline, const TrainData& data) {
+  for (Member& member : members) {
+    member.job = std::make_unique<TrainJob>(member.settings, spec, pipeline, data,
+                                            members.front().job.get());
+  }
+}
+
+void make_loops(std::vector<Member>& members, const std::optional<Predicted>& predicted,
+                TrainSampler* sampler) {
+  for (Member& member : members) {
+    member.loop = std::make_unique<TrainLoop>(*member.job, member.fingerprint, predicted, sampler,
+                                              /*shows=*/false);
+  }
+}
+
+int64_t steps_done_of(const std::vector<Member>& members) {
+  int64_t steps = 0;
+  for (const Member& member : members) steps += member.job->steps_done();
+  return steps;
+}
+
+void advance_or_mark_diverged(Member& member) {
+  try {
+    member.loop->run_next_step();
+  } catch (const NotFinite& fault) {
+    member.diverged = true;
+    log(LogLevel::kWarning,
+        fmt::format("lr {}: {}; the other rates go on", member.rate, fault.what()));
+  }
+}
+
+// A step of each that is not done; false where all are.
+bool advance_each_and_tell_if_any(std::vector<Member>& members, report::Progress& progress) {
+  bool advances = false;
+  for (Member& member : members) {
+    if (member.diverged || member.loop->is_done()) continue;
+    advance_or_mark_diverged(member);
+    advances = true;
+    progress.update(steps_done_of(members),
+                    fmt::format("lr {}  loss {:.4f}", member.rate, member.loop->loss()));
+  }
+  return advances;
+}
+
+void request_stop_of_unfinished(std::vector<Member>& members) {
+  for (Member& member : members) {
+    if (!member.diverged && !member.loop->is_done()) member.loop->request_stop();
+  }
+}
+
+void train_in_turn(std::vector<Member>& members, const std::string& label) {
+  int64_t total = 0;
+  for (const Member& member : members) total += member.job->num_steps();
+  report::Progress progress({.label = label, .total = total, .start = steps_done_of(members)});
+  for (Member& member : members) member.loop->start();
+  while (!StopSignals::asked() && advance_each_and_tell_if_any(members, progress)) {
+  }
+  if (StopSignals::asked()) request_stop_of_unfinished(members);
+  progress.finish();
+}
+
+std::string loss_text(const std::optional<double>& loss) {
+  return loss ? fmt::format("{:.4f}", *loss) : "";
+}
+
+std::string perplexity_text(const std::optional<double>& loss) {
+  return loss ? fmt::format("{:.4f}", std::exp(*loss)) : "";
+}
+
+// The loss that is looked at: of the evaluation, where there is one.
+double compared_loss(const Member& member) {
+  if (member.diverged) return std::numeric_limits<double>::infinity();
+  return member.loop->last_eval().value_or(member.loop->loss());
+}
+
+const Member& best_of(const std::vector<Member>& members) {
+  return *std::min_element(members.begin(), members.end(), [](const Member& a, const Member& b) {
+    return compared_loss(a) < compared_loss(b);
+  });
+}
+
+std::string verdict_on(const Member& member, const std::vector<Member>& members) {
+  if (member.diverged) return "diverged";
+  return &member == &best_of(members) ? "lowest" : "";
+}
+
+std::vector<std::vector<std::string>> table_rows_of(const std::vector<Member>& members) {
+  std::vector<std::vector<std::string>> rows;
+  for (const Member& member : members) {
+    const TrainLoop& loop = *member.loop;
+    rows.push_back({member.rate, fmt::format("{:.4f}", loop.loss()), loss_text(loop.first_eval()),
+                    loss_text(loop.last_eval()), perplexity_text(loop.last_eval()),
+                    verdict_on(member, members)});
+  }
+  return rows;
+}
+
+const std::vector<std::string> kHeads = {"learning rate", "training loss", "evaluation before",
+                                         "after",         "perplexity",    ""};
+
+void print_table(const std::vector<Member>& members) {
+  std::vector<report::Column> columns;
+  for (const std::string& head : kHeads) columns.push_back({head, report::Align::kRight});
+  report::Table table(columns);
+  for (auto& row : table_rows_of(members)) table.add_row(std::move(row));
+  fmt::print(stderr, "{}", table.text());
+}
+
+void write_table(const std::string& out, const std::vector<Member>& members) {
+  std::string text = fmt::format("| {} |\n|---|---|---|---|---|---|\n", fmt::join(kHeads, " | "));
+  for (const auto& row : table_rows_of(members))
+    text += fmt::format("| {} |\n", fmt::join(row, " | "));
+  write_file_atomic(out + "/sweep.md", text);
+}
+
+// Of each rate the evaluations, or where there are none the smoothed loss of training.
+report::CurveSeries read_curve_of(const Member& member) {
+  const auto records = report::read_metrics(metrics_path(member.settings.out));
+  const std::string name = "lr " + member.rate;
+  report::CurveSeries evaluated = series_of(records, "eval_loss", {.name = name, .markers = true});
+  return evaluated.x.size() > 1 ? evaluated : smooth(series_of(records, "loss", {}), name);
+}
+
+void write_chart(const std::string& out, const std::vector<Member>& members) {
+  const bool evaluates = std::ranges::any_of(
+      members, [](const Member& member) { return member.loop->last_eval().has_value(); });
+  report::CurveChart chart{.title = evaluates ? "evaluation loss" : "training loss (smoothed)",
+                           .x_label = "step",
+                           .y_label = "nats per token"};
+  for (const Member& member : members) chart.series.push_back(read_curve_of(member));
+  write_file_atomic(out + "/sweep.svg", report::svg_chart(chart));
+}
+
+// A loss of before a rate diverged is not what it came to.
+std::optional<double> unless_diverged(const Member& member, const std::optional<double>& loss) {
+  return member.diverged ? std::nullopt : loss;
+}
+
+void print_json(const std::vector<Member>& members) {
+  std::string text;
+  for (const Member& member : members) {
+    text += fmt::format(
+        "{}{{\"lr\":{},\"out\":\"lr-{}\",\"steps\":{},\"loss\":{},\"eval_loss_before\":{},"
+        "\"eval_loss\":{}}}",
+        text.empty() ? "" : ",", member.settings.lr, member.rate, member.job->steps_done(),
+        text::json_number_or_null(unless_diverged(member, member.loop->loss())),
+        text::json_number_or_null(member.loop->first_eval()),
+        text::json_number_or_null(unless_diverged(member, member.loop->last_eval())));
+  }
+  fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).settings.lr);
+}
+
+void check_one_converged(const std::vector<Member>& members) {
+  if (!std::ranges::all_of(members, &Member::diverged)) return;
+  throw NotFinite("--lr: every rate diverged; lower them, or use --dtype f32");
+}
+
+std::vector<std::string> converged_rates(const std::vector<Member>& members) {
+  std::vector<std::string> rates;
+  for (const Member& member : members) {
+    if (!member.diverged) rates.push_back(member.rate);
+  }
+  return rates;
+}
+
+// False where a signal stopped it.
+bool save_and_report_members(const TrainOptions& options, std::vector<Member>& members,
+                             double begin) {
+  bool ended = true;
+  for (Member& member : members) {
+    if (!member.diverged) ended = member.loop->save_and_finish() && ended;
+  }
+  if (!ended) return false;
+  write_table(options.out, members);
+  write_chart(options.out, members);
+  print_table(members);
+  fmt::print(stderr, "{}; saved: {}/lr-{}\n", report::format_duration(now_seconds() - begin),
+             options.out, fmt::join(converged_rates(members), ", lr-"));
+  if (options.json) print_json(members);
+  return true;
+}
+
+// False where a signal stopped it.
+bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
+                 std::vector<Member>& members, const TrainData& data) {
+  const double begin = now_seconds();
+  const TrainSettings& planned = members.front().settings;
+  const auto pipeline = load_train_model(comm, run, planned, data);
+  make_jobs(members, run.spec, pipeline, data);
+  warn_of_few_steps(*members.front().job);
+  for (Member& member : members) {
+    member.fingerprint = compute_job_fingerprint(*member.job);
+    make_folder_and_load_state_or_clear_logs(*member.job, member.fingerprint, member.resumes);
+  }
+  const std::optional<Predicted> predicted = print_plan_and_predict(*members.front().job, run.plan);
+  return_free_memory();
+  std::optional<TrainSampler> sampler;
+  if (!options.samples.empty()) sampler.emplace(run.spec.texts, options.samples);
+  make_loops(members, predicted, sampler ? &*sampler : nullptr);
+  const StopSignals signals("saving after this step; again: ends at once");
+  train_in_turn(members, "sweep");
+  check_one_converged(members);
+  return save_and_report_members(options, members, begin);
+}
+
+}  // namespace
+
+int run_sweep(const TrainOptions& options) {
+  check_sweep(options);
+  const LoadSpec spec = read_train_spec(options);
+  const TrainData data = read_train_data(options, spec);
+  std::vector<Member> members = resolve_members(options, spec, data);
+  const TrainRun run = check_and_plan_train_run(spec, members.front().settings, data);
+  int code = 0;
+  run_ranks(1, [&](Comm& comm) {
+    if (!run_members(comm, run, options, members, data)) code = StopSignals::exit_code();
+    members.clear();  // before the model that they share
+  });
+  return code;
+}
+
+}  // namespace strata::apps
