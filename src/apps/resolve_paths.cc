@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <optional>
 #include <string>
 
 #include "apps/export/export_model.h"
@@ -36,32 +34,6 @@ void resolve_model_and_adapter(std::string& model, std::string& adapter) {
   check_names_one_adapter(path, adapter);
   model = path.model;
   adapter = adapter.empty() ? path.adapter : find_adapter(adapter);
-}
-
-bool has_tokenizer_of(const server::ServeOptions& o, const std::string& model_name) {
-  return std::any_of(o.tokenizers.begin(), o.tokenizers.end(),
-                     [&](const std::string& given) { return given.starts_with(model_name + "="); });
-}
-
-struct ServedModel {
-  std::string name, dir;
-};
-
-// Of NAME=DIR.
-std::optional<ServedModel> parse_served_model(const std::string& typed) {
-  const size_t sign = typed.find('=');
-  if (sign == std::string::npos || sign == 0 || sign + 1 == typed.size()) return std::nullopt;
-  return ServedModel{.name = typed.substr(0, sign), .dir = typed.substr(sign + 1)};
-}
-
-// NAME=DIR by its path; a name of the hub as the model's tokenizer, where none is given.
-void resolve_served_model_and_add_tokenizer(server::ServeOptions& o, std::string& name_and_dir) {
-  const std::optional<ServedModel> typed = parse_served_model(name_and_dir);
-  if (!typed) return;
-  const std::string dir = find_base_model(typed->dir);
-  name_and_dir = fmt::format("{}={}", typed->name, dir);
-  if (dir == typed->dir || has_tokenizer_of(o, typed->name)) return;
-  o.tokenizers.push_back(fmt::format("{}={}", typed->name, typed->dir));
 }
 
 // The adapters that are to be added to a model, which may be one itself: then `model` becomes its
@@ -147,10 +119,6 @@ void resolve_paths(TokenizeOptions& o) {
 
 void resolve_paths(BenchOptions& o) {
   if (!o.model.empty()) o.model = find_base_model(o.model);
-}
-
-void resolve_paths(server::ServeOptions& o) {
-  for (std::string& model : o.models) resolve_served_model_and_add_tokenizer(o, model);
 }
 
 }  // namespace strata::apps

@@ -4,7 +4,6 @@
 // a command runs; options of others stay as they are.
 #pragma once
 #include "apps/options.h"
-#include "server/tinker/options/options.h"
 
 namespace strata::apps {
 
@@ -21,8 +20,6 @@ void resolve_paths(MergeOptions& o);
 void resolve_paths(ConvertOptions& o);
 void resolve_paths(TokenizeOptions& o);
 void resolve_paths(BenchOptions& o);
-// Of NAME=DIR. A model of the hub has its name there as tokenizer_id where none was given.
-void resolve_paths(server::ServeOptions& o);
 
 template <typename Options>
 void resolve_paths(Options&) {}

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/serve/options.h"
 #include "base/files.h"
 #include "tests/apps/program.h"
 #include "tests/trainer/train_fixture.h"

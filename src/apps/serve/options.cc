@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "server/tinker/base_names.h"
+#include "setup/model_path.h"
 
 namespace strata::apps {
 
@@ -146,6 +148,40 @@ server::ServeOptions read_serve_options(const ServeCommandLine& line) {
   options.stands_for = std::move(stands_for);
   warn_of_doubtful_options(options, variables);
   return options;
+}
+
+namespace {
+
+bool has_tokenizer_of(const server::ServeOptions& o, const std::string& model_name) {
+  return std::any_of(o.tokenizers.begin(), o.tokenizers.end(),
+                     [&](const std::string& given) { return given.starts_with(model_name + "="); });
+}
+
+struct ServedModel {
+  std::string name, dir;
+};
+
+// Of NAME=DIR.
+std::optional<ServedModel> parse_served_model(const std::string& typed) {
+  const size_t sign = typed.find('=');
+  if (sign == std::string::npos || sign == 0 || sign + 1 == typed.size()) return std::nullopt;
+  return ServedModel{.name = typed.substr(0, sign), .dir = typed.substr(sign + 1)};
+}
+
+// NAME=DIR by its path; a name of the hub as the model's tokenizer, where none is given.
+void resolve_served_model_and_add_tokenizer(server::ServeOptions& o, std::string& name_and_dir) {
+  const std::optional<ServedModel> typed = parse_served_model(name_and_dir);
+  if (!typed) return;
+  const std::string dir = find_base_model(typed->dir);
+  name_and_dir = fmt::format("{}={}", typed->name, dir);
+  if (dir == typed->dir || has_tokenizer_of(o, typed->name)) return;
+  o.tokenizers.push_back(fmt::format("{}={}", typed->name, typed->dir));
+}
+
+}  // namespace
+
+void resolve_paths(server::ServeOptions& o) {
+  for (std::string& model : o.models) resolve_served_model_and_add_tokenizer(o, model);
 }
 
 server::KeyRing read_keys(const server::ServeOptions& options) {

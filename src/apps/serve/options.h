@@ -25,6 +25,10 @@ std::shared_ptr<ServeCommandLine> make_serve_command_line();
 // stands for --model NAME=DIR --no-keys --data ./strata-NAME; ServeOptions::stands_for says so.
 server::ServeOptions read_serve_options(const ServeCommandLine& line);
 
+// As apps/resolve_paths.h has it of other commands' options; of NAME=DIR. A model of the hub has
+// its name there as tokenizer_id where none was given.
+void resolve_paths(server::ServeOptions& o);
+
 // The keys that the options name, with a warning for each doubtful one. Again at SIGHUP.
 server::KeyRing read_keys(const server::ServeOptions& options);
 
