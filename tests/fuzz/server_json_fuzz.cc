@@ -13,15 +13,15 @@
 #include "server/http/message.h"
 #include "server/tinker/operations/asample.h"
 #include "server/tinker/protocol/forward_backward.h"
-#include "server/tinker/protocol/json_body.h"
 #include "tests/fuzz/pass_check.h"
+#include "text/json_body.h"
 
 namespace {
 
 using strata::fuzz::require;
 using strata::server::DataForm;
-using strata::server::Fields;
-using strata::server::JsonBody;
+using strata::text::Fields;
+using strata::text::JsonBody;
 
 constexpr size_t kLongestMessage = 2000;
 

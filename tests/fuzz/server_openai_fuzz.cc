@@ -19,6 +19,7 @@ namespace {
 
 using namespace strata::server;
 using strata::fuzz::require;
+using strata::text::JsonBody;
 
 constexpr size_t kLongestMessage = 4000;
 

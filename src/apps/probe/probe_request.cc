@@ -11,11 +11,11 @@
 #include <span>
 #include <utility>
 
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::apps {
 namespace {
-using server::Fields;
+using text::Fields;
 
 // Ids beyond 32 bits are refused here; the engine checks the vocabulary.
 std::vector<int32_t> parse_ids(const Fields& fields, std::string_view name) {
@@ -225,7 +225,7 @@ void check_loss_inputs_of_sequences(const Fields& fields, const ProbeRequest& re
 
 ProbeRequest parse_probe_request(std::string_view text, const std::string& where,
                                  int64_t num_adapters) {
-  const server::JsonBody body(text, where);
+  const text::JsonBody body(text, where);
   const Fields fields = body.root();
   fields.refuse_unknown_fields(
       {"loss", "sequences", "want", "mtp", "indexer_loss", "train", "sample"});

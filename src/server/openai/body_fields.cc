@@ -56,19 +56,19 @@ constexpr FieldRow kFields[] = {
     {"prompt_cache_key", In::kChat, Ignored::kText},
 };
 
-void check_ignored_field_type(const Fields& body, const FieldRow& row) {
+void check_ignored_field_type(const text::Fields& body, const FieldRow& row) {
   if (row.ignored == Ignored::kNo || !body.has(row.name)) return;
   if (row.ignored == Ignored::kText) {
     static_cast<void>(body.string(row.name));
     return;
   }
-  const Fields map = body.object(row.name);
+  const text::Fields map = body.object(row.name);
   map.each_name([&](const std::string& name) { static_cast<void>(map.string(name)); });
 }
 
 }  // namespace
 
-void check_fields(const Fields& body, bool is_chat) {
+void check_fields(const text::Fields& body, bool is_chat) {
   const In other = is_chat ? In::kCompletion : In::kChat;
   std::vector<std::string_view> known;
   for (const FieldRow& row : kFields) {

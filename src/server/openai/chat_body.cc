@@ -63,14 +63,14 @@ size_t conversation_bytes(const JsonSize& texts, const JsonSize& tools) {
   return (texts.bytes + tools.bytes) * kTextBytes + (texts.values + tools.values) * kValueBytes;
 }
 
-JsonSize json_size_of(const Fields& body, std::initializer_list<const char*> names) {
+JsonSize json_size_of(const text::Fields& body, std::initializer_list<const char*> names) {
   JsonSize size;
   for (const char* name : names)
     if (const json::value* value = body.find(name)) add_json_size(*value, /*in_text=*/false, size);
   return size;
 }
 
-std::string read_text_part(const Fields& part) {
+std::string read_text_part(const text::Fields& part) {
   const std::string type = part.string("type");
   if (type != "text") {
     part.fail("type", fmt::format("'{}' is not supported: this server reads text alone",
@@ -80,14 +80,14 @@ std::string read_text_part(const Fields& part) {
 }
 
 // A string, or a list of parts of text, which stand on lines of their own.
-std::string read_content(const Fields& message) {
+std::string read_content(const text::Fields& message) {
   if (!message.has("content")) return "";
   if (message.is_string("content")) return message.string("content");
   if (!message.find("content")->is_array())
     message.fail("content", "wanted a string or a list of parts");
   std::string text;
   size_t count = 0;
-  message.each_object("content", [&](const Fields& part) {
+  message.each_object("content", [&](const text::Fields& part) {
     const std::string line = read_text_part(part);
     if (count++ > 0) text += '\n';
     text += line;
@@ -110,7 +110,7 @@ bool all_finite(const json::value& value) {
   });
 }
 
-json::value read_arguments(const Fields& function, const CallForm* form) {
+json::value read_arguments(const text::Fields& function, const CallForm* form) {
   const std::string text = function.string_or("arguments", "");
   std::optional<json::value> value = parse_json_text(text.empty() ? "{}" : text);
   if (!value || !value->is_object())
@@ -120,11 +120,11 @@ json::value read_arguments(const Fields& function, const CallForm* form) {
   return std::move(*value);
 }
 
-json::object read_call(const Fields& call, const CallForm* form) {
+json::object read_call(const text::Fields& call, const CallForm* form) {
   if (call.string_or("type", "function") != "function") {
     call.fail("type", "only 'function' is supported");
   }
-  const Fields function = call.object("function");
+  const text::Fields function = call.object("function");
   json::object out;
   out["id"] = text_of(shorten_call_id(call.string_or("id", ""), form));
   out["type"] = "function";
@@ -133,14 +133,14 @@ json::object read_call(const Fields& call, const CallForm* form) {
   return out;
 }
 
-json::array read_calls(const Fields& message, const CallForm* form) {
+json::array read_calls(const text::Fields& message, const CallForm* form) {
   json::array calls;
   message.each_object("tool_calls",
-                      [&](const Fields& call) { calls.push_back(read_call(call, form)); });
+                      [&](const text::Fields& call) { calls.push_back(read_call(call, form)); });
   return calls;
 }
 
-std::string read_role(const Fields& message) {
+std::string read_role(const text::Fields& message) {
   std::string role = message.string("role");
   if (role == "developer") role = "system";  // which is what templates know
   if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
@@ -150,7 +150,7 @@ std::string read_role(const Fields& message) {
   return role;
 }
 
-json::object read_message(const Fields& message, const CallForm* form) {
+json::object read_message(const text::Fields& message, const CallForm* form) {
   for (const char* name : {"function_call", "audio"}) {
     if (message.has(name)) message.fail(name, "is not supported by this server");
   }
@@ -174,12 +174,12 @@ json::object read_message(const Fields& message, const CallForm* form) {
   return out;
 }
 
-void check_tool(const Fields& tool) {
+void check_tool(const text::Fields& tool) {
   const std::string type = tool.string("type");
   if (type != "function") {
     tool.fail("type", fmt::format("'{}' is not supported, only 'function'", type.substr(0, 100)));
   }
-  const Fields function = tool.object("function");
+  const text::Fields function = tool.object("function");
   const std::string name = function.string("name");
   if (name.empty() || name.size() > kMostName) {
     function.fail("name", fmt::format("has {} bytes, wanted 1 to {}", name.size(), kMostName));
@@ -193,9 +193,9 @@ void check_tool(const Fields& tool) {
 }
 
 // As the request has it, once it is known to be a list of functions.
-std::string read_tools_as_json(const Fields& body) {
+std::string read_tools_as_json(const text::Fields& body) {
   size_t count = 0;
-  body.each_object("tools", [&](const Fields& tool) {
+  body.each_object("tools", [&](const text::Fields& tool) {
     if (++count > kMostTools) {
       body.fail("tools", fmt::format("has more than {} items", kMostTools));
     }
@@ -207,7 +207,7 @@ std::string read_tools_as_json(const Fields& body) {
 }
 
 // Whether tools may be called.
-bool tool_choice_allows_calls(const Fields& body) {
+bool tool_choice_allows_calls(const text::Fields& body) {
   if (!body.has("tool_choice")) return true;
   const std::string choice =
       body.is_string("tool_choice") ? body.string("tool_choice") : "an object";
@@ -219,7 +219,7 @@ bool tool_choice_allows_calls(const Fields& body) {
                                choice.substr(0, 100)));
 }
 
-void read_reasoning_effort(const Fields& body, const ServedText& text, json::object& vars) {
+void read_reasoning_effort(const text::Fields& body, const ServedText& text, json::object& vars) {
   if (!body.has("reasoning_effort")) return;
   if (!text.chat->mentions("reasoning_effort")) {
     refuse_parameter("reasoning_effort", "this model's chat template has no such variable");
@@ -227,7 +227,7 @@ void read_reasoning_effort(const Fields& body, const ServedText& text, json::obj
   vars["reasoning_effort"] = text_of(body.string("reasoning_effort"));
 }
 
-json::object read_template_vars(const Fields& body, const ServedText& text) {
+json::object read_template_vars(const text::Fields& body, const ServedText& text) {
   json::object vars;
   if (body.has("chat_template_kwargs")) {
     static_cast<void>(body.object("chat_template_kwargs"));
@@ -246,7 +246,7 @@ std::string render_prompt(const ServedText& text, const text::ChatRequest& reque
   }
 }
 
-void read_logprob_options(const Fields& body, Telling& telling) {
+void read_logprob_options(const text::Fields& body, Telling& telling) {
   telling.logprobs = body.boolean_or("logprobs", false);
   telling.top_logprobs = body.integer_or("top_logprobs", 0, 0, kMostTopLogprobs);
   if (telling.top_logprobs > 0 && !telling.logprobs) {
@@ -254,7 +254,7 @@ void read_logprob_options(const Fields& body, Telling& telling) {
   }
 }
 
-std::optional<int64_t> read_max_tokens(const Fields& body) {
+std::optional<int64_t> read_max_tokens(const text::Fields& body) {
   std::optional<int64_t> most;
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     if (!body.has(name)) continue;
@@ -267,12 +267,13 @@ std::optional<int64_t> read_max_tokens(const Fields& body) {
 
 }  // namespace
 
-text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
+text::ChatRequest read_conversation(const text::Fields& body, const ServedText& text,
                                     const CallForm* calls) {
   text::ChatRequest request;
   json::array messages;
-  body.each_object(
-      "messages", [&](const Fields& message) { messages.push_back(read_message(message, calls)); });
+  body.each_object("messages", [&](const text::Fields& message) {
+    messages.push_back(read_message(message, calls));
+  });
   if (messages.empty()) body.fail("messages", "wanted at least one message");
   request.messages = json::serialize(messages);
   const bool may_call = tool_choice_allows_calls(body);
@@ -287,7 +288,7 @@ text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
 }
 
 // The prompt; what is kept of the tools goes into the order.
-static std::string read_prompt_and_tools(const Fields& body, const ServedText& text,
+static std::string read_prompt_and_tools(const text::Fields& body, const ServedText& text,
                                          const JsonSize& tools, AnswerOrder& order) {
   const text::ChatRequest request = read_conversation(body, text, order.form.calls);
   std::string prompt = render_prompt(text, request);
@@ -305,7 +306,7 @@ static std::vector<int32_t> encode_chat_prompt(const ServedText& text, const api
   });
 }
 
-static void check_chat_supported(const Fields& body, const ServedText& text) {
+static void check_chat_supported(const text::Fields& body, const ServedText& text) {
   if (!text.chat) {
     throw OpenAiFault(ErrorCode::kInvalidArgument,
                       "model: it has no chat template; ask /v1/completions for it", "model",
@@ -318,7 +319,7 @@ static void check_chat_supported(const Fields& body, const ServedText& text) {
   refuse_unsupported_values(body);
 }
 
-AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+AnswerOrder read_chat(const text::Fields& body, const ServedText& text, const api::BaseInfo& base,
                       uint64_t fallback_seed, const TakeMemory& take) {
   check_chat_supported(body, text);
   AnswerOrder order;

@@ -8,16 +8,16 @@
 #include "server/openai/answer_order.h"
 #include "server/openai/sampling_fields.h"
 #include "server/openai/served_text.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 
-AnswerOrder read_chat(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+AnswerOrder read_chat(const text::Fields& body, const ServedText& text, const api::BaseInfo& base,
                       uint64_t fallback_seed, const TakeMemory& take = {});
 
 // The conversation as ChatTemplate::render wants it; of a form that wants it so arguments of calls
 // stay text. Exposed for tests.
-text::ChatRequest read_conversation(const Fields& body, const ServedText& text,
+text::ChatRequest read_conversation(const text::Fields& body, const ServedText& text,
                                     const CallForm* calls);
 
 }  // namespace strata::server

@@ -20,7 +20,7 @@ constexpr int64_t kMostEchoed = 8192;   // logprobs in a stream's first events; 
 
 class PromptReader {
  public:
-  PromptReader(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+  PromptReader(const text::Fields& body, const ServedText& text, const api::BaseInfo& base,
                const TakeMemory& take)
       : body_(body), text_(text), base_(base), take_(take) {}
 
@@ -77,21 +77,21 @@ class PromptReader {
     return ids;
   }
 
-  const Fields& body_;
+  const text::Fields& body_;
   const ServedText& text_;
   const api::BaseInfo& base_;
   const TakeMemory& take_;
   size_t made_ = 0;
 };
 
-void read_logprob_options(const Fields& body, Telling& telling) {
+void read_logprob_options(const text::Fields& body, Telling& telling) {
   if (!body.has("logprobs")) return;
   telling.logprobs = true;
   telling.top_logprobs = body.integer("logprobs", 0, kMostTopLogprobs);
 }
 
 // All of a sample but for its prompt, and max_tokens.
-api::Sample read_sample(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+api::Sample read_sample(const text::Fields& body, const ServedText& text, const api::BaseInfo& base,
                         uint64_t fallback_seed, const AnswerOrder& order) {
   api::Sample sample;
   read_sampling(body, text, base, fallback_seed, sample);
@@ -116,7 +116,7 @@ void check_streamed_echo_size(const AnswerOrder& order) {
                                        told, kMostEchoed));
 }
 
-void check_num_choices(const Fields& body, size_t prompts, int64_t choices_each) {
+void check_num_choices(const text::Fields& body, size_t prompts, int64_t choices_each) {
   if (static_cast<int64_t>(prompts) * choices_each <= kMostChoices) return;
   body.fail("prompt", fmt::format("{} prompts and n {} are more than {} choices", prompts,
                                   choices_each, kMostChoices));
@@ -136,8 +136,9 @@ void add_samples(const ServedText& text, const api::BaseInfo& base, const api::S
 
 }  // namespace
 
-AnswerOrder read_completion(const Fields& body, const ServedText& text, const api::BaseInfo& base,
-                            uint64_t fallback_seed, const TakeMemory& take) {
+AnswerOrder read_completion(const text::Fields& body, const ServedText& text,
+                            const api::BaseInfo& base, uint64_t fallback_seed,
+                            const TakeMemory& take) {
   if (body.has("suffix")) refuse_parameter("suffix", "is not supported by this server");
   check_fields(body, /*is_chat=*/false);
   refuse_unsupported_values(body);

@@ -8,11 +8,12 @@
 #include "server/openai/answer_order.h"
 #include "server/openai/sampling_fields.h"
 #include "server/openai/served_text.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 
-AnswerOrder read_completion(const Fields& body, const ServedText& text, const api::BaseInfo& base,
-                            uint64_t fallback_seed, const TakeMemory& take = {});
+AnswerOrder read_completion(const text::Fields& body, const ServedText& text,
+                            const api::BaseInfo& base, uint64_t fallback_seed,
+                            const TakeMemory& take = {});
 
 }  // namespace strata::server

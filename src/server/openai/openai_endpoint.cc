@@ -14,9 +14,9 @@
 #include "server/openai/completion_body.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/sampling_fields.h"
-#include "server/tinker/protocol/json_body.h"
-#include "server/tinker/protocol/parsed_budget.h"
 #include "server/tinker/service/refusals.h"
+#include "text/json_body.h"
+#include "text/parsed_budget.h"
 
 namespace strata::server {
 namespace {
@@ -38,7 +38,7 @@ void run_answering_openai_faults(const Respond& respond, const std::function<voi
       return run();
     } catch (const OpenAiFault&) {
       thrown = std::current_exception();
-    } catch (const FieldFault&) {
+    } catch (const text::FieldFault&) {
       thrown = std::current_exception();
     }
     respond(openai_fault_response(thrown));
@@ -127,7 +127,7 @@ struct OpenAiEndpoint::Call {
   Respond respond;
   bool is_chat = false;
   size_t num_bytes = 0;
-  std::unique_ptr<JsonBody> json = nullptr;  // until it is read
+  std::unique_ptr<text::JsonBody> json = nullptr;  // until it is read
   AnswerHead head = {};
   LiveSampler weights = {};
   const ServedText* text = nullptr;
@@ -136,13 +136,13 @@ struct OpenAiEndpoint::Call {
   std::vector<api::RequestId> samples = {};  // that were submitted
   bool stops = false;                        // no more of them is
   bool is_answered = false;
-  std::optional<ParsedBudget> made = std::nullopt;  // what is made of the body
+  std::optional<text::ParsedBudget> made = std::nullopt;  // what is made of the body
 
   // Frees the body's bytes once they are parsed.
   void parse_body() {
     const char* where = is_chat ? "chat.completions" : "completions";
     const SharedLimit::Share* share = request.body_share.get();
-    json = std::make_unique<JsonBody>(request.body, where, share);
+    json = std::make_unique<text::JsonBody>(request.body, where, share);
     if (share != nullptr && *share) made.emplace(*share, where);
     request.free_body();
   }
@@ -237,7 +237,7 @@ const ServedText& OpenAiEndpoint::text_or_refuse(size_t base) const {
 }
 
 void OpenAiEndpoint::resolve_model(Call& call) const {
-  const Fields body = call.json->root();
+  const text::Fields body = call.json->root();
   const std::string name = body.string("model");
   if (name.empty() || name.size() > kMostName) throw_model_not_found(name, "");
   call.request.note(name);

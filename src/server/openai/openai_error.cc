@@ -6,7 +6,7 @@
 #include "server/http/message.h"
 #include "server/http/router.h"
 #include "server/openai/json_text.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
@@ -56,7 +56,7 @@ Response openai_fault_response(const std::exception_ptr& thrown) {
     std::rethrow_exception(thrown);
   } catch (const OpenAiFault& fault) {
     return openai_error_response(status_of(fault.code), fault.what(), fault.param, fault.code_name);
-  } catch (const FieldFault& fault) {
+  } catch (const text::FieldFault& fault) {
     return openai_error_response(400, fault.what(), fault.field);
   }
 }

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "server/http/message.h"
-#include "server/tinker/protocol/without_nul.h"
+#include "text/without_nul.h"
 
 namespace strata::server {
 
@@ -15,7 +15,7 @@ namespace strata::server {
 struct OpenAiFault : Error {
   OpenAiFault(ErrorCode error_code, const std::string& message, std::string field,
               std::string name_of_code)
-      : Error(error_code, escape_nuls(message)),
+      : Error(error_code, text::escape_nuls(message)),
         param(std::move(field)),
         code_name(std::move(name_of_code)) {}
   std::string param, code_name;

@@ -24,7 +24,7 @@ constexpr double kLogprobBytes = 120;  // of a token with its logprob, as JSON
 // still take, so one that may take all of a long context would keep others out.
 constexpr int64_t kMostUnasked = 4096;
 
-bool is_text_format(const Fields& format) { return format.string("type") == "text"; }
+bool is_text_format(const text::Fields& format) { return format.string("type") == "text"; }
 
 std::optional<int32_t> parse_token_id(const std::string& text, int64_t vocab_size) {
   int32_t token = -1;
@@ -34,7 +34,7 @@ std::optional<int32_t> parse_token_id(const std::string& text, int64_t vocab_siz
   return token;
 }
 
-int32_t read_biased_token(const Fields& body, const std::string& name, int64_t vocab_size) {
+int32_t read_biased_token(const text::Fields& body, const std::string& name, int64_t vocab_size) {
   const std::optional<int32_t> token = parse_token_id(name, vocab_size);
   if (!token) {
     body.fail("logit_bias",
@@ -43,7 +43,7 @@ int32_t read_biased_token(const Fields& body, const std::string& name, int64_t v
   return *token;
 }
 
-float read_bias(const Fields& biases, const std::string& name) {
+float read_bias(const text::Fields& biases, const std::string& name) {
   const double add = biases.number(name);
   if (add < -api::kMostLogitBias || add > api::kMostLogitBias) {
     biases.fail(name, fmt::format("got {0}, wanted -{1} to {1}", add, api::kMostLogitBias));
@@ -51,9 +51,9 @@ float read_bias(const Fields& biases, const std::string& name) {
   return static_cast<float>(add);
 }
 
-void read_logit_bias(const Fields& body, const api::BaseInfo& base, api::Sample& sample) {
+void read_logit_bias(const text::Fields& body, const api::BaseInfo& base, api::Sample& sample) {
   if (!body.has("logit_bias")) return;
-  const Fields biases = body.object("logit_bias");
+  const text::Fields biases = body.object("logit_bias");
   biases.each_name([&](const std::string& name) {
     if (sample.logit_bias.size() == api::kMostLogitBiases) {
       body.fail("logit_bias", fmt::format("has more than {} entries", api::kMostLogitBiases));
@@ -63,7 +63,7 @@ void read_logit_bias(const Fields& body, const api::BaseInfo& base, api::Sample&
   });
 }
 
-void read_number_options(const Fields& body, api::Sample& sample) {
+void read_number_options(const text::Fields& body, api::Sample& sample) {
   for (const api::SamplingOption& row : api::kSamplingOptions) {
     if (!body.has(row.name)) continue;
     const double value = body.number(row.name);
@@ -102,12 +102,12 @@ void check_context_length(const api::BaseInfo& base, int64_t prompt, int64_t max
 
 }  // namespace
 
-Telling read_stream_options(const Fields& body) {
+Telling read_stream_options(const text::Fields& body) {
   Telling telling;
   telling.stream = body.boolean_or("stream", false);
   if (!body.has("stream_options")) return telling;
   if (!telling.stream) body.fail("stream_options", "needs stream: true");
-  const Fields options = body.object("stream_options");
+  const text::Fields options = body.object("stream_options");
   static constexpr std::string_view kKnown[] = {"include_usage", "include_obfuscation"};
   refuse_unknown_fields(options, kKnown);
   if (options.boolean_or("include_obfuscation", false)) {
@@ -117,7 +117,7 @@ Telling read_stream_options(const Fields& body) {
   return telling;
 }
 
-void read_sampling(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+void read_sampling(const text::Fields& body, const ServedText& text, const api::BaseInfo& base,
                    uint64_t fallback_seed, api::Sample& sample) {
   static_cast<api::SampleRequest&>(sample) = text.defaults;
   sample.scaled_logprobs = true;
@@ -181,14 +181,14 @@ void check_answer_size(const AnswerOrder& order) {
                     "n", "");
 }
 
-void refuse_unknown_fields(const Fields& body, std::span<const std::string_view> known) {
+void refuse_unknown_fields(const text::Fields& body, std::span<const std::string_view> known) {
   body.each_name([&](const std::string& name) {
     if (std::ranges::find(known, name) != known.end()) return;
     refuse_parameter(name.substr(0, 100), "is not supported by this server");
   });
 }
 
-void refuse_unsupported_values(const Fields& body) {
+void refuse_unsupported_values(const text::Fields& body) {
   if (body.has("response_format") && !is_text_format(body.object("response_format"))) {
     refuse_parameter("response_format",
                      "only {\"type\": \"text\"} is supported: this server does not constrain what "

@@ -14,17 +14,17 @@
 #include "api/work.h"
 #include "server/openai/answer_order.h"
 #include "server/openai/served_text.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 
 constexpr int64_t kMostTopLogprobs = 20;
 
 // stream, stream_options. What is told of logprobs the two forms say differently.
-Telling read_stream_options(const Fields& body);
+Telling read_stream_options(const text::Fields& body);
 
 // temperature, top_p, top_k, min_p, penalties, logit_bias, seed, n, stop into `sample`.
-void read_sampling(const Fields& body, const ServedText& text, const api::BaseInfo& base,
+void read_sampling(const text::Fields& body, const ServedText& text, const api::BaseInfo& base,
                    uint64_t fallback_seed, api::Sample& sample);
 
 // Told how many bytes reading a body takes in all, before they are taken; what it throws is the
@@ -48,8 +48,8 @@ void check_answer_size(const AnswerOrder& order);
 void count_prompt_tokens(AnswerOrder& order);
 
 // Refuses, by name, every field that is not null and not among these.
-void refuse_unknown_fields(const Fields& body, std::span<const std::string_view> known);
+void refuse_unknown_fields(const text::Fields& body, std::span<const std::string_view> known);
 // Fields of OpenAI's that change no answer, and those that would and are refused.
-void refuse_unsupported_values(const Fields& body);
+void refuse_unsupported_values(const text::Fields& body);
 
 }  // namespace strata::server

@@ -35,7 +35,7 @@ std::string rendered(const std::string& name, const std::string& body) {
   const std::string path = STRATA_SOURCE_DIR "/tests/data/third_party/templates/" + name + ".jinja";
   text.chat = text::ChatTemplate::parse(read_file(path, 1 << 20),
                                         R"({"bos_token":"<s>","eos_token":"</s>"})");
-  const JsonBody json(body, "chat");
+  const text::JsonBody json(body, "chat");
   return text.chat->render(read_conversation(json.root(), text, answer_form_of(*text.chat).calls));
 }
 
@@ -46,13 +46,13 @@ TEST(ChatBody, NumbersThatNothingHoldsAreTheFieldsFault) {
   try {
     rendered("qwen25", body);
     ADD_FAILURE();
-  } catch (const FieldFault& fault) {
+  } catch (const text::FieldFault& fault) {
     EXPECT_THAT(fault.field, HasSubstr("arguments"));
     EXPECT_THAT(fault.what(), HasSubstr("64 bits"));
   }
   body = conversation("call_1", "");
   body.replace(body.find("0.5"), 3, "-1e999");
-  EXPECT_THROW(rendered("qwen25", body), FieldFault);
+  EXPECT_THROW(rendered("qwen25", body), text::FieldFault);
 }
 
 TEST(ChatBody, CallsGoThroughTheTemplateOfTheirFamily) {

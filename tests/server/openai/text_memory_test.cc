@@ -103,7 +103,7 @@ TEST(TextMemory, OfAChatIsToldBefore) {
     text.chat = text::ChatTemplate::parse(read_file(path + name + ".jinja", 1 << 20),
                                           R"({"bos_token":"<s>","eos_token":"</s>"})");
     for (const std::string& conversation : conversations()) {
-      const JsonBody body(conversation, "chat");
+      const text::JsonBody body(conversation, "chat");
       const Cost got = cost([&](const TakeMemory& take) {
         return read_chat(body.root(), text, long_base(), 1, take);
       });
@@ -117,7 +117,7 @@ TEST(TextMemory, OfACompletionIsToldBefore) {
        {"\"" + repeated("some words ", kMiB / 4) + "\"", "\"" + repeated(" ", kMiB) + "\"",
         "\"" + repeated("some words ", 4 * kMiB) + "\"", "[" + joined("7", kMiB / 8) + "]",
         "[" + joined("\"a b c d e f g h\"", kMiB / 64) + "]"}) {
-    const JsonBody body(R"({"max_tokens":1,"prompt":)" + prompt + "}", "completion");
+    const text::JsonBody body(R"({"max_tokens":1,"prompt":)" + prompt + "}", "completion");
     const Cost got = cost([&](const TakeMemory& take) {
       return read_completion(body.root(), bundled_text(), long_base(), 1, take);
     });
@@ -128,7 +128,8 @@ TEST(TextMemory, OfACompletionIsToldBefore) {
 
 // Of a text that is longer than the context no more is made than tells so.
 TEST(TextMemory, OfATextThatDoesNotFitIsThatOfItsBeginning) {
-  const JsonBody body(R"({"prompt":")" + repeated("some words ", 8 * kMiB) + R"("})", "completion");
+  const text::JsonBody body(R"({"prompt":")" + repeated("some words ", 8 * kMiB) + R"("})",
+                            "completion");
   const Cost got = cost([&](const TakeMemory& take) {
     return read_completion(body.root(), bundled_text(), bundled_base(), 1, take);
   });

@@ -16,9 +16,10 @@
 #include "base/hash.h"
 #include "server/http/message.h"
 #include "server/tinker/protocol/common_fields.h"
-#include "server/tinker/protocol/json_body.h"
+#include "server/tinker/protocol/json_data.h"
 #include "server/tinker/protocol/results.h"
 #include "server/tinker/protocol/stability_record.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
@@ -30,13 +31,13 @@ constexpr size_t kMaxStopTexts = 64;
 constexpr size_t kMaxStopText = 1024;
 constexpr double kMaxResultBytes = 256.0 * (1 << 20);
 
-std::vector<int32_t> read_prompt(const Fields& body) {
+std::vector<int32_t> read_prompt(const text::Fields& body) {
   std::vector<int32_t> prompt = read_model_input(body.object("prompt"), 0, INT32_MAX);
   if (prompt.empty()) body.fail("prompt", "the prompt is empty");
   return prompt;
 }
 
-std::vector<int32_t> read_stop_ids(const Fields& params) {
+std::vector<int32_t> read_stop_ids(const text::Fields& params) {
   std::vector<int32_t> out;
   const std::vector<int64_t> ids = params.integers("stop");
   if (ids.size() > kMaxStopIds) {
@@ -51,7 +52,7 @@ std::vector<int32_t> read_stop_ids(const Fields& params) {
   return out;
 }
 
-void read_stop(const Fields& params, SampleOrder& order) {
+void read_stop(const text::Fields& params, SampleOrder& order) {
   api::Sample& command = order.command;
   if (!params.has("stop")) return;
   if (params.is_string("stop") || params.is_array_of_strings("stop")) {
@@ -62,7 +63,7 @@ void read_stop(const Fields& params, SampleOrder& order) {
   order.stops_at_end = !command.stop.empty();
 }
 
-float read_temperature(const Fields& params) {
+float read_temperature(const text::Fields& params) {
   const double temperature = params.number_or("temperature", 1.0);
   // Logits divided by less than a thousandth leave the range of numbers.
   if (temperature < 0 || temperature > 1e6 || (temperature > 0 && temperature < 1e-3)) {
@@ -72,7 +73,7 @@ float read_temperature(const Fields& params) {
   return static_cast<float>(temperature);
 }
 
-float read_top_p(const Fields& params) {
+float read_top_p(const text::Fields& params) {
   const double top_p = params.number_or("top_p", 1.0);
   if (static_cast<float>(top_p) <= 0 || top_p > 1) {
     params.fail("top_p", fmt::format("got {}, wanted above 0 and at most 1", top_p));
@@ -80,9 +81,9 @@ float read_top_p(const Fields& params) {
   return static_cast<float>(top_p);
 }
 
-void read_sampling_params(const Fields& body, uint64_t fallback_seed, SampleOrder& order) {
+void read_sampling_params(const text::Fields& body, uint64_t fallback_seed, SampleOrder& order) {
   api::Sample& command = order.command;
-  const Fields params = body.object("sampling_params");
+  const text::Fields params = body.object("sampling_params");
   command.max_tokens = params.integer_or("max_tokens", 0, 1, INT64_MAX / 2);
   command.temperature = read_temperature(params);
   command.top_p = read_top_p(params);
@@ -91,7 +92,7 @@ void read_sampling_params(const Fields& body, uint64_t fallback_seed, SampleOrde
   read_stop(params, order);
 }
 
-void read_logprob_options(const Fields& body, api::Sample& command) {
+void read_logprob_options(const text::Fields& body, api::Sample& command) {
   command.prompt_logprobs = body.boolean_or("prompt_logprobs", false);
   command.topk_prompt_logprobs = body.integer_or("topk_prompt_logprobs", 0, 0, kMaxTopk);
   command.topk_sample_logprobs = body.integer_or("topk_sample_logprobs", 0, 0, kMaxTopk);
@@ -105,7 +106,7 @@ void read_logprob_options(const Fields& body, api::Sample& command) {
       prompt_size - body.integer("prompt_logprobs_last_n", 1, prompt_size - 1);
 }
 
-std::vector<int32_t> read_target_ids(const Fields& tensor) {
+std::vector<int32_t> read_target_ids(const text::Fields& tensor) {
   std::vector<int32_t> ids;
   for (const int64_t id : tensor.integers("data")) {
     if (id < -1 || id > INT32_MAX) {
@@ -118,7 +119,7 @@ std::vector<int32_t> read_target_ids(const Fields& tensor) {
   return ids;
 }
 
-TensorParts read_tensor_parts(const Fields& tensor) {
+TensorParts read_tensor_parts(const text::Fields& tensor) {
   TensorParts parts;
   parts.shape = tensor.integers("shape");
   parts.is_sparse = tensor.has("sparse_crow_indices") || tensor.has("sparse_col_indices");
@@ -137,10 +138,10 @@ std::vector<int64_t> row_offsets(const TensorParts& parts, int64_t rows, int64_t
 }
 
 // [P - 1, K], dense or CSR; the layout is the answer's too.
-std::optional<TensorParts> read_prompt_targets(const Fields& body, api::Sample& command) {
+std::optional<TensorParts> read_prompt_targets(const text::Fields& body, api::Sample& command) {
   constexpr const char* kName = "target_prompt_logprobs";
   if (!body.has(kName)) return std::nullopt;
-  const Fields tensor = body.object(kName);
+  const text::Fields tensor = body.object(kName);
   if (tensor.string("dtype") != "int64") tensor.fail("dtype", "wanted 'int64'");
   command.prompt_targets.ids = read_target_ids(tensor);
   const std::vector<int32_t>& ids = command.prompt_targets.ids;
@@ -158,7 +159,7 @@ std::optional<TensorParts> read_prompt_targets(const Fields& body, api::Sample& 
 }
 
 [[noreturn]] void fail(const std::string& field, const std::string& what) {
-  throw FieldFault(fmt::format("asample: {}: {}", field, what), field);
+  throw text::FieldFault(fmt::format("asample: {}: {}", field, what), field);
 }
 
 void check_ids(const std::string& field, const std::vector<int32_t>& ids, int32_t least,
@@ -286,7 +287,7 @@ StateStore::StabilityRequest make_stability_request(const SampleCall& call,
 
 // Any thread. A fault is told once its sampler is known, which the audit log names.
 void read_sample_call(SampleCall& call) {
-  const JsonBody json(call.request.body, "asample", call.request.body_share.get());
+  const text::JsonBody json(call.request.body, "asample", call.request.body_share.get());
   call.fingerprint = Hash::of(call.request.body);
   call.sampler_id = json.root().string("sampling_session_id");
   try {
@@ -355,7 +356,7 @@ void asample(Service& service, Request&& request, const Respond& respond) {
 
 }  // namespace
 
-SampleOrder read_sample(const Fields& body, uint64_t fallback_seed) {
+SampleOrder read_sample(const text::Fields& body, uint64_t fallback_seed) {
   SampleOrder order;
   api::Sample& command = order.command;
   command.prompt = read_prompt(body);

@@ -10,8 +10,8 @@
 #include "api/command.h"
 #include "api/work.h"
 #include "server/tinker/operations/operation.h"
-#include "server/tinker/protocol/json_body.h"
 #include "server/tinker/protocol/tensor.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 
@@ -27,7 +27,7 @@ struct SampleOrder {
 };
 
 // Any thread. `fallback_seed` serves a request without a seed.
-SampleOrder read_sample(const Fields& body, uint64_t fallback_seed);
+SampleOrder read_sample(const text::Fields& body, uint64_t fallback_seed);
 
 // Fills what the model has by default, and checks the rest against it: a glance at each id.
 void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order);

@@ -10,7 +10,8 @@ constexpr size_t kMaxBaseName = 255;
 
 }  // namespace
 
-const BaseName& require_base(const BaseNames& names, const Fields& body, const std::string& name) {
+const BaseName& require_base(const BaseNames& names, const text::Fields& body,
+                             const std::string& name) {
   if (name.size() > kMaxBaseName) {
     body.fail("base_model",
               fmt::format("has {} bytes, the limit is {}", name.size(), kMaxBaseName));
@@ -23,7 +24,7 @@ const BaseName& require_base(const BaseNames& names, const Fields& body, const s
                                       name.substr(0, 200), fmt::join(known, ", ")));
 }
 
-const BaseName& require_trainable(const BaseNames& names, const Fields& body,
+const BaseName& require_trainable(const BaseNames& names, const text::Fields& body,
                                   const std::string& name) {
   const BaseName& base = require_base(names, body, name);
   if (base.adapter.empty()) return base;

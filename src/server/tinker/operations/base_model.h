@@ -4,14 +4,15 @@
 #include <string>
 
 #include "server/tinker/base_names.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 
 // Throws Error for a name that is none, with those that are.
-const BaseName& require_base(const BaseNames& names, const Fields& body, const std::string& name);
+const BaseName& require_base(const BaseNames& names, const text::Fields& body,
+                             const std::string& name);
 // The same of one that trains: an adapter of the operator's is refused.
-const BaseName& require_trainable(const BaseNames& names, const Fields& body,
+const BaseName& require_trainable(const BaseNames& names, const text::Fields& body,
                                   const std::string& name);
 
 }  // namespace strata::server

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string_view>
 
-#include "server/tinker/protocol/json_body.h"
 #include "server/tinker/service/futures.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
@@ -34,7 +34,7 @@ Response cancel_pending(Service& service, const Request& request, const PendingC
 
 // Of one that has ended there is nothing to cancel, and its result stays.
 Response cancel_future(Service& service, const Request& request) {
-  const JsonBody json(request.body, "cancel_future");
+  const text::JsonBody json(request.body, "cancel_future");
   const std::string id = json.root().string("request_id");
   const std::shared_ptr<PendingCommand> pending = service.futures().find_pending({id});
   if (pending != nullptr && pending->tenant == request.tenant)

@@ -4,13 +4,13 @@
 #include <algorithm>
 
 #include "server/http/message.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
 
 Response get_client_config(Service& service, const Request& request) {
-  const JsonBody body(request.body, "client/config");
+  const text::JsonBody body(request.body, "client/config");
   // Chunks must fit the body limit after serialization, which the client only estimates.
   const int64_t chunk_bytes = std::min<int64_t>(5'000'000, service.options().max_body / 2);
   return json_response(200,

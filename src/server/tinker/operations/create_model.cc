@@ -9,12 +9,12 @@
 #include "base/crypto.h"
 #include "server/tinker/operations/base_model.h"
 #include "server/tinker/operations/start_model.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
 
-int64_t read_rank(const Fields& config, int64_t max_rank) {
+int64_t read_rank(const text::Fields& config, int64_t max_rank) {
   const int64_t rank = config.integer("rank", INT64_MIN, INT64_MAX);
   if (rank < 1 || rank > max_rank || !std::has_single_bit(static_cast<uint64_t>(rank))) {
     config.fail("rank", fmt::format("got {}, wanted a power of two from 1 to {} (--max-rank)", rank,
@@ -23,11 +23,11 @@ int64_t read_rank(const Fields& config, int64_t max_rank) {
   return rank;
 }
 
-api::LoraConfig read_lora(const Fields& body, int64_t max_rank) {
+api::LoraConfig read_lora(const text::Fields& body, int64_t max_rank) {
   if (!body.has("lora_config")) {
     body.fail("lora_config", "this server trains LoRA adapters: a rank is required");
   }
-  const Fields config = body.object("lora_config");
+  const text::Fields config = body.object("lora_config");
   api::LoraConfig lora;
   lora.rank = read_rank(config, max_rank);
   const std::optional<uint64_t> seed = config.maybe_int64_bits("seed");
@@ -42,8 +42,8 @@ api::LoraConfig read_lora(const Fields& body, int64_t max_rank) {
 }
 
 Response create_model(Service& service, const Request& request) {
-  const JsonBody json(request.body, "create_model");
-  const Fields body = json.root();
+  const text::JsonBody json(request.body, "create_model");
+  const text::Fields body = json.root();
   const std::string session = read_and_check_session(service, request, body);
   const std::string base_name = body.string("base_model");
   const BaseName& base = require_trainable(service.parts().names, body, base_name);

@@ -7,7 +7,7 @@
 #include "server/http/message.h"
 #include "server/tinker/operations/base_model.h"
 #include "server/tinker/protocol/common_fields.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
@@ -17,8 +17,8 @@ Response sampler_reply(const std::string& id) {
       200, JsonObject{{"type", "create_sampling_session"}, {"sampling_session_id", id}}.text());
 }
 
-void check_base_of_checkpoint(const BaseNames& names, const Fields& body, const TinkerPath& path,
-                              const std::string& base_model) {
+void check_base_of_checkpoint(const BaseNames& names, const text::Fields& body,
+                              const TinkerPath& path, const std::string& base_model) {
   const BaseName& of_path = require_base(names, body, base_model);
   if (body.has("base_model") &&
       require_trainable(names, body, body.string("base_model")).model != of_path.model) {
@@ -26,7 +26,7 @@ void check_base_of_checkpoint(const BaseNames& names, const Fields& body, const 
   }
 }
 
-void read_checkpoint_source(const ServiceParts& parts, const Fields& body, SamplerRow& row) {
+void read_checkpoint_source(const ServiceParts& parts, const text::Fields& body, SamplerRow& row) {
   const TinkerPath path = parse_tinker_path(*row.model_path);
   if (path.kind == CheckpointKind::kExternal) {
     body.fail("model_path",
@@ -40,7 +40,7 @@ void read_checkpoint_source(const ServiceParts& parts, const Fields& body, Sampl
 }
 
 // What it samples from: a checkpoint, or a model that is served.
-void read_weights_source(const ServiceParts& parts, const Fields& body, SamplerRow& row) {
+void read_weights_source(const ServiceParts& parts, const text::Fields& body, SamplerRow& row) {
   row.model_path = body.maybe_string("model_path");
   if (row.model_path) return read_checkpoint_source(parts, body, row);
   row.base_model = body.string("base_model");
@@ -48,7 +48,7 @@ void read_weights_source(const ServiceParts& parts, const Fields& body, SamplerR
 }
 
 // A new one, as the store keeps it.
-SamplerRow read_sampler_row(const ServiceParts& parts, const Fields& body,
+SamplerRow read_sampler_row(const ServiceParts& parts, const text::Fields& body,
                             const std::string& tenant, const std::string& session, int64_t number) {
   SamplerRow row;
   row.id = SamplerTable::id_of(session, number);
@@ -78,8 +78,8 @@ std::optional<Response> refuse_if_session_full(Service& service, const std::stri
 }
 
 Response create_sampling_session(Service& service, const Request& request) {
-  const JsonBody json(request.body, "create_sampling_session");
-  const Fields body = json.root();
+  const text::JsonBody json(request.body, "create_sampling_session");
+  const text::Fields body = json.root();
   refuse_token(body);
   const std::string session = body.string("session_id");
   service.require_session(request, session);

@@ -10,7 +10,7 @@
 #include "server/http/message.h"
 #include "server/tinker/protocol/common_fields.h"
 #include "server/tinker/protocol/idempotency.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
@@ -26,7 +26,7 @@ size_t num_characters(std::string_view utf8) {
 }
 
 // As JSON.
-std::string read_tags_as_json(const Fields& body) {
+std::string read_tags_as_json(const text::Fields& body) {
   const std::vector<std::string> tags = body.strings("tags");
   if (tags.size() > kMaxTags) {
     body.fail("tags", fmt::format("has {} entries, the limit is {}", tags.size(), kMaxTags));
@@ -38,7 +38,7 @@ std::string read_tags_as_json(const Fields& body) {
   return text;
 }
 
-std::optional<std::string> read_display_name(const Fields& body) {
+std::optional<std::string> read_display_name(const text::Fields& body) {
   std::optional<std::string> name = body.maybe_string("display_name");
   if (name && num_characters(*name) > kMaxDisplayName) {
     body.fail("display_name", fmt::format("has {} characters, the limit is {}",
@@ -47,7 +47,7 @@ std::optional<std::string> read_display_name(const Fields& body) {
   return name;
 }
 
-SessionRow read_new_session(const Fields& body, const std::string& tenant) {
+SessionRow read_new_session(const text::Fields& body, const std::string& tenant) {
   SessionRow row;
   row.id = random_id();
   row.tenant = tenant;
@@ -85,7 +85,7 @@ std::optional<Response> refuse_over_session_limit(Service& service, const Reques
 }
 
 Response create_session(Service& service, const Request& request) {
-  const JsonBody json(request.body, "create_session");
+  const text::JsonBody json(request.body, "create_session");
   if (service.is_stopping()) return busy_response(503, "the server is shutting down");
   const SessionRow row = read_new_session(json.root(), request.tenant);
   if (auto refused = refuse_over_session_limit(service, request)) return std::move(*refused);

@@ -7,7 +7,7 @@
 #include "base/crypto.h"
 #include "server/http/message.h"
 #include "server/tinker/protocol/common_fields.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
@@ -30,7 +30,7 @@ std::optional<Response> refuse_end_beyond_scope(Service& service, const Request&
                        has_models ? "models" : "sampling sessions", scope_name(request.scope)));
 }
 
-std::string read_reason(const Fields& body) {
+std::string read_reason(const text::Fields& body) {
   std::string reason = "success";
   if (body.has("reason")) reason = body.object("reason").string_or("type", "success");
   if (reason != "success" && reason != "errored" && reason != "interrupted")
@@ -51,8 +51,8 @@ Response ended_response(const SessionRow& row, const std::string& reason) {
 
 Response finish_session(Service& service, const Request& request) {
   const std::string& id = request.parts.at(0);
-  const JsonBody json(request.body, "finish");
-  const Fields body = json.root();
+  const text::JsonBody json(request.body, "finish");
+  const text::Fields body = json.root();
   const std::string reason = read_reason(body);
   const std::string detail = whole_characters(body.string_or("detail", ""), kMostDetail);
   std::optional<SessionRow> row = service.parts().store.find_session(id);

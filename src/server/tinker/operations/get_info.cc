@@ -2,13 +2,13 @@
 #include "server/tinker/operations/get_info.h"
 
 #include "server/http/message.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
 
 Response get_info(Service& service, const Request& request) {
-  const JsonBody json(request.body, "get_info");
+  const text::JsonBody json(request.body, "get_info");
   const std::string id = json.root().string("model_id");
   const LiveModel& model = service.require_live_model(request, id);
   const BaseName* base = service.parts().names.find(model.base_name);

@@ -16,7 +16,7 @@
 namespace strata::server {
 namespace {
 
-void check_kind(const Fields& body, const TinkerPath& path) {
+void check_kind(const text::Fields& body, const TinkerPath& path) {
   if (path.kind == CheckpointKind::kWeights) return;
   body.fail("path", fmt::format("'{}' is not a training checkpoint (weights)", path.text()));
 }
@@ -33,8 +33,9 @@ CheckpointRow find_checkpoint_or_throw_invalid(Service& service, const Request& 
   }
 }
 
-void check_base_of_checkpoint(const BaseNames& names, const Fields& body, const CheckpointRow& row,
-                              const BaseName& base, const std::string& base_name) {
+void check_base_of_checkpoint(const BaseNames& names, const text::Fields& body,
+                              const CheckpointRow& row, const BaseName& base,
+                              const std::string& base_name) {
   const BaseName* of_row = names.find(row.base_model);
   if (of_row != nullptr && of_row->model == base.model) return;
   body.fail("base_model", fmt::format("'{}' is not the checkpoint's base model '{}'",
@@ -42,7 +43,7 @@ void check_base_of_checkpoint(const BaseNames& names, const Fields& body, const 
 }
 
 Response create_model_from_checkpoint(Service& service, const Request& request,
-                                      const Fields& body) {
+                                      const text::Fields& body) {
   const BaseNames& names = service.parts().names;
   CheckpointRegistry& registry = service.parts().registry;
   refuse_token(body);
@@ -128,7 +129,7 @@ Response load_into_model(Service& service, const NumberedCall& call) {
 }
 
 Response load_weights(Service& service, const Request& request) {
-  const JsonBody json(request.body, "load_weights");
+  const text::JsonBody json(request.body, "load_weights");
   if (!json.root().has("model_id"))
     return create_model_from_checkpoint(service, request, json.root());
   return handle_numbered_call(service, request, json.root(), [&](const NumberedCall& call) {

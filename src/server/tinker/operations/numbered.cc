@@ -5,7 +5,7 @@
 
 namespace strata::server {
 
-Response handle_numbered_call(Service& service, const Request& request, const Fields& body,
+Response handle_numbered_call(Service& service, const Request& request, const text::Fields& body,
                               const std::function<Response(const NumberedCall&)>& take) {
   const std::string id = body.string("model_id");
   const LiveModel& model = service.require_live_model(request, id);

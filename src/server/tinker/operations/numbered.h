@@ -7,22 +7,22 @@
 #include <string>
 #include <string_view>
 
-#include "server/tinker/protocol/json_body.h"
 #include "server/tinker/service/service.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 
 // A body of {model_id, seq_id, ...}, of a model that is alive; until the handler returns.
 struct NumberedCall {
   const Request& request;
-  const Fields body;
+  const text::Fields body;
   const std::string model_id;
   const LiveModel& model;
   const int64_t seq_id;
 };
 
 // Reads such a body; what `take` throws is the response, and uses the number up.
-Response handle_numbered_call(Service& service, const Request& request, const Fields& body,
+Response handle_numbered_call(Service& service, const Request& request, const text::Fields& body,
                               const std::function<Response(const NumberedCall&)>& take);
 
 // Its command, without what it does, with the body's fingerprint.

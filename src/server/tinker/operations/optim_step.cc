@@ -14,7 +14,7 @@
 namespace strata::server {
 namespace {
 
-double read_float32_or(const Fields& fields, const char* name, double otherwise) {
+double read_float32_or(const text::Fields& fields, const char* name, double otherwise) {
   if (fields.is_null(name)) fields.fail(name, "null is no number");
   const double value = fields.number_or(name, otherwise);
   const auto rounded = static_cast<float>(value);  // as it is computed with
@@ -23,13 +23,13 @@ double read_float32_or(const Fields& fields, const char* name, double otherwise)
   return value;
 }
 
-double read_at_least_0(const Fields& fields, const char* name, double otherwise) {
+double read_at_least_0(const text::Fields& fields, const char* name, double otherwise) {
   const double value = read_float32_or(fields, name, otherwise);
   if (value < 0) fields.fail(name, fmt::format("got {}, wanted 0 or more", value));
   return value;
 }
 
-double read_beta(const Fields& fields, const char* name, double otherwise) {
+double read_beta(const text::Fields& fields, const char* name, double otherwise) {
   const double value = read_float32_or(fields, name, otherwise);
   if (value < 0 || static_cast<float>(value) >= 1) {
     fields.fail(name, fmt::format("got {}, wanted 0 or more and below 1", value));
@@ -37,13 +37,13 @@ double read_beta(const Fields& fields, const char* name, double otherwise) {
   return value;
 }
 
-api::AdamW read_adam(const Fields& body) {
+api::AdamW read_adam(const text::Fields& body) {
   if (body.has("optimizer_params")) {
     body.fail("optimizer_params", "is not supported: this server has Adam (adam_params)");
   }
   api::AdamW adam;
   if (!body.has("adam_params")) return adam;
-  const Fields params = body.object("adam_params");
+  const text::Fields params = body.object("adam_params");
   adam.lr = read_at_least_0(params, "learning_rate", adam.lr);
   adam.beta1 = read_beta(params, "beta1", adam.beta1);
   adam.beta2 = read_beta(params, "beta2", adam.beta2);
@@ -61,7 +61,7 @@ struct Stepped : Completion {
 };
 
 Response optim_step(Service& service, const Request& request) {
-  const JsonBody json(request.body, "optim_step");
+  const text::JsonBody json(request.body, "optim_step");
   return handle_numbered_call(service, request, json.root(), [&](const NumberedCall& call) {
     api::Command command = new_training_command(service, call);
     command.op = api::OptimStep{read_adam(call.body)};

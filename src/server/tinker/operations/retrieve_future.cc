@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
@@ -25,7 +25,7 @@ void encode_and_respond(Service& service, const Respond& respond, const std::str
 }
 
 void retrieve_future(Service& service, Request&& request, const Respond& respond) {
-  const JsonBody json(request.body, "retrieve_future");
+  const text::JsonBody json(request.body, "retrieve_future");
   const bool as_json = accepts_json_only(request.header("accept"));
   const auto answer = [&service, respond, as_json, tenant = request.tenant](Response response) {
     encode_and_respond(service, respond, tenant, as_json, std::move(response));

@@ -7,7 +7,7 @@ namespace strata::server {
 namespace {
 
 Response save_weights(Service& service, const Request& request) {
-  const JsonBody json(request.body, "save_weights");
+  const text::JsonBody json(request.body, "save_weights");
   return handle_numbered_call(service, request, json.root(), [&](const NumberedCall& call) {
     CheckpointSave save;
     save.overwrite = call.body.boolean_or("overwrite", false);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxRecipients = 16;  // each costs a key agreement for every file
 
-std::vector<std::string> read_recipients(const Fields& body) {
+std::vector<std::string> read_recipients(const text::Fields& body) {
   std::vector<std::string> keys;
   if (!body.has("age_encryption_recipients")) return keys;
   const std::vector<std::string> texts = body.strings("age_encryption_recipients");
@@ -29,7 +29,7 @@ std::vector<std::string> read_recipients(const Fields& body) {
 }
 
 Response save_weights_external(Service& service, const Request& request) {
-  const JsonBody json(request.body, "save_weights_external");
+  const text::JsonBody json(request.body, "save_weights_external");
   return handle_numbered_call(service, request, json.root(), [&](const NumberedCall& call) {
     CheckpointSave save;
     save.age_recipients = read_recipients(call.body);

@@ -112,7 +112,7 @@ Response save_ephemeral(Service& service, const NumberedCall& call) {
                              service, std::move(row), std::move(sampler), std::move(bytes))});
 }
 
-void check_snapshot_kind(const Fields& body) {
+void check_snapshot_kind(const text::Fields& body) {
   const std::string kind = body.string_or("kind", "snapshot");
   if (kind == "inflight") {
     body.fail("kind", "'inflight' is not supported; this server has 'snapshot'");
@@ -122,7 +122,7 @@ void check_snapshot_kind(const Fields& body) {
 
 Response save_weights_for_sampler(Service& service, const Request& request) {
   constexpr const char* kName = "save_weights_for_sampler";
-  const JsonBody json(request.body, kName);
+  const text::JsonBody json(request.body, kName);
   return handle_numbered_call(service, request, json.root(), [&](const NumberedCall& call) {
     check_snapshot_kind(call.body);
     if (call.body.has("sampling_session_seq_id")) return save_ephemeral(service, call);

@@ -5,13 +5,13 @@
 
 #include "base/clock.h"
 #include "server/http/message.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
 
 Response touch_session(Service& service, const Request& request) {
-  const JsonBody json(request.body, "session_heartbeat");
+  const text::JsonBody json(request.body, "session_heartbeat");
   const std::string id = json.root().string("session_id");
   if (service.sessions().touch(id, request.tenant, now_seconds())) {
     return json_response(200, JsonObject{{"type", "session_heartbeat"}}.text());

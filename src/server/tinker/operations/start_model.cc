@@ -14,7 +14,7 @@
 namespace strata::server {
 namespace {
 
-void check_optimizer(const Fields& body) {
+void check_optimizer(const text::Fields& body) {
   if (!body.has("optimizer_config")) return;
   const std::string type = body.object("optimizer_config").string_or("type", "adamw");
   if (type != "adamw") {
@@ -24,9 +24,9 @@ void check_optimizer(const Fields& body) {
 }
 
 // How the page calls a run: `name` of its user_metadata.
-std::string name_of_run(const Fields& body) {
+std::string name_of_run(const text::Fields& body) {
   if (!body.has("user_metadata")) return "";
-  const Fields metadata = body.object("user_metadata");
+  const text::Fields metadata = body.object("user_metadata");
   return metadata.is_string("name") ? metadata.string("name") : "";
 }
 
@@ -52,7 +52,7 @@ struct ModelMade : Completion {
 };
 
 // What the store keeps of it, for a restart; `name` is how the page calls it.
-RunRow make_run_row_and_name(Service& service, const Request& request, const Fields& body,
+RunRow make_run_row_and_name(Service& service, const Request& request, const text::Fields& body,
                              const ModelStart& start, int64_t number, std::string& name) {
   RunRow row;
   row.id = ModelTable::id_of(start.session, number);
@@ -106,14 +106,15 @@ void add_live_model_and_watch(Service& service, const RunRow& row, const std::st
 
 }  // namespace
 
-std::string read_and_check_session(Service& service, const Request& request, const Fields& body) {
+std::string read_and_check_session(Service& service, const Request& request,
+                                   const text::Fields& body) {
   std::string session = body.string("session_id");
   service.require_session(request, session);
   check_optimizer(body);
   return session;
 }
 
-Response start_model(Service& service, const Request& request, const Fields& body,
+Response start_model(Service& service, const Request& request, const text::Fields& body,
                      ModelStart start) {
   StateStore& store = service.parts().store;
   const int64_t number = body.integer("model_seq_id", 0, INT64_MAX);

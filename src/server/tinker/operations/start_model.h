@@ -5,14 +5,15 @@
 #include <memory>
 #include <string>
 
-#include "server/tinker/protocol/json_body.h"
 #include "server/tinker/service/service.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 
 // The session, alive, in which the body wants a model. Throws Error also where it wants an
 // optimizer that is not here.
-std::string read_and_check_session(Service& service, const Request& request, const Fields& body);
+std::string read_and_check_session(Service& service, const Request& request,
+                                   const text::Fields& body);
 
 struct ModelStart {
   const char* type;  // of the reply
@@ -23,7 +24,7 @@ struct ModelStart {
   std::shared_ptr<void> lease = {};  // of the checkpoint that it reads
 };
 
-Response start_model(Service& service, const Request& request, const Fields& body,
+Response start_model(Service& service, const Request& request, const text::Fields& body,
                      ModelStart start);
 
 }  // namespace strata::server

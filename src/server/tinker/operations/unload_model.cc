@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 #include "server/http/message.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
@@ -21,7 +21,7 @@ struct ModelUnloaded : Completion {
 };
 
 Response unload_model(Service& service, const Request& request) {
-  const JsonBody json(request.body, "unload_model");
+  const text::JsonBody json(request.body, "unload_model");
   const std::string id = json.root().string("model_id");
   const LiveModel& model = service.require_live_model(request, id);
   api::Command command = service.new_training_command(request, model, id, /*seq_id=*/0);

@@ -4,14 +4,14 @@
 #include "base/clock.h"
 #include "server/http/message.h"
 #include "server/tinker/protocol/common_fields.h"
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
 
 Response get_weights_info(Service& service, const Request& request) {
-  const JsonBody json(request.body, "weights_info");
-  const Fields body = json.root();
+  const text::JsonBody json(request.body, "weights_info");
+  const text::Fields body = json.root();
   refuse_token(body);
   const TinkerPath path = parse_tinker_path(body.string("tinker_path"));
   const CheckpointRow row = service.parts().registry.find_or_throw(

@@ -16,12 +16,12 @@ constexpr int64_t kMaxTtl = 315'360'000;  // ten years
 
 }  // namespace
 
-std::optional<int64_t> read_ttl(const Fields& body) {
+std::optional<int64_t> read_ttl(const text::Fields& body) {
   if (!body.has("ttl_seconds")) return std::nullopt;
   return body.integer("ttl_seconds", 1, kMaxTtl);
 }
 
-std::optional<std::string> read_metadata(const Fields& body) {
+std::optional<std::string> read_metadata(const text::Fields& body) {
   return body.maybe_object_text("user_metadata", kMaxMetadataEntries, kMaxMetadataBytes);
 }
 
@@ -29,7 +29,8 @@ bool is_valid_project(std::string_view id) {
   return !id.empty() && id.size() <= kMaxProject && is_plain(id);
 }
 
-std::vector<std::string> read_stop_texts(const Fields& fields, size_t most, size_t most_bytes) {
+std::vector<std::string> read_stop_texts(const text::Fields& fields, size_t most,
+                                         size_t most_bytes) {
   std::vector<std::string> texts;
   if (fields.is_string("stop")) {
     texts = {fields.string("stop")};
@@ -51,7 +52,7 @@ std::string whole_characters(const std::string& text, size_t most) {
   return text.size() <= most ? text : text.substr(0, text::previous_start(text, most + 1));
 }
 
-void refuse_token(const Fields& body) {
+void refuse_token(const text::Fields& body) {
   if (body.has("weights_access_token")) {
     body.fail("weights_access_token", "is not supported by this server");
   }

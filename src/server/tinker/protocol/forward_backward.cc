@@ -221,9 +221,9 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
 }
 
 void ForwardBackwardBody::read_json(std::string_view text, const SharedLimit::Share* share) {
-  json_ = std::make_unique<JsonBody>(text, endpoint(form_), share);
+  json_ = std::make_unique<text::JsonBody>(text, endpoint(form_), share);
   if (parsed_) parsed_->resize_or_throw(text.size());  // what build() makes of it
-  const Fields body = json_->root();
+  const text::Fields body = json_->root();
   message_.model_id = message_.keep(body.string("model_id"));
   message_.forward_only = form_ == DataForm::kJsonForward;
   message_.seq_id = body.integer("seq_id", INT64_MIN, INT64_MAX / 2);

@@ -15,8 +15,8 @@
 #include "api/work.h"
 #include "base/hash.h"
 #include "server/tinker/protocol/data_message.h"
-#include "server/tinker/protocol/json_body.h"
-#include "server/tinker/protocol/parsed_budget.h"
+#include "text/json_body.h"
+#include "text/parsed_budget.h"
 
 namespace strata::server {
 
@@ -63,10 +63,10 @@ class ForwardBackwardBody {
   void read_json(std::string_view text, const SharedLimit::Share* share);
 
   DataForm form_;
-  std::optional<ParsedBudget> parsed_;  // of message_
-  std::optional<std::string> fault_;    // of the data, seen before they were read
+  std::optional<text::ParsedBudget> parsed_;  // of message_
+  std::optional<std::string> fault_;          // of the data, seen before they were read
   DataMessage message_;
-  std::unique_ptr<JsonBody> json_;  // until build() has moved it into message_
+  std::unique_ptr<text::JsonBody> json_;  // until build() has moved it into message_
 };
 
 // What depends on the model: no datum is longer than its context, nor a trained one than the memory

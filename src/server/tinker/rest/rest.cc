@@ -13,9 +13,9 @@
 #include "server/http/message.h"
 #include "server/tinker/protocol/common_fields.h"
 #include "server/tinker/protocol/idempotency.h"
-#include "server/tinker/protocol/json_body.h"
 #include "server/tinker/service/model_table.h"
 #include "server/tinker/service/refusals.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
@@ -23,7 +23,8 @@ namespace {
 Response ok() { return json_response(200, "{}"); }
 
 // Under the number of the session that the body names; else a run of its own.
-RunRow make_copy_run(StateStore& store, const std::string& tenant, const Fields& body, double now) {
+RunRow make_copy_run(StateStore& store, const std::string& tenant, const text::Fields& body,
+                     double now) {
   RunRow run;
   run.tenant = tenant;
   run.created_at = run.last_request_at = now;
@@ -108,7 +109,7 @@ CheckpointRow Rest::find_checkpoint(const Request& request, bool may_be_public) 
 
 void Rest::set_project(const Request& request, const Respond& respond) {
   const std::string& id = request.parts.at(0);
-  const JsonBody json(request.body, "project");
+  const text::JsonBody json(request.body, "project");
   const std::string project = json.root().string("project_id");
   check_project("project_id", project);
   const auto row = parts_.store.find_session(id);
@@ -139,8 +140,8 @@ void Rest::delete_checkpoint(const Request& request, const Respond& respond) {
 }
 
 void Rest::set_ttl(const Request& request, const Respond& respond) {
-  const JsonBody json(request.body, "ttl");
-  const Fields body = json.root();
+  const text::JsonBody json(request.body, "ttl");
+  const text::Fields body = json.root();
   if (!body.has("ttl_seconds") && !body.is_null("ttl_seconds")) {
     body.fail("ttl_seconds", "want seconds, or null for no end");
   }
@@ -164,8 +165,8 @@ void Rest::set_public(bool is_public, const Request& request, const Respond& res
 }
 
 void Rest::copy_weights(const Request& request, const Respond& respond) {
-  const JsonBody json(request.body, "copy_weights");
-  const Fields body = json.root();
+  const text::JsonBody json(request.body, "copy_weights");
+  const text::Fields body = json.root();
   refuse_token(body);
   const TinkerPath path = parse_tinker_path(body.string("source_path"));
   request.note(path.text());

@@ -7,8 +7,8 @@
 #include <iterator>
 
 #include "base/process_memory.h"
-#include "server/tinker/protocol/json_body.h"
 #include "server/tinker/view/page_files.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {

@@ -12,9 +12,9 @@ namespace {
 const api::BaseInfo kBase{.vocab_size = 100, .max_context = 32, .end_tokens = {7}};
 
 SampleOrder read(const std::string& more, const std::string& params) {
-  const JsonBody body("{\"prompt\":{\"chunks\":[{\"tokens\":[1,2,3]}]}" + more +
-                          ",\"sampling_params\":{" + params + "}}",
-                      "asample");
+  const text::JsonBody body("{\"prompt\":{\"chunks\":[{\"tokens\":[1,2,3]}]}" + more +
+                                ",\"sampling_params\":{" + params + "}}",
+                            "asample");
   SampleOrder order = read_sample(body.root(), 5);
   fill_and_check_sample(kBase, order);
   return order;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is quoted is JSON whatever the bytes: error replies repeat parts of requests.
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace strata::server {
 namespace {
 
 std::string quoted_and_read(std::string_view text) {
-  const JsonBody body("{\"a\":" + json_quoted(text) + "}", "test");
+  const text::JsonBody body("{\"a\":" + json_quoted(text) + "}", "test");
   return body.root().string("a");
 }
 

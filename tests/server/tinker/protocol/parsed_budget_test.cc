@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What parsing takes counts beside the body: until it is gone, and not beyond what there is.
-#include "server/tinker/protocol/parsed_budget.h"
+#include "text/parsed_budget.h"
 
 #include <gmock/gmock.h>
 
 #include "base/busy.h"
 #include "server/tinker/protocol/forward_backward.h"
-#include "server/tinker/protocol/json_body.h"
 #include "tests/base/temp_dir.h"
+#include "text/json_body.h"
 
 namespace strata::server {
 namespace {
@@ -29,7 +29,7 @@ struct ParsedRoomTest : ::testing::Test {
 
 TEST_F(ParsedRoomTest, JsonCountsWhileItLives) {
   {
-    const JsonBody json(zeros(1 << 20), "test", &body);
+    const text::JsonBody json(zeros(1 << 20), "test", &body);
     EXPECT_GT(bodies.used(), (2 << 20) + (16 << 20));
     EXPECT_LT(bodies.used(), (2 << 20) + (32 << 20));  // the parser's own is back
   }
@@ -37,19 +37,19 @@ TEST_F(ParsedRoomTest, JsonCountsWhileItLives) {
 }
 
 TEST_F(ParsedRoomTest, SmallJsonCountsNothing) {
-  const JsonBody json("{\"a\":1}", "test", &body);
+  const text::JsonBody json("{\"a\":1}", "test", &body);
   EXPECT_EQ(bodies.used(), 2 << 20);
 }
 
 TEST_F(ParsedRoomTest, WithoutRoomNowItIsBusyAndWithoutRoomEverAFault) {
   const std::string text = zeros(1 << 20);
   SharedLimit::Share other = bodies.take("b", 190 << 20);
-  EXPECT_THROW(JsonBody(text, "test", &body), Busy);
+  EXPECT_THROW(text::JsonBody(text, "test", &body), Busy);
   other = {};
-  EXPECT_NO_THROW(JsonBody(text, "test", &body));
+  EXPECT_NO_THROW(text::JsonBody(text, "test", &body));
   SharedLimit small{60 << 20};
   const SharedLimit::Share alone = small.take("a", 2 << 20);
-  const std::string fault = error_of([&] { JsonBody(text, "test", &alone); });
+  const std::string fault = error_of([&] { text::JsonBody(text, "test", &alone); });
   EXPECT_THAT(fault, HasSubstr("--max-body-bytes"));
   EXPECT_THAT(fault, HasSubstr("send less at once"));
   EXPECT_EQ(bodies.used(), 2 << 20);
@@ -74,7 +74,7 @@ TEST_F(ParsedRoomTest, APassCountsItsPartsBeforeTheyAreParsed) {
 
 TEST_F(ParsedRoomTest, AJsonPassCountsTwice) {
   const std::string text = zeros(1 << 20);
-  const JsonBody json(text, "test", &body);
+  const text::JsonBody json(text, "test", &body);
   const int64_t once = bodies.used();
   const ForwardBackwardBody parsed(text, DataForm::kJson, &body);
   EXPECT_GT(bodies.used() - once, once - (2 << 20));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/protocol/parsed_budget.h"
+#include "text/parsed_budget.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/busy.h"
 
-namespace strata::server {
+namespace strata::text {
 namespace {
 
 constexpr int64_t kStep = 1 << 20;
@@ -33,4 +33,4 @@ void ParsedBudget::resize_or_throw(size_t bytes) {
                   where_, wanted));
 }
 
-}  // namespace strata::server
+}  // namespace strata::text

@@ -20,7 +20,7 @@ class object;
 class value;
 }  // namespace boost::json
 
-namespace strata::server {
+namespace strata::text {
 
 // A fault of one field: "logit_bias", "messages[3].content".
 struct FieldFault : Error {
@@ -108,8 +108,4 @@ class JsonBody {
   std::unique_ptr<boost::json::value> value_;
 };
 
-// A ModelInput, {chunks: [{type, tokens}]}, as its token ids. Throws Error for a token outside min
-// to max, and for chunks that are not text.
-std::vector<int32_t> read_model_input(const Fields& input, int32_t min, int32_t max);
-
-}  // namespace strata::server
+}  // namespace strata::text

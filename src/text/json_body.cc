@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/protocol/json_body.h"
+#include "text/json_body.h"
 
 #include <fmt/format.h>
 
@@ -10,10 +10,10 @@
 #include <string>
 
 #include "base/error.h"
-#include "server/tinker/protocol/parsed_budget.h"
-#include "server/tinker/protocol/without_nul.h"
+#include "text/parsed_budget.h"
+#include "text/without_nul.h"
 
-namespace strata::server {
+namespace strata::text {
 namespace {
 
 namespace json = boost::json;
@@ -326,30 +326,4 @@ JsonBody::~JsonBody() = default;
 
 Fields JsonBody::root() const { return {value_->get_object(), where_ + ": "}; }
 
-namespace {
-
-void append_chunk_tokens(const Fields& chunk, int32_t min, int32_t max,
-                         std::vector<int32_t>& tokens) {
-  const std::string type = chunk.string_or("type", "encoded_text");
-  if (type != "encoded_text") {
-    chunk.fail("type", fmt::format("'{}' chunks are not supported: the model reads text only",
-                                   type.substr(0, 100)));
-  }
-  for (const int64_t id : chunk.integers("tokens")) {
-    if (id < min || id > max) {
-      chunk.fail("tokens", fmt::format("token {} is outside {} to {}", id, min, max));
-    }
-    tokens.push_back(static_cast<int32_t>(id));
-  }
-}
-
-}  // namespace
-
-std::vector<int32_t> read_model_input(const Fields& input, int32_t min, int32_t max) {
-  std::vector<int32_t> tokens;
-  input.each_object("chunks",
-                    [&](const Fields& chunk) { append_chunk_tokens(chunk, min, max, tokens); });
-  return tokens;
-}
-
-}  // namespace strata::server
+}  // namespace strata::text

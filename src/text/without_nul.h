@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-namespace strata::server {
+namespace strata::text {
 
 // Each NUL as \0, so that what() has all of it.
 inline std::string escape_nuls(std::string text) {
@@ -14,4 +14,4 @@ inline std::string escape_nuls(std::string text) {
   return text;
 }
 
-}  // namespace strata::server
+}  // namespace strata::text

@@ -8,7 +8,7 @@
 
 #include "base/shared_limit.h"
 
-namespace strata::server {
+namespace strata::text {
 
 class ParsedBudget {
  public:
@@ -24,4 +24,4 @@ class ParsedBudget {
   SharedLimit::Share parsed_;
 };
 
-}  // namespace strata::server
+}  // namespace strata::text
