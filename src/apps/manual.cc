@@ -99,7 +99,7 @@ std::string man_overview(std::span<const DocumentedCommand> commands) {
   }
   return out +
          ".SH EXIT STATUS\n0 done; 2 a fault of the request, an option or a file; 1 anything "
-         "else.\n.SH ENVIRONMENT\n.TP\n.B STRATA_CPU_PATH\navx512_bf16, avx512, avx2 or "
+         "else.\n.SH ENVIRONMENT\n.TP\n.B STRATA_CPU_PATH\namx, avx512_bf16, avx512, avx2 or "
          "reference; the best that the machine has unless named\n.TP\n.B STRATA_LOG\n0 (errors) to "
          "3 (each request)\n";
 }

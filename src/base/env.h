@@ -3,7 +3,7 @@
 //   STRATA_CPU_PATH  amx, avx512_bf16, avx512, avx2 or reference, if the machine has it (else
 //                    an error); amx:avx512 and amx:avx2 are amx without its tiles
 //   STRATA_LOG       0 errors only, 1 warnings (default), 2 info, 3 debug, 4 trace
-//   STRATA_<OPTION>  options of `strata serve` (server/options/options.h): STRATA_KEYS,
+//   STRATA_<OPTION>  options of `strata serve` (server/tinker/options/options.h): STRATA_KEYS,
 //   STRATA_CONFIG, ...
 //   TMPDIR           where files without names lie that hold what memory does not; /tmp
 //   XDG_STATE_HOME   where the history of `strata chat` is kept; HOME/.local/state

@@ -12,9 +12,11 @@
 // ascending H (bf16: pairs), a block's P V one chain over ascending keys (bf16: pairs) that starts
 // from the rescaled accumulator; the row sum has one fixed order; keys beyond the query or before
 // its window add exact zero, blocks that no row of an item sees are left out, and a zero result is
-// +0. Nothing depends on the ranges of the cache, the other rows, the chunk split or threads, and a
-// window no shorter than the sequence has the bits of none. Memory beyond a sequence's last key, or
-// before the window of its segment's first row, is never read into a result, even when it holds
+// +0. The path amx sums bf16 in groups of 32 (docs/numerics.md): scores from column 0, P V and d_q
+// two groups a key block, d_k and d_v over queries from position 0 of their sequence, anew for each
+// head. Nothing depends on the ranges of the cache, the other rows, the chunk split or threads, and
+// a window no shorter than the sequence has the bits of none. Memory beyond a sequence's last key,
+// or before the window of its segment's first row, is never read into a result, even when it holds
 // NaN; a value that is not finite may reach queries of its own sequence that do not see it, nothing
 // else. Rows of no segment are left as they are. Engine thread only.
 #pragma once

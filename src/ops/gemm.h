@@ -10,8 +10,10 @@
 // stored in dw. bf16: the chain runs over pairs (k, k + 1); an odd end is paired with zero; in
 // gemm_dw a pair never straddles two sequences. Nothing depends on T, on the other rows, on tiles
 // or on threads. Paths without bf16 instructions widen to f32 and keep the same chain order;
-// avx512_bf16 takes denormals for zero, as its instruction does. Engine thread only. y and dx must
-// not alias the inputs, except y == add of the same dtype.
+// avx512_bf16 takes denormals for zero, as its instruction does. The path amx sums bf16 in groups
+// of 32 elements of the summed axis, from the axis' own start (docs/numerics.md): a low-rank term,
+// a sequence of gemm_dw and what continues dx or dw each begin a new one. Engine thread only. y and
+// dx must not alias the inputs, except y == add of the same dtype.
 #pragma once
 #include <span>
 
