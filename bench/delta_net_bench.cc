@@ -179,7 +179,8 @@ Options parse(int argc, char** argv) {
     if (name == "--value-heads") options.value_heads = std::stoll(value);
     if (name == "--dim") options.dim = std::stoll(value);
     if (name != "--path") continue;
-    for (const CpuPath path : {CpuPath::kReference, CpuPath::kAvx2, CpuPath::kAvx512}) {
+    for (const CpuPath path : {CpuPath::kReference, CpuPath::kAvx2, CpuPath::kAvx512,
+                               CpuPath::kAvx512Bf16, CpuPath::kAmx}) {
       if (value == cpu_path_name(path) && cpu_path_supported(path)) options.path = path;
     }
   }

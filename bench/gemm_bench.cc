@@ -312,7 +312,8 @@ Options parse(int argc, char** argv) {
     if (name == "--threads") options.threads = std::stoi(value);
     if (name == "--reps") options.reps = std::stoi(value);
     if (name != "--path") continue;
-    for (const CpuPath path : {CpuPath::kReference, CpuPath::kAvx2, CpuPath::kAvx512}) {
+    for (const CpuPath path : {CpuPath::kReference, CpuPath::kAvx2, CpuPath::kAvx512,
+                               CpuPath::kAvx512Bf16, CpuPath::kAmx}) {
       if (value == cpu_path_name(path) && cpu_path_supported(path)) options.path = path;
     }
   }

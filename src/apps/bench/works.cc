@@ -20,6 +20,7 @@ constexpr BenchWork kWorks[] = {
     {"decode32", WorkKind::kDecode, 32, 128},
     {"lora8", WorkKind::kDecode, 8, 128, false, true},
     {"moe_train_s512", WorkKind::kTrain, 4, 512, false, false, BenchShape::kQwen3Moe},
+    {"moe_prefill512", WorkKind::kPrefill, 1, 512, false, false, BenchShape::kQwen3Moe},
     {"moe_decode1", WorkKind::kDecode, 1, 128, false, false, BenchShape::kQwen3Moe},
     {"gdn_train_s2048", WorkKind::kTrain, 1, 2048, false, false, BenchShape::kDeltaNet},
     {"gdn_prefill4096", WorkKind::kPrefill, 1, 4096, false, false, BenchShape::kDeltaNet},
@@ -28,6 +29,7 @@ constexpr BenchWork kWorks[] = {
     {"dsv4_train_s2048", WorkKind::kTrain, 1, 2048, false, false, BenchShape::kDeepseekV4},
     {"dsv4_prefill4096", WorkKind::kPrefill, 1, 4096, false, false, BenchShape::kDeepseekV4},
     {"dsv4_decode1", WorkKind::kDecode, 1, 128, false, false, BenchShape::kDeepseekV4},
+    {"mla_train_s512", WorkKind::kTrain, 4, 512, false, false, BenchShape::kLatent},
     {"mla_prefill512", WorkKind::kPrefill, 1, 512, false, false, BenchShape::kLatent},
     {"mla_decode1", WorkKind::kDecode, 1, 128, false, false, BenchShape::kLatent},
 };
