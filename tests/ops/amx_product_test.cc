@@ -262,7 +262,7 @@ TEST(AmxProduct, EnginesAgreeOnManyTiles) {
   CpuBackend backend(CpuPath::kReference, 1);
   Counter draws{.seed = 2, .stream = 0};
   int64_t tiles = 0;
-  while (tiles < 100'000) {
+  while (tiles < 1'000'000) {
     const Product product(backend, draws, 4096);
     tiles += (product.rows + 15) / 16 * (product.width / 16) * ((product.cols + 31) / 32);
     const std::vector<float> want = sums_of(engines()[0], product, false);
