@@ -332,7 +332,8 @@ struct WorkSplit {
     return slice_panels(w) * block * w.width * 4 + packed_bytes(block, w.cols);
   }
 
-  void multiply_part(int64_t part, const TensorView& y, char* memory) const {
+  // `packed`: all rows, or null.
+  void multiply_part(int64_t part, const TensorView& y, const char* packed, char* memory) const {
     const Forward forward{path, kernels, args, y, tile_rows, k_blocks};
     const Range panels = part_of(args.w.num_panels(), part % grid.col_parts, grid.col_parts);
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
@@ -344,7 +345,7 @@ struct WorkSplit {
       while (run < args.runs.size() && args.runs[run].end <= row) ++run;
       const Range block = {row, std::min(row + most, rows.end)};
       if (packs) {
-        multiply_packed_block(forward, panels, block, run, memory);
+        multiply_packed_block(forward, panels, block, run, packed, memory);
       } else {
         forward.multiply_panels(panels, block, run,
                                 k_blocks == 1 ? nullptr : reinterpret_cast<float*>(memory));
@@ -353,15 +354,20 @@ struct WorkSplit {
   }
 
   void multiply_packed_block(const Forward& forward, Range panels, Range rows, size_t first_run,
-                             char* memory) const {
+                             const char* packed, char* memory) const {
     const int64_t most = slice_panels(args.w);
-    char* packed = memory + most * rows.size() * args.w.width * 4;
-    kernels.pack_rows({.x = args.x.row(rows.begin),
-                       .x_stride = args.x.row_stride,
-                       .rows = rows.size(),
-                       .cols = args.w.cols,
-                       .dst = packed,
-                       .dst_stride = packed_strip(args.w.cols)});
+    if (packed != nullptr) {
+      packed += packed_bytes(rows.begin, args.w.cols);
+    } else {
+      char* own = memory + most * rows.size() * args.w.width * 4;
+      kernels.pack_rows({.x = args.x.row(rows.begin),
+                         .x_stride = args.x.row_stride,
+                         .rows = rows.size(),
+                         .cols = args.w.cols,
+                         .dst = own,
+                         .dst_stride = packed_strip(args.w.cols)});
+      packed = own;
+    }
     for (int64_t p = panels.begin; p < panels.end; p += most) {
       forward.multiply_packed_panels({p, std::min(p + most, panels.end)}, rows, packed, first_run,
                                      reinterpret_cast<float*>(memory));
@@ -395,10 +401,11 @@ WorkSize most_work_size(CpuPath path, int64_t threads, const PanelView& w, int64
 
 // The part-th part of every product that has so many.
 void multiply_part_of_each(CpuPath path, int64_t threads, std::span<const GemmArgs> products,
-                           std::span<const TensorView> y, int64_t part, char* memory) {
+                           std::span<const TensorView> y, int64_t part, const char* packed,
+                           char* memory) {
   for (size_t i = 0; i < products.size(); ++i) {
     const WorkSplit shares(path, threads, products[i]);
-    if (part < shares.num_parts()) shares.multiply_part(part, y[i], memory);
+    if (part < shares.num_parts()) shares.multiply_part(part, y[i], packed, memory);
   }
 }
 
@@ -443,10 +450,15 @@ void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<con
                                   : work_size_of(path, threads, products);
   const Scratch::Mark mark(backend.scratch());
   char* memory = static_cast<char*>(backend.scratch().take(bytes * parts));
+  const char* packed = nullptr;
+  if (products.size() == 1 && most_rows == 0) {
+    const GemmKernels& kernels = choose_gemm_kernels(path, products[0].w.dtype);
+    packed = pack_rows_together(backend, kernels, products[0].x, products[0].w.cols);
+  }
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int) {
     const TileRegion region;
     for (int64_t part = begin; part < end; ++part) {
-      multiply_part_of_each(path, threads, products, y, part, memory + part * bytes);
+      multiply_part_of_each(path, threads, products, y, part, packed, memory + part * bytes);
     }
   });
 }

@@ -21,10 +21,12 @@ void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<con
 void gemm_runs(CpuBackend& backend, const TensorView& x, std::span<const SegmentProduct> runs,
                const TensorView& y);
 // The gradients `overlapped` are made in the same parallel region, each by one worker to the bits
-// of gemm_dw: they stream memory while other workers multiply. No two have one dw.
+// of gemm_dw: they stream memory while other workers multiply. No two have one dw. is_alone: one
+// product of a pass' rows, which workers may pack together.
 void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
              std::span<const TensorView> dx, bool accumulate,
-             std::span<const GemmDwArgs> overlapped = {}, int64_t most_rows = 0);
+             std::span<const GemmDwArgs> overlapped = {}, int64_t most_rows = 0,
+             bool is_alone = false);
 void gemm_dx_list(CpuBackend& backend, std::span<const GemmArgs> products,
                   std::span<const TensorView> dx, bool accumulate, int64_t most_rows);
 void gemm_dx_blocked_with_runs(CpuBackend& backend, const GemmArgs& args, TensorView dx,
@@ -46,7 +48,8 @@ constexpr int64_t kBackwardLanes = 2048;
 // some panels pass over it, whose chains (2 MiB) wait for the next slice.
 constexpr int64_t kPackedBytes = 4 << 20;
 constexpr int64_t kMostPackedRows = 512;
-constexpr int64_t kFewestPackedRows = 64;  // fewer are packed as they are read
+constexpr int64_t kFewestPackedRows = 64;   // fewer are packed as they are read
+constexpr int64_t kSharedBytes = 32 << 20;  // of rows that workers pack together, once for all
 constexpr int64_t kSliceColumns = 1024;
 constexpr int64_t kSlicePanels = 16;
 // gemm_dw: steps of tokens in a panel (128 KiB), and columns of the row operand prepared at a time.
@@ -93,6 +96,11 @@ inline int64_t packed_strip(int64_t cols) { return ceil_div(cols, 32) * (16 * 32
 inline int64_t packed_bytes(int64_t rows, int64_t cols) {
   return ceil_div(rows, 16) * packed_strip(cols) * 2;
 }
+
+// All rows of a product in tiles, packed by the workers together, where the kernels want it and
+// they are not too many; else null, and a worker packs what it needs.
+const char* pack_rows_together(CpuBackend& backend, const GemmKernels& kernels, const TensorView& x,
+                               int64_t cols);
 
 // Where element (row, col) of a view is.
 inline char* address(const TensorView& view, int64_t row, int64_t col) {

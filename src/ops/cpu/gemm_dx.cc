@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "ops/cpu/cpu_backend.h"
-#include "ops/cpu/elementwise.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/narrow.h"
 #include "ops/cpu/tiles.h"
@@ -30,9 +29,9 @@ struct Backward {
   const GemmArgs& args;
   TensorView dx;
   bool accumulate;
-  float* chains;  // [kBackwardRows, width] of this worker
-  char* panel;    // [kBackwardLanes, width] of this worker
-  char* packed;   // a block of rows of dy, where they are packed
+  float* chains;       // [kBackwardRows, width] of this worker
+  char* panel;         // [kBackwardLanes, width] of this worker
+  const char* packed;  // a block of rows of dy, where they are packed
 
   // Continues the chains of `rows` (a block that starts at `origin`) with x[rows] w[:, columns].
   // `after` is the first column that the next call will take of the same w, or none (-1).
@@ -267,7 +266,9 @@ struct WorkSplit {
   }
   static int64_t panel_bytes(DType dtype) { return kBackwardLanes * kOutputs * dtype_bytes(dtype); }
 
-  void multiply_part(int64_t part, const TensorView& dx, bool accumulate, char* memory) const {
+  // `packed`: all rows of dy, or null.
+  void multiply_part(int64_t part, const TensorView& dx, bool accumulate, const char* packed,
+                     char* memory) const {
     const Range units = part_of(num_units, part % grid.col_parts, grid.col_parts);
     const Range columns = {units.begin * unit, std::min(units.end * unit, args.w.cols)};
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
@@ -277,7 +278,7 @@ struct WorkSplit {
     for (int64_t row = rows.begin; row < rows.end; row += most) {
       const Range block = {row, std::min(row + most, rows.end)};
       if (packs) {
-        multiply_packed_rows(block, columns, dx, accumulate, memory);
+        multiply_packed_rows(block, columns, dx, accumulate, packed, memory);
       } else {
         multiply_rows(block, columns, dx, accumulate, memory);
       }
@@ -295,7 +296,7 @@ struct WorkSplit {
             .accumulate = accumulate,
             .chains = reinterpret_cast<float*>(memory),
             .panel = panel,
-            .packed = panel + panel_bytes(args.w.dtype)};
+            .packed = nullptr};
   }
 
   void multiply_rows(Range rows, Range columns, const TensorView& dx, bool accumulate,
@@ -308,15 +309,21 @@ struct WorkSplit {
   }
 
   void multiply_packed_rows(Range rows, Range columns, const TensorView& dx, bool accumulate,
-                            char* memory) const {
+                            const char* packed, char* memory) const {
     const int64_t blocks = slice_blocks(args.w);
-    const Backward block = backward(dx, accumulate, memory, blocks * rows.size());
-    kernels.pack_rows({.x = args.x.row(rows.begin),
-                       .x_stride = args.x.row_stride,
-                       .rows = rows.size(),
-                       .cols = args.w.rows,
-                       .dst = block.packed,
-                       .dst_stride = packed_strip(args.w.rows)});
+    Backward block = backward(dx, accumulate, memory, blocks * rows.size());
+    if (packed != nullptr) {
+      block.packed = packed + packed_bytes(rows.begin, args.w.rows);
+    } else {
+      char* own = block.panel + panel_bytes(args.w.dtype);
+      kernels.pack_rows({.x = args.x.row(rows.begin),
+                         .x_stride = args.x.row_stride,
+                         .rows = rows.size(),
+                         .cols = args.w.rows,
+                         .dst = own,
+                         .dst_stride = packed_strip(args.w.rows)});
+      block.packed = own;
+    }
     for (int64_t col = columns.begin; col < columns.end; col += blocks * kOutputs) {
       block.multiply_packed_block(rows, {col, std::min(col + blocks * kOutputs, columns.end)});
     }
@@ -348,10 +355,10 @@ WorkSize most_work_size(CpuPath path, int64_t threads, const PanelView& w, int64
 // The part-th part of every product that has so many.
 void multiply_part_of_each(CpuPath path, int64_t threads, std::span<const GemmArgs> products,
                            std::span<const TensorView> dx, bool accumulate, int64_t part,
-                           char* memory) {
+                           const char* packed, char* memory) {
   for (size_t i = 0; i < products.size(); ++i) {
     const WorkSplit shares(path, threads, products[i]);
-    if (part < shares.num_parts()) shares.multiply_part(part, dx[i], accumulate, memory);
+    if (part < shares.num_parts()) shares.multiply_part(part, dx[i], accumulate, packed, memory);
   }
 }
 
@@ -384,7 +391,7 @@ class GradientQueue {
 void multiply_parts_and_make_gradients(CpuBackend& backend, std::span<const GemmArgs> products,
                                        std::span<const TensorView> dx, bool accumulate,
                                        std::span<const GemmDwArgs> overlapped, const WorkSize& size,
-                                       char* memory) {
+                                       const char* packed, char* memory) {
   const auto [parts, bytes] = size;
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
@@ -394,7 +401,8 @@ void multiply_parts_and_make_gradients(CpuBackend& backend, std::span<const Gemm
     const TileRegion region;
     for (int64_t part = begin; part < end; ++part) {
       if (part % 2 == 0) gradients.compute_at_most(gradients_each, worker);
-      multiply_part_of_each(path, threads, products, dx, accumulate, part, memory + part * bytes);
+      multiply_part_of_each(path, threads, products, dx, accumulate, part, packed,
+                            memory + part * bytes);
     }
     gradients.compute_at_most(SIZE_MAX, worker);
   });
@@ -404,7 +412,7 @@ void multiply_parts_and_make_gradients(CpuBackend& backend, std::span<const Gemm
 
 void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
              std::span<const TensorView> dx, bool accumulate,
-             std::span<const GemmDwArgs> overlapped, int64_t most_rows) {
+             std::span<const GemmDwArgs> overlapped, int64_t most_rows, bool is_alone) {
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
@@ -413,12 +421,18 @@ void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
   if (!overlapped.empty()) size.parts = std::max(size.parts, threads);
   const Scratch::Mark mark(backend.scratch());
   char* memory = static_cast<char*>(backend.scratch().take(size.parts * size.bytes));
+  const char* packed = nullptr;
+  if (is_alone) {
+    const GemmKernels& kernels = choose_gemm_kernels(path, products[0].w.dtype);
+    packed = pack_rows_together(backend, kernels, products[0].x, products[0].w.rows);
+  }
   if (!overlapped.empty()) backend.make_missing_workers();
   if (backend.is_counting()) {  // any worker may get any item
     for (const GemmDwArgs& item : overlapped) make_gradient(item, backend.worker(0));
     return;
   }
-  multiply_parts_and_make_gradients(backend, products, dx, accumulate, overlapped, size, memory);
+  multiply_parts_and_make_gradients(backend, products, dx, accumulate, overlapped, size, packed,
+                                    memory);
 }
 
 void gemm_dx_list(CpuBackend& backend, std::span<const GemmArgs> products,
@@ -435,65 +449,6 @@ void gemm_dx_each(CpuBackend& backend, std::span<const GemmArgs> products,
     if (dx[i].rows() > 0)
       cpu::gemm_dx(worker, {&products[i], 1}, {&dx[i], 1}, /*accumulate=*/false);
   });
-}
-
-namespace {
-
-// Whether workers do better with a run each than with all runs in turn, each cut among them: no run
-// is more than a worker's share, and no two write the same gradients.
-bool divides_over(int64_t threads, const RunProducts& runs) {
-  return threads > 1 && runs.distinct && runs.longest_run * threads <= runs.num_rows;
-}
-
-void compute_run_products_one_by_one(CpuBackend& backend, const RunProducts& runs) {
-  for (size_t i = 0; i < runs.inputs.size(); ++i) {
-    if (runs.d_h[i].rows() > 0)
-      gemm_dx(backend, {&runs.inputs[i], 1}, {&runs.d_h[i], 1}, /*accumulate=*/false);
-  }
-  for (const GemmDwArgs& g : runs.gradients) make_gradient(g, backend);
-}
-
-// Outputs [begin, end) of a product; its low-rank terms are with the last.
-GemmArgs product_of_outputs(const GemmArgs& args, int64_t begin, int64_t end) {
-  GemmArgs block = {.x = args.x.slice_cols(begin, end), .w = args.w};
-  block.w.data = args.w.panel(begin / args.w.width);
-  block.w.rows = end - begin;
-  if (end == args.w.rows) block.runs = args.runs;
-  return block;
-}
-
-// dx in blocks of kChainOutputs outputs, one chain each, the later ones added to the first.
-void sum_dx_over_output_blocks(CpuBackend& backend, const GemmArgs& args, TensorView dx,
-                               bool accumulate, std::span<const GemmDwArgs> overlapped) {
-  const Scratch::Mark mark(backend.scratch());
-  const TensorView part = backend.scratch().take(DType::kF32, {dx.rows(), dx.cols()});
-  for (int64_t begin = 0; begin < args.w.rows; begin += kChainOutputs) {
-    const GemmArgs block =
-        product_of_outputs(args, begin, std::min(args.w.rows, begin + kChainOutputs));
-    const bool first = begin == 0 && !accumulate;
-    const TensorView to = first ? dx : part;
-    gemm_dx(backend, {&block, 1}, {&to, 1}, /*accumulate=*/false,
-            begin == 0 ? overlapped : std::span<const GemmDwArgs>());
-    if (!first) add_into(backend, part, dx);
-  }
-}
-
-}  // namespace
-
-void gemm_dx_blocked_with_runs(CpuBackend& backend, const GemmArgs& args, TensorView dx,
-                               bool accumulate, const RunProducts& runs) {
-  std::span<const GemmDwArgs> overlapped;
-  if (!dx.empty() && divides_over(backend.pool().num_threads(), runs)) {
-    gemm_dx_each(backend, runs.inputs, runs.d_h);
-    overlapped = runs.gradients;
-  } else {
-    compute_run_products_one_by_one(backend, runs);
-  }
-  if (dx.empty() || dx.rows() == 0) return;
-  if (args.w.dtype != DType::kF32 || args.w.rows <= kChainOutputs) {
-    return gemm_dx(backend, {&args, 1}, {&dx, 1}, accumulate, overlapped);
-  }
-  sum_dx_over_output_blocks(backend, args, dx, accumulate, overlapped);
 }
 
 }  // namespace strata::ops::cpu

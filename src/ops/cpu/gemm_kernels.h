@@ -37,7 +37,7 @@ struct TileArgs {
   int prefetch_lines = 0;
   int64_t prefetch_steps = INT64_MAX;
   int64_t prefetch_jump = 0;
-  // A hint to kernels that pass over a panel many times: what lies behind it is read next.
+  // A hint to kernels that pass over a panel many times: the memory behind it is read next.
   bool reads_on = false;
 
   // Elements from x to an element of it.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/path_table.h"
 
@@ -6,6 +7,26 @@ namespace strata::ops::cpu {
 
 const GemmKernels& choose_gemm_kernels(CpuPath path, DType dtype) {
   return path_row(path).gemm(dtype == DType::kBF16);
+}
+
+const char* pack_rows_together(CpuBackend& backend, const GemmKernels& kernels, const TensorView& x,
+                               int64_t cols) {
+  const int64_t rows = x.rows();
+  const int64_t bytes = packed_bytes(rows, cols);
+  if (kernels.pack_rows == nullptr || rows < kFewestPackedRows || bytes > kSharedBytes) {
+    return nullptr;
+  }
+  auto* packed = static_cast<char*>(backend.scratch().take(bytes));
+  const int64_t strip = packed_strip(cols);
+  backend.pool().run(ceil_div(rows, 16), [&](int64_t begin, int64_t end, int) {
+    kernels.pack_rows({.x = x.row(begin * 16),
+                       .x_stride = x.row_stride,
+                       .rows = std::min(end * 16, rows) - begin * 16,
+                       .cols = cols,
+                       .dst = packed + begin * strip * 2,
+                       .dst_stride = strip});
+  });
+  return packed;
 }
 
 Grid split_grid(int64_t threads, int64_t cols, int64_t rows) {
