@@ -408,6 +408,7 @@ class Bench {
                        .memory = plan().memory,
                        .plan = plan_,
                        .arithmetic = std::string(engine_->backend().arithmetic()),
+                       .dtype = dtype(),
                        .threads = engine_->backend().parallelism(),
                        .startup_s = startup_s_,
                        .share_of_base = share_of_base_,

@@ -98,6 +98,8 @@ void print_json(const BenchWork& work, const BenchOptions& options, const BenchR
 
 void print_text(const BenchWork& work, const BenchResult& result) {
   print_speed_and_memory(work, result);
+  const std::string faster = find_faster_arithmetic(result.dtype, result.threads);
+  if (!faster.empty()) fmt::print("{}: {}\n", work.name, faster);
   if (result.plan) fmt::print("{}", planner::parts_text(*result.plan));
   if (result.share_of_base)
     fmt::print("{}: {:.1f} % of the base's speed\n", work.name, 100.0 * *result.share_of_base);

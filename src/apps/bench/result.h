@@ -35,6 +35,7 @@ struct BenchResult {
   engine::MemoryPlan memory;
   std::optional<engine::RunPlan> plan;  // where --memory chose
   std::string arithmetic;
+  DType dtype = DType::kBF16;  // of products
   int threads = 0;
   double startup_s = 0.0;
   std::optional<double> share_of_base;

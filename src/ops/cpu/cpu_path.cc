@@ -24,6 +24,15 @@ std::string describe_cpu_path(CpuPath path) {
   return reason.empty() ? text : fmt::format("{}, no tiles: {}", text, reason);
 }
 
+std::vector<CpuPath> fast_cpu_paths() {
+  std::vector<CpuPath> paths;
+  for (const ops::cpu::PathRow& row : ops::cpu::path_rows()) {
+    const bool is_fast = row.path != CpuPath::kReference && row.is_automatic;
+    if (is_fast && row.is_supported()) paths.push_back(row.path);
+  }
+  return paths;
+}
+
 namespace {
 
 CpuPath path_named(const std::string& name) {

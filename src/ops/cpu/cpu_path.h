@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace strata {
 
@@ -15,6 +16,8 @@ bool cpu_path_supported(CpuPath path);
 // The path for people: its name, the engine of `amx`, and why there are no tiles where there are
 // none.
 std::string describe_cpu_path(CpuPath path);
+// The paths that this machine may take by itself, but for the reference.
+std::vector<CpuPath> fast_cpu_paths();
 // The path in use: STRATA_CPU_PATH if set (an Error if unknown or unsupported), else the best
 // supported.
 CpuPath choose_cpu_path();
