@@ -221,8 +221,12 @@ std::string describe_differing_options(const RunRecord& record, const std::strin
     const boost::json::value* was = record.options.if_contains(option.key());
     const std::string before = was == nullptr ? "absent" : boost::json::serialize(*was);
     const std::string now = boost::json::serialize(option.value());
-    if (before != now)
-      faults += fmt::format("\n  {}: was {}, now {}", std::string(option.key()), before, now);
+    if (before == now) continue;
+    faults += fmt::format("\n  {}: was {}, now {}", std::string(option.key()), before, now);
+    if (option.key() == "cpu path" && was != nullptr && was->is_string()) {
+      faults += fmt::format("; STRATA_CPU_PATH={} goes on as the run began",
+                            std::string_view(was->as_string()));
+    }
   }
   return faults;
 }
