@@ -10,11 +10,16 @@ LinearWeights head_linear(const Pass& pass) {
   return {.weight = pass.weights.head(), .bias = {}, .target = head_target(pass)};
 }
 
-// Of a sequence of which `left` rows are left and `before` gone: inside it a chunk ends after an
-// even number of its rows.
+// Sums over the rows of a sequence may be cut behind so many of them without a change of bits
+// (ops/gemm.h: the groups of gemm_dw, and pairs).
+constexpr int64_t kGroupRows = 32;
+static_assert(kHeadChunk >= kGroupRows);
+
+// Of a sequence of which `left` rows are left and `before` gone: inside it a chunk ends behind a
+// group of its rows.
 int64_t num_rows_to_add(int64_t left, int64_t budget, int64_t before) {
   const int64_t count = std::min(left, budget);
-  return count < left && (before + count) % 2 != 0 ? count - 1 : count;
+  return count < left ? count - (before + count) % kGroupRows : count;
 }
 
 }  // namespace

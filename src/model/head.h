@@ -26,7 +26,7 @@ void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h
 constexpr int64_t kHeadChunk = 256;
 
 // Walks selected rows of a flat batch in chunks of at most kHeadChunk. A chunk ends inside a
-// sequence only after an even number of its selected rows, so that the pairs of a bf16 weight
+// sequence only behind a multiple of 32 of its selected rows, so that the groups of a bf16 weight
 // gradient are the same in every split of sequences into passes.
 class RowChunks {
  public:

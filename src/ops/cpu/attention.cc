@@ -111,7 +111,8 @@ struct Forward {
   // Blocks that are packed at a time: with many rows several, so that a tile's q and accumulators
   // stay in L1 for as long. Decode wants each block while it is in a cache.
   [[nodiscard]] int64_t item_blocks(const AttentionSegment& s) const {
-    return item_tokens(s) * group > kernels.forward_rows ? kernels.key_blocks : 1;
+    if (item_tokens(s) * group <= kernels.forward_rows) return 1;
+    return std::max<int64_t>(1, kernels.key_blocks / item_heads(s));
   }
   [[nodiscard]] int64_t rows_of_head(const Item& item) const {
     return (item.row_end - item.row_begin) * (item.member_end - item.member_begin);

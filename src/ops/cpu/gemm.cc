@@ -314,10 +314,10 @@ struct WorkSplit {
 
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
   // Of one worker: chains that wait between blocks of K, or those of some panels and packed rows.
-  [[nodiscard]] int64_t memory_bytes() const {
+  [[nodiscard]] int64_t memory_bytes(bool shares_packed_rows) const {
     const int64_t rows = args.x.rows();
     return std::max(k_blocks == 1 ? 0 : chains_bytes(args.w, rows),
-                    packing_bytes(kernels, args.w, rows));
+                    packing_bytes(kernels, args.w, rows, shares_packed_rows));
   }
   static int64_t chains_bytes(const PanelView& w, int64_t rows) {
     return std::min(rows, kProductRows) * w.width * 4;
@@ -326,10 +326,12 @@ struct WorkSplit {
   static int64_t slice_panels(const PanelView& w) {
     return w.cols <= kSliceColumns ? 1 : std::min(kSlicePanels, w.num_panels());
   }
-  static int64_t packing_bytes(const GemmKernels& kernels, const PanelView& w, int64_t rows) {
+  static int64_t packing_bytes(const GemmKernels& kernels, const PanelView& w, int64_t rows,
+                               bool shares_packed_rows) {
     if (kernels.pack_rows == nullptr || rows < kFewestPackedRows) return 0;
     const int64_t block = std::min(rows, packed_rows(w.cols));
-    return slice_panels(w) * block * w.width * 4 + packed_bytes(block, w.cols);
+    return slice_panels(w) * block * w.width * 4 +
+           (shares_packed_rows ? 0 : packed_bytes(block, w.cols));
   }
 
   // `packed`: all rows, or null.
@@ -381,12 +383,13 @@ struct WorkSize {
   int64_t bytes = 0;
 };
 
-WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> products) {
+WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> products,
+                      bool shares_packed_rows) {
   WorkSize size;
   for (const GemmArgs& args : products) {
     const WorkSplit shares(path, threads, args);
     size.parts = std::max(size.parts, shares.num_parts());
-    size.bytes = std::max(size.bytes, shares.memory_bytes());
+    size.bytes = std::max(size.bytes, shares.memory_bytes(shares_packed_rows));
   }
   return size;
 }
@@ -396,7 +399,7 @@ WorkSize most_work_size(CpuPath path, int64_t threads, const PanelView& w, int64
   const bool one_block = w.panel_elements() * dtype_bytes(w.dtype) <= block_bytes(2);
   const int64_t chains = one_block ? 0 : WorkSplit::chains_bytes(w, most_rows);
   const GemmKernels& kernels = choose_gemm_kernels(path, w.dtype);
-  return {threads, std::max(chains, WorkSplit::packing_bytes(kernels, w, most_rows))};
+  return {threads, std::max(chains, WorkSplit::packing_bytes(kernels, w, most_rows, false))};
 }
 
 // The part-th part of every product that has so many.
@@ -445,20 +448,18 @@ void gemm(CpuBackend& backend, std::span<const GemmArgs> products, std::span<con
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
+  const Scratch::Mark mark(backend.scratch());
+  const bool is_alone = products.size() == 1 && most_rows == 0;
+  const PackedRows packed =
+      is_alone ? pack_rows_together(backend, products[0].x, products[0].w.cols) : PackedRows();
   const auto [parts, bytes] = most_rows > 0
                                   ? most_work_size(path, threads, products[0].w, most_rows)
-                                  : work_size_of(path, threads, products);
-  const Scratch::Mark mark(backend.scratch());
+                                  : work_size_of(path, threads, products, packed.are_shared);
   char* memory = static_cast<char*>(backend.scratch().take(bytes * parts));
-  const char* packed = nullptr;
-  if (products.size() == 1 && most_rows == 0) {
-    const GemmKernels& kernels = choose_gemm_kernels(path, products[0].w.dtype);
-    packed = pack_rows_together(backend, kernels, products[0].x, products[0].w.cols);
-  }
   backend.pool().run(parts, [&](int64_t begin, int64_t end, int) {
     const TileRegion region;
     for (int64_t part = begin; part < end; ++part) {
-      multiply_part_of_each(path, threads, products, y, part, packed, memory + part * bytes);
+      multiply_part_of_each(path, threads, products, y, part, packed.data, memory + part * bytes);
     }
   });
 }

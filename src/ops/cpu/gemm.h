@@ -98,9 +98,13 @@ inline int64_t packed_bytes(int64_t rows, int64_t cols) {
 }
 
 // All rows of a product in tiles, packed by the workers together, where the kernels want it and
-// they are not too many; else null, and a worker packs what it needs.
-const char* pack_rows_together(CpuBackend& backend, const GemmKernels& kernels, const TensorView& x,
-                               int64_t cols);
+// they are not too many; else a worker packs what it needs. `data` is not set where nothing is
+// computed.
+struct PackedRows {
+  bool are_shared = false;
+  const char* data = nullptr;
+};
+PackedRows pack_rows_together(CpuBackend& backend, const TensorView& x, int64_t cols);
 
 // Where element (row, col) of a view is.
 inline char* address(const TensorView& view, int64_t row, int64_t col) {

@@ -23,6 +23,9 @@ constexpr int64_t kLine = 64;
 constexpr int64_t kManyTiles = 3;
 constexpr int64_t kManyLanes = 512;
 
+// Lanes of a slice of rows that are packed.
+int64_t slice_columns(const PanelView& w) { return std::min(w.rows, kSliceColumns); }
+
 struct Backward {
   CpuPath path;
   const GemmKernels& kernels;
@@ -31,7 +34,8 @@ struct Backward {
   bool accumulate;
   float* chains;       // [kBackwardRows, width] of this worker
   char* panel;         // [kBackwardLanes, width] of this worker
-  const char* packed;  // a block of rows of dy, where they are packed
+  const char* packed;  // a block of rows of dy, where they are packed together; null: by slices
+  char* slice;         // those of a slice of lanes, of this worker
 
   // Continues the chains of `rows` (a block that starts at `origin`) with x[rows] w[:, columns].
   // `after` is the first column that the next call will take of the same w, or none (-1).
@@ -177,10 +181,11 @@ struct Backward {
     const int64_t lane = panels.begin * args.w.width;
     if (accumulate && lane == 0) load_chains(rows, columns, width);
     transpose_panels(args.w, panels.begin, panels.end, columns, width);
+    const bool whole = packed != nullptr;
     kernels.accumulate({.panel = panel,
                         .width = width,
-                        .x = packed + lane / 32 * 1024,
-                        .x_stride = packed_strip(args.w.rows),
+                        .x = whole ? packed + lane / 32 * 1024 : slice,
+                        .x_stride = packed_strip(whole ? args.w.rows : slice_columns(args.w)),
                         .x_is_packed = true,
                         .rows = rows.size(),
                         .cols = std::min(panels.end * args.w.width, args.w.rows) - lane,
@@ -189,12 +194,23 @@ struct Backward {
                         .start_at_zero = !accumulate && lane == 0});
   }
 
+  void pack_slice(Range rows, Range panels) const {
+    const int64_t lane = panels.begin * args.w.width;
+    kernels.pack_rows({.x = address(args.x, rows.begin, lane),
+                       .x_stride = args.x.row_stride,
+                       .rows = rows.size(),
+                       .cols = std::min(panels.end * args.w.width, args.w.rows) - lane,
+                       .dst = slice,
+                       .dst_stride = packed_strip(slice_columns(args.w))});
+  }
+
   // At most kSlicePanels blocks of columns of rows that are packed, whose chains lie one behind the
   // other.
   void multiply_packed_block(Range rows, Range columns) const {
-    const int64_t slice = kSliceColumns / args.w.width;
-    for (int64_t first = 0; first < args.w.num_panels(); first += slice) {
-      const Range panels = {first, std::min(first + slice, args.w.num_panels())};
+    const int64_t slice_panels = kSliceColumns / args.w.width;
+    for (int64_t first = 0; first < args.w.num_panels(); first += slice_panels) {
+      const Range panels = {first, std::min(first + slice_panels, args.w.num_panels())};
+      if (packed == nullptr) pack_slice(rows, panels);
       Backward own = *this;
       for (int64_t col = columns.begin; col < columns.end; col += kOutputs) {
         const Range part = {col, std::min(col + kOutputs, columns.end)};
@@ -253,12 +269,13 @@ struct WorkSplit {
 
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
   // Of one worker: its chains, behind them its panel, then rows that are packed.
-  static int64_t bytes_of_worker(const GemmKernels& kernels, const PanelView& w, int64_t rows) {
+  static int64_t bytes_of_worker(const GemmKernels& kernels, const PanelView& w, int64_t rows,
+                                 bool shares_packed_rows) {
     const int64_t plain = std::min(rows, kBackwardRows) * kOutputs * 4 + panel_bytes(w.dtype);
     if (kernels.pack_rows == nullptr || rows < kFewestPackedRows) return plain;
-    const int64_t block = std::min(rows, packed_rows(w.rows));
-    return std::max(plain, slice_blocks(w) * block * kOutputs * 4 + panel_bytes(w.dtype) +
-                               packed_bytes(block, w.rows));
+    const int64_t block = std::min(rows, kMostPackedRows);
+    const int64_t slice = shares_packed_rows ? 0 : packed_bytes(block, slice_columns(w));
+    return std::max(plain, slice_blocks(w) * block * kOutputs * 4 + panel_bytes(w.dtype) + slice);
   }
   // Blocks of columns whose chains wait at once: one where a slice has all lanes.
   static int64_t slice_blocks(const PanelView& w) {
@@ -274,7 +291,7 @@ struct WorkSplit {
     const Range tiles = part_of(num_tiles, part / grid.col_parts, grid.row_parts);
     const Range rows = {tiles.begin * tile_rows, std::min(tiles.end * tile_rows, args.x.rows())};
     const bool packs = kernels.pack_rows != nullptr && rows.size() >= kFewestPackedRows;
-    const int64_t most = packs ? packed_rows(args.w.rows) : kBackwardRows;
+    const int64_t most = packs ? kMostPackedRows : kBackwardRows;
     for (int64_t row = rows.begin; row < rows.end; row += most) {
       const Range block = {row, std::min(row + most, rows.end)};
       if (packs) {
@@ -296,7 +313,8 @@ struct WorkSplit {
             .accumulate = accumulate,
             .chains = reinterpret_cast<float*>(memory),
             .panel = panel,
-            .packed = nullptr};
+            .packed = nullptr,
+            .slice = panel + panel_bytes(args.w.dtype)};
   }
 
   void multiply_rows(Range rows, Range columns, const TensorView& dx, bool accumulate,
@@ -312,18 +330,7 @@ struct WorkSplit {
                             const char* packed, char* memory) const {
     const int64_t blocks = slice_blocks(args.w);
     Backward block = backward(dx, accumulate, memory, blocks * rows.size());
-    if (packed != nullptr) {
-      block.packed = packed + packed_bytes(rows.begin, args.w.rows);
-    } else {
-      char* own = block.panel + panel_bytes(args.w.dtype);
-      kernels.pack_rows({.x = args.x.row(rows.begin),
-                         .x_stride = args.x.row_stride,
-                         .rows = rows.size(),
-                         .cols = args.w.rows,
-                         .dst = own,
-                         .dst_stride = packed_strip(args.w.rows)});
-      block.packed = own;
-    }
+    if (packed != nullptr) block.packed = packed + packed_bytes(rows.begin, args.w.rows);
     for (int64_t col = columns.begin; col < columns.end; col += blocks * kOutputs) {
       block.multiply_packed_block(rows, {col, std::min(col + blocks * kOutputs, columns.end)});
     }
@@ -336,20 +343,22 @@ struct WorkSize {
   int64_t bytes = 0;
 };
 
-WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> products) {
+WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> products,
+                      bool shares_packed_rows) {
   WorkSize size;
   for (const GemmArgs& args : products) {
     const WorkSplit shares(path, threads, args);
     size.parts = std::max(size.parts, shares.num_parts());
-    size.bytes =
-        std::max(size.bytes, shares.bytes_of_worker(shares.kernels, args.w, args.x.rows()));
+    size.bytes = std::max(size.bytes, shares.bytes_of_worker(shares.kernels, args.w, args.x.rows(),
+                                                             shares_packed_rows));
   }
   return size;
 }
 
 // Of any division of so many rows.
 WorkSize most_work_size(CpuPath path, int64_t threads, const PanelView& w, int64_t most_rows) {
-  return {threads, WorkSplit::bytes_of_worker(choose_gemm_kernels(path, w.dtype), w, most_rows)};
+  return {threads,
+          WorkSplit::bytes_of_worker(choose_gemm_kernels(path, w.dtype), w, most_rows, false)};
 }
 
 // The part-th part of every product that has so many.
@@ -416,23 +425,20 @@ void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
   const HostAccess access(backend.allocator());
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
-  WorkSize size = most_rows > 0 ? most_work_size(path, threads, products[0].w, most_rows)
-                                : work_size_of(path, threads, products);
-  if (!overlapped.empty()) size.parts = std::max(size.parts, threads);
   const Scratch::Mark mark(backend.scratch());
+  const PackedRows packed =
+      is_alone ? pack_rows_together(backend, products[0].x, products[0].w.rows) : PackedRows();
+  WorkSize size = most_rows > 0 ? most_work_size(path, threads, products[0].w, most_rows)
+                                : work_size_of(path, threads, products, packed.are_shared);
+  if (!overlapped.empty()) size.parts = std::max(size.parts, threads);
   char* memory = static_cast<char*>(backend.scratch().take(size.parts * size.bytes));
-  const char* packed = nullptr;
-  if (is_alone) {
-    const GemmKernels& kernels = choose_gemm_kernels(path, products[0].w.dtype);
-    packed = pack_rows_together(backend, kernels, products[0].x, products[0].w.rows);
-  }
   if (!overlapped.empty()) backend.make_missing_workers();
   if (backend.is_counting()) {  // any worker may get any item
     for (const GemmDwArgs& item : overlapped) make_gradient(item, backend.worker(0));
     return;
   }
-  multiply_parts_and_make_gradients(backend, products, dx, accumulate, overlapped, size, packed,
-                                    memory);
+  multiply_parts_and_make_gradients(backend, products, dx, accumulate, overlapped, size,
+                                    packed.data, memory);
 }
 
 void gemm_dx_list(CpuBackend& backend, std::span<const GemmArgs> products,

@@ -9,12 +9,12 @@ const GemmKernels& choose_gemm_kernels(CpuPath path, DType dtype) {
   return path_row(path).gemm(dtype == DType::kBF16);
 }
 
-const char* pack_rows_together(CpuBackend& backend, const GemmKernels& kernels, const TensorView& x,
-                               int64_t cols) {
+PackedRows pack_rows_together(CpuBackend& backend, const TensorView& x, int64_t cols) {
+  const GemmKernels& kernels = choose_gemm_kernels(backend.path(), x.dtype);
   const int64_t rows = x.rows();
   const int64_t bytes = packed_bytes(rows, cols);
   if (kernels.pack_rows == nullptr || rows < kFewestPackedRows || bytes > kSharedBytes) {
-    return nullptr;
+    return {};
   }
   auto* packed = static_cast<char*>(backend.scratch().take(bytes));
   const int64_t strip = packed_strip(cols);
@@ -26,7 +26,7 @@ const char* pack_rows_together(CpuBackend& backend, const GemmKernels& kernels, 
                        .dst = packed + begin * strip * 2,
                        .dst_stride = strip});
   });
-  return packed;
+  return {true, packed};
 }
 
 Grid split_grid(int64_t threads, int64_t cols, int64_t rows) {
