@@ -48,8 +48,7 @@ constexpr int64_t kBackwardLanes = 2048;
 // some panels pass over it, whose chains (2 MiB) wait for the next slice.
 constexpr int64_t kPackedBytes = 4 << 20;
 constexpr int64_t kMostPackedRows = 512;
-constexpr int64_t kFewestPackedRows = 64;   // fewer are packed as they are read
-constexpr int64_t kSharedBytes = 32 << 20;  // of rows that workers pack together, once for all
+constexpr int64_t kFewestPackedRows = 64;  // fewer are packed as they are read
 constexpr int64_t kSliceColumns = 1024;
 constexpr int64_t kSlicePanels = 16;
 // gemm_dw: steps of tokens in a panel (128 KiB), and columns of the row operand prepared at a time.
@@ -98,8 +97,8 @@ inline int64_t packed_bytes(int64_t rows, int64_t cols) {
 }
 
 // All rows of a product in tiles, packed by the workers together, where the kernels want it and
-// they are not too many; else a worker packs what it needs. `data` is not set where nothing is
-// computed.
+// they are one block; else a worker packs what it needs, so that what is taken does not grow with
+// the rows. `data` is not set where nothing is computed.
 struct PackedRows {
   bool are_shared = false;
   const char* data = nullptr;

@@ -12,11 +12,10 @@ const GemmKernels& choose_gemm_kernels(CpuPath path, DType dtype) {
 PackedRows pack_rows_together(CpuBackend& backend, const TensorView& x, int64_t cols) {
   const GemmKernels& kernels = choose_gemm_kernels(backend.path(), x.dtype);
   const int64_t rows = x.rows();
-  const int64_t bytes = packed_bytes(rows, cols);
-  if (kernels.pack_rows == nullptr || rows < kFewestPackedRows || bytes > kSharedBytes) {
+  if (kernels.pack_rows == nullptr || rows < kFewestPackedRows || rows > packed_rows(cols)) {
     return {};
   }
-  auto* packed = static_cast<char*>(backend.scratch().take(bytes));
+  auto* packed = static_cast<char*>(backend.scratch().take(packed_bytes(rows, cols)));
   const int64_t strip = packed_strip(cols);
   backend.pool().run(ceil_div(rows, 16), [&](int64_t begin, int64_t end, int) {
     kernels.pack_rows({.x = x.row(begin * 16),
