@@ -9,11 +9,7 @@
 namespace strata::ops::cpu {
 namespace {
 
-struct AmxPairs : InGroups {
-  using V = Avx512;
-  using F = V::F;
-  using Element = Bf16;
-  static constexpr int64_t kPack = 2;
+struct AmxPairs : InGroups, PairWords {
   static constexpr int64_t kGroupRows = 6;
   // Two chains each; the words of x and of the panel want registers too.
   static constexpr int num_strip_vectors(int rows) { return rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
@@ -24,15 +20,6 @@ struct AmxPairs : InGroups {
   static F high_halves(F words) {
     const __m512i mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
     return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(words.v), mask))};
-  }
-  static F load_words(const Bf16* x, int64_t left) {
-    if (left >= 2 * kLanes) return {_mm512_loadu_ps(x)};
-    const __mmask32 mask = (1u << left) - 1u;
-    return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, x))};
-  }
-  static void transpose(F (&t)[kLanes]) { transpose_16x16(t); }
-  static void interleave(F first, F second, F& low, F& high) {
-    interleave_halves(first, second, low, high);
   }
   static void store_rounded_row(uint32_t* dst, const F (&x)[kBlockVectors]) {
 #pragma GCC unroll 4

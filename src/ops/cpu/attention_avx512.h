@@ -54,4 +54,25 @@ template <typename F>
   high.v = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, upper, b));
 }
 
+namespace {
+
+// Words that are pairs of bf16: how they are read and laid out, whatever multiplies them.
+struct PairWords {
+  using V = Avx512;
+  using F = V::F;
+  using Element = Bf16;
+  static constexpr int64_t kPack = 2;
+  static F load_words(const Bf16* x, int64_t left) {
+    if (left >= 2 * kLanes) return {_mm512_loadu_ps(x)};
+    const __mmask32 mask = (1u << left) - 1u;
+    return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, x))};
+  }
+  static void transpose(F (&t)[kLanes]) { transpose_16x16(t); }
+  static void interleave(F first, F second, F& low, F& high) {
+    interleave_halves(first, second, low, high);
+  }
+};
+
+}  // namespace
+
 }  // namespace strata::ops::cpu

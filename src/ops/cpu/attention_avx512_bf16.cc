@@ -5,24 +5,11 @@ namespace strata::ops::cpu {
 namespace {
 
 // Conversions here are the instruction's: to nearest even, subnormals to zero.
-struct PairKernel : OneChain {
-  using V = Avx512;
-  using F = V::F;
-  using Element = Bf16;
-  static constexpr int64_t kPack = 2;
+struct PairKernel : OneChain, PairWords {
   static constexpr int kTileVectors = 4;
 
   static F dot(F acc, F panel, F word) {
     return {_mm512_dpbf16_ps(acc.v, (__m512bh)panel.v, (__m512bh)word.v)};
-  }
-  static F load_words(const Bf16* x, int64_t left) {
-    if (left >= 2 * kLanes) return {_mm512_loadu_ps(x)};
-    const __mmask32 mask = (1u << left) - 1u;
-    return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, x))};
-  }
-  static void transpose(F (&t)[kLanes]) { transpose_16x16(t); }
-  static void interleave(F first, F second, F& low, F& high) {
-    interleave_halves(first, second, low, high);
   }
   static void store_rounded_row(uint32_t* dst, const F (&x)[kBlockVectors]) {
 #pragma GCC unroll 2

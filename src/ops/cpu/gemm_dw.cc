@@ -117,8 +117,8 @@ struct WeightGradient {
     }
   }
 
-  // Likewise as tiles, for kernels that take packed rows: of sixteen columns and a group of steps
-  // each. `cols` begins a strip.
+  // Lays out the steps of columns `cols`, which begin a strip, in tiles of sixteen columns and a
+  // group of steps, for kernels that take packed rows.
   void pack_rows_as_tiles(Range block, Range cols, const Steps& steps, char* step_rows) const {
     for (int64_t col = cols.begin; col < cols.end; col += 16) {
       for (int64_t step = 0; step < steps.count; step += kGroupSteps) {
