@@ -28,9 +28,8 @@ namespace strata::ops::testing {
 // Every path this machine can run, the reference among them.
 inline std::vector<CpuPath> supported_paths() {
   std::vector<CpuPath> paths;
-  for (const CpuPath path :
-       {CpuPath::kReference, CpuPath::kAvx2, CpuPath::kAvx512, CpuPath::kAvx512Bf16,
-        CpuPath::kAmx}) {
+  for (const CpuPath path : {CpuPath::kReference, CpuPath::kAvx2, CpuPath::kAvx512,
+                             CpuPath::kAvx512Bf16, CpuPath::kAmx}) {
     if (cpu_path_supported(path)) paths.push_back(path);
   }
   return paths;
