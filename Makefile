@@ -25,7 +25,9 @@ MIXED_SECONDS ?= 30
 SANITIZER_OPTIONS := ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:new_delete_type_mismatch=0 \
   UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 # ccache when it is there; nothing depends on it. Evaluated when a recipe runs, after the install. A source that
-# build/release compiled is not compiled again for build/test: the folder's name is no part of what is looked up.
+# build/release compiled is not compiled again for build/test, nor in another clone: no folder's name is part of what is
+# looked up.
+export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CCACHE_DEPEND := 1
 CCACHE = $$(command -v ccache >/dev/null 2>&1 && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache || true)
