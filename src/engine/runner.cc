@@ -8,9 +8,10 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/trace.h"
 #include "engine/pipeline/owners.h"
-#include "model/weights/weight_shards.h"
-#include "ops/elementwise.h"
+#include "engine/pipeline/rank_stages.h"
+#include "engine/pipeline/tied_embedding.h"
 #include "train/optimizer.h"
 
 namespace strata::engine {
@@ -19,69 +20,6 @@ namespace {
 bool is_of_forward(schedule::Op op) {
   return op == schedule::Op::kForward || op == schedule::Op::kSendForward ||
          op == schedule::Op::kRecvForward;
-}
-
-// Of messages between ranks that deal micro-batches out, and of weights that they divide; those of
-// pipelines are below. MPI's tags may end at 2^23 (pml_ucx of Open MPI 4), and several ranks of a
-// process divide them.
-constexpr int64_t kDataTag = 1 << 18, kWeightTag = 3 << 17, kEndOfTags = 1 << 19;
-constexpr int64_t kTagsBehindGather = 16;
-
-// Behind the pipeline's tags of what it gathers: those of samples, and of what two stages hold of
-// one matrix.
-constexpr int64_t kStateTag = 2, kNewsTag = 3;
-
-std::function<Sent(int64_t)> make_tag_classifier(const PipelinePlan& plan) {
-  return [end = plan.gather_tag()](int64_t tag) {
-    if (tag < end) return tag % 2 == 0 ? Sent::kActivations : Sent::kActivationGradients;
-    if (tag - end == kStateTag) return Sent::kActivations;
-    if (tag - end == kLentTag) return Sent::kParameters;
-    const bool is_gradient = tag - end == kSwapTag || tag - end == kBorrowedTag;
-    return is_gradient ? Sent::kGradients : Sent::kResults;
-  };
-}
-
-std::optional<GroupComm> make_pipeline_group(Comm& all, const PipelinePlan& plan) {
-  if (plan.data == 1) return {};
-  return std::optional<GroupComm>(
-      std::in_place, all,
-      RankGroup{.first = all.rank() % plan.data, .stride = plan.data, .size = plan.num_ranks()});
-}
-
-std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
-  if (plan.data == 1) return {};
-  return std::optional<GroupComm>(
-      std::in_place, all,
-      RankGroup{
-          .first = all.rank() / plan.data * plan.data, .size = plan.data, .first_tag = first_tag});
-}
-
-Sent kind_of_data_tag(int64_t tag) {
-  if (tag >= kFirstChainTag) return Sent::kGradients;
-  if (tag == kParameterTag) return Sent::kParameters;
-  return tag == kLossTag ? Sent::kResults : Sent::kControl;
-}
-
-std::optional<CountedComm> make_counted_data_comm(std::optional<GroupComm>& group) {
-  if (!group) return {};
-  return std::optional<CountedComm>(std::in_place, *group, kind_of_data_tag);
-}
-
-void check_tags(const Comm& all, const PipelinePlan& plan) {
-  const int64_t of_pipeline = plan.gather_tag() + kTagsBehindGather;
-  if (plan.data > 1 && of_pipeline > kDataTag) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("ranks: {} stages of {} micro-batches have more messages than ranks "
-                            "that deal them out can tell apart; want a product of at most {}",
-                            plan.num_stages(), plan.table.num_microbatches,
-                            (kDataTag - kTagsBehindGather) / 2));
-  }
-  const int64_t end = plan.data > 1 ? kEndOfTags : of_pipeline;
-  if (end <= all.end_of_tags()) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("ranks: {} tags of messages are needed, and MPI's transport has {} for "
-                          "them; start more processes, each with fewer --stages",
-                          end, all.end_of_tags()));
 }
 
 bool wants_final_hidden(const api::Batch& batch, const model::ModelConfig& config) {
@@ -103,9 +41,9 @@ void sum_losses(api::BatchResult& result) {
 }
 
 // Nothing is in flight behind a batch, however it ended.
-struct Ending {
+struct BatchGuard {
   std::vector<std::unique_ptr<StageRunner>>& runners;
-  ~Ending() {
+  ~BatchGuard() {
     for (const auto& runner : runners) runner->end_batch();
   }
 };
@@ -124,109 +62,69 @@ double weighed_tokens(const api::Batch& batch, size_t first, size_t last) {
 
 }  // namespace
 
-Runner::Runner(Engine& whole)
-    : own_plan_(make_whole_plan(whole.config().num_layers())),
-      all_(alone_),
-      plan_(own_plan_),
-      comm_(alone_, make_tag_classifier(plan_)),
-      everyone_(alone_, make_tag_classifier(plan_)) {
-  add_stage(0, whole);
-}
+Runner::Runner(std::unique_ptr<RankStages> here)
+    : here_(std::move(here)),
+      gather_(std::make_unique<RankGather>(*here_)),
+      embedding_(std::make_unique<TiedEmbedding>(*here_)) {}
+
+Runner::Runner(Engine& whole) : Runner(std::make_unique<RankStages>(whole)) {}
 
 Runner::Runner(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr<Engine>> engines)
-    : all_(comm),
-      plan_(plan),
-      pipeline_(make_pipeline_group(comm, plan)),
-      data_group_(make_data_group(comm, plan, kDataTag)),
-      weights_group_(make_data_group(comm, plan, kWeightTag)),
-      comm_(pipeline_ ? *pipeline_ : comm, make_tag_classifier(plan)),
-      data_(make_counted_data_comm(data_group_)),
-      everyone_(comm, make_tag_classifier(plan)),
-      engines_(std::move(engines)) {
-  CHECK(plan.data == 1 || !plan.any_length, plan.data);
-  check_tags(comm, plan);
-  const std::vector<int> stages = plan.stages_of(comm_.rank());
-  CHECK(!stages.empty() && stages.size() == engines_.size(), stages.size(), engines_.size());
-  for (size_t i = 0; i < stages.size(); ++i) add_stage(stages[i], *engines_[i]);
-}
+    : Runner(std::make_unique<RankStages>(comm, plan, std::move(engines))) {}
 
 Runner::Runner(Comm& comm, const PipelinePlan& plan, Engine& stage)
-    : all_(comm),
-      plan_(plan),
-      comm_(comm, make_tag_classifier(plan)),
-      everyone_(comm, make_tag_classifier(plan)) {
-  CHECK(plan.data == 1, plan.data);
-  const std::vector<int> stages = plan.stages_of(comm.rank());
-  CHECK(stages.size() == 1, stages.size());
-  add_stage(stages[0], stage);
-}
+    : Runner(std::make_unique<RankStages>(comm, plan, stage)) {}
 
-void Runner::add_stage(int stage, Engine& engine) {
-  CHECK(engine.model().weights->part() == plan_.layers[static_cast<size_t>(stage)], stage);
-  if (runners_.empty()) first_stage_ = stage;
-  if (model::WeightShards* shards = engine.model().weights->shards()) {
-    CHECK(weights_group_, stage);
-    shards->memory().trim_and_connect(*weights_group_, int64_t{2} * stage);
-  }
-  if (data_) engine.set_share({data_->rank(), data_->size()});
-  // In a pipeline who waits for a stage may keep others waiting, and it for them.
-  if (data_)
-    chains_.push_back(std::make_unique<GradientChain>(*data_, engine, plan_.num_stages() == 1));
-  runners_.push_back(std::make_unique<StageRunner>(comm_, plan_, stage, engine,
-                                                   data_ ? chains_.back().get() : nullptr));
-}
+Runner::~Runner() = default;
 
-StageRunner* Runner::stage_here(int stage) {
-  const auto found = std::find_if(runners_.begin(), runners_.end(),
-                                  [&](const auto& runner) { return runner->stage() == stage; });
-  return found == runners_.end() ? nullptr : found->get();
-}
+Comm& Runner::comm() { return here_->all(); }
 
-int64_t Runner::shared_weight_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& runner : runners_) bytes += runner->engine().model().weights->shared_bytes();
-  return bytes;
-}
+bool Runner::is_first_rank() const { return here_->is_first_rank(); }
 
-SentBytes Runner::sent() const {
-  SentBytes sent = comm_.sent();
-  sent += everyone_.sent();
-  if (data_) sent += data_->sent();
-  for (const auto& runner : runners_) {
-    const model::WeightShards* shards = runner->engine().model().weights->shards();
-    if (shards == nullptr) continue;
-    sent[Sent::kParameters] += shards->memory().answered_bytes();
-    sent[Sent::kControl] += shards->memory().asked_bytes();
-  }
-  return sent;
+const PipelinePlan& Runner::plan() const { return here_->plan(); }
+
+Engine& Runner::engine() { return here_->engine(); }
+
+std::vector<std::unique_ptr<StageRunner>>& Runner::stages() { return here_->runners(); }
+
+int64_t Runner::shared_weight_bytes() const { return here_->shared_weight_bytes(); }
+
+SentBytes Runner::sent() const { return here_->sent(); }
+
+void Runner::for_adapter(api::AdapterSlot slot, FunctionRef<void(model::LoraAdapter&)> body) {
+  for (const auto& runner : here_->runners()) body(runner->engine().adapter(slot));
 }
 
 api::AdapterSlot Runner::create_adapter(const std::vector<model::LoraModuleSpec>& specs,
                                         uint64_t seed) {
   api::AdapterSlot slot = {};
-  for (const auto& runner : runners_) slot = runner->engine().create_adapter(specs, seed);
+  for (const auto& runner : here_->runners()) slot = runner->engine().create_adapter(specs, seed);
   return slot;
 }
 
 api::AdapterSlot Runner::load_adapter(const std::string& dir) {
   api::AdapterSlot slot = {};
-  for (const auto& runner : runners_) slot = runner->engine().load_adapter(dir);
+  for (const auto& runner : here_->runners()) slot = runner->engine().load_adapter(dir);
   return slot;
+}
+
+int Runner::stage_with(LossLists lists) const {
+  return lists == LossLists::kOfIndexers ? 0 : here_->plan().num_stages() - 1;
 }
 
 api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   // The likeliest tokens stay with the last stage: commands refuse it.
-  CHECK(plan_.num_stages() == 1 || !batch.want_top);
-  const Ending ending{runners_};
-  release_weights_and_wait_for_all();  // of what was run besides batches
+  CHECK(here_->plan().num_stages() == 1 || !batch.want_top);
+  const BatchGuard guard{here_->runners()};
+  here_->release_divided_weights();  // of what was run besides batches
   api::BatchResult result;
   result.sequences.resize(batch.sequences.size());
-  for (const auto& runner : runners_) runner->begin_batch(batch, result, sink);
+  for (const auto& runner : here_->runners()) runner->begin_batch(batch, result, sink);
   start_rounds(batch);
   progress_ = {.total = weighed_tokens(batch, 0, batch.sequences.size())};
   size_t num_backwards = 0;
-  while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
-    for (const auto& runner : runners_) runner->begin(round_, num_backwards);
+  while (next_round(here_->plan(), engine().options().pass_tokens, batch, round_)) {
+    for (const auto& runner : here_->runners()) runner->begin(round_, num_backwards);
     begin_progress_of_round(batch);
     run_actions(batch);
     result.num_passes += round_.num_microbatches();
@@ -235,9 +133,9 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   // Who has no more passes takes what others have made; nobody needs a weight for that.
   const bool is_dealt = round_.num_dealt > 1;
   if (is_dealt) {
-    for (const auto& chain : chains_) chain->finish_batch();
+    for (const auto& chain : here_->chains()) chain->finish_batch();
   }
-  release_weights_and_wait_for_all();
+  here_->release_divided_weights();
   if (batch.want_loss) distribute_losses(batch, result);
   gather_large_results(batch, sink);
   sum_losses(result);
@@ -247,7 +145,7 @@ api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
 void Runner::begin_progress_of_round(const api::Batch& batch) {
   progress_.done += progress_.round;
   progress_.round = weighed_tokens(batch, round_.firsts.front(), round_.firsts.back());
-  progress_.layers_before = runners_.front()->layers_done();
+  progress_.layers_before = here_->runners().front()->layers_done();
   int64_t num_own = 0;
   for (int own = 0; round_.has(own); ++own) ++num_own;
   const int64_t weight = runs_backward(batch) ? 3 : 1;
@@ -257,7 +155,7 @@ void Runner::begin_progress_of_round(const api::Batch& batch) {
 double Runner::fraction_done() const {
   if (progress_.total == 0.0) return 0.0;
   const auto layers =
-      static_cast<double>(runners_.front()->layers_done() - progress_.layers_before);
+      static_cast<double>(here_->runners().front()->layers_done() - progress_.layers_before);
   const double of_round =
       progress_.layers == 0 ? 1.0 : std::min(1.0, layers / static_cast<double>(progress_.layers));
   return (progress_.done + progress_.round * of_round) / progress_.total;
@@ -267,20 +165,21 @@ void Runner::start_rounds(const api::Batch& batch) {
   round_.clear();
   round_.dealt = 0;
   round_.num_dealt = 1;
-  if (data_) deal_microbatches(batch);
+  if (here_->data() != nullptr) deal_microbatches(batch);
   if (round_.num_dealt == 1) return;
-  for (const auto& chain : chains_) chain->begin_batch(batch, of_backwards_);
+  for (const auto& chain : here_->chains()) chain->begin_batch(batch, of_backwards_);
 }
 
 // A round with fewer sequences than micro-batches leaves out what it has none for: the rest of a
 // schedule is one as well.
 void Runner::run_actions(const api::Batch& batch) {
   const bool backward = runs_backward(batch);
-  for (const schedule::Slot& slot : plan_.table.rows[static_cast<size_t>(comm_.rank())]) {
+  for (const schedule::Slot& slot :
+       here_->plan().table.rows[static_cast<size_t>(here_->pipeline().rank())]) {
     for (const schedule::Action& action : slot.actions()) {
       if (!round_.has(action.microbatch)) continue;
       if (!backward && !is_of_forward(action.op)) continue;
-      stage_here(action.stage)->run(action);
+      here_->find(action.stage)->run(action);
     }
   }
 }
@@ -296,11 +195,11 @@ void Runner::add_large_tensors(const api::Batch& batch, int64_t num_tokens, api:
 }
 
 void Runner::gather_large_results(const api::Batch& batch, api::TensorSink* sink) {
-  if (plan_.num_stages() == 1) return;  // they are there
+  if (here_->plan().num_stages() == 1) return;  // they are there
   int64_t total = 0;
   for (const api::Sequence& sequence : batch.sequences) total += std::ssize(sequence.datum->tokens);
   const model::ModelConfig& c = engine().config();
-  const int last = plan_.num_stages() - 1;
+  const int last = here_->plan().num_stages() - 1;
   if (is_first_rank()) add_large_tensors(batch, total, sink);
   if (batch.want_hidden_states) gather_hidden_states(total, sink);
   if (wants_final_hidden(batch, c))
@@ -313,9 +212,9 @@ void Runner::gather_large_results(const api::Batch& batch, api::TensorSink* sink
 // The layers' inputs of each stage, and of the last one its output too.
 void Runner::gather_hidden_states(int64_t num_tokens, api::TensorSink* sink) {
   const int64_t entry = num_tokens * engine().config().state_width();
-  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
-    const model::LayerRange& range = plan_.layers[static_cast<size_t>(stage)];
-    const int64_t outputs = stage == plan_.num_stages() - 1 ? 1 : 0;
+  for (int stage = 0; stage < here_->plan().num_stages(); ++stage) {
+    const model::LayerRange& range = here_->plan().layers[static_cast<size_t>(stage)];
+    const int64_t outputs = stage == here_->plan().num_stages() - 1 ? 1 : 0;
     gather_result_part("hidden_states", stage, sink, range.first * entry,
                        (range.size() + outputs) * entry);
   }
@@ -324,12 +223,12 @@ void Runner::gather_hidden_states(int64_t num_tokens, api::TensorSink* sink) {
 // A stage's part of a result: `count` values, which are those from `first` on of the whole.
 void Runner::gather_result_part(const std::string& name, int stage, api::TensorSink* sink,
                                 int64_t first, int64_t count) {
-  StageRunner* here = stage_here(stage);
+  StageRunner* here = here_->find(stage);
   std::vector<float>* part = here == nullptr ? nullptr : &here->sink().at(name).values;
   std::vector<float>* whole = is_first_rank() ? &sink->at(name).values : nullptr;
   CHECK(part == nullptr || count <= std::ssize(*part), name, count);
   CHECK(whole == nullptr || first + count <= std::ssize(*whole), name, first, count);
-  if (rank_of(stage) == 0 && is_first_rank()) {  // from the host's memory to the host's
+  if (here_->rank_of(stage) == 0 && is_first_rank()) {  // from the host's memory to the host's
     std::copy_n(part->begin(), count, whole->begin() + first);
     return;
   }
@@ -337,7 +236,7 @@ void Runner::gather_result_part(const std::string& name, int stage, api::TensorS
     return values == nullptr ? TensorView()
                              : TensorView(values->data() + begin, DType::kF32, {count});
   };
-  gather_tensor(owner_of(stage, 0), flat(part, 0), flat(whole, first));
+  gather_->tensor(here_->owner_of(stage, 0), flat(part, 0), flat(whole, first));
 }
 
 // The root of the sum of what all stages summed, in the order of the whole: each has zeroes where
@@ -345,7 +244,7 @@ void Runner::gather_result_part(const std::string& name, int stage, api::TensorS
 double Runner::gather_global_norm() {
   {
     const TraceSpan span("gather");
-    comm_.all_gather(sums_, all_sums_);
+    here_->pipeline().all_gather(sums_, all_sums_);
   }
   double squares = 0.0;
   for (size_t i = 0; i < sums_.size(); ++i) {
@@ -363,7 +262,7 @@ api::StepResult Runner::step(api::AdapterSlot slot, const api::AdamW& adamw) {
 
 void Runner::sum_adapter_squares(api::AdapterSlot slot) {
   sums_.assign(2 * engine().adapter(slot).modules().size(), 0.0);
-  for (const auto& runner : runners_) {
+  for (const auto& runner : here_->runners()) {
     train::add_grad_squares(runner->engine().backend(), runner->engine().adapter(slot), sums_);
   }
 }
@@ -372,18 +271,18 @@ api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& ad
   const model::LoraAdapter& own = engine().adapter(slot);
   if (!own.trains() || !own.has_gradient) return {.stepped = false, .step = own.step};
   // The same sums in one op.
-  if (plan_.num_stages() == 1)
+  if (here_->plan().num_stages() == 1)
     return train::step_adapter(engine().backend(), engine().adapter(slot), adamw);
   finish_adapter_gradients(slot);
   sum_adapter_squares(slot);
   const double norm = gather_global_norm();
   if (!std::isfinite(norm)) {
     // The first one's is dropped, and told, by its step.
-    for (size_t i = 1; i < runners_.size(); ++i)
-      runners_[i]->engine().adapter(slot).drop_gradients();
+    for (size_t i = 1; i < here_->runners().size(); ++i)
+      here_->runners()[i]->engine().adapter(slot).drop_gradients();
   }
   api::StepResult result;
-  for (const auto& runner : runners_) {
+  for (const auto& runner : here_->runners()) {
     Engine& stage = runner->engine();
     result = train::step_adapter(stage.backend(), stage.adapter(slot), adamw, norm);
   }
@@ -391,86 +290,112 @@ api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& ad
 }
 
 void Runner::enable_base_steps(const train::BaseStep& how) {
-  ownerships_.clear();
-  for (const auto& runner : runners_) runner->engine().enable_base_steps(how);
-  release_weights_and_wait_for_all();  // of which masters may have been read
+  here_->clear_ownerships();
+  for (const auto& runner : here_->runners()) runner->engine().enable_base_steps(how);
+  here_->release_divided_weights();  // of which masters may have been read
 }
 
 void Runner::receive_state(TensorView state) {
-  if (first_stage_ == 0) return;
+  if (here_->first_stage() == 0) return;
   const TraceSpan span("receive");
-  comm_.receive(rank_of(first_stage_ - 1), plan_.gather_tag() + kStateTag, state);
+  here_->pipeline().receive(here_->rank_of(here_->first_stage() - 1),
+                            here_->plan().gather_tag() + kStateTag, state);
 }
 
 void Runner::send_state(TensorView state) {
-  if (first_stage_ + 1 < plan_.num_stages())
-    comm_.send(rank_of(first_stage_ + 1), plan_.gather_tag() + kStateTag, state);
+  if (here_->first_stage() + 1 < here_->plan().num_stages())
+    here_->pipeline().send(here_->rank_of(here_->first_stage() + 1),
+                           here_->plan().gather_tag() + kStateTag, state);
 }
 
 void Runner::broadcast_from_last_stage(std::string& bytes) {
-  const int owner = rank_of(plan_.num_stages() - 1);
-  const int64_t tag = plan_.gather_tag() + kNewsTag;
+  const int owner = here_->rank_of(here_->plan().num_stages() - 1);
+  const int64_t tag = here_->plan().gather_tag() + kNewsTag;
   auto size = std::ssize(bytes);
-  if (comm_.rank() != owner) {
-    comm_.receive_bytes(owner, tag, &size, sizeof(size));
+  if (here_->pipeline().rank() != owner) {
+    here_->pipeline().receive_bytes(owner, tag, &size, sizeof(size));
     bytes.resize(static_cast<size_t>(size));
-    return comm_.receive_bytes(owner, tag + 1, bytes.data(), size);
+    return here_->pipeline().receive_bytes(owner, tag + 1, bytes.data(), size);
   }
-  for (int rank = 0; rank < comm_.size(); ++rank) {
+  for (int rank = 0; rank < here_->pipeline().size(); ++rank) {
     if (rank == owner) continue;
-    comm_.send_bytes(rank, tag, &size, sizeof(size));
-    comm_.send_bytes(rank, tag + 1, bytes.data(), size);
+    here_->pipeline().send_bytes(rank, tag, &size, sizeof(size));
+    here_->pipeline().send_bytes(rank, tag + 1, bytes.data(), size);
   }
 }
 
 bool Runner::broadcast_decision(bool of_first_rank) {
-  if (comm_.size() == 1) return of_first_rank;
+  if (here_->pipeline().size() == 1) return of_first_rank;
   const double mine = of_first_rank ? 1.0 : 0.0;
-  comm_.all_gather({&mine, 1}, all_sums_);
+  here_->pipeline().all_gather({&mine, 1}, all_sums_);
   return all_sums_.front() != 0.0;
 }
 
+void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
+  embedding_->swap_adapter_gradients(slot);
+  for (const auto& runner : here_->runners()) {
+    runner->engine().adapter(slot).merge_mtp_gradients(runner->engine().backend());
+  }
+}
+
+void Runner::finish_base_gradients() {
+  embedding_->reduce_gradients();
+  for (const auto& runner : here_->runners()) {
+    runner->engine().base_trainer().finish_gradients(runner->engine().backend());
+  }
+}
+
 void Runner::zero_base_gradients() {
-  for (const auto& runner : runners_) {
+  for (const auto& runner : here_->runners()) {
     runner->engine().base_trainer().zero_gradients(runner->engine().backend());
   }
 }
 
 void Runner::sum_base_squares() {
   sums_.assign(engine().model().weights->table().size(), 0.0);
-  for (const auto& runner : runners_) {
+  for (const auto& runner : here_->runners()) {
     Engine& stage = runner->engine();
-    if (data_) {
-      add_own_squares(*data_, stage, sums_);
+    if (here_->data() != nullptr) {
+      add_own_squares(*here_->data(), stage, sums_);
     } else {
       stage.base_trainer().add_grad_squares(stage.backend(), sums_);
     }
   }
-  if (data_) sum_over_data_ranks();
+  if (here_->data() != nullptr) sum_over_data_ranks();
 }
 
 api::StepResult Runner::step_base(const api::AdamW& adamw) {
-  for (const auto& runner : runners_) runner->engine().enable_base_steps();
+  for (const auto& runner : here_->runners()) runner->engine().enable_base_steps();
   const train::BaseTrainer& own = engine().base_trainer();
   if (!own.has_gradient) return {.stepped = false, .step = own.num_steps};
   finish_base_gradients();
   sum_base_squares();
   const double norm = gather_global_norm();
-  if (data_) sum_expert_loads();
+  if (here_->data() != nullptr) sum_expert_loads();
   if (!std::isfinite(norm)) {
-    for (size_t i = 1; i < runners_.size(); ++i) {
-      Engine& stage = runners_[i]->engine();
+    for (size_t i = 1; i < here_->runners().size(); ++i) {
+      Engine& stage = here_->runners()[i]->engine();
       stage.base_trainer().zero_gradients(stage.backend());
     }
   }
   api::StepResult result;
-  for (const auto& runner : runners_) {
+  for (const auto& runner : here_->runners()) {
     Engine& stage = runner->engine();
     result = stage.base_trainer().step(stage.backend(), *stage.model().weights, adamw, norm);
-    if (data_) exchange_parameters(*data_, stage);
+    if (here_->data() != nullptr) exchange_parameters(*here_->data(), stage);
   }
-  send_embedding_to_last_stage();
+  embedding_->send_to_last_stage();
   return result;
+}
+
+void Runner::refresh_base_weights() {
+  for (const auto& runner : here_->runners()) {
+    Engine& stage = runner->engine();
+    if (stage.model().weights->shards() == nullptr)
+      stage.base_trainer().refresh_weights(stage.backend(), *stage.model().weights);
+    if (CountedComm* data = here_->data()) exchange_parameters(*data, stage);
+  }
+  embedding_->send_to_last_stage();
 }
 
 }  // namespace strata::engine

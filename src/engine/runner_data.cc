@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/pipeline/rank_stages.h"
 #include "engine/runner.h"
 
 namespace strata::engine {
@@ -38,11 +39,11 @@ void Runner::deal_microbatches(const api::Batch& batch) {
   const bool is_large = batch.want_hidden_states || batch.want_logits;
   CHECK(!is_large || batch.gradients == api::Gradients::kNone);
   if (is_large) return;
-  round_.dealt = data_->rank();
-  round_.num_dealt = data_->size();
+  round_.dealt = here_->data()->rank();
+  round_.num_dealt = here_->data()->size();
   of_sequences_.clear();
   of_backwards_.clear();
-  while (next_round(plan_, engine().options().pass_tokens, batch, round_)) {
+  while (next_round(here_->plan(), engine().options().pass_tokens, batch, round_)) {
     for (int m = 0; m < round_.num_microbatches(); ++m) {
       const int rank = m % round_.num_dealt;
       of_sequences_.resize(round_.firsts[static_cast<size_t>(m) + 1], rank);
@@ -92,19 +93,21 @@ void Runner::receive_losses(Comm& comm, int from, int64_t tag, const api::Batch&
 }
 
 void Runner::exchange_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result) {
-  if (stage_here(stage_with(lists)) == nullptr) return;
-  send_losses(*data_, kLossTag, batch, lists, result, data_->rank());
-  for (int rank = 0; rank < data_->size(); ++rank) {
-    if (rank != data_->rank()) receive_losses(*data_, rank, kLossTag, batch, lists, result, rank);
+  if (here_->find(stage_with(lists)) == nullptr) return;
+  send_losses(*here_->data(), kLossTag, batch, lists, result, here_->data()->rank());
+  for (int rank = 0; rank < here_->data()->size(); ++rank) {
+    if (rank != here_->data()->rank())
+      receive_losses(*here_->data(), rank, kLossTag, batch, lists, result, rank);
   }
 }
 
 void Runner::broadcast_losses(const api::Batch& batch, LossLists lists, api::BatchResult& result) {
-  const int owner = rank_of(stage_with(lists));
-  if (comm_.size() == 1) return;
-  if (comm_.rank() != owner)
-    return receive_losses(comm_, owner, plan_.gather_tag(), batch, lists, result, -1);
-  send_losses(comm_, plan_.gather_tag(), batch, lists, result, -1);
+  const int owner = here_->rank_of(stage_with(lists));
+  if (here_->pipeline().size() == 1) return;
+  if (here_->pipeline().rank() != owner)
+    return receive_losses(here_->pipeline(), owner, here_->plan().gather_tag(), batch, lists,
+                          result, -1);
+  send_losses(here_->pipeline(), here_->plan().gather_tag(), batch, lists, result, -1);
 }
 
 void Runner::distribute_losses(const api::Batch& batch, api::BatchResult& result) {
@@ -115,15 +118,8 @@ void Runner::distribute_losses(const api::Batch& batch, api::BatchResult& result
   }
 }
 
-// What others ask for is sent when all are here, so that it counts for the batch that took it.
-void Runner::release_weights_and_wait_for_all() {
-  if (engine().model().weights->shards() == nullptr) return;
-  for (const auto& runner : runners_) runner->engine().model().weights->release_divided_weights();
-  data_->all_gather({}, all_sums_);
-}
-
 void Runner::sum_over_data_ranks() {
-  data_->all_gather(sums_, all_sums_);
+  here_->data()->all_gather(sums_, all_sums_);
   std::fill(sums_.begin(), sums_.end(), 0.0);
   for (size_t i = 0; i < all_sums_.size(); ++i) sums_[i % sums_.size()] += all_sums_[i];
 }
@@ -131,11 +127,11 @@ void Runner::sum_over_data_ranks() {
 // Rows that experts had are whole numbers, which a double holds.
 void Runner::sum_expert_loads() {
   std::vector<double> own, all;
-  for (const auto& runner : runners_) {
+  for (const auto& runner : here_->runners()) {
     for (std::vector<int64_t>& loads : runner->engine().base_trainer().gradients()->expert_loads) {
       if (loads.empty()) continue;
       own.assign(loads.begin(), loads.end());
-      data_->all_gather(own, all);
+      here_->data()->all_gather(own, all);
       std::fill(loads.begin(), loads.end(), 0);
       for (size_t i = 0; i < all.size(); ++i) {
         loads[i % loads.size()] += static_cast<int64_t>(all[i]);

@@ -8,6 +8,7 @@
 #include "checkpoint/source.h"
 #include "engine/adapter_state.h"
 #include "engine/lora_specs.h"
+#include "engine/pass.h"
 #include "engine/pipeline/stage_plan.h"
 #include "engine/plan/memory_plan.h"
 #include "planner/planner.h"

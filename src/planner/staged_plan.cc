@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/adapter_state.h"
+#include "engine/pipeline/stage_fit.h"
 #include "engine/plan/recompute_plan.h"
 #include "report/format.h"
 #include "schedule/lower.h"

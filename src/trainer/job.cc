@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "engine/pipeline/sent_plan.h"
+#include "engine/pipeline/stage_runner.h"
 #include "model/adapter/base_numbers.h"
 #include "model/adapter/fused.h"
 #include "model/weights/save.h"
@@ -348,7 +349,7 @@ TensorView TrainJob::gather_router_bias(size_t index) {
   const Shape& shape = engine().model().weights->table()[index].shape;
   std::vector<float>& values = gathered_biases_[index];
   if (is_first_rank()) values.resize(static_cast<size_t>(shape.num_elements()));
-  pipeline_->gather_base_values(index, engine::Runner::BaseValues::kRouterBias, values);
+  pipeline_->gather().base_values(index, engine::BaseValues::kRouterBias, values);
   return {values.data(), DType::kF32, shape};
 }
 
@@ -375,7 +376,7 @@ void TrainJob::gather_state(TakeBlock take) {
 }
 
 void TrainJob::gather_adapter_state(TakeBlock take) {
-  const model::LoraAdapter* adapter = pipeline_->gather_adapter(slot_);
+  const model::LoraAdapter* adapter = pipeline_->gather().adapter(slot_);
   if (adapter == nullptr) return;
   take(kBlocks[0], adapter->parameters());
   take(kBlocks[1], adapter->first_moments());
@@ -383,14 +384,14 @@ void TrainJob::gather_adapter_state(TakeBlock take) {
 }
 
 void TrainJob::gather_base_state(TakeBlock take) {
-  using Values = engine::Runner::BaseValues;
+  using Values = engine::BaseValues;
   constexpr Values kValues[] = {Values::kMasters, Values::kFirstMoments, Values::kSecondMoments};
   const train::BaseTrainer& trainer = engine().base_trainer();
   const TensorView whole[] = {trainer.masters(), trainer.first_moments(), trainer.second_moments()};
   for (size_t i = 0; i < std::size(kBlocks); ++i) {
     if (is_divided()) {
-      pipeline_->gather_all_base_values(kValues[i],
-                                        [&](TensorView piece) { take(kBlocks[i], piece); });
+      pipeline_->gather().all_base_values(kValues[i],
+                                          [&](TensorView piece) { take(kBlocks[i], piece); });
     } else {
       take(kBlocks[i], whole[i]);
     }
@@ -425,7 +426,7 @@ void TrainJob::export_to(const std::string& dir) {
 }
 
 void TrainJob::export_adapter(const std::string& dir) {
-  const model::LoraAdapter* adapter = pipeline_->gather_adapter(slot_);
+  const model::LoraAdapter* adapter = pipeline_->gather().adapter(slot_);
   if (adapter == nullptr) return;
   const model::LoadedModel& base = engine().model();
   // A folder of the hub's cache is this machine's: others know the model by its name.
@@ -449,7 +450,7 @@ void TrainJob::export_model(const std::string& dir) {
   if (stages().num_stages() > 1) {
     for (const size_t index : router_bias_indices()) moved[index] = gather_router_bias(index);
   }
-  pipeline_->run_with_masters_served([&](engine::Runner::ReadRows read) {
+  pipeline_->gather().run_with_masters_served([&](engine::RankGather::ReadRows read) {
     const auto masters = [&](size_t index, int64_t first_row, TensorView rows) {
       if (engine().model().weights->table()[index].buffer) return read_buffer(index, moved, rows);
       return read(index, first_row, rows);

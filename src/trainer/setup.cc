@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "engine/pipeline/stage_runner.h"
 #include "report/format.h"
 #include "setup/example_files.h"
 #include "setup/machine_file.h"

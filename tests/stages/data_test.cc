@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/thread_comm.h"
+#include "engine/pipeline/gradient_chain.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/runner.h"
 #include "model/adapter/specs.h"

@@ -4,6 +4,8 @@
 
 #include "backend/thread_comm.h"
 #include "engine/pipeline/stage_fit.h"
+#include "engine/pipeline/stage_runner.h"
+#include "engine/runner.h"
 #include "model/weights/init.h"
 #include "ops/cpu/cpu_backend.h"
 #include "tests/stages/staged_run.h"

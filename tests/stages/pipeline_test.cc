@@ -13,6 +13,8 @@
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "engine/pipeline/stage_plan.h"
+#include "engine/pipeline/stage_runner.h"
+#include "engine/runner.h"
 #include "model/blocks/experts/moe.h"
 #include "model/weights/init.h"
 #include "ops/cpu/cpu_backend.h"
@@ -310,7 +312,7 @@ TEST(Pipeline, ALongSequenceHasItsLayersInputsInFiles) {
       Engine& engine = stage.engine();
       const api::AdapterSlot slot = pipeline.create_adapter(
           model::make_adapter_specs(engine.config(), {"all-linear"}, 2, 4.0), 1);
-      pipeline.for_adapter(slot, stir);
+      pipeline.for_adapter(slot, &stir);
       if (limited) {
         const PassPlan full = plan_pass(engine, {.pass_tokens = kLength,
                                                  .backward = true,
@@ -322,7 +324,7 @@ TEST(Pipeline, ALongSequenceHasItsLayersInputsInFiles) {
       pipeline.run(
           {.sequences = {{.datum = &datum, .slot = slot}}, .gradients = api::Gradients::kAdapters});
       EXPECT_EQ(stage.offloaded_bytes() > 0, limited) << comm.rank();
-      const model::LoraAdapter* adapter = pipeline.gather_adapter(slot);
+      const model::LoraAdapter* adapter = pipeline.gather().adapter(slot);
       if (adapter == nullptr) return;
       const HostAccess access(engine.backend().allocator());
       const TensorView gradients = adapter->gradients();

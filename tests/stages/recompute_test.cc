@@ -9,6 +9,8 @@
 
 #include "backend/thread_comm.h"
 #include "engine/pipeline/stage_plan.h"
+#include "engine/pipeline/stage_runner.h"
+#include "engine/runner.h"
 #include "tests/stages/staged_run.h"
 
 namespace strata::engine {

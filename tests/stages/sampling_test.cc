@@ -80,7 +80,7 @@ std::vector<api::SampleResult> sample_in_stages(const StagedCase& c, int rank,
       for (const api::AdapterSlot slot : slots) runner.engine().clear_adapter(slot);
     }
     for (const uint64_t seed : {11, 12})
-      runner.for_adapter(runner.create_adapter(specs, seed), stir);
+      runner.for_adapter(runner.create_adapter(specs, seed), &stir);
     auto own = sample(runner, requests(config.vocab_size));
     if (comm.rank() == rank) out = std::move(own);
   });

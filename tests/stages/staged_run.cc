@@ -97,7 +97,7 @@ class StagedRun {
       : pipeline_(std::make_unique<Runner>(comm, plan, staged_engines(c, comm, plan))) {}
   Engine& engine() { return pipeline_->engine(); }
   void add_adapter(const std::vector<model::LoraModuleSpec>& specs) {
-    pipeline_->for_adapter(pipeline_->create_adapter(specs, 11), stir);
+    pipeline_->for_adapter(pipeline_->create_adapter(specs, 11), &stir);
   }
   api::BatchResult run(const api::Batch& batch, api::TensorSink* sink) {
     return pipeline_->run(batch, sink);
@@ -105,22 +105,20 @@ class StagedRun {
   void enable_base_steps(const train::BaseStep& how) { pipeline_->enable_base_steps(how); }
   double step(api::AdapterSlot slot) { return pipeline_->step(slot, kAdamW).grad_norm; }
   const model::LoraAdapter* adapter(api::AdapterSlot slot) {
-    return pipeline_->gather_adapter(slot);
+    return pipeline_->gather().adapter(slot);
   }
   void finish() { pipeline_->finish_base_gradients(); }
   void finish_adapter(api::AdapterSlot slot) { pipeline_->finish_adapter_gradients(slot); }
   std::vector<float> base(size_t index, bool gradient) {
-    return read(index, gradient ? Runner::BaseValues::kGradients : Runner::BaseValues::kMasters);
+    return read(index, gradient ? BaseValues::kGradients : BaseValues::kMasters);
   }
-  std::vector<float> router_bias(size_t index) {
-    return read(index, Runner::BaseValues::kRouterBias);
-  }
+  std::vector<float> router_bias(size_t index) { return read(index, BaseValues::kRouterBias); }
 
  private:
-  std::vector<float> read(size_t index, Runner::BaseValues which) {
+  std::vector<float> read(size_t index, BaseValues which) {
     const Shape& shape = engine().model().weights->table()[index].shape;
     std::vector<float> values(static_cast<size_t>(shape.num_elements()));
-    pipeline_->gather_base_values(index, which, values);
+    pipeline_->gather().base_values(index, which, values);
     return values;
   }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "engine/pipeline/stage_runner.h"
 #include "ops/cpu/cpu_backend.h"
 #include "tests/apps/plan_run.h"
 #include "tests/trainer/train_fixture.h"

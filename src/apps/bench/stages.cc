@@ -18,6 +18,7 @@
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/trace.h"
+#include "engine/pipeline/stage_runner.h"
 #include "engine/plan/cost.h"
 #include "ops/limits.h"
 #include "report/trace_file.h"

@@ -121,7 +121,7 @@ class Probe {
   // Every LoRA tensor of every adapter, under the names of its file.
   void gather_adapter_tensors(const std::string& prefix, AdapterValues which) {
     for (size_t k = 0; k < slots_.size(); ++k) {
-      const model::LoraAdapter* whole = pipeline_->gather_adapter(slots_[k]);
+      const model::LoraAdapter* whole = pipeline_->gather().adapter(slots_[k]);
       if (whole == nullptr) continue;
       const HostAccess access(pipeline_->engine().backend().allocator());
       for (const model::AdapterTensor& tensor : model::adapter_tensors(*whole)) {
@@ -159,7 +159,7 @@ class Probe {
     run_and_record_sent_bytes(trained, {}, [&] { add_indexer_losses(pipeline_->run(trained)); });
     sample_memory();
     pipeline_->finish_base_gradients();
-    gather_parameter_tensors("param_grad.", engine::Runner::BaseValues::kGradients);
+    gather_parameter_tensors("param_grad.", engine::BaseValues::kGradients);
     pipeline_->zero_base_gradients();
   }
 
@@ -185,7 +185,7 @@ class Probe {
       norms_left = norms_left.subspan(stepped.size());
     }
     if (!plan.parameters) return gather_adapter_tensors("adapter_final", AdapterValues::kWeights);
-    gather_parameter_tensors("param_final.", engine::Runner::BaseValues::kMasters);
+    gather_parameter_tensors("param_final.", engine::BaseValues::kMasters);
   }
 
   // A gradient's norm for each slot.
@@ -196,7 +196,7 @@ class Probe {
   }
 
   // Every trained tensor of the checkpoint, under its name there.
-  void gather_parameter_tensors(const std::string& prefix, engine::Runner::BaseValues which) {
+  void gather_parameter_tensors(const std::string& prefix, engine::BaseValues which) {
     const model::ModelWeights& weights = *pipeline_->engine().model().weights;
     for (const model::StoredTensor& tensor : weights.stored_tensors()) {
       if (!is_trained(weights, weights.table()[tensor.parameters.front()])) continue;
@@ -213,10 +213,10 @@ class Probe {
 
   // The values of its parameters, one behind the other.
   void gather_stored_tensor(const model::ModelWeights& weights, const model::StoredTensor& tensor,
-                            engine::Runner::BaseValues which, std::span<float> out) {
+                            engine::BaseValues which, std::span<float> out) {
     for (const size_t i : tensor.parameters) {
       const auto count = static_cast<size_t>(weights.table()[i].shape.num_elements());
-      pipeline_->gather_base_values(i, which, out.first(count));
+      pipeline_->gather().base_values(i, which, out.first(count));
       out = out.subspan(count);
     }
   }

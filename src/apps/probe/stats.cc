@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/process_memory.h"
+#include "engine/pipeline/stage_runner.h"
 #include "planner/planner.h"
 #include "setup/ranks.h"
 #include "setup/sent_text.h"

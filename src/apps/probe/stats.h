@@ -13,6 +13,7 @@
 
 #include "api/batch.h"
 #include "backend/process_ranks.h"
+#include "engine/pass.h"
 #include "engine/runner.h"
 
 namespace strata::apps {

@@ -6,8 +6,8 @@
 #pragma once
 #include <cstdint>
 
+#include "engine/pipeline/plan.h"
 #include "engine/plan/memory_plan.h"
-#include "engine/runner.h"
 
 namespace strata::engine {
 

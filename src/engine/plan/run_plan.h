@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/pipeline/stage_fit.h"
+#include "engine/pipeline/stage_plan.h"
 #include "engine/plan/recompute_plan.h"
 
 namespace strata::engine {

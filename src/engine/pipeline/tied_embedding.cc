@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Runner's first and last stage tell each other of one matrix: the embedding, which the last
-// one multiplies by where it is tied to the head, and gathers from for multi-token prediction.
+#include "engine/pipeline/tied_embedding.h"
+
 #include <vector>
 
 #include "base/trace.h"
 #include "engine/pipeline/owners.h"
-#include "engine/runner.h"
+#include "engine/pipeline/rank_stages.h"
 #include "ops/elementwise.h"
 
 namespace strata::engine {
@@ -42,19 +42,23 @@ std::vector<train::RowPiece> pieces_kept_by(const train::Share& reader,
 
 // The last stage reads the embedding for multi-token prediction. Each end gets what the other one
 // has accumulated, so that both add them in one order.
-void Runner::swap_embedding_gradients(api::AdapterSlot slot) {
-  const int last_stage = plan_.num_stages() - 1;
-  const bool is_shared = engine().config().use_mtp &&
-                         engine().adapter(slot).find_module(-1, model::kEmbedding) != nullptr;
+void TiedEmbedding::swap_adapter_gradients(api::AdapterSlot slot) {
+  const int last_stage = here_.plan().num_stages() - 1;
+  const bool is_shared = here_.engine().config().use_mtp &&
+                         here_.engine().adapter(slot).find_module(-1, model::kEmbedding) != nullptr;
   if (!is_shared || last_stage == 0) return;
-  StageRunner* const first = stage_here(0);
-  StageRunner* const last = stage_here(last_stage);
-  const int64_t tag = plan_.gather_tag() + kSwapTag;
+  StageRunner* const first = here_.find(0);
+  StageRunner* const last = here_.find(last_stage);
+  const int64_t tag = here_.plan().gather_tag() + kSwapTag;
   const auto send_to = [&](int stage) {
-    return [&, stage](const TensorView& view) { comm_.send(rank_of(stage), tag, view); };
+    return [&, stage](const TensorView& view) {
+      here_.pipeline().send(here_.rank_of(stage), tag, view);
+    };
   };
   const auto receive_from = [&](int stage) {
-    return [&, stage](const TensorView& view) { comm_.receive(rank_of(stage), tag, view); };
+    return [&, stage](const TensorView& view) {
+      here_.pipeline().receive(here_.rank_of(stage), tag, view);
+    };
   };
   for_each_gradient_of(first, slot, model::kEmbedding, send_to(last_stage));
   for_each_gradient_of(last, slot, model::kMtpEmbedding, send_to(0));
@@ -62,98 +66,87 @@ void Runner::swap_embedding_gradients(api::AdapterSlot slot) {
   for_each_gradient_of(first, slot, model::kMtpEmbedding, receive_from(last_stage));
 }
 
-void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
-  swap_embedding_gradients(slot);
-  for (const auto& runner : runners_) {
-    runner->engine().adapter(slot).merge_mtp_gradients(runner->engine().backend());
-  }
-}
-
 // What the last stage has accumulated of the embedding is the first one's, whose owners add it up
 // in the order of one stage.
-void Runner::reduce_embedding_gradients() {
-  const int last_stage = plan_.num_stages() - 1;
-  const int num_uses = last_stage == 0 ? 0 : train::num_borrowed_uses(engine().config());
+void TiedEmbedding::reduce_gradients() {
+  const int last_stage = here_.plan().num_stages() - 1;
+  const int num_uses = last_stage == 0 ? 0 : train::num_borrowed_uses(here_.engine().config());
   if (num_uses == 0) return;
-  const model::ModelWeights& weights = *engine().model().weights;
+  const model::ModelWeights& weights = *here_.engine().model().weights;
   const size_t index = weights.embedding_index();
-  const train::Ownership borrowed = train::divide_borrowed_embedding(weights, plan_.data);
+  const train::Ownership borrowed = train::divide_borrowed_embedding(weights, here_.plan().data);
   for (int use = 0; use < num_uses; ++use) {
-    for (int owner = 0; owner < plan_.data; ++owner) {
-      for (int from = 0; from < plan_.data; ++from)
-        reduce_embedding_rows(use, borrowed.rows(from, index), from, owner);
+    for (int owner = 0; owner < here_.plan().data; ++owner) {
+      for (int from = 0; from < here_.plan().data; ++from)
+        reduce_rows(use, borrowed.rows(from, index), from, owner);
     }
   }
 }
 
 // `resting`: the rows of which data rank `from` of the last stage has the sum; added to what
 // `owner` has of the first one's.
-void Runner::reduce_embedding_rows(int use, const train::OwnedRows& resting, int from, int owner) {
-  const int last_stage = plan_.num_stages() - 1;
-  const model::ModelWeights& weights = *engine().model().weights;
+void TiedEmbedding::reduce_rows(int use, const train::OwnedRows& resting, int from, int owner) {
+  const int last_stage = here_.plan().num_stages() - 1;
+  const model::ModelWeights& weights = *here_.engine().model().weights;
   const size_t index = weights.embedding_index();
   const int64_t cols = weights.table()[index].num_cols();
-  Backend& backend = engine().backend();
-  const train::OwnedRows& owned = ownership_of_stage(0).rows(owner, index);
+  Backend& backend = here_.engine().backend();
+  const train::OwnedRows& owned = here_.ownership_of_stage(0).rows(owner, index);
   std::vector<train::RowPiece> pieces;
   train::append_row_pieces(index, resting.shared_with(owned), cols, DType::kF32, pieces);
-  transfer_pieces(
-      owner_of(last_stage, from), owner_of(0, owner), plan_.gather_tag() + kBorrowedTag,
-      pieces.size(),
+  here_.transfer_pieces(
+      here_.owner_of(last_stage, from), here_.owner_of(0, owner),
+      here_.plan().gather_tag() + kBorrowedTag, pieces.size(),
       [&](size_t i) {
-        const auto uses = stage_here(last_stage)->engine().base_trainer().second_uses();
+        const auto uses = here_.find(last_stage)->engine().base_trainer().second_uses();
         return slice_piece(uses[static_cast<size_t>(use)].own, resting.first, cols, pieces[i]);
       },
       [&](size_t i) { return backend.scratch().take(DType::kF32, pieces[i].shape); },
       [&](size_t i, TensorView rows) {
-        const TensorView sum = stage_here(0)->engine().base_trainer().gradient(index);
+        const TensorView sum = here_.find(0)->engine().base_trainer().gradient(index);
         ops::add_into(backend, rows, slice_piece(sum, owned.first, cols, pieces[i]));
       });
 }
 
 // What steps have made of the embedding goes to each rank that reads it at the end.
-void Runner::send_embedding_to_last_stage() {
-  const int last_stage = plan_.num_stages() - 1;
-  if (last_stage == 0 || train::num_borrowed_uses(engine().config()) == 0) return;
+void TiedEmbedding::send_to_last_stage() {
+  const int last_stage = here_.plan().num_stages() - 1;
+  if (last_stage == 0 || train::num_borrowed_uses(here_.engine().config()) == 0) return;
   const TraceSpan span("lend embedding");
-  StageRunner* last = stage_here(last_stage);
-  if (last != nullptr && data_) begin_to_rewrite(*data_, *last->engine().model().weights);
-  for (int owner = 0; owner < plan_.data; ++owner) {
-    for (int to = 0; to < plan_.data; ++to) send_embedding_rows(owner, to);
+  StageRunner* last = here_.find(last_stage);
+  if (last != nullptr && here_.data() != nullptr)
+    begin_to_rewrite(*here_.data(), *last->engine().model().weights);
+  for (int owner = 0; owner < here_.plan().data; ++owner) {
+    for (int to = 0; to < here_.plan().data; ++to) send_rows(owner, to);
   }
-  if (last != nullptr && data_) end_to_rewrite(*data_, *last->engine().model().weights);
+  if (last != nullptr && here_.data() != nullptr)
+    end_to_rewrite(*here_.data(), *last->engine().model().weights);
 }
 
 // Those of the first stage's `owner`, to data rank `to` of the last stage.
-void Runner::send_embedding_rows(int owner, int to) {
-  const int last_stage = plan_.num_stages() - 1;
-  const model::ModelWeights& weights = *engine().model().weights;
+void TiedEmbedding::send_rows(int owner, int to) {
+  const int last_stage = here_.plan().num_stages() - 1;
+  const model::ModelWeights& weights = *here_.engine().model().weights;
   const size_t index = weights.embedding_index();
-  Backend& backend = engine().backend();
-  const std::vector<train::RowPiece> pieces =
-      pieces_kept_by({to, plan_.data}, weights, ownership_of_stage(0).rows(owner, index));
+  Backend& backend = here_.engine().backend();
+  const std::vector<train::RowPiece> pieces = pieces_kept_by(
+      {to, here_.plan().data}, weights, here_.ownership_of_stage(0).rows(owner, index));
   const auto take = [&](size_t i) {
     return backend.scratch().take(pieces[i].dtype, pieces[i].shape);
   };
-  transfer_pieces(
-      owner_of(0, owner), owner_of(last_stage, to), plan_.gather_tag() + kLentTag, pieces.size(),
+  here_.transfer_pieces(
+      here_.owner_of(0, owner), here_.owner_of(last_stage, to),
+      here_.plan().gather_tag() + kLentTag, pieces.size(),
       [&](size_t i) {
         const TensorView rows = take(i);
-        read_piece(stage_here(0)->engine(), pieces[i], rows);
+        read_piece(here_.find(0)->engine(), pieces[i], rows);
         return rows;
       },
       take,
       [&](size_t i, TensorView rows) {
-        const model::LoadedModel& last = stage_here(last_stage)->engine().model();
+        const model::LoadedModel& last = here_.find(last_stage)->engine().model();
         last.weights->write_rows(backend, index, pieces[i].rows.first, rows);
       });
-}
-
-void Runner::finish_base_gradients() {
-  reduce_embedding_gradients();
-  for (const auto& runner : runners_) {
-    runner->engine().base_trainer().finish_gradients(runner->engine().backend());
-  }
 }
 
 }  // namespace strata::engine

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/pipeline/rank_stages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "engine/pipeline/owners.h"
+#include "model/weights/weight_shards.h"
+#include "ops/elementwise.h"
+
+namespace strata::engine {
+namespace {
+
+// First tags of messages between ranks that deal micro-batches out, and of weights that they
+// divide; those of pipelines are below. MPI's tags may end at 2^23 (pml_ucx of Open MPI 4), and
+// several ranks of a process divide them.
+constexpr int64_t kDataTag = 1 << 18, kWeightTag = 3 << 17, kEndOfTags = 1 << 19;
+constexpr int64_t kTagsBehindGather = 16;
+
+std::function<Sent(int64_t)> make_tag_classifier(const PipelinePlan& plan) {
+  return [end = plan.gather_tag()](int64_t tag) {
+    if (tag < end) return tag % 2 == 0 ? Sent::kActivations : Sent::kActivationGradients;
+    if (tag - end == kStateTag) return Sent::kActivations;
+    if (tag - end == kLentTag) return Sent::kParameters;
+    const bool is_gradient = tag - end == kSwapTag || tag - end == kBorrowedTag;
+    return is_gradient ? Sent::kGradients : Sent::kResults;
+  };
+}
+
+std::optional<GroupComm> make_pipeline_group(Comm& all, const PipelinePlan& plan) {
+  if (plan.data == 1) return {};
+  return std::optional<GroupComm>(
+      std::in_place, all,
+      RankGroup{.first = all.rank() % plan.data, .stride = plan.data, .size = plan.num_ranks()});
+}
+
+std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
+  if (plan.data == 1) return {};
+  return std::optional<GroupComm>(
+      std::in_place, all,
+      RankGroup{
+          .first = all.rank() / plan.data * plan.data, .size = plan.data, .first_tag = first_tag});
+}
+
+Sent kind_of_data_tag(int64_t tag) {
+  if (tag >= kFirstChainTag) return Sent::kGradients;
+  if (tag == kParameterTag) return Sent::kParameters;
+  return tag == kLossTag ? Sent::kResults : Sent::kControl;
+}
+
+std::optional<CountedComm> make_counted_data_comm(std::optional<GroupComm>& group) {
+  if (!group) return {};
+  return std::optional<CountedComm>(std::in_place, *group, kind_of_data_tag);
+}
+
+void check_tags(const Comm& all, const PipelinePlan& plan) {
+  const int64_t of_pipeline = plan.gather_tag() + kTagsBehindGather;
+  if (plan.data > 1 && of_pipeline > kDataTag) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("ranks: {} stages of {} micro-batches have more messages than ranks "
+                            "that deal them out can tell apart; want a product of at most {}",
+                            plan.num_stages(), plan.table.num_microbatches,
+                            (kDataTag - kTagsBehindGather) / 2));
+  }
+  const int64_t end = plan.data > 1 ? kEndOfTags : of_pipeline;
+  if (end <= all.end_of_tags()) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("ranks: {} tags of messages are needed, and MPI's transport has {} for "
+                          "them; start more processes, each with fewer --stages",
+                          end, all.end_of_tags()));
+}
+
+}  // namespace
+
+RankStages::RankStages(Engine& whole)
+    : own_plan_(make_whole_plan(whole.config().num_layers())),
+      all_(alone_),
+      plan_(own_plan_),
+      pipeline_(alone_, make_tag_classifier(plan_)),
+      everyone_(alone_, make_tag_classifier(plan_)) {
+  add_stage(0, whole);
+}
+
+RankStages::RankStages(Comm& comm, const PipelinePlan& plan,
+                       std::vector<std::unique_ptr<Engine>> engines)
+    : all_(comm),
+      plan_(plan),
+      pipeline_group_(make_pipeline_group(comm, plan)),
+      data_group_(make_data_group(comm, plan, kDataTag)),
+      weights_group_(make_data_group(comm, plan, kWeightTag)),
+      pipeline_(pipeline_group_ ? *pipeline_group_ : comm, make_tag_classifier(plan)),
+      data_(make_counted_data_comm(data_group_)),
+      everyone_(comm, make_tag_classifier(plan)),
+      engines_(std::move(engines)) {
+  CHECK(plan.data == 1 || !plan.any_length, plan.data);
+  check_tags(comm, plan);
+  const std::vector<int> stages = plan.stages_of(pipeline_.rank());
+  CHECK(!stages.empty() && stages.size() == engines_.size(), stages.size(), engines_.size());
+  for (size_t i = 0; i < stages.size(); ++i) add_stage(stages[i], *engines_[i]);
+}
+
+RankStages::RankStages(Comm& comm, const PipelinePlan& plan, Engine& stage)
+    : all_(comm),
+      plan_(plan),
+      pipeline_(comm, make_tag_classifier(plan)),
+      everyone_(comm, make_tag_classifier(plan)) {
+  CHECK(plan.data == 1, plan.data);
+  const std::vector<int> stages = plan.stages_of(comm.rank());
+  CHECK(stages.size() == 1, stages.size());
+  add_stage(stages[0], stage);
+}
+
+void RankStages::add_stage(int stage, Engine& engine) {
+  CHECK(engine.model().weights->part() == plan_.layers[static_cast<size_t>(stage)], stage);
+  if (model::WeightShards* shards = engine.model().weights->shards()) {
+    CHECK(weights_group_, stage);
+    shards->memory().trim_and_connect(*weights_group_, int64_t{2} * stage);
+  }
+  if (data_) engine.set_share({data_->rank(), data_->size()});
+  // In a pipeline who waits for a stage may keep others waiting, and it for them.
+  if (data_)
+    chains_.push_back(std::make_unique<GradientChain>(*data_, engine, plan_.num_stages() == 1));
+  runners_.push_back(std::make_unique<StageRunner>(pipeline_, plan_, stage, engine,
+                                                   data_ ? chains_.back().get() : nullptr));
+}
+
+StageRunner* RankStages::find(int stage) {
+  const auto found = std::find_if(runners_.begin(), runners_.end(),
+                                  [&](const auto& runner) { return runner->stage() == stage; });
+  return found == runners_.end() ? nullptr : found->get();
+}
+
+int RankStages::stage_of_parameter(size_t index) {
+  const model::ModelWeights& weights = *engine().model().weights;
+  const model::Parameter& parameter = weights.table()[index];
+  if (parameter.layer >= 0) return plan_.stage_of_layer(parameter.layer);
+  return index == weights.embedding_index() ? 0 : plan_.num_stages() - 1;
+}
+
+const train::Ownership& RankStages::ownership_of_stage(int stage) {
+  for (int s = static_cast<int>(ownerships_.size()); s < plan_.num_stages(); ++s)
+    ownerships_.push_back(ownership_of(plan_, s, engine()));
+  return ownerships_[static_cast<size_t>(stage)];
+}
+
+void RankStages::release_divided_weights() {
+  if (engine().model().weights->shards() == nullptr) return;
+  for (const auto& runner : runners_) runner->engine().model().weights->release_divided_weights();
+  std::vector<double> nothing;
+  data_->all_gather({}, nothing);
+}
+
+int64_t RankStages::shared_weight_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& runner : runners_) bytes += runner->engine().model().weights->shared_bytes();
+  return bytes;
+}
+
+SentBytes RankStages::sent() const {
+  SentBytes sent = pipeline_.sent();
+  sent += everyone_.sent();
+  if (data_) sent += data_->sent();
+  for (const auto& runner : runners_) {
+    const model::WeightShards* shards = runner->engine().model().weights->shards();
+    if (shards == nullptr) continue;
+    sent[Sent::kParameters] += shards->memory().answered_bytes();
+    sent[Sent::kControl] += shards->memory().asked_bytes();
+  }
+  return sent;
+}
+
+void RankStages::transfer_pieces(int from, int to, int64_t tag, size_t num_pieces, PieceView own,
+                                 PieceView place, TakePiece take) {
+  if (all_.rank() == to) {
+    if (from == to)
+      copy_pieces(num_pieces, own, place, take);
+    else
+      request_pieces(from, tag, num_pieces, place, take);
+  } else if (all_.rank() == from) {
+    send_requested_pieces(to, tag, num_pieces, own);
+  }
+}
+
+void RankStages::copy_pieces(size_t num_pieces, PieceView own, PieceView place, TakePiece take) {
+  Backend& backend = engine().backend();
+  for (size_t i = 0; i < num_pieces; ++i) {
+    const Scratch::Mark mark(backend.scratch());
+    const TensorView rows = place(i);
+    ops::copy(backend, own(i), rows);
+    take(i, rows);
+  }
+}
+
+void RankStages::request_pieces(int from, int64_t tag, size_t num_pieces, PieceView place,
+                                TakePiece take) {
+  const auto request_one = [&] { everyone_.send_bytes(from, tag, nullptr, 0); };
+  const size_t ahead = std::min(size_t{train::kPiecesAhead}, num_pieces);
+  for (size_t i = 0; i < ahead; ++i) request_one();
+  for (size_t i = 0; i < num_pieces; ++i) {
+    const Scratch::Mark mark(engine().backend().scratch());
+    const TensorView rows = place(i);
+    everyone_.receive(from, tag, rows);
+    take(i, rows);
+    if (i + ahead < num_pieces) request_one();
+  }
+}
+
+void RankStages::send_requested_pieces(int to, int64_t tag, size_t num_pieces, PieceView own) {
+  for (size_t i = 0; i < num_pieces; ++i) {
+    const Scratch::Mark mark(engine().backend().scratch());
+    everyone_.receive_bytes(to, tag, nullptr, 0);
+    everyone_.send(to, tag, own(i));
+  }
+}
+
+}  // namespace strata::engine

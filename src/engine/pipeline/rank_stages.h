@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// RankStages: the stages of a model that one rank has, and what joins it to the other ranks. The
+// ranks of a pipeline have different stages; those of a data group (the plan's `data`) have the
+// same ones, and each owns some rows of the base parameters (train/ownership.h). A model that is
+// whole is one stage on one rank. Engine thread of its rank only.
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "backend/group_comm.h"
+#include "base/function_ref.h"
+#include "engine/pipeline/counted_comm.h"
+#include "engine/pipeline/stage_runner.h"
+
+namespace strata::engine {
+
+// Tags of a pipeline's messages, counted from PipelinePlan::gather_tag(): samples, both ends' parts
+// of the embedding, and rows of masters that rank 0 asks for.
+constexpr int64_t kStateTag = 2, kNewsTag = 3, kSwapTag = 5, kBorrowedTag = 6, kLentTag = 7,
+                  kAskTag = 8, kRowsTag = 9;
+
+class RankStages {
+ public:
+  // A whole model, which it borrows.
+  explicit RankStages(Engine& whole);
+  // An engine for each stage of this rank, ascending. Borrows the plan.
+  RankStages(Comm& comm, const PipelinePlan& plan, std::vector<std::unique_ptr<Engine>> engines);
+  // A rank with one stage, which is borrowed too.
+  RankStages(Comm& comm, const PipelinePlan& plan, Engine& stage);
+  RankStages(const RankStages&) = delete;
+  RankStages& operator=(const RankStages&) = delete;
+
+  [[nodiscard]] const PipelinePlan& plan() const { return plan_; }
+  // All ranks, without and with a count of what is sent.
+  [[nodiscard]] Comm& all() const { return all_; }
+  [[nodiscard]] CountedComm& everyone() { return everyone_; }
+  // The ranks of this one's pipeline.
+  [[nodiscard]] CountedComm& pipeline() { return pipeline_; }
+  // The ranks with this one's stages; null where there are no others.
+  [[nodiscard]] CountedComm* data() { return data_ ? &*data_ : nullptr; }
+  [[nodiscard]] int data_rank() const { return data_ ? data_->rank() : 0; }
+  [[nodiscard]] bool is_first_rank() const { return all_.rank() == 0; }
+  // Whether this rank's pipeline gives rank 0 what is gathered.
+  [[nodiscard]] bool gathers() const { return data_rank() == 0; }
+
+  [[nodiscard]] std::vector<std::unique_ptr<StageRunner>>& runners() { return runners_; }
+  // Empty where no other rank has the same stages, else one for each of this rank's.
+  [[nodiscard]] std::vector<std::unique_ptr<GradientChain>>& chains() { return chains_; }
+  // The rank's first stage; its config, and its table but for what it holds, are the whole model's.
+  [[nodiscard]] Engine& engine() { return runners_.front()->engine(); }
+  [[nodiscard]] int first_stage() const { return runners_.front()->stage(); }
+  // Null where the stage is another rank's.
+  [[nodiscard]] StageRunner* find(int stage);
+
+  // The rank of a pipeline that has the stage, and the rank of all that owns a part of it.
+  [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
+  [[nodiscard]] int owner_of(int stage, int data) const {
+    return rank_of(stage) * plan_.data + data;
+  }
+  // The stage that owns a parameter of the whole model's table.
+  [[nodiscard]] int stage_of_parameter(size_t index);
+  // Which rows of a stage's parameters each of its ranks owns.
+  const train::Ownership& ownership_of_stage(int stage);
+  // Before another rule of ownership holds.
+  void clear_ownerships() { ownerships_.clear(); }
+
+  // Frees what this rank has read of weights that ranks divide, and waits for all: what others ask
+  // for is sent when all are here, so that it counts for the batch that took it.
+  void release_divided_weights();
+  // Bytes of this rank's weights that others of its machine have too, its part.
+  [[nodiscard]] int64_t shared_weight_bytes() const;
+  // All that this rank has sent to others.
+  [[nodiscard]] SentBytes sent() const;
+
+  // Pieces from one of all ranks to another, which asks for them, so that few are on their way.
+  // `own` gives a piece on the first rank; on the second `place` says where it goes, and `take` is
+  // called behind it. Views may be scratch of this rank's first stage.
+  using PieceView = FunctionRef<TensorView(size_t piece)>;
+  using TakePiece = FunctionRef<void(size_t piece, TensorView)>;
+  void transfer_pieces(int from, int to, int64_t tag, size_t num_pieces, PieceView own,
+                       PieceView place, TakePiece take);
+
+ private:
+  void add_stage(int stage, Engine& engine);
+  void copy_pieces(size_t num_pieces, PieceView own, PieceView place, TakePiece take);
+  void request_pieces(int from, int64_t tag, size_t num_pieces, PieceView place, TakePiece take);
+  void send_requested_pieces(int to, int64_t tag, size_t num_pieces, PieceView own);
+
+  LoneComm alone_;
+  const PipelinePlan own_plan_;  // of a whole model
+  Comm& all_;
+  const PipelinePlan& plan_;
+  // None where there is one pipeline.
+  std::optional<GroupComm> pipeline_group_, data_group_;
+  std::optional<GroupComm> weights_group_;  // the data group's ranks, for weights that they divide
+  CountedComm pipeline_;
+  std::optional<CountedComm> data_;
+  CountedComm everyone_;
+  const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
+  std::vector<std::unique_ptr<GradientChain>> chains_;
+  std::vector<std::unique_ptr<StageRunner>> runners_;
+  std::vector<train::Ownership> ownerships_;  // of each stage, made when first needed
+};
+
+}  // namespace strata::engine
