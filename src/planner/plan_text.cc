@@ -12,6 +12,8 @@
 namespace strata::planner {
 namespace {
 
+using enum engine::MemoryUse;
+
 std::string decision_text(const engine::RecomputePlan::Row& row) {
   const auto of_all = [&](const char* what, int64_t count) {
     return count == std::ssize(row.layers)
@@ -30,7 +32,8 @@ std::string memory_text(const engine::MemoryPlan& plan) {
   const char* separator = ": ";
   for (const engine::PlanItem& item : plan.items) {
     if (item.bytes == 0) continue;
-    text += fmt::format("{}{} {}", separator, item.name, report::format_bytes(item.bytes));
+    text += fmt::format("{}{} {}", separator, engine::memory_use_name(item.use),
+                        report::format_bytes(item.bytes));
     separator = ", ";
   }
   return text;
@@ -151,9 +154,9 @@ std::string capacity_line(const engine::RunPlan& plan) {
   const engine::ServerShares& server = plan.server;
   return fmt::format(
       "{} adapters of rank 32, {} tokens per pass (one datum: {}), {} samples of 2,048\n",
-      plan.bytes_of("adapters") / server.slot_rank_32, plan.pass.pass_tokens,
+      plan.memory.bytes_of(kAdapters) / server.slot_rank_32, plan.pass.pass_tokens,
       server.longest_data[0],
-      (plan.bytes_of("kv_cache") + plan.bytes_of("states")) / server.sample_bytes);
+      (plan.memory.bytes_of(kKvCache) + plan.memory.bytes_of(kStates)) / server.sample_bytes);
 }
 
 }  // namespace
@@ -188,17 +191,19 @@ std::string server_text(const engine::RunPlan& plan) {
   const auto row = [&](const std::string& name, int64_t bytes) {
     table.add_row({name, std::to_string(bytes), report::format_bytes(bytes)});
   };
-  const auto item = [&](const std::string& name, const char* of) { row(name, plan.bytes_of(of)); };
-  item(weights_label(server), "weights");
-  item("process", "process");
+  const auto item = [&](const std::string& name, engine::MemoryUse use) {
+    row(name, plan.memory.bytes_of(use));
+  };
+  item(weights_label(server), kWeights);
+  item("process", kProcess);
   for (const engine::PlanRow& each : server.requests)
     row(fmt::format("requests' {}, at most", each.name), each.bytes);
-  item(fmt::format("passes of {} tokens, longer data", plan.pass.pass_tokens), "passes");
-  item("sampling steps", "sampling_steps");
-  item("kv cache, at most", "kv_cache");
-  if (plan.bytes_of("states") > 0) item("states of sequences, at most", "states");
-  item("adapters, at most", "adapters");
-  item("sampler weights, at most", "sampler_weights");
+  item(fmt::format("passes of {} tokens, longer data", plan.pass.pass_tokens), kPasses);
+  item("sampling steps", kSamplingSteps);
+  item("kv cache, at most", kKvCache);
+  if (plan.memory.bytes_of(kStates) > 0) item("states of sequences, at most", kStates);
+  item("adapters, at most", kAdapters);
+  item("sampler weights, at most", kSamplerWeights);
   row("in all (--memory)", server.budget);
   row("one adapter of rank 8", server.slot_rank_8);
   row("one adapter of rank 32", server.slot_rank_32);

@@ -312,10 +312,11 @@ class ServePlanner {
     plan_.server.budget = run_.memory;
     plan_.server.requests = run_.requests;
     plan_.server.max_rank = run_.max_rank;
+    using enum engine::MemoryUse;
     plan_.memory.items = {
-        {"weights", weights_}, {"process", kProcessBytes}, {"requests", requests_},
-        {"passes", passes_},   {"sampling_steps", steps_}, {"kv_cache", kv_},
-        {"states", states_},   {"adapters", adapters_},    {"sampler_weights", snapshots_}};
+        {kWeights, weights_}, {kProcess, kProcessBytes}, {kRequests, requests_},
+        {kPasses, passes_},   {kSamplingSteps, steps_},  {kKvCache, kv_},
+        {kStates, states_},   {kAdapters, adapters_},    {kSamplerWeights, snapshots_}};
     CHECK(plan_.memory.total() <= run_.memory, plan_.memory.total(), run_.memory);
   }
 

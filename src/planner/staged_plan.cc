@@ -272,16 +272,18 @@ class StagedPlanner {
   [[nodiscard]] engine::MemoryPlan memory_besides_stages(const Candidate& one) const {
     const int64_t ranks = one.stages.num_ranks();
     engine::MemoryPlan plan;
-    plan.items.push_back({engine::kGatheredItem, gathered_bytes(one)});
+    plan.items.push_back({engine::MemoryUse::kGathered, gathered_bytes(one)});
     // Which each process has, and threads share.
     const int64_t processes = run_.division.num_processes;
     plan.items.push_back(
-        {"data", processes * shape_.pass.data_bytes +
-                     ranks * std::max({shape_.step_tokens, shape_.largest_step, shape_.longest}) *
-                         kListBytesPerToken});
-    plan.items.push_back({"process", processes * engine::kProcessBytes + (ranks - 1) * kRankBytes});
+        {engine::MemoryUse::kData,
+         processes * shape_.pass.data_bytes +
+             ranks * std::max({shape_.step_tokens, shape_.largest_step, shape_.longest}) *
+                 kListBytesPerToken});
+    plan.items.push_back({engine::MemoryUse::kProcess,
+                          processes * engine::kProcessBytes + (ranks - 1) * kRankBytes});
     if (processes * one.stages.data > 1)
-      plan.items.push_back({"MPI", processes * engine::kMpiBytes});
+      plan.items.push_back({engine::MemoryUse::kMpi, processes * engine::kMpiBytes});
     return plan;
   }
 
@@ -337,18 +339,19 @@ class StagedPlanner {
       return bytes;
     };
     using Stage = engine::StagePlan;
-    const auto add = [&](std::string_view name, auto bytes_of) {
-      memory.items.push_back({name, of_stages(bytes_of)});
+    using enum engine::MemoryUse;
+    const auto add = [&](engine::MemoryUse use, auto bytes_of) {
+      memory.items.push_back({use, of_stages(bytes_of)});
     };
-    add("weights", [](const Stage& s) { return s.weight_bytes; });
-    add(shape_.pass.train_base ? "base training" : "adapters",
+    add(kWeights, [](const Stage& s) { return s.weight_bytes; });
+    add(shape_.pass.train_base ? kBaseTraining : kAdapters,
         [](const Stage& s) { return s.training_bytes; });
-    add("passes", [](const Stage& s) { return s.pass_bytes; });
-    add("in flight", [](const Stage& s) { return s.peak_live * s.held_bytes; });
-    add("between stages", [](const Stage& s) { return s.waiting_bytes() + s.message_bytes; });
-    add("lists", [](const Stage& s) { return s.list_bytes; });
-    add("step", [](const Stage& s) { return s.step_bytes; });
-    if (shape_.pass.num_sampled > 0) add("kv cache", [](const Stage& s) { return s.cache_bytes; });
+    add(kPasses, [](const Stage& s) { return s.pass_bytes; });
+    add(kInFlight, [](const Stage& s) { return s.peak_live * s.held_bytes; });
+    add(kBetweenStages, [](const Stage& s) { return s.waiting_bytes() + s.message_bytes; });
+    add(kLists, [](const Stage& s) { return s.list_bytes; });
+    add(kStep, [](const Stage& s) { return s.step_bytes; });
+    if (shape_.pass.num_sampled > 0) add(kKvCache, [](const Stage& s) { return s.cache_bytes; });
     for (const engine::PlanItem& item : memory_besides_stages(one).items)
       memory.items.push_back(item);
     memory.file_bytes = of_stages([](const Stage& s) { return s.file_bytes; });

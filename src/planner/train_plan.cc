@@ -71,14 +71,15 @@ engine::Work work_of_step(const TrainRun& run, const engine::RunPlan& plan) {
 engine::StagePlan to_stage_plan(const engine::MemoryPlan& memory) {
   engine::StagePlan stage = {.file_bytes = memory.file_bytes,
                              .state_file_bytes = memory.state_file_bytes};
-  for (const auto& [name, bytes] : memory.items) {
-    if (name == "weights") stage.weight_bytes = bytes;
-    if (name == "adapters" || name == "base training") stage.training_bytes += bytes;
-    if (name == "pass") stage.pass_bytes = bytes;
-    if (name == "positions") stage.list_bytes = bytes;
-    if (name == "gradients on their way") stage.message_bytes = bytes;
-    if (name == "step") stage.step_bytes = bytes;
-    if (name == "kv cache" || name == "states") stage.cache_bytes += bytes;
+  using enum engine::MemoryUse;
+  for (const auto& [use, bytes] : memory.items) {
+    if (use == kWeights) stage.weight_bytes = bytes;
+    if (use == kAdapters || use == kBaseTraining) stage.training_bytes += bytes;
+    if (use == kPass) stage.pass_bytes = bytes;
+    if (use == kPositions) stage.list_bytes = bytes;
+    if (use == kGradientsInTransit) stage.message_bytes = bytes;
+    if (use == kStep) stage.step_bytes = bytes;
+    if (use == kKvCache || use == kStates) stage.cache_bytes += bytes;
   }
   return stage;
 }

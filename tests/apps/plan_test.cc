@@ -268,9 +268,9 @@ TEST(Plan, OfServingIsThatOfAServer) {
                                                     .requests = rows_of_requests()});
   EXPECT_EQ(line.at("longest_datum").as_int64(), wanted.server.longest_data[0]);
   EXPECT_EQ(line.at("adapters_of_rank_32").as_int64(),
-            wanted.bytes_of("adapters") / wanted.server.slot_rank_32);
+            wanted.memory.bytes_of(engine::MemoryUse::kAdapters) / wanted.server.slot_rank_32);
   EXPECT_EQ(line.at("samples_of_2048").as_int64(),
-            wanted.bytes_of("kv_cache") / wanted.server.sample_bytes);
+            wanted.memory.bytes_of(engine::MemoryUse::kKvCache) / wanted.server.sample_bytes);
   options.memory = "1MiB";
   EXPECT_NE(fault(options).find("memory: at least"), std::string::npos);
 }
@@ -293,13 +293,20 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
                            .draft_tokens = resolve_draft_tokens(speculate, drafts)});
     const engine::RunPlan& booked = host.plan();
     const auto& bytes = line.at("bytes").as_object();
-    for (const char* item :
-         {"weights", "passes", "sampling_steps", "kv_cache", "states", "adapters"})
-      EXPECT_EQ(bytes.at(item).as_int64(), booked.bytes_of(item)) << item;
+    using enum engine::MemoryUse;
+    for (const auto& [item, use] : std::initializer_list<std::pair<const char*, engine::MemoryUse>>{
+             {"weights", kWeights},
+             {"passes", kPasses},
+             {"sampling_steps", kSamplingSteps},
+             {"kv_cache", kKvCache},
+             {"states", kStates},
+             {"adapters", kAdapters}})
+      EXPECT_EQ(bytes.at(item).as_int64(), booked.memory.bytes_of(use)) << item;
     EXPECT_EQ(line.at("longest_datum").as_int64(), booked.server.longest_data[0]);
-    EXPECT_EQ(
-        line.at("samples_of_2048").as_int64(),
-        (booked.bytes_of("kv_cache") + booked.bytes_of("states")) / booked.server.sample_bytes);
+    EXPECT_EQ(line.at("samples_of_2048").as_int64(),
+              (booked.memory.bytes_of(engine::MemoryUse::kKvCache) +
+               booked.memory.bytes_of(engine::MemoryUse::kStates)) /
+                  booked.server.sample_bytes);
     return bytes;
   };
   const auto without = bytes_of("none", 1), with = bytes_of("mtp", 1), three = bytes_of("mtp", 3);

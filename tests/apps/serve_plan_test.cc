@@ -155,11 +155,13 @@ TEST_P(ServePlanOfDrafts, AStepFits) {
     loop.step();
     most = std::max(most, engine.last_plan().total());
     most_tokens = std::max(most_tokens, loop.last_tokens());
-    EXPECT_LE(engine.last_plan().total(), plan.bytes_of("sampling_steps")) << "step " << steps;
+    EXPECT_LE(engine.last_plan().total(), plan.memory.bytes_of(engine::MemoryUse::kSamplingSteps))
+        << "step " << steps;
   }
   EXPECT_GT(most_tokens, plan.pass.pass_tokens);
   EXPECT_GT(loop.drafts().read, 20);
-  EXPECT_GT(most, plan.bytes_of("sampling_steps") / 2);  // the plan is no guess from above
+  EXPECT_GT(most, plan.memory.bytes_of(engine::MemoryUse::kSamplingSteps) /
+                      2);  // the plan is no guess from above
 }
 
 // A large vocabulary, where rows of logits take more than all else: one behind each draft too.
@@ -190,7 +192,8 @@ TEST(ServePlanOfManyDrafts, AStepFits) {
   for (int64_t steps = 0; !loop.done(); ++steps) {
     loop.step();
     most_tokens = std::max(most_tokens, loop.last_tokens());
-    EXPECT_LE(engine.last_plan().total(), plan.bytes_of("sampling_steps")) << "step " << steps;
+    EXPECT_LE(engine.last_plan().total(), plan.memory.bytes_of(engine::MemoryUse::kSamplingSteps))
+        << "step " << steps;
   }
   EXPECT_EQ(most_tokens, kRows * (1 + kDrafts));
 }

@@ -76,7 +76,8 @@ TEST_F(TrainTest, ThePlanIsOfTheLongestPass) {
       while (job.steps_done() < job.num_steps()) job.step();
       const int64_t trained = booked(job.engine());
       job.evaluate();
-      const int64_t planned = plan.bytes_of("pass"), taken = booked(job.engine());
+      const int64_t planned = plan.memory.bytes_of(engine::MemoryUse::kPass);
+      const int64_t taken = booked(job.engine());
       EXPECT_EQ(taken > trained, long_held_out);
       EXPECT_LE(taken, planned);
       const int64_t tokens = plan.pass.pass_tokens;

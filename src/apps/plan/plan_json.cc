@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/plan/plan_json.h"
 
+#include <algorithm>
+
 #include "setup/sent_text.h"
 
 namespace strata::apps {
@@ -32,7 +34,19 @@ boost::json::value decisions_json(const engine::RunPlan& plan, ScratchTag tag, i
 
 boost::json::object items_of(const engine::RunPlan& plan) {
   boost::json::object items;
-  for (const engine::PlanItem& item : plan.memory.items) items[item.name] = item.bytes;
+  for (const engine::PlanItem& item : plan.memory.items)
+    items[engine::memory_use_name(item.use)] = item.bytes;
+  return items;
+}
+
+// A server's items have underscores in their names.
+boost::json::object server_items(const engine::RunPlan& plan) {
+  boost::json::object items;
+  for (const engine::PlanItem& item : plan.memory.items) {
+    std::string name(engine::memory_use_name(item.use));
+    std::ranges::replace(name, ' ', '_');
+    items[name] = item.bytes;
+  }
   return items;
 }
 
@@ -100,10 +114,11 @@ boost::json::array ranks_json(const engine::RunPlan& plan,
 }
 
 boost::json::object server_plan_json(const engine::RunPlan& plan) {
+  using enum engine::MemoryUse;
   const engine::ServerShares& server = plan.server;
-  const int64_t adapters = plan.bytes_of("adapters");
+  const int64_t adapters = plan.memory.bytes_of(kAdapters);
   return {{"planned_bytes", server.budget},
-          {"bytes", items_of(plan)},
+          {"bytes", server_items(plan)},
           {"microbatch_tokens", plan.pass.pass_tokens},
           {"longest_datum", server.longest_data[0]},
           {"file_bytes", server.file_bytes[0]},
@@ -111,7 +126,7 @@ boost::json::object server_plan_json(const engine::RunPlan& plan) {
           {"adapters_of_rank_32", adapters / server.slot_rank_32},
           {"adapters_of_max_rank", adapters / server.slot_max_rank},
           {"samples_of_2048",
-           (plan.bytes_of("kv_cache") + plan.bytes_of("states")) / server.sample_bytes}};
+           (plan.memory.bytes_of(kKvCache) + plan.memory.bytes_of(kStates)) / server.sample_bytes}};
 }
 
 }  // namespace strata::apps

@@ -126,7 +126,7 @@ EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOp
   plan_ = plan_serving(options);
   expert_rank_ = options.expert_rank;
   engine::AdapterLimits limits = options.adapters;
-  limits.max_bytes = plan_.bytes_of("adapters");
+  limits.max_bytes = plan_.memory.bytes_of(engine::MemoryUse::kAdapters);
   book_ = std::make_unique<engine::AdapterBook>(limits);
   apply_plan_to_models();
   make_runners(options);
@@ -180,12 +180,13 @@ void EngineHost::make_runners(const HostOptions& options) {
     Base& base = engines_[i];
     base.runner = std::make_unique<engine::WorkRunner>(
         *base.stages, base.tokenizer ? &*base.tokenizer : nullptr, *book_,
-        engine::RunnerOptions{.base = bases_[i].id,
-                              .max_sample_rows = options.max_sample_rows,
-                              .snapshot_bytes = plan_.bytes_of("sampler_weights") /
-                                                static_cast<int64_t>(engines_.size()),
-                              .expert_rank = options.expert_rank,
-                              .prefix_cache = options.prefix_cache});
+        engine::RunnerOptions{
+            .base = bases_[i].id,
+            .max_sample_rows = options.max_sample_rows,
+            .snapshot_bytes = plan_.memory.bytes_of(engine::MemoryUse::kSamplerWeights) /
+                              static_cast<int64_t>(engines_.size()),
+            .expert_rank = options.expert_rank,
+            .prefix_cache = options.prefix_cache});
   }
 }
 

@@ -48,6 +48,7 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
   const EngineHost::Counts counts = host.counts();
   const scheduler::SchedulerStats queues = scheduler.stats();
   const engine::RunPlan& plan = host.plan();
+  using enum engine::MemoryUse;
   return {.trained_tokens = counts.trained_tokens,
           .sampled_tokens = counts.sampled_tokens,
           .drafts_read = counts.drafts_read,
@@ -63,16 +64,16 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
           .queued_bytes = queues.queued_bytes,
           .adapters = counts.adapters,
           .turn_seconds = counts.turn_seconds,
-          .weights = plan.bytes_of("weights"),
-          .passes = plan.bytes_of("passes") + plan.bytes_of("sampling_steps"),
+          .weights = plan.memory.bytes_of(kWeights),
+          .passes = plan.memory.bytes_of(kPasses) + plan.memory.bytes_of(kSamplingSteps),
           .adapter_bytes = counts.adapter_bytes,
-          .adapter_limit = plan.bytes_of("adapters"),
+          .adapter_limit = plan.memory.bytes_of(kAdapters),
           .snapshot_bytes = counts.snapshot_bytes,
-          .snapshot_limit = plan.bytes_of("sampler_weights"),
+          .snapshot_limit = plan.memory.bytes_of(kSamplerWeights),
           .kv_bytes = counts.kv_bytes,
-          .kv_limit = plan.bytes_of("kv_cache"),
+          .kv_limit = plan.memory.bytes_of(kKvCache),
           .state_bytes = counts.state_bytes,
-          .state_limit = plan.bytes_of("states"),
+          .state_limit = plan.memory.bytes_of(kStates),
           .prefix_bytes = counts.prefix_bytes,
           .budget = plan.server.budget};
 }

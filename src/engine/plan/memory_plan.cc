@@ -181,6 +181,58 @@ int64_t step_bytes_beyond_pass(Engine& engine, const PlanShape& shape, int64_t p
   return std::max<int64_t>(0, step.total() - pass_bytes);
 }
 
+std::string_view memory_use_name(MemoryUse use) {
+  switch (use) {
+    case MemoryUse::kWeights:
+      return "weights";
+    case MemoryUse::kAdapters:
+      return "adapters";
+    case MemoryUse::kBaseTraining:
+      return "base training";
+    case MemoryUse::kPass:
+      return "pass";
+    case MemoryUse::kPasses:
+      return "passes";
+    case MemoryUse::kSamplingSteps:
+      return "sampling steps";
+    case MemoryUse::kInFlight:
+      return "in flight";
+    case MemoryUse::kBetweenStages:
+      return "between stages";
+    case MemoryUse::kLists:
+      return "lists";
+    case MemoryUse::kStep:
+      return "step";
+    case MemoryUse::kGradientsInTransit:
+      return "gradients on their way";
+    case MemoryUse::kPositions:
+      return "positions";
+    case MemoryUse::kKvCache:
+      return "kv cache";
+    case MemoryUse::kStates:
+      return "states";
+    case MemoryUse::kSamplerWeights:
+      return "sampler weights";
+    case MemoryUse::kRequests:
+      return "requests";
+    case MemoryUse::kGathered:
+      return "gathered to save";
+    case MemoryUse::kData:
+      return "data";
+    case MemoryUse::kProcess:
+      return "process";
+    case MemoryUse::kMpi:
+      return "MPI";
+  }
+  CHECK(false, static_cast<int>(use));
+}
+
+int64_t MemoryPlan::bytes_of(MemoryUse use) const {
+  const auto found = std::ranges::find(items, use, &PlanItem::use);
+  CHECK(found != items.end(), memory_use_name(use));
+  return found->bytes;
+}
+
 MemoryPlan plan_memory(Engine& engine, const PlanShape& shape) {
   const PassPlan pass = plan_pass(engine, shape);
   return plan_memory(engine, shape, pass.total(), pass.file_bytes);
@@ -192,26 +244,27 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   MemoryPlan plan;
   plan.activation_file_bytes = pass_file_bytes;
   const bool in_files = shape.weights_in_files || weights.in_files();
-  plan.items.push_back({"weights", in_files ? 0 : weights.memory_bytes()});
+  plan.items.push_back({MemoryUse::kWeights, in_files ? 0 : weights.memory_bytes()});
   if (in_files) plan.file_bytes = weights.num_bytes();
-  plan.items.push_back({"adapters", planned_adapter_bytes(engine, shape)});
+  plan.items.push_back({MemoryUse::kAdapters, planned_adapter_bytes(engine, shape)});
   if (shape.train_base) {
     plan.state_file_bytes = state_file_bytes(engine, shape);
     plan.items.push_back(
-        {"base training", engine.base_trainer().num_bytes() - plan.state_file_bytes});
+        {MemoryUse::kBaseTraining, engine.base_trainer().num_bytes() - plan.state_file_bytes});
   }
-  plan.items.push_back({"pass", pass_bytes});
+  plan.items.push_back({MemoryUse::kPass, pass_bytes});
   if (shape.train_base)
-    plan.items.push_back({"step", step_bytes_beyond_pass(engine, shape, pass_bytes)});
+    plan.items.push_back({MemoryUse::kStep, step_bytes_beyond_pass(engine, shape, pass_bytes)});
   if (const int64_t chain = in_flight_gradient_bytes(engine, shape); chain > 0)
-    plan.items.push_back({"gradients on their way", chain});
-  plan.items.push_back({"positions", rope_table_bytes(engine, shape)});
+    plan.items.push_back({MemoryUse::kGradientsInTransit, chain});
+  plan.items.push_back({MemoryUse::kPositions, rope_table_bytes(engine, shape)});
   const int64_t states = shape.num_sampled * engine.cache_layout().state_bytes();
-  plan.items.push_back({"kv cache", cache_bytes(engine, shape) - states});
-  if (engine.cache_layout().state_bytes() > 0) plan.items.push_back({"states", states});
-  if (shape.data_bytes > 0) plan.items.push_back({"data", shape.data_bytes});
-  plan.items.push_back({"process", kProcessBytes});
-  if (engine.base_trainer().share().num_owners > 1) plan.items.push_back({"MPI", kMpiBytes});
+  plan.items.push_back({MemoryUse::kKvCache, cache_bytes(engine, shape) - states});
+  if (engine.cache_layout().state_bytes() > 0) plan.items.push_back({MemoryUse::kStates, states});
+  if (shape.data_bytes > 0) plan.items.push_back({MemoryUse::kData, shape.data_bytes});
+  plan.items.push_back({MemoryUse::kProcess, kProcessBytes});
+  if (engine.base_trainer().share().num_owners > 1)
+    plan.items.push_back({MemoryUse::kMpi, kMpiBytes});
   return plan;
 }
 

@@ -41,8 +41,36 @@ struct PlanShape {
   int64_t num_sampled = 0;  // sequences that are sampled, for their states
 };
 
+// What memory is for. A run that trains and a server plan by the same list, each the items that it
+// has.
+enum class MemoryUse : uint8_t {
+  kWeights,
+  kAdapters,      // with gradients and moments where they train
+  kBaseTraining,  // masters, gradients and moments of the base parameters
+  kPass,          // what the largest pass works with and keeps
+  kPasses,        // those of several stages, or of a server's models
+  kSamplingSteps,
+  kInFlight,       // micro-batches between their forward and their backward
+  kBetweenStages,  // states and gradients that wait to be sent, and channels
+  kLists,
+  kStep,                // an optimizer step, beyond the pass
+  kGradientsInTransit,  // between ranks that deal out passes
+  kPositions,           // rope tables
+  kKvCache,
+  kStates,  // recurrent states of sampled sequences
+  kSamplerWeights,
+  kRequests,
+  kGathered,  // what the first of several ranks collects to save
+  kData,
+  kProcess,
+  kMpi,
+};
+
+// The name of a use in tables and JSON, in lower-case words.
+std::string_view memory_use_name(MemoryUse use);
+
 struct PlanItem {
-  std::string_view name;
+  MemoryUse use;
   int64_t bytes = 0;
 };
 
@@ -61,6 +89,8 @@ struct MemoryPlan {
     for (const PlanItem& item : items) sum += item.bytes;
     return sum;
   }
+  // The bytes of an item that the plan has; a plan without it is a bug.
+  [[nodiscard]] int64_t bytes_of(MemoryUse use) const;
 };
 
 // Weights and the adapters that the engine holds now (with none: one of the shape's modules), the

@@ -7,16 +7,10 @@
 
 namespace strata::engine {
 
-int64_t RunPlan::bytes_of(std::string_view item) const {
-  const auto found = std::ranges::find(memory.items, item, &PlanItem::name);
-  CHECK(found != memory.items.end(), item);
-  return found->bytes;
-}
-
 std::vector<int64_t> RunPlan::bytes_of_ranks() const {
   const auto ranks = static_cast<int64_t>(pipeline.num_ranks());
   if (ranks == 1) return {memory.total()};
-  const int64_t gathered = bytes_of(kGatheredItem);  // by the first one
+  const int64_t gathered = memory.bytes_of(MemoryUse::kGathered);  // by the first one
   std::vector<int64_t> bytes(static_cast<size_t>(ranks));
   int64_t others = memory.total() - gathered;
   for (size_t stage = 0; stage < stages.size(); ++stage) {

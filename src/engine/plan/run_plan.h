@@ -13,9 +13,6 @@
 
 namespace strata::engine {
 
-// Of a plan's items: what the first rank of several gathers.
-constexpr std::string_view kGatheredItem = "gathered to save";
-
 struct PlanRow {
   std::string name;
   int64_t bytes = 0;
@@ -63,8 +60,6 @@ struct RunPlan {
 
   // Of `memory`, what each rank of the pipeline takes; of several data ranks each that.
   [[nodiscard]] std::vector<int64_t> bytes_of_ranks() const;
-  // Of the item of that name, which there is.
-  [[nodiscard]] int64_t bytes_of(std::string_view item) const;
 };
 
 // Of an optimizer step, at limits of all ranks' threads together.
