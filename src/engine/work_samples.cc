@@ -237,7 +237,7 @@ void WorkRunner::end_sample(size_t id, bool stopped, std::vector<api::Result>& r
   const SampleRow& row = loop_.row(id);
   const int64_t index = row.index;
   const std::shared_ptr<SampleAnswer> answer = loop_.group_of(row).answer;
-  answer->output.cached_tokens = loop_.group_of(row).num_found;
+  answer->output.cached_tokens = loop_.group_of(row).num_found.value_or(0);
   const api::RequestId& request = answer->command->request;
   try {
     api::SampleResult result = loop_.take_result(id);

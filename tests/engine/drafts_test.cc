@@ -188,7 +188,7 @@ TEST(Drafts, ARejectedDraftLeavesNothing) {
       while (!loop.done()) {
         loop.step();
         const SampleRow& row = loop.row(got);
-        if (row.finished || !row.ahead.empty()) continue;
+        if (row.finished() || !row.ahead.empty()) continue;
         while (one_by_one.row(want).position < row.position) one_by_one.step();
         const HostAccess access(drafts.engine().backend().allocator());
         const HostAccess other_access(alone.engine().backend().allocator());
@@ -218,7 +218,7 @@ TEST_P(DraftCounts, RowsThatAreAsideHoldNoMoreThanCounts) {
   int64_t most = 0;
   while (!loop.done()) {
     loop.step();
-    if (loop.row(id).finished) break;
+    if (loop.row(id).finished()) break;
     loop.set_aside(id, /*keep=*/true);
     const int64_t held = pool.num_pages() - pool.num_free();
     EXPECT_LE(held, room.reserved_pages()) << loop.row(id).num_sampled();

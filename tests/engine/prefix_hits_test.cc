@@ -222,20 +222,20 @@ class House {
     forget_gone();
   }
   void set_aside(size_t id) {
-    if (book_.row(id).aside) return;
+    if (book_.row(id).aside()) return;
     if (!book_.set_aside(id, draw_(2) == 0)) vacate(id);
     ++counts_.aside;
   }
   void give_up(size_t id) {
-    if (!book_.row(id).aside || !book_.row(id).resident) return;
+    if (!book_.row(id).aside() || !book_.row(id).resident()) return;
     vacate(id);
     book_.give_up_pages(id);
   }
   void resume(size_t id) {
     const SampleRow& row = book_.row(id);
     Asked& asked = asked_.at(id);
-    if (!row.aside || (!row.resident && !has_pages(need(asked.sample)))) return;
-    if (!row.resident) asked.reserved = need(asked.sample);
+    if (!row.aside() || (!row.resident() && !has_pages(need(asked.sample)))) return;
+    if (!row.resident()) asked.reserved = need(asked.sample);
     book_.resume(id);
   }
 
@@ -243,7 +243,7 @@ class House {
     if (book_.active().empty()) return;
     std::vector<size_t> looking;
     for (const size_t id : book_.active()) {
-      if (!book_.row(id).has_looked) looking.push_back(id);
+      if (book_.row(id).prompt != PromptRole::kLeadsOnwards) looking.push_back(id);
     }
     planner_.plan(draw_(2) == 0 ? 0 : 1 + draw_(2 * page()));
     std::map<size_t, int64_t> begins;  // of the slices
@@ -264,7 +264,7 @@ class House {
       asked.has_values = asked.has_values || slice.ends_prompt;
     }
     for (const StepSlice& slice : planner_.slices()) {
-      if (book_.row(slice.id).finished) answer(slice.id);
+      if (book_.row(slice.id).finished()) answer(slice.id);
     }
     forget_gone();
   }
@@ -285,7 +285,8 @@ class House {
   void answer(size_t id) {
     note_pages(id);
     vacate(id);
-    EXPECT_EQ(book_.group_of(book_.row(id)).num_found, asked_.at(id).found);  // as usage tells
+    EXPECT_EQ(book_.group_of(book_.row(id)).num_found.value_or(0),
+              asked_.at(id).found);  // as usage tells
     said_.push_back(tokens_of(id));
     api::SampleRequest alone = asked_.at(id).sample;
     const int64_t weights = asked_.at(id).row.owner.weights;

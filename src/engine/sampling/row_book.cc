@@ -105,6 +105,12 @@ size_t RowBook::open_group(std::shared_ptr<const api::SampleRequest> of,
   return next_group_++;
 }
 
+PromptRole RowBook::begin_prompt(SampleGroup& group) {
+  if (group.phase != GroupPhase::kUnread) return PromptRole::kWaits;
+  group.phase = GroupPhase::kReading;
+  return PromptRole::kLeads;
+}
+
 size_t RowBook::add_row(size_t group_id, uint64_t seed) {
   SampleGroup& group = groups_.at(group_id);
   CHECK(!group.closed, group_id);
@@ -112,9 +118,7 @@ size_t RowBook::add_row(size_t group_id, uint64_t seed) {
   row.group = group_id;
   row.seed = seed;
   row.first = group.num_added++ == 0;
-  row.leads = !group.begun;
-  row.resident = true;
-  group.begun = true;
+  row.prompt = begin_prompt(group);
   ++group.num_rows;
   ++group.num_resident;
   rows_[next_id_] = std::move(row);
@@ -131,33 +135,34 @@ void RowBook::set_sample_index_and_stop(size_t id, int64_t index, std::unique_pt
 
 void RowBook::close_group(size_t group) {
   groups_.at(group).closed = true;
-  release_unused_prompt_and_group(group);
+  release_if_unused(group);
 }
 
 // Pages of the prompt are kept for rows that join it, for the first time or again.
-void RowBook::release_unused_prompt_and_group(size_t id) {
+void RowBook::release_if_unused(size_t id) {
   SampleGroup& group = groups_.at(id);
   if (group.holds_prompt()) return;
   release(group.pages, group.state);
-  group.begun = group.ready = false;
+  group.phase = GroupPhase::kUnread;
   if (group.num_rows == 0) groups_.erase(id);
 }
 
 // The row has nothing in the cache any more. If it was to read the prompt, another one is.
-void RowBook::deactivate_and_release_cache(size_t id) {
+void RowBook::evict(size_t id, RowPhase phase) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
   cache_prefix(row);
   release(row.pages, row.state);
   std::erase(active_, id);
-  if (std::exchange(row.resident, false)) --group.num_resident;
+  if (row.resident()) --group.num_resident;
+  row.phase = phase;
   row.position = row.num_read = row.border = 0;
-  row.has_looked = false;
   row.drafts.clear();
   row.ahead.clear();  // its tokens are read again, and it is sampled again
-  row.joined = false;
-  if (std::exchange(row.leads, false) && !group.ready) reassign_prompt_leader(row);
-  release_unused_prompt_and_group(row.group);
+  const bool leads = row.leads();
+  row.prompt = PromptRole::kWaits;
+  if (leads && group.phase != GroupPhase::kCached) reassign_prompt_leader(row);
+  release_if_unused(row.group);
 }
 
 // Others of the group wait for the prompt that the row was to read: the first of them that runs
@@ -165,51 +170,48 @@ void RowBook::deactivate_and_release_cache(size_t id) {
 // since nobody has begun.
 void RowBook::reassign_prompt_leader(SampleRow& row) {
   SampleGroup& group = group_of(row);
-  group.begun = false;
+  group.phase = GroupPhase::kUnread;
   for (const size_t other : active_) {
-    if (rows_.at(other).group != row.group || group.begun) continue;
-    rows_.at(other).leads = group.begun = true;
+    if (rows_.at(other).group != row.group) continue;
+    rows_.at(other).prompt = begin_prompt(group);
+    return;
   }
 }
 
-void RowBook::finish(size_t id) {
-  rows_.at(id).finished = true;
-  deactivate_and_release_cache(id);
-}
+void RowBook::finish(size_t id) { evict(id, RowPhase::kFinished); }
 
 bool RowBook::set_aside(size_t id, bool keep) {
   SampleRow& row = rows_.at(id);
-  CHECK(!row.finished && !row.aside, id);
-  row.aside = true;
+  CHECK(row.phase == RowPhase::kRunning, id);
   row.aside_order = ++num_asides_;
   const SampleGroup& group = group_of(row);
-  const bool is_awaited = row.leads && !group.ready && (group.num_rows > 1 || !group.closed);
+  const bool is_awaited =
+      row.leads() && group.phase != GroupPhase::kCached && (group.num_rows > 1 || !group.closed);
   if (!keep || is_awaited || row.pages.empty()) {
-    deactivate_and_release_cache(id);
+    evict(id, RowPhase::kEvicted);
     return false;
   }
+  row.phase = RowPhase::kParked;
   std::erase(active_, id);
   return true;
 }
 
 void RowBook::give_up_pages(size_t id) {
-  CHECK(rows_.at(id).aside, id);
-  deactivate_and_release_cache(id);
+  CHECK(rows_.at(id).aside(), id);
+  evict(id, RowPhase::kEvicted);
 }
 
 void RowBook::resume(size_t id, int64_t runs_until) {
   SampleRow& row = rows_.at(id);
-  CHECK(!row.finished && row.aside, id);
-  row.aside = false;
+  CHECK(row.aside(), id);
   row.runs_until = runs_until;
-  if (!row.resident) {
+  if (!row.resident()) {
     SampleGroup& group = group_of(row);
     row.shares_prompt = group.answer != nullptr && group.answer->sample().num_samples > 1;
-    row.resident = true;
     ++group.num_resident;
-    row.leads = !group.begun;
-    group.begun = true;
+    row.prompt = begin_prompt(group);
   }
+  row.phase = RowPhase::kRunning;
   active_.insert(std::lower_bound(active_.begin(), active_.end(), id), id);
 }
 
@@ -253,7 +255,7 @@ void RowBook::set_prompt_values(size_t row, int64_t position, const PromptValues
 
 api::SampleResult RowBook::take_result(size_t id) {
   SampleRow& row = rows_.at(id);
-  CHECK(row.finished, id);
+  CHECK(row.finished(), id);
   SampleGroup& group = group_of(row);
   api::SampleResult result = std::move(row.result);
   const std::string error = std::move(row.error);
@@ -264,7 +266,7 @@ api::SampleResult RowBook::take_result(size_t id) {
   const size_t group_id = row.group;
   --group.num_rows;
   rows_.erase(id);
-  release_unused_prompt_and_group(group_id);
+  release_if_unused(group_id);
   if (!error.empty()) throw Error(ErrorCode::kInvalidArgument, error);
   return result;
 }
@@ -285,9 +287,12 @@ void RowBook::give_weights(size_t id, std::shared_ptr<model::LoraAdapter> adapte
 bool RowBook::try_prepare_to_read(size_t id) {
   SampleRow& row = rows_.at(id);
   if (!group_of(row).has_weights) return false;
-  if (row.leads && !std::exchange(row.has_looked, true)) reuse_prefix(row);
-  if (row.leads || row.joined) return true;
-  if (!group_of(row).ready) return false;
+  if (row.prompt == PromptRole::kLeads) {
+    row.prompt = PromptRole::kLeadsOnwards;
+    reuse_prefix(row);
+  }
+  if (row.prompt != PromptRole::kWaits) return true;
+  if (group_of(row).phase != GroupPhase::kCached) return false;
   attach_prompt_pages(row);
   return true;
 }
@@ -313,16 +318,16 @@ void RowBook::attach_prompt_pages(SampleRow& row) {
   if (row.position % pool.page_size() != 0)
     row.pages.push_back(take_slab_copy(pool, group.pages[static_cast<size_t>(shared)]));
   row.num_read = row.position;
-  row.joined = true;
+  row.prompt = PromptRole::kJoined;
 }
 
-int64_t RowBook::begin_prompt_piece_and_get_end(size_t id) {
+int64_t RowBook::next_prompt_chunk(size_t id) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
   const int64_t prompt = group.prompt_size();
   const int64_t border = shared_positions(group);
   const bool has_state = engine_.cache_layout().state_bytes() > 0;
-  if (!has_state || !row.leads || border == 0) return prompt;
+  if (!has_state || !row.leads() || border == 0) return prompt;
   if (!shares(group) && !uses_prefixes(group)) return prompt;
   // The state is that of what was read, so it can be copied only while it stands at the border:
   // a piece ends there, and behind the pass that reads it, before the next piece, the state is
@@ -353,11 +358,11 @@ void RowBook::give_back_before_window(size_t id) {
   }
 }
 
-void RowBook::set_prompt_ready_and_share_pages(size_t id) {
+void RowBook::publish_prompt(size_t id) {
   SampleRow& row = rows_.at(id);
   SampleGroup& group = group_of(row);
   KvPool& pool = engine_.kv_pool();
-  group.ready = true;
+  group.phase = GroupPhase::kCached;
   if (!shares(group)) return;
   group.pages.assign(row.pages.begin(), row.pages.begin() + pool.pages_for(group.prompt_size()));
   for (void* page : group.pages) {
@@ -423,7 +428,7 @@ void RowBook::reuse_prefix(SampleRow& row) {
   row.pages = std::move(found.pages);
   row.state = found.state;
   row.position = row.num_read = found.positions;
-  if (std::exchange(group.has_looked, true)) return;
+  if (group.num_found) return;
   group.num_found = found.positions;
   prefix_counts_.prompt_tokens += group.prompt_size();
   prefix_counts_.found_tokens += found.positions;

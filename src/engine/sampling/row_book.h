@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -71,6 +72,13 @@ struct PromptValues {
   std::vector<float> topk_logprobs = {}, draw_logprobs = {}, target_logprobs = {};
 };
 
+// How far a group's prompt is.
+enum class GroupPhase : uint8_t {
+  kUnread,   // no row reads it
+  kReading,  // its leader does
+  kCached,   // it is in the leader's cache, and rows can join
+};
+
 struct SampleGroup {
   std::shared_ptr<const api::SampleRequest> request;  // without a seed of its own
   std::vector<ops::LogitChange> bias = {};            // the request's
@@ -81,18 +89,16 @@ struct SampleGroup {
   model::LoraAdapter* adapter = nullptr;
   bool has_weights = true;  // false: they are being read, and no row can
   uint64_t owner = 0;
-  bool has_looked = false;        // for what of the prompt is known
-  int64_t num_found = 0;          // tokens that were, the first time
-  std::vector<void*> pages = {};  // of the prompt, owned together with the rows
-  void* state = nullptr;          // after the shared part of the prompt, where there is one
-  api::SampleResult prompt = {};  // values of the prompt, until the first row is taken
-  bool has_values = false;        // nothing is to be added to them
-  int64_t num_added = 0;          // rows, ever
-  int64_t num_rows = 0;           // not taken
-  int64_t num_resident = 0;       // not finished, and with pages or about to have them
-  bool begun = false;             // some row reads the prompt, or has
-  bool ready = false;             // the prompt is in the cache
-  bool closed = false;
+  std::optional<int64_t> num_found = {};  // prompt tokens that were known when first looked for
+  std::vector<void*> pages = {};          // of the prompt, owned together with the rows
+  void* state = nullptr;                  // after the shared part of the prompt, where there is one
+  api::SampleResult prompt = {};          // values of the prompt, until the first row is taken
+  bool has_values = false;                // nothing is to be added to them
+  int64_t num_added = 0;                  // rows, ever
+  int64_t num_rows = 0;                   // not taken
+  int64_t num_resident = 0;               // not finished, and with pages or about to have them
+  GroupPhase phase = GroupPhase::kUnread;
+  bool closed = false;  // no row is added any more
 
   [[nodiscard]] bool wants_prompt() const {
     return request->wants_prompt_logprobs() || !request->prompt_targets.empty() ||
@@ -101,6 +107,21 @@ struct SampleGroup {
   [[nodiscard]] int64_t prompt_size() const { return std::ssize(request->prompt); }
   // The prompt's pages are kept: for rows that are to come, or that share them.
   [[nodiscard]] bool holds_prompt() const { return !closed || num_resident > 0; }
+};
+
+enum class RowPhase : uint8_t {
+  kRunning,  // holds pages, or is about to
+  kParked,   // takes no part in steps, and keeps its pages
+  kEvicted,  // takes no part in steps, and is read again when it resumes
+  kFinished,
+};
+
+// What a row that holds pages has of its group's prompt.
+enum class PromptRole : uint8_t {
+  kWaits,         // for its share
+  kJoined,        // it has its share
+  kLeads,         // it reads the prompt for the group, and has not looked for a known prefix
+  kLeadsOnwards,  // it reads the prompt, from behind what was known
 };
 
 struct SampleRow {
@@ -113,17 +134,13 @@ struct SampleRow {
   int64_t position = 0;                 // tokens already in the cache, and in the pass
   int64_t num_read = 0;                 // of these, what is there
   int64_t border = 0;                   // of its sample, behind which the state was kept; 0: none
-  bool has_looked = false;              // for a prefix that is known
   std::vector<int32_t> drafts = {};     // of the tokens behind the last (or `ahead`)
   std::vector<ChosenToken> ahead = {};  // sampled, but not handed out yet
   int64_t last_step = 0;                // that it took part in
   bool first = false;                   // of its group: the prompt's values go with it
-  bool leads = false;                   // reads the prompt for the group
-  bool joined = false;                  // not a leader: has its share of the prompt
-  bool resident = false;                // holds pages, or is about to
-  bool aside = false;                   // takes no part in steps
-  int64_t aside_order = 0;              // who was set aside before has a lower one
-  bool finished = false;
+  RowPhase phase = RowPhase::kRunning;
+  PromptRole prompt = PromptRole::kWaits;
+  int64_t aside_order = 0;  // who was set aside before has a lower one
   std::string error = {};
   // Of a command.
   int64_t index = 0;                         // of the sample
@@ -133,6 +150,16 @@ struct SampleRow {
   int64_t runs_until = 0;      // not set aside before it has sampled so many tokens
 
   [[nodiscard]] int64_t num_sampled() const { return std::ssize(result.tokens); }
+  [[nodiscard]] bool finished() const { return phase == RowPhase::kFinished; }
+  [[nodiscard]] bool aside() const {
+    return phase == RowPhase::kParked || phase == RowPhase::kEvicted;
+  }
+  [[nodiscard]] bool resident() const {
+    return phase == RowPhase::kRunning || phase == RowPhase::kParked;
+  }
+  [[nodiscard]] bool leads() const {
+    return prompt == PromptRole::kLeads || prompt == PromptRole::kLeadsOnwards;
+  }
 };
 
 class RowBook {
@@ -187,14 +214,14 @@ class RowBook {
   bool try_prepare_to_read(size_t row);
   // The row reads on in its prompt: returns where the piece ends. A leader's first one ends where
   // further rows will begin, behind which its state is copied.
-  int64_t begin_prompt_piece_and_get_end(size_t row);
+  int64_t next_prompt_chunk(size_t row);
   // Pages before every layer's window, which no query of the row will read again.
   void give_back_before_window(size_t row);
   // For positions up to `end`.
   void allocate_pages_and_state(size_t row, int64_t end);
   // With the pass that is being made the group's prompt is in the leader's cache: after it others
   // may start from there.
-  void set_prompt_ready_and_share_pages(size_t row);
+  void publish_prompt(size_t row);
   // The row takes part in this step, and is read up to `end` by it.
   void advance(size_t row, int64_t end, int64_t step);
 
@@ -247,9 +274,11 @@ class RowBook {
   [[nodiscard]] int64_t shared_positions(const SampleGroup& group) const;
   void attach_prompt_pages(SampleRow& row);
   void release(std::vector<void*>& pages, void*& state);
-  void deactivate_and_release_cache(size_t row);
+  // The row leads its group's prompt if nobody does.
+  static PromptRole begin_prompt(SampleGroup& group);
+  void evict(size_t row, RowPhase phase);
   void reassign_prompt_leader(SampleRow& row);
-  void release_unused_prompt_and_group(size_t group);
+  void release_if_unused(size_t group);
 
   Engine& engine_;
   PrefixCache* prefixes_;

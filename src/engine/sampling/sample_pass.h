@@ -37,7 +37,7 @@ class SamplePass {
  private:
   [[nodiscard]] bool records_prompt(const SampleRow& row) {
     const SampleGroup& group = book_.group_of(row);
-    return row.leads && group.wants_prompt() && !group.has_values;
+    return row.leads() && group.wants_prompt() && !group.has_values;
   }
   void append_tokens_ahead();
   bool update_and_compare_signature();

@@ -40,7 +40,7 @@ void SamplingDrafts::verify_and_add_ahead(SampleChoice& choice) {
   // One that stands behind a rejected draft was given a prefix that the row does not have: else one
   // token fewer is in advance than there are drafts before it, since the step's first is no
   // draft's.
-  if (row.finished || row.ahead.size() + 1 != choice.num_drafts) return;
+  if (row.finished() || row.ahead.size() + 1 != choice.num_drafts) return;
   if (!row.ahead.empty() && !row.ahead.back().error.empty()) return;
   const int32_t before = row.ahead.empty() ? row.result.tokens.back() : row.ahead.back().token;
   if (row.drafts[choice.num_drafts - 1] != before) return;
@@ -53,7 +53,7 @@ void SamplingDrafts::roll_back_rejected(Backend& backend) {
   backend.unless_counting([&] {
     for (const StepSlice& slice : step_.slices()) {
       const SampleRow& row = book_.row(slice.id);
-      if (slice.num_drafts == 0 || row.finished) continue;
+      if (slice.num_drafts == 0 || row.finished()) continue;
       // Every accepted draft gave one token in advance, and the first rejected one ends them.
       const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
       restore_undo_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
@@ -111,7 +111,7 @@ void SamplingDrafts::clear_drafts_and_list_known_rows(const model::Pass& pass) {
   for (size_t s = 0; s < step_.slices().size(); ++s) {
     const StepSlice& slice = step_.slices()[s];
     const SampleRow& row = book_.row(slice.id);
-    if (row.finished) continue;
+    if (row.finished()) continue;
     const bool is_run = pass.unless_counting([&] { book_.clear_drafts(slice.id); });
     const model::PassSequence& sequence = pass.sequences[s];
     const SampleGroup& group = book_.group_of(row);

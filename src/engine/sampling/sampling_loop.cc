@@ -22,7 +22,7 @@ int64_t prompt_states(const SampleGroup& group) {
 }
 
 bool may_be_set_aside(const SampleRow& row) {
-  return !row.aside && row.num_sampled() >= row.runs_until;
+  return !row.aside() && row.num_sampled() >= row.runs_until;
 }
 
 }  // namespace
@@ -115,8 +115,8 @@ int64_t Preemption::kept_tokens(const SampleRow& row) const {
 }
 
 int64_t Preemption::reserved_pages(const SampleRow& row) const {
-  if (!row.resident) return 0;
-  const int64_t tokens = row.aside ? kept_tokens(row) : group_of(row).request->max_tokens;
+  if (!row.resident()) return 0;
+  const int64_t tokens = row.aside() ? kept_tokens(row) : group_of(row).request->max_tokens;
   return row_pages(row, tokens, row.shares_prompt);
 }
 
@@ -136,7 +136,7 @@ int64_t Preemption::free_states() const {
   for (const auto& [id, group] : loop_.groups()) {
     if (group.holds_prompt()) reserved += prompt_states(group);
   }
-  for (const auto& [id, row] : loop_.rows()) reserved += row.resident ? 1 : 0;
+  for (const auto& [id, row] : loop_.rows()) reserved += row.resident() ? 1 : 0;
   return std::max<int64_t>(0, limit - reserved);
 }
 
@@ -147,7 +147,7 @@ int64_t Preemption::free_rows() const {
 api::PageNeed Preemption::space_needed_to_resume(const SampleRow& row) const {
   const SampleGroup& group = group_of(row);
   const int64_t max_tokens = group.request->max_tokens;
-  if (row.resident)
+  if (row.resident())
     return {.pages = row_pages(row, max_tokens, row.shares_prompt) - reserved_pages(row)};
   const bool shares_prompt = group.answer->sample().num_samples > 1;
   api::PageNeed need{.pages = row_pages(row, max_tokens, shares_prompt), .states = 1};
@@ -166,7 +166,7 @@ bool Preemption::has_budget(const api::PageNeed& need) const {
 
 bool Preemption::evict_one_aside(const api::TenantId* tenant, size_t except) {
   for (const auto& [id, row] : loop_.rows()) {
-    if (id == except || !row.aside || !row.resident) continue;
+    if (id == except || !row.aside() || !row.resident()) continue;
     if (tenant != nullptr && tenant_of(row) != *tenant) continue;
     loop_.give_up_pages(id);
     return true;
@@ -224,7 +224,7 @@ void Preemption::make_space(const api::TenantId& tenant, const api::Sample& samp
 std::optional<size_t> Preemption::find_row_to_resume(const api::TenantId& tenant) const {
   std::optional<size_t> best;
   for (const auto& [id, row] : loop_.rows()) {
-    if (!row.aside || tenant_of(row) != tenant) continue;
+    if (!row.aside() || tenant_of(row) != tenant) continue;
     if (!best || row.aside_order < loop_.rows().at(*best).aside_order) best = id;
   }
   return best;
@@ -248,7 +248,7 @@ void Preemption::make_space_and_resume(const api::ResumeRow& which) {
   make_space_to_resume(*found, which.takes_from);
   const SampleRow& row = loop_.row(*found);
   if (!has_budget(space_needed_to_resume(row))) return;
-  const int64_t reread = row.resident ? 0 : group_of(row).prompt_size() + row.num_sampled();
+  const int64_t reread = row.resident() ? 0 : group_of(row).prompt_size() + row.num_sampled();
   loop_.resume(*found, row.num_sampled() + std::max(kLeastRun, reread / kReadForOneSampled));
 }
 
@@ -256,7 +256,7 @@ void Preemption::make_space_and_resume(const api::ResumeRow& which) {
 void Preemption::add_to_share(const SampleRow& row, api::SampleShare& share) const {
   const int64_t pages = reserved_pages(row);
   share.pages += pages;
-  if (row.aside) {
+  if (row.aside()) {
     ++share.rows_aside;
   } else {
     ++share.rows;
@@ -281,7 +281,7 @@ std::vector<api::SampleShare> Preemption::shares() const {
   for (const auto& [id, row] : loop_.rows()) {
     auto& [share, next] = tenants[tenant_of(row)];
     add_to_share(row, share);
-    if (row.aside && (next == nullptr || row.aside_order < next->aside_order)) next = &row;
+    if (row.aside() && (next == nullptr || row.aside_order < next->aside_order)) next = &row;
   }
   std::vector<api::SampleShare> out;
   for (auto& [tenant, held] : tenants) {

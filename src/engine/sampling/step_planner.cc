@@ -55,7 +55,7 @@ void divide_step_tokens(std::span<StepClaim> claims, int64_t budget, uint64_t tu
 int64_t StepPlanner::next_piece(size_t id, int64_t budget) {
   const SampleRow& row = book_.row(id);
   if (row.position >= book_.group_of(row).prompt_size()) return std::min(book_.unread(row), budget);
-  return std::min(book_.begin_prompt_piece_and_get_end(id) - row.position, budget);
+  return std::min(book_.next_prompt_chunk(id) - row.position, budget);
 }
 
 StepClaim& StepPlanner::find_or_add_claim(uint64_t owner) {
@@ -77,7 +77,7 @@ void StepPlanner::classify_rows_and_add_claims() {
     const SampleGroup& group = book_.group_of(row);
     if (!book_.try_prepare_to_read(id)) continue;
     StepClaim& claim = find_or_add_claim(group.owner);
-    const bool reads_prompt = row.leads && row.position < group.prompt_size();
+    const bool reads_prompt = row.leads() && row.position < group.prompt_size();
     if (book_.unread(row) == 1 && !reads_prompt) {
       decoding_.push_back(id);
       ++claim.decoding;
@@ -194,9 +194,9 @@ void StepPlanner::add_slice_and_advance(size_t id, int64_t count) {
   builder_.reach(reach);
   const int64_t begin_row = builder_.num_tokens();
   const int64_t num_drafts = std::max<int64_t>(0, count - book_.unread(row));
-  const bool ends_prompt = end == group.prompt_size() && row.leads;
+  const bool ends_prompt = end == group.prompt_size() && row.leads();
   add_tokens(row, count, num_drafts);
-  if (ends_prompt && row.position < end) book_.set_prompt_ready_and_share_pages(id);
+  if (ends_prompt && row.position < end) book_.publish_prompt(id);
   slices_.push_back({.id = id,
                      .begin = begin_row,
                      .end = begin_row + count,
