@@ -87,7 +87,7 @@ TEST(Documents, NameCommandsAndOptionsThatExist) {
   EXPECT_TRUE(known.contains("train"));
   const fs::path root = STRATA_SOURCE_DIR;
   std::vector<fs::path> files = {root / "README.md", root / "CONTRIBUTING.md"};
-  for (const auto& entry : fs::directory_iterator(root / "docs")) {
+  for (const auto& entry : fs::recursive_directory_iterator(root / "docs")) {
     if (entry.path().extension() == ".md") files.push_back(entry.path());
   }
   size_t checked = 0;

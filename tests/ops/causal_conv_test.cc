@@ -118,7 +118,7 @@ TEST(CausalConv, ForwardMatchesReference) {
   }
 }
 
-// The last inputs of one sequence as the first of the next (docs/traps.md).
+// The last inputs of one sequence as the first of the next (docs/dev/traps.md).
 TEST(CausalConv, AWindowThatLeaksIntoTheNextSequenceShows) {
   const Case c{{64, 5}, 16, 4};
   const Inputs in(c);

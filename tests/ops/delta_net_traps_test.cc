@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes in the delta rule that others made (docs/traps.md) and that no file of a model can
+// Mistakes in the delta rule that others made (docs/dev/traps.md) and that no file of a model can
 // express: each is planted by what the rule is given, and must be a hundred bounds away.
 #include <cmath>
 

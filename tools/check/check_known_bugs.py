@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Check docs/known-bugs.md: every row is there, and every test that it names exists in tests/.
+"""Check docs/dev/known-bugs.md: every row is there, and every test that it names exists in tests/.
 
 usage: python3 tools/check/check_known_bugs.py
 
@@ -71,10 +71,10 @@ def self_test():
 
 def main():
     self_test()
-    with open(os.path.join(ROOT, "docs", "known-bugs.md"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, "docs", "dev", "known-bugs.md"), encoding="utf-8") as f:
         faults, seen = faults_of(f.read(), tests_in_tree())
     for line in faults:
-        print(f"docs/known-bugs.md: {line}")
+        print(f"docs/dev/known-bugs.md: {line}")
     if faults:
         sys.exit(f"check_known_bugs: {len(faults)} faults")
     print(f"check_known_bugs: ok, {len(seen)} rows")

@@ -9,14 +9,14 @@
 namespace strata::engine {
 namespace {
 
-// What products and attention reach of the limit, which is probed in registers (docs/log.md).
+// What products and attention reach of the limit, which is probed in registers (docs/dev/log).
 constexpr double kProductShare = 0.85;
 // What an exponential of attention costs besides products: with its maximum, sums and roundings, of
 // f32's operations (a fused one counts twice); in backward it is recomputed and has a gradient.
 constexpr double kExponentialFlops = 33.0;
 constexpr double kBackwardExponentials = 3.5;
 // Of products with few rows: what reads of weights reach of the limit, and how much of the shorter
-// one of reading and computing the longer one does not hide (docs/log.md).
+// one of reading and computing the longer one does not hide (docs/dev/log).
 constexpr double kReadShare = 0.9;
 constexpr double kCacheReadShare = 0.6;  // of caches, which lie head by head
 constexpr double kNotHidden = 0.5;

@@ -39,7 +39,7 @@ inline Work operator*(double times, const Work& work) {
 }
 
 // What a machine does in a second. The numbers here are those of an ordinary one, which plans weigh
-// work by, so that a plan does not depend on the minute it was made in (docs/log.md).
+// work by, so that a plan does not depend on the minute it was made in (docs/dev/log).
 struct MachineLimits {
   double flops = 400e9;  // of the dtype's products
   double f32_flops = 200e9;
