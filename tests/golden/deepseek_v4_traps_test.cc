@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes that others made in DeepSeek-V4 (docs/dev/traps.md), each planted by changing the files so
-// that our program computes what the mistake would: the golden must miss its limit by more than a
-// hundred times. Those that no file can express are planted in the definition
+// Mistakes that others made in DeepSeek-V4 (docs/dev/traps.md), each planted by changing the files
+// so that our program computes what the mistake would: the golden must miss its limit by more than
+// a hundred times. Those that no file can express are planted in the definition
 // (tools/golden/golden_deepseek_v4_definition.py) or in the ops' tests.
 #include <gtest/gtest.h>
 
