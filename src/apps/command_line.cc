@@ -157,7 +157,7 @@ std::string see_help(const CommandText& command) {
 std::vector<std::string> option_names(const OptionTable& table) {
   std::vector<std::string> names;
   for (const OptionRow& row : table.rows()) {
-    if (row.is_positional) continue;
+    if (row.is_positional || row.is_retired) continue;
     for (std::string& name : row.names()) names.push_back(std::move(name));
   }
   return names;

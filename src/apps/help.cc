@@ -116,7 +116,9 @@ std::string row_text(const OptionRow& row) {
 
 std::vector<const OptionRow*> grouped_rows(const OptionTable& table) {
   std::vector<const OptionRow*> rows;
-  for (const OptionRow& row : table.rows()) rows.push_back(&row);
+  for (const OptionRow& row : table.rows()) {
+    if (!row.is_retired) rows.push_back(&row);
+  }
   const std::vector<std::string> headings = headings_of(rows);
   std::stable_sort(rows.begin(), rows.end(), [&](const OptionRow* a, const OptionRow* b) {
     return std::find(headings.begin(), headings.end(), a->group) <

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/log.h"
 
 namespace strata {
 namespace {
@@ -177,6 +178,16 @@ OptionRow& OptionTable::seed(const std::string& name, uint64_t& field, const std
 OptionRow& OptionTable::seed(const std::string& name, std::optional<uint64_t>& field,
                              const std::string& help) {
   return add(make_number_row(name, "UINT", field, seeds(), help));
+}
+
+OptionRow& OptionTable::retired(const std::string& name, const std::string& what) {
+  return add({.name = name,
+              .is_retired = true,
+              .set =
+                  [name, what](const std::string&) {
+                    log(LogLevel::kWarning, fmt::format("--{} does nothing: {}", name, what));
+                  },
+              .text = [] { return std::string(); }});
 }
 
 OptionRow& OptionTable::row_of(std::string_view name) {

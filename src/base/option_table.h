@@ -39,7 +39,8 @@ struct OptionRow {
   bool may_be_bare = false;          // with --name or, as the first that nothing names, without
   std::string required_unless = {};  // the row in whose presence this one may be missing
   std::string group = {};            // OptionTable::group()
-  bool is_common = false;  // OptionTable::mark_common(); a table may mark none, then all are
+  bool is_common = false;   // OptionTable::mark_common(); a table may mark none, then all are
+  bool is_retired = false;  // OptionTable::retired(): no help names it
   ResultsBy results_by = ResultsBy::kNothing;
   // Throws Error for a text that is no such value; of a list, called for each.
   std::function<void(const std::string& text)> set = {};
@@ -111,6 +112,9 @@ class OptionTable {
                     const OptionRange<double>& range, const std::string& help);
   OptionRow& seed(const std::string& name, uint64_t& field, const std::string& help);
   OptionRow& seed(const std::string& name, std::optional<uint64_t>& field, const std::string& help);
+
+  // An option that scripts may still name: it takes a value, does nothing, and warns with `what`.
+  OptionRow& retired(const std::string& name, const std::string& what);
 
   // A row of another kind.
   OptionRow& add(OptionRow row);

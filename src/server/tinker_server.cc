@@ -19,7 +19,6 @@
 #include "server/store/checkpoints/registry.h"
 #include "server/store/state/store.h"
 #include "server/tinker/audit.h"
-#include "server/tinker/audit_sync.h"
 #include "server/tinker/keys.h"
 #include "server/tinker/operations/operation.h"
 #include "server/tinker/parse_pool.h"
@@ -153,8 +152,7 @@ struct TinkerServer::State {
       }
     }
   }
-  void forget_audit_waits_and_stop_threads() {
-    if (audit) audit->forget();
+  void stop_threads() {
     parsing.stop();
     texts_parsing.stop();
     archives.stop();
@@ -174,12 +172,11 @@ struct TinkerServer::State {
   void use_certificate_or_keep_old(const Reread& read, bool is_wanted);
   bool use_keys_if_whole(const std::shared_ptr<const KeyRing>& read);
   void audit_exchange(const Exchange& exchange);
-  void count_and_rarely_audit_refused_login(const Exchange& exchange);
+  void audit_refused_login(const Exchange& exchange);
   void audit_reload(const std::string& what);
   void make_http_server(Router router);
   void make_metrics_server(int port);
   void start_metrics_server_or_take_free_port();
-  void make_audit_sync_and_wrap_routes(Router& router);
   [[nodiscard]] std::string metrics_text();
   [[nodiscard]] Response make_and_keep_metrics_response();
   [[nodiscard]] Response stale_metrics_response();
@@ -213,9 +210,8 @@ struct TinkerServer::State {
   Service service;
   OpenAiEndpoint openai;
   LivePage page;
-  std::unique_ptr<AuditLog> audit;        // null: none is wanted
-  std::unique_ptr<AuditSync> audit_sync;  // null: no request waits for it
-  int64_t num_refused_logins = 0;         // I/O thread
+  std::unique_ptr<AuditLog> audit;  // null: none is wanted
+  int64_t num_refused_logins = 0;   // I/O thread
   double told_of_logins = -kQuietSeconds;
   std::unique_ptr<HttpServer> http;
   Scrapes scrapes{[this](std::function<void()> task) { http->post(std::move(task)); }};
@@ -225,8 +221,8 @@ struct TinkerServer::State {
   std::unique_ptr<Reloads> reloads;     // gives `http` what it read
 };
 
-// One line a second for all of them: what strangers send must not fill a disk.
-void TinkerServer::State::count_and_rarely_audit_refused_login(const Exchange& exchange) {
+// Counts all of them, with one line a second: what strangers send must not fill a disk.
+void TinkerServer::State::audit_refused_login(const Exchange& exchange) {
   ++num_refused_logins;
   const double now = now_seconds();
   if (now - told_of_logins < kQuietSeconds) return;
@@ -241,17 +237,27 @@ void TinkerServer::State::count_and_rarely_audit_refused_login(const Exchange& e
               .status = exchange.status});
 }
 
+// Whether a route hands out weights: an archive, signed URLs, or a file by one.
+static bool hands_out_weights(std::string_view route) {
+  return route.ends_with("/archive") || route.find("external_weights") != std::string_view::npos ||
+         route.starts_with("/api/v1/files/");
+}
+
 // Of those who have a key, or a URL that one of them signed.
 void TinkerServer::State::audit_exchange(const Exchange& exchange) {
   if (!audit) return;
-  if (exchange.status == 401) return count_and_rarely_audit_refused_login(exchange);
-  // Its handler was run, between two lines of its own.
-  if (options.audit_sync && is_audited(exchange.effect, exchange.route) && exchange.about) return;
+  if (exchange.status == 401) return audit_refused_login(exchange);
   const bool hands_out = hands_out_weights(exchange.route) && exchange.status < 400;
   if (!hands_out && (exchange.effect != Effect::kChanges || exchange.tenant.empty())) return;
-  AuditLine line = make_audit_line(exchange);
-  if (hands_out) line.object = percent_escaped(exchange.path);
-  audit->add(std::move(line));
+  audit->add({.time = wall_seconds(),
+              .tenant = exchange.tenant,
+              .key_id = exchange.key_id,
+              .address = exchange.address,
+              .action = fmt::format("{} {}", exchange.method, exchange.route),
+              .object = hands_out        ? percent_escaped(exchange.path)
+                        : exchange.about ? *exchange.about
+                                         : "",
+              .status = exchange.status});
 }
 
 std::string TinkerServer::State::metrics_text() {
@@ -287,7 +293,6 @@ void TinkerServer::State::record_exchange(const Exchange& exchange) {
 void TinkerServer::State::tick() {
   scrapes.tick(now_seconds());
   service.tick(now_seconds());
-  if (audit_sync) audit_sync->end_overdue_waits(now_seconds());
   watch.record_stats(stats(), now_seconds());
 }
 
@@ -366,16 +371,6 @@ void TinkerServer::State::start_metrics_server_or_take_free_port() {
   }
 }
 
-void TinkerServer::State::make_audit_sync_and_wrap_routes(Router& router) {
-  audit_sync = std::make_unique<AuditSync>(
-      *audit, [this](std::function<void()> task) { http->post(std::move(task)); });
-  router.wrap([this](const Route& route) {
-    if (!is_audited(route.effect, route.pattern)) return route.handler;
-    return route.needs_key ? audit_sync->audited(route.handler)
-                           : audit_sync->audited_if_answered(route.handler);
-  });
-}
-
 TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
                            const std::vector<api::BaseInfo>& bases,
                            std::vector<std::optional<ServedText>> texts, const Budget& budget,
@@ -390,14 +385,13 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.rest.add_routes(router);
   s.openai.add_routes(router);
   s.page.add_routes(router);
-  if (s.options.audit_sync) s.make_audit_sync_and_wrap_routes(router);
   s.make_http_server(std::move(router));
   s.make_metrics_server(s.options.metrics_listen.port);
   s.update_num_tenants_and_warn();
   s.reloads = std::make_unique<Reloads>(s.make_reload_reader());
 }
 
-TinkerServer::~TinkerServer() { state_->forget_audit_waits_and_stop_threads(); }
+TinkerServer::~TinkerServer() { state_->stop_threads(); }
 
 void TinkerServer::start() {
   state_->http->post([this] { state_->store.hurry_this_thread(); });
@@ -483,7 +477,7 @@ void TinkerServer::begin_shutdown() {
 void TinkerServer::stop() {
   state_->metrics->stop(0.0);
   for (Sql* database : state_->databases) database->hurry();
-  state_->forget_audit_waits_and_stop_threads();
+  state_->stop_threads();
   // Twice: results that were posted before may post their answers once more.
   state_->http->post([this] {
     state_->service.handle_all_posted();

@@ -66,6 +66,26 @@ TEST(Frozen, OptionsAndVariables) {
   EXPECT_THAT(unknown, IsEmpty()) << "new ones get a line in frozen_options.txt";
 }
 
+TEST(Frozen, RetiredOptionsAreTakenAndNotNamed) {
+  const Names names = names_of_program();
+  std::istringstream lines(source("tests/apps/retired_options.txt"));
+  size_t count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    EXPECT_FALSE(names.contains(line)) << line;
+    std::istringstream in(line);
+    Words words;
+    for (std::string word; in >> word;) words.push_back(word);
+    words.emplace_back("any");
+    words.emplace_back("--no-such-option");
+    const std::string told = run_program(words).err;
+    EXPECT_THAT(told, ::testing::HasSubstr("--no-such-option"));
+    EXPECT_THAT(told, ::testing::Not(::testing::HasSubstr("no option " + words[1]))) << line;
+    ++count;
+  }
+  EXPECT_GT(count, 0u);
+}
+
 // The files of src/ that name it.
 Names files_with(const std::string& what) {
   Names files;

@@ -54,7 +54,7 @@ TEST(ServeOptions, AFlagHasItsValueBehindAnEqualsSign) {
     EXPECT_THAT(error_of([&] { read({other}); }), HasSubstr("want on or off")) << other;
   }
   // A switch that must have one.
-  EXPECT_THAT(read({"--audit-sync", "on"}).source.values.at("audit-sync"), ElementsAre("on"));
+  EXPECT_THAT(read({"--prefix-cache", "on"}).source.values.at("prefix-cache"), ElementsAre("on"));
 }
 
 TEST(ServeOptions, AnUnknownOptionOrAStrayWordIsAnError) {

@@ -127,10 +127,6 @@ void Router::add(Route route) {
   routes_.push_back(std::move(route));
 }
 
-void Router::wrap(const std::function<Handler(const Route& route)>& with) {
-  for (Route& route : routes_) route.handler = with(route);
-}
-
 void Router::match_route(Request& request) const {
   const std::vector<std::string_view> wanted = segments(request.path);
   for (const Route& route : routes_) {

@@ -69,9 +69,6 @@ class Router {
  public:
   void add(Route route);
 
-  // Replaces each route's handler by what `with` makes of it.
-  void wrap(const std::function<Handler(const Route& route)>& with);
-
   // Notes in the request which route it is of. HEAD is GET where no key is needed.
   void match_route(Request& request) const;
   // After match_route(): checks the body's type, runs the handler and turns its faults into

@@ -14,10 +14,8 @@
 #include <optional>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/clock.h"
-#include "base/crypto.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -30,7 +28,6 @@ namespace {
 
 constexpr size_t kMaxQueued = 4 << 20;  // bytes of lines that wait for the disk
 constexpr size_t kMaxObject = 512;      // bytes
-constexpr size_t kGroup = 256;          // lines that are synced at once
 
 constexpr off_t kMaxTail = 16 << 10;  // holds any line
 
@@ -45,8 +42,7 @@ int open_log(const std::string& path) {
 // Where the lines of a file end; of a pipe, nothing.
 struct Tail {
   bool is_whole = true;  // the last line has its end
-  int64_t number = 0;    // of the last whole line, with its chain
-  std::string chain;
+  int64_t number = 0;    // of the last whole line
 };
 
 // What stands between `before` and the next quote or comma of the last line that has it.
@@ -80,7 +76,6 @@ Tail read_tail(const std::string& path) {
   const std::string_view lines = std::string_view(*text).substr(0, text->rfind('\n') + 1);
   const std::string_view number = last_field(lines, "\"seq\":");
   std::from_chars(number.data(), number.data() + number.size(), tail.number);
-  tail.chain = last_field(lines, "\"chain\":\"");
   return tail;
 }
 
@@ -104,16 +99,14 @@ std::string truncate_and_quote(std::string_view text) {
   return text::json_quote(plain);
 }
 
-// Without its number, its chain and its end.
+// Without its number and its end.
 std::string unfinished_json(const AuditLine& line) {
-  std::string text = fmt::format(
+  return fmt::format(
       "{{\"time\":\"{}\",\"tenant\":{},\"key\":{},\"address\":{},\"action\":{},\"object\":{},"
       "\"status\":{}",
       rfc3339(line.time), truncate_and_quote(line.tenant), truncate_and_quote(line.key_id),
       truncate_and_quote(line.address), truncate_and_quote(line.action),
       truncate_and_quote(line.object), line.status);
-  if (line.begun > 0) text += fmt::format(",\"begun\":{}", line.begun);
-  return text;
 }
 
 }  // namespace
@@ -126,7 +119,6 @@ struct AuditLog::Writer {
     }
     const Tail tail = read_tail(path);
     is_whole = tail.is_whole;
-    chain = tail.chain;
     number = tail.number + (is_whole ? 0 : 1);  // a line that was cut had one too: it is missed
     warn_if_others_can_read();
   }
@@ -136,24 +128,15 @@ struct AuditLog::Writer {
 
   struct Job {
     std::string text;    // empty: reopen
-    Done done = {};      // null: nobody waits
     int64_t number = 0;  // of the line
   };
-  // Lines that somebody waits for, written or not, before they are synced.
-  struct Told {
-    Done done;
-    int64_t number;  // 0: it could not be written
-  };
   void warn_if_others_can_read() const;
-  void number_and_queue_or_drop(Job job);
-  [[nodiscard]] bool number_and_try_queue(Job& job);
+  void queue(Job job);
   [[nodiscard]] Job take_first_job() REQUIRES(mutex);
   void write_jobs_until_stopped();
-  [[nodiscard]] bool reopen();
-  [[nodiscard]] bool write_line(const Job& job);
+  void reopen();
+  void write_line(const Job& job);
   void log_if_trouble_begins_or_ends(bool is_written, int fault);
-  [[nodiscard]] bool sync();
-  void sync_and_tell(std::vector<Told>& told);
   [[nodiscard]] bool append(const std::string& text);
 
   const std::string path;
@@ -169,9 +152,6 @@ struct AuditLog::Writer {
   int file;
   bool is_whole = true;  // the last line has its end
   bool is_failing = false;
-  std::string chain;  // of the last line that was written
-  Mutex telling;
-  bool is_forgotten GUARDED_BY(telling) = false;
 };
 
 // It says who does what, and when.
@@ -201,37 +181,21 @@ AuditLog::~AuditLog() {
                                     writer.path, writer.jobs.size() + 1));
 }
 
-void AuditLog::add(AuditLine line) { writer_->number_and_queue_or_drop({unfinished_json(line)}); }
+void AuditLog::add(AuditLine line) { writer_->queue({unfinished_json(line)}); }
 
-void AuditLog::write(AuditLine line, Done done) {
-  writer_->number_and_queue_or_drop({unfinished_json(line), std::move(done)});
-}
+void AuditLog::reopen() { writer_->queue({}); }
 
-void AuditLog::forget() {
-  const MutexLock lock(writer_->telling);
-  writer_->is_forgotten = true;
-}
-
-void AuditLog::reopen() { writer_->number_and_queue_or_drop({}); }
-
-void AuditLog::Writer::number_and_queue_or_drop(Job job) {
-  if (number_and_try_queue(job) || !job.done) return;
-  const MutexLock lock(telling);
-  if (!is_forgotten) job.done(0);
-}
-
-// False: it found no space in the queue, and is counted as dropped.
-bool AuditLog::Writer::number_and_try_queue(Job& job) {
+// A line that finds no space is counted as dropped.
+void AuditLog::Writer::queue(Job job) {
   const MutexLock lock(mutex);
   if (!job.text.empty()) job.number = ++number;  // also of one that is dropped: it is missed
   if (queued_bytes + job.text.size() > kMaxQueued) {
     ++counts.dropped;
-    return false;
+    return;
   }
   queued_bytes += job.text.size();
   jobs.push_back(std::move(job));
   wake.notify_all();
-  return true;
 }
 
 AuditLog::Counts AuditLog::counts() const {
@@ -247,21 +211,17 @@ AuditLog::Writer::Job AuditLog::Writer::take_first_job() {
 }
 
 void AuditLog::Writer::write_jobs_until_stopped() {
-  std::vector<Told> told;
   mutex.lock();
   for (;;) {
-    if (!told.empty() && (jobs.empty() || told.size() >= kGroup)) {
-      mutex.unlock();
-      sync_and_tell(told);
-      mutex.lock();
-      continue;
-    }
     while (!is_stopping && jobs.empty()) wake.wait(mutex);
     if (jobs.empty()) break;
     Job job = take_first_job();
     mutex.unlock();
-    const bool is_written = job.text.empty() ? reopen() : write_line(job);
-    if (job.done) told.push_back({std::move(job.done), is_written ? job.number : 0});
+    if (job.text.empty()) {
+      reopen();
+    } else {
+      write_line(job);
+    }
     mutex.lock();
   }
   is_done = true;
@@ -269,33 +229,16 @@ void AuditLog::Writer::write_jobs_until_stopped() {
   mutex.unlock();
 }
 
-// What has no disk (a pipe) cannot be synced, and need not be.
-bool AuditLog::Writer::sync() {
-  if (::fdatasync(file) == 0 || errno == EINVAL || errno == EROFS) return true;
-  log(LogLevel::kError, fmt::format("audit: {}: sync: {}", path, std::strerror(errno)));
-  return false;
-}
-
-void AuditLog::Writer::sync_and_tell(std::vector<Told>& told) {
-  const bool is_synced = sync();
-  const MutexLock lock(telling);
-  if (!is_forgotten) {
-    for (const Told& one : told) one.done(is_synced ? one.number : 0);
-  }
-  told.clear();
-}
-
-bool AuditLog::Writer::reopen() {
+void AuditLog::Writer::reopen() {
   const int next = open_log(path);
   if (next < 0) {
     log(LogLevel::kError,
         fmt::format("audit: {}: {}; the old file stays in use", path, std::strerror(errno)));
-    return false;
+    return;
   }
   ::close(file);
   file = next;
   is_whole = read_tail(path).is_whole;
-  return true;
 }
 
 // Once for each time of trouble, and its end, not for each line.
@@ -308,16 +251,12 @@ void AuditLog::Writer::log_if_trouble_begins_or_ends(bool is_written, int fault)
   is_failing = !is_written;
 }
 
-bool AuditLog::Writer::write_line(const Job& job) {
-  const std::string text = fmt::format("{},\"seq\":{}", job.text, job.number);
-  const std::string next = to_hex(sha256(chain + text));
-  const bool is_written = append(fmt::format("{},\"chain\":\"{}\"}}\n", text, next));
+void AuditLog::Writer::write_line(const Job& job) {
+  const bool is_written = append(fmt::format("{},\"seq\":{}}}\n", job.text, job.number));
   const int fault = errno;
-  if (is_written) chain = next;
   log_if_trouble_begins_or_ends(is_written, fault);
   const MutexLock lock(mutex);
   ++(is_written ? counts.written : counts.dropped);
-  return is_written;
 }
 
 // A line that a full disk cut is ended before the next one begins.

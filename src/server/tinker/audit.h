@@ -3,14 +3,11 @@
 // weights, appended to a file by a thread of its own. A line has the time, the tenant, the key's
 // id, the request, what it was about, and the answer's status; never a body, a key or a query. What
 // cannot be written, since the disk is full or too slow, is dropped and counted; nobody waits for
-// it. Lines are numbered ("seq"; what was dropped has a number too), and each ends with "chain",
-// the SHA-256 in hex of the chain before it and its own text up to there: a line that was taken
-// out, changed or put in shows. Both go on over rotations and restarts; an empty file begins anew.
-// write() is for who does wait: its lines are synced to the disk, those of a moment at once.
+// it. Lines are numbered ("seq"; what was dropped has a number too), over rotations and restarts;
+// an empty file begins anew.
 //   AuditLog audit("audit.jsonl");  audit.add({...});  audit.reopen();  // after a rotation
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,8 +20,7 @@ struct AuditLine {
   std::string address;  // of the peer; "": this machine's own
   std::string action;   // "POST /api/v1/save_weights"
   std::string object;   // "s:train:0", "tinker://..."; what could not be told is ""
-  int status = 0;       // 0: not yet known
-  int64_t begun = 0;    // the number of the line that stands for its beginning; 0: there is none
+  int status = 0;
 };
 
 class AuditLog {
@@ -39,12 +35,6 @@ class AuditLog {
 
   // Any thread.
   void add(AuditLine line);
-  // Any thread. `done` learns, on the log's thread or before this returns, the line's number once
-  // it is on the disk; 0: it is not, and will not be. It calls nothing of the log.
-  using Done = std::function<void(int64_t number)>;
-  void write(AuditLine line, Done done);
-  // No `done` is called from when this returns on: whom they call goes.
-  void forget();
   // Any thread: opens the path again, after what was added before; the old file stays in use when
   // that fails.
   void reopen();

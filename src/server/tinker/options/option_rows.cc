@@ -198,8 +198,7 @@ void add_address_rows(OptionTable& t, ServeOptions& o) {
   add_flag(t, "no-keys", o.no_keys, "serve this machine alone, without keys");
   add_text(t, "audit", "FILE", o.audit,
            "a line of JSON for each request that changes state: who, what, about what, its answer");
-  add_switch(t, "audit-sync", o.audit_sync,
-             "sync a line before each change and one before its answer; without them 503");
+  t.retired("audit-sync", "lines of the audit log are written in order and not waited for");
   add_text(
       t, "trace", "FILE", o.trace,
       "timeline to write at the end, for ui.perfetto.dev (docs/timeline.md); it holds the last "

@@ -84,11 +84,6 @@ void check_max_connections(const ServeOptions& o) {
   }
 }
 
-void check_audit(const ServeOptions& o) {
-  if (o.audit_sync && o.audit.empty())
-    fail("--audit-sync: there is no audit log; give --audit FILE");
-}
-
 void check_no_keys(const ServeOptions& o) {
   if (o.no_keys && (!o.listen.is_loopback() || !o.metrics_listen.is_loopback())) {
     fail("--no-keys: " + (o.listen.is_loopback() ? o.metrics_listen : o.listen).text() +
@@ -100,7 +95,6 @@ void check_options(const ServeOptions& o) {
   check_models(o);
   check_state_places(o);
   check_max_connections(o);
-  check_audit(o);
   check_tls(o);
   TrustedProxies(o.trusted_proxies);  // refuses what is none
   check_distinct("rate", o.rates);

@@ -43,7 +43,6 @@ struct ServeOptions {
   std::string admin_keys_text;
   bool no_keys = false;
   std::string audit;  // empty: none
-  bool audit_sync = false;
   std::string trace;  // empty: none
   // Seconds.
   double result_ttl = 1800;
