@@ -54,6 +54,24 @@ TEST_F(GenerateTest, SamplesAsTheModelsFileSays) {
   EXPECT_THAT(named.err, Not(HasSubstr("generation_config")));
 }
 
+TEST_F(GenerateTest, AModelThatNamesNoSamplingIsDrawnAsPeopleExpect) {
+  const Words same = {"--seed", "5", "--temperature", "0.7", "--top-p", "0.9"};
+  for (const char* config :
+       {R"({"eos_token_id":[4072,4070]})", R"({"eos_token_id":[4072,4070],"do_sample":true})"}) {
+    const std::string model = model_with(config);
+    const Ran silent = generate(model, {"--seed", "5"});
+    EXPECT_THAT(silent.err, HasSubstr("[the model names no sampling: temperature 0.7, top-p 0.9;"));
+    const Ran named = generate(model, same);
+    EXPECT_EQ(silent.out, named.out);
+    EXPECT_THAT(named.err, Not(HasSubstr("names no sampling")));
+    // Whoever names one draws as he says, and nothing is cut.
+    const Ran hot = generate(model, {"--seed", "5", "--temperature", "1"});
+    EXPECT_THAT(hot.err, Not(HasSubstr("names no sampling")));
+    EXPECT_NE(hot.out, silent.out);
+  }
+  EXPECT_THAT(generate(model_with(R"({"top_k":5})")).err, Not(HasSubstr("names no sampling")));
+}
+
 TEST_F(GenerateTest, WhatIsNamedWins) {
   const std::string model = model_with(kQwen);
   const Ran one = generate(model, {"--seed", "5", "--top-k", "0"});

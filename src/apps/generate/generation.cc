@@ -84,6 +84,16 @@ std::string_view stop_reason_of(const AnswerText& text, bool is_interrupted, boo
   return met_end_token ? "eos" : "length";
 }
 
+void print_sampling(const SamplingSettings& sampling) {
+  if (!sampling.taken.empty())
+    fmt::print(stderr, "[from generation_config.json: {}]\n", sampling.taken);
+  if (sampling.is_plain) {
+    fmt::print(stderr,
+               "[the model names no sampling: {}; --temperature, --top-k, --top-p set it]\n",
+               sampling_text(sampling.request));
+  }
+}
+
 }  // namespace
 
 void print_piece(std::string_view piece) {
@@ -109,8 +119,7 @@ Generator::Generator(const GenerationOptions& options, Comm* comm)
   runner_ = load_runner(comm == nullptr ? alone_ : *comm, plan_, spec_, {.draft_tokens = drafts});
   if (!options.adapter.empty()) slot_ = runner_->load_adapter(options.adapter);
   if (!sampling_.greedy()) seed_ = options.seed ? *options.seed : draw_seed();
-  if (!sampling_.taken.empty() && runner_->is_first_rank())
-    fmt::print(stderr, "[from generation_config.json: {}]\n", sampling_.taken);
+  if (runner_->is_first_rank()) print_sampling(sampling_);
 }
 
 int64_t Generator::most_answer_tokens(int64_t prompt_tokens) const {

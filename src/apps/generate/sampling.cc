@@ -19,6 +19,13 @@ constexpr double kMostTemperature = 1e6;
 constexpr double kLeastAbove = 1e-300;  // of a range that excludes 0
 constexpr const char* kBias = "logit-bias";
 
+// Where nobody says how to draw.
+double plain_value(const api::SamplingOption& option) {
+  constexpr double kTemperature = 0.7, kTopP = 0.9;  // as the programs of others have it
+  if (option.name == "temperature") return kTemperature;
+  return option.name == "top_p" ? kTopP : option.neutral;
+}
+
 std::string dashed(std::string_view name) {
   std::string out(name);
   std::replace(out.begin(), out.end(), '_', '-');
@@ -102,6 +109,17 @@ std::optional<double> find_file_default(const data::SamplingDefaults& file, std:
   return std::nullopt;
 }
 
+// Whether neither the model's file nor the caller has a temperature or a cut.
+bool names_no_draw(const data::SamplingDefaults& file, const SamplingChoices& choices) {
+  if (file.greedy || file.top_k || choices.top_k) return false;
+  for (size_t i = 0; i < choices.numbers.size(); ++i) {
+    const api::SamplingOption& option = api::kSamplingOptions[i];
+    const bool is_draw = option.name == "temperature" || option.is_cut;
+    if (is_draw && (choices.numbers[i] || find_file_default(file, option.name))) return false;
+  }
+  return true;
+}
+
 // What of the file counts, for people.
 std::string used_defaults_text(const data::SamplingDefaults& file, bool greedy) {
   std::string text;
@@ -137,7 +155,7 @@ void add_sampling_rows(OptionTable& table, SamplingChoices& choices) {
     OptionRow& row =
         table.number(dashed(option.name), choices.numbers[i],
                      {least, most, std::string(option.wanted)}, std::string(option.help));
-    const std::string otherwise = fmt::format("{}", option.neutral);
+    const std::string otherwise = fmt::format("{}", plain_value(option));
     row.by_default(option.in_generation_config ? "generation_config.json's, else " + otherwise
                                                : otherwise);
   }
@@ -149,9 +167,11 @@ void add_sampling_rows(OptionTable& table, SamplingChoices& choices) {
 SamplingSettings load_sampling_settings(const std::string& model, const SamplingChoices& choices) {
   const data::SamplingDefaults file = load_file_defaults(model, choices);
   SamplingSettings out;
+  out.is_plain = names_no_draw(file, choices);
   for (size_t i = 0; i < choices.numbers.size(); ++i) {
     const api::SamplingOption& option = api::kSamplingOptions[i];
-    const double otherwise = find_file_default(file, option.name).value_or(option.neutral);
+    const double otherwise = find_file_default(file, option.name)
+                                 .value_or(out.is_plain ? plain_value(option) : option.neutral);
     out.request.*option.field = static_cast<float>(choices.numbers[i].value_or(otherwise));
   }
   if (file.greedy) out.request.temperature = 0.0f;

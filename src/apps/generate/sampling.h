@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How generate and chat choose tokens: what the command line says, else the model's
-// generation_config.json, else the value that changes nothing. Loops over api::kSamplingOptions.
+// generation_config.json, else the value that changes nothing; where neither has a temperature or a
+// cut, temperature 0.7 and top-p 0.9. Loops over api::kSamplingOptions.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -31,6 +32,7 @@ void add_sampling_rows(OptionTable& table, SamplingChoices& choices);
 struct SamplingSettings {
   api::SampleRequest request = {};  // the options of the choice, and nothing else
   std::string taken = {};  // from generation_config.json, for people; empty: nothing was taken
+  bool is_plain = false;   // nobody has a temperature or a cut
   [[nodiscard]] bool greedy() const { return request.temperature == 0.0f; }
 };
 SamplingSettings load_sampling_settings(const std::string& model, const SamplingChoices& choices);
