@@ -55,6 +55,11 @@ void GgufHeader::add_integer(std::string_view name, int64_t value) {
   put(keys_, static_cast<uint32_t>(value));
 }
 
+void GgufHeader::add_signed(std::string_view name, int32_t value) {
+  add_key(name, kI32);
+  put(keys_, value);
+}
+
 void GgufHeader::add_number(std::string_view name, double value) {
   add_key(name, kF32);
   put(keys_, static_cast<float>(value));

@@ -25,6 +25,7 @@ class GgufHeader {
   };
 
   void add_integer(std::string_view key, int64_t value);  // u32
+  void add_signed(std::string_view key, int32_t value);   // i32
   void add_number(std::string_view key, double value);    // f32
   void add_boolean(std::string_view key, bool value);
   void add_text(std::string_view key, std::string_view value);

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "checkpoint/gguf/pre.h"
+#include "checkpoint/gguf/sampling.h"
 #include "text/json_reader.h"
 #include "text/unicode/unicode.h"
 
@@ -385,8 +386,12 @@ std::string tokenizer_config_json(const GgufKeys& keys) {
 
 std::optional<std::string> generation_config_json(const GgufKeys& keys) {
   const std::vector<int64_t> ends = gguf_end_token_ids(keys);
-  if (ends.empty()) return std::nullopt;
-  return fmt::format("{{\"eos_token_id\": [{}]}}\n", fmt::join(ends, ", "));
+  std::string members = gguf_sampling_members(keys);
+  if (!ends.empty()) {
+    members = fmt::format(", \"eos_token_id\": [{}]", fmt::join(ends, ", ")) + members;
+  }
+  if (members.empty()) return std::nullopt;
+  return fmt::format("{{{}}}\n", members.substr(2));
 }
 
 }  // namespace

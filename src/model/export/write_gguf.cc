@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "checkpoint/gguf/gguf_model.h"
+#include "checkpoint/gguf/sampling.h"
 #include "checkpoint/gguf/vocabulary.h"
 #include "model/export/gguf_keys.h"
 #include "model/export/gguf_plan.h"
@@ -176,6 +177,7 @@ class GgufExport {
     header_.add_text("general.name", options_.name);
     header_.add_integer("general.file_type", find_gguf_encoding(options_.type)->file_type);
     header_.add_integer("general.quantization_version", 2);
+    add_sampling(texts_, header_);
     add_config_keys(config_, header_);
     if (!add_vocabulary(texts_, config_.vocab_size, header_)) {
       log(LogLevel::kWarning, fmt::format("{}: there is no tokenizer.json: the file takes token "
