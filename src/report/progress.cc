@@ -2,7 +2,6 @@
 #include "report/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "base/clock.h"
 #include "report/format.h"
 #include "report/text_width.h"
+#include "report/word_wrap.h"
 
 namespace strata::report {
 namespace {
@@ -22,11 +22,7 @@ constexpr double kTerminalInterval = 0.1;
 constexpr double kLineInterval = 10;
 constexpr double kTenthInterval = 1;
 
-int terminal_columns(std::FILE* out) {
-  winsize size{};
-  if (::ioctl(::fileno(out), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
-  return size.ws_col;
-}
+constexpr int kUsualColumns = 80;
 
 void append_share_and_bar(std::string& line, const ProgressState& state, int bar_columns) {
   const double share =
@@ -133,7 +129,9 @@ std::string Progress::render(double now, bool is_last) const {
                             .note = note_,
                             .bar = terminal_};
   // The last column stays free: some terminals wrap when it is written.
-  return render_progress(state, terminal_ ? terminal_columns(options_.out) - 1 : kLineColumns);
+  if (!terminal_) return render_progress(state, kLineColumns);
+  const int columns = terminal_columns(options_.out);
+  return render_progress(state, (columns == 0 ? kUsualColumns : columns) - 1);
 }
 
 void Progress::draw(double now, bool is_last) {

@@ -2,6 +2,7 @@
 // strata chat and generate, the program itself, as people use them: at a terminal and in a pipe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,14 @@ const std::string kBundled = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen
 constexpr const char* kUp = "\033[A";
 constexpr const char* kCtrlC = "\003";
 constexpr const char* kCtrlD = "\004";
+
+void set_columns(const Terminal& terminal, uint16_t columns) {
+  const std::string path = "/proc/" + std::to_string(terminal.pid()) + "/fd/0";
+  const int fd = ::open(path.c_str(), O_RDWR | O_NOCTTY);
+  const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+  EXPECT_EQ(::ioctl(fd, TIOCSWINSZ, &size), 0);
+  ::close(fd);
+}
 
 class ChatTest : public ::testing::Test {
  protected:
@@ -257,6 +266,14 @@ TEST_F(ChatTest, CommandsSayWhatTheyDo) {
   terminal.expect("> ");
   terminal.type("/exit\n");
   EXPECT_EQ(terminal.wait(), 0);
+}
+
+TEST_F(ChatTest, NoWordIsBrokenAtTheEdgeOfATerminal) {
+  Terminal terminal(chat(kBundled), state());
+  terminal.expect("> ");
+  set_columns(terminal, 10);
+  terminal.type("What is 7 plus 5?\n");
+  terminal.expect("7 plus 5\r\nis 12.\r\n[");
 }
 
 // Typed, in a pipe, loaded from a file or asked again: the same answers, byte for byte.

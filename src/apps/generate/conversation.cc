@@ -174,9 +174,10 @@ std::vector<int32_t> Conversation::encode_and_drop_oldest() {
 }
 
 Generated Conversation::generate_and_print_answer(FunctionRef<bool()> stop) {
-  const auto write = [](std::string_view piece) { print_piece(piece); };
+  AnswerPrinter printer;
+  const auto write = [&](std::string_view piece) { printer.print(piece); };
   Generated out = generator_.generate(encode_and_drop_oldest(), write, stop);
-  print_piece("\n");
+  printer.finish();
   ++num_answers_;
   num_tokens_ += std::ssize(out.tokens);
   seconds_ += out.seconds;

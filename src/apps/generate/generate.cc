@@ -86,16 +86,21 @@ void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code
   const std::vector<int32_t> prompt = encode_prompt(generator, options.prompt);
   const bool prints = comm.rank() == 0;
   const bool streams = prints && !options.json;
-  if (streams && options.echo) print_piece(options.prompt);
+  AnswerPrinter printer;
+  if (streams && options.echo) printer.print(options.prompt);
   const auto write = [&](std::string_view piece) {
-    if (streams) print_piece(piece);
+    if (streams) printer.print(piece);
   };
   std::optional<StopSignals> signals;
   if (prints) signals.emplace("");
   const auto stop = [] { return StopSignals::asked(); };
   const Generated answer = generator.generate(prompt, write, stop);
   if (!prints) return;
-  print_piece(options.json ? answer_json(options, answer, generator.seed()) + "\n" : "\n");
+  if (options.json) {
+    print_piece(answer_json(options, answer, generator.seed()) + "\n");
+  } else {
+    printer.finish();
+  }
   print_figures(options, answer, generator.seed());
   exit_code = StopSignals::exit_code();
 }

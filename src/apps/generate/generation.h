@@ -3,6 +3,7 @@
 // tokens come.
 #pragma once
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "base/function_ref.h"
 #include "engine/runner.h"
 #include "engine/sampling/sampling_loop.h"
+#include "report/word_wrap.h"
 #include "setup/stages.h"
 #include "setup/text_stack.h"
 
@@ -42,8 +44,19 @@ struct Generated {
 };
 
 uint64_t draw_seed();
-// Of an answer, at once.
+// On stdout, at once.
 void print_piece(std::string_view piece);
+
+// An answer on stdout as it comes. At a terminal no word is broken at the right edge.
+class AnswerPrinter {
+ public:
+  void print(std::string_view piece) { print_piece(wrap_.push(piece)); }
+  // What is left of it, and the end of its line.
+  void finish() { print_piece(wrap_.flush() + "\n"); }
+
+ private:
+  report::WordWrap wrap_{report::terminal_columns(stdout)};
+};
 
 class Generator {
  public:
