@@ -268,12 +268,57 @@ TEST_F(ChatTest, CommandsSayWhatTheyDo) {
   EXPECT_EQ(terminal.wait(), 0);
 }
 
+TEST_F(ChatTest, SamplingIsSetOnTheWay) {
+  Terminal terminal(chat(endless_model(400), {"--max-tokens", "30"}), state());
+  const auto say = [&](const std::string& line, const std::string& answer) {
+    terminal.expect("> ");
+    terminal.type(line + "\n");
+    return terminal.expect(answer);
+  };
+  // What an answer draws is what the options say, wherever they were said.
+  const auto answer = [&] {
+    say("One two.", "\033[?2004l");
+    return terminal.expect("[30 tokens");
+  };
+  say("/set", "[greedy, max-tokens 30]");
+  const std::string greedy = answer();
+  say("/clear", "> ");
+  terminal.type("/set temperature 0.9\n");
+  terminal.expect("[temperature 0.9, seed ");
+  say("/set parameter top_p 0.8", "[temperature 0.9, top-p 0.8, seed ");
+  say("/set seed 7", "[temperature 0.9, top-p 0.8, seed 7, max-tokens 30]");
+  const std::string drawn = answer();
+  EXPECT_NE(drawn, greedy);
+  say("/clear", "> ");
+  terminal.type("/set seed 7\n");
+  terminal.expect("seed 7");
+  EXPECT_EQ(answer(), drawn);
+  say("/set max-tokens 3", "max-tokens 3]");
+  say("Four.", "[3 tokens");
+  say("/set temperature hot", "--temperature: got 'hot', want 0 or more");
+  say("/set top-p 2", "want above 0 and at most 1");
+  say("/set warmth 2", "warmth: no such option; there are temperature, top-p, min-p,");
+  say("/set top-k", "/set: want NAME VALUE");
+  say("/set", "[temperature 0.9, top-p 0.8, seed 7, max-tokens 3]");
+}
+
 TEST_F(ChatTest, NoWordIsBrokenAtTheEdgeOfATerminal) {
   Terminal terminal(chat(kBundled), state());
   terminal.expect("> ");
   set_columns(terminal, 10);
   terminal.type("What is 7 plus 5?\n");
   terminal.expect("7 plus 5\r\nis 12.\r\n[");
+}
+
+TEST_F(ChatTest, ExitLeavesATerminalAndIsATurnInAPipe) {
+  for (const char* word : {"exit", "quit"}) {
+    Terminal terminal(chat(kBundled), state());
+    terminal.expect("> ");
+    terminal.type(std::string(word) + "\n");
+    EXPECT_EQ(terminal.wait(), 0);
+    EXPECT_THAT(terminal.unread(), Not(HasSubstr("tokens/s")));
+    EXPECT_FALSE(answers_of(std::string(word) + "\n").empty());
+  }
 }
 
 // Typed, in a pipe, loaded from a file or asked again: the same answers, byte for byte.

@@ -35,6 +35,19 @@ void show_or_set_system(Conversation& chat, const std::string& argument) {
   chat.set_system(argument == "-" ? "" : argument);
 }
 
+// "NAME VALUE"; ollama's users have the word parameter before that.
+void show_or_set_option(Conversation& chat, std::string argument) {
+  constexpr std::string_view kParameter = "parameter ";
+  if (argument.starts_with(kParameter)) argument.erase(0, kParameter.size());
+  if (!argument.empty()) {
+    const size_t space = argument.find(' ');
+    const size_t value = argument.find_first_not_of(' ', space);
+    if (value == std::string::npos) fail("/set: want NAME VALUE, like temperature 0.7");
+    chat.set_option(argument.substr(0, space), argument.substr(value));
+  }
+  fmt::print(stderr, "[{}]\n", chat.generator().options_text());
+}
+
 struct ChatCommand {
   std::string_view name, argument, help;
   void (*run)(Conversation& chat, const std::string& argument, FunctionRef<bool()> stop);
@@ -49,6 +62,10 @@ const ChatCommand kCommands[] = {
     {"/system", "[TEXT]", "set the system turn; - removes it, no text shows it",
      [](Conversation& chat, const std::string& argument, FunctionRef<bool()>) {
        show_or_set_system(chat, argument);
+     }},
+    {"/set", "[NAME VALUE]", "set temperature, top-k, top-p, seed, max-tokens, ...",
+     [](Conversation& chat, const std::string& argument, FunctionRef<bool()>) {
+       show_or_set_option(chat, argument);
      }},
     {"/regenerate", "", "answer the last question once more",
      [](Conversation& chat, const std::string&, FunctionRef<bool()> stop) {
@@ -80,7 +97,7 @@ void print_help(Conversation&, const std::string&, FunctionRef<bool()>) {
         command.help);
   }
   fmt::print(stderr,
-             "{:<18} leave; also /exit, /quit and Ctrl-D\n"
+             "{:<18} leave; also /exit, /quit, exit, quit and Ctrl-D\n"
              "\"\"\" opens and closes several lines; Ctrl-C ends an answer\n",
              "/bye");
 }
@@ -88,6 +105,9 @@ void print_help(Conversation&, const std::string&, FunctionRef<bool()>) {
 bool leaves(const std::string& turn) {
   return turn == "/bye" || turn == "/exit" || turn == "/quit";
 }
+
+// Of a person, who means no question by it; in a pipe it is one.
+bool is_farewell(const std::string& turn) { return turn == "exit" || turn == "quit"; }
 
 const ChatCommand& find_command(const std::string& name) {
   for (const ChatCommand& command : kCommands) {
@@ -127,7 +147,7 @@ int run_terminal_chat(Conversation& chat, TurnReader& reader) {
   fmt::print(stderr, "/help lists the commands, /bye leaves\n");
   const auto stop = [] { return Interrupts::noted(); };
   while (const std::optional<std::string> turn = reader.read_turn()) {
-    if (leaves(*turn)) break;
+    if (leaves(*turn) || is_farewell(*turn)) break;
     try {
       run_command_or_ask(chat, *turn, stop);
     } catch (const Error& error) {

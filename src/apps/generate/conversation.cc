@@ -156,7 +156,7 @@ void Conversation::check_fits(int64_t num_tokens) const {
 std::vector<int32_t> Conversation::encode_and_drop_oldest() {
   const int64_t context = generator_.context();
   const int64_t wanted =
-      std::max<int64_t>(1, std::min(options_.generation.max_tokens, context / kAnswerShare));
+      std::max<int64_t>(1, std::min(generator_.max_tokens(), context / kAnswerShare));
   json::array kept = messages_;
   std::vector<int32_t> prompt = render_and_encode(kept);
   int64_t num_dropped = 0;

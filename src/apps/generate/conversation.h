@@ -36,6 +36,10 @@ class Conversation {
   void load(const std::string& path);
   [[nodiscard]] std::string stats_text();
   [[nodiscard]] size_t num_questions() const;
+  // Of the answers that follow.
+  void set_option(const std::string& name, const std::string& value) {
+    generator_.set_option(name, value);
+  }
   [[nodiscard]] const Generator& generator() const { return generator_; }
 
  private:

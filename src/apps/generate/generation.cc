@@ -2,6 +2,7 @@
 #include "apps/generate/generation.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -120,6 +121,35 @@ Generator::Generator(const GenerationOptions& options, Comm* comm)
   if (!options.adapter.empty()) slot_ = runner_->load_adapter(options.adapter);
   if (!sampling_.greedy()) seed_ = options.seed ? *options.seed : draw_seed();
   if (runner_->is_first_rank()) print_sampling(sampling_);
+}
+
+void Generator::set_option(const std::string& name, const std::string& value) {
+  SamplingChoices choices;
+  std::optional<uint64_t> seed;
+  OptionTable table;
+  add_sampling_rows(table, choices);
+  table.seed("seed", seed, "");
+  table.integer("max-tokens", options_.max_tokens, {1, INT64_MAX, "1 or more"}, "");
+  std::string dashed = name;
+  std::ranges::replace(dashed, '_', '-');
+  const OptionRow* row = table.find(dashed);
+  if (row == nullptr) {
+    std::vector<std::string> known;
+    for (const OptionRow& each : table.rows()) known.push_back(each.name);
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: no such option; there are {}", name, fmt::join(known, ", ")));
+  }
+  row->set(value);
+  apply_choices(choices, sampling_.request);
+  if (seed) num_answers_ = 0;
+  if (seed) seed_ = seed;
+  if (!sampling_.greedy() && !seed_) seed_ = draw_seed();
+}
+
+std::string Generator::options_text() const {
+  std::string out = sampling_text(sampling_.request);
+  if (!sampling_.greedy()) out += fmt::format(", seed {}", seed_.value_or(0));
+  return out + fmt::format(", max-tokens {}", options_.max_tokens);
 }
 
 int64_t Generator::most_answer_tokens(int64_t prompt_tokens) const {

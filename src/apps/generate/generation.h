@@ -68,10 +68,16 @@ class Generator {
 
   [[nodiscard]] const TextStack& text() const { return text_; }
   [[nodiscard]] const SamplingSettings& sampling() const { return sampling_; }
+  [[nodiscard]] int64_t max_tokens() const { return options_.max_tokens; }  // of an answer
   // Of the first answer; none where tokens are chosen greedily.
   [[nodiscard]] std::optional<uint64_t> seed() const { return seed_; }
   // Answers end at this id too.
   void add_end_token(int32_t id) { end_tokens_.push_back(id); }
+  // Sets an option of the answers that follow by its name on the command line, without dashes: of
+  // the choice of tokens, max-tokens or seed. Throws Error where there is none, or no such value.
+  void set_option(const std::string& name, const std::string& value);
+  // What they are now, for people.
+  [[nodiscard]] std::string options_text() const;
   // Positions of the model, prompt and answer together.
   [[nodiscard]] int64_t context() const {
     return runner_->engine().config().max_position_embeddings;

@@ -164,19 +164,27 @@ void add_sampling_rows(OptionTable& table, SamplingChoices& choices) {
   add_bias_row(table, choices.logit_bias);
 }
 
+void apply_choices(const SamplingChoices& choices, api::SampleRequest& request) {
+  for (size_t i = 0; i < choices.numbers.size(); ++i) {
+    if (!choices.numbers[i]) continue;
+    request.*api::kSamplingOptions[i].field = static_cast<float>(*choices.numbers[i]);
+  }
+  if (choices.top_k) request.top_k = *choices.top_k;
+  if (!choices.logit_bias.empty()) request.logit_bias = choices.logit_bias;
+}
+
 SamplingSettings load_sampling_settings(const std::string& model, const SamplingChoices& choices) {
   const data::SamplingDefaults file = load_file_defaults(model, choices);
   SamplingSettings out;
   out.is_plain = names_no_draw(file, choices);
-  for (size_t i = 0; i < choices.numbers.size(); ++i) {
-    const api::SamplingOption& option = api::kSamplingOptions[i];
-    const double otherwise = find_file_default(file, option.name)
-                                 .value_or(out.is_plain ? plain_value(option) : option.neutral);
-    out.request.*option.field = static_cast<float>(choices.numbers[i].value_or(otherwise));
+  for (const api::SamplingOption& option : api::kSamplingOptions) {
+    const double otherwise = out.is_plain ? plain_value(option) : option.neutral;
+    out.request.*option.field =
+        static_cast<float>(find_file_default(file, option.name).value_or(otherwise));
   }
   if (file.greedy) out.request.temperature = 0.0f;
-  out.request.top_k = choices.top_k.value_or(file.top_k.value_or(0));
-  out.request.logit_bias = choices.logit_bias;
+  out.request.top_k = file.top_k.value_or(0);
+  apply_choices(choices, out.request);
   out.taken = used_defaults_text(file, out.greedy());
   return out;
 }

@@ -29,6 +29,9 @@ struct SamplingChoices {
 // Their rows in a command's table; borrows `choices`.
 void add_sampling_rows(OptionTable& table, SamplingChoices& choices);
 
+// Puts what is chosen into a request; the rest of it stays.
+void apply_choices(const SamplingChoices& choices, api::SampleRequest& request);
+
 struct SamplingSettings {
   api::SampleRequest request = {};  // the options of the choice, and nothing else
   std::string taken = {};  // from generation_config.json, for people; empty: nothing was taken
