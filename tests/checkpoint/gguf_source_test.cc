@@ -118,6 +118,22 @@ TEST_F(GgufSourceTest, RowsOfHeadsBecomeHalvesAgain) {
             (std::vector<float>{0, 1, 2, 3}));
 }
 
+// llama.cpp refuses such a file too ("wrong number of tensors").
+TEST_F(GgufSourceTest, LayersBeyondItsBlockCountAreRefused) {
+  GgufBytes bytes = model("llama");
+  bytes.tensors.push_back(counting("blk.1.attn_v.weight", {1, 4}));
+  const std::string path = write(bytes);
+  EXPECT_EQ(testing::error_of([&] { const GgufSource source(path); }),
+            path +
+                ": tensor 'blk.1.attn_v.weight' [4, 1]: the file has 1 layers by its key "
+                "llama.block_count; is it of a larger model?");
+  // Those of multi-token prediction count, and take no part.
+  bytes.keys[1] = testing::key_u32("llama.block_count", 2);
+  bytes.keys.push_back(testing::key_u32("llama.nextn_predict_layers", 1));
+  const GgufSource source(write(bytes));
+  EXPECT_EQ(source.find("model.layers.1.self_attn.v_proj.weight"), nullptr);
+}
+
 TEST_F(GgufSourceTest, FusedQueriesKeysAndValuesAreParted) {
   GgufBytes bytes = model("llama");
   bytes.tensors.push_back(counting("blk.0.attn_qkv.weight", {1, 16}));

@@ -124,6 +124,11 @@ class WeightList {
     }
     const std::optional<LayerName> in_layer = parse_layer_name(name);
     if (!in_layer) return push({.name = std::string(name), .dims = from.info->dims, .from = from});
+    const std::string blocks = gguf_key(model_, "block_count");
+    if (in_layer->layer >= model_.keys().integer(blocks)) {
+      fail(from, fmt::format("the file has {} layers by its key {}; is it of a larger model?",
+                             model_.keys().integer(blocks), blocks));
+    }
     if (in_layer->layer >= num_layers_) return;  // multi-token prediction's
     add_in_layer(from, in_layer->layer, in_layer->rest);
   }
