@@ -20,6 +20,7 @@
 #include "checkpoint/gguf/vocabulary.h"
 #include "model/export/gguf_keys.h"
 #include "model/export/gguf_plan.h"
+#include "text/json_numbers.h"
 
 namespace strata::model {
 namespace {
@@ -203,6 +204,19 @@ class GgufExport {
                             source_.path(), fault));
   }
 
+  // The model's config with the numbers that the file has of it.
+  [[nodiscard]] ModelConfig config_as_stored() const {
+    constexpr std::string_view kName = "config.json";
+    constexpr int64_t kMostBytes = int64_t{64} << 20;
+    const std::string where = texts_.where(kName);
+    ModelConfig out =
+        parse_config(text::round_json_numbers_to_f32(texts_.read(kName, kMostBytes), where), where,
+                     /*strict=*/false)
+            .config;
+    out.tie_word_embeddings = config_.tie_word_embeddings;
+    return out;
+  }
+
   // Whoever reads the file must see the same model.
   [[nodiscard]] std::unique_ptr<ParsedHeader> read_back_header() const {
     std::unique_ptr<ParsedHeader> read;
@@ -216,7 +230,7 @@ class GgufExport {
                               "use --to safetensors",
                               source_.path(), ParsedHeader::without_path(error.what())));
     }
-    const std::string difference = config_difference(config_, parsed.config);
+    const std::string difference = config_difference(config_as_stored(), parsed.config);
     if (difference.empty()) return read;
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("--to gguf: {}: llama.cpp has no key for this model's {}; its answers "
