@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// strata convert --to gguf, the program itself: numbers in 32 bits.
+// strata convert --to gguf, the program itself: K-quants, how to sample, numbers in 32 bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +10,8 @@
 
 namespace strata::apps {
 namespace {
+
+using ::testing::HasSubstr;
 
 const std::string kBundled = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
 
@@ -38,6 +40,22 @@ class ConvertTest : public ::testing::Test {
   [[nodiscard]] std::string out() const { return dir_.file("a.gguf"); }
   const TempDir dir_;
 };
+
+// The model's rows are 192 wide, which blocks of 256 do not divide; those of its down projections
+// are.
+TEST_F(ConvertTest, KQuantsAreWrittenAndAnswer) {
+  for (const auto& [type, number] : {std::pair{"q4_k_m", 15}, {"q5_k_m", 17}, {"q6_k", 18}}) {
+    const Ran ran = convert(kBundled, {"--type", type});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    const GgufFile file(out());
+    EXPECT_EQ(file.keys().integer("general.file_type"), number);
+    const Ran answer =
+        run_program({"chat", "--model", out(), "--prompt", "What is 7 plus 5?", "--threads", "2"});
+    EXPECT_EQ(answer.code, 0) << answer.err;
+    EXPECT_EQ(answer.out, "7 plus 5 is 12.\n") << type;
+    EXPECT_THAT(answer.err, HasSubstr("do_sample false (greedy)"));
+  }
+}
 
 // As transformers saved SmolLM2's: more digits than 32 bits have.
 TEST_F(ConvertTest, NumbersAreComparedAsTheFileHasThem) {

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is written as blocks, against gguf-py on values of many sizes, ties and zeros
-// (tools/golden/make_gguf.py --quantised), to the bit; and names both ways.
+// What is written as blocks, on values of many sizes, ties and zeros, to the bit: against gguf-py
+// (tools/golden/make_gguf.py --quantised) and, of K-quants and what stands in for them, against
+// llama.cpp's own quantizer (tools/golden/make_k_quants.py); and names both ways.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/files.h"
 #include "checkpoint/gguf/names.h"
@@ -14,8 +19,9 @@
 namespace strata {
 namespace {
 
-TEST(GgufQuantise, EqualsGgufPy) {
-  const std::string bytes = read_file(testing::data_path("gguf_quantised.bin"), 1 << 24);
+// The types of a file, of which everything that is quantised has the bytes there.
+std::set<std::string> types_that_equal(const char* file) {
+  const std::string bytes = read_file(testing::data_path(file), 1 << 24);
   std::set<std::string> seen;
   for (size_t at = 0; at < bytes.size();) {
     std::string name(bytes.data() + at);
@@ -25,20 +31,51 @@ TEST(GgufQuantise, EqualsGgufPy) {
     at += 8 + sizeof(sizes);
     SCOPED_TRACE(name);
     const GgufEncoding* encoding = find_gguf_encoding(name);
-    ASSERT_NE(encoding, nullptr);
-    ASSERT_EQ(encoding->type->block_bytes, sizes[1]);
+    if (encoding == nullptr || encoding->type->block_bytes != sizes[1]) {
+      ADD_FAILURE() << "another encoding";
+      return seen;
+    }
     std::vector<float> values(size_t{sizes[0]} * sizes[2]);
     std::memcpy(values.data(), bytes.data() + at, values.size() * sizeof(float));
     at += values.size() * sizeof(float);
     std::string got(size_t{sizes[0]} * sizes[1], '\0');
     encoding->quantise(values.data(), sizes[0], reinterpret_cast<std::byte*>(got.data()));
-    for (size_t i = 0; i < got.size(); ++i) {
-      ASSERT_EQ(got[i], bytes[at + i]) << "block " << i / sizes[1] << ", byte " << i % sizes[1];
-    }
+    const std::string wanted = bytes.substr(at, got.size());
+    const auto differing = std::ranges::mismatch(got, wanted).in1 - got.begin();
+    EXPECT_EQ(differing, std::ssize(got)) << "the first byte that differs";
     at += got.size();
     seen.insert(name);
   }
-  EXPECT_EQ(seen, (std::set<std::string>{"bf16", "f16", "mxfp4", "q4_0", "q8_0"}));
+  return seen;
+}
+
+TEST(GgufQuantise, EqualsGgufPy) {
+  EXPECT_EQ(types_that_equal("gguf_quantised.bin"),
+            (std::set<std::string>{"bf16", "f16", "mxfp4", "q4_0", "q8_0"}));
+}
+
+TEST(GgufQuantise, EqualsLlamaCpp) {
+  EXPECT_EQ(types_that_equal("gguf_k_quants.bin"),
+            (std::set<std::string>{"q4_k", "q5_0", "q5_1", "q5_k", "q6_k"}));
+}
+
+// Of values that are no finite numbers, or as large as they get, too: every byte is written, and
+// none is read that is not there.
+TEST(GgufQuantise, TakesAnyValues) {
+  const float odd[] = {std::numeric_limits<float>::quiet_NaN(),
+                       std::numeric_limits<float>::infinity(), -1.0f,
+                       std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min()};
+  std::vector<float> values(256);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = odd[i % std::size(odd)];
+  for (const char* name : {"q4_k", "q5_k", "q6_k", "q5_0", "q5_1"}) {
+    const GgufEncoding& encoding = *find_gguf_encoding(name);
+    const auto blocks = static_cast<int64_t>(256 / encoding.type->block_elements);
+    std::string once(static_cast<size_t>(blocks * encoding.type->block_bytes), '\0');
+    std::string twice(once.size(), '\xff');
+    for (std::string* to : {&once, &twice})
+      encoding.quantise(values.data(), blocks, reinterpret_cast<std::byte*>(to->data()));
+    EXPECT_EQ(once, twice) << name;
+  }
 }
 
 TEST(GgufNames, GoBothWays) {

@@ -15,7 +15,7 @@ struct ConvertOptions {
   std::vector<model::AdapterPart> parts = {};  // what they name (apps/resolve_paths.h)
   Archives archives = {};                      // that they lie in
   std::string to = "safetensors";              // gguf or gguf-lora
-  std::string type = "keep";                   // bf16, f16, f32, q8_0, q4_0, mxfp4, nf4
+  std::string type = "keep";                   // a full type, one of GGUF's or nf4
   std::string layout = "layers";               // or stacked
   std::string shard_size = "5GiB";
   std::string out;

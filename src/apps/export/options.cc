@@ -37,9 +37,11 @@ OptionTable option_table_of(ConvertOptions& o) {
       "several times");
   t.choice("to", o.to, {"safetensors", "gguf", "gguf-lora"},
            "a Hugging Face directory, a file of llama.cpp, or its file of an adapter alone");
-  t.choice("type", o.type, {"keep", "bf16", "f16", "f32", "q8_0", "q4_0", "mxfp4", "nf4"},
-           "of the weights; keep: as they are (of weights in few bits bf16); q8_0, q4_0 and mxfp4 "
-           "are GGUF's, nf4 is bitsandbytes'");
+  t.choice(
+      "type", o.type,
+      {"keep", "bf16", "f16", "f32", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "mxfp4", "nf4"},
+      "of the weights; keep: as they are (of weights in few bits bf16); q8_0 to mxfp4 are "
+      "GGUF's, nf4 is bitsandbytes'");
   t.choice("layout", o.layout, {"layers", "stacked"},
            "of safetensors: a tensor for each layer, or one for all layers of a kind");
   t.text("shard-size", o.shard_size, "bytes of a safetensors file at most");

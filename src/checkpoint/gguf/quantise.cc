@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "checkpoint/gguf/quantise_k.h"
 #include "checkpoint/safetensors_writer.h"
 #include "tensor/dtype.h"
 
@@ -83,6 +84,49 @@ void quantise_q4_0(const float* values, int64_t count, std::byte* blocks) {
   }
 }
 
+// In [0, most]; of NaN 0.
+int truncate_to_code(float value, int most) {
+  if (!(value > 0.0f)) return 0;
+  return value < static_cast<float>(most) ? static_cast<int>(value) : most;
+}
+
+// Of 32 codes of five bits: the fifth ones in four bytes, then the others.
+template <typename Code>
+void put_five_bits(std::byte* to, Code code) {
+  uint32_t fifth = 0;
+  for (int i = 0; i < kBlock; ++i) fifth |= static_cast<uint32_t>(code(i) >> 4) << i;
+  std::memcpy(to, &fifth, sizeof(fifth));
+  put_nibbles(to + sizeof(fifth), [&](int i) { return code(i) & 15; });
+}
+
+void quantise_q5_0(const float* values, int64_t count, std::byte* blocks) {
+  constexpr int kBytes = 2 + 4 + kBlock / 2;
+  for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
+    const float scale = signed_largest_of(values) / -16.0f;  // it has the code 0
+    const float factor = inverse(scale);
+    put_u16(blocks, float_to_f16(scale));
+    put_five_bits(blocks + 2, [&](int i) {
+      const float shifted = values[i] * factor + 16.5f;
+      return truncate_to_code(shifted, 31);
+    });
+  }
+}
+
+void quantise_q5_1(const float* values, int64_t count, std::byte* blocks) {
+  constexpr int kBytes = 2 + 2 + 4 + kBlock / 2;
+  for (int64_t b = 0; b < count; ++b, values += kBlock, blocks += kBytes) {
+    const auto [least, most] = std::minmax_element(values, values + kBlock);
+    const float scale = (*most - *least) / 31.0f;
+    const float factor = inverse(scale);
+    put_u16(blocks, float_to_f16(scale));
+    put_u16(blocks + 2, float_to_f16(*least));
+    put_five_bits(blocks + 4, [&, minimum = *least](int i) {
+      const float shifted = (values[i] - minimum) * factor + 0.5f;
+      return truncate_to_code(shifted, 31);
+    });
+  }
+}
+
 constexpr float kTwiceE2m1[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 int nearest_e2m1(float value, float scale) {
@@ -120,10 +164,12 @@ struct EncodingRow {
   uint32_t type, file_type;
   GgufQuantise quantise;
 };
-constexpr EncodingRow kRows[] = {
-    {"f32", 0, 0, quantise_f32},     {"f16", 1, 1, quantise_f16},
-    {"q4_0", 2, 2, quantise_q4_0},   {"q8_0", 8, 7, quantise_q8_0},
-    {"bf16", 30, 32, quantise_bf16}, {"mxfp4", 39, 38, quantise_mxfp4}};
+constexpr EncodingRow kRows[] = {{"f32", 0, 0, quantise_f32},     {"f16", 1, 1, quantise_f16},
+                                 {"q4_0", 2, 2, quantise_q4_0},   {"q8_0", 8, 7, quantise_q8_0},
+                                 {"bf16", 30, 32, quantise_bf16}, {"mxfp4", 39, 38, quantise_mxfp4},
+                                 {"q5_0", 6, 8, quantise_q5_0},   {"q5_1", 7, 9, quantise_q5_1},
+                                 {"q4_k", 12, 14, quantise_q4_k}, {"q5_k", 13, 16, quantise_q5_k},
+                                 {"q6_k", 14, 18, quantise_q6_k}};
 
 // As kRows.
 std::array<GgufEncoding, std::size(kRows)> make_encodings() {

@@ -11,7 +11,8 @@
 #include "base/error.h"
 #include "base/file_io.h"
 #include "checkpoint/gguf/names.h"
-#include "checkpoint/gguf/quantise.h"
+#include "model/export/gguf_keys.h"
+#include "model/export/gguf_mixture.h"
 #include "model/weights/tensor_names.h"
 
 namespace strata::model {
@@ -31,21 +32,6 @@ std::vector<int64_t> stored_dims(std::string_view stored, const Shape& shape, in
     dims.push_back(shape[axis]);
   }
   return dims;
-}
-
-// As llama.cpp's converter has them.
-bool is_kept_f32(std::string_view stored, size_t num_dims) {
-  const auto has = [&](std::string_view part) { return stored.find(part) != stored.npos; };
-  return num_dims < 2 || has("norm") || has("ffn_gate_inp") || has("ssm_conv1d");
-}
-
-const GgufEncoding& choose_encoding(const std::string& type, std::string_view stored,
-                                    const std::vector<int64_t>& dims) {
-  if (is_kept_f32(stored, dims.size())) return *find_gguf_encoding("f32");
-  const bool is_end = stored == "token_embd.weight" || stored == "output.weight";
-  const bool is_narrow = type == "q4_0" || type == "mxfp4";
-  const GgufEncoding& wanted = *find_gguf_encoding(is_end && is_narrow ? "q8_0" : type);
-  return dims.back() % wanted.type->block_elements == 0 ? wanted : *find_gguf_encoding("f16");
 }
 
 // What a checkpoint in the canonical form calls a parameter, whatever names it has here.
@@ -94,18 +80,23 @@ void WeightOrigins::add(const std::string& name, WeightOrigin origin, int64_t nu
   if (num_experts == 0 || is_first) items_.push_back({name, num_experts});
 }
 
-void add_model_tensors(const GgufArchitecture& architecture, const WeightOrigins& origins,
+void add_model_tensors(const ModelConfig& config, const WeightOrigins& origins,
                        const std::string& type, const std::string& where, GgufHeader& header) {
+  const GgufArchitecture& architecture = require_gguf_architecture(config);
+  std::vector<std::string> names;
   for (const WeightOrigins::Item& item : origins.items()) {
-    const std::string stored = gguf_stored_name(architecture, item.name);
-    if (stored.empty()) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("--to gguf: {}: tensor '{}' has no name in llama.cpp's {}", where,
-                              item.name, architecture.name));
-    }
+    names.push_back(gguf_stored_name(architecture, item.name));
+    if (!names.back().empty()) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--to gguf: {}: tensor '{}' has no name in llama.cpp's {}", where,
+                            item.name, architecture.name));
+  }
+  const GgufMixture mixture(type, config, names);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const WeightOrigins::Item& item = origins.items()[i];
     const std::vector<int64_t> dims =
-        stored_dims(stored, origins.at(item.name).shape, item.num_experts);
-    header.add_tensor(stored, *choose_encoding(type, stored, dims).type, dims);
+        stored_dims(names[i], origins.at(item.name).shape, item.num_experts);
+    header.add_tensor(names[i], *mixture.encoding_for(names[i], dims).type, dims);
   }
 }
 

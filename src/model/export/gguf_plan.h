@@ -44,7 +44,7 @@ class WeightOrigins {
 };
 
 // Adds the model's tensors to a header. `type` as in GgufOptions.
-void add_model_tensors(const GgufArchitecture& architecture, const WeightOrigins& origins,
+void add_model_tensors(const ModelConfig& config, const WeightOrigins& origins,
                        const std::string& type, const std::string& where, GgufHeader& header);
 
 // What the reader makes of a header, as of a file whose data are zeroes behind the first ones.

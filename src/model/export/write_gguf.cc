@@ -19,6 +19,7 @@
 #include "checkpoint/gguf/sampling.h"
 #include "checkpoint/gguf/vocabulary.h"
 #include "model/export/gguf_keys.h"
+#include "model/export/gguf_mixture.h"
 #include "model/export/gguf_plan.h"
 #include "text/json_numbers.h"
 
@@ -176,7 +177,7 @@ class GgufExport {
     header_.add_text("general.architecture", architecture_.name);
     header_.add_text("general.type", "model");
     header_.add_text("general.name", options_.name);
-    header_.add_integer("general.file_type", find_gguf_encoding(options_.type)->file_type);
+    header_.add_integer("general.file_type", gguf_file_type(options_.type));
     header_.add_integer("general.quantization_version", 2);
     add_sampling(texts_, header_);
     add_config_keys(config_, header_);
@@ -192,7 +193,7 @@ class GgufExport {
     if (!divisors_.empty()) {
       header_.add_tensor(kDivisors, *find_gguf_encoding("f32")->type, {std::ssize(divisors_)});
     }
-    add_model_tensors(architecture_, origins_, options_.type, source_.path(), header_);
+    add_model_tensors(config_, origins_, options_.type, source_.path(), header_);
   }
 
   void check_llama_cpp_runs_it() const {

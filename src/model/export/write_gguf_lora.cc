@@ -98,7 +98,7 @@ class AdapterExport {
     header.add_text("general.architecture", architecture_.name);
     add_config_keys(names_.config, header);
     const WeightOrigins origins(*names_.checkpoint, names_, /*unties=*/false);
-    add_model_tensors(architecture_, origins, "f32", names_.dir, header);
+    add_model_tensors(names_.config, origins, "f32", names_.dir, header);
     const ParsedHeader read(header);
     for (const GgufWeight& weight : read.weights()) orders_[weight.name] = weight;
   }
