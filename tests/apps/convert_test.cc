@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// strata convert --to gguf, the program itself: K-quants, how to sample, numbers in 32 bits.
+// strata convert --to gguf, the program itself: K-quants, how to sample, numbers in 32 bits, and
+// the Modelfile for ollama.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +13,7 @@ namespace strata::apps {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kBundled = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
 
@@ -38,6 +40,15 @@ class ConvertTest : public ::testing::Test {
     return run_program(args);
   }
   [[nodiscard]] std::string out() const { return dir_.file("a.gguf"); }
+  std::string modelfile_of(const std::string& model) {
+    const std::string file = dir_.file("Modelfile");
+    std::filesystem::remove(file);
+    const Ran ran = convert(model, {"--modelfile", file});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_THAT(ran.out, HasSubstr("ollama create NAME -f " + file));
+    return read_bytes(file);
+  }
+
   const TempDir dir_;
 };
 
@@ -65,6 +76,60 @@ TEST_F(ConvertTest, NumbersAreComparedAsTheFileHasThem) {
   const Ran ran = convert(model_with({{"config.json", boost::json::serialize(config)}}));
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_EQ(GgufFile(out()).keys().number("qwen3.attention.layer_norm_rms_epsilon"), 1e-5);
+}
+
+TEST_F(ConvertTest, AModelfileSaysWhatOllamaWants) {
+  EXPECT_EQ(modelfile_of(kBundled),
+            "FROM ./a.gguf\n"
+            "TEMPLATE \"\"\"{{ if .System }}<|im_start|>system\n{{ .System }}<|im_end|>\n{{ end }}"
+            "{{ range .Messages }}{{ if eq .Role \"user\" }}<|im_start|>user\n{{ .Content }}"
+            "<|im_end|>\n{{ else if eq .Role \"assistant\" }}<|im_start|>assistant\n"
+            "{{ .Content }}<|im_end|>\n{{ end }}{{ end }}<|im_start|>assistant\n\"\"\"\n"
+            "PARAMETER temperature 0\n"
+            "PARAMETER stop \"<|endoftext|>\"\n"
+            "PARAMETER stop \"<|im_end|>\"\n");
+  const std::string sampled = modelfile_of(model_with(
+      {{"generation_config.json",
+        R"({"eos_token_id": 4072, "temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1})"}}));
+  EXPECT_THAT(sampled, HasSubstr("PARAMETER temperature 0.6\nPARAMETER top_k 20\n"
+                                 "PARAMETER repeat_penalty 1.1\nPARAMETER repeat_last_n -1\n"));
+}
+
+TEST_F(ConvertTest, ATemplateHasASystemTurnOfItsOwnAndBraces) {
+  const std::string text = modelfile_of(model_with(
+      {{"chat_template.jinja",
+        "{% if messages[0].role != 'system' %}<s>Be {{ '{{' }}kind}}.\n{% endif %}"
+        "{% for m in messages %}{% if m.role == 'system' %}<s>{{ m.content }}\n{% elif m.role == "
+        "'user' %}[{{ m.content }}]{% else %}{{ m.content }}.{% endif %}{% endfor %}"}}));
+  EXPECT_THAT(text, HasSubstr("{{ if .System }}<s>{{ .System }}\n{{ else }}<s>Be {{ \"{{\" }}kind}}"
+                              ".\n{{ end }}{{ range .Messages }}{{ if eq .Role \"user\" }}["
+                              "{{ .Content }}]{{ else if eq .Role \"assistant\" }}{{ .Content }}.{{"
+                              " end }}{{ end }}\"\"\""));
+}
+
+// One that numbers its turns, one that refuses a system turn, and a model without one.
+TEST_F(ConvertTest, WhatOllamasFormCannotSayIsLeftToOllama) {
+  for (const char* jinja :
+       {"{% for m in messages %}{{ loop.index }} {{ m.content }}\n{% endfor %}",
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+        "<{{ m.content }}>{% endfor %}",
+        ""}) {
+    const std::string text = modelfile_of(model_with({{"chat_template.jinja", jinja}}));
+    EXPECT_THAT(text, Not(HasSubstr("TEMPLATE \"\"\"")));
+    EXPECT_THAT(text, HasSubstr("# No TEMPLATE: "));
+    EXPECT_THAT(text, HasSubstr("PARAMETER stop"));
+  }
+}
+
+TEST_F(ConvertTest, AModelfileIsOfAGgufFileAndOverwritesNothing) {
+  const std::string file = dir_.file("Modelfile");
+  const Ran other =
+      run_program({"convert", "--model", kBundled, "--out", dir_.file("b"), "--modelfile", file});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("--modelfile: of a GGUF file alone: add --to gguf"));
+  std::ofstream(file) << "mine";
+  EXPECT_THAT(convert(kBundled, {"--modelfile", file}).err, HasSubstr("exists"));
+  EXPECT_EQ(read_bytes(file), "mine");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "apps/export/export_model.h"
+#include "apps/export/modelfile.h"
 #include "apps/export/perplexity.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -116,6 +117,18 @@ std::string model_name_of(const std::filesystem::path& source) {
   return std::filesystem::is_directory(named) ? named.filename() : named.stem();
 }
 
+// From where the Modelfile is, where both are in one folder.
+std::string gguf_path_for_modelfile(const ConvertOptions& o) {
+  const std::filesystem::path gguf = std::filesystem::absolute(o.out).lexically_normal();
+  const std::filesystem::path file = std::filesystem::absolute(o.modelfile).lexically_normal();
+  return gguf.parent_path() == file.parent_path() ? "./" + gguf.filename().string() : gguf.string();
+}
+
+void write_modelfile(const ConvertOptions& o, const ModelTexts& texts) {
+  write_file_atomic(o.modelfile, make_modelfile(texts, gguf_path_for_modelfile(o)));
+  fmt::print("{}: for ollama (ollama create NAME -f {})\n", o.modelfile, o.modelfile);
+}
+
 int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
   const auto errors =
       model::write_gguf(model.backend(), model.source(), model.names(), model.texts(), o.out,
@@ -125,6 +138,7 @@ int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
   if (!errors) return StopSignals::exit_code();
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(o.out));
   fmt::print("{}: {} tensors, {}\n", o.out, errors->size(), report::format_bytes(bytes));
+  if (!o.modelfile.empty()) write_modelfile(o, model.texts());
   report_rounding(*errors, o.report);
   return 0;
 }
@@ -135,9 +149,11 @@ bool has_one_plain_adapter(const ConvertOptions& o) {
 
 void check_gguf_lora_options(const ConvertOptions& o) {
   const bool is_plain = has_one_plain_adapter(o);
-  if (!is_plain || o.type != "keep" || o.layout != "layers" || !o.data.empty()) {
+  if (!is_plain || o.type != "keep" || o.layout != "layers" || !o.data.empty() ||
+      !o.modelfile.empty()) {
     refuse(
-        "--to gguf-lora: takes one --adapter without a weight, and no type, layout or data; "
+        "--to gguf-lora: takes one --adapter without a weight, and no type, layout, data or "
+        "modelfile; "
         "llama.cpp scales adapters itself (--lora-scaled)");
   }
 }
@@ -181,6 +197,10 @@ void check_outputs_and_make_parents(const ConvertOptions& o) {
   check_absent_or_empty("out", o.out);
   if (o.to == "gguf") make_parent_folder("out", o.out);
   if (!o.report.empty()) make_parent_folder("report", o.report);
+  if (o.modelfile.empty()) return;
+  if (o.to != "gguf") refuse("--modelfile: of a GGUF file alone: add --to gguf");
+  check_absent_or_empty("modelfile", o.modelfile);
+  make_parent_folder("modelfile", o.modelfile);
 }
 
 int convert_model(const ConvertOptions& o, const ModelTexts& texts) {

@@ -19,6 +19,7 @@ struct ConvertOptions {
   std::string layout = "layers";               // or stacked
   std::string shard_size = "5GiB";
   std::string out;
+  std::string modelfile;  // of ollama, for a GGUF file
   std::string report;
   std::string data;  // as strata train reads it, whose perplexity is printed before and after
   int threads = 0;

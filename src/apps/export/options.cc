@@ -46,6 +46,8 @@ OptionTable option_table_of(ConvertOptions& o) {
            "of safetensors: a tensor for each layer, or one for all layers of a kind");
   t.text("shard-size", o.shard_size, "bytes of a safetensors file at most");
   t.text("out", o.out, "folder to write, or GGUF file").required();
+  t.text("modelfile", o.modelfile,
+         "a file to write for ollama, with --to gguf: template, sampling, end tokens");
   t.text("report", o.report, kReportHelp);
   t.text("data", o.data, "a file as strata train reads it: prints the perplexity before and after");
   add_threads_option(t, o.threads);
