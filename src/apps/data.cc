@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 
 #include "apps/options.h"
+#include "checkpoint/source.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "report/text_width.h"
@@ -202,7 +203,7 @@ void print_json(const DataOptions& o, const data::Dataset& dataset, const Length
 int run_data(const DataOptions& o) {
   check_options(o);
   const std::vector<data::Source> sources = data::find_sources("data", o.data, data::Weights::kMay);
-  const TextStack text(o.model);
+  const TextStack text(open_texts(o.model), o.chat);
   const data::Dataset dataset =
       read_examples("data", sources, text,
                     {.train_on = o.train_on, .max_length = o.max_length, .looks_only = true});

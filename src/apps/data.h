@@ -6,12 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "setup/text_stack.h"
+
 namespace strata::apps {
 
 struct DataOptions {
   std::vector<std::string> data;
   std::string model;
   std::string train_on = "last";
+  TemplateChoice chat = {};
   int64_t max_length = 2048;
   int64_t show = 3;  // examples
   bool json = false;

@@ -146,7 +146,7 @@ int run_eval(const EvalOptions& o) {
   const std::vector<data::Source> sources =
       data::find_sources("data", o.data, data::Weights::kNone);
   const LoadSpec spec = read_eval_spec(o);
-  const TextStack text(spec.texts);
+  const TextStack text(spec.texts, o.chat);
   const data::Dataset dataset =
       read_examples("data", sources, text,
                     {.train_on = o.train_on, .max_length = o.max_length, .overlong = o.overlong});

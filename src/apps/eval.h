@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "setup/engine_setup.h"
+#include "setup/text_stack.h"
 
 namespace strata::apps {
 
@@ -14,6 +15,7 @@ struct EvalOptions : EngineSetup {
   std::vector<std::string> adapters;
   std::vector<std::string> data;
   std::string train_on = "last";
+  TemplateChoice chat;
   int64_t max_length = 2048;
   std::string overlong = "drop";
   int64_t micro_tokens = 2048;

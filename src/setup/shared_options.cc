@@ -43,6 +43,17 @@ OptionRow& add_train_on_option(OptionTable& t, std::string& field) {
   return t.choice("train-on", field, {"last", "all"}, "of messages: last or all assistant turns");
 }
 
+void add_template_options(OptionTable& t, TemplateChoice& field, const std::string& help_of_both) {
+  t.text("chat-template", field.file,
+         "Jinja file to use in place of the model's chat template" + help_of_both)
+      .in("FILE")
+      .results(ResultsBy::kFile);
+  t.text("vars", field.vars,
+         "JSON of variables for the template, like {\"enable_thinking\": false}" + help_of_both)
+      .in("JSON")
+      .results();
+}
+
 OptionRow& add_data_option(OptionTable& t, std::vector<std::string>& field) {
   return t
       .texts("data", field,

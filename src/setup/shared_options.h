@@ -7,6 +7,7 @@
 
 #include "base/option_table.h"
 #include "setup/stages.h"
+#include "setup/text_stack.h"
 
 namespace strata::apps {
 
@@ -33,6 +34,9 @@ void add_strict_option(OptionTable& t, bool& field);
 void add_run_options(OptionTable& t, int& threads, std::string& device, bool& strict_config);
 void add_micro_tokens_option(OptionTable& t, int64_t& field);
 OptionRow& add_train_on_option(OptionTable& t, std::string& field);
+// --chat-template and --vars.
+void add_template_options(OptionTable& t, TemplateChoice& field,
+                          const std::string& help_of_both = "");
 // --data, which is required.
 OptionRow& add_data_option(OptionTable& t, std::vector<std::string>& field);
 // --weights of files in few bits.

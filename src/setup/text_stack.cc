@@ -3,11 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <boost/json.hpp>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "checkpoint/source.h"
+#include "text/json_field.h"
+#include "text/json_reader.h"
 
 namespace strata::apps {
 
@@ -31,11 +35,24 @@ std::string render_text_behind_answer(const text::ChatTemplate& chat, const std:
 
 TextStack::TextStack(const std::string& model) : TextStack(open_texts(model)) {}
 
-TextStack::TextStack(const ModelTexts& texts)
+std::optional<text::ChatTemplate> load_chat_template(const ModelTexts& texts,
+                                                     const TemplateChoice& choice) {
+  if (!choice.vars.empty()) text::parse_json_object(choice.vars, "--vars");
+  if (!choice.file.empty() && !file_exists(choice.file)) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("--chat-template: {}: there is no such file; want a Jinja template, "
+                            "like chat_template.jinja of a model",
+                            choice.file));
+  }
+  return text::ChatTemplate::load(texts, choice.file);
+}
+
+TextStack::TextStack(const ModelTexts& texts, const TemplateChoice& choice)
     : model_(texts.where()),
+      vars_(choice.vars),
       tokenizer_(text::Tokenizer::load(texts)),
       end_tokens_(data::load_end_tokens(texts, tokenizer_)),
-      template_(text::ChatTemplate::load(texts)) {}
+      template_(load_chat_template(texts, choice)) {}
 
 const text::ChatTemplate& TextStack::required_template() const {
   if (!template_) {
@@ -48,11 +65,19 @@ const text::ChatTemplate& TextStack::required_template() const {
 }
 
 std::string TextStack::render(const text::ChatRequest& request) const {
-  return required_template().render(request);
+  text::ChatRequest with_vars = request;
+  with_vars.vars = text::joined_vars(vars_, request.vars);
+  return required_template().render(with_vars);
 }
 
-std::optional<int32_t> TextStack::find_turn_end_token(const std::string& vars) const {
-  return apps::find_turn_end_token(required_template(), tokenizer_, vars);
+std::string TextStack::render_user_turn(const std::string& said) const {
+  return render(
+      {.messages = fmt::format(R"([{{"role":"user","content":{}}}])", text::json_quote(said)),
+       .add_generation_prompt = true});
+}
+
+std::optional<int32_t> TextStack::find_turn_end_token() const {
+  return apps::find_turn_end_token(required_template(), tokenizer_, vars_);
 }
 
 std::optional<int32_t> find_turn_end_token(const text::ChatTemplate& chat,

@@ -18,24 +18,37 @@ std::optional<int32_t> find_turn_end_token(const text::ChatTemplate& chat,
                                            const text::Tokenizer& tokenizer,
                                            const std::string& vars);
 
+// What is said of templates: --chat-template and --vars.
+struct TemplateChoice {
+  std::string file = {};  // in place of the model's own; empty: that
+  std::string vars = {};  // a JSON object of variables; empty: none
+};
+
+// Nothing where the model has none. Throws Error where the file is not there, or the variables are
+// no JSON object.
+std::optional<text::ChatTemplate> load_chat_template(const ModelTexts& texts,
+                                                     const TemplateChoice& choice);
+
 class TextStack {
  public:
   explicit TextStack(const std::string& model);
-  explicit TextStack(const ModelTexts& texts);
+  explicit TextStack(const ModelTexts& texts, const TemplateChoice& choice = {});
 
   [[nodiscard]] const text::Tokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const data::EndTokens& end_tokens() const { return end_tokens_; }
   [[nodiscard]] bool has_template() const { return template_.has_value(); }
-  // The conversation as the directory's template writes it. Throws Error where there is no
-  // template.
+  // The conversation as the template writes it, with the variables of `vars` that the request does
+  // not have. Throws Error where there is no template.
   [[nodiscard]] std::string render(const text::ChatRequest& request) const;
+  // What a user's turn of that text becomes before the answer. Throws as render().
+  [[nodiscard]] std::string render_user_turn(const std::string& said) const;
   // Of its template. Throws Error where there is none.
-  [[nodiscard]] std::optional<int32_t> find_turn_end_token(const std::string& vars) const;
+  [[nodiscard]] std::optional<int32_t> find_turn_end_token() const;
 
  private:
   [[nodiscard]] const text::ChatTemplate& required_template() const;
 
-  std::string model_;
+  std::string model_, vars_;
   text::Tokenizer tokenizer_;
   data::EndTokens end_tokens_;
   std::optional<text::ChatTemplate> template_;

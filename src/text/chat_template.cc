@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "text/deepseek_v4_chat.h"
 #include "text/jinja/interpreter.h"
 #include "text/json_field.h"
@@ -15,8 +16,6 @@ namespace {
 
 constexpr std::string_view kConfig = "tokenizer_config.json";
 constexpr std::string_view kMap = "special_tokens_map.json";
-constexpr std::string_view kTemplate = "chat_template.jinja";
-constexpr std::string_view kToolUse = "additional_chat_templates/tool_use.jinja";
 
 using Variables = std::vector<std::pair<std::string, Value>>;
 
@@ -128,9 +127,9 @@ Sources read_templates_and_special_tokens(const ModelTexts& texts, Variables& to
   const auto map = has_decoder ? std::nullopt : read_json_if_present(texts, kMap);
   if (map) read_special_tokens({*map, texts.where(kMap)}, tokens);
   // Files take the place of the whole field.
-  if (auto text = texts.find(kTemplate, ChatTemplate::kMaxFileBytes)) {
+  if (auto text = texts.find(ChatTemplate::kFile, ChatTemplate::kMaxFileBytes)) {
     sources.main = std::move(text);
-    sources.tool_use = texts.find(kToolUse, ChatTemplate::kMaxFileBytes);
+    sources.tool_use = texts.find(ChatTemplate::kToolUseFile, ChatTemplate::kMaxFileBytes);
   }
   return sources;
 }
@@ -182,6 +181,14 @@ void add_vars(const std::string& json, Variables& variables) {
 
 }  // namespace
 
+std::string joined_vars(const std::string& vars, const std::string& more) {
+  if (vars.empty()) return more;
+  if (more.empty()) return vars;
+  boost::json::object all = parse_json_object(vars, "vars");
+  for (const auto& [name, value] : parse_json_object(more, "vars")) all[name] = value;
+  return boost::json::serialize(all);
+}
+
 struct ChatTemplate::Impl {
   const BuiltIn* built_in = nullptr;  // in place of a program
   Block program;
@@ -207,9 +214,13 @@ ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view token
   return ChatTemplate(std::move(impl));
 }
 
-std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts) {
+std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts, const std::string& file) {
   auto impl = std::make_shared<Impl>();
-  const auto [main, tool_use] = read_templates_and_special_tokens(texts, impl->tokens);
+  auto [main, tool_use] = read_templates_and_special_tokens(texts, impl->tokens);
+  if (!file.empty()) {
+    main = read_file(file, kMaxFileBytes);
+    tool_use.reset();
+  }
   if (!main && !tool_use) {
     impl->built_in = find_built_in_by_model_type(texts);
     if (impl->built_in == nullptr) return std::nullopt;
@@ -219,8 +230,11 @@ std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts) {
     throw Error(
         ErrorCode::kUnsupported,
         texts.where(kConfig) + ": chat_template: only 'tool_use' is there, 'default' is wanted");
-  impl->program = parse_template(checked_utf8(*main, texts.where(kTemplate)));
-  if (tool_use) impl->tool_use = parse_template(checked_utf8(*tool_use, texts.where(kToolUse)));
+  impl->program =
+      parse_template(checked_utf8(*main, file.empty() ? texts.where(ChatTemplate::kFile) : file));
+  if (tool_use)
+    impl->tool_use =
+        parse_template(checked_utf8(*tool_use, texts.where(ChatTemplate::kToolUseFile)));
   impl->source = *main + tool_use.value_or("");
   return ChatTemplate(std::move(impl));
 }

@@ -24,14 +24,21 @@ struct ChatRequest {
   std::string now = {};  // what strftime_now sees, like "2026-01-31"; empty: the clock
 };
 
+// Two JSON objects of variables, or empty texts, as one: of a name that both have the second's
+// value.
+std::string joined_vars(const std::string& vars, const std::string& more);
+
 class ChatTemplate {
  public:
   static constexpr int64_t kMaxFileBytes = int64_t{1} << 24;
+  static constexpr std::string_view kFile = "chat_template.jinja";
+  static constexpr std::string_view kToolUseFile = "additional_chat_templates/tool_use.jinja";
 
   // chat_template.jinja, or the field of tokenizer_config.json; nothing when the directory has
   // neither and its config.json's model_type has none built in. A second template named tool_use
   // serves requests with tools, as in transformers.
-  static std::optional<ChatTemplate> load(const ModelTexts& texts);
+  // Of `file`, where it is not empty, in place of all that the directory has.
+  static std::optional<ChatTemplate> load(const ModelTexts& texts, const std::string& file = "");
   // `tokenizer_config` is JSON, for the texts of bos_token and its like; may be empty.
   static ChatTemplate parse(std::string_view source, std::string_view tokenizer_config = {});
 

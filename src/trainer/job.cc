@@ -458,6 +458,11 @@ void TrainJob::export_model(const std::string& dir) {
     const model::RowSource source(masters);
     model::save_model(engine().backend(), engine().model(), dir, &source);
     copy_model_files_as_unquantized(spec_.texts, dir);
+    const std::string& chat = options().chat.file;
+    if (!chat.empty()) {
+      write_file_atomic(fmt::format("{}/{}", dir, text::ChatTemplate::kFile),
+                        read_file(chat, text::ChatTemplate::kMaxFileBytes));
+    }
   });
 }
 

@@ -241,11 +241,12 @@ std::string base_model_name(const std::string& model_dir) {
 CardFacts read_card_facts(TrainJob& job, const std::string& fingerprint) {
   const TrainOptions& options = job.options();
   const model::LayerTable& layers = job.engine().model().weights->layers();
-  CardFacts facts{.base = base_model_name(options.model),
-                  .is_lora = job.is_lora(),
-                  .has_experts = has_experts(layers),
-                  .has_chat_template = text::ChatTemplate::load(job.spec().texts).has_value(),
-                  .is_text_part = layers.module_prefix() != "model."};
+  CardFacts facts{
+      .base = base_model_name(options.model),
+      .is_lora = job.is_lora(),
+      .has_experts = has_experts(layers),
+      .has_chat_template = load_chat_template(job.spec().texts, job.options().chat).has_value(),
+      .is_text_part = layers.module_prefix() != "model."};
   const boost::json::object values = boost::json::parse(fingerprint).as_object();
   facts.rows = {
       {"base model", fmt::format("`{}`, hash `{}`", facts.base, recorded_text(values, "model"))}};

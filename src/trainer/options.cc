@@ -182,6 +182,7 @@ OptionTable option_table_of(TrainOptions& o) {
   add_targets_option(t, o.targets).results();
   t.group("Model and data");
   add_train_on_option(t, o.train_on).results();
+  add_template_options(t, o.chat);
   add_learning_rate_options(t, o);
   add_optimizer_and_loss_options(t, o);
   add_step_options(t, o);

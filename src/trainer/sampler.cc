@@ -7,33 +7,27 @@
 
 #include "base/error.h"
 #include "engine/sampling/sampling_loop.h"
-#include "text/json_reader.h"
 
 namespace strata::apps {
 namespace {
 
 constexpr int64_t kPage = 64;  // positions that are taken at once
 
-std::string render_user_turn(const TextStack& text, const std::string& prompt) {
-  const std::string messages =
-      fmt::format(R"([{{"role":"user","content":{}}}])", text::json_quote(prompt));
-  return text.render({.messages = messages, .add_generation_prompt = true});
-}
-
 }  // namespace
 
-TrainSampler::TrainSampler(const ModelTexts& model, const std::vector<std::string>& prompts)
-    : text_(model), prompts_(prompts), stop_(text_.end_tokens().stop) {
+TrainSampler::TrainSampler(const ModelTexts& model, const TemplateChoice& chat,
+                           const std::vector<std::string>& prompts)
+    : text_(model, chat), prompts_(prompts), stop_(text_.end_tokens().stop) {
   const bool is_chat = text_.has_template();
   for (const std::string& prompt : prompts) {
-    const std::string text = is_chat ? render_user_turn(text_, prompt) : prompt;
+    const std::string text = is_chat ? text_.render_user_turn(prompt) : prompt;
     tokens_.push_back(text_.tokenizer().encode(text, /*add_special=*/!is_chat));
     if (prompt.empty() || tokens_.back().empty()) {
       throw Error(ErrorCode::kInvalidArgument, "--sample: got a prompt without a token");
     }
   }
   if (!is_chat) return;
-  if (const auto end = text_.find_turn_end_token("")) stop_.push_back(*end);
+  if (const auto end = text_.find_turn_end_token()) stop_.push_back(*end);
 }
 
 int64_t TrainSampler::num_cache_positions() const {

@@ -22,7 +22,8 @@ class TrainSampler {
 
   // A prompt is a question where the model has a chat template, else a text to continue. Throws
   // Error for a prompt without tokens.
-  TrainSampler(const ModelTexts& model, const std::vector<std::string>& prompts);
+  TrainSampler(const ModelTexts& model, const TemplateChoice& chat,
+               const std::vector<std::string>& prompts);
 
   std::vector<Sample> answer_prompts(engine::Runner& runner, api::AdapterSlot slot) const;
   // Positions that answers take in the cache, all prompts together.

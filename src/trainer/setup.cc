@@ -245,7 +245,7 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
   const std::vector<data::Source> sources = data::find_sources("data", options.data);
   const std::vector<data::Source> of_eval =
       data::find_sources("eval", options.eval, data::Weights::kNone);
-  const TextStack text(spec.texts);
+  const TextStack text(spec.texts, options.chat);
   const ReadChoice choice = {
       .train_on = options.train_on, .max_length = options.max_length, .overlong = options.overlong};
   const data::Dataset all = read_examples("data", sources, text, choice);

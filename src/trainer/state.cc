@@ -21,7 +21,7 @@
 namespace strata::apps {
 namespace {
 
-constexpr int64_t kFormat = 4;
+constexpr int64_t kFormat = 5;
 constexpr int64_t kFirstFormat = 2;  // that is still read
 
 std::string state_dir(const std::string& out) { return out + "/trainer"; }
@@ -65,9 +65,14 @@ TrainOptions effective_options(const TrainSettings& settings) {
               fmt::format("resume: {}/state.json: {}", state_dir(out), what));
 }
 
-// Format 3 had no choice of what becomes of long examples, and fresh adapters alone; format 2
-// recorded what the options said, and the learning rate that is no longer the default.
+// Format 4 had neither another template than the model's nor variables for it; format 3 had no
+// choice of what becomes of long examples, and fresh adapters alone; format 2 recorded what the
+// options said, and the learning rate that is no longer the default.
 void upgrade_options(int64_t format, boost::json::object& options) {
+  if (format < 5) {
+    options["chat-template"] = "";
+    options["vars"] = "";
+  }
   if (format < 4) {
     options["overlong"] = "drop";
     options["adapter"] = "";
@@ -148,6 +153,10 @@ std::string hash_content_of_option(const OptionRow& row, const TrainOptions& opt
   if (row.results_by == ResultsBy::kModel) {
     if (row.name == "model") return compute_model_identity(model);
     return row.text().empty() ? "" : hash_adapter_or_model(row.text());
+  }
+  if (row.name == "chat-template") {
+    if (options.chat.file.empty()) return "";
+    return fmt::format("{:016x}", data::hash_content(data::InputFile(options.chat.file)));
   }
   CHECK(row.name == "data" || row.name == "eval", row.name);
   if (row.name == "data") return hash_files_with_weights(files.train);

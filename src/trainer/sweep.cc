@@ -273,7 +273,7 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
   const std::optional<Predicted> predicted = print_plan_and_predict(*members.front().job, run.plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
-  if (!options.samples.empty()) sampler.emplace(run.spec.texts, options.samples);
+  if (!options.samples.empty()) sampler.emplace(run.spec.texts, options.chat, options.samples);
   make_loops(members, predicted, sampler ? &*sampler : nullptr);
   const StopSignals signals("saving after this step; again: ends at once");
   train_in_turn(members, "sweep");

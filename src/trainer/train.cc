@@ -230,7 +230,7 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   const std::optional<Predicted> predicted = print_plan_and_predict(job, plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
-  if (!options.samples.empty()) sampler.emplace(job.spec().texts, options.samples);
+  if (!options.samples.empty()) sampler.emplace(job.spec().texts, options.chat, options.samples);
   TrainLoop loop(job, fingerprint, predicted, sampler ? &*sampler : nullptr);
   // Before this there is nothing to save.
   std::optional<StopSignals> signals;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "setup/stages.h"
+#include "setup/text_stack.h"
 
 namespace strata::apps {
 
@@ -25,6 +26,7 @@ struct TrainOptions : EngineSetup {
   std::string memory;                   // bytes of the whole run; chooses what is recomputed
   std::string machine;                  // file of the machine's limits; empty: they are probed
   std::string train_on = "last";        // last, all
+  TemplateChoice chat;
   int64_t max_length = 2048;
   std::string overlong = "drop";  // or cut, split: what is longer than max_length
   // Where these are absent they follow the data, the model or the run that is resumed: settings.h.

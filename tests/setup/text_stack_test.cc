@@ -2,6 +2,7 @@
 // The text side of a chat on directories in the form of real families.
 #include "setup/text_stack.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,10 +62,10 @@ class TextStackTest : public testing::Test {
   ~TextStackTest() override { std::filesystem::remove_all(dir_); }
 
   // `path` is below tests/data.
-  TextStack with_template(const std::string& path) {
+  TextStack with_template(const std::string& path, const TemplateChoice& choice = {}) {
     const std::string file = std::string(STRATA_SOURCE_DIR) + "/tests/data/" + path + ".jinja";
     std::ofstream(dir_ / "chat_template.jinja") << read_file(file, 1 << 20);
-    return TextStack(dir_.string());
+    return TextStack(ModelTexts(dir_.string()), choice);
   }
 
   const std::filesystem::path dir_ =
@@ -74,13 +75,13 @@ class TextStackTest : public testing::Test {
 TEST_F(TextStackTest, TheTemplateNamesTheEndOfATurn) {
   const TextStack gemma = with_template("text/templates/gemma3");
   EXPECT_EQ(gemma.end_tokens().stop, std::vector<int32_t>{kEos});
-  EXPECT_EQ(gemma.find_turn_end_token(""), kEndOfTurn);
-  EXPECT_EQ(with_template("third_party/templates/qwen25").find_turn_end_token(""), kImEnd);
-  EXPECT_EQ(with_template("third_party/templates/qwen3")
-                .find_turn_end_token(R"({"enable_thinking":false})"),
+  EXPECT_EQ(gemma.find_turn_end_token(), kEndOfTurn);
+  EXPECT_EQ(with_template("third_party/templates/qwen25").find_turn_end_token(), kImEnd);
+  EXPECT_EQ(with_template("third_party/templates/qwen3", {.vars = R"({"enable_thinking":false})"})
+                .find_turn_end_token(),
             kImEnd);
   for (const char* name : {"mistral_v1", "mistral_v3", "mistral_tekken", "mistral_v7", "llama2"})
-    EXPECT_EQ(with_template(std::string("third_party/templates/") + name).find_turn_end_token(""),
+    EXPECT_EQ(with_template(std::string("third_party/templates/") + name).find_turn_end_token(),
               kEos)
         << name;
 }
@@ -90,10 +91,30 @@ TEST_F(TextStackTest, ATemplateWithoutAnEndOfTurnNamesNone) {
                              "{% for m in messages %}{{ m.content }}. {% endfor %}",
                              "{{ messages[0].content }}<|im_end|>"}) {
     std::ofstream(dir_ / "chat_template.jinja") << source;
-    EXPECT_EQ(TextStack(dir_.string()).find_turn_end_token(""), std::nullopt) << source;
+    EXPECT_EQ(TextStack(dir_.string()).find_turn_end_token(), std::nullopt) << source;
   }
   std::filesystem::remove(dir_ / "chat_template.jinja");
-  EXPECT_THROW(static_cast<void>(TextStack(dir_.string()).find_turn_end_token("")), Error);
+  EXPECT_THROW(static_cast<void>(TextStack(dir_.string()).find_turn_end_token()), Error);
+}
+
+TEST_F(TextStackTest, AnotherTemplateAndVariables) {
+  const std::string file = (dir_ / "other.jinja").string();
+  std::ofstream(file) << "{{ tone }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}";
+  const TextStack stack = with_template("text/templates/gemma3", {file, R"({"tone":"calm "})"});
+  const std::string one = R"([{"role":"user","content":"Hi"}])";
+  EXPECT_EQ(stack.render({.messages = one}), "calm Hi<|im_end|>");
+  EXPECT_EQ(stack.render({.messages = one, .vars = R"({"tone":"brisk "})"}), "brisk Hi<|im_end|>");
+  EXPECT_EQ(stack.find_turn_end_token(), kImEnd);
+  const auto fault = [&](const TemplateChoice& choice) -> std::string {
+    try {
+      with_template("text/templates/gemma3", choice);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(fault({.file = file + "x"}), testing::HasSubstr("--chat-template: " + file + "x: "));
+  EXPECT_THAT(fault({.vars = "[1]"}), testing::HasSubstr("--vars"));
 }
 
 // The template writes <bos>; the post-processor must not add a second one.

@@ -115,8 +115,7 @@ class Restore {
 
 Conversation::Conversation(const ConversationOptions& options)
     : options_(options), generator_(options.generation), system_(options.system) {
-  if (const auto end = generator_.text().find_turn_end_token(options.vars))
-    generator_.add_end_token(*end);
+  if (const auto end = generator_.text().find_turn_end_token()) generator_.add_end_token(*end);
   clear();
 }
 
@@ -140,9 +139,8 @@ size_t Conversation::num_questions() const { return (num_turns(messages_) + 1) /
 
 std::vector<int32_t> Conversation::render_and_encode(const json::array& messages,
                                                      bool to_answer) const {
-  const std::string rendered = generator_.text().render({.messages = json::serialize(messages),
-                                                         .vars = options_.vars,
-                                                         .add_generation_prompt = to_answer});
+  const std::string rendered = generator_.text().render(
+      {.messages = json::serialize(messages), .add_generation_prompt = to_answer});
   return generator_.text().tokenizer().encode(rendered);
 }
 

@@ -13,7 +13,6 @@ namespace strata::apps {
 struct ConversationOptions {
   GenerationOptions generation;
   std::string system;  // a system turn before all
-  std::string vars;    // a JSON object of variables for the template
 };
 
 class Conversation {

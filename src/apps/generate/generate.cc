@@ -73,8 +73,20 @@ void print_figures(const GenerateOptions& options, const Generated& answer,
              answer.stop_reason, of_seed, drafts);
 }
 
-std::vector<int32_t> encode_prompt(const Generator& generator, const std::string& text) {
-  std::vector<int32_t> prompt = generator.text().tokenizer().encode(text, /*add_special=*/true);
+bool is_chat(const GenerationOptions& options) {
+  return !options.chat.file.empty() || !options.chat.vars.empty();
+}
+
+// As it is, or as a user's turn.
+std::vector<int32_t> encode_prompt(const GenerationOptions& options, Generator& generator,
+                                   const std::string& text) {
+  const TextStack& stack = generator.text();
+  std::vector<int32_t> prompt = is_chat(options)
+                                    ? stack.tokenizer().encode(stack.render_user_turn(text))
+                                    : stack.tokenizer().encode(text, /*add_special=*/true);
+  if (is_chat(options)) {
+    if (const auto end = stack.find_turn_end_token()) generator.add_end_token(*end);
+  }
   if (prompt.empty())
     throw Error(ErrorCode::kInvalidArgument, "--prompt: got no token; the text is empty");
   return prompt;
@@ -83,7 +95,7 @@ std::vector<int32_t> encode_prompt(const Generator& generator, const std::string
 // All ranks generate; the first one prints, and gets signals and the exit code.
 void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code) {
   Generator generator(options.generation, comm);
-  const std::vector<int32_t> prompt = encode_prompt(generator, options.prompt);
+  const std::vector<int32_t> prompt = encode_prompt(options.generation, generator, options.prompt);
   const bool prints = comm.rank() == 0;
   const bool streams = prints && !options.json;
   AnswerPrinter printer;

@@ -110,7 +110,7 @@ uint64_t draw_seed() {
 Generator::Generator(const GenerationOptions& options, Comm* comm)
     : options_(options),
       spec_(read_generation_spec(options)),
-      text_(spec_.texts),
+      text_(spec_.texts, options.chat),
       end_tokens_(text_.end_tokens().stop),
       sampling_(load_sampling_settings(options.model, options.sampling)) {
   check_stops(options.stop);

@@ -22,6 +22,7 @@ namespace strata::apps {
 
 struct GenerationOptions : EngineSetup {
   std::string adapter;  // PEFT directory; empty: the base
+  TemplateChoice chat = {};
   int64_t max_tokens = 256;
   SamplingChoices sampling = {};
   std::optional<uint64_t> seed;     // drawn, and printed, when absent and not greedy

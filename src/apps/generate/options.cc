@@ -52,6 +52,7 @@ OptionTable option_table_of(GenerateOptions& o) {
         o.prompt = text;
         o.has_prompt = true;
       };
+  add_template_options(t, o.generation.chat, "; the prompt is then a user's turn");
   add_generation_options(t, o.generation);
   t.flag("echo", o.echo, "print the prompt too");
   t.flag("json", o.json, "one line of JSON at the end instead of a stream");
@@ -68,7 +69,7 @@ OptionTable option_table_of(ChatOptions& o) {
   t.text("prompt", o.prompt, "one question; absent: a line of stdin a turn, and /help").set =
       [&o](const std::string& text) { check_and_set_question(o, text); };
   t.text("system", o.system, "a system turn before all");
-  t.text("vars", o.vars, "JSON of variables for the template, like {\"enable_thinking\": false}");
+  add_template_options(t, o.generation.chat);
   add_generation_options(t, o.generation);
   t.mark_common({"prompt", "system", "model", "adapter", "max-tokens", "temperature", "top-k",
                  "top-p", "seed", "stop", "threads"});

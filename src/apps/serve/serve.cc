@@ -296,8 +296,8 @@ int run_serve(const server::ServeOptions& given) {
        .queued_bytes = budget.queue,
        .max_queued_operations = static_cast<size_t>(options.max_queued_operations)});
   server::TinkerServer server(
-      options, names, host.bases(), load_served_texts(host), budget, make_dispatch(scheduler, host),
-      [&] { return stats_of(host, scheduler); }, merger);
+      options, names, host.bases(), load_served_texts(host, options, names), budget,
+      make_dispatch(scheduler, host), [&] { return stats_of(host, scheduler); }, merger);
   host.start(scheduler, std::bind_front(&server::TinkerServer::post, &server));
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();

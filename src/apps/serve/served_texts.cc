@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/source.h"
 #include "data/sampling_defaults.h"
@@ -34,15 +35,23 @@ void set_sampling_defaults(const data::SamplingDefaults& file, api::SampleReques
   }
 }
 
-server::ServedText load_served_text(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
+server::ServedText load_served_text(const ModelTexts& texts, const text::Tokenizer& tokenizer,
+                                    const TemplateChoice& choice) {
   const std::string& dir = texts.where();
   server::ServedText out{.tokenizer = tokenizer};
-  out.build = fmt::format("{} {} {}", kVersion, kCommit, kBuild);
-  run_and_warn_on_error(dir, "its chats are refused",
-                        [&] { out.chat = text::ChatTemplate::load(texts); });
+  out.vars = choice.vars;
+  out.build = fmt::format("{} {} {}\n{}", kVersion, kCommit, kBuild, choice.vars);
+  const auto load = [&] { out.chat = load_chat_template(texts, choice); };
+  if (choice.file.empty() && choice.vars.empty()) {
+    run_and_warn_on_error(dir, "its chats are refused", load);
+  } else {
+    load();
+  }
+  if (!choice.file.empty()) out.build += read_file(choice.file, text::ChatTemplate::kMaxFileBytes);
   if (out.chat) {
-    run_and_warn_on_error(dir, "its chats end at the end tokens alone",
-                          [&] { out.turn_end = find_turn_end_token(*out.chat, tokenizer, ""); });
+    run_and_warn_on_error(dir, "its chats end at the end tokens alone", [&] {
+      out.turn_end = find_turn_end_token(*out.chat, tokenizer, choice.vars);
+    });
   }
   run_and_warn_on_error(dir, "generation_config.json is not used", [&] {
     set_sampling_defaults(data::load_sampling_defaults(texts), out.defaults);
@@ -52,7 +61,25 @@ server::ServedText load_served_text(const ModelTexts& texts, const text::Tokeniz
 
 }  // namespace
 
-std::vector<std::optional<server::ServedText>> load_served_texts(const EngineHost& host) {
+std::vector<std::string> find_template_files(const std::vector<std::string>& chat_templates,
+                                             const server::BaseNames& names) {
+  std::vector<std::string> files(names.directories().size());
+  for (const std::string& text : chat_templates) {
+    const size_t at = text.find('=');
+    const server::BaseName* model =
+        at == std::string::npos ? nullptr : names.find(text.substr(0, at));
+    if (model == nullptr) {
+      for (std::string& file : files) file = text;
+    } else {
+      files[static_cast<size_t>(model->model)] = text.substr(at + 1);
+    }
+  }
+  return files;
+}
+
+std::vector<std::optional<server::ServedText>> load_served_texts(
+    const EngineHost& host, const server::ServeOptions& options, const server::BaseNames& names) {
+  const std::vector<std::string> files = find_template_files(options.chat_templates, names);
   std::vector<std::optional<server::ServedText>> out;
   for (const api::BaseInfo& base : host.bases()) {
     const text::Tokenizer* tokenizer = host.tokenizer(base.id);
@@ -60,7 +87,8 @@ std::vector<std::optional<server::ServedText>> load_served_texts(const EngineHos
       out.emplace_back();
       continue;
     }
-    out.emplace_back(load_served_text(host.texts(base.id), *tokenizer));
+    out.emplace_back(load_served_text(host.texts(base.id), *tokenizer,
+                                      {files[static_cast<size_t>(base.id)], options.vars}));
     out.back()->longest_sample = host.longest_sample(base.id);
   }
   return out;

@@ -282,7 +282,7 @@ text::ChatRequest read_conversation(const text::Fields& body, const ServedText& 
     if (may_call) request.tools = tools;
   }
   const json::object vars = read_template_vars(body, text);
-  if (!vars.empty()) request.vars = json::serialize(vars);
+  request.vars = text::joined_vars(text.vars, vars.empty() ? "" : json::serialize(vars));
   request.add_generation_prompt = true;
   return request;
 }

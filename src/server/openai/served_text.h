@@ -14,6 +14,7 @@ namespace strata::server {
 struct ServedText {
   text::Tokenizer tokenizer;
   std::optional<text::ChatTemplate> chat = {};
+  std::string vars = {};                 // for the template, where a request does not say: JSON
   std::optional<int32_t> turn_end = {};  // ends an answer in a chat, besides the end tokens
   // How tokens are chosen where a request does not say: generation_config.json's.
   api::SampleRequest defaults = {};

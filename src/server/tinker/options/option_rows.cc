@@ -176,6 +176,12 @@ void add_address_rows(OptionTable& t, ServeOptions& o) {
   add_texts(t, "alias", "NAME=MODEL", o.aliases, "one more name for a model; repeatable");
   add_texts(t, "tokenizer", "NAME=ID", o.tokenizers, "tokenizer_id in get_info; repeatable")
       .by_default("the model's directory");
+  add_texts(t, "chat-template", "[NAME=]FILE", o.chat_templates,
+            "Jinja file in place of a model's own chat template (without NAME: every model's); "
+            "repeatable");
+  add_text(t, "vars", "JSON", o.vars,
+           "variables for chat templates, like {\"enable_thinking\": false}; those of a request "
+           "win");
   add_address(t, "listen", o.listen, "where the API listens");
   add_value(t, "socket-mode", "OCTAL", o.socket_mode, "of the files of unix sockets", parse_mode,
             [](int64_t mode) { return fmt::format("{:04o}", mode); });

@@ -24,10 +24,12 @@ struct HostPort {
 };
 
 struct ServeOptions {
-  std::vector<std::string> models;      // NAME=DIR
-  std::vector<std::string> adapters;    // NAME=DIR
-  std::vector<std::string> aliases;     // NAME=MODEL
-  std::vector<std::string> tokenizers;  // NAME=ID
+  std::vector<std::string> models;          // NAME=DIR
+  std::vector<std::string> adapters;        // NAME=DIR
+  std::vector<std::string> aliases;         // NAME=MODEL
+  std::vector<std::string> tokenizers;      // NAME=ID
+  std::vector<std::string> chat_templates;  // FILE of all models, NAME=FILE of one
+  std::string vars;                         // for templates, a JSON object; empty: none
   HostPort listen = {"127.0.0.1", 8000};
   HostPort metrics_listen = {"127.0.0.1", 9464};
   bool names_metrics_listen = false;  // else another port serves where that one is taken
