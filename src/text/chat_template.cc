@@ -166,7 +166,8 @@ Value parse_tools(const std::string& json) {
   return tools;
 }
 
-void add_vars(const std::string& json, Variables& variables) {
+// Adds them; a text as strftime_now becomes `now`.
+void add_vars(const std::string& json, Variables& variables, std::string& now) {
   if (json.empty()) return;
   const Value vars = Value::from_json(json, "vars");
   if (!vars.is_dict()) template_fault("vars: got " + vars.type_name() + ", wanted an object");
@@ -175,7 +176,11 @@ void add_vars(const std::string& json, Variables& variables) {
       if (key.text() == name)
         template_fault("vars: '" + key.text() + "' has its own place in a request");
     }
-    variables.emplace_back(key.text(), value);
+    if (key.text() == "strftime_now" && value.is_string()) {
+      now = value.text();
+    } else {
+      variables.emplace_back(key.text(), value);
+    }
   }
 }
 
@@ -195,7 +200,14 @@ struct ChatTemplate::Impl {
   std::optional<Block> tool_use;  // a second template, for requests with tools
   Variables tokens;
   std::string source;  // of both
+  ConversationForm form;
 };
+
+ChatTemplate::ChatTemplate(std::shared_ptr<Impl> impl) : impl_(impl) {
+  impl->form = find_conversation_form(*this);
+}
+
+const ConversationForm& ChatTemplate::conversation_form() const { return impl_->form; }
 
 bool ChatTemplate::mentions(std::string_view mark) const {
   const std::string_view text =
@@ -240,15 +252,21 @@ std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts, const st
 }
 
 std::string ChatTemplate::render(const ChatRequest& request) const {
+  return render_marked(request).text;
+}
+
+RenderedChat ChatTemplate::render_marked(const ChatRequest& request) const {
   const Value messages = parse_messages(request.messages);
   const Value tools = parse_tools(request.tools);
   Variables variables = impl_->tokens;
-  add_vars(request.vars, variables);
+  std::string now = request.now;
+  add_vars(request.vars, variables, now);
   if (impl_->built_in != nullptr) {
-    return impl_->built_in->render({.messages = messages,
-                                    .tools = tools,
-                                    .variables = std::move(variables),
-                                    .add_generation_prompt = request.add_generation_prompt});
+    return {.text =
+                impl_->built_in->render({.messages = messages,
+                                         .tools = tools,
+                                         .variables = std::move(variables),
+                                         .add_generation_prompt = request.add_generation_prompt})};
   }
   const bool has_documents = std::any_of(variables.begin(), variables.end(), [](const auto& item) {
     return item.first == "documents";
@@ -258,8 +276,13 @@ std::string ChatTemplate::render(const ChatRequest& request) const {
   variables.emplace_back("tools", tools);
   variables.emplace_back("add_generation_prompt", request.add_generation_prompt);
   const bool with_tools = !tools.is_none() && impl_->tool_use.has_value();
-  return Interpreter(request.now)
-      .render(with_tools ? *impl_->tool_use : impl_->program, std::move(variables));
+  Interpreter interpreter(now);
+  RenderedChat out;
+  out.text =
+      interpreter.render(with_tools ? *impl_->tool_use : impl_->program, std::move(variables));
+  out.generated = interpreter.take_generated();
+  out.has_read_clock = interpreter.has_read_clock() && now.empty();
+  return out;
 }
 
 }  // namespace strata::text

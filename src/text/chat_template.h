@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/model_texts.h"
 
@@ -19,9 +21,24 @@ namespace strata::text {
 struct ChatRequest {
   std::string messages;    // JSON list of objects
   std::string tools = {};  // JSON list, or empty
-  std::string vars = {};   // JSON object of further variables, or empty; they win over the tokens
+  // JSON object of further variables, or empty; they win over the tokens. A text as strftime_now is
+  // what `now` is.
+  std::string vars = {};
   bool add_generation_prompt = false;
   std::string now = {};  // what strftime_now sees, like "2026-01-31"; empty: the clock
+};
+
+struct RenderedChat {
+  std::string text;
+  // Bytes, begin and end, that the template says a model writes, by {% generation %}.
+  std::vector<std::pair<size_t, size_t>> generated = {};
+  bool has_read_clock = false;  // there is a date in it that nobody gave
+};
+
+// How a template wants calls of tools, which it is asked for by rendering one.
+struct ConversationForm {
+  bool arguments_as_text = false;  // the JSON text, where it prints them as they are
+  size_t id_length = 0;            // of a call's id; 0: any
 };
 
 // Two JSON objects of variables, or empty texts, as one: of a name that both have the second's
@@ -44,13 +61,18 @@ class ChatTemplate {
 
   // An Error with line and cause when the template fails, raise_exception included.
   [[nodiscard]] std::string render(const ChatRequest& request) const;
+  [[nodiscard]] RenderedChat render_marked(const ChatRequest& request) const;
+  [[nodiscard]] const ConversationForm& conversation_form() const;
   // Whether it writes `mark` somewhere: which marks it has says how the model's answers look.
   [[nodiscard]] bool mentions(std::string_view mark) const;
 
  private:
   struct Impl;
-  explicit ChatTemplate(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  explicit ChatTemplate(std::shared_ptr<Impl> impl);
   std::shared_ptr<const Impl> impl_;
 };
+
+// What ChatTemplate::conversation_form() is made by.
+ConversationForm find_conversation_form(const ChatTemplate& chat);
 
 }  // namespace strata::text

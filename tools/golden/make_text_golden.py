@@ -159,7 +159,7 @@ def snippet_goldens(tokenizer):
 
 
 def main():
-    if (tokenizers.__version__, transformers.__version__) != ("0.23.3", "5.23.0"):
+    if (tokenizers.__version__, transformers.__version__) != ("0.23.3", "5.24.0"):
         sys.exit("wanted the versions in tools/requirements/text.txt")
     folder = pathlib.Path(sys.argv[1])
     OUT.mkdir(parents=True, exist_ok=True)

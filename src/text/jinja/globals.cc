@@ -115,7 +115,7 @@ Value strftime_now(Interpreter& interpreter, Arguments& arguments) {
   reader.expect_no_more();
   if (!format.is_string()) template_fault("strftime_now() needs a str");
   if (format.text().size() > 1000) template_fault("strftime_now(): the format is too long");
-  const std::tm time = parse_time_or_read_clock(interpreter.now());
+  const std::tm time = parse_time_or_read_clock(interpreter.read_clock());
   // A leading blank tells an empty result from a full buffer.
   std::string buffer(64 << 10, '\0');
   const size_t size =

@@ -127,6 +127,7 @@ std::string Interpreter::render(const Block& program,
   captured_.push_back(scope);
   for (auto& [name, value] : variables) scope->names[name] = std::move(value);
   std::string out;
+  rendered_ = &out;
   try {
     run_block(program, scope, out);
   } catch (const Error& error) {
@@ -250,7 +251,10 @@ Interpreter::Flow Interpreter::run_captured_block(const Statement& statement, co
   if (statement.kind == Statement::Kind::kSetBlock) {
     assign(statement.target, value, *scope, scope);
   } else {
+    const size_t begin = out.size();
     append_block_output(value, out);
+    if (statement.kind == Statement::Kind::kGeneration && &out == rendered_)
+      generated_.emplace_back(begin, out.size());
   }
   return Flow::kNormal;
 }

@@ -77,7 +77,17 @@ class Interpreter {
   std::shared_ptr<Namespace> make_namespace();
   // loop.changed() was told something, which may be the loop itself.
   void keep_told(const Value& loop) { told_loops_.push_back(loop); }
-  [[nodiscard]] const std::string& now() const { return now_; }
+  // For strftime_now.
+  const std::string& read_clock() {
+    has_read_clock_ = true;
+    return now_;
+  }
+  // Of what was rendered: whether strftime_now was called, and the bytes that {% generation %}
+  // blocks wrote into the text, begin and end. Those inside macros and other blocks have none.
+  [[nodiscard]] bool has_read_clock() const { return has_read_clock_; }
+  [[nodiscard]] std::vector<std::pair<size_t, size_t>> take_generated() {
+    return std::move(generated_);
+  }
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
@@ -128,6 +138,9 @@ class Interpreter {
   void charge_repeat(const Value& repeated, int64_t count);
 
   std::string now_;
+  bool has_read_clock_ = false;
+  const std::string* rendered_ = nullptr;  // what render() returns
+  std::vector<std::pair<size_t, size_t>> generated_;
   // How often a text may be cut: charging for one more is a fault.
   [[nodiscard]] int64_t max_splits() const { return steps_left_ / 4 + 1; }
 
