@@ -21,8 +21,8 @@ std::string random_alphanumeric(size_t length) {
 
 // An id that no other call has, in the length that the model's template wants.
 std::string new_call_id(const AnswerForm& form) {
-  const size_t length = form.calls == nullptr ? 0 : form.calls->id_length;
-  return length == 0 ? "call_" + random_id().substr(0, 24) : random_alphanumeric(length);
+  return form.id_length == 0 ? "call_" + random_id().substr(0, 24)
+                             : random_alphanumeric(form.id_length);
 }
 
 JsonObject& add_call_fields(JsonObject& out, const AnswerForm& form, const ToolCall& call) {

@@ -80,7 +80,10 @@ std::vector<std::string_view> AnswerForm::marks() const {
 }
 
 AnswerForm answer_form_of(const text::ChatTemplate& chat) {
-  AnswerForm form{.calls = find_call_form(chat), .think = {}, .think_end = {}};
+  AnswerForm form{.calls = find_call_form(chat),
+                  .think = {},
+                  .think_end = {},
+                  .id_length = chat.conversation_form().id_length};
   for (const ThinkMarks& marks : kThinkMarks) {
     if (!chat.mentions(marks.close)) continue;
     form.think = marks.open;

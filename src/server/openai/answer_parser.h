@@ -22,7 +22,8 @@ namespace strata::server {
 struct AnswerForm {
   const CallForm* calls = nullptr;  // null: it calls no tools
   std::string_view think,
-      think_end;  // around reasoning, with which an answer may begin; or empty
+      think_end;         // around reasoning, with which an answer may begin; or empty
+  size_t id_length = 0;  // of a call's id, as the template wants it; 0: any
   // Marks that are text to the parser, should the vocabulary have them as special tokens.
   [[nodiscard]] std::vector<std::string_view> marks() const;
 };

@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cmath>
 #include <initializer_list>
 
 #include "server/openai/body_fields.h"
-#include "server/openai/json_text.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/sampling_fields.h"
+#include "text/conversation.h"
 
 namespace strata::server {
 namespace {
@@ -70,110 +69,6 @@ JsonSize json_size_of(const text::Fields& body, std::initializer_list<const char
   return size;
 }
 
-std::string read_text_part(const text::Fields& part) {
-  const std::string type = part.string("type");
-  if (type != "text") {
-    part.fail("type", fmt::format("'{}' is not supported: this server reads text alone",
-                                  type.substr(0, 100)));
-  }
-  return part.string("text");
-}
-
-// A string, or a list of parts of text, which stand on lines of their own.
-std::string read_content(const text::Fields& message) {
-  if (!message.has("content")) return "";
-  if (message.is_string("content")) return message.string("content");
-  if (!message.find("content")->is_array())
-    message.fail("content", "wanted a string or a list of parts");
-  std::string text;
-  size_t count = 0;
-  message.each_object("content", [&](const text::Fields& part) {
-    const std::string line = read_text_part(part);
-    if (count++ > 0) text += '\n';
-    text += line;
-  });
-  return text;
-}
-
-// Ids of calls, in the length that the template wants.
-std::string shorten_call_id(const std::string& id, const CallForm* form) {
-  const size_t length = form == nullptr ? 0 : form->id_length;
-  return length == 0 || id.size() <= length ? id : id.substr(id.size() - length);
-}
-
-// Whether 64 bits hold each of its numbers: 1e999 would be text that is no JSON.
-bool all_finite(const json::value& value) {
-  if (value.is_double()) return std::isfinite(value.get_double());
-  if (value.is_array()) return std::ranges::all_of(value.get_array(), all_finite);
-  return !value.is_object() || std::ranges::all_of(value.get_object(), [](const auto& field) {
-    return all_finite(field.value());
-  });
-}
-
-json::value read_arguments(const text::Fields& function, const CallForm* form) {
-  const std::string text = function.string_or("arguments", "");
-  std::optional<json::value> value = parse_json_text(text.empty() ? "{}" : text);
-  if (!value || !value->is_object())
-    function.fail("arguments", "wanted the JSON text of an object");
-  if (!all_finite(*value)) function.fail("arguments", "has a number that 64 bits do not hold");
-  if (form != nullptr && form->keeps_arguments_text) return text_of(text.empty() ? "{}" : text);
-  return std::move(*value);
-}
-
-json::object read_call(const text::Fields& call, const CallForm* form) {
-  if (call.string_or("type", "function") != "function") {
-    call.fail("type", "only 'function' is supported");
-  }
-  const text::Fields function = call.object("function");
-  json::object out;
-  out["id"] = text_of(shorten_call_id(call.string_or("id", ""), form));
-  out["type"] = "function";
-  out["function"] = json::object{{"name", text_of(function.string("name"))},
-                                 {"arguments", read_arguments(function, form)}};
-  return out;
-}
-
-json::array read_calls(const text::Fields& message, const CallForm* form) {
-  json::array calls;
-  message.each_object("tool_calls",
-                      [&](const text::Fields& call) { calls.push_back(read_call(call, form)); });
-  return calls;
-}
-
-std::string read_role(const text::Fields& message) {
-  std::string role = message.string("role");
-  if (role == "developer") role = "system";  // which is what templates know
-  if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
-    message.fail("role", fmt::format("got '{}', wanted system, developer, user, assistant or tool",
-                                     role.substr(0, 100)));
-  }
-  return role;
-}
-
-json::object read_message(const text::Fields& message, const CallForm* form) {
-  for (const char* name : {"function_call", "audio"}) {
-    if (message.has(name)) message.fail(name, "is not supported by this server");
-  }
-  const std::string role = read_role(message);
-  const bool has_calls = role == "assistant" && message.has("tool_calls");
-  if (!message.has("content") && !has_calls) message.fail("content", "this field is required");
-  json::object out;
-  out["role"] = text_of(role);
-  out["content"] = text_of(read_content(message));
-  if (message.has("name")) out["name"] = text_of(message.string("name"));
-  if (role == "tool") {
-    out["tool_call_id"] = text_of(shorten_call_id(message.string_or("tool_call_id", ""), form));
-  }
-  if (role == "assistant" && message.has("reasoning_content")) {
-    out["reasoning_content"] = text_of(message.string("reasoning_content"));
-  }
-  if (has_calls) {
-    json::array calls = read_calls(message, form);
-    if (!calls.empty()) out["tool_calls"] = std::move(calls);
-  }
-  return out;
-}
-
 void check_tool(const text::Fields& tool) {
   const std::string type = tool.string("type");
   if (type != "function") {
@@ -192,7 +87,7 @@ void check_tool(const text::Fields& tool) {
   if (function.has("parameters")) static_cast<void>(function.object("parameters"));
 }
 
-// As the request has it, once it is known to be a list of functions.
+// Once they are known to be functions.
 std::string read_tools_as_json(const text::Fields& body) {
   size_t count = 0;
   body.each_object("tools", [&](const text::Fields& tool) {
@@ -202,8 +97,7 @@ std::string read_tools_as_json(const text::Fields& body) {
     check_tool(tool);
   });
   if (count == 0) return "";
-  if (!all_finite(*body.find("tools"))) body.fail("tools", "has a number that 64 bits do not hold");
-  return json::serialize(*body.find("tools"));
+  return json::serialize(text::normalized_tools(*body.find("tools"), "tools"));
 }
 
 // Whether tools may be called.
@@ -267,15 +161,12 @@ std::optional<int64_t> read_max_tokens(const text::Fields& body) {
 
 }  // namespace
 
-text::ChatRequest read_conversation(const text::Fields& body, const ServedText& text,
-                                    const CallForm* calls) {
+text::ChatRequest read_conversation(const text::Fields& body, const ServedText& text) {
   text::ChatRequest request;
-  json::array messages;
-  body.each_object("messages", [&](const text::Fields& message) {
-    messages.push_back(read_message(message, calls));
-  });
+  text::ConversationReader messages(text.chat->conversation_form());
+  body.each_object("messages", [&](const text::Fields& message) { messages.add(message); });
   if (messages.empty()) body.fail("messages", "wanted at least one message");
-  request.messages = json::serialize(messages);
+  request.messages = json::serialize(messages.take());
   const bool may_call = tool_choice_allows_calls(body);
   if (body.has("tools")) {
     const std::string tools = read_tools_as_json(body);
@@ -290,7 +181,7 @@ text::ChatRequest read_conversation(const text::Fields& body, const ServedText& 
 // The prompt; what is kept of the tools goes into the order.
 static std::string read_prompt_and_tools(const text::Fields& body, const ServedText& text,
                                          const JsonSize& tools, AnswerOrder& order) {
-  const text::ChatRequest request = read_conversation(body, text, order.form.calls);
+  const text::ChatRequest request = read_conversation(body, text);
   std::string prompt = render_prompt(text, request);
   if (request.tools.empty()) return prompt;
   order.types = std::make_shared<const ToolTypes>(request.tools);

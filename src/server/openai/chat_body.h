@@ -15,9 +15,8 @@ namespace strata::server {
 AnswerOrder read_chat(const text::Fields& body, const ServedText& text, const api::BaseInfo& base,
                       uint64_t fallback_seed, const TakeMemory& take = {});
 
-// The conversation as ChatTemplate::render wants it; of a form that wants it so arguments of calls
-// stay text. Exposed for tests.
-text::ChatRequest read_conversation(const text::Fields& body, const ServedText& text,
-                                    const CallForm* calls);
+// The conversation as ChatTemplate::render wants it: messages as text/conversation.h reads them,
+// with the prompt of an answer. Exposed for tests, and for strata data.
+text::ChatRequest read_conversation(const text::Fields& body, const ServedText& text);
 
 }  // namespace strata::server

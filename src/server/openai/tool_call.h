@@ -68,8 +68,6 @@ struct CallForm {
   std::vector<std::string_view> inside;  // marks that may be special tokens
   ToolCalls (*read)(std::string_view inner, const ToolTypes& types);
   CallHead (*head)(std::string_view inner);  // of what there is of it yet
-  bool keeps_arguments_text = false;  // the template takes arguments as JSON text, not as an object
-  size_t id_length = 0;               // that it wants of a call's id; 0: any
 };
 
 // Null for a template that writes no calls.
