@@ -86,14 +86,25 @@ class DatasetReader {
   void add_record_or_fault(const Record& record, DataFile& file) {
     if (!record.fault.empty()) return add_fault(record, file, record.fault);
     try {
-      add_example_or_parts(parse_and_count(record, file), record.line, file);
+      if (const auto example = parse_and_count(record, file))
+        add_example_or_parts(*example, record.line, file);
     } catch (const Error& error) {
       add_fault(record, file, error.what());
     }
   }
 
-  Example parse_and_count(const Record& record, DataFile& file) {
+  // Nothing where its marks leave it out.
+  std::optional<Example> parse_and_count(const Record& record, DataFile& file) {
     ReadRecord read = data::read_record(record.json, context_, dataset_.ignored_fields);
+    file.num_marked_out += read.num_marked_out;
+    file.has_read_clock |= read.has_read_clock;
+    for (const std::string& what : read.not_found)
+      file.not_found.add(file.file->shown(), record.line, what, kMaxReported);
+    if (read.is_left_out) {
+      ++file.forms[static_cast<size_t>(read.form)];
+      file.marked_out.add(record.line);
+      return std::nullopt;
+    }
     if (options_.looks_only) return count_and_take(std::move(read), file);
     if (read.rejected && dataset_.faults.advice.empty()) dataset_.faults.advice = kPairAdvice;
     refuse_pair(read);
@@ -227,6 +238,20 @@ std::string describe_format(const DataFile& file) {
       fmt::format("{} looks like {}", file.file->shown(), fmt::join(forms, "; and "));
   if (!how.empty()) text += fmt::format(" ({})", fmt::join(how, ", "));
   return text;
+}
+
+std::string marked_out_text(const DataFile& file) {
+  std::string text;
+  if (file.num_marked_out > 0) {
+    text = fmt::format("{}: {} answer{} marked as not to be trained on", file.file->shown(),
+                       file.num_marked_out, file.num_marked_out == 1 ? " is" : "s are");
+  }
+  if (file.marked_out.count == 0) return text;
+  text += text.empty() ? file.file->shown() + ": " : "; ";
+  return text + fmt::format("{} example{} left out by {} marks (line{} {})", file.marked_out.count,
+                            file.marked_out.count == 1 ? " is" : "s are",
+                            file.marked_out.count == 1 ? "its" : "their",
+                            file.marked_out.count == 1 ? "" : "s", file.marked_out.text());
 }
 
 std::string overlong_text(const DataFile& file, const ReadOptions& options) {

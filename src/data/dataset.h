@@ -63,6 +63,10 @@ struct DataFile {
   int64_t rejected_tokens = 0;                // of preference pairs
   LineList too_long = {};                     // records of more than max_length tokens
   LineList left_out = {};                     // of these: nothing of them is trained on
+  LineList marked_out = {};     // records that their marks leave out (data/training_marks.h)
+  int64_t num_marked_out = 0;   // answers that are not trained on for their marks
+  FaultList not_found = {};     // answers that are left out, since the render does not show where
+  bool has_read_clock = false;  // the chat template wrote dates that nobody gave
 };
 
 struct Dataset {
@@ -96,6 +100,10 @@ Dataset with_order(const Dataset& dataset, std::vector<int64_t> order);
 // What was seen in a file that is not plain JSONL in our own forms: "data.json.gz looks like
 // Alpaca: instruction, input, output (a JSON array, gzip)"; else empty.
 std::string describe_format(const DataFile& file);
+
+// "data.jsonl: 3 answers are marked as not to be trained on; 2 examples are left out by their marks
+// (lines 4 and 9)"; empty where there are none.
+std::string marked_out_text(const DataFile& file);
 
 // What happened to records that were too long: "data.jsonl: 12 longer than --max-length 2048 are
 // dropped: lines 3, 9, ..."; empty where there were none.

@@ -4,7 +4,7 @@
 // its bytes belongs to a target.
 //   {"prompt": "...", "completion": "..."}  loss on the completion and the end token
 //   {"text": "..."}                         loss on all
-//   {"messages": [...], "tools": [...]}     loss on assistant turns, by the model's chat template
+//   {"messages": [...], "tools": [...]}     loss on answers (data/answer_spans.h)
 // prompt/completion and text get what the tokenizer's post-processor adds (a begin token), and the
 // end token unless they end with one already. messages get neither: the template writes them.
 // Records of other forms (data/form.h) become one of these first. Other fields are ignored.
@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/function_ref.h"
+#include "data/chat_example.h"
 #include "data/end_tokens.h"
 #include "data/form.h"
 #include "text/tokenizer/tokenizer.h"
@@ -29,26 +29,23 @@ struct Example {
   int64_t num_trained = 0;       // sum of weights, >= 1
 };
 
-enum class TrainOn {
-  kLast,  // the last assistant turn: all that follows the render of the turns before it
-  kAll,   // every assistant turn; refused where a render of first turns is no prefix of the whole
-};
-
-// render(messages as JSON, tools as JSON or "", add_generation_prompt) -> text. May throw Error.
-using Renderer = FunctionRef<std::string(const std::string&, const std::string&, bool)>;
-
 struct ExampleContext {
   const text::Tokenizer& tokenizer;
   const EndTokens& end_tokens;
   Renderer render;
   TrainOn train_on = TrainOn::kLast;
-  bool has_template = true;  // of chats; without one Alpaca's records become texts
+  bool has_template = true;          // of chats; without one Alpaca's records become texts
+  text::ConversationForm form = {};  // as the template wants conversations
 };
 
 struct ReadRecord {
   Form form = Form::kText;
   Example example;  // of a preference pair the chosen answer's
   std::optional<Example> rejected = {};
+  bool is_left_out = false;    // its marks (data/training_marks.h) leave nothing to train on
+  int64_t num_marked_out = 0;  // answers that would be trained on but for their marks
+  std::vector<std::string> not_found = {};  // answers that are left out, and why
+  bool has_read_clock = false;              // the template wrote a date that nobody gave
 };
 
 // Any record, pairs too. Throws as make_example.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "data/json_fields.h"
+#include "data/training_marks.h"
 #include "text/json_field.h"
 
 namespace strata::data {
@@ -28,9 +29,13 @@ using Names = std::initializer_list<std::string_view>;
 
 void add_ignored_fields(const json::object& record, const std::vector<std::string_view>& used,
                         std::vector<std::string>& ignored) {
+  const std::vector<std::string_view>& marks = record_mark_names();
   for (const auto& field : record) {
     const std::string_view name = field.key();
     if (std::find(used.begin(), used.end(), name) != used.end()) continue;
+    // A class of a text is no mark, and is not used.
+    const bool is_mark = std::find(marks.begin(), marks.end(), name) != marks.end();
+    if (is_mark && !(name == "label" && record.contains("text"))) continue;
     if (std::find(ignored.begin(), ignored.end(), name) == ignored.end())
       ignored.emplace_back(name);
   }
@@ -45,18 +50,16 @@ std::string optional_text(const json::object& record, std::string_view name) {
   return field_of(record, name) == nullptr ? std::string() : require_string_field(record, name);
 }
 
-// Lists of tools; ShareGPT's are often the text of one.
-void copy_tools_parsed(const json::object& from, json::object& to) {
-  const json::value* tools = field_of(from, "tools");
-  if (tools == nullptr) return;
-  to["tools"] = *tools;
-  if (!tools->is_string()) return;
-  const json::string& text = tools->get_string();
-  if (text.empty()) {
-    to.erase("tools");
-    return;
+// What stands next to turns: tools, under OpenAI's older name too, and variables of the template.
+constexpr std::string_view kNextToTurns[] = {"tools", "functions", "chat_template_kwargs"};
+
+void copy_what_is_next_to_turns(const json::object& from, json::object& to) {
+  for (const std::string_view name : kNextToTurns) {
+    const json::value* value = field_of(from, name);
+    if (value == nullptr) continue;
+    const bool is_older = name == "functions";
+    if (!is_older || !to.contains("tools")) to[is_older ? "tools" : name] = *value;
   }
-  to["tools"] = text::parse_json(text, "tools: the text");
 }
 
 struct Alpaca {
@@ -123,55 +126,24 @@ json::object alpaca_to_own_form(const Alpaca& alpaca, const std::string& answer,
   return {{"prompt", alpaca_prompt(alpaca)}, {"completion", answer}};
 }
 
-std::string_view parse_share_gpt_role(std::string_view from, const std::string& field) {
-  const auto is = [&](Names names) {
-    return std::find(names.begin(), names.end(), from) != names.end();
-  };
-  if (is({"human", "user"})) return "user";
-  if (is({"gpt", "assistant", "model", "chatgpt", "bing", "bard"})) return "assistant";
-  if (is({"system"})) return "system";
-  if (is({"tool", "observation", "function_response"})) return "tool";
-  fail_record(fmt::format("{}.from: got '{}', want human, gpt, system or tool{}", field, from,
-                          from == "function_call" ? " (calls of tools are written as messages "
-                                                    "with tool_calls)"
-                                                  : ""));
-}
-
-// A turn of ShareGPT, which the record has in that field; one that has role and content is a
-// message already.
-json::value read_share_gpt_message(const json::value& value, const std::string& field) {
-  const json::object* said = value.if_object();
-  if (said == nullptr) {
-    fail_record(fmt::format("{}: got {}, want an object", field, kind_of(value)));
+// With the system's text that stands next to them as the first.
+json::array turns_with_system(const json::object& record, std::string_view field) {
+  const json::value& given = record.at(field);
+  if (!given.is_array()) {
+    fail_record(fmt::format("{}: got {}, want a list", field, kind_of(given)));
   }
-  if (said->contains("role")) return value;
-  const json::value* from = field_of(*said, "from");
-  const json::value* text = field_of(*said, "value");
-  if (from == nullptr || !from->is_string())
-    fail_record(fmt::format("{}.from: want a string", field));
-  if (text == nullptr || !text->is_string())
-    fail_record(fmt::format("{}.value: want a string", field));
-  return turn(parse_share_gpt_role(from->get_string(), field), *text);
-}
-
-json::array read_share_gpt_turns(const json::object& record) {
-  const json::value& conversations = record.at("conversations");
-  if (!conversations.is_array()) {
-    fail_record(fmt::format("conversations: got {}, want a list", kind_of(conversations)));
-  }
-  json::array turns;
+  json::array turns = given.get_array();
   const std::string system = optional_text(record, "system");
-  if (!system.empty()) turns.push_back(turn("system", json::value(system)));
-  const json::array& said = conversations.get_array();
-  for (size_t i = 0; i < said.size(); ++i) {
-    turns.push_back(read_share_gpt_message(said[i], fmt::format("conversations[{}]", i)));
-  }
+  json::object first = turn("system", json::value(system));
+  // Some say it twice.
+  if (!system.empty() && (turns.empty() || turns.front() != first))
+    turns.insert(turns.begin(), std::move(first));
   return turns;
 }
 
 json::object to_chat(json::array turns, const json::object& tools_of) {
   json::object own = {{"messages", std::move(turns)}};
-  copy_tools_parsed(tools_of, own);
+  copy_what_is_next_to_turns(tools_of, own);
   return own;
 }
 
@@ -192,7 +164,7 @@ struct PairPrompt {
 PairPrompt read_pair_prompt(const json::object& record) {
   PairPrompt prompt;
   if (record.contains("conversations")) {
-    prompt.turns = read_share_gpt_turns(record);
+    prompt.turns = turns_with_system(record, "conversations");
   } else if (record.contains("instruction")) {
     prompt.alpaca = read_alpaca(record);
   } else if (const json::value* value = field_of(record, "prompt")) {
@@ -216,8 +188,11 @@ json::array turns_of(const PairPrompt& prompt) {
 // A list that begins with a turn of the user, or of the system, is the whole conversation.
 bool is_whole_conversation(const json::array& turns) {
   const json::object* first = turns.empty() ? nullptr : turns[0].if_object();
-  const json::value* role = first == nullptr ? nullptr : field_of(*first, "role");
-  return role != nullptr && role->is_string() && role->get_string() != "assistant";
+  if (first == nullptr) return false;
+  const json::value* role = field_of(*first, "role");
+  if (role == nullptr) role = field_of(*first, "from");
+  return role != nullptr && role->is_string() && role->get_string() != "assistant" &&
+         role->get_string() != "gpt";
 }
 
 json::object pair_answer_to_own_form(const json::object& record, std::string_view name,
@@ -230,8 +205,10 @@ json::object pair_answer_to_own_form(const json::object& record, std::string_vie
   }
   if (answer->is_object()) {
     json::array turns = turns_of(prompt);
-    turns.push_back(read_share_gpt_message(*answer, std::string(name)));
-    return to_chat(std::move(turns), record);
+    turns.push_back(*answer);
+    json::object own = to_chat(std::move(turns), record);
+    own[kAnswerField] = name;
+    return own;
   }
   const std::string text = require_string_field(record, name);
   if (prompt.alpaca) return alpaca_to_own_form(*prompt.alpaca, text, has_template);
@@ -250,7 +227,7 @@ std::vector<std::string_view> fields_of_pair(const json::object& record, const P
     return answer != nullptr && !answer->is_string();
   };
   if (!prompt.turns.empty() || has_messages("chosen") || has_messages("rejected"))
-    used.push_back("tools");
+    used.insert(used.end(), std::begin(kNextToTurns), std::end(kNextToTurns));
   if (record.contains("conversations")) {
     used.insert(used.end(), {"conversations", "system"});
   } else if (prompt.alpaca) {
@@ -282,8 +259,15 @@ OwnRecord from_alpaca(const json::object& record, bool has_template,
 }
 
 OwnRecord from_share_gpt(const json::object& record, std::vector<std::string>& ignored) {
-  add_ignored_fields(record, {"conversations", "system", "tools"}, ignored);
-  return {.form = Form::kShareGpt, .object = to_chat(read_share_gpt_turns(record), record)};
+  std::vector<std::string_view> used = {"conversations", "system"};
+  used.insert(used.end(), std::begin(kNextToTurns), std::end(kNextToTurns));
+  add_ignored_fields(record, used, ignored);
+  json::array turns = turns_with_system(record, "conversations");
+  const bool has_system = turns.size() > record.at("conversations").get_array().size();
+  return {.form = Form::kShareGpt,
+          .object = to_chat(std::move(turns), record),
+          .turns_field = "conversations",
+          .num_added = has_system ? size_t{1} : 0};
 }
 
 [[noreturn]] void fail_mixed_kinds(const json::value& prompt, const json::value& completion) {
@@ -295,7 +279,8 @@ OwnRecord from_share_gpt(const json::object& record, std::vector<std::string>& i
 
 OwnRecord from_turn_lists(const json::object& record, const json::array& prompt,
                           const json::array& completion, std::vector<std::string>& ignored) {
-  add_ignored_fields(record, {"prompt", "completion", "tools"}, ignored);
+  add_ignored_fields(record, {"prompt", "completion", "tools", "functions", "chat_template_kwargs"},
+                     ignored);
   return {.form = Form::kTurnLists,
           .object = to_chat(joined(prompt, completion), record),
           .first_trained = prompt.size()};
@@ -321,10 +306,14 @@ OwnRecord from_text(const json::object& record, std::vector<std::string>& ignore
 }
 
 OwnRecord from_messages(const json::object& record, std::vector<std::string>& ignored) {
-  add_ignored_fields(record, {"messages", "tools"}, ignored);
-  json::object own = {{"messages", record.at("messages")}};
-  if (const json::value* tools = field_of(record, "tools")) own["tools"] = *tools;
-  return {.form = Form::kMessages, .object = std::move(own)};
+  std::vector<std::string_view> used = {"messages", "system"};
+  used.insert(used.end(), std::begin(kNextToTurns), std::end(kNextToTurns));
+  add_ignored_fields(record, used, ignored);
+  json::array turns = turns_with_system(record, "messages");
+  const bool has_system = turns.size() > record.at("messages").get_array().size();
+  return {.form = Form::kMessages,
+          .object = to_chat(std::move(turns), record),
+          .num_added = has_system ? size_t{1} : 0};
 }
 
 std::string first_field_names(const json::object& record) {

@@ -4,11 +4,15 @@
 #include <boost/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/form.h"
 
 namespace strata::data {
+
+// In an object of ours: the field of the record that its last message is from.
+inline constexpr std::string_view kAnswerField = "answer field";
 
 struct OwnRecord {
   Form form = Form::kText;
@@ -16,6 +20,9 @@ struct OwnRecord {
   size_t first_trained = 0;         // of messages: no turn before this one is trained
   // Of a pair: `object` has the chosen answer, this the rejected one.
   std::optional<boost::json::object> rejected = {};
+  // Where messages stand in the record, behind so many that come from elsewhere in it.
+  std::string turns_field = "messages";
+  size_t num_added = 0;
 };
 
 // Throws Error that names field, got and wanted. Names of fields that no form reads are added to

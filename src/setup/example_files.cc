@@ -25,12 +25,28 @@ int64_t count_file_bytes_if_known(const std::vector<data::Source>& sources) {
   return bytes;
 }
 
+// Of answers that are left out, and of dates.
+void warn_of_answers(const data::DataFile& file) {
+  if (file.not_found.count > 0) {
+    log(LogLevel::kWarning, fmt::format("{} answers are not trained on:\n{}", file.not_found.count,
+                                        fmt::join(file.not_found.first, "\n")));
+  }
+  if (file.has_read_clock) {
+    log(LogLevel::kWarning,
+        fmt::format(
+            "{}: the chat template writes today's date into the data, and another day's run "
+            "trains on other tokens; --vars '{{\"strftime_now\": \"2026-01-31\"}}' fixes it",
+            file.file->shown()));
+  }
+}
+
 void print_dataset_notes(const data::Dataset& dataset, const data::ReadOptions& options) {
   for (const data::DataFile& file : dataset.files) {
-    for (const std::string& text :
-         {data::describe_format(file), data::overlong_text(file, options)}) {
+    for (const std::string& text : {data::describe_format(file), data::marked_out_text(file),
+                                    data::overlong_text(file, options)}) {
       if (!text.empty()) fmt::print(stderr, "{}\n", text);
     }
+    warn_of_answers(file);
   }
   if (dataset.ignored_fields.empty()) return;
   log(LogLevel::kWarning,
@@ -41,17 +57,17 @@ void print_dataset_notes(const data::Dataset& dataset, const data::ReadOptions& 
 }  // namespace
 
 data::Dataset read_examples(const std::string& option, const std::vector<data::Source>& sources,
-                            const TextStack& text, const ReadChoice& choice) {
-  const auto render = [&](const std::string& messages, const std::string& tools, bool with_prompt) {
-    return text.render(
-        {.messages = messages, .tools = tools, .add_generation_prompt = with_prompt});
+                            const TextStack& stack, const ReadChoice& choice) {
+  const auto render = [&](const text::ChatRequest& request) {
+    return stack.render_marked(request);
   };
   const data::ExampleContext context{
-      .tokenizer = text.tokenizer(),
-      .end_tokens = text.end_tokens(),
+      .tokenizer = stack.tokenizer(),
+      .end_tokens = stack.end_tokens(),
       .render = render,
       .train_on = choice.train_on == "all" ? data::TrainOn::kAll : data::TrainOn::kLast,
-      .has_template = text.has_template()};
+      .has_template = stack.has_template(),
+      .form = stack.conversation_form()};
   const data::ReadOptions options = {.max_length = choice.max_length,
                                      .overlong = data::parse_overlong(choice.overlong),
                                      .looks_only = choice.looks_only};

@@ -64,10 +64,18 @@ const text::ChatTemplate& TextStack::required_template() const {
   return *template_;
 }
 
+text::ConversationForm TextStack::conversation_form() const {
+  return template_ ? template_->conversation_form() : text::ConversationForm{};
+}
+
 std::string TextStack::render(const text::ChatRequest& request) const {
+  return render_marked(request).text;
+}
+
+text::RenderedChat TextStack::render_marked(const text::ChatRequest& request) const {
   text::ChatRequest with_vars = request;
   with_vars.vars = text::joined_vars(vars_, request.vars);
-  return required_template().render(with_vars);
+  return required_template().render_marked(with_vars);
 }
 
 std::string TextStack::render_user_turn(const std::string& said) const {

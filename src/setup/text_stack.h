@@ -40,6 +40,9 @@ class TextStack {
   // The conversation as the template writes it, with the variables of `vars` that the request does
   // not have. Throws Error where there is no template.
   [[nodiscard]] std::string render(const text::ChatRequest& request) const;
+  [[nodiscard]] text::RenderedChat render_marked(const text::ChatRequest& request) const;
+  // As its template wants conversations; without one as any does.
+  [[nodiscard]] text::ConversationForm conversation_form() const;
   // What a user's turn of that text becomes before the answer. Throws as render().
   [[nodiscard]] std::string render_user_turn(const std::string& said) const;
   // Of its template. Throws Error where there is none.

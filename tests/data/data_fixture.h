@@ -28,9 +28,9 @@ inline std::string chatml(const std::string& messages, const std::string& tools,
   return out + (with_prompt ? "<|im_start|>assistant\n" : "");
 }
 
-inline constexpr auto kRender = [](const std::string& messages, const std::string& tools,
-                                   bool with_prompt) {
-  return chatml(messages, tools, with_prompt);
+inline constexpr auto kRender = [](const text::ChatRequest& request) {
+  return text::RenderedChat{
+      .text = chatml(request.messages, request.tools, request.add_generation_prompt)};
 };
 
 inline std::string gzip(const std::string& text) {

@@ -18,9 +18,7 @@ std::string write_lines(const char* name, const std::string& content) {
   return path;
 }
 
-constexpr auto kNoRender = [](const std::string&, const std::string&, bool) {
-  return std::string();
-};
+constexpr auto kNoRender = [](const text::ChatRequest&) { return text::RenderedChat(); };
 
 class DatasetTest : public testing::Test {
  protected:

@@ -36,9 +36,9 @@ std::string chatml(const std::string& messages, const std::string& tools, bool w
 class ExampleTest : public testing::Test {
  protected:
   Example make(const std::string& line, TrainOn train_on = TrainOn::kLast, bool quirk = false) {
-    const auto render = [quirk](const std::string& messages, const std::string& tools,
-                                bool with_prompt) {
-      return chatml(messages, tools, with_prompt, quirk);
+    const auto render = [quirk](const text::ChatRequest& request) {
+      return text::RenderedChat{
+          .text = chatml(request.messages, request.tools, request.add_generation_prompt, quirk)};
     };
     const ExampleContext context{
         .tokenizer = tokenizer_, .end_tokens = end_, .render = render, .train_on = train_on};
@@ -123,9 +123,10 @@ TEST_F(ExampleTest, AllTurns) {
       R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"},
           {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Goodbye!"}]})";
   EXPECT_EQ(trained(make(line, TrainOn::kAll)), "Hello!<|im_end|>\nGoodbye!<|im_end|>\n");
-  const std::string refused = fault(line, TrainOn::kAll, /*quirk=*/true);
-  EXPECT_TRUE(refused.starts_with("messages[1]: the chat template does not render")) << refused;
-  EXPECT_EQ(fault(line, TrainOn::kLast, /*quirk=*/true), "no error");
+  // Of a template that writes turns of the past in another way than the last one.
+  EXPECT_EQ(trained(make(line, TrainOn::kAll, /*quirk=*/true)),
+            "(old) Hello!<|im_end|>\nGoodbye!<|im_end|>\n");
+  EXPECT_EQ(trained(make(line, TrainOn::kLast, /*quirk=*/true)), "Goodbye!<|im_end|>\n");
 }
 
 // The templates of real families, which trim an answer, move the system text, or drop it.
@@ -137,13 +138,14 @@ class TemplateExampleTest : public ExampleTest {
     const std::string file = std::string(STRATA_SOURCE_DIR) + "/tests/data/" + path + ".jinja";
     const auto chat = text::ChatTemplate::parse(read_file(file, 1 << 20),
                                                 R"({"bos_token":"<bos>","eos_token":"<eos>"})");
-    const auto render = [&](const std::string& messages, const std::string& tools,
-                            bool with_prompt) {
-      return chat.render(
-          {.messages = messages, .tools = tools, .add_generation_prompt = with_prompt});
+    const auto render = [&](const text::ChatRequest& request) {
+      return chat.render_marked(request);
     };
-    const ExampleContext context{
-        .tokenizer = tokenizer_, .end_tokens = end_, .render = render, .train_on = train_on};
+    const ExampleContext context{.tokenizer = tokenizer_,
+                                 .end_tokens = end_,
+                                 .render = render,
+                                 .train_on = train_on,
+                                 .form = chat.conversation_form()};
     try {
       return trained(make_example(line, context, ignored_));
     } catch (const Error& error) {
@@ -180,15 +182,17 @@ TEST_F(TemplateExampleTest, TurnsEndAsTheTemplateEndsThem) {
 TEST_F(TemplateExampleTest, ASystemTextThatTheTemplateDropsIsRefused) {
   for (const char* name : {"mistral_v3", "mistral_tekken"}) {
     const std::string refused = trained_by(std::string("third_party/templates/") + name, system_);
-    EXPECT_TRUE(refused.starts_with("messages[4]: the chat template does not render")) << refused;
+    EXPECT_TRUE(refused.starts_with("messages[0]: the chat template leaves")) << refused;
     EXPECT_TRUE(refused.ends_with("write its text into the user's turn")) << refused;
   }
 }
 
 TEST_F(ExampleTest, ToolsReachTheTemplate) {
   const Example example = make(
-      R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "tools": [{"a": 1}]})");
-  EXPECT_TRUE(whole(example).starts_with("<|im_start|>system\n[{\"a\":1}]<|im_end|>\n"))
+      R"({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "tools": [{"name": "f"}]})");
+  EXPECT_TRUE(
+      whole(example).starts_with("<|im_start|>system\n[{\"type\":\"function\","
+                                 "\"function\":{\"name\":\"f\"}}]<|im_end|>\n"))
       << whole(example);
 }
 
@@ -225,12 +229,14 @@ TEST_F(ExampleTest, AFaultNamesFieldGotAndWanted) {
   EXPECT_EQ(fault(R"({"messages": [{"role": "user", "content": "a"}]})"),
             "messages: want a conversation that ends with an assistant turn");
   EXPECT_EQ(fault(R"({"messages": [7]})"), "messages[0]: got a number, want an object");
-  EXPECT_EQ(fault(R"({"messages": [{"content": "a"}]})"), "messages[0].role: want a string");
+  EXPECT_EQ(fault(R"({"messages": [{"content": "a"}]})"),
+            "messages[0].role: this field is required");
   EXPECT_EQ(fault(R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})"),
-            "messages[0].content: got a list, want a string (join its text parts)");
-  EXPECT_EQ(fault(R"({"messages": [{"role": "user"}]})"), "messages[0].content: want a string");
+            "messages[0].content[0].text: this field is required");
+  EXPECT_EQ(fault(R"({"messages": [{"role": "user"}]})"),
+            "messages[0].content: this field is required: wanted a string or a list of parts");
   EXPECT_EQ(fault(R"({"messages": [{"role": "assistant", "content": "a"}], "tools": 3})"),
-            "tools: got a number, want a list");
+            "tools: wanted a list of tools");
   EXPECT_EQ(fault(R"({"text": ""})"), "nothing to train on: no token of the text is a target");
 }
 

@@ -94,14 +94,14 @@ TEST_F(Forms, ShareGpt) {
       R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "tools": "[{\"name\": \"f\"}]"})",
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "tools": [{"name": "f"}]})");
   EXPECT_EQ(fault_of(R"({"conversations": [{"from": "alien", "value": "a"}]})"),
-            "conversations[0].from: got 'alien', want human, gpt, system or tool");
+            "conversations[0].from: got 'alien', wanted human, gpt, system or tool");
   EXPECT_EQ(fault_of(R"({"conversations": 3})"), "conversations: got a number, want a list");
   EXPECT_EQ(fault_of(R"({"conversations": [3]})"),
             "conversations[0]: got a number, want an object");
   EXPECT_EQ(fault_of(R"({"conversations": [{"from": "human"}]})"),
-            "conversations[0].value: want a string");
+            "conversations[0].value: this field is required: wanted a string or a list of parts");
   EXPECT_EQ(fault_of(R"({"conversations": [{"from": "human", "value": "a"}]})"),
-            "messages: want a conversation that ends with an assistant turn");
+            "conversations: want a conversation that ends with an assistant turn");
 }
 
 TEST_F(Forms, ListsOfTrlTrainTheirCompletionAlone) {
@@ -192,11 +192,12 @@ TEST_F(Forms, FaultsOfAPairNameItsAnswer) {
                     ", \"rejected\": " + rejected + "}");
   };
   const std::string fine = R"({"from": "gpt", "value": "b"})";
-  EXPECT_EQ(fault_of_pair(R"({"value": "b"})", fine), "chosen.from: want a string");
-  EXPECT_EQ(fault_of_pair(fine, R"({"value": "b"})"), "rejected.from: want a string");
-  EXPECT_EQ(fault_of_pair(fine, R"({"from": "gpt"})"), "rejected.value: want a string");
+  EXPECT_EQ(fault_of_pair(R"({"value": "b"})", fine), "chosen.role: this field is required");
+  EXPECT_EQ(fault_of_pair(fine, R"({"value": "b"})"), "rejected.role: this field is required");
+  EXPECT_EQ(fault_of_pair(fine, R"({"from": "gpt"})"),
+            "rejected.value: this field is required: wanted a string or a list of parts");
   EXPECT_EQ(fault_of_pair(R"({"from": "alien", "value": "b"})", fine),
-            "chosen.from: got 'alien', want human, gpt, system or tool");
+            "chosen.from: got 'alien', wanted human, gpt, system or tool");
 }
 
 TEST_F(Forms, EveryPromptOfAPairComesBeforeEveryAnswer) {

