@@ -12,6 +12,9 @@
 namespace strata::text {
 namespace {
 
+constexpr const char* kTools =
+    R"([{"type":"function","function":{"name":"probed","description":"d","parameters":)"
+    R"({"type":"object","properties":{}}}}])";
 constexpr std::string_view kArguments = R"({"probed_key": "probed_value"})";
 constexpr size_t kAnyLength = 24;  // that no template wants
 constexpr size_t kMostLength = 40;
@@ -29,13 +32,19 @@ std::string conversation_with_call(const std::string& arguments, size_t id_lengt
   return messages + "]";
 }
 
+// What is next to a call: an answer of its tool, and the tools of the request.
+struct Surroundings {
+  bool answers, tools;
+};
+
 // Nothing where the template fails.
 std::optional<std::string> render_call(const ChatTemplate& chat, bool as_text, size_t id_length,
-                                       bool answers) {
+                                       Surroundings around) {
   const std::string arguments =
       as_text ? json_quote(std::string(kArguments)) : std::string(kArguments);
   try {
-    return chat.render({.messages = conversation_with_call(arguments, id_length, answers)});
+    return chat.render({.messages = conversation_with_call(arguments, id_length, around.answers),
+                        .tools = around.tools ? kTools : ""});
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -51,10 +60,10 @@ bool walks_object(const std::optional<std::string>& text) {
 }
 
 std::optional<ConversationForm> find_form(const ChatTemplate& chat, size_t id_length,
-                                          bool answers) {
-  if (walks_object(render_call(chat, /*as_text=*/false, id_length, answers)))
+                                          Surroundings around) {
+  if (walks_object(render_call(chat, /*as_text=*/false, id_length, around)))
     return ConversationForm{};
-  if (shows(render_call(chat, /*as_text=*/true, id_length, answers), kArguments))
+  if (shows(render_call(chat, /*as_text=*/true, id_length, around), kArguments))
     return ConversationForm{.arguments_as_text = true};
   return std::nullopt;
 }
@@ -63,10 +72,12 @@ std::optional<ConversationForm> find_form(const ChatTemplate& chat, size_t id_le
 
 ConversationForm find_conversation_form(const ChatTemplate& chat) {
   if (!chat.mentions("tool_calls")) return {};
-  for (const bool answers : {true, false}) {
-    if (const auto form = find_form(chat, kAnyLength, answers)) return *form;
+  // A second template, for requests with tools, is the one that writes calls.
+  for (const Surroundings around :
+       {Surroundings{true, true}, {true, false}, {false, true}, {false, false}}) {
+    if (const auto form = find_form(chat, kAnyLength, around)) return *form;
     for (size_t length = 1; length <= kMostLength; ++length) {
-      auto form = find_form(chat, length, answers);
+      auto form = find_form(chat, length, around);
       if (!form) continue;
       form->id_length = length;
       return *form;

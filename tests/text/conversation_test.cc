@@ -116,6 +116,21 @@ TEST(Conversation, ATemplateSaysHowItWantsCalls) {
             4u);
 }
 
+// The template for requests with tools is another, which alone writes calls.
+TEST(Conversation, ATemplateForToolsSaysHowItWantsCallsToo) {
+  const std::string config = R"({"chat_template":[{"name":"default","template":"plain"},)"
+                             R"({"name":"tool_use","template":"{% for m in messages %})"
+                             R"({% for c in m.tool_calls or [] %}{{ '-' + c.function.arguments }})"
+                             R"({% endfor %}{% endfor %}"}]})";
+  const auto read = [&](std::string_view name) -> std::optional<std::string> {
+    if (name == "tokenizer_config.json") return config;
+    return std::nullopt;
+  };
+  const auto chat = ChatTemplate::load(ModelTexts("of a test", read));
+  ASSERT_TRUE(chat);
+  EXPECT_TRUE(chat->conversation_form().arguments_as_text);
+}
+
 TEST(Conversation, IdsGetTheTemplatesLengthAndResultsTheirCalls) {
   const std::string two =
       R"([{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"name":"a"},)"
