@@ -7,6 +7,7 @@
 #include <bit>
 #include <boost/json.hpp>
 
+#include "apps/data_diff.h"
 #include "apps/options.h"
 #include "checkpoint/source.h"
 #include "report/format.h"
@@ -130,6 +131,19 @@ std::string too_long_text(const DataOptions& o, const data::Dataset& dataset) {
                      dataset.num_too_long, o.max_length, where);
 }
 
+int64_t num_marked_out(const data::Dataset& dataset) {
+  int64_t count = 0;
+  for (const data::DataFile& file : dataset.files) count += file.num_marked_out;
+  return count;
+}
+
+// Examples that their marks leave out.
+int64_t num_left_out(const data::Dataset& dataset) {
+  int64_t count = 0;
+  for (const data::DataFile& file : dataset.files) count += file.marked_out.count;
+  return count;
+}
+
 void print_summary(const DataOptions& o, const data::Dataset& dataset, const Lengths& lengths) {
   report::Table table({{""}, {""}});
   table.add_row({"examples", std::to_string(dataset.examples.size())});
@@ -138,6 +152,10 @@ void print_summary(const DataOptions& o, const data::Dataset& dataset, const Len
       {"length", fmt::format("shortest {}, half {} or less, 95 % {} or less, longest {}",
                              lengths.at(0), lengths.at(0.5), lengths.at(0.95), lengths.at(1))});
   if (dataset.num_too_long > 0) table.add_row({"too long", too_long_text(o, dataset)});
+  if (num_marked_out(dataset) + num_left_out(dataset) > 0) {
+    table.add_row({"marked", fmt::format("{} answers not trained on, {} examples left out",
+                                         num_marked_out(dataset), num_left_out(dataset))});
+  }
   if (dataset.faults.count > 0) table.add_row({"faults", std::to_string(dataset.faults.count)});
   fmt::print("{}\n{}", table.text(), histogram_text(length_histogram(lengths)));
 }
@@ -193,6 +211,11 @@ void print_json(const DataOptions& o, const data::Dataset& dataset, const Length
   if (!lengths.sorted.empty()) out["length"] = quantiles_json(lengths);
   out["histogram"] = histogram_json(length_histogram(lengths));
   out["shown"] = examples_json(o, dataset, text);
+  out["conversations"] = conversations_json(
+      o, dataset, evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show)),
+      text);
+  out["marked_out_answers"] = num_marked_out(dataset);
+  out["marked_out"] = num_left_out(dataset);
   out["faults"] = dataset.faults.count;
   out["first_faults"] = first_faults_json(dataset);
   fmt::print("{}\n", boost::json::serialize(out));
@@ -208,7 +231,9 @@ int run_data(const DataOptions& o) {
       read_examples("data", sources, text,
                     {.train_on = o.train_on, .max_length = o.max_length, .looks_only = true});
   const Lengths lengths = sorted_lengths(dataset);
-  if (o.json) {
+  if (o.diff > 0) {
+    print_served_and_trained(o, dataset.files, text);
+  } else if (o.json) {
     print_json(o, dataset, lengths, text);
   } else if (!dataset.examples.empty()) {
     print_summary(o, dataset, lengths);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // strata data: what files of data hold as a model's run would read them, without a run: forms,
-// counts, lengths, examples with their trained tokens marked, and faults by line.
+// counts, lengths, examples with their trained tokens marked, and faults by line. With --diff one
+// line as a server renders it next to what is trained (apps/data_diff.h).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,6 +18,7 @@ struct DataOptions {
   TemplateChoice chat = {};
   int64_t max_length = 2048;
   int64_t show = 3;  // examples
+  int64_t diff = 0;  // the line to compare with what a server renders; 0: none
   bool json = false;
 };
 

@@ -15,6 +15,8 @@ OptionTable option_table_of(DataOptions& o) {
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
             "longer examples are listed, as strata train would drop them");
   t.integer("show", o.show, {0, 1000, "0 to 1000"}, "examples to show");
+  t.integer("diff", o.diff, {0, kMost, "0 (none) or more"},
+            "line to show as a server renders it before each answer, next to what is trained");
   t.flag("json", o.json, "one line of JSON");
   return t;
 }

@@ -9,6 +9,7 @@
 #include "data/json_fields.h"
 #include "data/training_marks.h"
 #include "text/conversation.h"
+#include "text/json_field.h"
 
 namespace strata::data {
 namespace {
@@ -71,6 +72,18 @@ ReadConversation read_conversation(const json::object& own, const OwnRecord& rec
   out.conversation.tools = read_tools(own);
   out.conversation.vars = read_vars(own);
   return out;
+}
+
+std::optional<ReadConversation> parse_conversation(std::string_view record, bool has_template,
+                                                   const text::ConversationForm& form,
+                                                   json::object& own) {
+  const json::value value = text::parse_json(record, "the record");
+  if (!value.is_object()) return std::nullopt;
+  std::vector<std::string> ignored;
+  OwnRecord of = to_own_form(value.get_object(), has_template, ignored);
+  if (!of.object.contains("messages")) return std::nullopt;
+  own = std::move(of.object);
+  return read_conversation(own, of, form);
 }
 
 namespace {

@@ -2,7 +2,9 @@
 // Records of turns (own_form.h) as conversations and as text whose trained bytes are known. What is
 // trained is the render of the whole conversation by the template that serves the model.
 #pragma once
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/answer_spans.h"
@@ -22,6 +24,12 @@ struct ReadConversation {
 // Throws Error that names the field. The last turn must be an answer.
 ReadConversation read_conversation(const boost::json::object& own, const OwnRecord& record,
                                    const text::ConversationForm& form);
+
+// Of the text of a record (data/record_reader.h): nothing where it is no chat. `own` gets the turns
+// as they stand in the record.
+std::optional<ReadConversation> parse_conversation(std::string_view record, bool has_template,
+                                                   const text::ConversationForm& form,
+                                                   boost::json::object& own);
 
 struct ChatText {
   text::RenderedChat rendered;

@@ -131,6 +131,7 @@ class DatasetReader {
     }
     if (!is_too_long || options_.looks_only) {
       store_->add(example);
+      if (options_.looks_only) file.lines.push_back(line);
       return;
     }
     const std::vector<Example> parts = parts_of_overlong(example);

@@ -62,6 +62,7 @@ struct DataFile {
   std::array<int64_t, kNumForms> forms = {};  // records of each
   int64_t rejected_tokens = 0;                // of preference pairs
   LineList too_long = {};                     // records of more than max_length tokens
+  std::vector<int64_t> lines = {};            // of its examples, with ReadOptions::looks_only
   LineList left_out = {};                     // of these: nothing of them is trained on
   LineList marked_out = {};     // records that their marks leave out (data/training_marks.h)
   int64_t num_marked_out = 0;   // answers that are not trained on for their marks

@@ -37,6 +37,8 @@ class TextStack {
   [[nodiscard]] const text::Tokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const data::EndTokens& end_tokens() const { return end_tokens_; }
   [[nodiscard]] bool has_template() const { return template_.has_value(); }
+  [[nodiscard]] const std::optional<text::ChatTemplate>& chat_template() const { return template_; }
+  [[nodiscard]] const std::string& vars() const { return vars_; }
   // The conversation as the template writes it, with the variables of `vars` that the request does
   // not have. Throws Error where there is no template.
   [[nodiscard]] std::string render(const text::ChatRequest& request) const;

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// --chat-template and --vars of the commands that render chats.
+// --chat-template and --vars of the commands that render chats, and what strata data shows of them
+// next to what is served.
 #include <gmock/gmock.h>
 
+#include <boost/json.hpp>
+
+#include "base/files.h"
+#include "data/chat_example.h"
+#include "server/openai/chat_body.h"
 #include "tests/apps/program.h"
 #include "tests/trainer/train_fixture.h"
 
@@ -88,6 +94,80 @@ TEST_F(TemplateOptions, TemplateAndVariablesAreResultsAndAreKnownToResume) {
   other.chat.file = write("other.jinja", std::string(kPlain) + " ");
   EXPECT_THAT(fault(other), HasSubstr("chat-template: was"));
   EXPECT_EQ(run_train(o), 0);
+}
+
+// What transformers says of these lines is in tests/text/conversation_test.cc.
+TEST(ServedConversations, AreThoseThatAreTrainedInEveryFormAndFamily) {
+  const std::string data = std::string(STRATA_SOURCE_DIR) + "/tests/data/";
+  const std::string lines = read_file(data + "text/conversation_forms.jsonl", 1 << 24);
+  int num_compared = 0;
+  for (const auto& entry : fs::directory_iterator(data + "third_party/templates")) {
+    SCOPED_TRACE(entry.path().string());
+    const auto chat = text::ChatTemplate::parse(read_file(entry.path().string(), 1 << 20), "{}");
+    server::ServedText served{
+        .tokenizer = text::Tokenizer::load(std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3"),
+        .chat = chat};
+    for (size_t at = 0; at < lines.size();) {
+      const size_t end = lines.find('\n', at);
+      boost::json::object line = boost::json::parse(lines.substr(at, end - at)).as_object();
+      at = end + 1;
+      boost::json::object own;
+      line.erase("expect");
+      const auto trained = data::parse_conversation(boost::json::serialize(line), true,
+                                                    chat.conversation_form(), own);
+      ASSERT_TRUE(trained);
+      // A request has a list of tools, as OpenAI's clients write it.
+      line.erase("tools");
+      if (!trained->conversation.tools.empty())
+        line["tools"] = boost::json::parse(trained->conversation.tools);
+      const text::ChatRequest request = server::read_conversation(text::Fields(line, ""), served);
+      EXPECT_EQ(request.messages, boost::json::serialize(trained->conversation.messages));
+      EXPECT_EQ(request.tools, trained->conversation.tools);
+      ++num_compared;
+    }
+  }
+  EXPECT_EQ(num_compared, 14 * 60);
+}
+
+constexpr const char* kWithCall =
+    R"({"messages": [{"role": "user", "content": "Weather?"}, {"role": "assistant", "content": )"
+    R"("Hm.", "weight": 0}, {"role": "user", "content": "Lima."}, {"role": "assistant", )"
+    R"("tool_calls": [{"name": "weather", "arguments": "{\"city\": \"Lima\"}"}]}], )"
+    R"("tools": "[{\"name\": \"weather\"}]"})";
+
+TEST_F(TemplateOptions, DataShowsConversationsAsTemplatesGetThem) {
+  const std::string chat =
+      write("calls.jsonl", "{\"text\": \"1\"}\n" + std::string(kWithCall) + "\n");
+  const Ran ran = run({"data", chat, "--model", "model", "--train-on", "all", "--json"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const boost::json::value out = boost::json::parse(ran.out);
+  EXPECT_EQ(out.at("marked_out_answers"), 1);
+  EXPECT_TRUE(out.at("conversations").at(0).is_null());
+  const boost::json::value& told = out.at("conversations").at(1);
+  EXPECT_EQ(told.at("line"), 2);
+  EXPECT_EQ(told.at("trained"), boost::json::parse("[3]"));
+  EXPECT_EQ(told.at("messages").at(3).at("tool_calls").at(0).at("function").at("arguments"),
+            boost::json::parse(R"({"city": "Lima"})"));
+  EXPECT_EQ(told.at("tools").at(0).at("function").at("name"), "weather");
+}
+
+TEST_F(TemplateOptions, DataShowsALineAsAServerRendersIt) {
+  const std::string chat = write("calls.jsonl", std::string(kWithCall) + "\n{\"text\": \"1\"}\n");
+  const std::string templates =
+      std::string(STRATA_SOURCE_DIR) + "/tests/data/third_party/templates/";
+  const auto diff = [&](const std::string& name, const char* line) {
+    return run({"data", chat, "--model", "model", "--chat-template", templates + name + ".jinja",
+                "--diff", line});
+  };
+  const Ran equal = diff("qwen25", "1");
+  EXPECT_EQ(equal.code, 0) << equal.err;
+  EXPECT_THAT(equal.out, HasSubstr("answer messages[3]: equal: the server's prompt is what"));
+  EXPECT_THAT(equal.out, HasSubstr("[[<tool_call>\n{\"name\": \"weather\", \"arguments\": "
+                                   "{\"city\": \"Lima\"}}\n</tool_call><|im_end|>\n]]"));
+  const Ran other = diff("qwen3", "1");
+  EXPECT_THAT(other.out, HasSubstr("bytes are equal; then\nserved:\n"));
+  EXPECT_THAT(diff("qwen25", "2").out, HasSubstr("no chat"));
+  EXPECT_THAT(diff("qwen25", "3").err, HasSubstr("--diff: "));
 }
 
 }  // namespace
