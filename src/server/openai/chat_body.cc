@@ -42,6 +42,19 @@ void add_text_size(const json::string& text, bool in_text, JsonSize& size) {
     size.values += count([](char c) { return c == ',' || c == ':' || c == '[' || c == '{'; });
 }
 
+bool is_in(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// Whether the content of a message is the JSON text of calls (text/conversation.h).
+bool has_calls_as_content(const json::object& message) {
+  return std::ranges::any_of(std::initializer_list<const char*>{"role", "from"}, [&](auto name) {
+    const json::value* role = message.if_contains(name);
+    return role != nullptr && role->is_string() &&
+           is_in(std::string_view(role->get_string()), {"function_call", "tool_call"});
+  });
+}
+
 // `in_text`: a text is that of JSON.
 void add_json_size(const json::value& value, bool in_text, JsonSize& size) {
   ++size.values;
@@ -50,10 +63,15 @@ void add_json_size(const json::value& value, bool in_text, JsonSize& size) {
   } else if (value.is_array()) {
     for (const json::value& item : value.get_array()) add_json_size(item, in_text, size);
   } else if (value.is_object()) {
+    const bool is_calls = has_calls_as_content(value.get_object());
     for (const auto& field : value.get_object()) {
-      size.bytes += field.key().size();
+      const std::string_view name = field.key();
+      size.bytes += name.size();
       ++size.values;
-      add_json_size(field.value(), field.key() == "arguments", size);
+      const bool holds_json =
+          is_in(name, {"arguments", "parameters", "input", "tool_calls", "function_call"}) ||
+          (is_calls && is_in(name, {"content", "value"}));
+      add_json_size(field.value(), holds_json, size);
     }
   }
 }

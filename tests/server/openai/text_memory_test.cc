@@ -92,6 +92,14 @@ std::vector<std::string> conversations() {
                  "}}"),
       with_arguments(R"({\"a\":[)" + joined("{}", kLong / 4) + "]}"),
       with_arguments(R"({\"a\":\")" + repeated("some words ", kLong) + R"(\"})"),
+      R"({"messages":[)" + says("hi") +
+          R"(,{"role":"assistant","tool_calls":"[{\"name\":\"f\",\"arguments\":{\"a\":[)" +
+          joined("{}", kLong / 4) + R"(]}}]"}]})",
+      R"({"messages":[)" + says("hi") +
+          R"(,{"role":"function_call","content":"{\"name\":\"f\",\"arguments\":{\"a\":[)" +
+          joined("0", kLong / 4) + R"(]}}"}]})",
+      R"({"messages":[)" + says("hi") + R"(,{"role":"tool","content":{"a":[)" +
+          joined("{}", kLong / 4) + "]}}]}",
   };
 }
 
