@@ -112,7 +112,10 @@ ReadRecord read_record(std::string_view text, const ExampleContext& context,
                     .has_read_clock = made.has_read_clock};
   record.is_left_out =
       record.example.num_trained == 0 || !is_record_trained(text::Fields(value.get_object(), ""));
-  if (own.rejected) record.rejected = encode_record(*own.rejected, own, context).example;
+  if (own.rejected) {
+    record.rejected = encode_record(*own.rejected, own, context).example;
+    record.is_left_out |= record.rejected->num_trained == 0;
+  }
   return record;
 }
 

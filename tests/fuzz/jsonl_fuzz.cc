@@ -48,15 +48,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto tokenizer = strata::text::Tokenizer::parse(kTokenizer, "fuzz");
   static const strata::data::EndTokens end{.append = 0, .stop = {0}};
   const std::string_view line(reinterpret_cast<const char*>(data), size);
-  const auto render = [](const std::string& messages, const std::string& tools, bool with_prompt) {
-    return messages + tools + (with_prompt ? "c" : "");
+  const auto render = [](const strata::text::ChatRequest& request) {
+    return strata::text::RenderedChat{.text = request.messages + request.tools +
+                                              (request.add_generation_prompt ? "c" : "")};
   };
   for (const TrainOn train_on : {TrainOn::kLast, TrainOn::kAll}) {
     std::vector<std::string> ignored;
     for (const bool has_template : {true, false}) {
       try {
         const auto record = strata::data::read_record(
-            line, {tokenizer, end, render, train_on, has_template}, ignored);
+            line, {tokenizer, end, render, train_on, has_template, {}}, ignored);
+        if (record.is_left_out) continue;
         check(record.example);
         if (record.rejected) check(*record.rejected);
       } catch (const strata::Error&) {
