@@ -5,6 +5,7 @@
 
 #include <boost/json.hpp>
 
+#include "apps/serve/served_texts.h"
 #include "base/files.h"
 #include "data/chat_example.h"
 #include "server/openai/chat_body.h"
@@ -14,6 +15,7 @@
 namespace strata::apps {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class TemplateOptions : public TrainTest {
@@ -94,6 +96,15 @@ TEST_F(TemplateOptions, TemplateAndVariablesAreResultsAndAreKnownToResume) {
   other.chat.file = write("other.jinja", std::string(kPlain) + " ");
   EXPECT_THAT(fault(other), HasSubstr("chat-template: was"));
   EXPECT_EQ(run_train(o), 0);
+}
+
+TEST_F(TemplateOptions, AServerTakesATemplateForEachModel) {
+  fs::copy(root_ + "/model", root_ + "/second", fs::copy_options::recursive);
+  const server::BaseNames names({"a=" + root_ + "/model", "b=" + root_ + "/second"}, {}, {});
+  EXPECT_THAT(find_template_files({"every.jinja", "b=of_b.jinja"}, names),
+              ElementsAre("every.jinja", "of_b.jinja"));
+  EXPECT_THAT(find_template_files({"b=of_b.jinja"}, names), ElementsAre("", "of_b.jinja"));
+  EXPECT_THAT(find_template_files({"c=1.jinja"}, names), ElementsAre("c=1.jinja", "c=1.jinja"));
 }
 
 // What transformers says of these lines is in tests/text/conversation_test.cc.

@@ -30,8 +30,10 @@ std::string conversation(const std::string& id, const std::string& more) {
          kTools + more + "}";
 }
 
-std::string rendered(const std::string& name, const std::string& body) {
+std::string rendered(const std::string& name, const std::string& body,
+                     const std::string& vars = "") {
   ServedText text = bundled_text();
+  text.vars = vars;
   const std::string path = STRATA_SOURCE_DIR "/tests/data/third_party/templates/" + name + ".jinja";
   text.chat = text::ChatTemplate::parse(read_file(path, 1 << 20),
                                         R"({"bos_token":"<s>","eos_token":"</s>"})");
@@ -84,6 +86,29 @@ TEST(ChatBody, ADeveloperIsTheSystemAndVariablesReachTheTemplate) {
   const std::string text = rendered("qwen3", body);
   EXPECT_THAT(text, HasSubstr("<|im_start|>system\nBe brief."));
   EXPECT_TRUE(text.ends_with("<think>\n\n</think>\n\n"));
+}
+
+TEST(ChatBody, TheServersVariablesAreThoseThatARequestDoesNotHave) {
+  const std::string hello = R"({"messages":[{"role":"user","content":"Hi"}])";
+  const std::string off = R"({"enable_thinking":false})";
+  EXPECT_TRUE(rendered("qwen3", hello + "}", off).ends_with("<think>\n\n</think>\n\n"));
+  const std::string on = hello + R"(,"chat_template_kwargs":{"enable_thinking":true}})";
+  EXPECT_EQ(rendered("qwen3", on, off), rendered("qwen3", on));
+  EXPECT_NE(rendered("qwen3", on, off), rendered("qwen3", hello + "}", off));
+}
+
+// Clients of before tools, and other trainers' data as they are.
+TEST(ChatBody, OlderFormsOfCallsAreReadAsThoseOfToday) {
+  const std::string today =
+      R"({"messages":[{"role":"user","content":"Weather?"},{"role":"assistant","content":"",)"
+      R"("tool_calls":[{"type":"function","function":{"name":"weather","arguments":)"
+      R"("{\"city\": \"Oslo\"}"}}]},{"role":"tool","content":"sunny"}]})";
+  const std::string before =
+      R"({"messages":[{"role":"user","content":"Weather?"},{"role":"assistant",)"
+      R"("function_call":{"name":"weather","arguments":{"city":"Oslo"}},"weight":0},)"
+      R"({"role":"function","content":"sunny"}]})";
+  for (const char* name : {"qwen25", "qwen35", "llama31", "mistral_v3", "deepseek_v3"})
+    EXPECT_EQ(rendered(name, before), rendered(name, today)) << name;
 }
 
 TEST(ChatBody, WhatATemplateRefusesIsAFaultOfTheMessages) {
