@@ -13,9 +13,7 @@
 #include <vector>
 
 #include "apps/serve/options.h"
-#include "base/files.h"
-#include "tests/apps/program.h"
-#include "tests/trainer/train_fixture.h"
+#include "tests/apps/resolve_paths_fixture.h"
 
 namespace strata::apps {
 namespace {
@@ -23,76 +21,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-class ResolvePaths : public TrainTest {
- protected:
-  void SetUp() override {
-    TrainTest::SetUp();
-    around_.folder = root_;
-    around_.variables = {
-        {"HF_HUB_CACHE", ""}, {"HF_HOME", ""}, {"XDG_CACHE_HOME", ""}, {"HOME", root_ + "/home"}};
-  }
-
-  [[nodiscard]] Ran run(const std::vector<std::string>& arguments) const {
-    return run_program(arguments, "", around_);
-  }
-  void expect_works(const std::vector<std::string>& arguments) const {
-    const Ran ran = run(arguments);
-    EXPECT_EQ(ran.code, 0) << ran.err;
-  }
-  void expect_refused(const std::vector<std::string>& arguments, const std::string& what) const {
-    const Ran ran = run(arguments);
-    EXPECT_EQ(ran.code, 2) << ran.err;
-    EXPECT_THAT(ran.err, HasSubstr(what));
-  }
-
-  // An adapter of model(), made in this process so that it says `base`.
-  std::string make_adapter(const std::string& base) const {
-    TrainOptions o = options("adapter");
-    o.steps = 3;
-    EXPECT_EQ(run_train(o), 0);
-    std::string text = content(o.out + "/adapter_config.json");
-    const size_t at = text.find(model());
-    EXPECT_NE(at, std::string::npos);
-    text.replace(at, model().size(), base);
-    std::ofstream(o.out + "/adapter_config.json") << text;
-    return o.out;
-  }
-
-  // As `hf download` leaves a model: files are links.
-  std::string make_snapshot(const std::string& cache, const std::string& hash,
-                            const std::string& folder = "models--Org--Tiny-1.5") const {
-    const std::string snapshot = cache + "/" + folder + "/snapshots/" + hash;
-    fs::create_directories(snapshot);
-    for (const auto& file : fs::directory_iterator(model())) {
-      fs::create_symlink(file.path(), snapshot + "/" + file.path().filename().string());
-    }
-    return snapshot;
-  }
-  static void set_ref(const std::string& cache, const std::string& text) {
-    fs::create_directories(cache + "/models--Org--Tiny-1.5/refs");
-    std::ofstream(cache + "/models--Org--Tiny-1.5/refs/main") << text;
-  }
-
-  // A program called hf in a folder of its own, which PATH then is.
-  void make_hf(const std::string& body) {
-    fs::create_directories(root_ + "/bin");
-    std::ofstream(root_ + "/bin/hf") << "#!/bin/sh\nPATH=/usr/bin:/bin\n" << body;
-    fs::permissions(root_ + "/bin/hf", fs::perms::owner_all);
-    around_.variables["PATH"] = root_ + "/bin";
-  }
-
-  Surroundings around_;
-};
-
-const std::vector<std::string> kAsk = {
-    "--prompt", "What is 2 plus 1?", "--max-tokens", "6", "--temperature", "0", "--threads", "1"};
-
-std::vector<std::string> with(std::vector<std::string> first,
-                              const std::vector<std::string>& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
 
 TEST_F(ResolvePaths, TheModelMayStandWithoutItsOption) {
   for (const char* command : {"chat", "generate"}) {
@@ -312,61 +240,6 @@ TEST_F(ResolvePaths, PullTakesNamesOfTheHubAlone) {
   // An underscore is a letter there.
   EXPECT_THAT(run({"pull", "--", "_a/b_"}).err, HasSubstr("in no cache of the hub"));
   EXPECT_TRUE(fs::exists(root_ + "/called"));
-}
-
-TEST_F(ResolvePaths, WhatIsNoModelIsCalledWhatItIs) {
-  make_adapter("model");
-  const auto refused = [&](const std::string& typed, const std::string& what) {
-    expect_refused(with({"chat", typed}, kAsk), what);
-    expect_refused({"train", "--model", typed, "--data", "data.jsonl", "--out", "more"}, what);
-  };
-  refused("nowhere", "--model: nowhere: no such directory; want a Hugging Face directory");
-  refused("Qwen/Qwen3-0.6B", "to get it: hf download Qwen/Qwen3-0.6B (or strata pull");
-  refused("model/model.safetensors", "this is a file of weights; give the directory");
-  refused("model/config.json", "this is the configuration of a model; give the directory");
-  refused("model/tokenizer.json", "this is a file of a tokenizer; give the directory");
-  refused("adapter/adapter_model.safetensors", "this is the weights of a LoRA adapter; give");
-  refused("adapter/adapter_config.json", "this is the configuration of a LoRA adapter; give");
-  refused("data.jsonl", "this is a file; want a Hugging Face directory");
-  expect_refused(with({"chat", "model", "--adapter", "data.jsonl"}, kAsk),
-                 "--adapter: data.jsonl: this is a file; want a LoRA adapter");
-  expect_refused(with({"chat", "model", "--adapter", "model/config.json"}, kAsk),
-                 "this is the configuration of a model; want a LoRA adapter");
-  std::ofstream(root_ + "/m.bin") << "PK";
-  refused("m.bin", "this is a file of PyTorch, which is not read");
-  refused(".", "a directory without config.json; do you mean ./adapter?");
-  fs::create_directories(root_ + "/empty");
-  refused("empty", "a directory without config.json; want");
-  fs::create_directories(root_ + "/old");
-  fs::copy(model() + "/config.json", root_ + "/old/config.json");
-  std::ofstream(root_ + "/old/pytorch_model.bin") << "x";
-  refused("old", "its weights are files of PyTorch");
-}
-
-TEST_F(ResolvePaths, DataThatIsNoDataIsCalledSo) {
-  const auto refused = [&](const std::string& option, const std::string& path,
-                           const std::string& what) {
-    std::vector<std::string> line = {"train", "model", "--out", "more", option, path};
-    if (option != "--data") line.insert(line.end(), {"--data", "data.jsonl"});
-    expect_refused(line, what);
-  };
-  refused("--data", "nofile.jsonl",
-          "--data: nofile.jsonl: no such file; want JSONL, JSON or CSV, a folder");
-  refused("--eval", "nofile.jsonl",
-          "--eval: nofile.jsonl: no such file; want JSONL, JSON or CSV, a folder");
-  fs::create_directories(root_ + "/empty");
-  refused("--data", "empty", "--data: empty: no files of data in this folder");
-  std::ofstream(root_ + "/README.md") << "# A project\n\nIt does this.\n";
-  refused("--data", "README.md", "is this JSONL? want a JSON object a line");
-  std::ofstream(root_ + "/table.parquet") << "PAR1 and so on";
-  refused("--data", "table.parquet", "pandas.read_parquet('table.parquet').to_json('table.jsonl'");
-  std::ofstream(root_ + "/d.gz") << "\x1f\x8b\x08 and so on";
-  refused("--data", "d.gz", "d.gz: gzip: not whole: ");
-  // One bad line among good ones is what is wrong, not the file.
-  std::ofstream(root_ + "/bad.jsonl") << content(root_ + "/data.jsonl") << "{\"text\": 1}\n";
-  const Ran ran = run({"train", "model", "--out", "more", "--data", "bad.jsonl"});
-  EXPECT_THAT(ran.err, HasSubstr("bad.jsonl:41: "));
-  EXPECT_THAT(ran.err, Not(HasSubstr("is this JSONL")));
 }
 
 // tests of GGUF itself are elsewhere: here it gets as far as its reader.
