@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
+#include <iterator>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -159,14 +162,68 @@ void refuse_if_lack_of_weights_is_explained(const std::string& typed, const std:
   }
 }
 
+// Where a folder that an adapter names may be, as seen from the adapter's and from those above it.
+class FoldersAbove {
+ public:
+  explicit FoldersAbove(const std::string& dir) : dir_(dir) {
+    const fs::path whole = fs::absolute(dir).lexically_normal();
+    depth_ = std::distance(whole.begin(), whole.end());
+  }
+
+  // The nearest for which `accepts` is true; empty: none.
+  [[nodiscard]] std::string find(const fs::path& path,
+                                 bool (*accepts)(const std::string& path)) const {
+    fs::path folder = dir_;
+    for (std::ptrdiff_t up = 0; up < depth_; ++up, folder /= "..") {
+      const std::string candidate = (folder / path).lexically_normal().string();
+      if (accepts(candidate)) return candidate;
+    }
+    return {};
+  }
+
+ private:
+  fs::path dir_;
+  std::ptrdiff_t depth_ = 0;
+};
+
+// The last parts of a path that is no longer there, the longest first: a model and its adapters may
+// have moved together.
+std::string find_moved_base(const FoldersAbove& folders, const fs::path& base) {
+  for (fs::path tail = base.lexically_normal().relative_path(); !tail.empty();) {
+    std::string found = folders.find(tail, is_model);
+    if (!found.empty()) return found;
+    tail = tail.lexically_relative(*tail.begin());
+    if (tail == ".") break;
+  }
+  return {};
+}
+
+// ORG/NAME of a snapshot in a hub's cache, which may be another machine's.
+std::optional<std::string> find_snapshot_by_folder_name(const fs::path& base) {
+  for (const fs::path& part : base) {
+    const std::string name = hub_name_of_cache_folder(part.string());
+    if (!name.empty()) return find_in_hub_cache(name);
+  }
+  return std::nullopt;
+}
+
+// Whether a name of two parts is a folder's rather than one of the hub's: the first part is a
+// folder here or above the adapter. Adapters of Strata before 0.3 name models/NAME as it was typed.
+bool is_folder_name(const std::string& adapter, const std::string& base) {
+  const std::string first = base.substr(0, base.find('/'));
+  return first == "models" || is_directory(first) ||
+         !FoldersAbove(adapter).find(first, is_directory).empty();
+}
+
 [[noreturn]] void refuse_adapter_without_base(const std::string& adapter) {
   const std::string base = read_base_name_of_adapter(adapter);
+  const bool is_of_hub = is_hub_name(base) && !is_folder_name(adapter, base);
   const std::string where =
       base.empty() ? "its adapter_config.json does not say of which model"
                    : fmt::format(
-                         "its base model '{}' is neither a directory here or next to it nor "
-                         "in the cache of the Hugging Face hub{}",
-                         base, is_hub_name(base) ? "; " + how_to_get(base) : "");
+                         "its base model '{}' is neither a model here, in the adapter's folder or "
+                         "one above it, nor in the cache of the Hugging Face hub{}",
+                         base, is_of_hub ? "; " + how_to_get(base) : "");
   refuse(
       ErrorCode::kNotFound, "model", adapter,
       fmt::format("this is a LoRA adapter, and {}; give the base by name: --model BASE --adapter "
@@ -189,12 +246,17 @@ std::string read_base_name_of_adapter(const std::string& dir) {
 }
 
 std::string find_base_of_adapter(const std::string& dir) {
+  constexpr size_t kMaxPath = 4096;
   const std::string base = read_base_name_of_adapter(dir);
-  if (base.empty()) return "";
-  if (is_model(base)) return base;
-  const std::string neighbour = (fs::path(dir) / base).lexically_normal().string();
-  if (is_model(neighbour)) return neighbour;
-  return find_in_hub_cache(base).value_or("");
+  if (base.empty() || base.size() > kMaxPath) return "";
+  if (fs::path(base).is_absolute()) {
+    if (is_model(base)) return base;
+    std::string moved = find_moved_base(FoldersAbove(dir), base);
+    return moved.empty() ? find_snapshot_by_folder_name(base).value_or("") : moved;
+  }
+  std::string found = FoldersAbove(dir).find(base, is_model);
+  if (!found.empty()) return found;
+  return is_model(base) ? base : find_in_hub_cache(base).value_or("");
 }
 
 std::string find_directory(const std::string& option, const std::string& typed) {

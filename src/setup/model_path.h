@@ -11,10 +11,9 @@ struct ModelPath {
 };
 
 // A directory of a model, or a GGUF file; a directory of a LoRA adapter, whose base
-// adapter_config.json names (a directory here or seen from the adapter's, or ORG/NAME); or ORG/NAME
-// in the cache of the Hugging Face hub (setup/hub_cache.h). A directory that is there wins
-// over a name. Error, which says what it is and what to type instead, of anything else: files,
-// folders without a model, what is missing.
+// adapter_config.json names (find_base_of_adapter); or ORG/NAME in the cache of the Hugging Face
+// hub (setup/hub_cache.h). A directory that is there wins over a name. Error, which says what it is
+// and what to type instead, of anything else: files, folders without a model, what is missing.
 ModelPath find_model(const std::string& typed);
 // The same where an adapter will not do: an Error names its base.
 std::string find_base_model(const std::string& typed);
@@ -31,7 +30,9 @@ std::string find_adapter(const std::string& typed);
 bool is_adapter_directory(const std::string& dir);
 // What adapter_config.json says of the base; empty where it says nothing.
 std::string read_base_name_of_adapter(const std::string& dir);
-// Where that is; empty where it does not.
+// Where that is, the first of: the absolute path; the path seen from the adapter's folder, and from
+// each above it (of an absolute path that is gone, its last parts); seen from here; ORG/NAME in the
+// hub's cache. Empty: nowhere.
 std::string find_base_of_adapter(const std::string& dir);
 
 }  // namespace strata::apps

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <span>
 #include <utility>
@@ -425,13 +426,24 @@ void TrainJob::export_to(const std::string& dir) {
   is_lora() ? export_adapter(dir) : export_model(dir);
 }
 
+namespace {
+
+// A folder of the hub's cache is this machine's: others know the model by its name. Any other is
+// named so that the adapter is of use in whatever folder somebody stands.
+std::string base_name_for_adapter(const std::string& base_dir) {
+  const std::string name = hub_name_of_snapshot(base_dir);
+  if (!name.empty()) return name;
+  const std::filesystem::path path = std::filesystem::absolute(base_dir).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).string();
+}
+
+}  // namespace
+
 void TrainJob::export_adapter(const std::string& dir) {
   const model::LoraAdapter* adapter = pipeline_->gather().adapter(slot_);
   if (adapter == nullptr) return;
   const model::LoadedModel& base = engine().model();
-  // A folder of the hub's cache is this machine's: others know the model by its name.
-  const std::string name = hub_name_of_snapshot(base.dir);
-  model::save_adapter_for_peft(*adapter, base.config, dir, name.empty() ? base.dir : name,
+  model::save_adapter_for_peft(*adapter, base.config, dir, base_name_for_adapter(base.dir),
                                model::base_fingerprint_metadata(base));
 }
 
