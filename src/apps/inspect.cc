@@ -107,8 +107,10 @@ void inspect_tokenizer(const ModelTexts& texts, Findings& f) {
   f.tokenizer = fmt::format("{} entries, ends with {}", text.tokenizer().vocab_size(),
                             fmt::join(end_token_names(text), " "));
   if (f.config && text.tokenizer().vocab_size() > f.config->vocab_size) {
-    f.faults.push_back(fmt::format("tokenizer: {} entries, the model's vocabulary has {}",
-                                   text.tokenizer().vocab_size(), f.config->vocab_size));
+    f.warnings.push_back(
+        fmt::format("tokenizer: {} entries, the model's vocabulary has {}; added tokens beyond it "
+                    "have no row, and text with one is refused",
+                    text.tokenizer().vocab_size(), f.config->vocab_size));
   }
   if (text.has_template()) f.chat_template = "yes";
 }

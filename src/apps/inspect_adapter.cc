@@ -10,10 +10,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/peft.h"
 #include "model/adapter/base_numbers.h"
+#include "model/adapter/base_size.h"
 #include "model/adapter/io.h"
 #include "model/weights/load.h"
 #include "ops/cpu/cpu_backend.h"
@@ -40,8 +42,8 @@ void note_other_base_weights(const InspectOptions& options, Findings& f) {
   if (!warning.empty()) f.notes.push_back(warning);
 }
 
-// Error where the base does not have all modules, in these shapes.
-void check_modules_fit_base(const InspectOptions& options, const Findings& f) {
+// Modules that the base does not have, or not in these shapes.
+void compare_modules_with_base(const InspectOptions& options, Findings& f) {
   CpuBackend backend(CpuPath::kReference, 1);
   model::LoadedModel base;
   base.dir = f.base;
@@ -49,7 +51,8 @@ void check_modules_fit_base(const InspectOptions& options, const Findings& f) {
   base.config.use_mtp = model::adapter_dir_has_mtp(base.config, options.model);
   // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
   base.weights = std::make_unique<model::ModelWeights>(backend, base.config, DType::kBF16);
-  model::load_adapter(backend, base, options.model);
+  for (std::string& fault : model::find_adapter_faults(base, *f.adapter))
+    f.faults.push_back(std::move(fault));
 }
 
 // Whether the base has all modules, in these shapes; its weights are not read.
@@ -65,7 +68,7 @@ void compare_with_base(const InspectOptions& options, Findings& f) {
     return;
   }
   note_other_base_weights(options, f);
-  check_modules_fit_base(options, f);
+  compare_modules_with_base(options, f);
 }
 
 std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }

@@ -30,7 +30,8 @@ int32_t parse_token_id(const boost::json::value& value, const std::string& where
                        int64_t vocab_size) {
   const int64_t* id = value.if_int64();
   if (id == nullptr || *id < 0 || *id >= vocab_size) {
-    fail(where, fmt::format("eos_token_id: got {}, want ids below the tokenizer's {}",
+    fail(where, fmt::format("eos_token_id: got {}, want ids below the tokenizer's {}; is the "
+                            "tokenizer another model's?",
                             boost::json::serialize(value), vocab_size));
   }
   return static_cast<int32_t>(*id);

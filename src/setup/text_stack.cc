@@ -31,7 +31,52 @@ std::string render_text_behind_answer(const text::ChatTemplate& chat, const std:
   return behind == std::string::npos ? "" : text.substr(behind);
 }
 
+constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
+
+// A file's JSON object, empty where there is none.
+boost::json::object read_object_if_there(const ModelTexts& texts, std::string_view name) {
+  const auto text = texts.find(name, kMaxConfigBytes);
+  return text ? text::parse_json_object(*text, texts.where(name)) : boost::json::object();
+}
+
+// "'HuggingFaceTB/SmolLM2-135M'", where transformers wrote where a tokenizer came from.
+std::string read_origin_of_tokenizer(const ModelTexts& texts) {
+  const boost::json::object config = read_object_if_there(texts, "tokenizer_config.json");
+  const boost::json::value* name = config.if_contains("name_or_path");
+  if (name == nullptr || !name->is_string() || name->get_string().empty()) return "another model";
+  return fmt::format("'{}'", std::string_view(name->get_string()));
+}
+
 }  // namespace
+
+std::optional<int64_t> read_vocab_size(const ModelTexts& texts) {
+  const boost::json::object config = read_object_if_there(texts, "config.json");
+  const boost::json::value* part = config.if_contains("text_config");
+  const boost::json::object& fields =
+      part != nullptr && part->is_object() && !config.contains("vocab_size") ? part->get_object()
+                                                                             : config;
+  const boost::json::value* size = fields.if_contains("vocab_size");
+  if (size == nullptr || !size->is_int64() || size->get_int64() <= 0) return std::nullopt;
+  return size->get_int64();
+}
+
+text::Tokenizer load_tokenizer_of_model(const ModelTexts& texts) {
+  text::Tokenizer tokenizer = text::Tokenizer::load(texts);
+  const std::optional<int64_t> rows = read_vocab_size(texts);
+  if (!rows) return tokenizer;
+  for (int64_t id = *rows; id < tokenizer.vocab_size(); ++id) {
+    const auto token = tokenizer.id_to_token(static_cast<int32_t>(id));
+    if (!token || tokenizer.is_added(static_cast<int32_t>(id))) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: this tokenizer is of {} ({} tokens); the model is '{}' ({} tokens, by "
+                    "vocab_size of its config.json), which has none for '{}', id {}; put the "
+                    "tokenizer.json here that the model was saved with",
+                    texts.where("tokenizer.json"), read_origin_of_tokenizer(texts),
+                    tokenizer.vocab_size(), texts.where(), *rows, *token, id));
+  }
+  return tokenizer;
+}
 
 TextStack::TextStack(const std::string& model) : TextStack(open_texts(model)) {}
 
@@ -50,7 +95,7 @@ std::optional<text::ChatTemplate> load_chat_template(const ModelTexts& texts,
 TextStack::TextStack(const ModelTexts& texts, const TemplateChoice& choice)
     : model_(texts.where()),
       vars_(choice.vars),
-      tokenizer_(text::Tokenizer::load(texts)),
+      tokenizer_(load_tokenizer_of_model(texts)),
       end_tokens_(data::load_end_tokens(texts, tokenizer_)),
       template_(load_chat_template(texts, choice)) {}
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an adapter finds its base.
+// How an adapter finds its base, and what is said where the model or the tokenizer is another's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -80,6 +81,47 @@ TEST_F(ResolvePaths, OnlyNamesOfTheHubAreSaidToBeDownloaded) {
     EXPECT_EQ(ran.err.find("hf download") != std::string::npos, c.is_of_hub) << ran.err;
     EXPECT_THAT(ran.err, HasSubstr("--model BASE --adapter adapter"));
   }
+}
+
+TEST_F(ResolvePaths, AnAdapterOfAnotherModelIsSaidToBeSoBeforeThreeFaults) {
+  make_adapter("shelf/narrow");
+  std::string config = content(root_ + "/config/config.json");
+  config.replace(config.find("\"hidden_size\": 32"), 17, "\"hidden_size\": 64");
+  std::ofstream(root_ + "/config/config.json") << config;
+  ASSERT_EQ(
+      run_init({.config = root_ + "/config", .out = root_ + "/wide", .seed = 1, .threads = 2}), 0);
+  const Words commands[] = {with({"chat", "wide", "--adapter", "adapter"}, kAsk),
+                            {"eval", "wide", "--adapter", "adapter", "--data", "data.jsonl"},
+                            {"merge", "wide", "--adapter", "adapter", "--out", "merged"}};
+  for (const Words& command : commands) {
+    const Ran ran = run(command);
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.err, HasSubstr("this adapter is of 'shelf/narrow' (32 wide, 1 layer); the "
+                                   "model is 'wide' (64 wide, 1 layer); 7 fault(s):\n"));
+    EXPECT_THAT(ran.err, HasSubstr("and 4 more"));
+    EXPECT_EQ(std::count(ran.err.begin(), ran.err.end(), '\n'), 5) << ran.err;
+  }
+}
+
+TEST_F(ResolvePaths, ATokenizerOfAnotherModelIsRefused) {
+  std::string config = content(root_ + "/config/config.json");
+  config.replace(config.find("\"vocab_size\": 4096"), 18, "\"vocab_size\": 2048");
+  std::ofstream(root_ + "/config/config.json") << config;
+  ASSERT_EQ(
+      run_init({.config = root_ + "/config", .out = root_ + "/small", .seed = 1, .threads = 2}), 0);
+  const std::string sentence =
+      "small/tokenizer.json: this tokenizer is of another model (4096 tokens); the model is '";
+  for (const Words& command : {with({"chat", "small"}, kAsk), with({"generate", "small"}, kAsk),
+                               Words{"data", "data.jsonl", "--model", "small"},
+                               Words{"train", "small", "--data", "data.jsonl", "--out", "more"},
+                               Words{"serve", "--model", "small=small", "--data", "state",
+                                     "--no-keys", "--listen", "127.0.0.1:0"}}) {
+    expect_refused(command, sentence);
+    expect_refused(command, "small' (2048 tokens, by vocab_size of its config.json)");
+  }
+  const Ran inspected = run({"inspect", "small"});
+  EXPECT_EQ(inspected.code, 2);
+  EXPECT_THAT(inspected.out, HasSubstr("FAULT " + sentence));
 }
 
 }  // namespace

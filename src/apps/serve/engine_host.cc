@@ -18,6 +18,7 @@
 #include "engine/lora_specs.h"
 #include "setup/engine_setup.h"
 #include "setup/stages.h"
+#include "setup/text_stack.h"
 
 namespace strata::apps {
 namespace {
@@ -75,10 +76,8 @@ api::BaseInfo base_info_of(api::BaseId id, const std::string& dir,
 }
 
 std::optional<text::Tokenizer> load_tokenizer_if_there(const ModelTexts& texts) {
-  constexpr std::string_view kName = "tokenizer.json";
-  const auto json = texts.find(kName, text::Tokenizer::kMaxFileBytes);
-  if (!json) return std::nullopt;
-  return text::Tokenizer::parse(*json, texts.where(kName));
+  if (!texts.find("tokenizer.json", text::Tokenizer::kMaxFileBytes)) return std::nullopt;
+  return load_tokenizer_of_model(texts);
 }
 
 void warn_of_no_drafts(const std::string& dir) {

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "model/adapter/base_numbers.h"
+#include "model/adapter/base_size.h"
 #include "model/adapter/match.h"
 #include "model/adapter/tensors.h"
 #include "model/weights/tensor_names.h"
@@ -243,9 +244,18 @@ bool adapter_dir_has_mtp(const ModelConfig& config, const std::string& dir) {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& dir, const std::vector<std::string>& faults) {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("adapter: {}: {} fault(s):\n  {}", dir,
-                                                       faults.size(), fmt::join(faults, "\n  ")));
+// The first faults, behind the sentence that says why there may be one for each module.
+[[noreturn]] void fail(const LoadedModel& model, const PeftAdapter& peft, const std::string& dir,
+                       const std::vector<std::string>& faults) {
+  constexpr std::ptrdiff_t kShown = 3;
+  const std::string sentence = other_base_sentence(peft, model);
+  const auto shown = std::min(std::ssize(faults), kShown);
+  std::string text = fmt::format("adapter: {}: {}{}{} fault(s):\n  {}", dir, sentence,
+                                 sentence.empty() ? "" : "; ", faults.size(),
+                                 fmt::join(faults.begin(), faults.begin() + shown, "\n  "));
+  if (std::ssize(faults) > shown)
+    text += fmt::format("\n  and {} more", std::ssize(faults) - shown);
+  throw Error(ErrorCode::kInvalidArgument, text);
 }
 
 void warn_if_base_differs(const LoadedModel& model, const PeftAdapter& peft,
@@ -268,7 +278,7 @@ std::vector<LoraModuleSpec> read_adapter_specs(const LoadedModel& model, const s
   std::vector<std::string> faults;
   const std::vector<MatchedModule> matched = match_modules(model, peft, faults);
   check_gate_up_pairs(model.weights->layers(), matched, faults);
-  if (!faults.empty()) fail(dir, faults);
+  if (!faults.empty()) fail(model, peft, dir, faults);
   return specs_of(matched);
 }
 
@@ -281,7 +291,7 @@ AdapterModules::AdapterModules(Backend& backend, const LoadedModel& model, const
     std::string fault = find_base_copy_fault(backend, model, *peft_, copy);
     if (!fault.empty()) faults.push_back(std::move(fault));
   }
-  if (!faults.empty()) fail(dir, faults);
+  if (!faults.empty()) fail(model, *peft_, dir, faults);
   warn_if_base_differs(model, *peft_, dir);
 }
 
@@ -313,7 +323,7 @@ std::unique_ptr<LoraAdapter> read_adapter_without_refresh(Backend& backend,
   for (const PeftBaseCopy& copy : peft.base_copies())
     faults.push_back(fmt::format("tensor '{}' copies a base weight, which sampler weights never do",
                                  copy.tensor.name));
-  if (!faults.empty()) fail(dir, faults);
+  if (!faults.empty()) fail(model, peft, dir, faults);
   warn_if_base_differs(model, peft, dir);
   auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched));
   read_modules(peft, matched, *adapter);
@@ -347,13 +357,16 @@ std::vector<MatchedModule> reorder_to_adapter(const LoraAdapter& adapter,
   return ordered;
 }
 
-[[noreturn]] void throw_mismatch(const std::string& dir, const std::vector<std::string>& faults) {
+[[noreturn]] void throw_mismatch(const LoadedModel& model, const PeftAdapter& peft,
+                                 const std::string& dir, const std::vector<std::string>& faults) {
   const auto shown = std::min<int64_t>(std::ssize(faults), 3);
+  const std::string sentence = other_base_sentence(peft, model);
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("load: {}: {} module(s) do not fit the model: {}; other rank, train flags or "
+      fmt::format("load: {}: {}{}{} module(s) do not fit the model: {}; other rank, train flags or "
                   "base model?",
-                  dir, faults.size(), fmt::join(faults.begin(), faults.begin() + shown, "; ")));
+                  dir, sentence, sentence.empty() ? "" : "; ", faults.size(),
+                  fmt::join(faults.begin(), faults.begin() + shown, "; ")));
 }
 
 }  // namespace
@@ -366,7 +379,7 @@ void load_adapter_weights(const LoadedModel& model, const std::string& dir, Lora
     saved[module_path(model.weights->layers(), item.spec)] = std::move(item);
   }
   const std::vector<MatchedModule> ordered = reorder_to_adapter(adapter, std::move(saved), faults);
-  if (!faults.empty()) throw_mismatch(dir, faults);
+  if (!faults.empty()) throw_mismatch(model, peft, dir, faults);
   warn_if_base_differs(model, peft, dir);
   read_modules(peft, ordered, adapter);
 }

@@ -321,6 +321,11 @@ bool Tokenizer::is_special(int32_t id) const {
          impl_->special[static_cast<size_t>(id)];
 }
 
+bool Tokenizer::is_added(int32_t id) const {
+  const std::optional<std::string> token = id_to_token(id);
+  return token && impl_->added_ids.find(*token) == id;
+}
+
 int64_t Tokenizer::least_tokens(std::string_view text) const {
   if (impl_->longest == 0) return 0;
   uint64_t sum = 0;

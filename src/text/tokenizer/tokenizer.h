@@ -81,6 +81,8 @@ class Tokenizer {
   // What the token adds behind others, half a character as it is; "" for an id without one.
   [[nodiscard]] std::string token_bytes(int32_t id) const;
   [[nodiscard]] bool is_special(int32_t id) const;
+  // Whether the file lists it among its added tokens, special or not.
+  [[nodiscard]] bool is_added(int32_t id) const;
   // One more than the largest id.
   [[nodiscard]] int64_t vocab_size() const;
 
