@@ -3,11 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <string>
 
 #include "apps/export/export_model.h"
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/files.h"
+#include "checkpoint/gguf/gguf_model.h"
 #include "data/sources.h"
 #include "setup/model_path.h"
 
@@ -48,6 +51,19 @@ std::vector<model::AdapterPart> resolve_model_and_parts(std::string& model,
   for (const std::string& adapter : adapters)
     parts.push_back(find_or_unpack_adapter_part(adapter, archives));
   return parts;
+}
+
+// Where a tokenizer.json is wanted; one may have any name.
+void refuse_other_file(const std::string& typed) {
+  const std::filesystem::path path = typed;
+  if (std::filesystem::is_directory(path) || is_gguf(typed) || path.filename() == "tokenizer.json")
+    return;
+  const FileKind kind = kind_of_file(typed);
+  if (kind.what == FileKind().what) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--tokenizer: {}: {}; want a model directory, a GGUF file or a "
+                          "tokenizer.json",
+                          typed, describe_file_kind(kind)));
 }
 
 }  // namespace
@@ -115,6 +131,7 @@ void resolve_paths(InitOptions& o) { o.config = find_config_path("config", o.con
 
 void resolve_paths(TokenizeOptions& o) {
   if (!file_exists(o.tokenizer)) o.tokenizer = find_directory("tokenizer", o.tokenizer);
+  refuse_other_file(o.tokenizer);
 }
 
 void resolve_paths(BenchOptions& o) {

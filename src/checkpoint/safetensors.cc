@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "text/json_reader.h"
 
 namespace strata {
@@ -46,6 +47,8 @@ uint64_t read_header_length(const ReadOnlyFile& file) {
   uint64_t length = 0;
   file.read_at(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
+    const FileKind kind = kind_of_file(file.path());
+    if (kind.what == kGitLfsPointer.what) fail(file.path(), describe_file_kind(kind));
     fail(file.path(),
          fmt::format("header length {}, at most {} is accepted; not a safetensors file?", length,
                      kMaxSafetensorsHeader));

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/files.h"
 #include "data/batch_plan.h"
 
@@ -73,6 +74,27 @@ double parse_weight(const std::string& option, const std::string& text, const st
                           option, text, number, kMostWeight));
 }
 
+constexpr const char* kWanted = "want JSONL, JSON or CSV, a folder of them, or - for stdin";
+
+// A model, an adapter or a part of one, where data is wanted.
+void refuse_part_of_model(const std::string& option, const std::string& path) {
+  using Belongs = FileKind::Belongs;
+  std::error_code fault;
+  std::string what;
+  if (!fs::is_directory(path, fault)) {
+    const FileKind kind = kind_of_file(path);
+    const bool is_data = kind.belongs == Belongs::kAnywhere || kind.belongs == Belongs::kToData;
+    if (!is_data || kind.what == kGitLfsPointer.what) what = describe_file_kind(kind);
+  } else if (file_exists(path + "/config.json")) {
+    what = "this is a model; it goes behind --model";
+  } else if (file_exists(path + "/adapter_config.json")) {
+    what = "this is a LoRA adapter; it goes behind --adapter";
+  }
+  if (what.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--{}: {}: {}; {}", option, path, what, kWanted));
+}
+
 // The weight behind the last colon, where what stands before it is there.
 Source parse_source(const std::string& option, const std::string& text) {
   if (text == "-" || file_exists(text)) return {text};
@@ -80,9 +102,7 @@ Source parse_source(const std::string& option, const std::string& text) {
   const std::string path = text.substr(0, colon);
   if (colon == std::string::npos || (path != "-" && !file_exists(path))) {
     throw Error(ErrorCode::kNotFound,
-                fmt::format("--{}: {}: no such file; want JSONL, JSON or CSV, a folder of them, or "
-                            "- for stdin",
-                            option, text));
+                fmt::format("--{}: {}: no such file; {}", option, text, kWanted));
   }
   return {path, parse_weight(option, text, text.substr(colon + 1))};
 }
@@ -120,6 +140,7 @@ std::vector<Source> find_sources(const std::string& option, const std::vector<st
   for (const std::string& text : texts) {
     const Source source = parse_source(option, text);
     if (weights == Weights::kNone) check_has_no_weight(option, text, source);
+    refuse_part_of_model(option, source.path);
     std::error_code fault;
     if (!fs::is_directory(source.path, fault)) {
       sources.push_back(source);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/files.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "checkpoint/peft_config.h"
@@ -61,23 +62,6 @@ bool is_pickle(std::string_view name) {
   return name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth");
 }
 
-// What a file is that was typed for a directory.
-struct FileKind {
-  std::string_view what;
-  bool is_of_adapter = false;
-};
-
-FileKind kind_of_file(const std::string& path) {
-  const std::string name = file_name_of(path);
-  if (name == "adapter_config.json") return {"the configuration of a LoRA adapter", true};
-  if (name.starts_with("adapter_model.")) return {"the weights of a LoRA adapter", true};
-  if (name == "config.json") return {"the configuration of a model"};
-  if (name.ends_with(".safetensors")) return {"a file of weights"};
-  if (name.ends_with(".safetensors.index.json")) return {"the list of a model's files of weights"};
-  if (name.starts_with("tokenizer")) return {"a file of a tokenizer"};
-  return {is_pickle(name) ? "a file of PyTorch" : "a file"};
-}
-
 std::string_view wanted_of(const std::string& option) {
   return option == "adapter" ? kWantedAdapter : kWanted;
 }
@@ -85,8 +69,10 @@ std::string_view wanted_of(const std::string& option) {
 [[noreturn]] void refuse_file(const std::string& option, const std::string& typed) {
   const FileKind kind = kind_of_file(typed);
   const std::string dir = folder_of(typed);
-  const bool is_model = option != "adapter" && file_exists(dir + "/config.json");
-  if (is_model || (kind.is_of_adapter && is_adapter_directory(dir))) {
+  const bool is_of_adapter = kind.belongs == FileKind::Belongs::kToAdapter;
+  const bool is_of_model = kind.belongs == FileKind::Belongs::kToModel && option != "adapter" &&
+                           file_exists(dir + "/config.json");
+  if (is_of_model || (is_of_adapter && is_adapter_directory(dir))) {
     refuse(ErrorCode::kInvalidArgument, option, typed,
            fmt::format("this is {}; give the directory that it is in: {}", kind.what, dir));
   }
@@ -95,13 +81,8 @@ std::string_view wanted_of(const std::string& option) {
            "this is an archive; strata merge and convert take that of a checkpoint as --adapter; "
            "here unpack it and give the folder: mkdir DIR && tar -C DIR -xf FILE");
   }
-  if (is_pickle(typed)) {
-    refuse(ErrorCode::kUnsupported, option, typed,
-           fmt::format("this is {}, which is not read, since loading one may run code; {}",
-                       kind.what, wanted_of(option)));
-  }
-  refuse(ErrorCode::kInvalidArgument, option, typed,
-         fmt::format("this is {}; {}", kind.what, wanted_of(option)));
+  refuse(is_pickle(typed) ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument, option, typed,
+         fmt::format("{}; {}", describe_file_kind(kind), wanted_of(option)));
 }
 
 [[noreturn]] void refuse_missing(const std::string& option, const std::string& typed) {
@@ -130,10 +111,21 @@ std::string find_first_model_or_adapter_in(const std::string& folder) {
 // Of a folder without config.json: what it may be instead.
 [[noreturn]] void refuse_folder_without_config(const std::string& option,
                                                const std::string& typed) {
+  const std::string name = hub_name_of_cache_folder(file_name_of(typed));
+  if (!name.empty()) {
+    refuse(
+        ErrorCode::kInvalidArgument, option, typed,
+        fmt::format("a folder of the Hugging Face hub's cache; give the model by name: {}", name));
+  }
   const std::string inside = find_first_model_or_adapter_in(typed);
   refuse(ErrorCode::kInvalidArgument, option, typed,
-         fmt::format("a directory without config.json{}; {}",
-                     inside.empty() ? "" : fmt::format("; do you mean {}?", inside), kWanted));
+         fmt::format("a directory without config.json{}{}; {}",
+                     inside.empty() ? "" : fmt::format("; do you mean {}?", inside),
+                     file_exists(typed + "/params.json")
+                         ? ", with params.json: weights in their maker's own form, where the hub "
+                           "mostly has another repository in Hugging Face's"
+                         : "",
+                     kWanted));
 }
 
 bool has_weights(const std::string& dir) {
@@ -315,6 +307,11 @@ std::string find_adapter(const std::string& typed) {
            "a model goes behind --model");
   }
   if (file_exists(dir + "/adapter_config.json")) return dir;
+  if (is_gguf(dir)) {
+    refuse(ErrorCode::kInvalidArgument, "adapter", typed,
+           fmt::format("this is a file in GGUF; {}; adapters in GGUF are llama.cpp's",
+                       kWantedAdapter));
+  }
   refuse(ErrorCode::kInvalidArgument, "adapter", typed,
          "a directory without adapter_config.json; want a LoRA adapter as PEFT saves it");
 }

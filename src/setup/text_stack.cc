@@ -104,7 +104,8 @@ const text::ChatTemplate& TextStack::required_template() const {
     throw Error(ErrorCode::kInvalidArgument,
                 model_ +
                     ": no chat template (chat_template.jinja, or chat_template in "
-                    "tokenizer_config.json); is it a base model?");
+                    "tokenizer_config.json); is it a base model? strata generate completes text "
+                    "without one; or put the template of its family there as chat_template.jinja");
   }
   return *template_;
 }

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::text {
@@ -58,6 +59,10 @@ JsonReader::JsonReader(std::string_view text, std::string where)
 }
 
 void JsonReader::fail(std::string_view what) const {
+  if (is_git_lfs_pointer(text_)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {}", where_, describe_file_kind(kGitLfsPointer)));
+  }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: JSON at byte {}: {}", where_, position_, what));
 }

@@ -13,6 +13,7 @@
 namespace strata::apps {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -29,9 +30,10 @@ TEST_F(ResolvePaths, WhatIsNoModelIsCalledWhatItIs) {
   refused("model/tokenizer.json", "this is a file of a tokenizer; give the directory");
   refused("adapter/adapter_model.safetensors", "this is the weights of a LoRA adapter; give");
   refused("adapter/adapter_config.json", "this is the configuration of a LoRA adapter; give");
-  refused("data.jsonl", "this is a file; want a Hugging Face directory");
+  refused("data.jsonl",
+          "this is data, one JSON object a line; it goes behind --data; want a Hugging Face dir");
   expect_refused(with({"chat", "model", "--adapter", "data.jsonl"}, kAsk),
-                 "--adapter: data.jsonl: this is a file; want a LoRA adapter");
+                 "it goes behind --data; want a LoRA adapter");
   expect_refused(with({"chat", "model", "--adapter", "model/config.json"}, kAsk),
                  "this is the configuration of a model; want a LoRA adapter");
   std::ofstream(root_ + "/m.bin") << "PK";
@@ -43,6 +45,124 @@ TEST_F(ResolvePaths, WhatIsNoModelIsCalledWhatItIs) {
   fs::copy(model() + "/config.json", root_ + "/old/config.json");
   std::ofstream(root_ + "/old/pytorch_model.bin") << "x";
   refused("old", "its weights are files of PyTorch");
+}
+
+// Files that a person may have and give for something else. Each message says what the file is,
+// what was wanted and, where there is something to do with it, what that is.
+TEST_F(ResolvePaths, AFileInTheWrongPlaceIsCalledWhatItIs) {
+  struct Case {
+    const char* name;
+    const char* what;
+    const char* help;
+    bool is_data = false;
+  };
+  constexpr const char* kMakeIt = "transformers makes tokenizer.json of it: python -c";
+  constexpr const char* kMayRunCode = "which is not read, since loading one may run code";
+  const Case cases[] = {
+      {"adapter_config.json", "the configuration of a LoRA adapter", ""},
+      {"adapter_model.safetensors", "the weights of a LoRA adapter", ""},
+      {"adapter_model.bin", "the weights of a LoRA adapter as a file of PyTorch", kMayRunCode},
+      {"config.json", "the configuration of a model", ""},
+      {"generation_config.json", "how a model is sampled", ""},
+      {"tokenizer.model", "a vocabulary of SentencePiece or tiktoken", kMakeIt},
+      {"qwen.tiktoken", "a vocabulary of tiktoken", kMakeIt},
+      {"tekken.json", "a vocabulary in Mistral's form", kMakeIt},
+      {"vocab.json", "one of two files of a tokenizer", kMakeIt},
+      {"merges.txt", "one of two files of a tokenizer", kMakeIt},
+      {"tokenizer.json", "a file of a tokenizer", ""},
+      {"tokenizer_config.json", "a file of a tokenizer", ""},
+      {"special_tokens_map.json", "a file of a tokenizer", ""},
+      {"chat_template.jinja", "a chat template", "it goes into the model's folder"},
+      {"model-00001-of-00002.safetensors", "a file of weights", ""},
+      {"model.safetensors.index.json", "the list of a model's files of weights", ""},
+      {"pytorch_model.bin", "a file of PyTorch", kMayRunCode},
+      {"model.ckpt", "a file of PyTorch", kMayRunCode},
+      {"model.pkl", "a pickle of Python", kMayRunCode},
+      {"model.onnx", "a model in ONNX", "save the model as safetensors"},
+      {"tf_model.h5", "a model of Keras", "save the model as safetensors"},
+      {"flax_model.msgpack", "a model of Flax", "save the model as safetensors"},
+      {"model.gguf", "called GGUF, and does not begin as GGUF does", "did not end", true},
+      {"model.tar.gz", "an archive", "unpack it and give the folder", true},
+      {"model.zip", "an archive", "unpack it and give the folder", true},
+      {"train.jsonl", "data, one JSON object a line", "it goes behind --data", true},
+      {"train.csv", "a table of data", "it goes behind --data", true},
+      {"train.parquet", "a table of data in Parquet", "it goes behind --data", true},
+      {"recipe.toml", "a file of settings", "a recipe goes behind --config", true},
+      {"recipe.yaml", "a file of settings", "a recipe is TOML", true},
+      {"train.py", "a program in Python", "", true},
+      {"notebook.ipynb", "a notebook of Python", "", true},
+      {"README.md", "a text", "", true},
+  };
+  fs::create_directories(root_ + "/alone");
+  for (const Case& c : cases) {
+    const std::string path = std::string("alone/") + c.name;
+    std::ofstream(root_ + "/" + path) << "what is in it does not matter";
+    const std::string what = path + ": this is " + c.what;
+    for (const Words& command :
+         {with({"chat", path}, kAsk), with({"chat", "model", "--adapter", path}, kAsk),
+          Words{"inspect", path}, Words{"train", "model", "--data", path, "--out", "more"}}) {
+      if (command.front() == "train" && c.is_data) continue;  // its reader says what is wrong
+      const Ran ran = run(command);
+      EXPECT_EQ(ran.code, 2) << c.name;
+      EXPECT_THAT(ran.err, HasSubstr(what)) << command.front();
+      EXPECT_THAT(ran.err, HasSubstr(c.help)) << command.front();
+      EXPECT_THAT(ran.err, AnyOf(HasSubstr("; want "), HasSubstr("; give the directory")));
+    }
+    if (std::string(c.name) != "tokenizer.json") {
+      expect_refused({"tokenize", "--tokenizer", path, "--in", "x.jsonl", "--out", "y.jsonl"},
+                     "--tokenizer: " + what);
+    }
+    fs::remove(root_ + "/" + path);
+  }
+}
+
+TEST_F(ResolvePaths, AFolderInTheWrongPlaceIsCalledWhatItIs) {
+  make_adapter("model");
+  const Words train = {"train", "model", "--out", "more", "--data"};
+  expect_refused(with(train, {"model"}), "--data: model: this is a model; it goes behind --model");
+  expect_refused(with(train, {"adapter"}), "this is a LoRA adapter; it goes behind --adapter");
+  fs::create_directories(root_ + "/meta");
+  std::ofstream(root_ + "/meta/params.json") << "{}";
+  expect_refused(with({"chat", "meta"}, kAsk), "with params.json: weights in their maker's own");
+  fs::create_directories(root_ + "/models--Org--Tiny-1.5/snapshots");
+  expect_refused(with({"chat", "models--Org--Tiny-1.5"}, kAsk),
+                 "a folder of the Hugging Face hub's cache; give the model by name: Org/Tiny-1.5");
+}
+
+TEST_F(ResolvePaths, APointerOfGitLfsIsCalledSoWhateverItIsInPlaceOf) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 134\n";
+  make_adapter("model");
+  std::ofstream(root_ + "/model.gguf") << pointer;
+  std::ofstream(root_ + "/lfs.jsonl") << pointer;
+  expect_refused(with({"chat", "model.gguf"}, kAsk), "model.gguf: this is a pointer of git-lfs");
+  expect_refused({"train", "model", "--out", "more", "--data", "lfs.jsonl"},
+                 "--data: lfs.jsonl: this is a pointer of git-lfs");
+  for (const char* name : {"adapter/adapter_model.safetensors", "model/model.safetensors",
+                           "model/tokenizer.json", "model/config.json"}) {
+    const std::string kept = content(root_ + "/" + name);
+    std::ofstream(root_ + "/" + name) << pointer;
+    expect_refused(with({"chat", "adapter"}, kAsk),
+                   std::string(name) +
+                       ": this is a pointer of git-lfs, in place of a file that was not fetched; "
+                       "git lfs pull in its folder fetches it");
+    std::ofstream(root_ + "/" + name) << kept;
+  }
+}
+
+TEST_F(ResolvePaths, AModelWithoutATokenizerOrTemplateSaysWhatToDo) {
+  const auto refused = [&](const std::string& what) {
+    expect_refused(with({"chat", "model"}, kAsk), what);
+  };
+  fs::remove(root_ + "/model/chat_template.jinja");
+  refused("strata generate completes text without one; or put the template of its family there");
+  fs::remove(root_ + "/model/tokenizer.json");
+  refused("model: there is no tokenizer.json, which text needs");
+  for (const char* name : {"vocab.json", "tekken.json", "tokenizer.model"}) {
+    std::ofstream(root_ + "/model/" + name) << "{}";
+    refused(std::string("there is no tokenizer.json; ") + name + ": this is ");
+    refused("transformers makes tokenizer.json of it");
+  }
 }
 
 TEST_F(ResolvePaths, DataThatIsNoDataIsCalledSo) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer/tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/files.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/decoder.h"
@@ -209,7 +212,18 @@ Tokenizer Tokenizer::load(const std::string& path) {
 
 Tokenizer Tokenizer::load(const ModelTexts& texts) {
   constexpr std::string_view kName = "tokenizer.json";
-  return parse(texts.read(kName, kMaxFileBytes), texts.where(kName));
+  const auto json = texts.find(kName, kMaxFileBytes);
+  if (json) return parse(*json, texts.where(kName));
+  for (const char* other : {"tokenizer.model", "tekken.json", "vocab.json"}) {
+    if (!texts.find(other, kMaxFileBytes)) continue;
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("{}: there is no tokenizer.json; {}: {}", texts.where(), other,
+                            describe_file_kind(kind_of_file(other))));
+  }
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("{}: there is no tokenizer.json, which text needs; take it from where "
+                          "the model is from (its files of a tokenizer and of the chat template)",
+                          texts.where()));
 }
 
 Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
