@@ -53,9 +53,20 @@ void close_with_end_token(text::Encoding& encoding, size_t num_bytes, const EndT
   encoding.spans.push_back({num_bytes, num_bytes});
 }
 
+// A text may begin with what the tokenizer adds, and then has it once.
+void drop_doubled_start(const std::string& whole, text::Encoding& encoding,
+                        const ExampleContext& context) {
+  const auto doubled = static_cast<std::ptrdiff_t>(context.tokenizer.num_doubled_at_start(whole));
+  if (doubled == 0) return;
+  encoding.ids.erase(encoding.ids.begin(), encoding.ids.begin() + doubled);
+  encoding.spans.erase(encoding.spans.begin(), encoding.spans.begin() + doubled);
+  if (context.num_doubled_starts != nullptr) ++*context.num_doubled_starts;
+}
+
 // A plain text whose bytes from `prompt_bytes` on are trained, closed by the end token.
 Example encode_text(const std::string& whole, size_t prompt_bytes, const ExampleContext& context) {
   text::Encoding encoding = context.tokenizer.encode_with_spans(whole, /*add_special=*/true);
+  drop_doubled_start(whole, encoding, context);
   close_with_end_token(encoding, whole.size(), context.end_tokens);
   return shift_and_mask(encoding, {{prompt_bytes, whole.size()}}, encoding.ids.size() - 1);
 }

@@ -36,6 +36,8 @@ struct ExampleContext {
   TrainOn train_on = TrainOn::kLast;
   bool has_template = true;          // of chats; without one Alpaca's records become texts
   text::ConversationForm form = {};  // as the template wants conversations
+  // Counts texts that begin with what the tokenizer adds, which is there once then; may be null.
+  int64_t* num_doubled_starts = nullptr;
 };
 
 struct ReadRecord {

@@ -61,13 +61,15 @@ data::Dataset read_examples(const std::string& option, const std::vector<data::S
   const auto render = [&](const text::ChatRequest& request) {
     return stack.render_marked(request);
   };
+  int64_t num_doubled_starts = 0;
   const data::ExampleContext context{
       .tokenizer = stack.tokenizer(),
       .end_tokens = stack.end_tokens(),
       .render = render,
       .train_on = choice.train_on == "all" ? data::TrainOn::kAll : data::TrainOn::kLast,
       .has_template = stack.has_template(),
-      .form = stack.conversation_form()};
+      .form = stack.conversation_form(),
+      .num_doubled_starts = &num_doubled_starts};
   const data::ReadOptions options = {.max_length = choice.max_length,
                                      .overlong = data::parse_overlong(choice.overlong),
                                      .looks_only = choice.looks_only};
@@ -76,6 +78,11 @@ data::Dataset read_examples(const std::string& option, const std::vector<data::S
   data::Dataset dataset = data::read_dataset(sources, context, options, &progress);
   progress.finish();
   print_dataset_notes(dataset, options);
+  if (num_doubled_starts > 0) {
+    log(LogLevel::kWarning,
+        fmt::format("--{}: {} text{} with what the tokenizer adds; the model reads that once",
+                    option, num_doubled_starts, num_doubled_starts == 1 ? " begins" : "s begin"));
+  }
   return dataset;
 }
 

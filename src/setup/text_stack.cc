@@ -114,6 +114,13 @@ text::ConversationForm TextStack::conversation_form() const {
   return template_ ? template_->conversation_form() : text::ConversationForm{};
 }
 
+std::vector<int32_t> TextStack::encode_text(const std::string& text) const {
+  std::vector<int32_t> ids = tokenizer_.encode(text, /*add_special=*/true);
+  const auto doubled = static_cast<std::ptrdiff_t>(tokenizer_.num_doubled_at_start(text));
+  ids.erase(ids.begin(), ids.begin() + doubled);
+  return ids;
+}
+
 std::string TextStack::render(const text::ChatRequest& request) const {
   return render_marked(request).text;
 }

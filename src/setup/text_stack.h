@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a command that takes text needs of a model directory: tokenizer, end tokens, chat template.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/model_texts.h"
 #include "data/end_tokens.h"
@@ -43,6 +45,9 @@ class TextStack {
 
   [[nodiscard]] const text::Tokenizer& tokenizer() const { return tokenizer_; }
   [[nodiscard]] const data::EndTokens& end_tokens() const { return end_tokens_; }
+  // The tokens of a text that somebody gave, with what the tokenizer adds: once, where the text
+  // begins with it itself.
+  [[nodiscard]] std::vector<int32_t> encode_text(const std::string& text) const;
   [[nodiscard]] bool has_template() const { return template_.has_value(); }
   [[nodiscard]] const std::optional<text::ChatTemplate>& chat_template() const { return template_; }
   [[nodiscard]] const std::string& vars() const { return vars_; }

@@ -21,7 +21,7 @@ TrainSampler::TrainSampler(const ModelTexts& model, const TemplateChoice& chat,
   const bool is_chat = text_.has_template();
   for (const std::string& prompt : prompts) {
     const std::string text = is_chat ? text_.render_user_turn(prompt) : prompt;
-    tokens_.push_back(text_.tokenizer().encode(text, /*add_special=*/!is_chat));
+    tokens_.push_back(is_chat ? text_.tokenizer().encode(text) : text_.encode_text(text));
     if (prompt.empty() || tokens_.back().empty()) {
       throw Error(ErrorCode::kInvalidArgument, "--sample: got a prompt without a token");
     }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "tests/text/start_token.h"
 #include "text/chat_template.h"
 
 namespace strata::data {
@@ -91,6 +92,25 @@ TEST_F(ExampleTest, TextTrainsAllAndEnds) {
 TEST_F(ExampleTest, AnEndTokenInTheTextIsNotDoubled) {
   const Example example = make(R"({"text": "nine<|endoftext|>"})");
   EXPECT_EQ(whole(example), "nine<|endoftext|>");
+}
+
+TEST_F(ExampleTest, AStartTokenInTheTextIsNotDoubled) {
+  const text::Tokenizer adds = text::load_with_start_token(kModel, "<|im_start|>");
+  int64_t num_doubled = 0;
+  const auto render = [](const text::ChatRequest&) { return text::RenderedChat(); };
+  const ExampleContext context{
+      .tokenizer = adds, .end_tokens = end_, .render = render, .num_doubled_starts = &num_doubled};
+  const Example plain = make_example(R"({"text": "nine"})", context, ignored_);
+  EXPECT_EQ(whole(plain), "<|im_start|>nine<|im_end|>");
+  EXPECT_EQ(num_doubled, 0);
+  const Example with = make_example(R"({"text": "<|im_start|>nine"})", context, ignored_);
+  EXPECT_EQ(with.tokens, plain.tokens);
+  EXPECT_EQ(with.targets, plain.targets);
+  const Example pair =
+      make_example(R"({"prompt": "<|im_start|>What?", "completion": " nine"})", context, ignored_);
+  EXPECT_EQ(whole(pair), "<|im_start|>What? nine<|im_end|>");
+  EXPECT_EQ(trained(pair), " nine<|im_end|>");
+  EXPECT_EQ(num_doubled, 2);
 }
 
 TEST_F(ExampleTest, CompletionTrainsCompletionAndEnd) {

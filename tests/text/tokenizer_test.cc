@@ -52,8 +52,6 @@ TEST(Tokenizer, RefusesWhatItLacksByName) {
     const char* named;
   };
   constexpr Case kCases[] = {
-      {"\"truncation\":null", "\"truncation\":{\"max_length\":8}", "truncation"},
-      {"\"padding\":null", "\"padding\":{}", "padding"},
       {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}", "Lowercase"},
       {"\"type\":\"BPE\"", "\"type\":\"Unigram\"", "Unigram"},
       {"\"type\":\"BPE\",", "\"type\":\"BPE\",\"dropout\":0.1,", "dropout"},
@@ -280,6 +278,40 @@ TEST(Tokenizer, TellsHowManyTokensThereAreAtLeast) {
     EXPECT_LE(tokenizer.least_tokens(text), std::ssize(tokenizer.encode(text))) << text;
   }
   EXPECT_GT(tokenizer.least_tokens(std::string(100'000, ' ')), 100);
+}
+
+// What the last call of a library set is not what a model reads.
+TEST(Tokenizer, TruncationAndPaddingAreNotAsked) {
+  const std::string good = tiny_byte_level_json();
+  const std::string text = "the inn and the other inn, further than eight tokens";
+  const Tokenizer saved = Tokenizer::parse(
+      replaced(replaced(good, "\"truncation\":null",
+                        R"("truncation":{"direction":"Right","max_length":8,)"
+                        R"("strategy":"LongestFirst","stride":0})"),
+               "\"padding\":null",
+               R"("padding":{"strategy":{"Fixed":64},"direction":"Left","pad_to_multiple_of":8,)"
+               R"("pad_id":270,"pad_type_id":0,"pad_token":"<|end|>"})"),
+      "saved.json");
+  EXPECT_EQ(saved.encode(text, true), byte_level().encode(text, true));
+  EXPECT_GT(saved.encode(text).size(), 8u);
+  EXPECT_EQ(
+      Tokenizer::parse(replaced(good, "\"padding\":null", "\"padding\":{}"), "tiny").encode("a"),
+      byte_level().encode("a"));
+}
+
+TEST(Tokenizer, CountsWhatATextHasOfWhatIsAddedBeforeIt) {
+  const std::string json = replaced(
+      tiny_sentencepiece_json(), "\"post_processor\":null",
+      R"("post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>",)"
+      R"("type_id":0}},{"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"</s>",)"
+      R"("type_id":0}}],"pair":[],"special_tokens":{"<s>":{"id":"<s>","ids":[1],"tokens":["<s>"]},)"
+      R"("</s>":{"id":"</s>","ids":[2],"tokens":["</s>"]}}})");
+  const Tokenizer adds = Tokenizer::parse(json, "tiny");
+  EXPECT_EQ(adds.num_doubled_at_start("<s>the inn"), 1u);
+  EXPECT_EQ(adds.encode("<s>the inn", true)[1], 1) << "the library's ids stay as they are";
+  for (const char* text : {"", "the inn", " <s>the inn", "<s", "</s>the inn"})
+    EXPECT_EQ(adds.num_doubled_at_start(text), 0u) << text;
+  EXPECT_EQ(sentencepiece().num_doubled_at_start("<s>the inn"), 0u) << "it adds nothing";
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "backend/thread_comm.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/stop.h"
 #include "report/format.h"
 
@@ -83,7 +84,7 @@ std::vector<int32_t> encode_prompt(const GenerationOptions& options, Generator& 
   const TextStack& stack = generator.text();
   std::vector<int32_t> prompt = is_chat(options)
                                     ? stack.tokenizer().encode(stack.render_user_turn(text))
-                                    : stack.tokenizer().encode(text, /*add_special=*/true);
+                                    : stack.encode_text(text);
   if (is_chat(options)) {
     if (const auto end = stack.find_turn_end_token()) generator.add_end_token(*end);
   }
@@ -97,6 +98,11 @@ void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code
   Generator generator(options.generation, comm);
   const std::vector<int32_t> prompt = encode_prompt(options.generation, generator, options.prompt);
   const bool prints = comm.rank() == 0;
+  if (prints && !is_chat(options.generation) &&
+      generator.text().tokenizer().num_doubled_at_start(options.prompt) > 0) {
+    log(LogLevel::kWarning,
+        "--prompt: it begins with what the tokenizer adds to a text; the model reads that once");
+  }
   const bool streams = prints && !options.json;
   AnswerPrinter printer;
   if (streams && options.echo) printer.print(options.prompt);

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <string_view>
 
+#include "base/log.h"
 #include "server/openai/body_fields.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/sampling_fields.h"
@@ -53,9 +55,17 @@ class PromptReader {
     if (value.is_array()) return read_ids(value.get_array());
     if (!value.is_string()) body_.fail("prompt", "wanted a string, a list of them, or token ids");
     const json::string& text = value.get_string();
+    warn_once_of_doubled_start({text.data(), text.size()});
     return check_and_count(encode_prompt(text_, base_, {text.data(), text.size()}, "prompt",
                                          /*add_special=*/true,
                                          [this](size_t bytes) { take(bytes); }));
+  }
+  void warn_once_of_doubled_start(std::string_view prompt) {
+    if (has_warned_ || text_.tokenizer.num_doubled_at_start(prompt) == 0) return;
+    has_warned_ = true;
+    log(LogLevel::kWarning,
+        "/v1/completions: a prompt begins with what the tokenizer adds to a text; the model reads "
+        "that once");
   }
   std::vector<int32_t> read_ids(const json::array& items) {
     std::vector<int32_t> ids;
@@ -82,6 +92,7 @@ class PromptReader {
   const api::BaseInfo& base_;
   const TakeMemory& take_;
   size_t made_ = 0;
+  bool has_warned_ = false;
 };
 
 void read_logprob_options(const text::Fields& body, Telling& telling) {

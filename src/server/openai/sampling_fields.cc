@@ -138,10 +138,12 @@ std::vector<int32_t> encode_prompt(const ServedText& text, const api::BaseInfo& 
                                    bool add_special, const TakeMemory& take) {
   // Of a text that is too long by its bytes alone nothing is encoded.
   const int64_t least = std::max(base.max_context, text.tokenizer.least_tokens(prompt));
-  const auto most = static_cast<size_t>(std::max<int64_t>(0, base.max_context - 1));
+  // What the tokenizer adds to a text that has it already is there once.
+  const size_t doubled = add_special ? text.tokenizer.num_doubled_at_start(prompt) : 0;
+  const auto most = static_cast<size_t>(std::max<int64_t>(0, base.max_context - 1)) + doubled;
   if (least == base.max_context) {
     auto ids = text.tokenizer.encode_within(prompt, {.most = most, .hold = take}, add_special);
-    if (ids) return std::move(*ids);
+    if (ids) return {ids->begin() + static_cast<std::ptrdiff_t>(doubled), ids->end()};
   }
   throw_prompt_too_long(base, param, prompt.size(), least);
 }

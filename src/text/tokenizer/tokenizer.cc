@@ -297,6 +297,16 @@ Encoding Tokenizer::encode_with_spans(std::string_view text, bool add_special) c
   return std::move(run.out);
 }
 
+size_t Tokenizer::num_doubled_at_start(std::string_view text) const {
+  const std::vector<int32_t>& added = impl_->spec.post_processor.before;
+  for (const int32_t id : added) {
+    const std::string* token = impl_->find_token(id, false);
+    if (token == nullptr || !is_added(id) || !text.starts_with(*token)) return 0;
+    text.remove_prefix(token->size());
+  }
+  return added.size();
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   DecodeStream stream(impl_->spec.decoder, impl_->spec.has_decoder);
   std::string out;

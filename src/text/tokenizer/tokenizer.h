@@ -67,6 +67,10 @@ class Tokenizer {
                                                                   const EncodeBound& bound,
                                                                   bool add_special = false) const;
 
+  // How many ids add_special puts before a text that begins with the tokens of these itself: a
+  // begin token that would be there twice. Who is given a text takes them off.
+  [[nodiscard]] size_t num_doubled_at_start(std::string_view text) const;
+
   // A number of tokens that the text has at least, told without encoding it: its bytes, each
   // divided by those of the longest token with such a one. 0 where text can go without tokens of
   // its own.

@@ -412,8 +412,7 @@ TokenizerSpec parse_tokenizer_json(std::string_view json, const std::string& whe
   const JsonField root(value, where + ": tokenizer");
   root.expect_keys({"version", "truncation", "padding", "added_tokens", "normalizer",
                     "pre_tokenizer", "post_processor", "decoder", "model"});
-  for (const char* key : {"truncation", "padding"})
-    if (root.has(key)) root.at(key).unsupported("anything but null");
+  // truncation and padding are what the last call of a library asked for; loading does not ask.
   TokenizerSpec spec;
   read_model(root.at("model"), spec);
   if (root.has("added_tokens")) read_added_tokens(root.at("added_tokens"), spec);

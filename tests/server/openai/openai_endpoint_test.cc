@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/server/openai/openai_house.h"
+#include "tests/text/start_token.h"
 
 namespace strata::server {
 namespace {
@@ -123,6 +124,18 @@ TEST(OpenAiEndpoint, CompletesSeveralPrompts) {
   EXPECT_EQ(logprobs.at("token_logprobs").at(2).to_number<double>(), -1.0);
   EXPECT_EQ(logprobs.at("top_logprobs").at(2).at("d").to_number<double>(), -1.0);
   EXPECT_EQ(logprobs.at("tokens").as_array().size(), 3u);
+}
+
+TEST(OpenAiEndpoint, APromptThatBeginsWithTheStartTokenHasItOnce) {
+  ServedText text = bundled_text();
+  text.tokenizer = text::load_with_start_token(bundled_model(), "<|im_start|>");
+  OpenAiHouse house({}, text);
+  const int32_t start = *text.tokenizer.token_to_id("<|im_start|>");
+  const auto answer = house.complete(R"("prompt":["ab","<|im_start|>ab",[1,1,5]],"max_tokens":1)");
+  ASSERT_EQ(house.house.submitted.size(), 3u) << answer->response.bytes();
+  EXPECT_EQ(house.sample(0).prompt.front(), start);
+  EXPECT_EQ(house.sample(1).prompt, house.sample(0).prompt);
+  EXPECT_THAT(house.sample(2).prompt, ElementsAre(1, 1, 5)) << "ids stay as they are";
 }
 
 TEST(OpenAiEndpoint, MaxTokensOfZeroTellsThePromptAlone) {
