@@ -13,7 +13,9 @@
 #include "report/format.h"
 #include "report/table.h"
 #include "report/text_width.h"
+#include "setup/adapter_texts.h"
 #include "setup/example_files.h"
+#include "setup/model_path.h"
 
 namespace strata::apps {
 namespace {
@@ -226,7 +228,11 @@ void print_json(const DataOptions& o, const data::Dataset& dataset, const Length
 int run_data(const DataOptions& o) {
   check_options(o);
   const std::vector<data::Source> sources = data::find_sources("data", o.data, data::Weights::kMay);
-  const TextStack text(open_texts(o.model), o.chat);
+  const ModelPath path = find_model(o.model);
+  const ModelTexts base = open_texts(path.model);
+  const TextStack text(texts_with_adapter(base, path.adapter, o.chat), o.chat);
+  const std::string choice = template_choice_line(base, path.adapter, o.chat);
+  if (!choice.empty()) fmt::print(stderr, "{}\n", choice);
   const data::Dataset dataset =
       read_examples("data", sources, text,
                     {.train_on = o.train_on, .max_length = o.max_length, .looks_only = true});

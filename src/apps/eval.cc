@@ -4,14 +4,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
 #include "apps/options.h"
 #include "backend/thread_comm.h"
+#include "base/log.h"
 #include "model/adapter/io.h"
 #include "report/format.h"
 #include "report/table.h"
+#include "setup/adapter_texts.h"
 #include "setup/example_files.h"
 #include "setup/hub_cache.h"
 #include "setup/scoring.h"
@@ -138,6 +141,24 @@ void print_json(const EvalOptions& o, const data::Dataset& dataset,
              fmt::join(parts, ","));
 }
 
+// The adapter whose template and tokenizer the data goes through; empty: the base's. Several share
+// what they are scored on.
+std::string adapter_of_texts(const EvalOptions& o, const LoadSpec& spec) {
+  std::string line;
+  if (o.adapters.size() == 1) {
+    line = template_choice_line(spec.texts, o.adapters.front(), o.chat);
+  } else {
+    const auto has_own = [&](const std::string& adapter) {
+      return read_adapter_texts(spec.texts, adapter).has_own_template();
+    };
+    if (std::ranges::any_of(o.adapters, has_own))
+      line =
+          "of several adapters, some with their own chat template, all are scored with the base's";
+  }
+  if (!line.empty()) log(LogLevel::kWarning, line);
+  return o.adapters.size() == 1 ? o.adapters.front() : "";
+}
+
 }  // namespace
 
 int run_eval(const EvalOptions& o) {
@@ -146,7 +167,7 @@ int run_eval(const EvalOptions& o) {
   const std::vector<data::Source> sources =
       data::find_sources("data", o.data, data::Weights::kNone);
   const LoadSpec spec = read_eval_spec(o);
-  const TextStack text(spec.texts, o.chat);
+  const TextStack text(texts_with_adapter(spec.texts, adapter_of_texts(o, spec), o.chat), o.chat);
   const data::Dataset dataset =
       read_examples("data", sources, text,
                     {.train_on = o.train_on, .max_length = o.max_length, .overlong = o.overlong});

@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "checkpoint/peft.h"
+#include "checkpoint/source.h"
 #include "model/adapter/base_numbers.h"
 #include "model/adapter/base_size.h"
 #include "model/adapter/io.h"
@@ -21,6 +23,7 @@
 #include "ops/cpu/cpu_backend.h"
 #include "report/format.h"
 #include "report/table.h"
+#include "setup/adapter_texts.h"
 #include "setup/model_path.h"
 #include "setup/weights_text.h"
 
@@ -31,9 +34,29 @@ struct Findings {
   std::string base_name;  // as the adapter has it
   std::string base;       // its directory; empty where it is not there
   std::optional<PeftAdapter> adapter;
+  AdapterTexts texts;
   std::vector<std::string> notes;
   std::vector<std::string> faults;
 };
+
+std::string own_text(OwnText own, const std::string& more) {
+  switch (own) {
+    case OwnText::kNone:
+      return "none of its own";
+    case OwnText::kSame:
+      return "as its base's";
+    case OwnText::kAlone:
+      return "its own";
+    case OwnText::kOther:
+      return "its own, in place of its base's" + more;
+  }
+  CHECK(false);
+}
+
+std::string tokenizer_text(const AdapterTexts& texts) {
+  return own_text(texts.tokenizer,
+                  fmt::format(", with {} more added tokens", texts.num_more_tokens));
+}
 
 void note_other_base_weights(const InspectOptions& options, Findings& f) {
   const auto weights = find_weights(f.base);
@@ -152,6 +175,8 @@ void print_table(const InspectOptions& options, const Findings& f) {
     if (numbers) table.add_row({"trained over", fmt::format("matrices in {}", numbers->types)});
     add_size_rows(*f.adapter, table);
   }
+  table.add_row({"chat template", own_text(f.texts.chat_template, "")});
+  table.add_row({"tokenizer", tokenizer_text(f.texts)});
   for (const std::string& note : f.notes) table.add_row({"note", note});
   fmt::print("{}", table.text());
   if (options.tensors && f.adapter) fmt::print("\n{}", tensors_text(*f.adapter));
@@ -188,6 +213,8 @@ void print_json(const InspectOptions& options, const Findings& f) {
   out["kind"] = "adapter";
   out["base"] = f.base_name;
   out["base_directory"] = f.base;
+  out["chat_template"] = own_text(f.texts.chat_template, "");
+  out["tokenizer"] = tokenizer_text(f.texts);
   if (f.adapter) add_adapter_members(*f.adapter, out);
   if (f.adapter && options.tensors) out["tensors"] = tensors_json(*f.adapter);
   out["notes"] = boost::json::value_from(f.notes);
@@ -204,6 +231,11 @@ int inspect_adapter(const InspectOptions& options) {
   run_and_collect_fault(findings.faults,
                         [&] { findings.base = find_base_of_adapter(options.model); });
   run_and_collect_fault(findings.faults, [&] { findings.adapter.emplace(options.model); });
+  run_and_collect_fault(findings.faults, [&] {
+    findings.texts = findings.base.empty()
+                         ? read_adapter_texts_alone(options.model)
+                         : read_adapter_texts(open_texts(findings.base), options.model);
+  });
   if (findings.adapter)
     run_and_collect_fault(findings.faults, [&] { compare_with_base(options, findings); });
   options.json ? print_json(options, findings) : print_table(options, findings);

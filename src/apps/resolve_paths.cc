@@ -81,7 +81,7 @@ void resolve_paths(TrainOptions& o) {
 }
 
 void resolve_paths(DataOptions& o) {
-  o.model = find_model(o.model).model;
+  find_model(o.model);  // an adapter stays: its template is used
   data::find_sources("data", o.data);
 }
 

@@ -45,7 +45,8 @@ OptionRow& add_train_on_option(OptionTable& t, std::string& field) {
 
 void add_template_options(OptionTable& t, TemplateChoice& field, const std::string& help_of_both) {
   t.text("chat-template", field.file,
-         "Jinja file to use in place of the model's chat template" + help_of_both)
+         "Jinja file to use in place of the model's chat template, or base: not an adapter's own" +
+             help_of_both)
       .in("FILE")
       .results(ResultsBy::kFile);
   t.text("vars", field.vars,

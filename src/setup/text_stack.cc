@@ -83,13 +83,13 @@ TextStack::TextStack(const std::string& model) : TextStack(open_texts(model)) {}
 std::optional<text::ChatTemplate> load_chat_template(const ModelTexts& texts,
                                                      const TemplateChoice& choice) {
   if (!choice.vars.empty()) text::parse_json_object(choice.vars, "--vars");
-  if (!choice.file.empty() && !file_exists(choice.file)) {
+  if (choice.names_file() && !file_exists(choice.file)) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("--chat-template: {}: there is no such file; want a Jinja template, "
-                            "like chat_template.jinja of a model",
+                            "like chat_template.jinja of a model, or base",
                             choice.file));
   }
-  return text::ChatTemplate::load(texts, choice.file);
+  return text::ChatTemplate::load(texts, choice.names_file() ? choice.file : "");
 }
 
 TextStack::TextStack(const ModelTexts& texts, const TemplateChoice& choice)

@@ -22,8 +22,10 @@ std::optional<int32_t> find_turn_end_token(const text::ChatTemplate& chat,
 
 // What is said of templates: --chat-template and --vars.
 struct TemplateChoice {
-  std::string file = {};  // in place of the model's own; empty: that
+  std::string file = {};  // in place of the model's own; "base": that of an adapter's base
   std::string vars = {};  // a JSON object of variables; empty: none
+
+  [[nodiscard]] bool names_file() const { return !file.empty() && file != "base"; }
 };
 
 // Nothing where the model has none. Throws Error where the file is not there, or the variables are

@@ -19,6 +19,7 @@
 #include "model/adapter/fused.h"
 #include "model/weights/save.h"
 #include "ops/elementwise.h"
+#include "setup/adapter_texts.h"
 #include "setup/hub_cache.h"
 #include "setup/model_files.h"
 #include "setup/scoring.h"
@@ -445,6 +446,7 @@ void TrainJob::export_adapter(const std::string& dir) {
   const model::LoadedModel& base = engine().model();
   model::save_adapter_for_peft(*adapter, base.config, dir, base_name_for_adapter(base.dir),
                                model::base_fingerprint_metadata(base));
+  copy_adapter_texts(spec_.texts, options().adapter, options().chat, dir);
 }
 
 // A buffer that nothing moves is as it was read.
@@ -470,11 +472,7 @@ void TrainJob::export_model(const std::string& dir) {
     const model::RowSource source(masters);
     model::save_model(engine().backend(), engine().model(), dir, &source);
     copy_model_files_as_unquantized(spec_.texts, dir);
-    const std::string& chat = options().chat.file;
-    if (!chat.empty()) {
-      write_file_atomic(fmt::format("{}/{}", dir, text::ChatTemplate::kFile),
-                        read_file(chat, text::ChatTemplate::kMaxFileBytes));
-    }
+    copy_adapter_texts(spec_.texts, "", options().chat, dir);
   });
 }
 

@@ -11,6 +11,7 @@
 #include "base/ascii.h"
 #include "base/crypto.h"
 #include "model/adapter/base_numbers.h"
+#include "setup/adapter_texts.h"
 #include "setup/hub_cache.h"
 #include "text/chat_template.h"
 #include "text/json_reader.h"
@@ -245,7 +246,10 @@ CardFacts read_card_facts(TrainJob& job, const std::string& fingerprint) {
       .base = base_model_name(options.model),
       .is_lora = job.is_lora(),
       .has_experts = has_experts(layers),
-      .has_chat_template = load_chat_template(job.spec().texts, job.options().chat).has_value(),
+      .has_chat_template =
+          load_chat_template(texts_with_adapter(job.spec().texts, options.adapter, options.chat),
+                             options.chat)
+              .has_value(),
       .is_text_part = layers.module_prefix() != "model."};
   const boost::json::object values = boost::json::parse(fingerprint).as_object();
   facts.rows = {

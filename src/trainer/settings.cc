@@ -12,6 +12,7 @@
 #include "data/batch_defaults.h"
 #include "model/adapter/fused.h"
 #include "model/adapter/io.h"
+#include "setup/adapter_texts.h"
 #include "trainer/job.h"
 #include "trainer/sampler.h"
 
@@ -119,8 +120,9 @@ TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec
       .epochs = batch.epochs.value(),
       .steps = said.steps.value_or(0)};
   if (!options.samples.empty())
-    s.sample_positions =
-        TrainSampler(spec.texts, options.chat, options.samples).num_cache_positions();
+    s.sample_positions = TrainSampler(texts_with_adapter(spec.texts, options.adapter, options.chat),
+                                      options.chat, options.samples)
+                             .num_cache_positions();
   if (!options.adapter.empty()) s.adapter_modules = read_adapter_modules(spec, options.adapter);
   s.warmup_steps = said.warmup_steps ? *said.warmup_steps
                                      : warmup_steps(said.warmup_ratio.value_or(kWarmupRatio),

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "engine/pipeline/stage_runner.h"
 #include "report/format.h"
+#include "setup/adapter_texts.h"
 #include "setup/example_files.h"
 #include "setup/machine_file.h"
 #include "setup/ranks.h"
@@ -245,7 +246,7 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
   const std::vector<data::Source> sources = data::find_sources("data", options.data);
   const std::vector<data::Source> of_eval =
       data::find_sources("eval", options.eval, data::Weights::kNone);
-  const TextStack text(spec.texts, options.chat);
+  const TextStack text(texts_with_adapter(spec.texts, options.adapter, options.chat), options.chat);
   const ReadChoice choice = {
       .train_on = options.train_on, .max_length = options.max_length, .overlong = options.overlong};
   const data::Dataset all = read_examples("data", sources, text, choice);

@@ -155,7 +155,7 @@ std::string hash_content_of_option(const OptionRow& row, const TrainOptions& opt
     return row.text().empty() ? "" : hash_adapter_or_model(row.text());
   }
   if (row.name == "chat-template") {
-    if (options.chat.file.empty()) return "";
+    if (!options.chat.names_file()) return options.chat.file;
     return fmt::format("{:016x}", data::hash_content(data::InputFile(options.chat.file)));
   }
   CHECK(row.name == "data" || row.name == "eval", row.name);

@@ -19,6 +19,7 @@
 #include "report/format.h"
 #include "report/svg_curve.h"
 #include "report/table.h"
+#include "setup/adapter_texts.h"
 #include "text/json_reader.h"
 #include "trainer/curves.h"
 #include "trainer/settings.h"
@@ -273,7 +274,9 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
   const std::optional<Predicted> predicted = print_plan_and_predict(*members.front().job, run.plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
-  if (!options.samples.empty()) sampler.emplace(run.spec.texts, options.chat, options.samples);
+  if (!options.samples.empty())
+    sampler.emplace(texts_with_adapter(run.spec.texts, options.adapter, options.chat), options.chat,
+                    options.samples);
   make_loops(members, predicted, sampler ? &*sampler : nullptr);
   const StopSignals signals("saving after this step; again: ends at once");
   train_in_turn(members, "sweep");

@@ -21,6 +21,7 @@
 #include "report/format.h"
 #include "report/table.h"
 #include "report/trace_file.h"
+#include "setup/adapter_texts.h"
 #include "setup/model_identity.h"
 #include "setup/ranks.h"
 #include "setup/sent_text.h"
@@ -230,7 +231,9 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   const std::optional<Predicted> predicted = print_plan_and_predict(job, plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
-  if (!options.samples.empty()) sampler.emplace(job.spec().texts, options.chat, options.samples);
+  if (!options.samples.empty())
+    sampler.emplace(texts_with_adapter(job.spec().texts, options.adapter, options.chat),
+                    options.chat, options.samples);
   TrainLoop loop(job, fingerprint, predicted, sampler ? &*sampler : nullptr);
   // Before this there is nothing to save.
   std::optional<StopSignals> signals;

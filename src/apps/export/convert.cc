@@ -205,7 +205,7 @@ void check_outputs_and_make_parents(const ConvertOptions& o) {
 
 int convert_model(const ConvertOptions& o, const ModelTexts& texts) {
   const StopSignals signals("strata: stopping; nothing is written");
-  ExportModel model(texts, o.parts, o.threads);
+  ExportModel model(texts, o.parts, o.threads, find_adapter_of_texts(texts, o.parts));
   return o.to == "gguf" ? convert_to_gguf(o, model) : convert_to_safetensors(o, model);
 }
 

@@ -15,6 +15,7 @@
 #include "model/weights/load.h"
 #include "model/weights/no_layers.h"
 #include "report/table.h"
+#include "setup/adapter_texts.h"
 #include "setup/backend.h"
 #include "setup/model_files.h"
 #include "setup/model_path.h"
@@ -119,9 +120,23 @@ model::AdapterPart find_or_unpack_adapter_part(const std::string& typed, Archive
   return {.dir = find_or_unpack_adapter(typed.substr(0, colon), archives), .weight = weight};
 }
 
+std::string find_adapter_of_texts(const ModelTexts& base,
+                                  const std::vector<model::AdapterPart>& parts) {
+  const auto own = std::ranges::find_if(parts, [&](const model::AdapterPart& part) {
+    return read_adapter_texts(base, part.dir).has_own();
+  });
+  if (own == parts.end()) return {};
+  if (parts.size() == 1) return own->dir;
+  log(LogLevel::kWarning,
+      fmt::format("{} has its own chat template or tokenizer; of several adapters the base's are "
+                  "kept",
+                  own->dir));
+  return {};
+}
+
 ExportModel::ExportModel(const ModelTexts& texts, const std::vector<model::AdapterPart>& adapters,
-                         int threads)
-    : texts_(texts),
+                         int threads, const std::string& own_texts)
+    : texts_(texts_with_adapter(texts, own_texts)),
       backend_(make_backend(threads)),
       names_(model::load_model(*backend_, texts.where(),
                                model::read_config(texts, /*strict=*/false),

@@ -29,7 +29,9 @@ int run_merge(const MergeOptions& options) {
   const StopSignals signals("strata: stopping; nothing is written");
   check_absent_or_empty("out", options.out);
   if (!options.report.empty()) make_parent_folder("report", options.report);
-  ExportModel model(open_texts(options.model), options.parts, options.threads);
+  const ModelTexts base = open_texts(options.model);
+  ExportModel model(base, options.parts, options.threads,
+                    find_adapter_of_texts(base, options.parts));
   AtomicDir dir(options.out);
   const auto errors = model::write_checkpoint(model.backend(), model.source(), model.names(),
                                               dir.file("."), model::WriteOptions());

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "model/adapter/io.h"
+#include "setup/adapter_texts.h"
 #include "setup/engine_setup.h"
 #include "text/stop_finder.h"
 #include "text/tokenizer/detokenizer.h"
@@ -110,7 +111,7 @@ uint64_t draw_seed() {
 Generator::Generator(const GenerationOptions& options, Comm* comm)
     : options_(options),
       spec_(read_generation_spec(options)),
-      text_(spec_.texts, options.chat),
+      text_(texts_with_adapter(spec_.texts, options.adapter, options.chat), options.chat),
       end_tokens_(text_.end_tokens().stop),
       sampling_(load_sampling_settings(options.model, options.sampling)) {
   check_stops(options.stop);
@@ -120,6 +121,8 @@ Generator::Generator(const GenerationOptions& options, Comm* comm)
   runner_ = load_runner(comm == nullptr ? alone_ : *comm, plan_, spec_, {.draft_tokens = drafts});
   if (!options.adapter.empty()) slot_ = runner_->load_adapter(options.adapter);
   if (!sampling_.greedy()) seed_ = options.seed ? *options.seed : draw_seed();
+  const std::string choice = template_choice_line(spec_.texts, options.adapter, options.chat);
+  if (!choice.empty() && runner_->is_first_rank()) fmt::print(stderr, "[{}]\n", choice);
   if (runner_->is_first_rank()) print_sampling(sampling_);
 }
 

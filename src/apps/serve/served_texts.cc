@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "checkpoint/source.h"
 #include "data/sampling_defaults.h"
+#include "setup/adapter_texts.h"
 #include "setup/text_stack.h"
 #include "setup/version.h"
 
@@ -47,7 +48,7 @@ server::ServedText load_served_text(const ModelTexts& texts, const text::Tokeniz
   } else {
     load();
   }
-  if (!choice.file.empty()) out.build += read_file(choice.file, text::ChatTemplate::kMaxFileBytes);
+  if (choice.names_file()) out.build += read_file(choice.file, text::ChatTemplate::kMaxFileBytes);
   if (out.chat) {
     run_and_warn_on_error(dir, "its chats end at the end tokens alone", [&] {
       out.turn_end = find_turn_end_token(*out.chat, tokenizer, choice.vars);
@@ -59,20 +60,51 @@ server::ServedText load_served_text(const ModelTexts& texts, const text::Tokeniz
   return out;
 }
 
+// What --chat-template says of a model or an adapter: the last that names it, or no name.
+std::string find_template_file(const std::vector<std::string>& chat_templates,
+                               const server::BaseNames& names, const server::BaseName& served) {
+  std::string file;
+  for (const std::string& text : chat_templates) {
+    const size_t at = text.find('=');
+    const server::BaseName* named =
+        at == std::string::npos ? nullptr : names.find(text.substr(0, at));
+    if (named == nullptr) {
+      file = text;
+    } else if (named->model == served.model && named->adapter == served.adapter) {
+      file = text.substr(at + 1);
+    }
+  }
+  return file;
+}
+
+// Of the adapters that are served over a model, those that do not speak as it does.
+void add_texts_of_adapters(const ModelTexts& base, const server::ServeOptions& options,
+                           const server::BaseNames& names, int model,
+                           const std::string& file_of_base, server::ServedText& out) {
+  for (const server::BaseName& name : names.names()) {
+    if (name.adapter.empty() || name.model != model) continue;
+    const TemplateChoice choice = {find_template_file(options.chat_templates, names, name),
+                                   options.vars};
+    if (!read_adapter_texts(base, name.adapter).has_own() && choice.file == file_of_base) continue;
+    const ModelTexts texts = texts_with_adapter(base, name.adapter, choice);
+    auto text = std::make_shared<server::ServedText>(
+        load_served_text(texts, load_tokenizer_of_model(texts), choice));
+    text->defaults = out.defaults;
+    text->longest_sample = out.longest_sample;
+    out.of_adapters[name.adapter] = std::move(text);
+    const std::string line = template_choice_line(base, name.adapter, choice);
+    if (!line.empty()) log(LogLevel::kWarning, fmt::format("--adapter {}: {}", name.name, line));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> find_template_files(const std::vector<std::string>& chat_templates,
                                              const server::BaseNames& names) {
   std::vector<std::string> files(names.directories().size());
-  for (const std::string& text : chat_templates) {
-    const size_t at = text.find('=');
-    const server::BaseName* model =
-        at == std::string::npos ? nullptr : names.find(text.substr(0, at));
-    if (model == nullptr) {
-      for (std::string& file : files) file = text;
-    } else {
-      files[static_cast<size_t>(model->model)] = text.substr(at + 1);
-    }
+  for (const server::BaseName& name : names.names()) {
+    if (name.adapter.empty())
+      files[static_cast<size_t>(name.model)] = find_template_file(chat_templates, names, name);
   }
   return files;
 }
@@ -90,6 +122,8 @@ std::vector<std::optional<server::ServedText>> load_served_texts(
     out.emplace_back(load_served_text(host.texts(base.id), *tokenizer,
                                       {files[static_cast<size_t>(base.id)], options.vars}));
     out.back()->longest_sample = host.longest_sample(base.id);
+    add_texts_of_adapters(host.texts(base.id), options, names, static_cast<int>(base.id),
+                          files[static_cast<size_t>(base.id)], *out.back());
   }
   return out;
 }

@@ -228,8 +228,13 @@ LiveSampler OpenAiEndpoint::find_weights(const std::string& tenant, const std::s
   }
 }
 
-const ServedText& OpenAiEndpoint::text_or_refuse(size_t base) const {
-  if (parts_.texts.at(base)) return *parts_.texts.at(base);
+const ServedText& OpenAiEndpoint::text_or_refuse(size_t base, const std::string& name) const {
+  if (const std::optional<ServedText>& text = parts_.texts.at(base)) {
+    const bool is_checkpoint = name.starts_with("tinker://");
+    const BaseName* served = is_checkpoint ? nullptr : parts_.names.find(name);
+    const auto own = text->of_adapters.find(served == nullptr ? "" : served->adapter);
+    return own == text->of_adapters.end() ? *text : *own->second;
+  }
   throw OpenAiFault(ErrorCode::kInvalidArgument,
                     "model: it has no tokenizer.json, so it is sampled by token ids alone, over "
                     "the Tinker protocol",
@@ -244,7 +249,7 @@ void OpenAiEndpoint::resolve_model(Call& call) const {
   call.weights = find_weights(call.request.tenant, name);
   const auto index = static_cast<size_t>(call.weights.base);
   call.base = &parts_.bases.at(index);
-  call.text = &text_or_refuse(index);
+  call.text = &text_or_refuse(index, name);
   call.set_head(name);
 }
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the server knows of a base model's text: of those that have a tokenizer.json. Immutable.
+// What the server knows of a base model's text, and of adapters' that the operator names: of those
+// that have a tokenizer.json. Immutable.
 #pragma once
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -20,6 +23,8 @@ struct ServedText {
   api::SampleRequest defaults = {};
   int64_t longest_sample = INT64_MAX;  // positions that the cache has for one, prompt and answer
   std::string build = {};              // of the program, for fingerprints
+  // Of adapters that have a template or a tokenizer of their own, by BaseName::adapter.
+  std::map<std::string, std::shared_ptr<const ServedText>> of_adapters = {};
 };
 
 }  // namespace strata::server
