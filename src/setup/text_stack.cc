@@ -31,6 +31,17 @@ std::string render_text_behind_answer(const text::ChatTemplate& chat, const std:
   return behind == std::string::npos ? "" : text.substr(behind);
 }
 
+// What `body` gives; a fault of the template names its file.
+template <typename Body>
+auto run_naming_template(const text::ChatTemplate& chat, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (chat.where().empty()) throw;  // it is in no file
+    throw Error(error.code, fmt::format("{}: {}", chat.where(), error.what()));
+  }
+}
+
 constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
 
 // A file's JSON object, empty where there is none.
@@ -128,7 +139,8 @@ std::string TextStack::render(const text::ChatRequest& request) const {
 text::RenderedChat TextStack::render_marked(const text::ChatRequest& request) const {
   text::ChatRequest with_vars = request;
   with_vars.vars = text::joined_vars(vars_, request.vars);
-  return required_template().render_marked(with_vars);
+  const text::ChatTemplate& chat = required_template();
+  return run_naming_template(chat, [&] { return chat.render_marked(with_vars); });
 }
 
 std::string TextStack::render_user_turn(const std::string& said) const {
@@ -138,7 +150,9 @@ std::string TextStack::render_user_turn(const std::string& said) const {
 }
 
 std::optional<int32_t> TextStack::find_turn_end_token() const {
-  return apps::find_turn_end_token(required_template(), tokenizer_, vars_);
+  const text::ChatTemplate& chat = required_template();
+  return run_naming_template(chat,
+                             [&] { return apps::find_turn_end_token(chat, tokenizer_, vars_); });
 }
 
 std::optional<int32_t> find_turn_end_token(const text::ChatTemplate& chat,

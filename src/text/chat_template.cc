@@ -111,6 +111,7 @@ std::optional<boost::json::value> read_json_if_present(const ModelTexts& texts,
 
 struct Sources {
   std::optional<std::string> main, tool_use;
+  std::string where = {};  // main is in: a file, or a file and its key
 };
 
 // Of a model's templates, with the texts of its special tokens.
@@ -122,6 +123,7 @@ Sources read_templates_and_special_tokens(const ModelTexts& texts, Variables& to
     has_decoder = config.has("added_tokens_decoder");
     read_special_tokens(config, tokens);
     read_template_field(config, sources.main, sources.tool_use);
+    sources.where = texts.where(kConfig) + ": chat_template";
   }
   // Only directories from before added_tokens_decoder are read with this file.
   const auto map = has_decoder ? std::nullopt : read_json_if_present(texts, kMap);
@@ -129,6 +131,7 @@ Sources read_templates_and_special_tokens(const ModelTexts& texts, Variables& to
   // Files take the place of the whole field.
   if (auto text = texts.find(ChatTemplate::kFile, ChatTemplate::kMaxFileBytes)) {
     sources.main = std::move(text);
+    sources.where = texts.where(ChatTemplate::kFile);
     sources.tool_use = texts.find(ChatTemplate::kToolUseFile, ChatTemplate::kMaxFileBytes);
   }
   return sources;
@@ -143,6 +146,15 @@ const BuiltIn* find_built_in_by_model_type(const ModelTexts& texts) {
   const auto* found = std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn),
                                    [&](const BuiltIn& row) { return row.model_type == type; });
   return found == std::end(kBuiltIn) ? nullptr : found;
+}
+
+// A fault names where the template is.
+Block parse_template_of(const std::string& source, const std::string& where) {
+  try {
+    return parse_template(checked_utf8(source, "chat template"));
+  } catch (const Error& error) {
+    throw Error(error.code, where + ": " + error.what());
+  }
 }
 
 Value parse_messages(const std::string& json) {
@@ -200,6 +212,7 @@ struct ChatTemplate::Impl {
   std::optional<Block> tool_use;  // a second template, for requests with tools
   Variables tokens;
   std::string source;  // of both
+  std::string where;   // the first is in
   ConversationForm form;
 };
 
@@ -208,6 +221,8 @@ ChatTemplate::ChatTemplate(std::shared_ptr<Impl> impl) : impl_(impl) {
 }
 
 const ConversationForm& ChatTemplate::conversation_form() const { return impl_->form; }
+
+const std::string& ChatTemplate::where() const { return impl_->where; }
 
 bool ChatTemplate::mentions(std::string_view mark) const {
   const std::string_view text =
@@ -228,9 +243,10 @@ ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view token
 
 std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts, const std::string& file) {
   auto impl = std::make_shared<Impl>();
-  auto [main, tool_use] = read_templates_and_special_tokens(texts, impl->tokens);
+  auto [main, tool_use, where] = read_templates_and_special_tokens(texts, impl->tokens);
   if (!file.empty()) {
     main = read_file(file, kMaxFileBytes);
+    where = file;
     tool_use.reset();
   }
   if (!main && !tool_use) {
@@ -242,11 +258,10 @@ std::optional<ChatTemplate> ChatTemplate::load(const ModelTexts& texts, const st
     throw Error(
         ErrorCode::kUnsupported,
         texts.where(kConfig) + ": chat_template: only 'tool_use' is there, 'default' is wanted");
-  impl->program =
-      parse_template(checked_utf8(*main, file.empty() ? texts.where(ChatTemplate::kFile) : file));
+  impl->program = parse_template_of(*main, where);
   if (tool_use)
-    impl->tool_use =
-        parse_template(checked_utf8(*tool_use, texts.where(ChatTemplate::kToolUseFile)));
+    impl->tool_use = parse_template_of(*tool_use, texts.where(ChatTemplate::kToolUseFile));
+  impl->where = where;
   impl->source = *main + tool_use.value_or("");
   return ChatTemplate(std::move(impl));
 }

@@ -63,6 +63,10 @@ class ChatTemplate {
   [[nodiscard]] std::string render(const ChatRequest& request) const;
   [[nodiscard]] RenderedChat render_marked(const ChatRequest& request) const;
   [[nodiscard]] const ConversationForm& conversation_form() const;
+  // The file that it is in, or file and key: "DIR/tokenizer_config.json: chat_template"; empty of
+  // one that is built in. Faults of load() name it; those of render() do not, since a server's
+  // clients see them.
+  [[nodiscard]] const std::string& where() const;
   // Whether it writes `mark` somewhere: which marks it has says how the model's answers look.
   [[nodiscard]] bool mentions(std::string_view mark) const;
 

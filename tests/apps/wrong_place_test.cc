@@ -150,6 +150,23 @@ TEST_F(ResolvePaths, APointerOfGitLfsIsCalledSoWhateverItIsInPlaceOf) {
   }
 }
 
+TEST_F(ResolvePaths, AFaultOfATemplateNamesItsFileOrKey) {
+  const auto refused = [&](const std::string& what) {
+    expect_refused(with({"chat", "model"}, kAsk), what);
+  };
+  std::ofstream(root_ + "/model/chat_template.jinja") << "{% for m in messages %}";
+  refused("model/chat_template.jinja: ");
+  std::ofstream(root_ + "/model/chat_template.jinja") << "{{ raise_exception('no such role') }}";
+  refused("model/chat_template.jinja: ");
+  refused("no such role");
+  fs::remove(root_ + "/model/chat_template.jinja");
+  for (const char* source : {"{% for m in messages %}", "{{ 1 + 'a' }}"}) {
+    std::ofstream(root_ + "/model/tokenizer_config.json")
+        << R"({"eos_token":"<|im_end|>","chat_template":")" << source << "\"}";
+    refused("model/tokenizer_config.json: chat_template: ");
+  }
+}
+
 TEST_F(ResolvePaths, AModelWithoutATokenizerOrTemplateSaysWhatToDo) {
   const auto refused = [&](const std::string& what) {
     expect_refused(with({"chat", "model"}, kAsk), what);
