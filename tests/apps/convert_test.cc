@@ -130,6 +130,10 @@ TEST_F(ConvertTest, AModelfileIsOfAGgufFileAndOverwritesNothing) {
   std::ofstream(file) << "mine";
   EXPECT_THAT(convert(kBundled, {"--modelfile", file}).err, HasSubstr("exists"));
   EXPECT_EQ(read_bytes(file), "mine");
+  std::filesystem::remove(file);
+  const Ran mute = convert(model_with({{"tokenizer.json", ""}}), {"--modelfile", file});
+  EXPECT_NE(mute.code, 0);
+  EXPECT_FALSE(std::filesystem::exists(out()));
 }
 
 }  // namespace

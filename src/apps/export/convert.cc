@@ -124,12 +124,9 @@ std::string gguf_path_for_modelfile(const ConvertOptions& o) {
   return gguf.parent_path() == file.parent_path() ? "./" + gguf.filename().string() : gguf.string();
 }
 
-void write_modelfile(const ConvertOptions& o, const ModelTexts& texts) {
-  write_file_atomic(o.modelfile, make_modelfile(texts, gguf_path_for_modelfile(o)));
-  fmt::print("{}: for ollama (ollama create NAME -f {})\n", o.modelfile, o.modelfile);
-}
-
 int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
+  std::string modelfile;  // its faults come before minutes of work
+  if (!o.modelfile.empty()) modelfile = make_modelfile(model.texts(), gguf_path_for_modelfile(o));
   const auto errors =
       model::write_gguf(model.backend(), model.source(), model.names(), model.texts(), o.out,
                         {.type = o.type == "keep" ? stored_type_or_bf16(model.names()) : o.type,
@@ -138,7 +135,10 @@ int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
   if (!errors) return StopSignals::exit_code();
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(o.out));
   fmt::print("{}: {} tensors, {}\n", o.out, errors->size(), report::format_bytes(bytes));
-  if (!o.modelfile.empty()) write_modelfile(o, model.texts());
+  if (!o.modelfile.empty()) {
+    write_file_atomic(o.modelfile, modelfile);
+    fmt::print("{}: for ollama (ollama create NAME -f {})\n", o.modelfile, o.modelfile);
+  }
   report_rounding(*errors, o.report);
   return 0;
 }
