@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "data/csv_reader.h"
+#include "data/parquet.h"
 
 namespace strata::data {
 namespace {
@@ -216,11 +217,9 @@ Layout detect_layout(std::string_view name, std::string_view first_bytes) {
 NoRecords explain_no_records(std::string_view name, std::string_view first_bytes) {
   const std::string_view start = without_leading_spaces(first_bytes);
   if (start.starts_with("PAR1")) {
-    return {
-        fmt::format("this is a Parquet file; make JSONL of it:\n  python3 -c \"import pandas; "
-                    "pandas.read_parquet('{}').to_json('{}.jsonl', orient='records', lines=True)\"",
-                    name, name.substr(0, name.rfind(".parquet"))),
-        /*is_binary=*/true};
+    return {fmt::format("this is a Parquet file; make JSONL of it with Python's pyarrow:\n  {}",
+                        parquet_command(name)),
+            /*is_binary=*/true};
   }
   if (start.starts_with("\xff\xfe") || start.starts_with("\xfe\xff")) {
     return {fmt::format("this is UTF-16; want UTF-8: iconv -f UTF-16 -t UTF-8 {} > FILE", name),

@@ -198,7 +198,7 @@ TEST_F(ResolvePaths, DataThatIsNoDataIsCalledSo) {
   std::ofstream(root_ + "/README.md") << "# A project\n\nIt does this.\n";
   refused("--data", "README.md", "is this JSONL? want a JSON object a line");
   std::ofstream(root_ + "/table.parquet") << "PAR1 and so on";
-  refused("--data", "table.parquet", "pandas.read_parquet('table.parquet').to_json('table.jsonl'");
+  refused("--data", "table.parquet", "b.to_pylist()]\" 'table.parquet' > 'table.jsonl'");
   std::ofstream(root_ + "/d.gz") << "\x1f\x8b\x08 and so on";
   refused("--data", "d.gz", "d.gz: gzip: not whole: ");
   // One bad line among good ones is what is wrong, not the file.

@@ -148,10 +148,10 @@ TEST_F(Readers, FilesThatAreNotWholeAreCalledSo) {
 
 TEST_F(Readers, OtherFilesAreNamedWithWhatToDo) {
   EXPECT_EQ(fault_of("t.parquet", "PAR1..."),
-            ": this is a Parquet file; make JSONL of it:\n  python3 -c \"import pandas; "
-            "pandas.read_parquet('" +
-                root_ + "/t.parquet').to_json('" + root_ +
-                "/t.jsonl', orient='records', lines=True)\"");
+            ": this is a Parquet file; make JSONL of it with Python's pyarrow:\n  python3 -c "
+            "\"import json, sys, pyarrow.parquet as p; [print(json.dumps(r, default=str)) for b in "
+            "p.ParquetFile(sys.argv[1]).iter_batches() for r in b.to_pylist()]\" '" +
+                root_ + "/t.parquet' > '" + root_ + "/t.jsonl'");
   EXPECT_THAT(fault_of("u.jsonl", "\xff\xfe{"), StartsWith(": this is UTF-16; want UTF-8: iconv"));
   EXPECT_THAT(fault_of("pretty.json", "{\n \"text\": \"a\"\n}\n"), HasSubstr("jq -c ."));
   EXPECT_THAT(fault_of("README.md", "# A project\n"), HasSubstr("is this JSONL?"));
