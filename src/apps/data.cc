@@ -235,7 +235,10 @@ int run_data(const DataOptions& o) {
   if (!choice.empty()) fmt::print(stderr, "{}\n", choice);
   const data::Dataset dataset =
       read_examples("data", sources, text,
-                    {.train_on = o.train_on, .max_length = o.max_length, .looks_only = true});
+                    {.train_on = o.train_on,
+                     .max_length = o.max_length,
+                     .fields = o.fields,
+                     .looks_only = true});
   const Lengths lengths = sorted_lengths(dataset);
   if (o.diff > 0) {
     print_served_and_trained(o, dataset.files, text);

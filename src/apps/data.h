@@ -16,6 +16,7 @@ struct DataOptions {
   std::string model;
   std::string train_on = "last";
   TemplateChoice chat = {};
+  std::string fields = {};
   int64_t max_length = 2048;
   int64_t show = 3;  // examples
   int64_t diff = 0;  // the line to compare with what a server renders; 0: none

@@ -16,6 +16,7 @@ struct EvalOptions : EngineSetup {
   std::vector<std::string> data;
   std::string train_on = "last";
   TemplateChoice chat;
+  std::string fields = {};
   int64_t max_length = 2048;
   std::string overlong = "drop";
   int64_t micro_tokens = 2048;

@@ -12,6 +12,7 @@ OptionTable option_table_of(DataOptions& o) {
   t.text("model", o.model, "Hugging Face directory, GGUF file, or ORG/NAME of the hub").required();
   add_train_on_option(t, o.train_on);
   add_template_options(t, o.chat);
+  add_fields_option(t, o.fields);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
             "longer examples are listed, as strata train would drop them");
   t.integer("show", o.show, {0, 1000, "0 to 1000"}, "examples to show");
@@ -33,6 +34,7 @@ OptionTable option_table_of(EvalOptions& o) {
   add_data_option(t, o.data).help = "as of strata train, without weights; may be repeated";
   add_train_on_option(t, o.train_on);
   add_template_options(t, o.chat);
+  add_fields_option(t, o.fields);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"}, "tokens of an example, at most");
   t.choice("overlong", o.overlong, {"drop", "cut", "split"}, "of longer examples");
   t.group(kMachineGroup);

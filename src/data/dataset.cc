@@ -95,7 +95,10 @@ class DatasetReader {
 
   // Nothing where its marks leave it out.
   std::optional<Example> parse_and_count(const Record& record, DataFile& file) {
-    ReadRecord read = data::read_record(record.json, context_, dataset_.ignored_fields);
+    const std::string renamed =
+        options_.fields.empty() ? "" : rename_fields(record.json, options_.fields);
+    ReadRecord read = data::read_record(options_.fields.empty() ? record.json : renamed, context_,
+                                        dataset_.ignored_fields);
     file.num_marked_out += read.num_marked_out;
     file.has_read_clock |= read.has_read_clock;
     for (const std::string& what : read.not_found)

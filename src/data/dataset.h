@@ -12,6 +12,7 @@
 
 #include "data/example.h"
 #include "data/example_store.h"
+#include "data/field_names.h"
 #include "data/record_reader.h"
 #include "data/sources.h"
 
@@ -84,6 +85,7 @@ struct Dataset {
 struct ReadOptions {
   int64_t max_length = 2048;  // tokens of a text, end token included
   Overlong overlong = Overlong::kDrop;
+  std::vector<FieldName> fields = {};  // names of the files' own
   int64_t in_memory = ExampleStore::kInMemory;
   // Not to be trained on: faults are listed and not thrown, preference pairs stand for their chosen
   // answers, long examples stay as they are, and there may be no example.

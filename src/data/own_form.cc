@@ -332,8 +332,10 @@ std::string first_field_names(const json::object& record) {
                   has_many ? "more than one" : "none of them");
   if (!has_many) {
     const std::string names = first_field_names(record);
-    message += fmt::format(", but {}; or of Alpaca (instruction, output), ShareGPT (conversations)",
-                           names.empty() ? "no field at all" : names);
+    message += fmt::format(
+        ", but {}; or of Alpaca (instruction, output), ShareGPT (conversations); fields of other "
+        "names are read with --fields, as in question=prompt,answer=completion",
+        names.empty() ? "no field at all" : names);
   }
   fail_record(message);
 }

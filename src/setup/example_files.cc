@@ -72,6 +72,7 @@ data::Dataset read_examples(const std::string& option, const std::vector<data::S
       .num_doubled_starts = &num_doubled_starts};
   const data::ReadOptions options = {.max_length = choice.max_length,
                                      .overlong = data::parse_overlong(choice.overlong),
+                                     .fields = data::parse_field_names(choice.fields),
                                      .looks_only = choice.looks_only};
   report::Progress progress(
       {.label = option, .total = count_file_bytes_if_known(sources), .quiet_seconds = 2});

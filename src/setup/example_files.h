@@ -14,6 +14,7 @@ struct ReadChoice {
   std::string train_on = "last";  // last, all
   int64_t max_length = 2048;
   std::string overlong = "drop";  // drop, cut, split
+  std::string fields = {};        // NAME=FIELD,... (data/field_names.h)
   bool looks_only = false;        // data/dataset.h
 };
 

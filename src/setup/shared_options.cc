@@ -55,6 +55,11 @@ void add_template_options(OptionTable& t, TemplateChoice& field, const std::stri
       .results();
 }
 
+OptionRow& add_fields_option(OptionTable& t, std::string& field) {
+  return t.text("fields", field, "your names of fields, as in question=prompt,answer=completion")
+      .in("NAME=FIELD,...");
+}
+
 OptionRow& add_data_option(OptionTable& t, std::vector<std::string>& field) {
   return t
       .texts("data", field,

@@ -39,6 +39,8 @@ void add_template_options(OptionTable& t, TemplateChoice& field,
                           const std::string& help_of_both = "");
 // --data, which is required.
 OptionRow& add_data_option(OptionTable& t, std::vector<std::string>& field);
+// --fields of what --data and --eval name.
+OptionRow& add_fields_option(OptionTable& t, std::string& field);
 // --weights of files in few bits.
 OptionRow& add_weights_option(OptionTable& t, std::string& field);
 

@@ -183,6 +183,7 @@ OptionTable option_table_of(TrainOptions& o) {
   t.group("Model and data");
   add_train_on_option(t, o.train_on).results();
   add_template_options(t, o.chat);
+  add_fields_option(t, o.fields).results();
   add_learning_rate_options(t, o);
   add_optimizer_and_loss_options(t, o);
   add_step_options(t, o);

@@ -247,8 +247,10 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
   const std::vector<data::Source> of_eval =
       data::find_sources("eval", options.eval, data::Weights::kNone);
   const TextStack text(texts_with_adapter(spec.texts, options.adapter, options.chat), options.chat);
-  const ReadChoice choice = {
-      .train_on = options.train_on, .max_length = options.max_length, .overlong = options.overlong};
+  const ReadChoice choice = {.train_on = options.train_on,
+                             .max_length = options.max_length,
+                             .overlong = options.overlong,
+                             .fields = options.fields};
   const data::Dataset all = read_examples("data", sources, text, choice);
   data::Dataset eval;
   std::vector<int64_t> kept = all.examples.order();

@@ -73,6 +73,7 @@ void upgrade_options(int64_t format, boost::json::object& options) {
     options["chat-template"] = "";
     options["vars"] = "";
   }
+  options.emplace("fields", "");  // a run that began before there was --fields
   if (format < 4) {
     options["overlong"] = "drop";
     options["adapter"] = "";

@@ -231,7 +231,8 @@ TEST_F(ExampleTest, AFaultNamesFieldGotAndWanted) {
   EXPECT_EQ(
       fault("{}"),
       "want exactly one of prompt and completion, text, or messages; got none of them, but no "
-      "field at all; or of Alpaca (instruction, output), ShareGPT (conversations)");
+      "field at all; or of Alpaca (instruction, output), ShareGPT (conversations); fields of "
+      "other names are read with --fields, as in question=prompt,answer=completion");
   EXPECT_TRUE(fault(R"({"question": "a", "answer": "b"})").find("but question, answer; or") !=
               std::string::npos);
   EXPECT_THAT(fault(R"({"a,b": 1, "c,d": 1, "e,f": 1, "g": 1, "h": 1, "i": 1, "j": 1, "k": 1,
