@@ -60,7 +60,10 @@ OptionTable option_table_of(InspectOptions& o) {
 
 OptionTable option_table_of(PullOptions& o) {
   OptionTable t;
-  t.text("model", o.model, "ORG/NAME on the Hugging Face hub").in("").required().positional();
+  t.text("name", o.name, "ORG/NAME on the Hugging Face hub").in("").required().positional();
+  t.flag("dataset", o.dataset,
+         "a data set; its files of Parquet become JSONL, by Python's pyarrow");
+  t.text("out", o.out, "of --dataset: folder to write JSONL to").by_default("NAME");
   return t;
 }
 

@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "checkpoint/gguf/gguf_model.h"
 #include "data/sources.h"
+#include "setup/dataset_path.h"
 #include "setup/model_path.h"
 
 namespace strata::apps {
@@ -76,12 +77,15 @@ void resolve_paths(TrainOptions& o) {
     if (!o.adapter.empty()) o.adapter = find_adapter(o.adapter);
   }
   if (!o.stages.ranks.empty()) return;  // rank 0 looks for data
-  data::find_sources("data", o.data);   // throws where one is not there
+  o.data = resolve_data_names("data", o.data);
+  o.eval = resolve_data_names("eval", o.eval);
+  data::find_sources("data", o.data);  // throws where one is not there
   data::find_sources("eval", o.eval, data::Weights::kNone);
 }
 
 void resolve_paths(DataOptions& o) {
   find_model(o.model);  // an adapter stays: its template is used
+  o.data = resolve_data_names("data", o.data);
   data::find_sources("data", o.data);
 }
 
@@ -92,6 +96,7 @@ void resolve_paths(EvalOptions& o) {
     o.adapters.insert(o.adapters.begin(), path.adapter);
   }
   o.model = path.model;
+  o.data = resolve_data_names("data", o.data);
   data::find_sources("data", o.data, data::Weights::kNone);
 }
 

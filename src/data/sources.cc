@@ -25,16 +25,6 @@ namespace fs = std::filesystem;
 constexpr double kMostWeight = 1000;
 constexpr uint64_t kWeightStream = uint64_t{1} << 40;  // apart from the streams of epochs
 
-bool is_data_file_name(std::string name) {
-  for (const std::string_view packed : {".gz", ".zst"}) {
-    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
-  }
-  constexpr std::array<std::string_view, 5> kSuffixes = {".jsonl", ".ndjson", ".json", ".csv",
-                                                         ".tsv"};
-  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
-                     [&](std::string_view suffix) { return name.ends_with(suffix); });
-}
-
 // `parquet`: a file that it has instead, or empty.
 [[noreturn]] void refuse_without_data(const std::string& option, const std::string& folder,
                                       const std::string& parquet) {
@@ -74,7 +64,9 @@ double parse_weight(const std::string& option, const std::string& text, const st
                           option, text, number, kMostWeight));
 }
 
-constexpr const char* kWanted = "want JSONL, JSON or CSV, a folder of them, or - for stdin";
+constexpr const char* kWanted =
+    "want JSONL, JSON or CSV, a folder of them, ORG/NAME of a data set in the hub's cache, or - for "
+    "stdin";
 
 // A model, an adapter or a part of one, where data is wanted.
 void refuse_part_of_model(const std::string& option, const std::string& path) {
@@ -133,6 +125,16 @@ void append_random_share(std::span<const int64_t> examples, double share, uint64
 }
 
 }  // namespace
+
+bool is_data_file_name(std::string name) {
+  for (const std::string_view packed : {".gz", ".zst"}) {
+    if (name.ends_with(packed)) name.resize(name.size() - packed.size());
+  }
+  constexpr std::array<std::string_view, 5> kSuffixes = {".jsonl", ".ndjson", ".json", ".csv",
+                                                         ".tsv"};
+  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
 
 std::vector<Source> find_sources(const std::string& option, const std::vector<std::string>& texts,
                                  Weights weights) {

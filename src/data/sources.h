@@ -16,6 +16,10 @@ struct Source {
 
 enum class Weights { kMay, kNone };
 
+// Whether a file of this name is read of a folder: .jsonl, .ndjson, .json, .csv and .tsv, perhaps
+// with .gz or .zst.
+bool is_data_file_name(std::string name);
+
 // Throws Error that names the option: a path that is not there, a folder without files of data or
 // with Parquet, a weight that is none, stdin twice, no path at all.
 std::vector<Source> find_sources(const std::string& option, const std::vector<std::string>& texts,

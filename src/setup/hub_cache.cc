@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kModels = "models--";
+constexpr std::string_view kDatasets = "datasets--";
 constexpr std::string_view kSnapshots = "snapshots";
 constexpr size_t kMostNameBytes = 96;
 
@@ -79,11 +80,11 @@ bool is_hub_name(std::string_view text) {
          is_hub_name_part(text.substr(slash + 1));
 }
 
-std::optional<std::string> find_in_hub_cache(const std::string& name) {
+std::optional<std::string> find_in_hub_cache(const std::string& name, HubKind kind) {
   if (!is_hub_name(name)) return std::nullopt;
   const size_t slash = name.find('/');
-  const std::string folder =
-      fmt::format("{}{}--{}", kModels, name.substr(0, slash), name.substr(slash + 1));
+  const std::string folder = fmt::format("{}{}--{}", kind == HubKind::kModel ? kModels : kDatasets,
+                                         name.substr(0, slash), name.substr(slash + 1));
   for (const std::string& cache : env_hub_caches()) {
     if (auto snapshot = find_snapshot_in(fs::path(cache) / folder)) return snapshot;
   }

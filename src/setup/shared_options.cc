@@ -62,10 +62,11 @@ OptionRow& add_fields_option(OptionTable& t, std::string& field) {
 
 OptionRow& add_data_option(OptionTable& t, std::vector<std::string>& field) {
   return t
-      .texts("data", field,
-             "JSONL: {\"prompt\",\"completion\"}, {\"text\"} or {\"messages\"} a line; or Alpaca, "
-             "ShareGPT, a JSON array, CSV, .gz, .zst, a folder, - for stdin (docs/data.md); may be "
-             "repeated, FILE:2 is seen twice as often")
+      .texts(
+          "data", field,
+          "JSONL: {\"prompt\",\"completion\"}, {\"text\"} or {\"messages\"} a line; or Alpaca, "
+          "ShareGPT, a JSON array, CSV, .gz, .zst, a folder, ORG/NAME of a data set in the "
+          "hub's cache, - for stdin (docs/data.md); may be repeated, FILE:2 is seen twice as often")
       .required();
 }
 

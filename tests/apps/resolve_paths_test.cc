@@ -225,7 +225,57 @@ TEST_F(ResolvePaths, PullSaysWhatFailed) {
   EXPECT_THAT(failed.err, HasSubstr("hf download Org/Tiny-1.5 ended with exit code 3"));
   make_hf("exit 0\n");
   expect_refused({"pull", "Org/Tiny-1.5"}, "in no cache of the hub");
-  expect_refused({"pull"}, "pull: this is required:\n  model");
+  expect_refused({"pull"}, "pull: this is required:\n  name");
+}
+
+TEST_F(ResolvePaths, ADataSetOfTheHubIsFoundByItsName) {
+  const std::string cache = root_ + "/cache";
+  around_.variables["HF_HUB_CACHE"] = cache;
+  const std::vector<std::string> look = {"data", "--model", "model", "--data"};
+  expect_refused(with(look, {"Org/faq"}),
+                 "hf download --repo-type dataset Org/faq (or strata pull");
+  const std::string snapshot = cache + "/datasets--Org--faq/snapshots/abc";
+  fs::create_directories(snapshot + "/data");
+  std::ofstream(snapshot + "/dataset_infos.json") << "{}";
+  std::ofstream(snapshot + "/data/train.parquet") << "PAR1";
+  expect_refused(with(look, {"Org/faq"}), "`strata pull --dataset Org/faq` makes JSONL of it");
+  fs::create_symlink(root_ + "/data.jsonl", snapshot + "/data/train-0.jsonl");
+  std::ofstream(snapshot + "/data/test-0.jsonl") << "no record\n";
+  EXPECT_EQ(run(with(look, {"Org/faq"})).out,
+            run(with(look, {snapshot + "/data/train-0.jsonl"})).out);
+  expect_works({"train", "model", "--data", "Org/faq:2", "--eval", "data.jsonl", "--out", "tuned",
+                "--steps", "1"});
+  fs::create_directories(snapshot + "/more");
+  std::ofstream(snapshot + "/more/train-1.jsonl") << "{}\n";
+  expect_refused(with(look, {"Org/faq"}), "files in several folders; give one of them: ");
+  expect_refused(with(look, {"gone/data.jsonl"}), "gone/data.jsonl: no such file");
+}
+
+TEST_F(ResolvePaths, PullMakesJsonlOfADataSetsParquet) {
+  around_.variables["HF_HUB_CACHE"] = root_ + "/cache";
+  make_hf(
+      "printf '%s|' \"$@\" > arguments\n"
+      "mkdir -p cache/datasets--Org--faq/snapshots/abc/data\n"
+      "echo PAR1 > cache/datasets--Org--faq/snapshots/abc/data/train.parquet\n");
+  // Without pyarrow, and then with a stand-in for it.
+  const auto make_python = [&](const std::string& body) {
+    std::ofstream(root_ + "/bin/python3") << "#!/bin/sh\n" << body;
+    fs::permissions(root_ + "/bin/python3", fs::perms::owner_all);
+  };
+  make_python("exit 1\n");
+  expect_refused({"pull", "--dataset", "Org/faq"}, "want a python3 with pyarrow");
+  EXPECT_EQ(content(root_ + "/arguments"), "download|--repo-type|dataset|Org/faq|");
+  make_python("[ $# = 3 ] || exit 0\necho '{\"text\": \"a\"}'\n");
+  const Ran ran = run({"pull", "--dataset", "Org/faq"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("strata data MODEL --data faq/data-train.jsonl"));
+  EXPECT_EQ(content(root_ + "/faq/data-train.jsonl"), "{\"text\": \"a\"}\n");
+  make_python("[ $# = 3 ] || exit 0\nexit 4\n");
+  const Ran failed = run({"pull", "--dataset", "Org/faq", "--out", "other"});
+  EXPECT_EQ(failed.code, 1);
+  EXPECT_THAT(failed.err, HasSubstr("python3 ended with exit code 4"));
+  EXPECT_TRUE(fs::is_empty(root_ + "/other"));
+  expect_refused({"pull", "Org/faq", "--out", "x"}, "--out is of --dataset alone");
 }
 
 TEST_F(ResolvePaths, PullTakesNamesOfTheHubAlone) {
