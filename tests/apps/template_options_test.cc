@@ -143,7 +143,7 @@ TEST(ServedConversations, AreThoseThatAreTrainedInEveryFormAndFamily) {
 constexpr const char* kWithCall =
     R"({"messages": [{"role": "user", "content": "Weather?"}, {"role": "assistant", "content": )"
     R"("Hm.", "weight": 0}, {"role": "user", "content": "Lima."}, {"role": "assistant", )"
-    R"("tool_calls": [{"name": "weather", "arguments": "{\"city\": \"Lima\"}"}]}], )"
+    R"("reasoning": "Why.", "tool_calls": [{"name": "weather", "arguments": "{\"city\": \"Lima\"}"}]}], )"
     R"("tools": "[{\"name\": \"weather\"}]"})";
 
 TEST_F(TemplateOptions, DataShowsConversationsAsTemplatesGetThem) {
@@ -175,7 +175,7 @@ TEST_F(TemplateOptions, DataShowsALineAsAServerRendersIt) {
   EXPECT_THAT(equal.out, HasSubstr("answer messages[3]: equal: the server's prompt is what"));
   EXPECT_THAT(equal.out, HasSubstr("[[<tool_call>\n{\"name\": \"weather\", \"arguments\": "
                                    "{\"city\": \"Lima\"}}\n</tool_call><|im_end|>\n]]"));
-  const Ran other = diff("qwen3", "1");
+  const Ran other = diff("qwen35_nothink", "1");
   EXPECT_THAT(other.out, HasSubstr("bytes are equal; then\nserved:\n"));
   EXPECT_THAT(diff("qwen25", "2").out, HasSubstr("no chat"));
   EXPECT_THAT(diff("qwen25", "3").err, HasSubstr("--diff: "));
