@@ -155,7 +155,7 @@ void print_summary(const DataOptions& o, const data::Dataset& dataset, const Len
                              lengths.at(0), lengths.at(0.5), lengths.at(0.95), lengths.at(1))});
   if (dataset.num_too_long > 0) table.add_row({"too long", too_long_text(o, dataset)});
   if (num_marked_out(dataset) + num_left_out(dataset) > 0) {
-    table.add_row({"marked", fmt::format("{} answers not trained on, {} examples left out",
+    table.add_row({"marked", fmt::format("answers not trained on {}, examples left out {}",
                                          num_marked_out(dataset), num_left_out(dataset))});
   }
   if (dataset.faults.count > 0) table.add_row({"faults", std::to_string(dataset.faults.count)});

@@ -65,6 +65,14 @@ class DatasetReader {
     std::vector<std::string> names;
     for (const Source& source : sources) names.push_back(source.path);
     const std::string files = fmt::format("{}", fmt::join(names, ", "));
+    int64_t num_marked_out = 0;
+    for (const DataFile& file : dataset_.files) num_marked_out += file.marked_out.count;
+    if (dataset_.num_too_long == 0 && num_marked_out > 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: all {} examples are left out by their marks (weight, train, "
+                              "label and their like; docs/data.md)",
+                              files, num_marked_out));
+    }
     throw Error(ErrorCode::kInvalidArgument,
                 dataset_.num_too_long == 0
                     ? fmt::format("{}: no examples in it", files)

@@ -340,10 +340,24 @@ std::string first_field_names(const json::object& record) {
   fail_record(message);
 }
 
+// Without them a record would say something else.
+void refuse_media(const json::object& record) {
+  for (const std::string_view name : {"images", "image", "videos", "audios"}) {
+    const json::value* value = field_of(record, name);
+    const json::array* list = value == nullptr ? nullptr : value->if_array();
+    if (value == nullptr || (list != nullptr && list->empty())) continue;
+    fail_record(
+        fmt::format("{}: the record has some, and Strata reads text alone; leave the "
+                    "record out, or the field where the text does not need it",
+                    name));
+  }
+}
+
 }  // namespace
 
 OwnRecord to_own_form(const json::object& record, bool has_template,
                       std::vector<std::string>& ignored) {
+  refuse_media(record);
   if (record.contains("chosen") || record.contains("rejected")) {
     return from_preference(record, has_template, ignored);
   }

@@ -151,6 +151,8 @@ TEST_F(TemplateOptions, DataShowsConversationsAsTemplatesGetThem) {
       write("calls.jsonl", "{\"text\": \"1\"}\n" + std::string(kWithCall) + "\n");
   const Ran ran = run({"data", chat, "--model", "model", "--train-on", "all", "--json"});
   ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(run({"data", chat, "--model", "model", "--train-on", "all"}).out,
+              HasSubstr("answers not trained on 1, examples left out 0"));
   const boost::json::value out = boost::json::parse(ran.out);
   EXPECT_EQ(out.at("marked_out_answers"), 1);
   EXPECT_TRUE(out.at("conversations").at(0).is_null());

@@ -186,6 +186,23 @@ TEST_F(Forms, FieldsThatAPairDoesNotReadAreNoted) {
               IsEmpty());
 }
 
+TEST_F(Forms, PicturesAreNotJustLeftOut) {
+  for (const char* name : {"images", "image", "videos", "audios"}) {
+    const std::string field = ", \"" + std::string(name) + "\": ";
+    EXPECT_THAT(fault_of(R"({"text": "a")" + field + R"(["x.png"]})"),
+                StartsWith(std::string(name) + ": the record has some"));
+    EXPECT_EQ(read({{write("none.jsonl", R"({"text": "a b")" + field + "null}\n" +
+                                             R"({"text": "a b")" + field + "[]}\n")}})
+                  .examples.size(),
+              2u);
+  }
+}
+
+TEST_F(Forms, AFileOfWhichAllIsMarkedSaysSo) {
+  const std::string path = write("marked.jsonl", R"({"text": "a b", "train": false})");
+  EXPECT_THAT(fault({{path}}), HasSubstr("all 1 examples are left out by their marks"));
+}
+
 TEST_F(Forms, FaultsOfAPairNameItsAnswer) {
   const auto fault_of_pair = [&](const std::string& chosen, const std::string& rejected) {
     return fault_of(R"({"conversations": [{"from": "human", "value": "a"}], "chosen": )" + chosen +
