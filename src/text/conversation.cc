@@ -311,12 +311,12 @@ struct ConversationReader::State {
   static bool add_reasoning(const Fields& message, const Parts& said, std::string_view role,
                             json::object& out) {
     if (role != "assistant") return false;
-    std::string text = said.reasoning;
+    std::optional<std::string> text;
     for (const char* name : {"reasoning_content", "thinking", "reasoning"})
-      if (message.has(name)) text = message.string(name);
-    const bool has = !text.empty() || message.has("reasoning_content");
-    if (has) out["reasoning_content"] = text_of(text);
-    return has;
+      if (!text && message.has(name)) text = message.string(name);
+    if (!text && !said.reasoning.empty()) text = said.reasoning;
+    if (text) out["reasoning_content"] = text_of(*text);
+    return text.has_value();
   }
 
   static void add_others(const Fields& message, std::initializer_list<std::string_view> read,

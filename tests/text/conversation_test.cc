@@ -171,6 +171,17 @@ TEST(Conversation, OtherFormsOfCallsReasoningAndResults) {
   EXPECT_EQ(arguments(1), R"({"a": 1})");
 }
 
+// The first of the names counts, as in transformers, and an empty thought is one.
+TEST(Conversation, ReasoningHasOneName) {
+  const json::array said =
+      read(R"([{"role":"assistant","content":"a","reasoning":"2","thinking":"1"},)"
+           R"({"role":"assistant","content":"a","thinking":""},)"
+           R"({"role":"assistant","content":"a","thinking":null}])");
+  EXPECT_EQ(said[0], json::parse(R"({"role":"assistant","content":"a","reasoning_content":"1"})"));
+  EXPECT_EQ(said[1], json::parse(R"({"role":"assistant","content":"a","reasoning_content":""})"));
+  EXPECT_EQ(said[2], json::parse(R"({"role":"assistant","content":"a"})"));
+}
+
 TEST(Conversation, FaultsNameTheirField) {
   EXPECT_EQ(fault(R"([{"role":"robot","content":"x"}])"),
             "messages[0].role: got 'robot', wanted system, developer, user, assistant or tool");
