@@ -60,7 +60,14 @@ ReadConversation read_conversation(const json::object& own, const OwnRecord& rec
   }
   out.conversation.messages = reader.take();
   for (size_t turn = 0; turn < given.size(); ++turn) {
-    const json::value& role = out.conversation.messages[turn].at("role");
+    const json::object& message = out.conversation.messages[turn].get_object();
+    if (message.contains("tool_calls") && !form.writes_calls) {
+      fail_record(
+          fmt::format("{}: it calls tools, and the chat template writes no calls, so that "
+                      "they would be lost; --chat-template names one that does",
+                      path_of_turn(own, record, turn)));
+    }
+    const json::value& role = message.at("role");
     out.is_marked_out.push_back(!is_message_trained(
         text::Fields(given[turn].get_object(), path_of_turn(own, record, turn) + "."),
         std::string_view(role.get_string())));

@@ -100,8 +100,8 @@ struct BuiltIn {
   std::string (*render)(const ChatFormat& chat);
   std::string_view marks;  // that it writes
 };
-constexpr BuiltIn kBuiltIn[] = {
-    {"deepseek_v4", render_deepseek_v4, "<think> </think> \uff5cDSML\uff5c reasoning_effort"}};
+constexpr BuiltIn kBuiltIn[] = {{"deepseek_v4", render_deepseek_v4,
+                                 "<think> </think> \uff5cDSML\uff5c reasoning_effort tool_calls"}};
 
 std::optional<boost::json::value> read_json_if_present(const ModelTexts& texts,
                                                        std::string_view name) {

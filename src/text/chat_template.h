@@ -37,6 +37,7 @@ struct RenderedChat {
 
 // How a template wants calls of tools, which it is asked for by rendering one.
 struct ConversationForm {
+  bool writes_calls = false;       // else they are lost on it
   bool arguments_as_text = false;  // the JSON text, where it prints them as they are
   size_t id_length = 0;            // of a call's id; 0: any
 };

@@ -62,9 +62,9 @@ bool walks_object(const std::optional<std::string>& text) {
 std::optional<ConversationForm> find_form(const ChatTemplate& chat, size_t id_length,
                                           Surroundings around) {
   if (walks_object(render_call(chat, /*as_text=*/false, id_length, around)))
-    return ConversationForm{};
+    return ConversationForm{.writes_calls = true};
   if (shows(render_call(chat, /*as_text=*/true, id_length, around), kArguments))
-    return ConversationForm{.arguments_as_text = true};
+    return ConversationForm{.writes_calls = true, .arguments_as_text = true};
   return std::nullopt;
 }
 

@@ -209,6 +209,15 @@ TEST_F(Answers, EqualTurnsAreToldApart) {
               ElementsAre("go<|im_end|>\n"));
 }
 
+TEST_F(Answers, CallsThatATemplateDoesNotWriteAreAFault) {
+  const std::string line =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls":)"
+      R"( [{"name": "f"}]}]})";
+  EXPECT_THAT(fault(template_of("third_party/templates/smollm2"), line),
+              HasSubstr("messages[1]: it calls tools, and the chat template writes no calls"));
+  EXPECT_EQ(fault(template_of("third_party/templates/qwen25"), line), "no error");
+}
+
 class MarkedAnswers : public Answers {
  protected:
   const text::ChatTemplate chat_ = template_of("third_party/templates/qwen25");

@@ -131,6 +131,22 @@ TEST(Conversation, ATemplateForToolsSaysHowItWantsCallsToo) {
   EXPECT_TRUE(chat->conversation_form().arguments_as_text);
 }
 
+TEST(Conversation, ATemplateSaysWhetherItWritesCalls) {
+  for (const char* name : {"qwen25", "qwen35", "llama31", "deepseek_v3", "mistral_v3"}) {
+    const auto chat = template_of(std::string("third_party/templates/") + name);
+    EXPECT_TRUE(chat.conversation_form().writes_calls) << name;
+  }
+  for (const char* name : {"smollm2", "llama2", "mistral_v1"}) {
+    const auto chat = template_of(std::string("third_party/templates/") + name);
+    EXPECT_FALSE(chat.conversation_form().writes_calls) << name;
+  }
+  const auto v4 = [](std::string_view name) -> std::optional<std::string> {
+    if (name == "config.json") return R"({"model_type":"deepseek_v4"})";
+    return std::nullopt;
+  };
+  EXPECT_TRUE(ChatTemplate::load(ModelTexts("of a test", v4))->conversation_form().writes_calls);
+}
+
 TEST(Conversation, IdsGetTheTemplatesLengthAndResultsTheirCalls) {
   const std::string two =
       R"([{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"name":"a"},)"
