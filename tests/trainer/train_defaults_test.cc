@@ -129,14 +129,18 @@ TEST_F(TrainDefaultsTest, WhatExcludesEachOtherIsRefused) {
   EXPECT_EQ(fault(o), "--gradient-accumulation-steps: multiplies --batch-size; give that with it");
   o = bare("out");
   o.data = {root_ + "/nofile.jsonl"};
-  EXPECT_EQ(fault(o),
-            "--data: " + o.data[0] +
-                ": no such file; want JSONL, JSON or CSV, a folder of them, or - for stdin");
+  EXPECT_EQ(
+      fault(o),
+      "--data: " + o.data[0] +
+          ": no such file; want JSONL, JSON or CSV, a folder of them, ORG/NAME of a data set in "
+          "the hub's cache, or - for stdin");
   o = bare("out");
   o.eval = {root_ + "/nofile.jsonl"};
-  EXPECT_EQ(fault(o),
-            "--eval: " + o.eval[0] +
-                ": no such file; want JSONL, JSON or CSV, a folder of them, or - for stdin");
+  EXPECT_EQ(
+      fault(o),
+      "--eval: " + o.eval[0] +
+          ": no such file; want JSONL, JSON or CSV, a folder of them, ORG/NAME of a data set in "
+          "the hub's cache, or - for stdin");
   o = bare("out");
   o.memory = "10";
   EXPECT_EQ(fault(o),
