@@ -164,18 +164,18 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
 std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, const LoadSpec& spec,
                                             engine::EngineOptions options,
                                             std::optional<model::LayerRange> part, Warnings tell,
-                                            std::unique_ptr<SharedMemory> shared) {
+                                            WeightPlace place) {
   model::LoadedModel model =
       model::load_model(*backend, spec.dir, spec.parsed,
                         {.compute_dtype = spec.dtype,
                          .mtp = spec.mtp,
-                         .offload = spec.weights_in_files ? offload_folder(spec.offload) : "",
+                         .offload = place.in_file ? offload_folder(spec.offload) : "",
                          .part = part,
                          .keep = spec.weights,
                          .share = spec.share,
-                         .shared = shared.get(),
+                         .shared = place.shared.get(),
                          .weight_sharers = spec.weight_sharers});
-  if (shared) model.files = std::move(shared);
+  if (place.shared) model.files = std::move(place.shared);
   for (const std::string& warning : model.warnings) {
     if (tell == Warnings::kTold) log(LogLevel::kWarning, warning);
   }
@@ -189,13 +189,13 @@ std::unique_ptr<engine::Engine> load_engine(const LoadSpec& spec, engine::Engine
 
 std::unique_ptr<engine::Engine> load_engine(const LoadSpec& spec, engine::EngineOptions options,
                                             const engine::RecomputeChoice& recompute,
-                                            std::unique_ptr<SharedMemory> shared) {
+                                            WeightPlace place) {
   options.recompute = recompute.policy;
   options.threads = spec.threads;
   options.offload = spec.offload;
   check_threads(spec.threads);
   auto engine = load_engine(make_backend(spec.threads), spec, options, /*part=*/{}, Warnings::kTold,
-                            std::move(shared));
+                            std::move(place));
   check_recompute_tags(*engine, recompute.tags);
   return engine;
 }

@@ -40,18 +40,24 @@ bool resolve_use_mtp(const LoadSpec& spec);
 // Whether what a model's loading warns of goes to the log.
 enum class Warnings : uint8_t { kNone, kTold };
 
-// Loads the model, or a stage of it, as the options say; with `shared` into that memory, or from it
-// where it is filled.
+// Where frozen weights go: a memory of their own, one that processes have together, which may hold
+// them already, or a file of the spec's folder.
+struct WeightPlace {
+  std::unique_ptr<SharedMemory> shared = nullptr;
+  bool in_file = false;
+};
+
+// Loads the model, or a stage of it, as the options say.
 std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, const LoadSpec& spec,
                                             engine::EngineOptions options,
                                             std::optional<model::LayerRange> part = {},
                                             Warnings tell = Warnings::kTold,
-                                            std::unique_ptr<SharedMemory> shared = nullptr);
+                                            WeightPlace place = {});
 // Loads the model, whose recompute (or that given), folder and threads are the spec's.
 std::unique_ptr<engine::Engine> load_engine(const LoadSpec& spec,
                                             engine::EngineOptions options = {});
 std::unique_ptr<engine::Engine> load_engine(const LoadSpec& spec, engine::EngineOptions options,
                                             const engine::RecomputeChoice& recompute,
-                                            std::unique_ptr<SharedMemory> shared = nullptr);
+                                            WeightPlace place = {});
 
 }  // namespace strata::apps

@@ -286,26 +286,27 @@ namespace {
 
 // By `make`, into the memory that the group has together, or from it.
 template <typename Make>
-std::unique_ptr<engine::Engine> load_in_group(WeightGroup& group, Make make) {
-  std::unique_ptr<SharedMemory> shared = group.begin_loading();
-  SharedMemory* const memory = shared.get();
-  std::unique_ptr<engine::Engine> engine = make(std::move(shared));
+std::unique_ptr<engine::Engine> load_in_group(WeightGroup& group, bool in_file, Make make) {
+  WeightPlace place = {.shared = group.begin_loading(), .in_file = in_file};
+  SharedMemory* const memory = place.shared.get();
+  std::unique_ptr<engine::Engine> engine = make(std::move(place));
   group.publish_after_loading(memory);
   return engine;
 }
 
 // Of a model in stages, those of this rank, which share a team.
 std::vector<std::unique_ptr<engine::Engine>> load_stages_of_rank(
-    const Comm& comm, const engine::PipelinePlan& plan, const LoadSpec& spec,
+    const Comm& comm, const engine::RunPlan& run, const LoadSpec& spec,
     const engine::EngineOptions& options, WeightGroup& group) {
+  const engine::PipelinePlan& plan = run.pipeline;
   std::vector<std::unique_ptr<engine::Engine>> engines;
   for (const int stage : plan.stages_of(comm.rank() / plan.data)) {
     auto backend =
         engines.empty() ? make_backend(options.threads) : engines.front()->backend().sharing();
-    engines.push_back(load_in_group(group, [&](std::unique_ptr<SharedMemory> shared) {
+    engines.push_back(load_in_group(group, run.weights_in_files, [&](WeightPlace place) {
       return load_engine(std::move(backend), spec, options, plan.layers[static_cast<size_t>(stage)],
                          comm.rank() == 0 && stage == 0 ? Warnings::kTold : Warnings::kNone,
-                         std::move(shared));
+                         std::move(place));
     }));
   }
   return engines;
@@ -313,8 +314,9 @@ std::vector<std::unique_ptr<engine::Engine>> load_stages_of_rank(
 
 }  // namespace
 
-std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::PipelinePlan& plan,
+std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::RunPlan& run,
                                             const LoadSpec& spec, engine::EngineOptions options) {
+  const engine::PipelinePlan& plan = run.pipeline;
   options.regions = plan.regions;
   const engine::RecomputeChoice recompute =
       plan.regions.any() ? spec.recompute : engine::RecomputeChoice();
@@ -325,14 +327,14 @@ std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::PipelinePl
   std::vector<std::unique_ptr<engine::Engine>> engines;
   if (plan.num_stages() == 1) {
     if (plan.data > 1) own.threads = threads;
-    engines.push_back(load_in_group(group, [&](std::unique_ptr<SharedMemory> shared) {
-      return load_engine(own, options, recompute, std::move(shared));
+    engines.push_back(load_in_group(group, run.weights_in_files, [&](WeightPlace place) {
+      return load_engine(own, options, recompute, std::move(place));
     }));
   } else {
     options.recompute = recompute.policy;
     options.offload = spec.offload;
     options.threads = threads;
-    engines = load_stages_of_rank(comm, plan, own, options, group);
+    engines = load_stages_of_rank(comm, run, own, options, group);
   }
   return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
 }

@@ -56,8 +56,9 @@ int threads_of(int rank, int num_ranks, int threads);
 engine::RunPlan make_engines_and_plan_run(const LoadSpec& spec, planner::TrainRun run,
                                           const train::BaseStep& how = {});
 
-// Loads the stages of this rank, and nothing else. Threads are divided among the ranks.
-std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::PipelinePlan& plan,
+// Loads the stages of this rank, and nothing else, as the plan divides them and has their weights
+// in files. Threads are divided among the ranks.
+std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::RunPlan& run,
                                             const LoadSpec& spec,
                                             engine::EngineOptions options = {});
 // Loads all stages of a plan that has one a rank, each with its part of the threads.

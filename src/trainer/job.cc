@@ -85,11 +85,11 @@ std::vector<model::LoraModuleSpec> lora_modules_of(const TrainSettings& settings
                                    with_indexers(options));
 }
 
-TrainJob::TrainJob(const TrainSettings& settings, const LoadSpec& spec,
+TrainJob::TrainJob(const TrainSettings& settings, const TrainRun& run,
                    std::shared_ptr<engine::Runner> pipeline, const TrainData& data,
                    const TrainJob* turns_with)
     : settings_(settings),
-      spec_(spec),
+      spec_(run.spec),
       pipeline_(std::move(pipeline)),
       data_(data),
       plan_(data.train.examples.lengths(), batch_plan_options(settings)),
@@ -99,7 +99,7 @@ TrainJob::TrainJob(const TrainSettings& settings, const LoadSpec& spec,
                 .num_steps = plan_.num_steps()} {
   if (!is_lora()) {
     train::BaseStep how = base_step_of(options());
-    if (spec_.state_in_files) how.folder = offload_folder(options().offload);
+    if (run.plan.state_in_files) how.folder = offload_folder(options().offload);
     pipeline_->enable_base_steps(how);
     return;
   }

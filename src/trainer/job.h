@@ -68,11 +68,17 @@ struct StatePart {
   TensorView values;
 };
 
+// What loads, and what it will run.
+struct TrainRun {
+  LoadSpec spec;
+  engine::RunPlan plan;
+};
+
 class TrainJob {
  public:
   // Borrows the data. Jobs of one pipeline, which is not divided, take turns step by step; each has
   // an adapter of its own, with the gradients of the first one's, `turns_with`.
-  TrainJob(const TrainSettings& settings, const LoadSpec& spec,
+  TrainJob(const TrainSettings& settings, const TrainRun& run,
            std::shared_ptr<engine::Runner> pipeline, const TrainData& data,
            const TrainJob* turns_with = nullptr);
 
@@ -184,12 +190,6 @@ class TrainJob {
   std::vector<engine::SentBytes> planned_;                // of each rank
   std::vector<double> of_ranks_;                          // reused
   std::map<size_t, std::vector<float>> gathered_biases_;  // by their place in the table
-};
-
-// What loads, and what it will run.
-struct TrainRun {
-  LoadSpec spec;
-  engine::RunPlan plan;
 };
 
 // Checks what the options say together, and says it as values. Throws Error.

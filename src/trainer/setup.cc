@@ -293,16 +293,14 @@ TrainRun check_and_plan_train_run(const LoadSpec& asked, const TrainSettings& se
                                        base_step_of(options));
   check_indexer_loss_option(settings, engine->model());
   if (has_files(run.plan)) check_offload_folder(options.offload);
-  run.spec.weights_in_files = run.plan.weights_in_files;
-  run.spec.state_in_files = run.plan.state_in_files;
   return run;
 }
 
 std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
                                                  const TrainSettings& settings,
                                                  const TrainData& data) {
-  std::shared_ptr<engine::Runner> pipeline = load_runner(
-      comm, run.plan.pipeline, run.spec, {.pass_tokens = settings.options.micro_tokens});
+  std::shared_ptr<engine::Runner> pipeline =
+      load_runner(comm, run.plan, run.spec, {.pass_tokens = settings.options.micro_tokens});
   for (const auto& stage : pipeline->stages())
     stage->engine().set_pass_options(run.plan.micro_tokens, run.plan.recompute.recompute);
   if (comm.rank() > 0) return pipeline;  // the first one has read the data
@@ -314,7 +312,7 @@ std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run
 
 std::unique_ptr<TrainJob> load_train_job(Comm& comm, const TrainRun& run,
                                          const TrainSettings& settings, const TrainData& data) {
-  return std::make_unique<TrainJob>(settings, run.spec, load_train_model(comm, run, settings, data),
+  return std::make_unique<TrainJob>(settings, run, load_train_model(comm, run, settings, data),
                                     data);
 }
 

@@ -76,11 +76,11 @@ std::vector<Member> resolve_members(const TrainOptions& options, const LoadSpec&
 }
 
 // They take turns with the first one's gradients.
-void make_jobs(std::vector<Member>& members, const LoadSpec& spec,
+void make_jobs(std::vector<Member>& members, const TrainRun& run,
                const std::shared_ptr<engine::Runner>& pipeline, const TrainData& data) {
   for (Member& member : members) {
-    member.job = std::make_unique<TrainJob>(member.settings, spec, pipeline, data,
-                                            members.front().job.get());
+    member.job =
+        std::make_unique<TrainJob>(member.settings, run, pipeline, data, members.front().job.get());
   }
 }
 
@@ -265,7 +265,7 @@ bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
   const double begin = now_seconds();
   const TrainSettings& planned = members.front().settings;
   const auto pipeline = load_train_model(comm, run, planned, data);
-  make_jobs(members, run.spec, pipeline, data);
+  make_jobs(members, run, pipeline, data);
   warn_of_few_steps(*members.front().job);
   for (Member& member : members) {
     member.fingerprint = compute_job_fingerprint(*member.job);

@@ -35,7 +35,8 @@ std::vector<engine::SentBytes> sent_by_ranks(const PlanOptions& options, int pip
   const engine::PipelinePlan plan = plan_stages(spec, stages);
   std::vector<engine::SentBytes> sent(static_cast<size_t>(plan.num_ranks_in_all()));
   run_ranks(plan.num_ranks_in_all(), [&](Comm& comm) {
-    const auto runner = load_runner(comm, plan, spec, {.pass_tokens = options.micro_tokens});
+    const auto runner =
+        load_runner(comm, {.pipeline = plan}, spec, {.pass_tokens = options.micro_tokens});
     const bool is_lora = options.method == "lora";
     api::AdapterSlot slot = api::AdapterSlot::kBase;
     if (is_lora) {

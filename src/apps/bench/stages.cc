@@ -99,7 +99,8 @@ class StagesBench {
     const engine::EngineOptions engine_options = {
         .recompute = plan_.regions.any() ? spec_.recompute.policy : model::Recompute(),
         .regions = plan_.regions};
-    if (!options_.model.empty()) return load_runner(comm, plan_, spec_, engine_options);
+    if (!options_.model.empty())
+      return load_runner(comm, {.pipeline = plan_}, spec_, engine_options);
     return std::make_unique<engine::Runner>(comm, plan_, make_random_stages(comm, engine_options));
   }
 

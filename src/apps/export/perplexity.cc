@@ -20,7 +20,7 @@ double load_and_measure_perplexity(const LoadSpec& spec, const std::string& adap
   const engine::PipelinePlan plan = plan_stages(spec, {});
   double loss = 0;
   run_ranks(1, [&](Comm& comm) {
-    const auto pipeline = load_runner(comm, plan, spec, {.pass_tokens = kPassTokens});
+    const auto pipeline = load_runner(comm, {.pipeline = plan}, spec, {.pass_tokens = kPassTokens});
     const std::vector<api::AdapterSlot> slots = {adapter.empty() ? api::AdapterSlot::kBase
                                                                  : pipeline->load_adapter(adapter)};
     loss = score_dataset(*pipeline, slots, data, kPassTokens, WantTop::kNo)[0].total.loss();

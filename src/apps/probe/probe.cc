@@ -43,7 +43,7 @@ class Probe {
 
   // Rank 0 fills `results`.
   void run_on_rank(Comm& comm, const engine::PipelinePlan& plan, api::TensorSink& results) {
-    pipeline_ = load_runner(comm, plan, spec_);
+    pipeline_ = load_runner(comm, {.pipeline = plan}, spec_);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_samples();
     probe_forward();

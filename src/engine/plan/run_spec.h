@@ -29,12 +29,10 @@ struct RunSpec {
   model::KeepWeights weights = model::KeepWeights::kAuto;
   model::UseMtp mtp = model::UseMtp::kNever;
   RecomputeChoice recompute = {};
-  std::string offload = {};       // folder of what is in files; empty: that of temporary files
-  bool weights_in_files = false;  // the frozen weights are
-  bool state_in_files = false;    // masters and moments are
-  MemoryShare share = {};         // of ranks that divide the weights
-  int weight_sharers = 1;         // processes of the machine that have them together
-  int threads = 0;                // 0: all cores
+  std::string offload = {};  // folder of what is in files; empty: that of temporary files
+  MemoryShare share = {};    // of ranks that divide the weights
+  int weight_sharers = 1;    // processes of the machine that have them together
+  int threads = 0;           // 0: all cores
   // Of the machine, where they were given: what plans weigh work by and predict times with.
   std::optional<MachineLimits> limits = {};
 };
