@@ -1,17 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run does before its first step, alone or in a sweep (train.cc).
+// What a run does before its first step, alone, as one of ranks that are processes, or in a sweep:
+// start_run() reads, checks and plans, and the rest is done with a job.
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "setup/ranks.h"
 #include "trainer/job.h"
 #include "trainer/loop.h"
 
 namespace strata::apps {
 
-// Whether --out has a state, to be resumed; an Error where it has one and is not. Says so where
-// there is none to resume.
-bool decide_to_resume(const std::string& out, bool resume);
+// What a job is made of.
+struct JobStart {
+  std::string rate;  // of a sweep, as it was typed
+  TrainSettings settings;
+  bool resumes = false;
+};
+
+// All that is known of a run before its model is loaded.
+struct RunStart {
+  TrainRun run;
+  TrainData data;
+  std::vector<JobStart> jobs;  // one, or of a sweep one for each learning rate
+};
+
+// Processes that run together, and how they divide the model.
+struct ProcessGroup {
+  Comm& comm;
+  const schedule::ParallelLayout& layout;
+};
+
+// From options, which outlive what it returns, to jobs. Of several processes the first one reads
+// what --out, --data and --eval name, and all get it. `group` is null where there is one alone.
+// Throws Error for every fault of options and files.
+RunStart start_run(const TrainOptions& options, const ProcessGroup* group);
+
 std::string compute_job_fingerprint(TrainJob& job);
 // Makes --out, and loads its state or removes what a run that never saved left there.
 void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& fingerprint,

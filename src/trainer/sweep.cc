@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -31,56 +30,19 @@ namespace {
 
 // One learning rate.
 struct Member {
-  std::string rate;  // as it was typed
-  TrainSettings settings;
-  bool resumes = false;
+  const JobStart& start;
   std::unique_ptr<TrainJob> job = nullptr;
   std::string fingerprint = {};  // of the job
   std::unique_ptr<TrainLoop> loop = nullptr;
   bool diverged = false;  // and has ended where its numbers were no longer finite
 };
 
-void check_sweep(const TrainOptions& o) {
-  if (o.method != "lora") {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--lr: several values train an adapter each, and --method full has none; give one");
-  }
-  if (o.stages.stages > 1 || o.stages.chunks > 1) {
-    throw Error(ErrorCode::kUnsupported,
-                "--lr and --stages: several learning rates are not run in stages yet; give one");
-  }
-}
-
-TrainSettings resolve_member_settings(const TrainOptions& options, const LoadSpec& spec,
-                                      const TrainData& data, const std::string& rate,
-                                      const std::string& out, bool resumes) {
-  TrainSettings own =
-      resolve_settings(options, spec, data, resumes ? read_recorded_options(out) : "");
-  std::from_chars(rate.data(), rate.data() + rate.size(), own.lr);
-  own.out = out;
-  if (!own.tensorboard.empty()) own.tensorboard += "/lr-" + rate;
-  return own;
-}
-
-std::vector<Member> resolve_members(const TrainOptions& options, const LoadSpec& spec,
-                                    const TrainData& data) {
-  std::vector<Member> members;
-  for (const std::string& rate : options.sweep) {
-    const std::string out = fmt::format("{}/lr-{}", options.out, rate);
-    const bool found = decide_to_resume(out, options.resume);
-    members.push_back({.rate = rate,
-                       .settings = resolve_member_settings(options, spec, data, rate, out, found),
-                       .resumes = found});
-  }
-  return members;
-}
-
 // They take turns with the first one's gradients.
 void make_jobs(std::vector<Member>& members, const TrainRun& run,
                const std::shared_ptr<engine::Runner>& pipeline, const TrainData& data) {
   for (Member& member : members) {
-    member.job =
-        std::make_unique<TrainJob>(member.settings, run, pipeline, data, members.front().job.get());
+    member.job = std::make_unique<TrainJob>(member.start.settings, run, pipeline, data,
+                                            members.front().job.get());
   }
 }
 
@@ -104,7 +66,7 @@ void advance_or_mark_diverged(Member& member) {
   } catch (const NotFinite& fault) {
     member.diverged = true;
     log(LogLevel::kWarning,
-        fmt::format("lr {}: {}; the other rates go on", member.rate, fault.what()));
+        fmt::format("lr {}: {}; the other rates go on", member.start.rate, fault.what()));
   }
 }
 
@@ -116,7 +78,7 @@ bool advance_each_and_tell_if_any(std::vector<Member>& members, report::Progress
     advance_or_mark_diverged(member);
     advances = true;
     progress.update(steps_done_of(members),
-                    fmt::format("lr {}  loss {:.4f}", member.rate, member.loop->loss()));
+                    fmt::format("lr {}  loss {:.4f}", member.start.rate, member.loop->loss()));
   }
   return advances;
 }
@@ -167,9 +129,9 @@ std::vector<std::vector<std::string>> table_rows_of(const std::vector<Member>& m
   std::vector<std::vector<std::string>> rows;
   for (const Member& member : members) {
     const TrainLoop& loop = *member.loop;
-    rows.push_back({member.rate, fmt::format("{:.4f}", loop.loss()), loss_text(loop.first_eval()),
-                    loss_text(loop.last_eval()), perplexity_text(loop.last_eval()),
-                    verdict_on(member, members)});
+    rows.push_back({member.start.rate, fmt::format("{:.4f}", loop.loss()),
+                    loss_text(loop.first_eval()), loss_text(loop.last_eval()),
+                    perplexity_text(loop.last_eval()), verdict_on(member, members)});
   }
   return rows;
 }
@@ -194,8 +156,8 @@ void write_table(const std::string& out, const std::vector<Member>& members) {
 
 // Of each rate the evaluations, or where there are none the smoothed loss of training.
 report::CurveSeries read_curve_of(const Member& member) {
-  const auto records = report::read_metrics(metrics_path(member.settings.out));
-  const std::string name = "lr " + member.rate;
+  const auto records = report::read_metrics(metrics_path(member.start.settings.out));
+  const std::string name = "lr " + member.start.rate;
   report::CurveSeries evaluated = series_of(records, "eval_loss", {.name = name, .markers = true});
   return evaluated.x.size() > 1 ? evaluated : smooth(series_of(records, "loss", {}), name);
 }
@@ -221,12 +183,13 @@ void print_json(const std::vector<Member>& members) {
     text += fmt::format(
         "{}{{\"lr\":{},\"out\":\"lr-{}\",\"steps\":{},\"loss\":{},\"eval_loss_before\":{},"
         "\"eval_loss\":{}}}",
-        text.empty() ? "" : ",", member.settings.lr, member.rate, member.job->steps_done(),
+        text.empty() ? "" : ",", member.start.settings.lr, member.start.rate,
+        member.job->steps_done(),
         text::json_number_or_null(unless_diverged(member, member.loop->loss())),
         text::json_number_or_null(member.loop->first_eval()),
         text::json_number_or_null(unless_diverged(member, member.loop->last_eval())));
   }
-  fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).settings.lr);
+  fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).start.settings.lr);
 }
 
 void check_one_converged(const std::vector<Member>& members) {
@@ -237,7 +200,7 @@ void check_one_converged(const std::vector<Member>& members) {
 std::vector<std::string> converged_rates(const std::vector<Member>& members) {
   std::vector<std::string> rates;
   for (const Member& member : members) {
-    if (!member.diverged) rates.push_back(member.rate);
+    if (!member.diverged) rates.push_back(member.start.rate);
   }
   return rates;
 }
@@ -260,42 +223,38 @@ bool save_and_report_members(const TrainOptions& options, std::vector<Member>& m
 }
 
 // False where a signal stopped it.
-bool run_members(Comm& comm, const TrainRun& run, const TrainOptions& options,
-                 std::vector<Member>& members, const TrainData& data) {
+bool run_members(Comm& comm, const RunStart& start, std::vector<Member>& members) {
   const double begin = now_seconds();
-  const TrainSettings& planned = members.front().settings;
+  const auto& [run, data, jobs] = start;
+  const TrainSettings& planned = jobs.front().settings;
   const auto pipeline = load_train_model(comm, run, planned, data);
   make_jobs(members, run, pipeline, data);
   warn_of_few_steps(*members.front().job);
   for (Member& member : members) {
     member.fingerprint = compute_job_fingerprint(*member.job);
-    make_folder_and_load_state_or_clear_logs(*member.job, member.fingerprint, member.resumes);
+    make_folder_and_load_state_or_clear_logs(*member.job, member.fingerprint, member.start.resumes);
   }
   const std::optional<Predicted> predicted = print_plan_and_predict(*members.front().job, run.plan);
   return_free_memory();
   std::optional<TrainSampler> sampler;
-  if (!options.samples.empty())
-    sampler.emplace(texts_with_adapter(run.spec.texts, options.adapter, options.chat), options.chat,
-                    options.samples);
+  if (!planned.options.samples.empty())
+    sampler.emplace(texts_with_adapter(run.spec.texts, planned.options.adapter, planned.options.chat), planned.options.chat,
+                    planned.options.samples);
   make_loops(members, predicted, sampler ? &*sampler : nullptr);
   const StopSignals signals("saving after this step; again: ends at once");
   train_in_turn(members, "sweep");
   check_one_converged(members);
-  return save_and_report_members(options, members, begin);
+  return save_and_report_members(planned.options, members, begin);
 }
 
 }  // namespace
 
-int run_sweep(const TrainOptions& options) {
-  check_sweep(options);
-  const LoadSpec spec = read_train_spec(options);
-  const TrainData data = read_train_data(options, spec);
-  std::vector<Member> members = resolve_members(options, spec, data);
-  const TrainRun run = check_and_plan_train_run(spec, members.front().settings, data);
+int run_sweep(const RunStart& start) {
   int code = 0;
   run_ranks(1, [&](Comm& comm) {
-    if (!run_members(comm, run, options, members, data)) code = StopSignals::exit_code();
-    members.clear();  // before the model that they share
+    std::vector<Member> members;  // which go before the model that they share
+    for (const JobStart& job : start.jobs) members.push_back({.start = job});
+    if (!run_members(comm, start, members)) code = StopSignals::exit_code();
   });
   return code;
 }

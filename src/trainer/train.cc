@@ -22,18 +22,13 @@
 #include "report/table.h"
 #include "report/trace_file.h"
 #include "setup/adapter_texts.h"
-#include "setup/model_identity.h"
 #include "setup/ranks.h"
 #include "setup/sent_text.h"
-#include "setup/weight_group.h"
 #include "setup/weights_text.h"
 #include "trainer/job.h"
 #include "trainer/loop.h"
-#include "trainer/options.h"
-#include "trainer/recipe.h"
 #include "trainer/sampler.h"
 #include "trainer/settings.h"
-#include "trainer/shared_data.h"
 #include "trainer/start.h"
 #include "trainer/state.h"
 #include "trainer/sweep.h"
@@ -167,40 +162,6 @@ void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& 
   remove_file(out + "/samples.jsonl");
 }
 
-namespace {
-
-[[noreturn]] void refuse_to_replace_run(const std::string& out) {
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format(
-          "--out: {} holds a run already; continue it with --resume, or choose another folder",
-          out));
-}
-
-void check_has_no_model(const std::string& out) {
-  for (const char* kept : {"config.json", "adapter_config.json"}) {
-    if (!file_exists(out + "/" + kept)) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--out: {} holds a model or an adapter ({}), which training would "
-                            "write over; choose another folder",
-                            out, kept));
-  }
-}
-
-}  // namespace
-
-bool decide_to_resume(const std::string& out, bool resume) {
-  const bool found = has_train_state(out);
-  if (found && !resume) refuse_to_replace_run(out);
-  // A run that was killed in its first save has begun its metrics.
-  const bool begun = resume && file_exists(metrics_path(out));
-  if (!found && !begun) check_has_no_model(out);
-  if (resume && !found) {
-    fmt::print(stderr, "--resume: no saved state in {}; training starts at step 1\n", out);
-  }
-  return found;
-}
-
 // What reading the tokenizer, the data and the model, and planning, have left behind.
 void return_free_memory() {
 #ifdef __GLIBC__
@@ -243,122 +204,44 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   return true;
 }
 
-// What ranks that are processes cannot do yet.
-void check_rank_options(const TrainOptions& o) {
-  check_memory_of_ranks(o.memory, o.offload);
-  if (o.sweep.empty()) return;
-  throw Error(ErrorCode::kUnsupported,
-              "--ranks and several values of --lr: give one, or leave out --ranks");
-}
-
-// Which a plan weighs work by, as the first rank's --machine has them.
-void broadcast_limits(Comm& comm, std::optional<engine::MachineLimits>& limits) {
-  bool is_known = limits.has_value();
-  broadcast(comm, is_known);
-  if (!is_known) return;
-  if (!limits) limits.emplace();
-  for (double* limit : {&limits->flops, &limits->f32_flops, &limits->bytes, &limits->file_bytes})
-    broadcast(comm, *limit);
-  broadcast(comm, limits->source);
-}
-
-// And an adapter to start from, and a schedule in a file.
-RankFacts collect_facts_of_run(const LoadSpec& spec, TrainOptions options) {
-  RankFacts facts = collect_rank_facts(spec, option_table_of(options));
-  facts.emplace_back("--adapter (hash)",
-                     options.adapter.empty() ? "none" : hash_adapter_or_model(options.adapter));
-  add_schedule_hash(options.stages, facts);
-  return facts;
-}
-
-// What the first rank reads.
-struct InputsOfRun {
-  TrainData data;
-  bool resumes = false;
-  std::string recorded;  // options, of the run that goes on
-};
-
-// Collective.
-InputsOfRun read_and_broadcast_inputs(Comm& comm, const TrainOptions& options,
-                                      const LoadSpec& spec) {
-  InputsOfRun inputs;
-  if (comm.rank() == 0) {
-    inputs.resumes = decide_to_resume(options.out, options.resume);
-    inputs.data = read_train_data(options, spec);
-    if (inputs.resumes) inputs.recorded = read_recorded_options(options.out);
-  }
-  broadcast(comm, inputs.resumes);
-  broadcast(comm, inputs.recorded);
-  broadcast_data(comm, inputs.data);
-  return inputs;
-}
-
-// Before any data are read.
-void check_division(const LoadSpec& spec, const StageOptions& stages) {
-  static_cast<void>(plan_division(spec.parsed.config, stages, spec));
-}
-
-// As one of ranks that are processes.
-int train_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const TrainOptions& given) {
-  StageOptions stages = stages_with_layout(given.stages, layout);
-  check_rank_options(given);
-  const bool is_first = comm.rank() == 0;
-  TrainOptions options = given;
-  if (!is_first) options.machine.clear();
-  LoadSpec spec = read_train_spec(options);
-  check_layout(layout, spec.parsed.config);
-  check_ranks_alike(comm, collect_facts_of_run(spec, options));
-  broadcast_limits(comm, spec.limits);
-  check_division(spec, stages);
-  report::TraceFile trace(is_first ? options.trace : "");
-  if (is_first && !options.save_config.empty()) save_recipe(options);
-  const InputsOfRun inputs = read_and_broadcast_inputs(comm, options, spec);
-  const TrainData& data = inputs.data;
-  TrainSettings settings = resolve_settings(options, spec, data, inputs.recorded);
-  if (settings.options.method != "full") choose_weight_sharers(comm, stages);
-  settings.stages = stages;
-  const TrainRun run =
-      check_and_plan_train_run(spec, settings, data, comm.ranks_here() * stages.ranks_each);
+// Of one rank, or of this process among those of --ranks.
+int train_alone(const RunStart& start, const ProcessGroup* group) {
+  const auto& [run, data, jobs] = start;
+  const JobStart& only = jobs.front();
   std::atomic<bool> stopped = false;
-  run_ranks(comm, process_ranks(stages), [&](Comm& rank) {
-    const std::unique_ptr<TrainJob> job = load_train_job(rank, run, settings, data);
-    if (!train_on_rank(*job, run.plan, inputs.resumes)) stopped = true;
-  });
-  trace.finish();
+  const auto train = [&](Comm& rank) {
+    const std::unique_ptr<TrainJob> job = load_train_job(rank, run, only.settings, data);
+    if (!train_on_rank(*job, run.plan, only.resumes)) stopped = true;
+  };
+  if (group == nullptr) {
+    run_ranks(run.plan.pipeline.num_ranks(), train);
+  } else {
+    run_ranks(group->comm, process_ranks(only.settings.stages), train);
+  }
   return stopped ? StopSignals::exit_code() : 0;
+}
+
+int start_and_train(const TrainOptions& options, const ProcessGroup* group) {
+  const bool is_first = group == nullptr || group->comm.rank() == 0;
+  report::TraceFile trace(is_first ? options.trace : "");
+  const RunStart start = start_run(options, group);
+  const int code = options.sweep.empty() ? train_alone(start, group) : run_sweep(start);
+  trace.finish();
+  return code;
 }
 
 }  // namespace
 
 int run_train(const TrainOptions& options) {
   name_thread("main");
-  if (!options.stages.ranks.empty()) {
-    return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
-      return train_as_rank(comm, layout, options);
-    });
+  if (options.stages.ranks.empty()) {
+    check_started_alone();
+    return start_and_train(options, nullptr);
   }
-  check_started_alone();
-  report::TraceFile trace(options.trace);
-  if (!options.save_config.empty()) save_recipe(options);
-  if (!options.sweep.empty()) {
-    const int code = run_sweep(options);
-    trace.finish();
-    return code;
-  }
-  const bool found = decide_to_resume(options.out, options.resume);
-  const LoadSpec spec = read_train_spec(options);
-  const TrainData data = read_train_data(options, spec);
-  const TrainSettings settings =
-      resolve_settings(options, spec, data, found ? read_recorded_options(options.out) : "");
-  const TrainRun run = check_and_plan_train_run(spec, settings, data);
-  int code = 0;
-  run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {
-    const std::unique_ptr<TrainJob> job = load_train_job(comm, run, settings, data);
-    const bool ended = train_on_rank(*job, run.plan, found);
-    if (!ended && comm.rank() == 0) code = StopSignals::exit_code();
+  return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
+    const ProcessGroup group = {comm, layout};
+    return start_and_train(options, &group);
   });
-  trace.finish();
-  return code;
 }
 
 }  // namespace strata::apps
