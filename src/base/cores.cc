@@ -13,6 +13,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/cpu_quota.h"
+
 namespace strata {
 namespace {
 
@@ -88,7 +90,16 @@ std::vector<int> usable_core_numbers() {
   return cores;
 }
 
+int within_quota(int cores) {
+  const std::optional<double> quota = read_cpu_quota();
+  return quota ? std::clamp(static_cast<int>(std::min(*quota, 1e6)), 1, cores) : cores;
+}
+
 }  // namespace
+
+int usable_threads() { return within_quota(usable_cores()); }
+
+int shared_threads() { return within_quota(shared_cores()); }
 
 int shared_cores() {
   const int before = cores_before.load(std::memory_order_relaxed);

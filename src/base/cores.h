@@ -10,6 +10,12 @@ namespace strata {
 int usable_cores();
 // Before this process was bound to some of them.
 int shared_cores();
+// Threads that can run at once: a core each, but no more than whole cores that the CPU quotas of
+// control groups allow (base/cpu_quota.h), and at least one. More threads than a quota has cores
+// are stopped in turn while the others wait for them.
+int usable_threads();
+// Before this process was bound to some of the cores.
+int shared_threads();
 // Their numbers, those of a NUMA node one behind the other.
 std::vector<int> usable_cores_by_node();
 // This thread, and those that it starts from now on, run on these alone. False where the system

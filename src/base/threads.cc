@@ -87,7 +87,7 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int num_threads) : ThreadPool(num_threads, /*is_idle=*/false) {}
 
 ThreadPool::ThreadPool(int num_threads, bool is_idle)
-    : state_(std::make_unique<State>(num_threads > 0 ? num_threads : usable_cores(), is_idle)) {
+    : state_(std::make_unique<State>(num_threads > 0 ? num_threads : usable_threads(), is_idle)) {
   CHECK(num_threads >= 0, num_threads);
   for (int w = 1; w < state_->num_threads && !is_idle; ++w) {
     state_->workers.emplace_back([state = state_.get(), w] { state->worker_loop(w); });

@@ -21,7 +21,8 @@ OptionRow& add_dtype_option(OptionTable& t, std::string& field,
 }
 
 void add_threads_option(OptionTable& t, int& field) {
-  t.integer("threads", field, {0, 4096, "0 (all cores) to 4096"}, "0: all cores");
+  t.integer("threads", field, {0, 4096, "0 (all cores) to 4096"},
+            "0: all cores that the affinity and the CPU quotas of control groups allow");
 }
 
 void add_strict_option(OptionTable& t, bool& field) {

@@ -198,7 +198,7 @@ planner::FileSpace measure_space_for_files(const std::string& named) {
 }
 
 int threads_of(int rank, int num_ranks, int threads) {
-  const int all = threads > 0 ? threads : shared_cores();
+  const int all = threads > 0 ? threads : shared_threads();
   return std::max(1, all / num_ranks + (rank < all % num_ranks ? 1 : 0));
 }
 
