@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/say.h"
 #include "base/stop.h"
 #include "report/format.h"
 #include "server/store/checkpoints/backup.h"
@@ -19,7 +20,8 @@ constexpr int kDamaged = 2;
 
 // Ends with the code of a signal that stopped it: what was being made is removed by then.
 int run_stoppable(const char* notice, const std::function<int()>& body) {
-  const StopSignals signals(notice, StopSignals::First::kNoted, StopSignals::Hangup::kNoted);
+  ignore_closed_pipes();
+  const StopSignals signals(notice, StopSignals::First::kNoted, StopSignals::Work::kToLose);
   try {
     return body();
   } catch (const std::exception&) {
@@ -43,13 +45,14 @@ int check_backup_and_print(const CheckOptions& options) {
   const std::string key = read_key(options.archive_key);
   try {
     const server::BackupCounts counts = server::check_backup(options.in, key);
-    fmt::print("{}; {}\n", counts_text(options.in, counts),
-               options.archive_key.empty() ? "whole (who wrote it was not checked: --archive-key)"
-                                           : "whole, and of who has the key");
+    print_result(fmt::format("{}; {}\n", counts_text(options.in, counts),
+                             options.archive_key.empty()
+                                 ? "whole (who wrote it was not checked: --archive-key)"
+                                 : "whole, and of who has the key"));
     return 0;
   } catch (const Error& error) {
     if (error.code != ErrorCode::kInvalidArgument) throw;
-    fmt::print("damage: {}\n", error.what());
+    print_result(fmt::format("damage: {}\n", error.what()));
     return kDamaged;
   }
 }
@@ -60,7 +63,7 @@ int run_backup(const BackupOptions& options) {
   return run_stoppable(kNothingIsWritten, [&] {
     const server::BackupCounts counts =
         server::back_up(options.data, options.out, read_key(options.archive_key));
-    fmt::print("{}\n", counts_text(options.out, counts));
+    print_result(fmt::format("{}\n", counts_text(options.out, counts)));
     return 0;
   });
 }
@@ -69,7 +72,7 @@ int run_restore(const RestoreOptions& options) {
   return run_stoppable(kNothingIsWritten, [&] {
     const server::BackupCounts counts =
         server::restore(options.in, options.data, read_key(options.archive_key));
-    fmt::print("{}\n", counts_text(options.data, counts));
+    print_result(fmt::format("{}\n", counts_text(options.data, counts)));
     return 0;
   });
 }
@@ -82,14 +85,17 @@ namespace {
 }
 
 void print_check_report(const std::string& data, const server::CheckReport& report) {
-  for (const std::string& note : report.notes) fmt::print("note: {}\n", note);
-  for (const std::string& damage : report.damages) fmt::print("damage: {}\n", damage);
-  fmt::print("{}; {} damages\n",
-             counts_text(data, {.checkpoints = report.checkpoints, .bytes = report.bytes}),
-             report.damages.size());
+  for (const std::string& note : report.notes) print_result(fmt::format("note: {}\n", note));
+  for (const std::string& damage : report.damages)
+    print_result(fmt::format("damage: {}\n", damage));
+  print_result(
+      fmt::format("{}; {} damages\n",
+                  counts_text(data, {.checkpoints = report.checkpoints, .bytes = report.bytes}),
+                  report.damages.size()));
   if (report.unhashed > 0)
-    fmt::print("{} checkpoints are older than records of bytes: only their form was checked\n",
-               report.unhashed);
+    print_result(
+        fmt::format("{} checkpoints are older than records of bytes: only their form was checked\n",
+                    report.unhashed));
 }
 
 int check_data_directory_and_print(const CheckOptions& options) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/say.h"
 #include "model/families/family.h"
 #include "model/weights/init.h"
 #include "model/weights/load.h"
@@ -41,6 +42,7 @@ void check_has_no_model(const std::string& folder) {
 }  // namespace
 
 int run_init(const InitOptions& options) {
+  ignore_closed_pipes();
   ConfigSource source = read_config_source("config", options.config);
   // Of a multimodal model, the text model by itself: no other part is known here.
   source.json = model::extract_text_model_config(source.json, source.where);
@@ -58,9 +60,9 @@ int run_init(const InitOptions& options) {
   model::save_model(backend, model, options.out, /*trained=*/nullptr, dtype);
   if (!source.dir.empty()) copy_model_files_as_unquantized(source.texts, options.out);
   write_file_atomic(options.out + "/config.json", without_quantization(source.json, source.where));
-  fmt::print(stderr, "{}: {} parameters as {}, seed {}\n", options.out,
-             report::format_count(static_cast<double>(model.weights->num_parameters())),
-             dtype_name(dtype), options.seed);
+  say(fmt::format("{}: {} parameters as {}, seed {}\n", options.out,
+                  report::format_count(static_cast<double>(model.weights->num_parameters())),
+                  dtype_name(dtype), options.seed));
   return 0;
 }
 

@@ -23,6 +23,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/say.h"
 #include "setup/backend.h"
 #include "setup/exit_code.h"
 #include "setup/version.h"
@@ -319,10 +320,10 @@ int main(int argc, char** argv) {
     strata::set_log_level(strata::env_log_level());
     return strata::apps::run_program({argv + std::min(argc, 1), argv + argc});
   } catch (const strata::Error& error) {
-    fmt::print(stderr, "strata: {}\n", error.what());
+    strata::say(fmt::format("strata: {}\n", error.what()));
     return strata::apps::exit_code(error);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "strata: {}\n", error.what());
+    strata::say(fmt::format("strata: {}\n", error.what()));
     return 1;
   }
 }

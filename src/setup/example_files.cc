@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/say.h"
 #include "report/progress.h"
 
 namespace strata::apps {
@@ -44,7 +45,7 @@ void print_dataset_notes(const data::Dataset& dataset, const data::ReadOptions& 
   for (const data::DataFile& file : dataset.files) {
     for (const std::string& text : {data::describe_format(file), data::marked_out_text(file),
                                     data::overlong_text(file, options)}) {
-      if (!text.empty()) fmt::print(stderr, "{}\n", text);
+      if (!text.empty()) say(text + "\n");
     }
     warn_of_answers(file);
   }

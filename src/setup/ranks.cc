@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/say.h"
 #include "data/input_file.h"
 #include "model/weights/rank_division.h"
 #include "schedule/generate.h"
@@ -115,7 +116,7 @@ int run_as_rank(const StageOptions& stages, RankBody body) {
     });
   } catch (const Error& error) {
     // Here: where a rank is dead, MPI ends this process with the others when `ranks` goes.
-    if (ranks.speaks()) fmt::print(stderr, "strata: {}\n", error.what());
+    if (ranks.speaks()) say(fmt::format("strata: {}\n", error.what()));
     code = exit_code(error);
   }
   return code;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/say.h"
 #include "schedule/csv.h"
 #include "schedule/generate.h"
 #include "schedule/verify.h"
@@ -52,8 +53,8 @@ Table read_schedule_file_and_print_left_out(const ScheduleSource& source) {
   check_file_options(source);
   auto [table, left_out] = schedule::read_csv(read_file(path, kMaxFileBytes), path);
   for (const auto& [name, count] : left_out) {
-    fmt::print(stderr, "{}: {} {} left out: weights are not sharded and sends do not wait here\n",
-               path, count, name);
+    say(fmt::format("{}: {} {} left out: weights are not sharded and sends do not wait here\n",
+                    path, count, name));
   }
   check_and_set_counts(source, table);
   return table;

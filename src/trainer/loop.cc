@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/say.h"
 #include "base/stop.h"
 #include "base/trace.h"
 #include "report/format.h"
@@ -286,9 +287,9 @@ void TrainLoop::save_at_stop() {
   if (!job_.is_first_rank()) return;
   progress_.reset();  // the bar's line ends
   if (job_.steps_done() == 0) {
-    fmt::print(stderr, "stopped before the first step; nothing is saved\n");
+    say("stopped before the first step; nothing is saved\n");
   } else {
-    fmt::print(stderr, "saved at step {}; continue with --resume\n", job_.steps_done());
+    say(fmt::format("saved at step {}; continue with --resume\n", job_.steps_done()));
   }
 }
 
@@ -432,9 +433,9 @@ void TrainLoop::add_sent_row(report::Table& table) const {
 
 void TrainLoop::print_summary() const {
   if (ends_early() && job_.steps_done() < job_.num_steps()) {
-    fmt::print(stderr,
-               "stopped early at step {} of {}: no new lowest evaluation loss in {} evaluations\n",
-               job_.steps_done(), job_.num_steps(), job_.evaluations().since_lowest);
+    say(fmt::format(
+        "stopped early at step {} of {}: no new lowest evaluation loss in {} evaluations\n",
+        job_.steps_done(), job_.num_steps(), job_.evaluations().since_lowest));
   }
   report::Table table({{""}, {""}});
   add_loss_rows(table);
@@ -442,7 +443,7 @@ void TrainLoop::print_summary() const {
   table.add_row(
       {"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
                             job_.settings().out, job_.is_lora() ? "PEFT adapter" : "model")});
-  fmt::print(stderr, "{}", table.text());
+  say(table.text());
   if (job_.options().json) print_json();
 }
 
@@ -452,7 +453,7 @@ void TrainLoop::print_json() const {
     sent = fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
                        sent_by_rank_json(sent_, job_.planned_sent(), memory_));
   }
-  fmt::print(
+  print_result(fmt::format(
       "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
       "\"peak_rss_gib\":{:.4f},\"peak_bytes\":{},\"planned_bytes\":{},\"step_seconds\":{:.6g},"
       "\"predicted_step_seconds\":{}{}}}\n",
@@ -460,7 +461,7 @@ void TrainLoop::print_json() const {
       text::json_number_or_null(last_eval_), tokens_per_second(),
       static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
       predicted_ ? std::to_string(predicted_->memory_in_all()) : "null", step_seconds(),
-      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", sent);
+      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", sent));
 }
 
 }  // namespace strata::apps

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/say.h"
 #include "setup/model_identity.h"
 #include "setup/weight_group.h"
 #include "trainer/options.h"
@@ -47,7 +48,7 @@ bool decide_to_resume(const std::string& out, bool resume) {
   const bool begun = resume && file_exists(metrics_path(out));
   if (!found && !begun) check_has_no_model(out);
   if (resume && !found) {
-    fmt::print(stderr, "--resume: no saved state in {}; training starts at step 1\n", out);
+    say(fmt::format("--resume: no saved state in {}; training starts at step 1\n", out));
   }
   return found;
 }

@@ -12,6 +12,9 @@
 
 namespace strata::apps {
 
+// What a run that was asked to stop says.
+constexpr const char* kStopNotice = "saving after this step; again: ends at once";
+
 // What a job is made of.
 struct JobStart {
   std::string rate;  // of a sweep, as it was typed

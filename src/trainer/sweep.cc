@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/say.h"
 #include "base/stop.h"
 #include "report/format.h"
 #include "report/svg_curve.h"
@@ -144,7 +145,7 @@ void print_table(const std::vector<Member>& members) {
   for (const std::string& head : kHeads) columns.push_back({head, report::Align::kRight});
   report::Table table(columns);
   for (auto& row : table_rows_of(members)) table.add_row(std::move(row));
-  fmt::print(stderr, "{}", table.text());
+  say(table.text());
 }
 
 void write_table(const std::string& out, const std::vector<Member>& members) {
@@ -189,7 +190,8 @@ void print_json(const std::vector<Member>& members) {
         text::json_number_or_null(member.loop->first_eval()),
         text::json_number_or_null(unless_diverged(member, member.loop->last_eval())));
   }
-  fmt::print("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).start.settings.lr);
+  print_result(
+      fmt::format("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).start.settings.lr));
 }
 
 void check_one_converged(const std::vector<Member>& members) {
@@ -216,8 +218,8 @@ bool save_and_report_members(const TrainOptions& options, std::vector<Member>& m
   write_table(options.out, members);
   write_chart(options.out, members);
   print_table(members);
-  fmt::print(stderr, "{}; saved: {}/lr-{}\n", report::format_duration(now_seconds() - begin),
-             options.out, fmt::join(converged_rates(members), ", lr-"));
+  say(fmt::format("{}; saved: {}/lr-{}\n", report::format_duration(now_seconds() - begin),
+                  options.out, fmt::join(converged_rates(members), ", lr-")));
   if (options.json) print_json(members);
   return true;
 }
@@ -241,7 +243,7 @@ bool run_members(Comm& comm, const RunStart& start, std::vector<Member>& members
     sampler.emplace(texts_with_adapter(run.spec.texts, planned.options.adapter, planned.options.chat), planned.options.chat,
                     planned.options.samples);
   make_loops(members, predicted, sampler ? &*sampler : nullptr);
-  const StopSignals signals("saving after this step; again: ends at once");
+  const StopSignals signals(kStopNotice, StopSignals::First::kNoted, StopSignals::Work::kToLose);
   train_in_turn(members, "sweep");
   check_one_converged(members);
   return save_and_report_members(planned.options, members, begin);

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/say.h"
 #include "base/stop.h"
 #include "base/trace.h"
 #include "planner/limits.h"
@@ -135,7 +136,7 @@ std::optional<Predicted> print_plan_and_predict(TrainJob& job, const engine::Run
   if (job.stages().data > 1) table.add_row({"data", data_ranks_text(job.stages())});
   planner::add_plan_rows(plan, limits, offload_folder(job.options().offload), table);
   table.add_row({"machine", planner::machine_text(plan, job.engine().backend()) + cores});
-  fmt::print(stderr, "{}{}{}", table.text(), planner::parts_text(plan), sent_text(job));
+  say(fmt::format("{}{}{}", table.text(), planner::parts_text(plan), sent_text(job)));
   return predict_memory_and_time(plan, limits, job.stages().data);
 }
 
@@ -177,9 +178,10 @@ void listen_for_stop_signals(TrainJob& job, std::optional<StopSignals>& signals)
   const bool is_process =
       !stages.ranks.empty() && process_ranks(stages).thread_of(job.pipeline().comm().rank()) == 0;
   if (job.is_first_rank()) {
-    signals.emplace("saving after this step; again: ends at once");
+    signals.emplace(kStopNotice, StopSignals::First::kNoted, StopSignals::Work::kToLose);
   } else if (is_process) {
-    signals.emplace("");  // mpirun passes them on to all; the first rank says what comes of it
+    // mpirun passes them on to all; the first rank says what comes of it.
+    signals.emplace("", StopSignals::First::kNoted, StopSignals::Work::kToLose);
   }
 }
 
@@ -234,6 +236,7 @@ int start_and_train(const TrainOptions& options, const ProcessGroup* group) {
 
 int run_train(const TrainOptions& options) {
   name_thread("main");
+  ignore_closed_pipes();
   if (options.stages.ranks.empty()) {
     check_started_alone();
     return start_and_train(options, nullptr);

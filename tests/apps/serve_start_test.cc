@@ -26,6 +26,13 @@ TEST_F(ServeStartTest, TheAddressComesFirstAndCtrlCSaysWhatItDoes) {
   EXPECT_THAT(server->err(), HasSubstr("strata: stopped\n"));
 }
 
+// As batch systems are asked to send.
+TEST_F(ServeStartTest, SIGUSR2FinishesWhatRunsAsSIGTERMDoes) {
+  const auto server = serve(named({"--metrics-listen", "127.0.0.1:0"}));
+  EXPECT_EQ(end(*server, SIGUSR2), 0);
+  EXPECT_THAT(server->err(), HasSubstr("strata: SIGUSR2: new work is refused"));
+}
+
 TEST_F(ServeStartTest, ADirectoryAloneIsServedToThisMachine) {
   fs::copy(model(), root_ + "/my model (1)");
   const fs::path before = fs::current_path();

@@ -19,6 +19,7 @@ int exit_code_of(const std::function<int()>& body) {
   if (pid == 0) {
     std::signal(SIGINT, SIG_DFL);
     std::signal(SIGTERM, SIG_DFL);
+    std::signal(SIGHUP, SIG_DFL);
     std::fclose(stderr);
     ::_exit(body());
   }
@@ -42,16 +43,14 @@ TEST(StopSignals, TheFirstIsNoted) {
 TEST(StopSignals, AHangupIsNotedWhereThatIsSaidAndIgnoredUnderNohup) {
   EXPECT_EQ(exit_code_of([] {
               std::signal(SIGHUP, SIG_DFL);
-              const StopSignals signals("", StopSignals::First::kNoted,
-                                        StopSignals::Hangup::kNoted);
+              const StopSignals signals("", StopSignals::First::kNoted, StopSignals::Work::kToLose);
               std::raise(SIGHUP);
               return StopSignals::asked() ? StopSignals::exit_code() : 2;
             }),
             128 + SIGHUP);
   EXPECT_EQ(exit_code_of([] {
               std::signal(SIGHUP, SIG_IGN);
-              const StopSignals signals("", StopSignals::First::kNoted,
-                                        StopSignals::Hangup::kNoted);
+              const StopSignals signals("", StopSignals::First::kNoted, StopSignals::Work::kToLose);
               std::raise(SIGHUP);
               return StopSignals::asked() ? 1 : 0;
             }),
@@ -63,6 +62,42 @@ TEST(StopSignals, AHangupIsNotedWhereThatIsSaidAndIgnoredUnderNohup) {
               return 0;
             }),
             1000 + SIGHUP);
+}
+
+TEST(StopSignals, OfBatchSystemsAreNotedWhereThereIsSomethingToLose) {
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    EXPECT_EQ(exit_code_of([signal] {
+                const StopSignals signals("", StopSignals::First::kNoted,
+                                          StopSignals::Work::kToLose);
+                std::raise(signal);
+                return StopSignals::exit_code();
+              }),
+              128 + signal);
+    EXPECT_EQ(exit_code_of([signal] {
+                const StopSignals signals("");
+                std::raise(signal);
+                return 0;
+              }),
+              1000 + signal);
+  }
+}
+
+// A shell sends SIGHUP twice, and Slurm SIGTERM behind the signal that it was asked for: what began
+// to save goes on. Ctrl-C, of which two insist, counts from its first.
+TEST(StopSignals, OnesThatNobodyTypesNeverEndAtOnce) {
+  EXPECT_EQ(exit_code_of([] {
+              const StopSignals signals("", StopSignals::First::kNoted, StopSignals::Work::kToLose);
+              for (const int signal : {SIGHUP, SIGHUP, SIGUSR1, SIGUSR2, SIGTERM, SIGHUP})
+                std::raise(signal);
+              return StopSignals::exit_code();
+            }),
+            128 + SIGHUP);
+  EXPECT_EQ(exit_code_of([] {
+              const StopSignals signals("", StopSignals::First::kNoted, StopSignals::Work::kToLose);
+              for (const int signal : {SIGUSR1, SIGTERM, SIGTERM}) std::raise(signal);
+              return 0;
+            }),
+            128 + SIGTERM);
 }
 
 TEST(StopSignals, TheSecondEndsAtOnce) {

@@ -31,6 +31,48 @@ class TrainStopTest : public TrainTest {
     ::waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
+  // Starts it with stdout and stderr in a pipe, as `2>&1 | tee log` has them, of which the reader
+  // goes as the first signal comes; how it ended, as a shell has it.
+  [[nodiscard]] int stop_without_reader(const TrainOptions& o, const std::vector<int>& all,
+                                        const std::string& logs = "") const {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::signal(SIGHUP, SIG_DFL);
+      ::dup2(ends[1], STDOUT_FILENO);
+      ::dup2(ends[1], STDERR_FILENO);
+      exec(o);
+    }
+    ::close(ends[1]);
+    await_steps(logs.empty() ? o.out : logs, pid);
+    ::close(ends[0]);
+    for (const int signal : all) ::kill(pid, signal);
+    return exit_code_of(pid);
+  }
+  // At a terminal that is closed.
+  [[nodiscard]] int stop_by_closing_terminal(const TrainOptions& o) const {
+    int terminal = -1;
+    const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+    if (pid == 0) {
+      ::signal(SIGHUP, SIG_DFL);
+      exec(o);
+    }
+    await_steps(o.out, pid);
+    ::close(terminal);
+    return exit_code_of(pid);
+  }
+  void await_steps(const std::string& out, pid_t pid) const {
+    for (int i = 0; i < 60'000 && lines_of(out + "/metrics.jsonl") < 4; ++i) {
+      if (::kill(pid, 0) != 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  [[nodiscard]] static int exit_code_of(pid_t pid) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
   [[nodiscard]] std::string said(const TrainOptions& o) const { return content(o.out + ".stderr"); }
   // Stops a run by each signal, resumes it, and compares it with one that was never stopped.
   void expect_stops_change_nothing(TrainOptions straight, TrainOptions stopped,
@@ -85,6 +127,35 @@ TEST_F(TrainStopTest, AStoppedLoraRunResumesToTheSameBits) {
   TrainOptions straight = options("straight"), stopped = options("stopped");
   straight.save_every = stopped.save_every = "0";
   expect_stops_change_nothing(straight, stopped, kOfLora);
+}
+
+TEST_F(TrainStopTest, NobodyWhoListensIsNeededToSave) {
+  TrainOptions o = options("out");
+  o.steps = 5000;
+  o.save_every = "0";
+  for (const std::vector<int>& signals :
+       {std::vector<int>{SIGINT}, {SIGTERM}, {SIGHUP}, {SIGHUP, SIGHUP}, {SIGUSR1}, {SIGUSR2}}) {
+    fs::remove_all(o.out);
+    EXPECT_EQ(stop_without_reader(o, signals), 128 + signals.front());
+    EXPECT_TRUE(has_train_state(o.out)) << signals.front();
+    EXPECT_TRUE(file_exists(o.out + "/" + kAdapter)) << signals.front();
+  }
+  TrainOptions sweep = o;
+  sweep.lr.reset();
+  sweep.sweep = {"1e-3", "1e-2"};
+  sweep.out = root_ + "/sweep";
+  const std::string first = sweep.out + "/lr-1e-3";
+  EXPECT_EQ(stop_without_reader(sweep, {SIGINT}, first), 128 + SIGINT);
+  EXPECT_TRUE(has_train_state(first));
+  EXPECT_TRUE(has_train_state(sweep.out + "/lr-1e-2"));
+}
+
+TEST_F(TrainStopTest, ATerminalThatIsClosedLosesNothing) {
+  TrainOptions o = options("out");
+  o.steps = 5000;
+  o.save_every = "0";
+  EXPECT_EQ(stop_by_closing_terminal(o), 128 + SIGHUP);
+  EXPECT_TRUE(has_train_state(o.out));
 }
 
 TEST_F(TrainStopTest, AStoppedFullRunResumesToTheSameBits) {

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/option_values.h"
+#include "base/say.h"
 #include "base/stop.h"
 #include "data/sources.h"
 #include "model/export/write_checkpoint.h"
@@ -89,7 +90,7 @@ int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
   write_file_atomic(config, with_json_members(model.read_updated_config(""), config,
                                               {{"quantization_config", model::nf4_config()}}));
   dir.commit();
-  fmt::print("{}: {} tensors in 4 bits\n", o.out, errors->size());
+  print_result(fmt::format("{}: {} tensors in 4 bits\n", o.out, errors->size()));
   report_rounding(*errors, o.report);
   return 0;
 }
@@ -106,7 +107,7 @@ int convert_to_safetensors(const ConvertOptions& o, ExportModel& model) {
   if (!errors) return StopSignals::exit_code();
   model.write_small_files(dir.file("."), type == nullptr ? "" : type->of_config);
   dir.commit();
-  fmt::print("{}: {} tensors\n", o.out, errors->size());
+  print_result(fmt::format("{}: {} tensors\n", o.out, errors->size()));
   report_rounding(*errors, o.report);
   return 0;
 }
@@ -134,10 +135,12 @@ int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
                          .unties = model.merged() != nullptr && model.merged()->unties()});
   if (!errors) return StopSignals::exit_code();
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(o.out));
-  fmt::print("{}: {} tensors, {}\n", o.out, errors->size(), report::format_bytes(bytes));
+  print_result(
+      fmt::format("{}: {} tensors, {}\n", o.out, errors->size(), report::format_bytes(bytes)));
   if (!o.modelfile.empty()) {
     write_file_atomic(o.modelfile, modelfile);
-    fmt::print("{}: for ollama (ollama create NAME -f {})\n", o.modelfile, o.modelfile);
+    print_result(
+        fmt::format("{}: for ollama (ollama create NAME -f {})\n", o.modelfile, o.modelfile));
   }
   report_rounding(*errors, o.report);
   return 0;
@@ -165,7 +168,7 @@ int convert_to_gguf_lora(const ConvertOptions& o) {
   ExportModel model(open_texts(o.model), {}, o.threads);
   const int64_t count =
       model::write_gguf_lora(model.backend(), model.names(), o.parts.front().dir, o.out);
-  fmt::print("{}: an adapter of {} tensors\n", o.out, count);
+  print_result(fmt::format("{}: an adapter of {} tensors\n", o.out, count));
   return 0;
 }
 
@@ -184,8 +187,9 @@ void measure_and_print_perplexity_change(const ConvertOptions& o, const ModelTex
   const double before = load_and_measure_perplexity(spec, adapter, data);
   const double after = load_and_measure_perplexity(
       read_spec({.model = o.out, .dtype = dtype, .threads = o.threads}), {}, data);
-  fmt::print("perplexity of {} tokens of {}: {:.4f} before, {:.4f} after ({:+.3f} %)\n",
-             data.num_trained, o.data, before, after, 100.0 * (after / before - 1.0));
+  print_result(
+      fmt::format("perplexity of {} tokens of {}: {:.4f} before, {:.4f} after ({:+.3f} %)\n",
+                  data.num_trained, o.data, before, after, 100.0 * (after / before - 1.0)));
 }
 
 data::Dataset read_data_to_predict(const ConvertOptions& o, const ModelTexts& texts) {
@@ -204,7 +208,9 @@ void check_outputs_and_make_parents(const ConvertOptions& o) {
 }
 
 int convert_model(const ConvertOptions& o, const ModelTexts& texts) {
-  const StopSignals signals("strata: stopping; nothing is written");
+  ignore_closed_pipes();
+  const StopSignals signals("strata: stopping; nothing is written", StopSignals::First::kNoted,
+                            StopSignals::Work::kToLose);
   ExportModel model(texts, o.parts, o.threads, find_adapter_of_texts(texts, o.parts));
   return o.to == "gguf" ? convert_to_gguf(o, model) : convert_to_safetensors(o, model);
 }

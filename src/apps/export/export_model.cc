@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/say.h"
 #include "checkpoint/tar.h"
 #include "model/weights/load.h"
 #include "model/weights/no_layers.h"
@@ -224,13 +225,13 @@ void report_rounding(const std::vector<model::TensorError>& errors, const std::s
   const std::vector<const model::TensorError*> changed = changed_by_rounding(errors);
   if (!report.empty()) write_rounding_report(errors, report);
   if (changed.empty()) {
-    fmt::print("no value was rounded\n");
+    print_result("no value was rounded\n");
     return;
   }
-  fmt::print("{}", rounding_table(std::span(changed).first(std::min(kShown, changed.size()))));
+  print_result(rounding_table(std::span(changed).first(std::min(kShown, changed.size()))));
   if (changed.size() > kShown) {
-    fmt::print("and {} tensors more with smaller errors{}\n", changed.size() - kShown,
-               report.empty() ? " (--report FILE has them all)" : "");
+    print_result(fmt::format("and {} tensors more with smaller errors{}\n", changed.size() - kShown,
+                             report.empty() ? " (--report FILE has them all)" : ""));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "apps/export/export_model.h"
+#include "base/say.h"
 #include "base/stop.h"
 #include "model/export/write_checkpoint.h"
 
@@ -18,15 +19,17 @@ void print_merged(const MergeOptions& options, const ExportModel& model,
   const auto changed = std::count_if(errors.begin(), errors.end(), [&](const auto& error) {
     return model.merged()->is_changed(error.name);
   });
-  fmt::print("{}: {} of {} tensors changed by {} adapter(s){}\n", options.out, changed,
-             errors.size(), options.parts.size(),
-             model.merged()->unties() ? "; embedding and head are apart now" : "");
+  print_result(fmt::format("{}: {} of {} tensors changed by {} adapter(s){}\n", options.out,
+                           changed, errors.size(), options.parts.size(),
+                           model.merged()->unties() ? "; embedding and head are apart now" : ""));
 }
 
 }  // namespace
 
 int run_merge(const MergeOptions& options) {
-  const StopSignals signals("strata: stopping; nothing is written");
+  ignore_closed_pipes();
+  const StopSignals signals("strata: stopping; nothing is written", StopSignals::First::kNoted,
+                            StopSignals::Work::kToLose);
   check_absent_or_empty("out", options.out);
   if (!options.report.empty()) make_parent_folder("report", options.report);
   const ModelTexts base = open_texts(options.model);

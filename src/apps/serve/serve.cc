@@ -25,6 +25,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/process_memory.h"
+#include "base/say.h"
 #include "base/stop.h"
 #include "planner/plan_text.h"
 #include "report/format.h"
@@ -83,24 +84,20 @@ server::EngineStats stats_of(const EngineHost& host, const scheduler::Scheduler&
 sigset_t block_signals() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   return signals;
 }
 
-// A log whose reader has gone ends nothing.
-void ignore_closed_pipes() { std::signal(SIGPIPE, SIG_IGN); }
-
-// To whoever reads stderr: who is gone ends nothing.
-void say(const std::string& text) { std::fputs(("strata: " + text + "\n").c_str(), stderr); }
+void say_as_strata(const std::string& text) { say("strata: " + text + "\n"); }
 
 // SIGUSR1 says that it has started.
 void exit_on_signal_until_started(const sigset_t& signals) {
   int signal = 0;
   while (signal != SIGUSR1) {
     signal = sigwaitinfo(&signals, nullptr);
-    if (signal != SIGTERM && signal != SIGINT) continue;
-    say("stopped while it was starting");
+    if (signal == SIGHUP || signal == SIGUSR1) continue;
+    say_as_strata("stopped while it was starting");
     std::_Exit(0);
   }
 }
@@ -224,10 +221,13 @@ void print_addresses_and_notify_ready(const server::ServeOptions& options,
 }
 
 void print_and_notify_shutdown(int signal, double shutdown_timeout) {
-  say(fmt::format(
-      "{}: new work is refused; the running pass and queued saves are finished, for {} "
-      "at most (once more: at once)",
-      signal == SIGINT ? "Ctrl-C" : "SIGTERM", report::format_duration(shutdown_timeout)));
+  say_as_strata(
+      fmt::format("{}: new work is refused; the running pass and queued saves are finished, for {} "
+                  "at most (once more: at once)",
+                  signal == SIGINT    ? "Ctrl-C"
+                  : signal == SIGTERM ? "SIGTERM"
+                                      : "SIGUSR2",
+                  report::format_duration(shutdown_timeout)));
   notify_manager("STOPPING=1");
 }
 
@@ -265,7 +265,7 @@ int shut_down(int signal, const sigset_t& signals, double seconds, const Serving
         fmt::format("serve: {} accepted requests were not done any more", scheduler.num_dropped()));
     return kDropped;
   }
-  say("stopped");
+  say_as_strata("stopped");
   return 0;
 }
 
