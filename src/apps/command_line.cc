@@ -47,7 +47,7 @@ constexpr int kMostBare = 1 << 20;  // of a list
 // As CLI11 takes them.
 std::string names_and_aliases(const OptionRow& row) {
   std::string names = shown_name(row);
-  for (const std::string& alias : row.aliases) names += ",--" + alias;
+  for (const std::string& alias : row.aliases) names += "," + with_dashes(alias);
   return names;
 }
 
@@ -158,7 +158,9 @@ std::vector<std::string> option_names(const OptionTable& table) {
   std::vector<std::string> names;
   for (const OptionRow& row : table.rows()) {
     if (row.is_positional || row.is_retired) continue;
-    for (std::string& name : row.names()) names.push_back(std::move(name));
+    for (std::string& name : row.names()) {
+      if (name.size() > 1) names.push_back(std::move(name));
+    }
   }
   return names;
 }
@@ -239,6 +241,10 @@ void check_required(const CommandText& command, const OptionTable& table, const 
 }
 
 }  // namespace
+
+std::string with_dashes(std::string_view name) {
+  return (name.size() == 1 ? "-" : "--") + std::string(name);
+}
 
 HelpWanted read_command_line(const CommandText& command, const OptionTable& table,
                              std::span<const std::string> arguments) {

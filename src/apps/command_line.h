@@ -4,6 +4,7 @@
 #pragma once
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/option_table.h"
 
@@ -17,6 +18,9 @@ struct CommandText {
   std::string help;      // one line
   std::string examples;  // "Example:\n  strata ..." and what else stands at the end of its help
 };
+
+// A name as it is typed: "--verbose", "-v".
+std::string with_dashes(std::string_view name);
 
 // Sets the rows that `arguments` (without the command's name) give, in the order of the table.
 // Nothing is set, and nothing is checked, where --help or --help-all is among them. Error that

@@ -108,7 +108,10 @@ std::string row_title(const OptionRow& row) {
 
 std::string row_text(const OptionRow& row) {
   std::string text = row.help;
-  if (!row.aliases.empty()) text += fmt::format(" (also --{})", fmt::join(row.aliases, ", --"));
+  std::string aliases;
+  for (const std::string& alias : row.aliases)
+    aliases += (aliases.empty() ? "" : ", ") + with_dashes(alias);
+  if (!aliases.empty()) text += fmt::format(" (also {})", aliases);
   if (row.is_required && row.required_unless.empty()) text += " (required)";
   if (!row.default_text.empty()) text += fmt::format(" [{}]", row.default_text);
   return text;

@@ -109,7 +109,7 @@ namespace {
 std::string bash_case(const DocumentedCommand& command) {
   std::string out = fmt::format("    {}) options='", command.text.name);
   for (const OptionRow* row : dashed_options_of(command)) {
-    out += fmt::format("--{} ", fmt::join(row->names(), " --"));
+    for (const std::string& name : row->names()) out += with_dashes(name) + " ";
   }
   return out + "--help --help-all' ;;\n";
 }
@@ -117,7 +117,7 @@ std::string bash_case(const DocumentedCommand& command) {
 std::string zsh_option(const OptionRow& row, const std::string& name) {
   const bool is_flag = row.kind == OptionKind::kFlag;
   const std::string repeats = row.kind == OptionKind::kList ? "*" : "";
-  return shell_quoted(fmt::format("{}--{}[{}]{}", repeats, name,
+  return shell_quoted(fmt::format("{}{}[{}]{}", repeats, with_dashes(name),
                                   replace_with_spaces(row.help, "[]:\n"),
                                   is_flag ? "" : ":value:_files"));
 }
@@ -174,8 +174,11 @@ std::string fish_completion(std::span<const DocumentedCommand> commands) {
   }
   for (const DocumentedCommand& command : commands) {
     for (const OptionRow* row : dashed_options_of(command)) {
-      out += fmt::format("complete -c strata -n '__fish_seen_subcommand_from {}' -l {} -d {}{}\n",
-                         command.text.name, fmt::join(row->names(), " -l "),
+      std::string names;
+      for (const std::string& name : row->names())
+        names += (name.size() == 1 ? " -s " : " -l ") + name;
+      out += fmt::format("complete -c strata -n '__fish_seen_subcommand_from {}'{} -d {}{}\n",
+                         command.text.name, names,
                          shell_quoted(replace_with_spaces(row->help, "\\\n")),
                          row->kind == OptionKind::kFlag ? "" : " -r");
     }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "backend/file_memory.h"
+#include "base/cores.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -78,6 +79,13 @@ model::WeightForms choose_weight_forms_and_add_warning(const CheckpointSource* w
 }
 
 void check_threads(int threads) {
+  if (threads > usable_threads()) {
+    log(LogLevel::kWarning,
+        fmt::format(
+            "--threads {}: this process may use {} cores at once; more threads wait for each "
+            "other, and all is slower",
+            threads, usable_threads()));
+  }
   if (threads >= 0 && threads <= 4096) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--threads: got {}, want 0 (all cores) to 4096", threads));

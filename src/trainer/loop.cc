@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "base/say.h"
 #include "base/stop.h"
 #include "base/trace.h"
@@ -158,6 +159,8 @@ bool TrainLoop::save_and_finish() {
   return true;
 }
 
+bool TrainLoop::keeps_best() const { return job_.options().keep_best.value_or(true); }
+
 bool TrainLoop::ends_early() const {
   const int64_t most = job_.options().early_stop;
   return most > 0 && job_.evaluations().since_lowest >= most;
@@ -224,7 +227,7 @@ void TrainLoop::sample_evaluate_and_keep_best(int64_t step) {
   log_evaluation(step, loss);
   // Before the first step there is nothing that was trained.
   if (step == 0 || !job_.evaluations().record_and_tell_if_lowest(step, loss)) return;
-  if (!job_.options().keep_best) return;
+  if (!keeps_best()) return;
   export_with_card(job_.settings().out + "/best");
   job_.evaluations().kept_step = step;
 }
@@ -398,11 +401,23 @@ void TrainLoop::add_loss_rows(report::Table& table) const {
 void TrainLoop::add_best_row(report::Table& table) const {
   const Evaluations& evaluations = job_.evaluations();
   const bool is_last = evaluations.lowest_step == job_.steps_done();
-  const bool is_kept = job_.options().keep_best && evaluations.kept_step == evaluations.lowest_step;
+  const bool is_kept = keeps_best() && evaluations.kept_step == evaluations.lowest_step;
   if (!evaluations.lowest || (is_last && !is_kept)) return;
   table.add_row({"best", fmt::format("{:.4f} nats per token, perplexity {}, at step {}{}",
                                      *evaluations.lowest, perplexity_text(*evaluations.lowest),
                                      evaluations.lowest_step, is_kept ? ": best/" : "")});
+}
+
+LossCourse TrainLoop::loss_course() const {
+  LossCourse course = read_training_course(report::read_metrics(metrics_path(job_.settings().out)));
+  course.vocab_size = job_.engine().config().vocab_size;
+  if (!first_eval_ || !last_eval_) return course;
+  course.before = *first_eval_;
+  course.after = *last_eval_;
+  course.is_evaluated = true;
+  course.lowest = job_.evaluations().lowest;
+  course.lowest_step = job_.evaluations().lowest_step;
+  return course;
 }
 
 void TrainLoop::add_cost_rows(report::Table& table) const {
@@ -444,6 +459,8 @@ void TrainLoop::print_summary() const {
       {"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
                             job_.settings().out, job_.is_lora() ? "PEFT adapter" : "model")});
   say(table.text());
+  const std::string verdict = verdict_text(loss_course(), job_.settings().lr);
+  if (!verdict.empty()) log(LogLevel::kWarning, verdict);
   if (job_.options().json) print_json();
 }
 

@@ -18,6 +18,7 @@
 #include "trainer/job.h"
 #include "trainer/model_card.h"
 #include "trainer/sampler.h"
+#include "trainer/verdict.h"
 
 namespace strata::apps {
 
@@ -52,6 +53,8 @@ class TrainLoop {
   [[nodiscard]] double loss() const { return loss_; }
   [[nodiscard]] const std::optional<double>& first_eval() const { return first_eval_; }
   [[nodiscard]] const std::optional<double>& last_eval() const { return last_eval_; }
+  // Of the run so far.
+  [[nodiscard]] LossCourse loss_course() const;
 
  private:
   // What the first rank wants after a step.
@@ -61,11 +64,12 @@ class TrainLoop {
   void run_and_log_step();
   void note_for_summary(const TrainStep& done, double seconds);
   void log_step(const TrainStep& done, double seconds);
-  // What is the best by then is kept with --keep-best.
+  // What is the best by then is kept, but with --keep-best=off.
   void sample_evaluate_and_keep_best(int64_t step);
   void log_evaluation(int64_t step, double loss);
   void sample_and_log(int64_t step);
   void export_with_card(const std::string& dir);
+  [[nodiscard]] bool keeps_best() const;        // of what is evaluated
   [[nodiscard]] bool ends_early() const;        // by --early-stop
   [[nodiscard]] NextAction due_action() const;  // by the clock and the signals of this process
   // The first rank's, on every rank.

@@ -96,20 +96,22 @@ void add_optimizer_and_loss_options(OptionTable& t, TrainOptions& o) {
   t.number("beta2", o.beta2, {0, kBelowOne, "0 or more and below 1"}, "AdamW").results();
   t.number("eps", o.eps, {0, kHuge, "0 or more"}, "AdamW").results();
   t.number("weight-decay", o.weight_decay, {0, kHuge, "0 or more"}, "decoupled; AdamW").results();
-  t.number("clip", o.clip, {0, kHuge, "0 (off) or more"}, "largest gradient norm; 0: off")
+  t.number("clip", o.clip, {0, kHuge, "0 (off) or more"},
+           "largest gradient norm (max_grad_norm); 0: off")
       .results();
 }
 
 void add_step_options(OptionTable& t, TrainOptions& o) {
   t.group(kStepsGroup);
   t.integer("epochs", o.epochs, {1, kMost, "1 or more"},
-            "passes over the data [3; more over few examples, fewer over many]")
+            "passes over the data (num_train_epochs) [3; more over few examples, fewer over many]")
       .results();
   t.integer("steps", o.steps, {0, kMost, "0 (use --epochs) or more"},
-            "optimizer steps, in place of --epochs")
+            "optimizer steps (max_steps), in place of --epochs")
       .results();
   t.integer("batch-size", o.batch_size, {1, kMost, "1 or more"},
-            "examples of an optimizer step [1 to 32: at least 60 steps where the data allow it]")
+            "examples of an optimizer step (per_device_train_batch_size) [1 to 32: at least 60 "
+            "steps where the data allow it]")
       .results();
   t.integer("batch-tokens", o.batch_tokens, {1, kMost, "1 or more"},
             "tokens of an optimizer step, at most; with --batch-size whichever is met first [8192; "
@@ -118,10 +120,12 @@ void add_step_options(OptionTable& t, TrainOptions& o) {
   t.integer("gradient-accumulation-steps", o.gradient_accumulation_steps, {1, 1 << 20, "1 or more"},
             "an optimizer step has so many times --batch-size examples");
   add_micro_tokens_option(t, o.micro_tokens);
-  t.integer("max-length", o.max_length, {2, kMost, "2 or more"}, "tokens of an example, at most")
+  t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
+            "tokens of an example, at most (max_seq_length)")
       .results();
   t.choice("overlong", o.overlong, {"drop", "cut", "split"},
-           "of longer examples: drop, cut (the first --max-length tokens stay) or split (into "
+           "of longer examples (truncation): drop, cut (the first --max-length tokens stay) or "
+           "split (into "
            "pieces)")
       .results();
   t.seed("seed", o.seed, "of adapter, order and split").results();
@@ -130,33 +134,55 @@ void add_step_options(OptionTable& t, TrainOptions& o) {
 // --config and --save-config.
 void add_recipe_file_options(OptionTable& t, TrainOptions& o) {
   t.text("config", o.config,
-         "TOML file of options, which the command line overrides (docs/train.md)");
-  t.text("save-config", o.save_config, "TOML file to write: these options, for --config");
+         "TOML file of options, which the command line overrides (docs/train.md)")
+      .in("FILE");
+  t.text("save-config", o.save_config, "TOML file to write: these options, for --config")
+      .in("FILE");
+}
+
+OptionRow& add_keep_best_option(OptionTable& t, TrainOptions& o) {
+  std::optional<bool>* at = &o.keep_best;
+  return t.add({.name = "keep-best",
+                .help = "keep what has the lowest evaluation loss, in best/ of --out",
+                .kind = OptionKind::kFlag,
+                .default_text = "on where there is an evaluation",
+                .set = [at](const std::string& text) { *at = text != "off"; },
+                .text = [at]() -> std::string { return !*at   ? "default"
+                                                       : **at ? "on"
+                                                              : "off"; }});
 }
 
 // When a run looks at itself, and what it keeps.
 void add_evaluation_and_saving_options(OptionTable& t, TrainOptions& o) {
   t.group("Evaluation and saving");
   t.texts("eval", o.eval, "evaluation examples, which are not trained on; forms as of --data")
+      .in("FILE")
       .results(ResultsBy::kFile);
   t.number("eval-fraction", o.eval_fraction, {0, 0.9, "0 to 0.9"},
            "else: share of --data to evaluate on and not to train on")
       .results();
   t.integer("eval-every", o.eval_every, {1, kMost, "1 or more"},
-            "steps between evaluations [ten evaluations in a run]");
-  t.text("save-every", o.save_every, "steps (100) or time (30s, 10m, 2h); 0: at the end only")
+            "steps between evaluations (eval_steps) [ten evaluations in a run]");
+  t.text("save-every", o.save_every,
+         "steps (100; save_steps) or time (30s, 10m, 2h); 0: at the end only")
       .check = [&o] { parse_save_every(o.save_every); };
   t.integer("keep", o.keep, {0, kMost, "0 or more"},
-            "newest saves that stay as folders of adapter or model in --out, step-100; 0: the "
+            "newest saves (save_total_limit) that stay as folders of adapter or model in --out, "
+            "step-100; 0: the "
             "newest, in --out itself");
-  t.flag("keep-best", o.keep_best, "keep what has the lowest evaluation loss, in best/ of --out");
+  add_keep_best_option(t, o);
   t.integer("early-stop", o.early_stop, {0, kMost, "0 (off) or more"},
             "end after so many evaluations without a new lowest loss; 0: off");
   t.texts("sample", o.samples,
           "prompt to answer at each evaluation, greedily, into samples.jsonl of --out; may be "
           "repeated");
-  t.text("tensorboard", o.tensorboard, "folder of event files for TensorBoard");
-  t.flag("resume", o.resume, "continue from the last save in --out, as Ctrl-C makes one");
+  t.text("tensorboard", o.tensorboard, "folder of event files for TensorBoard").in("DIR");
+  t.flag(
+      "resume", o.resume,
+      "continue from the last save in --out, as Ctrl-C makes one, with the options of the run but "
+      "those that are given now");
+  t.flag("dry-run", o.dry_run,
+         "read, check and plan everything, say what the run would do and take, and train nothing");
 }
 
 }  // namespace
@@ -165,19 +191,22 @@ OptionTable option_table_of(TrainOptions& o) {
   OptionTable t;
   t.group("Model and data");
   t.text("model", o.model, std::string(kModelHelp) + "; of --adapter its base where none is named")
+      .in("MODEL")
       .required_without("adapter")
       .or_bare()
       .results(ResultsBy::kModel);
   add_data_option(t, o.data).results(ResultsBy::kFile);
-  t.text("out", o.out, "folder of the adapter or model, metrics and state").required();
+  t.text("out", o.out, "folder of the adapter or model, metrics and state").in("DIR").required();
   add_recipe_file_options(t, o);
   t.group("Adapter");
   t.text("adapter", o.adapter,
          "PEFT LoRA directory to start from and train on; its modules and ranks are kept")
+      .in("DIR")
       .results(ResultsBy::kModel);
   add_method_option(t, o.method).results();
   add_rank_option(t, o.rank).results();
-  t.number("alpha", o.alpha, {-kHuge, kHuge, "a finite number"}, "LoRA alpha").results();
+  t.number("alpha", o.alpha, {-kHuge, kHuge, "a finite number"}, "LoRA alpha (lora_alpha)")
+      .results();
   add_expert_rank_option(t, o.expert_rank).results();
   add_targets_option(t, o.targets).results();
   t.group("Model and data");
@@ -194,17 +223,20 @@ OptionTable option_table_of(TrainOptions& o) {
   add_memory_option(t, o.memory,
                     "bytes of the whole run (12GiB): passes and what they keep are chosen so");
   add_recompute_option(t, o.recompute);
-  t.text("offload", o.offload, kMemoryOffloadHelp);
+  t.text("offload", o.offload, kMemoryOffloadHelp).in("DIR");
   add_stage_options(t, o.stages);
   t.group(kMachineGroup);
   add_run_options(t, o.threads, o.device, o.strict_config);
   add_machine_option(t, o.machine);
+  t.flag("verbose", o.verbose,
+         "before the run tables of what it takes, by activation and decision; also with --memory")
+      .also("v");
   t.flag("json", o.json, "a line of JSON on stdout at the end");
   add_trace_option(t, o.trace);
-  t.mark_common({"model",      "data",   "out",        "train-on",   "method",
-                 "rank",       "alpha",  "targets",    "lr",         "config",
-                 "epochs",     "steps",  "batch-size", "max-length", "eval",
-                 "save-every", "resume", "memory",     "threads",    "json"});
+  t.mark_common({"model",      "data",       "out",     "train-on",   "method", "rank",
+                 "alpha",      "targets",    "lr",      "config",     "epochs", "steps",
+                 "batch-size", "max-length", "eval",    "save-every", "resume", "dry-run",
+                 "memory",     "threads",    "verbose", "json"});
   return t;
 }
 

@@ -17,20 +17,22 @@ namespace strata::apps {
 namespace {
 
 bool is_of_one_run(std::string_view name) {
-  constexpr std::array<std::string_view, 4> kNames = {"out", "resume", "config", "save-config"};
+  constexpr std::array<std::string_view, 5> kNames = {"out", "resume", "dry-run", "config",
+                                                      "save-config"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
 // That TOML's numbers hold; others are written as texts, which are read alike.
 bool is_number(const OptionRow& row, const std::string& text) {
   constexpr size_t kDigits = 18;
-  const bool is_text = row.unit == "TEXT" || row.kind == OptionKind::kList || text.size() > kDigits;
-  return !is_text && text.find_first_not_of("0123456789+-.e") == std::string::npos;
+  const bool is_text = row.unit != "INT" && row.unit != "UINT" && row.unit != "FLOAT";
+  return !is_text && text.size() <= kDigits &&
+         text.find_first_not_of("0123456789+-.e") == std::string::npos;
 }
 
 // As TOML. A text in quotes is written as in JSON, which TOML takes.
 std::string toml_value(const OptionRow& row, const std::vector<std::string>& values) {
-  if (row.kind == OptionKind::kFlag) return "true";
+  if (row.kind == OptionKind::kFlag) return values.front() == "off" ? "false" : "true";
   if (row.kind != OptionKind::kList) {
     return is_number(row, values.front()) ? values.front() : text::json_quote(values.front());
   }

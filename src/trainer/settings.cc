@@ -130,14 +130,4 @@ TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec
   return s;
 }
 
-std::string few_steps_warning(const TrainSettings& settings, int64_t num_steps) {
-  if (num_steps >= data::kFewSteps) return {};
-  std::string text =
-      fmt::format("{} step{} only, which teaches little: ", num_steps, num_steps == 1 ? "" : "s");
-  if (settings.steps > 0) return text + "give more --steps";
-  text += fmt::format("give more --epochs (now {})", settings.epochs);
-  if (settings.batch_size != 1) text += ", a smaller --batch-size, or more examples";
-  return text;
-}
-
 }  // namespace strata::apps

@@ -32,9 +32,6 @@ struct TrainSettings {
 TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec,
                                const TrainData& data, const std::string& recorded = {});
 
-// What to do about a run of so few steps that it learns little; empty of any other.
-std::string few_steps_warning(const TrainSettings& settings, int64_t num_steps);
-
 // Peak learning rate where none is given. Of adapters it is lower for wide models, and for batches
 // of few examples (0: no limit), whose gradients are noisy.
 double default_learning_rate(const std::string& method, int64_t hidden_size, int64_t batch_size);

@@ -63,10 +63,10 @@ void check_option_combinations(const TrainOptions& o) {
 void check_evaluation_options(const TrainOptions& o, const data::Dataset& eval) {
   if (!eval.examples.empty()) return;
   const bool is_for_nothing = o.eval_every && o.samples.empty();  // samples are taken then too
-  const char* name = o.keep_best        ? "--keep-best"
-                     : o.early_stop > 0 ? "--early-stop"
-                     : is_for_nothing   ? "--eval-every"
-                                        : nullptr;
+  const char* name = o.keep_best.value_or(false) ? "--keep-best"
+                     : o.early_stop > 0          ? "--early-stop"
+                     : is_for_nothing            ? "--eval-every"
+                                                 : nullptr;
   if (name == nullptr) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: there are no evaluation examples; give --eval, or --eval-fraction "

@@ -6,10 +6,12 @@
 
 #include <charconv>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "base/say.h"
 #include "setup/model_identity.h"
 #include "setup/weight_group.h"
@@ -17,6 +19,7 @@
 #include "trainer/recipe.h"
 #include "trainer/shared_data.h"
 #include "trainer/state.h"
+#include "trainer/verdict.h"
 
 namespace strata::apps {
 namespace {
@@ -140,6 +143,17 @@ JobStart resolve_job(const TrainOptions& options, const LoadSpec& spec, const Tr
   return job;
 }
 
+// Each once, of those that begin.
+void warn_of_doubts(const std::vector<JobStart>& jobs, const TrainData& data) {
+  std::set<std::string> said;
+  for (const JobStart& job : jobs) {
+    if (job.resumes) continue;
+    for (const std::string& doubt : doubts_about(job.settings, data)) {
+      if (said.insert(doubt).second) log(LogLevel::kWarning, doubt);
+    }
+  }
+}
+
 }  // namespace
 
 RunStart start_run(const TrainOptions& options, const ProcessGroup* group) {
@@ -163,6 +177,7 @@ RunStart start_run(const TrainOptions& options, const ProcessGroup* group) {
   }
   std::vector<JobStart> jobs;
   for (const SavedRun& run : saved) jobs.push_back(resolve_job(options, spec, data, stages, run));
+  if (is_first) warn_of_doubts(jobs, data);
   const int ranks_here = group == nullptr ? 1 : group->comm.ranks_here() * stages.ranks_each;
   TrainRun run = check_and_plan_train_run(spec, jobs.front().settings, data, ranks_here);
   return {.run = std::move(run), .data = std::move(data), .jobs = std::move(jobs)};

@@ -44,8 +44,6 @@ std::string compute_job_fingerprint(TrainJob& job);
 // Makes --out, and loads its state or removes what a run that never saved left there.
 void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& fingerprint,
                                               bool resumes);
-// That a run of so few steps learns little.
-void warn_of_few_steps(const TrainJob& job);
 // What will run, and what it will take: the first rank prints it. Probes the machine where no
 // limits were given.
 std::optional<Predicted> print_plan_and_predict(TrainJob& job, const engine::RunPlan& plan);

@@ -123,7 +123,11 @@ const Member& best_of(const std::vector<Member>& members) {
 
 std::string verdict_on(const Member& member, const std::vector<Member>& members) {
   if (member.diverged) return "diverged";
-  return &member == &best_of(members) ? "lowest" : "";
+  const Verdict verdict = judge(member.loop->loss_course());
+  const std::string lowest = &member == &best_of(members) ? "lowest" : "";
+  if (verdict == Verdict::kDiverged) return "diverged";
+  if (verdict != Verdict::kRose) return lowest;
+  return lowest + (lowest.empty() ? "" : ", ") + "worse than before";
 }
 
 std::vector<std::vector<std::string>> table_rows_of(const std::vector<Member>& members) {
@@ -231,12 +235,12 @@ bool run_members(Comm& comm, const RunStart& start, std::vector<Member>& members
   const TrainSettings& planned = jobs.front().settings;
   const auto pipeline = load_train_model(comm, run, planned, data);
   make_jobs(members, run, pipeline, data);
-  warn_of_few_steps(*members.front().job);
   for (Member& member : members) {
     member.fingerprint = compute_job_fingerprint(*member.job);
     make_folder_and_load_state_or_clear_logs(*member.job, member.fingerprint, member.start.resumes);
   }
   const std::optional<Predicted> predicted = print_plan_and_predict(*members.front().job, run.plan);
+  if (planned.options.dry_run) return true;
   return_free_memory();
   std::optional<TrainSampler> sampler;
   if (!planned.options.samples.empty())

@@ -123,21 +123,55 @@ Predicted predict_memory_and_time(const engine::RunPlan& plan, const engine::Mac
   return predicted;
 }
 
-}  // namespace
+// Whoever divides a run or its memory decides by the tables.
+bool shows_tables(const TrainOptions& o) {
+  return o.verbose || !o.memory.empty() || !o.stages.ranks.empty();
+}
 
-std::optional<Predicted> print_plan_and_predict(TrainJob& job, const engine::RunPlan& plan) {
-  if (!job.is_first_rank()) return {};
+std::string tables_text(TrainJob& job, const engine::RunPlan& plan,
+                        const engine::MachineLimits& limits) {
   report::Table table({{""}, {""}});
   add_run_rows(job, table);
   const std::string cores =
       usable_cores() < shared_cores() ? ", this one's on cores " + usable_core_list() : "";
-  // Before the pass takes its memory: the probe borrows that much.
-  const engine::MachineLimits limits = get_or_probe_limits(job, plan.stages.front().pass_bytes);
   if (job.stages().data > 1) table.add_row({"data", data_ranks_text(job.stages())});
   planner::add_plan_rows(plan, limits, offload_folder(job.options().offload), table);
   table.add_row({"machine", planner::machine_text(plan, job.engine().backend()) + cores});
-  say(fmt::format("{}{}{}", table.text(), planner::parts_text(plan), sent_text(job)));
-  return predict_memory_and_time(plan, limits, job.stages().data);
+  return table.text() + planner::parts_text(plan) + sent_text(job);
+}
+
+// Three lines, of what a person decides by.
+std::string summary_text(TrainJob& job, const Predicted& predicted) {
+  report::Table table({{""}, {""}});
+  table.add_row(
+      {"model", fmt::format("{}; {} trains {}, learning rate {}", model_text(job.engine()),
+                            job.options().method,
+                            report::format_count(static_cast<double>(job.num_trained_parameters())),
+                            rates_text(job.settings()))});
+  const size_t count = job.train_data().examples.size();
+  std::string data = fmt::format("{} example{}", count, count == 1 ? "" : "s");
+  if (!job.eval_data().examples.empty())
+    data += fmt::format(" and {} to evaluate on", job.eval_data().examples.size());
+  table.add_row({"data", fmt::format("{}; steps {}", data, steps_text(job))});
+  const int64_t runs = std::max<int64_t>(1, std::ssize(job.options().sweep));
+  const double seconds =
+      predicted.step_seconds * static_cast<double>(runs * (job.num_steps() - job.steps_done()));
+  table.add_row({"takes", fmt::format("{} of memory; {} a step, {} in all (-v: what for)",
+                                      report::format_bytes(predicted.memory_in_all()),
+                                      report::format_seconds(predicted.step_seconds),
+                                      report::format_duration(seconds))});
+  return table.text();
+}
+
+}  // namespace
+
+std::optional<Predicted> print_plan_and_predict(TrainJob& job, const engine::RunPlan& plan) {
+  if (!job.is_first_rank()) return {};
+  // Before the pass takes its memory: the probe borrows that much.
+  const engine::MachineLimits limits = get_or_probe_limits(job, plan.stages.front().pass_bytes);
+  Predicted predicted = predict_memory_and_time(plan, limits, job.stages().data);
+  say(shows_tables(job.options()) ? tables_text(job, plan, limits) : summary_text(job, predicted));
+  return predicted;
 }
 
 std::string compute_job_fingerprint(TrainJob& job) {
@@ -147,16 +181,12 @@ std::string compute_job_fingerprint(TrainJob& job) {
                                    std::string(job.engine().backend().arithmetic()));
 }
 
-void warn_of_few_steps(const TrainJob& job) {
-  const std::string few = few_steps_warning(job.settings(), job.num_steps());
-  if (!few.empty()) log(LogLevel::kWarning, few);
-}
-
 void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& fingerprint,
                                               bool resumes) {
   const std::string& out = job.settings().out;
+  const bool writes = job.is_first_rank() && !job.options().dry_run;
   // Now that nothing is wrong with what was asked.
-  if (job.is_first_rank()) make_folders(out);
+  if (writes) make_folders(out);
   if (resumes) return load_train_state(job, fingerprint);
   if (!job.is_first_rank()) return;
   remove_file(metrics_path(out));  // of a run that never saved
@@ -189,9 +219,9 @@ void listen_for_stop_signals(TrainJob& job, std::optional<StopSignals>& signals)
 bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   const TrainOptions& options = job.options();
   const std::string fingerprint = compute_job_fingerprint(job);
-  if (job.is_first_rank() && !resumes) warn_of_few_steps(job);
   make_folder_and_load_state_or_clear_logs(job, fingerprint, resumes);
   const std::optional<Predicted> predicted = print_plan_and_predict(job, plan);
+  if (options.dry_run) return true;
   return_free_memory();
   std::optional<TrainSampler> sampler;
   if (!options.samples.empty())
@@ -229,6 +259,7 @@ int start_and_train(const TrainOptions& options, const ProcessGroup* group) {
   const RunStart start = start_run(options, group);
   const int code = options.sweep.empty() ? train_alone(start, group) : run_sweep(start);
   trace.finish();
+  if (options.dry_run && is_first) say("dry run: nothing was trained, and nothing is in --out\n");
   return code;
 }
 

@@ -58,15 +58,17 @@ struct TrainOptions : EngineSetup {
   std::optional<int64_t> eval_every;  // steps; absent: ten times in a run
   std::string save_every = "10m";     // or steps; 0: at the end only
   int64_t keep = 0;                   // saves that have folders of their own
-  bool keep_best = false;
-  int64_t early_stop = 0;  // evaluations without a new lowest loss; 0: off
+  std::optional<bool> keep_best;      // absent: where there is an evaluation
+  int64_t early_stop = 0;             // evaluations without a new lowest loss; 0: off
   bool resume = false;
+  bool dry_run = false;
   uint64_t seed = 0;
   StageOptions stages;
   std::vector<std::string> samples;  // prompts to answer at each evaluation
   std::string tensorboard;           // folder of event files; empty: none
   std::string config;                // recipe that the options were read from
   std::string save_config;           // file to write one to
+  bool verbose = false;              // tables of what the run takes, before it
   bool json = false;                 // a line of JSON on stdout at the end
   std::string trace;                 // file of the timeline; empty: none
 };

@@ -154,7 +154,8 @@ class TrainTest : public ::testing::Test {
     for (size_t i = 0; i < table.rows().size(); ++i) {
       const OptionRow& row = table.rows()[i];
       if (row.text() == usual.rows()[i].text()) continue;
-      args.push_back("--" + row.name);
+      const bool is_off = row.kind == OptionKind::kFlag && row.text() == "off";
+      args.push_back("--" + row.name + (is_off ? "=off" : ""));
       if (row.kind != OptionKind::kFlag) args.push_back(row.text());
     }
     return args;

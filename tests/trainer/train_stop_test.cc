@@ -236,7 +236,7 @@ TEST_F(TrainStopTest, KeepsTheNewestSaves) {
   TrainOptions o = options("out");
   o.keep = 2;
   ASSERT_EQ(run_train(o), 0);
-  EXPECT_EQ(folders("out"), (std::set<std::string>{"step-28", "step-30", "trainer"}));
+  EXPECT_EQ(folders("out"), (std::set<std::string>{"best", "step-28", "step-30", "trainer"}));
   EXPECT_EQ(content(o.out + "/step-30/" + kAdapter), content(o.out + "/" + kAdapter));
   EXPECT_NE(content(o.out + "/step-28/" + kAdapter), content(o.out + "/" + kAdapter));
   // Killed, stopped and resumed it keeps the same ones.
@@ -250,7 +250,7 @@ TEST_F(TrainStopTest, KeepsTheNewestSaves) {
   expect_same_files("out", "again", {"step-28/adapter_model.safetensors", kAdapter});
   TrainOptions none = options("none");
   ASSERT_EQ(run_train(none), 0);
-  EXPECT_EQ(folders("none"), (std::set<std::string>{"trainer"}));
+  EXPECT_EQ(folders("none"), (std::set<std::string>{"best", "trainer"}));
 }
 
 TEST_F(TrainStopTest, KeepsTheBest) {
@@ -281,14 +281,31 @@ TEST_F(TrainStopTest, KeepsTheBest) {
                     {"best/adapter_model.safetensors", kAdapter, "trainer/state.json"});
 }
 
+// Whoever evaluates has it without asking, and may say no.
+TEST_F(TrainStopTest, KeepsTheBestWhereThereIsAnEvaluation) {
+  TrainOptions o = unsteady("out");
+  ASSERT_EQ(run_train(o), 0);
+  EXPECT_TRUE(file_exists(o.out + "/best/" + kAdapter));
+  TrainOptions off = unsteady("off");
+  off.keep_best = false;
+  ASSERT_EQ(run_train(off), 0);
+  EXPECT_FALSE(fs::exists(off.out + "/best"));
+  TrainOptions blind = options("blind");
+  blind.eval_fraction = 0;
+  ASSERT_EQ(run_train(blind), 0);
+  EXPECT_FALSE(fs::exists(blind.out + "/best"));
+}
+
 // Of a run that kept none until its lowest evaluation had gone by.
 TEST_F(TrainStopTest, NamesNoBestThatItDoesNotHave) {
   TrainOptions o = unsteady("out");
+  o.keep_best = false;
   ASSERT_EQ(run_train(o), 0);
   const int64_t best = lowest_of(o).step;
   ASSERT_GT(best, 0);
   ASSERT_LT(best, kUnsteadySteps - 10);
   TrainOptions stopped = unsteady("stopped");
+  stopped.keep_best = false;
   EXPECT_EQ(stop_after(stopped, 2 * best + 3, SIGINT), 130);
   stopped.resume = true;
   stopped.keep_best = true;
