@@ -66,7 +66,7 @@ Invocation make_serve_invocation() {
   return {std::shared_ptr<const OptionTable>(line, &line->rows), [line] {
             server::ServeOptions options = read_serve_options(*line);
             resolve_paths(options);
-            return run_serve(options);
+            return run_serve(options, line->verbose);
           }};
 }
 
@@ -86,7 +86,7 @@ Command make_plan_command() {
                            "Each with the options of its own: strata plan "
                            "train|stages|serve|schedule --help\n"
                            "Examples:\n"
-                           "  strata plan train qwen3 --tokens 4x512\n"
+                           "  strata plan qwen3          (can it be tuned here?)\n"
                            "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg "
                            "plan.svg\n"
                            "  strata plan serve qwen3 --memory 8GiB\n"

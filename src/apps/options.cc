@@ -9,7 +9,9 @@ namespace strata::apps {
 OptionTable option_table_of(DataOptions& o) {
   OptionTable t;
   add_data_option(t, o.data).or_bare();
-  t.text("model", o.model, "Hugging Face directory, GGUF file, or ORG/NAME of the hub").required();
+  t.text("model", o.model, "Hugging Face directory, GGUF file, or ORG/NAME of the hub")
+      .in("MODEL")
+      .required();
   add_train_on_option(t, o.train_on);
   add_template_options(t, o.chat);
   add_fields_option(t, o.fields);
@@ -28,9 +30,10 @@ OptionTable option_table_of(EvalOptions& o) {
   t.text("model", o.model,
          "Hugging Face directory, GGUF file, or ORG/NAME of the hub; an adapter's base where none "
          "is named")
+      .in("MODEL")
       .required_without("adapter")
       .or_bare();
-  t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated");
+  t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated").in("DIR");
   add_data_option(t, o.data).help = "as of strata train, without weights; may be repeated";
   add_train_on_option(t, o.train_on);
   add_template_options(t, o.chat);
@@ -50,6 +53,7 @@ OptionTable option_table_of(InspectOptions& o) {
   OptionTable t;
   t.text("model", o.model,
          "directory of a model or of a LoRA adapter, GGUF file, or ORG/NAME of the hub")
+      .in("MODEL")
       .required()
       .or_bare();
   t.flag("tensors", o.tensors, "list every tensor");
@@ -72,8 +76,9 @@ OptionTable option_table_of(InitOptions& o) {
   t.text("config", o.config,
          "model directory, GGUF file, ORG/NAME in the hub's cache, config.json, or one of: " +
              config_names_text())
+      .in("MODEL")
       .required();
-  t.text("out", o.out, "folder to write").required();
+  t.text("out", o.out, "folder to write").in("DIR").required();
   add_dtype_option(t, o.dtype, {"auto", "bf16", "f32"}, "auto (as configured), bf16 or f32");
   t.seed("seed", o.seed, "");
   t.flag("mtp", o.mtp, "with a layer of multi-token prediction (DeepSeek-V4)");
@@ -83,9 +88,11 @@ OptionTable option_table_of(InitOptions& o) {
 
 OptionTable option_table_of(TokenizeOptions& o) {
   OptionTable t;
-  t.text("tokenizer", o.tokenizer, "model directory, GGUF file or tokenizer.json").required();
-  t.text("in", o.in, "JSONL file to read").required();
-  t.text("out", o.out, "JSONL file to write").required();
+  t.text("tokenizer", o.tokenizer, "model directory, GGUF file or tokenizer.json")
+      .in("MODEL")
+      .required();
+  t.text("in", o.in, "JSONL file to read").in("FILE").required();
+  t.text("out", o.out, "JSONL file to write").in("FILE").required();
   return t;
 }
 

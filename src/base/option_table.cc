@@ -15,6 +15,8 @@
 namespace strata {
 namespace {
 
+constexpr size_t kLongestUnit = 20;  // characters, of choices in help
+
 [[noreturn]] void refuse(const std::string& name, const std::string& got,
                          const std::string& wanted) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("--{}: got {}, want {}", name, got, wanted));
@@ -119,6 +121,8 @@ OptionRow& OptionTable::text(const std::string& name, std::string& field, const 
 OptionRow& OptionTable::choice(const std::string& name, std::string& field,
                                const std::vector<std::string>& choices, const std::string& help) {
   OptionRow& row = text(name, field, help);
+  const std::string all = fmt::format("{}", fmt::join(choices, "|"));
+  row.unit = all.size() <= kLongestUnit ? all : "NAME";
   row.check = [at = &field, name, choices] {
     if (std::find(choices.begin(), choices.end(), *at) == choices.end())
       refuse(name, "'" + *at + "'", choices_text(choices));

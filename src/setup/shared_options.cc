@@ -7,7 +7,8 @@ namespace strata::apps {
 namespace {
 
 constexpr const char* kRecomputeHelp =
-    "of activations, in backward: none, full, minimal, minimal_with_context, "
+    "of activations, in backward (gradient checkpointing): none, full, minimal, "
+    "minimal_with_context, "
     "save_dot_with_context_except_mlp, save_dot_except_mlp, save_dot_except_mlpwi, save_qkv_proj, "
     "save_out_proj, qkv_proj_offloaded, minimal_offloaded, or "
     "custom:TAG=keep|offload|recompute,...: "
@@ -37,7 +38,7 @@ void add_run_options(OptionTable& t, int& threads, std::string& device, bool& st
 
 void add_micro_tokens_option(OptionTable& t, int64_t& field) {
   t.integer("micro-tokens", field, {1, kMost, "1 or more"},
-            "tokens of a pass, at most; saves memory");
+            "tokens of a pass (of a micro-batch), at most; saves memory");
 }
 
 OptionRow& add_train_on_option(OptionTable& t, std::string& field) {
@@ -68,6 +69,7 @@ OptionRow& add_data_option(OptionTable& t, std::vector<std::string>& field) {
           "JSONL: {\"prompt\",\"completion\"}, {\"text\"} or {\"messages\"} a line; or Alpaca, "
           "ShareGPT, a JSON array, CSV, .gz, .zst, a folder, ORG/NAME of a data set in the "
           "hub's cache, - for stdin (docs/data.md); may be repeated, FILE:2 is seen twice as often")
+      .in("FILE")
       .required();
 }
 
@@ -87,7 +89,7 @@ OptionRow& add_method_option(OptionTable& t, std::string& field) {
 }
 
 OptionRow& add_rank_option(OptionTable& t, int64_t& field) {
-  return t.integer("rank", field, {1, 65536, "1 or more"}, "LoRA rank");
+  return t.integer("rank", field, {1, 65536, "1 or more"}, "LoRA rank (r)");
 }
 
 OptionRow& add_expert_rank_option(OptionTable& t, std::string& field) {
@@ -96,8 +98,9 @@ OptionRow& add_expert_rank_option(OptionTable& t, std::string& field) {
 }
 
 OptionRow& add_targets_option(OptionTable& t, std::string& field) {
-  return t.text("targets", field,
-                "all-linear, or module names with commas; embed_tokens and lm_head too");
+  return t.text(
+      "targets", field,
+      "all-linear, or module names with commas (target_modules); embed_tokens and lm_head too");
 }
 
 void add_draft_option(OptionTable& t, int64_t& field) {
@@ -106,7 +109,7 @@ void add_draft_option(OptionTable& t, int64_t& field) {
 }
 
 void add_memory_option(OptionTable& t, std::string& field, const std::string& help) {
-  t.text("memory", field, help).check = [&field] {
+  t.text("memory", field, help).in("SIZE").check = [&field] {
     if (!field.empty()) parse_memory_size("memory", field);
   };
 }
@@ -118,11 +121,12 @@ void add_recompute_option(OptionTable& t, std::string& field) {
 void add_machine_option(OptionTable& t, std::string& field) {
   t.text("machine", field,
          "file of the machine's limits, in place of probing them now, so that plans of different "
-         "times can be compared");
+         "times can be compared")
+      .in("FILE");
 }
 
 void add_trace_option(OptionTable& t, std::string& field) {
-  t.text("trace", field, "timeline to write, for ui.perfetto.dev (docs/timeline.md)");
+  t.text("trace", field, "timeline to write, for ui.perfetto.dev (docs/timeline.md)").in("FILE");
 }
 
 void add_forwarding_delay_option(OptionTable& t, int& field) {

@@ -10,8 +10,11 @@
 namespace strata::apps {
 namespace {
 
+using ::testing::AnyOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr char kMachine[] =
     "{\"bf16_flops\": 2e11, \"f32_flops\": 1e11, \"read_bytes_per_s\": 1e10, "
@@ -72,11 +75,35 @@ TEST(PlanCommands, RefuseForStagesWhatIsOfAWholeModel) {
   EXPECT_THAT(ran.err, HasSubstr("--svg: has no effect with --stages"));
 }
 
+// A model alone is asked about with a step of the usual size, and answered in a word.
+TEST(PlanCommands, AModelAloneIsAnsweredWhetherItCanBeTunedHere) {
+  const TempDir folder;
+  const std::string machine = folder.file("machine.json");
+  write_file_atomic(machine, kMachine);
+  const std::string model = std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3";
+  const Ran small = run_program({"plan", model, "--machine", machine});
+  EXPECT_EQ(small.code, 0) << small.err;
+  EXPECT_THAT(small.out, StartsWith("yes: LoRA of rank 32 on 8 sequences of 512 tokens a step"));
+  EXPECT_THAT(small.out, HasSubstr("; a step takes "));
+  const Ran given = run_program({"plan", model, "--machine", machine, "--tokens", "8x512"});
+  EXPECT_THAT(small.out, EndsWith(given.out)) << "the same plan, without a word before it";
+  const Ran json = run_program({"plan", model, "--machine", machine, "--json"});
+  EXPECT_THAT(json.out, StartsWith("{"));
+  write_file_atomic(folder.file("config.json"), R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256,
+    "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126,
+    "num_attention_heads": 128, "num_key_value_heads": 8, "head_dim": 128,
+    "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 500000,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16"})");
+  const Ran large = run_program({"plan", folder.file("config.json"), "--machine", machine});
+  EXPECT_EQ(large.code, 0) << large.err;
+  EXPECT_THAT(large.out, AnyOf(StartsWith("no: "), StartsWith("yes, with --memory ")));
+}
+
 TEST(PlanCommands, SayWhatIsMissing) {
   const Ran ran = run_program({"plan", "stages"});
   EXPECT_EQ(ran.code, 2);
-  for (const char* option : {"--model", "--tokens", "--stages"})
-    EXPECT_THAT(ran.err, HasSubstr(option));
+  for (const char* option : {"--model", "--stages"}) EXPECT_THAT(ran.err, HasSubstr(option));
 }
 
 }  // namespace

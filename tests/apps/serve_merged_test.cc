@@ -83,7 +83,8 @@ class ServeMergedTest : public ServeStartTest {
 
 // Both ways give the same model to the byte, and it is another one than the base.
 TEST_F(ServeMergedTest, TheServersMergedArchiveIsWhatMergeMakesOfItsArchive) {
-  const auto server = serve(named({"--metrics-listen", "127.0.0.1:0", "--merged"}));
+  const auto server = serve(named({"--metrics-listen", "127.0.0.1:0", "--merged", "--verbose"}),
+                            "samples of 2,048");
   EXPECT_THAT(server->out(), HasSubstr("requests' merging, at most"));
   const int port = port_of(server->out());
   const std::string run = train(port, "a");

@@ -75,7 +75,7 @@ inline boost::json::object object_of(const Reply& reply) {
 class ServeStartTest : public TrainTest {
  protected:
   // Started in the test's folder, where a short command line puts its data.
-  std::unique_ptr<Process> serve(const Words& more, const std::string& until = "samples of 2,048") {
+  std::unique_ptr<Process> serve(const Words& more, const std::string& until = " GiB at most") {
     Words args = {"serve", "--memory", "2GiB", "--threads", "1"};
     args.insert(args.end(), more.begin(), more.end());
     auto process = std::make_unique<Process>(args, "", Words{"PWD=" + root_});

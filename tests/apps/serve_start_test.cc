@@ -18,7 +18,12 @@ using ::testing::StartsWith;
 TEST_F(ServeStartTest, TheAddressComesFirstAndCtrlCSaysWhatItDoes) {
   const auto server = serve(named({"--metrics-listen", "127.0.0.1:0"}));
   EXPECT_THAT(server->out(), StartsWith("listening on http://127.0.0.1:"));
-  EXPECT_LT(server->out().find("metrics on "), server->out().find("weights"));
+  EXPECT_LT(server->out().find("metrics on "), server->out().find("page "));
+  EXPECT_THAT(server->out(), ContainsRegex("page +http://127.0.0.1:[0-9]+/ in a browser\n"));
+  EXPECT_THAT(server->out(), ContainsRegex("OpenAI +http://127.0.0.1:[0-9]+/v1 for"));
+  EXPECT_THAT(server->out(), ContainsRegex("models +tiny\n"));
+  EXPECT_THAT(server->out(), ContainsRegex("keys +none: this machine alone"));
+  EXPECT_THAT(server->out(), Not(HasSubstr("kv cache"))) << "for --verbose";
   EXPECT_EQ(end(*server), 0);
   EXPECT_THAT(server->err(),
               HasSubstr("Ctrl-C: new work is refused; the running pass and queued "

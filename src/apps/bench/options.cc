@@ -13,7 +13,8 @@ OptionTable option_table_of(BenchOptions& o) {
   t.text("work", o.work, bench_work_names()).required().positional();
   t.text("model", o.model,
          "Hugging Face directory, GGUF file, or ORG/NAME in the hub's cache; default: Qwen3-0.6B's "
-         "shape with random weights");
+         "shape with random weights")
+      .in("MODEL");
   add_dtype_option(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
   t.text(
       "weights", o.weights,
@@ -28,7 +29,7 @@ OptionTable option_table_of(BenchOptions& o) {
       t, o.memory,
       "of a training work, as 2GiB: the fastest passes that fit, weights in memory; the "
       "probes of limits take 256 MiB besides it");
-  t.text("offload", o.offload, kOffloadHelp);
+  t.text("offload", o.offload, kOffloadHelp).in("DIR");
   OptionRow& schedule = add_stage_options(t, o.stages);
   schedule.also("schedule");
   t.group(kMachineGroup);

@@ -91,7 +91,7 @@ int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
                                               {{"quantization_config", model::nf4_config()}}));
   dir.commit();
   print_result(fmt::format("{}: {} tensors in 4 bits\n", o.out, errors->size()));
-  report_rounding(*errors, o.report);
+  report_rounding(*errors, o.report, o.verbose);
   return 0;
 }
 
@@ -108,7 +108,7 @@ int convert_to_safetensors(const ConvertOptions& o, ExportModel& model) {
   model.write_small_files(dir.file("."), type == nullptr ? "" : type->of_config);
   dir.commit();
   print_result(fmt::format("{}: {} tensors\n", o.out, errors->size()));
-  report_rounding(*errors, o.report);
+  report_rounding(*errors, o.report, o.verbose);
   return 0;
 }
 
@@ -142,7 +142,7 @@ int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
     print_result(
         fmt::format("{}: for ollama (ollama create NAME -f {})\n", o.modelfile, o.modelfile));
   }
-  report_rounding(*errors, o.report);
+  report_rounding(*errors, o.report, o.verbose);
   return 0;
 }
 

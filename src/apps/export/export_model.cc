@@ -112,7 +112,8 @@ std::vector<const model::TensorError*> changed_by_rounding(
 
 }  // namespace
 
-model::AdapterPart find_or_unpack_adapter_part(const std::string& typed, Archives& archives) {
+model::AdapterPart find_or_unpack_adapter_part(const std::string& named, Archives& archives) {
+  const std::string typed = without_served_name(named);
   const size_t colon = typed.rfind(':');
   if (colon == std::string::npos || colon == 0 || file_exists(typed)) {
     return {.dir = find_or_unpack_adapter(typed, archives)};
@@ -220,19 +221,18 @@ std::string with_json_members(const std::string& text, const std::string& where,
   return out + "\n}\n";
 }
 
-void report_rounding(const std::vector<model::TensorError>& errors, const std::string& report) {
+void report_rounding(const std::vector<model::TensorError>& errors, const std::string& report,
+                     bool lists) {
   constexpr size_t kShown = 10;
   const std::vector<const model::TensorError*> changed = changed_by_rounding(errors);
   if (!report.empty()) write_rounding_report(errors, report);
-  if (changed.empty()) {
-    print_result("no value was rounded\n");
-    return;
-  }
-  print_result(rounding_table(std::span(changed).first(std::min(kShown, changed.size()))));
-  if (changed.size() > kShown) {
-    print_result(fmt::format("and {} tensors more with smaller errors{}\n", changed.size() - kShown,
-                             report.empty() ? " (--report FILE has them all)" : ""));
-  }
+  if (changed.empty()) return print_result("no value was rounded\n");
+  if (lists)
+    print_result(rounding_table(std::span(changed).first(std::min(kShown, changed.size()))));
+  print_result(fmt::format(
+      "rounded: {} of {} tensors, {} by {:.2g} % (rms) at most{}\n", changed.size(), errors.size(),
+      changed.front()->name, 100 * changed.front()->relative(),
+      lists ? "" : "; -v lists the largest changes, --report FILE all of them"));
 }
 
 }  // namespace strata::apps

@@ -69,8 +69,9 @@ void make_parent_folder(const std::string& option, const std::string& path);
 std::string with_json_members(const std::string& text, const std::string& where,
                               const std::vector<std::pair<std::string, std::string>>& members);
 
-// The tensors that rounding changed, the largest change first, at most ten; all of them as JSON to
-// `report`, where it is not empty.
-void report_rounding(const std::vector<model::TensorError>& errors, const std::string& report);
+// How many tensors rounding changed, and the largest change; with `lists` a table of the ten
+// largest. All of them as JSON to `report`, where it is not empty.
+void report_rounding(const std::vector<model::TensorError>& errors, const std::string& report,
+                     bool lists);
 
 }  // namespace strata::apps

@@ -42,7 +42,7 @@ int run_merge(const MergeOptions& options) {
   model.write_small_files(dir.file("."), {});
   dir.commit();
   print_merged(options, model, *errors);
-  report_rounding(*errors, options.report);
+  report_rounding(*errors, options.report, options.verbose);
   return 0;
 }
 

@@ -15,6 +15,7 @@ struct MergeOptions {
   Archives archives = {};                      // that they lie in
   std::string out;
   std::string report;
+  bool verbose = false;  // a table of what rounding changed
   int threads = 0;
 };
 

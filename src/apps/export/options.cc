@@ -16,25 +16,29 @@ constexpr const char* kReportHelp = "JSON file with what rounding changed in eve
 
 OptionTable option_table_of(MergeOptions& o) {
   OptionTable t;
-  t.text("model", o.model, kExportedHelp).required().or_bare();
+  t.text("model", o.model, kExportedHelp).in("MODEL").required().or_bare();
   t.texts(
-      "adapter", o.adapters,
-      "PEFT directory or archive of a server's checkpoint, or DIR:WEIGHT for a part of its change "
-      "(0.5: half); may be given several times, their changes add up");
+       "adapter", o.adapters,
+       "PEFT directory or archive of a server's checkpoint, or DIR:WEIGHT for a part of its change "
+       "(0.5: half); may be given several times, their changes add up")
+      .in("DIR");
   t.text("out", o.out, "folder to write: safetensors in the model's own types, config, tokenizer")
+      .in("DIR")
       .required();
-  t.text("report", o.report, kReportHelp);
+  t.text("report", o.report, kReportHelp).in("FILE");
+  t.flag("verbose", o.verbose, "list the tensors that rounding changed most").also("v");
   add_threads_option(t, o.threads);
   return t;
 }
 
 OptionTable option_table_of(ConvertOptions& o) {
   OptionTable t;
-  t.text("model", o.model, kExportedHelp).required().or_bare();
+  t.text("model", o.model, kExportedHelp).in("MODEL").required().or_bare();
   t.texts(
-      "adapter", o.adapters,
-      "PEFT directory or archive of a server's checkpoint, or DIR:WEIGHT, to merge; may be given "
-      "several times");
+       "adapter", o.adapters,
+       "PEFT directory or archive of a server's checkpoint, or DIR:WEIGHT, to merge; may be given "
+       "several times")
+      .in("DIR");
   t.choice("to", o.to, {"safetensors", "gguf", "gguf-lora"},
            "a Hugging Face directory, a file of llama.cpp, or its file of an adapter alone");
   t.choice(
@@ -44,12 +48,15 @@ OptionTable option_table_of(ConvertOptions& o) {
       "GGUF's, nf4 is bitsandbytes'");
   t.choice("layout", o.layout, {"layers", "stacked"},
            "of safetensors: a tensor for each layer, or one for all layers of a kind");
-  t.text("shard-size", o.shard_size, "bytes of a safetensors file at most");
-  t.text("out", o.out, "folder to write, or GGUF file").required();
+  t.text("shard-size", o.shard_size, "bytes of a safetensors file at most").in("SIZE");
+  t.text("out", o.out, "folder to write, or GGUF file").in("PATH").required();
   t.text("modelfile", o.modelfile,
-         "a file to write for ollama, with --to gguf: template, sampling, end tokens");
-  t.text("report", o.report, kReportHelp);
-  t.text("data", o.data, "a file as strata train reads it: prints the perplexity before and after");
+         "a file to write for ollama, with --to gguf: template, sampling, end tokens")
+      .in("FILE");
+  t.text("report", o.report, kReportHelp).in("FILE");
+  t.flag("verbose", o.verbose, "list the tensors that rounding changed most").also("v");
+  t.text("data", o.data, "a file as strata train reads it: prints the perplexity before and after")
+      .in("FILE");
   add_threads_option(t, o.threads);
   return t;
 }

@@ -14,9 +14,10 @@ namespace {
 void add_generation_options(OptionTable& t, GenerationOptions& o) {
   t.group("Model and prompt");
   t.text("model", o.model, std::string(kModelHelp) + "; a LoRA adapter's stands for its base too")
+      .in("MODEL")
       .required_without("adapter")
       .or_bare();
-  t.text("adapter", o.adapter, "PEFT LoRA directory; alone it stands for its base too");
+  t.text("adapter", o.adapter, "PEFT LoRA directory; alone it stands for its base too").in("DIR");
   t.group("Answers");
   t.integer("max-tokens", o.max_tokens, {1, INT64_MAX, "1 or more"}, "of an answer, at most");
   add_sampling_rows(t, o.sampling);

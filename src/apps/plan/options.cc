@@ -22,7 +22,7 @@ void add_schedule_options(OptionTable& t, PlanScheduleOptions& o) {
   t.integer("chunks", o.chunks, {0, 1024, "1 to 1024"},
             "stages of a rank [1; of a file: as many as it has]");
   add_forwarding_delay_option(t, o.forwarding_delay);
-  t.text("schedule-out", o.schedule_out, "CSV file to write");
+  t.text("schedule-out", o.schedule_out, "CSV file to write").in("FILE");
   t.flag("with-transfers", o.with_transfers, "write sends and receives as well");
   t.group(kMachineGroup);
   add_trace_option(t, o.trace);
@@ -38,9 +38,10 @@ OptionTable option_table_of(PlanOptions& o) {
        "Hugging Face directory, GGUF file, ORG/NAME in the hub's cache or config.json, of which no "
        "weights are read, or one of: " +
            config_names_text())
+      .in("MODEL")
       .or_bare();
   t.choice("for", o.purpose, {"train", "serve"}, "train, or serve: what a server's --memory holds");
-  t.text("tokens", o.tokens, "BxT: B sequences of T tokens are an optimizer step");
+  t.text("tokens", o.tokens, "B sequences of T tokens are an optimizer step [8x512]").in("BxT");
   add_memory_option(
       t, o.memory, "bytes of the whole run (12GiB), as in train; of serve [80 % of the machine's]");
   t.group("Of training");
@@ -59,14 +60,15 @@ OptionTable option_table_of(PlanOptions& o) {
   add_draft_option(t, o.draft_tokens);
   t.group("Memory");
   add_recompute_option(t, o.recompute);
-  t.text("offload", o.offload, kMemoryOffloadHelp);
+  t.text("offload", o.offload, kMemoryOffloadHelp).in("DIR");
   add_dtype_option(t, o.dtype);
   add_weights_option(t, o.weights);
   t.group(kMachineGroup);
   add_run_options(t, o.threads, o.device, o.strict_config);
-  t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets");
+  t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets").in("FILE");
   add_machine_option(t, o.machine);
-  t.text("save-machine", o.save_machine, "file to write the probed limits to, for --machine");
+  t.text("save-machine", o.save_machine, "file to write the probed limits to, for --machine")
+      .in("FILE");
   add_schedule_options(t, o.schedule);
   add_division_options(t, o.stages);  // of train in stages
   add_ranks_options(t, o.stages);     // and of train as processes

@@ -65,7 +65,12 @@ StepTokens parse_step_tokens(const std::string& text) {
                   text, kMostTokens));
 }
 
+// Where nobody says: as many as a step of training on short conversations has.
+constexpr StepTokens kUsualStep = {.sequences = 8, .length = 512};
+
 StepTokens parse_and_check_step_tokens(const PlanOptions& options, int64_t context) {
+  if (options.tokens.empty())
+    return {.sequences = kUsualStep.sequences, .length = std::min(kUsualStep.length, context)};
   const StepTokens tokens = parse_step_tokens(options.tokens);
   if (tokens.length > context) {
     refuse(fmt::format("--tokens {}: sequences of {} tokens, the model's context is {}",
@@ -112,7 +117,6 @@ train::BaseStep step_of(const PlanOptions& options) {
 }
 
 LoadSpec check_training_options_and_read_spec(const PlanOptions& options) {
-  if (options.tokens.empty()) refuse("--tokens BxT says what an optimizer step trains, like 4x512");
   if (!options.memory.empty() && options.recompute != "none") {
     refuse("--memory and --recompute: give one; --memory chooses what is kept");
   }
@@ -253,6 +257,37 @@ void print_training_plan(const PlanOptions& options, const engine::RunPlan& plan
   fmt::print("{}{}", table.text(), planner::parts_text(plan));
 }
 
+// "Can I tune this here?", where nobody gave numbers to plan with.
+std::string answer_text(const PlanOptions& options, const engine::RunPlan& plan,
+                        const engine::MachineLimits& limits, const planner::TrainRun& run,
+                        const LoadSpec& spec) {
+  const int64_t here = read_usable_memory(), needed = plan.memory.total();
+  const std::string what = fmt::format(
+      "{} on {} sequences of {} tokens a step (--tokens BxT: others) takes {}, and this machine "
+      "has "
+      "{}",
+      options.method == "lora" ? fmt::format("LoRA of rank {}", options.rank) : "all parameters",
+      run.shape.lengths.size(), run.shape.longest, report::format_bytes(needed),
+      report::format_bytes(here));
+  const auto seconds = [&](const engine::RunPlan& of) {
+    return report::format_seconds(engine::step_seconds(of, limits));
+  };
+  if (needed <= here) return fmt::format("yes: {}; a step takes {}\n", what, seconds(plan));
+  planner::TrainRun within = run;
+  within.memory =
+      planner::Budget{.bytes = here / 10 * 9, .text = report::format_bytes(here / 10 * 9)};
+  try {
+    const engine::RunPlan fits = make_engines_and_plan_run(spec, within, step_of(options));
+    return fmt::format("yes, with --memory {}MiB: {}; a step then takes {}\n",
+                       within.memory->bytes >> 20, what, seconds(fits));
+  } catch (const Error& error) {
+    return fmt::format(
+        "no: {}, and with less it does not run: {}\na smaller model, or its weights in 4 bits "
+        "(strata convert --type nf4), may fit\n",
+        what, error.what());
+  }
+}
+
 void check_has_stages(const planner::Division& division) {
   if (division.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
 }
@@ -276,6 +311,8 @@ int plan_and_print_training(const PlanOptions& options, const StageOptions& stag
                                  .memory = budget_of(options.memory)};
   const engine::RunPlan plan = make_engines_and_plan_run(spec, run, step_of(options));
   if (!options.svg.empty()) write_pareto_chart(options.svg, run, limits, plan);
+  if (options.tokens.empty() && options.memory.empty() && !in_stages && !options.json)
+    fmt::print("{}", answer_text(options, plan, limits, run, spec));
   print_training_plan(options, plan, in_stages, *engine, spec, limits);
   return 0;
 }
@@ -362,7 +399,7 @@ constexpr Mode kModes[] = {
      plan_and_print_serving},
     {{"stages", "Memory of each rank and time of a step, trained in pipeline stages",
       "Example:\n  strata plan stages qwen3 --tokens 8x512 --stages 2 --microbatches 8", kOfStages,
-      "model,tokens,stages"},
+      "model,stages"},
      "--stages",
      [](const PlanOptions& o) {
        const bool divides = o.schedule.microbatches > 0 || !(o.stages == StageOptions());
@@ -371,10 +408,10 @@ constexpr Mode kModes[] = {
      plan_and_print_in_stages},
     {{"train", "Memory and time of a step of training",
       "Examples:\n"
-      "  strata plan train qwen3 --tokens 4x512\n"
+      "  strata plan train qwen3\n"
       "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
       "  strata plan train qwen3 --tokens 8x512 --ranks pipeline=2,data=2 --microbatches 2",
-      kOfTraining, "model,tokens"},
+      kOfTraining, "model"},
      "--for train",
      [](const PlanOptions& o) { return !o.model.empty(); },
      [](const PlanOptions& o) {

@@ -17,7 +17,7 @@ namespace strata::apps {
 
 struct PlanOptions : EngineSetup {
   std::string purpose = "train";    // or "serve"
-  std::string tokens;               // of a step, "4x512"
+  std::string tokens;               // of a step, "4x512"; empty: 8x512
   std::string memory;               // bytes of the whole run
   std::string method = "lora";      // or "full"
   std::string optimizer = "adamw";  // or "muon"

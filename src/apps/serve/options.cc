@@ -39,6 +39,7 @@ std::shared_ptr<ServeCommandLine> make_serve_command_line() {
   line->rows.text("dir", line->model, "a model's directory, without --model")
       .in("DIR")
       .positional();
+  line->rows.flag("verbose", line->verbose, "print the whole memory plan at the start").also("v");
   line->rows.text("config", line->config, "TOML file with these names as keys").in("FILE");
   return line;
 }

@@ -12,9 +12,10 @@ namespace strata::apps {
 
 struct ServeCommandLine {
   server::OptionSource source;
-  std::string config;  // --config, or empty
-  std::string model;   // the word that is no option, or empty
-  OptionTable rows;    // those of serve, which keep what is given in `source`, and these two
+  std::string config;    // --config, or empty
+  bool verbose = false;  // the whole memory plan at the start
+  std::string model;     // the word that is no option, or empty
+  OptionTable rows;      // those of serve, which keep what is given in `source`, and these
 };
 
 // Its rows are filled when the command line is read (apps/command_line.h).

@@ -29,6 +29,7 @@
 #include "base/stop.h"
 #include "planner/plan_text.h"
 #include "report/format.h"
+#include "report/table.h"
 #include "report/trace_file.h"
 #include "server/tinker/budget.h"
 #include "server/tinker_server.h"
@@ -207,15 +208,40 @@ double drain_and_get_grace_seconds(const sigset_t& signals, const scheduler::Sch
   return kLastSeconds;
 }
 
+std::string keys_text(const server::ServeOptions& o) {
+  if (o.no_keys) return "none: this machine alone, any key that begins with tml-";
+  return fmt::format("of {}", o.keys.empty() ? "STRATA_KEYS or of administrators" : o.keys);
+}
+
+// What a person does with it.
+std::string use_text(const server::ServeOptions& options, const server::BaseNames& names,
+                     const std::string& address, const engine::RunPlan& plan, bool verbose) {
+  std::string models;
+  for (const server::BaseName& name : names.names())
+    models += (models.empty() ? "" : ", ") + name.name;
+  report::Table table({{""}, {""}});
+  if (options.listen.path.empty()) table.add_row({"page", address + "/ in a browser"});
+  table.add_row({"OpenAI", address + "/v1 for its clients (the tinker package: without /v1)"});
+  table.add_row({"models", models});
+  table.add_row({"keys", keys_text(options)});
+  table.add_row({"memory", fmt::format("{} at most{}", report::format_bytes(plan.server.budget),
+                                       verbose ? "" : " (--verbose says for what)")});
+  return table.text();
+}
+
 void print_addresses_and_notify_ready(const server::ServeOptions& options,
-                                      const server::TinkerServer& server, const EngineHost& host) {
-  fmt::print("listening on {}\n", address_text(options.listen, server.port(),
-                                               options.tls_cert.empty() ? "http" : "https"));
+                                      const server::BaseNames& names,
+                                      const server::TinkerServer& server, const EngineHost& host,
+                                      bool verbose) {
+  const std::string address =
+      address_text(options.listen, server.port(), options.tls_cert.empty() ? "http" : "https");
+  fmt::print("listening on {}\n", address);
   fmt::print("metrics on {}{}\n",
              address_text(options.metrics_listen, server.metrics_port(), "http"),
              options.metrics_listen.path.empty() ? "/metrics" : "");
   fmt::print("CPU path {}\n", describe_arithmetic_in_use());
-  fmt::print("{}{}", options.stands_for, planner::server_text(host.plan()));
+  fmt::print("{}{}{}", options.stands_for, use_text(options, names, address, host.plan(), verbose),
+             verbose ? planner::server_text(host.plan()) : "");
   std::fflush(stdout);
   notify_manager("READY=1");
 }
@@ -271,7 +297,7 @@ int shut_down(int signal, const sigset_t& signals, double seconds, const Serving
 
 }  // namespace
 
-int run_serve(const server::ServeOptions& given) {
+int run_serve(const server::ServeOptions& given, bool verbose) {
   ::umask(0077);  // what it writes is nobody else's; sockets have --socket-mode
   const sigset_t signals = block_signals();
   ignore_closed_pipes();
@@ -302,7 +328,7 @@ int run_serve(const server::ServeOptions& given) {
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
   starting.reset();
-  print_addresses_and_notify_ready(options, server, host);
+  print_addresses_and_notify_ready(options, names, server, host, verbose);
   const int signal = handle_signals_until_end(signals, server);
   return shut_down(signal, signals, options.shutdown_timeout,
                    {.host = host, .scheduler = scheduler, .server = server, .trace = trace});

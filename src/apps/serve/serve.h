@@ -7,7 +7,7 @@
 namespace strata::apps {
 
 // Serves until SIGTERM or SIGINT; SIGHUP reads the keys and opens the audit log again. Returns the
-// exit code.
-int run_serve(const server::ServeOptions& options);
+// exit code. `verbose`: prints its whole memory plan at the start.
+int run_serve(const server::ServeOptions& options, bool verbose = false);
 
 }  // namespace strata::apps
