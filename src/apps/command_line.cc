@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -150,6 +151,32 @@ void fill_from_recipe(const OptionTable& table, Given& given) {
   }
 }
 
+// Of two options that say the same the one that is typed counts.
+constexpr std::pair<const char*, const char*> kAlternatives[] = {
+    {"steps", "epochs"}, {"warmup-steps", "warmup-ratio"}, {"eval", "eval-fraction"}};
+
+bool has_typed_alternative(const std::string& name, const std::set<std::string>& typed) {
+  return std::ranges::any_of(kAlternatives, [&](const auto& pair) {
+    return (name == pair.first && typed.contains(pair.second)) ||
+           (name == pair.second && typed.contains(pair.first));
+  });
+}
+
+// What the run that goes on was given, and the command line does not say now.
+void fill_from_run(const OptionTable& table, Given& given) {
+  const std::vector<std::string>& resume = given.values.at("resume");
+  const std::vector<std::string>& out = given.values.at("out");
+  if (resume.empty() || resume.back() == "off" || out.empty()) return;
+  std::set<std::string> typed;
+  for (const auto& [name, values] : given.values) {
+    if (!values.empty()) typed.insert(name);
+  }
+  for (auto& [name, values] : read_recipe_of_run(out.back(), table)) {
+    if (!typed.contains(name) && !has_typed_alternative(name, typed))
+      given.values.at(name) = std::move(values);
+  }
+}
+
 std::string see_help(const CommandText& command) {
   return fmt::format("`strata {} --help-all` lists its options", command.name);
 }
@@ -253,7 +280,10 @@ HelpWanted read_command_line(const CommandText& command, const OptionTable& tabl
   if (given.help != HelpWanted::kNo) return given.help;
   if (!given.unknown.empty()) refuse_unknown_options(command, table, given);
   if (!given.extra.empty()) refuse_extra_values(command, table, given);
-  if (command.name == "train") fill_from_recipe(table, given);
+  if (command.name == "train") {
+    fill_from_recipe(table, given);
+    fill_from_run(table, given);
+  }
   check_and_set_values(command, table, given);
   check_required(command, table, given);
   return HelpWanted::kNo;

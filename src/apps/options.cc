@@ -104,25 +104,30 @@ OptionTable option_table_of(KeygenOptions& o) {
 
 OptionTable option_table_of(BackupOptions& o) {
   OptionTable t;
-  t.text("data", o.data, "data directory of strata serve").required();
-  t.text("out", o.out, "file to write; it holds the directory's secret").required();
-  t.text("archive-key", o.archive_key, "FILE of 32 bytes or more: authenticate the backup with it");
+  t.text("data", o.data, "state folder of strata serve").in("DIR").also("state").required();
+  t.text("out", o.out, "file to write; it holds the folder's secret").in("FILE").required();
+  t.text("archive-key", o.archive_key, "FILE of 32 bytes or more: authenticate the backup with it")
+      .in("FILE");
   return t;
 }
 
 OptionTable option_table_of(RestoreOptions& o) {
   OptionTable t;
-  t.text("in", o.in, "file of strata backup").required();
-  t.text("data", o.data, "directory to make; not there, or empty").required();
-  t.text("archive-key", o.archive_key, "FILE: refuse a backup that was not made with this key");
+  t.text("in", o.in, "file of strata backup").in("FILE").required();
+  t.text("data", o.data, "state folder to make; not there, or empty")
+      .in("DIR")
+      .also("state")
+      .required();
+  t.text("archive-key", o.archive_key, "FILE: refuse a backup that was not made with this key")
+      .in("FILE");
   return t;
 }
 
 OptionTable option_table_of(CheckOptions& o) {
   OptionTable t;
-  t.text("data", o.data, "data directory of strata serve");
-  t.text("in", o.in, "file of strata backup, instead of --data");
-  t.text("archive-key", o.archive_key, "FILE: the key of that backup");
+  t.text("data", o.data, "state folder of strata serve").in("DIR").also("state");
+  t.text("in", o.in, "file of strata backup, instead of --data").in("FILE");
+  t.text("archive-key", o.archive_key, "FILE: the key of that backup").in("FILE");
   return t;
 }
 

@@ -70,12 +70,7 @@ void refuse_other_file(const std::string& typed) {
 }  // namespace
 
 void resolve_paths(TrainOptions& o) {
-  if (o.model.empty()) {
-    resolve_model_and_adapter(o.model, o.adapter);
-  } else {
-    o.model = find_base_model(o.model);
-    if (!o.adapter.empty()) o.adapter = find_adapter(o.adapter);
-  }
+  resolve_model_and_adapter(o.model, o.adapter);
   if (!o.stages.ranks.empty()) return;  // rank 0 looks for data
   o.data = resolve_data_names("data", o.data);
   o.eval = resolve_data_names("eval", o.eval);
@@ -137,10 +132,13 @@ void resolve_paths(InitOptions& o) { o.config = find_config_path("config", o.con
 void resolve_paths(TokenizeOptions& o) {
   if (!file_exists(o.tokenizer)) o.tokenizer = find_directory("tokenizer", o.tokenizer);
   refuse_other_file(o.tokenizer);
+  // An adapter that came without one is spoken to by its base's.
+  if (is_adapter_directory(o.tokenizer) && !file_exists(o.tokenizer + "/tokenizer.json"))
+    o.tokenizer = find_model(o.tokenizer).model;
 }
 
 void resolve_paths(BenchOptions& o) {
-  if (!o.model.empty()) o.model = find_base_model(o.model);
+  if (!o.model.empty()) o.model = find_model(o.model).model;
 }
 
 }  // namespace strata::apps

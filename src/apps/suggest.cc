@@ -77,7 +77,6 @@ constexpr Synonym kOptions[] = {
     {"peft", "adapter"},
     {"per-device-train-batch-size", "batch-size"},
     {"per-device-train-batch-size", "batch-tokens"},
-    {"port", "listen"},
     {"precision", "dtype"},
     {"r", "rank"},
     {"ram", "memory"},
@@ -99,15 +98,16 @@ constexpr Synonym kOptions[] = {
     {"wd", "weight-decay"},
 };
 constexpr Synonym kCommands[] = {
-    {"ask", "chat"},           {"benchmark", "bench"},  {"complete", "generate"},
-    {"create", "init"},        {"describe", "inspect"}, {"download", "pull"},
-    {"estimate", "plan"},      {"fetch", "pull"},       {"fine-tune", "train"},
-    {"finetune", "train"},     {"get", "pull"},         {"infer", "generate"},
-    {"inference", "generate"}, {"info", "inspect"},     {"key", "keygen"},
-    {"lora", "train"},         {"new", "init"},         {"predict", "generate"},
-    {"run", "chat"},           {"server", "serve"},     {"sft", "train"},
-    {"show", "inspect"},       {"start", "serve"},      {"talk", "chat"},
-    {"tokenise", "tokenize"},  {"tune", "train"},       {"verify", "check"},
+    {"ask", "chat"},          {"benchmark", "bench"},    {"complete", "generate"},
+    {"create", "init"},       {"describe", "inspect"},   {"download", "pull"},
+    {"estimate", "plan"},     {"export", "convert"},     {"fetch", "pull"},
+    {"fine-tune", "train"},   {"finetune", "train"},     {"get", "pull"},
+    {"infer", "generate"},    {"inference", "generate"}, {"info", "inspect"},
+    {"key", "keygen"},        {"lora", "train"},         {"new", "init"},
+    {"predict", "generate"},  {"quantise", "convert"},   {"quantize", "convert"},
+    {"run", "chat"},          {"server", "serve"},       {"sft", "train"},
+    {"show", "inspect"},      {"start", "serve"},        {"talk", "chat"},
+    {"tokenise", "tokenize"}, {"tune", "train"},         {"verify", "check"},
 };
 
 constexpr size_t kMostNames = 3;

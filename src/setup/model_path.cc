@@ -260,10 +260,7 @@ std::string find_directory(const std::string& option, const std::string& typed) 
 
 std::string find_config_path(const std::string& option, const std::string& typed) {
   if (is_directory(typed)) {
-    if (!is_adapter_directory(typed)) return typed;
-    refuse(ErrorCode::kInvalidArgument, option, typed,
-           fmt::format("this is a LoRA adapter, want a model; its base is '{}'",
-                       read_base_name_of_adapter(typed)));
+    return is_adapter_directory(typed) ? find_model(typed).model : typed;
   }
   if (is_gguf(typed)) return typed;
   if (file_exists(typed)) {
@@ -290,15 +287,13 @@ ModelPath find_model(const std::string& typed) {
   return {.model = dir};
 }
 
-std::string find_base_model(const std::string& typed) {
-  const ModelPath path = find_model(typed);
-  if (path.adapter.empty()) return path.model;
-  refuse(
-      ErrorCode::kInvalidArgument, "model", typed,
-      fmt::format("this is a LoRA adapter; want a whole model here: its base is {}", path.model));
+std::string without_served_name(const std::string& typed) {
+  const size_t sign = typed.find('=');
+  return sign == std::string::npos || file_exists(typed) ? typed : typed.substr(sign + 1);
 }
 
-std::string find_adapter(const std::string& typed) {
+std::string find_adapter(const std::string& named) {
+  const std::string typed = without_served_name(named);
   const std::string dir = find_directory("adapter", typed);
   if (is_adapter_directory(dir)) return dir;
   if (file_exists(dir + "/config.json") && !file_exists(dir + "/adapter_config.json")) {

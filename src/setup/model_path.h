@@ -15,17 +15,17 @@ struct ModelPath {
 // hub (setup/hub_cache.h). A directory that is there wins over a name. Error, which says what it is
 // and what to type instead, of anything else: files, folders without a model, what is missing.
 ModelPath find_model(const std::string& typed);
-// The same where an adapter will not do: an Error names its base.
-std::string find_base_model(const std::string& typed);
-
 // A directory, whatever it holds, or ORG/NAME in the cache; Error as above.
 std::string find_directory(const std::string& option, const std::string& typed);
-// The same of a configuration: also a config.json, and what is in no cache is left as it is
-// (setup/config_source.h has names of its own).
+// The same of a configuration, of an adapter its base's: also a config.json, and what is in no
+// cache is left as it is (setup/config_source.h has names of its own).
 std::string find_config_path(const std::string& option, const std::string& typed);
 
-// A directory of a LoRA adapter, or ORG/NAME in the cache. Error as above; of a model's too.
+// A directory of a LoRA adapter, or ORG/NAME in the cache, each also as NAME=DIR, whose name is a
+// server's to use. Error as above; of a model's too.
 std::string find_adapter(const std::string& typed);
+// DIR of NAME=DIR; all of what is there as it stands.
+std::string without_served_name(const std::string& typed);
 
 bool is_adapter_directory(const std::string& dir);
 // What adapter_config.json says of the base; empty where it says nothing.

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/files.h"
 
@@ -49,7 +51,8 @@ std::map<std::string, std::vector<std::string>> read_toml_options(const std::str
   try {
     const toml::table table = toml::parse(text);
     for (const auto& [key, node] : table) {
-      const std::string name(key.str());
+      std::string name(key.str());
+      std::ranges::replace(name, '_', '-');  // learning_rate, as others write it
       const OptionRow* row = known.find(name);
       if (row == nullptr) {
         fail(path, node.source(), fmt::format("'{}' is no option of strata {}", name, command));

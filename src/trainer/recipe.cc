@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "setup/hub_cache.h"
+#include "setup/shared_options.h"
 #include "text/json_reader.h"
 #include "text/toml_file.h"
 #include "trainer/options.h"
@@ -95,6 +97,42 @@ std::string recipe_text(const TrainOptions& options) {
 
 void save_recipe(const TrainOptions& options) {
   write_file_atomic(options.save_config, recipe_text(options));
+}
+
+namespace {
+
+std::string path_of_run_recipe(const std::string& out) { return out + "/recipe.toml"; }
+
+// Also of FILE:WEIGHT; stdin has none.
+void make_absolute(std::string& path) {
+  if (!path.empty() && path != "-") path = std::filesystem::absolute(path).string();
+}
+
+bool is_of_machine(const OptionRow& row) {
+  return row.results_by == ResultsBy::kNothing &&
+         (row.group == "Memory" || row.group == "Pipeline stages" || row.group == kMachineGroup);
+}
+
+}  // namespace
+
+void save_recipe_of_run(const TrainOptions& options) {
+  TrainOptions o = options;
+  make_absolute(o.model);
+  make_absolute(o.adapter);
+  make_absolute(o.tensorboard);
+  for (std::vector<std::string>* files : {&o.data, &o.eval}) {
+    for (std::string& file : *files) make_absolute(file);
+  }
+  write_file_atomic(path_of_run_recipe(o.out), recipe_text(o));
+}
+
+std::map<std::string, std::vector<std::string>> read_recipe_of_run(const std::string& out,
+                                                                   const OptionTable& table) {
+  const std::string path = path_of_run_recipe(out);
+  if (!file_exists(path)) return {};
+  auto all = read_recipe(path, table);
+  std::erase_if(all, [&](const auto& option) { return is_of_machine(*table.find(option.first)); });
+  return all;
 }
 
 }  // namespace strata::apps

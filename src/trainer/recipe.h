@@ -21,4 +21,12 @@ std::string recipe_text(const TrainOptions& options);
 // To options.save_config.
 void save_recipe(const TrainOptions& options);
 
+// The recipe of the run in --out, which --resume goes by: recipe.toml there, with paths that are
+// the same from any folder.
+void save_recipe_of_run(const TrainOptions& options);
+// What it says but of memory, ranks and the machine, which may be others now; nothing of a run
+// without one.
+std::map<std::string, std::vector<std::string>> read_recipe_of_run(const std::string& out,
+                                                                   const OptionTable& table);
+
 }  // namespace strata::apps

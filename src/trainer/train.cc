@@ -28,6 +28,7 @@
 #include "setup/weights_text.h"
 #include "trainer/job.h"
 #include "trainer/loop.h"
+#include "trainer/recipe.h"
 #include "trainer/sampler.h"
 #include "trainer/settings.h"
 #include "trainer/start.h"
@@ -188,7 +189,8 @@ void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& 
   // Now that nothing is wrong with what was asked.
   if (writes) make_folders(out);
   if (resumes) return load_train_state(job, fingerprint);
-  if (!job.is_first_rank()) return;
+  if (!writes) return;
+  save_recipe_of_run(job.options());
   remove_file(metrics_path(out));  // of a run that never saved
   remove_file(out + "/samples.jsonl");
 }

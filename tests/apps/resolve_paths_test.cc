@@ -49,9 +49,15 @@ TEST_F(ResolvePaths, AnAdapterStandsForItsBaseAndItself) {
   EXPECT_EQ(run(with({"chat", "--adapter", "adapter"}, kAsk)).out, named.out);
   expect_refused(with({"chat", "adapter", "--adapter", "adapter"}, kAsk),
                  "--model is a LoRA adapter itself");
-  expect_refused({"train", "adapter", "--data", "data.jsonl", "--out", "more"},
-                 "this is a LoRA adapter; want a whole model here: its base is model");
-  expect_refused({"plan", "adapter", "--tokens", "1x16"}, "this is a LoRA adapter");
+  // To go on with, and to be planned and measured by its base.
+  expect_works({"train", "adapter", "--data", "data.jsonl", "--out", "more", "--steps", "1"});
+  expect_refused({"train", "adapter", "--data", "data.jsonl", "--out", "x", "--method", "full"},
+                 "--adapter and --method full");
+  EXPECT_EQ(run({"plan", "adapter", "--tokens", "1x16", "--json"}).code, 0);
+  expect_works({"init", "--config", "adapter", "--out", "as-its-base"});
+  // By the name that a server would call it.
+  EXPECT_EQ(run(with({"chat", "--adapter", "mine=adapter"}, kAsk)).out, named.out);
+  expect_works({"merge", "model", "--adapter", "mine=adapter:0.5", "--out", "merged"});
   expect_refused(with({"chat", "model", "--adapter", "model"}, kAsk),
                  "this is a model, want a LoRA");
 }
@@ -176,12 +182,12 @@ TEST_F(ResolvePaths, AServerFindsModelsOfTheHubAndCallsTheirTokenizersSo) {
   const std::string snapshot = make_snapshot(root_ + "/cache", "abc123");
   ::setenv("HF_HUB_CACHE", (root_ + "/cache").c_str(), 1);
   server::ServeOptions options;
-  options.models = {"tiny=Org/Tiny-1.5", "mine=" + model(), "same=Org/Tiny-1.5", "bare"};
+  options.models = {"tiny=Org/Tiny-1.5", "mine=" + model(), "same=Org/Tiny-1.5"};
   options.tokenizers = {"same=other"};
   resolve_paths(options);
   ::unsetenv("HF_HUB_CACHE");
   EXPECT_THAT(options.models,
-              ElementsAre("tiny=" + snapshot, "mine=" + model(), "same=" + snapshot, "bare"));
+              ElementsAre("tiny=" + snapshot, "mine=" + model(), "same=" + snapshot));
   EXPECT_THAT(options.tokenizers, ElementsAre("same=other", "tiny=Org/Tiny-1.5"));
 }
 

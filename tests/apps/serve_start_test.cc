@@ -82,8 +82,6 @@ TEST_F(ServeStartTest, ElsewhereKeysAndDataAreAskedFor) {
   EXPECT_THAT(fault({model(), "--keys", root_ + "/keys"}), HasSubstr("--data"));
   EXPECT_THAT(fault({model()}, {"STRATA_KEYS=tml-0123456789012345678901234"}), HasSubstr("--data"));
   EXPECT_THAT(fault({model(), "--model", "a=" + model()}), HasSubstr("--model are given"));
-  EXPECT_THAT(fault({"--model", model()}),
-              HasSubstr("want NAME=DIR, like model=" + model() + "; or strata serve " + model()));
   EXPECT_THAT(fault({root_ + "/nowhere"}), HasSubstr("no such directory"));
 }
 
@@ -200,9 +198,9 @@ TEST_F(ServedAdapterTest, IsCheckedAtTheStart) {
     return ran.err;
   };
   const std::string adapter = trained("one", 1e-2);
-  EXPECT_THAT(fault("x"), HasSubstr("--adapter: got 'x', want NAME=VALUE"));
-  EXPECT_THAT(fault("x=" + root_ + "/nowhere"), HasSubstr("--adapter x: '"));
-  EXPECT_THAT(fault("x=" + model()), HasSubstr("has no adapter_config.json; is it a PEFT LoRA"));
+  EXPECT_THAT(fault("x"), HasSubstr("--adapter: x: no such directory"));
+  EXPECT_THAT(fault("x=" + root_ + "/nowhere"), HasSubstr("/nowhere: no such directory"));
+  EXPECT_THAT(fault("x=" + model()), HasSubstr("this is a model, want a LoRA adapter"));
   EXPECT_THAT(fault("tiny=" + adapter), HasSubstr("the name 'tiny' is given twice"));
   EXPECT_THAT(fault("x=" + adapter, {"--max-rank", "2"}),
               HasSubstr("has rank 4, and --max-rank is 2; raise it"));

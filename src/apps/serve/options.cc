@@ -10,6 +10,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "server/tinker/base_names.h"
 #include "setup/model_path.h"
@@ -36,7 +37,10 @@ std::shared_ptr<ServeCommandLine> make_serve_command_line() {
                     }});
   }
   line->rows.group(line->rows.rows().back().group);  // that of the rest
-  line->rows.text("dir", line->model, "a model's directory, without --model")
+  line->rows
+      .text("dir", line->model,
+            "without --model: a model's directory, GGUF file or ORG/NAME, or an adapter's "
+            "directory, which is served with its base")
       .in("DIR")
       .positional();
   line->rows.flag("verbose", line->verbose, "print the whole memory plan at the start").also("v");
@@ -103,6 +107,7 @@ std::string add_source_and_explain_model_dir(const std::string& model,
                                              std::vector<server::OptionSource>& sources) {
   check_no_other_model(model, sources);
   const std::string name = server::base_name_for(model);
+  // An adapter is parted from its base by resolve_paths().
   server::OptionSource source{"command line", {{"model", {name + "=" + model}}}};
   const bool has_keys = gives(sources, "keys") || gives(sources, "admin-keys");
   if (has_keys) {
@@ -162,27 +167,45 @@ struct ServedModel {
   std::string name, dir;
 };
 
-// Of NAME=DIR.
-std::optional<ServedModel> parse_served_model(const std::string& typed) {
+// Of NAME=DIR, or of DIR, which then has its folder's name.
+ServedModel parse_served(const std::string& typed) {
   const size_t sign = typed.find('=');
-  if (sign == std::string::npos || sign == 0 || sign + 1 == typed.size()) return std::nullopt;
-  return ServedModel{.name = typed.substr(0, sign), .dir = typed.substr(sign + 1)};
+  if (sign == std::string::npos || sign == 0 || file_exists(typed))
+    return {.name = server::base_name_for(typed), .dir = typed};
+  return {.name = typed.substr(0, sign), .dir = typed.substr(sign + 1)};
 }
 
-// NAME=DIR by its path; a name of the hub as the model's tokenizer, where none is given.
-void resolve_served_model_and_add_tokenizer(server::ServeOptions& o, std::string& name_and_dir) {
-  const std::optional<ServedModel> typed = parse_served_model(name_and_dir);
-  if (!typed) return;
-  const std::string dir = find_base_model(typed->dir);
-  name_and_dir = fmt::format("{}={}", typed->name, dir);
-  if (dir == typed->dir || has_tokenizer_of(o, typed->name)) return;
-  o.tokenizers.push_back(fmt::format("{}={}", typed->name, typed->dir));
+bool is_served(const std::vector<std::string>& models, const std::string& dir) {
+  return std::ranges::any_of(models,
+                             [&](const std::string& model) { return model.ends_with("=" + dir); });
+}
+
+// Adds a model by its path, with a name of the hub as its tokenizer, where none is given. An
+// adapter becomes a model to sample, next to its base.
+void add_served_model(server::ServeOptions& o, const ServedModel& typed) {
+  const ModelPath path = find_model(typed.dir);
+  if (path.adapter.empty()) {
+    o.models.push_back(fmt::format("{}={}", typed.name, path.model));
+    if (path.model != typed.dir && !has_tokenizer_of(o, typed.name))
+      o.tokenizers.push_back(fmt::format("{}={}", typed.name, typed.dir));
+    return;
+  }
+  o.adapters.push_back(fmt::format("{}={}", typed.name, path.adapter));
+  if (is_served(o.models, path.model)) return;
+  std::string base = server::base_name_for(path.model);
+  if (base == typed.name) base += "-base";
+  o.models.push_back(fmt::format("{}={}", base, path.model));
 }
 
 }  // namespace
 
 void resolve_paths(server::ServeOptions& o) {
-  for (std::string& model : o.models) resolve_served_model_and_add_tokenizer(o, model);
+  const std::vector<std::string> typed = std::exchange(o.models, {});
+  for (std::string& adapter : o.adapters) {
+    const ServedModel served = parse_served(adapter);
+    adapter = fmt::format("{}={}", served.name, find_adapter(served.dir));
+  }
+  for (const std::string& model : typed) add_served_model(o, parse_served(model));
 }
 
 server::KeyRing read_keys(const server::ServeOptions& options) {

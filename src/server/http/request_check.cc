@@ -254,14 +254,16 @@ std::optional<Response> check_scope(const Request& request) {
 std::optional<Response> identify_and_authorize(const RequestCheck& with, Request& request) {
   const std::string_view key = presented_key(request);
   const std::optional<Caller> caller = with.identify(key);
+  const char* const where =
+      request.header("x-api-key").empty() ? "the key of Authorization: Bearer" : "X-API-Key";
   if (!caller) {
-    return error_response(401, key.empty()
-                                   ? "X-API-Key is missing: every endpoint but healthz needs a key"
-                                   : "X-API-Key is not a key of this server");
+    return error_response(401, key.empty() ? "X-API-Key or Authorization: Bearer is missing: every "
+                                             "endpoint but healthz needs a key"
+                                           : fmt::format("{} is not a key of this server", where));
   }
-  if (caller->has_expired) {
-    return error_response(401, "X-API-Key has expired; ask the operator for a new one");
-  }
+  if (caller->has_expired)
+    return error_response(401,
+                          fmt::format("{} has expired; ask the operator for a new one", where));
   request.tenant = caller->tenant;
   request.is_admin = caller->is_admin;
   request.scope = caller->scope;

@@ -89,6 +89,11 @@ TEST_F(HttpServerTest, AKeyMayComeAsABearersToken) {
   for (const char* given : {"Bearer", "Bearer ", "Bearer tml-bad", "Basic tml-good", "tml-good"}) {
     EXPECT_EQ(answer("Authorization: " + std::string(given) + "\r\n"), "401") << given;
   }
+  // A wrong one is told of what was sent.
+  const std::string wrong =
+      ask("GET /api/v1/read HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer tml-bad\r\n\r\n");
+  EXPECT_NE(wrong.find("the key of Authorization: Bearer is not a key"), std::string::npos)
+      << wrong;
   // X-API-Key says who it is, where both come.
   EXPECT_EQ(answer("X-API-Key: tml-bad\r\nAuthorization: Bearer tml-good\r\n"), "401");
 }

@@ -46,7 +46,10 @@ std::optional<int> parse_port(std::string_view text) {
 
 std::optional<HostPort> parse_tcp_address(const std::string& text) {
   const size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return std::nullopt;
+  if (colon == std::string::npos) {
+    const std::optional<int> alone = parse_port(text);
+    return alone ? std::optional(HostPort{.host = "127.0.0.1", .port = *alone}) : std::nullopt;
+  }
   const std::optional<std::string> host = parse_host(text.substr(0, colon));
   const std::optional<int> port = parse_port(std::string_view(text).substr(colon + 1));
   if (!host || host->empty() || !port) return std::nullopt;
@@ -59,7 +62,9 @@ HostPort parse_host_port(const std::string& name, const std::string& text) {
   const std::optional<HostPort> address =
       text.starts_with(kUnix) ? parse_unix_address(text) : parse_tcp_address(text);
   if (!address)
-    refuse_value(name, text, "HOST:PORT like 127.0.0.1:8000 or [::1]:8000, or unix:PATH");
+    refuse_value(
+        name, text,
+        "HOST:PORT like 127.0.0.1:8000 or [::1]:8000, PORT of this machine alone, or unix:PATH");
   return *address;
 }
 

@@ -169,10 +169,14 @@ OptionRow& add_limits(OptionTable& t, const std::string& name, const std::string
 // Models, addresses, files and keys.
 void add_address_rows(OptionTable& t, ServeOptions& o) {
   t.group("Models, addresses and keys");
-  add_texts(t, "model", "NAME=DIR", o.models,
-            "a base model: its name and Hugging Face directory or GGUF file; repeatable");
-  add_texts(t, "adapter", "NAME=DIR", o.adapters,
-            "a PEFT LoRA folder of a served model: a model to sample; repeatable");
+  add_texts(
+      t, "model", "NAME=DIR", o.models,
+      "a base model: its name and Hugging Face directory or GGUF file, or an adapter's directory, "
+      "which is served with its base; DIR alone has its folder's name; repeatable");
+  add_texts(
+      t, "adapter", "NAME=DIR", o.adapters,
+      "a PEFT LoRA folder of a served model: a model to sample; DIR alone has its folder's name; "
+      "repeatable");
   add_texts(t, "alias", "NAME=MODEL", o.aliases, "one more name for a model; repeatable");
   add_texts(t, "tokenizer", "NAME=ID", o.tokenizers, "tokenizer_id in get_info; repeatable")
       .by_default("the model's directory");
@@ -183,6 +187,9 @@ void add_address_rows(OptionTable& t, ServeOptions& o) {
            "variables for chat templates, like {\"enable_thinking\": false}; those of a request "
            "win");
   add_address(t, "listen", o.listen, "where the API listens");
+  t.integer("port", o.listen.port, {0, 65535, "0 to 65535"}, "of --listen; 0: any free one")
+      .in("PORT")
+      .by_default("that of --listen");
   add_value(t, "socket-mode", "OCTAL", o.socket_mode, "of the files of unix sockets", parse_mode,
             [](int64_t mode) { return fmt::format("{:04o}", mode); });
   add_text(t, "tls-cert", "FILE", o.tls_cert,
@@ -195,7 +202,8 @@ void add_address_rows(OptionTable& t, ServeOptions& o) {
   add_value(t, "public-url", "URL", o.public_url, "what clients call the server", parse_public_url,
             same_text);
   add_address(t, "metrics-listen", o.metrics_listen, "where /metrics listens");
-  add_text(t, "data", "DIR", o.data, "data directory");
+  add_text(t, "data", "DIR", o.data, "state folder: checkpoints, their records and its secret")
+      .also("state");
   add_text(t, "db", "URL", o.db, "postgresql:// address of the state store")
       .by_default("SQLite in --data");
   add_text(t, "keys", "FILE", o.keys,
@@ -389,10 +397,10 @@ OptionTable option_table_of(ServeOptions& o) {
   add_adapter_rows(t, o);
   add_waiting_rows(t, o);
   add_machine_limit_and_other_rows(t, o);
-  t.mark_common({"model",      "adapter",    "alias",          "listen",   "tls-cert",
-                 "tls-key",    "public-url", "metrics-listen", "data",     "keys",
-                 "admin-keys", "no-keys",    "max-adapters",   "max-rank", "memory",
-                 "limits",     "rate",       "quota",          "dtype",    "threads"});
+  t.mark_common({"model",   "adapter",      "alias",          "listen", "port",   "tls-cert",
+                 "tls-key", "public-url",   "metrics-listen", "data",   "keys",   "admin-keys",
+                 "no-keys", "max-adapters", "max-rank",       "memory", "limits", "rate",
+                 "quota",   "dtype",        "threads"});
   return t;
 }
 

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "server/http/proxies.h"
-#include "server/tinker/base_names.h"
 #include "server/tinker/options/limit_presets.h"
 #include "text/toml_file.h"
 
@@ -47,12 +46,7 @@ bool holds_keys(std::string_view option) { return option == "keys" || option == 
 }
 
 void check_models(const ServeOptions& o) {
-  if (o.models.empty()) fail("--model: no model is given; want NAME=DIR");
-  for (const std::string& model : o.models) {
-    if (model.find('=') != std::string::npos) continue;
-    fail(fmt::format("--model: got '{}', want NAME=DIR, like {}={}; or strata serve {}", model,
-                     base_name_for(model), model, model));
-  }
+  if (o.models.empty()) fail("--model: no model is given; want DIR or NAME=DIR");
 }
 
 void check_tls(const ServeOptions& o) {
@@ -109,6 +103,8 @@ OptionSource options_from_environment(const std::map<std::string, std::string>& 
   ServeOptions options;
   const OptionTable table = option_table_of(options);
   for (const OptionRow& row : table.rows()) {
+    // Kubernetes sets STRATA_PORT to the address of a service that is called strata.
+    if (row.name == "port") continue;
     const auto found = variables.find(variable_name(row.name));
     if (found == variables.end() || found->second.empty()) continue;
     std::vector<std::string>& values = source.values[row.name];
