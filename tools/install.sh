@@ -5,7 +5,7 @@
 # Works as root or with sudo; asks nothing; does nothing when all is there.
 set -eu
 
-run="g++ cmake ninja-build ccache libboost1.81-dev libboost-json1.81-dev libfmt-dev libspdlog-dev libcli11-dev libutf8proc-dev libssl-dev libsqlite3-dev libpq-dev libtomlplusplus-dev libprotobuf-dev protobuf-compiler libzstd-dev zlib1g-dev libedit-dev"
+run="g++ cmake ninja-build ccache libboost1.81-dev libboost-json1.81-dev libfmt-dev libspdlog-dev libcli11-dev libutf8proc-dev libssl-dev libsqlite3-dev libpq-dev libtomlplusplus-dev libyaml-cpp-dev libprotobuf-dev protobuf-compiler libzstd-dev zlib1g-dev libedit-dev"
 test="$run python3 python3-pip libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format-19 postgresql-15 systemd"
 ranks="libopenmpi-dev openmpi-bin iproute2"
 case "${1:-}" in

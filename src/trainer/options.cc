@@ -134,7 +134,7 @@ void add_step_options(OptionTable& t, TrainOptions& o) {
 // --config and --save-config.
 void add_recipe_file_options(OptionTable& t, TrainOptions& o) {
   t.text("config", o.config,
-         "TOML file of options, which the command line overrides (docs/train.md)")
+         "TOML or YAML file (.yaml) of options, which the command line overrides (docs/train.md)")
       .in("FILE");
   t.text("save-config", o.save_config, "TOML file to write: these options, for --config")
       .in("FILE");

@@ -13,6 +13,7 @@
 #include "setup/shared_options.h"
 #include "text/json_reader.h"
 #include "text/toml_file.h"
+#include "text/yaml_file.h"
 #include "trainer/options.h"
 
 namespace strata::apps {
@@ -73,7 +74,9 @@ std::vector<std::string> parse_flag_values(const std::string& path, const std::s
 
 std::map<std::string, std::vector<std::string>> read_recipe(const std::string& path,
                                                             const OptionTable& table) {
-  auto all = text::read_toml_options(path, table, "train");
+  const bool is_yaml = path.ends_with(".yaml") || path.ends_with(".yml");
+  auto all = is_yaml ? text::read_yaml_options(path, table, "train")
+                     : text::read_toml_options(path, table, "train");
   for (auto& [name, values] : all) {
     if (is_of_one_run(name)) refuse_option_of_one_run(path, name);
     if (table.find(name)->kind == OptionKind::kFlag) values = parse_flag_values(path, name, values);

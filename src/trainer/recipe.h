@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recipes: options of strata train in a TOML file (--config), which the command line overrides, and
-// the file that --save-config writes.
+// Recipes: options of strata train in a TOML or YAML file (--config), which the command line
+// overrides, and the file that --save-config writes.
 #pragma once
 #include <map>
 #include <string>
