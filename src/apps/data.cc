@@ -233,12 +233,9 @@ int run_data(const DataOptions& o) {
   const TextStack text(texts_with_adapter(base, path.adapter, o.chat), o.chat);
   const std::string choice = template_choice_line(base, path.adapter, o.chat);
   if (!choice.empty()) fmt::print(stderr, "{}\n", choice);
-  const data::Dataset dataset =
-      read_examples("data", sources, text,
-                    {.train_on = o.train_on,
-                     .max_length = o.max_length,
-                     .fields = o.fields,
-                     .looks_only = true});
+  const data::Dataset dataset = read_examples(
+      "data", sources, text,
+      {.train_on = o.train_on, .max_length = o.max_length, .fields = o.fields, .looks_only = true});
   const Lengths lengths = sorted_lengths(dataset);
   if (o.diff > 0) {
     print_served_and_trained(o, dataset.files, text);

@@ -169,12 +169,11 @@ int run_eval(const EvalOptions& o) {
       data::find_sources("data", o.data, data::Weights::kNone);
   const LoadSpec spec = read_eval_spec(o);
   const TextStack text(texts_with_adapter(spec.texts, adapter_of_texts(o, spec), o.chat), o.chat);
-  const data::Dataset dataset =
-      read_examples("data", sources, text,
-                    {.train_on = o.train_on,
-                     .max_length = o.max_length,
-                     .overlong = o.overlong,
-                     .fields = o.fields});
+  const data::Dataset dataset = read_examples("data", sources, text,
+                                              {.train_on = o.train_on,
+                                               .max_length = o.max_length,
+                                               .overlong = o.overlong,
+                                               .fields = o.fields});
   const std::vector<Scored> scored = load_and_score_base_and_adapters(o, spec, dataset);
   o.json ? print_json(o, dataset, scored) : print_table(dataset, scored);
   return 0;

@@ -65,7 +65,8 @@ double parse_weight(const std::string& option, const std::string& text, const st
 }
 
 constexpr const char* kWanted =
-    "want JSONL, JSON or CSV, a folder of them, ORG/NAME of a data set in the hub's cache, or - for "
+    "want JSONL, JSON or CSV, a folder of them, ORG/NAME of a data set in the hub's cache, or - "
+    "for "
     "stdin";
 
 // A model, an adapter or a part of one, where data is wanted.

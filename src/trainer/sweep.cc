@@ -244,8 +244,9 @@ bool run_members(Comm& comm, const RunStart& start, std::vector<Member>& members
   return_free_memory();
   std::optional<TrainSampler> sampler;
   if (!planned.options.samples.empty())
-    sampler.emplace(texts_with_adapter(run.spec.texts, planned.options.adapter, planned.options.chat), planned.options.chat,
-                    planned.options.samples);
+    sampler.emplace(
+        texts_with_adapter(run.spec.texts, planned.options.adapter, planned.options.chat),
+        planned.options.chat, planned.options.samples);
   make_loops(members, predicted, sampler ? &*sampler : nullptr);
   const StopSignals signals(kStopNotice, StopSignals::First::kNoted, StopSignals::Work::kToLose);
   train_in_turn(members, "sweep");

@@ -27,7 +27,7 @@ struct TrainOptions : EngineSetup {
   std::string machine;                  // file of the machine's limits; empty: they are probed
   std::string train_on = "last";        // last, all
   TemplateChoice chat;
-  std::string fields = {};              // NAME=FIELD,... of data and eval
+  std::string fields = {};  // NAME=FIELD,... of data and eval
   int64_t max_length = 2048;
   std::string overlong = "drop";  // or cut, split: what is longer than max_length
   // Where these are absent they follow the data, the model or the run that is resumed: settings.h.

@@ -119,8 +119,8 @@ TEST_P(SavedTokenizer, EqualsTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(All, SavedTokenizer,
                          ::testing::Values("llama3", "deepseek", "qwen3", "qwen2.5", "qwen3.5",
-                                         "mistral", "mistral-metaspace", "mistral-v3", "tekken",
-                                         "gemma3", "smollm2"),
+                                           "mistral", "mistral-metaspace", "mistral-v3", "tekken",
+                                           "gemma3", "smollm2"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase_if(name, [](char c) { return c == '-' || c == '.'; });

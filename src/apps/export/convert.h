@@ -22,7 +22,7 @@ struct ConvertOptions {
   std::string modelfile;  // of ollama, for a GGUF file
   std::string report;
   bool verbose = false;  // a table of what rounding changed
-  std::string data;  // as strata train reads it, whose perplexity is printed before and after
+  std::string data;      // as strata train reads it, whose perplexity is printed before and after
   int threads = 0;
 };
 

@@ -229,10 +229,10 @@ void report_rounding(const std::vector<model::TensorError>& errors, const std::s
   if (changed.empty()) return print_result("no value was rounded\n");
   if (lists)
     print_result(rounding_table(std::span(changed).first(std::min(kShown, changed.size()))));
-  print_result(fmt::format(
-      "rounded: {} of {} tensors, {} by {:.2g} % (rms) at most{}\n", changed.size(), errors.size(),
-      changed.front()->name, 100 * changed.front()->relative(),
-      lists ? "" : "; -v lists the largest changes, --report FILE all of them"));
+  print_result(
+      fmt::format("rounded: {} of {} tensors, {} by {:.2g} % (rms) at most{}\n", changed.size(),
+                  errors.size(), changed.front()->name, 100 * changed.front()->relative(),
+                  lists ? "" : "; -v lists the largest changes, --report FILE all of them"));
 }
 
 }  // namespace strata::apps
