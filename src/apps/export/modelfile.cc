@@ -192,7 +192,7 @@ std::string parameter_lines(const ModelTexts& texts) {
 std::string stop_lines(const TextStack& text) {
   std::vector<int32_t> ids = text.end_tokens().stop;
   if (text.has_template()) {
-    const std::optional<int32_t> end = text.find_turn_end_token("");
+    const std::optional<int32_t> end = text.find_turn_end_token();
     if (end && std::ranges::find(ids, *end) == ids.end()) ids.push_back(*end);
   }
   std::string out;
