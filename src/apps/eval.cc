@@ -48,12 +48,11 @@ std::vector<api::AdapterSlot> load_slots_of_base_and_adapters(
 
 std::vector<Scored> load_and_score_base_and_adapters(const EvalOptions& o, const LoadSpec& spec,
                                                      const data::Dataset& dataset) {
-  const engine::PipelinePlan plan = plan_stages(spec, {});
+  const engine::RunPlan plan = {.pipeline = plan_stages(spec, {})};
   std::vector<Scored> scored = {{"base", {}}};
   for (const std::string& adapter : o.adapters) scored.push_back({adapter, {}});
   run_ranks(1, [&](Comm& comm) {
-    const auto pipeline =
-        load_runner(comm, {.pipeline = plan}, spec, {.pass_tokens = o.micro_tokens});
+    const auto pipeline = load_runner(comm, plan, spec, {.pass_tokens = o.micro_tokens});
     check_tokens_in_vocabulary(dataset, pipeline->engine().config().vocab_size);
     const std::vector<api::AdapterSlot> slots =
         load_slots_of_base_and_adapters(*pipeline, o.adapters);

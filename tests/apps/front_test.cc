@@ -87,8 +87,8 @@ TEST(Front, AnUnknownCommandIsNamedWithWhatItIsCloseTo) {
                  "there is no command 'servr'; did you mean serve?");
   expect_refused(run_program({"finetune"}), "'finetune'; did you mean train?");
   expect_refused(run_program({"--modle", "x"}), "there is no command '--modle'");
-  const Ran far = run_program({"quantise"});
-  expect_refused(far, "there is no command 'quantise'\n`strata help` lists the commands");
+  const Ran far = run_program({"yodel"});
+  expect_refused(far, "there is no command 'yodel'\n`strata help` lists the commands");
 }
 
 TEST(Front, AnUnknownOptionIsNamedWithWhatItIsCloseTo) {

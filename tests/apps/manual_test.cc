@@ -147,10 +147,10 @@ TEST(ManPage, TheSynopsisHasTheCommandsArgument) {
 TEST(ZshCompletion, HelpCannotEndItsQuotes) {
   auto table = std::make_shared<OptionTable>();
   std::string field;
-  table->text("x", field, "it's [so]: $(rm)");
+  table->text("xy", field, "it's [so]: $(rm)");
   const std::vector<DocumentedCommand> commands = {{{"c", "a: command", ""}, table}};
   const std::string zsh = zsh_completion(commands);
-  EXPECT_THAT(zsh, HasSubstr("'--x[it'\\''s  so   $(rm)]:value:_files'"));
+  EXPECT_THAT(zsh, HasSubstr("'--xy[it'\\''s  so   $(rm)]:value:_files'"));
   EXPECT_THAT(zsh, HasSubstr("'c:a  command'"));
 }
 

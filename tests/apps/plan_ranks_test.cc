@@ -32,11 +32,11 @@ std::vector<engine::SentBytes> sent_by_ranks(const PlanOptions& options, int pip
   stages.data = data;
   stages.microbatches = std::max(1, options.schedule.microbatches);
   const LoadSpec spec = read_spec(options);
-  const engine::PipelinePlan plan = plan_stages(spec, stages);
+  const engine::RunPlan run = {.pipeline = plan_stages(spec, stages)};
+  const engine::PipelinePlan& plan = run.pipeline;
   std::vector<engine::SentBytes> sent(static_cast<size_t>(plan.num_ranks_in_all()));
   run_ranks(plan.num_ranks_in_all(), [&](Comm& comm) {
-    const auto runner =
-        load_runner(comm, {.pipeline = plan}, spec, {.pass_tokens = options.micro_tokens});
+    const auto runner = load_runner(comm, run, spec, {.pass_tokens = options.micro_tokens});
     const bool is_lora = options.method == "lora";
     api::AdapterSlot slot = api::AdapterSlot::kBase;
     if (is_lora) {

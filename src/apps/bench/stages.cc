@@ -99,8 +99,7 @@ class StagesBench {
     const engine::EngineOptions engine_options = {
         .recompute = plan_.regions.any() ? spec_.recompute.policy : model::Recompute(),
         .regions = plan_.regions};
-    if (!options_.model.empty())
-      return load_runner(comm, {.pipeline = plan_}, spec_, engine_options);
+    if (!options_.model.empty()) return load_runner(comm, run_, spec_, engine_options);
     return std::make_unique<engine::Runner>(comm, plan_, make_random_stages(comm, engine_options));
   }
 
@@ -283,6 +282,7 @@ class StagesBench {
   const LoadSpec spec_;
   const model::ModelConfig& config_;
   const engine::PipelinePlan plan_;
+  const engine::RunPlan run_ = {.pipeline = plan_};
   std::vector<Figures> runs_;  // what the first rank has seen
   int64_t peak_live_ = 0;
   double machines_ = 1.0;           // as many ranks as on this one

@@ -17,10 +17,10 @@ constexpr int64_t kPassTokens = 2048;
 
 double load_and_measure_perplexity(const LoadSpec& spec, const std::string& adapter,
                                    const data::Dataset& data) {
-  const engine::PipelinePlan plan = plan_stages(spec, {});
+  const engine::RunPlan plan = {.pipeline = plan_stages(spec, {})};
   double loss = 0;
   run_ranks(1, [&](Comm& comm) {
-    const auto pipeline = load_runner(comm, {.pipeline = plan}, spec, {.pass_tokens = kPassTokens});
+    const auto pipeline = load_runner(comm, plan, spec, {.pass_tokens = kPassTokens});
     const std::vector<api::AdapterSlot> slots = {adapter.empty() ? api::AdapterSlot::kBase
                                                                  : pipeline->load_adapter(adapter)};
     loss = score_dataset(*pipeline, slots, data, kPassTokens, WantTop::kNo)[0].total.loss();

@@ -117,9 +117,8 @@ Generator::Generator(const GenerationOptions& options, Comm* comm)
   check_stops(options.stop);
   const int64_t drafts = resolve_draft_tokens(options.speculate, options.draft_tokens);
   check_drafts_and_stages(drafts, options.division.stages);
-  plan_ = plan_stages(spec_, options.division);
-  runner_ = load_runner(comm == nullptr ? alone_ : *comm, {.pipeline = plan_}, spec_,
-                        {.draft_tokens = drafts});
+  plan_.pipeline = plan_stages(spec_, options.division);
+  runner_ = load_runner(comm == nullptr ? alone_ : *comm, plan_, spec_, {.draft_tokens = drafts});
   if (!options.adapter.empty()) slot_ = runner_->load_adapter(options.adapter);
   if (!sampling_.greedy()) seed_ = options.seed ? *options.seed : draw_seed();
   const std::string choice = template_choice_line(spec_.texts, options.adapter, options.chat);

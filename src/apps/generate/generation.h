@@ -100,7 +100,7 @@ class Generator {
   TextStack text_;
   std::vector<int32_t> end_tokens_;
   LoneComm alone_;
-  engine::PipelinePlan plan_;
+  engine::RunPlan plan_;
   std::unique_ptr<engine::Runner> runner_;
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
   SamplingSettings sampling_;

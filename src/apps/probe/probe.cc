@@ -43,7 +43,8 @@ class Probe {
 
   // Rank 0 fills `results`.
   void run_on_rank(Comm& comm, const engine::PipelinePlan& plan, api::TensorSink& results) {
-    pipeline_ = load_runner(comm, {.pipeline = plan}, spec_);
+    run_.pipeline = plan;
+    pipeline_ = load_runner(comm, run_, spec_);
     for (const std::string& dir : options_.adapters) slots_.push_back(pipeline_->load_adapter(dir));
     check_samples();
     probe_forward();
@@ -306,7 +307,8 @@ class Probe {
   const ProbeOptions& options_;
   const LoadSpec& spec_;
   const ProbeRequest& request_;
-  ProbeStats* stats_;  // or none
+  ProbeStats* stats_;    // or none
+  engine::RunPlan run_;  // which the pipeline refers to
   std::unique_ptr<engine::Runner> pipeline_;
   std::vector<api::AdapterSlot> slots_;
   api::TensorSink sink_;
