@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // generation_config.json's sampling in GGUF files: out as gguf-py writes it, and back.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -94,12 +95,10 @@ TEST_F(GgufSamplingTest, WhatIsNoNumberIsRefused) {
   const auto read_fault = [&](const std::string& keys) {
     return testing::error_of([&] { config_of(file_with(keys, 1)); });
   };
-  EXPECT_NE(read_fault(key_f32("general.sampling.temp", std::numeric_limits<float>::quiet_NaN()))
-                .find("key 'general.sampling.temp': want a finite number"),
-            std::string::npos);
-  EXPECT_NE(read_fault(testing::key_text("general.sampling.top_p", "high"))
-                .find("general.sampling.top_p"),
-            std::string::npos);
+  EXPECT_THAT(read_fault(key_f32("general.sampling.temp", std::numeric_limits<float>::quiet_NaN())),
+              ::testing::HasSubstr("key 'general.sampling.temp': got nan, want a finite number"));
+  EXPECT_THAT(read_fault(testing::key_text("general.sampling.top_p", "high")),
+              ::testing::HasSubstr("general.sampling.top_p"));
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "at most 100000000"},
         HostileCase{"a_git_lfs_pointer",
                     "version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
-                    "not a safetensors file?"},
+                    "a pointer of git-lfs"},
         HostileCase{"header_is_a_list", with_header("[]"), "does not start with '{'"},
         HostileCase{"header_cut_short", with_header("{\"a\":{\"dtype\":\"F32\""), "ends early"},
         HostileCase{"header_and_more", with_header("{}{}"), "after the end"},
