@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "data/chat_example.h"
+#include "data/field_names.h"
 #include "data/record_reader.h"
 #include "report/text_width.h"
 #include "server/openai/chat_body.h"
@@ -21,10 +22,14 @@ namespace json = boost::json;
 
 constexpr size_t kContext = 40;  // bytes before a difference that are shown
 
-std::optional<std::string> find_record(const data::DataFile& file, int64_t line) {
+std::optional<std::string> find_record(const DataOptions& o, const data::DataFile& file,
+                                       int64_t line) {
+  const std::vector<data::FieldName> fields = data::parse_field_names(o.fields);
   const auto records = data::make_record_reader(*file.file, file.layout);
   while (const auto record = records->next()) {
-    if (record->line == line && record->fault.empty()) return std::string(record->json);
+    if (record->line == line && record->fault.empty()) {
+      return fields.empty() ? std::string(record->json) : data::rename_fields(record->json, fields);
+    }
     if (record->line > line) break;
   }
   return std::nullopt;
@@ -46,7 +51,7 @@ json::array trained_messages(const data::ReadConversation& read, data::TrainOn t
 json::value conversation_json(const DataOptions& o, const data::DataFile& file, int64_t line,
                               const TextStack& text) {
   json::object own;
-  const auto record = find_record(file, line);
+  const auto record = find_record(o, file, line);
   const auto read =
       record ? data::parse_conversation(*record, text.has_template(), text.conversation_form(), own)
              : std::nullopt;
@@ -147,7 +152,7 @@ json::array conversations_json(const DataOptions& o, const data::Dataset& datase
 void print_served_and_trained(const DataOptions& o, const std::vector<data::DataFile>& files,
                               const TextStack& text) {
   for (const data::DataFile& file : files) {
-    const auto record = find_record(file, o.diff);
+    const auto record = find_record(o, file, o.diff);
     if (!record) {
       throw Error(
           ErrorCode::kInvalidArgument,
