@@ -108,7 +108,7 @@ TEST(Frozen, PlacesThatRunPasses) {
               ContainerEq(Names{"engine/pass.cc", "model/decoder.cc"}));
   EXPECT_THAT(files_with("StagePass"),
               ContainerEq(Names{"engine/pass.cc", "engine/pipeline/stage_runner.cc"}));
-  EXPECT_THAT(files_with("StageRunner>("), ContainerEq(Names{"engine/runner.cc"}));
+  EXPECT_THAT(files_with("StageRunner>("), ContainerEq(Names{"engine/pipeline/rank_stages.cc"}));
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ std::shared_ptr<ServeCommandLine> make_serve_command_line() {
                     .default_text = row.default_text,
                     .group = row.group,
                     .is_common = row.is_common,
+                    .is_retired = row.is_retired,
                     .set = [line = line.get(), name = row.name](const std::string& text) {
                       line->source.values[name].push_back(text);
                     }});
