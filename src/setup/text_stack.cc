@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -73,6 +74,8 @@ std::optional<int64_t> read_vocab_size(const ModelTexts& texts) {
 
 text::Tokenizer load_tokenizer_of_model(const ModelTexts& texts) {
   text::Tokenizer tokenizer = text::Tokenizer::load(texts);
+  // A GGUF file has as many rows as tokens.
+  if (!std::filesystem::is_directory(texts.where())) return tokenizer;
   const std::optional<int64_t> rows = read_vocab_size(texts);
   if (!rows) return tokenizer;
   for (int64_t id = *rows; id < tokenizer.vocab_size(); ++id) {
