@@ -30,12 +30,14 @@ class DataCommands : public TrainTest {
     std::ofstream(root_ + "/" + name) << text;
     return root_ + "/" + name;
   }
-  // Files of a run's folder that hold results, without what differs by when they were made.
+  // Files of a run's folder that hold results, without what differs by when they were made, or by
+  // what was typed.
   [[nodiscard]] std::map<std::string, std::string> results(const std::string& out) const {
     std::map<std::string, std::string> all;
     for (const auto& entry : fs::recursive_directory_iterator(root_ + "/" + out)) {
       const std::string name = fs::relative(entry.path(), root_ + "/" + out).string();
       if (!entry.is_regular_file() || name == "metrics.jsonl" || name == "samples.jsonl") continue;
+      if (name == "recipe.toml") continue;
       if (name.starts_with("events.") || name.ends_with(".svg")) continue;
       all[name] = content(entry.path().string());
     }

@@ -101,6 +101,7 @@ TEST_F(TrainTest, AStepIsPredictedByTheFileOfLimits) {
   o.model = deep_model();
   o.steps = 1;
   o.machine = root_ + "/machine.json";
+  o.verbose = true;
   EXPECT_THAT(fault(o), HasSubstr("No such file"));
   write_file_atomic(o.machine, kSlow);
   const auto of_file = ::testing::AllOf(HasSubstr(o.machine), HasSubstr(" 500 M FLOP/s"));

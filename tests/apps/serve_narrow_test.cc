@@ -112,9 +112,9 @@ class ServeNarrowTest : public ServeStartTest {
 
   // What each tenant got.
   std::vector<std::string> answers(const std::string& weights, const std::string& row) {
-    const auto server =
-        serve({"--model", "tiny=" + file(), "--keys", root_ + "/keys", "--data",
-               root_ + "/" + weights, "--listen", "127.0.0.1:0", "--weights", weights});
+    const auto server = serve({"--model", "tiny=" + file(), "--keys", root_ + "/keys", "--data",
+                               root_ + "/" + weights, "--listen", "127.0.0.1:0", "--weights",
+                               weights, "--verbose"});
     EXPECT_THAT(server->out(), HasSubstr(row));
     const int port = port_of(server->out());
     std::vector<Tenant> tenants;

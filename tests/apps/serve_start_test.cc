@@ -176,9 +176,10 @@ TEST_F(ServedAdapterTest, IsSampledByItsNameAndNotTrained) {
 
 TEST_F(ServedAdapterTest, ItsRecurrentStatesAreInTheMetrics) {
   const std::string hybrid = STRATA_SOURCE_DIR "/tests/golden/qwen3_5/model";
-  const auto server = serve({"--model", "hybrid=" + hybrid, "--no-keys", "--data", root_ + "/data",
-                             "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"},
-                            "samples of ");
+  const auto server =
+      serve({"--model", "hybrid=" + hybrid, "--no-keys", "--data", root_ + "/data", "--listen",
+             "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--verbose"},
+            "samples of ");
   sample(port_of(server->out()), "hybrid");
   const std::string metrics =
       ask(port_of(server->out(), "metrics on http://127.0.0.1:"), "/metrics").body;

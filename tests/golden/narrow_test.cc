@@ -176,7 +176,7 @@ class NarrowCommands : public ::testing::TestWithParam<const char*> {
     const std::string out = folder_.file(name);
     printed_ =
         run(fmt::format("train --model '{}' --data '{}/examples/answers.jsonl' --steps 3 --rank 4 "
-                        "--seed 1 --out '{}' {}",
+                        "--seed 1 -v --out '{}' {}",
                         file_, STRATA_SOURCE_DIR, out, options));
     return read_file(out + "/adapter_model.safetensors", 1 << 28);
   }
@@ -213,8 +213,8 @@ TEST_P(NarrowCommands, TrainAndSampleAsOverBf16) {
 
 TEST_P(NarrowCommands, WhatIsNotKeptIsRefusedByName) {
   const auto to = [&](const char* out) {
-    return fmt::format("--data '{}/examples/answers.jsonl' --steps 1 --out '{}'", STRATA_SOURCE_DIR,
-                       folder_.file(out));
+    return fmt::format("--data '{}/examples/answers.jsonl' --steps 1 -v --out '{}'",
+                       STRATA_SOURCE_DIR, folder_.file(out));
   };
   const std::string data = to("out");
   EXPECT_NE(run(fmt::format("train --model '{}' --method full --weights narrow {}", file_, data), 2)
