@@ -73,8 +73,14 @@ ReadConversation read_conversation(const json::object& own, const OwnRecord& rec
         std::string_view(role.get_string())));
   }
   if (given.empty() || !out.conversation.is_assistant(given.size() - 1)) {
-    fail_record(fmt::format("{}: want a conversation that ends with an assistant turn",
-                            record.turns_field));
+    std::string last = "got no turn";
+    if (!given.empty()) {
+      const json::object& message = out.conversation.messages[given.size() - 1].get_object();
+      last = fmt::format("got one of '{}'", std::string_view(message.at("role").get_string()));
+    }
+    fail_record(
+        fmt::format("{}: {} at the end, want a conversation that ends with an assistant turn",
+                    record.turns_field, last));
   }
   out.conversation.tools = read_tools(own);
   out.conversation.vars = read_vars(own);

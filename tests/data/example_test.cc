@@ -245,10 +245,12 @@ TEST_F(ExampleTest, AFaultNamesFieldGotAndWanted) {
   EXPECT_EQ(fault(R"({"completion": "a"})"), "prompt: missing, want a string");
   EXPECT_EQ(fault(R"({"prompt": "a", "completion": null})"), "completion: got null, want a string");
   EXPECT_EQ(fault(R"({"messages": {}})"), "messages: got an object, want a list");
-  EXPECT_EQ(fault(R"({"messages": []})"),
-            "messages: want a conversation that ends with an assistant turn");
+  EXPECT_EQ(
+      fault(R"({"messages": []})"),
+      "messages: got no turn at the end, want a conversation that ends with an assistant turn");
   EXPECT_EQ(fault(R"({"messages": [{"role": "user", "content": "a"}]})"),
-            "messages: want a conversation that ends with an assistant turn");
+            "messages: got one of 'user' at the end, want a conversation that ends with an "
+            "assistant turn");
   EXPECT_EQ(fault(R"({"messages": [7]})"), "messages[0]: got a number, want an object");
   EXPECT_EQ(fault(R"({"messages": [{"content": "a"}]})"),
             "messages[0].role: this field is required");

@@ -101,7 +101,8 @@ TEST_F(Forms, ShareGpt) {
   EXPECT_EQ(fault_of(R"({"conversations": [{"from": "human"}]})"),
             "conversations[0].value: this field is required: wanted a string or a list of parts");
   EXPECT_EQ(fault_of(R"({"conversations": [{"from": "human", "value": "a"}]})"),
-            "conversations: want a conversation that ends with an assistant turn");
+            "conversations: got one of 'user' at the end, want a conversation that ends with an "
+            "assistant turn");
 }
 
 TEST_F(Forms, ListsOfTrlTrainTheirCompletionAlone) {
@@ -117,8 +118,9 @@ TEST_F(Forms, ListsOfTrlTrainTheirCompletionAlone) {
   EXPECT_EQ(fault_of(R"({"prompt": [], "completion": "a"})"),
             "prompt and completion: got a list and a string; want two strings, or two lists of "
             "messages");
-  EXPECT_EQ(fault_of(R"({"prompt": [], "completion": []})"),
-            "messages: want a conversation that ends with an assistant turn");
+  EXPECT_EQ(
+      fault_of(R"({"prompt": [], "completion": []})"),
+      "messages: got no turn at the end, want a conversation that ends with an assistant turn");
 }
 
 TEST_F(Forms, MessagesMayHaveTheirPromptBesideThem) {
