@@ -16,6 +16,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Doors : public ServeStartTest {
  protected:
@@ -47,6 +48,34 @@ TEST_F(Doors, AServerTakesAnAdapterWhereItTakesAModel) {
   EXPECT_EQ(run({"backup", "--state", root_ + "/state", "--out", root_ + "/b.tar"}).code, 0);
   EXPECT_EQ(run({"restore", "--in", root_ + "/b.tar", "--state", root_ + "/again"}).code, 0);
   EXPECT_TRUE(fs::exists(root_ + "/again/strata.db"));
+}
+
+TEST_F(Doors, AKeyMayBeHeldToAdapters) {
+  make_adapter();
+  const std::string adapter = root_ + "/adapter";
+  const std::string alice = "tml-" + std::string(30, 'a'), bob = "tml-" + std::string(30, 'b');
+  std::ofstream(root_ + "/keys") << alice << " alice adapters=one\n" << bob << " bob\n";
+  fs::permissions(root_ + "/keys", fs::perms::owner_read | fs::perms::owner_write);
+  const auto server = serve({"--model", "tiny=" + model(), "--adapter", "one=" + adapter,
+                             "--adapter", "two=" + adapter, "--keys", root_ + "/keys", "--state",
+                             root_ + "/state", "--port", "0", "--metrics-listen", "0"});
+  const int port = port_of(server->out());
+  const auto status = [&](const std::string& key, const std::string& name) {
+    return ask(port, "/v1/completions",
+               R"({"model": ")" + name + R"(", "prompt": "Once", "max_tokens": 1})", key)
+        .status;
+  };
+  EXPECT_EQ(status(alice, "tiny"), 200);
+  EXPECT_EQ(status(alice, "one"), 200);
+  EXPECT_EQ(status(alice, "two"), 404);
+  EXPECT_EQ(status(bob, "two"), 200);
+  for (const char* path : {"/v1/models", "/api/v1/get_server_capabilities"}) {
+    EXPECT_THAT(ask(port, path, "", alice).body,
+                AllOf(HasSubstr("\"one\""), Not(HasSubstr("\"two\""))));
+    EXPECT_THAT(ask(port, path, "", bob).body, HasSubstr("\"two\""));
+  }
+  EXPECT_EQ(ask(port, "/v1/models/two", "", alice).status, 404);
+  EXPECT_EQ(end(*server), 0);
 }
 
 TEST_F(Doors, ModelsAndAdaptersOfAServerNeedNoName) {

@@ -446,9 +446,10 @@ Json OpenAiEndpoint::model_json(const std::string& id, const api::BaseInfo& base
                     {"max_model_len", base.max_context}};
 }
 
-Response OpenAiEndpoint::list_models() const {
+Response OpenAiEndpoint::list_models(const std::string& tenant) const {
   JsonArray models;
   for (const BaseName& name : parts_.names.names()) {
+    if (!parts_.service.may_sample(tenant, name)) continue;
     models.add(model_json(name.name, parts_.bases.at(static_cast<size_t>(name.model))));
   }
   return json_response(200, JsonObject{{"object", "list"}, {"data", models}}.text());
@@ -469,7 +470,7 @@ void OpenAiEndpoint::add_routes(Router& router) {
                 .scope = Scope::kRead,
                 .effect = Effect::kReads});
   };
-  get("/v1/models", [this](const Request&) { return list_models(); });
+  get("/v1/models", [this](const Request& request) { return list_models(request.tenant); });
   get("/v1/models/{*}", [this](const Request& request) { return get_model(request); });
   const auto post = [&](const char* pattern, bool is_chat) {
     router.add({.method = "POST",

@@ -43,7 +43,7 @@ class OpenAiEndpoint {
   struct Call;
   struct Gathering;
   struct Streaming;
-  Response list_models() const;
+  Response list_models(const std::string& tenant) const;
   Response get_model(const Request& request) const;
   Json model_json(const std::string& id, const api::BaseInfo& base) const;
   void handle_request(bool is_chat, Request&& request, const Respond& respond);

@@ -15,6 +15,7 @@
 #include "base/files.h"
 #include "server/store/checkpoints/tinker_path.h"
 #include "server/store/wall_clock.h"
+#include "server/tinker/base_names.h"
 
 namespace strata::server {
 namespace {
@@ -25,6 +26,7 @@ constexpr size_t kShortKey = 24;
 constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kHashed = "sha256:";
 constexpr std::string_view kExpires = "expires=";
+constexpr std::string_view kAdapters = "adapters=";
 constexpr size_t kIdDigits = 12;
 
 bool is_printable(std::string_view text) {
@@ -139,6 +141,16 @@ void check_has_one_key(const std::vector<std::string_view>& words, const std::st
   }
 }
 
+void add_adapters(Identity& who, std::string_view names, const std::string& where) {
+  if (!who.adapters) who.adapters.emplace();
+  for (const std::string& name : split_commas(std::string(names))) {
+    if (!valid_base_name(name))
+      fail_at(where, fmt::format("adapters={}: want names of --adapter with commas", names));
+    who.adapters->insert(name);
+  }
+  if (who.adapters->empty()) fail_at(where, "adapters=: want names of --adapter with commas");
+}
+
 // A word behind the tenant: what the key may not do, or until when it serves.
 void parse_restriction_into(Identity& who, std::string_view word, const std::string& where) {
   if (word.starts_with(kExpires) && !who.expires_at) {
@@ -147,6 +159,8 @@ void parse_restriction_into(Identity& who, std::string_view word, const std::str
       fail_at(where, fmt::format("'{}': want a date like expires=2027-01-31 or "
                                  "expires=2027-01-31T12:00:00Z (UTC)",
                                  word));
+  } else if (word.starts_with(kAdapters)) {
+    add_adapters(who, word.substr(kAdapters.size()), where);
   } else if (word == scope_name(Scope::kRead) && who.scope == Scope::kAll) {
     who.scope = Scope::kRead;
   } else if (word == scope_name(Scope::kSample) && who.scope == Scope::kAll) {
@@ -154,7 +168,7 @@ void parse_restriction_into(Identity& who, std::string_view word, const std::str
   } else {
     fail_at(where,
             fmt::format("tenant '{}' is followed by '{}'; want read-only or sample-only, and "
-                        "expires=DATE, each at most once",
+                        "expires=DATE, each at most once, and adapters=NAME,...",
                         who.tenant, word));
   }
 }
@@ -177,6 +191,7 @@ KeyRing::KeyRing(const KeySources& sources) : no_keys_(sources.no_keys) {
   fill_tenant_expiries();
   sort_and_deduplicate_entries();
   check_distinct_keys();
+  check_adapters_alike();
 }
 
 void KeyRing::check_keys_or_none() const {
@@ -220,6 +235,20 @@ void KeyRing::check_distinct_keys() const {
                     "rights: {}",
                     a.tenant, a.is_admin ? " (admin)" : "", b.tenant, b.is_admin ? " (admin)" : "",
                     a.key_id));
+  }
+}
+
+// What one key of a tenant began another would go on with.
+void KeyRing::check_adapters_alike() const {
+  std::map<std::string_view, const Identity*> first;
+  for (const Entry& entry : entries_) {
+    const Identity& who = entry.identity;
+    const Identity& other = *first.try_emplace(who.tenant, &who).first->second;
+    if (other.adapters == who.adapters) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("keys: tenant '{}': keys {} and {} have other adapters=...; a tenant's "
+                            "keys have the same, or are keys of two tenants",
+                            who.tenant, other.key_id, who.key_id));
   }
 }
 
@@ -324,6 +353,13 @@ std::vector<std::string> KeyRing::tenants() const {
   names.reserve(until_.size());
   for (const auto& [tenant, until] : until_) names.push_back(tenant);
   return names;
+}
+
+bool KeyRing::may_sample(std::string_view tenant, std::string_view adapter) const {
+  const auto of_tenant = std::ranges::find(
+      entries_, tenant, [](const Entry& entry) { return std::string_view(entry.identity.tenant); });
+  if (of_tenant == entries_.end() || !of_tenant->identity.adapters) return true;
+  return of_tenant->identity.adapters->contains(adapter);
 }
 
 bool KeyRing::has_tenant(std::string_view tenant, double now) const {

@@ -3,13 +3,15 @@
 // by hash and compared in constant time. A KeyRing is immutable; SIGHUP builds another one and the
 // server swaps the pointer.
 //   file or STRATA_KEYS, one a line (one between commas); # starts a comment:
-//   tml-...|sha256:HEX [TENANT [read-only|sample-only] [expires=DATE]]
+//   tml-...|sha256:HEX [TENANT [read-only|sample-only] [expires=DATE] [adapters=NAME,...]]
 // HEX is the key's SHA-256, DATE is 2027-01-31 or 2027-01-31T12:00:00Z (UTC): from then on the key
-// is refused.
+// is refused. NAMEs are those of --adapter that the tenant may sample, which its keys all have
+// alike; without them all.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +26,7 @@ struct Identity {
   Scope scope = Scope::kAll;
   std::string key_id = {};                // what to call the key; tells nothing of it
   std::optional<double> expires_at = {};  // seconds since 1970, UTC
+  std::optional<std::set<std::string, std::less<>>> adapters = {};  // absent: all
   bool operator==(const Identity&) const = default;
 };
 
@@ -51,6 +54,8 @@ class KeyRing {
   [[nodiscard]] std::vector<std::string> tenants() const;  // sorted, each once
   // Whether a key of the tenant's has not expired.
   [[nodiscard]] bool has_tenant(std::string_view tenant, double now) const;
+  // Whether the tenant may sample the adapter that is served by this name.
+  [[nodiscard]] bool may_sample(std::string_view tenant, std::string_view adapter) const;
   // How many keys of `before` are gone. Throws Error when this ring, read from the same files
   // again, looks like the reading of a file that is being written: one that had keys has none, or
   // keys differ and the last line of one has no end.
@@ -75,6 +80,7 @@ class KeyRing {
   void fill_tenant_expiries();
   void sort_and_deduplicate_entries();
   void check_distinct_keys() const;
+  void check_adapters_alike() const;
   void warn_if_others_can_read(const std::string& path);
   void add_keys_from_file(const std::string& path, bool is_admin);
   void add_lines(std::string_view text, char separator, const std::string& where, bool is_admin);

@@ -120,6 +120,22 @@ TEST(Keys, ReadsHashesScopesAndDates) {
                                            "9cb410ff61f20015ad"));
 }
 
+TEST(Keys, MayBeHeldToAdapters) {
+  const std::string other = "tml-" + std::string(30, 'b'), third = "tml-" + std::string(30, 'c');
+  const KeyRing keys({.keys_text = std::string(kLong) + " alice adapters=style adapters=facts," +
+                                   other + " bob adapters=org/mine," + third + " carol"});
+  EXPECT_TRUE(keys.may_sample("alice", "style"));
+  EXPECT_TRUE(keys.may_sample("alice", "facts"));
+  EXPECT_FALSE(keys.may_sample("alice", "org/mine"));
+  EXPECT_TRUE(keys.may_sample("bob", "org/mine"));
+  EXPECT_FALSE(keys.may_sample("bob", "style"));
+  EXPECT_TRUE(keys.may_sample("carol", "style"));
+  EXPECT_TRUE(KeyRing({.no_keys = true}).may_sample("local", "style"));
+  const TempDir dir;
+  write_bytes(dir.file("keys"), std::string(kLong) + " alice read-only adapters=a,b\n");
+  EXPECT_TRUE(KeyRing({.keys_file = dir.file("keys")}).may_sample("alice", "b"));
+}
+
 TEST(Keys, WithoutKeysEverybodyIsLocal) {
   const KeyRing keys({.no_keys = true});
   EXPECT_EQ(keys.identify("tml-anything")->tenant, "local");
@@ -155,6 +171,9 @@ TEST(Keys, RefusesByNameAndNeverShowsTheKey) {
       {key + " a expires=2027-02-29", "want a date"},
       {key + " a expires=2027-01-31T24:00:00Z", "want a date"},
       {key + " a expires=2027-01-31T12:00:00+1", "want a date"},
+      {key + " a adapters=", "want names of --adapter"},
+      {key + " a adapters=a/../b\x01", "want names of --adapter"},
+      {key + " a adapters=x," + hashed_key("tml-other") + " a", "have other adapters"},
       {"sha256:abc a", "64 hex digits"},
       {"sha256:" + std::string(63, 'a') + "g a", "64 hex digits"},
       {"sha256:" + std::string(62, 'a') + "+1 a", "64 hex digits"},

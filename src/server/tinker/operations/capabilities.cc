@@ -6,9 +6,10 @@
 namespace strata::server {
 namespace {
 
-Response get_server_capabilities(Service& service, const Request&) {
+Response get_server_capabilities(Service& service, const Request& request) {
   JsonArray models;
   for (const BaseName& name : service.parts().names.names()) {
+    if (!service.may_sample(request.tenant, name)) continue;
     const api::BaseInfo& base = service.info(api::BaseId{name.model});
     models.add(JsonObject{{"model_name", name.name},
                           {"max_context_length", base.max_context},

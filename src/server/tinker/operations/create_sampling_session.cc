@@ -89,8 +89,9 @@ Response create_sampling_session(Service& service, const Request& request) {
   if (revive_known_sampler(service, request, id)) return sampler_reply(id);
   if (auto refused = refuse_if_session_full(service, session)) return std::move(*refused);
   if (auto refused = service.refuse_over_sampler_limit(request.tenant)) return std::move(*refused);
-  const SamplerRow kept = service.parts().store.find_or_add_sampler(
-      read_sampler_row(service.parts(), body, request.tenant, session, number));
+  const SamplerRow row = read_sampler_row(service.parts(), body, request.tenant, session, number);
+  service.check_may_sample(request.tenant, *service.parts().names.find(row.base_model));
+  const SamplerRow kept = service.parts().store.find_or_add_sampler(row);
   service.samplers().count_stored(session);
   service.add_live_sampler(kept.id, service.make_sampler(kept, request.tenant));
   return sampler_reply(kept.id);

@@ -207,7 +207,8 @@ void add_address_rows(OptionTable& t, ServeOptions& o) {
   add_text(t, "db", "URL", o.db, "postgresql:// address of the state store")
       .by_default("SQLite in --data");
   add_text(t, "keys", "FILE", o.keys,
-           "a line a key: 'tml-...|sha256:HEX [TENANT [read-only|sample-only] [expires=DATE]]'");
+           "a line a key: 'tml-...|sha256:HEX [TENANT [read-only|sample-only] [expires=DATE] "
+           "[adapters=NAME,...]]'");
   add_text(t, "admin-keys", "FILE", o.admin_keys, "keys of administrators, same form");
   add_flag(t, "no-keys", o.no_keys, "serve this machine alone, without keys");
   add_text(t, "audit", "FILE", o.audit,

@@ -90,6 +90,16 @@ void Service::throw_ephemeral_not_alive(const SamplerRow& row) const {
                                 row.id, rfc3339(parts_.store.boot_time())));
 }
 
+SamplerTable::Row Service::find_or_restore_sampler(const Request& request, const std::string& id) {
+  request.note(id);
+  SamplerTable::Row sampler = samplers_.find_and_touch(id, request.tenant);
+  if (!sampler) return restore_sampler(request, id);
+  // Keys may have been read again since it was made.
+  if (const BaseName* base = parts_.names.find(sampler->base_name))
+    check_may_sample(request.tenant, *base);
+  return sampler;
+}
+
 SamplerTable::Row Service::restore_sampler(const Request& request, const std::string& id) {
   const std::optional<SamplerRow> row = parts_.store.find_sampler(id);
   if (!row || row->tenant != request.tenant) {
@@ -109,6 +119,16 @@ const BaseName& Service::require_served_base(const SamplerRow& row) const {
                                                 row.id, row.base_model));
 }
 
+bool Service::may_sample(const std::string& tenant, const BaseName& base) const {
+  return base.adapter.empty() || !parts_.may_sample || parts_.may_sample(tenant, base.name);
+}
+
+// As if it were not there: names are nobody else's business.
+void Service::check_may_sample(const std::string& tenant, const BaseName& base) const {
+  if (may_sample(tenant, base)) return;
+  throw Error(ErrorCode::kNotFound, fmt::format("no such model: {}", base.name));
+}
+
 LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tenant) {
   LiveSampler sampler;
   sampler.tenant = tenant;
@@ -116,6 +136,7 @@ LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tena
   sampler.base_name = row.base_model;
   sampler.model_path = row.model_path;
   const BaseName& base = require_served_base(row);
+  check_may_sample(tenant, base);
   sampler.base = api::BaseId{base.model};
   if (!base.adapter.empty()) {
     sampler.snapshot = {base.snapshot_id()};

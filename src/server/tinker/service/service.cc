@@ -179,12 +179,6 @@ LiveModel& Service::require_live_model(const Request& request, const std::string
   return *model;
 }
 
-SamplerTable::Row Service::find_or_restore_sampler(const Request& request, const std::string& id) {
-  request.note(id);
-  SamplerTable::Row sampler = samplers_.find_and_touch(id, request.tenant);
-  return sampler ? sampler : restore_sampler(request, id);
-}
-
 void Service::run_aside_if_long(const Respond& respond, const std::string& tenant, bool is_long,
                                 std::function<void()> work, std::function<void()> then) {
   if (!is_long || !parts_.parse) {

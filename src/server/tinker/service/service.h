@@ -97,6 +97,8 @@ struct ServiceParts {
   std::function<void(std::function<void()>)> back = {};
   // Runs a job of a tenant that takes long but touches nothing of the service.
   std::function<void(const std::string& tenant, std::function<void()>)> parse = {};
+  // Whether the tenant may sample the adapter that is served by this name; without it, yes.
+  std::function<bool(const std::string& tenant, const std::string& adapter)> may_sample = {};
 };
 
 class Service {
@@ -160,6 +162,9 @@ class Service {
   // files until the sample's end.
   LiveSampler make_sampler_by_name(const std::string& tenant, const std::string& name);
   LiveSampler make_sampler(const SamplerRow& row, const std::string& tenant);
+  // Whether the tenant's keys let it sample what is served by this name; an Error where not.
+  [[nodiscard]] bool may_sample(const std::string& tenant, const BaseName& base) const;
+  void check_may_sample(const std::string& tenant, const BaseName& base) const;
   SamplerTable::Row add_live_sampler(const std::string& id, LiveSampler sampler,
                                      SharedLimit::Share bytes = {});
   // Why the store takes no more samplers of the tenant.
