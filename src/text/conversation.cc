@@ -44,7 +44,7 @@ std::string_view known_role(std::string_view role) {
 bool is_role_of_calls(std::string_view role) { return is_in(role, {"function_call", "tool_call"}); }
 
 // Nothing where it is none, and then why.
-std::optional<json::value> parse_if_json(std::string_view text, std::string& why) {
+std::optional<json::value> try_parse_json(std::string_view text, std::string& why) {
   try {
     return parse_json(text, "the text");
   } catch (const Error& error) {
@@ -57,7 +57,7 @@ std::optional<json::value> parse_if_json(std::string_view text, std::string& why
 void unpack_item(json::value& item, const Fields& of, const std::string& path,
                  std::string_view wanted) {
   std::string why;
-  if (item.is_string()) item = parse_if_json(view_of(item.get_string()), why).value_or(nullptr);
+  if (item.is_string()) item = try_parse_json(view_of(item.get_string()), why).value_or(nullptr);
   if (!item.is_object())
     of.fail(path, fmt::format("wanted {}{}{}", wanted, why.empty() ? "" : ": ", why));
 }
@@ -76,7 +76,7 @@ std::optional<json::value> unpacked(const Fields& of, std::string_view name,
   const std::string_view text = view_of(value->get_string());
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return std::nullopt;
   std::string why;
-  std::optional<json::value> parsed = parse_if_json(text, why);
+  std::optional<json::value> parsed = try_parse_json(text, why);
   if (!parsed) of.fail(name, fmt::format("wanted {} or its JSON text: {}", wanted, why));
   return parsed;
 }
