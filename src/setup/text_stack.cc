@@ -72,12 +72,11 @@ std::optional<int64_t> read_vocab_size(const ModelTexts& texts) {
   return size->get_int64();
 }
 
-text::Tokenizer load_tokenizer_of_model(const ModelTexts& texts) {
-  text::Tokenizer tokenizer = text::Tokenizer::load(texts);
+void check_tokenizer_of_model(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
   // A GGUF file has as many rows as tokens.
-  if (!std::filesystem::is_directory(texts.where())) return tokenizer;
+  if (!std::filesystem::is_directory(texts.where())) return;
   const std::optional<int64_t> rows = read_vocab_size(texts);
-  if (!rows) return tokenizer;
+  if (!rows) return;
   for (int64_t id = *rows; id < tokenizer.vocab_size(); ++id) {
     const auto token = tokenizer.id_to_token(static_cast<int32_t>(id));
     if (!token || tokenizer.is_added(static_cast<int32_t>(id))) continue;
@@ -89,6 +88,11 @@ text::Tokenizer load_tokenizer_of_model(const ModelTexts& texts) {
                     texts.where("tokenizer.json"), read_origin_of_tokenizer(texts),
                     tokenizer.vocab_size(), texts.where(), *rows, *token, id));
   }
+}
+
+text::Tokenizer load_tokenizer_of_model(const ModelTexts& texts) {
+  text::Tokenizer tokenizer = text::Tokenizer::load(texts);
+  check_tokenizer_of_model(texts, tokenizer);
   return tokenizer;
 }
 

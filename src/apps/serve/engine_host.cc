@@ -76,8 +76,12 @@ api::BaseInfo base_info_of(api::BaseId id, const std::string& dir,
 }
 
 std::optional<text::Tokenizer> load_tokenizer_if_there(const ModelTexts& texts) {
-  if (!texts.find("tokenizer.json", text::Tokenizer::kMaxFileBytes)) return std::nullopt;
-  return load_tokenizer_of_model(texts);
+  constexpr std::string_view kName = "tokenizer.json";
+  const auto json = texts.find(kName, text::Tokenizer::kMaxFileBytes);
+  if (!json) return std::nullopt;
+  text::Tokenizer tokenizer = text::Tokenizer::parse(*json, texts.where(kName));
+  check_tokenizer_of_model(texts, tokenizer);
+  return tokenizer;
 }
 
 void warn_of_no_drafts(const std::string& dir) {
