@@ -72,6 +72,8 @@ std::optional<int64_t> read_vocab_size(const ModelTexts& texts) {
   return size->get_int64();
 }
 
+namespace {
+
 void check_tokenizer_of_model(const ModelTexts& texts, const text::Tokenizer& tokenizer) {
   // A GGUF file has as many rows as tokens.
   if (!std::filesystem::is_directory(texts.where())) return;
@@ -90,8 +92,19 @@ void check_tokenizer_of_model(const ModelTexts& texts, const text::Tokenizer& to
   }
 }
 
+}  // namespace
+
 text::Tokenizer load_tokenizer_of_model(const ModelTexts& texts) {
   text::Tokenizer tokenizer = text::Tokenizer::load(texts);
+  check_tokenizer_of_model(texts, tokenizer);
+  return tokenizer;
+}
+
+std::optional<text::Tokenizer> find_tokenizer_of_model(const ModelTexts& texts) {
+  constexpr std::string_view kName = "tokenizer.json";
+  const auto json = texts.find(kName, text::Tokenizer::kMaxFileBytes);
+  if (!json) return std::nullopt;
+  text::Tokenizer tokenizer = text::Tokenizer::parse(*json, texts.where(kName));
   check_tokenizer_of_model(texts, tokenizer);
   return tokenizer;
 }

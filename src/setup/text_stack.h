@@ -33,11 +33,12 @@ struct TemplateChoice {
 std::optional<text::ChatTemplate> load_chat_template(const ModelTexts& texts,
                                                      const TemplateChoice& choice);
 
-// Throws Error where the tokenizer is another model's: its vocabulary has tokens beyond the rows
-// that config.json says. Added tokens may be there: some families have one without a row.
-void check_tokenizer_of_model(const ModelTexts& texts, const text::Tokenizer& tokenizer);
-// A model's tokenizer, checked so. Throws Error where there is none.
+// A model's tokenizer. Error, which says so, where it is another model's: its vocabulary has tokens
+// beyond the rows that config.json says. Added tokens may be there: some families have one without
+// a row.
 text::Tokenizer load_tokenizer_of_model(const ModelTexts& texts);
+// Nothing where the model has none.
+std::optional<text::Tokenizer> find_tokenizer_of_model(const ModelTexts& texts);
 // vocab_size of config.json, or of its part for text; nothing where neither has one.
 std::optional<int64_t> read_vocab_size(const ModelTexts& texts);
 

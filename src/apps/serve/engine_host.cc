@@ -75,15 +75,6 @@ api::BaseInfo base_info_of(api::BaseId id, const std::string& dir,
   return info;
 }
 
-std::optional<text::Tokenizer> load_tokenizer_if_there(const ModelTexts& texts) {
-  constexpr std::string_view kName = "tokenizer.json";
-  const auto json = texts.find(kName, text::Tokenizer::kMaxFileBytes);
-  if (!json) return std::nullopt;
-  text::Tokenizer tokenizer = text::Tokenizer::parse(*json, texts.where(kName));
-  check_tokenizer_of_model(texts, tokenizer);
-  return tokenizer;
-}
-
 void warn_of_no_drafts(const std::string& dir) {
   log(LogLevel::kWarning,
       fmt::format("--speculate mtp: {}: no layer of multi-token prediction; its samples are not "
@@ -210,7 +201,7 @@ void EngineHost::load_base(const std::string& dir, const HostOptions& options) {
   if (options.draft_tokens > 0 && engine.options().draft_tokens == 0) warn_of_no_drafts(dir);
   api::BaseInfo info =
       base_info_of(api::BaseId{static_cast<int32_t>(bases_.size())}, dir, engine.config());
-  base.tokenizer = load_tokenizer_if_there(base.texts);
+  base.tokenizer = find_tokenizer_of_model(base.texts);
   if (base.tokenizer) {
     info.end_tokens = data::load_stop_ids_of_all_configs(base.texts, *base.tokenizer);
   } else {
