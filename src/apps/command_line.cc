@@ -151,7 +151,7 @@ void fill_from_recipe(const OptionTable& table, Given& given) {
   }
 }
 
-// Of two options that say the same the one that is typed counts.
+// Options that say the same in two ways: the one that is typed counts.
 constexpr std::pair<const char*, const char*> kAlternatives[] = {
     {"steps", "epochs"}, {"warmup-steps", "warmup-ratio"}, {"eval", "eval-fraction"}};
 

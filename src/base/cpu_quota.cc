@@ -41,8 +41,8 @@ std::optional<Hierarchy> parse_mount(const std::string& line) {
   return found;
 }
 
-// Of a line of /proc/self/cgroup, NUMBER:CONTROLLERS:GROUP, the group where the line is of the
-// hierarchy; version 2 has the number 0 and no controllers.
+// The group that a line of /proc/self/cgroup, NUMBER:CONTROLLERS:GROUP, names in the hierarchy;
+// nothing for a line of another one. Version 2 has the number 0 and no controllers.
 std::optional<std::string> parse_group(const std::string& line, const Hierarchy& hierarchy) {
   const size_t first = line.find(':');
   const size_t second = line.find(':', std::min(first, line.size() - 1) + 1);
@@ -68,7 +68,7 @@ std::optional<double> quotient(const std::string& quota, const std::string& peri
   return time / of;
 }
 
-// Of the group alone.
+// The quota in cores of one group, whatever those above it have.
 std::optional<double> read_quota_of_group(const std::string& folder, bool is_v2) {
   if (is_v2) {
     const auto [quota, period] = read_two_words(folder + "/cpu.max");  // or "max 100000"

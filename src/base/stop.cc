@@ -19,7 +19,7 @@ std::atomic<bool> ends_at_first{false};
 static_assert(std::atomic<int>::is_always_lock_free &&
               std::atomic<const char*>::is_always_lock_free);
 
-// Of whom the second ends the process.
+// Whether a second signal of this kind ends the process.
 bool insists(int signal) { return signal == SIGINT || signal == SIGTERM; }
 
 // Only what a signal handler may call, here and below. Nothing can be done where stderr is gone.

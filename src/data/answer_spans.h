@@ -44,13 +44,13 @@ class AnswerSpans {
   [[nodiscard]] const text::RenderedChat& whole() const { return whole_; }
   // What a model is given before the last message; empty where the template refuses that.
   [[nodiscard]] std::string prompt_of_last() const;
-  // Of an assistant's turn; empty where it cannot be found.
+  // The trained bytes of an assistant's turn; empty where it cannot be found.
   [[nodiscard]] std::vector<Target> find(size_t turn) const;
 
  private:
   [[nodiscard]] text::RenderedChat render(const boost::json::array& messages,
                                           bool with_prompt) const;
-  // Of the first `count` messages; nothing where the template refuses them.
+  // The text of the first `count` messages; nothing where the template refuses them.
   [[nodiscard]] std::optional<std::string> render_first(const boost::json::array& messages,
                                                         size_t count, bool with_prompt) const;
   [[nodiscard]] std::optional<Target> find_by_text(size_t turn) const;

@@ -25,8 +25,8 @@ struct ReadConversation {
 ReadConversation read_conversation(const boost::json::object& own, const OwnRecord& record,
                                    const text::ConversationForm& form);
 
-// Of the text of a record (data/record_reader.h): nothing where it is no chat. `own` gets the turns
-// as they stand in the record.
+// Reads a record (data/record_reader.h) as a conversation: nothing where it is no chat. `own` gets
+// the turns as they stand in the record.
 std::optional<ReadConversation> parse_conversation(std::string_view record, bool has_template,
                                                    const text::ConversationForm& form,
                                                    boost::json::object& own);

@@ -6,7 +6,7 @@
 namespace strata::data {
 namespace {
 
-// As a shell takes a name with anything in it.
+// A name with anything in it, quoted for a shell.
 std::string quoted(std::string_view name) {
   std::string out = "'";
   for (const char c : name) out += c == '\'' ? std::string("'\\''") : std::string(1, c);

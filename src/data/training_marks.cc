@@ -24,7 +24,7 @@ constexpr MarkName kMarks[] = {{"weight"},
                                {"kto_tag"},
                                {"masked", /*trains=*/false},
                                {"ignore", /*trains=*/false},
-                               // Of a record these are often something else.
+                               // In a record these often mean something else.
                                {"training", true, /*of_record=*/false},
                                {"loss", true, /*of_record=*/false}};
 // That say which parts of a message are trained, or how much.

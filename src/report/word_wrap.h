@@ -9,7 +9,7 @@
 
 namespace strata::report {
 
-// Of the terminal behind a stream; 0 where it is none or does not say.
+// The width of the terminal behind a stream; 0 where it is none or does not say.
 int terminal_columns(std::FILE* out);
 
 class WordWrap {

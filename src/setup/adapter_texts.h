@@ -37,7 +37,7 @@ struct AdapterTexts {
 // tokens beyond the rows of the base.
 AdapterTexts read_adapter_texts(const ModelTexts& base, const std::string& adapter);
 
-// Of an adapter whose base is not here, as far as one sees.
+// What the folder of an adapter whose base is not here says of its texts.
 AdapterTexts read_adapter_texts_alone(const std::string& adapter);
 
 // The base's files, with those of the adapter in their place: its tokenizer, and its template with

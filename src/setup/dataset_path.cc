@@ -45,7 +45,7 @@ Found find_files(const std::string& snapshot) {
   return found;
 }
 
-// Of the files those whose names say train, where some do.
+// The files whose names say train, or all where none does.
 std::vector<fs::path> training_part(std::vector<fs::path> files) {
   const auto is_other = [](const fs::path& file) {
     return file.filename().string().find("train") == std::string::npos;

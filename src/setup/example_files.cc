@@ -26,7 +26,7 @@ int64_t count_file_bytes_if_known(const std::vector<data::Source>& sources) {
   return bytes;
 }
 
-// Of answers that are left out, and of dates.
+// Warns of answers that are left out, and of templates that write the date.
 void warn_of_answers(const data::DataFile& file) {
   if (file.not_found.count > 0) {
     log(LogLevel::kWarning, fmt::format("{} answers are not trained on:\n{}", file.not_found.count,

@@ -59,7 +59,7 @@ class TextStack {
   // not have. Throws Error where there is no template.
   [[nodiscard]] std::string render(const text::ChatRequest& request) const;
   [[nodiscard]] text::RenderedChat render_marked(const text::ChatRequest& request) const;
-  // As its template wants conversations; without one as any does.
+  // The form in which its template wants conversations; the plain one without a template.
   [[nodiscard]] text::ConversationForm conversation_form() const;
   // What a user's turn of that text becomes before the answer. Throws as render().
   [[nodiscard]] std::string render_user_turn(const std::string& said) const;

@@ -55,7 +55,7 @@ class ChatTemplate {
   // chat_template.jinja, or the field of tokenizer_config.json; nothing when the directory has
   // neither and its config.json's model_type has none built in. A second template named tool_use
   // serves requests with tools, as in transformers.
-  // Of `file`, where it is not empty, in place of all that the directory has.
+  // Loads the template of `texts` or, where it is not empty, that of `file` in place of it.
   static std::optional<ChatTemplate> load(const ModelTexts& texts, const std::string& file = "");
   // `tokenizer_config` is JSON, for the texts of bos_token and its like; may be empty.
   static ChatTemplate parse(std::string_view source, std::string_view tokenizer_config = {});

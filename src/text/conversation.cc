@@ -62,7 +62,7 @@ void unpack_item(json::value& item, const Fields& of, const std::string& path,
     of.fail(path, fmt::format("wanted {}{}{}", wanted, why.empty() ? "" : ": ", why));
 }
 
-// As json.dumps of Python writes it, without escapes of what is not ASCII.
+// JSON as Python's json.dumps writes it, without escapes of what is not ASCII.
 std::string python_json(const json::value& value) {
   return to_json(Value::from_json(json::serialize(value), "arguments"), {});
 }
@@ -186,7 +186,7 @@ struct ConversationReader::State {
   ConversationForm form;
   Roles roles = Roles::kKnown;
   json::array messages;
-  // Of calls whose result did not come yet: for results that do not say whose they are.
+  // Ids of calls whose result did not come yet, for results that do not say whose they are.
   std::deque<std::string> open_calls;
   size_t num_made_ids = 0;
 
@@ -208,7 +208,7 @@ struct ConversationReader::State {
     return out;
   }
 
-  // Of a list, one object, or the JSON text of either, which is the member of that name.
+  // Adds the calls of a member, which is a list, one object, or the JSON text of either.
   void add_calls(const Fields& message, std::string_view name, json::array& calls) {
     std::optional<json::value> value = unpacked(message, name, "a list of calls");
     if (!value) return;
@@ -255,7 +255,7 @@ struct ConversationReader::State {
     return role;
   }
 
-  // Of its content and its reasoning, which may be parts of it.
+  // A message's content, with the reasoning that may be parts of it.
   static Parts read_said(const Fields& message, std::string_view role, std::string_view name) {
     Parts out;
     const json::value* content = message.find(name);

@@ -53,7 +53,7 @@ class TrainLoop {
   [[nodiscard]] double loss() const { return loss_; }
   [[nodiscard]] const std::optional<double>& first_eval() const { return first_eval_; }
   [[nodiscard]] const std::optional<double>& last_eval() const { return last_eval_; }
-  // Of the run so far.
+  // How the loss went in the run so far.
   [[nodiscard]] LossCourse loss_course() const;
 
  private:

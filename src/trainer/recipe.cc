@@ -106,7 +106,7 @@ namespace {
 
 std::string path_of_run_recipe(const std::string& out) { return out + "/recipe.toml"; }
 
-// Also of FILE:WEIGHT; stdin has none.
+// Makes a path absolute, that of FILE:WEIGHT too; stdin stays "-".
 void make_absolute(std::string& path) {
   if (!path.empty() && path != "-") path = std::filesystem::absolute(path).string();
 }

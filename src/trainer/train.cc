@@ -238,7 +238,7 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   return true;
 }
 
-// Of one rank, or of this process among those of --ranks.
+// Trains as the only rank, or as this process among those of --ranks.
 int train_alone(const RunStart& start, const ProcessGroup* group) {
   const auto& [run, data, jobs] = start;
   const JobStart& only = jobs.front();

@@ -29,7 +29,7 @@ uint64_t hash_tokens(const data::Example& example) {
   return hash.value();
 }
 
-// Of the evaluation's.
+// How many examples of the evaluation are trained on too.
 int64_t count_trained_on(const TrainData& data) {
   std::unordered_set<uint64_t> trained;
   for (size_t i = 0; i < data.train.examples.size(); ++i)

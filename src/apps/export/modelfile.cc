@@ -141,7 +141,7 @@ std::optional<Pieces> find_pieces(const TextStack& text) {
   return pieces;
 }
 
-// As it stands in a Go template.
+// Text as a Go template has it between its actions.
 std::string escaped(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -106,7 +106,7 @@ bool leaves(const std::string& turn) {
   return turn == "/bye" || turn == "/exit" || turn == "/quit";
 }
 
-// Of a person, who means no question by it; in a pipe it is one.
+// Whether a person at a terminal takes leave; in a pipe the same word is a question.
 bool is_farewell(const std::string& turn) { return turn == "exit" || turn == "quit"; }
 
 const ChatCommand& find_command(const std::string& name) {

@@ -35,7 +35,7 @@ class Conversation {
   void load(const std::string& path);
   [[nodiscard]] std::string stats_text();
   [[nodiscard]] size_t num_questions() const;
-  // Of the answers that follow.
+  // Sets a sampling option for the answers that follow.
   void set_option(const std::string& name, const std::string& value) {
     generator_.set_option(name, value);
   }

@@ -78,7 +78,7 @@ bool is_chat(const GenerationOptions& options) {
   return !options.chat.file.empty() || !options.chat.vars.empty();
 }
 
-// As it is, or as a user's turn.
+// The prompt as it is or, where a chat template is chosen, as a user's turn.
 std::vector<int32_t> encode_prompt(const GenerationOptions& options, Generator& generator,
                                    const std::string& text) {
   const TextStack& stack = generator.text();

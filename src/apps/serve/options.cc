@@ -168,7 +168,7 @@ struct ServedModel {
   std::string name, dir;
 };
 
-// Of NAME=DIR, or of DIR, which then has its folder's name.
+// Reads NAME=DIR, or DIR alone, which then has its folder's name.
 ServedModel parse_served(const std::string& typed) {
   const size_t sign = typed.find('=');
   if (sign == std::string::npos || sign == 0 || file_exists(typed))

@@ -77,7 +77,7 @@ std::string find_template_file(const std::vector<std::string>& chat_templates,
   return file;
 }
 
-// Of the adapters that are served over a model, those that do not speak as it does.
+// Adds the texts of adapters served over a model that have a template or tokenizer of their own.
 void add_texts_of_adapters(const ModelTexts& base, const server::ServeOptions& options,
                            const server::BaseNames& names, int model,
                            const std::string& file_of_base, server::ServedText& out) {

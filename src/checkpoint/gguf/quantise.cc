@@ -90,7 +90,7 @@ int truncate_to_code(float value, int most) {
   return value < static_cast<float>(most) ? static_cast<int>(value) : most;
 }
 
-// Of 32 codes of five bits: the fifth ones in four bytes, then the others.
+// Writes 32 codes of five bits: their fifth bits in four bytes, then the others in sixteen.
 template <typename Code>
 void put_five_bits(std::byte* to, Code code) {
   uint32_t fifth = 0;

@@ -214,7 +214,7 @@ float search_scale(const float* x, std::array<int8_t, kSmallPart>& codes) {
   return scale;
 }
 
-// Of 128 codes: the low four bits of four runs of 32 in 64 bytes, the high two in 32.
+// Writes 128 codes of six bits: the low four of four runs of 32 in 64 bytes, the high two in 32.
 void put_six_bits(const uint8_t* codes, std::byte* low, std::byte* high) {
   for (int i = 0; i < 32; ++i) {
     const int a = codes[i], b = codes[i + 32], c = codes[i + 64], d = codes[i + 96];

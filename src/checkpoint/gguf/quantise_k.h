@@ -8,7 +8,7 @@
 
 namespace strata {
 
-// As GgufQuantise.
+// Each writes `count` blocks of 256 values, as GgufQuantise says.
 void quantise_q4_k(const float* values, int64_t count, std::byte* blocks);
 void quantise_q5_k(const float* values, int64_t count, std::byte* blocks);
 void quantise_q6_k(const float* values, int64_t count, std::byte* blocks);

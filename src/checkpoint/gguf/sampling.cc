@@ -85,7 +85,7 @@ void add_sampling(const ModelTexts& texts, GgufHeader& header) {
     std::optional<double> value = read_number(where, object, row.member);
     if (greedy && row.key == kTemperature) value = 0.0;
     if (value) header.add_number(row.key, *value);
-    // Of the prompt too, and of all of an answer: llama.cpp takes the last 64 tokens by itself.
+    // It counts the prompt and the whole answer; llama.cpp by itself takes the last 64 tokens.
     if (value && row.key == kPenalty) header.add_signed(kPenaltyTokens, -1);
   }
 }

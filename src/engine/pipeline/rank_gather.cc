@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kPieceValues = train::kPieceBytes / dtype_bytes(DType::kF32);
 
-// Of neighbouring modules values, gradients and moments, each module's A and then its B; the last
-// three of what trains.
+// Values, gradients and the two moments of neighbouring modules, each module's A and then its B.
+// What does not train has values alone.
 using AdapterParts = std::array<TensorView, 4>;
 
 AdapterParts views_of_modules(const model::LoraAdapter& adapter, size_t first, int64_t count) {

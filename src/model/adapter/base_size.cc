@@ -32,7 +32,7 @@ int64_t width_of(const PeftModule& module) {
   return reads_hidden ? module.a.shape[module.a.shape.rank() - 1] : 0;
 }
 
-// Of "model.layers.3.mlp.up_proj" 3; nothing outside the layers.
+// The layer in a module's path, 3 in "model.layers.3.mlp.up_proj"; nothing outside the layers.
 std::optional<int64_t> layer_of(std::string_view path) {
   constexpr std::string_view kLayers = "layers.";
   const size_t at = path.find(kLayers);

@@ -38,7 +38,7 @@ bool is_value_like(std::string_view name) {
          has(name, "attn_kv_b.weight");
 }
 
-// Of "blk.N.rest", or -1.
+// The layer of a tensor named "blk.N.rest"; -1 for other names.
 int64_t layer_of(std::string_view name) {
   constexpr std::string_view kPrefix = "blk.";
   int64_t layer = -1;
@@ -47,7 +47,7 @@ int64_t layer_of(std::string_view name) {
   return layer;
 }
 
-// As llama.cpp's converter has them.
+// Whether llama.cpp's converter keeps the tensor in f32.
 bool is_kept_f32(std::string_view stored, size_t num_dims) {
   return num_dims < 2 || has(stored, "norm") || has(stored, "ffn_gate_inp") ||
          has(stored, "ssm_conv1d");

@@ -21,7 +21,7 @@ class GgufMixture {
   // `names` are those of all tensors in the file. Keeps no reference.
   GgufMixture(std::string_view type, const ModelConfig& config, std::span<const std::string> names);
 
-  // Of a tensor with these axes, as torch has them.
+  // The type of a tensor with these axes, as torch has them.
   [[nodiscard]] const GgufEncoding& encoding_for(std::string_view name,
                                                  const std::vector<int64_t>& dims) const;
 

@@ -48,7 +48,7 @@ class OpenAiEndpoint {
   Json model_json(const std::string& id, const api::BaseInfo& base) const;
   void handle_request(bool is_chat, Request&& request, const Respond& respond);
   [[nodiscard]] LiveSampler find_weights(const std::string& tenant, const std::string& name) const;
-  // Of a base, or of an adapter that is served by this name.
+  // The texts of a base, or of an adapter that is served by this name.
   [[nodiscard]] const ServedText& text_or_refuse(size_t base, const std::string& name) const;
   // What the body asks for: its model, the weights and texts of that, and the answer's head.
   void resolve_model(Call& call) const;

@@ -23,7 +23,7 @@ struct ServedText {
   api::SampleRequest defaults = {};
   int64_t longest_sample = INT64_MAX;  // positions that the cache has for one, prompt and answer
   std::string build = {};              // of the program, for fingerprints
-  // Of adapters that have a template or a tokenizer of their own, by BaseName::adapter.
+  // The texts of adapters with a template or tokenizer of their own, by BaseName::adapter.
   std::map<std::string, std::shared_ptr<const ServedText>> of_adapters = {};
 };
 

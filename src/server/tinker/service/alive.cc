@@ -123,7 +123,7 @@ bool Service::may_sample(const std::string& tenant, const BaseName& base) const 
   return base.adapter.empty() || !parts_.may_sample || parts_.may_sample(tenant, base.name);
 }
 
-// As if it were not there: names are nobody else's business.
+// Answers as if the adapter were not there: its name is nobody else's business.
 void Service::check_may_sample(const std::string& tenant, const BaseName& base) const {
   if (may_sample(tenant, base)) return;
   throw Error(ErrorCode::kNotFound, fmt::format("no such model: {}", base.name));
