@@ -96,16 +96,16 @@ std::string AnswerSpans::prompt_of_last() const {
 
 std::vector<Target> AnswerSpans::find(size_t turn) const {
   const auto& marks = whole_.generated;
+  size_t num_before = 0, num_answers = 0;
+  for (size_t other = 0; other < conversation_.messages.size(); ++other) {
+    if (!conversation_.is_assistant(other)) continue;
+    if (other < turn) ++num_before;
+    ++num_answers;
+  }
+  if (!marks.empty() && marks.size() == num_answers)
+    return {{marks[num_before].first, marks[num_before].second}};
   const std::optional<Target> by_text = find_by_text(turn);
   if (marks.empty()) return by_text ? std::vector<Target>{*by_text} : std::vector<Target>();
-  const size_t num_before = static_cast<size_t>(
-      std::count_if(conversation_.messages.begin(),
-                    conversation_.messages.begin() + static_cast<std::ptrdiff_t>(turn),
-                    [](const json::value& message) { return message.at("role") == "assistant"; }));
-  const auto num_answers = static_cast<size_t>(
-      std::count_if(conversation_.messages.begin(), conversation_.messages.end(),
-                    [](const json::value& message) { return message.at("role") == "assistant"; }));
-  if (marks.size() == num_answers) return {{marks[num_before].first, marks[num_before].second}};
   std::vector<Target> out;
   for (const auto& [begin, end] : marks) {
     if (by_text && begin < by_text->end && end > by_text->begin) out.push_back({begin, end});
