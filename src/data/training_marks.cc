@@ -7,27 +7,14 @@
 #include <optional>
 #include <string>
 
+#include "text/conversation.h"
+
 namespace strata::data {
 namespace {
 
 namespace json = boost::json;
 
-struct MarkName {
-  std::string_view name;
-  bool trains = true;  // where it is 1 or true
-  bool of_record = true;
-};
-constexpr MarkName kMarks[] = {{"weight"},
-                               {"train"},
-                               {"trainable"},
-                               {"label"},
-                               {"kto_tag"},
-                               {"masked", /*trains=*/false},
-                               {"ignore", /*trains=*/false},
-                               // In a record these often mean something else.
-                               {"training", true, /*of_record=*/false},
-                               {"loss", true, /*of_record=*/false}};
-// That say which parts of a message are trained, or how much.
+// Members that say which parts of a message are trained, or how much.
 constexpr std::string_view kUnread[] = {"train_detail", "training_detail", "loss_scale",
                                         "loss_weight",  "loss_mask",       "mask"};
 
@@ -39,7 +26,7 @@ std::optional<bool> as_mark(const json::value& value) {
 }
 
 // What the mark says; nothing where there is none.
-std::optional<bool> read_mark(const text::Fields& of, const MarkName& mark) {
+std::optional<bool> read_mark(const text::Fields& of, const text::TrainingMark& mark) {
   const json::value* value = of.find(mark.name);
   if (value == nullptr) return std::nullopt;
   const std::optional<bool> is_set = as_mark(*value);
@@ -59,7 +46,7 @@ bool is_message_trained(const text::Fields& message, std::string_view role) {
     }
   }
   bool is_trained = true;
-  for (const MarkName& mark : kMarks) {
+  for (const text::TrainingMark& mark : text::training_marks()) {
     const std::optional<bool> says = read_mark(message, mark);
     if (says == false) is_trained = false;
     if (says == true && role != "assistant" && mark.trains) {
@@ -72,7 +59,7 @@ bool is_message_trained(const text::Fields& message, std::string_view role) {
 
 bool is_record_trained(const text::Fields& record) {
   bool is_trained = true;
-  for (const MarkName& mark : kMarks) {
+  for (const text::TrainingMark& mark : text::training_marks()) {
     if (!mark.of_record) continue;
     const bool is_class = mark.name == "label" && record.has("text") && record.has("label") &&
                           !record.find("label")->is_bool();
@@ -84,7 +71,7 @@ bool is_record_trained(const text::Fields& record) {
 const std::vector<std::string_view>& record_mark_names() {
   static const std::vector<std::string_view> kNames = [] {
     std::vector<std::string_view> names;
-    for (const MarkName& mark : kMarks)
+    for (const text::TrainingMark& mark : text::training_marks())
       if (mark.of_record) names.push_back(mark.name);
     return names;
   }();

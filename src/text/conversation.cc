@@ -169,9 +169,18 @@ void check_type_is_function(const Fields& of) {
 
 }  // namespace
 
-bool is_training_mark(std::string_view name) {
-  return is_in(name, {"weight", "train", "training", "trainable", "loss", "label", "kto_tag",
-                      "masked", "ignore"});
+std::span<const TrainingMark> training_marks() {
+  static constexpr TrainingMark kMarks[] = {{"weight"},
+                                            {"train"},
+                                            {"trainable"},
+                                            {"label"},
+                                            {"kto_tag"},
+                                            {"masked", /*trains=*/false},
+                                            {"ignore", /*trains=*/false},
+                                            // In a record these often mean something else.
+                                            {"training", true, /*of_record=*/false},
+                                            {"loss", true, /*of_record=*/false}};
+  return kMarks;
 }
 
 bool all_finite(const json::value& value) {
@@ -322,7 +331,9 @@ struct ConversationReader::State {
   static void add_others(const Fields& message, std::initializer_list<std::string_view> read,
                          json::object& out) {
     message.each_name([&](const std::string& name) {
-      if (is_in(name, read) || is_training_mark(name) || out.contains(name)) return;
+      if (is_in(name, read) ||
+          std::ranges::count(training_marks(), name, &TrainingMark::name) > 0 || out.contains(name))
+        return;
       if (is_in(name, {"tool_calls", "function_call", "tool_call_id", "reasoning_content",
                        "thinking", "reasoning"}))
         return;

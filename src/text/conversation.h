@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,8 +31,14 @@ class value;
 
 namespace strata::text {
 
-// Members of a message that say whether it is trained on; templates never see them.
-bool is_training_mark(std::string_view name);
+// A member of a message, or of a record too, that says whether it is trained on; templates never
+// see it.
+struct TrainingMark {
+  std::string_view name;
+  bool trains = true;  // where it is 1 or true
+  bool of_record = true;
+};
+std::span<const TrainingMark> training_marks();
 
 enum class Roles : uint8_t { kKnown, kAny };  // any: one that is not known is the template's fault
 
