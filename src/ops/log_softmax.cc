@@ -16,6 +16,12 @@ void check_logits(TensorView logits, TensorView lse) {
 
 }  // namespace
 
+void map_logits(Backend& backend, const LogitMap& map, TensorView logits) {
+  CHECK(logits.dtype == DType::kF32 && logits.shape.rank() == 2, logits.shape.to_string());
+  CHECK(map.cap >= 0.0f, map.cap);
+  if (!map.is_identity()) backend.call()->log_softmax.map(backend, map, logits);
+}
+
 void logsumexp(Backend& backend, TensorView logits, TensorView lse) {
   check_logits(logits, lse);
   backend.call()->log_softmax.logsumexp(backend, logits, lse);
@@ -37,7 +43,7 @@ void compute_target_logprobs(Backend& backend, TensorView logits, TensorView lse
 
 void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
                           std::span<const int32_t> targets, std::span<const float> d_lp,
-                          TensorView d_logits) {
+                          TensorView d_logits, const LogitMap& map) {
   check_logits(logits, lse);
   CHECK(is_float(d_logits.dtype) && d_logits.shape == logits.shape, d_logits.shape.to_string(),
         logits.shape.to_string());
@@ -47,7 +53,7 @@ void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
     CHECK(target >= 0 && target < logits.cols(), target, logits.cols());
   }
   backend.call()->log_softmax.backward(backend, logits, lse, stage_list(backend, targets),
-                                       stage_list(backend, d_lp), d_logits);
+                                       stage_list(backend, d_lp), d_logits, map);
 }
 
 }  // namespace strata::ops

@@ -11,6 +11,24 @@
 
 namespace strata::ops {
 
+// What a model makes of its head's product z before anything reads it: y = scale z, and with a cap
+// y = cap tanh(scale z / cap), which no logit passes (Gemma 2). tanh is accurate to 3 ulp.
+struct LogitMap {
+  float scale = 1.0f;
+  float cap = 0.0f;  // 0: none
+
+  [[nodiscard]] bool is_identity() const { return scale == 1.0f && cap == 0.0f; }
+  // d y / d z, from y.
+  [[nodiscard]] float slope(float y) const {
+    const float t = cap == 0.0f ? 0.0f : y / cap;
+    return scale * (1.0f - t * t);
+  }
+  friend bool operator==(const LogitMap&, const LogitMap&) = default;
+};
+
+// logits [C, V] f32: each z becomes y. Rows may have a stride.
+void map_logits(Backend& backend, const LogitMap& map, TensorView logits);
+
 // logits [C, V] f32. Writes lse [C, 2] f32: the maximum and log(sum exp(logit - max)), apart,
 // because their sum would round away what a logprob near zero is made of. A row whose maximum is
 // -inf or NaN gives NaN.
@@ -26,11 +44,12 @@ void compute_target_logprobs(Backend& backend, TensorView logits, TensorView lse
                              std::span<float> logprobs);
 
 // Writes d_logits [C, V]: d_lp[c] * ((j == targets[c]) - exp(logprob of j)), where d_lp is
-// the derivative of the loss by the row's target logprob. f32, or bf16; may lie over logits itself
+// the derivative of the loss by the row's target logprob, and times the slope of `map`, by which
+// `logits` came to be: the gradient of the head's product. f32, or bf16; may lie over logits itself
 // (bf16: the same rows, row_stride 2 V elements). A row with d_lp == 0 gives exact zeros whatever
 // its logits hold.
 void log_softmax_backward(Backend& backend, TensorView logits, TensorView lse,
                           std::span<const int32_t> targets, std::span<const float> d_lp,
-                          TensorView d_logits);
+                          TensorView d_logits, const LogitMap& map = {});
 
 }  // namespace strata::ops

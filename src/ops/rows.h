@@ -43,6 +43,7 @@ struct HyperWeightsArgs;
 struct IndexerArgs;
 struct IndexerGradients;
 struct IndexerLossArgs;
+struct LogitMap;
 struct PackItem;
 struct RmsNormArgs;
 struct RouteRows;
@@ -214,12 +215,13 @@ struct LimitsRow {
 };
 
 struct LogSoftmaxRow {
+  void (*map)(Backend&, const LogitMap& map, TensorView logits);
   void (*logsumexp)(Backend&, TensorView logits, TensorView lse);
   void (*target_logprobs)(Backend&, TensorView logits, TensorView lse,
                           std::span<const int32_t> rows, std::span<const int32_t> targets,
                           std::span<float> logprobs);
   void (*backward)(Backend&, TensorView logits, TensorView lse, std::span<const int32_t> targets,
-                   std::span<const float> d_lp, TensorView d_logits);
+                   std::span<const float> d_lp, TensorView d_logits, const LogitMap& map);
 };
 
 struct PackRow {

@@ -158,6 +158,91 @@ TEST(LogSoftmax, ReferenceBackwardMatchesComplexStep) {
   EXPECT_LE(relative_l2(d_logits, by_logits), 1e-13);
 }
 
+// Granite's division, Gemma 2's cap, and both.
+const LogitMap kMaps[] = {{.scale = 0.125f}, {.cap = 30.0f}, {.scale = 0.3f, .cap = 2.0f}};
+
+TEST(LogitMap, MatchesReference) {
+  constexpr int64_t kCount = 20011;
+  for (const LogitMap& map : kMaps) {
+    SCOPED_TRACE(testing::Message() << map.scale << ", " << map.cap);
+    Buffer logits(kF32, {2, kCount}, kCount + 3);
+    const Counter counter{.seed = 3, .stream = 0};
+    for (int64_t i = 0; i < 2 * kCount; ++i) {
+      // From far below the unit roundoff to far beyond the cap.
+      const double size = std::exp2(-30 + 40 * counter.uniform(static_cast<uint64_t>(i)));
+      logits.set(i, i % 2 == 0 ? size : -size);
+    }
+    const auto outputs = run_everywhere([&](Backend& backend) {
+      std::vector<Buffer> out = {logits};
+      map_logits(backend, map, out[0]);
+      return out;
+    });
+    for (int64_t i = 0; i < 2 * kCount; ++i) {
+      const double want = ref::mapped_logit(logits.get(i), map.scale, map.cap);
+      // scale / cap, its product, tanh by 3 ulp, and cap times that.
+      EXPECT_NEAR(outputs[0].get(i), want, 9 * 0x1.0p-24 * std::abs(want)) << logits.get(i);
+    }
+  }
+}
+
+TEST(LogitMap, SpecialValues) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const auto outputs = run_everywhere([&](Backend& backend) {
+    std::vector<Buffer> out = {Buffer(kF32, {1, 5})};
+    const double values[] = {0, inf, -inf, std::nan(""), 1e30};
+    for (int64_t i = 0; i < 5; ++i) out[0].set(i, values[i]);
+    map_logits(backend, {.cap = 30.0f}, out[0]);
+    return out;
+  });
+  EXPECT_EQ(outputs[0].get(0), 0);
+  EXPECT_EQ(outputs[0].get(1), 30);
+  EXPECT_EQ(outputs[0].get(2), -30);
+  EXPECT_TRUE(std::isnan(outputs[0].get(3)));
+  EXPECT_EQ(outputs[0].get(4), 30);
+}
+
+TEST(LogitMap, ReferenceSlopeMatchesComplexStep) {
+  for (const LogitMap& map : kMaps) {
+    for (const double z : {-40.0, -1.0, 0.0, 0.3, 7.0}) {
+      const auto slope = complex_step(
+          [&](const std::vector<std::complex<double>>& point) {
+            return std::vector<std::complex<double>>{
+                ref::mapped_logit(point[0], map.scale, map.cap)};
+          },
+          {z}, {1.0});
+      const double y = ref::mapped_logit(z, map.scale, map.cap);
+      EXPECT_NEAR(slope[0], ref::logit_slope(y, map.scale, map.cap), 1e-14);
+    }
+  }
+}
+
+TEST(LogitMap, BackwardMultipliesBySlope) {
+  const Case c{.rows = 4, .vocab = 1021};
+  const auto targets = targets_of(c);
+  const std::vector<float> d_lp = {1, 0, -2, 0.5f};
+  for (const LogitMap& map : kMaps) {
+    SCOPED_TRACE(testing::Message() << map.scale << ", " << map.cap);
+    const auto outputs = run_everywhere([&](Backend& backend) {
+      std::vector<Buffer> out = {random_buffer(kF32, {c.rows, c.vocab}, {.seed = 1, .scale = 20}),
+                                 Buffer(kF32, {c.rows, c.vocab}), Buffer(kF32, {c.rows, c.vocab})};
+      Buffer lse(kF32, {c.rows, 2});
+      map_logits(backend, map, out[0]);
+      logsumexp(backend, out[0], lse);
+      log_softmax_backward(backend, out[0], lse, targets, d_lp, out[1]);
+      log_softmax_backward(backend, out[0], lse, targets, d_lp, out[2], map);
+      return out;
+    });
+    for (int64_t i = 0; i < c.rows * c.vocab; ++i) {
+      const double y = outputs[0].get(i), plain = outputs[1].get(i);
+      const double want = plain * ref::logit_slope(y, map.scale, map.cap);
+      // Of 1 - (y / cap)^2 each term is rounded: near the cap it is what is left of them.
+      EXPECT_NEAR(outputs[2].get(i), want, 8 * 0x1.0p-24 * std::abs(plain) * map.scale);
+      EXPECT_NEAR(map.slope(static_cast<float>(y)), ref::logit_slope(y, map.scale, map.cap),
+                  4 * 0x1.0p-24 * map.scale);
+    }
+  }
+}
+
 TEST(LogSoftmax, GradientMayLieOverLogits) {
   const Case c{.rows = 5, .vocab = 4100};
   const auto targets = targets_of(c);

@@ -16,6 +16,17 @@ const float* logits_row(TensorView logits, int64_t row) {
 
 }  // namespace
 
+void map_logits(CpuBackend& backend, const LogitMap& map, TensorView logits) {
+  const HostAccess access(backend.allocator());
+  with_path(backend.path(), [&]<typename V>() {
+    parallel_for(backend, logits.rows(), logits.cols(), [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        map_logits_row<V>(static_cast<float*>(logits.row(c)), logits.cols(), map.scale, map.cap);
+      }
+    });
+  });
+}
+
 void logsumexp(CpuBackend& backend, TensorView logits, TensorView lse) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
@@ -43,14 +54,20 @@ void compute_target_logprobs(CpuBackend& backend, TensorView logits, TensorView 
 
 void log_softmax_backward(CpuBackend& backend, TensorView logits, TensorView lse,
                           std::span<const int32_t> targets, std::span<const float> d_lp,
-                          TensorView d_logits) {
+                          TensorView d_logits, const LogitMap& map) {
   const HostAccess access(backend.allocator());
   with_path(backend.path(), [&]<typename V>() {
     parallel_for(backend, logits.rows(), logits.cols(), [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
         const auto row = static_cast<size_t>(c);
-        log_softmax_backward_row<V>(logits_row(logits, c), logits.cols(), lse.f32() + 2 * c,
-                                    targets[row], d_lp[row], d_logits.row(c), d_logits.dtype);
+        if (map.is_identity()) {
+          log_softmax_backward_row<V>(logits_row(logits, c), logits.cols(), lse.f32() + 2 * c,
+                                      targets[row], d_lp[row], d_logits.row(c), d_logits.dtype);
+        } else {
+          mapped_log_softmax_backward_row<V>(logits_row(logits, c), logits.cols(),
+                                             lse.f32() + 2 * c, targets[row], d_lp[row], map.scale,
+                                             map.cap, d_logits.row(c), d_logits.dtype);
+        }
       }
     });
   });

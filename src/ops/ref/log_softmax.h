@@ -20,6 +20,17 @@ S logsumexp(const S* logits, int64_t vocab) {
   return maximum + std::log(sum);
 }
 
+// What ops::LogitMap makes of a logit.
+template <typename S>
+S mapped_logit(S z, double scale, double cap) {
+  return cap == 0.0 ? scale * z : cap * std::tanh(scale * z / cap);
+}
+
+// Its derivative, from the result.
+inline double logit_slope(double y, double scale, double cap) {
+  return cap == 0.0 ? scale : scale * (1.0 - (y / cap) * (y / cap));
+}
+
 // d_logits of one row whose target logprob has the derivative d_lp.
 inline std::vector<double> log_softmax_backward(const std::vector<double>& logits, int64_t target,
                                                 double d_lp) {
