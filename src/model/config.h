@@ -6,13 +6,16 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/model_texts.h"
 #include "model/connectors/connector.h"
+#include "model/families/renaming.h"
 #include "model/families/rope_config.h"
 #include "model/pass/streams.h"
+#include "ops/log_softmax.h"
 #include "tensor/dtype.h"
 
 namespace strata::model {
@@ -29,9 +32,11 @@ struct ModelConfig {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t max_position_embeddings = 2048;
-  double rms_norm_eps = 1e-6;    // of the final norm
-  float norm_offset = 0.0f;      // its multiplier is this plus the weight
-  double embedding_scale = 1.0;  // of the embedding's rows, rounded to the compute type
+  double rms_norm_eps = 1e-6;           // of the final norm
+  float norm_offset = 0.0f;             // its multiplier is this plus the weight
+  double embedding_scale = 1.0;         // of the embedding's rows
+  bool rounds_embedding_scale = false;  // to the compute type
+  ops::LogitMap logit_map;              // behind the head
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
   std::vector<LayerConfig> layers;
@@ -48,9 +53,14 @@ struct ModelConfig {
   // and tensors of other modalities, which take no part but stay in files that are saved.
   std::vector<NameForm> name_forms = {NameForm()};
   std::string_view module_prefix = "model.";
+  // What adapters call modules below a layer, from the blocks' own names; and what such names were
+  // in adapters of transformers 4.
+  std::span<const Renaming> module_names, older_module_names;
   // Other names of a tensor by its canonical one, tried in their order; a model without files is
   // saved under the first. Null: there are none.
   std::vector<std::string> (*names_in_files)(const std::string& name) = nullptr;
+  // New files have the experts of a layer as two tensors, gate and up, and down.
+  bool stores_experts_as_one = false;
   std::vector<std::string_view> ignored_prefixes;
   // Tensors without elements that files of the model have: modules of width zero. Nothing reads
   // them; they are written for readers that look for each of a module's tensors.

@@ -40,10 +40,12 @@ void lora_backward(Pass& pass, const AdapterSegment& run, const LoraModule& modu
   ops::scatter_add_columns(pass.backend, d_h, tokens_of(pass, run), module.d_a);
 }
 
-// What rows of the embedding are multiplied by, as the compute type holds it.
+// What rows of the embedding are multiplied by.
 float embedding_scale(const Pass& pass) {
-  const auto scale = static_cast<float>(pass.weights.config().embedding_scale);
-  return pass.dtype() == DType::kBF16 ? round_to_bf16(scale) : scale;
+  const ModelConfig& config = pass.weights.config();
+  const auto scale = static_cast<float>(config.embedding_scale);
+  const bool rounds = config.rounds_embedding_scale && pass.dtype() == DType::kBF16;
+  return rounds ? round_to_bf16(scale) : scale;
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ops/log_softmax.h"
+
 namespace strata::model {
 namespace {
 
@@ -35,6 +37,7 @@ TensorView head_gradient(const Pass& pass) {
 void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
                   TensorView logits) {
   linear_forward(pass, rows, head_linear(pass), x, {}, h, logits);
+  ops::map_logits(pass.backend, pass.weights.config().logit_map, logits);
 }
 
 void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,

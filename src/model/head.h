@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The language-model head on chosen rows: logits = x W^T plus the adapters' lm_head term. C rows, D
-// model width, V vocabulary. All logits of a batch never exist at once: callers walk the rows in
-// chunks (RowChunks). Engine thread only.
+// The language-model head on chosen rows: logits = map(x W^T plus the adapters' lm_head term),
+// where the config's map scales or caps them (Granite, Gemma 2). C rows, D model width, V
+// vocabulary. All logits of a batch never exist at once: callers walk the rows in chunks
+// (RowChunks). Engine thread only.
 #pragma once
 #include "model/linear.h"
 
@@ -16,7 +17,8 @@ void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
 
 // Where the base weight's gradient goes, or empty: [V, D].
 TensorView head_gradient(const Pass& pass);
-// d_logits [C, V] of the compute type. Writes d_x [C, D] f32, and accumulates the gradients of
+// d_logits [C, V] of the compute type: of the product, before the map (ops::log_softmax_backward
+// gives it so). Writes d_x [C, D] f32, and accumulates the gradients of
 // adapters and, unless empty, d_weight.
 void head_backward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
                    TensorView d_logits, TensorView d_x, TensorView d_weight);

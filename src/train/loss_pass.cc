@@ -306,10 +306,10 @@ void LossPass::run_chunk_backward(model::Pass& pass, const LossInputs& inputs, c
   const bool is_kept = !kept.d_logits.empty();
   const TensorView d_logits = is_kept ? kept.d_logits : in_place_of(chunk.logits, pass.dtype());
   ops::log_softmax_backward(pass.backend, chunk.logits, chunk.lse, chunk_targets_, chunk_slopes_,
-                            d_logits);
+                            d_logits, pass.weights.config().logit_map);
   if (!inputs.first_targets.empty()) {
     pass.unless_counting(
-        [&] { scatter_target_gradients(pass.backend, inputs, chunk.rows, logprobs, d_logits); });
+        [&] { scatter_target_gradients(pass, inputs, chunk, logprobs, d_logits); });
   }
   const TensorView d_x = pass.backend.scratch().take(DType::kF32, {count, chunk.x.cols()});
   model::head_backward(pass, chunks_.groups(), chunk.x, chunk.h, d_logits, d_x,
@@ -335,15 +335,19 @@ float LossPass::sum_slopes_of_token_and_advance(const LossInputs& inputs, size_t
 }
 
 // With slopes g_k of K targets and S their sum, d logit_j = sum_k g_k (j == target_k) - S p_j. The
-// kernel wrote it for one target with slope S, so only the targets' own entries are left.
-void LossPass::scatter_target_gradients(Backend& backend, const LossInputs& inputs,
-                                        std::span<const int32_t> rows,
-                                        std::span<const float> logprobs, TensorView d_logits) {
+// kernel wrote it for one target with slope S, so only the targets' own entries are left. A capped
+// logit is its logprob and the two parts of lse again.
+void LossPass::scatter_target_gradients(model::Pass& pass, const LossInputs& inputs,
+                                        const Chunk& chunk, std::span<const float> logprobs,
+                                        TensorView d_logits) {
+  const ops::LogitMap& map = pass.weights.config().logit_map;
   target_rows_.clear();
   target_ids_.clear();
   further_values_.clear();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Range range = targets_of(inputs, static_cast<size_t>(rows[i]));
+  lse_.resize(2 * chunk.rows.size());
+  ops::to_host(pass.backend, chunk.lse, lse_);
+  for (size_t i = 0; i < chunk.rows.size(); ++i) {
+    const Range range = targets_of(inputs, static_cast<size_t>(chunk.rows[i]));
     if (range.end - range.begin == 1) continue;
     sort_targets_by_token(inputs, range);
     for (size_t k = 0; k < order_.size();) {
@@ -351,10 +355,12 @@ void LossPass::scatter_target_gradients(Backend& backend, const LossInputs& inpu
       const float own = sum_slopes_of_token_and_advance(inputs, k);
       target_rows_.push_back(static_cast<int32_t>(i));
       target_ids_.push_back(inputs.targets[first]);
-      further_values_.push_back(own - chunk_slopes_[i] * std::exp(logprobs[first]));
+      const float slope = own - chunk_slopes_[i] * std::exp(logprobs[first]);
+      const float logit = (logprobs[first] + lse_[2 * i + 1]) + lse_[2 * i];
+      further_values_.push_back(slope * map.slope(logit));
     }
   }
-  ops::scatter_values(backend, target_rows_, target_ids_, further_values_, d_logits);
+  ops::scatter_values(pass.backend, target_rows_, target_ids_, further_values_, d_logits);
 }
 
 }  // namespace strata::train

@@ -119,9 +119,8 @@ class LossPass {
   [[nodiscard]] TokenInputs token_inputs_of(const LossInputs& inputs, size_t row) const;
   void compute_row_losses_and_slopes(const LossInputs& inputs, size_t i, size_t row,
                                      std::span<const float> logprobs, std::span<float> losses);
-  void scatter_target_gradients(Backend& backend, const LossInputs& inputs,
-                                std::span<const int32_t> rows, std::span<const float> logprobs,
-                                TensorView d_logits);
+  void scatter_target_gradients(model::Pass& pass, const LossInputs& inputs, const Chunk& chunk,
+                                std::span<const float> logprobs, TensorView d_logits);
 
   model::RowChunks chunks_;
   // Of the chunks that are kept: how many rows each has, and which ends of sequences.

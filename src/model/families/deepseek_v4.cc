@@ -17,11 +17,13 @@
 #include "model/connectors/hyper_connection.h"
 #include "model/connectors/replace.h"
 #include "model/families/family.h"
+#include "model/families/renaming.h"
 
 namespace strata::model {
 namespace {
 
 constexpr std::string_view kArchitectures[] = {"DeepseekV4ForCausalLM"};
+constexpr std::string_view kTypes[] = {"deepseek_v4"};
 constexpr std::string_view kRead[] = {"qk_rope_head_dim",
                                       "q_lora_rank",
                                       "o_groups",
@@ -63,14 +65,6 @@ constexpr std::string_view kTypes[] = {"sliding_attention", "compressed_sparse_a
                                        "heavily_compressed_attention"};
 constexpr int64_t kRatios[] = {0, 4, 128};  // by which compress_ratios names the types
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
-  }
-}
-
-using Renaming = std::pair<std::string_view, std::string_view>;
-
 // The names of the published files, from the canonical ones; in this order.
 constexpr Renaming kUpstream[] = {{"lm_head.", "head."},
                                   {".self_attn.", ".attn."},
@@ -94,17 +88,16 @@ constexpr Renaming kUpstream[] = {{"lm_head.", "head."},
                                   {"e_score_correction_bias", "bias"},
                                   {"model.embed_tokens.", "model.embed."},
                                   {".hc_head.hc_", ".hc_head_"}};
+constexpr Renaming kGate[] = {{".gate_proj", ".wgate"}};
+constexpr Renaming kSavedNorm[] = {{".attn.kv_norm.", ".attn.norm."}};
+constexpr Renaming kOlderScorer[] = {{".indexer.scorer.", ".indexer."}};
 constexpr Renaming kExperts[] = {{".gate_proj", ".w1"}, {".up_proj", ".w3"}, {".down_proj", ".w2"}};
 
 // The name in the published files, but with "model.".
 std::string published_name(const std::string& name) {
-  std::string upstream = name;
-  for (const auto& [from, to] : kUpstream) replace_all(upstream, from, to);
-  if (upstream.find("experts.") != std::string::npos) {
-    for (const auto& [from, to] : kExperts) replace_all(upstream, from, to);
-  }
-  replace_all(upstream, ".gate_proj", ".wgate");
-  return upstream;
+  std::string upstream = rename_all(name, kUpstream);
+  if (upstream.find("experts.") != std::string::npos) upstream = rename_all(upstream, kExperts);
+  return rename_all(std::move(upstream), kGate);
 }
 
 // What transformers 5 saves (of the layer of multi-token prediction, which it does not, what is
@@ -112,10 +105,8 @@ std::string published_name(const std::string& name) {
 // name of the indexer's head weights.
 std::vector<std::string> names_in_files(const std::string& name) {
   const std::string upstream = published_name(name);
-  std::string saved = upstream;
-  replace_all(saved, ".attn.kv_norm.", ".attn.norm.");
-  std::string older = name;
-  replace_all(older, ".indexer.scorer.", ".indexer.");
+  std::string saved = rename_all(upstream, kSavedNorm);
+  std::string older = rename_all(name, kOlderScorer);
   constexpr std::string_view kModel = "model.";
   std::string published = upstream.starts_with(kModel) ? upstream.substr(kModel.size()) : upstream;
   const bool is_mtp = name.starts_with("model.mtp.");
@@ -438,6 +429,7 @@ void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, Model
 
 extern const Family kDeepseekV4Family = {.name = "deepseek_v4",
                                          .architectures = kArchitectures,
+                                         .model_types = kTypes,
                                          .read_keys = kRead,
                                          .inert_keys = kInert,
                                          .neutral_keys = kNeutral,
