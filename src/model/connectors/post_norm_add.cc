@@ -17,7 +17,8 @@ struct PostNormAdd {
 
   static void add_params(const Config& c, int64_t hidden_size, ParamRows& rows) {
     const float init = 1.0f - c.norm_offset;
-    rows.push_back({.key = kBefore, .suffix = c.before, .shape = {hidden_size}, .init = init});
+    if (!c.before.empty())
+      rows.push_back({.key = kBefore, .suffix = c.before, .shape = {hidden_size}, .init = init});
     rows.push_back({.key = kAfter, .suffix = c.after, .shape = {hidden_size}, .init = init});
   }
 
@@ -33,8 +34,11 @@ struct PostNormAdd {
     return norm_args(x, outer.values(key), c.eps, c.norm_offset);
   }
 
-  // norm_before(state) in the compute type, from the scratch.
+  // norm_before(state) in the compute type, from the scratch; without that norm the state in it.
   static TensorView normed(Pass& pass, const BlockContext& outer, TensorView state) {
+    if (outer.as<Config>().before.empty()) {
+      return state.dtype == pass.dtype() ? state : to_compute_dtype(pass, state);
+    }
     const TensorView n = pass.take(pass.dtype(), {state.rows(), state.cols()});
     ops::rms_norm(pass.backend, norm(outer, kBefore, state), n, {});
     return n;
@@ -49,11 +53,10 @@ struct PostNormAdd {
                            {.add = {}, .out = pass.unless_computed(s.branch)});
     if (out.empty()) return;
     // out = state + norm_after(branch), rounded once
-    const bool in_place = out.dtype == DType::kF32;
-    const TensorView sum = in_place ? out : pass.take(DType::kF32, {n.rows(), n.cols()});
+    const TensorView sum = f32_out_or_scratch(pass, out);
     ops::rms_norm(pass.backend, norm(context.outer, kAfter, s.branch), sum, {});
     ops::add_into(pass.backend, state, sum);
-    if (!in_place) ops::copy(pass.backend, sum, out);
+    copy_unless_in_place(pass, sum, out);
   }
 
   static void backward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
@@ -69,7 +72,8 @@ struct PostNormAdd {
     // branch = block(n)
     context.block->backward(pass, context.inner, saved.inner, n, to_compute_dtype(pass, d_branch),
                             d_n);
-    // n = norm_before(state); the residual path is d itself
+    // n = norm_before(state), or state; the residual path is d itself
+    if (context.outer.as<Config>().before.empty()) return ops::add_into(pass.backend, d_n, d);
     ops::rms_norm_backward(pass.backend, norm(context.outer, kBefore, state), {}, d_n, d,
                            pass.base_gradient(context.outer.param(kBefore).index));
   }

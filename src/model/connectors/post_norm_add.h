@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The residual with a norm on either side of the branch: out = x +
-// norm_after(block(norm_before(x))). The branch is rounded to the compute type before its norm,
-// which is computed and added in fp32. Source: HF modeling_gemma3.py, Gemma3DecoderLayer.
+// norm_after(block(norm_before(x))), or behind it alone: x + norm_after(block(x)), where the block
+// reads x rounded to the compute type. The branch is rounded to it before its norm, which is
+// computed and added in fp32. Sources: HF modeling_gemma3.py, Gemma3DecoderLayer;
+// modeling_olmo2.py, Olmo2DecoderLayer.
 #pragma once
 #include <string_view>
 
@@ -10,7 +12,7 @@
 namespace strata::model {
 
 struct PostNormAddConfig {
-  std::string_view before;  // the norms' names below the layer
+  std::string_view before = {};  // the norms' names below the layer; empty: none
   std::string_view after;
   double eps = 1e-6;
   float norm_offset = 0.0f;  // their multiplier is this plus the weight

@@ -33,7 +33,24 @@ struct PreNormAdd {
                       TensorView state, TensorView out) {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView n = normed(pass, context.outer, state);
-    context.block->forward(pass, context.inner, saved.inner, n, {.add = state, .out = out});
+    const float scale = context.outer.as<Config>().branch_scale;
+    if (scale == 1.0f || out.empty()) {
+      context.block->forward(pass, context.inner, saved.inner, n, {.add = state, .out = out});
+      return;
+    }
+    const TensorView sum = f32_out_or_scratch(pass, out);
+    context.block->forward(pass, context.inner, saved.inner, n, {.add = {}, .out = sum});
+    ops::scale(pass.backend, sum, scale, sum);
+    ops::add_into(pass.backend, state, sum);
+    copy_unless_in_place(pass, sum, out);
+  }
+
+  // scale d, in scratch; d itself where that is 1.
+  static TensorView scaled(Pass& pass, TensorView d, float scale) {
+    if (scale == 1.0f) return d;
+    const TensorView y = pass.take(DType::kF32, {d.rows(), d.cols()});
+    ops::scale(pass.backend, d, scale, y);
+    return y;
   }
 
   static void backward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
@@ -41,8 +58,10 @@ struct PreNormAdd {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView n = normed(pass, context.outer, state);
     const TensorView d_n = pass.take(DType::kF32, {d.rows(), d.cols()});
-    // out = state + block(n)
-    context.block->backward(pass, context.inner, saved.inner, n, to_compute_dtype(pass, d), d_n);
+    // out = state + branch_scale block(n)
+    const TensorView d_branch = scaled(pass, d, context.outer.as<Config>().branch_scale);
+    context.block->backward(pass, context.inner, saved.inner, n, to_compute_dtype(pass, d_branch),
+                            d_n);
     // n = norm(state); the residual path is d itself
     ops::rms_norm_backward(pass.backend, norm_of(context.outer, state), {}, d_n, d,
                            pass.base_gradient(context.outer.param(kNorm).index));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connectors of one residual, each around a gated MLP: x + mlp(norm(x)), HF modeling_llama.py,
-// LlamaDecoderLayer; x + norm_after(mlp(norm_before(x))), modeling_gemma3.py, Gemma3DecoderLayer;
-// and mlp(x).
+// LlamaDecoderLayer, with a scale of the branch, modeling_granite.py, GraniteDecoderLayer; x +
+// norm_after(mlp(norm_before(x))), modeling_gemma3.py, Gemma3DecoderLayer; x + norm_after(mlp(x)),
+// modeling_olmo2.py, Olmo2DecoderLayer; and mlp(x).
 #include "model/blocks/gated_mlp.h"
 #include "model/connectors/post_norm_add.h"
 #include "model/connectors/pre_norm_add.h"
@@ -26,15 +27,15 @@ SublayerCase make(const std::string& name, const model::Connector& connector, Fo
           }};
 }
 
-SublayerCase pre_norm(const std::string& name, float offset) {
+SublayerCase pre_norm(const std::string& name, float offset, float scale = 1.0f) {
   const model::PreNormAddConfig config = {
-      .norm = "input_layernorm.weight", .eps = kEps, .norm_offset = offset};
+      .norm = "input_layernorm.weight", .eps = kEps, .norm_offset = offset, .branch_scale = scale};
   return make(name, model::Connector(model::kPreNormAdd, config),
-              [offset](const Params& params, const Row& x) {
+              [offset, scale](const Params& params, const Row& x) {
                 const Row n = rms_norm(x, params.at("input_layernorm.weight"), kEps,
                                        static_cast<double>(offset));
-                Row y = gated_mlp(params, "mlp.", n);
-                add_scaled(y, 1.0, x);
+                Row y = x;
+                add_scaled(y, static_cast<double>(scale), gated_mlp(params, "mlp.", n));
                 return y;
               });
 }
@@ -53,11 +54,23 @@ SublayerCase post_norm(const std::string& name, float offset) {
               });
 }
 
+SublayerCase norm_behind_alone(const std::string& name) {
+  const model::PostNormAddConfig config = {.after = "after.weight", .eps = kEps};
+  return make(
+      name, model::Connector(model::kPostNormAdd, config), [](const Params& params, const Row& x) {
+        Row y = rms_norm(gated_mlp(params, "mlp.", x), params.at("after.weight"), kEps, 0.0);
+        add_scaled(y, 1.0, x);
+        return y;
+      });
+}
+
 INSTANTIATE_TEST_SUITE_P(pre_norm_add, SublayerAlone,
-                         ::testing::Values(pre_norm("plain", 0.0f), pre_norm("offset", 1.0f)),
+                         ::testing::Values(pre_norm("plain", 0.0f), pre_norm("offset", 1.0f),
+                                           pre_norm("scaled", 0.0f, 0.22f)),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(post_norm_add, SublayerAlone,
-                         ::testing::Values(post_norm("plain", 0.0f), post_norm("offset", 1.0f)),
+                         ::testing::Values(post_norm("plain", 0.0f), post_norm("offset", 1.0f),
+                                           norm_behind_alone("behind_alone")),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(
     replace, SublayerAlone,
