@@ -10,6 +10,8 @@
 #include "model/blocks/head_views.h"
 #include "model/blocks/kv_segments.h"
 #include "model/linear.h"
+#include "model/residual.h"
+#include "ops/elementwise.h"
 #include "ops/gated.h"
 #include "ops/rope.h"
 
@@ -76,12 +78,13 @@ struct Gqa {
   }
 
   static void add_norms(const Config& c, ParamRows& rows) {
-    const auto add = [&](Key key, std::string_view suffix) {
+    const auto add = [&](Key key, std::string_view suffix, int64_t num_heads) {
+      const int64_t width = c.norms_span_heads ? num_heads * c.head_dim : c.head_dim;
       const float init = 1.0f - c.norm_offset;
-      rows.push_back({.key = key, .suffix = suffix, .shape = {c.head_dim}, .init = init});
+      rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .init = init});
     };
-    add(kQNorm, "self_attn.q_norm.weight");
-    add(kKNorm, "self_attn.k_norm.weight");
+    add(kQNorm, "self_attn.q_norm.weight", c.num_heads);
+    add(kKNorm, "self_attn.k_norm.weight", c.num_kv_heads);
   }
 
   static void add_biases(const Config& c, int64_t d, ParamRows& rows) {
@@ -136,9 +139,9 @@ struct Gqa {
   static ops::HeadNormRopeArgs rope_args(const Pass& pass, const BlockContext& context,
                                          TensorView x, Key norm) {
     const auto& c = context.as<Config>();
-    const RopeTable& rope = pass.ropes[c.rope];
+    const RopeTable& rope = pass.ropes[norm == kQNorm ? c.query_rope.value_or(c.rope) : c.rope];
     return {.x = x,
-            .weight = context.values(norm),
+            .weight = c.norms_span_heads ? TensorView() : context.values(norm),
             .eps = static_cast<float>(c.eps),
             .weight_offset = c.norm_offset,
             .positions = pass.positions,
@@ -163,12 +166,27 @@ struct Gqa {
     return y;
   }
 
-  // q or k after norm and RoPE, from scratch.
+  // q or k after norm and RoPE, from scratch; without either the projection itself.
   static TensorView norm_and_rope(Pass& pass, const BlockContext& context, TensorView raw,
                                   Key norm) {
+    const auto& c = context.as<Config>();
+    if (c.rope == kNoRope) {
+      CHECK(!c.qk_norm && !c.output_gate);  // no family has them there
+      return raw;
+    }
     const TensorView y = pass.take(pass.dtype(), raw.shape);
+    if (c.norms_span_heads) {
+      ops::rms_norm(pass.backend, spanning_norm(context, raw, norm), flat(y), {});
+      raw = y;
+    }
     ops::head_norm_rope(pass.backend, rope_args(pass, context, raw, norm), y);
     return y;
+  }
+
+  // The norm of q or k over all heads of a token.
+  static ops::RmsNormArgs spanning_norm(const BlockContext& context, TensorView raw, Key norm) {
+    const auto& c = context.as<Config>();
+    return norm_args(flat(raw), context.values(norm), c.eps, c.norm_offset);
   }
 
   static ops::AttentionArgs store_kv_and_make_args(Pass& pass, const BlockContext& context,
@@ -224,11 +242,27 @@ struct Gqa {
     // context = attention(rotated(norm(q_raw)), rotated(norm(k_raw)), v)
     ops::attention_backward(pass.backend, store_kv_and_make_args(pass, context, q, k, s.v),
                             s.context, s.lse, d_context, d_q_rotated, d_k_rotated, d.v);
-    ops::head_norm_rope_backward(pass.backend, rope_args(pass, context, queries, kQNorm),
-                                 d_q_rotated, queries_of(context, d.q),
-                                 pass.base_gradient(context.param(kQNorm).index));
-    ops::head_norm_rope_backward(pass.backend, rope_args(pass, context, s.k_raw, kKNorm),
-                                 d_k_rotated, d.k, pass.base_gradient(context.param(kKNorm).index));
+    norm_and_rope_backward(pass, context, queries, kQNorm, d_q_rotated, queries_of(context, d.q));
+    norm_and_rope_backward(pass, context, s.k_raw, kKNorm, d_k_rotated, d.k);
+  }
+
+  // d_rotated f32 of what norm_and_rope made of `raw`; writes d_raw of the compute type.
+  static void norm_and_rope_backward(Pass& pass, const BlockContext& context, TensorView raw,
+                                     Key norm, TensorView d_rotated, TensorView d_raw) {
+    const auto& c = context.as<Config>();
+    if (c.rope == kNoRope) return ops::copy(pass.backend, flat(d_rotated), flat(d_raw));
+    const TensorView d_weight = pass.base_gradient(context.param(norm).index);
+    const ops::HeadNormRopeArgs args = rope_args(pass, context, raw, norm);
+    if (!c.norms_span_heads) {
+      return ops::head_norm_rope_backward(pass.backend, args, d_rotated, d_raw, d_weight);
+    }
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView d_normed = pass.take(DType::kF32, raw.shape);
+    ops::head_norm_rope_backward(pass.backend, args, d_rotated, d_normed, {});
+    const TensorView d = zeros(pass, flat(raw).shape);
+    ops::rms_norm_backward(pass.backend, spanning_norm(context, raw, norm), {}, flat(d_normed), d,
+                           d_weight);
+    ops::copy(pass.backend, d, flat(d_raw));
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grouped-query attention: o_proj(attention(q, k, v)) with q, k, v projected from n, q and k normed
-// per head (Qwen3) and rotated, and with a gate (Qwen3.5): o_proj(attention(q, k, v) * sigmoid(g)),
-// where q_proj gives the query and the gate of each head in turn. With a KV cache the new keys and
-// values are written to its pages first and attention reads the pages; without one it reads them
-// where they were computed: the same bits either way. Sources: HF modeling_llama.py,
-// LlamaAttention; modeling_qwen3.py, Qwen3Attention; modeling_qwen3_5.py, Qwen3_5Attention.
+// per head (Qwen3) or over all heads (OLMo 2) and rotated, and with a gate (Qwen3.5):
+// o_proj(attention(q, k, v) * sigmoid(g)), where q_proj gives the query and the gate of each head
+// in turn. With a KV cache the new keys and values are written to its pages first and attention
+// reads the pages; without one it reads them where they were computed: the same bits either way.
+// Sources: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py, Qwen3Attention;
+// modeling_qwen3_5.py, Qwen3_5Attention.
 #pragma once
+#include <optional>
+
 #include "model/blocks/block.h"
 
 namespace strata::model {
+
+constexpr int kNoRope = -1;
 
 struct GqaConfig {
   int64_t num_heads = 0;
@@ -18,11 +23,13 @@ struct GqaConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool qk_norm = false;
-  double eps = 1e-6;         // of these norms
-  float norm_offset = 0.0f;  // their multiplier is this plus the weight
-  int64_t window = 0;        // keys a query sees, itself included; 0: all before it
-  int rope = 0;              // in ModelConfig::ropes
-  int64_t rotary_dim = 0;    // columns of a head that are rotated, the first; 0: all
+  bool norms_span_heads = false;       // of q and of k over all heads together, not of each
+  double eps = 1e-6;                   // of these norms
+  float norm_offset = 0.0f;            // their multiplier is this plus the weight
+  int64_t window = 0;                  // keys a query sees, itself included; 0: all before it
+  int rope = 0;                        // in ModelConfig::ropes; kNoRope: nothing is rotated
+  std::optional<int> query_rope = {};  // where that of queries is another one than the keys'
+  int64_t rotary_dim = 0;              // columns of a head that are rotated, the first; 0: all
   bool output_gate = false;
   [[nodiscard]] int64_t q_width() const { return num_heads * head_dim; }
   // Of q_proj's outputs.

@@ -54,6 +54,11 @@ double yarn_frequency(const RopeConfig& rope, int64_t dim, int64_t pair, double 
 
 }  // namespace
 
+double PositionScale::at(int64_t position) const {
+  if (beta == 0.0) return 1.0;
+  return 1.0 + beta * std::log1p(std::floor(static_cast<double>(position) / length));
+}
+
 double yarn_mscale(double factor, double mscale) {
   return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }

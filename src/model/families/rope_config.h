@@ -27,10 +27,21 @@ struct RopeConfig {
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
+// What queries at position p are multiplied by besides, so that scores stay sharp in long texts:
+// 1 + beta ln(1 + floor(p / length)). Source: HF modeling_ministral3.py, get_llama_4_attn_scale.
+struct PositionScale {
+  double beta = 0.0;  // 0: nothing
+  double length = 1.0;
+
+  [[nodiscard]] double at(int64_t position) const;
+  friend bool operator==(const PositionScale&, const PositionScale&) = default;
+};
+
 // One rotary table of a model: of dim / 2 pairs.
 struct RopeSpec {
   RopeConfig config;
   int64_t dim = 0;
+  PositionScale position_scale = {};  // of cos and sin, so of all that is rotated
   friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
 };
 

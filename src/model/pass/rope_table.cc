@@ -12,22 +12,25 @@
 namespace strata::model {
 namespace {
 
-// [count, pairs] each, times `factor`.
+// [count, pairs] each.
 struct HostTable {
   std::vector<float> cos, sin;
 };
 
-HostTable compute_cos_and_sin(std::span<const double> frequencies, double factor, int64_t count) {
+// Times `factor` and the position's scale.
+HostTable compute_cos_and_sin(std::span<const double> frequencies, double factor,
+                              const PositionScale& scale, int64_t count) {
   const auto pairs = std::ssize(frequencies);
   HostTable table;
   table.cos.resize(static_cast<size_t>(count * pairs));
   table.sin.resize(table.cos.size());
   for (int64_t position = 0; position < count; ++position) {
+    const double size = factor * scale.at(position);
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(pair)];
       const auto at = static_cast<size_t>(position * pairs + pair);
-      table.cos[at] = static_cast<float>(std::cos(angle) * factor);
-      table.sin[at] = static_cast<float>(std::sin(angle) * factor);
+      table.cos[at] = static_cast<float>(std::cos(angle) * size);
+      table.sin[at] = static_cast<float>(std::sin(angle) * size);
     }
   }
   return table;
@@ -40,7 +43,7 @@ void RopeTable::extend_to(int64_t num_positions) {
   constexpr int64_t kSmallest = 1024;
   const int64_t count = std::max({num_positions, 2 * num_positions_, kSmallest});
   const auto pairs = static_cast<int64_t>(frequencies_.size());
-  const HostTable table = compute_cos_and_sin(frequencies_, factor_, count);
+  const HostTable table = compute_cos_and_sin(frequencies_, factor_, position_scale_, count);
   Tensor new_cos(backend_.allocator(), DType::kF32, {count, pairs});
   Tensor new_sin(backend_.allocator(), DType::kF32, {count, pairs});
   ops::from_host(backend_, table.cos, new_cos);

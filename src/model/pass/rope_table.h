@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RopeTable: cos and sin of position * frequency, times the attention factor of YaRN, for every
-// position in use, [P, H / 2] f32. Angles and functions are computed in double and rounded once.
-// Grows on demand. Engine thread only.
+// RopeTable: cos and sin of position * frequency, times the attention factor of YaRN and the
+// position's scale, for every position in use, [P, H / 2] f32. Angles and functions are computed in
+// double and rounded once. Grows on demand. Engine thread only.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -17,7 +17,8 @@ class RopeTable {
   RopeTable(Backend& backend, const RopeSpec& spec)
       : backend_(backend),
         frequencies_(rope_frequencies(spec.config, spec.dim)),
-        factor_(rope_attention_factor(spec.config)) {}
+        factor_(rope_attention_factor(spec.config)),
+        position_scale_(spec.position_scale) {}
   // Computes positions 0 .. num_positions - 1 where they are not there yet.
   void extend_to(int64_t num_positions);
   [[nodiscard]] TensorView cos() const { return cos_.view(); }
@@ -27,6 +28,7 @@ class RopeTable {
   Backend& backend_;
   std::vector<double> frequencies_;
   double factor_;
+  PositionScale position_scale_;
   int64_t num_positions_ = 0;
   Tensor cos_, sin_;
 };

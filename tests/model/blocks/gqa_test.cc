@@ -1,23 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // softmax(q k^T scale) v over the keys that a query sees, heads of queries in groups over those of
 // keys: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py and modeling_gemma3.py for norms of
-// heads and windows; modeling_qwen3_5.py, Qwen3_5Attention, for the gate and partial rotation.
+// heads and windows; modeling_qwen3_5.py, Qwen3_5Attention, for the gate and partial rotation;
+// modeling_smollm3.py for no rotation; modeling_ministral3.py for the scale of a query's position.
 #include "model/blocks/gqa.h"
+
+#include <cmath>
 
 #include "tests/model/blocks/sublayer_case.h"
 
 namespace strata::testing {
 namespace {
 
+// Of the scale of queries whose rope is another than the keys'.
+constexpr double kBeta = 0.7;
+constexpr double kLength = 3.0;
+
 // One head of a projection, normed and turned.
 Row head_of(const model::GqaConfig& c, const Params& params, const Row& projected, size_t first,
             const std::string& norm, size_t position) {
   const auto width = static_cast<size_t>(c.head_dim);
   Row head = part(projected, first, width);
-  if (c.qk_norm) {
+  if (c.qk_norm && c.norms_span_heads) {
+    head = part(rms_norm(projected, params.at("self_attn." + norm + ".weight"), c.eps, 0.0), first,
+                width);
+  } else if (c.qk_norm) {
     head = rms_norm(head, params.at("self_attn." + norm + ".weight"), c.eps,
                     static_cast<double>(c.norm_offset));
   }
+  if (c.rope == model::kNoRope) return head;
   const auto dim = static_cast<size_t>(c.rotary_dim == 0 ? c.head_dim : c.rotary_dim);
   rotate(head, 0, dim, static_cast<double>(position), kTheta, Pairs::kHalves);
   return head;
@@ -58,7 +69,11 @@ Reference reference(const model::GqaConfig& c) {
       const Row q = linear(in.params, "self_attn.q_proj", in.x[t]);
       Row context;
       for (size_t h = 0; h < num_kv_heads * group; ++h) {
-        const Row query = head_of(c, in.params, q, h * q_stride, "q_norm", t);
+        Row query = head_of(c, in.params, q, h * q_stride, "q_norm", t);
+        if (c.query_rope) {
+          for (double& value : query)
+            value *= 1.0 + kBeta * std::log(1.0 + std::floor(static_cast<double>(t) / kLength));
+        }
         Row head = attend(c, query, keys[h / group], values[h / group], t);
         for (size_t i = 0; i < width && c.output_gate; ++i) {
           head[i] *= sigmoid(q[h * q_stride + width + i]);
@@ -75,31 +90,49 @@ SublayerCase make(const std::string& name, const model::GqaConfig& config) {
   return {.name = name,
           .block = model::Block(model::kGqa, config),
           .reference = reference(config),
-          .rope_dims = {config.rotary_dim == 0 ? config.head_dim : config.rotary_dim}};
+          .rope_dims = {config.rotary_dim == 0 ? config.head_dim : config.rotary_dim},
+          .more_ropes = {{.config = {.theta = kTheta},
+                          .dim = config.head_dim,
+                          .position_scale = {.beta = kBeta, .length = kLength}}}};
 }
 
-INSTANTIATE_TEST_SUITE_P(gqa, SublayerAlone,
-                         ::testing::Values(make("with_biases", {.num_heads = 4,
-                                                                .num_kv_heads = 2,
-                                                                .head_dim = 6,
-                                                                .scale = 0.4f,
-                                                                .qkv_bias = true,
-                                                                .o_bias = true}),
-                                           make("normed_in_a_window", {.num_heads = 3,
-                                                                       .num_kv_heads = 3,
-                                                                       .head_dim = 4,
-                                                                       .scale = 0.5f,
-                                                                       .qk_norm = true,
-                                                                       .norm_offset = 1.0f,
-                                                                       .window = 4}),
-                                           make("gated_and_turned_in_part", {.num_heads = 2,
-                                                                             .num_kv_heads = 1,
-                                                                             .head_dim = 8,
-                                                                             .scale = 0.35f,
-                                                                             .qk_norm = true,
-                                                                             .rotary_dim = 4,
-                                                                             .output_gate = true})),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(
+    gqa, SublayerAlone,
+    ::testing::Values(
+        make("with_biases", {.num_heads = 4,
+                             .num_kv_heads = 2,
+                             .head_dim = 6,
+                             .scale = 0.4f,
+                             .qkv_bias = true,
+                             .o_bias = true}),
+        make("normed_in_a_window", {.num_heads = 3,
+                                    .num_kv_heads = 3,
+                                    .head_dim = 4,
+                                    .scale = 0.5f,
+                                    .qk_norm = true,
+                                    .norm_offset = 1.0f,
+                                    .window = 4}),
+        make("normed_over_all_heads", {.num_heads = 4,
+                                       .num_kv_heads = 2,
+                                       .head_dim = 6,
+                                       .scale = 0.4f,
+                                       .qk_norm = true,
+                                       .norms_span_heads = true}),
+        make("not_turned", {.num_heads = 4,
+                            .num_kv_heads = 2,
+                            .head_dim = 6,
+                            .scale = 0.4f,
+                            .rope = model::kNoRope}),
+        make("scaled_by_position",
+             {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .scale = 0.4f, .query_rope = 1}),
+        make("gated_and_turned_in_part", {.num_heads = 2,
+                                          .num_kv_heads = 1,
+                                          .head_dim = 8,
+                                          .scale = 0.35f,
+                                          .qk_norm = true,
+                                          .rotary_dim = 4,
+                                          .output_gate = true})),
+    case_name);
 
 }  // namespace
 }  // namespace strata::testing

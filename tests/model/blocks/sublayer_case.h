@@ -26,7 +26,8 @@ struct SublayerCase {
   model::Block block;
   std::optional<model::Connector> connector = {};  // where that is what is tested
   Reference reference;
-  std::vector<int64_t> rope_dims = {};  // ModelConfig::ropes
+  std::vector<int64_t> rope_dims = {};           // ModelConfig::ropes, of kTheta
+  std::vector<model::RopeSpec> more_ropes = {};  // behind those
   int64_t streams = 1;
   bool adds = true;  // the block has an epilogue that adds a residual
 };

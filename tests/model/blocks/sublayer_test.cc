@@ -159,6 +159,7 @@ class OneLayer {
     for (const int64_t dim : tested.rope_dims) {
       config.ropes.push_back({.config = {.theta = kTheta}, .dim = dim});
     }
+    config.ropes.insert(config.ropes.end(), tested.more_ropes.begin(), tested.more_ropes.end());
     return config;
   }
 
