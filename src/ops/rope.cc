@@ -22,9 +22,7 @@ void check_args(const HeadNormRopeArgs& args) {
   CHECK(args.cos.cols() == rotary_dim / 2 && args.sin.shape == args.cos.shape &&
             args.sin.row_stride == args.cos.row_stride,
         args.cos.shape.to_string(), args.sin.shape.to_string(), rotary_dim);
-  CHECK(
-      !args.interleaved || (args.weight.empty() && rotary_dim == dim && dim <= kMaxInterleavedDim),
-      rotary_dim, dim);
+  CHECK(!args.interleaved || (args.weight.empty() && dim <= kMaxInterleavedDim), rotary_dim, dim);
   for (const int32_t position : args.positions) {
     CHECK(position >= 0 && position < args.cos.rows(), position, args.cos.rows());
   }

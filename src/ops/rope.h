@@ -27,7 +27,7 @@ struct HeadNormRopeArgs {
   std::span<const int32_t> positions;  // [T]
   TensorView cos;                      // [P, R / 2] f32, P > every position
   TensorView sin;                      // [P, R / 2] f32
-  bool interleaved = false;            // without a norm, R = H <= kMaxInterleavedDim
+  bool interleaved = false;            // without a norm, H <= kMaxInterleavedDim
   int64_t rotary_dim = 0;              // R; 0: H
 
   [[nodiscard]] int64_t rotary_width() const { return rotary_dim == 0 ? x.cols() : rotary_dim; }

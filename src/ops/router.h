@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice of experts: from a router's logits to the chosen experts of each token and their
 // weights, and back. T tokens, E experts, K chosen, G groups. Sources: HF modeling_qwen3_moe.py,
-// Qwen3MoeTopKRouter; modeling_deepseek_v3.py, DeepseekV3TopkRouter; modeling_deepseek_v4.py,
+// Qwen3MoeTopKRouter; modeling_deepseek_v2.py, DeepseekV2TopkRouter; modeling_deepseek_v3.py,
+// DeepseekV3TopkRouter; modeling_deepseek_v4.py,
 // DeepseekV4TopKRouter and DeepseekV4HashRouter. Scores are fp32. Equal scores: the lower id first.
 // A token's choice depends on its own logits alone, or where it is given, on nothing here.
 // Order of summation, the same on every path: softmax takes off the row's maximum, exp is fp32, its
@@ -31,6 +32,7 @@ struct RouterArgs {
   TensorView bias;         // [E] f32 or empty: added to the scores for the choice only
   int64_t num_groups = 1;  // experts in equal groups, of which the top_groups with the largest sum
   int64_t top_groups = 1;  // of their two best (biased) scores take part; 1 of 1: no groups
+  bool one_best = false;   // the groups with the largest score instead (DeepSeek-V2)
 };
 
 // logits [T, E] f32 become scores in place: softmax over all experts, or each one's own. Writes

@@ -47,6 +47,8 @@ const Case kCases[] = {
     {9, 1, 64, false, kF32, 2, true},
     {40, 16, 64, false, kBF16, 2, true},
     {2, 3, 1024, false, kBF16, 2, true},
+    {3, 2, 30, false, kF32, 2, true, 0, 12},
+    {9, 4, 64, false, kBF16, 2, true, 0, 32},
     {3, 2, 30, true, kF32, 2, false, 1},
     {9, 4, 128, true, kBF16, 2, false, 1},
     {3, 2, 31, true, kF32, 2, false, 0, 8},

@@ -23,6 +23,7 @@ struct Case {
   double scale = 1.0;
   double bias = 0.0;  // mean of the biases; 0: none
   int64_t groups = 1, top_groups = 1;
+  bool one_best = false;
 };
 
 const Case kCases[] = {
@@ -34,6 +35,7 @@ const Case kCases[] = {
     {30, 8, 3, RouterScores::kSigmoid, true, 2.5, -0.6, 4, 2},
     {30, 256, 8, RouterScores::kSigmoid, true, 2.5, -3.0, 8, 4},
     {11, 15, 4, RouterScores::kSigmoid, false, 1.0, 0.4, 3, 1},
+    {30, 32, 6, RouterScores::kSoftmax, false, 16.0, 0.0, 8, 3, true},
     {30, 16, 4, RouterScores::kSqrtSoftplus, true, 1.5, -0.6},
     {9, 5, 2, RouterScores::kSqrtSoftplus, false, 2.5},
 };
@@ -63,7 +65,8 @@ struct Routed {
             .scale = c.scale,
             .bias = c.bias == 0.0 ? TensorView() : bias.view(),
             .num_groups = c.groups,
-            .top_groups = c.top_groups};
+            .top_groups = c.top_groups,
+            .one_best = c.one_best};
     route(backend, args, scores.view(), indices(ids), weights.view());
   }
   Routed(Backend& backend, const Case& c)

@@ -67,7 +67,8 @@ template <typename V, typename X>
 [[gnu::always_inline]] inline const X* row_in_halves(const RopeKernel& k, const X* x_row,
                                                      X* halves) {
   if (!k.interleaved) return x_row;
-  deinterleave<V>(x_row, k.dim / 2, halves);
+  deinterleave<V>(x_row, k.rotary_dim / 2, halves);
+  for (int64_t h = k.rotary_dim; h < k.dim; ++h) halves[h] = x_row[h];
   return halves;
 }
 

@@ -70,10 +70,11 @@ int64_t argmax_untaken(const float* x, int64_t n) {
 // A score that is not a number, as a diverged model has, comes last.
 float candidate(float score) { return std::isnan(score) ? kDropped : score; }
 
-// The sum of the two best candidates of a group, or its only one.
-float group_score(const float* group, int64_t size) {
+// The sum of the two best candidates of a group, or its only one, or the best alone.
+float group_score(const float* group, int64_t size, bool one_best) {
   if (size == 1) return candidate(group[0]);
   const int64_t first = argmax_untaken(group, size);
+  if (one_best) return candidate(group[first]);
   float second = kDropped;
   for (int64_t i = 0; i < size; ++i) {
     if (i != first) second = std::max(second, group[i]);
@@ -85,7 +86,8 @@ float group_score(const float* group, int64_t size) {
 void drop_all_but_best_groups(const RouterArgs& args, float* choice, int64_t experts, float* sums) {
   if (args.top_groups == args.num_groups) return;
   const int64_t size = experts / args.num_groups;
-  for (int64_t g = 0; g < args.num_groups; ++g) sums[g] = group_score(choice + g * size, size);
+  for (int64_t g = 0; g < args.num_groups; ++g)
+    sums[g] = group_score(choice + g * size, size, args.one_best);
   for (int64_t taken = 0; taken < args.top_groups; ++taken) {
     sums[argmax_untaken(sums, args.num_groups)] = kTaken;
   }

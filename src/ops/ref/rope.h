@@ -45,12 +45,14 @@ std::vector<S> head_norm_rope(const HeadNormRope& args, const std::vector<S>& x,
   return y;
 }
 
-// Rows of two halves to rows of pairs (2h, 2h + 1).
-inline std::vector<double> interleaved_halves(const std::vector<double>& halves, size_t dim) {
-  std::vector<double> pairs(halves.size());
+// Rows whose first `rotary` columns are two halves to rows of pairs (2h, 2h + 1).
+inline std::vector<double> interleaved_halves(const std::vector<double>& halves, size_t dim,
+                                              size_t rotary) {
+  std::vector<double> pairs = halves;
   for (size_t i = 0; i < halves.size(); ++i) {
     const size_t h = i % dim;
-    pairs[i - h + (h < dim / 2 ? 2 * h : 2 * (h - dim / 2) + 1)] = halves[i];
+    if (h >= rotary) continue;
+    pairs[i - h + (h < rotary / 2 ? 2 * h : 2 * (h - rotary / 2) + 1)] = halves[i];
   }
   return pairs;
 }
@@ -66,7 +68,8 @@ inline void head_norm_rope_backward(const HeadNormRope& args, const std::vector<
   for (double& s : inverse.sin) s = -s;
   std::vector<double> d_normed = head_norm_rope(inverse, d_y, weight);
   if (args.interleaved) {
-    d_normed = interleaved_halves(d_normed, static_cast<size_t>(args.head_dim));
+    d_normed = interleaved_halves(d_normed, static_cast<size_t>(args.head_dim),
+                                  static_cast<size_t>(args.rotary_dim));
   }
   if (args.norm) {
     rms_norm_backward(x, weight, args.eps, d_normed, d_x, d_weight, args.weight_offset);

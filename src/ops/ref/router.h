@@ -35,7 +35,8 @@ std::vector<S> router_scores(RouterScores kind, const std::vector<S>& logits) {
   return scores;
 }
 
-// The experts of the top_groups groups whose two best choices have the largest sum.
+// The experts of the top_groups groups whose two best choices, or whose best one, have the largest
+// sum.
 inline std::vector<int32_t> experts_of_best_groups(const RouterArgs& args,
                                                    const std::vector<double>& choice) {
   const size_t size = choice.size() / static_cast<size_t>(args.num_groups);
@@ -44,7 +45,7 @@ inline std::vector<int32_t> experts_of_best_groups(const RouterArgs& args,
     std::vector<double> of(choice.begin() + static_cast<int64_t>(g * size),
                            choice.begin() + static_cast<int64_t>((g + 1) * size));
     std::sort(of.rbegin(), of.rend());
-    groups.emplace_back(-(of[0] + (size > 1 ? of[1] : 0.0)), g);
+    groups.emplace_back(-(of[0] + (size > 1 && !args.one_best ? of[1] : 0.0)), g);
   }
   std::sort(groups.begin(), groups.end());
   std::vector<int32_t> experts;
