@@ -59,8 +59,8 @@ struct ModelConfig {
   // Other names of a tensor by its canonical one, tried in their order; a model without files is
   // saved under the first. Null: there are none.
   std::vector<std::string> (*names_in_files)(const std::string& name) = nullptr;
-  // New files have the experts of a layer as two tensors, gate and up, and down.
-  bool stores_experts_as_one = false;
+  // New files have what another spelling of a parameter names (ParamRow::others): a larger tensor.
+  bool stores_as_one = false;
   std::vector<std::string_view> ignored_prefixes;
   // Tensors without elements that files of the model have: modules of width zero. Nothing reads
   // them; they are written for readers that look for each of a module's tensors.

@@ -220,7 +220,7 @@ PeftWriteModule to_peft_module(const LoraModule& module, const AdapterTensor& a)
 std::vector<std::string> target_parameters(const LoraAdapter& adapter) {
   std::set<std::string> names;
   for (const LoraModule& module : adapter.modules()) {
-    if (is_fused(module)) names.insert(fmt::format("mlp.experts.{}", module.target->name()));
+    if (is_fused(module)) names.insert(module.target->path);
   }
   return {names.begin(), names.end()};
 }

@@ -41,6 +41,7 @@ void set_shapes_and_panels(LoraModule& module, DType dtype, int64_t panel_width)
                     .rows = rank,
                     .cols = in,
                     .width = rank_panel_width(rank, panel_width)};
+  if (!module.target->parts.empty()) return;  // they have the panels of B
   module.b_blocks = module.target->blocks;
   module.b_panel = {.data = nullptr,
                     .dtype = dtype,
@@ -87,13 +88,30 @@ int64_t num_values(const LoraModule& module) {
   return module.a.shape.num_elements() + module.b.shape.num_elements();
 }
 
+TensorView part_rows(TensorView b, const TargetPart& part) {
+  return b.slice_rows(part.first_row, part.first_row + part.rows);
+}
+
 // Of all experts. Columns of the embedding's A are gathered from the master.
 int64_t a_panel_bytes(const LoraModule& module) {
   if (module.is_embedding()) return 0;
   return std::max<int64_t>(1, module.num_experts) * Arena::aligned(module.a_panel.num_bytes());
 }
 
-int64_t all_panel_bytes(const LoraModule& module) {
+// Of B's rows that are a part's.
+PanelView part_panel(const LoraModule& whole, const TargetPart& part, int64_t panel_width) {
+  return {.data = nullptr,
+          .dtype = whole.a_panel.dtype,
+          .rows = part.rows,
+          .cols = whole.spec.rank,
+          .width = panel_width};
+}
+
+int64_t all_panel_bytes(const LoraModule& module, int64_t panel_width) {
+  int64_t of_parts = 0;
+  for (const TargetPart& part : module.target->parts)
+    of_parts += Arena::aligned(part_panel(module, part, panel_width).num_bytes());
+  if (of_parts > 0) return a_panel_bytes(module) + of_parts;
   return a_panel_bytes(module) + std::max<int64_t>(1, module.num_experts) * module.num_halves *
                                      Arena::aligned(module.b_panel.num_bytes());
 }
@@ -111,6 +129,7 @@ void append_expert_packs(const LoraModule& module, std::vector<ops::PackItem>& p
 void append_packs(const LoraModule& module, std::vector<ops::PackItem>& packs) {
   if (module.num_experts > 0) return append_expert_packs(module, packs);
   if (!module.a_panel.empty()) packs.push_back({module.a, module.a_panel});
+  if (module.num_parts > 0) return;
   append_row_packs(module.b_blocks, module.b, module.b_panel, packs);
 }
 
@@ -139,7 +158,7 @@ std::vector<bool> LoraAdapter::add_modules_and_decide_held(const ModelWeights& w
                                                            bool whole) {
   const LayerTable& layers = weights.layers();
   for (int64_t layer = -1; layer < layers.num_layers(); ++layer) {
-    places_.emplace_back(layers.targets(layer).size(), -1);
+    places_.emplace_back(layers.targets(layer).size());
   }
   std::vector<bool> held;
   for (const LoraModuleSpec& spec : specs) {
@@ -150,16 +169,34 @@ std::vector<bool> LoraAdapter::add_modules_and_decide_held(const ModelWeights& w
     module.a_offset = num_parameters_;
     module.b_offset = num_parameters_ + module.a.shape.num_elements();
     if (held.back()) num_parameters_ += num_values(module);
-    places_[static_cast<size_t>(spec.layer + 1)][static_cast<size_t>(spec.target)] =
-        static_cast<int>(modules_.size());
+    places_[static_cast<size_t>(spec.layer + 1)][static_cast<size_t>(spec.target)] = {
+        .index = static_cast<int>(modules_.size())};
+    add_part_modules(module, ops::panel_width(backend_));
     modules_.push_back(std::move(module));
   }
   return held;
 }
 
+// Of a target that is several matrices: what their products find.
+void LoraAdapter::add_part_modules(LoraModule& module, int64_t panel_width) {
+  module.first_part = part_modules_.size();
+  module.num_parts = module.target->parts.size();
+  for (const TargetPart& part : module.target->parts) {
+    LoraModule& own = part_modules_.emplace_back(module);
+    own.spec.target = part.target;
+    own.num_parts = 0;
+    own.b.shape = {part.rows, module.spec.rank};
+    own.b_panel = part_panel(module, part, panel_width);
+    places_[static_cast<size_t>(module.spec.layer + 1)][static_cast<size_t>(part.target)] = {
+        .index = static_cast<int>(part_modules_.size()) - 1, .is_part = true};
+  }
+}
+
 void LoraAdapter::allocate_modules(const std::vector<bool>& held) {
+  const int64_t width = ops::panel_width(backend_);
   int64_t bytes = 0;
-  for (size_t i = 0; i < modules_.size(); ++i) bytes += held[i] ? all_panel_bytes(modules_[i]) : 0;
+  for (size_t i = 0; i < modules_.size(); ++i)
+    bytes += held[i] ? all_panel_bytes(modules_[i], width) : 0;
   flat_params_ = Memory(backend_.allocator(), num_parameters_ * dtype_bytes(DType::kF32));
   params_ = TensorView(flat_params_.data(), DType::kF32, {num_parameters_});
   panels_ = Memory(backend_.allocator(), bytes);
@@ -171,7 +208,16 @@ void LoraAdapter::allocate_modules(const std::vector<bool>& held) {
     module.b = params_.part(module.b_offset, module.b.shape);
     module.a_panel.data = module.is_embedding() ? nullptr : next;
     module.b_panel.data = next + a_panel_bytes(module);
-    next += all_panel_bytes(module);
+    next += a_panel_bytes(module);
+    for (size_t p = 0; p < module.num_parts; ++p) {
+      LoraModule& part = parts_of(module)[p];
+      part.a = module.a;
+      part.b = part_rows(module.b, module.target->parts[p]);
+      part.a_panel.data = module.a_panel.data;
+      part.b_panel.data = next;
+      next += Arena::aligned(part.b_panel.num_bytes());
+    }
+    if (module.num_parts == 0) next += all_panel_bytes(module, width) - a_panel_bytes(module);
   }
 }
 
@@ -196,7 +242,7 @@ int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleS
     const LoraModule module =
         make_module(weights.layers(), spec, weights.compute_dtype(), panel_width);
     values += num_values(module);
-    bytes += all_panel_bytes(module);
+    bytes += all_panel_bytes(module, panel_width);
   }
   const int64_t flat = values * dtype_bytes(DType::kF32);
   return bytes + flat + (trains ? 2 * Arena::aligned(flat) + gradient_bytes(weights, specs) : 0);
@@ -236,7 +282,10 @@ void LoraAdapter::refresh(Backend& backend) { ops::pack_list(backend, packs_); }
 // Masters and panels stay where they are, so that the list stays true.
 void LoraAdapter::build_pack_list() {
   for (const LoraModule& module : modules_) {
-    if (module.held()) append_packs(module, packs_);
+    if (module.held()) {
+      append_packs(module, packs_);
+      for (const LoraModule& part : parts_of(module)) packs_.push_back({part.b, part.b_panel});
+    }
     pack_ends_.push_back(packs_.size());
   }
 }
@@ -275,6 +324,11 @@ void LoraAdapter::allocate_or_share_gradients(const LoraAdapter* turns_with) {
     if (!module.held()) continue;
     module.d_a = grads_.part(module.a_offset, module.a.shape);
     module.d_b = grads_.part(module.b_offset, module.b.shape);
+    for (size_t p = 0; p < module.num_parts; ++p) {
+      LoraModule& part = parts_of(module)[p];
+      part.d_a = module.d_a;
+      part.d_b = part_rows(module.d_b, module.target->parts[p]);
+    }
   }
 }
 

@@ -57,6 +57,9 @@ struct LoraModule {
   float scale = 0.0f;
   int64_t a_offset = 0, b_offset = 0;  // elements, in the flat blocks
   bool is_copy = false;                // of one that the first stage holds
+  // Modules of the target's parts, in LoraAdapter::part_modules_: views of this one's A and of rows
+  // of its B, with a panel of their own. This one then has no panel of B.
+  size_t first_part = 0, num_parts = 0;
 
   [[nodiscard]] bool held() const { return !a.empty(); }  // false: another stage's
   [[nodiscard]] bool is_embedding() const { return spec.layer < 0 && spec.target == kEmbedding; }
@@ -110,8 +113,10 @@ class LoraAdapter {
           mtp_modules_[static_cast<size_t>(target - kMtpEmbedding)];
       return again ? &*again : nullptr;
     }
-    const int index = places_[static_cast<size_t>(layer + 1)][static_cast<size_t>(target)];
-    return index < 0 ? nullptr : &modules_[static_cast<size_t>(index)];
+    const ModulePlace place = places_[static_cast<size_t>(layer + 1)][static_cast<size_t>(target)];
+    if (place.index < 0) return nullptr;
+    const auto index = static_cast<size_t>(place.index);
+    return place.is_part ? &part_modules_[index] : &modules_[index];
   }
   [[nodiscard]] int64_t num_parameters() const { return num_parameters_; }  // that it holds
   [[nodiscard]] int64_t num_bytes() const;  // masters, panels and, once it trains, what that takes
@@ -131,11 +136,21 @@ class LoraAdapter {
   bool has_gradient = false;  // something was accumulated since the last step
 
  private:
+  // Where the module of a target is: in modules_ or part_modules_, or nowhere.
+  struct ModulePlace {
+    int index = -1;
+    bool is_part = false;
+  };
+
   // Lists the modules, without memory; returns of each whether it is to have any.
   std::vector<bool> add_modules_and_decide_held(const ModelWeights& weights,
                                                 const std::vector<LoraModuleSpec>& specs,
                                                 bool whole);
   void allocate_modules(const std::vector<bool>& held);
+  void add_part_modules(LoraModule& module, int64_t panel_width);
+  [[nodiscard]] std::span<LoraModule> parts_of(const LoraModule& module) {
+    return std::span(part_modules_).subspan(module.first_part, module.num_parts);
+  }
   void copy_modules_for_mtp();
   void build_pack_list();
   void allocate_moments();
@@ -151,7 +166,8 @@ class LoraAdapter {
   std::vector<size_t> pack_ends_;     // of each module
   std::vector<ops::AdamWItem> step_items_;
   std::vector<TensorView> gradient_parts_;
-  std::vector<std::vector<int>> places_;  // [layer + 1][target] in modules_, or -1
+  std::vector<LoraModule> part_modules_;
+  std::vector<std::vector<ModulePlace>> places_;  // [layer + 1][target]
   // Those of embedding and head again, where multi-token prediction takes part, with gradients in
   // a block of their own.
   std::array<std::optional<LoraModule>, 2> mtp_modules_;

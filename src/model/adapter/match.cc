@@ -88,7 +88,7 @@ std::optional<TargetPlace> find_place(const LayerTable& layers, const PeftModule
     std::optional<TargetPlace> place;
     if (targets[t].num_experts > 0) {
       place = parse_expert_place(targets[t], path, module.form);
-    } else if (path == targets[t].path) {
+    } else if (path == targets[t].path && !targets[t].is_part) {
       place = TargetPlace();
     }
     if (!place) continue;
@@ -296,7 +296,8 @@ class Matcher {
 
 }  // namespace
 
-std::string canonical_path(const LayerTable& layers, const std::string& path) {
+std::string canonical_path(const LayerTable& layers, const std::string& name) {
+  const std::string path = rename_all(name, layers.older_module_names());
   const std::string_view prefix = layers.module_prefix();
   if (prefix == "model." || path.starts_with(prefix)) return path;
   for (const std::string_view other : {"language_model.model.", "model."}) {

@@ -31,7 +31,8 @@ void check_gate_up_pairs(const LayerTable& layers, const std::vector<MatchedModu
 
 // The modules of a text part are "model.language_model." here; older files say
 // "language_model.model.", and those made on the text model alone "model.".
-std::string canonical_path(const LayerTable& layers, const std::string& path);
+// Modules that transformers 4 called otherwise have their names of today.
+std::string canonical_path(const LayerTable& layers, const std::string& name);
 
 bool is_of_mtp(const ModelConfig& config, const PeftModule& module);
 

@@ -86,7 +86,7 @@ std::vector<std::string_view> target_names(const LayerTable& layers, bool fresh,
   std::vector<std::string_view> names;
   for (int64_t layer = layers.num_layers(); layer-- > -1;) {
     for (const LoraTarget& target : layers.targets(layer)) {
-      if (is_fresh(target, with_indexers) != fresh) continue;
+      if (is_fresh(target, with_indexers) != fresh || target.is_part) continue;
       if (!contains(names, target.name())) names.push_back(target.name());
     }
   }

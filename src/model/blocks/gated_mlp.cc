@@ -14,7 +14,7 @@ struct GatedMlp {
   using Config = GatedMlpConfig;
   using Saved = GatedMlpSaved;
   static constexpr BlockGroup kGroup = BlockGroup::kMlp;
-  enum Key : uint8_t { kGate, kUp, kDown, kGateBias, kUpBias, kDownBias };
+  enum Key : uint8_t { kGate, kUp, kDown, kGateBias, kUpBias, kDownBias, kGateUp };
 
   static GatedMlpParts parts(const BlockContext& context) {
     const auto& c = context.as<Config>();
@@ -40,6 +40,7 @@ struct GatedMlp {
     add(kUp, kUpBias, "mlp.up_proj.weight", "mlp.up_proj", {c.width, d}, outputs);
     add(kDown, kDownBias, "mlp.down_proj.weight", "mlp.down_proj", {d, c.width},
         inputs_by(c.width, "channels"));
+    if (c.fused_gate_up) fuse_gate_up(c, d, rows);
     if (!c.bias) return;
     const auto add_bias = [&](Key key, std::string_view suffix, int64_t width,
                               const RowShards& shards) {
@@ -48,6 +49,23 @@ struct GatedMlp {
     add_bias(kGateBias, "mlp.gate_proj.bias", c.width, outputs);
     add_bias(kUpBias, "mlp.up_proj.bias", c.width, outputs);
     add_bias(kDownBias, "mlp.down_proj.bias", d, {});
+  }
+
+  // In files gate and up are rows of one matrix, and adapters have one module for it.
+  static void fuse_gate_up(const Config& c, int64_t d, ParamRows& rows) {
+    for (ParamRow& row : rows) {
+      if (row.key > kUp) continue;
+      const int64_t first_row = row.key == kUp ? c.width : 0;
+      row.others.push_back({"mlp.gate_up_proj.weight", {2 * c.width, d}, first_row});
+      row.lora.is_part = true;
+    }
+    const int order = rows.front().lora.order;
+    rows.push_back({.key = kGateUp,
+                    .lora = {.path = "mlp.gate_up_proj",
+                             .order = order,
+                             .in = d,
+                             .out = 2 * c.width,
+                             .parts = {kGate, kUp, kNoKey}}});
   }
 
   static CacheSpec cache_spec(const Config&, DType) { return {}; }

@@ -15,6 +15,7 @@ struct GatedMlpConfig {
   int64_t width = 0;
   bool bias = false;
   ops::Activation activation = ops::Activation::kSilu;
+  bool fused_gate_up = false;  // files and adapters have gate_proj and up_proj as one, gate_up_proj
   friend bool operator==(const GatedMlpConfig&, const GatedMlpConfig&) = default;
 };
 

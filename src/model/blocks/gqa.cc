@@ -21,7 +21,7 @@ namespace {
 struct Gqa {
   using Config = GqaConfig;
   static constexpr BlockGroup kGroup = BlockGroup::kAttention;
-  enum Key : uint8_t { kQ, kK, kV, kO, kQBias, kKBias, kVBias, kOBias, kQNorm, kKNorm };
+  enum Key : uint8_t { kQ, kK, kV, kO, kQBias, kKBias, kVBias, kOBias, kQNorm, kKNorm, kQkv };
   static constexpr int kNumLinears = 4;
 
   struct Saved {
@@ -75,6 +75,25 @@ struct Gqa {
         inputs_by(c.num_heads, "heads"), bias_key(c.o_bias, kOBias));
     add_biases(c, d, rows);
     if (c.qk_norm) add_norms(c, rows);
+    if (c.fused_qkv) fuse_qkv(c, d, rows);
+  }
+
+  // In files q, k and v are rows of one matrix, and adapters have one module for it.
+  static void fuse_qkv(const Config& c, int64_t d, ParamRows& rows) {
+    const int64_t width = c.q_proj_width() + 2 * c.kv_width();
+    int64_t first_row = 0;
+    for (ParamRow& row : rows) {
+      if (row.key > kV) continue;
+      row.others.push_back({"self_attn.qkv_proj.weight", {width, d}, first_row});
+      row.lora.is_part = true;
+      first_row += row.shape[0];
+    }
+    rows.push_back({.key = kQkv,
+                    .lora = {.path = "self_attn.qkv_proj",
+                             .order = kQ,
+                             .in = d,
+                             .out = width,
+                             .parts = {kQ, kK, kV}}});
   }
 
   static void add_norms(const Config& c, ParamRows& rows) {
@@ -147,6 +166,7 @@ struct Gqa {
             .positions = pass.positions,
             .cos = rope.cos(),
             .sin = rope.sin(),
+            .interleaved = c.rope_interleave,
             .rotary_dim = c.rotary_dim};
   }
 

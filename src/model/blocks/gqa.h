@@ -22,6 +22,7 @@ struct GqaConfig {
   float scale = 1.0f;  // of the scores
   bool qkv_bias = false;
   bool o_bias = false;
+  bool fused_qkv = false;  // files and adapters have q_proj, k_proj and v_proj as one, qkv_proj
   bool qk_norm = false;
   bool norms_span_heads = false;       // of q and of k over all heads together, not of each
   double eps = 1e-6;                   // of these norms
@@ -30,6 +31,7 @@ struct GqaConfig {
   int rope = 0;                        // in ModelConfig::ropes; kNoRope: nothing is rotated
   std::optional<int> query_rope = {};  // where that of queries is another one than the keys'
   int64_t rotary_dim = 0;              // columns of a head that are rotated, the first; 0: all
+  bool rope_interleave = false;        // their pairs are neighbours, not of two halves
   bool output_gate = false;
   [[nodiscard]] int64_t q_width() const { return num_heads * head_dim; }
   // Of q_proj's outputs.

@@ -159,24 +159,30 @@ void MergedSource::add_layer_pieces(const Changes& changes) {
   for (const Parameter& parameter : base_.weights->table()) {
     if (parameter.layer < 0 || parameter.row == nullptr || parameter.shape.rank() != 2) continue;
     const LayerStack& stack = layers.stack_of(parameter.layer);
-    add_piece_if_changed(changes, parameter, find_row_target(stack, parameter.row), 0);
+    const int own = find_row_target(stack, parameter.row);
+    add_piece_if_changed(changes, parameter, own, 0);
     for (size_t t = 0; t < stack.targets.size(); ++t) {
-      const std::optional<int64_t> half = find_half(stack.targets[t], *parameter.row);
-      if (half) add_piece_if_changed(changes, parameter, static_cast<int>(t), *half);
+      const LoraTarget& target = stack.targets[t];
+      const std::optional<int64_t> half = find_half(target, *parameter.row);
+      if (half)
+        add_piece_if_changed(changes, parameter, static_cast<int>(t), *half * parameter.shape[0]);
+      for (const TargetPart& part : target.parts) {
+        if (part.target == own)
+          add_piece_if_changed(changes, parameter, static_cast<int>(t), part.first_row);
+      }
     }
   }
 }
 
 void MergedSource::add_piece_if_changed(const Changes& changes, const Parameter& parameter,
-                                        int target, int64_t half) {
+                                        int target, int64_t first_out) {
   const auto found = changes.find({static_cast<int>(parameter.layer), target});
   if (target < 0 || found == changes.end()) return;
-  const int64_t rows = parameter.shape[0];
   pieces_[parameter.name].push_back({.change = found->second,
                                      .first_row = parameter.first_row,
-                                     .rows = rows,
+                                     .rows = parameter.shape[0],
                                      .expert = std::max(0, parameter.expert),
-                                     .first_out = half * rows});
+                                     .first_out = first_out});
 }
 
 // Embedding or head.

@@ -22,7 +22,8 @@ LoraTarget make_target(const ParamRow& row, BlockGroup group) {
           .num_halves = row.lora.num_halves,
           .blocks = row.blocks,
           .group = group,
-          .is_fresh = row.lora.is_fresh,
+          .is_part = row.lora.is_part,
+          .is_fresh = row.lora.is_fresh && !row.lora.is_part,
           .of_indexer = row.lora.of_indexer,
           .stacked = row.lora.stacked};
 }
@@ -49,15 +50,32 @@ std::vector<Placed> ordered_targets(const LayerStack& stack) {
   return placed;
 }
 
+// The parts of targets that have any, once all targets have their places: `placed` is in the order
+// of the stack's targets.
+void resolve_parts(const std::vector<Placed>& placed, LayerStack& stack) {
+  for (size_t i = 0; i < placed.size(); ++i) {
+    int64_t first_row = 0;
+    for (const int key : placed[i].row->lora.parts) {
+      if (key == kNoKey) continue;
+      const int part = stack.target_of[placed[i].sublayer][static_cast<size_t>(key)];
+      const int64_t rows = stack.targets[static_cast<size_t>(part)].out;
+      stack.targets[i].parts.push_back({.target = part, .first_row = first_row, .rows = rows});
+      first_row += rows;
+    }
+  }
+}
+
 void add_targets(LayerStack& stack) {
   for (const SublayerRows& rows : stack.rows) {
     stack.target_of.emplace_back(static_cast<size_t>(largest_key(rows.inner) + 1), -1);
   }
-  for (Placed& item : ordered_targets(stack)) {
+  std::vector<Placed> placed = ordered_targets(stack);
+  for (Placed& item : placed) {
     stack.target_of[item.sublayer][static_cast<size_t>(item.row->key)] =
         static_cast<int>(stack.targets.size());
     stack.targets.push_back(std::move(item.target));
   }
+  resolve_parts(placed, stack);
 }
 
 LayerStack make_stack(const LayerConfig& config, int64_t hidden_size) {
@@ -74,7 +92,8 @@ LayerStack make_stack(const LayerConfig& config, int64_t hidden_size) {
 
 }  // namespace
 
-LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module_prefix) {
+LayerTable::LayerTable(const ModelConfig& config)
+    : module_prefix_(config.module_prefix), older_module_names_(config.older_module_names) {
   places_.reserve(config.layers.size() + 1);
   for (const LayerConfig& layer : config.layers) add_layer(layer, config.hidden_size);
   if (config.use_mtp) add_mtp_layer_and_rows(config);
@@ -84,6 +103,10 @@ LayerTable::LayerTable(const ModelConfig& config) : module_prefix_(config.module
   }
   add_vocabulary_rows(config);
   add_model_targets(config);
+  for (LayerStack& stack : stacks_) {
+    for (LoraTarget& target : stack.targets)
+      target.path = rename_all(std::move(target.path), config.module_names);
+  }
 }
 
 void LayerTable::add_vocabulary_rows(const ModelConfig& config) {

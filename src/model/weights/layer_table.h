@@ -15,6 +15,13 @@
 
 namespace strata::model {
 
+// A matrix whose outputs are rows of a target's B.
+struct TargetPart {
+  int target = 0;  // the matrix's own, among the layer's
+  int64_t first_row = 0;
+  int64_t rows = 0;
+};
+
 // A place where an adapter may sit: a linear projection, or an embedding.
 struct LoraTarget {
   std::string path;  // below the layer, "self_attn.q_proj"; outside the layers the whole path
@@ -24,6 +31,10 @@ struct LoraTarget {
   int64_t num_halves = 1;   // B's outputs belong to so many parameters in turn
   RowBlocks blocks = {};    // how the outputs divide; empty for most
   BlockGroup group = BlockGroup::kAttention;
+  // Of a projection that files name as one and that is several matrices here; those have targets
+  // for their products alone, which are parts: no adapter names them.
+  std::vector<TargetPart> parts = {};
+  bool is_part = false;
   bool is_fresh = true;           // a fresh adapter may have it
   bool of_indexer = false;        // or may where indexers train
   std::string_view stacked = {};  // in Tinker's stacked export: "w1"; of halves "w1 w3"
@@ -101,6 +112,8 @@ class LayerTable {
   [[nodiscard]] std::optional<int64_t> mtp_layer() const { return mtp_layer_; }
   // What the model's modules are called below the head's parent: "model.".
   [[nodiscard]] std::string_view module_prefix() const { return module_prefix_; }
+  // What adapters of other programs call modules of this model, and what they are called here.
+  [[nodiscard]] std::span<const Renaming> older_module_names() const { return older_module_names_; }
   // The targets of a layer; of layer -1 those outside the layers, kEmbedding and kHead.
   [[nodiscard]] std::span<const LoraTarget> targets(int64_t layer) const {
     return layer < 0 ? std::span<const LoraTarget>(model_targets_) : stack_of(layer).targets;
@@ -113,6 +126,7 @@ class LayerTable {
   void add_model_targets(const ModelConfig& config);
 
   std::string_view module_prefix_;
+  std::span<const Renaming> older_module_names_;
   std::vector<LayerPlace> places_;
   std::vector<LayerStack> stacks_;
   ParamRows vocabulary_rows_, streams_rows_, mtp_rows_;

@@ -3,6 +3,7 @@
 // weights, LoRA, loading, saving, export, plans and counts know of them. Computed once for each
 // kind of layer (model/weights/layer_table.h). Names are static texts. E experts.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -22,20 +23,25 @@ struct Spelling {
   int64_t rows_per_expert = 0;  // from one expert's first row to the next one's
 };
 
+constexpr int kNoKey = -1;
+
 // What an adapter may do with a matrix.
 struct LoraPlace {
   std::string_view path = {};  // below the layer, "self_attn.q_proj"; empty: no target
   // Modules of a layer are in this order, which saved optimizer states follow: a number stays.
   int order = 0;
-  int64_t in = 0;                 // of a target that is no parameter of its own
-  int64_t out = 0;                // likewise
-  int64_t num_halves = 1;         // B's outputs belong to so many parameters in turn
+  int64_t in = 0;          // of a target that is no parameter of its own
+  int64_t out = 0;         // likewise
+  int64_t num_halves = 1;  // B's outputs belong to so many parameters in turn
+  // Of a target that is no parameter of its own: the keys of the matrices of its block whose
+  // outputs are its own in turn. Adapters have one A and one B for all of them; a matrix that
+  // is_part has no module of its own.
+  std::array<int, 3> parts = {kNoKey, kNoKey, kNoKey};
+  bool is_part = false;
   bool is_fresh = true;           // a fresh adapter may have it; others come from files alone
   bool of_indexer = false;        // or from a run that trains indexers
   std::string_view stacked = {};  // its names in Tinker's stacked export of experts: "w1", "w1 w3"
 };
-
-constexpr int kNoKey = -1;
 
 // How a model without a checkpoint draws what is not a matrix (matrices are drawn as kNormal).
 enum class ParamDraw : uint8_t {

@@ -56,6 +56,12 @@ Parameter make_parameter(const ModelConfig& config, const ParamRow& row, int64_t
                          int64_t expert) {
   Parameter p;
   p.name = layer_tensor_name(config, layer, row.suffix, expert);
+  if (config.stores_as_one && !row.others.empty()) {
+    const Spelling& whole = row.others.front();
+    p.name = layer_tensor_name(config, layer, whole.suffix, expert);
+    p.stored_shape = whole.stored;
+    p.first_row = whole.first_row + expert * whole.rows_per_expert;
+  }
   p.layer = static_cast<int>(layer);
   p.expert = row.num_experts > 0 ? static_cast<int>(expert) : -1;
   p.row = &row;

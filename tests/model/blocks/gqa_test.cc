@@ -30,7 +30,8 @@ Row head_of(const model::GqaConfig& c, const Params& params, const Row& projecte
   }
   if (c.rope == model::kNoRope) return head;
   const auto dim = static_cast<size_t>(c.rotary_dim == 0 ? c.head_dim : c.rotary_dim);
-  rotate(head, 0, dim, static_cast<double>(position), kTheta, Pairs::kHalves);
+  rotate(head, 0, dim, static_cast<double>(position), kTheta,
+         c.rope_interleave ? Pairs::kNeighbours : Pairs::kHalves);
   return head;
 }
 
@@ -118,6 +119,12 @@ INSTANTIATE_TEST_SUITE_P(
                                        .scale = 0.4f,
                                        .qk_norm = true,
                                        .norms_span_heads = true}),
+        make("turned_in_part_by_neighbours", {.num_heads = 4,
+                                              .num_kv_heads = 2,
+                                              .head_dim = 6,
+                                              .scale = 0.4f,
+                                              .rotary_dim = 4,
+                                              .rope_interleave = true}),
         make("not_turned", {.num_heads = 4,
                             .num_kv_heads = 2,
                             .head_dim = 6,

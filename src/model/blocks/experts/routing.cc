@@ -40,7 +40,8 @@ ops::RouterArgs router_args(const BlockContext& context) {
           .scale = c.scale,
           .bias = context.values(kMoeRouterBias),
           .num_groups = c.num_groups,
-          .top_groups = c.top_groups};
+          .top_groups = c.top_groups,
+          .one_best = c.one_best};
 }
 
 // Of rows that end so.
