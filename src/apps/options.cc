@@ -74,8 +74,8 @@ OptionTable option_table_of(PullOptions& o) {
 OptionTable option_table_of(InitOptions& o) {
   OptionTable t;
   t.text("config", o.config,
-         "model directory, GGUF file, ORG/NAME in the hub's cache, config.json, or one of: " +
-             config_names_text())
+         "model directory, GGUF file, ORG/NAME in the hub's cache, config.json, or " +
+             config_examples_text())
       .in("MODEL")
       .required();
   t.text("out", o.out, "folder to write").in("DIR").required();

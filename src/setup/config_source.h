@@ -18,7 +18,8 @@ struct ConfigSource {
 // Error{kNotFound}, which names the option, where there is no such thing.
 ConfigSource read_config_source(const std::string& option, const std::string& config);
 
-// The names of built-in configurations, comma-separated.
+// The names of built-in configurations, comma-separated; and of a few, for help.
 std::string config_names_text();
+std::string config_examples_text();
 
 }  // namespace strata::apps

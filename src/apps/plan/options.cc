@@ -36,8 +36,8 @@ OptionTable option_table_of(PlanOptions& o) {
   t.text(
        "model", o.model,
        "Hugging Face directory, GGUF file, ORG/NAME in the hub's cache or config.json, of which no "
-       "weights are read, or one of: " +
-           config_names_text())
+       "weights are read, or " +
+           config_examples_text())
       .in("MODEL")
       .or_bare();
   t.choice("for", o.purpose, {"train", "serve"}, "train, or serve: what a server's --memory holds");
