@@ -24,10 +24,23 @@ struct OtherModel {
 constexpr OtherModel kOthers[] = {
     {"DeepseekV41ForCausalLM", "deepseek_v41",
      "DeepSeek-V4.1 is another model than DeepSeek-V4 (layers that read other layers' keys, engram "
-     "tables) and is not supported"}};
+     "tables) and is not supported"},
+    {"GraniteMoeHybridForCausalLM", "granitemoehybrid",
+     "Granite 4's hybrid models (Mamba-2 layers) are not supported; its dense ones and GraniteMoE "
+     "are"},
+    {"GraniteMoeSharedForCausalLM", "granitemoeshared",
+     "GraniteMoeShared (experts that every token has besides those it chooses) is not supported; "
+     "GraniteMoE is"},
+    {"GraniteSWAForCausalLM", "granite_swa",
+     "Granite with sliding windows (granite_swa) is not supported; Granite without is"},
+    {"Lfm2MoeForCausalLM", "lfm2_moe", "LFM2 with experts is not supported"},
+    {"Lfm3ForCausalLM", "lfm3", "LFM3 is not supported"},
+    {"GlmForCausalLM", "glm",
+     "GLM-4-9B's first release (model_type glm) is not supported: its layers lack the norms of "
+     "GLM-4-0414 and are not those of GLM-4.5"}};
 
 void refuse_lookalikes(const ConfigObject& object) {
-  const std::string type = object.has("model_type") ? object.text("model_type") : "";
+  const std::string type = object.text("model_type", "");
   const std::vector<std::string> names = object.texts("architectures");
   for (const OtherModel& other : kOthers) {
     const bool named = std::find(names.begin(), names.end(), other.architecture) != names.end();
@@ -41,17 +54,36 @@ std::vector<std::string_view> known_architectures() {
   for (const Family* family : families()) {
     known.insert(known.end(), family->architectures.begin(), family->architectures.end());
     if (family->text_part == nullptr) continue;
-    const auto& wider = family->text_part->architectures;
-    known.insert(known.end(), wider.begin(), wider.end());
+    for (const std::string_view wider : family->text_part->architectures) {
+      if (std::find(known.begin(), known.end(), wider) == known.end()) known.push_back(wider);
+    }
   }
   return known;
+}
+
+// transformers goes by model_type, so where that is another model's the architecture alone would be
+// a guess.
+void check_model_type(const ConfigObject& object, const Family& family,
+                      const std::string& architecture) {
+  const bool is_part = is_text_part(family, architecture);
+  const std::string type = is_part ? text_type_of(object) : object.text("model_type", "");
+  const auto& types = family.model_types;
+  if (type.empty() || std::find(types.begin(), types.end(), type) != types.end()) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: architectures says {}, {}model_type says '{}', want {}: transformers "
+                  "goes by model_type, so correct whichever is wrong",
+                  object.where(), architecture, is_part ? "text_config's " : "", type,
+                  fmt::join(types, " or ")));
 }
 
 // The family of the first architecture that is known; says which that is.
 const Family& choose_family(const ConfigObject& object, std::string& architecture) {
   refuse_lookalikes(object);
+  const std::string text_type = text_type_of(object);
   for (const std::string& name : object.texts("architectures")) {
-    if (const Family* family = find_family(name)) {
+    if (const Family* family = find_family(name, text_type)) {
+      check_model_type(object, *family, name);
       architecture = name;
       return *family;
     }

@@ -53,9 +53,11 @@ struct ModelConfig {
   // and tensors of other modalities, which take no part but stay in files that are saved.
   std::vector<NameForm> name_forms = {NameForm()};
   std::string_view module_prefix = "model.";
-  // What adapters call modules below a layer, from the blocks' own names; and what such names were
-  // in adapters of transformers 4.
-  std::span<const Renaming> module_names, older_module_names;
+  // What adapters call modules below a layer, from the blocks' own names.
+  std::span<const Renaming> module_names;
+  // The module of today for one as adapters of transformers 4 call it; others as they are. Null:
+  // none was called otherwise.
+  std::string (*module_of_older_name)(const std::string& path) = nullptr;
   // Other names of a tensor by its canonical one, tried in their order; a model without files is
   // saved under the first. Null: there are none.
   std::vector<std::string> (*names_in_files)(const std::string& name) = nullptr;

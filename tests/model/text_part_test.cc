@@ -147,8 +147,8 @@ TEST(TextPart, WhatChangesTheModelIsRefusedByName) {
               HasSubstr("chunked_attention"));
   EXPECT_THAT(message_of(R"({"architectures": ["Gemma3ForConditionalGeneration"]})"),
               HasSubstr("text_config"));
-  EXPECT_THAT(message_of(R"({"architectures": ["Ministral3ForCausalLM"]})"),
-              HasSubstr("Ministral3ForCausalLM"));
+  EXPECT_THAT(message_of(R"({"architectures": ["Gemma3nForCausalLM"]})"),
+              HasSubstr("Gemma3nForCausalLM"));
 }
 
 }  // namespace

@@ -297,7 +297,7 @@ class Matcher {
 }  // namespace
 
 std::string canonical_path(const LayerTable& layers, const std::string& name) {
-  const std::string path = rename_all(name, layers.older_module_names());
+  const std::string path = layers.module_of_older_name(name);
   const std::string_view prefix = layers.module_prefix();
   if (prefix == "model." || path.starts_with(prefix)) return path;
   for (const std::string_view other : {"language_model.model.", "model."}) {

@@ -23,7 +23,7 @@ namespace strata::model {
 namespace {
 
 constexpr std::string_view kArchitectures[] = {"DeepseekV4ForCausalLM"};
-constexpr std::string_view kTypes[] = {"deepseek_v4"};
+constexpr std::string_view kModelTypes[] = {"deepseek_v4"};
 constexpr std::string_view kRead[] = {"qk_rope_head_dim",
                                       "q_lora_rank",
                                       "o_groups",
@@ -429,7 +429,7 @@ void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, Model
 
 extern const Family kDeepseekV4Family = {.name = "deepseek_v4",
                                          .architectures = kArchitectures,
-                                         .model_types = kTypes,
+                                         .model_types = kModelTypes,
                                          .read_keys = kRead,
                                          .inert_keys = kInert,
                                          .neutral_keys = kNeutral,

@@ -12,7 +12,10 @@
 namespace strata::model {
 
 extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Family, kQwen2Family,
-    kMistralFamily, kGemma3Family, kQwen35Family, kQwen35MoeFamily, kDeepseekV4Family;
+    kMistralFamily, kGemma3Family, kQwen35Family, kQwen35MoeFamily, kDeepseekV4Family,
+    kGraniteFamily, kGraniteMoeFamily, kSmolLm3Family, kMinistral3Family, kGemmaFamily,
+    kMixtralFamily, kGlm4MoeFamily, kOlmo2Family, kOlmo3Family, kGlm4Family, kPhi3Family,
+    kDeepseekV2Family;
 
 namespace {
 
@@ -28,6 +31,18 @@ constexpr const Family* kFamilies[] = {
     &kQwen35Family,      //
     &kQwen35MoeFamily,   //
     &kDeepseekV4Family,  //
+    &kGraniteFamily,     //
+    &kGraniteMoeFamily,  //
+    &kSmolLm3Family,     //
+    &kMinistral3Family,  //
+    &kGemmaFamily,       //
+    &kMixtralFamily,     //
+    &kGlm4MoeFamily,     //
+    &kOlmo2Family,       //
+    &kOlmo3Family,       //
+    &kGlm4Family,        //
+    &kPhi3Family,        //
+    &kDeepseekV2Family,  //
 };
 
 // What the files of every family have; a family names only its own besides these.
@@ -135,9 +150,11 @@ void check_scaling_keys(const ConfigObject& scaling, RopeType type, const RopeDe
   constexpr std::string_view kYarn[] = {"beta_fast",      "beta_slow",        "truncate", "mscale",
                                         "mscale_all_dim", "attention_factor", "finetuned"};
   constexpr std::string_view kSections[] = {"mrope_section", "mrope_interleaved"};
+  constexpr std::string_view kPositions[] = {"llama_4_scaling_beta", "max_position_embeddings"};
   for (const std::string& key : scaling.keys()) {
     const bool known = contains(kKnown, key) || (type == RopeType::kYarn && contains(kYarn, key)) ||
-                       (defaults.has_sections && contains(kSections, key));
+                       (defaults.has_sections && contains(kSections, key)) ||
+                       (defaults.scales_positions && contains(kPositions, key));
     if (!known) scaling.fail(fmt::format("key '{}' is not supported", key));
   }
 }
@@ -225,6 +242,14 @@ double read_partial_rotary(const ConfigObject& object, const RopeDefaults& defau
       defaults.is_partial ? "want more than 0 and at most 1" : "only 1.0 is supported"));
 }
 
+double read_positive_number(const ConfigObject& object, std::string_view key, double fallback) {
+  const double value = object.number(key, fallback);
+  if (!(value > 0.0) || !std::isfinite(value)) {
+    object.fail(fmt::format("key '{}': got {}, want more than 0", key, value));
+  }
+  return value;
+}
+
 int64_t read_size(const ConfigObject& object, std::string_view key,
                   std::optional<int64_t> fallback) {
   constexpr int64_t kLargest = int64_t{1} << 31;
@@ -256,12 +281,15 @@ std::span<const std::string_view> ignored_suffixes() { return kIgnoredSuffixes; 
 
 std::span<const Family* const> families() { return kFamilies; }
 
-const Family* find_family(std::string_view architecture) {
+const Family* find_family(std::string_view architecture, std::string_view text_type) {
+  const Family* found = nullptr;
   for (const Family* family : kFamilies) {
     if (contains(family->architectures, architecture)) return family;
-    if (is_text_part(*family, architecture)) return family;
+    if (!is_text_part(*family, architecture)) continue;
+    if (family->text_part->model_type == text_type) return family;
+    if (found == nullptr) found = family;
   }
-  return nullptr;
+  return found;
 }
 
 bool is_text_part(const Family& family, std::string_view architecture) {
@@ -276,10 +304,15 @@ ConfigObject require_text_config(const ConfigObject& whole) {
   return inner->completed_by(whole, kOfWhole);
 }
 
+std::string text_type_of(const ConfigObject& whole) {
+  const auto inner = whole.object("text_config");
+  return inner ? inner->text("model_type", "") : "";
+}
+
 std::string extract_text_model_config(const std::string& text, const std::string& where) {
   const ConfigObject whole = ConfigObject::parse(text, where);
   for (const std::string& name : whole.texts("architectures")) {
-    const Family* family = find_family(name);
+    const Family* family = find_family(name, text_type_of(whole));
     if (family == nullptr || !is_text_part(*family, name)) continue;
     const std::string type(family->text_part->model_type);
     return require_text_config(whole).to_json_replacing(
@@ -362,10 +395,10 @@ int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64
   return object.is_null(kKey) ? keys.num_heads : object.integer(kKey, fallback);
 }
 
-int64_t read_window_if_enabled(const ConfigObject& object) {
-  constexpr int64_t kDefaultWindow = 4096;
+int64_t read_window_if_enabled(const ConfigObject& object, int64_t otherwise) {
   if (object.is_null("sliding_window") || !object.boolean("use_sliding_window", false)) return 0;
-  return read_size(object, "sliding_window", kDefaultWindow);
+  if (!object.has("sliding_window")) return otherwise;
+  return read_size(object, "sliding_window");
 }
 
 std::string_view choose_present_key(const ConfigObject& object, std::string_view name,

@@ -56,6 +56,7 @@ struct TextPart {
 struct Family {
   std::string_view name;
   std::span<const std::string_view> architectures;
+  std::span<const std::string_view> model_types;  // of these architectures
   // Besides those that every family has (family.cc).
   std::span<const std::string_view> read_keys;
   std::span<const std::string_view> inert_keys;
@@ -66,8 +67,10 @@ struct Family {
 };
 
 std::span<const Family* const> families();
-// The family that serves the architecture, or nullptr.
-const Family* find_family(std::string_view architecture);
+// The family that serves the architecture, or nullptr. Multimodal checkpoints of one architecture
+// may have text parts of several families: theirs is that of `text_type`, the text_config's
+// model_type, else the first one.
+const Family* find_family(std::string_view architecture, std::string_view text_type = {});
 
 // Whether files of the family may have the key with any value: it is read, or changes nothing.
 bool takes_any_value(const Family& family, std::string_view key);
@@ -81,6 +84,8 @@ std::span<const std::string_view> ignored_suffixes();
 // Whether the architecture is that of the family's text part.
 bool is_text_part(const Family& family, std::string_view architecture);
 
+// The model_type of a file's text_config; empty where it has neither.
+std::string text_type_of(const ConfigObject& whole);
 // The object that describes the text part of a multimodal model, completed by keys of the whole.
 ConfigObject require_text_config(const ConfigObject& whole);
 // The text of a config.json of the text model by itself; of any other model `text` as it is.
@@ -94,8 +99,9 @@ DecoderKeys read_decoder_keys(const ConfigObject& object, const DecoderDefaults&
 struct RopeDefaults {
   double theta = 10000.0;
   double partial_rotary_factor = 1.0;
-  bool is_partial = false;    // files may rotate a part of each head
-  bool has_sections = false;  // mrope_section and mrope_interleaved may be there: text has none
+  bool is_partial = false;        // files may rotate a part of each head
+  bool scales_positions = false;  // llama_4_scaling_beta and max_position_embeddings may be there
+  bool has_sections = false;      // mrope_section and mrope_interleaved may be there: text has none
   // original_max_position_embeddings next to the scaling, which goes before the one inside.
   std::optional<double> original_length = {};
   // Of settings by kind of layer transformers reads yarn's `truncate` elsewhere: this counts then,
@@ -111,8 +117,9 @@ RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& sca
 // num_key_value_heads where an explicit null says that they are as many as num_attention_heads, and
 // an absent key that they are the default.
 int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64_t fallback);
-// sliding_window as Qwen's files have it: 0 where use_sliding_window is off or the window null.
-int64_t read_window_if_enabled(const ConfigObject& object);
+// sliding_window as Qwen's files have it: 0 where use_sliding_window is off or the window null,
+// `otherwise` where the key is absent.
+int64_t read_window_if_enabled(const ConfigObject& object, int64_t otherwise = 4096);
 // Which of two names of one whole number the file has, the first where it has neither; where both
 // are there they must agree.
 std::string_view choose_present_key(const ConfigObject& object, std::string_view name,
@@ -134,6 +141,8 @@ LayerConfig make_pre_norm_layer(const ModelConfig& config, const Block& attentio
 void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sliding,
                          int64_t window, GqaConfig attention, const Block& mlp,
                          ModelConfig& config);
+// A number above 0, or Error.
+double read_positive_number(const ConfigObject& object, std::string_view key, double fallback);
 // A size: at least 1 and below 2^31, or Error.
 int64_t read_size(const ConfigObject& object, std::string_view key,
                   std::optional<int64_t> fallback = {});

@@ -3,8 +3,6 @@
 // rotary table of their own, norms of 1 + w before and after each branch, normed queries and keys,
 // a scaled embedding, the tanh form of GELU. Source: HF modeling_gemma3.py and
 // configuration_gemma3.py, as all defaults here.
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "model/blocks/attention_config.h"
@@ -12,11 +10,13 @@
 #include "model/blocks/gqa.h"
 #include "model/connectors/post_norm_add.h"
 #include "model/families/family.h"
+#include "model/families/layer_ropes.h"
 
 namespace strata::model {
 namespace {
 
 constexpr std::string_view kArchitectures[] = {"Gemma3ForCausalLM"};
+constexpr std::string_view kTypes[] = {"gemma3_text"};
 constexpr std::string_view kRead[] = {"layer_types", "sliding_window", "sliding_window_pattern",
                                       "query_pre_attn_scalar", "rope_local_base_freq"};
 constexpr std::string_view kInert[] = {"transformers.js_config", "_sliding_window_pattern",
@@ -27,9 +27,6 @@ constexpr NeutralKey kNeutral[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""
                                    {"use_bidirectional_attention", "false"},
                                    {"attn_logit_softcapping", "null"},
                                    {"final_logit_softcapping", "null"}};
-constexpr std::string_view kFull = "full_attention";
-constexpr std::string_view kSliding = "sliding_attention";
-constexpr std::string_view kTruncate = "truncate";
 constexpr double kGlobalTheta = 1e6;
 constexpr double kLocalTheta = 1e4;
 
@@ -49,59 +46,23 @@ constexpr TextPart kTextPart = {.architectures = kWholeArchitectures,
                                 .ignored_prefixes = kVision,
                                 .model_type = "gemma3_text"};
 
-struct Ropes {
-  RopeConfig global, local;
-};
-
-void check_layer_kind_keys(const ConfigObject& object, const ConfigObject& parameters) {
-  for (const std::string& key : parameters.keys()) {
-    if (key == kFull || key == kSliding || key == kTruncate) continue;
-    object.fail(
-        fmt::format("rope_parameters: key '{}': want '{}' and '{}', which hold the settings", key,
-                    kFull, kSliding));
-  }
-}
-
 // Of the older form that which the file says.
-void check_forms_agree(const ConfigObject& object, const Ropes& old_form, const Ropes& ropes) {
-  const bool agree = (!object.has("rope_theta") || old_form.global.theta == ropes.global.theta) &&
-                     (!object.has("rope_local_base_freq") || old_form.local == ropes.local) &&
-                     (!object.object("rope_scaling") || old_form.global == ropes.global);
+void check_forms_agree(const ConfigObject& object, const LayerRopes& old_form,
+                       const LayerRopes& ropes) {
+  const bool agree = (!object.has("rope_theta") || old_form.full.theta == ropes.full.theta) &&
+                     (!object.has("rope_local_base_freq") || old_form.sliding == ropes.sliding) &&
+                     (!object.object("rope_scaling") || old_form.full == ropes.full);
   if (!agree) object.fail("rope_parameters and the older rope settings disagree");
 }
 
-// transformers 5 has settings for each kind of layer, 4 one scaling, of the full layers alone. A
-// file may hold both, which must agree. A kind without settings has those of the older form.
-// yarn's `truncate` is read besides the kinds alone, as transformers 5.23 does.
-Ropes read_ropes(const ConfigObject& object) {
-  Ropes old_form;
-  old_form.global.theta = object.number("rope_theta", kGlobalTheta);
-  old_form.local.theta = object.number("rope_local_base_freq", kLocalTheta);
-  const auto scaling = object.object("rope_scaling");
-  const auto parameters = object.object("rope_parameters");
-  const bool truncate = !parameters || parameters->boolean(kTruncate, true);
-  const auto read = [&](const ConfigObject& settings, double theta) {
-    return read_rope_scaling(object, settings, {.theta = theta, .truncate = truncate});
-  };
-  if (scaling) old_form.global = read(*scaling, old_form.global.theta);
-  if (!parameters) return old_form;
-  check_layer_kind_keys(object, *parameters);
-  const auto one = [&](std::string_view type, const RopeConfig& otherwise) {
-    const auto inner = parameters->object(type);
-    return inner ? read(*inner, otherwise.theta) : otherwise;
-  };
-  const Ropes ropes = {.global = one(kFull, old_form.global),
-                       .local = one(kSliding, old_form.local)};
-  check_forms_agree(object, old_form, ropes);
+LayerRopes read_ropes(const ConfigObject& object) {
+  LayerRopes old_form;
+  old_form.full.theta = object.number("rope_theta", kGlobalTheta);
+  old_form.sliding.theta = object.number("rope_local_base_freq", kLocalTheta);
+  old_form.full = read_older_full_rope(object, old_form.full.theta);
+  const LayerRopes ropes = read_layer_ropes(object, old_form);
+  if (object.object("rope_parameters")) check_forms_agree(object, old_form, ropes);
   return ropes;
-}
-
-double read_query_scalar(const ConfigObject& object) {
-  const double scalar = object.number("query_pre_attn_scalar", 256.0);
-  if (!(scalar > 0.0) || !std::isfinite(scalar)) {
-    object.fail(fmt::format("query_pre_attn_scalar: got {}, want more than 0", scalar));
-  }
-  return scalar;
 }
 
 LayerConfig make_post_norm_layer(const ModelConfig& config, const GqaConfig& attention,
@@ -121,11 +82,12 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
   const int64_t window = read_size(object, "sliding_window", 4096);
   const int64_t pattern = read_size(object, "sliding_window_pattern", 6);
   const int64_t head_dim = object.integer("head_dim", 256);
-  const double scalar = read_query_scalar(object);
+  const double scalar = read_positive_number(object, "query_pre_attn_scalar", 256.0);
   static_cast<void>(read_partial_rotary(object, {}));  // an Error where it is not 1
-  const Ropes ropes = read_ropes(object);
+  const LayerRopes ropes = read_ropes(object);
   config.norm_offset = 1.0f;
   config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+  config.rounds_embedding_scale = true;
   GqaConfig attention = {.num_heads = keys.num_heads,
                          .num_kv_heads = object.integer("num_key_value_heads", 4),
                          .head_dim = head_dim,
@@ -137,8 +99,8 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
                          .norm_offset = 1.0f};
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size,
                                             .activation = ops::Activation::kGeluTanh});
-  const int global = config.find_or_add_rope({ropes.global, head_dim});
-  const int local = config.find_or_add_rope({ropes.local, head_dim});
+  const int global = config.find_or_add_rope({ropes.full, head_dim});
+  const int local = config.find_or_add_rope({ropes.sliding, head_dim});
   for (const bool has_window :
        read_layers_of_type(object, "sliding_attention", keys.num_layers,
                            [&](int64_t layer) { return (layer + 1) % pattern != 0; })) {
@@ -152,6 +114,7 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
 
 extern const Family kGemma3Family = {.name = "gemma3",
                                      .architectures = kArchitectures,
+                                     .model_types = kTypes,
                                      .read_keys = kRead,
                                      .inert_keys = kInert,
                                      .neutral_keys = kNeutral,

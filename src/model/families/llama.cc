@@ -10,6 +10,7 @@ namespace strata::model {
 namespace {
 
 constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM"};
+constexpr std::string_view kTypes[] = {"llama"};
 constexpr std::string_view kRead[] = {"mlp_bias"};
 constexpr std::string_view kInert[] = {"transformers.js_config", "is_llama_config",
                                        "rope_interleaved"};
@@ -35,6 +36,7 @@ void read_llama(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
 
 extern const Family kLlamaFamily = {.name = "llama",
                                     .architectures = kArchitectures,
+                                    .model_types = kTypes,
                                     .read_keys = kRead,
                                     .inert_keys = kInert,
                                     .neutral_keys = kNeutral,

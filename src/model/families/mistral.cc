@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistral 7B, Nemo and Small, and Ministral 8B: Llama's layers with a window in all of them, in
-// some, or in none. Sources: HF modeling_mistral.py, modeling_ministral.py and their
-// configurations.
+// Mistral 7B, Nemo and Small (3.1 and 3.2 inside a multimodal checkpoint), and Ministral 8B:
+// Llama's layers with a window in all of them, in some, or in none. Sources: HF
+// modeling_mistral.py, modeling_ministral.py and their configurations.
 #include "model/blocks/attention_config.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
 #include "model/families/family.h"
+#include "model/families/mistral3_whole.h"
 
 namespace strata::model {
 namespace {
 
 constexpr std::string_view kArchitectures[] = {"MistralForCausalLM", "MinistralForCausalLM"};
+constexpr std::string_view kTypes[] = {"mistral", "ministral"};
 constexpr std::string_view kRead[] = {"layer_types", "sliding_window"};
 constexpr std::string_view kInert[] = {"transformers.js_config"};
 constexpr NeutralKey kNeutral[] = {{"attention_bias", "false"}, {"mlp_bias", "false"}};
+constexpr TextPart kTextPart = make_mistral3_text_part("mistral");
 
 // An explicit null says that there is no window; an absent key, that it is the default.
 int64_t read_window(const ConfigObject& object) {
@@ -42,10 +45,12 @@ void read_mistral(const ConfigObject& object, const DecoderKeys& keys, ModelConf
 
 extern const Family kMistralFamily = {.name = "mistral",
                                       .architectures = kArchitectures,
+                                      .model_types = kTypes,
                                       .read_keys = kRead,
                                       .inert_keys = kInert,
                                       .neutral_keys = kNeutral,
                                       .defaults = {.max_position_embeddings = 131072},
+                                      .text_part = &kTextPart,
                                       .read = read_mistral};
 
 }  // namespace strata::model

@@ -11,6 +11,7 @@ namespace strata::model {
 namespace {
 
 constexpr std::string_view kArchitectures[] = {"Qwen2ForCausalLM"};
+constexpr std::string_view kTypes[] = {"qwen2"};
 constexpr std::string_view kRead[] = {"layer_types", "use_sliding_window", "sliding_window",
                                       "max_window_layers"};
 constexpr std::string_view kInert[] = {"transformers.js_config", "seq_length", "rotary_emb_base"};
@@ -35,6 +36,7 @@ void read_qwen2(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
 
 extern const Family kQwen2Family = {.name = "qwen2",
                                     .architectures = kArchitectures,
+                                    .model_types = kTypes,
                                     .read_keys = kRead,
                                     .inert_keys = kInert,
                                     .neutral_keys = kNeutral,

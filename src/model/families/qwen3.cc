@@ -11,6 +11,7 @@ namespace strata::model {
 namespace {
 
 constexpr std::string_view kArchitectures[] = {"Qwen3ForCausalLM"};
+constexpr std::string_view kTypes[] = {"qwen3"};
 constexpr std::string_view kRead[] = {"layer_types", "use_sliding_window", "sliding_window",
                                       "max_window_layers"};
 constexpr std::string_view kInert[] = {"transformers.js_config"};
@@ -38,6 +39,7 @@ void read_qwen3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
 
 extern const Family kQwen3Family = {.name = "qwen3",
                                     .architectures = kArchitectures,
+                                    .model_types = kTypes,
                                     .read_keys = kRead,
                                     .inert_keys = kInert,
                                     .read = read_qwen3};

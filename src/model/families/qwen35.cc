@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::string_view kArchitectures[] = {"Qwen3_5ForCausalLM"};
 constexpr std::string_view kMoeArchitectures[] = {"Qwen3_5MoeForCausalLM"};
+constexpr std::string_view kTypes[] = {"qwen3_5_text", "qwen3_5"};
+constexpr std::string_view kMoeTypes[] = {"qwen3_5_moe_text", "qwen3_5_moe"};
 // Those of experts come last.
 constexpr std::string_view kMoeRead[] = {"layer_types",
                                          "full_attention_interval",
@@ -139,6 +141,7 @@ void read_qwen35_moe(const ConfigObject& object, const DecoderKeys& keys, ModelC
 
 extern const Family kQwen35Family = {.name = "qwen3_5",
                                      .architectures = kArchitectures,
+                                     .model_types = kTypes,
                                      .read_keys = kRead,
                                      .inert_keys = kInert,
                                      .neutral_keys = kNeutral,
@@ -153,6 +156,7 @@ extern const Family kQwen35Family = {.name = "qwen3_5",
 
 extern const Family kQwen35MoeFamily = {.name = "qwen3_5_moe",
                                         .architectures = kMoeArchitectures,
+                                        .model_types = kMoeTypes,
                                         .read_keys = kMoeRead,
                                         .inert_keys = kInert,
                                         .neutral_keys = kNeutral,

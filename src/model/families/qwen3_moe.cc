@@ -17,6 +17,7 @@ namespace strata::model {
 namespace {
 
 constexpr std::string_view kArchitectures[] = {"Qwen3MoeForCausalLM"};
+constexpr std::string_view kTypes[] = {"qwen3_moe"};
 constexpr std::string_view kRead[] = {
     "layer_types",        "decoder_sparse_step", "mlp_only_layers",     "moe_intermediate_size",
     "num_experts",        "num_local_experts",   "num_experts_per_tok", "norm_topk_prob",
@@ -84,6 +85,7 @@ void read_qwen3_moe(const ConfigObject& object, const DecoderKeys& keys, ModelCo
 
 extern const Family kQwen3MoeFamily = {.name = "qwen3_moe",
                                        .architectures = kArchitectures,
+                                       .model_types = kTypes,
                                        .read_keys = kRead,
                                        .inert_keys = kInert,
                                        .read = read_qwen3_moe};

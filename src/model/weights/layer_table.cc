@@ -93,7 +93,7 @@ LayerStack make_stack(const LayerConfig& config, int64_t hidden_size) {
 }  // namespace
 
 LayerTable::LayerTable(const ModelConfig& config)
-    : module_prefix_(config.module_prefix), older_module_names_(config.older_module_names) {
+    : module_prefix_(config.module_prefix), module_of_older_name_(config.module_of_older_name) {
   places_.reserve(config.layers.size() + 1);
   for (const LayerConfig& layer : config.layers) add_layer(layer, config.hidden_size);
   if (config.use_mtp) add_mtp_layer_and_rows(config);

@@ -112,8 +112,10 @@ class LayerTable {
   [[nodiscard]] std::optional<int64_t> mtp_layer() const { return mtp_layer_; }
   // What the model's modules are called below the head's parent: "model.".
   [[nodiscard]] std::string_view module_prefix() const { return module_prefix_; }
-  // What adapters of other programs call modules of this model, and what they are called here.
-  [[nodiscard]] std::span<const Renaming> older_module_names() const { return older_module_names_; }
+  // What a module is called today that adapters of transformers 4 may call otherwise.
+  [[nodiscard]] std::string module_of_older_name(const std::string& path) const {
+    return module_of_older_name_ == nullptr ? path : module_of_older_name_(path);
+  }
   // The targets of a layer; of layer -1 those outside the layers, kEmbedding and kHead.
   [[nodiscard]] std::span<const LoraTarget> targets(int64_t layer) const {
     return layer < 0 ? std::span<const LoraTarget>(model_targets_) : stack_of(layer).targets;
@@ -126,7 +128,7 @@ class LayerTable {
   void add_model_targets(const ModelConfig& config);
 
   std::string_view module_prefix_;
-  std::span<const Renaming> older_module_names_;
+  std::string (*module_of_older_name_)(const std::string& path) = nullptr;
   std::vector<LayerPlace> places_;
   std::vector<LayerStack> stacks_;
   ParamRows vocabulary_rows_, streams_rows_, mtp_rows_;

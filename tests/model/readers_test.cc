@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the readers of families make of keys that only they have; goldens hold the numbers. Defaults
+// and rules are those of transformers' configuration classes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "model/blocks/experts/moe.h"
+#include "model/blocks/gqa.h"
+#include "model/config.h"
+#include "model/connectors/pre_norm_add.h"
+
+namespace strata::model {
+namespace {
+
+using testing::HasSubstr;
+
+std::string config_text(const std::string& architecture, const std::string& type,
+                        const std::string& extra) {
+  return R"({"architectures": [")" + architecture + R"("], "model_type": ")" + type +
+         R"(", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 5,
+             "num_attention_heads": 4, "num_key_value_heads": 2)" +
+         (extra.empty() ? "" : ", " + extra) + "}";
+}
+
+ModelConfig parse(const std::string& text) {
+  return parse_config(text, "dir/config.json", true).config;
+}
+
+std::string message_of(const std::string& text) {
+  try {
+    parse_config(text, "dir/config.json", false);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const GqaConfig& attention(const ModelConfig& config, int64_t layer) {
+  return *config.find_block_config<GqaConfig>(layer, kGqa);
+}
+
+TEST(Readers, GraniteHasFourMultipliers) {
+  const ModelConfig config = parse(config_text(
+      "GraniteForCausalLM", "granite",
+      R"("embedding_multiplier": 12, "attention_multiplier": 0.015625, "residual_multiplier": 0.22,
+         "logits_scaling": 16)"));
+  EXPECT_EQ(config.embedding_scale, 12.0);
+  EXPECT_EQ(config.logit_map.scale, 1.0f / 16);
+  EXPECT_EQ(attention(config, 0).scale, 0.015625f);
+  for (const Sublayer& sublayer : config.layers[0]) {
+    const auto* c = static_cast<const PreNormAddConfig*>(sublayer.connector.config());
+    EXPECT_EQ(c->branch_scale, 0.22f);
+  }
+  // Without them all are 1, the scores' too.
+  const ModelConfig plain = parse(config_text("GraniteForCausalLM", "granite", ""));
+  EXPECT_EQ(attention(plain, 0).scale, 1.0f);
+  EXPECT_TRUE(plain.logit_map.is_identity());
+  EXPECT_THAT(message_of(config_text("GraniteForCausalLM", "granite", R"("logits_scaling": 0)")),
+              HasSubstr("logits_scaling"));
+}
+
+std::vector<bool> rotating_layers(const std::string& extra) {
+  const ModelConfig config = parse(config_text("SmolLM3ForCausalLM", "smollm3", extra));
+  std::vector<bool> rotating;
+  for (int64_t layer = 0; layer < config.num_layers(); ++layer)
+    rotating.push_back(attention(config, layer).rope != kNoRope);
+  return rotating;
+}
+
+TEST(Readers, SmolLm3RotatesWhatItsListSays) {
+  EXPECT_EQ(rotating_layers(""), (std::vector<bool>{true, true, true, false, true}));
+  EXPECT_EQ(rotating_layers(R"("no_rope_layer_interval": 2)"),
+            (std::vector<bool>{true, false, true, false, true}));
+  // 1 is of layers that rotate; the list may be longer than the model.
+  EXPECT_EQ(rotating_layers(R"("no_rope_layers": [0, 1, 1, 0, 1, 0], "no_rope_layer_interval": 2)"),
+            (std::vector<bool>{false, true, true, false, true}));
+  EXPECT_THAT(message_of(config_text("SmolLM3ForCausalLM", "smollm3", R"("no_rope_layers": [])")),
+              HasSubstr("no_rope_layers: got 0 layers, num_hidden_layers is 5"));
+}
+
+TEST(Readers, SmolLm3HasItsWindowWhereItDoesNotRotate) {
+  const ModelConfig config = parse(config_text(
+      "SmolLM3ForCausalLM", "smollm3", R"("use_sliding_window": true, "sliding_window": 7)"));
+  EXPECT_EQ(attention(config, 2).window, 0);
+  EXPECT_EQ(attention(config, 3).window, 7);
+  // Switched on without one, there is none.
+  const ModelConfig none =
+      parse(config_text("SmolLM3ForCausalLM", "smollm3", R"("use_sliding_window": true)"));
+  EXPECT_EQ(attention(none, 3).window, 0);
+}
+
+TEST(Readers, Ministral3ScalesQueriesByTheirPosition) {
+  const ModelConfig config = parse(config_text("Ministral3ForCausalLM", "ministral3", ""));
+  const GqaConfig& gqa = attention(config, 0);
+  ASSERT_TRUE(gqa.query_rope.has_value());
+  const RopeSpec& queries = config.ropes[static_cast<size_t>(*gqa.query_rope)];
+  EXPECT_EQ(queries.config.factor, 16.0);
+  EXPECT_EQ(rope_attention_factor(queries.config), 1.0);  // the ratio of two equal mscales
+  EXPECT_EQ(queries.position_scale.at(16383), 1.0);
+  EXPECT_DOUBLE_EQ(queries.position_scale.at(16384), 1.0 + 0.1 * std::log(2.0));
+  EXPECT_DOUBLE_EQ(queries.position_scale.at(3 * 16384 + 5), 1.0 + 0.1 * std::log(4.0));
+  EXPECT_EQ(config.ropes[static_cast<size_t>(gqa.rope)].position_scale.beta, 0.0);
+  // Settings without a beta have none; mscale_all_dim 0 is as good as absent.
+  const ModelConfig devstral = parse(config_text(
+      "Ministral3ForCausalLM", "ministral3",
+      R"("rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 64.0, "beta_fast": 4,
+         "original_max_position_embeddings": 4096, "mscale": 1.0, "mscale_all_dim": 0.0})"));
+  EXPECT_FALSE(attention(devstral, 0).query_rope.has_value());
+  EXPECT_NEAR(rope_attention_factor(devstral.ropes[0].config), 1.4158883, 1e-7);
+}
+
+TEST(Readers, Mistral3IsWhatItsTextPartIs) {
+  const auto whole = [](const std::string& type) {
+    return R"({"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
+               "vision_config": {}, "text_config": {"model_type": ")" +
+           type + R"(", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48,
+               "num_hidden_layers": 2, "num_attention_heads": 8, "sliding_window": null}})";
+  };
+  EXPECT_EQ(parse(whole("mistral")).family, "mistral");
+  EXPECT_EQ(parse(whole("ministral3")).family, "ministral3");
+  EXPECT_THAT(message_of(whole("llama")), HasSubstr("model_type says 'llama'"));
+}
+
+TEST(Readers, GemmaMeansTheTanhFormOfGelu) {
+  const ModelConfig config = parse(config_text(
+      "GemmaForCausalLM", "gemma", R"("hidden_act": "gelu", "hidden_activation": null)"));
+  EXPECT_EQ(config.norm_offset, 1.0f);
+  EXPECT_TRUE(config.rounds_embedding_scale);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(attention(config, 0).head_dim, 256);
+  EXPECT_THAT(message_of(config_text("GemmaForCausalLM", "gemma", R"("hidden_act": "silu")")),
+              HasSubstr("hidden_act"));
+}
+
+TEST(Readers, MixtralHasNoWindowUnlessItSaysSo) {
+  const ModelConfig config = parse(config_text("MixtralForCausalLM", "mixtral", ""));
+  EXPECT_EQ(attention(config, 0).window, 0);
+  EXPECT_EQ(config.ropes[0].config.theta, 1e6);
+  EXPECT_TRUE(config.find_block_config<MoeConfig>(0, kMoe)->norm_topk);
+  EXPECT_EQ(
+      attention(parse(config_text("MixtralForCausalLM", "mixtral", R"("sliding_window": 9)")), 0)
+          .window,
+      9);
+  EXPECT_THAT(
+      message_of(config_text("MixtralForCausalLM", "mixtral", R"("router_jitter_noise": 0.1)")),
+      HasSubstr("router_jitter_noise"));
+}
+
+TEST(Readers, Glm45RotatesHalfOfEachHead) {
+  const ModelConfig config = parse(config_text("Glm4MoeForCausalLM", "glm4_moe", ""));
+  EXPECT_EQ(attention(config, 0).head_dim, 8);  // of the hidden size, where the file has none
+  EXPECT_EQ(attention(config, 0).rotary_dim, 4);
+  EXPECT_FALSE(attention(config, 0).qk_norm);
+  EXPECT_EQ(config.find_block_config<MoeConfig>(0, kMoe), nullptr);  // one dense layer first
+  EXPECT_EQ(config.find_block_config<MoeConfig>(1, kMoe)->num_experts, 128);
+  EXPECT_EQ(config.num_mtp_layers, 1);
+}
+
+struct Olmo3Ropes {
+  RopeConfig full, sliding;
+};
+
+Olmo3Ropes olmo3_ropes(const std::string& extra) {
+  const ModelConfig config = parse(config_text("Olmo3ForCausalLM", "olmo3", extra));
+  EXPECT_EQ(attention(config, 0).window, 4096);
+  EXPECT_EQ(attention(config, 3).window, 0);
+  return {config.ropes[static_cast<size_t>(attention(config, 3).rope)].config,
+          config.ropes[static_cast<size_t>(attention(config, 0).rope)].config};
+}
+
+TEST(Readers, Olmo3ScalesItsFullLayersAlone) {
+  const std::string yarn =
+      R"({"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192)";
+  // Of the older form; of one kind for all layers; and by kind.
+  const Olmo3Ropes older = olmo3_ropes(R"("rope_theta": 1e5, "rope_scaling": )" + yarn + "}");
+  EXPECT_EQ(older.full.type, RopeType::kYarn);
+  EXPECT_EQ(older.full.theta, 1e5);
+  EXPECT_EQ(older.sliding.type, RopeType::kDefault);
+  EXPECT_EQ(older.sliding.theta, 5e5);
+  const Olmo3Ropes flat = olmo3_ropes(R"("rope_parameters": )" + yarn + R"(, "rope_theta": 1e5})");
+  EXPECT_EQ(flat.full.type, RopeType::kYarn);
+  EXPECT_EQ(flat.sliding.type, RopeType::kDefault);
+  EXPECT_EQ(flat.sliding.theta, 1e5);
+  const Olmo3Ropes kinds = olmo3_ropes(R"("rope_parameters": {"full_attention": )" + yarn +
+                                       R"(, "rope_theta": 1e5}, "sliding_attention": )"
+                                       R"({"rope_type": "default", "rope_theta": 2e5}})");
+  EXPECT_EQ(kinds.full.theta, 1e5);
+  EXPECT_EQ(kinds.sliding.theta, 2e5);
+}
+
+TEST(Readers, KimiK2IsDeepSeekV3) {
+  const ModelConfig config = parse(
+      R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "vocab_size": 100,
+          "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "n_group": 1, "topk_group": 1, "n_routed_experts": 8,
+          "num_experts_per_tok": 2, "rope_scaling": {"type": "yarn", "factor": 32.0,
+          "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+          "original_max_position_embeddings": 4096}})");
+  EXPECT_EQ(config.family, "deepseek_v3");
+}
+
+TEST(Readers, DeepSeekV2ChoosesGroupsByTheirBestExpert) {
+  const std::string keys = R"("num_experts_per_tok": 2, "n_routed_experts": 8, "n_group": 4,
+                              "topk_group": 2, "routed_scaling_factor": 16)";
+  const auto text = [&](const std::string& extra) {
+    return R"({"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2",
+               "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48,
+               "num_hidden_layers": 2, "num_attention_heads": 4, )" +
+           keys + extra + "}";
+  };
+  const ModelConfig groups = parse(text(R"(, "topk_method": "group_limited_greedy")"));
+  const MoeConfig& moe = *groups.find_block_config<MoeConfig>(0, kMoe);
+  EXPECT_EQ(moe.router, RouterKind::kSoftmax);
+  EXPECT_EQ(moe.num_groups, 4);
+  EXPECT_TRUE(moe.one_best);
+  EXPECT_FALSE(moe.norm_topk);
+  EXPECT_EQ(moe.scale, 16.0);
+  // Without groups whatever the file says of them.
+  EXPECT_EQ(parse(text("")).find_block_config<MoeConfig>(0, kMoe)->num_groups, 1);
+  EXPECT_THAT(message_of(text(R"(, "norm_topk_prob": true)")), HasSubstr("norm_topk_prob"));
+  EXPECT_THAT(message_of(text(R"(, "topk_method": "noaux_tc")")), HasSubstr("topk_method"));
+}
+
+TEST(Readers, Phi3RefusesLongRope) {
+  const std::string scaling = R"("rope_scaling": {"type": "su", "short_factor": [1.0],
+                                 "long_factor": [2.0]})";
+  EXPECT_THAT(message_of(config_text("Phi3ForCausalLM", "phi3", scaling)),
+              HasSubstr("rope type 'su' of Phi-3 (longrope) is not supported"));
+  const ModelConfig config = parse(
+      config_text("Phi3ForCausalLM", "phi3", R"("sliding_window": 2047, "resid_pdrop": 0.0)"));
+  EXPECT_EQ(attention(config, 4).window, 2047);
+  EXPECT_TRUE(attention(config, 4).fused_qkv);
+}
+
+TEST(Readers, ArchitectureAndModelTypeMustAgree) {
+  EXPECT_THAT(message_of(config_text("LlamaForCausalLM", "granite", "")),
+              HasSubstr("architectures says LlamaForCausalLM, model_type says 'granite', want "
+                        "llama: transformers goes by model_type"));
+  EXPECT_EQ(message_of(config_text("LlamaForCausalLM", "llama", "")), "");
+}
+
+TEST(Readers, RelativesAreRefusedByName) {
+  const std::pair<std::string, std::string> relatives[] = {
+      {"GraniteMoeHybridForCausalLM", "granitemoehybrid"},
+      {"GraniteMoeSharedForCausalLM", "granitemoeshared"},
+      {"GraniteSWAForCausalLM", "granite_swa"},
+      {"Lfm2MoeForCausalLM", "lfm2_moe"},
+      {"Lfm3ForCausalLM", "lfm3"},
+      {"GlmForCausalLM", "glm"}};
+  for (const auto& [architecture, type] : relatives) {
+    EXPECT_THAT(message_of(config_text(architecture, type, "")), HasSubstr("not supported"));
+    // Whichever of the two the file has.
+    EXPECT_THAT(message_of(config_text("LlamaForCausalLM", type, "")), HasSubstr("not supported"));
+  }
+}
+
+}  // namespace
+}  // namespace strata::model
