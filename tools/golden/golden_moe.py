@@ -18,9 +18,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+import golden_readers
 import golden_reference as gr
 
 PREFIX = "base_model.model."
+# Paths of a layer's experts and of its router, in transformers.
+EXPERTS = re.compile(r"\.(mlp|block_sparse_moe)\.experts$")
+ROUTER = re.compile(r"\.(mlp\.gate|block_sparse_moe\.router)$")
 STACKED = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
 
@@ -34,7 +38,7 @@ def stored_names(model_dir):
 
 
 def has_experts(model_dir):
-    return any(re.search(r"\.(mlp|ffn)\.experts\.", name) for name in stored_names(model_dir))
+    return any(re.search(r"\.(mlp|ffn|block_sparse_moe)\.(experts|input_linear)\.", name) for name in stored_names(model_dir))
 
 
 def pattern_value(patterns, path, default):
@@ -57,7 +61,7 @@ class Adapter:
         self.linear, self.experts = {}, {}
         for path in sorted(paths):
             module = path.replace("model.language_model.", "model.")
-            found = re.match(r"(.*\.mlp\.experts)(?:\.(.*))?$", module)
+            found = re.match(r"(.*\.(?:mlp|block_sparse_moe)\.experts)(?:\.(.*))?$", module)
             if found:
                 self.experts.setdefault(found.group(1), []).append((found.group(2), path))
             else:
@@ -121,9 +125,9 @@ class MoeReference(gr.Reference):
         self.stored = stored_names(model_dir)
         self.margins = []
         for path, module in self.base.named_modules():
-            if path.endswith(".mlp.experts"):
+            if EXPERTS.search(path):
                 self._patch(path, module)
-            if path.endswith(".mlp.gate"):
+            if ROUTER.search(path):
                 module.register_forward_hook(self._record)
         # The grouped product of torch wants widths that are multiples of 16 bytes.
         self.base.set_experts_implementation("eager")
@@ -141,6 +145,13 @@ class MoeReference(gr.Reference):
                 self.margins.append(gaps.min().item())
                 keep = torch.zeros_like(best.values).scatter(1, best.indices[:, :gate.topk_group], 1.0)
                 scores = groups.masked_fill(keep[..., None] == 0, float("-inf")).flatten(1)
+        elif getattr(gate, "topk_method", None) == "group_limited_greedy":
+            groups = scores.view(len(scores), gate.num_group, -1)
+            best = groups.max(-1).values.sort(-1, descending=True)
+            if gate.num_group > gate.topk_group:
+                self.margins.append((best.values[:, gate.topk_group - 1] - best.values[:, gate.topk_group]).min().item())
+            keep = torch.zeros_like(best.values).scatter(1, best.indices[:, :gate.topk_group], 1.0)
+            scores = groups.masked_fill(keep[..., None] == 0, 0.0).flatten(1)
         order = scores.sort(-1, descending=True).values
         if k < order.shape[1]:
             self.margins.append((order[:, k - 1] - order[:, k]).min().item())
@@ -208,7 +219,7 @@ class MoeReference(gr.Reference):
         self.active = self.adapters[adapter - 1] if adapter else None
 
     def stored_names(self, out):
-        """Splits fused tensors where the file holds one tensor for each expert."""
+        """Splits fused tensors where the file holds one tensor for each expert; then their names are the file's."""
         result = {}
         for name, value in out.items():
             found = re.match(r"(param_(?:grad|final)\.)(.*\.mlp\.experts)\.(gate_up_proj|down_proj)$", name)
@@ -223,7 +234,7 @@ class MoeReference(gr.Reference):
                     half = part.shape[0] // 2
                     result[f"{head}{path}.{e}.gate_proj.weight"] = part[:half]
                     result[f"{head}{path}.{e}.up_proj.weight"] = part[half:]
-        return result
+        return {golden_readers.name_in_file(name, self.stored): value for name, value in result.items()}
 
 
 def fuse_experts(folder):
@@ -268,9 +279,9 @@ def make_adapter(folder, model_dir, spec, gen):
         if isinstance(module, torch.nn.Embedding) and "embed_tokens" in spec.get("modules", []):
             tensors[f"{PREFIX}{path}.lora_embedding_A"] = draw((rank, module.num_embeddings), 1.0)
             tensors[f"{PREFIX}{path}.lora_embedding_B"] = draw((module.embedding_dim, rank), 0.35 / (slope(rank) * rank ** 0.5))
-        if isinstance(module, torch.nn.Linear) and not path.endswith("mlp.gate") and path.split(".")[-1] in spec.get("modules", []):
+        if isinstance(module, torch.nn.Linear) and not ROUTER.search(path) and path.split(".")[-1] in spec.get("modules", []):
             add(path, module.in_features, module.out_features, rank)
-        if not path.endswith(".mlp.experts") or not spec.get("experts"):
+        if not EXPERTS.search(path) or not spec.get("experts"):
             continue
         num, both, width = module.gate_up_proj.shape
         shapes = {"gate_proj": (width, both // 2), "up_proj": (width, both // 2), "down_proj": (both // 2, width),
@@ -303,7 +314,8 @@ def make_adapter(folder, model_dir, spec, gen):
               "rank_pattern": {re.escape(k).replace("\\_", "_"): v for k, v in ranks.items()},
               "alpha_pattern": {}, "inference_mode": True, "lora_dropout": 0.0}
     if form == "fused":
-        config["target_parameters"] = [f"mlp.experts.{n}" for n in spec["experts"]]
+        owner = "block_sparse_moe" if model.config.model_type == "granitemoe" else "mlp"
+        config["target_parameters"] = [f"{owner}.experts.{n}" for n in spec["experts"]]
     with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f, indent=1)
         f.write("\n")

@@ -7,7 +7,8 @@ usage: python tools/golden/make_golden.py                              rewrite t
        python tools/golden/make_golden.py --out DIR --seed 7 --count 5 --family qwen3
                                                                 random further models, not committed
        families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 qwen3_5
-       qwen3_5_moe (these three alone and in multimodal checkpoints) deepseek_v4
+       qwen3_5_moe (these three alone and in multimodal checkpoints) deepseek_v4 granite granitemoe smollm3 ministral3
+       gemma mixtral glm4_moe
 
 Layout under the output folder:
   CASE/model/ CASE/a/ CASE/b/    a Hugging Face model directory and PEFT adapters
@@ -42,6 +43,7 @@ import golden_gemma3
 import golden_moe
 import golden_qwen35
 import golden_qwen35_definition
+import golden_readers
 import golden_reference as gr
 import golden_run
 import golden_window
@@ -56,6 +58,8 @@ DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 def make_config(family, **keys):
     if family in golden_deepseek_v4.FAMILIES:
         return golden_deepseek_v4.make_config(**keys)
+    if family in golden_readers.FAMILIES:
+        return golden_readers.make_config(family, **keys)
     if family in golden_window.FAMILIES:
         return golden_window.make_config(family, **keys)
     if family not in ("llama", "qwen3", "qwen3_moe"):
@@ -73,6 +77,8 @@ def randomise(model, gen):
             noise = torch.randn(value.shape, generator=gen)
             if model.config.model_type.startswith("qwen3_5") and golden_qwen35.randomise(
                     name, value, noise, model.config, gen):
+                continue
+            if golden_readers.randomise(name, value, noise, model.config):
                 continue
             if model.config.model_type == "deepseek_v4" and golden_deepseek_v4.randomise(name, value, noise):
                 continue
@@ -111,7 +117,7 @@ def rewrite_config_v4(path, dtype):
     config["transformers_version"] = "4.46.0"
     config["pretraining_tp"] = 1
     # Qwen3's default is a number.
-    if config["model_type"] != "qwen3" and config.get("head_dim", 0) * config["num_attention_heads"] == config["hidden_size"]:
+    if config["model_type"] != "qwen3" and (config.get("head_dim") or 0) * config["num_attention_heads"] == config["hidden_size"]:
         del config["head_dim"]
     write_pretty(path, config)
 
@@ -169,6 +175,7 @@ def make_model(folder, spec, gen):
     if spec.get("v4"):
         rewrite_config_v4(path, dtype)
     golden_window.rewrite_config(path, spec)
+    golden_readers.rewrite_config(path, spec)
 
 
 def make_adapter(folder, model_dir, spec, gen):
@@ -558,7 +565,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--family", choices=["llama", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe_lite", "qwen2",
-                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe", "deepseek_v4"],
+                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe", "deepseek_v4",
+                                                *golden_readers.FAMILIES],
                         default="llama")
     parser.add_argument("--only", help="comma list of committed cases to rewrite")
     args = parser.parse_args()
@@ -569,13 +577,15 @@ def main():
         draw = {"llama": random_case, "qwen3": random_case, "qwen2": golden_window.random_case,
                 "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case,
                 "qwen3_5": golden_qwen35.random_case, "qwen3_5_moe": golden_qwen35.random_case,
-                "deepseek_v4": golden_deepseek_v4.random_case}.get(
+                "deepseek_v4": golden_deepseek_v4.random_case,
+                **dict.fromkeys(golden_readers.FAMILIES, golden_readers.random_case)}.get(
                     args.family, golden_moe.random_case)
         cases = {f"{args.family}_{s}": draw(args.family, s)
                  for s in range(args.seed, args.seed + args.count)}
     else:
         cases = {**committed_cases(), **golden_deepseek.cases(), **golden_moe.cases(), **golden_window.cases(),
-                 **golden_gemma3.cases(), **golden_qwen35.cases(), **golden_deepseek_v4.cases()}
+                 **golden_gemma3.cases(), **golden_qwen35.cases(), **golden_deepseek_v4.cases(),
+                 **golden_readers.cases()}
         if args.only:
             cases = {k: v for k, v in cases.items() if k in args.only.split(",")}
     os.makedirs(root, exist_ok=True)
