@@ -24,6 +24,11 @@ void check_lse(const TensorView& lse, const AttentionArgs& args) {
         lse.shape.to_string(), args.q.shape.to_string());
 }
 
+void check_per_head(const TensorView& view, const AttentionArgs& args) {
+  CHECK(view.dtype == DType::kF32 && view.dense() && view.shape == Shape{args.q.shape[1]},
+        view.dtype, view.shape.to_string(), args.q.shape.to_string());
+}
+
 void check_segment(const AttentionSegment& segment, const AttentionArgs& args) {
   CHECK(0 <= segment.begin && segment.begin <= segment.end && segment.end <= args.q.shape[0],
         segment.begin, segment.end, args.q.shape[0]);
@@ -52,6 +57,7 @@ void check_args(const AttentionArgs& args, const TensorView& out) {
   CHECK(out.dtype == args.q.dtype, out.dtype, args.q.dtype);
   CHECK(args.num_kv_heads > 0 && args.q.shape[1] % args.num_kv_heads == 0, args.q.shape[1],
         args.num_kv_heads);
+  if (!args.sinks.empty()) check_per_head(args.sinks, args);
   for (const AttentionSegment& segment : args.segments) check_segment(segment, args);
 }
 
@@ -70,7 +76,8 @@ void attention(Backend& backend, const AttentionArgs& args, TensorView out, Tens
 }
 
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
-                        TensorView d_out, TensorView d_q, TensorView d_k, TensorView d_v) {
+                        TensorView d_out, TensorView d_q, TensorView d_k, TensorView d_v,
+                        TensorView d_sinks) {
   check_args(args, out);
   check_lse(lse, args);
   check_activation(d_out, args, args.q.shape[1], args.value_width());
@@ -78,12 +85,21 @@ void attention_backward(Backend& backend, const AttentionArgs& args, TensorView 
   check_activation(d_q, args, args.q.shape[1], args.key_width());
   check_activation(d_k, args, args.num_kv_heads, args.key_width());
   check_activation(d_v, args, args.num_kv_heads, args.value_width());
+  if (!d_sinks.empty()) {
+    CHECK(!args.sinks.empty());
+    check_per_head(d_sinks, args);
+  }
   for (const AttentionSegment& segment : args.segments) {
     CHECK(segment.first_position == 0, segment.first_position);
   }
-  backend.call()->attention.backward(
-      backend, staged(backend, args),
-      {.out = out, .lse = lse, .d_out = d_out, .d_q = d_q, .d_k = d_k, .d_v = d_v});
+  backend.call()->attention.backward(backend, staged(backend, args),
+                                     {.out = out,
+                                      .lse = lse,
+                                      .d_out = d_out,
+                                      .d_q = d_q,
+                                      .d_k = d_k,
+                                      .d_v = d_v,
+                                      .d_sinks = d_sinks});
 }
 
 }  // namespace strata::ops

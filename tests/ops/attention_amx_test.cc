@@ -38,6 +38,14 @@ std::vector<AttentionCase> cases() {
                  .latent_dim = 32,
                  .window = 33});
   all.push_back({.lengths = {130, 7}, .num_heads = 2, .num_kv_heads = 1, .spread = 5});
+  for (const int64_t window : {0, 1, 40, 128}) {
+    all.push_back({.lengths = {1, 290, 5},
+                   .num_heads = 8,
+                   .num_kv_heads = 2,
+                   .head_dim = 64,
+                   .window = window,
+                   .has_sinks = true});
+  }
   return all;
 }
 
@@ -54,11 +62,6 @@ std::vector<AttentionData> data_of(const AttentionCase& c) {
   spread_out(all[1].d_out, 6, 130);
   spread_out(all[1].k, 7, 40);
   return all;
-}
-
-AttentionArgs args_of(const AttentionCase& c, const AttentionData& data,
-                      std::span<const AttentionSegment> segments) {
-  return {data.q.view(), segments, c.num_kv_heads, c.scale(), c.latent_dim, c.window};
 }
 
 std::vector<Buffer> forward(const cpu::AttentionKernels& kernels, const AttentionCase& c,
@@ -80,9 +83,10 @@ std::vector<Buffer> backward(const cpu::AttentionKernels& kernels, const Attenti
   result.emplace_back(kF32, c.q_shape());
   result.emplace_back(kF32, c.k_shape());
   result.emplace_back(kF32, c.v_shape());
+  result.push_back(filled_buffer(kF32, lse.view().shape, 0));
   cpu::attention_backward_tiled(
       backend, kernels, args_of(c, data, segments),
-      {out.view(), lse.view(), data.d_out.view(), result[0], result[1], result[2]});
+      {out.view(), lse.view(), data.d_out.view(), result[0], result[1], result[2]}, result[3]);
   return result;
 }
 
@@ -161,15 +165,16 @@ TEST(AttentionAmx, SequencesAloneHaveTheBitsOfTheBatch) {
       CpuBackend backend(choose_cpu_path(), 2);
       const Buffer out(kBF16, c.out_shape()), lse(kF32, want[1].view().shape);
       const Buffer d_q(kF32, c.q_shape()), d_k(kF32, c.k_shape()), d_v(kF32, c.v_shape());
+      const Buffer delta(kF32, want[1].view().shape);
       for (const AttentionSegment& segment : segments) {
         const AttentionArgs args = args_of(c, data, {&segment, 1});
         cpu::attention_tiled(backend, *engine.kernels, args, out, lse);
         cpu::attention_backward_tiled(
             backend, *engine.kernels, args,
-            {want[0].view(), want[1].view(), data.d_out.view(), d_q, d_k, d_v});
+            {want[0].view(), want[1].view(), data.d_out.view(), d_q, d_k, d_v}, delta);
       }
       expect_same({out, lse}, want);
-      expect_same({d_q, d_k, d_v}, want_grads);
+      expect_same({d_q, d_k, d_v, delta}, want_grads);
     }
   });
 }
@@ -293,6 +298,7 @@ class OnesOracle {
 void expect_gradients_of_ones(const AttentionCase& c, const AttentionData& data) {
   const Buffer out = filled_buffer(kBF16, c.out_shape(), 0);
   const Buffer lse = filled_buffer(kF32, {c.num_tokens(), c.num_heads}, 0);
+  const Buffer no_delta = filled_buffer(kF32, lse.view().shape, 0);  // where out is zero
   const Buffer d_q(kF32, c.q_shape()), d_k(kF32, c.k_shape()), d_v(kF32, c.v_shape());
   OnesOracle oracle(c, data);
   const TrainingSegments training(c, data);
@@ -303,7 +309,7 @@ void expect_gradients_of_ones(const AttentionCase& c, const AttentionData& data)
     for (const int threads : {1, 7}) {
       SCOPED_TRACE(engine.name + ", threads " + std::to_string(threads));
       expect_same(backward(*engine.kernels, c, data, training.segments(), out, lse, threads),
-                  {d_q, d_k, d_v});
+                  {d_q, d_k, d_v, no_delta});
     }
   }
 }

@@ -11,6 +11,31 @@ namespace {
 
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
 
+// With and without a window, heads grouped and not, several sequences.
+void add_cases_with_sinks(std::vector<AttentionCase>& all) {
+  for (const int64_t window : {0, 1, 40, 64, 128}) {
+    all.push_back({.lengths = {1, 201, 3},
+                   .num_heads = 8,
+                   .num_kv_heads = 2,
+                   .head_dim = 64,
+                   .window = window,
+                   .has_sinks = true});
+  }
+  all.push_back({.lengths = {300, 0, 2},
+                 .num_heads = 3,
+                 .num_kv_heads = 3,
+                 .head_dim = 20,
+                 .spread = 2,
+                 .window = 100,
+                 .has_sinks = true});
+  all.push_back({.lengths = {70, 5},
+                 .num_heads = 5,
+                 .num_kv_heads = 1,
+                 .head_dim = 24,
+                 .latent_dim = 16,
+                 .has_sinks = true});
+}
+
 std::vector<AttentionCase> cases() {
   std::vector<AttentionCase> all;
   for (const int64_t head_dim : {1, 6, 16, 64, 80, 128}) {
@@ -58,6 +83,7 @@ std::vector<AttentionCase> cases() {
                  .head_dim = 16,
                  .spread = 3,
                  .window = 65});
+  add_cases_with_sinks(all);
   // Sharp softmax; values so small that products with probabilities leave the normal numbers.
   all.push_back({.lengths = {130}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16, .spread = 5});
   all.push_back({.lengths = {130},
@@ -105,6 +131,7 @@ TEST(Attention, MatchesDoubleReference) {
         expect_close(grads.d_q, want.d_q.want, 1.0, want.d_q.bound);
         expect_close(grads.d_k, want.d_k.want, 1.0, want.d_k.bound);
         expect_close(grads.d_v, want.d_v.want, 1.0, want.d_v.bound);
+        expect_close(grads.d_sinks, want.d_sinks.want, 1.0, want.d_sinks.bound);
       }
     }
   }
@@ -210,6 +237,7 @@ TEST(Attention, ThreadsDoNotMoveABit) {
       expect_same_bits(got.d_q, grads.d_q);
       expect_same_bits(got.d_k, grads.d_k);
       expect_same_bits(got.d_v, grads.d_v);
+      expect_same_bits(got.d_sinks, grads.d_sinks);
     }
   });
 }
@@ -222,21 +250,48 @@ TEST(Attention, SequencesAloneHaveTheBitsOfTheBatch) {
     const Forwarded want = run_forward(backend, c, data, training.segments());
     const Gradients want_grads = run_backward(backend, c, data, training.segments(), want, type);
     Forwarded got{Buffer(type, c.out_shape()), Buffer(DType::kF32, {c.num_tokens(), c.num_heads})};
-    Gradients grads{Buffer(type, c.q_shape()), Buffer(type, c.k_shape()),
-                    Buffer(type, c.v_shape())};
+    Gradients grads{Buffer(type, c.q_shape()), Buffer(type, c.k_shape()), Buffer(type, c.v_shape()),
+                    filled_buffer(DType::kF32, data.sinks.view().shape, 0)};
     for (const AttentionSegment& segment : training.segments()) {
-      const AttentionArgs args{data.q.view(), {&segment, 1}, c.num_kv_heads,
-                               c.scale(),     c.latent_dim,  c.window};
+      const AttentionArgs args = args_of(c, data, {&segment, 1});
       attention(backend, args, got.out, got.lse);
       attention_backward(backend, args, want.out, want.lse, data.d_out, grads.d_q, grads.d_k,
-                         grads.d_v);
+                         grads.d_v, c.has_sinks ? grads.d_sinks.view() : TensorView());
     }
     expect_same_bits(got.out, want.out);
     expect_same_bits(got.lse, want.lse);
     expect_same_bits(grads.d_q, want_grads.d_q);
     expect_same_bits(grads.d_k, want_grads.d_k);
     expect_same_bits(grads.d_v, want_grads.d_v);
+    // One chain over the batch's sequences, wherever it is cut.
+    expect_same_bits(grads.d_sinks, want_grads.d_sinks);
   });
+}
+
+// A sink far below all scores moves nothing but its own gradient; one far above takes everything.
+TEST(Attention, SinksOfExtremes) {
+  AttentionCase c{.lengths = {150}, .num_heads = 4, .num_kv_heads = 2, .window = 70};
+  for (const DType type : kTypes) {
+    const AttentionData plain(c, type);
+    const TrainingSegments training(c, plain);
+    AttentionCase with_sinks = c;
+    with_sinks.has_sinks = true;
+    AttentionData data(with_sinks, type);
+    for (const CpuPath path : supported_paths()) {
+      SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(type)));
+      CpuBackend backend(path, 2);
+      const Forwarded want = run_forward(backend, c, plain, training.segments());
+      for (const double none : {-1e30, -std::numeric_limits<double>::infinity()}) {
+        for (int64_t n = 0; n < c.num_heads; ++n) data.sinks.set(n, none);
+        const Forwarded got = run_forward(backend, with_sinks, data, training.segments());
+        expect_same_bits(got.out, want.out);
+        expect_same_bits(got.lse, want.lse);
+      }
+      for (int64_t n = 0; n < c.num_heads; ++n) data.sinks.set(n, 1e4);
+      const Forwarded got = run_forward(backend, with_sinks, data, training.segments());
+      for (int64_t i = 0; i < got.out.size(); ++i) EXPECT_EQ(got.out.get(i), 0.0) << i;
+    }
+  }
 }
 
 // Softmax over one key is the constant 1, and its gradient is not merely small.
@@ -383,20 +438,24 @@ void expect_complex_step(const ref::AttentionShape& shape, const AttentionCase& 
   constexpr double kEps = 1e-30;
   const AttentionData data(c, DType::kF32);
   const double scale = 0.7;
-  std::vector<double> inputs[3] = {data.q.values(), data.k.values(), data.v.values()};
+  std::vector<double> inputs[4] = {data.q.values(), data.k.values(), data.v.values(),
+                                   data.sinks.values()};
   const std::vector<double> d_out = data.d_out.values();
-  std::vector<double> grads[3];
-  for (int i = 0; i < 3; ++i) grads[i].resize(inputs[i].size());
+  std::vector<double> grads[4];
+  for (int i = 0; i < 4; ++i) grads[i].resize(inputs[i].size());
+  const auto sinks_of = [&](auto& values) { return c.has_sinks ? values[3].data() : nullptr; };
   ref::attention_backward(shape, scale, inputs[0].data(), inputs[1].data(), inputs[2].data(),
-                          d_out.data(), grads[0].data(), grads[1].data(), grads[2].data());
-  std::vector<Complex> x[3];
-  for (int i = 0; i < 3; ++i) x[i].assign(inputs[i].begin(), inputs[i].end());
+                          sinks_of(inputs), d_out.data(), grads[0].data(), grads[1].data(),
+                          grads[2].data(), grads[3].data());
+  std::vector<Complex> x[4];
+  for (int i = 0; i < 4; ++i) x[i].assign(inputs[i].begin(), inputs[i].end());
   std::vector<Complex> out(d_out.size());
   std::vector<Complex> lse(static_cast<size_t>(shape.num_tokens * shape.num_heads));
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 4; ++i) {
     for (size_t at = 0; at < x[i].size(); ++at) {
       x[i][at] += Complex(0, kEps);
-      ref::attention(shape, scale, x[0].data(), x[1].data(), x[2].data(), out.data(), lse.data());
+      ref::attention(shape, scale, x[0].data(), x[1].data(), x[2].data(), sinks_of(x), out.data(),
+                     lse.data());
       x[i][at] = inputs[i][at];
       Complex loss = 0;
       for (size_t j = 0; j < out.size(); ++j) loss += d_out[j] * out[j];
@@ -407,8 +466,13 @@ void expect_complex_step(const ref::AttentionShape& shape, const AttentionCase& 
 
 TEST(AttentionReference, BackwardMatchesComplexStep) {
   for (const int64_t window : {0, 1, 2, 3, 9}) {
-    expect_complex_step({5, 4, 2, 3, 3, window},
-                        {.lengths = {5}, .num_heads = 4, .num_kv_heads = 2, .head_dim = 3});
+    for (const bool has_sinks : {false, true}) {
+      expect_complex_step({5, 4, 2, 3, 3, window}, {.lengths = {5},
+                                                    .num_heads = 4,
+                                                    .num_kv_heads = 2,
+                                                    .head_dim = 3,
+                                                    .has_sinks = has_sinks});
+    }
   }
 }
 

@@ -23,6 +23,7 @@ struct AttentionCase {
   // wide.
   int64_t latent_dim = 0;
   int64_t window = 0;
+  bool has_sinks = false;
 
   [[nodiscard]] int64_t num_tokens() const {
     return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
@@ -38,7 +39,8 @@ struct AttentionCase {
   [[nodiscard]] std::string name() const {
     return "N " + std::to_string(num_heads) + " M " + std::to_string(num_kv_heads) + " H " +
            std::to_string(head_dim) + " U " + std::to_string(value_dim()) + " T " +
-           std::to_string(num_tokens()) + " window " + std::to_string(window);
+           std::to_string(num_tokens()) + " window " + std::to_string(window) +
+           (has_sinks ? " sinks" : "");
   }
 };
 
@@ -48,6 +50,8 @@ struct AttentionData {
         k(random_buffer(type, c.k_shape(), {.seed = 2, .scale = c.spread})),
         v(random_buffer(type, c.v_shape(), {.seed = 3, .scale = c.v_scale})),
         d_out(random_buffer(type, c.out_shape(), {.seed = 4})),
+        sinks(random_buffer(DType::kF32, {c.has_sinks ? c.num_heads : 0},
+                            {.seed = 5, .scale = 2 * c.spread})),
         latent(c.latent_dim > 0) {
     for (int64_t i = 0; latent && i < v.size(); ++i) {
       v.set(i, k.get(i / c.latent_dim * c.head_dim + i % c.latent_dim));
@@ -57,6 +61,10 @@ struct AttentionData {
   Buffer k;
   Buffer v;
   Buffer d_out;
+  Buffer sinks;
+  [[nodiscard]] TensorView sinks_or_none() const {
+    return sinks.size() == 0 ? TensorView() : sinks.view();
+  }
   bool latent;  // v is a copy of columns of k, for the oracle alone
 };
 
@@ -120,6 +128,17 @@ class TrainingSegments {
   std::vector<AttentionSegment> segments_;
 };
 
+inline AttentionArgs args_of(const AttentionCase& c, const AttentionData& data,
+                             std::span<const AttentionSegment> segments) {
+  return {.q = data.q.view(),
+          .segments = segments,
+          .num_kv_heads = c.num_kv_heads,
+          .scale = c.scale(),
+          .value_dim = c.latent_dim,
+          .window = c.window,
+          .sinks = data.sinks_or_none()};
+}
+
 struct Forwarded {
   Buffer out;
   Buffer lse;
@@ -129,14 +148,7 @@ inline Forwarded run_forward(Backend& backend, const AttentionCase& c, const Att
                              std::span<const AttentionSegment> segments) {
   Forwarded result{Buffer(data.q.view().dtype, c.out_shape()),
                    Buffer(DType::kF32, {c.num_tokens(), c.num_heads})};
-  attention(backend,
-            {.q = data.q.view(),
-             .segments = segments,
-             .num_kv_heads = c.num_kv_heads,
-             .scale = c.scale(),
-             .value_dim = c.latent_dim,
-             .window = c.window},
-            result.out, result.lse);
+  attention(backend, args_of(c, data, segments), result.out, result.lse);
   return result;
 }
 
@@ -144,21 +156,18 @@ struct Gradients {
   Buffer d_q;
   Buffer d_k;
   Buffer d_v;
+  Buffer d_sinks;
 };
 
 inline Gradients run_backward(Backend& backend, const AttentionCase& c, const AttentionData& data,
                               std::span<const AttentionSegment> segments, const Forwarded& forward,
                               DType result) {
   Gradients grads{Buffer(result, c.q_shape()), Buffer(result, c.k_shape()),
-                  Buffer(result, c.v_shape())};
-  attention_backward(backend,
-                     {.q = data.q.view(),
-                      .segments = segments,
-                      .num_kv_heads = c.num_kv_heads,
-                      .scale = c.scale(),
-                      .value_dim = c.latent_dim,
-                      .window = c.window},
-                     forward.out, forward.lse, data.d_out, grads.d_q, grads.d_k, grads.d_v);
+                  Buffer(result, c.v_shape()),
+                  filled_buffer(DType::kF32, data.sinks.view().shape, 0)};
+  attention_backward(backend, args_of(c, data, segments), forward.out, forward.lse, data.d_out,
+                     grads.d_q, grads.d_k, grads.d_v,
+                     c.has_sinks ? grads.d_sinks.view() : TensorView());
   return grads;
 }
 
@@ -168,12 +177,13 @@ struct Expected {
   std::vector<double> bound;
 };
 struct ExpectedAttention {
-  Expected out, lse, d_q, d_k, d_v;
+  Expected out, lse, d_q, d_k, d_v, d_sinks;
 };
 
 // Bounds to first order, u = 2^-24 (Higham's gamma_n = n u), w the roundoff of the element type's
 // products (0 for f32), o that of the result's type. With a = scale sum_h |q k|:
-//   score:  e_s = (H + 4) u max_j a_j          one chain of H steps, the scale, log2(e)
+//   score:  e_s = (H + 4) u max_j a_j          one chain of H steps, the scale, log2(e); a sink is
+//                                              a score of magnitude |sink|
 //   p:      e_p = 2 e_s + (max |s| + 48) u     numerator and denominator; exp2 is good to 3 u, its
 //           argument to u |s|; sums of at most 64 terms in trees, rescaled once a block
 //   out:    sum_j p |v| (e_p + w + (T + blocks) u) + o |out|
@@ -197,18 +207,21 @@ class ExpectedSequence {
         v_at_(static_cast<size_t>(begin * c.num_kv_heads * c.value_dim())),
         l_at_(static_cast<size_t>(begin * c.num_heads)) {}
 
-  // Of all sequences' values, q, k, v and d_out.
-  void fill(const double* q, const double* k, const double* v, const double* d_out,
-            ExpectedAttention& e) {
+  // Of all sequences' values, q, k, v and d_out; sinks, or null.
+  void fill(const double* q, const double* k, const double* v, const double* sinks,
+            const double* d_out, ExpectedAttention& e) {
     qs_ = q + q_at_;
     ks_ = k + k_at_;
     vs_ = v + v_at_;
     ds_ = d_out + o_at_;
+    sinks_ = sinks;
     const double scale = c_.scale();
-    ref::attention(shape_, scale, qs_, ks_, vs_, e.out.want.data() + o_at_,
+    std::vector<double> d_sinks(e.d_sinks.want.size());
+    ref::attention(shape_, scale, qs_, ks_, vs_, sinks, e.out.want.data() + o_at_,
                    e.lse.want.data() + l_at_);
-    ref::attention_backward(shape_, scale, qs_, ks_, vs_, ds_, e.d_q.want.data() + q_at_,
-                            e.d_k.want.data() + k_at_, e.d_v.want.data() + v_at_);
+    ref::attention_backward(shape_, scale, qs_, ks_, vs_, sinks, ds_, e.d_q.want.data() + q_at_,
+                            e.d_k.want.data() + k_at_, e.d_v.want.data() + v_at_, d_sinks.data());
+    for (size_t n = 0; n < d_sinks.size(); ++n) e.d_sinks.want[n] += d_sinks[n];
     for (int64_t t = 0; t < shape_.num_tokens; ++t) {
       for (int64_t n = 0; n < c_.num_heads; ++n) bound_row(t, n, e);
     }
@@ -224,9 +237,11 @@ class ExpectedSequence {
 
   void bound_row(int64_t t, int64_t n, ExpectedAttention& e) {
     const auto row = static_cast<size_t>(shape_.query(t, n));
-    const double lse = ref::compute_probabilities_and_lse(shape_, c_.scale(), qs_, ks_, t, n, p_);
-    double largest = 0;
-    double largest_score = 0;
+    const double lse =
+        ref::compute_probabilities_and_lse(shape_, c_.scale(), qs_, ks_, sinks_, t, n, p_);
+    const double sink = sinks_ == nullptr ? 0 : sinks_[n];
+    double largest = std::abs(sink);
+    double largest_score = std::abs(sink);
     for (int64_t j = shape_.first_key(t); j <= t; ++j) {
       double sum = 0;
       for (int64_t h = 0; h < c_.head_dim; ++h) {
@@ -241,6 +256,13 @@ class ExpectedSequence {
                          .lse = e_s + (std::abs(lse) + largest_score + 48) * kU};
     e.lse.bound[l_at_ + row / static_cast<size_t>(c_.head_dim)] = rounding.lse;
     const double delta = bound_out(t, n, rounding, e);
+    if (sinks_ != nullptr) {
+      // A chain over all queries of all sequences, of terms that are summed in f32.
+      const double term = std::exp(sink - lse);
+      const double chain = static_cast<double>(c_.num_tokens()) + 4;
+      e.d_sinks.bound[static_cast<size_t>(n)] +=
+          term * (rounding.delta + std::abs(delta) * (rounding.p + rounding.lse + chain * kU));
+    }
     for (int64_t j = shape_.first_key(t); j <= t; ++j) bound_key(t, n, j, delta, rounding, e);
   }
 
@@ -300,7 +322,7 @@ class ExpectedSequence {
   const ref::AttentionShape shape_;
   const double w_, o_forward_, terms_;
   const size_t q_at_, k_at_, o_at_, v_at_, l_at_;
-  const double *qs_ = nullptr, *ks_ = nullptr, *vs_ = nullptr, *ds_ = nullptr;
+  const double *qs_ = nullptr, *ks_ = nullptr, *vs_ = nullptr, *ds_ = nullptr, *sinks_ = nullptr;
   std::vector<double> p_;
 };
 
@@ -313,12 +335,15 @@ inline ExpectedAttention expected_attention(const AttentionCase& c, const Attent
   const auto sized = [](size_t n) {
     return Expected{std::vector<double>(n), std::vector<double>(n)};
   };
+  const auto sinks = data.sinks.values();
   ExpectedAttention e{sized(d_out.size()), sized(q.size() / static_cast<size_t>(c.head_dim)),
-                      sized(q.size()), sized(k.size()), sized(v.size())};
+                      sized(q.size()),     sized(k.size()),
+                      sized(v.size()),     sized(sinks.size())};
   int64_t begin = 0;
   for (const int64_t length : c.lengths) {
     ExpectedSequence(c, data.q.view().dtype, length, begin)
-        .fill(q.data(), k.data(), v.data(), d_out.data(), e);
+        .fill(q.data(), k.data(), v.data(), sinks.empty() ? nullptr : sinks.data(), d_out.data(),
+              e);
     begin += length;
   }
   const double o = unit_roundoff(result);

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <limits>
 
+#include "ops/cpu/attention_sinks.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/path_table.h"
 #include "ops/cpu/tiles.h"
@@ -291,9 +292,16 @@ void Forward::pack_queries_and_write_positions(const Item& item, const Workspace
 }
 
 void Forward::reset_sums(const Item& item, const Workspace& work) const {
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
   std::fill_n(work.acc, rows_of(item) * value_layout.lanes, 0.0f);
-  std::fill_n(work.max, rows_of(item), std::numeric_limits<float>::lowest());
+  std::fill_n(work.max, rows_of(item), kLowest);
   std::fill_n(work.sum, 16 * rows_of(item), 0.0f);
+  if (args.sinks.empty()) return;
+  // The sink is a key that was seen before the first, with a score and no value.
+  for_rows(item, [&](int64_t r, int64_t index, int64_t) {
+    work.max[r] = std::max(args.sinks.f32()[index % args.q.shape[1]] * kLog2E, kLowest);
+    work.sum[16 * r] = 1.0f;
+  });
 }
 
 // rows[i] = address of the key or the value of position key_begin + i, of the item's first head;
@@ -439,11 +447,18 @@ void attention(CpuBackend& backend, const AttentionArgs& args, TensorView out, T
 void attention_backward(CpuBackend& backend, const AttentionArgs& args,
                         const AttentionGradients& grads) {
   const HostAccess access(backend.allocator());
+  const Scratch::Mark mark(backend.scratch());
+  const bool wants_sinks = !grads.d_sinks.empty();
+  const TensorView delta =
+      wants_sinks ? backend.scratch().take(DType::kF32, {args.q.shape[0], args.q.shape[1]})
+                  : TensorView();
   if (const AttentionKernels* kernels = choose_attention_kernels(backend.path(), args.q.dtype)) {
-    attention_backward_tiled(backend, *kernels, args, grads);
+    attention_backward_tiled(backend, *kernels, args, grads, delta);
   } else {
-    attention_backward_reference(backend, args, grads);
+    attention_backward_reference(backend, args, grads, delta);
   }
+  if (!wants_sinks) return;
+  add_d_sinks(backend, args.segments, args.sinks, grads.lse, delta, grads.d_sinks);
 }
 
 }  // namespace strata::ops::cpu

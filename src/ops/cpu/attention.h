@@ -37,17 +37,19 @@ inline float round_element(DType dtype, float value) {
   return dtype == DType::kF32 ? value : round_to_bf16(value);
 }
 
-// Plain loops, no instructions above the baseline: the path `reference`.
+// Plain loops, no instructions above the baseline: the path `reference`. Here and below: writes
+// delta [T, N] f32, unless it is empty.
 void attention_reference(CpuBackend& backend, const AttentionArgs& args, TensorView out,
                          TensorView lse);
 void attention_backward_reference(CpuBackend& backend, const AttentionArgs& args,
-                                  const AttentionGradients& grads);
+                                  const AttentionGradients& grads, TensorView delta);
 
 // The other paths: one driver, with the kernels of the path and the element type.
 void attention_tiled(CpuBackend& backend, const AttentionKernels& kernels,
                      const AttentionArgs& args, TensorView out, TensorView lse);
 void attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kernels,
-                              const AttentionArgs& args, const AttentionGradients& grads);
+                              const AttentionArgs& args, const AttentionGradients& grads,
+                              TensorView delta);
 
 // rows[i] = address of the key or the value (`side`: &KvRange::keys or values) of position
 // begin + i, key/value head `head`. All of them are in ranges.

@@ -76,27 +76,23 @@ struct Backward {
   const AttentionKernels& kernels;
   const AttentionArgs& args;
   const AttentionGradients& grads;
-  AttentionLayout layout;        // of q and keys
-  AttentionLayout value_layout;  // of d_out and values
-  int64_t group;
-
-  Backward(const AttentionKernels& table, const AttentionArgs& arguments,
-           const AttentionGradients& gradients)
-      : kernels(table),
-        args(arguments),
-        grads(gradients),
-        layout(table, arguments.key_width()),
-        value_layout(table, arguments.value_width()),
-        group(arguments.q.shape[1] / arguments.num_kv_heads) {}
+  TensorView deltas;                                          // [T, N], or empty
+  AttentionLayout layout{kernels, args.key_width()};          // of q and keys
+  AttentionLayout value_layout{kernels, args.value_width()};  // of d_out and values
+  int64_t group = args.q.shape[1] / args.num_kv_heads;
 
   [[nodiscard]] const AttentionSegment& segment(const Item& item) const {
     return args.segments[static_cast<size_t>(item.segment)];
   }
   [[nodiscard]] int64_t length(const AttentionSegment& s) const { return s.end - s.begin; }
+  // Of the i-th query of a tile, in [T, N].
+  [[nodiscard]] int64_t query_index(const Item& item, const Tile& tile, int64_t i) const {
+    return (segment(item).begin + tile.begin + i) * args.q.shape[1] + tile.head;
+  }
   [[nodiscard]] const char* query_row(const TensorView& view, const Item& item, const Tile& tile,
                                       int64_t i) const {
-    const int64_t index = (segment(item).begin + tile.begin + i) * args.q.shape[1] + tile.head;
-    return static_cast<const char*>(view.data) + index * view.shape[2] * dtype_bytes(view.dtype);
+    return static_cast<const char*>(view.data) +
+           query_index(item, tile, i) * view.shape[2] * dtype_bytes(view.dtype);
   }
   // Keys that a query of [begin, end) sees, about.
   [[nodiscard]] int64_t keys_seen(int64_t begin, int64_t end) const {
@@ -295,12 +291,12 @@ void Backward::pack_q_and_d_out(const Item& item, const Tile& tile, const Worksp
 // work.lse: that of the tile's queries, in units of log 2.
 void Backward::load_scaled_lse(const Item& item, const Tile& tile, const Workspace& work) const {
   for (int64_t i = 0; i < tile.count; ++i) {
-    const int64_t row = segment(item).begin + tile.begin + i;
-    work.lse[i] = grads.lse.f32()[row * args.q.shape[1] + tile.head] * kLog2E;
+    work.lse[i] = grads.lse.f32()[query_index(item, tile, i)] * kLog2E;
   }
 }
 
-// By the chain that d_p has, so that d_s of a query that sees one key is exactly zero.
+// By the chain that d_p has, so that d_s of a query that sees one key is exactly zero. An item that
+// has the queries writes them to `deltas` too.
 void Backward::compute_delta(const Item& item, const Tile& tile, const Workspace& work) const {
   const void* out[kMostQueryTile];
   const void* d_out[kMostQueryTile];
@@ -313,6 +309,9 @@ void Backward::compute_delta(const Item& item, const Tile& tile, const Workspace
     kernels.pack_in_lanes_form({.rows = d_out + i, .count = count, .dim = value_layout.dim},
                                work.d_out_lanes);
     kernels.dot_lanes(work.d_out_lanes, work.out_lanes, value_layout.steps, work.delta + i);
+  }
+  for (int64_t i = 0; item.wants_queries && !deltas.empty() && i < tile.count; ++i) {
+    deltas.f32()[query_index(item, tile, i)] = work.delta[i];
   }
 }
 
@@ -473,8 +472,9 @@ void Backward::backward_item(const Item& item, const Workspace& work) const {
 }  // namespace
 
 void attention_backward_tiled(CpuBackend& backend, const AttentionKernels& kernels,
-                              const AttentionArgs& args, const AttentionGradients& grads) {
-  const Backward backward(kernels, args, grads);
+                              const AttentionArgs& args, const AttentionGradients& grads,
+                              TensorView delta) {
+  const Backward backward{kernels, args, grads, delta};
   const int num_workers = backend.pool().num_threads();
   const bool split = backward.worth_splitting(num_workers);
   const int64_t num_items = backward.num_items(split);

@@ -93,6 +93,11 @@ void forward_row(const Head& head, int64_t row, int64_t member, float* acc, Tens
   const int64_t first_key = head.args.first_key(head.segment.first_position + row);
   const int64_t num_keys = head.segment.first_position + row + 1;
   OnlineSoftmax sums{.acc = acc};
+  if (!head.args.sinks.empty()) {  // a key that was seen before the first and has no value
+    const float sink = head.args.sinks.f32()[index % head.args.q.shape[1]];
+    sums.max = std::max(sink, std::numeric_limits<float>::lowest());
+    sums.sum = 1;
+  }
   std::fill_n(acc, head.value_dim(), 0.0f);
   for (int64_t block = first_key / kKeyBlock; block * kKeyBlock < num_keys; ++block) {
     const int64_t begin = std::max(first_key, block * kKeyBlock);
@@ -111,13 +116,18 @@ struct Pair {
   float d_s;
 };
 
+// d_out . out of a query row, by the chain that d_p has.
+float compute_delta(const Head& head, const AttentionGradients& grads, int64_t index) {
+  const char* out_row = static_cast<const char*>(grads.out.data) +
+                        index * head.value_dim() * dtype_bytes(head.dtype());
+  return head.dot(grads.d_out, index, out_row);
+}
+
 Pair compute_p_and_d_s(const Head& head, const AttentionGradients& grads, int64_t index,
                        int64_t position) {
   const float p = std::exp(head.score(index, position) - grads.lse.f32()[index]);
   const float d_p = head.dot(grads.d_out, index, head.value(position));
-  const char* out_row = static_cast<const char*>(grads.out.data) +
-                        index * head.value_dim() * dtype_bytes(head.dtype());
-  const float delta = head.dot(grads.d_out, index, out_row);
+  const float delta = compute_delta(head, grads, index);
   return {round_element(head.dtype(), p), round_element(head.dtype(), p * (d_p - delta))};
 }
 
@@ -202,11 +212,13 @@ void attention_reference(CpuBackend& backend, const AttentionArgs& args, TensorV
 }
 
 void attention_backward_reference(CpuBackend& backend, const AttentionArgs& args,
-                                  const AttentionGradients& grads) {
+                                  const AttentionGradients& grads, TensorView delta) {
   parallel_for_each_head(backend, args, [&](const Head& head, float* buffer) {
     for (int64_t row = 0; row < head.num_rows(); ++row) {
       for (int64_t member = 0; member < head.group(); ++member) {
         backward_query(head, grads, row, member, buffer);
+        const int64_t index = head.query(row, member);
+        if (!delta.empty()) delta.f32()[index] = compute_delta(head, grads, index);
       }
     }
     for (int64_t position = 0; position < head.num_rows(); ++position) {

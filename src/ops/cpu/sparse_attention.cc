@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/cpu/dispatch.h"
+#include "ops/cpu/attention_sinks.h"
 #include "ops/cpu/tiles.h"
 
 namespace strata::ops::cpu {
@@ -190,23 +190,6 @@ void fill_zero(const TensorView& view) {
   if (view.num_bytes() > 0) std::memset(view.data, 0, static_cast<size_t>(view.num_bytes()));
 }
 
-// The sink has no value: d_sink = -sum_t p_sink delta.
-void add_d_sinks(CpuBackend& backend, const SparseAttentionArgs& args, TensorView lse,
-                 TensorView delta, TensorView d_sinks) {
-  const int64_t heads = args.num_heads();
-  parallel_for(backend, heads, args.q.shape[0] * 16, [&](int64_t begin, int64_t end) {
-    for (const SparseSegment& segment : args.segments) {
-      for (int64_t row = segment.begin; row < segment.end; ++row) {
-        for (int64_t n = begin; n < end; ++n) {
-          const int64_t at = row * heads + n;
-          const float p = std::exp(args.sinks.f32()[n] - lse.f32()[at]);
-          d_sinks.f32()[n] -= p * delta.f32()[at];
-        }
-      }
-    }
-  });
-}
-
 }  // namespace
 
 void sparse_attention(CpuBackend& backend, const SparseAttentionArgs& args, TensorView out,
@@ -235,7 +218,8 @@ void sparse_attention_backward(CpuBackend& backend, const SparseAttentionArgs& a
   } else {
     sparse_attention_backward_reference(backend, args, grads, delta);
   }
-  if (!d_sinks.empty()) add_d_sinks(backend, args, grads.lse, delta, d_sinks);
+  if (d_sinks.empty()) return;
+  add_d_sinks(backend, args.segments, args.sinks, grads.lse, delta, d_sinks);
 }
 
 }  // namespace strata::ops::cpu

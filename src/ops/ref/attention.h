@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oracle of attention: the textbook formula on dense row-major arrays, templated on the scalar
 // (double, or std::complex<double> for derivatives by complex step). No blocks, no online softmax.
+// sinks [N]: one more term a head in the softmax, without a value; null: none.
 // T tokens of one sequence, N query heads, M key/value heads, H key width, U value width; row t is
 // position t.
 #pragma once
@@ -38,13 +39,13 @@ inline double real_part(double value) { return value; }
 inline double real_part(const std::complex<double>& value) { return value.real(); }
 
 // p[j] of query (t, n) over keys j <= t, zero before its window; returns log(sum(exp(scale * q
-// k))).
+// k))), with the sink's term.
 template <typename Scalar>
 Scalar compute_probabilities_and_lse(const AttentionShape& shape, double scale, const Scalar* q,
-                                     const Scalar* k, int64_t t, int64_t n,
+                                     const Scalar* k, const Scalar* sinks, int64_t t, int64_t n,
                                      std::vector<Scalar>& p) {
   p.assign(static_cast<size_t>(t + 1), Scalar(0));
-  double max = -INFINITY;
+  double max = sinks == nullptr ? -INFINITY : real_part(sinks[n]);
   for (int64_t j = shape.first_key(t); j <= t; ++j) {
     Scalar& score = p[static_cast<size_t>(j)];
     for (int64_t h = 0; h < shape.head_dim; ++h) {
@@ -53,7 +54,7 @@ Scalar compute_probabilities_and_lse(const AttentionShape& shape, double scale, 
     score *= scale;
     max = std::max(max, real_part(score));
   }
-  Scalar sum(0);
+  Scalar sum = sinks == nullptr ? Scalar(0) : std::exp(sinks[n] - max);
   for (auto j = static_cast<size_t>(shape.first_key(t)); j < p.size(); ++j) {
     sum += p[j] = std::exp(p[j] - max);
   }
@@ -64,11 +65,12 @@ Scalar compute_probabilities_and_lse(const AttentionShape& shape, double scale, 
 // out [T, N, U], lse [T, N].
 template <typename Scalar>
 void attention(const AttentionShape& shape, double scale, const Scalar* q, const Scalar* k,
-               const Scalar* v, Scalar* out, Scalar* lse) {
+               const Scalar* v, const Scalar* sinks, Scalar* out, Scalar* lse) {
   std::vector<Scalar> p;
   for (int64_t t = 0; t < shape.num_tokens; ++t) {
     for (int64_t n = 0; n < shape.num_heads; ++n) {
-      lse[t * shape.num_heads + n] = compute_probabilities_and_lse(shape, scale, q, k, t, n, p);
+      lse[t * shape.num_heads + n] =
+          compute_probabilities_and_lse(shape, scale, q, k, sinks, t, n, p);
       for (int64_t h = 0; h < shape.value_dim; ++h) {
         Scalar sum(0);
         for (int64_t j = shape.first_key(t); j <= t; ++j) {
@@ -80,11 +82,13 @@ void attention(const AttentionShape& shape, double scale, const Scalar* q, const
   }
 }
 
-// d_q [T, N, H], d_k [T, M, H] and d_v [T, M, U] from d_out [T, N, U].
+// d_q [T, N, H], d_k [T, M, H], d_v [T, M, U] and, where there are sinks, d_sinks [N] from d_out
+// [T, N, U].
 template <typename Scalar>
 void attention_backward(const AttentionShape& shape, double scale, const Scalar* q, const Scalar* k,
-                        const Scalar* v, const Scalar* d_out, Scalar* d_q, Scalar* d_k,
-                        Scalar* d_v) {
+                        const Scalar* v, const Scalar* sinks, const Scalar* d_out, Scalar* d_q,
+                        Scalar* d_k, Scalar* d_v, Scalar* d_sinks) {
+  for (int64_t n = 0; sinks != nullptr && n < shape.num_heads; ++n) d_sinks[n] = Scalar(0);
   for (int64_t i = 0; i < shape.query(shape.num_tokens, 0); ++i) d_q[i] = Scalar(0);
   for (int64_t i = 0; i < shape.key(shape.num_tokens, 0); ++i) d_k[i] = Scalar(0);
   for (int64_t i = 0; i < shape.value(shape.num_tokens, 0); ++i) d_v[i] = Scalar(0);
@@ -94,7 +98,7 @@ void attention_backward(const AttentionShape& shape, double scale, const Scalar*
     for (int64_t n = 0; n < shape.num_heads; ++n) {
       const int64_t query = shape.query(t, n);
       const int64_t out = shape.out(t, n);
-      compute_probabilities_and_lse(shape, scale, q, k, t, n, p);
+      const Scalar lse = compute_probabilities_and_lse(shape, scale, q, k, sinks, t, n, p);
       d_p.assign(p.size(), Scalar(0));
       Scalar mean(0);
       for (int64_t j = shape.first_key(t); j <= t; ++j) {
@@ -106,6 +110,8 @@ void attention_backward(const AttentionShape& shape, double scale, const Scalar*
         }
         mean += p[at] * d_p[at];
       }
+      // out has no term of the sink, of which the probability is exp(sink - lse)
+      if (sinks != nullptr) d_sinks[n] -= std::exp(sinks[n] - lse) * mean;
       for (int64_t j = shape.first_key(t); j <= t; ++j) {
         const auto at = static_cast<size_t>(j);
         // p = softmax(scale * q k^T)
