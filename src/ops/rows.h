@@ -54,6 +54,7 @@ struct SegmentProduct;
 struct SparseAttentionArgs;
 struct SparseGradients;
 struct TailRopeArgs;
+struct SwigluForm;
 struct TokenChoice;
 enum class Activation;
 
@@ -89,10 +90,11 @@ struct ChooseTokensRow {
 };
 
 struct ClampedSwigluRow {
-  void (*forward)(Backend&, float limit, TensorView gate, TensorView up, TensorView scales,
-                  TensorView y);
-  void (*backward)(Backend&, float limit, TensorView gate, TensorView up, TensorView scales,
-                   TensorView d_y, TensorView d_gate, TensorView d_up, TensorView d_scales);
+  void (*forward)(Backend&, const SwigluForm& form, TensorView gate, TensorView up,
+                  TensorView scales, TensorView y);
+  void (*backward)(Backend&, const SwigluForm& form, TensorView gate, TensorView up,
+                   TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
+                   TensorView d_scales);
 };
 
 struct CompressorRow {

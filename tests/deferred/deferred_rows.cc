@@ -20,6 +20,7 @@
 #include "ops/cache_write.h"
 #include "ops/causal_conv.h"
 #include "ops/choose_tokens.h"
+#include "ops/clamped_swiglu.h"
 #include "ops/compressor.h"
 #include "ops/delta_gates.h"
 #include "ops/delta_net.h"

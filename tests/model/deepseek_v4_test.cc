@@ -101,7 +101,7 @@ TEST(DeepseekV4, DefaultsAreHuggingFaces) {
   EXPECT_TRUE(sparse.overlap);
   EXPECT_FALSE(attention(config, 0).overlap);
   const auto& moe = *config.find_block_config<MoeConfig>(4, kMoe);
-  EXPECT_EQ(moe.limit, 10.0);
+  EXPECT_EQ(moe.clamp.limit, 10.0f);
   EXPECT_EQ(moe.scale, 1.5);
 }
 

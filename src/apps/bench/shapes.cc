@@ -145,7 +145,7 @@ ModelConfig deepseek_v4_flash_config() {
                                                     .router = model::RouterKind::kSqrtSoftplus,
                                                     .norm_topk = true,
                                                     .scale = 1.5,
-                                                    .limit = 10.0});
+                                                    .clamp = {.limit = 10.0f}});
   for (int layer = 0; layer < 4; ++layer) {
     c.layers.push_back({{make_hyper_connection("input_layernorm.weight",
                                                {"attn_hc.fn", "attn_hc.base", "attn_hc.scale"}),

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "model/linear.h"
-#include "ops/clamped_swiglu.h"
 #include "ops/gated.h"
 
 namespace strata::model {
@@ -104,8 +103,8 @@ void gated_mlp_allocate_saved(Pass& pass, const BlockContext& context, const Gat
 
 void gated_mlp_activate(Pass& pass, const GatedMlpParts& mlp, TensorView gate, TensorView up,
                         TensorView scales, TensorView y) {
-  if (mlp.limit > 0.0) {
-    ops::clamped_swiglu(pass.backend, static_cast<float>(mlp.limit), gate, up, scales, y);
+  if (mlp.clamp.limit > 0.0f) {
+    ops::clamped_swiglu(pass.backend, mlp.clamp, gate, up, scales, y);
   } else if (scales.empty()) {
     ops::act_and_mul(pass.backend, mlp.activation, gate, up, y);
   } else {
@@ -116,9 +115,9 @@ void gated_mlp_activate(Pass& pass, const GatedMlpParts& mlp, TensorView gate, T
 void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, TensorView gate,
                                  TensorView up, TensorView scales, TensorView d_y,
                                  TensorView d_gate, TensorView d_up, TensorView d_scales) {
-  if (mlp.limit > 0.0) {
-    ops::clamped_swiglu_backward(pass.backend, static_cast<float>(mlp.limit), gate, up, scales, d_y,
-                                 d_gate, d_up, d_scales);
+  if (mlp.clamp.limit > 0.0f) {
+    ops::clamped_swiglu_backward(pass.backend, mlp.clamp, gate, up, scales, d_y, d_gate, d_up,
+                                 d_scales);
   } else if (scales.empty()) {
     ops::act_and_mul_backward(pass.backend, mlp.activation, gate, up, d_y, d_gate, d_up);
   } else {

@@ -7,6 +7,7 @@
 
 #include "model/blocks/block.h"
 #include "model/pass/pass.h"
+#include "ops/clamped_swiglu.h"
 #include "ops/gated.h"
 
 namespace strata::model {
@@ -26,7 +27,7 @@ struct GatedMlpParts {
   int gate = 0, up = 0, down = 0;  // keys of the block's matrices
   int64_t width = 0;
   ops::Activation activation = ops::Activation::kSilu;
-  double limit = 0.0;  // clamps gate and up of SiLU's; 0: no limit
+  ops::SwigluForm clamp = {};  // of SiLU's, where its limit is not 0
 };
 
 struct GatedMlpSaved {

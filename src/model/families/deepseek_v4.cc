@@ -320,9 +320,9 @@ MoeConfig read_moe(const ConfigObject& object, const ModelConfig& config) {
   moe.norm_topk = true;
   moe.scale = object.number("routed_scaling_factor", 1.5);
   moe.vocab_size = config.vocab_size;
-  moe.limit = object.number("swiglu_limit", 10.0);
-  if (!(moe.limit > 0.0)) {
-    object.fail(fmt::format("swiglu_limit: got {}, want more than 0", moe.limit));
+  moe.clamp.limit = static_cast<float>(object.number("swiglu_limit", 10.0));
+  if (!(moe.clamp.limit > 0.0f)) {
+    object.fail(fmt::format("swiglu_limit: got {}, want more than 0", moe.clamp.limit));
   }
   return moe;
 }

@@ -11,17 +11,17 @@ class CpuBackend;
 namespace strata::ops::cpu {
 
 // The CPU behind ops/clamped_swiglu.h: arguments are checked.
-void clamped_swiglu(CpuBackend& backend, float limit, TensorView gate, TensorView up,
+void clamped_swiglu(CpuBackend& backend, const SwigluForm& form, TensorView gate, TensorView up,
                     TensorView scales, TensorView y);
-void clamped_swiglu_backward(CpuBackend& backend, float limit, TensorView gate, TensorView up,
-                             TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
-                             TensorView d_scales);
+void clamped_swiglu_backward(CpuBackend& backend, const SwigluForm& form, TensorView gate,
+                             TensorView up, TensorView scales, TensorView d_y, TensorView d_gate,
+                             TensorView d_up, TensorView d_scales);
 
 struct ClampedInputs {
   DType type;  // of gate, up and what is written
   const void* gate;
   const void* up;
-  float limit;
+  SwigluForm form;
   float scale;
 };
 

@@ -13,6 +13,10 @@ namespace {
 using model::MoeConfig;
 using model::RouterKind;
 
+Clamp clamp_of(const MoeConfig& c) {
+  return {double{c.clamp.limit}, double{c.clamp.alpha}, double{c.clamp.up_offset}};
+}
+
 Row scores_of(const MoeConfig& c, Row logits) {
   if (c.router == RouterKind::kSoftmax) return softmax(logits);
   for (double& value : logits) {
@@ -54,8 +58,8 @@ std::vector<size_t> choose(const MoeConfig& c, const Params& params, const Row& 
 }
 
 Row shared(const MoeConfig& c, const Params& params, const Row& x) {
-  if (!c.shared_gate) return gated_mlp(params, "mlp.shared_experts.", x, silu, c.limit);
-  Row y = gated_mlp(params, "mlp.shared_expert.", x, silu, c.limit);
+  if (!c.shared_gate) return gated_mlp(params, "mlp.shared_experts.", x, silu, clamp_of(c));
+  Row y = gated_mlp(params, "mlp.shared_expert.", x, silu, clamp_of(c));
   const double factor = sigmoid(linear(params, "mlp.shared_expert_gate", x)[0]);
   for (double& value : y) value *= factor;
   return y;
@@ -75,7 +79,7 @@ Reference reference(const MoeConfig& c) {
         const double weight = c.scale * scores[e] / (c.norm_topk ? sum : 1.0);
         add_scaled(
             y, weight,
-            gated_mlp(in.params, "mlp.experts." + std::to_string(e) + ".", x, silu, c.limit));
+            gated_mlp(in.params, "mlp.experts." + std::to_string(e) + ".", x, silu, clamp_of(c)));
       }
       if (c.shared_width > 0) add_scaled(y, 1.0, shared(c, in.params, x));
       out.push_back(y);
@@ -90,37 +94,37 @@ SublayerCase make(const std::string& name, const MoeConfig& config) {
 
 INSTANTIATE_TEST_SUITE_P(
     moe, SublayerAlone,
-    ::testing::Values(make("softmax",
-                           {.num_experts = 5, .top_k = 2, .expert_width = 6, .norm_topk = true}),
-                      make("softmax_with_a_gated_shared_expert", {.num_experts = 4,
-                                                                  .top_k = 3,
-                                                                  .expert_width = 5,
-                                                                  .shared_width = 7,
-                                                                  .shared_gate = true}),
-                      make("sigmoid_in_groups", {.num_experts = 6,
-                                                 .top_k = 2,
-                                                 .expert_width = 5,
-                                                 .shared_width = 6,
-                                                 .router = RouterKind::kSigmoid,
-                                                 .norm_topk = true,
-                                                 .num_groups = 3,
-                                                 .top_groups = 2,
-                                                 .scale = 1.5}),
-                      make("root_of_softplus_clamped", {.num_experts = 4,
-                                                        .top_k = 2,
-                                                        .expert_width = 5,
-                                                        .shared_width = 5,
-                                                        .router = RouterKind::kSqrtSoftplus,
-                                                        .norm_topk = true,
-                                                        .scale = 2.0,
-                                                        .limit = 0.6}),
-                      make("table", {.num_experts = 4,
-                                     .top_k = 2,
-                                     .expert_width = 5,
-                                     .router = RouterKind::kTable,
-                                     .norm_topk = true,
-                                     .vocab_size = kVocab,
-                                     .limit = 0.6})),
+    ::testing::Values(
+        make("softmax", {.num_experts = 5, .top_k = 2, .expert_width = 6, .norm_topk = true}),
+        make("softmax_with_a_gated_shared_expert", {.num_experts = 4,
+                                                    .top_k = 3,
+                                                    .expert_width = 5,
+                                                    .shared_width = 7,
+                                                    .shared_gate = true}),
+        make("sigmoid_in_groups", {.num_experts = 6,
+                                   .top_k = 2,
+                                   .expert_width = 5,
+                                   .shared_width = 6,
+                                   .router = RouterKind::kSigmoid,
+                                   .norm_topk = true,
+                                   .num_groups = 3,
+                                   .top_groups = 2,
+                                   .scale = 1.5}),
+        make("root_of_softplus_clamped", {.num_experts = 4,
+                                          .top_k = 2,
+                                          .expert_width = 5,
+                                          .shared_width = 5,
+                                          .router = RouterKind::kSqrtSoftplus,
+                                          .norm_topk = true,
+                                          .scale = 2.0,
+                                          .clamp = {.limit = 0.6f}}),
+        make("table", {.num_experts = 4,
+                       .top_k = 2,
+                       .expert_width = 5,
+                       .router = RouterKind::kTable,
+                       .norm_topk = true,
+                       .vocab_size = kVocab,
+                       .clamp = {.limit = 0.6f}})),
     case_name);
 
 }  // namespace

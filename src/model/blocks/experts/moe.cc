@@ -23,7 +23,7 @@ GatedMlpParts shared_expert_parts(const BlockContext& context) {
           .up = kMoeSharedUp,
           .down = kMoeSharedDown,
           .width = c.shared_width,
-          .limit = c.limit};
+          .clamp = c.clamp};
 }
 
 struct Moe {
@@ -154,7 +154,7 @@ struct Moe {
   static TensorView compute_weighted_activations(Pass& pass, const BlockContext& context,
                                                  const Saved& s) {
     const TensorView y = pass.take(pass.dtype(), s.gate.shape);
-    gated_mlp_activate(pass, {.limit = context.as<Config>().limit}, s.gate, s.up,
+    gated_mlp_activate(pass, {.clamp = context.as<Config>().clamp}, s.gate, s.up,
                        s.routing.row_weights, y);
     return y;
   }
@@ -194,7 +194,7 @@ struct Moe {
       const TensorView dy = gather_rows(pass, routing, d_out);
       expert_down_backward(pass, context, rows, s.lora_h, activated, dy, d_activated);
       // activated = weight * silu(gate) * up
-      gated_mlp_activate_backward(pass, {.limit = context.as<Config>().limit}, s.gate, s.up,
+      gated_mlp_activate_backward(pass, {.clamp = context.as<Config>().clamp}, s.gate, s.up,
                                   routing.row_weights, d_activated, d_gate, d_up, d_row_weights);
     }
     const TensorView x = gather_rows(pass, routing, n);
@@ -233,8 +233,8 @@ std::string Moe::find_config_fault(const Config& c) {
        c.shared_width, "at least 0 and below 2^31");
   want(c.top_k >= 1 && c.top_k <= experts, "num_experts_per_tok", c.top_k,
        "1 to the number of experts");
-  if (fault.empty() && (!(c.limit >= 0.0) || !std::isfinite(c.limit))) {
-    fault = fmt::format("swiglu_limit: got {}, want more than 0", c.limit);
+  if (fault.empty() && (!(c.clamp.limit >= 0.0f) || !std::isfinite(c.clamp.limit))) {
+    fault = fmt::format("swiglu_limit: got {}, want more than 0", c.clamp.limit);
   }
   if (!fault.empty()) return fault;
   want(c.num_groups >= 1 && experts % c.num_groups == 0, "n_group", c.num_groups,

@@ -8,6 +8,7 @@
 // token's experts are summed in fp32 in the order of its choice.
 #pragma once
 #include "model/blocks/block.h"
+#include "ops/clamped_swiglu.h"
 
 namespace strata::model {
 
@@ -24,13 +25,14 @@ struct MoeConfig {
   bool shared_gate = false;  // the shared expert counts by sigmoid(gate . n), a number a token
   RouterKind router = RouterKind::kSoftmax;
   bool norm_topk = false;  // weights of the chosen experts sum to one before `scale`
-  int64_t num_groups =
-      1;  // experts in groups, of which top_groups take part: of the largest sum of
-  int64_t top_groups = 1;  // their two best scores, or of the largest score
+  // Experts in groups, of which top_groups take part: those of the largest sum of their two best
+  // scores, or of the largest score.
+  int64_t num_groups = 1;
+  int64_t top_groups = 1;
   bool one_best = false;
-  double scale = 1.0;      // of the weights
-  int64_t vocab_size = 0;  // of the table
-  double limit = 0.0;      // clamps gate and up of all experts; 0: no limit
+  double scale = 1.0;          // of the weights
+  int64_t vocab_size = 0;      // of the table
+  ops::SwigluForm clamp = {};  // of gate and up of all experts, where its limit is not 0
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
