@@ -91,6 +91,9 @@ void gemm_groups(Backend& backend, const GroupedArgs& args, TensorView y) {
               run.w.first.width == w.width,
           run.w.first.rows, run.w.first.cols, run.w.first.width);
   }
+  const TensorView& bias = args.bias.first;
+  CHECK(bias.empty() || (bias.dtype == DType::kF32 && bias.shape == Shape{w.rows}), bias.dtype,
+        bias.shape.to_string(), w.rows);
   count_product_flops(backend, args);
   if (y.rows() > 0) backend.call()->gemm_groups.products(backend, staged(backend, args), y);
 }
@@ -98,6 +101,7 @@ void gemm_groups(Backend& backend, const GroupedArgs& args, TensorView y) {
 void gemm_groups_dx(Backend& backend, const GroupedArgs& args, TensorView dx, bool accumulate) {
   const PanelView& w = args.w.first;
   check_groups(args, w.rows, w.cols, dx);
+  CHECK(args.bias.first.empty());
   CHECK(!accumulate || dx.dtype == DType::kF32, dx.dtype);
   for (const GroupedLowRank& run : args.runs) {
     CHECK(run.w.first.rows == run.x.cols() && run.w.first.cols == w.cols, run.w.first.rows,

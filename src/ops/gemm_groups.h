@@ -70,6 +70,7 @@ struct GroupedArgs {
   PanelStack w;  // [E] of [N, K]
   GroupedRows rows;
   std::span<const GroupedLowRank> runs = {};
+  TensorStack bias = {};  // gemm_groups only: [E] of [N] f32, or empty
 };
 
 // Writes y [n, N], f32 or bf16.

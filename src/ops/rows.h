@@ -33,6 +33,7 @@ struct DeltaGatesArgs;
 struct DeltaGradients;
 struct DeltaNetArgs;
 struct GatedNormArgs;
+struct GroupBiasGradients;
 struct GemmArgs;
 struct GroupedArgs;
 struct GroupedGradient;
@@ -53,8 +54,9 @@ struct SamplingParams;
 struct SegmentProduct;
 struct SparseAttentionArgs;
 struct SparseGradients;
-struct TailRopeArgs;
 struct SwigluForm;
+struct TailRopeArgs;
+struct TensorStack;
 struct TokenChoice;
 enum class Activation;
 
@@ -186,6 +188,13 @@ struct GemmGroupsRow {
   void (*dw)(Backend&, const GroupedRows& rows, std::span<const GroupedGradient> gradients);
 };
 
+struct GroupBiasRow {
+  void (*forward)(Backend&, const GroupedRows& rows, TensorStack bias, TensorView scales,
+                  TensorView y);
+  void (*backward)(Backend&, const GroupedRows& rows, const GroupBiasGradients& grads,
+                   TensorView d_y);
+};
+
 struct HyperConnectionRow {
   void (*mix)(Backend&, TensorView streams, TensorView fn, float norm_eps, TensorView mix,
               TensorView inv_rms);
@@ -301,6 +310,7 @@ struct Rows {
   GatedNormRow gated_norm;
   GemmRow gemm;
   GemmGroupsRow gemm_groups;
+  GroupBiasRow group_bias;
   HyperConnectionRow hyper_connection;
   IndexerRow indexer;
   IndexerLossRow indexer_loss;

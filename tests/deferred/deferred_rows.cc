@@ -28,6 +28,7 @@
 #include "ops/gated_norm.h"
 #include "ops/gemm.h"
 #include "ops/gemm_groups.h"
+#include "ops/group_bias.h"
 #include "ops/hyper_connection.h"
 #include "ops/indexer.h"
 #include "ops/indexer_loss.h"
@@ -259,6 +260,8 @@ const Rows kRows = {
                     .runs_dx = Late<[](const Rows& r) { return r.gemm_groups.runs_dx; }>(),
                     .scale_runs = Late<[](const Rows& r) { return r.gemm_groups.scale_runs; }>(),
                     .dw = Late<[](const Rows& r) { return r.gemm_groups.dw; }>()},
+    .group_bias = {.forward = Late<[](const Rows& r) { return r.group_bias.forward; }>(),
+                   .backward = Late<[](const Rows& r) { return r.group_bias.backward; }>()},
     .hyper_connection =
         {.mix = Late<[](const Rows& r) { return r.hyper_connection.mix; }>(),
          .mix_backward = Late<[](const Rows& r) { return r.hyper_connection.mix_backward; }>(),

@@ -101,7 +101,11 @@ class GemmGroups : public ::testing::TestWithParam<DType> {
     const Buffer x = random_buffer(dtype, {n, forward ? kIn : kOut}, {.seed = 5});
     const std::vector<GroupedLowRank> runs = {{1, 2, h.view(), low.stack},
                                               {2, 3, h.view(), low.stack}};
-    const GroupedArgs args = {x.view(), w.stack, division_.rows, runs};
+    const Buffer biases = random_buffer(DType::kF32, {kGroups, kOut}, {.seed = 6});
+    GroupedArgs args = {x.view(), w.stack, division_.rows, runs};
+    if (forward) {
+      args.bias = {TensorView(biases.view().data, DType::kF32, {kOut}), kOut * 4};
+    }
     Buffer whole(DType::kF32, {n, forward ? kOut : kIn}), single(DType::kF32, whole.view().shape);
     fill_sevens(whole);
     fill_sevens(single);
@@ -114,8 +118,10 @@ class GemmGroups : public ::testing::TestWithParam<DType> {
       if (has_term[static_cast<size_t>(row)]) {
         own.push_back({0, 1, h.view().slice_rows(row, row + 1), low.stack.at(group)});
       }
-      const GemmArgs one = {
-          .x = x.view().slice_rows(row, row + 1), .w = w.stack.at(group), .runs = own};
+      const GemmArgs one = {.x = x.view().slice_rows(row, row + 1),
+                            .w = w.stack.at(group),
+                            .runs = own,
+                            .bias = forward ? args.bias.at(group) : TensorView()};
       const TensorView y = single.view().slice_rows(row, row + 1);
       forward ? gemm(backend, one, y) : gemm_dx(backend, one, y, true);
     });

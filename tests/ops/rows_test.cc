@@ -15,6 +15,7 @@
 #include "ops/cpu/cpu_backend.h"
 #include "ops/elementwise.h"
 #include "ops/gemm.h"
+#include "ops/group_bias.h"
 #include "ops/limits.h"
 #include "ops/log_softmax.h"
 #include "ops/rms_norm.h"
@@ -103,6 +104,8 @@ constexpr Rows kRefusing = {
                     .runs_dx = Refuses<"gemm_groups.runs_dx">(),
                     .scale_runs = Refuses<"gemm_groups.scale_runs">(),
                     .dw = Refuses<"gemm_groups.dw">()},
+    .group_bias = {.forward = Refuses<"group_bias.forward">(),
+                   .backward = Refuses<"group_bias.backward">()},
     .hyper_connection = {.mix = Refuses<"hyper_connection.mix">(),
                          .mix_backward = Refuses<"hyper_connection.mix_backward">(),
                          .weights = Refuses<"hyper_connection.weights">(),

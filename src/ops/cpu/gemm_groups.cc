@@ -132,6 +132,10 @@ std::span<LowRankSegment> low_rank_segments_of(GroupLists& lists, size_t g) {
   return std::span(lists.low_rank).subspan(first, end - first);
 }
 
+TensorView bias_of(const GroupedArgs& args, int64_t group) {
+  return args.bias.first.empty() ? TensorView() : args.bias.at(group);
+}
+
 // One product for every group that has rows.
 void list_products(const CpuBackend& backend, const GroupedArgs& args, TensorView y,
                    GroupLists& lists) {
@@ -142,7 +146,8 @@ void list_products(const CpuBackend& backend, const GroupedArgs& args, TensorVie
     for (LowRankSegment& run : runs) run.x = run.x.slice_rows(group.begin, group.end);
     lists.products.push_back({.x = args.x.slice_rows(group.begin, group.end),
                               .w = args.w.at(group.group),
-                              .runs = runs});
+                              .runs = runs,
+                              .bias = bias_of(args, group.group)});
     lists.outputs.push_back(y.slice_rows(group.begin, group.end));
   }
 }

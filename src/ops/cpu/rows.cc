@@ -21,6 +21,7 @@
 #include "ops/cpu/gated_norm.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/gemm_groups.h"
+#include "ops/cpu/group_bias.h"
 #include "ops/cpu/hyper_connection.h"
 #include "ops/cpu/indexer.h"
 #include "ops/cpu/indexer_loss.h"
@@ -114,6 +115,7 @@ constexpr Rows kRows = {
                     .runs_dx = on_cpu<gemm_group_runs_dx>,
                     .scale_runs = on_cpu<scale_group_runs>,
                     .dw = on_cpu<gemm_dw_groups>},
+    .group_bias = {.forward = on_cpu<add_group_bias>, .backward = on_cpu<group_bias_backward>},
     .hyper_connection = {.mix = on_cpu<hyper_mix>,
                          .mix_backward = on_cpu<hyper_mix_backward>,
                          .weights = on_cpu<hyper_weights>,
