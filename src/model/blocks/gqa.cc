@@ -21,7 +21,20 @@ namespace {
 struct Gqa {
   using Config = GqaConfig;
   static constexpr BlockGroup kGroup = BlockGroup::kAttention;
-  enum Key : uint8_t { kQ, kK, kV, kO, kQBias, kKBias, kVBias, kOBias, kQNorm, kKNorm, kQkv };
+  enum Key : uint8_t {
+    kQ,
+    kK,
+    kV,
+    kO,
+    kQBias,
+    kKBias,
+    kVBias,
+    kOBias,
+    kQNorm,
+    kKNorm,
+    kSinks,
+    kQkv
+  };
   static constexpr int kNumLinears = 4;
 
   struct Saved {
@@ -75,6 +88,13 @@ struct Gqa {
         inputs_by(c.num_heads, "heads"), bias_key(c.o_bias, kOBias));
     add_biases(c, d, rows);
     if (c.qk_norm) add_norms(c, rows);
+    if (c.sinks) {
+      rows.push_back({.key = kSinks,
+                      .suffix = "self_attn.sinks",
+                      .shape = {c.num_heads},
+                      .shards = heads,
+                      .draw = ParamDraw::kNormal});
+    }
     if (c.fused_qkv) fuse_qkv(c, d, rows);
   }
 
@@ -216,7 +236,8 @@ struct Gqa {
             .segments = store_kv_and_make_segments(pass, context, k, v),
             .num_kv_heads = c.num_kv_heads,
             .scale = c.scale,
-            .window = c.window};
+            .window = c.window,
+            .sinks = context.values(kSinks)};
   }
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
@@ -261,7 +282,8 @@ struct Gqa {
     const TensorView d_k_rotated = pass.take(DType::kF32, s.k_raw.shape);
     // context = attention(rotated(norm(q_raw)), rotated(norm(k_raw)), v)
     ops::attention_backward(pass.backend, store_kv_and_make_args(pass, context, q, k, s.v),
-                            s.context, s.lse, d_context, d_q_rotated, d_k_rotated, d.v);
+                            s.context, s.lse, d_context, d_q_rotated, d_k_rotated, d.v,
+                            pass.base_gradient(context.param(kSinks).index));
     norm_and_rope_backward(pass, context, queries, kQNorm, d_q_rotated, queries_of(context, d.q));
     norm_and_rope_backward(pass, context, s.k_raw, kKNorm, d_k_rotated, d.k);
   }

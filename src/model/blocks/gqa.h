@@ -2,10 +2,11 @@
 // Grouped-query attention: o_proj(attention(q, k, v)) with q, k, v projected from n, q and k normed
 // per head (Qwen3) or over all heads (OLMo 2) and rotated, and with a gate (Qwen3.5):
 // o_proj(attention(q, k, v) * sigmoid(g)), where q_proj gives the query and the gate of each head
-// in turn. With a KV cache the new keys and values are written to its pages first and attention
-// reads the pages; without one it reads them where they were computed: the same bits either way.
-// Sources: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py, Qwen3Attention;
-// modeling_qwen3_5.py, Qwen3_5Attention.
+// in turn; with sinks (gpt-oss) the softmax has one more term a head (ops/attention.h). With a KV
+// cache the new keys and values are written to its pages first and attention reads the pages;
+// without one it reads them where they were computed: the same bits either way. Sources: HF
+// modeling_llama.py, LlamaAttention; modeling_qwen3.py, Qwen3Attention; modeling_qwen3_5.py,
+// Qwen3_5Attention; modeling_gpt_oss.py, GptOssAttention.
 #pragma once
 #include <optional>
 
@@ -33,6 +34,7 @@ struct GqaConfig {
   int64_t rotary_dim = 0;              // columns of a head that are rotated, the first; 0: all
   bool rope_interleave = false;        // their pairs are neighbours, not of two halves
   bool output_gate = false;
+  bool sinks = false;
   [[nodiscard]] int64_t q_width() const { return num_heads * head_dim; }
   // Of q_proj's outputs.
   [[nodiscard]] int64_t q_proj_width() const { return output_gate ? 2 * q_width() : q_width(); }

@@ -2,7 +2,8 @@
 // softmax(q k^T scale) v over the keys that a query sees, heads of queries in groups over those of
 // keys: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py and modeling_gemma3.py for norms of
 // heads and windows; modeling_qwen3_5.py, Qwen3_5Attention, for the gate and partial rotation;
-// modeling_smollm3.py for no rotation; modeling_ministral3.py for the scale of a query's position.
+// modeling_smollm3.py for no rotation; modeling_ministral3.py for the scale of a query's position;
+// modeling_gpt_oss.py, eager_attention_forward, for sinks.
 #include "model/blocks/gqa.h"
 
 #include <cmath>
@@ -35,8 +36,9 @@ Row head_of(const model::GqaConfig& c, const Params& params, const Row& projecte
   return head;
 }
 
+// sink: one more score, without a value; null: none.
 Row attend(const model::GqaConfig& c, const Row& q, const Rows& keys, const Rows& values,
-           size_t position) {
+           size_t position, const double* sink) {
   size_t first = 0;
   if (c.window > 0) {
     const auto window = static_cast<size_t>(c.window);
@@ -46,6 +48,7 @@ Row attend(const model::GqaConfig& c, const Row& q, const Rows& keys, const Rows
   for (size_t s = first; s <= position; ++s) {
     scores.push_back(static_cast<double>(c.scale) * dot(q, keys[s]));
   }
+  if (sink != nullptr) scores.push_back(*sink);
   const Row weights = softmax(scores);
   Row out(q.size(), 0.0);
   for (size_t s = first; s <= position; ++s) add_scaled(out, weights[s - first], values[s]);
@@ -75,7 +78,8 @@ Reference reference(const model::GqaConfig& c) {
           for (double& value : query)
             value *= 1.0 + kBeta * std::log(1.0 + std::floor(static_cast<double>(t) / kLength));
         }
-        Row head = attend(c, query, keys[h / group], values[h / group], t);
+        const double* sink = c.sinks ? &in.params.at("self_attn.sinks")[h] : nullptr;
+        Row head = attend(c, query, keys[h / group], values[h / group], t, sink);
         for (size_t i = 0; i < width && c.output_gate; ++i) {
           head[i] *= sigmoid(q[h * q_stride + width + i]);
         }
@@ -132,6 +136,19 @@ INSTANTIATE_TEST_SUITE_P(
                             .rope = model::kNoRope}),
         make("scaled_by_position",
              {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .scale = 0.4f, .query_rope = 1}),
+        make("with_sinks", {.num_heads = 6,
+                            .num_kv_heads = 2,
+                            .head_dim = 4,
+                            .scale = 0.5f,
+                            .qkv_bias = true,
+                            .o_bias = true,
+                            .sinks = true}),
+        make("with_sinks_in_a_window", {.num_heads = 2,
+                                        .num_kv_heads = 1,
+                                        .head_dim = 6,
+                                        .scale = 0.4f,
+                                        .window = 3,
+                                        .sinks = true}),
         make("gated_and_turned_in_part", {.num_heads = 2,
                                           .num_kv_heads = 1,
                                           .head_dim = 8,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // sum of weight * expert(x) over the chosen experts, + shared(x): HF modeling_qwen3_moe.py,
 // Qwen3MoeTopKRouter; modeling_deepseek_v3.py, DeepseekV3TopkRouter; modeling_qwen3_5_moe.py,
-// Qwen3_5MoeSparseMoeBlock; modeling_deepseek_v4.py, DeepseekV4TopKRouter, DeepseekV4HashRouter.
+// Qwen3_5MoeSparseMoeBlock; modeling_deepseek_v4.py, DeepseekV4TopKRouter, DeepseekV4HashRouter;
+// modeling_gpt_oss.py, GptOssTopKRouter and GptOssExperts.
 #include "model/blocks/experts/moe.h"
 
 #include "tests/model/blocks/gated_mlp_reference.h"
@@ -124,7 +125,14 @@ INSTANTIATE_TEST_SUITE_P(
                        .router = RouterKind::kTable,
                        .norm_topk = true,
                        .vocab_size = kVocab,
-                       .clamp = {.limit = 0.6f}})),
+                       .clamp = {.limit = 0.6f}}),
+        make("with_biases", {.num_experts = 5,
+                             .top_k = 2,
+                             .expert_width = 6,
+                             .norm_topk = true,
+                             .clamp = {.limit = 0.6f, .alpha = 1.702f, .up_offset = 1.0f},
+                             .router_bias = true,
+                             .expert_bias = true})),
     case_name);
 
 }  // namespace

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "backend/arena.h"
 #include "model/linear.h"
+#include "ops/group_bias.h"
 
 namespace strata::model {
 namespace {
@@ -91,6 +93,17 @@ bool is_all_computed(const Pass& pass, const ExpertLoraH& lora_h) {
                      [&](TensorView h) { return h.empty() || pass.is_computed(h); });
 }
 
+// The gradients of a parameter of all experts, which are at equal distances; `index` is the first
+// one's.
+ops::TensorStack gradient_stack(const Pass& pass, size_t index, const ops::GroupedRows& rows) {
+  const auto last = static_cast<size_t>(rows.group_ends.size()) - 1;
+  const TensorView first = pass.base_gradient(index);
+  ops::TensorStack stack = {first};
+  if (last > 0) stack.bytes = bytes_between(first.data, pass.base_gradient(index + 1).data);
+  CHECK(stack.at(static_cast<int64_t>(last)).data == pass.base_gradient(index + last).data);
+  return stack;
+}
+
 // y (and d_x) of one projection in backward, and where its shared d_h waits.
 struct Backward {
   Pass& pass;
@@ -172,26 +185,38 @@ struct Backward {
                         d_x, accumulate);
   }
 
-  // Of all experts, which are at equal distances.
-  [[nodiscard]] ops::TensorStack base_gradient_stack(MoeKey key) const {
-    const size_t index = context.param(key).index;
-    const auto last = static_cast<size_t>(rows.group_ends.size()) - 1;
-    const TensorView first = pass.base_gradient(index);
-    ops::TensorStack stack = {first};
-    if (last > 0) stack.bytes = bytes_between(first.data, pass.base_gradient(index + 1).data);
-    CHECK(stack.at(static_cast<int64_t>(last)).data == pass.base_gradient(index + last).data);
-    return stack;
-  }
-
   void add_base_gradients(MoeKey key, TensorView dy) const {
     if (pass.base_gradients == nullptr) return;
     const ops::GroupedGradient gradient = {
-        .end = std::ssize(rows.sequence_ends), .dy = dy, .x = x, .dw = base_gradient_stack(key)};
+        .end = std::ssize(rows.sequence_ends),
+        .dy = dy,
+        .x = x,
+        .dw = gradient_stack(pass, context.param(key).index, rows)};
     ops::gemm_dw_groups(pass.backend, rows, {&gradient, 1});
+    if (key == kMoeDown || !context.as<MoeConfig>().expert_bias) return;
+    ops::group_bias_backward(pass.backend, rows,
+                             {.d_bias = expert_bias_gradients(pass, context, rows, key)}, dy);
   }
 };
 
+MoeKey bias_key(MoeKey key) {
+  CHECK(key == kMoeGate || key == kMoeUp || key == kMoeDown, key);
+  return key == kMoeGate ? kMoeGateBias : key == kMoeUp ? kMoeUpBias : kMoeDownBias;
+}
+
 }  // namespace
+
+ops::TensorStack expert_biases(const BlockContext& context, MoeKey key) {
+  const TensorView first = context.values(bias_key(key));
+  return {first, first.empty() ? 0 : Arena::aligned(first.num_bytes())};
+}
+
+ops::TensorStack expert_bias_gradients(const Pass& pass, const BlockContext& context,
+                                       const ops::GroupedRows& rows, MoeKey key) {
+  const size_t index = context.param(bias_key(key)).index;
+  if (pass.base_gradient(index).empty()) return {};
+  return gradient_stack(pass, index, rows);
+}
 
 ExpertLoraH allocate_expert_lora_h(Pass& pass, const BlockContext& context) {
   ExpertLoraH lora_h;
@@ -224,7 +249,12 @@ void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::G
   }
   if (y.empty()) return;
   ops::gemm_groups(pass.backend,
-                   {.x = x, .w = weights(context, key), .rows = rows, .runs = lists.low_rank}, y);
+                   {.x = x,
+                    .w = weights(context, key),
+                    .rows = rows,
+                    .runs = lists.low_rank,
+                    .bias = key == kMoeDown ? ops::TensorStack() : expert_biases(context, key)},
+                   y);
 }
 
 void expert_down_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,

@@ -18,9 +18,16 @@ struct ExpertLoraH {
   [[nodiscard]] TensorView of(MoeKey key) const { return h[static_cast<size_t>(key - kMoeGate)]; }
 };
 
+// The biases of a matrix of all experts, [N] each, and their gradients; empty where they have none,
+// or where none are wanted.
+ops::TensorStack expert_biases(const BlockContext& context, MoeKey key);
+ops::TensorStack expert_bias_gradients(const Pass& pass, const BlockContext& context,
+                                       const ops::GroupedRows& rows, MoeKey key);
+
 ExpertLoraH allocate_expert_lora_h(Pass& pass, const BlockContext& context);
 
-// Writes y [n, N] and the h of matrix `key`; with an empty y only h. gate comes before up.
+// Writes y [n, N] and the h of matrix `key`; with an empty y only h. gate comes before up. Biases
+// of gate and up are part of y, those of down are not: they are no part of what weights multiply.
 void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
                            MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y);
 

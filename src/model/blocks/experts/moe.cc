@@ -13,6 +13,7 @@
 #include "model/residual.h"
 #include "ops/elementwise.h"
 #include "ops/gated.h"
+#include "ops/group_bias.h"
 
 namespace strata::model {
 namespace {
@@ -173,7 +174,12 @@ struct Moe {
     const TensorView y =
         sum.empty() ? TensorView() : pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
     expert_linear_forward(pass, context, rows, kMoeDown, s.lora_h, activated, y);
-    if (!sum.empty()) ops::gather_sum(pass.backend, y, s.routing.row_of_slot, add, sum);
+    if (sum.empty()) return;
+    if (context.as<Config>().expert_bias) {
+      ops::add_group_bias(pass.backend, rows, expert_biases(context, kMoeDown),
+                          s.routing.row_weights, y);
+    }
+    ops::gather_sum(pass.backend, y, s.routing.row_of_slot, add, sum);
   }
 
   // Adds the routed path's gradient to d_n [T, D] f32; with `first` d_n is written. d_out [T, D] of
@@ -196,6 +202,7 @@ struct Moe {
       // activated = weight * silu(gate) * up
       gated_mlp_activate_backward(pass, {.clamp = context.as<Config>().clamp}, s.gate, s.up,
                                   routing.row_weights, d_activated, d_gate, d_up, d_row_weights);
+      down_bias_backward(pass, context, rows, routing, dy, d_row_weights);
     }
     const TensorView x = gather_rows(pass, routing, n);
     const TensorView d_x = pass.take(DType::kF32, x.shape);
@@ -204,7 +211,20 @@ struct Moe {
     ops::gather_sum(pass.backend, d_x, routing.row_of_slot, first ? TensorView() : d_n, d_n);
   }
 
-  // d_n += the router's; its weight's gradient.
+  // y += weight * bias of every routed row: adds to d_row_weights and to the biases' gradients.
+  static void down_bias_backward(Pass& pass, const BlockContext& context,
+                                 const ops::GroupedRows& rows, const Routing& routing,
+                                 TensorView dy, TensorView d_row_weights) {
+    if (!context.as<Config>().expert_bias) return;
+    ops::group_bias_backward(pass.backend, rows,
+                             {.bias = expert_biases(context, kMoeDown),
+                              .scales = routing.row_weights,
+                              .d_scales = d_row_weights,
+                              .d_bias = expert_bias_gradients(pass, context, rows, kMoeDown)},
+                             dy);
+  }
+
+  // d_n += the router's; its gradients.
   static void router_backward(Pass& pass, const BlockContext& context, const Routing& routing,
                               TensorView n, TensorView d_row_weights, TensorView d_n) {
     const Scratch::Mark mark(pass.backend.scratch());
@@ -214,6 +234,8 @@ struct Moe {
     const ParamView& router = context.param(kMoeRouter);
     const TensorView d_weight = pass.base_gradient(router.index);
     if (!d_weight.empty()) ops::gemm_dw(pass.backend, d_logits, n, pass.rows.ends(), d_weight);
+    const TensorView d_bias = pass.base_gradient(context.param(kMoeLogitBias).index);
+    if (!d_bias.empty()) ops::add_rows_into(pass.backend, d_logits, d_bias);
     ops::gemm_dx(pass.backend, {.x = d_logits, .w = router.panel}, d_n, /*accumulate=*/true);
   }
 };
@@ -250,6 +272,12 @@ std::string Moe::find_config_fault(const Config& c) {
 void add_router_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   const int64_t e = c.num_experts;
   rows.push_back({.key = kMoeRouter, .suffix = "mlp.gate.weight", .shape = {e, d}});
+  if (c.router_bias) {
+    rows.push_back({.key = kMoeLogitBias,
+                    .suffix = "mlp.gate.bias",
+                    .shape = {e},
+                    .draw = ParamDraw::kNormal});
+  }
   if (c.router == RouterKind::kTable) {
     rows.push_back({.key = kMoeTable,
                     .suffix = "mlp.gate.tid2eid",
@@ -266,6 +294,22 @@ void add_router_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
                     .buffer = true,
                     .balances = true});
   }
+}
+
+void add_expert_bias_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
+  const auto bias = [&](MoeKey key, std::string_view suffix, int64_t width,
+                        const RowShards& shards) {
+    rows.push_back({.key = key,
+                    .suffix = suffix,
+                    .shape = {width},
+                    .num_experts = c.num_experts,
+                    .num_active = c.top_k,
+                    .shards = shards});
+  };
+  const RowShards outputs = outputs_by(c.expert_width, "channels");
+  bias(kMoeGateBias, "mlp.experts.{}.gate_proj.bias", c.expert_width, outputs);
+  bias(kMoeUpBias, "mlp.experts.{}.up_proj.bias", c.expert_width, outputs);
+  bias(kMoeDownBias, "mlp.experts.{}.down_proj.bias", d, {});
 }
 
 void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
@@ -295,6 +339,7 @@ void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
          {.path = "mlp.experts.up_proj", .order = kExpertOrder + 1, .stacked = "w3"}, up);
   expert(kMoeDown, "mlp.experts.{}.down_proj.weight", {d, f}, inputs_by(f, "channels"),
          {.path = "mlp.experts.down_proj", .order = kExpertOrder + 2, .stacked = "w2"}, down);
+  if (c.expert_bias) add_expert_bias_rows(c, d, rows);
   rows.push_back({.key = kMoeGateUp,
                   .num_experts = e,
                   .num_active = c.top_k,

@@ -2,10 +2,12 @@
 // Mixture of experts: sum over the chosen experts of weight * expert(n) + shared(n), expert(n) =
 // down(silu(gate(n)) * up(n)). Sources: HF modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock;
 // modeling_deepseek_v3.py, DeepseekV3MoE; modeling_qwen3_5_moe.py, Qwen3_5MoeSparseMoeBlock;
-// modeling_deepseek_v4.py, DeepseekV4SparseMoeBlock (which clamps gate and up). No
+// modeling_deepseek_v4.py, DeepseekV4SparseMoeBlock (which clamps gate and up);
+// modeling_gpt_oss.py, GptOssMLP (which does so in another form and has biases). No
 // capacity: every token reaches its experts, and its result depends on no other token. The router's
-// weight goes into the expert's hidden values before the down projection, which is linear; a
-// token's experts are summed in fp32 in the order of its choice.
+// weight goes into the expert's hidden values before the down projection, which is linear; of
+// down's bias it is a factor of its own. A token's experts are summed in fp32 in the order of its
+// choice.
 #pragma once
 #include "model/blocks/block.h"
 #include "ops/clamped_swiglu.h"
@@ -33,6 +35,8 @@ struct MoeConfig {
   double scale = 1.0;          // of the weights
   int64_t vocab_size = 0;      // of the table
   ops::SwigluForm clamp = {};  // of gate and up of all experts, where its limit is not 0
+  bool router_bias = false;    // a term of the logits
+  bool expert_bias = false;    // of gate, up and down of the routed experts
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
@@ -50,7 +54,11 @@ enum MoeKey : uint8_t {
   kMoeSharedUp,
   kMoeSharedDown,
   kMoeSharedScale,
-  kMoeTable
+  kMoeTable,
+  kMoeLogitBias,
+  kMoeGateBias,  // of the routed experts
+  kMoeUpBias,
+  kMoeDownBias
 };
 
 }  // namespace strata::model

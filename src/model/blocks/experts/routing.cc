@@ -83,7 +83,8 @@ Routing allocate_routing(Pass& pass, const MoeConfig& c) {
 void fill_routing_and_add_loads(Pass& pass, const BlockContext& context, TensorView n,
                                 Routing& routing) {
   const ParamView& router = context.param(kMoeRouter);
-  ops::gemm(pass.backend, {.x = n, .w = router.panel}, routing.scores);
+  ops::gemm(pass.backend, {.x = n, .w = router.panel, .bias = context.values(kMoeLogitBias)},
+            routing.scores);
   if (context.as<MoeConfig>().router == RouterKind::kTable) {
     ops::look_up_experts(pass.backend, context.values(kMoeTable), pass.tokens, routing.expert_ids);
     ops::route_to_given_experts(pass.backend, router_args(context), routing.scores,
