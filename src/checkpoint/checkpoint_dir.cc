@@ -59,12 +59,6 @@ struct Index {
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-// A shard is a file of the directory itself: no folder, no way out of it.
-bool is_plain_file_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
-}
-
 void read_weight_map(text::JsonReader& json, std::map<std::string, std::string>& shards) {
   json.begin_object();
   for (std::string name; json.next_key(name);) shards[name] = json.read_string();
@@ -149,17 +143,6 @@ void check_index(const Index& index, std::span<const CheckpointTensor> tensors,
   }
 }
 
-std::map<std::string, std::vector<TensorDecl>> tensors_by_shard(const CheckpointLayout& layout) {
-  std::map<std::string, std::vector<TensorDecl>> shards;
-  if (!layout.indexed) shards[std::string(kSingle)];
-  for (const auto& [tensor, shard] : layout.entries) {
-    CHECK(is_plain_file_name(shard), shard);
-    CHECK(layout.indexed != (shard == kSingle), "an index and a single file", shard);
-    shards[shard].push_back(tensor);
-  }
-  return shards;
-}
-
 // Those of the stacks so far, and of one more.
 void check_num_tensors(size_t have, size_t added, const std::string& where) {
   if (added <= kMostTensors - std::min(kMostTensors, have)) return;
@@ -167,35 +150,12 @@ void check_num_tensors(size_t have, size_t added, const std::string& where) {
               fmt::format("{}: its stacks have more than {} tensors", where, kMostTensors));
 }
 
-// By tensor, the name of its shard.
-std::map<std::string, std::string> weight_map_of(const CheckpointLayout& layout) {
-  std::map<std::string, std::string> weight_map;
-  for (const auto& [tensor, shard] : layout.entries) weight_map[tensor.name] = shard;
-  return weight_map;
-}
-
-std::map<std::string, std::string> metadata_with_total_size(const CheckpointLayout& layout) {
-  std::map<std::string, std::string> metadata(layout.index_metadata.begin(),
-                                              layout.index_metadata.end());
-  int64_t total_size = 0;
-  for (const auto& [tensor, shard] : layout.entries) total_size += tensor.bytes();
-  metadata["total_size"] = std::to_string(total_size);
-  return metadata;
-}
-
-std::string index_text(const CheckpointLayout& layout) {
-  std::string out = "{\n  \"metadata\": {";
-  for (const auto& [key, value] : metadata_with_total_size(layout)) {
-    text::append_json_member(out, "    ", key, value);
-  }
-  out += "\n  },\n  \"weight_map\": {";
-  for (const auto& [name, shard] : weight_map_of(layout)) {
-    text::append_json_member(out, "    ", name, text::json_quote(shard));
-  }
-  return out + "\n  }\n}\n";
-}
-
 }  // namespace
+
+bool is_plain_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
 
 CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir)) {
   if (file_exists(fmt::format("{}/{}", path_, kSingle))) {
@@ -422,64 +382,6 @@ CheckpointLayout CheckpointDir::layout() const {
     if (decl) layout.entries.push_back({std::move(*decl), shard_names_[tensor.shard]});
   }
   return layout;
-}
-
-CheckpointWriter::CheckpointWriter(std::string dir, const CheckpointLayout& layout,
-                                   std::map<std::string, std::string> metadata)
-    : dir_(std::move(dir)) {
-  make_folders(dir_);
-  metadata["format"] = "pt";
-  for (auto& [name, tensors] : tensors_by_shard(layout)) {
-    writers_.emplace_back(dir_ + "/" + name, std::move(tensors), metadata);
-    shard_names_.push_back(name);
-    for (const TensorDecl& tensor : writers_.back().tensors()) {
-      CHECK(shard_of_.emplace(tensor.name, writers_.size() - 1).second,
-            "in two shards:", tensor.name);
-      order_.push_back(tensor);
-    }
-  }
-  if (layout.indexed) index_ = index_text(layout);
-}
-
-SafetensorsWriter& CheckpointWriter::writer_of(std::string_view name) {
-  const auto found = shard_of_.find(std::string(name));
-  CHECK(found != shard_of_.end(), "not declared:", name);
-  return writers_[found->second];
-}
-
-void CheckpointWriter::append(std::string_view name, std::span<const std::byte> bytes) {
-  writer_of(name).append(name, bytes);
-}
-
-void CheckpointWriter::append_f32(std::string_view name, std::span<const float> values) {
-  writer_of(name).append_f32(name, values);
-}
-
-void CheckpointWriter::append_view(std::string_view name, const TensorView& values) {
-  writer_of(name).append_view(name, values);
-}
-
-// The single file goes too where shards replace it: it would be preferred to them.
-void CheckpointWriter::remove_stale_index_and_single_file() const {
-  remove_file(fmt::format("{}/{}", dir_, kIndex));
-  if (!index_.empty()) remove_file(fmt::format("{}/{}", dir_, kSingle));
-  sync_folder(dir_);
-}
-
-void CheckpointWriter::commit() {
-  for (SafetensorsWriter& writer : writers_) writer.seal();
-  if (index_.empty()) {
-    writers_.front().commit();
-    // A stale index would be found once the single file is gone.
-    remove_stale_index_and_single_file();
-    return;
-  }
-  AtomicFile index(fmt::format("{}/{}", dir_, kIndex));
-  index.append(index_);
-  index.seal();
-  remove_stale_index_and_single_file();
-  for (SafetensorsWriter& writer : writers_) writer.commit();
-  index.commit();
 }
 
 }  // namespace strata

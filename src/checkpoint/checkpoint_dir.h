@@ -27,6 +27,9 @@ namespace strata {
 
 class FaultList;
 
+// What a shard may be called: a file of the directory itself, no folder, no way out of it.
+bool is_plain_file_name(std::string_view name);
+
 class CheckpointDir final : public CheckpointSource {
  public:
   explicit CheckpointDir(std::string dir);
@@ -86,7 +89,6 @@ class CheckpointWriter {
   // As SafetensorsWriter.
   void append(std::string_view name, std::span<const std::byte> bytes);
   void append_f32(std::string_view name, std::span<const float> values);
-  void append_view(std::string_view name, const TensorView& values);
   void commit();
 
  private:
