@@ -21,6 +21,8 @@ namespace {
 constexpr std::string_view kPowersOfTwo = "F8_E8M0";
 constexpr std::string_view kE4m3 = "F8_E4M3";
 constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kBlocks = "_blocks";
+constexpr int64_t kBlockBytes = 16;
 // Elements that are read at once: few reads, of little memory next to what they become.
 constexpr int64_t kElementsAtOnce = int64_t{8} << 20;
 constexpr int64_t kFp8Columns = 128;   // of one scale of NarrowForm::kFp8
@@ -91,9 +93,31 @@ float e8m0_to_float(uint8_t bits) {
   return std::ldexp(1.0f, static_cast<int>(bits) - 127);
 }
 
+namespace {
+
+// "X_blocks" of gpt-oss: bytes [..., blocks of a row, 16], of two elements each.
+bool is_blocks(const TensorInfo& weight) {
+  return weight.name.ends_with(kBlocks) && weight.dtype_name == "U8" && weight.dims.size() > 2 &&
+         weight.dims.back() == kBlockBytes;
+}
+
+std::optional<BlockFormat> joined_blocks_format(const TensorInfo& stored) {
+  BlockFormat format{.block_rows = 1,
+                     .block_cols = 2 * kBlockBytes,
+                     .elements_per_byte = 2,
+                     .dims = {stored.dims.begin(), stored.dims.end() - 1}};
+  if (__builtin_mul_overflow(format.dims.back(), format.block_cols, &format.dims.back())) {
+    return std::nullopt;
+  }
+  return format;
+}
+
+}  // namespace
+
 std::optional<BlockFormat> block_format(const TensorInfo& stored) {
   const std::string_view dtype = stored.dtype_name;
   if (stored.dims.size() < 2 || std::ssize(stored.dims) > kMaxRank) return std::nullopt;
+  if (is_blocks(stored)) return joined_blocks_format(stored);
   if (dtype == kE4m3) return BlockFormat{.block_rows = 128, .block_cols = 128, .dims = stored.dims};
   if (dtype != "F4" && dtype != "I8" && dtype != "U8") return std::nullopt;
   BlockFormat format{
@@ -146,7 +170,13 @@ std::optional<std::array<int64_t, 2>> parse_config_block_size(const std::string&
   return block;
 }
 
+std::string name_with_scales(const TensorInfo& weight) {
+  const size_t suffix = is_blocks(weight) ? kBlocks.size() : 0;
+  return weight.name.substr(0, weight.name.size() - suffix);
+}
+
 std::vector<std::string> scale_names(const TensorInfo& weight) {
+  if (is_blocks(weight)) return {name_with_scales(weight) + "_scales"};
   std::vector<std::string> names = {fmt::format("{}_scale_inv", weight.name)};
   if (weight.name.ends_with(kWeight)) names.push_back(sibling(weight.name, ".scale"));
   // Next to bytes of four bits this is another program's, NVFP4's.
@@ -179,7 +209,8 @@ bool fit_blocks_to_whole_rows(const std::vector<int64_t>& scale_dims, BlockForma
 
 std::string fit_format_or_find_fault(const TensorInfo& weight, const TensorInfo& scale,
                                      BlockFormat& format) {
-  const bool fits = scale.dtype_name == "U8" ? format.elements_per_byte == 1 : is_exponents(scale);
+  const bool bytes_fit = format.elements_per_byte == 1 || is_blocks(weight);
+  const bool fits = scale.dtype_name == "U8" ? bytes_fit : is_exponents(scale);
   if (!scale.readable && !fits) {
     return fmt::format("tensor '{}': dtype {}, want F32, F16, BF16 or {}", scale.name,
                        scale.dtype_name, kPowersOfTwo);
@@ -263,7 +294,7 @@ NarrowForm scaled_narrow_form(const BlockFormat& format, const TensorInfo& scale
   const int64_t cols = format.dims.back();
   if (cols % kNarrowGroup != 0) return NarrowForm::kNone;
   if (format.elements_per_byte == 2) {
-    return scale.dtype_name == kPowersOfTwo ? NarrowForm::kE2m1 : NarrowForm::kNone;
+    return is_exponents(scale) ? NarrowForm::kE2m1 : NarrowForm::kNone;
   }
   const bool fits = format.block_cols % kFp8Columns == 0 || format.block_cols >= cols;
   return fits ? NarrowForm::kFp8 : NarrowForm::kNone;

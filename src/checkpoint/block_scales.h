@@ -4,7 +4,8 @@
 //   FP8: e4m3, blocks of config.json's weight_block_size, or 128 x 128 (DeepSeek-V3, Qwen3-FP8);
 //   blocks at the ends are smaller. One scale may be a whole row's (fbgemm_fp8) or the tensor's.
 //   FP4: e2m1, blocks of 1 x 32 (DeepSeek-V4's experts); as F4, or as bytes (I8, U8) of two
-//   elements, of which the low four bits are the first.
+//   elements, of which the low four bits are the first. gpt-oss has an axis for the blocks of a
+//   row, "X_blocks" [..., columns / 32, 16], with exponents "X_scales" [..., columns / 32].
 // The scales of tensor "X" are "X_scale_inv" or "X_scale", those of "Y.weight" also "Y.scale": of
 // [rows / block, columns / block], F32, F16, BF16 or powers of two (F8_E8M0). Scales of activations
 // next to them ("Y.input_scale", "Y.activation_scale") are no part of the weights. Formats: OCP
@@ -42,6 +43,9 @@ std::optional<BlockFormat> block_format(const TensorInfo& stored);
 // Rows and columns of a block of FP8, of a config.json that says so.
 std::optional<std::array<int64_t, 2>> parse_config_block_size(const std::string& config_text,
                                                               const std::string& where);
+
+// What a tensor is called once it has its scales: "X" of "X_blocks".
+std::string name_with_scales(const TensorInfo& weight);
 
 // Under which names the scales of a tensor may be, and those of what it multiplies.
 std::vector<std::string> scale_names(const TensorInfo& weight);

@@ -44,7 +44,9 @@ std::optional<TensorDecl> saved_decl(const CheckpointTensor& tensor) {
     return TensorDecl{.name = info.name, .shape = shape, .integer_bytes = integer_bytes};
   }
   if (!info.readable) return std::nullopt;
-  const DType dtype = tensor.scaled || tensor.bnb4 ? DType::kBF16 : info.dtype;
+  const bool is_narrow =
+      tensor.scaled || tensor.bnb4 || (tensor.packed && tensor.packed->whole->scaled.has_value());
+  const DType dtype = is_narrow ? DType::kBF16 : info.dtype;
   return TensorDecl{.name = info.name, .dtype = dtype, .shape = info.shape};
 }
 
@@ -173,6 +175,7 @@ CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir))
   move_scales_to_weights();
   move_bnb4_states_to_weights();
   replace_stacks_by_layer_tensors();
+  replace_packed_experts_by_experts();
 }
 
 // Stacks become the tensors of their layers, in their place.
@@ -206,13 +209,32 @@ std::vector<CheckpointTensor> CheckpointDir::unstacked_tensors(
   return tensors;
 }
 
+// Tensors that hold all experts of a layer become those of its experts, in their place.
+void CheckpointDir::replace_packed_experts_by_experts() {
+  std::vector<CheckpointTensor> tensors;
+  bool any = false;
+  for (const CheckpointTensor& tensor : tensors_) {
+    const std::string_view experts = experts_of_packed_tensor(tensor.info.name);
+    const bool is_packed = !experts.empty() && find(packed_bias_name(experts)) != nullptr;
+    std::vector<CheckpointTensor> parts =
+        is_packed ? split_into_experts(tensor) : std::vector<CheckpointTensor>();
+    if (parts.empty()) parts.push_back(tensor);
+    any = any || parts.size() > 1 || parts[0].packed;
+    check_num_tensors(tensors.size(), parts.size(), path_);
+    for (CheckpointTensor& part : parts) tensors.push_back(std::move(part));
+  }
+  if (any) replace_tensors(std::move(tensors));
+}
+
 void CheckpointDir::replace_tensors(std::vector<CheckpointTensor> tensors) {
   erase_if([](const CheckpointTensor&) { return true; });
   FaultList faults(path_);
   for (CheckpointTensor& tensor : tensors) {
     if (find(tensor.info.name) != nullptr) {
-      faults.add(fmt::format("tensor '{}' is there twice, in a stack and by itself or in two",
-                             tensor.info.name));
+      faults.add(
+          fmt::format("tensor '{}' is there twice, in a stack or among all experts of a "
+                      "layer and by itself, or in two",
+                      tensor.info.name));
     } else {
       add(std::move(tensor));
     }
@@ -260,6 +282,11 @@ void CheckpointDir::move_scales_to_weights() {
         find_scaled_or_add_fault(tensor, block, faults);
     if (!scaled) continue;
     joined.insert(scaled->scale.name);
+    std::string name = name_with_scales(tensor.info);
+    if (name != tensor.info.name && find(name) != nullptr) {
+      faults.add(fmt::format("tensor '{}' is there twice, as it is and in blocks", name));
+    }
+    tensor.info.name = std::move(name);
     make_readable_as_f32(tensor.info, scaled->format.dims);
     tensor.scaled = std::move(scaled);
     for (std::string& name : activation_scale_names(tensor.info.name))
@@ -320,6 +347,13 @@ void CheckpointDir::add_and_check_indexed_shards() {
 
 void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                          void* raw_out) const {
+  if (tensor.packed) {
+    const CheckpointTensor& whole = *tensor.packed->whole;
+    return read_expert_part(
+        *tensor.packed, dtype_bytes(tensor.info.dtype), first_element, count,
+        [&](int64_t first, int64_t some, std::byte* out) { read(whole, first, some, out); },
+        static_cast<std::byte*>(raw_out));
+  }
   if (tensor.bnb4 != nullptr) {
     return read_bnb4_values(*tensor.bnb4, files_[tensor.shard], tensor.info,
                             files_[tensor.bnb4->absmax_shard], first_element, count,
@@ -335,11 +369,23 @@ void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, 
 
 void CheckpointDir::read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                              float* out) const {
+  if (tensor.packed) {
+    const CheckpointTensor& whole = *tensor.packed->whole;
+    return read_expert_part(
+        *tensor.packed, dtype_bytes(DType::kF32), first_element, count,
+        [&](int64_t first, int64_t some, std::byte* values) {
+          read_f32(whole, first, some, reinterpret_cast<float*>(values));
+        },
+        reinterpret_cast<std::byte*>(out));
+  }
   if (tensor.scaled || tensor.bnb4) return read(tensor, first_element, count, out);
   files_[tensor.shard].read_f32(tensor.info, first_element, count, out);
 }
 
 NarrowForm CheckpointDir::narrow_form(const CheckpointTensor& tensor) const {
+  if (tensor.packed) {
+    return tensor.packed->transposed ? NarrowForm::kNone : narrow_form(*tensor.packed->whole);
+  }
   if (tensor.bnb4 != nullptr) return tensor.bnb4->form;
   return tensor.scaled ? scaled_narrow_form(tensor.scaled->format, tensor.scaled->scale)
                        : NarrowForm::kNone;
@@ -347,6 +393,16 @@ NarrowForm CheckpointDir::narrow_form(const CheckpointTensor& tensor) const {
 
 void CheckpointDir::read_quantised_rows(const CheckpointTensor& tensor, int64_t first_row,
                                         int64_t count, std::byte* out) const {
+  if (tensor.packed) {
+    const CheckpointTensor& whole = *tensor.packed->whole;
+    return read_expert_rows(
+        *tensor.packed, narrow_layout(narrow_form(whole)).row_bytes(tensor.packed->inputs),
+        first_row, count,
+        [&](int64_t first, int64_t some, std::byte* rows) {
+          read_quantised_rows(whole, first, some, rows);
+        },
+        out);
+  }
   const SafetensorsFile& file = files_[tensor.shard];
   if (tensor.bnb4 != nullptr) {
     return read_quantised_rows_of_bnb4(*tensor.bnb4, file, tensor.info,
@@ -360,6 +416,10 @@ void CheckpointDir::read_quantised_rows(const CheckpointTensor& tensor, int64_t 
 
 std::string CheckpointDir::scan_for_unrepresentable_values(const CheckpointTensor& tensor,
                                                            bool codes) const {
+  if (tensor.packed) {  // the first expert's speaks for all, which are looked through once
+    if (tensor.packed->expert > 0) return {};
+    return scan_for_unrepresentable_values(*tensor.packed->whole, codes);
+  }
   if (tensor.bnb4 != nullptr) {
     return scan_bnb4_for_unrepresentable_scales(*tensor.bnb4, tensor.info,
                                                 files_[tensor.bnb4->absmax_shard]);
@@ -372,7 +432,25 @@ std::string CheckpointDir::scan_for_unrepresentable_values(const CheckpointTenso
 
 void CheckpointDir::read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                                std::span<std::byte> out) const {
+  if (tensor.packed) return read_bytes_of_packed(tensor, first_byte, out);
   files_[tensor.shard].read_bytes(tensor.info, first_byte, out);
+}
+
+// As the whole has them: of matrices in few bits of the codes.
+void CheckpointDir::read_bytes_of_packed(const CheckpointTensor& tensor, int64_t first_byte,
+                                         std::span<std::byte> out) const {
+  ExpertPart part = *tensor.packed;
+  const CheckpointTensor& whole = *part.whole;
+  const int64_t unit = whole.scaled ? 1 : dtype_bytes(tensor.info.dtype);
+  if (whole.scaled) part.inputs /= whole.scaled->format.elements_per_byte;
+  const int64_t first = first_byte / unit;
+  const int64_t end = (first_byte + std::ssize(out) + unit - 1) / unit;
+  std::vector<std::byte> units(static_cast<size_t>((end - first) * unit));
+  const auto read_whole = [&](int64_t from, int64_t count, std::byte* bytes) {
+    read_bytes(whole, from * unit, {bytes, static_cast<size_t>(count * unit)});
+  };
+  read_expert_part(part, unit, first, end - first, read_whole, units.data());
+  std::copy_n(units.begin() + (first_byte - first * unit), out.size(), out.begin());
 }
 
 CheckpointLayout CheckpointDir::layout() const {
@@ -380,6 +458,7 @@ CheckpointLayout CheckpointDir::layout() const {
   for (const CheckpointTensor& tensor : tensors_) {
     std::optional<TensorDecl> decl = saved_decl(tensor);
     if (decl) layout.entries.push_back({std::move(*decl), shard_names_[tensor.shard]});
+    layout.packs_experts = layout.packs_experts || tensor.packed;
   }
   return layout;
 }

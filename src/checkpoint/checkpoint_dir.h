@@ -4,8 +4,9 @@
 // headers and checks that index and shards agree both ways; all faults come in one Error. A tensor
 // of 8- or 4-bit floats with scales by block (checkpoint/block_scales.h) is read as F32 and saved
 // as BF16; its scales are no tensors of their own. Tensors that hold a stack of layers
-// (checkpoint/stacks.h) are seen as those of its layers. Any thread may read. CheckpointWriter: the
-// way back, with the same names, types, shapes and shard assignment.
+// (checkpoint/stacks.h) are seen as those of its layers, and those that hold all experts of a layer
+// as gpt-oss' files do (checkpoint/packed_experts.h) as those of each expert. Any thread may read.
+// CheckpointWriter: the way back, with the same names, types, shapes and shard assignment.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -58,6 +59,7 @@ class CheckpointDir final : public CheckpointSource {
   void replace_stacks_by_layer_tensors();
   [[nodiscard]] std::vector<CheckpointTensor> unstacked_tensors(
       std::span<const LayerStacks> stacks) const;  // by file
+  void replace_packed_experts_by_experts();
   void replace_tensors(std::vector<CheckpointTensor> tensors);
   // As config.json says, where any tensor is in FP8.
   [[nodiscard]] std::optional<std::array<int64_t, 2>> read_fp8_block_from_config() const;
@@ -66,6 +68,8 @@ class CheckpointDir final : public CheckpointSource {
       const CheckpointTensor& tensor, const std::optional<std::array<int64_t, 2>>& fp8_block,
       FaultList& faults) const;
   [[nodiscard]] const CheckpointTensor* find_scale(const CheckpointTensor& tensor) const;
+  void read_bytes_of_packed(const CheckpointTensor& tensor, int64_t first_byte,
+                            std::span<std::byte> out) const;
 
   bool indexed_ = false;
   std::vector<std::pair<std::string, std::string>> index_metadata_;
@@ -81,10 +85,11 @@ class CheckpointWriter {
  public:
   // Creates `dir` when it is not there.
   // `metadata` is of each file, besides {"format": "pt"}.
-  CheckpointWriter(std::string dir, const CheckpointLayout& layout,
+  CheckpointWriter(std::string dir, CheckpointLayout layout,
                    std::map<std::string, std::string> metadata = {});
 
-  // In the order in which the data is wanted.
+  // In the order in which the data is wanted: of the layout, so that experts that files have in one
+  // tensor are asked for one by one.
   [[nodiscard]] std::span<const TensorDecl> tensors() const { return order_; }
   // As SafetensorsWriter.
   void append(std::string_view name, std::span<const std::byte> bytes);
@@ -96,6 +101,7 @@ class CheckpointWriter {
   void remove_stale_index_and_single_file() const;
 
   std::string dir_;
+  std::optional<ExpertPacker> packer_;
   std::string index_;  // its text; empty for a single file
   std::vector<std::string> shard_names_;
   std::vector<SafetensorsWriter> writers_;

@@ -56,18 +56,21 @@ std::string index_text(const CheckpointLayout& layout) {
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(std::string dir, const CheckpointLayout& layout,
+CheckpointWriter::CheckpointWriter(std::string dir, CheckpointLayout layout,
                                    std::map<std::string, std::string> metadata)
     : dir_(std::move(dir)) {
   make_folders(dir_);
   metadata["format"] = "pt";
+  if (layout.packs_experts) packer_.emplace(layout);
   for (auto& [name, tensors] : tensors_by_shard(layout)) {
     writers_.emplace_back(dir_ + "/" + name, std::move(tensors), metadata);
     shard_names_.push_back(name);
     for (const TensorDecl& tensor : writers_.back().tensors()) {
       CHECK(shard_of_.emplace(tensor.name, writers_.size() - 1).second,
             "in two shards:", tensor.name);
-      order_.push_back(tensor);
+      const auto parts = packer_ ? packer_->parts_of(tensor.name) : std::span<const TensorDecl>();
+      order_.insert(order_.end(), parts.begin(), parts.end());
+      if (parts.empty()) order_.push_back(tensor);
     }
   }
   if (layout.indexed) index_ = index_text(layout);
@@ -80,11 +83,20 @@ SafetensorsWriter& CheckpointWriter::writer_of(std::string_view name) {
 }
 
 void CheckpointWriter::append(std::string_view name, std::span<const std::byte> bytes) {
-  writer_of(name).append(name, bytes);
+  if (!packer_ || packer_->find_part(name) == nullptr) return writer_of(name).append(name, bytes);
+  packer_->append(name, bytes, [&](std::string_view whole, std::span<const std::byte> packed) {
+    writer_of(whole).append(whole, packed);
+  });
 }
 
 void CheckpointWriter::append_f32(std::string_view name, std::span<const float> values) {
-  writer_of(name).append_f32(name, values);
+  const TensorDecl* part = packer_ ? packer_->find_part(name) : nullptr;
+  if (part == nullptr) return writer_of(name).append_f32(name, values);
+  if (part->dtype == DType::kF32) return append(name, std::as_bytes(values));
+  std::vector<uint16_t> narrow;
+  narrow.reserve(values.size());
+  for (const float value : values) narrow.push_back(narrow_to_16_bits(value, part->dtype));
+  append(name, std::as_bytes(std::span(narrow)));
 }
 
 // The single file goes too where shards replace it: it would be preferred to them.

@@ -14,6 +14,7 @@
 
 #include "base/model_texts.h"
 #include "checkpoint/block_scales.h"
+#include "checkpoint/packed_experts.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
 #include "tensor/narrow.h"
@@ -34,6 +35,7 @@ struct CheckpointTensor {
   };
   std::optional<Scaled> scaled = {};
   std::shared_ptr<const Bnb4> bnb4 = {};  // the same of bitsandbytes' 4 bits
+  std::optional<ExpertPart> packed = {};  // of one expert's matrix in a tensor of all experts
 };
 
 // What a saver must know of where the weights came from.
@@ -43,7 +45,8 @@ struct CheckpointLayout {
     std::string shard;  // file name: "model-00001-of-00002.safetensors"
   };
   std::vector<Entry> entries;
-  bool indexed = false;  // there is an index; otherwise the one file is model.safetensors
+  bool indexed = false;        // there is an index; otherwise the one file is model.safetensors
+  bool packs_experts = false;  // files hold experts as gpt-oss' do (checkpoint/packed_experts.h)
   // The index's "metadata" but total_size, as pairs of key and raw JSON value.
   std::vector<std::pair<std::string, std::string>> index_metadata = {};
 };

@@ -64,6 +64,7 @@ struct ModelConfig {
   // New files have what another spelling of a parameter names (ParamRow::others): a larger tensor.
   bool stores_as_one = false;
   std::vector<std::string_view> ignored_prefixes;
+  bool packs_experts = false;  // files have experts as gpt-oss' (checkpoint/packed_experts.h)
   // Tensors without elements that files of the model have: modules of width zero. Nothing reads
   // them; they are written for readers that look for each of a module's tensors.
   struct EmptyTensor {

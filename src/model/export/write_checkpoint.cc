@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/stop.h"
 #include "checkpoint/checkpoint_dir.h"
+#include "checkpoint/packed_experts.h"
 #include "checkpoint/stacks.h"
 
 namespace strata::model {
@@ -115,17 +116,32 @@ void sort_in_model_order(std::vector<OutTensor>& tensors, const std::vector<Stor
                    [&](const OutTensor& a, const OutTensor& b) { return key(a) < key(b); });
 }
 
+// The end of those from the i-th on that files have as one tensor.
+size_t end_of_stored(const std::vector<OutTensor>& tensors, size_t i, bool packs_experts) {
+  size_t end = i + 1;
+  if (!packs_experts) return end;
+  const std::string whole = packed_tensor_of(tensors[i].decl.name);
+  while (!whole.empty() && end < tensors.size() &&
+         packed_tensor_of(tensors[end].decl.name) == whole) {
+    ++end;
+  }
+  return end;
+}
+
 // Of one file, or several of at most so many bytes, the first tensor of each.
-std::vector<size_t> first_of_each_shard(const std::vector<OutTensor>& tensors,
-                                        int64_t shard_bytes) {
+std::vector<size_t> first_of_each_shard(const std::vector<OutTensor>& tensors, int64_t shard_bytes,
+                                        bool packs_experts) {
   std::vector<size_t> begins = {0};
   int64_t bytes = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (bytes > 0 && bytes + tensors[i].decl.bytes() > shard_bytes) {
+  for (size_t i = 0, end = 0; i < tensors.size(); i = end) {
+    end = end_of_stored(tensors, i, packs_experts);
+    int64_t more = 0;
+    for (size_t j = i; j < end; ++j) more += tensors[j].decl.bytes();
+    if (bytes > 0 && bytes + more > shard_bytes) {
       begins.push_back(i);
       bytes = 0;
     }
-    bytes += tensors[i].decl.bytes();
+    bytes += more;
   }
   return begins;
 }
@@ -180,6 +196,7 @@ FilePlan plan_files(const CheckpointSource& source, const ModelWeights& weights,
   const std::vector<StoredTensor> stored = weights.stored_tensors();
   const std::unordered_set<std::string_view> keeps = names_kept_f32(stored, weights);
   FilePlan plan = {.tensors = {}, .layout = source.layout(), .metadata = {}};
+  plan.layout.packs_experts = plan.layout.packs_experts || weights.config().packs_experts;
   plan.tensors = plain_tensors(plan.layout);
   for (OutTensor& tensor : plan.tensors) {
     tensor.decl.dtype = written_dtype(tensor.decl, keeps, options);
@@ -191,7 +208,8 @@ FilePlan plan_files(const CheckpointSource& source, const ModelWeights& weights,
       plan.metadata[kStacksKey] = stacks_metadata(weights.layers());
       plan.tensors = stacked_tensors(std::move(plan.tensors), stack_names(stored, weights));
     }
-    const std::vector<size_t> begins = first_of_each_shard(plan.tensors, options.shard_bytes);
+    const std::vector<size_t> begins =
+        first_of_each_shard(plan.tensors, options.shard_bytes, plan.layout.packs_experts);
     plan.layout.indexed = begins.size() > 1;
     assign_shards(begins, plan.tensors);
   }

@@ -178,6 +178,7 @@ CheckpointLayout layout_to_save(const LoadedModel& model, DType dtype_of_new) {
   std::erase_if(layout.entries, [&](const CheckpointLayout::Entry& entry) {
     return is_left_out(model, entry.tensor);
   });
+  layout.packs_experts = layout.packs_experts || model.config.packs_experts;
   add_empty_tensors(model.config,
                     model.checkpoint != nullptr ? find_name_form(*model.checkpoint, model.config)
                                                 : model.config.name_forms.front(),
