@@ -20,6 +20,7 @@ struct OtherModel {
   std::string_view architecture;
   std::string_view model_type;
   std::string_view why;
+  std::string_view key = {};  // that their files have and no other's
 };
 constexpr OtherModel kOthers[] = {
     {"DeepseekV41ForCausalLM", "deepseek_v41",
@@ -37,14 +38,19 @@ constexpr OtherModel kOthers[] = {
     {"Lfm3ForCausalLM", "lfm3", "LFM3 is not supported"},
     {"GlmForCausalLM", "glm",
      "GLM-4-9B's first release (model_type glm) is not supported: its layers lack the norms of "
-     "GLM-4-0414 and are not those of GLM-4.5"}};
+     "GLM-4-0414 and are not those of GLM-4.5"},
+    {"", "",
+     "these are the files of gpt-oss' own program (its folder original/); want those for "
+     "transformers, in the folder above",
+     "rope_ntk_alpha"}};
 
 void refuse_lookalikes(const ConfigObject& object) {
   const std::string type = object.text("model_type", "");
   const std::vector<std::string> names = object.texts("architectures");
   for (const OtherModel& other : kOthers) {
     const bool named = std::find(names.begin(), names.end(), other.architecture) != names.end();
-    if (named || type == other.model_type)
+    const bool is_type = !other.model_type.empty() && type == other.model_type;
+    if (named || is_type || (!other.key.empty() && object.contains(other.key)))
       throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}", object.where(), other.why));
   }
 }

@@ -39,6 +39,39 @@ constexpr NamedConfig kNamed[] = {
   "initializer_range": 0.02, "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16"
 }
 )"},
+    {"gpt-oss-20b", R"({
+  "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 2880,
+  "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8,
+  "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4, "swiglu_limit": 7.0, "sliding_window": 128,
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 150000,
+  "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+    "original_max_position_embeddings": 4096},
+  "tie_word_embeddings": false, "attention_bias": true, "hidden_act": "silu", "initializer_range": 0.02,
+  "eos_token_id": 200002, "pad_token_id": 199999, "torch_dtype": "bfloat16"
+}
+)"},
+    {"gpt-oss-120b", R"({
+  "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 2880,
+  "intermediate_size": 2880, "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
+  "head_dim": 64, "num_local_experts": 128, "num_experts_per_tok": 4, "swiglu_limit": 7.0, "sliding_window": 128,
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 150000,
+  "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+    "original_max_position_embeddings": 4096},
+  "tie_word_embeddings": false, "attention_bias": true, "hidden_act": "silu", "initializer_range": 0.02,
+  "eos_token_id": 200002, "pad_token_id": 199999, "torch_dtype": "bfloat16"
+}
+)"},
+    {"gpt-oss-tiny", R"({
+  "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 64,
+  "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 4, "swiglu_limit": 7.0, "sliding_window": 128,
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 150000,
+  "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+    "original_max_position_embeddings": 4096},
+  "tie_word_embeddings": false, "attention_bias": true, "hidden_act": "silu", "initializer_range": 0.02,
+  "eos_token_id": 200002, "pad_token_id": 199999, "torch_dtype": "bfloat16"
+}
+)"},
     {"smollm2-135m", R"({
   "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 49152, "hidden_size": 576,
   "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,

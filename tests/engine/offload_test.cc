@@ -171,7 +171,8 @@ TEST(EngineOffloadedActivations, LeaveTheMemory) {
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineOffload,
                          testing::Values("qwen3", "gemma3", "deepseek_moe", "qwen3_moe",
-                                         "qwen3_5_moe", "deepseek_v4", "zero_layers_tied"));
+                                         "qwen3_5_moe", "deepseek_v4", "gpt_oss",
+                                         "zero_layers_tied"));
 
 }  // namespace
 }  // namespace strata::engine

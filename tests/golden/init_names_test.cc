@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/files.h"
-#include "checkpoint/checkpoint_dir.h"
+#include "checkpoint/safetensors.h"
 #include "tests/golden/probe_run.h"
 
 namespace strata::golden {
@@ -63,9 +63,9 @@ TEST_P(InitNames, AreThoseOfTransformers) {
     want.insert(std::string(tensor.as_array()[0].as_string()) + " [" + shape + "]");
   }
   const std::string out = init("");
-  const CheckpointDir written(out);
-  for (const CheckpointTensor& tensor : written.tensors()) {
-    got.insert(tensor.info.name + " " + tensor.info.shape_text());
+  const SafetensorsFile written(out + "/model.safetensors");
+  for (const TensorInfo& tensor : written.tensors()) {
+    got.insert(tensor.name + " " + tensor.shape_text());
   }
   EXPECT_EQ(got, want);
   // What it wrote is a model to Strata too.

@@ -116,7 +116,9 @@ struct SignedSum {
 TEST_P(MergedModels, MoveByWhatIsPrinted) {
   const GoldenRow& row = GetParam();
   // A router or an indexer whose choice turns round moves all that follows.
-  if (row.name.starts_with("deepseek_v4")) GTEST_SKIP() << "makes choices";
+  if (row.name.starts_with("deepseek_v4") || row.name.starts_with("gpt_oss")) {
+    GTEST_SKIP() << "makes choices";
+  }
   constexpr double kSigmas = 5, kSummation = 2e-5;
   for (size_t k = 0; k < row.adapters.size(); ++k) {
     SCOPED_TRACE(row.adapters[k]);
@@ -128,7 +130,7 @@ TEST_P(MergedModels, MoveByWhatIsPrinted) {
     merge.write("merge", rounded, &printed);
     if (printed.find("no value was rounded") != std::string::npos) continue;
     const std::map<std::string, double> relative = merge.printed_errors();
-    const Tensors weights = read_all(exact);
+    const Tensors weights = by_expert(read_all(exact));
     for (const uint64_t seed : {1, 2, 3}) {
       const SignedSum sum(row, seed, folder);
       const Tensors before = sum.probe(exact), after = sum.probe(rounded);

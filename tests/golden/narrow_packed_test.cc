@@ -121,6 +121,16 @@ void add_packed(PackedFile& file, Packed kind, const std::string& name, int64_t 
   }
 }
 
+// The experts of gpt-oss: [experts, inputs, outputs] becomes blocks of each output's inputs.
+void add_mxfp4(PackedFile& file, const TensorInfo& tensor, Random& random) {
+  const int64_t experts = tensor.dims[0], groups = tensor.dims[1] / 32, outputs = tensor.dims[2];
+  std::string exponents = random.bytes(experts * outputs * groups);
+  for (char& c : exponents) c = static_cast<char>(120 + (c & 1));
+  file.add(tensor.name + "_blocks", "U8", {experts, outputs, groups, 16},
+           random.bytes(experts * outputs * groups * 16));
+  file.add(tensor.name + "_scales", "U8", {experts, outputs, groups}, exponents);
+}
+
 class PackedModels : public NarrowModelTest {
  protected:
   // The model with projections, experts, embedding and head in forms in turn.
@@ -133,7 +143,13 @@ class PackedModels : public NarrowModelTest {
       const bool matrix = tensor.shape.rank() == 2 && tensor.name.ends_with(".weight") &&
                           tensor.shape[1] % 32 == 0 &&
                           tensor.name.find("norm") == std::string::npos &&
-                          tensor.name.find("mlp.gate.weight") == std::string::npos;
+                          tensor.name.find("mlp.gate.weight") == std::string::npos &&
+                          tensor.name.find("mlp.router.weight") == std::string::npos;
+      if (tensor.name.ends_with(".experts.gate_up_proj") ||
+          tensor.name.ends_with(".experts.down_proj")) {
+        add_mxfp4(file, tensor, random);
+        continue;
+      }
       const auto kind = static_cast<Packed>(matrix ? turn++ % kNumPacked : kNumPacked - 1);
       if (kind != Packed::kPlain) {
         add_packed(file, kind, tensor.name, tensor.shape[0], tensor.shape[1], random);
@@ -179,7 +195,20 @@ TEST_P(PackedModels, EqualTheirBf16CopiesInStages) {
   expect_equal(probe("packed", "narrow", {"--stages", "2"}), probe("packed", "bf16"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, PackedModels, ::testing::ValuesIn(narrow_models()),
+const NarrowModel kGptOss = {"gpt_oss",
+                             {{"hidden_size", 64},
+                              {"intermediate_size", 96},
+                              {"num_attention_heads", 4},
+                              {"num_key_value_heads", 2},
+                              {"head_dim", 32}}};
+
+std::vector<NarrowModel> packed_models() {
+  std::vector<NarrowModel> models = narrow_models();
+  models.push_back(kGptOss);
+  return models;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, PackedModels, ::testing::ValuesIn(packed_models()),
                          [](const auto& info) { return std::string(info.param.golden); });
 
 // Scales and codes that no form of few bits holds, of three matrices.

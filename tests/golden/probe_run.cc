@@ -88,6 +88,40 @@ Tensors read_tensors(const std::string& path) {
   return tensors;
 }
 
+Tensors by_expert(const Tensors& tensors) {
+  Tensors out;
+  for (const auto& [name, tensor] : tensors) {
+    const size_t at = name.find(".mlp.experts.");
+    const std::string part = at == std::string::npos ? "" : name.substr(at + 13);
+    const bool both = part.starts_with("gate_up_proj");
+    const bool is_packed = !part.empty() &&
+                           tensors.contains(name.substr(0, at + 13) + "gate_up_proj_bias") &&
+                           (both || part == "down_proj" || part == "down_proj_bias");
+    if (!is_packed) {
+      out[name] = tensor;
+      continue;
+    }
+    // [E, K, N], N the outputs of one projection or of two in turn; of biases K is 1.
+    const bool is_bias = part.ends_with("_bias");
+    const int64_t inputs = is_bias ? 1 : tensor.dims[1];
+    const int64_t width = tensor.dims.back(), step = both ? 2 : 1;
+    for (int64_t i = 0; i < tensor.dims[0] * step; ++i) {
+      Tensor piece{.dims = {width / step}, .values = {}};
+      if (!is_bias) piece.dims.push_back(inputs);
+      for (int64_t n = i % step; n < width; n += step) {
+        for (int64_t k = 0; k < inputs; ++k) {
+          const int64_t from = (i / step * inputs + k) * width + n;
+          piece.values.push_back(tensor.values[static_cast<size_t>(from)]);
+        }
+      }
+      const char* projection = !both ? "down" : i % 2 == 0 ? "gate" : "up";
+      out[name.substr(0, at + 13) + std::to_string(i / step) + "." + projection + "_proj." +
+          (is_bias ? "bias" : "weight")] = std::move(piece);
+    }
+  }
+  return out;
+}
+
 std::string temporary_path(const std::string& name) {
   return testing::TempDir() + "strata_golden_" + std::to_string(getpid()) + "_" + name;
 }

@@ -44,6 +44,8 @@ std::vector<GoldenRow> read_goldens();
 boost::json::value read_json(const std::string& path);
 // Every tensor of a safetensors file, widened to f32.
 Tensors read_tensors(const std::string& path);
+// With what gpt-oss' files have of all experts as a matrix or a bias of each, as probe names them.
+Tensors by_expert(const Tensors& tensors);
 ProbeResult run_probe(const Probe& probe);
 // A path for a file of this test process.
 std::string temporary_path(const std::string& name);

@@ -8,6 +8,7 @@ import numpy as np
 
 import compare_probe
 import golden_deepseek_v4
+import golden_gpt_oss
 import golden_moe
 import golden_reference as gr
 
@@ -16,8 +17,11 @@ def make_reference(model_dir, adapter_dirs, kind):
     """A Reference, or its kind for models with experts."""
     from transformers import AutoConfig
     kinds = golden_moe.MoeReference if golden_moe.has_experts(model_dir) else gr.Reference
-    if AutoConfig.from_pretrained(model_dir).model_type in golden_deepseek_v4.FAMILIES:
+    family = AutoConfig.from_pretrained(model_dir).model_type
+    if family in golden_deepseek_v4.FAMILIES:
         kinds = golden_deepseek_v4.V4Reference
+    if family in golden_gpt_oss.FAMILIES:
+        kinds = golden_gpt_oss.GptOssReference
     return kinds(model_dir, adapter_dirs, kind)
 
 

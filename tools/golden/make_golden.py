@@ -8,7 +8,7 @@ usage: python tools/golden/make_golden.py                              rewrite t
                                                                 random further models, not committed
        families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 qwen3_5
        qwen3_5_moe (these three alone and in multimodal checkpoints) deepseek_v4 granite granitemoe smollm3 ministral3
-       gemma mixtral glm4_moe
+       gemma mixtral glm4_moe olmo2 olmo3 glm4 phi3 deepseek_v2 gpt_oss
 
 Layout under the output folder:
   CASE/model/ CASE/a/ CASE/b/    a Hugging Face model directory and PEFT adapters
@@ -40,6 +40,7 @@ import golden_deepseek
 import golden_deepseek_v4
 import golden_definition
 import golden_gemma3
+import golden_gpt_oss
 import golden_moe
 import golden_qwen35
 import golden_qwen35_definition
@@ -60,6 +61,8 @@ def make_config(family, **keys):
         return golden_deepseek_v4.make_config(**keys)
     if family in golden_readers.FAMILIES:
         return golden_readers.make_config(family, **keys)
+    if family in golden_gpt_oss.FAMILIES:
+        return golden_gpt_oss.make_config(**keys)
     if family in golden_window.FAMILIES:
         return golden_window.make_config(family, **keys)
     if family not in ("llama", "qwen3", "qwen3_moe"):
@@ -81,6 +84,8 @@ def randomise(model, gen):
             if golden_readers.randomise(name, value, noise, model.config):
                 continue
             if model.config.model_type == "deepseek_v4" and golden_deepseek_v4.randomise(name, value, noise):
+                continue
+            if model.config.model_type == "gpt_oss" and golden_gpt_oss.randomise(name, value, noise):
                 continue
             if "norm" in name and model.config.model_type.startswith("gemma3"):
                 golden_gemma3.randomise_norm(name, value, noise)
@@ -172,6 +177,9 @@ def make_model(folder, spec, gen):
     if v4:
         golden_deepseek_v4.rewrite(folder, spec)
         return
+    if spec["family"] in golden_gpt_oss.FAMILIES:
+        golden_gpt_oss.rewrite(folder, spec)
+        return
     if spec.get("v4"):
         rewrite_config_v4(path, dtype)
     golden_window.rewrite_config(path, spec)
@@ -184,7 +192,7 @@ def make_adapter(folder, model_dir, spec, gen):
     if "form" in spec:
         golden_moe.make_adapter(folder, model_dir, spec, gen)
         if spec.get("peft"):
-            golden_moe.check_against_peft(model_dir, folder, [5, 9, 3, 17, 2])
+            golden_moe.check_against_peft(model_dir, folder)
         return
     spec = dict(spec)
     copies = spec.pop("copies", False)
@@ -210,6 +218,8 @@ def make_adapter(folder, model_dir, spec, gen):
     if not isinstance(config["target_modules"], str):  # a list, or one regular expression
         config["target_modules"] = sorted(config["target_modules"])
     write_pretty(path, config)
+    if spec.get("target_parameters"):
+        golden_gpt_oss.check_against_peft(model_dir, folder)
 
 
 def f32_list(values):
@@ -565,7 +575,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--family", choices=["llama", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe_lite", "qwen2",
-                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe", "deepseek_v4",
+                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe", "deepseek_v4", "gpt_oss",
                                                 *golden_readers.FAMILIES],
                         default="llama")
     parser.add_argument("--only", help="comma list of committed cases to rewrite")
@@ -577,7 +587,7 @@ def main():
         draw = {"llama": random_case, "qwen3": random_case, "qwen2": golden_window.random_case,
                 "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case,
                 "qwen3_5": golden_qwen35.random_case, "qwen3_5_moe": golden_qwen35.random_case,
-                "deepseek_v4": golden_deepseek_v4.random_case,
+                "deepseek_v4": golden_deepseek_v4.random_case, "gpt_oss": golden_gpt_oss.random_case,
                 **dict.fromkeys(golden_readers.FAMILIES, golden_readers.random_case)}.get(
                     args.family, golden_moe.random_case)
         cases = {f"{args.family}_{s}": draw(args.family, s)
@@ -585,7 +595,7 @@ def main():
     else:
         cases = {**committed_cases(), **golden_deepseek.cases(), **golden_moe.cases(), **golden_window.cases(),
                  **golden_gemma3.cases(), **golden_qwen35.cases(), **golden_deepseek_v4.cases(),
-                 **golden_readers.cases()}
+                 **golden_readers.cases(), **golden_gpt_oss.cases()}
         if args.only:
             cases = {k: v for k, v in cases.items() if k in args.only.split(",")}
     os.makedirs(root, exist_ok=True)

@@ -23,6 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import golden_deepseek_v4
+import golden_gpt_oss
 import golden_moe
 import golden_qwen35
 import golden_reference as gr
@@ -192,7 +193,7 @@ def check_training(strata, source, options, work):
 
 
 def check(strata):
-    cases = [(n, *c) for n in ("qwen3_moe", "deepseek_moe", "qwen3_5_moe", "deepseek_v4") for c in TRAINED.items()]
+    cases = [(n, *c) for n in ("qwen3_moe", "deepseek_moe", "qwen3_5_moe", "deepseek_v4", "gpt_oss") for c in TRAINED.items()]
     cases.append(("deepseek_v4_mtp", "multi-token prediction", ["--mtp-weight", "0.3"]))
     for name, what, options in cases:
         with tempfile.TemporaryDirectory() as work:
@@ -211,7 +212,7 @@ def random_options(rng):
 def check_random(strata, count, first):
     """Models with experts that nobody chose, each with an adapter of random targets, ranks and alpha."""
     families = {"qwen3_moe": golden_moe, "deepseek_v3": golden_moe, "glm4_moe_lite": golden_moe, "qwen3_5_moe": golden_qwen35,
-                "deepseek_v4": golden_deepseek_v4}
+                "deepseek_v4": golden_deepseek_v4, "gpt_oss": golden_gpt_oss}
     faults = 0
     for seed in range(first, first + count):
         family = list(families)[seed % len(families)]

@@ -37,6 +37,7 @@ import compare_probe
 import generated_model
 import golden_deepseek_v4
 import golden_gemma3
+import golden_gpt_oss
 import golden_moe
 import golden_qwen35
 import golden_readers
@@ -51,7 +52,7 @@ DRAWS = {"llama": make_golden.random_case, "qwen3": make_golden.random_case, "qw
          "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case, "qwen3_5": golden_qwen35.random_case,
          "qwen3_5_moe": golden_qwen35.random_case, "deepseek_v4": golden_deepseek_v4.random_case,
          "qwen3_moe": golden_moe.random_case, "deepseek_v3": golden_moe.random_case, "glm4_moe_lite": golden_moe.random_case,
-         **dict.fromkeys(golden_readers.FAMILIES, golden_readers.random_case)}
+         **dict.fromkeys(golden_readers.FAMILIES, golden_readers.random_case), "gpt_oss": golden_gpt_oss.random_case}
 # Of float64, between PEFT and what golden_moe.py computes.
 PEFT_GAP = 1e-11
 # No choice of experts closer than this: float32 then chooses as float64 does.

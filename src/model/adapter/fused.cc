@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "model/adapter/io.h"
+#include "model/adapter/tensors.h"
 #include "model/families/family.h"
 
 namespace strata::model {
@@ -119,13 +120,20 @@ void write_fused_a(const std::vector<const LoraModule*>& halves, float* out) {
   }
 }
 
+// The row of the file's B that output `out` of a module is.
+int64_t row_in_file(const LoraModule& module, const FusedPart& part, int64_t out) {
+  if (part.num_halves == 1) return fused_row(*module.target, out);
+  return module.target->alternating ? part.num_halves * out + part.half
+                                    : part.half * module.b.shape[1] + out;
+}
+
 // B [num_outs out, E R], zero before: rank j of a half's expert e is column (first_rank + j) E + e.
 void write_fused_b(const LoraModule& half, const FusedPart& part, int64_t file_rank, float* out) {
   const int64_t experts = half.num_experts, rank = half.spec.rank, rows = half.b.shape[1];
   for (int64_t e = 0; e < experts; ++e) {
     const float* from = half.b.at(e).f32();
     for (int64_t o = 0; o < rows; ++o) {
-      float* row = out + (part.first_out + o) * experts * file_rank + e;
+      float* row = out + row_in_file(half, part, o) * experts * file_rank + e;
       for (int64_t j = 0; j < rank; ++j) row[(part.first_rank + j) * experts] = *from++;
     }
   }
@@ -147,7 +155,7 @@ void copy_part_of_fused_b(std::span<const float> b, const FusedPart& part, int64
   for (int64_t e = 0; e < experts; ++e) {
     float* to = module.b.at(e).f32();
     for (int64_t o = 0; o < outs; ++o) {
-      const float* row = b.data() + (part.first_out + o) * experts * file_rank + e;
+      const float* row = b.data() + row_in_file(module, part, o) * experts * file_rank + e;
       for (int64_t j = 0; j < rank; ++j) *to++ = row[(part.first_rank + j) * experts];
     }
   }
@@ -184,7 +192,8 @@ std::vector<FusedPart> gate_up_places(const LayerExperts& layer) {
   std::vector<FusedPart> places;
   for (const LoraModule* half : layer.gate_up_modules()) {
     places.push_back({.first_rank = std::ssize(places) * half->spec.rank,
-                      .first_out = half == layer.up ? half->b.shape[1] : 0});
+                      .half = half == layer.up ? 1 : 0,
+                      .num_halves = 2});
   }
   return places;
 }
@@ -314,12 +323,15 @@ std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& p
 }
 
 bool read_and_check_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
-                                   int64_t num_experts, const std::vector<std::string>& halves) {
+                                   const LoraTarget& target,
+                                   const std::vector<std::string>& halves) {
   const std::vector<float> b = read_values(peft, gate_up.b);
   const int64_t columns = gate_up.b.shape[1], outs = gate_up.b.shape[0];
-  const int64_t of_half = num_experts * (gate_up.rank / std::max<int64_t>(1, std::ssize(halves)));
+  const int64_t of_half =
+      target.num_experts * (gate_up.rank / std::max<int64_t>(1, std::ssize(halves)));
   for (int64_t o = 0; o < outs; ++o) {
-    const auto [begin, end] = columns_of_half(halves, o < outs / 2 ? kGate : kUp, of_half);
+    const bool is_gate = target.alternating ? o % 2 == 0 : o < outs / 2;
+    const auto [begin, end] = columns_of_half(halves, is_gate ? kGate : kUp, of_half);
     for (int64_t c = 0; c < columns; ++c) {
       if ((c < begin || c >= end) && b[static_cast<size_t>(o * columns + c)] != 0.0f) return false;
     }

@@ -34,7 +34,8 @@ void save_adapter_for_peft(const LoraAdapter& adapter, const ModelConfig& config
 // Which part of a file's fused tensors a module is.
 struct FusedPart {
   int64_t first_rank = 0;
-  int64_t first_out = 0;
+  int64_t half = 0;        // of gate_up_proj: 0 gate, 1 up
+  int64_t num_halves = 1;  // of the file's tensor that the module is one of
 };
 
 // What alpha of a file's tensor is of that of each of the `count` modules in it, at as many times
@@ -48,7 +49,8 @@ std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& p
 // Whether B [out, E R] has zeros wherever a half's outputs meet the other half's ranks, and in the
 // outputs of a half that is not there.
 bool read_and_check_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
-                                   int64_t num_experts, const std::vector<std::string>& halves);
+                                   const LoraTarget& target,
+                                   const std::vector<std::string>& halves);
 
 // The module's A and B from its part of the file's.
 void read_fused_part(const PeftAdapter& peft, const PeftModule& source, const FusedPart& part,

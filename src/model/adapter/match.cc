@@ -266,7 +266,7 @@ class Matcher {
     const bool is_pair = target.num_halves > 1;
     const auto count = is_pair ? std::ssize(*halves_) : 1;
     if (is_pair && (count == 0 || module.rank % count != 0 ||
-                    !read_and_check_block_diagonal(peft_, module, target.num_experts, *halves_))) {
+                    !read_and_check_block_diagonal(peft_, module, target, *halves_))) {
       return add_changed_values_fault(module);
     }
     const int64_t rank = module.rank / count;
@@ -279,8 +279,9 @@ class Matcher {
       MatchedModule* item = find_or_add_unless_taken(place, module, rank, alpha);
       if (item == nullptr) continue;
       item->sources = {&module};
-      const int64_t out = target_of(layers_, place.layer, place.target).out;
-      item->part = {.first_rank = i * rank, .first_out = name == "up_proj" ? out : 0};
+      item->part = {.first_rank = i * rank,
+                    .half = name == "up_proj" ? 1 : 0,
+                    .num_halves = target.num_halves};
     }
   }
 

@@ -39,15 +39,22 @@ void for_each_index_pair(const LoraModule& module, const AdapterTensor& tensor,
   const int64_t out = values.shape[1];
   const int64_t rank = values.shape[2];
   for (int64_t o = 0; o < out; ++o) {
+    const int64_t row = fused_row(*module.target, o);
     for (int64_t j = 0; j < rank; ++j) {
       for (int64_t e = 0; e < experts; ++e) {
-        body((o * rank + j) * experts + e, (e * out + o) * rank + j);
+        body((row * rank + j) * experts + e, (e * out + o) * rank + j);
       }
     }
   }
 }
 
 }  // namespace
+
+int64_t fused_row(const LoraTarget& target, int64_t out) {
+  if (!target.alternating || target.num_halves == 1) return out;
+  const int64_t half = target.out / target.num_halves;
+  return out % half * target.num_halves + out / half;
+}
 
 std::string expert_path(const LoraModule& module, int64_t expert) {
   return with_expert(module.path, std::to_string(expert));

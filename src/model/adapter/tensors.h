@@ -21,6 +21,10 @@ struct AdapterTensor {
 // In the order of the modules.
 std::vector<AdapterTensor> adapter_tensors(const LoraAdapter& adapter);
 
+// The row of B in ExpertForm::kFused that output `out` of a target's module is: the halves of
+// gate_up_proj, which are one behind the other here, may alternate there.
+int64_t fused_row(const LoraTarget& target, int64_t out);
+
 // Copies a tensor's part of `module_values`, which is the module's a or b, or their gradients, to
 // `stored` (dense, in the tensor's order), or back.
 void copy_to_stored(const LoraModule& module, const AdapterTensor& tensor, TensorView module_values,

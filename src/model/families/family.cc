@@ -15,7 +15,7 @@ extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Fami
     kMistralFamily, kGemma3Family, kQwen35Family, kQwen35MoeFamily, kDeepseekV4Family,
     kGraniteFamily, kGraniteMoeFamily, kSmolLm3Family, kMinistral3Family, kGemmaFamily,
     kMixtralFamily, kGlm4MoeFamily, kOlmo2Family, kOlmo3Family, kGlm4Family, kPhi3Family,
-    kDeepseekV2Family;
+    kDeepseekV2Family, kGptOssFamily;
 
 namespace {
 
@@ -43,6 +43,7 @@ constexpr const Family* kFamilies[] = {
     &kGlm4Family,        //
     &kPhi3Family,        //
     &kDeepseekV2Family,  //
+    &kGptOssFamily,      //
 };
 
 // What the files of every family have; a family names only its own besides these.
@@ -188,11 +189,12 @@ void check_quantization(const ConfigObject& object) {
   const std::string method = quantization->text("quant_method", "");
   const std::string format = quantization->text("fmt", "e4m3");
   if ((method == "fp8" || method == "fbgemm_fp8") && format == "e4m3") return;
+  if (method == "mxfp4") return;
   if (method == "bitsandbytes" && quantization->boolean("load_in_4bit", false)) return;
   throw Error(
       ErrorCode::kUnsupported,
       fmt::format("{}: quantization_config: quant_method '{}' is not supported in this form "
-                  "(got {}); supported are fp8 with fmt e4m3, fbgemm_fp8, and bitsandbytes "
+                  "(got {}); supported are fp8 with fmt e4m3, fbgemm_fp8, mxfp4, and bitsandbytes "
                   "with load_in_4bit. Weights of other methods may be had in GGUF",
                   object.where(), method, object.json("quantization_config")));
 }

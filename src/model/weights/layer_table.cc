@@ -20,6 +20,7 @@ LoraTarget make_target(const ParamRow& row, BlockGroup group) {
           .out = own ? row.shape[0] : row.lora.out,
           .num_experts = row.num_experts,
           .num_halves = row.lora.num_halves,
+          .alternating = row.lora.alternating,
           .blocks = row.blocks,
           .group = group,
           .is_part = row.lora.is_part,

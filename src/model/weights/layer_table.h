@@ -27,9 +27,10 @@ struct LoraTarget {
   std::string path;  // below the layer, "self_attn.q_proj"; outside the layers the whole path
   int64_t in = 0;
   int64_t out = 0;
-  int64_t num_experts = 0;  // 0: not of experts
-  int64_t num_halves = 1;   // B's outputs belong to so many parameters in turn
-  RowBlocks blocks = {};    // how the outputs divide; empty for most
+  int64_t num_experts = 0;   // 0: not of experts
+  int64_t num_halves = 1;    // B's outputs belong to so many parameters in turn
+  bool alternating = false;  // PEFT's gate_up_proj has these as rows in turn
+  RowBlocks blocks = {};     // how the outputs divide; empty for most
   BlockGroup group = BlockGroup::kAttention;
   // Of a projection that files name as one and that is several matrices here; those have targets
   // for their products alone, which are parts: no adapter names them.

@@ -334,9 +334,17 @@ void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
                     .others = {other}});
   };
   expert(kMoeGate, "mlp.experts.{}.gate_proj.weight", {f, d}, outputs,
-         {.path = "mlp.experts.gate_proj", .order = kExpertOrder, .stacked = "w1"}, gate);
+         {.path = "mlp.experts.gate_proj",
+          .order = kExpertOrder,
+          .alternating = c.alternating,
+          .stacked = "w1"},
+         gate);
   expert(kMoeUp, "mlp.experts.{}.up_proj.weight", {f, d}, outputs,
-         {.path = "mlp.experts.up_proj", .order = kExpertOrder + 1, .stacked = "w3"}, up);
+         {.path = "mlp.experts.up_proj",
+          .order = kExpertOrder + 1,
+          .alternating = c.alternating,
+          .stacked = "w3"},
+         up);
   expert(kMoeDown, "mlp.experts.{}.down_proj.weight", {d, f}, inputs_by(f, "channels"),
          {.path = "mlp.experts.down_proj", .order = kExpertOrder + 2, .stacked = "w2"}, down);
   if (c.expert_bias) add_expert_bias_rows(c, d, rows);
@@ -348,6 +356,7 @@ void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
                            .in = d,
                            .out = 2 * f,
                            .num_halves = 2,
+                           .alternating = c.alternating,
                            .is_fresh = false,
                            .stacked = "w1 w3"}});
 }

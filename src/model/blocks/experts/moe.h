@@ -37,6 +37,7 @@ struct MoeConfig {
   ops::SwigluForm clamp = {};  // of gate and up of all experts, where its limit is not 0
   bool router_bias = false;    // a term of the logits
   bool expert_bias = false;    // of gate, up and down of the routed experts
+  bool alternating = false;    // gate and up of PEFT's gate_up_proj are rows in turn, not halves
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
