@@ -31,8 +31,9 @@ struct RowTokens {
   bool stopped = false;  // of one that ended: by a stop id or text; false: max_tokens
 };
 
-// Of a sample that is told no tokens: so many more were sampled.
+// Of a sample that is told no tokens: so many more of a row were sampled.
 struct Sampled {
+  int64_t row = 0;  // which of num_samples
   int64_t count = 0;
 };
 

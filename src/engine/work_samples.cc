@@ -259,7 +259,7 @@ void WorkRunner::emit_token(size_t id, bool ended, bool stopped) {
   const SampleGroup& group = loop_.group_of(row);
   SampleAnswer& answer = *group.answer;
   if (!answer.sample().tells_tokens) {
-    events_.emplace_back(answer.command->request, api::Sampled{1});
+    events_.emplace_back(answer.command->request, api::Sampled{.row = row.index, .count = 1});
     return;
   }
   api::RowTokens told = newest_token(row, answer.sample().topk_sample_logprobs);

@@ -58,11 +58,12 @@ TEST(Scope, OfEveryRoute) {
       (route.scope == Scope::kSample ? sample : all).push_back(name);
     }
   }
-  EXPECT_THAT(open, UnorderedElementsAre("GET healthz", "GET readyz", "GET files/{}/{}"));
+  EXPECT_THAT(open, ElementsAre("GET healthz", "GET readyz", "GET files/{}/{}", "GET /health"));
   EXPECT_THAT(read, UnorderedElementsAre(
                         "POST client/config", "POST client/dynamic_config", "POST telemetry",
                         "POST create_session", "POST session_heartbeat", "POST sessions/{}/finish",
-                        "POST get_info", "POST weights_info", "POST retrieve_future"));
+                        "POST get_info", "POST weights_info", "POST retrieve_future",
+                        "POST /v1/responses", "POST /v1/messages", "POST /v1/embeddings"));
   EXPECT_THAT(sample, UnorderedElementsAre("POST create_sampling_session", "POST asample",
                                            "POST cancel_future", "POST /v1/chat/completions",
                                            "POST /v1/completions"));

@@ -12,6 +12,7 @@
 #include "server/openai/answer_json.h"
 #include "server/openai/chat_body.h"
 #include "server/openai/completion_body.h"
+#include "server/openai/endpoints_of_others.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/sampling_fields.h"
 #include "server/tinker/service/refusals.h"
@@ -483,6 +484,7 @@ void OpenAiEndpoint::add_routes(Router& router) {
   };
   post("/v1/chat/completions", true);
   post("/v1/completions", false);
+  add_endpoints_of_others(router, parts_.service);
 }
 
 }  // namespace strata::server

@@ -313,15 +313,17 @@ Response Service::answer_failed_and_consume_number(const std::string& tenant,
   return future_response(id.text, model_id);
 }
 
-void Service::handle_progress(const api::Event& event) {
+void Service::handle_progress(const api::Event& event, double now) {
   const std::shared_ptr<PendingCommand> pending = futures_.find_pending(event.request);
   if (pending == nullptr) return;
+  const auto note_tokens = [&](int64_t row, int64_t count) {
+    pending->num_told += count;
+    parts_.watch.record_tokens(pending->watched, row, count, now);
+  };
   if (const auto* row = std::get_if<api::RowTokens>(&event.what))
-    pending->num_told += static_cast<int64_t>(row->tokens.size());
-  if (const auto* sampled = std::get_if<api::Sampled>(&event.what)) {
-    pending->num_told += sampled->count;
-    return;
-  }
+    note_tokens(row->row, std::ssize(row->tokens));
+  if (const auto* sampled = std::get_if<api::Sampled>(&event.what))
+    return note_tokens(sampled->row, sampled->count);
   if (pending->listener) pending->listener(event);
   const auto* progress = std::get_if<api::Progress>(&event.what);
   if (progress == nullptr) return;
@@ -465,7 +467,7 @@ void Service::handle_posted(size_t most) {
 void Service::handle_event(api::Event& event, double now) {
   auto* outcome = std::get_if<api::Outcome>(&event.what);
   if (outcome == nullptr) {
-    run_guarded("tell", [&] { handle_progress(event); });
+    run_guarded("tell", [&] { handle_progress(event, now); });
     return;
   }
   api::Result result = {event.request, std::move(*outcome)};

@@ -240,7 +240,7 @@ class Service {
 
   void undo(const PendingCommand& pending);
   void note_progress(const PendingCommand& pending, const std::string& how_far);
-  void handle_progress(const api::Event& event);
+  void handle_progress(const api::Event& event, double now);
   void handle_event(api::Event& event, double now);
   void handle_posted(size_t most);
   // Whether its end is told now; false: its answer is being made elsewhere.

@@ -142,15 +142,17 @@ void Histogram::add(double seconds) {
 }
 
 void Histogram::append_to(std::string& out, std::string_view name, std::string_view labels) const {
+  const std::string in_buckets = labels.empty() ? "" : fmt::format("{},", labels);
+  const std::string alone = labels.empty() ? "" : fmt::format("{{{}}}", labels);
   int64_t below = 0;
   for (size_t i = 0; i < counts_.size(); ++i) {
     below += counts_[i];
     const std::string bound = i < kBounds.size() ? fmt::format("{}", kBounds[i]) : "+Inf";
-    fmt::format_to(std::back_inserter(out), "{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound,
-                   below);
+    fmt::format_to(std::back_inserter(out), "{}_bucket{{{}le=\"{}\"}} {}\n", name, in_buckets,
+                   bound, below);
   }
-  fmt::format_to(std::back_inserter(out), "{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels,
-                 sum_, name, labels, below);
+  fmt::format_to(std::back_inserter(out), "{0}_sum{1} {2}\n{0}_count{1} {3}\n", name, alone, sum_,
+                 below);
 }
 
 void Metrics::record_exchange(std::string_view route, int status, double seconds) {
@@ -178,6 +180,7 @@ std::string Metrics::render_prometheus(const EngineStats& engine, const ServerGa
                 {{"written", d(server.audit.written)}, {"dropped", d(server.audit.dropped)}});
   append_exchanges(out);
   append_commands(out);
+  append_token_latencies(out);
   return out;
 }
 
@@ -208,6 +211,16 @@ void Metrics::append_commands(std::string& out) const {
     histogram.append_to(out, "strata_command_seconds",
                         fmt::format("operation=\"{}\",outcome=\"{}\"", key.first, key.second));
   }
+}
+
+// Under the names that vLLM gives them.
+void Metrics::append_token_latencies(std::string& out) const {
+  append_head(out, "strata_time_to_first_token_seconds", "histogram",
+              "From a sample's acceptance to its first token.");
+  first_token_.append_to(out, "strata_time_to_first_token_seconds", "");
+  append_head(out, "strata_inter_token_latency_seconds", "histogram",
+              "Between two tokens of one answer.");
+  token_gap_.append_to(out, "strata_inter_token_latency_seconds", "");
 }
 
 void set_gauge(std::string& text, std::string_view name, double value) {

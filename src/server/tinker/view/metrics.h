@@ -25,7 +25,7 @@ class Histogram {
   static constexpr std::array<double, 14> kBounds = {
       0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0};
   void add(double seconds);
-  // name_bucket, name_sum and name_count with `labels` ("a=\"b\"").
+  // name_bucket, name_sum and name_count with `labels` ("a=\"b\""), or without where it is empty.
   void append_to(std::string& out, std::string_view name, std::string_view labels) const;
 
  private:
@@ -51,6 +51,10 @@ class Metrics {
   void record_exchange(std::string_view route, int status, double seconds);
   // A command that has its result: outcome is ok, user or server; seconds from its acceptance.
   void record_command(std::string_view operation, std::string_view outcome, double seconds);
+  // The first token of a sample, by its seconds from the sample's acceptance; and every later token
+  // of a row, by its seconds from the one before.
+  void record_first_token(double seconds) { first_token_.add(seconds); }
+  void record_token_gap(double seconds) { token_gap_.add(seconds); }
   // A step of the server's own work that failed and will be tried again.
   void count_fault(std::string_view step);
 
@@ -61,11 +65,13 @@ class Metrics {
   void append_faults(std::string& out) const;
   void append_exchanges(std::string& out) const;
   void append_commands(std::string& out) const;
+  void append_token_latencies(std::string& out) const;
 
   std::map<std::string, int64_t, std::less<>> faults_;  // by step
   std::map<std::pair<std::string, int>, int64_t, std::less<>> exchanges_;
   std::map<std::string, Histogram, std::less<>> exchange_seconds_;  // by route
   std::map<std::pair<std::string, std::string>, Histogram, std::less<>> command_seconds_;
+  Histogram first_token_, token_gap_;
 };
 
 // The text of metrics as the response to a scrape.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "base/log.h"
 
@@ -94,6 +95,17 @@ void Watch::note_run_ended(const std::string& id) {
 void Watch::note_progress(const WatchedCommand& command, const std::string& how_far) {
   const auto found = runs_.find(command.run);
   if (found != runs_.end()) found->second.in_flight = how_far;
+}
+
+void Watch::record_tokens(WatchedCommand& command, int64_t row, int64_t count, double now) {
+  std::vector<double>& newest = command.newest_token;
+  if (newest.empty()) metrics_.record_first_token(now - command.begin);
+  const auto index = static_cast<size_t>(row);
+  if (newest.size() <= index) newest.resize(index + 1);
+  for (int64_t i = 0; i < count; ++i) {
+    const double before = std::exchange(newest[index], now);
+    if (before > 0) metrics_.record_token_gap(now - before);
+  }
 }
 
 void Watch::record_outcome(const WatchedCommand& command, const api::RequestId& request,

@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "api/command.h"
 #include "api/result.h"
@@ -25,6 +26,8 @@ struct WatchedCommand {
   double begin = 0.0;        // now_seconds()
   double loss_weight = 0.0;  // what to divide its loss by; 0: none to show
   bool evaluates = false;    // forward alone
+  // Of a sample, by row: when its newest token came, now_seconds(); 0 of one without any.
+  std::vector<double> newest_token = {};
 };
 
 // What is worth remembering of `command`.
@@ -53,6 +56,8 @@ class Watch {
   void note_run_started(const std::string& id, WatchedRun run);
   void note_run_ended(const std::string& id);
   void note_progress(const WatchedCommand& command, const std::string& how_far);
+  // So many more tokens of a sample's row.
+  void record_tokens(WatchedCommand& command, int64_t row, int64_t count, double now);
   void record_outcome(const WatchedCommand& command, const api::RequestId& request,
                       const api::Outcome& outcome, double now);
   // About ten times a second; keeps one reading a second.

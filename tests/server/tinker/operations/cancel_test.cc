@@ -37,7 +37,8 @@ TEST(Cancel, EndsASampleOfOnesOwn) {
   EXPECT_EQ(house.about(), request);  // for the audit log
   EXPECT_THAT(house.cancelled, ElementsAre(request));
   std::vector<api::Event> sampled;
-  for (int i = 0; i < 3; ++i) sampled.emplace_back(api::RequestId{request}, api::Sampled{1});
+  for (int i = 0; i < 3; ++i)
+    sampled.emplace_back(api::RequestId{request}, api::Sampled{.count = 1});
   house.service().post(std::move(sampled));
   house.settle(request, api::Failure{api::FaultCategory::kUser, "was cancelled"});
   EXPECT_EQ(house.usage().total(UsageKind::kSampledTokens), 3) << "they were sampled all the same";

@@ -32,6 +32,9 @@ TEST(Histogram, BucketsAreCumulativeAndTheLastIsEverything) {
   EXPECT_THAT(text, HasSubstr("h_bucket{a=\"b\",le=\"120\"} 4\n"));
   EXPECT_THAT(text, HasSubstr("h_bucket{a=\"b\",le=\"+Inf\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("h_count{a=\"b\"} 5\n"));
+  histogram.append_to(text = "", "h", "");
+  EXPECT_THAT(text, HasSubstr("h_bucket{le=\"0.001\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("\nh_count 5\n"));
 }
 
 TEST(Metrics, EveryLineBelongsToTheFamilyAboveItAndEveryFamilyStandsOnce) {
@@ -108,6 +111,23 @@ TEST(Watch, MeasuresRatesAndCurvesAndNamesNobodyInTheMetrics) {
   const std::string text = watch.metrics().render_prometheus({}, {}, kNothing);
   EXPECT_THAT(text, HasSubstr("operation=\"forward_backward\",outcome=\"ok\""));
   EXPECT_THAT(text, Not(HasSubstr("secret")));
+}
+
+TEST(Watch, MeasuresTheFirstTokenOfASampleAndTheGapsOfEachRow) {
+  Watch watch;
+  api::Command command;
+  command.op = api::Sample{};
+  WatchedCommand sample = watched_command(command, 10.0);
+  watch.record_tokens(sample, /*row=*/1, /*count=*/1, 10.2);
+  watch.record_tokens(sample, 0, 1, 10.3);  // the first of its row, not of the sample
+  watch.record_tokens(sample, 1, 1, 10.24);
+  const std::string text = watch.metrics().render_prometheus({}, {}, kNothing);
+  EXPECT_THAT(text, HasSubstr("strata_time_to_first_token_seconds_bucket{le=\"0.1\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("strata_time_to_first_token_seconds_bucket{le=\"0.25\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("strata_time_to_first_token_seconds_count 1\n"));
+  EXPECT_THAT(text, HasSubstr("strata_inter_token_latency_seconds_bucket{le=\"0.025\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("strata_inter_token_latency_seconds_bucket{le=\"0.05\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("strata_inter_token_latency_seconds_count 1\n"));
 }
 
 TEST(Watch, ForwardAloneIsAnEvaluationAndEndedRunsAreBounded) {
