@@ -77,8 +77,9 @@ void download(const PullOptions& o) {
     throw Error(
         ErrorCode::kNotFound,
         fmt::format("pull: there is no program hf on PATH, which downloads from the Hugging "
-                    "Face hub; to install it: pip install huggingface_hub; then again: "
-                    "strata pull {}{}",
+                    "Face hub; to install it: pipx install huggingface_hub (Debian and Ubuntu: "
+                    "apt install pipx first; there pip install huggingface_hub works in a virtual "
+                    "environment alone); then again: strata pull {}{}",
                     o.dataset ? "--dataset " : "", o.name));
   }
   throw Error(ErrorCode::kIo, fmt::format("pull: {} ended with exit code {}; what it wrote above "

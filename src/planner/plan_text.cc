@@ -176,8 +176,9 @@ void add_plan_rows(const engine::RunPlan& plan, const engine::MachineLimits& lim
 }
 
 std::string machine_text(const engine::RunPlan& plan, const Backend& backend) {
-  return fmt::format("CPU path {}, {} threads{}", backend.arithmetic(), backend.parallelism(),
-                     plan.pipeline.is_whole() ? "" : " a rank");
+  const auto threads = backend.parallelism();
+  return fmt::format("CPU path {}, {} thread{}{}", backend.arithmetic(), threads,
+                     threads == 1 ? "" : "s", plan.pipeline.is_whole() ? "" : " a rank");
 }
 
 std::string parts_text(const engine::RunPlan& plan) {

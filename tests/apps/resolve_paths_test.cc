@@ -224,6 +224,8 @@ TEST_F(ResolvePaths, PullLeavesHfTheTerminal) {
 TEST_F(ResolvePaths, PullSaysWhatFailed) {
   around_.variables["PATH"] = root_ + "/bin";
   expect_refused({"pull", "Org/Tiny-1.5"}, "pip install huggingface_hub");
+  // Debian's own pip refuses to (PEP 668).
+  expect_refused({"pull", "Org/Tiny-1.5"}, "pipx install huggingface_hub");
   make_hf("echo no such model >&2; exit 3\n");
   const Ran failed = run({"pull", "Org/Tiny-1.5"});
   EXPECT_EQ(failed.code, 1);
