@@ -100,6 +100,16 @@ double default_learning_rate(const std::string& method, int64_t hidden_size, int
   return rate * std::sqrt(static_cast<double>(batch_size) / kWholeRateBatch);
 }
 
+TrainOptions options_of_run_alone(const TrainSettings& settings) {
+  TrainOptions o = settings.options;
+  if (o.sweep.empty()) return o;
+  o.sweep.clear();
+  o.lr = settings.lr;
+  o.out = settings.out;
+  o.tensorboard = settings.tensorboard;
+  return o;
+}
+
 TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec,
                                const TrainData& data, const std::string& recorded) {
   check_warmup_and_accumulation(options);

@@ -32,6 +32,10 @@ struct TrainSettings {
 TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec,
                                const TrainData& data, const std::string& recorded = {});
 
+// What a run of these settings alone would be given: of a learning rate among several its own rate
+// and folders.
+TrainOptions options_of_run_alone(const TrainSettings& settings);
+
 // Peak learning rate where none is given. Of adapters it is lower for wide models, and for batches
 // of few examples (0: no limit), whose gradients are noisy.
 double default_learning_rate(const std::string& method, int64_t hidden_size, int64_t batch_size);

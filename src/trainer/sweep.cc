@@ -22,6 +22,7 @@
 #include "setup/adapter_texts.h"
 #include "text/json_reader.h"
 #include "trainer/curves.h"
+#include "trainer/recipe.h"
 #include "trainer/settings.h"
 #include "trainer/start.h"
 #include "trainer/state.h"
@@ -228,6 +229,12 @@ bool save_and_report_members(const TrainOptions& options, std::vector<Member>& m
   return true;
 }
 
+// By which all of them go on together; each has one of its own, too.
+void save_recipe_of_new_sweep(const TrainOptions& options, const std::vector<JobStart>& jobs) {
+  if (!options.dry_run && !std::ranges::all_of(jobs, &JobStart::resumes))
+    save_recipe_of_run(options);
+}
+
 // False where a signal stopped it.
 bool run_members(Comm& comm, const RunStart& start, std::vector<Member>& members) {
   const double begin = now_seconds();
@@ -239,6 +246,7 @@ bool run_members(Comm& comm, const RunStart& start, std::vector<Member>& members
     member.fingerprint = compute_job_fingerprint(*member.job);
     make_folder_and_load_state_or_clear_logs(*member.job, member.fingerprint, member.start.resumes);
   }
+  save_recipe_of_new_sweep(planned.options, jobs);
   const std::optional<Predicted> predicted = print_plan_and_predict(*members.front().job, run.plan);
   if (planned.options.dry_run) return true;
   return_free_memory();

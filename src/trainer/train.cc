@@ -190,7 +190,7 @@ void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& 
   if (writes) make_folders(out);
   if (resumes) return load_train_state(job, fingerprint);
   if (!writes) return;
-  save_recipe_of_run(job.options());
+  save_recipe_of_run(options_of_run_alone(job.settings()));
   remove_file(metrics_path(out));  // of a run that never saved
   remove_file(out + "/samples.jsonl");
 }

@@ -144,5 +144,35 @@ TEST_F(Doors, ARunGoesOnWithItsOwnOptionsFromAnyFolder) {
   EXPECT_THAT(other.err, HasSubstr("lr: was \"0.01\", now \"0.5\""));
 }
 
+TEST_F(Doors, OneThreadIsCalledOne) {
+  for (const auto& [threads, text] :
+       {std::pair("1", ", 1 thread"), std::pair("2", ", 2 threads")}) {
+    const Ran ran = run({"train", "model", "--data", "data.jsonl", "--out", "out", "--steps", "1",
+                         "--dry-run", "--verbose", "--threads", threads});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_THAT(ran.err, ContainsRegex(std::string("CPU path [^\n]*") + text + " *\n"));
+  }
+}
+
+TEST_F(Doors, ARateOfASweepGoesOnAloneWithItsOwnOptions) {
+  const Words rest = {"--data", "data.jsonl", "--steps", "4", "--rank", "4", "--targets", "q_proj"};
+  Words sweep = {"train", "model", "--out", "sweep", "--lr", "0.01,2e-2"};
+  sweep.insert(sweep.end(), rest.begin(), rest.end());
+  ASSERT_EQ(run(sweep).code, 0);
+  EXPECT_THAT(content(root_ + "/sweep/recipe.toml"), HasSubstr("lr = \"0.01,2e-2\"\n"));
+  const std::string own = content(root_ + "/sweep/lr-2e-2/recipe.toml");
+  EXPECT_THAT(own, AllOf(HasSubstr("lr = 0.02\n"), HasSubstr("rank = 4\n")));
+  Surroundings elsewhere;
+  elsewhere.folder = "/";
+  for (const char* folder : {"/sweep/lr-2e-2", "/sweep"}) {
+    const Ran ran = run_program({"train", "--resume", "--out", root_ + folder}, "", elsewhere);
+    EXPECT_EQ(ran.code, 0) << folder << ": " << ran.err;
+  }
+  const Ran other = run_program(
+      {"train", "--resume", "--out", root_ + "/sweep/lr-2e-2", "--lr", "0.5"}, "", elsewhere);
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("lr: was \"0.02\", now \"0.5\""));
+}
+
 }  // namespace
 }  // namespace strata::apps
