@@ -15,7 +15,7 @@ namespace strata::server {
 namespace {
 
 constexpr int64_t kMostChoices = 128;
-constexpr size_t kMostStops = 4;
+constexpr size_t kMostStops = 16;  // OpenAI takes 4; evaluations send more
 constexpr size_t kMostStopBytes = 1024;
 constexpr double kMostAnswerBytes = 64.0 * (1 << 20);
 constexpr double kTokenBytes = 16;     // of an answer's text, about
