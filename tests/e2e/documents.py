@@ -21,8 +21,9 @@ import time
 import tiny_gguf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "docs/tour.md", "docs/train.md", "docs/data.md", "docs/eval.md", "docs/chat.md", "docs/serve.md", "docs/openai.md",
-         "docs/memory.md", "docs/stages.md", "docs/models.md", "docs/gguf.md", "docs/convert.md",
+PAGES = ["README.md", "docs/tour.md", "docs/train.md", "docs/data.md", "docs/eval.md", "docs/chat.md", "docs/templates.md",
+         "docs/serve.md", "docs/serve-team.md", "docs/serve-operator.md", "docs/rewards.md", "docs/qlora.md", "docs/upgrade.md",
+         "docs/openai.md", "docs/memory.md", "docs/stages.md", "docs/models.md", "docs/gguf.md", "docs/convert.md",
          "docs/transformers.md", "docs/timeline.md", "docs/hardening.md"]
 BLOCK = re.compile(r"(<!-- not run: (?P<why>[^>]*) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 # As much of Hugging Face's program as `strata pull` calls: puts the bundled model where the cache has models.
@@ -110,8 +111,10 @@ class Page:
         self.counts["run"] += 1
         keys = self.folder / "keys"
         key = keys.read_text().split()[0] if keys.exists() else "tml-any"
-        done = subprocess.run([sys.executable, "-c", text.replace("tml-...", key)], cwd=self.folder, env=self.environment,
-                              text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        # A page shows nothing that the SDK calls deprecated.
+        done = subprocess.run([sys.executable, "-W", "error::FutureWarning", "-c", text.replace("tml-...", key)],
+                              cwd=self.folder, env=self.environment, text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
         if done.returncode != 0:
             self.fail(text, done.stdout)
 
