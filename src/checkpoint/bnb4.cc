@@ -157,19 +157,6 @@ void unpack_codes(const uint8_t* from, int64_t cols, std::byte* out) {
   for (int64_t i = 0; i < cols; ++i) out[i] = static_cast<std::byte>(code_of(from[i / 2], i));
 }
 
-// Fills the fields of a row, one for each kNarrowBlock columns; the first scale that does not fit,
-// or nothing.
-template <typename ScaleAt>
-std::optional<float> pack_row_scales(const ScaleAt& scale_at, int64_t cols,
-                                     std::span<std::byte> fields) {
-  for (int64_t i = 0; i < std::ssize(fields) / 4; ++i) {
-    const float scale = scale_at(std::min(i * kNarrowBlock, cols - 1));
-    if (!fits_narrow(scale)) return scale;
-    std::memcpy(fields.data() + i * 4, &scale, sizeof(scale));
-  }
-  return std::nullopt;
-}
-
 std::string unrepresentable_scale_text(const TensorInfo& weight, int64_t row, float scale) {
   return fmt::format("tensor '{}.absmax': row {} has {}, with which weights do not stay in 4 bits",
                      weight.name, row, scale);
@@ -276,7 +263,8 @@ std::optional<float> pack_row(const Bnb4& state, const Piece& piece, int64_t row
   const auto scale_at = [&](int64_t col) {
     return piece.scale(row * state.cols + col, state.block);
   };
-  return pack_row_scales(scale_at, state.cols, out.subspan(static_cast<size_t>(state.cols)));
+  return pack_row_scales(scale_at, kNarrowBlock, state.cols,
+                         out.subspan(static_cast<size_t>(state.cols)));
 }
 
 }  // namespace

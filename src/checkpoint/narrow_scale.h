@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which f32 scales weights may have that stay in few bits (NarrowScale::kFloat).
+// Which f32 scales weights may have that stay in few bits (NarrowScale::kFloat), and where they
+// stand in a row.
 #pragma once
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
 
 namespace strata {
 
@@ -17,6 +24,19 @@ inline bool fits_narrow(float scale) {
 // Of e4m3, times 256: kernels read 2^-112 of a code, and the scale times 2^112.
 inline bool fits_narrow_fp8(float scale) {
   return fits_narrow(scale) && std::fabs(scale) <= 0x1p15f;
+}
+
+// Fills the fields of a row, one for each `block` columns, with scale_at(column); the first scale
+// that does not fit, or nothing.
+template <typename ScaleAt>
+std::optional<float> pack_row_scales(const ScaleAt& scale_at, int64_t block, int64_t cols,
+                                     std::span<std::byte> fields) {
+  for (int64_t i = 0; i < std::ssize(fields) / 4; ++i) {
+    const float scale = scale_at(std::min(i * block, cols - 1));
+    if (!fits_narrow(scale)) return scale;
+    std::memcpy(fields.data() + i * 4, &scale, sizeof(scale));
+  }
+  return std::nullopt;
 }
 
 }  // namespace strata

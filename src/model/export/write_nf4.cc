@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Source of the form: bitsandbytes functional.py (QuantState.as_dict, create_normal_map).
+// Source of the form: bitsandbytes functional.py (QuantState.as_dict).
 #include "model/export/write_nf4.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -14,28 +14,17 @@
 #include "base/error.h"
 #include "base/stop.h"
 #include "checkpoint/checkpoint_dir.h"
-#include "tensor/narrow.h"
+#include "checkpoint/nf4.h"
 #include "tensor/rounded.h"
 
 namespace strata::model {
 namespace {
 
-constexpr int64_t kBlock = 64;
-static_assert(kSliceElements % kBlock == 0);
-const std::span<const float, 16> kMap(narrow_layout(NarrowForm::kNf4).values, 16);
+static_assert(kSliceElements % kNf4Block == 0);
 
 constexpr std::string_view kAbsmax = ".absmax";
 constexpr std::string_view kQuantMap = ".quant_map";
 constexpr std::string_view kState = ".quant_state.bitsandbytes__nf4";
-
-// The first of the nearest.
-size_t nearest_code(float value) {
-  size_t best = 0;
-  for (size_t code = 1; code < 16; ++code) {
-    if (std::fabs(value - kMap[code]) < std::fabs(value - kMap[best])) best = code;
-  }
-  return best;
-}
 
 std::string_view torch_name(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
@@ -43,7 +32,7 @@ std::string_view torch_name(DType dtype) {
 
 std::string quant_state_json(const TensorDecl& weight) {
   return fmt::format(
-      R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}]}})", kBlock,
+      R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}]}})", kNf4Block,
       torch_name(weight.dtype), weight.shape[0], weight.shape[1]);
 }
 
@@ -76,10 +65,11 @@ std::unordered_set<std::string_view> projection_names(const std::vector<Paramete
 // Codes of a block's values, two a byte, the first one high; and the values that they stand for.
 void encode_block(std::span<const float> values, float scale, DType dtype, std::byte* codes,
                   float* after) {
+  std::array<std::byte, kNf4Block> wide;
+  quantise_to_nf4(values, scale, wide);
   for (size_t i = 0; i < values.size(); ++i) {
-    const size_t code = scale == 0.0f ? 7 : nearest_code(values[i] / scale);
-    codes[i / 2] |= static_cast<std::byte>(i % 2 == 0 ? code << 4 : code);
-    after[i] = rounded_to(kMap[code] * scale, dtype);
+    codes[i / 2] |= i % 2 == 0 ? wide[i] << 4 : wide[i];
+    after[i] = rounded_to(nf4_values()[static_cast<size_t>(wide[i])] * scale, dtype);
   }
 }
 
@@ -132,8 +122,8 @@ class Nf4Writer {
     };
     codes_.insert(weight.name);
     add("", {(count + 1) / 2, 1}, 1);
-    add(kAbsmax, {(count + kBlock - 1) / kBlock}, 0);
-    add(kQuantMap, {std::ssize(kMap)}, 0);
+    add(kAbsmax, {(count + kNf4Block - 1) / kNf4Block}, 0);
+    add(kQuantMap, {std::ssize(nf4_values())}, 0);
     add(kState, {std::ssize(quant_state_json(weight))}, 1);
   }
 
@@ -153,18 +143,16 @@ class Nf4Writer {
 
   [[nodiscard]] std::vector<float> largest_of_blocks() const {
     std::vector<float> out;
-    for (size_t begin = 0; begin < values_.size(); begin += kBlock) {
-      const size_t end = std::min(values_.size(), begin + kBlock);
-      float largest = 0.0f;
-      for (size_t i = begin; i < end; ++i) largest = std::max(largest, std::fabs(values_[i]));
-      out.push_back(largest);
+    for (size_t begin = 0; begin < values_.size(); begin += kNf4Block) {
+      const size_t count = std::min<size_t>(kNf4Block, values_.size() - begin);
+      out.push_back(nf4_scale(std::span(values_).subspan(begin, count)));
     }
     return out;
   }
 
   void write_part(const TensorDecl& part, const CheckpointTensor& weight,
                   CheckpointWriter& writer) {
-    if (part.name.ends_with(kQuantMap)) return writer.append_f32(part.name, kMap);
+    if (part.name.ends_with(kQuantMap)) return writer.append_f32(part.name, nf4_values());
     if (part.name.ends_with(kState)) {
       const std::string text = quant_state_json(weights_.at(weight.info.name));
       return writer.append(part.name, std::as_bytes(std::span(text)));
@@ -189,8 +177,8 @@ class Nf4Writer {
     std::vector<float> after(values_.size());
     std::vector<std::byte> codes((values_.size() + 1) / 2);
     backend_.run_on_host(std::ssize(largest), [&](int64_t block) {
-      const auto begin = static_cast<size_t>(block * kBlock);
-      const size_t count = std::min<size_t>(kBlock, values_.size() - begin);
+      const auto begin = static_cast<size_t>(block * kNf4Block);
+      const size_t count = std::min<size_t>(kNf4Block, values_.size() - begin);
       encode_block(std::span(values_).subspan(begin, count), largest[static_cast<size_t>(block)],
                    dtype, codes.data() + begin / 2, after.data() + begin);
     });
