@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -42,10 +43,12 @@ std::span<const float, 16> nf4_values() {
   return std::span<const float, 16>(narrow_layout(NarrowForm::kNf4).values, 16);
 }
 
+// By the bits of absolute values, which ascend as they do; what is no number is above all.
 float nf4_scale(std::span<const float> block) {
-  float largest = 0.0f;
-  for (const float value : block) largest = std::max(largest, std::fabs(value));
-  return largest;
+  uint32_t largest = 0;
+  for (const float value : block)
+    largest = std::max(largest, std::bit_cast<uint32_t>(value) & 0x7fffffffu);
+  return std::bit_cast<float>(largest);
 }
 
 void quantise_to_nf4(std::span<const float> block, float scale, std::span<std::byte> codes) {
@@ -54,11 +57,12 @@ void quantise_to_nf4(std::span<const float> block, float scale, std::span<std::b
     return;
   }
   static const Thresholds kThresholds = make_thresholds();
-  const Thresholds thresholds = kThresholds;  // which no byte written below may alias
+  std::array<float, kNf4Block> quotients = {};
+  for (size_t i = 0; i < block.size(); ++i) quotients[i] = block[i] / scale;
+  // Over whole blocks, which compilers take in vectors.
   std::array<int32_t, kNf4Block> found = {};
-  for (size_t i = 0; i < block.size(); ++i) {
-    const float value = block[i] / scale;
-    for (const float threshold : thresholds) found[i] += value > threshold ? 1 : 0;
+  for (const float threshold : kThresholds) {
+    for (size_t i = 0; i < kNf4Block; ++i) found[i] += quotients[i] > threshold ? 1 : 0;
   }
   for (size_t i = 0; i < block.size(); ++i) codes[i] = static_cast<std::byte>(found[i]);
 }

@@ -14,7 +14,7 @@ constexpr int64_t kNf4Block = 64;  // elements; a tensor's last block may have f
 
 // The values of the codes 0 to 15, ascending.
 std::span<const float, 16> nf4_values();
-// The scale of a block: its largest absolute value.
+// The scale of a block: its largest absolute value; not finite where one of them is not.
 float nf4_scale(std::span<const float> block);
 // The codes of a block's elements, one a byte. Elements are finite, and there are kNf4Block of them
 // at most.
