@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "backend/file_memory.h"
 #include "base/cores.h"
@@ -14,6 +15,7 @@
 #include "base/log.h"
 #include "engine/plan/recompute_plan.h"
 #include "model/weights/load.h"
+#include "model/weights/load_in_4bit.h"
 #include "model/weights/narrow_forms.h"
 #include "model/weights/tensor_names.h"
 #include "setup/backend.h"
@@ -71,6 +73,7 @@ model::WeightForms choose_weight_forms_and_add_warning(const CheckpointSource* w
     if (!kept.faults.empty()) model.warnings.push_back(kept.warning());
     return std::move(kept.forms);
   }
+  if (spec.load_in_4bit) return model::forms_in_4bit(backend, model.config, spec.where);
   if (spec.weights != model::KeepWeights::kNarrow) return {};
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--weights narrow: {} has no weights next to it, which could be kept "
@@ -151,7 +154,7 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
       .recompute = spec.recompute.policy, .draft_tokens = draft_tokens, .offload = spec.offload};
   model::ParsedConfig parsed = spec.parsed;
   // A plan wants a model's config alone, but looks at its weights where they are there.
-  const auto weights = find_weights(spec.dir);
+  auto weights = find_weights(spec.dir);
   if (weights) model::untie_if_head_differs(*weights, parsed);
   auto backend = make_backend(threads > 0 ? threads : spec.threads);
   model::LoadedModel model;
@@ -159,6 +162,8 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
   model.config = std::move(parsed.config);
   // What a config has, the checkpoint may lack: without one to look at, only what is demanded.
   set_demanded_mtp(spec, model.config);
+  if (weights && spec.load_in_4bit)
+    weights = model::quantise_in_4bit(std::move(weights), *backend, model.config);
   model::WeightForms forms =
       choose_weight_forms_and_add_warning(weights.get(), *backend, spec, part, model);
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, spec.dtype, nullptr,
@@ -180,6 +185,7 @@ std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, co
                          .offload = place.in_file ? offload_folder(spec.offload) : "",
                          .part = part,
                          .keep = spec.weights,
+                         .load_in_4bit = spec.load_in_4bit,
                          .share = spec.share,
                          .shared = place.shared.get(),
                          .weight_sharers = spec.weight_sharers});

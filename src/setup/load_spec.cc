@@ -88,8 +88,22 @@ LoadSpec spec_without_config(const EngineSetup& setup) {
   return spec;
 }
 
+// Products read weights in few bits as bf16.
+void check_load_in_4bit(const EngineSetup& setup) {
+  const char* const other = setup.dtype == "f32"      ? "--dtype f32"
+                            : setup.weights == "bf16" ? "--weights bf16"
+                                                      : nullptr;
+  if (!setup.load_in_4bit || other == nullptr) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--load-in-4bit and {}: weights stay in 4 bits and products are in bf16; "
+                          "give one",
+                          other));
+}
+
 LoadSpec with_config(LoadSpec spec, const EngineSetup& setup, model::ParsedConfig parsed) {
-  spec.dtype = parse_dtype(setup.dtype, parsed.config);
+  check_load_in_4bit(setup);
+  spec.load_in_4bit = setup.load_in_4bit;
+  spec.dtype = setup.load_in_4bit ? DType::kBF16 : parse_dtype(setup.dtype, parsed.config);
   spec.weights = parse_weights(setup.weights);
   spec.parsed = std::move(parsed);
   return spec;
@@ -144,6 +158,13 @@ model::KeepWeights resolve_weights_for_full_training(model::KeepWeights weights)
 
 model::KeepWeights usable_weights(model::KeepWeights weights, const std::string& method) {
   return method == "full" ? resolve_weights_for_full_training(weights) : weights;
+}
+
+void check_method_in_4bit(bool load_in_4bit, const std::string& method) {
+  if (!load_in_4bit || method != "full") return;
+  throw Error(ErrorCode::kUnsupported,
+              "--load-in-4bit and --method full: weights in 4 bits stay as they are; train an "
+              "adapter over them (--method lora), or all parameters in full types");
 }
 
 engine::RecomputeChoice parse_recompute(const std::string& text) {

@@ -14,6 +14,7 @@ struct EngineSetup {
   std::string model;               // Hugging Face directory
   std::string dtype = "auto";      // auto, bf16, f32
   std::string weights = "auto";    // auto, narrow, bf16: of those in 4 or 8 bits
+  bool load_in_4bit = false;       // full types are quantised to nf4
   std::string recompute = "none";  // none, full, a preset or custom:TAG=keep,...
   std::string device = "cpu";
   std::string offload = {};  // folder of what is in files; empty: that of temporary files
@@ -44,6 +45,8 @@ model::KeepWeights parse_weights(const std::string& text);
 model::KeepWeights resolve_weights_for_full_training(model::KeepWeights weights);
 // The same with the method "full"; else as they are.
 model::KeepWeights usable_weights(model::KeepWeights weights, const std::string& method);
+// Error where all parameters would train, and the base be in 4 bits.
+void check_method_in_4bit(bool load_in_4bit, const std::string& method);
 // "none", "full", a preset's name, or "custom:" and TAG=keep (or TAG alone), TAG=offload and
 // TAG=recompute with commas; tags that it does not name are recomputed.
 engine::RecomputeChoice parse_recompute(const std::string& text);

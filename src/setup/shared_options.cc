@@ -79,6 +79,12 @@ OptionRow& add_weights_option(OptionTable& t, std::string& field) {
                   "dequantises them, to the same results; narrow: an error where none can be kept");
 }
 
+OptionRow& add_load_in_4bit_option(OptionTable& t, bool& field) {
+  return t.flag("load-in-4bit", field,
+                "quantise the base's linear layers to nf4 as they are loaded, and train an adapter "
+                "over them (QLoRA)");
+}
+
 OptionRow& add_optimizer_option(OptionTable& t, std::string& field) {
   return t.choice("optimizer", field, {"adamw", "muon"},
                   "adamw; muon: for the matrices of --method full");

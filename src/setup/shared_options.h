@@ -43,6 +43,7 @@ OptionRow& add_data_option(OptionTable& t, std::vector<std::string>& field);
 OptionRow& add_fields_option(OptionTable& t, std::string& field);
 // --weights of files in few bits.
 OptionRow& add_weights_option(OptionTable& t, std::string& field);
+OptionRow& add_load_in_4bit_option(OptionTable& t, bool& field);
 
 // What trains.
 OptionRow& add_optimizer_option(OptionTable& t, std::string& field);

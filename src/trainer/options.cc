@@ -220,6 +220,7 @@ OptionTable option_table_of(TrainOptions& o) {
   t.group("Memory");
   add_dtype_option(t, o.dtype).results();
   add_weights_option(t, o.weights);
+  add_load_in_4bit_option(t, o.load_in_4bit).results();
   add_memory_option(t, o.memory,
                     "bytes of the whole run (12GiB): passes and what they keep are chosen so");
   add_recompute_option(t, o.recompute);
@@ -233,10 +234,10 @@ OptionTable option_table_of(TrainOptions& o) {
       .also("v");
   t.flag("json", o.json, "a line of JSON on stdout at the end");
   add_trace_option(t, o.trace);
-  t.mark_common({"model",      "data",       "out",     "train-on",   "method", "rank",
-                 "alpha",      "targets",    "lr",      "config",     "epochs", "steps",
-                 "batch-size", "max-length", "eval",    "save-every", "resume", "dry-run",
-                 "memory",     "threads",    "verbose", "json"});
+  t.mark_common({"model",      "data",         "out",     "train-on",   "method", "rank",
+                 "alpha",      "targets",      "lr",      "config",     "epochs", "steps",
+                 "batch-size", "max-length",   "eval",    "save-every", "resume", "dry-run",
+                 "memory",     "load-in-4bit", "threads", "verbose",    "json"});
   return t;
 }
 

@@ -235,6 +235,7 @@ data::Dataset weighted_by_file(const data::Dataset& train, const std::vector<int
 LoadSpec read_train_spec(const TrainOptions& options) {
   check_options(options);
   check_option_combinations(options);
+  check_method_in_4bit(options.load_in_4bit, options.method);
   LoadSpec spec = read_spec(options);
   spec.mtp = use_mtp(options);
   spec.weights = usable_weights(spec.weights, options.method);

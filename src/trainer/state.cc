@@ -73,7 +73,9 @@ void upgrade_options(int64_t format, boost::json::object& options) {
     options["chat-template"] = "";
     options["vars"] = "";
   }
-  options.emplace("fields", "");  // a run that began before there was --fields
+  // A run that began before there were these.
+  options.emplace("fields", "");
+  options.emplace("load-in-4bit", "off");
   if (format < 4) {
     options["overlong"] = "drop";
     options["adapter"] = "";

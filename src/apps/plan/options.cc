@@ -63,6 +63,7 @@ OptionTable option_table_of(PlanOptions& o) {
   t.text("offload", o.offload, kMemoryOffloadHelp).in("DIR");
   add_dtype_option(t, o.dtype);
   add_weights_option(t, o.weights);
+  add_load_in_4bit_option(t, o.load_in_4bit);
   t.group(kMachineGroup);
   add_run_options(t, o.threads, o.device, o.strict_config);
   t.text("svg", o.svg, "file to draw: time of a step over memory, for all budgets").in("FILE");

@@ -121,6 +121,7 @@ LoadSpec check_training_options_and_read_spec(const PlanOptions& options) {
     refuse("--memory and --recompute: give one; --memory chooses what is kept");
   }
   check_optimizer(options.optimizer, options.method);
+  check_method_in_4bit(options.load_in_4bit, options.method);
   LoadSpec spec = read_plan_spec(options);
   if (options.with_mtp) spec.mtp = model::UseMtp::kAlways;
   spec.weights = usable_weights(spec.weights, options.method);
@@ -283,7 +284,7 @@ std::string answer_text(const PlanOptions& options, const engine::RunPlan& plan,
   } catch (const Error& error) {
     return fmt::format(
         "no: {}, and with less it does not run: {}\na smaller model, or its weights in 4 bits "
-        "(strata convert --type nf4), may fit\n",
+        "(--load-in-4bit), may fit\n",
         what, error.what());
   }
 }
@@ -333,6 +334,11 @@ int64_t server_memory(const PlanOptions& options) {
 }
 
 int plan_and_print_serving(const PlanOptions& options) {
+  if (options.load_in_4bit) {
+    refuse(
+        "--load-in-4bit: of training; to serve a base in 4 bits, strata convert --type nf4 "
+        "writes one");
+  }
   LoadSpec spec = read_plan_spec(options);
   spec.offload = find_usable_offload_folder(options.offload);
   const int64_t drafts = resolve_draft_tokens(options.speculate, options.draft_tokens);
@@ -375,13 +381,14 @@ constexpr const char* kOfServing =
     "draft-tokens,weights";
 constexpr const char* kOfStages =
     "model,tokens,memory,method,optimizer,rank,expert-rank,targets,recompute,dtype,weights,"
-    "threads,device,strict-config,offload,mtp,stages,microbatches,chunks,json,machine,"
+    "load-in-4bit,threads,device,strict-config,offload,mtp,stages,microbatches,chunks,json,machine,"
     "save-machine,forwarding-delay,leftovers,pipeline-schedule,layers-per-stage,"
     "recompute-iterations,recompute-layers";
 constexpr const char* kOfTraining =
     "model,tokens,memory,method,optimizer,rank,expert-rank,targets,micro-tokens,recompute,dtype,"
     "threads,device,strict-config,svg,offload,mtp,indexer-loss,json,machine,save-machine,weights,"
-    "ranks,stages,shard-weights,microbatches,chunks,forwarding-delay,leftovers,pipeline-schedule,"
+    "load-in-4bit,ranks,stages,shard-weights,microbatches,chunks,forwarding-delay,leftovers,"
+    "pipeline-schedule,"
     "layers-per-stage,recompute-iterations,recompute-layers";
 
 constexpr Mode kModes[] = {

@@ -27,6 +27,7 @@ struct RunSpec {
   model::ParsedConfig parsed;  // as its config.json has it
   DType dtype = DType::kF32;   // that is computed in
   model::KeepWeights weights = model::KeepWeights::kAuto;
+  bool load_in_4bit = false;  // its linear layers are quantised to nf4
   model::UseMtp mtp = model::UseMtp::kNever;
   RecomputeChoice recompute = {};
   std::string offload = {};  // folder of what is in files; empty: that of temporary files

@@ -15,6 +15,7 @@
 #include "base/stop.h"
 #include "checkpoint/checkpoint_dir.h"
 #include "checkpoint/nf4.h"
+#include "model/weights/load_in_4bit.h"
 #include "tensor/rounded.h"
 
 namespace strata::model {
@@ -56,8 +57,7 @@ void check_bitsandbytes_supports(const CheckpointSource& source, const LoadedMod
 std::unordered_set<std::string_view> projection_names(const std::vector<Parameter>& table) {
   std::unordered_set<std::string_view> names;
   for (const Parameter& parameter : table) {
-    if (parameter.row == nullptr || !parameter.is_matrix()) continue;
-    if (!parameter.row->lora.path.empty()) names.insert(parameter.name);
+    if (is_linear_of_layer(parameter)) names.insert(parameter.name);
   }
   return names;
 }

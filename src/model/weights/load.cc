@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "checkpoint/checkpoint_dir.h"
 #include "model/families/family.h"
+#include "model/weights/load_in_4bit.h"
 #include "model/weights/narrow_forms.h"
 #include "model/weights/slices.h"
 #include "model/weights/tensor_names.h"
@@ -269,6 +270,8 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   model.config = std::move(config.config);
   model.warnings = std::move(config.warnings);
   model.config.use_mtp = resolve_use_mtp(*model.checkpoint, model.config, options.mtp);
+  if (options.load_in_4bit)
+    model.checkpoint = quantise_in_4bit(std::move(model.checkpoint), backend, model.config);
   std::unique_ptr<FileAllocator> files;
   if (!options.offload.empty()) files = std::make_unique<FileAllocator>(options.offload);
   KeptForms kept = choose_forms(backend, model, options);

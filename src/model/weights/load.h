@@ -35,7 +35,8 @@ struct LoadOptions {
   std::optional<LayerRange> part = {};  // a stage's layers; nothing else is read
   // Of weights that files have in 4 or 8 bits. Of f32 they are dequantised.
   KeepWeights keep = KeepWeights::kBf16;
-  MemoryShare share = {};  // of ranks that divide the weights
+  bool load_in_4bit = false;  // its linear layers are quantised to nf4 (load_in_4bit.h)
+  MemoryShare share = {};     // of ranks that divide the weights
   // Where processes of a machine have the weights together: their memory, which one of them fills
   // and the others find filled, and how many they are.
   SharedMemory* shared = nullptr;
