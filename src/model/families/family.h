@@ -141,6 +141,9 @@ LayerConfig make_pre_norm_layer(const ModelConfig& config, const Block& attentio
 void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sliding,
                          int64_t window, GqaConfig attention, const Block& mlp,
                          ModelConfig& config);
+// Of two keys that say the same thing, and do not: an Error.
+[[noreturn]] void fail_disagreement(const ConfigObject& object, std::string_view key,
+                                    std::string_view other);
 // A number above 0, or Error.
 double read_positive_number(const ConfigObject& object, std::string_view key, double fallback);
 // A size: at least 1 and below 2^31, or Error.
