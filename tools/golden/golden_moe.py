@@ -18,7 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-import golden_readers
+import golden_names
 import golden_reference as gr
 
 PREFIX = "base_model.model."
@@ -234,7 +234,7 @@ class MoeReference(gr.Reference):
                     half = part.shape[0] // 2
                     result[f"{head}{path}.{e}.gate_proj.weight"] = part[:half]
                     result[f"{head}{path}.{e}.up_proj.weight"] = part[half:]
-        return {golden_readers.name_in_file(name, self.stored): value for name, value in result.items()}
+        return {golden_names.name_in_file(name, self.stored): value for name, value in result.items()}
 
 
 def fuse_experts(folder):

@@ -11,13 +11,12 @@ import os
 
 import numpy as np
 
+from golden_moe import EACH, WHOLE, random_adapter
 from golden_window import ALL_LINEAR, random_adapters
 
 FAMILIES = ("granite", "granitemoe", "smollm3", "ministral3", "gemma", "mixtral", "glm4_moe", "olmo2", "olmo3", "glm4", "phi3",
             "deepseek_v2")
 WITH_EXPERTS = ("granitemoe", "mixtral", "glm4_moe", "deepseek_v2")
-EACH = ["gate_proj", "up_proj", "down_proj"]
-WHOLE = ["gate_up_proj", "down_proj"]
 
 
 def make_config(family, **keys):
@@ -43,25 +42,6 @@ def randomise(name, value, noise, config):
         value.copy_(1.5 * noise / value.shape[1] ** 0.5)
         return True
     return False
-
-
-# Names in files, from those of modules in memory.
-MIXTRAL = [(".mlp.gate.", ".block_sparse_moe.gate."), (".mlp.experts.", ".block_sparse_moe.experts."),
-           (".gate_proj.", ".w1."), (".up_proj.", ".w3."), (".down_proj.", ".w2.")]
-GRANITEMOE = [("block_sparse_moe.router.weight", "block_sparse_moe.router.layer.weight"),
-              ("block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"),
-              ("block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight")]
-
-
-def name_in_file(name, stored):
-    """Of an output of a parameter, "param_grad.NAME", the name that the files have. stored: all names in them."""
-    is_mixtral = any(".block_sparse_moe.experts." in n for n in stored)
-    is_granitemoe = any(".block_sparse_moe.input_linear." in n for n in stored)
-    if not name.startswith("param_") or not (is_mixtral or is_granitemoe):
-        return name
-    for old, new in MIXTRAL if is_mixtral else GRANITEMOE:
-        name = name.replace(old, new)
-    return name
 
 
 def rewrite_config(path, spec):
@@ -179,7 +159,6 @@ def cases():
 
 def random_case(family, seed):
     """A model nobody chose, with adapters and requests drawn from the seed too."""
-    from golden_moe import random_adapter
     rng = np.random.default_rng([seed, 20 + FAMILIES.index(family)])
     pick = lambda *values: values[int(rng.integers(len(values)))]
     number = lambda low, high: round(float(np.exp(rng.uniform(np.log(low), np.log(high)))), 3)
