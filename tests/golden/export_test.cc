@@ -157,6 +157,7 @@ TEST(GgufExport, RefusesByName) {
       {"qwen3_5", "linear_value_head_dim (16; linear_key_head_dim is 8)"},
       {"qwen3_moe", "mlp_only_layers (layer 1 has no experts)"},
       {"deepseek_mla", "n_routed_experts (none)"},
+      {"gpt_oss", "swiglu_limit (1.1)"},
       {"zero_layers", "without layers"}};
   for (const auto& [golden, fault] : kRefused) {
     SCOPED_TRACE(golden);

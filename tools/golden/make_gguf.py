@@ -48,18 +48,20 @@ FILES = {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 32,
         "beta_fast": 8.0, "beta_slow": 1.0, "mscale": 0.7, "mscale_all_dim": 0.7}}, "F32", {}),
     "glm4_moe_lite": ("glm4_moe_lite", {}, "BF16", {"split_latent": True}),
+    "gpt_oss": ("gpt_oss", {"swiglu_limit": 7.0}, "F32", {}),
     "qwen3_parts": ("qwen3", {}, "F32", {"parts": 3}),
 }
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3moe", "Qwen3_5ForCausalLM": "qwen35", "Qwen3_5MoeForCausalLM": "qwen35moe",
     "Gemma3ForCausalLM": "gemma3", "DeepseekV3ForCausalLM": "deepseek2", "Glm4MoeLiteForCausalLM": "deepseek2",
+    "GptOssForCausalLM": "gpt-oss",
 }
 NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
     "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "self_attn.kv_b_proj": "attn_kv_b", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
@@ -131,8 +133,18 @@ class Model:
         return self.tile(t, 0, 0, 1)
 
     def add(self, name, t):
-        is_f32 = t.ndim < 2 or "norm" in name or "ffn_gate_inp" in name or "ssm_conv1d" in name
+        is_f32 = t.ndim < 2 or name.endswith(".bias") or "norm" in name or "ffn_gate_inp" in name or "ssm_conv1d" in name
         self.out.append((name, t, "F32" if is_f32 else self.kind))
+
+    # Experts are [E, in, out], gate and up in alternating columns; biases lack the middle axis.
+    def gpt_oss_experts(self, block, part, t):
+        bias = part.endswith("_bias")
+        t, ending = (t, "bias") if bias else (t.transpose(1, 2), "weight")
+        if part.startswith("down"):
+            self.add(f"{block}ffn_down_exps.{ending}", t)
+        else:
+            self.add(f"{block}ffn_gate_exps.{ending}", t[:, ::2])
+            self.add(f"{block}ffn_up_exps.{ending}", t[:, 1::2])
 
     def convert(self):
         c, experts = self.config, {}
@@ -153,7 +165,9 @@ class Model:
                 continue
             if ".experts." in rest:
                 parts = rest.split(".")
-                if parts[2].isdigit():
+                if self.arch == "gpt-oss":
+                    self.gpt_oss_experts(block, parts[2], t)
+                elif parts[2].isdigit():
                     experts.setdefault((layer, parts[3]), {})[int(parts[2])] = t
                 elif parts[2] == "gate_up_proj":
                     gate, up = t.chunk(2, dim=1)
@@ -161,6 +175,9 @@ class Model:
                     self.add(block + "ffn_up_exps.weight", up)
                 else:
                     self.add(block + "ffn_down_exps.weight", t)
+                continue
+            if rest == "self_attn.sinks":
+                self.add(block + "attn_sinks.weight", t)
                 continue
             if rest == "mlp.gate.e_score_correction_bias":
                 self.add(block + "exp_probs_b.bias", t)
@@ -182,7 +199,7 @@ class Model:
             if base == "mlp.shared_expert_gate":
                 t = t.squeeze(0)
             stored = (GEMMA3 if self.arch == "gemma3" else {}).get(base) or NAMES[base]
-            if self.arch.startswith("qwen35") and base == "post_attention_layernorm":
+            if self.arch.startswith(("qwen35", "gpt-oss")) and base == "post_attention_layernorm":
                 stored = "post_attention_norm"
             self.add(f"{block}{stored}.{ending}", t)
         for (layer, part), of in experts.items():
@@ -236,6 +253,11 @@ class Model:
             w.add_expert_count(c.get("num_experts") or c["num_local_experts"])
             w.add_expert_used_count(c["num_experts_per_tok"])
             w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+        if self.arch == "gpt-oss":
+            w.add_sliding_window(c["sliding_window"])
+            w.add_expert_count(c["num_local_experts"])
+            w.add_expert_used_count(c["num_experts_per_tok"])
+            w.add_expert_feed_forward_length(c["intermediate_size"])
         if self.arch == "qwen35moe":
             w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
         if self.arch.startswith("qwen35"):

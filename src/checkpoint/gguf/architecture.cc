@@ -35,6 +35,10 @@ constexpr GgufArchitecture kArchitectures[] = {
      .model_class = "DeepseekV3ForCausalLM",
      .model_type = "deepseek_v3",
      .has_mla = true},
+    {.name = "gpt-oss",
+     .model_class = "GptOssForCausalLM",
+     .model_type = "gpt_oss",
+     .has_sinks = true},
 };
 
 }  // namespace

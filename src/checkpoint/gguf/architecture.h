@@ -38,6 +38,7 @@ struct GgufArchitecture {
   bool norms_plus_one = false;
   bool is_hybrid = false;  // with gated delta nets
   bool has_mla = false;
+  bool has_sinks = false;  // gpt-oss
 };
 
 // Error{kUnsupported} that lists the known ones.

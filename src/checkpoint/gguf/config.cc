@@ -31,6 +31,7 @@ class ConfigWriter {
     if (row_.is_hybrid) add_hybrid_members();
     if (row_.name == "gemma3") add_gemma3_members();
     if (row_.has_mla) add_mla_and_expert_members();
+    if (row_.has_sinks) add_gpt_oss_members();
     if (row_.name != "gemma3" && !row_.is_hybrid) add_rope_members();
     refuse_unsupported_keys();
     mark_ignored_keys_as_used();
@@ -98,8 +99,9 @@ class ConfigWriter {
     set_integer("vocab_size", read_integer("vocab_size", require_embedding().rows()));
     set_integer("hidden_size", read_integer("embedding_length"));
     const int64_t expert_width = read_integer("expert_feed_forward_length", 1);
-    const int64_t width =
-        row_.name == "qwen35moe" ? expert_width : feed_forward_width(expert_width);
+    const int64_t width = row_.name == "qwen35moe" || row_.has_sinks
+                              ? expert_width
+                              : feed_forward_width(expert_width);
     set_integer("intermediate_size", width);
     set_integer("num_hidden_layers", num_layers_);
     add_head_members();
@@ -230,7 +232,8 @@ class ConfigWriter {
     set_integer("query_pre_attn_scalar",
                 num_layers_ == kLayersOf27B ? hidden / heads() : head_dim());
     set_integer("sliding_window", read_integer("attention.sliding_window"));
-    set("layer_types", sliding_layer_types());
+    constexpr int64_t kPattern = 6;
+    set("layer_types", sliding_layer_types(kPattern));
     set_number("rope_theta", read_number("rope.freq_base", 1e6));
     set_number("rope_local_base_freq", read_number("rope.freq_base_swa", 1e4));
     add_linear_rope_scaling();
@@ -248,8 +251,8 @@ class ConfigWriter {
     }
   }
 
-  std::string sliding_layer_types() {
-    const std::vector<bool> sliding = sliding_layers();
+  std::string sliding_layer_types(int64_t pattern) {
+    const std::vector<bool> sliding = sliding_layers(pattern);
     std::vector<std::string> types;
     for (int64_t i = 0; i < num_layers_; ++i) {
       types.emplace_back(sliding[static_cast<size_t>(i)] ? "\"sliding_attention\""
@@ -258,8 +261,8 @@ class ConfigWriter {
     return fmt::format("[{}]", fmt::join(types, ", "));
   }
 
-  // A key says it of each layer, or of how many the last one attends to all.
-  std::vector<bool> sliding_layers() {
+  // A key says it of each layer, or of how many the last one attends to all; else the architecture.
+  std::vector<bool> sliding_layers(int64_t default_pattern) {
     const std::string name = use_key("attention.sliding_window_pattern");
     const GgufKeys& keys = model_.keys();
     std::vector<bool> sliding;
@@ -269,11 +272,21 @@ class ConfigWriter {
       if (std::ssize(sliding) < num_layers_)
         keys.fail(name, "has fewer items than there are layers");
     } else {
-      const int64_t pattern = keys.integer(name, 6);
+      const int64_t pattern = keys.integer(name, default_pattern);
       if (pattern < 1) keys.fail(name, fmt::format("got {}, want at least 1", pattern));
       for (int64_t i = 0; i < num_layers_; ++i) sliding.push_back(i % pattern < pattern - 1);
     }
     return sliding;
+  }
+
+  // Its SwiGLU's limit and alpha are the architecture's, as are the layers that slide.
+  void add_gpt_oss_members() {
+    constexpr int64_t kPattern = 2;
+    set_integer("num_local_experts", read_integer("expert_count"));
+    set_integer("num_experts_per_tok", read_integer("expert_used_count"));
+    set_integer("sliding_window", read_integer("attention.sliding_window"));
+    set("layer_types", sliding_layer_types(kPattern));
+    static_cast<void>(has_key("feed_forward_length"));
   }
 
   void add_mla_and_expert_members() {
@@ -368,6 +381,8 @@ class ConfigWriter {
     if (read_number("rope.scaling.yarn_ext_factor", 1.0) != 1.0) {
       refuse("rope.scaling.yarn_ext_factor", "only 1 is supported");
     }
+    // No key says it: llama.cpp rounds the ramp's ends, and gpt-oss does not.
+    if (row_.has_sinks) json += R"(, "truncate": false)";
     return json + yarn_attention_members(factor);
   }
 
@@ -438,7 +453,8 @@ class ConfigWriter {
         read_number("expert_weights_scale") != 0.0) {
       refuse("expert_weights_scale", "only 1 is supported");
     }
-    if (row_.name != "gemma3" && has_key("attention.sliding_window") &&
+    const bool has_windows = row_.name == "gemma3" || row_.has_sinks;
+    if (!has_windows && has_key("attention.sliding_window") &&
         read_integer("attention.sliding_window") > 0) {
       refuse("attention.sliding_window", "a window of this architecture is not supported");
     }

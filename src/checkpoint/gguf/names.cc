@@ -25,6 +25,8 @@ constexpr NameRow kOutside[] = {{"token_embd.weight", "model.embed_tokens.weight
 constexpr NameRow kGemma3[] = {{"ffn_norm", "pre_feedforward_layernorm"},
                                {"post_attention_norm", "post_attention_layernorm"},
                                {"post_ffw_norm", "post_feedforward_layernorm"}};
+constexpr NameRow kGptOss[] = {{"post_attention_norm", "post_attention_layernorm"},
+                               {"ffn_gate_inp", "mlp.router"}};
 constexpr NameRow kHybrid[] = {{"post_attention_norm", "post_attention_layernorm"},
                                {"attn_qkv", "linear_attn.in_proj_qkv"},
                                {"attn_gate", "linear_attn.in_proj_z"},
@@ -56,12 +58,16 @@ constexpr NameRow kCommon[] = {
 // With their endings.
 constexpr NameRow kWhole[] = {{"ssm_a", "linear_attn.A_log"},
                               {"ssm_dt.bias", "linear_attn.dt_bias"},
-                              {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"}};
+                              {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+                              {"attn_sinks.weight", "self_attn.sinks"}};
 
 // Of a layer's experts, all in one tensor.
 constexpr NameRow kExperts[] = {{"ffn_gate_exps.weight", "mlp.experts.gate_proj.weight"},
                                 {"ffn_up_exps.weight", "mlp.experts.up_proj.weight"},
-                                {"ffn_down_exps.weight", "mlp.experts.down_proj.weight"}};
+                                {"ffn_down_exps.weight", "mlp.experts.down_proj.weight"},
+                                {"ffn_gate_exps.bias", "mlp.experts.gate_proj.bias"},
+                                {"ffn_up_exps.bias", "mlp.experts.up_proj.bias"},
+                                {"ffn_down_exps.bias", "mlp.experts.down_proj.bias"}};
 
 using Rows = std::span<const NameRow>;
 
@@ -83,6 +89,7 @@ std::string_view find_stored(Rows rows, std::string_view name) {
 std::vector<Rows> tables_of(const GgufArchitecture& architecture) {
   std::vector<Rows> rows;
   if (architecture.name == "gemma3") rows.emplace_back(kGemma3);
+  if (architecture.has_sinks) rows.emplace_back(kGptOss);
   if (architecture.is_hybrid) rows.emplace_back(kHybrid);
   if (architecture.has_mla) rows.emplace_back(kLatent);
   rows.emplace_back(kCommon);

@@ -263,6 +263,10 @@ class WeightList {
                                      {"ffn_down_exps.weight", "down_proj", 1, 0},
                                      {"ffn_gate_up_exps.weight", "gate_proj", 2, 0},
                                      {"ffn_gate_up_exps.weight", "up_proj", 2, 1}};
+    constexpr std::string_view kBiases[] = {"gate", "up", "down"};
+    for (const std::string_view name : kBiases) {
+      if (rest == fmt::format("ffn_{}_exps.bias", name)) return add_biases(from, prefix, name);
+    }
     bool known = false;
     for (const ExpertPart& part : kParts) {
       if (part.stored != rest) continue;
@@ -272,12 +276,30 @@ class WeightList {
     if (!known) push({.name = from.info->name, .dims = from.info->dims, .from = from});
   }
 
+  // The same of vectors, a row each.
+  void add_biases(const GgufModel::Tensor& from, const std::string& prefix,
+                  std::string_view projection) {
+    const std::vector<int64_t>& dims = from.info->dims;
+    check_num_experts(from);
+    if (dims.size() != 2) fail(from, "no stack of experts' biases");
+    for (int64_t expert = 0; expert < dims[0]; ++expert) {
+      push({.name = fmt::format("{}mlp.experts.{}.{}_proj.bias", prefix, expert, projection),
+            .dims = {dims[1]},
+            .from = from,
+            .first_row = expert});
+    }
+  }
+
+  void check_num_experts(const GgufModel::Tensor& from) const {
+    constexpr int64_t kMostWeights = 1 << 18;  // no model comes near; a name takes memory
+    if (from.info->dims.front() > kMostWeights - std::ssize(weights_))
+      fail(from, fmt::format("with its experts there are more than {} tensors", kMostWeights));
+  }
+
   void add_part_of_experts(const GgufModel::Tensor& from, const std::string& prefix,
                            const ExpertPart& part) {
     const std::vector<int64_t>& dims = from.info->dims;
-    constexpr int64_t kMostWeights = 1 << 18;  // no model comes near; a name takes memory
-    if (dims.front() > kMostWeights - std::ssize(weights_))
-      fail(from, fmt::format("with its experts there are more than {} tensors", kMostWeights));
+    check_num_experts(from);
     if (dims.size() != 3 || dims[1] % part.parts != 0) fail(from, "no stack of experts");
     const int64_t rows = dims[1] / part.parts;
     for (int64_t expert = 0; expert < dims[0]; ++expert) {

@@ -24,10 +24,11 @@ namespace {
 struct FamilyRow {
   std::string_view family, architecture;
 };
-constexpr FamilyRow kRows[] = {
-    {"llama", "llama"},   {"mistral", "llama"},         {"qwen2", "qwen2"},
-    {"qwen3", "qwen3"},   {"qwen3_moe", "qwen3moe"},    {"qwen3_5", "qwen35"},
-    {"gemma3", "gemma3"}, {"qwen3_5_moe", "qwen35moe"}, {"deepseek_v3", "deepseek2"}};
+constexpr FamilyRow kRows[] = {{"llama", "llama"},           {"mistral", "llama"},
+                               {"qwen2", "qwen2"},           {"qwen3", "qwen3"},
+                               {"qwen3_moe", "qwen3moe"},    {"qwen3_5", "qwen35"},
+                               {"gemma3", "gemma3"},         {"qwen3_5_moe", "qwen35moe"},
+                               {"deepseek_v3", "deepseek2"}, {"gpt_oss", "gpt-oss"}};
 
 // The config of the first block of a kind in any layer, or null.
 template <typename Config>
@@ -66,6 +67,7 @@ class KeyWriter {
     if (const auto* net = find_first_block<GatedDeltaNetConfig>(config_, kGatedDeltaNet)) {
       write_delta_net(*net);
     }
+    if (architecture_.has_sinks) add_integer("attention.sliding_window", widest_window());
     if (architecture_.name == "gemma3") {
       write_windows_and_ropes();
     } else if (!config_.ropes.empty()) {
@@ -172,10 +174,15 @@ class KeyWriter {
     return out;
   }
 
+  // Which layers have it llama.cpp takes as given: the reader's layers must be the model's.
+  [[nodiscard]] int64_t widest_window() const {
+    const int64_t window = collect_windows().window;
+    return window == 0 ? config_.max_position_embeddings : window;
+  }
+
   void write_windows_and_ropes() {
     const Windows windows = collect_windows();
-    add_integer("attention.sliding_window",
-                windows.window == 0 ? config_.max_position_embeddings : windows.window);
+    add_integer("attention.sliding_window", widest_window());
     write_window_pattern(windows.sliding);
     if (windows.local != nullptr) add_number("rope.freq_base_swa", windows.local->theta);
     write_rope(windows.full == nullptr ? config_.ropes.front().config : *windows.full);
@@ -244,6 +251,9 @@ std::string layer_difference(const ModelConfig& a, const ModelConfig& b, int64_t
   const auto* y = b.find_block_config<MoeConfig>(layer, kMoe);
   if (x != nullptr && y != nullptr && x->norm_topk != y->norm_topk) {
     return fmt::format("norm_topk_prob {}", x->norm_topk);
+  }
+  if (x != nullptr && y != nullptr && x->clamp.limit != y->clamp.limit) {
+    return fmt::format("swiglu_limit ({})", x->clamp.limit);
   }
   const auto at = static_cast<size_t>(layer);
   return a.layers[at] == b.layers[at] ? "" : fmt::format("a setting of layer {}", layer);

@@ -50,7 +50,7 @@ int64_t layer_of(std::string_view name) {
 // Whether llama.cpp's converter keeps the tensor in f32.
 bool is_kept_f32(std::string_view stored, size_t num_dims) {
   return num_dims < 2 || has(stored, "norm") || has(stored, "ffn_gate_inp") ||
-         has(stored, "ssm_conv1d");
+         has(stored, "ssm_conv1d") || stored.ends_with(".bias");
 }
 
 bool is_end(std::string_view name) {

@@ -39,7 +39,10 @@ std::string canonical_name(const LoadedModel& names, size_t index) {
   const ModelWeights& weights = *names.weights;
   const Parameter& p = weights.table()[index];
   if (p.row != nullptr) {
-    return layer_tensor_name(names.config, p.layer, p.row->suffix, std::max(0, p.expert));
+    std::string name =
+        layer_tensor_name(names.config, p.layer, p.row->suffix, std::max(0, p.expert));
+    const auto names_in_files = names.config.names_in_files;
+    return names_in_files == nullptr ? name : names_in_files(name).front();
   }
   if (index == weights.embedding_index()) return kEmbeddingName;
   return index == weights.head_index() ? kHeadName : kNormName;
