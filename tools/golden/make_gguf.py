@@ -49,6 +49,8 @@ FILES = {
         "beta_fast": 8.0, "beta_slow": 1.0, "mscale": 0.7, "mscale_all_dim": 0.7}}, "F32", {}),
     "glm4_moe_lite": ("glm4_moe_lite", {}, "BF16", {"split_latent": True}),
     "gpt_oss": ("gpt_oss", {"swiglu_limit": 7.0}, "F32", {}),
+    "gpt_oss_plain": ("gpt_oss", {"swiglu_limit": 7.0, "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
+                      "F32", {}),
     "qwen3_parts": ("qwen3", {}, "F32", {"parts": 3}),
 }
 ARCHITECTURES = {

@@ -364,7 +364,8 @@ class ConfigWriter {
       refuse("rope.scaling.type",
              fmt::format("got '{}', supported are none, linear and yarn", type));
     }
-    if (type == "none" || factor == 1.0) return {};
+    // A config.json of gpt-oss that says nothing has YaRN.
+    if (type == "none" || factor == 1.0) return row_.has_sinks ? R"("rope_type": "default")" : "";
     return fmt::format(R"("rope_type": "linear", "factor": {})", number_text(factor));
   }
 
