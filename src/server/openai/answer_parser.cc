@@ -68,6 +68,7 @@ size_t longest_partial_mark_size(std::string_view text, const CallForm& form) {
 }  // namespace
 
 std::vector<std::string_view> AnswerForm::marks() const {
+  if (has_channels) return harmony_marks();
   std::vector<std::string_view> out;
   if (!think.empty()) out = {think, think_end};
   if (calls == nullptr) return out;
@@ -80,6 +81,12 @@ std::vector<std::string_view> AnswerForm::marks() const {
 }
 
 AnswerForm answer_form_of(const text::ChatTemplate& chat) {
+  if (writes_harmony(chat)) {
+    return {.think = {},
+            .think_end = {},
+            .id_length = chat.conversation_form().id_length,
+            .has_channels = true};
+  }
   AnswerForm form{.calls = find_call_form(chat),
                   .think = {},
                   .think_end = {},
@@ -111,6 +118,7 @@ bool ends_in_reasoning(const AnswerForm& form, std::string_view prompt) {
 
 AnswerParser::AnswerParser(const AnswerForm& form, const AnswerReading& reading)
     : form_(form), reading_(reading) {
+  if (form_.has_channels) harmony_.emplace(reading.types != nullptr, reading.most_calls);
   if (form_.think.empty()) {
     state_ = State::kContent;
   } else if (reading_.in_reasoning) {
@@ -121,6 +129,10 @@ AnswerParser::AnswerParser(const AnswerForm& form, const AnswerReading& reading)
 
 AnswerPiece AnswerParser::push(std::string_view text) {
   AnswerPiece out;
+  if (harmony_) {
+    harmony_->push(text, out);
+    return out;
+  }
   held_ += text;
   while (!is_done() && parse_step(out, /*is_last=*/false)) {
   }
@@ -129,6 +141,10 @@ AnswerPiece AnswerParser::push(std::string_view text) {
 
 AnswerPiece AnswerParser::finish() {
   AnswerPiece out;
+  if (harmony_) {
+    harmony_->finish(out);
+    return out;
+  }
   while (!is_done() && parse_step(out, /*is_last=*/true)) {
   }
   if (num_calls_ == 0) out.content += std::exchange(space_, "");

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "server/openai/call_stream.h"
+#include "server/openai/harmony_reader.h"
 #include "server/openai/tool_call.h"
 
 namespace strata::server {
@@ -22,8 +23,9 @@ namespace strata::server {
 struct AnswerForm {
   const CallForm* calls = nullptr;  // null: it calls no tools
   std::string_view think,
-      think_end;         // around reasoning, with which an answer may begin; or empty
-  size_t id_length = 0;  // of a call's id, as the template wants it; 0: any
+      think_end;              // around reasoning, with which an answer may begin; or empty
+  size_t id_length = 0;       // of a call's id, as the template wants it; 0: any
+  bool has_channels = false;  // messages with headers (HarmonyReader); the others are empty then
   // Marks that are text to the parser, should the vocabulary have them as special tokens.
   [[nodiscard]] std::vector<std::string_view> marks() const;
 };
@@ -48,9 +50,9 @@ class AnswerParser {
   AnswerPiece push(std::string_view text);
   // No more comes.
   AnswerPiece finish();
-  [[nodiscard]] int64_t num_calls() const { return num_calls_; }
+  [[nodiscard]] int64_t num_calls() const { return harmony_ ? harmony_->num_calls() : num_calls_; }
   // Nothing that may follow will be given.
-  [[nodiscard]] bool is_done() const { return num_calls_ >= reading_.most_calls; }
+  [[nodiscard]] bool is_done() const { return num_calls() >= reading_.most_calls; }
 
  private:
   enum class State : uint8_t { kStart, kReasoning, kContent, kCall };
@@ -83,6 +85,7 @@ class AnswerParser {
 
   const AnswerForm form_;
   const AnswerReading reading_;
+  std::optional<HarmonyReader> harmony_;
   State state_ = State::kStart;
   std::string held_;
   std::string space_;                 // behind content, dropped where a call follows
