@@ -20,7 +20,8 @@ AXOLOTL = {"qwen3": "qwen3", "deepseek_v3": "deepseek_v3", "qwen25": "qwen_25", 
            "mistral_v3": "mistral_v2v3", "mistral_tekken": "mistral_v3_tekken", "mistral_v7": "mistral_v7_tekken"}
 TRL_TRAINING = {"qwen25": "qwen2_5", "qwen3": "qwen3", "qwen35": "qwen3_5_think", "qwen35_nothink": "qwen3_5_nothink",
                 "qwen36": "qwen3_6", "qwen38": "qwen3_8", "deepseek_v3": "deepseekv3"}
-TRL = {"qwen35": "qwen3_5_think", "qwen35_nothink": "qwen3_5_nothink", "qwen36": "qwen3_6", "qwen38": "qwen3_8"}
+TRL = {"qwen35": "qwen3_5_think", "qwen35_nothink": "qwen3_5_nothink", "qwen36": "qwen3_6", "qwen38": "qwen3_8",
+       "gptoss": "gptoss"}
 
 
 def constants(source):
