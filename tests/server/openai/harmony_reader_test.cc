@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/files.h"
 #include "server/openai/answer_parser.h"
 
 namespace strata::server {
@@ -106,8 +107,7 @@ TEST(HarmonyReader, TextWithoutAHeaderIsContent) {
 
 TEST(HarmonyReader, IsFoundByTheTemplate) {
   const auto chat = text::ChatTemplate::parse(
-      "{{ '<|start|>assistant<|channel|>analysis<|message|>' }}{{ messages[0].content }}"
-      "{{ '<|channel|>final<|message|>' }}");
+      read_file(STRATA_SOURCE_DIR "/tests/data/third_party/templates/gptoss.jinja", 1 << 20));
   const AnswerForm form = answer_form_of(chat);
   EXPECT_TRUE(form.has_channels);
   EXPECT_EQ(form.marks().front(), "<|start|>");
