@@ -69,10 +69,13 @@ TEST(Events, SayHowARowEnded) {
   Server server;
   api::Command asked = sample(*server.engine, "whole", 9, 5, 4);
   const auto whole = std::get<api::SampleOutput>(server.ask(asked));
-  // Nobody asked, so they are counted alone.
-  int64_t sampled = 0, wanted = 0;
-  for (const api::Event& event : server.told) sampled += std::get<api::Sampled>(event.what).count;
-  for (const api::SampledSequence& row : whole.sequences) wanted += std::ssize(row.tokens);
+  // Nobody asked, so they are counted alone, row by row.
+  std::vector<int64_t> sampled(whole.sequences.size()), wanted;
+  for (const api::Event& event : server.told) {
+    const auto& tokens = std::get<api::Sampled>(event.what);
+    sampled.at(static_cast<size_t>(tokens.row)) += tokens.count;
+  }
+  for (const api::SampledSequence& row : whole.sequences) wanted.push_back(std::ssize(row.tokens));
   EXPECT_EQ(sampled, wanted);
   server.told.clear();
   auto& ask = std::get<api::Sample>(asked.op);
