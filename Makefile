@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: help install build test stages ranks checks asan tsan fuzz tidy format format-check run run-train e2e e2e-clients events cookbook robust chaos many-tenants page \
-  documents package packages-test run-smollm2 random-models \
+  documents package packages-test build-on run-smollm2 random-models \
   compare-llama-cpp llama-cpp peers tiny-qwen3 clean
 
 JOBS ?= $(shell nproc)
@@ -18,6 +18,7 @@ LOAD_SECONDS ?= 20
 CHAOS_SECONDS ?= 600
 MODELS ?= 200
 SEED ?= $$(date +%s)
+SUITE ?= trixie
 KILLS ?= 3
 TENANTS_SECONDS ?= 600
 MIXED_SECONDS ?= 30
@@ -182,6 +183,11 @@ package: build
 
 packages-test: package
 	@tools/package/packages_test.sh dist build/roots
+
+# The program built and tried in a root of another Debian or Ubuntu (as root): SUITE=trixie is Debian 13; TESTS=tests for the fast suite.
+build-on:
+	@tools/install.sh package
+	@JOBS=$(JOBS) tools/package/build_on.sh $(SUITE) build/roots $(TESTS)
 
 run-smollm2: build
 	@tools/install.sh smollm2

@@ -1,12 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that a make target needs, and only those that are missing.
+# Installs the Debian packages that a make target needs, and only those that are missing: of Debian 12 and 13 and Ubuntu
+# 24.04, whose names differ; elsewhere those of Debian 13 are tried.
 # usage: tools/install.sh run|sdk|browser|test|ranks|clang|format|smollm2|package|peers
 # Works as root or with sudo; asks nothing; does nothing when all is there.
 set -eu
 
-run="g++ cmake ninja-build ccache libboost1.81-dev libboost-json1.81-dev libfmt-dev libspdlog-dev libcli11-dev libutf8proc-dev libssl-dev libsqlite3-dev libpq-dev libtomlplusplus-dev libyaml-cpp-dev libprotobuf-dev protobuf-compiler libzstd-dev zlib1g-dev libedit-dev"
-test="$run python3 python3-pip libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format-19 postgresql-15 systemd"
+system=$(. /etc/os-release 2>/dev/null && echo "${ID:-} ${VERSION_ID:-}" || true)
+case "$system" in
+  "debian 12") boost=1.81 postgresql=15 ;;
+  "ubuntu 24.04") boost=1.83 postgresql=16 ;;
+  *) boost=1.83 postgresql=17 ;;  # Debian 13
+esac
+
+run="g++ cmake ninja-build ccache libboost$boost-dev libboost-json$boost-dev libfmt-dev libspdlog-dev libcli11-dev libutf8proc-dev libssl-dev libsqlite3-dev libpq-dev libtomlplusplus-dev libyaml-cpp-dev libprotobuf-dev protobuf-compiler libzstd-dev zlib1g-dev libedit-dev"
+test="$run python3 python3-pip libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format-19 postgresql-$postgresql systemd"
 ranks="libopenmpi-dev openmpi-bin iproute2"
 case "${1:-}" in
   run) packages="$run" ;;
@@ -32,7 +40,7 @@ done
 [ -n "$missing" ] || exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then
-  echo "install: apt-get not found; Strata builds on Debian 12. Install by hand:$missing" >&2
+  echo "install: apt-get not found; Strata builds on Debian 12 and 13 and Ubuntu 24.04. Install by hand:$missing" >&2
   exit 1
 fi
 as_root=""
@@ -57,6 +65,10 @@ apt_get update || cp "$log" "$log.update"
 if ! apt_get install --no-install-recommends $missing; then
   [ ! -f "$log.update" ] || { echo "install: apt-get update said:" >&2; tail -n 20 "$log.update" >&2; }
   echo "install: apt-get install$missing failed:" >&2
+  case "$system" in
+    "debian 12" | "debian 13" | "ubuntu 24.04") ;;
+    *) echo "install: this is $system; the names are those of Debian 13, and nobody has tried them here" >&2 ;;
+  esac
   tail -n 30 "$log" >&2
   rm -f "$log.update"
   exit 1
