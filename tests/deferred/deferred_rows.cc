@@ -32,6 +32,7 @@
 #include "ops/hyper_connection.h"
 #include "ops/indexer.h"
 #include "ops/indexer_loss.h"
+#include "ops/log_softmax.h"
 #include "ops/pack.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -278,7 +279,8 @@ const Rows kRows = {
     .indexer_loss = {.run = Awaited<[](const Rows& r) { return r.indexer_loss.run; }>()},
     .limits = {.matrix_flops = Measured<[](const Rows& r) { return r.limits.matrix_flops; }>(),
                .read_bandwidth = Measured<[](const Rows& r) { return r.limits.read_bandwidth; }>()},
-    .log_softmax = {.logsumexp = Late<[](const Rows& r) { return r.log_softmax.logsumexp; }>(),
+    .log_softmax = {.map = Late<[](const Rows& r) { return r.log_softmax.map; }>(),
+                    .logsumexp = Late<[](const Rows& r) { return r.log_softmax.logsumexp; }>(),
                     .target_logprobs =
                         Awaited<[](const Rows& r) { return r.log_softmax.target_logprobs; }>(),
                     .backward = Late<[](const Rows& r) { return r.log_softmax.backward; }>()},
