@@ -138,7 +138,7 @@ TEST(ServedConversations, AreThoseThatAreTrainedInEveryFormAndFamily) {
       ++num_compared;
     }
   }
-  EXPECT_EQ(num_compared, 14 * 60);
+  EXPECT_EQ(num_compared, 15 * 60);
 }
 
 constexpr const char* kWithCall =
