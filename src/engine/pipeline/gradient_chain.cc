@@ -101,6 +101,13 @@ void GradientChain::add_adapter_views(model::LoraAdapter& adapter) {
     add_or_extend_view(model::kMtpPart, again->d_a);
     add_or_extend_view(model::kMtpPart, again->d_b);
   }
+  for (const model::LoraModule& module : adapter.modules()) {
+    for (size_t p = 1; p < module.target->parts.size(); ++p) {
+      const int target = module.target->parts[p].target;
+      add_or_extend_view(part_of_layer(module.spec.layer),
+                         adapter.find_module(module.spec.layer, target)->d_a);
+    }
+  }
 }
 
 bool GradientChain::is_here(int64_t part) const {

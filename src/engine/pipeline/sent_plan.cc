@@ -119,7 +119,10 @@ class SentPlanner {
     int64_t values = 0;
     for (const model::LoraAdapter* adapter : training_adapters()) {
       for (const model::LoraModule& module : adapter->modules()) {
-        const int64_t count = module.a.shape.num_elements() + module.b.shape.num_elements();
+        // Parts but the first have A's gradient apart.
+        const auto more_parts = std::max<int64_t>(0, std::ssize(module.target->parts) - 1);
+        const int64_t count =
+            (1 + more_parts) * module.a.shape.num_elements() + module.b.shape.num_elements();
         const bool is_here = stage_of(module.spec.layer, module.is_embedding()) == stage;
         if (is_here && runs(module.spec.layer)) values += count;
         const bool again = module.spec.layer < 0 && weights_.layers().mtp_layer().has_value();

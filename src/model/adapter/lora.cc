@@ -92,6 +92,13 @@ TensorView part_rows(TensorView b, const TargetPart& part) {
   return b.slice_rows(part.first_row, part.first_row + part.rows);
 }
 
+// Values of A's gradients that parts but the first have apart: of each the sum over sequences is
+// one chain then, however these are split into passes.
+int64_t a_gradients_apart(const LoraModule& module) {
+  const auto parts = std::ssize(module.target->parts);
+  return parts < 2 ? 0 : (parts - 1) * module.a.shape.num_elements();
+}
+
 // Of all experts. Columns of the embedding's A are gathered from the master.
 int64_t a_panel_bytes(const LoraModule& module) {
   if (module.is_embedding()) return 0;
@@ -252,10 +259,12 @@ int64_t gradient_bytes(const ModelWeights& weights, const std::vector<LoraModule
   int64_t values = 0, used_again = 0;
   for (const LoraModuleSpec& spec : specs) {
     if (!weights.holds(spec.layer, spec.target)) continue;
-    const int64_t count =
-        num_values(make_module(weights.layers(), spec, weights.compute_dtype(), /*panel_width=*/1));
+    const LoraModule module =
+        make_module(weights.layers(), spec, weights.compute_dtype(), /*panel_width=*/1);
+    const int64_t count = num_values(module);
     values += count;
     if (spec.layer < 0 && weights.layers().mtp_layer()) used_again += count;
+    used_again += a_gradients_apart(module);
   }
   return Arena::aligned(values * dtype_bytes(DType::kF32)) + used_again * dtype_bytes(DType::kF32);
 }
@@ -326,7 +335,7 @@ void LoraAdapter::allocate_or_share_gradients(const LoraAdapter* turns_with) {
     module.d_b = grads_.part(module.b_offset, module.b.shape);
     for (size_t p = 0; p < module.num_parts; ++p) {
       LoraModule& part = parts_of(module)[p];
-      part.d_a = module.d_a;
+      part.d_a = module.d_a;  // of the first; the others' are apart
       part.d_b = part_rows(module.d_b, module.target->parts[p]);
     }
   }
@@ -353,6 +362,7 @@ void LoraAdapter::allocate_mtp_gradients() {
   int64_t count = 0;
   for (const std::optional<LoraModule>& module : mtp_modules_)
     count += module ? num_values(*module) : 0;
+  for (const LoraModule& module : modules_) count += module.held() ? a_gradients_apart(module) : 0;
   if (count == 0) return;
   if (owns_gradients_) {
     gradients_->mtp = Memory(backend_.allocator(), count * dtype_bytes(DType::kF32));
@@ -365,10 +375,22 @@ void LoraAdapter::allocate_mtp_gradients() {
     module->d_b = mtp_grads_.part(offset + module->a.shape.num_elements(), module->b.shape);
     offset += num_values(*module);
   }
+  for (const LoraModule& module : modules_) {
+    if (!module.held()) continue;
+    for (size_t p = 1; p < module.num_parts; ++p) {
+      parts_of(module)[p].d_a = mtp_grads_.part(offset, module.a.shape);
+      offset += module.a.shape.num_elements();
+    }
+  }
 }
 
 void LoraAdapter::merge_mtp_gradients(Backend& backend) {
   if (mtp_grads_.empty()) return;
+  for (const LoraModule& module : modules_) {
+    if (!module.held()) continue;
+    for (size_t p = 1; p < module.num_parts; ++p)
+      ops::add_into(backend, parts_of(module)[p].d_a, module.d_a);
+  }
   for (const int target : {kEmbedding, kHead}) {
     const std::optional<LoraModule>& again = mtp_modules_[static_cast<size_t>(target)];
     if (!again) continue;
