@@ -93,8 +93,9 @@ class LoraAdapter {
   // Allocates zeroed gradients and moments, once. With `turns_with`, an adapter of the same modules
   // that trains, both use its gradients: for adapters of which one at a time has any.
   void enable_training(const LoraAdapter* turns_with = nullptr);
-  // Adds what the second use of embedding and head accumulated apart (kMtpEmbedding, kMtpHead);
-  // gradients are then complete. Idempotent.
+  // Adds what was accumulated apart: by the second use of embedding and head (kMtpEmbedding,
+  // kMtpHead), and for A by the parts of a target behind the first. Gradients are then complete.
+  // Idempotent.
   void merge_mtp_gradients(Backend& backend);
   // Forgets what was accumulated since the last step.
   void drop_gradients();
