@@ -13,6 +13,7 @@
 #include "checkpoint/gguf/names.h"
 #include "model/export/gguf_keys.h"
 #include "model/export/gguf_mixture.h"
+#include "model/weights/narrow_forms.h"
 #include "model/weights/tensor_names.h"
 
 namespace strata::model {
@@ -39,8 +40,7 @@ std::string canonical_name(const LoadedModel& names, size_t index) {
   const ModelWeights& weights = *names.weights;
   const Parameter& p = weights.table()[index];
   if (p.row != nullptr) {
-    std::string name =
-        layer_tensor_name(names.config, p.layer, p.row->suffix, std::max(0, p.expert));
+    std::string name = form_name(names.config, p);
     const auto names_in_files = names.config.names_in_files;
     return names_in_files == nullptr ? name : names_in_files(name).front();
   }

@@ -12,6 +12,7 @@
 #include "checkpoint/nf4.h"
 #include "checkpoint/nf4_source.h"
 #include "model/weights/load.h"
+#include "model/weights/narrow_forms.h"
 #include "model/weights/no_layers.h"
 
 namespace strata::model {
@@ -64,7 +65,7 @@ WeightForms forms_in_4bit(const Backend& backend, const ModelConfig& config,
   WeightForms forms;
   for (const Parameter& parameter : names.table()) {
     if (is_linear_of_layer(parameter) && parameter.num_cols() % kNf4Block == 0)
-      forms.emplace(parameter.name, NarrowForm::kNf4);
+      forms.emplace(form_name(config, parameter), NarrowForm::kNf4);
   }
   return forms;
 }

@@ -49,12 +49,19 @@ std::string KeptForms::warning() const {
                      faults.size());
 }
 
+std::string form_name(const ModelConfig& config, const Parameter& parameter) {
+  if (parameter.row == nullptr) return parameter.name;
+  return layer_tensor_name(config, parameter.layer, parameter.row->suffix,
+                           std::max(0, parameter.expert));
+}
+
 KeptForms find_narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
                             const ModelConfig& config, NarrowLook look,
                             std::optional<LayerRange> part) {
   ModelWeights names(backend, config, DType::kBF16, nullptr, kNoLayers);
   std::vector<std::string> canonical;
-  for (const Parameter& parameter : names.table()) canonical.push_back(parameter.name);
+  for (const Parameter& parameter : names.table())
+    canonical.push_back(form_name(config, parameter));
   rename_parameters_or_fail(checkpoint, names);
   KeptForms kept;
   const std::string* first = nullptr;  // the name of a layer's first expert

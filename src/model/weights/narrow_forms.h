@@ -24,6 +24,9 @@ struct KeptForms {
   [[nodiscard]] std::string warning() const;
 };
 
+// What WeightForms calls a parameter: by its own row, whatever tensor it is a part of.
+std::string form_name(const ModelConfig& config, const Parameter& parameter);
+
 // Of the checkpoint's matrices that products, embeddings and heads read; those are left out that
 // have to be dequantised, since no form holds their values, and experts of one layer and projection
 // whose forms differ. Layers outside of a part are not looked at. Faults that
