@@ -239,6 +239,14 @@ int64_t read_window_if_enabled(const ConfigObject& object, int64_t otherwise) {
   return read_size(object, "sliding_window");
 }
 
+int64_t read_window_if_named(const ConfigObject& object) {
+  return object.has("sliding_window") ? read_size(object, "sliding_window") : 0;
+}
+
+int64_t rotary_width(const RopeConfig& rope, int64_t head_dim) {
+  return static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
+}
+
 std::string_view choose_present_key(const ConfigObject& object, std::string_view name,
                                     std::string_view other) {
   if (!object.has(other)) return name;

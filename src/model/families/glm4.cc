@@ -17,8 +17,7 @@ constexpr std::string_view kTypes[] = {"glm4"};
 void read_glm4(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const int64_t head_dim = object.integer("head_dim", 128);
   const RopeConfig rope = read_rope(object, {.partial_rotary_factor = 0.5, .is_partial = true});
-  const auto rotary_dim =
-      static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
+  const int64_t rotary_dim = rotary_width(rope, head_dim);
   const Block attention(kGqa, GqaConfig{.num_heads = keys.num_heads,
                                         .num_kv_heads = object.integer("num_key_value_heads", 2),
                                         .head_dim = head_dim,

@@ -54,13 +54,12 @@ PositionScale read_position_scale(const ConfigObject& object, const RopeConfig& 
 void read_ministral3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const int64_t head_dim = object.integer("head_dim", 128);
   const RopeConfig rope = read_rope_or_default(object);
-  GqaConfig attention = {
-      .num_heads = keys.num_heads,
-      .num_kv_heads = read_kv_heads(object, keys, 8),
-      .head_dim = head_dim,
-      .scale = plain_attention_scale(head_dim),
-      .window = object.has("sliding_window") ? read_size(object, "sliding_window") : 0,
-      .rope = config.find_or_add_rope({rope, head_dim})};
+  GqaConfig attention = {.num_heads = keys.num_heads,
+                         .num_kv_heads = read_kv_heads(object, keys, 8),
+                         .head_dim = head_dim,
+                         .scale = plain_attention_scale(head_dim),
+                         .window = read_window_if_named(object),
+                         .rope = config.find_or_add_rope({rope, head_dim})};
   if (const PositionScale scale = read_position_scale(object, rope); scale.beta != 0.0) {
     attention.query_rope = config.find_or_add_rope({rope, head_dim, scale});
   }

@@ -55,14 +55,12 @@ void read_mixtral(const ConfigObject& object, const DecoderKeys& keys, ModelConf
   refuse_jitter(object);
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
   const RopeConfig rope = read_rope(object, {.theta = kTheta});
-  const Block attention(
-      kGqa,
-      GqaConfig{.num_heads = keys.num_heads,
-                .num_kv_heads = read_kv_heads(object, keys, 8),
-                .head_dim = head_dim,
-                .scale = plain_attention_scale(head_dim),
-                .window = object.has("sliding_window") ? read_size(object, "sliding_window") : 0,
-                .rope = config.find_or_add_rope({rope, head_dim})});
+  const Block attention(kGqa, GqaConfig{.num_heads = keys.num_heads,
+                                        .num_kv_heads = read_kv_heads(object, keys, 8),
+                                        .head_dim = head_dim,
+                                        .scale = plain_attention_scale(head_dim),
+                                        .window = read_window_if_named(object),
+                                        .rope = config.find_or_add_rope({rope, head_dim})});
   // Weights of the chosen experts are their softmax, normalised to sum to one.
   const Block experts(
       kMoe, MoeConfig{.num_experts = object.integer(

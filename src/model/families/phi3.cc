@@ -37,18 +37,16 @@ void read_phi3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig&
   refuse_longrope(object);
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
   const RopeConfig rope = read_rope(object, {.is_partial = true});
-  const auto rotary_dim =
-      static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
+  const int64_t rotary_dim = rotary_width(rope, head_dim);
   const Block attention(
-      kGqa,
-      GqaConfig{.num_heads = keys.num_heads,
-                .num_kv_heads = object.integer("num_key_value_heads", keys.num_heads),
-                .head_dim = head_dim,
-                .scale = plain_attention_scale(head_dim),
-                .fused_qkv = true,
-                .window = object.has("sliding_window") ? read_size(object, "sliding_window") : 0,
-                .rope = config.find_or_add_rope({rope, rotary_dim}),
-                .rotary_dim = rotary_dim});
+      kGqa, GqaConfig{.num_heads = keys.num_heads,
+                      .num_kv_heads = object.integer("num_key_value_heads", keys.num_heads),
+                      .head_dim = head_dim,
+                      .scale = plain_attention_scale(head_dim),
+                      .fused_qkv = true,
+                      .window = read_window_if_named(object),
+                      .rope = config.find_or_add_rope({rope, rotary_dim}),
+                      .rotary_dim = rotary_dim});
   const Block mlp(kGatedMlp,
                   GatedMlpConfig{.width = keys.intermediate_size, .fused_gate_up = true});
   config.layers.assign(static_cast<size_t>(keys.num_layers),

@@ -83,8 +83,7 @@ std::pair<GqaConfig, RopeConfig> read_attention_and_rope(const ConfigObject& obj
   const int64_t head_dim = read_size(object, "head_dim", 256);
   const RopeConfig rope =
       read_rope(object, {.partial_rotary_factor = 0.25, .is_partial = true, .has_sections = true});
-  const auto rotary_dim =
-      static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
+  const int64_t rotary_dim = rotary_width(rope, head_dim);
   const GqaConfig attention = {.num_heads = keys.num_heads,
                                .num_kv_heads = object.integer("num_key_value_heads", kv_heads),
                                .head_dim = head_dim,
