@@ -334,7 +334,7 @@ bool Runner::broadcast_decision(bool of_first_rank) {
 void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
   embedding_->swap_adapter_gradients(slot);
   for (const auto& runner : here_->runners()) {
-    runner->engine().adapter(slot).merge_mtp_gradients(runner->engine().backend());
+    runner->engine().adapter(slot).merge_gradients_apart(runner->engine().backend());
   }
 }
 

@@ -42,7 +42,7 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter,
                              const api::AdamW& adamw) {
   if (!adapter.trains() || !adapter.has_gradient)
     return {.stepped = false, .grad_norm = 0.0, .step = adapter.step};
-  adapter.merge_mtp_gradients(backend);
+  adapter.merge_gradients_apart(backend);
   return step_adapter(backend, adapter, adamw,
                       std::sqrt(ops::sum_of_squares(backend, adapter.gradient_parts())));
 }

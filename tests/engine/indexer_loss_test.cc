@@ -48,7 +48,7 @@ class IndexerRuns {
     for (const auto& sequence : result.sequences) out.losses.push_back(sequence.losses);
     for (const auto& sequence : result.sequences) out.losses.push_back(sequence.indexer_losses);
     model::LoraAdapter& adapter = engine_->adapter(slot_);
-    adapter.merge_mtp_gradients(engine_->backend());
+    adapter.merge_gradients_apart(engine_->backend());
     for (const model::LoraModule& module : adapter.modules()) {
       const model::LoraTarget& target = engine_->model().weights->layers().targets(
           module.spec.layer)[static_cast<size_t>(module.spec.target)];

@@ -45,7 +45,7 @@ class MtpRuns {
     EXPECT_EQ(engine_->backend().scratch().high_water(), engine_->last_plan().bytes);
     for (const auto& sequence : result.sequences) out.push_back(sequence.logprobs);
     for (const auto& sequence : result.sequences) out.push_back(sequence.mtp_losses);
-    engine_->adapter(slot_).merge_mtp_gradients(engine_->backend());
+    engine_->adapter(slot_).merge_gradients_apart(engine_->backend());
     out.push_back(copy_of(engine_->adapter(slot_).gradients()));
     engine_->adapter(slot_).drop_gradients();
     batch_.gradients = api::Gradients::kParameters;

@@ -76,7 +76,7 @@ class WholeRun {
   const model::LoraAdapter* adapter(api::AdapterSlot slot) { return &engine_->adapter(slot); }
   void finish() { engine_->base_trainer().finish_gradients(engine_->backend()); }
   void finish_adapter(api::AdapterSlot slot) {
-    engine_->adapter(slot).merge_mtp_gradients(engine_->backend());
+    engine_->adapter(slot).merge_gradients_apart(engine_->backend());
   }
   std::vector<float> base(size_t index, bool gradient) {
     const train::BaseTrainer& trainer = engine_->base_trainer();

@@ -105,7 +105,7 @@ int64_t a_panel_bytes(const LoraModule& module) {
   return std::max<int64_t>(1, module.num_experts) * Arena::aligned(module.a_panel.num_bytes());
 }
 
-// Of B's rows that are a part's.
+// The panel of a part, which is of its rows of B, without memory.
 PanelView part_panel(const LoraModule& whole, const TargetPart& part, int64_t panel_width) {
   return {.data = nullptr,
           .dtype = whole.a_panel.dtype,
@@ -114,13 +114,17 @@ PanelView part_panel(const LoraModule& whole, const TargetPart& part, int64_t pa
           .width = panel_width};
 }
 
-int64_t all_panel_bytes(const LoraModule& module, int64_t panel_width) {
+int64_t b_panel_bytes(const LoraModule& module, int64_t panel_width) {
   int64_t of_parts = 0;
   for (const TargetPart& part : module.target->parts)
     of_parts += Arena::aligned(part_panel(module, part, panel_width).num_bytes());
-  if (of_parts > 0) return a_panel_bytes(module) + of_parts;
-  return a_panel_bytes(module) + std::max<int64_t>(1, module.num_experts) * module.num_halves *
-                                     Arena::aligned(module.b_panel.num_bytes());
+  if (of_parts > 0) return of_parts;
+  return std::max<int64_t>(1, module.num_experts) * module.num_halves *
+         Arena::aligned(module.b_panel.num_bytes());
+}
+
+int64_t all_panel_bytes(const LoraModule& module, int64_t panel_width) {
+  return a_panel_bytes(module) + b_panel_bytes(module, panel_width);
 }
 
 // Of routed experts.
@@ -184,7 +188,7 @@ std::vector<bool> LoraAdapter::add_modules_and_decide_held(const ModelWeights& w
   return held;
 }
 
-// Of a target that is several matrices: what their products find.
+// Adds what the products of a target's matrices find where it is several of them.
 void LoraAdapter::add_part_modules(LoraModule& module, int64_t panel_width) {
   module.first_part = part_modules_.size();
   module.num_parts = module.target->parts.size();
@@ -224,7 +228,7 @@ void LoraAdapter::allocate_modules(const std::vector<bool>& held) {
       part.b_panel.data = next;
       next += Arena::aligned(part.b_panel.num_bytes());
     }
-    if (module.num_parts == 0) next += all_panel_bytes(module, width) - a_panel_bytes(module);
+    if (module.num_parts == 0) next += b_panel_bytes(module, width);
   }
 }
 
@@ -237,7 +241,8 @@ void LoraAdapter::copy_modules_for_mtp() {
 }
 
 int64_t LoraAdapter::num_bytes() const {
-  const int64_t gradients = owns_gradients_ ? gradients_->flat.size() + gradients_->mtp.size() : 0;
+  const int64_t gradients =
+      owns_gradients_ ? gradients_->flat.size() + gradients_->apart.size() : 0;
   return flat_params_.size() + panels_.size() + moments_.size() + gradients;
 }
 
@@ -303,7 +308,7 @@ void LoraAdapter::enable_training(const LoraAdapter* turns_with) {
   if (trains_) return;
   allocate_moments();
   allocate_or_share_gradients(turns_with);
-  allocate_mtp_gradients();
+  allocate_gradients_apart();
   trains_ = true;  // all memory is there
   build_step_items_and_gradient_parts();
 }
@@ -358,34 +363,34 @@ void LoraAdapter::build_step_items_and_gradient_parts() {
   }
 }
 
-void LoraAdapter::allocate_mtp_gradients() {
+void LoraAdapter::allocate_gradients_apart() {
   int64_t count = 0;
   for (const std::optional<LoraModule>& module : mtp_modules_)
     count += module ? num_values(*module) : 0;
   for (const LoraModule& module : modules_) count += module.held() ? a_gradients_apart(module) : 0;
   if (count == 0) return;
   if (owns_gradients_) {
-    gradients_->mtp = Memory(backend_.allocator(), count * dtype_bytes(DType::kF32));
+    gradients_->apart = Memory(backend_.allocator(), count * dtype_bytes(DType::kF32));
   }
-  mtp_grads_ = TensorView(gradients_->mtp.data(), DType::kF32, {count});
+  grads_apart_ = TensorView(gradients_->apart.data(), DType::kF32, {count});
   int64_t offset = 0;
   for (std::optional<LoraModule>& module : mtp_modules_) {
     if (!module) continue;
-    module->d_a = mtp_grads_.part(offset, module->a.shape);
-    module->d_b = mtp_grads_.part(offset + module->a.shape.num_elements(), module->b.shape);
+    module->d_a = grads_apart_.part(offset, module->a.shape);
+    module->d_b = grads_apart_.part(offset + module->a.shape.num_elements(), module->b.shape);
     offset += num_values(*module);
   }
   for (const LoraModule& module : modules_) {
     if (!module.held()) continue;
     for (size_t p = 1; p < module.num_parts; ++p) {
-      parts_of(module)[p].d_a = mtp_grads_.part(offset, module.a.shape);
+      parts_of(module)[p].d_a = grads_apart_.part(offset, module.a.shape);
       offset += module.a.shape.num_elements();
     }
   }
 }
 
-void LoraAdapter::merge_mtp_gradients(Backend& backend) {
-  if (mtp_grads_.empty()) return;
+void LoraAdapter::merge_gradients_apart(Backend& backend) {
+  if (grads_apart_.empty()) return;
   for (const LoraModule& module : modules_) {
     if (!module.held()) continue;
     for (size_t p = 1; p < module.num_parts; ++p)
@@ -397,13 +402,13 @@ void LoraAdapter::merge_mtp_gradients(Backend& backend) {
     ops::add_into(backend, again->d_a, find_module(-1, target)->d_a);
     ops::add_into(backend, again->d_b, find_module(-1, target)->d_b);
   }
-  ops::fill_zero(backend, mtp_grads_);
+  ops::fill_zero(backend, grads_apart_);
 }
 
 void LoraAdapter::drop_gradients() {
   has_gradient = false;
   if (trains_) ops::fill_zero(backend_, grads_);
-  if (!mtp_grads_.empty()) ops::fill_zero(backend_, mtp_grads_);
+  if (!grads_apart_.empty()) ops::fill_zero(backend_, grads_apart_);
 }
 
 }  // namespace strata::model

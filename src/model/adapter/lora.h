@@ -96,7 +96,7 @@ class LoraAdapter {
   // Adds what was accumulated apart: by the second use of embedding and head (kMtpEmbedding,
   // kMtpHead), and for A by the parts of a target behind the first. Gradients are then complete.
   // Idempotent.
-  void merge_mtp_gradients(Backend& backend);
+  void merge_gradients_apart(Backend& backend);
   // Forgets what was accumulated since the last step.
   void drop_gradients();
   [[nodiscard]] bool trains() const { return trains_; }
@@ -156,10 +156,10 @@ class LoraAdapter {
   void build_pack_list();
   void allocate_moments();
   void allocate_or_share_gradients(const LoraAdapter* turns_with);
-  void allocate_mtp_gradients();
+  void allocate_gradients_apart();
   void build_step_items_and_gradient_parts();
   struct GradientMemory {
-    Memory flat, mtp;
+    Memory flat, apart;
   };
 
   std::vector<LoraModule> modules_;
@@ -180,7 +180,7 @@ class LoraAdapter {
   Memory flat_params_, moments_;
   std::shared_ptr<GradientMemory> gradients_;
   bool owns_gradients_ = false;  // false: they are counted with another adapter
-  TensorView params_, grads_, mtp_grads_, m_, v_;
+  TensorView params_, grads_, grads_apart_, m_, v_;
 };
 
 // What an adapter of these modules takes, of those that the weights' stage holds:
