@@ -436,7 +436,7 @@ void CheckpointDir::read_bytes(const CheckpointTensor& tensor, int64_t first_byt
   files_[tensor.shard].read_bytes(tensor.info, first_byte, out);
 }
 
-// As the whole has them: of matrices in few bits of the codes.
+// Reads a part's bytes as the whole tensor has them; those of a matrix in few bits are its codes.
 void CheckpointDir::read_bytes_of_packed(const CheckpointTensor& tensor, int64_t first_byte,
                                          std::span<std::byte> out) const {
   ExpertPart part = *tensor.packed;

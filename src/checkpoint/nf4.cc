@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::byte kZero{7};  // the code whose value is 0
 
-// Of codes `code` and `code + 1`; the lower one where both are as near.
+// Whether `code + 1` is nearer to the value than `code`, which counts where both are as near.
 bool is_nearer_to_next(float value, size_t code) {
   const auto values = nf4_values();
   return std::fabs(value - values[code + 1]) < std::fabs(value - values[code]);
@@ -22,7 +22,7 @@ bool is_nearer_to_next(float value, size_t code) {
 
 using Thresholds = std::array<float, 15>;
 
-// Of each code but the last the largest number that it is still the nearest to.
+// For each code but the last, the largest number that it is still the nearest to.
 Thresholds make_thresholds() {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto values = nf4_values();

@@ -17,7 +17,7 @@ class Nf4Source final : public CheckpointSource {
   // `names`: of matrices in F32, F16 or BF16 that `base` has.
   Nf4Source(std::unique_ptr<CheckpointSource> base, const std::set<std::string>& names);
 
-  // Of a matrix that is quantised, f32.
+  // Elements of a quantised matrix come as f32.
   void read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
             void* raw_out) const override;
   void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
@@ -29,7 +29,7 @@ class Nf4Source final : public CheckpointSource {
   // Nothing of a matrix that is quantised: read_quantised_rows finds it.
   [[nodiscard]] std::string scan_for_unrepresentable_values(const CheckpointTensor& tensor,
                                                             bool codes) const override;
-  // Of the files.
+  // Reads the files' own bytes.
   void read_bytes(const CheckpointTensor& tensor, int64_t first_byte,
                   std::span<std::byte> out) const override;
   [[nodiscard]] CheckpointLayout layout() const override { return base_->layout(); }

@@ -282,7 +282,7 @@ const TensorDecl* ExpertPacker::find_part(std::string_view name) const {
   return &*part;
 }
 
-// Of [parts][outputs][inputs] of one expert: [inputs][outputs][parts].
+// Transposes one expert's [parts][outputs][inputs] to [inputs][outputs][parts].
 std::vector<std::byte> ExpertPacker::packed_bytes(const Whole& whole) {
   const auto element = static_cast<size_t>(dtype_bytes(whole.parts[0].dtype));
   std::vector<std::byte> out(whole.bytes.size());

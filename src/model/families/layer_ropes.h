@@ -14,7 +14,7 @@ struct LayerRopes {
 // alone, as transformers 5.23 does.
 LayerRopes read_layer_ropes(const ConfigObject& object, const LayerRopes& old_form);
 
-// Of the full layers in the older form: rope_scaling, or none.
+// RoPE of the full layers in the older form: with rope_scaling, or plain.
 RopeConfig read_older_full_rope(const ConfigObject& object, double theta);
 
 }  // namespace strata::model

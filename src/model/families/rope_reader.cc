@@ -44,7 +44,7 @@ void read_yarn(const ConfigObject& scaling, RopeConfig& rope) {
   read_setting_unless_0(scaling, "beta_slow", rope.beta_slow);
   read_setting_unless_0(scaling, "mscale", rope.mscale);
   read_setting_unless_0(scaling, "mscale_all_dim", rope.mscale_all_dim);
-  // Of the factor, zero counts too.
+  // A factor of zero counts too.
   double factor = 0.0;
   read_setting_unless_0(scaling, "attention_factor", factor);
   if (scaling.has("attention_factor")) rope.attention_factor = factor;
@@ -96,7 +96,7 @@ void check_scaling_values(const ConfigObject& scaling, const RopeConfig& rope) {
   }
 }
 
-// Of a scaling that has one: where YaRN's is null, what stretches the original length to the whole.
+// The factor of a scaling; where YaRN's is null, what stretches the original length to the whole.
 double read_scaling_factor(const ConfigObject& scaling, const RopeConfig& rope,
                            double max_positions) {
   if (rope.type == RopeType::kYarn && scaling.is_null("factor")) {

@@ -32,8 +32,8 @@ struct LoraTarget {
   bool alternating = false;  // PEFT's gate_up_proj has these as rows in turn
   RowBlocks blocks = {};     // how the outputs divide; empty for most
   BlockGroup group = BlockGroup::kAttention;
-  // Of a projection that files name as one and that is several matrices here; those have targets
-  // for their products alone, which are parts: no adapter names them.
+  // The matrices of a projection that files name as one and that is several here. Those have
+  // targets for their products alone, which are parts: no adapter names them.
   std::vector<TargetPart> parts = {};
   bool is_part = false;
   bool is_fresh = true;           // a fresh adapter may have it

@@ -33,9 +33,9 @@ struct LoraPlace {
   int64_t in = 0;          // of a target that is no parameter of its own
   int64_t out = 0;         // likewise
   int64_t num_halves = 1;  // B's outputs belong to so many parameters in turn
-  // Of a target that is no parameter of its own: the keys of the matrices of its block whose
-  // outputs are its own in turn. Adapters have one A and one B for all of them; a matrix that
-  // is_part has no module of its own.
+  // The keys of the block's matrices whose outputs are this target's in turn, where it is no
+  // parameter of its own. Adapters have one A and one B for all of them; a matrix that is_part has
+  // no module of its own.
   std::array<int, 3> parts = {kNoKey, kNoKey, kNoKey};
   bool is_part = false;
   bool alternating = false;       // PEFT's gate_up_proj has these as rows in turn (gpt-oss)

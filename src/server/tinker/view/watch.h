@@ -26,7 +26,7 @@ struct WatchedCommand {
   double begin = 0.0;        // now_seconds()
   double loss_weight = 0.0;  // what to divide its loss by; 0: none to show
   bool evaluates = false;    // forward alone
-  // Of a sample, by row: when its newest token came, now_seconds(); 0 of one without any.
+  // When the newest token of each row of a sample came, now_seconds(); 0 of a row without any.
   std::vector<double> newest_token = {};
 };
 
