@@ -68,7 +68,7 @@ size_t longest_partial_mark_size(std::string_view text, const CallForm& form) {
 }  // namespace
 
 std::vector<std::string_view> AnswerForm::marks() const {
-  if (has_channels) return harmony_marks();
+  if (has_channels) return text::harmony_marks();
   std::vector<std::string_view> out;
   if (!think.empty()) out = {think, think_end};
   if (calls == nullptr) return out;
@@ -81,7 +81,7 @@ std::vector<std::string_view> AnswerForm::marks() const {
 }
 
 AnswerForm answer_form_of(const text::ChatTemplate& chat) {
-  if (writes_harmony(chat)) {
+  if (text::writes_harmony(chat)) {
     return {.think = {},
             .think_end = {},
             .id_length = chat.conversation_form().id_length,
@@ -98,17 +98,6 @@ AnswerForm answer_form_of(const text::ChatTemplate& chat) {
     break;
   }
   return form;
-}
-
-void append_call_pieces(std::vector<ToolCall>& calls, std::vector<ToolCall> more) {
-  for (ToolCall& call : more) {
-    if (call.name.empty() && call.arguments.empty()) continue;
-    if (call.name.empty() && !calls.empty()) {
-      calls.back().arguments += call.arguments;
-    } else {
-      calls.push_back(std::move(call));
-    }
-  }
 }
 
 bool ends_in_reasoning(const AnswerForm& form, std::string_view prompt) {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "server/openai/call_stream.h"
-#include "server/openai/harmony_reader.h"
 #include "server/openai/tool_call.h"
+#include "text/harmony_reader.h"
 
 namespace strata::server {
 
@@ -31,11 +31,8 @@ struct AnswerForm {
 };
 AnswerForm answer_form_of(const text::ChatTemplate& chat);
 
-struct AnswerPiece {
-  std::string reasoning = {}, content = {};
-  std::vector<ToolCall> calls = {};  // without a name: more of the last one's arguments
-  [[nodiscard]] bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
-};
+using text::AnswerPiece;
+using text::append_call_pieces;
 
 struct AnswerReading {
   bool in_reasoning = false;         // the prompt ended with the mark
@@ -85,7 +82,7 @@ class AnswerParser {
 
   const AnswerForm form_;
   const AnswerReading reading_;
-  std::optional<HarmonyReader> harmony_;
+  std::optional<text::HarmonyReader> harmony_;
   State state_ = State::kStart;
   std::string held_;
   std::string space_;                 // behind content, dropped where a call follows
@@ -97,9 +94,6 @@ class AnswerParser {
   bool has_content_ = false;
   int64_t num_calls_ = 0;
 };
-
-// Appends pieces of calls: arguments without a name to the last call's.
-void append_call_pieces(std::vector<ToolCall>& calls, std::vector<ToolCall> more);
 
 // Whether what is rendered for an answer ends inside its reasoning.
 bool ends_in_reasoning(const AnswerForm& form, std::string_view prompt);

@@ -13,15 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "text/answer_piece.h"
 #include "text/chat_template.h"
 
 namespace strata::server {
 
-struct ToolCall {
-  std::string name;
-  std::string arguments;  // the text of a JSON object
-  bool operator==(const ToolCall&) const = default;
-};
+using text::ToolCall;
 
 // The types of the parameters of a request's tools, for forms that write values without one.
 class ToolTypes {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpt-oss' answers: channels, calls, and what is none of these; whole, byte by byte and between.
-#include "server/openai/harmony_reader.h"
+#include "text/harmony_reader.h"
 
 #include <gtest/gtest.h>
 

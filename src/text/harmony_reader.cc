@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source of the form: openai-harmony's docs/format.md.
-#include "server/openai/harmony_reader.h"
+#include "text/harmony_reader.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "server/openai/answer_parser.h"
-
-namespace strata::server {
+namespace strata::text {
 namespace {
 
 constexpr std::string_view kStart = "<|start|>";
@@ -65,7 +63,7 @@ size_t partial_end_size(std::string_view text) {
 
 }  // namespace
 
-bool writes_harmony(const text::ChatTemplate& chat) {
+bool writes_harmony(const ChatTemplate& chat) {
   return chat.mentions("<|channel|>analysis<|message|>") &&
          chat.mentions("<|channel|>final<|message|>");
 }
@@ -170,4 +168,4 @@ void HarmonyReader::append_to_call(std::string_view text, AnswerPiece& out) {
   append_call_pieces(out.calls, {{.name = "", .arguments = std::string(text)}});
 }
 
-}  // namespace strata::server
+}  // namespace strata::text

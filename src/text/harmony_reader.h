@@ -12,15 +12,13 @@
 #include <string_view>
 #include <vector>
 
-#include "server/openai/tool_call.h"
+#include "text/answer_piece.h"
 #include "text/chat_template.h"
 
-namespace strata::server {
-
-struct AnswerPiece;
+namespace strata::text {
 
 // Whether a template's answers are such messages.
-bool writes_harmony(const text::ChatTemplate& chat);
+bool writes_harmony(const ChatTemplate& chat);
 // What is text to the reader, should the vocabulary have it as special tokens.
 std::vector<std::string_view> harmony_marks();
 
@@ -55,4 +53,4 @@ class HarmonyReader {
   int64_t num_calls_ = 0;
 };
 
-}  // namespace strata::server
+}  // namespace strata::text
