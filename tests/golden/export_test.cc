@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models that are taken out as GGUF, in stacks and in nf4: equal to the bit, for every family.
+// Models that are taken out as GGUF, in stacks, in nf4 and in MXFP4: equal to the bit, for every
+// family.
 #include "tests/golden/export_run.h"
 
 namespace strata::golden {
@@ -274,6 +275,81 @@ TEST(Nf4, EqualsBitsandbytes) {
                         folder, &printed),
             2);
   EXPECT_NE(printed.find("experts are no linear layers"), std::string::npos) << printed;
+}
+
+// A gpt-oss of init's weights, whose experts have rows of whole blocks.
+std::string random_gpt_oss(const TempDir& folder) {
+  write_file_atomic(folder.file("config.json"),
+                    R"({"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss",
+                 "vocab_size": 97, "hidden_size": 64, "intermediate_size": 32,
+                 "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+                 "head_dim": 32, "num_local_experts": 3, "num_experts_per_tok": 2})");
+  std::string printed;
+  EXPECT_EQ(run_program(fmt::format("init --config '{}' --out '{}'", folder.file("config.json"),
+                                    folder.file("model")),
+                        folder, &printed),
+            0)
+      << printed;
+  return folder.file("model");
+}
+
+// The values of a checkpoint's or GGUF file's tensors, by their names in checkpoints.
+std::map<std::string, std::vector<float>> values_in(const std::string& model) {
+  const auto source = open_checkpoint(model);
+  std::map<std::string, std::vector<float>> values;
+  for (const CheckpointTensor& tensor : source->tensors()) {
+    std::vector<float>& of = values[tensor.info.name];
+    of.resize(static_cast<size_t>(tensor.info.shape.num_elements()));
+    source->read_f32(tensor, 0, std::ssize(of), of.data());
+  }
+  return values;
+}
+
+// In safetensors experts have the values of a GGUF file of the type (which equals gguf-py's), and
+// give the same bytes once more; all else keeps its own. transformers loads such a directory with
+// these values (tools/golden/compare_mxfp4.py).
+TEST(Mxfp4, ExpertsOfGptOssHaveTheValuesOfGguf) {
+  const TempDir folder;
+  const std::string model = random_gpt_oss(folder);
+  const auto convert = [&](const std::string& from, const std::string& options,
+                           const std::string& out) {
+    std::string printed;
+    EXPECT_EQ(run_program(fmt::format("convert --model '{}' --type mxfp4 {} --out '{}'", from,
+                                      options, folder.file(out)),
+                          folder, &printed),
+              0)
+        << printed;
+    return folder.file(out);
+  };
+  const auto before = values_in(model);
+  const auto ours = values_in(convert(model, "", "packed"));
+  const auto gguf = values_in(convert(model, "--to gguf", "model.gguf"));
+  ASSERT_EQ(ours.size(), before.size());
+  int experts = 0;
+  for (const auto& [name, values] : before) {
+    const bool is_packed = name.find(".experts.") != std::string::npos && name.ends_with(".weight");
+    EXPECT_EQ(ours.at(name), is_packed ? gguf.at(name) : values) << name;
+    if (is_packed) EXPECT_NE(ours.at(name), values) << name;
+    experts += static_cast<int>(is_packed);
+  }
+  EXPECT_EQ(experts, 2 * 3 * 3);
+  convert(folder.file("packed"), "", "again");
+  const int64_t most = 1 << 20;
+  EXPECT_EQ(read_file(folder.file("packed/model.safetensors"), most),
+            read_file(folder.file("again/model.safetensors"), most));
+  std::string printed;
+  EXPECT_EQ(run_program(fmt::format("convert --model '{}qwen3/model' --type mxfp4 --out '{}'",
+                                    kRoot, folder.file("no")),
+                        folder, &printed),
+            2);
+  EXPECT_NE(printed.find("of gpt-oss' experts alone; add --to gguf"), std::string::npos) << printed;
+  EXPECT_EQ(
+      run_program(fmt::format("convert --model '{}gpt_oss_bf16/model' --type mxfp4 --out '{}'",
+                              kRoot, folder.file("no")),
+                  folder, &printed),
+      2);
+  EXPECT_NE(printed.find("has rows of 20, which are no whole blocks of 32"), std::string::npos)
+      << printed;
 }
 
 TEST(Converting, RefusesValuesThatF16DoesNotHold) {

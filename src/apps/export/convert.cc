@@ -19,6 +19,7 @@
 #include "model/export/write_checkpoint.h"
 #include "model/export/write_gguf.h"
 #include "model/export/write_gguf_lora.h"
+#include "model/export/write_mxfp4.h"
 #include "model/export/write_nf4.h"
 #include "report/format.h"
 #include "setup/engine_setup.h"
@@ -59,16 +60,29 @@ std::string stored_type_or_bf16(const model::LoadedModel& names) {
   return "bf16";
 }
 
+// Types of safetensors in 4 bits, which other libraries read.
+struct FourBitRow {
+  std::string_view name, reader;
+  decltype(&model::write_nf4) write;
+  decltype(&model::nf4_config) config;
+};
+constexpr FourBitRow kFourBit[] = {
+    {"nf4", "bitsandbytes", model::write_nf4, model::nf4_config},
+    {"mxfp4", "transformers", model::write_mxfp4, model::mxfp4_config}};
+
+const FourBitRow* find_four_bit_type(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kFourBit), std::end(kFourBit),
+                                   [&](const FourBitRow& row) { return row.name == name; });
+  return found == std::end(kFourBit) ? nullptr : found;
+}
+
 void check_safetensors_options(const ConvertOptions& o) {
-  if (o.type == "nf4" && o.layout == "stacked") {
-    refuse("--layout stacked: of full types alone; bitsandbytes has a tensor for each layer");
+  if (const FourBitRow* type = find_four_bit_type(o.type)) {
+    if (o.layout != "stacked") return;
+    refuse(fmt::format("--layout stacked: of full types alone; {} has a tensor for each layer",
+                       type->reader));
   }
-  if (o.type == "keep" || o.type == "nf4" || find_type(o.type) != nullptr) return;
-  if (o.type == "mxfp4") {
-    refuse(
-        "--type mxfp4: in safetensors transformers reads this of gpt_oss alone (blocks and scales "
-        "of its experts), which is none of the families here: add --to gguf");
-  }
+  if (o.type == "keep" || find_type(o.type) != nullptr) return;
   refuse(fmt::format("--type {}: only GGUF files have this type: add --to gguf", o.type));
 }
 
@@ -79,16 +93,15 @@ void check_gguf_options(const ConvertOptions& o) {
   }
 }
 
-int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
+int convert_to_4_bits(const ConvertOptions& o, const FourBitRow& type, ExportModel& model) {
   AtomicDir dir(o.out);
-  const auto errors =
-      model::write_nf4(model.backend(), model.source(), model.names(), dir.file("."));
+  const auto errors = type.write(model.backend(), model.source(), model.names(), dir.file("."));
   if (!errors) return StopSignals::exit_code();
   model.write_small_files(dir.file("."), "");
   // Over the one that was just written: transformers reads 4 bits where it says so.
   const std::string config = dir.file("config.json");
   write_file_atomic(config, with_json_members(model.read_updated_config(""), config,
-                                              {{"quantization_config", model::nf4_config()}}));
+                                              {{"quantization_config", type.config()}}));
   dir.commit();
   print_result(fmt::format("{}: {} tensors in 4 bits\n", o.out, errors->size()));
   report_rounding(*errors, o.report, o.verbose);
@@ -96,7 +109,9 @@ int convert_to_nf4(const ConvertOptions& o, ExportModel& model) {
 }
 
 int convert_to_safetensors(const ConvertOptions& o, ExportModel& model) {
-  if (o.type == "nf4") return convert_to_nf4(o, model);
+  if (const FourBitRow* type = find_four_bit_type(o.type)) {
+    return convert_to_4_bits(o, *type, model);
+  }
   const TypeRow* type = find_type(o.type);
   model::WriteOptions options = {.shard_bytes = parse_size("shard-size", o.shard_size),
                                  .stacked = o.layout == "stacked"};

@@ -45,7 +45,7 @@ OptionTable option_table_of(ConvertOptions& o) {
       "type", o.type,
       {"keep", "bf16", "f16", "f32", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "mxfp4", "nf4"},
       "of the weights; keep: as they are (of weights in few bits bf16); q8_0 to mxfp4 are "
-      "GGUF's, nf4 is bitsandbytes'");
+      "GGUF's, mxfp4 also that of gpt-oss' experts in safetensors; nf4 is bitsandbytes'");
   t.choice("layout", o.layout, {"layers", "stacked"},
            "of safetensors: a tensor for each layer, or one for all layers of a kind");
   t.text("shard-size", o.shard_size, "bytes of a safetensors file at most").in("SIZE");
