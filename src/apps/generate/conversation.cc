@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cstdint>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "report/format.h"
+#include "text/answer_piece.h"
+#include "text/harmony_reader.h"
 #include "text/json_field.h"
 
 namespace strata::apps {
@@ -94,6 +98,57 @@ void print_dropped(int64_t num_questions, int64_t context) {
                  : fmt::format("{} questions and their answers were", num_questions));
 }
 
+// The messages of an answer in channels, as its text comes.
+class ChannelPrinter {
+ public:
+  void print(std::string_view text) {
+    text::AnswerPiece piece;
+    reader_.push(text, piece);
+    print_piece_of_answer(piece);
+  }
+  void finish() {
+    text::AnswerPiece piece;
+    reader_.finish(piece);
+    print_piece_of_answer(piece);
+    close_bracket();
+    answer_.finish();
+  }
+  [[nodiscard]] std::string take_content() { return std::move(content_); }
+
+ private:
+  void print_piece_of_answer(const text::AnswerPiece& piece) {
+    if (!piece.reasoning.empty()) {
+      if (!is_thinking_) fmt::print(stderr, "[thinks: ");
+      is_thinking_ = true;
+      fmt::print(stderr, "{}", piece.reasoning);
+    }
+    for (const text::ToolCall& call : piece.calls) print_call(call);
+    if (piece.content.empty()) return;
+    close_bracket();
+    answer_.print(piece.content);
+    content_ += piece.content;
+  }
+
+  void print_call(const text::ToolCall& call) {
+    if (!call.name.empty()) {
+      close_bracket();
+      fmt::print(stderr, "[calls {}: ", call.name);
+      is_calling_ = true;
+    }
+    fmt::print(stderr, "{}", call.arguments);
+  }
+
+  void close_bracket() {
+    if (is_thinking_ || is_calling_) fmt::print(stderr, "]\n");
+    is_thinking_ = is_calling_ = false;
+  }
+
+  text::HarmonyReader reader_{/*reads_calls=*/true, /*most_calls=*/INT64_MAX};
+  AnswerPrinter answer_;
+  std::string content_;
+  bool is_thinking_ = false, is_calling_ = false;  // an open bracket is printed
+};
+
 // The turns are what they were, unless they are kept.
 class Restore {
  public:
@@ -116,6 +171,9 @@ class Restore {
 Conversation::Conversation(const ConversationOptions& options)
     : options_(options), generator_(options.generation), system_(options.system) {
   if (const auto end = generator_.text().find_turn_end_token()) generator_.add_end_token(*end);
+  const auto& chat = generator_.text().chat_template();
+  has_channels_ = chat && text::writes_harmony(*chat);
+  if (has_channels_) generator_.show_marks(text::harmony_marks());
   clear();
 }
 
@@ -171,11 +229,26 @@ std::vector<int32_t> Conversation::encode_and_drop_oldest() {
   return prompt;
 }
 
-Generated Conversation::generate_and_print_answer(FunctionRef<bool()> stop) {
+Generated Conversation::generate_and_print_channels(FunctionRef<bool()> stop) {
+  ChannelPrinter printer;
+  const auto write = [&](std::string_view piece) { printer.print(piece); };
+  Generated out = generator_.generate(encode_and_drop_oldest(), write, stop);
+  printer.finish();
+  out.text = printer.take_content();
+  return out;
+}
+
+Generated Conversation::generate_and_print_plain(FunctionRef<bool()> stop) {
   AnswerPrinter printer;
   const auto write = [&](std::string_view piece) { printer.print(piece); };
   Generated out = generator_.generate(encode_and_drop_oldest(), write, stop);
   printer.finish();
+  return out;
+}
+
+Generated Conversation::generate_and_print_answer(FunctionRef<bool()> stop) {
+  Generated out =
+      has_channels_ ? generate_and_print_channels(stop) : generate_and_print_plain(stop);
   ++num_answers_;
   num_tokens_ += std::ssize(out.tokens);
   seconds_ += out.seconds;

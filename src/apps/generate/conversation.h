@@ -19,10 +19,12 @@ class Conversation {
  public:
   explicit Conversation(const ConversationOptions& options);
 
-  // Prints the answer as it comes, and remembers both turns. Turns that the context has no space
-  // for are dropped, the oldest first, never the system turn, and it says so. What was printed
-  // before `stop` said to end is the answer; where nothing was, the turn is taken back. Throws
-  // Error for a turn that is too long by itself, and for what the template refuses.
+  // Prints the answer as it comes, and remembers both turns. Of an answer in channels (gpt-oss) the
+  // final one is the answer; what the model thinks and the tools it calls go to stderr. Turns that
+  // the context has no space for are dropped, the oldest first, never the system turn, and it says
+  // so. What was printed before `stop` said to end is the answer; where nothing was, the turn is
+  // taken back. Throws Error for a turn that is too long by itself, and for what the template
+  // refuses.
   Generated ask(const std::string& text, FunctionRef<bool()> stop);
   // The last question once more; false where there is none.
   bool regenerate(FunctionRef<bool()> stop);
@@ -50,9 +52,12 @@ class Conversation {
   // long as there are any and the space for an answer is too small.
   std::vector<int32_t> encode_and_drop_oldest();
   Generated generate_and_print_answer(FunctionRef<bool()> stop);
+  Generated generate_and_print_channels(FunctionRef<bool()> stop);
+  Generated generate_and_print_plain(FunctionRef<bool()> stop);
 
   ConversationOptions options_;
   Generator generator_;
+  bool has_channels_ = false;
   std::string system_;
   boost::json::array messages_;  // the system turn, if any, then question and answer in turn
   int64_t num_answers_ = 0, num_tokens_ = 0;
