@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The acceptance list of the Tinker protocol against a server of our own: conformance items over the wire, lifetimes and
-# restarts, and a tour with the official SDK of four versions. The SDKs come from PyPI (tools/run/sdk_python.sh).
+# restarts, a tour with the official SDK of four versions, and gpt-oss from random weights to a served model. The SDKs come
+# from PyPI (tools/run/sdk_python.sh).
 # With STRATA_STAGES=2 in the environment, which is an option of serve, all servers have their models in two stages.
 # usage: tools/run/e2e.sh PROGRAM [SDK_VERSION ...]
 set -euo pipefail
@@ -10,7 +11,8 @@ cd "$(dirname "$0")/../.."
 strata=$(realpath "${1:?usage: tools/run/e2e.sh PROGRAM [SDK_VERSION ...]}")
 shift
 versions=("$@")
-[ ${#versions[@]} -gt 0 ] || versions=(0.38.0 0.36.0 0.30.4 0.25.0)
+[ ${#versions[@]} -gt 0 ] && is_whole=no || is_whole=yes
+[ "$is_whole" = no ] || versions=(0.38.0 0.36.0 0.30.4 0.25.0)
 model=$PWD/models/tiny-qwen3
 work=$(mktemp -d)
 export E2E_ITEMS=$work/items
@@ -37,6 +39,13 @@ python=$(../../tools/run/sdk_python.sh 0.38.0)
 "$python" openai_sdk.py "$strata" "$model"
 ../../tools/run/tiny_qwen35.sh "$strata" "$work/tiny-qwen3.5"
 "$python" states.py "$strata" "$work/tiny-qwen3.5"
+../../tools/run/tiny_gpt_oss.sh "$strata" "$work/tiny-gpt-oss"
+"$python" gpt_oss.py "$strata" "$work/tiny-gpt-oss" "$work/gpt-oss"
+if [ "$is_whole" = yes ] || [ -n "${GOLDEN_PYTHON:-}" ] || [ -e ../../build/golden/ready ]; then
+  "$(../../tools/run/golden_python.sh)" gpt_oss_peft.py "$work/gpt-oss"
+else
+  echo "gpt-oss in transformers and PEFT: left out, since they are not installed; make e2e without SDKS installs them"
+fi
 "$python" -c 'import pyrage' 2>/dev/null || "$python" -m pip install --quiet --disable-pip-version-check pyrage==1.4.0
 "$python" state_items.py --strata "$strata" --model "$model"
 stop_server
