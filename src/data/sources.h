@@ -3,6 +3,7 @@
 // often than once in an epoch. A path is a file, a folder (its files of data, by name) or "-" for
 // stdin. A file that has the whole text as its name is that file.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
