@@ -23,4 +23,8 @@ std::string shell_quoted(const std::string& text) {
   return out + "'";
 }
 
+std::string shell_word(const std::string& text) {
+  return text.empty() || !is_plain(text, "/") ? shell_quoted(text) : text;
+}
+
 }  // namespace strata

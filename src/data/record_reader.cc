@@ -232,6 +232,8 @@ NoRecords explain_no_records(std::string_view name, std::string_view first_bytes
         "a JSON object a line is wanted, and these have several: jq -c . {} > FILE.jsonl", name)};
   }
   if (start.empty() || start[0] == '{' || start[0] == '[') return {};
+  const Layout layout = detect_layout(name, first_bytes);
+  if (layout == Layout::kCsv || layout == Layout::kTsv) return {};
   return {
       "is this JSONL? want a JSON object a line, like {\"prompt\": ..., \"completion\": ...}; or "
       "one "

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/gguf/gguf_model.h"
@@ -28,7 +29,8 @@ namespace {
 ConfigSource read_config_source(const std::string& option, const std::string& config) {
   constexpr int64_t kMaxConfigBytes = 16 << 20;
   for (const NamedConfig& named : named_configs()) {
-    if (named.name == config) return {std::string(named.json), std::string(named.name), ""};
+    // The hub writes GLM-4.5-Air, and people type it so.
+    if (named.name == lower(config)) return {std::string(named.json), std::string(named.name), ""};
   }
   if (std::filesystem::is_directory(config) || is_gguf(config)) {
     const ModelTexts texts = open_texts(config);

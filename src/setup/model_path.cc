@@ -2,6 +2,7 @@
 #include "setup/model_path.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -96,16 +97,22 @@ std::string_view wanted_of(const std::string& option) {
                   how_to_get(typed)));
 }
 
-// The first folder of `folder`, by name, that is a model or an adapter; empty: none.
-std::string find_first_model_or_adapter_in(const std::string& folder) {
-  std::string first;
+// The folders in `folder` that are models or adapters, as "; do you mean A, B or C?"; else nothing.
+std::string models_and_adapters_in(const std::string& folder) {
+  constexpr size_t kMost = 5;
+  std::vector<std::string> found;
   std::error_code fault;
   for (fs::directory_iterator it(folder, fault), end; !fault && it != end; it.increment(fault)) {
     const std::string path = it->path().string();
-    const bool is_model = file_exists(path + "/config.json") || is_adapter_directory(path);
-    if (is_model && (first.empty() || path < first)) first = path;
+    if (file_exists(path + "/config.json") || is_adapter_directory(path)) found.push_back(path);
   }
-  return first;
+  if (found.empty()) return {};
+  std::sort(found.begin(), found.end());
+  found.resize(std::min(found.size(), kMost));
+  const std::string last = found.back();
+  found.pop_back();
+  return fmt::format("; do you mean {}{}{}?", fmt::join(found, ", "), found.empty() ? "" : " or ",
+                     last);
 }
 
 // Of a folder without config.json: what it may be instead.
@@ -117,10 +124,8 @@ std::string find_first_model_or_adapter_in(const std::string& folder) {
         ErrorCode::kInvalidArgument, option, typed,
         fmt::format("a folder of the Hugging Face hub's cache; give the model by name: {}", name));
   }
-  const std::string inside = find_first_model_or_adapter_in(typed);
   refuse(ErrorCode::kInvalidArgument, option, typed,
-         fmt::format("a directory without config.json{}{}; {}",
-                     inside.empty() ? "" : fmt::format("; do you mean {}?", inside),
+         fmt::format("a directory without config.json{}{}; {}", models_and_adapters_in(typed),
                      file_exists(typed + "/params.json")
                          ? ", with params.json: weights in their maker's own form, where the hub "
                            "mostly has another repository in Hugging Face's"

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
@@ -292,7 +293,8 @@ void TrainLoop::save_at_stop() {
   if (job_.steps_done() == 0) {
     say("stopped before the first step; nothing is saved\n");
   } else {
-    say(fmt::format("saved at step {}; continue with --resume\n", job_.steps_done()));
+    say(fmt::format("saved at step {}; continue with: strata train --resume --out {}\n",
+                    job_.steps_done(), shell_word(job_.settings().out)));
   }
 }
 

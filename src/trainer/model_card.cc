@@ -113,8 +113,10 @@ std::string base_place(const CardFacts& facts) {
 
 std::string strata_usage(const CardFacts& facts) {
   const char* const base = is_plain(facts.base) ? "$BASE" : "\"$BASE\"";
-  const std::string model = facts.is_lora ? fmt::format("{} --adapter .", base) : ".";
+  const std::string model =
+      facts.is_lora ? fmt::format("{} --adapter .", facts.is_in_4bit ? "base-nf4" : base) : ".";
   std::string out = "### Strata\n\n```bash\n";
+  if (facts.is_in_4bit) out += fmt::format("strata convert {} --type nf4 --out base-nf4\n", base);
   if (facts.has_chat_template) {
     out += fmt::format("strata chat --model {}\n", model);
     out += fmt::format("strata chat --model {} --prompt \"Hello\"\n", model);
@@ -165,10 +167,15 @@ std::string python_usage(const CardFacts& facts) {
                                ? fmt::format("base = {}\n", text::json_quote(base_place(facts)))
                                : "base = \".\"\n";
   const std::string load = fmt::format(
-      "{}tokenizer = AutoTokenizer.from_pretrained(base)\n"
-      "model = {}.from_pretrained(base, dtype=\"auto\")\n",
-      base, cls);
-  const std::string import = fmt::format("from transformers import {}, AutoTokenizer\n", cls);
+      "{}tokenizer = AutoTokenizer.from_pretrained(base)\n{}"
+      "model = {}.from_pretrained(base, dtype=\"auto\"{})\n",
+      base,
+      facts.is_in_4bit
+          ? "nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type=\"nf4\")\n"
+          : "",
+      cls, facts.is_in_4bit ? ", quantization_config=nf4" : "");
+  const std::string import = fmt::format("from transformers import {}, AutoTokenizer{}\n", cls,
+                                         facts.is_in_4bit ? ", BitsAndBytesConfig" : "");
   if (facts.is_lora) return adapter_usage(facts, import, load);
   return fmt::format("### transformers\n\n```python\n{}\n{}{}```\n", import, load,
                      python_generate_lines(facts));
@@ -250,7 +257,8 @@ CardFacts read_card_facts(TrainJob& job, const std::string& fingerprint) {
           load_chat_template(texts_with_adapter(job.spec().texts, options.adapter, options.chat),
                              options.chat)
               .has_value(),
-      .is_text_part = layers.module_prefix() != "model."};
+      .is_text_part = layers.module_prefix() != "model.",
+      .is_in_4bit = options.load_in_4bit};
   const boost::json::object values = boost::json::parse(fingerprint).as_object();
   facts.rows = {
       {"base model", fmt::format("`{}`, hash `{}`", facts.base, recorded_text(values, "model"))}};

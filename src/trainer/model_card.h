@@ -29,6 +29,7 @@ struct CardFacts {
   bool has_experts = false;
   bool has_chat_template = false;
   bool is_text_part = false;  // of a model that transformers loads with other parts
+  bool is_in_4bit = false;    // the base was quantised to nf4 as it was loaded
   std::vector<std::pair<std::string, std::string>> rows = {};      // of the first table
   std::vector<std::pair<std::string, std::string>> settings = {};  // option, value
 };

@@ -55,7 +55,7 @@ std::string steps_text(const TrainJob& job) {
   if (s.batch_size > 0) {
     text += fmt::format(", {} example{} each", s.batch_size, s.batch_size == 1 ? "" : "s");
   }
-  if (s.batch_tokens > 0) text += fmt::format(", at most {} tokens each", s.batch_tokens);
+  if (s.batch_tokens > 0) text += fmt::format(", at most {} tokens a step", s.batch_tokens);
   if (job.steps_done() > 0) text += fmt::format(", resuming after {}", job.steps_done());
   return text;
 }

@@ -280,6 +280,8 @@ TEST_F(DataCommands, ARateThatDivergesEndsAlone) {
   const std::string json = ::testing::internal::GetCapturedStdout();
   ASSERT_EQ(code, 0) << told;
   EXPECT_THAT(told, HasSubstr("saved: " + o.out + "/lr-1e-3\n"));
+  EXPECT_THAT(
+      told, HasSubstr("the lowest loss has lr 1e-3; try it: strata chat " + o.out + "/lr-1e-3\n"));
   const boost::json::value sweep = boost::json::parse(json);
   EXPECT_TRUE(sweep.at("sweep").at(0).at("loss").is_null()) << json;
   EXPECT_TRUE(sweep.at("sweep").at(0).at("eval_loss").is_null()) << json;

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class LoadIn4Bit : public ::testing::Test {
  protected:
@@ -65,6 +66,15 @@ TEST_F(LoadIn4Bit, TrainsOnTheBaseThatConvertWrites) {
   EXPECT_THAT(numbers->types, HasSubstr("28 nf4"));
   const Ran other = run({"chat", "loaded", "--prompt", "Hi", "--max-tokens", "1"});
   EXPECT_THAT(other.err, HasSubstr("it was trained over a base with matrices in "));
+  EXPECT_THAT(other.err, HasSubstr("; strata convert --type nf4 writes a base with its own"));
+  // The card says so too, to users of Strata and of transformers.
+  const std::string card = file("loaded/README.md");
+  EXPECT_THAT(card, HasSubstr("strata convert $BASE --type nf4 --out base-nf4\n"
+                              "strata chat --model base-nf4 --adapter .\n"));
+  EXPECT_THAT(card, HasSubstr("nf4 = BitsAndBytesConfig(load_in_4bit=True, "
+                              "bnb_4bit_quant_type=\"nf4\")\n"));
+  EXPECT_THAT(card, HasSubstr("dtype=\"auto\", quantization_config=nf4)"));
+  EXPECT_THAT(file("full/README.md"), Not(HasSubstr("nf4")));
 }
 
 TEST_F(LoadIn4Bit, IsAnOptionThatARunGoesOnWith) {

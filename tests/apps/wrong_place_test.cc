@@ -39,6 +39,11 @@ TEST_F(ResolvePaths, WhatIsNoModelIsCalledWhatItIs) {
   std::ofstream(root_ + "/m.bin") << "PK";
   refused("m.bin", "this is a file of PyTorch, which is not read");
   refused(".", "a directory without config.json; do you mean ./adapter?");
+  for (const char* rate : {"sweep/lr-1e-3", "sweep/lr-1e-4"}) {
+    fs::create_directories(root_ + "/sweep");
+    fs::copy(root_ + "/adapter", root_ + "/" + rate, fs::copy_options::recursive);
+  }
+  refused("sweep", "do you mean sweep/lr-1e-3 or sweep/lr-1e-4?");
   fs::create_directories(root_ + "/empty");
   refused("empty", "a directory without config.json; want");
   fs::create_directories(root_ + "/old");

@@ -101,12 +101,9 @@ TEST_F(Readers, TurnsInCsvAreJson) {
 }
 
 TEST_F(Readers, FaultsOfLinesHaveTheirLine) {
-  EXPECT_EQ(
-      fault_of("t.csv", "text\n\"a\nb\"\na,b\n\n\"\"\n"),
-      ":4: 2 fields, the header has 1\n" + root_ +
-          "/t.csv:6: nothing to train on: no token of the text is a target\nis this JSONL? "
-          "want a JSON object a line, like {\"prompt\": ..., \"completion\": ...}; or one JSON "
-          "array of them, or CSV in a file that ends in .csv");
+  EXPECT_EQ(fault_of("t.csv", "text\n\"a\nb\"\na,b\n\n\"\"\n"),
+            ":4: 2 fields, the header has 1\n" + root_ +
+                "/t.csv:6: nothing to train on: no token of the text is a target");
   EXPECT_THAT(fault_of("a.json", "[{\"text\": \"a\"},\n {\"text\": 1},\n {]},\n 4\n]"),
               StartsWith(":2: text: got a number, want a string\n"));
   EXPECT_THAT(fault_of("a.json", "[{\"text\": \"a\"},\n {\"text\": }]"),

@@ -81,7 +81,8 @@ class TrainStopTest : public TrainTest {
     ASSERT_EQ(run_train(straight), 0);
     EXPECT_EQ(stop_after(stopped, 6, SIGINT), 130);
     EXPECT_NE(said(stopped).find("saved at step "), std::string::npos) << said(stopped);
-    EXPECT_NE(said(stopped).find("; continue with --resume\n"), std::string::npos);
+    EXPECT_NE(said(stopped).find("; continue with: strata train --resume --out "),
+              std::string::npos);
     EXPECT_EQ(stop_after(stopped, 10, SIGTERM), 143);
     EXPECT_NE(said(stopped).find("resuming after "), std::string::npos) << said(stopped);
     TrainOptions last = stopped;
@@ -221,7 +222,8 @@ TEST_F(TrainStopTest, ControlCOnATerminalSaves) {
   EXPECT_NE(seen.find("saving after this step"), std::string::npos) << seen;
   const size_t at = seen.rfind("saved at step ");
   ASSERT_NE(at, std::string::npos) << seen;
-  EXPECT_NE(seen.find("; continue with --resume\r\n", at), std::string::npos) << seen;
+  EXPECT_NE(seen.find("; continue with: strata train --resume --out ", at), std::string::npos)
+      << seen;
   EXPECT_EQ(seen[at - 1], '\n');  // a line of its own, below the bar
   const size_t loss = seen.find("  loss ");
   ASSERT_NE(loss, std::string::npos) << seen;

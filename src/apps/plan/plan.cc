@@ -14,6 +14,7 @@
 #include "apps/plan/plan_json.h"
 #include "apps/serve/engine_host.h"
 #include "apps/serve/memory.h"
+#include "backend/file_memory.h"
 #include "base/ascii.h"
 #include "base/check.h"
 #include "base/error.h"
@@ -258,17 +259,26 @@ void print_training_plan(const PlanOptions& options, const engine::RunPlan& plan
   fmt::print("{}{}", table.text(), planner::parts_text(plan));
 }
 
-// "Can I tune this here?", where nobody gave numbers to plan with.
+// What files of a run want where the folder for them has less; else nothing.
+std::string disk_warning(const PlanOptions& options, const engine::RunPlan& plan) {
+  const int64_t wanted = plan.memory.all_file_bytes();
+  const std::string folder = offload_folder(options.offload);
+  const int64_t free = wanted == 0 ? 0 : FileAllocator::free_bytes(folder);
+  if (wanted <= free) return {};
+  return fmt::format("it needs {} on disk, and {} has {} free: --offload DIR names another\n",
+                     report::format_bytes(wanted), folder, report::format_bytes(free));
+}
+
+// "Can I tune this here?", where nobody gave a memory to plan within.
 std::string answer_text(const PlanOptions& options, const engine::RunPlan& plan,
                         const engine::MachineLimits& limits, const planner::TrainRun& run,
                         const LoadSpec& spec) {
   const int64_t here = read_usable_memory(), needed = plan.memory.total();
   const std::string what = fmt::format(
-      "{} on {} sequences of {} tokens a step (--tokens BxT: others) takes {}, and this machine "
-      "has "
-      "{}",
+      "{} on {} sequences of {} tokens a step{} takes {}, and this machine has {}",
       options.method == "lora" ? fmt::format("LoRA of rank {}", options.rank) : "all parameters",
-      run.shape.lengths.size(), run.shape.longest, report::format_bytes(needed),
+      run.shape.lengths.size(), run.shape.longest,
+      options.tokens.empty() ? " (--tokens BxT: others)" : "", report::format_bytes(needed),
       report::format_bytes(here));
   const auto seconds = [&](const engine::RunPlan& of) {
     return report::format_seconds(engine::step_seconds(of, limits));
@@ -279,8 +289,9 @@ std::string answer_text(const PlanOptions& options, const engine::RunPlan& plan,
       planner::Budget{.bytes = here / 10 * 9, .text = report::format_bytes(here / 10 * 9)};
   try {
     const engine::RunPlan fits = make_engines_and_plan_run(spec, within, step_of(options));
-    return fmt::format("yes, with --memory {}MiB: {}; a step then takes {}\n",
-                       within.memory->bytes >> 20, what, seconds(fits));
+    return fmt::format("yes, with --memory {}MiB: {}; a step then takes {}\n{}",
+                       within.memory->bytes >> 20, what, seconds(fits),
+                       disk_warning(options, fits));
   } catch (const Error& error) {
     return fmt::format(
         "no: {}, and with less it does not run: {}\na smaller model, or its weights in 4 bits "
@@ -312,7 +323,7 @@ int plan_and_print_training(const PlanOptions& options, const StageOptions& stag
                                  .memory = budget_of(options.memory)};
   const engine::RunPlan plan = make_engines_and_plan_run(spec, run, step_of(options));
   if (!options.svg.empty()) write_pareto_chart(options.svg, run, limits, plan);
-  if (options.tokens.empty() && options.memory.empty() && !in_stages && !options.json)
+  if (options.memory.empty() && !in_stages && !options.json)
     fmt::print("{}", answer_text(options, plan, limits, run, spec));
   print_training_plan(options, plan, in_stages, *engine, spec, limits);
   return 0;

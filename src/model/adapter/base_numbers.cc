@@ -14,6 +14,7 @@ namespace {
 
 const std::string kTypes = "strata.base_types";
 const std::string kHash = "strata.base_numbers";
+constexpr std::string_view kNf4 = " nf4";  // behind a count
 
 std::optional<std::string> find_metadata_if_short(const PeftAdapter& peft, const std::string& key) {
   const auto& metadata = peft.file().metadata();
@@ -75,10 +76,13 @@ std::string base_mismatch_warning(const PeftAdapter& peft, const std::string& di
   if (!own) return {};
   const BaseFingerprint now = base_fingerprint(source);
   if (own->hash == now.hash) return {};
+  const bool wants_nf4 =
+      own->types.find(kNf4) != std::string::npos && now.types.find(kNf4) == std::string::npos;
   return fmt::format(
       "adapter: {}: it was trained over a base with matrices in {}, and {} has {}: over other "
-      "numbers than its own it may be less exact",
-      dir, own->types, source.path(), now.types);
+      "numbers than its own it may be less exact{}",
+      dir, own->types, source.path(), now.types,
+      wants_nf4 ? "; strata convert --type nf4 writes a base with its own" : "");
 }
 
 }  // namespace strata::model
