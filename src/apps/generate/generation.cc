@@ -185,8 +185,7 @@ api::SampleRequest Generator::next_request(const std::vector<int32_t>& prompt) {
   api::SampleRequest request = sampling_.request;
   request.prompt = prompt;
   request.slot = slot_;
-  request.seed = options_.seed_rule == "server" ? api::sample_seed(seed_.value_or(0), 0)
-                                                : seed_.value_or(0) + num_answers_++;
+  request.seed = api::sample_seed(seed_.value_or(0), num_answers_++);
   request.stop = end_tokens_;
   request.max_tokens = most_answer_tokens(std::ssize(prompt));
   return request;

@@ -25,9 +25,8 @@ struct GenerationOptions : EngineSetup {
   TemplateChoice chat = {};
   int64_t max_tokens = 256;
   SamplingChoices sampling = {};
-  std::optional<uint64_t> seed;     // drawn, and printed, when absent and not greedy
-  std::string seed_rule = "plain";  // or "server": every answer as a server's with that seed
-  std::vector<std::string> stop;    // texts that end the answer; they are not part of it
+  std::optional<uint64_t> seed;   // drawn, and printed, when absent and not greedy
+  std::vector<std::string> stop;  // texts that end the answer; they are not part of it
   StageOptions division = {};
   std::string speculate = "none";  // or "mtp": drafts of multi-token prediction
   int64_t draft_tokens = 1;        // of a step, where it speculates
@@ -85,8 +84,9 @@ class Generator {
   [[nodiscard]] int64_t context() const {
     return runner_->engine().config().max_position_embeddings;
   }
-  // Answers `prompt`; `write` gets the text in pieces as it is certain. Answer i draws from (seed +
-  // i), or by the server's rule. Rank 0's `stop` is asked before each step whether to end there.
+  // Answers `prompt`; `write` gets the text in pieces as it is certain. Answer i draws as
+  // sample i of a server's request with that seed. Rank 0's `stop` is asked before each step
+  // whether to end there.
   Generated generate(const std::vector<int32_t>& prompt, FunctionRef<void(std::string_view)> write,
                      FunctionRef<bool()> stop);
 
@@ -107,7 +107,7 @@ class Generator {
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
   SamplingSettings sampling_;
   std::optional<uint64_t> seed_;
-  uint64_t num_answers_ = 0;
+  int64_t num_answers_ = 0;
 };
 
 }  // namespace strata::apps

@@ -22,8 +22,7 @@ void add_generation_options(OptionTable& t, GenerationOptions& o) {
   t.integer("max-tokens", o.max_tokens, {1, INT64_MAX, "1 or more"}, "of an answer, at most");
   add_sampling_rows(t, o.sampling);
   t.seed("seed", o.seed, "drawn and printed when absent, but for greedy");
-  t.choice("seed-rule", o.seed_rule, {"plain", "server"},
-           "server: every answer as a server's to a request with that seed");
+  t.retired("seed-rule", "answers draw as a server's do for a request with that seed");
   t.texts("stop", o.stop, "a text that ends the answer; may be repeated");
   t.group(kMachineGroup);
   t.choice("speculate", o.speculate, {"none", "mtp"},
