@@ -74,6 +74,10 @@ model::WeightForms choose_weight_forms_and_add_warning(const CheckpointSource* w
     return std::move(kept.forms);
   }
   if (spec.load_in_4bit) return model::forms_in_4bit(backend, model.config, spec.where);
+  if (model.config.has_mxfp4_experts && spec.weights != model::KeepWeights::kBf16 &&
+      spec.dtype == DType::kBF16) {
+    return model::forms_of_described_files(backend, model.config);
+  }
   if (spec.weights != model::KeepWeights::kNarrow) return {};
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--weights narrow: {} has no weights next to it, which could be kept "

@@ -47,7 +47,9 @@ constexpr NamedConfig kNamed[] = {
   "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
     "original_max_position_embeddings": 4096},
   "tie_word_embeddings": false, "attention_bias": true, "hidden_act": "silu", "initializer_range": 0.02,
-  "eos_token_id": 200002, "pad_token_id": 199999, "torch_dtype": "bfloat16"
+  "eos_token_id": 200002, "pad_token_id": 199999, "torch_dtype": "bfloat16",
+  "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn",
+    "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
 }
 )"},
     {"gpt-oss-120b", R"({
@@ -58,7 +60,9 @@ constexpr NamedConfig kNamed[] = {
   "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
     "original_max_position_embeddings": 4096},
   "tie_word_embeddings": false, "attention_bias": true, "hidden_act": "silu", "initializer_range": 0.02,
-  "eos_token_id": 200002, "pad_token_id": 199999, "torch_dtype": "bfloat16"
+  "eos_token_id": 200002, "pad_token_id": 199999, "torch_dtype": "bfloat16",
+  "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn",
+    "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
 }
 )"},
     {"gpt-oss-tiny", R"({

@@ -239,8 +239,7 @@ report::Table make_model_and_passes_table(const engine::RunPlan& plan, const eng
       {"model", fmt::format("{}, {} parameters, {}", engine.config().family,
                             report::format_count(static_cast<double>(weights.num_parameters())),
                             dtype_name(weights.compute_dtype()))});
-  if (const auto source = find_weights(spec.dir))
-    add_quantised_weights_row(weights, source.get(), table);
+  add_quantised_weights_row(weights, find_weights(spec.dir).get(), table);
   table.add_row({"passes", fmt::format("{} tokens at most, {:.3g} passes a step",
                                        plan.pass.pass_tokens, plan.num_passes)});
   return table;
@@ -275,9 +274,9 @@ std::string answer_text(const PlanOptions& options, const engine::RunPlan& plan,
                         const LoadSpec& spec) {
   const int64_t here = read_usable_memory(), needed = plan.memory.total();
   const std::string what = fmt::format(
-      "{} on {} sequences of {} tokens a step{} takes {}, and this machine has {}",
+      "{} on {} sequence{} of {} tokens a step{} takes {}, and this machine has {}",
       options.method == "lora" ? fmt::format("LoRA of rank {}", options.rank) : "all parameters",
-      run.shape.lengths.size(), run.shape.longest,
+      run.shape.lengths.size(), run.shape.lengths.size() == 1 ? "" : "s", run.shape.longest,
       options.tokens.empty() ? " (--tokens BxT: others)" : "", report::format_bytes(needed),
       report::format_bytes(here));
   const auto seconds = [&](const engine::RunPlan& of) {

@@ -72,6 +72,8 @@ MoeConfig read_moe(const ConfigObject& object, const DecoderKeys& keys) {
 void read_gpt_oss(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   config.names_in_files = names_in_files;
   config.packs_experts = true;
+  const auto quantization = object.object("quantization_config");
+  config.has_mxfp4_experts = quantization && quantization->text("quant_method", "") == "mxfp4";
   const int64_t head_dim = object.is_null("head_dim") ? config.hidden_size / keys.num_heads
                                                       : read_size(object, "head_dim", 64);
   const int64_t window =

@@ -135,6 +135,18 @@ namespace {
 
 }  // namespace
 
+WeightForms forms_of_described_files(const Backend& backend, const ModelConfig& config) {
+  WeightForms forms;
+  if (!config.has_mxfp4_experts) return forms;
+  const ModelWeights names(backend, config, DType::kBF16, nullptr, kNoLayers);
+  for (const Parameter& parameter : names.table()) {
+    if (parameter.row == nullptr || parameter.expert < 0 || !parameter.is_matrix()) continue;
+    if (parameter.num_cols() % kNarrowGroup == 0)
+      forms.emplace(form_name(config, parameter), NarrowForm::kE2m1);
+  }
+  return forms;
+}
+
 KeptForms choose_forms_to_keep(const CheckpointSource& checkpoint, const Backend& backend,
                                const ModelConfig& config, DType compute_dtype, KeepWeights keep,
                                NarrowLook look, std::optional<LayerRange> part) {

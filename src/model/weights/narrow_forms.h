@@ -35,6 +35,10 @@ KeptForms find_narrow_forms(const CheckpointSource& checkpoint, const Backend& b
                             const ModelConfig& config, NarrowLook look,
                             std::optional<LayerRange> part = {});
 
+// The forms that a load keeps of files that nobody has looked at, as config.json describes them:
+// experts in MXFP4 (gpt-oss) and nothing else.
+WeightForms forms_of_described_files(const Backend& backend, const ModelConfig& config);
+
 // Moves a parameter that is kept in few bits from the checkpoint to its panels; of weights that
 // ranks divide, the slices with rows of this rank. An Error for a value that the form does not
 // hold.
