@@ -110,7 +110,6 @@ struct TinkerServer::State {
                   .accept_loss = options.accept_loss,
                   .max_history = options.max_history,
                   .keep_samplers = options.max_samplers_per_tenant / 2,
-                  .expiry_grace = options.expiry_grace,
                   .archives = budget.archives}),
         signer(
             data.secret(), store, options.url_ttl,

@@ -24,7 +24,15 @@ double clock_seconds() {
 
 double believed_seconds(double clock) { return std::max(clock, kClockSet); }
 
-double wall_seconds() { return believed_seconds(clock_seconds()); }
+double wall_seconds() {
+  const auto steady = [] {
+    timespec now = {};
+    ::clock_gettime(CLOCK_BOOTTIME, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  static const double start = believed_seconds(clock_seconds()) - steady();
+  return start + steady();
+}
 
 void check_clock(double clock) {
   if (clock >= kClockSet) return;
@@ -32,6 +40,15 @@ void check_clock(double clock) {
               fmt::format("the machine's clock says {}; set it first: what is written, keys and "
                           "certificates go by it",
                           rfc3339(clock)));
+}
+
+std::string clock_warning(double clock, double newest) {
+  constexpr double kMostDrift = 60;
+  if (clock + kMostDrift >= newest) return {};
+  return fmt::format(
+      "the machine's clock says {}, and the newest of what the server has stored is of {}: while "
+      "the clock is behind, nothing expires",
+      rfc3339(clock), rfc3339(newest));
 }
 
 std::string rfc3339(double seconds) {

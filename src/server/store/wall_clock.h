@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wall clock, as far as it is believed.
+// What the server's times and lifetimes go by: the wall clock at the start of the process, and from
+// there a clock that nobody sets and that counts while the machine sleeps. A wall clock that jumps
+// later moves nothing.
 #pragma once
 #include <string>
 
@@ -12,7 +14,9 @@ double believed_seconds(double clock);
 std::string rfc3339(double seconds);
 // Error{kInvalidArgument} for a clock that was never set.
 void check_clock(double clock);
-// As it is, whether it is believed or not.
+// What is wrong with a clock that is before what a store has written already; or nothing.
+std::string clock_warning(double clock, double newest);
+// The machine's clock as it is now.
 double clock_seconds();
 
 }  // namespace strata::server

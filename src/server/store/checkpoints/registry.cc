@@ -23,8 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kExpiredToo = 0;  // in place of now: before anything expires
-
 int64_t sum_file_sizes(const std::string& dir) {
   int64_t bytes = 0;
   for (const auto& entry : fs::directory_iterator(dir)) {
@@ -144,11 +142,7 @@ CheckpointRow make_row_of_copy(const CheckpointRow& source, const RunRow& run,
 
 CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store,
                                        const RegistryOptions& options)
-    : data_(data),
-      store_(store),
-      options_(options),
-      archive_budget_(options.archives),
-      expired_(options.expiry_grace) {
+    : data_(data), store_(store), options_(options), archive_budget_(options.archives) {
   store_.bind_data_directory(data.fingerprint());
   check_or_write_fingerprint();
   reconcile_rows_with_folders();
@@ -332,16 +326,12 @@ CheckpointRow CheckpointRegistry::finish_save(const std::string& dir, const Chec
   return row;
 }
 
-// One that has expired is there as long as its files are: the clock may have been wrong.
 void CheckpointRegistry::check_name_is_free(const CheckpointRow& row, double now) {
-  const auto known = store_.find_checkpoint(row.run_id, row.kind, row.name, kExpiredToo);
-  if (!known) return;
-  const bool is_expired = known->expires_at && *known->expires_at <= now;
+  if (!store_.find_checkpoint(row.run_id, row.kind, row.name, now)) return;
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("checkpoint '{}' {}; save with overwrite=True or another name",
-                  path_of(row).text(),
-                  is_expired ? "has expired, and is kept for --expiry-grace" : "already exists"));
+      fmt::format("checkpoint '{}' already exists; save with overwrite=True or another name",
+                  path_of(row).text()));
 }
 
 // A commit that fails may have been done all the same: its answer was lost. The folder goes only

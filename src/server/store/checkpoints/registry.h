@@ -21,10 +21,8 @@
 #include "base/mutex.h"
 #include "server/store/checkpoints/archive_budget.h"
 #include "server/store/checkpoints/data_dir.h"
-#include "server/store/checkpoints/expiry_grace.h"
 #include "server/store/checkpoints/model_merger.h"
 #include "server/store/checkpoints/tinker_path.h"
-#include "server/store/checkpoints/trusted_time.h"
 #include "server/store/state/store.h"
 
 namespace strata::server {
@@ -36,8 +34,7 @@ struct CheckpointSave {
   std::optional<std::string> user_metadata;
   std::string base_model;
   api::LoraConfig lora;
-  // False: a name that is used, or whose checkpoint's grace has not ended, is an
-  // Error{kInvalidArgument}.
+  // False: a name that is used is an Error{kInvalidArgument}.
   bool overwrite = true;
   std::vector<std::string> age_recipients;  // keys as parsed; external checkpoints only
 };
@@ -53,7 +50,6 @@ struct RegistryOptions {
   int64_t max_history = 10000;     // StateStore::prune_history
   int64_t keep_samplers = 131072;  // StateStore::prune_samplers
   double piece_seconds = 0.02;     // of a sweep, after which others come
-  double expiry_grace = 3600;      // s that the files of an expired checkpoint stay
   SharedLimit archives = SharedLimit(16LL << 30);  // bytes, by tenant
 };
 
@@ -115,9 +111,9 @@ class CheckpointRegistry {
                            const std::string& tenant, double steady);
 
   // Removes what was deleted or expired and nobody reads; every few seconds, one thread at a time.
-  // `now` is the wall clock, `steady` one that does not jump: expired means expired at every sweep
-  // of the whole grace. Each step is tried, then the Error of one that failed is thrown. A piece is
-  // some milliseconds of one sweep, whose times are those of its first: true when there is more.
+  // `now` is wall_seconds(), `steady` now_seconds(). Each step is tried, then the Error of one that
+  // failed is thrown. A piece is some milliseconds of one sweep, whose times are those of its
+  // first: true when there is more.
   bool sweep_piece(double now, double steady);
   // Checkpoints whose files went since the last call; the sweeping thread's.
   std::vector<std::string> take_gone() { return std::exchange(gone_, {}); }
@@ -128,7 +124,6 @@ class CheckpointRegistry {
 
  private:
   struct Sweep;
-  [[nodiscard]] std::shared_ptr<Sweep> begin_sweep(double now, double steady);
   bool run_sweep_step(Sweep& sweep);
   bool remove_dead_batch(Sweep& sweep);
   void check_or_write_fingerprint();
@@ -173,9 +168,7 @@ class CheckpointRegistry {
   ArchiveBudget archive_budget_;
   // Of the sweeping thread.
   std::shared_ptr<Sweep> sweep_;  // that has begun
-  ExpiryGrace expired_;
   std::vector<std::string> gone_;
-  TrustedTime trusted_time_;
 };
 
 }  // namespace strata::server

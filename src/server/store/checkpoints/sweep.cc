@@ -29,8 +29,8 @@ void remove_empty_parents(const std::string& path, const std::string& top) {
 }  // namespace
 
 struct CheckpointRegistry::Sweep {
-  double steady, trusted, ended;  // ended: what expired until then may go
-  double until = 0;               // of the piece: now_seconds()
+  double now, steady;
+  double until = 0;  // of the piece: now_seconds()
   int step = 0;
   StateStore::CollectPlace place = {};  // behind what was collected, or may not go yet
   std::string fault = {};               // of one step; the others are done all the same
@@ -45,15 +45,8 @@ struct CheckpointRegistry::Sweep {
   }
 };
 
-std::shared_ptr<CheckpointRegistry::Sweep> CheckpointRegistry::begin_sweep(double now,
-                                                                           double steady) {
-  const double trusted = trusted_time_.update_and_get_time(now, steady, options_.expiry_grace);
-  return std::make_shared<Sweep>(
-      Sweep{steady, trusted, expired_.update_and_get_cutoff(now, steady)});
-}
-
 bool CheckpointRegistry::sweep_piece(double now, double steady) {
-  if (!sweep_) sweep_ = begin_sweep(now, steady);
+  if (!sweep_) sweep_ = std::make_shared<Sweep>(Sweep{now, steady});
   sweep_->until = now_seconds() + options_.piece_seconds;
   do {
     bool has_more = false;
@@ -75,9 +68,9 @@ bool CheckpointRegistry::run_sweep_step(Sweep& sweep) {
     case 1:
       return remove_dead_batch(sweep);
     case 2:
-      return store_.prune_old_rows(sweep.trusted);
+      return store_.prune_old_rows(sweep.now);
     case 3:
-      return store_.prune_history(sweep.trusted, options_.max_history);
+      return store_.prune_history(sweep.now, options_.max_history);
     case 4:
       return store_.prune_samplers(options_.keep_samplers);
     default:
@@ -87,7 +80,7 @@ bool CheckpointRegistry::run_sweep_step(Sweep& sweep) {
 }
 
 bool CheckpointRegistry::remove_dead_batch(Sweep& sweep) {
-  StateStore::Collectable batch = store_.find_collectable(sweep.ended, sweep.place);
+  StateStore::Collectable batch = store_.find_collectable(sweep.now, sweep.place);
   for (CheckpointRow& row : batch.rows) {
     sweep.run_noting_fault([&] {
       if (is_leased(row.id)) return;

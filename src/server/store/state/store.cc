@@ -9,8 +9,10 @@
 
 #include "base/conflict.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "server/store/state/rows.h"
 #include "server/store/state/schema.h"
+#include "server/store/wall_clock.h"
 #include "text/json_reader.h"
 #include "text/unicode/unicode.h"
 
@@ -131,12 +133,25 @@ StateStore::StateStore(std::unique_ptr<Sql> sql, double now, std::optional<int64
   if (data_directory) check_data_directory(*sql_, *data_directory);
   migrate(*sql_);
   Transaction transaction(*sql_, Durability::kFull);
+  const std::string warning = clock_warning(now, find_newest_time());
+  if (!warning.empty()) log(LogLevel::kWarning, warning);
   count_boot();
   mark_live_runs_lost(now);
   load_highest_number();
   load_stored_bytes();
   load_sampler_counts();
   transaction.commit();
+}
+
+// Of what was stored.
+double StateStore::find_newest_time() {
+  double newest = 0;
+  for (const char* column : {"created_at) FROM sessions", "created_at) FROM checkpoints",
+                             "created_at) FROM runs", "last_request_at) FROM runs"}) {
+    const SqlResult found = run(fmt::format("SELECT COALESCE(MAX({}), 0.0)", column), {});
+    newest = std::max(newest, std::get<double>(found.rows[0][0]));
+  }
+  return newest;
 }
 
 void StateStore::count_boot() {

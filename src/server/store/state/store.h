@@ -330,6 +330,7 @@ class StateStore {
   // Likewise, of those that were deleted or have expired.
   SqlResult read_next_ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
   void count_boot() REQUIRES(mutex_);
+  double find_newest_time() REQUIRES(mutex_);
   void mark_live_runs_lost(double now) REQUIRES(mutex_);
   void load_highest_number() REQUIRES(mutex_);
   void load_stored_bytes() REQUIRES(mutex_);

@@ -319,9 +319,7 @@ void add_waiting_rows(OptionTable& t, ServeOptions& o) {
            "records of record_stability_info, per tenant; of more, the oldest go");
   add_count(t, "max-history", o.max_history, 1,
             "ended sessions and runs without checkpoints that are remembered, per tenant");
-  add_duration(t, "expiry-grace", o.expiry_grace,
-               "an expired checkpoint's files stay so long, should the clock have been wrong")
-      .by_default("1h");
+  t.retired("expiry-grace", "a clock that jumps while the server runs makes nothing old");
   add_count(t, "max-sessions-per-tenant", o.max_sessions_per_tenant, 1, "sessions alive at once");
   add_count(t, "max-samplers-per-session", o.max_samplers_per_session, 1,
             "sampling sessions of a session");

@@ -83,7 +83,6 @@ struct ServeOptions {
   int64_t max_queued_operations = 16384;
   int64_t max_stability_bytes = 1LL << 30;
   int64_t max_history = 10000;
-  double expiry_grace = 3600;
   int64_t max_sessions_per_tenant = 4096;
   int64_t max_samplers_per_session = 65536;
   int64_t max_samplers_per_tenant = 262144;

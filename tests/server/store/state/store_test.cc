@@ -480,5 +480,11 @@ TEST(Times, AClockThatWasNeverSetIsNotBelieved) {
   EXPECT_NO_THROW(check_clock(clock_seconds()));
 }
 
+TEST(Times, AClockThatIsBehindTheStoreIsTold) {
+  EXPECT_EQ(clock_warning(1'700'000'000, 1'700'000'050), "");
+  EXPECT_THAT(clock_warning(1'700'000'000, 1'700'000'100),
+              HasSubstr("the newest of what the server has stored is of 2023-11-14T22:15:00.000Z"));
+}
+
 }  // namespace
 }  // namespace strata::server
