@@ -181,7 +181,7 @@ void causal_conv_bf16(benchmark::State& state) {
   const Tensor history = filled(kBF16, {3, kConvChannels});
   const StateSegment rows = {.begin = 0, .end = tokens, .state = history.view().data};
   measure(state, 2 * x.view().num_bytes(),
-          [&](Backend& b) { causal_conv_silu(b, {x, weight, {&rows, 1}}, y); });
+          [&](Backend& b) { causal_conv(b, {x, weight, {&rows, 1}}, y); });
 }
 BENCHMARK(causal_conv_bf16)->Arg(1)->Arg(kTokens)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
@@ -193,9 +193,8 @@ void causal_conv_backward_bf16(benchmark::State& state) {
   const Tensor d_weight = filled(kF32, {kConvChannels, 4});
   const StateSegment rows = {.begin = 0, .end = kTokens};
   const TensorView wanted = state.range(0) == 1 ? d_weight.view() : TensorView();
-  measure(state, 3 * x.view().num_bytes(), [&](Backend& b) {
-    causal_conv_silu_backward(b, {x, weight, {&rows, 1}}, d_y, d_x, wanted);
-  });
+  measure(state, 3 * x.view().num_bytes(),
+          [&](Backend& b) { causal_conv_backward(b, {x, weight, {&rows, 1}}, d_y, d_x, wanted); });
 }
 BENCHMARK(causal_conv_backward_bf16)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime();
 

@@ -33,15 +33,15 @@ void check_args(const Backend& backend, const CausalConvArgs& args) {
 
 }  // namespace
 
-void causal_conv_silu(Backend& backend, const CausalConvArgs& args, TensorView y) {
+void causal_conv(Backend& backend, const CausalConvArgs& args, TensorView y) {
   check_args(backend, args);
   CHECK(y.dtype == args.x.dtype && y.shape == args.x.shape, y.dtype, y.shape.to_string(),
         args.x.shape.to_string());
   backend.call()->causal_conv.forward(backend, with_staged_segments(backend, args), y);
 }
 
-void causal_conv_silu_backward(Backend& backend, const CausalConvArgs& args, TensorView d_y,
-                               TensorView d_x, TensorView d_weight) {
+void causal_conv_backward(Backend& backend, const CausalConvArgs& args, TensorView d_y,
+                          TensorView d_x, TensorView d_weight) {
   check_args(backend, args);
   for (const StateSegment& segment : args.segments) {
     CHECK(segment.first_position == 0, segment.first_position);

@@ -25,14 +25,14 @@ struct CausalConvArgs {
 };
 
 // Writes y [T, C] of x's type, which may not lie over x.
-void causal_conv_silu(Backend& backend, const CausalConvArgs& args, TensorView y);
+void causal_conv(Backend& backend, const CausalConvArgs& args, TensorView y);
 
 // Segments start at position 0 (training); their states are neither read nor written. z is made
 // again. With g = d_y silu'(z), fp32, writes d_x [T, C] f32 or bf16: one fma chain over the
 // outputs t, t + 1, ... t + K - 1 from zero, g being zero beyond the segment's end. d_y [T, C] f32
 // or bf16; d_x may lie over d_y or x when type and stride agree. Adds g x to d_weight [C, K] f32,
 // dense, unless it is empty: one chain over ascending tokens from the stored value.
-void causal_conv_silu_backward(Backend& backend, const CausalConvArgs& args, TensorView d_y,
-                               TensorView d_x, TensorView d_weight);
+void causal_conv_backward(Backend& backend, const CausalConvArgs& args, TensorView d_y,
+                          TensorView d_x, TensorView d_weight);
 
 }  // namespace strata::ops

@@ -97,7 +97,7 @@ TEST(CausalConv, ForwardMatchesReference) {
     const Inputs in(c);
     const auto outputs = run_everywhere([&](Backend& backend) {
       std::vector<Buffer> out = {Buffer(c.type, c.shape(), c.channels + 1)};
-      causal_conv_silu(backend, in.args(), out[0]);
+      causal_conv(backend, in.args(), out[0]);
       return out;
     });
     const auto weight = in.weight.values();
@@ -127,8 +127,8 @@ TEST(CausalConv, AWindowThatLeaksIntoTheNextSequenceShows) {
   CpuBackend backend(choose_cpu_path(), 1);
   const Buffer right(kF32, c.shape());
   const Buffer wrong(kF32, c.shape());
-  causal_conv_silu(backend, in.args(), right);
-  causal_conv_silu(backend, {in.x, in.weight, joined_segments}, wrong);
+  causal_conv(backend, in.args(), right);
+  causal_conv(backend, {in.x, in.weight, joined_segments}, wrong);
   // The three rows that have inputs before their sequence: 64, 65 and 66.
   std::vector<double> got, want;
   for (int64_t i = 64 * 16; i < 67 * 16; ++i) {
@@ -150,7 +150,7 @@ TEST(CausalConv, BackwardMatchesReference) {
           random_buffer(d_y_type, c.shape(), {.seed = 3, .row_stride = c.channels + 2});
       const auto outputs = run_everywhere([&](Backend& backend) {
         std::vector<Buffer> out = {Buffer(d_x_type, c.shape(), c.channels + 5), start};
-        causal_conv_silu_backward(backend, in.args(), d_y, out[0], out[1]);
+        causal_conv_backward(backend, in.args(), d_y, out[0], out[1]);
         return out;
       });
       const auto weight = in.weight.values();
@@ -226,7 +226,7 @@ TEST(CausalConv, SplitsGiveTheSameBits) {
       for (const CpuPath path : supported_paths()) {
         CpuBackend backend(path, 2);
         Buffer whole(type, c.shape());
-        causal_conv_silu(backend, in.args(), whole);
+        causal_conv(backend, in.args(), whole);
         const std::vector<std::vector<int64_t>> splits = {
             {21}, {20, 1}, {1, 20}, {1, 0, 1, 2, 9, 8}, std::vector<int64_t>(21, 1)};
         for (const auto& split : splits) {
@@ -238,7 +238,7 @@ TEST(CausalConv, SplitsGiveTheSameBits) {
                                     .end = position + length,
                                     .first_position = position,
                                     .state = history.view().data};
-            causal_conv_silu(backend, {in.x, in.weight, {&rows, 1}}, pieces);
+            causal_conv(backend, {in.x, in.weight, {&rows, 1}}, pieces);
             position += length;
             for (int64_t i = 0; i < (taps - 1) * c.channels; ++i) {
               const int64_t from = position - (taps - 1) + i / c.channels;
@@ -261,7 +261,7 @@ TEST(CausalConv, SequencesDecodeBesideEachOther) {
   for (const CpuPath path : supported_paths()) {
     CpuBackend backend(path, 2);
     Buffer whole(kBF16, c.shape());
-    causal_conv_silu(backend, in.args(), whole);
+    causal_conv(backend, in.args(), whole);
     Buffer first(kBF16, {3, c.channels}), second(kBF16, {3, c.channels});
     for (int64_t t = 0; t < 6; ++t) {
       Buffer x(kBF16, {2, c.channels}), y(kBF16, {2, c.channels});
@@ -270,7 +270,7 @@ TEST(CausalConv, SequencesDecodeBesideEachOther) {
         x.set(c.channels + n, in.x.get(t * c.channels + n));
       }
       const StateSegment rows[] = {{0, 1, t, second.view().data}, {1, 2, t, first.view().data}};
-      causal_conv_silu(backend, {x, in.weight, rows}, y);
+      causal_conv(backend, {x, in.weight, rows}, y);
       for (int64_t n = 0; n < c.channels; ++n) {
         EXPECT_EQ(y.get(n), whole.get((6 + t) * c.channels + n));
         EXPECT_EQ(y.get(c.channels + n), whole.get(t * c.channels + n));
@@ -290,8 +290,8 @@ TEST(CausalConv, SequencesNeverSeeEachOther) {
     CpuBackend backend(path, 2);
     Buffer y(kF32, alone.shape()), d_x(kF32, alone.shape());
     Buffer d_weight = filled_buffer(kF32, in.weight.view().shape, 0), unused = d_weight;
-    causal_conv_silu(backend, in.args(), y);
-    causal_conv_silu_backward(backend, in.args(), d_y, d_x, d_weight);
+    causal_conv(backend, in.args(), y);
+    causal_conv_backward(backend, in.args(), d_y, d_x, d_weight);
 
     Buffer x_wide(kF32, wide), d_y_wide(kF32, wide), y_wide(kF32, wide), d_x_wide(kF32, wide);
     for (int64_t i = 0; i < in.x.size(); ++i) {
@@ -301,8 +301,8 @@ TEST(CausalConv, SequencesNeverSeeEachOther) {
     y_wide.set_values(std::vector<double>(static_cast<size_t>(y_wide.size()), 7));
     d_x_wide.set_values(y_wide.values());
     const StateSegment rows[] = {{.begin = 1, .end = 6}, {.begin = 6, .end = 15}, {15, 18, 0, {}}};
-    causal_conv_silu(backend, {x_wide, in.weight, rows}, y_wide);
-    causal_conv_silu_backward(backend, {x_wide, in.weight, rows}, d_y_wide, d_x_wide, unused);
+    causal_conv(backend, {x_wide, in.weight, rows}, y_wide);
+    causal_conv_backward(backend, {x_wide, in.weight, rows}, d_y_wide, d_x_wide, unused);
     for (int64_t i = 0; i < y_wide.size(); ++i) {
       const int64_t row = i / alone.channels;
       if (row == 0 || row >= 18) {
@@ -314,8 +314,8 @@ TEST(CausalConv, SequencesNeverSeeEachOther) {
       }
     }
     Buffer weight_alone = filled_buffer(kF32, in.weight.view().shape, 0);
-    causal_conv_silu_backward(backend, {x_wide, in.weight, {rows + 1, 1}}, d_y_wide, d_x_wide,
-                              weight_alone);
+    causal_conv_backward(backend, {x_wide, in.weight, {rows + 1, 1}}, d_y_wide, d_x_wide,
+                         weight_alone);
     expect_same_bits(weight_alone, d_weight);
   }
 }
@@ -328,13 +328,13 @@ TEST(CausalConv, WeightGradientContinuesAcrossPasses) {
     CpuBackend backend(path, 2);
     Buffer d_x(kF32, c.shape()), d_x_without(kF32, c.shape());
     Buffer whole = random_buffer(kF32, in.weight.view().shape, {.seed = 5}), split = whole;
-    causal_conv_silu_backward(backend, in.args(), d_y, d_x, whole);
+    causal_conv_backward(backend, in.args(), d_y, d_x, whole);
     for (const StateSegment& rows : in.segments) {
-      causal_conv_silu_backward(backend, {in.x, in.weight, {&rows, 1}}, d_y, d_x_without, split);
+      causal_conv_backward(backend, {in.x, in.weight, {&rows, 1}}, d_y, d_x_without, split);
     }
     expect_same_bits(split, whole);
     expect_same_bits(d_x_without, d_x);
-    causal_conv_silu_backward(backend, in.args(), d_y, d_x_without, {});
+    causal_conv_backward(backend, in.args(), d_y, d_x_without, {});
     expect_same_bits(d_x_without, d_x);
   }
 }
@@ -348,9 +348,9 @@ TEST(CausalConv, GradientMayLieOverItsSources) {
       CpuBackend backend(path, 2);
       Buffer apart(type, c.shape()), over_d_y = d_y, over_x = in.x;
       Buffer want = filled_buffer(kF32, in.weight.view().shape, 0), first = want, second = want;
-      causal_conv_silu_backward(backend, in.args(), d_y, apart, want);
-      causal_conv_silu_backward(backend, in.args(), over_d_y, over_d_y, first);
-      causal_conv_silu_backward(backend, {over_x, in.weight, in.segments}, d_y, over_x, second);
+      causal_conv_backward(backend, in.args(), d_y, apart, want);
+      causal_conv_backward(backend, in.args(), over_d_y, over_d_y, first);
+      causal_conv_backward(backend, {over_x, in.weight, in.segments}, d_y, over_x, second);
       expect_same_bits(over_d_y, apart);
       expect_same_bits(over_x, apart);
       expect_same_bits(first, want);
@@ -366,11 +366,11 @@ TEST(CausalConv, ResultsAreRoundedOnce) {
   const Buffer d_y = random_buffer(kBF16, c.shape(), {.seed = 3});
   CpuBackend backend(choose_cpu_path(), 1);
   Buffer narrow(kBF16, c.shape()), wide(kF32, c.shape());
-  causal_conv_silu(backend, in.args(), narrow);
-  causal_conv_silu(backend, {x, in.weight, in.segments}, wide);
+  causal_conv(backend, in.args(), narrow);
+  causal_conv(backend, {x, in.weight, in.segments}, wide);
   expect_same_bits(narrow, converted(wide, kBF16));
-  causal_conv_silu_backward(backend, in.args(), d_y, narrow, {});
-  causal_conv_silu_backward(backend, {x, in.weight, in.segments}, d_y, wide, {});
+  causal_conv_backward(backend, in.args(), d_y, narrow, {});
+  causal_conv_backward(backend, {x, in.weight, in.segments}, d_y, wide, {});
   expect_same_bits(narrow, converted(wide, kBF16));
 }
 
@@ -381,8 +381,8 @@ TEST(CausalConv, CountsNothing) {
   const TensorView x(nowhere, kBF16, {512, 6144});
   const TensorView weight(nowhere, kF32, {6144, 4});
   const StateSegment rows[] = {{.begin = 0, .end = 500}, {500, 501, 70000, nullptr}};
-  causal_conv_silu(backend, {x, weight, rows}, x);
-  causal_conv_silu_backward(backend, {x, weight, {rows, 1}}, x, x, weight);
+  causal_conv(backend, {x, weight, rows}, x);
+  causal_conv_backward(backend, {x, weight, {rows, 1}}, x, x, weight);
   EXPECT_EQ(backend.scratch().high_water(), 0);
 }
 
@@ -396,11 +396,11 @@ TEST(CausalConvDeathTest, WhatItRefuses) {
   const StateSegment continued{.begin = 0, .end = 4, .first_position = 3};
   const StateSegment twice[] = {{.begin = 0, .end = 3}, {.begin = 2, .end = 4}};
   const StateSegment beyond{.begin = 0, .end = 5};
-  EXPECT_DEATH(causal_conv_silu(backend, {x, long_weight, {&rows, 1}}, y), "kMaxConvTaps");
-  EXPECT_DEATH(causal_conv_silu(backend, {x, weight, {&continued, 1}}, y), "state");
-  EXPECT_DEATH(causal_conv_silu(backend, {x, weight, twice}, y), "last_end");
-  EXPECT_DEATH(causal_conv_silu(backend, {x, weight, {&beyond, 1}}, y), "last_end");
-  EXPECT_DEATH(causal_conv_silu_backward(backend, {x, weight, {&continued, 1}}, x, y, {}),
+  EXPECT_DEATH(causal_conv(backend, {x, long_weight, {&rows, 1}}, y), "kMaxConvTaps");
+  EXPECT_DEATH(causal_conv(backend, {x, weight, {&continued, 1}}, y), "state");
+  EXPECT_DEATH(causal_conv(backend, {x, weight, twice}, y), "last_end");
+  EXPECT_DEATH(causal_conv(backend, {x, weight, {&beyond, 1}}, y), "last_end");
+  EXPECT_DEATH(causal_conv_backward(backend, {x, weight, {&continued, 1}}, x, y, {}),
                "first_position");
 }
 

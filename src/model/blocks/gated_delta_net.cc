@@ -164,7 +164,7 @@ struct GatedDeltaNet {
                                     .log_decay = pass.take(DType::kF32, s.a.shape),
                                     .beta = pass.take(DType::kF32, s.a.shape),
                                     .segments = {}};
-    ops::causal_conv_silu(pass.backend, make_conv_args(pass, context, s), args.qkv);
+    ops::causal_conv(pass.backend, make_conv_args(pass, context, s), args.qkv);
     ops::delta_gates(pass.backend, gates_args(context, s), args.log_decay, args.beta);
     return args;
   }
@@ -215,8 +215,7 @@ struct GatedDeltaNet {
                               pass.base_gradient(context.param(kDtBias).index));
     TensorView d_conv = pass.base_gradient(context.param(kConv).index);
     if (!d_conv.empty()) d_conv = d_conv.reshape({d_conv.shape[0], d_conv.shape[2]});
-    ops::causal_conv_silu_backward(pass.backend, make_conv_args(pass, context, s), d_qkv, d_qkv,
-                                   d_conv);
+    ops::causal_conv_backward(pass.backend, make_conv_args(pass, context, s), d_qkv, d_qkv, d_conv);
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,

@@ -26,18 +26,18 @@ void parallel_for_channel_blocks(CpuBackend& backend, const CausalConvArgs& args
 
 }  // namespace
 
-void causal_conv_silu(CpuBackend& backend, const CausalConvArgs& args, TensorView y) {
+void causal_conv(CpuBackend& backend, const CausalConvArgs& args, TensorView y) {
   const HostAccess access(backend.allocator());
   const CausalConvKernel kernel = kernel_args_of(args);
   with_path(backend.path(), [&]<typename V>() {
     parallel_for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
-      causal_conv_silu_block<V>(kernel, y.data, y.row_stride, begin, end);
+      causal_conv_block<V>(kernel, y.data, y.row_stride, begin, end);
     });
   });
 }
 
-void causal_conv_silu_backward(CpuBackend& backend, const CausalConvArgs& args, TensorView d_y,
-                               TensorView d_x, TensorView d_weight) {
+void causal_conv_backward(CpuBackend& backend, const CausalConvArgs& args, TensorView d_y,
+                          TensorView d_x, TensorView d_weight) {
   const HostAccess access(backend.allocator());
   const CausalConvKernel kernel = kernel_args_of(args);
   const CausalConvGradients grads = {.d_y = d_y.data,
@@ -49,7 +49,7 @@ void causal_conv_silu_backward(CpuBackend& backend, const CausalConvArgs& args, 
                                      .d_weight = d_weight.empty() ? nullptr : d_weight.f32()};
   with_path(backend.path(), [&]<typename V>() {
     parallel_for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
-      causal_conv_silu_backward_block<V>(kernel, grads, begin, end);
+      causal_conv_backward_block<V>(kernel, grads, begin, end);
     });
   });
 }

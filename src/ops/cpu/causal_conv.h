@@ -12,9 +12,9 @@ class CpuBackend;
 namespace strata::ops::cpu {
 
 // The CPU behind ops/causal_conv.h: arguments are checked.
-void causal_conv_silu(CpuBackend& backend, const CausalConvArgs& args, TensorView y);
-void causal_conv_silu_backward(CpuBackend& backend, const CausalConvArgs& args, TensorView d_y,
-                               TensorView d_x, TensorView d_weight);
+void causal_conv(CpuBackend& backend, const CausalConvArgs& args, TensorView y);
+void causal_conv_backward(CpuBackend& backend, const CausalConvArgs& args, TensorView d_y,
+                          TensorView d_x, TensorView d_weight);
 
 // A multiple of kLanes: so many that a row of the block is read ahead, so few that its taps and
 // sums stay in the first cache.
@@ -33,8 +33,8 @@ struct CausalConvKernel {
 
 // Writes y [T, C] of x's type, then the histories.
 template <typename V>
-void causal_conv_silu_block(const CausalConvKernel& k, void* y, int64_t y_stride, int64_t begin,
-                            int64_t end);
+void causal_conv_block(const CausalConvKernel& k, void* y, int64_t y_stride, int64_t begin,
+                       int64_t end);
 
 struct CausalConvGradients {
   const void* d_y;  // [T, C]
@@ -47,7 +47,7 @@ struct CausalConvGradients {
 };
 
 template <typename V>
-void causal_conv_silu_backward_block(const CausalConvKernel& k, const CausalConvGradients& grads,
-                                     int64_t begin, int64_t end);
+void causal_conv_backward_block(const CausalConvKernel& k, const CausalConvGradients& grads,
+                                int64_t begin, int64_t end);
 
 }  // namespace strata::ops::cpu

@@ -81,8 +81,8 @@ void store_history(const CausalConvKernel& k, const StateSegment& segment, int64
 }
 
 template <typename V, int kTaps, typename X>
-void causal_conv_silu_typed(const CausalConvKernel& k, X* y, int64_t y_stride, int64_t begin,
-                            int64_t end) {
+void causal_conv_typed(const CausalConvKernel& k, X* y, int64_t y_stride, int64_t begin,
+                       int64_t end) {
   const int64_t num_taps = kTaps == 0 ? k.num_taps : kTaps;
   float weight[kMaxConvTaps * kConvBlock];
   const X zeros[kConvBlock] = {};
@@ -103,11 +103,11 @@ void causal_conv_silu_typed(const CausalConvKernel& k, X* y, int64_t y_stride, i
 }
 
 template <typename V>
-void causal_conv_silu_block(const CausalConvKernel& k, void* y, int64_t y_stride, int64_t begin,
-                            int64_t end) {
+void causal_conv_block(const CausalConvKernel& k, void* y, int64_t y_stride, int64_t begin,
+                       int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     with_taps<V>(k.num_taps, [&]<int kTaps>() {
-      causal_conv_silu_typed<V, kTaps, X>(k, static_cast<X*>(y), y_stride, begin, end);
+      causal_conv_typed<V, kTaps, X>(k, static_cast<X*>(y), y_stride, begin, end);
     });
   });
 }
@@ -183,8 +183,8 @@ template <typename V, bool kWeight, typename DY, typename DX, typename X>
 // y = silu(z), z[t] = sum_i weight[i] x[t - K + 1 + i]: with d_z = d_y silu'(z),
 // d_x[t] = sum_j weight[K - 1 - j] d_z[t + j] and d_weight[i] += d_z[t] x[t - K + 1 + i].
 template <typename V, int kTaps, bool kWeight, typename X, typename DY, typename DX>
-void causal_conv_silu_backward_typed(const CausalConvKernel& k, const CausalConvGradients& grads,
-                                     int64_t begin, int64_t end) {
+void causal_conv_backward_typed(const CausalConvKernel& k, const CausalConvGradients& grads,
+                                int64_t begin, int64_t end) {
   const int64_t num_taps = kTaps == 0 ? k.num_taps : kTaps;
   const int64_t width = end - begin;
   float weight[kMaxConvTaps * kConvBlock];
@@ -201,16 +201,16 @@ void causal_conv_silu_backward_typed(const CausalConvKernel& k, const CausalConv
 }
 
 template <typename V>
-void causal_conv_silu_backward_block(const CausalConvKernel& k, const CausalConvGradients& grads,
-                                     int64_t begin, int64_t end) {
+void causal_conv_backward_block(const CausalConvKernel& k, const CausalConvGradients& grads,
+                                int64_t begin, int64_t end) {
   with_type<V>(k.x_type, [&]<typename X>() {
     with_type<V>(grads.d_y_type, [&]<typename DY>() {
       with_type<V>(grads.d_x_type, [&]<typename DX>() {
         with_taps<V>(k.num_taps, [&]<int kTaps>() {
           if (grads.d_weight == nullptr) {
-            causal_conv_silu_backward_typed<V, kTaps, false, X, DY, DX>(k, grads, begin, end);
+            causal_conv_backward_typed<V, kTaps, false, X, DY, DX>(k, grads, begin, end);
           } else {
-            causal_conv_silu_backward_typed<V, kTaps, true, X, DY, DX>(k, grads, begin, end);
+            causal_conv_backward_typed<V, kTaps, true, X, DY, DX>(k, grads, begin, end);
           }
         });
       });
@@ -218,10 +218,9 @@ void causal_conv_silu_backward_block(const CausalConvKernel& k, const CausalConv
   });
 }
 
-template void causal_conv_silu_block<ThisPath>(const CausalConvKernel&, void*, int64_t, int64_t,
-                                               int64_t);
-template void causal_conv_silu_backward_block<ThisPath>(const CausalConvKernel&,
-                                                        const CausalConvGradients&, int64_t,
-                                                        int64_t);
+template void causal_conv_block<ThisPath>(const CausalConvKernel&, void*, int64_t, int64_t,
+                                          int64_t);
+template void causal_conv_backward_block<ThisPath>(const CausalConvKernel&,
+                                                   const CausalConvGradients&, int64_t, int64_t);
 
 }  // namespace strata::ops::cpu
