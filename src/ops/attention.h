@@ -5,8 +5,9 @@
 // N query heads, M key/value heads (query head n reads key/value head n / (N / M)), H key width, U
 // value width (any, odd too). Latent attention is M = 1 with values that are the first U columns of
 // the keys. With sinks the softmax has one more term, a number a head, that has no value (gpt-oss;
-// ops/sparse_attention.h has the same): p_j = exp(s_j) / (exp(sink) + sum_k exp(s_k)). Never
-// materialises T x T. q, k, v, out and d_out share one type, f32 or bf16; scores,
+// ops/sparse_attention.h has the same): p_j = exp(s_j) / (exp(sink) + sum_k exp(s_k)). With a cap
+// the softmax reads cap tanh(s / cap) of each scaled score s (Gemma 2). Never materialises T x T.
+// q, k, v, out and d_out share one type, f32 or bf16; scores,
 // max, sum and the output accumulator are fp32; in bf16 mode probabilities are rounded to bf16
 // before P V and the row sum uses the unrounded fp32 ones. Order of summation (the same for
 // training, prefill, chunked prefill and decode): key blocks of kKeyBlock positions aligned to
@@ -48,9 +49,10 @@ struct AttentionArgs {
   std::span<const AttentionSegment> segments;
   int64_t num_kv_heads = 0;
   float scale = 1.0f;
-  int64_t value_dim = 0;  // U; 0: H
-  int64_t window = 0;     // keys that a query sees, at most; 0: all
-  TensorView sinks = {};  // [N] f32, as large as scaled scores are; empty: none
+  int64_t value_dim = 0;   // U; 0: H
+  int64_t window = 0;      // keys that a query sees, at most; 0: all
+  TensorView sinks = {};   // [N] f32, as large as scaled scores are; empty: none
+  float score_cap = 0.0f;  // no scaled score passes it; 0: none
 
   [[nodiscard]] int64_t key_width() const { return q.shape[2]; }
   [[nodiscard]] int64_t value_width() const { return value_dim == 0 ? q.shape[2] : value_dim; }
@@ -60,20 +62,20 @@ struct AttentionArgs {
   }
 };
 
-// Writes out [T, N, U] and, unless empty, lse [T, N] f32 (log of the sum of exp of scaled scores,
-// and of the sink; backward needs it).
+// Writes out [T, N, U] and, unless empty, lse [T, N] f32 (log of the sum of exp of scaled and
+// capped scores, and of the sink; backward needs it).
 void attention(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse);
 
 // Segments start at position 0 and their k, v are whole (training). Recomputes probabilities from
 // lse. delta[t, n] = sum_h d_out * out in fp32, by the chain of d_out v^T: a query that sees one
 // key has gradients of exactly zero. Writes d_q [T, N, H], d_k [T, M, H] and d_v [T, M, U]: f32 or
 // bf16 each, rows as q's: row `begin + j` is position j. P and dS = P (d_out v^T - delta) are
-// rounded to bf16 before products in bf16 mode; scale is applied to the finished sums. d_k and d_v
-// sum over the group's query heads ascending, then ascending queries (bf16: pairs of one sequence
-// and head); d_q over ascending keys. A pair that the window hides adds exact zero. Adds to d_sinks
-// [N] f32 unless it is empty, d_sink = -sum_t exp(sink - lse_t) delta_t: one chain over the
-// segments and their rows, ascending, from the stored value. Memory grows with T, not with its
-// square.
+// rounded to bf16 before products in bf16 mode; scale is applied to the finished sums. With a cap
+// dS is times its slope, 1 - tanh(s / cap)^2, before it is rounded. d_k and d_v sum over the
+// group's query heads ascending, then ascending queries (bf16: pairs of one sequence and head); d_q
+// over ascending keys. A pair that the window hides adds exact zero. Adds to d_sinks [N] f32 unless
+// it is empty, d_sink = -sum_t exp(sink - lse_t) delta_t: one chain over the segments and their
+// rows, ascending, from the stored value. Memory grows with T, not with its square.
 void attention_backward(Backend& backend, const AttentionArgs& args, TensorView out, TensorView lse,
                         TensorView d_out, TensorView d_q, TensorView d_k, TensorView d_v,
                         TensorView d_sinks = {});

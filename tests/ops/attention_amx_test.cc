@@ -45,6 +45,13 @@ std::vector<AttentionCase> cases() {
                    .head_dim = 64,
                    .window = window,
                    .has_sinks = true});
+    all.push_back({.lengths = {1, 130, 70},
+                   .num_heads = 4,
+                   .num_kv_heads = 2,
+                   .head_dim = 64,
+                   .spread = 2,
+                   .window = window,
+                   .score_cap = 4});
   }
   return all;
 }

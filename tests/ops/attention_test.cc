@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/attention.h"
 
-#include <complex>
 #include <utility>
 
 #include "tests/ops/attention_test.h"
@@ -10,6 +9,29 @@ namespace strata::ops::testing {
 namespace {
 
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
+
+// Windows of less than a block, about a block, more than one, and more than the sequence.
+void add_cases_with_windows(std::vector<AttentionCase>& all) {
+  for (const int64_t window : {1, 2, 63, 64, 65, 100, 1000}) {
+    all.push_back({.lengths = {1, 201, 3},
+                   .num_heads = 4,
+                   .num_kv_heads = 2,
+                   .head_dim = 16,
+                   .window = window});
+    all.push_back({.lengths = {2, 140},
+                   .num_heads = 5,
+                   .num_kv_heads = 1,
+                   .head_dim = 24,
+                   .latent_dim = 16,
+                   .window = window});
+  }
+  all.push_back({.lengths = {520},
+                 .num_heads = 8,
+                 .num_kv_heads = 2,
+                 .head_dim = 16,
+                 .spread = 3,
+                 .window = 65});
+}
 
 // With and without a window, heads grouped and not, several sequences.
 void add_cases_with_sinks(std::vector<AttentionCase>& all) {
@@ -34,6 +56,35 @@ void add_cases_with_sinks(std::vector<AttentionCase>& all) {
                  .head_dim = 24,
                  .latent_dim = 16,
                  .has_sinks = true});
+}
+
+// Scores about the cap, far below it and far beyond.
+void add_cases_with_caps(std::vector<AttentionCase>& all) {
+  for (const auto& [spread, cap] : {std::pair{1.0, 1.5}, {1.0, 50.0}, {3.0, 4.0}}) {
+    for (const int64_t window : {0, 40, 64}) {
+      all.push_back({.lengths = {1, 201, 3},
+                     .num_heads = 4,
+                     .num_kv_heads = 2,
+                     .head_dim = 32,
+                     .spread = spread,
+                     .window = window,
+                     .score_cap = cap});
+    }
+  }
+  all.push_back({.lengths = {300, 0, 2},
+                 .num_heads = 3,
+                 .num_kv_heads = 3,
+                 .head_dim = 20,
+                 .spread = 2,
+                 .window = 100,
+                 .has_sinks = true,
+                 .score_cap = 2});
+  all.push_back({.lengths = {70, 5},
+                 .num_heads = 5,
+                 .num_kv_heads = 1,
+                 .head_dim = 24,
+                 .latent_dim = 16,
+                 .score_cap = 1});
 }
 
 std::vector<AttentionCase> cases() {
@@ -63,27 +114,9 @@ std::vector<AttentionCase> cases() {
                    .head_dim = dim,
                    .latent_dim = latent});
   }
-  // Windows of less than a block, about a block, more than one, and more than the sequence.
-  for (const int64_t window : {1, 2, 63, 64, 65, 100, 1000}) {
-    all.push_back({.lengths = {1, 201, 3},
-                   .num_heads = 4,
-                   .num_kv_heads = 2,
-                   .head_dim = 16,
-                   .window = window});
-    all.push_back({.lengths = {2, 140},
-                   .num_heads = 5,
-                   .num_kv_heads = 1,
-                   .head_dim = 24,
-                   .latent_dim = 16,
-                   .window = window});
-  }
-  all.push_back({.lengths = {520},
-                 .num_heads = 8,
-                 .num_kv_heads = 2,
-                 .head_dim = 16,
-                 .spread = 3,
-                 .window = 65});
+  add_cases_with_windows(all);
   add_cases_with_sinks(all);
+  add_cases_with_caps(all);
   // Sharp softmax; values so small that products with probabilities leave the normal numbers.
   all.push_back({.lengths = {130}, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16, .spread = 5});
   all.push_back({.lengths = {130},
@@ -294,6 +327,33 @@ TEST(Attention, SinksOfExtremes) {
   }
 }
 
+// Scores of which the tanh is 1 or -1 have a gradient of zero, and are the cap to the softmax.
+TEST(Attention, ScoresFarBeyondTheCap) {
+  const AttentionCase c{.lengths = {70}, .num_heads = 2, .num_kv_heads = 1, .score_cap = 3};
+  for (const DType type : kTypes) {
+    AttentionData data(c, type);
+    for (int64_t i = 0; i < data.q.size(); ++i) data.q.set(i, i % 16 == 0 ? 1e30 : 0.0);
+    for (int64_t i = 0; i < data.k.size(); ++i) {
+      data.k.set(i, i % 16 == 0 ? (i / 16 % 3 == 0 ? 1e4 : -1e4) : 0.0);
+    }
+    const TrainingSegments training(c, data);
+    for (const CpuPath path : supported_paths()) {
+      SCOPED_TRACE(std::string(cpu_path_name(path)) + " " + std::string(dtype_name(type)));
+      CpuBackend backend(path, 2);
+      const Forwarded got = run_forward(backend, c, data, training.segments());
+      for (int64_t t = 0; t < 70; ++t) {
+        const double at_cap = static_cast<double>(t / 3 + 1);
+        const double want = std::log(at_cap * std::exp(3.0) +
+                                     (static_cast<double>(t) + 1 - at_cap) * std::exp(-3.0));
+        EXPECT_NEAR(got.lse.get(2 * t), want, 1e-5) << t;
+      }
+      const Gradients grads = run_backward(backend, c, data, training.segments(), got, type);
+      for (int64_t i = 0; i < grads.d_q.size(); ++i) EXPECT_EQ(grads.d_q.get(i), 0.0) << i;
+      for (int64_t i = 0; i < grads.d_k.size(); ++i) EXPECT_EQ(grads.d_k.get(i), 0.0) << i;
+    }
+  }
+}
+
 // Softmax over one key is the constant 1, and its gradient is not merely small.
 TEST(Attention, OneVisibleKeyHasNoGradientOfScores) {
   for (const DType type : kTypes) {
@@ -429,58 +489,6 @@ TEST(Attention, WarmCallsTakeNoMoreScratch) {
     run_forward(backend, c, data, training.segments());
     run_backward(backend, c, data, training.segments(), forward, DType::kBF16);
     EXPECT_EQ(backend.scratch().grown(), grown);
-  }
-}
-
-// The derivative of L = sum(weight * out) by x is Im L(x + i eps) / eps, exact to rounding.
-void expect_complex_step(const ref::AttentionShape& shape, const AttentionCase& c) {
-  using Complex = std::complex<double>;
-  constexpr double kEps = 1e-30;
-  const AttentionData data(c, DType::kF32);
-  const double scale = 0.7;
-  std::vector<double> inputs[4] = {data.q.values(), data.k.values(), data.v.values(),
-                                   data.sinks.values()};
-  const std::vector<double> d_out = data.d_out.values();
-  std::vector<double> grads[4];
-  for (int i = 0; i < 4; ++i) grads[i].resize(inputs[i].size());
-  const auto sinks_of = [&](auto& values) { return c.has_sinks ? values[3].data() : nullptr; };
-  ref::attention_backward(shape, scale, inputs[0].data(), inputs[1].data(), inputs[2].data(),
-                          sinks_of(inputs), d_out.data(), grads[0].data(), grads[1].data(),
-                          grads[2].data(), grads[3].data());
-  std::vector<Complex> x[4];
-  for (int i = 0; i < 4; ++i) x[i].assign(inputs[i].begin(), inputs[i].end());
-  std::vector<Complex> out(d_out.size());
-  std::vector<Complex> lse(static_cast<size_t>(shape.num_tokens * shape.num_heads));
-  for (int i = 0; i < 4; ++i) {
-    for (size_t at = 0; at < x[i].size(); ++at) {
-      x[i][at] += Complex(0, kEps);
-      ref::attention(shape, scale, x[0].data(), x[1].data(), x[2].data(), sinks_of(x), out.data(),
-                     lse.data());
-      x[i][at] = inputs[i][at];
-      Complex loss = 0;
-      for (size_t j = 0; j < out.size(); ++j) loss += d_out[j] * out[j];
-      EXPECT_NEAR(loss.imag() / kEps, grads[i][at], 1e-12) << "input " << i << " at " << at;
-    }
-  }
-}
-
-TEST(AttentionReference, BackwardMatchesComplexStep) {
-  for (const int64_t window : {0, 1, 2, 3, 9}) {
-    for (const bool has_sinks : {false, true}) {
-      expect_complex_step({5, 4, 2, 3, 3, window}, {.lengths = {5},
-                                                    .num_heads = 4,
-                                                    .num_kv_heads = 2,
-                                                    .head_dim = 3,
-                                                    .has_sinks = has_sinks});
-    }
-  }
-}
-
-TEST(AttentionReference, LatentBackwardMatchesComplexStep) {
-  for (const int64_t window : {0, 2}) {
-    expect_complex_step(
-        {5, 4, 1, 5, 2, window},
-        {.lengths = {5}, .num_heads = 4, .num_kv_heads = 1, .head_dim = 5, .latent_dim = 2});
   }
 }
 

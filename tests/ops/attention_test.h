@@ -24,6 +24,7 @@ struct AttentionCase {
   int64_t latent_dim = 0;
   int64_t window = 0;
   bool has_sinks = false;
+  double score_cap = 0;
 
   [[nodiscard]] int64_t num_tokens() const {
     return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
@@ -40,7 +41,7 @@ struct AttentionCase {
     return "N " + std::to_string(num_heads) + " M " + std::to_string(num_kv_heads) + " H " +
            std::to_string(head_dim) + " U " + std::to_string(value_dim()) + " T " +
            std::to_string(num_tokens()) + " window " + std::to_string(window) +
-           (has_sinks ? " sinks" : "");
+           (has_sinks ? " sinks" : "") + (score_cap > 0 ? " cap " + std::to_string(score_cap) : "");
   }
 };
 
@@ -136,7 +137,8 @@ inline AttentionArgs args_of(const AttentionCase& c, const AttentionData& data,
           .scale = c.scale(),
           .value_dim = c.latent_dim,
           .window = c.window,
-          .sinks = data.sinks_or_none()};
+          .sinks = data.sinks_or_none(),
+          .score_cap = static_cast<float>(c.score_cap)};
 }
 
 struct Forwarded {
@@ -183,19 +185,23 @@ struct ExpectedAttention {
 // Bounds to first order, u = 2^-24 (Higham's gamma_n = n u), w the roundoff of the element type's
 // products (0 for f32), o that of the result's type. With a = scale sum_h |q k|:
 //   score:  e_s = (H + 4) u max_j a_j          one chain of H steps, the scale, log2(e); a sink is
-//                                              a score of magnitude |sink|
+//                                              a score of magnitude |sink|; with a cap another
+//                                              12 u |s|: tanh is good to 6 u, its argument to 2 u,
+//                                              the cap and log2(e) to 4 u
 //   p:      e_p = 2 e_s + (max |s| + 48) u     numerator and denominator; exp2 is good to 3 u, its
 //           argument to u |s|; sums of at most 64 terms in trees, rescaled once a block
 //   out:    sum_j p |v| (e_p + w + (T + blocks) u) + o |out|
 //   lse:    e_s + (|lse| + max |s| + 48) u
 //   d_p:    e_d = (H + 1) u sum_h |d_out v|; delta: e_D = sum_h |d_out| e_out + H u sum_h |d_out
 //   out| d_s:    p (e_d + e_D + |d_p - delta| (e_p' + w + 2 u)), e_p' = e_p + e_lse d_q:    scale
-//   sum_j (e_ds |k| + (T + 2) u |d_s k|) + o |d_q|; d_k, d_v alike over queries.
+//   sum_j (e_ds |k| + (T + 2) u |d_s k|) + o |d_q|; d_k, d_v alike over queries. With a cap d_s is
+//   times 1 - t^2, t = s / cap, whose error is 2 |t| e_s / cap + 2 u.
 class ExpectedSequence {
  public:
   ExpectedSequence(const AttentionCase& c, DType dtype, int64_t length, int64_t begin)
       : c_(c),
-        shape_{length, c.num_heads, c.num_kv_heads, c.head_dim, c.value_dim(), c.window},
+        shape_{length,        c.num_heads, c.num_kv_heads, c.head_dim,
+               c.value_dim(), c.window,    c.score_cap},
         w_(dtype == DType::kF32 ? 0.0 : unit_roundoff(DType::kBF16)),
         o_forward_(unit_roundoff(dtype)),
         terms_(static_cast<double>((c.window == 0 ? length : std::min(length, c.window)) *
@@ -232,7 +238,7 @@ class ExpectedSequence {
 
   // What rounding makes of a row's probabilities, and of its out times d_out.
   struct Rounding {
-    double p = 0, lse = 0, delta = 0;
+    double score = 0, p = 0, lse = 0, delta = 0;
   };
 
   void bound_row(int64_t t, int64_t n, ExpectedAttention& e) {
@@ -251,8 +257,10 @@ class ExpectedSequence {
       largest_score =
           std::max(largest_score, std::abs(lse + std::log(p_[static_cast<size_t>(j)] + 1e-300)));
     }
-    const double e_s = (static_cast<double>(c_.head_dim) + 4) * kU * largest;
-    Rounding rounding = {.p = 2 * e_s + (largest_score + 48) * kU,
+    const double e_s = (static_cast<double>(c_.head_dim) + 4) * kU * largest +
+                       (c_.score_cap == 0 ? 0.0 : 12 * kU * largest_score);
+    Rounding rounding = {.score = e_s,
+                         .p = 2 * e_s + (largest_score + 48) * kU,
                          .lse = e_s + (std::abs(lse) + largest_score + 48) * kU};
     e.lse.bound[l_at_ + row / static_cast<size_t>(c_.head_dim)] = rounding.lse;
     const double delta = bound_out(t, n, rounding, e);
@@ -263,7 +271,19 @@ class ExpectedSequence {
       e.d_sinks.bound[static_cast<size_t>(n)] +=
           term * (rounding.delta + std::abs(delta) * (rounding.p + rounding.lse + chain * kU));
     }
-    for (int64_t j = shape_.first_key(t); j <= t; ++j) bound_key(t, n, j, delta, rounding, e);
+    for (int64_t j = shape_.first_key(t); j <= t; ++j) {
+      bound_key(t, n, j, find_slope(lse, p_[static_cast<size_t>(j)], rounding), delta, rounding, e);
+    }
+  }
+
+  // What d_s is times, and how far it may be off.
+  struct Slope {
+    double value = 1, error = 0;
+  };
+  [[nodiscard]] Slope find_slope(double lse, double p, const Rounding& rounding) const {
+    if (c_.score_cap == 0) return {};
+    const double t = (lse + std::log(p)) / c_.score_cap;
+    return {1 - t * t, 2 * std::abs(t) * rounding.score / c_.score_cap + 2 * kU};
   }
 
   // Returns its out times d_out.
@@ -285,8 +305,8 @@ class ExpectedSequence {
     return delta;
   }
 
-  void bound_key(int64_t t, int64_t n, int64_t j, double delta, const Rounding& rounding,
-                 ExpectedAttention& e) {
+  void bound_key(int64_t t, int64_t n, int64_t j, Slope slope, double delta,
+                 const Rounding& rounding, ExpectedAttention& e) {
     const auto row = static_cast<size_t>(shape_.query(t, n));
     const auto out_row = static_cast<size_t>(shape_.out(t, n));
     const auto key = static_cast<size_t>(shape_.key(j, n));
@@ -303,9 +323,10 @@ class ExpectedSequence {
     const double prob = p_[static_cast<size_t>(j)];
     const double relative = rounding.p + rounding.lse + w_ + terms_ * kU;
     const double d_s = prob * (d_p - delta);
-    const double e_d_s =
+    const double e_before_slope =
         prob * ((static_cast<double>(shape_.value_dim) + 1) * kU * d_p_magnitude + rounding.delta) +
         std::abs(d_s) * relative;
+    const double e_d_s = slope.value * e_before_slope + std::abs(d_s) * slope.error;
     for (int64_t h = 0; h < c_.head_dim; ++h) {
       const size_t qi = row + static_cast<size_t>(h);
       const size_t ki = key + static_cast<size_t>(h);

@@ -350,6 +350,7 @@ SeenKeys Forward::find_seen_keys(Rows tile, int64_t key_begin, const Workspace& 
 void Forward::attend_tile(Rows tile, int64_t member, const PackedBlock& block,
                           const Workspace& work) const {
   const SeenKeys seen = find_seen_keys(tile, block.key_begin, work);
+  const ScoreScales scales(args);
   kernels.forward_tile({.q = work.q + tile.first * layout.row_stride,
                         .q_stride = layout.row_stride,
                         .keys = block.keys + member * layout.lanes_block(),
@@ -359,7 +360,8 @@ void Forward::attend_tile(Rows tile, int64_t member, const PackedBlock& block,
                         .rows = tile.count,
                         .visible = seen.visible,
                         .hidden = args.window == 0 ? nullptr : seen.hidden,
-                        .scale = args.scale * kLog2E,
+                        .scale = scales.scale,
+                        .tanh_scale = scales.tanh_scale,
                         .max = work.max + tile.first,
                         .sum = work.sum + 16 * tile.first,
                         .acc = work.acc + tile.first * value_layout.lanes});

@@ -94,4 +94,14 @@ struct AttentionLayout {
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 
+// What a tile multiplies products of q and k by, to have scores in units of log 2.
+struct ScoreScales {
+  float scale;
+  float tanh_scale;  // ForwardTile::tanh_scale
+
+  explicit ScoreScales(const AttentionArgs& args)
+      : scale((args.score_cap == 0.0f ? args.scale : args.score_cap) * kLog2E),
+        tanh_scale(args.score_cap == 0.0f ? 0.0f : args.scale / args.score_cap) {}
+};
+
 }  // namespace strata::ops::cpu

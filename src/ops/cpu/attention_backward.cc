@@ -383,6 +383,7 @@ SeenKeys Backward::find_seen_keys(const Tile& tile, int64_t key, int64_t r, int6
 // P and dS of rows r .. r + rows - 1 of a tile and a block of keys.
 void Backward::compute_p_and_d_s(const SeenKeys& seen, int64_t r, int64_t rows, int64_t block,
                                  const Workspace& work) const {
+  const ScoreScales scales(args);
   kernels.backward_tile({.q = work.q + r * layout.row_stride,
                          .q_stride = layout.row_stride,
                          .d_out = work.d_out + r * value_layout.row_stride,
@@ -394,7 +395,8 @@ void Backward::compute_p_and_d_s(const SeenKeys& seen, int64_t r, int64_t rows, 
                          .rows = rows,
                          .visible = seen.visible,
                          .hidden = args.window == 0 ? nullptr : seen.hidden,
-                         .scale = args.scale * kLog2E,
+                         .scale = scales.scale,
+                         .tanh_scale = scales.tanh_scale,
                          .lse = work.lse + r,
                          .delta = work.delta + r,
                          .p = work.p + r / layout.pack * kKeyBlock,

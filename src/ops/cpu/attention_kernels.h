@@ -60,6 +60,7 @@ struct ForwardTile {
   const int64_t* visible = nullptr;  // [rows] keys of the block up to a row's own: <= 0 none
   const int64_t* hidden = nullptr;   // [rows] keys of the block before its window; null: no window
   float scale = 1.0f;                // of scores, times log2(e)
+  float tanh_scale = 0.0f;           // not 0: scores are scale tanh(tanh_scale q k)
   float* max = nullptr;              // [rows] running
   float* sum = nullptr;              // [rows][16] running; the lanes are added at the end
   float* acc = nullptr;              // [rows][lanes] running
@@ -79,6 +80,7 @@ struct BackwardTile {
   const int64_t* visible = nullptr;
   const int64_t* hidden = nullptr;
   float scale = 1.0f;
+  float tanh_scale = 0.0f;       // as a forward tile's; dS is times the slope of tanh
   const float* lse = nullptr;    // [rows], times log2(e)
   const float* delta = nullptr;  // [rows]
   uint32_t* p = nullptr;         // depth: [rows / pack][kKeyBlock]

@@ -9,6 +9,7 @@
 #include "ops/cpu/attention_kernels.h"
 #include "ops/cpu/attention_pack_impl.h"
 #include "ops/cpu/simd.h"
+#include "ops/cpu/soft_cap_impl.h"
 
 namespace strata::ops::cpu {
 
@@ -292,13 +293,27 @@ template <typename K, Mask kMask>
   K::store_rounded_row(words, p);
 }
 
+// scores [rows][kKeyBlock] become tanh(tanh_scale scores), of as many vectors as are set.
+template <typename K>
+[[gnu::noinline]] void take_tanh(float tanh_scale, int64_t rows, int64_t vectors, float* scores) {
+  using V = typename K::V;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < vectors; ++j) {
+      float* at = scores + r * kKeyBlock + kLanes * j;
+      V::store(at, tanh<V>(V::load(at, Whole{}) * V::set1(tanh_scale)), Whole{});
+    }
+  }
+}
+
 template <typename K>
 [[gnu::always_inline]] inline void score_rows(const ForwardTile& t, float* scores) {
   for (int64_t r = 0; r < t.rows; r += K::kTileRows) {
     const int64_t rows = t.rows - r < K::kTileRows ? t.rows - r : K::kTileRows;
     const int64_t seen = most_visible<K>(t.visible + r, rows);
-    multiply_by_key_panel<K>(t.q + r * t.q_stride, t.q_stride, t.keys, t.steps, rows,
-                             (seen + kLanes - 1) / kLanes, scores + r * kKeyBlock);
+    const int64_t vectors = (seen + kLanes - 1) / kLanes;
+    float* to = scores + r * kKeyBlock;
+    multiply_by_key_panel<K>(t.q + r * t.q_stride, t.q_stride, t.keys, t.steps, rows, vectors, to);
+    if (t.tanh_scale != 0.0f) take_tanh<K>(t.tanh_scale, rows, vectors, to);
   }
 }
 
@@ -375,6 +390,13 @@ template <typename K, Mask kMask, typename F>
     p[j] = masked_powers<K, kMask>(scores + r * kKeyBlock, j, t.scale, seen, t.lse[r]);
     d_s[j] = p[j] * d;
   }
+  if (t.tanh_scale == 0.0f) return;
+  // s = scale tanh(tanh_scale q k), of which `scores` has the tanh
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < kBlockVectors; ++j) {
+    const F y = V::load(scores + r * kKeyBlock + kLanes * j, Whole{});
+    d_s[j] = d_s[j] * mask_unseen<V, kMask>(soft_cap_slope<V>(y, V::set1(1.0f)), j, seen, 0.0f);
+  }
 }
 
 // p and d_s of the K::kPack rows from r on, zero for those that do not exist; with pairs d_s goes
@@ -406,6 +428,7 @@ void backward_tile(const BackwardTile& t) {
   alignas(64) float d_p[K::kTileRows * kKeyBlock];
   const int64_t vectors = (most_visible<K>(t.visible, t.rows) + kLanes - 1) / kLanes;
   multiply_by_key_panel<K>(t.q, t.q_stride, t.keys, t.key_steps, t.rows, vectors, scores);
+  if (t.tanh_scale != 0.0f) take_tanh<K>(t.tanh_scale, t.rows, vectors, scores);
   multiply_by_key_panel<K>(t.d_out, t.d_out_stride, t.values, t.value_steps, t.rows, vectors, d_p);
   for (int64_t r = 0; r < t.rows; r += K::kPack) {
     F p[K::kPack][kBlockVectors];

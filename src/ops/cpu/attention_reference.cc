@@ -46,7 +46,14 @@ struct Head {
     return sum;
   }
   [[nodiscard]] float score(int64_t index, int64_t position) const {
-    return dot(args.q, index, key(position)) * args.scale;
+    const float s = dot(args.q, index, key(position)) * args.scale;
+    return args.score_cap == 0.0f ? s : args.score_cap * std::tanh(s / args.score_cap);
+  }
+  // d s' / d s of the capped score s'.
+  [[nodiscard]] float slope(float score) const {
+    if (args.score_cap == 0.0f) return 1.0f;
+    const float t = score / args.score_cap;
+    return 1.0f - t * t;
   }
 };
 
@@ -110,7 +117,8 @@ void forward_row(const Head& head, int64_t row, int64_t member, float* acc, Tens
   if (!lse.empty()) lse.f32()[index] = sums.max + std::log(sums.sum);
 }
 
-// p = exp(score - lse) and d_s = p * (d_p - delta) of one (query, key), rounded for products.
+// p = exp(score - lse) and d_s = p * (d_p - delta) * slope of one (query, key), rounded for
+// products.
 struct Pair {
   float p;
   float d_s;
@@ -125,10 +133,12 @@ float compute_delta(const Head& head, const AttentionGradients& grads, int64_t i
 
 Pair compute_p_and_d_s(const Head& head, const AttentionGradients& grads, int64_t index,
                        int64_t position) {
-  const float p = std::exp(head.score(index, position) - grads.lse.f32()[index]);
+  const float score = head.score(index, position);
+  const float p = std::exp(score - grads.lse.f32()[index]);
   const float d_p = head.dot(grads.d_out, index, head.value(position));
   const float delta = compute_delta(head, grads, index);
-  return {round_element(head.dtype(), p), round_element(head.dtype(), p * (d_p - delta))};
+  const float d_s = p * (d_p - delta) * head.slope(score);
+  return {round_element(head.dtype(), p), round_element(head.dtype(), d_s)};
 }
 
 // d_q of one query row; acc [H].

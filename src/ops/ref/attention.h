@@ -20,10 +20,15 @@ struct AttentionShape {
   int64_t head_dim = 0;      // H
   int64_t value_dim = 0;     // U
   int64_t window = 0;        // keys that a query sees, at most; 0: all
+  double score_cap = 0.0;    // scores are cap tanh(score / cap); 0: none
 
   // First key that query t sees.
   [[nodiscard]] int64_t first_key(int64_t t) const {
     return window == 0 || window > t ? 0 : t - window + 1;
+  }
+  template <typename Scalar>
+  [[nodiscard]] Scalar capped(Scalar score) const {
+    return score_cap == 0.0 ? score : score_cap * std::tanh(score / score_cap);
   }
   [[nodiscard]] int64_t query(int64_t t, int64_t n) const { return (t * num_heads + n) * head_dim; }
   [[nodiscard]] int64_t out(int64_t t, int64_t n) const { return (t * num_heads + n) * value_dim; }
@@ -38,8 +43,8 @@ struct AttentionShape {
 inline double real_part(double value) { return value; }
 inline double real_part(const std::complex<double>& value) { return value.real(); }
 
-// p[j] of query (t, n) over keys j <= t, zero before its window; returns log(sum(exp(scale * q
-// k))), with the sink's term.
+// p[j] of query (t, n) over keys j <= t, zero before its window; returns log(sum(exp(capped(scale *
+// q k)))), with the sink's term.
 template <typename Scalar>
 Scalar compute_probabilities_and_lse(const AttentionShape& shape, double scale, const Scalar* q,
                                      const Scalar* k, const Scalar* sinks, int64_t t, int64_t n,
@@ -51,7 +56,7 @@ Scalar compute_probabilities_and_lse(const AttentionShape& shape, double scale, 
     for (int64_t h = 0; h < shape.head_dim; ++h) {
       score += q[shape.query(t, n) + h] * k[shape.key(j, n) + h];
     }
-    score *= scale;
+    score = shape.capped(score * scale);
     max = std::max(max, real_part(score));
   }
   Scalar sum = sinks == nullptr ? Scalar(0) : std::exp(sinks[n] - max);
@@ -114,8 +119,12 @@ void attention_backward(const AttentionShape& shape, double scale, const Scalar*
       if (sinks != nullptr) d_sinks[n] -= std::exp(sinks[n] - lse) * mean;
       for (int64_t j = shape.first_key(t); j <= t; ++j) {
         const auto at = static_cast<size_t>(j);
-        // p = softmax(scale * q k^T)
-        const Scalar d_s = p[at] * (d_p[at] - mean) * scale;
+        // p = softmax(capped(scale * q k^T)); a capped score is log(p) + lse
+        Scalar d_s = p[at] * (d_p[at] - mean) * scale;
+        if (shape.score_cap != 0.0) {
+          const Scalar y = (std::log(p[at]) + lse) / shape.score_cap;
+          d_s *= Scalar(1) - y * y;
+        }
         for (int64_t h = 0; h < shape.head_dim; ++h) {
           d_q[query + h] += d_s * k[shape.key(j, n) + h];
           d_k[shape.key(j, n) + h] += d_s * q[query + h];
