@@ -143,12 +143,13 @@ struct Gqa {
     return {.entry_bytes = 2 * c.kv_width() * dtype_bytes(dtype), .window = c.window};
   }
 
-  // Scores and values of all heads.
+  // Scores and values of all heads; a cap's tanh has an exponential too.
   static BlockWork work(const Config& c) {
     const double flops = 2.0 * static_cast<double>(2 * c.q_width());
+    const int64_t exponentials = c.score_cap > 0.0f ? 2 * c.num_heads : c.num_heads;
     return {.pair_flops = flops,
             .executed_pair_flops = flops,
-            .pair_exponentials = static_cast<double>(c.num_heads),
+            .pair_exponentials = static_cast<double>(exponentials),
             .window = c.window};
   }
 
@@ -237,7 +238,8 @@ struct Gqa {
             .num_kv_heads = c.num_kv_heads,
             .scale = c.scale,
             .window = c.window,
-            .sinks = context.values(kSinks)};
+            .sinks = context.values(kSinks),
+            .score_cap = c.score_cap};
   }
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,

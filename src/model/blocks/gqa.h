@@ -2,11 +2,12 @@
 // Grouped-query attention: o_proj(attention(q, k, v)) with q, k, v projected from n, q and k normed
 // per head (Qwen3) or over all heads (OLMo 2) and rotated, and with a gate (Qwen3.5):
 // o_proj(attention(q, k, v) * sigmoid(g)), where q_proj gives the query and the gate of each head
-// in turn; with sinks (gpt-oss) the softmax has one more term a head (ops/attention.h). With a KV
-// cache the new keys and values are written to its pages first and attention reads the pages;
-// without one it reads them where they were computed: the same bits either way. Sources: HF
-// modeling_llama.py, LlamaAttention; modeling_qwen3.py, Qwen3Attention; modeling_qwen3_5.py,
-// Qwen3_5Attention; modeling_gpt_oss.py, GptOssAttention.
+// in turn; with sinks (gpt-oss) the softmax has one more term a head, and with a cap (Gemma 2) no
+// score passes it (ops/attention.h). With a KV cache the new keys and values are written to its
+// pages first and attention reads the pages; without one it reads them where they were computed:
+// the same bits either way. Sources: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py,
+// Qwen3Attention; modeling_qwen3_5.py, Qwen3_5Attention; modeling_gpt_oss.py, GptOssAttention;
+// modeling_gemma2.py, Gemma2Attention.
 #pragma once
 #include <optional>
 
@@ -20,7 +21,8 @@ struct GqaConfig {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  float scale = 1.0f;  // of the scores
+  float scale = 1.0f;      // of the scores
+  float score_cap = 0.0f;  // of scaled scores; 0: none
   bool qkv_bias = false;
   bool o_bias = false;
   bool fused_qkv = false;  // files and adapters have q_proj, k_proj and v_proj as one, qkv_proj

@@ -3,7 +3,7 @@
 // keys: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py and modeling_gemma3.py for norms of
 // heads and windows; modeling_qwen3_5.py, Qwen3_5Attention, for the gate and partial rotation;
 // modeling_smollm3.py for no rotation; modeling_ministral3.py for the scale of a query's position;
-// modeling_gpt_oss.py, eager_attention_forward, for sinks.
+// modeling_gpt_oss.py, eager_attention_forward, for sinks; modeling_gemma2.py for capped scores.
 #include "model/blocks/gqa.h"
 
 #include <cmath>
@@ -46,7 +46,9 @@ Row attend(const model::GqaConfig& c, const Row& q, const Rows& keys, const Rows
   }
   Row scores;
   for (size_t s = first; s <= position; ++s) {
-    scores.push_back(static_cast<double>(c.scale) * dot(q, keys[s]));
+    const double score = static_cast<double>(c.scale) * dot(q, keys[s]);
+    const auto cap = static_cast<double>(c.score_cap);
+    scores.push_back(cap == 0.0 ? score : cap * std::tanh(score / cap));
   }
   if (sink != nullptr) scores.push_back(*sink);
   const Row weights = softmax(scores);
@@ -149,6 +151,14 @@ INSTANTIATE_TEST_SUITE_P(
                                         .scale = 0.4f,
                                         .window = 3,
                                         .sinks = true}),
+        make("capped",
+             {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .scale = 0.4f, .score_cap = 0.7f}),
+        make("capped_in_a_window", {.num_heads = 3,
+                                    .num_kv_heads = 1,
+                                    .head_dim = 4,
+                                    .scale = 0.5f,
+                                    .score_cap = 1.3f,
+                                    .window = 4}),
         make("gated_and_turned_in_part", {.num_heads = 2,
                                           .num_kv_heads = 1,
                                           .head_dim = 8,
