@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemma: Llama's layers with norms of 1 + w, a scaled embedding and the tanh form of GELU.
 // Sources: HF modeling_gemma.py, configuration_gemma.py, as all defaults here.
-#include <cmath>
-
 #include "model/blocks/attention_config.h"
-#include "model/blocks/gated_mlp.h"
-#include "model/blocks/gqa.h"
-#include "model/families/family.h"
+#include "model/families/gemma_layer.h"
 
 namespace strata::model {
 namespace {
@@ -22,9 +18,7 @@ constexpr NeutralKey kNeutral[] = {{"hidden_act", "\"gelu_pytorch_tanh\""},
 
 void read_gemma(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const int64_t head_dim = object.integer("head_dim", 256);
-  config.norm_offset = 1.0f;
-  config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
-  config.rounds_embedding_scale = true;
+  set_gemma_norms_and_embedding(config);
   const Block attention(kGqa,
                         GqaConfig{.num_heads = keys.num_heads,
                                   .num_kv_heads = object.integer("num_key_value_heads", 16),
@@ -33,10 +27,8 @@ void read_gemma(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
                                   .qkv_bias = keys.attention_bias,
                                   .o_bias = keys.attention_bias,
                                   .rope = config.find_or_add_rope({read_rope(object), head_dim})});
-  const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size,
-                                            .activation = ops::Activation::kGeluTanh});
   config.layers.assign(static_cast<size_t>(keys.num_layers),
-                       make_pre_norm_layer(config, attention, mlp));
+                       make_pre_norm_layer(config, attention, make_gemma_mlp(keys)));
 }
 
 }  // namespace

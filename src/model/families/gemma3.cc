@@ -5,11 +5,7 @@
 // configuration_gemma3.py, as all defaults here.
 #include <cmath>
 
-#include "model/blocks/attention_config.h"
-#include "model/blocks/gated_mlp.h"
-#include "model/blocks/gqa.h"
-#include "model/connectors/post_norm_add.h"
-#include "model/families/family.h"
+#include "model/families/gemma_layer.h"
 #include "model/families/layer_ropes.h"
 
 namespace strata::model {
@@ -65,19 +61,6 @@ LayerRopes read_ropes(const ConfigObject& object) {
   return ropes;
 }
 
-LayerConfig make_post_norm_layer(const ModelConfig& config, const GqaConfig& attention,
-                                 const Block& mlp) {
-  const auto norms = [&](std::string_view before, std::string_view after) {
-    return Connector(
-        kPostNormAdd,
-        PostNormAddConfig{
-            .before = before, .after = after, .eps = config.rms_norm_eps, .norm_offset = 1.0f});
-  };
-  return {
-      {norms("input_layernorm.weight", "post_attention_layernorm.weight"), Block(kGqa, attention)},
-      {norms("pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"), mlp}};
-}
-
 void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const int64_t window = read_size(object, "sliding_window", 4096);
   const int64_t pattern = read_size(object, "sliding_window_pattern", 6);
@@ -85,9 +68,7 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
   const double scalar = read_positive_number(object, "query_pre_attn_scalar", 256.0);
   static_cast<void>(read_partial_rotary(object, {}));  // an Error where it is not 1
   const LayerRopes ropes = read_ropes(object);
-  config.norm_offset = 1.0f;
-  config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
-  config.rounds_embedding_scale = true;
+  set_gemma_norms_and_embedding(config);
   GqaConfig attention = {.num_heads = keys.num_heads,
                          .num_kv_heads = object.integer("num_key_value_heads", 4),
                          .head_dim = head_dim,
@@ -97,8 +78,7 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
                          .qk_norm = true,
                          .eps = config.rms_norm_eps,
                          .norm_offset = 1.0f};
-  const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size,
-                                            .activation = ops::Activation::kGeluTanh});
+  const Block mlp = make_gemma_mlp(keys);
   const int global = config.find_or_add_rope({ropes.full, head_dim});
   const int local = config.find_or_add_rope({ropes.sliding, head_dim});
   for (const bool has_window :
@@ -106,7 +86,7 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
                            [&](int64_t layer) { return (layer + 1) % pattern != 0; })) {
     attention.window = has_window ? window : 0;
     attention.rope = has_window ? local : global;
-    config.layers.push_back(make_post_norm_layer(config, attention, mlp));
+    config.layers.push_back(make_gemma_layer(config, attention, mlp));
   }
 }
 
