@@ -264,6 +264,33 @@ constexpr NamedConfig kNamed[] = {
   "torch_dtype": "bfloat16"
 }
 )"},
+    {"gemma-2-2b", R"({
+  "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "vocab_size": 256000, "head_dim": 256,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "hidden_act": "gelu_pytorch_tanh",
+  "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true, "eos_token_id": 1, "hidden_size": 2304,
+  "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+  "sliding_window": 4096, "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+  "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
+    {"gemma-2-9b", R"({
+  "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "vocab_size": 256000, "head_dim": 256,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "hidden_act": "gelu_pytorch_tanh",
+  "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true, "eos_token_id": 1, "hidden_size": 3584,
+  "intermediate_size": 14336, "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8,
+  "sliding_window": 4096, "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+  "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
+    {"gemma-2-27b", R"({
+  "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "vocab_size": 256000, "head_dim": 128,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "hidden_act": "gelu_pytorch_tanh",
+  "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true, "eos_token_id": 1, "hidden_size": 4608,
+  "intermediate_size": 36864, "num_hidden_layers": 46, "num_attention_heads": 32, "num_key_value_heads": 16,
+  "sliding_window": 4096, "query_pre_attn_scalar": 144, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+  "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
     {"gemma-3-1b", R"({
   "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "max_position_embeddings": 32768,
   "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "eos_token_id": [1, 106], "vocab_size": 262144,

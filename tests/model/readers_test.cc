@@ -136,6 +136,38 @@ TEST(Readers, GemmaMeansTheTanhFormOfGelu) {
               HasSubstr("hidden_act"));
 }
 
+TEST(Readers, Gemma2CapsScoresAndLogits) {
+  const ModelConfig config = parse(config_text(
+      "Gemma2ForCausalLM", "gemma2",
+      R"("head_dim": 8, "query_pre_attn_scalar": 144, "sliding_window": 7, "hidden_act": "gelu_pytorch_tanh",
+         "hidden_activation": "gelu_pytorch_tanh", "cache_implementation": "hybrid")"));
+  EXPECT_EQ(config.logit_map.cap, 30.0f);
+  EXPECT_EQ(config.logit_map.scale, 1.0f);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(config.embedding_scale, std::sqrt(32.0));
+  std::vector<int64_t> windows;
+  for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
+    const GqaConfig& gqa = attention(config, layer);
+    EXPECT_EQ(gqa.score_cap, 50.0f);
+    EXPECT_EQ(gqa.scale, 1.0f / 12);  // not of head_dim
+    windows.push_back(gqa.window);
+  }
+  EXPECT_EQ(windows, (std::vector<int64_t>{7, 0, 7, 0, 7}));
+  // null says that there is no cap; a cap of 0 says nothing.
+  const ModelConfig none =
+      parse(config_text("Gemma2ForCausalLM", "gemma2",
+                        R"("attn_logit_softcapping": null, "final_logit_softcapping": null)"));
+  EXPECT_EQ(attention(none, 0).score_cap, 0.0f);
+  EXPECT_EQ(attention(none, 0).window, 4096);
+  EXPECT_EQ(attention(none, 0).head_dim, 256);
+  EXPECT_TRUE(none.logit_map.is_identity());
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    EXPECT_THAT(
+        message_of(config_text("Gemma2ForCausalLM", "gemma2", std::string("\"") + key + "\": 0")),
+        HasSubstr(key));
+  }
+}
+
 TEST(Readers, MixtralHasNoWindowUnlessItSaysSo) {
   const ModelConfig config = parse(config_text("MixtralForCausalLM", "mixtral", ""));
   EXPECT_EQ(attention(config, 0).window, 0);

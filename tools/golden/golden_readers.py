@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden cases of families that are Llama's layers with other numbers or names, for make_golden.py: Granite, SmolLM3,
-Ministral 3, Gemma, Mixtral, GraniteMoE, GLM-4.5, OLMo 2,
-OLMo 3, GLM-4, Phi-3 and DeepSeek-V2. Every multiplier, norm and scale is drawn away from 1.
+Ministral 3, Gemma, Gemma 2, Mixtral, GraniteMoE, GLM-4.5, OLMo 2, OLMo 3, GLM-4, Phi-3 and DeepSeek-V2. Every multiplier, norm and scale is drawn away from 1.
 
 Ministral 3 and its relatives lie inside Mistral3ForConditionalGeneration too, as do Mistral Small 3.1 and 3.2: `form`
 "hub" has the published names, language_model.model..., and "language_model" those of transformers in memory.
@@ -11,11 +10,12 @@ import os
 
 import numpy as np
 
+import golden_gemma3
 from golden_moe import EACH, WHOLE, random_adapter
 from golden_window import ALL_LINEAR, random_adapters
 
 FAMILIES = ("granite", "granitemoe", "smollm3", "ministral3", "gemma", "mixtral", "glm4_moe", "olmo2", "olmo3", "glm4", "phi3",
-            "deepseek_v2")
+            "deepseek_v2", "gemma2")
 WITH_EXPERTS = ("granitemoe", "mixtral", "glm4_moe", "deepseek_v2")
 
 
@@ -23,7 +23,7 @@ def make_config(family, **keys):
     import transformers
     name = {"granite": "Granite", "granitemoe": "GraniteMoe", "smollm3": "SmolLM3", "ministral3": "Ministral3",
             "gemma": "Gemma", "mixtral": "Mixtral", "glm4_moe": "Glm4Moe", "olmo2": "Olmo2", "olmo3": "Olmo3", "glm4": "Glm4",
-            "phi3": "Phi3", "deepseek_v2": "DeepseekV2"}[family]
+            "phi3": "Phi3", "deepseek_v2": "DeepseekV2", "gemma2": "Gemma2"}[family]
     cls = getattr(transformers, name + "Config")
     return cls(architectures=[name + "ForCausalLM"], bos_token_id=None, eos_token_id=None, pad_token_id=None, **keys)
 
@@ -33,6 +33,9 @@ def randomise(name, value, noise, config):
     routers choose plainly."""
     if config.model_type == "gemma" and "norm" in name:
         value.copy_(0.3 + 0.25 * noise)
+        return True
+    if config.model_type == "gemma2" and "norm" in name:
+        golden_gemma3.randomise_norm(name, value, noise)
         return True
     if config.model_type in ("olmo2", "olmo3", "glm4") and "post_" in name and ("olmo" in config.model_type or
                                                                                "post_attention" not in name):
@@ -101,6 +104,17 @@ def cases():
         "gemma_bf16": dict(family="gemma", dtype="BF16", v4=True, put={"hidden_act": "gelu", "hidden_activation": None},
                            config=dict(base, head_dim=10, num_key_value_heads=1, tie_word_embeddings=True),
                            adapters=[some], requests=["main", "params"]),
+        # Scores and logits about their caps; lengths beyond three windows, full layers between.
+        "gemma2": dict(family="gemma2", longest=36, prompt=60, config=dict(
+            base, num_hidden_layers=3, head_dim=8, query_pre_attn_scalar=5, sliding_window=9, tie_word_embeddings=True,
+            attn_logit_softcapping=1.7, final_logit_softcapping=2.5), adapters=[every, head],
+            requests=["main", "single", "params", "train_adapters", "train_params", "sample", "long_prompt"]),
+        # As the hub has them: layer_types are left out.
+        "gemma2_bf16": dict(family="gemma2", dtype="BF16", v4=True, longest=40, drop=["layer_types"],
+                            put={"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"}, config=dict(
+                                base, head_dim=10, num_key_value_heads=1, query_pre_attn_scalar=3, sliding_window=11,
+                                tie_word_embeddings=True, attn_logit_softcapping=2.0, final_logit_softcapping=4.0),
+                            adapters=[some], requests=["main", "params"]),
         "mixtral": dict(family="mixtral", config=experts, adapters=[
             dict(form="per_expert", r=4, expert_r=2, lora_alpha=8, modules=["q_proj"], experts=EACH),
             dict(form="fused", r=3, lora_alpha=6, modules=["v_proj", "o_proj"], experts=WHOLE, peft=True)],
@@ -182,6 +196,10 @@ def random_case(family, seed):
     if family.startswith("granite"):
         config.update(embedding_multiplier=number(0.5, 20), attention_multiplier=number(0.05, 0.6),
                       residual_multiplier=number(0.1, 1.5), logits_scaling=number(0.5, 12))
+    if family == "gemma2":
+        config.update(attention_bias=bool(pick(0, 0, 1)), query_pre_attn_scalar=pick(1, 3, 8, 20), sliding_window=pick(1, 7, 16, longest),
+                      attn_logit_softcapping=pick(None, 0.8, 2.0, 50.0), final_logit_softcapping=pick(None, 1.5, 5.0, 30.0))
+        config.update(pick({}, {"layer_types": [pick("full_attention", "sliding_attention") for _ in range(layers)]}))
     if family == "smollm3":
         config.update(pick({}, {"no_rope_layers": [int(pick(0, 1)) for _ in range(layers)]},
                            {"no_rope_layer_interval": pick(1, 2, 3)}))

@@ -146,7 +146,9 @@ class Reference:
         if kind == "f64":
             base = load_lifted(model_dir, config)
         else:
-            base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
+            # Of a capped score eager attention alone knows.
+            eager = {"attn_implementation": "eager"} if getattr(config, "attn_logit_softcapping", None) else {}
+            base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, **eager)
         self.num_layers = config.get_text_config().num_hidden_layers
         self.prefix = stored_prefix(model_dir)
         self.base = base

@@ -8,7 +8,7 @@ usage: python tools/golden/make_golden.py                              rewrite t
                                                                 random further models, not committed
        families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 qwen3_5
        qwen3_5_moe (these three alone and in multimodal checkpoints) deepseek_v4 granite granitemoe smollm3 ministral3
-       gemma mixtral glm4_moe olmo2 olmo3 glm4 phi3 deepseek_v2 gpt_oss
+       gemma gemma2 mixtral glm4_moe olmo2 olmo3 glm4 phi3 deepseek_v2 gpt_oss
 
 Layout under the output folder:
   CASE/model/ CASE/a/ CASE/b/    a Hugging Face model directory and PEFT adapters

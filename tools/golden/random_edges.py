@@ -200,7 +200,7 @@ def null_factor(case):
 
 LEFT_OUT = object()
 EDGES = [
-    Edge("swish", lambda s: s["family"] not in ("gemma", "gemma3"), change_case=lambda c: text_of(c).update(hidden_act="swish"), often=0.2),
+    Edge("swish", lambda s: s["family"] not in ("gemma", "gemma2", "gemma3"), change_case=lambda c: text_of(c).update(hidden_act="swish"), often=0.2),
     Edge("gelu_python_tanh", lambda s: s["family"] == "gemma3",
          change_case=lambda c: text_of(c).update(hidden_activation="gelu_python_tanh")),
     Edge("null_kv_heads", has_full_heads, change_case=lambda c: c["config"].update(num_key_value_heads=None), often=0.5),
