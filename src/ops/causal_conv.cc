@@ -21,6 +21,11 @@ void check_segments(const Backend& backend, const CausalConvArgs& args) {
   }
 }
 
+void check_per_channel(const TensorView& view, const CausalConvArgs& args) {
+  CHECK(view.dtype == DType::kF32 && view.dense() && view.shape == Shape{args.x.shape[1]},
+        view.dtype, view.shape.to_string(), args.x.shape.to_string());
+}
+
 void check_args(const Backend& backend, const CausalConvArgs& args) {
   CHECK(is_float(args.x.dtype) && args.x.shape.rank() == 2, args.x.dtype, args.x.shape.to_string());
   CHECK(args.weight.dtype == DType::kF32 && args.weight.shape.rank() == 2 && args.weight.dense() &&
@@ -28,6 +33,7 @@ void check_args(const Backend& backend, const CausalConvArgs& args) {
         args.weight.shape.to_string(), args.x.shape.to_string());
   CHECK(1 <= args.weight.shape[1] && args.weight.shape[1] <= kMaxConvTaps,
         args.weight.shape.to_string());
+  if (!args.bias.empty()) check_per_channel(args.bias, args);
   check_segments(backend, args);
 }
 
@@ -41,7 +47,7 @@ void causal_conv(Backend& backend, const CausalConvArgs& args, TensorView y) {
 }
 
 void causal_conv_backward(Backend& backend, const CausalConvArgs& args, TensorView d_y,
-                          TensorView d_x, TensorView d_weight) {
+                          TensorView d_x, TensorView d_weight, TensorView d_bias) {
   check_args(backend, args);
   for (const StateSegment& segment : args.segments) {
     CHECK(segment.first_position == 0, segment.first_position);
@@ -51,8 +57,9 @@ void causal_conv_backward(Backend& backend, const CausalConvArgs& args, TensorVi
   CHECK(d_weight.empty() || (d_weight.dtype == DType::kF32 && d_weight.dense() &&
                              d_weight.shape == args.weight.shape),
         d_weight.dtype, d_weight.shape.to_string());
+  if (!d_bias.empty()) check_per_channel(d_bias, args);
   backend.call()->causal_conv.backward(backend, with_staged_segments(backend, args), d_y, d_x,
-                                       d_weight);
+                                       d_weight, d_bias);
 }
 
 }  // namespace strata::ops

@@ -4,6 +4,7 @@
 //   kGeluTanh  gelu_pytorch_tanh, x (1 + tanh(v)) / 2 with v = sqrt(2 / pi) (x + 0.044715 x^3);
 //              source: HF modeling_gemma.py, GemmaMLP (GeGLU). Computed as x sigmoid(2 v), the same
 //              function without the cancellation of its negative tail.
+//   kIdentity  x; source: HF modeling_lfm2.py, Lfm2ShortConv (gates without an activation).
 //   kSigmoid   sigmoid(x); source: HF modeling_qwen3_5.py, Qwen3_5Attention (output gate; no SiLU).
 // T tokens, F feed-forward width. Arithmetic in fp32, results rounded once. With u = 2^-24 and, for
 // kGeluTanh, e = 4 |2 v| u (the others: e = 0), act is within 7 u + e and act' within 18 u + e of
@@ -15,7 +16,7 @@
 
 namespace strata::ops {
 
-enum class Activation { kSilu, kGeluTanh, kSigmoid };
+enum class Activation { kSilu, kGeluTanh, kSigmoid, kIdentity };
 
 // gate, up, y: [T, F], one type, f32 or bf16. Rows may have gaps, and shapes any rank: where a
 // projection has [q | gate] for each head, the gate is the view [T, N, H] with rows 2 H apart.

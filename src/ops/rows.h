@@ -78,7 +78,7 @@ struct CacheWriteRow {
 struct CausalConvRow {
   void (*forward)(Backend&, const CausalConvArgs& args, TensorView y);
   void (*backward)(Backend&, const CausalConvArgs& args, TensorView d_y, TensorView d_x,
-                   TensorView d_weight);
+                   TensorView d_weight, TensorView d_bias);
 };
 
 struct ChooseTokensRow {

@@ -22,6 +22,8 @@ struct Case {
   int64_t taps;
   DType type = kF32;
   double scale = 1;
+  bool silu = true;
+  bool bias = false;
 
   [[nodiscard]] int64_t tokens() const {
     return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
@@ -57,13 +59,23 @@ const std::vector<Case> kCases = {
     {{17, 2}, 131, 7, kBF16},
     {{300}, 64, 4, kF32, 30},
     {{20}, 40, 4, kBF16, 1e-3},
+    {{5, 1, 30}, 515, 3, kF32, 1, false},
+    {{17, 2}, 131, 3, kBF16, 1, false},
+    {{4, 9}, 600, 3, kBF16, 1, false, true},
+    {{3, 12}, 20, 5, kF32, 1, false, true},
+    {{9}, 33, 4, kF32, 1, true, true},
 };
 
 std::string name_of(const Case& c) {
   std::string name = "lengths";
   for (const int64_t length : c.lengths) name += " " + std::to_string(length);
   return name + ", channels " + std::to_string(c.channels) + ", taps " + std::to_string(c.taps) +
-         ", " + std::string(dtype_name(c.type)) + ", scale " + std::to_string(c.scale);
+         ", " + std::string(dtype_name(c.type)) + ", scale " + std::to_string(c.scale) +
+         (c.silu ? "" : ", no silu") + (c.bias ? ", bias" : "");
+}
+
+ref::CausalConv conv_of(const Case& c, const StateSegment& rows) {
+  return {rows.end - rows.begin, c.channels, c.taps, c.silu};
 }
 
 struct Inputs {
@@ -71,12 +83,19 @@ struct Inputs {
       : x(random_buffer(c.type, c.shape(),
                         {.seed = 1, .scale = c.scale, .row_stride = c.channels + 3, .shift = 1})),
         weight(random_buffer(kF32, {c.channels, c.taps}, {.seed = 2, .scale = 0.7})),
-        segments(c.segments()) {}
-  [[nodiscard]] CausalConvArgs args() const { return {x, weight, segments}; }
+        bias(random_buffer(kF32, {c.bias ? c.channels : 0}, {.seed = 6})),
+        segments(c.segments()),
+        silu(c.silu) {}
+  [[nodiscard]] TensorView bias_or_none() const {
+    return bias.size() == 0 ? TensorView() : bias.view();
+  }
+  [[nodiscard]] CausalConvArgs args() const { return {x, weight, segments, bias_or_none(), silu}; }
 
   Buffer x;
   Buffer weight;
+  Buffer bias;
   std::vector<StateSegment> segments;
+  bool silu;
 };
 
 std::vector<double> rows_of(const std::vector<double>& x, const Case& c, const StateSegment& rows) {
@@ -90,7 +109,8 @@ void append(std::vector<double>& to, const std::vector<double>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-// silu is within 7 units (ops/gated.h) and steepens an error of z, a chain of K, at most 1.1 times.
+// silu is within 7 units (ops/gated.h) and steepens an error of z, a chain of K from the bias, at
+// most 1.1 times.
 TEST(CausalConv, ForwardMatchesReference) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(name_of(c));
@@ -101,12 +121,13 @@ TEST(CausalConv, ForwardMatchesReference) {
       return out;
     });
     const auto weight = in.weight.values();
+    const auto bias = in.bias.values();
     std::vector<double> want, bound;
     for (const StateSegment& rows : in.segments) {
-      const ref::CausalConv conv{rows.end - rows.begin, c.channels, c.taps};
+      const ref::CausalConv conv = conv_of(c, rows);
       const auto x = rows_of(in.x.values(), c, rows);
-      const auto y = ref::causal_conv_silu(conv, x, weight);
-      auto error = ref::causal_conv(conv, abs_of(x), abs_of(weight));
+      const auto y = ref::activated_causal_conv(conv, x, weight, bias);
+      auto error = ref::causal_conv(conv, abs_of(x), abs_of(weight), abs_of(bias));
       for (size_t i = 0; i < y.size(); ++i) {
         error[i] = 1.1 * dot_tolerance(c.taps, kF32) * error[i] +
                    (7 * kUnit + unit_roundoff(c.type)) * std::abs(y[i]);
@@ -138,81 +159,118 @@ TEST(CausalConv, AWindowThatLeaksIntoTheNextSequenceShows) {
   EXPECT_GT(relative_l2(got, want), 100 * (dot_tolerance(c.taps, kF32) + 7 * kUnit));
 }
 
-// d_z = d_y silu'(z): silu' is within 18 units of its terms (ops/gated.h) and silu'' at most 0.5.
+// Gradients of all sequences and how far they may be off. d_z = d_y act'(z): silu' is within 18
+// units of its terms (ops/gated.h) and silu'' at most 0.5.
+struct ExpectedGradients {
+  const Case& c;
+  std::vector<double> d_x, d_x_bound;
+  std::vector<double> d_weight, d_weight_bound, weight_magnitude;
+  std::vector<double> d_bias, d_bias_bound, bias_magnitude;
+
+  // From what is stored before.
+  ExpectedGradients(const Case& of, const Buffer& weights, const Buffer& biases)
+      : c(of),
+        d_weight(weights.values()),
+        d_weight_bound(d_weight.size()),
+        weight_magnitude(abs_of(d_weight)),
+        d_bias(biases.values()),
+        d_bias_bound(d_bias.size()),
+        bias_magnitude(abs_of(d_bias)) {}
+
+  void add(const StateSegment& rows, const Inputs& in, const Buffer& d_y, DType d_x_type) {
+    const ref::CausalConv conv = conv_of(c, rows);
+    const auto weight = in.weight.values();
+    const auto bias = in.bias.values();
+    const auto x = rows_of(in.x.values(), c, rows);
+    const auto d_rows = rows_of(d_y.values(), c, rows);
+    std::vector<double> d_part;
+    ref::causal_conv_backward(conv, x, weight, bias, d_rows, d_part, d_weight, d_bias);
+    const auto z = ref::causal_conv(conv, x, weight, bias);
+    const auto z_error = ref::causal_conv(conv, abs_of(x), abs_of(weight), abs_of(bias));
+    std::vector<double> d_z(z.size()), d_z_error(z.size()), part_bound(z.size());
+    for (size_t i = 0; i < z.size(); ++i) {
+      const double sigmoid = 1 / (1 + std::exp(-z[i]));
+      const double slope = ref::causal_conv_slope(conv, z[i]);
+      const double terms = c.silu ? sigmoid + std::abs(slope - sigmoid) : 1;
+      d_z[i] = d_rows[i] * slope;
+      d_z_error[i] = std::abs(d_rows[i]) *
+                     (0.5 * dot_tolerance(c.taps, kF32) * z_error[i] + 19 * kUnit * terms);
+      if (!c.bias) continue;
+      d_bias_bound[i % bias.size()] += d_z_error[i];
+      bias_magnitude[i % bias.size()] += std::abs(d_z[i]);
+    }
+    conv.for_each_product([&](size_t out, size_t from, size_t tap) {
+      const double w = std::abs(weight[tap]), d = std::abs(d_z[out]);
+      part_bound[from] += w * (d_z_error[out] + dot_tolerance(c.taps, kF32) * d);
+      d_weight_bound[tap] += std::abs(x[from]) * d_z_error[out];
+      weight_magnitude[tap] += std::abs(x[from]) * d;
+    });
+    for (size_t i = 0; i < d_part.size(); ++i) {
+      part_bound[i] += unit_roundoff(d_x_type) * std::abs(d_part[i]);
+    }
+    append(d_x, d_part);
+    append(d_x_bound, part_bound);
+  }
+
+  // Of the chains over all tokens.
+  void add_roundings_of_sums() {
+    const double each = dot_tolerance(c.tokens(), kF32);
+    for (size_t i = 0; i < d_weight.size(); ++i) d_weight_bound[i] += each * weight_magnitude[i];
+    for (size_t i = 0; i < d_bias.size(); ++i) d_bias_bound[i] += each * bias_magnitude[i];
+  }
+};
+
 TEST(CausalConv, BackwardMatchesReference) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(name_of(c));
     const Inputs in(c);
     const Buffer start = random_buffer(kF32, {c.channels, c.taps}, {.seed = 4});
+    const Buffer start_bias = random_buffer(kF32, {in.bias.size()}, {.seed = 5});
     for (const DType d_y_type : {kF32, kBF16}) {
       const DType d_x_type = d_y_type == c.type ? kF32 : kBF16;
       const Buffer d_y =
           random_buffer(d_y_type, c.shape(), {.seed = 3, .row_stride = c.channels + 2});
       const auto outputs = run_everywhere([&](Backend& backend) {
-        std::vector<Buffer> out = {Buffer(d_x_type, c.shape(), c.channels + 5), start};
-        causal_conv_backward(backend, in.args(), d_y, out[0], out[1]);
+        std::vector<Buffer> out = {Buffer(d_x_type, c.shape(), c.channels + 5), start, start_bias};
+        causal_conv_backward(backend, in.args(), d_y, out[0], out[1],
+                             c.bias ? out[2].view() : TensorView());
         return out;
       });
-      const auto weight = in.weight.values();
-      std::vector<double> d_x, d_x_bound;
-      std::vector<double> d_weight = start.values();
-      std::vector<double> d_weight_bound(d_weight.size());
-      std::vector<double> magnitude = abs_of(d_weight);
-      for (const StateSegment& rows : in.segments) {
-        const ref::CausalConv conv{rows.end - rows.begin, c.channels, c.taps};
-        const auto x = rows_of(in.x.values(), c, rows);
-        const auto d_rows = rows_of(d_y.values(), c, rows);
-        std::vector<double> d_part;
-        ref::causal_conv_silu_backward(conv, x, weight, d_rows, d_part, d_weight);
-        const auto z = ref::causal_conv(conv, x, weight);
-        auto z_error = ref::causal_conv(conv, abs_of(x), abs_of(weight));
-        std::vector<double> d_z(z.size()), d_z_error(z.size()), part_bound(z.size());
-        for (size_t i = 0; i < z.size(); ++i) {
-          const double sigmoid = 1 / (1 + std::exp(-z[i]));
-          const double slope = ref::activation_slope(Activation::kSilu, z[i]);
-          const double terms = sigmoid + std::abs(slope - sigmoid);
-          d_z[i] = d_rows[i] * slope;
-          d_z_error[i] = std::abs(d_rows[i]) *
-                         (0.5 * dot_tolerance(c.taps, kF32) * z_error[i] + 19 * kUnit * terms);
-        }
-        conv.for_each_product([&](size_t out, size_t from, size_t tap) {
-          const double w = std::abs(weight[tap]), d = std::abs(d_z[out]);
-          part_bound[from] += w * (d_z_error[out] + dot_tolerance(c.taps, kF32) * d);
-          d_weight_bound[tap] += std::abs(x[from]) * d_z_error[out];
-          magnitude[tap] += std::abs(x[from]) * d;
-        });
-        for (size_t i = 0; i < d_part.size(); ++i) {
-          part_bound[i] += unit_roundoff(d_x_type) * std::abs(d_part[i]);
-        }
-        append(d_x, d_part);
-        append(d_x_bound, part_bound);
-      }
-      for (size_t i = 0; i < magnitude.size(); ++i) {
-        d_weight_bound[i] += dot_tolerance(c.tokens(), kF32) * magnitude[i];
-      }
-      expect_close(outputs[0], d_x, 1.0, d_x_bound);
-      expect_close(outputs[1], d_weight, 1.0, d_weight_bound);
+      ExpectedGradients want(c, start, start_bias);
+      for (const StateSegment& rows : in.segments) want.add(rows, in, d_y, d_x_type);
+      want.add_roundings_of_sums();
+      expect_close(outputs[0], want.d_x, 1.0, want.d_x_bound);
+      expect_close(outputs[1], want.d_weight, 1.0, want.d_weight_bound);
+      expect_close(outputs[2], want.d_bias, 1.0, want.d_bias_bound);
     }
   }
 }
 
 TEST(CausalConv, ReferenceBackwardMatchesComplexStep) {
-  const ref::CausalConv conv{6, 3, 4};
   const auto x = random_buffer(kF32, {6, 3}, {.seed = 1}).values();
   const auto weight = random_buffer(kF32, {3, 4}, {.seed = 2}).values();
+  const auto bias = random_buffer(kF32, {3}, {.seed = 4}).values();
   const auto d_y = random_buffer(kF32, {6, 3}, {.seed = 3}).values();
-  std::vector<double> d_x;
-  std::vector<double> d_weight(weight.size());
-  ref::causal_conv_silu_backward(conv, x, weight, d_y, d_x, d_weight);
-  using Complex = std::vector<std::complex<double>>;
-  const auto by_x = complex_step(
-      [&](const Complex& point) { return ref::causal_conv_silu(conv, point, to_complex(weight)); },
-      x, d_y);
-  const auto by_weight = complex_step(
-      [&](const Complex& point) { return ref::causal_conv_silu(conv, to_complex(x), point); },
-      weight, d_y);
-  EXPECT_LE(relative_l2(d_x, by_x), 1e-13);
-  EXPECT_LE(relative_l2(d_weight, by_weight), 1e-13);
+  for (const bool silu : {true, false}) {
+    const ref::CausalConv conv{6, 3, 4, silu};
+    std::vector<double> d_x;
+    std::vector<double> d_weight(weight.size()), d_bias(bias.size());
+    ref::causal_conv_backward(conv, x, weight, bias, d_y, d_x, d_weight, d_bias);
+    using Complex = std::vector<std::complex<double>>;
+    const auto forward = [&](const Complex& inputs, const Complex& taps, const Complex& biases) {
+      return ref::activated_causal_conv(conv, inputs, taps, biases);
+    };
+    const Complex at_x = to_complex(x), at_weight = to_complex(weight), at_bias = to_complex(bias);
+    const auto by_x = complex_step(
+        [&](const Complex& point) { return forward(point, at_weight, at_bias); }, x, d_y);
+    const auto by_weight = complex_step(
+        [&](const Complex& point) { return forward(at_x, point, at_bias); }, weight, d_y);
+    const auto by_bias = complex_step(
+        [&](const Complex& point) { return forward(at_x, at_weight, point); }, bias, d_y);
+    EXPECT_LE(relative_l2(d_x, by_x), 1e-13);
+    EXPECT_LE(relative_l2(d_weight, by_weight), 1e-13);
+    EXPECT_LE(relative_l2(d_bias, by_bias), 1e-13);
+  }
 }
 
 // One pass, passes of any lengths (0, and shorter than the taps), token by token: the same bits,
@@ -221,7 +279,13 @@ TEST(CausalConv, SplitsGiveTheSameBits) {
   for (const DType type : {kF32, kBF16}) {
     for (const int64_t taps : {1, 2, 3, 4, 8}) {
       SCOPED_TRACE("taps " + std::to_string(taps));
-      const Case c{.lengths = {21}, .channels = 530, .taps = taps, .type = type};
+      // With bias and without SiLU where the taps are odd.
+      const Case c{.lengths = {21},
+                   .channels = 530,
+                   .taps = taps,
+                   .type = type,
+                   .silu = taps % 2 == 0,
+                   .bias = taps % 2 == 1};
       const Inputs in(c);
       for (const CpuPath path : supported_paths()) {
         CpuBackend backend(path, 2);
@@ -238,7 +302,9 @@ TEST(CausalConv, SplitsGiveTheSameBits) {
                                     .end = position + length,
                                     .first_position = position,
                                     .state = history.view().data};
-            causal_conv(backend, {in.x, in.weight, {&rows, 1}}, pieces);
+            CausalConvArgs args = in.args();
+            args.segments = {&rows, 1};
+            causal_conv(backend, args, pieces);
             position += length;
             for (int64_t i = 0; i < (taps - 1) * c.channels; ++i) {
               const int64_t from = position - (taps - 1) + i / c.channels;
@@ -321,18 +387,26 @@ TEST(CausalConv, SequencesNeverSeeEachOther) {
 }
 
 TEST(CausalConv, WeightGradientContinuesAcrossPasses) {
-  const Case c{.lengths = {5, 1, 12}, .channels = 133, .taps = 4};
+  const Case c{.lengths = {5, 1, 12}, .channels = 133, .taps = 4, .bias = true};
   const Inputs in(c);
   const Buffer d_y = random_buffer(kF32, c.shape(), {.seed = 3});
   for (const CpuPath path : supported_paths()) {
     CpuBackend backend(path, 2);
     Buffer d_x(kF32, c.shape()), d_x_without(kF32, c.shape());
     Buffer whole = random_buffer(kF32, in.weight.view().shape, {.seed = 5}), split = whole;
-    causal_conv_backward(backend, in.args(), d_y, d_x, whole);
+    Buffer whole_bias = random_buffer(kF32, {c.channels}, {.seed = 6}), split_bias = whole_bias;
+    causal_conv_backward(backend, in.args(), d_y, d_x, whole, whole_bias);
     for (const StateSegment& rows : in.segments) {
-      causal_conv_backward(backend, {in.x, in.weight, {&rows, 1}}, d_y, d_x_without, split);
+      CausalConvArgs args = in.args();
+      args.segments = {&rows, 1};
+      causal_conv_backward(backend, args, d_y, d_x_without, split, split_bias);
     }
     expect_same_bits(split, whole);
+    expect_same_bits(split_bias, whole_bias);
+    // Of the bias alone.
+    Buffer alone = random_buffer(kF32, {c.channels}, {.seed = 6});
+    causal_conv_backward(backend, in.args(), d_y, d_x_without, {}, alone);
+    expect_same_bits(alone, whole_bias);
     expect_same_bits(d_x_without, d_x);
     causal_conv_backward(backend, in.args(), d_y, d_x_without, {});
     expect_same_bits(d_x_without, d_x);

@@ -70,6 +70,19 @@ struct Sigmoid {
   }
 };
 
+template <typename V>
+struct Identity {
+  template <typename F>
+  [[gnu::always_inline]] static inline F value(F x) {
+    return x;
+  }
+  template <typename F>
+  [[gnu::always_inline]] static inline F value_and_slope(F x, F& slope) {
+    slope = V::set1(1.0f);
+    return x;
+  }
+};
+
 // Calls body.operator()<Act>() with the tag of the activation.
 template <typename V, typename Body>
 [[gnu::always_inline]] inline void with_activation(Activation activation, Body&& body) {
@@ -80,6 +93,8 @@ template <typename V, typename Body>
       return body.template operator()<GeluTanh<V>>();
     case Activation::kSigmoid:
       return body.template operator()<Sigmoid<V>>();
+    case Activation::kIdentity:
+      return body.template operator()<Identity<V>>();
   }
 }
 

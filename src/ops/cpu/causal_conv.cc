@@ -11,6 +11,8 @@ CausalConvKernel kernel_args_of(const CausalConvArgs& args) {
           .x_type = args.x.dtype,
           .x_stride = args.x.row_stride,
           .weight = args.weight.f32(),
+          .bias = args.bias.empty() ? nullptr : args.bias.f32(),
+          .silu = args.silu,
           .num_channels = args.x.shape[1],
           .num_taps = args.weight.shape[1],
           .segments = args.segments.data(),
@@ -37,7 +39,7 @@ void causal_conv(CpuBackend& backend, const CausalConvArgs& args, TensorView y) 
 }
 
 void causal_conv_backward(CpuBackend& backend, const CausalConvArgs& args, TensorView d_y,
-                          TensorView d_x, TensorView d_weight) {
+                          TensorView d_x, TensorView d_weight, TensorView d_bias) {
   const HostAccess access(backend.allocator());
   const CausalConvKernel kernel = kernel_args_of(args);
   const CausalConvGradients grads = {.d_y = d_y.data,
@@ -46,7 +48,8 @@ void causal_conv_backward(CpuBackend& backend, const CausalConvArgs& args, Tenso
                                      .d_x = d_x.data,
                                      .d_x_type = d_x.dtype,
                                      .d_x_stride = d_x.row_stride,
-                                     .d_weight = d_weight.empty() ? nullptr : d_weight.f32()};
+                                     .d_weight = d_weight.empty() ? nullptr : d_weight.f32(),
+                                     .d_bias = d_bias.empty() ? nullptr : d_bias.f32()};
   with_path(backend.path(), [&]<typename V>() {
     parallel_for_channel_blocks(backend, args, [&](int64_t begin, int64_t end) {
       causal_conv_backward_block<V>(kernel, grads, begin, end);

@@ -14,7 +14,7 @@ namespace strata::ops::cpu {
 // The CPU behind ops/causal_conv.h: arguments are checked.
 void causal_conv(CpuBackend& backend, const CausalConvArgs& args, TensorView y);
 void causal_conv_backward(CpuBackend& backend, const CausalConvArgs& args, TensorView d_y,
-                          TensorView d_x, TensorView d_weight);
+                          TensorView d_x, TensorView d_weight, TensorView d_bias);
 
 // A multiple of kLanes: so many that a row of the block is read ahead, so few that its taps and
 // sums stay in the first cache.
@@ -25,6 +25,8 @@ struct CausalConvKernel {
   DType x_type;
   int64_t x_stride;
   const float* weight;  // [C, K]
+  const float* bias;    // [C], or null
+  bool silu;
   int64_t num_channels;
   int64_t num_taps;
   const StateSegment* segments;
@@ -44,6 +46,7 @@ struct CausalConvGradients {
   DType d_x_type;
   int64_t d_x_stride;
   float* d_weight;  // [C, K], or null
+  float* d_bias;    // [C], or null
 };
 
 template <typename V>

@@ -27,11 +27,14 @@ S activate(Activation activation, S x) {
       return x / (1.0 + std::exp(-gelu_argument(x)));
     case Activation::kSigmoid:
       return 1.0 / (1.0 + std::exp(-x));
+    case Activation::kIdentity:
+      return x;
   }
   return x;
 }
 
 inline double activation_slope(Activation activation, double x) {
+  if (activation == Activation::kIdentity) return 1.0;
   const bool gelu = activation == Activation::kGeluTanh;
   const double z = gelu ? gelu_argument(x) : x;
   const double d_z = gelu ? kGeluC1 * (1.0 + 3 * 0.044715 * x * x) : 1.0;
