@@ -18,7 +18,8 @@ Tags operator+(Tags a, const Tags& b) {
 // The field has one name for what several of our blocks make.
 const Tags kQkv = {"query_proj",     "key_proj",     "value_proj",      "kv_proj",
                    "query_wa_proj",  "kv_wa_proj",   "compressor_proj", "indexer",
-                   "delta_qkv_proj", "delta_z_proj", "delta_gates",     "lora_h"};
+                   "delta_qkv_proj", "delta_z_proj", "delta_gates",     "conv_proj",
+                   "lora_h"};
 const Tags kOutput = {"out_proj", "branch", "hyper_connection"};
 const Tags kContext = {"context", "attention_out", "delta_context"};
 const Tags kMlp = {"mlpwi_0", "mlpwi_1", "moe_mlpwi_0", "moe_mlpwi_1", "shared_gate"};
