@@ -323,6 +323,30 @@ constexpr NamedConfig kNamed[] = {
   "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "initializer_range": 0.02, "torch_dtype": "bfloat16"
 }
 )"},
+    {"lfm2-350m", R"({
+  "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "vocab_size": 65536, "max_position_embeddings": 128000,
+  "norm_eps": 1e-05, "rope_theta": 1000000.0, "conv_L_cache": 3, "conv_bias": false, "block_auto_adjust_ff_dim": true,
+  "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 1024,
+  "block_ff_dim": 6656, "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 8, "eos_token_id": 7,
+  "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
+    {"lfm2-700m", R"({
+  "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "vocab_size": 65536, "max_position_embeddings": 128000,
+  "norm_eps": 1e-05, "rope_theta": 1000000.0, "conv_L_cache": 3, "conv_bias": false, "block_auto_adjust_ff_dim": true,
+  "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 1536,
+  "block_ff_dim": 10240, "num_hidden_layers": 16, "num_attention_heads": 24, "num_key_value_heads": 8, "eos_token_id": 7,
+  "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
+    {"lfm2-1.2b", R"({
+  "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "vocab_size": 65536, "max_position_embeddings": 128000,
+  "norm_eps": 1e-05, "rope_theta": 1000000.0, "conv_L_cache": 3, "conv_bias": false, "block_auto_adjust_ff_dim": true,
+  "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 2048,
+  "block_ff_dim": 12288, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "eos_token_id": 7,
+  "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
     {"olmo-2-7b", R"({
   "vocab_size": 100352, "rms_norm_eps": 1e-06, "rope_theta": 500000, "tie_word_embeddings": false, "eos_token_id":
   100257, "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "max_position_embeddings": 4096,

@@ -51,7 +51,7 @@ Trained run_mixed(const TinyEngine& setup) {
 TEST(Engine, PassesThreadsAndRecomputeDoNotChangeABit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const char* model : {"qwen3", "llama_tied_embed", "deepseek_mla", "deepseek_yarn",
-                              "qwen3_moe", "deepseek_moe", "deepseek_v4", "gpt_oss"}) {
+                              "qwen3_moe", "deepseek_moe", "deepseek_v4", "gpt_oss", "lfm2"}) {
       TinyEngine setup = {.model = model, .dtype = dtype};
       const Trained whole = run_mixed(setup);
       EXPECT_NE(whole.grads_a, std::vector<float>(whole.grads_a.size(), 0.0f));
@@ -78,6 +78,7 @@ TEST(Engine, ParameterGradientsDoNotDependOnPasses) {
                                      {"deepseek_mla", DType::kBF16},
                                      {"qwen3_moe_fused", DType::kBF16},
                                      {"gpt_oss", DType::kF32},
+                                     {"lfm2", DType::kF32},
                                      {"deepseek_moe", DType::kF32}}) {
     std::vector<std::vector<float>> seen;
     for (const int64_t pass_tokens : {1, 1000}) {

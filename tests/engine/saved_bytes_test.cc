@@ -102,6 +102,18 @@ const Family kFamilies[] = {
       {"shared_gate", 2 * kF},
       {"moe_mlpwi_0", 2 * 2 * 12 * kB},
       {"moe_mlpwi_1", 2 * 2 * 12 * kB}}},
+    // 4 layers of width 24, one of attention: 4 heads and 2 for keys of 6; three of convolutions of
+    // three times the width; MLP of 48.
+    {"lfm2",
+     {{"decoder_layer_input", 4 * 24 * kB},
+      {"conv_proj", 3 * 72 * kB},
+      {"query_proj", 24 * kB},
+      {"key_proj", 12 * kB},
+      {"value_proj", 12 * kB},
+      {"context", 24 * kB + 4 * kF},
+      {"out_proj", 4 * 24 * kF},
+      {"mlpwi_0", 4 * 48 * kB},
+      {"mlpwi_1", 4 * 48 * kB}}},
     // 4 layers with 4 streams of width 12, 4 heads of 16 through 10, one row of keys; two layers
     // compress windows that overlap (twice the width) and list 3 entries, one windows that do not;
     // 2 of 5 experts of 10 and one shared. 24 numbers mix streams: 4 x 4, 4 and 4.
@@ -126,7 +138,7 @@ const Family kFamilies[] = {
 // What the field's names mean by our tags.
 const std::set<std::string> kProjections = {
     "query_proj",      "key_proj", "value_proj",     "kv_proj",      "query_wa_proj", "kv_wa_proj",
-    "compressor_proj", "indexer",  "delta_qkv_proj", "delta_z_proj", "delta_gates"};
+    "compressor_proj", "indexer",  "delta_qkv_proj", "delta_z_proj", "delta_gates",   "conv_proj"};
 const std::set<std::string> kOutputs = {"out_proj", "branch", "hyper_connection"};
 const std::set<std::string> kContexts = {"context", "attention_out", "delta_context"};
 const std::set<std::string> kMlps = {"mlpwi_0", "mlpwi_1", "moe_mlpwi_0", "moe_mlpwi_1",

@@ -70,7 +70,7 @@ struct Disturbed {
 
 // Several rows of a prompt and a row alone, over pages, states and windows.
 TEST(SetAside, RowsThatRunOnHaveTheBitsOfRowsThatNeverPaused) {
-  for (const char* name : {"qwen3", "qwen3_5", "mistral_window", "deepseek_mla"}) {
+  for (const char* name : {"qwen3", "qwen3_5", "mistral_window", "deepseek_mla", "lfm2"}) {
     for (const int64_t page : {1, 7, 64}) {
       for (const int64_t prompt : {1, 9, 70}) {
         SCOPED_TRACE(std::string(name) + " " + std::to_string(page) + " " + std::to_string(prompt));

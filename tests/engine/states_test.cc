@@ -50,8 +50,8 @@ Sampled sample(const std::string& name, const EngineOptions& options, int64_t pr
 
 // Prompts that end before, at and behind borders of chunks (64) and pages; decoding crosses one.
 TEST(States, SharingAndPrefillMoveNoBit) {
-  for (const char* name :
-       {"qwen3_5", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_odd", "deepseek_v4_upstream"}) {
+  for (const char* name : {"qwen3_5", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_odd",
+                           "deepseek_v4_upstream", "lfm2"}) {
     for (const int64_t prompt : {1, 3, 63, 64, 65, 66, 130}) {
       const Sampled alone = sample(name, {}, prompt, 1);
       EXPECT_EQ(alone.most_states, 1);
@@ -78,7 +78,7 @@ TEST(States, APromptIsReadOnceUpToAPageBorder) {
 
 // What a sequence left in a slab is nothing to the next one that has it.
 TEST(States, ASlabsPastDoesNotShow) {
-  for (const char* name : {"qwen3_5", "deepseek_v4"}) {
+  for (const char* name : {"qwen3_5", "deepseek_v4", "lfm2"}) {
     const auto engine = tiny_engine({.model = name, .options = {.max_states = 1}});
     const api::SampleRequest asked = request(70, 5);
     const api::SampleResult first = sample(*engine, {asked})[0];

@@ -3,6 +3,8 @@
 // computes what the mistake would: the golden must miss its limit by more than a hundred times.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/golden/altered_golden.h"
 #include "tests/golden/compare.h"
 
@@ -28,6 +30,36 @@ void take_every_layer_for_full(AlteredGolden& g) {
   for (auto& type : g.config.at("layer_types").as_array()) type = "full_attention";
 }
 
+// Rows of B and C of a convolution's projection.
+void exchange_b_and_c(AlteredGolden& g) {
+  const int64_t width = g.number("hidden_size");
+  std::vector<int64_t> order;
+  for (const int64_t part : {1, 0, 2}) {
+    for (int64_t i = 0; i < width; ++i) order.push_back(part * width + i);
+  }
+  g.permute_rows("conv.in_proj", order);
+}
+
+// Of [channels, 1, taps] the last tap first.
+void turn_taps_round(AlteredGolden& g) {
+  g.each("conv.conv.weight", [](Tensor& t) {
+    const int64_t taps = t.dims.back();
+    for (auto at = t.values.begin(); at != t.values.end(); at += taps) {
+      std::reverse(at, at + taps);
+    }
+  });
+}
+
+// What a convolution over the last inputs but the oldest would give.
+void drop_oldest_tap(AlteredGolden& g) {
+  g.each("conv.conv.weight", [](Tensor& t) {
+    for (size_t i = 0; i < t.values.size(); i += static_cast<size_t>(t.dims.back())) {
+      t.values[i] = 0.0f;
+    }
+  });
+}
+
+constexpr const char* kLfm2 = "lfm2/main";
 constexpr const char* kGemma2 = "gemma2/main";
 
 const Trap kTraps[] = {
@@ -43,6 +75,14 @@ const Trap kTraps[] = {
     {"NoWindow", kGemma2, take_every_layer_for_full},
     {"WindowOneShort", kGemma2,
      [](auto& g) { g.config["sliding_window"] = g.number("sliding_window") - 1; }},
+    {"BAndCExchanged", kLfm2, exchange_b_and_c},
+    {"TapsTurnedRound", kLfm2, turn_taps_round},
+    {"WindowOfTheConvolutionOneShort", kLfm2, drop_oldest_tap},
+    {"NormsOfQAndKExchanged", kLfm2, [](auto& g) { g.exchange("q_layernorm", "k_layernorm"); }},
+    {"UpBeforeGate", kLfm2, [](auto& g) { g.exchange("feed_forward.w1", "feed_forward.w3"); }},
+    {"NormsOfTheLayerExchanged", kLfm2, [](auto& g) { g.exchange("operator_norm", "ffn_norm"); }},
+    {"ThetaOfOthers", kLfm2,
+     [](auto& g) { g.config.at("rope_parameters").as_object()["rope_theta"] = 1e4; }},
 };
 
 class FamilyTraps : public testing::TestWithParam<Trap> {};

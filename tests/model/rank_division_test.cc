@@ -40,6 +40,7 @@ TEST(RankDivision, ModelsDivideByWhatAllTheirRowsHave) {
       {"deepseek_moe", {.expert = 8, .tensor = 4}},
       {"deepseek_v4", {.expert = 5, .tensor = 2}},
       {"qwen3_5", {.tensor = 2}},
+      {"lfm2", {.tensor = 2}},
       {"qwen3_5_moe", {.expert = 3, .tensor = 2}},
       {"zero_layers", {.tensor = 131}}};
   for (const auto& [name, ranks] : divisions) {
@@ -143,7 +144,7 @@ TEST(RankDivision, FewMatricesStayWhole) {
   };
   for (const char* name : {"llama2", "llama_bias_f16", "qwen2", "qwen3", "gemma3", "ministral",
                            "qwen3_moe", "deepseek_mla", "deepseek_moe", "glm4_moe_lite",
-                           "deepseek_v4", "deepseek_v4_mtp", "qwen3_5", "qwen3_5_moe"}) {
+                           "deepseek_v4", "deepseek_v4_mtp", "qwen3_5", "qwen3_5_moe", "lfm2"}) {
     SCOPED_TRACE(name);
     ModelConfig config = golden(name);
     config.use_mtp = config.mtp_layer.has_value();

@@ -9,7 +9,9 @@
 
 #include "base/error.h"
 #include "model/blocks/experts/moe.h"
+#include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
+#include "model/blocks/short_conv.h"
 #include "model/config.h"
 #include "model/connectors/pre_norm_add.h"
 
@@ -134,6 +136,71 @@ TEST(Readers, GemmaMeansTheTanhFormOfGelu) {
   EXPECT_EQ(attention(config, 0).head_dim, 256);
   EXPECT_THAT(message_of(config_text("GemmaForCausalLM", "gemma", R"("hidden_act": "silu")")),
               HasSubstr("hidden_act"));
+}
+
+// The width of the MLP of every layer.
+int64_t lfm2_mlp_width(const std::string& extra) {
+  const ModelConfig config = parse(config_text("Lfm2ForCausalLM", "lfm2", extra));
+  return config.find_block_config<GatedMlpConfig>(0, kGatedMlp)->width;
+}
+
+TEST(Readers, Lfm2MakesTheWidthOfItsMlp) {
+  EXPECT_EQ(lfm2_mlp_width(R"("block_ff_dim": 12288)"), 8192);
+  EXPECT_EQ(lfm2_mlp_width(R"("block_ff_dim": 6656)"), 4608);
+  EXPECT_EQ(lfm2_mlp_width(R"("block_multiple_of": 1)"), 32);  // two thirds of intermediate_size
+  EXPECT_EQ(lfm2_mlp_width(R"("block_ff_dim": 50, "block_ffn_dim_multiplier": 1.3,
+                              "block_multiple_of": 8)"),
+            48);  // 33, 42.9, 42
+  EXPECT_EQ(lfm2_mlp_width(R"("block_ff_dim": 50, "block_ffn_dim_multiplier": null)"), 33);
+  EXPECT_EQ(lfm2_mlp_width(R"("block_ff_dim": 50, "block_auto_adjust_ff_dim": false)"), 50);
+  for (const char* factor : {"0", "-1", "1e-9", "1e30"}) {
+    EXPECT_THAT(message_of(config_text("Lfm2ForCausalLM", "lfm2",
+                                       std::string(R"("block_ffn_dim_multiplier": )") + factor)),
+                HasSubstr("block_ffn_dim_multiplier"));
+  }
+}
+
+std::vector<bool> lfm2_convolutions(const std::string& extra) {
+  const ModelConfig config = parse(config_text("Lfm2ForCausalLM", "lfm2", extra));
+  std::vector<bool> found;
+  for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
+    found.push_back(config.find_block_config<ShortConvConfig>(layer, kShortConv) != nullptr);
+  }
+  return found;
+}
+
+TEST(Readers, Lfm2HasConvolutionsWhereItSays) {
+  EXPECT_EQ(lfm2_convolutions(R"("full_attn_idxs": [2, 4])"),
+            (std::vector<bool>{true, true, false, true, false}));
+  EXPECT_EQ(lfm2_convolutions(""), std::vector<bool>(5, false));
+  EXPECT_EQ(lfm2_convolutions(R"("layer_types": ["conv", "full_attention", "conv", "conv", "conv"],
+                                 "full_attn_idxs": [2])"),
+            (std::vector<bool>{true, false, true, true, true}));
+  EXPECT_THAT(message_of(config_text("Lfm2ForCausalLM", "lfm2", R"("full_attn_idxs": [5])")),
+              HasSubstr("full_attn_idxs: got 5, num_hidden_layers is 5"));
+  EXPECT_THAT(message_of(config_text("Lfm2ForCausalLM", "lfm2",
+                                     R"("full_attn_idxs": [2], "conv_L_cache": 9)")),
+              HasSubstr("conv_L_cache: got 9, want 1 to 8"));
+}
+
+TEST(Readers, Lfm2HasNamesOfItsOwnForWhatOthersHave) {
+  const ModelConfig config = parse(config_text(
+      "Lfm2ForCausalLM", "lfm2", R"("norm_eps": 0.001, "tie_embedding": false, "block_dim": 32)"));
+  EXPECT_EQ(config.rms_norm_eps, 0.001);
+  EXPECT_EQ(attention(config, 0).eps, 0.001);
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_EQ(config.ropes[0].config.theta, 1e6);
+  const auto stored = [&](const char* name) { return config.names_in_files(name).front(); };
+  EXPECT_EQ(stored("model.norm.weight"), "model.embedding_norm.weight");
+  EXPECT_EQ(stored("model.layers.0.self_attn.q_norm.weight"),
+            "model.layers.0.self_attn.q_layernorm.weight");
+  EXPECT_EQ(stored("model.layers.0.mlp.up_proj.weight"), "model.layers.0.feed_forward.w3.weight");
+  EXPECT_EQ(stored("model.layers.0.conv.out_proj.weight"), "model.layers.0.conv.out_proj.weight");
+  // Its relatives are other models.
+  EXPECT_THAT(message_of(config_text("Lfm2MoeForCausalLM", "lfm2_moe", "")),
+              HasSubstr("LFM2 with experts is not supported"));
+  EXPECT_THAT(message_of(config_text("Lfm3ForCausalLM", "lfm3", "")),
+              HasSubstr("LFM3 is not supported"));
 }
 
 TEST(Readers, Gemma2CapsScoresAndLogits) {

@@ -30,6 +30,7 @@ const std::map<std::string_view, double> kBillions = {
     {"glm-4.5-air", 107.0},   {"glm-4.5", 353.0},       {"deepseek-v3", 671.0},
     {"kimi-k2", 1026.0},      {"ministral-3-3b", 3.43}, {"ministral-3-8b", 8.49},
     {"gemma-2-2b", 2.61},     {"gemma-2-9b", 9.24},     {"gemma-2-27b", 27.2},
+    {"lfm2-350m", 0.354},     {"lfm2-700m", 0.742},     {"lfm2-1.2b", 1.17},
     {"ministral-3-14b", 13.5}};
 
 double count_parameters(const model::ModelConfig& config) {

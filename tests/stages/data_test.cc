@@ -40,8 +40,9 @@ TEST_P(DataBits, EqualOneRank) { expect_same_bits(run_staged(GetParam()), run_wh
 
 std::vector<StagedCase> families() {
   std::vector<StagedCase> cases;
-  for (const char* model : {"llama2", "qwen2_window", "gemma3", "ministral", "qwen3_moe",
-                            "deepseek_moe", "deepseek_v4", "qwen3_5", "qwen3_5_moe", "gpt_oss"}) {
+  for (const char* model :
+       {"llama2", "qwen2_window", "gemma3", "ministral", "qwen3_moe", "deepseek_moe", "deepseek_v4",
+        "qwen3_5", "qwen3_5_moe", "gpt_oss", "lfm2"}) {
     for (const bool parameters : {false, true}) {
       const bool odd = cases.size() % 4 == 1 || cases.size() % 4 == 2;
       StagedCase c = dealt(model, odd ? 2 : 3);
@@ -376,8 +377,9 @@ INSTANTIATE_TEST_SUITE_P(Processes, DataBits, testing::ValuesIn(processes()));
 // Weights are divided, and come layer by layer: of every family, and of pipelines.
 std::vector<StagedCase> shards() {
   std::vector<StagedCase> cases;
-  for (const char* model : {"llama2", "qwen2_window", "gemma3", "ministral", "qwen3_moe",
-                            "deepseek_moe", "deepseek_v4", "qwen3_5", "qwen3_5_moe", "gpt_oss"}) {
+  for (const char* model :
+       {"llama2", "qwen2_window", "gemma3", "ministral", "qwen3_moe", "deepseek_moe", "deepseek_v4",
+        "qwen3_5", "qwen3_5_moe", "gpt_oss", "lfm2"}) {
     const bool odd = cases.size() % 2 == 1;
     StagedCase c = dealt(model, odd ? 2 : 3);
     c.dtype = odd ? DType::kBF16 : DType::kF32;

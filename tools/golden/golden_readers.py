@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden cases of families that are Llama's layers with other numbers or names, for make_golden.py: Granite, SmolLM3,
-Ministral 3, Gemma, Gemma 2, Mixtral, GraniteMoE, GLM-4.5, OLMo 2, OLMo 3, GLM-4, Phi-3 and DeepSeek-V2. Every multiplier, norm and scale is drawn away from 1.
+Ministral 3, Gemma, Gemma 2, Mixtral, GraniteMoE, GLM-4.5, OLMo 2, OLMo 3, GLM-4, Phi-3, DeepSeek-V2
+and LFM2. Every multiplier, norm and scale is drawn away from 1.
 
 Ministral 3 and its relatives lie inside Mistral3ForConditionalGeneration too, as do Mistral Small 3.1 and 3.2: `form`
 "hub" has the published names, language_model.model..., and "language_model" those of transformers in memory.
@@ -15,7 +16,7 @@ from golden_moe import EACH, WHOLE, random_adapter
 from golden_window import ALL_LINEAR, random_adapters
 
 FAMILIES = ("granite", "granitemoe", "smollm3", "ministral3", "gemma", "mixtral", "glm4_moe", "olmo2", "olmo3", "glm4", "phi3",
-            "deepseek_v2", "gemma2")
+            "deepseek_v2", "gemma2", "lfm2")
 WITH_EXPERTS = ("granitemoe", "mixtral", "glm4_moe", "deepseek_v2")
 
 
@@ -23,7 +24,7 @@ def make_config(family, **keys):
     import transformers
     name = {"granite": "Granite", "granitemoe": "GraniteMoe", "smollm3": "SmolLM3", "ministral3": "Ministral3",
             "gemma": "Gemma", "mixtral": "Mixtral", "glm4_moe": "Glm4Moe", "olmo2": "Olmo2", "olmo3": "Olmo3", "glm4": "Glm4",
-            "phi3": "Phi3", "deepseek_v2": "DeepseekV2", "gemma2": "Gemma2"}[family]
+            "phi3": "Phi3", "deepseek_v2": "DeepseekV2", "gemma2": "Gemma2", "lfm2": "Lfm2"}[family]
     cls = getattr(transformers, name + "Config")
     return cls(architectures=[name + "ForCausalLM"], bos_token_id=None, eos_token_id=None, pad_token_id=None, **keys)
 
@@ -36,6 +37,9 @@ def randomise(name, value, noise, config):
         return True
     if config.model_type == "gemma2" and "norm" in name:
         golden_gemma3.randomise_norm(name, value, noise)
+        return True
+    if config.model_type == "lfm2" and "operator_norm" in name:  # what a convolution multiplies is a product of three
+        value.copy_(0.7 + 0.15 * noise)
         return True
     if config.model_type in ("olmo2", "olmo3", "glm4") and "post_" in name and ("olmo" in config.model_type or
                                                                                "post_attention" not in name):
@@ -73,6 +77,8 @@ def cases():
     yarn = {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16,
             "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
             "max_position_embeddings": 4096}
+    lfm = {**{k: v for k, v in base.items() if k != "rms_norm_eps"}, "norm_eps": 1e-5, "block_multiple_of": 8,
+           "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}
     experts = dict(base, num_local_experts=6, num_experts_per_tok=2)
     glm = dict(base, head_dim=12, rms_norm_eps=1e-5, num_hidden_layers=3, moe_intermediate_size=12, n_routed_experts=7,
                n_shared_experts=1, num_experts_per_tok=3, first_k_dense_replace=1, routed_scaling_factor=1.7, n_group=1,
@@ -139,6 +145,20 @@ def cases():
             base, num_hidden_layers=2, sliding_window=9, layer_types=["full_attention", "sliding_attention"],
             tie_word_embeddings=True, rope_parameters={"sliding_attention": plain, "full_attention": plain}),
             adapters=[every], requests=["main", "params"]),
+        # Convolutions before, between and behind attention; the width of the MLP is 48.
+        "lfm2": dict(family="lfm2", seed=2, longest=36, prompt=60, config=dict(
+            lfm, num_hidden_layers=4, layer_types=["conv", "full_attention", "conv", "conv"], intermediate_size=50,
+            block_ffn_dim_multiplier=1.3, tie_word_embeddings=True), adapters=[
+                dict(every, target_modules=["q_proj", "k_proj", "v_proj", "in_proj", "out_proj", "w1", "w2", "w3"]),
+                dict(head, target_modules=["embed_tokens", "lm_head", "q_proj", "in_proj"])],
+            requests=["main", "single", "params", "train_adapters", "train_params", "sample", "long_prompt"]),
+        # As the first files of the hub have it, with biases and another head than the embedding.
+        "lfm2_bf16": dict(family="lfm2", dtype="BF16", v4=True, drop=["layer_types", "intermediate_size", "tie_word_embeddings"],
+                          put={"block_ff_dim": 44, "full_attn_idxs": [1], "tie_embedding": False, "block_dim": 24, "conv_dim": 24,
+                               "block_norm_eps": 1e-5, "block_use_swiglu": True, "num_heads": 4, "use_pos_enc": True},
+                          config=dict(lfm, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"],
+                                      intermediate_size=44, conv_bias=True, conv_L_cache=4, tie_word_embeddings=False),
+                          adapters=[dict(some, target_modules=["q_proj", "in_proj", "w2"])], requests=["main", "params"]),
         # Files and adapters have gate and up as one, and q, k and v of Phi-3, of unequal sizes.
         "glm4": dict(family="glm4", seed=3, config=dict(base, head_dim=12, attention_bias=True, rope_parameters={
             "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
@@ -218,7 +238,12 @@ def random_case(family, seed):
         config.update(head_dim=4 * int(rng.integers(1, 6)), attention_bias=bool(pick(0, 1)))
     if family == "phi3":
         config["sliding_window"] = pick(None, None, 7, longest)
-    if family.startswith("olmo") or family == "phi3":
+    if family == "lfm2":
+        config.update(norm_eps=config.pop("rms_norm_eps"), conv_bias=bool(pick(0, 0, 1)), conv_L_cache=pick(1, 2, 3, 4, 5),
+                      block_auto_adjust_ff_dim=bool(pick(0, 1)), block_multiple_of=pick(1, 8),
+                      block_ffn_dim_multiplier=pick(0.9, 1.0, 1.3),
+                      layer_types=[pick("conv", "conv", "full_attention") for _ in range(layers)])
+    if family.startswith("olmo") or family in ("phi3", "lfm2"):
         config.pop("head_dim")
         config["hidden_size"] += heads * (config["hidden_size"] // heads % 2)
     if family == "olmo3":
@@ -258,9 +283,11 @@ def random_case(family, seed):
         spec["adapters"] = random_adapters(rng)
     fused = {"glm4": {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"},
              "phi3": {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj", "q_proj": "qkv_proj", "k_proj": "qkv_proj",
-                      "v_proj": "qkv_proj"}}.get(family, {})
+                      "v_proj": "qkv_proj"},
+             "lfm2": {"o_proj": "out_proj", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}}.get(family, {})
     for adapter in spec["adapters"] if fused else []:
-        adapter["target_modules"] = sorted({fused.get(n, n) for n in adapter["target_modules"]})
+        adapter["target_modules"] = sorted({fused.get(n, n) for n in adapter["target_modules"]}
+                                           | ({"in_proj", "w2"} if family == "lfm2" else set()))
         adapter.pop("rank_pattern", None), adapter.pop("alpha_pattern", None)
     spec["requests"] = ["main", "single", "params", pick("train_params", "train_adapters", "train_clip"), "sample"]
     return spec

@@ -133,6 +133,11 @@ def text_model(model):
     return getattr(model.model, "language_model", model.model)
 
 
+def final_norm(model):
+    text = text_model(model)
+    return getattr(text, "norm", None) or text.embedding_norm
+
+
 class Reference:
     """A base model with its adapters, loaded in one of the kinds above."""
 
@@ -167,7 +172,7 @@ class Reference:
             for name, value in params.items():
                 assert want is None or value.dtype == want, name
         base.eval()
-        text_model(base).norm.register_forward_hook(lambda _, __, y: setattr(self, "normed", y[0]))
+        final_norm(base).register_forward_hook(lambda _, __, y: setattr(self, "normed", y[0]))
 
     def _add_adapter(self, folder, index):
         if type(text_model(self.base)) is type(self.base.model) and is_whole_adapter(folder):

@@ -8,7 +8,7 @@ usage: python tools/golden/make_golden.py                              rewrite t
                                                                 random further models, not committed
        families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 qwen3_5
        qwen3_5_moe (these three alone and in multimodal checkpoints) deepseek_v4 granite granitemoe smollm3 ministral3
-       gemma gemma2 mixtral glm4_moe olmo2 olmo3 glm4 phi3 deepseek_v2 gpt_oss
+       gemma gemma2 mixtral glm4_moe olmo2 olmo3 glm4 phi3 deepseek_v2 gpt_oss lfm2
 
 Layout under the output folder:
   CASE/model/ CASE/a/ CASE/b/    a Hugging Face model directory and PEFT adapters
@@ -146,7 +146,7 @@ def make_model(folder, spec, gen):
     randomise(model, gen)
     with torch.no_grad():
         # Logits of a trained model's size, whose probabilities span many orders of magnitude.
-        gr.text_model(model).norm.weight.mul_(spec.get("sharpness", 1))
+        gr.final_norm(model).weight.mul_(spec.get("sharpness", 1))
     biases = {n: b.clone() for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
     v4 = spec["family"] in golden_deepseek_v4.FAMILIES
     stays = golden_deepseek_v4.stays_float32 if v4 else lambda n: golden_qwen35.stays_float32(n, spec)

@@ -225,8 +225,10 @@ EDGES = [
     Edge("head_again", is_tied, change_case=lambda c: add_head(c, differs=False), often=0.2),
     Edge("no_shared_experts", has_routed_experts,
          change_spec=lambda s: (s["config"].update(n_shared_experts=0), s.update(adapters=[])), often=0.2),
-    Edge("thinnest", lambda s: True, change_spec=make_thin, often=0.1),
-    Edge("large_eps", lambda s: True, change_spec=lambda s: s["config"].update(rms_norm_eps=0.03), often=0.1),
+    # Two thirds of a width of 1 are none.
+    Edge("thinnest", lambda s: not s["config"].get("block_auto_adjust_ff_dim"), change_spec=make_thin, often=0.1),
+    Edge("large_eps", lambda s: True, often=0.1,
+         change_spec=lambda s: s["config"].update({"norm_eps" if s["family"] == "lfm2" else "rms_norm_eps": 0.03})),
     Edge("odd_theta", is_plain, change_case=odd_theta, often=0.15),
     Edge("left_out", lambda s: True, change_case=leave_out_defaults, often=0.3),
     Edge("mixed_types", lambda s: True, change_case=mix_types, often=0.15),

@@ -15,7 +15,7 @@ extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Fami
     kMistralFamily, kGemma3Family, kQwen35Family, kQwen35MoeFamily, kDeepseekV4Family,
     kGraniteFamily, kGraniteMoeFamily, kSmolLm3Family, kMinistral3Family, kGemmaFamily,
     kMixtralFamily, kGlm4MoeFamily, kOlmo2Family, kOlmo3Family, kGlm4Family, kPhi3Family,
-    kDeepseekV2Family, kGptOssFamily, kGemma2Family;
+    kDeepseekV2Family, kGptOssFamily, kGemma2Family, kLfm2Family;
 
 namespace {
 
@@ -45,6 +45,7 @@ constexpr const Family* kFamilies[] = {
     &kDeepseekV2Family,  //
     &kGptOssFamily,      //
     &kGemma2Family,      //
+    &kLfm2Family,        //
 };
 
 // What the files of every family have; a family names only its own besides these.
