@@ -20,7 +20,7 @@
 #include "server/store/state/store.h"
 #include "server/tinker/audit.h"
 #include "server/tinker/keys.h"
-#include "server/tinker/operations/operation.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/parse_pool.h"
 #include "server/tinker/rest/rest.h"
 #include "server/tinker/service/service.h"

@@ -7,7 +7,7 @@
 
 #include "server/openai/openai_endpoint.h"
 #include "server/store/checkpoints/signed_url.h"
-#include "server/tinker/operations/operation.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/rest/rest.h"
 #include "tests/server/tinker/service/house.h"
 

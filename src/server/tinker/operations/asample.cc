@@ -15,6 +15,7 @@
 #include "base/crypto.h"
 #include "base/hash.h"
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/protocol/common_fields.h"
 #include "server/tinker/protocol/json_data.h"
 #include "server/tinker/protocol/results.h"

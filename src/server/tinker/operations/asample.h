@@ -9,7 +9,6 @@
 
 #include "api/command.h"
 #include "api/work.h"
-#include "server/tinker/operations/operation.h"
 #include "server/tinker/protocol/tensor.h"
 #include "text/json_body.h"
 
@@ -31,7 +30,5 @@ SampleOrder read_sample(const text::Fields& body, uint64_t fallback_seed);
 
 // Fills what the model has by default, and checks the rest against it: a glance at each id.
 void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order);
-
-extern const Operation kAsample;
 
 }  // namespace strata::server

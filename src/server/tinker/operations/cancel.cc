@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/cancel.h"
-
+// POST cancel_future: {request_id}: a sample of one's own leaves at once, with its rows and pages.
+// POST requests/{}/cancel: anybody's, for a key of the operator's. What trains was accepted with a
+// number that others wait for, and runs.
 #include <fmt/format.h>
 
 #include <memory>
 #include <string_view>
 
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/service/futures.h"
 #include "text/json_body.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/capabilities.h"
-
+// GET get_server_capabilities: the base models and adapters that are served, and how long their
+// sequences may be.
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 
 namespace strata::server {
 namespace {

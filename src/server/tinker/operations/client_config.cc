@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/client_config.h"
-
+// What an SDK asks when it starts. POST client/config: how it should talk to this server. POST
+// client/dynamic_config: the same, of what may change. POST telemetry: taken, and not read.
 #include <algorithm>
 
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 #include "text/json_body.h"
 
 namespace strata::server {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/create_model.h"
-
+// POST create_model: {session_id, model_seq_id, base_model, lora_config, user_metadata}: a fresh
+// adapter that trains. Its number is the client's: sent again, it is the same model.
 #include <fmt/format.h>
 
 #include <bit>
@@ -8,6 +8,7 @@
 
 #include "base/crypto.h"
 #include "server/tinker/operations/base_model.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/operations/start_model.h"
 #include "text/json_body.h"
 

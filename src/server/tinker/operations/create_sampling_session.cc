@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/create_sampling_session.h"
-
+// POST create_sampling_session: {session_id, sampling_session_seq_id} and {model_path} or
+// {base_model}: a name for weights to sample from. Its number is the client's: sent again, it is
+// the same.
 #include <fmt/format.h>
 
 #include "base/clock.h"
 #include "server/http/message.h"
 #include "server/tinker/operations/base_model.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/protocol/common_fields.h"
 #include "text/json_body.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/create_session.h"
-
+// POST create_session: {tags, user_metadata, display_name, project_id, sdk_version}, all optional.
+// A session that a client keeps alive with heartbeats. X-Idempotency-Key: sent again, it is the
+// same.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include "base/clock.h"
 #include "base/crypto.h"
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/protocol/common_fields.h"
 #include "server/tinker/protocol/idempotency.h"
 #include "text/json_body.h"

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/finish_session.h"
-
+// POST sessions/{}/finish: {reason: {type}, detail}: ends a session, with its unsaved models and
+// its samplers; of one that has ended, how it did. 403 for a key that could not have made what
+// ends.
 #include <fmt/format.h>
 
 #include "base/clock.h"
 #include "base/crypto.h"
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/protocol/common_fields.h"
 #include "text/json_body.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/forward.h"
-
+// POST forward: the losses of data under forward_input, as JSON, without a gradient.
 #include <utility>
 
 #include "server/tinker/operations/data_call.h"
+#include "server/tinker/operations/operations.h"
 
 namespace strata::server {
 namespace {

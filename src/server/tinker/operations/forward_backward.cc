@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/forward_backward.h"
-
+// POST forward_backward: gradients of a loss added to a model's, a ForwardBackwardRequest
+// (tinker.proto) or JSON (protocol/json_data.h).
 #include <utility>
 
 #include "server/tinker/operations/data_call.h"
+#include "server/tinker/operations/operations.h"
 
 namespace strata::server {
 namespace {

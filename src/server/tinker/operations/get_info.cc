@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/get_info.h"
-
+// POST get_info: {model_id}: what a model is.
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 #include "text/json_body.h"
 
 namespace strata::server {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/get_sampler.h"
-
+// GET samplers/{}: what a sampling session samples from.
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 
 namespace strata::server {
 namespace {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/health.h"
-
+// GET healthz: the process answers. GET readyz: new work may be sent here, else 503 with why not.
+// Both without a key, so they name no path and no tenant.
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 
 namespace strata::server {
 namespace {

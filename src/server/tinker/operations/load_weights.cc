@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/load_weights.h"
-
+// POST load_weights: {path, optimizer}: the weights of a checkpoint. With {model_id, seq_id} into
+// that model, in its order; with {session_id, model_seq_id, ...} as create_model has them into a
+// new one.
 #include <fmt/format.h>
 
 #include <memory>
@@ -10,6 +11,7 @@
 #include "server/http/message.h"
 #include "server/tinker/operations/base_model.h"
 #include "server/tinker/operations/numbered.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/operations/start_model.h"
 #include "server/tinker/protocol/common_fields.h"
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operation: a call of the Tinker protocol as a row: where it is called, who may, what its body is,
 // what it does to its tenant's state, and who runs it. Each stands in a file of its own with how it
-// is read and what completes it (a Completion, service/futures.h). A new one is such a
-// file, whose header declares `extern const Operation kX;`, and its test; nothing else knows any.
+// is read and what completes it (a Completion, service/futures.h).
 #pragma once
-#include <span>
 #include <variant>
 
 #include "server/http/router.h"
@@ -28,11 +26,5 @@ struct Operation {
   bool watches_peer = false;  // Route's
   bool needs_admin = false;
 };
-
-// Of every header in this folder, in the order of their names (all_operations.cc.in).
-std::span<const Operation* const> all_operations();
-
-// Adds all of them, which work on `service`; it outlives the router.
-void add_operations(Router& router, Service& service);
 
 }  // namespace strata::server

@@ -1,11 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "server/tinker/operations/operations.h"
+
 #include <functional>
 #include <string>
 
-#include "server/tinker/operations/operation.h"
-
 namespace strata::server {
 namespace {
+
+constexpr const Operation* kAll[] = {
+    &kAsample,                //
+    &kCancelFuture,           //
+    &kCancelRequest,          //
+    &kCapabilities,           //
+    &kClientConfig,           //
+    &kDynamicConfig,          //
+    &kTelemetry,              //
+    &kCreateModel,            //
+    &kCreateSamplingSession,  //
+    &kCreateSession,          //
+    &kFinishSession,          //
+    &kForward,                //
+    &kForwardBackward,        //
+    &kGetInfo,                //
+    &kGetSampler,             //
+    &kHealth,                 //
+    &kReady,                  //
+    &kLoadWeights,            //
+    &kOptimStep,              //
+    &kRetrieveFuture,         //
+    &kSaveWeights,            //
+    &kSaveWeightsExternal,    //
+    &kSaveWeightsForSampler,  //
+    &kSessionHeartbeat,       //
+    &kUnloadModel,            //
+    &kUsage,                  //
+    &kWeightsInfo,            //
+};
 
 Handler handler_of(const Operation& operation, Service& service) {
   if (const auto* run = std::get_if<Operation::AtOnce>(&operation.run))
@@ -16,7 +46,7 @@ Handler handler_of(const Operation& operation, Service& service) {
 }  // namespace
 
 void add_operations(Router& router, Service& service) {
-  for (const Operation* operation : all_operations()) {
+  for (const Operation* operation : kAll) {
     router.add({.method = operation->method,
                 .pattern = std::string("/api/v1/") + operation->path,
                 .body = operation->body,

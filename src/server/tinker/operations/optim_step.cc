@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/optim_step.h"
-
+// POST optim_step: {model_id, seq_id, adam_params}: a step with the gradients so far, which are
+// then 0.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "server/tinker/operations/numbered.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/protocol/results.h"
 
 namespace strata::server {

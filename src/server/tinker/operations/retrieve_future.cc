@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/retrieve_future.h"
-
+// POST retrieve_future: {request_id}: what became of a request, at once or when it is known; 408
+// when that takes longer than a poll is held (service/futures.h).
 #include <memory>
 #include <utility>
 
 #include "base/clock.h"
+#include "server/tinker/operations/operations.h"
 #include "text/json_body.h"
 
 namespace strata::server {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/save_weights.h"
-
+// POST save_weights: a checkpoint (save_checkpoint.h) to train on from: weights and moments, and
+// with {overwrite} in place of one of its name.
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/operations/save_checkpoint.h"
 
 namespace strata::server {

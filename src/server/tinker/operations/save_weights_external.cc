@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/save_weights_external.h"
-
+// POST save_weights_external: a checkpoint (save_checkpoint.h) in PEFT's form to take away,
+// encrypted with age for {age_encryption_recipients} where they are given.
 #include <fmt/format.h>
 
 #include <set>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/store/checkpoints/age.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/operations/save_checkpoint.h"
 
 namespace strata::server {

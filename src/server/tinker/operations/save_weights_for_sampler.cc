@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/save_weights_for_sampler.h"
-
+// POST save_weights_for_sampler: weights to sample from: a checkpoint (save_checkpoint.h), or with
+// {sampling_session_seq_id} a sampling session of that number whose weights are not saved.
 #include <fmt/format.h>
 
 #include <memory>
@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/operations/save_checkpoint.h"
 #include "server/tinker/service/refusals.h"
 

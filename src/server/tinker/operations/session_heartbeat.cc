@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/session_heartbeat.h"
-
+// POST session_heartbeat: {session_id}: a sign of life. 410 when it has ended.
 #include <fmt/format.h>
 
 #include "base/clock.h"
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 #include "text/json_body.h"
 
 namespace strata::server {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/unload_model.h"
-
+// POST unload_model: {model_id}: its memory goes, once what was accepted of it has run.
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "base/hash.h"
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 #include "text/json_body.h"
 
 namespace strata::server {

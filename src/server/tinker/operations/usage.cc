@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/usage.h"
-
+// GET usage: what the tenant's keys have used and may use; for a key of the operator's everybody's.
 #include <fmt/format.h>
 
 #include <optional>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 
 namespace strata::server {
 namespace {

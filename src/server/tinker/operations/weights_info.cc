@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/tinker/operations/weights_info.h"
-
+// POST weights_info: {tinker_path}: what a checkpoint is of.
 #include "base/clock.h"
 #include "server/http/message.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/protocol/common_fields.h"
 #include "text/json_body.h"
 

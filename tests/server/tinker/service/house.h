@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "server/tinker/operations/operation.h"
+#include "server/tinker/operations/operations.h"
 #include "server/tinker/service/service.h"
 #include "tests/base/temp_dir.h"
 #include "tests/server/store/state/faulty_sql.h"
