@@ -297,6 +297,33 @@ TEST(Config, TwoNamesOfOneKeyMustAgree) {
               HasSubstr("num_nextn_predict_layers 1 and num_mtp_layers 2 disagree"));
 }
 
+// Of Llama 4 Scout both are 1.
+TEST(Config, Llama3ScalingMayHaveNothingBetweenItsBands) {
+  const std::string scaling = R"("rope_scaling": {"rope_type": "llama3", "factor": 16.0,
+      "low_freq_factor": LOW, "high_freq_factor": 1.0, "original_max_position_embeddings": 8192})";
+  const auto with_low = [&](const std::string& low) {
+    std::string text = scaling;
+    return llama(text.replace(text.find("LOW"), 3, low));
+  };
+  RopeConfig rope = parse(with_low("1.0")).ropes[0].config;
+  rope.theta = 500000.0;
+  const auto scaled = rope_frequencies(rope, 128);
+  rope.type = RopeType::kDefault;
+  const auto plain = rope_frequencies(rope, 128);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const bool is_long = 2.0 * std::numbers::pi / plain[i] > 8192.0;
+    EXPECT_EQ(scaled[i], is_long ? plain[i] / 16.0 : plain[i]);
+  }
+  // A wavelength of exactly the length is not divided.
+  rope = {.type = RopeType::kLlama3,
+          .theta = 1.0,
+          .factor = 16.0,
+          .high_freq_factor = 1.0,
+          .original_max_position_embeddings = 2.0 * std::numbers::pi};
+  EXPECT_EQ(rope_frequencies(rope, 2)[0], 1.0);
+  EXPECT_THAT(message_of(with_low("2.0")), HasSubstr("high_freq_factor must not be below"));
+}
+
 TEST(Config, Llama3ScalingHasItsThreeBands) {
   RopeConfig rope = {.type = RopeType::kLlama3,
                      .theta = 500000.0,

@@ -15,6 +15,8 @@ double llama3_frequency(const RopeConfig& rope, double frequency) {
   const double original = rope.original_max_position_embeddings;
   if (wavelength > original / rope.low_freq_factor) return frequency / rope.factor;
   if (wavelength < original / rope.high_freq_factor) return frequency;
+  // Where the two meet nothing is between them.
+  if (rope.low_freq_factor == rope.high_freq_factor) return frequency;
   const double smooth = (original / wavelength - rope.low_freq_factor) /
                         (rope.high_freq_factor - rope.low_freq_factor);
   return (1.0 - smooth) * frequency / rope.factor + smooth * frequency;

@@ -91,8 +91,8 @@ void check_scaling_values(const ConfigObject& scaling, const RopeConfig& rope) {
       scaling.fail(fmt::format("a rope setting is {}, want more than 0", value));
     }
   }
-  if (rope.type == RopeType::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
-    scaling.fail("high_freq_factor must exceed low_freq_factor");
+  if (rope.type == RopeType::kLlama3 && rope.high_freq_factor < rope.low_freq_factor) {
+    scaling.fail("high_freq_factor must not be below low_freq_factor");
   }
 }
 
