@@ -9,6 +9,14 @@
 
 namespace strata::api {
 
+// Behind what is too long for a context: how there would be a longer one, if the model has it.
+inline std::string context_note(int64_t context, int64_t of_model) {
+  if (context >= of_model) return {};
+  return "; the model has " + std::to_string(of_model) +
+         ", and this run is planned for fewer: --context (of train and eval --max-length) plans "
+         "for more";
+}
+
 // Of a datum.
 inline std::optional<std::string> find_context_fault(int64_t tokens, int64_t context) {
   if (tokens <= context) return std::nullopt;

@@ -19,7 +19,8 @@ struct BaseInfo {
   std::string dir = {};  // real path: two names of one directory share one BaseInfo
   std::string architecture = {};
   int64_t vocab_size = 0;
-  int64_t max_context = 0;               // positions
+  int64_t max_context = 0;               // positions of a sequence, at most
+  int64_t model_context = 0;             // that the model has: more where the run plans for fewer
   int64_t longest_datum = 0;             // tokens that one datum may have in training
   std::vector<int32_t> end_tokens = {};  // that end a sample unless the client sends `stop: []`
   bool tied_head = false;

@@ -31,7 +31,9 @@ struct Scored {
 };
 
 LoadSpec read_eval_spec(const EvalOptions& o) {
-  LoadSpec spec = read_spec(o);
+  EngineSetup setup = o;
+  setup.longest = o.max_length;
+  LoadSpec spec = read_spec(setup);
   for (const std::string& adapter : o.adapters) {
     if (model::adapter_dir_has_mtp(spec.parsed.config, adapter))
       spec.mtp = model::UseMtp::kAlways;  // loaded whole

@@ -173,6 +173,8 @@ void print_table(const InspectOptions& options, const Findings& f) {
   if (f.adapter) {
     const auto numbers = model::saved_base_fingerprint(*f.adapter);
     if (numbers) table.add_row({"trained over", fmt::format("matrices in {}", numbers->types)});
+    if (const auto rope = model::saved_rope_table(*f.adapter))
+      table.add_row({"RoPE", fmt::format("{} factors", *rope)});
     add_size_rows(*f.adapter, table);
   }
   table.add_row({"chat template", own_text(f.texts.chat_template, "")});
@@ -198,6 +200,7 @@ void add_adapter_members(const PeftAdapter& adapter, boost::json::object& out) {
   const Sizes sizes = sizes_of(adapter);
   const auto numbers = model::saved_base_fingerprint(adapter);
   if (numbers) out["base_types"] = numbers->types;
+  if (const auto rope = model::saved_rope_table(adapter)) out["rope_factors"] = *rope;
   out["targets"] = boost::json::value_from(count_targets(adapter));
   out["ranks"] = boost::json::value_from(sizes.ranks);
   out["alphas"] = boost::json::value_from(sizes.alphas);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "api/context.h"
 #include "api/sampling_options.h"
 #include "base/error.h"
 #include "model/adapter/base_numbers.h"
@@ -29,6 +30,14 @@ void check_length(size_t got, size_t tokens, std::string_view where, std::string
                   bool may_be_empty) {
   if (got == tokens || (may_be_empty && got == 0)) return;
   fail(fmt::format("{}.{}: got {} values, want {}", where, field, got, tokens));
+}
+
+// Beyond what the run's tables of RoPE are for, or its --context.
+void check_positions(int64_t positions, const model::ModelConfig& config, std::string_view where) {
+  if (positions <= config.most_positions) return;
+  fail(fmt::format("{}: {} positions, this run has {} for a sequence{}", where, positions,
+                   config.most_positions,
+                   api::context_note(config.most_positions, config.max_position_embeddings)));
 }
 
 void check_at_least(int64_t value, int64_t least, std::string_view where, std::string_view field,
@@ -287,6 +296,7 @@ void Engine::check(const api::Sequence& sequence, const std::string& where, bool
   const api::LossRow& loss = api::row_of(sequence.loss.name);
   const size_t tokens = datum.tokens.size();
   if (tokens == 0) fail(where + ".tokens: got none, want at least one");
+  check_positions(std::ssize(datum.tokens), model_.config, where);
   check_ids(datum.tokens, model_.config.vocab_size, where, "tokens");
   static_cast<void>(adapter_or_base(sequence.slot));  // an Error when the slot is free
   check_num_targets(datum, loss, where);
@@ -305,6 +315,8 @@ void Engine::check(const api::SampleRequest& request, size_t index) const {
   check_ids(request.prompt, vocab, where, "tokens");
   static_cast<void>(adapter_or_base(request.slot));  // an Error when the slot is free
   check_at_least(request.max_tokens, 1, where, "max_tokens", "at least 1");
+  const auto prompt = std::ssize(request.prompt);
+  check_positions(prompt + std::min(request.max_tokens, INT64_MAX - prompt), model_.config, where);
   check_sampling_options(request, where);
   check_logit_bias(request.logit_bias, vocab, where);
   check_at_least(request.top_k, 0, where, "top_k", "0 (off) or more");

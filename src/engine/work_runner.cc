@@ -294,11 +294,14 @@ void WorkRunner::check_data(const api::Command& command) const {
   const auto& work = std::get<api::ForwardBackward>(command.op);
   if (work.data.empty())
     throw Error(ErrorCode::kInvalidArgument, "data: got none, want at least one datum");
-  const int64_t context = engine_.config().max_position_embeddings;
+  const model::ModelConfig& config = engine_.config();
+  const int64_t context = config.context();
   for (size_t i = 0; i < work.data.size(); ++i) {
     const api::Datum& datum = work.data[i];
     if (const auto fault = api::find_context_fault(std::ssize(datum.tokens), context))
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("data[{}]: {}", i, *fault));
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("data[{}]: {}{}", i, *fault,
+                              api::context_note(context, config.max_position_embeddings)));
     engine_.check(to_sequence(command, i), fmt::format("data[{}]", i), true);
     for (const api::LossInputRow& input : api::kLossInputs)
       check_finite(datum.inputs[input.id], i, input.name);

@@ -123,9 +123,11 @@ void WorkRunner::check_sample(const api::Sample& sample) const {
   const auto fail = [](ErrorCode code, const std::string& what) {
     throw Error(code, "sample: " + what);
   };
-  const int64_t context = engine_.config().max_position_embeddings;
-  if (const auto fault = api::find_context_fault(prompt, sample.max_tokens, context))
-    fail(ErrorCode::kInvalidArgument, *fault);
+  const int64_t context = engine_.config().context();
+  if (const auto fault = api::find_context_fault(prompt, sample.max_tokens, context)) {
+    fail(ErrorCode::kInvalidArgument,
+         *fault + api::context_note(context, engine_.config().max_position_embeddings));
+  }
   if (sample.num_samples < 1)
     fail(ErrorCode::kInvalidArgument, fmt::format("num_samples: got {}", sample.num_samples));
   if (!sample.stop_texts.empty() && tokenizer_ == nullptr)

@@ -203,6 +203,17 @@ int ModelConfig::find_or_add_rope(const RopeSpec& rope) {
   return static_cast<int>(ropes.size()) - 1;
 }
 
+void plan_positions(ModelConfig& config, int64_t longest) {
+  config.most_positions = INT64_MAX;
+  for (RopeSpec& rope : config.ropes) {
+    rope.config.uses_long_factors =
+        rope.config.type == RopeType::kLongrope &&
+        static_cast<double>(longest) > rope.config.original_max_position_embeddings;
+    config.most_positions =
+        std::min(config.most_positions, rope.config.most_positions().value_or(INT64_MAX));
+  }
+}
+
 ParsedConfig parse_config(const std::string& text, const std::string& where, bool strict) {
   const ConfigObject object = ConfigObject::parse(text, where);
   ParsedConfig parsed;
@@ -212,7 +223,12 @@ ParsedConfig parse_config(const std::string& text, const std::string& where, boo
   warn_of_unknown_outer_keys(object, family, parsed);
   check_keys_and_warn(text_object, family, strict, parsed.warnings);
   const DecoderKeys keys = read_decoder_keys(text_object, family.defaults, parsed.config);
+  if (family.find_warnings != nullptr) {
+    for (std::string& warning : family.find_warnings(text_object))
+      parsed.warnings.push_back(std::move(warning));
+  }
   family.read(text_object, keys, parsed.config);
+  plan_positions(parsed.config, 0);
   check_final_norm(object, parsed.config);
   check_layers(object, parsed.config);
   check_parameter_count(object, parsed.config);

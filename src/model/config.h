@@ -4,6 +4,7 @@
 // (they change nothing here), and refused unless at the value that changes nothing. Any other key
 // is a warning, an Error with `strict`.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -46,8 +47,11 @@ struct ModelConfig {
   bool use_mtp = false;
   std::optional<Streams> streams;  // nothing: one stream, the residual itself
   std::vector<RopeSpec> ropes;     // blocks name theirs by its place here
-  int64_t num_mtp_layers = 0;      // beyond the layers in a checkpoint; they take no part
-  std::optional<DType> dtype;      // what the file says of its weights
+  // Positions that a sequence of this run may have, where the run plans for fewer than the model
+  // has (plan_positions() below, --context).
+  int64_t most_positions = INT64_MAX;
+  int64_t num_mtp_layers = 0;  // beyond the layers in a checkpoint; they take no part
+  std::optional<DType> dtype;  // what the file says of its weights
   std::vector<int64_t> eos_token_ids;
   // How checkpoints may name tensors, the canonical form first; what adapters' modules are called;
   // and tensors of other modalities, which take no part but stay in files that are saved.
@@ -74,6 +78,10 @@ struct ModelConfig {
   };
   std::vector<EmptyTensor> empty_tensors;
 
+  // Positions that this run has for a sequence.
+  [[nodiscard]] int64_t context() const {
+    return std::min(max_position_embeddings, most_positions);
+  }
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   // Of the residual state between layers: all streams together.
   [[nodiscard]] int64_t state_width() const {
@@ -90,6 +98,12 @@ struct ModelConfig {
   // The place of a rotary table in `ropes`, added if it is new.
   int find_or_add_rope(const RopeSpec& rope);
 };
+
+// Chooses a run's tables of RoPE for sequences of up to `longest` positions (0: as short as they
+// come). Of longrope it is the long factors where these are more than the original length, else the
+// short ones, which hold no longer sequence. All that belongs to one run must have the same tables;
+// a config that was just parsed has the short ones.
+void plan_positions(ModelConfig& config, int64_t longest);
 
 struct ParsedConfig {
   ModelConfig config;

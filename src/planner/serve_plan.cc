@@ -139,7 +139,7 @@ LongestDatum find_longest_datum(engine::Engine& engine, bool in_stages, int64_t 
   };
   const auto bytes_of = [](const engine::PassPlan& plan) { return plan.total() + plan.kept(); };
   const auto fits = [&](int64_t tokens) { return bytes_of(planned(tokens)) <= bytes; };
-  const int64_t context = engine.config().max_position_embeddings;
+  const int64_t context = engine.config().context();
   const int64_t longest = find_largest_that_fits(std::min(pass_tokens, context), context, fits);
   // Full recompute alone comes before files.
   shape.recompute = model::Recompute::kFull;
@@ -149,8 +149,7 @@ LongestDatum find_longest_datum(engine::Engine& engine, bool in_stages, int64_t 
 }
 
 int64_t sample_pages(const engine::Engine& engine) {
-  return engine.kv_pool().pages_for(
-      std::min(kSamplePositions, engine.config().max_position_embeddings));
+  return engine.kv_pool().pages_for(std::min(kSamplePositions, engine.config().context()));
 }
 
 // Of all stages, each of which has pages and states of the whole model's layers.

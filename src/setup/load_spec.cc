@@ -100,16 +100,34 @@ void check_load_in_4bit(const EngineSetup& setup) {
                           other));
 }
 
+// --context, beyond which nothing runs.
+void check_and_set_context(int64_t context, const std::string& where, model::ModelConfig& config) {
+  if (context == 0) return;
+  if (context > config.max_position_embeddings) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--context: got {}, and {} has {} positions (max_position_embeddings)",
+                            context, where, config.max_position_embeddings));
+  }
+  config.most_positions = std::min(config.most_positions, context);
+}
+
 LoadSpec with_config(LoadSpec spec, const EngineSetup& setup, model::ParsedConfig parsed) {
   check_load_in_4bit(setup);
   spec.load_in_4bit = setup.load_in_4bit;
   spec.dtype = setup.load_in_4bit ? DType::kBF16 : parse_dtype(setup.dtype, parsed.config);
   spec.weights = parse_weights(setup.weights);
   spec.parsed = std::move(parsed);
+  spec = planned_for(std::move(spec), std::max(setup.context, setup.longest));
+  check_and_set_context(setup.context, spec.where, spec.parsed.config);
   return spec;
 }
 
 }  // namespace
+
+LoadSpec planned_for(LoadSpec spec, int64_t longest) {
+  model::plan_positions(spec.parsed.config, longest);
+  return spec;
+}
 
 LoadSpec read_spec(const EngineSetup& setup) { return read_spec(setup, open_texts(setup.model)); }
 

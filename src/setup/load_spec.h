@@ -2,6 +2,7 @@
 // LoadSpec: what the options of a command that runs a model mean, read once: its config.json too,
 // which no other place of the command reads.
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "base/model_texts.h"
@@ -20,6 +21,8 @@ struct EngineSetup {
   std::string offload = {};  // folder of what is in files; empty: that of temporary files
   int threads = 0;           // 0: all cores
   bool strict_config = false;
+  int64_t context = 0;  // positions that a sequence may have; 0: as many as there are
+  int64_t longest = 0;  // positions of the longest sequence that is planned for; 0: nobody knows
   model::UseMtp mtp = model::UseMtp::kNever;  // of the layer of multi-token prediction
 };
 
@@ -33,6 +36,8 @@ struct LoadSpec : engine::RunSpec {
 // Error for any text that is no such value.
 LoadSpec read_spec(const EngineSetup& setup);
 LoadSpec read_spec(const EngineSetup& setup, const ModelTexts& texts);
+// The same, planned for sequences of up to `longest` positions.
+LoadSpec planned_for(LoadSpec spec, int64_t longest);
 // Of a command that plans alone: a config will do (setup/config_source.h).
 LoadSpec read_plan_spec(const EngineSetup& setup);
 

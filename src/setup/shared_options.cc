@@ -26,6 +26,12 @@ void add_threads_option(OptionTable& t, int& field) {
             "0: all cores that the affinity and the CPU quotas of control groups allow");
 }
 
+void add_context_option(OptionTable& t, int64_t& field) {
+  t.integer("context", field, {0, kMost, "0 (the model's) or more"},
+            "positions of a sequence, prompt and answer together, at most [the model's; of models "
+            "with short and long RoPE factors those of the short ones, more takes the long ones]");
+}
+
 void add_strict_option(OptionTable& t, bool& field) {
   t.flag("strict-config", field, "unknown keys of config.json are errors");
 }

@@ -29,6 +29,8 @@ OptionRow& add_dtype_option(OptionTable& t, std::string& field,
                             const std::vector<std::string>& choices = {"auto", "bf16", "f32"},
                             const std::string& help = "auto, bf16 or f32");
 void add_threads_option(OptionTable& t, int& field);
+// --context of what is sampled.
+void add_context_option(OptionTable& t, int64_t& field);
 void add_strict_option(OptionTable& t, bool& field);
 // Both, and --device.
 void add_run_options(OptionTable& t, int& threads, std::string& device, bool& strict_config);

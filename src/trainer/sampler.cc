@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "api/context.h"
 #include "base/error.h"
 #include "engine/sampling/sampling_loop.h"
 
@@ -38,13 +39,16 @@ int64_t TrainSampler::num_cache_positions() const {
   return positions;
 }
 
-api::SampleRequest TrainSampler::request_of(const std::vector<int32_t>& tokens, int64_t context,
+api::SampleRequest TrainSampler::request_of(const std::vector<int32_t>& tokens,
+                                            const model::ModelConfig& config,
                                             api::AdapterSlot slot) const {
+  const int64_t context = config.context();
   const int64_t budget = context - std::ssize(tokens);
   if (budget < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--sample: a prompt of {} tokens, the model's context is {}",
-                            tokens.size(), context));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--sample: a prompt of {} tokens, the model's context is {}{}", tokens.size(),
+                    context, api::context_note(context, config.max_position_embeddings)));
   }
   return {.prompt = tokens,
           .slot = slot,
@@ -55,10 +59,10 @@ api::SampleRequest TrainSampler::request_of(const std::vector<int32_t>& tokens, 
 
 std::vector<Sample> TrainSampler::answer_prompts(engine::Runner& runner,
                                                  api::AdapterSlot slot) const {
-  const int64_t context = runner.engine().config().max_position_embeddings;
+  const model::ModelConfig& config = runner.engine().config();
   std::vector<api::SampleRequest> requests;
   for (const std::vector<int32_t>& tokens : tokens_)
-    requests.push_back(request_of(tokens, context, slot));
+    requests.push_back(request_of(tokens, config, slot));
   const std::vector<api::SampleResult> results = engine::sample(runner, requests);
   std::vector<Sample> samples;
   for (size_t i = 0; i < results.size(); ++i) {

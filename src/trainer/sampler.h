@@ -30,7 +30,8 @@ class TrainSampler {
   [[nodiscard]] int64_t num_cache_positions() const;
 
  private:
-  [[nodiscard]] api::SampleRequest request_of(const std::vector<int32_t>& tokens, int64_t context,
+  [[nodiscard]] api::SampleRequest request_of(const std::vector<int32_t>& tokens,
+                                              const model::ModelConfig& config,
                                               api::AdapterSlot slot) const;
 
   TextStack text_;

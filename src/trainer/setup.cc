@@ -236,7 +236,9 @@ LoadSpec read_train_spec(const TrainOptions& options) {
   check_options(options);
   check_option_combinations(options);
   check_method_in_4bit(options.load_in_4bit, options.method);
-  LoadSpec spec = read_spec(options);
+  EngineSetup setup = options;
+  setup.longest = options.max_length;
+  LoadSpec spec = read_spec(setup);
   spec.mtp = use_mtp(options);
   spec.weights = usable_weights(spec.weights, options.method);
   if (!options.machine.empty()) spec.limits = read_machine_file(options.machine, spec.dtype);

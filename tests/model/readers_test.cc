@@ -324,15 +324,79 @@ TEST(Readers, DeepSeekV2ChoosesGroupsByTheirBestExpert) {
   EXPECT_THAT(message_of(text(R"(, "topk_method": "noaux_tc")")), HasSubstr("topk_method"));
 }
 
-TEST(Readers, Phi3RefusesLongRope) {
-  const std::string scaling = R"("rope_scaling": {"type": "su", "short_factor": [1.0],
-                                 "long_factor": [2.0]})";
-  EXPECT_THAT(message_of(config_text("Phi3ForCausalLM", "phi3", scaling)),
-              HasSubstr("rope type 'su' of Phi-3 (longrope) is not supported"));
+// Heads of 8 columns, of which 6 are rotated.
+std::string phi3(const std::string& scaling, const std::string& more = "") {
+  return config_text("Phi3ForCausalLM", "phi3",
+                     R"("max_position_embeddings": 131072, "partial_rotary_factor": 0.75,
+                        "rope_scaling": {"short_factor": [1.0, 1.5, 2.0],
+                                         "long_factor": [1.5, 8, 64], )" +
+                         scaling + "}" + more);
+}
+
+TEST(Readers, Phi3HasAWindowWhereTheFileNamesOne) {
   const ModelConfig config = parse(
       config_text("Phi3ForCausalLM", "phi3", R"("sliding_window": 2047, "resid_pdrop": 0.0)"));
   EXPECT_EQ(attention(config, 4).window, 2047);
   EXPECT_TRUE(attention(config, 4).fused_qkv);
+  EXPECT_EQ(config.context(), config.max_position_embeddings);
+}
+
+TEST(Readers, Phi3HasOneOfTwoTablesOfLongrope) {
+  ModelConfig config = parse(phi3(R"("type": "longrope")"));
+  ASSERT_EQ(config.ropes.size(), 1u);
+  EXPECT_EQ(config.ropes[0].dim, 6);
+  const auto expect_table = [&](const std::vector<double>& factors, int64_t context) {
+    const std::vector<double> frequencies = rope_frequencies(config.ropes[0].config, 6);
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_DOUBLE_EQ(frequencies[i], std::pow(1e4, -static_cast<double>(i) / 3) / factors[i]);
+    // Of both tables: sqrt(1 + ln 32 / ln 4096).
+    EXPECT_NEAR(rope_attention_factor(config.ropes[0].config), 1.1902381, 5e-8);
+    EXPECT_EQ(config.context(), context);
+  };
+  expect_table({1.0, 1.5, 2.0}, 4096);
+  plan_positions(config, 4097);
+  expect_table({1.5, 8, 64}, 131072);
+  plan_positions(config, 4096);
+  expect_table({1.0, 1.5, 2.0}, 4096);
+  // Older names of it; and the original length that counts.
+  for (const char* type : {R"("type": "su")", R"("type": "yarn")", R"("rope_type": "longrope")",
+                           R"("type": "su", "rope_type": "longrope")"}) {
+    EXPECT_EQ(parse(phi3(type)).ropes, config.ropes) << type;
+  }
+  EXPECT_EQ(parse(phi3(R"("type": "su")", R"(, "original_max_position_embeddings": 64)")).context(),
+            64);
+}
+
+TEST(Readers, Phi3sLongropeHasAFactorOfCosAndSin) {
+  const auto factor = [](const std::string& settings, const std::string& more = "") {
+    return rope_attention_factor(parse(phi3(settings, more)).ropes[0].config);
+  };
+  EXPECT_EQ(factor(R"("type": "su", "attention_factor": 1.25)"), 1.25);
+  EXPECT_EQ(factor(R"("type": "su")", R"(, "original_max_position_embeddings": 131072)"), 1.0);
+  EXPECT_DOUBLE_EQ(factor(R"("type": "su", "factor": 4096)"), std::sqrt(2.0));
+}
+
+TEST(Readers, FaultsOfPhi3sLongropeAreNamed) {
+  const auto message = [](const std::string& scaling) {
+    return message_of(config_text("Phi3ForCausalLM", "phi3", R"("rope_scaling": )" + scaling));
+  };
+  EXPECT_THAT(message(R"({"type": "linear", "factor": 2.0})"),
+              HasSubstr("rope type: got 'linear', supported are default and longrope"));
+  EXPECT_THAT(message(R"({"type": "su", "short_factor": [1, 1, 1, 1]})"),
+              HasSubstr("key 'long_factor': got nothing, want a list of numbers"));
+  EXPECT_THAT(message(R"({"type": "su", "short_factor": [1, 1, 1, "a"], "long_factor": []})"),
+              HasSubstr("key 'short_factor': got [1,1,1,\"a\"], want a list of numbers"));
+  EXPECT_THAT(message(R"({"type": "su", "short_factor": [1, 1, 1, 1], "long_factor": [1, 1, 1]})"),
+              HasSubstr("key 'long_factor' of RoPE: got 3 numbers, want one for each of the 4"));
+  EXPECT_THAT(
+      message(R"({"type": "su", "short_factor": [1, 1, 1, 1], "long_factor": [1, 1, 1, 0]})"),
+      HasSubstr("short_factor and long_factor: got 0, want more than 0"));
+  // Inside alone it does not count, as for transformers.
+  const std::string inside = R"("type": "su", "original_max_position_embeddings": 64)";
+  const ParsedConfig parsed = parse_config(phi3(inside), "c", false);
+  EXPECT_EQ(parsed.config.context(), 4096);
+  ASSERT_EQ(parsed.warnings.size(), 1u);
+  EXPECT_THAT(parsed.warnings[0], HasSubstr("64 does not count here, and 4096 does"));
 }
 
 TEST(Readers, ArchitectureAndModelTypeMustAgree) {

@@ -51,6 +51,12 @@ def randomise(name, value, noise, config):
     return False
 
 
+def longrope(short, long, original, **more):
+    """What a Phi-3 of long texts has in its config."""
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": short, "long_factor": long, **more}
+    return {"rope_parameters": rope, "original_max_position_embeddings": original}
+
+
 def rewrite_config(path, spec):
     """Keys that a file of the hub has or lacks. `drop`: names to leave out, `put`: others."""
     if not spec.get("drop") and not spec.get("put"):
@@ -71,6 +77,7 @@ def cases():
                 num_key_value_heads=2, rms_norm_eps=1e-6, max_position_embeddings=4096, tie_word_embeddings=False,
                 rope_parameters=plain)
     every = dict(r=3, lora_alpha=16, target_modules=ALL_LINEAR)
+    short, long = [1.1, 1.7, 2.9], [1.3, 4.1, 21.0]
     head = dict(r=4, lora_alpha=8, target_modules=["embed_tokens", "lm_head", "q_proj"])
     some = dict(r=5, lora_alpha=12, target_modules=["q_proj", "k_proj", "down_proj"], use_rslora=True)
     multipliers = dict(embedding_multiplier=11.3, attention_multiplier=0.21, residual_multiplier=0.37, logits_scaling=2.7)
@@ -170,6 +177,26 @@ def cases():
             requests=["main", "single", "params", "train_adapters", "train_params", "sample"]),
         "phi3_bf16": dict(family="phi3", dtype="BF16", config=dict(base, num_key_value_heads=4, tie_word_embeddings=True),
                           adapters=[dict(every, target_modules=["qkv_proj", "gate_up_proj"])], requests=["main", "params"]),
+        # longrope: transformers goes by the length of a sequence, Strata by the longest of a run. So that both take one table,
+        # whatever the sequence, the original length is longer than all of them, or shorter than all whose keys are rotated.
+        "phi3_short": dict(family="phi3", longest=40, prompt=40, adapters=[dict(every, target_modules=["qkv_proj", "o_proj"])],
+                           config=dict(base, hidden_size=32, **longrope(short, long, 64, partial_rotary_factor=0.75)),
+                           drop=["rope_parameters"], put={
+                               "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+                               "rope_scaling": {"type": "longrope", "short_factor": short, "long_factor": long}},
+                           requests=["main", "params", "train_adapters", "sample"]),
+        "phi3_long": dict(family="phi3", longest=70, prompt=60, adapters=[dict(every, target_modules=["qkv_proj", "down_proj"]),
+                                                                         dict(some, target_modules=["qkv_proj", "lm_head"])],
+                          config=dict(base, hidden_size=32, sliding_window=25, **longrope(
+                              short, long, 1, partial_rotary_factor=0.75, attention_factor=1.1902381)),
+                          requests=["main", "params", "train_params", "sample"]),
+        # The last length that takes the short factors, and the first of the long ones; older files say yarn or su.
+        "phi3_border": dict(family="phi3", config=dict(base, hidden_size=32, **longrope(short + [1.2], long + [64.0], 16)),
+                            longest=17, adapters=[dict(every, target_modules=["qkv_proj"])],
+                            drop=["rope_parameters"], put={
+                                "rope_theta": 10000.0,
+                                "rope_scaling": {"type": "yarn", "short_factor": short + [1.2], "long_factor": long + [64.0]}},
+                            requests=["lone_16", "lone_17"]),
         # Groups by their best expert, weights that do not sum to one, YaRN in the scale of scores.
         "deepseek_v2": dict(family="deepseek_v2", longest=40, config=dict(
             {k: v for k, v in base.items() if k != "num_key_value_heads"}, hidden_size=32, num_hidden_layers=3, q_lora_rank=10,
@@ -246,6 +273,12 @@ def random_case(family, seed):
     if family.startswith("olmo") or family in ("phi3", "lfm2"):
         config.pop("head_dim")
         config["hidden_size"] += heads * (config["hidden_size"] // heads % 2)
+    if family == "phi3" and pick(0, 1):
+        partial = pick(0.75, 1.0)
+        pairs = int(config["hidden_size"] // heads * partial) // 2
+        factors = lambda most: [round(float(f), 3) for f in 1 + rng.random(pairs) * most]
+        original, more = pick((1, {"attention_factor": number(0.9, 1.4)}), (200, {}), (512, {}))  # long; short; short and a = 1
+        config.update(longrope(factors(2), factors(40), original, partial_rotary_factor=partial, **more))
     if family == "olmo3":
         full = pick({"rope_type": "default"}, {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16})
         theta = config["rope_parameters"]["rope_theta"]

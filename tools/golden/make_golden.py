@@ -372,6 +372,8 @@ class Maker:
             out["short"] = self.short(every + ["param_grads"] if num else every[:-1] + ["param_grads"])
         if "params" in kinds:
             out["params"] = {**self.plain(longest, [0, min(1, num), num]), "want": ["loss", "param_grads"]}
+        for n in (int(kind.removeprefix("lone_")) for kind in kinds if kind.startswith("lone_")):
+            out[f"lone_{n}"] = {"sequences": [self.sequence(n, num)], "want": every if num else every[:-1]}
         if "head" in kinds:
             # The sum over a real vocabulary: thousands of small terms after the target's large one, as
             # frequent tokens have low ids.
@@ -488,6 +490,8 @@ def check_rope_shows(model_dir, spec):
     for part in ref.base.modules():
         if hasattr(part, "inv_freq"):
             part.inv_freq = part.compute_default_rope_parameters(part.config)[0]
+            # Those that longrope chooses of.
+            part.original_inv_freq = part.long_inv_freq = part.inv_freq
     change = gr.relative_l2(gr.to_numpy(ref.forward(ids, 0)[1]), gr.to_numpy(scaled))
     assert change > 1e-2, f"RoPE scaling changes the logits by only {change:.1e}"
 

@@ -150,6 +150,12 @@ class Bench {
     create_slots();
   }
 
+  // Positions of a sequence.
+  [[nodiscard]] int64_t longest() const {
+    if (work_.kind != WorkKind::kDecode) return work_.length;
+    return std::max(work_.length, options_.context) + kTimedTokens + 2;
+  }
+
   [[nodiscard]] engine::EngineOptions engine_options() const {
     engine::EngineOptions options;
     options.recompute = parse_recompute(recompute()).policy;
@@ -166,7 +172,8 @@ class Bench {
                                .weights = options_.weights,
                                .recompute = recompute(),
                                .offload = options_.offload,
-                               .threads = options_.threads});
+                               .threads = options_.threads,
+                               .longest = longest()});
     check_context_fits(spec.parsed.config.max_position_embeddings);
     spec.weights = usable_weights(spec.weights, options_.method);
     return load_engine(spec, options);

@@ -38,7 +38,8 @@ LoadSpec read_spec_of_model(const StagedWork& work, const BenchOptions& options)
                              .weights = options.weights,
                              .recompute = work.recompute,
                              .offload = options.offload,
-                             .threads = options.threads});
+                             .threads = options.threads,
+                             .longest = work.length});
   spec.weights = usable_weights(spec.weights, options.method);
   return spec;
 }

@@ -204,9 +204,9 @@ std::vector<int32_t> Conversation::render_and_encode(const json::array& messages
 
 void Conversation::check_fits(int64_t num_tokens) const {
   if (num_tokens < generator_.context()) return;
-  fail(fmt::format("prompt: {} tokens{}, the model's context is {}; shorten it", num_tokens,
+  fail(fmt::format("prompt: {} tokens{}, the model's context is {}; shorten it{}", num_tokens,
                    begins_with_system(messages_) ? " with the system turn" : "",
-                   generator_.context()));
+                   generator_.context(), generator_.context_note()));
 }
 
 std::vector<int32_t> Conversation::encode_and_drop_oldest() {

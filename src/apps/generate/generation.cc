@@ -174,9 +174,9 @@ std::string Generator::options_text() const {
 int64_t Generator::most_answer_tokens(int64_t prompt_tokens) const {
   const int64_t budget = context() - prompt_tokens;
   if (budget < 1) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("prompt: {} tokens, the model's context is {}", prompt_tokens, context()));
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("prompt: {} tokens, the model's context is {}{}", prompt_tokens,
+                            context(), context_note()));
   }
   return std::min(options_.max_tokens, budget);
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/context.h"
 #include "apps/generate/sampling.h"
 #include "base/function_ref.h"
 #include "engine/runner.h"
@@ -80,9 +81,11 @@ class Generator {
   void set_option(const std::string& name, const std::string& value);
   // What they are now, for people.
   [[nodiscard]] std::string options_text() const;
-  // Positions of the model, prompt and answer together.
-  [[nodiscard]] int64_t context() const {
-    return runner_->engine().config().max_position_embeddings;
+  // Positions that this run has, prompt and answer together.
+  [[nodiscard]] int64_t context() const { return runner_->engine().config().context(); }
+  // Behind what is too long for it.
+  [[nodiscard]] std::string context_note() const {
+    return api::context_note(context(), runner_->engine().config().max_position_embeddings);
   }
   // Answers `prompt`; `write` gets the text in pieces as it is certain. Answer i draws as
   // sample i of a server's request with that seed. Rank 0's `stop` is asked before each step

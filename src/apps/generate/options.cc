@@ -20,6 +20,7 @@ void add_generation_options(OptionTable& t, GenerationOptions& o) {
   t.text("adapter", o.adapter, "PEFT LoRA directory; alone it stands for its base too").in("DIR");
   t.group("Answers");
   t.integer("max-tokens", o.max_tokens, {1, INT64_MAX, "1 or more"}, "of an answer, at most");
+  add_context_option(t, o.context);
   add_sampling_rows(t, o.sampling);
   t.seed("seed", o.seed, "drawn and printed when absent, but for greedy");
   t.retired("seed-rule", "answers draw as a server's do for a request with that seed");

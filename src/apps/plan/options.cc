@@ -54,6 +54,7 @@ OptionTable option_table_of(PlanOptions& o) {
   t.flag("mtp", o.with_mtp, "of train: with multi-token prediction, as --mtp-weight has it");
   t.flag("indexer-loss", o.with_indexer_loss, "of train: with a loss that trains indexers");
   t.group("Of serving");
+  add_context_option(t, o.context);
   t.integer("max-rank", o.max_rank, {1, 65536, "1 or more"}, "of serve: largest LoRA rank");
   t.choice("speculate", o.speculate, {"none", "mtp"},
            "of serve: mtp: with drafts of multi-token prediction");

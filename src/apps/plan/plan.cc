@@ -388,7 +388,7 @@ constexpr const char* kOfPipelines =
     "schedule,pipeline,microbatches,chunks,forwarding-delay,schedule-out,with-transfers,trace,json";
 constexpr const char* kOfServing =
     "model,offload,memory,expert-rank,max-rank,dtype,threads,device,strict-config,json,speculate,"
-    "draft-tokens,weights";
+    "draft-tokens,weights,context";
 constexpr const char* kOfStages =
     "model,tokens,memory,method,optimizer,rank,expert-rank,targets,recompute,dtype,weights,"
     "load-in-4bit,threads,device,strict-config,offload,mtp,stages,microbatches,chunks,json,machine,"

@@ -372,8 +372,9 @@ ProbeRequest parse_request(const std::string& json, const ProbeOptions& options)
 
 // On ranks that are threads, or as one of those that are processes.
 int run_request_and_write_results(const ProbeOptions& options, const StageOptions& stages,
-                                  const LoadSpec& asked, const ProbeRequest& request,
+                                  const LoadSpec& read, const ProbeRequest& request,
                                   Comm* process) {
+  const LoadSpec asked = planned_for(read, request.longest());
   const engine::PipelinePlan plan = plan_and_check_stages(asked, stages, request);
   const LoadSpec spec = spec_to_load(asked, options, request);
   const ProcessRanks ranks =

@@ -223,6 +223,17 @@ void check_loss_inputs_of_sequences(const Fields& fields, const ProbeRequest& re
 
 }  // namespace
 
+int64_t ProbeRequest::longest() const {
+  int64_t longest = 0;
+  for (const api::Datum& datum : data) longest = std::max(longest, std::ssize(datum.tokens));
+  for (const api::SampleRequest& sample : samples) {
+    const auto prompt = static_cast<int64_t>(sample.prompt.size());
+    const int64_t answer = std::clamp<int64_t>(sample.max_tokens, 0, INT64_MAX - prompt);
+    longest = std::max(longest, prompt + answer);
+  }
+  return longest;
+}
+
 ProbeRequest parse_probe_request(std::string_view text, const std::string& where,
                                  int64_t num_adapters) {
   const text::JsonBody body(text, where);

@@ -32,6 +32,8 @@ struct ProbeRequest {
   std::optional<ProbeTrain> train;
   std::vector<api::SampleRequest> samples;
 
+  // Positions of its longest sequence, what may be sampled included.
+  [[nodiscard]] int64_t longest() const;
   [[nodiscard]] bool needs_targets() const {
     return logprobs || loss || adapter_grads || param_grads || train.has_value();
   }

@@ -70,7 +70,8 @@ api::BaseInfo base_info_of(api::BaseId id, const std::string& dir,
   info.dir = dir;
   info.architecture = config.architecture;
   info.vocab_size = config.vocab_size;
-  info.max_context = config.max_position_embeddings;
+  info.max_context = config.context();
+  info.model_context = config.max_position_embeddings;
   info.tied_head = config.tie_word_embeddings;
   return info;
 }
@@ -194,6 +195,7 @@ void EngineHost::load_base(const std::string& dir, const HostOptions& options) {
                  .weights = options.weights,
                  .offload = options.offload,
                  .threads = options.threads,
+                 .context = options.context,
                  .mtp = options.draft_tokens > 0 ? model::UseMtp::kIfThere : model::UseMtp::kNever},
                 base.texts);
   base.stages = load_stages(spec, options.stages, options.draft_tokens);

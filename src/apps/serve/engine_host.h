@@ -30,6 +30,7 @@ struct ServedAdapter {
 struct HostOptions {
   std::string dtype = "auto";
   std::string weights = "auto";
+  int64_t context = 0;  // of each model: positions of a sequence, at most; 0: the model's
   int threads = 0;
   int stages = 1;       // that each model is divided into, each with its part of threads
   std::string offload;  // folder for activations of long data; empty: none is offloaded

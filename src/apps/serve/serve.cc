@@ -167,6 +167,7 @@ HostOptions host_options_of(const server::ServeOptions& options, const server::B
                             int64_t memory) {
   return {.dtype = options.dtype,
           .weights = options.weights,
+          .context = options.context,
           .threads = static_cast<int>(options.threads),
           .stages = static_cast<int>(options.stages),
           .offload = find_usable_offload_folder(options.offload),

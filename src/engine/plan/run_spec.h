@@ -24,7 +24,7 @@ struct RecomputeChoice {
 };
 
 struct RunSpec {
-  model::ParsedConfig parsed;  // as its config.json has it
+  model::ParsedConfig parsed;  // as its config.json has it, and the run's tables of RoPE
   DType dtype = DType::kF32;   // that is computed in
   model::KeepWeights weights = model::KeepWeights::kAuto;
   bool load_in_4bit = false;  // its linear layers are quantised to nf4

@@ -15,6 +15,7 @@ namespace {
 const std::string kTypes = "strata.base_types";
 const std::string kHash = "strata.base_numbers";
 constexpr std::string_view kNf4 = " nf4";  // behind a count
+const std::string kRopeTable = "strata.rope_table";
 
 std::optional<std::string> find_metadata_if_short(const PeftAdapter& peft, const std::string& key) {
   const auto& metadata = peft.file().metadata();
@@ -33,6 +34,16 @@ std::string types_text(const std::map<std::string, int64_t>& counts) {
   }
   return text;
 }
+
+// Whose tables a run has one of; null: none has two.
+const RopeConfig* find_longrope(const ModelConfig& config) {
+  for (const RopeSpec& rope : config.ropes) {
+    if (rope.config.type == RopeType::kLongrope) return &rope.config;
+  }
+  return nullptr;
+}
+
+std::string table_of(const RopeConfig& rope) { return rope.uses_long_factors ? "long" : "short"; }
 
 // The same however the tensors are divided into files.
 std::string hash_sorted(std::vector<std::string> tensors) {
@@ -64,10 +75,20 @@ std::optional<BaseFingerprint> saved_base_fingerprint(const PeftAdapter& peft) {
   return BaseFingerprint{*types, *hash};
 }
 
+std::optional<std::string> saved_rope_table(const PeftAdapter& peft) {
+  auto table = find_metadata_if_short(peft, kRopeTable);
+  if (table != "short" && table != "long") return std::nullopt;
+  return table;
+}
+
 std::map<std::string, std::string> base_fingerprint_metadata(const LoadedModel& model) {
-  if (model.checkpoint == nullptr) return {};
+  std::map<std::string, std::string> metadata;
+  if (const RopeConfig* rope = find_longrope(model.config)) metadata[kRopeTable] = table_of(*rope);
+  if (model.checkpoint == nullptr) return metadata;
   const BaseFingerprint numbers = base_fingerprint(*model.checkpoint);
-  return {{kTypes, numbers.types}, {kHash, numbers.hash}};
+  metadata[kTypes] = numbers.types;
+  metadata[kHash] = numbers.hash;
+  return metadata;
 }
 
 std::string base_mismatch_warning(const PeftAdapter& peft, const std::string& dir,
@@ -83,6 +104,19 @@ std::string base_mismatch_warning(const PeftAdapter& peft, const std::string& di
       "numbers than its own it may be less exact{}",
       dir, own->types, source.path(), now.types,
       wants_nf4 ? "; strata convert --type nf4 writes a base with its own" : "");
+}
+
+std::string rope_mismatch_warning(const PeftAdapter& peft, const std::string& dir,
+                                  const ModelConfig& config) {
+  const auto own = saved_rope_table(peft);
+  const RopeConfig* rope = find_longrope(config);
+  if (!own || rope == nullptr || *own == table_of(*rope)) return {};
+  return fmt::format(
+      "adapter: {}: it was trained with the {} factors of RoPE, and this run has the {} ones, with "
+      "which it may be less exact: --context (of train and eval --max-length) of {} {} takes its "
+      "own",
+      dir, *own, table_of(*rope), *own == "long" ? "more than" : "at most",
+      rope->original_max_position_embeddings);
 }
 
 }  // namespace strata::model

@@ -265,6 +265,12 @@ void warn_if_base_differs(const LoadedModel& model, const PeftAdapter& peft,
   if (!warning.empty()) log(LogLevel::kWarning, warning);
 }
 
+void warn_if_rope_differs(const LoadedModel& model, const PeftAdapter& peft,
+                          const std::string& dir) {
+  const std::string warning = rope_mismatch_warning(peft, dir, model.config);
+  if (!warning.empty()) log(LogLevel::kWarning, warning);
+}
+
 std::vector<LoraModuleSpec> specs_of(const std::vector<MatchedModule>& matched) {
   std::vector<LoraModuleSpec> specs;
   for (const MatchedModule& item : matched) specs.push_back(item.spec);
@@ -308,6 +314,7 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
   const AdapterModules file(backend, model, dir);
   auto adapter =
       std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(file.modules()), whole);
+  warn_if_rope_differs(model, file.peft(), dir);
   read_modules(file.peft(), file.modules(), *adapter);
   adapter->refresh(backend);
   return adapter;
@@ -325,6 +332,7 @@ std::unique_ptr<LoraAdapter> read_adapter_without_refresh(Backend& backend,
                                  copy.tensor.name));
   if (!faults.empty()) fail(model, peft, dir, faults);
   warn_if_base_differs(model, peft, dir);
+  warn_if_rope_differs(model, peft, dir);
   auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched));
   read_modules(peft, matched, *adapter);
   return adapter;
@@ -381,6 +389,7 @@ void load_adapter_weights(const LoadedModel& model, const std::string& dir, Lora
   const std::vector<MatchedModule> ordered = reorder_to_adapter(adapter, std::move(saved), faults);
   if (!faults.empty()) throw_mismatch(model, peft, dir, faults);
   warn_if_base_differs(model, peft, dir);
+  warn_if_rope_differs(model, peft, dir);
   read_modules(peft, ordered, adapter);
 }
 

@@ -136,6 +136,19 @@ std::vector<int64_t> ConfigObject::integers(std::string_view key) const {
   return out;
 }
 
+std::vector<double> ConfigObject::numbers(std::string_view key) const {
+  const json::value* value = find(data_->object, key);
+  if (value == nullptr) fail_key(where_, key, "nothing", "a list of numbers");
+  std::vector<double> out;
+  if (const json::array* list = value->if_array()) {
+    for (const json::value& item : *list) {
+      if (item.is_number()) out.push_back(item.to_number<double>());
+    }
+    if (out.size() == list->size()) return out;
+  }
+  fail_key(where_, key, shortened_json(*value), "a list of numbers");
+}
+
 std::optional<ConfigObject> ConfigObject::object(std::string_view key) const {
   const json::value* value = find(data_->object, key);
   if (value == nullptr) return std::nullopt;

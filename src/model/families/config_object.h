@@ -32,6 +32,8 @@ class ConfigObject {
   [[nodiscard]] std::vector<std::string> texts(std::string_view key) const;
   // A number or a list of numbers, as eos_token_id may be.
   [[nodiscard]] std::vector<int64_t> integers(std::string_view key) const;
+  // A list of numbers, which must be there.
+  [[nodiscard]] std::vector<double> numbers(std::string_view key) const;
   [[nodiscard]] std::optional<ConfigObject> object(std::string_view key) const;
   [[nodiscard]] std::vector<std::string> keys() const;  // those whose value is not null
   // The value as compact JSON, of which long ones are cut: for messages, and to compare with short

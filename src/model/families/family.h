@@ -63,6 +63,8 @@ struct Family {
   std::span<const NeutralKey> neutral_keys = {};
   DecoderDefaults defaults = {};
   const TextPart* text_part = nullptr;  // or none
+  // Sentences on values that do not count for what they seem to say; null: there are none.
+  std::vector<std::string> (*find_warnings)(const ConfigObject& object) = nullptr;
   void (*read)(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config);
 };
 
@@ -102,6 +104,7 @@ struct RopeDefaults {
   bool is_partial = false;        // files may rotate a part of each head
   bool scales_positions = false;  // llama_4_scaling_beta and max_position_embeddings may be there
   bool has_sections = false;      // mrope_section and mrope_interleaved may be there: text has none
+  bool has_longrope = false;      // which is the only scaling then; older files call it su or yarn
   // original_max_position_embeddings next to the scaling, which goes before the one inside.
   std::optional<double> original_length = {};
   // Of settings by kind of layer transformers reads yarn's `truncate` elsewhere: this counts then,

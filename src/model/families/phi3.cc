@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Phi-3 and Phi-4: Llama's layers, with q, k and v in one matrix, and gate and up in another.
-// longrope, which the models of 128K and Phi-4-mini have, is not supported.
+// Phi-3, 3.5 and 4: Llama's layers, with q, k and v in one matrix, and gate and up in another; of
+// 128K models RoPE has two tables (longrope), one of which a run has.
 // Sources: HF modeling_phi3.py, configuration_phi3.py, as all defaults here.
 #include <fmt/format.h>
 
-#include "base/error.h"
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "model/blocks/attention_config.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
@@ -19,25 +22,43 @@ constexpr std::string_view kRead[] = {"sliding_window"};
 constexpr std::string_view kInert[] = {"resid_pdrop", "embd_pdrop", "auto_map"};
 constexpr NeutralKey kNeutral[] = {{"attention_bias", "false"}};
 
-// Older files call longrope su or yarn.
-void refuse_longrope(const ConfigObject& object) {
-  for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
-    const auto settings = object.object(key);
-    if (!settings) continue;
-    const std::string type = settings->text("rope_type", settings->text("type", "default"));
-    if (type == "default") continue;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: {}: rope type '{}' of Phi-3 (longrope) is not supported; its "
-                            "models of 4K and Phi-4 have none",
-                            object.where(), key, type));
+// Of models without the key; an original length inside the scaling alone does not count.
+constexpr int64_t kOriginalLength = 4096;
+constexpr std::string_view kOriginalKey = "original_max_position_embeddings";
+
+std::vector<std::string> find_phi3_warnings(const ConfigObject& object) {
+  if (object.has(kOriginalKey)) return {};
+  for (const std::string_view form : {"rope_parameters", "rope_scaling"}) {
+    const auto scaling = object.object(form);
+    if (!scaling || scaling->number(kOriginalKey, kOriginalLength) == kOriginalLength) continue;
+    return {fmt::format(
+        "{}: key '{}': {} does not count here, and {} does, as in transformers: of "
+        "Phi-3 the key stands next to {}",
+        scaling->where(), kOriginalKey, scaling->json(kOriginalKey), kOriginalLength, form)};
+  }
+  return {};
+}
+
+// One for each pair that is rotated.
+void check_num_factors(const ConfigObject& object, const RopeConfig& rope, int64_t rotary_dim) {
+  if (rope.type != RopeType::kLongrope) return;
+  const std::pair<const char*, const std::vector<double>&> tables[] = {
+      {"short_factor", rope.short_factors}, {"long_factor", rope.long_factors}};
+  for (const auto& [key, factors] : tables) {
+    if (std::ssize(factors) == rotary_dim / 2) continue;
+    object.fail(
+        fmt::format("key '{}' of RoPE: got {} numbers, want one for each of the {} pairs "
+                    "of columns that are rotated",
+                    key, factors.size(), rotary_dim / 2));
   }
 }
 
 void read_phi3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
-  refuse_longrope(object);
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
-  const RopeConfig rope = read_rope(object, {.is_partial = true});
+  const RopeConfig rope = read_rope(
+      object, {.is_partial = true, .has_longrope = true, .original_length = kOriginalLength});
   const int64_t rotary_dim = rotary_width(rope, head_dim);
+  check_num_factors(object, rope, rotary_dim);
   const Block attention(
       kGqa, GqaConfig{.num_heads = keys.num_heads,
                       .num_kv_heads = object.integer("num_key_value_heads", keys.num_heads),
@@ -69,6 +90,7 @@ extern const Family kPhi3Family = {.name = "phi3",
                                                 .num_heads = 32,
                                                 .max_position_embeddings = 4096,
                                                 .rms_norm_eps = 1e-5},
+                                   .find_warnings = find_phi3_warnings,
                                    .read = read_phi3};
 
 }  // namespace strata::model

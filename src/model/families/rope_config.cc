@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source: HF modeling_rope_utils.py, _compute_default_rope_parameters,
-// _compute_linear_scaling_rope_parameters, _compute_llama3_parameters, _compute_yarn_parameters.
+// _compute_linear_scaling_rope_parameters, _compute_llama3_parameters, _compute_yarn_parameters,
+// _compute_longrope_parameters.
 #include "model/families/rope_config.h"
 
 #include <algorithm>
@@ -49,12 +50,22 @@ struct Ramp {
   }
 };
 
+double longrope_frequency(const RopeConfig& rope, int64_t pair, double frequency) {
+  const auto& factors = rope.uses_long_factors ? rope.long_factors : rope.short_factors;
+  return frequency / factors[static_cast<size_t>(pair)];
+}
+
 double yarn_frequency(const RopeConfig& rope, int64_t dim, int64_t pair, double frequency) {
   const double ramp = Ramp(rope, dim).at(pair);
   return frequency / rope.factor * ramp + frequency * (1.0 - ramp);
 }
 
 }  // namespace
+
+std::optional<int64_t> RopeConfig::most_positions() const {
+  if (type != RopeType::kLongrope || uses_long_factors) return std::nullopt;
+  return static_cast<int64_t>(original_max_position_embeddings);
+}
 
 double PositionScale::at(int64_t position) const {
   if (beta == 0.0) return 1.0;
@@ -84,14 +95,21 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t dim) {
       case RopeType::kYarn:
         scaled = yarn_frequency(rope, dim, pair, frequency);
         break;
+      case RopeType::kLongrope:
+        scaled = longrope_frequency(rope, pair, frequency);
+        break;
     }
   }
   return frequencies;
 }
 
 double rope_attention_factor(const RopeConfig& rope) {
-  if (rope.type != RopeType::kYarn) return 1.0;
+  if (rope.type != RopeType::kYarn && rope.type != RopeType::kLongrope) return 1.0;
   if (rope.attention_factor) return *rope.attention_factor;
+  if (rope.type == RopeType::kLongrope) {
+    if (rope.factor <= 1.0) return 1.0;
+    return std::sqrt(1.0 + std::log(rope.factor) / std::log(rope.original_max_position_embeddings));
+  }
   if (rope.mscale != 0.0 && rope.mscale_all_dim != 0.0) {
     return yarn_mscale(rope.factor, rope.mscale) / yarn_mscale(rope.factor, rope.mscale_all_dim);
   }

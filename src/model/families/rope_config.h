@@ -8,22 +8,32 @@
 
 namespace strata::model {
 
-enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn, kLongrope };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                             // linear, llama3, yarn
+  double factor = 1.0;                             // linear, llama3, yarn, longrope
   double low_freq_factor = 1.0;                    // llama3
   double high_freq_factor = 4.0;                   // llama3
-  double original_max_position_embeddings = 8192;  // llama3, yarn
+  double original_max_position_embeddings = 8192;  // llama3, yarn, longrope
   double beta_fast = 32.0;                         // yarn, like all below
   double beta_slow = 1.0;
-  bool truncate = true;                         // the ramp's ends to whole pairs
-  double mscale = 0.0;                          // 0: not given
-  double mscale_all_dim = 0.0;                  // 0: not given
-  std::optional<double> attention_factor = {};  // of cos and sin; nothing: the two above say it
-  double partial_rotary_factor = 1.0;           // columns of a head that are rotated, of all
+  bool truncate = true;         // the ramp's ends to whole pairs
+  double mscale = 0.0;          // 0: not given
+  double mscale_all_dim = 0.0;  // 0: not given
+  // Of cos and sin, of longrope too; nothing: yarn's two above say it, and longrope's factor.
+  std::optional<double> attention_factor = {};
+  double partial_rotary_factor = 1.0;  // columns of a head that are rotated, of all
+  // Divisors of longrope's frequencies, one for each pair. A run has one of the two tables,
+  // whatever the length of a sequence: a key that is kept would turn otherwise once its sequence
+  // grows.
+  std::vector<double> short_factors = {};
+  std::vector<double> long_factors = {};
+  bool uses_long_factors = false;  // by plan_positions() (model/config.h)
+
+  // The positions that the table is for; nothing: as many as the model's.
+  [[nodiscard]] std::optional<int64_t> most_positions() const;
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 

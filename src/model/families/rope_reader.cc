@@ -20,6 +20,15 @@ bool contains(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+RopeType parse_longrope_type(const ConfigObject& object, const std::string& name) {
+  if (name == "default") return RopeType::kDefault;
+  if (name == "longrope" || name == "su" || name == "yarn") return RopeType::kLongrope;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{}: rope type: got '{}', supported are default and longrope (su and "
+                          "yarn in older files)",
+                          object.where(), name));
+}
+
 RopeType parse_rope_type(const ConfigObject& object, const std::string& name) {
   if (name == "default") return RopeType::kDefault;
   if (name == "linear") return RopeType::kLinear;
@@ -67,21 +76,27 @@ void check_scaling_keys(const ConfigObject& scaling, RopeType type, const RopeDe
                                         "mscale_all_dim", "attention_factor", "finetuned"};
   constexpr std::string_view kSections[] = {"mrope_section", "mrope_interleaved"};
   constexpr std::string_view kPositions[] = {"llama_4_scaling_beta", "max_position_embeddings"};
+  // transformers reads neither of the last two.
+  constexpr std::string_view kLongrope[] = {"short_factor", "long_factor", "attention_factor",
+                                            "short_mscale", "long_mscale"};
   for (const std::string& key : scaling.keys()) {
     const bool known = contains(kKnown, key) || (type == RopeType::kYarn && contains(kYarn, key)) ||
                        (defaults.has_sections && contains(kSections, key)) ||
-                       (defaults.scales_positions && contains(kPositions, key));
+                       (defaults.scales_positions && contains(kPositions, key)) ||
+                       (type == RopeType::kLongrope && contains(kLongrope, key));
     if (!known) scaling.fail(fmt::format("key '{}' is not supported", key));
   }
 }
 
-RopeType read_rope_type(const ConfigObject& scaling) {
+RopeType read_rope_type(const ConfigObject& scaling, const RopeDefaults& defaults) {
+  const auto parse = defaults.has_longrope ? parse_longrope_type : parse_rope_type;
   if (scaling.has("type") && scaling.has("rope_type") &&
-      scaling.text("type") != scaling.text("rope_type")) {
+      scaling.text("type") != scaling.text("rope_type") &&
+      parse(scaling, scaling.text("type")) != parse(scaling, scaling.text("rope_type"))) {
     scaling.fail(fmt::format("'type' {} and 'rope_type' {} disagree", scaling.json("type"),
                              scaling.json("rope_type")));
   }
-  return parse_rope_type(scaling, scaling.text("rope_type", scaling.text("type", "default")));
+  return parse(scaling, scaling.text("rope_type", scaling.text("type", "default")));
 }
 
 void check_scaling_values(const ConfigObject& scaling, const RopeConfig& rope) {
@@ -96,13 +111,36 @@ void check_scaling_values(const ConfigObject& scaling, const RopeConfig& rope) {
   }
 }
 
-// The factor of a scaling; where YaRN's is null, what stretches the original length to the whole.
+// The factor of a scaling; where YaRN's is null, or longrope has none, what stretches the original
+// length to the whole.
 double read_scaling_factor(const ConfigObject& scaling, const RopeConfig& rope,
                            double max_positions) {
-  if (rope.type == RopeType::kYarn && scaling.is_null("factor")) {
+  if ((rope.type == RopeType::kYarn && scaling.is_null("factor")) ||
+      (rope.type == RopeType::kLongrope && !scaling.has("factor"))) {
     return max_positions / rope.original_max_position_embeddings;
   }
   return scaling.number("factor");
+}
+
+// Into `rope`, what longrope alone has.
+void read_longrope(const ConfigObject& scaling, RopeConfig& rope) {
+  if (scaling.has("attention_factor")) {
+    rope.attention_factor = scaling.number("attention_factor");
+    if (!(*rope.attention_factor >= 0.0) || !std::isfinite(*rope.attention_factor)) {
+      scaling.fail(fmt::format("key 'attention_factor': got {}, want at least 0",
+                               scaling.json("attention_factor")));
+    }
+  } else if (rope.factor > 1.0 && !(rope.original_max_position_embeddings > 1.0)) {
+    scaling.fail("original_max_position_embeddings is 1, of which no attention_factor follows");
+  }
+  rope.short_factors = scaling.numbers("short_factor");
+  rope.long_factors = scaling.numbers("long_factor");
+  for (const auto& factors : {rope.short_factors, rope.long_factors}) {
+    for (const double factor : factors) {
+      if (factor > 0.0 && std::isfinite(factor)) continue;
+      scaling.fail(fmt::format("short_factor and long_factor: got {}, want more than 0", factor));
+    }
+  }
 }
 
 }  // namespace
@@ -119,9 +157,10 @@ RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& sca
                              const RopeDefaults& defaults) {
   const double max_positions = object.number("max_position_embeddings", 2048);
   RopeConfig rope;
-  rope.type = read_rope_type(scaling);
+  rope.type = read_rope_type(scaling, defaults);
   rope.theta = scaling.number("rope_theta", defaults.theta);
-  if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn) {
+  if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn ||
+      rope.type == RopeType::kLongrope) {
     rope.original_max_position_embeddings =
         defaults.original_length.value_or(scaling.number(kOriginalLength, max_positions));
   }
@@ -136,6 +175,7 @@ RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& sca
     read_yarn(scaling, rope);
     rope.truncate = defaults.truncate.value_or(rope.truncate);
   }
+  if (rope.type == RopeType::kLongrope) read_longrope(scaling, rope);
   check_scaling_keys(scaling, rope.type, defaults);
   rope.partial_rotary_factor = read_partial_rotary(scaling, defaults);
   check_scaling_values(scaling, rope);

@@ -83,8 +83,9 @@ void read_number_options(const text::Fields& body, api::Sample& sample) {
   throw OpenAiFault(
       ErrorCode::kInvalidArgument,
       fmt::format("This model's maximum context length is {} tokens. However, your {} has {} "
-                  "bytes, which are at least {} tokens. Please reduce its length.",
-                  base.max_context, param, bytes, least_tokens),
+                  "bytes, which are at least {} tokens. Please reduce its length{}.",
+                  base.max_context, param, bytes, least_tokens,
+                  api::context_note(base.max_context, base.model_context)),
       std::string(param), "context_length_exceeded");
 }
 
@@ -95,8 +96,9 @@ void check_context_length(const api::BaseInfo& base, int64_t prompt, int64_t max
       ErrorCode::kInvalidArgument,
       fmt::format("This model's maximum context length is {} tokens. However, you requested {} "
                   "tokens in the {} and {} for the completion. Please reduce the length of "
-                  "either.",
-                  base.max_context, prompt, param, max_tokens),
+                  "either{}.",
+                  base.max_context, prompt, param, max_tokens,
+                  api::context_note(base.max_context, base.model_context)),
       std::string(param), "context_length_exceeded");
 }
 

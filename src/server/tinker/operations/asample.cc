@@ -375,7 +375,8 @@ void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order) {
   const int64_t left = base.max_context - prompt;
   if (command.max_tokens == 0) command.max_tokens = std::max<int64_t>(left, 1);
   if (const auto fault = api::find_context_fault(prompt, command.max_tokens, base.max_context))
-    fail(left < 1 ? "prompt" : "sampling_params.max_tokens", *fault);
+    fail(left < 1 ? "prompt" : "sampling_params.max_tokens",
+         *fault + api::context_note(base.max_context, base.model_context));
   check_ids("prompt", command.prompt, 0, base.vocab_size);
   check_ids("sampling_params.stop", command.stop, 0, base.vocab_size);
   check_ids("target_prompt_logprobs.data", command.prompt_targets.ids, -1, base.vocab_size);

@@ -361,6 +361,11 @@ void add_machine_rows(OptionTable& t, ServeOptions& o) {
            "of files in 4 or 8 bits: auto keeps them so in memory where it can, bf16 dequantises "
            "them, to the same results; narrow: an error where none can be kept")
       .in("auto|narrow|bf16");
+  add_count(t, "context", o.context, 0,
+            "positions of a sequence, prompt and answer together, at most; of models with short "
+            "and long RoPE factors more than those of the short ones takes the long ones for all")
+      .by_default("0: the model's, or those of its short factors")
+      .results();
   add_count(t, "threads", o.threads, 0, "of the engine").by_default("0: all cores");
   t.integer("stages", o.stages, {1, 64, "1 to 64"},
             "that the layers of each model are divided into, each with its part of --threads; "

@@ -100,6 +100,7 @@ struct ServeOptions {
   std::string dtype = "auto";
   std::string weights = "auto";
   std::string expert_rank = "divided";
+  int64_t context = 0;  // positions of a sequence, at most; 0: the model's
   std::string speculate = "none";
   int64_t draft_tokens = 1;
   bool prefix_cache = true;

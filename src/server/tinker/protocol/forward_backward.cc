@@ -257,7 +257,8 @@ std::optional<std::string> find_length_fault(const api::ForwardBackward& command
   for (size_t i = 0; i < command.data.size(); ++i) {
     const int64_t tokens = std::ssize(command.data[i].tokens);
     if (const auto fault = api::find_context_fault(tokens, base.max_context))
-      return fmt::format("datum {}: {}", i, *fault);
+      return fmt::format("datum {}: {}{}", i, *fault,
+                         api::context_note(base.max_context, base.model_context));
     if (command.forward_only) continue;
     if (const auto fault = api::find_datum_memory_fault(tokens, base.longest_datum))
       return fmt::format("datum {}: {}", i, *fault);
