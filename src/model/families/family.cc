@@ -249,6 +249,19 @@ int64_t rotary_width(const RopeConfig& rope, int64_t head_dim) {
   return static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
 }
 
+std::vector<bool> read_sparse_layers(const ConfigObject& object, const DecoderKeys& keys,
+                                     int64_t num_experts) {
+  const int64_t step = object.integer("decoder_sparse_step", 1);
+  if (step < 1) object.fail(fmt::format("decoder_sparse_step: got {}, want at least 1", step));
+  const std::vector<int64_t> dense = object.integers("mlp_only_layers");
+  std::vector<bool> sparse;
+  for (int64_t layer = 0; layer < keys.num_layers; ++layer) {
+    sparse.push_back(num_experts > 0 && (layer + 1) % step == 0 &&
+                     std::find(dense.begin(), dense.end(), layer) == dense.end());
+  }
+  return sparse;
+}
+
 std::string_view choose_present_key(const ConfigObject& object, std::string_view name,
                                     std::string_view other) {
   if (!object.has(other)) return name;

@@ -136,6 +136,10 @@ std::string_view choose_present_key(const ConfigObject& object, std::string_view
 std::vector<bool> read_layers_of_type(const ConfigObject& object, std::string_view type,
                                       int64_t num_layers,
                                       FunctionRef<bool(int64_t layer)> otherwise);
+// Which layers have experts as Qwen's files say it: every decoder_sparse_step-th, but for those of
+// mlp_only_layers.
+std::vector<bool> read_sparse_layers(const ConfigObject& object, const DecoderKeys& keys,
+                                     int64_t num_experts);
 // Which layers have the window as Qwen's dense models say it: without layer_types, if there is one
 // (not 0), those from max_window_layers on.
 std::vector<bool> read_windowed_layers(const ConfigObject& object, int64_t num_layers,

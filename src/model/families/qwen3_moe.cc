@@ -4,8 +4,6 @@
 // Sources: HF modeling_qwen3_moe.py, configuration_qwen3_moe.py, as all defaults here.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "model/blocks/attention_config.h"
 #include "model/blocks/experts/moe.h"
@@ -24,20 +22,6 @@ constexpr std::string_view kRead[] = {
     "use_sliding_window", "sliding_window"};
 constexpr std::string_view kInert[] = {"transformers.js_config", "max_window_layers",
                                        "router_aux_loss_coef", "output_router_logits", "qkv_bias"};
-
-// The layers that experts have.
-std::vector<bool> read_sparse_layers(const ConfigObject& object, const DecoderKeys& keys,
-                                     int64_t num_experts) {
-  const int64_t step = object.integer("decoder_sparse_step", 1);
-  if (step < 1) object.fail(fmt::format("decoder_sparse_step: got {}, want at least 1", step));
-  const std::vector<int64_t> dense = object.integers("mlp_only_layers");
-  std::vector<bool> sparse;
-  for (int64_t layer = 0; layer < keys.num_layers; ++layer) {
-    sparse.push_back(num_experts > 0 && (layer + 1) % step == 0 &&
-                     std::find(dense.begin(), dense.end(), layer) == dense.end());
-  }
-  return sparse;
-}
 
 // 0 or the window of every layer: transformers' model asks for the window alone, so that a
 // layer_types which says anything else would not be what it computes.
