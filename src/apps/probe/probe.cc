@@ -212,13 +212,20 @@ class Probe {
     return !parameter.buffer && (!is_mtp || request_.mtp_weight != 0.0f);
   }
 
-  // The values of its parameters, one behind the other.
+  // The values of its parameters, in the order of its rows.
   void gather_stored_tensor(const model::ModelWeights& weights, const model::StoredTensor& tensor,
                             engine::BaseValues which, std::span<float> out) {
+    std::vector<float> values;
     for (const size_t i : tensor.parameters) {
-      const auto count = static_cast<size_t>(weights.table()[i].shape.num_elements());
-      pipeline_->gather().base_values(i, which, out.first(count));
-      out = out.subspan(count);
+      const model::Parameter& parameter = weights.table()[i];
+      values.resize(static_cast<size_t>(parameter.shape.num_elements()));
+      pipeline_->gather().base_values(i, which, values);
+      const int64_t cols = parameter.num_cols();
+      for (const model::StoredRows& rows : tensor.rows) {
+        if (rows.parameter != i) continue;
+        std::copy_n(values.begin() + rows.first * cols, rows.count * cols,
+                    out.begin() + rows.at * cols);
+      }
     }
   }
 

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "checkpoint/peft.h"
 #include "model/adapter/io.h"
+#include "model/adapter/tensors.h"
 
 namespace strata::model {
 namespace {
@@ -45,12 +46,14 @@ double common_scale(const std::vector<LoraModule>& modules, const LoraModuleSpec
 }
 
 PeftWriteModule to_unstacked_module(const LoraModule& module) {
-  return {.module_path = module.path,
-          .embedding = module.is_embedding(),
-          .alpha = module.spec.scale * static_cast<double>(module.spec.rank),
-          .a = module.a,
-          .b = module.b,
-          .rank = module.spec.rank};
+  PeftWriteModule out = {.module_path = module.path,
+                         .embedding = module.is_embedding(),
+                         .alpha = module.spec.scale * static_cast<double>(module.spec.rank),
+                         .a = {},
+                         .b = {},
+                         .rank = module.spec.rank};
+  set_stored_values(module, out);
+  return out;
 }
 
 // A module of experts as stacked tensors, each of its halves by itself; `scaled` owns their B.

@@ -231,14 +231,15 @@ bool is_target_parameter(const LoraModule& module, bool has_experts) {
 
 // A module that is not of experts.
 PeftWriteModule make_unfused_module(const LoraModule& module, bool has_experts) {
-  return {.module_path = module.path,
-          .embedding = module.is_embedding(),
-          .alpha = module.spec.alpha,
-          .a = module.a,
-          .b = module.b,
-          .rank = module.spec.rank,
-          .parameter =
-              is_target_parameter(module, has_experts) ? module.path + ".weight" : std::string()};
+  PeftWriteModule out = {.module_path = module.path,
+                         .embedding = module.is_embedding(),
+                         .alpha = module.spec.alpha,
+                         .a = {},
+                         .b = {},
+                         .rank = module.spec.rank};
+  set_stored_values(module, out);
+  if (is_target_parameter(module, has_experts)) out.parameter = module.path + ".weight";
+  return out;
 }
 
 struct ColumnRange {

@@ -211,8 +211,12 @@ PeftWriteModule to_peft_module(const LoraModule& module, const AdapterTensor& a)
   out.embedding = module.is_embedding();
   out.alpha = module.spec.alpha;
   out.rank = module.spec.rank;
-  out.a = expert >= 0 ? module.a.at(expert) : module.a.reshape(a.shape);
-  out.b = expert >= 0 ? module.b.at(expert) : module.b;
+  if (module.num_experts == 0) {
+    set_stored_values(module, out);
+  } else {
+    out.a = expert >= 0 ? module.a.at(expert) : module.a.reshape(a.shape);
+    out.b = expert >= 0 ? module.b.at(expert) : module.b;
+  }
   return out;
 }
 

@@ -24,11 +24,27 @@ Shape stored_shape(const LoraModule& module, bool is_b) {
   return is_b ? Shape{first, e * second} : Shape{e * first, second};
 }
 
+// The same of a B [out, rank] whose rows have another order in files.
+template <typename Body>
+void for_each_reordered_index_pair(const LoraTarget& target, int64_t rank, Body body) {
+  int64_t own = 0;
+  for (const RowRuns& runs : target.stored_rows) {
+    for (int64_t row = 0; row < runs.count * runs.rows; ++row, ++own) {
+      const int64_t at = runs.first_row + row / runs.rows * runs.step + row % runs.rows;
+      for (int64_t j = 0; j < rank; ++j) body(at * rank + j, own * rank + j);
+    }
+  }
+  CHECK(own == target.out, own, target.out);
+}
+
 // Calls body(index in stored, index in the module's values) for every element of the tensor.
 template <typename Body>
 void for_each_index_pair(const LoraModule& module, const AdapterTensor& tensor,
                          const TensorView& values, Body body) {
   const int64_t count = tensor.shape.num_elements();
+  if (tensor.is_b && !module.target->stored_rows.empty()) {
+    return for_each_reordered_index_pair(*module.target, values.shape[1], body);
+  }
   if (module.num_experts == 0 || module.form != ExpertForm::kFused || !tensor.is_b) {
     const int64_t first = std::max<int64_t>(0, tensor.expert) * count;
     for (int64_t i = 0; i < count; ++i) body(i, first + i);
@@ -49,6 +65,17 @@ void for_each_index_pair(const LoraModule& module, const AdapterTensor& tensor,
 }
 
 }  // namespace
+
+void set_stored_values(const LoraModule& module, PeftWriteModule& out) {
+  out.a = module.a;
+  out.b = module.b;
+  if (module.target->stored_rows.empty()) return;
+  out.a.data = out.b.data = nullptr;
+  out.fill = [&module](bool is_b, float* to) {
+    const TensorView& values = is_b ? module.b : module.a;
+    copy_to_stored(module, {.name = {}, .shape = values.shape, .is_b = is_b}, values, to);
+  };
+}
 
 int64_t fused_row(const LoraTarget& target, int64_t out) {
   if (!target.alternating || target.num_halves == 1) return out;

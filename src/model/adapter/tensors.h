@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/peft.h"
 #include "model/adapter/lora.h"
 
 namespace strata::model {
@@ -20,6 +21,10 @@ struct AdapterTensor {
 
 // In the order of the modules.
 std::vector<AdapterTensor> adapter_tensors(const LoraAdapter& adapter);
+
+// A and B of a module that is no expert's, as a file has them: views, or where B's rows have
+// another order there what writes them. Borrows the module.
+void set_stored_values(const LoraModule& module, PeftWriteModule& out);
 
 // The row of B in ExpertForm::kFused that output `out` of a target's module is: the halves of
 // gate_up_proj, which are one behind the other here, may alternate there.

@@ -18,7 +18,7 @@ namespace {
 struct GatedDeltaNet {
   using Config = GatedDeltaNetConfig;
   static constexpr BlockGroup kGroup = BlockGroup::kAttention;
-  enum Key : uint8_t { kQkv, kZ, kB, kA, kOut, kConv, kDtBias, kALog, kNorm };
+  enum Key : uint8_t { kQkv, kZ, kB, kA, kOut, kConv, kDtBias, kALog, kNorm, kQkvz, kBa };
   static constexpr int kNumLinears = 5;
 
   struct Saved {
@@ -53,8 +53,9 @@ struct GatedDeltaNet {
                        c.num_key_heads, c.key_dim, c.value_dim);
   }
 
+  static constexpr int kFirstOrder = 18;  // of modules: behind the experts'
+
   static void add_params(const Config& c, int64_t d, ParamRows& rows) {
-    constexpr int kFirstOrder = 18;  // behind the experts'
     const auto add = [&](Key key, std::string_view suffix, std::string_view path, Shape shape,
                          const RowShards& shards) {
       rows.push_back({.key = key,
@@ -99,6 +100,53 @@ struct GatedDeltaNet {
         value_heads);
     add(kOut, "linear_attn.out_proj.weight", "linear_attn.out_proj", {d, c.value_width()},
         inputs_by(c.num_value_heads, "value heads"));
+    if (c.fused_by_key_head) fuse_by_key_head(c, d, rows);
+  }
+
+  // A matrix of a file, of whose rows each key head has `step`.
+  static void spell_as_part(ParamRow& row, std::string_view suffix, int64_t step, int64_t d,
+                            std::vector<RowRuns> runs) {
+    const int64_t heads = runs.front().count;
+    row.others.push_back(
+        {.suffix = suffix, .stored = {heads * step, d}, .runs = std::move(runs), .is_usual = true});
+    row.lora.is_part = true;
+  }
+
+  // Key head by key head a matrix has q, k, v and z, and another one b and a; adapters have one
+  // module for each of the two. Source: HF modeling_qwen3_next.py, fix_query_key_value_ordering.
+  static void fuse_by_key_head(const Config& c, int64_t d, ParamRows& rows) {
+    const int64_t heads = c.num_key_heads;
+    const int64_t gates = c.num_value_heads / heads;               // of a key head: its value heads
+    const int64_t keys = c.key_dim, values = gates * c.value_dim;  // rows of q or k, of v or z
+    const int64_t step = 2 * keys + 2 * values;
+    const auto runs = [&](int64_t first, int64_t count, int64_t of_step) {
+      return RowRuns{.first_row = first, .rows = count, .step = of_step, .count = heads};
+    };
+    constexpr std::string_view kQkvzName = "linear_attn.in_proj_qkvz.weight";
+    constexpr std::string_view kBaName = "linear_attn.in_proj_ba.weight";
+    for (ParamRow& row : rows) {
+      if (row.key == kQkv) {
+        spell_as_part(row, kQkvzName, step, d,
+                      {runs(0, keys, step), runs(keys, keys, step), runs(2 * keys, values, step)});
+      } else if (row.key == kZ) {
+        spell_as_part(row, kQkvzName, step, d, {runs(2 * keys + values, values, step)});
+      } else if (row.key == kB || row.key == kA) {
+        spell_as_part(row, kBaName, 2 * gates, d,
+                      {runs(row.key == kB ? 0 : gates, gates, 2 * gates)});
+      }
+    }
+    rows.push_back({.key = kQkvz,
+                    .lora = {.path = "linear_attn.in_proj_qkvz",
+                             .order = kFirstOrder + kQkv,
+                             .in = d,
+                             .out = heads * step,
+                             .parts = {kQkv, kZ, kNoKey}}});
+    rows.push_back({.key = kBa,
+                    .lora = {.path = "linear_attn.in_proj_ba",
+                             .order = kFirstOrder + kB,
+                             .in = d,
+                             .out = heads * 2 * gates,
+                             .parts = {kB, kA, kNoKey}}});
   }
 
   static int64_t history_bytes(const Config& c, DType dtype) {

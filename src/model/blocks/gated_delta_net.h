@@ -16,6 +16,9 @@ struct GatedDeltaNetConfig {
   int64_t value_dim = 0;  // likewise
   int64_t conv_width = 0;
   double eps = 1e-6;  // of the norm
+  // Files have q, k, v and z as rows of one matrix, and b and a of another: first all that belongs
+  // to the first key head. Qwen3-Next's do.
+  bool fused_by_key_head = false;
   [[nodiscard]] ops::DeltaNetShape shape() const {
     return {num_key_heads, num_value_heads, key_dim, value_dim};
   }

@@ -178,11 +178,15 @@ void MergedSource::add_piece_if_changed(const Changes& changes, const Parameter&
                                         int target, int64_t first_out) {
   const auto found = changes.find({static_cast<int>(parameter.layer), target});
   if (target < 0 || found == changes.end()) return;
-  pieces_[parameter.name].push_back({.change = found->second,
-                                     .first_row = parameter.first_row,
-                                     .rows = parameter.shape[0],
-                                     .expert = std::max(0, parameter.expert),
-                                     .first_out = first_out});
+  std::vector<Piece>& pieces = pieces_[parameter.name];
+  for_each_stored_run(parameter, 0, parameter.shape[0],
+                      [&](int64_t first, int64_t at, int64_t count) {
+                        pieces.push_back({.change = found->second,
+                                          .first_row = at,
+                                          .rows = count,
+                                          .expert = std::max(0, parameter.expert),
+                                          .first_out = first_out + first});
+                      });
 }
 
 // Embedding or head.

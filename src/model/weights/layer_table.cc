@@ -2,6 +2,7 @@
 #include "model/weights/layer_table.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace strata::model {
 namespace {
@@ -51,6 +52,14 @@ std::vector<Placed> ordered_targets(const LayerStack& stack) {
   return placed;
 }
 
+// Where files have the rows of a matrix in a larger tensor; none where they are next to each other.
+const std::vector<RowRuns>& runs_of(const ParamRows& rows, int key) {
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [&](const ParamRow& each) { return each.key == key; });
+  CHECK(row != rows.end() && !row->others.empty(), key);
+  return row->others.front().runs;
+}
+
 // The parts of targets that have any, once all targets have their places: `placed` is in the order
 // of the stack's targets.
 void resolve_parts(const std::vector<Placed>& placed, LayerStack& stack) {
@@ -62,6 +71,8 @@ void resolve_parts(const std::vector<Placed>& placed, LayerStack& stack) {
       const int64_t rows = stack.targets[static_cast<size_t>(part)].out;
       stack.targets[i].parts.push_back({.target = part, .first_row = first_row, .rows = rows});
       first_row += rows;
+      const std::vector<RowRuns>& runs = runs_of(stack.rows[placed[i].sublayer].inner, key);
+      std::copy(runs.begin(), runs.end(), std::back_inserter(stack.targets[i].stored_rows));
     }
   }
 }

@@ -36,6 +36,8 @@ struct LoraTarget {
   // targets for their products alone, which are parts: no adapter names them.
   std::vector<TargetPart> parts = {};
   bool is_part = false;
+  // Rows of B in files that B's rows here are in turn; empty: in the same order.
+  std::vector<RowRuns> stored_rows = {};
   bool is_fresh = true;           // a fresh adapter may have it
   bool of_indexer = false;        // or may where indexers train
   std::string_view stacked = {};  // in Tinker's stacked export: "w1"; of halves "w1 w3"

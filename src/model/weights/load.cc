@@ -79,7 +79,10 @@ void load_rows(Backend& backend, const CheckpointSource& checkpoint, const Check
   const TensorView rows = backend.scratch().take(tensor.info.dtype, {end - begin, cols});
   {
     const HostAccess access(backend.allocator());
-    checkpoint.read(tensor, (parameter.first_row + begin) * cols, (end - begin) * cols, rows.data);
+    for_each_stored_run(parameter, begin, end, [&](int64_t first, int64_t at, int64_t count) {
+      checkpoint.read(tensor, at * cols, count * cols,
+                      rows.slice_rows(first - begin, first - begin + count).data);
+    });
   }
   weights.write_rows(backend, index, begin, rows);
 }
@@ -118,6 +121,7 @@ void take_other_spelling_if_absent(const CheckpointSource& checkpoint, const Mod
     parameter.name = name;
     parameter.stored_shape = other.stored;
     parameter.first_row = other.first_row + expert * other.rows_per_expert;
+    parameter.runs = other.runs;
     return;
   }
 }
@@ -306,9 +310,14 @@ void read_stored_rows(Backend& backend, const LoadedModel& model, size_t index, 
   CHECK(model.checkpoint != nullptr && out.dense() && out.cols() == cols, index);
   const CheckpointTensor& tensor = *model.checkpoint->find(parameter.name);
   const int64_t step = slice_rows(cols);
-  for (int64_t begin = 0; begin < out.rows(); begin += step)
-    model.checkpoint->read_f32(tensor, (parameter.first_row + first_row + begin) * cols,
-                               std::min(step, out.rows() - begin) * cols, out.f32() + begin * cols);
+  for (int64_t begin = 0; begin < out.rows(); begin += step) {
+    const int64_t end = std::min(begin + step, out.rows());
+    for_each_stored_run(parameter, first_row + begin, first_row + end,
+                        [&](int64_t first, int64_t at, int64_t count) {
+                          model.checkpoint->read_f32(tensor, at * cols, count * cols,
+                                                     out.f32() + (first - first_row) * cols);
+                        });
+  }
 }
 
 }  // namespace strata::model

@@ -92,8 +92,12 @@ void load_narrow_rows(Backend& backend, const CheckpointSource& checkpoint, Mode
       static_cast<std::byte*>(backend.scratch().take(rows * narrow_layout(form).row_bytes(cols)));
   {
     const HostAccess access(backend.allocator());
-    checkpoint.read_quantised_rows(*checkpoint.find(parameter.name), parameter.first_row + begin,
-                                   rows, data);
+    const int64_t row_bytes = narrow_layout(form).row_bytes(cols);
+    for_each_stored_run(parameter, begin, begin + rows,
+                        [&](int64_t first, int64_t at, int64_t count) {
+                          checkpoint.read_quantised_rows(*checkpoint.find(parameter.name), at,
+                                                         count, data + (first - begin) * row_bytes);
+                        });
   }
   weights.write_narrow_rows(backend, index, begin,
                             {.form = form, .data = data, .rows = rows, .cols = cols});

@@ -14,6 +14,14 @@
 
 namespace strata::model {
 
+// Rows of a larger tensor: `count` runs of so many rows, one every `step` rows.
+struct RowRuns {
+  int64_t first_row = 0;  // of the first run
+  int64_t rows = 0;       // of a run
+  int64_t step = 0;
+  int64_t count = 0;
+};
+
 // Another place where a checkpoint may hold a parameter: under another name, or as rows of a larger
 // tensor (its leading axes flattened).
 struct Spelling {
@@ -21,6 +29,9 @@ struct Spelling {
   Shape stored = {};            // of the whole tensor; empty: the parameter's own
   int64_t first_row = 0;        // of the parameter in it (of expert 0)
   int64_t rows_per_expert = 0;  // from one expert's first row to the next one's
+  // Where the parameter's rows are not next to each other in it: they are those of these in turn.
+  std::vector<RowRuns> runs = {};
+  bool is_usual = false;  // new files have it, whatever ModelConfig::stores_as_one says
 };
 
 constexpr int kNoKey = -1;

@@ -40,22 +40,24 @@ void read_rows_to_save(Backend& backend, const ModelWeights& weights, size_t ind
   }
 }
 
-// Appends a parameter's rows to its tensor, of which it is the next part.
-void save_parameter(Backend& backend, const LoadedModel& model, size_t index,
-                    const TensorDecl& tensor, const RowSource* trained, CheckpointWriter& writer) {
+// Appends rows of a parameter to its tensor, of which they are the next part.
+void save_rows(Backend& backend, const LoadedModel& model, const StoredRows& stored,
+               const TensorDecl& tensor, const RowSource* trained, CheckpointWriter& writer) {
   const ModelWeights& weights = *model.weights;
+  const size_t index = stored.parameter;
   const Parameter& parameter = weights.table()[index];
   const RowSource* masters = !parameter.buffer || !parameter.held ? trained : nullptr;
   const bool raw = masters == nullptr && parameter.is_matrix() && tensor.dtype == DType::kBF16 &&
                    weights.compute_dtype() == DType::kBF16;
-  for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
+  const auto save_slice = [&](int64_t begin, int64_t end, int64_t cols) {
     const Scratch::Mark mark(backend.scratch());
     const TensorView rows =
         backend.scratch().take(raw ? DType::kBF16 : DType::kF32, {end - begin, cols});
     read_rows_to_save(backend, weights, index, begin, masters, rows);
     const HostAccess access(backend.allocator());
     append_rows(rows, tensor.name, writer);
-  });
+  };
+  for_each_slice(parameter, stored.first, stored.first + stored.count, save_slice);
 }
 
 // A table of a model that was read from no file.
@@ -77,9 +79,8 @@ void save_stored_tensor(Backend& backend, const LoadedModel& model, const Stored
   if (tensor.integer_bytes > 0) {
     return save_integers(backend, *model.weights, stored.parameters.front(), tensor, writer);
   }
-  for (const size_t index : stored.parameters) {
-    save_parameter(backend, model, index, tensor, trained, writer);
-  }
+  for (const StoredRows& rows : stored.rows)
+    save_rows(backend, model, rows, tensor, trained, writer);
 }
 
 // A tensor that is none of ours, as it was read.

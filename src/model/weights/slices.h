@@ -16,14 +16,18 @@ inline int64_t slice_rows(int64_t cols) {
   return std::max<int64_t>(1, kSliceBytes / (cols * dtype_bytes(DType::kF32)));
 }
 
-// body(begin, end, columns) for the rows [begin, end) of each slice of a parameter.
+// body(begin, end, columns) for the rows [begin, end) of each slice of a parameter's [first, last).
 template <typename Body>
-void for_each_slice(const Parameter& parameter, Body body) {
-  const int64_t rows = parameter.num_rows();
+void for_each_slice(const Parameter& parameter, int64_t first, int64_t last, Body body) {
   const int64_t cols = parameter.num_cols();
   const int64_t step = slice_rows(cols);
-  for (int64_t begin = 0; begin < rows; begin += step)
-    body(begin, std::min(rows, begin + step), cols);
+  for (int64_t begin = first; begin < last; begin += step)
+    body(begin, std::min(last, begin + step), cols);
+}
+// The same of all its rows.
+template <typename Body>
+void for_each_slice(const Parameter& parameter, Body body) {
+  for_each_slice(parameter, 0, parameter.num_rows(), body);
 }
 
 }  // namespace strata::model

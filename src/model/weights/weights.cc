@@ -56,11 +56,12 @@ Parameter make_parameter(const ModelConfig& config, const ParamRow& row, int64_t
                          int64_t expert) {
   Parameter p;
   p.name = layer_tensor_name(config, layer, row.suffix, expert);
-  if (config.stores_as_one && !row.others.empty()) {
+  if (!row.others.empty() && (config.stores_as_one || row.others.front().is_usual)) {
     const Spelling& whole = row.others.front();
     p.name = layer_tensor_name(config, layer, whole.suffix, expert);
     p.stored_shape = whole.stored;
     p.first_row = whole.first_row + expert * whole.rows_per_expert;
+    p.runs = whole.runs;
   }
   p.layer = static_cast<int>(layer);
   p.expert = row.num_experts > 0 ? static_cast<int>(expert) : -1;
@@ -388,12 +389,19 @@ std::vector<StoredTensor> ModelWeights::stored_tensors() const {
   std::unordered_map<std::string_view, size_t> places;
   for (size_t index = 0; index < table_.size(); ++index) {
     const auto [place, added] = places.try_emplace(table_[index].name, tensors.size());
-    if (added) tensors.push_back({table_[index].name, table_[index].tensor_shape(), {}});
-    tensors[place->second].parameters.push_back(index);
+    if (added) tensors.push_back({table_[index].name, table_[index].tensor_shape(), {}, {}});
+    StoredTensor& tensor = tensors[place->second];
+    tensor.parameters.push_back(index);
+    for_each_stored_run(table_[index], 0, table_[index].num_rows(),
+                        [&](int64_t first, int64_t at, int64_t count) {
+                          tensor.rows.push_back({index, first, count, at});
+                        });
   }
   for (StoredTensor& tensor : tensors) {
     std::sort(tensor.parameters.begin(), tensor.parameters.end(),
               [&](size_t a, size_t b) { return table_[a].first_row < table_[b].first_row; });
+    std::sort(tensor.rows.begin(), tensor.rows.end(),
+              [](const StoredRows& a, const StoredRows& b) { return a.at < b.at; });
   }
   return tensors;
 }

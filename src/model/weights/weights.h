@@ -8,6 +8,7 @@
 // and names are those of every other stage, and what it does not hold has no memory. Engine thread
 // only.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -43,6 +44,7 @@ struct Parameter {
   // flattened (experts stored as one tensor). Empty stored_shape: the tensor is the parameter.
   Shape stored_shape;
   int64_t first_row = 0;
+  std::span<const RowRuns> runs = {};  // in place of first_row; its spelling's
   ParamDraw draw = ParamDraw::kConstant;
   float init = 0.0f;
   DType floor = DType::kBF16;  // kF32: not rounded in bf16 mode
@@ -81,11 +83,38 @@ inline PanelView expert_panel(PanelView first, int64_t expert) {
 std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::string_view suffix,
                               int64_t expert);
 
-// A tensor of a checkpoint and the rows of the weight table it holds, in the order of its rows.
+// Calls body(the first of them, its row in the tensor, how many) for rows [begin, end) of a
+// parameter: for each of the runs of rows that are next to each other in its tensor.
+template <typename Body>
+void for_each_stored_run(const Parameter& parameter, int64_t begin, int64_t end, Body body) {
+  if (parameter.runs.empty()) {
+    if (begin < end) body(begin, parameter.first_row + begin, end - begin);
+    return;
+  }
+  int64_t first = 0;  // of the parameter's rows, in a run
+  for (const RowRuns& runs : parameter.runs) {
+    for (int64_t i = 0; i < runs.count; ++i, first += runs.rows) {
+      const int64_t from = std::max(begin, first);
+      const int64_t to = std::min(end, first + runs.rows);
+      if (from < to) body(from, runs.first_row + i * runs.step + from - first, to - from);
+    }
+  }
+}
+
+// Rows of a parameter that are next to each other in its tensor.
+struct StoredRows {
+  size_t parameter = 0;
+  int64_t first = 0;  // of the parameter's rows
+  int64_t count = 0;
+  int64_t at = 0;  // in the tensor
+};
+
+// A tensor of a checkpoint and what it holds of the weight table, in the order of its rows.
 struct StoredTensor {
   std::string_view name;
   Shape shape;
   std::vector<size_t> parameters;
+  std::vector<StoredRows> rows;
 };
 
 struct ShardUnits;
