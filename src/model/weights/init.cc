@@ -99,7 +99,12 @@ void draw_parameter(Backend& backend, const ModelConfig& config, const Counter& 
   std::vector<float> values;
   for_each_slice(parameter, [&](int64_t begin, int64_t end, int64_t cols) {
     values.resize(static_cast<size_t>((end - begin) * cols));
-    draw_slice(backend, parameter, config, random, begin * cols, values);
+    // By their places in the tensor, of which there may be other parameters.
+    for_each_stored_run(parameter, begin, end, [&](int64_t first, int64_t at, int64_t count) {
+      draw_slice(backend, parameter, config, random, at * cols,
+                 std::span(values).subspan(static_cast<size_t>((first - begin) * cols),
+                                           static_cast<size_t>(count * cols)));
+    });
     write_host_rows(backend, values, {end - begin, cols}, weights, index, begin);
   });
 }
