@@ -25,6 +25,18 @@ constexpr NamedConfig kNamed[] = {
   "eos_token_id": 248044, "torch_dtype": "bfloat16"
 }
 )"},
+    {"qwen3-next-80b-a3b", R"({
+  "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "vocab_size": 151936, "hidden_size": 2048,
+  "intermediate_size": 5120, "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2,
+  "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+  "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "full_attention_interval": 4, "num_experts": 512,
+  "num_experts_per_tok": 10, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+  "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [], "max_position_embeddings": 262144,
+  "rms_norm_eps": 1e-06, "rope_theta": 10000000, "partial_rotary_factor": 0.25, "tie_word_embeddings": false,
+  "attention_bias": false, "hidden_act": "silu", "initializer_range": 0.02, "eos_token_id": 151645,
+  "torch_dtype": "bfloat16"
+}
+)"},
     {"deepseek-v4-tiny", R"({
   "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "vocab_size": 129280, "hidden_size": 64,
   "num_hidden_layers": 43, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "qk_rope_head_dim": 32,

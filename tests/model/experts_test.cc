@@ -83,7 +83,7 @@ TEST_P(ExpertModel, IsSavedBackUnderItsOwnNames) {
 INSTANTIATE_TEST_SUITE_P(All, ExpertModel,
                          ::testing::Values("qwen3_moe", "qwen3_moe_fused", "qwen3_moe_bf16",
                                            "deepseek_moe", "deepseek_moe_all", "glm4_moe_lite",
-                                           "deepseek_mla"));
+                                           "deepseek_mla", "qwen3_next", "qwen3_next_bf16"));
 
 // Replaces the first occurrence of `from` by `to`, of the same length.
 void patch(const std::string& path, const std::string& from, const std::string& to) {

@@ -42,6 +42,7 @@ TEST(RankDivision, ModelsDivideByWhatAllTheirRowsHave) {
       {"qwen3_5", {.tensor = 2}},
       {"lfm2", {.tensor = 2}},
       {"qwen3_5_moe", {.expert = 3, .tensor = 2}},
+      {"qwen3_next", {.expert = 3, .tensor = 2}},
       {"zero_layers", {.tensor = 131}}};
   for (const auto& [name, ranks] : divisions) {
     EXPECT_EQ(fault(golden(name), ranks), "") << name << ' ' << ranks.expert << ' ' << ranks.tensor;
@@ -142,9 +143,10 @@ TEST(RankDivision, FewMatricesStayWhole) {
     EXPECT_EQ(row.shape[axis] % shards.units, 0) << name;
     EXPECT_FALSE(shards.unit.empty()) << name;
   };
-  for (const char* name : {"llama2", "llama_bias_f16", "qwen2", "qwen3", "gemma3", "ministral",
-                           "qwen3_moe", "deepseek_mla", "deepseek_moe", "glm4_moe_lite",
-                           "deepseek_v4", "deepseek_v4_mtp", "qwen3_5", "qwen3_5_moe", "lfm2"}) {
+  for (const char* name :
+       {"llama2", "llama_bias_f16", "qwen2", "qwen3", "gemma3", "ministral", "qwen3_moe",
+        "deepseek_mla", "deepseek_moe", "glm4_moe_lite", "deepseek_v4", "deepseek_v4_mtp",
+        "qwen3_5", "qwen3_5_moe", "lfm2", "qwen3_next"}) {
     SCOPED_TRACE(name);
     ModelConfig config = golden(name);
     config.use_mtp = config.mtp_layer.has_value();

@@ -14,6 +14,7 @@
 #include "model/blocks/short_conv.h"
 #include "model/config.h"
 #include "model/connectors/pre_norm_add.h"
+#include "model/weights/weights.h"
 
 namespace strata::model {
 namespace {
@@ -397,6 +398,61 @@ TEST(Readers, FaultsOfPhi3sLongropeAreNamed) {
   EXPECT_EQ(parsed.config.context(), 4096);
   ASSERT_EQ(parsed.warnings.size(), 1u);
   EXPECT_THAT(parsed.warnings[0], HasSubstr("64 does not count here, and 4096 does"));
+}
+
+std::string qwen3_next(const std::string& more) {
+  return config_text("Qwen3NextForCausalLM", "qwen3_next",
+                     R"("head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+                        "linear_key_head_dim": 4, "linear_value_head_dim": 5, "num_experts": 4,
+                        "num_experts_per_tok": 2)" +
+                         more);
+}
+
+// The rows of a matrix that those of a parameter are in turn.
+std::vector<int64_t> rows_in_files(const ParamRows& rows, std::string_view suffix) {
+  std::vector<int64_t> places;
+  for (const ParamRow& row : rows) {
+    if (row.suffix != suffix) continue;
+    Parameter parameter;
+    parameter.runs = row.others.front().runs;
+    for_each_stored_run(parameter, 0, row.shape[0], [&](int64_t, int64_t at, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) places.push_back(at + i);
+    });
+  }
+  return places;
+}
+
+TEST(Readers, Qwen3NextsProjectionsTakeTurnsByKeyHead) {
+  const LayerTable table(parse(qwen3_next("")));
+  const ParamRows& rows = table.stack_of(0).rows[0].inner;
+  // Of each of 2 key heads 4 rows of q, 4 of k, 3 x 5 of v, and as many of z; then 3 of b and of a.
+  std::vector<int64_t> qkv, z, b, a;
+  const auto take = [](std::vector<int64_t>& to, int64_t first, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) to.push_back(first + i);
+  };
+  for (const int64_t first : {0, 38}) take(qkv, first, 4);
+  for (const int64_t first : {4, 42}) take(qkv, first, 4);
+  for (const int64_t first : {8, 46}) take(qkv, first, 15);
+  for (const int64_t first : {23, 61}) take(z, first, 15);
+  for (const int64_t first : {0, 6}) take(b, first, 3);
+  for (const int64_t first : {3, 9}) take(a, first, 3);
+  EXPECT_EQ(rows_in_files(rows, "linear_attn.in_proj_qkv.weight"), qkv);
+  EXPECT_EQ(rows_in_files(rows, "linear_attn.in_proj_z.weight"), z);
+  EXPECT_EQ(rows_in_files(rows, "linear_attn.in_proj_b.weight"), b);
+  EXPECT_EQ(rows_in_files(rows, "linear_attn.in_proj_a.weight"), a);
+}
+
+TEST(Readers, Qwen3NextHasDenseLayersWhereTheFileSaysSo) {
+  const ModelConfig config = parse(qwen3_next(
+      R"(, "decoder_sparse_step": 2, "mlp_only_layers": [3], "full_attention_interval": 2,
+         "norm_topk_prob": false)"));
+  for (int64_t layer = 0; layer < 5; ++layer) {
+    const auto* moe = config.find_block_config<MoeConfig>(layer, kMoe);
+    EXPECT_EQ(moe != nullptr, layer == 1) << layer;
+    if (moe != nullptr) EXPECT_FALSE(moe->norm_topk);
+    EXPECT_EQ(config.find_block_config<GqaConfig>(layer, kGqa) != nullptr, layer % 2 == 1);
+  }
+  EXPECT_EQ(parse(qwen3_next("")).find_block_config<MoeConfig>(4, kMoe)->top_k, 2);
 }
 
 TEST(Readers, ArchitectureAndModelTypeMustAgree) {

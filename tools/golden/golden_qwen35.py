@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden cases of Qwen3.5 for make_golden.py: the dense family and the one with experts, alone and in multimodal checkpoints.
+"""Golden cases of Qwen3.5 for make_golden.py: the dense family and the one with experts, alone and in multimodal checkpoints;
+and of Qwen3-Next.
 
 form:  text     model_type qwen3_5_text or qwen3_5_moe_text, names model.layers...
        resaved  the same config, names model.language_model.layers...: a text model loaded from a multimodal checkpoint
@@ -7,6 +8,7 @@ form:  text     model_type qwen3_5_text or qwen3_5_moe_text, names model.layers.
        whole    model_type qwen3_5 or qwen3_5_moe as transformers 5 saves it, with a vision tower
        hub      the same as the published files are: keys that transformers does not read, A_log and the gated norms in
                 float32 whatever the rest is, experts as two tensors a layer
+       published  of Qwen3-Next: the keys of the published config, and the tensors of an MTP layer
 A multimodal case also has the tensors of an MTP layer. No answer depends on them, nor on the vision tower.
 """
 import json
@@ -19,8 +21,9 @@ import torch
 import golden_moe
 from golden_window import random_adapters
 
-FAMILIES = ("qwen3_5", "qwen3_5_moe")
+FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 LINEAR = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
+NEXT_LINEAR = ["in_proj_qkvz", "in_proj_ba", "out_proj"]
 FULL = ["q_proj", "k_proj", "v_proj", "o_proj"]
 MLP = ["gate_proj", "up_proj", "down_proj"]
 VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=2, temporal_patch_size=1,
@@ -35,6 +38,9 @@ def is_whole(spec):
 
 def make_config(family, form="text", **keys):
     import transformers
+    if family == "qwen3_next":
+        return transformers.Qwen3NextConfig(architectures=["Qwen3NextForCausalLM"], bos_token_id=None, eos_token_id=None,
+                                            pad_token_id=None, **keys)
     kind = {"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe"}[family]
     text_class = getattr(transformers, kind + "TextConfig")
     text = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None, **keys)
@@ -78,6 +84,11 @@ def randomise(name, value, noise, config, gen):
         rows = text.linear_num_key_heads * text.linear_key_head_dim
         value.copy_(noise / value.shape[-1] ** 0.5)
         value[:rows] = 0.6 * value[:rows] + 0.8 * value[rows:2 * rows]
+    elif name.endswith("in_proj_qkvz.weight"):
+        value.copy_(noise / value.shape[-1] ** 0.5)
+        heads = value.view(text.linear_num_key_heads, -1, value.shape[-1])  # of each: q, k, v, z
+        d = text.linear_key_head_dim
+        heads[:, :d] = 0.6 * heads[:, :d] + 0.8 * heads[:, d:2 * d]
     elif name.endswith(("out_proj.weight", "o_proj.weight", "down_proj.weight", "down_proj")):
         value.copy_(0.25 * noise / value.shape[-1] ** 0.5)
     elif "embed_tokens" in name and text.tie_word_embeddings:
@@ -136,12 +147,17 @@ def rewrite(folder, spec, dtype, gen):
     with open(path, encoding="utf-8") as f:
         config = json.load(f)
     text = config.get("text_config", config)
-    if is_whole(spec):
+    if is_whole(spec) or form == "published":
         tensors = os.path.join(folder, "model.safetensors")
         more = {k: (0.1 * torch.randn(shape, generator=gen)).to(dtype) for k, shape in mtp_shapes(text).items()}
         save_file({**load_file(tensors), **more}, tensors, metadata={"format": "pt"})
     if form == "hub":
         rewrite_as_published(config, text, dtype)
+    if form == "published":
+        rope = config.pop("rope_parameters")
+        config.pop("dtype", None)
+        config.update(rope_theta=rope["rope_theta"], rope_scaling=None, partial_rotary_factor=rope["partial_rotary_factor"],
+                      torch_dtype=str(dtype).removeprefix("torch."), transformers_version="4.57.0.dev0")
     if spec.get("interval"):  # instead of a list of layers
         del text["layer_types"]
         text["full_attention_interval"] = spec["interval"]
@@ -183,6 +199,7 @@ def cases():
     moe = {k: v for k, v in small.items() if k != "intermediate_size"}
     moe.update(moe_intermediate_size=12, shared_expert_intermediate_size=16, num_experts=6, num_experts_per_tok=2,
                tie_word_embeddings=False)
+    following = dict(moe, intermediate_size=20, rope_parameters={k: v for k, v in rope.items() if "mrope" not in k})
     every = dict(r=3, lora_alpha=12, target_modules=LINEAR + FULL + MLP)
     # Without in_proj_z.
     some = dict(r=4, lora_alpha=10, target_modules=["in_proj_qkv", "in_proj_a", "q_proj", "down_proj"], use_rslora=True,
@@ -214,12 +231,27 @@ def cases():
             dict(form="fused", r=2, expert_r=1, lora_alpha=4, modules=["in_proj_qkv", "in_proj_b", "o_proj", "up_proj"],
                  experts=["down_proj"], whole=True)],
             config=dict(moe, num_experts=5, num_experts_per_tok=3), requests=["main", "params", "short"]),
+        # A dense layer among those with experts; both fused projections adapted, and each by itself.
+        "qwen3_next": dict(family="qwen3_next", seed=6, config=dict(
+            following, num_hidden_layers=3, layer_types=[linear, full, linear], mlp_only_layers=[2]),
+            longest=67, lengths=[131, 1, 64, 3, 65], prompt=60, slower=5, adapters=[
+                dict(form="per_expert", r=3, expert_r=2, lora_alpha=8, modules=NEXT_LINEAR + FULL + MLP, experts=MLP),
+                dict(form="fused", r=2, lora_alpha=6, modules=["in_proj_ba", "q_proj", "shared_expert_gate"],
+                     experts=["gate_up_proj", "down_proj"], peft=True)],
+            requests=["main", "single", "params", "train_adapters", "train_params", "sample"]),
+        "qwen3_next_bf16": dict(family="qwen3_next", seed=6, form="published", dtype="BF16", interval=2, longest=40,
+                                lengths=[70, 2, 63, 5, 66], adapters=[
+                                    dict(form="per_expert", r=2, expert_r=1, lora_alpha=4, modules=["in_proj_qkvz", "o_proj"],
+                                         experts=["down_proj"])],
+                                config=dict(following, linear_num_key_heads=3, linear_num_value_heads=9,
+                                            linear_key_head_dim=8, linear_value_head_dim=8, norm_topk_prob=False),
+                                requests=["main", "params"]),
     }
 
 
 def random_case(family, seed):
     """A model nobody chose, in any of the forms."""
-    rng = np.random.default_rng([seed, {"qwen3_5": 9, "qwen3_5_moe": 10}[family]])
+    rng = np.random.default_rng([seed, {"qwen3_5": 9, "qwen3_5_moe": 10, "qwen3_next": 11}[family]])
     pick = lambda *values: values[int(rng.integers(len(values)))]
     form, layers, longest = pick("text", "text", "resaved", "whole", "hub"), pick(1, 2, 3, 4), pick(20, 63, 65, 100, 130)
     kv, keys = pick(1, 2, 3), pick(1, 2, 3)
@@ -234,13 +266,20 @@ def random_case(family, seed):
                   rope_parameters={"rope_type": "default", "rope_theta": pick(1e4, 1e7), "partial_rotary_factor": rotated})
     if form == "hub" and "full_attention" not in types:
         form = "whole"
-    experts = family == "qwen3_5_moe"
+    is_next = family == "qwen3_next"
+    if is_next:
+        form = pick("text", "text", "published")
+    experts = family == "qwen3_5_moe" or is_next
+    linear = NEXT_LINEAR if is_next else LINEAR
     names = LINEAR + FULL + MLP + ["embed_tokens", "lm_head"]
     if experts:
         top_k = pick(1, 2, 2, 3)
         config.update(moe_intermediate_size=int(rng.integers(3, 30)), shared_expert_intermediate_size=int(rng.integers(3, 30)),
                       num_experts=pick(top_k, 5, 8), num_experts_per_tok=top_k)
-        adapters = [golden_moe.random_adapter(rng, LINEAR + FULL + ["shared_expert_gate"]) for _ in range(pick(1, 2))]
+        if is_next:
+            config.update(intermediate_size=int(rng.integers(15, 60)), norm_topk_prob=bool(pick(0, 1)),
+                          decoder_sparse_step=pick(1, 1, 2) if layers > 1 else 1, mlp_only_layers=pick([], [0]) if layers > 1 else [])
+        adapters = [golden_moe.random_adapter(rng, linear + FULL + ["shared_expert_gate"]) for _ in range(pick(1, 2))]
     else:
         config["intermediate_size"] = int(rng.integers(15, 100))
         adapters = random_adapters(rng)
@@ -249,7 +288,7 @@ def random_case(family, seed):
             for key in ("rank_pattern", "alpha_pattern"):
                 adapter.pop(key, None)
     present = set(MLP + ["embed_tokens", "lm_head", "shared_expert_gate"]) | {
-        n for n in LINEAR if "linear_attention" in types} | {n for n in FULL if "full_attention" in types}
+        n for n in linear if "linear_attention" in types} | {n for n in FULL if "full_attention" in types}
     for adapter in adapters:
         key = "target_modules" if "target_modules" in adapter else "modules"
         adapter[key] = [n for n in adapter[key] if n in present] or MLP

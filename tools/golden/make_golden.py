@@ -8,7 +8,7 @@ usage: python tools/golden/make_golden.py                              rewrite t
                                                                 random further models, not committed
        families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 qwen3_5
        qwen3_5_moe (these three alone and in multimodal checkpoints) deepseek_v4 granite granitemoe smollm3 ministral3
-       gemma gemma2 mixtral glm4_moe olmo2 olmo3 glm4 phi3 deepseek_v2 gpt_oss lfm2
+       gemma gemma2 mixtral glm4_moe olmo2 olmo3 glm4 phi3 deepseek_v2 gpt_oss lfm2 qwen3_next
 
 Layout under the output folder:
   CASE/model/ CASE/a/ CASE/b/    a Hugging Face model directory and PEFT adapters
@@ -78,7 +78,7 @@ def randomise(model, gen):
     with torch.no_grad():
         for name, value in model.named_parameters():
             noise = torch.randn(value.shape, generator=gen)
-            if model.config.model_type.startswith("qwen3_5") and golden_qwen35.randomise(
+            if model.config.model_type.startswith(("qwen3_5", "qwen3_next")) and golden_qwen35.randomise(
                     name, value, noise, model.config, gen):
                 continue
             if golden_readers.randomise(name, value, noise, model.config):
@@ -192,7 +192,7 @@ def make_adapter(folder, model_dir, spec, gen):
     if "form" in spec:
         golden_moe.make_adapter(folder, model_dir, spec, gen)
         if spec.get("peft"):
-            golden_moe.check_against_peft(model_dir, folder)
+            golden_moe.check_against_peft(model_dir, folder, list(range(23)))
         return
     spec = dict(spec)
     copies = spec.pop("copies", False)
@@ -457,7 +457,7 @@ def make_case(root, name, spec, committed):
         if min(routing) < maker.WIDE_GAP:
             # Rounding to bfloat16 sends some tokens to other experts: its error says nothing.
             noise = {k: {"f32": v["f32"]} for k, v in noise.items() if "f32" in v}
-        elif name.startswith(("qwen3_5", "deepseek_v4")) and not {"train", "sample"} & request.keys():
+        elif name.startswith(("qwen3_5", "qwen3_next", "deepseek_v4")) and not {"train", "sample"} & request.keys():
             noise = spread_noise(noise, model_dir, adapters, request, truth)
         if name.startswith("deepseek_v4") and not {"train", "sample", "behind"} & {key, *request}:
             noise = spread_noise(noise, model_dir, adapters, request, truth, ("f32",))
@@ -579,7 +579,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--family", choices=["llama", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe_lite", "qwen2",
-                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe", "deepseek_v4", "gpt_oss",
+                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "deepseek_v4", "gpt_oss",
                                                 *golden_readers.FAMILIES],
                         default="llama")
     parser.add_argument("--only", help="comma list of committed cases to rewrite")
@@ -590,7 +590,7 @@ def main():
     if args.out:
         draw = {"llama": random_case, "qwen3": random_case, "qwen2": golden_window.random_case,
                 "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case,
-                "qwen3_5": golden_qwen35.random_case, "qwen3_5_moe": golden_qwen35.random_case,
+                **dict.fromkeys(golden_qwen35.FAMILIES, golden_qwen35.random_case),
                 "deepseek_v4": golden_deepseek_v4.random_case, "gpt_oss": golden_gpt_oss.random_case,
                 **dict.fromkeys(golden_readers.FAMILIES, golden_readers.random_case)}.get(
                     args.family, golden_moe.random_case)

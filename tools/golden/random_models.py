@@ -49,8 +49,8 @@ import peft_reference
 import random_edges
 
 DRAWS = {"llama": make_golden.random_case, "qwen3": make_golden.random_case, "qwen2": golden_window.random_case,
-         "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case, "qwen3_5": golden_qwen35.random_case,
-         "qwen3_5_moe": golden_qwen35.random_case, "deepseek_v4": golden_deepseek_v4.random_case,
+         "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case,
+         **dict.fromkeys(golden_qwen35.FAMILIES, golden_qwen35.random_case), "deepseek_v4": golden_deepseek_v4.random_case,
          "qwen3_moe": golden_moe.random_case, "deepseek_v3": golden_moe.random_case, "glm4_moe_lite": golden_moe.random_case,
          **dict.fromkeys(golden_readers.FAMILIES, golden_readers.random_case), "gpt_oss": golden_gpt_oss.random_case}
 # Of float64, between PEFT and what golden_moe.py computes.

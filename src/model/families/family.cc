@@ -15,7 +15,7 @@ extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Fami
     kMistralFamily, kGemma3Family, kQwen35Family, kQwen35MoeFamily, kDeepseekV4Family,
     kGraniteFamily, kGraniteMoeFamily, kSmolLm3Family, kMinistral3Family, kGemmaFamily,
     kMixtralFamily, kGlm4MoeFamily, kOlmo2Family, kOlmo3Family, kGlm4Family, kPhi3Family,
-    kDeepseekV2Family, kGptOssFamily, kGemma2Family, kLfm2Family;
+    kDeepseekV2Family, kGptOssFamily, kGemma2Family, kLfm2Family, kQwen3NextFamily;
 
 namespace {
 
@@ -46,6 +46,7 @@ constexpr const Family* kFamilies[] = {
     &kGptOssFamily,      //
     &kGemma2Family,      //
     &kLfm2Family,        //
+    &kQwen3NextFamily,   //
 };
 
 // What the files of every family have; a family names only its own besides these.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen3.5, 3.6 and 3.8, dense and with experts, alone or inside a multimodal checkpoint: gated
-// delta nets, and in every fourth layer attention with an output gate; norms of 1 + w.
+// delta nets, and in every fourth layer attention with an output gate; norms of 1 + w. Qwen3-Next
+// has the same layers, the delta nets' projections in two matrices, and experts as Qwen3-MoE.
 // Sources: HF modeling_qwen3_5.py, configuration_qwen3_5.py, modeling_qwen3_5_moe.py,
-// configuration_qwen3_5_moe.py, as all defaults here.
+// configuration_qwen3_5_moe.py, modeling_qwen3_next.py, configuration_qwen3_next.py, as all
+// defaults here.
 #include "model/blocks/attention_config.h"
 #include "model/blocks/experts/moe.h"
 #include "model/blocks/gated_delta_net.h"
@@ -59,6 +61,27 @@ constexpr TextPart kMoeTextPart = {.architectures = kWholeMoeArchitectures,
                                    .ignored_prefixes = kIgnored,
                                    .model_type = "qwen3_5_moe_text"};
 
+constexpr std::string_view kNextArchitectures[] = {"Qwen3NextForCausalLM"};
+constexpr std::string_view kNextTypes[] = {"qwen3_next"};
+constexpr std::string_view kNextRead[] = {"layer_types",
+                                          "full_attention_interval",
+                                          "linear_conv_kernel_dim",
+                                          "linear_key_head_dim",
+                                          "linear_value_head_dim",
+                                          "linear_num_key_heads",
+                                          "linear_num_value_heads",
+                                          "moe_intermediate_size",
+                                          "shared_expert_intermediate_size",
+                                          "num_experts",
+                                          "num_experts_per_tok",
+                                          "norm_topk_prob",
+                                          "decoder_sparse_step",
+                                          "mlp_only_layers"};
+constexpr std::string_view kNextInert[] = {"output_router_logits", "router_aux_loss_coef",
+                                           "_experts_implementation"};
+// Of multi-token prediction.
+constexpr std::string_view kNextIgnored[] = {"mtp."};
+
 // Whether each layer is a delta net: by layer_types, else all but every full_attention_interval-th.
 std::vector<bool> read_delta_layers(const ConfigObject& object, int64_t num_layers) {
   const int64_t interval =
@@ -107,6 +130,30 @@ void add_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_
   const Block delta_net(kGatedDeltaNet, read_delta_net(object, config));
   for (const bool is_delta : read_delta_layers(object, keys.num_layers)) {
     config.layers.push_back(make_pre_norm_layer(config, is_delta ? delta_net : attention, mlp));
+  }
+}
+
+void read_qwen3_next(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  config.norm_offset = 1.0f;
+  config.ignored_prefixes.assign(std::begin(kNextIgnored), std::end(kNextIgnored));
+  auto [gqa, rope] = read_attention_and_rope(object, keys, 2, config);
+  gqa.rope = config.find_or_add_rope({rope, gqa.rotary_dim});
+  GatedDeltaNetConfig net = read_delta_net(object, config);
+  net.fused_by_key_head = true;
+  const Block attention(kGqa, gqa), delta_net(kGatedDeltaNet, net);
+  const MoeConfig moe = {.num_experts = object.integer("num_experts", 512),
+                         .top_k = object.integer("num_experts_per_tok", 10),
+                         .expert_width = object.integer("moe_intermediate_size", 512),
+                         .shared_width = read_size(object, "shared_expert_intermediate_size", 512),
+                         .shared_gate = true,
+                         .norm_topk = object.boolean("norm_topk_prob", true)};
+  const Block experts(kMoe, moe);
+  const Block dense(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
+  const std::vector<bool> is_delta = read_delta_layers(object, keys.num_layers);
+  const std::vector<bool> is_sparse = read_sparse_layers(object, keys, moe.num_experts);
+  for (size_t layer = 0; layer < is_delta.size(); ++layer) {
+    config.layers.push_back(make_pre_norm_layer(config, is_delta[layer] ? delta_net : attention,
+                                                is_sparse[layer] ? experts : dense));
   }
 }
 
@@ -167,5 +214,18 @@ extern const Family kQwen35MoeFamily = {.name = "qwen3_5_moe",
                                                      .max_position_embeddings = 32768},
                                         .text_part = &kMoeTextPart,
                                         .read = read_qwen35_moe};
+
+extern const Family kQwen3NextFamily = {.name = "qwen3_next",
+                                        .architectures = kNextArchitectures,
+                                        .model_types = kNextTypes,
+                                        .read_keys = kNextRead,
+                                        .inert_keys = kNextInert,
+                                        .defaults = {.vocab_size = 151936,
+                                                     .hidden_size = 2048,
+                                                     .intermediate_size = 5632,
+                                                     .num_layers = 48,
+                                                     .num_heads = 16,
+                                                     .max_position_embeddings = 32768},
+                                        .read = read_qwen3_next};
 
 }  // namespace strata::model
