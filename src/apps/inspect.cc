@@ -102,7 +102,7 @@ std::vector<std::string> end_token_names(const TextStack& text) {
 }
 
 void inspect_tokenizer(const ModelTexts& texts, Findings& f) {
-  if (!texts.find("tokenizer.json", text::Tokenizer::kMaxFileBytes)) return;
+  if (!text::Tokenizer::find(texts)) return;
   const TextStack text(texts);
   f.tokenizer = fmt::format("{} entries, ends with {}", text.tokenizer().vocab_size(),
                             fmt::join(end_token_names(text), " "));

@@ -39,6 +39,7 @@ constexpr Row kRows[] = {
     {"generation_config.json", {"how a model is sampled", {}, Belongs::kToModel}},
     {"tokenizer.model",
      {"a vocabulary of SentencePiece or tiktoken", kMakeTokenizer, Belongs::kToModel}},
+    {"tiktoken.model", {"a file of a tokenizer", {}, Belongs::kToModel}},
     {"*.tiktoken", {"a vocabulary of tiktoken", kMakeTokenizer, Belongs::kToModel}},
     {"tekken.json", {"a vocabulary in Mistral's form", kMakeTokenizer, Belongs::kToModel}},
     {"vocab.json", {"one of two files of a tokenizer", kMakeTokenizer, Belongs::kToModel}},

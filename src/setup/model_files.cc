@@ -16,7 +16,7 @@ constexpr int64_t kMaxBytes = int64_t{256} << 20;
 constexpr std::string_view kNames[] = {
     "config.json",         "generation_config.json",  "tokenizer.json", "tokenizer_config.json",
     "chat_template.jinja", "special_tokens_map.json", "vocab.json",     "merges.txt",
-    "added_tokens.json"};
+    "added_tokens.json",   "tiktoken.model"};
 
 }  // namespace
 

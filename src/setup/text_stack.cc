@@ -101,11 +101,8 @@ text::Tokenizer load_tokenizer_of_model(const ModelTexts& texts) {
 }
 
 std::optional<text::Tokenizer> find_tokenizer_of_model(const ModelTexts& texts) {
-  constexpr std::string_view kName = "tokenizer.json";
-  const auto json = texts.find(kName, text::Tokenizer::kMaxFileBytes);
-  if (!json) return std::nullopt;
-  text::Tokenizer tokenizer = text::Tokenizer::parse(*json, texts.where(kName));
-  check_tokenizer_of_model(texts, tokenizer);
+  std::optional<text::Tokenizer> tokenizer = text::Tokenizer::find(texts);
+  if (tokenizer) check_tokenizer_of_model(texts, *tokenizer);
   return tokenizer;
 }
 

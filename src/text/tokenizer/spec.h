@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tokenizer.json says, as plain values. tokenizer_json.cc fills it and refuses what these
-// values cannot say; the other files of this folder act on it. Names follow the file's.
+// What a tokenizer.json says, as plain values. tokenizer_json.cc fills it (tiktoken.cc of a model
+// that has tiktoken.model instead) and refuses what these values cannot say; the other files of
+// this folder act on it. Names follow the file's.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -82,5 +83,8 @@ struct TokenizerSpec {
 
 // `where` names the file in messages.
 TokenizerSpec parse_tokenizer_json(std::string_view json, const std::string& where);
+// Of tiktoken.model and the tokenizer_config.json next to it.
+TokenizerSpec parse_tiktoken(std::string_view ranks, const std::string& where,
+                             std::string_view config_json, const std::string& config_where);
 
 }  // namespace strata::text

@@ -205,15 +205,23 @@ bool Tokenizer::Impl::encode_valid_utf8(std::string_view text, Run& run) const {
 }
 
 Tokenizer Tokenizer::load(const std::string& path) {
-  std::string file = path;
-  if (std::filesystem::is_directory(path)) file += "/tokenizer.json";
-  return parse(read_file(file, kMaxFileBytes), file);
+  if (std::filesystem::is_directory(path)) return load(ModelTexts(path));
+  return parse(read_file(path, kMaxFileBytes), path);
+}
+
+std::optional<Tokenizer> Tokenizer::find(const ModelTexts& texts) {
+  constexpr std::string_view kName = "tokenizer.json", kRanks = "tiktoken.model",
+                             kConfig = "tokenizer_config.json";
+  if (const auto json = texts.find(kName, kMaxFileBytes)) return parse(*json, texts.where(kName));
+  const auto ranks = texts.find(kRanks, kMaxFileBytes);
+  if (!ranks) return std::nullopt;
+  TokenizerSpec spec = parse_tiktoken(*ranks, texts.where(kRanks),
+                                      texts.read(kConfig, kMaxFileBytes), texts.where(kConfig));
+  return Tokenizer(std::make_shared<const Impl>(std::move(spec), texts.where(kRanks)));
 }
 
 Tokenizer Tokenizer::load(const ModelTexts& texts) {
-  constexpr std::string_view kName = "tokenizer.json";
-  const auto json = texts.find(kName, kMaxFileBytes);
-  if (json) return parse(*json, texts.where(kName));
+  if (auto tokenizer = find(texts)) return std::move(*tokenizer);
   for (const char* other : {"tokenizer.model", "tekken.json", "vocab.json"}) {
     if (!texts.find(other, kMaxFileBytes)) continue;
     throw Error(ErrorCode::kNotFound,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizer: a Hugging Face tokenizer.json, run natively. BPE models: byte-level (Qwen, Llama 3,
 // DeepSeek, SmolLM2, Mistral Nemo) and SentencePiece-style with byte fallback (Llama 2, Mistral 7B,
-// Gemma). Ids and texts equal those of the `tokenizers` library; a file that asks for what is
-// missing here is an Error that names it. A handle to immutable data: cheap to copy, any thread.
+// Gemma); and Kimi's tiktoken.model. Ids and texts equal those of the `tokenizers` library, and of
+// tiktoken; a file that asks for what is missing here is an Error that names it. A handle to
+// immutable data: cheap to copy, any thread.
 //   const Tokenizer tokenizer = Tokenizer::load("models/qwen3");
 //   const std::vector<int32_t> ids = tokenizer.encode("Hello");
 #pragma once
@@ -50,8 +51,10 @@ class Tokenizer {
 
   // `path` is a model directory or its tokenizer.json.
   static Tokenizer load(const std::string& path);
-  // Of a model's tokenizer.json; Error{kNotFound} where it has none.
+  // Of a model's tokenizer.json, else of its tiktoken.model; Error{kNotFound} where it has neither.
   static Tokenizer load(const ModelTexts& texts);
+  // The same; nothing where it has neither.
+  static std::optional<Tokenizer> find(const ModelTexts& texts);
   // `where` names the source in messages.
   static Tokenizer parse(std::string_view json, const std::string& where);
 
