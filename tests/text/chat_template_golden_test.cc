@@ -68,8 +68,8 @@ TEST(ChatTemplateGolden, ConversationsEqualTransformers) {
   EXPECT_GT(num_errors, 4500);
 }
 
-// Every template that trl carries, of three dozen models, from its wheel (build/tokenizers/trl): one
-// hash of all that it renders of the conversations (tools/golden/make_trl_templates.py).
+// Every template that trl carries, of three dozen models, from its wheel (build/tokenizers/trl):
+// one hash of all that it renders of the conversations (tools/golden/make_trl_templates.py).
 TEST(ChatTemplateGolden, TemplatesOfTrlEqualTransformers) {
   std::vector<ChatRequest> requests;
   const std::string lines = read_file(golden_path("conversations.jsonl"), 1 << 26);
