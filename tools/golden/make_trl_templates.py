@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What transformers renders of tests/data/text/conversations.jsonl through every chat template that trl carries:
-tests/data/text/trl_templates.jsonl. Most have licences under which they are not kept here, so a row has one hash of all that a
+"""What transformers renders of every fifth line of tests/data/text/conversations.jsonl through every chat template that trl
+carries: tests/data/text/trl_templates.jsonl. Most have licences under which they are not kept here, so a row has one hash of all that a
 template rendered; build/tokenizers/trl is where tools/data/make_test_tokenizers.py puts them for the test.
 
 usage: python tools/golden/make_trl_templates.py build/tokenizers             needs tools/requirements/text.txt
@@ -45,7 +45,7 @@ def main(folder):
     chat_utils.datetime = FixedDate
     folder = pathlib.Path(folder)
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "smollm2.json"), **TOKENS)
-    requests = [json.loads(line) for line in (DATA / "conversations.jsonl").read_text().splitlines()]
+    requests = [json.loads(line) for line in (DATA / "conversations.jsonl").read_text().splitlines()[::5]]
     with open(DATA / "trl_templates.jsonl", "w") as out:
         for path in sorted((folder / "trl").glob("*.jinja")):
             tokenizer.chat_template = path.read_bytes().decode()
