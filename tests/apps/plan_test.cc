@@ -23,9 +23,9 @@
 namespace strata::apps {
 namespace {
 
-constexpr const char* kModels[] = {"qwen3",        "gemma3",       "qwen2",
-                                   "deepseek_mla", "deepseek_moe", "qwen3_moe",
-                                   "qwen3_5_moe",  "deepseek_v4",  "gpt_oss"};
+constexpr const char* kModels[] = {"qwen3",        "gemma3",    "qwen2",       "deepseek_mla",
+                                   "deepseek_moe", "qwen3_moe", "qwen3_5_moe", "deepseek_v4",
+                                   "gpt_oss",      "lfm2"};
 
 // An engine with its weights and an adapter or optimizer, and the shape of the options' step.
 struct Loaded {

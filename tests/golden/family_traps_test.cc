@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes that are easily made in a family, each planted by changing the files so that our program
-// computes what the mistake would: the golden must miss its limit by more than a hundred times.
+// Mistakes that are easily made in Gemma 2 and LFM2 (docs/dev/traps.md), each planted by changing
+// the files so that our program computes what the mistake would: the golden must miss its limit by
+// more than a hundred times.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -93,7 +94,10 @@ TEST_P(FamilyTraps, ShowsWhenPlanted) {
   AlteredGolden g(trap.golden);
   const Tensor want = read_tensors(g.row.expected).at("logits");
   const auto limits_apart = [&] {
-    return relative_l2(g.run()["logits"], want) / limit_of("logits", read_json(g.row.noise), false);
+    const double ratio =
+        relative_l2(g.run()["logits"], want) / limit_of("logits", read_json(g.row.noise), false);
+    RecordProperty("limits", std::to_string(ratio));
+    return ratio;
   };
   EXPECT_LE(limits_apart(), 1) << "not the golden even before it is altered";
   trap.plant(g);

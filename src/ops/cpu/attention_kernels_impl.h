@@ -293,18 +293,6 @@ template <typename K, Mask kMask>
   K::store_rounded_row(words, p);
 }
 
-// scores [rows][kKeyBlock] become tanh(tanh_scale scores), of as many vectors as are set.
-template <typename K>
-[[gnu::noinline]] void take_tanh(float tanh_scale, int64_t rows, int64_t vectors, float* scores) {
-  using V = typename K::V;
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t j = 0; j < vectors; ++j) {
-      float* at = scores + r * kKeyBlock + kLanes * j;
-      V::store(at, tanh<V>(V::load(at, Whole{}) * V::set1(tanh_scale)), Whole{});
-    }
-  }
-}
-
 template <typename K>
 [[gnu::always_inline]] inline void score_rows(const ForwardTile& t, float* scores) {
   for (int64_t r = 0; r < t.rows; r += K::kTileRows) {
@@ -313,7 +301,7 @@ template <typename K>
     const int64_t vectors = (seen + kLanes - 1) / kLanes;
     float* to = scores + r * kKeyBlock;
     multiply_by_key_panel<K>(t.q + r * t.q_stride, t.q_stride, t.keys, t.steps, rows, vectors, to);
-    if (t.tanh_scale != 0.0f) take_tanh<K>(t.tanh_scale, rows, vectors, to);
+    if (t.tanh_scale != 0.0f) take_tanh<K>(t.tanh_scale, rows, vectors, kKeyBlock, to);
   }
 }
 
@@ -376,8 +364,9 @@ void forward_tile(const ForwardTile& t) {
   rescale_and_add_values<K>(t, p_words, alpha);
 }
 
-// p = 2^(s - lse) and d_s = p (d_p - delta) of one row.
-template <typename K, Mask kMask, typename F>
+// p = 2^(s - lse) and d_s = p (d_p - delta) of one row, times the slope where scores are capped:
+// s = scale tanh(tanh_scale q k), of which `scores` has the tanh.
+template <typename K, Mask kMask, bool kCapped, typename F>
 [[gnu::always_inline]] inline void softmax_backward_row(const BackwardTile& t, int64_t r, Seen seen,
                                                         const float* scores, const float* d_p,
                                                         F (&p)[kBlockVectors],
@@ -389,19 +378,16 @@ template <typename K, Mask kMask, typename F>
     d = mask_unseen<V, kMask>(d, j, seen, 0.0f);
     p[j] = masked_powers<K, kMask>(scores + r * kKeyBlock, j, t.scale, seen, t.lse[r]);
     d_s[j] = p[j] * d;
-  }
-  if (t.tanh_scale == 0.0f) return;
-  // s = scale tanh(tanh_scale q k), of which `scores` has the tanh
-#pragma GCC unroll 4
-  for (int64_t j = 0; j < kBlockVectors; ++j) {
-    const F y = V::load(scores + r * kKeyBlock + kLanes * j, Whole{});
-    d_s[j] = d_s[j] * mask_unseen<V, kMask>(soft_cap_slope<V>(y, V::set1(1.0f)), j, seen, 0.0f);
+    if constexpr (kCapped) {
+      const F y = V::load(scores + r * kKeyBlock + kLanes * j, Whole{});
+      d_s[j] = d_s[j] * mask_unseen<V, kMask>(soft_cap_slope<V>(y, V::set1(1.0f)), j, seen, 0.0f);
+    }
   }
 }
 
 // p and d_s of the K::kPack rows from r on, zero for those that do not exist; with pairs d_s goes
 // to its rows form, too.
-template <typename K, typename F>
+template <typename K, bool kCapped, typename F>
 [[gnu::always_inline]] inline void softmax_backward_rows(const BackwardTile& t, int64_t r,
                                                          const float* scores, const float* d_p,
                                                          F (&p)[K::kPack][kBlockVectors],
@@ -410,7 +396,7 @@ template <typename K, typename F>
   for (int64_t i = 0; i < K::kPack; ++i) {
     if (r + i < t.rows) {
       with_mask<K>(t.visible, t.hidden, r + i, [&]<Mask kMask>(Seen seen) {
-        softmax_backward_row<K, kMask>(t, r + i, seen, scores, d_p, p[i], d_s[i]);
+        softmax_backward_row<K, kMask, kCapped>(t, r + i, seen, scores, d_p, p[i], d_s[i]);
       });
       if constexpr (K::kPack > 1) {
         K::store_rounded_row(t.d_s_rows + (r + i) * (kKeyBlock / K::kPack), d_s[i]);
@@ -421,22 +407,36 @@ template <typename K, typename F>
   }
 }
 
+template <typename K, bool kCapped>
+[[gnu::always_inline]] inline void softmax_backward(const BackwardTile& t, const float* scores,
+                                                    const float* d_p) {
+  using F = typename K::V::F;
+  for (int64_t r = 0; r < t.rows; r += K::kPack) {
+    F p[K::kPack][kBlockVectors];
+    F d_s[K::kPack][kBlockVectors];
+    softmax_backward_rows<K, kCapped>(t, r, scores, d_p, p, d_s);
+    K::store_rounded_step(t.p + r / K::kPack * kKeyBlock, p);
+    K::store_rounded_step(t.d_s + r / K::kPack * kKeyBlock, d_s);
+  }
+}
+
+// Apart from the tile without a cap, whose registers it would take.
+template <typename K>
+[[gnu::noinline]] void capped_softmax_backward(const BackwardTile& t, int64_t vectors,
+                                               float* scores, const float* d_p) {
+  take_tanh<K>(t.tanh_scale, t.rows, vectors, kKeyBlock, scores);
+  softmax_backward<K, true>(t, scores, d_p);
+}
+
 template <typename K>
 void backward_tile(const BackwardTile& t) {
-  using F = typename K::V::F;
   alignas(64) float scores[K::kTileRows * kKeyBlock];
   alignas(64) float d_p[K::kTileRows * kKeyBlock];
   const int64_t vectors = (most_visible<K>(t.visible, t.rows) + kLanes - 1) / kLanes;
   multiply_by_key_panel<K>(t.q, t.q_stride, t.keys, t.key_steps, t.rows, vectors, scores);
-  if (t.tanh_scale != 0.0f) take_tanh<K>(t.tanh_scale, t.rows, vectors, scores);
   multiply_by_key_panel<K>(t.d_out, t.d_out_stride, t.values, t.value_steps, t.rows, vectors, d_p);
-  for (int64_t r = 0; r < t.rows; r += K::kPack) {
-    F p[K::kPack][kBlockVectors];
-    F d_s[K::kPack][kBlockVectors];
-    softmax_backward_rows<K>(t, r, scores, d_p, p, d_s);
-    K::store_rounded_step(t.p + r / K::kPack * kKeyBlock, p);
-    K::store_rounded_step(t.d_s + r / K::kPack * kKeyBlock, d_s);
-  }
+  if (t.tanh_scale != 0.0f) return capped_softmax_backward<K>(t, vectors, scores, d_p);
+  softmax_backward<K, false>(t, scores, d_p);
 }
 
 template <typename K>

@@ -22,6 +22,20 @@ template <typename V, typename F>
                             V::select_negative(x, V::set1(0.0f) - large, large));
 }
 
+// x becomes tanh(scale x), in so many vectors of lanes of rows that are `stride` apart. K is of one
+// compilation alone, with the lanes K::V: a name of V's would be of several, and one of them taken.
+template <typename K>
+[[gnu::noinline]] void take_tanh(float scale, int64_t rows, int64_t vectors, int64_t stride,
+                                 float* x) {
+  using V = typename K::V;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < vectors; ++j) {
+      float* at = x + r * stride + kLanes * j;
+      V::store(at, tanh<V>(V::load(at, Whole{}) * V::set1(scale)), Whole{});
+    }
+  }
+}
+
 // What the gradient of a capped y is multiplied by: 1 - (y / cap)^2.
 template <typename V, typename F>
 [[gnu::always_inline]] inline F soft_cap_slope(F y, F inverse_cap) {
