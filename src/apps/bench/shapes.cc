@@ -2,6 +2,7 @@
 #include "apps/bench/shapes.h"
 
 #include <array>
+#include <boost/json.hpp>
 
 #include "base/check.h"
 #include "model/blocks/attention_config.h"
@@ -13,6 +14,7 @@
 #include "model/blocks/mla.h"
 #include "model/connectors/hyper_connection.h"
 #include "model/families/family.h"
+#include "setup/config_source.h"
 
 namespace strata::apps {
 namespace {
@@ -157,6 +159,16 @@ ModelConfig deepseek_v4_flash_config() {
   return c;
 }
 
+ModelConfig gpt_oss_20b_config() {
+  const ConfigSource source = read_config_source("config", "gpt-oss-20b");
+  boost::json::object config = boost::json::parse(source.json).as_object();
+  config["num_hidden_layers"] = 4;
+  config["vocab_size"] = 32768;
+  config["eos_token_id"] = nullptr;
+  config["pad_token_id"] = nullptr;
+  return model::parse_config(boost::json::serialize(config), source.where, /*strict=*/true).config;
+}
+
 }  // namespace
 
 model::ModelConfig bench_config(BenchShape shape) {
@@ -171,6 +183,8 @@ model::ModelConfig bench_config(BenchShape shape) {
       return deepseek_v4_flash_config();
     case BenchShape::kLatent:
       return deepseek_v3_attention_config();
+    case BenchShape::kGptOss:
+      return gpt_oss_20b_config();
   }
   CHECK(false);
   __builtin_unreachable();

@@ -11,6 +11,7 @@ enum class BenchShape {
   kDeltaNet,    // Qwen3.5-0.8B
   kDeepseekV4,  // four layers of DeepSeek-V4-Flash with 16 experts, a vocabulary of 32,768
   kLatent,      // two layers with DeepSeek-V3's attention, a narrow dense MLP
+  kGptOss,      // four layers of gpt-oss-20b, a vocabulary of 32,768
 };
 
 model::ModelConfig bench_config(BenchShape shape);

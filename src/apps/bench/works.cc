@@ -32,6 +32,9 @@ constexpr BenchWork kWorks[] = {
     {"mla_train_s512", WorkKind::kTrain, 4, 512, false, false, BenchShape::kLatent},
     {"mla_prefill512", WorkKind::kPrefill, 1, 512, false, false, BenchShape::kLatent},
     {"mla_decode1", WorkKind::kDecode, 1, 128, false, false, BenchShape::kLatent},
+    {"oss_train_s512", WorkKind::kTrain, 4, 512, false, false, BenchShape::kGptOss},
+    {"oss_prefill512", WorkKind::kPrefill, 1, 512, false, false, BenchShape::kGptOss},
+    {"oss_decode1", WorkKind::kDecode, 1, 128, false, false, BenchShape::kGptOss},
 };
 
 }  // namespace
