@@ -91,7 +91,7 @@ TEST_F(LongropeTest, AnAdapterRemembersItsTableAndWarnsOfTheOther) {
   EXPECT_THAT(generate({}, "Hello", of_short).err, Not(HasSubstr("factors")));
   EXPECT_THAT(generate({"--context", "100"}, "Hello", of_short).err,
               HasSubstr("--context (of train and eval --max-length) of at most 64 takes its own"));
-  // The loss of the last evaluation is eval's, with the table of each.
+  // With the table of each, eval has nothing to say of it.
   for (const char* length : {"64", "65"}) {
     const Ran ran = run({"eval", "--adapter", length[1] == '4' ? of_short : of_long, "--data",
                          root_ + "/data.jsonl", "--max-length", length});
@@ -102,7 +102,7 @@ TEST_F(LongropeTest, AnAdapterRemembersItsTableAndWarnsOfTheOther) {
 
 TEST_F(LongropeTest, AServerSaysItsContext) {
   const auto context_of = [&](const Words& more) {
-    Words args = {"--metrics-listen", "127.0.0.1:0", "--data", root_ + "/served"};
+    Words args = {"--metrics-listen", "127.0.0.1:0"};
     args.insert(args.end(), more.begin(), more.end());
     const auto server = serve(named(args));
     const std::string body = ask(port_of(server->out()), "/api/v1/get_server_capabilities").body;

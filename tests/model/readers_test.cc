@@ -449,7 +449,7 @@ TEST(Readers, Qwen3NextHasDenseLayersWhereTheFileSaysSo) {
   for (int64_t layer = 0; layer < 5; ++layer) {
     const auto* moe = config.find_block_config<MoeConfig>(layer, kMoe);
     EXPECT_EQ(moe != nullptr, layer == 1) << layer;
-    if (moe != nullptr) EXPECT_FALSE(moe->norm_topk);
+    EXPECT_FALSE(moe != nullptr && moe->norm_topk);
     EXPECT_EQ(config.find_block_config<GqaConfig>(layer, kGqa) != nullptr, layer % 2 == 1);
   }
   EXPECT_EQ(parse(qwen3_next("")).find_block_config<MoeConfig>(4, kMoe)->top_k, 2);

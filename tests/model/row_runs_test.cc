@@ -63,8 +63,9 @@ TEST_F(RowRuns, AnAdapterComesBackFromEachForm) {
   save_adapter_for_tinker(*adapter, dir_.file("tinker"), "base");
   const auto from_tinker = tensors_of(dir_.file("tinker"));
   for (const auto& [name, values] : tensors_of(kCase + "a")) {
-    if (name.find("in_proj") != std::string::npos && name.find("lora_B") != std::string::npos)
-      EXPECT_EQ(from_tinker.at(name), values) << name;
+    if (name.find("in_proj") == std::string::npos || name.find("lora_B") == std::string::npos)
+      continue;
+    EXPECT_EQ(from_tinker.at(name), values) << name;
   }
 }
 

@@ -274,8 +274,9 @@ def random_case(family, seed):
         config.pop("head_dim")
         config["hidden_size"] += heads * (config["hidden_size"] // heads % 2)
     if family == "phi3" and pick(0, 1):
-        partial = pick(0.75, 1.0)
-        pairs = int(config["hidden_size"] // heads * partial) // 2
+        partial, head_dim = pick(0.75, 1.0), config["hidden_size"] // heads
+        partial = 1.0 if int(head_dim * partial) % 2 else partial  # transformers fails with a column over
+        pairs = int(head_dim * partial) // 2
         factors = lambda most: [round(float(f), 3) for f in 1 + rng.random(pairs) * most]
         original, more = pick((1, {"attention_factor": number(0.9, 1.4)}), (200, {}), (512, {}))  # long; short; short and a = 1
         config.update(longrope(factors(2), factors(40), original, partial_rotary_factor=partial, **more))
