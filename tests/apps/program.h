@@ -98,7 +98,10 @@ class Process {
     ::waitpid(pid_, nullptr, 0);
   }
 
-  void signal(int number) const { ::kill(pid_, number); }
+  // Nothing once it has ended: 0 would be the test's own group.
+  void signal(int number) const {
+    if (pid_ > 0) ::kill(pid_, number);
+  }
   [[nodiscard]] std::string out() const { return text_of("out"); }
   [[nodiscard]] std::string err() const { return text_of("err"); }
   // Whether its output or its errors held `text` within a minute, and while it ran.

@@ -38,7 +38,7 @@ TEST_F(ResolvePaths, WhatIsNoModelIsCalledWhatItIs) {
                  "this is the configuration of a model; want a LoRA adapter");
   std::ofstream(root_ + "/m.bin") << "PK";
   refused("m.bin", "this is a file of PyTorch, which is not read");
-  refused(".", "a directory without config.json; do you mean ./adapter?");
+  refused(".", "a directory without config.json; do you mean ./adapter, ./config or ./model?");
   for (const char* rate : {"sweep/lr-1e-3", "sweep/lr-1e-4"}) {
     fs::create_directories(root_ + "/sweep");
     fs::copy(root_ + "/adapter", root_ + "/" + rate, fs::copy_options::recursive);

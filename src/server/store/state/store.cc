@@ -146,9 +146,13 @@ StateStore::StateStore(std::unique_ptr<Sql> sql, double now, std::optional<int64
 // Of what was stored.
 double StateStore::find_newest_time() {
   double newest = 0;
-  for (const char* column : {"created_at) FROM sessions", "created_at) FROM checkpoints",
-                             "created_at) FROM runs", "last_request_at) FROM runs"}) {
-    const SqlResult found = run(fmt::format("SELECT COALESCE(MAX({}), 0.0)", column), {});
+  constexpr std::pair<const char*, const char*> kTimes[] = {{"sessions", "created_at"},
+                                                            {"checkpoints", "created_at"},
+                                                            {"runs", "created_at"},
+                                                            {"runs", "last_request_at"}};
+  for (const auto& [table, column] : kTimes) {
+    const SqlResult found =
+        run(fmt::format("SELECT COALESCE(MAX({}), 0.0) FROM {}", column, table), {});
     newest = std::max(newest, std::get<double>(found.rows[0][0]));
   }
   return newest;
