@@ -101,7 +101,7 @@ TEST(ServeOptions, SaysWhatResultsDependOn) {
   for (const OptionRow& row : table.rows()) {
     if (row.results_by != ResultsBy::kNothing) marked.push_back(row.name);
   }
-  EXPECT_THAT(marked, ElementsAre("expert-rank", "dtype"));
+  EXPECT_THAT(marked, ElementsAre("expert-rank", "dtype", "context"));
 }
 
 }  // namespace
