@@ -47,7 +47,7 @@ def copies_of_one_number(w):
 
 
 def expired_name(w):
-    """A save of the name of a checkpoint that expired a moment ago, which is kept for a while."""
+    """A save of the name of a checkpoint that expired a moment ago, which is free."""
     assert "path" in w.model.save("brief", ttl_seconds=1)
     time.sleep(1.5)
     return w.future(w.model.op("save_weights", path="brief"))
@@ -95,7 +95,7 @@ REQUESTS = [
 ]
 ATTACKS = [
     ("12 copies at once to one number of a session; then a model of that number", "200, 400; 400", copies_of_one_number),
-    ("a save of a name that expired a moment ago", "future, user error", expired_name),
+    ("a save of a name that expired a moment ago", "future, result", expired_name),
     elsewhere("copies beyond --max-disk, and the log", "400, no error", copies_beyond_the_disk),
     elsewhere("60 sampling sessions where 50 have space; then one when theirs has ended", "200, 429; 200", samplers_of_a_tenant),
 ]
