@@ -420,7 +420,7 @@ namespace {
 // All that serve will believe of it, before it stands where serve looks for it: its hashes come
 // from the same archive, and say nothing of who wrote it.
 void check_restored(const std::string& backup, const std::string& folder) {
-  const CheckReport report = check_data(folder);
+  const CheckReport report = check_data(folder, Counters::kOfArchive);
   if (report.damages.empty()) return;
   refuse(fmt::format("{}: nothing was restored: {}", backup, first_damage_text(report, folder)));
 }

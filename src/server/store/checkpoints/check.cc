@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 #include <tuple>
@@ -20,6 +22,7 @@
 #include "server/store/state/schema.h"
 #include "server/store/state/stoppable_sqlite.h"
 #include "server/store/state/store.h"
+#include "text/json_reader.h"
 
 namespace strata::server {
 namespace {
@@ -27,7 +30,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kSecretBytes = 32;
-constexpr size_t kMostDamages = 1000;  // that are told
+constexpr size_t kMostDamages = 1000;                 // that are told
+constexpr int64_t kMostRows = int64_t{1} << 52;       // also of bytes and tokens
+constexpr int64_t kMostOfArchive = int64_t{1} << 50;  // of what a server counts on from
+constexpr int64_t kMostText = 64 << 10;               // metadata and tags have 16 KiB
+constexpr int64_t kMostRecord = 64 << 20;             // of a sequence, or a prompt
+constexpr int64_t kMostRank = 1 << 20;
+constexpr int64_t kLastSecond = 253'402'300'799;  // of the year 9999
 
 struct Row {
   RowNames names;
@@ -42,7 +51,8 @@ Row row_of(const SqlRow& values) {
 
 class Check {
  public:
-  explicit Check(const std::string& data) : data_(data) {}
+  Check(const std::string& data, Counters counters)
+      : data_(data), most_counted_(counters == Counters::kOfArchive ? kMostOfArchive : kMostRows) {}
 
   CheckReport check_directory() {
     const std::string secret = read_and_check_secret();
@@ -124,7 +134,7 @@ class Check {
     if (!fault.empty()) return report_damage(fmt::format("{}/strata.db: {}", data_, fault));
     check_integrity();
     if (!report_.damages.empty()) return;
-    check_names();
+    check_values();
     check_fingerprints(fingerprint_of_secret(secret));
   }
 
@@ -140,25 +150,176 @@ class Check {
     });
   }
 
-  // Of the rows that have a folder.
-  std::vector<Row> read_rows_with_files() {
-    std::vector<Row> rows;
-    for (const SqlRow& values :
-         sql_->run("SELECT id, tenant, run_id, kind, name, size_bytes FROM checkpoints "
-                   "WHERE files_gone = 0 ORDER BY number",
-                   {})
-             .rows) {
-      rows.push_back(row_of(values));
-    }
-    return rows;
+  // Types and numbers that the server takes for granted.
+  void check_values() {
+    check_columns();
+    if (!report_.damages.empty()) return;  // what is too large is not read
+    check_boot_number();
+    check_checkpoint_flags();
+    check_texts();
   }
 
-  // Folders are made of them.
-  void check_names() {
-    for (const Row& row : read_rows_with_files()) {
-      const std::string fault = find_name_fault(row.names);
-      if (!fault.empty()) report_damage(fmt::format("{}/strata.db: {}", data_, fault));
+  void check_boot_number() {
+    const int64_t boot = meta("boot");
+    if (boot >= 0 && boot <= most_counted_) return;
+    report_damage(
+        fmt::format("{}/strata.db: boot number {}, want 0 to {}", data_, boot, most_counted_));
+  }
+
+  void check_columns() {
+    for (const SqlRow& table : sql_->run("SELECT name FROM sqlite_master WHERE type = 'table' "
+                                         "AND name NOT LIKE 'sqlite_%'",
+                                         {})
+                                   .rows) {
+      const std::string& name = std::get<std::string>(table[0]);
+      const SqlValue value = name;
+      for (const SqlRow& column :
+           sql_->run("SELECT name, type, \"notnull\" OR pk FROM pragma_table_info(?)", {&value, 1})
+               .rows) {
+        check_column(name, std::get<std::string>(column[0]), std::get<std::string>(column[1]),
+                     std::get<int64_t>(column[2]) != 0);
+      }
     }
+  }
+
+  // Of every table: the store refuses such texts, and folders and addresses are made of names.
+  void check_texts() {
+    for (const SqlRow& row :
+         sql_->run("SELECT tables.name, columns.name FROM sqlite_master AS tables JOIN "
+                   "pragma_table_info(tables.name) AS columns WHERE tables.type = 'table' AND "
+                   "tables.name NOT LIKE 'sqlite_%' AND columns.type = 'TEXT'",
+                   {})
+             .rows) {
+      check_texts_of(std::get<std::string>(row[0]), std::get<std::string>(row[1]));
+    }
+  }
+
+  void check_texts_of(const std::string& table, const std::string& column) {
+    int64_t count = 0;
+    std::string first;
+    for_each_text(table, column, [&](const std::string& text) {
+      check_syntax(table, column, text);
+      if (fits_column(table, column, text)) return;
+      if (++count == 1) first = percent_escaped(text.substr(0, 100));
+    });
+    stop_if_asked();
+    if (count > 0)
+      report_damage(
+          fmt::format("{}/strata.db: {} rows of {} have a {} that no server writes, as '{}'", data_,
+                      count, table, column, first));
+  }
+
+  void check_syntax(const std::string& table, const std::string& column, const std::string& text) {
+    const std::string of_table = fmt::format("{}/strata.db: {}", data_, table);
+    const std::string where = of_table + ": " + column;
+    if (column == "user_metadata")
+      run_reporting_errors(where,
+                           [&] { check_json(text, where, text::JsonReader::Kind::kObject); });
+    if (column == "tags")
+      run_reporting_errors(where, [&] { check_json(text, where, text::JsonReader::Kind::kArray); });
+    if (column == "lora") run_reporting_errors(of_table, [&] { check_lora(text); });
+  }
+
+  // Some at a time: a table is as large as the disk.
+  void for_each_text(const std::string& table, const std::string& column,
+                     const std::function<void(const std::string&)>& take) {
+    const std::string statement = fmt::format(
+        "SELECT rowid, {1} FROM {0} WHERE rowid >= ? AND {1} IS NOT NULL ORDER BY rowid LIMIT 256",
+        table, column);
+    SqlValue first = std::numeric_limits<int64_t>::min();  // any number may be a row's
+    for (;;) {
+      const SqlResult found = sql_->run(statement, {&first, 1});
+      if (found.rows.empty()) return;
+      for (const SqlRow& row : found.rows) take(std::get<std::string>(row[1]));
+      const auto last = std::get<int64_t>(found.rows.back()[0]);
+      if (last == std::numeric_limits<int64_t>::max()) return;
+      first = last + 1;
+    }
+  }
+
+  static void check_lora(const std::string& text) {
+    const int64_t rank = parse_lora_config(text).rank;
+    if (rank >= 1 && rank <= kMostRank && std::has_single_bit(static_cast<uint64_t>(rank))) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("lora: rank {}, want a power of two up to {}", rank, kMostRank));
+  }
+
+  // Answers carry it as it is.
+  static void check_json(const std::string& text, const std::string& where,
+                         text::JsonReader::Kind kind) {
+    text::JsonReader json(text, where);
+    if (json.peek_kind() != kind)
+      json.fail(kind == text::JsonReader::Kind::kArray ? "is no array" : "is no object");
+    json.skip();
+    json.end();
+  }
+
+  // Files that are gone are of what was deleted.
+  void check_checkpoint_flags() {
+    const SqlResult wrong = sql_->run(
+        "SELECT COUNT(*) FROM checkpoints WHERE is_public NOT IN (0, 1) OR files_gone NOT IN (0, "
+        "1) OR (files_gone = 1 AND deleted_at IS NULL)",
+        {});
+    const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
+    if (count > 0)
+      report_damage(fmt::format("{}/strata.db: {} rows of checkpoints are neither there nor gone",
+                                data_, count));
+  }
+
+  void check_column(const std::string& table, const std::string& column, const std::string& type,
+                    bool is_needed) {
+    const SqlResult wrong = sql_->run(fmt::format("SELECT COUNT(*) FROM {} WHERE {}", table,
+                                                  invalid_value_sql(column, type, is_needed)),
+                                      {});
+    const int64_t count = std::get<int64_t>(wrong.rows[0][0]);
+    if (count > 0)
+      report_damage(
+          fmt::format("{}/strata.db: {} rows of {} have a {} that is no {} a server writes", data_,
+                      count, table, column, type));
+    if (is_summed(table, column)) check_column_total(table, column);
+  }
+
+  // In SQL, of a value that a server does not write.
+  [[nodiscard]] std::string invalid_value_sql(const std::string& column, const std::string& type,
+                                              bool is_needed) const {
+    const char* types = type == "TEXT"     ? "'text'"
+                        : type == "BIGINT" ? "'integer'"
+                        : type == "BYTEA"  ? "'blob', 'text'"
+                                           : "'real', 'integer'";
+    std::string is_wrong =
+        fmt::format("typeof({}) NOT IN ({}{})", column, types, is_needed ? "" : ", 'null'");
+    const bool is_any = column == "fingerprint" || column == "value" || column.ends_with("_seq");
+    const bool is_counter = column == "number" || column == "boot";
+    if (type == "BIGINT" && !is_any) {
+      is_wrong += fmt::format(" OR {} NOT BETWEEN 0 AND {}", column,
+                              is_counter ? most_counted_ : kMostRows);
+    }
+    // Of a text, length() ends at its first NUL.
+    if (type == "TEXT") {
+      is_wrong +=
+          fmt::format(" OR length(CAST({0} AS BLOB)) > {1} OR instr(CAST({0} AS BLOB), x'00') > 0",
+                      column, kMostText);
+    }
+    if (type == "BYTEA")
+      is_wrong += fmt::format(" OR length(CAST({} AS BLOB)) > {}", column, kMostRecord);
+    if (type == "DOUBLE PRECISION")
+      is_wrong += fmt::format(" OR {} NOT BETWEEN 0 AND {}", column, kLastSecond);
+    return is_wrong;
+  }
+
+  static bool is_summed(const std::string& table, const std::string& column) {
+    return (table == "usage_by_key" && column != "tenant" && column != "key_id") ||
+           (table == "checkpoints" && column == "size_bytes") ||
+           (table == "stability_prompts" && column == "bytes");
+  }
+
+  // Whole numbers that wrap, or that the database refuses to add up.
+  void check_column_total(const std::string& table, const std::string& column) {
+    const SqlResult sum =
+        sql_->run(fmt::format("SELECT TOTAL(CAST({} AS REAL)) FROM {}", column, table), {});
+    if (std::get<double>(sum.rows[0][0]) <= static_cast<double>(kMostRows)) return;
+    report_damage(fmt::format("{}/strata.db: the {} of {} come to more than {}", data_, column,
+                              table, kMostRows));
   }
 
   int64_t meta(const std::string& name) {
@@ -169,7 +330,17 @@ class Check {
 
   void check_checkpoints() {
     std::set<std::string> known;
-    for (const Row& row : read_rows_with_files()) {
+    for (const SqlRow& values :
+         sql_->run("SELECT id, tenant, run_id, kind, name, size_bytes FROM checkpoints "
+                   "WHERE files_gone = 0 ORDER BY number",
+                   {})
+             .rows) {
+      const Row row = row_of(values);
+      const std::string fault = find_name_fault(row.names);
+      if (!fault.empty()) {
+        report_damage(fmt::format("{}/strata.db: {}", data_, fault));
+        continue;
+      }
       const std::string dir = fmt::format("{}/checkpoints/{}", data_, folder_of_row(row.names));
       known.insert(dir);
       stop_if_asked();
@@ -258,6 +429,7 @@ class Check {
   }
 
   std::string data_;
+  int64_t most_counted_;
   std::unique_ptr<Sql> sql_;
   CheckReport report_;
 };
@@ -277,7 +449,7 @@ void stop_if_asked() {
   if (StopSignals::asked()) throw Error(ErrorCode::kIo, "stopped by a signal");
 }
 
-CheckReport check_data(const std::string& data) {
+CheckReport check_data(const std::string& data, Counters counters) {
   const std::string path = without_trailing_slashes(data);
   if (!file_exists(path + "/secret") && !file_exists(path + "/strata.db")) {
     throw Error(
@@ -285,11 +457,11 @@ CheckReport check_data(const std::string& data) {
         fmt::format("--data: '{}' is no data directory: it has neither secret nor strata.db",
                     data));
   }
-  return Check(path).check_directory();
+  return Check(path, counters).check_directory();
 }
 
 CheckReport check_snapshot(const std::string& data, const std::string& database) {
-  return Check(data).check_database_alone(database);
+  return Check(data, Counters::kOfArchive).check_database_alone(database);
 }
 
 }  // namespace strata::server

@@ -20,7 +20,11 @@ struct CheckReport {
   int64_t unhashed = 0;  // checkpoints without a record of their bytes: only their form was checked
 };
 
-CheckReport check_data(const std::string& data);
+// How far counters may have come. A server counts on from what is restored, and its own backups
+// must be taken as well, so an archive's end sooner than those of a directory in use.
+enum class Counters { kInUse, kOfArchive };
+
+CheckReport check_data(const std::string& data, Counters counters = Counters::kInUse);
 
 // Of a copy of its database alone: what restoring it would refuse.
 CheckReport check_snapshot(const std::string& data, const std::string& database);

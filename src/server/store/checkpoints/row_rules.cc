@@ -3,9 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
+
 #include "base/ascii.h"
 #include "server/store/checkpoints/tinker_path.h"
 #include "server/store/state/store.h"
+#include "text/unicode/unicode.h"
 
 namespace strata::server {
 
@@ -16,6 +20,19 @@ bool is_hex(std::string_view text, size_t size) {
 
 bool is_path_part(std::string_view text) {
   return !text.empty() && text.size() <= 100 && text != "." && text != ".." && is_plain(text, ":");
+}
+
+bool fits_column(std::string_view table, std::string_view column, std::string_view text) {
+  if (!text::is_valid_utf8(text)) return false;
+  if (column == "tenant" || (table == "tenants" && column == "name")) return valid_tenant(text);
+  if (column == "session_id" || column == "run_id") return is_path_part(text);
+  if (column == "id") return table == "stability_prompts" || is_path_part(text);
+  if (column == "kind") return parse_checkpoint_kind(text).has_value();
+  if (column != "state") return true;
+  const auto stands_in = [&](std::span<const char* const> states) {
+    return std::ranges::any_of(states, [&](const char* state) { return text == state; });
+  };
+  return table == "sessions" ? stands_in(kSessionStates) : stands_in(kRunStates);
 }
 
 bool makes_a_folder(const RowNames& row) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rows of checkpoints may say: a folder has its path from them, so one that somebody else
-// wrote could name any folder of the machine. Whoever reads rows of a database holds them against
-// this before it makes a path: the start, a backup, a check, a restoration.
+// What rows may say. A checkpoint's folder has its path from them, so a row that somebody else
+// wrote could name any folder of the machine; names of other rows make addresses, and are asked for
+// again. Whoever reads rows of a database holds them against this before it makes a path: the
+// start, a backup, a check, a restoration.
 #pragma once
 #include <string>
 #include <string_view>
@@ -19,6 +20,9 @@ std::string find_name_fault(const RowNames& row);
 bool makes_a_folder(const RowNames& row);
 // Below the folder of checkpoints, of a row that makes one.
 std::string folder_of_row(const RowNames& row);
+
+// Whether a server writes such a text into that column of that table of the state store.
+bool fits_column(std::string_view table, std::string_view column, std::string_view text);
 
 // One part of a path below the folder of checkpoints: a run's id, or a file's name.
 bool is_path_part(std::string_view text);

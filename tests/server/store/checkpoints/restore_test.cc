@@ -50,30 +50,89 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
       "INSERT INTO checkpoints (id, run_id, tenant, kind, name, number, created_at, size_bytes, "
       "is_public, base_model, lora, deleted_at, files_gone) VALUES ";
   const std::string id(32, '0');
+  const std::string usage =
+      "INSERT INTO usage_by_key WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n "
+      "WHERE i < ";
   struct Case {
     std::string statement, says;
   };
   const Case cases[] = {
       {insert + "('" + id +
            "','run','../../victim','weights','x',9,1,1,0,'b','{\"rank\":8}',1.0,0)",
-       "a row that no server wrote: checkpoint '" + id + "' of tenant '../../victim'"},
+       "have a tenant that no server writes, as '../../victim'"},
       {insert + "('" + id + "','../r','alice','weights','x',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
-       "a row that no server wrote"},
+       "have a run_id that no server writes"},
       {insert + "('0/..','run','alice','weights','x',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
-       "a row that no server wrote"},
+       "have a id that no server writes"},
       {insert + "('0','run','alice','weights','x',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
        "a row that no server wrote"},
       {insert + "('" + id + "','run','alice','weights','a/b',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
        "a row that no server wrote"},
-      {insert + "('" + id + "','run','alice','../x','a',9,1,1,0,'b','{\"rank\":8}',NULL,0)",
-       "a row that no server wrote"},
+      // Each sweep would end at such a tenant, and what it looks at first would stay for ever.
+      {"UPDATE sessions SET tenant = CAST(x'ff' AS TEXT)", "1 rows of sessions have a tenant"},
+      {"UPDATE sessions SET id = CAST(x'01ff' AS TEXT)", "sessions have a id"},
+      {"UPDATE sessions SET id = '../../x'", "sessions have a id that no server writes, as '../"},
+      {"UPDATE sessions SET sdk_version = CAST(x'c3' AS TEXT)", "sessions have a sdk_version"},
+      {"UPDATE sessions SET state = 'asleep'", "sessions have a state"},
+      {"UPDATE sessions SET tags = '[],\"evil\":1'", "sessions: tags"},
+      {"UPDATE runs SET id = 'a/b'", "runs have a id"},
+      {"UPDATE runs SET state = 'active'", "runs have a state"},
+      {"INSERT INTO tenants VALUES ('a b', 99, 1)", "tenants have a name"},
+      {"INSERT INTO samplers VALUES ('s:sample:0', 'a/b', 0, 'alice', 9, 1, 'b', NULL, NULL, 0, 1)",
+       "samplers have a session_id"},
+      {"INSERT INTO idempotency VALUES ('alice', 'copy', CAST(x'ff' AS TEXT), 'v', 1, 1)",
+       "idempotency have a name"},
       {"CREATE TRIGGER evil AFTER UPDATE ON meta BEGIN DELETE FROM checkpoints; END", "trigger"},
       {"CREATE VIEW evil AS SELECT 1", "view evil"},
       {"DROP TABLE usage_by_key", "of usage_by_key"},
       {"ALTER TABLE runs ADD COLUMN evil TEXT DEFAULT 'x'", "not as a server makes it"},
       {"CREATE INDEX evil ON runs (id)", "index evil"},
+      {"UPDATE meta SET value = 9223372036854775807 WHERE name = 'boot'", "boot number"},
+      {"UPDATE checkpoints SET lora = '{'", "lora"},
+      {"UPDATE checkpoints SET lora = '{}'", "lora: rank 0"},
+      {"UPDATE checkpoints SET rowid = -9223372036854775808, lora = '{}' "
+       "WHERE rowid = (SELECT min(rowid) FROM checkpoints)",
+       "lora: rank 0"},
+      {"UPDATE checkpoints SET rowid = 9223372036854775807, lora = '{}' "
+       "WHERE rowid = (SELECT max(rowid) FROM checkpoints)",
+       "lora: rank 0"},
+      {"UPDATE checkpoints SET lora = '{\"rank\":-1}'", "lora: rank -1"},
+      {"UPDATE checkpoints SET lora = '{\"rank\":6}'", "lora: rank 6"},
+      {"UPDATE checkpoints SET lora = '{\"rank\":1099511627776}'", "lora: rank 1099511627776"},
+      {"UPDATE checkpoints SET number = 9223372036854775807 WHERE name = 'a'", "number"},
+      {"UPDATE checkpoints SET size_bytes = 'many'", "size_bytes"},
+      {"UPDATE sessions SET tenant = x'00'", "tenant"},
       {"UPDATE meta SET value = 99 WHERE name = 'schema_version'", "schema version 99"},
       {"CREATE TABLE evil (a CHECK (length(hex(zeroblob(400000000))) > 1))", "table evil"},
+      {"UPDATE sessions SET user_metadata = '{'", "sessions: user_metadata"},
+      {"UPDATE checkpoints SET user_metadata = '{},\"evil\":1'", "checkpoints: user_metadata"},
+      {"UPDATE checkpoints SET user_metadata = CAST(x'7b2261223a22ff227d' AS TEXT)",
+       "checkpoints: user_metadata"},
+      {"UPDATE checkpoints SET files_gone = -3", "files_gone"},
+      {"UPDATE checkpoints SET files_gone = 1", "neither there nor gone"},
+      {"UPDATE checkpoints SET is_public = 7", "neither there nor gone"},
+      {"UPDATE checkpoints SET size_bytes = -1", "size_bytes"},
+      {"UPDATE checkpoints SET expires_at = 9e999", "expires_at"},
+      {"UPDATE sessions SET created_at = -1", "created_at"},
+      {"UPDATE checkpoints SET base_model = printf('%.*c', 2000000, 'x')", "base_model"},
+      {usage + "1) SELECT 'alice', 'k' || i, 4503599627370496, 0, 0, 0 FROM n",
+       "the requests of usage_by_key come to more than"},
+      {usage + "1) SELECT 'alice', 'k' || i, 0, 0, 0, 4503599627370496 FROM n",
+       "the prompt_tokens of usage_by_key come to more than"},
+      {"INSERT INTO stability_prompts VALUES ('s', 'i', 'a', 1e9, 4503599627370496, 'x'), "
+       "('s', 'j', 'a', 1e9, 4503599627370496, 'x')",
+       "the bytes of stability_prompts come to more than"},
+      {"UPDATE checkpoints SET size_bytes = 4503599627370496, deleted_at = 1",
+       "the size_bytes of checkpoints come to more than"},
+      // Of a text, SQLite's length() ends at the first NUL.
+      {"UPDATE sessions SET display_name = CAST(zeroblob(70000) AS TEXT)", "display_name"},
+      {"UPDATE sessions SET display_name = 'a' || char(0) || 'b'", "display_name"},
+      {"UPDATE sessions SET user_metadata = '{\"a\":\"' || printf('%.*c', 66000, 'x') || '\"}'",
+       "user_metadata"},
+      {"INSERT INTO stability_prompts VALUES ('s', 'i', 'alice', 1e9, 1, zeroblob(67108865))",
+       "stability_prompts have a prompt"},
+      {"INSERT INTO stability VALUES ('s', 'i:0', 1e9, zeroblob(67108865), 'i')",
+       "stability have a record"},
   };
   const std::string kept = dir_.path() + "/kept";
   fs::copy(data(), kept, fs::copy_options::recursive);
@@ -94,6 +153,48 @@ TEST_F(Backup, RestoringRefusesWhatNoServerWrote) {
   }
   repack(kept);
   EXPECT_EQ(restore(tar(), restored()).checkpoints, 2) << "the untouched one";
+}
+
+// A server that starts with them counts on from them, and must be backed up as well.
+TEST_F(Backup, CountersNearTheirEndAreNeitherRestoredNorBackedUp) {
+  close();
+  const std::string most = "1125899906842624";  // 2^50
+  const std::string kept = dir_.path() + "/kept";
+  fs::copy(data(), kept, fs::copy_options::recursive);
+  const auto change = [&](const std::string& statement) {
+    fs::remove_all(data());
+    fs::copy(kept, data(), fs::copy_options::recursive);
+    open_sqlite(data() + "/strata.db")->run(statement, {});
+  };
+  struct Case {
+    std::string statement, says;
+  };
+  for (const Case& c :
+       {Case{"UPDATE sessions SET number = " + most + " + 1", "sessions have a number"},
+        Case{"INSERT INTO tenants VALUES ('bob', " + most + " + 1, 1)", "tenants have a number"},
+        Case{"UPDATE meta SET value = " + most + " + 1 WHERE name = 'boot'", "boot number"}}) {
+    change(c.statement);
+    EXPECT_THAT(damages(), ::testing::IsEmpty()) << "a server may come further: " << c.statement;
+    EXPECT_THAT(error_of([&] { back_up(data(), tar()); }),
+                ::testing::AllOf(HasSubstr("restoring would refuse it"), HasSubstr(c.says)));
+    EXPECT_THAT(dir_.names(), ElementsAre("data", "kept"));
+    repack(kept);
+    EXPECT_THAT(error_of([&] { restore(tar(), restored()); }), HasSubstr(c.says));
+    EXPECT_THAT(error_of([&] { check_backup(tar()); }), HasSubstr(c.says));
+    fs::remove(tar());
+  }
+  change("UPDATE sessions SET number = " + most);
+  back_up(data(), tar());
+  EXPECT_EQ(restore(tar(), restored()).checkpoints, 2);
+}
+
+// Whatever else restoring refuses.
+TEST_F(Backup, WhatRestoringWouldRefuseIsNotBackedUp) {
+  open_sqlite(data() + "/strata.db")->run("UPDATE sessions SET display_name = 'a' || char(0)", {});
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }),
+              ::testing::AllOf(HasSubstr("restoring would refuse it: strata.db: "),
+                               HasSubstr("display_name")));
+  EXPECT_THAT(dir_.names(), ElementsAre("data"));
 }
 
 // Its texts take other bytes than those that were measured.
@@ -153,9 +254,7 @@ TEST_F(Backup, TheStartAndABackupRefuseARowThatNamesAnotherFolder) {
           "('00000000000000000000000000000000','run','../../victim','weights','x',9,1,1,0,'b',"
           "'{\"rank\":8}',1.0,0)",
           {});
-  EXPECT_THAT(
-      error_of([&] { back_up(data(), tar()); }),
-      ::testing::AllOf(HasSubstr("restoring would refuse it"), HasSubstr("no server wrote")));
+  EXPECT_THAT(error_of([&] { back_up(data(), tar()); }), HasSubstr("no server writes"));
   DataDir dir(data());
   StateStore store(open_sqlite(dir.database()), 2000);
   EXPECT_THAT(error_of([&] { CheckpointRegistry(dir, store, {}); }), HasSubstr("no server wrote"));
