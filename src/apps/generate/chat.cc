@@ -129,7 +129,8 @@ std::string command_argument(const std::string& turn) {
 }
 
 void run_command(Conversation& chat, const std::string& turn, FunctionRef<bool()> stop) {
-  const ChatCommand& command = find_command(command_name(turn));
+  const std::string name = command_name(turn);
+  const ChatCommand& command = find_command(name);
   command.run(chat, command_argument(turn), stop);
 }
 
