@@ -101,19 +101,21 @@ void print_dropped(int64_t num_questions, int64_t context) {
 // The messages of an answer in channels, as its text comes.
 class ChannelPrinter {
  public:
+  explicit ChannelPrinter(AnswerPrinter& answer) : answer_(answer) {}
+
   void print(std::string_view text) {
     text::AnswerPiece piece;
     reader_.push(text, piece);
     print_piece_of_answer(piece);
   }
-  void finish() {
+  // No more comes: what of it is the answer.
+  std::string finish() {
     text::AnswerPiece piece;
     reader_.finish(piece);
     print_piece_of_answer(piece);
     close_bracket();
-    answer_.finish();
+    return std::move(content_);
   }
-  [[nodiscard]] std::string take_content() { return std::move(content_); }
 
  private:
   void print_piece_of_answer(const text::AnswerPiece& piece) {
@@ -144,7 +146,7 @@ class ChannelPrinter {
   }
 
   text::HarmonyReader reader_{/*reads_calls=*/true, /*most_calls=*/INT64_MAX};
-  AnswerPrinter answer_;
+  AnswerPrinter& answer_;
   std::string content_;
   bool is_thinking_ = false, is_calling_ = false;  // an open bracket is printed
 };
@@ -229,26 +231,15 @@ std::vector<int32_t> Conversation::encode_and_drop_oldest() {
   return prompt;
 }
 
-Generated Conversation::generate_and_print_channels(FunctionRef<bool()> stop) {
-  ChannelPrinter printer;
-  const auto write = [&](std::string_view piece) { printer.print(piece); };
-  Generated out = generator_.generate(encode_and_drop_oldest(), write, stop);
-  printer.finish();
-  out.text = printer.take_content();
-  return out;
-}
-
-Generated Conversation::generate_and_print_plain(FunctionRef<bool()> stop) {
-  AnswerPrinter printer;
-  const auto write = [&](std::string_view piece) { printer.print(piece); };
-  Generated out = generator_.generate(encode_and_drop_oldest(), write, stop);
-  printer.finish();
-  return out;
-}
-
 Generated Conversation::generate_and_print_answer(FunctionRef<bool()> stop) {
-  Generated out =
-      has_channels_ ? generate_and_print_channels(stop) : generate_and_print_plain(stop);
+  AnswerPrinter printer;
+  ChannelPrinter channels(printer);
+  const auto write = [&](std::string_view piece) {
+    has_channels_ ? channels.print(piece) : printer.print(piece);
+  };
+  Generated out = generator_.generate(encode_and_drop_oldest(), write, stop);
+  if (has_channels_) out.text = channels.finish();
+  printer.finish();
   ++num_answers_;
   num_tokens_ += std::ssize(out.tokens);
   seconds_ += out.seconds;

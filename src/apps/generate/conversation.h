@@ -52,8 +52,6 @@ class Conversation {
   // long as there are any and the space for an answer is too small.
   std::vector<int32_t> encode_and_drop_oldest();
   Generated generate_and_print_answer(FunctionRef<bool()> stop);
-  Generated generate_and_print_channels(FunctionRef<bool()> stop);
-  Generated generate_and_print_plain(FunctionRef<bool()> stop);
 
   ConversationOptions options_;
   Generator generator_;

@@ -45,19 +45,12 @@ LoadSpec read_generation_spec(const GenerationOptions& options) {
 // The text of an answer as its tokens come, up to a text that ends it.
 class AnswerText {
  public:
-  // `shown`: special tokens that are text.
-  AnswerText(const text::Tokenizer& tokenizer, const std::vector<int32_t>& shown,
+  // `marks`: special tokens that are text.
+  AnswerText(const text::Tokenizer& tokenizer, const std::vector<std::string_view>& marks,
              const std::vector<std::string>& stops, FunctionRef<void(std::string_view)> write)
-      : tokenizer_(tokenizer),
-        shown_(shown),
-        detokenizer_(tokenizer),
-        stops_(stops),
-        write_(write) {}
+      : detokenizer_(tokenizer, /*skip_special=*/true, marks), stops_(stops), write_(write) {}
 
-  void push(int32_t token) {
-    if (tokenizer_.is_special(token) && std::ranges::find(shown_, token) == shown_.end()) return;
-    emit(stops_.push(detokenizer_.push(token)));
-  }
+  void push(int32_t token) { emit(stops_.push(detokenizer_.push(token))); }
   [[nodiscard]] bool found_stop() const { return stops_.found(); }
   // Bytes that are no character yet are text too, unless the answer was interrupted.
   void finish(bool is_interrupted) {
@@ -72,8 +65,6 @@ class AnswerText {
     if (!piece.empty()) write_(piece);
   }
 
-  const text::Tokenizer& tokenizer_;
-  const std::vector<int32_t>& shown_;
   text::IncrementalDetokenizer detokenizer_;
   text::StopFinder stops_;
   FunctionRef<void(std::string_view)> write_;
@@ -136,12 +127,6 @@ Generator::Generator(const GenerationOptions& options, Comm* comm)
   if (runner_->is_first_rank()) print_sampling(sampling_);
 }
 
-void Generator::show_marks(const std::vector<std::string_view>& marks) {
-  for (const std::string_view mark : marks) {
-    if (const auto id = text_.tokenizer().token_to_id(mark)) shown_tokens_.push_back(*id);
-  }
-}
-
 void Generator::set_option(const std::string& name, const std::string& value) {
   SamplingChoices choices;
   std::optional<uint64_t> seed;
@@ -195,7 +180,7 @@ Generated Generator::generate(const std::vector<int32_t>& prompt,
                               FunctionRef<void(std::string_view)> write, FunctionRef<bool()> stop) {
   const double begin = now_seconds();
   const api::SampleRequest request = next_request(prompt);
-  AnswerText text(text_.tokenizer(), shown_tokens_, options_.stop, write);
+  AnswerText text(text_.tokenizer(), marks_, options_.stop, write);
   engine::SamplingLoop loop(*runner_);
   const size_t id = loop.add(request);
   const bool is_interrupted = sample_until_end(*runner_, loop, stop, text);

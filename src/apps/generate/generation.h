@@ -75,7 +75,7 @@ class Generator {
   // Answers end at this id too.
   void add_end_token(int32_t id) { end_tokens_.push_back(id); }
   // These special tokens are part of the text of answers; others are not.
-  void show_marks(const std::vector<std::string_view>& marks);
+  void show_marks(std::vector<std::string_view> marks) { marks_ = std::move(marks); }
   // Sets an option of the answers that follow by its name on the command line, without dashes: of
   // the choice of tokens, max-tokens or seed. Throws Error where there is none, or no such value.
   void set_option(const std::string& name, const std::string& value);
@@ -103,7 +103,8 @@ class Generator {
   GenerationOptions options_;
   LoadSpec spec_;
   TextStack text_;
-  std::vector<int32_t> end_tokens_, shown_tokens_;
+  std::vector<int32_t> end_tokens_;
+  std::vector<std::string_view> marks_;
   LoneComm alone_;
   engine::RunPlan plan_;
   std::unique_ptr<engine::Runner> runner_;

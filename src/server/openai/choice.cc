@@ -4,36 +4,16 @@
 #include <algorithm>
 
 namespace strata::server {
-namespace {
-
-std::vector<int32_t> special_mark_ids(const AnswerOrder& order, const text::Tokenizer& tokenizer) {
-  std::vector<int32_t> out;
-  for (const std::string_view mark : order.form.marks()) {
-    const std::optional<int32_t> id = tokenizer.token_to_id(mark);
-    if (id && tokenizer.is_special(*id)) out.push_back(*id);
-  }
-  return out;
-}
-
-}  // namespace
 
 Choice::Choice(const AnswerOrder& order, const api::Sample& sample, const ServedText& text)
     : sample_(sample),
-      tokenizer_(text.tokenizer),
-      marks_(special_mark_ids(order, text.tokenizer)),
-      detokenizer_(text.tokenizer),
+      detokenizer_(text.tokenizer, /*skip_special=*/true, order.form.marks()),
       stops_(sample.stop_texts) {
   if (order.is_chat) {
     parser_.emplace(order.form, AnswerReading{.in_reasoning = order.in_reasoning,
                                               .types = order.types.get(),
                                               .most_calls = order.most_calls});
   }
-}
-
-std::string Choice::detokenize(int32_t token) {
-  const bool is_hidden =
-      tokenizer_.is_special(token) && std::ranges::find(marks_, token) == marks_.end();
-  return is_hidden ? "" : detokenizer_.push(token);
 }
 
 // An end token is no part of the text, also where it is no special one.
@@ -47,7 +27,7 @@ std::span<const int32_t> Choice::without_stop_id(std::span<const int32_t> tokens
 std::string Choice::decode_certain_text(std::span<const int32_t> tokens, bool ended, bool stopped) {
   if (ended && stopped) tokens = without_stop_id(tokens);
   std::string certain;
-  for (const int32_t token : tokens) certain += stops_.push(detokenize(token));
+  for (const int32_t token : tokens) certain += stops_.push(detokenizer_.push(token));
   if (ended) {
     certain += stops_.push(detokenizer_.flush());
     certain += stops_.flush();

@@ -29,12 +29,9 @@ class Choice {
 
  private:
   [[nodiscard]] std::span<const int32_t> without_stop_id(std::span<const int32_t> tokens) const;
-  std::string detokenize(int32_t token);
   std::string decode_certain_text(std::span<const int32_t> tokens, bool ended, bool stopped);
 
   const api::Sample& sample_;
-  const text::Tokenizer& tokenizer_;
-  std::vector<int32_t> marks_;  // special tokens that are text
   text::IncrementalDetokenizer detokenizer_;
   text::StopFinder stops_;
   std::optional<AnswerParser> parser_;

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "text/tokenizer/tokenizer.h"
 
@@ -16,7 +18,9 @@ namespace strata::text {
 
 class IncrementalDetokenizer {
  public:
-  explicit IncrementalDetokenizer(Tokenizer tokenizer, bool skip_special = false);
+  // Where special tokens are skipped, those of the texts `shown` are not.
+  explicit IncrementalDetokenizer(Tokenizer tokenizer, bool skip_special = false,
+                                  const std::vector<std::string_view>& shown = {});
   ~IncrementalDetokenizer();
   IncrementalDetokenizer(IncrementalDetokenizer&&) noexcept;
   IncrementalDetokenizer& operator=(IncrementalDetokenizer&&) noexcept;
