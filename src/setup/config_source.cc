@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/ascii.h"
 #include "base/error.h"
@@ -24,19 +26,28 @@ namespace {
           option, config, config_names_text()));
 }
 
+std::optional<ConfigSource> find_named_config(const std::string& name) {
+  for (const NamedConfig& named : named_configs()) {
+    if (named.name == name)
+      return ConfigSource{std::string(named.json), std::string(named.name), ""};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 ConfigSource read_config_source(const std::string& option, const std::string& config) {
   constexpr int64_t kMaxConfigBytes = 16 << 20;
-  for (const NamedConfig& named : named_configs()) {
-    // The hub writes GLM-4.5-Air, and people type it so.
-    if (named.name == lower(config)) return {std::string(named.json), std::string(named.name), ""};
-  }
+  if (auto named = find_named_config(config)) return std::move(*named);
   if (std::filesystem::is_directory(config) || is_gguf(config)) {
     const ModelTexts texts = open_texts(config);
     return {texts.read("config.json", kMaxConfigBytes), texts.where("config.json"), config, texts};
   }
-  if (!file_exists(config)) refuse_config(option, config);
+  if (!file_exists(config)) {
+    // The hub writes GLM-4.5-Air, and people type it so.
+    if (auto named = find_named_config(lower(config))) return std::move(*named);
+    refuse_config(option, config);
+  }
   return {read_file(config, kMaxConfigBytes), config, ""};
 }
 

@@ -5,14 +5,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string>
 
+#include "base/files.h"
 #include "model/config.h"
 #include "model/weights/layer_table.h"
+#include "setup/config_source.h"
+#include "tests/base/temp_dir.h"
 
 namespace strata::apps {
 namespace {
+
+using testing::TempDir;
 
 // Of the model cards, in units of 10^9 and rounded as they are there. Where a card counts vision or
 // multi-token prediction too, what is left without them.
@@ -61,6 +68,22 @@ TEST(NamedConfigs, AreAllThere) {
       return named.name == name;
     })) << name;
   }
+}
+
+// In whatever case people type it; but what lies there goes first.
+TEST(NamedConfigs, AreFoundInAnyCaseBehindFolders) {
+  namespace fs = std::filesystem;
+  const TempDir dir;
+  const fs::path before = fs::current_path();
+  fs::current_path(dir.path());
+  fs::create_directory("Qwen3-0.6B");
+  write_file_atomic("Qwen3-0.6B/config.json", R"({"mine": true})");
+  const ConfigSource folder = read_config_source("model", "Qwen3-0.6B");
+  const ConfigSource named = read_config_source("model", "Qwen3-8B");
+  fs::current_path(before);
+  EXPECT_EQ(folder.json, R"({"mine": true})");
+  EXPECT_EQ(folder.dir, "Qwen3-0.6B");
+  EXPECT_EQ(named.where, "qwen3-8b");
 }
 
 }  // namespace
