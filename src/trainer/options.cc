@@ -195,7 +195,7 @@ OptionTable option_table_of(TrainOptions& o) {
       .required_without("adapter")
       .or_bare()
       .results(ResultsBy::kModel);
-  add_data_option(t, o.data).required_without("resume").results(ResultsBy::kFile);
+  add_data_option(t, o.data).results(ResultsBy::kFile);
   t.text("out", o.out, "folder of the adapter or model, metrics and state").in("DIR").required();
   add_recipe_file_options(t, o);
   t.group("Adapter");
