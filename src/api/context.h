@@ -9,7 +9,8 @@
 
 namespace strata::api {
 
-// Behind what is too long for a context: how there would be a longer one, if the model has it.
+// What messages say behind a context that is too short: how there would be a longer one, if the
+// model has it.
 inline std::string context_note(int64_t context, int64_t of_model) {
   if (context >= of_model) return {};
   return "; the model has " + std::to_string(of_model) +

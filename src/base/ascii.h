@@ -70,7 +70,7 @@ std::string percent_escaped(std::string_view path);
 
 // In single quotes, as one word of a shell.
 std::string shell_quoted(const std::string& text);
-// As it is where it is a plain path, else quoted.
+// A plain path as it stands, any other text in quotes: one word of a shell either way.
 std::string shell_word(const std::string& text);
 
 }  // namespace strata

@@ -100,8 +100,8 @@ void check_load_in_4bit(const EngineSetup& setup) {
                           other));
 }
 
-// --context, beyond which nothing runs.
-void check_and_set_context(int64_t context, const std::string& where, model::ModelConfig& config) {
+// Lets no sequence be longer than --context says.
+void limit_context(int64_t context, const std::string& where, model::ModelConfig& config) {
   if (context == 0) return;
   if (context > config.max_position_embeddings) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -118,7 +118,7 @@ LoadSpec with_config(LoadSpec spec, const EngineSetup& setup, model::ParsedConfi
   spec.weights = parse_weights(setup.weights);
   spec.parsed = std::move(parsed);
   spec = planned_for(std::move(spec), std::max(setup.context, setup.longest));
-  check_and_set_context(setup.context, spec.where, spec.parsed.config);
+  limit_context(setup.context, spec.where, spec.parsed.config);
   return spec;
 }
 

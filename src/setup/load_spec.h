@@ -36,7 +36,7 @@ struct LoadSpec : engine::RunSpec {
 // Error for any text that is no such value.
 LoadSpec read_spec(const EngineSetup& setup);
 LoadSpec read_spec(const EngineSetup& setup, const ModelTexts& texts);
-// The same, planned for sequences of up to `longest` positions.
+// The spec with tables of RoPE for sequences of up to `longest` positions.
 LoadSpec planned_for(LoadSpec spec, int64_t longest);
 // Of a command that plans alone: a config will do (setup/config_source.h).
 LoadSpec read_plan_spec(const EngineSetup& setup);

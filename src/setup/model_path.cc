@@ -98,7 +98,7 @@ std::string_view wanted_of(const std::string& option) {
 }
 
 // The folders in `folder` that are models or adapters, as "; do you mean A, B or C?"; else nothing.
-std::string models_and_adapters_in(const std::string& folder) {
+std::string suggestion_from_inside(const std::string& folder) {
   constexpr size_t kMost = 5;
   std::vector<std::string> found;
   std::error_code fault;
@@ -125,7 +125,7 @@ std::string models_and_adapters_in(const std::string& folder) {
         fmt::format("a folder of the Hugging Face hub's cache; give the model by name: {}", name));
   }
   refuse(ErrorCode::kInvalidArgument, option, typed,
-         fmt::format("a directory without config.json{}{}; {}", models_and_adapters_in(typed),
+         fmt::format("a directory without config.json{}{}; {}", suggestion_from_inside(typed),
                      file_exists(typed + "/params.json")
                          ? ", with params.json: weights in their maker's own form, where the hub "
                            "mostly has another repository in Hugging Face's"

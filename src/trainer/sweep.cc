@@ -226,9 +226,9 @@ bool save_and_report_members(const TrainOptions& options, std::vector<Member>& m
   print_table(members);
   say(fmt::format("{}; saved: {}/lr-{}\n", report::format_duration(now_seconds() - begin),
                   options.out, fmt::join(converged_rates(members), ", lr-")));
-  say(fmt::format("the lowest loss has lr {}; try it: strata chat {}\n",
-                  best_of(members).start.rate,
-                  shell_word(fmt::format("{}/lr-{}", options.out, best_of(members).start.rate))));
+  const std::string& best = best_of(members).start.rate;
+  say(fmt::format("the lowest loss has lr {}; try it: strata chat {}\n", best,
+                  shell_word(fmt::format("{}/lr-{}", options.out, best))));
   if (options.json) print_json(members);
   return true;
 }

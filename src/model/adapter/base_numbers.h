@@ -34,7 +34,7 @@ std::map<std::string, std::string> base_fingerprint_metadata(const LoadedModel& 
 // What is to be said where an adapter meets a base with other numbers than its own; else empty.
 std::string base_mismatch_warning(const PeftAdapter& peft, const std::string& dir,
                                   const CheckpointSource& source);
-// The same where the run has another table of RoPE than the adapter was trained with.
+// What is to be said where a run has another table of RoPE than the adapter was trained with.
 std::string rope_mismatch_warning(const PeftAdapter& peft, const std::string& dir,
                                   const ModelConfig& config);
 

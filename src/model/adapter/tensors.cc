@@ -24,7 +24,7 @@ Shape stored_shape(const LoraModule& module, bool is_b) {
   return is_b ? Shape{first, e * second} : Shape{e * first, second};
 }
 
-// The same of a B [out, rank] whose rows have another order in files.
+// for_each_index_pair() of a B [out, rank] whose rows have another order in files.
 template <typename Body>
 void for_each_reordered_index_pair(const LoraTarget& target, int64_t rank, Body body) {
   int64_t own = 0;

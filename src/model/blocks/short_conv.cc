@@ -54,7 +54,7 @@ struct ShortConv {
                     .shards = channels,
                     .draw = ParamDraw::kNormal});
     if (c.bias) add_bias(kConvBias, "conv.conv.bias", c.width, channels, rows);
-    // Of B, C and u a rank has the rows of its channels.
+    // A rank has the rows of its channels of each of B, C and u.
     add_matrix(kIn, kInBias, "conv.in_proj.weight", "conv.in_proj", {3 * c.width, d}, channels,
                kInOrder);
     if (c.bias) add_bias(kInBias, "conv.in_proj.bias", 3 * c.width, channels, rows);

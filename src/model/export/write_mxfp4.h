@@ -19,8 +19,8 @@ namespace strata::model {
 // The value of `quantization_config`.
 std::string mxfp4_config();
 
-// As write_checkpoint(). Error{kUnsupported} for another family, and for experts whose rows are no
-// whole blocks of 32.
+// Writes and answers as write_checkpoint() does. Error{kUnsupported} for another family, and for
+// experts whose rows are no whole blocks of 32.
 std::optional<std::vector<TensorError>> write_mxfp4(Backend& backend,
                                                     const CheckpointSource& source,
                                                     const LoadedModel& names,

@@ -18,7 +18,7 @@ constexpr NeutralKey kNeutral[] = {{"hidden_act", "\"gelu_pytorch_tanh\""},
 
 void read_gemma(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const int64_t head_dim = object.integer("head_dim", 256);
-  set_gemma_norms_and_embedding(config);
+  set_gemma_defaults(config);
   const Block attention(kGqa,
                         GqaConfig{.num_heads = keys.num_heads,
                                   .num_kv_heads = object.integer("num_key_value_heads", 16),

@@ -30,7 +30,7 @@ void read_gemma2(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
   const int64_t window = read_size(object, "sliding_window", 4096);
   const int64_t head_dim = object.integer("head_dim", 256);
   const double scalar = read_positive_number(object, "query_pre_attn_scalar", 256.0);
-  set_gemma_norms_and_embedding(config);
+  set_gemma_defaults(config);
   config.logit_map.cap = read_cap(object, "final_logit_softcapping", 30.0);
   GqaConfig attention = {.num_heads = keys.num_heads,
                          .num_kv_heads = object.integer("num_key_value_heads", 4),

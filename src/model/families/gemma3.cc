@@ -68,7 +68,7 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
   const double scalar = read_positive_number(object, "query_pre_attn_scalar", 256.0);
   static_cast<void>(read_partial_rotary(object, {}));  // an Error where it is not 1
   const LayerRopes ropes = read_ropes(object);
-  set_gemma_norms_and_embedding(config);
+  set_gemma_defaults(config);
   GqaConfig attention = {.num_heads = keys.num_heads,
                          .num_kv_heads = object.integer("num_key_value_heads", 4),
                          .head_dim = head_dim,

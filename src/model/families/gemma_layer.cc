@@ -21,7 +21,7 @@ LayerConfig make_gemma_layer(const ModelConfig& config, const GqaConfig& attenti
       {norms("pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"), mlp}};
 }
 
-void set_gemma_norms_and_embedding(ModelConfig& config) {
+void set_gemma_defaults(ModelConfig& config) {
   config.norm_offset = 1.0f;
   config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
   config.rounds_embedding_scale = true;

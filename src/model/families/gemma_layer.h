@@ -10,7 +10,7 @@ LayerConfig make_gemma_layer(const ModelConfig& config, const GqaConfig& attenti
                              const Block& mlp);
 
 // Norms of 1 + w, and an embedding times the root of its width, rounded to the compute type.
-void set_gemma_norms_and_embedding(ModelConfig& config);
+void set_gemma_defaults(ModelConfig& config);
 
 // The gated MLP with the tanh form of GELU.
 Block make_gemma_mlp(const DecoderKeys& keys);

@@ -55,8 +55,8 @@ std::vector<std::string> names_in_files(const std::string& name) {
   return {rename_all(name, kNames)};
 }
 
-// Of the MLP: with block_auto_adjust_ff_dim two thirds of what the file says, times a factor and up
-// to a multiple unless the factor is null.
+// The MLP is as wide as the file says, or with block_auto_adjust_ff_dim two thirds of that, times a
+// factor and up to a multiple unless the factor is null.
 int64_t read_mlp_width(const ConfigObject& object, const DecoderKeys& keys) {
   constexpr std::string_view kFactor = "block_ffn_dim_multiplier";
   constexpr double kLargest = 1 << 30;

@@ -22,7 +22,7 @@ constexpr std::string_view kRead[] = {"sliding_window"};
 constexpr std::string_view kInert[] = {"resid_pdrop", "embd_pdrop", "auto_map"};
 constexpr NeutralKey kNeutral[] = {{"attention_bias", "false"}};
 
-// Of models without the key; an original length inside the scaling alone does not count.
+// The original length of models without the key; one inside the scaling alone does not count.
 constexpr int64_t kOriginalLength = 4096;
 constexpr std::string_view kOriginalKey = "original_max_position_embeddings";
 

@@ -79,7 +79,7 @@ constexpr std::string_view kNextRead[] = {"layer_types",
                                           "mlp_only_layers"};
 constexpr std::string_view kNextInert[] = {"output_router_logits", "router_aux_loss_coef",
                                            "_experts_implementation"};
-// Of multi-token prediction.
+// Tensors of multi-token prediction, which takes no part.
 constexpr std::string_view kNextIgnored[] = {"mtp."};
 
 // Whether each layer is a delta net: by layer_types, else all but every full_attention_interval-th.

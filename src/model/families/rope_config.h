@@ -22,7 +22,7 @@ struct RopeConfig {
   bool truncate = true;         // the ramp's ends to whole pairs
   double mscale = 0.0;          // 0: not given
   double mscale_all_dim = 0.0;  // 0: not given
-  // Of cos and sin, of longrope too; nothing: yarn's two above say it, and longrope's factor.
+  // The factor of cos and sin, longrope's too; nothing: yarn's two above say it, longrope's factor.
   std::optional<double> attention_factor = {};
   double partial_rotary_factor = 1.0;  // columns of a head that are rotated, of all
   // Divisors of longrope's frequencies, one for each pair. A run has one of the two tables,

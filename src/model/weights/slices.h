@@ -24,7 +24,7 @@ void for_each_slice(const Parameter& parameter, int64_t first, int64_t last, Bod
   for (int64_t begin = first; begin < last; begin += step)
     body(begin, std::min(last, begin + step), cols);
 }
-// The same of all its rows.
+// body(begin, end, columns) for each slice of all rows of a parameter.
 template <typename Body>
 void for_each_slice(const Parameter& parameter, Body body) {
   for_each_slice(parameter, 0, parameter.num_rows(), body);

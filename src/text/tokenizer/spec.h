@@ -83,7 +83,7 @@ struct TokenizerSpec {
 
 // `where` names the file in messages.
 TokenizerSpec parse_tokenizer_json(std::string_view json, const std::string& where);
-// Of tiktoken.model and the tokenizer_config.json next to it.
+// What tiktoken.model and the tokenizer_config.json next to it say.
 TokenizerSpec parse_tiktoken(std::string_view ranks, const std::string& where,
                              std::string_view config_json, const std::string& config_where);
 

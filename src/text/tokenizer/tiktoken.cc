@@ -61,7 +61,7 @@ std::optional<std::string> decode_base64(std::string_view text) {
   return bytes;
 }
 
-// As byte-level vocabularies write bytes.
+// The characters that byte-level vocabularies have for these bytes.
 std::string printable(std::string_view bytes) {
   std::string out;
   for (const char byte : bytes) append_utf8(out, byte_level_character(static_cast<uint8_t>(byte)));

@@ -51,9 +51,9 @@ class Tokenizer {
 
   // `path` is a model directory or its tokenizer.json.
   static Tokenizer load(const std::string& path);
-  // Of a model's tokenizer.json, else of its tiktoken.model; Error{kNotFound} where it has neither.
+  // Reads a model's tokenizer.json, else its tiktoken.model; Error{kNotFound} where it has neither.
   static Tokenizer load(const ModelTexts& texts);
-  // The same; nothing where it has neither.
+  // Reads the same files; nothing where the model has neither.
   static std::optional<Tokenizer> find(const ModelTexts& texts);
   // `where` names the source in messages.
   static Tokenizer parse(std::string_view json, const std::string& where);

@@ -143,7 +143,7 @@ StateStore::StateStore(std::unique_ptr<Sql> sql, double now, std::optional<int64
   transaction.commit();
 }
 
-// Of what was stored.
+// When the newest of what is stored was made or touched; 0 where nothing is.
 double StateStore::find_newest_time() {
   double newest = 0;
   constexpr std::pair<const char*, const char*> kTimes[] = {{"sessions", "created_at"},
