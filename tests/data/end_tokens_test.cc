@@ -30,9 +30,6 @@ text::Tokenizer with_controls(const std::vector<std::pair<int, std::string>>& co
                                 "tokenizer.json");
 }
 
-const text::Tokenizer kQwen =
-    with_controls({{151643, "<|endoftext|>"}, {151644, "<|im_start|>"}, {151645, "<|im_end|>"}});
-const text::Tokenizer kMistral = with_controls({{0, "<unk>"}, {1, "<s>"}, {2, "</s>"}});
 const text::Tokenizer kGemma =
     with_controls({{1, "<eos>"}, {2, "<bos>"}, {105, "<start_of_turn>"}, {106, "<end_of_turn>"}});
 
@@ -67,30 +64,93 @@ class EndTokensTest : public testing::Test {
       std::filesystem::temp_directory_path() / "strata_end_tokens_test";
 };
 
-TEST_F(EndTokensTest, QwenEndsATurnOrTheText) {
-  fill(R"({"eos_token_id":151645})", R"({"eos_token_id":[151645,151643]})",
-       R"({"eos_token":"<|im_end|>","bos_token":null})");
-  expect(kQwen, 151645, {151643, 151645});
-  // The base model.
-  fill(R"({"eos_token_id":151643})", R"({"eos_token_id":151643})",
-       R"({"eos_token":"<|endoftext|>"})");
-  expect(kQwen, 151643, {151643});
+// What the published directories of a family say, and what follows.
+struct Published {
+  std::string model;
+  std::vector<std::pair<int, std::string>> controls;
+  std::string config, generation;  // eos_token_id of config.json and generation_config.json
+  std::string named;               // eos_token of tokenizer_config.json
+  int32_t append;
+  Ids stop;
+};
+
+const std::vector<Published> kPublished = {
+    {"qwen3",
+     {{151643, "<|endoftext|>"}, {151645, "<|im_end|>"}},
+     "151645",
+     "[151645,151643]",
+     "<|im_end|>",
+     151645,
+     {151643, 151645}},
+    {"qwen3 base",
+     {{151643, "<|endoftext|>"}},
+     "151643",
+     "151643",
+     "<|endoftext|>",
+     151643,
+     {151643}},
+    {"mistral", {{1, "<s>"}, {2, "</s>"}}, "2", "2", "</s>", 2, {2}},
+    // The end of a text, of a message that calls a tool, and of a turn.
+    {"llama 3.1 instruct",
+     {{128001, "<|end_of_text|>"}, {128008, "<|eom_id|>"}, {128009, "<|eot_id|>"}},
+     "[128001,128008,128009]",
+     "[128001,128008,128009]",
+     "<|eot_id|>",
+     128009,
+     {128001, 128008, 128009}},
+    // A final answer ends by <|return|>, a call by <|call|>.
+    {"gpt-oss",
+     {{199999, "<|endoftext|>"}, {200002, "<|return|>"}, {200012, "<|call|>"}},
+     "200002",
+     "[200002,199999,200012]",
+     "<|return|>",
+     200002,
+     {199999, 200002, 200012}},
+    // A turn ends where the next begins, or where a tool is to answer.
+    {"glm4, glm4_moe",
+     {{151329, "<|endoftext|>"}, {151336, "<|user|>"}, {151338, "<|observation|>"}},
+     "[151329,151336,151338]",
+     "[151329,151336,151338]",
+     "<|endoftext|>",
+     151329,
+     {151329, 151336, 151338}},
+    {"phi-4-mini",
+     {{199999, "<|endoftext|>"}, {200020, "<|end|>"}},
+     "199999",
+     "[200020,199999]",
+     "<|endoftext|>",
+     199999,
+     {199999, 200020}},
+    {"granite", {{0, "<|end_of_text|>"}}, "0", "0", "<|end_of_text|>", 0, {0}},
+    {"olmo2", {{100257, "<|endoftext|>"}}, "100257", "100257", "<|endoftext|>", 100257, {100257}},
+    {"smollm3", {{128012, "<|im_end|>"}}, "128012", "128012", "<|im_end|>", 128012, {128012}},
+    {"deepseek-v3", {{1, "<end>"}}, "1", "1", "<end>", 1, {1}},
+    {"kimi-k2", {{163586, "<|im_end|>"}}, "163586", "163586", "<|im_end|>", 163586, {163586}},
+    {"lfm2", {{7, "<|im_end|>"}}, "7", "7", "<|im_end|>", 7, {7}},
+    // The lists alone name <end_of_turn>.
+    {"gemma3", {{1, "<eos>"}, {106, "<end_of_turn>"}}, "[1,106]", "[1,106]", "<eos>", 1, {1, 106}},
+};
+
+TEST_F(EndTokensTest, OfPublishedFamilies) {
+  for (const Published& row : kPublished) {
+    SCOPED_TRACE(row.model);
+    const text::Tokenizer tokenizer = with_controls(row.controls);
+    const std::string config = R"({"eos_token_id":)" + row.config + "}";
+    const std::string named = R"("eos_token":")" + row.named + "\"";
+    fill(config, R"({"eos_token_id":)" + row.generation + "}", "{" + named + "}");
+    expect(tokenizer, row.append, row.stop);
+    // An older form: an object.
+    fill(config, R"({"eos_token_id":)" + row.generation + "}",
+         R"({"eos_token":{"content":")" + row.named + "\"}}");
+    expect(tokenizer, row.append, row.stop);
+    // A folder without generation_config.json: the config's, and the named one.
+    fill(R"({"eos_token_id":)" + row.generation + "}", "", "{" + named + "}");
+    expect(tokenizer, row.append, row.stop);
+  }
 }
 
-TEST_F(EndTokensTest, MistralHasOne) {
-  fill(R"({"eos_token_id":2})", R"({"eos_token_id":2})", R"({"eos_token":{"content":"</s>"}})");
-  expect(kMistral, 2, {2});
-}
-
-// A turn of Gemma's ends with <end_of_turn>, which only the lists name: eos_token is <eos>.
-TEST_F(EndTokensTest, GemmaEndsATurnOrTheText) {
-  const std::string list = R"({"eos_token_id":[1,106]})";
-  const std::string named = R"({"eos_token":"<eos>"})";
-  fill(list, list, named);
-  expect(kGemma, 1, {1, 106});
-  fill(list, "", named);
-  expect(kGemma, 1, {1, 106});
-  fill("", list, "");
+TEST_F(EndTokensTest, ATokenizerThatNamesNoneAppendsTheFirstOfTheList) {
+  fill("", R"({"eos_token_id":[1,106]})", "");
   expect(kGemma, 1, {1, 106});
 }
 
