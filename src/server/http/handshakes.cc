@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/http/handshakes.h"
 
-#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <optional>
-#include <utility>
+#include <string>
 
 namespace strata::server {
 namespace {
@@ -80,44 +79,28 @@ bool is_partial_client_hello(std::string_view bytes) {
   return false;
 }
 
-Handshakes::Place::Place(Handshakes& of, Stream& with, std::string from)
-    : all(of), stream(with), address(std::move(from)), number(++of.last_number_) {
-  if (all.open_ >= all.most_) all.evict_from_busiest_address();
-  std::list<Place*>& line = all.of_address_[address];
-  at = line.insert(line.end(), this);
-  ++all.open_;
+Handshakes::Place::Place(Handshakes& of, Stream& with) : all(of), stream(with) {
+  if (std::ssize(all.open_) >= all.most_) {
+    Place& oldest = *all.open_.front();
+    all.open_.pop_front();
+    oldest.is_ended = true;
+    oldest.stream.cancel();
+  }
+  at = all.open_.insert(all.open_.end(), this);
 }
 
 Handshakes::Place::~Place() {
-  if (is_ended) return;
-  const auto line = all.of_address_.find(address);
-  line->second.erase(at);
-  if (line->second.empty()) all.of_address_.erase(line);
-  --all.open_;
+  if (!is_ended) all.open_.erase(at);
 }
 
-void Handshakes::evict_from_busiest_address() {
-  const auto rank = [](const auto& line) {
-    return std::pair(std::ssize(line.second), -line.second.front()->number);
-  };
-  const auto line = std::ranges::max_element(of_address_, {}, rank);
-  Place* oldest = line->second.front();
-  line->second.pop_front();
-  if (line->second.empty()) of_address_.erase(line);
-  --open_;
-  oldest->is_ended = true;
-  oldest->stream.cancel();
-}
-
-asio::awaitable<error_code> Handshakes::handshake(Stream& stream, asio::io_context& io,
-                                                  const std::string& address) {
-  Place place(*this, stream, address);
+asio::awaitable<error_code> Handshakes::handshake(Stream& stream, asio::io_context& io) {
+  Place place(*this, stream);
   std::string hello;
   if (const error_code fault = co_await read_client_hello(stream, hello)) co_return fault;
   asio::steady_timer done(io, asio::steady_timer::time_point::max());
   std::optional<error_code> result;
   {
-    Turns::Turn turn(turns_, io, address);
+    Turns::Turn turn(turns_, io, /*tenant=*/"");
     co_await turn.await_turn();
     if (place.is_ended) co_return asio::error::operation_aborted;
     // Our answer, with its signature, is made before this returns.

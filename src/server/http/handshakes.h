@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handshakes: the TLS handshakes that are under way. Each costs this thread a signature, so they
-// are begun one after the other, in turns by address, and behind each the thread is everybody
-// else's for as long. Those whose peer says nothing cost space alone: of more than so many the
-// oldest of the address that has the most ends, so that who floods ends its own. I/O thread only.
+// are begun one after the other, and behind each the thread is everybody else's for as long. Those
+// whose peer says nothing cost space alone: of more than so many the oldest ends. I/O thread only.
 #pragma once
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
 #include <list>
-#include <map>
-#include <string>
 #include <string_view>
 
 #include "server/http/read_request.h"
@@ -21,31 +18,25 @@ class Handshakes {
  public:
   explicit Handshakes(int64_t most) : most_(most) {}
 
-  // TLS on a fresh connection of this address, within the deadline that the stream has.
+  // TLS on a fresh connection, within the deadline that the stream has.
   boost::asio::awaitable<boost::system::error_code> handshake(Stream& stream,
-                                                              boost::asio::io_context& io,
-                                                              const std::string& address);
+                                                              boost::asio::io_context& io);
 
  private:
   // An unfinished one, as long as its scope.
   struct Place {
-    Place(Handshakes& of, Stream& with, std::string from);
+    Place(Handshakes& of, Stream& with);
     ~Place();
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
     Handshakes& all;
     Stream& stream;
-    std::string address;
-    const int64_t number;  // ascending
     std::list<Place*>::iterator at;
     bool is_ended = false;
   };
-  void evict_from_busiest_address();  // its oldest; of several, where the oldest is
 
   int64_t most_;
-  int64_t open_ = 0;
-  int64_t last_number_ = 0;
-  std::map<std::string, std::list<Place*>> of_address_;  // oldest first; none is empty
+  std::list<Place*> open_;  // oldest first
   Turns turns_;
 };
 

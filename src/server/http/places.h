@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -129,40 +128,21 @@ class ProxiedRequest {
 };
 
 // Who may be closed for a newcomer: strangers, whose present request has no key, whatever they do,
-// and of tenants what waits for its next request, until its header is whole. The stranger goes that
-// has been one for longest: a host has as many addresses of IPv6 as it likes. Without strangers the
-// tenant that has most gives up its oldest, so that a few that hold all cannot keep others out;
-// where each has one, the oldest goes.
+// and of tenants what waits for its next request, until its header is whole. The one that has been
+// so for longest goes, strangers before tenants.
 template <typename Connection>
 class IdleConnections {
  public:
   void remove(Connection& one) {
     strangers_.erase(one.idle_order);
     known_.erase(one.idle_order);
-    const auto found = of_tenant_.find(one.tenant);
-    if (found == of_tenant_.end() || !found->second.contains(one.idle_order)) return;
-    by_count_.erase({found->second.size(), one.tenant});
-    found->second.erase(one.idle_order);
-    if (found->second.empty()) {
-      of_tenant_.erase(found);
-    } else {
-      by_count_.insert({found->second.size(), one.tenant});
-    }
   }
 
   // From when one waits for its next request until something has arrived.
   void begin_idle(Connection& one) {
     remove(one);
     one.idle_order = ++last_;
-    if (one.tenant.empty()) {
-      strangers_.emplace(one.idle_order, &one);
-      return;
-    }
-    known_.emplace(one.idle_order, &one);
-    Oldest& idle = of_tenant_[one.tenant];
-    by_count_.erase({idle.size(), one.tenant});
-    idle.emplace(one.idle_order, &one);
-    by_count_.insert({idle.size(), one.tenant});
+    (one.tenant.empty() ? strangers_ : known_).emplace(one.idle_order, &one);
   }
   void end_idle(Connection& one) {
     if (!one.tenant.empty()) remove(one);
@@ -177,17 +157,12 @@ class IdleConnections {
   // Which to close for one more; null: none that may be.
   [[nodiscard]] Connection* victim() const {
     if (!strangers_.empty()) return strangers_.begin()->second;
-    if (known_.empty()) return nullptr;
-    const auto& [most, tenant] = *by_count_.rbegin();
-    return most > 1 ? of_tenant_.at(tenant).begin()->second : known_.begin()->second;
+    return known_.empty() ? nullptr : known_.begin()->second;
   }
 
  private:
-  using Oldest = std::map<uint64_t, Connection*>;
   uint64_t last_ = 0;
-  Oldest strangers_, known_;
-  std::map<std::string, Oldest> of_tenant_;  // that have any
-  std::set<std::pair<size_t, std::string>> by_count_;
+  std::map<uint64_t, Connection*> strangers_, known_;  // oldest first
 };
 
 // A Connection has a stream, a buffer, `counted` (its address here), `held` (its bytes here),

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 
 #include "base/ascii.h"
 #include "base/error.h"
@@ -94,18 +93,6 @@ std::string peer_address_unless_loopback(const sockaddr* peer) {
     ::inet_ntop(AF_INET6, &address, text, sizeof text);
   }
   return text;
-}
-
-std::string mask_ipv6_to_64(const std::string& address) {
-  in6_addr parsed;
-  if (address.find(':') == std::string::npos ||
-      ::inet_pton(AF_INET6, address.c_str(), &parsed) != 1 || IN6_IS_ADDR_V4MAPPED(&parsed)) {
-    return address;
-  }
-  std::memset(parsed.s6_addr + 8, 0, 8);
-  char text[INET6_ADDRSTRLEN] = "";
-  ::inet_ntop(AF_INET6, &parsed, text, sizeof text);
-  return std::string(text) + "/64";
 }
 
 TrustedProxies::TrustedProxies(const std::vector<std::string>& texts) {

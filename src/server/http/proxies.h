@@ -21,8 +21,6 @@ namespace strata::server {
 
 // The address of a peer as text; "" for one of this machine's own.
 std::string peer_address_unless_loopback(const sockaddr* peer);
-// What a limit by address counts: an address, or of IPv6 the network of 64 bits that one host has.
-std::string mask_ipv6_to_64(const std::string& address);
 
 class TrustedProxies {
  public:

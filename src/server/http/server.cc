@@ -69,7 +69,7 @@ bool fill_peer_address(Connection& connection, const TrustedProxies& proxies) {
   if (fault) return false;
   connection.address = peer_address_unless_loopback(peer.data());
   connection.is_proxied = proxies.trusts(peer.data());
-  connection.counted = connection.is_proxied ? "" : mask_ipv6_to_64(connection.address);
+  connection.counted = connection.is_proxied ? "" : connection.address;
   return true;
 }
 
@@ -154,7 +154,7 @@ asio::awaitable<void> HttpServer::State::serve_connection(std::shared_ptr<Connec
 asio::awaitable<bool> HttpServer::State::handshake_tls_or_refuse(Connection& connection) {
   if (!connection.stream.is_secured()) co_return true;
   connection.stream.expires_after(in_seconds(options.header_timeout));
-  const error_code fault = co_await handshakes.handshake(connection.stream, io, connection.counted);
+  const error_code fault = co_await handshakes.handshake(connection.stream, io);
   if (!fault) co_return true;
   log(LogLevel::kDebug, fmt::format("http: no TLS: {}", fault.message()));
   if (!is_plain_http(fault)) co_return false;
@@ -303,8 +303,7 @@ asio::awaitable<bool> HttpServer::State::read_body_or_refuse(Connection& connect
 std::optional<Response> HttpServer::State::fill_address_and_count_client(
     const Connection& connection, Request& request, Counted& counted) {
   request.address = options.proxies.client_address(request.headers, connection.address);
-  const std::string network = mask_ipv6_to_64(request.address);
-  counted.of_client.emplace(places.limit(), network, connection.held);
+  counted.of_client.emplace(places.limit(), request.address, connection.held);
   const std::string_view option = counted.of_client->exceeded_limit_option();
   if (option.empty()) return std::nullopt;
   return busy_response(503, fmt::format("too many requests of this client at once ({})", option));

@@ -83,15 +83,6 @@ TEST(Listener, AsksForAnotherServerWhereAPortIsTakenAlone) {
   EXPECT_EQ(fault({.host = "192.0.2.1"}), "--listen 192.0.2.1:0: Cannot assign requested address");
 }
 
-TEST(Listener, CountsAnIPv6HostAsItsNetwork) {
-  EXPECT_EQ(mask_ipv6_to_64("10.0.0.1"), "10.0.0.1");
-  EXPECT_EQ(mask_ipv6_to_64(""), "");
-  EXPECT_EQ(mask_ipv6_to_64("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
-  EXPECT_EQ(mask_ipv6_to_64("2001:db8:1:2::1"), mask_ipv6_to_64("2001:db8:1:2:ffff::"));
-  EXPECT_NE(mask_ipv6_to_64("2001:db8:1:3::1"), mask_ipv6_to_64("2001:db8:1:2::1"));
-  EXPECT_EQ(mask_ipv6_to_64("::ffff:10.0.0.1"), "::ffff:10.0.0.1");
-}
-
 TEST(Listener, NamesPeersButThoseOfThisMachine) {
   const auto v4 = [](const char* text) {
     sockaddr_in peer = {};
