@@ -149,10 +149,6 @@ Response with_retry_after(Response response, int retry_seconds) {
   return response;
 }
 
-Response busy_response(int status, std::string_view message, int retry_seconds) {
-  return with_retry_after(error_response(status, message), retry_seconds);
-}
-
 std::string response_head(const Response& response, bool keep_alive, bool is_chunked) {
   const uint64_t length = response.file ? response.file->length : response.bytes().size();
   std::string head =
@@ -174,10 +170,6 @@ std::string response_head(const Response& response, bool keep_alive, bool is_chu
 
 std::string closing_text(const Response& response) {
   return response_head(response, /*keep_alive=*/false) + response.body;
-}
-
-std::string busy_text(std::string_view message) {
-  return closing_text(busy_response(503, message));
 }
 
 void append_with_capped_capacity(std::string& body, std::string_view bytes, uint64_t limit) {

@@ -175,8 +175,6 @@ Response error_response(int status, std::string_view message);
 
 // With Retry-After.
 Response with_retry_after(Response response, int retry_seconds);
-// An error with Retry-After: there is no space now, or what is wanted will be there in a while.
-Response busy_response(int status, std::string_view message, int retry_seconds = 1);
 
 // Its status line and header fields, to the empty line. Content-Length is that of the body or of
 // the file part; of a stream there is none, and where it is not chunked either, it ends with the
@@ -185,8 +183,6 @@ std::string response_head(const Response& response, bool keep_alive, bool is_chu
 
 // A whole response that closes its connection, for one whose request is not read.
 std::string closing_text(const Response& response);
-// Such a 503.
-std::string busy_text(std::string_view message);
 
 // Appends to a body; its memory grows by doubling, but not beyond `limit` bytes if that suffices.
 void append_with_capped_capacity(std::string& body, std::string_view bytes, uint64_t limit);

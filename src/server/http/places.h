@@ -15,6 +15,7 @@
 
 #include "base/shared_limit.h"
 #include "server/http/read_request.h"
+#include "server/http/refusals.h"
 #include "server/http/server.h"
 #include "server/http/stream.h"
 
@@ -270,9 +271,7 @@ class InFlight {
                 ? signs_.take(request.tenant, bytes)
                 : bytes_.take(request.tenant, bytes, is_upkeep ? bytes_.limit() / kLeftByPolls : 0);
     if (share) return std::nullopt;
-    return busy_response(429,
-                         "as many requests of this tenant are being answered as may be at once "
-                         "(--max-connection-bytes); send it again when some have been");
+    return refuse(kTooManyInFlight);
   }
 
  private:

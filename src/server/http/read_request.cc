@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "server/http/refusals.h"
 #include "server/http/request_check.h"
 #include "server/http/zstd_body.h"
 
@@ -138,7 +139,7 @@ bool is_gone(const error_code& fault) { return fault == asio::error::connection_
 
 Response header_refusal(const error_code& fault) {
   if (fault == asio::error::no_buffer_space) {
-    return busy_response(503, "there is no space for a header so long (--max-connection-bytes)");
+    return refuse(kNoSpaceForHeader);
   }
   if (fault == http::error::header_limit) {
     return error_response(431, fmt::format("the header has more than {} bytes, or more than {} "
@@ -149,9 +150,10 @@ Response header_refusal(const error_code& fault) {
 }
 
 Response body_refusal(const BodyFault& fault) {
-  const bool is_busy = fault.status == 503 || fault.status == 429;
-  return is_busy ? busy_response(fault.status, fault.text)
-                 : error_response(fault.status, fault.text);
+  Response response = error_response(fault.status, fault.text);
+  const bool is_busy =
+      fault.status == kNoSpaceForBody.status || fault.status == kNoSpaceForBody.other_status;
+  return is_busy ? with_retry_after(std::move(response), kNoSpaceForBody.retry_seconds) : response;
 }
 
 namespace {
@@ -247,12 +249,9 @@ std::optional<BodyFault> BodySink::resize_share_or_fault(uint64_t wanted) {
   } else if (share_->resize(bytes)) {
     return std::nullopt;
   }
-  return BodyFault{
-      limit_.may_be_put_off ? 429 : 503,
-      fmt::format("{} bytes of bodies of this tenant are being read, and there is no "
-                  "space for {} more (--max-body-bytes {}); send this again when "
-                  "those have been answered",
-                  bodies.used(request_.tenant) - share_->amount(), bytes, bodies.limit())};
+  return BodyFault{limit_.may_be_put_off ? kNoSpaceForBody.status : kNoSpaceForBody.other_status,
+                   refusal_text(kNoSpaceForBody, {bodies.used(request_.tenant) - share_->amount(),
+                                                  bytes, bodies.limit()})};
 }
 
 std::optional<BodyFault> BodySink::finish() {

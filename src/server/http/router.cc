@@ -10,6 +10,7 @@
 #include "base/conflict.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "server/http/refusals.h"
 
 namespace strata::server {
 namespace {
@@ -78,16 +79,13 @@ std::optional<Response> check_dispatchable(const Request& request) {
 
 Response exception_to_response(std::string_view where, const std::exception& fault) {
   if (dynamic_cast<const Conflict*>(&fault) != nullptr) return error_response(409, fault.what());
-  if (dynamic_cast<const Busy*>(&fault) != nullptr) return busy_response(429, fault.what());
+  if (dynamic_cast<const Busy*>(&fault) != nullptr) return refuse(kBusy, {fault.what()});
   const auto* error = dynamic_cast<const Error*>(&fault);
   if (error != nullptr && error->code != ErrorCode::kIo)
     return error_response(status_of(error->code), error->what());
   log(LogLevel::kError, fmt::format("{}: {}", where, fault.what()));
   // A full disk, a database that is away: not the request's fault, and it may pass.
-  if (error != nullptr) {
-    return busy_response(
-        503, "the server cannot write its state now (disk full, or its database is away)", 5);
-  }
+  if (error != nullptr) return refuse(kStateIsAway);
   return error_response(500, "the server failed on this request; its log says why");
 }
 

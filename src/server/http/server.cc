@@ -25,6 +25,7 @@
 #include "server/http/listener.h"
 #include "server/http/places.h"
 #include "server/http/read_request.h"
+#include "server/http/refusals.h"
 #include "server/http/request_check.h"
 #include "server/http/server_state.h"
 #include "server/http/stream.h"
@@ -130,7 +131,7 @@ bool HttpServer::State::admit_or_refuse(Connection& connection) {
                                             places.limit().num_open(), option));
   if (tls) return false;  // a client that waits for TLS cannot read it
   send_at_once_and_close(connection.stream.socket(),
-                         busy_text(fmt::format("too many connections ({})", option)));
+                         closing_text(refuse(kTooManyConnections, {option})));
   return false;
 }
 
@@ -306,7 +307,7 @@ std::optional<Response> HttpServer::State::fill_address_and_count_client(
   counted.of_client.emplace(places.limit(), request.address, connection.held);
   const std::string_view option = counted.of_client->exceeded_limit_option();
   if (option.empty()) return std::nullopt;
-  return busy_response(503, fmt::format("too many requests of this client at once ({})", option));
+  return refuse(kTooManyOfClient, {option});
 }
 
 // Of a request whose header was read: its refusal, or what it counts as.

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "server/http/file_reader.h"
+#include "server/http/refusals.h"
 #include "server/http/write_stream.h"
 
 namespace strata::server {
@@ -26,25 +27,25 @@ namespace {
 constexpr size_t kPiece = Pieces::kMost;
 constexpr size_t kSmall = 4 << 10;  // a connection's own
 
-// What the response holds until it has been sent. Where `tenant` has no space for that, the
-// response becomes one that says so, with this status. Results are shared by all who fetch them,
-// and count where they are kept.
+// What the response, of a POST or not, holds until it has been sent. Where `tenant` has no space
+// for that, the response becomes one that says so. Results are shared by all who fetch them, and
+// count where they are kept.
 SharedLimit::Share reserve_response_or_refuse(const SharedLimit& limit, const std::string& tenant,
-                                              int busy_status, Response& response) {
+                                              bool is_post, Response& response) {
   const size_t size = response.body.size();
   if (size <= kSmall) return {};
   SharedLimit responses = limit;
   SharedLimit::Share share = responses.take(tenant, static_cast<int64_t>(size));
   if (share) return share;
   const bool is_too_large = std::cmp_greater(size, limit.most());
-  const std::string why = fmt::format(
-      "the response has {} bytes, and {} of this tenant's are being sent (--max-response-bytes "
-      "{}); "
-      "{}",
-      size, limit.used(tenant), limit.limit(),
-      is_too_large ? "it can never be sent: ask for less, or for protobuf instead of JSON"
-                   : "read those, then send this again");
-  response = is_too_large ? error_response(400, why) : busy_response(busy_status, why);
+  response =
+      is_too_large
+          ? error_response(400, fmt::format("the response has {} bytes, and a tenant's may have {} "
+                                            "(--max-response-bytes): it can never be sent; ask for "
+                                            "less, or for protobuf instead of JSON",
+                                            size, limit.most()))
+          : refuse(is_post ? kNoSpaceForResponse : with_other_status(kNoSpaceForResponse),
+                   {size, limit.used(tenant), limit.limit()});
   return {};
 }
 
@@ -56,17 +57,11 @@ SharedLimit::Share reserve_download_or_refuse(const HttpOptions& options, bool h
   SharedLimit downloads = options.downloads;
   const int64_t running = downloads.used(tenant) / static_cast<int64_t>(kPiece);
   if (running >= options.max_downloads_per_tenant) {
-    response = busy_response(429, fmt::format("{} files are being sent for this tenant "
-                                              "(--max-downloads-per-tenant)",
-                                              running));
+    response = refuse(kTooManyDownloads, {running});
     return {};
   }
   SharedLimit::Share share = downloads.take(tenant, kPiece);
-  if (!share) {
-    response = busy_response(503, fmt::format("there is no space to send one more file "
-                                              "(--max-download-bytes {})",
-                                              downloads.limit()));
-  }
+  if (!share) response = refuse(kNoSpaceForDownload, {downloads.limit()});
   return share;
 }
 
@@ -146,10 +141,10 @@ void send_at_once_and_close(Stream::Protocol::socket& socket, const std::string&
 asio::awaitable<bool> reserve_and_write_response(Outgoing to, const AnswerTo& of,
                                                  Response& response) {
   const bool head_only = of.method == "HEAD";
-  const int busy_status = of.method == "POST" ? 429 : 503;
+  const bool is_post = of.method == "POST";
   const SharedLimit& limit = to.options.responses;
   const int made = response.status;
-  if (response.stream) reserve_stream_or_refuse(limit, of.tenant, busy_status, response);
+  if (response.stream) reserve_stream_or_refuse(limit, of.tenant, is_post, response);
   if (response.stream) {
     const bool keep = of.keep_alive && !of.is_http10;
     const StreamedTo how = {of.owner, of.buffer, !of.is_http10, head_only, keep};
@@ -157,7 +152,7 @@ asio::awaitable<bool> reserve_and_write_response(Outgoing to, const AnswerTo& of
   }
   const SharedLimit::Share sending =
       response.file ? reserve_download_or_refuse(to.options, head_only, response)
-                    : reserve_response_or_refuse(limit, of.tenant, busy_status, response);
+                    : reserve_response_or_refuse(limit, of.tenant, is_post, response);
   if (response.file && sending && of.sends_file) of.sends_file(response.file->tenant);
   if (response.status != made) put_in_form(to.options, of, response);
   co_return co_await write_response(to, response, head_only, of.keep_alive) && of.keep_alive;

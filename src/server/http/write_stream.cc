@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "server/http/body_stream.h"
+#include "server/http/refusals.h"
 #include "server/http/stream.h"
 
 namespace strata::server {
@@ -51,14 +52,12 @@ asio::awaitable<bool> write_body(Outgoing to, Pieces& pieces, BodyStream& body, 
 
 }  // namespace
 
-void reserve_stream_or_refuse(const SharedLimit& limit, const std::string& tenant, int busy_status,
+void reserve_stream_or_refuse(const SharedLimit& limit, const std::string& tenant, bool is_post,
                               Response& response) {
   if (response.stream->try_acquire_share(limit, tenant)) return;
   response.stream->close();
-  response = busy_response(
-      busy_status, fmt::format("{} bytes of this tenant's responses are being sent "
-                               "(--max-response-bytes {}); read those, then send this again",
-                               limit.used(tenant), limit.limit()));
+  response = refuse(is_post ? kNoSpaceForStream : with_other_status(kNoSpaceForStream),
+                    {limit.used(tenant), limit.limit()});
 }
 
 asio::awaitable<bool> write_stream(Outgoing to, const StreamedTo& how, const Response& response) {

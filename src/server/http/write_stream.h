@@ -15,7 +15,7 @@ namespace strata::server {
 
 // Where `tenant` has no space for what may wait to be sent, the stream is closed, and the response
 // becomes one that says so, with this status.
-void reserve_stream_or_refuse(const SharedLimit& limit, const std::string& tenant, int busy_status,
+void reserve_stream_or_refuse(const SharedLimit& limit, const std::string& tenant, bool is_post,
                               Response& response);
 
 struct StreamedTo {

@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/tinker/refusals.h"
 
 namespace strata::server {
 namespace {
 
 constexpr double kBurstSeconds = 10;
-constexpr double kQuotaWait = 60;  // an operator may raise it at any time
 constexpr double kLongestSaid = 30 * 86400;
 
 size_t index(UsageKind kind) { return static_cast<size_t>(kind); }
@@ -22,11 +22,6 @@ size_t index(UsageKind kind) { return static_cast<size_t>(kind); }
 // What has reached the end of its type stays there: a quota is never gained by wrapping.
 void add_up(int64_t& sum, int64_t amount) {
   if (__builtin_add_overflow(sum, amount, &sum)) sum = std::numeric_limits<int64_t>::max();
-}
-
-Response limited_response(const std::string& message, double seconds) {
-  const double wait = std::clamp(std::ceil(seconds), 1.0, kLongestSaid);
-  return busy_response(429, message, static_cast<int>(wait));
 }
 
 double full(const UsageLimit& rate) { return std::max(1.0, kBurstSeconds * rate.amount); }
@@ -56,11 +51,9 @@ Response over_rate_response(const std::string& name, const UsageLimit& rate, dou
   const std::string under_way =
       held > 0 ? fmt::format(", or when what is under way has ended, which may yield {:.0f}", held)
                : "";
-  return limited_response(
-      fmt::format("tenant '{}' has no more than {:g} {} a second (--rate {}); send this again "
-                  "in {:.0f} s{}",
-                  name, rate.amount, kind_in_words(rate.kind), rate.text, seconds, under_way),
-      seconds);
+  Refusal row = kOverRate;
+  row.retry_seconds = static_cast<int>(std::min(seconds, kLongestSaid));
+  return refuse(row, {name, rate.amount, kind_in_words(rate.kind), rate.text, seconds, under_way});
 }
 
 const char* over_quota_advice(UsageKind kind) {
@@ -81,13 +74,8 @@ const char* over_quota_advice(UsageKind kind) {
 // many then.
 Response over_quota_response(const std::string& name, const UsageLimit& quota, int64_t used,
                              int64_t held, int64_t more) {
-  return limited_response(
-      fmt::format(
-          "tenant '{}' has a quota of {:.0f} {} (--quota {}): {} are used, {} more are held "
-          "for what is under way, and this takes up to {}; {}",
-          name, quota.amount, kind_in_words(quota.kind), quota.text, used, held, more,
-          over_quota_advice(quota.kind)),
-      kQuotaWait);
+  return refuse(kOverQuota, {name, quota.amount, kind_in_words(quota.kind), quota.text, used, held,
+                             more, over_quota_advice(quota.kind)});
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "server/tinker/operations/operations.h"
 #include "server/tinker/protocol/common_fields.h"
 #include "server/tinker/protocol/idempotency.h"
+#include "server/tinker/refusals.h"
 #include "text/json_body.h"
 
 namespace strata::server {
@@ -71,24 +72,16 @@ std::optional<Response> refuse_over_session_limit(Service& service, const Reques
   // The last quarter is for those who train: a key without that right cannot take it from them.
   if (request.scope < Scope::kAll &&
       alive >= service.options().max_sessions - service.options().max_sessions / 4) {
-    return busy_response(
-        429, fmt::format("create_session: {} sessions of this tenant are alive, and a {} key takes "
-                         "no more than three quarters of them (--max-sessions-per-tenant {}); "
-                         "finish some",
-                         alive, scope_name(request.scope), service.options().max_sessions));
+    return refuse(kTooManySessionsForScope,
+                  {alive, scope_name(request.scope), service.options().max_sessions});
   }
-  if (alive >= service.options().max_sessions) {
-    return busy_response(
-        429, fmt::format("create_session: {} sessions are alive (--max-sessions-per-tenant); "
-                         "finish some, or wait until those without a sign of life end",
-                         alive));
-  }
+  if (alive >= service.options().max_sessions) return refuse(kTooManySessions, {alive});
   return std::nullopt;
 }
 
 Response create_session(Service& service, const Request& request) {
   const text::JsonBody json(request.body, "create_session");
-  if (service.is_stopping()) return busy_response(503, "the server is shutting down");
+  if (service.is_stopping()) return refuse(kStopping);
   const SessionRow row = read_new_session(json.root(), request.tenant);
   if (auto refused = refuse_over_session_limit(service, request)) return std::move(*refused);
   const std::string id = service.parts().store.find_or_add_session(row, idempotency_of(request));

@@ -10,6 +10,7 @@
 #include "server/http/message.h"
 #include "server/tinker/operations/operations.h"
 #include "server/tinker/operations/save_checkpoint.h"
+#include "server/tinker/refusals.h"
 #include "server/tinker/service/refusals.h"
 
 namespace strata::server {
@@ -90,7 +91,7 @@ std::optional<Response> take_row_bytes_or_refuse(Service& service, const Sampler
   bytes = service.samplers().take_bytes_dropping_idle(row.id, sampler);
   if (bytes || service.samplers().would_replace_or_crowd_out(row.id, sampler.session))
     return std::nullopt;
-  return too_many_samplers_response();
+  return refuse(kNoSpaceForSampler);
 }
 
 Response save_ephemeral(Service& service, const NumberedCall& call) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/http/message.h"
+#include "server/tinker/refusals.h"
 
 namespace strata::server {
 
@@ -12,7 +13,7 @@ class Answer {
  public:
   explicit Answer(Respond respond) : respond_(std::move(respond)) {}
   ~Answer() {
-    if (respond_) respond_(busy_response(503, "the server is shutting down", 5));
+    if (respond_) respond_(refuse(kStopping));
   }
   Answer(const Answer&) = delete;
   Answer& operator=(const Answer&) = delete;

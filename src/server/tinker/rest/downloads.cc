@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "server/http/message.h"
 #include "server/store/shown_text.h"
+#include "server/tinker/refusals.h"
 #include "server/tinker/rest/answer.h"
 #include "server/tinker/rest/rest.h"
 
@@ -25,8 +26,6 @@ namespace {
 
 constexpr const char* kArchive = "archive.tar";
 constexpr const char* kMergedArchive = "merged.tar";
-constexpr const char* kManyArchives =
-    "too many archives of this tenant are being packed; ask again when some have been answered";
 
 struct Range {
   uint64_t offset = 0;
@@ -129,12 +128,11 @@ Response merge_fault_response(const std::exception& fault, std::span<const std::
   const auto* error = dynamic_cast<const Error*>(&fault);
   const ErrorCode code = error != nullptr ? error->code : ErrorCode::kIo;
   const bool is_hidden = names_folder(fault.what(), folders);
-  const std::string told = std::string("archive: merged: ") +
-                           (is_hidden ? "the server's log says why not" : fault.what());
+  const std::string told = is_hidden ? "the server's log says why not" : fault.what();
   if (code == ErrorCode::kInvalidArgument || code == ErrorCode::kUnsupported)
-    return error_response(400, told);
-  if (code == ErrorCode::kResourceExhausted) return busy_response(503, told, 60);
-  return busy_response(503, "the merged model could not be written", 5);
+    return error_response(400, "archive: merged: " + told);
+  return code == ErrorCode::kResourceExhausted ? refuse(kNoSpaceForMerge, {told})
+                                               : refuse(kMergeFailed);
 }
 
 // Why there is no archive: what it cannot hold, or what may be otherwise in a moment.
@@ -142,7 +140,7 @@ Response archive_fault_response(const std::exception& fault) {
   const auto* error = dynamic_cast<const Error*>(&fault);
   if (error != nullptr && error->code == ErrorCode::kUnsupported)
     return error_response(413, error->what());
-  return busy_response(503, "the archive could not be written", 5);
+  return refuse(kArchiveFailed);
 }
 
 void log_fault(const CheckpointRow& row, bool is_merged, const std::exception& fault) {
@@ -153,7 +151,8 @@ void log_fault(const CheckpointRow& row, bool is_merged, const std::exception& f
 Response log_pack_fault_and_make_response(const CheckpointRow& row, bool is_merged,
                                           const std::exception& fault,
                                           std::span<const std::string> folders) {
-  if (dynamic_cast<const Busy*>(&fault) != nullptr) return busy_response(429, fault.what(), 5);
+  if (dynamic_cast<const Busy*>(&fault) != nullptr)
+    return refuse(kNoSpaceForArchive, {fault.what()});
   log_fault(row, is_merged, fault);
   return is_merged ? merge_fault_response(fault, folders) : archive_fault_response(fault);
 }
@@ -222,8 +221,7 @@ void Rest::pack_and_get_archive_url(const Request& request, const Respond& respo
     if (fault == nullptr) return;
     answer->give(log_pack_fault_and_make_response(row, is_merged, *fault, parts_.folders));
   };
-  if (!try_post_packing(row, of, request.tenant, packed))
-    answer->give(busy_response(429, kManyArchives, 5));
+  if (!try_post_packing(row, of, request.tenant, packed)) answer->give(refuse(kTooManyArchives));
 }
 
 std::string Rest::archive_url_json(const Request& request, const CheckpointRow& row,
@@ -313,7 +311,7 @@ Response Rest::archive_response_or_pack(const CheckpointRow& row, const UrlSigne
     return error_response(410, "this server makes no such merged model any more");
   }
   repack_unless_pending(row, tenant, of);
-  return busy_response(503, "the archive is being packed");
+  return refuse(kArchiveIsPacked);
 }
 
 Response Rest::claimed_file_response(const CheckpointRow& row, const UrlSigner::Claim& claim,
@@ -340,7 +338,7 @@ void Rest::download_file(const Request& request, const Respond& respond) {
   };
   const bool is_taken = parts_.reads.try_post(
       tenant, [answer, find_file] { answer->give(run_for_response(find_file)); });
-  if (!is_taken) answer->give(busy_response(429, "too many downloads of this tenant wait", 5));
+  if (!is_taken) answer->give(refuse(kTooManyDownloadsWait));
 }
 
 }  // namespace strata::server

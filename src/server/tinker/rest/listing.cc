@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/tinker/rest/listing.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include "server/tinker/refusals.h"
 
 namespace strata::server {
 namespace {
@@ -65,11 +65,7 @@ void Listing::add_field(std::string_view name, const Json& value) {
 
 Response Listing::finish_response() {
   if (is_refused_) {
-    return busy_response(
-        503, fmt::format("there is no space to make this list: {} bytes of this tenant's "
-                         "responses are made or sent (--max-response-bytes {}); read those, then "
-                         "send this again",
-                         bytes_.used(tenant_), bytes_.limit()));
+    return refuse(kNoSpaceForList, {bytes_.used(tenant_), bytes_.limit()});
   }
   end_list();
   text_ += '}';

@@ -11,6 +11,7 @@
 #include "base/ascii.h"
 #include "base/error.h"
 #include "server/store/shown_text.h"
+#include "server/tinker/refusals.h"
 #include "server/tinker/rest/answer.h"
 #include "server/tinker/rest/rest.h"
 
@@ -273,10 +274,7 @@ void Rest::answer_list(Request&& request, const Respond& respond, List list) {
     answer->give(run_for_response([&] { return (this->*list)(*asked); }));
   });
   if (is_taken) return;
-  answer->give(
-      busy_response(429,
-                    "too many lists of this tenant wait to be read; send this again when some "
-                    "have been answered"));
+  answer->give(refuse(kTooManyLists));
 }
 
 void Rest::add_list_routes(Router& router) {

@@ -13,6 +13,7 @@
 #include "server/http/message.h"
 #include "server/tinker/protocol/common_fields.h"
 #include "server/tinker/protocol/idempotency.h"
+#include "server/tinker/refusals.h"
 #include "server/tinker/service/model_table.h"
 #include "server/tinker/service/refusals.h"
 #include "text/json_body.h"
@@ -58,12 +59,6 @@ Response refuse_checkpoint_without_kind(const Request& request) {
   return error_response(400, fmt::format("checkpoint '{}': want weights/, sampler_weights/ or "
                                          "external_weights/ before the name",
                                          request.parts.at(1).substr(0, 100)));
-}
-
-Response too_many_changes() {
-  return busy_response(429,
-                       "too many changes of this tenant's sessions and checkpoints wait for the "
-                       "disk; send this again when some have been answered");
 }
 
 // Of its runs, which may be thousands, the next ones. True where there are more; else it has
@@ -117,7 +112,7 @@ void Rest::set_project(const Request& request, const Respond& respond) {
   const auto piece = [this, id, project, respond, last = std::make_shared<int64_t>(-1)] {
     return set_next_projects_or_respond(parts_.store, id, project, *last, respond);
   };
-  if (!parts_.worker.try_post_pieces(request.tenant, piece)) respond(too_many_changes());
+  if (!parts_.worker.try_post_pieces(request.tenant, piece)) respond(refuse(kTooManyChanges));
 }
 
 // What waits for a disk. Faults are answered as the router answers those of
@@ -126,7 +121,7 @@ void Rest::answer_on_worker(const Request& request, const Respond& respond,
                             std::function<Response()> work) {
   const bool is_taken = parts_.worker.try_post(
       request.tenant, [respond, work = std::move(work)] { respond(run_for_response(work)); });
-  if (!is_taken) respond(too_many_changes());
+  if (!is_taken) respond(refuse(kTooManyChanges));
 }
 
 void Rest::delete_checkpoint(const Request& request, const Respond& respond) {

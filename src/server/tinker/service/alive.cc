@@ -8,12 +8,11 @@
 #include "base/clock.h"
 #include "base/crypto.h"
 #include "base/log.h"
+#include "server/tinker/refusals.h"
 #include "server/tinker/service/service.h"
 
 namespace strata::server {
 namespace {
-
-constexpr int kSamplerWait = 10;  // s: two sweeps
 
 bool is_public_now(const CheckpointRow& row) {
   return row.is_public && !row.deleted_at && (!row.expires_at || *row.expires_at > wall_seconds());
@@ -178,12 +177,7 @@ SamplerTable::Row Service::add_live_sampler(const std::string& id, LiveSampler s
 std::optional<Response> Service::refuse_over_sampler_limit(const std::string& tenant) const {
   const int64_t count = parts_.store.num_samplers(tenant);
   if (count < options_.max_tenant_samplers) return std::nullopt;
-  return busy_response(
-      429,
-      fmt::format("{} sampling sessions of this tenant are kept (--max-samplers-per-tenant); use "
-                  "those again, or finish sessions: theirs go then",
-                  count),
-      kSamplerWait);
+  return refuse(kTooManySamplers, {count});
 }
 
 void Service::release_if_ephemeral(const LiveSampler& sampler) {

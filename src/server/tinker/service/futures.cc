@@ -9,6 +9,7 @@
 
 #include "base/crypto.h"
 #include "server/http/message.h"
+#include "server/tinker/refusals.h"
 
 namespace strata::server {
 namespace {
@@ -326,9 +327,8 @@ Response Futures::gone_response(const std::string& tenant, const std::string& id
 }
 
 Response Futures::too_many_polls_response(const std::string& tenant) const {
-  return busy_response(
-      429, fmt::format("{} polls of this tenant are waiting already, {} in all (--max-parked {})",
-                       parked_by_tenant_.used(tenant), num_parked(), parked_by_tenant_.limit()));
+  return refuse(kTooManyPolls,
+                {parked_by_tenant_.used(tenant), num_parked(), parked_by_tenant_.limit()});
 }
 
 uint64_t Futures::poll(const std::string& tenant, const std::string& id, const Respond& respond,

@@ -3,18 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
-
 namespace strata::server {
 
-Response over_budget_response() {
-  return busy_response(429,
-                       "results wait to be fetched and fill what this tenant may hold "
-                       "(--max-result-bytes); fetch them first");
-}
-
 Response over_budget_response(int64_t bytes, int64_t most) {
-  if (bytes <= most) return over_budget_response();
+  if (bytes <= most) return refuse(kNoSpaceForResult);
   return error_response(
       400, fmt::format("the result takes {} bytes or more, and a tenant's results may take {} "
                        "(--max-result-bytes); ask for less at once",
@@ -22,18 +14,8 @@ Response over_budget_response(int64_t bytes, int64_t most) {
 }
 
 Response queue_full_response(bool makes_model) {
-  constexpr std::string_view kFull =
-      "the queue is full (--max-queued-samples, --max-queued-bytes, --max-queued-operations): send "
-      "it again when results have come";
-  return makes_model ? error_response(400, kFull) : busy_response(429, kFull);
-}
-
-Response too_many_samplers_response() {
-  return busy_response(
-      429,
-      "sampling sessions on unsaved weights fill what this tenant may hold of them "
-      "(--max-remembered-bytes); finish sessions that are not used any more, or "
-      "sample from saved weights");
+  return makes_model ? error_response(kQueueIsFull.other_status, kQueueIsFull.text)
+                     : refuse(kQueueIsFull);
 }
 
 std::optional<Response> reserve_disk_quota_or_refuse(Usage& usage, StateStore& store,

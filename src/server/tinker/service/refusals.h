@@ -8,19 +8,16 @@
 
 #include "server/http/message.h"
 #include "server/store/state/store.h"
+#include "server/tinker/refusals.h"
 #include "server/tinker/usage.h"
 
 namespace strata::server {
 
-// The tenant's results take what they may.
-Response over_budget_response();
 // A result that is known to take `bytes`, of `most` that a tenant's may: 429, or 400 when it never
 // fits.
 Response over_budget_response(int64_t bytes, int64_t most);
 // The queue is full: 429, but 400 for the making of a model, which nobody sends again.
 Response queue_full_response(bool makes_model);
-// Sampling sessions on unsaved weights, which cannot make way, take what the tenant may hold.
-Response too_many_samplers_response();
 // What would take more than the tenant's disk quota; else so much of it, where there is one, is
 // reserved as long as `quota` lives.
 std::optional<Response> reserve_disk_quota_or_refuse(Usage& usage, StateStore& store,

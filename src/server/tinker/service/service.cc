@@ -13,6 +13,7 @@
 #include "server/http/message.h"
 #include "server/http/router.h"
 #include "server/store/shown_text.h"
+#include "server/tinker/refusals.h"
 #include "server/tinker/service/refusals.h"
 
 namespace strata::server {
@@ -101,8 +102,6 @@ void log_accepted(const PendingCommand& pending, const std::string& model, int64
                   pending.watched.operation, model.empty() ? "-" : model, seq_id));
 }
 
-constexpr const char* kStopping = "the server is shutting down";
-
 Response not_taken_response(api::Admission admission, const std::string& model_id, int64_t seq_id,
                             bool makes_model) {
   switch (admission) {
@@ -118,7 +117,7 @@ Response not_taken_response(api::Admission admission, const std::string& model_i
     case api::Admission::kStopping:
       break;
   }
-  return busy_response(503, kStopping);
+  return refuse(kStopping);
 }
 
 }  // namespace
@@ -199,9 +198,7 @@ std::optional<Response> Service::refuse_if_overloaded(const Request& request) co
       (request.route->size != BodySize::kSample && request.route->size != BodySize::kData)) {
     return std::nullopt;
   }
-  return busy_response(
-      503, fmt::format("the server is {:.1f} s behind; data and samples wait until it is not",
-                       clock_.behind()));
+  return refuse(kServerIsBehind, {clock_.behind()});
 }
 
 std::optional<Response> Service::refuse_or_charge_request(const Request& request) {
@@ -235,8 +232,9 @@ std::optional<Response> Service::refuse_or_reserve_result(const api::Command& co
                                                           const TokenUse& use,
                                                           SharedLimit::Share& promised) {
   const std::string& tenant = command.tenant.text;
-  if (stopping_) return busy_response(503, kStopping);
-  if (command.may_be_put_off() && !futures_.try_free_budget(tenant)) return over_budget_response();
+  if (stopping_) return refuse(kStopping);
+  if (command.may_be_put_off() && !futures_.try_free_budget(tenant))
+    return refuse(kNoSpaceForResult);
   if (const int64_t wanted = prompt_table_bytes(command); wanted > 0) {
     promised = futures_.reserve_bytes(tenant, wanted);
     if (!promised) return over_budget_response(wanted, futures_.most_bytes());
@@ -303,7 +301,7 @@ Response Service::answer_failed_and_consume_number(const std::string& tenant,
                                                    api::FaultCategory category) {
   const RequestNumber number = {model_id, seq_id};
   if (auto known = find_known_answer(number, fingerprint)) return std::move(*known);
-  if (!futures_.try_free_budget(tenant)) return over_budget_response();
+  if (!futures_.try_free_budget(tenant)) return refuse(kNoSpaceForResult);
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
   futures_.add(id, tenant);
   futures_.fail(id, category, message, now_seconds());
