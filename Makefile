@@ -44,7 +44,7 @@ install:
 
 build: install
 	@$(CMAKE) -B build/release -DCMAKE_CXX_COMPILER=g++
-	@cmake --build build/release --target strata -j $(JOBS)
+	@cmake --build build/release --target strata install_files -j $(JOBS)
 
 # One Release build with tests; then the fast suite, whose closing lines are the last of the output.
 test:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake --install: the stripped program, its man pages and completions (made by the program from its table of options),
+# cmake --install, behind `make build`: the stripped program, its man pages and completions (made by the program from its table of options),
 # documents and an example configuration. cpack makes the .deb (make package).
 include(GNUInstallDirs)
 install(PROGRAMS $<TARGET_FILE:strata> DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -20,6 +20,9 @@ add_custom_command(OUTPUT ${made}/done
                    COMMAND ${CMAKE_COMMAND} -E touch ${made}/done
                    DEPENDS strata VERBATIM)
 add_custom_target(install_files ALL DEPENDS ${made}/done)
+if(TARGET strata_mpi)
+  add_dependencies(install_files strata_mpi)
+endif()
 install(DIRECTORY ${made}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
 install(FILES ${made}/strata.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME strata)
 install(FILES ${made}/strata.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _strata)
