@@ -102,7 +102,7 @@ struct Request {
   std::string key_id = {};    // of the key, empty where none is needed
   // What the request is about, for the audit log: set by note(), and there when `this` is gone.
   std::shared_ptr<std::string> about = {};
-  // Of the peer, or of the client behind a trusted proxy; empty: this machine's own.
+  // The address of the peer, or of the client behind a trusted proxy; empty: this machine's own.
   std::string address = {};
   std::string base_url;  // "http://host:port" or --public-url: what absolute links start with
 
@@ -111,7 +111,7 @@ struct Request {
   void note(std::string_view object) const {
     if (about) about->assign(object.substr(0, 512));
   }
-  // Of a route that watches its peer: what to do if that one goes before it is answered. I/O
+  // What to do if the peer goes before it is answered, on a route that watches its peer. I/O
   // thread.
   std::shared_ptr<std::function<void()>> on_hang_up = {};
   // When the body was read: it counts no longer.

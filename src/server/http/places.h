@@ -42,8 +42,8 @@ class ConnectionLimit {
     release_for_address(address);
   }
 
-  // The same of its address alone, with `bytes` that are counted in all already; or the option that
-  // forbids it.
+  // Counts a request at its client's address alone, with `bytes` that are counted in all already;
+  // or the option that forbids it.
   std::string_view acquire_for_address_or_name_limit(const std::string& address,
                                                      int64_t bytes = 0) {
     const std::string_view option = exceeded_limit_option(address, bytes);
@@ -65,8 +65,8 @@ class ConnectionLimit {
     return exceeded_limit_option(address, bytes).empty();
   }
 
-  // Of a connection that is open: it `held` so many bytes and now takes `bytes`. False, and no
-  // change, when there is no space: in all, or in the half that one address may have.
+  // An open connection `held` so many bytes and now takes `bytes`. False, and no change, when there
+  // is no space: in all, or in the half that one address may have.
   bool try_resize_held_bytes(const std::string& address, int64_t& held, int64_t bytes) {
     const int64_t more = bytes - held;
     Use* use = address.empty() ? nullptr : &of_address_[address];
@@ -181,7 +181,7 @@ class Places {
       return option;
     return try_evict_idle() ? acquire_place_or_name_limit(one) : option;
   }
-  // Of one that has none, nothing.
+  // Gives back the place, where the connection has one.
   void release_place(Connection& one) {
     if (!std::exchange(one.has_place, false)) return;
     limit_.try_resize_held_bytes(one.counted, one.held, 0);

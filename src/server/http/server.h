@@ -37,7 +37,7 @@ struct HttpOptions {
   double header_timeout = 10;  // seconds
   double body_timeout = 30;    // without progress
   double keepalive = 120;
-  // Of one body, before and after decompression: of data, of a sample, of others.
+  // The most bytes of one body, before and after decompression: of data, of a sample, of others.
   uint64_t max_body = 64ULL << 20;
   uint64_t max_sample_body = 16ULL << 20;
   uint64_t max_small_body = 128ULL << 10;

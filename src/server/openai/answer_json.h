@@ -68,7 +68,7 @@ class AnswerStream {
   const std::shared_ptr<const AnswerOrder> order_;
   const ServedText& text_;
   std::vector<Row> rows_;
-  // Of each sample, as long as a row of it has not begun.
+  // What a sample says of its prompt, as long as a row of it has not begun.
   struct Prompt {
     std::vector<float> logprobs = {};
     api::TopkTable topk = {};

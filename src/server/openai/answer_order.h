@@ -27,12 +27,12 @@ struct AnswerOrder {
   int64_t prompt_tokens = 0;  // of all of them
   size_t kept = 0;  // bytes that it keeps until it is answered: its types, prompts to tell
   Telling telling = {};
-  // Of a chat.
+  // What a chat has.
   AnswerForm form = {};
   bool in_reasoning = false;
   std::shared_ptr<const ToolTypes> types = nullptr;  // null: no tools may be called
   int64_t most_calls = INT64_MAX;
-  // Of a completion.
+  // What a completion has.
   bool echo = false;
   bool drops_answer = false;  // max_tokens is 0: the prompt alone is told
 

@@ -26,7 +26,7 @@ class CallStream {
   void finish();
   [[nodiscard]] bool is_known() const { return head_.state == CallHead::State::kKnown; }
   [[nodiscard]] const std::string& name() const { return head_.name; }
-  // Of the arguments, what take() has not given yet.
+  // The part of the arguments that take() has not given yet.
   std::string take() { return std::exchange(arguments_, {}); }
   // The whole call was written, and so many bytes behind it.
   [[nodiscard]] bool has_ended() const { return has_ended_; }
@@ -45,7 +45,7 @@ class CallStream {
   std::string text_;  // before the arguments; of parameters, what is not whole yet
   std::string arguments_;
   bool has_parameter_ = false;
-  // Of an object.
+  // Where in the JSON of an object the text stands.
   int64_t depth_ = 0;
   bool in_string_ = false, is_escaped_ = false;
   bool is_whole_ = false;  // the arguments

@@ -23,7 +23,7 @@ class Choice {
   // `ended`: these are the last; `stopped`: by a stop id or text, and not by max_tokens.
   AnswerPiece decode_tokens(std::span<const int32_t> tokens, bool ended, bool stopped);
   [[nodiscard]] bool has_ended() const { return has_ended_; }
-  // Of one that has ended: stop, length or tool_calls.
+  // Why it ended, once it has: stop, length or tool_calls.
   [[nodiscard]] const char* finish_reason() const;
   [[nodiscard]] int64_t num_calls() const { return parser_ ? parser_->num_calls() : 0; }
 

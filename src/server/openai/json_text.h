@@ -15,9 +15,9 @@ std::optional<boost::json::value> parse_json_text(std::string_view text);
 // word where the comma or bracket behind it stands. The text's end where it is not closed.
 size_t json_value_end(std::string_view text, size_t at);
 
-// Of an object's text, which is JSON: the text of its member, the last of that name; empty: none.
+// The text of an object's member, the last of that name, out of the object's JSON; empty: none.
 std::string_view json_member(std::string_view object, std::string_view key);
-// Of an array's: its items.
+// The texts of an array's items, out of its JSON.
 std::vector<std::string_view> json_items(std::string_view array);
 
 }  // namespace strata::server

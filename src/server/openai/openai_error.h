@@ -21,7 +21,7 @@ struct OpenAiFault : Error {
   std::string param, code_name;
 };
 
-// Of a parameter that is known and not supported: "NAME: <what>".
+// Throws for a parameter that is known and not supported: "NAME: <what>".
 [[noreturn]] void refuse_parameter(const std::string& name, const std::string& what);
 
 // `param` and `code` are null where they are empty; the type follows from the status.

@@ -44,7 +44,7 @@ void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
 double estimate_answer_bytes(const Telling& telling, double tokens);
 // Throws where the answer's JSON could become too long.
 void check_answer_size(const AnswerOrder& order);
-// Of samples with their prompts.
+// Adds up the tokens of its samples' prompts.
 void count_prompt_tokens(AnswerOrder& order);
 
 // Refuses, by name, every field that is not null and not among these.

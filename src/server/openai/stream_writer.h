@@ -32,8 +32,8 @@ class StreamWriter : public std::enable_shared_from_this<StreamWriter> {
       : answer_(std::move(answer)), elsewhere_(std::move(elsewhere)) {}
 
   [[nodiscard]] const std::shared_ptr<BodyStream>& body() const { return body_; }
-  // Of a row of the order's sample. A reader who is too slow for it loses the body, which says so
-  // (BodyStream::on_close).
+  // Writes what a row of the order's sample told. A reader who is too slow for it loses the body,
+  // which says so (BodyStream::on_close).
   void push(size_t sample, const api::RowTokens& told);
   void note_ended(const api::SampleOutput& output) { answer_.note_ended(output); }
   // Nothing follows; behind what was told comes the end, or why there is none.

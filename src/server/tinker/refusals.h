@@ -22,7 +22,7 @@ constexpr Refusal kOverQuota = {
     "under way, and this takes up to {}; {}",
     /*other_status=*/0,
     /*retry_seconds=*/60};
-// Of a key that may not train.
+// What a key that may not train is told.
 constexpr Refusal kTooManySessionsForScope = {
     Stage::kAdmission, 429, "--max-sessions-per-tenant",
     "create_session: {} sessions of this tenant are alive, and a {} key takes no more than three "

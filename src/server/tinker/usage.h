@@ -42,15 +42,15 @@ class Usage {
   // where there is space. `now` is now_seconds().
   [[nodiscard]] std::optional<Response> refuse_over_limit(const std::string& tenant, UsageKind kind,
                                                           int64_t amount, double now);
-  // The same of a command.
+  // The 429 of the first limit that has no space for what the command takes.
   [[nodiscard]] std::optional<Response> refuse_over_limit(const std::string& tenant,
                                                           const TokenUse& use, double now);
-  // The same of a checkpoint, where the tenant's take `used` bytes now.
+  // The 429 where a checkpoint of `more` bytes is over the quota; the tenant's take `used` now.
   [[nodiscard]] std::optional<Response> refuse_over_disk_quota(const std::string& tenant,
                                                                int64_t used, int64_t more);
   void charge(const std::string& tenant, const std::string& key_id, UsageKind kind, int64_t amount,
               double now);
-  // Of a command that was accepted. What it may yield is reserved; null: nothing.
+  // Charges a command that was accepted, and reserves what it may yield; null: nothing is reserved.
   [[nodiscard]] std::shared_ptr<void> charge_and_reserve(const std::string& tenant,
                                                          const std::string& key_id,
                                                          const TokenUse& use, double now);

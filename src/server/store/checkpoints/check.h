@@ -26,7 +26,7 @@ enum class Counters { kInUse, kOfArchive };
 
 CheckReport check_data(const std::string& data, Counters counters = Counters::kInUse);
 
-// Of a copy of its database alone: what restoring it would refuse.
+// What restoring would refuse, of a copy of its database alone.
 CheckReport check_snapshot(const std::string& data, const std::string& database);
 
 // Whether the database has this checkpoint still, so that its files must be there.

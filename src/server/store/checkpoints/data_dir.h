@@ -51,11 +51,11 @@ class NarrowMask {
 };
 
 std::string without_trailing_slashes(std::string path);
-// Of a data directory with this secret.
+// A number by which a data directory with this secret is known again.
 int64_t fingerprint_of_secret(const std::string& secret);
 // Creates `path` and its parents so that they survive a power failure.
 void make_folders_durably(const std::string& path);
-// Of mode 0700; Error where it is there.
+// Makes it with mode 0700; Error where it is there.
 void make_folder(const std::string& path);
 void rename_folder(const std::string& from, const std::string& to);
 // Only "there is no such file" counts as absent: what cannot be looked at may well be there, and is

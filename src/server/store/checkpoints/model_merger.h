@@ -11,7 +11,7 @@
 namespace strata::server {
 
 struct ModelMerger {
-  // Of each directory of BaseNames: bytes of the files that write() writes of it, at most.
+  // The most bytes that write() writes of each directory of BaseNames.
   std::vector<int64_t> bytes = {};
   // The model of that number and the adapter of a folder, as files of a Hugging Face directory in
   // the folder `to`, which is there and empty. False where the server is to end: then what is there

@@ -23,7 +23,7 @@ std::string record_text(const CheckpointRow& row, const CheckpointRecord& record
 // Error when the file is not there or is no record.
 CheckpointRecord read_record(const std::string& path);
 CheckpointRecord read_record(const ReadOnlyFile& file);
-// Of every file in a folder; hexadecimal.
+// SHA-256 of every file in a folder, in hexadecimal.
 std::map<std::string, std::string> hash_files(const std::string& dir);
 // Calls `before_piece` for each MiB.
 std::string hash_file(const std::string& path, void (*before_piece)() = nullptr);

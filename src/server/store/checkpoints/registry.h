@@ -166,7 +166,7 @@ class CheckpointRegistry {
   Mutex archive_mutex_;  // one archive is packed at a time
   Mutex merge_mutex_;    // likewise
   ArchiveBudget archive_budget_;
-  // Of the sweeping thread.
+  // The sweeping thread's own.
   std::shared_ptr<Sweep> sweep_;  // that has begun
   std::vector<std::string> gone_;
 };

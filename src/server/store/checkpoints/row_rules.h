@@ -16,7 +16,7 @@ struct RowNames {
 
 // What is wrong with it, or "".
 std::string find_name_fault(const RowNames& row);
-// Likewise, without its name: what a folder's path is made of.
+// Whether all but its name is right: what a folder's path is made of.
 bool makes_a_folder(const RowNames& row);
 // Below the folder of checkpoints, of a row that makes one.
 std::string folder_of_row(const RowNames& row);

@@ -37,7 +37,7 @@ constexpr const char* kCheckpointColumns =
     "base_model, lora, deleted_at";
 CheckpointRow read_checkpoint(const SqlRow& row);
 
-// Of a checkpoint, at a time.
+// The condition of a checkpoint that is alive at a time.
 constexpr const char* kAlive = "deleted_at IS NULL AND (expires_at IS NULL OR expires_at > ?)";
 // The newest of a run and a kind that is alive, by ids alone: texts would be sorted as well.
 std::string last_checkpoint_sql();
@@ -70,7 +70,7 @@ class Reader {
   size_t next_ = 0;
 };
 
-// Of a result of one number.
+// The number of a result that has nothing else.
 inline int64_t only_number(const SqlResult& result) { return std::get<int64_t>(result.rows[0][0]); }
 
 template <typename Row>

@@ -42,7 +42,7 @@ struct SqlResult {
   std::vector<SqlRow> rows;
   int64_t changed = 0;  // rows inserted, updated or deleted
 
-  // Of rows of a text, or of a text and a number.
+  // The rows as texts, or as pairs of a text and a number.
   [[nodiscard]] std::vector<std::string> texts() const {
     std::vector<std::string> out;
     for (const SqlRow& row : rows) out.push_back(std::get<std::string>(row.at(0)));

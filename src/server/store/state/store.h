@@ -163,7 +163,7 @@ class StateStore {
   SamplerRow find_or_add_sampler(SamplerRow row);
   std::optional<SamplerRow> find_sampler(const std::string& id);
   bool has_samplers(const std::string& session_id);
-  // Of each active session that has any; without ephemeral ones.
+  // How many samplers each active session has that has any, ephemeral ones apart.
   std::map<std::string, int64_t> count_samplers_by_session();
   // A tenant's rows, of sessions that ended too. Asks no database, as stored_bytes().
   int64_t num_samplers(const std::string& tenant);
@@ -301,7 +301,7 @@ class StateStore {
   bool delete_oldest_stability(const std::string& tenant, int64_t most);
   // Synced when it returns: what a client was told stays true.
   void set_checkpoint_column(const char* column, SqlValue value, const std::string& id);
-  // Of runs that were not touched again meanwhile.
+  // Forgets the touches of runs that were not touched again meanwhile.
   void forget_written_touches(const std::map<std::string, double>& written);
   // False where its id is there.
   [[nodiscard]] bool insert_run(const RunRow& row) REQUIRES(mutex_);
@@ -327,7 +327,7 @@ class StateStore {
   // the order of their time `when`, up to `until`.
   SqlResult read_ended_by_time(const char* which, const char* when, double until,
                                const CheckpointRow* last) REQUIRES(mutex_);
-  // Likewise, of those that were deleted or have expired.
+  // The next checkpoints that were deleted or have expired.
   SqlResult read_next_ended_checkpoints(double now, CollectPlace& from) REQUIRES(mutex_);
   void count_boot() REQUIRES(mutex_);
   double find_newest_time() REQUIRES(mutex_);
@@ -370,7 +370,7 @@ class StateStore {
   // Ids and numbers of a tenant's, and whether samplers are theirs, in order.
   SqlResult read_ended_sessions(const std::string& tenant, int64_t behind, int64_t most)
       REQUIRES(mutex_);
-  // Of one session, `most` at most; how many there were.
+  // Deletes at most `most` rows of one session; how many there were.
   int64_t delete_by_session(const char* table, const std::string& session, int64_t most)
       REQUIRES(mutex_);
 

@@ -42,7 +42,7 @@ class STRATA_THREAD_ATTRIBUTE(capability("mutex")) StoreMutex {
   std::timed_mutex mutex_;
   std::atomic<int> hurried_waits_ = 0;
   std::atomic<std::thread::id> hurried_;
-  // Of the hurried thread.
+  // The hurried thread's own.
   double left_ = kPatience;
   double counted_at_ = 0;
   double begun_at_ = 0;

@@ -19,7 +19,7 @@ class TenantSums {
  public:
   using Sums = std::map<std::string, int64_t>;  // by tenant
 
-  // Of all tenants, or of one; nothing where they are not known.
+  // The sum over all tenants, or that of one; nothing where they are not known.
   [[nodiscard]] std::optional<int64_t> all() const {
     const MutexLock lock(mutex_);
     return known_ ? std::optional(all_) : std::nullopt;

@@ -11,7 +11,7 @@ namespace strata::server {
 // Throws Error for a name that is none, with those that are.
 const BaseName& require_base(const BaseNames& names, const text::Fields& body,
                              const std::string& name);
-// The same of one that trains: an adapter of the operator's is refused.
+// The base of that name for training: an adapter of the operator's is refused.
 const BaseName& require_trainable(const BaseNames& names, const text::Fields& body,
                                   const std::string& name);
 

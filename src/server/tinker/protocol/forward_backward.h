@@ -74,8 +74,8 @@ class ForwardBackwardBody {
 std::optional<std::string> find_length_fault(const api::ForwardBackward& command,
                                              const api::BaseInfo& base);
 
-// Of everything that makes two commands the same request; seeds the server drew are left out by the
-// caller.
+// A hash of everything that makes two commands the same request; the caller leaves out seeds that
+// the server drew.
 uint64_t fingerprint_of(const api::ForwardBackward& command);
 
 }  // namespace strata::server

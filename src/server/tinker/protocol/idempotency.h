@@ -6,7 +6,7 @@
 
 namespace strata::server {
 
-// Of a long key its hash, so that no two are one.
+// The request's idempotency key; a long key as its hash, so that no two become one.
 Idempotency idempotency_of(const Request& request);
 
 }  // namespace strata::server

@@ -13,7 +13,7 @@ Response forward_backward_response(const api::ForwardBackwardResult& result);
 // As JSON: {loss_fn_output_type, loss_fn_outputs: [{logprobs: {data, dtype, shape}}], metrics}.
 // Numbers keep their bits; what is not finite is null, of metrics left out.
 Response forward_backward_json_response(const api::ForwardBackwardResult& result);
-// Of a request that came as JSON: either, as the poll accepts it.
+// The result of a request that came as JSON: in JSON or protobuf, as the poll accepts it.
 Response negotiated_forward_backward_response(const api::ForwardBackwardResult& result);
 // `targets`: the layout of target_prompt_logprobs, where that was asked.
 Response sample_response(const api::SampleOutput& output,

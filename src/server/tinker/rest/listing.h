@@ -15,7 +15,7 @@ namespace strata::server {
 
 class Listing {
  public:
-  // Of items it takes `most` bytes, but one in any case.
+  // Takes items up to `most` bytes, and one of any size.
   Listing(std::string_view name, SharedLimit bytes, std::string tenant, int64_t most);
 
   // False where the item is one too many, or there is no space for it: finish_response() says

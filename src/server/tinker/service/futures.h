@@ -26,7 +26,7 @@
 
 namespace strata::server {
 
-// Of a thing: a model, or a sampling session.
+// The number of a request among those of one model or sampling session.
 struct RequestNumber {
   std::string of = {};  // empty: a request has none
   int64_t number = 0;
@@ -142,7 +142,7 @@ class Futures {
            std::shared_ptr<PendingCommand> pending = nullptr);
   // Null when there is none, or when it was taken.
   std::shared_ptr<PendingCommand> take_pending(const api::RequestId& id);
-  // Likewise, and it stays.
+  // The pending command of that id, which stays; null when there is none.
   [[nodiscard]] std::shared_ptr<PendingCommand> find_pending(const api::RequestId& id) const;
   // Whether this was once the id of a request of the tenant's.
   [[nodiscard]] bool was_made(const std::string& tenant, const std::string& id) const {
@@ -259,7 +259,7 @@ class Completion {
   Completion& operator=(const Completion&) = delete;
   virtual ~Completion() = default;
 
-  // Of a success; throws Error for a fault in what follows it.
+  // The answer to a success; throws Error for a fault in what follows it.
   virtual Response finish(const api::Outcome& outcome) = 0;
   // Before the files of a save are written, on the thread that writes them; throws Error.
   virtual void make_folder() {}

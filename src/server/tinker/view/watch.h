@@ -19,7 +19,7 @@
 
 namespace strata::server {
 
-// Of one accepted command, until it is settled.
+// What is known of one accepted command, until it is settled.
 struct WatchedCommand {
   const char* operation = "";
   std::string run;
