@@ -121,8 +121,8 @@ class Scratch {
     Memory memory;
     int64_t used = 0;
   };
-  // Of `size` free bytes at least: the current block, a later one or a new one, which is current
-  // then.
+  // A block of `size` free bytes at least: the current one, a later one or a new one, which is
+  // current then.
   Block& move_on_to_block_with(int64_t size);
   void* take_from_blocks(int64_t size);
   size_t find_or_add_tag(ScratchTag tag);

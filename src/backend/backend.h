@@ -53,7 +53,7 @@ class Backend {
   [[nodiscard]] const BackendKind& kind() const { return kind_; }
   // For ops alone.
   [[nodiscard]] const ops::Rows& rows() const { return *kind_.rows; }
-  // The same for the call of an op's function, behind which other work is let in where it is due.
+  // rows() for the call of an op's function, behind which other work is let in where it is due.
   [[nodiscard]] Call call() { return Call(*this); }
   [[nodiscard]] bool is_counting() const { return kind_.counts; }
   // Runs what reads values or acts on them, of which there are none where nothing is computed.
@@ -69,7 +69,7 @@ class Backend {
   void if_counting(Body&& body) const {
     if (kind_.counts) body();
   }
-  // Of everything that ops read and write: weights, adapters, caches, scratch.
+  // Allocates everything that ops read and write: weights, adapters, caches, scratch.
   [[nodiscard]] Allocator& allocator() const { return allocator_; }
   // Temporary memory of kernels and of a step; use it through Scratch::Mark.
   [[nodiscard]] Scratch& scratch() { return scratch_; }
@@ -110,7 +110,7 @@ class Backend {
     if (worker_bytes > 0) book_workers(worker_bytes);
   }
 
-  // Of a counting backend: work that it is asked for; and begins anew.
+  // A counting backend counts the work that it is asked for, and begins anew.
   void count_flops(double flops) { counted_flops_ += flops; }
   [[nodiscard]] double counted_flops() const { return counted_flops_; }
   void reset_count();

@@ -21,7 +21,7 @@ class Comm {
   virtual ~Comm() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  // Of the ranks that share this one's cores: which it is, and how many they are.
+  // Which it is of the ranks that share its cores, and how many they are.
   [[nodiscard]] virtual int rank_here() const { return rank(); }
   [[nodiscard]] virtual int ranks_here() const { return size(); }
 
@@ -44,7 +44,7 @@ class Comm {
   void all_gather(std::span<const double> values, std::vector<double>& all);
 };
 
-// Of a rank that is alone, which has nothing to send.
+// The Comm of a rank that is alone, which has nothing to send.
 class LoneComm : public Comm {
  public:
   [[nodiscard]] int rank() const override { return 0; }

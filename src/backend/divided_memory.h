@@ -38,10 +38,11 @@ struct BytePart {
 };
 BytePart part_of(int64_t unit_bytes, const MemoryShare& share);
 
-// Of a part as it is asked for: so many questions, of so many bytes each.
+// How many questions a part is asked for with, of so many bytes each.
 int64_t num_questions(const BytePart& part);
 constexpr int64_t kQuestionBytes = 16;
-// Of messages with pieces of parts of so many bytes at most, that an owner has on their way.
+// The bytes of messages with pieces of parts of so many bytes at most, that an owner has on their
+// way.
 int64_t message_bytes(int64_t part_bytes, const MemoryShare& share);
 
 // Pages of the machine, small ones, which go back one by one. Any thread.
@@ -74,7 +75,7 @@ class DividedMemory {
   // In the order of calls. What is here already stays.
   void fetch(size_t unit);
   void let_go(size_t unit);
-  // Of what was fetched. Throws what went wrong.
+  // Until it was fetched. Throws what went wrong.
   void wait_for(size_t unit);
 
   // What this rank has sent: pieces, and questions. Any thread.
@@ -103,7 +104,7 @@ class DividedMemory {
   void enqueue_if_needed(const Request& request);
   void drop(size_t unit);
   void ask_for_piece(size_t unit, const Piece& piece);
-  // Of all owners in turn, so that all links are in use.
+  // Asks all owners in turn, so that all links are in use.
   void refill_pieces(size_t unit);
   void fetch_pieces(size_t unit);
   // None: it stops.

@@ -16,7 +16,7 @@ struct RankGroup {
 
 class GroupComm : public Comm {
  public:
-  // Of a rank that is in the group. Borrows `all`.
+  // The Comm of a rank that is in the group. Borrows `all`.
   GroupComm(Comm& all, const RankGroup& group);
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return group_.size; }

@@ -16,7 +16,7 @@
 
 namespace strata {
 
-// Of this machine, for messages; "unknown host" where the system does not say.
+// The name of this machine, for messages; "unknown host" where the system does not say.
 std::string host_name();
 
 struct MpiOptions {
@@ -39,7 +39,7 @@ class MpiRanks {
   // others are stopped at their next receive, and all throw that Error; it names the rank where
   // that is another's, or one that was killed or fell silent.
   void run(FunctionRef<void(Comm& comm)> body);
-  // Of this rank, as others name it: whether all that are lower are dead.
+  // Whether this rank speaks for all: whether all that are lower are dead.
   [[nodiscard]] bool speaks() const;
 
  private:

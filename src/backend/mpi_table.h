@@ -15,7 +15,7 @@ struct MpiTable {
   // Null, or why it did not start. A message goes in pieces of chunk_bytes at most, since MPI
   // counts bytes in an int.
   const char* (*start)(int64_t chunk_bytes, int* rank, int* size);
-  // Of a message's tags, which are 0 or more.
+  // The highest of a message's tags, which are 0 or more.
   int (*highest_tag)();
   // Messages of two channels never mix. Both return at once, with an operation that borrows the
   // bytes until it has ended; null: refused. A receive from -1 is from any rank, and a message of
@@ -24,7 +24,7 @@ struct MpiTable {
   void* (*begin_receive)(int channel, int from, int tag, void* data, int64_t bytes);
   // Makes progress. Once true the operation is gone; `fault` is then null, or what went wrong.
   bool (*finish_if_done)(void* operation, const char** fault);
-  // Of a receive, which ends then; as what was received where that came first.
+  // Cancels a receive, which ends then; as what was received where that came first.
   void (*cancel)(void* operation);
   // Whether a message waits on the channel, from any rank.
   bool (*probe)(int channel, int* from, int* tag, int64_t* bytes);

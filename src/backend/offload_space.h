@@ -24,8 +24,8 @@ class OffloadSpace {
   [[nodiscard]] const std::string& folder() const { return files_.folder(); }
   // Space for a pass. What moves may still be under way for the last one.
   void book(int64_t bytes) { book(scratch_, bytes); }
-  // Of a pass that is in flight while others run: a scratch of its own in files of the same folder,
-  // from which this one takes while it holds (Scratch::Hold).
+  // A scratch for a pass that is in flight while others run, in files of the same folder, from
+  // which this one takes while it holds (Scratch::Hold).
   [[nodiscard]] std::unique_ptr<Scratch> make_scratch() {
     return std::make_unique<Scratch>(files_);
   }

@@ -13,7 +13,7 @@ struct ProcessRanks {
   int threads = 1;
   int data = 1;
 
-  // Of a rank: its process, and which of its threads; the first one does what is done once in a
+  // A rank's process, and which of its threads it is; the first one does what is done once in a
   // process.
   [[nodiscard]] int process_of(int rank) const {
     return rank / data / threads * data + rank % data;

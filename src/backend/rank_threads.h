@@ -25,7 +25,7 @@ class RankThreads {
   RankThreads& operator=(const RankThreads&) = delete;
 
   [[nodiscard]] int size() const;
-  // Of work that run() is given, and of that which run_breaking() is given.
+  // The Comm of work that run() is given, and of that which run_breaking() is given.
   [[nodiscard]] Comm& comm(int rank);
   [[nodiscard]] Comm& breaking_comm(int rank);
 
@@ -33,7 +33,7 @@ class RankThreads {
   // are stopped at their next receive, and that first exception is thrown here; what was on its way
   // is gone then. `breaks`, if not null: what breaks in, asked on this thread.
   void run(FunctionRef<void(int rank)> body, const Interruption* breaks = nullptr);
-  // The same, in a break of run() or outside.
+  // Calls body once for every rank likewise, in a break of run() or outside.
   void run_breaking(FunctionRef<void(int rank)> body);
   // For run()'s body: its breaks, as each rank has them, or null.
   [[nodiscard]] const Interruption* breaks(int rank) const;

@@ -29,13 +29,13 @@ class SharedMemory : public Allocator {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // Of what another process has filled.
+  // Whether another process has filled it.
   [[nodiscard]] bool is_filled() const { return is_filled_; }
   // Once, and of what is filled just as many bytes, else Error{kInvalidArgument}.
   // Error{kResourceExhausted}.
   void* allocate(int64_t bytes) override;
   void release(void* data, int64_t bytes) override;
-  // Of what was filled here. Others may have it from now on, and nobody can change it any more.
+  // The place of what was filled here. Others may have it from now on, and nobody can change it.
   SharedPlace publish();
 
  private:

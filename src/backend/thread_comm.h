@@ -26,7 +26,7 @@ class ThreadComm : public Comm {
   void announce_failure(ErrorCode code, const std::string& what) override {
     exchange_.announce_failure(std::make_exception_ptr(Error(code, what)));
   }
-  // Of its receives from now on; null: none.
+  // The breaks of its receives from now on; null: none.
   void set_breaks(const Interruption* breaks) { breaks_ = breaks; }
 
  private:

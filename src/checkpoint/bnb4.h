@@ -33,7 +33,7 @@ struct Bnb4 {
   int64_t rows = 0, cols = 0;
   TensorInfo absmax;
   size_t absmax_shard = 0;
-  // Of nested scales; empty where they are F32.
+  // The tables of nested scales; empty where they are F32.
   std::vector<float> nested_map, nested_absmax;
   int64_t nested_block = 0;
   float offset = 0.0f;

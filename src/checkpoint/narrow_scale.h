@@ -21,7 +21,7 @@ inline bool fits_narrow(float scale) {
   return size == 0.0f || (size >= kSmallest && size <= kLargest);
 }
 
-// Of e4m3, times 256: kernels read 2^-112 of a code, and the scale times 2^112.
+// Whether e4m3's scale fits, times 256: kernels read 2^-112 of a code, and the scale times 2^112.
 inline bool fits_narrow_fp8(float scale) {
   return fits_narrow(scale) && std::fabs(scale) <= 0x1p15f;
 }

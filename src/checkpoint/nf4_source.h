@@ -41,7 +41,7 @@ class Nf4Source final : public CheckpointSource {
   // In f32, as they are in the files.
   [[nodiscard]] std::vector<float> read_from_base(const CheckpointTensor& tensor,
                                                   int64_t first_element, int64_t count) const;
-  // Of whole blocks, the values that codes stand for. Error where one of them is not finite.
+  // The values that the codes of whole blocks stand for. Error where one of them is not finite.
   [[nodiscard]] std::vector<float> read_rounded_blocks(const CheckpointTensor& tensor,
                                                        int64_t first_element, int64_t count) const;
 

@@ -82,7 +82,7 @@ struct PeftWriteOptions {
   // paths of the modules themselves, which is right also where only some layers are adapted.
   std::vector<std::string> target_modules = {};
   std::vector<std::string> target_parameters = {};
-  // Of the modules without a pattern of their own; not given: the alpha that most modules have.
+  // The alpha of modules without a pattern of their own; not given: the one that most modules have.
   std::optional<double> lora_alpha = {};
   std::map<std::string, std::string> metadata =
       {};  // of the tensors' file, besides {"format": "pt"}

@@ -61,7 +61,7 @@ class SafetensorsFile {
   void read(const TensorInfo& info, int64_t first_element, int64_t count, void* raw_out) const;
   // Bytes of any tensor from `first_byte` on.
   void read_bytes(const TensorInfo& info, int64_t first_byte, std::span<std::byte> out) const;
-  // The same as read, widened to f32; exact for all three dtypes.
+  // Reads elements widened to f32; exact for all three dtypes.
   void read_f32(const TensorInfo& info, int64_t first_element, int64_t count, float* out) const;
 
  private:

@@ -26,8 +26,8 @@ struct Bnb4;  // checkpoint/bnb4.h
 struct CheckpointTensor {
   TensorInfo info;
   size_t shard = 0;  // into shards()
-  // Of a tensor stored in few bits; info has the dtype that it is read as, and the shape of its
-  // elements.
+  // What a tensor stored in few bits has; info has the dtype that it is read as, and the shape of
+  // its elements.
   struct Scaled {
     BlockFormat format;
     TensorInfo scale;
@@ -67,7 +67,7 @@ class CheckpointSource {
   // when the tensor is not readable.
   virtual void read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                     void* raw_out) const = 0;
-  // The same, widened to f32; exact for every dtype.
+  // Reads them widened to f32; exact for every dtype.
   virtual void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
                         float* out) const = 0;
   // The form of few bits in which a matrix may be kept without another rounding than bf16's, and
@@ -92,8 +92,8 @@ class CheckpointSource {
   // Elements of a tensor of whole numbers.
   [[nodiscard]] std::vector<int64_t> read_integers(const CheckpointTensor& tensor,
                                                    int64_t first_element, int64_t count) const;
-  // Of all tensors that can be read, and of those of whole numbers, with the types to save them in;
-  // a saver erases the entries that it does not write.
+  // The layout of all tensors that can be read, and of those of whole numbers, with the types to
+  // save them in; a saver erases the entries that it does not write.
   [[nodiscard]] virtual CheckpointLayout layout() const = 0;
   // The types that can be read, for messages.
   [[nodiscard]] virtual std::string readable_types() const { return "F32, F16 or BF16"; }

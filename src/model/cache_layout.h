@@ -21,7 +21,7 @@ class CacheLayout {
 
   [[nodiscard]] int64_t page_size() const { return page_size_; }  // positions
   [[nodiscard]] int64_t page_bytes() const { return page_bytes_; }
-  // Of a sequence, the undo log included.
+  // Bytes of a sequence's state, the undo log included.
   [[nodiscard]] int64_t state_bytes() const { return state_bytes_; }
   [[nodiscard]] CachePlace place(int64_t layer, int sublayer) const {
     return places_[static_cast<size_t>(layer)][static_cast<size_t>(sublayer)];

@@ -83,7 +83,7 @@ struct ModelConfig {
     return std::min(max_position_embeddings, most_positions);
   }
   [[nodiscard]] int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
-  // Of the residual state between layers: all streams together.
+  // The width of the residual state between layers: all streams together.
   [[nodiscard]] int64_t state_width() const {
     return hidden_size * (streams ? streams->count() : 1);
   }

@@ -44,8 +44,8 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
                      TensorView h, TensorView dy, TensorView dx, bool accumulate,
                      TensorView d_weight);
 
-// The same of a block's matrix `key` for the pass's rows, but for what is known already; the base
-// weight's gradient goes where the pass says.
+// Forward and backward of a block's matrix `key` for the pass's rows; the base weight's gradient
+// goes where the pass says.
 void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView add,
                     TensorView h, TensorView y);
 void linear_backward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView h,

@@ -22,7 +22,7 @@ class GgufModel {
   // `path`: the file, any part of a split one, or a folder that holds the files of one model.
   explicit GgufModel(const std::string& path);
 
-  // Of the first part, which alone has all of them.
+  // The keys of the first part, which alone has all of them.
   [[nodiscard]] const GgufKeys& keys() const { return files_.front().keys(); }
   [[nodiscard]] std::span<const GgufFile> files() const { return files_; }
   [[nodiscard]] std::span<const Tensor> tensors() const { return tensors_; }

@@ -43,7 +43,7 @@ class GgufSource final : public CheckpointSource {
   void read_parts_of_rows(const GgufWeight& weight, int64_t first_element, int64_t count,
                           std::byte* out) const;
   void read_kv_b_rows(const GgufWeight& weight, int64_t first_row, int64_t count, float* out) const;
-  // Of a stored tensor.
+  // Rows of a tensor as they are stored.
   void read_stored_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
                         std::byte* out) const;
   // Rows of the stored tensor, of which the weight has its columns; `row` has memory for one.

@@ -16,7 +16,7 @@ std::string huggingface_name_in_layer(const GgufArchitecture& architecture,
                                       std::string_view stored);
 
 // The way back, of a whole name: "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight".
-// Of experts the number is left out, since a file has a layer's in one tensor. Empty where the
+// An expert's number is left out, since a file has a layer's experts in one tensor. Empty where the
 // architecture has no name for it.
 std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_view name);
 

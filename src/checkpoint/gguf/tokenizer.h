@@ -20,7 +20,7 @@ std::optional<std::string> make_gguf_text_file(const GgufKeys& keys, std::string
 // The token that tokenizer.ggml.NAME_token_id names, or -1: no key, or llama.cpp's own -1 in 32
 // bits.
 int64_t gguf_token_id(const GgufKeys& keys, std::string_view name);
-// Of the tokens that end a text, each once.
+// The ids of the tokens that end a text, each once.
 std::vector<int64_t> gguf_end_token_ids(const GgufKeys& keys);
 
 }  // namespace strata

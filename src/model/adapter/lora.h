@@ -187,7 +187,7 @@ class LoraAdapter {
 // LoraAdapter::num_bytes() before there is one.
 int64_t adapter_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs,
                       int64_t panel_width, bool trains);
-// Of these, what adapters that take turns have once.
+// The part of these bytes that adapters which take turns have once.
 int64_t gradient_bytes(const ModelWeights& weights, const std::vector<LoraModuleSpec>& specs);
 
 // "model.layers.3.mlp.up_proj"; of routed experts "model.layers.3.mlp.experts.up_proj"; of the

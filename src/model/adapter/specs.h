@@ -25,9 +25,9 @@ std::vector<LoraModuleSpec> make_adapter_specs(
 // Whether a fresh adapter has the modules of indexers, which no loss but their own trains.
 enum class WithIndexers : bool { kNo, kYes };
 
-// The same by names: `targets` are module names ("q_proj", ..., "embed_tokens", "lm_head"), also of
-// shared and routed experts; "all-linear" is every projection. An unknown name is an Error that
-// lists those of the model.
+// Specs of the modules of these names: `targets` are module names ("q_proj", ..., "embed_tokens",
+// "lm_head"), also of shared and routed experts; "all-linear" is every projection. An unknown name
+// is an Error that lists those of the model.
 std::vector<LoraModuleSpec> make_adapter_specs(const ModelConfig& config,
                                                const std::vector<std::string>& targets,
                                                int64_t rank, double alpha,

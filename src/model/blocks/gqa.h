@@ -38,7 +38,7 @@ struct GqaConfig {
   bool output_gate = false;
   bool sinks = false;
   [[nodiscard]] int64_t q_width() const { return num_heads * head_dim; }
-  // Of q_proj's outputs.
+  // The number of q_proj's outputs.
   [[nodiscard]] int64_t q_proj_width() const { return output_gate ? 2 * q_width() : q_width(); }
   [[nodiscard]] int64_t kv_width() const { return num_kv_heads * head_dim; }
   friend bool operator==(const GqaConfig&, const GqaConfig&) = default;

@@ -23,7 +23,7 @@ inline TensorView cols_of_all_heads(TensorView heads, int64_t begin, int64_t end
   return part;
 }
 
-// The same columns of one head, [T, end - begin].
+// Columns [begin, end) of one head, [T, end - begin].
 inline TensorView cols_of_one_head(TensorView heads, int64_t head, int64_t begin, int64_t end) {
   TensorView part = cols_of_all_heads(heads, begin, end);
   part.data = static_cast<char*>(part.data) + head * heads.cols() * dtype_bytes(heads.dtype);

@@ -65,8 +65,8 @@ class ParsedHeader {
   std::vector<GgufWeight> weights_;
 };
 
-// Of each of `outer` lists of items of `run` values, item i goes where order[i] says. An empty
-// order changes nothing.
+// Item i of each of `outer` lists of items of `run` values goes where order[i] says. An empty order
+// changes nothing.
 void permute_items(const std::vector<int32_t>& order, int64_t run, int64_t outer,
                    std::vector<float>& values);
 

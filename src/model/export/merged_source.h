@@ -38,7 +38,7 @@ class MergedSource final : public CheckpointSource {
   // Whether embedding and head are apart, and were not in the base.
   [[nodiscard]] bool unties() const { return unties_; }
 
-  // Of a tensor that is changed, `read` gives f32.
+  // `read` gives f32 of a tensor that is changed.
   void read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,
             void* raw_out) const override;
   void read_f32(const CheckpointTensor& tensor, int64_t first_element, int64_t count,

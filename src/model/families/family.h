@@ -107,8 +107,8 @@ struct RopeDefaults {
   bool has_longrope = false;      // which is the only scaling then; older files call it su or yarn
   // original_max_position_embeddings next to the scaling, which goes before the one inside.
   std::optional<double> original_length = {};
-  // Of settings by kind of layer transformers reads yarn's `truncate` elsewhere: this counts then,
-  // whatever the settings say.
+  // What counts as yarn's `truncate`, whatever the settings say: transformers reads it elsewhere
+  // where settings are by kind of layer.
   std::optional<bool> truncate = {};
 };
 RopeConfig read_rope(const ConfigObject& object, const RopeDefaults& defaults = {});
@@ -152,7 +152,7 @@ LayerConfig make_pre_norm_layer(const ModelConfig& config, const Block& attentio
 void add_windowed_layers(const ConfigObject& object, const std::vector<bool>& sliding,
                          int64_t window, GqaConfig attention, const Block& mlp,
                          ModelConfig& config);
-// Of two keys that say the same thing, and do not: an Error.
+// Throws Error for two keys that ought to say the same thing, and do not.
 [[noreturn]] void fail_disagreement(const ConfigObject& object, std::string_view key,
                                     std::string_view other);
 // A number above 0, or Error.

@@ -8,9 +8,9 @@
 
 namespace strata::model {
 
-// Of multi-token prediction also the second uses of embedding and head (model::BaseGradients). The
-// head is the largest product there is, so runs of its rows are parts of their own: kHeadPart and
-// those below it. An adapter's head has its turn with the first.
+// kMtpPart has also the second uses of embedding and head (model::BaseGradients). The head is the
+// largest product there is, so runs of its rows are parts of their own: kHeadPart and those below
+// it. An adapter's head has its turn with the first.
 constexpr int64_t kEmbeddingPart = -1, kFinalNormPart = -2, kMtpPart = -3, kHeadPart = -4;
 constexpr int64_t kHeadParts = 8;
 constexpr int64_t kPartsOutside = 3 + kHeadParts;

@@ -42,7 +42,7 @@ struct PassSequence {
 struct BaseGradients {
   std::vector<TensorView> d_weight;
   TensorView d_tied_head;
-  // Of the second use of embedding and head, by multi-token prediction: apart for the same reason.
+  // Gradients of embedding and head by multi-token prediction: apart for the same reason.
   TensorView d_mtp_embedding, d_mtp_head;
   // Rows that each expert had, [i] like the weight table: of the router's bias that is to follow
   // them; all others empty, and no list at all where none is.
@@ -85,7 +85,7 @@ struct PassLists {
   LayerSaves saves;
   std::vector<ops::SegmentProduct> products;
   std::vector<ops::LowRankSegment> low_rank;
-  // Of a linear's backward: a product for each adapter's rows, its output, and two gradients each.
+  // For a linear's backward: a product for each adapter's rows, its output, and two gradients each.
   std::vector<ops::GemmArgs> low_rank_inputs;
   std::vector<TensorView> low_rank_d_h;
   std::vector<ops::GemmDwArgs> low_rank_gradients;
@@ -134,7 +134,7 @@ struct Pass {
   // of making it again from what is before it.
   [[nodiscard]] TensorView allocate_saved(ScratchTag tag, double flops, DType type,
                                           const Shape& shape) const;
-  // The same, of a layer and a place that the caller says.
+  // allocate_saved() of a layer and a place that the caller says.
   [[nodiscard]] TensorView allocate_saved(int64_t layer, ScratchTag tag, double flops, DType type,
                                           const Shape& shape, bool in_files) const;
   // Whether backward still has an activation that it would recompute.

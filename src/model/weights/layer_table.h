@@ -50,7 +50,7 @@ struct LoraTarget {
 // Adapter targets outside the layers.
 constexpr int kEmbedding = 0;
 constexpr int kHead = 1;
-// The same modules as multi-token prediction uses them, with gradients apart; no targets of their
+// Embedding and head as multi-token prediction uses them, with gradients apart; no targets of their
 // own (model/adapter/lora.h).
 constexpr int kMtpEmbedding = 2;
 constexpr int kMtpHead = 3;

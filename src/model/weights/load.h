@@ -33,7 +33,7 @@ struct LoadOptions {
   // Not empty: the parameters lie in a file of this folder instead of the backend's memory.
   std::string offload = {};
   std::optional<LayerRange> part = {};  // a stage's layers; nothing else is read
-  // Of weights that files have in 4 or 8 bits. Of f32 they are dequantised.
+  // What weights that files have in 4 or 8 bits are kept in. In f32 they are dequantised.
   KeepWeights keep = KeepWeights::kBf16;
   bool load_in_4bit = false;  // its linear layers are quantised to nf4 (load_in_4bit.h)
   MemoryShare share = {};     // of ranks that divide the weights
@@ -57,7 +57,7 @@ struct LoadedModel {
 // Whether the model is to be made with its layer of multi-token prediction.
 bool resolve_use_mtp(const CheckpointSource& checkpoint, const ModelConfig& config, UseMtp use);
 LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options);
-// The same where its config was read before: once, where stages load their parts of it, or where a
+// Loads a model whose config was read before: once, where stages load their parts of it, or where a
 // plan came first. `options` need not say how strict it was read.
 LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig config,
                        const LoadOptions& options);
@@ -74,7 +74,7 @@ std::vector<std::string> match_and_rename_parameters(const CheckpointSource& che
 // Copies a parameter's stored values, widened to f32, into out (row-major, dense).
 void read_stored_parameter(Backend& backend, const LoadedModel& model, size_t index,
                            TensorView out);
-// The same of rows [first_row, ...) of a matrix.
+// Reads rows [first_row, ...) of a matrix so.
 void read_stored_rows(Backend& backend, const LoadedModel& model, size_t index, int64_t first_row,
                       TensorView out);
 

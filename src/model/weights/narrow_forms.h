@@ -20,15 +20,15 @@ struct KeptForms {
   WeightForms forms;
   std::vector<std::string> faults;  // of matrices that have a form, and values that it lacks
 
-  // Of tensors that are dequantised for what was found; empty without any.
+  // Names tensors that are dequantised for what was found; empty without any.
   [[nodiscard]] std::string warning() const;
 };
 
 // What WeightForms calls a parameter: by its own row, whatever tensor it is a part of.
 std::string form_name(const ModelConfig& config, const Parameter& parameter);
 
-// Of the checkpoint's matrices that products, embeddings and heads read; those are left out that
-// have to be dequantised, since no form holds their values, and experts of one layer and projection
+// The forms of the matrices that products, embeddings and heads read; those are left out that have
+// to be dequantised, since no form holds their values, and experts of one layer and projection
 // whose forms differ. Layers outside of a part are not looked at. Faults that
 // match_and_rename_parameters finds are an Error.
 KeptForms find_narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,

@@ -22,9 +22,9 @@ std::string name_in_form(const NameForm& form, const std::string& name);
 // model may store it) the head; where it has none of them, the first.
 const NameForm& find_name_form(const CheckpointSource& checkpoint, const ModelConfig& config);
 
-// Of a layer that is not computed, or one of the family's ignored suffixes, or a tied model's head.
+// Whether its layer is not computed, or it has an ignored suffix, or is a tied model's head.
 bool is_unused_tensor(const ModelConfig& config, std::string_view name);
-// Of another modality: it takes no part, and stays in files that are saved.
+// Whether it is of another modality: it takes no part, and stays in files that are saved.
 bool is_of_another_modality(const ModelConfig& config, std::string_view name);
 
 // tie_word_embeddings counts only where the checkpoint bears it out: next to an embedding, a head

@@ -26,7 +26,7 @@ inline void append_or_merge_range(const PageRange& range, std::vector<PageRange>
 
 class WeightPages {
  public:
-  // Of each layer; the last are those outside the layers: embedding, final norm, head.
+  // `pages` of each layer; the last are those outside the layers: embedding, final norm, head.
   WeightPages(std::vector<std::vector<PageRange>> pages, std::unique_ptr<PageQueue> queue)
       : pages_(std::move(pages)), has_left_(pages_.size()), queue_(std::move(queue)) {}
 

@@ -18,7 +18,7 @@
 
 namespace strata::model {
 
-// Of a stage, which may be a whole model.
+// The units of a stage, which may be a whole model.
 struct ShardUnits {
   LayerRange part;
   int64_t num_layers = 0;           // of the model, without multi-token prediction's
@@ -105,8 +105,8 @@ class ShardWalk {
   std::vector<bool> here_;
 };
 
-// Of a rank: its parts, at most what passes have of the others at once, and what is on its way to
-// others.
+// The most bytes that a rank has at once: its parts, what passes have of the others, and what is on
+// its way to others.
 int64_t peak_shard_bytes(const ShardUnits& units, const MemoryShare& share);
 
 class WeightShards {

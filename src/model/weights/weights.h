@@ -160,29 +160,29 @@ class ModelWeights {
   // The table by checkpoint tensors, in its order. Borrows names from the table.
   [[nodiscard]] std::vector<StoredTensor> stored_tensors() const;
   [[nodiscard]] int64_t num_bytes() const { return arena_.size(); }
-  // Of the memory, with what passes have of other ranks' parts; of memory that several processes
-  // have together this one's part.
+  // Bytes of memory, with what passes have of other ranks' parts; this process's part of what
+  // several have together.
   [[nodiscard]] int64_t memory_bytes() const;
   void set_sharers(int num_processes) { num_sharers_ = num_processes; }
-  // Of memory_bytes(), what is not the process's own.
+  // The part of memory_bytes() that is not the process's own.
   [[nodiscard]] int64_t shared_bytes() const { return num_sharers_ > 1 ? memory_bytes() : 0; }
-  // Of matrices, none where all are of the compute type.
+  // The forms of matrices; none where all are of the compute type.
   [[nodiscard]] const WeightForms& forms() const { return forms_; }
 
   [[nodiscard]] bool in_files() const { return pages_ != nullptr; }
   // A pass of this backend is at this layer, and then at `next` (num_layers: the head): of weights
   // in files, what comes next is read ahead, and what is done with leaves the memory.
   void load_layer_and_prefetch(const Backend& backend, int64_t layer, int64_t next) const;
-  // The same of weights that ranks divide: before the layers, behind them, and between batches.
+  // Where ranks divide weights, passes call these before layers, behind them, and between batches.
   void load_embedding_and_prefetch() const;
   void load_end_and_prefetch() const;
   void release_divided_weights() const;
-  // Of weights that ranks divide; else null.
+  // Where weights are that ranks divide; else null.
   [[nodiscard]] WeightShards* shards() const { return shards_.get(); }
   // Whether this rank has any of what rows [first, end) of a parameter become: true where it has
   // all. Others it need not write_rows().
   [[nodiscard]] bool keeps(size_t index, int64_t first, int64_t end) const;
-  // The same of another rank, wherever the parameter is held; then it is in no few bits.
+  // Whether another rank keeps them, wherever the parameter is held; then it is in no few bits.
   [[nodiscard]] bool is_kept_by(const MemoryShare& share, size_t index, int64_t first,
                                 int64_t end) const;
   // As a stage with these layers has them.
@@ -194,7 +194,7 @@ class ModelWeights {
   }
   // The streams' config and parameters; only where the model has streams.
   [[nodiscard]] const BlockContext& streams() const { return streams_; }
-  // The same of multi-token prediction, and its final norm; its layer is layer(num_layers()).
+  // Those of multi-token prediction, and its final norm; its layer is layer(num_layers()).
   [[nodiscard]] const BlockContext& mtp_streams() const { return mtp_streams_; }
   [[nodiscard]] const ParamView& mtp_norm() const { return mtp_params_.back(); }
   [[nodiscard]] PanelView embedding() const { return table_[embedding_].panel; }
@@ -211,13 +211,13 @@ class ModelWeights {
   // what is not a matrix is one row. In bf16 mode that is rounded to bf16 too, unless its floor is
   // f32.
   void write_rows(Backend& backend, size_t index, int64_t first_row, TensorView rows);
-  // The same of a matrix in few bits, which `write_rows` does not write.
+  // Writes rows of a matrix in few bits, which `write_rows` does not write.
   void write_narrow_rows(Backend& backend, size_t index, int64_t first_row, const NarrowRows& rows);
   // Reads rows into f32 or (matrices in bf16 mode) bf16 memory.
   void read_rows(Backend& backend, size_t index, int64_t first_row, TensorView rows) const;
 
  private:
-  // Of each stack and row its held layers' memory, one behind the other; null where none is held.
+  // The memory of each stack and row for its held layers, one behind the other; null where none is.
   std::vector<std::vector<char*>> allocate_stacks(int64_t panel_width);
   void add_layer_parameters(int64_t panel_width);
   // A layer's parameters of a row, all experts, at `memory`, which moves behind them; null: they
@@ -243,19 +243,19 @@ class ModelWeights {
   size_t add_final_norm(int64_t panel_width);
   size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width,
                        NarrowForm form = NarrowForm::kNone);
-  // Of a layer's row, of all its experts.
+  // The form of a layer's row, of all its experts.
   [[nodiscard]] NarrowForm narrow_form_of(const ParamRow& row, int64_t layer) const;
   [[nodiscard]] NarrowForm narrow_form_of(const std::string& name) const;
-  // Of a stack's row, what is held of it.
+  // The bytes that are held of a stack's row.
   [[nodiscard]] int64_t held_row_bytes(const LayerStack& stack, const ParamRow& row,
                                        int64_t panel_width) const;
-  // Of the embedding or the head; of all parameters that are held.
+  // The bytes of the embedding or the head, and of all parameters that are held.
   [[nodiscard]] int64_t embed_bytes(const char* name, int64_t panel_width) const;
   [[nodiscard]] int64_t arena_bytes(int64_t panel_width) const;
   [[nodiscard]] bool holds_embedding() const {
     return begins() || (ends() && (config_.tie_word_embeddings || config_.use_mtp));
   }
-  // Of a stack, those that it holds; and the first of them in the stack.
+  // The layers that it holds of a stack, and the first of them in the stack.
   struct HeldLayers {
     int64_t first = 0;
     int64_t count = 0;
@@ -270,12 +270,12 @@ class ModelWeights {
   Arena arena_;
   std::unique_ptr<WeightPages> pages_;    // of weights in files
   std::unique_ptr<WeightShards> shards_;  // of those that ranks divide
-  // Of these, the bytes of each unit, and of a parameter those before it in its unit.
+  // The bytes of each of these' units, and those before a parameter in its unit.
   std::vector<int64_t> unit_bytes_, bytes_before_;
   int64_t panel_width_ = 0;
   int num_sharers_ = 1;
   std::vector<Parameter> table_;
-  // Of each layer and sublayer, its connector's parameters and its block's, by key.
+  // The connector's and the block's parameters of a sublayer, by key.
   struct SublayerParams {
     std::vector<ParamView> outer, inner;
   };

@@ -31,8 +31,7 @@ class ZstdBody {
   struct Context;
   // Whether the body's next byte agrees with a frame's magic number, where it is part of one.
   [[nodiscard]] bool matches_magic(char byte);
-  // Where the next input ends, of `size` bytes from `begin` on: one byte at a time while they may
-  // belong to a frame's header, else all of them.
+  // Where the next input ends: behind one byte while it may be of a frame's header, else at `size`.
   [[nodiscard]] size_t end_of_next_input(size_t begin, size_t size) const;
   // So many bytes were read, to the end of a frame or not.
   void note_consumed(size_t count, bool ends_frame);

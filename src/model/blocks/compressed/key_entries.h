@@ -37,7 +37,7 @@ std::span<const ops::SparseSegment> make_sparse_segments(Pass& pass, const Block
                                                          const EntryStore& entries);
 std::span<const ops::IndexerSegment> make_indexer_segments(Pass& pass, const BlockContext& context,
                                                            const EntryStore& entries);
-// Of whole sequences, whose entries lie where the pass made them.
+// The segments of whole sequences, whose entries lie where the pass made them.
 std::span<const ops::EntrySegment> make_entry_segments(Pass& pass, int64_t ratio);
 
 // Brings the rings up to the pass's last keys; after attention has read them.

@@ -36,7 +36,7 @@ void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::G
 void expert_down_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
                           const ExpertLoraH& lora_h, TensorView x, TensorView dy, TensorView d_x);
 
-// The same of gate and up together; writes d_x [n, K] f32, the sum of both.
+// The backward of gate and up together; writes d_x [n, K] f32, the sum of both.
 void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
                              const ExpertLoraH& lora_h, TensorView x, TensorView d_gate,
                              TensorView d_up, TensorView d_x);

@@ -57,8 +57,7 @@ class StoreLists {
  public:
   explicit StoreLists(std::unique_ptr<Sql> sql) : sql_(std::move(sql)) {}
 
-  // A tenant's runs; project "": of every one. The time of a run's last request is as the store
-  // wrote it down.
+  // A tenant's runs; project "": of every one. Their last requests are as the store wrote them.
   std::vector<Listed<RunRow>> list_runs(const std::string& tenant, const std::string& project,
                                         ListPart part);
   int64_t count_runs(const std::string& tenant, const std::string& project);
