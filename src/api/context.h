@@ -18,14 +18,14 @@ inline std::string context_note(int64_t context, int64_t of_model) {
          "for more";
 }
 
-// Of a datum.
+// What is wrong with a datum of so many tokens; nothing: it fits the context.
 inline std::optional<std::string> find_context_fault(int64_t tokens, int64_t context) {
   if (tokens <= context) return std::nullopt;
   return std::to_string(tokens) + " tokens exceed the model's context window of " +
          std::to_string(context);
 }
 
-// Of a sample; no number is negative.
+// What is wrong with a sample; no number is negative.
 inline std::optional<std::string> find_context_fault(int64_t prompt, int64_t max_tokens,
                                                      int64_t context) {
   if (max_tokens <= context - prompt) return std::nullopt;
@@ -34,7 +34,7 @@ inline std::optional<std::string> find_context_fault(int64_t prompt, int64_t max
          std::to_string(context);
 }
 
-// Of a datum that is trained, where a pass has memory for `longest` tokens of one.
+// What is wrong with a datum that trains, where a pass has memory for `longest` tokens of one.
 inline std::optional<std::string> find_datum_memory_fault(int64_t tokens, int64_t longest) {
   if (tokens <= longest) return std::nullopt;
   return "has " + std::to_string(tokens) + " tokens, and the memory for a pass holds " +
@@ -43,7 +43,7 @@ inline std::optional<std::string> find_datum_memory_fault(int64_t tokens, int64_
          "or start the server with more --memory";
 }
 
-// Of the pass of one sequence, whose bytes an engine has counted.
+// What is wrong with the pass of one sequence, whose bytes an engine has counted.
 inline std::optional<std::string> find_pass_memory_fault(int64_t tokens, int64_t bytes,
                                                          bool recomputes, int64_t most_bytes) {
   if (bytes <= most_bytes) return std::nullopt;

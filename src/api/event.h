@@ -23,21 +23,21 @@ struct RowTokens {
   std::vector<int32_t> tokens = {};  // never empty
   std::vector<float> logprobs = {};  // as tokens; as SampledSequence has them, and so is topk
   TopkTable topk = {};
-  // Of the prompt, where it was asked for: with the first tokens that its sample is told alone, as
-  // SampleOutput has them.
+  // The prompt's, where they were asked for: with the first tokens that its sample is told alone,
+  // as SampleOutput has them.
   std::vector<float> prompt_logprobs = {};
   TopkTable prompt_topk = {};
   bool ended = false;    // the row's last
   bool stopped = false;  // of one that ended: by a stop id or text; false: max_tokens
 };
 
-// Of a sample that is told no tokens: so many more of a row were sampled.
+// What a sample that is told no tokens hears: so many more of a row were sampled.
 struct Sampled {
   int64_t row = 0;  // which of num_samples
   int64_t count = 0;
 };
 
-// Of data that take long: so many of them are done, of one that is under way a part.
+// What data that take long hear: so many of them are done, of one that is under way a part.
 struct Progress {
   double done = 0.0;
   int64_t total = 0;

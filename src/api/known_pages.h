@@ -19,7 +19,7 @@ class KnownPages {
     const std::hash<std::string> hash;
     return mix(mix(0, hash(tenant.text)), hash(snapshot.text));
   }
-  // Of what `before` is of, and a page behind it.
+  // The hash of what `before` is of, and a page behind it.
   [[nodiscard]] static uint64_t hash_of(uint64_t before, std::span<const int32_t> page) {
     for (const int32_t token : page) before = mix(before, static_cast<uint32_t>(token));
     return before;

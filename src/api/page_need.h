@@ -30,13 +30,13 @@ struct CachePages {
   [[nodiscard]] static int64_t prompt_states(const Sample& sample) {
     return sample.num_samples > 1 ? 1 : 0;
   }
-  // Of a row with so many tokens of its own, those of the prompt left out.
+  // Pages of a row with so many tokens of its own, those of the prompt left out.
   [[nodiscard]] int64_t behind_prompt(const SampleRequest& request, int64_t new_tokens,
                                       bool is_further) const {
     const int64_t prompt = prompt_size(request);
     return holding(prompt + new_tokens) - (is_further ? (prompt - 1) / page_size : holding(prompt));
   }
-  // Of sample `index` when it joins, at most.
+  // The most pages of sample `index` when it joins.
   [[nodiscard]] PageNeed to_join(const Sample& sample, int64_t index) const {
     if (index > 0) return {behind_prompt(sample, sample.max_tokens, true), 1};
     return {of_prompt(sample) + behind_prompt(sample, sample.max_tokens, false),
@@ -55,7 +55,7 @@ struct CachePages {
     }
     return most;
   }
-  // Of a request that is alone, at any time: its prompt and its largest row.
+  // Pages of a request that is alone, at any time: its prompt and its largest row.
   [[nodiscard]] int64_t of_largest(const Sample& sample) const {
     return holding(prompt_size(sample) + sample.max_tokens) + (sample.num_samples > 1 ? 1 : 0);
   }

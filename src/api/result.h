@@ -18,7 +18,8 @@ namespace strata::api {
 // Whose fault it was, as the protocol tells it to clients.
 enum class FaultCategory : uint8_t { kUser, kServer };
 
-// Of a fault while a command ran: what the world refused is the server's, all else the user's.
+// Whose a fault is while a command ran: what the world refused is the server's, all else the
+// user's.
 constexpr FaultCategory category_of(ErrorCode code) {
   return code == ErrorCode::kIo ? FaultCategory::kServer : FaultCategory::kUser;
 }
@@ -33,7 +34,7 @@ struct DatumResult {
   int64_t num_targets = 0;           // K, or 0 for [N]
 };
 
-// Of ForwardBackward; metric names have exactly one colon, and loss:sum is always there.
+// What ForwardBackward gives; metric names have exactly one colon, and loss:sum is always there.
 struct ForwardBackwardResult {
   std::vector<DatumResult> data = {};  // in the order of the command
   std::map<std::string, double> metrics = {};
@@ -45,8 +46,8 @@ enum class SavedAs : uint8_t {
   kExport,   // weights, as other programs of the Tinker service read them
 };
 
-// Of SaveState and SaveForSampler. The engine has copied what is to be saved and holds it under the
-// request's id, until a job writes the files there (engine/held_copies.h), or lets it go.
+// What SaveState and SaveForSampler give. The engine has copied what is to be saved and holds it
+// under the request's id, until a job writes the files there (engine/held_copies.h), or lets it go.
 struct Saved {
   SavedAs what = SavedAs::kNothing;
   std::string where = {};  // the command's folder

@@ -19,7 +19,7 @@ inline std::string lower(std::string_view text) {
   return out;
 }
 
-// Of a digit in hexadecimal; -1: it is none.
+// The value of a digit in hexadecimal; -1: it is none.
 inline int hex_value(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   const char letter = static_cast<char>(c | 0x20);
@@ -34,7 +34,7 @@ inline int digit_value(char c) {
                                 : 36;
 }
 
-// Of digits alone; none of anything else.
+// The number that a text of digits alone is; nothing for any other text.
 inline std::optional<int64_t> parse_whole_number(std::string_view text) {
   int64_t value = 0;
   const char* end = text.data() + text.size();

@@ -11,7 +11,7 @@
 namespace strata {
 
 std::string sha256(std::string_view bytes);  // 32 bytes
-// The same of bytes that come in pieces.
+// The hash of bytes that come in pieces.
 class Sha256 {
  public:
   Sha256();

@@ -12,8 +12,8 @@ namespace strata {
 
 // "64MiB", "1 GiB", "1000000", "2GB" in bytes; "80%" of `whole` where whole > 0.
 int64_t parse_size(const std::string& name, const std::string& text, int64_t whole = 0);
-// The same of a machine's memory: a number without a unit that is no sum of it says that it is
-// bytes.
+// Parses a size of a machine's memory, at least 1 MiB: below it is a number whose unit was
+// forgotten.
 int64_t parse_memory_size(const std::string& name, const std::string& text, int64_t whole = 0);
 // "30", "30s", "500ms", "5m", "2h", "1d" in seconds; > 0.
 double parse_duration(const std::string& name, const std::string& text);

@@ -62,7 +62,7 @@ class ThreadPool {
   struct State;
   [[nodiscard]] bool is_break_due() const;
   void take_break();
-  // Of run_each(): takes one item after the other. False when there are no more.
+  // run_each() on one thread: takes one item after the other. False when there are no more.
   bool run_items_until_pause(int64_t count, int worker, FunctionRef<void(int64_t, int)> body);
   void run_region(int64_t count, FunctionRef<void(int64_t, int64_t, int)> body);
   ThreadPool(int num_threads, bool is_idle);

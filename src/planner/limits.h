@@ -13,7 +13,7 @@ namespace strata::planner {
 // The best of a few short probes of about 0.1 s together, since one that the system interrupts is
 // no limit.
 engine::MachineLimits probe_limits(ops::LimitProbe& probe, DType dtype);
-// The same with no more memory than `most_bytes`, which is given back.
+// Probes with no more memory than `most_bytes`, which is given back.
 engine::MachineLimits probe_limits(Backend& backend, DType dtype, int64_t most_bytes);
 
 }  // namespace strata::planner

@@ -27,11 +27,11 @@ struct TrainRun {
 // As the run has it, or the one with the least time within its memory. Error{kInvalidArgument}
 // where nothing fits.
 engine::RunPlan plan_run(const TrainRun& run);
-// Of a run that nothing divides, in passes of at most so many tokens that keep what was chosen.
+// Plans a run that nothing divides, in passes of at most so many tokens that keep what was chosen.
 engine::RunPlan plan_run(const TrainRun& run, int64_t micro_tokens,
                          engine::RecomputePlan recompute);
 
-// Of a model that nothing divides, in passes in which no step is planned. Without a time.
+// Plans passes of a model that nothing divides, in which there is no step. Without a time.
 engine::RunPlan plan_run(engine::Engine& engine, const engine::PlanShape& pass);
 // What a stage takes for a pass that is there, and counted; or a model that nothing divides.
 engine::StagePlan plan_stage(const engine::PipelinePlan& pipeline, int stage,

@@ -26,7 +26,7 @@ struct Division {
 
   // Neither into stages nor into micro-batches: steps are cut into passes.
   [[nodiscard]] bool is_whole() const { return told.layers.empty() || told.is_whole(); }
-  // Of the stages that a plan counts apart.
+  // The layers of the stages that a plan counts apart.
   [[nodiscard]] std::vector<model::LayerRange> parts() const {
     return is_whole() ? std::vector<model::LayerRange>() : told.layers;
   }
@@ -44,11 +44,11 @@ struct LongestPass {
   int64_t trained = 0;
   int64_t evaluated = 0;
   bool several_rounds = false;  // of ranks that deal passes out, some step takes
-  // Of stages, where the limit is a number of micro-batches: of each one.
+  // The tokens of each micro-batch, where stages are limited by their number.
   std::vector<int64_t> of_microbatches = {};
 };
 
-// Of activations that --memory has in files wherever that costs less.
+// The space for activations that --memory has in files wherever that costs less.
 struct FileSpace {
   int64_t most = 0;            // on the disk
   int64_t memory = INT64_MAX;  // of which the system keeps files, besides what is planned
@@ -84,7 +84,7 @@ engine::PlanShape training_pass_shape(const RunShape& shape, int64_t micro_token
 // micro-batches.
 void add_step_to_longest_passes(RunShape& shape, const Division& division,
                                 const std::vector<std::vector<int64_t>>& passes);
-// The same of what evaluates: sequences in their order.
+// Adds the passes of an evaluation: sequences in their order.
 void add_evaluation_to_longest_passes(RunShape& shape, const Division& division,
                                       std::span<const int64_t> lengths);
 

@@ -12,7 +12,7 @@
 
 namespace strata::report {
 
-// Of iSCSI and TFRecord: polynomial 0x1EDC6F41, reflected.
+// The checksum of iSCSI and TFRecord: polynomial 0x1EDC6F41, reflected.
 uint32_t crc32c(std::string_view bytes);
 
 // The bytes of one record of a file.

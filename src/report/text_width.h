@@ -11,7 +11,7 @@ namespace strata::report {
 // The text with control characters and invalid UTF-8 replaced by U+FFFD; always valid UTF-8, one
 // line.
 std::string printable(std::string_view text);
-// The same of several lines: line ends and tabs stay.
+// Several lines made printable: line ends and tabs stay.
 std::string printable_lines(std::string_view text);
 
 // Columns of printable text.

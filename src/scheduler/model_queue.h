@@ -23,7 +23,7 @@ class ModelQueue {
   [[nodiscard]] bool awaits(int64_t seq_id) const {
     return seq_id >= next_ && !waiting_.contains(seq_id) && !refused_.contains(seq_id);
   }
-  // Of a number that is awaited.
+  // Adds a command whose number is awaited.
   void add(const CommandPtr& command, double now);
   // The number was refused at submission: nobody waits for it. Of more than a thousand that are
   // ahead, those that are furthest may come again.

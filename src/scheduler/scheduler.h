@@ -204,7 +204,7 @@ class Scheduler {
   enum class Saves { kKept, kRefused };  // those that are in line
   void end_model(Model& model, api::FaultCategory category, std::string_view reason, Saves saves,
                  double now) REQUIRES(mutex_);
-  // Of the session, or of all where it is null.
+  // Ends the samples of the session, or all where it is null.
   void end_samples(const api::SessionId* session, api::FaultCategory category,
                    std::string_view reason) REQUIRES(mutex_);
   static void leave_queue(SampleEntry& entry, Side& side);

@@ -21,10 +21,10 @@ void check_optimizer(const std::string& optimizer, const std::string& method);
 // into files. Error{kInvalidArgument} otherwise.
 void check_memory_options(const std::string& memory, const std::string& recompute,
                           const std::string& offload);
-// The same of a server: empty where none was named and that of temporary files is held in memory.
+// A server's folder: empty where none was named and that of temporary files is held in memory.
 // Error{kInvalidArgument} where the named one is.
 std::string find_usable_offload_folder(const std::string& named);
-// Of a model's config alone: an engine that can plan and cannot run, since its weights are zeroes
+// An engine of a model's config alone, which can plan and cannot run, since its weights are zeroes
 // that take no memory. With `draft_tokens` one that samples with drafts, for which the spec has the
 // layer of multi-token prediction. With `part` of a stage, which has so many threads.
 std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64_t draft_tokens = 0,

@@ -38,7 +38,7 @@ LoadSpec read_spec(const EngineSetup& setup);
 LoadSpec read_spec(const EngineSetup& setup, const ModelTexts& texts);
 // The spec with tables of RoPE for sequences of up to `longest` positions.
 LoadSpec planned_for(LoadSpec spec, int64_t longest);
-// Of a command that plans alone: a config will do (setup/config_source.h).
+// The spec of a command that plans alone: a config will do (setup/config_source.h).
 LoadSpec read_plan_spec(const EngineSetup& setup);
 
 // "f32", "bf16", or "auto": bf16 when the checkpoint is bf16 or f16, else f32.
@@ -48,7 +48,7 @@ model::KeepWeights parse_weights(const std::string& text);
 // Where all parameters train, which they do not in 4 or 8 bits: kAuto is kBf16, and kNarrow an
 // Error.
 model::KeepWeights resolve_weights_for_full_training(model::KeepWeights weights);
-// The same with the method "full"; else as they are.
+// Resolved for training with the method "full"; else as they are.
 model::KeepWeights usable_weights(model::KeepWeights weights, const std::string& method);
 // Error where all parameters would train, and the base be in 4 bits.
 void check_method_in_4bit(bool load_in_4bit, const std::string& method);

@@ -17,7 +17,7 @@ std::string without_quantization(const std::string& config_text, const std::stri
 // Names of the small files of a model directory, config.json first.
 std::span<const std::string_view> model_file_names();
 
-// Of those that the model has.
+// The bytes of those that the model has.
 int64_t count_model_file_bytes(const ModelTexts& texts);
 // Copies those that the model has, config.json without `quantization_config`; the target
 // folder exists. Nothing happens where both are the same folder.

@@ -12,7 +12,7 @@ namespace strata::apps {
 // it. So another base of equal shapes differs, as does a copy that was trained on; a copy in
 // another folder does not. Reads a few pages of a tensor, not the whole. Throws Error.
 std::string compute_model_identity(const ModelTexts& texts);
-// Of the content of an adapter, by its two files; of a folder without them as of a model.
+// A hash of an adapter's content, by its two files; of a folder without them as of a model.
 std::string hash_adapter_or_model(const std::string& path);
 
 }  // namespace strata::apps

@@ -17,7 +17,7 @@ struct ModelPath {
 ModelPath find_model(const std::string& typed);
 // A directory, whatever it holds, or ORG/NAME in the cache; Error as above.
 std::string find_directory(const std::string& option, const std::string& typed);
-// The same of a configuration, of an adapter its base's: also a config.json, and what is in no
+// The path of a configuration, of an adapter its base's: also a config.json, and what is in no
 // cache is left as it is (setup/config_source.h has names of its own).
 std::string find_config_path(const std::string& option, const std::string& typed);
 

@@ -50,9 +50,9 @@ using RankFacts = std::vector<std::pair<std::string, std::string>>;
 // The program, the CPU path, the base model by its content and its dtype, and every option of the
 // table but those that say where something of one machine is.
 RankFacts collect_rank_facts(const LoadSpec& spec, const OptionTable& table);
-// The same without a base model.
+// The facts of a run without a base model.
 RankFacts collect_rank_facts(const OptionTable& table);
-// And of a schedule in a file.
+// Adds a schedule in a file to the facts.
 void add_schedule_hash(const StageOptions& stages, RankFacts& facts);
 // An Error that names both ranks where one differs from rank 0. Collective.
 void check_ranks_alike(Comm& comm, const RankFacts& facts);

@@ -19,7 +19,7 @@ std::string data_ranks_text(const engine::PipelinePlan& plan);
 std::string sent_table(const std::string& title, std::span<const engine::SentBytes> of_ranks);
 // {KIND: BYTES}, of all of them together.
 std::string sent_json(std::span<const engine::SentBytes> of_ranks);
-// Of a process: the most that it took in memory, and what was planned.
+// The most that a process took in memory, and what was planned.
 struct RankMemory {
   int64_t peak = 0, planned = 0;
 };

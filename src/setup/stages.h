@@ -37,8 +37,8 @@ struct StageOptions {
 
 // All checks, before anything is loaded. Errors name all numbers.
 engine::PipelinePlan plan_stages(const LoadSpec& spec, const StageOptions& options);
-// The same, and what a number of bytes may choose: all is recomputed then, and it has a use for the
-// folder of files.
+// plan_stages(), and what a number of bytes may choose: all is recomputed then, and it has a use
+// for the folder of files.
 planner::Division plan_division(const model::ModelConfig& config, const StageOptions& options,
                                 const engine::RunSpec& spec, bool within_memory = false);
 

@@ -63,7 +63,7 @@ class TextStack {
   [[nodiscard]] text::ConversationForm conversation_form() const;
   // What a user's turn of that text becomes before the answer. Throws as render().
   [[nodiscard]] std::string render_user_turn(const std::string& said) const;
-  // Of its template. Throws Error where there is none.
+  // The token that ends a turn of its template. Throws Error where there is no template.
   [[nodiscard]] std::optional<int32_t> find_turn_end_token() const;
 
  private:

@@ -21,7 +21,7 @@ class WeightGroup {
 
   // Ranks that have this one's copy.
   [[nodiscard]] int size() const { return static_cast<int>(members_.size()); }
-  // Of all groups of these ranks, the smallest one's.
+  // The size of the smallest of all groups of these ranks.
   [[nodiscard]] int least_size() const { return least_size_; }
 
   // Around the loading of each stage: memory to load it into, which is filled where another rank

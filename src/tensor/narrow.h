@@ -40,7 +40,7 @@ enum class NarrowForm : uint8_t {
 };
 constexpr int kNumNarrowForms = 15;
 
-// Of which stored fields S and M are made.
+// Which stored fields S and M are made of.
 enum class NarrowScale : uint8_t {
   kHalf,      // of 32 columns: f16 d; S = d
   kHalfMin,   // of 32: f16 d, m; S = d, M = m
@@ -74,10 +74,10 @@ struct NarrowLayout {
   [[nodiscard]] bool has_min() const {
     return scale == NarrowScale::kHalfMin || scale == NarrowScale::kSuperMin;
   }
-  // Of a row before it is packed.
+  // Bytes of a row before it is packed.
   [[nodiscard]] int64_t row_bytes(int64_t cols) const;
-  // Of a panel, from its beginning on: of the fields of group `g` of 32 columns, which its codes
-  // follow, and of the super fields that it reads.
+  // Where in a panel the fields of group `g` of 32 columns are, which its codes follow, and the
+  // super fields that it reads.
   [[nodiscard]] int64_t group_at(int64_t g, int64_t width) const;
   [[nodiscard]] int64_t super_at(int64_t g, int64_t width) const;
   [[nodiscard]] int64_t header_bytes(int64_t width) const { return fields * field_bytes * width; }
@@ -90,7 +90,7 @@ struct NarrowLayout {
   [[nodiscard]] int64_t panel_bytes(int64_t cols, int64_t width) const;
 };
 
-// Of a form that is not kNone.
+// The layout of a form that is not kNone.
 const NarrowLayout& narrow_layout(NarrowForm form);
 
 // Which of the super fields of kFloat group `g` of 32 columns reads.

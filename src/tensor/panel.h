@@ -30,7 +30,7 @@ struct PanelView {
     return dtype == DType::kF32 ? cols : (cols + 1) / 2 * 2;
   }
   [[nodiscard]] int64_t panel_elements() const { return padded_cols() * width; }
-  // Of one panel.
+  // Bytes of one panel.
   [[nodiscard]] int64_t panel_bytes() const {
     return is_narrow() ? narrow_layout(form).panel_bytes(cols, width)
                        : panel_elements() * dtype_bytes(dtype);

@@ -44,7 +44,7 @@ class Fields {
   [[nodiscard]] int64_t integer(std::string_view name, int64_t min, int64_t max) const;
   [[nodiscard]] int64_t integer_or(std::string_view name, int64_t otherwise, int64_t min,
                                    int64_t max) const;
-  // Of any whole number of 64 bits, signed or not.
+  // The 64 bits of any whole number, signed or not.
   [[nodiscard]] std::optional<uint64_t> maybe_int64_bits(std::string_view name) const;
   [[nodiscard]] double number(std::string_view name) const;  // finite
   [[nodiscard]] double number_or(std::string_view name, double otherwise) const;

@@ -19,7 +19,7 @@ namespace strata::text {
 // The whole text of a file as one value, read as strictly as JsonReader does: no key twice, numbers
 // rounded correctly. Every fault names `where` and the byte.
 boost::json::value parse_json(std::string_view text, const std::string& where);
-// The same, of a text that is an object.
+// Parses a text that is an object likewise.
 boost::json::object parse_json_object(std::string_view text, const std::string& where);
 
 // One value and its path, like "tokenizer.json: model.vocab". Borrows the value.

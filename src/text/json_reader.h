@@ -31,7 +31,7 @@ class JsonReader {
   void begin_object();
   // Reads the next key and its colon, or the closing brace (then false).
   bool next_key(std::string& key);
-  // The same for who finds duplicates itself.
+  // next_key() for a caller that finds duplicates itself.
   bool next_unchecked_key(std::string& key);
   void begin_array();
   // True when another item follows; false when the closing bracket was read.
@@ -77,7 +77,7 @@ class JsonReader {
 std::string json_quote(std::string_view text);
 // The shortest JSON number that reads back as `value`.
 std::string json_number(double value);
-// The same, and null for nothing and for what JSON has no number for: infinities and NaN.
+// The number, or null for nothing and for what JSON has no number for: infinities and NaN.
 std::string json_number_or_null(std::optional<double> value);
 // Appends a member, on a line of its own, to an object that is being written from its "{" on.
 void append_json_member(std::string& object, std::string_view indent, std::string_view name,

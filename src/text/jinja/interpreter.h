@@ -82,8 +82,8 @@ class Interpreter {
     has_read_clock_ = true;
     return now_;
   }
-  // Of what was rendered: whether strftime_now was called, and the bytes that {% generation %}
-  // blocks wrote into the text, begin and end. Those inside macros and other blocks have none.
+  // Whether what was rendered called strftime_now, and the bytes that its {% generation %} blocks
+  // wrote into the text, begin and end. Those inside macros and other blocks have none.
   [[nodiscard]] bool has_read_clock() const { return has_read_clock_; }
   [[nodiscard]] std::vector<std::pair<size_t, size_t>> take_generated() {
     return std::move(generated_);

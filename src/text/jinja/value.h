@@ -95,7 +95,7 @@ class Value {
   static Value undefined(std::string message);
   static Value list(std::vector<Value> items, List::Kind kind = List::Kind::kList,
                     std::string printed = {});
-  // Of a dict's keys() or items(), which are these.
+  // The view that a dict's keys() or items() are.
   static Value make_set_view(const Value& dict, std::vector<Value> items, std::string printed);
   static Value dict(std::vector<std::pair<Value, Value>> items);
   // From JSON text; `where` names it in messages.
@@ -142,7 +142,7 @@ class Value {
   [[nodiscard]] bool is_same_object(const Value& other) const;
   // Python's ==, but for one nan in two lists: it has no place by which it would be known.
   bool operator==(const Value& other) const;
-  // The same of values that are equal, of texts that of their bytes.
+  // Equal values have equal hashes; a text's is that of its bytes.
   [[nodiscard]] size_t hash() const;
 
  private:

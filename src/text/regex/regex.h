@@ -35,7 +35,7 @@ class Regex {
   // Matches `text` itself, character by character.
   static Regex literal(std::string_view text, const std::string& where);
 
-  // Of memory, besides the object.
+  // Bytes of memory, besides the object.
   [[nodiscard]] int64_t num_bytes() const;
 
   // Calls found(begin, end) for each match, leftmost first, until it is false, as this then is; for

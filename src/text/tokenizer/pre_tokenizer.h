@@ -20,7 +20,7 @@ struct Piece {
 // returns. False: no more are wanted.
 using TakePiece = FunctionRef<bool(const AlignedText& text, Piece piece)>;
 
-// Of `part` of `text`; `at_start`: it begins at byte 0 of the input. False: `take` was.
+// Cuts `part` of `text`; `at_start`: it begins at byte 0 of the input. False: `take` was.
 bool pre_tokenize(std::span<const PreTokenizerStep> steps, const AlignedText& text, Piece part,
                   bool at_start, TakePiece take);
 

@@ -64,8 +64,7 @@ class Tokenizer {
                                             EncodeStats* stats = nullptr) const;
   [[nodiscard]] Encoding encode_with_spans(std::string_view text, bool add_special = false) const;
 
-  // The same of a text that has at most bound.most tokens; nothing, and it stops, where there are
-  // more.
+  // Encodes a text that has at most bound.most tokens; nothing, and it stops, where there are more.
   [[nodiscard]] std::optional<std::vector<int32_t>> encode_within(std::string_view text,
                                                                   const EncodeBound& bound,
                                                                   bool add_special = false) const;

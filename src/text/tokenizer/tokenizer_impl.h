@@ -50,11 +50,11 @@ struct Tokenizer::Impl {
       return out.ids.size() <= most;
     }
   };
-  // Of bytes that are no UTF-8; the spans are theirs.
+  // Encodes bytes that are no UTF-8; the spans are theirs.
   void encode_invalid_utf8(std::string_view text, Run& run) const;
   // False: there are more tokens than run.most.
   bool encode_valid_utf8(std::string_view text, Run& run) const;
-  // Likewise of bytes that may be no UTF-8, with what the post-processor adds.
+  // Encodes bytes that may be no UTF-8, with what the post-processor adds. False: as above.
   bool encode_text(std::string_view text, bool add_special, Run& run) const;
   // The token of `id`, or null; null too when it is to be skipped.
   [[nodiscard]] const std::string* find_token(int32_t id, bool skip_special) const;
@@ -66,7 +66,7 @@ struct Tokenizer::Impl {
   StringTable added_ids;
   std::vector<std::optional<std::string>> tokens;  // by id, added ones included
   std::vector<bool> special;
-  // Of some text: a text's first token loses a space in some vocabularies.
+  // The ids of some text: a text's first token loses a space in some vocabularies.
   std::vector<int32_t> before;
   std::vector<bool> skipped;   // by skip_special
   size_t longest = 0;          // bytes of a token; 0: text may go without tokens
