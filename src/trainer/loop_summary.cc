@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a TrainLoop (trainer/loop.h) says of its run: next to the bar, and at the end.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/say.h"
+#include "report/format.h"
+#include "report/table.h"
+#include "setup/sent_text.h"
+#include "text/json_reader.h"
+#include "trainer/loop.h"
+
+namespace strata::apps {
+namespace {
+
+int64_t peak_rss_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;  // Linux counts KiB
+}
+
+// A loss as people compare models by it.
+std::string perplexity_text(double loss) { return fmt::format("{:.4g}", std::exp(loss)); }
+
+int64_t total_of(const std::vector<engine::SentBytes>& of_ranks) {
+  int64_t total = 0;
+  for (const engine::SentBytes& sent : of_ranks) total += sent.total();
+  return total;
+}
+
+}  // namespace
+
+double TrainLoop::step_seconds() const {
+  return num_steps_ > 0 ? busy_seconds_ / static_cast<double>(num_steps_) : 0;
+}
+
+double TrainLoop::tokens_per_second() const {
+  return busy_seconds_ > 0 ? static_cast<double>(tokens_) / busy_seconds_ : 0;
+}
+std::string TrainLoop::progress_text() const {
+  std::string text = fmt::format("loss {:.4f}", loss_);
+  if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
+  if (indexer_loss_) text += fmt::format("  indexer {:.4f}", *indexer_loss_);
+  if (last_eval_) text += fmt::format("  eval {:.4f}", *last_eval_);
+  if (num_steps_ > 0) text += fmt::format("  {} tok/s", report::format_count(tokens_per_second()));
+  return text + "  " + report::format_bytes(peak_.anonymous);
+}
+
+void TrainLoop::add_loss_rows(report::Table& table) const {
+  table.add_row({"training loss", fmt::format("{:.4f} nats per token (last step)", loss_)});
+  if (mtp_loss_) {
+    table.add_row({"mtp loss", fmt::format("{:.4f} nats per token (last step), times {}",
+                                           *mtp_loss_, job_.mtp_weight())});
+  }
+  if (indexer_loss_) {
+    table.add_row(
+        {"indexer loss",
+         fmt::format("{:.4f} nats per token and layer with an indexer (last step), times {}",
+                     *indexer_loss_, job_.options().indexer_loss)});
+  }
+  if (!first_eval_ || !last_eval_) return;
+  table.add_row(
+      {"evaluation loss", fmt::format("{:.4f} -> {:.4f} nats per token ({:+.1f} %)", *first_eval_,
+                                      *last_eval_, 100 * (*last_eval_ / *first_eval_ - 1))});
+  table.add_row({"perplexity", fmt::format("{} -> {} (evaluation)", perplexity_text(*first_eval_),
+                                           perplexity_text(*last_eval_))});
+  add_best_row(table);
+}
+
+void TrainLoop::add_best_row(report::Table& table) const {
+  const Evaluations& evaluations = job_.evaluations();
+  const bool is_last = evaluations.lowest_step == job_.steps_done();
+  const bool is_kept = keeps_best() && evaluations.kept_step == evaluations.lowest_step;
+  if (!evaluations.lowest || (is_last && !is_kept)) return;
+  table.add_row({"best", fmt::format("{:.4f} nats per token, perplexity {}, at step {}{}",
+                                     *evaluations.lowest, perplexity_text(*evaluations.lowest),
+                                     evaluations.lowest_step, is_kept ? ": best/" : "")});
+}
+
+void TrainLoop::add_cost_rows(report::Table& table) const {
+  if (num_steps_ == 0) {
+    table.add_row({"time", "no step was left to do"});
+    return;
+  }
+  std::string time = fmt::format(
+      "{}, {} tokens/s in steps; a step {}", report::format_duration(now_seconds() - begin_),
+      report::format_count(tokens_per_second()), report::format_seconds(step_seconds()));
+  std::string memory = report::format_bytes(peak_.anonymous) + " at the peak";
+  if (predicted_) {
+    time += fmt::format(", {} predicted", report::format_seconds(predicted_->step_seconds));
+    memory += fmt::format(", {} planned", report::format_bytes(predicted_->memory_in_all()));
+  }
+  table.add_row({"time", time});
+  table.add_row({"memory", fmt::format("{}; plus {} mapped from files", memory,
+                                       report::format_bytes(peak_.files))});
+  if (!sent_.empty()) add_sent_row(table);
+}
+
+void TrainLoop::add_sent_row(report::Table& table) const {
+  const int64_t sent = total_of(sent_), planned = total_of(job_.planned_sent());
+  table.add_row({"sent", fmt::format("{} a step by all ranks, {} planned",
+                                     report::format_bytes(sent / num_steps_),
+                                     report::format_bytes(planned / num_steps_))});
+}
+
+void TrainLoop::print_summary() const {
+  if (ends_early() && job_.steps_done() < job_.num_steps()) {
+    say(fmt::format(
+        "stopped early at step {} of {}: no new lowest evaluation loss in {} evaluations\n",
+        job_.steps_done(), job_.num_steps(), job_.evaluations().since_lowest));
+  }
+  report::Table table({{""}, {""}});
+  add_loss_rows(table);
+  add_cost_rows(table);
+  table.add_row(
+      {"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
+                            job_.settings().out, job_.is_lora() ? "PEFT adapter" : "model")});
+  say(table.text());
+  const std::string verdict = verdict_text(loss_course(), job_.settings().lr);
+  if (!verdict.empty()) log(LogLevel::kWarning, verdict);
+  if (job_.options().json) print_json();
+}
+
+void TrainLoop::print_json() const {
+  std::string sent;
+  if (!sent_.empty() && num_steps_ > 0) {
+    sent = fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
+                       sent_by_rank_json(sent_, job_.planned_sent(), memory_));
+  }
+  print_result(fmt::format(
+      "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
+      "\"peak_rss_gib\":{:.4f},\"peak_bytes\":{},\"planned_bytes\":{},\"step_seconds\":{:.6g},"
+      "\"predicted_step_seconds\":{}{}}}\n",
+      job_.steps_done(), text::json_number_or_null(loss_), text::json_number_or_null(first_eval_),
+      text::json_number_or_null(last_eval_), tokens_per_second(),
+      static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
+      predicted_ ? std::to_string(predicted_->memory_in_all()) : "null", step_seconds(),
+      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", sent));
+}
+
+}  // namespace strata::apps
