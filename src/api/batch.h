@@ -31,6 +31,8 @@ struct Sequence {
   AdapterSlot slot = AdapterSlot::kBase;
   Loss loss = {};
   bool gradients = true;  // takes those of its batch; false: is scored only
+  // With a loss of pairs: the sum of its trained targets' logprobs by the reference model.
+  float reference = 0.0f;
 };
 
 enum class Gradients : uint8_t {

@@ -58,6 +58,11 @@ enum class LossName : uint8_t {
   kDro,
   kGspo,
   kStableReinforce,
+  kDpoSigmoid,
+  kDpoSigmoidNorm,
+  kDpoRobust,
+  kDpoHinge,
+  kDpoIpo,
 };
 
 // Any finite number.
@@ -77,6 +82,9 @@ struct LossRow {
   bool options_ascend = false;                        // none is above the next one
   std::optional<LossInput> mean_over = std::nullopt;  // a mask: the loss takes a mean over it
   std::string_view metric = {};                       // set to 1 in results, to tell of it
+  // The loss is of two neighbours of a batch together, the answer that was chosen and behind it the
+  // one that was rejected, each with what the reference model gives it. No request names it.
+  bool of_pairs = false;
   // Whether the loss reads what the server recorded when it sampled.
   [[nodiscard]] constexpr bool reads_records() const {
     for (const LossInput input : inputs) {
@@ -102,6 +110,8 @@ constexpr LossOptionRow kGspoClip[] = {{"clip_low_threshold", 0.9997},
                                        {"clip_high_threshold", 1.0004}};
 constexpr LossOptionRow kBeta[] = {{"beta", 0.05, /*is_required=*/true}};
 constexpr LossOptionRow kKlCoeff[] = {{"kl_coeff"}};
+constexpr LossOptionRow kDpo[] = {{"beta", 0.1}};
+constexpr LossOptionRow kSmoothedDpo[] = {{"beta", 0.1}, {"label_smoothing"}};
 
 }  // namespace losses
 
@@ -118,6 +128,31 @@ constexpr LossRow kLosses[] = {
      .inputs = losses::kRecordedPolicy,
      .options = losses::kKlCoeff,
      .metric = "stable_reinforce_strata_formula:max"},
+    {.id = LossName::kDpoSigmoid,
+     .name = "dpo_sigmoid",
+     .inputs = losses::kWeightsOnly,
+     .options = losses::kDpo,
+     .of_pairs = true},
+    {.id = LossName::kDpoSigmoidNorm,
+     .name = "dpo_sigmoid_norm",
+     .inputs = losses::kWeightsOnly,
+     .options = losses::kDpo,
+     .of_pairs = true},
+    {.id = LossName::kDpoRobust,
+     .name = "dpo_robust",
+     .inputs = losses::kWeightsOnly,
+     .options = losses::kSmoothedDpo,
+     .of_pairs = true},
+    {.id = LossName::kDpoHinge,
+     .name = "dpo_hinge",
+     .inputs = losses::kWeightsOnly,
+     .options = losses::kDpo,
+     .of_pairs = true},
+    {.id = LossName::kDpoIpo,
+     .name = "dpo_ipo",
+     .inputs = losses::kWeightsOnly,
+     .options = losses::kDpo,
+     .of_pairs = true},
 };
 constexpr size_t kNumLosses = std::size(kLosses);
 
@@ -126,10 +161,10 @@ constexpr const LossInputRow& row_of(LossInput input) {
   return kLossInputs[static_cast<size_t>(input)];
 }
 
-// Null when there is none.
+// Of those that a request may name; null when there is none.
 constexpr const LossRow* find_loss(std::string_view name) {
   for (const LossRow& row : kLosses) {
-    if (row.name == name) return &row;
+    if (row.name == name && !row.of_pairs) return &row;
   }
   return nullptr;
 }
@@ -144,6 +179,7 @@ constexpr std::optional<size_t> option_index(const LossRow& row, std::string_vie
 struct Loss {
   LossName name = LossName::kCrossEntropy;
   std::array<float, kMaxLossOptions> options = {};
+  friend bool operator==(const Loss&, const Loss&) = default;
 };
 
 // The loss with its row's values; those of required options are examples, which are replaced.

@@ -144,6 +144,32 @@ void check_options_ascend(const api::Loss& options, const api::LossRow& loss,
   }
 }
 
+// The two of a pair stand next to each other, and each has something that counts.
+void check_pairs(const api::Batch& batch) {
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const api::Sequence& chosen = batch.sequences[s];
+    const api::LossRow& loss = api::row_of(chosen.loss.name);
+    if (!loss.of_pairs) continue;
+    const api::Sequence* rejected =
+        s + 1 < batch.sequences.size() ? &batch.sequences[s + 1] : nullptr;
+    if (rejected == nullptr || rejected->loss != chosen.loss || rejected->slot != chosen.slot ||
+        rejected->gradients != chosen.gradients) {
+      fail(
+          fmt::format("sequences[{}].loss: {} is of pairs, and the sequence behind it is not the "
+                      "rejected answer, with the same loss, slot and gradients",
+                      s, loss.name));
+    }
+    for (const api::Sequence* side : {&chosen, rejected}) {
+      const std::vector<float>& weights = side->datum->inputs[api::LossInput::kWeights];
+      if (weights.empty() || std::ranges::any_of(weights, [](float w) { return w != 0.0f; }))
+        continue;
+      fail(fmt::format("sequences[{}].weights: all are 0, and {} sums over the others", s,
+                       loss.name));
+    }
+    ++s;
+  }
+}
+
 // From the checkpoint in full precision; where there is none, what is in memory.
 void read_initial_masters(Backend& backend, const model::LoadedModel& model, size_t index,
                           int64_t first_row, TensorView out) {
@@ -289,6 +315,7 @@ void Engine::check(const api::Batch& batch) const {
     fail("indexer_weight: no layer of the model has an indexer");
   for (size_t s = 0; s < batch.sequences.size(); ++s)
     check(batch.sequences[s], fmt::format("sequences[{}]", s), batch.want_loss);
+  if (batch.want_loss) check_pairs(batch);
 }
 
 void Engine::check(const api::Sequence& sequence, const std::string& where, bool want_loss) const {

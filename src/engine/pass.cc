@@ -217,12 +217,14 @@ void MicroBatch::lay_out_sequences(Engine& engine, const api::Batch& batch) {
   targets_.clear();
   first_targets_.clear();
   losses_of_sequences_.clear();
+  references_.clear();
   for (std::vector<float>& column : columns_.values) column.clear();
   for (size_t s = first_; s < last_; ++s) {
     const api::Sequence& sequence = batch.sequences[s];
     builder_.append(sequence.datum->tokens, 0, engine.adapter_or_base(sequence.slot));
     append_loss_inputs(*sequence.datum);
     losses_of_sequences_.push_back(sequence.loss);
+    references_.push_back(sequence.reference);
   }
   first_targets_.push_back(static_cast<int64_t>(targets_.size()));
 }
@@ -267,6 +269,7 @@ PassWork MicroBatch::collate(Engine& engine, const api::Batch& batch, size_t fir
                    .inputs = {.targets = targets_,
                               .first_targets = first_targets_,
                               .losses = losses_of_sequences_,
+                              .references = references_,
                               .score_all = batch.score_all},
                    .logprobs = logprobs_,
                    .losses = losses_,

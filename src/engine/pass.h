@@ -143,6 +143,7 @@ class MicroBatch {
   std::vector<int64_t> first_targets_;
   api::ByLossInput<std::vector<float>> columns_;
   std::vector<api::Loss> losses_of_sequences_;
+  std::vector<float> references_;  // of sequences
   std::vector<float> logprobs_, losses_, top_logprobs_, mtp_losses_, indexer_losses_;
   api::Gradients gradients_ = api::Gradients::kNone;
 };

@@ -32,4 +32,10 @@ float sequence_value(const SequenceInputs& in) {
   return formula.sequence(in);
 }
 
+PairLoss pair_loss(const api::Loss& loss, const PairSide& chosen, const PairSide& rejected) {
+  const LossFormula& formula = formula_of(loss);
+  CHECK(formula.pair != nullptr, static_cast<int>(loss.name));
+  return formula.pair(loss, chosen, rejected);
+}
+
 }  // namespace strata::train

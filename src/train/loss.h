@@ -16,7 +16,7 @@ struct TokenInputs {
   float logprob = 0.0f;
   float weight = 1.0f;
   api::ByLossInput<float> columns = {};  // but weights
-  float sequence = 1.0f;                 // what the formula made of the whole sequence
+  float sequence = 1.0f;  // what the formula made of the whole sequence, or of the pair for it
 
   [[nodiscard]] float operator[](api::LossInput input) const { return columns[input]; }
 };
@@ -33,9 +33,25 @@ struct SequenceInputs {
   api::ByLossInput<std::span<const float>> columns = {};  // [N]
 };
 
+// One answer of a pair: the sums of logprobs over its targets whose weight is not 0.
+struct PairSide {
+  float logprob = 0.0f;
+  float reference = 0.0f;  // by the reference model
+  int64_t num_targets = 0;
+};
+
+struct PairLoss {
+  float loss = 0.0f;
+  float d_chosen = 0.0f;  // derivatives of the loss by each side's logprob
+  float d_rejected = 0.0f;
+};
+
 struct LossFormula {
   TokenLoss (*token)(const TokenInputs& in);              // w is not 0
   float (*sequence)(const SequenceInputs& in) = nullptr;  // of rows with mean_over
+  // Of rows of pairs; a side's derivative is what `token` reads as its sequence's value.
+  PairLoss (*pair)(const api::Loss& loss, const PairSide& chosen,
+                   const PairSide& rejected) = nullptr;
 };
 
 // Specialised in train/losses/<name>.cc for each row of api/losses.h: a row without a formula does
@@ -45,6 +61,7 @@ LossFormula loss_formula();
 
 TokenLoss token_loss(const TokenInputs& in);
 float sequence_value(const SequenceInputs& in);
+PairLoss pair_loss(const api::Loss& loss, const PairSide& chosen, const PairSide& rejected);
 
 // The position of an option in Loss::options, for formulas; a name that the row lacks does not
 // compile.

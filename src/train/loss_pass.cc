@@ -28,6 +28,7 @@ void LossPass::check_sizes(const model::Pass& pass, const LossInputs& inputs,
   CHECK(inputs.first_targets.empty() ? targets == tokens
                                      : inputs.first_targets.size() == tokens + 1);
   CHECK(inputs.losses.size() == pass.sequences.size());
+  CHECK(inputs.references.empty() || inputs.references.size() == pass.sequences.size());
   CHECK(top_logprobs.empty() || top_logprobs.size() == tokens);
 }
 
@@ -55,6 +56,7 @@ void LossPass::compute_losses_and_gradients(model::Pass& pass, const LossInputs&
   std::fill(losses.begin(), losses.end(), 0.0f);
   if (!d_hidden.empty()) ops::fill_zero(pass.backend, d_hidden);
   run_chunks(pass, inputs, hidden, logprobs, losses, d_hidden, head);
+  write_pair_losses(pass, inputs, losses);
 }
 
 void LossPass::select_rows(const LossInputs& inputs) {
@@ -141,16 +143,56 @@ void LossPass::add_head_gradient(model::Pass& pass, const Kept& kept, int64_t pa
   }
 }
 
-// What a formula makes of a sequence needs logprobs of the whole of it before the first slope: such
-// rows go through the head twice, with the same bits. `logprobs` is used as scratch.
+// What a formula makes of a sequence, or of a pair, needs logprobs of the whole of it before the
+// first slope: such rows go through the head twice, with the same bits. `logprobs` is used as
+// scratch.
 void LossPass::compute_sequence_values(model::Pass& pass, const LossInputs& inputs,
                                        TensorView hidden, std::span<float> logprobs) {
   sequence_values_.assign(pass.sequences.size(), 1.0f);
+  pair_losses_.assign(pass.sequences.size(), 0.0f);
   if (!select_rows_of_sequence_values_and_tell_if_any(inputs)) return;
   score_selected_rows(pass, inputs, hidden, logprobs);
   for (size_t s = 0; s < pass.sequences.size(); ++s) {
-    if (!api::row_of(inputs.losses[s].name).mean_over) continue;
-    sequence_values_[s] = sequence_value(sequence_inputs_of(pass, inputs, s, logprobs));
+    const api::LossRow& row = api::row_of(inputs.losses[s].name);
+    if (row.mean_over)
+      sequence_values_[s] = sequence_value(sequence_inputs_of(pass, inputs, s, logprobs));
+    if (row.of_pairs) compute_pair_value(pass, inputs, s++, logprobs);
+  }
+}
+
+void LossPass::compute_pair_value(const model::Pass& pass, const LossInputs& inputs, size_t s,
+                                  std::span<const float> logprobs) {
+  CHECK(s + 1 < inputs.losses.size() && inputs.losses[s + 1] == inputs.losses[s], s);
+  const PairLoss pair = pair_loss(inputs.losses[s], pair_side_of(pass, inputs, s, logprobs),
+                                  pair_side_of(pass, inputs, s + 1, logprobs));
+  pair_losses_[s] = pair.loss;
+  sequence_values_[s] = pair.d_chosen;
+  sequence_values_[s + 1] = pair.d_rejected;
+}
+
+// The sum is a double, tokens ascending, rounded once.
+PairSide LossPass::pair_side_of(const model::Pass& pass, const LossInputs& inputs, size_t s,
+                                std::span<const float> logprobs) {
+  PairSide side = {.reference = inputs.references[s]};
+  double sum = 0.0;
+  for (int64_t row = pass.sequences[s].begin; row < pass.sequences[s].end; ++row) {
+    const size_t target = targets_of(inputs, static_cast<size_t>(row)).begin;
+    if (inputs.weights()[target] == 0.0f) continue;
+    sum += static_cast<double>(logprobs[target]);
+    ++side.num_targets;
+  }
+  side.logprob = static_cast<float>(sum);
+  return side;
+}
+
+void LossPass::write_pair_losses(const model::Pass& pass, const LossInputs& inputs,
+                                 std::span<float> losses) const {
+  for (size_t s = 0; s < pass.sequences.size(); ++s) {
+    if (!api::row_of(inputs.losses[s].name).of_pairs) continue;
+    size_t target = targets_of(inputs, static_cast<size_t>(pass.sequences[s].begin)).begin;
+    while (inputs.weights()[target] == 0.0f) ++target;
+    losses[target] = inputs.weights()[target] * pair_losses_[s];
+    ++s;
   }
 }
 
@@ -170,7 +212,9 @@ bool LossPass::select_rows_of_sequence_values_and_tell_if_any(const LossInputs& 
   for (size_t row = 0; row < selected_.size(); ++row) {
     const api::Loss& loss = inputs.losses[static_cast<size_t>(row_sequences_[row])];
     const std::optional<api::LossInput> mask = api::row_of(loss.name).mean_over;
-    const bool wanted = mask && inputs.columns[*mask][row] != 0.0f;
+    const bool wanted = (mask && inputs.columns[*mask][row] != 0.0f) ||
+                        (api::row_of(loss.name).of_pairs &&
+                         inputs.weights()[targets_of(inputs, row).begin] != 0.0f);
     selected_[row] = wanted ? 1 : 0;
     any = any || wanted;
   }

@@ -19,8 +19,9 @@ struct LossInputs {
   std::span<const int64_t> first_targets;  // [T + 1] where each row's targets begin; empty: M = T
   // Weights [M], the others [T]; these may be empty where no loss reads them.
   api::ByLossInput<std::span<const float>> columns = {};
-  std::span<const api::Loss> losses;  // one for each sequence of the pass
-  bool score_all = false;             // logprobs also where every weight of the row is zero
+  std::span<const api::Loss> losses;       // one for each sequence of the pass
+  std::span<const float> references = {};  // likewise; empty where no loss is of pairs
+  bool score_all = false;                  // logprobs also where every weight of the row is zero
 
   [[nodiscard]] std::span<const float> weights() const { return columns[api::LossInput::kWeights]; }
 };
@@ -37,7 +38,8 @@ constexpr int64_t kApartRows = 8 * model::kHeadChunk;
 
 class LossPass {
  public:
-  // Writes logprobs and losses [M], zero in rows that are not scored. With a non-empty d_hidden [T,
+  // Writes logprobs and losses [M], zero in rows that are not scored; the loss of a pair stands at
+  // the first target of the chosen answer whose weight is not 0. With a non-empty d_hidden [T,
   // D] f32 also the gradient of the summed loss, and accumulates the head's. With non-empty
   // `top_logprobs` [T] also the largest logprob of each row that is scored.
   void compute_losses_and_gradients(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
@@ -60,6 +62,13 @@ class LossPass {
   // Of sequence s; `logprobs` [M].
   static SequenceInputs sequence_inputs_of(const model::Pass& pass, const LossInputs& inputs,
                                            size_t s, std::span<const float> logprobs);
+  // Of the pair that begins at sequence s.
+  void compute_pair_value(const model::Pass& pass, const LossInputs& inputs, size_t s,
+                          std::span<const float> logprobs);
+  static PairSide pair_side_of(const model::Pass& pass, const LossInputs& inputs, size_t s,
+                               std::span<const float> logprobs);
+  void write_pair_losses(const model::Pass& pass, const LossInputs& inputs,
+                         std::span<float> losses) const;
   bool select_rows_of_sequence_values_and_tell_if_any(const LossInputs& inputs);
   void score_selected_rows(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                            std::span<float> logprobs);
@@ -133,6 +142,7 @@ class LossPass {
   std::vector<uint8_t> selected_;
   std::vector<int32_t> row_sequences_;  // [T] the row's sequence
   std::vector<float> sequence_values_;  // of each sequence, where its formula has one
+  std::vector<float> pair_losses_;      // of each sequence that begins a pair
   std::vector<int32_t> chunk_targets_;
   // Of all targets of a chunk: the row in it, the token and its logprob; then what is written.
   std::vector<int32_t> target_rows_, target_ids_;

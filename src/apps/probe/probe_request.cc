@@ -47,7 +47,9 @@ const api::LossRow& parse_loss_row(const Fields& fields) {
   const std::string name = fields.string("name");
   if (const api::LossRow* row = api::find_loss(name)) return *row;
   std::vector<std::string_view> known;
-  for (const api::LossRow& row : api::kLosses) known.push_back(row.name);
+  for (const api::LossRow& row : api::kLosses) {
+    if (!row.of_pairs) known.push_back(row.name);
+  }
   fields.fail("name", fmt::format("got '{}', wanted one of {}", name, fmt::join(known, ", ")));
 }
 

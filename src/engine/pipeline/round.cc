@@ -8,35 +8,43 @@ namespace strata::engine {
 
 namespace {
 
-int64_t num_tokens(const api::Batch& batch, size_t sequence) {
-  return std::ssize(batch.sequences[sequence].datum->tokens);
+// Of sequences [first, end).
+int64_t num_tokens(const api::Batch& batch, size_t first, size_t end) {
+  int64_t tokens = 0;
+  for (size_t s = first; s < end; ++s) tokens += std::ssize(batch.sequences[s].datum->tokens);
+  return tokens;
 }
 
-// Of sequences [first, end).
-std::vector<int64_t> lengths_of(const api::Batch& batch, size_t first, size_t end) {
+// Of the units among sequences [first, end).
+std::vector<int64_t> lengths_of_units(const api::Batch& batch, size_t first, size_t end) {
   std::vector<int64_t> lengths;
-  for (size_t s = first; s < end; ++s) lengths.push_back(num_tokens(batch, s));
+  for (size_t s = first; s < end; s = end_of_unit(batch, s))
+    lengths.push_back(num_tokens(batch, s, end_of_unit(batch, s)));
   return lengths;
 }
 
-// Where the micro-batches of sequences of these lengths begin, of which `first` is the first, and
-// the last one's end.
-void cut_by_number(std::span<const int64_t> lengths, int num_microbatches, size_t first,
-                   std::vector<size_t>& firsts) {
-  firsts = cut_lengths(lengths, num_microbatches);
-  for (size_t& begin : firsts) begin += first;
+// From places among units, of which the first begins at sequence `first`, to sequences.
+void place_units(const api::Batch& batch, size_t first, std::vector<size_t>& places) {
+  size_t unit = 0, sequence = first;
+  for (size_t& place : places) {
+    for (; unit < place; ++unit) sequence = end_of_unit(batch, sequence);
+    place = sequence;
+  }
 }
 
-// Likewise, but of no more sequences than so many micro-batches hold.
+// Where the micro-batches of sequences [first, end) begin, of no more units than so many
+// micro-batches hold, and the last one's end.
 void cut_by_tokens(const api::Batch& batch, int num_microbatches, int64_t pass_tokens, size_t first,
                    size_t end, std::vector<size_t>& firsts) {
   firsts.assign(1, first);
   while (firsts.back() < end && std::ssize(firsts) <= num_microbatches) {
     size_t last = firsts.back();
     int64_t tokens = 0;
-    for (; last < end; ++last) {
-      tokens += num_tokens(batch, last);
+    while (last < end) {
+      const size_t next = end_of_unit(batch, last);
+      tokens += num_tokens(batch, last, next);
       if (tokens > pass_tokens && last > firsts.back()) break;
+      last = next;
     }
     firsts.push_back(last);
   }
@@ -45,12 +53,12 @@ void cut_by_tokens(const api::Batch& batch, int num_microbatches, int64_t pass_t
 // Micro-batches of fewer tokens would not pay for reading the weights.
 constexpr int64_t kLeastTokens = 64;
 
-// Whether all but those of one sequence are no longer than a pass. `firsts` count from `first` on.
+// Whether all but those of one unit are no longer than a pass.
 bool microbatches_fit(std::span<const int64_t> lengths, int64_t pass_tokens,
-                      const std::vector<size_t>& firsts, size_t first = 0) {
+                      const std::vector<size_t>& firsts) {
   for (size_t m = 0; m + 1 < firsts.size(); ++m) {
     int64_t tokens = 0;
-    for (size_t s = firsts[m]; s < firsts[m + 1]; ++s) tokens += lengths[s - first];
+    for (size_t s = firsts[m]; s < firsts[m + 1]; ++s) tokens += lengths[s];
     if (tokens > pass_tokens && firsts[m + 1] > firsts[m] + 1) return false;
   }
   return true;
@@ -59,12 +67,14 @@ bool microbatches_fit(std::span<const int64_t> lengths, int64_t pass_tokens,
 // As many micro-batches as pay, of about as many tokens. False where one would be too long.
 bool try_cut_evenly(const api::Batch& batch, int num_microbatches, int64_t pass_tokens,
                     size_t first, size_t end, std::vector<size_t>& firsts) {
-  const std::vector<int64_t> lengths = lengths_of(batch, first, end);
+  const std::vector<int64_t> lengths = lengths_of_units(batch, first, end);
   const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (total > num_microbatches * pass_tokens) return false;
   const int64_t count = std::clamp<int64_t>(total / kLeastTokens, 1, num_microbatches);
-  cut_by_number(lengths, static_cast<int>(count), first, firsts);
-  return microbatches_fit(lengths, pass_tokens, firsts, first);
+  firsts = cut_lengths(lengths, static_cast<int>(count));
+  const bool fits = microbatches_fit(lengths, pass_tokens, firsts);
+  place_units(batch, first, firsts);
+  return fits;
 }
 
 // Into the round: those of sequences [first, end), as the plan has them.
@@ -72,13 +82,14 @@ void cut_microbatches(const PipelinePlan& plan, int64_t pass_tokens, const api::
                       size_t first, size_t end, Round& round) {
   const int count = plan.table.num_microbatches;
   if (round.num_dealt > 1 && plan.is_whole()) {
-    round.firsts = cut_round(lengths_of(batch, first, end), round.num_dealt, pass_tokens);
-    for (size_t& begin : round.firsts) begin += first;
+    round.firsts = cut_round(lengths_of_units(batch, first, end), round.num_dealt, pass_tokens);
+    place_units(batch, first, round.firsts);
   } else if (plan.cuts_by_tokens()) {
     if (count == 1 || !try_cut_evenly(batch, count, pass_tokens, first, end, round.firsts))
       cut_by_tokens(batch, count, pass_tokens, first, end, round.firsts);
   } else {
-    cut_by_number(lengths_of(batch, first, end), count * round.num_dealt, first, round.firsts);
+    round.firsts = cut_lengths(lengths_of_units(batch, first, end), count * round.num_dealt);
+    place_units(batch, first, round.firsts);
   }
 }
 
@@ -98,12 +109,17 @@ int64_t least_passes(std::span<const int64_t> lengths, int64_t pass_tokens) {
 // Of micro-batches that begin at `firsts`: behind the rows of those before.
 void set_first_rows(const api::Batch& batch, size_t first, int64_t rows, Round& round) {
   for (size_t s = first, m = 0; m < round.firsts.size(); ++m) {
-    for (; s < round.firsts[m]; ++s) rows += num_tokens(batch, s);
+    rows += num_tokens(batch, s, round.firsts[m]);
+    s = round.firsts[m];
     round.first_rows.push_back(rows);
   }
 }
 
 }  // namespace
+
+size_t end_of_unit(const api::Batch& batch, size_t first) {
+  return first + (api::row_of(batch.sequences[first].loss.name).of_pairs ? 2 : 1);
+}
 
 std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches) {
   const auto num_sequences = std::ssize(lengths);

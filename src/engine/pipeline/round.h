@@ -33,14 +33,17 @@ struct Round {
   [[nodiscard]] bool has(int own) const { return dealt + own * num_dealt < num_microbatches(); }
 };
 
-// Whole sequences in their order, at least one each, of about as many tokens; as many micro-batches
-// as asked for, or as there are sequences. Of their lengths alone: `firsts`.
+// A unit is what is not cut: a sequence, or the two of a pair, whose loss is of both. Where the one
+// that begins at `first` ends.
+size_t end_of_unit(const api::Batch& batch, size_t first);
+// Whole units in their order, at least one each, of about as many tokens; as many micro-batches as
+// asked for, or as there are units. Of their lengths alone: `firsts`.
 std::vector<size_t> cut_lengths(std::span<const int64_t> lengths, int num_microbatches);
 // Likewise the passes of a round that ranks deal out, one each, of a whole model: there are as few
 // rounds, of which this is the first, as passes of so many tokens allow.
 std::vector<size_t> cut_round(std::span<const int64_t> lengths, int num_ranks, int64_t pass_tokens);
 // The round behind this one, or from a fresh one the first; false where there is none. Passes have
-// at most so many tokens, or one longer sequence, where the plan cuts by tokens. Where
+// at most so many tokens, or one longer unit, where the plan cuts by tokens. Where
 // micro-batches are dealt out, each rank has as many as the table, if there are so many.
 bool next_round(const PipelinePlan& plan, int64_t pass_tokens, const api::Batch& batch,
                 Round& round);

@@ -44,16 +44,19 @@ void StageRunner::begin_batch(const api::Batch& batch, api::BatchResult& result,
   check_and_book_long_sequences();
 }
 
-// Sequences beyond pass_tokens run alone: whether each fits is known before the first pass, and so
+// Units beyond pass_tokens run alone: whether each fits is known before the first pass, and so
 // is whether the disk has the space.
 void StageRunner::check_and_book_long_sequences() {
   if (engine_.options().pass_bytes == 0) return;
-  for (size_t s = 0; s < batch_->sequences.size(); ++s) {
-    const int64_t tokens = std::ssize(batch_->sequences[s].datum->tokens);
+  size_t end = 0;
+  for (size_t first = 0; first < batch_->sequences.size(); first = end) {
+    end = end_of_unit(*batch_, first);
+    int64_t tokens = 0;
+    for (size_t s = first; s < end; ++s) tokens += std::ssize(batch_->sequences[s].datum->tokens);
     if (tokens <= engine_.options().pass_tokens) continue;
     Flight& flight = claim_flight(0);
-    PassWork work = flight.micro_batch.collate(engine_, *batch_, s, s + 1);
-    choose_recompute_or_refuse(flight, work, s);
+    PassWork work = flight.micro_batch.collate(engine_, *batch_, first, end);
+    choose_recompute_or_refuse(flight, work, first);
     book_files(flight);
     free_flight(flight);
   }

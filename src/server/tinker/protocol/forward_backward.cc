@@ -153,8 +153,9 @@ const api::LossRow& find_loss_or_fail(std::string_view name) {
               "loss_fn 'custom' is not supported: run custom losses in the client");
   }
   std::string known;
-  for (const api::LossRow& row : api::kLosses)
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  for (const api::LossRow& row : api::kLosses) {
+    if (!row.of_pairs) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  }
   fail_data("forward_backward",
             fmt::format("unknown loss_fn '{}'; known: {}", name.substr(0, 100), known));
 }
