@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "data/overlong.h"
 #include "report/progress.h"
 
@@ -18,9 +20,21 @@ namespace {
 constexpr size_t kMaxReported = 5, kMaxLooked = 20;
 
 constexpr const char* kPairAdvice =
-    "to train on the chosen answers alone: jq -c '{prompt, completion: .chosen}' FILE > "
+    "strata train --loss dpo trains on pairs; to train on the chosen answers alone: jq -c "
+    "'{prompt, completion: .chosen}' FILE > "
     "FILE.jsonl, "
     "and where they are lists of messages: jq -c '{messages: .chosen}'";
+
+uint64_t hash_pair(const Example& chosen, const Example& rejected) {
+  Hash hash;
+  for (const Example* side : {&chosen, &rejected}) {
+    hash.mix(side->targets.size());
+    hash.mix(static_cast<uint64_t>(side->tokens.front()));
+    hash.mix_bytes(side->targets.data(), side->targets.size() * sizeof(side->targets[0]));
+    hash.mix_bytes(side->weights.data(), side->weights.size() * sizeof(side->weights[0]));
+  }
+  return hash.value();
+}
 
 class DatasetReader {
  public:
@@ -67,6 +81,15 @@ class DatasetReader {
     const std::string files = fmt::format("{}", fmt::join(names, ", "));
     int64_t num_marked_out = 0;
     for (const DataFile& file : dataset_.files) num_marked_out += file.marked_out.count;
+    std::string pairs;
+    for (const DataFile& file : dataset_.files) {
+      const std::string text = left_out_pairs_text(file);
+      if (!text.empty()) pairs += "\n" + text;
+    }
+    if (!pairs.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: no pair is left to train on:{}", files, pairs));
+    }
     if (dataset_.num_too_long == 0 && num_marked_out > 0) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: all {} examples are left out by their marks (weight, train, "
@@ -94,15 +117,16 @@ class DatasetReader {
   void add_record_or_fault(const Record& record, DataFile& file) {
     if (!record.fault.empty()) return add_fault(record, file, record.fault);
     try {
-      if (const auto example = parse_and_count(record, file))
-        add_example_or_parts(*example, record.line, file);
+      ReadRecord read = parse_and_count(record, file);
+      if (read.is_left_out) return;
+      if (options_.pairs) return add_pair_or_leave_out(read, record.line, file);
+      add_example_or_parts(read.example, record.line, file);
     } catch (const Error& error) {
       add_fault(record, file, error.what());
     }
   }
 
-  // Nothing where its marks leave it out.
-  std::optional<Example> parse_and_count(const Record& record, DataFile& file) {
+  ReadRecord parse_and_count(const Record& record, DataFile& file) {
     const std::string renamed =
         options_.fields.empty() ? "" : rename_fields(record.json, options_.fields);
     ReadRecord read = data::read_record(options_.fields.empty() ? record.json : renamed, context_,
@@ -114,18 +138,16 @@ class DatasetReader {
     if (read.is_left_out) {
       ++file.forms[static_cast<size_t>(read.form)];
       file.marked_out.add(record.line);
-      return std::nullopt;
+      return read;
     }
-    if (options_.looks_only) return count_and_take(std::move(read), file);
-    if (read.rejected && dataset_.faults.advice.empty()) dataset_.faults.advice = kPairAdvice;
-    refuse_pair(read);
-    return count_and_take(std::move(read), file);
-  }
-
-  static Example count_and_take(ReadRecord read, DataFile& file) {
+    if (options_.pairs) {
+      require_pair(read);
+    } else if (!options_.looks_only) {
+      if (read.rejected && dataset_.faults.advice.empty()) dataset_.faults.advice = kPairAdvice;
+      refuse_pair(read);
+    }
     ++file.forms[static_cast<size_t>(read.form)];
-    if (read.rejected) file.rejected_tokens += std::ssize(read.rejected->tokens);
-    return std::move(read.example);
+    return read;
   }
 
   void add_fault(const Record& record, const DataFile& file, const std::string& what) {
@@ -150,6 +172,28 @@ class DatasetReader {
     if (parts.empty()) file.left_out.add(line);
   }
 
+  void add_pair_or_leave_out(const ReadRecord& pair, int64_t line, DataFile& file) {
+    ++dataset_.num_lines;
+    Example chosen = pair.example, rejected = *pair.rejected;
+    if (pair.is_tie) return file.ties.add(line);
+    if (const int64_t most = options_.max_length;
+        std::ssize(chosen.tokens) + 1 > most || std::ssize(rejected.tokens) + 1 > most) {
+      ++dataset_.num_too_long;
+      file.too_long.add(line);
+      if (!options_.looks_only) {
+        if (options_.overlong == Overlong::kDrop) return file.left_out.add(line);
+        chosen = cut_example(chosen, most);
+        rejected = cut_example(rejected, most);
+        if (chosen.num_trained == 0 || rejected.num_trained == 0) return file.left_out.add(line);
+      }
+    }
+    if (chosen.tokens == rejected.tokens && chosen.targets == rejected.targets)
+      return file.equal_sides.add(line);
+    if (!pairs_.insert(hash_pair(chosen, rejected)).second) return file.duplicates.add(line);
+    store_->add_pair(chosen, rejected);
+    if (options_.looks_only) file.lines.push_back(line);
+  }
+
   [[nodiscard]] std::vector<Example> parts_of_overlong(const Example& example) const {
     if (options_.overlong == Overlong::kDrop) return {};
     if (options_.overlong == Overlong::kSplit) return split_example(example, options_.max_length);
@@ -163,6 +207,7 @@ class DatasetReader {
   report::Progress* progress_;
   std::shared_ptr<ExampleStore> store_;
   Dataset dataset_;
+  std::unordered_set<uint64_t> pairs_;  // hashes of those that were added
   int64_t bytes_done_ = 0;
 };
 
@@ -264,6 +309,23 @@ std::string marked_out_text(const DataFile& file) {
                             file.marked_out.count == 1 ? " is" : "s are",
                             file.marked_out.count == 1 ? "its" : "their",
                             file.marked_out.count == 1 ? "" : "s", file.marked_out.text());
+}
+
+std::string left_out_pairs_text(const DataFile& file) {
+  int64_t count = 0;
+  std::vector<std::string> parts;
+  const auto add = [&](const LineList& lines, const char* what) {
+    if (lines.count == 0) return;
+    count += lines.count;
+    parts.push_back(fmt::format("{} {} (line{} {})", lines.count, what, lines.count == 1 ? "" : "s",
+                                lines.text()));
+  };
+  add(file.equal_sides, "with equal answers");
+  add(file.duplicates, "that came before");
+  add(file.ties, "with equal scores");
+  if (parts.empty()) return {};
+  return fmt::format("{}: {} pair{} left out: {}", file.file->shown(), count,
+                     count == 1 ? " is" : "s are", fmt::join(parts, ", "));
 }
 
 std::string overlong_text(const DataFile& file, const ReadOptions& options) {

@@ -61,7 +61,6 @@ struct DataFile {
   int64_t first = 0;  // of its examples in the store
   int64_t count = 0;
   std::array<int64_t, kNumForms> forms = {};  // records of each
-  int64_t rejected_tokens = 0;                // of preference pairs
   LineList too_long = {};                     // records of more than max_length tokens
   std::vector<int64_t> lines = {};            // of its examples, with ReadOptions::looks_only
   LineList left_out = {};                     // of these: nothing of them is trained on
@@ -69,6 +68,10 @@ struct DataFile {
   int64_t num_marked_out = 0;   // answers that are not trained on for their marks
   FaultList not_found = {};     // answers that are left out, since the render does not show where
   bool has_read_clock = false;  // the chat template wrote dates that nobody gave
+  // Pairs that are left out, with ReadOptions::pairs.
+  LineList equal_sides = {};  // of which both answers have the same tokens
+  LineList duplicates = {};   // of which an equal one came before
+  LineList ties = {};         // of which both answers have the same score
 };
 
 struct Dataset {
@@ -88,8 +91,11 @@ struct ReadOptions {
   std::vector<FieldName> fields = {};  // names of the files' own
   int64_t in_memory = ExampleStore::kInMemory;
   // Not to be trained on: faults are listed and not thrown, preference pairs stand for their chosen
-  // answers, long examples stay as they are, and there may be no example.
+  // answers (without `pairs`), long examples stay as they are, and there may be no example.
   bool looks_only = false;
+  // Each record is a preference pair, and an example is both of its answers; a pair is left out of
+  // which one answer is. Without it a pair is a fault.
+  bool pairs = false;
 };
 
 // Throws Error with "FILE:LINE: what" for the first bad records (five at most, and how many more
@@ -107,6 +113,10 @@ std::string describe_format(const DataFile& file);
 // "data.jsonl: 3 answers are marked as not to be trained on; 2 examples are left out by their marks
 // (lines 4 and 9)"; empty where there are none.
 std::string marked_out_text(const DataFile& file);
+
+// "pairs.jsonl: 3 pairs are left out: 2 with equal answers (lines 3 and 9), 1 that came before
+// (line 7)"; empty where there are none.
+std::string left_out_pairs_text(const DataFile& file);
 
 // What happened to records that were too long: "data.jsonl: 12 longer than --max-length 2048 are
 // dropped: lines 3, 9, ..."; empty where there were none.

@@ -124,6 +124,7 @@ ReadRecord read_record(std::string_view text, const ExampleContext& context,
   record.is_left_out =
       record.example.num_trained == 0 || !is_record_trained(text::Fields(value.get_object(), ""));
   if (own.rejected) {
+    record.is_tie = own.is_tie;
     record.rejected = encode_record(*own.rejected, own, context).example;
     record.is_left_out |= record.rejected->num_trained == 0;
   }
@@ -132,7 +133,15 @@ ReadRecord read_record(std::string_view text, const ExampleContext& context,
 
 void refuse_pair(const ReadRecord& record) {
   if (!record.rejected) return;
-  fail("a preference pair (chosen, rejected): strata train does not train on preferences yet");
+  fail("a preference pair (chosen, rejected): --loss dpo trains on these");
+}
+
+void require_pair(const ReadRecord& record) {
+  if (record.rejected) return;
+  fail(
+      "no preference pair: --loss dpo wants chosen and rejected, texts or messages, with or "
+      "without "
+      "a prompt");
 }
 
 Example make_example(std::string_view line, const ExampleContext& context,

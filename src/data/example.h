@@ -44,6 +44,7 @@ struct ReadRecord {
   Form form = Form::kText;
   Example example;  // of a preference pair the chosen answer's
   std::optional<Example> rejected = {};
+  bool is_tie = false;         // of a pair: its scores say that neither answer is better
   bool is_left_out = false;    // its marks (data/training_marks.h) leave nothing to train on
   int64_t num_marked_out = 0;  // answers that would be trained on but for their marks
   std::vector<std::string> not_found = {};  // answers that are left out, and why
@@ -54,13 +55,14 @@ struct ReadRecord {
 ReadRecord read_record(std::string_view text, const ExampleContext& context,
                        std::vector<std::string>& ignored);
 
-// Of a record that can be trained on; a preference pair is refused by name.
+// Of a record that is trained on alone; a preference pair is refused by name.
 // Throws Error{kInvalidArgument} that names field, got and wanted; the caller adds file and line.
 // Names of ignored fields are added to `ignored` when they are not there yet.
 Example make_example(std::string_view line, const ExampleContext& context,
                      std::vector<std::string>& ignored);
 
-// Throws Error where it is a preference pair.
+// Throw Error where it is a preference pair, and where it is none.
 void refuse_pair(const ReadRecord& record);
+void require_pair(const ReadRecord& record);
 
 }  // namespace strata::data

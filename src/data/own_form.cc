@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <utility>
 
@@ -219,9 +220,48 @@ json::object pair_answer_to_own_form(const json::object& record, std::string_vie
   return {{"text", text}};
 }
 
+// How good both answers were found, by the names that data sets of the hub have for it.
+constexpr std::array<std::string_view, 2> kScores[] = {{"score_chosen", "score_rejected"},
+                                                       {"rating_chosen", "rating_rejected"},
+                                                       {"chosen-rating", "rejected-rating"}};
+
+bool has_equal_scores(const json::object& record) {
+  for (const auto& [of_chosen, of_rejected] : kScores) {
+    const json::value* chosen = field_of(record, of_chosen);
+    const json::value* rejected = field_of(record, of_rejected);
+    if (chosen == nullptr || rejected == nullptr) continue;
+    if (!chosen->is_number() || !rejected->is_number()) continue;
+    if (chosen->to_number<double>() == rejected->to_number<double>()) return true;
+  }
+  return false;
+}
+
+// Turns that both begin with, but for the last of each, which is its answer.
+size_t count_shared_turns(const json::array& chosen, const json::array& rejected) {
+  size_t count = 0;
+  const size_t most = std::min(chosen.size(), rejected.size());
+  while (count + 1 < most && chosen[count] == rejected[count]) ++count;
+  return count;
+}
+
+// Texts without a prompt have as theirs what both begin with, up to a space before it: so TRL reads
+// them too (extract_prompt).
+void move_shared_text_to_prompt(json::object& chosen, json::object& rejected) {
+  const std::string a(chosen.at("text").get_string()), b(rejected.at("text").get_string());
+  auto end = static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  const auto is_inside = [&](const std::string& text) {
+    return end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80;
+  };
+  while (end > 0 && (is_inside(a) || is_inside(b))) --end;
+  if (end > 0 && a[end - 1] == ' ') --end;
+  chosen = {{"prompt", a.substr(0, end)}, {"completion", a.substr(end)}};
+  rejected = {{"prompt", b.substr(0, end)}, {"completion", b.substr(end)}};
+}
+
 // Those that its examples are made of. Tools go with messages alone.
 std::vector<std::string_view> fields_of_pair(const json::object& record, const PairPrompt& prompt) {
   std::vector<std::string_view> used = {"chosen", "rejected"};
+  for (const auto& names : kScores) used.insert(used.end(), names.begin(), names.end());
   const auto has_messages = [&](std::string_view name) {
     const json::value* answer = field_of(record, name);
     return answer != nullptr && !answer->is_string();
@@ -242,9 +282,20 @@ OwnRecord from_preference(const json::object& record, bool has_template,
                           std::vector<std::string>& ignored) {
   const PairPrompt prompt = read_pair_prompt(record);
   add_ignored_fields(record, fields_of_pair(record, prompt), ignored);
-  return {.form = Form::kPreference,
-          .object = pair_answer_to_own_form(record, "chosen", prompt, has_template),
-          .rejected = pair_answer_to_own_form(record, "rejected", prompt, has_template)};
+  OwnRecord own = {.form = Form::kPreference,
+                   .object = pair_answer_to_own_form(record, "chosen", prompt, has_template),
+                   .rejected = pair_answer_to_own_form(record, "rejected", prompt, has_template),
+                   .is_tie = has_equal_scores(record)};
+  const auto both_have = [&](std::string_view name) {
+    return own.object.contains(name) && own.rejected->contains(name);
+  };
+  if (both_have("messages")) {
+    own.first_trained = count_shared_turns(own.object.at("messages").get_array(),
+                                           own.rejected->at("messages").get_array());
+  } else if (both_have("text")) {
+    move_shared_text_to_prompt(own.object, *own.rejected);
+  }
+  return own;
 }
 
 OwnRecord from_alpaca(const json::object& record, bool has_template,

@@ -17,9 +17,11 @@ inline constexpr std::string_view kAnswerField = "answer field";
 struct OwnRecord {
   Form form = Form::kText;
   boost::json::object object = {};  // one of our own
-  size_t first_trained = 0;         // of messages: no turn before this one is trained
+  // Of messages: no turn before this one is trained. Of a pair no turn that both answers share.
+  size_t first_trained = 0;
   // Of a pair: `object` has the chosen answer, this the rejected one.
   std::optional<boost::json::object> rejected = {};
+  bool is_tie = false;  // of a pair: its scores say that neither answer is better
   // Where messages stand in the record, behind so many that come from elsewhere in it.
   std::string turns_field = "messages";
   size_t num_added = 0;

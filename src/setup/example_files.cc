@@ -43,8 +43,9 @@ void warn_of_answers(const data::DataFile& file) {
 
 void print_dataset_notes(const data::Dataset& dataset, const data::ReadOptions& options) {
   for (const data::DataFile& file : dataset.files) {
-    for (const std::string& text : {data::describe_format(file), data::marked_out_text(file),
-                                    data::overlong_text(file, options)}) {
+    for (const std::string& text :
+         {data::describe_format(file), data::marked_out_text(file), data::left_out_pairs_text(file),
+          data::overlong_text(file, options)}) {
       if (!text.empty()) say(text + "\n");
     }
     warn_of_answers(file);
@@ -74,7 +75,8 @@ data::Dataset read_examples(const std::string& option, const std::vector<data::S
   const data::ReadOptions options = {.max_length = choice.max_length,
                                      .overlong = data::parse_overlong(choice.overlong),
                                      .fields = data::parse_field_names(choice.fields),
-                                     .looks_only = choice.looks_only};
+                                     .looks_only = choice.looks_only,
+                                     .pairs = choice.pairs};
   report::Progress progress(
       {.label = option, .total = count_file_bytes_if_known(sources), .quiet_seconds = 2});
   data::Dataset dataset = data::read_dataset(sources, context, options, &progress);

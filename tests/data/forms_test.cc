@@ -130,7 +130,7 @@ TEST_F(Forms, MessagesMayHaveTheirPromptBesideThem) {
 }
 
 // A pair, and its two answers in our own forms.
-TEST_F(Forms, PairsAreReadAndNotTrainedOn) {
+TEST_F(Forms, PairsAreReadAndNotTrainedOnAlone) {
   const std::string user = R"({"role": "user", "content": "a"})";
   const auto assistant = [](const char* text) {
     return std::string(R"({"role": "assistant", "content": ")") + text + "\"}";
@@ -140,7 +140,8 @@ TEST_F(Forms, PairsAreReadAndNotTrainedOn) {
   const std::vector<std::array<std::string, 3>> pairs = {
       {R"({"prompt": "a", "chosen": " b", "rejected": " c"})",
        R"({"prompt": "a", "completion": " b"})", R"({"prompt": "a", "completion": " c"})"},
-      {R"({"chosen": "a b", "rejected": "a c"})", R"({"text": "a b"})", R"({"text": "a c"})"},
+      {R"({"chosen": "a b", "rejected": "a c"})", R"({"prompt": "a", "completion": " b"})",
+       R"({"prompt": "a", "completion": " c"})"},
       {"{\"prompt\": [" + user + "], \"chosen\": [" + assistant("b") + "], \"rejected\": [" +
            assistant("c") + "]}",
        chosen, rejected},
@@ -157,14 +158,18 @@ TEST_F(Forms, PairsAreReadAndNotTrainedOn) {
     const ReadRecord record = read_record(pair, context, ignored);
     EXPECT_EQ(record.form, Form::kPreference);
     EXPECT_EQ(record.example.tokens, make_example(first, context, ignored).tokens);
+    EXPECT_EQ(record.example.weights, make_example(first, context, ignored).weights);
     ASSERT_TRUE(record.rejected);
     EXPECT_EQ(record.rejected->tokens, make_example(second, context, ignored).tokens);
     EXPECT_EQ(record.rejected->weights, make_example(second, context, ignored).weights);
     EXPECT_TRUE(ignored.empty());
-    EXPECT_THAT(fault_of(pair), HasSubstr("does not train on preferences yet"));
+    EXPECT_THAT(fault_of(pair),
+                HasSubstr("a preference pair (chosen, rejected): --loss dpo trains on these"));
   }
-  EXPECT_THAT(fault_of(R"({"chosen": "a", "rejected": "b"})"),
-              HasSubstr("to train on the chosen answers alone: jq -c"));
+  EXPECT_THAT(
+      fault_of(R"({"chosen": "a", "rejected": "b"})"),
+      HasSubstr(
+          "strata train --loss dpo trains on pairs; to train on the chosen answers alone: jq"));
   EXPECT_EQ(fault_of(R"({"chosen": "a"})"), "rejected: missing, want a string or messages");
 }
 
