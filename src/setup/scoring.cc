@@ -13,13 +13,6 @@
 namespace strata::apps {
 namespace {
 
-size_t file_index_of(const data::Dataset& dataset, int64_t example) {
-  const auto behind = std::upper_bound(
-      dataset.files.begin(), dataset.files.end(), example,
-      [](int64_t number, const data::DataFile& file) { return number < file.first; });
-  return static_cast<size_t>(behind - dataset.files.begin()) - 1;
-}
-
 struct PassData {
   std::vector<api::Datum> data;
   std::vector<size_t> files;  // of each
@@ -80,6 +73,13 @@ void add_counts(const PassData& pass, std::span<const api::SequenceResult> resul
 }
 
 }  // namespace
+
+size_t file_index_of(const data::Dataset& dataset, int64_t number) {
+  const auto behind =
+      std::upper_bound(dataset.files.begin(), dataset.files.end(), number,
+                       [](int64_t left, const data::DataFile& file) { return left < file.first; });
+  return static_cast<size_t>(behind - dataset.files.begin()) - 1;
+}
 
 void check_tokens_in_vocabulary(const data::Dataset& dataset, int64_t vocab_size) {
   const data::ExampleStore& store = *dataset.examples.store();

@@ -30,6 +30,9 @@ struct SlotScore {
 // Throws Error, with the file that has it, for a token that the model's vocabulary lacks.
 void check_tokens_in_vocabulary(const data::Dataset& dataset, int64_t vocab_size);
 
+// The file that has the example of this number in the dataset's store.
+size_t file_index_of(const data::Dataset& dataset, int64_t number);
+
 // What an engine takes of an example.
 api::Datum datum_of(data::Example example);
 

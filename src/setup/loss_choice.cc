@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "setup/loss_choice.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "setup/shared_options.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr double kLeastBeta = 1e-9, kMostSmoothing = 0.5 - 1e-9;
+
+[[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::kInvalidArgument, what); }
+
+}  // namespace
+
+OptionRow& add_loss_option(OptionTable& t, LossChoice& choice) {
+  return t.choice("loss", choice.loss, {"cross_entropy", "dpo"},
+                  "cross_entropy of answers, or dpo of preference pairs (docs/preferences.md)");
+}
+
+void add_pair_loss_options(OptionTable& t, LossChoice& choice) {
+  t.choice("loss-type", choice.type, {"sigmoid", "sigmoid_norm", "robust", "hinge", "ipo"},
+           "of dpo, with TRL's names and formulas")
+      .results();
+  t.number("beta", choice.beta, {kLeastBeta, kHuge, "above 0"},
+           "of dpo: how much a step away from the reference model costs")
+      .results();
+  t.number("label-smoothing", choice.label_smoothing, {0, kMostSmoothing, "0 or more, below 0.5"},
+           "of dpo's robust: share of pairs whose answers were taken for each other")
+      .results();
+}
+
+void check_loss_choice(const LossChoice& choice, const std::string& overlong) {
+  const LossChoice defaults;
+  if (!choice.of_pairs()) {
+    const char* name = choice.type != defaults.type                         ? "--loss-type"
+                       : choice.beta != defaults.beta                       ? "--beta"
+                       : choice.label_smoothing != defaults.label_smoothing ? "--label-smoothing"
+                                                                            : nullptr;
+    if (name != nullptr)
+      fail(fmt::format("{}: is of preference pairs; give --loss dpo with it", name));
+    return;
+  }
+  if (choice.label_smoothing > 0 && choice.type != "robust") {
+    fail(fmt::format("--label-smoothing: --loss-type {} does not read it; want robust with it",
+                     choice.type));
+  }
+  if (overlong == "split") {
+    fail(
+        "--overlong split: a piece of an answer is no answer that one can prefer; want drop or cut "
+        "with --loss dpo");
+  }
+}
+
+std::string loss_of_pairs_text(const LossChoice& choice) {
+  std::string text = fmt::format("dpo {}, beta {:g}", choice.type, choice.beta);
+  if (choice.label_smoothing > 0)
+    text += fmt::format(", label smoothing {:g}", choice.label_smoothing);
+  return text;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// --loss and what it takes, as train, eval and data have them. Plain values.
+#pragma once
+#include <string>
+
+#include "base/option_table.h"
+
+namespace strata::apps {
+
+struct LossChoice {
+  std::string loss = "cross_entropy";  // or dpo: examples are preference pairs
+  std::string type = "sigmoid";        // of dpo
+  double beta = 0.1;
+  double label_smoothing = 0;  // of dpo's robust
+
+  [[nodiscard]] bool of_pairs() const { return loss == "dpo"; }
+};
+
+// --loss; of a command that computes it with the options of pairs.
+OptionRow& add_loss_option(OptionTable& t, LossChoice& choice);
+void add_pair_loss_options(OptionTable& t, LossChoice& choice);
+
+// Throws Error for an option of pairs without them, and for one that the loss's type does not read.
+void check_loss_choice(const LossChoice& choice, const std::string& overlong);
+
+// "dpo sigmoid, beta 0.1"
+std::string loss_of_pairs_text(const LossChoice& choice);
+
+}  // namespace strata::apps
