@@ -34,7 +34,8 @@ struct Lengths {
 };
 
 Lengths sorted_lengths(const data::Dataset& dataset) {
-  Lengths lengths{dataset.examples.lengths()};
+  const data::Examples& examples = dataset.examples;
+  Lengths lengths{examples.has_pairs() ? examples.lengths_of_answers() : examples.lengths()};
   for (int64_t& length : lengths.sorted) ++length;
   std::sort(lengths.sorted.begin(), lengths.sorted.end());
   return lengths;
@@ -55,11 +56,10 @@ std::vector<Bin> length_histogram(const Lengths& lengths) {
   return bins;
 }
 
-std::string histogram_text(const std::vector<Bin>& bins) {
+std::string histogram_text(const std::vector<Bin>& bins, const char* counted) {
   int64_t most = 1;
   for (const Bin& bin : bins) most = std::max(most, bin.count);
-  report::Table table(
-      {{"tokens", report::Align::kRight}, {"examples", report::Align::kRight}, {""}});
+  report::Table table({{"tokens", report::Align::kRight}, {counted, report::Align::kRight}, {""}});
   for (const Bin& bin : bins) {
     const auto width = static_cast<size_t>(
         static_cast<double>(kBar) * static_cast<double>(bin.count) / static_cast<double>(most));
@@ -148,7 +148,8 @@ int64_t num_left_out(const data::Dataset& dataset) {
 
 void print_summary(const DataOptions& o, const data::Dataset& dataset, const Lengths& lengths) {
   report::Table table({{""}, {""}});
-  table.add_row({"examples", std::to_string(dataset.examples.size())});
+  const bool has_pairs = dataset.examples.has_pairs();
+  table.add_row({has_pairs ? "pairs" : "examples", std::to_string(dataset.examples.size())});
   table.add_row({"tokens", tokens_text(dataset, lengths)});
   table.add_row(
       {"length", fmt::format("shortest {}, half {} or less, 95 % {} or less, longest {}",
@@ -159,17 +160,28 @@ void print_summary(const DataOptions& o, const data::Dataset& dataset, const Len
                                          num_marked_out(dataset), num_left_out(dataset))});
   }
   if (dataset.faults.count > 0) table.add_row({"faults", std::to_string(dataset.faults.count)});
-  fmt::print("{}\n{}", table.text(), histogram_text(length_histogram(lengths)));
+  fmt::print("{}\n{}", table.text(),
+             histogram_text(length_histogram(lengths), has_pairs ? "answers" : "examples"));
+}
+
+// An example, or both answers of a pair.
+std::vector<std::pair<std::string, data::Example>> named_parts(const data::Examples& examples,
+                                                               size_t i) {
+  if (!examples.has_pairs()) return {{fmt::format("example {}", i + 1), examples[i]}};
+  data::ExamplePair pair = examples.pair(i);
+  return {{fmt::format("pair {}, chosen", i + 1), std::move(pair.chosen)},
+          {fmt::format("pair {}, rejected", i + 1), std::move(pair.rejected)}};
 }
 
 void print_examples(const DataOptions& o, const data::Dataset& dataset, const TextStack& text) {
   for (const size_t i :
        evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show))) {
-    const data::Example example = dataset.examples[i];
-    fmt::print(
-        "\nexample {}, {} tokens, {} trained (in {}{}):\n{}\n", i + 1, example.tokens.size() + 1,
-        example.num_trained, kOpen, kClose,
-        report::printable_lines(shortened(decode_and_mark_trained(example, text.tokenizer()))));
+    for (const auto& [name, example] : named_parts(dataset.examples, i)) {
+      fmt::print(
+          "\n{}, {} tokens, {} trained (in {}{}):\n{}\n", name, example.tokens.size() + 1,
+          example.num_trained, kOpen, kClose,
+          report::printable_lines(shortened(decode_and_mark_trained(example, text.tokenizer()))));
+    }
   }
 }
 
@@ -191,8 +203,10 @@ boost::json::array examples_json(const DataOptions& o, const data::Dataset& data
   boost::json::array list;
   for (const size_t i :
        evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show))) {
-    list.push_back(
-        boost::json::value(decode_and_mark_trained(dataset.examples[i], text.tokenizer())));
+    boost::json::array parts;
+    for (const auto& [name, example] : named_parts(dataset.examples, i))
+      parts.push_back(boost::json::value(decode_and_mark_trained(example, text.tokenizer())));
+    list.push_back(dataset.examples.has_pairs() ? boost::json::value(parts) : parts.front());
   }
   return list;
 }
@@ -203,10 +217,20 @@ boost::json::array first_faults_json(const data::Dataset& dataset) {
   return list;
 }
 
+boost::json::object left_out_pairs_json(const data::Dataset& dataset) {
+  int64_t equal = 0, duplicates = 0, ties = 0;
+  for (const data::DataFile& file : dataset.files) {
+    equal += file.equal_sides.count;
+    duplicates += file.duplicates.count;
+    ties += file.ties.count;
+  }
+  return {{"equal_answers", equal}, {"duplicates", duplicates}, {"equal_scores", ties}};
+}
+
 void print_json(const DataOptions& o, const data::Dataset& dataset, const Lengths& lengths,
                 const TextStack& text) {
   boost::json::object out;
-  out["examples"] = dataset.examples.size();
+  out[dataset.examples.has_pairs() ? "pairs" : "examples"] = dataset.examples.size();
   out["tokens"] = num_tokens(dataset, lengths);
   out["trained_tokens"] = dataset.num_trained;
   out["too_long"] = dataset.num_too_long;
@@ -216,6 +240,7 @@ void print_json(const DataOptions& o, const data::Dataset& dataset, const Length
   out["conversations"] = conversations_json(
       o, dataset, evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show)),
       text);
+  if (o.loss.of_pairs()) out["left_out_pairs"] = left_out_pairs_json(dataset);
   out["marked_out_answers"] = num_marked_out(dataset);
   out["marked_out"] = num_left_out(dataset);
   out["faults"] = dataset.faults.count;
@@ -233,9 +258,12 @@ int run_data(const DataOptions& o) {
   const TextStack text(texts_with_adapter(base, path.adapter, o.chat), o.chat);
   const std::string choice = template_choice_line(base, path.adapter, o.chat);
   if (!choice.empty()) fmt::print(stderr, "{}\n", choice);
-  const data::Dataset dataset = read_examples(
-      "data", sources, text,
-      {.train_on = o.train_on, .max_length = o.max_length, .fields = o.fields, .looks_only = true});
+  const data::Dataset dataset = read_examples("data", sources, text,
+                                              {.train_on = o.train_on,
+                                               .max_length = o.max_length,
+                                               .fields = o.fields,
+                                               .looks_only = true,
+                                               .pairs = o.loss.of_pairs()});
   const Lengths lengths = sorted_lengths(dataset);
   if (o.diff > 0) {
     print_served_and_trained(o, dataset.files, text);

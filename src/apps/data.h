@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "setup/loss_choice.h"
 #include "setup/text_stack.h"
 
 namespace strata::apps {
@@ -15,6 +16,7 @@ struct DataOptions {
   std::vector<std::string> data;
   std::string model;
   std::string train_on = "last";
+  LossChoice loss;  // of which --loss alone is an option here
   TemplateChoice chat = {};
   std::string fields = {};
   int64_t max_length = 2048;

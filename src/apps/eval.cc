@@ -17,6 +17,7 @@
 #include "setup/adapter_texts.h"
 #include "setup/example_files.h"
 #include "setup/hub_cache.h"
+#include "setup/pair_scoring.h"
 #include "setup/scoring.h"
 #include "setup/stages.h"
 #include "text/json_reader.h"
@@ -28,6 +29,7 @@ namespace {
 struct Scored {
   std::string name;
   SlotScore score;
+  PairScores pairs = {};  // instead, with --loss dpo
 };
 
 LoadSpec read_eval_spec(const EvalOptions& o) {
@@ -48,16 +50,29 @@ std::vector<api::AdapterSlot> load_slots_of_base_and_adapters(
   return slots;
 }
 
+// With the base as the reference.
+void score_all_pairs(const EvalOptions& o, engine::Runner& pipeline,
+                     std::span<const api::AdapterSlot> slots, const data::Dataset& dataset,
+                     std::vector<Scored>& scored) {
+  References references;
+  add_references(pipeline, api::AdapterSlot::kBase, dataset.examples, o.micro_tokens, references,
+                 [](int64_t) {});
+  const auto scores =
+      score_pairs(pipeline, slots, dataset, o.micro_tokens, loss_of_pairs(o.loss), references);
+  for (size_t i = 0; i < scores.size(); ++i) scored[i].pairs = scores[i];
+}
+
 std::vector<Scored> load_and_score_base_and_adapters(const EvalOptions& o, const LoadSpec& spec,
                                                      const data::Dataset& dataset) {
   const engine::RunPlan plan = {.pipeline = plan_stages(spec, {})};
-  std::vector<Scored> scored = {{"base", {}}};
-  for (const std::string& adapter : o.adapters) scored.push_back({adapter, {}});
+  std::vector<Scored> scored = {{.name = "base", .score = {}}};
+  for (const std::string& adapter : o.adapters) scored.push_back({.name = adapter, .score = {}});
   run_ranks(1, [&](Comm& comm) {
     const auto pipeline = load_runner(comm, plan, spec, {.pass_tokens = o.micro_tokens});
     check_tokens_in_vocabulary(dataset, pipeline->engine().config().vocab_size);
     const std::vector<api::AdapterSlot> slots =
         load_slots_of_base_and_adapters(*pipeline, o.adapters);
+    if (o.loss.of_pairs()) return score_all_pairs(o, *pipeline, slots, dataset, scored);
     const auto scores = score_dataset(*pipeline, slots, dataset, o.micro_tokens, WantTop::kYes);
     for (size_t i = 0; i < scores.size(); ++i) scored[i].score = scores[i];
   });
@@ -91,6 +106,34 @@ std::string part_title(const data::Dataset& dataset, int part, int64_t num_train
                      report::format_count(static_cast<double>(num_trained)));
 }
 
+const PairScore& pairs_of(const Scored& scored, int file) {
+  return file < 0 ? scored.pairs.total : scored.pairs.files[static_cast<size_t>(file)];
+}
+
+void print_pair_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
+  report::Table table({{"data"},
+                       {"model"},
+                       {"loss", report::Align::kRight},
+                       {"chosen", report::Align::kRight},
+                       {"rejected", report::Align::kRight},
+                       {"margin", report::Align::kRight},
+                       {"accuracy", report::Align::kRight}});
+  for (const int part : file_indices_and_total(dataset)) {
+    for (const Scored& scored : all) {
+      const PairScore& pairs = pairs_of(scored, part);
+      if (pairs.num_pairs == 0) continue;
+      const std::string title =
+          fmt::format("{} ({} pairs)", name_of(dataset, part), pairs.num_pairs);
+      table.add_row({&scored == &all.front() ? title : "", scored.name,
+                     fmt::format("{:.4f}", pairs.loss()), fmt::format("{:+.3f}", pairs.chosen()),
+                     fmt::format("{:+.3f}", pairs.rejected()),
+                     fmt::format("{:+.3f}", pairs.margin()),
+                     fmt::format("{:.1f} %", 100 * pairs.accuracy())});
+    }
+  }
+  fmt::print("{}", table.text());
+}
+
 void print_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
   report::Table table({{"data"},
                        {"model"},
@@ -118,19 +161,36 @@ std::string result_json(const Scored& scored, const Score& score, bool is_base) 
                      text::json_number_or_null(std::exp(score.loss())), score.accuracy());
 }
 
+std::string pairs_json(const Scored& scored, const PairScore& pairs, bool is_base) {
+  return fmt::format(
+      R"({{"adapter":{},"loss":{},"rewards":{{"chosen":{},"rejected":{},)"
+      R"("margin":{}}},"accuracy":{}}})",
+      is_base ? "null" : text::json_quote(scored.name), text::json_number_or_null(pairs.loss()),
+      text::json_number_or_null(pairs.chosen()), text::json_number_or_null(pairs.rejected()),
+      text::json_number_or_null(pairs.margin()), pairs.accuracy());
+}
+
 std::string part_json(const data::Dataset& dataset, int part, const std::vector<Scored>& all) {
   std::vector<std::string> results;
   for (const Scored& scored : all) {
+    const bool is_base = &scored == &all.front();
+    if (dataset.examples.has_pairs()) {
+      const PairScore& pairs = pairs_of(scored, part);
+      if (pairs.num_pairs > 0) results.push_back(pairs_json(scored, pairs, is_base));
+      continue;
+    }
     const Score& score = score_of(scored, part);
-    if (score.num_trained > 0)
-      results.push_back(result_json(scored, score, &scored == &all.front()));
+    if (score.num_trained > 0) results.push_back(result_json(scored, score, is_base));
   }
   const std::string of =
       part < 0 ? R"("all":true)"
                : fmt::format(R"("file":{})", text::json_quote(name_of(dataset, part)));
-  return fmt::format(R"({{{},"examples":{},"trained_tokens":{},"results":[{}]}})", of,
-                     num_examples(dataset, part), score_of(all.front(), part).num_trained,
-                     fmt::join(results, ","));
+  const std::string counts =
+      dataset.examples.has_pairs()
+          ? fmt::format(R"("pairs":{})", num_examples(dataset, part))
+          : fmt::format(R"("examples":{},"trained_tokens":{})", num_examples(dataset, part),
+                        score_of(all.front(), part).num_trained);
+  return fmt::format(R"({{{},{},"results":[{}]}})", of, counts, fmt::join(results, ","));
 }
 
 void print_json(const EvalOptions& o, const data::Dataset& dataset,
@@ -165,6 +225,7 @@ std::string adapter_of_texts(const EvalOptions& o, const LoadSpec& spec) {
 
 int run_eval(const EvalOptions& o) {
   check_options(o);
+  check_loss_choice(o.loss, o.overlong);
   check_device(o.device);
   const std::vector<data::Source> sources =
       data::find_sources("data", o.data, data::Weights::kNone);
@@ -174,9 +235,14 @@ int run_eval(const EvalOptions& o) {
                                               {.train_on = o.train_on,
                                                .max_length = o.max_length,
                                                .overlong = o.overlong,
-                                               .fields = o.fields});
+                                               .fields = o.fields,
+                                               .pairs = o.loss.of_pairs()});
   const std::vector<Scored> scored = load_and_score_base_and_adapters(o, spec, dataset);
-  o.json ? print_json(o, dataset, scored) : print_table(dataset, scored);
+  if (o.json) {
+    print_json(o, dataset, scored);
+  } else {
+    o.loss.of_pairs() ? print_pair_table(dataset, scored) : print_table(dataset, scored);
+  }
   return 0;
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // strata eval: loss, perplexity and accuracy of files of data under a model and under adapters of
-// it, side by side and by file. The loss has the bits of train's evaluation loss.
+// it, side by side and by file; of preference pairs their loss, rewards and accuracy, with the base
+// as the reference. The loss has the bits of train's evaluation loss.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "setup/engine_setup.h"
+#include "setup/loss_choice.h"
 #include "setup/text_stack.h"
 
 namespace strata::apps {
@@ -15,6 +17,7 @@ struct EvalOptions : EngineSetup {
   std::vector<std::string> adapters;
   std::vector<std::string> data;
   std::string train_on = "last";
+  LossChoice loss;
   TemplateChoice chat;
   std::string fields = {};
   int64_t max_length = 2048;

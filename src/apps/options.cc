@@ -13,6 +13,7 @@ OptionTable option_table_of(DataOptions& o) {
       .in("MODEL")
       .required();
   add_train_on_option(t, o.train_on);
+  add_loss_option(t, o.loss);
   add_template_options(t, o.chat);
   add_fields_option(t, o.fields);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"},
@@ -36,6 +37,8 @@ OptionTable option_table_of(EvalOptions& o) {
   t.texts("adapter", o.adapters, "PEFT LoRA directory; may be repeated").in("DIR");
   add_data_option(t, o.data).help = "as of strata train, without weights; may be repeated";
   add_train_on_option(t, o.train_on);
+  add_loss_option(t, o.loss);
+  add_pair_loss_options(t, o.loss);
   add_template_options(t, o.chat);
   add_fields_option(t, o.fields);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"}, "tokens of an example, at most");

@@ -44,7 +44,12 @@ report::CurveChart loss_chart(Records records) {
   report::CurveSeries step = series_of(records, "loss", {.name = "step", .faint = true});
   report::CurveSeries eval =
       series_of(records, "eval_loss", {.name = "evaluation", .markers = true});
-  report::CurveChart chart{.title = "loss", .x_label = "step", .y_label = "loss in nats per token"};
+  const bool of_pairs = std::ranges::any_of(records, [](const report::MetricsRecord& record) {
+    return std::isfinite(record.number("rewards/margins"));
+  });
+  report::CurveChart chart{.title = "loss",
+                           .x_label = "step",
+                           .y_label = of_pairs ? "loss per pair" : "loss in nats per token"};
   chart.log_y = is_wide(step);
   chart.series = {step, smooth(step, "training (smoothed)")};
   if (!eval.x.empty()) chart.series.push_back(std::move(eval));

@@ -27,17 +27,6 @@ int64_t num_mtp_trained(const data::Example& example) {
                        [](float weight) { return weight != 0.0f; });
 }
 
-// Each with its weights times `factor`.
-std::vector<api::Datum> read_scaled_data(const data::Examples& examples,
-                                         const std::vector<int64_t>& numbers, float factor) {
-  std::vector<api::Datum> data;
-  for (const int64_t i : numbers) {
-    api::Datum& datum = data.emplace_back(datum_of(examples[static_cast<size_t>(i)]));
-    for (float& weight : datum.inputs[api::LossInput::kWeights]) weight *= factor;
-  }
-  return data;
-}
-
 void add_all(const std::vector<float>& values, double& sum) {
   for (const float value : values) sum += static_cast<double>(value);
 }
@@ -108,15 +97,30 @@ double TrainJob::mtp_weight() const {
   return pipeline_->engine().config().use_mtp ? options().mtp_weight.value_or(kMtpWeight) : 0.0;
 }
 
+std::vector<api::Datum> TrainJob::read_scaled_data(const data::Examples& examples, const Pass& pass,
+                                                   float factor) const {
+  if (of_pairs()) return read_pairs(examples, pass, factor);
+  std::vector<api::Datum> data;
+  for (const int64_t i : pass) {
+    api::Datum& datum = data.emplace_back(datum_of(examples[static_cast<size_t>(i)]));
+    for (float& weight : datum.inputs[api::LossInput::kWeights]) weight *= factor;
+  }
+  return data;
+}
+
 api::BatchResult TrainJob::run_examples(const data::Examples& examples, const Pass& pass,
                                         const Weights& weights, api::Gradients gradients) {
   const std::vector<api::Datum> data = read_scaled_data(examples, pass, weights.trained);
   api::Batch batch = {.gradients = gradients, .indexer_weight = weights.indexer};
   if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
+  if (of_pairs())
+    set_loss_and_references(batch.sequences, loss_of_pairs(options().loss), references_);
   if (gradients != api::Gradients::kNone && is_divided() && is_first_rank())
     add_planned_sent(batch);
-  return pipeline_->run(batch);
+  api::BatchResult result = pipeline_->run(batch);
+  if (of_pairs()) add_pair_results(batch.sequences, result.sequences, step_pairs_);
+  return result;
 }
 
 void TrainJob::add_planned_sent(const api::Batch& batch) {
@@ -140,8 +144,8 @@ std::vector<api::Datum> TrainJob::read_blank_data_of_next_step() {
   std::vector<api::Datum> data;
   for (const Pass& pass : plan_.plan_step(std::min(steps_done_, num_steps() - 1)).passes) {
     for (const int64_t i : pass) {
-      const size_t tokens = data_.train.examples[static_cast<size_t>(i)].tokens.size();
-      data.push_back({.tokens = std::vector<int32_t>(tokens)});
+      const int64_t tokens = data_.train.examples.length(static_cast<size_t>(i));
+      data.push_back({.tokens = std::vector<int32_t>(static_cast<size_t>(tokens))});
     }
   }
   return data;
@@ -176,8 +180,9 @@ TrainJob::Losses TrainJob::run_as_one_batch(const std::vector<Pass>& passes, con
   Losses losses;
   std::span<const api::SequenceResult> left = result.sequences;
   for (const Pass& pass : passes) {
-    losses += sum_losses(left.first(pass.size()));
-    left = left.subspan(pass.size());
+    const size_t count = pass.size() * (of_pairs() ? 2 : 1);
+    losses += sum_losses(left.first(count));
+    left = left.subspan(count);
   }
   return losses;
 }
@@ -186,10 +191,12 @@ TrainStep TrainJob::make_step_record(const data::StepPlan& plan) const {
   TrainStep done{.step = steps_done_ + 1, .epoch = plan.epoch};
   for (const Pass& pass : plan.passes) {
     for (const int64_t i : pass) {
-      const data::Example example = data_.train.examples[static_cast<size_t>(i)];
-      done.trained_tokens += example.num_trained;
-      done.tokens += static_cast<int64_t>(example.tokens.size());
-      done.mtp_tokens += num_mtp_trained(example);
+      const data::Examples& examples = data_.train.examples;
+      const auto at = static_cast<size_t>(i);
+      ++done.examples;
+      done.trained_tokens += examples.num_trained(at);
+      done.tokens += examples.length(at);
+      if (mtp_weight() > 0) done.mtp_tokens += num_mtp_trained(examples[at]);
     }
   }
   done.lr = data::learning_rate(schedule_, done.step);
@@ -198,6 +205,7 @@ TrainStep TrainJob::make_step_record(const data::StepPlan& plan) const {
 
 void TrainJob::set_losses(const Losses& losses, TrainStep& done) {
   done.loss = losses.decoder;
+  if (of_pairs()) done.pairs = step_pairs_;
   if (mtp_weight() > 0 && done.mtp_tokens > 0) {
     done.mtp_loss = losses.mtp * static_cast<double>(done.trained_tokens) /
                     static_cast<double>(done.mtp_tokens);
@@ -209,7 +217,8 @@ void TrainJob::set_losses(const Losses& losses, TrainStep& done) {
 }
 
 TrainJob::Weights TrainJob::loss_weights_of(const TrainStep& step) const {
-  return {.trained = 1.0f / static_cast<float>(step.trained_tokens),
+  const int64_t parts = of_pairs() ? step.examples : step.trained_tokens;
+  return {.trained = 1.0f / static_cast<float>(parts),
           .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(step.tokens))};
 }
 
@@ -217,6 +226,7 @@ TrainStep TrainJob::step() {
   const data::StepPlan plan = plan_.plan_step(steps_done_);
   TrainStep done = make_step_record(plan);
   sent_ -= pipeline_->sent();
+  step_pairs_ = {};
   set_losses(run_passes(plan.passes, loss_weights_of(done)), done);
   const api::StepResult result = pipeline_->step(slot_, {.lr = done.lr,
                                                          .beta1 = options().beta1,
@@ -233,6 +243,13 @@ TrainStep TrainJob::step() {
 
 double TrainJob::evaluate() {
   if (data_.eval.examples.empty()) return std::numeric_limits<double>::quiet_NaN();
+  if (of_pairs()) {
+    eval_pairs_ = score_pairs(*pipeline_, {&slot_, 1}, data_.eval, options().micro_tokens,
+                              loss_of_pairs(options().loss), references_)
+                      .front()
+                      .total;
+    return eval_pairs_->loss();
+  }
   return score_dataset(*pipeline_, {&slot_, 1}, data_.eval, options().micro_tokens, WantTop::kNo)
       .front()
       .total.loss();

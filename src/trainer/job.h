@@ -18,6 +18,7 @@
 #include "engine/plan/run_plan.h"
 #include "engine/runner.h"
 #include "model/adapter/specs.h"
+#include "setup/pair_scoring.h"
 #include "trainer/cadence.h"
 #include "trainer/settings.h"
 
@@ -26,11 +27,13 @@ namespace strata::apps {
 struct TrainStep {
   int64_t step = 0;  // 1, 2, ...
   int64_t epoch = 0;
-  double loss = 0;                          // nats per trained token
-  std::optional<double> mtp_loss = {};      // likewise, of multi-token prediction
+  double loss = 0;                      // nats per trained token, or of pairs the mean of theirs
+  std::optional<PairScore> pairs = {};  // their rewards
+  std::optional<double> mtp_loss = {};  // likewise, of multi-token prediction
   std::optional<double> indexer_loss = {};  // nats per token and layer with an indexer
   double lr = 0;
   double grad_norm = 0;
+  int64_t examples = 0;
   int64_t tokens = 0;
   int64_t trained_tokens = 0;
   int64_t mtp_tokens = 0;  // trained by multi-token prediction
@@ -112,8 +115,15 @@ class TrainJob {
 
   // One optimizer step. Collective.
   TrainStep step();
-  // Nats per trained token of the evaluation examples; NaN when there are none. Collective.
+  // Of preference pairs: what the reference model gives their answers, which is what trains as it
+  // is before the first step. The sums are kept in --out, where a run that goes on reads them.
+  // Before the first step or evaluation; the first rank's fingerprint counts. Collective.
+  void find_references(const std::string& fingerprint);
+  // Nats per trained token of the evaluation examples, or of pairs the mean of their losses; NaN
+  // when there are none. Collective.
   double evaluate();
+  // Of the last evaluation, of pairs.
+  [[nodiscard]] const std::optional<PairScore>& evaluated_pairs() const { return eval_pairs_; }
   // The first rank's value, on every one. Collective.
   double broadcast_from_first_rank(double value);
   // The trained flat f32 blocks, in a fixed order: values, first and second moments; and routers'
@@ -154,6 +164,9 @@ class TrainJob {
   // gradients, and what they are planned to send is then added to the plan's.
   api::BatchResult run_examples(const data::Examples& examples, const Pass& pass,
                                 const Weights& weights, api::Gradients gradients);
+  // Examples as a batch has them, in order, of pairs both answers; weights times `factor`.
+  [[nodiscard]] std::vector<api::Datum> read_scaled_data(const data::Examples& examples,
+                                                         const Pass& pass, float factor) const;
   // As many tokens each, which are all zero.
   std::vector<api::Datum> read_blank_data_of_next_step();
   void add_planned_sent(const api::Batch& batch);
@@ -161,6 +174,7 @@ class TrainJob {
   // them as one batch, which they divide themselves.
   Losses run_passes(const std::vector<Pass>& passes, const Weights& weights);
   static Losses sum_losses(std::span<const api::SequenceResult> results);
+  [[nodiscard]] bool of_pairs() const { return options().loss.of_pairs(); }
   Losses run_as_one_batch(const std::vector<Pass>& passes, const Weights& weights,
                           api::Gradients gradients);
   // All but what running the step says.
@@ -186,6 +200,9 @@ class TrainJob {
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
   int64_t steps_done_ = 0;
   Evaluations evaluations_;
+  References references_;  // of pairs
+  PairScore step_pairs_;   // of the step that runs
+  std::optional<PairScore> eval_pairs_;
   engine::SentBytes sent_;
   std::vector<engine::SentBytes> planned_;                // of each rank
   std::vector<double> of_ranks_;                          // reused

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -63,6 +62,32 @@ void check_loss_is_finite(const TrainStep& done) {
 void write_curves(const std::string& out) {
   write_file_atomic(out + "/loss.svg",
                     training_curves_svg(report::read_metrics(metrics_path(out))));
+}
+
+constexpr std::string_view kEvaluation = "eval_";  // begins names of an evaluation's metrics
+
+PairNumbers numbers_of(const PairScore& score) {
+  return {score.chosen(), score.rejected(), score.margin(), score.accuracy()};
+}
+
+void add_pair_metrics(const PairNumbers& pairs, bool of_evaluation,
+                      std::vector<report::Metric>& metrics) {
+  const auto add = [&](std::string_view name, double value) {
+    metrics.push_back({name.substr(of_evaluation ? 0 : kEvaluation.size()), value});
+  };
+  add("eval_rewards/chosen", pairs.chosen);
+  add("eval_rewards/rejected", pairs.rejected);
+  add("eval_rewards/margins", pairs.margin);
+  add("eval_rewards/accuracies", pairs.accuracy);
+}
+
+std::optional<PairNumbers> read_pair_metrics(const report::MetricsRecord& record,
+                                             std::string_view begin) {
+  const auto number = [&](const char* name) {
+    return record.number(fmt::format("{}rewards/{}", begin, name));
+  };
+  if (!std::isfinite(number("accuracies"))) return std::nullopt;
+  return PairNumbers{number("chosen"), number("rejected"), number("margins"), number("accuracies")};
 }
 
 }  // namespace
@@ -178,6 +203,7 @@ void TrainLoop::note_for_summary(const TrainStep& done, double seconds) {
   loss_ = done.loss;
   mtp_loss_ = done.mtp_loss;
   indexer_loss_ = done.indexer_loss;
+  if (done.pairs) pairs_ = numbers_of(*done.pairs);
 }
 
 void TrainLoop::log_step(const TrainStep& done, double seconds) {
@@ -192,6 +218,7 @@ void TrainLoop::log_step(const TrainStep& done, double seconds) {
       {"tokens_per_s", static_cast<double>(done.tokens) / seconds}};
   if (done.mtp_loss) metrics.push_back({"mtp_loss", *done.mtp_loss});
   if (done.indexer_loss) metrics.push_back({"indexer_loss", *done.indexer_loss});
+  if (pairs_) add_pair_metrics(*pairs_, /*of_evaluation=*/false, metrics);
   log_->append(done.step, metrics);
   if (events_) events_->append(done.step, metrics);
   if (progress_) progress_->update(done.step, progress_text());
@@ -205,6 +232,8 @@ void TrainLoop::sample_evaluate_and_keep_best(int64_t step) {
   if (!std::isfinite(loss)) return;
   if (!first_eval_) first_eval_ = loss;
   last_eval_ = loss;
+  if (job_.evaluated_pairs()) last_eval_pairs_ = numbers_of(*job_.evaluated_pairs());
+  if (!first_eval_pairs_) first_eval_pairs_ = last_eval_pairs_;
   log_evaluation(step, loss);
   // Before the first step there is nothing that was trained.
   if (step == 0 || !job_.evaluations().record_and_tell_if_lowest(step, loss)) return;
@@ -214,8 +243,10 @@ void TrainLoop::sample_evaluate_and_keep_best(int64_t step) {
 }
 
 void TrainLoop::log_evaluation(int64_t step, double loss) {
-  if (log_) log_->append(step, {{"eval_loss", loss}});
-  if (events_) events_->append(step, std::array{report::Metric{"eval_loss", loss}});
+  std::vector<report::Metric> metrics = {{"eval_loss", loss}};
+  if (last_eval_pairs_) add_pair_metrics(*last_eval_pairs_, /*of_evaluation=*/true, metrics);
+  if (log_) log_->append(step, metrics);
+  if (events_) events_->append(step, metrics);
 }
 
 void TrainLoop::export_with_card(const std::string& dir) {
@@ -259,7 +290,10 @@ void TrainLoop::save_checkpoint(bool keeps_folder) {
 
 void TrainLoop::write_card(const std::string& dir) const {
   if (!card_) return;
-  const CardLosses losses = {loss_, mtp_loss_, indexer_loss_, first_eval_, last_eval_};
+  CardLosses losses = {loss_, mtp_loss_, indexer_loss_, first_eval_, last_eval_};
+  losses.of_pairs = job_.options().loss.of_pairs();
+  if (first_eval_pairs_ && last_eval_pairs_)
+    losses.accuracies = {first_eval_pairs_->accuracy, last_eval_pairs_->accuracy};
   write_file_atomic(dir + "/README.md",
                     model_card_text(*card_, job_.steps_done(), job_.num_steps(), losses));
 }
@@ -337,15 +371,19 @@ void TrainLoop::restore_losses_from_log() {
     if (std::isfinite(record.number("mtp_loss"))) mtp_loss_ = record.number("mtp_loss");
     const double indexer_loss = record.number("indexer_loss");
     if (std::isfinite(indexer_loss)) indexer_loss_ = indexer_loss;
+    if (const auto pairs = read_pair_metrics(record, "")) pairs_ = pairs;
     if (!std::isfinite(eval_loss)) continue;
     if (!first_eval_) first_eval_ = eval_loss;
     last_eval_ = eval_loss;
+    if (const auto pairs = read_pair_metrics(record, kEvaluation)) last_eval_pairs_ = pairs;
+    if (!first_eval_pairs_) first_eval_pairs_ = last_eval_pairs_;
   }
 }
 
 LossCourse TrainLoop::loss_course() const {
   LossCourse course = read_training_course(report::read_metrics(metrics_path(job_.settings().out)));
   course.vocab_size = job_.engine().config().vocab_size;
+  course.of_pairs = job_.options().loss.of_pairs();
   if (!first_eval_ || !last_eval_) return course;
   course.before = *first_eval_;
   course.after = *last_eval_;

@@ -33,6 +33,12 @@ struct Predicted {
 
 std::string metrics_path(const std::string& out);
 
+// Means over pairs: what TRL logs as rewards/chosen, rewards/rejected, rewards/margins and
+// rewards/accuracies.
+struct PairNumbers {
+  double chosen = 0, rejected = 0, margin = 0, accuracy = 0;
+};
+
 class TrainLoop {
  public:
   // `shows` progress of its own; `sampler` may be null.
@@ -93,6 +99,7 @@ class TrainLoop {
   [[nodiscard]] double tokens_per_second() const;
   [[nodiscard]] std::string progress_text() const;
   void add_loss_rows(report::Table& table) const;
+  void add_pair_rows(report::Table& table) const;  // instead, of pairs
   // Where it is not the last evaluation's, or in best/.
   void add_best_row(report::Table& table) const;
   void add_sent_row(report::Table& table) const;
@@ -125,6 +132,8 @@ class TrainLoop {
   std::optional<double> indexer_loss_;
   std::optional<double> first_eval_;
   std::optional<double> last_eval_;
+  // Of pairs: of the last step, of the first evaluation and of the last.
+  std::optional<PairNumbers> pairs_, first_eval_pairs_, last_eval_pairs_;
 };
 
 }  // namespace strata::apps

@@ -45,12 +45,32 @@ std::string TrainLoop::progress_text() const {
   std::string text = fmt::format("loss {:.4f}", loss_);
   if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
   if (indexer_loss_) text += fmt::format("  indexer {:.4f}", *indexer_loss_);
+  if (pairs_) text += fmt::format("  margin {:.3f}", pairs_->margin);
   if (last_eval_) text += fmt::format("  eval {:.4f}", *last_eval_);
+  if (last_eval_ && last_eval_pairs_)
+    text += fmt::format("  right {:.0f} %", 100 * last_eval_pairs_->accuracy);
   if (num_steps_ > 0) text += fmt::format("  {} tok/s", report::format_count(tokens_per_second()));
   return text + "  " + report::format_bytes(peak_.anonymous);
 }
 
+void TrainLoop::add_pair_rows(report::Table& table) const {
+  table.add_row({"training loss", fmt::format("{:.4f} per pair (last step)", loss_)});
+  table.add_row(
+      {"rewards", fmt::format("chosen {:+.3f}, rejected {:+.3f}, margin {:+.3f} (last step)",
+                              pairs_->chosen, pairs_->rejected, pairs_->margin)});
+  if (!first_eval_ || !last_eval_ || !first_eval_pairs_ || !last_eval_pairs_) return;
+  table.add_row(
+      {"evaluation loss", fmt::format("{:.4f} -> {:.4f} per pair", *first_eval_, *last_eval_)});
+  table.add_row({"margin", fmt::format("{:+.3f} -> {:+.3f} (evaluation)", first_eval_pairs_->margin,
+                                       last_eval_pairs_->margin)});
+  table.add_row({"accuracy",
+                 fmt::format("{:.1f} % -> {:.1f} % of pairs (evaluation)",
+                             100 * first_eval_pairs_->accuracy, 100 * last_eval_pairs_->accuracy)});
+  add_best_row(table);
+}
+
 void TrainLoop::add_loss_rows(report::Table& table) const {
+  if (pairs_) return add_pair_rows(table);
   table.add_row({"training loss", fmt::format("{:.4f} nats per token (last step)", loss_)});
   if (mtp_loss_) {
     table.add_row({"mtp loss", fmt::format("{:.4f} nats per token (last step), times {}",
@@ -76,9 +96,12 @@ void TrainLoop::add_best_row(report::Table& table) const {
   const bool is_last = evaluations.lowest_step == job_.steps_done();
   const bool is_kept = keeps_best() && evaluations.kept_step == evaluations.lowest_step;
   if (!evaluations.lowest || (is_last && !is_kept)) return;
-  table.add_row({"best", fmt::format("{:.4f} nats per token, perplexity {}, at step {}{}",
-                                     *evaluations.lowest, perplexity_text(*evaluations.lowest),
-                                     evaluations.lowest_step, is_kept ? ": best/" : "")});
+  const std::string loss =
+      pairs_ ? fmt::format("{:.4f} per pair", *evaluations.lowest)
+             : fmt::format("{:.4f} nats per token, perplexity {}", *evaluations.lowest,
+                           perplexity_text(*evaluations.lowest));
+  table.add_row({"best", fmt::format("{}, at step {}{}", loss, evaluations.lowest_step,
+                                     is_kept ? ": best/" : "")});
 }
 
 void TrainLoop::add_cost_rows(report::Table& table) const {
@@ -131,15 +154,21 @@ void TrainLoop::print_json() const {
     sent = fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
                        sent_by_rank_json(sent_, job_.planned_sent(), memory_));
   }
+  std::string pairs;
+  if (last_eval_ && first_eval_pairs_ && last_eval_pairs_) {
+    pairs = fmt::format(",\"eval_accuracy_before\":{},\"eval_accuracy\":{},\"eval_margin\":{}",
+                        first_eval_pairs_->accuracy, last_eval_pairs_->accuracy,
+                        last_eval_pairs_->margin);
+  }
   print_result(fmt::format(
       "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
       "\"peak_rss_gib\":{:.4f},\"peak_bytes\":{},\"planned_bytes\":{},\"step_seconds\":{:.6g},"
-      "\"predicted_step_seconds\":{}{}}}\n",
+      "\"predicted_step_seconds\":{}{}{}}}\n",
       job_.steps_done(), text::json_number_or_null(loss_), text::json_number_or_null(first_eval_),
       text::json_number_or_null(last_eval_), tokens_per_second(),
       static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
       predicted_ ? std::to_string(predicted_->memory_in_all()) : "null", step_seconds(),
-      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", sent));
+      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", pairs, sent));
 }
 
 }  // namespace strata::apps

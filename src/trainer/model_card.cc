@@ -88,13 +88,14 @@ std::string markdown_table(const std::string& head,
   return out + "\n";
 }
 
-std::string loss_text(double loss) {
+std::string loss_text(double loss, bool of_pairs = false) {
+  if (of_pairs) return fmt::format("{:.4f} per pair", loss);
   return fmt::format("{:.4f} nats per token (perplexity {:.4g})", loss, std::exp(loss));
 }
 
 void add_loss_rows(const CardLosses& losses,
                    std::vector<std::pair<std::string, std::string>>& rows) {
-  rows.emplace_back("training loss", loss_text(losses.loss) + ", last step");
+  rows.emplace_back("training loss", loss_text(losses.loss, losses.of_pairs) + ", last step");
   if (losses.mtp_loss) {
     rows.emplace_back("loss of multi-token prediction", loss_text(*losses.mtp_loss));
   }
@@ -102,8 +103,12 @@ void add_loss_rows(const CardLosses& losses,
     rows.emplace_back("loss of the indexers", fmt::format("{:.4f} nats", *losses.indexer_loss));
   }
   if (!losses.eval_before || !losses.eval_after) return;
-  rows.emplace_back("evaluation loss before", loss_text(*losses.eval_before));
-  rows.emplace_back("evaluation loss after", loss_text(*losses.eval_after));
+  rows.emplace_back("evaluation loss before", loss_text(*losses.eval_before, losses.of_pairs));
+  rows.emplace_back("evaluation loss after", loss_text(*losses.eval_after, losses.of_pairs));
+  if (!losses.accuracies) return;
+  rows.emplace_back("accuracy of pairs before and after",
+                    fmt::format("{:.1f} %, {:.1f} %", 100 * losses.accuracies->first,
+                                100 * losses.accuracies->second));
 }
 
 // Where a reader finds the base: by its name on the Hub, or in a folder of theirs.
@@ -190,6 +195,8 @@ bool is_listed_in_card(std::string_view name, const std::string& value,
   if (value.empty() || is_one_of({"model", "data", "eval"})) return false;
   if (value == "0" && is_one_of({"epochs", "steps", "batch-size", "batch-tokens"})) return false;
   if (name == "muon-momentum") return options.optimizer == "muon";
+  if (name == "label-smoothing") return options.loss.type == "robust";
+  if (is_one_of({"loss", "loss-type", "beta"})) return options.loss.of_pairs();
   const bool is_fresh = options.method == "lora" && options.adapter.empty();
   return is_fresh || !is_one_of({"rank", "alpha", "expert-rank", "targets"});
 }

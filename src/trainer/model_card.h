@@ -15,11 +15,13 @@ namespace strata::apps {
 class TrainJob;
 
 struct CardLosses {
-  double loss = 0;  // of the last step, nats per trained token
+  double loss = 0;  // of the last step: nats per trained token, or of pairs the mean of theirs
   std::optional<double> mtp_loss = {};
   std::optional<double> indexer_loss = {};
   std::optional<double> eval_before = {};
   std::optional<double> eval_after = {};
+  bool of_pairs = false;
+  std::optional<std::pair<double, double>> accuracies = {};  // of pairs, before and after
 };
 
 // What stays of a run while its losses change.

@@ -51,10 +51,9 @@ OptionRow& add_learning_rate_option(OptionTable& t, TrainOptions& o) {
   TrainOptions* at = &o;
   return t.add({.name = "lr",
                 .unit = "FLOAT",
-                .help =
-                    "peak learning rate [lora: 5e-4, of models wider than 1024 2e-4, times "
-                    "sqrt(B / 8) with B < 8 examples a step; full: 1e-5]; 1e-4,3e-4,1e-3 trains "
-                    "an adapter with each",
+                .help = "peak learning rate [lora: 5e-4, of models wider than 1024 2e-4, times "
+                        "sqrt(B / 8) with B < 8 examples a step; full: 1e-5; a tenth of these with "
+                        "--loss dpo]; 1e-4,3e-4,1e-3 trains an adapter with each",
                 .set = [at](const std::string& text) { set_learning_rate_or_sweep(*at, text); },
                 .text = [at] { return learning_rate_text(*at); },
                 .check =
@@ -76,6 +75,8 @@ void add_learning_rate_options(OptionTable& t, TrainOptions& o) {
 
 void add_optimizer_and_loss_options(OptionTable& t, TrainOptions& o) {
   t.group("Optimizer and losses");
+  add_loss_option(t, o.loss).results();
+  add_pair_loss_options(t, o.loss);
   add_optimizer_option(t, o.optimizer).results();
   t.number("muon-momentum", o.muon_momentum, {0, kBelowOne, "0 or more and below 1"}, "Muon")
       .results();
@@ -234,10 +235,10 @@ OptionTable option_table_of(TrainOptions& o) {
       .also("v");
   t.flag("json", o.json, "a line of JSON on stdout at the end");
   add_trace_option(t, o.trace);
-  t.mark_common({"model",      "data",         "out",     "train-on",   "method", "rank",
-                 "alpha",      "targets",      "lr",      "config",     "epochs", "steps",
-                 "batch-size", "max-length",   "eval",    "save-every", "resume", "dry-run",
-                 "memory",     "load-in-4bit", "threads", "verbose",    "json"});
+  t.mark_common({"model",   "data",       "out",          "train-on", "loss",       "method",
+                 "rank",    "alpha",      "targets",      "lr",       "config",     "epochs",
+                 "steps",   "batch-size", "max-length",   "eval",     "save-every", "resume",
+                 "dry-run", "memory",     "load-in-4bit", "threads",  "verbose",    "json"});
   return t;
 }
 

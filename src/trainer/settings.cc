@@ -24,6 +24,7 @@ constexpr double kNarrowRate = 5e-4;  // of models at most so wide
 constexpr int64_t kNarrow = 1024;
 constexpr double kWideRate = 2e-4;
 constexpr int64_t kWholeRateBatch = 8;  // examples; of fewer the rate is lower
+constexpr double kShareOfPairs = 0.1;   // of a default rate, where answers are compared
 constexpr double kWarmupRatio = 0.05;
 
 // The value that a run recorded of an option, where the options now do not say.
@@ -123,8 +124,9 @@ TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec
       .out = options.out,
       .tensorboard = options.tensorboard,
       .lr = said.lr ? *said.lr
-                    : default_learning_rate(options.method, spec.parsed.config.hidden_size,
-                                            batch.batch_size.value()),
+                    : (options.loss.of_pairs() ? kShareOfPairs : 1) *
+                          default_learning_rate(options.method, spec.parsed.config.hidden_size,
+                                                batch.batch_size.value()),
       .batch_size = batch.batch_size.value(),
       .batch_tokens = batch.batch_tokens.value(),
       .epochs = batch.epochs.value(),

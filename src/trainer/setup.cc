@@ -51,12 +51,27 @@ void check_router_bias_method(const TrainOptions& o) {
               "them; give --method full with it");
 }
 
+// What pairs are not trained with yet, or never.
+void check_pair_options(const TrainOptions& o) {
+  check_loss_choice(o.loss, o.overlong);
+  if (!o.loss.of_pairs()) return;
+  const char* name = o.mtp_weight.value_or(0) > 0 ? "--mtp-weight"
+                     : o.indexer_loss > 0         ? "--indexer-loss"
+                     : !o.sweep.empty()           ? "several values of --lr"
+                     : !o.stages.ranks.empty()    ? "--ranks"
+                                                  : nullptr;
+  if (name == nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{} and --loss dpo: not together yet; leave one out", name));
+}
+
 void check_option_combinations(const TrainOptions& o) {
   check_device(o.device);
   check_memory_options(o.memory, o.recompute, o.offload);
   data::parse_lr_schedule(o.lr_schedule);
   check_optimizer(o.optimizer, o.method);
   if (!o.adapter.empty()) check_adapter_options(o);
+  check_pair_options(o);
   check_router_bias_method(o);
 }
 
@@ -75,6 +90,7 @@ void check_evaluation_options(const TrainOptions& o, const data::Dataset& eval) 
 }
 
 model::UseMtp use_mtp(const TrainOptions& options) {
+  if (options.loss.of_pairs()) return model::UseMtp::kNever;
   if (!options.mtp_weight)
     return options.method == "full" ? model::UseMtp::kIfThere : model::UseMtp::kNever;
   return *options.mtp_weight > 0 ? model::UseMtp::kAlways : model::UseMtp::kNever;
@@ -118,10 +134,11 @@ void check_indexer_loss_option(const TrainSettings& settings, const model::Loade
 }
 
 // Of examples what is in memory; and of each run of them the order of an epoch, its shuffle and
-// their lengths.
+// their lengths, and of pairs what the reference model gives both answers.
 int64_t dataset_bytes(const data::Dataset& dataset, int64_t num_runs) {
-  constexpr int64_t kLists = 4 * sizeof(int64_t);
-  return dataset.examples.memory_bytes() + num_runs * std::ssize(dataset.examples.order()) * kLists;
+  constexpr int64_t kLists = 4 * sizeof(int64_t), kReferences = 2 * 40;
+  const int64_t each = kLists + (dataset.examples.has_pairs() ? kReferences : 0);
+  return dataset.examples.memory_bytes() + num_runs * std::ssize(dataset.examples.order()) * each;
 }
 
 int64_t data_bytes(const TrainData& data, int64_t num_runs) {
@@ -171,6 +188,9 @@ void add_passes_and_set_step_sizes(planner::RunShape& shape, const TrainSettings
         static_cast<int64_t>(std::ceil(total / static_cast<double>(batches.num_steps())));
   }
   planner::add_evaluation_to_longest_passes(shape, division, eval);
+  // The reference model goes over all of them.
+  if (settings.options.loss.of_pairs())
+    planner::add_evaluation_to_longest_passes(shape, division, shape.lengths);
 }
 
 planner::RunShape make_run_shape(const LoadSpec& spec, const TrainSettings& settings,
@@ -253,7 +273,8 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
   const ReadChoice choice = {.train_on = options.train_on,
                              .max_length = options.max_length,
                              .overlong = options.overlong,
-                             .fields = options.fields};
+                             .fields = options.fields,
+                             .pairs = options.loss.of_pairs()};
   const data::Dataset all = read_examples("data", sources, text, choice);
   data::Dataset eval;
   std::vector<int64_t> kept = all.examples.order();

@@ -76,6 +76,10 @@ void upgrade_options(int64_t format, boost::json::object& options) {
   // A run that began before there were these.
   options.emplace("fields", "");
   options.emplace("load-in-4bit", "off");
+  options.emplace("loss", "cross_entropy");
+  options.emplace("loss-type", "sigmoid");
+  options.emplace("beta", "0.1");
+  options.emplace("label-smoothing", "0");
   if (format < 4) {
     options["overlong"] = "drop";
     options["adapter"] = "";

@@ -47,13 +47,18 @@ int64_t num_parameters_of_all_stages(const model::ModelWeights& weights) {
   return count;
 }
 
+const char* noun_of_examples(const TrainSettings& settings) {
+  return settings.options.loss.of_pairs() ? "pair" : "example";
+}
+
 // "96, 3 epochs, 8 examples each, resuming after 40".
 std::string steps_text(const TrainJob& job) {
   const TrainSettings& s = job.settings();
   std::string text = std::to_string(job.num_steps());
   if (s.steps == 0) text += fmt::format(", {} epoch{}", s.epochs, s.epochs == 1 ? "" : "s");
   if (s.batch_size > 0) {
-    text += fmt::format(", {} example{} each", s.batch_size, s.batch_size == 1 ? "" : "s");
+    text += fmt::format(", {} {}{} each", s.batch_size, noun_of_examples(s),
+                        s.batch_size == 1 ? "" : "s");
   }
   if (s.batch_tokens > 0) text += fmt::format(", at most {} tokens a step", s.batch_tokens);
   if (job.steps_done() > 0) text += fmt::format(", resuming after {}", job.steps_done());
@@ -86,7 +91,8 @@ std::string sent_text(TrainJob& job) {
 }
 
 std::string dataset_text(const data::Dataset& d) {
-  return fmt::format("{} examples, {} tokens, {} trained", d.examples.size(),
+  return fmt::format("{} {}, {} tokens, {} trained", d.examples.size(),
+                     d.examples.has_pairs() ? "pairs" : "examples",
                      report::format_count(static_cast<double>(d.num_tokens)),
                      report::format_count(static_cast<double>(d.num_trained)));
 }
@@ -150,9 +156,11 @@ std::string summary_text(TrainJob& job, const Predicted& predicted) {
                             report::format_count(static_cast<double>(job.num_trained_parameters())),
                             rates_text(job.settings()))});
   const size_t count = job.train_data().examples.size();
-  std::string data = fmt::format("{} example{}", count, count == 1 ? "" : "s");
+  std::string data =
+      fmt::format("{} {}{}", count, noun_of_examples(job.settings()), count == 1 ? "" : "s");
   if (!job.eval_data().examples.empty())
     data += fmt::format(" and {} to evaluate on", job.eval_data().examples.size());
+  if (job.options().loss.of_pairs()) data += "; " + loss_of_pairs_text(job.options().loss);
   table.add_row({"data", fmt::format("{}; steps {}", data, steps_text(job))});
   const int64_t runs = std::max<int64_t>(1, std::ssize(job.options().sweep));
   const double seconds =
@@ -225,6 +233,7 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   const std::optional<Predicted> predicted = print_plan_and_predict(job, plan);
   if (options.dry_run) return true;
   return_free_memory();
+  job.find_references(fingerprint);
   std::optional<TrainSampler> sampler;
   if (!options.samples.empty())
     sampler.emplace(texts_with_adapter(job.spec().texts, options.adapter, options.chat),

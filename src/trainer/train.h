@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "setup/loss_choice.h"
 #include "setup/stages.h"
 #include "setup/text_stack.h"
 
@@ -26,6 +27,7 @@ struct TrainOptions : EngineSetup {
   std::string memory;                   // bytes of the whole run; chooses what is recomputed
   std::string machine;                  // file of the machine's limits; empty: they are probed
   std::string train_on = "last";        // last, all
+  LossChoice loss;
   TemplateChoice chat;
   std::string fields = {};  // NAME=FIELD,... of data and eval
   int64_t max_length = 2048;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <unordered_set>
 
 #include "base/hash.h"
@@ -22,10 +23,21 @@ constexpr double kStill = 0.001;       // less is no change
 constexpr double kOfGuessing = 0.98;   // of the loss of guessing: a model at random is about there
 constexpr double kRuinousRate = 0.05;  // AdamW moves each value by about this in a step
 
-uint64_t hash_tokens(const data::Example& example) {
-  Hash hash;
+void mix_tokens(const data::Example& example, Hash& hash) {
   hash.mix_bytes(example.tokens.data(), example.tokens.size() * sizeof(example.tokens[0]));
   hash.mix_bytes(example.targets.data(), example.targets.size() * sizeof(example.targets[0]));
+}
+
+// Of an example, or of both answers of a pair.
+uint64_t hash_tokens(const data::Examples& examples, size_t i) {
+  Hash hash;
+  if (examples.has_pairs()) {
+    const data::ExamplePair pair = examples.pair(i);
+    mix_tokens(pair.chosen, hash);
+    mix_tokens(pair.rejected, hash);
+  } else {
+    mix_tokens(examples[i], hash);
+  }
   return hash.value();
 }
 
@@ -33,10 +45,10 @@ uint64_t hash_tokens(const data::Example& example) {
 int64_t count_trained_on(const TrainData& data) {
   std::unordered_set<uint64_t> trained;
   for (size_t i = 0; i < data.train.examples.size(); ++i)
-    trained.insert(hash_tokens(data.train.examples[i]));
+    trained.insert(hash_tokens(data.train.examples, i));
   int64_t count = 0;
   for (size_t i = 0; i < data.eval.examples.size(); ++i)
-    count += trained.contains(hash_tokens(data.eval.examples[i])) ? 1 : 0;
+    count += trained.contains(hash_tokens(data.eval.examples, i)) ? 1 : 0;
   return count;
 }
 
@@ -87,7 +99,8 @@ double mean_of(const std::vector<double>& losses, size_t first, size_t count) {
 Verdict judge(const LossCourse& course) {
   if (course.num_steps == 0 || (!course.is_evaluated && course.num_steps < data::kFewSteps))
     return Verdict::kFine;
-  const double guessing = std::log(static_cast<double>(course.vocab_size));
+  const double guessing = course.of_pairs ? std::numeric_limits<double>::infinity()
+                                          : std::log(static_cast<double>(course.vocab_size));
   if (!(course.after <= course.before * (1 + kRise)))
     return course.after >= kOfGuessing * guessing ? Verdict::kDiverged : Verdict::kRose;
   if (course.lowest && course.after > *course.lowest * (1 + kRiseAgain)) return Verdict::kOverfits;

@@ -23,6 +23,7 @@ struct LossCourse {
   int64_t lowest_step = 0;
   int64_t num_steps = 0;   // that were made
   int64_t vocab_size = 0;  // of the model
+  bool of_pairs = false;   // losses are of pairs, which no guess of tokens bounds
 };
 
 enum class Verdict : uint8_t {
