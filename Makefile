@@ -43,6 +43,7 @@ install:
 	@tools/install.sh run
 
 build: install
+	@tools/fetch_xgrammar.sh
 	@$(CMAKE) -B build/release -DCMAKE_CXX_COMPILER=g++
 	@cmake --build build/release --target strata install_files -j $(JOBS)
 
@@ -50,6 +51,7 @@ build: install
 test:
 	@tools/install.sh test
 	@$(MAKE) --no-print-directory checks format-check
+	@tools/fetch_xgrammar.sh
 	@$(CMAKE) -B build/test -DCMAKE_CXX_COMPILER=g++ -DSTRATA_TESTS=ON
 	@cmake --build build/test -j $(JOBS)
 	@ctest --test-dir build/test -j2 -LE slow --output-on-failure --no-tests=error
@@ -57,6 +59,7 @@ test:
 # Every division of a model of every family into stages, where `make test` has each pair of settings.
 stages:
 	@tools/install.sh test
+	@tools/fetch_xgrammar.sh
 	@$(CMAKE) -B build/test -DCMAKE_CXX_COMPILER=g++ -DSTRATA_TESTS=ON
 	@cmake --build build/test -j $(JOBS) --target stages_test
 	@STRATA_STAGES=all build/test/tests/stages/stages_test --gtest_filter='-*Divisions*' --gtest_brief=1
@@ -65,6 +68,7 @@ stages:
 # `make test` has a few; then as on two hosts, over TCP and bad links (as root).
 ranks:
 	@tools/install.sh test
+	@tools/fetch_xgrammar.sh
 	@$(CMAKE) -B build/test -DCMAKE_CXX_COMPILER=g++ -DSTRATA_TESTS=ON
 	@cmake --build build/test -j $(JOBS) --target ranks_test stages_test
 	@STRATA_STAGES=all build/test/tests/stages/stages_test --gtest_filter='*Divisions*' --gtest_brief=1
@@ -81,6 +85,7 @@ checks:
 
 asan tsan:
 	@tools/install.sh clang
+	@tools/fetch_xgrammar.sh
 	@cmake --preset $@ --log-level=WARNING
 	@cmake --build build/$@ -j $(JOBS)
 	@env $(SANITIZER_OPTIONS) ctest --test-dir build/$@ -j2 -LE slow --output-on-failure --no-tests=error
@@ -88,6 +93,7 @@ asan tsan:
 # Runs every fuzz target for FUZZ_SECONDS (60) from its kept corpus in tests/fuzz/corpus/<target>.
 fuzz:
 	@tools/install.sh clang
+	@tools/fetch_xgrammar.sh
 	@cmake --preset fuzz --log-level=WARNING
 	@cmake --build build/fuzz -j $(JOBS)
 	@for target in build/fuzz/tests/fuzz/*_fuzz; do \
@@ -100,6 +106,7 @@ fuzz:
 
 tidy:
 	@tools/install.sh clang
+	@tools/fetch_xgrammar.sh
 	@$(CMAKE) -B build/tidy $(CLANG)
 	@git ls-files -z 'src/*.cc' | xargs -0 -n 8 -P $(JOBS) clang-tidy-19 -p build/tidy --quiet
 

@@ -13,20 +13,20 @@ case "$system" in
   *) boost=1.83 postgresql=17 ;;  # Debian 13
 esac
 
-run="g++ cmake ninja-build ccache libboost$boost-dev libboost-json$boost-dev libfmt-dev libspdlog-dev libcli11-dev libutf8proc-dev libssl-dev libsqlite3-dev libpq-dev libtomlplusplus-dev libyaml-cpp-dev libprotobuf-dev protobuf-compiler libzstd-dev zlib1g-dev libedit-dev"
-test="$run python3 python3-pip libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format-19 postgresql-$postgresql systemd"
+run="g++ cmake ninja-build ccache libboost$boost-dev libboost-json$boost-dev libfmt-dev libspdlog-dev libcli11-dev libutf8proc-dev libssl-dev libsqlite3-dev libpq-dev libtomlplusplus-dev libyaml-cpp-dev libprotobuf-dev protobuf-compiler libzstd-dev zlib1g-dev libedit-dev python3 python3-pip"
+test="$run libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev clang-format-19 postgresql-$postgresql systemd"
 ranks="libopenmpi-dev openmpi-bin iproute2"
 case "${1:-}" in
   run) packages="$run" ;;
-  sdk) packages="$run python3 python3-venv openssl" ;;
-  browser) packages="$run python3 python3-venv chromium chromium-driver" ;;
+  sdk) packages="$run python3-venv openssl" ;;
+  browser) packages="$run python3-venv chromium chromium-driver" ;;
   test) packages="$test $ranks" ;;
   ranks) packages="$run $ranks" ;;
   clang) packages="$test clang-19 clang-tidy-19 libclang-rt-19-dev llvm-19" ;;
   format) packages="clang-format-19" ;;
-  package) packages="$run python3 python3-venv binutils dpkg-dev patchelf debootstrap buildah" ;;
-  smollm2) packages="$run python3 python3-venv fortunes" ;;
-  peers) packages="$run python3 python3-venv python3-dev libtcmalloc-minimal4" ;;
+  package) packages="$run python3-venv binutils dpkg-dev patchelf debootstrap buildah" ;;
+  smollm2) packages="$run python3-venv fortunes" ;;
+  peers) packages="$run python3-venv python3-dev libtcmalloc-minimal4" ;;
   *) echo "usage: tools/install.sh run|sdk|browser|test|ranks|clang|format|smollm2|package|peers" >&2; exit 2 ;;
 esac
 

@@ -21,6 +21,8 @@ mkdir -p "$root/src"
 # Of the run before only what was built stays; a source that is gone here is gone there too.
 find "$root/src" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
 git ls-files -z --cached --others --exclude-standard | tar --null -T - --ignore-failed-read -cf - | tar -C "$root/src" -xf -
+tools/fetch_xgrammar.sh
+[ ! -d build/third_party ] || tar -cf - build/third_party | tar -C "$root/src" -xf -
 [ "$wanted" = tests ] && install=test target=all options=-DSTRATA_TESTS=ON || { install=run target=strata options=; }
 inside "$root" "cd /src && . /etc/os-release && echo \"build on \$PRETTY_NAME\" && tools/install.sh $install &&
   g++ --version | head -n 1 && cmake --version | head -n 1 &&

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// structured/grammar.h of a build without XGrammar. Whoever asks calls require_grammars() first, by
+// way of a Vocabulary, so nothing behind that is reached.
+#include "base/check.h"
+#include "base/error.h"
+#include "structured/grammar.h"
+
+namespace strata::structured {
+
+struct Vocabulary::Impl {};
+struct Grammar::Impl {};
+struct Matcher::Impl {};
+
+void require_grammars() {
+  throw Error(ErrorCode::kUnsupported,
+              "this strata was built without answers that fit a schema; tools/fetch_xgrammar.sh "
+              "says why, and `make build` builds it with them");
+}
+
+Vocabulary::Vocabulary(const text::Tokenizer&, int64_t, const std::vector<int32_t>&) {
+  require_grammars();
+}
+
+Grammar compile_json_schema(const Vocabulary&, std::string_view, const std::string&) {
+  require_grammars();
+  return {};
+}
+
+Matcher Grammar::start() const {
+  require_grammars();
+  return Matcher(nullptr);
+}
+
+Matcher::Matcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Matcher::Matcher(Matcher&&) noexcept = default;
+Matcher& Matcher::operator=(Matcher&&) noexcept = default;
+Matcher::~Matcher() = default;
+
+Matcher Matcher::fork() const { return Matcher(nullptr); }
+void Matcher::fill_mask(std::span<uint32_t>) const { CHECK(false); }
+bool Matcher::accept(int32_t) { return false; }
+void Matcher::rollback(int64_t) { CHECK(false); }
+bool Matcher::is_ended() const { return true; }
+int64_t Matcher::vocab_size() const { return 0; }
+
+}  // namespace strata::structured

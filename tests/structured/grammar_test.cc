@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Masks with a slow reference that tries every token, on tokenizers of several kinds; walks along
+// masks, which end in JSON; and what the library itself refuses.
+#include "structured/grammar.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace strata::structured {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(GrammarsInBuild, AreThereUnlessTurnedOff) {
+  if (STRATA_WANTS_GRAMMARS) {
+    EXPECT_NO_THROW(require_grammars());
+  } else {
+    EXPECT_THROW(require_grammars(), Error);
+  }
+}
+
+class Grammars : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!STRATA_WANTS_GRAMMARS) GTEST_SKIP();
+  }
+};
+
+struct Tokens {
+  explicit Tokens(const std::string& path, const std::string& end)
+      : tokenizer(text::Tokenizer::load(path)),
+        end_token(tokenizer.token_to_id(end).value()),
+        size(tokenizer.vocab_size() + 3),  // rows of logits without a token
+        vocabulary(tokenizer, size, {end_token}) {}
+
+  [[nodiscard]] Matcher start(const std::string& schema) const {
+    return compile_json_schema(vocabulary, schema, "S").start();
+  }
+  [[nodiscard]] std::string fault_of(const std::string& schema) const {
+    try {
+      compile_json_schema(vocabulary, schema, "S");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  text::Tokenizer tokenizer;
+  int32_t end_token;
+  int64_t size;
+  Vocabulary vocabulary;
+};
+
+const Tokens& tiny() {
+  static const Tokens tokens(std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3", "<|im_end|>");
+  return tokens;
+}
+
+bool has_bit(const std::vector<uint32_t>& bits, int64_t token) {
+  return (bits[static_cast<size_t>(token / 32)] >> (token % 32) & 1) != 0;
+}
+
+std::vector<uint32_t> mask_of(const Matcher& matcher) {
+  std::vector<uint32_t> bits(num_mask_words(matcher.vocab_size()), 0xffffffffu);
+  matcher.fill_mask(bits);
+  return bits;
+}
+
+std::vector<int32_t> allowed_tokens(const Matcher& matcher) {
+  const std::vector<uint32_t> bits = mask_of(matcher);
+  std::vector<int32_t> out;
+  for (int64_t token = 0; token < std::ssize(bits) * 32; ++token)
+    if (has_bit(bits, token)) out.push_back(static_cast<int32_t>(token));
+  return out;
+}
+
+std::vector<int32_t> tokens_that_are_accepted(Matcher& matcher, int64_t vocab_size) {
+  std::vector<int32_t> out;
+  for (int32_t token = 0; token < vocab_size; ++token) {
+    if (!matcher.accept(token)) continue;
+    matcher.rollback(1);
+    out.push_back(token);
+  }
+  return out;
+}
+
+constexpr const char* kSchemas[] = {
+    R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer",
+        "minimum": 0, "maximum": 130}, "tags": {"type": "array", "items": {"enum": ["a", "b\n", 3]},
+        "maxItems": 3}}, "required": ["name", "age"], "additionalProperties": false})",
+    R"({"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "string",
+        "maxLength": 4}, {"type": "null"}]}, "minItems": 2})",
+    R"({"type": "object", "properties": {"id": {"type": "string", "pattern": "^[a-f]{2}-\\d+$"}},
+        "additionalProperties": {"type": "boolean"}})",
+    R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"value":
+        {"type": "number"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+        "required": ["value", "next"], "additionalProperties": false}}})",
+    R"({})",
+};
+
+// A walk of `steps` random tokens that are allowed; each mask with what is accepted one by one.
+void compare_along_walk(const Tokens& tokens, const std::string& schema, uint64_t seed, int steps) {
+  Matcher matcher = tokens.start(schema);
+  const Counter counter{.seed = seed, .stream = 1};
+  std::vector<int32_t> answer;
+  for (int step = 0; step < steps && !matcher.is_ended(); ++step) {
+    const std::vector<int32_t> allowed = allowed_tokens(matcher);
+    const std::vector<int32_t> accepted = tokens_that_are_accepted(matcher, tokens.size);
+    std::vector<int32_t> different;
+    std::ranges::set_symmetric_difference(allowed, accepted, std::back_inserter(different));
+    std::string texts;
+    for (const int32_t token : different) texts += " [" + tokens.tokenizer.token_bytes(token) + "]";
+    ASSERT_EQ(texts, "") << schema << " behind " << tokens.tokenizer.decode(answer);
+    ASSERT_FALSE(allowed.empty());
+    const auto draw = static_cast<size_t>(counter.uniform(static_cast<uint64_t>(step)) *
+                                          static_cast<double>(allowed.size()));
+    ASSERT_TRUE(matcher.accept(allowed[draw]));
+    answer.push_back(allowed[draw]);
+  }
+}
+
+TEST_F(Grammars, MasksAreTheTokensThatAreAcceptedOneByOne) {
+  for (const char* schema : kSchemas)
+    for (uint64_t seed = 0; seed < 4; ++seed) compare_along_walk(tiny(), schema, seed, 40);
+}
+
+struct RealTokenizer {
+  const char *name, *end;
+};
+
+TEST_F(Grammars, MasksAreThoseOfTokenizersOfEveryKind) {
+  constexpr RealTokenizer kTokenizers[] = {
+      {"mistral", "</s>"}, {"smollm2", "<|im_end|>"}, {"gemma3", "<eos>"}, {"qwen3", "<|im_end|>"}};
+  for (const auto& [name, end] : kTokenizers) {
+    SCOPED_TRACE(name);
+    const Tokens tokens(std::string(STRATA_TOKENIZERS) + "/" + name + ".json", end);
+    compare_along_walk(tokens, kSchemas[0], 1, 12);
+    compare_along_walk(tokens, kSchemas[2], 2, 8);
+  }
+}
+
+// Counts beyond any answer, recursion that leads nowhere, expressions that blow up: they compile,
+// and their masks are those of their language.
+TEST_F(Grammars, HostileSchemasCompile) {
+  constexpr const char* kHostile[] = {
+      R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})",
+      R"({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"},
+          {"$ref": "#/$defs/a"}]}, "b": {"anyOf": [{"$ref": "#/$defs/a"}, {"const": 1}]}}})",
+      R"({"type": "array", "items": {"type": "string"}, "minItems": 1000000000,
+          "maxItems": 2000000000})",
+      R"({"type": "string", "minLength": 5, "maxLength": 2147483647})",
+      R"({"type": "string", "pattern": "^(a{1000}){1000}$"})",
+      R"({"type": "string", "pattern": "^((a*)*)*$"})",
+      R"({"type": "string", "pattern": "^(a|b)*a(a|b){20}$"})",
+      R"({"type": "integer", "minimum": -9223372036854775807, "maximum": 9223372036854775807})",
+  };
+  for (const char* schema : kHostile) compare_along_walk(tiny(), schema, 3, 8);
+}
+
+// What is sampled is JSON, where it ends: ends are taken as soon as they are allowed.
+TEST_F(Grammars, WalksEndInJson) {
+  int64_t num_ended = 0;
+  for (const char* schema : kSchemas) {
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      Matcher matcher = tiny().start(schema);
+      const Counter counter{.seed = seed, .stream = 2};
+      std::vector<int32_t> answer;
+      while (!matcher.is_ended() && answer.size() < 200) {
+        const std::vector<int32_t> allowed = allowed_tokens(matcher);
+        const auto draw = static_cast<size_t>(counter.uniform(answer.size()) *
+                                              static_cast<double>(allowed.size()));
+        const bool may_end = std::ranges::count(allowed, tiny().end_token) > 0;
+        answer.push_back(may_end ? tiny().end_token : allowed[draw]);
+        ASSERT_TRUE(matcher.accept(answer.back()));
+      }
+      if (!matcher.is_ended()) continue;
+      ++num_ended;
+      EXPECT_TRUE(allowed_tokens(matcher).empty());
+      EXPECT_FALSE(matcher.accept(answer[0]));
+      answer.pop_back();
+      boost::system::error_code fault;
+      boost::json::parse(tiny().tokenizer.decode(answer), fault);
+      EXPECT_FALSE(fault) << tiny().tokenizer.decode(answer);
+    }
+  }
+  EXPECT_GT(num_ended, 60);
+}
+
+TEST_F(Grammars, ForksGoTheirOwnWay) {
+  Matcher matcher = tiny().start(R"({"enum": ["ab", "cd"]})");
+  const auto ids = [](const std::string& text) { return tiny().tokenizer.encode(text); };
+  for (const int32_t token : ids("\"")) ASSERT_TRUE(matcher.accept(token));
+  const std::vector<uint32_t> before = mask_of(matcher);
+  Matcher other = matcher.fork();
+  ASSERT_TRUE(matcher.accept(ids("a")[0]));
+  EXPECT_EQ(mask_of(other), before);
+  EXPECT_FALSE(matcher.accept(ids("d")[0]));
+  ASSERT_TRUE(other.accept(ids("c")[0]));
+  ASSERT_TRUE(other.accept(ids("d")[0]));
+  other.rollback(2);
+  EXPECT_EQ(mask_of(other), before);
+  ASSERT_TRUE(matcher.accept(ids("b")[0]));
+  for (const int32_t token : ids("\"")) ASSERT_TRUE(matcher.accept(token));
+  EXPECT_FALSE(matcher.is_ended());
+  EXPECT_EQ(allowed_tokens(matcher), std::vector<int32_t>{tiny().end_token});
+  ASSERT_TRUE(matcher.accept(tiny().end_token));
+  EXPECT_TRUE(matcher.is_ended());
+  matcher.rollback(1);
+  EXPECT_FALSE(matcher.is_ended());
+}
+
+// A tab in a string of JSON is no JSON, though the library's grammar of a string with a length has
+// one.
+TEST_F(Grammars, NoTokenWithAControlCharacterIsAllowed) {
+  Matcher matcher = tiny().start(R"({"type": "string", "maxLength": 5})");
+  for (const int32_t token : tiny().tokenizer.encode("\"")) ASSERT_TRUE(matcher.accept(token));
+  for (const int32_t token : allowed_tokens(matcher)) {
+    for (const char c : tiny().tokenizer.token_bytes(token))
+      EXPECT_GE(static_cast<unsigned char>(c), 0x20) << token;
+  }
+}
+
+TEST_F(Grammars, NoEndTokenIsAnErrorThatSaysSo) {
+  try {
+    const Vocabulary vocabulary(tiny().tokenizer, tiny().size, {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("ends with an end token, and the model names none"));
+  }
+}
+
+struct Refusal {
+  const char *schema, *fault;
+};
+
+// What the check leaves to the library, whose faults and warnings are both refusals.
+TEST_F(Grammars, WhatTheLibraryWarnsOfIsRefused) {
+  constexpr Refusal kRefusals[] = {
+      {R"({"items": {"oneOf": [{"type": "string"}, {"type": "string", "minLength": 2}]}})",
+       "S: #/items/oneOf: one value may fit two schemas of oneOf"},
+      {R"({"type": "string", "pattern": "(?=a)b"})", "S: "},
+      {R"({"type": "string", "pattern": "(a"})", "S: "},
+      {R"({"type": "string", "pattern": "a\\bb"})", "S: "},
+      {R"({"type": "integer", "multipleOf": 4096})", "ignoring multipleOf"},
+      {R"({"type": "integer", "minimum": 0, "multipleOf": 5})", "ignoring multipleOf"},
+      {R"({"type": "integer", "minimum": 3, "maximum": 2})", "minimum greater than maximum"},
+      {R"({"type": "integer", "minimum": 1e300})", "Integer exceeds maximum limit"},
+      {R"({"type": "string", "minLength": 3, "maxLength": 2})", "is greater than maxLength"},
+      {R"({"type": "array", "items": {}, "minItems": 3, "maxItems": 2})", "greater than maxItems"},
+      {R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}})", "Circular $ref"},
+      {"false", "cannot accept any value"},
+  };
+  for (const auto& [schema, fault] : kRefusals)
+    EXPECT_THAT(tiny().fault_of(schema), HasSubstr(fault)) << schema;
+  EXPECT_EQ(tiny().fault_of(R"({"oneOf": [{"type": "string"}, {"type": "null"}]})"), "");
+  EXPECT_EQ(tiny().fault_of(R"({"type": "integer", "multipleOf": 5})"), "");
+}
+
+}  // namespace
+}  // namespace strata::structured
