@@ -23,7 +23,9 @@ void check_row(TensorView logits, int64_t row, size_t num_ids, size_t num_logpro
   CHECK(num_ids == num_logprobs, num_ids, num_logprobs);
 }
 
-void check_changes_and_penalties(const TokenChoice& choice, int64_t vocab) {
+void check_options(const TokenChoice& choice, int64_t vocab) {
+  CHECK(choice.allowed.empty() || std::ssize(choice.allowed) == (vocab + 31) / 32,
+        choice.allowed.size(), vocab);
   for (const LogitChange& change : choice.changes) {
     CHECK(change.token >= 0 && change.token < vocab, change.token, vocab);
     CHECK(std::isfinite(change.add), change.token, change.add);
@@ -63,7 +65,7 @@ void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
   check_logits(logits, lse);
   for (const TokenChoice* choice : choices) {
     check_row(logits, choice->row, choice->topk_ids.size(), choice->topk_logprobs.size());
-    check_changes_and_penalties(*choice, logits.cols());
+    check_options(*choice, logits.cols());
   }
   backend.call()->choose_tokens.choose(backend, logits, lse, choices);
 }

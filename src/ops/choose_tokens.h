@@ -5,13 +5,15 @@
 // returns when they are there. Wherever logits tie, the lower id comes first. A logit that is NaN
 // or infinite is an Error that names its token. Engine thread only.
 //
-// The choice: changes of logits, then penalties. Temperature 0 then takes the argmax. Otherwise, in
-// this order: logits / temperature; top-k keeps exactly k tokens; top-p sorts what is left, largest
-// first, and keeps the tokens whose cumulative probability before them is < top_p (the first one
-// always); min-p keeps of these the tokens whose weight is >= min_p, where the largest weighs 1.
-// The token is then drawn by inverting the cumulative distribution at one uniform number, the
-// counter generator's for (seed, step_index), over the kept tokens in ascending id. Weights are
-// exp((logit - max) / temperature) in fp32 to 3e-7, their sums double in a fixed order.
+// The choice: changes of logits, then penalties; then all tokens but those that are allowed weigh
+// exactly 0, as if the vocabulary had no others, and where none is allowed that is an Error of the
+// row. Temperature 0 then takes the argmax. Otherwise, in this order: logits / temperature; top-k
+// keeps exactly k tokens; top-p sorts what is left, largest first, and keeps the tokens whose
+// cumulative probability before them is < top_p (the first one always); min-p keeps of these the
+// tokens whose weight is >= min_p, where the largest weighs 1. The token is then drawn by inverting
+// the cumulative distribution at one uniform number, the counter generator's for (seed,
+// step_index), over the kept tokens in ascending id. Weights are exp((logit - max) / temperature)
+// in fp32 to 3e-7, their sums double in a fixed order.
 //
 // Penalties are vLLM's (apply_penalties of model_executor/layers/utils.py and csrc/sampler.cu), in
 // fp32: a token of the prompt or the answer has its logit divided by `repetition` where that is
@@ -75,11 +77,13 @@ struct TokenChoice {
   SamplingParams params = {};
   uint64_t step_index = 0;  // number of tokens sampled before this one
   // Of this choice alone, which is made from a copy of the row; logprobs stay those of the row as
-  // it is. No change and no penalty: nothing is copied, and no bit differs from a choice without
-  // these members.
+  // it is. No change, no penalty and no mask: nothing is copied, and no bit differs from a choice
+  // without these members.
   std::span<const LogitChange> changes = {};
   Penalties penalties = {};
-  TokensBefore before = {};      // read where there is a penalty, and no longer than the op runs
+  TokensBefore before = {};  // read where there is a penalty, and no longer than the op runs
+  // Bit i % 32 of word i / 32: token i may be chosen; (V + 31) / 32 words, or none: all may.
+  std::span<const uint32_t> allowed = {};
   bool scaled_logprobs = false;  // of the logits divided by the temperature, unless that is 0
   int32_t token = 0;
   float logprob = 0.0f;
@@ -92,7 +96,10 @@ struct TokenChoice {
   [[nodiscard]] bool is_scaled() const {
     return scaled_logprobs && params.temperature != 0.0f && params.temperature != 1.0f;
   }
-  [[nodiscard]] bool is_changed() const { return !changes.empty() || !penalties.none(); }
+  // Whether it is made from a copy of the row.
+  [[nodiscard]] bool is_changed() const {
+    return !changes.empty() || !penalties.none() || !allowed.empty();
+  }
 };
 
 // In parallel. lse may be empty: tokens alone.

@@ -90,7 +90,10 @@ void write_changed_logits(std::span<const float> raw, const TokenChoice& choice,
 // `own`: a row for the changed logits, where the choice has some.
 void choose_from_row(std::span<const float> raw, TokenChoice& choice, std::span<float> own) {
   if (choice.is_changed()) write_changed_logits(raw, choice, own);
-  choice.token = choose_token(choice.is_changed() ? own : raw, choice.params, choice.step_index);
+  choice.token =
+      choice.allowed.empty()
+          ? choose_token(choice.is_changed() ? own : raw, choice.params, choice.step_index)
+          : choose_allowed_token(own, choice.allowed, choice.params, choice.step_index);
 }
 
 // What logprobs of a scaled choice are of, in place of what it was made from.

@@ -344,6 +344,24 @@ int32_t choose_token(std::span<const float> logits, const SamplingParams& params
   return sort_by_id_and_draw(weights, kept, u);
 }
 
+int32_t choose_allowed_token(std::span<float> logits, std::span<const uint32_t> allowed,
+                             const SamplingParams& params, uint64_t step_index) {
+  check_finite(logits);
+  const auto is_allowed = [&](size_t id) { return (allowed[id / 32] >> (id % 32) & 1) != 0; };
+  size_t count = 0;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (is_allowed(id)) logits[count++] = logits[id];
+  }
+  if (count == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "sample: no token of the vocabulary may come next; nothing fits what the answer "
+                "has to fit");
+  int32_t before = choose_token(logits.first(count), params, step_index);
+  size_t id = 0;  // the allowed token that has so many allowed ones before it
+  while (!is_allowed(id) || before-- > 0) ++id;
+  return static_cast<int32_t>(id);
+}
+
 void draw_from_row(std::span<const float> logits, float temperature, uint64_t seed,
                    uint64_t first_draw, std::span<int32_t> ids) {
   CHECK(std::isfinite(temperature) && temperature >= 0, temperature);

@@ -46,6 +46,11 @@ inline std::vector<double> changed_logits(std::span<const float> logits,
   return out;
 }
 
+inline bool is_allowed(std::span<const uint32_t> allowed, int32_t id) {
+  const auto i = static_cast<size_t>(id);
+  return allowed.empty() || (allowed[i / 32] >> (i % 32) & 1) != 0;
+}
+
 // The ids of a row, largest logit first.
 template <typename Row>
 std::vector<int32_t> ids_by_logit(const Row& logits) {
@@ -103,11 +108,13 @@ inline void drop_below_min_p(std::map<int32_t, double>& kept, double min_p, doub
 
 // The rules in the plainest form: sort everything, work in double. Returns id -> probability of the
 // tokens that may be drawn. `margin` receives how close the rules of top-p and min-p came to a
-// decision the other way.
+// decision the other way. `allowed` as in TokenChoice: one is at least.
 template <typename Row>
 std::map<int32_t, double> choice_probabilities(const Row& logits, const SamplingParams& params,
-                                               double* margin = nullptr) {
+                                               double* margin = nullptr,
+                                               std::span<const uint32_t> allowed = {}) {
   std::vector<int32_t> order = ids_by_logit(logits);
+  std::erase_if(order, [&](int32_t id) { return !is_allowed(allowed, id); });
   if (params.temperature == 0) return {{order[0], 1.0}};
   if (margin != nullptr) *margin = 1;
   if (params.top_k > 0 && params.top_k < std::ssize(order)) {
