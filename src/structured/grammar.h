@@ -2,8 +2,9 @@
 // Answers that fit a schema: which tokens may come next, so that what is sampled is JSON of it.
 // XGrammar (https://github.com/mlc-ai/xgrammar) does the work, and nothing else of the house
 // includes it. A build without it has the same functions, which throw Error{kUnsupported}.
-//   const Vocabulary vocabulary(tokenizer, logits_width, end_tokens);
-//   Matcher matcher = compile_json_schema(vocabulary, text, "--json-schema FILE").start();
+//   const Vocabulary vocabulary(tokenizer, logits_width);
+//   const Grammar grammar = compile_json_schema(vocabulary, text, "--json-schema FILE");
+//   Matcher matcher = grammar.start(end_tokens);
 //   matcher.fill_mask(bits);  matcher.accept(token);
 #pragma once
 #include <cstdint>
@@ -32,9 +33,8 @@ class Grammar;
 // Immutable and cheap to copy.
 class Vocabulary {
  public:
-  // `vocab_size`: of a row of logits. One of `end_tokens` ends every answer: none is an Error.
-  Vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size,
-             const std::vector<int32_t>& end_tokens);
+  // `vocab_size`: of a row of logits.
+  Vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size);
 
  private:
   friend Grammar compile_json_schema(const Vocabulary&, std::string_view, const std::string&);
@@ -71,7 +71,8 @@ class Matcher {
 // A schema compiled for a vocabulary. Immutable and cheap to copy; any thread.
 class Grammar {
  public:
-  [[nodiscard]] Matcher start() const;
+  // Of an answer that ends with one of these tokens: none is an Error.
+  [[nodiscard]] Matcher start(const std::vector<int32_t>& end_tokens) const;
 
  private:
   friend Grammar compile_json_schema(const Vocabulary&, std::string_view, const std::string&);
@@ -82,7 +83,8 @@ class Grammar {
 // Throws Error for a schema that check_json_schema() refuses, and for one of which the library
 // says that no answer fits it, or that it does not keep all of it. `where` is what people call it.
 // An object's properties come in the order of the schema, and others behind them where
-// additionalProperties lets them.
+// additionalProperties lets them. All is on one line, with a space behind commas and colons: a
+// model that may write white space without end does.
 Grammar compile_json_schema(const Vocabulary& vocabulary, std::string_view schema,
                             const std::string& where);
 

@@ -92,21 +92,13 @@ struct Matcher::Impl {
 
 void require_grammars() {}
 
-Vocabulary::Vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size,
-                       const std::vector<int32_t>& end_tokens) {
-  if (end_tokens.empty())
-    throw Error(ErrorCode::kInvalidArgument,
-                "an answer that fits a schema ends with an end token, and the model names none; "
-                "eos_token_id in generation_config.json names it");
+Vocabulary::Vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size) {
   std::vector<std::string> texts;
   for (int64_t id = 0; id < vocab_size; ++id)
     texts.push_back(grammar_text(tokenizer, static_cast<int32_t>(id)));
-  for (const int32_t end : end_tokens) {
-    CHECK(end >= 0 && end < vocab_size, end, vocab_size);
-    texts[static_cast<size_t>(end)] = "";
-  }
-  impl_ = std::make_shared<const Impl>(Impl{xgrammar::TokenizerInfo(
-      texts, xgrammar::VocabType::RAW, static_cast<int>(vocab_size), end_tokens)});
+  impl_ = std::make_shared<const Impl>(
+      Impl{xgrammar::TokenizerInfo(texts, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
+                                   /*stop_token_ids=*/std::vector<int32_t>())});
 }
 
 Grammar compile_json_schema(const Vocabulary& vocabulary, std::string_view schema,
@@ -120,7 +112,7 @@ Grammar compile_json_schema(const Vocabulary& vocabulary, std::string_view schem
                                        /*cache_enabled=*/false, /*max_memory_bytes=*/-1,
                                        /*enable_dynamic_compilation=*/true);
     grammar.impl_ = std::make_shared<const Grammar::Impl>(Grammar::Impl{compiler.CompileJSONSchema(
-        checked.text, /*any_whitespace=*/true, {}, {}, /*strict_mode=*/false)});
+        checked.text, /*any_whitespace=*/false, {}, {}, /*strict_mode=*/false)});
   } catch (const std::exception& error) {
     refuse(where, checked, error.what());
   }
@@ -128,10 +120,15 @@ Grammar compile_json_schema(const Vocabulary& vocabulary, std::string_view schem
   return grammar;
 }
 
-Matcher Grammar::start() const {
+Matcher Grammar::start(const std::vector<int32_t>& end_tokens) const {
+  if (end_tokens.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "an answer that fits a schema ends with an end token, and the model names none; "
+                "eos_token_id in generation_config.json names it");
+  const int vocab_size = impl_->compiled.GetTokenizerInfo().GetVocabSize();
+  for (const int32_t end : end_tokens) CHECK(end >= 0 && end < vocab_size, end, vocab_size);
   return Matcher(std::make_unique<Matcher::Impl>(
-      Matcher::Impl{xgrammar::GrammarMatcher(impl_->compiled),
-                    impl_->compiled.GetTokenizerInfo().GetVocabSize()}));
+      Matcher::Impl{xgrammar::GrammarMatcher(impl_->compiled, end_tokens), vocab_size}));
 }
 
 Matcher::Matcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -38,10 +38,10 @@ struct Tokens {
       : tokenizer(text::Tokenizer::load(path)),
         end_token(tokenizer.token_to_id(end).value()),
         size(tokenizer.vocab_size() + 3),  // rows of logits without a token
-        vocabulary(tokenizer, size, {end_token}) {}
+        vocabulary(tokenizer, size) {}
 
   [[nodiscard]] Matcher start(const std::string& schema) const {
-    return compile_json_schema(vocabulary, schema, "S").start();
+    return compile_json_schema(vocabulary, schema, "S").start({end_token});
   }
   [[nodiscard]] std::string fault_of(const std::string& schema) const {
     try {
@@ -187,7 +187,9 @@ TEST_F(Grammars, WalksEndInJson) {
       answer.pop_back();
       boost::system::error_code fault;
       boost::json::parse(tiny().tokenizer.decode(answer), fault);
-      EXPECT_FALSE(fault) << tiny().tokenizer.decode(answer);
+      EXPECT_TRUE(!fault ||
+                  fault == boost::json::error::exponent_overflow)  // a number all the same
+          << tiny().tokenizer.decode(answer);
     }
   }
   EXPECT_GT(num_ended, 60);
@@ -229,7 +231,7 @@ TEST_F(Grammars, NoTokenWithAControlCharacterIsAllowed) {
 
 TEST_F(Grammars, NoEndTokenIsAnErrorThatSaysSo) {
   try {
-    const Vocabulary vocabulary(tiny().tokenizer, tiny().size, {});
+    static_cast<void>(compile_json_schema(tiny().vocabulary, "{}", "S").start({}));
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("ends with an end token, and the model names none"));
