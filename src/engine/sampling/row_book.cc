@@ -133,6 +133,11 @@ void RowBook::set_sample_index_and_stop(size_t id, int64_t index, std::unique_pt
   row.stop = std::move(stop);
 }
 
+void RowBook::set_matcher(size_t id, structured::Matcher matcher) {
+  CHECK(matcher.vocab_size() == engine_.config().vocab_size, matcher.vocab_size());
+  rows_.at(id).matcher = std::make_unique<structured::Matcher>(std::move(matcher));
+}
+
 void RowBook::close_group(size_t group) {
   groups_.at(group).closed = true;
   release_if_unused(group);
@@ -381,6 +386,10 @@ bool RowBook::add_token(size_t id, const ChosenToken& token) {
   const SampleGroup& group = group_of(row);
   const api::SampleRequest& request = *group.request;
   api::SampleResult& result = row.result;
+  if (row.matcher != nullptr && !row.matcher->accept(token.token)) {
+    row.error = "sample: a token was allowed that does not fit the schema; a fault of the grammar";
+    return true;
+  }
   if (!group.penalties.none()) ops::increment_token_count(row.counts, token.token);
   result.tokens.push_back(token.token);
   result.logprobs.push_back(token.logprob);
@@ -389,7 +398,8 @@ bool RowBook::add_token(size_t id, const ChosenToken& token) {
   result.sample_topk_logprobs.insert(result.sample_topk_logprobs.end(), token.topk_logprobs.begin(),
                                      token.topk_logprobs.end());
   result.stopped =
-      std::find(request.stop.begin(), request.stop.end(), token.token) != request.stop.end();
+      std::find(request.stop.begin(), request.stop.end(), token.token) != request.stop.end() ||
+      (row.matcher != nullptr && row.matcher->is_ended());
   return result.stopped || std::ssize(result.tokens) >= request.max_tokens;
 }
 

@@ -22,6 +22,7 @@
 #include "engine/sampling/stop_text.h"
 #include "model/adapter/lora.h"
 #include "ops/choose_tokens.h"
+#include "structured/grammar.h"
 
 namespace strata::engine {
 
@@ -29,7 +30,8 @@ namespace strata::engine {
 struct SampleChoice : ops::TokenChoice {
   size_t id = 0;
   size_t num_drafts = 0;             // read before it: counts where these are the tokens before
-  std::vector<int32_t> drafts = {};  // the tokens that penalties count behind the row's own
+  std::vector<int32_t> drafts = {};  // tokens behind the row's own that penalties and masks read
+  std::vector<uint32_t> mask = {};   // what `allowed` is of
 };
 
 // Of a command: what its rows have given so far.
@@ -145,6 +147,8 @@ struct SampleRow {
   // Of a command.
   int64_t index = 0;                         // of the sample
   std::unique_ptr<StopText> stop = nullptr;  // or null
+  // Where its answer has to fit a grammar, how far it is: behind result.tokens. Or null.
+  std::unique_ptr<structured::Matcher> matcher = nullptr;
   // Of the space it takes.
   bool shares_prompt = false;  // begins behind the prompt, on a page of its own
   int64_t runs_until = 0;      // not set aside before it has sampled so many tokens
@@ -178,6 +182,7 @@ class RowBook {
   size_t add_row(size_t group, uint64_t seed);
   // Which sample of its command the row is, and where its text ends (or null).
   void set_sample_index_and_stop(size_t row, int64_t index, std::unique_ptr<StopText> stop);
+  void set_matcher(size_t row, structured::Matcher matcher);
   void close_group(size_t group);
   bool set_aside(size_t row, bool keep);
   void give_up_pages(size_t row);
@@ -195,6 +200,9 @@ class RowBook {
   // What is asked of a row's logits. What penalties count is of the row's tokens, so one that is
   // read again is chosen from as before. Borrows the row's and the group's.
   [[nodiscard]] ops::TokenChoice choice_of(const SampleRow& row) const;
+  // Of a row with a matcher: lets the choice, behind the row's tokens and choice.drafts, choose
+  // what fits. A choice that does not count, since these drafts do not fit, chooses from all.
+  void mask_choice(const SampleRow& row, SampleChoice& choice) const;
   // Rows that are not finished and not aside, ascending.
   [[nodiscard]] std::span<const size_t> active() const { return active_; }
   // Of these, rows whose group's weights are being read.
@@ -235,7 +243,7 @@ class RowBook {
   void complete_values(size_t row) { group_of(rows_.at(row)).has_values = true; }
   // What take_result() throws in place of a result; "": nothing.
   void set_error(size_t row, const std::string& what) { rows_.at(row).error = what; }
-  // Whether it is the row's last.
+  // Whether it is the row's last: as one is that ends what its matcher follows.
   bool add_token(size_t row, const ChosenToken& token);
   // Tokens that were sampled in advance, oldest first, and drafts of those behind them.
   void add_ahead(size_t row, ChosenToken token) { rows_.at(row).ahead.push_back(std::move(token)); }

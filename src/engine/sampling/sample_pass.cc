@@ -38,7 +38,8 @@ bool SamplePass::update_and_compare_signature() {
     const SampleGroup& group = book_.group_of(row);
     const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
     const ops::TokenChoice choice = book_.choice_of(row);
-    const int kind = (choice.is_scaled() ? 1 : 0) + (choice.is_changed() ? 2 : 0);
+    const bool is_changed = choice.is_changed() || row.matcher != nullptr;
+    const int kind = (choice.is_scaled() ? 1 : 0) + (is_changed ? 2 : 0);
     signature_.insert(signature_.end(), {slice.end - slice.begin, read,
                                          group.adapter == nullptr ? 0 : group.adapter->id(),
                                          slice.samples ? 1 + kind : 0});
@@ -224,10 +225,11 @@ void SamplePass::add_choice(const StepSlice& slice, int32_t at, int32_t logits_r
   static_cast<ops::TokenChoice&>(choice) = book_.choice_of(row);
   choice.id = slice.id;
   choice.num_drafts = static_cast<size_t>(num_drafts);
-  if (!choice.penalties.none()) {
+  if (!choice.penalties.none() || row.matcher != nullptr) {
     choice.drafts.assign(row.drafts.begin(), row.drafts.begin() + num_drafts);
     choice.before.drafts = choice.drafts;
   }
+  book_.mask_choice(row, choice);
   choice.row = logits_row;
   choice.step_index = slice.first_index + choice.num_drafts;
   choice.error = row.error;

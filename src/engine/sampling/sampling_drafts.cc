@@ -183,11 +183,12 @@ void SamplingDrafts::add_choice(size_t id, int64_t logits_row) {
   choice.id = id;
   static_cast<ops::TokenChoice&>(choice) = book_.choice_of(row);
   choice.scaled_logprobs = false;
-  if (!choice.penalties.none()) {
+  if (!choice.penalties.none() || row.matcher != nullptr) {
     for (const ChosenToken& ahead : row.ahead) choice.drafts.push_back(ahead.token);
     choice.drafts.insert(choice.drafts.end(), row.drafts.begin(), row.drafts.end());
     choice.before.drafts = choice.drafts;
   }
+  book_.mask_choice(row, choice);
   choice.row = logits_row;
   choice.step_index = row.result.tokens.size() + row.ahead.size() + row.drafts.size();
 }

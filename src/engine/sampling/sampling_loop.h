@@ -63,6 +63,11 @@ class SamplingLoop {
   void set_sample_index_and_stop(size_t row, int64_t index, std::unique_ptr<StopText> stop) {
     book().set_sample_index_and_stop(row, index, std::move(stop));
   }
+  // The row, which has sampled nothing yet, samples what fits from where the matcher stands on, and
+  // ends with an end token of its vocabulary.
+  void set_matcher(size_t row, const structured::Matcher& matcher) {
+    all([&](RowBook& book) { book.set_matcher(row, matcher.fork()); });
+  }
   // A group whose weights are not there yet, and their arrival: its rows count as running, and take
   // no part in steps before it.
   void await_weights(size_t group) {
