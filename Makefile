@@ -8,7 +8,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test stages ranks checks asan tsan fuzz tidy format format-check run run-train e2e e2e-clients events cookbook robust chaos many-tenants page \
+.PHONY: help install build test stages ranks checks asan tsan fuzz tidy format format-check run run-train e2e e2e-clients events cookbook robust chaos many-tenants page json-schemas \
   documents package packages-test build-on run-smollm2 random-models \
   compare-llama-cpp llama-cpp peers tiny-qwen3 clean
 
@@ -171,6 +171,13 @@ page: build
 documents: build
 	@tools/install.sh sdk
 	@"$$(tools/run/sdk_python.sh)" tests/e2e/documents.py build/release/strata
+
+# Answers of the bundled model to many schemas, held against the jsonschema package.
+json-schemas: build
+	@tools/install.sh sdk
+	@[ -x build/jsonschema/bin/python ] || { python3 -m venv --clear build/jsonschema && \
+	  build/jsonschema/bin/pip install --quiet --disable-pip-version-check -r tools/requirements/jsonschema.txt; }
+	@build/jsonschema/bin/python tests/e2e/json_schemas.py build/release/strata models/tiny-qwen3
 
 # What --tensorboard writes, read back by TensorBoard's own package.
 events: build

@@ -11,9 +11,12 @@
 #include "api/sampling_options.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "model/adapter/io.h"
 #include "setup/adapter_texts.h"
 #include "setup/engine_setup.h"
+#include "structured/json_schema.h"
+#include "text/harmony_reader.h"
 #include "text/stop_finder.h"
 #include "text/tokenizer/detokenizer.h"
 
@@ -40,6 +43,19 @@ LoadSpec read_generation_spec(const GenerationOptions& options) {
   if (adapts_mtp || resolve_draft_tokens(options.speculate, options.draft_tokens) > 0)
     spec.mtp = model::UseMtp::kAlways;
   return spec;
+}
+
+// The grammar of --json-schema FILE.
+structured::Grammar compile_schema_file(const std::string& file, const TextStack& text,
+                                        int64_t vocab_size) {
+  structured::require_grammars();
+  if (text.chat_template() && text::writes_harmony(*text.chat_template())) {
+    throw Error(ErrorCode::kUnsupported,
+                "--json-schema: the model answers in channels, which an answer of JSON has not");
+  }
+  const std::string schema = read_file(file, int64_t{1} << 30);
+  return structured::compile_json_schema(structured::Vocabulary(text.tokenizer(), vocab_size),
+                                         schema, "--json-schema " + file);
 }
 
 // The text of an answer as its tokens come, up to a text that ends it.
@@ -118,6 +134,8 @@ Generator::Generator(const GenerationOptions& options, Comm* comm)
   check_stops(options.stop);
   const int64_t drafts = resolve_draft_tokens(options.speculate, options.draft_tokens);
   check_drafts_and_stages(drafts, options.division.stages);
+  if (!options.json_schema.empty())
+    grammar_ = compile_schema_file(options.json_schema, text_, spec_.parsed.config.vocab_size);
   plan_.pipeline = plan_stages(spec_, options.division);
   runner_ = load_runner(comm == nullptr ? alone_ : *comm, plan_, spec_, {.draft_tokens = drafts});
   if (!options.adapter.empty()) slot_ = runner_->load_adapter(options.adapter);
@@ -183,6 +201,7 @@ Generated Generator::generate(const std::vector<int32_t>& prompt,
   AnswerText text(text_.tokenizer(), marks_, options_.stop, write);
   engine::SamplingLoop loop(*runner_);
   const size_t id = loop.add(request);
+  if (grammar_) loop.set_matcher(id, grammar_->start(end_tokens_));
   const bool is_interrupted = sample_until_end(*runner_, loop, stop, text);
   text.finish(is_interrupted);
   if (!loop.done()) loop.finish(id);

@@ -18,6 +18,7 @@
 #include "report/word_wrap.h"
 #include "setup/stages.h"
 #include "setup/text_stack.h"
+#include "structured/grammar.h"
 
 namespace strata::apps {
 
@@ -28,6 +29,7 @@ struct GenerationOptions : EngineSetup {
   SamplingChoices sampling = {};
   std::optional<uint64_t> seed;   // drawn, and printed, when absent and not greedy
   std::vector<std::string> stop;  // texts that end the answer; they are not part of it
+  std::string json_schema;        // a file whose schema answers fit; empty: they are free
   StageOptions division = {};
   std::string speculate = "none";  // or "mtp": drafts of multi-token prediction
   int64_t draft_tokens = 1;        // of a step, where it speculates
@@ -110,6 +112,7 @@ class Generator {
   std::unique_ptr<engine::Runner> runner_;
   api::AdapterSlot slot_ = api::AdapterSlot::kBase;
   SamplingSettings sampling_;
+  std::optional<structured::Grammar> grammar_;  // that answers fit, or none
   std::optional<uint64_t> seed_;
   int64_t num_answers_ = 0;
 };

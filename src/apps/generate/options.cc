@@ -25,6 +25,8 @@ void add_generation_options(OptionTable& t, GenerationOptions& o) {
   t.seed("seed", o.seed, "drawn and printed when absent, but for greedy");
   t.retired("seed-rule", "answers draw as a server's do for a request with that seed");
   t.texts("stop", o.stop, "a text that ends the answer; may be repeated");
+  t.text("json-schema", o.json_schema, "answers are JSON that fits the JSON schema of this file")
+      .in("FILE");
   t.group(kMachineGroup);
   t.choice("speculate", o.speculate, {"none", "mtp"},
            "mtp: drafts of multi-token prediction; no other token is chosen for it");
