@@ -58,6 +58,14 @@ TEST_F(Pairs, TextsAreReadAsTrlReadsThem) {
   }
 }
 
+// A space before the first difference is part of the answers: it may be a token of its own.
+TEST_F(Pairs, ASpaceBeforeTheAnswersIsTrained) {
+  const auto [chosen, rejected] =
+      trained_of(R"({"chosen": "2 plus 2 is 4", "rejected": "2 plus 2 is 5"})");
+  EXPECT_EQ(chosen, " 4<|im_end|>");
+  EXPECT_EQ(rejected, " 5<|im_end|>");
+}
+
 TEST_F(Pairs, TurnsThatBothShareAreNotTrained) {
   const std::string shared =
       R"({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"})";
