@@ -13,8 +13,9 @@ struct Matcher::Impl {};
 
 void require_grammars() {
   throw Error(ErrorCode::kUnsupported,
-              "this strata was built without answers that fit a schema; tools/fetch_xgrammar.sh "
-              "says why, and `make build` builds it with them");
+              "--json-schema: this strata was built without answers that fit a schema "
+              "(STRATA_STRUCTURED); tools/fetch_xgrammar.sh says why, and `make build` builds it "
+              "with them");
 }
 
 Vocabulary::Vocabulary(const text::Tokenizer&, int64_t) { require_grammars(); }
