@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the program on another Debian or Ubuntu, in a root of its own, and trains and generates with it there.
 # usage: tools/package/build_on.sh SUITE ROOT_DIR [tests]     as root; SUITE: trixie (Debian 13), noble (Ubuntu 24.04), bookworm;
-#        tests: builds the tests too and runs the fast suite. ROOT_DIR is kept for the next run.
+#        tests: builds the tests too and runs the fast suite. ROOT_DIR, with what was installed, is kept for the next run.
 set -Eeuo pipefail
 cd "$(dirname "$0")/../.."
 . tools/package/roots.inc.sh
@@ -17,9 +17,8 @@ if ! make_root "$suite" "$root"; then
   tail -n 5 "$root.log" >&2
   exit 1
 fi
+rm -rf "$root/src"
 mkdir -p "$root/src"
-# Of the run before only what was built stays; a source that is gone here is gone there too.
-find "$root/src" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
 git ls-files -z --cached --others --exclude-standard | tar --null -T - --ignore-failed-read -cf - | tar -C "$root/src" -xf -
 tools/fetch_xgrammar.sh
 [ ! -d build/third_party ] || tar -cf - build/third_party | tar -C "$root/src" -xf -
