@@ -119,7 +119,7 @@ class DatasetReader {
     try {
       ReadRecord read = parse_and_count(record, file);
       if (read.is_left_out) return;
-      if (options_.pairs) return add_pair_or_leave_out(read, record.line, file);
+      if (options_.pairs) return add_pair(read, record.line, file);
       add_example_or_parts(read.example, record.line, file);
     } catch (const Error& error) {
       add_fault(record, file, error.what());
@@ -172,7 +172,7 @@ class DatasetReader {
     if (parts.empty()) file.left_out.add(line);
   }
 
-  void add_pair_or_leave_out(const ReadRecord& pair, int64_t line, DataFile& file) {
+  void add_pair(const ReadRecord& pair, int64_t line, DataFile& file) {
     ++dataset_.num_lines;
     Example chosen = pair.example, rejected = *pair.rejected;
     if (pair.is_tie) return file.ties.add(line);

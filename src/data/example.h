@@ -55,7 +55,7 @@ struct ReadRecord {
 ReadRecord read_record(std::string_view text, const ExampleContext& context,
                        std::vector<std::string>& ignored);
 
-// Of a record that is trained on alone; a preference pair is refused by name.
+// Makes the example of a record that is no pair; a preference pair is refused by name.
 // Throws Error{kInvalidArgument} that names field, got and wanted; the caller adds file and line.
 // Names of ignored fields are added to `ignored` when they are not there yet.
 Example make_example(std::string_view line, const ExampleContext& context,

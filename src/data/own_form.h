@@ -17,7 +17,7 @@ inline constexpr std::string_view kAnswerField = "answer field";
 struct OwnRecord {
   Form form = Form::kText;
   boost::json::object object = {};  // one of our own
-  // Of messages: no turn before this one is trained. Of a pair no turn that both answers share.
+  // No turn of messages before this one is trained; of a pair none that both answers share.
   size_t first_trained = 0;
   // Of a pair: `object` has the chosen answer, this the rejected one.
   std::optional<boost::json::object> rejected = {};

@@ -146,8 +146,8 @@ std::vector<api::Datum> read_pairs(const data::Examples& pairs, const std::vecto
   return data;
 }
 
-void set_loss_and_references(std::span<api::Sequence> sequences, const api::Loss& loss,
-                             const References& references) {
+void mark_as_pairs(std::span<api::Sequence> sequences, const api::Loss& loss,
+                   const References& references) {
   for (api::Sequence& sequence : sequences) {
     sequence.loss = loss;
     sequence.reference = references.of(example_of(*sequence.datum));
@@ -186,7 +186,7 @@ std::vector<PairScores> score_pairs(engine::Runner& pipeline,
       api::Batch batch;
       for (const api::Datum& datum : data)
         batch.sequences.push_back({.datum = &datum, .slot = slots[slot]});
-      set_loss_and_references(batch.sequences, loss, references);
+      mark_as_pairs(batch.sequences, loss, references);
       const api::BatchResult result = pipeline.run(batch);
       add_pair_results(batch.sequences, result.sequences, scores[slot].total);
       for (size_t i = 0; i < pass.size(); ++i) {

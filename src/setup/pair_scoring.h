@@ -72,9 +72,9 @@ void add_references(engine::Runner& pipeline, api::AdapterSlot slot, const data:
 // are trained.
 std::vector<api::Datum> read_pairs(const data::Examples& pairs, const std::vector<int64_t>& numbers,
                                    float weight = 1.0f);
-// Says so of a batch's sequences, which are all of these pairs.
-void set_loss_and_references(std::span<api::Sequence> sequences, const api::Loss& loss,
-                             const References& references);
+// Makes a batch's sequences pairs: each gets the loss and what the reference gives it.
+void mark_as_pairs(std::span<api::Sequence> sequences, const api::Loss& loss,
+                   const References& references);
 // What came of sequences that are pairs, of which losses are multiplied by the weights.
 void add_pair_results(std::span<const api::Sequence> sequences,
                       std::span<const api::SequenceResult> results, PairScore& score);
@@ -84,7 +84,7 @@ struct PairScores {
   std::vector<PairScore> files;  // of the dataset
 };
 
-// Of each slot. Passes have at most so many tokens, or one longer pair. Collective.
+// The scores of each slot. Passes have at most so many tokens, or one longer pair. Collective.
 std::vector<PairScores> score_pairs(engine::Runner& pipeline,
                                     std::span<const api::AdapterSlot> slots,
                                     const data::Dataset& dataset, int64_t pass_tokens,

@@ -71,7 +71,7 @@ class Matcher {
 // A schema compiled for a vocabulary. Immutable and cheap to copy; any thread.
 class Grammar {
  public:
-  // Of an answer that ends with one of these tokens: none is an Error.
+  // The matcher of an answer that ends with one of these tokens; an empty list is an Error.
   [[nodiscard]] Matcher start(const std::vector<int32_t>& end_tokens) const;
 
  private:

@@ -49,7 +49,7 @@ struct PairLoss {
 struct LossFormula {
   TokenLoss (*token)(const TokenInputs& in);              // w is not 0
   float (*sequence)(const SequenceInputs& in) = nullptr;  // of rows with mean_over
-  // Of rows of pairs; a side's derivative is what `token` reads as its sequence's value.
+  // Rows of pairs have it; a side's derivative is what `token` reads as its sequence's value.
   PairLoss (*pair)(const api::Loss& loss, const PairSide& chosen,
                    const PairSide& rejected) = nullptr;
 };

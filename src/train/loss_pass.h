@@ -62,7 +62,7 @@ class LossPass {
   // Of sequence s; `logprobs` [M].
   static SequenceInputs sequence_inputs_of(const model::Pass& pass, const LossInputs& inputs,
                                            size_t s, std::span<const float> logprobs);
-  // Of the pair that begins at sequence s.
+  // Computes the values of the pair that begins at sequence s.
   void compute_pair_value(const model::Pass& pass, const LossInputs& inputs, size_t s,
                           std::span<const float> logprobs);
   static PairSide pair_side_of(const model::Pass& pass, const LossInputs& inputs, size_t s,

@@ -115,14 +115,14 @@ class TrainJob {
 
   // One optimizer step. Collective.
   TrainStep step();
-  // Of preference pairs: what the reference model gives their answers, which is what trains as it
-  // is before the first step. The sums are kept in --out, where a run that goes on reads them.
+  // Finds what the reference model gives the answers of pairs: that model is what trains as it is
+  // before the first step. The sums are kept in --out, where a run that goes on reads them.
   // Before the first step or evaluation; the first rank's fingerprint counts. Collective.
   void find_references(const std::string& fingerprint);
   // Nats per trained token of the evaluation examples, or of pairs the mean of their losses; NaN
   // when there are none. Collective.
   double evaluate();
-  // Of the last evaluation, of pairs.
+  // The score of the last evaluation of pairs.
   [[nodiscard]] const std::optional<PairScore>& evaluated_pairs() const { return eval_pairs_; }
   // The first rank's value, on every one. Collective.
   double broadcast_from_first_rank(double value);

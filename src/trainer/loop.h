@@ -132,7 +132,7 @@ class TrainLoop {
   std::optional<double> indexer_loss_;
   std::optional<double> first_eval_;
   std::optional<double> last_eval_;
-  // Of pairs: of the last step, of the first evaluation and of the last.
+  // Numbers of pairs: those of the last step, of the first evaluation and of the last.
   std::optional<PairNumbers> pairs_, first_eval_pairs_, last_eval_pairs_;
 };
 

@@ -13,7 +13,8 @@
 namespace strata::apps {
 namespace {
 
-// Of all that a sum of the reference model depends on but its tokens, by a run's fingerprint.
+// A hash of all that a sum of the reference model depends on but its tokens, from a run's
+// fingerprint.
 uint64_t hash_reference_model(const std::string& fingerprint) {
   const boost::json::object options = boost::json::parse(fingerprint).as_object();
   Hash hash;

@@ -28,7 +28,7 @@ void mix_tokens(const data::Example& example, Hash& hash) {
   hash.mix_bytes(example.targets.data(), example.targets.size() * sizeof(example.targets[0]));
 }
 
-// Of an example, or of both answers of a pair.
+// An example's, or those of both answers of a pair.
 uint64_t hash_tokens(const data::Examples& examples, size_t i) {
   Hash hash;
   if (examples.has_pairs()) {

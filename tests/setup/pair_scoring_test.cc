@@ -88,7 +88,7 @@ class PairScoring : public ::testing::Test {
     api::Batch batch = {.gradients = api::Gradients::kAdapters};
     for (const api::Datum& datum : data)
       batch.sequences.push_back({.datum = &datum, .slot = slot_});
-    set_loss_and_references(batch.sequences, loss_of(type), references_);
+    mark_as_pairs(batch.sequences, loss_of(type), references_);
     const api::BatchResult result = runner_->run(batch);
     mean_loss = result.loss_sum;
     PairScore score;

@@ -8,14 +8,14 @@ namespace strata::engine {
 
 namespace {
 
-// Of sequences [first, end).
+// The tokens of sequences [first, end).
 int64_t num_tokens(const api::Batch& batch, size_t first, size_t end) {
   int64_t tokens = 0;
   for (size_t s = first; s < end; ++s) tokens += std::ssize(batch.sequences[s].datum->tokens);
   return tokens;
 }
 
-// Of the units among sequences [first, end).
+// The lengths of the units among sequences [first, end).
 std::vector<int64_t> lengths_of_units(const api::Batch& batch, size_t first, size_t end) {
   std::vector<int64_t> lengths;
   for (size_t s = first; s < end; s = end_of_unit(batch, s))

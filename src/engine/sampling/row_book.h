@@ -200,8 +200,8 @@ class RowBook {
   // What is asked of a row's logits. What penalties count is of the row's tokens, so one that is
   // read again is chosen from as before. Borrows the row's and the group's.
   [[nodiscard]] ops::TokenChoice choice_of(const SampleRow& row) const;
-  // Of a row with a matcher: lets the choice, behind the row's tokens and choice.drafts, choose
-  // what fits. A choice that does not count, since these drafts do not fit, chooses from all.
+  // Lets the choice of a row with a matcher, behind the row's tokens and choice.drafts, choose what
+  // fits. A choice that does not count, since these drafts do not fit, chooses from all.
   void mask_choice(const SampleRow& row, SampleChoice& choice) const;
   // Rows that are not finished and not aside, ascending.
   [[nodiscard]] std::span<const size_t> active() const { return active_; }

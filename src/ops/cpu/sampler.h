@@ -13,7 +13,7 @@ namespace strata::ops::cpu {
 int32_t choose_token(std::span<const float> logits, const SamplingParams& params,
                      uint64_t step_index);
 
-// The same of the tokens in `allowed` alone (TokenChoice); overwrites the row.
+// Chooses among the tokens in `allowed` alone (TokenChoice); overwrites the row.
 int32_t choose_allowed_token(std::span<float> logits, std::span<const uint32_t> allowed,
                              const SamplingParams& params, uint64_t step_index);
 

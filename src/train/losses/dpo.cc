@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // DPO (arXiv 2305.18290) and its kin, as TRL 1.16's DPOTrainer computes them. With d of a side its
-// logprob less the reference's, and n its trained targets:
-//   g = d_chosen - d_rejected, or of sigmoid_norm and ipo d_chosen / n_chosen - d_rejected /
-//   n_rejected sigmoid, sigmoid_norm: -log sigmoid(beta g) robust: ((1 - e) (-log sigmoid(beta g))
-//   + e log sigmoid(-beta g)) / (1 - 2 e), e = label_smoothing hinge: max(0, 1 - beta g) ipo: (g -
-//   1 / (2 beta))^2
+// logprob less the reference's, of sigmoid_norm and ipo by target, g is d of chosen less rejected:
+// - sigmoid, sigmoid_norm: -log sigmoid(beta g)
+// - robust: (-(1 - e) log sigmoid(beta g) + e log sigmoid(-beta g)) / (1 - 2 e), e label_smoothing
+// - hinge: max(0, 1 - beta g)
+// - ipo: (g - 1 / (2 beta))^2
 // In double, rounded once.
 #include <cmath>
 

@@ -182,7 +182,7 @@ class Check {
     }
   }
 
-  // Of every table: the store refuses such texts, and folders and addresses are made of names.
+  // Every table is looked at: the store refuses such texts, and names make folders and addresses.
   void check_texts() {
     for (const SqlRow& row :
          sql_->run("SELECT tables.name, columns.name FROM sqlite_master AS tables JOIN "
@@ -294,7 +294,7 @@ class Check {
       is_wrong += fmt::format(" OR {} NOT BETWEEN 0 AND {}", column,
                               is_counter ? most_counted_ : kMostRows);
     }
-    // Of a text, length() ends at its first NUL.
+    // SQL's length() of a text ends at its first NUL.
     if (type == "TEXT") {
       is_wrong +=
           fmt::format(" OR length(CAST({0} AS BLOB)) > {1} OR instr(CAST({0} AS BLOB), x'00') > 0",
