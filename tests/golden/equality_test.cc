@@ -118,35 +118,38 @@ class Equality : public testing::TestWithParam<EqualityCase> {
     return adapter == nullptr ? 0 : adapter->to_number<int64_t>();
   }
 
+  [[nodiscard]] bool wants(const char* name) const {
+    const array& list = request_.at("want").as_array();
+    return std::ranges::any_of(list, [&](const value& v) { return v == name; });
+  }
+
+  void expect_threads_and_recompute(const Tensors& whole);
+  void expect_stages(const Tensors& whole);
+  void expect_sequences_alone(const Tensors& whole);
+  void expect_base_without_adapters(const Tensors& whole);
+  void expect_adapters_without_the_others(const Tensors& whole);
+  void expect_samples(const Tensors& whole);
+
   object request_;
 };
 
-// The tests of rows, gradients and samples run for the requests that ask for such outputs.
-class RowEquality : public Equality {};
-class AdapterEquality : public Equality {};
-class SampleEquality : public Equality {};
-
-TEST_P(Equality, OfThreadsAndRecompute) {
+void Equality::expect_threads_and_recompute(const Tensors& whole) {
   const auto& adapters = golden().adapters;
-  const Tensors whole = run(request_);
-  expect_same_bits(run(request_, adapters, {"--threads", "1"}), whole, "1 thread");
   expect_same_bits(run(request_, adapters, {"--threads", "3"}), whole, "3 threads");
-  expect_same_bits(run(request_, adapters, {"--recompute", "full", "--threads", "2"}), whole,
-                   "recompute full, 2 threads");
+  expect_same_bits(run(request_, adapters, {"--recompute", "full"}), whole, "recompute full");
   expect_same_bits(run(request_, adapters, {"--recompute", "minimal_offloaded"}), whole,
                    "recompute minimal_offloaded");
 }
 
 // Names, adapters, training and sampling as well.
-TEST_P(Equality, OfStages) {
+void Equality::expect_stages(const Tensors& whole) {
   const object config = read_json(golden().model + "/config.json").as_object();
   const auto* text = config.if_contains("text_config");
   const object& model = text == nullptr ? config : text->as_object();
   const int64_t layers = model.at("num_hidden_layers").as_int64();
-  if (layers < 2) return;  // nothing to divide
-  if (request_.contains("indexer_loss")) GTEST_SKIP() << "stages of that loss are refused";
+  if (layers < 2) return;                         // nothing to divide
+  if (request_.contains("indexer_loss")) return;  // refused in stages
   const auto sequences = static_cast<int64_t>(request_.at("sequences").as_array().size());
-  const auto& adapters = golden().adapters;
   const std::string most = std::to_string(std::min<int64_t>(sequences, 4));
   const std::vector<std::string> two_ranks = {"--stages",       "2", "--schedule", "1f1b",
                                               "--microbatches", most};
@@ -155,13 +158,11 @@ TEST_P(Equality, OfStages) {
       "circular",    "--microbatches",         most,
       "--recompute", "custom:iteration_input", "--recompute-iterations",
       "on",          "--recompute-layers",     "off"};
-  expect_same_bits(
-      run(request_, adapters, GetParam().dtype == "f32" ? two_ranks : stage_for_each_layer),
-      run(request_), "stages");
+  const auto& division = GetParam().dtype == "f32" ? two_ranks : stage_for_each_layer;
+  expect_same_bits(run(request_, golden().adapters, division), whole, "stages");
 }
 
-TEST_P(RowEquality, OfASequenceAloneAndAmongOthers) {
-  const Tensors whole = run(request_);
+void Equality::expect_sequences_alone(const Tensors& whole) {
   each_sequence([&](const object& sequence, int64_t begin, int64_t end) {
     const Tensors alone = run(with_sequences({sequence}));
     expect_same_bits(token_rows(alone, 0, end - begin), token_rows(whole, begin, end),
@@ -169,8 +170,7 @@ TEST_P(RowEquality, OfASequenceAloneAndAmongOthers) {
   });
 }
 
-TEST_P(AdapterEquality, OfTheBaseWithAndWithoutAdapters) {
-  const Tensors whole = run(request_);
+void Equality::expect_base_without_adapters(const Tensors& whole) {
   each_sequence([&](const object& sequence, int64_t begin, int64_t end) {
     if (adapter_of(sequence) != 0) return;
     object plain = with_sequences({sequence});
@@ -181,23 +181,21 @@ TEST_P(AdapterEquality, OfTheBaseWithAndWithoutAdapters) {
   });
 }
 
-TEST_P(AdapterEquality, OfAnAdaptersGradientWithAndWithoutTheOthers) {
-  const Tensors whole = run(request_);
+void Equality::expect_adapters_without_the_others(const Tensors& whole) {
   for (size_t k = 1; k <= golden().adapters.size(); ++k) {
     array own;
     each_sequence([&](const object& sequence, int64_t, int64_t) {
       if (adapter_of(sequence) == static_cast<int64_t>(k)) own.push_back(sequence);
     });
     if (own.empty()) continue;  // its gradients are zero, which the goldens check
-    if (own.empty()) continue;
     const std::string prefix = "adapter_grad." + std::to_string(k) + ".";
     expect_same_bits(run(with_sequences(own)), with_prefix(whole, prefix, prefix),
                      "adapter " + std::to_string(k) + " without the others");
   }
 }
 
-TEST_P(SampleEquality, OfASampleAloneAndItsLogprobsInTraining) {
-  const Tensors whole = run(request_);
+// Each sample alone, and its logprobs by the trainer's forward pass.
+void Equality::expect_samples(const Tensors& whole) {
   const array& entries = request_.at("sample").as_array();
   for (size_t i = 0; i < entries.size(); ++i) {
     const object& entry = entries[i].as_object();
@@ -226,37 +224,34 @@ TEST_P(SampleEquality, OfASampleAloneAndItsLogprobsInTraining) {
   }
 }
 
-bool wants(const object& request, const char* name) {
-  const array& list = request.at("want").as_array();
-  return std::ranges::any_of(list, [&](const value& v) { return v == name; });
+// All of a request in one test, so that what the others are compared with runs once.
+TEST_P(Equality, OfEveryWayToRunIt) {
+  const Tensors whole = run(request_);
+  expect_threads_and_recompute(whole);
+  expect_stages(whole);
+  if (wants("hidden_states")) expect_sequences_alone(whole);
+  if (wants("adapter_grads")) {
+    expect_base_without_adapters(whole);
+    expect_adapters_without_the_others(whole);
+  }
+  if (request_.contains("sample")) expect_samples(whole);
 }
 
-bool wants_anything(const object&) { return true; }
-bool wants_rows(const object& request) { return wants(request, "hidden_states"); }
-bool wants_adapters(const object& request) { return wants(request, "adapter_grads"); }
-bool wants_samples(const object& request) { return request.contains("sample"); }
-
-// Every golden that `includes` accepts, in both dtypes.
-std::vector<EqualityCase> cases(bool (*includes)(const object& request)) {
+// Every golden in both dtypes.
+std::vector<EqualityCase> cases() {
   std::vector<EqualityCase> found;
   for (const GoldenRow& golden : read_goldens()) {
-    if (!includes(read_json(golden.request).as_object())) continue;
     found.push_back({golden, "f32"});
     found.push_back({golden, "bf16"});
   }
   return found;
 }
 
-std::string case_name(const testing::TestParamInfo<EqualityCase>& info) {
+INSTANTIATE_TEST_SUITE_P(All, Equality, testing::ValuesIn(cases()), [](const auto& info) {
   std::string name = info.param.golden.name + "_" + info.param.dtype;
   std::replace(name.begin(), name.end(), '/', '_');
   return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Equality, testing::ValuesIn(cases(wants_anything)), case_name);
-INSTANTIATE_TEST_SUITE_P(All, RowEquality, testing::ValuesIn(cases(wants_rows)), case_name);
-INSTANTIATE_TEST_SUITE_P(All, AdapterEquality, testing::ValuesIn(cases(wants_adapters)), case_name);
-INSTANTIATE_TEST_SUITE_P(All, SampleEquality, testing::ValuesIn(cases(wants_samples)), case_name);
+});
 
 }  // namespace
 }  // namespace strata::golden

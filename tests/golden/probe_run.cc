@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -142,8 +143,13 @@ ProbeResult run_probe(const Probe& probe) {
     command.insert(command.end(), {"--adapter", adapter});
   }
   command.insert(command.end(), probe.options.begin(), probe.options.end());
+  // One thread where nobody asks for more: tests run side by side, and teams that share cores wait
+  // for each other.
   const char* threads = std::getenv("STRATA_TEST_THREADS");
-  if (threads != nullptr) command.insert(command.end(), {"--threads", threads});
+  const bool are_given = std::ranges::find(probe.options, "--threads") != probe.options.end();
+  if (threads != nullptr || !are_given) {
+    command.insert(command.end(), {"--threads", threads == nullptr ? "1" : threads});
+  }
   ProbeResult result;
   result.exit_code = run_command(command, errors);
   result.message = whole_file(errors);
