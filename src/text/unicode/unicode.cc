@@ -154,8 +154,13 @@ std::array<uint64_t, 4> block_words(std::span<const CodePointRange> ranges, uint
   const uint32_t end = block * 256 + 255;
   for (const CodePointRange range : ranges) {
     if (range.first > end) break;
-    for (uint32_t c = std::max(range.first, block * 256); c <= std::min(range.last, end); ++c)
-      words[c >> 6 & 3] |= uint64_t{1} << (c & 63);
+    const uint32_t first = std::max(range.first, block * 256) & 255;
+    const uint32_t last = std::min(range.last, end) & 255;
+    for (uint32_t w = first >> 6; w <= last >> 6; ++w) {
+      const uint64_t from_first = w == first >> 6 ? ~uint64_t{0} << (first & 63) : ~uint64_t{0};
+      const uint64_t to_last = w == last >> 6 ? ~uint64_t{0} >> (63 - (last & 63)) : ~uint64_t{0};
+      words[w] |= from_first & to_last;
+    }
   }
   return words;
 }
