@@ -62,6 +62,13 @@ void scale(Backend& backend, TensorView x, float factor, TensorView y) {
   backend.call()->elementwise.scale(backend, x, factor, y);
 }
 
+void scale_by(Backend& backend, TensorView x, TensorView factor, TensorView y) {
+  CHECK(x.shape == y.shape, x.shape.to_string(), y.shape.to_string());
+  CHECK(is_float(x.dtype) && is_float(y.dtype), x.dtype, y.dtype);
+  CHECK(factor.dtype == DType::kF32 && factor.shape == Shape{1}, factor.shape.to_string());
+  backend.call()->elementwise.scale_by(backend, x, factor, y);
+}
+
 void gather(Backend& backend, TensorView x, IndexView<int32_t> rows, TensorView y) {
   CHECK(x.dtype == y.dtype && x.cols() == y.cols() && y.rows() == rows.size(), x.shape.to_string(),
         y.shape.to_string(), rows.size());

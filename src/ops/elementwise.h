@@ -40,6 +40,9 @@ void add_into(Backend& backend, TensorView x, TensorView y);
 // factor.
 void scale(Backend& backend, TensorView x, float factor, TensorView y);
 
+// The same with a factor in tensor memory, [1] f32: Gemma 4's layer_scalar.
+void scale_by(Backend& backend, TensorView x, TensorView factor, TensorView y);
+
 // y[i] = x[rows[i]]: gathers whole rows, same type. Rows are numbers in tensor memory, or a list of
 // the host.
 void gather(Backend& backend, TensorView x, IndexView<int32_t> rows, TensorView y);

@@ -9,6 +9,10 @@ namespace {
 
 void check_args(const RmsNormArgs& args) {
   CHECK(is_float(args.x.dtype));
+  if (args.weight.empty()) {
+    CHECK(args.weight_offset == 0.0f);
+    return;
+  }
   CHECK(args.weight.dtype == DType::kF32 && args.weight.shape == Shape{args.x.cols()},
         args.weight.shape.to_string(), args.x.shape.to_string());
 }

@@ -5,7 +5,7 @@
 // Arithmetic in fp32; each row is reduced in a fixed order of 16 interleaved partial sums (lane j
 // sums elements j, j+16, ...) and one fixed tree, on every path. Engine thread only. Allocates
 // nothing but scratch; y may alias x when their types agree. The multiplier is one fp32 addition,
-// left out where the offset is 0.
+// left out where the offset is 0. Without a weight (Gemma 4's values) nothing is multiplied.
 #pragma once
 #include "backend/backend.h"
 #include "tensor/view.h"
@@ -14,9 +14,9 @@ namespace strata::ops {
 
 struct RmsNormArgs {
   TensorView x;       // [T, D] f32 or bf16
-  TensorView weight;  // [D] f32
+  TensorView weight;  // [D] f32, or empty: a multiplier of 1
   float eps = 1e-6f;
-  float weight_offset = 0.0f;  // Gemma, Qwen3.5: 1
+  float weight_offset = 0.0f;  // Gemma, Qwen3.5: 1; 0 without a weight
 };
 
 // Writes y [T, D] f32 or bf16 and, unless empty, inv_rms [T] f32.

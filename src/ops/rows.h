@@ -128,6 +128,7 @@ struct ElementwiseRow {
   void (*copy_bytes)(Backend&, const void* from, void* to, int64_t bytes);
   void (*add_into)(Backend&, TensorView x, TensorView y);
   void (*scale)(Backend&, TensorView x, float factor, TensorView y);
+  void (*scale_by)(Backend&, TensorView x, TensorView factor, TensorView y);
   void (*gather)(Backend&, TensorView x, IndexView<int32_t> rows, TensorView y);
   void (*gather_listed)(Backend&, TensorView x, std::span<const int32_t> rows, TensorView y);
   void (*gather_sum)(Backend&, TensorView x, IndexView<int32_t> rows, TensorView add, TensorView y);

@@ -229,6 +229,7 @@ const Rows kRows = {
          .copy_bytes = Late<[](const Rows& r) { return r.elementwise.copy_bytes; }>(),
          .add_into = Late<[](const Rows& r) { return r.elementwise.add_into; }>(),
          .scale = Late<[](const Rows& r) { return r.elementwise.scale; }>(),
+         .scale_by = Late<[](const Rows& r) { return r.elementwise.scale_by; }>(),
          .gather = Late<[](const Rows& r) { return r.elementwise.gather; }>(),
          .gather_listed = Late<[](const Rows& r) { return r.elementwise.gather_listed; }>(),
          .gather_sum = Late<[](const Rows& r) { return r.elementwise.gather_sum; }>(),

@@ -130,9 +130,13 @@ TEST(Elementwise, ScaleIsOneProduct) {
         const Buffer x = input(c, from, 1);
         constexpr float kFactor = 33.8f;
         const auto outputs = run_everywhere([&](Backend& backend) {
-          std::vector<Buffer> out = {Buffer(to, {c.rows, c.cols}, stride(c) * 2), x};
+          std::vector<Buffer> out = {Buffer(to, {c.rows, c.cols}, stride(c) * 2), x,
+                                     Buffer(to, {c.rows, c.cols})};
           scale(backend, x, kFactor, out[0]);
           scale(backend, out[1], kFactor, out[1]);
+          Buffer factor(kF32, {1});
+          factor.set(0, kFactor);
+          scale_by(backend, x, factor, out[2]);
           return out;
         });
         Buffer want(to, {c.rows, c.cols});
@@ -140,6 +144,7 @@ TEST(Elementwise, ScaleIsOneProduct) {
           want.set(i, kFactor * static_cast<float>(x.get(i)));
         }
         expect_same_bits(outputs[0], want);
+        expect_same_bits(outputs[2], want);
         if (from == to) expect_same_bits(outputs[1], want);
       }
     }

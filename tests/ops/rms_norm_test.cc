@@ -149,6 +149,24 @@ TEST(RmsNorm, OffsetIsOneAddition) {
   }
 }
 
+TEST(RmsNorm, WithoutAWeightHasTheBitsOfOnes) {
+  const Case c{.tokens = 5, .dim = 37};
+  const Buffer x = input(c);
+  const Buffer ones = filled_buffer(kF32, {c.dim}, 1);
+  const Buffer d_y = random_buffer(kF32, {c.tokens, c.dim}, {.seed = 3});
+  for (const CpuPath path : supported_paths()) {
+    CpuBackend backend(path, 2);
+    Buffer y(kF32, {c.tokens, c.dim}), want(kF32, {c.tokens, c.dim});
+    rms_norm(backend, {x, {}, kEps}, y, {});
+    rms_norm(backend, {x, ones, kEps}, want, {});
+    expect_same_bits(y, want);
+    Buffer d_x = filled_buffer(kF32, {c.tokens, c.dim}, 0.5), d_x_want = d_x;
+    rms_norm_backward(backend, {x, {}, kEps}, {}, d_y, d_x, {});
+    rms_norm_backward(backend, {x, ones, kEps}, {}, d_y, d_x_want, {});
+    expect_same_bits(d_x, d_x_want);
+  }
+}
+
 TEST(RmsNorm, StoredAndRecomputedInvRmsGiveTheSameBits) {
   const Case c{.tokens = 20, .dim = 1000};
   const Buffer x = input(c);

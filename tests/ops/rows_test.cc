@@ -74,6 +74,7 @@ constexpr Rows kRefusing = {
                     .copy_bytes = Refuses<"elementwise.copy_bytes">(),
                     .add_into = Refuses<"elementwise.add_into">(),
                     .scale = Refuses<"elementwise.scale">(),
+                    .scale_by = Refuses<"elementwise.scale_by">(),
                     .gather = Refuses<"elementwise.gather">(),
                     .gather_listed = Refuses<"elementwise.gather_listed">(),
                     .gather_sum = Refuses<"elementwise.gather_sum">(),

@@ -109,6 +109,15 @@ void scale(CpuBackend& backend, TensorView x, float factor, TensorView y) {
   });
 }
 
+void scale_by(CpuBackend& backend, TensorView x, TensorView factor, TensorView y) {
+  float value = 1.0f;
+  if (!backend.is_counting()) {
+    const HostAccess access(backend.allocator());
+    value = *factor.f32();
+  }
+  scale(backend, x, value, y);
+}
+
 void gather(CpuBackend& backend, TensorView x, IndexView<int32_t> rows, TensorView y) {
   gather_listed(backend, x, rows.numbers(), y);
 }

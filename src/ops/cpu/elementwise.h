@@ -18,6 +18,7 @@ void copy(CpuBackend& backend, TensorView x, TensorView y);
 void fill_zero(CpuBackend& backend, TensorView y);
 void add_into(CpuBackend& backend, TensorView x, TensorView y);
 void scale(CpuBackend& backend, TensorView x, float factor, TensorView y);
+void scale_by(CpuBackend& backend, TensorView x, TensorView factor, TensorView y);
 void gather(CpuBackend& backend, TensorView x, IndexView<int32_t> rows, TensorView y);
 void gather_listed(CpuBackend& backend, TensorView x, std::span<const int32_t> rows, TensorView y);
 void gather_sum(CpuBackend& backend, TensorView x, IndexView<int32_t> rows, TensorView add,

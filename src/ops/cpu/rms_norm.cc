@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cpu/rms_norm.h"
 
+#include <algorithm>
+
 #include "ops/cpu/dispatch.h"
 #include "ops/cpu/norm_weight.h"
 #include "ops/rms_norm.h"
@@ -8,12 +10,22 @@
 namespace strata::ops::cpu {
 namespace {
 
-// The weight may lie in scratch.
+// [D], which may lie in scratch.
+const float* multipliers_of(CpuBackend& backend, const RmsNormArgs& args) {
+  if (!args.weight.empty()) {
+    return compute_offset_weight(backend, args.weight, args.weight_offset);
+  }
+  const int64_t dim = args.x.cols();
+  float* ones = backend.scratch().take(DType::kF32, {dim}).f32();
+  if (!backend.is_counting()) std::fill_n(ones, dim, 1.0f);
+  return ones;
+}
+
 RmsNormKernel prepare_kernel_args(CpuBackend& backend, const RmsNormArgs& args) {
   return {.x = args.x.data,
           .x_type = args.x.dtype,
           .x_stride = args.x.row_stride,
-          .weight = compute_offset_weight(backend, args.weight, args.weight_offset),
+          .weight = multipliers_of(backend, args),
           .eps = args.eps,
           .num_rows = args.x.rows(),
           .dim = args.x.cols()};

@@ -85,6 +85,7 @@ constexpr Rows kRows = {
                     .copy_bytes = on_cpu<copy_bytes>,
                     .add_into = on_cpu<add_into>,
                     .scale = on_cpu<scale>,
+                    .scale_by = on_cpu<scale_by>,
                     .gather = on_cpu<gather>,
                     .gather_listed = on_cpu<gather_listed>,
                     .gather_sum = on_cpu<gather_sum>,
