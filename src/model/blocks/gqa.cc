@@ -40,7 +40,7 @@ struct Gqa {
   struct Saved {
     TensorView q_raw;    // [T, N, H] query_proj, before norm and RoPE; [T, N, 2 H] with a gate
     TensorView k_raw;    // [T, M, H] key_proj
-    TensorView v;        // [T, M, H] value_proj
+    TensorView v;        // [T, M, H] value_proj, before its norm; empty where keys are values
     TensorView context;  // [T, N, H]
     TensorView lse;      // [T, N] f32
     std::array<TensorView, kNumLinears> lora_h;
@@ -82,8 +82,10 @@ struct Gqa {
         bias_key(c.qkv_bias, kQBias));
     add(kK, "self_attn.k_proj.weight", "self_attn.k_proj", {c.kv_width(), d}, kv_heads,
         bias_key(c.qkv_bias, kKBias));
-    add(kV, "self_attn.v_proj.weight", "self_attn.v_proj", {c.kv_width(), d}, kv_heads,
-        bias_key(c.qkv_bias, kVBias));
+    if (!c.keys_are_values) {
+      add(kV, "self_attn.v_proj.weight", "self_attn.v_proj", {c.kv_width(), d}, kv_heads,
+          bias_key(c.qkv_bias, kVBias));
+    }
     add(kO, "self_attn.o_proj.weight", "self_attn.o_proj", {d, c.q_width()},
         inputs_by(c.num_heads, "heads"), bias_key(c.o_bias, kOBias));
     add_biases(c, d, rows);
@@ -134,7 +136,7 @@ struct Gqa {
       const RowShards kv_heads = outputs_by(c.num_kv_heads, "key/value heads");
       add(kQBias, "self_attn.q_proj.bias", c.q_proj_width(), outputs_by(c.num_heads, "heads"));
       add(kKBias, "self_attn.k_proj.bias", c.kv_width(), kv_heads);
-      add(kVBias, "self_attn.v_proj.bias", c.kv_width(), kv_heads);
+      if (!c.keys_are_values) add(kVBias, "self_attn.v_proj.bias", c.kv_width(), kv_heads);
     }
     if (c.o_bias) add(kOBias, "self_attn.o_proj.bias", d, {});
   }
@@ -167,7 +169,9 @@ struct Gqa {
     s.q_raw = pass.allocate_saved("query_proj", linear_flops(pass, context, kQ), pass.dtype(),
                                   {tokens, c.num_heads, c.q_proj_width() / c.num_heads});
     s.k_raw = pass.allocate_saved("key_proj", linear_flops(pass, context, kK), pass.dtype(), keys);
-    s.v = pass.allocate_saved("value_proj", linear_flops(pass, context, kV), pass.dtype(), keys);
+    if (!c.keys_are_values) {
+      s.v = pass.allocate_saved("value_proj", linear_flops(pass, context, kV), pass.dtype(), keys);
+    }
     s.context = pass.allocate_saved("context", executed_attention_flops(pass, work(c)),
                                     pass.dtype(), queries);
     s.lse = pass.allocate_saved("context", 0.0, DType::kF32, {tokens, c.num_heads});
@@ -224,6 +228,22 @@ struct Gqa {
     return y;
   }
 
+  // What values are made of, [T, M, H].
+  static TensorView raw_values(const BlockContext& context, const Saved& s) {
+    return context.as<Config>().keys_are_values ? s.k_raw : s.v;
+  }
+  static ops::RmsNormArgs value_norm(const BlockContext& context, TensorView raw) {
+    return norm_args(raw, {}, context.as<Config>().eps, 0.0f);
+  }
+  // The values, normed into scratch where they are normed.
+  static TensorView values_of(Pass& pass, const BlockContext& context, const Saved& s) {
+    const TensorView raw = raw_values(context, s);
+    if (!context.as<Config>().v_norm) return raw;
+    const TensorView y = pass.take(pass.dtype(), raw.shape);
+    ops::rms_norm(pass.backend, value_norm(context, raw), y, {});
+    return y;
+  }
+
   // The norm of q or k over all heads of a token.
   static ops::RmsNormArgs spanning_norm(const BlockContext& context, TensorView raw, Key norm) {
     const auto& c = context.as<Config>();
@@ -247,11 +267,14 @@ struct Gqa {
     const Scratch::Mark mark(pass.backend.scratch());
     linear_forward(pass, context, kQ, n, {}, s.lora_h[kQ], flat(s.q_raw));
     linear_forward(pass, context, kK, n, {}, s.lora_h[kK], flat(s.k_raw));
-    linear_forward(pass, context, kV, n, {}, s.lora_h[kV], flat(s.v));
+    if (!context.as<Config>().keys_are_values) {
+      linear_forward(pass, context, kV, n, {}, s.lora_h[kV], flat(s.v));
+    }
     if (!pass.is_computed(s.context)) {
       const TensorView q = norm_and_rope(pass, context, queries_of(context, s.q_raw), kQNorm);
       const TensorView k = norm_and_rope(pass, context, s.k_raw, kKNorm);
-      ops::attention(pass.backend, store_kv_and_make_args(pass, context, q, k, s.v), s.context,
+      const TensorView v = values_of(pass, context, s);
+      ops::attention(pass.backend, store_kv_and_make_args(pass, context, q, k, v), s.context,
                      s.lse);
     }
     linear_forward(pass, context, kO, flat(gated_context(pass, context, s)), output.add,
@@ -271,23 +294,44 @@ struct Gqa {
 
   // Gradients of the raw projections, of the compute type.
   struct Gradients {
-    TensorView q, k, v;
+    TensorView q, k, v;  // v: empty where keys are values
   };
 
   // From d_context, but for the gates' columns of d.q.
   static void attend_backward(Pass& pass, const BlockContext& context, const Saved& s,
                               TensorView d_context, const Gradients& d) {
+    const auto& c = context.as<Config>();
     const TensorView queries = queries_of(context, s.q_raw);
     const TensorView q = norm_and_rope(pass, context, queries, kQNorm);
     const TensorView k = norm_and_rope(pass, context, s.k_raw, kKNorm);
     const TensorView d_q_rotated = pass.take(DType::kF32, q.shape);
     const TensorView d_k_rotated = pass.take(DType::kF32, s.k_raw.shape);
+    const TensorView v = values_of(pass, context, s);
+    const bool are_raw = !c.keys_are_values && !c.v_norm;
+    const TensorView d_v = are_raw ? d.v : pass.take(DType::kF32, v.shape);
     // context = attention(rotated(norm(q_raw)), rotated(norm(k_raw)), v)
-    ops::attention_backward(pass.backend, store_kv_and_make_args(pass, context, q, k, s.v),
-                            s.context, s.lse, d_context, d_q_rotated, d_k_rotated, d.v,
+    ops::attention_backward(pass.backend, store_kv_and_make_args(pass, context, q, k, v), s.context,
+                            s.lse, d_context, d_q_rotated, d_k_rotated, d_v,
                             pass.base_gradient(context.param(kSinks).index));
     norm_and_rope_backward(pass, context, queries, kQNorm, d_q_rotated, queries_of(context, d.q));
-    norm_and_rope_backward(pass, context, s.k_raw, kKNorm, d_k_rotated, d.k);
+    if (!c.keys_are_values) {
+      norm_and_rope_backward(pass, context, s.k_raw, kKNorm, d_k_rotated, d.k);
+      if (are_raw) return;
+      const TensorView sum = zeros(pass, s.v.shape);
+      add_values_backward(pass, context, s.v, d_v, sum);
+      return ops::copy(pass.backend, sum, d.v);
+    }
+    // What k_proj gave goes both ways.
+    norm_and_rope_backward(pass, context, s.k_raw, kKNorm, d_k_rotated, d_k_rotated);
+    add_values_backward(pass, context, s.k_raw, d_v, d_k_rotated);
+    ops::copy(pass.backend, d_k_rotated, d.k);
+  }
+
+  // d_v f32 of what values_of made of `raw`; adds to d_raw f32.
+  static void add_values_backward(Pass& pass, const BlockContext& context, TensorView raw,
+                                  TensorView d_v, TensorView d_raw) {
+    if (!context.as<Config>().v_norm) return ops::add_into(pass.backend, d_v, d_raw);
+    ops::rms_norm_backward(pass.backend, value_norm(context, raw), {}, d_v, d_raw, {});
   }
 
   // d_rotated f32 of what norm_and_rope made of `raw`; writes d_raw of the compute type.
@@ -313,9 +357,10 @@ struct Gqa {
                        TensorView d_out, TensorView d_n) {
     CHECK(!pass.cached());
     const Scratch::Mark mark(pass.backend.scratch());
+    const bool has_values = !context.as<Config>().keys_are_values;
     const Gradients d = {.q = pass.take(pass.dtype(), s.q_raw.shape),
                          .k = pass.take(pass.dtype(), s.k_raw.shape),
-                         .v = pass.take(pass.dtype(), s.v.shape)};
+                         .v = has_values ? pass.take(pass.dtype(), s.v.shape) : TensorView()};
     {
       const Scratch::Mark inner(pass.backend.scratch());
       const TensorView d_context = pass.take(pass.dtype(), s.context.shape);
@@ -324,6 +369,7 @@ struct Gqa {
     }
     linear_backward(pass, context, kQ, n, s.lora_h[kQ], flat(d.q), d_n, false);
     linear_backward(pass, context, kK, n, s.lora_h[kK], flat(d.k), d_n, true);
+    if (!has_values) return;
     linear_backward(pass, context, kV, n, s.lora_h[kV], flat(d.v), d_n, true);
   }
 };

@@ -3,11 +3,12 @@
 // per head (Qwen3) or over all heads (OLMo 2) and rotated, and with a gate (Qwen3.5):
 // o_proj(attention(q, k, v) * sigmoid(g)), where q_proj gives the query and the gate of each head
 // in turn; with sinks (gpt-oss) the softmax has one more term a head, and with a cap (Gemma 2) no
-// score passes it (ops/attention.h). With a KV cache the new keys and values are written to its
+// score passes it (ops/attention.h). Values may be normed per head, without a weight, and may be
+// the keys' projection itself (Gemma 4). With a KV cache the new keys and values are written to its
 // pages first and attention reads the pages; without one it reads them where they were computed:
 // the same bits either way. Sources: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py,
 // Qwen3Attention; modeling_qwen3_5.py, Qwen3_5Attention; modeling_gpt_oss.py, GptOssAttention;
-// modeling_gemma2.py, Gemma2Attention.
+// modeling_gemma2.py, Gemma2Attention; modeling_gemma4.py, Gemma4TextAttention.
 #pragma once
 #include <optional>
 
@@ -26,6 +27,8 @@ struct GqaConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool fused_qkv = false;  // files and adapters have q_proj, k_proj and v_proj as one, qkv_proj
+  bool keys_are_values = false;  // there is no v_proj: values are k_proj's outputs
+  bool v_norm = false;           // of each head of the values, without a weight
   bool qk_norm = false;
   bool norms_span_heads = false;       // of q and of k over all heads together, not of each
   double eps = 1e-6;                   // of these norms

@@ -9,7 +9,7 @@ namespace {
 
 struct PostNormAdd {
   using Config = PostNormAddConfig;
-  enum Key : uint8_t { kBefore, kAfter };
+  enum Key : uint8_t { kBefore, kAfter, kScale };
 
   struct Saved {
     TensorView branch;  // [T, D] of the compute type, before its norm
@@ -20,6 +20,9 @@ struct PostNormAdd {
     if (!c.before.empty())
       rows.push_back({.key = kBefore, .suffix = c.before, .shape = {hidden_size}, .init = init});
     rows.push_back({.key = kAfter, .suffix = c.after, .shape = {hidden_size}, .init = init});
+    if (!c.scale.empty())
+      rows.push_back(
+          {.key = kScale, .suffix = c.scale, .shape = {1}, .buffer = true, .init = 1.0f});
   }
 
   static constexpr bool kSavesOutput = true;
@@ -44,6 +47,11 @@ struct PostNormAdd {
     return n;
   }
 
+  static void scale_in_place(Pass& pass, const BlockContext& outer, TensorView x) {
+    if (outer.as<Config>().scale.empty()) return;
+    ops::scale_by(pass.backend, x, outer.values(kScale), x);
+  }
+
   static void forward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,
                       TensorView state, TensorView out) {
     const Scratch::Mark mark(pass.backend.scratch());
@@ -52,10 +60,11 @@ struct PostNormAdd {
     context.block->forward(pass, context.inner, saved.inner, n,
                            {.add = {}, .out = pass.unless_computed(s.branch)});
     if (out.empty()) return;
-    // out = state + norm_after(branch), rounded once
+    // out = scale (state + norm_after(branch)), rounded once
     const TensorView sum = f32_out_or_scratch(pass, out);
     ops::rms_norm(pass.backend, norm(context.outer, kAfter, s.branch), sum, {});
     ops::add_into(pass.backend, state, sum);
+    scale_in_place(pass, context.outer, sum);
     copy_unless_in_place(pass, sum, out);
   }
 
@@ -64,7 +73,8 @@ struct PostNormAdd {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& s = *static_cast<const Saved*>(saved.outer);
     const TensorView d_branch = zeros(pass, {d.rows(), d.cols()});
-    // out = state + norm_after(branch)
+    // out = scale (state + norm_after(branch))
+    scale_in_place(pass, context.outer, d);
     ops::rms_norm_backward(pass.backend, norm(context.outer, kAfter, s.branch), {}, d, d_branch,
                            pass.base_gradient(context.outer.param(kAfter).index));
     const TensorView n = normed(pass, context.outer, state);

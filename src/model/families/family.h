@@ -104,6 +104,7 @@ struct RopeDefaults {
   bool is_partial = false;        // files may rotate a part of each head
   bool scales_positions = false;  // llama_4_scaling_beta and max_position_embeddings may be there
   bool has_sections = false;      // mrope_section and mrope_interleaved may be there: text has none
+  bool has_proportional = false;  // rope_type proportional may be there
   bool has_longrope = false;      // which is the only scaling then; older files call it su or yarn
   // original_max_position_embeddings next to the scaling, which goes before the one inside.
   std::optional<double> original_length = {};

@@ -10,10 +10,12 @@ constexpr std::string_view kFull = "full_attention";
 constexpr std::string_view kSliding = "sliding_attention";
 constexpr std::string_view kTruncate = "truncate";
 
-RopeConfig read_kind(const ConfigObject& object, const ConfigObject& settings, double theta) {
+RopeConfig read_kind(const ConfigObject& object, const ConfigObject& settings, double theta,
+                     RopeDefaults defaults = {}) {
   const auto parameters = object.object("rope_parameters");
-  const bool truncate = !parameters || parameters->boolean(kTruncate, true);
-  return read_rope_scaling(object, settings, {.theta = theta, .truncate = truncate});
+  defaults.theta = theta;
+  defaults.truncate = !parameters || parameters->boolean(kTruncate, true);
+  return read_rope_scaling(object, settings, defaults);
 }
 
 void check_layer_kind_keys(const ConfigObject& object, const ConfigObject& parameters) {
@@ -34,13 +36,14 @@ RopeConfig read_older_full_rope(const ConfigObject& object, double theta) {
   return plain;
 }
 
-LayerRopes read_layer_ropes(const ConfigObject& object, const LayerRopes& old_form) {
+LayerRopes read_layer_ropes(const ConfigObject& object, const LayerRopes& old_form,
+                            const RopeDefaults& defaults) {
   const auto parameters = object.object("rope_parameters");
   if (!parameters) return old_form;
   check_layer_kind_keys(object, *parameters);
   const auto one = [&](std::string_view type, const RopeConfig& otherwise) {
     const auto inner = parameters->object(type);
-    return inner ? read_kind(object, *inner, otherwise.theta) : otherwise;
+    return inner ? read_kind(object, *inner, otherwise.theta, defaults) : otherwise;
   };
   return {.full = one(kFull, old_form.full), .sliding = one(kSliding, old_form.sliding)};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source: HF modeling_rope_utils.py, _compute_default_rope_parameters,
 // _compute_linear_scaling_rope_parameters, _compute_llama3_parameters, _compute_yarn_parameters,
-// _compute_longrope_parameters.
+// _compute_longrope_parameters, _compute_proportional_rope_parameters.
 #include "model/families/rope_config.h"
 
 #include <algorithm>
@@ -55,6 +55,11 @@ double longrope_frequency(const RopeConfig& rope, int64_t pair, double frequency
   return frequency / factors[static_cast<size_t>(pair)];
 }
 
+double proportional_frequency(const RopeConfig& rope, int64_t dim, int64_t pair, double frequency) {
+  const double turning = std::floor(rope.partial_rotary_factor * static_cast<double>(dim) / 2.0);
+  return static_cast<double>(pair) < turning ? frequency / rope.factor : 0.0;
+}
+
 double yarn_frequency(const RopeConfig& rope, int64_t dim, int64_t pair, double frequency) {
   const double ramp = Ramp(rope, dim).at(pair);
   return frequency / rope.factor * ramp + frequency * (1.0 - ramp);
@@ -97,6 +102,9 @@ std::vector<double> rope_frequencies(const RopeConfig& rope, int64_t dim) {
         break;
       case RopeType::kLongrope:
         scaled = longrope_frequency(rope, pair, frequency);
+        break;
+      case RopeType::kProportional:
+        scaled = proportional_frequency(rope, dim, pair, frequency);
         break;
     }
   }

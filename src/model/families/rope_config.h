@@ -8,12 +8,12 @@
 
 namespace strata::model {
 
-enum class RopeType { kDefault, kLinear, kLlama3, kYarn, kLongrope };
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn, kLongrope, kProportional };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                             // linear, llama3, yarn, longrope
+  double factor = 1.0;                             // of all but kDefault
   double low_freq_factor = 1.0;                    // llama3
   double high_freq_factor = 4.0;                   // llama3
   double original_max_position_embeddings = 8192;  // llama3, yarn, longrope
@@ -25,6 +25,8 @@ struct RopeConfig {
   // The factor of cos and sin, longrope's too; nothing: yarn's two above say it, longrope's factor.
   std::optional<double> attention_factor = {};
   double partial_rotary_factor = 1.0;  // columns of a head that are rotated, of all
+  // kProportional turns the first pairs of the whole head, partial_rotary_factor of them, by the
+  // frequencies of the whole head, and the others by 0.
   // Divisors of longrope's frequencies, one for each pair. A run has one of the two tables,
   // whatever the length of a sequence: a key that is kept would turn otherwise once its sequence
   // grows.

@@ -89,7 +89,11 @@ void check_scaling_keys(const ConfigObject& scaling, RopeType type, const RopeDe
 }
 
 RopeType read_rope_type(const ConfigObject& scaling, const RopeDefaults& defaults) {
-  const auto parse = defaults.has_longrope ? parse_longrope_type : parse_rope_type;
+  const auto parse = [&](const ConfigObject& object, const std::string& name) {
+    if (defaults.has_proportional && name == "proportional") return RopeType::kProportional;
+    return defaults.has_longrope ? parse_longrope_type(object, name)
+                                 : parse_rope_type(object, name);
+  };
   if (scaling.has("type") && scaling.has("rope_type") &&
       scaling.text("type") != scaling.text("rope_type") &&
       parse(scaling, scaling.text("type")) != parse(scaling, scaling.text("rope_type"))) {
@@ -119,6 +123,7 @@ double read_scaling_factor(const ConfigObject& scaling, const RopeConfig& rope,
       (rope.type == RopeType::kLongrope && !scaling.has("factor"))) {
     return max_positions / rope.original_max_position_embeddings;
   }
+  if (rope.type == RopeType::kProportional) return scaling.number("factor", 1.0);
   return scaling.number("factor");
 }
 

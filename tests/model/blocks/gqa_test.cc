@@ -3,7 +3,9 @@
 // keys: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py and modeling_gemma3.py for norms of
 // heads and windows; modeling_qwen3_5.py, Qwen3_5Attention, for the gate and partial rotation;
 // modeling_smollm3.py for no rotation; modeling_ministral3.py for the scale of a query's position;
-// modeling_gpt_oss.py, eager_attention_forward, for sinks; modeling_gemma2.py for capped scores.
+// modeling_gpt_oss.py, eager_attention_forward, for sinks; modeling_gemma2.py for capped scores;
+// modeling_gemma4.py, Gemma4TextAttention, for normed values and values that are the keys'
+// projection.
 #include "model/blocks/gqa.h"
 
 #include <cmath>
@@ -67,10 +69,11 @@ Reference reference(const model::GqaConfig& c) {
     Rows out;
     for (size_t t = 0; t < in.x.size(); ++t) {
       const Row k = linear(in.params, "self_attn.k_proj", in.x[t]);
-      const Row v = linear(in.params, "self_attn.v_proj", in.x[t]);
+      const Row v = c.keys_are_values ? k : linear(in.params, "self_attn.v_proj", in.x[t]);
       for (size_t h = 0; h < num_kv_heads; ++h) {
         keys[h].push_back(head_of(c, in.params, k, h * width, "k_norm", t));
-        values[h].push_back(part(v, h * width, width));
+        const Row value = part(v, h * width, width);
+        values[h].push_back(c.v_norm ? rms_norm(value, Row(width, 1.0), c.eps, 0.0) : value);
       }
       const Row q = linear(in.params, "self_attn.q_proj", in.x[t]);
       Row context;
@@ -159,6 +162,27 @@ INSTANTIATE_TEST_SUITE_P(
                                     .scale = 0.5f,
                                     .score_cap = 1.3f,
                                     .window = 4}),
+        make("values_normed", {.num_heads = 4,
+                               .num_kv_heads = 2,
+                               .head_dim = 6,
+                               .qkv_bias = true,
+                               .v_norm = true,
+                               .qk_norm = true,
+                               .eps = 1e-3,
+                               .window = 3}),
+        make("values_are_keys", {.num_heads = 4,
+                                 .num_kv_heads = 2,
+                                 .head_dim = 6,
+                                 .qkv_bias = true,
+                                 .keys_are_values = true,
+                                 .v_norm = true,
+                                 .qk_norm = true,
+                                 .eps = 1e-3}),
+        make("values_are_plain_keys", {.num_heads = 2,
+                                       .num_kv_heads = 1,
+                                       .head_dim = 6,
+                                       .scale = 0.4f,
+                                       .keys_are_values = true}),
         make("gated_and_turned_in_part", {.num_heads = 2,
                                           .num_kv_heads = 1,
                                           .head_dim = 8,

@@ -2,7 +2,8 @@
 // The connectors of one residual, each around a gated MLP: x + mlp(norm(x)), HF modeling_llama.py,
 // LlamaDecoderLayer, with a scale of the branch, modeling_granite.py, GraniteDecoderLayer; x +
 // norm_after(mlp(norm_before(x))), modeling_gemma3.py, Gemma3DecoderLayer; x + norm_after(mlp(x)),
-// modeling_olmo2.py, Olmo2DecoderLayer; and mlp(x).
+// modeling_olmo2.py, Olmo2DecoderLayer; all of it times a number of the layer,
+// modeling_gemma4.py, Gemma4TextDecoderLayer; and mlp(x).
 #include "model/blocks/gated_mlp.h"
 #include "model/connectors/post_norm_add.h"
 #include "model/connectors/pre_norm_add.h"
@@ -40,17 +41,23 @@ SublayerCase pre_norm(const std::string& name, float offset, float scale = 1.0f)
               });
 }
 
-SublayerCase post_norm(const std::string& name, float offset) {
-  const model::PostNormAddConfig config = {
-      .before = "before.weight", .after = "after.weight", .eps = kEps, .norm_offset = offset};
+SublayerCase post_norm(const std::string& name, float offset, std::string_view scale = {}) {
+  const model::PostNormAddConfig config = {.before = "before.weight",
+                                           .after = "after.weight",
+                                           .scale = scale,
+                                           .eps = kEps,
+                                           .norm_offset = offset};
   return make(name, model::Connector(model::kPostNormAdd, config),
-              [offset](const Params& params, const Row& x) {
+              [offset, scale](const Params& params, const Row& x) {
                 const auto add = static_cast<double>(offset);
                 const Row n = rms_norm(x, params.at("before.weight"), kEps, add);
                 Row y =
                     rms_norm(gated_mlp(params, "mlp.", n), params.at("after.weight"), kEps, add);
                 add_scaled(y, 1.0, x);
-                return y;
+                if (scale.empty()) return y;
+                Row scaled(y.size(), 0.0);
+                add_scaled(scaled, params.at(std::string(scale))[0], y);
+                return scaled;
               });
 }
 
@@ -70,6 +77,7 @@ INSTANTIATE_TEST_SUITE_P(pre_norm_add, SublayerAlone,
                          case_name);
 INSTANTIATE_TEST_SUITE_P(post_norm_add, SublayerAlone,
                          ::testing::Values(post_norm("plain", 0.0f), post_norm("offset", 1.0f),
+                                           post_norm("scaled", 0.0f, "layer_scalar"),
                                            norm_behind_alone("behind_alone")),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(
