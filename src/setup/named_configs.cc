@@ -335,6 +335,24 @@ constexpr NamedConfig kNamed[] = {
   "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "initializer_range": 0.02, "torch_dtype": "bfloat16"
 }
 )"},
+    {"gemma-4-12b", R"({
+  "architectures": ["Gemma4UnifiedForCausalLM"], "model_type": "gemma4_unified_text", "max_position_embeddings": 262144,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "eos_token_id": [1, 106], "vocab_size": 262144,
+  "hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48, "num_attention_heads": 16,
+  "num_key_value_heads": 8, "num_global_key_value_heads": 1, "head_dim": 256, "global_head_dim": 512,
+  "attention_k_eq_v": true, "sliding_window": 1024, "final_logit_softcapping": 30.0,
+  "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
+    {"gemma-4-31b", R"({
+  "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "max_position_embeddings": 262144,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "eos_token_id": [1, 106], "vocab_size": 262144,
+  "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60, "num_attention_heads": 32,
+  "num_key_value_heads": 16, "num_global_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512,
+  "attention_k_eq_v": true, "sliding_window": 1024, "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0,
+  "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
     {"phi-4-mini", R"({
   "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "vocab_size": 200064, "hidden_size": 3072,
   "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes that are easily made in Gemma 2 and LFM2 (docs/dev/traps.md), each planted by changing
-// the files so that our program computes what the mistake would: the golden must miss its limit by
-// more than a hundred times.
+// Mistakes that are easily made in Gemma 2, Gemma 4 and LFM2 (docs/dev/traps.md), each planted by
+// changing the files so that our program computes what the mistake would: the golden must miss its
+// limit by more than a hundred times.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,6 +60,12 @@ void drop_oldest_tap(AlteredGolden& g) {
   });
 }
 
+// What full layers have besides their frequencies.
+boost::json::object& full_rope(AlteredGolden& g) {
+  return g.config.at("rope_parameters").at("full_attention").as_object();
+}
+
+constexpr const char* kGemma4 = "gemma4/main";
 constexpr const char* kLfm2 = "lfm2/main";
 constexpr const char* kGemma2 = "gemma2/main";
 
@@ -76,6 +82,19 @@ const Trap kTraps[] = {
     {"NoWindow", kGemma2, take_every_layer_for_full},
     {"WindowOneShort", kGemma2,
      [](auto& g) { g.config["sliding_window"] = g.number("sliding_window") - 1; }},
+    {"NoNumberOfTheLayer", kGemma4,
+     [](auto& g) { g.each("layer_scalar", [](Tensor& t) { t.values[0] = 1.0f; }); }},
+    {"AllPairsOfFullLayersTurned", kGemma4,
+     [](auto& g) { full_rope(g)["partial_rotary_factor"] = 1.0; }},
+    {"OnePairLessTurned", kGemma4, [](auto& g) { full_rope(g)["partial_rotary_factor"] = 0.34; }},
+    {"ThetaOfSlidingLayers", kGemma4, [](auto& g) { full_rope(g)["rope_theta"] = 1e4; }},
+    {"NormsOfHeadsExchanged", kGemma4, [](auto& g) { g.exchange("q_norm", "k_norm"); }},
+    {"NormsOfBranchesExchanged", kGemma4,
+     [](auto& g) { g.exchange("post_attention_layernorm", "post_feedforward_layernorm"); }},
+    {"NoCapInTheTextConfig", kGemma4,
+     [](auto& g) { g.config["final_logit_softcapping"] = nullptr; }},
+    {"WindowOneLong", kGemma4,
+     [](auto& g) { g.config["sliding_window"] = g.number("sliding_window") + 1; }},
     {"BAndCExchanged", kLfm2, exchange_b_and_c},
     {"TapsTurnedRound", kLfm2, turn_taps_round},
     {"WindowOfTheConvolutionOneShort", kLfm2, drop_oldest_tap},

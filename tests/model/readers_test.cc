@@ -15,36 +15,12 @@
 #include "model/config.h"
 #include "model/connectors/pre_norm_add.h"
 #include "model/weights/weights.h"
+#include "tests/model/reader_case.h"
 
 namespace strata::model {
 namespace {
 
 using testing::HasSubstr;
-
-std::string config_text(const std::string& architecture, const std::string& type,
-                        const std::string& extra) {
-  return R"({"architectures": [")" + architecture + R"("], "model_type": ")" + type +
-         R"(", "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 5,
-             "num_attention_heads": 4, "num_key_value_heads": 2)" +
-         (extra.empty() ? "" : ", " + extra) + "}";
-}
-
-ModelConfig parse(const std::string& text) {
-  return parse_config(text, "dir/config.json", true).config;
-}
-
-std::string message_of(const std::string& text) {
-  try {
-    parse_config(text, "dir/config.json", false);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-const GqaConfig& attention(const ModelConfig& config, int64_t layer) {
-  return *config.find_block_config<GqaConfig>(layer, kGqa);
-}
 
 TEST(Readers, GraniteHasFourMultipliers) {
   const ModelConfig config = parse(config_text(
@@ -202,38 +178,6 @@ TEST(Readers, Lfm2HasNamesOfItsOwnForWhatOthersHave) {
               HasSubstr("LFM2 with experts is not supported"));
   EXPECT_THAT(message_of(config_text("Lfm3ForCausalLM", "lfm3", "")),
               HasSubstr("LFM3 is not supported"));
-}
-
-TEST(Readers, Gemma2CapsScoresAndLogits) {
-  const ModelConfig config = parse(config_text(
-      "Gemma2ForCausalLM", "gemma2",
-      R"("head_dim": 8, "query_pre_attn_scalar": 144, "sliding_window": 7, "hidden_act": "gelu_pytorch_tanh",
-         "hidden_activation": "gelu_pytorch_tanh", "cache_implementation": "hybrid")"));
-  EXPECT_EQ(config.logit_map.cap, 30.0f);
-  EXPECT_EQ(config.logit_map.scale, 1.0f);
-  EXPECT_TRUE(config.tie_word_embeddings);
-  EXPECT_EQ(config.embedding_scale, std::sqrt(32.0));
-  std::vector<int64_t> windows;
-  for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
-    const GqaConfig& gqa = attention(config, layer);
-    EXPECT_EQ(gqa.score_cap, 50.0f);
-    EXPECT_EQ(gqa.scale, 1.0f / 12);  // not of head_dim
-    windows.push_back(gqa.window);
-  }
-  EXPECT_EQ(windows, (std::vector<int64_t>{7, 0, 7, 0, 7}));
-  // null says that there is no cap; a cap of 0 says nothing.
-  const ModelConfig none =
-      parse(config_text("Gemma2ForCausalLM", "gemma2",
-                        R"("attn_logit_softcapping": null, "final_logit_softcapping": null)"));
-  EXPECT_EQ(attention(none, 0).score_cap, 0.0f);
-  EXPECT_EQ(attention(none, 0).window, 4096);
-  EXPECT_EQ(attention(none, 0).head_dim, 256);
-  EXPECT_TRUE(none.logit_map.is_identity());
-  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
-    EXPECT_THAT(
-        message_of(config_text("Gemma2ForCausalLM", "gemma2", std::string("\"") + key + "\": 0")),
-        HasSubstr(key));
-  }
 }
 
 TEST(Readers, MixtralHasNoWindowUnlessItSaysSo) {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden cases of families that are Llama's layers with other numbers or names, for make_golden.py: Granite, SmolLM3,
-Ministral 3, Gemma, Gemma 2, Mixtral, GraniteMoE, GLM-4.5, OLMo 2, OLMo 3, GLM-4, Phi-3, DeepSeek-V2
+Ministral 3, Gemma, Gemma 2, Gemma 4, Mixtral, GraniteMoE, GLM-4.5, OLMo 2, OLMo 3, GLM-4, Phi-3, DeepSeek-V2
 and LFM2. Every multiplier, norm and scale is drawn away from 1.
 
 Ministral 3 and its relatives lie inside Mistral3ForConditionalGeneration too, as do Mistral Small 3.1 and 3.2: `form`
@@ -16,17 +16,30 @@ from golden_moe import EACH, WHOLE, random_adapter
 from golden_window import ALL_LINEAR, random_adapters
 
 FAMILIES = ("granite", "granitemoe", "smollm3", "ministral3", "gemma", "mixtral", "glm4_moe", "olmo2", "olmo3", "glm4", "phi3",
-            "deepseek_v2", "gemma2", "lfm2")
+            "deepseek_v2", "gemma2", "lfm2", "gemma4", "gemma4_unified")
 WITH_EXPERTS = ("granitemoe", "mixtral", "glm4_moe", "deepseek_v2")
 
 
 def make_config(family, **keys):
     import transformers
+    if family.startswith("gemma4"):
+        return make_gemma4_config({"gemma4": "Gemma4", "gemma4_unified": "Gemma4Unified"}[family], **keys)
     name = {"granite": "Granite", "granitemoe": "GraniteMoe", "smollm3": "SmolLM3", "ministral3": "Ministral3",
             "gemma": "Gemma", "mixtral": "Mixtral", "glm4_moe": "Glm4Moe", "olmo2": "Olmo2", "olmo3": "Olmo3", "glm4": "Glm4",
             "phi3": "Phi3", "deepseek_v2": "DeepseekV2", "gemma2": "Gemma2", "lfm2": "Lfm2"}[family]
     cls = getattr(transformers, name + "Config")
     return cls(architectures=[name + "ForCausalLM"], bos_token_id=None, eos_token_id=None, pad_token_id=None, **keys)
+
+
+def make_gemma4_config(name, whole=False, **keys):
+    """The text model alone, or inside the multimodal one, here without the parts for images and sound."""
+    import transformers
+    none = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    text = getattr(transformers, name + "TextConfig")
+    if not whole:
+        return text(architectures=[name + "ForCausalLM"], **none, **keys)
+    return getattr(transformers, name + "Config")(architectures=[name + "ForConditionalGeneration"],
+                                                  text_config=text(**{**none, "pad_token_id": 0}, **keys), vision_config=None, audio_config=None)
 
 
 def randomise(name, value, noise, config):
@@ -40,6 +53,10 @@ def randomise(name, value, noise, config):
         return True
     if config.model_type == "lfm2" and "operator_norm" in name:  # what a convolution multiplies is a product of three
         value.copy_(0.7 + 0.15 * noise)
+        return True
+    # Scores have no scale: norms near 1 would leave a softmax so sharp that rounding decides where training goes.
+    if config.model_type.startswith("gemma4") and ("post_" in name or "q_norm" in name or "k_norm" in name):
+        value.copy_(0.5 + 0.15 * noise)
         return True
     if config.model_type in ("olmo2", "olmo3", "glm4") and "post_" in name and ("olmo" in config.model_type or
                                                                                "post_attention" not in name):
@@ -86,6 +103,9 @@ def cases():
             "max_position_embeddings": 4096}
     lfm = {**{k: v for k, v in base.items() if k != "rms_norm_eps"}, "norm_eps": 1e-5, "block_multiple_of": 8,
            "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}
+    gemma4 = dict(base, head_dim=8, global_head_dim=12, tie_word_embeddings=True, hidden_size_per_layer_input=0, rope_parameters={
+        "sliding_attention": plain, "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0,
+                                                       "partial_rotary_factor": 0.5}})
     experts = dict(base, num_local_experts=6, num_experts_per_tok=2)
     glm = dict(base, head_dim=12, rms_norm_eps=1e-5, num_hidden_layers=3, moe_intermediate_size=12, n_routed_experts=7,
                n_shared_experts=1, num_experts_per_tok=3, first_k_dense_replace=1, routed_scaling_factor=1.7, n_group=1,
@@ -128,6 +148,27 @@ def cases():
                                 base, head_dim=10, num_key_value_heads=1, query_pre_attn_scalar=3, sliding_window=11,
                                 tie_word_embeddings=True, attn_logit_softcapping=2.0, final_logit_softcapping=4.0),
                             adapters=[some], requests=["main", "params"]),
+        # Full layers whose keys are their values, of fewer and wider heads; the file has sizes by layer.
+        "gemma4": dict(family="gemma4", longest=36, prompt=60, slower=5, config=dict(
+            gemma4, num_hidden_layers=5, sliding_window=9, attention_k_eq_v=True, num_global_key_value_heads=1,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            final_logit_softcapping=2.5), adapters=[every, head],
+            requests=["main", "single", "params", "train_adapters", "train_params", "sample", "long_prompt"]),
+        # As the hub has them: sizes of the full layers in two keys, layer_types left out; values of their own everywhere.
+        "gemma4_bf16": dict(family="gemma4", dtype="BF16", longest=40, drop=["layer_types", "per_layer_config"],
+                            put={"global_head_dim": 12, "num_global_key_value_heads": None}, config=dict(
+                                gemma4, num_hidden_layers=3, sliding_window=11, final_logit_softcapping=4.0),
+                            adapters=[some], requests=["main", "params"]),
+        # 12B's form, inside a multimodal file.
+        "gemma4_whole": dict(family="gemma4", longest=33, prompt=60, slower=5, adapters=[dict(
+            every, target_modules=r".*\.language_model\..*(q_proj|k_proj|v_proj|o_proj|down_proj|embed_tokens)")],
+            config=dict(gemma4, whole=True, num_hidden_layers=2, sliding_window=9, attention_k_eq_v=True,
+                        num_global_key_value_heads=1, final_logit_softcapping=3.0),
+            requests=["main", "train_params", "sample"]),
+        "gemma4_unified": dict(family="gemma4_unified", dtype="BF16", longest=33, adapters=[some], config=dict(
+            {k: v for k, v in gemma4.items() if k != "hidden_size_per_layer_input"}, num_hidden_layers=2,
+            sliding_window=9, attention_k_eq_v=True, num_global_key_value_heads=2, final_logit_softcapping=3.0),
+            requests=["main", "params"]),
         "mixtral": dict(family="mixtral", config=experts, adapters=[
             dict(form="per_expert", r=4, expert_r=2, lora_alpha=8, modules=["q_proj"], experts=EACH),
             dict(form="fused", r=3, lora_alpha=6, modules=["v_proj", "o_proj"], experts=WHOLE, peft=True)],
@@ -247,6 +288,17 @@ def random_case(family, seed):
         config.update(attention_bias=bool(pick(0, 0, 1)), query_pre_attn_scalar=pick(1, 3, 8, 20), sliding_window=pick(1, 7, 16, longest),
                       attn_logit_softcapping=pick(None, 0.8, 2.0, 50.0), final_logit_softcapping=pick(None, 1.5, 5.0, 30.0))
         config.update(pick({}, {"layer_types": [pick("full_attention", "sliding_attention") for _ in range(layers)]}))
+    if family.startswith("gemma4"):
+        plain, types = {"rope_type": "default", "rope_theta": pick(1e4, 5e4)}, ["full_attention", "sliding_attention"]
+        config.update(attention_bias=bool(pick(0, 0, 1)), sliding_window=pick(1, 7, 16, longest), tie_word_embeddings=True,
+                      global_head_dim=2 * int(rng.integers(2, 13)), attention_k_eq_v=bool(pick(0, 1, 1)),
+                      num_global_key_value_heads=pick(None, 1, kv), final_logit_softcapping=pick(None, 1.5, 5.0, 30.0),
+                      rope_parameters={"sliding_attention": plain, "full_attention": {
+                          "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": pick(0.25, 0.5, 0.7, 1.0)}})
+        config.update(pick({}, {"layer_types": [pick(*types) for _ in range(layers)]}))
+        if family == "gemma4":
+            config.update(hidden_size_per_layer_input=0)
+        spec.update(v4=False, slower=5)
     if family == "smollm3":
         config.update(pick({}, {"no_rope_layers": [int(pick(0, 1)) for _ in range(layers)]},
                            {"no_rope_layer_interval": pick(1, 2, 3)}))

@@ -66,7 +66,8 @@ class LiftedParts:
 
     def from_config(self, config):
         from transformers import AutoModel
-        return self.module.Gemma3TextModel(config) if config.model_type == "gemma3_text" else AutoModel.from_config(config)
+        name = {"gemma3_text": "Gemma3TextModel", "gemma4_text": "Gemma4TextModel"}.get(config.model_type)
+        return getattr(self.module, name)(config) if name else AutoModel.from_config(config)
 
 
 def is_whole_adapter(folder):
@@ -114,7 +115,8 @@ def load_lifted(model_dir, config):
         if isinstance(getattr(part, "rope_type", None), dict):  # one table for each type of layer
             for kind, rope_type in part.rope_type.items():
                 init = part.compute_default_rope_parameters if rope_type == "default" else rope.ROPE_INIT_FUNCTIONS[rope_type]
-                table, scaling = init(part.config, layer_type=kind)
+                by_layer = getattr(part.config, "per_layer_config", None)  # heads of other widths
+                table, scaling = init(by_layer[kind] if by_layer else part.config, layer_type=kind)
                 assert table.dtype == torch.float64
                 setattr(part, f"{kind}_inv_freq", table)
                 setattr(part, f"{kind}_attention_scaling", scaling)
@@ -154,6 +156,7 @@ class Reference:
             # Of a capped score eager attention alone knows.
             eager = {"attn_implementation": "eager"} if getattr(config, "attn_logit_softcapping", None) else {}
             base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, **eager)
+        text_model(base).embed_tokens.padding_idx = None  # whose row would have no gradient
         self.num_layers = config.get_text_config().num_hidden_layers
         self.prefix = stored_prefix(model_dir)
         self.base = base

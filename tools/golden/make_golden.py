@@ -8,7 +8,8 @@ usage: python tools/golden/make_golden.py                              rewrite t
                                                                 random further models, not committed
        families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 qwen3_5
        qwen3_5_moe (these three alone and in multimodal checkpoints) deepseek_v4 granite granitemoe smollm3 ministral3
-       gemma gemma2 mixtral glm4_moe olmo2 olmo3 glm4 phi3 deepseek_v2 gpt_oss lfm2 qwen3_next
+       gemma gemma2 mixtral glm4_moe olmo2 olmo3 glm4 phi3 deepseek_v2 gpt_oss lfm2 qwen3_next gemma4
+       gemma4_unified
 
 Layout under the output folder:
   CASE/model/ CASE/a/ CASE/b/    a Hugging Face model directory and PEFT adapters
@@ -104,6 +105,8 @@ def randomise(model, gen):
             if name.endswith("e_score_correction_bias"):
                 # Of the size of the scores' differences, mostly negative.
                 value.copy_(0.15 * torch.randn(value.shape, generator=gen) - 0.6)
+            if name.endswith("layer_scalar"):
+                value.copy_(1.2 + 0.2 * torch.randn(value.shape, generator=gen))
         golden_deepseek_v4.randomise_tables(model, gen)
 
 

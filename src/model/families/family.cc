@@ -15,7 +15,8 @@ extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Fami
     kMistralFamily, kGemma3Family, kQwen35Family, kQwen35MoeFamily, kDeepseekV4Family,
     kGraniteFamily, kGraniteMoeFamily, kSmolLm3Family, kMinistral3Family, kGemmaFamily,
     kMixtralFamily, kGlm4MoeFamily, kOlmo2Family, kOlmo3Family, kGlm4Family, kPhi3Family,
-    kDeepseekV2Family, kGptOssFamily, kGemma2Family, kLfm2Family, kQwen3NextFamily;
+    kDeepseekV2Family, kGptOssFamily, kGemma2Family, kLfm2Family, kQwen3NextFamily, kGemma4Family,
+    kGemma4UnifiedFamily;
 
 namespace {
 
@@ -47,6 +48,7 @@ constexpr const Family* kFamilies[] = {
     &kGemma2Family,      //
     &kLfm2Family,        //
     &kQwen3NextFamily,   //
+    &kGemma4Family,     &kGemma4UnifiedFamily,
 };
 
 // What the files of every family have; a family names only its own besides these.

@@ -9,16 +9,18 @@
 namespace strata::model {
 
 LayerConfig make_gemma_layer(const ModelConfig& config, const GqaConfig& attention,
-                             const Block& mlp) {
-  const auto norms = [&](std::string_view before, std::string_view after) {
-    return Connector(
-        kPostNormAdd,
-        PostNormAddConfig{
-            .before = before, .after = after, .eps = config.rms_norm_eps, .norm_offset = 1.0f});
+                             const Block& mlp, std::string_view scale) {
+  const auto norms = [&](std::string_view before, std::string_view after, std::string_view factor) {
+    return Connector(kPostNormAdd, PostNormAddConfig{.before = before,
+                                                     .after = after,
+                                                     .scale = factor,
+                                                     .eps = config.rms_norm_eps,
+                                                     .norm_offset = config.norm_offset});
   };
   return {
-      {norms("input_layernorm.weight", "post_attention_layernorm.weight"), Block(kGqa, attention)},
-      {norms("pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"), mlp}};
+      {norms("input_layernorm.weight", "post_attention_layernorm.weight", {}),
+       Block(kGqa, attention)},
+      {norms("pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight", scale), mlp}};
 }
 
 void set_gemma_defaults(ModelConfig& config) {

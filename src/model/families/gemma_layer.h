@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Gemma 1, 2 and 3 have in common.
+// What the generations of Gemma have in common.
 #pragma once
 #include "model/families/family.h"
 
 namespace strata::model {
 
-// A layer with norms of 1 + w before and behind each of its two branches.
+// A layer with norms before and behind each of its two branches, as config.norm_offset has them,
+// and the name of the number that its state is multiplied by at last, or none.
 LayerConfig make_gemma_layer(const ModelConfig& config, const GqaConfig& attention,
-                             const Block& mlp);
+                             const Block& mlp, std::string_view scale = {});
 
 // Norms of 1 + w, and an embedding times the root of its width, rounded to the compute type.
 void set_gemma_defaults(ModelConfig& config);

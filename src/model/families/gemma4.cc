@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gemma 4 text, alone or inside a multimodal checkpoint, of the dense sizes (31B, 12B): windows in
+// five of six layers, full layers with wider heads, fewer keys and values that are the same
+// projection, norms of queries, keys and values, a number that each layer's state is multiplied by,
+// a cap on the logits. Sources: HF modeling_gemma4.py, modeling_gemma4_unified.py (12B), and their
+// configurations, as all defaults here.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <vector>
+
+#include "base/error.h"
+#include "model/families/gemma_layer.h"
+#include "model/families/layer_ropes.h"
+
+namespace strata::model {
+namespace {
+
+constexpr std::string_view kArchitectures[] = {"Gemma4ForCausalLM"};
+constexpr std::string_view kTypes[] = {"gemma4_text"};
+constexpr std::string_view kRead[] = {"layer_types",
+                                      "sliding_window",
+                                      "final_logit_softcapping",
+                                      "global_head_dim",
+                                      "num_global_key_value_heads",
+                                      "attention_k_eq_v",
+                                      "per_layer_config",
+                                      "hidden_size_per_layer_input",
+                                      "num_kv_shared_layers",
+                                      "enable_moe_block"};
+// Of parts that are refused where a file has them.
+constexpr std::string_view kInert[] = {"transformers.js_config", "vocab_size_per_layer_input",
+                                       "use_double_wide_mlp",    "num_experts",
+                                       "top_k_experts",          "moe_intermediate_size"};
+// "vision" lets tokens of images see one another, and text as without it.
+constexpr NeutralKey kNeutral[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""},
+                                   {"use_bidirectional_attention", "\"vision\""}};
+
+constexpr std::string_view kWholeArchitectures[] = {"Gemma4ForConditionalGeneration"};
+constexpr std::string_view kWholeInert[] = {"vision_config",
+                                            "audio_config",
+                                            "boi_token_id",
+                                            "eoi_token_id",
+                                            "image_token_id",
+                                            "video_token_id",
+                                            "boa_token_id",
+                                            "eoa_token_id",
+                                            "eoa_token_index",
+                                            "audio_token_id",
+                                            "vision_soft_tokens_per_image"};
+constexpr NameForm kNameForms[] = {{"model.language_model.", "lm_head."}};
+constexpr std::string_view kOtherParts[] = {"model.vision_tower.", "model.audio_tower.",
+                                            "model.embed_vision.", "model.embed_audio.",
+                                            "model.vision_embedder."};
+constexpr TextPart kTextPart = {.architectures = kWholeArchitectures,
+                                .inert_keys = kWholeInert,
+                                .name_forms = kNameForms,
+                                .module_prefix = "model.language_model.",
+                                .ignored_prefixes = kOtherParts,
+                                .model_type = "gemma4_text"};
+
+constexpr std::string_view kUnifiedArchitectures[] = {"Gemma4UnifiedForCausalLM"};
+constexpr std::string_view kUnifiedTypes[] = {"gemma4_unified_text"};
+constexpr std::string_view kUnifiedWhole[] = {"Gemma4UnifiedForConditionalGeneration"};
+constexpr TextPart kUnifiedTextPart = {.architectures = kUnifiedWhole,
+                                       .inert_keys = kWholeInert,
+                                       .name_forms = kNameForms,
+                                       .module_prefix = "model.language_model.",
+                                       .ignored_prefixes = kOtherParts,
+                                       .model_type = "gemma4_unified_text"};
+
+void refuse_unsupported(const ConfigObject& object, int64_t per_layer_width) {
+  const auto refuse = [&](std::string_view key, std::string_view what) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: {} is {}: {} not supported; Gemma 4 31B and 12B are",
+                            object.where(), key, object.json(key), what));
+  };
+  constexpr std::string_view kShared = "num_kv_shared_layers";
+  constexpr std::string_view kExperts = "enable_moe_block";
+  if (object.integer(kShared, 0) != 0) {
+    refuse(kShared, "layers that read other layers' keys and values (E2B, E4B) are");
+  }
+  if (object.boolean(kExperts, false)) {
+    refuse(kExperts, "experts next to the MLP (26B-A4B) are");
+  }
+  if (per_layer_width != 0) {
+    refuse("hidden_size_per_layer_input", "embeddings of each layer (E2B, E4B) are");
+  }
+}
+
+struct HeadSizes {
+  int64_t head_dim = 0;
+  int64_t num_kv_heads = 0;
+};
+
+// Of each layer. Files that transformers saved say it by layer; published ones have the full
+// layers' in two keys, of which the number of heads counts only where keys are values.
+std::vector<HeadSizes> read_head_sizes(const ConfigObject& object,
+                                       const std::vector<bool>& sliding) {
+  const HeadSizes usual = {object.integer("head_dim", 256),
+                           object.integer("num_key_value_heads", 4)};
+  std::vector<HeadSizes> sizes(sliding.size(), usual);
+  constexpr std::string_view kByLayer = "per_layer_config";
+  const auto by_layer = object.object(kByLayer);
+  if (!by_layer) {
+    HeadSizes full = {object.integer("global_head_dim", 512), usual.num_kv_heads};
+    if (object.boolean("attention_k_eq_v", false)) {
+      full.num_kv_heads = object.integer("num_global_key_value_heads", usual.num_kv_heads);
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (!sliding[i]) sizes[i] = full;
+    }
+    return sizes;
+  }
+  for (const std::string& key : by_layer->keys()) {
+    size_t layer = 0;
+    const auto [end, fault] = std::from_chars(key.data(), key.data() + key.size(), layer);
+    if (fault != std::errc() || end != key.data() + key.size() || layer >= sizes.size()) {
+      object.fail(
+          fmt::format("{}: got '{}', want a layer from 0 to {}", kByLayer, key, sizes.size() - 1));
+    }
+    const auto own = by_layer->object(key);
+    if (!own) continue;
+    for (const std::string& name : own->keys()) {
+      if (name == "head_dim" || name == "num_key_value_heads") continue;
+      own->fail(fmt::format("{}: key '{}' is not supported", kByLayer, name));
+    }
+    sizes[layer] = {own->integer("head_dim", usual.head_dim),
+                    own->integer("num_key_value_heads", usual.num_kv_heads)};
+  }
+  return sizes;
+}
+
+LayerRopes read_ropes(const ConfigObject& object) {
+  LayerRopes usual;
+  usual.full = {.type = RopeType::kProportional, .theta = 1e6, .partial_rotary_factor = 0.25};
+  const LayerRopes ropes =
+      read_layer_ropes(object, usual, {.is_partial = true, .has_proportional = true});
+  for (const RopeConfig* rope : {&ropes.full, &ropes.sliding}) {
+    if (rope->type != RopeType::kProportional && rope->partial_rotary_factor != 1.0) {
+      object.fail("partial_rotary_factor counts with rope_type proportional alone");
+    }
+  }
+  return ropes;
+}
+
+void read_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t window,
+                 ModelConfig& config) {
+  set_gemma_defaults(config);
+  config.norm_offset = 0.0f;
+  if (object.has("final_logit_softcapping")) {
+    config.logit_map.cap =
+        static_cast<float>(read_positive_number(object, "final_logit_softcapping", 30.0));
+  }
+  std::vector<bool> sliding = read_layers_of_type(object, "sliding_attention", keys.num_layers,
+                                                  [](int64_t i) { return (i + 1) % 6 != 0; });
+  sliding.back() = false;  // whatever the file says
+  const std::vector<HeadSizes> sizes = read_head_sizes(object, sliding);
+  const LayerRopes ropes = read_ropes(object);
+  const bool keys_are_values = object.boolean("attention_k_eq_v", false);
+  const Block mlp = make_gemma_mlp(keys);
+  for (size_t i = 0; i < sliding.size(); ++i) {
+    const RopeConfig& rope = sliding[i] ? ropes.sliding : ropes.full;
+    const int64_t head_dim = sizes[i].head_dim;
+    const GqaConfig attention = {.num_heads = keys.num_heads,
+                                 .num_kv_heads = sizes[i].num_kv_heads,
+                                 .head_dim = head_dim,
+                                 .qkv_bias = keys.attention_bias,
+                                 .o_bias = keys.attention_bias,
+                                 .keys_are_values = keys_are_values && !sliding[i],
+                                 .v_norm = true,
+                                 .qk_norm = true,
+                                 .eps = config.rms_norm_eps,
+                                 .window = sliding[i] ? window : 0,
+                                 .rope = config.find_or_add_rope({rope, head_dim})};
+    config.layers.push_back(make_gemma_layer(config, attention, mlp, "layer_scalar"));
+  }
+}
+
+void read_gemma4(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  constexpr std::string_view kPerLayer = "hidden_size_per_layer_input";
+  refuse_unsupported(object, object.is_null(kPerLayer) ? 0 : object.integer(kPerLayer, 256));
+  read_layers(object, keys, read_size(object, "sliding_window", 512), config);
+}
+
+void read_gemma4_unified(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  refuse_unsupported(object, object.integer("hidden_size_per_layer_input", 0));
+  read_layers(object, keys, read_size(object, "sliding_window", 1024), config);
+}
+
+constexpr DecoderDefaults defaults_for(int64_t max_positions) {
+  return {.vocab_size = 262144,
+          .hidden_size = 2304,
+          .intermediate_size = 9216,
+          .num_layers = 30,
+          .num_heads = 8,
+          .max_position_embeddings = max_positions,
+          .tie_word_embeddings = true};
+}
+
+}  // namespace
+
+extern const Family kGemma4Family = {.name = "gemma4",
+                                     .architectures = kArchitectures,
+                                     .model_types = kTypes,
+                                     .read_keys = kRead,
+                                     .inert_keys = kInert,
+                                     .neutral_keys = kNeutral,
+                                     .defaults = defaults_for(131072),
+                                     .text_part = &kTextPart,
+                                     .read = read_gemma4};
+
+extern const Family kGemma4UnifiedFamily = {.name = "gemma4_unified",
+                                            .architectures = kUnifiedArchitectures,
+                                            .model_types = kUnifiedTypes,
+                                            .read_keys = kRead,
+                                            .inert_keys = kInert,
+                                            .neutral_keys = kNeutral,
+                                            .defaults = defaults_for(262144),
+                                            .text_part = &kUnifiedTextPart,
+                                            .read = read_gemma4_unified};
+
+}  // namespace strata::model
