@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "model/blocks/experts/expert_linear.h"
+#include "model/blocks/experts/moe_rows.h"
 #include "model/blocks/experts/routing.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/linear.h"
@@ -45,7 +46,7 @@ struct Moe {
   static std::string describe(const Config& c) {
     return fmt::format("{} experts of {}, {} a token", c.num_experts, c.expert_width, c.top_k);
   }
-  static void add_params(const Config& c, int64_t d, ParamRows& rows);
+  static void add_params(const Config& c, int64_t d, ParamRows& rows) { add_moe_rows(c, d, rows); }
   static CacheSpec cache_spec(const Config&, DType) { return {}; }
   static BlockWork work(const Config&) { return {}; }
 
@@ -267,139 +268,6 @@ std::string Moe::find_config_fault(const Config& c) {
   want(c.top_k <= c.top_groups * (experts / c.num_groups), "num_experts_per_tok", c.top_k,
        "at most the experts of topk_group groups");
   return fault;
-}
-
-void add_router_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
-  const int64_t e = c.num_experts;
-  rows.push_back({.key = kMoeRouter, .suffix = "mlp.gate.weight", .shape = {e, d}});
-  if (c.router_bias) {
-    rows.push_back({.key = kMoeLogitBias,
-                    .suffix = "mlp.gate.bias",
-                    .shape = {e},
-                    .draw = ParamDraw::kNormal});
-  }
-  if (c.router == RouterKind::kTable) {
-    rows.push_back({.key = kMoeTable,
-                    .suffix = "mlp.gate.tid2eid",
-                    .shape = {c.vocab_size, c.top_k},
-                    .floor = DType::kF32,
-                    .buffer = true,
-                    .integers = e});
-  }
-  if (c.router == RouterKind::kSigmoid || c.router == RouterKind::kSqrtSoftplus) {
-    rows.push_back({.key = kMoeRouterBias,
-                    .suffix = "mlp.gate.e_score_correction_bias",
-                    .shape = {e},
-                    .floor = DType::kF32,
-                    .buffer = true,
-                    .balances = true});
-  }
-}
-
-void add_expert_bias_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
-  const auto bias = [&](MoeKey key, std::string_view suffix, int64_t width,
-                        const RowShards& shards) {
-    rows.push_back({.key = key,
-                    .suffix = suffix,
-                    .shape = {width},
-                    .num_experts = c.num_experts,
-                    .num_active = c.top_k,
-                    .shards = shards});
-  };
-  const RowShards outputs = outputs_by(c.expert_width, "channels");
-  bias(kMoeGateBias, "mlp.experts.{}.gate_proj.bias", c.expert_width, outputs);
-  bias(kMoeUpBias, "mlp.experts.{}.up_proj.bias", c.expert_width, outputs);
-  bias(kMoeDownBias, "mlp.experts.{}.down_proj.bias", d, {});
-}
-
-void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
-  constexpr int kExpertOrder = 14;  // behind latent attention's
-  const int64_t e = c.num_experts;
-  const int64_t f = c.expert_width;
-  // transformers 5 stores all experts as two tensors: gate_up_proj [E, 2 F, D], gate rows first,
-  // and down_proj [E, D, F].
-  const Spelling gate = {"mlp.experts.gate_up_proj", {e, 2 * f, d}, 0, 2 * f};
-  const Spelling up = {"mlp.experts.gate_up_proj", {e, 2 * f, d}, f, 2 * f};
-  const Spelling down = {"mlp.experts.down_proj", {e, d, f}, 0, d};
-  const RowShards outputs = outputs_by(f, "channels");
-  const auto expert = [&](MoeKey key, std::string_view suffix, Shape shape, const RowShards& shards,
-                          const LoraPlace& lora, const Spelling& other) {
-    rows.push_back({.key = key,
-                    .suffix = suffix,
-                    .shape = shape,
-                    .num_experts = e,
-                    .num_active = c.top_k,
-                    .shards = shards,
-                    .lora = lora,
-                    .others = {other}});
-  };
-  expert(kMoeGate, "mlp.experts.{}.gate_proj.weight", {f, d}, outputs,
-         {.path = "mlp.experts.gate_proj",
-          .order = kExpertOrder,
-          .alternating = c.alternating,
-          .stacked = "w1"},
-         gate);
-  expert(kMoeUp, "mlp.experts.{}.up_proj.weight", {f, d}, outputs,
-         {.path = "mlp.experts.up_proj",
-          .order = kExpertOrder + 1,
-          .alternating = c.alternating,
-          .stacked = "w3"},
-         up);
-  expert(kMoeDown, "mlp.experts.{}.down_proj.weight", {d, f}, inputs_by(f, "channels"),
-         {.path = "mlp.experts.down_proj", .order = kExpertOrder + 2, .stacked = "w2"}, down);
-  if (c.expert_bias) add_expert_bias_rows(c, d, rows);
-  rows.push_back({.key = kMoeGateUp,
-                  .num_experts = e,
-                  .num_active = c.top_k,
-                  .lora = {.path = "mlp.experts.gate_up_proj",
-                           .order = kExpertOrder + 3,
-                           .in = d,
-                           .out = 2 * f,
-                           .num_halves = 2,
-                           .alternating = c.alternating,
-                           .is_fresh = false,
-                           .stacked = "w1 w3"}});
-}
-
-// Of the experts that read every token.
-void add_shared_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
-  constexpr int kSharedOrder = 7;        // behind a dense MLP's projections
-  constexpr int kSharedScaleOrder = 23;  // behind the delta net's
-  const auto shared = [&](MoeKey key, std::string_view suffix, std::string_view path, Shape shape,
-                          const RowShards& shards) {
-    rows.push_back({.key = key,
-                    .suffix = suffix,
-                    .shape = shape,
-                    .shards = shards,
-                    .lora = {.path = path, .order = kSharedOrder + key - kMoeSharedGate}});
-  };
-  const int64_t s = c.shared_width;
-  const RowShards outputs = outputs_by(s, "channels"), inputs = inputs_by(s, "channels");
-  if (c.shared_gate) {
-    shared(kMoeSharedGate, "mlp.shared_expert.gate_proj.weight", "mlp.shared_expert.gate_proj",
-           {s, d}, outputs);
-    shared(kMoeSharedUp, "mlp.shared_expert.up_proj.weight", "mlp.shared_expert.up_proj", {s, d},
-           outputs);
-    shared(kMoeSharedDown, "mlp.shared_expert.down_proj.weight", "mlp.shared_expert.down_proj",
-           {d, s}, inputs);
-    rows.push_back({.key = kMoeSharedScale,
-                    .suffix = "mlp.shared_expert_gate.weight",
-                    .shape = {1, d},
-                    .lora = {.path = "mlp.shared_expert_gate", .order = kSharedScaleOrder}});
-    return;
-  }
-  shared(kMoeSharedGate, "mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.gate_proj",
-         {s, d}, outputs);
-  shared(kMoeSharedUp, "mlp.shared_experts.up_proj.weight", "mlp.shared_experts.up_proj", {s, d},
-         outputs);
-  shared(kMoeSharedDown, "mlp.shared_experts.down_proj.weight", "mlp.shared_experts.down_proj",
-         {d, s}, inputs);
-}
-
-void Moe::add_params(const Config& c, int64_t d, ParamRows& rows) {
-  add_router_rows(c, d, rows);
-  add_expert_rows(c, d, rows);
-  if (c.shared_width > 0) add_shared_expert_rows(c, d, rows);
 }
 
 }  // namespace
