@@ -344,6 +344,16 @@ constexpr NamedConfig kNamed[] = {
   "initializer_range": 0.02, "torch_dtype": "bfloat16"
 }
 )"},
+    {"gemma-4-26b-a4b", R"({
+  "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "max_position_embeddings": 262144,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "eos_token_id": [1, 106], "vocab_size": 262144,
+  "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30, "num_attention_heads": 16,
+  "num_key_value_heads": 8, "num_global_key_value_heads": 2, "head_dim": 256, "global_head_dim": 512,
+  "attention_k_eq_v": true, "sliding_window": 1024, "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0,
+  "enable_moe_block": true, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
+  "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
     {"gemma-4-31b", R"({
   "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "max_position_embeddings": 262144,
   "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "eos_token_id": [1, 106], "vocab_size": 262144,

@@ -66,6 +66,7 @@ boost::json::object& full_rope(AlteredGolden& g) {
 }
 
 constexpr const char* kGemma4 = "gemma4/main";
+constexpr const char* kGemma4Moe = "gemma4_moe/main";
 constexpr const char* kLfm2 = "lfm2/main";
 constexpr const char* kGemma2 = "gemma2/main";
 
@@ -95,6 +96,19 @@ const Trap kTraps[] = {
      [](auto& g) { g.config["final_logit_softcapping"] = nullptr; }},
     {"WindowOneLong", kGemma4,
      [](auto& g) { g.config["sliding_window"] = g.number("sliding_window") + 1; }},
+    {"NoNumberOfTheExperts", kGemma4Moe,
+     [](auto& g) {
+       g.each("per_expert_scale",
+              [](Tensor& t) { std::fill(t.values.begin(), t.values.end(), 1.0f); });
+     }},
+    {"RouterReadsAPlainNorm", kGemma4Moe,
+     [](auto& g) {
+       g.each("router.scale", [](Tensor& t) { std::fill(t.values.begin(), t.values.end(), 1.0f); });
+     }},
+    {"NormsOfThePathsExchanged", kGemma4Moe,
+     [](auto& g) { g.exchange("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"); }},
+    {"PathsReadOneAnothersNorm", kGemma4Moe,
+     [](auto& g) { g.exchange("pre_feedforward_layernorm", "pre_feedforward_layernorm_2"); }},
     {"BAndCExchanged", kLfm2, exchange_b_and_c},
     {"TapsTurnedRound", kLfm2, turn_taps_round},
     {"WindowOfTheConvolutionOneShort", kLfm2, drop_oldest_tap},

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "model/blocks/experts/moe.h"
 #include "tests/model/reader_case.h"
 
 namespace strata::model {
@@ -105,14 +106,32 @@ TEST(Readers, Gemma4TurnsTheFirstPairsOfItsFullLayersHeads) {
               HasSubstr("counts with rope_type proportional alone"));
 }
 
+TEST(Readers, Gemma4sExpertsStandNextToItsMlp) {
+  const ModelConfig config = parse_gemma4(
+      R"("enable_moe_block": true, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 8)");
+  const auto* moe = config.find_block_config<MoeConfig>(0, kMoe);
+  ASSERT_NE(moe, nullptr);
+  EXPECT_TRUE(moe->norms_paths && moe->norm_topk);
+  EXPECT_EQ(moe->num_experts, 6);
+  EXPECT_EQ(moe->top_k, 2);
+  EXPECT_EQ(moe->expert_width, 8);
+  EXPECT_EQ(moe->shared_width, 48);
+  const auto stored = [&](const std::string& name) { return config.names_in_files(name).front(); };
+  EXPECT_EQ(stored("model.layers.0.mlp.shared_experts.up_proj.weight"),
+            "model.layers.0.mlp.up_proj.weight");
+  EXPECT_EQ(stored("model.layers.0.mlp.experts.gate_up_proj"),
+            "model.layers.0.experts.gate_up_proj");
+  EXPECT_EQ(stored("model.layers.0.mlp.gate.weight"), "model.layers.0.router.proj.weight");
+}
+
 TEST(Readers, WhatGemma4sOtherSizesHaveIsRefusedByName) {
   const auto message = [](const std::string& extra) {
     return message_of(config_text("Gemma4ForCausalLM", "gemma4_text", extra));
   };
   EXPECT_THAT(message(""), HasSubstr("embeddings of each layer (E2B, E4B) are not supported"));
   EXPECT_THAT(message(R"("num_kv_shared_layers": 2)"), HasSubstr("other layers' keys and values"));
-  EXPECT_THAT(message(R"("enable_moe_block": true)"),
-              HasSubstr("experts next to the MLP (26B-A4B)"));
+  EXPECT_THAT(message(R"("hidden_size_per_layer_input": 0, "enable_moe_block": true)"),
+              HasSubstr("num_experts"));
   EXPECT_THAT(message(R"("use_bidirectional_attention": "all")"),
               HasSubstr("use_bidirectional_attention"));
   EXPECT_EQ(message(R"("hidden_size_per_layer_input": null,

@@ -39,7 +39,8 @@ const std::map<std::string_view, double> kBillions = {
     {"gemma-2-2b", 2.61},      {"gemma-2-9b", 9.24},         {"gemma-2-27b", 27.2},
     {"lfm2-350m", 0.354},      {"lfm2-700m", 0.742},         {"lfm2-1.2b", 1.17},
     {"ministral-3-14b", 13.5}, {"qwen3-next-80b-a3b", 79.7}, {"phi-4-mini", 3.836},
-    {"phi-4", 14.7},           {"gemma-4-12b", 11.9},        {"gemma-4-31b", 30.7}};
+    {"phi-4", 14.7},           {"gemma-4-12b", 11.9},        {"gemma-4-31b", 30.7},
+    {"gemma-4-26b-a4b", 25.2}};
 
 double count_parameters(const model::ModelConfig& config) {
   const model::LayerTable table(config);

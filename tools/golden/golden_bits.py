@@ -23,12 +23,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 BITS = GOLDEN / "bits.json"
 # GQA and gated MLP, sliding windows, post-norms, experts, latent attention, the delta rule, DeepSeek-V4's blocks, sinks, capped
-# scores, the gated short convolution, values that are keys.
+# scores, the gated short convolution, values that are keys, experts next to an MLP.
 NAMES = ["qwen3/main", "qwen3/train_adapters", "qwen3/train_params", "mistral_window/main", "gemma3/train_adapters",
          "qwen3_moe/main", "qwen3_moe/train_adapters", "deepseek_mla/main", "deepseek_mla/train_adapters",
          "deepseek_moe/main", "qwen3_5/main", "qwen3_5/train_adapters", "deepseek_v4/main", "deepseek_v4/train_adapters",
          "deepseek_v4_indexer/main", "gpt_oss/main", "gpt_oss/train_params", "gemma2/main",
-         "gemma2/train_adapters", "lfm2/main", "lfm2/train_params", "gemma4/main", "gemma4/train_params"]
+         "gemma2/train_adapters", "lfm2/main", "lfm2/train_params", "gemma4/main", "gemma4/train_params",
+         "gemma4_moe/train_adapters"]
 PATHS = ["amx:tiles", "amx:avx512", "amx:avx2", "avx512_bf16", "avx512", "avx2", "reference"]
 
 

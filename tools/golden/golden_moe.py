@@ -23,8 +23,8 @@ import golden_reference as gr
 
 PREFIX = "base_model.model."
 # Paths of a layer's experts and of its router, in transformers.
-EXPERTS = re.compile(r"\.(mlp|block_sparse_moe)\.experts$")
-ROUTER = re.compile(r"\.(mlp\.gate|block_sparse_moe\.router)$")
+EXPERTS = re.compile(r"\.(mlp|block_sparse_moe|layers\.\d+)\.experts$")
+ROUTER = re.compile(r"\.(mlp\.gate|block_sparse_moe\.router|layers\.\d+\.router)$")
 STACKED = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
 
@@ -38,7 +38,7 @@ def stored_names(model_dir):
 
 
 def has_experts(model_dir):
-    return any(re.search(r"\.(mlp|ffn|block_sparse_moe)\.(experts|input_linear)\.", name) for name in stored_names(model_dir))
+    return any(re.search(r"\.(mlp|ffn|block_sparse_moe|layers\.\d+)\.(experts|input_linear)\.", name) for name in stored_names(model_dir))
 
 
 def pattern_value(patterns, path, default):
@@ -61,7 +61,7 @@ class Adapter:
         self.linear, self.experts = {}, {}
         for path in sorted(paths):
             module = path.replace("model.language_model.", "model.")
-            found = re.match(r"(.*\.(?:mlp|block_sparse_moe)\.experts)(?:\.(.*))?$", module)
+            found = re.match(r"(.*\.(?:mlp|block_sparse_moe|layers\.\d+)\.experts)(?:\.(.*))?$", module)
             if found:
                 self.experts.setdefault(found.group(1), []).append((found.group(2), path))
             else:
@@ -134,7 +134,10 @@ class MoeReference(gr.Reference):
 
     def _record(self, gate, _, out):
         """The gap between the last chosen expert and the first that is not, of every token."""
-        logits, k = out[0].double(), gate.top_k
+        if not hasattr(gate, "top_k"):  # Gemma 4's gives what softmax made
+            logits, k = out[0].double().log(), gate.config.top_k_experts
+        else:
+            logits, k = out[0].double(), gate.top_k
         scores = logits.softmax(-1)
         if hasattr(gate, "e_score_correction_bias"):
             scores = logits.sigmoid() + gate.e_score_correction_bias.double()
@@ -170,9 +173,10 @@ class MoeReference(gr.Reference):
                 module.register_forward_hook(self._hook(path, Adapter.embedding_delta))
 
     def _hook(self, path, delta_of):
-        def hook(_, args, y):
+        def hook(module, args, y):
             delta = delta_of(self.active, path, args[0]) if self.active else None
-            return y if delta is None else y + delta.to(y.dtype)
+            scale = getattr(module, "embed_scale", 1.0)  # of Gemma's embedding, which PEFT heeds
+            return y if delta is None else y + scale * delta.to(y.dtype)
         return hook
 
     def _patch(self, path, module):
@@ -314,8 +318,8 @@ def make_adapter(folder, model_dir, spec, gen):
               "rank_pattern": {re.escape(k).replace("\\_", "_"): v for k, v in ranks.items()},
               "alpha_pattern": {}, "inference_mode": True, "lora_dropout": 0.0}
     if form == "fused":
-        owner = "block_sparse_moe" if model.config.model_type == "granitemoe" else "mlp"
-        config["target_parameters"] = [f"{owner}.experts.{n}" for n in spec["experts"]]
+        owner = {"granitemoe": "block_sparse_moe.", "gemma4_text": ""}.get(model.config.model_type, "mlp.")
+        config["target_parameters"] = [f"{owner}experts.{n}" for n in spec["experts"]]
     with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f, indent=1)
         f.write("\n")

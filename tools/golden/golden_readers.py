@@ -58,6 +58,9 @@ def randomise(name, value, noise, config):
     if config.model_type.startswith("gemma4") and ("post_" in name or "q_norm" in name or "k_norm" in name):
         value.copy_(0.5 + 0.15 * noise)
         return True
+    if config.model_type.startswith("gemma4") and ".router." in name:
+        value.copy_(1.5 * noise if name.endswith("proj.weight") else 1 + 0.25 * noise)
+        return True
     if config.model_type in ("olmo2", "olmo3", "glm4") and "post_" in name and ("olmo" in config.model_type or
                                                                                "post_attention" not in name):
         value.copy_(0.6 + 0.2 * noise)
@@ -159,6 +162,14 @@ def cases():
                             put={"global_head_dim": 12, "num_global_key_value_heads": None}, config=dict(
                                 gemma4, num_hidden_layers=3, sliding_window=11, final_logit_softcapping=4.0),
                             adapters=[some], requests=["main", "params"]),
+        # 26B-A4B's: experts next to the MLP, each path with norms of its own.
+        "gemma4_moe": dict(family="gemma4", longest=33, prompt=60, slower=5, config=dict(
+            gemma4, num_hidden_layers=3, sliding_window=9, attention_k_eq_v=True, num_global_key_value_heads=1,
+            layer_types=["full_attention", "sliding_attention", "full_attention"], final_logit_softcapping=3.0,
+            enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=10), adapters=[
+                dict(form="per_expert", r=4, expert_r=2, lora_alpha=8, modules=["q_proj", "gate_proj", "down_proj"], experts=EACH),
+                dict(form="fused", r=3, lora_alpha=6, modules=["k_proj", "o_proj"], experts=WHOLE, peft=True)],
+            requests=["main", "params", "train_adapters", "train_params", "sample", "short"]),
         # 12B's form, inside a multimodal file.
         "gemma4_whole": dict(family="gemma4", longest=33, prompt=60, slower=5, adapters=[dict(
             every, target_modules=r".*\.language_model\..*(q_proj|k_proj|v_proj|o_proj|down_proj|embed_tokens)")],
@@ -298,6 +309,8 @@ def random_case(family, seed):
         config.update(pick({}, {"layer_types": [pick(*types) for _ in range(layers)]}))
         if family == "gemma4":
             config.update(hidden_size_per_layer_input=0)
+            config.update(pick({}, {}, dict(enable_moe_block=True, num_experts=pick(4, 5, 8), top_k_experts=pick(1, 2, 3),
+                                            moe_intermediate_size=int(rng.integers(3, 30)))))
         spec.update(v4=False, slower=5)
     if family == "smollm3":
         config.update(pick({}, {"no_rope_layers": [int(pick(0, 1)) for _ in range(layers)]},
@@ -355,7 +368,7 @@ def random_case(family, seed):
                       n_routed_experts=12, n_shared_experts=pick(1, 2), num_experts_per_tok=pick(1, 2, 3),
                       first_k_dense_replace=int(rng.integers(0, layers)), routed_scaling_factor=pick(1.0, 16.0))
         config.update(pick({}, dict(n_group=groups, topk_group=max(1, groups // 2), topk_method="group_limited_greedy")))
-    if family in WITH_EXPERTS:
+    if family in WITH_EXPERTS or config.get("enable_moe_block"):
         adapters = [random_adapter(rng, attention) for _ in range(pick(1, 2))]
         for adapter in adapters:  # PEFT names projections of dense layers too, which these families lack or mix
             adapter.setdefault("form", "per_expert")

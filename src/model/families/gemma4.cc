@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 4 text, alone or inside a multimodal checkpoint, of the dense sizes (31B, 12B): windows in
-// five of six layers, full layers with wider heads, fewer keys and values that are the same
-// projection, norms of queries, keys and values, a number that each layer's state is multiplied by,
-// a cap on the logits. Sources: HF modeling_gemma4.py, modeling_gemma4_unified.py (12B), and their
-// configurations, as all defaults here.
+// Gemma 4 text, alone or inside a multimodal checkpoint, of 31B, 12B and 26B-A4B: windows in five
+// of six layers, full layers with wider heads, fewer keys and values that are the same projection,
+// norms of queries, keys and values, a number that each layer's state is multiplied by, a cap on
+// the logits; in 26B-A4B experts next to the MLP. Sources: HF modeling_gemma4.py,
+// modeling_gemma4_unified.py (12B), and their configurations, as all defaults here.
 #include <fmt/format.h>
 
 #include <charconv>
 #include <vector>
 
 #include "base/error.h"
+#include "model/blocks/experts/moe.h"
+#include "model/connectors/post_norm_add.h"
 #include "model/families/gemma_layer.h"
 #include "model/families/layer_ropes.h"
+#include "model/families/renaming.h"
 
 namespace strata::model {
 namespace {
@@ -27,11 +30,14 @@ constexpr std::string_view kRead[] = {"layer_types",
                                       "per_layer_config",
                                       "hidden_size_per_layer_input",
                                       "num_kv_shared_layers",
-                                      "enable_moe_block"};
+                                      "enable_moe_block",
+                                      "num_experts",
+                                      "top_k_experts",
+                                      "moe_intermediate_size"};
+constexpr std::string_view kScale = "layer_scalar";
 // Of parts that are refused where a file has them.
 constexpr std::string_view kInert[] = {"transformers.js_config", "vocab_size_per_layer_input",
-                                       "use_double_wide_mlp",    "num_experts",
-                                       "top_k_experts",          "moe_intermediate_size"};
+                                       "use_double_wide_mlp"};
 // "vision" lets tokens of images see one another, and text as without it.
 constexpr NeutralKey kNeutral[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""},
                                    {"use_bidirectional_attention", "\"vision\""}};
@@ -72,20 +78,43 @@ constexpr TextPart kUnifiedTextPart = {.architectures = kUnifiedWhole,
 void refuse_unsupported(const ConfigObject& object, int64_t per_layer_width) {
   const auto refuse = [&](std::string_view key, std::string_view what) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: {} is {}: {} not supported; Gemma 4 31B and 12B are",
+                fmt::format("{}: {} is {}: {} not supported; Gemma 4 31B, 12B and 26B-A4B are",
                             object.where(), key, object.json(key), what));
   };
   constexpr std::string_view kShared = "num_kv_shared_layers";
-  constexpr std::string_view kExperts = "enable_moe_block";
   if (object.integer(kShared, 0) != 0) {
     refuse(kShared, "layers that read other layers' keys and values (E2B, E4B) are");
-  }
-  if (object.boolean(kExperts, false)) {
-    refuse(kExperts, "experts next to the MLP (26B-A4B) are");
   }
   if (per_layer_width != 0) {
     refuse("hidden_size_per_layer_input", "embeddings of each layer (E2B, E4B) are");
   }
+}
+
+// What files and adapters call the parts of experts and of the MLP next to them.
+constexpr Renaming kExpertNames[] = {{"mlp.shared_experts.", "mlp."},
+                                     {"mlp.experts.", "experts."},
+                                     {"mlp.gate.weight", "router.proj.weight"}};
+
+std::vector<std::string> names_in_files(const std::string& name) {
+  return {rename_all(name, kExpertNames)};
+}
+
+// The MLP of every layer, with the experts next to it.
+Sublayer make_experts(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+  config.names_in_files = names_in_files;
+  config.module_names = kExpertNames;
+  config.stores_as_one = true;
+  return {Connector(kPostNormAdd, PostNormAddConfig{.after = "post_feedforward_layernorm.weight",
+                                                    .scale = kScale,
+                                                    .eps = config.rms_norm_eps}),
+          Block(kMoe, MoeConfig{.num_experts = read_size(object, "num_experts"),
+                                .top_k = read_size(object, "top_k_experts"),
+                                .expert_width = read_size(object, "moe_intermediate_size"),
+                                .shared_width = keys.intermediate_size,
+                                .norm_topk = true,
+                                .norms_paths = true,
+                                .eps = config.rms_norm_eps,
+                                .activation = ops::Activation::kGeluTanh})};
 }
 
 struct HeadSizes {
@@ -159,6 +188,7 @@ void read_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t wi
   const LayerRopes ropes = read_ropes(object);
   const bool keys_are_values = object.boolean("attention_k_eq_v", false);
   const Block mlp = make_gemma_mlp(keys);
+  const bool has_experts = object.boolean("enable_moe_block", false);
   for (size_t i = 0; i < sliding.size(); ++i) {
     const RopeConfig& rope = sliding[i] ? ropes.sliding : ropes.full;
     const int64_t head_dim = sizes[i].head_dim;
@@ -173,7 +203,8 @@ void read_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t wi
                                  .eps = config.rms_norm_eps,
                                  .window = sliding[i] ? window : 0,
                                  .rope = config.find_or_add_rope({rope, head_dim})};
-    config.layers.push_back(make_gemma_layer(config, attention, mlp, "layer_scalar"));
+    config.layers.push_back(make_gemma_layer(config, attention, mlp, kScale));
+    if (has_experts) config.layers.back()[1] = make_experts(object, keys, config);
   }
 }
 

@@ -25,7 +25,14 @@ GatedMlpParts shared_expert_parts(const BlockContext& context) {
           .up = kMoeSharedUp,
           .down = kMoeSharedDown,
           .width = c.shared_width,
+          .activation = c.activation,
           .clamp = c.clamp};
+}
+
+// Of the routed experts, of which nothing but the activation is read.
+GatedMlpParts activation_of(const BlockContext& context) {
+  const auto& c = context.as<MoeConfig>();
+  return {.activation = c.activation, .clamp = c.clamp};
 }
 
 struct Moe {
@@ -40,6 +47,8 @@ struct Moe {
     GatedMlpSaved shared;
     TensorView shared_logits;  // [T, 1] f32 shared_gate
     TensorView shared_lora_h;
+    TensorView shared_branch;  // [T, D] what the shared experts give, before its norm
+    TensorView routed_branch;  // [T, D] what the routed ones do
   };
 
   static std::string find_config_fault(const Config& c);
@@ -70,6 +79,13 @@ struct Moe {
     s.lora_h = allocate_expert_lora_h(pass, context);
     if (c.shared_width > 0)
       gated_mlp_allocate_saved(pass, context, shared_expert_parts(context), s.shared);
+    if (c.norms_paths) {
+      const Shape branch = {pass.num_tokens(), pass.weights.config().hidden_size};
+      s.shared_branch = pass.allocate_saved("branch", linear_flops(pass, context, kMoeSharedDown),
+                                            pass.dtype(), branch);
+      s.routed_branch = pass.allocate_saved("branch", k * linear_flops(pass, context, kMoeDown),
+                                            pass.dtype(), branch);
+    }
     if (!c.shared_gate) return;
     s.shared_logits =
         pass.allocate_saved("shared_gate", linear_flops(pass, context, kMoeSharedScale),
@@ -79,6 +95,7 @@ struct Moe {
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
                       BlockOutput output) {
+    if (context.as<Config>().norms_paths) return normed_forward(pass, context, s, n, output);
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
     if (!s.routing.is_filled) fill_routing_and_add_loads(pass, context, n, s.routing);
@@ -95,6 +112,127 @@ struct Moe {
     }
     gated_mlp_forward(pass, context, shared_expert_parts(context), s.shared, n,
                       {.add = sum, .out = output.out}, compute_shared_scales(pass, context, s));
+  }
+
+  static ops::RmsNormArgs path_norm(const BlockContext& context, MoeKey key, TensorView x) {
+    return norm_args(x, context.values(key), context.as<Config>().eps, 0.0f);
+  }
+  // x [T, D] normed, of the compute type; in scratch.
+  static TensorView normed(Pass& pass, const BlockContext& context, MoeKey key, TensorView x) {
+    const TensorView y = pass.take(pass.dtype(), {x.rows(), x.cols()});
+    ops::rms_norm(pass.backend, path_norm(context, key, x), y, {});
+    return y;
+  }
+  // d_x f32 += the norm's, of which d_y f32 is the gradient.
+  static void add_norm_backward(Pass& pass, const BlockContext& context, MoeKey key, TensorView x,
+                                TensorView d_y, TensorView d_x) {
+    ops::rms_norm_backward(pass.backend, path_norm(context, key, x), {}, d_y, d_x,
+                           pass.base_gradient(context.param(key).index));
+  }
+
+  // What the router reads: D^-1/2 of a norm of the state.
+  static float router_factor(TensorView x) {
+    return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x.cols())));
+  }
+  static TensorView router_input(Pass& pass, const BlockContext& context, TensorView x) {
+    const TensorView y = normed(pass, context, kMoeRouterNorm, x);
+    ops::scale(pass.backend, y, router_factor(x), y);
+    return y;
+  }
+
+  // The numbers of the experts, [E] of one, which multiply their weights.
+  static ops::TensorStack as_stack(TensorView numbers) {
+    if (numbers.empty()) return {};
+    return {TensorView(numbers.data, DType::kF32, {1}), dtype_bytes(DType::kF32)};
+  }
+  static void scale_row_weights(Pass& pass, const BlockContext& context,
+                                const ops::GroupedRows& rows, const Routing& routing) {
+    ops::copy(pass.backend, routing.row_weights, routing.unscaled_weights);
+    ops::fill_zero(pass.backend, routing.row_weights);
+    ops::add_group_bias(pass.backend, rows, as_stack(context.values(kMoeExpertScale)),
+                        routing.unscaled_weights,
+                        routing.row_weights.reshape({routing.num_rows(), 1}));
+  }
+  // d_unscaled [n] f32 of d_row_weights [n] f32.
+  static void scale_row_weights_backward(Pass& pass, const BlockContext& context,
+                                         const ops::GroupedRows& rows, const Routing& routing,
+                                         TensorView d_row_weights, TensorView d_unscaled) {
+    ops::fill_zero(pass.backend, d_unscaled);
+    const ParamView& scale = context.param(kMoeExpertScale);
+    ops::group_bias_backward(pass.backend, rows,
+                             {.bias = as_stack(scale.values),
+                              .scales = routing.unscaled_weights,
+                              .d_scales = d_unscaled,
+                              .d_bias = as_stack(pass.base_gradient(scale.index))},
+                             d_row_weights.reshape({routing.num_rows(), 1}));
+  }
+
+  // out = norm(shared(norm(x))) + norm(routed(norm(x))).
+  static void normed_forward(Pass& pass, const BlockContext& context, Saved& s, TensorView x,
+                             BlockOutput output) {
+    CHECK(output.add.empty());
+    const Scratch::Mark mark(pass.backend.scratch());
+    const bool is_new = !s.routing.is_filled;
+    if (is_new) {
+      const Scratch::Mark inner(pass.backend.scratch());
+      fill_routing_and_add_loads(pass, context, router_input(pass, context, x), s.routing);
+    }
+    const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
+    if (is_new) scale_row_weights(pass, context, rows, s.routing);
+    {
+      const Scratch::Mark inner(pass.backend.scratch());
+      gated_mlp_forward(pass, context, shared_expert_parts(context), s.shared,
+                        normed(pass, context, kMoeSharedNormBefore, x),
+                        {.add = {}, .out = pass.unless_computed(s.shared_branch)});
+    }
+    {
+      const Scratch::Mark inner(pass.backend.scratch());
+      routed_forward(pass, context, rows, s, normed(pass, context, kMoeRoutedNormBefore, x), {},
+                     pass.unless_computed(s.routed_branch));
+    }
+    if (output.out.empty()) return;
+    const TensorView sum = pass.take(DType::kF32, {x.rows(), x.cols()});
+    const TensorView routed = pass.take(DType::kF32, sum.shape);
+    ops::rms_norm(pass.backend, path_norm(context, kMoeSharedNormAfter, s.shared_branch), sum, {});
+    ops::rms_norm(pass.backend, path_norm(context, kMoeRoutedNormAfter, s.routed_branch), routed,
+                  {});
+    ops::add_into(pass.backend, routed, sum);
+    ops::copy(pass.backend, sum, output.out);
+  }
+
+  static void normed_backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView x,
+                              TensorView d_out, TensorView d_x) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
+    const TensorView d_row_weights = pass.take(DType::kF32, {s.routing.num_rows()});
+    const TensorView d = pass.take(DType::kF32, {x.rows(), x.cols()});
+    ops::copy(pass.backend, d_out, d);
+    ops::fill_zero(pass.backend, d_x);
+    {
+      const Scratch::Mark inner(pass.backend.scratch());
+      const TensorView d_branch = zeros(pass, d.shape);
+      add_norm_backward(pass, context, kMoeSharedNormAfter, s.shared_branch, d, d_branch);
+      const TensorView d_n = pass.take(DType::kF32, d.shape);
+      gated_mlp_backward(pass, context, shared_expert_parts(context), s.shared,
+                         normed(pass, context, kMoeSharedNormBefore, x),
+                         to_compute_dtype(pass, d_branch), d_n);
+      add_norm_backward(pass, context, kMoeSharedNormBefore, x, d_n, d_x);
+    }
+    {
+      const Scratch::Mark inner(pass.backend.scratch());
+      const TensorView d_branch = zeros(pass, d.shape);
+      add_norm_backward(pass, context, kMoeRoutedNormAfter, s.routed_branch, d, d_branch);
+      const TensorView d_n = pass.take(DType::kF32, d.shape);
+      routed_backward(pass, context, rows, s, normed(pass, context, kMoeRoutedNormBefore, x),
+                      to_compute_dtype(pass, d_branch), d_n, /*first=*/true, d_row_weights);
+      add_norm_backward(pass, context, kMoeRoutedNormBefore, x, d_n, d_x);
+    }
+    const TensorView d_unscaled = pass.take(DType::kF32, d_row_weights.shape);
+    scale_row_weights_backward(pass, context, rows, s.routing, d_row_weights, d_unscaled);
+    const TensorView d_n = zeros(pass, d.shape);
+    router_backward(pass, context, s.routing, router_input(pass, context, x), d_unscaled, d_n);
+    ops::scale(pass.backend, d_n, router_factor(x), d_n);
+    add_norm_backward(pass, context, kMoeRouterNorm, x, d_n, d_x);
   }
 
   // A one for every row: one number, read again and again.
@@ -136,6 +274,7 @@ struct Moe {
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,
                        TensorView d_out, TensorView d_n) {
+    if (context.as<Config>().norms_paths) return normed_backward(pass, context, s, n, d_out, d_n);
     const Scratch::Mark mark(pass.backend.scratch());
     const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
     const bool has_shared = context.as<Config>().shared_width > 0;
@@ -156,8 +295,7 @@ struct Moe {
   static TensorView compute_weighted_activations(Pass& pass, const BlockContext& context,
                                                  const Saved& s) {
     const TensorView y = pass.take(pass.dtype(), s.gate.shape);
-    gated_mlp_activate(pass, {.clamp = context.as<Config>().clamp}, s.gate, s.up,
-                       s.routing.row_weights, y);
+    gated_mlp_activate(pass, activation_of(context), s.gate, s.up, s.routing.row_weights, y);
     return y;
   }
 
@@ -201,8 +339,8 @@ struct Moe {
       const TensorView dy = gather_rows(pass, routing, d_out);
       expert_down_backward(pass, context, rows, s.lora_h, activated, dy, d_activated);
       // activated = weight * silu(gate) * up
-      gated_mlp_activate_backward(pass, {.clamp = context.as<Config>().clamp}, s.gate, s.up,
-                                  routing.row_weights, d_activated, d_gate, d_up, d_row_weights);
+      gated_mlp_activate_backward(pass, activation_of(context), s.gate, s.up, routing.row_weights,
+                                  d_activated, d_gate, d_up, d_row_weights);
       down_bias_backward(pass, context, rows, routing, dy, d_row_weights);
     }
     const TensorView x = gather_rows(pass, routing, n);

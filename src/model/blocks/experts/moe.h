@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixture of experts: sum over the chosen experts of weight * expert(n) + shared(n), expert(n) =
-// down(silu(gate(n)) * up(n)). Sources: HF modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock;
+// down(act(gate(n)) * up(n)). Sources: HF modeling_qwen3_moe.py, Qwen3MoeSparseMoeBlock;
 // modeling_deepseek_v3.py, DeepseekV3MoE; modeling_qwen3_5_moe.py, Qwen3_5MoeSparseMoeBlock;
 // modeling_deepseek_v4.py, DeepseekV4SparseMoeBlock (which clamps gate and up);
-// modeling_gpt_oss.py, GptOssMLP (which does so in another form and has biases). No
+// modeling_gpt_oss.py, GptOssMLP (which does so in another form and has biases);
+// modeling_gemma4.py, Gemma4TextDecoderLayer, Gemma4TextRouter (whose paths each norm the state x
+// that they read and what they give: norm(shared(norm(x))) + norm(routed(norm(x))), chosen by a
+// norm of x too, and each expert's weight is times a number of its own). No
 // capacity: every token reaches its experts, and its result depends on no other token. The router's
 // weight goes into the expert's hidden values before the down projection, which is linear; of
 // down's bias it is a factor of its own. A token's experts are summed in fp32 in the order of its
@@ -11,6 +14,7 @@
 #pragma once
 #include "model/blocks/block.h"
 #include "ops/clamped_swiglu.h"
+#include "ops/gated.h"
 
 namespace strata::model {
 
@@ -37,7 +41,10 @@ struct MoeConfig {
   ops::SwigluForm clamp = {};  // of gate and up of all experts, where its limit is not 0
   bool router_bias = false;    // a term of the logits
   bool expert_bias = false;    // of gate, up and down of the routed experts
-  bool alternating = false;    // gate and up of PEFT's gate_up_proj are rows in turn, not halves
+  bool norms_paths = false;    // as Gemma 4: the block's input is the state, with shared experts
+  double eps = 1e-6;           // of these norms
+  ops::Activation activation = ops::Activation::kSilu;  // where nothing is clamped
+  bool alternating = false;  // gate and up of PEFT's gate_up_proj are rows in turn, not halves
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 
@@ -59,7 +66,13 @@ enum MoeKey : uint8_t {
   kMoeLogitBias,
   kMoeGateBias,  // of the routed experts
   kMoeUpBias,
-  kMoeDownBias
+  kMoeDownBias,
+  kMoeRouterNorm,   // the multiplier of the norm that the router reads
+  kMoeExpertScale,  // of each expert's weight
+  kMoeSharedNormBefore,
+  kMoeSharedNormAfter,
+  kMoeRoutedNormBefore,
+  kMoeRoutedNormAfter
 };
 
 }  // namespace strata::model

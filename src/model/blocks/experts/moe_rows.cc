@@ -132,10 +132,24 @@ void add_shared_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
          {d, s}, inputs);
 }
 
+// The norms of Gemma 4's paths and of what its router reads, and the experts' numbers.
+void add_path_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
+  const auto add = [&](MoeKey key, std::string_view suffix, int64_t width) {
+    rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .init = 1.0f});
+  };
+  add(kMoeRouterNorm, "router.scale", d);
+  add(kMoeExpertScale, "router.per_expert_scale", c.num_experts);
+  add(kMoeSharedNormBefore, "pre_feedforward_layernorm.weight", d);
+  add(kMoeSharedNormAfter, "post_feedforward_layernorm_1.weight", d);
+  add(kMoeRoutedNormBefore, "pre_feedforward_layernorm_2.weight", d);
+  add(kMoeRoutedNormAfter, "post_feedforward_layernorm_2.weight", d);
+}
+
 }  // namespace
 
 void add_moe_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   add_router_rows(c, d, rows);
+  if (c.norms_paths) add_path_rows(c, d, rows);
   add_expert_rows(c, d, rows);
   if (c.shared_width > 0) add_shared_expert_rows(c, d, rows);
 }

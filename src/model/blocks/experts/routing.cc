@@ -76,6 +76,7 @@ Routing allocate_routing(Pass& pass, const MoeConfig& c) {
   routing.token_of_row = allocate_indices<int32_t>(scratch, rows);
   routing.row_of_slot = allocate_indices<int32_t>(scratch, rows);
   routing.row_weights = scratch.take(DType::kF32, {rows}, kTag);
+  if (c.norms_paths) routing.unscaled_weights = scratch.take(DType::kF32, {rows}, kTag);
   routing.expert_ends = allocate_indices<int64_t>(scratch, c.num_experts);
   return routing;
 }

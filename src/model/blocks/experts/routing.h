@@ -23,6 +23,7 @@ struct Routing {
   IndexView<int32_t> token_of_row;
   IndexView<int32_t> row_of_slot;  // of (token, k), flat
   TensorView row_weights;          // [T * K] f32
+  TensorView unscaled_weights;     // [T * K] f32, before each expert's number; empty without one
   IndexView<int64_t> expert_ends;  // [E] end row of each expert
   bool is_filled = false;          // filled: forward takes it as it is
 
