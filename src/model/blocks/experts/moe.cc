@@ -60,6 +60,7 @@ struct Moe {
   static BlockWork work(const Config&) { return {}; }
 
   static double output_flops(const Pass& pass, const BlockContext& context) {
+    if (context.as<Config>().norms_paths) return 0.0;  // but norms of activations of its own
     const auto k = static_cast<double>(context.as<Config>().top_k);
     return k * linear_flops(pass, context, kMoeDown) + linear_flops(pass, context, kMoeSharedDown);
   }
