@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "data/overlong.h"
+#include "data/prompt.h"
 #include "report/progress.h"
 
 namespace strata::data {
@@ -68,6 +69,8 @@ class DatasetReader {
     }
     store_->seal();
     dataset_.examples = Examples(store_);
+    if (options_.prompts)
+      dataset_.records = std::make_shared<const std::vector<std::string>>(std::move(records_));
     dataset_.num_tokens = dataset_.examples.num_tokens();
     dataset_.num_trained = dataset_.examples.num_trained();
     if (dataset_.examples.empty() && !options_.looks_only) throw_no_examples(sources);
@@ -117,6 +120,7 @@ class DatasetReader {
   void add_record_or_fault(const Record& record, DataFile& file) {
     if (!record.fault.empty()) return add_fault(record, file, record.fault);
     try {
+      if (options_.prompts) return add_prompt(record, file);
       ReadRecord read = parse_and_count(record, file);
       if (read.is_left_out) return;
       if (options_.pairs) return add_pair(read, record.line, file);
@@ -194,6 +198,22 @@ class DatasetReader {
     if (options_.looks_only) file.lines.push_back(line);
   }
 
+  void add_prompt(const Record& record, DataFile& file) {
+    std::string json = options_.fields.empty() ? std::string(record.json)
+                                               : rename_fields(record.json, options_.fields);
+    ReadPrompt prompt = read_prompt(json, context_);
+    file.has_read_clock |= prompt.has_read_clock;
+    ++dataset_.num_lines;
+    if (std::ssize(prompt.tokens) > options_.max_length) {
+      ++dataset_.num_too_long;
+      file.too_long.add(record.line);
+      if (!options_.looks_only) return;
+    }
+    store_->add(example_of_prompt(std::move(prompt.tokens)));
+    records_.push_back(std::move(json));
+    if (options_.looks_only) file.lines.push_back(record.line);
+  }
+
   [[nodiscard]] std::vector<Example> parts_of_overlong(const Example& example) const {
     if (options_.overlong == Overlong::kDrop) return {};
     if (options_.overlong == Overlong::kSplit) return split_example(example, options_.max_length);
@@ -207,6 +227,7 @@ class DatasetReader {
   report::Progress* progress_;
   std::shared_ptr<ExampleStore> store_;
   Dataset dataset_;
+  std::vector<std::string> records_;    // of prompts
   std::unordered_set<uint64_t> pairs_;  // hashes of those that were added
   int64_t bytes_done_ = 0;
 };
@@ -237,6 +258,18 @@ Overlong parse_overlong(const std::string& text) {
   if (text == "split") return Overlong::kSplit;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--overlong: got '{}', want drop, cut or split", text));
+}
+
+const std::string& record_of(const Dataset& dataset, size_t i) {
+  return (*dataset.records)[static_cast<size_t>(dataset.examples.order()[i])];
+}
+
+int64_t record_bytes(const Dataset& dataset) {
+  int64_t bytes = 0;
+  if (!dataset.records) return bytes;
+  for (const std::string& record : *dataset.records)
+    bytes += std::ssize(record) + static_cast<int64_t>(sizeof(record));
+  return bytes;
 }
 
 void FaultList::add(const std::string& file, int64_t line, const std::string& what, size_t shown) {
@@ -331,6 +364,13 @@ std::string left_out_pairs_text(const DataFile& file) {
 std::string overlong_text(const DataFile& file, const ReadOptions& options) {
   if (file.too_long.count == 0) return {};
   const bool is_one = file.too_long.count == 1;
+  if (options.prompts) {
+    return fmt::format(
+        "{}: {} prompt{} more than {} tokens, what --max-length leaves before the answer's "
+        "--max-tokens, and {} dropped (line{} {})",
+        file.file->shown(), file.too_long.count, is_one ? " has" : "s have", options.max_length,
+        is_one ? "is" : "are", is_one ? "" : "s", file.too_long.text());
+  }
   std::string text = fmt::format("{}: {} example{} longer than --max-length {} {}",
                                  file.file->shown(), file.too_long.count, is_one ? "" : "s",
                                  options.max_length, is_one ? "is" : "are");

@@ -82,6 +82,8 @@ struct Dataset {
   int64_t num_trained = 0;
   std::vector<std::string> ignored_fields = {};
   std::vector<DataFile> files = {};
+  // With ReadOptions::prompts the JSON objects that they are from, by their numbers in the store.
+  std::shared_ptr<const std::vector<std::string>> records = {};
   FaultList faults = {};  // with ReadOptions::looks_only
 };
 
@@ -96,7 +98,15 @@ struct ReadOptions {
   // Each record is a preference pair, and an example is both of its answers; a pair is left out of
   // which one answer is. Without it a pair is a fault.
   bool pairs = false;
+  // Each record is a prompt to be answered (data/prompt.h), of which nothing is trained; longer
+  // ones are dropped.
+  bool prompts = false;
 };
+
+// The record of example `i`, which is a prompt.
+const std::string& record_of(const Dataset& dataset, size_t i);
+// Bytes of all records.
+int64_t record_bytes(const Dataset& dataset);
 
 // Throws Error with "FILE:LINE: what" for the first bad records (five at most, and how many more
 // there are), and for files that leave no example. `progress` (of bytes read) may be null.

@@ -76,7 +76,8 @@ data::Dataset read_examples(const std::string& option, const std::vector<data::S
                                      .overlong = data::parse_overlong(choice.overlong),
                                      .fields = data::parse_field_names(choice.fields),
                                      .looks_only = choice.looks_only,
-                                     .pairs = choice.pairs};
+                                     .pairs = choice.pairs,
+                                     .prompts = choice.prompts};
   report::Progress progress(
       {.label = option, .total = count_file_bytes_if_known(sources), .quiet_seconds = 2});
   data::Dataset dataset = data::read_dataset(sources, context, options, &progress);

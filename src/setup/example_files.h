@@ -15,8 +15,9 @@ struct ReadChoice {
   int64_t max_length = 2048;
   std::string overlong = "drop";  // drop, cut, split
   std::string fields = {};        // NAME=FIELD,... (data/field_names.h)
-  bool looks_only = false;        // data/dataset.h, as the next one
+  bool looks_only = false;        // data/dataset.h, as the next two
   bool pairs = false;
+  bool prompts = false;
 };
 
 // `option` names the option that gave the files.
