@@ -8,7 +8,9 @@
 #include <boost/json.hpp>
 
 #include "apps/data_diff.h"
+#include "apps/data_rewards.h"
 #include "apps/options.h"
+#include "base/error.h"
 #include "checkpoint/source.h"
 #include "report/format.h"
 #include "report/table.h"
@@ -252,6 +254,12 @@ void print_json(const DataOptions& o, const data::Dataset& dataset, const Length
 
 int run_data(const DataOptions& o) {
   check_options(o);
+  const bool of_rewards = !o.reward.reward.empty();
+  if (of_rewards && (o.loss.of_pairs() || o.diff > 0)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--reward and {}: records are prompts, or have answers; give one",
+                            o.diff > 0 ? "--diff" : "--loss dpo"));
+  }
   const std::vector<data::Source> sources = data::find_sources("data", o.data, data::Weights::kMay);
   const ModelPath path = find_model(o.model);
   const ModelTexts base = open_texts(path.model);
@@ -263,10 +271,14 @@ int run_data(const DataOptions& o) {
                                                .max_length = o.max_length,
                                                .fields = o.fields,
                                                .looks_only = true,
-                                               .pairs = o.loss.of_pairs()});
+                                               .pairs = o.loss.of_pairs(),
+                                               .prompts = of_rewards});
   const Lengths lengths = sorted_lengths(dataset);
   if (o.diff > 0) {
     print_served_and_trained(o, dataset.files, text);
+  } else if (of_rewards) {
+    print_rewards(o, dataset,
+                  evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show)));
   } else if (o.json) {
     print_json(o, dataset, lengths, text);
   } else if (!dataset.examples.empty()) {

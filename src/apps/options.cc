@@ -14,6 +14,8 @@ OptionTable option_table_of(DataOptions& o) {
       .required();
   add_train_on_option(t, o.train_on);
   add_loss_option(t, o.loss);
+  reward::add_reward_options(t, o.reward).help =
+      "of prompts: what it makes of those that are shown, with the completions that they have";
   add_template_options(t, o.chat);
   add_fields_option(t, o.fields);
   t.integer("max-length", o.max_length, {2, kMost, "2 or more"},

@@ -36,8 +36,8 @@ void check_stages_can_sample(const TrainRun& run) {
   const engine::PipelinePlan& told = run.division.told;
   if (run.shape.pass.num_sampled == 0 || told.num_stages() == told.num_ranks()) return;
   throw Error(ErrorCode::kUnsupported,
-              "--sample and --chunks: ranks that have several stages each do not sample yet; give "
-              "one");
+              "--sample or --loss grpo, and --chunks: ranks that have several stages each do not "
+              "sample yet; give one");
 }
 
 // Of all work.

@@ -15,7 +15,12 @@ constexpr double kLeastBeta = 1e-9, kMostSmoothing = 0.5 - 1e-9;
 
 }  // namespace
 
-OptionRow& add_loss_option(OptionTable& t, LossChoice& choice) {
+OptionRow& add_loss_option(OptionTable& t, LossChoice& choice, WithRewards with_rewards) {
+  if (with_rewards == WithRewards::kYes) {
+    return t.choice("loss", choice.loss, {"cross_entropy", "dpo", "grpo"},
+                    "cross_entropy of answers, dpo of preference pairs (docs/preferences.md), or "
+                    "grpo of sampled answers with rewards (docs/rewards.md)");
+  }
   return t.choice("loss", choice.loss, {"cross_entropy", "dpo"},
                   "cross_entropy of answers, or dpo of preference pairs (docs/preferences.md)");
 }

@@ -8,16 +8,20 @@
 namespace strata::apps {
 
 struct LossChoice {
-  std::string loss = "cross_entropy";  // or dpo: examples are preference pairs
-  std::string type = "sigmoid";        // of dpo
+  // Or dpo: examples are preference pairs; or grpo: they are prompts, and answers get rewards.
+  std::string loss = "cross_entropy";
+  std::string type = "sigmoid";  // of dpo
   double beta = 0.1;
   double label_smoothing = 0;  // of dpo's robust
 
   [[nodiscard]] bool of_pairs() const { return loss == "dpo"; }
+  [[nodiscard]] bool of_rewards() const { return loss == "grpo"; }
 };
 
-// --loss; of a command that computes it with the options of pairs.
-OptionRow& add_loss_option(OptionTable& t, LossChoice& choice);
+// --loss; of a command that computes it with the options of pairs. Only train has rewards.
+enum class WithRewards : uint8_t { kNo, kYes };
+OptionRow& add_loss_option(OptionTable& t, LossChoice& choice,
+                           WithRewards with_rewards = WithRewards::kNo);
 void add_pair_loss_options(OptionTable& t, LossChoice& choice);
 
 // Throws Error for an option of pairs without them, and for one that the loss's type does not read.

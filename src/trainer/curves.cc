@@ -56,6 +56,16 @@ report::CurveChart loss_chart(Records records) {
   return chart;
 }
 
+report::CurveChart reward_chart(Records records) {
+  const report::CurveSeries step = series_of(records, "reward", {.name = "step", .faint = true});
+  report::CurveSeries eval =
+      series_of(records, "eval_reward", {.name = "evaluation", .markers = true});
+  report::CurveChart chart{.title = "reward", .x_label = "step", .y_label = "mean reward"};
+  chart.series = {step, smooth(step, "training (smoothed)")};
+  if (!eval.x.empty()) chart.series.push_back(std::move(eval));
+  return chart;
+}
+
 report::CurveChart learning_rate_chart(Records records) {
   return {.title = "learning rate",
           .x_label = "step",
@@ -79,8 +89,13 @@ report::CurveChart gradient_norm_chart(Records records) {
 }  // namespace
 
 std::string training_curves_svg(std::span<const report::MetricsRecord> records) {
-  std::vector<report::CurveChart> charts = {loss_chart(records), learning_rate_chart(records),
-                                            gradient_norm_chart(records)};
+  const bool of_rewards = std::ranges::any_of(records, [](const report::MetricsRecord& record) {
+    return std::isfinite(record.number("reward"));
+  });
+  // Of rewards the loss says nothing.
+  std::vector<report::CurveChart> charts = {
+      of_rewards ? reward_chart(records) : loss_chart(records), learning_rate_chart(records),
+      gradient_norm_chart(records)};
   if (records.empty()) return report::svg_charts(charts);
   // The same steps stand below each other.
   for (report::CurveChart& chart : charts) {

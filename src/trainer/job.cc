@@ -221,27 +221,33 @@ TrainJob::Weights TrainJob::loss_weights_of(const TrainStep& step) const {
           .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(step.tokens))};
 }
 
-TrainStep TrainJob::step() {
-  const data::StepPlan plan = plan_.plan_step(steps_done_);
-  TrainStep done = make_step_record(plan);
-  sent_ -= pipeline_->sent();
-  step_pairs_ = {};
-  set_losses(run_passes(plan.passes, loss_weights_of(done)), done);
-  const api::StepResult result = pipeline_->step(slot_, {.lr = done.lr,
+double TrainJob::run_optimizer_step(double lr, int64_t number) {
+  const api::StepResult result = pipeline_->step(slot_, {.lr = lr,
                                                          .beta1 = options().beta1,
                                                          .beta2 = options().beta2,
                                                          .eps = options().eps,
                                                          .weight_decay = options().weight_decay,
                                                          .grad_clip_norm = options().clip});
+  CHECK(result.stepped && result.step == number, result.step, number);
+  return result.grad_norm;
+}
+
+TrainStep TrainJob::step() {
+  if (options().loss.of_rewards()) return step_on_rewards();
+  const data::StepPlan plan = plan_.plan_step(steps_done_);
+  TrainStep done = make_step_record(plan);
+  sent_ -= pipeline_->sent();
+  step_pairs_ = {};
+  set_losses(run_passes(plan.passes, loss_weights_of(done)), done);
+  done.grad_norm = run_optimizer_step(done.lr, done.step);
   sent_ += pipeline_->sent();
-  CHECK(result.stepped && result.step == done.step, result.step, done.step);
-  done.grad_norm = result.grad_norm;
   steps_done_ = done.step;
   return done;
 }
 
 double TrainJob::evaluate() {
   if (data_.eval.examples.empty()) return std::numeric_limits<double>::quiet_NaN();
+  if (options().loss.of_rewards()) return evaluate_on_rewards();
   if (of_pairs()) {
     eval_pairs_ = score_pairs(*pipeline_, {&slot_, 1}, data_.eval, options().micro_tokens,
                               loss_of_pairs(options().loss), references_)
@@ -421,10 +427,10 @@ void TrainJob::set_progress_and_refresh_weights(int64_t steps_done,
     engine::Engine& stage = runner->engine();
     if (is_lora()) {
       model::LoraAdapter& adapter = stage.adapter(slot_);
-      adapter.step = steps_done;
+      adapter.step = steps_done * num_updates();
       adapter.refresh(stage.backend());
     } else {
-      stage.base_trainer().num_steps = steps_done;
+      stage.base_trainer().num_steps = steps_done * num_updates();
     }
   }
   if (!is_lora()) pipeline_->refresh_base_weights();

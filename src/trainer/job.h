@@ -3,6 +3,7 @@
 // the state that is saved. Made by setup (all checks, nothing trained yet), driven by run_train.
 // What is marked collective is called by all ranks together. Engine thread of its rank only.
 #pragma once
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,16 +21,32 @@
 #include "model/adapter/specs.h"
 #include "setup/pair_scoring.h"
 #include "trainer/cadence.h"
+#include "trainer/rollouts.h"
 #include "trainer/settings.h"
 
 namespace strata::apps {
+
+// What came of the answers of a step.
+struct RewardNumbers {
+  double mean = 0, deviation = 0;  // of all rewards
+  double share_equal = 0;          // of groups, whose rewards are equal and teach nothing
+  int64_t omitted = 0;             // answers without a reward
+  double share_cut = 0;            // of answers, which --max-tokens cut
+  int64_t sampled_tokens = 0;
+  double mean_length = 0;  // tokens of an answer
+  // Of tokens that are trained: the trainer's probability over the sampled one, before the first
+  // update. Both are exactly 1.
+  double least_ratio = std::numeric_limits<double>::infinity(), most_ratio = 0;
+  double sampling_seconds = 0, reward_seconds = 0, training_seconds = 0;
+};
 
 struct TrainStep {
   int64_t step = 0;  // 1, 2, ...
   int64_t epoch = 0;
   double loss = 0;                      // nats per trained token, or of pairs the mean of theirs
   std::optional<PairScore> pairs = {};  // their rewards
-  std::optional<double> mtp_loss = {};  // likewise, of multi-token prediction
+  std::optional<RewardNumbers> rewards = {};
+  std::optional<double> mtp_loss = {};      // likewise, of multi-token prediction
   std::optional<double> indexer_loss = {};  // nats per token and layer with an indexer
   double lr = 0;
   double grad_norm = 0;
@@ -75,6 +92,7 @@ struct StatePart {
 struct TrainRun {
   LoadSpec spec;
   engine::RunPlan plan;
+  int64_t sample_rows = 0;  // answers that are sampled at once, of a run on rewards
 };
 
 class TrainJob {
@@ -119,8 +137,12 @@ class TrainJob {
   // before the first step. The sums are kept in --out, where a run that goes on reads them.
   // Before the first step or evaluation; the first rank's fingerprint counts. Collective.
   void find_references(const std::string& fingerprint);
-  // Nats per trained token of the evaluation examples, or of pairs the mean of their losses; NaN
-  // when there are none. Collective.
+  // Of a run on rewards, before the first step or evaluation: what samples and rates. Throws Error
+  // where the data lack what the reward reads.
+  void prepare_rollouts(const Rollouts::Limits& limits);
+  // Nats per trained token of the evaluation examples, of pairs the mean of their losses, of
+  // prompts the mean reward of an answer, less than nothing: the lowest is the best. NaN when there
+  // are none. Collective.
   double evaluate();
   // The score of the last evaluation of pairs.
   [[nodiscard]] const std::optional<PairScore>& evaluated_pairs() const { return eval_pairs_; }
@@ -173,6 +195,14 @@ class TrainJob {
   // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
   // them as one batch, which they divide themselves.
   Losses run_passes(const std::vector<Pass>& passes, const Weights& weights);
+  TrainStep step_on_rewards();
+  double evaluate_on_rewards();
+  // Whose number, of all that were made, is `number`; the norm of its gradient.
+  double run_optimizer_step(double lr, int64_t number);
+  // Optimizer steps of a step.
+  [[nodiscard]] int64_t num_updates() const {
+    return options().loss.of_rewards() ? options().rollouts.updates : 1;
+  }
   static Losses sum_losses(std::span<const api::SequenceResult> results);
   [[nodiscard]] bool of_pairs() const { return options().loss.of_pairs(); }
   Losses run_as_one_batch(const std::vector<Pass>& passes, const Weights& weights,
@@ -203,6 +233,7 @@ class TrainJob {
   References references_;  // of pairs
   PairScore step_pairs_;   // of the step that runs
   std::optional<PairScore> eval_pairs_;
+  std::unique_ptr<Rollouts> rollouts_;  // of a run on rewards
   engine::SentBytes sent_;
   std::vector<engine::SentBytes> planned_;                // of each rank
   std::vector<double> of_ranks_;                          // reused

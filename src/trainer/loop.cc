@@ -90,6 +90,21 @@ std::optional<PairNumbers> read_pair_metrics(const report::MetricsRecord& record
   return PairNumbers{number("chosen"), number("rejected"), number("margins"), number("accuracies")};
 }
 
+void add_reward_metrics(const RewardNumbers& rewards, std::vector<report::Metric>& metrics) {
+  const report::Metric all[] = {{"reward", rewards.mean},
+                                {"reward_std", rewards.deviation},
+                                {"frac_reward_zero_std", rewards.share_equal},
+                                {"omitted", rewards.omitted},
+                                {"completions/mean_length", rewards.mean_length},
+                                {"completions/clipped_ratio", rewards.share_cut},
+                                {"ratio/min", rewards.least_ratio},
+                                {"ratio/max", rewards.most_ratio},
+                                {"seconds/sampling", rewards.sampling_seconds},
+                                {"seconds/reward", rewards.reward_seconds},
+                                {"seconds/training", rewards.training_seconds}};
+  metrics.insert(metrics.end(), std::begin(all), std::end(all));
+}
+
 }  // namespace
 
 std::string metrics_path(const std::string& out) { return out + "/metrics.jsonl"; }
@@ -185,10 +200,20 @@ TrainLoop::NextAction TrainLoop::decide_next_action() {
       static_cast<int>(job_.broadcast_from_first_rank(static_cast<double>(own))));
 }
 
+// A command that rates nothing ends the run, which goes on from here once it is mended.
+TrainStep TrainLoop::make_step() {
+  try {
+    return job_.step();
+  } catch (const reward::RewardFailed&) {
+    if (job_.steps_done() > 0) save_checkpoint(/*keeps_folder=*/false);
+    throw;
+  }
+}
+
 void TrainLoop::run_and_log_step() {
   const TraceSpan span("step", "step", job_.steps_done() + 1);
   const double begin = now_seconds();
-  const TrainStep done = job_.step();
+  const TrainStep done = make_step();
   const double seconds = now_seconds() - begin;
   note_for_summary(done, seconds);
   update_peak_memory();
@@ -204,6 +229,12 @@ void TrainLoop::note_for_summary(const TrainStep& done, double seconds) {
   mtp_loss_ = done.mtp_loss;
   indexer_loss_ = done.indexer_loss;
   if (done.pairs) pairs_ = numbers_of(*done.pairs);
+  if (!done.rewards) return;
+  rewards_ = done.rewards;
+  reward_totals_.omitted += rewards_->omitted;
+  reward_totals_.sampling_seconds += rewards_->sampling_seconds;
+  reward_totals_.reward_seconds += rewards_->reward_seconds;
+  reward_totals_.training_seconds += rewards_->training_seconds;
 }
 
 void TrainLoop::log_step(const TrainStep& done, double seconds) {
@@ -219,6 +250,7 @@ void TrainLoop::log_step(const TrainStep& done, double seconds) {
   if (done.mtp_loss) metrics.push_back({"mtp_loss", *done.mtp_loss});
   if (done.indexer_loss) metrics.push_back({"indexer_loss", *done.indexer_loss});
   if (pairs_) add_pair_metrics(*pairs_, /*of_evaluation=*/false, metrics);
+  if (done.rewards) add_reward_metrics(*done.rewards, metrics);
   log_->append(done.step, metrics);
   if (events_) events_->append(done.step, metrics);
   if (progress_) progress_->update(done.step, progress_text());
@@ -244,6 +276,7 @@ void TrainLoop::sample_evaluate_and_keep_best(int64_t step) {
 
 void TrainLoop::log_evaluation(int64_t step, double loss) {
   std::vector<report::Metric> metrics = {{"eval_loss", loss}};
+  if (job_.options().loss.of_rewards()) metrics = {{"eval_reward", -loss}};
   if (last_eval_pairs_) add_pair_metrics(*last_eval_pairs_, /*of_evaluation=*/true, metrics);
   if (log_) log_->append(step, metrics);
   if (events_) events_->append(step, metrics);
@@ -292,6 +325,7 @@ void TrainLoop::write_card(const std::string& dir) const {
   if (!card_) return;
   CardLosses losses = {loss_, mtp_loss_, indexer_loss_, first_eval_, last_eval_};
   losses.of_pairs = job_.options().loss.of_pairs();
+  if (rewards_) losses.reward = rewards_->mean;
   if (first_eval_pairs_ && last_eval_pairs_)
     losses.accuracies = {first_eval_pairs_->accuracy, last_eval_pairs_->accuracy};
   write_file_atomic(dir + "/README.md",
@@ -366,7 +400,12 @@ void TrainLoop::sum_peaks_by_process(const std::vector<ProcessMemory>& of_ranks)
 void TrainLoop::restore_losses_from_log() {
   for (const report::MetricsRecord& record :
        report::read_metrics(metrics_path(job_.settings().out))) {
-    const double loss = record.number("loss"), eval_loss = record.number("eval_loss");
+    const double loss = record.number("loss"), eval_reward = record.number("eval_reward");
+    const double eval_loss = std::isfinite(eval_reward) ? -eval_reward : record.number("eval_loss");
+    if (std::isfinite(record.number("reward")))
+      rewards_ = RewardNumbers{.mean = record.number("reward"),
+                               .deviation = record.number("reward_std"),
+                               .share_equal = record.number("frac_reward_zero_std")};
     if (std::isfinite(loss)) loss_ = loss;
     if (std::isfinite(record.number("mtp_loss"))) mtp_loss_ = record.number("mtp_loss");
     const double indexer_loss = record.number("indexer_loss");

@@ -67,6 +67,7 @@ class TrainLoop {
   enum class NextAction { kNone, kSave, kStop };
 
   void open_logs();
+  TrainStep make_step();  // and saves what was done before, where nothing gives rewards
   void run_and_log_step();
   void note_for_summary(const TrainStep& done, double seconds);
   void log_step(const TrainStep& done, double seconds);
@@ -99,7 +100,8 @@ class TrainLoop {
   [[nodiscard]] double tokens_per_second() const;
   [[nodiscard]] std::string progress_text() const;
   void add_loss_rows(report::Table& table) const;
-  void add_pair_rows(report::Table& table) const;  // instead, of pairs
+  void add_pair_rows(report::Table& table) const;    // instead, of pairs
+  void add_reward_rows(report::Table& table) const;  // and of a run on rewards
   // Where it is not the last evaluation's, or in best/.
   void add_best_row(report::Table& table) const;
   void add_sent_row(report::Table& table) const;
@@ -134,6 +136,12 @@ class TrainLoop {
   std::optional<double> last_eval_;
   // Numbers of pairs: those of the last step, of the first evaluation and of the last.
   std::optional<PairNumbers> pairs_, first_eval_pairs_, last_eval_pairs_;
+  std::optional<RewardNumbers> rewards_;  // of the last step
+  // Of all steps of this process.
+  struct RewardTotals {
+    int64_t omitted = 0;
+    double sampling_seconds = 0, reward_seconds = 0, training_seconds = 0;
+  } reward_totals_;
 };
 
 }  // namespace strata::apps

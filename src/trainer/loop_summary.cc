@@ -42,11 +42,12 @@ double TrainLoop::tokens_per_second() const {
   return busy_seconds_ > 0 ? static_cast<double>(tokens_) / busy_seconds_ : 0;
 }
 std::string TrainLoop::progress_text() const {
-  std::string text = fmt::format("loss {:.4f}", loss_);
+  std::string text =
+      rewards_ ? fmt::format("reward {:.3f}", rewards_->mean) : fmt::format("loss {:.4f}", loss_);
   if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
   if (indexer_loss_) text += fmt::format("  indexer {:.4f}", *indexer_loss_);
   if (pairs_) text += fmt::format("  margin {:.3f}", pairs_->margin);
-  if (last_eval_) text += fmt::format("  eval {:.4f}", *last_eval_);
+  if (last_eval_) text += fmt::format("  eval {:.4f}", rewards_ ? -*last_eval_ : *last_eval_);
   if (last_eval_ && last_eval_pairs_)
     text += fmt::format("  right {:.0f} %", 100 * last_eval_pairs_->accuracy);
   if (num_steps_ > 0) text += fmt::format("  {} tok/s", report::format_count(tokens_per_second()));
@@ -69,8 +70,27 @@ void TrainLoop::add_pair_rows(report::Table& table) const {
   add_best_row(table);
 }
 
+void TrainLoop::add_reward_rows(report::Table& table) const {
+  table.add_row(
+      {"reward", fmt::format("{:.4f} +- {:.4f}, {:.0f} % of groups equal (last step)",
+                             rewards_->mean, rewards_->deviation, 100 * rewards_->share_equal)});
+  if (first_eval_ && last_eval_) {
+    table.add_row(
+        {"evaluation reward", fmt::format("{:.4f} -> {:.4f}", -*first_eval_, -*last_eval_)});
+    add_best_row(table);
+  }
+  if (num_steps_ == 0) return;
+  table.add_row({"omitted", fmt::format("{} answers without a reward", reward_totals_.omitted)});
+  table.add_row(
+      {"steps' time", fmt::format("{} sampling, {} waiting for rewards, {} training",
+                                  report::format_seconds(reward_totals_.sampling_seconds),
+                                  report::format_seconds(reward_totals_.reward_seconds),
+                                  report::format_seconds(reward_totals_.training_seconds))});
+}
+
 void TrainLoop::add_loss_rows(report::Table& table) const {
   if (pairs_) return add_pair_rows(table);
+  if (rewards_) return add_reward_rows(table);
   table.add_row({"training loss", fmt::format("{:.4f} nats per token (last step)", loss_)});
   if (mtp_loss_) {
     table.add_row({"mtp loss", fmt::format("{:.4f} nats per token (last step), times {}",
@@ -97,9 +117,10 @@ void TrainLoop::add_best_row(report::Table& table) const {
   const bool is_kept = keeps_best() && evaluations.kept_step == evaluations.lowest_step;
   if (!evaluations.lowest || (is_last && !is_kept)) return;
   const std::string loss =
-      pairs_ ? fmt::format("{:.4f} per pair", *evaluations.lowest)
-             : fmt::format("{:.4f} nats per token, perplexity {}", *evaluations.lowest,
-                           perplexity_text(*evaluations.lowest));
+      rewards_ ? fmt::format("reward {:.4f}", -*evaluations.lowest)
+      : pairs_ ? fmt::format("{:.4f} per pair", *evaluations.lowest)
+               : fmt::format("{:.4f} nats per token, perplexity {}", *evaluations.lowest,
+                             perplexity_text(*evaluations.lowest));
   table.add_row({"best", fmt::format("{}, at step {}{}", loss, evaluations.lowest_step,
                                      is_kept ? ": best/" : "")});
 }
@@ -143,7 +164,8 @@ void TrainLoop::print_summary() const {
       {"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
                             job_.settings().out, job_.is_lora() ? "PEFT adapter" : "model")});
   say(table.text());
-  const std::string verdict = verdict_text(loss_course(), job_.settings().lr);
+  // Of rewards the loss says nothing: it is about zero whatever is learned.
+  const std::string verdict = rewards_ ? "" : verdict_text(loss_course(), job_.settings().lr);
   if (!verdict.empty()) log(LogLevel::kWarning, verdict);
   if (job_.options().json) print_json();
 }
@@ -154,21 +176,37 @@ void TrainLoop::print_json() const {
     sent = fmt::format(",\"sent_bytes\":{},\"ranks\":{}", sent_json(sent_),
                        sent_by_rank_json(sent_, job_.planned_sent(), memory_));
   }
-  std::string pairs;
+  std::string of_kind;  // what losses of this kind have
+  std::optional<double> eval_before = first_eval_, eval_after = last_eval_;
+  if (rewards_) {
+    for (std::optional<double>* value : {&eval_before, &eval_after}) {
+      if (*value) *value = -**value;
+    }
+    of_kind = fmt::format(
+        ",\"eval_reward_before\":{},\"eval_reward\":{},\"reward\":{},\"omitted\":{},\"sampling_"
+        "seconds\":{:.6g},"
+        "\"reward_seconds\":{:.6g},\"training_seconds\":{:.6g}",
+        text::json_number_or_null(eval_before), text::json_number_or_null(eval_after),
+        text::json_number_or_null(rewards_->mean), reward_totals_.omitted,
+        reward_totals_.sampling_seconds, reward_totals_.reward_seconds,
+        reward_totals_.training_seconds);
+    eval_before.reset();
+    eval_after.reset();
+  }
   if (last_eval_ && first_eval_pairs_ && last_eval_pairs_) {
-    pairs = fmt::format(",\"eval_accuracy_before\":{},\"eval_accuracy\":{},\"eval_margin\":{}",
-                        first_eval_pairs_->accuracy, last_eval_pairs_->accuracy,
-                        last_eval_pairs_->margin);
+    of_kind = fmt::format(",\"eval_accuracy_before\":{},\"eval_accuracy\":{},\"eval_margin\":{}",
+                          first_eval_pairs_->accuracy, last_eval_pairs_->accuracy,
+                          last_eval_pairs_->margin);
   }
   print_result(fmt::format(
       "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
       "\"peak_rss_gib\":{:.4f},\"peak_bytes\":{},\"planned_bytes\":{},\"step_seconds\":{:.6g},"
       "\"predicted_step_seconds\":{}{}{}}}\n",
-      job_.steps_done(), text::json_number_or_null(loss_), text::json_number_or_null(first_eval_),
-      text::json_number_or_null(last_eval_), tokens_per_second(),
+      job_.steps_done(), text::json_number_or_null(loss_), text::json_number_or_null(eval_before),
+      text::json_number_or_null(eval_after), tokens_per_second(),
       static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
       predicted_ ? std::to_string(predicted_->memory_in_all()) : "null", step_seconds(),
-      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", pairs, sent));
+      predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", of_kind, sent));
 }
 
 }  // namespace strata::apps

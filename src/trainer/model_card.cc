@@ -93,8 +93,18 @@ std::string loss_text(double loss, bool of_pairs = false) {
   return fmt::format("{:.4f} nats per token (perplexity {:.4g})", loss, std::exp(loss));
 }
 
+void add_reward_rows(const CardLosses& losses,
+                     std::vector<std::pair<std::string, std::string>>& rows) {
+  rows.emplace_back("mean reward", fmt::format("{:.4f}, last step", *losses.reward));
+  // An evaluation's loss is its mean reward, less than nothing.
+  if (!losses.eval_before || !losses.eval_after) return;
+  rows.emplace_back("evaluation reward before", fmt::format("{:.4f}", -*losses.eval_before));
+  rows.emplace_back("evaluation reward after", fmt::format("{:.4f}", -*losses.eval_after));
+}
+
 void add_loss_rows(const CardLosses& losses,
                    std::vector<std::pair<std::string, std::string>>& rows) {
+  if (losses.reward) return add_reward_rows(losses, rows);
   rows.emplace_back("training loss", loss_text(losses.loss, losses.of_pairs) + ", last step");
   if (losses.mtp_loss) {
     rows.emplace_back("loss of multi-token prediction", loss_text(*losses.mtp_loss));
@@ -196,7 +206,11 @@ bool is_listed_in_card(std::string_view name, const std::string& value,
   if (value == "0" && is_one_of({"epochs", "steps", "batch-size", "batch-tokens"})) return false;
   if (name == "muon-momentum") return options.optimizer == "muon";
   if (name == "label-smoothing") return options.loss.type == "robust";
-  if (is_one_of({"loss", "loss-type", "beta"})) return options.loss.of_pairs();
+  if (name == "loss") return options.loss.loss != "cross_entropy";
+  if (is_one_of({"loss-type", "beta"})) return options.loss.of_pairs();
+  if (is_one_of({"reward", "grpo-loss", "importance", "group-size", "max-tokens", "temperature",
+                 "updates"}))
+    return options.loss.of_rewards();
   const bool is_fresh = options.method == "lora" && options.adapter.empty();
   return is_fresh || !is_one_of({"rank", "alpha", "expert-rank", "targets"});
 }

@@ -21,6 +21,7 @@ struct CardLosses {
   std::optional<double> eval_before = {};
   std::optional<double> eval_after = {};
   bool of_pairs = false;
+  std::optional<double> reward = {};  // of a run on rewards the last step's mean
   std::optional<std::pair<double, double>> accuracies = {};  // of pairs, before and after
 };
 

@@ -17,7 +17,8 @@ namespace strata::apps {
 namespace {
 
 constexpr const char* kStepsGroup = "Steps and learning rate";
-constexpr double kBelowOne = 1 - 1e-9;
+constexpr double kBelowOne = 1 - 1e-9, kLeastTemperature = 0.01;
+constexpr int64_t kMostGroup = 4096, kMostUpdates = 1024;
 
 double parse_learning_rate(const std::string& text) {
   std::optional<double> value;
@@ -53,7 +54,7 @@ OptionRow& add_learning_rate_option(OptionTable& t, TrainOptions& o) {
                 .unit = "FLOAT",
                 .help = "peak learning rate [lora: 5e-4, of models wider than 1024 2e-4, times "
                         "sqrt(B / 8) with B < 8 examples a step; full: 1e-5; a tenth of these with "
-                        "--loss dpo]; 1e-4,3e-4,1e-3 trains an adapter with each",
+                        "--loss dpo and grpo]; 1e-4,3e-4,1e-3 trains an adapter with each",
                 .set = [at](const std::string& text) { set_learning_rate_or_sweep(*at, text); },
                 .text = [at] { return learning_rate_text(*at); },
                 .check =
@@ -75,7 +76,7 @@ void add_learning_rate_options(OptionTable& t, TrainOptions& o) {
 
 void add_optimizer_and_loss_options(OptionTable& t, TrainOptions& o) {
   t.group("Optimizer and losses");
-  add_loss_option(t, o.loss).results();
+  add_loss_option(t, o.loss, WithRewards::kYes).results();
   add_pair_loss_options(t, o.loss);
   add_optimizer_option(t, o.optimizer).results();
   t.number("muon-momentum", o.muon_momentum, {0, kBelowOne, "0 or more and below 1"}, "Muon")
@@ -102,6 +103,33 @@ void add_optimizer_and_loss_options(OptionTable& t, TrainOptions& o) {
       .results();
 }
 
+void add_rollout_options(OptionTable& t, TrainOptions& o) {
+  t.group("Rewards");
+  reward::add_reward_options(t, o.reward).results();
+  t.choice("grpo-loss", o.grpo.type, {"dapo", "grpo", "dr_grpo", "cispo"},
+           "of --loss grpo, with TRL's names and formulas (loss_type)")
+      .results();
+  t.choice("importance", o.grpo.importance, {"token", "sequence"},
+           "what --updates above 1 clip: a ratio for each token, or one for an answer "
+           "(importance_sampling_level)")
+      .results();
+  t.integer("group-size", o.rollouts.group_size, {2, kMostGroup, "2 to 4096"},
+            "answers to a prompt, which are compared with each other (num_generations)")
+      .results();
+  t.integer("max-tokens", o.rollouts.max_tokens, {1, kMost, "1 or more"},
+            "tokens of an answer, at most (max_completion_length)")
+      .results();
+  t.number("temperature", o.rollouts.temperature, {kLeastTemperature, kHuge, "0.01 or more"},
+           "that answers are sampled at")
+      .results();
+  t.integer("updates", o.rollouts.updates, {1, kMostUpdates, "1 to 1024"},
+            "optimizer steps on the answers of a step (num_iterations)")
+      .results();
+  t.integer("sample-rows", o.rollouts.sample_rows, {2, kMost, "2 or more"},
+            "answers that are sampled at once [those of a step, 64 at most, fewer where --memory "
+            "has no space for them]");
+}
+
 void add_step_options(OptionTable& t, TrainOptions& o) {
   t.group(kStepsGroup);
   t.integer("epochs", o.epochs, {1, kMost, "1 or more"},
@@ -112,7 +140,7 @@ void add_step_options(OptionTable& t, TrainOptions& o) {
       .results();
   t.integer("batch-size", o.batch_size, {1, kMost, "1 or more"},
             "examples of an optimizer step (per_device_train_batch_size) [1 to 32: at least 60 "
-            "steps where the data allow it]")
+            "steps where the data allow it; with --loss grpo 8 prompts]")
       .results();
   t.integer("batch-tokens", o.batch_tokens, {1, kMost, "1 or more"},
             "tokens of an optimizer step, at most; with --batch-size whichever is met first [8192; "
@@ -216,6 +244,7 @@ OptionTable option_table_of(TrainOptions& o) {
   add_fields_option(t, o.fields).results();
   add_learning_rate_options(t, o);
   add_optimizer_and_loss_options(t, o);
+  add_rollout_options(t, o);
   add_step_options(t, o);
   add_evaluation_and_saving_options(t, o);
   t.group("Memory");
@@ -235,10 +264,11 @@ OptionTable option_table_of(TrainOptions& o) {
       .also("v");
   t.flag("json", o.json, "a line of JSON on stdout at the end");
   add_trace_option(t, o.trace);
-  t.mark_common({"model",   "data",       "out",          "train-on", "loss",       "method",
-                 "rank",    "alpha",      "targets",      "lr",       "config",     "epochs",
-                 "steps",   "batch-size", "max-length",   "eval",     "save-every", "resume",
-                 "dry-run", "memory",     "load-in-4bit", "threads",  "verbose",    "json"});
+  t.mark_common({"model",      "data",         "out",        "train-on", "loss",
+                 "reward",     "method",       "rank",       "alpha",    "targets",
+                 "lr",         "config",       "epochs",     "steps",    "batch-size",
+                 "max-length", "eval",         "save-every", "resume",   "dry-run",
+                 "memory",     "load-in-4bit", "threads",    "verbose",  "json"});
   return t;
 }
 

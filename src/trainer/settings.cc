@@ -23,8 +23,9 @@ constexpr double kFullRate = 1e-5;
 constexpr double kNarrowRate = 5e-4;  // of models at most so wide
 constexpr int64_t kNarrow = 1024;
 constexpr double kWideRate = 2e-4;
-constexpr int64_t kWholeRateBatch = 8;  // examples; of fewer the rate is lower
-constexpr double kShareOfPairs = 0.1;   // of a default rate, where answers are compared
+constexpr int64_t kWholeRateBatch = 8;    // examples; of fewer the rate is lower
+constexpr double kShareOfCompared = 0.1;  // of a default rate, where answers are compared
+constexpr int64_t kPromptsOfStep = 8;     // with rewards
 constexpr double kWarmupRatio = 0.05;
 
 // The value that a run recorded of an option, where the options now do not say.
@@ -114,19 +115,21 @@ TrainOptions options_of_run_alone(const TrainSettings& settings) {
 TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec,
                                const TrainData& data, const std::string& recorded) {
   check_warmup_and_accumulation(options);
-  const Said said = combine_options_and_record(options, recorded);
+  Said said = combine_options_and_record(options, recorded);
+  if (options.loss.of_rewards() && !said.batch_size) said.batch_size = kPromptsOfStep;
   const data::BatchChoice batch = data::fill_batch_defaults(
       {.batch_size = said.batch_size, .batch_tokens = said.batch_tokens, .epochs = said.epochs},
       static_cast<int64_t>(data.train.examples.size()), data.train.num_tokens);
+  const int64_t answers = options.loss.of_rewards() ? options.rollouts.group_size : 1;
   TrainSettings s = {
       .options = options,
       .stages = options.stages,
       .out = options.out,
       .tensorboard = options.tensorboard,
       .lr = said.lr ? *said.lr
-                    : (options.loss.of_pairs() ? kShareOfPairs : 1) *
+                    : (options.loss.loss == "cross_entropy" ? 1 : kShareOfCompared) *
                           default_learning_rate(options.method, spec.parsed.config.hidden_size,
-                                                batch.batch_size.value()),
+                                                batch.batch_size.value() * answers),
       .batch_size = batch.batch_size.value(),
       .batch_tokens = batch.batch_tokens.value(),
       .epochs = batch.epochs.value(),

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/function_ref.h"
 #include "base/log.h"
 #include "engine/pipeline/stage_runner.h"
 #include "report/format.h"
@@ -24,6 +25,9 @@
 
 namespace strata::apps {
 namespace {
+
+constexpr int64_t kMostSampleRows = 64;  // where nothing says how many
+constexpr int64_t kPage = 64;            // positions of the cache that are taken at once
 
 // Of --adapter, whose modules have what they have.
 void check_adapter_options(const TrainOptions& o) {
@@ -51,6 +55,62 @@ void check_router_bias_method(const TrainOptions& o) {
               "them; give --method full with it");
 }
 
+// What rewards are not trained with yet, or never.
+void check_reward_options(const TrainOptions& o) {
+  const TrainOptions defaults;
+  if (!o.loss.of_rewards()) {
+    const char* name = !o.reward.reward.empty()                                ? "--reward"
+                       : o.reward.workers != defaults.reward.workers           ? "--reward-workers"
+                       : o.reward.timeout != defaults.reward.timeout           ? "--reward-timeout"
+                       : o.grpo.type != defaults.grpo.type                     ? "--grpo-loss"
+                       : o.grpo.importance != defaults.grpo.importance         ? "--importance"
+                       : o.rollouts.group_size != defaults.rollouts.group_size ? "--group-size"
+                       : o.rollouts.max_tokens != defaults.rollouts.max_tokens ? "--max-tokens"
+                       : o.rollouts.temperature != defaults.rollouts.temperature ? "--temperature"
+                       : o.rollouts.updates != defaults.rollouts.updates         ? "--updates"
+                       : o.rollouts.sample_rows                                  ? "--sample-rows"
+                                                                                 : nullptr;
+    if (name == nullptr) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: is of answers with rewards; give --loss grpo with it", name));
+  }
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::kInvalidArgument, what);
+  };
+  if (o.reward.reward.empty())
+    refuse("--loss grpo: want --reward with it: a command, exact:FIELD or regex:PATTERN");
+  if (o.rollouts.max_tokens >= o.max_length) {
+    refuse(
+        fmt::format("--max-tokens {}: --max-length {} is of prompt and answer together; want less",
+                    o.rollouts.max_tokens, o.max_length));
+  }
+  if (o.grpo.type == "cispo" && o.grpo.importance == "sequence")
+    refuse("--importance sequence: --grpo-loss cispo has a ratio for each token; want token");
+  if (o.grpo.importance == "sequence" && o.rollouts.updates == 1) {
+    refuse(
+        "--importance sequence: the first update's ratios are all 1; want --updates above 1 with "
+        "it");
+  }
+  if (o.rollouts.sample_rows && *o.rollouts.sample_rows < o.rollouts.group_size) {
+    refuse(fmt::format("--sample-rows {}: want a group at least, --group-size {}",
+                       *o.rollouts.sample_rows, o.rollouts.group_size));
+  }
+  if (o.batch_tokens) refuse("--batch-tokens: with --loss grpo a step has --batch-size prompts");
+  if (o.overlong != defaults.overlong)
+    refuse("--overlong: prompts are answered whole, and longer ones are dropped; leave it out");
+  if (o.train_on != defaults.train_on)
+    refuse("--train-on: the sampled answers are trained on; leave it out");
+  const char* name = o.mtp_weight.value_or(0) > 0 ? "--mtp-weight"
+                     : o.indexer_loss > 0         ? "--indexer-loss"
+                     : o.early_stop > 0           ? "--early-stop"
+                     : !o.sweep.empty()           ? "several values of --lr"
+                     : !o.stages.ranks.empty()    ? "--ranks"
+                                                  : nullptr;
+  if (name == nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{} and --loss grpo: not together yet; leave one out", name));
+}
+
 // What pairs are not trained with yet, or never.
 void check_pair_options(const TrainOptions& o) {
   check_loss_choice(o.loss, o.overlong);
@@ -72,6 +132,7 @@ void check_option_combinations(const TrainOptions& o) {
   check_optimizer(o.optimizer, o.method);
   if (!o.adapter.empty()) check_adapter_options(o);
   check_pair_options(o);
+  check_reward_options(o);
   check_router_bias_method(o);
 }
 
@@ -90,7 +151,7 @@ void check_evaluation_options(const TrainOptions& o, const data::Dataset& eval) 
 }
 
 model::UseMtp use_mtp(const TrainOptions& options) {
-  if (options.loss.of_pairs()) return model::UseMtp::kNever;
+  if (options.loss.loss != "cross_entropy") return model::UseMtp::kNever;
   if (!options.mtp_weight)
     return options.method == "full" ? model::UseMtp::kIfThere : model::UseMtp::kNever;
   return *options.mtp_weight > 0 ? model::UseMtp::kAlways : model::UseMtp::kNever;
@@ -138,18 +199,23 @@ void check_indexer_loss_option(const TrainSettings& settings, const model::Loade
 int64_t dataset_bytes(const data::Dataset& dataset, int64_t num_runs) {
   constexpr int64_t kLists = 4 * sizeof(int64_t), kReferences = 2 * 40;
   const int64_t each = kLists + (dataset.examples.has_pairs() ? kReferences : 0);
-  return dataset.examples.memory_bytes() + num_runs * std::ssize(dataset.examples.order()) * each;
+  return dataset.examples.memory_bytes() + data::record_bytes(dataset) +
+         num_runs * std::ssize(dataset.examples.order()) * each;
 }
 
 int64_t data_bytes(const TrainData& data, int64_t num_runs) {
   const int64_t bytes = dataset_bytes(data.train, num_runs) + dataset_bytes(data.eval, num_runs);
   const auto store = data.eval.examples.store();
-  return data.train.examples.store() == store ? bytes - store->memory_bytes() : bytes;
+  if (data.train.examples.store() != store) return bytes;
+  return bytes - store->memory_bytes() - data::record_bytes(data.eval);
 }
 
 int64_t longest_of(const std::vector<int64_t>& lengths) {
   return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
 }
+
+// Of an answer that is sampled, its prompt included, which its group keeps too: pages.
+int64_t positions_of_row(int64_t longest) { return ((longest + kPage - 1) / kPage + 1) * kPage; }
 
 // Of the examples of each pass.
 std::vector<std::vector<int64_t>> lengths_by_pass(const data::StepPlan& step,
@@ -193,14 +259,45 @@ void add_passes_and_set_step_sizes(planner::RunShape& shape, const TrainSettings
     planner::add_evaluation_to_longest_passes(shape, division, shape.lengths);
 }
 
+// Of prompts with their longest answers.
+std::vector<int64_t> answered_lengths(const data::Dataset& prompts, const TrainOptions& options) {
+  std::vector<int64_t> lengths = prompts.examples.lengths();
+  for (int64_t& length : lengths) length += options.rollouts.max_tokens - 1;
+  return lengths;
+}
+
+// How long answers are nobody knows before, so that a pass may have as many tokens as its limit.
+void set_passes_of_rewards(planner::RunShape& shape, const TrainSettings& settings,
+                           const planner::Division& division, const TrainData& data) {
+  const auto group = static_cast<size_t>(settings.options.rollouts.group_size);
+  data::BatchPlan batches(data.train.examples.lengths(), batch_plan_options(settings));
+  std::vector<std::vector<int64_t>> largest(1);
+  for (int64_t step = 0; step < batches.num_steps(); ++step) {
+    std::vector<int64_t> lengths;
+    for (const auto& pass : lengths_by_pass(batches.plan_step(step), shape.lengths)) {
+      for (const int64_t length : pass) lengths.insert(lengths.end(), group, length);
+    }
+    const int64_t tokens = sum_of({lengths});
+    if (tokens <= shape.largest_step) continue;
+    shape.largest_step = tokens;
+    largest.front() = std::move(lengths);
+  }
+  shape.step_tokens = shape.largest_step;
+  if (!division.is_whole()) planner::add_step_to_longest_passes(shape, division, largest);
+}
+
 planner::RunShape make_run_shape(const LoadSpec& spec, const TrainSettings& settings,
                                  const model::ModelConfig& config,
-                                 const planner::Division& division, const TrainData& data) {
+                                 const planner::Division& division, const TrainData& data,
+                                 int64_t sample_rows) {
   const TrainOptions& options = settings.options;
   const auto& [train, eval] = data;
   const bool is_lora = options.method == "lora";
-  const std::vector<int64_t> lengths = train.examples.lengths();
-  const std::vector<int64_t> evaluated = eval.examples.lengths();
+  const bool of_rewards = options.loss.of_rewards();
+  const std::vector<int64_t> lengths =
+      of_rewards ? answered_lengths(train, options) : train.examples.lengths();
+  const std::vector<int64_t> evaluated =
+      of_rewards ? answered_lengths(eval, options) : eval.examples.lengths();
   planner::RunShape shape = {
       .pass = {.backward = true,
                .train_base = !is_lora,
@@ -212,9 +309,15 @@ planner::RunShape make_run_shape(const LoadSpec& spec, const TrainSettings& sett
       .step_tokens = std::min(batch_plan_options(settings).batch_tokens, train.num_tokens),
       .file_space = measure_space_for_files(options.offload),
       .price = spec.limits ? engine::price_of(*spec.limits) : engine::Price()};
-  add_passes_and_set_step_sizes(shape, settings, division, evaluated);
-  shape.pass.kv_positions = settings.sample_positions;
-  shape.pass.num_sampled = std::ssize(options.samples);
+  if (of_rewards) {
+    set_passes_of_rewards(shape, settings, division, data);
+  } else {
+    add_passes_and_set_step_sizes(shape, settings, division, evaluated);
+  }
+  // The cache holds one or the other.
+  shape.pass.kv_positions =
+      std::max(settings.sample_positions, sample_rows * positions_of_row(shape.longest));
+  shape.pass.num_sampled = std::max(std::ssize(options.samples), 2 * sample_rows);
   const int64_t num_runs = std::max<int64_t>(1, std::ssize(options.sweep));
   shape.pass.data_bytes = data_bytes(data, num_runs);
   if (is_lora) {
@@ -265,16 +368,32 @@ LoadSpec read_train_spec(const TrainOptions& options) {
   return spec;
 }
 
+namespace {
+
+// Tokens of an example, at most; a prompt leaves space for its answer.
+int64_t longest_example(const TrainOptions& options) {
+  return options.max_length - (options.loss.of_rewards() ? options.rollouts.max_tokens : 0);
+}
+
+// Answers that are sampled at once, where nothing says how many.
+int64_t default_sample_rows(const TrainSettings& settings) {
+  const int64_t group = settings.options.rollouts.group_size;
+  return std::max(group, std::min(kMostSampleRows, settings.batch_size * group));
+}
+
+}  // namespace
+
 TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
   const std::vector<data::Source> sources = data::find_sources("data", options.data);
   const std::vector<data::Source> of_eval =
       data::find_sources("eval", options.eval, data::Weights::kNone);
   const TextStack text(texts_with_adapter(spec.texts, options.adapter, options.chat), options.chat);
   const ReadChoice choice = {.train_on = options.train_on,
-                             .max_length = options.max_length,
+                             .max_length = longest_example(options),
                              .overlong = options.overlong,
                              .fields = options.fields,
-                             .pairs = options.loss.of_pairs()};
+                             .pairs = options.loss.of_pairs(),
+                             .prompts = options.loss.of_rewards()};
   const data::Dataset all = read_examples("data", sources, text, choice);
   data::Dataset eval;
   std::vector<int64_t> kept = all.examples.order();
@@ -290,6 +409,26 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
   check_evaluation_options(options, eval);
   return {.train = weighted_by_file(all, kept, options.seed), .eval = std::move(eval)};
 }
+
+namespace {
+
+// As many as --sample-rows says, or else as fit into --memory: a group at least.
+void plan_most_rows(const TrainSettings& settings, FunctionRef<void(int64_t)> plan_with_rows) {
+  const TrainOptions& options = settings.options;
+  const int64_t group = options.rollouts.group_size;
+  const int64_t most = options.rollouts.sample_rows.value_or(default_sample_rows(settings));
+  if (options.memory.empty() || options.rollouts.sample_rows) return plan_with_rows(most);
+  for (int64_t rows = most; rows > group; rows = std::max(group, rows / 2)) {
+    try {
+      return plan_with_rows(rows);
+    } catch (const Error&) {
+      continue;  // with a group alone it says what is too much
+    }
+  }
+  plan_with_rows(group);
+}
+
+}  // namespace
 
 TrainRun check_and_plan_train_run(const LoadSpec& asked, const TrainSettings& settings,
                                   const TrainData& data, int ranks_here) {
@@ -307,14 +446,23 @@ TrainRun check_and_plan_train_run(const LoadSpec& asked, const TrainSettings& se
   spec.weight_sharers = std::max(1, division.told.weight_sharers);
   const auto engine = make_whole_planning_engine(spec, settings.stages.data, ranks_here);
   check_has_router_bias(options, engine->model());
-  const planner::RunShape shape = make_run_shape(spec, settings, engine->config(), division, data);
-  run.plan = make_engines_and_plan_run(spec,
-                                       {.whole = *engine,
-                                        .division = division,
-                                        .shape = shape,
-                                        .recompute = spec.recompute.policy,
-                                        .memory = budget_of(options.memory)},
-                                       base_step_of(options));
+  const auto plan_with_rows = [&](int64_t rows) {
+    const planner::RunShape shape =
+        make_run_shape(spec, settings, engine->config(), division, data, rows);
+    run.sample_rows = rows;
+    run.plan = make_engines_and_plan_run(spec,
+                                         {.whole = *engine,
+                                          .division = division,
+                                          .shape = shape,
+                                          .recompute = spec.recompute.policy,
+                                          .memory = budget_of(options.memory)},
+                                         base_step_of(options));
+  };
+  if (!options.loss.of_rewards()) {
+    plan_with_rows(0);
+  } else {
+    plan_most_rows(settings, plan_with_rows);
+  }
   check_indexer_loss_option(settings, engine->model());
   if (has_files(run.plan)) check_offload_folder(options.offload);
   return run;

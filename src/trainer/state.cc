@@ -80,6 +80,13 @@ void upgrade_options(int64_t format, boost::json::object& options) {
   options.emplace("loss-type", "sigmoid");
   options.emplace("beta", "0.1");
   options.emplace("label-smoothing", "0");
+  options.emplace("reward", "");
+  options.emplace("grpo-loss", "dapo");
+  options.emplace("importance", "token");
+  options.emplace("group-size", "8");
+  options.emplace("max-tokens", "256");
+  options.emplace("temperature", "1");
+  options.emplace("updates", "1");
   if (format < 4) {
     options["overlong"] = "drop";
     options["adapter"] = "";

@@ -48,7 +48,8 @@ int64_t num_parameters_of_all_stages(const model::ModelWeights& weights) {
 }
 
 const char* noun_of_examples(const TrainSettings& settings) {
-  return settings.options.loss.of_pairs() ? "pair" : "example";
+  const LossChoice& loss = settings.options.loss;
+  return loss.of_pairs() ? "pair" : loss.of_rewards() ? "prompt" : "example";
 }
 
 // "96, 3 epochs, 8 examples each, resuming after 40".
@@ -91,10 +92,23 @@ std::string sent_text(TrainJob& job) {
 }
 
 std::string dataset_text(const data::Dataset& d) {
+  if (d.records) {
+    return fmt::format("{} prompts, {} tokens", d.examples.size(),
+                       report::format_count(static_cast<double>(d.num_tokens)));
+  }
   return fmt::format("{} {}, {} tokens, {} trained", d.examples.size(),
                      d.examples.has_pairs() ? "pairs" : "examples",
                      report::format_count(static_cast<double>(d.num_tokens)),
                      report::format_count(static_cast<double>(d.num_trained)));
+}
+
+// "groups of 8, of 256 tokens at most, at temperature 1; dapo"
+std::string rollouts_text(const TrainOptions& o) {
+  std::string text = fmt::format("groups of {}, of {} tokens at most, at temperature {:g}; {}",
+                                 o.rollouts.group_size, o.rollouts.max_tokens,
+                                 o.rollouts.temperature, o.grpo.type);
+  if (o.rollouts.updates > 1) text += fmt::format(", {} updates", o.rollouts.updates);
+  return text;
 }
 
 std::string model_text(const engine::Engine& engine) {
@@ -117,6 +131,7 @@ void add_run_rows(TrainJob& job, report::Table& table) {
   if (!job.eval_data().examples.empty())
     table.add_row({"evaluation", dataset_text(job.eval_data())});
   table.add_row({"steps", steps_text(job)});
+  if (job.options().loss.of_rewards()) table.add_row({"answers", rollouts_text(job.options())});
   table.add_row(
       {"learning rate", fmt::format("{}, {}, warmup steps {}", rates_text(job.settings()),
                                     job.options().lr_schedule, job.settings().warmup_steps)});
@@ -161,6 +176,7 @@ std::string summary_text(TrainJob& job, const Predicted& predicted) {
   if (!job.eval_data().examples.empty())
     data += fmt::format(" and {} to evaluate on", job.eval_data().examples.size());
   if (job.options().loss.of_pairs()) data += "; " + loss_of_pairs_text(job.options().loss);
+  if (job.options().loss.of_rewards()) data += "; " + rollouts_text(job.options());
   table.add_row({"data", fmt::format("{}; steps {}", data, steps_text(job))});
   const int64_t runs = std::max<int64_t>(1, std::ssize(job.options().sweep));
   const double seconds =
@@ -201,6 +217,8 @@ void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& 
   save_recipe_of_run(options_of_run_alone(job.settings()));
   remove_file(metrics_path(out));  // of a run that never saved
   remove_file(out + "/samples.jsonl");
+  // A run that was killed before its first save goes on by its record.
+  if (!job.options().resume) remove_file(out + "/rollouts.jsonl");
 }
 
 // What reading the tokenizer, the data and the model, and planning, have left behind.
@@ -226,7 +244,8 @@ void listen_for_stop_signals(TrainJob& job, std::optional<StopSignals>& signals)
 }
 
 // False where a signal stopped it.
-bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
+bool train_on_rank(TrainJob& job, const TrainRun& run, bool resumes) {
+  const engine::RunPlan& plan = run.plan;
   const TrainOptions& options = job.options();
   const std::string fingerprint = compute_job_fingerprint(job);
   make_folder_and_load_state_or_clear_logs(job, fingerprint, resumes);
@@ -234,6 +253,8 @@ bool train_on_rank(TrainJob& job, const engine::RunPlan& plan, bool resumes) {
   if (options.dry_run) return true;
   return_free_memory();
   job.find_references(fingerprint);
+  if (options.loss.of_rewards())
+    job.prepare_rollouts({.rows = run.sample_rows, .pass_tokens = plan.micro_tokens});
   std::optional<TrainSampler> sampler;
   if (!options.samples.empty())
     sampler.emplace(texts_with_adapter(job.spec().texts, options.adapter, options.chat),
@@ -254,7 +275,7 @@ int train_alone(const RunStart& start, const ProcessGroup* group) {
   std::atomic<bool> stopped = false;
   const auto train = [&](Comm& rank) {
     const std::unique_ptr<TrainJob> job = load_train_job(rank, run, only.settings, data);
-    if (!train_on_rank(*job, run.plan, only.resumes)) stopped = true;
+    if (!train_on_rank(*job, run, only.resumes)) stopped = true;
   };
   if (group == nullptr) {
     run_ranks(run.plan.pipeline.num_ranks(), train);

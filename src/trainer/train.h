@@ -9,11 +9,22 @@
 #include <string>
 #include <vector>
 
+#include "reward/reward.h"
 #include "setup/loss_choice.h"
 #include "setup/stages.h"
 #include "setup/text_stack.h"
+#include "trainer/grpo.h"
 
 namespace strata::apps {
+
+// Answers to prompts, of --loss grpo.
+struct RolloutOptions {
+  int64_t group_size = 8;  // of a prompt
+  int64_t max_tokens = 256;
+  double temperature = 1;
+  int64_t updates = 1;                 // optimizer steps on the answers of a step
+  std::optional<int64_t> sample_rows;  // sampled at once; absent: as many as fit
+};
 
 struct TrainOptions : EngineSetup {
   std::vector<std::string> data;  // PATH or PATH:WEIGHT (data/sources.h)
@@ -28,6 +39,9 @@ struct TrainOptions : EngineSetup {
   std::string machine;                  // file of the machine's limits; empty: they are probed
   std::string train_on = "last";        // last, all
   LossChoice loss;
+  GrpoLoss grpo = {};
+  reward::RewardOptions reward = {};
+  RolloutOptions rollouts = {};
   TemplateChoice chat;
   std::string fields = {};  // NAME=FIELD,... of data and eval
   int64_t max_length = 2048;

@@ -364,7 +364,8 @@ TEST_F(DataCommands, StagesSampleTogether) {
   TrainOptions chunks = options_of("chunks", 2);
   chunks.stages.chunks = 2;
   chunks.stages.schedule = "circular";
-  EXPECT_THAT(fault(chunks), HasSubstr("--sample and --chunks: ranks that have several stages"));
+  EXPECT_THAT(fault(chunks),
+              HasSubstr("--sample or --loss grpo, and --chunks: ranks that have several stages"));
 }
 
 TEST_F(DataCommands, ARunStartsFromAnAdapter) {

@@ -140,7 +140,7 @@ TEST_F(TrainPairs, WhatDoesNotGoTogetherIsRefused) {
     return fault(o);
   };
   EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss.loss = "orpo"; }),
-              HasSubstr("--loss: got 'orpo', want cross_entropy or dpo"));
+              HasSubstr("--loss: got 'orpo', want cross_entropy, dpo or grpo"));
   EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss = {.beta = 0.2}; }),
               HasSubstr("--beta: is of preference pairs; give --loss dpo"));
   EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss.label_smoothing = 0.1; }),
