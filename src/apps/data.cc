@@ -278,7 +278,8 @@ int run_data(const DataOptions& o) {
     print_served_and_trained(o, dataset.files, text);
   } else if (of_rewards) {
     print_rewards(o, dataset,
-                  evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show)));
+                  evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show)),
+                  text);
   } else if (o.json) {
     print_json(o, dataset, lengths, text);
   } else if (!dataset.examples.empty()) {

@@ -9,6 +9,7 @@
 #include "report/text_width.h"
 #include "reward/reward.h"
 #include "text/json_field.h"
+#include "trainer/rollouts.h"
 
 namespace strata::apps {
 namespace {
@@ -24,10 +25,9 @@ std::string completion_of(const std::string& record) {
 
 // In the order of the records.
 std::vector<reward::Rated> rate(const DataOptions& options, const data::Dataset& prompts,
-                                const std::vector<size_t>& shown) {
-  reward::Reward reward(options.reward, /*log=*/"");
-  for (size_t i = 0; i < prompts.examples.size(); ++i)
-    reward.check_record(data::record_of(prompts, i));
+                                const std::vector<size_t>& shown, const TextStack& text) {
+  check_reward(options.reward, text, prompts);
+  reward::Reward reward(options.reward, /*log=*/"", {text.tokenizer(), text.end_tokens().stop});
   for (const size_t i : shown) {
     const std::string& record = data::record_of(prompts, i);
     reward.submit(i, record, completion_of(record));
@@ -41,10 +41,10 @@ std::vector<reward::Rated> rate(const DataOptions& options, const data::Dataset&
 }  // namespace
 
 void print_rewards(const DataOptions& options, const data::Dataset& prompts,
-                   const std::vector<size_t>& shown) {
+                   const std::vector<size_t>& shown, const TextStack& text) {
   json::array list;
   if (!options.json) fmt::print("{} prompts\n", prompts.examples.size());
-  for (const reward::Rated& rated : rate(options, prompts, shown)) {
+  for (const reward::Rated& rated : rate(options, prompts, shown, text)) {
     const std::string& record = data::record_of(prompts, rated.id);
     const std::string line = reward::make_line(record, completion_of(record));
     if (options.json) {

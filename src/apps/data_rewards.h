@@ -9,9 +9,9 @@
 
 namespace strata::apps {
 
-// Of these prompts of the dataset. Throws Error for a record, of all, that lacks a field which the
-// rule reads.
+// Of these prompts of the dataset. Throws Error for a record, of all, that lacks what the reward
+// reads.
 void print_rewards(const DataOptions& options, const data::Dataset& prompts,
-                   const std::vector<size_t>& shown);
+                   const std::vector<size_t>& shown, const TextStack& text);
 
 }  // namespace strata::apps

@@ -211,7 +211,7 @@ class DatasetReader {
     }
     store_->add(example_of_prompt(std::move(prompt.tokens)));
     records_.push_back(std::move(json));
-    if (options_.looks_only) file.lines.push_back(record.line);
+    file.lines.push_back(record.line);
   }
 
   [[nodiscard]] std::vector<Example> parts_of_overlong(const Example& example) const {

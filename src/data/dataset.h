@@ -62,8 +62,9 @@ struct DataFile {
   int64_t count = 0;
   std::array<int64_t, kNumForms> forms = {};  // records of each
   LineList too_long = {};                     // records of more than max_length tokens
-  std::vector<int64_t> lines = {};            // of its examples, with ReadOptions::looks_only
-  LineList left_out = {};                     // of these: nothing of them is trained on
+  // Of its examples, with ReadOptions::looks_only or prompts.
+  std::vector<int64_t> lines = {};
+  LineList left_out = {};       // of these: nothing of them is trained on
   LineList marked_out = {};     // records that their marks leave out (data/training_marks.h)
   int64_t num_marked_out = 0;   // answers that are not trained on for their marks
   FaultList not_found = {};     // answers that are left out, since the render does not show where

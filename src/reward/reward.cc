@@ -10,8 +10,10 @@
 
 #include "base/ascii.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "base/function_ref.h"
 #include "base/option_values.h"
+#include "structured/json_schema.h"
 #include "text/json_field.h"
 
 namespace strata::reward {
@@ -64,18 +66,19 @@ json::object parse_record(std::string_view record) {
   return text::parse_json_object(record, "the record");
 }
 
-// A text, or a number or truth value as JSON writes it, without the white space around it.
-std::string field_text(const json::object& record, const std::string& name) {
+// What is wrong with a field that is to be a text, a number or a truth value; empty: nothing.
+std::string find_field_fault(const json::object& record, const std::string& name) {
   const json::value* field = record.if_contains(name);
-  const bool is_plain =
-      field != nullptr && (field->is_string() || field->is_number() || field->is_bool());
-  if (!is_plain) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--reward: the record has {} '{}', want a text or a number there",
-                            field == nullptr ? "no field" : "no text in", name));
-  }
-  if (!field->is_string()) return json::serialize(*field);
-  return std::string(trimmed(std::string_view(field->get_string())));
+  if (field != nullptr && (field->is_string() || field->is_number() || field->is_bool())) return {};
+  return fmt::format("--reward: the record has {} '{}', want a text or a number there",
+                     field == nullptr ? "no field" : "no text in", name);
+}
+
+// As JSON writes what is no text; without the white space around it.
+std::string field_text(const json::object& record, const std::string& name) {
+  const json::value& field = record.at(name);
+  if (!field.is_string()) return json::serialize(field);
+  return std::string(trimmed(std::string_view(field.get_string())));
 }
 
 text::Regex compile(const std::string& pattern) {
@@ -89,7 +92,7 @@ OptionRow& add_reward_options(OptionTable& table, RewardOptions& options) {
       table
           .text("reward", options.reward,
                 "how good an answer is: a command that reads lines of JSON and writes numbers, "
-                "exact:FIELD or regex:PATTERN (docs/rewards.md)")
+                "exact:FIELD, regex:PATTERN or json-schema:FILE (docs/rewards.md)")
           .in("CMD");
   table.integer("reward-workers", options.workers, {1, kMostWorkers, "1 to 256"},
                 "processes that run the command of --reward");
@@ -119,17 +122,21 @@ std::string make_line(std::string_view record, std::string_view completion) {
   return json::serialize(line);
 }
 
-Reward::Reward(const RewardOptions& options, const std::string& log) {
+Reward::Reward(const RewardOptions& options, const std::string& log, const AnswerTokens& tokens)
+    : tokens_(tokens) {
   const std::string& text = options.reward;
-  if (text.starts_with(kSchema)) {
-    throw Error(ErrorCode::kUnsupported,
-                "--reward json-schema: not there yet; want a command, exact:FIELD or "
-                "regex:PATTERN");
-  }
   if (text.starts_with(kExact)) {
     kind_ = Kind::kExact;
     rule_ = text.substr(kExact.size());
     fields_ = {rule_};
+  } else if (text.starts_with(kSchema)) {
+    kind_ = Kind::kSchema;
+    rule_ = text.substr(kSchema.size());
+    int64_t num_tokens = tokens_.tokenizer.vocab_size();
+    for (const int32_t end : tokens_.ends) num_tokens = std::max<int64_t>(num_tokens, end + 1);
+    grammar_.emplace(structured::compile_json_schema(
+        structured::Vocabulary(tokens_.tokenizer, num_tokens),
+        read_file(rule_, structured::kMaxSchemaBytes), "--reward " + text));
   } else if (text.starts_with(kRegex)) {
     kind_ = Kind::kRegex;
     rule_ = text.substr(kRegex.size());
@@ -155,16 +162,30 @@ Reward::Reward(const RewardOptions& options, const std::string& log) {
   }
 }
 
-void Reward::check_record(std::string_view record) const {
-  if (fields_.empty()) return;
+std::string Reward::find_fault(std::string_view record) const {
+  if (fields_.empty()) return {};
   const json::object object = parse_record(record);
-  for (const std::string& field : fields_) static_cast<void>(field_text(object, field));
+  for (const std::string& field : fields_) {
+    const std::string fault = find_field_fault(object, field);
+    if (!fault.empty()) return fault;
+  }
+  return {};
+}
+
+bool Reward::fits_schema(std::string_view completion) const {
+  structured::Matcher matcher = grammar_->start(tokens_.ends);
+  for (const int32_t id : tokens_.tokenizer.encode(std::string(trimmed(completion)))) {
+    if (!matcher.accept(id)) return false;
+  }
+  return matcher.accept(tokens_.ends.front());
 }
 
 void Reward::submit(size_t id, std::string_view record, std::string_view completion) {
   if (kind_ == Kind::kCommand) return workers_->submit(id, make_line(record, completion));
   if (kind_ == Kind::kRegex) return rated_.push_back(rate_by_pattern(id, record, completion));
-  const bool is_it = trimmed(completion) == field_text(parse_record(record), rule_);
+  const bool is_it = kind_ == Kind::kSchema
+                         ? fits_schema(completion)
+                         : trimmed(completion) == field_text(parse_record(record), rule_);
   rated_.push_back({.id = id, .value = is_it ? 1.0 : 0.0});
 }
 

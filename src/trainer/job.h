@@ -137,8 +137,7 @@ class TrainJob {
   // before the first step. The sums are kept in --out, where a run that goes on reads them.
   // Before the first step or evaluation; the first rank's fingerprint counts. Collective.
   void find_references(const std::string& fingerprint);
-  // Of a run on rewards, before the first step or evaluation: what samples and rates. Throws Error
-  // where the data lack what the reward reads.
+  // Of a run on rewards, before the first step or evaluation: what samples and rates.
   void prepare_rollouts(const Rollouts::Limits& limits);
   // Nats per trained token of the evaluation examples, of pairs the mean of their losses, of
   // prompts the mean reward of an answer, less than nothing: the lowest is the best. NaN when there

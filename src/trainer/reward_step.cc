@@ -66,8 +66,6 @@ void TrainJob::prepare_rollouts(const Rollouts::Limits& limits) {
   rollouts_ = std::make_unique<Rollouts>(
       settings_, texts_with_adapter(spec_.texts, options().adapter, options().chat), limits,
       is_first_rank(), steps_done_);
-  rollouts_->check_records(data_.train);
-  rollouts_->check_records(data_.eval);
 }
 
 TrainStep TrainJob::step_on_rewards() {

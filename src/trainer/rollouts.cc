@@ -11,9 +11,11 @@
 
 #include "api/sampling_options.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "engine/sampling/sampling_loop.h"
 #include "setup/ranks.h"
+#include "setup/scoring.h"
 
 namespace strata::apps {
 namespace {
@@ -21,9 +23,29 @@ namespace {
 constexpr int64_t kMostWarnings = 5;  // of answers without a reward, one by one
 constexpr double kWait = 1;           // seconds, after which nothing happens but another wait
 
-std::string log_of_rewards(const TrainSettings& settings) { return settings.out + "/reward.log"; }
+// The tokens that end an answer.
+std::vector<int32_t> find_ends(const TextStack& text) {
+  std::vector<int32_t> ends = text.end_tokens().stop;
+  if (!text.has_template()) return ends;
+  if (const auto end = text.find_turn_end_token()) ends.push_back(*end);
+  return ends;
+}
 
 }  // namespace
+
+void check_reward(const reward::RewardOptions& options, const TextStack& text,
+                  const data::Dataset& prompts) {
+  const reward::Reward reward(options, "", {text.tokenizer(), find_ends(text)});
+  for (size_t i = 0; i < prompts.examples.size(); ++i) {
+    const std::string fault = reward.find_fault(data::record_of(prompts, i));
+    if (fault.empty()) continue;
+    const int64_t number = prompts.examples.order()[i];
+    const data::DataFile& file = prompts.files[file_index_of(prompts, number)];
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}:{}: {}", file.file->shown(),
+                            file.lines[static_cast<size_t>(number - file.first)], fault));
+  }
+}
 
 Rollouts::Rollouts(const TrainSettings& settings, const ModelTexts& texts, const Limits& limits,
                    bool is_first_rank, int64_t steps_done)
@@ -31,18 +53,11 @@ Rollouts::Rollouts(const TrainSettings& settings, const ModelTexts& texts, const
       seed_(settings.options.seed),
       limits_(limits),
       text_(texts, settings.options.chat),
-      stop_(text_.end_tokens().stop) {
-  if (text_.has_template()) {
-    if (const auto end = text_.find_turn_end_token()) stop_.push_back(*end);
-  }
+      stop_(find_ends(text_)) {
   if (!is_first_rank) return;
-  reward_.emplace(settings.options.reward, log_of_rewards(settings));
+  reward_.emplace(settings.options.reward, settings.out + "/reward.log",
+                  reward::AnswerTokens{text_.tokenizer(), stop_});
   record_.emplace(settings.out + "/rollouts.jsonl", steps_done);
-}
-
-void Rollouts::check_records(const data::Dataset& dataset) const {
-  for (size_t i = 0; reward_ && i < dataset.examples.size(); ++i)
-    reward_->check_record(data::record_of(dataset, i));
 }
 
 api::SampleRequest Rollouts::request_of(const std::vector<int32_t>& prompt,
@@ -117,7 +132,7 @@ std::vector<RolloutGroup> Rollouts::sample_groups(engine::Runner& runner, api::A
     }
     // A row whose logits are not finite has ended without a token; its result is a fault.
     if (sampled.empty()) take(running.begin());
-    if (reward_) reward_->run(0);
+    run_reward(0);
   }
   const double end = now_seconds();
   wait_for_rewards(runner, groups, group_size);
@@ -144,7 +159,7 @@ void Rollouts::wait_for_rewards(engine::Runner& runner, std::vector<RolloutGroup
                                 int64_t group_size) {
   const auto each = static_cast<size_t>(group_size);
   if (reward_) {
-    while (!reward_->is_idle()) reward_->run(kWait);
+    while (failed_.empty() && !reward_->is_idle()) run_reward(kWait);
     for (const reward::Rated& rated : reward_->take_rated()) {
       Rollout& rollout = groups[rated.id / each].rollouts[rated.id % each];
       rollout.reward = rated.value;
@@ -152,6 +167,8 @@ void Rollouts::wait_for_rewards(engine::Runner& runner, std::vector<RolloutGroup
       if (!rated.value) warn_of_omitted(rollout);
     }
   }
+  if (runner.comm().size() > 1) broadcast(runner.comm(), failed_);
+  if (!failed_.empty()) throw reward::RewardFailed(failed_);
   if (runner.comm().size() == 1) return;
   std::vector<double> rewards;  // NaN: none
   for (const RolloutGroup& group : groups) {
@@ -161,6 +178,15 @@ void Rollouts::wait_for_rewards(engine::Runner& runner, std::vector<RolloutGroup
   broadcast(runner.comm(), rewards);
   for (size_t i = 0; i < rewards.size(); ++i) {
     if (!std::isnan(rewards[i])) groups[i / each].rollouts[i % each].reward = rewards[i];
+  }
+}
+
+void Rollouts::run_reward(double seconds) {
+  if (!reward_ || !failed_.empty()) return;
+  try {
+    reward_->run(seconds);
+  } catch (const reward::RewardFailed& failed) {
+    failed_ = failed.what();
   }
 }
 

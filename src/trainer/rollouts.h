@@ -25,6 +25,10 @@ struct RolloutSeconds {
   double rewards = 0;  // of waiting for them, once all is sampled
 };
 
+// Throws Error for what is no reward, and for the first prompt whose record lacks what it reads.
+void check_reward(const reward::RewardOptions& options, const TextStack& text,
+                  const data::Dataset& prompts);
+
 class Rollouts {
  public:
   // Rows that are sampled at once, and the tokens of a pass that samples, at most.
@@ -33,12 +37,9 @@ class Rollouts {
     int64_t pass_tokens = 0;
   };
 
-  // Throws Error where a record of the data lacks what the reward reads.
   Rollouts(const TrainSettings& settings, const ModelTexts& texts, const Limits& limits,
            bool is_first_rank, int64_t steps_done);
 
-  // Error for a record of the data that lacks what the reward reads.
-  void check_records(const data::Dataset& dataset) const;
   // A group for each of these prompts, by their numbers in the dataset. What the record has of the
   // step is what their rewards are; and what it lacks of it, it has when this returns. Collective.
   std::vector<RolloutGroup> sample_step(engine::Runner& runner, api::AdapterSlot slot,
@@ -62,6 +63,8 @@ class Rollouts {
                    RolloutGroup& group);
   void wait_for_rewards(engine::Runner& runner, std::vector<RolloutGroup>& groups,
                         int64_t group_size);
+  // Where nobody rates answers, that is kept until all ranks can end together.
+  void run_reward(double seconds);
   void warn_of_omitted(const Rollout& rollout);
   [[nodiscard]] api::SampleRequest request_of(const std::vector<int32_t>& prompt,
                                               api::AdapterSlot slot) const;
@@ -73,6 +76,7 @@ class Rollouts {
   std::vector<int32_t> stop_;
   std::optional<reward::Reward> reward_;  // of the first rank, as the record is
   std::optional<RolloutRecord> record_;
+  std::string failed_;  // what RewardFailed says
   RolloutSeconds seconds_;
   int64_t num_warnings_ = 0;
 };

@@ -78,7 +78,9 @@ void check_reward_options(const TrainOptions& o) {
     throw Error(ErrorCode::kInvalidArgument, what);
   };
   if (o.reward.reward.empty())
-    refuse("--loss grpo: want --reward with it: a command, exact:FIELD or regex:PATTERN");
+    refuse(
+        "--loss grpo: want --reward with it: a command, exact:FIELD, regex:PATTERN or "
+        "json-schema:FILE");
   if (o.rollouts.max_tokens >= o.max_length) {
     refuse(
         fmt::format("--max-tokens {}: --max-length {} is of prompt and answer together; want less",
@@ -407,6 +409,10 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
     kept = std::move(split.train);
   }
   check_evaluation_options(options, eval);
+  if (options.loss.of_rewards()) {
+    check_reward(options.reward, text, all);
+    check_reward(options.reward, text, eval);
+  }
   return {.train = weighted_by_file(all, kept, options.seed), .eval = std::move(eval)};
 }
 

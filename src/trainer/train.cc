@@ -218,7 +218,9 @@ void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& 
   remove_file(metrics_path(out));  // of a run that never saved
   remove_file(out + "/samples.jsonl");
   // A run that was killed before its first save goes on by its record.
-  if (!job.options().resume) remove_file(out + "/rollouts.jsonl");
+  if (job.options().resume) return;
+  remove_file(out + "/rollouts.jsonl");
+  remove_file(out + "/reward.log");
 }
 
 // What reading the tokenizer, the data and the model, and planning, have left behind.

@@ -5,15 +5,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 namespace strata::reward {
 namespace {
 
 using ::testing::HasSubstr;
 
+const text::Tokenizer& tokenizer() {
+  static const text::Tokenizer bundled =
+      text::Tokenizer::load(std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3");
+  return bundled;
+}
+
+// It ends an answer with a token that it has for nothing else.
+AnswerTokens tokens() { return {tokenizer(), {*tokenizer().token_to_id("<|im_end|>")}}; }
+
 std::optional<double> rate(const std::string& rule, const std::string& record,
                            const std::string& completion) {
-  Reward reward({.reward = rule}, "");
-  reward.check_record(record);
+  Reward reward({.reward = rule}, "", tokens());
+  EXPECT_EQ(reward.find_fault(record), "");
   reward.submit(7, record, completion);
   while (!reward.is_idle()) reward.run(10);
   const std::vector<Rated> rated = reward.take_rated();
@@ -24,11 +35,11 @@ std::optional<double> rate(const std::string& rule, const std::string& record,
 
 std::string fault_of(const std::string& rule, const std::string& record) {
   try {
-    Reward({.reward = rule}, "").check_record(record);
+    const std::string fault = Reward({.reward = rule}, "", tokens()).find_fault(record);
+    return fault.empty() ? "no error" : fault;
   } catch (const Error& error) {
     return error.what();
   }
-  return "no error";
 }
 
 TEST(Reward, ExactIsTheField) {
@@ -72,9 +83,26 @@ TEST(Reward, ACommandReadsAllOfTheRecord) {
   EXPECT_EQ(rate("while read -r line; do echo ${#line}; done", R"({"prompt": "p"})", "c"), 31.0);
 }
 
+TEST(Reward, ASchemaIsFitted) {
+  if (!STRATA_WANTS_GRAMMARS) GTEST_SKIP() << "built without grammars";
+  const std::string path = ::testing::TempDir() + "strata_reward_schema.json";
+  std::ofstream(path) << R"({"type": "object", "properties": {"name": {"type": "string"},
+    "age": {"type": "integer"}}, "required": ["name", "age"], "additionalProperties": false})";
+  const std::string rule = "json-schema:" + path;
+  EXPECT_EQ(rate(rule, "{}", R"({"name": "Mia", "age": 7})"), 1.0);
+  EXPECT_EQ(rate(rule, "{}", " {\"name\": \"Mia\", \"age\": 7}\n"), 1.0);
+  EXPECT_EQ(rate(rule, "{}", R"({"name": "Mia"})"), 0.0);
+  EXPECT_EQ(rate(rule, "{}", R"({"name": "Mia", "age": "7"})"), 0.0);
+  EXPECT_EQ(rate(rule, "{}", R"({"name": "Mia", "age": 7)"), 0.0);
+  EXPECT_EQ(rate(rule, "{}", R"({"name": "Mia", "age": 7} and more)"), 0.0);
+  EXPECT_EQ(rate(rule, "{}", "Mia is 7."), 0.0);
+  std::ofstream(path) << R"({"type": "nothing"})";
+  EXPECT_THAT(fault_of(rule, "{}"), HasSubstr("--reward json-schema:"));
+}
+
 TEST(Reward, WhatIsNotThereIsRefused) {
-  EXPECT_THAT(fault_of("json-schema:x.json", "{}"), HasSubstr("not there yet"));
-  EXPECT_THROW(Reward({.reward = "cat", .timeout = "soon"}, ""), Error);
+  EXPECT_THAT(fault_of("json-schema:/nonexistent", "{}"), HasSubstr("/nonexistent"));
+  EXPECT_THROW(Reward({.reward = "cat", .timeout = "soon"}, "", tokens()), Error);
 }
 
 }  // namespace

@@ -143,12 +143,15 @@ TEST_F(TrainRewards, WorkersAndDelaysChangeNoBit) {
 }
 
 TEST_F(TrainRewards, AKilledRunResumesToTheSameBits) {
-  ASSERT_EQ(run_train(reward_options("straight")), 0);
+  TrainOptions straight = reward_options("straight");
+  straight.rollouts.updates = 2;
+  ASSERT_EQ(run_train(straight), 0);
+  TrainOptions last = straight;
+  last.out = root_ + "/killed";
   int kills = 0;
   for (const int64_t lines : {1, 3, 5, 6, 8, 9, 11, 13, 15, 17})
-    kills += kill_after(reward_options("killed"), lines) ? 1 : 0;
-  EXPECT_GE(kills, 1);
-  TrainOptions last = reward_options("killed");
+    kills += kill_after(last, lines) ? 1 : 0;
+  EXPECT_GE(kills, 5);
   last.resume = true;
   ASSERT_EQ(run_train(last), 0);
   expect_same_runs("straight", "killed");
@@ -216,7 +219,7 @@ TEST_F(TrainRewards, UpdatesAndAllParametersResumeToo) {
   full.rollouts.updates = 2;
   full.grpo.importance = "sequence";
   const TrainOptions again = run_and_move(full, "full-again");
-  EXPECT_TRUE(kill_after(again, 7));
+  EXPECT_TRUE(kill_after(again, 13));
   TrainOptions last = again;
   last.resume = true;
   ASSERT_EQ(run_train(last), 0);
@@ -267,6 +270,13 @@ TEST_F(TrainRewards, ACommandThatRatesNothingEndsTheRunAndLosesNothing) {
   EXPECT_THAT(said, HasSubstr("exit code 9"));
   EXPECT_THAT(said, HasSubstr("no judge here"));
   EXPECT_EQ(metric("failing", "reward").size(), 3u);
+  EXPECT_TRUE(fs::exists(o.out + "/trainer/state.json"));
+  // Of stages all ranks end and save.
+  TrainOptions staged = o;
+  staged.out = root_ + "/staged";
+  staged.model = deep_model();
+  staged.stages = {.stages = 2, .schedule = "1f1b", .microbatches = 2};
+  EXPECT_THAT(fault(staged), HasSubstr("10 answers in a row got no number"));
   static_cast<void>(script(good));
   o.resume = true;
   ASSERT_EQ(run_train(o), 0);
