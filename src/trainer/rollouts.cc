@@ -131,7 +131,7 @@ std::vector<RolloutGroup> Rollouts::sample_groups(engine::Runner& runner, api::A
       if (token.last) take(running.find(token.id));
     }
     // A row whose logits are not finite has ended without a token; its result is a fault.
-    if (sampled.empty()) take(running.begin());
+    if (loop.done() && !running.empty()) take(running.begin());
     run_reward(0);
   }
   const double end = now_seconds();

@@ -21,6 +21,9 @@ class TrainRewards : public TrainTest {
     std::ofstream data(root_ + "/prompts.jsonl");
     for (int i = 0; i < 20; ++i)
       data << R"({"prompt": "What is )" << i << R"( plus 1?", "answer": )" << i + 1 << "}\n";
+    // Longer than the shortest passes, which read a piece of it at a time.
+    data << R"({"prompt": "Of all that there is to be asked, what is one and one and one and one )"
+         << R"(and one and one and one and one?", "answer": 8})" << "\n";
   }
   [[nodiscard]] TrainOptions reward_options(const std::string& out,
                                             const std::string& reward = kByLength) const {
