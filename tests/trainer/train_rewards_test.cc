@@ -21,9 +21,6 @@ class TrainRewards : public TrainTest {
     std::ofstream data(root_ + "/prompts.jsonl");
     for (int i = 0; i < 20; ++i)
       data << R"({"prompt": "What is )" << i << R"( plus 1?", "answer": )" << i + 1 << "}\n";
-    // Longer than the shortest passes, which read a piece of it at a time.
-    data << R"({"prompt": "Of all that there is to be asked, what is one and one and one and one )"
-         << R"(and one and one and one and one?", "answer": 8})" << "\n";
   }
   [[nodiscard]] TrainOptions reward_options(const std::string& out,
                                             const std::string& reward = kByLength) const {
@@ -122,6 +119,25 @@ TEST_F(TrainRewards, PassesMemoryWorkersAndStagesChangeNoBit) {
   expect_same([](TrainOptions& o) { o.memory = "64MiB"; });
   expect_same(
       [](TrainOptions& o) { o.stages = {.stages = 2, .schedule = "1f1b", .microbatches = 3}; });
+}
+
+// A step may then read pieces of prompts and sample nothing.
+TEST_F(TrainRewards, PromptsMayBeLongerThanAPass) {
+  std::ofstream data(root_ + "/prompts.jsonl");
+  for (int i = 0; i < 8; ++i) {
+    data << R"({"prompt": "Of all that there is to be asked, what is one and one and one and )" << i
+         << R"( and one and one and one?"})" << "\n";
+  }
+  data.close();
+  TrainOptions whole = reward_options("whole");
+  whole.steps = 2;
+  whole.micro_tokens = 4096;
+  const TrainOptions pieces = run_and_move(whole, "pieces");
+  TrainOptions other = pieces;
+  other.micro_tokens = 16;
+  other.rollouts.sample_rows = 4;
+  ASSERT_EQ(run_train(other), 0);
+  expect_same_runs("whole", "pieces");
 }
 
 // Another command is another run; this one is told how to dawdle behind its back.
@@ -279,7 +295,9 @@ TEST_F(TrainRewards, ACommandThatRatesNothingEndsTheRunAndLosesNothing) {
   staged.out = root_ + "/staged";
   staged.model = deep_model();
   staged.stages = {.stages = 2, .schedule = "1f1b", .microbatches = 2};
+  fs::remove(root_ + "/broken");
   EXPECT_THAT(fault(staged), HasSubstr("10 answers in a row got no number"));
+  EXPECT_TRUE(fs::exists(staged.out + "/trainer/state.json"));
   static_cast<void>(script(good));
   o.resume = true;
   ASSERT_EQ(run_train(o), 0);
