@@ -27,6 +27,7 @@
 #include "setup/backend.h"
 #include "setup/exit_code.h"
 #include "setup/version.h"
+#include "structured/compile_child.h"
 
 namespace strata::apps {
 namespace {
@@ -300,6 +301,8 @@ void print_version() {
 }
 
 int run_program(const std::vector<std::string>& arguments) {
+  if (arguments == std::vector<std::string>{structured::kCompileChildWord})
+    return structured::run_compile_child();
   const std::vector<Command> commands = all_commands();
   const std::string first = arguments.empty() ? "help" : arguments[0];
   const std::span<const std::string> rest =

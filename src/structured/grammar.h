@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers that fit a schema: which tokens may come next, so that what is sampled is JSON of it.
+// Answers that fit a schema: which tokens may come next, so that what is sampled is JSON of it, or
+// text of a regular expression or a grammar.
 // XGrammar (https://github.com/mlc-ai/xgrammar) does the work, and nothing else of the house
 // includes it. A build without it has the same functions, which throw Error{kUnsupported}.
 //   const Vocabulary vocabulary(tokenizer, logits_width);
-//   const Grammar grammar = compile_json_schema(vocabulary, text, "--json-schema FILE");
+//   const Grammar grammar = compile_grammar(vocabulary, {.text = schema}, "--json-schema FILE");
 //   Matcher matcher = grammar.start(end_tokens);
 //   matcher.fill_mask(bits);  matcher.accept(token);
 #pragma once
@@ -26,7 +27,38 @@ inline size_t num_mask_words(int64_t vocab_size) {
   return static_cast<size_t>((vocab_size + 31) / 32);
 }
 
+enum class GrammarKind : uint8_t {
+  kJsonSchema,
+  kRegex,
+  kEbnf,  // rules as XGrammar reads them (docs/openai.md), the first of which is `root`
+  kTags,  // a structural tag of XGrammar's, which the server makes of the calls of tools
+};
+
+// What an answer has to be. Of a JSON schema: properties come in its order, and others behind them
+// where additionalProperties lets them; all is on one line, with a space behind commas and colons,
+// since a model that may write white space without end does.
+struct GrammarSource {
+  GrammarKind kind = GrammarKind::kJsonSchema;
+  std::string text = {};
+  // A keyword that no grammar is made of is passed over and named in Grammar::warnings(); else it
+  // is a fault.
+  bool is_lenient = false;
+  // Up to two line breaks may stand before it, as models write them behind a thought.
+  bool may_begin_with_breaks = false;
+  // Where the answer begins with free text up to a mark, that mark, and whether an answer may end
+  // without it. Empty: the grammar begins at once.
+  std::string lead_mark = {};
+  bool may_end_in_lead = false;
+};
+
 class Grammar;
+
+// Tokens with these texts: that are special though the tokenizer does not say so (a structural tag
+// names them by their ids), and that are text although it says they are special.
+struct VocabularyMarks {
+  std::vector<std::string_view> apart = {};
+  std::vector<std::string_view> in_text = {};
+};
 
 // The tokens of a model as grammars see them. Never part of an answer are special tokens, ids
 // without a token, and tokens with a control character that is no line break: JSON needs none.
@@ -34,10 +66,18 @@ class Grammar;
 class Vocabulary {
  public:
   // `vocab_size`: of a row of logits.
-  Vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size);
+  Vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size,
+             const VocabularyMarks& marks = {});
+  // Of what texts() gave, in another process; has no bytes of special tokens.
+  explicit Vocabulary(std::vector<std::string> texts);
+
+  // What grammars see of each token: its bytes, or nothing.
+  [[nodiscard]] const std::vector<std::string>& texts() const;
 
  private:
-  friend Grammar compile_json_schema(const Vocabulary&, std::string_view, const std::string&);
+  friend class Grammar;
+  friend class Matcher;
+  friend Grammar compile_grammar(const Vocabulary&, const GrammarSource&, const std::string&);
   struct Impl;
   std::shared_ptr<const Impl> impl_;
 };
@@ -68,24 +108,33 @@ class Matcher {
   std::unique_ptr<Impl> impl_;
 };
 
-// A schema compiled for a vocabulary. Immutable and cheap to copy; any thread.
+// A source compiled for a vocabulary. Immutable and cheap to copy; any thread.
 class Grammar {
  public:
   // The matcher of an answer that ends with one of these tokens; an empty list is an Error.
   [[nodiscard]] Matcher start(const std::vector<int32_t>& end_tokens) const;
+  // What of a lenient source is not kept, a line each.
+  [[nodiscard]] const std::vector<std::string>& warnings() const;
+  // Memory, which grows with the masks that answers need.
+  [[nodiscard]] int64_t num_bytes() const;
+
+  // What was compiled, for another process with the same vocabulary: without lead and warnings.
+  [[nodiscard]] std::string to_bytes() const;
+  // Throws Error for bytes that are not to_bytes() of this vocabulary and source.
+  static Grammar from_bytes(const Vocabulary& vocabulary, const GrammarSource& source,
+                            const std::string& bytes, std::vector<std::string> warnings);
 
  private:
-  friend Grammar compile_json_schema(const Vocabulary&, std::string_view, const std::string&);
+  friend class Matcher;
+  friend Grammar compile_grammar(const Vocabulary&, const GrammarSource&, const std::string&);
   struct Impl;
   std::shared_ptr<const Impl> impl_;
 };
 
-// Throws Error for a schema that check_json_schema() refuses, and for one of which the library
-// says that no answer fits it, or that it does not keep all of it. `where` is what people call it.
-// An object's properties come in the order of the schema, and others behind them where
-// additionalProperties lets them. All is on one line, with a space behind commas and colons: a
-// model that may write white space without end does.
-Grammar compile_json_schema(const Vocabulary& vocabulary, std::string_view schema,
-                            const std::string& where);
+// Throws Error for a source that is too long, for a schema that check_json_schema() refuses, and
+// for what the library says that no answer fits, or that it does not keep all of it. `where` is
+// what people call it.
+Grammar compile_grammar(const Vocabulary& vocabulary, const GrammarSource& source,
+                        const std::string& where);
 
 }  // namespace strata::structured

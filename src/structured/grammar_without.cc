@@ -7,20 +7,27 @@
 
 namespace strata::structured {
 
-struct Vocabulary::Impl {};
-struct Grammar::Impl {};
+struct Vocabulary::Impl {
+  std::vector<std::string> texts;
+};
+struct Grammar::Impl {
+  std::vector<std::string> warnings;
+};
 struct Matcher::Impl {};
 
 void require_grammars() {
   throw Error(ErrorCode::kUnsupported,
-              "--json-schema: this strata was built without answers that fit a schema "
-              "(STRATA_STRUCTURED); tools/fetch_xgrammar.sh says why, and `make build` builds it "
-              "with them");
+              "this strata was built without answers that fit a schema (STRATA_STRUCTURED); "
+              "tools/fetch_xgrammar.sh says why, and `make build` builds it with them");
 }
 
-Vocabulary::Vocabulary(const text::Tokenizer&, int64_t) { require_grammars(); }
+Vocabulary::Vocabulary(const text::Tokenizer&, int64_t, const VocabularyMarks&) {
+  require_grammars();
+}
+Vocabulary::Vocabulary(std::vector<std::string>) { require_grammars(); }
+const std::vector<std::string>& Vocabulary::texts() const { return impl_->texts; }
 
-Grammar compile_json_schema(const Vocabulary&, std::string_view, const std::string&) {
+Grammar compile_grammar(const Vocabulary&, const GrammarSource&, const std::string&) {
   require_grammars();
   return {};
 }
@@ -28,6 +35,14 @@ Grammar compile_json_schema(const Vocabulary&, std::string_view, const std::stri
 Matcher Grammar::start(const std::vector<int32_t>&) const {
   require_grammars();
   return Matcher(nullptr);
+}
+const std::vector<std::string>& Grammar::warnings() const { return impl_->warnings; }
+int64_t Grammar::num_bytes() const { return 0; }
+std::string Grammar::to_bytes() const { return ""; }
+Grammar Grammar::from_bytes(const Vocabulary&, const GrammarSource&, const std::string&,
+                            std::vector<std::string>) {
+  require_grammars();
+  return {};
 }
 
 Matcher::Matcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -89,21 +89,6 @@ bool is_one_of(std::string_view name, const Names& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-// One more step of a JSON pointer (RFC 6901).
-std::string pointer_to(const std::string& path, std::string_view step) {
-  std::string out = path + "/";
-  for (const char c : step) {
-    if (c == '~') {
-      out += "~0";
-    } else if (c == '/') {
-      out += "~1";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 unsigned types_of(const json::value& value) {
   switch (value.kind()) {
     case json::kind::object:
@@ -125,9 +110,16 @@ unsigned types_of(const json::value& value) {
   return 0;
 }
 
+// A keyword that no grammar is made of.
+struct PassedOver {
+  std::string path, fault;
+};
+
 class SchemaCheck {
  public:
-  explicit SchemaCheck(const std::string& where) : where_(where) {}
+  // With `passed_over`, keywords that no grammar is made of are added there; else they are faults.
+  SchemaCheck(const std::string& where, std::vector<PassedOver>* passed_over)
+      : where_(where), passed_over_(passed_over) {}
 
   // Returns the paths of all oneOf.
   std::vector<std::string> check_root(const json::value& root) {
@@ -144,6 +136,12 @@ class SchemaCheck {
  private:
   [[noreturn]] void fail(const std::string& path, const std::string& what) const {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}: {}", where_, path, what));
+  }
+
+  // Of the keyword at this path.
+  void refuse_keyword(const std::string& path, const std::string& what) const {
+    if (passed_over_ == nullptr) fail(path, what);
+    passed_over_->push_back({path, fmt::format("{}: {}: {}", where_, path, what)});
   }
 
   void add_to(size_t& total, size_t count, size_t most, const std::string& path,
@@ -185,9 +183,9 @@ class SchemaCheck {
     for (const auto& member : object) {
       const std::string_view key = member.key();
       if (key == name || says_nothing(key) || (has_values && key == "type")) continue;
-      fail(pointer_to(path, key),
-           fmt::format("'{}' with '{}' is not supported; write it into what '{}' names", key, name,
-                       name));
+      refuse_keyword(pointer_to(path, key),
+                     fmt::format("'{}' with '{}' is not supported; write it into what '{}' names",
+                                 key, name, name));
     }
     const json::value& value = object.at(name);
     const std::string inner = pointer_to(path, name);
@@ -213,7 +211,8 @@ class SchemaCheck {
 
   void check_alternatives(const json::value& list, std::string_view name, const std::string& path) {
     if (name == "allOf" && list.is_array() && list.get_array().size() > 1)
-      fail(path, "allOf of several schemas is not supported; write one that says what all do");
+      refuse_keyword(path,
+                     "allOf of several schemas is not supported; write one that says what all do");
     check_form(list, Form::kSchemaList, path);
     if (name == "oneOf") one_ofs_.push_back(path);
   }
@@ -260,12 +259,14 @@ class SchemaCheck {
     const auto* const row =
         std::find_if(std::begin(kTypedKeywords), std::end(kTypedKeywords),
                      [&](const TypedKeyword& keyword) { return keyword.name == name; });
-    if (row == std::end(kTypedKeywords))
-      fail(path,
-           fmt::format("the keyword '{}' is not supported, so an answer could break it", name));
-    if (types == 0) fail(path, fmt::format("'{}' needs a \"type\"", name));
+    if (row == std::end(kTypedKeywords)) {
+      return refuse_keyword(
+          path,
+          fmt::format("the keyword '{}' is not supported, so an answer could break it", name));
+    }
+    if (types == 0) return refuse_keyword(path, fmt::format("'{}' needs a \"type\"", name));
     if (name == "multipleOf" && (types & kNumber) != 0)
-      fail(path, "multipleOf is supported of integers alone");
+      refuse_keyword(path, "multipleOf is supported of integers alone");
     check_form(value, row->form, path);
   }
 
@@ -316,19 +317,20 @@ class SchemaCheck {
       if (!object.contains(name)) continue;
       for (const std::string_view other : {"properties", "required", "propertyNames"}) {
         if (other != name && object.contains(other))
-          fail(pointer_to(path, name),
-               fmt::format("it is not supported together with '{}'", other));
+          refuse_keyword(pointer_to(path, name),
+                         fmt::format("it is not supported together with '{}'", other));
       }
     }
     const json::value* patterns = object.if_contains("patternProperties");
     if (patterns != nullptr && patterns->get_object().size() != 1)
-      fail(pointer_to(path, "patternProperties"), "want one pattern");
+      refuse_keyword(pointer_to(path, "patternProperties"), "want one pattern");
     size_t num_required = 0;
     if (const json::value* required = object.if_contains("required")) {
       for (const json::value& name : required->get_array()) {
         if (properties == nullptr || !properties->get_object().contains(name.get_string()))
-          fail(pointer_to(path, "required"),
-               fmt::format("{} is not among the properties", json::serialize(name)));
+          return refuse_keyword(
+              pointer_to(path, "required"),
+              fmt::format("{} is not among the properties", json::serialize(name)));
       }
       num_required = required->get_array().size();
     }
@@ -337,35 +339,36 @@ class SchemaCheck {
     const bool is_closed = properties != nullptr && others != nullptr && *others == false;
     if (least != nullptr && !is_closed &&
         std::cmp_greater(least->get_int64(), std::max<size_t>(1, num_required)))
-      fail(pointer_to(path, "minProperties"),
-           "above 1 and the number of required properties it is supported where "
-           "additionalProperties is false");
+      refuse_keyword(pointer_to(path, "minProperties"),
+                     "above 1 and the number of required properties it is supported where "
+                     "additionalProperties is false");
   }
 
   void check_string(const json::object& object, const std::string& path) const {
     const json::value* format = object.if_contains("format");
-    if (format != nullptr && !is_one_of(std::string_view(format->get_string()), kFormats))
-      fail(pointer_to(path, "format"),
-           fmt::format("{} is not known; there are {}", json::serialize(*format),
-                       fmt::join(kFormats, ", ")));
+    if (format != nullptr && !is_one_of(std::string_view(format->get_string()), kFormats)) {
+      return refuse_keyword(pointer_to(path, "format"),
+                            fmt::format("{} is not known; there are {}", json::serialize(*format),
+                                        fmt::join(kFormats, ", ")));
+    }
     const char* form = format != nullptr ? "format" : "pattern";
     if (!object.contains(form)) return;
     for (const std::string_view other : {"pattern", "minLength", "maxLength"}) {
       if (other != form && object.contains(other))
-        fail(pointer_to(path, other), fmt::format("it is not supported together with '{}'", form));
+        refuse_keyword(pointer_to(path, other),
+                       fmt::format("it is not supported together with '{}'", form));
     }
   }
 
   const std::string& where_;
+  std::vector<PassedOver>* passed_over_;  // or null
   size_t num_properties_ = 0, num_enum_values_ = 0;
   std::vector<std::string> one_ofs_;                       // paths
   std::set<std::string> schemas_;                          // paths
   std::vector<std::pair<std::string, std::string>> refs_;  // path of the keyword, what it names
 };
 
-}  // namespace
-
-CheckedSchema check_json_schema(std::string_view text, const std::string& where) {
+json::value parse_schema(std::string_view text, const std::string& where) {
   if (text.size() > kMaxSchemaBytes)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: the schema has {} bytes, want {} at most", where, text.size(),
@@ -373,12 +376,59 @@ CheckedSchema check_json_schema(std::string_view text, const std::string& where)
   json::parse_options options;
   options.max_depth = kMaxSchemaDepth;
   boost::system::error_code fault;
-  const json::value root = json::parse(text, fault, {}, options);
+  json::value root = json::parse(text, fault, {}, options);
   if (fault)
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: no JSON of at most {} levels: {}",
                                                          where, kMaxSchemaDepth, fault.message()));
-  std::vector<std::string> one_ofs = SchemaCheck(where).check_root(root);
-  return {.text = json::serialize(root), .one_ofs = std::move(one_ofs)};
+  return root;
+}
+
+void erase_member(json::value& root, const std::string& path) {
+  const size_t slash = path.rfind('/');
+  std::string key;
+  for (size_t i = slash + 1; i < path.size(); ++i) {
+    const bool is_escape = path[i] == '~';
+    if (is_escape) ++i;
+    key += is_escape ? (path[i] == '0' ? '~' : '/') : path[i];
+  }
+  boost::system::error_code fault;
+  json::value* object = root.find_pointer(path.substr(1, slash - 1), fault);
+  if (object != nullptr) object->get_object().erase(key);  // its schema may have gone before
+}
+
+}  // namespace
+
+std::string pointer_to(const std::string& path, std::string_view step) {
+  std::string out = path + "/";
+  for (const char c : step) {
+    if (c == '~') {
+      out += "~0";
+    } else if (c == '/') {
+      out += "~1";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+CheckedSchema check_json_schema(std::string_view text, const std::string& where, bool is_lenient) {
+  json::value root = parse_schema(text, where);
+  CheckedSchema out;
+  // Without one keyword another may be at fault that was not read before.
+  constexpr int kMostRounds = 16;
+  for (int round = 0; is_lenient && round < kMostRounds; ++round) {
+    std::vector<PassedOver> passed_over;
+    SchemaCheck(where, &passed_over).check_root(root);
+    if (passed_over.empty()) break;
+    for (PassedOver& each : passed_over) {
+      erase_member(root, each.path);
+      out.warnings.push_back(std::move(each.fault));
+    }
+  }
+  out.one_ofs = SchemaCheck(where, nullptr).check_root(root);
+  out.text = json::serialize(root);
+  return out;
 }
 
 }  // namespace strata::structured

@@ -53,7 +53,7 @@ struct Schemas {
         end(tokenizer.token_to_id("<|end|>").value()),
         vocabulary(tokenizer, vocab_size) {}
   [[nodiscard]] structured::Matcher start() const {
-    return structured::compile_json_schema(vocabulary, kSchema, "S").start({end});
+    return structured::compile_grammar(vocabulary, {.text = kSchema}, "S").start({end});
   }
   text::Tokenizer tokenizer;
   int32_t end;

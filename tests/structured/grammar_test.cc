@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <iterator>
+#include <optional>
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "tests/structured/tiny_tokens.h"
 
 namespace strata::structured {
 namespace {
@@ -32,54 +34,6 @@ class Grammars : public testing::Test {
     if (!STRATA_WANTS_GRAMMARS) GTEST_SKIP();
   }
 };
-
-struct Tokens {
-  explicit Tokens(const std::string& path, const std::string& end)
-      : tokenizer(text::Tokenizer::load(path)),
-        end_token(tokenizer.token_to_id(end).value()),
-        size(tokenizer.vocab_size() + 3),  // rows of logits without a token
-        vocabulary(tokenizer, size) {}
-
-  [[nodiscard]] Matcher start(const std::string& schema) const {
-    return compile_json_schema(vocabulary, schema, "S").start({end_token});
-  }
-  [[nodiscard]] std::string fault_of(const std::string& schema) const {
-    try {
-      compile_json_schema(vocabulary, schema, "S");
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  }
-
-  text::Tokenizer tokenizer;
-  int32_t end_token;
-  int64_t size;
-  Vocabulary vocabulary;
-};
-
-const Tokens& tiny() {
-  static const Tokens tokens(std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3", "<|im_end|>");
-  return tokens;
-}
-
-bool has_bit(const std::vector<uint32_t>& bits, int64_t token) {
-  return (bits[static_cast<size_t>(token / 32)] >> (token % 32) & 1) != 0;
-}
-
-std::vector<uint32_t> mask_of(const Matcher& matcher) {
-  std::vector<uint32_t> bits(num_mask_words(matcher.vocab_size()), 0xffffffffu);
-  matcher.fill_mask(bits);
-  return bits;
-}
-
-std::vector<int32_t> allowed_tokens(const Matcher& matcher) {
-  const std::vector<uint32_t> bits = mask_of(matcher);
-  std::vector<int32_t> out;
-  for (int64_t token = 0; token < std::ssize(bits) * 32; ++token)
-    if (has_bit(bits, token)) out.push_back(static_cast<int32_t>(token));
-  return out;
-}
 
 std::vector<int32_t> tokens_that_are_accepted(Matcher& matcher, int64_t vocab_size) {
   std::vector<int32_t> out;
@@ -231,11 +185,118 @@ TEST_F(Grammars, NoTokenWithAControlCharacterIsAllowed) {
 
 TEST_F(Grammars, NoEndTokenIsAnErrorThatSaysSo) {
   try {
-    static_cast<void>(compile_json_schema(tiny().vocabulary, "{}", "S").start({}));
+    static_cast<void>(compile_grammar(tiny().vocabulary, {.text = "{}"}, "S").start({}));
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("ends with an end token, and the model names none"));
   }
+}
+
+// Free text, then the mark, behind which the grammar begins; tokens that go beyond the mark are not
+// allowed, and the answer ends before it only where that is asked for.
+TEST_F(Grammars, BeginBehindAMark) {
+  const auto start = [](bool may_end) {
+    const GrammarSource source = {.text = R"({"const": 7})",
+                                  .may_begin_with_breaks = true,
+                                  .lead_mark = "nd.",
+                                  .may_end_in_lead = may_end};
+    return compile_grammar(tiny().vocabulary, source, "S").start({tiny().end_token});
+  };
+  const auto accept_text = [](Matcher& matcher, const std::string& text) {
+    for (const char c : text) {
+      const std::optional<int32_t> token = tiny().tokenizer.token_to_id(std::string(1, c));
+      ASSERT_TRUE(matcher.accept(c == '\n' ? tiny().tokenizer.encode("\n").at(0) : token.value()))
+          << c;
+    }
+  };
+  Matcher matcher = start(false);
+  const size_t all = allowed_tokens(matcher).size();
+  EXPECT_GT(all, 4000u);
+  EXPECT_FALSE(matcher.accept(tiny().end_token));
+  accept_text(matcher, "andnnd");
+  const std::vector<int32_t> allowed = allowed_tokens(matcher);
+  for (int32_t token = 0; token < tiny().size; ++token) {
+    const std::string bytes = tiny().tokenizer.token_bytes(token);
+    const bool is_beyond = bytes.size() > 1 && bytes[0] == '.';
+    if (is_beyond) {
+      EXPECT_EQ(std::ranges::count(allowed, token), 0) << bytes;
+    }
+  }
+  EXPECT_LT(allowed.size(), all);
+  accept_text(matcher, ".");
+  EXPECT_LT(allowed_tokens(matcher).size(), 20u);
+  Matcher other = matcher.fork();
+  accept_text(matcher, "\n\n7");
+  EXPECT_EQ(allowed_tokens(matcher), std::vector<int32_t>{tiny().end_token});
+  ASSERT_TRUE(matcher.accept(tiny().end_token));
+  EXPECT_TRUE(matcher.is_ended());
+  matcher.rollback(6);  // the end, what fits, the mark's end and one token before it
+  EXPECT_GT(allowed_tokens(matcher).size(), 4000u);
+  accept_text(matcher, "d.7");
+  EXPECT_EQ(allowed_tokens(matcher), std::vector<int32_t>{tiny().end_token});
+  accept_text(other, "7");
+  Matcher may_end = start(true);
+  accept_text(may_end, "an");
+  ASSERT_TRUE(may_end.accept(tiny().end_token));
+  EXPECT_TRUE(may_end.is_ended());
+  may_end.rollback(1);
+  EXPECT_FALSE(may_end.is_ended());
+  accept_text(may_end, "d.7");
+}
+
+TEST_F(Grammars, OfExpressionsAndRules) {
+  const auto walk = [](GrammarKind kind, const std::string& text) {
+    Matcher matcher = compile_grammar(tiny().vocabulary, {.kind = kind, .text = text}, "S")
+                          .start({tiny().end_token});
+    std::vector<int32_t> answer;
+    while (answer.size() < 30) {
+      const int32_t token = allowed_tokens(matcher).front();
+      EXPECT_TRUE(matcher.accept(token));
+      if (matcher.is_ended()) break;
+      answer.push_back(token);
+    }
+    return tiny().tokenizer.decode(answer);
+  };
+  EXPECT_EQ(walk(GrammarKind::kRegex, "[b-b]{3}-7"), "bbb-7");
+  EXPECT_EQ(walk(GrammarKind::kEbnf, "root ::= word \"-\" word\nword ::= \"yes\""), "yes-yes");
+}
+
+// A mark stands where a structural tag names its token, and nowhere in texts.
+TEST_F(Grammars, MarksStandApartFromTexts) {
+  const Vocabulary vocabulary(tiny().tokenizer, tiny().size, {.apart = {"am"}});
+  const int32_t mark = tiny().tokenizer.token_to_id("am").value();
+  const std::string tags =
+      R"({"type": "structural_tag", "format": {"type": "sequence", "elements": [
+          {"type": "token", "token": )" +
+      std::to_string(mark) + R"(}, {"type": "json_schema", "json_schema": {"type": "string"}}]}})";
+  Matcher matcher = compile_grammar(vocabulary, {.kind = GrammarKind::kTags, .text = tags}, "S")
+                        .start({tiny().end_token});
+  EXPECT_EQ(allowed_tokens(matcher), std::vector<int32_t>{mark});
+  ASSERT_TRUE(matcher.accept(mark));
+  for (const int32_t token : tiny().tokenizer.encode("\"a")) ASSERT_TRUE(matcher.accept(token));
+  EXPECT_EQ(std::ranges::count(allowed_tokens(matcher), mark), 0);
+  EXPECT_FALSE(matcher.accept(mark));
+  Matcher plain = tiny().start(R"({"type": "string"})");
+  for (const int32_t token : tiny().tokenizer.encode("\"a")) ASSERT_TRUE(plain.accept(token));
+  EXPECT_EQ(std::ranges::count(allowed_tokens(plain), mark), 1);
+}
+
+TEST_F(Grammars, WhatIsNoExpressionIsRefused) {
+  const auto fault = [](GrammarKind kind, const std::string& text) -> std::string {
+    try {
+      compile_grammar(tiny().vocabulary, {.kind = kind, .text = text}, "S");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(fault(GrammarKind::kRegex, "(a"), HasSubstr("S: "));
+  EXPECT_THAT(fault(GrammarKind::kEbnf, "root ::= other"), HasSubstr("S: "));
+  EXPECT_THAT(fault(GrammarKind::kEbnf, "root ::= TagDispatch((\"a\", root))"),
+              HasSubstr("S: TagDispatch is not supported"));
+  EXPECT_THAT(fault(GrammarKind::kTags, "{}"), HasSubstr("S: "));
+  EXPECT_THAT(fault(GrammarKind::kRegex, std::string(70000, 'a')),
+              HasSubstr("S: has 70000 bytes, want 65536 at most"));
 }
 
 struct Refusal {

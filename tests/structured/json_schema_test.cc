@@ -121,6 +121,55 @@ TEST(JsonSchema, WhatIsKeptIsTaken) {
   for (const char* schema : kTaken) EXPECT_EQ(fault_of(schema), "") << schema;
 }
 
+struct Leniency {
+  const char *schema, *left;
+  size_t warnings;
+};
+
+// Without what no grammar is made of, and a warning for each.
+TEST(JsonSchema, LenientIsWithoutWhatIsPassedOver) {
+  constexpr Leniency kRows[] = {
+      {R"({"type":"string"})", R"({"type":"string"})", 0},
+      {R"({"type":"string","not":{},"if":{}})", R"({"type":"string"})", 2},
+      {R"({"properties":{"a/b":{"items":{"not":{}}}}})", R"({"properties":{"a/b":{"items":{}}}})",
+       1},
+      {R"({"type":"string","format":"card","pattern":"a"})", R"({"type":"string","pattern":"a"})",
+       1},
+      {R"({"enum":["a"],"minLength":1})", R"({"enum":["a"]})", 1},
+  };
+  for (const auto& [schema, left, warnings] : kRows) {
+    const CheckedSchema checked = check_json_schema(schema, "S", /*is_lenient=*/true);
+    EXPECT_EQ(checked.text, left);
+    EXPECT_EQ(checked.warnings.size(), warnings) << schema;
+  }
+  EXPECT_THROW(check_json_schema(R"({"type":"strin"})", "S", true), Error);
+  EXPECT_THROW(check_json_schema(R"({"$ref":"#/a"})", "S", true), Error);
+}
+
+TEST(JsonSchema, StrictRulesAreOpenAis) {
+  const auto fault = [](const char* schema) -> std::string {
+    try {
+      check_strict_schema(schema, "S");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(fault(R"({"type":"array","items":{}})"), HasSubstr("S: #: strict: the root wants"));
+  EXPECT_THAT(fault(R"({"anyOf":[{"type":"object"}]})"), HasSubstr("S: #: strict: the root wants"));
+  EXPECT_THAT(fault(R"({"type":"object","properties":{}})"), HasSubstr("S: #: strict: an object"));
+  EXPECT_THAT(fault(R"({"type":"object","properties":{"a":{}},"additionalProperties":false})"),
+              HasSubstr("S: #/required: strict: wants every property, 'a' is not in it"));
+  EXPECT_THAT(fault(R"({"type":"object","properties":{"a":{"anyOf":[{"type":"null"},
+                      {"type":"array","items":{"type":"object"}}]}},"required":["a"],
+                      "additionalProperties":false})"),
+              HasSubstr("S: #/properties/a/anyOf/1/items: strict: an object wants"));
+  EXPECT_EQ(fault(R"({"type":"object","properties":{"a":{"$ref":"#/$defs/b"}},"required":["a"],
+                     "additionalProperties":false,"$defs":{"b":{"type":"object",
+                     "additionalProperties":false}}})"),
+            "");
+}
+
 std::string repeated(std::string_view text, size_t count) {
   std::string out;
   for (size_t i = 0; i < count; ++i) out += text;

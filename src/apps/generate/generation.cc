@@ -54,8 +54,8 @@ structured::Grammar compile_schema_file(const std::string& file, const TextStack
                 "--json-schema: the model answers in channels, which an answer of JSON has not");
   }
   const std::string schema = read_file(file, int64_t{1} << 30);
-  return structured::compile_json_schema(structured::Vocabulary(text.tokenizer(), vocab_size),
-                                         schema, "--json-schema " + file);
+  return structured::compile_grammar(structured::Vocabulary(text.tokenizer(), vocab_size),
+                                     {.text = schema}, "--json-schema " + file);
 }
 
 // The text of an answer as its tokens come, up to a text that ends it.
