@@ -132,7 +132,7 @@ e2e: build
 
 # Further clients of OpenAI's API, litellm and llm, in an environment of their own (about 300 MB).
 e2e-clients: build
-	@[ -x build/clients/bin/llm ] || { python3 -m venv --clear build/clients && \
+	@build/clients/bin/python -c "import agents" 2> /dev/null || { python3 -m venv --clear build/clients && \
 	  build/clients/bin/pip install --quiet --disable-pip-version-check -r tools/requirements/openai_clients.txt; }
 	@build/clients/bin/python tests/e2e/openai_clients.py build/release/strata models/tiny-qwen3
 

@@ -10,6 +10,7 @@
 // tokens of a prompt.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -17,6 +18,10 @@
 
 #include "api/batch.h"
 #include "api/ids.h"
+
+namespace strata::structured {
+class Grammar;
+}
 
 namespace strata::api {
 
@@ -87,6 +92,9 @@ struct Sample : SampleRequest {
   int64_t num_samples = 1;
   std::vector<std::string> stop_texts = {};  // likewise; searched in the generated text only
   bool tells_tokens = false;                 // events tell its tokens as they are sampled
+  // What every answer fits, for the vocabulary of its base; null: they are free. Of this process
+  // alone: bytes of a command have none.
+  std::shared_ptr<const structured::Grammar> grammar = nullptr;
 };
 
 using Operation = std::variant<CreateModel, ForwardBackward, OptimStep, SaveState, SaveForSampler,

@@ -39,6 +39,7 @@ constexpr size_t kMostChanges = 256;    // of checkpoints, that wait for the dis
 constexpr size_t kMostLists = 64;       // that wait to be read, of a tenant
 constexpr size_t kMostArchives = 16;    // that wait to be packed, of a tenant
 constexpr size_t kMostReads = 256;      // of files to send, that wait for the disk, of a tenant
+constexpr size_t kMostSchemas = 16;     // that wait to be compiled, of a tenant
 constexpr size_t kMostMerges = 4;       // that wait to be made, of a tenant
 constexpr double kLastResponses = 2.0;  // seconds for answers to leave at a shutdown
 
@@ -126,7 +127,8 @@ struct TinkerServer::State {
                 std::move(dispatch)),
         openai({service, names, bases, std::move(texts), static_cast<int64_t>(wall_seconds()),
                 poster(texts_parsing),
-                [this](std::function<void()> job) { http->post(std::move(job)); }}),
+                [this](std::function<void()> job) { http->post(std::move(job)); }, &grammars,
+                std::bind_front(&Worker::try_post, &schemas)}),
         page({service, watch, usage, budget, names, bases, stats}),
         audit(options.audit.empty() ? nullptr : std::make_unique<AuditLog>(options.audit)) {}
 
@@ -157,6 +159,7 @@ struct TinkerServer::State {
     archives.stop();
     lists.stop();
     merges.stop();
+    schemas.stop();
     reads.stop();
     worker.stop();
   }
@@ -197,6 +200,7 @@ struct TinkerServer::State {
   Worker worker{{.most_waiting = kMostChanges}};
   Worker lists{{.name = "list", .most_waiting = kMostLists, .drops_at_stop = true}};
   Worker archives{{.name = "archive", .most_waiting = kMostArchives, .drops_at_stop = true}};
+  Worker schemas{{.name = "schema", .most_waiting = kMostSchemas, .drops_at_stop = true}};
   Worker merges{{.name = "merge", .most_waiting = kMostMerges, .drops_at_stop = true}};
   Worker reads{{.name = "download", .most_waiting = kMostReads, .drops_at_stop = true}};
   ParsePool parsing{kParseThreads};
@@ -205,6 +209,8 @@ struct TinkerServer::State {
   BaseNames names;
   Rest rest;
   std::function<EngineStats()> stats;
+  structured::GrammarStore grammars{
+      {.limits = {.seconds = options.schema_seconds}, .space = budget.grammars}};
   Watch watch;
   Service service;
   OpenAiEndpoint openai;
@@ -272,6 +278,7 @@ std::string TinkerServer::State::metrics_text() {
        .loop_lag = service.loop_lag(),
        .tick_age = scrapes.tick_age(now_seconds()),
        .budget = budget.bytes_by_use(),
+       .grammars = grammars.counts(),
        .audit = audit ? audit->counts() : AuditLog::Counts()},
       usage);
 }

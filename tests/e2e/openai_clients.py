@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Further clients of OpenAI's API, unmodified: litellm and the command line llm.
+"""Further clients of OpenAI's API, unmodified: litellm and the command line llm; and what has answers fit a schema: openai, LangChain
+and the Agents SDK.
 
 usage: openai_clients.py STRATA MODEL
 """
@@ -9,11 +10,17 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import typing
 
 import openai_serving
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no request of its own
+os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
+import agents  # noqa: E402
+import langchain_openai  # noqa: E402
 import litellm  # noqa: E402
+import openai  # noqa: E402
+import pydantic  # noqa: E402
 
 HELLO = [{"role": "user", "content": "What is 3 plus 4?"}]
 
@@ -50,6 +57,65 @@ def check_llm(url, key, text, folder):
         assert said.stdout.strip() == text.strip(), (said.stdout, text)
 
 
+class Person(pydantic.BaseModel):
+    name: typing.Literal["Ada", "Bob"]
+    age: int = pydantic.Field(ge=0, le=130)
+
+
+class Weather(pydantic.BaseModel):
+    """The weather of a city."""
+    city: typing.Literal["Oslo", "Rome"]
+
+
+def check_openai(url, key):
+    client = openai.OpenAI(base_url=url + "/v1", api_key=key, max_retries=0)
+    parsed = client.chat.completions.parse(model="tiny", messages=HELLO, response_format=Person, max_tokens=100, seed=1)
+    assert isinstance(parsed.choices[0].message.parsed, Person), parsed
+    tool = openai.pydantic_function_tool(Weather)
+    called = client.chat.completions.parse(model="tiny", messages=HELLO, tools=[tool], tool_choice="required", parallel_tool_calls=False,
+                                           max_tokens=200, seed=1)
+    assert isinstance(called.choices[0].message.tool_calls[0].function.parsed_arguments, Weather), called
+    assert called.choices[0].finish_reason == "tool_calls", called
+    with client.chat.completions.stream(model="tiny", messages=HELLO, response_format=Person, max_tokens=100, seed=2) as stream:
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Person)
+    chosen = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=20,
+                                            extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
+    assert chosen.choices[0].message.content in ("yes", "no"), chosen
+    try:
+        client.chat.completions.create(model="tiny", messages=HELLO, response_format={"type": "json_schema", "json_schema": {
+            "name": "n", "strict": True, "schema": {"type": "object"}}})
+        raise AssertionError("a schema that is not strict was accepted")
+    except openai.BadRequestError as error:
+        assert error.param == "response_format.json_schema.schema", error
+
+
+def check_langchain(url, key):
+    model = langchain_openai.ChatOpenAI(model="tiny", base_url=url + "/v1", api_key=key, max_retries=0, max_tokens=200, seed=3)
+    for method in ("json_schema", "function_calling"):
+        assert isinstance(model.with_structured_output(Person, method=method).invoke(HELLO[0]["content"]), Person), method
+    said = model.bind_tools([Weather], tool_choice="Weather", strict=True).invoke(HELLO[0]["content"])
+    assert said.tool_calls[0]["name"] == "Weather" and Weather(**said.tool_calls[0]["args"]), said
+
+
+def check_agents(url, key):
+    client = openai.AsyncOpenAI(base_url=url + "/v1", api_key=key, max_retries=0)
+    asked = []
+
+    @agents.function_tool
+    def weather(city: typing.Literal["Oslo", "Rome"]) -> str:
+        """The weather of a city."""
+        asked.append(city)
+        return "sunny"
+
+    model = agents.OpenAIChatCompletionsModel(model="tiny", openai_client=client)
+    settings = agents.ModelSettings(tool_choice="required", parallel_tool_calls=False, max_tokens=200)
+    caller = agents.Agent(name="a", model=model, tools=[weather], model_settings=settings, tool_use_behavior="stop_on_first_tool")
+    said = agents.Runner.run_sync(caller, HELLO[0]["content"])
+    assert said.final_output == "sunny" and set(asked) <= {"Oslo", "Rome"}, (said, asked)
+    teller = agents.Agent(name="b", model=model, output_type=Person, model_settings=agents.ModelSettings(max_tokens=200))
+    assert isinstance(agents.Runner.run_sync(teller, HELLO[0]["content"]).final_output, Person)
+
+
 def main():
     strata, model = (str(pathlib.Path(argument).resolve()) for argument in sys.argv[1:3])
     with tempfile.TemporaryDirectory() as folder:
@@ -57,7 +123,9 @@ def main():
         with openai_serving.serving(strata, folder, "--model", f"tiny={model}") as (url, _):
             text = check_litellm(url, openai_serving.KEY)
             check_llm(url, openai_serving.KEY, text, folder)
-    print("litellm and llm: chats, streams, logprobs, completions, errors")
+            for check in (check_openai, check_langchain, check_agents):
+                check(url, openai_serving.KEY)
+    print("litellm and llm: chats, streams, logprobs, completions, errors; openai, LangChain and the Agents SDK: schemas, calls of tools")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,14 @@ JsonObject more_arguments(const std::string& arguments, int64_t index) {
   return calls_delta({{"index", index}, {"function", JsonObject{{"arguments", arguments}}}});
 }
 
+// What of a schema an answer does not keep; nothing where it keeps all.
+void add_warnings(JsonObject& out, const AnswerOrder& order) {
+  if (order.warnings.empty()) return;
+  JsonArray warnings;
+  for (const std::string& warning : order.warnings) warnings.add(warning);
+  out.add("warnings", warnings);
+}
+
 JsonObject answer_head_json(const AnswerHead& head, const char* kind) {
   return {{"id", head.id},
           {"object", kind},
@@ -145,10 +153,10 @@ std::string whole_answer_json(const AnswerHead& head, const AnswerOrder& order,
       ++index;
     }
   }
-  return answer_head_json(head, order.is_chat ? "chat.completion" : "text_completion")
-      .add("choices", choices)
-      .add("usage", usage_json(order, counts))
-      .text();
+  JsonObject out = answer_head_json(head, order.is_chat ? "chat.completion" : "text_completion");
+  out.add("choices", choices).add("usage", usage_json(order, counts));
+  add_warnings(out, order);
+  return out.text();
 }
 
 AnswerStream::AnswerStream(AnswerHead head, std::shared_ptr<const AnswerOrder> order,
@@ -161,16 +169,17 @@ AnswerStream::AnswerStream(AnswerHead head, std::shared_ptr<const AnswerOrder> o
   }
 }
 
-std::string AnswerStream::chunk_event(const JsonArray& choices, const Json& usage) const {
+std::string AnswerStream::chunk_event(const JsonArray& choices, const Json& usage) {
   JsonObject out =
       answer_head_json(head_, order_->is_chat ? "chat.completion.chunk" : "text_completion");
   out.add("choices", choices);
   if (order_->telling.stream_usage) out.add("usage", usage);
+  if (!std::exchange(has_warned_, true)) add_warnings(out, *order_);
   return sse(out.text());
 }
 
 std::string AnswerStream::choice_event(int64_t index, const Json& delta, const Json& logprobs,
-                                       const Json& reason) const {
+                                       const Json& reason) {
   return chunk_event(JsonArray().add(JsonObject{{"index", index},
                                                 {order_->is_chat ? "delta" : "text", delta},
                                                 {"logprobs", logprobs},

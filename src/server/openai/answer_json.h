@@ -50,9 +50,9 @@ class AnswerStream {
     int64_t num_calls = 0;  // told
     bool has_begun = false;
   };
-  std::string chunk_event(const JsonArray& choices, const Json& usage) const;
+  std::string chunk_event(const JsonArray& choices, const Json& usage);
   std::string choice_event(int64_t index, const Json& delta, const Json& logprobs,
-                           const Json& reason) const;
+                           const Json& reason);
   [[nodiscard]] Json finish_reason_json(const Row& row, bool ended) const;
   void keep_prompt_logprobs(size_t sample, const api::RowTokens& told);
   [[nodiscard]] std::vector<JsonObject> number_calls_and_make_deltas(
@@ -76,6 +76,7 @@ class AnswerStream {
   };
   std::vector<Prompt> prompts_;
   int64_t num_tokens_ = 0, num_cached_ = 0;
+  bool has_warned_ = false;  // the first chunk does
 };
 
 }  // namespace strata::server

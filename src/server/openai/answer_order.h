@@ -5,10 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "api/command.h"
 #include "server/openai/answer_parser.h"
+#include "structured/grammar.h"
 
 namespace strata::server {
 
@@ -19,6 +22,12 @@ struct Telling {
   int64_t top_logprobs = 0;  // besides the token's own
 };
 
+// What an answer fits, and the field of the body that asks for it.
+struct AnswerConstraint {
+  structured::GrammarSource source;
+  std::string param;
+};
+
 struct AnswerOrder {
   bool is_chat = false;
   // Without a snapshot; a chat has one. Once they were submitted, with their prompts where these
@@ -27,6 +36,8 @@ struct AnswerOrder {
   int64_t prompt_tokens = 0;  // of all of them
   size_t kept = 0;  // bytes that it keeps until it is answered: its types, prompts to tell
   Telling telling = {};
+  std::optional<AnswerConstraint> constraint = {};
+  std::vector<std::string> warnings = {};  // what of it is not kept, as clients are told
   // What a chat has.
   AnswerForm form = {};
   bool in_reasoning = false;

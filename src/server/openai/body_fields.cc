@@ -45,6 +45,7 @@ constexpr FieldRow kFields[] = {
     {"min_p"},
     {"repetition_penalty"},
     {"response_format"},
+    {"structured_outputs"},
     {"modalities", In::kChat},
     {"store", In::kChat},
     {"service_tier", In::kChat},

@@ -7,6 +7,7 @@
 #include <boost/json.hpp>
 #include <initializer_list>
 
+#include "server/openai/answer_constraint.h"
 #include "server/openai/body_fields.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/sampling_fields.h"
@@ -97,11 +98,7 @@ void check_tool(const text::Fields& tool) {
   if (name.empty() || name.size() > kMostName) {
     function.fail("name", fmt::format("has {} bytes, wanted 1 to {}", name.size(), kMostName));
   }
-  if (function.boolean_or("strict", false)) {
-    function.fail("strict",
-                  "true is not supported: this server does not constrain what a model "
-                  "writes; leave it out");
-  }
+  static_cast<void>(function.boolean_or("strict", false));
   if (function.has("parameters")) static_cast<void>(function.object("parameters"));
 }
 
@@ -116,19 +113,6 @@ std::string read_tools_as_json(const text::Fields& body) {
   });
   if (count == 0) return "";
   return json::serialize(text::normalized_tools(*body.find("tools"), "tools"));
-}
-
-// Whether tools may be called.
-bool tool_choice_allows_calls(const text::Fields& body) {
-  if (!body.has("tool_choice")) return true;
-  const std::string choice =
-      body.is_string("tool_choice") ? body.string("tool_choice") : "an object";
-  if (choice == "auto") return true;
-  if (choice == "none") return false;
-  refuse_parameter("tool_choice",
-                   fmt::format("{} is not supported, only auto and none: this server does not "
-                               "constrain what a model writes",
-                               choice.substr(0, 100)));
 }
 
 void read_reasoning_effort(const text::Fields& body, const ServedText& text, json::object& vars) {
@@ -185,7 +169,7 @@ text::ChatRequest read_conversation(const text::Fields& body, const ServedText& 
   body.each_object("messages", [&](const text::Fields& message) { messages.add(message); });
   if (messages.empty()) body.fail("messages", "wanted at least one message");
   request.messages = json::serialize(messages.take());
-  const bool may_call = tool_choice_allows_calls(body);
+  const bool may_call = read_tool_choice(body).kind != ToolChoice::Kind::kNone;
   if (body.has("tools")) {
     const std::string tools = read_tools_as_json(body);
     if (may_call) request.tools = tools;
@@ -245,6 +229,7 @@ AnswerOrder read_chat(const text::Fields& body, const ServedText& text, const ap
   const std::string prompt = read_prompt_and_tools(body, text, tools, order);
   order.in_reasoning = ends_in_reasoning(order.form, prompt);
   if (!body.boolean_or("parallel_tool_calls", true)) order.most_calls = 1;
+  read_chat_constraint(body, text, order);
   sample.prompt = encode_chat_prompt(text, base, prompt, order.kept, take);
   if (sample.prompt.empty()) body.fail("messages", "the prompt is empty");
   sample.topk_sample_logprobs = order.telling.top_logprobs;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "server/openai/answer_constraint.h"
 #include "server/openai/body_fields.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/sampling_fields.h"
@@ -156,6 +157,7 @@ AnswerOrder read_completion(const text::Fields& body, const ServedText& text,
   AnswerOrder order;
   order.telling = read_stream_options(body);
   read_logprob_options(body, order.telling);
+  order.constraint = read_format_constraint(body);
   order.echo = body.boolean_or("echo", false);
   const api::Sample sample = read_sample(body, text, base, fallback_seed, order);
   const int64_t max_tokens = body.integer_or("max_tokens", kUnasked, order.echo ? 0 : 1, INT64_MAX);

@@ -3,18 +3,18 @@
 
 #include <fmt/format.h>
 
-#include <functional>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/crypto.h"
-#include "server/http/message.h"
 #include "server/openai/answer_json.h"
 #include "server/openai/chat_body.h"
 #include "server/openai/completion_body.h"
 #include "server/openai/endpoints_of_others.h"
 #include "server/openai/openai_error.h"
+#include "server/openai/output_size.h"
 #include "server/openai/sampling_fields.h"
+#include "server/tinker/refusals.h"
 #include "server/tinker/service/refusals.h"
 #include "text/json_body.h"
 #include "text/parsed_budget.h"
@@ -61,35 +61,6 @@ Handler answering_openai_faults(PlainHandler handler) {
 
 int status_of_failure(const api::Failure& failure) {
   return failure.category == api::FaultCategory::kUser ? 400 : 500;
-}
-
-struct OutputSize {
-  int64_t tokens = 0;  // of prompts that are told, and of answers
-  int64_t told = 0;    // with the most likely ones of each
-  int64_t bytes = 0;
-};
-
-OutputSize size_of(const api::SampleOutput& output) {
-  OutputSize out = {std::ssize(output.prompt_logprobs), std::ssize(output.prompt_topk.ids)};
-  for (const api::SampledSequence& sequence : output.sequences) {
-    out.tokens += std::ssize(sequence.tokens);
-    out.told += std::ssize(sequence.topk.ids);
-  }
-  out.told += out.tokens;
-  out.bytes = std::ssize(output.sequences) * int64_t{sizeof(api::SampledSequence)} +
-              out.told * int64_t{sizeof(int32_t) + sizeof(float)};
-  return out;
-}
-
-OutputSize total_size_of(const std::vector<api::SampleOutput>& outputs) {
-  OutputSize total;
-  for (const api::SampleOutput& output : outputs) {
-    const OutputSize size = size_of(output);
-    total.tokens += size.tokens;
-    total.told += size.told;
-    total.bytes += size.bytes;
-  }
-  return total;
 }
 
 std::string fingerprint_of(const std::string& build, const LiveSampler& weights,
@@ -162,6 +133,12 @@ struct OpenAiEndpoint::Call {
             .created = static_cast<int64_t>(wall_seconds()),
             .model = model,
             .fingerprint = fingerprint_of(text->build, weights, *base)};
+  }
+
+  void fit_answers_to(const structured::GrammarStore::Held& grammar) {
+    const std::vector<std::string>& passed_over = grammar->warnings();
+    order->warnings.insert(order->warnings.end(), passed_over.begin(), passed_over.end());
+    for (api::Sample& sample : order->samples) sample.grammar = grammar;
   }
 
   void hold(size_t bytes) {
@@ -258,7 +235,40 @@ void OpenAiEndpoint::read_order_and_start(const std::shared_ptr<Call>& call) {
   resolve_model(*call);
   run_in_background_if_long(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
-      [call] { call->read_order_and_free_body(); }, [this, call] { start_answer(call); });
+      [call] { call->read_order_and_free_body(); }, [this, call] { constrain_and_start(call); });
+}
+
+void OpenAiEndpoint::constrain_and_start(const std::shared_ptr<Call>& call) {
+  if (!call->order->constraint) return start_answer(call);
+  const std::optional<structured::GrammarStore::Held> held =
+      grammars_.find(call->request.tenant, *call->text, *call->order->constraint);
+  if (held) {
+    call->fit_answers_to(*held);
+    return start_answer(call);
+  }
+  // Until it has been submitted, a client that leaves is seen here.
+  if (call->request.on_hang_up) *call->request.on_hang_up = make_hang_up_canceller(call);
+  if (!parts_.compile) return compile_and_start(call);
+  if (!parts_.compile(call->request.tenant, [this, call] { compile_and_start(call); }))
+    call->give(refuse(kTooManySchemas));
+}
+
+// The thread for it.
+void OpenAiEndpoint::compile_and_start(const std::shared_ptr<Call>& call) {
+  if (call->stops) return call->give(openai_error_response(400, kHungUp));
+  run_answering_openai_faults(Call::giver(call), [&] {
+    const structured::GrammarStore::Held held = grammars_.compile(
+        call->request.tenant, *call->text, call->base->vocab_size, *call->order->constraint);
+    const auto start = [this, call, held] {
+      run_answering_openai_faults(Call::giver(call), [&] {
+        if (held == nullptr) return call->give(refuse(kNoSpaceForSchema));
+        call->fit_answers_to(held);
+        start_answer(call);
+      });
+    };
+    if (!parts_.back) return start();
+    parts_.back(start);
+  });
 }
 
 void OpenAiEndpoint::cancel_samples(Call& call, const std::string& reason) {

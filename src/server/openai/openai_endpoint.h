@@ -13,6 +13,7 @@
 #include "api/work.h"
 #include "server/http/message.h"
 #include "server/http/router.h"
+#include "server/openai/answer_grammars.h"
 #include "server/openai/served_text.h"
 #include "server/openai/stream_writer.h"
 #include "server/tinker/base_names.h"
@@ -31,11 +32,17 @@ struct OpenAiParts {
   // Without them it is run at once.
   std::function<void(const std::string& tenant, std::function<void()>)> parse = {};
   std::function<void(std::function<void()>)> back = {};
+  // Grammars of answers that have to fit one; null: all are refused.
+  structured::GrammarStore* grammars = nullptr;
+  // Runs what compiles one, of a tenant, on a thread for it; false where as many wait as may.
+  // Without it that is run at once.
+  std::function<bool(const std::string& tenant, std::function<void()>)> compile = {};
 };
 
 class OpenAiEndpoint {
  public:
-  explicit OpenAiEndpoint(OpenAiParts parts) : parts_(std::move(parts)) {}
+  explicit OpenAiEndpoint(OpenAiParts parts)
+      : parts_(std::move(parts)), grammars_(parts_.grammars) {}
 
   void add_routes(Router& router);
 
@@ -54,6 +61,10 @@ class OpenAiEndpoint {
   void resolve_model(Call& call) const;
   // Makes samples of the body, which it frees, and submits them.
   void read_order_and_start(const std::shared_ptr<Call>& call);
+  // Gives the samples the grammar that the order's constraint asks for, or answers why there is
+  // none; then starts the answer.
+  void constrain_and_start(const std::shared_ptr<Call>& call);
+  void compile_and_start(const std::shared_ptr<Call>& call);
   void start_answer(const std::shared_ptr<Call>& call);
   using Hear = std::function<void(size_t sample, const api::Event& event)>;
   // Submits every sample of the order, in turns; then runs `then`. It has been answered instead
@@ -83,6 +94,7 @@ class OpenAiEndpoint {
                                  std::function<void()> work, std::function<void()> then);
 
   OpenAiParts parts_;
+  AnswerGrammars grammars_;
 };
 
 }  // namespace strata::server

@@ -24,8 +24,6 @@ constexpr double kLogprobBytes = 120;  // of a token with its logprob, as JSON
 // still take, so one that may take all of a long context would keep others out.
 constexpr int64_t kMostUnasked = 4096;
 
-bool is_text_format(const text::Fields& format) { return format.string("type") == "text"; }
-
 std::optional<int32_t> parse_token_id(const std::string& text, int64_t vocab_size) {
   int32_t token = -1;
   std::from_chars(text.data(), text.data() + text.size(), token);
@@ -193,11 +191,6 @@ void refuse_unknown_fields(const text::Fields& body, std::span<const std::string
 }
 
 void refuse_unsupported_values(const text::Fields& body) {
-  if (body.has("response_format") && !is_text_format(body.object("response_format"))) {
-    refuse_parameter("response_format",
-                     "only {\"type\": \"text\"} is supported: this server does not constrain what "
-                     "a model writes");
-  }
   if (body.has("modalities") && body.strings("modalities") != std::vector<std::string>{"text"}) {
     refuse_parameter("modalities", "only [\"text\"] is supported");
   }

@@ -303,7 +303,9 @@ const std::vector<CallForm>& call_forms() {
                   "<\uff5cDSML\uff5cfunction_calls>", "</\uff5cDSML\uff5cfunction_calls>"},
        .inside = {"\uff5cDSML\uff5c"},
        .read = read_dsml,
-       .head = read_dsml_head},
+       .head = read_dsml_head,
+       .writing = write_dsml,
+       .in_text = {"\uff5cDSML\uff5c"}},
       {.sign = "<\uff5ctool\u2581call\u2581begin\uff5c>",
        .open = "<\uff5ctool\u2581call\u2581begin\uff5c>",
        .close = "<\uff5ctool\u2581call\u2581end\uff5c>",
@@ -311,35 +313,40 @@ const std::vector<CallForm>& call_forms() {
                   "<\uff5ctool\u2581calls\u2581end\uff5c>"},
        .inside = {"<\uff5ctool\u2581sep\uff5c>"},
        .read = read_deepseek_v3,
-       .head = read_deepseek_v3_head},
+       .head = read_deepseek_v3_head,
+       .writing = write_deepseek_v3},
       {.sign = "[TOOL_CALLS]",
        .open = "[TOOL_CALLS]",
        .close = "",
        .around = {},
        .inside = {"[ARGS]", "[CALL_ID]"},
        .read = read_mistral,
-       .head = read_mistral_head},
+       .head = read_mistral_head,
+       .writing = write_mistral},
       {.sign = "<function=",
        .open = "<function=",
        .close = "</function>",
        .around = {"<tool_call>", "</tool_call>"},
        .inside = {},
        .read = read_function,
-       .head = read_function_head},
+       .head = read_function_head,
+       .writing = write_function},
       {.sign = "<tool_call>",
        .open = "<tool_call>",
        .close = "</tool_call>",
        .around = {},
        .inside = {},
        .read = read_hermes,
-       .head = read_json_head},
+       .head = read_json_head,
+       .writing = write_hermes},
       {.sign = "\"parameters\": ",
        .open = "",
        .close = "",
        .around = {"<|python_tag|>"},
        .inside = {},
        .read = read_llama,
-       .head = read_json_head},
+       .head = read_json_head,
+       .writing = write_llama},
   };
   return kForms;
 }
@@ -364,9 +371,30 @@ std::string json_type_of(const json::value& value) {
   return value.is_object() ? "object" : "string";
 }
 
+// The schema that a reference of a tool's parameters leads to; others stay what they are.
+const json::value& follow_reference(const json::value& schema, const json::value& parameters) {
+  constexpr int kMostSteps = 16;
+  const json::value* at = &schema;
+  for (int step = 0; step < kMostSteps; ++step) {
+    const json::value* name = member(at, "$ref");
+    if (name == nullptr || !name->is_string()) break;
+    const std::string_view path = name->get_string();
+    boost::system::error_code fault;
+    const json::value* to =
+        path.starts_with("#/") ? parameters.find_pointer(path.substr(1), fault) : nullptr;
+    if (to == nullptr) break;
+    at = to;
+  }
+  return *at;
+}
+
 // All types that a schema names, as vLLM finds them: by its type, the values of its enum, and the
-// schemas that it combines.
-void add_schema_types(const json::value& schema, std::set<std::string>& kinds) {
+// schemas that it combines; and behind references, which vLLM does not follow.
+void add_schema_types(const json::value& of, const json::value& parameters,
+                      std::set<std::string>& kinds, int depth = 0) {
+  constexpr int kMostDepth = 16;  // of references that lead back
+  if (depth == kMostDepth) return;
+  const json::value& schema = follow_reference(of, parameters);
   const auto each = [&](const char* key, const auto& take) {
     const json::value* list = member(&schema, key);
     if (list == nullptr || !list->is_array()) return;
@@ -379,7 +407,7 @@ void add_schema_types(const json::value& schema, std::set<std::string>& kinds) {
   each("type", add_name);
   each("enum", [&](const json::value& value) { kinds.insert(json_type_of(value)); });
   for (const char* key : {"anyOf", "oneOf", "allOf"})
-    each(key, [&](const json::value& one) { add_schema_types(one, kinds); });
+    each(key, [&](const json::value& one) { add_schema_types(one, parameters, kinds, depth + 1); });
 }
 
 // true, false or null, in any case; of a boolean also 1 and 0.
@@ -411,11 +439,13 @@ ToolTypes::ToolTypes(std::string_view tools) {
   for (const json::value& tool : list->get_array()) {
     const json::value* function = member(&tool, "function");
     const json::value* name = member(function, "name");
-    const json::value* properties = member(member(function, "parameters"), "properties");
+    const json::value* parameters = member(function, "parameters");
+    const json::value* properties = member(parameters, "properties");
     if (name == nullptr || !name->is_string() || properties == nullptr || !properties->is_object())
       continue;
     for (const auto& [key, value] : properties->get_object())
-      add_schema_types(value, types_[{json::value_to<std::string>(*name), std::string(key)}]);
+      add_schema_types(value, *parameters,
+                       types_[{json::value_to<std::string>(*name), std::string(key)}]);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/openai/call_writing.h"
 #include "text/answer_piece.h"
 #include "text/chat_template.h"
 
@@ -65,6 +66,9 @@ struct CallForm {
   std::vector<std::string_view> inside;  // marks that may be special tokens
   ToolCalls (*read)(std::string_view inner, const ToolTypes& types);
   CallHead (*head)(std::string_view inner);  // of what there is of it yet
+  CallWriting (*writing)(const text::ChatTemplate& chat);
+  // Of the marks, those that text may be made of although they are special tokens.
+  std::vector<std::string_view> in_text = {};
 };
 
 // Null for a template that writes no calls.

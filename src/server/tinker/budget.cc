@@ -15,6 +15,7 @@ constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kMostBody = 64 * kMiB;
 constexpr int64_t kUsefulBody = 128 << 10;   // a small compressed request, with its decoder
 constexpr int64_t kUsefulResult = 16 << 10;  // of short data
+constexpr int64_t kUsefulGrammar = 1 << 20;  // of a schema of a few properties, with its masks
 constexpr int64_t kMostHandshakes = 512;
 constexpr int64_t kBodiesOfLargest = 4;  // so many of the largest size at once
 
@@ -44,6 +45,7 @@ void fill_unset_and_raise_body_limits(ServeOptions& o, int64_t memory) {
     const int64_t half = o.max_connection_bytes / connection_bytes(true) / 2;
     o.max_handshakes = std::clamp<int64_t>(half, 1, kMostHandshakes);
   }
+  if (o.max_schema_bytes == 0) o.max_schema_bytes = share(memory, 64, 0, 256 * kMiB);
   if (o.max_download_bytes == 0) o.max_download_bytes = share(memory, 256, 0, 64 * kMiB);
 }
 
@@ -56,6 +58,7 @@ Budget::Budget(const ServeOptions& options)
       remembered(options.max_remembered_bytes - options.max_remembered_bytes / 2),
       samplers(options.max_remembered_bytes / 2),
       connections(options.max_connection_bytes),
+      grammars(options.max_schema_bytes, kUsefulGrammar),
       samples(options.max_queued_samples),
       polls(options.max_parked),
       archives(options.max_archive_bytes) {}
@@ -67,12 +70,13 @@ std::vector<Budget::Row> Budget::bytes_by_use() const {
   return {row("bodies", bodies),       row("queue", queue),
           row("results", results),     row("responses", responses),
           row("downloads", downloads), row("remembered", remembered),
-          row("samplers", samplers),   row("connections", connections)};
+          row("samplers", samplers),   row("connections", connections),
+          row("grammars", grammars)};
 }
 
 void Budget::set_num_tenants(int64_t count) {
   for (SharedLimit* limit : {&bodies, &queue, &results, &responses, &downloads, &remembered,
-                             &samplers, &samples, &polls, &archives})
+                             &samplers, &grammars, &samples, &polls, &archives})
     limit->set_num_tenants(count);
   for (SharedLimit& limit : of_engines) limit.set_num_tenants(count);
   responses.set_num_tenants(count + 1);  // who has no key reads the page

@@ -32,6 +32,7 @@ class Budget {
   SharedLimit remembered;   // numbers of requests that came before
   SharedLimit samplers;     // sampling sessions in use
   SharedLimit connections;  // that are open; nobody's share (http/places.h)
+  SharedLimit grammars;     // of answers that fit a schema, kept or in use
   // How many.
   SharedLimit samples;  // that have not begun
   SharedLimit polls;    // that wait

@@ -58,6 +58,13 @@ constexpr Refusal kQueueIsFull = {
     "the queue is full (--max-queued-samples, --max-queued-bytes, --max-queued-operations): send "
     "it again when results have come",
     /*other_status=*/400};
+constexpr Refusal kTooManySchemas = {
+    Stage::kQueue, 429, "",
+    "too many schemas of this tenant wait to be compiled; send this again when some have been"};
+constexpr Refusal kNoSpaceForSchema = {
+    Stage::kQueue, 429, "--max-schema-bytes",
+    "schemas of answers that are being made fill what this tenant may hold (--max-schema-bytes); "
+    "send this again when some have been answered"};
 constexpr Refusal kNoSpaceForResult = {
     Stage::kQueue, 429, "--max-result-bytes",
     "results wait to be fetched and fill what this tenant may hold (--max-result-bytes); fetch "
@@ -108,6 +115,8 @@ constexpr const Refusal* kTinkerRefusals[] = {&kStopping,
                                               &kTooManyChanges,
                                               &kTooManyLists,
                                               &kQueueIsFull,
+                                              &kTooManySchemas,
+                                              &kNoSpaceForSchema,
                                               &kNoSpaceForResult,
                                               &kTooManyPolls,
                                               &kNoSpaceForList,

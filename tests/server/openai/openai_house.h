@@ -42,8 +42,9 @@ class OpenAiHouse {
   // With threads, what takes long waits in `elsewhere`, and what follows in `turns`.
   explicit OpenAiHouse(const std::vector<UsageLimit>& rates = {},
                        const ServedText& text = bundled_text(),
-                       const ServiceOptions& options = ServiceOptions(), bool has_threads = false)
-      : house(options, {}, rates), endpoint_(parts(text, has_threads)) {
+                       const ServiceOptions& options = ServiceOptions(), bool has_threads = false,
+                       structured::GrammarStore* grammars = nullptr)
+      : house(options, {}, rates), endpoint_(parts(text, has_threads, grammars)) {
     endpoint_.add_routes(router_);
   }
 
@@ -128,18 +129,24 @@ class OpenAiHouse {
   House house;
   std::shared_ptr<std::string> about;
   std::shared_ptr<std::function<void()>> hang_up;  // of the last request
-  Jobs elsewhere, turns;
+  Jobs elsewhere, turns, compiles;
+  bool takes_compiles = true;
 
  private:
-  OpenAiParts parts(const ServedText& text, bool has_threads) {
+  OpenAiParts parts(const ServedText& text, bool has_threads, structured::GrammarStore* grammars) {
     OpenAiParts out = {.service = house.service(),
                        .names = names_,
                        .bases = {bundled_base()},
                        .texts = std::vector<std::optional<ServedText>>(1, text),
-                       .created = 1000};
+                       .created = 1000,
+                       .grammars = grammars};
     if (!has_threads) return out;
     out.parse = [this](const std::string&, std::function<void()> job) {
       elsewhere.push_back(std::move(job));
+    };
+    out.compile = [this](const std::string&, std::function<void()> job) {
+      if (takes_compiles) compiles.push_back(std::move(job));
+      return takes_compiles;
     };
     out.back = [this](std::function<void()> job) { turns.push_back(std::move(job)); };
     return out;

@@ -231,6 +231,8 @@ void add_time_rows(OptionTable& t, ServeOptions& o) {
   add_duration(t, "header-timeout", o.header_timeout, "for the head of a request");
   add_duration(t, "body-timeout", o.body_timeout, "without progress in a body");
   add_duration(t, "keepalive", o.keepalive, "an idle connection is closed");
+  add_duration(t, "schema-seconds", o.schema_seconds,
+               "for compiling a schema or a grammar that answers fit; then 400");
 }
 
 // Of requests and connections.
@@ -309,6 +311,9 @@ void add_waiting_rows(OptionTable& t, ServeOptions& o) {
       "half of numbers of operations and samples, against duplicates, half of sampling sessions "
       "in use, likewise; the oldest go, and come back from the store")
       .by_default("1/128 of --memory, at most 128MiB");
+  add_size(t, "max-schema-bytes", o.max_schema_bytes,
+           "of schemas and grammars, compiled for answers that fit them, likewise; the oldest go")
+      .by_default("1/64 of --memory, at most 256MiB");
   add_count(t, "max-queued-samples", o.max_queued_samples, 1, "samples waiting; then 429");
   add_size(t, "max-queued-bytes", o.max_queued_bytes,
            "of operations and samples, waiting and running, likewise; then 429")

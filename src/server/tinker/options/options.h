@@ -56,6 +56,7 @@ struct ServeOptions {
   double keepalive = 120;
   double url_ttl = 3600;
   double shutdown_timeout = 30;
+  double schema_seconds = 2;
   // Bytes; 0: a share of --memory, see fill_unset_and_raise_body_limits() (server/tinker/budget.h).
   int64_t max_body = 0;
   int64_t max_body_bytes = 0;
@@ -65,6 +66,7 @@ struct ServeOptions {
   int64_t max_download_bytes = 0;
   int64_t max_remembered_bytes = 0;
   int64_t max_connection_bytes = 0;
+  int64_t max_schema_bytes = 0;
   int64_t max_sample_body = 16LL << 20;
   int64_t max_small_body = 128LL << 10;
   int64_t min_body_rate = 8 << 10;      // bytes a second

@@ -77,6 +77,21 @@ void append_usage(std::string& out, const Usage& usage) {
   }
 }
 
+// Of schemas that answers fit.
+void append_grammars(std::string& out, const structured::GrammarStore::Counts& counts) {
+  append_metric(out, "strata_schema_compiles_total", "counter", "Schemas that were compiled.",
+                d(counts.compiles));
+  append_metric(out, "strata_schema_hits_total", "counter", "Schemas that were compiled before.",
+                d(counts.hits));
+  append_metric(out, "strata_schema_compile_seconds_total", "counter",
+                "Time that compiling schemas took.", counts.seconds);
+  append_head(out, "strata_schema_refusals_total", "counter",
+              "Schemas that were not compiled, by what was the matter.");
+  for (size_t i = 0; i < structured::kGrammarFaults.size(); ++i)
+    fmt::format_to(std::back_inserter(out), "strata_schema_refusals_total{{reason=\"{}\"}} {}\n",
+                   structured::kGrammarFaults[i], counts.faults[i]);
+}
+
 // What was done, how fast, and what waits.
 void append_throughput_and_queues(std::string& out, const EngineStats& engine,
                                   const ServerGauges& server) {
@@ -178,6 +193,7 @@ std::string Metrics::render_prometheus(const EngineStats& engine, const ServerGa
   append_usage(out, usage);
   append_metric(out, "strata_audit_lines_total", "counter", "Lines of the audit log.", "outcome",
                 {{"written", d(server.audit.written)}, {"dropped", d(server.audit.dropped)}});
+  append_grammars(out, server.grammars);
   append_exchanges(out);
   append_commands(out);
   append_token_latencies(out);

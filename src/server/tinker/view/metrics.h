@@ -16,6 +16,7 @@
 #include "server/tinker/budget.h"
 #include "server/tinker/usage.h"
 #include "server/tinker/view/engine_stats.h"
+#include "structured/grammar_store.h"
 
 namespace strata::server {
 
@@ -42,6 +43,7 @@ struct ServerGauges {
   double train_rate = 0.0, sample_rate = 0.0;  // tokens/s
   double loop_lag = 0.0, tick_age = 0.0;       // s, of the I/O thread
   std::vector<Budget::Row> budget = {};
+  structured::GrammarStore::Counts grammars = {};
   AuditLog::Counts audit = {};
 };
 

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/arguments_format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cctype>
+#include <optional>
+#include <utility>
+
+#include "server/openai/openai_error.h"
+#include "structured/json_schema.h"
+
+namespace strata::server {
+
+namespace json = boost::json;
+
+namespace tags {
+
+// Of white space next to each other in JSON: a model that may write more does so without end.
+constexpr int kMostSpace = 1;
+
+json::object text(const std::string& value) { return {{"type", "const_string"}, {"value", value}}; }
+json::object schema(json::value of) {
+  return {
+      {"type", "json_schema"}, {"json_schema", std::move(of)}, {"max_whitespace_cnt", kMostSpace}};
+}
+json::object sequence(json::array elements) {
+  return {{"type", "sequence"}, {"elements", std::move(elements)}};
+}
+json::object either(json::array formats) {
+  if (formats.size() == 1) return formats[0].get_object();
+  return {{"type", "or"}, {"elements", std::move(formats)}};
+}
+
+}  // namespace tags
+
+namespace {
+
+constexpr const char* kStringLimits[] = {"format", "minLength", "maxLength"};
+
+class ParametersWriter {
+ public:
+  ParametersWriter(const GrammarTool& tool, std::vector<std::string>& warnings)
+      : tool_(tool), warnings_(warnings), root_(json::parse(tool.schema).as_object()) {}
+
+  json::object write(ArgumentsForm form) {
+    json::array out;
+    const json::value* properties = root_.if_contains("properties");
+    if (properties != nullptr) {
+      for (const auto& [key, schema] : properties->get_object()) {
+        const std::string name(key);
+        check_name(name);
+        json::object one = form == ArgumentsForm::kDsml ? dsml_parameter(name, resolved(schema))
+                                                        : parameter(name, resolved(schema));
+        if (!is_required(name)) one = {{"type", "optional"}, {"content", std::move(one)}};
+        out.push_back(std::move(one));
+      }
+    }
+    if (out.empty()) return tags::text("");
+    return tags::sequence(std::move(out));
+  }
+
+ private:
+  [[nodiscard]] std::string path_of(const std::string& name) const {
+    return structured::pointer_to("#/properties", name);
+  }
+  [[noreturn]] void fail(const std::string& name, const std::string& what) const {
+    throw OpenAiFault(ErrorCode::kInvalidArgument,
+                      fmt::format("{}: {}: {}", tool_.param, path_of(name), what), tool_.param,
+                      "invalid_schema");
+  }
+  void check_name(const std::string& name) const {
+    const bool is_name = !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+    });
+    if (!is_name)
+      fail(name,
+           "this model's form of calls has no parameters with other characters than a-z, "
+           "A-Z, 0-9, _, - and .");
+  }
+  [[nodiscard]] bool is_required(const std::string& name) const {
+    const json::value* required = root_.if_contains("required");
+    return required != nullptr && std::ranges::find(required->get_array(), json::value(name)) !=
+                                      required->get_array().end();
+  }
+
+  // The schema that references lead to: they were checked to be there.
+  [[nodiscard]] const json::value& resolved(const json::value& schema) const {
+    constexpr int kMostSteps = 16;
+    const json::value* at = &schema;
+    for (int step = 0; step < kMostSteps; ++step) {
+      const auto* object = at->if_object();
+      const json::value* name = object == nullptr ? nullptr : object->if_contains("$ref");
+      if (name == nullptr) break;
+      at = find(std::string(name->get_string()));
+      if (at == nullptr) return schema;
+    }
+    return *at;
+  }
+  // #/$defs/NAME, the form that is written; null for others.
+  [[nodiscard]] const json::value* find(const std::string& ref) const {
+    for (const std::string where : {"$defs", "definitions"}) {
+      const std::string prefix = "#/" + where + "/";
+      const json::value* map = root_.if_contains(where);
+      if (map != nullptr && ref.starts_with(prefix))
+        return map->get_object().if_contains(ref.substr(prefix.size()));
+    }
+    return nullptr;
+  }
+
+  // Of a value, with the definitions that it names.
+  [[nodiscard]] json::object json_value(const json::value& schema) const {
+    json::value own = schema;
+    if (auto* object = own.if_object()) {
+      for (const char* where : {"$defs", "definitions"})
+        if (root_.contains(where) && !object->contains(where)) (*object)[where] = root_.at(where);
+    }
+    return tags::schema(std::move(own));
+  }
+
+  // What enum or const lets be written, bare texts as they are; nothing without one.
+  static std::optional<json::array> values_of(const json::value& schema) {
+    const auto* object = schema.if_object();
+    if (object == nullptr) return std::nullopt;
+    if (const json::value* value = object->if_contains("const")) return json::array{*value};
+    const json::value* values = object->if_contains("enum");
+    return values == nullptr ? std::nullopt : std::optional(values->get_array());
+  }
+  static json::object bare_values(const json::array& values) {
+    json::array formats;
+    for (const json::value& value : values)
+      formats.push_back(tags::text(value.is_string() ? json::value_to<std::string>(value)
+                                                     : json::serialize(value)));
+    return tags::either(std::move(formats));
+  }
+
+  [[nodiscard]] bool may_be_string(const json::value& of) const {
+    const json::value& schema = resolved(of);
+    const auto* object = schema.if_object();
+    if (object == nullptr) return true;
+    if (const json::value* type = object->if_contains("type")) {
+      const json::array names = type->is_array() ? type->get_array() : json::array{*type};
+      return std::ranges::find(names, json::value("string")) != names.end();
+    }
+    if (const auto values = values_of(schema))
+      return std::ranges::any_of(*values, [](const auto& value) { return value.is_string(); });
+    for (const char* name : {"anyOf", "oneOf", "allOf"}) {
+      if (const json::value* list = object->if_contains(name))
+        return std::ranges::any_of(list->get_array(),
+                                   [&](const auto& one) { return may_be_string(one); });
+    }
+    return !object->contains("properties") && !object->contains("items");
+  }
+
+  // That of a string no bare text is held to.
+  static bool is_limited(const json::value& schema) {
+    const auto* object = schema.if_object();
+    if (object == nullptr) return false;
+    if (std::ranges::any_of(kStringLimits,
+                            [&](const char* name) { return object->contains(name); }))
+      return true;
+    for (const char* name : {"anyOf", "oneOf", "allOf"}) {
+      if (const json::value* list = object->if_contains(name)) {
+        if (std::ranges::any_of(list->get_array(), [](const auto& one) {
+              return is_limited(one) || one.is_object() == false ||
+                     one.get_object().contains("pattern") || one.get_object().contains("enum");
+            }))
+          return true;
+      }
+    }
+    return false;
+  }
+  static bool is_plain_string(const json::value& schema) {
+    const auto* object = schema.if_object();
+    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
+    return type != nullptr && *type == "string" && !is_limited(schema) &&
+           !object->contains("pattern");
+  }
+
+  static json::object text_between(const std::string& begin, const std::string& end,
+                                   const std::vector<std::string>& excludes) {
+    json::array without;
+    for (const std::string& each : excludes) without.push_back(json::value(each));
+    return {{"type", "tag"},
+            {"begin", begin},
+            {"content", json::object{{"type", "any_text"}, {"excludes", std::move(without)}}},
+            {"end", end}};
+  }
+  static json::object between(const std::string& begin, json::object value,
+                              const std::string& end) {
+    json::array parts;
+    parts.push_back(tags::text(begin));
+    parts.push_back(std::move(value));
+    parts.push_back(tags::text(end));
+    return tags::sequence(std::move(parts));
+  }
+
+  json::object parameter(const std::string& name, const json::value& schema) {
+    const std::string begin = "<parameter=" + name + ">\n", end = "\n</parameter>\n";
+    if (const auto values = values_of(schema)) return between(begin, bare_values(*values), end);
+    if (!may_be_string(schema)) return between(begin, json_value(schema), end);
+    const auto* object = schema.if_object();
+    if (object != nullptr && object->contains("pattern") && object->contains("type") &&
+        object->at("type") == "string")
+      return between(begin, {{"type", "regex"}, {"pattern", object->at("pattern")}}, end);
+    if (is_limited(schema)) {
+      const std::string what =
+          "this model writes texts bare, which only pattern, enum and const limit";
+      if (tool_.is_strict) fail(name, what);
+      const std::string warning = fmt::format("{}: {}: {}", tool_.param, path_of(name), what);
+      if (std::ranges::find(warnings_, warning) == warnings_.end()) warnings_.push_back(warning);
+    }
+    return text_between(begin, end, {"</parameter>", "<parameter=", "</function>"});
+  }
+
+  [[nodiscard]] json::object dsml_parameter(const std::string& name,
+                                            const json::value& schema) const {
+    const std::string head = "<\uff5cDSML\uff5cparameter name=\"" + name + "\" string=\"";
+    const std::string mark = "</\uff5cDSML\uff5cparameter>";
+    const auto values = values_of(schema);
+    const bool is_texts =
+        values && std::ranges::all_of(*values, [](const auto& value) { return value.is_string(); });
+    if (is_texts) return between(head + "true\">", bare_values(*values), mark + "\n");
+    if (is_plain_string(schema))
+      return text_between(head + "true\">", mark + "\n",
+                          {mark, "<\uff5cDSML\uff5cparameter", "</\uff5cDSML\uff5cinvoke>"});
+    return between(head + "false\">", json_value(schema), mark + "\n");
+  }
+
+  const GrammarTool& tool_;
+  std::vector<std::string>& warnings_;
+  const json::object root_;
+};
+
+}  // namespace
+
+json::object arguments_format(ArgumentsForm form, const GrammarTool& tool,
+                              std::vector<std::string>& warnings) {
+  if (form == ArgumentsForm::kJson) return tags::schema(json::parse(tool.schema));
+  return ParametersWriter(tool, warnings).write(form);
+}
+
+}  // namespace strata::server
