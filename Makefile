@@ -178,6 +178,7 @@ json-schemas: build
 	@[ -x build/jsonschema/bin/python ] || { python3 -m venv --clear build/jsonschema && \
 	  build/jsonschema/bin/pip install --quiet --disable-pip-version-check -r tools/requirements/jsonschema.txt; }
 	@build/jsonschema/bin/python tests/e2e/json_schemas.py build/release/strata models/tiny-qwen3
+	@build/jsonschema/bin/python tests/e2e/served_schemas.py build/release/strata models/tiny-qwen3
 
 # What --tensorboard writes, read back by TensorBoard's own package.
 events: build
