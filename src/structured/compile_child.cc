@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "structured/compile_child.h"
 
-#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,7 +21,9 @@ namespace strata::structured {
 namespace {
 
 constexpr int kPipe = 0;
-constexpr size_t kMostCompiledBytes = size_t{16} << 20;  // which the parent reads in a moment
+// What is larger takes many times as much as JSON, and longer to write than to compile: the parent
+// compiles it itself, which is known to end within the limits.
+constexpr int64_t kMostSentBytes = int64_t{32} << 10;
 constexpr double kAnyTime = std::numeric_limits<double>::infinity();
 
 int64_t mapped_bytes() {
@@ -61,13 +62,8 @@ GrammarSource source_of(const Frame& frame) {
 Frame compile(const Vocabulary& vocabulary, const Frame& frame) {
   try {
     const Grammar grammar = compile_grammar(vocabulary, source_of(frame), frame.at(8));
-    Frame answer = {kCompiled, grammar.to_bytes()};
-    if (answer[1].size() > kMostCompiledBytes) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: what is compiled of it has {} bytes, want {} at most; optional "
-                              "properties next to many others take the most",
-                              frame.at(8), answer[1].size(), kMostCompiledBytes));
-    }
+    Frame answer = {kCompiled, ""};
+    if (grammar.num_bytes() <= kMostSentBytes) answer[1] = grammar.to_bytes();
     answer.insert(answer.end(), grammar.warnings().begin(), grammar.warnings().end());
     return answer;
   } catch (const Error& error) {

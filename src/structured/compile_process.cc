@@ -148,6 +148,7 @@ Grammar CompileProcess::compile(const Vocabulary& vocabulary, const GrammarSourc
   }
   if (answer.at(0) == kRefused)
     throw Error(static_cast<ErrorCode>(std::stoi(answer.at(1))), answer.at(2));
+  if (answer.at(1).empty()) return compile_grammar(vocabulary, source, where);
   return Grammar::from_bytes(vocabulary, source, answer.at(1), {answer.begin() + 2, answer.end()});
 }
 

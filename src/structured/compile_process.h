@@ -22,7 +22,8 @@ namespace strata::structured {
 
 // First words of frames. To the child: a vocabulary's name and its texts; or a compile: its name,
 // seconds, bytes, kind, text, whether it is lenient, whether breaks may come first, where. From it:
-// what was compiled and its warnings; an ErrorCode and a message; or nothing.
+// what was compiled and its warnings, or "" where the parent compiles it itself, which is known to
+// end; an ErrorCode and a message; or nothing.
 inline constexpr const char* kVocabulary = "vocabulary";
 inline constexpr const char* kCompile = "compile";
 inline constexpr const char* kCompiled = "compiled";
@@ -31,7 +32,7 @@ inline constexpr const char* kNoMemory = "no memory";
 
 struct CompileLimits {
   double seconds = 2;
-  int64_t memory = int64_t{1} << 30;       // bytes besides what the child has of vocabularies
+  int64_t memory = int64_t{256} << 20;     // bytes besides what the child has of vocabularies
   std::string program = "/proc/self/exe";  // that runs run_compile_child() under its word
 };
 

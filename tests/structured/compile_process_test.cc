@@ -40,14 +40,17 @@ constexpr const char* kSchema = R"({"type": "object", "properties": {"a": {"type
     "b": {"type": "array", "items": {"enum": ["x", true, "yz"]}, "maxItems": 4}},
     "required": ["a", "b"], "additionalProperties": false})";
 
-// Arrays in arrays, each of 1 to 50: within all limits of a schema, and many seconds, or gigabytes,
-// to compile.
+// Arrays in arrays, each of other numbers: within all limits of a schema, and a second or more to
+// compile.
 GrammarSource endless() {
-  std::string array = R"({"type":"string"})", properties;
-  for (int i = 0; i < 20; ++i)
-    array = R"({"type":"array","items":)" + array + R"(,"minItems":1,"maxItems":50})";
-  for (int i = 0; i < 40; ++i)
+  std::string properties;
+  for (int i = 0; i < 50; ++i) {
+    std::string array = R"({"type":"integer","minimum":-)" + std::to_string(100000000000000 + i) +
+                        R"(,"maximum":)" + std::to_string(1000000000000000 + 7 * i) + "}";
+    for (int level = 0; level < 18; ++level)
+      array = R"({"type":"array","items":)" + array + R"(,"minItems":1,"maxItems":500})";
     properties += (i == 0 ? "\"p" : ",\"p") + std::to_string(i) + "\":" + array;
+  }
   return {.text = R"({"type":"object","properties":{)" + properties + "}}"};
 }
 
@@ -109,11 +112,11 @@ Why stopped_by(CompileProcess& process, const GrammarSource& source, const char*
 }
 
 TEST_F(CompileChild, OneThatTakesTooLongIsKilledAndReplaced) {
-  CompileProcess process(limits_of(0.3));
+  CompileProcess process(limits_of(0.2));
   static_cast<void>(process.compile(tiny().vocabulary, {.text = "true"}, "S"));
   const int first = process.child();
   const double begin = now_seconds();
-  EXPECT_EQ(stopped_by(process, endless(), "longer than 0.3 s (--schema-seconds)"), Why::kSeconds);
+  EXPECT_EQ(stopped_by(process, endless(), "longer than 0.2 s (--schema-seconds)"), Why::kSeconds);
   EXPECT_LT(now_seconds() - begin, 3);
   EXPECT_EQ(::kill(first, 0), -1) << "the child still runs";
   static_cast<void>(process.compile(tiny().vocabulary, {.text = kSchema}, "S"));
@@ -126,19 +129,17 @@ TEST_F(CompileChild, OneThatTakesTooMuchIsReplaced) {
   static_cast<void>(process.compile(tiny().vocabulary, {.text = kSchema}, "S"));
 }
 
-// What the parent would read for long is not sent.
-TEST_F(CompileChild, WhatIsTooLargeIsRefused) {
+// What would be long to send is compiled here, behind the child.
+TEST_F(CompileChild, WhatIsLargeIsCompiledHere) {
   CompileProcess process(limits_of(60));
-  const GrammarSource source = {.kind = GrammarKind::kRegex,
-                                .text = "(((((a{1,200}b?){1,200}c?){1,200}d?){1,200}e?){1,200}f?)"};
-  try {
-    static_cast<void>(process.compile(tiny().vocabulary, source, "S"));
-    FAIL();
-  } catch (const CompileStopped&) {
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("S: what is compiled of it has "));
-  }
+  std::string properties;
+  for (int i = 0; i < 1500; ++i)
+    properties += (i == 0 ? "\"p" : ",\"p") + std::to_string(i) + R"(":{"type":"null"})";
+  const GrammarSource source = {.text = R"({"type":"object","properties":{)" + properties + "}}"};
+  const double begin = now_seconds();
+  expect_equal_walks(process.compile(tiny().vocabulary, source, "S"),
+                     compile_grammar(tiny().vocabulary, source, "S"), tiny().end_token);
+  EXPECT_LT(now_seconds() - begin, 10);
 }
 
 TEST_F(CompileChild, OneThatIsKilledByOthersIsReplaced) {
@@ -151,11 +152,11 @@ TEST_F(CompileChild, OneThatIsKilledByOthersIsReplaced) {
 
 // A bystander's compile that waits behind one that is killed is compiled by the next child.
 TEST_F(CompileChild, WhoWaitsBehindOneThatIsKilledIsServed) {
-  CompileProcess process(limits_of(0.5));
+  CompileProcess process(limits_of(0.2));
   static_cast<void>(process.compile(tiny().vocabulary, {.text = "true"}, "S"));
   auto hostile =
       std::async(std::launch::async, [&] { return stopped_by(process, endless(), "longer than"); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const GrammarSource source = {.text = kSchema};
   const Grammar got = process.compile(tiny().vocabulary, source, "S");
   EXPECT_EQ(hostile.get(), Why::kSeconds);

@@ -199,12 +199,18 @@ TEST_F(Constraints, WhatIsPassedOverIsSaid) {
 
 TEST_F(Constraints, ACompileThatTakesTooLongIsTheFieldsFault) {
   structured::GrammarStore::Options limited = options();
-  limited.limits.seconds = 0.3;
+  limited.limits.seconds = 0.1;
   Served served(limited);
-  std::string regex = "a";
-  for (int i = 0; i < 10; ++i) regex = "(" + regex + "{1,500}b?)";
-  const auto answer =
-      served.house.chat(kHello + R"(,"structured_outputs":{"regex":")" + regex + R"("})");
+  std::string properties;
+  for (int i = 0; i < 50; ++i) {
+    std::string array = R"({"type":"integer","minimum":-)" + std::to_string(100000000000000 + i) +
+                        R"(,"maximum":)" + std::to_string(1000000000000000 + 7 * i) + "}";
+    for (int level = 0; level < 18; ++level)
+      array = R"({"type":"array","items":)" + array + R"(,"minItems":1,"maxItems":500})";
+    properties += (i == 0 ? "\"p" : ",\"p") + std::to_string(i) + "\":" + array;
+  }
+  const auto answer = served.house.chat(
+      kHello + "," + format(R"({"type":"object","properties":{)" + properties + "}}"));
   ASSERT_EQ(answer->response.status, 400);
   EXPECT_EQ(answer->error("code"), "schema_too_complex");
   EXPECT_THAT(answer->error("message"), HasSubstr("--schema-seconds"));
