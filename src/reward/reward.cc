@@ -134,9 +134,9 @@ Reward::Reward(const RewardOptions& options, const std::string& log, const Answe
     rule_ = text.substr(kSchema.size());
     int64_t num_tokens = tokens_.tokenizer.vocab_size();
     for (const int32_t end : tokens_.ends) num_tokens = std::max<int64_t>(num_tokens, end + 1);
-    grammar_.emplace(structured::compile_json_schema(
+    grammar_.emplace(structured::compile_grammar(
         structured::Vocabulary(tokens_.tokenizer, num_tokens),
-        read_file(rule_, structured::kMaxSchemaBytes), "--reward " + text));
+        {.text = read_file(rule_, structured::kMaxSchemaBytes)}, "--reward " + text));
   } else if (text.starts_with(kRegex)) {
     kind_ = Kind::kRegex;
     rule_ = text.substr(kRegex.size());
