@@ -337,7 +337,7 @@ TEST(Plan, AServerRatherHasShortPassesThanNoAdapter) {
   options.purpose = "serve";
   options.dtype = "bf16";
   options.json = true;
-  options.memory = "3GiB";
+  options.memory = "3100MiB";
   const boost::json::object small = plan(options);
   EXPECT_GE(small.at("adapters_of_rank_8").as_int64(), 1);
   options.memory = "4GiB";

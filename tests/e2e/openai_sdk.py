@@ -213,8 +213,8 @@ def check_errors(client, url):
     reader = openai.OpenAI(base_url=url + "/v1", api_key=READER, max_retries=0)
     assert [m.id for m in reader.models.list()]
     refused(openai.PermissionDeniedError, lambda: chat(reader), "read-only")
-    for more, param in (({"temperature": 3e6, "n": 0}, "n"), ({"response_format": {"type": "json_object"}}, "response_format"),
-                        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"), ({"max_tokens": 10 ** 6}, "messages"),
+    for more, param in (({"temperature": 3e6, "n": 0}, "n"), ({"response_format": {"type": "xml"}}, "response_format"),
+                        ({"tools": [TOOL], "tool_choice": {"type": "custom"}}, "tool_choice"), ({"max_tokens": 10 ** 6}, "messages"),
                         ({"logit_bias": {"5": 101}}, "logit_bias.5"), ({"extra_body": {"best": 1}}, "best")):
         refused(openai.BadRequestError, lambda more=more: chat(client, **more), param=param)
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]}]

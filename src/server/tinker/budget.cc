@@ -45,7 +45,7 @@ void fill_unset_and_raise_body_limits(ServeOptions& o, int64_t memory) {
     const int64_t half = o.max_connection_bytes / connection_bytes(true) / 2;
     o.max_handshakes = std::clamp<int64_t>(half, 1, kMostHandshakes);
   }
-  if (o.max_schema_bytes == 0) o.max_schema_bytes = share(memory, 1024, kMiB, 256 * kMiB);
+  if (o.max_schema_bytes == 0) o.max_schema_bytes = share(memory, 128, 0, 256 * kMiB);
   if (o.max_download_bytes == 0) o.max_download_bytes = share(memory, 256, 0, 64 * kMiB);
 }
 

@@ -6,7 +6,6 @@
 
 #include <set>
 #include <string>
-#include <string_view>
 
 #include "server/http/server.h"
 
@@ -33,10 +32,7 @@ TEST(Budget, TakesAnEighthOfALargeMemoryAndLittleMoreThanAQuarterOfASmallOne) {
       // The last two share one option.
       const std::set<std::string> halves = {"downloads", "remembered", "samplers"};
       const int64_t part = halves.contains(row.name) ? 2 : 1;
-      // A few schemas take a MiB, and a small server serves a model rather than more of them.
-      const int64_t least =
-          std::string_view(row.name) == "grammars" ? std::max(memory / 1024, kMiB) : memory / 128;
-      EXPECT_GE(row.limit, std::min(least, 128 * kMiB) / part) << row.name << ' ' << memory;
+      EXPECT_GE(row.limit, std::min(memory / 128, 128 * kMiB) / part) << row.name << ' ' << memory;
       EXPECT_LE(row.limit, kGiB) << row.name;
     }
     EXPECT_GE(options.max_body_bytes, 4 * options.max_body);

@@ -313,7 +313,7 @@ void add_waiting_rows(OptionTable& t, ServeOptions& o) {
       .by_default("1/128 of --memory, at most 128MiB");
   add_size(t, "max-schema-bytes", o.max_schema_bytes,
            "of schemas and grammars, compiled for answers that fit them, likewise; the oldest go")
-      .by_default("1/1024 of --memory, 1MiB to 256MiB");
+      .by_default("1/128 of --memory, at most 256MiB");
   add_count(t, "max-queued-samples", o.max_queued_samples, 1, "samples waiting; then 429");
   add_size(t, "max-queued-bytes", o.max_queued_bytes,
            "of operations and samples, waiting and running, likewise; then 429")
