@@ -7,9 +7,12 @@
 #include <boost/json.hpp>
 #include <cctype>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "server/openai/json_text.h"
 #include "server/openai/openai_error.h"
+#include "server/openai/schema_reference.h"
 #include "structured/json_schema.h"
 
 namespace strata::server {
@@ -43,11 +46,11 @@ constexpr const char* kStringLimits[] = {"format", "minLength", "maxLength"};
 class ParametersWriter {
  public:
   ParametersWriter(const GrammarTool& tool, std::vector<std::string>& warnings)
-      : tool_(tool), warnings_(warnings), root_(json::parse(tool.schema).as_object()) {}
+      : tool_(tool), warnings_(warnings), root_(parse_json_text(tool.schema).value()) {}
 
   json::object write(ArgumentsForm form) {
     json::array out;
-    const json::value* properties = root_.if_contains("properties");
+    const json::value* properties = member("properties");
     if (properties != nullptr) {
       for (const auto& [key, schema] : properties->get_object()) {
         const std::string name(key);
@@ -80,42 +83,26 @@ class ParametersWriter {
            "this model's form of calls has no parameters with other characters than a-z, "
            "A-Z, 0-9, _, - and .");
   }
+  // What the tool's schema has under this name; null: nothing.
+  [[nodiscard]] const json::value* member(const char* name) const {
+    return root_.get_object().if_contains(name);
+  }
   [[nodiscard]] bool is_required(const std::string& name) const {
-    const json::value* required = root_.if_contains("required");
+    const json::value* required = member("required");
     return required != nullptr && std::ranges::find(required->get_array(), json::value(name)) !=
                                       required->get_array().end();
   }
 
-  // The schema that references lead to: they were checked to be there.
   [[nodiscard]] const json::value& resolved(const json::value& schema) const {
-    constexpr int kMostSteps = 16;
-    const json::value* at = &schema;
-    for (int step = 0; step < kMostSteps; ++step) {
-      const auto* object = at->if_object();
-      const json::value* name = object == nullptr ? nullptr : object->if_contains("$ref");
-      if (name == nullptr) break;
-      at = find(std::string(name->get_string()));
-      if (at == nullptr) return schema;
-    }
-    return *at;
+    return follow_references(schema, root_);
   }
-  // #/$defs/NAME, the form that is written; null for others.
-  [[nodiscard]] const json::value* find(const std::string& ref) const {
-    for (const std::string where : {"$defs", "definitions"}) {
-      const std::string prefix = "#/" + where + "/";
-      const json::value* map = root_.if_contains(where);
-      if (map != nullptr && ref.starts_with(prefix))
-        return map->get_object().if_contains(ref.substr(prefix.size()));
-    }
-    return nullptr;
-  }
-
-  // Of a value, with the definitions that it names.
+  // The format of a value of this schema, with the definitions that it names.
   [[nodiscard]] json::object json_value(const json::value& schema) const {
     json::value own = schema;
     if (auto* object = own.if_object()) {
       for (const char* where : {"$defs", "definitions"})
-        if (root_.contains(where) && !object->contains(where)) (*object)[where] = root_.at(where);
+        if (const json::value* map = member(where); map != nullptr && !object->contains(where))
+          (*object)[where] = *map;
     }
     return tags::schema(std::move(own));
   }
@@ -136,8 +123,10 @@ class ParametersWriter {
     return tags::either(std::move(formats));
   }
 
-  [[nodiscard]] bool may_be_string(const json::value& of) const {
+  // A schema that leads back to itself says nothing of its own: `seen` has those on the way.
+  bool may_be_string(const json::value& of, std::set<const json::value*>& seen) const {
     const json::value& schema = resolved(of);
+    if (!seen.insert(&schema).second) return false;
     const auto* object = schema.if_object();
     if (object == nullptr) return true;
     if (const json::value* type = object->if_contains("type")) {
@@ -149,7 +138,7 @@ class ParametersWriter {
     for (const char* name : {"anyOf", "oneOf", "allOf"}) {
       if (const json::value* list = object->if_contains(name))
         return std::ranges::any_of(list->get_array(),
-                                   [&](const auto& one) { return may_be_string(one); });
+                                   [&](const auto& one) { return may_be_string(one, seen); });
     }
     return !object->contains("properties") && !object->contains("items");
   }
@@ -200,7 +189,8 @@ class ParametersWriter {
   json::object parameter(const std::string& name, const json::value& schema) {
     const std::string begin = "<parameter=" + name + ">\n", end = "\n</parameter>\n";
     if (const auto values = values_of(schema)) return between(begin, bare_values(*values), end);
-    if (!may_be_string(schema)) return between(begin, json_value(schema), end);
+    std::set<const json::value*> seen;
+    if (!may_be_string(schema, seen)) return between(begin, json_value(schema), end);
     const auto* object = schema.if_object();
     if (object != nullptr && object->contains("pattern") && object->contains("type") &&
         object->at("type") == "string")
@@ -231,14 +221,14 @@ class ParametersWriter {
 
   const GrammarTool& tool_;
   std::vector<std::string>& warnings_;
-  const json::object root_;
+  const json::value root_;  // an object
 };
 
 }  // namespace
 
 json::object arguments_format(ArgumentsForm form, const GrammarTool& tool,
                               std::vector<std::string>& warnings) {
-  if (form == ArgumentsForm::kJson) return tags::schema(json::parse(tool.schema));
+  if (form == ArgumentsForm::kJson) return tags::schema(parse_json_text(tool.schema).value());
   return ParametersWriter(tool, warnings).write(form);
 }
 

@@ -10,6 +10,7 @@
 #include "base/ascii.h"
 #include "server/http/message.h"
 #include "server/openai/json_text.h"
+#include "server/openai/schema_reference.h"
 
 namespace strata::server {
 namespace {
@@ -371,44 +372,46 @@ std::string json_type_of(const json::value& value) {
   return value.is_object() ? "object" : "string";
 }
 
-// The schema that a reference of a tool's parameters leads to; others stay what they are.
-const json::value& follow_reference(const json::value& schema, const json::value& parameters) {
-  constexpr int kMostSteps = 16;
-  const json::value* at = &schema;
-  for (int step = 0; step < kMostSteps; ++step) {
-    const json::value* name = member(at, "$ref");
-    if (name == nullptr || !name->is_string()) break;
-    const std::string_view path = name->get_string();
-    boost::system::error_code fault;
-    const json::value* to =
-        path.starts_with("#/") ? parameters.find_pointer(path.substr(1), fault) : nullptr;
-    if (to == nullptr) break;
-    at = to;
-  }
-  return *at;
-}
+// What a request's tools may cost behind references, where one text is read as often as it is
+// named.
+constexpr int64_t kMostSteps = 100'000;  // schemas, of all tools together
+constexpr int kMostReferences = 16;      // that lead to one
 
 // All types that a schema names, as vLLM finds them: by its type, the values of its enum, and the
 // schemas that it combines; and behind references, which vLLM does not follow.
-void add_schema_types(const json::value& of, const json::value& parameters,
-                      std::set<std::string>& kinds, int depth = 0) {
-  constexpr int kMostDepth = 16;  // of references that lead back
-  if (depth == kMostDepth) return;
-  const json::value& schema = follow_reference(of, parameters);
-  const auto each = [&](const char* key, const auto& take) {
-    const json::value* list = member(&schema, key);
-    if (list == nullptr || !list->is_array()) return;
-    for (const json::value& item : list->get_array()) take(item);
-  };
-  const auto add_name = [&](const json::value& name) {
-    if (name.is_string()) kinds.insert(schema_type_named(name));
-  };
-  if (const json::value* type = member(&schema, "type")) add_name(*type);
-  each("type", add_name);
-  each("enum", [&](const json::value& value) { kinds.insert(json_type_of(value)); });
-  for (const char* key : {"anyOf", "oneOf", "allOf"})
-    each(key, [&](const json::value& one) { add_schema_types(one, parameters, kinds, depth + 1); });
-}
+class SchemaTypes {
+ public:
+  SchemaTypes(const json::value& root, int64_t& steps_left, std::set<std::string>& kinds)
+      : root_(root), steps_left_(steps_left), kinds_(kinds) {}
+
+  void add(const json::value& of, int references = 0) {
+    const json::value& schema = follow_references(of, root_);
+    if (&schema != &of) ++references;
+    // A schema that leads back to itself names nothing new.
+    const bool is_done = references > kMostReferences ||
+                         (references > 0 && (--steps_left_ < 0 || !seen_.insert(&schema).second));
+    if (is_done) return;
+    const auto each = [&](const char* key, const auto& take) {
+      const json::value* list = member(&schema, key);
+      if (list == nullptr || !list->is_array()) return;
+      for (const json::value& item : list->get_array()) take(item);
+    };
+    const auto add_name = [&](const json::value& name) {
+      if (name.is_string()) kinds_.insert(schema_type_named(name));
+    };
+    if (const json::value* type = member(&schema, "type")) add_name(*type);
+    each("type", add_name);
+    each("enum", [&](const json::value& value) { kinds_.insert(json_type_of(value)); });
+    for (const char* key : {"anyOf", "oneOf", "allOf"})
+      each(key, [&](const json::value& one) { add(one, references); });
+  }
+
+ private:
+  const json::value& root_;
+  int64_t& steps_left_;
+  std::set<std::string>& kinds_;
+  std::set<const json::value*> seen_;  // behind references
+};
 
 // true, false or null, in any case; of a boolean also 1 and 0.
 std::optional<std::string> read_as_word(std::string_view kind, std::string_view text) {
@@ -436,6 +439,7 @@ std::optional<std::string> read_as_type(std::string_view kind, std::string_view 
 ToolTypes::ToolTypes(std::string_view tools) {
   const std::optional<json::value> list = parse_json_text(tools);
   if (!list || !list->is_array()) return;
+  int64_t steps_left = kMostSteps;
   for (const json::value& tool : list->get_array()) {
     const json::value* function = member(&tool, "function");
     const json::value* name = member(function, "name");
@@ -443,9 +447,10 @@ ToolTypes::ToolTypes(std::string_view tools) {
     const json::value* properties = member(parameters, "properties");
     if (name == nullptr || !name->is_string() || properties == nullptr || !properties->is_object())
       continue;
-    for (const auto& [key, value] : properties->get_object())
-      add_schema_types(value, *parameters,
-                       types_[{json::value_to<std::string>(*name), std::string(key)}]);
+    for (const auto& [key, value] : properties->get_object()) {
+      std::set<std::string>& kinds = types_[{json::value_to<std::string>(*name), std::string(key)}];
+      SchemaTypes(*parameters, steps_left, kinds).add(value);
+    }
   }
 }
 

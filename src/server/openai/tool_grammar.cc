@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "server/http/message.h"
 #include "server/openai/arguments_format.h"
+#include "server/openai/json_text.h"
 
 namespace strata::server {
 namespace {
@@ -104,7 +105,8 @@ structured::GrammarSource make_calls_source(const ServedText& text, const Answer
   const TagWriter writer(text, form, writing, warnings);
   json::array formats;
   formats.push_back(writer.calls(calls, calls.begins_free ? writing.lead : ""));
-  if (!calls.or_schema.empty()) formats.push_back(tags::schema(json::parse(calls.or_schema)));
+  if (!calls.or_schema.empty())
+    formats.push_back(tags::schema(parse_json_text(calls.or_schema).value()));
   structured::GrammarSource out = {.kind = structured::GrammarKind::kTags};
   out.text = json::serialize(
       json::object{{"type", "structural_tag"}, {"format", tags::either(std::move(formats))}});

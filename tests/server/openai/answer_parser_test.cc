@@ -254,6 +254,23 @@ TEST(AnswerParser, LongArgumentsTakeLinearTime) {
   EXPECT_GT(given, 1'100'000u);
 }
 
+TEST(ToolTypes, HostileReferencesAreReadOnce) {
+  std::string self, more;
+  for (int i = 0; i < 12; ++i) self += R"({"$ref": "#/$defs/a"}, )";
+  for (int i = 0; i < 30'000; ++i)
+    more += R"("p)" + std::to_string(i) + R"(": {"$ref": "#/$defs/b"}, )";
+  std::string many;
+  for (int i = 0; i < 30'000; ++i) many += R"({"type": "null"}, )";
+  const ToolTypes types(
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"properties":
+      {"a": {"$ref": "#/$defs/a"}, )" +
+      more + R"("all": {"$ref": "#"}}, "type": "object", "$defs":
+      {"a": {"anyOf": [)" +
+      self + R"({"type": "integer"}]}, "b": {"anyOf": [)" + many + R"({"type": "string"}]}}}}}])");
+  EXPECT_EQ(types.value_json("f", "a", "7"), "7");
+  EXPECT_EQ(types.value_json("f", "p0", "7"), R"("7")");
+}
+
 // Megabytes of one mark's beginning cost no more than reading them.
 TEST(AnswerParser, HostileAnswersTakeLinearTime) {
   const ToolTypes types(kTools);

@@ -285,6 +285,34 @@ TEST_F(ToolGrammars, FreeTextMayComeFirst) {
   }
 }
 
+structured::GrammarSource source_of_parameters(const Family& family, const std::string& schema) {
+  return source_of(text_of(family), {.tools = {{"f", schema}}, .may_repeat = false});
+}
+
+TEST_F(ToolGrammars, ReferencesAreWhatTheyLeadTo) {
+  for (const Family& family : {kFamilies[2], kFamilies[8]}) {
+    SCOPED_TRACE(family.name);
+    const std::string head = R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": )";
+    EXPECT_EQ(source_of_parameters(family, head + R"({"$ref": "#/properties/a"}}})").text,
+              source_of_parameters(family, head + R"({"type": "integer"}}})").text);
+  }
+}
+
+TEST_F(ToolGrammars, ReferencesThatLeadBackAndDeepSchemasEnd) {
+  std::string deep = R"({"type": "string"})";
+  for (int i = 0; i < 20; ++i) deep = R"({"type": "array", "items": )" + deep + "}";
+  for (const Family& family : {kFamilies[0], kFamilies[2], kFamilies[8]}) {
+    SCOPED_TRACE(family.name);
+    EXPECT_FALSE(source_of_parameters(family, R"({"type": "object", "properties": {"a": {"$ref":
+        "#/$defs/a"}, "all": {"$ref": "#"}}, "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"},
+        {"type": "null"}]}}})")
+                     .text.empty());
+    EXPECT_FALSE(
+        source_of_parameters(family, R"({"type": "object", "properties": {"a": )" + deep + "}}")
+            .text.empty());
+  }
+}
+
 // An answer without calls fits the schema that is asked for next to tools.
 TEST_F(ToolGrammars, ASchemaMayStandNextToThem) {
   const ServedText text = text_of(kFamilies[0]);
