@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include "base/file_io.h"
 #include "base/files.h"
 #include "base/say.h"
+#include "base/spawn.h"
 
 namespace strata::reward {
 namespace {
@@ -64,54 +64,10 @@ struct Pipe {
   std::array<int, 2> ends = {};  // to read, to write
 };
 
-// What /bin/sh is started with: a process group of its own, signals as a shell has them, and these
-// as stdin, stdout and, unless it is ours, stderr.
-class SpawnSetup {
- public:
-  SpawnSetup(int in, int out, const std::string& log) {
-    ::posix_spawn_file_actions_init(&actions_);
-    ::posix_spawn_file_actions_adddup2(&actions_, in, STDIN_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions_, out, STDOUT_FILENO);
-    if (!log.empty()) {
-      ::posix_spawn_file_actions_addopen(&actions_, STDERR_FILENO, log.c_str(),
-                                         O_WRONLY | O_CREAT | O_APPEND, 0666);
-    }
-    ::posix_spawnattr_init(&attributes_);
-    sigset_t none, all;
-    ::sigemptyset(&none);
-    ::sigfillset(&all);
-    ::posix_spawnattr_setsigmask(&attributes_, &none);
-    ::posix_spawnattr_setsigdefault(&attributes_, &all);
-    ::posix_spawnattr_setpgroup(&attributes_, 0);
-    ::posix_spawnattr_setflags(
-        &attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  }
-  ~SpawnSetup() {
-    ::posix_spawn_file_actions_destroy(&actions_);
-    ::posix_spawnattr_destroy(&attributes_);
-  }
-  SpawnSetup(const SpawnSetup&) = delete;
-  SpawnSetup& operator=(const SpawnSetup&) = delete;
-
-  [[nodiscard]] pid_t spawn(std::string command) const {
-    std::string shell = "/bin/sh", flag = "-c";
-    const std::array<char*, 4> arguments = {shell.data(), flag.data(), command.data(), nullptr};
-    pid_t child = 0;
-    const int fault =
-        ::posix_spawn(&child, shell.c_str(), &actions_, &attributes_, arguments.data(), environ);
-    if (fault == 0) return child;
-    throw Error(ErrorCode::kIo, fmt::format("--reward: /bin/sh: {}", std::strerror(fault)));
-  }
-
- private:
-  posix_spawn_file_actions_t actions_ = {};
-  posix_spawnattr_t attributes_ = {};
-};
-
 }  // namespace
 
 struct RewardWorkers::Worker {
-  pid_t pid = 0;  // 0: none runs
+  int pid = 0;  // 0: none runs
   int to = -1, from = -1;
   std::optional<Line> line;  // that it is at
   size_t num_written = 0;    // bytes of the line
@@ -164,7 +120,11 @@ void RewardWorkers::start(Worker& worker) {
   worker.from = out.ends[0];
   for (const int own : {worker.to, worker.from}) ::fcntl(own, F_SETFL, O_NONBLOCK);
   const OpenFile childs_in(in.ends[0]), childs_out(out.ends[1]);
-  worker.pid = SpawnSetup(childs_in.fd, childs_out.fd, options_.log).spawn(options_.command);
+  const int fault =
+      spawn_in_group("/bin/sh", {"/bin/sh", "-c", options_.command},
+                     {.in = childs_in.fd, .out = childs_out.fd, .log = options_.log}, worker.pid);
+  if (fault != 0)
+    throw Error(ErrorCode::kIo, fmt::format("--reward: /bin/sh: {}", std::strerror(fault)));
   worker.answer.clear();
 }
 

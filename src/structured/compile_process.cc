@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,40 +12,13 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/spawn.h"
 #include "structured/compile_child.h"
 
 namespace strata::structured {
 namespace {
 
 constexpr double kStartSeconds = 60;  // for a child to start and to read a vocabulary
-
-// What the child has: its end of the socket as file 0, nothing as 1, the log as 2; no variables,
-// no signal that is blocked, and no terminal's Ctrl-C, which ends the parent in its own time.
-struct SpawnPlan {
-  explicit SpawnPlan(int socket) {
-    ::posix_spawn_file_actions_init(&files);
-    ::posix_spawn_file_actions_adddup2(&files, socket, 0);
-    ::posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
-    ::posix_spawn_file_actions_addclosefrom_np(&files, 3);
-    ::posix_spawnattr_init(&attributes);
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    ::posix_spawnattr_setsigmask(&attributes, &none);
-    ::posix_spawnattr_setsigdefault(&attributes, &all);
-    ::posix_spawnattr_setpgroup(&attributes, 0);
-    ::posix_spawnattr_setflags(
-        &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-  }
-  SpawnPlan(const SpawnPlan&) = delete;
-  SpawnPlan& operator=(const SpawnPlan&) = delete;
-  ~SpawnPlan() {
-    ::posix_spawn_file_actions_destroy(&files);
-    ::posix_spawnattr_destroy(&attributes);
-  }
-  posix_spawn_file_actions_t files = {};
-  posix_spawnattr_t attributes = {};
-};
 
 }  // namespace
 
@@ -65,13 +37,9 @@ void CompileProcess::start_child() {
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     throw Error(ErrorCode::kIo,
                 fmt::format("no socket for compiling a grammar: {}", std::strerror(errno)));
-  const SpawnPlan plan(ends[1]);
-  std::string name = "strata", word = kCompileChildWord;
-  char* arguments[] = {name.data(), word.data(), nullptr};
-  char* no_variables[] = {nullptr};
-  pid_t child = 0;
-  const int fault = ::posix_spawn(&child, limits_.program.c_str(), &plan.files, &plan.attributes,
-                                  arguments, no_variables);
+  int child = 0;
+  const int fault = spawn_in_group(limits_.program, {"strata", kCompileChildWord},
+                                   {.in = ends[1], .alone = true}, child);
   ::close(ends[1]);
   if (fault != 0) {
     ::close(ends[0]);
