@@ -58,22 +58,21 @@ constexpr NameForm kNameForms[] = {{"model.language_model.", "lm_head."}};
 constexpr std::string_view kOtherParts[] = {"model.vision_tower.", "model.audio_tower.",
                                             "model.embed_vision.", "model.embed_audio.",
                                             "model.vision_embedder."};
-constexpr TextPart kTextPart = {.architectures = kWholeArchitectures,
-                                .inert_keys = kWholeInert,
-                                .name_forms = kNameForms,
-                                .module_prefix = "model.language_model.",
-                                .ignored_prefixes = kOtherParts,
-                                .model_type = "gemma4_text"};
+constexpr TextPart make_text_part(std::span<const std::string_view> architectures,
+                                  std::string_view model_type) {
+  return {.architectures = architectures,
+          .inert_keys = kWholeInert,
+          .name_forms = kNameForms,
+          .module_prefix = "model.language_model.",
+          .ignored_prefixes = kOtherParts,
+          .model_type = model_type};
+}
+constexpr TextPart kTextPart = make_text_part(kWholeArchitectures, "gemma4_text");
 
 constexpr std::string_view kUnifiedArchitectures[] = {"Gemma4UnifiedForCausalLM"};
 constexpr std::string_view kUnifiedTypes[] = {"gemma4_unified_text"};
 constexpr std::string_view kUnifiedWhole[] = {"Gemma4UnifiedForConditionalGeneration"};
-constexpr TextPart kUnifiedTextPart = {.architectures = kUnifiedWhole,
-                                       .inert_keys = kWholeInert,
-                                       .name_forms = kNameForms,
-                                       .module_prefix = "model.language_model.",
-                                       .ignored_prefixes = kOtherParts,
-                                       .model_type = "gemma4_unified_text"};
+constexpr TextPart kUnifiedTextPart = make_text_part(kUnifiedWhole, "gemma4_unified_text");
 
 void refuse_unsupported(const ConfigObject& object, int64_t per_layer_width) {
   const auto refuse = [&](std::string_view key, std::string_view what) {

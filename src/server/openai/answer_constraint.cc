@@ -151,10 +151,7 @@ ReadTools read_grammar_tools(const text::Fields& body, const ToolChoice& choice,
     const text::Fields function = tool.object("function");
     const std::string name = function.string("name");
     if (!choice.name.empty() && choice.name != name) return;
-    const bool is_name = std::ranges::all_of(name, [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
-    });
-    if (!is_name)
+    if (!is_bare_name(name))
       function.fail("name",
                     "has other characters than a-z, A-Z, 0-9, _, - and ., so no grammar is "
                     "made of its calls");

@@ -75,10 +75,7 @@ class ParametersWriter {
                       "invalid_schema");
   }
   void check_name(const std::string& name) const {
-    const bool is_name = !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
-      return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
-    });
-    if (!is_name)
+    if (!is_bare_name(name))
       fail(name,
            "this model's form of calls has no parameters with other characters than a-z, "
            "A-Z, 0-9, _, - and .");
@@ -225,6 +222,12 @@ class ParametersWriter {
 };
 
 }  // namespace
+
+bool is_bare_name(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+  });
+}
 
 json::object arguments_format(ArgumentsForm form, const GrammarTool& tool,
                               std::vector<std::string>& warnings) {

@@ -5,6 +5,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/openai/call_writing.h"
@@ -27,6 +28,10 @@ boost::json::object sequence(boost::json::array elements);
 boost::json::object either(boost::json::array formats);
 
 }  // namespace tags
+
+// Whether a form of calls may write it bare, as a tool's name or a parameter's: ASCII letters, digits,
+// _, - and ., and not nothing.
+bool is_bare_name(std::string_view name);
 
 // What the form cannot keep of a strict tool's schema is an OpenAiFault; of another's it is passed
 // over and added to the warnings.
