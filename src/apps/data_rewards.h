@@ -9,8 +9,8 @@
 
 namespace strata::apps {
 
-// Of these prompts of the dataset. Throws Error for a record, of all, that lacks what the reward
-// reads.
+// Prints the rewards of these prompts of the dataset. Throws Error for a record, of all, that lacks
+// what the reward reads.
 void print_rewards(const DataOptions& options, const data::Dataset& prompts,
                    const std::vector<size_t>& shown, const TextStack& text);
 

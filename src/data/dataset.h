@@ -62,7 +62,7 @@ struct DataFile {
   int64_t count = 0;
   std::array<int64_t, kNumForms> forms = {};  // records of each
   LineList too_long = {};                     // records of more than max_length tokens
-  // Of its examples, with ReadOptions::looks_only or prompts.
+  // The lines of its examples, with ReadOptions::looks_only or prompts.
   std::vector<int64_t> lines = {};
   LineList left_out = {};       // of these: nothing of them is trained on
   LineList marked_out = {};     // records that their marks leave out (data/training_marks.h)

@@ -74,7 +74,7 @@ std::string find_field_fault(const json::object& record, const std::string& name
                      field == nullptr ? "no field" : "no text in", name);
 }
 
-// As JSON writes what is no text; without the white space around it.
+// A field's text without the white space around it; what is no text is as JSON writes it.
 std::string field_text(const json::object& record, const std::string& name) {
   const json::value& field = record.at(name);
   if (!field.is_string()) return json::serialize(field);

@@ -46,7 +46,7 @@ class Reward {
 
   // What a record, a JSON object, lacks that the rule reads; empty: nothing.
   [[nodiscard]] std::string find_fault(std::string_view record) const;
-  // As RewardWorkers has them.
+  // These four are RewardWorkers' (reward/workers.h).
   void submit(size_t id, std::string_view record, std::string_view completion);
   void run(double seconds);
   [[nodiscard]] bool is_idle() const { return !workers_ || workers_->is_idle(); }

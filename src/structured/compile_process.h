@@ -51,7 +51,8 @@ class CompileProcess {
   CompileProcess(const CompileProcess&) = delete;
   CompileProcess& operator=(const CompileProcess&) = delete;
 
-  // As compile_grammar() does. Throws also CompileStopped, and Error{kIo} where no child starts.
+  // Does what compile_grammar() does, and throws CompileStopped and, where no child starts,
+  // Error{kIo} besides.
   Grammar compile(const Vocabulary& vocabulary, const GrammarSource& source,
                   const std::string& where);
   // The child's number; 0: there is none now.

@@ -68,7 +68,7 @@ class Vocabulary {
   // `vocab_size`: of a row of logits.
   Vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size,
              const VocabularyMarks& marks = {});
-  // Of what texts() gave, in another process; has no bytes of special tokens.
+  // Makes it of what texts() gave, in another process; it has no bytes of special tokens.
   explicit Vocabulary(std::vector<std::string> texts);
 
   // What grammars see of each token: its bytes, or nothing.

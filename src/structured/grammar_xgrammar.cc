@@ -206,7 +206,7 @@ struct Matcher::Impl {
   std::shared_ptr<const Grammar::Impl> grammar;
   std::vector<int32_t> end_tokens;
   int64_t vocab_size = 0;
-  // Of the lead: its state behind each of its tokens, the first of them before any. Complete, or
+  // The lead's state behind each of its tokens, the first of them before any. Complete, or
   // empty where there is none: the grammar has begun.
   std::vector<int> lead_states = {};
   int64_t num_behind_lead = 0;
@@ -282,7 +282,7 @@ int64_t Grammar::num_bytes() const {
   return static_cast<int64_t>(impl_->compiled.MemorySizeBytes());
 }
 
-// As CompiledGrammar::SerializeJSON() writes it, with the masks that there are.
+// The JSON of CompiledGrammar::SerializeJSON(), with the masks that there are and no others.
 std::string Grammar::to_bytes() const {
   CompiledGrammar compiled = impl_->compiled;
   compiled->enable_dynamic_compilation = false;

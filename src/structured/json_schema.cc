@@ -138,7 +138,7 @@ class SchemaCheck {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}: {}", where_, path, what));
   }
 
-  // Of the keyword at this path.
+  // The keyword at this path is a fault, or is passed over.
   void refuse_keyword(const std::string& path, const std::string& what) const {
     if (passed_over_ == nullptr) fail(path, what);
     passed_over_->push_back({path, fmt::format("{}: {}: {}", where_, path, what)});

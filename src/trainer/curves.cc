@@ -92,7 +92,7 @@ std::string training_curves_svg(std::span<const report::MetricsRecord> records) 
   const bool of_rewards = std::ranges::any_of(records, [](const report::MetricsRecord& record) {
     return std::isfinite(record.number("reward"));
   });
-  // Of rewards the loss says nothing.
+  // The loss says nothing in a run on rewards.
   std::vector<report::CurveChart> charts = {
       of_rewards ? reward_chart(records) : loss_chart(records), learning_rate_chart(records),
       gradient_norm_chart(records)};

@@ -34,7 +34,7 @@ float token_weight(const GrpoLoss& choice, const StepCounts& counts, int64_t len
   return 1.0f / static_cast<float>(counts.tokens);
 }
 
-// Of its targets those of the answer have these inputs, those of the prompt zeros.
+// The answer's targets have these inputs, the prompt's zeros.
 api::Datum make_datum(const std::vector<int32_t>& prompt, const Rollout& rollout, float weight,
                       float advantage) {
   using enum api::LossInput;

@@ -34,7 +34,7 @@ struct RewardNumbers {
   double share_cut = 0;            // of answers, which --max-tokens cut
   int64_t sampled_tokens = 0;
   double mean_length = 0;  // tokens of an answer
-  // Of tokens that are trained: the trainer's probability over the sampled one, before the first
+  // The trainer's probability of a trained token over the sampled one, before the first
   // update. Both are exactly 1.
   double least_ratio = std::numeric_limits<double>::infinity(), most_ratio = 0;
   double sampling_seconds = 0, reward_seconds = 0, training_seconds = 0;
@@ -137,7 +137,7 @@ class TrainJob {
   // before the first step. The sums are kept in --out, where a run that goes on reads them.
   // Before the first step or evaluation; the first rank's fingerprint counts. Collective.
   void find_references(const std::string& fingerprint);
-  // Of a run on rewards, before the first step or evaluation: what samples and rates.
+  // Makes what samples and rates in a run on rewards, before its first step or evaluation.
   void prepare_rollouts(const Rollouts::Limits& limits);
   // Nats per trained token of the evaluation examples, of pairs the mean of their losses, of
   // prompts the mean reward of an answer, less than nothing: the lowest is the best. NaN when there

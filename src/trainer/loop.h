@@ -137,7 +137,7 @@ class TrainLoop {
   // Numbers of pairs: those of the last step, of the first evaluation and of the last.
   std::optional<PairNumbers> pairs_, first_eval_pairs_, last_eval_pairs_;
   std::optional<RewardNumbers> rewards_;  // of the last step
-  // Of all steps of this process.
+  // What all steps of this process took and left out.
   struct RewardTotals {
     int64_t omitted = 0;
     double sampling_seconds = 0, reward_seconds = 0, training_seconds = 0;

@@ -164,7 +164,7 @@ void TrainLoop::print_summary() const {
       {"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
                             job_.settings().out, job_.is_lora() ? "PEFT adapter" : "model")});
   say(table.text());
-  // Of rewards the loss says nothing: it is about zero whatever is learned.
+  // The loss of a run on rewards says nothing: it is about zero whatever is learned.
   const std::string verdict = rewards_ ? "" : verdict_text(loss_course(), job_.settings().lr);
   if (!verdict.empty()) log(LogLevel::kWarning, verdict);
   if (job_.options().json) print_json();

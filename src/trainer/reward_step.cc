@@ -44,7 +44,7 @@ RewardNumbers numbers_of(std::span<const RolloutGroup> groups) {
   return numbers;
 }
 
-// Of the tokens of answers: the trainer's probability over the sampled one.
+// The trainer's probability of the answers' tokens over the sampled one.
 void add_ratios(const std::vector<api::Datum>& data,
                 const std::vector<api::SequenceResult>& results, RewardNumbers& numbers) {
   for (size_t s = 0; s < data.size(); ++s) {

@@ -42,7 +42,7 @@ class RolloutRecord {
  private:
   std::string path_;
   int64_t last_step_ = 0;  // that is whole in the file
-  // Of steps, by the number of the answer.
+  // What is known of each step, by the number of the answer.
   std::map<int64_t, std::map<size_t, RecordedReward>> known_;
 };
 

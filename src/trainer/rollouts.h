@@ -48,7 +48,7 @@ class Rollouts {
   // The mean reward of one answer to each prompt; NaN where none has a reward. Collective.
   double sample_mean_reward(engine::Runner& runner, api::AdapterSlot slot,
                             const data::Dataset& dataset);
-  // Of the last step.
+  // What the last answers took, those of a step or of an evaluation.
   [[nodiscard]] const RolloutSeconds& seconds() const { return seconds_; }
 
  private:

@@ -216,7 +216,7 @@ int64_t longest_of(const std::vector<int64_t>& lengths) {
   return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
 }
 
-// Of an answer that is sampled, its prompt included, which its group keeps too: pages.
+// Positions of the cache's pages for a sampled answer and its prompt, which its group keeps too.
 int64_t positions_of_row(int64_t longest) { return ((longest + kPage - 1) / kPage + 1) * kPage; }
 
 // Of the examples of each pass.
@@ -261,7 +261,7 @@ void add_passes_and_set_step_sizes(planner::RunShape& shape, const TrainSettings
     planner::add_evaluation_to_longest_passes(shape, division, shape.lengths);
 }
 
-// Of prompts with their longest answers.
+// The lengths of prompts with their longest answers.
 std::vector<int64_t> answered_lengths(const data::Dataset& prompts, const TrainOptions& options) {
   std::vector<int64_t> lengths = prompts.examples.lengths();
   for (int64_t& length : lengths) length += options.rollouts.max_tokens - 1;
@@ -418,7 +418,7 @@ TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec) {
 
 namespace {
 
-// As many as --sample-rows says, or else as fit into --memory: a group at least.
+// Plans with as many rows as --sample-rows says, or else as fit into --memory: a group at least.
 void plan_most_rows(const TrainSettings& settings, FunctionRef<void(int64_t)> plan_with_rows) {
   const TrainOptions& options = settings.options;
   const int64_t group = options.rollouts.group_size;

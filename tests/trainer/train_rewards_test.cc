@@ -203,7 +203,7 @@ TEST_F(TrainRewards, AKilledRunOfAnyRewardIsThatOfItsRecord) {
   EXPECT_NE(metric("killed", "reward"), metric("other", "reward"));
 }
 
-// Of a step that a kill has cut short the record has some answers.
+// The record has some answers of a step that a kill has cut short.
 TEST_F(TrainRewards, ATornRecordCountsAsFarAsItGoes) {
   const std::string command = script("while read -r line; do n=$(date +%N); echo ${n%???}; done");
   TrainOptions o = reward_options("torn", command);
@@ -290,7 +290,7 @@ TEST_F(TrainRewards, ACommandThatRatesNothingEndsTheRunAndLosesNothing) {
   EXPECT_THAT(said, HasSubstr("no judge here"));
   EXPECT_EQ(metric("failing", "reward").size(), 3u);
   EXPECT_TRUE(fs::exists(o.out + "/trainer/state.json"));
-  // Of stages all ranks end and save.
+  // All ranks of stages end and save.
   TrainOptions staged = o;
   staged.out = root_ + "/staged";
   staged.model = deep_model();

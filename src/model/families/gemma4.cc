@@ -35,7 +35,7 @@ constexpr std::string_view kRead[] = {"layer_types",
                                       "top_k_experts",
                                       "moe_intermediate_size"};
 constexpr std::string_view kScale = "layer_scalar";
-// Of parts that are refused where a file has them.
+// Keys of parts that are refused where a file has them.
 constexpr std::string_view kInert[] = {"transformers.js_config", "vocab_size_per_layer_input",
                                        "use_double_wide_mlp"};
 // "vision" lets tokens of images see one another, and text as without it.
@@ -121,8 +121,8 @@ struct HeadSizes {
   int64_t num_kv_heads = 0;
 };
 
-// Of each layer. Files that transformers saved say it by layer; published ones have the full
-// layers' in two keys, of which the number of heads counts only where keys are values.
+// The sizes of each layer. Files that transformers saved say them by layer; published ones have the
+// full layers' in two keys, of which the number of heads counts only where keys are values.
 std::vector<HeadSizes> read_head_sizes(const ConfigObject& object,
                                        const std::vector<bool>& sliding) {
   const HeadSizes usual = {object.integer("head_dim", 256),

@@ -141,7 +141,7 @@ struct ReadTools {
   bool is_any_strict = false;
 };
 
-// Those that the choice lets a model call.
+// The tools that the choice lets a model call.
 ReadTools read_grammar_tools(const text::Fields& body, const ToolChoice& choice,
                              std::vector<std::string>& warnings) {
   ReadTools out;
@@ -168,7 +168,7 @@ ReadTools read_grammar_tools(const text::Fields& body, const ToolChoice& choice,
   return out;
 }
 
-// Of a build that has none.
+// Refuses the field in a build that has no grammars.
 void require_grammars_for(const std::string& param) {
   try {
     structured::require_grammars();

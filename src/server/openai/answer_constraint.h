@@ -19,11 +19,11 @@ struct ToolChoice {
 };
 ToolChoice read_tool_choice(const text::Fields& body);
 
-// Of any request: nothing where its answers are free.
+// What any request's answers have to fit; nothing where they are free.
 std::optional<AnswerConstraint> read_format_constraint(const text::Fields& body);
 
-// Of a chat whose form, types and in_reasoning are set: with what tools ask for. Sets the order's
-// constraint, its warnings and how many calls are read.
+// The same of a chat whose form, types and in_reasoning are set, and what tools ask for. Sets the
+// order's constraint, its warnings and how many calls are read.
 void read_chat_constraint(const text::Fields& body, const ServedText& text, AnswerOrder& order);
 
 }  // namespace strata::server

@@ -21,7 +21,8 @@ namespace json = boost::json;
 
 namespace tags {
 
-// Of white space next to each other in JSON: a model that may write more does so without end.
+// Characters of white space next to each other in JSON: a model that may write more does so without
+// end.
 constexpr int kMostSpace = 1;
 
 json::object text(const std::string& value) { return {{"type", "const_string"}, {"value", value}}; }
@@ -140,7 +141,7 @@ class ParametersWriter {
     return !object->contains("properties") && !object->contains("items");
   }
 
-  // That of a string no bare text is held to.
+  // Whether a string's schema says what no bare text is held to.
   static bool is_limited(const json::value& schema) {
     const auto* object = schema.if_object();
     if (object == nullptr) return false;

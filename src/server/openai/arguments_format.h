@@ -29,8 +29,8 @@ boost::json::object either(boost::json::array formats);
 
 }  // namespace tags
 
-// Whether a form of calls may write it bare, as a tool's name or a parameter's: ASCII letters, digits,
-// _, - and ., and not nothing.
+// Whether a form of calls may write it bare, as a tool's name or a parameter's: ASCII letters,
+// digits, _, - and ., and not nothing.
 bool is_bare_name(std::string_view name);
 
 // What the form cannot keep of a strict tool's schema is an OpenAiFault; of another's it is passed

@@ -67,7 +67,7 @@ struct CallForm {
   ToolCalls (*read)(std::string_view inner, const ToolTypes& types);
   CallHead (*head)(std::string_view inner);  // of what there is of it yet
   CallWriting (*writing)(const text::ChatTemplate& chat);
-  // Of the marks, those that text may be made of although they are special tokens.
+  // Those of the marks that text may be made of although they are special tokens.
   std::vector<std::string_view> in_text = {};
 };
 

@@ -121,7 +121,7 @@ class Drawer {
   static bool has_bit(const std::vector<uint32_t>& bits, int32_t token) {
     return (bits[static_cast<size_t>(token / 32)] >> (token % 32) & 1) != 0;
   }
-  // Of a bare value, which no single token ends, where that is allowed here.
+  // Ends a bare value, which no single token ends, where that is allowed here.
   void end_value(structured::Matcher& matcher, std::vector<int32_t>& answer) const {
     structured::Matcher ended = matcher.fork();
     if (!std::ranges::all_of(end_of_value_, [&](int32_t token) { return ended.accept(token); }))

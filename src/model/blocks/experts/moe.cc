@@ -29,7 +29,7 @@ GatedMlpParts shared_expert_parts(const BlockContext& context) {
           .clamp = c.clamp};
 }
 
-// Of the routed experts, of which nothing but the activation is read.
+// The routed experts', of which nothing but the activation is read.
 GatedMlpParts activation_of(const BlockContext& context) {
   const auto& c = context.as<MoeConfig>();
   return {.activation = c.activation, .clamp = c.clamp};

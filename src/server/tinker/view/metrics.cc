@@ -77,7 +77,7 @@ void append_usage(std::string& out, const Usage& usage) {
   }
 }
 
-// Of schemas that answers fit.
+// What compiling schemas came to.
 void append_grammars(std::string& out, const structured::GrammarStore::Counts& counts) {
   append_metric(out, "strata_schema_compiles_total", "counter", "Schemas that were compiled.",
                 d(counts.compiles));
