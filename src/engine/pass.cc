@@ -123,14 +123,20 @@ void StagePass::take_states_and_hidden() {
   }
   if (work_.want_hidden_states) {
     const int64_t entries = weights.part().size() + (weights.ends() ? 1 : 0);
-    states_ = scratch.take(DType::kF32, {entries, shape[0], shape[1]}, "hidden_states");
+    states_ = scratch.take(DType::kF32, {entries, shape[0], weights.config().state_width()},
+                           "hidden_states");
   }
   state_.tape.first =
       weights.begins() ? TensorView() : scratch.take(pass_.dtype(), shape, "decoder_layer_input");
 }
 
 Shape StagePass::border_shape() const {
-  return {pass_.num_tokens(), pass_.weights.config().state_width()};
+  return {pass_.num_tokens(), model::border_width(pass_.weights.config())};
+}
+
+Shape StagePass::gradient_shape() const {
+  return {pass_.num_tokens(),
+          model::border_gradient_width(pass_.weights.config(), model::trains_before_layers(pass_))};
 }
 
 void StagePass::forward(TensorView memory) {
@@ -190,7 +196,7 @@ void count_pass_memory(Backend& counter, Engine& engine, const PassWork& work, P
   pass.forward();
   pass.compute_losses_and_gradients();
   if (!work.trains()) return;
-  pass.backward(counter.scratch().take(DType::kF32, pass.border_shape()));
+  pass.backward(counter.scratch().take(DType::kF32, pass.gradient_shape()));
 }
 
 int64_t count_stage_pass_and_get_deferred_bytes(Backend& counter, Engine& engine,
@@ -206,7 +212,7 @@ int64_t count_stage_pass_and_get_deferred_bytes(Backend& counter, Engine& engine
   pass.forward(ends ? TensorView() : borders.take(dtype, pass.border_shape()));
   pass.compute_losses_and_gradients();
   if (work.trains()) {
-    pass.backward(borders.take(DType::kF32, pass.border_shape()), defers ? &deferred : nullptr);
+    pass.backward(borders.take(DType::kF32, pass.gradient_shape()), defers ? &deferred : nullptr);
   }
   deferred.run_and_clear(counter);
   return copies.high_water();

@@ -67,7 +67,9 @@ class StagePass {
 
   // [T, n D] what crosses the stage's borders: a state of the compute type, and back its gradient
   // in f32. input() is filled before the forward of a stage that does not begin the model.
+  // What crosses a border of stages, and its gradient (model/pass/shared_values.h).
   [[nodiscard]] Shape border_shape() const;
+  [[nodiscard]] Shape gradient_shape() const;
   [[nodiscard]] TensorView input() const { return state_.tape.first; }
 
   // Counts up, while it runs, by 1 for the forward of a layer and by 2 for its backward.

@@ -184,7 +184,7 @@ void check_parameter_count(const ConfigObject& object, const ModelConfig& config
   double parameters =
       2.0 * static_cast<double>(config.hidden_size) * static_cast<double>(config.vocab_size);
   const LayerTable table(config);
-  parameters += count_values(table.streams_rows());
+  parameters += count_values(table.streams_rows()) + count_values(table.per_layer_rows());
   for (const LayerStack& stack : table.stacks()) {
     parameters += count_values(stack) * static_cast<double>(stack.size());
   }

@@ -27,6 +27,20 @@ struct NameForm {
   std::string_view head = "lm_head.";
 };
 
+// What model/per_layer_inputs.h makes: inputs that each layer has besides its state.
+struct PerLayerInputs {
+  int64_t width = 0;
+  int64_t vocab_size = 0;  // of the layers' own embedding
+};
+
+// Keys and values that layers behind read too (model/pass/shared_values.h).
+struct SharedKvSpec {
+  int64_t layer = 0;
+  int sublayer = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+};
+
 struct ModelConfig {
   std::string family;        // "llama", "qwen3"
   std::string architecture;  // "LlamaForCausalLM"
@@ -46,7 +60,9 @@ struct ModelConfig {
   std::optional<LayerConfig> mtp_layer;
   bool use_mtp = false;
   std::optional<Streams> streams;  // nothing: one stream, the residual itself
-  std::vector<RopeSpec> ropes;     // blocks name theirs by its place here
+  std::optional<PerLayerInputs> per_layer_inputs;
+  std::vector<SharedKvSpec> shared_kv;  // layers ascending
+  std::vector<RopeSpec> ropes;          // blocks name theirs by its place here
   // Positions that a sequence of this run may have, where the run plans for fewer than the model
   // has (plan_positions() below, --context).
   int64_t most_positions = INT64_MAX;
@@ -67,7 +83,7 @@ struct ModelConfig {
   std::vector<std::string> (*names_in_files)(const std::string& name) = nullptr;
   // New files have what another spelling of a parameter names (ParamRow::others): a larger tensor.
   bool stores_as_one = false;
-  std::vector<std::string_view> ignored_prefixes;
+  std::vector<std::string> ignored_prefixes;
   bool packs_experts = false;      // files have experts as gpt-oss' (checkpoint/packed_experts.h)
   bool has_mxfp4_experts = false;  // its files have their matrices in MXFP4, as it says of them
   // Tensors without elements that files of the model have: modules of width zero. Nothing reads

@@ -5,6 +5,7 @@
 
 #include "model/embedding.h"
 #include "model/final_norm.h"
+#include "model/per_layer_inputs.h"
 #include "model/residual.h"
 
 namespace strata::model {
@@ -63,6 +64,11 @@ void count_layer(const Tape& tape, int64_t weight) {
   if (tape.layers_done != nullptr) *tape.layers_done += weight;
 }
 
+// The caller's memory for the last layer's output; empty: there is none.
+TensorView given_last_state(const Pass& pass, const Tape& tape) {
+  return state_of_border(tape.last_memory, pass.weights.config().state_width());
+}
+
 // Memory for layers' outputs that are nothing to keep: two states in turn, so that a layer reads
 // one and writes the other.
 class StatesInTurn {
@@ -94,7 +100,8 @@ TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
   CHECK(!tape.recompute.offloads_any());
   const LayerRange& part = pass.weights.part();
   allocate_kept_of_all_layers(pass, tape, x);
-  const TensorView last = tape.last_memory.empty() ? allocate_state(pass) : tape.last_memory;
+  const TensorView given = given_last_state(pass, tape);
+  const TensorView last = given.empty() ? allocate_state(pass) : given;
   const Scratch::Mark mark(pass.backend.scratch());
   StatesInTurn between;
   for (int64_t layer = part.first; layer < part.last; ++layer) {
@@ -112,12 +119,12 @@ TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
 // The layers, each with its input kept.
 TensorView forward_keeping_inputs(Pass& pass, Tape& tape, TensorView x, TensorView hidden_states) {
   const LayerRange& part = pass.weights.part();
+  const TensorView given = given_last_state(pass, tape);
   for (int64_t layer = part.first; layer < part.last; ++layer) {
     load_layer_and_prefetch(pass, layer, layer + 1);
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
-    const bool is_given = layer + 1 == part.last && !tape.last_memory.empty();
-    const TensorView out =
-        is_given ? tape.last_memory : allocate_layer_input(pass, layer + 1, tape.recompute);
+    const bool is_given = layer + 1 == part.last && !given.empty();
+    const TensorView out = is_given ? given : allocate_layer_input(pass, layer + 1, tape.recompute);
     forward_and_save(pass, layer, x, tape.pool, tape.recompute, tape.layers, out);
     count_layer(tape, 1);
     // But the last layer's, which backward needs first.
@@ -133,13 +140,14 @@ TensorView forward_keeping_inputs(Pass& pass, Tape& tape, TensorView x, TensorVi
 TensorView forward_without_backward(Pass& pass, Tape& tape, TensorView x, TensorView other,
                                     TensorView hidden_states) {
   const LayerRange& part = pass.weights.part();
+  const TensorView given = given_last_state(pass, tape);
   for (int64_t layer = part.first; layer < part.last; ++layer) {
     load_layer_and_prefetch(pass, layer, layer + 1);
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
-    const bool is_given = layer + 1 == part.last && !tape.last_memory.empty();
+    const bool is_given = layer + 1 == part.last && !given.empty();
     const Scratch::Mark mark(pass.backend.scratch());
     const SavedPool::Mark saved_mark(tape.pool);
-    const TensorView out = is_given ? tape.last_memory : other;
+    const TensorView out = is_given ? given : other;
     forward_and_discard(pass, layer, allocate_never_recomputed(pass, layer, x, tape.pool),
                         tape.pool, Recompute::kFull, out);
     count_layer(tape, 1);
@@ -186,13 +194,14 @@ void recompute_stage(Pass& pass, Tape& tape) {
   }
 }
 
-// Makes the gradient of the last layer's output.
-void backward_to_last_layer(Pass& pass, const Tape& tape, TensorView d_final, TensorView d_last) {
+// Makes d, the gradient of the last layer's output.
+void backward_to_last_layer(Pass& pass, const Tape& tape, TensorView d, TensorView d_final,
+                            TensorView d_last) {
   pass.unless_counting([&] { pass.weights.load_end_and_prefetch(); });
-  ops::fill_zero(pass.backend, tape.d);
+  ops::fill_zero(pass.backend, d);
   in_turn(tape.turns, kFinalNormPart,
-          [&] { final_norm_backward(pass, norm_of(pass), tape.last, d_final, tape.d); });
-  if (!d_last.empty()) ops::add_into(pass.backend, d_last, tape.d);
+          [&] { final_norm_backward(pass, norm_of(pass), tape.last, d_final, d); });
+  if (!d_last.empty()) ops::add_into(pass.backend, d_last, d);
 }
 
 // The layers with what their backward needs on the tape.
@@ -207,8 +216,9 @@ TensorView forward_for_backward(Pass& pass, Tape& tape, TensorView x, TensorView
 // The state that the first layer here reads: memory for the embedding's rows or, of a stage that
 // does not begin the model, what the caller gave.
 TensorView allocate_or_get_first_input(Pass& pass, const Tape& tape, const Recompute& recompute) {
-  const TensorView x =
-      pass.weights.begins() ? allocate_layer_input(pass, 0, recompute) : tape.first;
+  const TensorView x = pass.weights.begins()
+                           ? allocate_layer_input(pass, 0, recompute)
+                           : state_of_border(tape.first, pass.weights.config().state_width());
   CHECK(!x.empty());
   return x;
 }
@@ -217,6 +227,7 @@ void embed_where_model_begins(Pass& pass, TensorView x) {
   if (!pass.weights.begins()) return;
   pass.unless_counting([&] { pass.weights.load_embedding_and_prefetch(); });
   embed_tokens(pass, x);
+  make_per_layer_inputs(pass, x);
 }
 
 // Embedding and layers, to the last state; what backward needs is then on the tape.
@@ -236,13 +247,13 @@ TensorView embed_and_forward_without_backward(Pass& pass, Tape& tape, TensorView
 
 // `is_made`: all that backward needs of the layer is there; else it is recomputed here.
 void backward_through_layer(Pass& pass, Tape& tape, int64_t layer, const LayerSaved& kept,
-                            bool is_made) {
+                            bool is_made, TensorView d) {
   const Scratch::Mark mark(pass.backend.scratch());
   pass.lists.saves.offloaded.read_ahead(pass.backend, layer - 1);
   const SavedPool::Mark saved_mark(tape.pool);
   const LayerSaved saved =
       is_made ? kept : recompute_layer(pass, layer, kept, tape.pool, tape.recompute);
-  in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, saved, tape.d); });
+  in_turn(tape.turns, layer, [&] { decoder_layer_backward(pass, layer, saved, d); });
   pass.lists.saves.offloaded.let_go(pass.backend, layer);
 }
 
@@ -253,9 +264,10 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   tape.layers.clear();
   tape.pool.clear();
   pass.lists.saves.clear();
+  bind_shared_values(pass, tape.first);
   tape.last = wants_backward ? embed_and_forward_for_backward(pass, tape, hidden_states)
                              : embed_and_forward_without_backward(pass, tape, hidden_states);
-  if (!pass.weights.ends()) return;
+  if (!pass.weights.ends()) return copy_shared_values(pass, tape.last_memory);
   pass.unless_counting([&] { pass.weights.load_end_and_prefetch(); });
   final_norm(pass, norm_of(pass), tape.last, final_hidden);
   keep_hidden_state(pass, hidden_states, pass.weights.part().size(),
@@ -267,9 +279,10 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   const Scratch::Mark mark(scratch);
   pass.lists.saves.again = true;
   const LayerRange& part = pass.weights.part();
-  const TensorView d = tape.d;
+  const TensorView d = state_of_border(tape.d, pass.weights.config().state_width());
   CHECK(d.rows() == pass.num_tokens(), d.rows(), pass.num_tokens());
-  if (pass.weights.ends()) backward_to_last_layer(pass, tape, d_final, d_last);
+  bind_shared_gradients(pass, tape.d);
+  if (pass.weights.ends()) backward_to_last_layer(pass, tape, d, d_final, d_last);
   const SavedPool::Mark stage_mark(tape.pool);
   const bool as_one = tape.regions.makes_stage() && !tape.recompute.keeps_all();
   if (as_one) recompute_stage(pass, tape);
@@ -278,11 +291,14 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   for (int64_t layer = part.last - 1; layer >= part.first; --layer) {
     load_layer_and_prefetch(pass, layer, layer - 1);
     const LayerSaved& kept = layers[static_cast<size_t>(layer - part.first)];
-    backward_through_layer(pass, tape, layer, kept, is_made);
+    backward_through_layer(pass, tape, layer, kept, is_made, d);
     count_layer(tape, 2);
   }
   if (!pass.weights.begins()) return;
-  in_turn(tape.turns, kEmbeddingPart, [&] { embed_tokens_backward(pass, d); });
+  in_turn(tape.turns, kEmbeddingPart, [&] {
+    per_layer_inputs_backward(pass, d);
+    embed_tokens_backward(pass, d);
+  });
 }
 
 }  // namespace strata::model

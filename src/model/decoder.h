@@ -18,14 +18,16 @@ struct Tape {
   RecomputeRegions regions;
   std::vector<LayerSaved> layers;  // unless all is kept, only what is kept is set
   std::vector<LayerSaved> again;   // of a stage that is recomputed before its backward
-  // What crosses the borders of a stage, [T, n D]. The first layer's input and the last one's
-  // output; of a stage that does not begin the model the caller gives memory for `first`, and fills
-  // it before forward, which may write over it.
+  // What crosses the borders of a stage, [T, border_width] (model/pass/shared_values.h). Of one
+  // that does not begin the model the caller gives memory for `first`, and fills it before forward,
+  // which may write over it; of one that does not end it, memory for `last_memory`, which forward
+  // fills.
   TensorView first;
-  TensorView last;
-  TensorView last_memory;  // the caller's memory for `last`; empty: it is the scratch's
-  // f32: the gradient of `last`, which backward makes that of `first`. The caller gives memory for
-  // it and, unless the model ends there, fills it before.
+  TensorView last_memory;
+  TensorView last;  // [T, n D], the last layer's output
+  // [T, border_gradient_width] f32: the gradient of the border behind the stage, which backward
+  // makes that of the one before it. The caller gives memory for it and, unless the model ends
+  // there, fills it before.
   TensorView d;
   GradientTurns* turns = nullptr;  // of backward's gradients
   int64_t* layers_done = nullptr;  // counted up, by 1 for a layer's forward, 2 for its backward

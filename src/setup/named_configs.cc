@@ -363,6 +363,32 @@ constexpr NamedConfig kNamed[] = {
   "initializer_range": 0.02, "torch_dtype": "bfloat16"
 }
 )"},
+    {"gemma-4-e2b", R"({
+  "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "max_position_embeddings": 131072,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "eos_token_id": [1, 106], "vocab_size": 262144,
+  "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35, "num_attention_heads": 8,
+  "num_key_value_heads": 1, "head_dim": 256, "global_head_dim": 512, "sliding_window": 512,
+  "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+  "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+  "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+  "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+  "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+  "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+  "full_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+  "full_attention"],
+  "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
+  "num_kv_shared_layers": 20, "use_double_wide_mlp": true, "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
+    {"gemma-4-e4b", R"({
+  "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "max_position_embeddings": 131072,
+  "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "eos_token_id": [1, 106], "vocab_size": 262144,
+  "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 42, "num_attention_heads": 8,
+  "num_key_value_heads": 2, "head_dim": 256, "global_head_dim": 512, "sliding_window": 512,
+  "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
+  "num_kv_shared_layers": 18, "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
     {"phi-4-mini", R"({
   "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "vocab_size": 200064, "hidden_size": 3072,
   "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8,

@@ -93,7 +93,7 @@ void check_not_narrow(const model::ModelWeights& weights) {
 int64_t gradient_part_of(const model::ModelWeights& weights, size_t index) {
   const int64_t layer = weights.table()[index].layer;
   if (layer >= 0) return layer == weights.layers().mtp_layer() ? model::kMtpPart : layer;
-  if (index == weights.embedding_index()) return model::kEmbeddingPart;
+  if (weights.is_before_layers(index)) return model::kEmbeddingPart;
   return index == weights.head_index() ? model::kHeadPart : model::kFinalNormPart;
 }
 

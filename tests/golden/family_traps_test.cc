@@ -60,6 +60,22 @@ void drop_oldest_tap(AlteredGolden& g) {
   });
 }
 
+// Each layer reads the input of the layer behind it.
+void take_inputs_of_the_next_layer(AlteredGolden& g, const std::string& suffix, bool of_rows) {
+  const int64_t width = g.number("hidden_size_per_layer_input");
+  const int64_t layers = g.number("num_hidden_layers");
+  g.each(suffix, [&](Tensor& t) {
+    const int64_t row = of_rows ? t.dims.back() * width * layers : width * layers;
+    const int64_t step = of_rows ? t.dims.back() * width : width;
+    for (auto at = t.values.begin(); at != t.values.end(); at += row)
+      std::rotate(at, at + step, at + row);
+  });
+}
+
+void take_ones(AlteredGolden& g, const std::string& suffix) {
+  g.each(suffix, [](Tensor& t) { std::fill(t.values.begin(), t.values.end(), 1.0f); });
+}
+
 // What full layers have besides their frequencies.
 boost::json::object& full_rope(AlteredGolden& g) {
   return g.config.at("rope_parameters").at("full_attention").as_object();
@@ -67,6 +83,7 @@ boost::json::object& full_rope(AlteredGolden& g) {
 
 constexpr const char* kGemma4 = "gemma4/main";
 constexpr const char* kGemma4Moe = "gemma4_moe/main";
+constexpr const char* kGemma4Shared = "gemma4_shared/main";
 constexpr const char* kLfm2 = "lfm2/main";
 constexpr const char* kGemma2 = "gemma2/main";
 
@@ -109,6 +126,21 @@ const Trap kTraps[] = {
      [](auto& g) { g.exchange("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"); }},
     {"PathsReadOneAnothersNorm", kGemma4Moe,
      [](auto& g) { g.exchange("pre_feedforward_layernorm", "pre_feedforward_layernorm_2"); }},
+    {"EmbeddingOfTheNextLayer", kGemma4Shared,
+     [](auto& g) {
+       take_inputs_of_the_next_layer(g, "embed_tokens_per_layer.weight", /*of_rows=*/false);
+     }},
+    {"ProjectionOfTheNextLayer", kGemma4Shared,
+     [](auto& g) {
+       take_inputs_of_the_next_layer(g, "per_layer_model_projection.weight", /*of_rows=*/true);
+     }},
+    {"NoNormOfTheProjection", kGemma4Shared,
+     [](auto& g) { take_ones(g, "per_layer_projection_norm.weight"); }},
+    {"NoNormBehindTheInput", kGemma4Shared,
+     [](auto& g) { take_ones(g, "post_per_layer_input_norm.weight"); }},
+    {"NoNumberOfTheLayerWithInputs", kGemma4Shared, [](auto& g) { take_ones(g, "layer_scalar"); }},
+    {"KeysAndValuesOfADonorExchanged", kGemma4Shared,
+     [](auto& g) { g.exchange("layers.2.self_attn.k_proj", "layers.2.self_attn.v_proj"); }},
     {"BAndCExchanged", kLfm2, exchange_b_and_c},
     {"TapsTurnedRound", kLfm2, turn_taps_round},
     {"WindowOfTheConvolutionOneShort", kLfm2, drop_oldest_tap},

@@ -37,6 +37,15 @@ const char* const kParameters =
     R"({"sequences": [{"tokens": [1, 2], "targets": [2, 3]}], "want": [],
         "train": {"what": "params", "steps": 1, "lr": 0}})";
 
+// Keys and values of the last two layers, which read those of others.
+bool is_of_keys_that_nothing_reads(const std::string& model, const std::string& name) {
+  if (model.find("gemma4_shared_bf16") == std::string::npos) return false;
+  const bool is_shared = name.find("layers.3.self_attn.") != std::string::npos ||
+                         name.find("layers.4.self_attn.") != std::string::npos;
+  return is_shared &&
+         (name.find(".k_") != std::string::npos || name.find(".v_") != std::string::npos);
+}
+
 class LoadedModel : public testing::TestWithParam<GoldenRow> {};
 
 TEST_P(LoadedModel, EveryParameterIsTheFilesBitForBit) {
@@ -54,6 +63,7 @@ TEST_P(LoadedModel, EveryParameterIsTheFilesBitForBit) {
       if (name.find("vision_tower.") != std::string::npos) continue;  // belong to no text model
       if (name.find("multi_modal_projector.") != std::string::npos) continue;
       if (name.starts_with("model.visual.") || name.starts_with("mtp.")) continue;
+      if (is_of_keys_that_nothing_reads(GetParam().model, name)) continue;
       ++num_tensors;
       const auto found = result.tensors.find("param_final." + name);
       ASSERT_NE(found, result.tensors.end()) << name;

@@ -7,6 +7,11 @@
 #include <cmath>
 
 #include "model/blocks/experts/moe.h"
+#include "model/blocks/gated_mlp.h"
+#include "model/blocks/per_layer_input.h"
+#include "model/cache_layout.h"
+#include "model/pass/shared_values.h"
+#include "model/weights/tensor_names.h"
 #include "tests/model/reader_case.h"
 
 namespace strata::model {
@@ -124,12 +129,71 @@ TEST(Readers, Gemma4sExpertsStandNextToItsMlp) {
   EXPECT_EQ(stored("model.layers.0.mlp.gate.weight"), "model.layers.0.router.proj.weight");
 }
 
-TEST(Readers, WhatGemma4sOtherSizesHaveIsRefusedByName) {
+// Of each layer the one whose keys and values it reads, its own or another's, and the width of its
+// MLP: "2 48".
+std::vector<std::string> gemma4_kv_layers(const ModelConfig& config) {
+  std::vector<std::string> all;
+  for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
+    const GqaConfig& gqa = attention(config, layer);
+    const int64_t width = config.find_block_config<GatedMlpConfig>(layer, kGatedMlp)->width;
+    all.push_back(std::to_string(gqa.kv_layer.value_or(layer)) + " " + std::to_string(width) +
+                  (gqa.gives_kv ? " gives" : ""));
+  }
+  return all;
+}
+
+TEST(Readers, Gemma4sLastLayersReadTheLastKeysBeforeThemOfTheirKind) {
+  constexpr const char* kTypes =
+      R"("layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+      "sliding_attention", "full_attention"])";
+  const ModelConfig config = parse_gemma4(std::string(kTypes) + R"(, "num_kv_shared_layers": 2)");
+  EXPECT_EQ(gemma4_kv_layers(config),
+            (std::vector<std::string>{"0 48", "1 48 gives", "2 48 gives", "2 48", "1 48"}));
+  // A cache has the entries of those that have keys and values alone.
+  EXPECT_EQ(CacheLayout(config, DType::kF32, 16).position_bytes(),
+            sizeof(float) * (2 * 2 * 2 * 256 + 2 * 2 * 512));
+  // What crosses a border of stages: the state, and keys and values of layers 1 and 2.
+  EXPECT_EQ(border_width(config), 32 + 2 * 2 * 512 + 2 * 2 * 256);
+  const ModelConfig wide = parse_gemma4(std::string(kTypes) + R"(, "num_kv_shared_layers": 1,
+      "use_double_wide_mlp": true)");
+  EXPECT_EQ(gemma4_kv_layers(wide),
+            (std::vector<std::string>{"0 48", "1 48 gives", "2 48", "3 48", "1 96"}));
+  // What files have in layers that read others' takes no part, under any name of the model's.
+  EXPECT_TRUE(is_of_another_modality(config, "model.layers.3.self_attn.k_proj.weight"));
+  EXPECT_TRUE(is_of_another_modality(config, "model.layers.4.self_attn.v_norm.weight"));
+  EXPECT_FALSE(is_of_another_modality(config, "model.layers.2.self_attn.k_proj.weight"));
+  EXPECT_FALSE(is_of_another_modality(config, "model.layers.3.self_attn.q_proj.weight"));
+  const auto message = [](const std::string& extra) {
+    return message_of(config_text("Gemma4ForCausalLM", "gemma4_text",
+                                  R"("hidden_size_per_layer_input": 0, )" + extra));
+  };
+  EXPECT_THAT(message(R"("num_kv_shared_layers": 5)"), HasSubstr("got 5, want 0 to 4"));
+  EXPECT_THAT(message(R"("num_kv_shared_layers": -1)"), HasSubstr("got -1, want 0 to 4"));
+  EXPECT_THAT(message(std::string(kTypes) + R"(, "num_kv_shared_layers": 4)"),
+              HasSubstr("layer 1 is to read keys and values of a full_attention layer, and none is "
+                        "before layer 1"));
+}
+
+TEST(Readers, Gemma4sLayersHaveInputsOfTheirOwn) {
+  // 256 columns where the file does not say.
+  const ModelConfig usual = parse(config_text("Gemma4ForCausalLM", "gemma4_text", ""));
+  ASSERT_TRUE(usual.per_layer_inputs.has_value());
+  EXPECT_EQ(usual.per_layer_inputs->width, 256);
+  EXPECT_EQ(usual.per_layer_inputs->vocab_size, 262144);
+  EXPECT_EQ(usual.layers[0].size(), 3u);
+  EXPECT_EQ(usual.find_block_config<PerLayerInputConfig>(4, kPerLayerInput)->width, 256);
+  EXPECT_EQ(border_width(usual), 32 + 5 * 256);
+  EXPECT_EQ(border_gradient_width(usual, /*trains_before_layers=*/false), 32);
+  EXPECT_EQ(border_width(parse_gemma4("")), 32);
+  EXPECT_THAT(message_of(config_text("Gemma4ForCausalLM", "gemma4_text",
+                                     R"("vocab_size_per_layer_input": 12)")),
+              HasSubstr("vocab_size_per_layer_input: got 12, want at least vocab_size"));
+}
+
+TEST(Readers, WhatGemma4CannotHaveIsRefusedByName) {
   const auto message = [](const std::string& extra) {
     return message_of(config_text("Gemma4ForCausalLM", "gemma4_text", extra));
   };
-  EXPECT_THAT(message(""), HasSubstr("embeddings of each layer (E2B, E4B) are not supported"));
-  EXPECT_THAT(message(R"("num_kv_shared_layers": 2)"), HasSubstr("other layers' keys and values"));
   EXPECT_THAT(message(R"("hidden_size_per_layer_input": 0, "enable_moe_block": true)"),
               HasSubstr("num_experts"));
   EXPECT_THAT(message(R"("use_bidirectional_attention": "all")"),

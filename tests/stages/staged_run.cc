@@ -254,6 +254,12 @@ model::ModelConfig staged_config(const StagedCase& c) {
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
     config.layers.push_back(own[static_cast<size_t>(layer) % own.size()]);
   }
+  // Layers that give keys and values do so again where they are repeated.
+  const std::vector<model::SharedKvSpec> shared = config.shared_kv;
+  for (model::SharedKvSpec kv : shared) {
+    for (kv.layer += std::ssize(own); kv.layer < c.num_layers; kv.layer += std::ssize(own))
+      config.shared_kv.push_back(kv);
+  }
   if (c.vocab_size > 0) config.vocab_size = c.vocab_size;
   config.use_mtp = c.mtp;
   config.tie_word_embeddings = config.tie_word_embeddings || c.tied;

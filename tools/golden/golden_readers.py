@@ -55,6 +55,9 @@ def randomise(name, value, noise, config):
         value.copy_(0.7 + 0.15 * noise)
         return True
     # Scores have no scale: norms near 1 would leave a softmax so sharp that rounding decides where training goes.
+    if config.model_type.startswith("gemma4") and "post_per_layer_input_norm" in name:
+        value.copy_(0.25 + 0.1 * noise)
+        return True
     if config.model_type.startswith("gemma4") and ("post_" in name or "q_norm" in name or "k_norm" in name):
         value.copy_(0.5 + 0.15 * noise)
         return True
@@ -69,6 +72,25 @@ def randomise(name, value, noise, config):
         value.copy_(1.5 * noise / value.shape[1] ** 0.5)
         return True
     return False
+
+
+def add_unused_kv(folder, spec, gen):
+    """Projections and norms of keys and values, as some files have them in layers that read those of others."""
+    if not spec.get("unused_kv"):
+        return
+    import torch
+    from safetensors.torch import load_file, save_file
+    path = os.path.join(folder, "model.safetensors")
+    tensors = load_file(path)
+    own = [name for name in tensors if ".self_attn.k_" in name or ".self_attn.v_" in name]
+    for name in own:
+        head, layer, tail = name.partition("layers.")[0], *name.partition("layers.")[2].split(".", 1)
+        for shared in range(spec["config"]["num_hidden_layers"] - spec["config"]["num_kv_shared_layers"],
+                            spec["config"]["num_hidden_layers"]):
+            if f"{head}layers.{shared}.self_attn.q_proj.weight" in tensors:
+                value = tensors[name]
+                tensors[f"{head}layers.{shared}.{tail}"] = torch.randn(value.shape, generator=gen).to(value.dtype)
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def longrope(short, long, original, **more):
@@ -179,6 +201,29 @@ def cases():
         "gemma4_unified": dict(family="gemma4_unified", dtype="BF16", longest=33, adapters=[some], config=dict(
             {k: v for k, v in gemma4.items() if k != "hidden_size_per_layer_input"}, num_hidden_layers=2,
             sliding_window=9, attention_k_eq_v=True, num_global_key_value_heads=2, final_logit_softcapping=3.0),
+            requests=["main", "params"]),
+        # E2B's: the last layers read keys and values of two layers before them, one of each kind, and have a wider MLP; each
+        # layer has an input of its own. Lengths beyond three windows and five.
+        "gemma4_shared": dict(family="gemma4", longest=36, prompt=60, slower=5, config=dict(
+            gemma4, num_hidden_layers=7, sliding_window=5, hidden_size_per_layer_input=6, vocab_size_per_layer_input=97,
+            num_kv_shared_layers=3, use_double_wide_mlp=True, final_logit_softcapping=2.5,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention",
+                         "sliding_attention", "full_attention"]),
+            adapters=[dict(every, target_modules=[*ALL_LINEAR, "per_layer_input_gate", "per_layer_projection",
+                                                  "per_layer_model_projection"]), head],
+            requests=["main", "single", "params", "train_adapters", "sample", "long_prompt"]),
+        # Small, so that no gradient is so near 0 that rounding says where a first step of training goes.
+        "gemma4_shared_small": dict(family="gemma4", longest=20, slower=5, adapters=[], config=dict(
+            gemma4, num_hidden_layers=4, hidden_size=12, intermediate_size=8, num_attention_heads=2, num_key_value_heads=1,
+            sliding_window=5, hidden_size_per_layer_input=2, vocab_size_per_layer_input=89, num_kv_shared_layers=2,
+            layer_types=["sliding_attention", "full_attention"] * 2), requests=["train_params"]),
+        # Inside a multimodal file as the hub has it, with what nothing uses.
+        "gemma4_shared_bf16": dict(family="gemma4", dtype="BF16", longest=33, slower=5, unused_kv=True, adapters=[dict(
+            every, target_modules=r".*\.language_model\..*(q_proj|k_proj|o_proj|down_proj|per_layer_input_gate)")],
+            config=dict(gemma4, whole=True, num_hidden_layers=5, sliding_window=5, hidden_size_per_layer_input=8,
+                        vocab_size_per_layer_input=89, num_kv_shared_layers=2, final_logit_softcapping=3.0,
+                        layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+                                     "full_attention"]),
             requests=["main", "params"]),
         "mixtral": dict(family="mixtral", config=experts, adapters=[
             dict(form="per_expert", r=4, expert_r=2, lora_alpha=8, modules=["q_proj"], experts=EACH),
@@ -308,7 +353,14 @@ def random_case(family, seed):
                           "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": pick(0.25, 0.5, 0.7, 1.0)}})
         config.update(pick({}, {"layer_types": [pick(*types) for _ in range(layers)]}))
         if family == "gemma4":
-            config.update(hidden_size_per_layer_input=0)
+            types = config.get("layer_types") or ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(layers)]
+            types = [*types[:-1], "full_attention"]
+            shared = pick(0, 0, 1, 2)
+            shared = shared if shared < layers and set(types[layers - shared:]) <= set(types[:layers - shared]) else 0
+            if shared:  # transformers wants both kinds before them where both are anywhere
+                shared = shared if set(types) == set(types[:layers - shared]) else 0
+            config.update(hidden_size_per_layer_input=pick(0, 0, 2, 5, 16), num_kv_shared_layers=shared,
+                          vocab_size_per_layer_input=config["vocab_size"] + pick(0, 3), use_double_wide_mlp=bool(pick(0, 1)))
             config.update(pick({}, {}, dict(enable_moe_block=True, num_experts=pick(4, 5, 8), top_k_experts=pick(1, 2, 3),
                                             moe_intermediate_size=int(rng.integers(3, 30)))))
         spec.update(v4=False, slower=5)

@@ -109,9 +109,10 @@ def load_lifted(model_dir, config):
         module.AutoModel = LiftedParts(module)
     cls = getattr(module, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
     model = cls.from_pretrained(model_dir, dtype=torch.float64, attn_implementation="eager")
-    for part in model.modules():
+    for name, part in model.named_modules():
         if hasattr(part, "embed_scale"):
-            assert part.embed_scale.item() == part.embedding_dim ** 0.5
+            layers = model.config.get_text_config().num_hidden_layers if name.endswith("embed_tokens_per_layer") else 1
+            assert part.embed_scale.item() == (part.embedding_dim / layers) ** 0.5
         if isinstance(getattr(part, "rope_type", None), dict):  # one table for each type of layer
             for kind, rope_type in part.rope_type.items():
                 init = part.compute_default_rope_parameters if rope_type == "default" else rope.ROPE_INIT_FUNCTIONS[rope_type]
@@ -156,7 +157,9 @@ class Reference:
             # Of a capped score eager attention alone knows.
             eager = {"attn_implementation": "eager"} if getattr(config, "attn_logit_softcapping", None) else {}
             base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, **eager)
-        text_model(base).embed_tokens.padding_idx = None  # whose row would have no gradient
+        for name in ("embed_tokens", "embed_tokens_per_layer"):
+            if hasattr(text_model(base), name):
+                getattr(text_model(base), name).padding_idx = None  # whose row would have no gradient
         self.num_layers = config.get_text_config().num_hidden_layers
         self.prefix = stored_prefix(model_dir)
         self.base = base

@@ -187,6 +187,7 @@ def make_model(folder, spec, gen):
         rewrite_config_v4(path, dtype)
     golden_window.rewrite_config(path, spec)
     golden_readers.rewrite_config(path, spec)
+    golden_readers.add_unused_kv(folder, spec, gen)
 
 
 def make_adapter(folder, model_dir, spec, gen):

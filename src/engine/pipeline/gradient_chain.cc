@@ -89,7 +89,7 @@ void GradientChain::add_parameter_views() {
 void GradientChain::add_adapter_views(model::LoraAdapter& adapter) {
   ++block_;
   for (const model::LoraModule& module : adapter.modules()) {
-    const int64_t outside = module.is_embedding() ? model::kEmbeddingPart : model::kHeadPart;
+    const int64_t outside = module.is_before_layers() ? model::kEmbeddingPart : model::kHeadPart;
     const int64_t part = module.spec.layer < 0 ? outside : part_of_layer(module.spec.layer);
     add_or_extend_view(part, module.d_a);
     add_or_extend_view(part, module.d_b);

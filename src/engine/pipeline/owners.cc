@@ -16,7 +16,7 @@ train::Ownership ownership_of(const PipelinePlan& plan, int stage, Engine& engin
   const auto is_held = [&](size_t index) {
     const int layer = weights.table()[index].layer;
     if (layer >= 0) return plan.stage_of_layer(layer) == stage;
-    return index == weights.embedding_index() ? stage == 0 : ends;
+    return weights.is_before_layers(index) ? stage == 0 : ends;
   };
   return train::divide_parameters(weights, engine.base_trainer().how(), plan.data, is_held);
 }

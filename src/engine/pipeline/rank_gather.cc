@@ -80,7 +80,7 @@ std::unique_ptr<model::LoraAdapter> RankGather::make_whole_adapter(const model::
 
 int RankGather::stage_of_module(const model::LoraModule& module) const {
   if (module.spec.layer >= 0) return here_.plan().stage_of_layer(module.spec.layer);
-  return module.is_embedding() ? 0 : here_.plan().num_stages() - 1;
+  return module.is_before_layers() ? 0 : here_.plan().num_stages() - 1;
 }
 
 const model::LoraAdapter* RankGather::adapter(api::AdapterSlot slot) {

@@ -137,7 +137,7 @@ int RankStages::stage_of_parameter(size_t index) {
   const model::ModelWeights& weights = *engine().model().weights;
   const model::Parameter& parameter = weights.table()[index];
   if (parameter.layer >= 0) return plan_.stage_of_layer(parameter.layer);
-  return index == weights.embedding_index() ? 0 : plan_.num_stages() - 1;
+  return weights.is_before_layers(index) ? 0 : plan_.num_stages() - 1;
 }
 
 const train::Ownership& RankStages::ownership_of_stage(int stage) {

@@ -72,6 +72,18 @@ class SentPlanner {
     return all;
   }
 
+  // Of a micro-batch of these sequences, as its pass says it (model/pass/shared_values.h).
+  [[nodiscard]] bool trains_before_layers(size_t first, size_t last) const {
+    if (!batch_.sequences[first].gradients) return false;
+    if (batch_.gradients != api::Gradients::kAdapters) return trains_parameters();
+    for (size_t s = first; s < last; ++s) {
+      const model::LoraAdapter* adapter = engine_.adapter_or_base(batch_.sequences[s].slot);
+      if (adapter != nullptr && adapter->trains() && adapter->has_modules_before_layers())
+        return true;
+    }
+    return false;
+  }
+
   // Returns the data rank of each that has a backward.
   std::vector<int> add_microbatches_and_get_backward_ranks() {
     Round round;
@@ -93,11 +105,14 @@ class SentPlanner {
     int64_t tokens = 0;
     for (size_t s = round.firsts[m]; s < round.firsts[m + 1]; ++s) tokens += tokens_of(s);
     of_sequences_.resize(round.firsts[m + 1], data);
-    const int64_t width = engine_.config().state_width();
+    const int64_t width = model::border_width(engine_.config());
     add_crossings(data, Sent::kActivations, tokens * width * dtype_bytes(weights_.compute_dtype()),
                   /*step=*/1);
     if (!backward) return;
-    const int64_t values = width + (batch_.indexer_weight > 0.0f ? 1 : 0);
+    const int64_t values =
+        model::border_gradient_width(engine_.config(),
+                                     trains_before_layers(round.firsts[m], round.firsts[m + 1])) +
+        (batch_.indexer_weight > 0.0f ? 1 : 0);
     add_crossings(data, Sent::kActivationGradients, tokens * values * kF32Bytes, /*step=*/-1);
   }
   // Over every border between ranks.
@@ -109,9 +124,9 @@ class SentPlanner {
     }
   }
 
-  [[nodiscard]] int stage_of(int64_t layer, bool is_embedding) const {
+  [[nodiscard]] int stage_of(int64_t layer, bool is_before_layers) const {
     if (layer >= 0) return plan_.stage_of_layer(layer);
-    return is_embedding ? 0 : last_stage();
+    return is_before_layers ? 0 : last_stage();
   }
 
   // Values that a micro-batch's backward adds to, of a stage.
@@ -123,7 +138,7 @@ class SentPlanner {
         const auto more_parts = std::max<int64_t>(0, std::ssize(module.target->parts) - 1);
         const int64_t count =
             (1 + more_parts) * module.a.shape.num_elements() + module.b.shape.num_elements();
-        const bool is_here = stage_of(module.spec.layer, module.is_embedding()) == stage;
+        const bool is_here = stage_of(module.spec.layer, module.is_before_layers()) == stage;
         if (is_here && runs(module.spec.layer)) values += count;
         const bool again = module.spec.layer < 0 && weights_.layers().mtp_layer().has_value();
         if (stage == last_stage() && again && batch_.mtp_weight > 0.0f) values += count;
@@ -138,7 +153,7 @@ class SentPlanner {
     int64_t values = 0;
     for (size_t index = 0; index < weights_.table().size(); ++index) {
       const int layer = weights_.table()[index].layer;
-      if (runs(layer) && stage_of(layer, index == embedding) == stage)
+      if (runs(layer) && stage_of(layer, weights_.is_before_layers(index)) == stage)
         values += owners.num_values(owner, index);
     }
     if (stage != last_stage()) return values;
@@ -339,7 +354,7 @@ class SentPlanner {
   void add_expert_loads() {
     for (const size_t index : engine_.base_trainer().router_bias_indices()) {
       const model::Parameter& bias = weights_.table()[index];
-      const int stage = stage_of(bias.layer, /*is_embedding=*/false);
+      const int stage = stage_of(bias.layer, /*is_before_layers=*/false);
       for (int data = 0; data < plan_.data; ++data) {
         of(rank_of(stage), data)[Sent::kControl] +=
             bias.shape[0] * static_cast<int64_t>(sizeof(double)) * (plan_.data - 1);

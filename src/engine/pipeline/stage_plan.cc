@@ -44,7 +44,12 @@ int64_t peak_waiting(const PipelinePlan& plan, int stage, bool forward) {
 
 // A gradient's, and with it a loss of the indexers for each token.
 int64_t gradient_values(const Engine& engine, const PlanShape& shape) {
-  return engine.config().state_width() + (shape.indexer_loss ? 1 : 0);
+  const bool is_before_layers =
+      shape.train_base ||
+      std::any_of(shape.modules.begin(), shape.modules.end(),
+                  [](const auto& spec) { return spec.layer < 0 && spec.target != model::kHead; });
+  return model::border_gradient_width(engine.config(), is_before_layers) +
+         (shape.indexer_loss ? 1 : 0);
 }
 
 int64_t border_bytes(const PipelinePlan& plan, int stage, const Engine& engine,
@@ -54,7 +59,7 @@ int64_t border_bytes(const PipelinePlan& plan, int stage, const Engine& engine,
   const int64_t states = ends ? 0 : peak_waiting(plan, stage, /*forward=*/true);
   const int64_t gradients = peak_waiting(plan, stage, /*forward=*/false);
   return shape.pass_tokens *
-         (states * engine.config().state_width() * dtype_bytes(dtype) +
+         (states * model::border_width(engine.config()) * dtype_bytes(dtype) +
           gradients * gradient_values(engine, shape) * dtype_bytes(DType::kF32));
 }
 
@@ -85,7 +90,7 @@ int64_t message_bytes(const PipelinePlan& plan, int stage, const Engine& engine,
       shape.sent_tokens > 0 ? shape.sent_tokens : plan.table.num_microbatches * shape.pass_tokens;
   const bool ends = stage + 1 == plan.num_stages();
   const int64_t state =
-      engine.config().state_width() * dtype_bytes(engine.model().weights->compute_dtype());
+      model::border_width(engine.config()) * dtype_bytes(engine.model().weights->compute_dtype());
   const int64_t gradient = gradient_values(engine, shape) * dtype_bytes(DType::kF32);
   return tokens * ((ends ? 0 : state) + (stage == 0 ? 0 : gradient)) +
          shared_embedding_bytes(plan, engine, shape);

@@ -343,7 +343,7 @@ void StageRunner::backward(const Action& action) {
   const TraceSpan span(defers ? "I" : "B", "micro-batch", microbatch);
   Flight& flight = find_flight(microbatch);
   Scratch& scratch = engine_.backend().scratch();
-  const Shape shape = flight.pass->border_shape();
+  const Shape shape = flight.pass->gradient_shape();
   const TensorView d = has_flights_ ? claim_tensor(Border::kBackward, microbatch, shape)
                                     : scratch.take(DType::kF32, shape);
   const std::span<float> losses = flight.micro_batch.indexer_losses();  // added to layer by layer

@@ -57,6 +57,9 @@ void for_each_param_row(const model::ModelConfig& c, Body body) {
       }
     }
   }
+  for (const model::ParamRow& row : table.per_layer_rows()) {
+    if (row.key != model::kPerLayerEmbedding) body(row, 1);
+  }
 }
 
 // Calls body(work) for the block of every sublayer.

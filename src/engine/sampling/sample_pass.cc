@@ -94,7 +94,7 @@ void SamplePass::run_pass(Backend& backend) {
 TensorView SamplePass::take_borders_and_hidden(model::Pass& pass) {
   const model::ModelWeights& weights = pass.weights;
   Scratch& scratch = pass.backend.scratch();
-  const Shape border = {pass.num_tokens(), engine_.config().state_width()};
+  const Shape border = {pass.num_tokens(), model::border_width(engine_.config())};
   const auto space = [&](bool is_there) {
     return is_there ? scratch.take(pass.dtype(), border, model::kLayerInputTag) : TensorView();
   };

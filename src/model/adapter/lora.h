@@ -63,6 +63,7 @@ struct LoraModule {
 
   [[nodiscard]] bool held() const { return !a.empty(); }  // false: another stage's
   [[nodiscard]] bool is_embedding() const { return spec.layer < 0 && spec.target == kEmbedding; }
+  [[nodiscard]] bool is_before_layers() const { return spec.layer < 0 && spec.target != kHead; }
   [[nodiscard]] PanelView a_of(int64_t expert) const { return expert_panel(a_panel, expert); }
   [[nodiscard]] PanelView b_of(int64_t expert, int64_t half) const {
     return expert_panel(b_panel, expert * num_halves + half);
@@ -106,7 +107,7 @@ class LoraAdapter {
   [[nodiscard]] std::vector<LoraModule>& modules() { return modules_; }
   [[nodiscard]] const std::vector<LoraModule>& modules() const { return modules_; }
   // Null when the adapter has no such module; layer -1 for the targets outside the layers, and a
-  // target of -1 is none.
+  // target of -1 is none, as is one that the model has not.
   [[nodiscard]] const LoraModule* find_module(int64_t layer, int target) const {
     if (target < 0) return nullptr;
     if (layer < 0 && target >= kMtpEmbedding) {
@@ -114,10 +115,17 @@ class LoraAdapter {
           mtp_modules_[static_cast<size_t>(target - kMtpEmbedding)];
       return again ? &*again : nullptr;
     }
-    const ModulePlace place = places_[static_cast<size_t>(layer + 1)][static_cast<size_t>(target)];
+    const std::vector<ModulePlace>& places = places_[static_cast<size_t>(layer + 1)];
+    if (target >= std::ssize(places)) return nullptr;
+    const ModulePlace place = places[static_cast<size_t>(target)];
     if (place.index < 0) return nullptr;
     const auto index = static_cast<size_t>(place.index);
     return place.is_part ? &part_modules_[index] : &modules_[index];
+  }
+  // Whether it changes what is made before the layers.
+  [[nodiscard]] bool has_modules_before_layers() const {
+    return std::any_of(modules_.begin(), modules_.end(),
+                       [](const LoraModule& module) { return module.is_before_layers(); });
   }
   [[nodiscard]] int64_t num_parameters() const { return num_parameters_; }  // that it holds
   [[nodiscard]] int64_t num_bytes() const;  // masters, panels and, once it trains, what that takes

@@ -58,6 +58,7 @@ std::vector<LoraModuleSpec> make_adapter_specs(
       specs.push_back(make_spec(target, layer, t, rank, alpha, expert_rank));
   };
   add_if_wanted(-1, kEmbedding);
+  if (!layers.per_layer_rows().empty()) add_if_wanted(-1, kPerLayerModelProjection);
   for (int layer = 0; layer < layers.num_layers(); ++layer) {
     const auto count = static_cast<int>(layers.targets(layer).size());
     for (int t = 0; t < count; ++t) add_if_wanted(layer, t);
@@ -128,7 +129,8 @@ std::vector<LoraModuleSpec> make_adapter_specs(const ModelConfig& config,
   };
   const bool all = is_named("all-linear");
   const auto wanted = [&](const LoraTarget& target, int layer) {
-    return is_fresh(target, with_indexers) && ((all && layer >= 0) || is_named(target.name()));
+    const bool is_vocabulary = layer < 0 && target.group != BlockGroup::kMlp;
+    return is_fresh(target, with_indexers) && ((all && !is_vocabulary) || is_named(target.name()));
   };
   return make_adapter_specs(layers, wanted, rank, alpha, expert_rank);
 }

@@ -16,8 +16,8 @@ enum class ExpertRank { kDivided, kFull };
 ExpertRank parse_expert_rank(std::string_view text);  // "divided" or "full", or Error
 int64_t routed_expert_rank(int64_t num_experts, int64_t rank, ExpertRank expert_rank);
 
-// The modules of a fresh adapter: those targets that `wanted` chooses, the embedding first and the
-// head last. Throws Error for rank < 1, alpha not finite, or no module.
+// The modules of a fresh adapter: those targets that `wanted` chooses, those before the layers
+// first and the head last. Throws Error for rank < 1, alpha not finite, or no module.
 std::vector<LoraModuleSpec> make_adapter_specs(
     const LayerTable& layers, FunctionRef<bool(const LoraTarget&, int layer)> wanted, int64_t rank,
     double alpha, ExpertRank expert_rank);

@@ -39,8 +39,8 @@ struct Gqa {
 
   struct Saved {
     TensorView q_raw;    // [T, N, H] query_proj, before norm and RoPE; [T, N, 2 H] with a gate
-    TensorView k_raw;    // [T, M, H] key_proj
-    TensorView v;        // [T, M, H] value_proj, before its norm; empty where keys are values
+    TensorView k_raw;    // [T, M, H] key_proj; empty where another layer's keys are read
+    TensorView v;        // [T, M, H] value_proj, before its norm; empty where there is none
     TensorView context;  // [T, N, H]
     TensorView lse;      // [T, N] f32
     std::array<TensorView, kNumLinears> lora_h;
@@ -80,9 +80,11 @@ struct Gqa {
     const RowShards kv_heads = outputs_by(c.num_kv_heads, "key/value heads");
     add(kQ, "self_attn.q_proj.weight", "self_attn.q_proj", {c.q_proj_width(), d}, heads,
         bias_key(c.qkv_bias, kQBias));
-    add(kK, "self_attn.k_proj.weight", "self_attn.k_proj", {c.kv_width(), d}, kv_heads,
-        bias_key(c.qkv_bias, kKBias));
-    if (!c.keys_are_values) {
+    if (c.has_k_proj()) {
+      add(kK, "self_attn.k_proj.weight", "self_attn.k_proj", {c.kv_width(), d}, kv_heads,
+          bias_key(c.qkv_bias, kKBias));
+    }
+    if (c.has_v_proj()) {
       add(kV, "self_attn.v_proj.weight", "self_attn.v_proj", {c.kv_width(), d}, kv_heads,
           bias_key(c.qkv_bias, kVBias));
     }
@@ -125,7 +127,7 @@ struct Gqa {
       rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .init = init});
     };
     add(kQNorm, "self_attn.q_norm.weight", c.num_heads);
-    add(kKNorm, "self_attn.k_norm.weight", c.num_kv_heads);
+    if (c.has_k_proj()) add(kKNorm, "self_attn.k_norm.weight", c.num_kv_heads);
   }
 
   static void add_biases(const Config& c, int64_t d, ParamRows& rows) {
@@ -135,13 +137,14 @@ struct Gqa {
     if (c.qkv_bias) {
       const RowShards kv_heads = outputs_by(c.num_kv_heads, "key/value heads");
       add(kQBias, "self_attn.q_proj.bias", c.q_proj_width(), outputs_by(c.num_heads, "heads"));
-      add(kKBias, "self_attn.k_proj.bias", c.kv_width(), kv_heads);
-      if (!c.keys_are_values) add(kVBias, "self_attn.v_proj.bias", c.kv_width(), kv_heads);
+      if (c.has_k_proj()) add(kKBias, "self_attn.k_proj.bias", c.kv_width(), kv_heads);
+      if (c.has_v_proj()) add(kVBias, "self_attn.v_proj.bias", c.kv_width(), kv_heads);
     }
     if (c.o_bias) add(kOBias, "self_attn.o_proj.bias", d, {});
   }
 
   static CacheSpec cache_spec(const Config& c, DType dtype) {
+    if (c.kv_layer) return {};
     return {.entry_bytes = 2 * c.kv_width() * dtype_bytes(dtype), .window = c.window};
   }
 
@@ -168,8 +171,11 @@ struct Gqa {
     const Shape keys = {tokens, c.num_kv_heads, c.head_dim};
     s.q_raw = pass.allocate_saved("query_proj", linear_flops(pass, context, kQ), pass.dtype(),
                                   {tokens, c.num_heads, c.q_proj_width() / c.num_heads});
-    s.k_raw = pass.allocate_saved("key_proj", linear_flops(pass, context, kK), pass.dtype(), keys);
-    if (!c.keys_are_values) {
+    if (c.has_k_proj()) {
+      s.k_raw =
+          pass.allocate_saved("key_proj", linear_flops(pass, context, kK), pass.dtype(), keys);
+    }
+    if (c.has_v_proj()) {
       s.v = pass.allocate_saved("value_proj", linear_flops(pass, context, kV), pass.dtype(), keys);
     }
     s.context = pass.allocate_saved("context", executed_attention_flops(pass, work(c)),
@@ -211,15 +217,16 @@ struct Gqa {
     return y;
   }
 
-  // q or k after norm and RoPE, from scratch; without either the projection itself.
-  static TensorView norm_and_rope(Pass& pass, const BlockContext& context, TensorView raw,
-                                  Key norm) {
+  // q or k after norm and RoPE, in `y` or, where it is empty, the scratch; without either the
+  // projection itself.
+  static TensorView norm_and_rope(Pass& pass, const BlockContext& context, TensorView raw, Key norm,
+                                  TensorView y = {}) {
     const auto& c = context.as<Config>();
     if (c.rope == kNoRope) {
-      CHECK(!c.qk_norm && !c.output_gate);  // no family has them there
+      CHECK(!c.qk_norm && !c.output_gate && y.empty());  // no family has them there
       return raw;
     }
-    const TensorView y = pass.take(pass.dtype(), raw.shape);
+    if (y.empty()) y = pass.take(pass.dtype(), raw.shape);
     if (c.norms_span_heads) {
       ops::rms_norm(pass.backend, spanning_norm(context, raw, norm), flat(y), {});
       raw = y;
@@ -235,13 +242,34 @@ struct Gqa {
   static ops::RmsNormArgs value_norm(const BlockContext& context, TensorView raw) {
     return norm_args(raw, {}, context.as<Config>().eps, 0.0f);
   }
-  // The values, normed into scratch where they are normed.
-  static TensorView values_of(Pass& pass, const BlockContext& context, const Saved& s) {
+  // The values where they are not normed, else normed into `y` or, where it is empty, the scratch.
+  static TensorView values_of(Pass& pass, const BlockContext& context, const Saved& s,
+                              TensorView y = {}) {
     const TensorView raw = raw_values(context, s);
-    if (!context.as<Config>().v_norm) return raw;
-    const TensorView y = pass.take(pass.dtype(), raw.shape);
+    if (!context.as<Config>().v_norm) {
+      CHECK(y.empty());  // no family gives others such values
+      return raw;
+    }
+    if (y.empty()) y = pass.take(pass.dtype(), raw.shape);
     ops::rms_norm(pass.backend, value_norm(context, raw), y, {});
     return y;
+  }
+
+  // What attention reads besides the queries, [T, M, H] each.
+  struct KeysValues {
+    TensorView k, v;
+  };
+  static KeysValues keys_and_values(Pass& pass, const BlockContext& context, const Saved& s) {
+    const auto& c = context.as<Config>();
+    SharedKv shared;
+    if (c.kv_layer || c.gives_kv) shared = shared_kv(pass, context);
+    if (c.kv_layer) return {shared.k, shared.v};
+    return {norm_and_rope(pass, context, s.k_raw, kKNorm, shared.k),
+            values_of(pass, context, s, shared.v)};
+  }
+  // Of the layer that makes what it reads or gives.
+  static const SharedKv& shared_kv(const Pass& pass, const BlockContext& context) {
+    return pass.lists.shared.kv_of(context.as<Config>().kv_layer.value_or(context.layer));
   }
 
   // The norm of q or k over all heads of a token.
@@ -250,11 +278,22 @@ struct Gqa {
     return norm_args(flat(raw), context.values(norm), c.eps, c.norm_offset);
   }
 
+  // Stores its own keys and values; those of another layer that layer has stored.
+  static std::span<const ops::AttentionSegment> store_and_make_segments(Pass& pass,
+                                                                        const BlockContext& context,
+                                                                        const KeysValues& kv) {
+    const auto& c = context.as<Config>();
+    if (!c.kv_layer) return store_kv_and_make_segments(pass, context, kv.k, kv.v);
+    BlockContext of_layer = context;
+    of_layer.layer = *c.kv_layer;
+    return make_segments_of_stored_kv(pass, of_layer, kv.k, kv.v);
+  }
+
   static ops::AttentionArgs store_kv_and_make_args(Pass& pass, const BlockContext& context,
-                                                   TensorView q, TensorView k, TensorView v) {
+                                                   TensorView q, const KeysValues& kv) {
     const auto& c = context.as<Config>();
     return {.q = q,
-            .segments = store_kv_and_make_segments(pass, context, k, v),
+            .segments = store_and_make_segments(pass, context, kv),
             .num_kv_heads = c.num_kv_heads,
             .scale = c.scale,
             .window = c.window,
@@ -266,16 +305,15 @@ struct Gqa {
                       BlockOutput output) {
     const Scratch::Mark mark(pass.backend.scratch());
     linear_forward(pass, context, kQ, n, {}, s.lora_h[kQ], flat(s.q_raw));
-    linear_forward(pass, context, kK, n, {}, s.lora_h[kK], flat(s.k_raw));
-    if (!context.as<Config>().keys_are_values) {
+    const auto& c = context.as<Config>();
+    if (c.has_k_proj()) linear_forward(pass, context, kK, n, {}, s.lora_h[kK], flat(s.k_raw));
+    if (c.has_v_proj()) {
       linear_forward(pass, context, kV, n, {}, s.lora_h[kV], flat(s.v));
     }
     if (!pass.is_computed(s.context)) {
       const TensorView q = norm_and_rope(pass, context, queries_of(context, s.q_raw), kQNorm);
-      const TensorView k = norm_and_rope(pass, context, s.k_raw, kKNorm);
-      const TensorView v = values_of(pass, context, s);
-      ops::attention(pass.backend, store_kv_and_make_args(pass, context, q, k, v), s.context,
-                     s.lse);
+      const KeysValues kv = keys_and_values(pass, context, s);
+      ops::attention(pass.backend, store_kv_and_make_args(pass, context, q, kv), s.context, s.lse);
     }
     linear_forward(pass, context, kO, flat(gated_context(pass, context, s)), output.add,
                    s.lora_h[kO], output.out);
@@ -294,7 +332,7 @@ struct Gqa {
 
   // Gradients of the raw projections, of the compute type.
   struct Gradients {
-    TensorView q, k, v;  // v: empty where keys are values
+    TensorView q, k, v;  // k, v: empty where there is no such projection
   };
 
   // From d_context, but for the gates' columns of d.q.
@@ -303,17 +341,27 @@ struct Gqa {
     const auto& c = context.as<Config>();
     const TensorView queries = queries_of(context, s.q_raw);
     const TensorView q = norm_and_rope(pass, context, queries, kQNorm);
-    const TensorView k = norm_and_rope(pass, context, s.k_raw, kKNorm);
+    const KeysValues kv = keys_and_values(pass, context, s);
     const TensorView d_q_rotated = pass.take(DType::kF32, q.shape);
-    const TensorView d_k_rotated = pass.take(DType::kF32, s.k_raw.shape);
-    const TensorView v = values_of(pass, context, s);
-    const bool are_raw = !c.keys_are_values && !c.v_norm;
-    const TensorView d_v = are_raw ? d.v : pass.take(DType::kF32, v.shape);
+    const TensorView d_k_rotated = pass.take(DType::kF32, kv.k.shape);
+    const bool are_raw = c.has_v_proj() && !c.v_norm;
+    const TensorView d_v = are_raw ? d.v : pass.take(DType::kF32, kv.v.shape);
     // context = attention(rotated(norm(q_raw)), rotated(norm(k_raw)), v)
-    ops::attention_backward(pass.backend, store_kv_and_make_args(pass, context, q, k, v), s.context,
+    ops::attention_backward(pass.backend, store_kv_and_make_args(pass, context, q, kv), s.context,
                             s.lse, d_context, d_q_rotated, d_k_rotated, d_v,
                             pass.base_gradient(context.param(kSinks).index));
     norm_and_rope_backward(pass, context, queries, kQNorm, d_q_rotated, queries_of(context, d.q));
+    if (c.kv_layer) {
+      const SharedKv& shared = shared_kv(pass, context);
+      ops::add_into(pass.backend, d_k_rotated, shared.d_k);
+      return ops::add_into(pass.backend, d_v, shared.d_v);
+    }
+    if (c.gives_kv) {
+      // What the layers that read them have added.
+      const SharedKv& shared = shared_kv(pass, context);
+      ops::add_into(pass.backend, shared.d_k, d_k_rotated);
+      ops::add_into(pass.backend, shared.d_v, d_v);
+    }
     if (!c.keys_are_values) {
       norm_and_rope_backward(pass, context, s.k_raw, kKNorm, d_k_rotated, d.k);
       if (are_raw) return;
@@ -357,10 +405,13 @@ struct Gqa {
                        TensorView d_out, TensorView d_n) {
     CHECK(!pass.cached());
     const Scratch::Mark mark(pass.backend.scratch());
-    const bool has_values = !context.as<Config>().keys_are_values;
+    const auto& c = context.as<Config>();
+    const auto take_if = [&](bool is_there, TensorView raw) {
+      return is_there ? pass.take(pass.dtype(), raw.shape) : TensorView();
+    };
     const Gradients d = {.q = pass.take(pass.dtype(), s.q_raw.shape),
-                         .k = pass.take(pass.dtype(), s.k_raw.shape),
-                         .v = has_values ? pass.take(pass.dtype(), s.v.shape) : TensorView()};
+                         .k = take_if(c.has_k_proj(), s.k_raw),
+                         .v = take_if(c.has_v_proj(), s.v)};
     {
       const Scratch::Mark inner(pass.backend.scratch());
       const TensorView d_context = pass.take(pass.dtype(), s.context.shape);
@@ -368,9 +419,8 @@ struct Gqa {
       attend_backward(pass, context, s, d_context, d);
     }
     linear_backward(pass, context, kQ, n, s.lora_h[kQ], flat(d.q), d_n, false);
-    linear_backward(pass, context, kK, n, s.lora_h[kK], flat(d.k), d_n, true);
-    if (!has_values) return;
-    linear_backward(pass, context, kV, n, s.lora_h[kV], flat(d.v), d_n, true);
+    if (c.has_k_proj()) linear_backward(pass, context, kK, n, s.lora_h[kK], flat(d.k), d_n, true);
+    if (c.has_v_proj()) linear_backward(pass, context, kV, n, s.lora_h[kV], flat(d.v), d_n, true);
   }
 };
 

@@ -4,7 +4,8 @@
 // o_proj(attention(q, k, v) * sigmoid(g)), where q_proj gives the query and the gate of each head
 // in turn; with sinks (gpt-oss) the softmax has one more term a head, and with a cap (Gemma 2) no
 // score passes it (ops/attention.h). Values may be normed per head, without a weight, and may be
-// the keys' projection itself (Gemma 4). With a KV cache the new keys and values are written to its
+// the keys' projection itself; a layer may have neither and read those of a layer before it
+// (Gemma 4). With a KV cache the new keys and values are written to its
 // pages first and attention reads the pages; without one it reads them where they were computed:
 // the same bits either way. Sources: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py,
 // Qwen3Attention; modeling_qwen3_5.py, Qwen3_5Attention; modeling_gpt_oss.py, GptOssAttention;
@@ -29,6 +30,8 @@ struct GqaConfig {
   bool fused_qkv = false;  // files and adapters have q_proj, k_proj and v_proj as one, qkv_proj
   bool keys_are_values = false;  // there is no v_proj: values are k_proj's outputs
   bool v_norm = false;           // of each head of the values, without a weight
+  bool gives_kv = false;  // layers behind read its keys and values (model/pass/shared_values.h)
+  std::optional<int64_t> kv_layer = {};  // the layer whose keys and values it reads, having none
   bool qk_norm = false;
   bool norms_span_heads = false;       // of q and of k over all heads together, not of each
   double eps = 1e-6;                   // of these norms
@@ -44,6 +47,8 @@ struct GqaConfig {
   // The number of q_proj's outputs.
   [[nodiscard]] int64_t q_proj_width() const { return output_gate ? 2 * q_width() : q_width(); }
   [[nodiscard]] int64_t kv_width() const { return num_kv_heads * head_dim; }
+  [[nodiscard]] bool has_k_proj() const { return !kv_layer; }
+  [[nodiscard]] bool has_v_proj() const { return !kv_layer && !keys_are_values; }
   friend bool operator==(const GqaConfig&, const GqaConfig&) = default;
 };
 

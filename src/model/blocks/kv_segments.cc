@@ -108,17 +108,28 @@ std::span<const ops::AttentionSegment> make_attention_segments(Pass& pass, const
 
 }  // namespace
 
+void store_kv(Pass& pass, const BlockContext& context, TensorView k, TensorView v) {
+  pass.unless_counting([&] {
+    const KvRows keys = kv_rows_of(pass, context, k);
+    write_to_pages(pass, keys, k);
+    if (!v.empty()) write_to_pages(pass, value_rows_of(pass, context, keys, v), v);
+  });
+}
+
 std::span<const ops::AttentionSegment> store_kv_and_make_segments(Pass& pass,
+                                                                  const BlockContext& context,
+                                                                  TensorView k, TensorView v) {
+  store_kv(pass, context, k, v);
+  return make_segments_of_stored_kv(pass, context, k, v);
+}
+
+std::span<const ops::AttentionSegment> make_segments_of_stored_kv(Pass& pass,
                                                                   const BlockContext& context,
                                                                   TensorView k, TensorView v) {
   const KvRows keys = kv_rows_of(pass, context, k);
   const KvRows values = value_rows_of(pass, context, keys, v);
   KvLists& lists = pass.lists.blocks.get_or_make<KvLists>();
   lists.clear_ranges();
-  pass.unless_counting([&] {
-    write_to_pages(pass, keys, k);
-    if (!v.empty()) write_to_pages(pass, values, v);
-  });
   for (const PassSequence& sequence : pass.sequences) {
     append_kv_ranges(sequence, keys, values, lists.ranges);
     lists.end_ranges();

@@ -16,5 +16,11 @@ namespace strata::model {
 std::span<const ops::AttentionSegment> store_kv_and_make_segments(Pass& pass,
                                                                   const BlockContext& context,
                                                                   TensorView k, TensorView v);
+// The parts of that, of which the layer and sublayer of `context` matter: rows go to the pages, and
+// rows that are there are read.
+void store_kv(Pass& pass, const BlockContext& context, TensorView k, TensorView v);
+std::span<const ops::AttentionSegment> make_segments_of_stored_kv(Pass& pass,
+                                                                  const BlockContext& context,
+                                                                  TensorView k, TensorView v);
 
 }  // namespace strata::model

@@ -150,8 +150,12 @@ void MergedSource::add_adapter(const AdapterPart& part) {
     changes[{layer, target}] = &changes_.emplace_back(Change{&adapter, i, group});
   }
   add_layer_pieces(changes);
-  add_embedding_or_head(embedding_, changes, kEmbedding);
-  add_embedding_or_head(head_, changes, kHead);
+  const ModelWeights& weights = *base_.weights;
+  add_piece_outside_layers(embedding_, changes, kEmbedding);
+  add_piece_outside_layers(head_, changes, kHead);
+  if (!base_.config.per_layer_inputs) return;
+  const size_t projection = weights.per_layer_inputs().param(kPerLayerProjection).index;
+  add_piece_outside_layers(weights.table()[projection].name, changes, kPerLayerModelProjection);
 }
 
 void MergedSource::add_layer_pieces(const Changes& changes) {
@@ -189,12 +193,13 @@ void MergedSource::add_piece_if_changed(const Changes& changes, const Parameter&
                       });
 }
 
-// Embedding or head.
-void MergedSource::add_embedding_or_head(const std::string& name, const Changes& changes,
-                                         int target) {
+void MergedSource::add_piece_outside_layers(const std::string& name, const Changes& changes,
+                                            int target) {
   const auto found = changes.find({-1, target});
   if (found == changes.end()) return;
-  pieces_[name].push_back({.change = found->second, .rows = base_.config.vocab_size});
+  const LoraTarget& of = base_.weights->layers().targets(-1)[static_cast<size_t>(target)];
+  const int64_t rows = target == kEmbedding ? of.in : of.out;
+  pieces_[name].push_back({.change = found->second, .rows = rows});
 }
 
 MergedSource::Factors MergedSource::read_factors(const Change& change) const {

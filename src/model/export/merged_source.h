@@ -92,7 +92,7 @@ class MergedSource final : public CheckpointSource {
   // What the target's change does to a parameter, which is the target or the half of its outputs.
   void add_piece_if_changed(const Changes& changes, const Parameter& parameter, int target,
                             int64_t first_out);
-  void add_embedding_or_head(const std::string& name, const Changes& changes, int target);
+  void add_piece_outside_layers(const std::string& name, const Changes& changes, int target);
   void untie_embeddings();
   [[nodiscard]] const CheckpointTensor& find_base_tensor(const CheckpointTensor& tensor) const;
   // Brings the factors of these pieces, and lets those of another group go.

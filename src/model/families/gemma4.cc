@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 4 text, alone or inside a multimodal checkpoint, of 31B, 12B and 26B-A4B: windows in five
-// of six layers, full layers with wider heads, fewer keys and values that are the same projection,
-// norms of queries, keys and values, a number that each layer's state is multiplied by, a cap on
-// the logits; in 26B-A4B experts next to the MLP. Sources: HF modeling_gemma4.py,
-// modeling_gemma4_unified.py (12B), and their configurations, as all defaults here.
+// Gemma 4 text, alone or inside a multimodal checkpoint: windows in most layers, full layers with
+// wider heads, norms of queries, keys and values, a number that each layer's state is multiplied
+// by, a cap on the logits. In 31B, 12B and 26B-A4B full layers have fewer keys and values, which
+// are the same projection; in 26B-A4B there are experts next to the MLP; in E2B and E4B the layers
+// of the upper half read keys and values of two layers below, and each layer has an input of its
+// own. Sources: HF modeling_gemma4.py, modeling_gemma4_unified.py (12B), and their configurations,
+// as all defaults here.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
 #include "model/blocks/experts/moe.h"
+#include "model/blocks/per_layer_input.h"
 #include "model/connectors/post_norm_add.h"
 #include "model/families/gemma_layer.h"
 #include "model/families/layer_ropes.h"
@@ -29,15 +34,15 @@ constexpr std::string_view kRead[] = {"layer_types",
                                       "attention_k_eq_v",
                                       "per_layer_config",
                                       "hidden_size_per_layer_input",
+                                      "vocab_size_per_layer_input",
                                       "num_kv_shared_layers",
+                                      "use_double_wide_mlp",
                                       "enable_moe_block",
                                       "num_experts",
                                       "top_k_experts",
                                       "moe_intermediate_size"};
 constexpr std::string_view kScale = "layer_scalar";
-// Keys of parts that are refused where a file has them.
-constexpr std::string_view kInert[] = {"transformers.js_config", "vocab_size_per_layer_input",
-                                       "use_double_wide_mlp"};
+constexpr std::string_view kInert[] = {"transformers.js_config"};
 // "vision" lets tokens of images see one another, and text as without it.
 constexpr NeutralKey kNeutral[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""},
                                    {"use_bidirectional_attention", "\"vision\""}};
@@ -74,21 +79,6 @@ constexpr std::string_view kUnifiedTypes[] = {"gemma4_unified_text"};
 constexpr std::string_view kUnifiedWhole[] = {"Gemma4UnifiedForConditionalGeneration"};
 constexpr TextPart kUnifiedTextPart = make_text_part(kUnifiedWhole, "gemma4_unified_text");
 
-void refuse_unsupported(const ConfigObject& object, int64_t per_layer_width) {
-  const auto refuse = [&](std::string_view key, std::string_view what) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: {} is {}: {} not supported; Gemma 4 31B, 12B and 26B-A4B are",
-                            object.where(), key, object.json(key), what));
-  };
-  constexpr std::string_view kShared = "num_kv_shared_layers";
-  if (object.integer(kShared, 0) != 0) {
-    refuse(kShared, "layers that read other layers' keys and values (E2B, E4B) are");
-  }
-  if (per_layer_width != 0) {
-    refuse("hidden_size_per_layer_input", "embeddings of each layer (E2B, E4B) are");
-  }
-}
-
 // What files and adapters call the parts of experts and of the MLP next to them.
 constexpr Renaming kExpertNames[] = {{"mlp.shared_experts.", "mlp."},
                                      {"mlp.experts.", "experts."},
@@ -98,13 +88,14 @@ std::vector<std::string> names_in_files(const std::string& name) {
   return {rename_all(name, kExpertNames)};
 }
 
-// The MLP of every layer, with the experts next to it.
-Sublayer make_experts(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
+// The MLP of every layer, with the experts next to it; `scale` as make_gemma_layer takes it.
+Sublayer make_experts(const ConfigObject& object, const DecoderKeys& keys, std::string_view scale,
+                      ModelConfig& config) {
   config.names_in_files = names_in_files;
   config.module_names = kExpertNames;
   config.stores_as_one = true;
   return {Connector(kPostNormAdd, PostNormAddConfig{.after = "post_feedforward_layernorm.weight",
-                                                    .scale = kScale,
+                                                    .scale = scale,
                                                     .eps = config.rms_norm_eps}),
           Block(kMoe, MoeConfig{.num_experts = read_size(object, "num_experts"),
                                 .top_k = read_size(object, "top_k_experts"),
@@ -172,6 +163,68 @@ LayerRopes read_ropes(const ConfigObject& object) {
   return ropes;
 }
 
+// Of the last layers, which read keys and values of others, the last layer before them that has the
+// same window or none; others have their own.
+std::vector<std::optional<int64_t>> read_kv_layers(const ConfigObject& object,
+                                                   const std::vector<bool>& sliding) {
+  constexpr std::string_view kShared = "num_kv_shared_layers";
+  const int64_t num_layers = std::ssize(sliding);
+  const int64_t num_shared = object.integer(kShared, 0);
+  if (num_shared < 0 || num_shared >= num_layers) {
+    object.fail(fmt::format("{}: got {}, want 0 to {}", kShared, num_shared, num_layers - 1));
+  }
+  std::vector<std::optional<int64_t>> kv_layers(sliding.size());
+  std::optional<int64_t> last[2];  // before the shared ones: of full and of sliding layers
+  for (int64_t i = 0; i < num_layers; ++i) {
+    const bool is_sliding = sliding[static_cast<size_t>(i)];
+    if (i < num_layers - num_shared) {
+      last[is_sliding] = i;
+      continue;
+    }
+    if (!last[is_sliding]) {
+      object.fail(
+          fmt::format("{} is {}: layer {} is to read keys and values of a {} layer, and "
+                      "none is before layer {}",
+                      kShared, num_shared, i, is_sliding ? "sliding_attention" : "full_attention",
+                      num_layers - num_shared));
+    }
+    kv_layers[static_cast<size_t>(i)] = last[is_sliding];
+  }
+  return kv_layers;
+}
+
+// Files may have projections and norms of keys and values in layers that read those of others;
+// nothing uses them.
+void ignore_unused_kv(int64_t layer, ModelConfig& config) {
+  for (const NameForm& form : config.name_forms) {
+    const std::string_view model = form.model.substr(std::string_view("model.").size());
+    for (const char* name : {"k_proj.", "v_proj.", "k_norm.", "v_norm."}) {
+      config.ignored_prefixes.push_back(
+          fmt::format("{}layers.{}.self_attn.{}", model, layer, name));
+    }
+  }
+}
+
+// The inputs of each layer of this width, for layers that are made then.
+void read_per_layer_inputs(const ConfigObject& object, int64_t width, ModelConfig& config) {
+  if (width == 0) return;
+  constexpr std::string_view kVocabulary = "vocab_size_per_layer_input";
+  config.per_layer_inputs = {.width = read_size(object, "hidden_size_per_layer_input", width),
+                             .vocab_size = read_size(object, kVocabulary, 262144)};
+  if (config.per_layer_inputs->vocab_size < config.vocab_size) {
+    object.fail(fmt::format("{}: got {}, want at least vocab_size, {}", kVocabulary,
+                            config.per_layer_inputs->vocab_size, config.vocab_size));
+  }
+}
+
+void add_per_layer_input(const ModelConfig& config, LayerConfig& layer) {
+  layer.push_back(
+      {Connector(kPostNormAdd, PostNormAddConfig{.after = "post_per_layer_input_norm.weight",
+                                                 .scale = kScale,
+                                                 .eps = config.rms_norm_eps}),
+       Block(kPerLayerInput, PerLayerInputConfig{.width = config.per_layer_inputs->width})});
+}
+
 void read_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t window,
                  ModelConfig& config) {
   set_gemma_defaults(config);
@@ -186,8 +239,16 @@ void read_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t wi
   const std::vector<HeadSizes> sizes = read_head_sizes(object, sliding);
   const LayerRopes ropes = read_ropes(object);
   const bool keys_are_values = object.boolean("attention_k_eq_v", false);
-  const Block mlp = make_gemma_mlp(keys);
+  const std::vector<std::optional<int64_t>> kv_layers = read_kv_layers(object, sliding);
+  const auto gives_kv = [&](int64_t layer) {
+    return std::find(kv_layers.begin(), kv_layers.end(), layer) != kv_layers.end();
+  };
+  DecoderKeys wide = keys;
+  if (object.boolean("use_double_wide_mlp", false)) wide.intermediate_size *= 2;
+  const Block mlp = make_gemma_mlp(keys), mlp_of_shared = make_gemma_mlp(wide);
   const bool has_experts = object.boolean("enable_moe_block", false);
+  const bool has_inputs = config.per_layer_inputs.has_value();
+  const std::string_view scale = has_inputs ? std::string_view() : kScale;
   for (size_t i = 0; i < sliding.size(); ++i) {
     const RopeConfig& rope = sliding[i] ? ropes.sliding : ropes.full;
     const int64_t head_dim = sizes[i].head_dim;
@@ -198,23 +259,37 @@ void read_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t wi
                                  .o_bias = keys.attention_bias,
                                  .keys_are_values = keys_are_values && !sliding[i],
                                  .v_norm = true,
+                                 .gives_kv = gives_kv(static_cast<int64_t>(i)),
+                                 .kv_layer = kv_layers[i],
                                  .qk_norm = true,
                                  .eps = config.rms_norm_eps,
                                  .window = sliding[i] ? window : 0,
                                  .rope = config.find_or_add_rope({rope, head_dim})};
-    config.layers.push_back(make_gemma_layer(config, attention, mlp, kScale));
-    if (has_experts) config.layers.back()[1] = make_experts(object, keys, config);
+    config.layers.push_back(
+        make_gemma_layer(config, attention, kv_layers[i] ? mlp_of_shared : mlp, scale));
+    if (kv_layers[i]) ignore_unused_kv(static_cast<int64_t>(i), config);
+    if (attention.gives_kv) {
+      config.shared_kv.push_back({.layer = static_cast<int64_t>(i),
+                                  .num_kv_heads = attention.num_kv_heads,
+                                  .head_dim = head_dim});
+    }
+    if (has_experts)
+      config.layers.back()[1] = make_experts(object, kv_layers[i] ? wide : keys, scale, config);
+    if (has_inputs) add_per_layer_input(config, config.layers.back());
   }
 }
 
 void read_gemma4(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   constexpr std::string_view kPerLayer = "hidden_size_per_layer_input";
-  refuse_unsupported(object, object.is_null(kPerLayer) ? 0 : object.integer(kPerLayer, 256));
+  read_per_layer_inputs(object, object.is_null(kPerLayer) ? 0 : object.integer(kPerLayer, 256),
+                        config);
   read_layers(object, keys, read_size(object, "sliding_window", 512), config);
 }
 
 void read_gemma4_unified(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
-  refuse_unsupported(object, object.integer("hidden_size_per_layer_input", 0));
+  constexpr std::string_view kPerLayer = "hidden_size_per_layer_input";
+  read_per_layer_inputs(object, object.is_null(kPerLayer) ? 0 : object.integer(kPerLayer, 0),
+                        config);
   read_layers(object, keys, read_size(object, "sliding_window", 1024), config);
 }
 

@@ -15,6 +15,7 @@
 #include "model/pass/offloaded.h"
 #include "model/pass/rope_table.h"
 #include "model/pass/rows.h"
+#include "model/pass/shared_values.h"
 #include "model/weights/weights.h"
 #include "ops/gemm.h"
 
@@ -83,6 +84,7 @@ struct LayerSaves {
 struct PassLists {
   std::vector<SavedCost> saved;  // by layer and tag, where the pass is counted
   LayerSaves saves;
+  SharedValues shared;
   std::vector<ops::SegmentProduct> products;
   std::vector<ops::LowRankSegment> low_rank;
   // For a linear's backward: a product for each adapter's rows, its output, and two gradients each.

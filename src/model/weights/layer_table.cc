@@ -115,6 +115,7 @@ LayerTable::LayerTable(const ModelConfig& config)
   }
   add_vocabulary_rows(config);
   add_model_targets(config);
+  if (config.per_layer_inputs) add_per_layer_rows_and_target(config);
   for (LayerStack& stack : stacks_) {
     for (LoraTarget& target : stack.targets)
       target.path = rename_all(std::move(target.path), config.module_names);
@@ -130,6 +131,28 @@ void LayerTable::add_vocabulary_rows(const ModelConfig& config) {
     row.shards.uneven = true;
     if (config.tie_word_embeddings) break;
   }
+}
+
+void LayerTable::add_per_layer_rows_and_target(const ModelConfig& config) {
+  const int64_t width = config.per_layer_inputs->width;
+  const int64_t all = config.num_layers() * width;
+  const RowShards layers = outputs_by(config.num_layers(), "layers");
+  per_layer_rows_ = {{.key = kPerLayerEmbedding,
+                      .suffix = "embed_tokens_per_layer.weight",
+                      .shape = {config.per_layer_inputs->vocab_size, all}},
+                     {.key = kPerLayerProjection,
+                      .suffix = "per_layer_model_projection.weight",
+                      .shape = {all, config.hidden_size},
+                      .shards = layers},
+                     {.key = kPerLayerNorm,
+                      .suffix = "per_layer_projection_norm.weight",
+                      .shape = {width},
+                      .init = 1.0f}};
+  model_targets_.push_back(
+      {.path = std::string(config.module_prefix) + "per_layer_model_projection",
+       .in = config.hidden_size,
+       .out = all,
+       .group = BlockGroup::kMlp});
 }
 
 void LayerTable::add_model_targets(const ModelConfig& config) {

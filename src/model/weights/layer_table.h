@@ -47,13 +47,17 @@ struct LoraTarget {
   }
 };
 
-// Adapter targets outside the layers.
+// Adapter targets outside the layers; the last one where the model has inputs of each layer.
 constexpr int kEmbedding = 0;
 constexpr int kHead = 1;
+constexpr int kPerLayerModelProjection = 2;
 // Embedding and head as multi-token prediction uses them, with gradients apart; no targets of their
 // own (model/adapter/lora.h).
-constexpr int kMtpEmbedding = 2;
-constexpr int kMtpHead = 3;
+constexpr int kMtpEmbedding = 3;
+constexpr int kMtpHead = 4;
+
+// Keys of what makes the inputs of each layer (model/per_layer_inputs.h).
+enum PerLayerKey : uint8_t { kPerLayerEmbedding, kPerLayerProjection, kPerLayerNorm };
 
 // The rows of one sublayer: its connector's, and its block's.
 struct SublayerRows {
@@ -106,6 +110,8 @@ class LayerTable {
   [[nodiscard]] const ParamRows& vocabulary_rows() const { return vocabulary_rows_; }
   // What the streams declare, outside the layers.
   [[nodiscard]] const ParamRows& streams_rows() const { return streams_rows_; }
+  // What makes the inputs of each layer, by PerLayerKey; empty where the model has none.
+  [[nodiscard]] const ParamRows& per_layer_rows() const { return per_layer_rows_; }
   // What reads the state of multi-token prediction: the streams' rows again, and its final norm,
   // which is the last. Empty where it takes no part.
   [[nodiscard]] const ParamRows& mtp_rows() const { return mtp_rows_; }
@@ -119,7 +125,7 @@ class LayerTable {
   [[nodiscard]] std::string module_of_older_name(const std::string& path) const {
     return module_of_older_name_ == nullptr ? path : module_of_older_name_(path);
   }
-  // The targets of a layer; of layer -1 those outside the layers, kEmbedding and kHead.
+  // The targets of a layer; of layer -1 those outside the layers, kEmbedding and so on.
   [[nodiscard]] std::span<const LoraTarget> targets(int64_t layer) const {
     return layer < 0 ? std::span<const LoraTarget>(model_targets_) : stack_of(layer).targets;
   }
@@ -128,13 +134,14 @@ class LayerTable {
   void add_layer(const LayerConfig& layer, int64_t hidden_size);
   void add_mtp_layer_and_rows(const ModelConfig& config);
   void add_vocabulary_rows(const ModelConfig& config);
+  void add_per_layer_rows_and_target(const ModelConfig& config);
   void add_model_targets(const ModelConfig& config);
 
   std::string_view module_prefix_;
   std::string (*module_of_older_name_)(const std::string& path) = nullptr;
   std::vector<LayerPlace> places_;
   std::vector<LayerStack> stacks_;
-  ParamRows vocabulary_rows_, streams_rows_, mtp_rows_;
+  ParamRows vocabulary_rows_, streams_rows_, per_layer_rows_, mtp_rows_;
   std::optional<int64_t> mtp_layer_;
   std::vector<LoraTarget> model_targets_;
 };

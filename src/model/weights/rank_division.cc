@@ -27,6 +27,7 @@ void for_each_row(const LayerTable& layers, Body body) {
     }
   }
   take(layers.vocabulary_rows(), -1);
+  take(layers.per_layer_rows(), -1);
 }
 
 std::string name_of(const ParamRow& row, int64_t layer) {

@@ -143,6 +143,10 @@ int64_t ModelWeights::arena_bytes(int64_t panel_width) const {
       total += held_row_bytes(stack, row, panel_width);
     });
   }
+  if (begins()) {
+    for (const ParamRow& row : layer_table_.per_layer_rows())
+      total += row_bytes(row, compute_dtype_, panel_width, narrow_form_of(row, -1));
+  }
   if (!ends()) return total;
   for (const ParamRows* rows : {&layer_table_.streams_rows(), &layer_table_.mtp_rows()}) {
     for (const ParamRow& row : *rows) total += row_bytes(row, compute_dtype_, panel_width);
@@ -162,9 +166,16 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   CHECK(forms_.empty() || compute_dtype == DType::kBF16, forms_.size());
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
   check_part(part_, config);
+  if (share.is_divided() && config.per_layer_inputs) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        "--shard-weights: weights that make inputs of each layer (Gemma 4 E2B, E4B) are not "
+        "divided among ranks; leave it out");
+  }
   const int64_t panel_width = ops::panel_width(backend);
   arena_ = Arena(choose_allocator(backend, files, share, shared), arena_bytes(panel_width));
   embedding_ = add_embedding_or_head(kEmbeddingName, holds_embedding(), panel_width);
+  add_per_layer_parameters(panel_width);
   add_layer_parameters(panel_width);
   add_streams_parameters(panel_width);
   add_mtp_head_parameters(panel_width);
@@ -324,6 +335,21 @@ void ModelWeights::add_streams_parameters(int64_t panel_width) {
     bind_view(streams_params_, row, index);
   }
   streams_ = {.config = config_.streams->config(), .params = streams_params_, .layer = -1};
+}
+
+void ModelWeights::add_per_layer_parameters(int64_t panel_width) {
+  per_layer_first_ = table_.size();
+  for (const ParamRow& row : layer_table_.per_layer_rows()) {
+    const NarrowForm form = narrow_form_of(row, -1);
+    const int64_t bytes = row_bytes(row, compute_dtype_, panel_width, form);
+    const size_t index = add_parameter(make_parameter(config_, row, -1, 0),
+                                       begins() ? arena_.take(bytes) : nullptr, panel_width, form);
+    bind_view(per_layer_params_, row, index);
+  }
+  per_layer_last_ = table_.size();
+  if (per_layer_params_.empty()) return;
+  per_layer_params_[kPerLayerProjection].target = kPerLayerModelProjection;
+  per_layer_inputs_ = {.params = per_layer_params_, .layer = -1};
 }
 
 void ModelWeights::add_mtp_head_parameters(int64_t panel_width) {

@@ -151,6 +151,7 @@ class ModelWeights {
   // Whether the target of an adapter is among what it holds; layer -1 outside the layers.
   [[nodiscard]] bool holds(int64_t layer, int target) const {
     if (layer >= 0) return holds_layer(layer);
+    if (target == kPerLayerModelProjection) return begins();
     return target == kEmbedding ? begins() || (ends() && config_.use_mtp) : ends();
   }
   [[nodiscard]] const std::vector<Parameter>& table() const { return table_; }
@@ -194,6 +195,8 @@ class ModelWeights {
   }
   // The streams' config and parameters; only where the model has streams.
   [[nodiscard]] const BlockContext& streams() const { return streams_; }
+  // What makes the inputs of each layer, where the model has any.
+  [[nodiscard]] const BlockContext& per_layer_inputs() const { return per_layer_inputs_; }
   // Those of multi-token prediction, and its final norm; its layer is layer(num_layers()).
   [[nodiscard]] const BlockContext& mtp_streams() const { return mtp_streams_; }
   [[nodiscard]] const ParamView& mtp_norm() const { return mtp_params_.back(); }
@@ -203,6 +206,11 @@ class ModelWeights {
   [[nodiscard]] TensorView final_norm() const { return table_[final_norm_].values; }
   // Indices into the table.
   [[nodiscard]] size_t embedding_index() const { return embedding_; }
+  // Whether a parameter outside the layers is read before them: the embedding, or what makes the
+  // inputs of each layer.
+  [[nodiscard]] bool is_before_layers(size_t index) const {
+    return index == embedding_ || (index >= per_layer_first_ && index < per_layer_last_);
+  }
   [[nodiscard]] size_t head_index() const { return head_; }
   [[nodiscard]] size_t final_norm_index() const { return final_norm_; }
   static constexpr size_t npos = static_cast<size_t>(-1);
@@ -224,6 +232,7 @@ class ModelWeights {
   // are another stage's. Returns the first one's index.
   size_t add_row_parameters(const ParamRow& row, int64_t layer, int64_t panel_width, char*& memory);
   void add_streams_parameters(int64_t panel_width);
+  void add_per_layer_parameters(int64_t panel_width);
   void add_mtp_head_parameters(int64_t panel_width);
   void make_sublayer_contexts();
   [[nodiscard]] std::vector<std::vector<PageRange>> pages_of_layers() const;
@@ -281,8 +290,9 @@ class ModelWeights {
   };
   std::vector<std::vector<SublayerParams>> params_;
   std::vector<std::vector<SublayerContext>> layers_;
-  std::vector<ParamView> streams_params_, mtp_params_;
-  BlockContext streams_, mtp_streams_;
+  std::vector<ParamView> streams_params_, per_layer_params_, mtp_params_;
+  BlockContext streams_, per_layer_inputs_, mtp_streams_;
+  size_t per_layer_first_ = 0, per_layer_last_ = 0;  // their rows in the table
   size_t embedding_ = 0;
   size_t head_ = 0;
   size_t final_norm_ = 0;

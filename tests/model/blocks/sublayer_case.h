@@ -6,6 +6,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -29,8 +30,14 @@ struct SublayerCase {
   std::vector<int64_t> rope_dims = {};           // ModelConfig::ropes, of kTheta
   std::vector<model::RopeSpec> more_ropes = {};  // behind those
   int64_t streams = 1;
-  bool adds = true;  // the block has an epilogue that adds a residual
+  bool adds = true;               // the block has an epilogue that adds a residual
+  int64_t layer_input_width = 0;  // of layer_input(), which the block reads
 };
+
+// An input of the layer besides its state: number i of a token.
+inline double layer_input(int32_t token, size_t i) {
+  return std::sin(1.7 * token + 0.6 * static_cast<double>(i));
+}
 
 class SublayerAlone : public ::testing::TestWithParam<SublayerCase> {};
 

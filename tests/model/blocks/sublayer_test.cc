@@ -127,6 +127,7 @@ class OneLayer {
                      .lists = lists,
                      .base_gradients = &gradients_};
     const Scratch::Mark mark(backend_.scratch());
+    if (tested_.layer_input_width > 0) lists.shared.per_layer_inputs = take_layer_inputs(pass);
     return tested_.connector ? run_connector(pass, work) : run_block(pass, work);
   }
 
@@ -184,6 +185,17 @@ class OneLayer {
     std::vector<float> values(static_cast<size_t>(x.shape.num_elements()));
     ops::to_host(backend_, x, values);
     return values;
+  }
+  [[nodiscard]] TensorView take_layer_inputs(const model::Pass& pass) const {
+    const int64_t width = tested_.layer_input_width;
+    std::vector<float> values;
+    for (const int32_t token : pass.tokens) {
+      for (int64_t i = 0; i < width; ++i)
+        values.push_back(static_cast<float>(layer_input(token, static_cast<size_t>(i))));
+    }
+    const TensorView y = pass.take(DType::kF32, {pass.num_tokens(), width});
+    ops::from_host(pass.backend, values, y);
+    return y;
   }
   TensorView take(model::Pass& pass, const std::vector<float>& values) {
     const TensorView y = pass.take(DType::kF32, {pass.num_tokens(), width()});
