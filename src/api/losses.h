@@ -63,6 +63,7 @@ enum class LossName : uint8_t {
   kDpoRobust,
   kDpoHinge,
   kDpoIpo,
+  kOrpo,
 };
 
 // Any finite number.
@@ -101,6 +102,8 @@ using enum LossInput;
 constexpr LossInput kWeightsOnly[] = {kWeights};
 constexpr LossInput kPolicy[] = {kLogprobs, kAdvantages};
 constexpr LossInput kMaskedPolicy[] = {kLogprobs, kAdvantages, kSequenceRatioMask};
+// What a token's own loss weighs, and which targets the pair's loss is of.
+constexpr LossInput kPairWithOwnLoss[] = {kWeights, kAdvantages, kSequenceRatioMask};
 constexpr LossInput kRecordedPolicy[] = {kLogprobs, kAdvantages, kRecordedMask};
 
 // Thresholds bound the ratio itself.
@@ -151,6 +154,11 @@ constexpr LossRow kLosses[] = {
     {.id = LossName::kDpoIpo,
      .name = "dpo_ipo",
      .inputs = losses::kWeightsOnly,
+     .options = losses::kDpo,
+     .of_pairs = true},
+    {.id = LossName::kOrpo,
+     .name = "orpo",
+     .inputs = losses::kPairWithOwnLoss,
      .options = losses::kDpo,
      .of_pairs = true},
 };

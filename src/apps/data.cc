@@ -258,7 +258,7 @@ int run_data(const DataOptions& o) {
   if (of_rewards && (o.loss.of_pairs() || o.diff > 0)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--reward and {}: records are prompts, or have answers; give one",
-                            o.diff > 0 ? "--diff" : "--loss dpo"));
+                            o.diff > 0 ? "--diff" : "--loss " + o.loss.loss));
   }
   const std::vector<data::Source> sources = data::find_sources("data", o.data, data::Weights::kMay);
   const ModelPath path = find_model(o.model);

@@ -29,7 +29,7 @@ namespace {
 struct Scored {
   std::string name;
   SlotScore score;
-  PairScores pairs = {};  // instead, with --loss dpo
+  PairScores pairs = {};  // instead, of preference pairs
 };
 
 LoadSpec read_eval_spec(const EvalOptions& o) {
@@ -50,13 +50,15 @@ std::vector<api::AdapterSlot> load_slots_of_base_and_adapters(
   return slots;
 }
 
-// With the base as the reference.
+// With the base as the reference, where the loss has one.
 void score_all_pairs(const EvalOptions& o, engine::Runner& pipeline,
                      std::span<const api::AdapterSlot> slots, const data::Dataset& dataset,
                      std::vector<Scored>& scored) {
   References references;
-  add_references(pipeline, api::AdapterSlot::kBase, dataset.examples, o.micro_tokens, references,
-                 [](int64_t) {});
+  if (o.loss.has_reference()) {
+    add_references(pipeline, api::AdapterSlot::kBase, dataset.examples, o.micro_tokens, references,
+                   [](int64_t) {});
+  }
   const auto scores =
       score_pairs(pipeline, slots, dataset, o.micro_tokens, loss_of_pairs(o.loss), references);
   for (size_t i = 0; i < scores.size(); ++i) scored[i].pairs = scores[i];
@@ -111,24 +113,31 @@ const PairScore& pairs_of(const Scored& scored, int file) {
 }
 
 void print_pair_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
-  report::Table table({{"data"},
-                       {"model"},
-                       {"loss", report::Align::kRight},
-                       {"chosen", report::Align::kRight},
-                       {"rejected", report::Align::kRight},
-                       {"margin", report::Align::kRight},
-                       {"accuracy", report::Align::kRight}});
+  std::vector<report::Column> columns = {{"data"},
+                                         {"model"},
+                                         {"loss", report::Align::kRight},
+                                         {"chosen", report::Align::kRight},
+                                         {"rejected", report::Align::kRight},
+                                         {"margin", report::Align::kRight},
+                                         {"accuracy", report::Align::kRight}};
+  const bool has_nll = all.front().pairs.total.num_nll_tokens > 0;
+  if (has_nll) columns.push_back({"chosen nll", report::Align::kRight});
+  report::Table table(columns);
   for (const int part : file_indices_and_total(dataset)) {
     for (const Scored& scored : all) {
       const PairScore& pairs = pairs_of(scored, part);
       if (pairs.num_pairs == 0) continue;
       const std::string title =
           fmt::format("{} ({} pairs)", name_of(dataset, part), pairs.num_pairs);
-      table.add_row({&scored == &all.front() ? title : "", scored.name,
-                     fmt::format("{:.4f}", pairs.loss()), fmt::format("{:+.3f}", pairs.chosen()),
-                     fmt::format("{:+.3f}", pairs.rejected()),
-                     fmt::format("{:+.3f}", pairs.margin()),
-                     fmt::format("{:.1f} %", 100 * pairs.accuracy())});
+      std::vector<std::string> row = {&scored == &all.front() ? title : "",
+                                      scored.name,
+                                      fmt::format("{:.4f}", pairs.loss()),
+                                      fmt::format("{:+.3f}", pairs.chosen()),
+                                      fmt::format("{:+.3f}", pairs.rejected()),
+                                      fmt::format("{:+.3f}", pairs.margin()),
+                                      fmt::format("{:.1f} %", 100 * pairs.accuracy())};
+      if (has_nll) row.push_back(fmt::format("{:.4f}", pairs.nll()));
+      table.add_row(row);
     }
   }
   fmt::print("{}", table.text());
@@ -164,10 +173,13 @@ std::string result_json(const Scored& scored, const Score& score, bool is_base) 
 std::string pairs_json(const Scored& scored, const PairScore& pairs, bool is_base) {
   return fmt::format(
       R"({{"adapter":{},"loss":{},"rewards":{{"chosen":{},"rejected":{},)"
-      R"("margin":{}}},"accuracy":{}}})",
+      R"("margin":{}}},"accuracy":{}{}}})",
       is_base ? "null" : text::json_quote(scored.name), text::json_number_or_null(pairs.loss()),
       text::json_number_or_null(pairs.chosen()), text::json_number_or_null(pairs.rejected()),
-      text::json_number_or_null(pairs.margin()), pairs.accuracy());
+      text::json_number_or_null(pairs.margin()), pairs.accuracy(),
+      pairs.num_nll_tokens == 0
+          ? ""
+          : fmt::format(R"(,"nll_loss":{})", text::json_number_or_null(pairs.nll())));
 }
 
 std::string part_json(const data::Dataset& dataset, int part, const std::vector<Scored>& all) {

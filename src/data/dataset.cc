@@ -21,7 +21,8 @@ namespace {
 constexpr size_t kMaxReported = 5, kMaxLooked = 20;
 
 constexpr const char* kPairAdvice =
-    "strata train --loss dpo trains on pairs; to train on the chosen answers alone: jq -c "
+    "strata train --loss dpo (or orpo) trains on pairs; to train on the chosen answers alone: jq "
+    "-c "
     "'{prompt, completion: .chosen}' FILE > "
     "FILE.jsonl, "
     "and where they are lists of messages: jq -c '{messages: .chosen}'";

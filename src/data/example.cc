@@ -133,15 +133,14 @@ ReadRecord read_record(std::string_view text, const ExampleContext& context,
 
 void refuse_pair(const ReadRecord& record) {
   if (!record.rejected) return;
-  fail("a preference pair (chosen, rejected): --loss dpo trains on these");
+  fail("a preference pair (chosen, rejected): --loss dpo and orpo train on these");
 }
 
 void require_pair(const ReadRecord& record) {
   if (record.rejected) return;
   fail(
-      "no preference pair: --loss dpo wants chosen and rejected, texts or messages, with or "
-      "without "
-      "a prompt");
+      "no preference pair: --loss dpo and orpo want chosen and rejected, texts or messages, with "
+      "or without a prompt");
 }
 
 Example make_example(std::string_view line, const ExampleContext& context,

@@ -82,6 +82,9 @@ class Examples {
   [[nodiscard]] ExamplePair pair(size_t i) const { return store_->read_pair(order_[i]); }
   [[nodiscard]] bool has_pairs() const { return store_->has_pairs(); }
   [[nodiscard]] int64_t length(size_t i) const { return store_->length(order_[i]); }
+  [[nodiscard]] int64_t length_of_chosen(size_t i) const {
+    return store_->length_of_chosen(order_[i]);
+  }
   [[nodiscard]] int64_t num_trained(size_t i) const { return store_->num_trained(order_[i]); }
   [[nodiscard]] std::vector<int64_t> lengths() const;
   [[nodiscard]] std::vector<int64_t> lengths_of_answers() const;  // of pairs, two each

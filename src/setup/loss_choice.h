@@ -8,13 +8,16 @@
 namespace strata::apps {
 
 struct LossChoice {
-  // Or dpo: examples are preference pairs; or grpo: they are prompts, and answers get rewards.
+  // Or dpo, orpo: examples are preference pairs; or grpo: they are prompts, and answers get
+  // rewards.
   std::string loss = "cross_entropy";
   std::string type = "sigmoid";  // of dpo
-  double beta = 0.1;
-  double label_smoothing = 0;  // of dpo's robust
+  double beta = 0.1;             // of pairs
+  double label_smoothing = 0;    // of dpo's robust
 
-  [[nodiscard]] bool of_pairs() const { return loss == "dpo"; }
+  [[nodiscard]] bool of_pairs() const { return loss == "dpo" || loss == "orpo"; }
+  // Whether pairs are compared with what a reference model gives them.
+  [[nodiscard]] bool has_reference() const { return loss == "dpo"; }
   [[nodiscard]] bool of_rewards() const { return loss == "grpo"; }
 };
 
@@ -27,7 +30,7 @@ void add_pair_loss_options(OptionTable& t, LossChoice& choice);
 // Throws Error for an option of pairs without them, and for one that the loss's type does not read.
 void check_loss_choice(const LossChoice& choice, const std::string& overlong);
 
-// "dpo sigmoid, beta 0.1"
+// "dpo sigmoid, beta 0.1"; "orpo, beta 0.1"
 std::string loss_of_pairs_text(const LossChoice& choice);
 
 }  // namespace strata::apps

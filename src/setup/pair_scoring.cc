@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -21,14 +22,34 @@ namespace {
 constexpr size_t kKeyBytes = sizeof(uint64_t), kRecordBytes = kKeyBytes + sizeof(float);
 constexpr int64_t kMostFileBytes = int64_t{1} << 34;
 
+struct AnswerSum {
+  float logprobs = 0;
+  int64_t num_targets = 0;
+};
+
 // Over the trained targets: a double, ascending, rounded once, as the loss of a pair has it.
-float sum_trained_logprobs(const api::Datum& datum, const api::SequenceResult& result) {
+AnswerSum sum_trained_logprobs(const api::Datum& datum, const api::SequenceResult& result) {
   const std::vector<float>& weights = datum.inputs[api::LossInput::kWeights];
+  const std::vector<float>& mask = datum.inputs[api::LossInput::kSequenceRatioMask];
   double sum = 0.0;
+  int64_t count = 0;
   for (size_t t = 0; t < weights.size(); ++t) {
-    if (weights[t] != 0.0f) sum += static_cast<double>(result.logprobs[t]);
+    if (weights[t] == 0.0f || (!mask.empty() && mask[t] == 0.0f)) continue;
+    sum += static_cast<double>(result.logprobs[t]);
+    ++count;
   }
-  return static_cast<float>(sum);
+  return {static_cast<float>(sum), count};
+}
+
+bool is_orpo(const api::Loss& loss) { return loss.name == api::LossName::kOrpo; }
+
+// The columns of an answer that is trained as orpo has it: all tokens of the chosen one.
+void add_own_loss(float own, bool is_chosen, api::Datum& datum) {
+  api::ByLossInput<std::vector<float>>& inputs = datum.inputs;
+  std::vector<float>& weights = inputs[api::LossInput::kWeights];
+  inputs[api::LossInput::kSequenceRatioMask] = weights;
+  inputs[api::LossInput::kAdvantages].assign(weights.size(), is_chosen ? own : 0.0f);
+  if (is_chosen) std::ranges::fill(weights, 1.0f);
 }
 
 data::Example example_of(const api::Datum& datum) {
@@ -44,7 +65,7 @@ bool lacks_reference(const data::ExamplePair& pair, const References& references
 }  // namespace
 
 api::Loss loss_of_pairs(const LossChoice& choice) {
-  const std::string name = "dpo_" + choice.type;
+  const std::string name = choice.loss == "dpo" ? "dpo_" + choice.type : choice.loss;
   for (const api::LossRow& row : api::kLosses) {
     if (!row.of_pairs || row.name != name) continue;
     api::Loss loss = api::default_loss(row.id);
@@ -125,7 +146,8 @@ void add_references(engine::Runner& pipeline, api::AdapterSlot slot, const data:
     for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot});
     const api::BatchResult result = pipeline.run(batch);
     for (size_t s = 0; s < data.size(); ++s)
-      references.add(example_of(data[s]), sum_trained_logprobs(data[s], result.sequences[s]));
+      references.add(example_of(data[s]),
+                     sum_trained_logprobs(data[s], result.sequences[s]).logprobs);
     references.flush();
     count += std::ssize(pass);
     done(count);
@@ -133,15 +155,16 @@ void add_references(engine::Runner& pipeline, api::AdapterSlot slot, const data:
 }
 
 std::vector<api::Datum> read_pairs(const data::Examples& pairs, const std::vector<int64_t>& numbers,
-                                   float weight) {
+                                   const PairWeights& weights) {
   std::vector<api::Datum> data;
   for (const int64_t i : numbers) {
     data::ExamplePair pair = pairs.pair(static_cast<size_t>(i));
     data.push_back(datum_of(std::move(pair.chosen)));
     data.push_back(datum_of(std::move(pair.rejected)));
   }
-  for (api::Datum& datum : data) {
-    for (float& own : datum.inputs[api::LossInput::kWeights]) own *= weight;
+  for (size_t s = 0; s < data.size(); ++s) {
+    if (weights.own) add_own_loss(*weights.own, /*is_chosen=*/s % 2 == 0, data[s]);
+    for (float& weight : data[s].inputs[api::LossInput::kWeights]) weight *= weights.pair;
   }
   return data;
 }
@@ -150,16 +173,18 @@ void mark_as_pairs(std::span<api::Sequence> sequences, const api::Loss& loss,
                    const References& references) {
   for (api::Sequence& sequence : sequences) {
     sequence.loss = loss;
-    sequence.reference = references.of(example_of(*sequence.datum));
+    if (!is_orpo(loss)) sequence.reference = references.of(example_of(*sequence.datum));
   }
 }
 
 void add_pair_results(std::span<const api::Sequence> sequences,
                       std::span<const api::SequenceResult> results, PairScore& score) {
   const auto reward_of = [&](size_t s) {
-    const float sum = sum_trained_logprobs(*sequences[s].datum, results[s]);
-    return static_cast<double>(sequences[s].loss.options[0]) *
-           (static_cast<double>(sum) - static_cast<double>(sequences[s].reference));
+    const AnswerSum sum = sum_trained_logprobs(*sequences[s].datum, results[s]);
+    const auto beta = static_cast<double>(sequences[s].loss.options[0]);
+    const auto logprobs = static_cast<double>(sum.logprobs);
+    if (is_orpo(sequences[s].loss)) return beta * logprobs / static_cast<double>(sum.num_targets);
+    return beta * (logprobs - static_cast<double>(sequences[s].reference));
   };
   for (size_t s = 0; s < sequences.size(); s += 2) {
     const double chosen = reward_of(s), rejected = reward_of(s + 1);
@@ -168,6 +193,9 @@ void add_pair_results(std::span<const api::Sequence> sequences,
     score.rejected_sum += rejected;
     score.num_right += chosen > rejected ? 1.0 : chosen == rejected ? 0.5 : 0.0;
     for (const float loss : results[s].losses) score.loss_sum += static_cast<double>(loss);
+    if (!is_orpo(sequences[s].loss)) continue;
+    for (const float logprob : results[s].logprobs) score.nll_sum -= static_cast<double>(logprob);
+    score.num_nll_tokens += std::ssize(results[s].logprobs);
   }
 }
 
@@ -181,7 +209,9 @@ std::vector<PairScores> score_pairs(engine::Runner& pipeline,
   std::vector<PairScores> scores(slots.size());
   for (PairScores& score : scores) score.files.resize(dataset.files.size());
   for (const auto& pass : data::cut_by_tokens(all, lengths, pass_tokens)) {
-    const std::vector<api::Datum> data = read_pairs(dataset.examples, pass);
+    PairWeights weights;
+    if (is_orpo(loss)) weights.own = 0.0f;  // its sum is made of the logprobs
+    const std::vector<api::Datum> data = read_pairs(dataset.examples, pass, weights);
     for (size_t slot = 0; slot < slots.size(); ++slot) {
       api::Batch batch;
       for (const api::Datum& datum : data)

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preference pairs under a model and adapters: what the reference model gives their answers, and
 // losses, rewards, margins and accuracy against it, as train evaluates and eval reports them. A
-// reward is beta times what an answer's logprob is above the reference's. Engine thread only.
+// reward is beta times what an answer's logprob is above the reference's; of orpo, which has no
+// reference, beta times the mean logprob of its tokens. Engine thread only.
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -26,8 +28,15 @@ struct PairScore {
   double loss_sum = 0;
   double chosen_sum = 0, rejected_sum = 0;  // rewards
   double num_right = 0;  // the chosen answer has the larger reward; equal ones count half
+  // Of orpo: negative log-likelihoods of the chosen answers' tokens and their prompts'.
+  double nll_sum = 0;
+  int64_t num_nll_tokens = 0;
 
-  [[nodiscard]] double loss() const { return loss_sum / static_cast<double>(num_pairs); }
+  // Of orpo with their own loss; that holds where the batch has left it out.
+  [[nodiscard]] double loss() const { return loss_sum / static_cast<double>(num_pairs) + nll(); }
+  [[nodiscard]] double nll() const {
+    return num_nll_tokens == 0 ? 0 : nll_sum / static_cast<double>(num_nll_tokens);
+  }
   [[nodiscard]] double chosen() const { return chosen_sum / static_cast<double>(num_pairs); }
   [[nodiscard]] double rejected() const { return rejected_sum / static_cast<double>(num_pairs); }
   [[nodiscard]] double margin() const { return chosen() - rejected(); }
@@ -68,11 +77,18 @@ int64_t count_without_reference(const data::Examples& pairs, const References& r
 void add_references(engine::Runner& pipeline, api::AdapterSlot slot, const data::Examples& pairs,
                     int64_t pass_tokens, References& references, FunctionRef<void(int64_t)> done);
 
-// Both answers of each of these pairs, the chosen one first, with weights of `weight` where they
-// are trained.
+// What a batch makes of pairs.
+struct PairWeights {
+  float pair = 1.0f;
+  // Of orpo, which has it: what the loss of each token of a chosen answer and its prompt weighs.
+  std::optional<float> own = {};
+};
+
+// Both answers of each of these pairs, the chosen one first, with weights where they are trained.
 std::vector<api::Datum> read_pairs(const data::Examples& pairs, const std::vector<int64_t>& numbers,
-                                   float weight = 1.0f);
-// Makes a batch's sequences pairs: each gets the loss and what the reference gives it.
+                                   const PairWeights& weights = {});
+// Makes a batch's sequences pairs: each gets the loss and what the reference gives it, where the
+// loss has one.
 void mark_as_pairs(std::span<api::Sequence> sequences, const api::Loss& loss,
                    const References& references);
 // What came of sequences that are pairs, of which losses are multiplied by the weights.

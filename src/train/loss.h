@@ -33,7 +33,8 @@ struct SequenceInputs {
   api::ByLossInput<std::span<const float>> columns = {};  // [N]
 };
 
-// One answer of a pair: the sums of logprobs over its targets whose weight is not 0.
+// One answer of a pair: the sums of logprobs over its targets whose weight is not 0, and by a loss
+// that reads the sequence's mask over those of them that it has.
 struct PairSide {
   float logprob = 0.0f;
   float reference = 0.0f;  // by the reference model

@@ -170,15 +170,20 @@ void LossPass::compute_pair_value(const model::Pass& pass, const LossInputs& inp
   sequence_values_[s + 1] = pair.d_rejected;
 }
 
+bool LossPass::is_in_pair(const LossInputs& inputs, size_t row) {
+  const std::span<const float> mask = inputs.columns[api::LossInput::kSequenceRatioMask];
+  return inputs.weights()[targets_of(inputs, row).begin] != 0.0f &&
+         (mask.empty() || mask[row] != 0.0f);
+}
+
 // The sum is a double, tokens ascending, rounded once.
 PairSide LossPass::pair_side_of(const model::Pass& pass, const LossInputs& inputs, size_t s,
                                 std::span<const float> logprobs) {
   PairSide side = {.reference = inputs.references[s]};
   double sum = 0.0;
   for (int64_t row = pass.sequences[s].begin; row < pass.sequences[s].end; ++row) {
-    const size_t target = targets_of(inputs, static_cast<size_t>(row)).begin;
-    if (inputs.weights()[target] == 0.0f) continue;
-    sum += static_cast<double>(logprobs[target]);
+    if (!is_in_pair(inputs, static_cast<size_t>(row))) continue;
+    sum += static_cast<double>(logprobs[targets_of(inputs, static_cast<size_t>(row)).begin]);
     ++side.num_targets;
   }
   side.logprob = static_cast<float>(sum);
@@ -191,7 +196,7 @@ void LossPass::write_pair_losses(const model::Pass& pass, const LossInputs& inpu
     if (!api::row_of(inputs.losses[s].name).of_pairs) continue;
     size_t target = targets_of(inputs, static_cast<size_t>(pass.sequences[s].begin)).begin;
     while (inputs.weights()[target] == 0.0f) ++target;
-    losses[target] = inputs.weights()[target] * pair_losses_[s];
+    losses[target] += inputs.weights()[target] * pair_losses_[s];
     ++s;
   }
 }
@@ -213,8 +218,7 @@ bool LossPass::select_rows_of_sequence_values_and_tell_if_any(const LossInputs& 
     const api::Loss& loss = inputs.losses[static_cast<size_t>(row_sequences_[row])];
     const std::optional<api::LossInput> mask = api::row_of(loss.name).mean_over;
     const bool wanted = (mask && inputs.columns[*mask][row] != 0.0f) ||
-                        (api::row_of(loss.name).of_pairs &&
-                         inputs.weights()[targets_of(inputs, row).begin] != 0.0f);
+                        (api::row_of(loss.name).of_pairs && is_in_pair(inputs, row));
     selected_[row] = wanted ? 1 : 0;
     any = any || wanted;
   }

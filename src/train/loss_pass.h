@@ -65,6 +65,8 @@ class LossPass {
   // Computes the values of the pair that begins at sequence s.
   void compute_pair_value(const model::Pass& pass, const LossInputs& inputs, size_t s,
                           std::span<const float> logprobs);
+  // Whether the target of the row is among those that a pair's loss is of.
+  static bool is_in_pair(const LossInputs& inputs, size_t row);
   static PairSide pair_side_of(const model::Pass& pass, const LossInputs& inputs, size_t s,
                                std::span<const float> logprobs);
   void write_pair_losses(const model::Pass& pass, const LossInputs& inputs,

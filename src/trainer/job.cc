@@ -98,19 +98,19 @@ double TrainJob::mtp_weight() const {
 }
 
 std::vector<api::Datum> TrainJob::read_scaled_data(const data::Examples& examples, const Pass& pass,
-                                                   float factor) const {
-  if (of_pairs()) return read_pairs(examples, pass, factor);
+                                                   const Weights& weights) const {
+  if (of_pairs()) return read_pairs(examples, pass, {.pair = weights.trained, .own = weights.own});
   std::vector<api::Datum> data;
   for (const int64_t i : pass) {
     api::Datum& datum = data.emplace_back(datum_of(examples[static_cast<size_t>(i)]));
-    for (float& weight : datum.inputs[api::LossInput::kWeights]) weight *= factor;
+    for (float& weight : datum.inputs[api::LossInput::kWeights]) weight *= weights.trained;
   }
   return data;
 }
 
 api::BatchResult TrainJob::run_examples(const data::Examples& examples, const Pass& pass,
                                         const Weights& weights, api::Gradients gradients) {
-  const std::vector<api::Datum> data = read_scaled_data(examples, pass, weights.trained);
+  const std::vector<api::Datum> data = read_scaled_data(examples, pass, weights);
   api::Batch batch = {.gradients = gradients, .indexer_weight = weights.indexer};
   if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
@@ -195,6 +195,7 @@ TrainStep TrainJob::make_step_record(const data::StepPlan& plan) const {
       ++done.examples;
       done.trained_tokens += examples.num_trained(at);
       done.tokens += examples.length(at);
+      if (options().loss.loss == "orpo") done.own_tokens += examples.length_of_chosen(at);
       if (mtp_weight() > 0) done.mtp_tokens += num_mtp_trained(examples[at]);
     }
   }
@@ -217,8 +218,11 @@ void TrainJob::set_losses(const Losses& losses, TrainStep& done) {
 
 TrainJob::Weights TrainJob::loss_weights_of(const TrainStep& step) const {
   const int64_t parts = of_pairs() ? step.examples : step.trained_tokens;
-  return {.trained = 1.0f / static_cast<float>(parts),
-          .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(step.tokens))};
+  Weights weights = {
+      .trained = 1.0f / static_cast<float>(parts),
+      .indexer = static_cast<float>(options().indexer_loss / static_cast<double>(step.tokens))};
+  if (step.own_tokens > 0) weights.own = 1.0f / static_cast<float>(step.own_tokens);
+  return weights;
 }
 
 double TrainJob::run_optimizer_step(double lr, int64_t number) {

@@ -54,6 +54,7 @@ struct TrainStep {
   int64_t tokens = 0;
   int64_t trained_tokens = 0;
   int64_t mtp_tokens = 0;  // trained by multi-token prediction
+  int64_t own_tokens = 0;  // of orpo: of chosen answers and their prompts
 };
 
 // How the data are cut into steps and passes.
@@ -176,18 +177,21 @@ class TrainJob {
       return *this;
     }
   };
-  // Of a step's losses in its gradients: per trained token, and per token.
+  // Of a step's losses in its gradients: per trained token or pair, of orpo per token of chosen
+  // answers and their prompts, and per token.
   struct Weights {
     float trained = 1.0f;
+    std::optional<float> own = {};
     float indexer = 0.0f;
   };
   // Runs these examples, each weight times that of the step; multi-token prediction where they take
   // gradients, and what they are planned to send is then added to the plan's.
   api::BatchResult run_examples(const data::Examples& examples, const Pass& pass,
                                 const Weights& weights, api::Gradients gradients);
-  // Examples as a batch has them, in order, of pairs both answers; weights times `factor`.
+  // Examples as a batch has them, in order, of pairs both answers; weights times the step's.
   [[nodiscard]] std::vector<api::Datum> read_scaled_data(const data::Examples& examples,
-                                                         const Pass& pass, float factor) const;
+                                                         const Pass& pass,
+                                                         const Weights& weights) const;
   // As many tokens each, which are all zero.
   std::vector<api::Datum> read_blank_data_of_next_step();
   void add_planned_sent(const api::Batch& batch);

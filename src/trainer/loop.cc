@@ -66,8 +66,13 @@ void write_curves(const std::string& out) {
 
 constexpr std::string_view kEvaluation = "eval_";  // begins names of an evaluation's metrics
 
-PairNumbers numbers_of(const PairScore& score) {
-  return {score.chosen(), score.rejected(), score.margin(), score.accuracy()};
+// `loss`: what came of them all.
+PairNumbers numbers_of(const PairScore& score, double loss, const LossChoice& choice) {
+  PairNumbers numbers = {score.chosen(), score.rejected(), score.margin(), score.accuracy()};
+  if (score.num_nll_tokens == 0) return numbers;
+  numbers.nll = score.nll();
+  numbers.log_odds_ratio = (score.nll() - loss) / choice.beta;
+  return numbers;
 }
 
 void add_pair_metrics(const PairNumbers& pairs, bool of_evaluation,
@@ -79,6 +84,8 @@ void add_pair_metrics(const PairNumbers& pairs, bool of_evaluation,
   add("eval_rewards/rejected", pairs.rejected);
   add("eval_rewards/margins", pairs.margin);
   add("eval_rewards/accuracies", pairs.accuracy);
+  if (pairs.nll) add("eval_nll_loss", *pairs.nll);
+  if (pairs.log_odds_ratio) add("eval_log_odds_ratio", *pairs.log_odds_ratio);
 }
 
 std::optional<PairNumbers> read_pair_metrics(const report::MetricsRecord& record,
@@ -228,7 +235,7 @@ void TrainLoop::note_for_summary(const TrainStep& done, double seconds) {
   loss_ = done.loss;
   mtp_loss_ = done.mtp_loss;
   indexer_loss_ = done.indexer_loss;
-  if (done.pairs) pairs_ = numbers_of(*done.pairs);
+  if (done.pairs) pairs_ = numbers_of(*done.pairs, done.loss, job_.options().loss);
   if (!done.rewards) return;
   rewards_ = done.rewards;
   reward_totals_.omitted += rewards_->omitted;
@@ -264,7 +271,8 @@ void TrainLoop::sample_evaluate_and_keep_best(int64_t step) {
   if (!std::isfinite(loss)) return;
   if (!first_eval_) first_eval_ = loss;
   last_eval_ = loss;
-  if (job_.evaluated_pairs()) last_eval_pairs_ = numbers_of(*job_.evaluated_pairs());
+  if (job_.evaluated_pairs())
+    last_eval_pairs_ = numbers_of(*job_.evaluated_pairs(), loss, job_.options().loss);
   if (!first_eval_pairs_) first_eval_pairs_ = last_eval_pairs_;
   log_evaluation(step, loss);
   // Before the first step there is nothing that was trained.

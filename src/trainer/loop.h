@@ -37,6 +37,9 @@ std::string metrics_path(const std::string& out);
 // rewards/accuracies.
 struct PairNumbers {
   double chosen = 0, rejected = 0, margin = 0, accuracy = 0;
+  // And of orpo as nll_loss and log_odds_ratio, the mean of log sigmoid of the difference of both
+  // answers' log odds.
+  std::optional<double> nll = {}, log_odds_ratio = {};
 };
 
 class TrainLoop {

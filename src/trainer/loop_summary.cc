@@ -59,6 +59,10 @@ void TrainLoop::add_pair_rows(report::Table& table) const {
   table.add_row(
       {"rewards", fmt::format("chosen {:+.3f}, rejected {:+.3f}, margin {:+.3f} (last step)",
                               pairs_->chosen, pairs_->rejected, pairs_->margin)});
+  if (pairs_->nll)
+    table.add_row({"chosen answers", fmt::format("{:.4f} nats per token with their prompts (last "
+                                                 "step)",
+                                                 *pairs_->nll)});
   if (!first_eval_ || !last_eval_ || !first_eval_pairs_ || !last_eval_pairs_) return;
   table.add_row(
       {"evaluation loss", fmt::format("{:.4f} -> {:.4f} per pair", *first_eval_, *last_eval_)});

@@ -207,7 +207,8 @@ bool is_listed_in_card(std::string_view name, const std::string& value,
   if (name == "muon-momentum") return options.optimizer == "muon";
   if (name == "label-smoothing") return options.loss.type == "robust";
   if (name == "loss") return options.loss.loss != "cross_entropy";
-  if (is_one_of({"loss-type", "beta"})) return options.loss.of_pairs();
+  if (name == "loss-type") return options.loss.loss == "dpo";
+  if (name == "beta") return options.loss.of_pairs();
   if (is_one_of({"reward", "grpo-loss", "importance", "group-size", "max-tokens", "temperature",
                  "updates"}))
     return options.loss.of_rewards();

@@ -107,7 +107,7 @@ void check_pair_options(const TrainOptions& o) {
                                                   : nullptr;
   if (name == nullptr) return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{} and --loss dpo: not together yet; leave one out", name));
+              fmt::format("{} and --loss {}: not together yet; leave one out", name, o.loss.loss));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ uint64_t hash_reference_model(const std::string& fingerprint) {
 }  // namespace
 
 void TrainJob::find_references(const std::string& fingerprint) {
-  if (!of_pairs()) return;
+  if (!options().loss.has_reference()) return;
   uint64_t key = is_first_rank() ? hash_reference_model(fingerprint) : 0;
   if (pipeline_->comm().size() > 1) broadcast(pipeline_->comm(), key);
   const std::string path = settings_.out + "/references.bin";

@@ -120,6 +120,8 @@ TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec
   const data::BatchChoice batch = data::fill_batch_defaults(
       {.batch_size = said.batch_size, .batch_tokens = said.batch_tokens, .epochs = said.epochs},
       static_cast<int64_t>(data.train.examples.size()), data.train.num_tokens);
+  // orpo fine-tunes on the chosen answers besides.
+  const bool only_compares = options.loss.has_reference() || options.loss.of_rewards();
   const int64_t answers = options.loss.of_rewards() ? options.rollouts.group_size : 1;
   TrainSettings s = {
       .options = options,
@@ -127,7 +129,7 @@ TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec
       .out = options.out,
       .tensorboard = options.tensorboard,
       .lr = said.lr ? *said.lr
-                    : (options.loss.loss == "cross_entropy" ? 1 : kShareOfCompared) *
+                    : (only_compares ? kShareOfCompared : 1) *
                           default_learning_rate(options.method, spec.parsed.config.hidden_size,
                                                 batch.batch_size.value() * answers),
       .batch_size = batch.batch_size.value(),

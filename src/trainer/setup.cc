@@ -146,7 +146,7 @@ void add_passes_and_set_step_sizes(planner::RunShape& shape, const TrainSettings
   }
   planner::add_evaluation_to_longest_passes(shape, division, eval);
   // The reference model goes over all of them.
-  if (settings.options.loss.of_pairs())
+  if (settings.options.loss.has_reference())
     planner::add_evaluation_to_longest_passes(shape, division, shape.lengths);
 }
 

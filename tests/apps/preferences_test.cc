@@ -79,8 +79,33 @@ TEST_F(Preferences, EvalRefusesOptionsOfPairsWithoutThem) {
   const Ran ran = run_program({"eval", "--model", model_, "--data", pairs_, "--beta", "0.2"});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.err, HasSubstr("--beta: is of preference pairs; give --loss dpo with it"));
-  const Ran orpo = run_program({"eval", "--model", model_, "--data", pairs_, "--loss", "orpo"});
-  EXPECT_THAT(orpo.err, HasSubstr("--loss: got 'orpo', want cross_entropy or dpo"));
+  const Ran kto = run_program({"eval", "--model", model_, "--data", pairs_, "--loss", "kto"});
+  EXPECT_THAT(kto.err, HasSubstr("--loss: got 'kto', want cross_entropy, dpo or orpo"));
+}
+
+// Evaluated as it was while it trained.
+TEST_F(Preferences, OrpoIsTrainedAndEvaluated) {
+  const std::string out = root_ + "/orpo", held = root_ + "/held.jsonl";
+  std::ofstream(held) << R"({"prompt": "What does a cow say?", "chosen": " moo", "rejected": " I"}
+{"prompt": "What does a dog say?", "chosen": " woof", "rejected": " Why do you ask?"}
+)";
+  const Ran trained =
+      run_program({"train", "--model", model_, "--data", pairs_, "--eval", held, "--loss", "orpo",
+                   "--steps", "6", "--out", out, "--threads", "1", "--json"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("60 pairs and 2 to evaluate on; orpo, beta 0.1"));
+  EXPECT_THAT(trained.err, HasSubstr("nats per token with their prompts"));
+  const boost::json::value result = boost::json::parse(trained.out);
+  const std::vector<std::string> eval = {"eval", "--model", model_, "--adapter", out, "--data",
+                                         held,   "--loss",  "orpo", "--threads", "1"};
+  std::vector<std::string> with_json = eval;
+  with_json.emplace_back("--json");
+  const boost::json::value part =
+      boost::json::parse(run_program(with_json).out).at("data").at(0).at("results").at(1);
+  EXPECT_EQ(part.at("loss"), result.at("eval_loss"));
+  EXPECT_EQ(part.at("accuracy"), result.at("eval_accuracy"));
+  EXPECT_GT(part.at("loss").to_number<double>(), part.at("nll_loss").to_number<double>());
+  EXPECT_THAT(run_program(eval).out, HasSubstr("chosen nll"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses of preference pairs against TRL's (tools/golden/make_dpo.py), and what the reference model
-// gives, kept in a file.
+// Losses of preference pairs against TRL's (tools/golden/make_dpo.py and make_orpo.py), and what
+// the reference model gives, kept in a file.
 #include "setup/pair_scoring.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 
 namespace json = boost::json;
 
-const std::string kSource = STRATA_SOURCE_DIR, kGolden = kSource + "/tests/golden/dpo";
+const std::string kSource = STRATA_SOURCE_DIR;
 
 // A token's logprob in f32 is off by 4e-6 at most (logits of about 10, and the sum of 4096 exps);
 // an answer has 24 tokens, and a pair two, each twice, times beta.
@@ -50,8 +50,10 @@ data::Example example_of(const std::vector<int32_t>& prompt, const std::vector<i
 
 class PairScoring : public ::testing::Test {
  protected:
+  explicit PairScoring(const std::string& golden = "dpo")
+      : golden_(kSource + "/tests/golden/" + golden) {}
   void SetUp() override {
-    expected_ = json::parse(read_file(kGolden + "/expected.json", 1 << 20)).as_object();
+    expected_ = json::parse(read_file(golden_ + "/expected.json", 1 << 20)).as_object();
     auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), 2);
     auto model =
         model::load_model(*backend, kSource + "/models/tiny-qwen3", {.compute_dtype = DType::kF32});
@@ -80,15 +82,19 @@ class PairScoring : public ::testing::Test {
          .label_smoothing =
              type == "robust" ? expected_.at("label_smoothing").to_number<double>() : 0.0});
   }
-  // Gradients of the mean over these pairs.
-  PairScore run_with_gradients(const std::string& type, const std::vector<int64_t>& numbers,
+  // Gradients of the mean over these pairs, and over their chosen answers' tokens.
+  PairScore run_with_gradients(const api::Loss& loss, const std::vector<int64_t>& numbers,
                                double& mean_loss) {
-    const std::vector<api::Datum> data =
-        read_pairs(pairs_.examples, numbers, 1.0f / static_cast<float>(numbers.size()));
+    PairWeights weights = {.pair = 1.0f / static_cast<float>(numbers.size())};
+    int64_t own_tokens = 0;
+    for (const int64_t i : numbers)
+      own_tokens += pairs_.examples.length_of_chosen(static_cast<size_t>(i));
+    if (loss.name == api::LossName::kOrpo) weights.own = 1.0f / static_cast<float>(own_tokens);
+    const std::vector<api::Datum> data = read_pairs(pairs_.examples, numbers, weights);
     api::Batch batch = {.gradients = api::Gradients::kAdapters};
     for (const api::Datum& datum : data)
       batch.sequences.push_back({.datum = &datum, .slot = slot_});
-    mark_as_pairs(batch.sequences, loss_of(type), references_);
+    mark_as_pairs(batch.sequences, loss, references_);
     const api::BatchResult result = runner_->run(batch);
     mean_loss = result.loss_sum;
     PairScore score;
@@ -96,26 +102,9 @@ class PairScoring : public ::testing::Test {
     return score;
   }
 
-  json::object expected_;
-  std::unique_ptr<engine::Engine> engine_;
-  std::unique_ptr<engine::Runner> runner_;
-  api::AdapterSlot slot_ = {};
-  data::Dataset pairs_;
-  References references_;
-};
-
-TEST_F(PairScoring, LossesRewardsAndGradientsAreTrls) {
-  const SafetensorsFile gradients(kGolden + "/gradients.safetensors");
-  for (const auto& [type, want] : expected_.at("losses").as_object()) {
-    SCOPED_TRACE(std::string(type));
-    const auto number = [&](const char* name) { return want.at(name).to_number<double>(); };
-    double loss = 0;
-    const PairScore score = run_with_gradients(type, {0, 1, 2, 3}, loss);
-    EXPECT_NEAR(loss, number("loss"), kRewardBar * std::max(1.0, number("loss")));
-    EXPECT_NEAR(score.chosen(), number("rewards/chosen"), kRewardBar);
-    EXPECT_NEAR(score.rejected(), number("rewards/rejected"), kRewardBar);
-    EXPECT_NEAR(score.margin(), number("rewards/margins"), kRewardBar);
-    EXPECT_EQ(score.accuracy(), number("rewards/accuracies"));
+  // Drops them.
+  void expect_gradients_of(const std::string& prefix) {
+    const SafetensorsFile gradients(golden_ + "/gradients.safetensors");
     model::LoraAdapter& adapter = engine_->adapter(slot_);
     double error = 0, norm = 0;
     size_t count = 0;
@@ -124,7 +113,7 @@ TEST_F(PairScoring, LossesRewardsAndGradientsAreTrls) {
       std::vector<float> got(static_cast<size_t>(tensor.shape.num_elements()));
       std::vector<float> right(got.size());
       model::copy_to_stored(module, tensor, tensor.is_b ? module.d_b : module.d_a, got.data());
-      const TensorInfo* info = gradients.find(std::string(type) + "/" + tensor.name);
+      const TensorInfo* info = gradients.find(prefix + tensor.name);
       ASSERT_NE(info, nullptr) << tensor.name;
       gradients.read_f32(*info, 0, std::ssize(right), right.data());
       for (size_t i = 0; i < got.size(); ++i) {
@@ -139,6 +128,29 @@ TEST_F(PairScoring, LossesRewardsAndGradientsAreTrls) {
     EXPECT_LT(std::sqrt(error / norm), kGradientBar);
     adapter.drop_gradients();
   }
+
+  const std::string golden_;
+  json::object expected_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<engine::Runner> runner_;
+  api::AdapterSlot slot_ = {};
+  data::Dataset pairs_;
+  References references_;
+};
+
+TEST_F(PairScoring, LossesRewardsAndGradientsAreTrls) {
+  for (const auto& [type, want] : expected_.at("losses").as_object()) {
+    SCOPED_TRACE(std::string(type));
+    const auto number = [&](const char* name) { return want.at(name).to_number<double>(); };
+    double loss = 0;
+    const PairScore score = run_with_gradients(loss_of(type), {0, 1, 2, 3}, loss);
+    EXPECT_NEAR(loss, number("loss"), kRewardBar * std::max(1.0, number("loss")));
+    EXPECT_NEAR(score.chosen(), number("rewards/chosen"), kRewardBar);
+    EXPECT_NEAR(score.rejected(), number("rewards/rejected"), kRewardBar);
+    EXPECT_NEAR(score.margin(), number("rewards/margins"), kRewardBar);
+    EXPECT_EQ(score.accuracy(), number("rewards/accuracies"));
+    expect_gradients_of(std::string(type) + "/");
+  }
 }
 
 // Each step moves the weights by its learning rate in the direction of its gradients' signs, so
@@ -150,7 +162,7 @@ TEST_F(PairScoring, ThirtyStepsAreTrls) {
   for (size_t step = 0; step < steps.size(); ++step) {
     const auto first = static_cast<int64_t>(2 * step % 4);
     double loss = 0;
-    const PairScore score = run_with_gradients("sigmoid", {first, first + 1}, loss);
+    const PairScore score = run_with_gradients(loss_of("sigmoid"), {first, first + 1}, loss);
     EXPECT_NEAR(loss, steps[step].at("loss").to_number<double>(), 2e-3) << step;
     EXPECT_NEAR(score.margin(), steps[step].at("margin").to_number<double>(), 1e-2) << step;
     runner_->step(slot_, {.lr = lr});
@@ -191,6 +203,54 @@ TEST_F(PairScoring, ReferencesStayInTheirFile) {
     EXPECT_EQ(whole.of(pairs_.examples.pair(i).chosen), first.of(pairs_.examples.pair(i).chosen));
     EXPECT_EQ(whole.of(pairs_.examples.pair(i).rejected),
               first.of(pairs_.examples.pair(i).rejected));
+  }
+}
+
+class OrpoScoring : public PairScoring {
+ protected:
+  OrpoScoring() : PairScoring("orpo") {}
+  [[nodiscard]] api::Loss loss() const {
+    return loss_of_pairs({.loss = "orpo", .beta = expected_.at("beta").to_number<double>()});
+  }
+};
+
+// Rewards are means over an answer's tokens, times beta; TRL's odds are float32.
+TEST_F(OrpoScoring, LossRewardsAndGradientsAreTrls) {
+  const double bar = 2 * 4e-6 * expected_.at("beta").to_number<double>();
+  const json::object& want = expected_.at("loss").as_object();
+  const auto number = [&](const char* name) { return want.at(name).to_number<double>(); };
+  double mean_loss = 0;
+  const PairScore score = run_with_gradients(loss(), {0, 1, 2, 3}, mean_loss);
+  EXPECT_NEAR(mean_loss, number("loss"), bar * number("loss"));
+  EXPECT_NEAR(score.nll(), number("nll_loss"), bar);
+  EXPECT_NEAR(score.chosen(), number("rewards/chosen"), bar);
+  EXPECT_NEAR(score.rejected(), number("rewards/rejected"), bar);
+  EXPECT_NEAR(score.margin(), number("rewards/margins"), bar);
+  EXPECT_EQ(score.accuracy(), number("rewards/accuracies"));
+  expect_gradients_of("");
+  // What an evaluation makes of the same pairs, whatever its passes.
+  for (const int64_t pass_tokens : {16, 4096}) {
+    const PairScore total =
+        score_pairs(*runner_, std::vector{slot_}, pairs_, pass_tokens, loss(), References())
+            .front()
+            .total;
+    EXPECT_NEAR(total.loss(), number("loss"), bar * number("loss"));
+    EXPECT_EQ(total.nll(), score.nll());
+    EXPECT_EQ(total.margin(), score.margin());
+  }
+}
+
+TEST_F(OrpoScoring, ThirtyStepsAreTrls) {
+  const json::array& steps = expected_.at("steps").as_array();
+  ASSERT_EQ(steps.size(), 30u);
+  const double beta = expected_.at("beta").to_number<double>();
+  for (size_t step = 0; step < steps.size(); ++step) {
+    const auto first = static_cast<int64_t>(2 * step % 4);
+    double mean_loss = 0;
+    const PairScore score = run_with_gradients(loss(), {first, first + 1}, mean_loss);
+    EXPECT_NEAR(mean_loss, steps[step].at("loss").to_number<double>(), 2e-3) << step;
+    EXPECT_NEAR(score.margin(), steps[step].at("margin").to_number<double>(), 1e-2 * beta) << step;
+    runner_->step(slot_, {.lr = expected_.at("lr").to_number<double>()});
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// strata train --loss dpo: pairs are learned, and their losses, rewards and bits do not depend on
-// passes, stages, memory or on what stopped the run.
+// strata train --loss dpo and orpo: pairs are learned, and their losses, rewards and bits do not
+// depend on passes, stages, memory or on what stopped the run.
 #include <gmock/gmock.h>
 
 #include "tests/trainer/train_fixture.h"
@@ -36,6 +36,7 @@ class TrainPairs : public TrainTest {
     }
     return values;
   }
+  void expect_same_bits(TrainOptions one);
   void expect_same_runs(const std::string& a, const std::string& b) const {
     expect_same_files(a, b,
                       {"adapter_model.safetensors", "trainer/optimizer.safetensors",
@@ -63,17 +64,43 @@ TEST_F(TrainPairs, WhatWasChosenIsLearned) {
   EXPECT_THAT(content(root_ + "/sigmoid/README.md"), HasSubstr("accuracy of pairs before"));
 }
 
+// Without a reference: nothing is computed before the first step, and the start is no tie.
+TEST_F(TrainPairs, OrpoLearnsWhatWasChosenAndItsWords) {
+  TrainOptions o = pair_options("orpo");
+  o.loss.loss = "orpo";
+  ASSERT_EQ(run_train(o), 0);
+  EXPECT_FALSE(fs::exists(o.out + "/references.bin"));
+  EXPECT_GT(metric("orpo", "eval_rewards/accuracies").back(), 0.8);
+  EXPECT_LT(metric("orpo", "eval_loss").back(), metric("orpo", "eval_loss").front());
+  EXPECT_LT(metric("orpo", "eval_nll_loss").back(), metric("orpo", "eval_nll_loss").front());
+  const double beta = o.loss.beta;
+  EXPECT_NEAR(metric("orpo", "loss").front(),
+              metric("orpo", "nll_loss").front() - beta * metric("orpo", "log_odds_ratio").front(),
+              1e-6);
+  const std::string card = content(root_ + "/orpo/README.md");
+  EXPECT_THAT(card, HasSubstr("| beta | 0.1 |"));
+  EXPECT_THAT(card, ::testing::Not(HasSubstr("loss-type")));
+}
+
 // What the log says of one run is not what the passes are: pairs of 30 tokens lie in passes of 40,
 // 64 and all. The log has times, so that its numbers are compared one by one.
-TEST_F(TrainPairs, PassesAndStagesChangeNoBit) {
-  TrainOptions one = pair_options("one");
+TEST_F(TrainPairs, PassesAndStagesChangeNoBit) { expect_same_bits(pair_options("one")); }
+
+TEST_F(TrainPairs, PassesAndStagesChangeNoBitOfOrpo) {
+  TrainOptions orpo = pair_options("one");
+  orpo.loss.loss = "orpo";
+  expect_same_bits(orpo);
+}
+
+void TrainPairs::expect_same_bits(TrainOptions one) {
   one.model = deep_model();
   one.steps = 6;
   one.dtype = "bf16";
   ASSERT_EQ(run_train(one), 0);
   const auto expect_same_as_one = [&](const std::string& other) {
     expect_same_files("one", other, {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
-    for (const char* name : {"rewards/chosen", "rewards/rejected", "eval_rewards/margins"})
+    for (const char* name :
+         {"rewards/chosen", "rewards/rejected", "eval_rewards/margins", "nll_loss"})
       EXPECT_EQ(metric("one", name), metric(other, name)) << name;
   };
   for (const int64_t micro_tokens : {16, 64, 4096}) {
@@ -139,8 +166,13 @@ TEST_F(TrainPairs, WhatDoesNotGoTogetherIsRefused) {
     change(o);
     return fault(o);
   };
-  EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss.loss = "orpo"; }),
-              HasSubstr("--loss: got 'orpo', want cross_entropy, dpo or grpo"));
+  EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss.loss = "kto"; }),
+              HasSubstr("--loss: got 'kto', want cross_entropy, dpo, orpo or grpo"));
+  EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss = {.loss = "orpo", .type = "ipo"}; }),
+              HasSubstr("--loss-type: is of --loss dpo; orpo has one loss"));
+  EXPECT_THAT(
+      fault_with([](TrainOptions& o) { o.loss = {.loss = "orpo", .label_smoothing = 0.1}; }),
+      HasSubstr("--label-smoothing: is of --loss dpo"));
   EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss = {.beta = 0.2}; }),
               HasSubstr("--beta: is of preference pairs; give --loss dpo"));
   EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss.label_smoothing = 0.1; }),
