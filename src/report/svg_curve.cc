@@ -39,28 +39,7 @@ struct Axis {
   }
 };
 
-std::string xml_escaped(std::string_view text) {
-  std::string out;
-  for (const char c : printable(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
+std::string xml_escaped(std::string_view text) { return markup_escaped(printable(text)); }
 
 // Air at both ends; without any point a range of its own.
 void add_margin_or_default_range(Axis& axis) {

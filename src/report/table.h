@@ -25,6 +25,7 @@ class Table {
   // Header, rule and rows, each line ended by a newline and without trailing blanks. A table whose
   // headers are all empty is printed without header and rule.
   [[nodiscard]] std::string text() const;
+  [[nodiscard]] const std::vector<std::vector<std::string>>& rows() const { return rows_; }
 
  private:
   [[nodiscard]] int column_width(size_t column) const;

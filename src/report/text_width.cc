@@ -56,6 +56,29 @@ std::string replace_unprintable(std::string_view text, std::string_view kept) {
 std::string printable(std::string_view text) { return replace_unprintable(text, ""); }
 std::string printable_lines(std::string_view text) { return replace_unprintable(text, "\n\t"); }
 
+std::string markup_escaped(std::string_view printable) {
+  std::string out;
+  for (const char c : printable) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
 int text_width(std::string_view text) {
   int width = 0;
   for (size_t i = 0; i < text.size();) {

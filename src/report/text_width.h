@@ -14,6 +14,9 @@ std::string printable(std::string_view text);
 // Several lines made printable: line ends and tabs stay.
 std::string printable_lines(std::string_view text);
 
+// Printable text as a part of HTML or SVG: what would begin markup is escaped.
+std::string markup_escaped(std::string_view printable);
+
 // Columns of printable text.
 int text_width(std::string_view text);
 

@@ -35,9 +35,9 @@ constexpr int64_t kTag = 0;
 constexpr int64_t kPiece = 1 << 20;
 
 // What differs between machines, and rank 0 alone reads or writes.
-constexpr std::array<std::string_view, 15> kOfOne = {
-    "model",   "adapter", "data", "eval",        "out",     "config",  "save-config", "threads",
-    "offload", "trace",   "json", "tensorboard", "request", "machine", "stats"};
+constexpr std::array<std::string_view, 16> kOfOne = {
+    "model",   "adapter", "data", "eval",        "out",    "config",  "save-config", "threads",
+    "offload", "trace",   "json", "tensorboard", "report", "request", "machine",     "stats"};
 
 const char* const kProgram = "/proc/self/exe";
 

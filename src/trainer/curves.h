@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The picture of a run, loss.svg, from the records of its metrics.jsonl: losses, and below them
-// what the optimizer did, the learning rate and the gradient norm; and the series that it, and that
-// of a sweep, are drawn of. Pure functions.
+// what the optimizer did, the learning rate and the gradient norm; that of its page (--report),
+// with all else that the records have; and the series that these, and that of a sweep, are drawn
+// of. Pure functions.
 #pragma once
 #include <span>
 #include <string>
@@ -18,5 +19,6 @@ report::CurveSeries series_of(std::span<const report::MetricsRecord> records,
 report::CurveSeries smooth(const report::CurveSeries& raw, const std::string& name);
 
 std::string training_curves_svg(std::span<const report::MetricsRecord> records);
+std::string report_curves_svg(std::span<const report::MetricsRecord> records);
 
 }  // namespace strata::apps

@@ -351,6 +351,7 @@ void TrainLoop::save_at_stop() {
   } else {
     say(fmt::format("saved at step {}; continue with: strata train --resume --out {}\n",
                     job_.steps_done(), shell_word(job_.settings().out)));
+    write_report();
   }
 }
 

@@ -59,6 +59,8 @@ class TrainLoop {
   // Ends it as a signal does.
   void request_stop() { stops_ = true; }
   void print_summary() const;
+  // The page of --report, where it is asked for.
+  void write_report() const;
   [[nodiscard]] double loss() const { return loss_; }
   [[nodiscard]] const std::optional<double>& first_eval() const { return first_eval_; }
   [[nodiscard]] const std::optional<double>& last_eval() const { return last_eval_; }
@@ -110,6 +112,8 @@ class TrainLoop {
   void add_sent_row(report::Table& table) const;
   void add_cost_rows(report::Table& table) const;
   void print_json() const;
+  // What is wrong with how the run went; empty: nothing.
+  [[nodiscard]] std::string verdict() const;
 
   TrainJob& job_;
   TrainSampler* sampler_;

@@ -5,7 +5,9 @@
 
 #include <cmath>
 
+#include "base/ascii.h"
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/say.h"
 #include "report/format.h"
@@ -13,6 +15,7 @@
 #include "setup/sent_text.h"
 #include "text/json_reader.h"
 #include "trainer/loop.h"
+#include "trainer/report_page.h"
 
 namespace strata::apps {
 namespace {
@@ -25,6 +28,35 @@ int64_t peak_rss_bytes() {
 
 // A loss as people compare models by it.
 std::string perplexity_text(double loss) { return fmt::format("{:.4g}", std::exp(loss)); }
+
+using Commands = std::vector<std::pair<std::string, std::string>>;
+
+Commands commands_to_go_on(const TrainOptions& o, const CardFacts& facts, bool is_over) {
+  const std::string out = shell_word(o.out), base = shell_word(o.model);
+  Commands commands;
+  if (!is_over)
+    commands.emplace_back("Go on training from the last save:",
+                          fmt::format("strata train --resume --out {}", out));
+  std::string model = out, served = out;
+  if (facts.is_lora) {
+    const std::string loaded = facts.is_in_4bit ? shell_word(o.out + "-base") : base;
+    model = fmt::format("{} --adapter {}", loaded, out);
+    served = fmt::format("{} --adapter trained={}", loaded, out);
+    if (facts.is_in_4bit)
+      commands.emplace_back("Keep the base in 4 bits, as it was trained with:",
+                            fmt::format("strata convert {} --type nf4 --out {}", base, loaded));
+  }
+  commands.emplace_back("Try it:",
+                        facts.has_chat_template
+                            ? fmt::format("strata chat --model {}", model)
+                            : fmt::format("strata generate --model {} --prompt \"Hello\"", model));
+  commands.emplace_back("Serve it to OpenAI's clients:", fmt::format("strata serve {}", served));
+  if (is_over)
+    commands.emplace_back("Train on from it:",
+                          fmt::format("strata train --model {} --data FILE --out {}", model,
+                                      shell_word(o.out + "-2")));
+  return commands;
+}
 
 int64_t total_of(const std::vector<engine::SentBytes>& of_ranks) {
   int64_t total = 0;
@@ -168,10 +200,37 @@ void TrainLoop::print_summary() const {
       {"saved", fmt::format("{} ({}, README.md, metrics.jsonl, loss.svg, trainer/)",
                             job_.settings().out, job_.is_lora() ? "PEFT adapter" : "model")});
   say(table.text());
-  // The loss of a run on rewards says nothing: it is about zero whatever is learned.
-  const std::string verdict = rewards_ ? "" : verdict_text(loss_course(), job_.settings().lr);
-  if (!verdict.empty()) log(LogLevel::kWarning, verdict);
+  if (const std::string wrong = verdict(); !wrong.empty()) log(LogLevel::kWarning, wrong);
+  write_report();
   if (job_.options().json) print_json();
+}
+
+std::string TrainLoop::verdict() const {
+  // The loss of a run on rewards says nothing: it is about zero whatever is learned.
+  return rewards_ ? "" : verdict_text(loss_course(), job_.settings().lr);
+}
+
+void TrainLoop::write_report() const {
+  const TrainOptions& o = job_.options();
+  if (o.report.empty()) return;
+  report::Table outcome({{""}, {""}}), costs({{""}, {""}});
+  const bool is_over = !stops_;
+  outcome.add_row({"steps", fmt::format("{} of {}{}", job_.steps_done(), job_.num_steps(),
+                                        is_over ? "" : ", stopped by a signal")});
+  add_loss_rows(outcome);
+  add_cost_rows(costs);
+  RunReport run = {.title = fmt::format("{}: {} of {}", job_.settings().out, o.method, card_->base),
+                   .verdict = verdict(),
+                   .outcome = outcome.rows(),
+                   .costs = costs.rows(),
+                   .commands = commands_to_go_on(o, *card_, is_over),
+                   .samples = read_samples(job_.settings().out + "/samples.jsonl")};
+  for (const auto& rows : {card_->rows, card_->settings}) {
+    for (const auto& [name, value] : rows) run.settings.push_back({name, value});
+  }
+  write_file_atomic(o.report,
+                    report_page(run, report::read_metrics(metrics_path(job_.settings().out))));
+  say(fmt::format("report: {}\n", o.report));
 }
 
 void TrainLoop::print_json() const {

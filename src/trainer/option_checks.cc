@@ -121,6 +121,11 @@ void check_option_combinations(const TrainOptions& o) {
   check_pair_options(o);
   check_reward_options(o);
   check_router_bias_method(o);
+  if (!o.report.empty() && !o.sweep.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--report and several values of --lr: a page is of one run; sweep.md and sweep.svg "
+                "of --out have them side by side");
+  }
 }
 
 }  // namespace strata::apps

@@ -206,6 +206,10 @@ void add_evaluation_and_saving_options(OptionTable& t, TrainOptions& o) {
           "prompt to answer at each evaluation, greedily, into samples.jsonl of --out; may be "
           "repeated");
   t.text("tensorboard", o.tensorboard, "folder of event files for TensorBoard").in("DIR");
+  t.text("report", o.report,
+         "HTML file to write at the end: curves, samples before and after, memory, speed, and how "
+         "to go on (docs/train.md)")
+      .in("FILE");
   t.flag(
       "resume", o.resume,
       "continue from the last save in --out, as Ctrl-C makes one, with the options of the run but "

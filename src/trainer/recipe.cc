@@ -123,6 +123,7 @@ void save_recipe_of_run(const TrainOptions& options) {
   make_absolute(o.model);
   make_absolute(o.adapter);
   make_absolute(o.tensorboard);
+  make_absolute(o.report);
   for (std::vector<std::string>* files : {&o.data, &o.eval}) {
     for (std::string& file : *files) make_absolute(file);
   }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <optional>
 
 #include "backend/thread_comm.h"
@@ -199,6 +200,22 @@ std::optional<Predicted> print_plan_and_predict(TrainJob& job, const engine::Run
   return predicted;
 }
 
+namespace {
+
+// So that a run of hours does not fail at its end.
+void check_place_of_report(const std::string& path) {
+  if (path.empty()) return;
+  const std::filesystem::path file(path);
+  if (std::filesystem::is_directory(file)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--report {}: is a folder; want a file: {}", path,
+                            (file / "report.html").string()));
+  }
+  if (file.has_parent_path()) make_folders(file.parent_path().string());
+}
+
+}  // namespace
+
 std::string compute_job_fingerprint(TrainJob& job) {
   if (!job.is_first_rank()) return {};  // which read the data
   return compute_train_fingerprint(job.settings(), job.spec().texts,
@@ -212,6 +229,7 @@ void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& 
   const bool writes = job.is_first_rank() && !job.options().dry_run;
   // Now that nothing is wrong with what was asked.
   if (writes) make_folders(out);
+  if (writes) check_place_of_report(job.options().report);
   if (resumes) return load_train_state(job, fingerprint);
   if (!writes) return;
   save_recipe_of_run(options_of_run_alone(job.settings()));

@@ -82,6 +82,7 @@ struct TrainOptions : EngineSetup {
   StageOptions stages;
   std::vector<std::string> samples;  // prompts to answer at each evaluation
   std::string tensorboard;           // folder of event files; empty: none
+  std::string report;                // HTML file of the run's page; empty: none
   std::string config;                // recipe that the options were read from
   std::string save_config;           // file to write one to
   bool verbose = false;              // tables of what the run takes, before it
