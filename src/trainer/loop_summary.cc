@@ -189,9 +189,10 @@ void TrainLoop::add_sent_row(report::Table& table) const {
 
 void TrainLoop::print_summary() const {
   if (ends_early() && job_.steps_done() < job_.num_steps()) {
-    say(fmt::format(
-        "stopped early at step {} of {}: no new lowest evaluation loss in {} evaluations\n",
-        job_.steps_done(), job_.num_steps(), job_.evaluations().since_lowest));
+    say(fmt::format("stopped early at step {} of {}: no new {} in {} evaluations\n",
+                    job_.steps_done(), job_.num_steps(),
+                    rewards_ ? "highest evaluation reward" : "lowest evaluation loss",
+                    job_.evaluations().since_lowest));
   }
   report::Table table({{""}, {""}});
   add_loss_rows(table);
@@ -206,8 +207,8 @@ void TrainLoop::print_summary() const {
 }
 
 std::string TrainLoop::verdict() const {
-  // The loss of a run on rewards says nothing: it is about zero whatever is learned.
-  return rewards_ ? "" : verdict_text(loss_course(), job_.settings().lr);
+  if (rewards_) return reward_verdict_text(report::read_metrics(metrics_path(job_.settings().out)));
+  return verdict_text(loss_course(), job_.settings().lr);
 }
 
 void TrainLoop::write_report() const {

@@ -87,7 +87,6 @@ void check_reward_options(const TrainOptions& o) {
     refuse("--train-on: the sampled answers are trained on; leave it out");
   const char* name = o.mtp_weight.value_or(0) > 0 ? "--mtp-weight"
                      : o.indexer_loss > 0         ? "--indexer-loss"
-                     : o.early_stop > 0           ? "--early-stop"
                      : !o.sweep.empty()           ? "several values of --lr"
                      : !o.stages.ranks.empty()    ? "--ranks"
                                                   : nullptr;

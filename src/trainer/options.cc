@@ -201,7 +201,8 @@ void add_evaluation_and_saving_options(OptionTable& t, TrainOptions& o) {
             "newest, in --out itself");
   add_keep_best_option(t, o);
   t.integer("early-stop", o.early_stop, {0, kMost, "0 (off) or more"},
-            "end after so many evaluations without a new lowest loss; 0: off");
+            "end after so many evaluations without a new lowest loss, or a new highest reward; 0: "
+            "off");
   t.texts("sample", o.samples,
           "prompt to answer at each evaluation, greedily, into samples.jsonl of --out; may be "
           "repeated");

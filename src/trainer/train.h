@@ -75,7 +75,7 @@ struct TrainOptions : EngineSetup {
   std::string save_every = "10m";     // or steps; 0: at the end only
   int64_t keep = 0;                   // saves that have folders of their own
   std::optional<bool> keep_best;      // absent: where there is an evaluation
-  int64_t early_stop = 0;             // evaluations without a new lowest loss; 0: off
+  int64_t early_stop = 0;             // evaluations without a new best one; 0: off
   bool resume = false;
   bool dry_run = false;
   uint64_t seed = 0;

@@ -21,6 +21,7 @@ constexpr double kRise = 0.01;         // more is no noise of an evaluation
 constexpr double kRiseAgain = 0.1;     // behind the lowest evaluation
 constexpr double kStill = 0.001;       // less is no change
 constexpr double kOfGuessing = 0.98;   // of the loss of guessing: a model at random is about there
+constexpr int64_t kLong = 5;           // steps without a lesson, of a run on rewards
 constexpr double kRuinousRate = 0.05;  // AdamW moves each value by about this in a step
 
 void mix_tokens(const data::Example& example, Hash& hash) {
@@ -134,6 +135,25 @@ std::string verdict_text(const LossCourse& course, double lr) {
           loss, change, lr);
   }
   return {};
+}
+
+std::string reward_verdict_text(const std::vector<report::MetricsRecord>& records) {
+  int64_t steps = 0, equal = 0;
+  double reward = 0;
+  for (const report::MetricsRecord& record : records) {
+    const double share = record.number("frac_reward_zero_std");
+    if (!std::isfinite(share)) continue;
+    ++steps;
+    if (share < 1) continue;
+    ++equal;
+    reward += record.number("reward");
+  }
+  if (equal < kLong || 2 * equal < steps) return {};
+  return fmt::format(
+      "in {} of {} steps all answers to each prompt had the same reward ({:g} in the mean), and "
+      "nothing was learned from them; give prompts that are answered well sometimes and not "
+      "always, a reward with values in between, a larger --group-size or a higher --temperature",
+      equal, steps, reward / static_cast<double>(equal));
 }
 
 LossCourse read_training_course(const std::vector<report::MetricsRecord>& records) {

@@ -38,6 +38,10 @@ Verdict judge(const LossCourse& course);
 // A sentence with what to change; empty where the run is fine.
 std::string verdict_text(const LossCourse& course, double lr);
 
+// The same of a run on rewards, whose loss is about zero whatever is learned: steps in which every
+// group's answers had equal rewards taught nothing.
+std::string reward_verdict_text(const std::vector<report::MetricsRecord>& records);
+
 // The mean losses of the first and of the last tenth of a run's steps, by its log; not evaluated.
 LossCourse read_training_course(const std::vector<report::MetricsRecord>& records);
 

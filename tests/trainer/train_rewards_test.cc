@@ -78,6 +78,21 @@ TEST_F(TrainRewards, WhatIsRewardedIsLearned) {
   EXPECT_THAT(content(root_ + "/dapo/loss.svg"), HasSubstr("mean reward"));
 }
 
+// The first evaluation is the best, and two more end the run; what it learned from said nothing.
+TEST_F(TrainRewards, EndsEarlyWhereRewardsStandStill) {
+  TrainOptions o = reward_options("still", "regex:never so");
+  o.steps = 20;
+  o.eval_every = 3;
+  o.early_stop = 2;
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(run_train(o), 0);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("stopped early at step 9 of 20: no new highest evaluation reward in "
+                              "2 evaluations"));
+  EXPECT_THAT(text, HasSubstr("in 9 of 9 steps all answers to each prompt had the same reward (0"));
+  EXPECT_EQ(metric("still", "reward").size(), 9u);
+}
+
 // What was sampled is what is trained, to the bit, at any temperature.
 TEST_F(TrainRewards, TheFirstRatiosAreOne) {
   for (const double temperature : {0.5, 1.0, 1.7}) {

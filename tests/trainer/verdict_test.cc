@@ -20,6 +20,24 @@ LossCourse evaluated(double before, double after) {
       .before = before, .after = after, .is_evaluated = true, .num_steps = 100, .vocab_size = 4096};
 }
 
+std::vector<report::MetricsRecord> rewarded(int equal, int others) {
+  std::vector<report::MetricsRecord> records = {{.step = 0, .numbers = {{"eval_reward", 0.5}}}};
+  for (int i = 0; i < equal + others; ++i)
+    records.push_back(
+        {.step = i + 1,
+         .numbers = {{"reward", 0.25}, {"frac_reward_zero_std", i < equal ? 1.0 : 0.9}}});
+  return records;
+}
+
+TEST(Verdict, OfRewardsIsOfStepsThatTaughtNothing) {
+  EXPECT_THAT(reward_verdict_text(rewarded(5, 5)),
+              HasSubstr("in 5 of 10 steps all answers to each prompt had the same reward (0.25 in "
+                        "the mean)"));
+  EXPECT_EQ(reward_verdict_text(rewarded(5, 6)), "");
+  EXPECT_EQ(reward_verdict_text(rewarded(4, 0)), "") << "a few steps say nothing";
+  EXPECT_EQ(reward_verdict_text({}), "");
+}
+
 TEST(Verdict, IsOfHowTheLossWent) {
   EXPECT_EQ(judge(evaluated(5.0569, 0.75)), Verdict::kFine);
   EXPECT_EQ(judge(evaluated(5.0569, 5.06)), Verdict::kStandsStill);
