@@ -14,10 +14,16 @@ struct LossChoice {
   std::string type = "sigmoid";  // of dpo
   double beta = 0.1;             // of pairs
   double label_smoothing = 0;    // of dpo's robust
+  // When what the reference model gives is computed: before the first step, or in each step by the
+  // start's weights, which stay in memory (recompute). No result depends on it.
+  std::string reference = "precompute";
 
   [[nodiscard]] bool of_pairs() const { return loss == "dpo" || loss == "orpo"; }
   // Whether pairs are compared with what a reference model gives them.
   [[nodiscard]] bool has_reference() const { return loss == "dpo"; }
+  [[nodiscard]] bool recomputes_reference() const {
+    return has_reference() && reference == "recompute";
+  }
   [[nodiscard]] bool of_rewards() const { return loss == "grpo"; }
 };
 

@@ -87,6 +87,8 @@ TrainJob::TrainJob(const TrainSettings& settings, const TrainRun& run,
       options().adapter.empty()
           ? pipeline_->create_adapter(lora_modules_of(settings_, engine().config()), options().seed)
           : pipeline_->load_adapter(options().adapter);
+  if (options().loss.recomputes_reference() && !options().adapter.empty())
+    reference_slot_ = pipeline_->load_adapter(options().adapter);
   const model::LoraAdapter* first = turns_with ? &engine().adapter(turns_with->slot_) : nullptr;
   pipeline_->for_adapter(slot_, [first](model::LoraAdapter& a) { a.enable_training(first); });
 }
@@ -242,6 +244,14 @@ TrainStep TrainJob::step() {
   TrainStep done = make_step_record(plan);
   sent_ -= pipeline_->sent();
   step_pairs_ = {};
+  if (options().loss.recomputes_reference()) {
+    std::vector<int64_t> order;
+    for (const Pass& pass : plan.passes) {
+      for (const int64_t i : pass)
+        order.push_back(data_.train.examples.order()[static_cast<size_t>(i)]);
+    }
+    recompute_references({data_.train.examples.store(), std::move(order)});
+  }
   set_losses(run_passes(plan.passes, loss_weights_of(done)), done);
   done.grad_norm = run_optimizer_step(done.lr, done.step);
   sent_ += pipeline_->sent();
@@ -253,6 +263,7 @@ double TrainJob::evaluate() {
   if (data_.eval.examples.empty()) return std::numeric_limits<double>::quiet_NaN();
   if (options().loss.of_rewards()) return evaluate_on_rewards();
   if (of_pairs()) {
+    if (options().loss.recomputes_reference()) recompute_references(data_.eval.examples);
     eval_pairs_ = score_pairs(*pipeline_, {&slot_, 1}, data_.eval, options().micro_tokens,
                               loss_of_pairs(options().loss), references_)
                       .front()

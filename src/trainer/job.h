@@ -136,7 +136,8 @@ class TrainJob {
   TrainStep step();
   // Finds what the reference model gives the answers of pairs: that model is what trains as it is
   // before the first step. The sums are kept in --out, where a run that goes on reads them.
-  // Before the first step or evaluation; the first rank's fingerprint counts. Collective.
+  // Before the first step or evaluation; the first rank's fingerprint counts. Collective. Nothing
+  // with --reference recompute.
   void find_references(const std::string& fingerprint);
   // Makes what samples and rates in a run on rewards, before its first step or evaluation.
   void prepare_rollouts(const Rollouts::Limits& limits);
@@ -198,6 +199,8 @@ class TrainJob {
   // The sums of the losses of a step's passes, each of which is summed alone. Stages run all of
   // them as one batch, which they divide themselves.
   Losses run_passes(const std::vector<Pass>& passes, const Weights& weights);
+  // With --reference recompute: makes what it gives these pairs, and forgets what it gave others.
+  void recompute_references(const data::Examples& pairs);
   TrainStep step_on_rewards();
   double evaluate_on_rewards();
   // Whose number, of all that were made, is `number`; the norm of its gradient.
@@ -234,7 +237,10 @@ class TrainJob {
   int64_t steps_done_ = 0;
   Evaluations evaluations_;
   References references_;  // of pairs
-  PairScore step_pairs_;   // of the step that runs
+  // Whose weights are the start's, with --reference recompute. A fresh adapter changes nothing, so
+  // that its start is the base.
+  api::AdapterSlot reference_slot_ = api::AdapterSlot::kBase;
+  PairScore step_pairs_;  // of the step that runs
   std::optional<PairScore> eval_pairs_;
   std::unique_ptr<Rollouts> rollouts_;  // of a run on rewards
   engine::SentBytes sent_;

@@ -95,9 +95,22 @@ void check_reward_options(const TrainOptions& o) {
               fmt::format("{} and --loss grpo: not together yet; leave one out", name));
 }
 
+void check_reference_option(const TrainOptions& o) {
+  if (o.loss.reference != "recompute") return;
+  const char* why = !o.loss.has_reference()
+                        ? "is of --loss dpo, whose pairs are compared with what "
+                          "a reference model gives; leave it out"
+                    : o.method == "full" ? "with --method full the start's weights are what "
+                                           "trains; want --reference precompute"
+                                         : nullptr;
+  if (why != nullptr)
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("--reference recompute: {}", why));
+}
+
 // What pairs are not trained with yet, or never.
 void check_pair_options(const TrainOptions& o) {
   check_loss_choice(o.loss, o.overlong);
+  check_reference_option(o);
   if (!o.loss.of_pairs()) return;
   const char* name = o.mtp_weight.value_or(0) > 0 ? "--mtp-weight"
                      : o.indexer_loss > 0         ? "--indexer-loss"

@@ -78,6 +78,9 @@ void add_optimizer_and_loss_options(OptionTable& t, TrainOptions& o) {
   t.group("Optimizer and losses");
   add_loss_option(t, o.loss, WithRewards::kYes).results();
   add_pair_loss_options(t, o.loss);
+  t.choice("reference", o.loss.reference, {"precompute", "recompute"},
+           "of dpo: what the reference model gives all pairs is computed before the first step, or "
+           "in each step by the start's weights, which stay in memory");
   add_optimizer_option(t, o.optimizer).results();
   t.number("muon-momentum", o.muon_momentum, {0, kBelowOne, "0 or more and below 1"}, "Muon")
       .results();

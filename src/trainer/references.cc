@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TrainJob::find_references (trainer/job.h).
+// TrainJob::find_references and recompute_references (trainer/job.h).
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
@@ -27,15 +27,16 @@ uint64_t hash_reference_model(const std::string& fingerprint) {
 [[noreturn]] void fail_without(const std::string& path, int64_t missing) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("resume: {}: lacks what the reference model gives the answers of {} "
-                          "pair{}, and that model is trained by now; was the file removed? Begin "
-                          "again, with another --out",
+                          "pair{}, and that model is trained by now; was the file removed? Go on "
+                          "with --reference recompute, which asks the start's weights, or of "
+                          "--method full begin again, with another --out",
                           path, missing, missing == 1 ? "" : "s"));
 }
 
 }  // namespace
 
 void TrainJob::find_references(const std::string& fingerprint) {
-  if (!options().loss.has_reference()) return;
+  if (!options().loss.has_reference() || options().loss.recomputes_reference()) return;
   uint64_t key = is_first_rank() ? hash_reference_model(fingerprint) : 0;
   if (pipeline_->comm().size() > 1) broadcast(pipeline_->comm(), key);
   const std::string path = settings_.out + "/references.bin";
@@ -59,6 +60,12 @@ void TrainJob::find_references(const std::string& fingerprint) {
     before += done;
   }
   if (progress) progress->finish();
+}
+
+void TrainJob::recompute_references(const data::Examples& pairs) {
+  references_ = {};
+  add_references(*pipeline_, reference_slot_, pairs, options().micro_tokens, references_,
+                 [](int64_t) {});
 }
 
 }  // namespace strata::apps

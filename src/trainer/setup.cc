@@ -213,7 +213,8 @@ planner::RunShape make_run_shape(const LoadSpec& spec, const TrainSettings& sett
   shape.pass.data_bytes = data_bytes(data, num_runs);
   if (is_lora) {
     shape.pass.modules = lora_modules_of(settings, config);
-    shape.pass.num_adapters = num_runs;
+    const bool keeps_start = options.loss.recomputes_reference() && !options.adapter.empty();
+    shape.pass.num_adapters = num_runs + (keeps_start ? 1 : 0);
   }
   return shape;
 }

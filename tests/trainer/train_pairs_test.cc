@@ -158,6 +158,34 @@ TEST_F(TrainPairs, ReferencesAreKept) {
   fs::remove(onwards.out + "/references.bin");
   onwards.resume = true;
   EXPECT_THAT(fault(onwards), HasSubstr("that model is trained by now; was the file removed?"));
+  onwards.loss.reference = "recompute";
+  ASSERT_EQ(run_train(onwards), 0);
+}
+
+// In each step or before the first one, from a fresh adapter and from one that has learned.
+TEST_F(TrainPairs, RecomputedReferencesChangeNoBit) {
+  const auto expect_same = [&](const TrainOptions& kept, const std::string& out) {
+    ASSERT_EQ(run_train(kept), 0);
+    TrainOptions recomputed = kept;
+    recomputed.out = root_ + "/" + out;
+    recomputed.loss.reference = "recompute";
+    EXPECT_TRUE(kill_after(recomputed, 9));
+    recomputed.resume = true;
+    ASSERT_EQ(run_train(recomputed), 0);
+    EXPECT_FALSE(fs::exists(recomputed.out + "/references.bin"));
+    const std::string of_kept = fs::path(kept.out).filename();
+    expect_same_files(of_kept, out, {"adapter_model.safetensors", "trainer/optimizer.safetensors"});
+    for (const char* name : {"rewards/chosen", "eval_rewards/margins", "eval_loss"})
+      EXPECT_EQ(metric(of_kept, name), metric(out, name)) << name;
+  };
+  TrainOptions fresh = pair_options("fresh");
+  fresh.steps = 12;
+  expect_same(fresh, "fresh-recomputed");
+  TrainOptions onwards = fresh;
+  onwards.out = root_ + "/onwards";
+  onwards.rank = TrainOptions().rank;
+  onwards.adapter = fresh.out;
+  expect_same(onwards, "onwards-recomputed");
 }
 
 TEST_F(TrainPairs, WhatDoesNotGoTogetherIsRefused) {
@@ -177,6 +205,14 @@ TEST_F(TrainPairs, WhatDoesNotGoTogetherIsRefused) {
               HasSubstr("--beta: is of preference pairs; give --loss dpo"));
   EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss.label_smoothing = 0.1; }),
               HasSubstr("--label-smoothing: --loss-type sigmoid does not read it"));
+  EXPECT_THAT(fault_with([](TrainOptions& o) {
+                o.loss.reference = "recompute";
+                o.method = "full";
+              }),
+              HasSubstr("--reference recompute: with --method full the start's weights are what"));
+  EXPECT_THAT(
+      fault_with([](TrainOptions& o) { o.loss = {.loss = "orpo", .reference = "recompute"}; }),
+      HasSubstr("--reference recompute: is of --loss dpo"));
   EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss.label_smoothing = 0.5; }),
               HasSubstr("--label-smoothing: got 0.5, want 0 or more, below 0.5"));
   EXPECT_THAT(fault_with([](TrainOptions& o) { o.loss.beta = 0; }),
