@@ -280,7 +280,7 @@ def make_adapter(folder, model_dir, spec, gen):
     for path, module in model.named_modules():
         if spec.get("whole"):
             path = re.sub(r"^model\.", "model.language_model.", path)
-        if isinstance(module, torch.nn.Embedding) and "embed_tokens" in spec.get("modules", []):
+        if isinstance(module, torch.nn.Embedding) and path.endswith("embed_tokens") and "embed_tokens" in spec.get("modules", []):
             tensors[f"{PREFIX}{path}.lora_embedding_A"] = draw((rank, module.num_embeddings), 1.0)
             tensors[f"{PREFIX}{path}.lora_embedding_B"] = draw((module.embedding_dim, rank), 0.35 / (slope(rank) * rank ** 0.5))
         if isinstance(module, torch.nn.Linear) and not ROUTER.search(path) and path.split(".")[-1] in spec.get("modules", []):
