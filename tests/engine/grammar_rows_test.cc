@@ -2,6 +2,7 @@
 // Rows whose answers have to fit a schema: what they sample is what the plain reference chooses
 // from the logits that a training pass has, under the mask; next to others, with drafts, set aside
 // and in stages alike. Other rows keep their bits.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -52,8 +53,9 @@ struct Schemas {
       : tokenizer(letters()),
         end(tokenizer.token_to_id("<|end|>").value()),
         vocabulary(tokenizer, vocab_size) {}
-  [[nodiscard]] structured::Matcher start() const {
-    return structured::compile_grammar(vocabulary, {.text = kSchema}, "S").start({end});
+  [[nodiscard]] structured::Matcher start() const { return compile(kSchema).start({end}); }
+  [[nodiscard]] structured::Grammar compile(const std::string& schema) const {
+    return structured::compile_grammar(vocabulary, {.text = schema}, "S");
   }
   text::Tokenizer tokenizer;
   int32_t end;
@@ -252,6 +254,79 @@ TEST_F(GrammarRows, DraftsMoveNoBit) {
                  sample_fitting(without, schemas, requests));
     EXPECT_GT(with.drafts().accepted, 10);
     EXPECT_GT(with.drafts().read, with.drafts().accepted);
+  }
+}
+
+// As many as fill masks at once.
+TEST_F(GrammarRows, ThreadsMoveNoBit) {
+  auto one = tiny_engine({.threads = 1}), three = tiny_engine({.threads = 3});
+  const Schemas schemas(one->config().vocab_size);
+  const auto requests = requests_of(*one);
+  SamplingLoop alone(*one), together(*three);
+  expect_equal(sample_fitting(together, schemas, requests),
+               sample_fitting(alone, schemas, requests));
+}
+
+// What a command was answered: a line each for its samples, or why it failed.
+std::string answer_text(const api::Outcome& outcome) {
+  if (const auto* failure = std::get_if<api::Failure>(&outcome)) return failure->message;
+  std::string out;
+  for (const api::SampledSequence& each : std::get<api::SampleOutput>(outcome).sequences) {
+    for (size_t i = 0; i < each.tokens.size(); ++i)
+      out += fmt::format("{} {:a}, ", each.tokens[i], each.logprobs[i]);
+    out += each.stopped ? "ended\n" : "cut\n";
+  }
+  return out;
+}
+
+// Commands without a grammar and with one: of several samples; one that is soon ended; one of a
+// letter that no token has.
+std::vector<api::Command> commands_of(const Engine& engine, const Schemas& schemas) {
+  std::vector<api::Command> out;
+  const auto add = [&](const std::string& name, int64_t prompt, int64_t samples,
+                       const std::string& schema) {
+    api::Command one = sample(engine, name, prompt, static_cast<uint64_t>(prompt), samples);
+    auto& asked = std::get<api::Sample>(one.op);
+    asked.max_tokens = 40;
+    asked.stop = {schemas.end};
+    if (!schema.empty())
+      asked.grammar = std::make_shared<const structured::Grammar>(schemas.compile(schema));
+    out.push_back(std::move(one));
+  };
+  add("free", 12, 2, "");
+  add("several", 9, 3, kSchema);
+  add("soon ended", 17, 2, R"({"enum": [7, true]})");
+  add("no token", 6, 2, R"({"const": "aB"})");
+  add("free too", 21, 1, "");
+  add("other", 30, 2, kSchema);
+  return out;
+}
+
+// All of them in the same steps, and each alone.
+TEST_F(GrammarRows, CommandsOfOneStepHaveTheBitsOfEachAlone) {
+  for (const int64_t drafts : {0, 3}) {
+    SCOPED_TRACE(drafts);
+    const TinyEngine setup = {.model = "deepseek_v4_mtp",
+                              .threads = 2,
+                              .options = {.draft_tokens = drafts},
+                              .mtp = model::UseMtp::kAlways};
+    Server together(setup);
+    const Schemas schemas(together.engine->config().vocab_size);
+    const std::vector<api::Command> commands = commands_of(*together.engine, schemas);
+    for (const api::Command& each : commands) together.submit(each);
+    together.run();
+    for (const api::Command& each : commands) {
+      const std::string& name = each.request.text;
+      Server alone(setup);
+      const std::string want = answer_text(alone.ask(each));
+      EXPECT_EQ(answer_text(together.posted[name].at(0)), want) << name;
+      EXPECT_EQ(want.find("no token of the vocabulary may come next") != std::string::npos,
+                name == "no token")
+          << want;
+      if (name == "soon ended") {
+        EXPECT_EQ(want.find("cut"), std::string::npos) << want;
+      }
+    }
   }
 }
 

@@ -200,9 +200,9 @@ class RowBook {
   // What is asked of a row's logits. What penalties count is of the row's tokens, so one that is
   // read again is chosen from as before. Borrows the row's and the group's.
   [[nodiscard]] ops::TokenChoice choice_of(const SampleRow& row) const;
-  // Lets the choice of a row with a matcher, behind the row's tokens and choice.drafts, choose what
-  // fits. A choice that does not count, since these drafts do not fit, chooses from all.
-  void mask_choice(const SampleRow& row, SampleChoice& choice) const;
+  // Lets the choices of rows with a matcher, behind their tokens and drafts, choose what fits. The
+  // choices of a row stand next to each other. The backend's threads do it, a row each.
+  void fill_masks(Backend& backend, std::span<SampleChoice> choices) const;
   // Rows that are not finished and not aside, ascending.
   [[nodiscard]] std::span<const size_t> active() const { return active_; }
   // Of these, rows whose group's weights are being read.

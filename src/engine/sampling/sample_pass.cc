@@ -177,6 +177,7 @@ void SamplePass::run_head_and_choose(model::Pass& pass, TensorView hidden) {
     const Scratch::Mark mark(backend.scratch());
     const LogitsRow chunk = run_head(pass, rows, hidden);
     record_values_and_add_choices(pass, rows, chunk, slice);
+    if (has_logits()) book_.fill_masks(backend, choices_);
     choose_tokens(backend, chunk);
     backend.unless_counting([&] { store_values_and_append_tokens(); });
   }
@@ -229,7 +230,6 @@ void SamplePass::add_choice(const StepSlice& slice, int32_t at, int32_t logits_r
     choice.drafts.assign(row.drafts.begin(), row.drafts.begin() + num_drafts);
     choice.before.drafts = choice.drafts;
   }
-  book_.mask_choice(row, choice);
   choice.row = logits_row;
   choice.step_index = slice.first_index + choice.num_drafts;
   choice.error = row.error;

@@ -188,7 +188,6 @@ void SamplingDrafts::add_choice(size_t id, int64_t logits_row) {
     choice.drafts.insert(choice.drafts.end(), row.drafts.begin(), row.drafts.end());
     choice.before.drafts = choice.drafts;
   }
-  book_.mask_choice(row, choice);
   choice.row = logits_row;
   choice.step_index = row.result.tokens.size() + row.ahead.size() + row.drafts.size();
 }
@@ -231,6 +230,7 @@ void SamplingDrafts::choose_drafts(model::Pass& own, TensorView hidden) {
     ops::gather(backend, hidden, rows, x);
     model::head_forward(own, chunks_.groups(), x, {}, logits);
     list_choices(own, rows, next);
+    book_.fill_masks(backend, choices_);
     ops::choose_tokens(backend, logits, {}, choosing_);
     backend.unless_counting([&] {
       for (const SampleChoice& choice : choices_) {
