@@ -45,6 +45,21 @@ def check_answers(browser):
     return first
 
 
+def check_schema(browser):
+    """Answers fit the schema that the page is given; one that is no JSON is said to be none."""
+    schema = '{"type": "object", "properties": {"sum": {"enum": [3, 4]}}, "required": ["sum"], "additionalProperties": false}'
+    set_values(browser, right="", most="24", schema=schema)
+    ask(browser, "What is two and two?")
+    fitting = answers(browser, browser.run(ASKED))[-1]
+    assert fitting["text"] in ('{"sum": 3}', '{"sum": 4}') and fitting["why"] == "stop", fitting
+    set_values(browser, schema="{sum}")
+    ask(browser, "What is two and two?")
+    refused = answers(browser, browser.run(ASKED))[-1]
+    assert "the schema is no JSON" in refused["why"] and refused["tokens"] == 0, refused
+    set_values(browser, schema="")
+    browser.run("document.getElementById('clear').click()")
+
+
 # Stops the answer as soon as it has begun.
 STOP_SOON = """const at = document.getElementById('answers');
 new MutationObserver((_, self) => { if (!at.querySelector('.turn.assistant:last-child .tokens span')) return;
@@ -103,6 +118,7 @@ def check_playground(browser, pictures):
         answers(browser, 2)
         time.sleep(0.3)
         picture(browser, os.path.join(pictures, "playground.png"))
+    check_schema(browser)
     check_stop(browser)
     check_refused(browser)
     check_nothing_kept(browser)

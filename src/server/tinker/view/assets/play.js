@@ -88,6 +88,14 @@ async function* events(body) {
   }
 }
 
+function parseSchema(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error('the schema is no JSON: ' + error.message);
+  }
+}
+
 function question(pane) {
   const messages = [...pane.turns];
   const system = $('system').value.trim();
@@ -96,6 +104,8 @@ function question(pane) {
   for (const [field, id] of [['temperature', 'temperature'], ['max_tokens', 'most']]) {
     if ($(id).value !== '') body[field] = Number($(id).value);
   }
+  const schema = $('schema').value.trim();
+  if (schema) body.response_format = {type: 'json_schema', json_schema: {name: 'schema', schema: parseSchema(schema)}};
   return body;
 }
 
