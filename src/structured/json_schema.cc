@@ -326,13 +326,16 @@ class SchemaCheck {
       refuse_keyword(pointer_to(path, "patternProperties"), "want one pattern");
     size_t num_required = 0;
     if (const json::value* required = object.if_contains("required")) {
-      for (const json::value& name : required->get_array()) {
-        if (properties == nullptr || !properties->get_object().contains(name.get_string()))
-          return refuse_keyword(
-              pointer_to(path, "required"),
-              fmt::format("{} is not among the properties", json::serialize(name)));
+      const json::array& names = required->get_array();
+      // Without a name those before it keep their places.
+      for (size_t i = names.size(); i-- > 0;) {
+        if (properties != nullptr && properties->get_object().contains(names[i].get_string())) {
+          ++num_required;
+          continue;
+        }
+        refuse_keyword(pointer_to(pointer_to(path, "required"), std::to_string(i)),
+                       fmt::format("{} is not among the properties", json::serialize(names[i])));
       }
-      num_required = required->get_array().size();
     }
     const json::value* least = object.if_contains("minProperties");
     const json::value* others = object.if_contains("additionalProperties");
@@ -383,7 +386,8 @@ json::value parse_schema(std::string_view text, const std::string& where) {
   return root;
 }
 
-void erase_member(json::value& root, const std::string& path) {
+// A member of an object, or an item of an array.
+void erase_at(json::value& root, const std::string& path) {
   const size_t slash = path.rfind('/');
   std::string key;
   for (size_t i = slash + 1; i < path.size(); ++i) {
@@ -392,8 +396,13 @@ void erase_member(json::value& root, const std::string& path) {
     key += is_escape ? (path[i] == '0' ? '~' : '/') : path[i];
   }
   boost::system::error_code fault;
-  json::value* object = root.find_pointer(path.substr(1, slash - 1), fault);
-  if (object != nullptr) object->get_object().erase(key);  // its schema may have gone before
+  json::value* from = root.find_pointer(path.substr(1, slash - 1), fault);
+  if (from == nullptr) return;  // its schema may have gone before
+  if (auto* items = from->if_array()) {
+    items->erase(items->begin() + std::stoi(key));
+  } else {
+    from->get_object().erase(key);
+  }
 }
 
 }  // namespace
@@ -422,7 +431,7 @@ CheckedSchema check_json_schema(std::string_view text, const std::string& where,
     SchemaCheck(where, &passed_over).check_root(root);
     if (passed_over.empty()) break;
     for (PassedOver& each : passed_over) {
-      erase_member(root, each.path);
+      erase_at(root, each.path);
       out.warnings.push_back(std::move(each.fault));
     }
   }

@@ -72,7 +72,7 @@ constexpr Refusal kRefusals[] = {
     {R"({"type": "object", "required": [1]})", "#/required: want an array of strings"},
     {R"({"type": "object", "required": "a"})", "#/required: want an array of strings"},
     {R"({"type": "object", "properties": {"a": {}}, "required": ["b"]})",
-     "#/required: \"b\" is not among the properties"},
+     "#/required/0: \"b\" is not among the properties"},
     {R"({"type": "object", "properties": {"a": {}}, "patternProperties": {"b": {}}})",
      "#/patternProperties: it is not supported together with 'properties'"},
     {R"({"type": "object", "patternProperties": {"a": {}, "b": {}}})", "want one pattern"},
@@ -206,6 +206,14 @@ TEST(JsonSchema, LimitsAreThoseThatItNames) {
 TEST(JsonSchema, GivesTextThatSaysEachMemberOnce) {
   EXPECT_EQ(check_json_schema(R"({"type": "null", "type": "string"})", "S").text,
             R"({"type":"string"})");
+}
+
+// Names that are no properties' are passed over alone.
+TEST(JsonSchema, OtherRequiredNamesStay) {
+  const CheckedSchema checked = check_json_schema(
+      R"({"type":"object","properties":{"a":{},"b":{}},"required":["x","a","y","b"]})", "S", true);
+  EXPECT_THAT(checked.text, HasSubstr(R"("required":["a","b"])"));
+  EXPECT_EQ(checked.warnings.size(), 2u);
 }
 
 }  // namespace
