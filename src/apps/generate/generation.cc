@@ -53,7 +53,7 @@ structured::Grammar compile_schema_file(const std::string& file, const TextStack
     throw Error(ErrorCode::kUnsupported,
                 "--json-schema: the model answers in channels, which an answer of JSON has not");
   }
-  const std::string schema = read_file(file, int64_t{1} << 30);
+  const std::string schema = read_file(file, structured::kMaxSchemaBytes);
   return structured::compile_grammar(structured::Vocabulary(text.tokenizer(), vocab_size),
                                      {.text = schema}, "--json-schema " + file);
 }

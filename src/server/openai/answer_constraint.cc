@@ -23,31 +23,25 @@ constexpr const char* kAnyObject = R"({"type": "object"})";
 constexpr const char* kNoArguments =
     R"({"type": "object", "properties": {}, "additionalProperties": false})";
 
-[[noreturn]] void throw_schema_fault(const std::string& param, const std::string& message) {
-  throw OpenAiFault(ErrorCode::kInvalidArgument, message, param, "invalid_schema");
-}
-
 // A schema of the body, as checked text; what it passes over, where it is lenient, is added.
-std::string read_schema(const json::value& schema, const std::string& param, bool is_strict,
+std::string read_schema(const std::string& text, const std::string& param, bool is_strict,
                         std::vector<std::string>* warnings) {
   try {
-    const std::string text = json::serialize(schema);
     if (is_strict) structured::check_strict_schema(text, param);
     structured::CheckedSchema checked = structured::check_json_schema(text, param, !is_strict);
     if (warnings != nullptr)
       warnings->insert(warnings->end(), checked.warnings.begin(), checked.warnings.end());
     return checked.text;
   } catch (const Error& error) {
-    throw_schema_fault(param, error.what());
+    throw OpenAiFault(ErrorCode::kInvalidArgument, error.what(), param, "invalid_schema");
   }
 }
 
-AnswerConstraint schema_constraint(const json::value& schema, const std::string& param,
-                                   bool is_strict) {
+AnswerConstraint schema_constraint(std::string schema, const std::string& param, bool is_strict) {
   AnswerConstraint out = {.source = {}, .param = param};
-  // A value of the schema's own is left to the compile, which passes the same over and says so.
+  // What it passes over is left to the compile, which passes the same over and says so.
   read_schema(schema, param, is_strict, nullptr);
-  out.source.text = json::serialize(schema);
+  out.source.text = std::move(schema);
   out.source.is_lenient = !is_strict;
   return out;
 }
@@ -67,7 +61,7 @@ std::optional<AnswerConstraint> read_response_format(const text::Fields& body) {
   const text::Fields of = format.object("json_schema");
   static_cast<void>(of.string("name"));
   const json::value* schema = of.find("schema");
-  return schema_constraint(schema == nullptr ? json::value(json::object()) : *schema,
+  return schema_constraint(schema == nullptr ? "{}" : json::serialize(*schema),
                            "response_format.json_schema.schema", of.boolean_or("strict", false));
 }
 
@@ -89,11 +83,9 @@ AnswerConstraint choice_constraint(const text::Fields& of) {
 AnswerConstraint json_constraint(const text::Fields& of) {
   constexpr const char* kParam = "structured_outputs.json";
   const json::value& value = *of.find("json");
-  if (!value.is_string()) return schema_constraint(value, kParam, /*is_strict=*/false);
-  boost::system::error_code fault;
-  const json::value parsed = json::parse(value.get_string(), fault);
-  if (fault) throw_schema_fault(kParam, fmt::format("{}: no JSON: {}", kParam, fault.message()));
-  return schema_constraint(parsed, kParam, /*is_strict=*/false);
+  return schema_constraint(
+      value.is_string() ? json::value_to<std::string>(value) : json::serialize(value), kParam,
+      /*is_strict=*/false);
 }
 
 AnswerConstraint rules_constraint(const text::Fields& of) {
@@ -161,7 +153,8 @@ ReadTools read_grammar_tools(const text::Fields& body, const ToolChoice& choice,
     const bool has_schema = schema != nullptr && !schema->is_null();
     out.tools.push_back(
         {.name = name,
-         .schema = has_schema ? read_schema(*schema, param, is_strict, &warnings) : kNoArguments,
+         .schema = has_schema ? read_schema(json::serialize(*schema), param, is_strict, &warnings)
+                              : kNoArguments,
          .param = param,
          .is_strict = is_strict});
   });

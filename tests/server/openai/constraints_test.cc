@@ -305,5 +305,21 @@ TEST_F(Constraints, ToolsAreCalledAsTheChoiceSays) {
   EXPECT_FALSE(fits(schema.house, "Hello."));
 }
 
+// A text of a schema is held to the levels of a schema, and the message says so.
+TEST_F(Constraints, ADeepTextIsTooDeep) {
+  for (const int levels : {40, 70}) {
+    std::string schema = "{}";
+    for (int i = 0; i < levels; ++i) schema = R"({\"items\":)" + schema + "}";
+    Served served(options());
+    const auto answer = served.house.chat(
+        kHello + R"(,"structured_outputs":{"json":"{\"type\":\"array\",\"items\":)" + schema +
+        R"(}"})");
+    EXPECT_EQ(answer->response.status, levels == 40 ? 0 : 400) << answer->response.bytes();
+    if (levels == 70) {
+      EXPECT_THAT(answer->error("message"), HasSubstr("64 levels"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace strata::server
