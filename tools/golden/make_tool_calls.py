@@ -280,6 +280,48 @@ def dsml():
     }
 
 
+def gemma():
+    """Gemma 4's."""
+    def text(words):
+        return f'<|"|>{words}<|"|>'
+
+    def call(name, inner):
+        return f"<|tool_call>call:{name}{{{inner}}}<tool_call|>"
+
+    paris = call("weather", "city:" + text("Paris"))
+    return {
+        "plain": paris,
+        "no arguments": call("now", ""),
+        "a name with signs": call("get-it.v2", ""),
+        "of every type": call("weather", f"city:{text('Paris')},days:3,exact:true,share:0.5,tags:[{text('a')},1],where:{{a:{{b:{text('}')}}}}}"),
+        "nested": call("weather", f"where:{{a:[1,{{b:null}}],c:{{}}}},tags:[[],[{text(']')},{{}}]]"),
+        "a null": call("weather", "days:null"),
+        "a negative number": call("weather", "days:-3,share:-0.25"),
+        "a large number": call("weather", "days:12345678901234567890"),
+        "a number with an exponent": call("weather", "share:1e3"),
+        "a bare text": call("weather", "city:New York,days:3"),
+        "a text with signs": call("weather", "city:" + text('a "b" \\ <c> & é 😀, {x: 1} [y]')),
+        "a text on lines": call("weather", "city:" + text("a\nb\n")),
+        "an empty text": call("weather", "city:" + text("")),
+        "a text of digits": call("weather", "city:" + text("75001")),
+        "a text with a call's end": call("weather", "city:" + text("a}b")),
+        "keys with quotes": call("weather", f"{text('city')}:{text('Paris')},{text('days')}:3"),
+        "a key of several words": call("weather", f"where:{{two words:1,naïve:{text('x')}}}"),
+        "space": call("weather", f" city: {text('Paris')} , days: 3 "),
+        "two": paris + call("now", ""),
+        "two on lines": paris + "\n" + call("now", ""),
+        "text before": "I look.\n\n" + paris,
+        "text behind": paris + "\nThat was it.",
+        "text without a call": "The weather is fine.\n",
+        "a text that is cut": cut(paris, "Par"),
+        "a name that is cut": cut(paris, "weat"),
+        "an end mark that is missing": cut(paris, "}"),
+        "no brace": "<|tool_call>call:now<tool_call|>",
+        "no name": "<|tool_call>call:{}<tool_call|>",
+        "no call": "<|tool_call>now{}<tool_call|>",
+    }
+
+
 # The parser of vLLM, the template of tests/data/third_party/templates, and the cases.
 FAMILIES = {
     "hermes": ("hermes", "qwen25", hermes),
@@ -290,10 +332,12 @@ FAMILIES = {
     "deepseek_v3": ("deepseek_v3", "deepseek_v3", deepseek_v3),
     "deepseek_v31": ("deepseek_v31", "deepseek_v3", deepseek_v31),
     "deepseek_v4": ("deepseek_v4", "", dsml),
+    "gemma4": ("gemma4", "gemma4", gemma),
 }
 
 SPECIALS = ["<|python_tag|>", CALLS_BEGIN, CALLS_END, CALL_BEGIN, CALL_END, SEP, "<tool_call>", "</tool_call>", "<think>",
-            "</think>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"]
+            "</think>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>",
+            "<|turn>", "<turn|>", "<|tool_response>"]
 
 
 class Vocabulary:

@@ -10,9 +10,11 @@ namespace {
 constexpr std::string_view kSpace = " \t\r\n";
 
 struct ThinkMarks {
-  std::string_view open, close;
+  std::string_view open, close, token = {};
 };
-constexpr ThinkMarks kThinkMarks[] = {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}};
+constexpr ThinkMarks kThinkMarks[] = {{"<|channel>thought", "<channel|>", "<|channel>"},
+                                      {"<think>", "</think>"},
+                                      {"[THINK]", "[/THINK]"}};
 
 // How much of the end of `text` may be the beginning of `mark`.
 size_t partial_mark_size(std::string_view text, std::string_view mark) {
@@ -70,7 +72,7 @@ size_t longest_partial_mark_size(std::string_view text, const CallForm& form) {
 std::vector<std::string_view> AnswerForm::marks() const {
   if (has_channels) return text::harmony_marks();
   std::vector<std::string_view> out;
-  if (!think.empty()) out = {think, think_end};
+  if (!think.empty()) out = {think_token.empty() ? think : think_token, think_end};
   if (calls == nullptr) return out;
   for (const std::string_view mark : {calls->open, calls->close}) {
     if (!mark.empty()) out.push_back(mark);
@@ -95,6 +97,7 @@ AnswerForm answer_form_of(const text::ChatTemplate& chat) {
     if (!chat.mentions(marks.close)) continue;
     form.think = marks.open;
     form.think_end = marks.close;
+    form.think_token = marks.token;
     break;
   }
   return form;

@@ -23,8 +23,9 @@ namespace strata::server {
 struct AnswerForm {
   const CallForm* calls = nullptr;  // null: it calls no tools
   std::string_view think,
-      think_end;              // around reasoning, with which an answer may begin; or empty
-  size_t id_length = 0;       // of a call's id, as the template wants it; 0: any
+      think_end;                      // around reasoning, with which an answer may begin; or empty
+  std::string_view think_token = {};  // that `think` begins with, where it is not one token
+  size_t id_length = 0;               // of a call's id, as the template wants it; 0: any
   bool has_channels = false;  // messages with headers (HarmonyReader); the others are empty then
   // Marks that are text to the parser, should the vocabulary have them as special tokens.
   [[nodiscard]] std::vector<std::string_view> marks() const;

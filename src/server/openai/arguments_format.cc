@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "server/openai/gemma_call.h"
 #include "server/openai/json_text.h"
 #include "server/openai/openai_error.h"
 #include "server/openai/schema_reference.h"
@@ -233,6 +234,7 @@ bool is_bare_name(std::string_view name) {
 json::object arguments_format(ArgumentsForm form, const GrammarTool& tool,
                               std::vector<std::string>& warnings) {
   if (form == ArgumentsForm::kJson) return tags::schema(parse_json_text(tool.schema).value());
+  if (form == ArgumentsForm::kGemma) return gemma_arguments_format(tool, warnings);
   return ParametersWriter(tool, warnings).write(form);
 }
 

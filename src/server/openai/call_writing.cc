@@ -9,6 +9,14 @@ const std::string kSep = "<\uff5ctool\u2581sep\uff5c>";
 
 }  // namespace
 
+CallWriting write_gemma(const text::ChatTemplate&) {
+  return {.open = "<|tool_call>call:",
+          .middle = "",
+          .close = "<tool_call|>",
+          .arguments = ArgumentsForm::kGemma,
+          .lead = "<|tool_call>"};
+}
+
 CallWriting write_dsml(const text::ChatTemplate& chat) {
   CallWriting out = {.before = "<\uff5cDSML\uff5ctool_calls>\n",
                      .open = "<\uff5cDSML\uff5cinvoke name=\"",

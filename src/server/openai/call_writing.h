@@ -15,6 +15,7 @@ enum class ArgumentsForm : uint8_t {
   kJson,      // an object
   kFunction,  // <parameter=NAME>, a line each for it, its bare value and </parameter>
   kDsml,      // parameters that say whether their values are bare texts, else JSON
+  kGemma,     // an object with bare keys, whose texts have quotes of their own
 };
 
 struct CallWriting {
@@ -24,6 +25,7 @@ struct CallWriting {
   std::string lead;          // what calls begin with, by which free text ends
 };
 
+CallWriting write_gemma(const text::ChatTemplate& chat);
 CallWriting write_dsml(const text::ChatTemplate& chat);
 CallWriting write_deepseek_v3(const text::ChatTemplate& chat);
 CallWriting write_mistral(const text::ChatTemplate& chat);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forms: Qwen2.5 and Qwen3 (JSON in <tool_call>), Qwen3-Coder, Qwen3.5 and later (<function=...>,
-// with or without <tool_call> around), Mistral v3 to v13, DeepSeek-V3 to V3.1, DeepSeek-V4 (DSML),
-// Llama 3.1 and later.
+// with or without <tool_call> around), Gemma 4, Mistral v3 to v13, DeepSeek-V3 to V3.1, DeepSeek-V4
+// (DSML), Llama 3.1 and later.
 #include "server/openai/tool_call.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "base/ascii.h"
 #include "server/http/message.h"
+#include "server/openai/gemma_call.h"
 #include "server/openai/json_text.h"
 #include "server/openai/schema_reference.h"
 
@@ -297,6 +298,15 @@ CallHead read_dsml_head(std::string_view inner) {
 
 const std::vector<CallForm>& call_forms() {
   static const std::vector<CallForm> kForms = {
+      {.sign = "<|tool_call>call:",
+       .open = "<|tool_call>",
+       .close = "<tool_call|>",
+       .around = {},
+       .inside = {kGemmaQuote},
+       .read = read_gemma,
+       .head = read_gemma_head,
+       .writing = write_gemma,
+       .in_text = {kGemmaQuote}},
       {.sign = "\uff5cDSML\uff5c",
        .open = "<\uff5cDSML\uff5cinvoke",
        .close = "</\uff5cDSML\uff5cinvoke>",

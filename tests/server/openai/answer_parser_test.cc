@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,10 @@ constexpr const char* kTools = R"([{"type":"function","function":{"name":"weathe
   "where":{"anyOf":[{"type":"object"},{"type":"null"}]}}}}}])";
 
 AnswerForm form_of(const std::string& name) {
-  const std::string folder = STRATA_SOURCE_DIR "/tests/data/third_party/templates/";
+  // Gemma 4's templates come with the tokenizers of the tests.
+  const std::string folder = name.starts_with("gemma4") ? STRATA_TOKENIZERS "/trl/"
+                                                        : STRATA_SOURCE_DIR
+                                 "/tests/data/third_party/templates/";
   return answer_form_of(text::ChatTemplate::parse(read_file(folder + name + ".jinja", 1 << 20)));
 }
 
@@ -116,6 +120,35 @@ TEST(AnswerParser, Qwen35WritesFunctionsOfTheSchemasTypes) {
                         "</parameter>\n</function>\n</tool_call>")
                 .calls,
             "weather({\"days\":\"a few\",\"exact\":\"perhaps\",\"tags\":\"[a\"})");
+}
+
+TEST(AnswerParser, Gemma4ThinksInAChannelAndHasQuotesOfItsOwn) {
+  const std::string call =
+      "<|tool_call>call:weather{city:<|\"|>a, {b: \"c\"}\n<|\"|>,where:{x:[1,{y:null}]},days:3}"
+      "<tool_call|>";
+  const std::string want =
+      "weather({\"city\":\"a, {b: \\\"c\\\"}\\n\",\"where\":{\"x\":[1,{\"y\":null}]},"
+      "\"days\":3})";
+  for (const char* name : {"gemma4", "gemma4_v2", "gemma4_v3", "gemma4_v4", "gemma4_v5"}) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(read_answer(name, "<|channel>thought\nI need\n<it>.\n<channel|>Sure.\n" + call +
+                                    "<|tool_call>call:now{}<tool_call|>"),
+              (Read{"I need\n<it>.", "Sure.", want + "now({})"}));
+    // Of larger models that do not think the thought is empty.
+    EXPECT_EQ(read_answer(name, "<|channel>thought\n<channel|>Paris"), (Read{"", "Paris", ""}));
+    EXPECT_EQ(read_answer(name, "Easy.\n<channel|>Paris", true), (Read{"Easy.", "Paris", ""}));
+    EXPECT_EQ(read_answer(name, call, false, /*has_tools=*/false), (Read{"", call, ""}));
+    // Cut in the midst of a text, and of a list.
+    EXPECT_EQ(read_answer(name, "<|tool_call>call:weather{days:3,city:<|\"|>Par").calls,
+              "weather({\"days\":3,\"city\":\"Par\"})");
+    EXPECT_EQ(read_answer(name, "<|tool_call>call:weather{days:3,tags:[1,").calls,
+              "weather({\"days\":3})");
+  }
+  EXPECT_TRUE(ends_in_reasoning(form_of("gemma4"), "<|turn>model\n<|channel>thought\n"));
+  EXPECT_FALSE(ends_in_reasoning(form_of("gemma4"), "<|channel>thought\n<channel|>"));
+  const std::vector<std::string_view> marks = form_of("gemma4").marks();
+  for (const char* token : {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|\"|>"})
+    EXPECT_EQ(std::ranges::count(marks, token), 1) << token;
 }
 
 TEST(AnswerParser, MistralWritesAListOrNames) {

@@ -83,6 +83,9 @@ std::string want_of(const json::object& row) {
 
 AnswerForm form_named(const std::string& name) {
   if (name.empty()) return answer_form_of(text::ChatTemplate::parse("</think>\uff5cDSML\uff5c"));
+  if (name == "gemma4")
+    return answer_form_of(
+        text::ChatTemplate::parse("<|tool_call>call:<|channel>thought<channel|>"));
   const std::string folder = STRATA_SOURCE_DIR "/tests/data/third_party/templates/";
   return answer_form_of(text::ChatTemplate::parse(read_file(folder + name + ".jinja", 1 << 20)));
 }
@@ -99,7 +102,9 @@ constexpr const char* kStrict = "a call has a name, and arguments that are an ob
 constexpr const char* kText = "what is no call stays content";
 constexpr const char* kWhole =
     "calls are the whole answer, as they are in vLLM's stream, else every object in a text is one";
-constexpr const char* kAsWritten = "arguments stay the text that the model wrote: -1.5e3";
+constexpr const char* kAsWritten = "numbers stay as the model wrote them: -1.5e3";
+constexpr const char* kBare =
+    "what has no quotes is what JSON reads it as, also in lists and objects";
 constexpr const char* kLines = "vLLM's pattern loses arguments on several lines";
 constexpr const char* kAround = "the marks of the call itself are enough";
 
@@ -156,6 +161,20 @@ const Differences& differences() {
       {{"deepseek_v31", "arguments: on lines"}, {" | weather({city:\"Paris\",days:3})", kLines}},
       {{"deepseek_v31", "arguments that are cut"}, {" | weather({\"city\": \"Par)", kTold}},
       {{"deepseek_v31", "no marks around"}, {" | now({})", kAround}},
+      {{"gemma4", "of every type"},
+       {" | weather({city:\"Paris\",days:3,exact:true,share:5E-1,tags:[\"a\",1],"
+        "where:{a:{b:\"}\"}}})",
+        kBare}},
+      {{"gemma4", "nested"},
+       {" | weather({tags:[[],[\"]\",{}]],where:{a:[1,{b:null}],c:{}}})", kBare}},
+      {{"gemma4", "a key of several words"},
+       {" | weather({where:{na\u00efve:\"x\",two words:1}})", kBare}},
+      {{"gemma4", "a number with an exponent"}, {" | weather({share:1E3})", kAsWritten}},
+      {{"gemma4", "text behind"}, {"That was it. | weather({city:\"Paris\"})", kBehind}},
+      {{"gemma4", "a name that is cut"}, {"<|tool_call>call:weat", kStrict}},
+      {{"gemma4", "no brace"}, {"<|tool_call>call:now<tool_call|>", kStrict}},
+      {{"gemma4", "no name"}, {"<|tool_call>call:{}<tool_call|>", kStrict}},
+      {{"gemma4", "no call"}, {"<|tool_call>now{}<tool_call|>", kText}},
   };
   return kAll;
 }

@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/rng.h"
 #include "server/openai/json_text.h"
+#include "tests/text/tiny_tokenizer.h"
 #include "text/tokenizer/detokenizer.h"
 
 namespace strata::server {
@@ -31,10 +32,11 @@ constexpr const char* kTools = R"([
       "properties": {}, "additionalProperties": false}}}])";
 
 struct Family {
-  const char *name, *tokenizer, *chat;  // a file of templates, or a template's text
+  const char *name, *tokenizer, *chat;           // a file of templates, or a template's text
+  std::vector<std::string> special_tokens = {};  // besides the tokenizer's own
 };
 
-constexpr Family kFamilies[] = {
+const Family kFamilies[] = {
     {"hermes", "qwen2.5", "qwen25"},
     {"hermes, with thoughts", "qwen3", "qwen3"},
     {"function", "qwen3.5", "qwen35"},
@@ -45,15 +47,33 @@ constexpr Family kFamilies[] = {
     {"deepseek", "deepseek", "<\uff5ctool\u2581call\u2581begin\uff5c></think>"},
     {"dsml", "deepseek", "</think><\uff5cDSML\uff5ctool_calls>"},
     {"dsml, older", "deepseek", "</think><\uff5cDSML\uff5cfunction_calls>"},
+    {"gemma 4",
+     "gemma3",
+     "trl/gemma4_v5",
+     {"<|tool_call>", "<tool_call|>", "<|\"|>", "<|channel>", "<channel|>"}},
 };
+
+text::Tokenizer tokenizer_of(const Family& family) {
+  const std::string file = std::string(STRATA_TOKENIZERS) + "/" + family.tokenizer + ".json";
+  if (family.special_tokens.empty()) return text::Tokenizer::load(file);
+  const auto size = static_cast<size_t>(text::Tokenizer::load(file).vocab_size());
+  std::string more;
+  for (size_t i = 0; i < family.special_tokens.size(); ++i)
+    more += text::added_token_json(size + i, family.special_tokens[i]) + ",";
+  std::string all = read_file(file, 1 << 28);
+  all.insert(all.find('[', all.find("\"added_tokens\"")) + 1, more);
+  return text::Tokenizer::parse(all, family.name);
+}
 
 ServedText text_of(const Family& family) {
   std::string chat = family.chat;
-  if (chat.find('<') == std::string::npos && chat.find('[') == std::string::npos)
+  if (chat.starts_with("trl/")) {
+    chat = read_file(std::string(STRATA_TOKENIZERS) + "/" + chat + ".jinja", 1 << 20);
+  } else if (chat.find('<') == std::string::npos && chat.find('[') == std::string::npos) {
     chat = read_file(STRATA_SOURCE_DIR "/tests/data/third_party/templates/" + chat + ".jinja",
                      1 << 20);
-  return {.tokenizer = text::Tokenizer::load(std::string(STRATA_TOKENIZERS) + "/" +
-                                             family.tokenizer + ".json"),
+  }
+  return {.tokenizer = tokenizer_of(family),
           .chat = text::ChatTemplate::parse(chat, R"({"bos_token":"<s>","eos_token":"</s>"})")};
 }
 
@@ -97,6 +117,7 @@ class Drawer {
     if (form == ArgumentsForm::kFunction) end_of_value_ = tokenizer.encode("\n</parameter>\n");
     if (form == ArgumentsForm::kDsml)
       end_of_value_ = tokenizer.encode("</\uff5cDSML\uff5cparameter>\n");
+    if (form == ArgumentsForm::kGemma) end_of_value_ = tokenizer.encode("<|\"|>");
   }
 
   std::vector<int32_t> draw(structured::Matcher& matcher, uint64_t seed) const {
@@ -240,7 +261,10 @@ TEST_F(ToolGrammars, CallsMayFollowEachOther) {
     const auto end = static_cast<int32_t>(size);
     const structured::Vocabulary vocabulary = make_answer_vocabulary(text, size + 1);
     const CallWriting writing = form.calls->writing(*text.chat);
-    const std::string no_arguments = writing.arguments == ArgumentsForm::kJson ? "{}" : "";
+    const std::string no_arguments =
+        writing.arguments == ArgumentsForm::kJson || writing.arguments == ArgumentsForm::kGemma
+            ? "{}"
+            : "";
     const std::string call = writing.open + "now" + writing.middle + no_arguments + writing.close;
     const std::string two = writing.before + call + writing.between + call + writing.after;
     for (const bool may_repeat : {true, false}) {
