@@ -171,9 +171,40 @@ void require_grammars_for(const std::string& param) {
 }
 
 void check_calls_are_known(const AnswerOrder& order, const std::string& param) {
-  if (order.form.calls != nullptr) return;
+  if (order.form.writes_calls()) return;
   refuse_parameter(param,
                    "this model's chat template has no calls of tools that grammars are made for");
+}
+
+// The schema as a part of a larger grammar has it, which passes over nothing itself.
+std::string schema_text(const AnswerConstraint& of, std::vector<std::string>& warnings) {
+  if (!of.source.is_lenient) return of.source.text;
+  structured::CheckedSchema checked =
+      structured::check_json_schema(of.source.text, of.param, /*is_lenient=*/true);
+  warnings.insert(warnings.end(), checked.warnings.begin(), checked.warnings.end());
+  return checked.text;
+}
+
+// What the last message of an answer in channels fits: the format, or a call of the tools, or
+// either.
+void constrain_channels(const ServedText& text, const CallsGrammar& calls, bool has_to_call,
+                        const std::optional<AnswerConstraint>& format, AnswerOrder& order) {
+  AnswerConstraint out = {.source = {},
+                          .param = calls.tools.empty() ? format->param
+                                   : has_to_call       ? "tool_choice"
+                                                       : "tools"};
+  require_grammars_for(out.param);
+  std::optional<structured::GrammarSource> answer;
+  if (format && !has_to_call) {
+    answer = format->source;
+    if (!calls.or_schema.empty()) {
+      answer->text = calls.or_schema;
+    } else if (answer->kind == GrammarKind::kJsonSchema) {
+      answer->text = schema_text(*format, order.warnings);
+    }
+  }
+  out.source = make_channels_source(text, calls, answer ? &*answer : nullptr, order.warnings);
+  order.constraint = std::move(out);
 }
 
 }  // namespace
@@ -214,7 +245,7 @@ void read_chat_constraint(const text::Fields& body, const ServedText& text, Answ
   const ToolChoice choice = read_tool_choice(body);
   const bool has_to_call = choice.kind == kRequired || choice.kind == kNamed;
   ReadTools tools;
-  if (order.types != nullptr && (has_to_call || order.form.calls != nullptr)) {
+  if (order.types != nullptr && (has_to_call || order.form.writes_calls())) {
     std::vector<std::string> warnings;
     bool reads_all = has_to_call || format.has_value();
     if (!reads_all)
@@ -238,17 +269,15 @@ void read_chat_constraint(const text::Fields& body, const ServedText& text, Answ
   } else if (calls.tools.empty() || !(tools.is_any_strict || is_schema)) {
     calls.tools.clear();
   } else if (is_schema) {
-    calls.or_schema = format->source.text;
-    if (format->source.is_lenient) {
-      structured::CheckedSchema checked =
-          structured::check_json_schema(format->source.text, format->param, /*is_lenient=*/true);
-      calls.or_schema = checked.text;
-      order.warnings.insert(order.warnings.end(), checked.warnings.begin(), checked.warnings.end());
-    }
+    calls.or_schema = schema_text(*format, order.warnings);
   } else if (format) {
     calls.tools.clear();  // what else it has to fit has no calls in it
   } else {
     calls.begins_free = true;
+  }
+  if (order.form.has_channels) {
+    if (format || !calls.tools.empty()) constrain_channels(text, calls, has_to_call, format, order);
+    return;
   }
   if (!calls.tools.empty()) {
     calls.may_repeat = order.most_calls > 1;
@@ -257,8 +286,6 @@ void read_chat_constraint(const text::Fields& body, const ServedText& text, Answ
   }
   if (!format) return;
   require_grammars_for(format->param);
-  if (order.form.has_channels)
-    refuse_parameter(format->param, "this model answers in channels, which no grammar is made for");
   if (order.in_reasoning && format->source.lead_mark.empty()) {
     format->source.lead_mark = order.form.think_end;
     format->source.may_begin_with_breaks = true;

@@ -27,6 +27,8 @@ struct AnswerForm {
   std::string_view think_token = {};  // that `think` begins with, where it is not one token
   size_t id_length = 0;               // of a call's id, as the template wants it; 0: any
   bool has_channels = false;  // messages with headers (HarmonyReader); the others are empty then
+  // Whether tools can be called in it.
+  [[nodiscard]] bool writes_calls() const { return calls != nullptr || has_channels; }
   // Marks that are text to the parser, should the vocabulary have them as special tokens.
   [[nodiscard]] std::vector<std::string_view> marks() const;
 };

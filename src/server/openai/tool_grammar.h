@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grammars of answers that call tools, so that what a model may write is what the reader of its
-// family reads (tool_call.h): structural tags of XGrammar's, as JSON.
+// Grammars of answers that call tools, or have channels, so that what a model may write is what the
+// reader of its family reads (tool_call.h, text/harmony_reader.h): structural tags of XGrammar's,
+// as JSON.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -27,6 +28,13 @@ struct CallsGrammar {
 structured::GrammarSource make_calls_source(const ServedText& text, const AnswerForm& form,
                                             const CallsGrammar& calls,
                                             std::vector<std::string>& warnings);
+
+// What an answer in channels fits: thoughts, which are free, then `answer` in the channel `final`,
+// or a call. Without an answer a call has to follow, but for calls that begin free: then the answer
+// is any text, and such may come before a call too.
+structured::GrammarSource make_channels_source(const ServedText& text, const CallsGrammar& calls,
+                                               const structured::GrammarSource* answer,
+                                               std::vector<std::string>& warnings);
 
 // The tokens as grammars of this model's answers see them: marks stand by themselves alone.
 structured::Vocabulary make_answer_vocabulary(const ServedText& text, int64_t vocab_size);

@@ -305,6 +305,47 @@ TEST_F(Constraints, ToolsAreCalledAsTheChoiceSays) {
   EXPECT_FALSE(fits(schema.house, "Hello."));
 }
 
+// Of a model that answers in channels the last message fits, behind any thought.
+TEST_F(Constraints, AnswersInChannelsHaveThem) {
+  ServedText text = bundled_text();
+  text.chat = text::ChatTemplate::parse(
+      read_file(STRATA_SOURCE_DIR "/tests/data/third_party/templates/gptoss.jinja", 1 << 20));
+  const std::string thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+  const std::string answer = R"(<|channel|>final<|message|>{"name": "Ada"})";
+  const std::string called = R"(<|channel|>commentary to=functions.weather <|constrain|>json)"
+                             R"(<|message|>{"city": "Oslo"})";
+  const std::string free = "<|channel|>final<|message|>It rains.";
+  const std::string tools = R"("tools":[)" + kWeather + "]";
+  struct {
+    std::string fields;
+    bool takes_answer, takes_call, takes_free;
+  } const kAsked[] = {
+      {format(kPerson), true, false, false},
+      {tools + R"(,"tool_choice":"required")", false, true, false},
+      {tools + R"(,"tool_choice":{"type":"function","function":{"name":"weather"}})", false, true,
+       false},
+      {tools + "," + format(kPerson), true, true, false},
+      {tools, true, true, true},
+      {R"("structured_outputs":{"choice":["It rains.","No."]})", false, false, true},
+  };
+  for (const auto& asked : kAsked) {
+    SCOPED_TRACE(asked.fields);
+    Served served(options(), false, text);
+    const auto got = served.house.chat(kHello + "," + asked.fields);
+    ASSERT_EQ(got->response.status, 0) << got->response.bytes();
+    EXPECT_EQ(fits(served.house, thought + answer), asked.takes_answer);
+    EXPECT_EQ(fits(served.house, thought + called), asked.takes_call);
+    EXPECT_EQ(fits(served.house, thought + free), asked.takes_free);
+    EXPECT_FALSE(fits(served.house, R"({"name": "Ada"})"));
+  }
+  Served lenient(options(), false, text);
+  const auto got = lenient.house.chat(kHello + "," + format(R"({"const":7,"not":{}})"));
+  lenient.house.settle(0, {"<|channel|>final<|message|>7"});
+  const json::value whole = got->json();
+  EXPECT_EQ(whole.at("warnings").as_array().size(), 1u);
+  EXPECT_EQ(whole.at("choices").at(0).at("message").at("content"), "7");
+}
+
 // A text of a schema is held to the levels of a schema, and the message says so.
 TEST_F(Constraints, ADeepTextIsTooDeep) {
   for (const int levels : {40, 70}) {

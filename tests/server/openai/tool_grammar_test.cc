@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <functional>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -52,6 +53,11 @@ const Family kFamilies[] = {
      "trl/gemma4_v5",
      {"<|tool_call>", "<tool_call|>", "<|\"|>", "<|channel>", "<channel|>"}},
 };
+
+const Family kChannels = {"gpt-oss",
+                          "qwen3",
+                          "gptoss",
+                          {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"}};
 
 text::Tokenizer tokenizer_of(const Family& family) {
   const std::string file = std::string(STRATA_TOKENIZERS) + "/" + family.tokenizer + ".json";
@@ -118,6 +124,8 @@ class Drawer {
     if (form == ArgumentsForm::kDsml)
       end_of_value_ = tokenizer.encode("</\uff5cDSML\uff5cparameter>\n");
     if (form == ArgumentsForm::kGemma) end_of_value_ = tokenizer.encode("<|\"|>");
+    if (tokenizer.token_to_id("<|start|>"))
+      end_of_value_ = tokenizer.encode("<|end|><|start|>assistant");
   }
 
   std::vector<int32_t> draw(structured::Matcher& matcher, uint64_t seed) const {
@@ -249,6 +257,105 @@ TEST_F(ToolGrammars, EveryCallOfEveryFamilyIsRead) {
       if (HasFailure()) return;
     }
   }
+}
+
+const ServedText& text_in_channels() {
+  static const ServedText kText = text_of(kChannels);
+  return kText;
+}
+
+// Draws whole answers in channels, every other one behind a thought, and gives each to `check`.
+void draw_in_channels(const CallsGrammar& calls, const structured::GrammarSource* answer, int count,
+                      const std::function<void(const AnswerPiece&)>& check) {
+  const ServedText& text = text_in_channels();
+  const int64_t size = text.tokenizer.vocab_size();
+  const auto end = static_cast<int32_t>(size);
+  std::vector<std::string> warnings;
+  const structured::Grammar grammar = compiled(make_answer_vocabulary(text, size + 1),
+                                               make_channels_source(text, calls, answer, warnings));
+  EXPECT_THAT(warnings, ::testing::IsEmpty());
+  const Drawer drawer(text.tokenizer, end, ArgumentsForm::kJson);
+  for (int seed = 0; seed < count; ++seed) {
+    structured::Matcher matcher = grammar.start({end});
+    const std::string thought = seed % 2 == 0 ? "" : "A thought,\n\"{\".";
+    std::vector<int32_t> answer;
+    if (!thought.empty()) {
+      answer = text.tokenizer.encode("<|channel|>analysis<|message|>" + thought +
+                                     "<|end|><|start|>assistant");
+    }
+    for (const int32_t token : answer) ASSERT_TRUE(matcher.accept(token));
+    const std::vector<int32_t> drawn = drawer.draw(matcher, static_cast<uint64_t>(seed));
+    answer.insert(answer.end(), drawn.begin(), drawn.end());
+    SCOPED_TRACE(text.tokenizer.decode(answer));
+    const AnswerPiece piece = read_answer(text, answer, /*in_reasoning=*/false);
+    EXPECT_TRUE(piece.reasoning.starts_with(thought)) << piece.reasoning;
+    check(piece);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST_F(ToolGrammars, EveryCallInChannelsIsRead) {
+  draw_in_channels({.tools = grammar_tools()}, nullptr, 40, [](const AnswerPiece& piece) {
+    EXPECT_EQ(piece.content, "");
+    ASSERT_EQ(piece.calls.size(), 1u);
+    expect_arguments_fit(piece.calls[0]);
+  });
+}
+
+TEST_F(ToolGrammars, EveryAnswerInChannelsFits) {
+  const structured::GrammarSource schema = {
+      .text = R"({"type": "object", "properties": {"a": {"enum": ["x", 7]}, "b": {"type": "array",
+          "items": {"type": "boolean"}, "minItems": 1}}, "required": ["a", "b"],
+          "additionalProperties": false})"};
+  draw_in_channels({}, &schema, 40, [](const AnswerPiece& piece) {
+    EXPECT_TRUE(piece.calls.empty());
+    const auto value = parse_json_text(piece.content);
+    ASSERT_TRUE(value && value->is_object()) << piece.content;
+    EXPECT_TRUE(value->at("a") == "x" || value->at("a") == 7) << piece.content;
+    EXPECT_GE(value->at("b").as_array().size(), 1u) << piece.content;
+  });
+}
+
+// Next to a schema, a call; free, a text before it and without it.
+TEST_F(ToolGrammars, ChannelsMayHoldAnAnswerOrACall) {
+  const ServedText& text = text_in_channels();
+  const int64_t size = text.tokenizer.vocab_size();
+  const auto end = static_cast<int32_t>(size);
+  const structured::Vocabulary vocabulary = make_answer_vocabulary(text, size + 1);
+  const structured::GrammarSource done = {.kind = structured::GrammarKind::kRegex, .text = "do+ne"};
+  const auto takes = [&](const CallsGrammar& calls, const structured::GrammarSource* answer,
+                         const std::string& written) {
+    std::vector<std::string> warnings;
+    structured::Matcher matcher =
+        compiled(vocabulary, make_channels_source(text, calls, answer, warnings)).start({end});
+    bool is_taken = true;
+    for (const int32_t token : text.tokenizer.encode(written))
+      is_taken = is_taken && matcher.accept(token);
+    return is_taken && matcher.accept(end);
+  };
+  const CallsGrammar bound = {.tools = grammar_tools()};
+  CallsGrammar free = bound;
+  free.begins_free = true;
+  const std::string thought = "<|channel|>analysis<|message|>Well.<|end|><|start|>assistant";
+  const std::string remark = "<|channel|>commentary<|message|>I ask.<|end|><|start|>assistant";
+  const std::string text_answer = "<|channel|>final<|message|>It rains.";
+  const std::string regex_answer = "<|channel|>final <|constrain|>json<|message|>doone";
+  for (const std::string call : {"<|channel|>commentary to=functions.now <|constrain|>json",
+                                 " to=functions.now<|channel|>commentary json"}) {
+    const std::string whole = call + "<|message|>{}";
+    EXPECT_TRUE(takes(bound, nullptr, thought + whole)) << call;
+    EXPECT_TRUE(takes(bound, &done, whole)) << call;
+    EXPECT_TRUE(takes(free, nullptr, thought + remark + whole)) << call;
+    EXPECT_FALSE(takes({}, &done, whole)) << call;
+    EXPECT_FALSE(takes(free, nullptr, call + "<|message|>{\"a\": 1}")) << call;
+  }
+  EXPECT_TRUE(takes(bound, &done, thought + thought + regex_answer));
+  EXPECT_TRUE(takes(free, nullptr, text_answer));
+  EXPECT_FALSE(takes(bound, nullptr, text_answer));
+  EXPECT_FALSE(takes(bound, &done, text_answer));
+  EXPECT_FALSE(
+      takes(bound, nullptr, remark + " to=functions.now<|channel|>commentary<|message|>{}"));
+  EXPECT_FALSE(takes(bound, &done, thought));
 }
 
 // Several calls in one answer are several calls.
