@@ -46,6 +46,11 @@ class OpenAiEndpoint {
 
   void add_routes(Router& router);
 
+  // What asample's `structured_outputs` is to the service (ServiceParts::fit).
+  void fit_sample(const std::string& tenant, size_t base, const std::string& outputs,
+                  const Respond& respond,
+                  const std::function<void(structured::GrammarStore::Held)>& then);
+
  private:
   struct Call;
   struct Gathering;

@@ -346,6 +346,71 @@ TEST_F(Constraints, AnswersInChannelsHaveThem) {
   EXPECT_EQ(whole.at("choices").at(0).at("message").at("content"), "7");
 }
 
+std::string asample_body(OpenAiHouse& of, const std::string& fields, const std::string& params) {
+  House& house = of.house;
+  const std::string session = house.session();
+  const std::string sampler =
+      House::text(house.post("create_sampling_session",
+                             R"({"session_id":")" + session +
+                                 R"(","sampling_session_seq_id":0,"base_model":"tiny"})"),
+                  "sampling_session_id");
+  return R"({"sampling_session_id":")" + sampler +
+         R"(","seq_id":1,"prompt":{"chunks":[{"type":"encoded_text","tokens":[5,9]}]},)" + fields +
+         R"(,"sampling_params":{)" + params + "}}";
+}
+
+// asample has vLLM's field too, as an extension; an end token is what the sample stops at.
+TEST_F(Constraints, SamplesByTokenIdsHaveThem) {
+  for (const bool has_threads : {false, true}) {
+    Served served(options(), has_threads);
+    OpenAiHouse& house = served.house;
+    const std::string body = asample_body(house, R"("structured_outputs":{"json":)" + kPerson + "}",
+                                          R"("max_tokens":9,"stop":[7])");
+    const Response answer = house.house.post("asample", body);
+    if (has_threads) {
+      EXPECT_EQ(answer.status, 0);
+      EXPECT_TRUE(house.house.submitted.empty());
+      house.run(house.compiles);
+      house.run_all();
+    } else {
+      EXPECT_EQ(answer.status, 200) << answer.body;
+    }
+    ASSERT_EQ(house.house.submitted.size(), 1u);
+    ASSERT_NE(house.sample().grammar, nullptr);
+    structured::Matcher matcher = house.sample().grammar->start(house.sample().stop);
+    EXPECT_FALSE(matcher.accept(7));
+    for (const int32_t token : OpenAiHouse::tokens(R"({"name": "Bob"})"))
+      EXPECT_TRUE(matcher.accept(token));
+    EXPECT_TRUE(matcher.accept(7));
+    // Sent again, it is answered as it was.
+    EXPECT_THAT(house.house.post("asample", body).body, HasSubstr(":1:0\""));
+    EXPECT_EQ(house.house.submitted.size(), 1u);
+    EXPECT_EQ(served.store.counts().compiles, 1);
+  }
+}
+
+TEST_F(Constraints, SamplesByTokenIdsAreRefusedByTheField) {
+  const std::string any = R"("structured_outputs":{"json_object":true})";
+  const std::pair<std::pair<std::string, std::string>, const char*> kRefused[] = {
+      {{R"("structured_outputs":7)", ""}, "structured_outputs"},
+      {{R"("structured_outputs":{"lark":"x"})", ""}, "structured_outputs.lark"},
+      {{R"("structured_outputs":{"json":{"not":{}},"regex":"a"})", ""},
+       "structured_outputs: names 2"},
+      {{R"("structured_outputs":{"regex":"(("})", ""}, "structured_outputs.regex"},
+      {{any, R"("stop":[])"}, "sampling_params.stop is []"},
+      {{any + R"(,"prompt_logprobs":true)", R"("max_tokens":1)"}, "the prompt alone"},
+  };
+  for (const auto& [asked, why] : kRefused) {
+    Served served(options());
+    const Response answer =
+        served.house.house.post("asample", asample_body(served.house, asked.first, asked.second));
+    EXPECT_EQ(answer.status, 400) << why;
+    EXPECT_THAT(answer.body, HasSubstr(why));
+    EXPECT_THAT(answer.body, HasSubstr("structured_outputs"));
+    EXPECT_TRUE(served.house.house.submitted.empty());
+  }
+}
+
 // A text of a schema is held to the levels of a schema, and the message says so.
 TEST_F(Constraints, ADeepTextIsTooDeep) {
   for (const int levels : {40, 70}) {

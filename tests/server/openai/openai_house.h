@@ -46,6 +46,7 @@ class OpenAiHouse {
                        structured::GrammarStore* grammars = nullptr)
       : house(options, {}, rates), endpoint_(parts(text, has_threads, grammars)) {
     endpoint_.add_routes(router_);
+    house.fit = [this](const auto&... asked) { endpoint_.fit_sample(asked...); };
   }
 
   // The answer, in the form that clients see it in; status 0 while it waits.

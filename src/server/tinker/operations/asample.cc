@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <cmath>
 #include <exception>
 #include <memory>
@@ -157,6 +158,18 @@ std::optional<TensorParts> read_prompt_targets(const text::Fields& body, api::Sa
   }
   command.prompt_targets.first = row_offsets(parts, rows, layout.num_columns);
   return parts;
+}
+
+// What answers have to fit is read where the model's tokens are known.
+void read_outputs(const text::Fields& body, SampleOrder& order) {
+  constexpr const char* kName = "structured_outputs";
+  if (!body.has(kName)) return;
+  static_cast<void>(body.object(kName));
+  if (order.command.prompt_logprobs && order.command.max_tokens == 1)
+    body.fail(kName,
+              "with prompt_logprobs and max_tokens 1 the prompt alone is asked about, and "
+              "no answer; leave it out");
+  order.outputs = boost::json::serialize(*body.find(kName));
 }
 
 [[noreturn]] void fail(const std::string& field, const std::string& what) {
@@ -344,6 +357,19 @@ Response submit_sample(Service& service, SampleCall& call) {
   return sample_reply(request_id, id, seq_id, num_samples);
 }
 
+void constrain_and_submit(Service& service, const std::shared_ptr<SampleCall>& call) {
+  const auto submit = [&service, call] { call->respond(submit_sample(service, *call)); };
+  if (call->order.outputs.empty() || call->fault) return submit();
+  const SamplerTable::Row sampler =
+      service.find_or_restore_sampler(call->request, call->sampler_id);
+  service.parts().fit(call->request.tenant, static_cast<size_t>(sampler->base), call->order.outputs,
+                      call->respond,
+                      [call, submit](std::shared_ptr<const structured::Grammar> grammar) {
+                        call->order.command.grammar = std::move(grammar);
+                        submit();
+                      });
+}
+
 void asample(Service& service, Request&& request, const Respond& respond) {
   const auto call = std::make_shared<SampleCall>(SampleCall{std::move(request), respond});
   const auto read = [call] {
@@ -352,7 +378,7 @@ void asample(Service& service, Request&& request, const Respond& respond) {
   };
   service.run_aside_if_long(respond, call->request.tenant,
                             call->request.body.size() > Service::kReadAtOnce, read,
-                            [&service, call] { call->respond(submit_sample(service, *call)); });
+                            [&service, call] { constrain_and_submit(service, call); });
 }
 
 }  // namespace
@@ -366,6 +392,7 @@ SampleOrder read_sample(const text::Fields& body, uint64_t fallback_seed) {
   read_logprob_options(body, command);
   order.targets = read_prompt_targets(body, command);
   order.record = body.boolean_or("record_stability_info", false);
+  read_outputs(body, order);
   return order;
 }
 
@@ -383,6 +410,10 @@ void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order) {
   if (order.stops_at_end)
     command.stop.insert(command.stop.end(), base.end_tokens.begin(), base.end_tokens.end());
   command.top_k = std::min(command.top_k, base.vocab_size);
+  if (command.grammar != nullptr && command.stop.empty())
+    fail("structured_outputs",
+         "an answer that fits ends with an end token, and "
+         "sampling_params.stop is []; leave that out");
   check_topk_counts(command, base.vocab_size);
   check_result_size(command);
 }

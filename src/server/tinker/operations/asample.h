@@ -2,10 +2,12 @@
 // POST asample: {sampling_session_id, seq_id, prompt, num_samples, sampling_params, ...}
 // in JSON: continuations of a prompt, and with prompt_logprobs what the
 // prompt's own tokens were worth, which is all that compute_logprobs of the SDK is. Its number is
-// the client's: sent again, it is answered as it was.
+// the client's: sent again, it is answered as it was. An extension, which the SDK does not know:
+// structured_outputs, which every continuation has to fit, as vLLM has it.
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "api/command.h"
 #include "api/work.h"
@@ -22,7 +24,8 @@ struct SampleOrder {
   bool record = false;       // record_stability_info
   bool stops_at_end = true;  // the base model's end tokens stop it too
   std::optional<TensorParts> targets =
-      {};  // the layout of target_prompt_logprobs, where it was asked
+      {};                    // the layout of target_prompt_logprobs, where it was asked
+  std::string outputs = {};  // JSON of structured_outputs; empty: answers are free
 };
 
 // Any thread. `fallback_seed` serves a request without a seed.

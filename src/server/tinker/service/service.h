@@ -99,6 +99,13 @@ struct ServiceParts {
   std::function<void(const std::string& tenant, std::function<void()>)> parse = {};
   // Whether the tenant may sample the adapter that is served by this name; without it, yes.
   std::function<bool(const std::string& tenant, const std::string& adapter)> may_sample = {};
+  // Makes the grammar that samples of a base have to fit, of JSON as vLLM's `structured_outputs`
+  // has it: `then` comes with it on the I/O thread, at once or later; or `respond` says why there
+  // is none.
+  std::function<void(const std::string& tenant, size_t base, const std::string& outputs,
+                     const Respond& respond,
+                     const std::function<void(std::shared_ptr<const structured::Grammar>)>& then)>
+      fit = {};
 };
 
 class Service {

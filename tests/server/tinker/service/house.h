@@ -156,6 +156,7 @@ class House {
   int num_parsed = 0;        // jobs for the threads that read large bodies and write large results
   bool holds_jobs = false;   // of the worker, until run_aside()
   bool holds_turns = false;  // what is posted back, until turn()
+  decltype(ServiceParts::fit) fit = {};
 
  private:
   ServiceParts parts() {
@@ -183,7 +184,8 @@ class House {
                 [this](const std::string&, const std::function<void()>& job) {
                   ++num_parsed;
                   job();
-                }};
+                },
+            .fit = [this](const auto&... asked) { fit(asked...); }};
   }
   Dispatch dispatch() {
     return {
