@@ -291,6 +291,10 @@ case("temperature -1", 400)(lambda w: status(w.asample(params={"temperature": -1
 case("temperature 1e-44 (infinite logits)", 400)(lambda w: status(w.asample(
     params={"temperature": 1e-44, "max_tokens": 1}, topk_sample_logprobs=1)))
 case("top_k -2", 400)(lambda w: status(w.asample(params={"top_k": -2})))
+case("structured_outputs that is a list", 400)(lambda w: status(w.asample(structured_outputs=[1])))
+case("structured_outputs: a schema that is itself", 400)(lambda w: status(w.asample(
+    structured_outputs={"json": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}})))
+case("structured_outputs: a text of 10,000 brackets", 400)(lambda w: status(w.asample(structured_outputs={"json": "[" * 10_000})))
 # Training
 case("a protobuf that is none", 400)(lambda w: status(w.model.send_raw(b"\xff\xff\xff\xff")))
 case("no data", "future, user error")(lambda w: w.train([]))
