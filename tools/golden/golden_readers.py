@@ -359,7 +359,8 @@ def random_case(family, seed):
             shared = shared if shared < layers and set(types[layers - shared:]) <= set(types[:layers - shared]) else 0
             if shared:  # transformers wants both kinds before them where both are anywhere
                 shared = shared if set(types) == set(types[:layers - shared]) else 0
-            config.update(hidden_size_per_layer_input=pick(0, 0, 2, 5, 16), num_kv_shared_layers=shared,
+            width = pick(0, 0, 2, 5, 16)  # transformers fails on shared layers without inputs of their own
+            config.update(hidden_size_per_layer_input=width, num_kv_shared_layers=shared if width else 0,
                           vocab_size_per_layer_input=config["vocab_size"] + pick(0, 3), use_double_wide_mlp=bool(pick(0, 1)))
             config.update(pick({}, {}, dict(enable_moe_block=True, num_experts=pick(4, 5, 8), top_k_experts=pick(1, 2, 3),
                                             moe_intermediate_size=int(rng.integers(3, 30)))))
