@@ -26,21 +26,22 @@ def run(strata, *arguments):
     return done
 
 
-def conversations():
+def conversations(thinking="thinking"):
+    """`thinking`: the key that a template reads thoughts under."""
     for city, sky in SKIES.items():
         ask = {"role": "user", "content": f"The weather in {city}?"}
-        call = {"role": "assistant", "thinking": LOOKS, "tool_calls": [
+        call = {"role": "assistant", thinking: LOOKS, "tool_calls": [
             {"type": "function", "function": {"name": "weather", "arguments": {"city": city}}}]}
         yield {"tools": [TOOL], "messages": [ask, call]}
         yield {"tools": [TOOL], "messages": [
             ask, call, {"role": "tool", "content": json.dumps({"sky": sky})},
-            {"role": "assistant", "thinking": SAYS, "content": f"There is {sky} in {city}."}]}
+            {"role": "assistant", thinking: SAYS, "content": f"There is {sky} in {city}."}]}
         yield {"messages": [{"role": "user", "content": f"Say hello to {city}."},
-                            {"role": "assistant", "thinking": GREETS, "content": f"Hello, {city}!"}]}
+                            {"role": "assistant", thinking: GREETS, "content": f"Hello, {city}!"}]}
 
 
-def write_data(path):
-    path.write_text("".join(json.dumps(row) + "\n" for row in conversations()))
+def write_data(path, thinking="thinking"):
+    path.write_text("".join(json.dumps(row) + "\n" for row in conversations(thinking)))
     return path
 
 
@@ -79,9 +80,9 @@ def joined(stream):
     return reasoning, content, name, arguments, reason
 
 
-def check_calls(client):
+def check_calls(client, model):
     ask = [{"role": "user", "content": "The weather in Paris?"}]
-    options = {"model": "oss", "tools": [TOOL], "temperature": 0, "max_tokens": 100}
+    options = {"model": model, "tools": [TOOL], "temperature": 0, "max_tokens": 100}
     answer = client.chat.completions.create(messages=ask, **options).choices[0]
     message = answer.message
     assert answer.finish_reason == "tool_calls" and len(message.tool_calls) == 1, answer
@@ -110,7 +111,7 @@ def main(strata, model, folder):
     run(strata, "train", model, *learns, "--method", "full", "--lr", "5e-3", "--epochs", 80, "--out", tuned)
     check_chat(strata, tuned)
     with serving(strata, folder, "--model", f"oss={tuned}") as (url, _):
-        check_calls(openai.OpenAI(base_url=url + "/v1", api_key=KEY))
+        check_calls(openai.OpenAI(base_url=url + "/v1", api_key=KEY), "oss")
     # Its experts in 4 bits, and over them an adapter of all linear layers, of experts as target_parameters.
     pack(strata, tuned, packed)
     run(strata, "train", packed, *learns, "--rank", 8, "--lr", "1e-3", "--epochs", 10, "--out", adapter)

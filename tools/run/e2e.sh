@@ -41,10 +41,13 @@ python=$(../../tools/run/sdk_python.sh 0.38.0)
 "$python" states.py "$strata" "$work/tiny-qwen3.5"
 ../../tools/run/tiny_gpt_oss.sh "$strata" "$work/tiny-gpt-oss"
 "$python" gpt_oss.py "$strata" "$work/tiny-gpt-oss" "$work/gpt-oss"
+../../tools/run/tiny_gemma4.sh "$strata" "$work/tiny-gemma4"
+"$python" gemma4.py "$strata" "$work/tiny-gemma4" "$work/gemma4"
 if [ "$is_whole" = yes ] || [ -n "${GOLDEN_PYTHON:-}" ] || [ -e ../../build/golden/ready ]; then
   "$(../../tools/run/golden_python.sh)" gpt_oss_peft.py "$work/gpt-oss"
+  "$(../../tools/run/golden_python.sh)" gemma4_peft.py "$work/gemma4"
 else
-  echo "gpt-oss in transformers and PEFT: left out, since they are not installed; make e2e without SDKS installs them"
+  echo "gpt-oss and Gemma 4 in transformers and PEFT: left out, since they are not installed; make e2e without SDKS installs them"
 fi
 "$python" -c 'import pyrage' 2>/dev/null || "$python" -m pip install --quiet --disable-pip-version-check pyrage==1.4.0
 "$python" state_items.py --strata "$strata" --model "$model"
