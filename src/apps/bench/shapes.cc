@@ -159,14 +159,25 @@ ModelConfig deepseek_v4_flash_config() {
   return c;
 }
 
-ModelConfig gpt_oss_20b_config() {
-  const ConfigSource source = read_config_source("config", "gpt-oss-20b");
+// Four layers of a published model, with these keys in place of its own.
+ModelConfig four_layers_of(const char* name, const boost::json::object& keys) {
+  const ConfigSource source = read_config_source("config", name);
   boost::json::object config = boost::json::parse(source.json).as_object();
   config["num_hidden_layers"] = 4;
   config["vocab_size"] = 32768;
   config["eos_token_id"] = nullptr;
   config["pad_token_id"] = nullptr;
+  for (const auto& [key, value] : keys) config[key] = value;
   return model::parse_config(boost::json::serialize(config), source.where, /*strict=*/true).config;
+}
+
+ModelConfig gemma4_e4b_config() {
+  return four_layers_of(
+      "gemma-4-e4b",
+      {{"num_kv_shared_layers", 2},
+       {"vocab_size_per_layer_input", 32768},
+       {"layer_types",
+        {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}}});
 }
 
 }  // namespace
@@ -184,7 +195,9 @@ model::ModelConfig bench_config(BenchShape shape) {
     case BenchShape::kLatent:
       return deepseek_v3_attention_config();
     case BenchShape::kGptOss:
-      return gpt_oss_20b_config();
+      return four_layers_of("gpt-oss-20b", {});
+    case BenchShape::kGemma4:
+      return gemma4_e4b_config();
   }
   CHECK(false);
   __builtin_unreachable();

@@ -12,6 +12,9 @@ enum class BenchShape {
   kDeepseekV4,  // four layers of DeepSeek-V4-Flash with 16 experts, a vocabulary of 32,768
   kLatent,      // two layers with DeepSeek-V3's attention, a narrow dense MLP
   kGptOss,      // four layers of gpt-oss-20b, a vocabulary of 32,768
+  // Four layers of Gemma 4 E4B, of which two read keys and values of the others, a vocabulary of
+  // 32,768.
+  kGemma4,
 };
 
 model::ModelConfig bench_config(BenchShape shape);

@@ -35,6 +35,9 @@ constexpr BenchWork kWorks[] = {
     {"oss_train_s512", WorkKind::kTrain, 4, 512, false, false, BenchShape::kGptOss},
     {"oss_prefill512", WorkKind::kPrefill, 1, 512, false, false, BenchShape::kGptOss},
     {"oss_decode1", WorkKind::kDecode, 1, 128, false, false, BenchShape::kGptOss},
+    {"e4b_train_s512", WorkKind::kTrain, 4, 512, false, false, BenchShape::kGemma4},
+    {"e4b_prefill512", WorkKind::kPrefill, 1, 512, false, false, BenchShape::kGemma4},
+    {"e4b_decode1", WorkKind::kDecode, 1, 128, false, false, BenchShape::kGemma4},
 };
 
 }  // namespace
