@@ -58,6 +58,11 @@ Commands commands_to_go_on(const TrainOptions& o, const CardFacts& facts, bool i
   return commands;
 }
 
+// Where no answer has a reward their mean is no number.
+std::string mean_reward_text(double mean) {
+  return std::isfinite(mean) ? fmt::format("{:.4f}", mean) : "none";
+}
+
 int64_t total_of(const std::vector<engine::SentBytes>& of_ranks) {
   int64_t total = 0;
   for (const engine::SentBytes& sent : of_ranks) total += sent.total();
@@ -75,7 +80,7 @@ double TrainLoop::tokens_per_second() const {
 }
 std::string TrainLoop::progress_text() const {
   std::string text =
-      rewards_ ? fmt::format("reward {:.3f}", rewards_->mean) : fmt::format("loss {:.4f}", loss_);
+      rewards_ ? "reward " + mean_reward_text(rewards_->mean) : fmt::format("loss {:.4f}", loss_);
   if (mtp_loss_) text += fmt::format("  mtp {:.4f}", *mtp_loss_);
   if (indexer_loss_) text += fmt::format("  indexer {:.4f}", *indexer_loss_);
   if (pairs_) text += fmt::format("  margin {:.3f}", pairs_->margin);
@@ -107,9 +112,9 @@ void TrainLoop::add_pair_rows(report::Table& table) const {
 }
 
 void TrainLoop::add_reward_rows(report::Table& table) const {
-  table.add_row(
-      {"reward", fmt::format("{:.4f} +- {:.4f}, {:.0f} % of groups equal (last step)",
-                             rewards_->mean, rewards_->deviation, 100 * rewards_->share_equal)});
+  table.add_row({"reward", fmt::format("{} +- {:.4f}, {:.0f} % of groups equal (last step)",
+                                       mean_reward_text(rewards_->mean), rewards_->deviation,
+                                       100 * rewards_->share_equal)});
   if (first_eval_ && last_eval_) {
     table.add_row(
         {"evaluation reward", fmt::format("{:.4f} -> {:.4f}", -*first_eval_, -*last_eval_)});

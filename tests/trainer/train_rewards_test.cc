@@ -78,6 +78,19 @@ TEST_F(TrainRewards, WhatIsRewardedIsLearned) {
   EXPECT_THAT(content(root_ + "/dapo/loss.svg"), HasSubstr("mean reward"));
 }
 
+// A command whose line is no number leaves an answer out; of none there is no mean.
+TEST_F(TrainRewards, NoAnswerWithARewardIsSaidSo) {
+  TrainOptions o = reward_options("none", script("while read -r line; do echo nan; done"));
+  o.steps = 2;
+  o.eval_fraction = 0.0;
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(run_train(o), 0);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("reward none"));
+  EXPECT_THAT(text, Not(HasSubstr("nan,")));
+  EXPECT_THAT(text, Not(HasSubstr("nan +-")));
+}
+
 // The first evaluation is the best, and two more end the run; what it learned from said nothing.
 TEST_F(TrainRewards, EndsEarlyWhereRewardsStandStill) {
   TrainOptions o = reward_options("still", "regex:never so");
