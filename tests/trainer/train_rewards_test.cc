@@ -82,6 +82,8 @@ TEST_F(TrainRewards, WhatIsRewardedIsLearned) {
 TEST_F(TrainRewards, NoAnswerWithARewardIsSaidSo) {
   TrainOptions o = reward_options("none", script("while read -r line; do echo nan; done"));
   o.steps = 2;
+  o.batch_size = 2;
+  o.rollouts.group_size = 2;
   o.eval_fraction = 0.0;
   testing::internal::CaptureStderr();
   ASSERT_EQ(run_train(o), 0);

@@ -17,6 +17,7 @@ const std::string kHello = R"("messages":[{"role":"user","content":"Hello"}])";
 const std::string kPerson = R"({"type":"object","properties":{"name":{"enum":["Ada","Bob"]}},)"
                             R"("required":["name"],"additionalProperties":false})";
 const std::string kWeather = R"({"type":"function","function":{"name":"weather","strict":true,)"
+                             R"("description":"The weather of a city.",)"
                              R"("parameters":{"type":"object","properties":{"city":{"enum":)"
                              R"(["Oslo"]}},"required":["city"],"additionalProperties":false}}})";
 const std::string kNow = R"({"type":"function","function":{"name":"now"}})";
