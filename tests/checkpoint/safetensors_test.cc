@@ -26,7 +26,7 @@ using testing::safetensors_bytes;
 using testing::TempDir;
 using testing::write_bytes;
 
-const TensorInfo& must_find(const SafetensorsFile& file, const std::string& name) {
+const TensorInfo& must_find(const SafetensorsFile& file, const char* name) {
   const TensorInfo* info = file.find(name);
   CHECK(info != nullptr, name);
   return *info;

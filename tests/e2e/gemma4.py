@@ -37,7 +37,7 @@ def main(strata, model, folder):
     run(strata, "train", model, *learns, "--method", "full", "--lr", "5e-3", "--epochs", 80, "--out", tuned)
     check_chat(strata, tuned)
     with serving(strata, folder, "--model", f"gemma={tuned}") as (url, _):
-        check_calls(openai.OpenAI(base_url=url + "/v1", api_key=KEY), "gemma")
+        check_calls(openai.OpenAI(base_url=url + "/v1", api_key=KEY), "gemma", keeps_thoughts=True)
     run(strata, "train", tuned, *learns, "--rank", 8, "--lr", "1e-3", "--epochs", 10, "--out", adapter)
     config = json.loads((adapter / "adapter_config.json").read_text())
     assert any("per_layer_model_projection" in name for name in config["target_modules"]), config

@@ -31,10 +31,10 @@ def conversations(thinking="thinking"):
     for city, sky in SKIES.items():
         ask = {"role": "user", "content": f"The weather in {city}?"}
         call = {"role": "assistant", thinking: LOOKS, "tool_calls": [
-            {"type": "function", "function": {"name": "weather", "arguments": {"city": city}}}]}
+            {"id": "call_0", "type": "function", "function": {"name": "weather", "arguments": {"city": city}}}]}
         yield {"tools": [TOOL], "messages": [ask, call]}
         yield {"tools": [TOOL], "messages": [
-            ask, call, {"role": "tool", "content": json.dumps({"sky": sky})},
+            ask, call, {"role": "tool", "tool_call_id": "call_0", "content": json.dumps({"sky": sky})},
             {"role": "assistant", thinking: SAYS, "content": f"There is {sky} in {city}."}]}
         yield {"messages": [{"role": "user", "content": f"Say hello to {city}."},
                             {"role": "assistant", thinking: GREETS, "content": f"Hello, {city}!"}]}
@@ -80,7 +80,8 @@ def joined(stream):
     return reasoning, content, name, arguments, reason
 
 
-def check_calls(client, model):
+def check_calls(client, model, keeps_thoughts=False):
+    """`keeps_thoughts`: the template renders those of the call that is answered."""
     ask = [{"role": "user", "content": "The weather in Paris?"}]
     options = {"model": model, "tools": [TOOL], "temperature": 0, "max_tokens": 100}
     answer = client.chat.completions.create(messages=ask, **options).choices[0]
@@ -91,8 +92,8 @@ def check_calls(client, model):
     assert message.reasoning_content == LOOKS and not message.content, message
     streamed = joined(client.chat.completions.create(messages=ask, stream=True, **options))
     assert streamed == (LOOKS, "", "weather", call.function.arguments, "tool_calls"), streamed
-    # As clients send it, and as the template renders what was trained: without the reasoning.
-    turns = [*ask, message.model_dump(exclude_none=True, exclude={"reasoning_content"}),
+    # As clients send it, and as the template renders what was trained.
+    turns = [*ask, message.model_dump(exclude_none=True, exclude=None if keeps_thoughts else {"reasoning_content"}),
              {"role": "tool", "tool_call_id": call.id, "content": json.dumps({"sky": "rain"})}]
     final = client.chat.completions.create(messages=turns, **options).choices[0]
     assert final.message.content == "There is rain in Paris." and final.message.reasoning_content == SAYS, final
