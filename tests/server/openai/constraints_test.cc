@@ -45,7 +45,7 @@ struct Served {
   OpenAiHouse house;
 };
 
-std::string format(const std::string& schema, const std::string& more = "") {
+std::string response_format(const std::string& schema, const std::string& more = "") {
   return R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)" + schema +
          more + "}}";
 }
@@ -67,8 +67,9 @@ struct Asked {
 
 TEST_F(Constraints, EachFieldIsWhatItsAnswersFit) {
   const Asked kAsked[] = {
-      {"a schema", format(kPerson), R"({"name": "Ada"})", R"({"name": "Eve"})"},
-      {"a strict schema", format(kPerson, R"(,"strict":true)"), R"({"name": "Bob"})", "{}"},
+      {"a schema", response_format(kPerson), R"({"name": "Ada"})", R"({"name": "Eve"})"},
+      {"a strict schema", response_format(kPerson, R"(,"strict":true)"), R"({"name": "Bob"})",
+       "{}"},
       {"any object", R"("response_format":{"type":"json_object"})", R"({"a": [1]})", "[1]"},
       {"vLLM's schema", R"("structured_outputs":{"json":)" + kPerson + "}", R"({"name": "Ada"})",
        "7"},
@@ -104,11 +105,11 @@ TEST_F(Constraints, EachFieldIsWhatItsAnswersFit) {
 
 TEST_F(Constraints, EverySampleOfARequestHasIt) {
   Served served(options());
-  served.house.complete(R"("prompt":["a","b"],"n":2,)" + format(kPerson));
+  served.house.complete(R"("prompt":["a","b"],"n":2,)" + response_format(kPerson));
   ASSERT_EQ(served.house.house.submitted.size(), 2u);
   EXPECT_TRUE(fits(served.house, R"({"name": "Ada"})", 1));
   EXPECT_EQ(served.store.counts().compiles, 1);
-  served.house.chat(kHello + "," + format(kPerson));
+  served.house.chat(kHello + "," + response_format(kPerson));
   EXPECT_EQ(served.store.counts().compiles, 1);
   EXPECT_EQ(served.store.counts().hits, 1);
 }
@@ -119,7 +120,7 @@ TEST_F(Constraints, BeginBehindAThought) {
   text.chat = text::ChatTemplate::parse(
       "{{ messages[0].content }}<think>\n{# </think> <tool_call> #}{{ '</think>'[:0] }}");
   Served served(options(), false, text);
-  const auto answer = served.house.chat(kHello + "," + format(kPerson));
+  const auto answer = served.house.chat(kHello + "," + response_format(kPerson));
   ASSERT_EQ(answer->response.status, 0) << answer->response.bytes();
   EXPECT_TRUE(fits(served.house, "hm {}</think>\n\n{\"name\": \"Ada\"}"));
   EXPECT_FALSE(fits(served.house, "hm"));
@@ -139,15 +140,16 @@ TEST_F(Constraints, WhatIsRefusedIsNamed) {
       {R"("response_format":{"type":"json_schema"})", "response_format.json_schema", "required"},
       {R"("response_format":{"type":"json_schema","json_schema":{"schema":{}}})",
        "response_format.json_schema.name", "required"},
-      {format(R"({"type":"strin"})"), "response_format.json_schema.schema", "#/type: got"},
-      {format("7"), "response_format.json_schema.schema", "want a schema"},
-      {format(R"({"type":"object"})", strict), "response_format.json_schema.schema",
+      {response_format(R"({"type":"strin"})"), "response_format.json_schema.schema", "#/type: got"},
+      {response_format("7"), "response_format.json_schema.schema", "want a schema"},
+      {response_format(R"({"type":"object"})", strict), "response_format.json_schema.schema",
        "#: strict: an object wants"},
-      {format(R"({"type":"object","properties":{"a":{"type":"string","not":{}}},"required":["a"],)"
-              R"("additionalProperties":false})",
-              strict),
+      {response_format(
+           R"({"type":"object","properties":{"a":{"type":"string","not":{}}},"required":["a"],)"
+           R"("additionalProperties":false})",
+           strict),
        "response_format.json_schema.schema", "#/properties/a/not: the keyword 'not'"},
-      {format(R"({"type":"integer","minimum":3,"maximum":2})"),
+      {response_format(R"({"type":"integer","minimum":3,"maximum":2})"),
        "response_format.json_schema.schema", "minimum greater than maximum"},
       {R"("structured_outputs":{})", "structured_outputs", "names 0 of"},
       {R"("structured_outputs":{"regex":"a","json_object":true})", "structured_outputs",
@@ -161,7 +163,7 @@ TEST_F(Constraints, WhatIsRefusedIsNamed) {
       {R"("structured_outputs":{"regex":"(a"})", "structured_outputs.regex", ""},
       {R"("structured_outputs":{"choice":[]})", "structured_outputs.choice", "has 0 texts"},
       {R"("structured_outputs":{"json":"{"})", "structured_outputs.json", "no JSON"},
-      {R"("structured_outputs":{"regex":"a"},)" + format("{}"), "structured_outputs",
+      {R"("structured_outputs":{"regex":"a"},)" + response_format("{}"), "structured_outputs",
        "next to response_format"},
       {R"("tool_choice":"required")", "tool_choice", "there are no tools"},
       {R"("tool_choice":"any")", "tool_choice", "'any' is not supported"},
@@ -189,7 +191,7 @@ TEST_F(Constraints, WhatIsRefusedIsNamed) {
 TEST_F(Constraints, WhatIsPassedOverIsSaid) {
   const std::string schema = R"({"type":"integer","not":{"const":3},"multipleOf":4096})";
   Served served(options());
-  const auto answer = served.house.chat(kHello + "," + format(schema));
+  const auto answer = served.house.chat(kHello + "," + response_format(schema));
   served.house.settle(0, {"7"});
   const json::value got = answer->json();
   const json::array& warnings = got.at("warnings").as_array();
@@ -211,7 +213,7 @@ TEST_F(Constraints, ACompileThatTakesTooLongIsTheFieldsFault) {
     properties += (i == 0 ? "\"p" : ",\"p") + std::to_string(i) + "\":" + array;
   }
   const auto answer = served.house.chat(
-      kHello + "," + format(R"({"type":"object","properties":{)" + properties + "}}"));
+      kHello + "," + response_format(R"({"type":"object","properties":{)" + properties + "}}"));
   ASSERT_EQ(answer->response.status, 400);
   EXPECT_EQ(answer->error("code"), "schema_too_complex");
   EXPECT_THAT(answer->error("message"), HasSubstr("--schema-seconds"));
@@ -222,7 +224,7 @@ TEST_F(Constraints, WhoHasNoSpaceComesAgain) {
   structured::GrammarStore::Options limited = options();
   limited.space = SharedLimit(1000);
   Served served(limited);
-  const auto answer = served.house.chat(kHello + "," + format("{}"));
+  const auto answer = served.house.chat(kHello + "," + response_format("{}"));
   EXPECT_EQ(answer->response.status, 429);
   EXPECT_THAT(answer->error("message"), HasSubstr("--max-schema-bytes"));
 }
@@ -230,7 +232,7 @@ TEST_F(Constraints, WhoHasNoSpaceComesAgain) {
 // A server without grammars says so.
 TEST_F(Constraints, AreRefusedWhereThereAreNone) {
   OpenAiHouse house;
-  const auto answer = house.chat(kHello + "," + format("{}"));
+  const auto answer = house.chat(kHello + "," + response_format("{}"));
   EXPECT_EQ(answer->response.status, 400);
   EXPECT_THAT(answer->error("message"), HasSubstr("makes no grammars"));
 }
@@ -240,16 +242,16 @@ TEST_F(Constraints, AreRefusedWhereThereAreNone) {
 TEST_F(Constraints, CompilesOnAThreadOfItsOwn) {
   Served served(options(), /*has_threads=*/true);
   OpenAiHouse& house = served.house;
-  const auto answer = house.chat(kHello + "," + format(kPerson));
+  const auto answer = house.chat(kHello + "," + response_format(kPerson));
   EXPECT_TRUE(house.house.submitted.empty());
   ASSERT_EQ(house.compiles.size(), 1u);
   house.run(house.compiles);
   EXPECT_TRUE(house.house.submitted.empty());
   house.run_all();
   ASSERT_EQ(house.house.submitted.size(), 1u);
-  house.chat(kHello + "," + format(kPerson));  // it is there by now
+  house.chat(kHello + "," + response_format(kPerson));  // it is there by now
   EXPECT_EQ(house.house.submitted.size(), 2u);
-  const auto left = house.chat(kHello + "," + format("true"));
+  const auto left = house.chat(kHello + "," + response_format("true"));
   ASSERT_EQ(house.compiles.size(), 1u);
   (*house.hang_up)();
   house.run(house.compiles);
@@ -257,7 +259,7 @@ TEST_F(Constraints, CompilesOnAThreadOfItsOwn) {
   EXPECT_EQ(house.house.submitted.size(), 2u);
   EXPECT_EQ(served.store.counts().compiles, 1);
   house.takes_compiles = false;
-  EXPECT_EQ(house.chat(kHello + "," + format("false"))->response.status, 429);
+  EXPECT_EQ(house.chat(kHello + "," + response_format("false"))->response.status, 429);
 }
 
 std::string call_of(const std::string& name, const std::string& arguments) {
@@ -300,7 +302,7 @@ TEST_F(Constraints, ToolsAreCalledAsTheChoiceSays) {
   none.house.chat(kHello + "," + tools + R"(,"tool_choice":"none")");
   EXPECT_EQ(none.house.sample().grammar, nullptr);
   Served schema(options());  // calls, or what fits the schema
-  schema.house.chat(kHello + R"(,"tools":[)" + kNow + "]," + format(kPerson));
+  schema.house.chat(kHello + R"(,"tools":[)" + kNow + "]," + response_format(kPerson));
   EXPECT_TRUE(fits(schema.house, now));
   EXPECT_TRUE(fits(schema.house, R"({"name": "Ada"})"));
   EXPECT_FALSE(fits(schema.house, "Hello."));
@@ -321,11 +323,11 @@ TEST_F(Constraints, AnswersInChannelsHaveThem) {
     std::string fields;
     bool takes_answer, takes_call, takes_free;
   } const kAsked[] = {
-      {format(kPerson), true, false, false},
+      {response_format(kPerson), true, false, false},
       {tools + R"(,"tool_choice":"required")", false, true, false},
       {tools + R"(,"tool_choice":{"type":"function","function":{"name":"weather"}})", false, true,
        false},
-      {tools + "," + format(kPerson), true, true, false},
+      {tools + "," + response_format(kPerson), true, true, false},
       {tools, true, true, true},
       {R"("structured_outputs":{"choice":["It rains.","No."]})", false, false, true},
   };
@@ -340,7 +342,7 @@ TEST_F(Constraints, AnswersInChannelsHaveThem) {
     EXPECT_FALSE(fits(served.house, R"({"name": "Ada"})"));
   }
   Served lenient(options(), false, text);
-  const auto got = lenient.house.chat(kHello + "," + format(R"({"const":7,"not":{}})"));
+  const auto got = lenient.house.chat(kHello + "," + response_format(R"({"const":7,"not":{}})"));
   lenient.house.settle(0, {"<|channel|>final<|message|>7"});
   const json::value whole = got->json();
   EXPECT_EQ(whole.at("warnings").as_array().size(), 1u);
