@@ -21,7 +21,10 @@ rm -rf "$root/src"
 mkdir -p "$root/src"
 git ls-files -z --cached --others --exclude-standard | tar --null -T - --ignore-failed-read -cf - | tar -C "$root/src" -xf -
 tools/fetch_xgrammar.sh
-[ ! -d build/third_party ] || tar -cf - build/third_party | tar -C "$root/src" -xf -
+# What the network gave this machine, which the root may not reach.
+for kept in build/third_party build/tokenizers; do
+  [ ! -d "$kept" ] || tar -cf - "$kept" | tar -C "$root/src" -xf -
+done
 [ "$wanted" = tests ] && install=test target=all options=-DSTRATA_TESTS=ON || { install=run target=strata options=; }
 inside "$root" "cd /src && . /etc/os-release && echo \"build on \$PRETTY_NAME\" && tools/install.sh $install &&
   g++ --version | head -n 1 && cmake --version | head -n 1 &&
