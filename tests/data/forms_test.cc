@@ -164,7 +164,7 @@ TEST_F(Forms, PairsAreReadAndNotTrainedOnAlone) {
     EXPECT_EQ(record.rejected->weights, make_example(second, context, ignored).weights);
     EXPECT_TRUE(ignored.empty());
     EXPECT_THAT(fault_of(pair),
-                HasSubstr("a preference pair (chosen, rejected): --loss dpo trains on these"));
+                HasSubstr("a preference pair (chosen, rejected): --loss dpo and orpo train on these"));
   }
   EXPECT_THAT(
       fault_of(R"({"chosen": "a", "rejected": "b"})"),

@@ -27,9 +27,9 @@ make_root() {
   touch "$dir.done"
 }
 
-# inside DIR COMMAND: in that root, with its own /proc.
+# inside DIR COMMAND: in that root, with its own /proc, and /sys that nobody writes to.
 inside() {
   local dir=$1
   shift
-  unshare --mount --pid --fork sh -c 'mount -t proc proc "$1/proc" && exec chroot "$1" /bin/sh -c "$2"' sh "$dir" "$*"
+  unshare --mount --pid --fork sh -c 'mount -t proc proc "$1/proc" && mount -t sysfs -o ro sysfs "$1/sys" && exec chroot "$1" /bin/sh -c "$2"' sh "$dir" "$*"
 }
