@@ -163,13 +163,13 @@ TEST_F(Forms, PairsAreReadAndNotTrainedOnAlone) {
     EXPECT_EQ(record.rejected->tokens, make_example(second, context, ignored).tokens);
     EXPECT_EQ(record.rejected->weights, make_example(second, context, ignored).weights);
     EXPECT_TRUE(ignored.empty());
-    EXPECT_THAT(fault_of(pair),
-                HasSubstr("a preference pair (chosen, rejected): --loss dpo and orpo train on these"));
+    EXPECT_THAT(
+        fault_of(pair),
+        HasSubstr("a preference pair (chosen, rejected): --loss dpo and orpo train on these"));
   }
-  EXPECT_THAT(
-      fault_of(R"({"chosen": "a", "rejected": "b"})"),
-      HasSubstr(
-          "strata train --loss dpo trains on pairs; to train on the chosen answers alone: jq"));
+  EXPECT_THAT(fault_of(R"({"chosen": "a", "rejected": "b"})"),
+              HasSubstr("strata train --loss dpo (or orpo) trains on pairs; to train on the chosen "
+                        "answers alone: jq"));
   EXPECT_EQ(fault_of(R"({"chosen": "a"})"), "rejected: missing, want a string or messages");
 }
 

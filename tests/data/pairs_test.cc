@@ -130,7 +130,7 @@ TEST_F(Pairs, LongAnswersTakeTheirPairWithThem) {
 TEST_F(Pairs, WhatIsNoPairIsAFault) {
   const std::string path = write("text.jsonl", R"({"text": "a"})");
   EXPECT_THAT(fault({{path}}, kPairs),
-              HasSubstr(":1: no preference pair: --loss dpo wants chosen"));
+              HasSubstr(":1: no preference pair: --loss dpo and orpo want chosen"));
 }
 
 // Beyond what stays in memory pairs are read from a file.
