@@ -31,5 +31,5 @@ make_root() {
 inside() {
   local dir=$1
   shift
-  unshare --mount --pid --fork sh -c 'mount -t proc proc "$1/proc" && mount -t sysfs -o ro sysfs "$1/sys" && exec chroot "$1" /bin/sh -c "$2"' sh "$dir" "$*"
+  unshare --mount --pid --fork sh -c 'mount -t proc proc "$1/proc" && mount -t sysfs -o ro sysfs "$1/sys" && mount --rbind /dev "$1/dev" && exec chroot "$1" /bin/sh -c "$2"' sh "$dir" "$*"
 }
