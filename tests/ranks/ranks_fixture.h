@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,17 @@ class RanksTest : public TrainTest {
   }
   [[nodiscard]] static Ended run_ranks(int number, const TrainOptions& o) {
     return run_shell(start_of(number, o));
+  }
+  // Two ranks, each with a command of its own: by a script, since Debian 13's mpirun (5.0.7)
+  // crashes on two commands with a colon between.
+  [[nodiscard]] Ended run_apart(const std::vector<std::string>& first,
+                                const std::vector<std::string>& second,
+                                const std::string& env_of_second = "") const {
+    const std::string script = root_ + "/by_rank.sh";
+    std::ofstream(script) << fmt::format(
+        "if [ \"$OMPI_COMM_WORLD_RANK\" = 0 ]; then exec {}; fi\nexec env {} {}\n", quoted(first),
+        env_of_second, quoted(second));
+    return run_shell(fmt::format("{}-n 2 sh '{}'", kMpirun, script));
   }
   [[nodiscard]] TrainOptions divided(const TrainOptions& one, const std::string& out,
                                      const StageOptions& stages, int number) const {

@@ -426,15 +426,6 @@ TEST_F(RanksTest, MustBeAlike) {
   o.stages.ranks = "pipeline=2";
   TrainOptions other = o;
   other.clip = 0.5;
-  // By a script, since Debian 13's mpirun (5.0.7) crashes on two commands with a colon between.
-  const std::string script = root_ + "/by_rank.sh";
-  const auto run_apart = [&](const std::vector<std::string>& first,
-                             const std::vector<std::string>& second, const std::string& env = "") {
-    std::ofstream(script) << fmt::format(
-        "if [ \"$OMPI_COMM_WORLD_RANK\" = 0 ]; then exec {}; fi\nexec env {} {}\n", quoted(first),
-        env, quoted(second));
-    return run_shell(fmt::format("{}-n 2 sh '{}'", kMpirun, script));
-  };
   const auto run_both = [&](const TrainOptions& x, const TrainOptions& y, const std::string& env) {
     return run_apart(command_of(x), command_of(y), env);
   };
