@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <boost/json.hpp>
 #include <span>
 #include <utility>
@@ -21,7 +22,7 @@ namespace json = boost::json;
 const std::string kQuote(kGemmaQuote);
 
 // Rules of values that no schema says anything of.
-constexpr const char* kAnyRules = R"(
+constexpr std::string_view kAnyRules = R"(
 value ::= string | number | "true" | "false" | "null" | object | array
 object ::= "{" (member ("," member)*)? "}"
 member ::= [a-zA-Z_] [a-zA-Z0-9_]* ":" value
@@ -30,9 +31,9 @@ string ::= "<|\"|>" ([^<] | "<" [^|<])* "<|\"|>"
 number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)?
 )";
 
-// Of `kind`, a rule's name.
+// Any text of the rule `kind`.
 json::object any(const std::string& kind) {
-  return {{"type", "grammar"}, {"grammar", "root ::= " + kind + kAnyRules}};
+  return {{"type", "grammar"}, {"grammar", "root ::= " + kind + std::string(kAnyRules)}};
 }
 
 json::object optional(json::object of) {
@@ -62,12 +63,6 @@ std::string text_of(const json::value& value) {
   return json::serialize(value);
 }
 
-json::object any_of_values(const json::array& values) {
-  json::array formats;
-  for (const json::value& value : values) formats.push_back(tags::text(text_of(value)));
-  return tags::either(std::move(formats));
-}
-
 struct Member {
   json::object format;
   bool is_required;
@@ -80,6 +75,19 @@ json::object with_commas(std::span<const Member> members) {
     out.push_back(member.is_required ? std::move(one) : optional(std::move(one)));
   }
   return tags::sequence(std::move(out));
+}
+
+// What a format takes: its values of JSON, and one more for each 16 bytes of their texts.
+int64_t cost_of(std::string_view text) { return 1 + std::ssize(text) / 16; }
+int64_t cost_of(const json::value& format) {
+  if (const auto* text = format.if_string()) return cost_of(std::string_view(*text));
+  int64_t count = 1;
+  if (const auto* items = format.if_array()) {
+    for (const json::value& item : *items) count += cost_of(item);
+  } else if (const auto* members = format.if_object()) {
+    for (const auto& [key, item] : *members) count += cost_of(item);
+  }
+  return count;
 }
 
 // One of them at least, in their order, with commas between: the first is in one half or the other.
@@ -100,6 +108,17 @@ class GemmaWriter {
   json::object write() { return format(root_, "#"); }
 
  private:
+  // The most that is written. References may lead to one schema many times, and what objects and
+  // arrays hold is written more than once: a small schema could become any size.
+  static constexpr int64_t kMostCost = 400'000;
+
+  // Whether so much more may be written; from the first time that it may not, never again.
+  bool takes(int64_t cost) {
+    left_ = left_ < cost ? 0 : left_ - cost;
+    if (left_ > 0) return true;
+    note_loss("#", "what is left of a schema so large is any value in this model's form of calls");
+    return false;
+  }
   // What a schema wants that the form does not keep.
   void note_loss(const std::string& path, const std::string& what) {
     std::string text = fmt::format("{}: {}: {}", tool_.param, path, what);
@@ -111,7 +130,7 @@ class GemmaWriter {
   json::object format(const json::value& schema, const std::string& path) {
     const json::value& own = follow_references(schema, root_);
     const auto* object = own.if_object();
-    if (object == nullptr) return any("value");
+    if (object == nullptr || !takes(cost_of(kAnyRules))) return any("value");
     if (std::ranges::find(open_, object) != open_.end()) {
       note_loss(path, "a schema inside itself is any value in this model's form of calls");
       return any("value");
@@ -124,9 +143,9 @@ class GemmaWriter {
 
   json::object format_of(const json::object& schema, const std::string& path) {
     if (const json::value* value = schema.if_contains("const"))
-      return any_of_values(json::array{*value});
+      return format_of_values(json::array{*value});
     if (const json::value* values = schema.if_contains("enum"))
-      return any_of_values(values->get_array());
+      return format_of_values(values->get_array());
     for (const char* name : {"anyOf", "oneOf", "allOf"}) {
       const json::value* list = schema.if_contains(name);
       if (list == nullptr) continue;
@@ -145,6 +164,16 @@ class GemmaWriter {
     json::array formats;
     for (const json::value& one : type->is_array() ? type->get_array() : json::array{*type})
       formats.push_back(format_of_type(json::value_to<std::string>(one), schema, path));
+    return tags::either(std::move(formats));
+  }
+
+  json::object format_of_values(const json::array& values) {
+    json::array formats;
+    for (const json::value& value : values) {
+      std::string text = text_of(value);
+      if (!takes(cost_of(text))) return any("value");
+      formats.push_back(tags::text(std::move(text)));
+    }
     return tags::either(std::move(formats));
   }
 
@@ -182,6 +211,7 @@ class GemmaWriter {
       };
       pattern = fmt::format("[^<]{{{},{}}}", limit("minLength", "0"), limit("maxLength", ""));
     }
+    if (!takes(cost_of(pattern))) return any("string");
     if (!pattern.empty()) {
       return join(tags::text(kQuote), json::object{{"type", "regex"}, {"pattern", pattern}},
                   tags::text(kQuote));
@@ -206,6 +236,7 @@ class GemmaWriter {
     if (most == 0) return tags::text("[]");
     const json::value* of = schema.if_contains("items");
     json::object item = of == nullptr ? any("value") : format(*of, path + "/items");
+    if (!takes(2 * cost_of(item))) return any("array");
     json::object more = {{"type", "repeat"},
                          {"min", std::max<int64_t>(least - 1, 0)},
                          {"max", most < 0 ? -1 : most - 1},
@@ -239,10 +270,14 @@ class GemmaWriter {
                         tool_.param, below),
             tool_.param, "invalid_schema");
       }
+      if (!takes(cost_of(name))) return any("object");
       const bool is_required = std::ranges::find(required, name) != required.end();
       has_to = has_to || is_required;
       members.push_back({join(tags::text(name + ":"), format(of, below)), is_required});
     }
+    int64_t cost = 0;
+    for (const Member& member : members) cost += cost_of(member.format);
+    if (!takes(cost * static_cast<int64_t>(std::bit_width(members.size())))) return any("object");
     json::object all = one_or_more(members);
     return join(tags::text("{"), has_to ? std::move(all) : optional(std::move(all)),
                 tags::text("}"));
@@ -255,6 +290,7 @@ class GemmaWriter {
     const json::object member =
         join(json::object{{"type", "regex"}, {"pattern", "[a-zA-Z_][a-zA-Z0-9_]*:"}},
              format(*more, path + "/additionalProperties"));
+    if (!takes(2 * cost_of(member))) return any("object");
     json::object rest = {{"type", "star"}, {"content", join(tags::text(","), member)}};
     return join(tags::text("{"), optional(join(member, std::move(rest))), tags::text("}"));
   }
@@ -262,6 +298,7 @@ class GemmaWriter {
   const GrammarTool& tool_;
   std::vector<std::string>& warnings_;
   const json::value root_;
+  int64_t left_ = kMostCost;
   std::vector<const json::object*> open_;  // schemas that the one at hand is inside of
 };
 

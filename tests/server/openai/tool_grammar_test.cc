@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "base/rng.h"
 #include "server/openai/json_text.h"
+#include "server/openai/openai_error.h"
 #include "tests/text/tiny_tokenizer.h"
 #include "text/tokenizer/detokenizer.h"
 
@@ -441,6 +442,36 @@ TEST_F(ToolGrammars, ReferencesThatLeadBackAndDeepSchemasEnd) {
     EXPECT_FALSE(
         source_of_parameters(family, R"({"type": "object", "properties": {"a": )" + deep + "}}")
             .text.empty());
+  }
+}
+
+// Gemma 4's form has no names for parts, so what objects and arrays hold is written more than once.
+TEST_F(ToolGrammars, SmallSchemasStaySmallGrammars) {
+  const std::string leaf = R"({"type": "string"})";
+  std::string objects = leaf, arrays = leaf,
+              named = R"("n30": {"const": ")" + std::string(20000, 'x') + R"("})";
+  for (int i = 0; i < 25; ++i) {
+    arrays = R"({"type": "array", "items": )" + arrays + "}";
+    objects = R"({"type": "object", "properties": {"a": {"type": "null"}, "b": )" + objects + "}}";
+  }
+  for (int i = 0; i < 30; ++i) {
+    const std::string next = R"({"$ref": "#/$defs/n)" + std::to_string(i + 1) + R"("})";
+    named += R"(, "n)" + std::to_string(i) + R"(": {"anyOf": [)" + next + ", " + next + "]}";
+  }
+  const std::string head = R"({"type": "object", "properties": {"a": )";
+  const Family& gemma = *std::ranges::find_if(
+      kFamilies, [](const Family& each) { return std::string(each.name).starts_with("gemma"); });
+  const ServedText text = text_of(gemma);
+  for (const std::string& schema :
+       {head + arrays + "}}", head + objects + "}}",
+        head + R"({"$ref": "#/$defs/n0"}}, "$defs": {)" + named + "}}"}) {
+    std::vector<std::string> warnings;
+    const CallsGrammar lenient = {.tools = {{"f", schema, "tools[0]"}}, .may_repeat = false};
+    const AnswerForm form = answer_form_of(*text.chat);
+    EXPECT_LT(make_calls_source(text, form, lenient, warnings).text.size(), size_t{16} << 20);
+    EXPECT_THAT(warnings, ::testing::Contains(::testing::HasSubstr("a schema so large")));
+    const CallsGrammar strict = {.tools = {{"f", schema, "tools[0]", true}}, .may_repeat = false};
+    EXPECT_THROW(make_calls_source(text, form, strict, warnings), OpenAiFault);
   }
 }
 
