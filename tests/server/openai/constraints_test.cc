@@ -402,6 +402,8 @@ TEST_F(Constraints, SamplesByTokenIdsAreRefusedByTheField) {
       {{R"("structured_outputs":{"regex":"(("})", ""}, "structured_outputs.regex"},
       {{any, R"("stop":[])"}, "sampling_params.stop is []"},
       {{any + R"(,"prompt_logprobs":true)", R"("max_tokens":1)"}, "the prompt alone"},
+      {{R"("structured_outputs":{"regex":")" + std::string(600000, 'a') + R"("})", ""},
+       "600012 bytes, want at most 524288"},
   };
   for (const auto& [asked, why] : kRefused) {
     Served served(options());

@@ -21,6 +21,7 @@
 #include "server/tinker/protocol/json_data.h"
 #include "server/tinker/protocol/results.h"
 #include "server/tinker/protocol/stability_record.h"
+#include "structured/json_schema.h"
 #include "text/json_body.h"
 
 namespace strata::server {
@@ -170,6 +171,12 @@ void read_outputs(const text::Fields& body, SampleOrder& order) {
               "with prompt_logprobs and max_tokens 1 the prompt alone is asked about, and "
               "no answer; leave it out");
   order.outputs = boost::json::serialize(*body.find(kName));
+  // It is read again on the I/O thread, where a large one would keep everybody waiting. A schema
+  // that is written as a text takes twice its size at most, but for what is escaped by number.
+  constexpr size_t kMostBytes = 8 * structured::kMaxSchemaBytes;
+  if (order.outputs.size() > kMostBytes)
+    body.fail(kName,
+              fmt::format("takes {} bytes, want at most {}", order.outputs.size(), kMostBytes));
 }
 
 [[noreturn]] void fail(const std::string& field, const std::string& what) {
