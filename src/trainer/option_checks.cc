@@ -12,7 +12,7 @@
 namespace strata::apps {
 namespace {
 
-// Of --adapter, whose modules have what they have.
+// Refuses what describes a fresh adapter next to --adapter.
 void check_adapter_options(const TrainOptions& o) {
   const TrainOptions defaults;
   if (o.method != "lora") {
@@ -36,6 +36,18 @@ void check_router_bias_method(const TrainOptions& o) {
   throw Error(ErrorCode::kInvalidArgument,
               "--router-bias-rate: the biases are the base model's, an adapter has no place for "
               "them; give --method full with it");
+}
+
+// What neither pairs nor rewards are trained with yet.
+void check_together_with_loss(const TrainOptions& o) {
+  const char* name = o.mtp_weight.value_or(0) > 0 ? "--mtp-weight"
+                     : o.indexer_loss > 0         ? "--indexer-loss"
+                     : !o.sweep.empty()           ? "several values of --lr"
+                     : !o.stages.ranks.empty()    ? "--ranks"
+                                                  : nullptr;
+  if (name == nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{} and --loss {}: not together yet; leave one out", name, o.loss.loss));
 }
 
 // What rewards are not trained with yet, or never.
@@ -85,14 +97,7 @@ void check_reward_options(const TrainOptions& o) {
     refuse("--overlong: prompts are answered whole, and longer ones are dropped; leave it out");
   if (o.train_on != defaults.train_on)
     refuse("--train-on: the sampled answers are trained on; leave it out");
-  const char* name = o.mtp_weight.value_or(0) > 0 ? "--mtp-weight"
-                     : o.indexer_loss > 0         ? "--indexer-loss"
-                     : !o.sweep.empty()           ? "several values of --lr"
-                     : !o.stages.ranks.empty()    ? "--ranks"
-                                                  : nullptr;
-  if (name == nullptr) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("{} and --loss grpo: not together yet; leave one out", name));
+  check_together_with_loss(o);
 }
 
 void check_reference_option(const TrainOptions& o) {
@@ -111,15 +116,7 @@ void check_reference_option(const TrainOptions& o) {
 void check_pair_options(const TrainOptions& o) {
   check_loss_choice(o.loss, o.overlong);
   check_reference_option(o);
-  if (!o.loss.of_pairs()) return;
-  const char* name = o.mtp_weight.value_or(0) > 0 ? "--mtp-weight"
-                     : o.indexer_loss > 0         ? "--indexer-loss"
-                     : !o.sweep.empty()           ? "several values of --lr"
-                     : !o.stages.ranks.empty()    ? "--ranks"
-                                                  : nullptr;
-  if (name == nullptr) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("{} and --loss {}: not together yet; leave one out", name, o.loss.loss));
+  if (o.loss.of_pairs()) check_together_with_loss(o);
 }
 
 }  // namespace
