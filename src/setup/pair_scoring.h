@@ -28,11 +28,12 @@ struct PairScore {
   double loss_sum = 0;
   double chosen_sum = 0, rejected_sum = 0;  // rewards
   double num_right = 0;  // the chosen answer has the larger reward; equal ones count half
-  // Of orpo: negative log-likelihoods of the chosen answers' tokens and their prompts'.
+  // With orpo, the negative log-likelihoods of the chosen answers' and their prompts' tokens.
   double nll_sum = 0;
   int64_t num_nll_tokens = 0;
 
-  // Of orpo with their own loss; that holds where the batch has left it out.
+  // With orpo it has the chosen answers' own loss too; that is added here, so the batch has to
+  // leave it out.
   [[nodiscard]] double loss() const { return loss_sum / static_cast<double>(num_pairs) + nll(); }
   [[nodiscard]] double nll() const {
     return num_nll_tokens == 0 ? 0 : nll_sum / static_cast<double>(num_nll_tokens);
@@ -80,7 +81,7 @@ void add_references(engine::Runner& pipeline, api::AdapterSlot slot, const data:
 // What a batch makes of pairs.
 struct PairWeights {
   float pair = 1.0f;
-  // Of orpo, which has it: what the loss of each token of a chosen answer and its prompt weighs.
+  // What the loss of each token of a chosen answer and its prompt weighs; orpo alone has one.
   std::optional<float> own = {};
 };
 

@@ -93,7 +93,7 @@ report::CurveChart gradient_norm_chart(Records records) {
   return chart;
 }
 
-// Of training and evaluation.
+// A metric of pairs in training and in evaluation.
 report::CurveChart pair_chart(Records records, const char* title, const char* y_label,
                               const std::string& metric) {
   const report::CurveSeries step = series_of(records, metric, {.name = "step", .faint = true});

@@ -178,8 +178,8 @@ class TrainJob {
       return *this;
     }
   };
-  // Of a step's losses in its gradients: per trained token or pair, of orpo per token of chosen
-  // answers and their prompts, and per token.
+  // What losses weigh in a step's gradients: one over the number of trained tokens or pairs, of
+  // chosen answers' and their prompts' tokens (orpo), and of all tokens (indexers).
   struct Weights {
     float trained = 1.0f;
     std::optional<float> own = {};

@@ -100,7 +100,7 @@ std::string samples_html(const std::vector<ReportSample>& samples) {
   return out;
 }
 
-// Of all steps of the log, those of earlier parts of a resumed run too.
+// Rows on all steps of the log, also those of earlier parts of a resumed run.
 RunReport::Rows rows_of_log(std::span<const report::MetricsRecord> records) {
   int64_t steps = 0;
   double tokens = 0, seconds = 0;

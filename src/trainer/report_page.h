@@ -30,7 +30,7 @@ struct RunReport {
   std::vector<ReportSample> samples = {};
 };
 
-// Of samples.jsonl, in the order of the first evaluation; none where there is no file.
+// The samples of a samples.jsonl in the order of the first evaluation; none where there is no file.
 std::vector<ReportSample> read_samples(const std::string& path);
 
 // At most 2 MB, however long the run and its texts. `records`: all of metrics.jsonl.

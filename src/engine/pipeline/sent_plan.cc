@@ -72,7 +72,8 @@ class SentPlanner {
     return all;
   }
 
-  // Of a micro-batch of these sequences, as its pass says it (model/pass/shared_values.h).
+  // What the pass of a micro-batch of these sequences says of itself
+  // (model/pass/shared_values.h).
   [[nodiscard]] bool trains_before_layers(size_t first, size_t last) const {
     if (!batch_.sequences[first].gradients) return false;
     if (batch_.gradients != api::Gradients::kAdapters) return trains_parameters();

@@ -261,13 +261,12 @@ struct Gqa {
   };
   static KeysValues keys_and_values(Pass& pass, const BlockContext& context, const Saved& s) {
     const auto& c = context.as<Config>();
-    SharedKv shared;
-    if (c.kv_layer || c.gives_kv) shared = shared_kv(pass, context);
+    const SharedKv shared = c.kv_layer || c.gives_kv ? shared_kv(pass, context) : SharedKv();
     if (c.kv_layer) return {shared.k, shared.v};
     return {norm_and_rope(pass, context, s.k_raw, kKNorm, shared.k),
             values_of(pass, context, s, shared.v)};
   }
-  // Of the layer that makes what it reads or gives.
+  // The keys and values that this layer gives to others, or that it reads of another.
   static const SharedKv& shared_kv(const Pass& pass, const BlockContext& context) {
     return pass.lists.shared.kv_of(context.as<Config>().kv_layer.value_or(context.layer));
   }

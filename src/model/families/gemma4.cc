@@ -163,8 +163,8 @@ LayerRopes read_ropes(const ConfigObject& object) {
   return ropes;
 }
 
-// Of the last layers, which read keys and values of others, the last layer before them that has the
-// same window or none; others have their own.
+// The layer whose keys and values each layer reads, where that is another one: the last layers read
+// those of the last layer before them that has the same window, or none.
 std::vector<std::optional<int64_t>> read_kv_layers(const ConfigObject& object,
                                                    const std::vector<bool>& sliding) {
   constexpr std::string_view kShared = "num_kv_shared_layers";

@@ -49,7 +49,7 @@ class ValueReader {
     return key.empty() ? std::nullopt : std::optional(std::string(key));
   }
 
-  // As JSON; behind it stands what ends it.
+  // Reads a value and returns it as JSON; the comma or bracket that ends it stays.
   std::optional<std::string> read_value(int depth = 0) {
     skip_space();
     if (rest_.empty() || depth > kMostDepth) return std::nullopt;

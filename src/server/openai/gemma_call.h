@@ -15,7 +15,7 @@ namespace strata::server {
 
 inline constexpr std::string_view kGemmaQuote = "<|\"|>";
 
-// As a CallForm has them.
+// What CallForm::read and CallForm::head are for this form.
 ToolCalls read_gemma(std::string_view inner, const ToolTypes& types);
 CallHead read_gemma_head(std::string_view inner);
 

@@ -22,7 +22,7 @@ double mean_logprob(const PairSide& side) {
 }
 
 double log_odds(double mean) { return mean - std::log(-std::expm1(mean)); }
-// Of the log odds by the sum of an answer's logprobs.
+// The slope of the log odds by the sum of an answer's logprobs.
 double log_odds_slope(double mean, const PairSide& side) {
   return -1.0 / std::expm1(mean) / static_cast<double>(side.num_targets);
 }
