@@ -105,8 +105,8 @@ SharedLimit::Share SharedLimit::take(const std::string& tenant, int64_t amount, 
   return Share::take(state_, tenant, amount, spare);
 }
 
-bool SharedLimit::take_only(const std::string& tenant, int64_t amount) {
-  return state_->try_take(tenant, amount, 0);
+bool SharedLimit::take_only(const std::string& tenant, int64_t amount, int64_t spare) {
+  return state_->try_take(tenant, amount, spare);
 }
 
 void SharedLimit::give_back(const std::string& tenant, int64_t amount) {

@@ -61,7 +61,7 @@ class SharedLimit {
   // tenants each leaves at most half of its own part so; of many, nothing of one small request.
   [[nodiscard]] Share take(const std::string& tenant, int64_t amount, int64_t spare = 0);
   // Without a Share: the caller gives back what it took.
-  [[nodiscard]] bool take_only(const std::string& tenant, int64_t amount);
+  [[nodiscard]] bool take_only(const std::string& tenant, int64_t amount, int64_t spare = 0);
   void give_back(const std::string& tenant, int64_t amount);
 
   [[nodiscard]] int64_t limit() const;

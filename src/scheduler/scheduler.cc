@@ -78,7 +78,8 @@ void Scheduler::note_change() {
 
 api::Admission Scheduler::submit(api::Command command, double now) {
   const int64_t bytes = bytes_of(command);
-  const auto held = std::make_shared<Held>(Held{std::move(command), bytes});
+  Charge charge = options_.accounts.open(command.tenant.text);
+  const auto held = std::make_shared<Held>(Held{std::move(command), bytes, std::move(charge)});
   const CommandPtr shared(held, &held->command);
   const MutexLock lock(mutex_);
   if (stopping_) return api::Admission::kStopping;
@@ -99,37 +100,39 @@ api::Admission Scheduler::submit(api::Command command, double now) {
 // So that everything can always go on, what comes leaves space behind it: what may be put off, for
 // what may not; what waits for a missing number, for that one, which is taken to the last byte.
 int64_t Scheduler::bytes_to_leave(const api::Command& command, const Model* model) const {
-  const int64_t of_one = queued_bytes_.limit() / kPartOfOne;
+  const SharedLimit& limit = options_.accounts.of(Use::kQueue);
+  const int64_t of_one = limit.limit() / kPartOfOne;
   const bool is_late = command.may_be_put_off();
-  const int64_t spare = is_late ? queued_bytes_.own_part() / 8 : 0;
+  const int64_t spare = is_late ? limit.own_part() / 8 : 0;
   if (model == nullptr) return spare;
   if (command.seq_id == model->queue.next()) return 0;
   if (command.seq_id <= model->queue.missing()) return spare;
   return std::max(spare, is_late ? of_one : of_one / 2);
 }
 
-api::Admission Scheduler::reserve_bytes(Held& held, const Model* model) {
-  if (held.num_bytes > queued_bytes_.limit() / kPartOfOne) return api::Admission::kTooLarge;
-  held.bytes = queued_bytes_.take(held.command.tenant.text, held.num_bytes,
-                                  bytes_to_leave(held.command, model));
-  return held.bytes ? api::Admission::kAccepted : api::Admission::kFull;
+api::Admission Scheduler::admit(Held& held, const Model* model) {
+  const int64_t of_one = held.charge.limit(Use::kQueue).limit() / kPartOfOne;
+  if (held.num_bytes > of_one) return api::Admission::kTooLarge;
+  const bool fits =
+      held.charge.hold(Use::kQueue, held.num_bytes, bytes_to_leave(held.command, model));
+  return fits ? api::Admission::kAccepted : api::Admission::kFull;
 }
 
 api::Admission Scheduler::submit_sample(CommandPtr command, Held& held) {
-  if (const auto full = reserve_bytes(held, nullptr); full != api::Admission::kAccepted)
-    return full;
-  if (!queued_samples_.take_only(command->tenant.text, 1)) return api::Admission::kFull;
+  if (const auto full = admit(held, nullptr); full != api::Admission::kAccepted) return full;
+  Charge waits = held.charge.another();
+  if (!waits.hold(Use::kSample, 1)) return api::Admission::kFull;
   expect_answer(command->request);
   SampleQueue& queue = sides_[command->base].samples[command->tenant];
   queue.push_back(command->request);
-  samples_[command->request] = {.command = command, .place = std::prev(queue.end())};
+  samples_[command->request] = {
+      .command = command, .waits = std::move(waits), .place = std::prev(queue.end())};
   return api::Admission::kAccepted;
 }
 
 api::Admission Scheduler::submit_create(CommandPtr command, Held& held) {
   if (models_.contains(command->model)) return api::Admission::kGivenUp;
-  if (const auto full = reserve_bytes(held, nullptr); full != api::Admission::kAccepted)
-    return full;
+  if (const auto full = admit(held, nullptr); full != api::Admission::kAccepted) return full;
   Model& model = models_[command->model];
   model.tenant = command->tenant;
   model.session = command->session;
@@ -159,7 +162,7 @@ api::Admission Scheduler::submit_sequenced(CommandPtr command, Held& held, doubl
   const bool may_wait = command->seq_id != model.queue.next();
   if (may_wait && model.queue.num_waiting() >= options_.max_queued_operations)
     return api::Admission::kFull;
-  if (const auto full = reserve_bytes(held, &model); full != api::Admission::kAccepted) return full;
+  if (const auto full = admit(held, &model); full != api::Admission::kAccepted) return full;
   model.queue.add(command, now);
   expect_answer(command->request);
   return api::Admission::kAccepted;
@@ -187,11 +190,7 @@ void Scheduler::drop_sample(const api::RequestId& request) {
   const auto found = samples_.find(request);
   const api::Command& command = *found->second.command;
   Side& side = sides_[command.base];
-  if (found->second.next_row == 0) {
-    queued_samples_.give_back(command.tenant.text, 1);
-  } else {
-    side.cancelled.push_back(request);
-  }
+  if (found->second.next_row > 0) side.cancelled.push_back(request);
   side.begun.erase(request);
   if (found->second.place) leave_queue(found->second, side);
   samples_.erase(found);
@@ -341,9 +340,9 @@ SchedulerStats Scheduler::stats() const {
     out.queued_training += waiting;
     if (model.queue.has_gap()) out.held_training += waiting;
   }
-  out.queued_samples = queued_samples_.used();
+  out.queued_samples = options_.accounts.of(Use::kSample).used();
   out.running_samples = static_cast<int64_t>(samples_.size()) - out.queued_samples;
-  out.queued_bytes = queued_bytes_.used();
+  out.queued_bytes = options_.accounts.of(Use::kQueue).used();
   return out;
 }
 

@@ -40,8 +40,8 @@
 #include "api/admission.h"
 #include "api/result.h"
 #include "api/work.h"
+#include "base/account.h"
 #include "base/mutex.h"
-#include "base/shared_limit.h"
 #include "scheduler/model_queue.h"
 
 namespace strata::scheduler {
@@ -78,10 +78,9 @@ class FairShare {
 };
 
 struct SchedulerOptions {
-  double gap_timeout = 600.0;                                // seconds
-  SharedLimit queued_samples = SharedLimit(4096);            // requests that have not begun
-  SharedLimit queued_bytes = SharedLimit(int64_t{1} << 30);  // of commands until they are gone
-  size_t max_queued_operations = 16384;                      // of one model, not begun
+  double gap_timeout = 600.0;            // seconds
+  Accounts accounts = {};                // of commands until they are gone, and of samples
+  size_t max_queued_operations = 16384;  // of one model, not begun
 };
 
 struct SchedulerStats {
@@ -95,10 +94,7 @@ struct SchedulerStats {
 
 class Scheduler {
  public:
-  explicit Scheduler(const SchedulerOptions& options)
-      : options_(options),
-        queued_samples_(options.queued_samples),
-        queued_bytes_(options.queued_bytes) {}
+  explicit Scheduler(const SchedulerOptions& options) : options_(options) {}
 
   // Server side, any thread. `now` is now_seconds().
   api::Admission submit(api::Command command, double now);
@@ -161,6 +157,7 @@ class Scheduler {
   using SampleQueue = std::list<api::RequestId>;
   struct SampleEntry {
     CommandPtr command;
+    Charge waits;  // until a row of it is handed out
     int64_t next_row = 0;
     std::optional<SampleQueue::iterator> place = {};  // while rows are left to hand out
   };
@@ -178,11 +175,11 @@ class Scheduler {
     double train_mark = 0.0, sample_mark = 0.0;
   };
 
-  // A command and the bytes that count as long as anybody has it.
+  // A command and what it holds of its tenant's account as long as anybody has it.
   struct Held {
     api::Command command;
     int64_t num_bytes = 0;
-    SharedLimit::Share bytes = {};
+    Charge charge;
   };
   api::Admission submit_sample(CommandPtr command, Held& held) REQUIRES(mutex_);
   api::Admission submit_create(CommandPtr command, Held& held) REQUIRES(mutex_);
@@ -191,7 +188,7 @@ class Scheduler {
   [[nodiscard]] int64_t bytes_to_leave(const api::Command& command, const Model* model) const
       REQUIRES(mutex_);
   // kAccepted, or why there is no space for the command's bytes: of `model`'s in its order, if any.
-  [[nodiscard]] api::Admission reserve_bytes(Held& held, const Model* model) REQUIRES(mutex_);
+  [[nodiscard]] api::Admission admit(Held& held, const Model* model) REQUIRES(mutex_);
 
   void expect_answer(const api::RequestId& request) REQUIRES(mutex_);
   void answer(const api::RequestId& request, api::Outcome outcome) REQUIRES(mutex_);
@@ -325,8 +322,6 @@ class Scheduler {
       GUARDED_BY(mutex_);  // some of its data handed out
   std::set<api::RequestId> unanswered_ GUARDED_BY(mutex_);
   std::vector<api::Result> answers_ GUARDED_BY(mutex_);
-  SharedLimit queued_samples_;  // none of whose rows was handed out
-  SharedLimit queued_bytes_;
   size_t num_dropped_ GUARDED_BY(mutex_) = 0;
   size_t next_engine_ GUARDED_BY(mutex_) = 0;
 };

@@ -256,7 +256,7 @@ void Scheduler::hand_out_row(const api::Capacity& engine, const NextRow& row, Si
   }
   SampleEntry& entry = samples_.at(side.samples.find(row.tenant)->second.front());
   const auto& sample = std::get<api::Sample>(entry.command->op);
-  if (entry.next_row == 0) queued_samples_.give_back(row.tenant.text, 1);
+  entry.waits.release_all();
   take_next_row(entry, row.takes_from, work.samples);
   charge_row(engine, row, entry, side);
   if (entry.next_row < sample.num_samples) {

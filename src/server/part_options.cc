@@ -41,8 +41,7 @@ ServiceOptions service_options(const ServeOptions& options, const Budget& budget
                  .boot = boot,
                  .result_ttl = options.result_ttl,
                  .poll_hold = options.poll_hold,
-                 .parked = budget.polls,
-                 .results = budget.results};
+                 .accounts = budget.accounts};
   out.session_timeout = options.session_timeout;
   out.max_rank = options.max_rank;
   out.max_body = options.max_body;
@@ -74,10 +73,8 @@ HttpOptions http_options(const ServeOptions& options, const Budget& budget) {
   out.max_body = static_cast<uint64_t>(options.max_body);
   out.max_sample_body = static_cast<uint64_t>(options.max_sample_body);
   out.max_small_body = static_cast<uint64_t>(options.max_small_body);
-  out.bodies = budget.bodies;
-  out.responses = budget.responses;
+  out.accounts = budget.accounts;
   out.min_body_rate = static_cast<double>(options.min_body_rate);
-  out.downloads = budget.downloads;
   out.max_downloads_per_tenant = options.max_downloads_per_tenant;
   out.min_download_rate = static_cast<double>(options.min_download_rate);
   out.connections = budget.connections;

@@ -118,7 +118,7 @@ struct TinkerServer::State {
         usage(options.rates, options.quotas, store.read_usage_rows()),
         names(base_names),
         rest({store, store_lists, registry, signer, worker, lists, archives, reads, usage, merges,
-              names, std::move(merger), operator_folders(options, data, names), budget.responses}),
+              names, std::move(merger), operator_folders(options, data, names)}),
         stats(std::move(engine_stats)),
         service(service_options(options, budget, data, names, store.boot()),
                 {store, registry, names, bases, watch, usage, poster(worker),
@@ -140,7 +140,6 @@ struct TinkerServer::State {
   void update_num_tenants_and_warn() {
     const std::vector<std::string> tenants = newest->tenants();
     budget.set_num_tenants(static_cast<int64_t>(tenants.size()));
-    http->set_num_tenants(static_cast<int64_t>(tenants.size()));
     for (const std::string& warning : budget.warnings()) log(LogLevel::kWarning, warning);
     warn_of_limits_without_keys(tenants);
   }

@@ -276,8 +276,8 @@ bool Fields::is_array_of_strings(std::string_view name) const {
 // A short text can hold many values, each of them larger than its text.
 class JsonBody::Memory : public json::memory_resource {
  public:
-  Memory(std::string where, const SharedLimit::Share* share) : where_(std::move(where)) {
-    if (share != nullptr && *share) parsed_.emplace(*share, where_);
+  Memory(std::string where, const Charge* request) : where_(std::move(where)) {
+    if (request != nullptr && request->held(Use::kBody) > 0) parsed_.emplace(*request, where_);
   }
 
  private:
@@ -305,8 +305,8 @@ class JsonBody::Memory : public json::memory_resource {
   size_t left_ = kMaxParsed;
 };
 
-JsonBody::JsonBody(std::string_view text, const std::string& where, const SharedLimit::Share* share)
-    : where_(where), memory_(std::make_unique<Memory>(where, share)) {
+JsonBody::JsonBody(std::string_view text, const std::string& where, const Charge* request)
+    : where_(where), memory_(std::make_unique<Memory>(where, request)) {
   json::parse_options options;
   options.max_depth = kMaxDepth;
   boost::system::error_code fault;

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/account.h"
 #include "base/error.h"
-#include "base/shared_limit.h"
 
 namespace boost::json {
 class object;
@@ -91,10 +91,9 @@ class Fields {
 class JsonBody {
  public:
   // An empty body is {}. Throws Error for what is not a JSON object, is nested deeper than 64, or
-  // takes more than 256 MiB when parsed. What it takes is taken on top of `share`, where that is
-  // not null: Busy when there is none now.
-  JsonBody(std::string_view text, const std::string& where,
-           const SharedLimit::Share* share = nullptr);
+  // takes more than 256 MiB when parsed. What it takes is taken on top of what `request` holds for
+  // it, where that is not null and holds some: Busy when there is none now.
+  JsonBody(std::string_view text, const std::string& where, const Charge* request = nullptr);
   ~JsonBody();
   JsonBody(const JsonBody&) = delete;
   JsonBody& operator=(const JsonBody&) = delete;

@@ -14,13 +14,13 @@ constexpr int64_t kStep = 1 << 20;
 
 }  // namespace
 
-ParsedBudget::ParsedBudget(const SharedLimit::Share& body, std::string where)
-    : where_(std::move(where)), body_(body.amount()), parsed_(body.another(0)) {}
+ParsedBudget::ParsedBudget(const Charge& request, std::string where)
+    : where_(std::move(where)), body_(request.held(Use::kBody)), parsed_(request.another()) {}
 
 void ParsedBudget::resize_or_throw(size_t bytes) {
   const int64_t wanted = static_cast<int64_t>(bytes) / kStep * kStep;
-  if (wanted == parsed_.amount() || parsed_.resize(wanted)) return;
-  if (body_ + wanted > parsed_.most()) {
+  if (wanted == parsed_.held(Use::kBody) || parsed_.hold(Use::kBody, wanted)) return;
+  if (body_ + wanted > parsed_.limit(Use::kBody).most()) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: the body takes more than {} bytes when parsed, and there is no "
                             "space for that (--max-body-bytes); send less at once",

@@ -6,14 +6,14 @@
 #include <cstddef>
 #include <string>
 
-#include "base/shared_limit.h"
+#include "base/account.h"
 
 namespace strata::text {
 
 class ParsedBudget {
  public:
-  // `body`, which is not empty, is what the body counts as; `where` begins a complaint.
-  ParsedBudget(const SharedLimit::Share& body, std::string where);
+  // `request` holds its body; `where` begins a complaint.
+  ParsedBudget(const Charge& request, std::string where);
   // So many bytes in all. Throws Busy when there is no space for more now, and Error when there can
   // never be.
   void resize_or_throw(size_t bytes);
@@ -21,7 +21,7 @@ class ParsedBudget {
  private:
   std::string where_;
   int64_t body_ = 0;
-  SharedLimit::Share parsed_;
+  Charge parsed_;
 };
 
 }  // namespace strata::text

@@ -6,17 +6,20 @@
 #include <chrono>
 
 #include "scheduler/scheduler.h"
+#include "tests/base/accounts.h"
 #include "tests/scheduler/house.h"
 
 namespace strata::scheduler {
 namespace {
 
-using testing::ElementsAre;
+using strata::testing::accounts_with;
+using ::testing::ElementsAre;
 
 // Chunk 1 comes last; if the queue is full of what waits for it, it must get in.
 TEST(SchedulerLimits, AFullQueueLetsInWhatEverythingWaitsFor) {
-  SharedLimit bytes(100'000);
-  House house({.queued_bytes = bytes});
+  const Accounts accounts = accounts_with(Use::kQueue, 100'000);
+  const SharedLimit& bytes = accounts.of(Use::kQueue);
+  House house({.accounts = accounts});
   house.submit(create("m"));
   house.run();
   int64_t seq = 2;
@@ -37,7 +40,7 @@ TEST(SchedulerLimits, AFullQueueLetsInWhatEverythingWaitsFor) {
 
 // What is refused for its own size need not be sent again.
 TEST(SchedulerLimits, ACommandBeyondAQuarterOfAllIsTooLarge) {
-  House house({.queued_bytes = SharedLimit(100'000)});
+  House house({.accounts = accounts_with(Use::kQueue, 100'000)});
   house.submit(create("m"));
   house.run();
   EXPECT_EQ(house.submit(op("m", 1, rows({7000}))), api::Admission::kTooLarge);
@@ -51,9 +54,9 @@ TEST(SchedulerLimits, ACommandBeyondAQuarterOfAllIsTooLarge) {
 // part, and the sum holds.
 TEST(SchedulerLimits, AllTenantsTogetherHoldNoMoreThanTheLimit) {
   constexpr int kTenants = 16;
-  SharedLimit bytes(1'000'000);
-  bytes.set_num_tenants(kTenants);
-  House house({.queued_bytes = bytes});
+  const Accounts accounts = accounts_with(Use::kQueue, 1'000'000, kTenants);
+  const SharedLimit& bytes = accounts.of(Use::kQueue);
+  House house({.accounts = accounts});
   std::vector<std::string> names;
   for (int i = 0; i < kTenants; ++i) names.push_back("t" + std::to_string(i));
   for (const std::string& name : names) house.submit(create(name, name));
@@ -77,9 +80,9 @@ TEST(SchedulerLimits, AllTenantsTogetherHoldNoMoreThanTheLimit) {
 
 // What waits behind a missing number never drains by itself: the number must get in.
 TEST(SchedulerLimits, WhatWaitsForAMissingNumberLeavesRoomForIt) {
-  SharedLimit bytes(200'000);
-  bytes.set_num_tenants(2);
-  House house({.queued_bytes = bytes});
+  const Accounts accounts = accounts_with(Use::kQueue, 200'000, /*num_tenants=*/2);
+  const SharedLimit& bytes = accounts.of(Use::kQueue);
+  House house({.accounts = accounts});
   for (const char* name : {"a", "b"}) house.submit(create(name, name));
   house.run();
   for (int64_t seq = 2; seq <= 40; ++seq) {
@@ -98,8 +101,9 @@ TEST(SchedulerLimits, WhatWaitsForAMissingNumberLeavesRoomForIt) {
 
 // A command counts as long as anybody has it: in the engine too.
 TEST(SchedulerLimits, BytesCountUntilTheTurnIsOver) {
-  SharedLimit bytes(100'000);
-  House house({.queued_bytes = bytes});
+  const Accounts accounts = accounts_with(Use::kQueue, 100'000);
+  const SharedLimit& bytes = accounts.of(Use::kQueue);
+  House house({.accounts = accounts});
   house.submit(sample("s", 100, 2));
   const api::Capacity capacity = house.engine.capacity();
   {
@@ -113,7 +117,7 @@ TEST(SchedulerLimits, BytesCountUntilTheTurnIsOver) {
 
 // A client that sends in order has nothing missing: its bytes stop it like anybody's.
 TEST(SchedulerLimits, AFullQueueStopsAClientThatSendsInOrder) {
-  House house({.queued_bytes = SharedLimit(40'000)});
+  House house({.accounts = accounts_with(Use::kQueue, 40'000)});
   house.submit(create("m"));
   house.run();
   int64_t seq = 1;
@@ -154,7 +158,7 @@ TEST(SchedulerLimits, EndingALongQueueIsOnePass) {
 }
 
 TEST(SchedulerLimits, AFullSampleQueueIsTold) {
-  House house({.queued_samples = SharedLimit(2)});
+  House house({.accounts = accounts_with(Use::kSample, 2)});
   EXPECT_EQ(house.submit(sample("a", 3, 2)), api::Admission::kAccepted);
   EXPECT_EQ(house.submit(sample("b", 3, 2)), api::Admission::kAccepted);
   EXPECT_EQ(house.submit(sample("c", 3, 2)), api::Admission::kFull);
@@ -300,9 +304,7 @@ TEST(SchedulerLimits, AStandstillIsNoWaitForAGap) {
 }
 
 TEST(Scheduler, ATenantThatFillsTheSampleQueueLeavesOthersTheirPart) {
-  SharedLimit samples(8);
-  samples.set_num_tenants(2);
-  House house({.queued_samples = samples});
+  House house({.accounts = accounts_with(Use::kSample, 8, /*num_tenants=*/2)});
   const auto of = [](const std::string& tenant, int i) {
     api::Command command = sample(tenant + std::to_string(i), 3, 2);
     command.tenant = {tenant};

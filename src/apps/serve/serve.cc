@@ -319,8 +319,7 @@ int run_serve(const server::ServeOptions& given, bool verbose) {
   budget.of_engines = host.shared_limits();
   scheduler::Scheduler scheduler(
       {.gap_timeout = options.gap_timeout,
-       .queued_samples = budget.samples,
-       .queued_bytes = budget.queue,
+       .accounts = budget.accounts,
        .max_queued_operations = static_cast<size_t>(options.max_queued_operations)});
   server::TinkerServer server(
       options, names, host.bases(), load_served_texts(host, options, names), budget,

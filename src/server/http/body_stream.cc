@@ -6,23 +6,20 @@
 namespace strata::server {
 namespace {
 
-constexpr size_t kLeastShare = 4 << 10;  // taken as long as a stream lives
+constexpr size_t kLeastHeld = 4 << 10;  // as long as a stream lives
 
 }  // namespace
 
-bool BodyStream::try_acquire_share(const SharedLimit& responses, const std::string& tenant) {
-  SharedLimit limit = responses;
-  const size_t wanted = waiting_.size() + expected_;
-  share_ = limit.take(tenant, static_cast<int64_t>(std::max(kLeastShare, wanted)));
-  return static_cast<bool>(share_);
+int64_t BodyStream::bytes_to_hold() const {
+  return static_cast<int64_t>(std::max(kLeastHeld, waiting_.size() + expected_));
 }
 
-// Before try_acquire_share() the bound alone counts.
-bool BodyStream::try_grow_share(size_t bytes) {
+// Before count_at() the bound alone counts.
+bool BodyStream::try_grow(size_t bytes) {
   const size_t wanted = waiting_.size() + taken_ + expected_ + bytes;
   if (wanted > kMostWaiting) return false;
-  if (!share_ || std::cmp_less_equal(wanted, share_.amount())) return true;
-  return share_.resize(static_cast<int64_t>(wanted));
+  if (charge_ == nullptr || std::cmp_less_equal(wanted, charge_->held(Use::kResponse))) return true;
+  return charge_->hold(Use::kResponse, static_cast<int64_t>(wanted));
 }
 
 void BodyStream::abandon() {
@@ -34,7 +31,7 @@ void BodyStream::abandon() {
 bool BodyStream::push_or_close(std::string_view bytes, size_t expected) {
   expected_ -= expected;
   if (ends()) return false;
-  if (!try_grow_share(bytes.size())) {
+  if (!try_grow(bytes.size())) {
     abandon();
     return false;
   }
@@ -45,7 +42,7 @@ bool BodyStream::push_or_close(std::string_view bytes, size_t expected) {
 
 bool BodyStream::reserve_expected_or_close(size_t bytes) {
   if (ends()) return false;
-  if (!try_grow_share(bytes)) {
+  if (!try_grow(bytes)) {
     abandon();
     return false;
   }
@@ -73,9 +70,8 @@ std::string BodyStream::pop_bytes(size_t most) {
 void BodyStream::release_sent_bytes() {
   taken_ = 0;
   // Not at each piece: what a stream once had waiting goes when it is twice what it has.
-  const auto needed = static_cast<int64_t>(std::max(kLeastShare, waiting_.size() + expected_));
-  if (share_.amount() / 2 >= needed) {
-    [[maybe_unused]] const bool shrinks = share_.resize(needed);
+  if (charge_ != nullptr && charge_->held(Use::kResponse) / 2 >= bytes_to_hold()) {
+    [[maybe_unused]] const bool shrinks = charge_->hold(Use::kResponse, bytes_to_hold());
   }
 }
 
@@ -83,7 +79,8 @@ void BodyStream::close() {
   const bool was_whole = finished_ && waiting_.empty() && !closed_;
   closed_ = true;
   std::string().swap(waiting_);
-  share_ = SharedLimit::Share();
+  if (charge_ != nullptr) charge_->release(Use::kResponse);
+  charge_ = nullptr;
   const auto then = std::exchange(on_close_, nullptr);
   if (then && !was_whole) then();
   wake();

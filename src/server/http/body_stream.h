@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/shared_limit.h"
+#include "base/account.h"
 
 namespace strata::server {
 
@@ -38,8 +38,10 @@ class BodyStream {
   // push_or_close().
   void on_close(std::function<void()> then) { on_close_ = std::move(then); }
 
-  // The connection's side. Whether the tenant has space for what may wait here.
-  [[nodiscard]] bool try_acquire_share(const SharedLimit& responses, const std::string& tenant);
+  // The connection's side. What is held for what waits here, from now until close(), at the charge
+  // of the request, which holds bytes_to_hold() already.
+  [[nodiscard]] int64_t bytes_to_hold() const;
+  void count_at(Charge& charge) { charge_ = &charge; }
   // Runs `wake` whenever something has changed.
   void attach(std::function<void()> wake) { wake_ = std::move(wake); }
   // What waits, at most so many bytes; it counts until release_sent_bytes().
@@ -50,7 +52,7 @@ class BodyStream {
   void close();
 
  private:
-  [[nodiscard]] bool try_grow_share(size_t bytes);
+  [[nodiscard]] bool try_grow(size_t bytes);
   void abandon();
   void wake() const {
     if (wake_) wake_();
@@ -59,7 +61,7 @@ class BodyStream {
   std::string waiting_;
   size_t taken_ = 0;     // bytes, not sent yet
   size_t expected_ = 0;  // bytes
-  SharedLimit::Share share_;
+  Charge* charge_ = nullptr;
   bool finished_ = false;
   bool closed_ = false;
   std::function<void()> on_close_, wake_;

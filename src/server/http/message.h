@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/shared_limit.h"
+#include "base/account.h"
 #include "server/http/scope.h"
 
 namespace strata::server {
@@ -89,8 +89,9 @@ struct Request {
   std::string query;   // as sent, without '?'
   std::vector<Header> headers;
   std::string body;
-  // What the body counts as, as long as it is held; null: it has none.
-  std::shared_ptr<SharedLimit::Share> body_share = {};
+  // What the request holds of its tenant's account until its answer's last byte: the body too, as
+  // long as it is held. Null: nobody counts (a test).
+  std::shared_ptr<Charge> charge = {};
   // Set by Router::match_route(): null where no route has this path, or none with this method.
   const Route* route = nullptr;
   std::vector<std::string> parts;  // what the {} of the route matched, in order
@@ -117,7 +118,7 @@ struct Request {
   // When the body was read: it counts no longer.
   void free_body() {
     std::string().swap(body);  // an assignment would keep its memory
-    body_share.reset();
+    if (charge != nullptr) charge->release(Use::kBody);
   }
   // The decoded value of a query parameter.
   [[nodiscard]] std::optional<std::string> query_parameter(std::string_view name) const;

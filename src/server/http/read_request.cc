@@ -180,13 +180,12 @@ class BodySink {
  private:
   [[nodiscard]] std::optional<BodyFault> decode_and_append(std::string_view& bytes);
   [[nodiscard]] BodyFault too_large() const;
-  [[nodiscard]] std::optional<BodyFault> resize_share_or_fault(uint64_t wanted);
+  [[nodiscard]] std::optional<BodyFault> admit_bytes(uint64_t wanted);
 
   const HttpOptions& options_;
   BodyLimit limit_;
   Request& request_;
   std::optional<ZstdBody> zstd_;
-  std::shared_ptr<SharedLimit::Share> share_ = std::make_shared<SharedLimit::Share>();
   double begin_;
   uint64_t read_ = 0;
   bool more_ = false;
@@ -235,33 +234,27 @@ std::optional<BodyFault> BodySink::append_within_limits(std::string_view& bytes,
   more_ = false;
   if (read_ > limit_.bytes) return too_large();
   if (std::optional<BodyFault> fault = decode_and_append(bytes)) return fault;
-  return resize_share_or_fault(buffer_bytes + request_.body.capacity() +
-                               (zstd_ ? zstd_->memory() : 0));
+  return admit_bytes(buffer_bytes + request_.body.capacity() + (zstd_ ? zstd_->memory() : 0));
 }
 
-std::optional<BodyFault> BodySink::resize_share_or_fault(uint64_t wanted) {
-  if (wanted <= kOwnOfConnection && !*share_) return std::nullopt;
-  const auto bytes = static_cast<int64_t>(wanted);
-  SharedLimit bodies = options_.bodies;
-  if (!*share_) {
-    *share_ = bodies.take(request_.tenant, bytes);
-    if (*share_) return std::nullopt;
-  } else if (share_->resize(bytes)) {
-    return std::nullopt;
-  }
+std::optional<BodyFault> BodySink::admit_bytes(uint64_t wanted) {
+  if (wanted <= kOwnOfConnection && request_.charge->held(Use::kBody) == 0) return std::nullopt;
+  const std::optional<std::string> refused =
+      admit_or_text(*request_.charge, Use::kBody, static_cast<int64_t>(wanted), kNoSpaceForBody);
+  if (!refused) return std::nullopt;
   return BodyFault{limit_.may_be_put_off ? kNoSpaceForBody.status : kNoSpaceForBody.other_status,
-                   refusal_text(kNoSpaceForBody, {bodies.used(request_.tenant) - share_->amount(),
-                                                  bytes, bodies.limit()})};
+                   *refused};
 }
 
 std::optional<BodyFault> BodySink::finish() {
   if (zstd_ && read_ > 0 && !zstd_->complete()) {
     return BodyFault{400, "the zstd body ends before its frame does"};
   }
-  if (read_ == 0) return std::nullopt;
-  std::optional<BodyFault> fault = resize_share_or_fault(request_.body.capacity());
-  if (!fault && *share_) request_.body_share = std::move(share_);
-  return fault;
+  if (read_ == 0) {
+    request_.charge->release(Use::kBody);
+    return std::nullopt;
+  }
+  return admit_bytes(request_.body.capacity());
 }
 
 // How much to read at once: no more than the body still has, where that is known.

@@ -3,14 +3,17 @@
 // which option sets the limit and what the client sees. Clients send the request again, after
 // Retry-After. Each floor has its rows (http/refusals.h, tinker/refusals.h); all of them are the
 // table of docs/refusals.md.
-//   return refuse(kTooManyPolls, {waiting, all, limit});
+// admit() is where what a tenant may hold is told apart from what it may not.
+//   if (auto refused = admit(charge, Use::kBody, bytes, kNoSpaceForBody)) return refused;
 #pragma once
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 
+#include "base/account.h"
 #include "server/http/message.h"
 
 namespace strata::server {
@@ -22,8 +25,10 @@ struct Refusal {
   Stage stage;
   int status;               // 429: the tenant has as much as it may; 503: the server has
   std::string_view option;  // what sets the limit; empty: no option does
-  std::string_view text;    // as fmt has it, `{}` for what is known when it is said
-  int other_status = 0;     // what else it may be; 0: nothing
+  // As fmt has it: `{}` for what is known when it is said; of admit(), {wanted}, {held} by others
+  // of the tenant's, {all} that is held and the {limit}.
+  std::string_view text;
+  int other_status = 0;  // what else it may be; 0: nothing
   int retry_seconds = 1;
 };
 
@@ -34,6 +39,13 @@ std::string refusal_text(const Refusal& row, RefusalValues values);
 
 // The row's answer, with Retry-After.
 Response refuse(const Refusal& row, RefusalValues values = {});
+
+// From now on the charge holds `amount` for this use (Charge::hold()); or the row's text with the
+// numbers of that, or its answer.
+std::optional<std::string> admit_or_text(Charge& charge, Use use, int64_t amount,
+                                         const Refusal& row, int64_t spare = 0);
+std::optional<Response> admit(Charge& charge, Use use, int64_t amount, const Refusal& row,
+                              int64_t spare = 0);
 
 // The row with its other status.
 inline Refusal with_other_status(Refusal row) {

@@ -22,8 +22,8 @@ constexpr Refusal kTooManyInFlight = {
 // 429 of data and samples, which are sent again by themselves.
 constexpr Refusal kNoSpaceForBody = {
     Stage::kBody, 429, "--max-body-bytes",
-    "{} bytes of bodies of this tenant are being read, and there is no space for {} more "
-    "(--max-body-bytes {}); send this again when those have been answered",
+    "{held} bytes of bodies of this tenant are being read, and there is no space for {wanted} more "
+    "(--max-body-bytes {limit}); send this again when those have been answered",
     /*other_status=*/503};
 // What a Busy says (base/busy.h): the memory of JSON is counted on a floor that knows no request.
 constexpr Refusal kBusy = {Stage::kBody, 429, "--max-body-bytes", "{}"};
@@ -37,20 +37,20 @@ constexpr Refusal kStateIsAway = {
 // 429 of what was posted.
 constexpr Refusal kNoSpaceForResponse = {
     Stage::kAnswer, 429, "--max-response-bytes",
-    "the response has {} bytes, and {} of this tenant's are being sent (--max-response-bytes {}); "
-    "read those, then send this again",
+    "the response has {wanted} bytes, and {held} of this tenant's are being sent "
+    "(--max-response-bytes {limit}); read those, then send this again",
     /*other_status=*/503};
-constexpr Refusal kNoSpaceForStream = {
-    Stage::kAnswer, 429, "--max-response-bytes",
-    "{} bytes of this tenant's responses are being sent (--max-response-bytes {}); read those, "
-    "then send this again",
-    /*other_status=*/503};
+constexpr Refusal kNoSpaceForStream = {Stage::kAnswer, 429, "--max-response-bytes",
+                                       "{held} bytes of this tenant's responses are being sent "
+                                       "(--max-response-bytes {limit}); read those, "
+                                       "then send this again",
+                                       /*other_status=*/503};
 constexpr Refusal kTooManyDownloads = {
     Stage::kDownload, 429, "--max-downloads-per-tenant",
     "{} files are being sent for this tenant (--max-downloads-per-tenant)"};
 constexpr Refusal kNoSpaceForDownload = {
     Stage::kDownload, 503, "--max-download-bytes",
-    "there is no space to send one more file (--max-download-bytes {})"};
+    "there is no space to send one more file (--max-download-bytes {limit})"};
 
 constexpr const Refusal* kHttpRefusals[] = {
     &kTooManyConnections, &kTooManyOfClient,    &kNoSpaceForHeader,

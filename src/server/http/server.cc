@@ -20,7 +20,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/shared_limit.h"
 #include "base/trace.h"
 #include "server/http/listener.h"
 #include "server/http/places.h"
@@ -33,11 +32,12 @@
 
 namespace strata::server {
 
-// A request that was read whole, and what it counts as until it is answered.
+// A request that was read whole, and what it holds until it is answered.
 struct Received {
   Request request;
-  Counted counted;
-  double begin = 0;  // now_seconds(), behind its header
+  std::optional<ProxiedRequest> counted;  // at its client, where a trusted proxy brings it
+  std::shared_ptr<Charge> charge;         // the request's
+  double begin = 0;                       // now_seconds(), behind its header
   bool is_http10 = false;
   bool keep_alive = false;
 };
@@ -54,6 +54,20 @@ constexpr double kLingerSeconds = 2.0;  // after an early answer: lets the clien
 std::chrono::steady_clock::duration in_seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
       std::chrono::duration<double>(seconds));
+}
+
+// While it is answered a request counts with what its connection takes, whatever address that comes
+// from: a tenant that takes all it can get leaves the others some. What is answered at once, a sign
+// of life, has a limit of its own, and polls leave some for what they wait for.
+std::optional<Response> admit_in_flight(const Request& request, int64_t bytes) {
+  constexpr int64_t kLeftByPolls = 16;
+  if (request.tenant.empty()) return std::nullopt;
+  Charge& charge = *request.charge;
+  const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
+  if (is_upkeep && !request.route->watches_peer)
+    return admit(charge, Use::kSign, bytes, kTooManyInFlight);
+  const int64_t spare = is_upkeep ? charge.limit(Use::kRequest).limit() / kLeftByPolls : 0;
+  return admit(charge, Use::kRequest, bytes, kTooManyInFlight, spare);
 }
 
 // Once in kQuietSeconds, since `last`.
@@ -302,25 +316,28 @@ asio::awaitable<bool> HttpServer::State::read_body_or_refuse(Connection& connect
 
 // Of a request that a trusted proxy brings: the refusal where its client has too many.
 std::optional<Response> HttpServer::State::fill_address_and_count_client(
-    const Connection& connection, Request& request, Counted& counted) {
+    const Connection& connection, Request& request, std::optional<ProxiedRequest>& counted) {
   request.address = options.proxies.client_address(request.headers, connection.address);
-  counted.of_client.emplace(places.limit(), request.address, connection.held);
-  const std::string_view option = counted.of_client->exceeded_limit_option();
+  counted.emplace(places.limit(), request.address, connection.held);
+  const std::string_view option = counted->exceeded_limit_option();
   if (option.empty()) return std::nullopt;
   return refuse(kTooManyOfClient, {option});
 }
 
-// Of a request whose header was read: its refusal, or what it counts as.
-std::optional<Response> HttpServer::State::check_and_reserve(const Connection& connection,
-                                                             const BodyParser& parser,
-                                                             Request& request, Counted& counted) {
+// Of a request whose header was read: its refusal; or its charge holds what its connection takes.
+std::optional<Response> HttpServer::State::check_and_admit(const Connection& connection,
+                                                           const BodyParser& parser,
+                                                           Request& request,
+                                                           std::optional<ProxiedRequest>& counted) {
   std::optional<Response> refusal =
       fill_and_check_request({options, router, *rules, identify, admit_request}, parser, request);
   if (connection.is_proxied) {
     std::optional<Response> busy = fill_address_and_count_client(connection, request, counted);
     if (!refusal) refusal = std::move(busy);
   }
-  return refusal ? refusal : in_flight.admit_or_refuse(request, connection.held, counted.in_flight);
+  if (refusal) return refusal;
+  request.charge = std::make_shared<Charge>(options.accounts.open(request.tenant));
+  return admit_in_flight(request, connection.held);
 }
 
 // A request with its body. False: there is none, and whoever still listens knows why.
@@ -332,7 +349,8 @@ asio::awaitable<bool> HttpServer::State::receive_or_refuse(Connection& connectio
   const bool has_header = co_await read_header_or_refuse(connection, from, in.request);
   if (!has_header) co_return false;
   in.begin = now_seconds();
-  std::optional<Response> refusal = check_and_reserve(connection, parser, in.request, in.counted);
+  std::optional<Response> refusal = check_and_admit(connection, parser, in.request, in.counted);
+  in.charge = in.request.charge;
   in.keep_alive = parser.keep_alive();
   in.is_http10 = parser.get().version() < 11;
   const bool expects = expects_continue(parser);
@@ -363,7 +381,7 @@ asio::awaitable<bool> HttpServer::State::serve_request(Connection& connection) {
   Response response = co_await run_handler(connection, std::move(in.request));
   put_in_form(told.path, response);
   const AnswerTo answered = {
-      told.tenant,
+      *in.charge,
       told.method,
       told.path,
       in.is_http10,
@@ -450,8 +468,6 @@ void HttpServer::start() {
     s.run_io();
   });
 }
-
-void HttpServer::set_num_tenants(int64_t count) { state_->in_flight.set_num_tenants(count); }
 
 void HttpServer::use_tls(TlsContext tls) {
   asio::post(state_->io, [this, tls = std::move(tls)] { state_->tls = tls; });

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/shared_limit.h"
+#include "base/account.h"
 #include "server/http/proxies.h"
 #include "server/http/router.h"
 #include "server/http/tls.h"
@@ -41,14 +41,11 @@ struct HttpOptions {
   uint64_t max_body = 64ULL << 20;
   uint64_t max_sample_body = 16ULL << 20;
   uint64_t max_small_body = 128ULL << 10;
-  // Bytes, by tenant: of bodies until their requests have been read, and of responses that are no
-  // futures' results until they have been sent. Above: 429 or 503.
-  SharedLimit bodies = SharedLimit(1LL << 30);
-  SharedLimit responses = SharedLimit(1LL << 30);
+  // What requests may hold, by tenant: of connections, bodies, responses and downloads.
+  Accounts accounts;
   double min_body_rate = 8192;  // bytes a second, after the first body_timeout
-  // Files that are being sent: bytes of their pieces, how many of a tenant at once, and the least
-  // rate of any response, as of bodies. Above: 503; too slow: the connection is closed.
-  SharedLimit downloads = SharedLimit(1LL << 30);
+  // Files that are being sent: how many of a tenant at once, and the least rate of any response, as
+  // of bodies. Above: 429; too slow: the connection is closed.
   int64_t max_downloads_per_tenant = 1000;
   double min_download_rate = 8192;
   // Runs what reads from a disk, for a tenant, on another thread, or drops it when the server
@@ -114,9 +111,6 @@ class HttpServer {
 
   // Any thread, after start(): the certificate and the key of connections from now on.
   void use_tls(TlsContext tls);
-
-  // Any thread: how many tenants the keys name, among whom what connections take is divided.
-  void set_num_tenants(int64_t count);
 
   // Stops listening, closes idle connections, gives running exchanges `seconds` to end, and joins.
   void stop(double seconds);

@@ -39,7 +39,6 @@ struct HttpServer::State {
         observe(std::move(observer)),
         admit_request(std::move(admission)),
         handshakes(options.max_handshakes),
-        in_flight(options),
         places(
             {options.max_connections, options.max_connections_per_address, options.connections}) {}
 
@@ -56,12 +55,13 @@ struct HttpServer::State {
   void serve_if_admitted(const std::shared_ptr<Connection>& connection);
   boost::asio::awaitable<bool> receive_or_refuse(Connection& connection, Received& in);
   std::optional<Response> fill_address_and_count_client(const Connection& connection,
-                                                        Request& request, Counted& counted);
+                                                        Request& request,
+                                                        std::optional<ProxiedRequest>& counted);
   Respond make_respond_on_io_thread(const std::shared_ptr<Pending>& pending);
   void stop_accepting_and_cancel_idle();
   void wait_while_any_is_open(double until);
-  std::optional<Response> check_and_reserve(const Connection& connection, const BodyParser& parser,
-                                            Request& request, Counted& counted);
+  std::optional<Response> check_and_admit(const Connection& connection, const BodyParser& parser,
+                                          Request& request, std::optional<ProxiedRequest>& counted);
   void close_connection(const std::shared_ptr<Connection>& connection);
   void watch_peer(Connection& connection, Request& request, std::optional<PeerWatch>& watch);
   boost::asio::awaitable<Response> run_handler(Connection& connection, Request request);
@@ -85,7 +85,6 @@ struct HttpServer::State {
   // Before io, whose end ends the coroutines.
   Turns decompression, reading;
   Handshakes handshakes;
-  InFlight in_flight;
   Places<Connection> places;
   boost::asio::io_context io{1};
   // The thread ends with io.stop() alone: stop() still talks to it when nothing is left to do.

@@ -25,44 +25,36 @@ using boost::system::error_code;
 namespace {
 
 constexpr size_t kPiece = Pieces::kMost;
-constexpr size_t kSmall = 4 << 10;  // a connection's own
+constexpr int64_t kSmall = 4 << 10;  // a connection's own
 
-// What the response, of a POST or not, holds until it has been sent. Where `tenant` has no space
-// for that, the response becomes one that says so. Results are shared by all who fetch them, and
-// count where they are kept.
-SharedLimit::Share reserve_response_or_refuse(const SharedLimit& limit, const std::string& tenant,
-                                              bool is_post, Response& response) {
-  const size_t size = response.body.size();
-  if (size <= kSmall) return {};
-  SharedLimit responses = limit;
-  SharedLimit::Share share = responses.take(tenant, static_cast<int64_t>(size));
-  if (share) return share;
-  const bool is_too_large = std::cmp_greater(size, limit.most());
-  response =
-      is_too_large
-          ? error_response(400, fmt::format("the response has {} bytes, and a tenant's may have {} "
-                                            "(--max-response-bytes): it can never be sent; ask for "
-                                            "less, or for protobuf instead of JSON",
-                                            size, limit.most()))
-          : refuse(is_post ? kNoSpaceForResponse : with_other_status(kNoSpaceForResponse),
-                   {size, limit.used(tenant), limit.limit()});
-  return {};
+// Lets the charge hold what the response, of a POST or not, takes until it has been sent. Where
+// there is no space for that, the response becomes one that says so. Results are shared by all who
+// fetch them, and count where they are kept; an answer whose space its request has held since it
+// was accepted has it.
+void admit_response(Charge& charge, bool is_post, Response& response) {
+  const auto size = std::ssize(response.body);
+  if (size <= kSmall || size <= charge.held(Use::kResult)) return;
+  const int64_t most = charge.limit(Use::kResponse).most();
+  const Refusal row = is_post ? kNoSpaceForResponse : with_other_status(kNoSpaceForResponse);
+  std::optional<Response> refused = admit(charge, Use::kResponse, size, row);
+  if (!refused) return;
+  response = size <= most
+                 ? std::move(*refused)
+                 : error_response(400, fmt::format("the response has {} bytes, and a tenant's may "
+                                                   "have {} (--max-response-bytes): it can never "
+                                                   "be sent; ask for less, or for protobuf instead "
+                                                   "of JSON",
+                                                   size, most));
 }
 
 // Likewise for one that is a file; HEAD holds nothing.
-SharedLimit::Share reserve_download_or_refuse(const HttpOptions& options, bool head_only,
-                                              Response& response) {
-  if (head_only) return {};
-  const std::string& tenant = response.file->tenant;
-  SharedLimit downloads = options.downloads;
-  const int64_t running = downloads.used(tenant) / static_cast<int64_t>(kPiece);
+void admit_download(const HttpOptions& options, Charge& charge, Response& response) {
+  const int64_t running = charge.held_by_tenant(Use::kDownload) / static_cast<int64_t>(kPiece);
   if (running >= options.max_downloads_per_tenant) {
     response = refuse(kTooManyDownloads, {running});
-    return {};
+  } else if (auto refused = admit(charge, Use::kDownload, kPiece, kNoSpaceForDownload)) {
+    response = std::move(*refused);
   }
-  SharedLimit::Share share = downloads.take(tenant, kPiece);
-  if (!share) response = refuse(kNoSpaceForDownload, {downloads.limit()});
-  return share;
 }
 
 // A piece that another thread reads while a coroutine waits.
@@ -142,18 +134,22 @@ asio::awaitable<bool> reserve_and_write_response(Outgoing to, const AnswerTo& of
                                                  Response& response) {
   const bool head_only = of.method == "HEAD";
   const bool is_post = of.method == "POST";
-  const SharedLimit& limit = to.options.responses;
   const int made = response.status;
-  if (response.stream) reserve_stream_or_refuse(limit, of.tenant, is_post, response);
+  of.charge.release(Use::kBody);  // nobody reads it any more
+  if (response.stream) admit_stream(of.charge, is_post, response);
   if (response.stream) {
     const bool keep = of.keep_alive && !of.is_http10;
     const StreamedTo how = {of.owner, of.buffer, !of.is_http10, head_only, keep};
     co_return co_await write_stream(to, how, response) && keep;
   }
-  const SharedLimit::Share sending =
-      response.file ? reserve_download_or_refuse(to.options, head_only, response)
-                    : reserve_response_or_refuse(limit, of.tenant, is_post, response);
-  if (response.file && sending && of.sends_file) of.sends_file(response.file->tenant);
+  // A signed URL names whom its file counts for.
+  Charge of_file = to.options.accounts.open(response.file ? response.file->tenant : "");
+  if (response.file && !head_only) {
+    admit_download(to.options, of_file, response);
+  } else if (!response.file) {
+    admit_response(of.charge, is_post, response);
+  }
+  if (of_file.held(Use::kDownload) > 0 && of.sends_file) of.sends_file(of_file.tenant());
   if (response.status != made) put_in_form(to.options, of, response);
   co_return co_await write_response(to, response, head_only, of.keep_alive) && of.keep_alive;
 }

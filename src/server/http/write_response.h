@@ -58,7 +58,7 @@ class Pieces {
 
 // Whom a response answers, of a request that was read whole.
 struct AnswerTo {
-  std::string tenant;
+  Charge& charge;  // of the request
   std::string method;
   std::string path;
   bool is_http10 = false;

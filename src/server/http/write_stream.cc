@@ -52,12 +52,13 @@ asio::awaitable<bool> write_body(Outgoing to, Pieces& pieces, BodyStream& body, 
 
 }  // namespace
 
-void reserve_stream_or_refuse(const SharedLimit& limit, const std::string& tenant, bool is_post,
-                              Response& response) {
-  if (response.stream->try_acquire_share(limit, tenant)) return;
-  response.stream->close();
-  response = refuse(is_post ? kNoSpaceForStream : with_other_status(kNoSpaceForStream),
-                    {limit.used(tenant), limit.limit()});
+void admit_stream(Charge& charge, bool is_post, Response& response) {
+  BodyStream& body = *response.stream;
+  const Refusal row = is_post ? kNoSpaceForStream : with_other_status(kNoSpaceForStream);
+  std::optional<Response> refused = admit(charge, Use::kResponse, body.bytes_to_hold(), row);
+  if (!refused) return body.count_at(charge);
+  body.close();
+  response = std::move(*refused);
 }
 
 asio::awaitable<bool> write_stream(Outgoing to, const StreamedTo& how, const Response& response) {

@@ -7,16 +7,15 @@
 #include <memory>
 #include <string>
 
-#include "base/shared_limit.h"
+#include "base/account.h"
 #include "server/http/message.h"
 #include "server/http/write_response.h"
 
 namespace strata::server {
 
-// Where `tenant` has no space for what may wait to be sent, the stream is closed, and the response
-// becomes one that says so, with this status.
-void reserve_stream_or_refuse(const SharedLimit& limit, const std::string& tenant, bool is_post,
-                              Response& response);
+// From now on what waits to be sent counts at the charge, which outlives the stream's way to its
+// peer. Where there is no space for it the stream is closed, and the response says so.
+void admit_stream(Charge& charge, bool is_post, Response& response);
 
 struct StreamedTo {
   std::shared_ptr<void> owner;  // of the stream and the buffer

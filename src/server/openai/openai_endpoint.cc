@@ -113,9 +113,9 @@ struct OpenAiEndpoint::Call {
   // Frees the body's bytes once they are parsed.
   void parse_body() {
     const char* where = is_chat ? "chat.completions" : "completions";
-    const SharedLimit::Share* share = request.body_share.get();
-    json = std::make_unique<text::JsonBody>(request.body, where, share);
-    if (share != nullptr && *share) made.emplace(*share, where);
+    json = std::make_unique<text::JsonBody>(request.body, where, request.charge.get());
+    if (request.charge != nullptr && request.charge->held(Use::kBody) > 0)
+      made.emplace(*request.charge, where);
     request.free_body();
   }
 
@@ -158,7 +158,7 @@ struct OpenAiEndpoint::Gathering {
   std::shared_ptr<Call> call;
   std::vector<api::SampleOutput> outputs = {};
   size_t left = 0;
-  std::vector<SharedLimit::Share> held = {};  // what outputs take, and what is made of them
+  Charge held;  // what outputs take, and what is made of them
 };
 
 // A streamed one, which its client may leave.
@@ -166,8 +166,8 @@ struct OpenAiEndpoint::Streaming {
   std::shared_ptr<Call> call;
   std::shared_ptr<StreamWriter> writer;
   size_t left = 0;
-  bool is_over = false;          // nothing more is told
-  SharedLimit::Share held = {};  // what its choices take
+  bool is_over = false;  // nothing more is told
+  Charge held;           // what its choices take
 };
 
 void OpenAiEndpoint::run_in_background_if_long(const Respond& respond, const std::string& tenant,
@@ -335,7 +335,8 @@ void OpenAiEndpoint::cancel_and_answer_failure(Call& call, const api::Failure& f
 }
 
 void OpenAiEndpoint::submit_and_gather_answer(const std::shared_ptr<Call>& call) {
-  auto gathering = std::make_shared<Gathering>(Gathering{.call = call});
+  Charge held = parts_.service.futures().open(call->request.tenant);
+  auto gathering = std::make_shared<Gathering>(Gathering{.call = call, .held = std::move(held)});
   gathering->outputs.resize(call->order->samples.size());
   gathering->left = call->order->samples.size();
   submit_samples(
@@ -362,13 +363,10 @@ void OpenAiEndpoint::handle_gathered_event(const std::shared_ptr<Gathering>& gat
 // False, and it has been answered, where the tenant's results leave no space for so many bytes.
 bool OpenAiEndpoint::reserve_or_refuse(Gathering& gathering, int64_t bytes) {
   Call& call = *gathering.call;
-  if (SharedLimit::Share share =
-          parts_.service.futures().reserve_bytes(call.request.tenant, bytes)) {
-    gathering.held.push_back(std::move(share));
-    return true;
-  }
+  const int64_t all = gathering.held.held(Use::kResult) + bytes;
+  if (parts_.service.futures().hold_dropping_delivered(gathering.held, all)) return true;
   cancel_samples(call, "there is no space for the answer");
-  call.give(over_budget_response(bytes, parts_.service.futures().most_bytes()));
+  call.give(over_budget_response(gathering.held, bytes));
   return false;
 }
 
@@ -388,7 +386,7 @@ void OpenAiEndpoint::respond_whole_answer(const std::shared_ptr<Gathering>& gath
       },
       [gathering, response] {
         gathering->call->give(std::move(*response));
-        gathering->held.clear();  // it counts as a response that is sent
+        gathering->held.release_all();  // it counts as a response that is sent
       });
 }
 
@@ -400,7 +398,7 @@ Elsewhere OpenAiEndpoint::stream_executor_for(const Call& call) const {
 }
 
 std::shared_ptr<OpenAiEndpoint::Streaming> OpenAiEndpoint::make_streaming(
-    const std::shared_ptr<Call>& call, SharedLimit::Share held) const {
+    const std::shared_ptr<Call>& call, Charge held) const {
   return std::make_shared<Streaming>(
       Streaming{.call = call,
                 .writer = std::make_shared<StreamWriter>(
@@ -413,8 +411,9 @@ void OpenAiEndpoint::submit_and_stream_answer(const std::shared_ptr<Call>& call)
   for (api::Sample& sample : call->order->samples) sample.tells_tokens = true;
   const int64_t bytes = call->order->num_choices() * kToldChoiceBytes;
   auto& futures = parts_.service.futures();
-  SharedLimit::Share held = futures.reserve_bytes(call->request.tenant, bytes);
-  if (!held) return call->give(over_budget_response(bytes, futures.most_bytes()));
+  Charge held = futures.open(call->request.tenant);
+  if (!futures.hold_dropping_delivered(held, bytes))
+    return call->give(over_budget_response(held, bytes));
   const std::shared_ptr<Streaming> streaming = make_streaming(call, std::move(held));
   // Who is told of the samples keeps the call; the body, which the call's answer holds, does not.
   streaming->writer->body()->on_close(make_hang_up_canceller(call));

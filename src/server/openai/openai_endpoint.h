@@ -90,7 +90,7 @@ class OpenAiEndpoint {
   void respond_whole_answer(const std::shared_ptr<Gathering>& gathering);
   [[nodiscard]] Elsewhere stream_executor_for(const Call& call) const;
   [[nodiscard]] std::shared_ptr<Streaming> make_streaming(const std::shared_ptr<Call>& call,
-                                                          SharedLimit::Share held) const;
+                                                          Charge held) const;
   void submit_and_stream_answer(const std::shared_ptr<Call>& call);
   void handle_streamed_event(Streaming& streaming, size_t sample, const api::Event& event);
   void end_failed_stream(Streaming& streaming, const api::Failure& failure);

@@ -18,6 +18,7 @@ constexpr int64_t kUsefulResult = 16 << 10;  // of short data
 constexpr int64_t kUsefulGrammar = 1 << 20;  // of a schema of a few properties, with its masks
 constexpr int64_t kMostHandshakes = 512;
 constexpr int64_t kBodiesOfLargest = 4;  // so many of the largest size at once
+constexpr int64_t kPartForSigns = 4;     // of life: of what requests may hold that are answered
 
 // memory / part, but not below `least` where 1/16 of the memory reaches so far.
 int64_t share(int64_t memory, int64_t part, int64_t least, int64_t most) {
@@ -50,52 +51,63 @@ void fill_unset_and_raise_body_limits(ServeOptions& o, int64_t memory) {
 }
 
 Budget::Budget(const ServeOptions& options)
-    : bodies(options.max_body_bytes, kUsefulBody),
-      queue(options.max_queued_bytes, kUsefulBody),
-      results(options.max_result_bytes, kUsefulResult),
-      responses(options.max_response_bytes, Pieces::kMost),
-      downloads(options.max_download_bytes, Pieces::kMost),
-      remembered(options.max_remembered_bytes - options.max_remembered_bytes / 2),
+    : remembered(options.max_remembered_bytes - options.max_remembered_bytes / 2),
       samplers(options.max_remembered_bytes / 2),
       connections(options.max_connection_bytes),
       grammars(options.max_schema_bytes, kUsefulGrammar),
-      samples(options.max_queued_samples),
-      polls(options.max_parked),
-      archives(options.max_archive_bytes) {}
+      archives(options.max_archive_bytes) {
+  const int64_t of_connection = connection_bytes(!options.tls_cert.empty());
+  const int64_t answered =
+      std::min(options.max_connection_bytes, connection_limit(options) * of_connection);
+  accounts.of(Use::kRequest) = SharedLimit(answered, of_connection);
+  accounts.of(Use::kSign) = SharedLimit(answered / kPartForSigns, of_connection);
+  accounts.of(Use::kBody) = SharedLimit(options.max_body_bytes, kUsefulBody);
+  accounts.of(Use::kQueue) = SharedLimit(options.max_queued_bytes, kUsefulBody);
+  accounts.of(Use::kSample) = SharedLimit(options.max_queued_samples);
+  accounts.of(Use::kResult) = SharedLimit(options.max_result_bytes, kUsefulResult);
+  accounts.of(Use::kPoll) = SharedLimit(options.max_parked);
+  accounts.of(Use::kResponse) = SharedLimit(options.max_response_bytes, Pieces::kMost);
+  accounts.of(Use::kDownload) = SharedLimit(options.max_download_bytes, Pieces::kMost);
+}
 
 std::vector<Budget::Row> Budget::bytes_by_use() const {
   const auto row = [](const char* name, const SharedLimit& limit) {
     return Row{name, limit.limit(), limit.used()};
   };
-  return {row("bodies", bodies),       row("queue", queue),
-          row("results", results),     row("responses", responses),
-          row("downloads", downloads), row("remembered", remembered),
-          row("samplers", samplers),   row("connections", connections),
+  return {row("bodies", accounts.of(Use::kBody)),
+          row("queue", accounts.of(Use::kQueue)),
+          row("results", accounts.of(Use::kResult)),
+          row("responses", accounts.of(Use::kResponse)),
+          row("downloads", accounts.of(Use::kDownload)),
+          row("remembered", remembered),
+          row("samplers", samplers),
+          row("connections", connections),
           row("grammars", grammars)};
 }
 
 void Budget::set_num_tenants(int64_t count) {
-  for (SharedLimit* limit : {&bodies, &queue, &results, &responses, &downloads, &remembered,
-                             &samplers, &grammars, &samples, &polls, &archives})
+  accounts.set_num_tenants(count);
+  accounts.of(Use::kResponse).set_num_tenants(count + 1);  // who has no key reads the page
+  for (SharedLimit* limit : {&remembered, &samplers, &grammars, &archives})
     limit->set_num_tenants(count);
   for (SharedLimit& limit : of_engines) limit.set_num_tenants(count);
-  responses.set_num_tenants(count + 1);  // who has no key reads the page
 }
 
 std::vector<std::string> Budget::warnings() const {
   std::vector<std::string> out;
-  const auto warn_if_small = [&](const char* option, const SharedLimit& limit, int64_t useful) {
+  const auto warn_if_small = [&](const char* option, Use use, int64_t useful) {
+    const SharedLimit& limit = accounts.of(use);
     if (limit.own_part() >= useful) return;
     out.push_back(fmt::format(
         "{} {}: while others hold all they can, a tenant is sure of {} bytes, and a small request "
         "takes {}; raise it, or --memory",
         option, limit.limit(), limit.own_part(), useful));
   };
-  warn_if_small("--max-body-bytes", bodies, kUsefulBody);
-  warn_if_small("--max-queued-bytes", queue, kUsefulBody);
-  warn_if_small("--max-result-bytes", results, kUsefulResult);
-  warn_if_small("--max-response-bytes", responses, Pieces::kMost);
-  warn_if_small("--max-download-bytes", downloads, Pieces::kMost);
+  warn_if_small("--max-body-bytes", Use::kBody, kUsefulBody);
+  warn_if_small("--max-queued-bytes", Use::kQueue, kUsefulBody);
+  warn_if_small("--max-result-bytes", Use::kResult, kUsefulResult);
+  warn_if_small("--max-response-bytes", Use::kResponse, Pieces::kMost);
+  warn_if_small("--max-download-bytes", Use::kDownload, Pieces::kMost);
   return out;
 }
 

@@ -71,11 +71,11 @@ constexpr Refusal kNoSpaceForResult = {
     "them first"};
 constexpr Refusal kTooManyPolls = {
     Stage::kPoll, 429, "--max-parked",
-    "{} polls of this tenant are waiting already, {} in all (--max-parked {})"};
+    "{held} polls of this tenant are waiting already, {all} in all (--max-parked {limit})"};
 constexpr Refusal kNoSpaceForList = {
     Stage::kAnswer, 503, "--max-response-bytes",
-    "there is no space to make this list: {} bytes of this tenant's responses are made or sent "
-    "(--max-response-bytes {}); read those, then send this again"};
+    "there is no space to make this list: {held} bytes of this tenant's responses are made or sent "
+    "(--max-response-bytes {limit}); read those, then send this again"};
 constexpr Refusal kTooManyArchives = {
     Stage::kDownload,
     429,

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "server/http/server.h"
+#include "tests/base/accounts.h"
 #include "tests/base/temp_dir.h"
 #include "tests/server/http/client.h"
 #include "tests/server/http/tls_client.h"
@@ -20,13 +21,16 @@
 namespace strata::server {
 namespace {
 
+using strata::testing::accounts_with;
+
 constexpr size_t kRoom = 256 << 10;
 
 TEST(BodyStream, KeepsWhatIsPushedInOrderAndWithinItsBound) {
-  SharedLimit limit(3 << 20);
+  Charge charge = accounts_with(Use::kResponse, 3 << 20).open("t");
   BodyStream body;
   EXPECT_TRUE(body.push_or_close("a"));
-  ASSERT_TRUE(body.try_acquire_share(limit, "t"));
+  ASSERT_TRUE(charge.hold(Use::kResponse, body.bytes_to_hold()));
+  body.count_at(charge);
   EXPECT_TRUE(body.push_or_close("bc"));
   EXPECT_EQ(body.pop_bytes(2), "ab");
   body.finish();
@@ -37,9 +41,12 @@ TEST(BodyStream, KeepsWhatIsPushedInOrderAndWithinItsBound) {
 }
 
 TEST(BodyStream, WhatWaitsCountsUntilItIsSent) {
-  SharedLimit limit(3 << 20);
+  const Accounts accounts = accounts_with(Use::kResponse, 3 << 20);
+  const SharedLimit& limit = accounts.of(Use::kResponse);
+  Charge charge = accounts.open("t");
   BodyStream body;
-  ASSERT_TRUE(body.try_acquire_share(limit, "t"));
+  ASSERT_TRUE(charge.hold(Use::kResponse, body.bytes_to_hold()));
+  body.count_at(charge);
   const int64_t least = limit.used("t");
   EXPECT_TRUE(body.push_or_close(std::string(kRoom, 'x')));
   EXPECT_GE(limit.used("t"), static_cast<int64_t>(kRoom));
@@ -61,9 +68,10 @@ TEST(BodyStream, WhatWaitsCountsUntilItIsSent) {
 }
 
 TEST(BodyStream, EndsWhereItsTenantHasNoRoom) {
-  SharedLimit limit(100'000);
+  Charge charge = accounts_with(Use::kResponse, 100'000).open("t");
   BodyStream body;
-  ASSERT_TRUE(body.try_acquire_share(limit, "t"));
+  ASSERT_TRUE(charge.hold(Use::kResponse, body.bytes_to_hold()));
+  body.count_at(charge);
   EXPECT_TRUE(body.push_or_close(std::string(50'000, 'x')));
   EXPECT_FALSE(body.push_or_close(std::string(60'000, 'x')));
   EXPECT_TRUE(body.closed());
@@ -260,14 +268,14 @@ TEST_F(BodyStreamServer, AWriteHasADeadline) {
   client.send(head("POST /stream"));
   const auto body = stream();
   // As much as the sockets take, and a little that waits: its bound is not met.
-  while (options.responses.used("") < static_cast<int64_t>(kRoom))
+  while (options.accounts.of(Use::kResponse).used("") < static_cast<int64_t>(kRoom))
     ASSERT_TRUE(push(body, std::string(kRoom / 8, 'x')));
   EXPECT_TRUE(is_lost(5));
-  EXPECT_EQ(options.responses.used(""), 0);
+  EXPECT_EQ(options.accounts.of(Use::kResponse).used(""), 0);
 }
 
 TEST_F(BodyStreamServer, ATenantWithoutRoomIsTold) {
-  options.responses = SharedLimit(1000);
+  options.accounts.of(Use::kResponse) = SharedLimit(1000);
   options.put_in_form = [](std::string_view path, Response& refusal) {
     refusal.body = "form of " + std::string(path) + ": " + refusal.body;
   };

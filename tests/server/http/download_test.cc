@@ -58,9 +58,9 @@ struct DownloadTest : testing::Test {
   }
   void wait_for_downloads(int64_t count) const {
     const double end = now_seconds() + 5;
-    while (options.downloads.used() != count * kPiece && now_seconds() < end) {
+    while (options.accounts.of(Use::kDownload).used() != count * kPiece && now_seconds() < end) {
     }
-    EXPECT_EQ(options.downloads.used(), count * kPiece);
+    EXPECT_EQ(options.accounts.of(Use::kDownload).used(), count * kPiece);
   }
 
   const std::string file = make_file();
@@ -98,7 +98,7 @@ TEST_F(DownloadTest, HeadsThatAreNotReadShutNobodyOut) {
 
 // Files are sent to who has no key but a signed URL, and count for the tenant whose it is.
 TEST_F(DownloadTest, DownloadsThatAreNotReadCountByTenant) {
-  options.downloads = SharedLimit(10 * kPiece);
+  options.accounts.of(Use::kDownload) = SharedLimit(10 * kPiece);
   options.max_downloads_per_tenant = 4;
   serve();
   std::vector<std::unique_ptr<Client>> unread;
@@ -118,9 +118,9 @@ TEST_F(DownloadTest, DownloadsThatAreNotReadCountByTenant) {
 }
 
 TEST_F(DownloadTest, WithoutRoomForOneMoreADownloadIs503) {
-  options.downloads = SharedLimit(2 * kPiece);
+  options.accounts.of(Use::kDownload) = SharedLimit(2 * kPiece);
   serve();
-  const auto held = options.downloads.take("1", 2 * kPiece);
+  const auto held = options.accounts.of(Use::kDownload).take("1", 2 * kPiece);
   const std::string full = ask(download("1"));
   EXPECT_EQ(status(full), "503");
   EXPECT_NE(full.find("--max-download-bytes"), std::string::npos);

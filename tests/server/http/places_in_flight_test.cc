@@ -17,10 +17,17 @@ using ::testing::HasSubstr;
 struct InFlightTest : HttpServerTest {
   // Eight connections, and two tenants.
   InFlightTest() {
-    options.connections = SharedLimit(8 * connection_bytes(false));
+    set_space(8);
     options.body_timeout = options.header_timeout = 5;
     serve();
-    server->set_num_tenants(2);
+  }
+  // For so many connections.
+  void set_space(int64_t count) {
+    constexpr int64_t kOne = connection_bytes(false);
+    options.connections = SharedLimit(count * kOne);
+    options.accounts.of(Use::kRequest) = SharedLimit(count * kOne, kOne);
+    options.accounts.of(Use::kSign) = SharedLimit(count * kOne / 4, kOne);
+    options.accounts.set_num_tenants(2);
   }
   [[nodiscard]] std::string post(const std::string& path, const std::string& key) const {
     std::string text = head("POST /api/v1/" + path, length(2)) + "{}";
@@ -68,9 +75,8 @@ TEST_F(InFlightTest, PollsLeaveSomeToWhatTheyWaitFor) {
 
 // Signs of life whose end does not come have a part as well: others find places.
 TEST_F(InFlightTest, SignsOfLifeThatDoNotEndLeaveOthersTheirs) {
-  options.connections = SharedLimit(16 * connection_bytes(false));
+  set_space(16);
   serve();
-  server->set_num_tenants(2);
   std::vector<std::unique_ptr<Client>> held;
   int num_refused = 0;
   for (int i = 0; i < 6; ++i) {
@@ -88,7 +94,7 @@ TEST_F(InFlightTest, SignsOfLifeThatDoNotEndLeaveOthersTheirs) {
 
 // Where the keys name one tenant alone, it has all.
 TEST_F(InFlightTest, OneTenantAloneHasAll) {
-  server->set_num_tenants(1);
+  options.accounts.set_num_tenants(1);
   for (int i = 0; i < 7; ++i) EXPECT_EQ(begin("park", "tml-good"), "") << i;
 }
 

@@ -298,8 +298,8 @@ TEST_F(HttpServerTest, EndpointsWithoutAKeyReadNoBody) {
 }
 
 TEST_F(HttpServerTest, ATenantWhoseBodiesTakeAllItCanLeavesOthersTheirPart) {
-  options.bodies = SharedLimit(2 << 20);
-  options.bodies.set_num_tenants(2);
+  options.accounts.of(Use::kBody) = SharedLimit(2 << 20);
+  options.accounts.of(Use::kBody).set_num_tenants(2);
   options.body_timeout = 5;
   serve();
   const std::string most(600 << 10, ' ');
@@ -307,7 +307,7 @@ TEST_F(HttpServerTest, ATenantWhoseBodiesTakeAllItCanLeavesOthersTheirPart) {
   auto holds = std::make_unique<Client>(server->port());
   holds->send(head("POST /api/v1/echo", length(1 << 20)) + most);
   const double end = now_seconds() + 5;
-  while (options.bodies.used() < 600 << 10 && now_seconds() < end) {
+  while (options.accounts.of(Use::kBody).used() < 600 << 10 && now_seconds() < end) {
   }
   const std::string refused = ask(whole);
   EXPECT_EQ(status(refused), "503");
@@ -316,17 +316,17 @@ TEST_F(HttpServerTest, ATenantWhoseBodiesTakeAllItCanLeavesOthersTheirPart) {
   of_other.replace(of_other.find("tml-good"), 8, "tml-other");
   EXPECT_EQ(status(ask(of_other)), "200");
   holds.reset();
-  while (options.bodies.used() > 0 && now_seconds() < end) {
+  while (options.accounts.of(Use::kBody).used() > 0 && now_seconds() < end) {
   }
   EXPECT_EQ(status(ask(whole)), "200");
-  EXPECT_EQ(options.bodies.used(), 0);
+  EXPECT_EQ(options.accounts.of(Use::kBody).used(), 0);
 }
 
 // Passes and samples are put off, nothing else is.
 TEST_F(HttpServerTest, WithoutRoomForItsBodyAPassIs429) {
-  options.bodies = SharedLimit(1 << 20);
+  options.accounts.of(Use::kBody) = SharedLimit(1 << 20);
   serve();
-  const auto held = options.bodies.take("t1", 1 << 20);
+  const auto held = options.accounts.of(Use::kBody).take("t1", 1 << 20);
   for (const auto& [path, wanted] :
        {std::pair("/api/v1/echo", "503"), std::pair("/api/v1/pass", "429")}) {
     const std::string refused =
@@ -339,17 +339,17 @@ TEST_F(HttpServerTest, WithoutRoomForItsBodyAPassIs429) {
 
 // Heartbeats and polls: a tenant that has used up its bodies still says that it is there.
 TEST_F(HttpServerTest, ASmallBodyNeedsNoRoom) {
-  options.bodies = SharedLimit(1 << 20);
+  options.accounts.of(Use::kBody) = SharedLimit(1 << 20);
   serve();
-  const auto held = options.bodies.take("t1", 1 << 20);
+  const auto held = options.accounts.of(Use::kBody).take("t1", 1 << 20);
   EXPECT_EQ(status(ask(head("POST /api/v1/echo", length(2)) + "{}")), "200");
   EXPECT_EQ(status(ask(head("POST /api/v1/echo", length(1000)) + std::string(1000, ' '))), "200");
 }
 
 // The keys name 3,000; one holds open all the bodies it can, and another one's are read.
 TEST_F(HttpServerTest, WithThousandsOfTenantsOneThatHoldsBodiesBackIsNotNoticed) {
-  options.bodies = SharedLimit(64 << 20);
-  options.bodies.set_num_tenants(3000);
+  options.accounts.of(Use::kBody) = SharedLimit(64 << 20);
+  options.accounts.of(Use::kBody).set_num_tenants(3000);
   options.body_timeout = 5;
   serve();
   const std::string most(1000 << 10, ' ');
@@ -359,9 +359,9 @@ TEST_F(HttpServerTest, WithThousandsOfTenantsOneThatHoldsBodiesBackIsNotNoticed)
     holding.back()->send(head("POST /api/v1/echo", length(1 << 20)) + most);
   }
   const double end = now_seconds() + 5;
-  while (options.bodies.used() < 30 << 20 && now_seconds() < end) {
+  while (options.accounts.of(Use::kBody).used() < 30 << 20 && now_seconds() < end) {
   }
-  EXPECT_GT(options.bodies.used(), 30 << 20);
+  EXPECT_GT(options.accounts.of(Use::kBody).used(), 30 << 20);
   for (int i = 0; i < 10; ++i) {
     std::string of_other = head("POST /api/v1/echo", length(most.size())) + most;
     of_other.replace(of_other.find("tml-good"), 8, "tml-other");
@@ -378,23 +378,25 @@ TEST_F(HttpServerTest, ABodyTakesNoMoreThanItsLimit) {
     Client client(server->port());
     client.send(head("POST /api/v1/echo", length(size + 1)) + std::string(size, ' '));
     const double end = now_seconds() + 5;
-    while (options.bodies.used() < static_cast<int64_t>(size) && now_seconds() < end) {
+    while (options.accounts.of(Use::kBody).used() < static_cast<int64_t>(size) &&
+           now_seconds() < end) {
     }
-    EXPECT_LE(options.bodies.used(), (1 << 20) + (64 << 10)) << size;
+    EXPECT_LE(options.accounts.of(Use::kBody).used(), (1 << 20) + (64 << 10)) << size;
   }
 }
 
 // Whoever does not read what it asked for cannot ask for ever more.
 TEST_F(HttpServerTest, ResponsesCountUntilTheyAreRead) {
-  options.responses = SharedLimit(60 << 20);
-  options.responses.set_num_tenants(2);
+  options.accounts.of(Use::kResponse) = SharedLimit(60 << 20);
+  options.accounts.of(Use::kResponse).set_num_tenants(2);
   options.body_timeout = 5;
   serve();
   const std::string request = head("GET /api/v1/long");
   auto unread = std::make_unique<Client>(server->port());
   unread->send(request);
   const double end = now_seconds() + 5;
-  while (options.responses.used() < static_cast<int64_t>(kLong) && now_seconds() < end) {
+  while (options.accounts.of(Use::kResponse).used() < static_cast<int64_t>(kLong) &&
+         now_seconds() < end) {
   }
   const std::string refused = ask(request);
   EXPECT_EQ(status(refused), "503");
@@ -407,13 +409,13 @@ TEST_F(HttpServerTest, ResponsesCountUntilTheyAreRead) {
   EXPECT_GT(other.read_slowly(), kLong);
   unread.reset();
   const double last = now_seconds() + 5;
-  while (options.responses.used() > 0 && now_seconds() < last) {
+  while (options.accounts.of(Use::kResponse).used() > 0 && now_seconds() < last) {
   }
-  EXPECT_EQ(options.responses.used(), 0);
+  EXPECT_EQ(options.accounts.of(Use::kResponse).used(), 0);
 }
 
 TEST_F(HttpServerTest, AResponseThatCanNeverBeSentIsSaidToBeTooLarge) {
-  options.responses = SharedLimit(1 << 20);
+  options.accounts.of(Use::kResponse) = SharedLimit(1 << 20);
   serve();
   const std::string refused = ask(head("GET /api/v1/long"));
   EXPECT_EQ(status(refused), "400");
@@ -422,7 +424,7 @@ TEST_F(HttpServerTest, AResponseThatCanNeverBeSentIsSaidToBeTooLarge) {
 
 // The window is the peer's choice: 8 MiB for a few bytes.
 TEST_F(HttpServerTest, WindowsOfZstdCountAsBodies) {
-  options.bodies = SharedLimit(4 << 20);
+  options.accounts.of(Use::kBody) = SharedLimit(4 << 20);
   serve();
   ZSTD_CCtx* context = ZSTD_createCCtx();
   ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, 23);
@@ -435,7 +437,7 @@ TEST_F(HttpServerTest, WindowsOfZstdCountAsBodies) {
   const std::string response =
       ask(head("POST /api/v1/echo", length(1000) + "Content-Encoding: zstd\r\n") + open_frame);
   EXPECT_EQ(status(response), "503");
-  EXPECT_EQ(options.bodies.used(), 0);
+  EXPECT_EQ(options.accounts.of(Use::kBody).used(), 0);
 }
 
 TEST_F(HttpServerTest, APeerThatReadsSlowlyGetsALongAnswerWhole) {

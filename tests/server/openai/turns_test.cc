@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "server/http/body_stream.h"
+#include "tests/base/accounts.h"
 #include "tests/server/openai/openai_house.h"
 
 namespace strata::server {
@@ -170,15 +171,16 @@ TEST(OpenAiTurns, AStreamEchoesNoMoreThanItsFirstEventsHold) {
 TEST(OpenAiTurns, WhatWaitsForItIsBounded) {
   const auto house = with_threads();
   const auto answer = house->chat(kLong);
-  SharedLimit limit(64 << 10);
-  ASSERT_TRUE(answer->response.stream->try_acquire_share(limit, "alice"));
+  Charge charge = strata::testing::accounts_with(Use::kResponse, 64 << 10).open("alice");
+  ASSERT_TRUE(charge.hold(Use::kResponse, answer->response.stream->bytes_to_hold()));
+  answer->response.stream->count_at(charge);
   for (int64_t i = 0; i < 10'000 && !answer->response.stream->closed(); ++i)
     house->tell(0, row_token(i, 9));
   EXPECT_TRUE(answer->response.stream->closed());
-  EXPECT_LE(limit.used("alice"), 64 << 10);
+  EXPECT_LE(charge.held(Use::kResponse), 64 << 10);
   house->run_all();
   answer->response.stream->close();
-  EXPECT_EQ(limit.used("alice"), 0);
+  EXPECT_EQ(charge.held(Use::kResponse), 0);
   EXPECT_EQ(house->house.cancelled.size(), 1u);
 }
 
@@ -197,7 +199,7 @@ TEST(OpenAiTurns, AnswersThatAreGatheredCountUntilTheyAreSent) {
 TEST(OpenAiTurns, AnAnswerForWhichThereIsNoRoomIsRefused) {
   for (const int64_t room : {150, 500}) {
     ServiceOptions options;
-    options.futures.results = SharedLimit(room);
+    options.futures.accounts.of(Use::kResult) = SharedLimit(room);
     const auto house = with_threads(options);
     const auto answer = house->complete(R"("prompt":["a","b"],"logprobs":0)");
     house->settle(0, {"one"});

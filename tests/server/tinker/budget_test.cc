@@ -80,13 +80,13 @@ TEST(Budget, ItsRowsAreWhatIsTakenFromItsLimits) {
   fill_unset_and_raise_body_limits(options, kGiB);
   Budget budget(options);
   budget.set_num_tenants(4);
-  SharedLimit queue = budget.queue;  // as the scheduler has it
+  SharedLimit queue = budget.accounts.of(Use::kQueue);  // as the scheduler has it
   EXPECT_EQ(queue.own_part(), queue.limit() / 8);
   const SharedLimit::Share share = queue.take("a", 123);
   for (const Budget::Row& row : budget.bytes_by_use())
     EXPECT_EQ(row.held, row.name == std::string("queue") ? 123 : 0) << row.name;
-  EXPECT_EQ(budget.samples.limit(), options.max_queued_samples);
-  EXPECT_EQ(budget.polls.limit(), options.max_parked);
+  EXPECT_EQ(budget.accounts.of(Use::kSample).limit(), options.max_queued_samples);
+  EXPECT_EQ(budget.accounts.of(Use::kPoll).limit(), options.max_parked);
 }
 
 }  // namespace

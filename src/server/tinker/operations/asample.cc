@@ -308,7 +308,7 @@ StateStore::StabilityRequest make_stability_request(const SampleCall& call,
 
 // Any thread. A fault is told once its sampler is known, which the audit log names.
 void read_sample_call(SampleCall& call) {
-  const text::JsonBody json(call.request.body, "asample", call.request.body_share.get());
+  const text::JsonBody json(call.request.body, "asample", call.request.charge.get());
   call.fingerprint = Hash::of(call.request.body);
   call.sampler_id = json.root().string("sampling_session_id");
   try {

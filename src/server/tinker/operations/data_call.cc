@@ -63,7 +63,7 @@ struct FindRecordOf {
 
 // Any thread. Throws Error for what cannot be parsed; other faults are the data's.
 void read_data(const ServiceParts& parts, const DataLimits& limits, DataCall& call) {
-  ForwardBackwardBody body(call.request.body, call.form, call.request.body_share.get());
+  ForwardBackwardBody body(call.request.body, call.form, call.request.charge.get());
   call.model_id = body.model_id();
   call.seq_id = body.seq_id();
   try {

@@ -198,10 +198,11 @@ std::string endpoint(DataForm form) {
 }  // namespace
 
 ForwardBackwardBody::ForwardBackwardBody(std::string_view bytes, DataForm form,
-                                         const SharedLimit::Share* share)
+                                         const Charge* request)
     : form_(form) {
-  if (share != nullptr && *share) parsed_.emplace(*share, endpoint(form));
-  form == DataForm::kBinary ? read_binary(bytes) : read_json(bytes, share);
+  if (request != nullptr && request->held(Use::kBody) > 0)
+    parsed_.emplace(*request, endpoint(form));
+  form == DataForm::kBinary ? read_binary(bytes) : read_json(bytes, request);
 }
 
 void ForwardBackwardBody::read_binary(std::string_view bytes) {
@@ -221,8 +222,8 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
   }
 }
 
-void ForwardBackwardBody::read_json(std::string_view text, const SharedLimit::Share* share) {
-  json_ = std::make_unique<text::JsonBody>(text, endpoint(form_), share);
+void ForwardBackwardBody::read_json(std::string_view text, const Charge* request) {
+  json_ = std::make_unique<text::JsonBody>(text, endpoint(form_), request);
   if (parsed_) parsed_->resize_or_throw(text.size());  // what build() makes of it
   const text::Fields body = json_->root();
   message_.model_id = message_.keep(body.string("model_id"));

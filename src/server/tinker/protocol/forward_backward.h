@@ -47,8 +47,7 @@ class ForwardBackwardBody {
   // Borrows the bytes until build(). Throws Error for bytes that are no such message, and for JSON
   // without model_id and seq_id. What it takes when read is taken on top of `share`, where that is
   // not null: Busy when there is none now.
-  ForwardBackwardBody(std::string_view bytes, DataForm form,
-                      const SharedLimit::Share* share = nullptr);
+  ForwardBackwardBody(std::string_view bytes, DataForm form, const Charge* request = nullptr);
   ForwardBackwardBody(const ForwardBackwardBody&) = delete;
   ForwardBackwardBody& operator=(const ForwardBackwardBody&) = delete;
 
@@ -60,7 +59,7 @@ class ForwardBackwardBody {
 
  private:
   void read_binary(std::string_view bytes);
-  void read_json(std::string_view text, const SharedLimit::Share* share);
+  void read_json(std::string_view text, const Charge* request);
 
   DataForm form_;
   std::optional<text::ParsedBudget> parsed_;  // of message_

@@ -15,33 +15,24 @@ constexpr size_t kEnd = 512;       // of fields and brackets behind the items
 
 }  // namespace
 
-Listing::Listing(std::string_view name, SharedLimit bytes, std::string tenant, int64_t most)
-    : bytes_(std::move(bytes)), tenant_(std::move(tenant)), most_(most), text_("{") {
+Listing::Listing(std::string_view name, Charge& charge, int64_t most)
+    : charge_(charge), most_(most), text_("{") {
   text_ += json_quoted(name) + ":[";
-}
-
-bool Listing::try_book(int64_t amount) {
-  if (share_) return share_.resize(amount);
-  share_ = bytes_.take(tenant_, amount);
-  return static_cast<bool>(share_);
 }
 
 bool Listing::try_grow(size_t bytes) {
   if (bytes <= text_.capacity()) return true;
   const size_t capacity = std::max(bytes, 2 * text_.capacity());
   const auto amount = static_cast<int64_t>(kMoved * capacity);
-  if (capacity > kFree && !try_book(amount)) {
-    is_refused_ = true;
-    return false;
-  }
+  if (capacity > kFree) refusal_ = admit(charge_, Use::kResponse, amount, kNoSpaceForList);
+  if (refusal_) return false;
   text_.reserve(capacity);
   return true;
 }
 
 bool Listing::add(const Json& item) {
   const size_t bytes = text_.size() + item.text().size() + kEnd;
-  if (is_refused_ || (count_ > 0 && std::cmp_greater(bytes, most_)) || !try_grow(bytes))
-    return false;
+  if (refusal_ || (count_ > 0 && std::cmp_greater(bytes, most_)) || !try_grow(bytes)) return false;
   if (count_++ > 0) text_ += ',';
   text_ += item.text();
   return true;
@@ -64,9 +55,7 @@ void Listing::add_field(std::string_view name, const Json& value) {
 }
 
 Response Listing::finish_response() {
-  if (is_refused_) {
-    return refuse(kNoSpaceForList, {bytes_.used(tenant_), bytes_.limit()});
-  }
+  if (refusal_) return std::move(*refusal_);
   end_list();
   text_ += '}';
   return json_response(200, std::move(text_));

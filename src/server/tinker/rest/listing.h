@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Listing: the body of a list's answer while it is made, row by row: a page ends after so many
-// bytes as well as after so many rows. What it takes counts as one of the tenant's responses.
-//   Listing out("runs", bytes, "alice", most);  while (out.add(row)) ...
+// bytes as well as after so many rows. What it takes is its request's to hold, as a response.
+//   Listing out("runs", *request.charge, most);  while (out.add(row)) ...
 //   out.add_field("cursor", cursor);  return out.finish_response();
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
-#include "base/shared_limit.h"
+#include "base/account.h"
 #include "server/http/message.h"
 
 namespace strata::server {
 
 class Listing {
  public:
-  // Takes items up to `most` bytes, and one of any size.
-  Listing(std::string_view name, SharedLimit bytes, std::string tenant, int64_t most);
+  // Takes items up to `most` bytes, and one of any size. The charge outlives it.
+  Listing(std::string_view name, Charge& charge, int64_t most);
 
   // False where the item is one too many, or there is no space for it: finish_response() says
   // which.
@@ -32,19 +33,15 @@ class Listing {
 
  private:
   void end_list();
-  // As the tenant's, with what it has already.
-  bool try_book(int64_t amount);
   // False where there is no space for a text of so many bytes.
   bool try_grow(size_t bytes);
 
-  SharedLimit bytes_;
-  const std::string tenant_;
+  Charge& charge_;
   const int64_t most_;
-  SharedLimit::Share share_;
   std::string text_;
   int64_t count_ = 0;
   bool is_list_ = true;  // what is being written
-  bool is_refused_ = false;
+  std::optional<Response> refusal_;
 };
 
 }  // namespace strata::server

@@ -159,8 +159,8 @@ RunRow Rest::find_own_run(const Request& request, const std::string& id) {
 }
 
 Listing Rest::make_listing(std::string_view name, const Asked& asked, int64_t most) const {
-  return {name, parts_.responses, asked.request.tenant,
-          std::min(most, parts_.responses.most() / kShare)};
+  Charge& charge = *asked.request.charge;
+  return {name, charge, std::min(most, charge.limit(Use::kResponse).most() / kShare)};
 }
 
 Response Rest::list_runs(const Asked& asked) {
@@ -251,7 +251,7 @@ Response Rest::get_session(const Asked& asked) {
   const std::string& id = asked.request.parts.at(0);
   const auto row = parts_.store.find_session(id);
   if (!row || row->tenant != asked.request.tenant) fail_missing("session", id);
-  Listing out("training_run_ids", parts_.responses, asked.request.tenant, kUnbounded);
+  Listing out("training_run_ids", *asked.request.charge, kUnbounded);
   for (const std::string& run : parts_.store_lists.list_runs_of(id)) {
     if (!out.add(run)) break;
   }

@@ -43,8 +43,6 @@ struct RestParts {
   const BaseNames& names;
   ModelMerger merger;                     // none: nothing is merged
   std::vector<std::string> folders = {};  // that no client is told of
-  // What lists take while they are made.
-  SharedLimit responses = SharedLimit(64LL << 20);
 };
 
 class Rest {

@@ -128,11 +128,11 @@ api::RequestId Futures::new_id(const std::string& tenant, FutureKind kind) {
   return {ids_.make(tenant, kind == FutureKind::kSample)};
 }
 
-void Futures::add(const api::RequestId& id, const std::string& tenant, SharedLimit::Share promised,
+void Futures::add(const api::RequestId& id, Charge charge,
                   std::shared_ptr<PendingCommand> pending) {
   Entry& entry = entries_[id.text];
-  entry.tenant = tenant;
-  entry.reserved = std::move(promised);
+  entry.tenant = charge.tenant();
+  entry.charge = std::move(charge);
   entry.pending = std::move(pending);
   ++num_pending_;
 }
@@ -161,12 +161,14 @@ bool Futures::try_move_to_shared(Entry& entry, Response& response) {
   struct Held {
     std::string bytes;
     Encoding encoding;
-    SharedLimit::Share share;
+    Charge charge;
   };
   const auto size = static_cast<int64_t>(response.num_bytes()) + kEntryBytes;
-  SharedLimit::Share share = std::move(entry.reserved);
-  if (!take_space_dropping_delivered(share, entry.tenant, size)) return false;
-  auto held = std::make_shared<Held>(Held{std::move(response.body), {}, std::move(share)});
+  if (!hold_dropping_delivered(entry.charge, size)) {
+    entry.charge.release_all();
+    return false;
+  }
+  auto held = std::make_shared<Held>(Held{std::move(response.body), {}, std::move(entry.charge)});
   response.body.clear();
   if (response.encoding) {
     held->encoding = *response.encoding;
@@ -177,30 +179,19 @@ bool Futures::try_move_to_shared(Entry& entry, Response& response) {
   return true;
 }
 
-bool Futures::take_space_dropping_delivered(SharedLimit::Share& share, const std::string& tenant,
-                                            int64_t size) {
-  const auto fits = [&] {
-    if (share) return share.resize(size);
-    share = held_.take(tenant, size);
-    return static_cast<bool>(share);
-  };
-  while (!fits()) {
-    if (!drop_oldest_delivered(tenant)) return false;
+bool Futures::hold_dropping_delivered(Charge& charge, int64_t size) {
+  while (!charge.hold(Use::kResult, size)) {
+    if (!drop_oldest_delivered(charge.tenant())) return false;
   }
   return true;
-}
-
-SharedLimit::Share Futures::reserve_bytes(const std::string& tenant, int64_t size) {
-  SharedLimit::Share share;
-  [[maybe_unused]] const bool fits = take_space_dropping_delivered(share, tenant, size);
-  return share;
 }
 
 bool Futures::try_free_budget(const std::string& tenant) {
   const auto missed = missed_.find(tenant);
   const int64_t wanted = missed == missed_.end() ? kEntryBytes : missed->second;
   // Who holds nothing may always ask: a result can be too large for any space.
-  if (!reserve_bytes(tenant, wanted) && held_.used(tenant) > 0) return false;
+  Charge tried = open(tenant);
+  if (!hold_dropping_delivered(tried, wanted) && results().used(tenant) > 0) return false;
   missed_.erase(tenant);
   return true;
 }
@@ -246,7 +237,7 @@ Response Futures::note_missed_and_make_failure(const std::string& tenant, int64_
       api::FaultCategory::kServer,
       fmt::format("the result has {} bytes, and the results held for this tenant leave no space "
                   "for it (--max-result-bytes {}); fetch results before asking for more",
-                  size, held_.limit()));
+                  size, results().limit()));
 }
 
 std::string progress_text(const api::Progress& progress) {
@@ -265,8 +256,7 @@ void Futures::note_progress(const api::RequestId& id, const std::string& how_far
 bool Futures::reserve_or_fail(const api::RequestId& id, int64_t size, double now) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return false;
-  if (take_space_dropping_delivered(found->second.reserved, found->second.tenant, size))
-    return true;
+  if (hold_dropping_delivered(found->second.charge, size)) return true;
   finish(id, note_missed_and_make_failure(found->second.tenant, size), now, /*is_fault=*/true);
   return false;
 }
@@ -316,7 +306,7 @@ Response Futures::gone_response(const std::string& tenant, const std::string& id
           410, fmt::format("the result of request {} has expired (--result-ttl {:g} s), or made "
                            "space for others after its delivery (--max-result-bytes {}, and {} "
                            "results)",
-                           id, options_.result_ttl, held_.limit(), kMostDelivered));
+                           id, options_.result_ttl, results().limit(), kMostDelivered));
     case RequestIds::Origin::kLostSample:
       return error_response(410, fmt::format("request {} was lost when the server restarted", id));
     case RequestIds::Origin::kLostOther:
@@ -324,11 +314,6 @@ Response Futures::gone_response(const std::string& tenant, const std::string& id
                               fmt::format("request {} was lost when the server restarted", id));
   }
   return not_found(id);
-}
-
-Response Futures::too_many_polls_response(const std::string& tenant) const {
-  return refuse(kTooManyPolls,
-                {parked_by_tenant_.used(tenant), num_parked(), parked_by_tenant_.limit()});
 }
 
 uint64_t Futures::poll(const std::string& tenant, const std::string& id, const Respond& respond,
@@ -348,26 +333,28 @@ uint64_t Futures::poll(const std::string& tenant, const std::string& id, const R
     limit_delivered(tenant);
     return 0;
   }
-  if (!take_place_ending_oldest_poll(id, entry, now)) {
-    respond(too_many_polls_response(tenant));
+  Charge place = open(tenant);
+  std::optional<Response> refused = admit(place, Use::kPoll, 1, kTooManyPolls);
+  if (refused && end_oldest_poll(id, entry, now))
+    refused = admit(place, Use::kPoll, 1, kTooManyPolls);
+  if (refused) {
+    respond(std::move(*refused));
     return 0;
   }
   entry.polls.push_back({++last_poll_, respond});
-  parked_.emplace(last_poll_, Parked{now + options_.poll_hold, id});
+  parked_.emplace(last_poll_, Parked{now + options_.poll_hold, id, std::move(place)});
   return last_poll_;
 }
 
-// Its own of the tenant's, or that of the oldest of this future.
-bool Futures::take_place_ending_oldest_poll(const std::string& id, Entry& entry, double now) {
-  if (parked_by_tenant_.take_only(entry.tenant, 1)) return true;
-  // Many may wait for one result; who comes again and again for it takes its own place.
+// Many may wait for one result; who comes again and again for it takes its own place.
+bool Futures::end_oldest_poll(const std::string& id, Entry& entry, double now) {
   const auto is_old = [&](const Poll& poll) {
     const double since = parked_.at(poll.number).deadline - options_.poll_hold;
     return now - since >= std::min(kLeastHold, options_.poll_hold / 2);
   };
   if (entry.polls.size() < kMaxPolls || !is_old(entry.polls.front())) return false;
   end_poll_with_try_again(id, entry, 0);
-  return parked_by_tenant_.take_only(entry.tenant, 1);
+  return true;
 }
 
 void Futures::cancel_poll(const std::string& id, uint64_t poll) {
@@ -384,7 +371,6 @@ void Futures::cancel_poll(const std::string& id, uint64_t poll) {
 std::vector<Futures::Poll> Futures::take_polls(Entry& entry) {
   std::vector<Poll> polls = std::exchange(entry.polls, {});
   for (const Poll& poll : polls) parked_.erase(poll.number);
-  parked_by_tenant_.give_back(entry.tenant, std::ssize(polls));
   return polls;
 }
 
@@ -393,7 +379,6 @@ void Futures::end_poll_with_try_again(const std::string& id, Entry& entry, size_
   const Poll poll = std::move(*at);
   entry.polls.erase(at);
   parked_.erase(poll.number);
-  parked_by_tenant_.give_back(entry.tenant, 1);
   JsonObject reply = {{"type", "try_again"}, {"request_id", id}, {"queue_state", "active"}};
   if (!entry.how_far.empty()) reply.add("queue_state_reason", entry.how_far);
   poll.respond(json_response(408, reply.text()));

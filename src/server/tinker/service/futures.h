@@ -88,8 +88,7 @@ struct FutureOptions {
   int64_t boot = 1;
   double result_ttl = 1800;  // seconds, from completion
   double poll_hold = 30;
-  SharedLimit parked = SharedLimit(10000);         // polls
-  SharedLimit results = SharedLimit(512LL << 20);  // bytes, until they are sent for the last time
+  Accounts accounts = {};  // of polls, and of results until they are sent for the last time
 };
 
 struct PendingCommand;
@@ -129,16 +128,13 @@ std::string progress_text(const api::Progress& progress);
 class Futures {
  public:
   explicit Futures(const FutureOptions& options)
-      : options_(options),
-        ids_(options.secret, options.boot),
-        parked_by_tenant_(options.parked),
-        held_(options.results) {}
+      : options_(options), ids_(options.secret, options.boot) {}
 
   // A fresh id; nothing is kept of it before add().
   api::RequestId new_id(const std::string& tenant, FutureKind kind);
-  // `promised`: what its result is known to take, from reserve_bytes(). `pending`: what its end is
-  // waited for with, of a command.
-  void add(const api::RequestId& id, const std::string& tenant, SharedLimit::Share promised = {},
+  // `charge`: the tenant's, which holds what the result is known to take. `pending`: what its end
+  // is waited for with, of a command.
+  void add(const api::RequestId& id, Charge charge,
            std::shared_ptr<PendingCommand> pending = nullptr);
   // Null when there is none, or when it was taken.
   std::shared_ptr<PendingCommand> take_pending(const api::RequestId& id);
@@ -150,9 +146,13 @@ class Futures {
   }
   // Whose end a listener was told: nothing is kept of it.
   void forget_and_end_polls(const api::RequestId& id);
-  [[nodiscard]] SharedLimit::Share reserve_bytes(const std::string& tenant, int64_t size);
-  // Bytes that a tenant's results could take at most.
-  [[nodiscard]] int64_t most_bytes() const { return held_.most(); }
+  // Of the tenant's account, holding nothing yet.
+  [[nodiscard]] Charge open(const std::string& tenant) const {
+    return options_.accounts.open(tenant);
+  }
+  // The charge holds `size` bytes for a result from then on: for space the tenant's oldest results
+  // go that were delivered. False, and it is as it was, where that is not enough.
+  [[nodiscard]] bool hold_dropping_delivered(Charge& charge, int64_t size);
 
   // Whether the tenant may ask for more results, or must fetch some first: false while there is no
   // space for what did not fit last.
@@ -189,7 +189,7 @@ class Futures {
 
   [[nodiscard]] int64_t num_parked() const { return std::ssize(parked_); }
   [[nodiscard]] size_t num_pending() const { return num_pending_; }
-  [[nodiscard]] int64_t result_bytes() const { return held_.used(); }
+  [[nodiscard]] int64_t result_bytes() const { return results().used(); }
 
  private:
   struct Poll {
@@ -198,10 +198,10 @@ class Futures {
   };
   struct Entry {
     std::string tenant;
+    Charge charge;
     bool done = false;
     bool delivered = false;
     double completed = 0;
-    SharedLimit::Share reserved = {};
     std::string how_far;
     Response response;
     std::vector<Poll> polls;
@@ -214,25 +214,19 @@ class Futures {
   void finish(const api::RequestId& id, Response response, double now, bool is_fault);
   void share_or_replace(Entry& entry, Response& response, bool is_fault);
   [[nodiscard]] bool try_move_to_shared(Entry& entry, Response& response);
-  [[nodiscard]] bool take_place_ending_oldest_poll(const std::string& id, Entry& entry, double now);
+  bool end_oldest_poll(const std::string& id, Entry& entry, double now);
   [[nodiscard]] Response note_missed_and_make_failure(const std::string& tenant, int64_t size);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
-  // The share has `size` bytes of the tenant's from then on: for space the oldest results go that
-  // were delivered. False, and it is as it was, where that is not enough.
-  [[nodiscard]] bool take_space_dropping_delivered(SharedLimit::Share& share,
-                                                   const std::string& tenant, int64_t size);
   bool drop_oldest_delivered(const std::string& tenant);
   void limit_delivered(const std::string& tenant);
   void erase(const std::string& id);
   [[nodiscard]] Response gone_response(const std::string& tenant, const std::string& id) const;
-  [[nodiscard]] Response too_many_polls_response(const std::string& tenant) const;
+  [[nodiscard]] const SharedLimit& results() const { return options_.accounts.of(Use::kResult); }
   std::vector<Poll> take_polls(Entry& entry);
   void end_poll_with_try_again(const std::string& id, Entry& entry, size_t index);
 
   FutureOptions options_;
   RequestIds ids_;
-  SharedLimit parked_by_tenant_;
-  SharedLimit held_;                       // bytes, until the last connection has written them
   std::map<std::string, int64_t> missed_;  // bytes of the result that did not fit last
   std::unordered_map<std::string, Entry> entries_;
   ByTime completed_;
@@ -240,6 +234,7 @@ class Futures {
   struct Parked {
     double deadline;
     std::string id;
+    Charge place;
   };
   std::map<uint64_t, Parked> parked_;  // by their numbers, so with deadlines that ascend
   uint64_t last_poll_ = 0;

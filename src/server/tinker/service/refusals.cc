@@ -5,7 +5,8 @@
 
 namespace strata::server {
 
-Response over_budget_response(int64_t bytes, int64_t most) {
+Response over_budget_response(const Charge& charge, int64_t bytes) {
+  const int64_t most = charge.limit(Use::kResult).most();
   if (bytes <= most) return refuse(kNoSpaceForResult);
   return error_response(
       400, fmt::format("the result takes {} bytes or more, and a tenant's results may take {} "

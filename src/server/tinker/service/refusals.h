@@ -13,9 +13,9 @@
 
 namespace strata::server {
 
-// A result that is known to take `bytes`, of `most` that a tenant's may: 429, or 400 when it never
-// fits.
-Response over_budget_response(int64_t bytes, int64_t most);
+// A result that is known to take `bytes`, for which the charge's tenant has no space: 429, or 400
+// when it never fits.
+Response over_budget_response(const Charge& charge, int64_t bytes);
 // The queue is full: 429, but 400 for the making of a model, which nobody sends again.
 Response queue_full_response(bool makes_model);
 // What would take more than the tenant's disk quota; else so much of it, where there is one, is

@@ -229,15 +229,14 @@ std::string Service::run_guarded(const char* step, const std::function<void()>& 
 }
 
 std::optional<Response> Service::refuse_or_reserve_result(const api::Command& command,
-                                                          const TokenUse& use,
-                                                          SharedLimit::Share& promised) {
+                                                          const TokenUse& use, Charge& charge) {
   const std::string& tenant = command.tenant.text;
   if (stopping_) return refuse(kStopping);
   if (command.may_be_put_off() && !futures_.try_free_budget(tenant))
     return refuse(kNoSpaceForResult);
   if (const int64_t wanted = prompt_table_bytes(command); wanted > 0) {
-    promised = futures_.reserve_bytes(tenant, wanted);
-    if (!promised) return over_budget_response(wanted, futures_.most_bytes());
+    if (!futures_.hold_dropping_delivered(charge, wanted))
+      return over_budget_response(charge, wanted);
   }
   return parts_.usage.refuse_over_limit(tenant, use, now_seconds());
 }
@@ -250,10 +249,10 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   const bool is_making = makes_model(command);
   fill_from_command(command, pending);
   const TokenUse use = tokens_of(command);
-  SharedLimit::Share promised;
+  Charge charge = futures_.open(tenant);
   std::optional<Response> answered;
   if (has_number(command)) answered = find_known_answer(pending.number, fingerprint);
-  if (!answered) answered = refuse_or_reserve_result(command, use, promised);
+  if (!answered) answered = refuse_or_reserve_result(command, use, charge);
   if (answered) {
     undo(pending);
     return std::move(*answered);
@@ -261,7 +260,7 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   const api::Admission admission = dispatch_.submit(std::move(command));
   if (admission == api::Admission::kAccepted)
     return register_accepted(std::move(pending), model, seq_id, fingerprint, use,
-                             std::move(promised));
+                             std::move(charge));
   undo(pending);
   if (admission == api::Admission::kTooLarge && !model.empty())
     return answer_failed_and_consume_number(tenant, model, seq_id, fingerprint, too_large_text());
@@ -270,13 +269,13 @@ Response Service::submit(api::Command command, PendingCommand pending) {
 
 Response Service::register_accepted(PendingCommand pending, const std::string& model,
                                     int64_t seq_id, uint64_t fingerprint, const TokenUse& use,
-                                    SharedLimit::Share promised) {
+                                    Charge charge) {
   const api::RequestId id = pending.request;
   pending.tokens =
       parts_.usage.charge_and_reserve(pending.tenant, pending.key_id, use, now_seconds());
   log_accepted(pending, model, seq_id);
   const auto kept = std::make_shared<PendingCommand>(std::move(pending));
-  futures_.add(id, kept->tenant, std::move(promised), kept);
+  futures_.add(id, std::move(charge), kept);
   if (!kept->number.of.empty())
     remembered_.add(kept->number, {fingerprint, id.text, kept->num_samples});
   if (kept->listener) kept->listener({id, api::Accepted{}});
@@ -303,7 +302,7 @@ Response Service::answer_failed_and_consume_number(const std::string& tenant,
   if (auto known = find_known_answer(number, fingerprint)) return std::move(*known);
   if (!futures_.try_free_budget(tenant)) return refuse(kNoSpaceForResult);
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
-  futures_.add(id, tenant);
+  futures_.add(id, futures_.open(tenant));
   futures_.fail(id, category, message, now_seconds());
   dispatch_.consume({model_id}, seq_id);
   remembered_.add(number, {fingerprint, id.text});

@@ -257,12 +257,11 @@ class Service {
                               double now);
   // Why a command is not handed on, or what its result is known to take.
   std::optional<Response> refuse_or_reserve_result(const api::Command& command, const TokenUse& use,
-                                                   SharedLimit::Share& promised);
+                                                   Charge& charge);
   // A command that the engines have taken: its tokens are charged, its future added, its number
   // remembered and its listener told. The answer.
   Response register_accepted(PendingCommand pending, const std::string& model, int64_t seq_id,
-                             uint64_t fingerprint, const TokenUse& use,
-                             SharedLimit::Share promised);
+                             uint64_t fingerprint, const TokenUse& use, Charge charge);
   // Takes the answer's making elsewhere, and completes the future when it is there.
   void complete_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
   void write_files(const PendingCommand& pending) const;

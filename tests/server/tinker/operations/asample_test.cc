@@ -28,13 +28,14 @@ Response sample_with_tables(House& house, int seq_id, int topk) {
 // For what never fits, 429 would be answered for ever.
 TEST(Asample, AResultThatNeverFitsIsRefusedForGood) {
   ServiceOptions options;
-  options.futures.results = SharedLimit(100'000);
+  options.futures.accounts.of(Use::kResult) = SharedLimit(100'000);
   House house(options);
   EXPECT_EQ(sample_with_tables(house, 1, 90).status, 200);
   EXPECT_EQ(sample_with_tables(house, 2, 90).status, 200);
   EXPECT_EQ(sample_with_tables(house, 3, 90).status, 429);
-  options.futures.results = SharedLimit(20'000);
-  House small(options);
+  ServiceOptions fewer;
+  fewer.futures.accounts.of(Use::kResult) = SharedLimit(20'000);
+  House small(fewer);
   const Response refused = sample_with_tables(small, 1, 90);
   EXPECT_EQ(refused.status, 400);
   EXPECT_THAT(refused.body, HasSubstr("--max-result-bytes"));

@@ -6,12 +6,14 @@
 
 #include "base/busy.h"
 #include "server/tinker/protocol/forward_backward.h"
+#include "tests/base/accounts.h"
 #include "tests/base/temp_dir.h"
 #include "text/json_body.h"
 
 namespace strata::server {
 namespace {
 
+using strata::testing::accounts_with;
 using strata::testing::error_of;
 using ::testing::HasSubstr;
 
@@ -22,9 +24,10 @@ std::string zeros(size_t count) {
 }
 
 struct ParsedRoomTest : ::testing::Test {
-  ParsedRoomTest() { bodies.set_num_tenants(2); }
-  SharedLimit bodies{256 << 20};  // 192 MiB for one
-  SharedLimit::Share body = bodies.take("a", 2 << 20);
+  ParsedRoomTest() { EXPECT_TRUE(body.hold(Use::kBody, 2 << 20)); }
+  Accounts accounts = accounts_with(Use::kBody, 256 << 20, /*num_tenants=*/2);  // 192 MiB for one
+  const SharedLimit& bodies = accounts.of(Use::kBody);
+  Charge body = accounts.open("a");
 };
 
 TEST_F(ParsedRoomTest, JsonCountsWhileItLives) {
@@ -43,12 +46,13 @@ TEST_F(ParsedRoomTest, SmallJsonCountsNothing) {
 
 TEST_F(ParsedRoomTest, WithoutRoomNowItIsBusyAndWithoutRoomEverAFault) {
   const std::string text = zeros(1 << 20);
-  SharedLimit::Share other = bodies.take("b", 190 << 20);
+  Charge other = accounts.open("b");
+  ASSERT_TRUE(other.hold(Use::kBody, 190 << 20));
   EXPECT_THROW(text::JsonBody(text, "test", &body), Busy);
-  other = {};
+  other.release_all();
   EXPECT_NO_THROW(text::JsonBody(text, "test", &body));
-  SharedLimit small{60 << 20};
-  const SharedLimit::Share alone = small.take("a", 2 << 20);
+  Charge alone = accounts_with(Use::kBody, 60 << 20).open("a");
+  ASSERT_TRUE(alone.hold(Use::kBody, 2 << 20));
   const std::string fault = error_of([&] { text::JsonBody(text, "test", &alone); });
   EXPECT_THAT(fault, HasSubstr("--max-body-bytes"));
   EXPECT_THAT(fault, HasSubstr("send less at once"));
@@ -68,7 +72,8 @@ TEST_F(ParsedRoomTest, APassCountsItsPartsBeforeTheyAreParsed) {
     EXPECT_GT(bodies.used(), (2 << 20) + (70 << 20));
   }
   EXPECT_EQ(bodies.used(), 2 << 20);
-  const SharedLimit::Share other = bodies.take("b", 190 << 20);
+  Charge other = accounts.open("b");
+  ASSERT_TRUE(other.hold(Use::kBody, 190 << 20));
   EXPECT_THROW(ForwardBackwardBody(bytes, DataForm::kBinary, &body), Busy);
 }
 

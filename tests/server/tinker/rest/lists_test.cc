@@ -174,15 +174,15 @@ TEST_F(Lists, CountAsResponsesWhileTheyAreMade) {
   add_checkpoints(20, kLarge);
   const std::string list = std::string(kRun) + "/checkpoints";
   {
-    const SharedLimit::Share held = responses_.take("alice", (64 << 20) - 100'000);
-    ASSERT_TRUE(held);
+    Charge held = accounts_.open("alice");
+    ASSERT_TRUE(held.hold(Use::kResponse, (64 << 20) - 100'000));
     const Response refused = call("GET", "/api/v1/" + list);
     EXPECT_EQ(refused.status, 503);
     EXPECT_THAT(refused.body, HasSubstr("--max-response-bytes"));
     EXPECT_EQ(status("GET", list + "?limit=1"), 200);
   }
   EXPECT_EQ(status("GET", list), 200);
-  EXPECT_EQ(responses_.used(), 0);
+  EXPECT_EQ(accounts_.of(Use::kResponse).used(), 0);
 }
 
 TEST_F(Lists, NamesAllSamplersOfASession) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/tinker/rest/rest.h"
+#include "tests/base/accounts.h"
 #include "tests/base/temp_dir.h"
 
 namespace strata::server {
@@ -48,8 +49,7 @@ class RestTest : public ::testing::Test {
                {.bytes = {100},
                 .write = [this](size_t, const std::string& from,
                                 const std::string& to) { return merge_(from, to); }},
-               {data_.path()},
-               responses_}) {
+               {data_.path()}}) {
     rest_.add_routes(router_);
     for (const char* tenant : {"alice", "bob"}) {
       SessionRow session;
@@ -99,6 +99,7 @@ class RestTest : public ::testing::Test {
       request.query = target.substr(request.path.size() + 1);
     }
     request.tenant = tenant;
+    request.charge = std::make_shared<Charge>(accounts_.open(tenant));
     request.body = body;
     request.headers = std::move(headers);
     if (!body.empty()) request.headers.push_back({"content-type", "application/json"});
@@ -139,7 +140,7 @@ class RestTest : public ::testing::Test {
   Usage usage_{{}, std::vector{parse_quota("quota", "bob:disk-bytes=30")}, {}};
   Worker worker_;
   Worker lists_{{.name = "list", .most_waiting = 2, .drops_at_stop = true}};
-  SharedLimit responses_ = SharedLimit(64 << 20);
+  Accounts accounts_ = testing::accounts_with(Use::kResponse, 64 << 20);
   Worker archives_{{.name = "archive", .most_waiting = 2, .drops_at_stop = true}};
   Worker reads_{{.name = "download", .drops_at_stop = true}};
   Worker merges_{{.name = "merge", .most_waiting = 1, .drops_at_stop = true}};

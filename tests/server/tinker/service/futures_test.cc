@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 struct FuturesTest : ::testing::Test {
   api::RequestId begin(const std::string& tenant) {
     const api::RequestId id = futures.new_id(tenant, FutureKind::kSample);
-    futures.add(id, tenant);
+    futures.add(id, futures.open(tenant));
     return id;
   }
   // Of `size` bytes, never delivered unless polled.
@@ -35,8 +35,20 @@ struct FuturesTest : ::testing::Test {
         },
         now);
   }
-  SharedLimit parked{8}, results{100'000};
-  Futures futures{{.secret = std::string(32, 's'), .parked = parked, .results = results}};
+  static Accounts small_accounts() {
+    Accounts accounts;
+    accounts.of(Use::kPoll) = SharedLimit(8);
+    accounts.of(Use::kResult) = SharedLimit(100'000);
+    return accounts;
+  }
+  // So much is held for a result until the charge ends.
+  [[nodiscard]] bool hold(Charge& charge, int64_t size) {
+    return futures.hold_dropping_delivered(charge, size);
+  }
+  Accounts accounts = small_accounts();
+  SharedLimit& parked = accounts.of(Use::kPoll);
+  SharedLimit& results = accounts.of(Use::kResult);
+  Futures futures{{.secret = std::string(32, 's'), .accounts = accounts}};
   std::vector<int> statuses;
   std::vector<Response> answers;
 };
@@ -74,8 +86,8 @@ TEST_F(FuturesTest, AResultThatMemoryLacksForFailsItsRequest) {
 
 // However small results are, dropping those that were delivered takes no request long.
 TEST_F(FuturesTest, AFewThousandResultsAreKeptAfterTheirDelivery) {
-  SharedLimit much{1LL << 30};
-  Futures kept{{.secret = std::string(32, 's'), .parked = parked, .results = much}};
+  results = SharedLimit(1LL << 30);
+  Futures kept{{.secret = std::string(32, 's'), .accounts = accounts}};
   std::vector<std::string> ids;
   std::map<int, int> told;
   const auto poll_kept = [&](const std::string& id) {
@@ -83,7 +95,7 @@ TEST_F(FuturesTest, AFewThousandResultsAreKeptAfterTheirDelivery) {
   };
   for (int i = 0; i < 9000; ++i) {
     const api::RequestId id = kept.new_id("a", FutureKind::kSample);
-    kept.add(id, "a", {});
+    kept.add(id, kept.open("a"));
     if (i % 2 == 0) poll_kept(id.text);  // it waits
     kept.complete(id, json_response(200, "x"), i);
     if (i % 2 != 0) poll_kept(id.text);
@@ -215,9 +227,11 @@ TEST_F(FuturesTest, AResultCountsFromBeforeItIsPacked) {
 
 TEST_F(FuturesTest, APromisedResultCountsWhileItIsPending) {
   const api::RequestId id = futures.new_id("a", FutureKind::kSample);
-  futures.add(id, "a", futures.reserve_bytes("a", 60'000));
+  Charge charge = futures.open("a"), other = futures.open("a");
+  ASSERT_TRUE(hold(charge, 60'000));
+  futures.add(id, std::move(charge));
   EXPECT_EQ(futures.result_bytes(), 60'000);
-  EXPECT_FALSE(futures.reserve_bytes("a", 60'000));
+  EXPECT_FALSE(hold(other, 60'000));
   futures.fail(id, api::FaultCategory::kUser, "cancelled", 0);
   EXPECT_LT(futures.result_bytes(), 1'000);
 }
