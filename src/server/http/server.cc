@@ -32,8 +32,15 @@
 
 namespace strata::server {
 
-// A request that was read whole, and what it holds until it is answered.
+// A request that was read whole, and what it holds until its answer's last byte.
 struct Received {
+  Received() = default;
+  Received(const Received&) = delete;
+  Received& operator=(const Received&) = delete;
+  // Whoever still keeps the request, for what goes on after its answer, holds nothing by that.
+  ~Received() {
+    if (charge != nullptr) charge->release_all();
+  }
   Request request;
   std::optional<ProxiedRequest> counted;  // at its client, where a trusted proxy brings it
   std::shared_ptr<Charge> charge;         // the request's

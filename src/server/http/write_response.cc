@@ -29,11 +29,15 @@ constexpr int64_t kSmall = 4 << 10;  // a connection's own
 
 // Lets the charge hold what the response, of a POST or not, takes until it has been sent. Where
 // there is no space for that, the response becomes one that says so. Results are shared by all who
-// fetch them, and count where they are kept; an answer whose space its request has held since it
-// was accepted has it.
+// fetch them, and count where they are kept. The answer of a request that has held space for it
+// since it was accepted is sent: what of it is more counts where there is space.
 void admit_response(Charge& charge, bool is_post, Response& response) {
   const auto size = std::ssize(response.body);
-  if (size <= kSmall || size <= charge.held(Use::kResult)) return;
+  if (charge.held(Use::kResult) > 0) {
+    [[maybe_unused]] const bool counts = charge.hold(Use::kResult, size);
+    return;
+  }
+  if (size <= kSmall) return;
   const int64_t most = charge.limit(Use::kResponse).most();
   const Refusal row = is_post ? kNoSpaceForResponse : with_other_status(kNoSpaceForResponse);
   std::optional<Response> refused = admit(charge, Use::kResponse, size, row);

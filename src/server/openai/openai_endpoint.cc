@@ -12,7 +12,6 @@
 #include "server/openai/completion_body.h"
 #include "server/openai/endpoints_of_others.h"
 #include "server/openai/openai_error.h"
-#include "server/openai/output_size.h"
 #include "server/openai/sampling_fields.h"
 #include "server/tinker/refusals.h"
 #include "server/tinker/service/refusals.h"
@@ -22,9 +21,8 @@
 namespace strata::server {
 namespace {
 
-constexpr size_t kReadAtOnce = 8 << 10;     // bytes of a body; templates and tokenizers take longer
-constexpr int64_t kToldChoiceBytes = 1024;  // of a choice that a stream tells, measured
-constexpr int64_t kWriteAtOnce = 2048;      // tokens of an answer; a millisecond or two of JSON
+constexpr size_t kReadAtOnce = 8 << 10;  // bytes of a body; templates and tokenizers take longer
+constexpr int64_t kWriteAtOnce = 2048;   // tokens of an answer; a millisecond or two of JSON
 // Samples of a request, and tokens of their prompts, that are submitted in one turn.
 constexpr size_t kSubmitAtOnce = 32;
 constexpr size_t kSubmitTokens = 16384;
@@ -82,6 +80,17 @@ api::Sample take_or_copy_sample(AnswerOrder& order, size_t index) {
   api::Sample sample = kept;
   sample.prompt = std::move(prompt);
   return sample;
+}
+
+// Tokens that an answer tells, with the most likely ones of each.
+int64_t num_told(const std::vector<api::SampleOutput>& outputs) {
+  int64_t count = 0;
+  for (const api::SampleOutput& output : outputs) {
+    count += std::ssize(output.prompt_logprobs) + std::ssize(output.prompt_topk.ids);
+    for (const api::SampledSequence& sequence : output.sequences)
+      count += std::ssize(sequence.tokens) + std::ssize(sequence.topk.ids);
+  }
+  return count;
 }
 
 Response event_stream_response(std::shared_ptr<BodyStream> body) {
@@ -158,7 +167,6 @@ struct OpenAiEndpoint::Gathering {
   std::shared_ptr<Call> call;
   std::vector<api::SampleOutput> outputs = {};
   size_t left = 0;
-  Charge held;  // what outputs take, and what is made of them
 };
 
 // A streamed one, which its client may leave.
@@ -167,7 +175,6 @@ struct OpenAiEndpoint::Streaming {
   std::shared_ptr<StreamWriter> writer;
   size_t left = 0;
   bool is_over = false;  // nothing more is told
-  Charge held;           // what its choices take
 };
 
 void OpenAiEndpoint::run_in_background_if_long(const Respond& respond, const std::string& tenant,
@@ -334,9 +341,16 @@ void OpenAiEndpoint::cancel_and_answer_failure(Call& call, const api::Failure& f
   call.give(openai_error_response(status_of_failure(failure), failure.message));
 }
 
+bool OpenAiEndpoint::admit_answer(Call& call, int64_t bytes) const {
+  Charge& charge = *call.request.charge;
+  if (parts_.service.futures().hold_dropping_delivered(charge, bytes)) return true;
+  call.give(over_budget_response(charge, bytes));
+  return false;
+}
+
 void OpenAiEndpoint::submit_and_gather_answer(const std::shared_ptr<Call>& call) {
-  Charge held = parts_.service.futures().open(call->request.tenant);
-  auto gathering = std::make_shared<Gathering>(Gathering{.call = call, .held = std::move(held)});
+  if (!admit_answer(*call, most_answer_bytes(*call->order))) return;
+  auto gathering = std::make_shared<Gathering>(Gathering{.call = call});
   gathering->outputs.resize(call->order->samples.size());
   gathering->left = call->order->samples.size();
   submit_samples(
@@ -354,40 +368,22 @@ void OpenAiEndpoint::handle_gathered_event(const std::shared_ptr<Gathering>& gat
   if (outcome == nullptr || call.is_answered) return;
   if (const auto* failure = std::get_if<api::Failure>(outcome))
     return cancel_and_answer_failure(call, *failure);
-  const auto& output = std::get<api::SampleOutput>(*outcome);
-  if (!reserve_or_refuse(*gathering, size_of(output).bytes)) return;
-  gathering->outputs[sample] = output;
+  gathering->outputs[sample] = std::get<api::SampleOutput>(*outcome);
   if (--gathering->left == 0) respond_whole_answer(gathering);
-}
-
-// False, and it has been answered, where the tenant's results leave no space for so many bytes.
-bool OpenAiEndpoint::reserve_or_refuse(Gathering& gathering, int64_t bytes) {
-  Call& call = *gathering.call;
-  const int64_t all = gathering.held.held(Use::kResult) + bytes;
-  if (parts_.service.futures().hold_dropping_delivered(gathering.held, all)) return true;
-  cancel_samples(call, "there is no space for the answer");
-  call.give(over_budget_response(gathering.held, bytes));
-  return false;
 }
 
 void OpenAiEndpoint::respond_whole_answer(const std::shared_ptr<Gathering>& gathering) {
   const std::shared_ptr<Call>& call = gathering->call;
-  const OutputSize size = total_size_of(gathering->outputs);
-  const double bytes =
-      estimate_answer_bytes(call->order->telling, static_cast<double>(size.tokens));
-  if (!reserve_or_refuse(*gathering, static_cast<int64_t>(bytes))) return;
+  const bool is_long = num_told(gathering->outputs) > kWriteAtOnce;
   auto response = std::make_shared<Response>();
   run_in_background_if_long(
-      Call::giver(call), call->request.tenant, size.told > kWriteAtOnce,
+      Call::giver(call), call->request.tenant, is_long,
       [gathering, response] {
         const Call& of = *gathering->call;
         *response =
             json_response(200, whole_answer_json(of.head, *of.order, *of.text, gathering->outputs));
       },
-      [gathering, response] {
-        gathering->call->give(std::move(*response));
-        gathering->held.release_all();  // it counts as a response that is sent
-      });
+      [gathering, response] { gathering->call->give(std::move(*response)); });
 }
 
 Elsewhere OpenAiEndpoint::stream_executor_for(const Call& call) const {
@@ -398,23 +394,18 @@ Elsewhere OpenAiEndpoint::stream_executor_for(const Call& call) const {
 }
 
 std::shared_ptr<OpenAiEndpoint::Streaming> OpenAiEndpoint::make_streaming(
-    const std::shared_ptr<Call>& call, Charge held) const {
+    const std::shared_ptr<Call>& call) const {
   return std::make_shared<Streaming>(
       Streaming{.call = call,
                 .writer = std::make_shared<StreamWriter>(
                     AnswerStream(call->head, call->order, *call->text), stream_executor_for(*call)),
-                .left = call->order->samples.size(),
-                .held = std::move(held)});
+                .left = call->order->samples.size()});
 }
 
 void OpenAiEndpoint::submit_and_stream_answer(const std::shared_ptr<Call>& call) {
   for (api::Sample& sample : call->order->samples) sample.tells_tokens = true;
-  const int64_t bytes = call->order->num_choices() * kToldChoiceBytes;
-  auto& futures = parts_.service.futures();
-  Charge held = futures.open(call->request.tenant);
-  if (!futures.hold_dropping_delivered(held, bytes))
-    return call->give(over_budget_response(held, bytes));
-  const std::shared_ptr<Streaming> streaming = make_streaming(call, std::move(held));
+  if (!admit_answer(*call, call->order->num_choices() * kChoiceBytes)) return;
+  const std::shared_ptr<Streaming> streaming = make_streaming(call);
   // Who is told of the samples keeps the call; the body, which the call's answer holds, does not.
   streaming->writer->body()->on_close(make_hang_up_canceller(call));
   submit_samples(

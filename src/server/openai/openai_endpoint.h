@@ -83,14 +83,15 @@ class OpenAiEndpoint {
   void cancel_samples(Call& call, const std::string& reason);
   [[nodiscard]] std::function<void()> make_hang_up_canceller(const std::shared_ptr<Call>& call);
   void cancel_and_answer_failure(Call& call, const api::Failure& failure);
+  // Whether the call's request holds so many bytes for its answer from now on; else it has been
+  // answered.
+  [[nodiscard]] bool admit_answer(Call& call, int64_t bytes) const;
   void submit_and_gather_answer(const std::shared_ptr<Call>& call);
   void handle_gathered_event(const std::shared_ptr<Gathering>& gathering, size_t sample,
                              const api::Event& event);
-  [[nodiscard]] bool reserve_or_refuse(Gathering& gathering, int64_t bytes);
   void respond_whole_answer(const std::shared_ptr<Gathering>& gathering);
   [[nodiscard]] Elsewhere stream_executor_for(const Call& call) const;
-  [[nodiscard]] std::shared_ptr<Streaming> make_streaming(const std::shared_ptr<Call>& call,
-                                                          Charge held) const;
+  [[nodiscard]] std::shared_ptr<Streaming> make_streaming(const std::shared_ptr<Call>& call) const;
   void submit_and_stream_answer(const std::shared_ptr<Call>& call);
   void handle_streamed_event(Streaming& streaming, size_t sample, const api::Event& event);
   void end_failed_stream(Streaming& streaming, const api::Failure& failure);

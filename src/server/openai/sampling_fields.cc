@@ -10,6 +10,7 @@
 #include "api/sampling_options.h"
 #include "server/openai/openai_error.h"
 #include "server/tinker/protocol/common_fields.h"
+#include "server/tinker/service/result_size.h"
 
 namespace strata::server {
 namespace {
@@ -100,6 +101,22 @@ void check_context_length(const api::BaseInfo& base, int64_t prompt, int64_t max
       std::string(param), "context_length_exceeded");
 }
 
+// What the JSON of an answer with so many tokens takes, about.
+double estimate_answer_bytes(const Telling& telling, double tokens) {
+  const double logprobs =
+      telling.logprobs ? kLogprobBytes * static_cast<double>(1 + telling.top_logprobs) : 0.0;
+  return tokens * (kTokenBytes + logprobs);
+}
+
+double most_answer_tokens(const AnswerOrder& order) {
+  double tokens = 0;
+  for (const api::Sample& sample : order.samples) {
+    const int64_t each = sample.max_tokens + (order.echo ? std::ssize(sample.prompt) : 0);
+    tokens += static_cast<double>(sample.num_samples * each);
+  }
+  return tokens;
+}
+
 }  // namespace
 
 Telling read_stream_options(const text::Fields& body) {
@@ -162,18 +179,16 @@ void count_prompt_tokens(AnswerOrder& order) {
   for (const api::Sample& sample : order.samples) order.prompt_tokens += std::ssize(sample.prompt);
 }
 
-double estimate_answer_bytes(const Telling& telling, double tokens) {
-  const double logprobs =
-      telling.logprobs ? kLogprobBytes * static_cast<double>(1 + telling.top_logprobs) : 0.0;
-  return tokens * (kTokenBytes + logprobs);
+int64_t most_answer_bytes(const AnswerOrder& order) {
+  int64_t bytes = order.num_choices() * kChoiceBytes;
+  for (const api::Sample& sample : order.samples)
+    bytes += prompt_table_bytes(sample) + most_sampled_bytes(sample);
+  return bytes +
+         static_cast<int64_t>(estimate_answer_bytes(order.telling, most_answer_tokens(order)));
 }
 
 void check_answer_size(const AnswerOrder& order) {
-  double tokens = 0;
-  for (const api::Sample& sample : order.samples) {
-    const int64_t each = sample.max_tokens + (order.echo ? std::ssize(sample.prompt) : 0);
-    tokens += static_cast<double>(sample.num_samples * each);
-  }
+  const double tokens = most_answer_tokens(order);
   const double bytes = estimate_answer_bytes(order.telling, tokens);
   if (bytes <= kMostAnswerBytes) return;
   throw OpenAiFault(ErrorCode::kInvalidArgument,

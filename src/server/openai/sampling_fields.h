@@ -40,8 +40,10 @@ std::vector<int32_t> encode_prompt(const ServedText& text, const api::BaseInfo& 
 // become too long; `param` is what the prompt came in.
 void set_max_tokens(const ServedText& text, const api::BaseInfo& base,
                     std::optional<int64_t> max_tokens, std::string_view param, api::Sample& sample);
-// What the JSON of an answer with so many tokens takes, about.
-double estimate_answer_bytes(const Telling& telling, double tokens);
+// Bytes of a choice besides its text, measured.
+inline constexpr int64_t kChoiceBytes = 1024;
+// What an answer takes at most: its samples' outputs, and about what is made of them.
+int64_t most_answer_bytes(const AnswerOrder& order);
 // Throws where the answer's JSON could become too long.
 void check_answer_size(const AnswerOrder& order);
 // Adds up the tokens of its samples' prompts.

@@ -74,6 +74,7 @@ class OpenAiHouse {
     request.headers = {{"content-type", "application/json"}};
     request.body = body;
     request.tenant = "alice";
+    request.charge = std::make_shared<Charge>(house.service().futures().open("alice"));
     request.key_id = "key";
     request.about = about = std::make_shared<std::string>();
     request.on_hang_up = hang_up = std::make_shared<std::function<void()>>();

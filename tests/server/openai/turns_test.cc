@@ -195,21 +195,28 @@ TEST(OpenAiTurns, AnswersThatAreGatheredCountUntilTheyAreSent) {
   EXPECT_EQ(house->house.service().futures().result_bytes(), 0);
 }
 
-// Where one half fits, and where all of it does but not what is made of it.
-TEST(OpenAiTurns, AnAnswerForWhichThereIsNoRoomIsRefused) {
-  for (const int64_t room : {150, 500}) {
-    ServiceOptions options;
-    options.futures.accounts.of(Use::kResult) = SharedLimit(room);
-    const auto house = with_threads(options);
-    const auto answer = house->complete(R"("prompt":["a","b"],"logprobs":0)");
-    house->settle(0, {"one"});
-    house->settle(1, {"two"});
-    house->run_all();
-    EXPECT_GE(answer->response.status, 400) << room;
-    EXPECT_THAT(answer->error("message"), HasSubstr("--max-result-bytes")) << room;
-    EXPECT_EQ(answer->count, 1);
-    EXPECT_EQ(house->house.service().futures().result_bytes(), 0);
-  }
+// Before anything is sampled: what was sampled always has space.
+TEST(OpenAiTurns, AnAnswerForWhichThereIsNoSpaceIsRefusedBeforeItsSamples) {
+  const std::string two = R"("prompt":["a","b"],"max_tokens":10,"logprobs":0)";
+  ServiceOptions options;
+  options.futures.accounts.of(Use::kResult) = SharedLimit(10'000);
+  const auto house = with_threads(options);
+  const auto never = house->complete(R"("prompt":"a","max_tokens":500,"logprobs":0)");
+  EXPECT_EQ(never->response.status, 400);
+  EXPECT_THAT(never->error("message"), HasSubstr("--max-result-bytes"));
+  EXPECT_EQ(house->house.submitted.size(), 0u);
+  const auto first = house->complete(two);
+  EXPECT_EQ(house->house.submitted.size(), 2u);
+  const auto second = house->complete(two);
+  EXPECT_EQ(second->response.status, 429);
+  EXPECT_THAT(second->error("message"), HasSubstr("--max-result-bytes"));
+  house->settle(0, {"one"});
+  house->settle(1, {"two"});
+  house->run_all();
+  EXPECT_EQ(first->response.status, 200);
+  EXPECT_EQ(first->count, 1);
+  EXPECT_EQ(house->house.service().futures().result_bytes(), 0);
+  EXPECT_EQ(house->complete(two)->response.status, 0) << "the next one waits for its samples";
 }
 
 }  // namespace

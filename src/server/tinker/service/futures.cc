@@ -10,6 +10,7 @@
 #include "base/crypto.h"
 #include "server/http/message.h"
 #include "server/tinker/refusals.h"
+#include "server/tinker/service/result_size.h"
 
 namespace strata::server {
 namespace {
@@ -21,8 +22,6 @@ constexpr int64_t kThingBytes = 768;
 
 constexpr size_t kMaxPolls = 4;          // of one future, where there is no space for more
 constexpr double kLeastHold = 1.0;       // s; a poll that was ended sooner would only come again
-constexpr int64_t kEntryBytes = 512;     // of a result besides its body
-constexpr int64_t kShort = 2048;         // of a fault, which is told whatever else is held
 constexpr size_t kMostDelivered = 8192;  // results of a tenant that are kept after their delivery
 
 constexpr size_t kMacBytes = 15;  // 120 bits, 20 characters without padding
@@ -156,43 +155,31 @@ void Futures::forget_and_end_polls(const api::RequestId& id) {
   for (const Poll& poll : polls) poll.respond(not_found(id.text));
 }
 
-// Moves what the response holds to where polls share it; false when there is no space for it.
-bool Futures::try_move_to_shared(Entry& entry, Response& response) {
+// Moves what the response holds to where polls share it.
+void Futures::move_to_shared(Entry& entry, Response& response) {
   struct Held {
     std::string bytes;
     Encoding encoding;
     Charge charge;
   };
-  const auto size = static_cast<int64_t>(response.num_bytes()) + kEntryBytes;
-  if (!hold_dropping_delivered(entry.charge, size)) {
-    entry.charge.release_all();
-    return false;
-  }
-  auto held = std::make_shared<Held>(Held{std::move(response.body), {}, std::move(entry.charge)});
-  response.body.clear();
+  const auto size = static_cast<int64_t>(response.num_bytes()) + kFutureBytes;
+  [[maybe_unused]] const bool counts = hold_dropping_delivered(entry.charge, size);
+  // What may lack memory comes first: then this is done again, of a fault.
+  const auto held = std::make_shared<Held>();
+  if (response.encoding) held->encoding = *response.encoding;
+  held->charge = std::exchange(entry.charge, entry.charge.another());
+  held->bytes = std::exchange(response.body, {});
   if (response.encoding) {
-    held->encoding = *response.encoding;
     response.encoding = std::shared_ptr<const Encoding>(held, &held->encoding);
   } else {
     response.shared_body = std::shared_ptr<const std::string>(held, &held->bytes);
   }
-  return true;
 }
 
 bool Futures::hold_dropping_delivered(Charge& charge, int64_t size) {
   while (!charge.hold(Use::kResult, size)) {
     if (!drop_oldest_delivered(charge.tenant())) return false;
   }
-  return true;
-}
-
-bool Futures::try_free_budget(const std::string& tenant) {
-  const auto missed = missed_.find(tenant);
-  const int64_t wanted = missed == missed_.end() ? kEntryBytes : missed->second;
-  // Who holds nothing may always ask: a result can be too large for any space.
-  Charge tried = open(tenant);
-  if (!hold_dropping_delivered(tried, wanted) && results().used(tenant) > 0) return false;
-  missed_.erase(tenant);
   return true;
 }
 
@@ -231,15 +218,6 @@ void Futures::deliver(const std::string& id, Entry& entry, const Respond& respon
   respond(entry.response);
 }
 
-Response Futures::note_missed_and_make_failure(const std::string& tenant, int64_t size) {
-  missed_[tenant] = size + kEntryBytes;
-  return failure_response(
-      api::FaultCategory::kServer,
-      fmt::format("the result has {} bytes, and the results held for this tenant leave no space "
-                  "for it (--max-result-bytes {}); fetch results before asking for more",
-                  size, results().limit()));
-}
-
 std::string progress_text(const api::Progress& progress) {
   const auto whole = static_cast<int64_t>(progress.done);
   if (progress.done == static_cast<double>(whole))
@@ -253,34 +231,11 @@ void Futures::note_progress(const api::RequestId& id, const std::string& how_far
   if (found != entries_.end()) found->second.how_far = how_far;
 }
 
-bool Futures::reserve_or_fail(const api::RequestId& id, int64_t size, double now) {
-  const auto found = entries_.find(id.text);
-  if (found == entries_.end() || found->second.done) return false;
-  if (hold_dropping_delivered(found->second.charge, size)) return true;
-  finish(id, note_missed_and_make_failure(found->second.tenant, size), now, /*is_fault=*/true);
-  return false;
-}
-
 void Futures::complete(const api::RequestId& id, Response response, double now) {
-  finish(id, std::move(response), now, /*is_fault=*/false);
-}
-
-// What there is no space for is replaced, unless it is a fault in few words.
-void Futures::share_or_replace(Entry& entry, Response& response, bool is_fault) {
-  if (try_move_to_shared(entry, response)) return;
-  const auto size = static_cast<int64_t>(response.num_bytes());
-  if (is_fault && size <= kShort) {
-    missed_.try_emplace(entry.tenant, size + kEntryBytes);
-  } else {
-    response = note_missed_and_make_failure(entry.tenant, size);
-  }
-}
-
-void Futures::finish(const api::RequestId& id, Response response, double now, bool is_fault) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return;
   Entry& entry = found->second;
-  share_or_replace(entry, response, is_fault);
+  move_to_shared(entry, response);
   completed_.emplace(now, id.text);
   // Where memory lacked for what is above it is pending still, and may fail.
   entry.done = true;
@@ -293,7 +248,7 @@ void Futures::finish(const api::RequestId& id, Response response, double now, bo
 
 void Futures::fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
                    double now) {
-  finish(id, failure_response(category, message), now, /*is_fault=*/true);
+  complete(id, failure_response(category, message), now);
 }
 
 // Where there is nothing of this id.

@@ -132,7 +132,7 @@ class Futures {
 
   // A fresh id; nothing is kept of it before add().
   api::RequestId new_id(const std::string& tenant, FutureKind kind);
-  // `charge`: the tenant's, which holds what the result is known to take. `pending`: what its end
+  // `charge`: the tenant's, which holds what the result may take. `pending`: what its end
   // is waited for with, of a command.
   void add(const api::RequestId& id, Charge charge,
            std::shared_ptr<PendingCommand> pending = nullptr);
@@ -154,18 +154,12 @@ class Futures {
   // go that were delivered. False, and it is as it was, where that is not enough.
   [[nodiscard]] bool hold_dropping_delivered(Charge& charge, int64_t size);
 
-  // Whether the tenant may ask for more results, or must fetch some first: false while there is no
-  // space for what did not fit last.
-  [[nodiscard]] bool try_free_budget(const std::string& tenant);
-
   // How far its request is, in words: what polls that end without a result say.
   void note_progress(const api::RequestId& id, const std::string& how_far);
 
-  // Before a large result is packed: takes space for about so many bytes. Without space it is a
-  // failure already, and false.
-  bool reserve_or_fail(const api::RequestId& id, int64_t size, double now);
-  // The final answer; waiting polls get it now. Later calls for the same id are ignored. A result
-  // for which there is no space becomes a failure.
+  // The final answer; waiting polls get it now. Later calls for the same id are ignored. Its charge
+  // has held what it takes since it was accepted: what of it is more counts where there is space,
+  // and is kept where there is none.
   void complete(const api::RequestId& id, Response response, double now);
   void fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
             double now);
@@ -209,13 +203,8 @@ class Futures {
   };
   using ByTime = std::set<std::pair<double, std::string>>;
 
-  // A fault in few words is kept even where there is no space; then no new work is begun before
-  // there is.
-  void finish(const api::RequestId& id, Response response, double now, bool is_fault);
-  void share_or_replace(Entry& entry, Response& response, bool is_fault);
-  [[nodiscard]] bool try_move_to_shared(Entry& entry, Response& response);
+  void move_to_shared(Entry& entry, Response& response);
   bool end_oldest_poll(const std::string& id, Entry& entry, double now);
-  [[nodiscard]] Response note_missed_and_make_failure(const std::string& tenant, int64_t size);
   void deliver(const std::string& id, Entry& entry, const Respond& respond);
   bool drop_oldest_delivered(const std::string& tenant);
   void limit_delivered(const std::string& tenant);
@@ -227,7 +216,6 @@ class Futures {
 
   FutureOptions options_;
   RequestIds ids_;
-  std::map<std::string, int64_t> missed_;  // bytes of the result that did not fit last
   std::unordered_map<std::string, Entry> entries_;
   ByTime completed_;
   std::map<std::string, ByTime> delivered_;  // of each tenant

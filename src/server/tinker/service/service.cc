@@ -15,6 +15,7 @@
 #include "server/store/shown_text.h"
 #include "server/tinker/refusals.h"
 #include "server/tinker/service/refusals.h"
+#include "server/tinker/service/result_size.h"
 
 namespace strata::server {
 namespace {
@@ -41,15 +42,6 @@ int64_t num_sampled_tokens(const api::SampleOutput& output) {
   int64_t tokens = 0;
   for (const api::SampledSequence& s : output.sequences) tokens += std::ssize(s.tokens);
   return tokens;
-}
-
-// Tables over a prompt are made when its sample begins, and kept until they are fetched.
-int64_t prompt_table_bytes(const api::Command& command) {
-  const auto* sample = std::get_if<api::Sample>(&command.op);
-  if (sample == nullptr) return 0;
-  const int64_t values =
-      (sample->prompt_logprobs ? 1 : 0) + 2 * (sample->topk_prompt_logprobs + sample->prompt_draws);
-  return (std::ssize(sample->prompt) * values + std::ssize(sample->prompt_targets.ids)) * 4;
 }
 
 constexpr std::string_view kFailed = "the server failed on this request; its log says why";
@@ -228,17 +220,20 @@ std::string Service::run_guarded(const char* step, const std::function<void()>& 
   return fault;
 }
 
-std::optional<Response> Service::refuse_or_reserve_result(const api::Command& command,
-                                                          const TokenUse& use, Charge& charge) {
-  const std::string& tenant = command.tenant.text;
+std::optional<Response> Service::admit_command(const api::Command& command, bool is_heard,
+                                               const TokenUse& use, Charge& charge) {
   if (stopping_) return refuse(kStopping);
-  if (command.may_be_put_off() && !futures_.try_free_budget(tenant))
-    return refuse(kNoSpaceForResult);
-  if (const int64_t wanted = prompt_table_bytes(command); wanted > 0) {
-    if (!futures_.hold_dropping_delivered(charge, wanted))
-      return over_budget_response(charge, wanted);
+  const auto* sample = std::get_if<api::Sample>(&command.op);
+  const int64_t bytes =
+      is_heard && sample != nullptr ? prompt_table_bytes(*sample) : most_result_bytes(command);
+  if (!futures_.hold_dropping_delivered(charge, bytes) && command.may_be_put_off()) {
+    const bool may_fit = bytes <= charge.limit(Use::kResult).most();
+    if (may_fit || command.model.text.empty()) return over_budget_response(charge, bytes);
+    return answer_failed_and_consume_number(command.tenant.text, command.model.text, command.seq_id,
+                                            command.fingerprint,
+                                            too_large_result_text(charge, bytes));
   }
-  return parts_.usage.refuse_over_limit(tenant, use, now_seconds());
+  return parts_.usage.refuse_over_limit(command.tenant.text, use, now_seconds());
 }
 
 Response Service::submit(api::Command command, PendingCommand pending) {
@@ -247,12 +242,13 @@ Response Service::submit(api::Command command, PendingCommand pending) {
   const int64_t seq_id = command.seq_id;
   const uint64_t fingerprint = command.fingerprint;
   const bool is_making = makes_model(command);
+  const bool is_heard = static_cast<bool>(pending.listener);
   fill_from_command(command, pending);
   const TokenUse use = tokens_of(command);
   Charge charge = futures_.open(tenant);
   std::optional<Response> answered;
   if (has_number(command)) answered = find_known_answer(pending.number, fingerprint);
-  if (!answered) answered = refuse_or_reserve_result(command, use, charge);
+  if (!answered) answered = admit_command(command, is_heard, use, charge);
   if (answered) {
     undo(pending);
     return std::move(*answered);
@@ -300,9 +296,11 @@ Response Service::answer_failed_and_consume_number(const std::string& tenant,
                                                    api::FaultCategory category) {
   const RequestNumber number = {model_id, seq_id};
   if (auto known = find_known_answer(number, fingerprint)) return std::move(*known);
-  if (!futures_.try_free_budget(tenant)) return refuse(kNoSpaceForResult);
+  Charge charge = futures_.open(tenant);
+  if (!futures_.hold_dropping_delivered(charge, kFutureBytes + std::ssize(message)))
+    return refuse(kNoSpaceForResult);
   const api::RequestId id = futures_.new_id(tenant, FutureKind::kTraining);
-  futures_.add(id, futures_.open(tenant));
+  futures_.add(id, std::move(charge));
   futures_.fail(id, category, message, now_seconds());
   dispatch_.consume({model_id}, seq_id);
   remembered_.add(number, {fingerprint, id.text});
@@ -368,11 +366,7 @@ bool Service::complete_or_fail(const std::shared_ptr<PendingCommand>& pending, a
 
 bool Service::complete_here_or_aside(const std::shared_ptr<PendingCommand>& pending,
                                      api::Result& result, double now) {
-  const size_t values = num_values(result.outcome);
-  const bool is_large = values > kValuesAtOnce && parts_.parse;
-  // What waits to be packed counts as a result too.
-  const auto bytes = static_cast<int64_t>(values * sizeof(float));
-  if (is_large && !futures_.reserve_or_fail(result.request, bytes, now)) return true;
+  const bool is_large = num_values(result.outcome) > kValuesAtOnce && parts_.parse;
   if ((pending->completion->writes_files() && parts_.aside) || is_large) {
     complete_aside(pending, result);
     return false;

@@ -255,9 +255,10 @@ class Service {
                         double now);
   bool complete_here_or_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
                               double now);
-  // Why a command is not handed on, or what its result is known to take.
-  std::optional<Response> refuse_or_reserve_result(const api::Command& command, const TokenUse& use,
-                                                   Charge& charge);
+  // Why a command is not handed on; or the charge holds what its result may take, but for what a
+  // listener is told, which is its own to hold.
+  std::optional<Response> admit_command(const api::Command& command, bool is_heard,
+                                        const TokenUse& use, Charge& charge);
   // A command that the engines have taken: its tokens are charged, its future added, its number
   // remembered and its listener told. The answer.
   Response register_accepted(PendingCommand pending, const std::string& model, int64_t seq_id,

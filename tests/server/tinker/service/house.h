@@ -55,6 +55,7 @@ class House {
     request.headers = std::move(headers);
     request.body = body;
     request.tenant = tenant;
+    request.charge = std::make_shared<Charge>(options_.futures.accounts.open(tenant));
     request.scope = scope;
     request.is_admin = is_admin_;
     request.about = std::make_shared<std::string>();
