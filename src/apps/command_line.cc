@@ -184,7 +184,7 @@ std::string see_help(const CommandText& command) {
 std::vector<std::string> option_names(const OptionTable& table) {
   std::vector<std::string> names;
   for (const OptionRow& row : table.rows()) {
-    if (row.is_positional || row.is_retired) continue;
+    if (row.is_positional || !row.is_shown()) continue;
     for (std::string& name : row.names()) {
       if (name.size() > 1) names.push_back(std::move(name));
     }

@@ -75,6 +75,15 @@ bool marks_common(const OptionTable& table) {
                      [](const OptionRow& row) { return row.is_common; });
 }
 
+// The keys that stand in a file of the command's alone; "": it has none.
+std::string file_keys_text(const OptionTable& table) {
+  std::string keys;
+  for (const OptionRow& row : table.rows()) {
+    if (row.is_in_file) keys += (keys.empty() ? "" : ", ") + row.name;
+  }
+  return keys.empty() ? "" : format_two_columns("  In --config FILE alone:", keys);
+}
+
 std::string others_text(const std::vector<const OptionRow*>& others) {
   return fmt::format("also the {} others: {}", others.size(), fmt::join(headings_of(others), ", "));
 }
@@ -120,7 +129,7 @@ std::string row_text(const OptionRow& row) {
 std::vector<const OptionRow*> grouped_rows(const OptionTable& table) {
   std::vector<const OptionRow*> rows;
   for (const OptionRow& row : table.rows()) {
-    if (!row.is_retired) rows.push_back(&row);
+    if (row.is_shown()) rows.push_back(&row);
   }
   const std::vector<std::string> headings = headings_of(rows);
   std::stable_sort(rows.begin(), rows.end(), [&](const OptionRow* a, const OptionRow* b) {
@@ -141,6 +150,7 @@ std::string command_help(const CommandText& command, const OptionTable& table, b
   out += rows_help(shown) + "\n";
   out += format_two_columns("  --help", marks ? "the options that most runs need" : "this text");
   if (marks) out += format_two_columns("  --help-all", all ? "all options" : others_text(others));
+  if (all) out += file_keys_text(table);
   return out + (command.examples.empty() ? "" : "\n" + command.examples + "\n");
 }
 

@@ -45,7 +45,7 @@ std::string replace_with_spaces(std::string text, std::string_view characters) {
 std::vector<const OptionRow*> dashed_options_of(const DocumentedCommand& command) {
   std::vector<const OptionRow*> rows;
   for (const OptionRow& row : command.table->rows()) {
-    if (!row.is_positional && !row.is_retired) rows.push_back(&row);
+    if (!row.is_positional && row.is_shown()) rows.push_back(&row);
   }
   return rows;
 }

@@ -41,12 +41,15 @@ struct OptionRow {
   std::string group = {};            // OptionTable::group()
   bool is_common = false;   // OptionTable::mark_common(); a table may mark none, then all are
   bool is_retired = false;  // OptionTable::retired(): no help names it
+  bool is_in_file = false;  // a key of the command's --config FILE: no help names it either
   ResultsBy results_by = ResultsBy::kNothing;
   // Throws Error for a text that is no such value; of a list, called for each.
   std::function<void(const std::string& text)> set = {};
   std::function<std::string()> text = {};  // the value now
   std::function<void()> check = {};        // throws Error when it is out of range; may be empty
 
+  // Whether help, completions and man pages name it.
+  [[nodiscard]] bool is_shown() const { return !is_retired && !is_in_file; }
   // The name first, then the aliases. A positional one has no dashes, and no alias.
   [[nodiscard]] std::vector<std::string> names() const;
   [[nodiscard]] bool is_called(std::string_view candidate) const;
@@ -78,6 +81,10 @@ struct OptionRow {
   // What --help says of it, where the field does not.
   OptionRow& by_default(const std::string& shown) {
     default_text = shown;
+    return *this;
+  }
+  OptionRow& in_file() {
+    is_in_file = true;
     return *this;
   }
   OptionRow& results(ResultsBy by = ResultsBy::kValue) {

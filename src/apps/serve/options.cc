@@ -17,6 +17,16 @@
 
 namespace strata::apps {
 
+namespace {
+
+void warn_of_file_key(const std::string& name) {
+  log(LogLevel::kWarning,
+      fmt::format("--{0}: a key of --config FILE ({0} = ...); the command line takes it until 2.0",
+                  name));
+}
+
+}  // namespace
+
 std::shared_ptr<ServeCommandLine> make_serve_command_line() {
   auto line = std::make_shared<ServeCommandLine>();
   line->source.where = "command line";
@@ -33,7 +43,10 @@ std::shared_ptr<ServeCommandLine> make_serve_command_line() {
                     .group = row.group,
                     .is_common = row.is_common,
                     .is_retired = row.is_retired,
-                    .set = [line = line.get(), name = row.name](const std::string& text) {
+                    .is_in_file = row.is_in_file,
+                    .set = [line = line.get(), name = row.name,
+                            is_in_file = row.is_in_file](const std::string& text) {
+                      if (is_in_file) warn_of_file_key(name);
                       line->source.values[name].push_back(text);
                     }});
   }

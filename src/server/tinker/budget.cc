@@ -25,9 +25,26 @@ int64_t share(int64_t memory, int64_t part, int64_t least, int64_t most) {
   return std::min(most, std::max(memory / part, std::min(least, memory / 16)));
 }
 
+// The same parts as those of --memory below, of all that they come to there.
+void divide_request_memory(ServeOptions& o) {
+  constexpr int64_t kAll = 139;  // of 768 parts of --memory
+  const auto fill = [&](int64_t& bytes, int64_t parts) {
+    if (bytes == 0) bytes = std::max<int64_t>(1, o.request_memory * parts / kAll);
+  };
+  fill(o.max_body_bytes, 24);
+  fill(o.max_queued_bytes, 48);
+  fill(o.max_result_bytes, 24);
+  fill(o.max_remembered_bytes, 6);
+  fill(o.max_response_bytes, 12);
+  fill(o.max_connection_bytes, 16);
+  fill(o.max_schema_bytes, 6);
+  fill(o.max_download_bytes, 3);
+}
+
 }  // namespace
 
 void fill_unset_and_raise_body_limits(ServeOptions& o, int64_t memory) {
+  if (o.request_memory > 0) divide_request_memory(o);
   if (o.max_body_bytes == 0) {
     const int64_t least = o.max_body > 0 ? 0 : std::min(kBodiesOfLargest * kMostBody, memory / 8);
     o.max_body_bytes = std::max(least, share(memory, 32, 0, 512 * kMiB));

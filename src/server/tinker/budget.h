@@ -16,8 +16,8 @@
 
 namespace strata::server {
 
-// Fills the sizes that nobody gave: shares of `memory` bytes. Raises max_body_bytes, also one that
-// was given, to some of the largest bodies.
+// Fills the sizes that nobody gave: shares of --request-memory, which they come to, or of `memory`
+// bytes. Raises max_body_bytes, also one that was given, to some of the largest bodies.
 void fill_unset_and_raise_body_limits(ServeOptions& options, int64_t memory);
 
 class Budget {

@@ -40,6 +40,22 @@ TEST(Budget, TakesAnEighthOfALargeMemoryAndLittleMoreThanAQuarterOfASmallOne) {
   }
 }
 
+TEST(Budget, SharesOfRequestMemoryComeToIt) {
+  for (const int64_t bytes : {64 * kMiB, kGiB, 8 * kGiB}) {
+    ServeOptions options;
+    options.request_memory = bytes;
+    fill_unset_and_raise_body_limits(options, 100 * kGiB);
+    EXPECT_LE(sum(Budget(options)), bytes);
+    EXPECT_GE(sum(Budget(options)), bytes - 16);
+    EXPECT_EQ(options.max_body, std::min(64 * kMiB, options.max_body_bytes / 4));
+  }
+  ServeOptions options;
+  options.request_memory = kGiB;
+  options.max_result_bytes = 5;
+  fill_unset_and_raise_body_limits(options, 100 * kGiB);
+  EXPECT_EQ(options.max_result_bytes, 5) << "what is given stays";
+}
+
 // A flood of them is ended before no space is left for who speaks.
 TEST(Budget, UnfinishedHandshakesTakeHalfOfTheConnectionsRoom) {
   for (const int64_t memory : {200 * kMiB, 2 * kGiB, 512 * kGiB}) {

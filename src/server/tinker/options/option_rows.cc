@@ -246,13 +246,15 @@ void add_request_rows(OptionTable& t, ServeOptions& o) {
            "of requests but training data and samples; at most --max-body");
   add_size(t, "max-body-bytes", o.max_body_bytes,
            "of all bodies being read, at least four times --max-body; shared by tenants")
-      .by_default("1/32 of --memory, 256MiB to 512MiB");
+      .by_default("1/32 of --memory, 256MiB to 512MiB")
+      .in_file();
   add_size(t, "min-body-rate", o.min_body_rate,
            "a second, after the first --body-timeout of a body");
   add_size(t, "min-download-rate", o.min_download_rate,
            "a second, after the first --body-timeout of a file or another response");
   add_count(t, "max-downloads-per-tenant", o.max_downloads_per_tenant, 1,
-            "files being sent at once for one tenant; then 503");
+            "files being sent at once for one tenant; then 503")
+      .in_file();
   add_count(t, "max-connections", o.max_connections, 1, "open at once; more are refused")
       .by_default("--max-parked and 1024");
   add_count(t, "max-connections-per-address", o.max_connections_per_address, 1,
@@ -261,11 +263,13 @@ void add_request_rows(OptionTable& t, ServeOptions& o) {
   add_size(t, "max-connection-bytes", o.max_connection_bytes,
            "that open connections take: with their headers 12KiB or more each, through TLS 112KiB; "
            "half of it for one address; then 503")
-      .by_default("1/48 of --memory, at most what --max-connections take");
+      .by_default("1/48 of --memory, at most what --max-connections take")
+      .in_file();
   add_count(t, "max-handshakes", o.max_handshakes, 1,
             "TLS handshakes unfinished at once; of more, the oldest of the address with the most "
             "ends")
-      .by_default("512, at most half of what --max-connection-bytes holds");
+      .by_default("512, at most half of what --max-connection-bytes holds")
+      .in_file();
 }
 
 // Of adapters.
@@ -298,47 +302,67 @@ void add_adapter_rows(OptionTable& t, ServeOptions& o) {
 // What may wait, and what is kept.
 void add_waiting_rows(OptionTable& t, ServeOptions& o) {
   t.group("What waits and what is kept");
-  add_count(t, "max-parked", o.max_parked, 1, "polls held at once");
+  add_count(t, "max-parked", o.max_parked, 1, "polls held at once").in_file();
   add_size(t, "max-result-bytes", o.max_result_bytes, "of results that are held; shared by tenants")
-      .by_default("1/32 of --memory, 128MiB to 512MiB");
+      .by_default("1/32 of --memory, 128MiB to 512MiB")
+      .in_file();
   add_size(t, "max-response-bytes", o.max_response_bytes, "of other responses being sent, likewise")
-      .by_default("1/64 of --memory, 64MiB to 256MiB");
+      .by_default("1/64 of --memory, 64MiB to 256MiB")
+      .in_file();
   add_size(t, "max-download-bytes", o.max_download_bytes,
            "of pieces of files being sent, 64KiB each, likewise; then 503")
-      .by_default("1/256 of --memory, at most 64MiB");
+      .by_default("1/256 of --memory, at most 64MiB")
+      .in_file();
   add_size(
       t, "max-remembered-bytes", o.max_remembered_bytes,
       "half of numbers of operations and samples, against duplicates, half of sampling sessions "
       "in use, likewise; the oldest go, and come back from the store")
-      .by_default("1/128 of --memory, at most 128MiB");
+      .by_default("1/128 of --memory, at most 128MiB")
+      .in_file();
   add_size(t, "max-schema-bytes", o.max_schema_bytes,
            "of schemas and grammars, compiled for answers that fit them, likewise; the oldest go")
-      .by_default("1/128 of --memory, at most 256MiB");
-  add_count(t, "max-queued-samples", o.max_queued_samples, 1, "samples waiting; then 429");
+      .by_default("1/128 of --memory, at most 256MiB")
+      .in_file();
+  add_count(t, "max-queued-samples", o.max_queued_samples, 1, "samples waiting; then 429")
+      .in_file();
   add_size(t, "max-queued-bytes", o.max_queued_bytes,
            "of operations and samples, waiting and running, likewise; then 429")
-      .by_default("1/16 of --memory, at most 1GiB");
+      .by_default("1/16 of --memory, at most 1GiB")
+      .in_file();
   add_count(t, "max-queued-operations", o.max_queued_operations, 1,
-            "operations waiting, per model; then 429");
+            "operations waiting, per model; then 429")
+      .in_file();
   add_size(t, "max-stability-bytes", o.max_stability_bytes,
-           "records of record_stability_info, per tenant; of more, the oldest go");
+           "records of record_stability_info, per tenant; of more, the oldest go")
+      .in_file();
   add_count(t, "max-history", o.max_history, 1,
-            "ended sessions and runs without checkpoints that are remembered, per tenant");
+            "ended sessions and runs without checkpoints that are remembered, per tenant")
+      .in_file();
   t.retired("expiry-grace", "a clock that jumps while the server runs makes nothing old");
-  add_count(t, "max-sessions-per-tenant", o.max_sessions_per_tenant, 1, "sessions alive at once");
+  add_count(t, "max-sessions-per-tenant", o.max_sessions_per_tenant, 1, "sessions alive at once")
+      .in_file();
   add_count(t, "max-samplers-per-session", o.max_samplers_per_session, 1,
-            "sampling sessions of a session");
+            "sampling sessions of a session")
+      .in_file();
   add_count(t, "max-samplers-per-tenant", o.max_samplers_per_tenant, 1,
             "sampling sessions that the store keeps of a tenant; those of sessions that ended go "
-            "from half of it on; then 429");
+            "from half of it on; then 429")
+      .in_file();
   add_count(t, "max-ephemeral", o.max_ephemeral, 1,
-            "sampling sessions on unsaved weights, of a session; of more, the oldest end");
+            "sampling sessions on unsaved weights, of a session; of more, the oldest end")
+      .in_file();
 }
 
 void add_memory_and_disk_rows(OptionTable& t, ServeOptions& o) {
   add_size(t, "memory", o.memory, "memory to plan with", parse_memory)
       .in("SIZE or SHARE")
       .by_default("80% of RAM");
+  add_size(t, "request-memory", o.request_memory,
+           "of --memory for what requests hold: connections, bodies, queues, results and answers, "
+           "of which each tenant has its share",
+           parse_memory)
+      .in("SIZE or SHARE")
+      .by_default("some 18% of --memory");
   add_text(t, "offload", "DIR", o.offload,
            "folder on a disk for activations of data too long for --memory")
       .by_default("TMPDIR, else /tmp");
@@ -346,7 +370,8 @@ void add_memory_and_disk_rows(OptionTable& t, ServeOptions& o) {
   add_size(
       t, "max-archive-bytes", o.max_archive_bytes,
       "of archives packed for downloads, besides the checkpoints, shared by tenants; for space a "
-      "tenant's oldest go, then 429; one that is larger: 413");
+      "tenant's oldest go, then 429; one that is larger: 413")
+      .in_file();
 }
 
 void add_rate_and_quota_rows(OptionTable& t, ServeOptions& o) {

@@ -57,7 +57,9 @@ struct ServeOptions {
   double url_ttl = 3600;
   double shutdown_timeout = 30;
   double schema_seconds = 2;
-  // Bytes; 0: a share of --memory, see fill_unset_and_raise_body_limits() (server/tinker/budget.h).
+  int64_t request_memory = 0;  // bytes; 0: what the shares below come to
+  // Bytes; 0: a share of --request-memory or --memory, see fill_unset_and_raise_body_limits()
+  // (server/tinker/budget.h).
   int64_t max_body = 0;
   int64_t max_body_bytes = 0;
   int64_t max_queued_bytes = 0;
