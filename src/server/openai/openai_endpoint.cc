@@ -44,12 +44,6 @@ void run_answering_openai_faults(const Respond& respond, const std::function<voi
   });
 }
 
-Handler answering_openai_faults(PlainHandler handler) {
-  return [handler = std::move(handler)](const Request& request, const Respond& respond) {
-    run_answering_openai_faults(respond, [&] { respond(handler(request)); });
-  };
-}
-
 [[noreturn]] void throw_model_not_found(const std::string& name, const std::string& why) {
   throw OpenAiFault(ErrorCode::kNotFound,
                     fmt::format("The model `{}` does not exist or you do not have access to it. {}",
@@ -194,7 +188,7 @@ void OpenAiEndpoint::run_in_background_if_long(const Respond& respond, const std
   });
 }
 
-void OpenAiEndpoint::handle_request(bool is_chat, Request&& request, const Respond& respond) {
+void OpenAiEndpoint::start_request(bool is_chat, Request&& request, const Respond& respond) {
   auto call = std::make_shared<Call>(Call{std::move(request), respond, is_chat});
   call->num_bytes = call->request.body.size();
   run_in_background_if_long(
@@ -447,10 +441,10 @@ Json OpenAiEndpoint::model_json(const std::string& id, const api::BaseInfo& base
                     {"max_model_len", base.max_context}};
 }
 
-Response OpenAiEndpoint::list_models(const std::string& tenant) const {
+Response OpenAiEndpoint::list_models(const Request& request) const {
   JsonArray models;
   for (const BaseName& name : parts_.names.names()) {
-    if (!parts_.service.may_sample(tenant, name)) continue;
+    if (!parts_.service.may_sample(request.tenant, name)) continue;
     models.add(model_json(name.name, parts_.bases.at(static_cast<size_t>(name.model))));
   }
   return json_response(200, JsonObject{{"object", "list"}, {"data", models}}.text());
@@ -463,27 +457,42 @@ Response OpenAiEndpoint::get_model(const Request& request) const {
                        model_json(name, parts_.bases.at(static_cast<size_t>(weights.base))).text());
 }
 
+void OpenAiEndpoint::answer_plain(Plain run, const Request& request, const Respond& respond) const {
+  run_answering_openai_faults(respond, [&] { respond((this->*run)(request)); });
+}
+
+std::span<const Endpoint<OpenAiEndpoint>> OpenAiEndpoint::endpoints() {
+  using Self = OpenAiEndpoint;
+  static constexpr Endpoint<Self> kRows[] = {
+      {.method = "GET",
+       .path = "/v1/models",
+       .run = answer<&Self::list_models>,
+       .body = BodyKind::kNone,
+       .scope = Scope::kRead,
+       .effect = Effect::kReads},
+      {.method = "GET",
+       .path = "/v1/models/{*}",
+       .run = answer<&Self::get_model>,
+       .body = BodyKind::kNone,
+       .scope = Scope::kRead,
+       .effect = Effect::kReads},
+      {.path = "/v1/chat/completions",
+       .run = handle_request</*is_chat=*/true>,
+       .scope = Scope::kSample,
+       .size = BodySize::kSample,
+       .watches_peer = true},
+      {.path = "/v1/completions",
+       .run = handle_request</*is_chat=*/false>,
+       .scope = Scope::kSample,
+       .size = BodySize::kSample,
+       .watches_peer = true},
+  };
+  return kRows;
+}
+
 void OpenAiEndpoint::add_routes(Router& router) {
-  const auto get = [&](const char* pattern, PlainHandler handler) {
-    router.add({.method = "GET",
-                .pattern = pattern,
-                .handler = answering_openai_faults(std::move(handler)),
-                .scope = Scope::kRead,
-                .effect = Effect::kReads});
-  };
-  get("/v1/models", [this](const Request& request) { return list_models(request.tenant); });
-  get("/v1/models/{*}", [this](const Request& request) { return get_model(request); });
-  const auto post = [&](const char* pattern, bool is_chat) {
-    router.add({.method = "POST",
-                .pattern = pattern,
-                .body = BodyKind::kJson,
-                .handler = std::bind_front(&OpenAiEndpoint::handle_request, this, is_chat),
-                .size = BodySize::kSample,
-                .scope = Scope::kSample,
-                .watches_peer = true});
-  };
-  post("/v1/chat/completions", true);
-  post("/v1/completions", false);
+  for (const Endpoint<OpenAiEndpoint>& endpoint : endpoints())
+    add_endpoint(router, "", endpoint, *this);
   add_endpoints_of_others(router, parts_.service);
 }
 

@@ -7,12 +7,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "api/work.h"
+#include "server/http/endpoint.h"
 #include "server/http/message.h"
-#include "server/http/router.h"
 #include "server/openai/answer_grammars.h"
 #include "server/openai/served_text.h"
 #include "server/openai/stream_writer.h"
@@ -55,10 +56,23 @@ class OpenAiEndpoint {
   struct Call;
   struct Gathering;
   struct Streaming;
-  Response list_models(const std::string& tenant) const;
+  // Every call, a row each.
+  static std::span<const Endpoint<OpenAiEndpoint>> endpoints();
+  // A call's member as its row has it; what it throws has OpenAI's form.
+  using Plain = Response (OpenAiEndpoint::*)(const Request&) const;
+  template <Plain run>
+  static void answer(OpenAiEndpoint& openai, Request&& request, const Respond& respond) {
+    openai.answer_plain(run, request, respond);
+  }
+  void answer_plain(Plain run, const Request& request, const Respond& respond) const;
+  template <bool is_chat>
+  static void handle_request(OpenAiEndpoint& openai, Request&& request, const Respond& respond) {
+    openai.start_request(is_chat, std::move(request), respond);
+  }
+  Response list_models(const Request& request) const;
   Response get_model(const Request& request) const;
   Json model_json(const std::string& id, const api::BaseInfo& base) const;
-  void handle_request(bool is_chat, Request&& request, const Respond& respond);
+  void start_request(bool is_chat, Request&& request, const Respond& respond);
   [[nodiscard]] LiveSampler find_weights(const std::string& tenant, const std::string& name) const;
   // The texts of a base, or of an adapter that is served by this name.
   [[nodiscard]] const ServedText& text_or_refuse(size_t base, const std::string& name) const;

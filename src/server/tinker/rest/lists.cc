@@ -262,7 +262,7 @@ Response Rest::get_session(const Asked& asked) {
   return out.finish_response();
 }
 
-void Rest::answer_list(Request&& request, const Respond& respond, List list) {
+void Rest::post_list(Request&& request, const Respond& respond, List list) {
   const std::string tenant = request.tenant;
   const auto asked = std::make_shared<Asked>();
   if (request.on_hang_up) *request.on_hang_up = [asked] { asked->is_left = true; };
@@ -275,26 +275,6 @@ void Rest::answer_list(Request&& request, const Respond& respond, List list) {
   });
   if (is_taken) return;
   answer->give(refuse(kTooManyLists));
-}
-
-void Rest::add_list_routes(Router& router) {
-  const auto get = [&](const std::string& path, List list) {
-    router.add({.method = "GET",
-                .pattern = "/api/v1/" + path,
-                .handler =
-                    [this, list](Request&& request, const Respond& respond) {
-                      answer_list(std::move(request), respond, list);
-                    },
-                .scope = Scope::kRead,
-                .effect = Effect::kReads,
-                .watches_peer = true});
-  };
-  get("training_runs", &Rest::list_runs);
-  get("training_runs/{}", &Rest::get_run);
-  get("training_runs/{}/checkpoints", &Rest::list_run_checkpoints);
-  get("checkpoints", &Rest::list_checkpoints);
-  get("sessions", &Rest::list_sessions);
-  get("sessions/{}", &Rest::get_session);
 }
 
 }  // namespace strata::server

@@ -55,7 +55,7 @@ Response copied_response(const std::string& path) {
   return json_response(200, JsonObject{{"tinker_path", path}}.text());
 }
 
-Response refuse_checkpoint_without_kind(const Request& request) {
+Response refuse_checkpoint_without_kind(Rest& /*rest*/, const Request& request) {
   return error_response(400, fmt::format("checkpoint '{}': want weights/, sampler_weights/ or "
                                          "external_weights/ before the name",
                                          request.parts.at(1).substr(0, 100)));
@@ -150,10 +150,11 @@ void Rest::set_ttl(const Request& request, const Respond& respond) {
   });
 }
 
-void Rest::set_public(bool is_public, const Request& request, const Respond& respond) {
+template <bool is_public>
+void Rest::set_public(const Request& request, const Respond& respond) {
   // Twice is fine: a 409 would be retried for five minutes.
   answer_on_worker(request, respond,
-                   [this, id = find_checkpoint(request, /*may_be_public=*/false).id, is_public] {
+                   [this, id = find_checkpoint(request, /*may_be_public=*/false).id] {
                      parts_.store.set_public(id, is_public);
                      return ok();
                    });
@@ -187,38 +188,98 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
       });
 }
 
+std::span<const Endpoint<Rest>> Rest::endpoints() {
+  using enum BodyKind;
+  using enum Effect;
+  static constexpr Endpoint<Rest> kRows[] = {
+      {.method = "GET",
+       .path = "training_runs",
+       .run = answer_list<&Rest::list_runs>,
+       .body = kNone,
+       .scope = Scope::kRead,
+       .effect = kReads,
+       .watches_peer = true},
+      {.method = "GET",
+       .path = "training_runs/{}",
+       .run = answer_list<&Rest::get_run>,
+       .body = kNone,
+       .scope = Scope::kRead,
+       .effect = kReads,
+       .watches_peer = true},
+      {.method = "GET",
+       .path = "training_runs/{}/checkpoints",
+       .run = answer_list<&Rest::list_run_checkpoints>,
+       .body = kNone,
+       .scope = Scope::kRead,
+       .effect = kReads,
+       .watches_peer = true},
+      {.method = "GET",
+       .path = "checkpoints",
+       .run = answer_list<&Rest::list_checkpoints>,
+       .body = kNone,
+       .scope = Scope::kRead,
+       .effect = kReads,
+       .watches_peer = true},
+      {.method = "GET",
+       .path = "sessions",
+       .run = answer_list<&Rest::list_sessions>,
+       .body = kNone,
+       .scope = Scope::kRead,
+       .effect = kReads,
+       .watches_peer = true},
+      {.method = "GET",
+       .path = "sessions/{}",
+       .run = answer_list<&Rest::get_session>,
+       .body = kNone,
+       .scope = Scope::kRead,
+       .effect = kReads,
+       .watches_peer = true},
+      {.method = "GET",
+       .path = "training_runs/{}/checkpoints/{}/{}/external_weights_urls",
+       .run = answer<&Rest::get_external_urls>,
+       .body = kNone,
+       .scope = Scope::kRead,
+       .effect = kReads},
+      {.method = "GET",
+       .path = "training_runs/{}/checkpoints/{}/{}/archive",
+       .run = answer<&Rest::pack_and_get_archive_url>,
+       .body = kNone,
+       .scope = Scope::kRead,
+       .effect = kReads},
+      {.method = "GET",
+       .path = "files/{}/{}",
+       .run = answer<&Rest::download_file>,
+       .body = kNone,
+       .scope = Scope::kRead,
+       .effect = kReads,
+       .needs_key = false},
+      {.method = "PUT", .path = "sessions/{}/project", .run = answer<&Rest::set_project>},
+      {.method = "PUT",
+       .path = "training_runs/{}/checkpoints/{}/{}/ttl",
+       .run = answer<&Rest::set_ttl>},
+      {.method = "DELETE",
+       .path = "training_runs/{}/checkpoints/{}/{}",
+       .run = answer<&Rest::delete_checkpoint>,
+       .body = kNone},
+      {.method = "DELETE",
+       .path = "training_runs/{}/checkpoints/{}",
+       .run = refuse_checkpoint_without_kind,
+       .body = kNone},
+      {.path = "copy_weights", .run = answer<&Rest::copy_weights>},
+      {.path = "training_runs/{}/checkpoints/{}/{}/publish",
+       .run = answer<&Rest::set_public<true>>,
+       .body = kNone},
+      {.method = "DELETE",
+       .path = "training_runs/{}/checkpoints/{}/{}/publish",
+       .run = answer<&Rest::set_public<false>>,
+       .body = kNone},
+  };
+  return kRows;
+}
+
 void Rest::add_routes(Router& router) {
-  const std::string checkpoint = "training_runs/{}/checkpoints/{}/{}";
-  const auto get = [&](const std::string& path, Handler handler) {
-    router.add({.method = "GET",
-                .pattern = "/api/v1/" + path,
-                .handler = std::move(handler),
-                .scope = Scope::kRead,
-                .effect = Effect::kReads});
-  };
-  get(checkpoint + "/external_weights_urls", std::bind_front(&Rest::get_external_urls, this));
-  get(checkpoint + "/archive", std::bind_front(&Rest::pack_and_get_archive_url, this));
-  add_list_routes(router);
-  router.add({.method = "GET",
-              .pattern = "/api/v1/files/{}/{}",
-              .handler = std::bind_front(&Rest::download_file, this),
-              .needs_key = false,
-              .scope = Scope::kRead,
-              .effect = Effect::kReads});
-  const auto change = [&](const char* method, const std::string& path, BodyKind body,
-                          Handler handler) {
-    router.add({method, "/api/v1/" + path, body, std::move(handler)});
-  };
-  change("PUT", "sessions/{}/project", BodyKind::kJson, std::bind_front(&Rest::set_project, this));
-  change("PUT", checkpoint + "/ttl", BodyKind::kJson, std::bind_front(&Rest::set_ttl, this));
-  change("DELETE", checkpoint, BodyKind::kNone, std::bind_front(&Rest::delete_checkpoint, this));
-  change("POST", "copy_weights", BodyKind::kJson, std::bind_front(&Rest::copy_weights, this));
-  change("POST", checkpoint + "/publish", BodyKind::kNone,
-         std::bind_front(&Rest::set_public, this, true));
-  change("DELETE", checkpoint + "/publish", BodyKind::kNone,
-         std::bind_front(&Rest::set_public, this, false));
-  change("DELETE", "training_runs/{}/checkpoints/{}", BodyKind::kNone,
-         at_once(refuse_checkpoint_without_kind));
+  for (const Endpoint<Rest>& endpoint : endpoints())
+    add_endpoint(router, "/api/v1/", endpoint, *this);
 }
 
 }  // namespace strata::server

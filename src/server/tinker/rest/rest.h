@@ -10,14 +10,15 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/mutex.h"
 #include "base/shared_limit.h"
+#include "server/http/endpoint.h"
 #include "server/http/message.h"
-#include "server/http/router.h"
 #include "server/store/checkpoints/registry.h"
 #include "server/store/checkpoints/signed_url.h"
 #include "server/store/state/store.h"
@@ -53,6 +54,13 @@ class Rest {
 
  private:
   using Archive = CheckpointRegistry::Archive;
+  // Every call, a row each.
+  static std::span<const Endpoint<Rest>> endpoints();
+  // A call's member as its row has it.
+  template <void (Rest::*run)(const Request&, const Respond&)>
+  static void answer(Rest& rest, Request&& request, const Respond& respond) {
+    (rest.*run)(request, respond);
+  }
   // Lists (lists.cc), on their thread.
   struct Asked;  // a request, and whether its client has gone
   using List = Response (Rest::*)(const Asked& asked);
@@ -63,14 +71,18 @@ class Rest {
   Response list_sessions(const Asked& asked);
   Response get_session(const Asked& asked);
   bool add_sampler_ids(const std::string& session, const std::atomic<bool>& is_left, Listing& out);
-  void add_list_routes(Router& router);
-  void answer_list(Request&& request, const Respond& respond, List list);
+  template <List list>
+  static void answer_list(Rest& rest, Request&& request, const Respond& respond) {
+    rest.post_list(std::move(request), respond, list);
+  }
+  void post_list(Request&& request, const Respond& respond, List list);
   Listing make_listing(std::string_view name, const Asked& asked, int64_t most) const;
   void set_project(const Request& request, const Respond& respond);
   // One checkpoint: run, kind and name are the route's parts.
   void delete_checkpoint(const Request& request, const Respond& respond);
   void set_ttl(const Request& request, const Respond& respond);
-  void set_public(bool is_public, const Request& request, const Respond& respond);
+  template <bool is_public>
+  void set_public(const Request& request, const Respond& respond);
   void copy_weights(const Request& request, const Respond& respond);
   // Downloads (downloads.cc)
   void get_external_urls(const Request& request, const Respond& respond);
