@@ -11,10 +11,10 @@ constexpr int64_t kGiB = 1 << 30;
 }  // namespace
 
 Accounts::Accounts()
-    : limits_(std::make_shared<SharedLimits>(SharedLimits{
-          SharedLimit(kGiB), SharedLimit(kGiB), SharedLimit(kGiB), SharedLimit(kGiB),
-          SharedLimit(kGiB), SharedLimit(kGiB), SharedLimit(kGiB), SharedLimit(kGiB),
-          SharedLimit(kGiB)})) {}
+    : limits_(std::make_shared<SharedLimits>(
+          SharedLimits{SharedLimit(kGiB), SharedLimit(kGiB), SharedLimit(kGiB), SharedLimit(kGiB),
+                       SharedLimit(kGiB), SharedLimit(kGiB), SharedLimit(kGiB), SharedLimit(kGiB),
+                       SharedLimit(kGiB)})) {}
 
 SharedLimit& Accounts::of(Use use) const { return (*limits_)[static_cast<size_t>(use)]; }
 

@@ -59,7 +59,7 @@ class Charge {
   ~Charge() { release_all(); }
 
   // From now on it holds `amount` for this use. False, and no change, where that is too much: where
-  // the tenant could not take `spare` more afterwards (SharedLimit::take()). Less is never too much.
+  // the tenant could not take `spare` more afterwards (SharedLimit::take()). Less never is.
   [[nodiscard]] bool hold(Use use, int64_t amount, int64_t spare = 0);
   void release(Use use);
   void release_all();

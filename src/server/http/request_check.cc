@@ -7,6 +7,7 @@
 
 #include "base/ascii.h"
 #include "base/error.h"
+#include "server/http/refusals.h"
 
 namespace strata::server {
 namespace {
@@ -403,6 +404,17 @@ Exchange exchange_of(const Request& request) {
   out.address = request.address;
   out.about = request.about;
   return out;
+}
+
+std::optional<Response> admit_in_flight(const Request& request, int64_t bytes) {
+  constexpr int64_t kLeftByPolls = 16;
+  if (request.tenant.empty()) return std::nullopt;
+  Charge& charge = *request.charge;
+  const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
+  if (is_upkeep && !request.route->watches_peer)
+    return admit(charge, Use::kSign, bytes, kTooManyInFlight);
+  const int64_t spare = is_upkeep ? charge.limit(Use::kRequest).limit() / kLeftByPolls : 0;
+  return admit(charge, Use::kRequest, bytes, kTooManyInFlight, spare);
 }
 
 }  // namespace strata::server

@@ -76,4 +76,9 @@ std::optional<Response> fill_and_check_request(const RequestCheck& with, const B
 // What stays to be told of a request when it is gone.
 Exchange exchange_of(const Request& request);
 
+// While it is answered a request counts with what its connection takes, whatever address that comes
+// from: a tenant that takes all it can get leaves the others some. What is answered at once, a sign
+// of life, has a limit of its own, and polls leave some for what they wait for.
+std::optional<Response> admit_in_flight(const Request& request, int64_t bytes);
+
 }  // namespace strata::server

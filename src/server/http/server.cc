@@ -63,20 +63,6 @@ std::chrono::steady_clock::duration in_seconds(double seconds) {
       std::chrono::duration<double>(seconds));
 }
 
-// While it is answered a request counts with what its connection takes, whatever address that comes
-// from: a tenant that takes all it can get leaves the others some. What is answered at once, a sign
-// of life, has a limit of its own, and polls leave some for what they wait for.
-std::optional<Response> admit_in_flight(const Request& request, int64_t bytes) {
-  constexpr int64_t kLeftByPolls = 16;
-  if (request.tenant.empty()) return std::nullopt;
-  Charge& charge = *request.charge;
-  const bool is_upkeep = request.route != nullptr && request.route->effect == Effect::kUpkeep;
-  if (is_upkeep && !request.route->watches_peer)
-    return admit(charge, Use::kSign, bytes, kTooManyInFlight);
-  const int64_t spare = is_upkeep ? charge.limit(Use::kRequest).limit() / kLeftByPolls : 0;
-  return admit(charge, Use::kRequest, bytes, kTooManyInFlight, spare);
-}
-
 // Once in kQuietSeconds, since `last`.
 void warn_rarely(double& last, const std::string& what) {
   if (now_seconds() - last < kQuietSeconds) return;

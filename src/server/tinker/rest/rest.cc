@@ -188,71 +188,45 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
       });
 }
 
+namespace {
+
+// Rows of calls that read, and of those of them whose clients may leave while a list is made.
+constexpr Endpoint<Rest> read_row(const char* path, Endpoint<Rest>::Later run) {
+  return {.method = "GET",
+          .path = path,
+          .run = run,
+          .body = BodyKind::kNone,
+          .scope = Scope::kRead,
+          .effect = Effect::kReads};
+}
+constexpr Endpoint<Rest> list_row(const char* path, Endpoint<Rest>::Later run) {
+  Endpoint<Rest> row = read_row(path, run);
+  row.watches_peer = true;
+  return row;
+}
+// One that a signed URL opens.
+constexpr Endpoint<Rest> file_row(const char* path, Endpoint<Rest>::Later run) {
+  Endpoint<Rest> row = read_row(path, run);
+  row.needs_key = false;
+  return row;
+}
+
+}  // namespace
+
 std::span<const Endpoint<Rest>> Rest::endpoints() {
   using enum BodyKind;
-  using enum Effect;
   static constexpr Endpoint<Rest> kRows[] = {
-      {.method = "GET",
-       .path = "training_runs",
-       .run = answer_list<&Rest::list_runs>,
-       .body = kNone,
-       .scope = Scope::kRead,
-       .effect = kReads,
-       .watches_peer = true},
-      {.method = "GET",
-       .path = "training_runs/{}",
-       .run = answer_list<&Rest::get_run>,
-       .body = kNone,
-       .scope = Scope::kRead,
-       .effect = kReads,
-       .watches_peer = true},
-      {.method = "GET",
-       .path = "training_runs/{}/checkpoints",
-       .run = answer_list<&Rest::list_run_checkpoints>,
-       .body = kNone,
-       .scope = Scope::kRead,
-       .effect = kReads,
-       .watches_peer = true},
-      {.method = "GET",
-       .path = "checkpoints",
-       .run = answer_list<&Rest::list_checkpoints>,
-       .body = kNone,
-       .scope = Scope::kRead,
-       .effect = kReads,
-       .watches_peer = true},
-      {.method = "GET",
-       .path = "sessions",
-       .run = answer_list<&Rest::list_sessions>,
-       .body = kNone,
-       .scope = Scope::kRead,
-       .effect = kReads,
-       .watches_peer = true},
-      {.method = "GET",
-       .path = "sessions/{}",
-       .run = answer_list<&Rest::get_session>,
-       .body = kNone,
-       .scope = Scope::kRead,
-       .effect = kReads,
-       .watches_peer = true},
-      {.method = "GET",
-       .path = "training_runs/{}/checkpoints/{}/{}/external_weights_urls",
-       .run = answer<&Rest::get_external_urls>,
-       .body = kNone,
-       .scope = Scope::kRead,
-       .effect = kReads},
-      {.method = "GET",
-       .path = "training_runs/{}/checkpoints/{}/{}/archive",
-       .run = answer<&Rest::pack_and_get_archive_url>,
-       .body = kNone,
-       .scope = Scope::kRead,
-       .effect = kReads},
-      {.method = "GET",
-       .path = "files/{}/{}",
-       .run = answer<&Rest::download_file>,
-       .body = kNone,
-       .scope = Scope::kRead,
-       .effect = kReads,
-       .needs_key = false},
+      list_row("training_runs", answer_list<&Rest::list_runs>),
+      list_row("training_runs/{}", answer_list<&Rest::get_run>),
+      list_row("training_runs/{}/checkpoints", answer_list<&Rest::list_run_checkpoints>),
+      list_row("checkpoints", answer_list<&Rest::list_checkpoints>),
+      list_row("sessions", answer_list<&Rest::list_sessions>),
+      list_row("sessions/{}", answer_list<&Rest::get_session>),
+      read_row("training_runs/{}/checkpoints/{}/{}/external_weights_urls",
+               answer<&Rest::get_external_urls>),
+      read_row("training_runs/{}/checkpoints/{}/{}/archive",
+               answer<&Rest::pack_and_get_archive_url>),
+      file_row("files/{}/{}", answer<&Rest::download_file>),
       {.method = "PUT", .path = "sessions/{}/project", .run = answer<&Rest::set_project>},
       {.method = "PUT",
        .path = "training_runs/{}/checkpoints/{}/{}/ttl",
