@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "base/error.h"
-#include "checkpoint/gguf/architecture.h"
+#include "checkpoint/gguf/config_members.h"
+#include "checkpoint/gguf/gemma_config.h"
 #include "checkpoint/gguf/llama3_scaling.h"
 #include "checkpoint/gguf/tokenizer.h"
 #include "text/json_reader.h"
@@ -17,118 +17,63 @@
 namespace strata {
 namespace {
 
-std::string json_bool(bool value) { return value ? "true" : "false"; }
-
-class ConfigWriter {
+class ConfigWriter : ConfigMembers {
  public:
-  explicit ConfigWriter(const GgufModel& model)
-      : model_(model), row_(gguf_architecture(model)), num_layers_(gguf_num_layers(model)) {}
+  using ConfigMembers::ConfigMembers;
 
   std::string build_config_json() {
     add_common_members();
-    if (row_.name == "llama") add_llama_members();
-    if (row_.name == "qwen3moe") add_expert_members();
-    if (row_.is_hybrid) add_hybrid_members();
-    if (row_.name == "gemma3") add_gemma3_members();
-    if (row_.has_mla) add_mla_and_expert_members();
-    if (row_.has_sinks) add_gpt_oss_members();
-    if (row_.name != "gemma3" && !row_.is_hybrid) add_rope_members();
+    if (row().name == "llama") add_llama_members();
+    if (row().name == "qwen3moe") add_expert_members();
+    if (row().is_hybrid) add_hybrid_members();
+    if (row().name == "gemma3") add_gemma3_members(*this);
+    if (row().has_mla) add_mla_and_expert_members();
+    if (row().has_sinks) add_gpt_oss_members();
+    if (row().name != "gemma3" && !row().is_hybrid) add_rope_members();
     refuse_unsupported_keys();
     mark_ignored_keys_as_used();
     add_special_token_ids();
     add_unused_keys();
-    return members_json();
+    return json();
   }
 
  private:
-  // Keys that are asked for or read count as used.
-  [[nodiscard]] std::string use_key(std::string_view name) {
-    std::string whole = gguf_key(model_, name);
-    used_.insert(whole);
-    return whole;
-  }
-  [[nodiscard]] bool has_key(std::string_view name) { return model_.keys().has(use_key(name)); }
-  [[nodiscard]] int64_t read_integer(std::string_view name, std::optional<int64_t> fallback = {}) {
-    constexpr int64_t kLargest = int64_t{1} << 40;
-    const int64_t value = model_.keys().integer(use_key(name), fallback);
-    if (value >= -kLargest && value <= kLargest) return value;
-    model_.keys().fail(use_key(name), fmt::format("got {}, which is no size", value));
-  }
-  [[nodiscard]] double read_number(std::string_view name, std::optional<double> fallback = {}) {
-    return model_.keys().number(use_key(name), fallback);
-  }
-  [[nodiscard]] bool has_tensor(std::string_view name) const {
-    return model_.find(name) != nullptr;
-  }
-  [[nodiscard]] bool layer_has(int64_t layer, std::string_view name) const {
-    return has_tensor(fmt::format("blk.{}.{}", layer, name));
-  }
-  void set(std::string_view name, std::string json) {
-    members_.emplace_back(name, std::move(json));
-  }
-  void set_integer(std::string_view name, int64_t value) { set(name, fmt::format("{}", value)); }
-  void set_number(std::string_view name, double value) { set(name, number_text(value)); }
-  [[nodiscard]] std::string members_json() const {
-    std::string out = "{";
-    for (const auto& [name, value] : members_) text::append_json_member(out, "  ", name, value);
-    return out + "\n}\n";
-  }
-  [[nodiscard]] std::string number_text(double value) const {
-    if (std::isfinite(value)) return text::json_number(value);
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: a setting of {} is no finite number", model_.keys().where(),
-                            model_.architecture()));
-  }
-  [[noreturn]] void refuse(std::string_view name, const std::string& what) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: key '{}': {}", model_.keys().where(), use_key(name), what));
-  }
-
-  [[nodiscard]] int64_t heads() {
-    const int64_t heads = read_integer("attention.head_count");
-    if (heads < 1) model_.keys().fail(use_key("attention.head_count"), "want at least 1");
-    return heads;
-  }
-  [[nodiscard]] int64_t head_dim() {
-    return read_integer("attention.key_length", read_integer("embedding_length") / heads());
-  }
-
   void add_common_members() {
-    set("architectures", fmt::format("[{}]", text::json_quote(row_.model_class)));
-    set("model_type", text::json_quote(row_.model_type));
+    set("architectures", fmt::format("[{}]", text::json_quote(row().model_class)));
+    set("model_type", text::json_quote(row().model_type));
     set_integer("vocab_size", read_integer("vocab_size", require_embedding().rows()));
     set_integer("hidden_size", read_integer("embedding_length"));
     const int64_t expert_width = read_integer("expert_feed_forward_length", 1);
-    const int64_t width = row_.name == "qwen35moe" || row_.has_sinks
+    const int64_t width = row().name == "qwen35moe" || row().has_sinks
                               ? expert_width
                               : feed_forward_width(expert_width);
     set_integer("intermediate_size", width);
-    set_integer("num_hidden_layers", num_layers_);
+    set_integer("num_hidden_layers", num_layers());
     add_head_members();
     set_integer("max_position_embeddings", read_integer("context_length"));
     set_number("rms_norm_eps", read_number("attention.layer_norm_rms_epsilon"));
-    set("tie_word_embeddings", json_bool(!has_tensor("output.weight")));
-    const bool is_gemma = row_.name == "gemma3";
+    set_boolean("tie_word_embeddings", !has_tensor("output.weight"));
+    const bool is_gemma = row().name == "gemma3";
     set(is_gemma ? "hidden_activation" : "hidden_act",
         is_gemma ? "\"gelu_pytorch_tanh\"" : "\"silu\"");
-    if (row_.name != "qwen2") set("attention_bias", json_bool(layer_has(0, "attn_q.bias")));
+    if (row().name != "qwen2") set_boolean("attention_bias", layer_has(0, "attn_q.bias"));
     set("torch_dtype", all_f32() ? "\"float32\"" : "\"bfloat16\"");
   }
 
   [[nodiscard]] const GgufTensor& require_embedding() const {
-    if (const GgufTensor* tensor = model_.find("token_embd.weight")) return *tensor;
+    if (const GgufTensor* tensor = model().find("token_embd.weight")) return *tensor;
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: tensor 'token_embd.weight' is missing: no model, or a part of one",
-                            model_.keys().where()));
+                            model().keys().where()));
   }
 
   void add_head_members() {
     set_integer("num_attention_heads", heads());
     const int64_t kv = read_integer("attention.head_count_kv", heads());
-    set_integer("num_key_value_heads", row_.has_mla ? heads() : kv);
-    if (!row_.has_mla) set_integer("head_dim", head_dim());
+    set_integer("num_key_value_heads", row().has_mla ? heads() : kv);
+    if (!row().has_mla) set_integer("head_dim", head_dim());
     const int64_t value_dim = read_integer("attention.value_length", head_dim());
-    if (!row_.has_mla && value_dim != head_dim()) {
+    if (!row().has_mla && value_dim != head_dim()) {
       refuse("attention.value_length",
              fmt::format("got {}, only that of keys, {}, is supported", value_dim, head_dim()));
     }
@@ -138,26 +83,26 @@ class ConfigWriter {
   int64_t feed_forward_width(int64_t fallback) {
     const std::string name = use_key("feed_forward_length");
     int64_t width = 0;
-    for (const int64_t value : model_.keys().integers(name)) {
+    for (const int64_t value : model().keys().integers(name)) {
       if (value == 0) continue;
       if (width != 0 && value != width)
         refuse("feed_forward_length", "differs by layer, which is not supported");
       width = value;
     }
     if (width == 0 && !has_key("expert_feed_forward_length")) {
-      model_.keys().fail(name, "got nothing, want a whole number");
+      model().keys().fail(name, "got nothing, want a whole number");
     }
     return width == 0 ? fallback : width;
   }
 
   [[nodiscard]] bool all_f32() const {
-    return std::all_of(model_.tensors().begin(), model_.tensors().end(), [](const auto& tensor) {
+    return std::all_of(model().tensors().begin(), model().tensors().end(), [](const auto& tensor) {
       return tensor.info->dims.size() < 2 || tensor.info->type->name == "F32";
     });
   }
 
   void add_llama_members() {
-    set("mlp_bias", json_bool(layer_has(0, "ffn_gate.bias")));
+    set_boolean("mlp_bias", layer_has(0, "ffn_gate.bias"));
     if (read_integer("expert_count", 0) > 0) refuse("expert_count", "Mixtral is not supported");
     static_cast<void>(read_integer("expert_used_count", 0));
   }
@@ -177,7 +122,7 @@ class ConfigWriter {
 
   [[nodiscard]] std::string dense_layers() const {
     std::vector<int64_t> dense;
-    for (int64_t layer = 0; layer < num_layers_; ++layer) {
+    for (int64_t layer = 0; layer < num_layers(); ++layer) {
       if (!layer_has(layer, "ffn_gate_inp.weight")) dense.push_back(layer);
     }
     return fmt::format("[{}]", fmt::join(dense, ", "));
@@ -187,7 +132,7 @@ class ConfigWriter {
     add_delta_net_members();
     static_cast<void>(read_integer("full_attention_interval", 4));  // the tensors say it
     set("layer_types", hybrid_layer_types());
-    if (row_.name == "qwen35moe") {
+    if (row().name == "qwen35moe") {
       add_expert_sizes();
       set_integer("shared_expert_intermediate_size",
                   read_integer("expert_shared_feed_forward_length"));
@@ -197,7 +142,7 @@ class ConfigWriter {
 
   void add_delta_net_members() {
     const int64_t values = read_integer("ssm.time_step_rank");
-    if (values < 1) model_.keys().fail(use_key("ssm.time_step_rank"), "want at least 1");
+    if (values < 1) model().keys().fail(use_key("ssm.time_step_rank"), "want at least 1");
     set_integer("linear_conv_kernel_dim", read_integer("ssm.conv_kernel"));
     set_integer("linear_key_head_dim", read_integer("ssm.state_size"));
     set_integer("linear_num_key_heads", read_integer("ssm.group_count"));
@@ -207,7 +152,7 @@ class ConfigWriter {
 
   [[nodiscard]] std::string hybrid_layer_types() const {
     std::vector<std::string> types;
-    for (int64_t layer = 0; layer < num_layers_; ++layer) {
+    for (int64_t layer = 0; layer < num_layers(); ++layer) {
       const bool is_delta = layer_has(layer, "ssm_out.weight");
       types.emplace_back(is_delta ? "\"linear_attention\"" : "\"full_attention\"");
     }
@@ -226,66 +171,13 @@ class ConfigWriter {
         has_key("rope.dimension_sections"));  // text has the same position on all axes
   }
 
-  void add_gemma3_members() {
-    const int64_t hidden = read_integer("embedding_length");
-    constexpr int64_t kLayersOf27B = 62;
-    set_integer("query_pre_attn_scalar",
-                num_layers_ == kLayersOf27B ? hidden / heads() : head_dim());
-    set_integer("sliding_window", read_integer("attention.sliding_window"));
-    constexpr int64_t kPattern = 6;
-    set("layer_types", sliding_layer_types(kPattern));
-    set_number("rope_theta", read_number("rope.freq_base", 1e6));
-    set_number("rope_local_base_freq", read_number("rope.freq_base_swa", 1e4));
-    add_linear_rope_scaling();
-    check_whole_head_rotates();
-  }
-
-  void add_linear_rope_scaling() {
-    const double factor = read_number("rope.scaling.factor", 1.0);
-    const std::string type = model_.keys().text(use_key("rope.scaling.type"), "linear");
-    if (type == "linear" && factor != 1.0) {
-      set("rope_scaling",
-          fmt::format(R"({{"rope_type": "linear", "factor": {}}})", number_text(factor)));
-    } else if (type != "linear" && type != "none") {
-      refuse("rope.scaling.type", fmt::format("got '{}', supported are linear and none", type));
-    }
-  }
-
-  std::string sliding_layer_types(int64_t pattern) {
-    const std::vector<bool> sliding = sliding_layers(pattern);
-    std::vector<std::string> types;
-    for (int64_t i = 0; i < num_layers_; ++i) {
-      types.emplace_back(sliding[static_cast<size_t>(i)] ? "\"sliding_attention\""
-                                                         : "\"full_attention\"");
-    }
-    return fmt::format("[{}]", fmt::join(types, ", "));
-  }
-
-  // A key says it of each layer, or of how many the last one attends to all; else the architecture.
-  std::vector<bool> sliding_layers(int64_t default_pattern) {
-    const std::string name = use_key("attention.sliding_window_pattern");
-    const GgufKeys& keys = model_.keys();
-    std::vector<bool> sliding;
-    const auto found = keys.all().find(name);
-    if (found != keys.all().end() && found->second.is_array) {
-      sliding = keys.booleans(name);
-      if (std::ssize(sliding) < num_layers_)
-        keys.fail(name, "has fewer items than there are layers");
-    } else {
-      const int64_t pattern = keys.integer(name, default_pattern);
-      if (pattern < 1) keys.fail(name, fmt::format("got {}, want at least 1", pattern));
-      for (int64_t i = 0; i < num_layers_; ++i) sliding.push_back(i % pattern < pattern - 1);
-    }
-    return sliding;
-  }
-
   // Its SwiGLU's limit and alpha are the architecture's, as are the layers that slide.
   void add_gpt_oss_members() {
     constexpr int64_t kPattern = 2;
     set_integer("num_local_experts", read_integer("expert_count"));
     set_integer("num_experts_per_tok", read_integer("expert_used_count"));
     set_integer("sliding_window", read_integer("attention.sliding_window"));
-    set("layer_types", sliding_layer_types(kPattern));
+    set("layer_types", layer_types(kPattern));
     static_cast<void>(has_key("feed_forward_length"));
   }
 
@@ -319,7 +211,7 @@ class ConfigWriter {
     set_integer("n_group", read_integer("expert_group_count", 1));
     set_integer("topk_group", read_integer("expert_group_used_count", 1));
     set_number("routed_scaling_factor", read_number("expert_weights_scale", 1.0));
-    set("norm_topk_prob", json_bool(model_.keys().boolean(use_key("expert_weights_norm"), false)));
+    set_boolean("norm_topk_prob", model().keys().boolean(use_key("expert_weights_norm"), false));
     check_sigmoid_gating();
     set("scoring_func", "\"sigmoid\"");
   }
@@ -334,18 +226,9 @@ class ConfigWriter {
                        gating));
   }
 
-  // What is rotated must be the whole head.
-  void check_whole_head_rotates() {
-    const int64_t dim = row_.has_mla ? read_integer("rope.dimension_count") : head_dim();
-    const int64_t rotated = read_integer("rope.dimension_count", dim);
-    if (rotated != dim) {
-      refuse("rope.dimension_count",
-             fmt::format("got {} of heads of {}, only whole ones are supported", rotated, dim));
-    }
-  }
-
   void add_rope_members() {
-    check_whole_head_rotates();
+    check_whole_head_rotates("rope.dimension_count",
+                             row().has_mla ? read_integer("rope.dimension_count") : head_dim());
     set_number("rope_theta", read_number("rope.freq_base", 10000.0));
     const std::string scaling = rope_scaling_members();
     if (!scaling.empty()) set("rope_scaling", "{" + scaling + "}");
@@ -353,7 +236,7 @@ class ConfigWriter {
 
   // The members of a scaling, or nothing. No type is linear with a factor, which may be 1.
   std::string rope_scaling_members() {
-    const std::string type = model_.keys().text(use_key("rope.scaling.type"), "linear");
+    const std::string type = model().keys().text(use_key("rope.scaling.type"), "linear");
     const double factor = read_number("rope.scaling.factor", read_number("rope.scale_linear", 1.0));
     if (has_tensor("rope_freqs.weight")) {
       if (type == "yarn" || factor != 1.0) refuse("rope.scaling.type", "both this and rope_freqs");
@@ -365,7 +248,7 @@ class ConfigWriter {
              fmt::format("got '{}', supported are none, linear and yarn", type));
     }
     // A config.json of gpt-oss that says nothing has YaRN.
-    if (type == "none" || factor == 1.0) return row_.has_sinks ? R"("rope_type": "default")" : "";
+    if (type == "none" || factor == 1.0) return row().has_sinks ? R"("rope_type": "default")" : "";
     return fmt::format(R"("rope_type": "linear", "factor": {})", number_text(factor));
   }
 
@@ -383,7 +266,7 @@ class ConfigWriter {
       refuse("rope.scaling.yarn_ext_factor", "only 1 is supported");
     }
     // No key says it: llama.cpp rounds the ramp's ends, and gpt-oss does not.
-    if (row_.has_sinks) json += R"(, "truncate": false)";
+    if (row().has_sinks) json += R"(, "truncate": false)";
     return json + yarn_attention_members(factor);
   }
 
@@ -403,31 +286,12 @@ class ConfigWriter {
   // The key has a tenth of mscale_all_dim, which mscale is equal to in all models of this kind.
   double read_yarn_mscale() {
     const double log_multiplier = read_number("rope.scaling.yarn_log_multiplier");
-    return std::stod(fmt::format("{:.6g}", row_.has_mla ? log_multiplier / 0.1 : log_multiplier));
-  }
-
-  [[nodiscard]] std::vector<float> read_f32_tensor(const GgufTensor& tensor, int64_t count) const {
-    std::vector<float> values(static_cast<size_t>(count));
-    for (const GgufModel::Tensor& one : model_.tensors()) {
-      if (one.info != &tensor) continue;
-      model_.files()[one.file].read_bytes(tensor, 0, std::as_writable_bytes(std::span(values)));
-    }
-    return values;
-  }
-
-  std::vector<float> read_rope_divisors() {
-    const GgufTensor& tensor = *model_.find("rope_freqs.weight");
-    const int64_t dim = head_dim();
-    used_.insert("rope_freqs.weight");
-    if (tensor.type->name != "F32" || tensor.columns() != dim / 2 || tensor.rows() != 1) {
-      refuse("rope.dimension_count", fmt::format("rope_freqs.weight is no F32 [{}]", dim / 2));
-    }
-    return read_f32_tensor(tensor, dim / 2);
+    return std::stod(fmt::format("{:.6g}", row().has_mla ? log_multiplier / 0.1 : log_multiplier));
   }
 
   // Llama 3.x: not keys but a table of divisors.
   std::string read_llama3_members() {
-    const std::vector<float> divisors = read_rope_divisors();
+    const std::vector<float> divisors = read_rope_divisors(head_dim());
     if (std::all_of(divisors.begin(), divisors.end(), [](float d) { return d == 1.0f; })) return {};
     const auto found = find_llama3_scaling(divisors, read_number("rope.freq_base", 10000.0));
     if (!found) {
@@ -450,11 +314,11 @@ class ConfigWriter {
       const double value = has_key(name) ? read_number(name) : 0.0;
       if (value != 0.0 && value != 1.0) refuse(name, "this model is not supported");
     }
-    if (row_.name != "deepseek2" && read_number("expert_weights_scale", 1.0) != 1.0 &&
+    if (row().name != "deepseek2" && read_number("expert_weights_scale", 1.0) != 1.0 &&
         read_number("expert_weights_scale") != 0.0) {
       refuse("expert_weights_scale", "only 1 is supported");
     }
-    const bool has_windows = row_.name == "gemma3" || row_.has_sinks;
+    const bool has_windows = row().name == "gemma3" || row().has_sinks;
     if (!has_windows && has_key("attention.sliding_window") &&
         read_integer("attention.sliding_window") > 0) {
       refuse("attention.sliding_window", "a window of this architecture is not supported");
@@ -470,27 +334,13 @@ class ConfigWriter {
   }
 
   void add_special_token_ids() {
-    const GgufKeys& keys = model_.keys();
+    const GgufKeys& keys = model().keys();
     const int64_t bos = gguf_token_id(keys, "bos");
     if (bos >= 0) set_integer("bos_token_id", bos);
     const std::vector<int64_t> ends = gguf_end_token_ids(keys);
     if (ends.size() == 1) set_integer("eos_token_id", ends.front());
     if (ends.size() > 1) set("eos_token_id", fmt::format("[{}]", fmt::join(ends, ", ")));
   }
-
-  void add_unused_keys() {
-    const std::string prefix = model_.architecture() + ".";
-    for (const auto& [name, value] : model_.keys().all()) {
-      if (!name.starts_with(prefix) || used_.contains(name)) continue;
-      set(name, fmt::format("\"{} value(s)\"", value.size()));
-    }
-  }
-
-  const GgufModel& model_;
-  const GgufArchitecture& row_;
-  int64_t num_layers_;
-  std::set<std::string, std::less<>> used_;
-  std::vector<std::pair<std::string, std::string>> members_;
 };
 
 }  // namespace

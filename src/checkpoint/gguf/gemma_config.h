@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// What only Gemma's GGUF files say, as members of config.json.
+#pragma once
+#include "checkpoint/gguf/config_members.h"
+
+namespace strata {
+
+void add_gemma3_members(ConfigMembers& members);
+
+}  // namespace strata
