@@ -126,15 +126,37 @@ void take_other_spelling_if_absent(const CheckpointSource& checkpoint, const Mod
   }
 }
 
-// Where a checkpoint has none of the names so far, the family's others.
+// Where a checkpoint has none of the names so far, the family's others, as they are or in its form.
 void take_name_in_files_if_absent(const CheckpointSource& checkpoint, const ModelConfig& config,
-                                  const std::string& canonical, Parameter& parameter) {
+                                  const NameForm& form, const std::string& canonical,
+                                  Parameter& parameter) {
   if (config.names_in_files == nullptr || checkpoint.find(parameter.name) != nullptr) return;
   for (std::string& name : config.names_in_files(canonical)) {
-    if (checkpoint.find(name) == nullptr) continue;
-    parameter.name = std::move(name);
+    const bool has_prefix = name.starts_with(NameForm().model);
+    const std::string in_form = has_prefix ? name_in_form(form, name) : name;
+    if (checkpoint.find(name) == nullptr && checkpoint.find(in_form) == nullptr) continue;
+    parameter.name = checkpoint.find(name) == nullptr ? in_form : std::move(name);
     return;
   }
+}
+
+// Where a checkpoint lacks the larger tensor that new files of the family have, but has the
+// parameter by itself.
+void take_single_tensor_if_whole_absent(const CheckpointSource& checkpoint,
+                                        const ModelConfig& config, const NameForm& form,
+                                        Parameter& parameter) {
+  if (parameter.row == nullptr || parameter.stored_shape.rank() == 0) return;
+  if (checkpoint.find(parameter.name) != nullptr) return;
+  const std::string own = layer_tensor_name(config, parameter.layer, parameter.row->suffix,
+                                            std::max(0, parameter.expert));
+  Parameter single = parameter;
+  single.name = name_in_form(form, own);
+  take_name_in_files_if_absent(checkpoint, config, form, own, single);
+  if (checkpoint.find(single.name) == nullptr) return;
+  parameter.name = single.name;
+  parameter.stored_shape = {};
+  parameter.first_row = 0;
+  parameter.runs = {};
 }
 
 // A tied embedding may be stored as the head alone.
@@ -214,7 +236,8 @@ std::vector<std::string> match_and_rename_parameters(const CheckpointSource& che
     const std::string canonical = parameter.name;
     parameter.name = name_in_form(form, canonical);
     take_other_spelling_if_absent(checkpoint, config, form, parameter);
-    take_name_in_files_if_absent(checkpoint, config, canonical, parameter);
+    take_name_in_files_if_absent(checkpoint, config, form, canonical, parameter);
+    take_single_tensor_if_whole_absent(checkpoint, config, form, parameter);
     take_tied_head_if_absent(checkpoint, config, form, parameter);
     if (!wanted.insert(parameter.name).second) continue;  // another part of the same tensor
     std::string fault = find_tensor_fault(checkpoint, parameter);
