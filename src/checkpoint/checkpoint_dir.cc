@@ -215,7 +215,8 @@ void CheckpointDir::replace_packed_experts_by_experts() {
   bool any = false;
   for (const CheckpointTensor& tensor : tensors_) {
     const std::string_view experts = experts_of_packed_tensor(tensor.info.name);
-    const bool is_packed = !experts.empty() && find(packed_bias_name(experts)) != nullptr;
+    const bool is_packed = !experts.empty() && (have_llama4_name(experts) ||
+                                                find(packed_bias_name(experts)) != nullptr);
     std::vector<CheckpointTensor> parts =
         is_packed ? split_into_experts(tensor) : std::vector<CheckpointTensor>();
     if (parts.empty()) parts.push_back(tensor);

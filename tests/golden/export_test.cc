@@ -63,8 +63,8 @@ std::string bytes_of(const GgufModel& model, const GgufModel::Tensor& tensor) {
 }
 
 // Of goldens that llama.cpp cannot run (layers without experts among such that have them; heads of
-// delta nets whose values are wider than their keys; no experts in DeepSeek's) a model of random
-// weights that it can: golden.model is that then.
+// delta nets whose values are wider than their keys; no experts in DeepSeek's; another vocabulary
+// of Gemma 4's layers) a model of random weights that it can: golden.model is that then.
 bool alter_for_llama_cpp(GoldenRow& golden, const TempDir& folder) {
   boost::json::object config = read_json(golden.model + "/config.json").as_object();
   const auto set = [&](boost::json::object& of, const char* key, const boost::json::value& value) {
@@ -75,6 +75,10 @@ bool alter_for_llama_cpp(GoldenRow& golden, const TempDir& folder) {
   bool changes = set(config, "mlp_only_layers", boost::json::array());
   if (const auto* width = config.if_contains("linear_key_head_dim")) {
     changes = set(config, "linear_value_head_dim", boost::json::value(*width)) || changes;
+  }
+  if (golden.name == "gemma4_shared") {
+    const boost::json::value vocabulary = config.at("vocab_size");
+    changes = set(config, "vocab_size_per_layer_input", vocabulary) || changes;
   }
   if (golden.name == "deepseek_mla") {
     changes = set(config, "first_k_dense_replace", 1) || set(config, "mlp_layer_types", nullptr);
@@ -162,6 +166,7 @@ TEST(GgufExport, RefusesByName) {
       {"qwen3_moe", "mlp_only_layers (layer 1 has no experts)"},
       {"deepseek_mla", "n_routed_experts (none)"},
       {"gpt_oss", "swiglu_limit (1.1)"},
+      {"gemma4_shared", "vocab_size_per_layer_input (97; vocab_size is 89)"},
       {"zero_layers", "without layers"}};
   for (const auto& [golden, fault] : kRefused) {
     SCOPED_TRACE(golden);

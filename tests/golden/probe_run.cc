@@ -89,14 +89,39 @@ Tensors read_tensors(const std::string& path) {
   return tensors;
 }
 
+Tensors by_stacked_expert(const Tensors& tensors) {
+  Tensors out;
+  for (const auto& [name, tensor] : tensors) {
+    const bool both = name.ends_with(".experts.gate_up_proj");
+    if (tensor.dims.size() != 3 || (!both && !name.ends_with(".experts.down_proj"))) {
+      out[name] = tensor;
+      continue;
+    }
+    const std::string head = name.substr(0, name.rfind('.') + 1);
+    const int64_t count = both ? 2 : 1, rows = tensor.dims[1] / count;
+    auto from = tensor.values.begin();
+    for (int64_t i = 0; i < tensor.dims[0] * count; ++i) {
+      const auto end = from + rows * tensor.dims[2];
+      const char* projection = !both ? "down" : i % 2 == 0 ? "gate" : "up";
+      out[head + std::to_string(i / count) + "." + projection + "_proj.weight"] = {
+          .dims = {rows, tensor.dims[2]}, .values = {from, end}};
+      from = end;
+    }
+  }
+  return out;
+}
+
 Tensors by_expert(const Tensors& tensors) {
   Tensors out;
   for (const auto& [name, tensor] : tensors) {
-    const size_t at = name.find(".mlp.experts.");
-    const std::string part = at == std::string::npos ? "" : name.substr(at + 13);
+    constexpr std::string_view kExperts = ".experts.";
+    const size_t at = name.find(kExperts);
+    const std::string head = at == std::string::npos ? "" : name.substr(0, at + kExperts.size());
+    const std::string part = name.substr(head.size());
+    const bool alternates = !head.ends_with(".feed_forward.experts.");  // Llama 4's are halves
     const bool both = part.starts_with("gate_up_proj");
-    const bool is_packed = !part.empty() &&
-                           tensors.contains(name.substr(0, at + 13) + "gate_up_proj_bias") &&
+    const bool is_packed = !head.empty() &&
+                           (!alternates || tensors.contains(head + "gate_up_proj_bias")) &&
                            (both || part == "down_proj" || part == "down_proj_bias");
     if (!is_packed) {
       out[name] = tensor;
@@ -105,18 +130,19 @@ Tensors by_expert(const Tensors& tensors) {
     // [E, K, N], N the outputs of one projection or of two in turn; of biases K is 1.
     const bool is_bias = part.ends_with("_bias");
     const int64_t inputs = is_bias ? 1 : tensor.dims[1];
-    const int64_t width = tensor.dims.back(), step = both ? 2 : 1;
-    for (int64_t i = 0; i < tensor.dims[0] * step; ++i) {
-      Tensor piece{.dims = {width / step}, .values = {}};
+    const int64_t width = tensor.dims.back(), count = both ? 2 : 1;
+    for (int64_t i = 0; i < tensor.dims[0] * count; ++i) {
+      Tensor piece{.dims = {width / count}, .values = {}};
       if (!is_bias) piece.dims.push_back(inputs);
-      for (int64_t n = i % step; n < width; n += step) {
+      for (int64_t n = 0; n < width / count; ++n) {
+        const int64_t column = alternates ? n * count + i % count : i % count * width / count + n;
         for (int64_t k = 0; k < inputs; ++k) {
-          const int64_t from = (i / step * inputs + k) * width + n;
+          const int64_t from = (i / count * inputs + k) * width + column;
           piece.values.push_back(tensor.values[static_cast<size_t>(from)]);
         }
       }
       const char* projection = !both ? "down" : i % 2 == 0 ? "gate" : "up";
-      out[name.substr(0, at + 13) + std::to_string(i / step) + "." + projection + "_proj." +
+      out[head + std::to_string(i / count) + "." + projection + "_proj." +
           (is_bias ? "bias" : "weight")] = std::move(piece);
     }
   }

@@ -46,6 +46,9 @@ boost::json::value read_json(const std::string& path);
 Tensors read_tensors(const std::string& path);
 // With what gpt-oss' files have of all experts as a matrix or a bias of each, as probe names them.
 Tensors by_expert(const Tensors& tensors);
+// What is named of all experts of a layer, gate_up_proj [E, 2 F, D] and down_proj [E, D, F], as
+// what single experts have; all else as it is.
+Tensors by_stacked_expert(const Tensors& tensors);
 ProbeResult run_probe(const Probe& probe);
 // A path for a file of this test process.
 std::string temporary_path(const std::string& name);

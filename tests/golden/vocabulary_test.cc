@@ -21,8 +21,9 @@ namespace {
 struct Vocabulary {
   const char* name;
   const char* pre;
+  const char* own_model = "";
 };
-void PrintTo(const Vocabulary& row, std::ostream* out) { *out << row.name; }
+void PrintTo(const Vocabulary& row, std::ostream* out) { *out << row.name << row.own_model; }
 
 int64_t num_ids(const boost::json::value& tokenizer) {
   int64_t most = 0;
@@ -35,10 +36,10 @@ int64_t num_ids(const boost::json::value& tokenizer) {
   return most + 1;
 }
 
-std::string write_file(const testing::TempDir& dir, int64_t num_rows) {
+std::string write_file(const testing::TempDir& dir, int64_t num_rows, const char* own_model = "") {
   GgufHeader header;
   header.add_text("general.architecture", "llama");
-  EXPECT_TRUE(add_vocabulary(ModelTexts(dir.file("")), num_rows, header));
+  EXPECT_TRUE(add_vocabulary(ModelTexts(dir.file("")), num_rows, header, own_model));
   std::ofstream(dir.file("a.gguf"), std::ios::binary) << header.serialise();
   return dir.file("a.gguf");
 }
@@ -62,8 +63,8 @@ TEST_P(WrittenVocabulary, EqualsTokenizerJson) {
   }
   std::ofstream(dir.file("tokenizer_config.json"))
       << boost::json::serialize(boost::json::object{{"bos_token", bos}});
-  const std::string file = write_file(dir, num_rows);
-  EXPECT_EQ(GgufFile(file).keys().text("tokenizer.ggml.pre"), GetParam().pre);
+  const std::string file = write_file(dir, num_rows, GetParam().own_model);
+  EXPECT_EQ(GgufFile(file).keys().text("tokenizer.ggml.pre", ""), GetParam().pre);
   const auto want = text::Tokenizer::parse(text, path);
   const auto got = text::Tokenizer::load(open_texts(file));
   for (const std::string& sample : text::read_samples()) {
@@ -79,12 +80,42 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Vocabulary{"llama3", "dbrx"}, Vocabulary{"deepseek", "deepseek-v3"},
                       Vocabulary{"qwen3", "qwen2"}, Vocabulary{"qwen3.5", "qwen35"},
                       Vocabulary{"tekken", "tekken"}, Vocabulary{"smollm2", "smollm"},
-                      Vocabulary{"mistral", "default"}, Vocabulary{"gemma3", "default"}),
+                      Vocabulary{"mistral", "default"}, Vocabulary{"gemma3", "default"},
+                      Vocabulary{"gemma3", "", "gemma4"}),
     [](const auto& info) {
-      std::string name = info.param.name;
+      std::string name = std::string(info.param.name) + info.param.own_model;
       for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
       return name;
     });
+
+// "a bb" makes a token that no merge makes of it: by scores alone it would be joined.
+TEST(WrittenVocabulary, MergesOfGemma4KeepTheirOrder) {
+  const std::string tokenizer = R"({"added_tokens": [
+      {"id": 7, "content": "<|channel>", "special": true},
+      {"id": 8, "content": "<eos>", "special": true}],
+      "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+      "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+      {"type": "ByteFallback"}, {"type": "Fuse"}]},
+      "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+      "vocab": {"<unk>": 0, "a": 1, "b": 2, "bb": 3, "ab": 4, "abb": 5, "\u2581": 6},
+      "merges": ["b b", "a b", "ab b"]}})";
+  const testing::TempDir dir;
+  std::ofstream(dir.file("tokenizer.json")) << tokenizer;
+  const auto ids = [&](const char* own_model) {
+    const auto got = text::Tokenizer::load(open_texts(write_file(dir, 9, own_model)));
+    return got.encode("abb ab", false);
+  };
+  EXPECT_EQ(text::Tokenizer::parse(tokenizer, "").encode("abb ab", false),
+            (std::vector<int32_t>{1, 3, 6, 4}));
+  EXPECT_EQ(ids("gemma4"), (std::vector<int32_t>{1, 3, 6, 4}));
+  EXPECT_EQ(ids(""), (std::vector<int32_t>{5, 6, 4}));
+  const auto got = text::Tokenizer::load(open_texts(write_file(dir, 9, "gemma4")));
+  EXPECT_EQ(got.decode(std::vector<int32_t>{7, 4, 8}, true), "<|channel>ab");
+  const GgufKeys keys = GgufFile(dir.file("a.gguf")).keys();
+  EXPECT_EQ(keys.text("tokenizer.ggml.model"), "gemma4");
+  EXPECT_EQ(keys.texts("tokenizer.ggml.merges").size(), 3U);
+}
 
 TEST(WrittenVocabulary, WhatLlamaCppHasNoRulesForIsRefused) {
   const auto fault = [](const std::string& tokenizer, int64_t num_rows) {

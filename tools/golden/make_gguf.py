@@ -42,6 +42,12 @@ FILES = {
     "qwen35moe": ("qwen3_5_moe", {}, "F32", {}),
     "gemma3": ("gemma3", {"query_pre_attn_scalar": "head_dim"}, "F32", {}),
     "gemma3_bf16": ("gemma3_bf16", {"query_pre_attn_scalar": "head_dim"}, "BF16", {}),
+    "gemma4": ("gemma4", {}, "F32", {}),
+    "gemma4_bf16": ("gemma4_bf16", {}, "BF16", {}),
+    "gemma4_unified": ("gemma4_unified", {}, "BF16", {}),
+    "gemma4_moe": ("gemma4_moe", {}, "F32", {}),
+    "gemma4_shared": ("gemma4_shared", {}, "F32", {}),
+    "gemma4_shared_small": ("gemma4_shared_small", {}, "F32", {}),
     "deepseek2": ("deepseek_moe", {}, "F32", {}),
     "deepseek2_split": ("deepseek_mla", {}, "F32", {"split_latent": True}),
     "deepseek2_yarn": ("deepseek_mla", {"rope_parameters": {
@@ -57,7 +63,8 @@ ARCHITECTURES = {
     "LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3moe", "Qwen3_5ForCausalLM": "qwen35", "Qwen3_5MoeForCausalLM": "qwen35moe",
     "Gemma3ForCausalLM": "gemma3", "DeepseekV3ForCausalLM": "deepseek2", "Glm4MoeLiteForCausalLM": "deepseek2",
-    "GptOssForCausalLM": "gpt-oss",
+    "GptOssForCausalLM": "gpt-oss", "Gemma4ForCausalLM": "gemma4", "Gemma4ForConditionalGeneration": "gemma4",
+    "Gemma4UnifiedForCausalLM": "gemma4",
 }
 NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
@@ -76,6 +83,18 @@ NAMES = {
 }
 GEMMA3 = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
           "post_feedforward_layernorm": "post_ffw_norm"}
+
+# Below a layer, where the names differ from those above; the ones with an ending are whole names.
+GEMMA4 = {**GEMMA3, "post_feedforward_layernorm_1": "post_ffw_norm_1", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+          "post_feedforward_layernorm_2": "post_ffw_norm_2", "router.proj": "ffn_gate_inp",
+          "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm"}
+GEMMA4_WHOLE = {"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+                "router.per_expert_scale": "ffn_down_exps.scale", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+                "experts.down_proj": "ffn_down_exps.weight"}
+OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+           "model.embed_tokens_per_layer": "per_layer_token_embd",
+           "model.per_layer_model_projection": "per_layer_model_proj",
+           "model.per_layer_projection_norm": "per_layer_proj_norm"}
 
 
 def read_tensors(model_dir):
@@ -99,8 +118,9 @@ class Model:
     """A Hugging Face model and the GGUF file that is made of it."""
 
     def __init__(self, config, tensors, kind, split_latent=False):
-        self.config, self.tensors, self.kind, self.split_latent = config, tensors, kind, split_latent
         self.arch = ARCHITECTURES[config["architectures"][0]]
+        config = config.get("text_config", config)
+        self.config, self.tensors, self.kind, self.split_latent = config, tensors, kind, split_latent
         self.heads = config["num_attention_heads"]
         self.kv_heads = config.get("num_key_value_heads") or self.heads
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.heads
@@ -148,6 +168,13 @@ class Model:
             self.add(f"{block}ffn_gate_exps.{ending}", t[:, ::2])
             self.add(f"{block}ffn_up_exps.{ending}", t[:, 1::2])
 
+    def gemma4_tensor(self, block, rest, t):
+        base, _, ending = rest.rpartition(".")
+        if rest in GEMMA4_WHOLE:
+            self.add(block + GEMMA4_WHOLE[rest], t)
+        else:
+            self.add(f"{block}{GEMMA4.get(base) or NAMES[base]}.{ending}", t)
+
     def convert(self):
         c, experts = self.config, {}
         for name, t in self.tensors.items():
@@ -157,13 +184,15 @@ class Model:
                 and "linear_attn" not in name
             if plus_one:
                 t = t.float() + 1
-            if name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"):
-                self.add({"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}[base]
-                         + ".weight", t)
+            if base in OUTSIDE:
+                self.add(OUTSIDE[base] + ".weight", t)
                 continue
             _, _, layer, rest = name.split(".", 3)
             block, base = f"blk.{layer}.", rest.rpartition(".")[0]
             if int(layer) >= c["num_hidden_layers"]:
+                continue
+            if self.arch == "gemma4":
+                self.gemma4_tensor(block, rest, t)
                 continue
             if ".experts." in rest:
                 parts = rest.split(".")
@@ -211,6 +240,12 @@ class Model:
 
     # As convert_hf_to_gguf.py's LlamaModel.generate_extra_tensors.
     def add_rope_freqs(self):
+        if self.arch == "gemma4":
+            pairs = self.full_layers()["head_dim"] // 2
+            turning = int(pairs * self.config["rope_parameters"]["full_attention"]["partial_rotary_factor"])
+            values = [1.0] * turning + [1e30] * (pairs - turning)
+            self.out.append(("rope_freqs.weight", torch.tensor(values, dtype=torch.float32), "F32"))
+            return
         rope = rope_of(self.config)
         if self.arch != "llama" or rope["rope_type"] != "llama3":
             return
@@ -230,7 +265,57 @@ class Model:
                 factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
         self.out.append(("rope_freqs.weight", torch.tensor(factors, dtype=torch.float32), "F32"))
 
+    # head_dim and num_key_value_heads of Gemma 4's full layers, of which the last layer is one.
+    def full_layers(self):
+        c = self.config
+        if "per_layer_config" not in c:
+            return {"head_dim": c["global_head_dim"],
+                    "num_key_value_heads": c["num_global_key_value_heads"] or self.kv_heads}
+        own = c["per_layer_config"][str(c["num_hidden_layers"] - 1)]
+        return {"head_dim": own["head_dim"], "num_key_value_heads": own.get("num_key_value_heads", self.kv_heads)}
+
+    # As conversion/gemma.py's Gemma4Model.set_gguf_parameters.
+    def write_gemma4_keys(self, w):
+        c, full = self.config, self.full_layers()
+        layers = c["num_hidden_layers"]
+        types = c.get("layer_types") or ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(layers)]
+        sliding = [t == "sliding_attention" for t in types]
+        sliding[-1] = False
+        shared = c["num_kv_shared_layers"]
+        width = c["intermediate_size"]
+        w.add_context_length(c["max_position_embeddings"])
+        w.add_embedding_length(c["hidden_size"])
+        w.add_block_count(layers)
+        w.add_feed_forward_length([width * (2 if i >= layers - shared else 1) for i in range(layers)]
+                                  if c.get("use_double_wide_mlp") else width)
+        w.add_head_count(self.heads)
+        w.add_head_count_kv([self.kv_heads if s else full["num_key_value_heads"] for s in sliding])
+        w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+        w.add_key_length(full["head_dim"])
+        w.add_value_length(full["head_dim"])
+        w.add_key_length_swa(self.head_dim)
+        w.add_value_length_swa(self.head_dim)
+        w.add_rope_dimension_count(full["head_dim"])
+        w.add_rope_dimension_count_swa(self.head_dim)
+        w.add_rope_freq_base(c["rope_parameters"]["full_attention"]["rope_theta"])
+        w.add_rope_freq_base_swa(c["rope_parameters"]["sliding_attention"]["rope_theta"])
+        w.add_sliding_window(c["sliding_window"])
+        w.add_sliding_window_pattern(sliding)
+        w.add_shared_kv_layers(shared)
+        w.add_embedding_length_per_layer_input(c.get("hidden_size_per_layer_input") or 0)
+        if c.get("final_logit_softcapping"):
+            w.add_final_logit_softcapping(c["final_logit_softcapping"])
+        if c.get("enable_moe_block"):
+            w.add_expert_count(c["num_experts"])
+            w.add_expert_used_count(c["top_k_experts"])
+            w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+        w.add_file_type(0)
+        w.add_tokenizer_model("none")
+        w.add_vocab_size(c["vocab_size"])
+
     def write_keys(self, w):
+        if self.arch == "gemma4":
+            return self.write_gemma4_keys(w)
         c, rope = self.config, rope_of(self.config)
         w.add_context_length(c["max_position_embeddings"])
         w.add_embedding_length(c["hidden_size"])

@@ -39,6 +39,10 @@ struct GgufArchitecture {
   bool is_hybrid = false;  // with gated delta nets
   bool has_mla = false;
   bool has_sinks = false;  // gpt-oss
+  // What Hugging Face's names of experts begin with below a layer.
+  std::string_view experts = "mlp.experts.";
+  bool fuses_gate_up = false;  // of experts, where the file is written here; files may have either
+  std::string_view tokenizer = {};  // tokenizer.ggml.model, where it is the architecture's own
 };
 
 // Error{kUnsupported} that lists the known ones.

@@ -27,9 +27,14 @@ class ConfigWriter : ConfigMembers {
     if (row().name == "qwen3moe") add_expert_members();
     if (row().is_hybrid) add_hybrid_members();
     if (row().name == "gemma3") add_gemma3_members(*this);
+    if (row().name == "gemma4") {
+      add_gemma4_members(*this);
+    } else {
+      add_width_and_heads();
+    }
     if (row().has_mla) add_mla_and_expert_members();
     if (row().has_sinks) add_gpt_oss_members();
-    if (row().name != "gemma3" && !row().is_hybrid) add_rope_members();
+    if (!is_gemma() && !row().is_hybrid) add_rope_members();
     refuse_unsupported_keys();
     mark_ignored_keys_as_used();
     add_special_token_ids();
@@ -38,24 +43,19 @@ class ConfigWriter : ConfigMembers {
   }
 
  private:
+  [[nodiscard]] bool is_gemma() const { return row().name == "gemma3" || row().name == "gemma4"; }
+
   void add_common_members() {
     set("architectures", fmt::format("[{}]", text::json_quote(row().model_class)));
     set("model_type", text::json_quote(row().model_type));
     set_integer("vocab_size", read_integer("vocab_size", require_embedding().rows()));
     set_integer("hidden_size", read_integer("embedding_length"));
-    const int64_t expert_width = read_integer("expert_feed_forward_length", 1);
-    const int64_t width = row().name == "qwen35moe" || row().has_sinks
-                              ? expert_width
-                              : feed_forward_width(expert_width);
-    set_integer("intermediate_size", width);
     set_integer("num_hidden_layers", num_layers());
-    add_head_members();
     set_integer("max_position_embeddings", read_integer("context_length"));
     set_number("rms_norm_eps", read_number("attention.layer_norm_rms_epsilon"));
     set_boolean("tie_word_embeddings", !has_tensor("output.weight"));
-    const bool is_gemma = row().name == "gemma3";
-    set(is_gemma ? "hidden_activation" : "hidden_act",
-        is_gemma ? "\"gelu_pytorch_tanh\"" : "\"silu\"");
+    set(is_gemma() ? "hidden_activation" : "hidden_act",
+        is_gemma() ? "\"gelu_pytorch_tanh\"" : "\"silu\"");
     if (row().name != "qwen2") set_boolean("attention_bias", layer_has(0, "attn_q.bias"));
     set("torch_dtype", all_f32() ? "\"float32\"" : "\"bfloat16\"");
   }
@@ -65,6 +65,15 @@ class ConfigWriter : ConfigMembers {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: tensor 'token_embd.weight' is missing: no model, or a part of one",
                             model().keys().where()));
+  }
+
+  void add_width_and_heads() {
+    const int64_t expert_width = read_integer("expert_feed_forward_length", 1);
+    const int64_t width = row().name == "qwen35moe" || row().has_sinks
+                              ? expert_width
+                              : feed_forward_width(expert_width);
+    set_integer("intermediate_size", width);
+    add_head_members();
   }
 
   void add_head_members() {
@@ -305,9 +314,13 @@ class ConfigWriter : ConfigMembers {
   }
 
   void refuse_unsupported_keys() {
-    for (const char* name : {"final_logit_softcapping", "attn_logit_softcapping",
-                             "attention.clamp_kqv", "attention.max_alibi_bias",
-                             "attention.temperature_scale", "residual_scale", "embedding_scale"}) {
+    if (row().name != "gemma4" && has_key("final_logit_softcapping") &&
+        read_number("final_logit_softcapping") != 0.0) {
+      refuse("final_logit_softcapping", "this model is not supported");
+    }
+    for (const char* name :
+         {"attn_logit_softcapping", "attention.clamp_kqv", "attention.max_alibi_bias",
+          "attention.temperature_scale", "residual_scale", "embedding_scale"}) {
       if (has_key(name) && read_number(name) != 0.0) refuse(name, "this model is not supported");
     }
     for (const char* name : {"logit_scale", "attention.scale"}) {
@@ -318,8 +331,7 @@ class ConfigWriter : ConfigMembers {
         read_number("expert_weights_scale") != 0.0) {
       refuse("expert_weights_scale", "only 1 is supported");
     }
-    const bool has_windows = row().name == "gemma3" || row().has_sinks;
-    if (!has_windows && has_key("attention.sliding_window") &&
+    if (!is_gemma() && !row().has_sinks && has_key("attention.sliding_window") &&
         read_integer("attention.sliding_window") > 0) {
       refuse("attention.sliding_window", "a window of this architecture is not supported");
     }

@@ -27,6 +27,18 @@ int64_t ConfigMembers::read_integer(std::string_view name, std::optional<int64_t
   model_.keys().fail(use_key(name), fmt::format("got {}, which is no size", value));
 }
 
+std::vector<int64_t> ConfigMembers::read_layer_integers(std::string_view name) {
+  const std::string key = use_key(name);
+  const std::span<const int64_t> values = model_.keys().integers(key);
+  if (values.size() == 1) {
+    return std::vector<int64_t>(static_cast<size_t>(num_layers_), read_integer(name));
+  }
+  if (std::ssize(values) < num_layers_) {
+    model_.keys().fail(key, fmt::format("{} values of {} layers", values.size(), num_layers_));
+  }
+  return {values.begin(), values.begin() + num_layers_};
+}
+
 void ConfigMembers::refuse(std::string_view name, const std::string& what) {
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{}: key '{}': {}", model_.keys().where(), use_key(name), what));

@@ -27,6 +27,8 @@ class ConfigMembers {
   [[nodiscard]] std::string use_key(std::string_view name);
   [[nodiscard]] bool has_key(std::string_view name) { return model_.keys().has(use_key(name)); }
   [[nodiscard]] int64_t read_integer(std::string_view name, std::optional<int64_t> fallback = {});
+  // One value for each layer, of a list or of one for all.
+  [[nodiscard]] std::vector<int64_t> read_layer_integers(std::string_view name);
   [[nodiscard]] double read_number(std::string_view name, std::optional<double> fallback = {}) {
     return model_.keys().number(use_key(name), fallback);
   }

@@ -6,5 +6,7 @@
 namespace strata {
 
 void add_gemma3_members(ConfigMembers& members);
+// With the sizes of heads and of MLPs, which differ by layer.
+void add_gemma4_members(ConfigMembers& members);
 
 }  // namespace strata

@@ -16,15 +16,29 @@ struct NameRow {
   std::string_view name;
 };
 
-constexpr NameRow kOutside[] = {{"token_embd.weight", "model.embed_tokens.weight"},
-                                {"output_norm.weight", "model.norm.weight"},
-                                {"output.weight", "lm_head.weight"}};
+constexpr NameRow kOutside[] = {
+    {"token_embd.weight", "model.embed_tokens.weight"},
+    {"output_norm.weight", "model.norm.weight"},
+    {"output.weight", "lm_head.weight"},
+    {"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
+    {"per_layer_model_proj.weight", "model.per_layer_model_projection.weight"},
+    {"per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"}};
 
 // Below "blk.N." and "model.layers.N.", with .weight or .bias behind. Of equal names the first that
 // the architecture allows.
 constexpr NameRow kGemma3[] = {{"ffn_norm", "pre_feedforward_layernorm"},
                                {"post_attention_norm", "post_attention_layernorm"},
                                {"post_ffw_norm", "post_feedforward_layernorm"}};
+constexpr NameRow kGemma4[] = {{"ffn_norm", "pre_feedforward_layernorm"},
+                               {"post_attention_norm", "post_attention_layernorm"},
+                               {"post_ffw_norm", "post_feedforward_layernorm"},
+                               {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+                               {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+                               {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
+                               {"ffn_gate_inp", "router.proj"},
+                               {"inp_gate", "per_layer_input_gate"},
+                               {"proj", "per_layer_projection"},
+                               {"post_norm", "post_per_layer_input_norm"}};
 constexpr NameRow kGptOss[] = {{"post_attention_norm", "post_attention_layernorm"},
                                {"ffn_gate_inp", "mlp.router"}};
 constexpr NameRow kHybrid[] = {{"post_attention_norm", "post_attention_layernorm"},
@@ -56,18 +70,20 @@ constexpr NameRow kCommon[] = {
     {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},       {"ffn_gate_inp", "mlp.gate"}};
 // With their endings.
+constexpr NameRow kGemma4Whole[] = {{"layer_output_scale.weight", "layer_scalar"},
+                                    {"ffn_gate_inp.scale", "router.scale"},
+                                    {"ffn_down_exps.scale", "router.per_expert_scale"}};
 constexpr NameRow kWhole[] = {{"ssm_a", "linear_attn.A_log"},
                               {"ssm_dt.bias", "linear_attn.dt_bias"},
                               {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
                               {"attn_sinks.weight", "self_attn.sinks"}};
 
-// Of a layer's experts, all in one tensor.
-constexpr NameRow kExperts[] = {{"ffn_gate_exps.weight", "mlp.experts.gate_proj.weight"},
-                                {"ffn_up_exps.weight", "mlp.experts.up_proj.weight"},
-                                {"ffn_down_exps.weight", "mlp.experts.down_proj.weight"},
-                                {"ffn_gate_exps.bias", "mlp.experts.gate_proj.bias"},
-                                {"ffn_up_exps.bias", "mlp.experts.up_proj.bias"},
-                                {"ffn_down_exps.bias", "mlp.experts.down_proj.bias"}};
+constexpr std::string_view kGateUp = "ffn_gate_up_exps.weight";
+// Of a layer's experts, all in one tensor; the names are those behind an expert's number.
+constexpr NameRow kExperts[] = {
+    {"ffn_gate_exps.weight", "gate_proj.weight"}, {"ffn_up_exps.weight", "up_proj.weight"},
+    {"ffn_down_exps.weight", "down_proj.weight"}, {"ffn_gate_exps.bias", "gate_proj.bias"},
+    {"ffn_up_exps.bias", "up_proj.bias"},         {"ffn_down_exps.bias", "down_proj.bias"}};
 
 using Rows = std::span<const NameRow>;
 
@@ -89,6 +105,7 @@ std::string_view find_stored(Rows rows, std::string_view name) {
 std::vector<Rows> tables_of(const GgufArchitecture& architecture) {
   std::vector<Rows> rows;
   if (architecture.name == "gemma3") rows.emplace_back(kGemma3);
+  if (architecture.name == "gemma4") rows.emplace_back(kGemma4);
   if (architecture.has_sinks) rows.emplace_back(kGptOss);
   if (architecture.is_hybrid) rows.emplace_back(kHybrid);
   if (architecture.has_mla) rows.emplace_back(kLatent);
@@ -118,13 +135,21 @@ std::optional<NameInLayer> split_layer_name(std::string_view name) {
   return NameInLayer{name.substr(0, dot), name.substr(dot + 1)};
 }
 
-// "mlp.experts.7.up_proj.weight" -> "mlp.experts.up_proj.weight"
-std::string without_expert(std::string_view name) {
-  constexpr std::string_view kPrefix = "mlp.experts.";
-  if (!name.starts_with(kPrefix)) return std::string(name);
-  const size_t digits = name.find_first_not_of("0123456789", kPrefix.size());
-  if (digits == kPrefix.size() || digits == std::string_view::npos) return std::string(name);
-  return fmt::format("{}{}", kPrefix, name.substr(digits + 1));
+// "mlp.experts.7.up_proj.weight" -> "up_proj.weight"; empty of what is no expert's.
+std::string_view name_in_expert(const GgufArchitecture& architecture, std::string_view name) {
+  const std::string_view prefix = architecture.experts;
+  if (!name.starts_with(prefix)) return {};
+  const size_t digits = name.find_first_not_of("0123456789", prefix.size());
+  if (digits == prefix.size() || digits == std::string_view::npos) return {};
+  return name.substr(digits + 1);
+}
+
+// The table of whole names of an architecture, in the order in which they count.
+std::vector<Rows> whole_tables_of(const GgufArchitecture& architecture) {
+  std::vector<Rows> rows;
+  if (architecture.name == "gemma4") rows.emplace_back(kGemma4Whole);
+  rows.emplace_back(kWhole);
+  return rows;
 }
 
 }  // namespace
@@ -135,8 +160,9 @@ std::string_view huggingface_name_outside_layers(std::string_view stored) {
 
 std::string huggingface_name_in_layer(const GgufArchitecture& architecture,
                                       std::string_view stored) {
-  if (const std::string_view whole = find_name(kWhole, stored); !whole.empty()) {
-    return std::string(whole);
+  for (const Rows& rows : whole_tables_of(architecture)) {
+    const std::string_view whole = find_name(rows, stored);
+    if (!whole.empty()) return std::string(whole);
   }
   const auto [base, ending] = split_ending(stored);
   if (base.empty()) return {};
@@ -151,7 +177,12 @@ namespace {
 
 // Of a tensor of a layer, both without the layer's name; empty where there is none.
 std::string stored_name_in_layer(const GgufArchitecture& architecture, std::string_view name) {
-  for (const Rows& rows : {Rows(kWhole), Rows(kExperts)}) {
+  if (const std::string_view part = name_in_expert(architecture, name); !part.empty()) {
+    const bool is_half = part == "gate_proj.weight" || part == "up_proj.weight";
+    if (architecture.fuses_gate_up && is_half) return std::string(kGateUp);
+    return std::string(find_stored(kExperts, part));
+  }
+  for (const Rows& rows : whole_tables_of(architecture)) {
     const std::string_view stored = find_stored(rows, name);
     if (!stored.empty()) return std::string(stored);
   }
@@ -175,7 +206,7 @@ std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_v
   }
   const std::optional<NameInLayer> in_layer = split_layer_name(name);
   if (!in_layer) return {};
-  const std::string stored = stored_name_in_layer(architecture, without_expert(in_layer->rest));
+  const std::string stored = stored_name_in_layer(architecture, in_layer->rest);
   return stored.empty() ? stored : fmt::format("blk.{}.{}", in_layer->layer, stored);
 }
 

@@ -16,8 +16,8 @@ std::string huggingface_name_in_layer(const GgufArchitecture& architecture,
                                       std::string_view stored);
 
 // The way back, of a whole name: "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight".
-// An expert's number is left out, since a file has a layer's experts in one tensor. Empty where the
-// architecture has no name for it.
+// An expert's number is left out, since a file has a layer's experts in one tensor, in which gate
+// and up may be too. Empty where the architecture has no name for it.
 std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_view name);
 
 }  // namespace strata

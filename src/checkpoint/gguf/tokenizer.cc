@@ -53,7 +53,8 @@ class TokenizerWriter {
   std::string build_tokenizer_json() {
     const std::string model = keys_.text("tokenizer.ggml.model");
     const bool is_gpt2 = model == "gpt2";
-    if (!is_gpt2 && model != "llama") refuse_model(model);
+    has_merges_ = model != "llama";
+    if (!is_gpt2 && model != "llama" && model != "gemma4") refuse_model(model);
     std::string out = R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": )";
     out += added_tokens_json();
     out += is_gpt2 ? gpt2_pipeline_members() : llama_pipeline_members();
@@ -66,7 +67,7 @@ class TokenizerWriter {
   [[noreturn]] void refuse_model(const std::string& model) const {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("{}: tokenizer.ggml.model: got '{}', supported are gpt2 (byte-level "
-                            "BPE) and llama (SentencePiece)",
+                            "BPE), llama (SentencePiece) and gemma4 (its merges)",
                             keys_.where(), model));
   }
   void check_and_index_tokens() {
@@ -207,20 +208,25 @@ class TokenizerWriter {
     return text::json_quote(merges[i]);
   }
 
-  [[nodiscard]] std::string gpt2_model_members() const {
+  // The list of the file's own merges, without its brackets.
+  [[nodiscard]] std::string stored_merges() const {
     const std::span<const std::string> merges = keys_.texts("tokenizer.ggml.merges");
     if (merges.empty()) keys_.fail("tokenizer.ggml.merges", "got nothing, want the merges");
-    std::string out = fmt::format(
-        R"(, "unk_token": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": {}, "merges": [)",
-        require_pre_tokenizer_row().whole_tokens);
+    std::string out;
     for (size_t i = 0; i < merges.size(); ++i) {
       out += (i == 0 ? "" : ",\n") + quoted_merge(merges, i);
     }
-    return out + "]";
+    return out;
+  }
+
+  [[nodiscard]] std::string gpt2_model_members() const {
+    return fmt::format(
+        R"(, "unk_token": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": {}, "merges": [{}])",
+        require_pre_tokenizer_row().whole_tokens, stored_merges());
   }
 
   [[nodiscard]] std::string llama_pipeline_members() const {
-    const bool prefix = keys_.boolean("tokenizer.ggml.add_space_prefix", true);
+    const bool prefix = keys_.boolean("tokenizer.ggml.add_space_prefix", !has_merges_);
     const std::string space = fmt::format(
         R"({{"type": "Replace", "pattern": {{"String": " "}}, "content": "{}"}})", kMark);
     const std::string normalizer =
@@ -272,20 +278,24 @@ class TokenizerWriter {
     return std::find(types_.begin(), types_.end(), kByte) != types_.end();
   }
 
-  [[nodiscard]] std::string llama_model_members() const {
-    const std::vector<Pair> pairs = pairs_by_score(checked_scores());
-    const int64_t unknown = special_token_id("unknown");
-    std::string out = fmt::format(
-        R"(, "unk_token": {}, "fuse_unk": true, "byte_fallback": {}, "ignore_merges": false, "merges": [)",
-        unknown < 0 ? "null" : text::json_quote(tokens_[static_cast<size_t>(unknown)]),
-        has_byte_tokens());
-    for (const Pair& pair : pairs) {
+  // Merges by the scores of what they make.
+  [[nodiscard]] std::string merges_by_score() const {
+    std::string out;
+    for (const Pair& pair : pairs_by_score(checked_scores())) {
       const std::string_view token = tokens_[pair.token];
-      out += fmt::format("{}[{}, {}]", out.back() == '[' ? "" : ",\n",
+      out += fmt::format("{}[{}, {}]", out.empty() ? "" : ",\n",
                          text::json_quote(token.substr(0, pair.cut)),
                          text::json_quote(token.substr(pair.cut)));
     }
-    return out + "]";
+    return out;
+  }
+
+  [[nodiscard]] std::string llama_model_members() const {
+    const int64_t unknown = special_token_id("unknown");
+    return fmt::format(
+        R"(, "unk_token": {}, "fuse_unk": true, "byte_fallback": {}, "ignore_merges": false, "merges": [{}])",
+        unknown < 0 ? "null" : text::json_quote(tokens_[static_cast<size_t>(unknown)]),
+        has_byte_tokens(), has_merges_ ? stored_merges() : merges_by_score());
   }
 
   [[nodiscard]] bool joins(size_t id) const {
@@ -334,6 +344,7 @@ class TokenizerWriter {
   std::span<const std::string> tokens_;
   std::span<const int64_t> types_;
   std::unordered_map<std::string, size_t> ids_;
+  bool has_merges_ = false;  // in an order of their own, not by the scores of what they make
 };
 
 std::string quoted(const GgufKeys& keys, std::string_view key, const std::string& text) {

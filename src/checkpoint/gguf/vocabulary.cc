@@ -129,8 +129,12 @@ std::vector<std::string> splits_of(const GgufPre& row) {
 class VocabularyWriter {
  public:
   VocabularyWriter(const ModelTexts& texts, json::object tokenizer, int64_t num_rows,
-                   GgufHeader& header)
-      : texts_(texts), tokenizer_(std::move(tokenizer)), num_rows_(num_rows), header_(header) {
+                   std::string_view own_model, GgufHeader& header)
+      : texts_(texts),
+        tokenizer_(std::move(tokenizer)),
+        num_rows_(num_rows),
+        own_model_(own_model),
+        header_(header) {
     const json::object* model = member_object(tokenizer_, "model");
     if (model == nullptr || member_text(*model, "type") != "BPE") {
       refuse(texts_, fmt::format("a tokenizer of type '{}'",
@@ -144,9 +148,11 @@ class VocabularyWriter {
   }
 
   void write() {
-    header_.add_text("tokenizer.ggml.model", is_llama_ ? "llama" : "gpt2");
+    const bool has_own = is_llama_ && !own_model_.empty();
+    header_.add_text("tokenizer.ggml.model", has_own ? own_model_ : is_llama_ ? "llama" : "gpt2");
+    if (has_own) show_marks();
     if (is_llama_) {
-      header_.add_text("tokenizer.ggml.pre", "default");
+      if (!has_own) header_.add_text("tokenizer.ggml.pre", "default");
       header_.add_boolean("tokenizer.ggml.add_space_prefix", adds_space_prefix());
     } else {
       write_pre_tokenizer();
@@ -154,12 +160,24 @@ class VocabularyWriter {
     header_.add_texts("tokenizer.ggml.tokens", tokens_);
     if (is_llama_) header_.add_numbers("tokenizer.ggml.scores", compute_scores());
     header_.add_integers("tokenizer.ggml.token_type", types_);
-    if (!is_llama_) header_.add_texts("tokenizer.ggml.merges", merges_);
+    if (!is_llama_ || has_own) header_.add_texts("tokenizer.ggml.merges", merges_);
     write_special_ids();
     write_templates();
   }
 
  private:
+  // Marks of thoughts and calls are text to llama.cpp, whose parser of chats reads them.
+  void show_marks() {
+    constexpr std::string_view kMarks[] = {"<|channel>",   "<channel|>",       "<|tool_call>",
+                                           "<tool_call|>", "<|tool_response>", "<tool_response|>",
+                                           "<|\"|>"};
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      const bool is_mark =
+          std::find(std::begin(kMarks), std::end(kMarks), tokens_[id]) != std::end(kMarks);
+      if (is_mark && types_[id] == kControl) types_[id] = kUserDefined;
+    }
+  }
+
   void check_id_is_free(int64_t id, const std::string& text) const {
     if (id < 0 || id >= num_rows_) {
       refuse(texts_, fmt::format("token '{}' has the id {}, the model's embedding {} rows", text,
@@ -445,6 +463,7 @@ class VocabularyWriter {
   const json::object* model_ = nullptr;
   json::object config_;
   int64_t num_rows_;
+  std::string_view own_model_;
   GgufHeader& header_;
   bool is_llama_ = false;
   std::vector<std::string> tokens_, merges_, joined_;
@@ -454,13 +473,14 @@ class VocabularyWriter {
 
 }  // namespace
 
-bool add_vocabulary(const ModelTexts& texts, int64_t num_rows, GgufHeader& header) {
+bool add_vocabulary(const ModelTexts& texts, int64_t num_rows, GgufHeader& header,
+                    std::string_view own_model) {
   std::optional<json::object> tokenizer = read_object(texts, "tokenizer.json");
   if (!tokenizer) {
     header.add_text("tokenizer.ggml.model", "none");
     return false;
   }
-  VocabularyWriter(texts, std::move(*tokenizer), num_rows, header).write();
+  VocabularyWriter(texts, std::move(*tokenizer), num_rows, own_model, header).write();
   return true;
 }
 

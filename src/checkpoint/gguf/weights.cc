@@ -135,7 +135,8 @@ class WeightList {
 
   void add_in_layer(const GgufModel::Tensor& from, int64_t layer, std::string_view rest) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
-    if (rest.find("_exps.") != std::string_view::npos) return add_experts(from, prefix, rest);
+    const bool is_stack = rest.find("_exps.") != std::string_view::npos;
+    if (is_stack && !rest.ends_with(".scale")) return add_experts(from, prefix, rest);
     if (!row_.is_hybrid && rest.starts_with("attn_qkv.")) return add_fused_qkv(from, prefix, rest);
     if (row_.has_mla && rest == "attn_v_b.weight") return;  // with its other half
     if (row_.has_mla && rest == "attn_k_b.weight") return add_kv_b(from, layer, prefix);
@@ -283,7 +284,7 @@ class WeightList {
     check_num_experts(from);
     if (dims.size() != 2) fail(from, "no stack of experts' biases");
     for (int64_t expert = 0; expert < dims[0]; ++expert) {
-      push({.name = fmt::format("{}mlp.experts.{}.{}_proj.bias", prefix, expert, projection),
+      push({.name = fmt::format("{}{}{}.{}_proj.bias", prefix, row_.experts, expert, projection),
             .dims = {dims[1]},
             .from = from,
             .first_row = expert});
@@ -303,7 +304,7 @@ class WeightList {
     if (dims.size() != 3 || dims[1] % part.parts != 0) fail(from, "no stack of experts");
     const int64_t rows = dims[1] / part.parts;
     for (int64_t expert = 0; expert < dims[0]; ++expert) {
-      push({.name = fmt::format("{}mlp.experts.{}.{}.weight", prefix, expert, part.name),
+      push({.name = fmt::format("{}{}{}.{}.weight", prefix, row_.experts, expert, part.name),
             .dims = {rows, dims[2]},
             .from = from,
             .first_row = expert * dims[1] + part.part * rows});

@@ -24,11 +24,11 @@ namespace {
 struct FamilyRow {
   std::string_view family, architecture;
 };
-constexpr FamilyRow kRows[] = {{"llama", "llama"},           {"mistral", "llama"},
-                               {"qwen2", "qwen2"},           {"qwen3", "qwen3"},
-                               {"qwen3_moe", "qwen3moe"},    {"qwen3_5", "qwen35"},
-                               {"gemma3", "gemma3"},         {"qwen3_5_moe", "qwen35moe"},
-                               {"deepseek_v3", "deepseek2"}, {"gpt_oss", "gpt-oss"}};
+constexpr FamilyRow kRows[] = {
+    {"llama", "llama"},     {"mistral", "llama"},         {"qwen2", "qwen2"},
+    {"qwen3", "qwen3"},     {"qwen3_moe", "qwen3moe"},    {"qwen3_5", "qwen35"},
+    {"gemma3", "gemma3"},   {"qwen3_5_moe", "qwen35moe"}, {"deepseek_v3", "deepseek2"},
+    {"gpt_oss", "gpt-oss"}, {"gemma4", "gemma4"},         {"gemma4_unified", "gemma4"}};
 
 // The config of the first block of a kind in any layer, or null.
 template <typename Config>
@@ -58,17 +58,21 @@ class KeyWriter {
     add_integer("block_count", config_.num_layers());
     add_number("attention.layer_norm_rms_epsilon", config_.rms_norm_eps);
     add_integer("vocab_size", config_.vocab_size);
-    if (const auto* mlp = find_first_block<GatedMlpConfig>(config_, kGatedMlp)) {
-      add_integer("feed_forward_length", mlp->width);
+    if (architecture_.name == "gemma4") {
+      write_gemma4();
+    } else {
+      if (const auto* mlp = find_first_block<GatedMlpConfig>(config_, kGatedMlp)) {
+        add_integer("feed_forward_length", mlp->width);
+      }
+      if (const auto* gqa = find_first_block<GqaConfig>(config_, kGqa)) write_attention(*gqa);
     }
-    if (const auto* gqa = find_first_block<GqaConfig>(config_, kGqa)) write_attention(*gqa);
     if (const auto* mla = find_first_block<MlaConfig>(config_, kMla)) write_mla(*mla);
     if (const auto* moe = find_first_block<MoeConfig>(config_, kMoe)) write_experts(*moe);
     if (const auto* net = find_first_block<GatedDeltaNetConfig>(config_, kGatedDeltaNet)) {
       write_delta_net(*net);
     }
     if (architecture_.has_sinks) add_integer("attention.sliding_window", widest_window());
-    if (architecture_.name == "gemma3") {
+    if (architecture_.name == "gemma3" || architecture_.name == "gemma4") {
       write_windows_and_ropes();
     } else if (!config_.ropes.empty()) {
       write_rope(config_.ropes.front().config);
@@ -88,6 +92,52 @@ class KeyWriter {
     add_integer("attention.key_length", gqa.head_dim);
     add_integer("attention.value_length", gqa.head_dim);
     add_integer("rope.dimension_count", gqa.rotary_dim == 0 ? gqa.head_dim : gqa.rotary_dim);
+  }
+
+  [[nodiscard]] const GqaConfig& attention_of(int64_t layer) const {
+    return *config_.find_block_config<GqaConfig>(layer, kGqa);
+  }
+  // Of the MLP that every layer of Gemma 4 has, in a block of its own or next to experts.
+  [[nodiscard]] int64_t mlp_width(int64_t layer) const {
+    const auto* moe = config_.find_block_config<MoeConfig>(layer, kMoe);
+    if (moe != nullptr) return moe->shared_width;
+    return config_.find_block_config<GatedMlpConfig>(layer, kGatedMlp)->width;
+  }
+
+  // Sizes that differ by layer; the last layer has no window.
+  void write_gemma4() {
+    const int64_t num_layers = config_.num_layers();
+    std::vector<int64_t> kv_heads, widths;
+    const GqaConfig& full = attention_of(num_layers - 1);
+    int64_t sliding_dim = full.head_dim, num_shared = 0;
+    for (int64_t layer = 0; layer < num_layers; ++layer) {
+      const GqaConfig& gqa = attention_of(layer);
+      kv_heads.push_back(gqa.num_kv_heads);
+      widths.push_back(mlp_width(layer));
+      if (gqa.window > 0) sliding_dim = gqa.head_dim;
+      if (gqa.kv_layer) ++num_shared;
+    }
+    add_integer("attention.head_count", full.num_heads);
+    add_layer_integers("attention.head_count_kv", kv_heads);
+    add_layer_integers("feed_forward_length", widths);
+    for (const char* of :
+         {"attention.key_length", "attention.value_length", "rope.dimension_count"}) {
+      add_integer(of, full.head_dim);
+      add_integer(fmt::format("{}_swa", of), sliding_dim);
+    }
+    add_integer("attention.shared_kv_layers", num_shared);
+    add_integer("embedding_length_per_layer_input",
+                config_.per_layer_inputs ? config_.per_layer_inputs->width : 0);
+    if (config_.logit_map.cap != 0.0f)
+      add_number("final_logit_softcapping", static_cast<double>(config_.logit_map.cap));
+  }
+
+  // One value where all layers have the same.
+  void add_layer_integers(std::string_view name, const std::vector<int64_t>& values) {
+    const bool is_one =
+        std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == values.front(); });
+    if (is_one) return add_integer(name, values.front());
+    header_.add_integers(key(name), values);
   }
 
   void write_mla(const MlaConfig& mla) {
@@ -191,6 +241,9 @@ class KeyWriter {
   // llama.cpp takes every sixth layer as a full one where the file does not say.
   void write_window_pattern(const std::vector<bool>& sliding) {
     constexpr size_t kDefault = 6;
+    if (architecture_.name == "gemma4") {
+      return header_.add_booleans(key("attention.sliding_window_pattern"), sliding);
+    }
     if (slides_all_but_every(kDefault, sliding)) return;
     for (size_t n = 1; n <= sliding.size(); ++n) {
       if (slides_all_but_every(n, sliding)) {
@@ -224,6 +277,16 @@ class KeyWriter {
   GgufHeader& header_;
   const GgufArchitecture& architecture_;
 };
+
+// Pairs that do not turn are divided by more than any position.
+std::vector<float> proportional_divisors(const RopeSpec& rope) {
+  constexpr float kStill = 1e30f;
+  std::vector<float> divisors;
+  for (const double frequency : rope_frequencies(rope.config, rope.dim)) {
+    divisors.push_back(frequency == 0.0 ? kStill : 1.0f);
+  }
+  return divisors;
+}
 
 // Of one layer's attention.
 std::string attention_difference(const ModelConfig& a, const ModelConfig& b, int64_t layer) {
@@ -267,6 +330,16 @@ std::string find_llama_cpp_layer_fault(const ModelConfig& config, int64_t layer,
     return fmt::format("linear_value_head_dim ({}; linear_key_head_dim is {})", net->value_dim,
                        net->key_dim);
   }
+  const auto* gqa = config.find_block_config<GqaConfig>(layer, kGqa);
+  if (gqa != nullptr && gqa->kv_layer) {
+    // It reads the last layer with keys and values of its own, or with a window the one before.
+    int64_t own = config.num_layers();
+    while (config.find_block_config<GqaConfig>(own - 1, kGqa)->kv_layer) --own;
+    if (*gqa->kv_layer != own - (gqa->window > 0 ? 2 : 1)) {
+      return fmt::format("layer_types (layer {} reads keys and values of layer {})", layer,
+                         *gqa->kv_layer);
+    }
+  }
   if (wants_experts && config.find_block_config<MoeConfig>(layer, kMoe) == nullptr) {
     return fmt::format("mlp_only_layers (layer {} has no experts)", layer);
   }
@@ -294,6 +367,9 @@ void add_config_keys(const ModelConfig& config, GgufHeader& header) {
 }
 
 std::vector<float> rope_divisors(const ModelConfig& config) {
+  for (const RopeSpec& rope : config.ropes) {
+    if (rope.config.type == RopeType::kProportional) return proportional_divisors(rope);
+  }
   if (config.ropes.empty()) return {};
   const RopeSpec& spec = config.ropes.front();
   if (spec.config.type != RopeType::kLlama3) return {};
@@ -318,6 +394,10 @@ std::string find_llama_cpp_fault(const ModelConfig& config) {
   if (architecture.name.ends_with("moe") && !has_experts) {
     return "mlp_only_layers (no layer has experts)";
   }
+  if (config.per_layer_inputs && config.per_layer_inputs->vocab_size != config.vocab_size) {
+    return fmt::format("vocab_size_per_layer_input ({}; vocab_size is {})",
+                       config.per_layer_inputs->vocab_size, config.vocab_size);
+  }
   for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
     std::string fault = find_llama_cpp_layer_fault(config, layer, has_experts && !has_latent);
     if (!fault.empty()) return fault;
@@ -332,6 +412,11 @@ std::string config_difference(const ModelConfig& a, const ModelConfig& b) {
   if (a.max_position_embeddings != b.max_position_embeddings) return "max_position_embeddings";
   if (a.rms_norm_eps != b.rms_norm_eps) return "rms_norm_eps";
   if (a.tie_word_embeddings != b.tie_word_embeddings) return "tie_word_embeddings";
+  if (!(a.logit_map == b.logit_map)) return "final_logit_softcapping";
+  if (a.per_layer_inputs.has_value() != b.per_layer_inputs.has_value() ||
+      (a.per_layer_inputs && a.per_layer_inputs->width != b.per_layer_inputs->width)) {
+    return "hidden_size_per_layer_input";
+  }
   if (a.norm_offset != b.norm_offset || a.embedding_scale != b.embedding_scale) return "model_type";
   for (int64_t layer = 0; layer < a.num_layers(); ++layer) {
     std::string difference = layer_difference(a, b, layer);

@@ -14,7 +14,8 @@ namespace strata::model {
 const GgufArchitecture& require_gguf_architecture(const ModelConfig& config);
 
 void add_config_keys(const ModelConfig& config, GgufHeader& header);
-// The tensor that stands for Llama 3's rotary scaling; empty where there is none.
+// The tensor that stands for Llama 3's rotary scaling, or for pairs of a head that do not turn;
+// empty where there is neither.
 std::vector<float> rope_divisors(const ModelConfig& config);
 
 // What llama.cpp's code for the architecture takes as given and this model has otherwise, by its

@@ -53,6 +53,9 @@ bool is_kept_f32(std::string_view stored, size_t num_dims) {
          has(stored, "ssm_conv1d") || stored.ends_with(".bias");
 }
 
+// Small next to the table of embeddings that it is added to: llama-quantize leaves it as it is.
+bool keeps_16_bits(std::string_view stored) { return stored == "per_layer_model_proj.weight"; }
+
 bool is_end(std::string_view name) {
   return name == "token_embd.weight" || name == "output.weight";
 }
@@ -100,6 +103,8 @@ GgufMixture::GgufMixture(std::string_view type, const ModelConfig& config,
 const GgufEncoding& GgufMixture::encoding_for(std::string_view name,
                                               const std::vector<int64_t>& dims) const {
   if (is_kept_f32(name, dims.size())) return *find_gguf_encoding("f32");
+  const bool is_wide = type_ == "f32" || type_ == "f16" || type_ == "bf16";
+  if (keeps_16_bits(name) && !is_wide) return *find_gguf_encoding("bf16");
   std::string chosen =
       find_mixture(type_) == nullptr ? choose_plain(name) : choose_k(name, dims.back());
   for (const FallbackRow& row : kFallbacks) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -95,10 +96,17 @@ void add_model_tensors(const ModelConfig& config, const WeightOrigins& origins,
                             item.name, architecture.name));
   }
   const GgufMixture mixture(type, config, names);
+  std::unordered_map<std::string_view, int64_t> num_parts;  // of tensors that are not yet added
+  for (const std::string& name : names) ++num_parts[name];
   for (size_t i = 0; i < names.size(); ++i) {
+    const int64_t parts = std::exchange(num_parts[names[i]], 0);
+    if (parts == 0) continue;
     const WeightOrigins::Item& item = origins.items()[i];
-    const std::vector<int64_t> dims =
+    std::vector<int64_t> dims =
         stored_dims(names[i], origins.at(item.name).shape, item.num_experts);
+    // Gate and up of experts may be one tensor, of whose rows an expert has those of both.
+    CHECK(parts == 1 || item.num_experts > 0, names[i], parts);
+    if (item.num_experts > 0 && dims.size() > 1) dims[1] *= parts;
     header.add_tensor(names[i], *mixture.encoding_for(names[i], dims).type, dims);
   }
 }

@@ -127,9 +127,15 @@ class StoredRows {
 
 using WeightsByTensor = std::unordered_map<std::string_view, std::vector<const GgufWeight*>>;
 
+// Of each tensor in the order of their rows.
 WeightsByTensor weights_by_tensor(const std::vector<GgufWeight>& weights) {
   WeightsByTensor by_tensor;
   for (const GgufWeight& weight : weights) by_tensor[weight.from.info->name].push_back(&weight);
+  for (auto& [name, parts] : by_tensor) {
+    std::stable_sort(parts.begin(), parts.end(), [](const GgufWeight* a, const GgufWeight* b) {
+      return a->first_row < b->first_row;
+    });
+  }
   return by_tensor;
 }
 
@@ -181,7 +187,7 @@ class GgufExport {
     header_.add_integer("general.quantization_version", 2);
     add_sampling(texts_, header_);
     add_config_keys(config_, header_);
-    if (!add_vocabulary(texts_, config_.vocab_size, header_)) {
+    if (!add_vocabulary(texts_, config_.vocab_size, header_, architecture_.tokenizer)) {
       log(LogLevel::kWarning, fmt::format("{}: there is no tokenizer.json: the file takes token "
                                           "ids alone",
                                           texts_.where()));

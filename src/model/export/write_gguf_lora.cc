@@ -130,8 +130,14 @@ class AdapterExport {
     const std::vector<float> a = host_values(module.a);
     const std::vector<float> b = b_scaled_to_file_alpha(module);
     if (module.is_embedding()) return add_embedding_factors(module, a, b);
-    if (module.spec.layer < 0) return add_weight_factors(module, kHeadName, a, b, 0);
+    if (module.spec.layer < 0) {
+      if (module.spec.target != kHead) refuse(module);
+      return add_weight_factors(module, kHeadName, a, b, 0);
+    }
     if (module.spec.layer >= names_.config.num_layers()) refuse(module);
+    // gate and up have an A each here, and one tensor there.
+    const bool is_down = module.target->name() == "down_proj";
+    if (module.num_experts > 0 && architecture_.fuses_gate_up && !is_down) refuse(module);
     const bool is_pair = module.target->num_halves > 1;
     if (!is_pair)
       return add_weight_factors(module, weight_name(module, module.target->name()), a, b, 0);
