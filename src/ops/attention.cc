@@ -52,6 +52,7 @@ void check_segment(const AttentionSegment& segment, const AttentionArgs& args) {
 void check_args(const AttentionArgs& args, const TensorView& out) {
   CHECK(args.q.shape.rank() == 3, args.q.shape.to_string());
   CHECK(args.value_dim >= 0 && args.window >= 0, args.value_dim, args.window);
+  CHECK(!args.in_chunks || args.window > 0, args.window);
   CHECK(args.score_cap >= 0.0f, args.score_cap);
   check_activation(args.q, args, args.q.shape[1], args.key_width());
   check_activation(out, args, args.q.shape[1], args.value_width());

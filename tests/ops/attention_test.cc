@@ -10,27 +10,30 @@ namespace {
 
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
 
-// Windows of less than a block, about a block, more than one, and more than the sequence.
-void add_cases_with_windows(std::vector<AttentionCase>& all) {
+// Windows or chunks of less than a block, about a block, more than one, and more than the sequence.
+void add_cases_with_windows(bool in_chunks, std::vector<AttentionCase>& all) {
   for (const int64_t window : {1, 2, 63, 64, 65, 100, 1000}) {
     all.push_back({.lengths = {1, 201, 3},
                    .num_heads = 4,
                    .num_kv_heads = 2,
                    .head_dim = 16,
-                   .window = window});
+                   .window = window,
+                   .in_chunks = in_chunks});
     all.push_back({.lengths = {2, 140},
                    .num_heads = 5,
                    .num_kv_heads = 1,
                    .head_dim = 24,
                    .latent_dim = 16,
-                   .window = window});
+                   .window = window,
+                   .in_chunks = in_chunks});
   }
   all.push_back({.lengths = {520},
                  .num_heads = 8,
                  .num_kv_heads = 2,
                  .head_dim = 16,
                  .spread = 3,
-                 .window = 65});
+                 .window = 65,
+                 .in_chunks = in_chunks});
 }
 
 // With and without a window, heads grouped and not, several sequences.
@@ -114,7 +117,7 @@ std::vector<AttentionCase> cases() {
                    .head_dim = dim,
                    .latent_dim = latent});
   }
-  add_cases_with_windows(all);
+  for (const bool in_chunks : {false, true}) add_cases_with_windows(in_chunks, all);
   add_cases_with_sinks(all);
   add_cases_with_caps(all);
   // Sharp softmax; values so small that products with probabilities leave the normal numbers.

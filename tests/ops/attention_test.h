@@ -23,6 +23,7 @@ struct AttentionCase {
   // wide.
   int64_t latent_dim = 0;
   int64_t window = 0;
+  bool in_chunks = false;
   bool has_sinks = false;
   double score_cap = 0;
 
@@ -41,7 +42,8 @@ struct AttentionCase {
     return "N " + std::to_string(num_heads) + " M " + std::to_string(num_kv_heads) + " H " +
            std::to_string(head_dim) + " U " + std::to_string(value_dim()) + " T " +
            std::to_string(num_tokens()) + " window " + std::to_string(window) +
-           (has_sinks ? " sinks" : "") + (score_cap > 0 ? " cap " + std::to_string(score_cap) : "");
+           (in_chunks ? " in chunks" : "") + (has_sinks ? " sinks" : "") +
+           (score_cap > 0 ? " cap " + std::to_string(score_cap) : "");
   }
 };
 
@@ -137,6 +139,7 @@ inline AttentionArgs args_of(const AttentionCase& c, const AttentionData& data,
           .scale = c.scale(),
           .value_dim = c.latent_dim,
           .window = c.window,
+          .in_chunks = c.in_chunks,
           .sinks = data.sinks_or_none(),
           .score_cap = static_cast<float>(c.score_cap)};
 }
@@ -201,7 +204,7 @@ class ExpectedSequence {
   ExpectedSequence(const AttentionCase& c, DType dtype, int64_t length, int64_t begin)
       : c_(c),
         shape_{length,        c.num_heads, c.num_kv_heads, c.head_dim,
-               c.value_dim(), c.window,    c.score_cap},
+               c.value_dim(), c.window,    c.score_cap,    c.in_chunks},
         w_(dtype == DType::kF32 ? 0.0 : unit_roundoff(DType::kBF16)),
         o_forward_(unit_roundoff(dtype)),
         terms_(static_cast<double>((c.window == 0 ? length : std::min(length, c.window)) *

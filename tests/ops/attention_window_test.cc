@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows of attention beyond what the table of attention_test.cc covers: where they begin and end,
-// what they never read, and what has no gradient.
+// Windows and chunks of attention beyond what the table of attention_test.cc covers: where they
+// begin and end, what they never read, and what has no gradient.
 #include <utility>
 
 #include "tests/ops/attention_test.h"
@@ -15,11 +15,13 @@ const AttentionCase kGrouped{
 const AttentionCase kLatent{
     .lengths = {150}, .num_heads = 5, .num_kv_heads = 1, .head_dim = 24, .latent_dim = 16};
 
-// Calls body(case, type, path) for both shapes with each of the windows.
+// Calls body(case, type, path) for both shapes with each of the windows, also as chunks.
 template <typename Body>
 void for_windows(std::initializer_list<int64_t> windows, Body&& body) {
   for (const int64_t window : windows) {
-    for (AttentionCase c : {kGrouped, kLatent}) {
+    AttentionCase shapes[] = {kGrouped, kLatent, kGrouped, kLatent};
+    shapes[2].in_chunks = shapes[3].in_chunks = true;
+    for (AttentionCase& c : shapes) {
       c.window = window;
       for (const DType type : kTypes) {
         for (const CpuPath path : supported_paths()) {
@@ -40,6 +42,7 @@ TEST(AttentionWindow, OneNoShorterThanTheSequenceIsNone) {
     const TrainingSegments training(c, data);
     AttentionCase all = c;
     all.window = 0;
+    all.in_chunks = false;
     for (const int threads : {1, 7}) {
       CpuBackend backend(path, threads);
       const Forwarded want = run_forward(backend, all, data, training.segments());
@@ -65,7 +68,8 @@ TEST(AttentionWindow, KeysBeforeItAreNotRead) {
     CpuBackend backend(path, 2);
     const Forwarded want = run_forward(backend, c, data, training.segments());
     const int64_t length = c.lengths[0];
-    const AttentionArgs args{.q = data.q, .segments = {}, .window = c.window};
+    const AttentionArgs args{
+        .q = data.q, .segments = {}, .window = c.window, .in_chunks = c.in_chunks};
     for (const int64_t page_size : {1, 3, 64, 1000}) {
       for (const bool has_memory : {true, false}) {
         std::vector<std::unique_ptr<Pages>> pages;
@@ -108,6 +112,7 @@ TEST(AttentionWindow, HiddenPairsHaveNoGradient) {
       if (i / out_width != kQuery) data.d_out.set(i, 0);
     }
     const TrainingSegments training(c, data);
+    const int64_t first_key = args_of(c, data, {}).first_key(kQuery);
     for (const int threads : {1, 7}) {
       CpuBackend backend(path, threads);
       const Forwarded forward = run_forward(backend, c, data, training.segments());
@@ -117,8 +122,8 @@ TEST(AttentionWindow, HiddenPairsHaveNoGradient) {
         const int64_t width = grad->view().shape[1] * grad->view().shape[2];
         for (int64_t key = 0; key < c.num_tokens(); ++key) {
           // A query that sees one key has no gradient of scores.
-          const bool sees = key <= kQuery && kQuery - c.window < key;
-          const bool has_some = sees && (grad == &grads.d_v || c.window > 1);
+          const bool sees = first_key <= key && key <= kQuery;
+          const bool has_some = sees && (grad == &grads.d_v || first_key < kQuery);
           double largest = 0;
           for (int64_t i = key * width; i < (key + 1) * width; ++i) {
             largest = std::max(largest, std::abs(grad->get(i)));

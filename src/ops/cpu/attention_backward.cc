@@ -99,11 +99,6 @@ struct Backward {
     const int64_t middle = (begin + end) / 2;
     return middle - args.first_key(middle);
   }
-  // First query that sees no key before key_end.
-  [[nodiscard]] int64_t query_end(int64_t key_end) const {
-    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-    return args.window == 0 || args.window > kMost - key_end ? kMost : key_end - 1 + args.window;
-  }
   [[nodiscard]] bool worth_splitting(int num_workers) const;
   [[nodiscard]] Item whole_item(int64_t segment_index, int64_t head) const;
   [[nodiscard]] Item item_of_queries(int64_t segment_index, int64_t head, int64_t begin) const;
@@ -186,7 +181,7 @@ Item Backward::item_of_queries(int64_t segment_index, int64_t head, int64_t begi
 Item Backward::item_of_keys(int64_t segment_index, int64_t head, int64_t begin) const {
   const int64_t n = length(args.segments[static_cast<size_t>(segment_index)]);
   const int64_t end = std::min(n, begin + kKeyRun);
-  const int64_t last = std::min(n, query_end(end));
+  const int64_t last = std::min(n, args.first_query_beyond(end));
   return {.segment = segment_index,
           .kv_head = head,
           .query_begin = begin / kernels.query_tile * kernels.query_tile,
@@ -359,7 +354,7 @@ void Backward::add_d_kv(const Item& item, const Tile& tile, int64_t key, int64_t
   for (int64_t k = 0; k < count; k += kernels.tile_rows) {
     const int64_t rows = std::min(kernels.tile_rows, count - k);
     const int64_t first = std::max(first_row, key + k - tile.begin) / layout.pack;
-    const int64_t end = std::min(end_row, query_end(key + k + rows) - tile.begin);
+    const int64_t end = std::min(end_row, args.first_query_beyond(key + k + rows) - tile.begin);
     const Steps steps{first, (end + layout.pack - 1) / layout.pack - first};
     if (steps.count <= 0) continue;
     const int64_t at = key - item.key_begin + k;
@@ -409,7 +404,8 @@ void Backward::backward_block(const Item& item, const Tile& tile, int64_t key,
   const int64_t block = (key - item.key_begin) / kKeyBlock;
   const int64_t first_row =
       std::max<int64_t>(0, key - tile.begin) / kernels.tile_rows * kernels.tile_rows;
-  const int64_t end_row = std::min(tile.count, query_end(key + kKeyBlock) - tile.begin);
+  const int64_t end_row =
+      std::min(tile.count, args.first_query_beyond(key + kKeyBlock) - tile.begin);
   for (int64_t r = first_row; r < end_row; r += kernels.tile_rows) {
     const int64_t rows = std::min(kernels.tile_rows, end_row - r);
     const SeenKeys seen = find_seen_keys(tile, key, r, rows);

@@ -21,9 +21,11 @@ struct AttentionShape {
   int64_t value_dim = 0;     // U
   int64_t window = 0;        // keys that a query sees, at most; 0: all
   double score_cap = 0.0;    // scores are cap tanh(score / cap); 0: none
+  bool in_chunks = false;    // the keys are those of its chunk of `window` positions
 
   // First key that query t sees.
   [[nodiscard]] int64_t first_key(int64_t t) const {
+    if (in_chunks) return t - t % window;
     return window == 0 || window > t ? 0 : t - window + 1;
   }
   template <typename Scalar>
