@@ -15,6 +15,8 @@ void check_args(const RouterArgs& args, const TensorView& scores, int64_t ids) {
   CHECK(ids == scores.rows() * args.top_k, ids, scores.rows());
   CHECK(args.num_groups >= 1 && experts % args.num_groups == 0, args.num_groups, experts);
   CHECK(args.top_groups >= 1 && args.top_groups <= args.num_groups, args.top_groups);
+  const bool is_plain = !args.norm && args.scale == 1.0 && args.bias.empty();
+  CHECK(args.scores != RouterScores::kLogit || is_plain, args.norm, args.scale);
   CHECK(args.bias.empty() || args.bias.shape == Shape{experts}, args.bias.shape.to_string());
 }
 

@@ -21,8 +21,10 @@
 
 namespace strata::ops {
 
-// kSqrtSoftplus: sqrt(log(1 + exp(l))).
-enum class RouterScores : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus };
+// kSqrtSoftplus: sqrt(log(1 + exp(l))). kLogit: the logit itself, of which a chosen expert's weight
+// is the sigmoid, without norm, scale or bias: scores beyond 17 would all be the same 1 (HF
+// modeling_llama4.py, Llama4Router).
+enum class RouterScores : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus, kLogit };
 
 struct RouterArgs {
   RouterScores scores = RouterScores::kSoftmax;

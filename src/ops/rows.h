@@ -263,6 +263,12 @@ struct RopeRow {
                    TensorView d_weight);
 };
 
+struct RowScaleRow {
+  void (*forward)(Backend&, TensorView x, TensorView scales, TensorView y);
+  void (*backward)(Backend&, TensorView x, TensorView scales, TensorView d_y, TensorView d_x,
+                   TensorView d_scales);
+};
+
 struct RouterRow {
   void (*route)(Backend&, const RouterArgs& args, TensorView logits, IndexView<int32_t> expert_ids,
                 TensorView weights);
@@ -322,6 +328,7 @@ struct Rows {
   RmsNormRow rms_norm;
   RopeRow rope;
   RouterRow router;
+  RowScaleRow row_scale;
   SparseAttentionRow sparse_attention;
   StageRow stage;
   TailRopeRow tail_rope;

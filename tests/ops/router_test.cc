@@ -38,6 +38,8 @@ const Case kCases[] = {
     {30, 32, 6, RouterScores::kSoftmax, false, 16.0, 0.0, 8, 3, true},
     {30, 16, 4, RouterScores::kSqrtSoftplus, true, 1.5, -0.6},
     {9, 5, 2, RouterScores::kSqrtSoftplus, false, 2.5},
+    {30, 16, 1, RouterScores::kLogit},
+    {9, 5, 3, RouterScores::kLogit},
 };
 
 std::vector<double> scores_of(const RouterArgs& args, const Buffer& logits, int64_t token) {
@@ -104,6 +106,17 @@ TEST(Router, DroppedGroupsNeverTakePart) {
   for (int64_t i = 0; i < 4; ++i) logits.view().f32()[i] = i < 2 ? 3.0f : -3.0f;
   const Routed got(backend, c, logits);
   EXPECT_EQ(std::set<int32_t>(got.ids.begin(), got.ids.end()), (std::set<int32_t>{0, 1}));
+}
+
+// Logits whose sigmoids are all 1 in fp32 decide all the same.
+TEST(Router, LogitsChooseWhereTheirSigmoidsTie) {
+  CpuBackend backend(choose_cpu_path(), 1);
+  const Case c = {.tokens = 1, .experts = 4, .top_k = 2, .scores = RouterScores::kLogit};
+  Buffer logits(DType::kF32, {1, 4});
+  for (int64_t i = 0; i < 4; ++i) logits.view().f32()[i] = 20.0f + static_cast<float>(i);
+  const Routed got(backend, c, logits);
+  EXPECT_EQ(got.ids, (std::vector<int32_t>{3, 2}));
+  EXPECT_EQ(got.weights.view().f32()[0], 1.0f);
 }
 
 // Biases that bf16 could not tell apart decide, and only in the choice.

@@ -139,6 +139,8 @@ constexpr Rows kRefusing = {
                .sort = Refuses<"router.sort">(),
                .balance_bias = Refuses<"router.balance_bias">(),
                .backward = Refuses<"router.backward">()},
+    .row_scale = {.forward = Refuses<"row_scale.forward">(),
+                  .backward = Refuses<"row_scale.backward">()},
     .sparse_attention = {.forward = Refuses<"sparse_attention.forward">(),
                          .backward = Refuses<"sparse_attention.backward">()},
     .stage = {.list = [](Backend&, const void* list, int64_t) { return list; }},

@@ -44,12 +44,18 @@ void logits_to_scores(RouterScores scores, float* x, int64_t n) {
       return sigmoid(x, n);
     case RouterScores::kSqrtSoftplus:
       return sqrt_softplus(x, n);
+    case RouterScores::kLogit:
+      return;
   }
 }
 
+double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
 // d s / d l of a score that is its own logit's alone. With s^2 = softplus(l): sigmoid(l) = 1 -
 // exp(-s^2), so d s / d l = (1 - exp(-s^2)) / 2 s, which is s / 2 where s^2 vanishes.
+// A weight that is the sigmoid of the score has that slope.
 double score_slope(RouterScores scores, double s) {
+  if (scores == RouterScores::kLogit) return sigmoid(s) * sigmoid(-s);
   if (scores == RouterScores::kSigmoid) return s * (1.0 - s);
   return s == 0.0 ? 0.0 : -std::expm1(-s * s) / (2.0 * s);
 }
@@ -118,6 +124,12 @@ double divisor(const RouterArgs& args, const float* scores, const int32_t* ids) 
 
 void write_weights(const RouterArgs& args, const float* scores, const int32_t* ids,
                    float* weights) {
+  if (args.scores == RouterScores::kLogit) {
+    for (int64_t k = 0; k < args.top_k; ++k) {
+      weights[k] = static_cast<float>(sigmoid(static_cast<double>(scores[ids[k]])));
+    }
+    return;
+  }
   const double factor = args.scale / divisor(args, scores, ids);
   for (int64_t k = 0; k < args.top_k; ++k) {
     weights[k] = static_cast<float>(static_cast<double>(scores[ids[k]]) * factor);
@@ -127,6 +139,7 @@ void write_weights(const RouterArgs& args, const float* scores, const int32_t* i
 // The gradient of one token's logits.
 //   weight_k = scale s_k / S; S is the sum of the chosen scores with norm, else 1
 //   softmax: d l_i = s_i (d s_i - sum_j d s_j s_j); the others: d l_i = d s_i s'_i
+// or, of a score that is the logit, weight_k = sigmoid(l_k).
 void compute_token_d_logits(const RouterArgs& args, const float* scores, const int32_t* ids,
                             const float* d_weights, int64_t experts, double* d_logits) {
   std::fill_n(d_logits, experts, 0.0);

@@ -32,6 +32,7 @@
 #include "ops/cpu/rms_norm.h"
 #include "ops/cpu/rope.h"
 #include "ops/cpu/router.h"
+#include "ops/cpu/row_scale.h"
 #include "ops/cpu/sparse_attention.h"
 #include "ops/cpu/tail_rope.h"
 #include "ops/rows.h"
@@ -147,6 +148,7 @@ constexpr Rows kRows = {
                .sort = on_cpu<sort_routes>,
                .balance_bias = on_cpu<balance_bias>,
                .backward = on_cpu<route_backward>},
+    .row_scale = {.forward = on_cpu<scale_rows>, .backward = on_cpu<scale_rows_backward>},
     .sparse_attention = {.forward = on_cpu<sparse_attention>,
                          .backward = on_cpu<sparse_attention_backward>},
     .stage = {.list = list_itself},

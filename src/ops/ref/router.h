@@ -28,6 +28,9 @@ std::vector<S> router_scores(RouterScores kind, const std::vector<S>& logits) {
       case RouterScores::kSqrtSoftplus:
         scores.push_back(std::sqrt(std::log(1.0 + std::exp(l))));
         break;
+      case RouterScores::kLogit:
+        scores.push_back(l);
+        break;
     }
     sum += scores.back();
   }
@@ -76,7 +79,8 @@ std::vector<S> router_weights(const RouterArgs& args, const std::vector<S>& scor
   std::vector<S> weights;
   S sum = 0;
   for (const int32_t id : ids) {
-    weights.push_back(scores[static_cast<size_t>(id)]);
+    const S& score = scores[static_cast<size_t>(id)];
+    weights.push_back(args.scores == RouterScores::kLogit ? 1.0 / (1.0 + std::exp(-score)) : score);
     sum += weights.back();
   }
   for (S& weight : weights) weight *= args.scale / (args.norm ? sum : S(1));
