@@ -73,15 +73,15 @@ void for_each_block_work(const model::ModelConfig& c, Body body) {
 // Forward of attention over one sequence: scores and values of all layers, and exponentials.
 Work attention_work(const model::ModelConfig& c, int64_t length) {
   Work sum;
-  const auto add = [&](const auto& keys) {
-    const double pairs = model::num_query_key_pairs(0, length, keys.window);
+  const auto add = [&](const auto& keys, bool in_chunks) {
+    const double pairs = model::num_query_key_pairs(0, length, keys.window, in_chunks);
     sum.flops += keys.pair_flops * pairs;
     sum.exponentials += keys.pair_exponentials * pairs;
   };
   for_each_block_work(c, [&](const model::BlockWork& work) {
-    add(work);
+    add(work, work.in_chunks);
     for (const model::WindowWork& keys : work.windows) {
-      if (keys.window > 0) add(keys);
+      if (keys.window > 0) add(keys, false);
     }
   });
   return sum;

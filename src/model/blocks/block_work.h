@@ -26,12 +26,13 @@ struct BlockWork {
   double executed_pair_flops = 0.0;  // where the form of the computation does more than it asks for
   double pair_exponentials = 0.0;    // one of each head that weighs the key
   int64_t window = 0;                // 0: every earlier position
+  bool in_chunks = false;            // it sees its chunk of so many positions, as far as itself
   std::array<WindowWork, 2> windows = {};
 };
 
 // Positions that queries [begin, end) of a causal sequence see together, each at most `window` of
-// them (0: all).
-double num_query_key_pairs(int64_t begin, int64_t end, int64_t window);
+// them (0: all), or those of its chunk.
+double num_query_key_pairs(int64_t begin, int64_t end, int64_t window, bool in_chunks = false);
 // Forward of a block's attention, as it is computed, over the sequences of a pass.
 double executed_attention_flops(const Pass& pass, const BlockWork& work);
 

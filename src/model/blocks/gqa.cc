@@ -61,8 +61,10 @@ struct Gqa {
   }
 
   static std::string describe(const Config& c) {
-    return fmt::format("{} heads and {} for keys of {}{}", c.num_heads, c.num_kv_heads, c.head_dim,
-                       c.window == 0 ? "" : fmt::format(", window {}", c.window));
+    return fmt::format(
+        "{} heads and {} for keys of {}{}", c.num_heads, c.num_kv_heads, c.head_dim,
+        c.window == 0 ? ""
+                      : fmt::format(", {} {}", c.in_chunks ? "chunks of" : "window", c.window));
   }
 
   static void add_params(const Config& c, int64_t d, ParamRows& rows) {
@@ -155,7 +157,8 @@ struct Gqa {
     return {.pair_flops = flops,
             .executed_pair_flops = flops,
             .pair_exponentials = static_cast<double>(exponentials),
-            .window = c.window};
+            .window = c.window,
+            .in_chunks = c.in_chunks};
   }
 
   static double output_flops(const Pass& pass, const BlockContext& context) {
@@ -186,12 +189,17 @@ struct Gqa {
     }
   }
 
+  // The table of q or k; kNoRope: none.
+  static int rope_of(const Config& c, Key norm) {
+    return norm == kQNorm ? c.query_rope.value_or(c.rope) : c.rope;
+  }
+
   static ops::HeadNormRopeArgs rope_args(const Pass& pass, const BlockContext& context,
                                          TensorView x, Key norm) {
     const auto& c = context.as<Config>();
-    const RopeTable& rope = pass.ropes[norm == kQNorm ? c.query_rope.value_or(c.rope) : c.rope];
+    const RopeTable& rope = pass.ropes[rope_of(c, norm)];
     return {.x = x,
-            .weight = c.norms_span_heads ? TensorView() : context.values(norm),
+            .weight = norms_apart(c) ? TensorView() : context.values(norm),
             .eps = static_cast<float>(c.eps),
             .weight_offset = c.norm_offset,
             .positions = pass.positions,
@@ -222,13 +230,14 @@ struct Gqa {
   static TensorView norm_and_rope(Pass& pass, const BlockContext& context, TensorView raw, Key norm,
                                   TensorView y = {}) {
     const auto& c = context.as<Config>();
-    if (c.rope == kNoRope) {
-      CHECK(!c.qk_norm && !c.output_gate && y.empty());  // no family has them there
+    if (rope_of(c, norm) == kNoRope) {
+      CHECK(!c.qk_norm && !c.plain_qk_norm && !c.output_gate && y.empty());  // no family has them
       return raw;
     }
     if (y.empty()) y = pass.take(pass.dtype(), raw.shape);
-    if (c.norms_span_heads) {
-      ops::rms_norm(pass.backend, spanning_norm(context, raw, norm), flat(y), {});
+    if (norms_apart(c)) {
+      const ops::RmsNormArgs args = norm_apart(context, raw, norm);
+      ops::rms_norm(pass.backend, args, y.reshape(args.x.shape), {});
       raw = y;
     }
     ops::head_norm_rope(pass.backend, rope_args(pass, context, raw, norm), y);
@@ -271,9 +280,12 @@ struct Gqa {
     return pass.lists.shared.kv_of(context.as<Config>().kv_layer.value_or(context.layer));
   }
 
-  // The norm of q or k over all heads of a token.
-  static ops::RmsNormArgs spanning_norm(const BlockContext& context, TensorView raw, Key norm) {
+  // Whether q and k are normed by an op of their own, and not as they are turned.
+  static bool norms_apart(const Config& c) { return c.norms_span_heads || c.plain_qk_norm; }
+  // That norm of q or k: over all heads of a token, or of each head.
+  static ops::RmsNormArgs norm_apart(const BlockContext& context, TensorView raw, Key norm) {
     const auto& c = context.as<Config>();
+    if (c.plain_qk_norm) return norm_args(raw, {}, c.eps, 0.0f);
     return norm_args(flat(raw), context.values(norm), c.eps, c.norm_offset);
   }
 
@@ -296,6 +308,7 @@ struct Gqa {
             .num_kv_heads = c.num_kv_heads,
             .scale = c.scale,
             .window = c.window,
+            .in_chunks = c.in_chunks,
             .sinks = context.values(kSinks),
             .score_cap = c.score_cap};
   }
@@ -385,19 +398,21 @@ struct Gqa {
   static void norm_and_rope_backward(Pass& pass, const BlockContext& context, TensorView raw,
                                      Key norm, TensorView d_rotated, TensorView d_raw) {
     const auto& c = context.as<Config>();
-    if (c.rope == kNoRope) return ops::copy(pass.backend, flat(d_rotated), flat(d_raw));
+    if (rope_of(c, norm) == kNoRope) {
+      return ops::copy(pass.backend, flat(d_rotated), flat(d_raw));
+    }
     const TensorView d_weight = pass.base_gradient(context.param(norm).index);
     const ops::HeadNormRopeArgs args = rope_args(pass, context, raw, norm);
-    if (!c.norms_span_heads) {
+    if (!norms_apart(c)) {
       return ops::head_norm_rope_backward(pass.backend, args, d_rotated, d_raw, d_weight);
     }
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView d_normed = pass.take(DType::kF32, raw.shape);
     ops::head_norm_rope_backward(pass.backend, args, d_rotated, d_normed, {});
-    const TensorView d = zeros(pass, flat(raw).shape);
-    ops::rms_norm_backward(pass.backend, spanning_norm(context, raw, norm), {}, flat(d_normed), d,
-                           d_weight);
-    ops::copy(pass.backend, d, flat(d_raw));
+    const ops::RmsNormArgs of_norm = norm_apart(context, raw, norm);
+    const TensorView d = zeros(pass, of_norm.x.shape);
+    ops::rms_norm_backward(pass.backend, of_norm, {}, d_normed.reshape(d.shape), d, d_weight);
+    ops::copy(pass.backend, d, d_raw.reshape(d.shape));
   }
 
   static void backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView n,

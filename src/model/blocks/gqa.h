@@ -5,11 +5,13 @@
 // in turn; with sinks (gpt-oss) the softmax has one more term a head, and with a cap (Gemma 2) no
 // score passes it (ops/attention.h). Values may be normed per head, without a weight, and may be
 // the keys' projection itself; a layer may have neither and read those of a layer before it
-// (Gemma 4). With a KV cache the new keys and values are written to its
+// (Gemma 4). Queries may see the keys of their chunk alone, and be scaled by their position where
+// nothing is rotated (Llama 4). With a KV cache the new keys and values are written to its
 // pages first and attention reads the pages; without one it reads them where they were computed:
 // the same bits either way. Sources: HF modeling_llama.py, LlamaAttention; modeling_qwen3.py,
 // Qwen3Attention; modeling_qwen3_5.py, Qwen3_5Attention; modeling_gpt_oss.py, GptOssAttention;
-// modeling_gemma2.py, Gemma2Attention; modeling_gemma4.py, Gemma4TextAttention.
+// modeling_gemma2.py, Gemma2Attention; modeling_gemma4.py, Gemma4TextAttention; modeling_llama4.py,
+// Llama4TextAttention.
 #pragma once
 #include <optional>
 
@@ -34,9 +36,11 @@ struct GqaConfig {
   std::optional<int64_t> kv_layer = {};  // the layer whose keys and values it reads, having none
   bool qk_norm = false;
   bool norms_span_heads = false;       // of q and of k over all heads together, not of each
+  bool plain_qk_norm = false;          // of each head, without a weight
   double eps = 1e-6;                   // of these norms
   float norm_offset = 0.0f;            // their multiplier is this plus the weight
   int64_t window = 0;                  // keys a query sees, itself included; 0: all before it
+  bool in_chunks = false;              // those of its chunk of so many positions
   int rope = 0;                        // in ModelConfig::ropes; kNoRope: nothing is rotated
   std::optional<int> query_rope = {};  // where that of queries is another one than the keys'
   int64_t rotary_dim = 0;              // columns of a head that are rotated, the first; 0: all

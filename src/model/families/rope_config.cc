@@ -74,7 +74,7 @@ std::optional<int64_t> RopeConfig::most_positions() const {
 
 double PositionScale::at(int64_t position) const {
   if (beta == 0.0) return 1.0;
-  return 1.0 + beta * std::log1p(std::floor(static_cast<double>(position) / length));
+  return 1.0 + beta * std::log1p(std::floor((static_cast<double>(position) + offset) / length));
 }
 
 double yarn_mscale(double factor, double mscale) {

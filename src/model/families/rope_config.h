@@ -40,10 +40,12 @@ struct RopeConfig {
 };
 
 // What queries at position p are multiplied by besides, so that scores stay sharp in long texts:
-// 1 + beta ln(1 + floor(p / length)). Source: HF modeling_ministral3.py, get_llama_4_attn_scale.
+// 1 + beta ln(1 + floor((p + offset) / length)). Sources: HF modeling_ministral3.py,
+// get_llama_4_attn_scale (offset 0); modeling_llama4.py, Llama4TextAttention (1).
 struct PositionScale {
   double beta = 0.0;  // 0: nothing
   double length = 1.0;
+  double offset = 0.0;
 
   [[nodiscard]] double at(int64_t position) const;
   friend bool operator==(const PositionScale&, const PositionScale&) = default;

@@ -5,7 +5,8 @@
 // modeling_smollm3.py for no rotation; modeling_ministral3.py for the scale of a query's position;
 // modeling_gpt_oss.py, eager_attention_forward, for sinks; modeling_gemma2.py for capped scores;
 // modeling_gemma4.py, Gemma4TextAttention, for normed values and values that are the keys'
-// projection.
+// projection; modeling_llama4.py, Llama4TextAttention, for norms without a weight, chunks and
+// queries that are scaled without being turned.
 #include "model/blocks/gqa.h"
 
 #include <cmath>
@@ -18,6 +19,7 @@ namespace {
 // Of the scale of queries whose rope is another than the keys'.
 constexpr double kBeta = 0.7;
 constexpr double kLength = 3.0;
+constexpr double kOffset = 1.0;  // where nothing is turned
 
 // One head of a projection, normed and turned.
 Row head_of(const model::GqaConfig& c, const Params& params, const Row& projected, size_t first,
@@ -30,6 +32,8 @@ Row head_of(const model::GqaConfig& c, const Params& params, const Row& projecte
   } else if (c.qk_norm) {
     head = rms_norm(head, params.at("self_attn." + norm + ".weight"), c.eps,
                     static_cast<double>(c.norm_offset));
+  } else if (c.plain_qk_norm) {
+    head = rms_norm(head, Row(width, 1.0), c.eps, 0.0);
   }
   if (c.rope == model::kNoRope) return head;
   const auto dim = static_cast<size_t>(c.rotary_dim == 0 ? c.head_dim : c.rotary_dim);
@@ -45,6 +49,7 @@ Row attend(const model::GqaConfig& c, const Row& q, const Rows& keys, const Rows
   if (c.window > 0) {
     const auto window = static_cast<size_t>(c.window);
     first = position + 1 > window ? position + 1 - window : 0;
+    if (c.in_chunks) first = position / window * window;
   }
   Row scores;
   for (size_t s = first; s <= position; ++s) {
@@ -80,8 +85,9 @@ Reference reference(const model::GqaConfig& c) {
       for (size_t h = 0; h < num_kv_heads * group; ++h) {
         Row query = head_of(c, in.params, q, h * q_stride, "q_norm", t);
         if (c.query_rope) {
+          const double at = static_cast<double>(t) + (c.rope == model::kNoRope ? kOffset : 0.0);
           for (double& value : query)
-            value *= 1.0 + kBeta * std::log(1.0 + std::floor(static_cast<double>(t) / kLength));
+            value *= 1.0 + kBeta * std::log(1.0 + std::floor(at / kLength));
         }
         const double* sink = c.sinks ? &in.params.at("self_attn.sinks")[h] : nullptr;
         Row head = attend(c, query, keys[h / group], values[h / group], t, sink);
@@ -97,13 +103,19 @@ Reference reference(const model::GqaConfig& c) {
 }
 
 SublayerCase make(const std::string& name, const model::GqaConfig& config) {
-  return {.name = name,
-          .block = model::Block(model::kGqa, config),
-          .reference = reference(config),
-          .rope_dims = {config.rotary_dim == 0 ? config.head_dim : config.rotary_dim},
-          .more_ropes = {{.config = {.theta = kTheta},
-                          .dim = config.head_dim,
-                          .position_scale = {.beta = kBeta, .length = kLength}}}};
+  return {
+      .name = name,
+      .block = model::Block(model::kGqa, config),
+      .reference = reference(config),
+      .rope_dims = {config.rotary_dim == 0 ? config.head_dim : config.rotary_dim},
+      .more_ropes = {{.config = {.theta = kTheta},
+                      .dim = config.head_dim,
+                      .position_scale = {.beta = kBeta, .length = kLength}},
+                     {.config = {.type = model::RopeType::kProportional,
+                                 .theta = kTheta,
+                                 .partial_rotary_factor = 0.0},
+                      .dim = config.head_dim,
+                      .position_scale = {.beta = kBeta, .length = kLength, .offset = kOffset}}}};
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -141,6 +153,21 @@ INSTANTIATE_TEST_SUITE_P(
                             .rope = model::kNoRope}),
         make("scaled_by_position",
              {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .scale = 0.4f, .query_rope = 1}),
+        make("not_turned_and_scaled_by_position", {.num_heads = 4,
+                                                   .num_kv_heads = 2,
+                                                   .head_dim = 6,
+                                                   .scale = 0.4f,
+                                                   .rope = model::kNoRope,
+                                                   .query_rope = 2}),
+        make("turned_by_neighbours_and_normed_in_chunks", {.num_heads = 4,
+                                                           .num_kv_heads = 2,
+                                                           .head_dim = 6,
+                                                           .scale = 0.4f,
+                                                           .plain_qk_norm = true,
+                                                           .eps = 1e-3,
+                                                           .window = 3,
+                                                           .in_chunks = true,
+                                                           .rope_interleave = true}),
         make("with_sinks", {.num_heads = 6,
                             .num_kv_heads = 2,
                             .head_dim = 4,

@@ -2,7 +2,8 @@
 // sum of weight * expert(x) over the chosen experts, + shared(x): HF modeling_qwen3_moe.py,
 // Qwen3MoeTopKRouter; modeling_deepseek_v3.py, DeepseekV3TopkRouter; modeling_qwen3_5_moe.py,
 // Qwen3_5MoeSparseMoeBlock; modeling_deepseek_v4.py, DeepseekV4TopKRouter, DeepseekV4HashRouter;
-// modeling_gpt_oss.py, GptOssTopKRouter and GptOssExperts.
+// modeling_gpt_oss.py, GptOssTopKRouter and GptOssExperts; modeling_llama4.py, Llama4Router and
+// Llama4TextMoe.
 #include "model/blocks/experts/moe.h"
 
 #include "tests/model/blocks/gated_mlp_reference.h"
@@ -20,6 +21,7 @@ Clamp clamp_of(const MoeConfig& c) {
 
 Row scores_of(const MoeConfig& c, Row logits) {
   if (c.router == RouterKind::kSoftmax) return softmax(logits);
+  if (c.router == RouterKind::kLogit) return logits;
   for (double& value : logits) {
     value = c.router == RouterKind::kSigmoid ? sigmoid(value) : std::sqrt(softplus(value));
   }
@@ -77,10 +79,13 @@ Reference reference(const MoeConfig& c) {
       for (const size_t e : chosen) sum += scores[e];
       Row y(x.size(), 0.0);
       for (const size_t e : chosen) {
-        const double weight = c.scale * scores[e] / (c.norm_topk ? sum : 1.0);
-        add_scaled(
-            y, weight,
-            gated_mlp(in.params, "mlp.experts." + std::to_string(e) + ".", x, silu, clamp_of(c)));
+        const double score = c.router == RouterKind::kLogit ? sigmoid(scores[e]) : scores[e];
+        const double weight = c.scale * score / (c.norm_topk ? sum : 1.0);
+        Row input = x;
+        for (double& value : input) value *= c.weighs_inputs ? weight : 1.0;
+        add_scaled(y, c.weighs_inputs ? 1.0 : weight,
+                   gated_mlp(in.params, "mlp.experts." + std::to_string(e) + ".", input, silu,
+                             clamp_of(c)));
       }
       if (c.shared_width > 0) add_scaled(y, 1.0, shared(c, in.params, x));
       out.push_back(y);
@@ -126,6 +131,12 @@ INSTANTIATE_TEST_SUITE_P(
                        .norm_topk = true,
                        .vocab_size = kVocab,
                        .clamp = {.limit = 0.6f}}),
+        make("logits_with_weighed_inputs", {.num_experts = 5,
+                                            .top_k = 2,
+                                            .expert_width = 6,
+                                            .shared_width = 7,
+                                            .router = RouterKind::kLogit,
+                                            .weighs_inputs = true}),
         make("with_biases", {.num_experts = 5,
                              .top_k = 2,
                              .expert_width = 6,

@@ -15,6 +15,7 @@
 #include "ops/elementwise.h"
 #include "ops/gated.h"
 #include "ops/group_bias.h"
+#include "ops/row_scale.h"
 
 namespace strata::model {
 namespace {
@@ -292,11 +293,26 @@ struct Moe {
     return y;
   }
 
+  // What the experts read of n, a row for each token that they have: n, or times its weight.
+  static TensorView expert_inputs(Pass& pass, const BlockContext& context, const Routing& routing,
+                                  TensorView n) {
+    const TensorView x = gather_rows(pass, routing, n);
+    if (context.as<Config>().weighs_inputs) {
+      ops::scale_rows(pass.backend, x, routing.row_weights, x);
+    }
+    return x;
+  }
+  // The numbers of the rows of hidden values; empty: ones.
+  static TensorView hidden_weights(const BlockContext& context, const Routing& routing) {
+    return context.as<Config>().weighs_inputs ? TensorView() : routing.row_weights;
+  }
+
   // weight * silu(gate) * up of every routed row, clamped where there is a limit.
   static TensorView compute_weighted_activations(Pass& pass, const BlockContext& context,
                                                  const Saved& s) {
     const TensorView y = pass.take(pass.dtype(), s.gate.shape);
-    gated_mlp_activate(pass, activation_of(context), s.gate, s.up, s.routing.row_weights, y);
+    gated_mlp_activate(pass, activation_of(context), s.gate, s.up,
+                       hidden_weights(context, s.routing), y);
     return y;
   }
 
@@ -306,7 +322,7 @@ struct Moe {
     const Scratch::Mark mark(pass.backend.scratch());
     {
       const Scratch::Mark inner(pass.backend.scratch());
-      const TensorView x = gather_rows(pass, s.routing, n);
+      const TensorView x = expert_inputs(pass, context, s.routing, n);
       expert_linear_forward(pass, context, rows, kMoeGate, s.lora_h, x, s.gate);
       expert_linear_forward(pass, context, rows, kMoeUp, s.lora_h, x, s.up);
     }
@@ -340,13 +356,19 @@ struct Moe {
       const TensorView dy = gather_rows(pass, routing, d_out);
       expert_down_backward(pass, context, rows, s.lora_h, activated, dy, d_activated);
       // activated = weight * silu(gate) * up
-      gated_mlp_activate_backward(pass, activation_of(context), s.gate, s.up, routing.row_weights,
-                                  d_activated, d_gate, d_up, d_row_weights);
+      gated_mlp_activate_backward(pass, activation_of(context), s.gate, s.up,
+                                  hidden_weights(context, routing), d_activated, d_gate, d_up,
+                                  d_row_weights);
       down_bias_backward(pass, context, rows, routing, dy, d_row_weights);
     }
-    const TensorView x = gather_rows(pass, routing, n);
+    const TensorView x = expert_inputs(pass, context, routing, n);
     const TensorView d_x = pass.take(DType::kF32, x.shape);
     expert_gate_up_backward(pass, context, rows, s.lora_h, x, d_gate, d_up, d_x);
+    if (context.as<Config>().weighs_inputs) {
+      // x = weight * n
+      ops::gather(pass.backend, n, routing.token_of_row, x);
+      ops::scale_rows_backward(pass.backend, x, routing.row_weights, d_x, d_x, d_row_weights);
+    }
     // x[row] = n[token]
     ops::gather_sum(pass.backend, d_x, routing.row_of_slot, first ? TensorView() : d_n, d_n);
   }

@@ -6,9 +6,10 @@
 // modeling_gpt_oss.py, GptOssMLP (which does so in another form and has biases);
 // modeling_gemma4.py, Gemma4TextDecoderLayer, Gemma4TextRouter (whose paths each norm the state x
 // that they read and what they give: norm(shared(norm(x))) + norm(routed(norm(x))), chosen by a
-// norm of x too, and each expert's weight is times a number of its own). No
+// norm of x too, and each expert's weight is times a number of its own);
+// modeling_llama4.py, Llama4TextMoe (whose experts read n times their weight). No
 // capacity: every token reaches its experts, and its result depends on no other token. The router's
-// weight goes into the expert's hidden values before the down projection, which is linear; of
+// weight else goes into the expert's hidden values before the down projection, which is linear; of
 // down's bias it is a factor of its own. A token's experts are summed in fp32 in the order of its
 // choice.
 #pragma once
@@ -20,8 +21,9 @@ namespace strata::model {
 
 // How a router scores experts: softmax over all of them (Qwen3), sigmoid with a correction bias
 // that counts in the choice only, by groups (DeepSeek-V3), or the root of softplus, with such a
-// bias, or for experts that a table gives each token id (DeepSeek-V4).
-enum class RouterKind : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus, kTable };
+// bias, or for experts that a table gives each token id (DeepSeek-V4), or by the logit, of which
+// the weight is the sigmoid (Llama 4).
+enum class RouterKind : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus, kTable, kLogit };
 
 struct MoeConfig {
   int64_t num_experts = 0;
@@ -41,10 +43,12 @@ struct MoeConfig {
   ops::SwigluForm clamp = {};  // of gate and up of all experts, where its limit is not 0
   bool router_bias = false;    // a term of the logits
   bool expert_bias = false;    // of gate, up and down of the routed experts
+  bool weighs_inputs = false;  // an expert reads n times its weight, and counts by 1
   bool norms_paths = false;    // as Gemma 4: the block's input is the state, with shared experts
   double eps = 1e-6;           // of these norms
   ops::Activation activation = ops::Activation::kSilu;  // where nothing is clamped
   bool alternating = false;  // gate and up of PEFT's gate_up_proj are rows in turn, not halves
+  bool swapped = false;      // PEFT takes inputs of all experts' tensors for outputs (Llama 4)
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;
 };
 

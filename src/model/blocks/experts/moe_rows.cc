@@ -73,16 +73,22 @@ void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
          {.path = "mlp.experts.gate_proj",
           .order = kExpertOrder,
           .alternating = c.alternating,
+          .swapped = c.swapped,
           .stacked = "w1"},
          gate);
   expert(kMoeUp, "mlp.experts.{}.up_proj.weight", {f, d}, outputs,
          {.path = "mlp.experts.up_proj",
           .order = kExpertOrder + 1,
           .alternating = c.alternating,
+          .swapped = c.swapped,
           .stacked = "w3"},
          up);
   expert(kMoeDown, "mlp.experts.{}.down_proj.weight", {d, f}, inputs_by(f, "channels"),
-         {.path = "mlp.experts.down_proj", .order = kExpertOrder + 2, .stacked = "w2"}, down);
+         {.path = "mlp.experts.down_proj",
+          .order = kExpertOrder + 2,
+          .swapped = c.swapped,
+          .stacked = "w2"},
+         down);
   if (c.expert_bias) add_expert_bias_rows(c, d, rows);
   rows.push_back({.key = kMoeGateUp,
                   .num_experts = e,
@@ -93,6 +99,7 @@ void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
                            .out = 2 * f,
                            .num_halves = 2,
                            .alternating = c.alternating,
+                           .swapped = c.swapped,
                            .is_fresh = false,
                            .stacked = "w1 w3"}});
 }

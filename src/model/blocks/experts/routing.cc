@@ -25,6 +25,8 @@ ops::RouterScores score_kind_of(RouterKind kind) {
       return ops::RouterScores::kSoftmax;
     case RouterKind::kSigmoid:
       return ops::RouterScores::kSigmoid;
+    case RouterKind::kLogit:
+      return ops::RouterScores::kLogit;
     case RouterKind::kSqrtSoftplus:
     case RouterKind::kTable:
       break;
