@@ -43,19 +43,23 @@ bool fits(const PackedName& packed, const CheckpointTensor& tensor) {
   const TensorInfo& info = tensor.info;
   const bool is_bias = packed.kind == "bias";
   if (!info.readable || tensor.bnb4 != nullptr) return false;
+  if (have_llama4_name(experts_of_packed_tensor(info.name)) && (is_bias || tensor.scaled)) {
+    return false;
+  }
   if (info.shape.rank() != (is_bias ? 2 : 3)) return false;
   const int outputs = is_bias ? 1 : tensor.scaled ? 1 : 2;
   return info.shape.num_elements() > 0 && info.shape[outputs] % packed.count == 0;
 }
 
-CheckpointTensor make_part(const CheckpointTensor& tensor, const PackedName& packed,
+// Of the projection at that place in the packed name.
+CheckpointTensor make_part(const CheckpointTensor& tensor, const PackedName& packed, int64_t place,
                            const ExpertPart& part) {
   const std::string_view experts = experts_of_packed_tensor(tensor.info.name);
   CheckpointTensor out;
   out.shard = tensor.shard;
   out.info = tensor.info;
   out.info.name = fmt::format("{}.{}.{}.{}", experts, part.expert,
-                              packed.projections[static_cast<size_t>(part.first)], packed.kind);
+                              packed.projections[static_cast<size_t>(place)], packed.kind);
   out.info.dims = {part.outputs};
   if (packed.kind == "weight") out.info.dims.push_back(part.inputs);
   out.info.shape = Shape();
@@ -69,7 +73,7 @@ CheckpointTensor make_part(const CheckpointTensor& tensor, const PackedName& pac
 // Rows [begin, end) of a part that is transposed, element by element of type T, row-major.
 template <typename T>
 void transpose_rows(const ExpertPart& part, int64_t begin, int64_t end, ReadElements read, T* out) {
-  const int64_t width = part.outputs * part.step;
+  const int64_t width = part.width;
   const int64_t rows = end - begin;
   const int64_t column = part.first + part.step * begin;
   const int64_t span = (rows - 1) * part.step + 1;
@@ -128,24 +132,31 @@ std::string_view experts_of_packed_tensor(std::string_view name) {
                            : name.substr(0, name.size() - packed->suffix.size());
 }
 
+bool have_llama4_name(std::string_view experts) {
+  return experts.ends_with(".feed_forward.experts");
+}
+
 std::vector<CheckpointTensor> split_into_experts(const CheckpointTensor& tensor) {
   const PackedName* packed = find_packed_name(tensor.info.name);
   if (packed == nullptr || !fits(*packed, tensor)) return {};
   const Shape& shape = tensor.info.shape;
   const bool is_bias = packed->kind == "bias";
   const bool transposed = is_bias || !tensor.scaled;
+  const bool alternates = !have_llama4_name(experts_of_packed_tensor(tensor.info.name));
   const auto whole = std::make_shared<const CheckpointTensor>(tensor);
   std::vector<CheckpointTensor> parts;
   for (int64_t expert = 0; expert < shape[0]; ++expert) {
-    for (int64_t first = 0; first < packed->count; ++first) {
-      const int64_t outputs = is_bias || tensor.scaled ? shape[1] : shape[2];
+    for (int64_t place = 0; place < packed->count; ++place) {
+      const int64_t width = is_bias || tensor.scaled ? shape[1] : shape[2];
+      const int64_t outputs = width / packed->count;
       const int64_t inputs = is_bias ? 1 : tensor.scaled ? shape[2] : shape[1];
-      parts.push_back(make_part(tensor, *packed,
+      parts.push_back(make_part(tensor, *packed, place,
                                 {.whole = whole,
                                  .expert = expert,
-                                 .first = first,
-                                 .step = packed->count,
-                                 .outputs = outputs / packed->count,
+                                 .first = alternates ? place : place * outputs,
+                                 .step = alternates ? packed->count : 1,
+                                 .width = width,
+                                 .outputs = outputs,
                                  .inputs = inputs,
                                  .transposed = transposed}));
     }
@@ -245,6 +256,7 @@ ExpertPacker::ExpertPacker(CheckpointLayout& layout) {
       wholes_.push_back({.name = name,
                          .parts = {},
                          .num_parts = part->packed->count,
+                         .alternates = !have_llama4_name(part->experts),
                          .outputs = shape[0],
                          .inputs = shape.rank() == 2 ? shape[1] : 1});
       entries.push_back({{.name = name, .dtype = entry.tensor.dtype, .shape = {}}, entry.shard});
@@ -282,7 +294,8 @@ const TensorDecl* ExpertPacker::find_part(std::string_view name) const {
   return &*part;
 }
 
-// Transposes one expert's [parts][outputs][inputs] to [inputs][outputs][parts].
+// Transposes one expert's [parts][outputs][inputs] to [inputs][outputs][parts], or to
+// [inputs][parts][outputs] where its parts do not alternate.
 std::vector<std::byte> ExpertPacker::packed_bytes(const Whole& whole) {
   const auto element = static_cast<size_t>(dtype_bytes(whole.parts[0].dtype));
   std::vector<std::byte> out(whole.bytes.size());
@@ -290,7 +303,9 @@ std::vector<std::byte> ExpertPacker::packed_bytes(const Whole& whole) {
   for (int64_t part = 0; part < whole.num_parts; ++part) {
     for (int64_t n = 0; n < whole.outputs; ++n) {
       for (int64_t k = 0; k < whole.inputs; ++k, from += element) {
-        const int64_t at = (k * whole.outputs + n) * whole.num_parts + part;
+        const int64_t column =
+            whole.alternates ? n * whole.num_parts + part : part * whole.outputs + n;
+        const int64_t at = k * whole.outputs * whole.num_parts + column;
         std::memcpy(out.data() + static_cast<size_t>(at) * element, from, element);
       }
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts as gpt-oss' files hold them: of each layer all experts in one tensor, gate and up
-// together. Files of bf16 have them transposed, against what else holds matrices, with gate and up
-// in alternating columns:
+// Experts as files of gpt-oss and of Llama 4 hold them: of each layer all experts in one tensor,
+// gate and up together. Files of bf16 have them transposed, against what else holds matrices:
 //   X.gate_up_proj [E, inputs, 2 outputs], X.gate_up_proj_bias [E, 2 outputs],
 //   X.down_proj [E, inputs, outputs], X.down_proj_bias [E, outputs]
+// gpt-oss with gate and up in alternating columns; Llama 4, whose X ends with
+// "feed_forward.experts", with the columns of gate and then those of up, and no biases. gpt-oss'
 // MXFP4 has [E, outputs, inputs] with gate and up in alternating rows (X.gate_up_proj_blocks and
 // _scales, checkpoint/block_scales.h). They are seen as matrices and biases of one expert and one
 // projection each, "X.3.gate_proj.weight" [outputs, inputs]; and such matrices are written as whole
@@ -31,23 +32,24 @@ struct CheckpointLayout;
 struct ExpertPart {
   std::shared_ptr<const CheckpointTensor> whole;
   int64_t expert = 0;
-  int64_t first = 0;  // of the whole's outputs
+  int64_t first = 0;  // of the whole's outputs, and then each step-th
   int64_t step = 1;
-  int64_t outputs = 0;  // of the part
-  int64_t inputs = 1;   // of both
-  bool transposed =
-      false;  // the whole is [E, inputs, step outputs]; else [E, step outputs, inputs]
+  int64_t width = 0;        // of the whole's outputs
+  int64_t outputs = 0;      // of the part
+  int64_t inputs = 1;       // of both
+  bool transposed = false;  // the whole is [E, inputs, width]; else [E, width, inputs]
 
   // Where a row of the part is among the whole's, in one that is not transposed.
   [[nodiscard]] int64_t row_in_whole(int64_t row) const {
-    return expert * outputs * step + first + step * row;
+    return expert * width + first + step * row;
   }
 };
 
 // The name of a layer's experts, "model.layers.3.mlp.experts", where the tensor is one that files
 // pack; empty for any other. It is packed where the experts' "X.gate_up_proj_bias" is there, too,
-// which other models' tensors of these names lack.
+// which other models' tensors of these names lack, or where the experts have Llama 4's name.
 std::string_view experts_of_packed_tensor(std::string_view name);
+bool have_llama4_name(std::string_view experts);
 inline std::string packed_bias_name(std::string_view experts) {
   return std::string(experts) + ".gate_up_proj_bias";
 }
@@ -85,6 +87,7 @@ class ExpertPacker {
     std::string name;
     std::vector<TensorDecl> parts;
     int64_t num_parts = 1;              // of each expert
+    bool alternates = true;             // the outputs of its parts
     int64_t outputs = 0, inputs = 1;    // of a part
     std::vector<std::byte> bytes = {};  // of the expert's parts so far, one behind the other
   };

@@ -46,7 +46,7 @@ struct CheckpointLayout {
   };
   std::vector<Entry> entries;
   bool indexed = false;        // there is an index; otherwise the one file is model.safetensors
-  bool packs_experts = false;  // files hold experts as gpt-oss' do (checkpoint/packed_experts.h)
+  bool packs_experts = false;  // files hold experts as checkpoint/packed_experts.h says
   // The index's "metadata" but total_size, as pairs of key and raw JSON value.
   std::vector<std::pair<std::string, std::string>> index_metadata = {};
 };

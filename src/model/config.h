@@ -84,7 +84,7 @@ struct ModelConfig {
   // New files have what another spelling of a parameter names (ParamRow::others): a larger tensor.
   bool stores_as_one = false;
   std::vector<std::string> ignored_prefixes;
-  bool packs_experts = false;      // files have experts as gpt-oss' (checkpoint/packed_experts.h)
+  bool packs_experts = false;      // files have experts as checkpoint/packed_experts.h says
   bool has_mxfp4_experts = false;  // its files have their matrices in MXFP4, as it says of them
   // Tensors without elements that files of the model have: modules of width zero. Nothing reads
   // them; they are written for readers that look for each of a module's tensors.

@@ -153,6 +153,53 @@ TEST(PackedExperts, AreWrittenAsTheyWere) {
   }
 }
 
+const std::string kLlama4 = "language_model.model.layers.1.feed_forward.experts.";
+
+// Llama 4's: gate and up one behind the other, no biases; written as they were.
+TEST(PackedExperts, HalvesAreWhereLlama4HasThem) {
+  const TempDir folder;
+  File file;
+  file.add_f32(kLlama4 + "gate_up_proj", "[3,5,8]", 3 * 5 * 8, 0);
+  file.add_f32(kLlama4 + "down_proj", "[3,4,5]", 3 * 4 * 5, 2000);
+  file.write(folder.file("model.safetensors"));
+  const CheckpointDir dir(folder.file(""));
+  EXPECT_EQ(dir.tensors().size(), 3u * kExperts);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const std::string expert = kLlama4 + std::to_string(e);
+    for (int64_t half = 0; half < 2; ++half) {
+      const std::string name = expert + (half == 0 ? ".gate_proj.weight" : ".up_proj.weight");
+      const std::vector<float> weight = values_of(dir, name);
+      EXPECT_EQ(dir.find(name)->info.dims, (std::vector<int64_t>{kOut, kIn}));
+      for (int64_t i = 0; i < std::ssize(weight); ++i) {
+        const int64_t n = i / kIn, k = i % kIn;
+        EXPECT_EQ(weight[static_cast<size_t>(i)], (e * kIn + k) * 2 * kOut + half * kOut + n);
+        float one = 0;
+        dir.read_f32(*dir.find(name), i, 1, &one);
+        EXPECT_EQ(one, weight[static_cast<size_t>(i)]);
+      }
+    }
+    const std::vector<float> down = values_of(dir, expert + ".down_proj.weight");
+    for (int64_t i = 0; i < std::ssize(down); ++i) {
+      EXPECT_EQ(down[static_cast<size_t>(i)], 2000 + (e * kOut + i % kOut) * kIn + i / kOut);
+    }
+  }
+  CheckpointWriter writer(folder.file("out"), dir.layout());
+  for (const TensorDecl& tensor : writer.tensors())
+    writer.append_f32(tensor.name, values_of(dir, tensor.name));
+  writer.commit();
+  const SafetensorsFile before(folder.file("model.safetensors"));
+  const SafetensorsFile after(folder.file("out/model.safetensors"));
+  ASSERT_EQ(after.tensors().size(), 2u);
+  for (const TensorInfo& tensor : before.tensors()) {
+    const TensorInfo& found = *after.find(tensor.name);
+    EXPECT_EQ(found.dims, tensor.dims) << tensor.name;
+    std::vector<float> want(static_cast<size_t>(tensor.shape.num_elements())), got(want);
+    before.read_f32(tensor, 0, std::ssize(want), want.data());
+    after.read_f32(found, 0, std::ssize(got), got.data());
+    EXPECT_EQ(got, want) << tensor.name;
+  }
+}
+
 // Without the biases the names are those of other models' tensors, which are [E, out, in].
 TEST(PackedExperts, OtherModelsTensorsStay) {
   const TempDir folder;

@@ -41,7 +41,7 @@ class Mxfp4Writer {
  public:
   Mxfp4Writer(Backend& backend, const CheckpointSource& source, const LoadedModel& names)
       : backend_(backend), source_(source), layout_(source.layout()) {
-    if (!names.config.packs_experts) {
+    if (names.config.family != "gpt_oss") {
       throw Error(ErrorCode::kUnsupported,
                   fmt::format("--type mxfp4: {}: in safetensors transformers reads it of gpt-oss' "
                               "experts alone; add --to gguf",
