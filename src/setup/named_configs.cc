@@ -389,6 +389,26 @@ constexpr NamedConfig kNamed[] = {
   "num_kv_shared_layers": 18, "initializer_range": 0.02, "torch_dtype": "bfloat16"
 }
 )"},
+    {"llama-4-scout", R"({
+  "architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text", "max_position_embeddings": 10485760,
+  "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "eos_token_id": [200001, 200007, 200008], "vocab_size": 202048,
+  "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_hidden_layers": 48,
+  "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 16,
+  "num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "use_qk_norm": true, "attention_chunk_size": 8192,
+  "rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0,
+  "high_freq_factor": 1.0, "original_max_position_embeddings": 8192},
+  "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
+    {"llama-4-maverick", R"({
+  "architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text", "max_position_embeddings": 1048576,
+  "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "eos_token_id": [200001, 200007, 200008], "vocab_size": 202048,
+  "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_hidden_layers": 48,
+  "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 128,
+  "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "use_qk_norm": false, "attention_chunk_size": 8192,
+  "rope_theta": 500000.0, "initializer_range": 0.02, "torch_dtype": "bfloat16"
+}
+)"},
     {"phi-4-mini", R"({
   "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "vocab_size": 200064, "hidden_size": 3072,
   "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8,

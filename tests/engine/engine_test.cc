@@ -50,9 +50,9 @@ Trained run_mixed(const TinyEngine& setup) {
 
 TEST(Engine, PassesThreadsAndRecomputeDoNotChangeABit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const char* model :
-         {"qwen3", "llama_tied_embed", "deepseek_mla", "deepseek_yarn", "qwen3_moe", "deepseek_moe",
-          "deepseek_v4", "gpt_oss", "gemma2", "lfm2", "gemma4", "gemma4_moe", "gemma4_shared"}) {
+    for (const char* model : {"qwen3", "llama_tied_embed", "deepseek_mla", "deepseek_yarn",
+                              "qwen3_moe", "deepseek_moe", "deepseek_v4", "gpt_oss", "gemma2",
+                              "lfm2", "gemma4", "gemma4_moe", "gemma4_shared", "llama4"}) {
       TinyEngine setup = {.model = model, .dtype = dtype};
       const Trained whole = run_mixed(setup);
       EXPECT_NE(whole.grads_a, std::vector<float>(whole.grads_a.size(), 0.0f));

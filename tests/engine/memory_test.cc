@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          {"decoder_layer_input", "out_proj", "mlpwi_0"})),
                      testing::Values("qwen3", "deepseek_mla", "qwen3_moe", "deepseek_moe",
                                      "qwen3_5", "qwen3_5_moe", "deepseek_v4", "gpt_oss", "gemma2",
-                                     "lfm2", "gemma4_shared")));
+                                     "lfm2", "gemma4_shared", "llama4")));
 
 TEST(EngineMemory, LoadingKeepsNoScratch) {
   auto engine = make({});
@@ -222,7 +222,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlannedPass,
                          testing::Values("qwen3", "llama2", "llama_tied_embed", "deepseek_mla",
                                          "deepseek_moe", "qwen3_moe", "qwen3_5", "qwen3_5_moe",
                                          "deepseek_v4", "gpt_oss", "gemma2", "lfm2",
-                                         "gemma4_shared", "zero_layers"));
+                                         "gemma4_shared", "llama4", "zero_layers"));
 
 // The plan of a shape covers a pass of one sequence, and comes close for any division: attention's
 // workspace alone depends on how sequences fall to workers, by some rows of a worker.

@@ -172,7 +172,7 @@ TEST(EngineOffloadedActivations, LeaveTheMemory) {
 INSTANTIATE_TEST_SUITE_P(Models, EngineOffload,
                          testing::Values("qwen3", "gemma3", "deepseek_moe", "qwen3_moe",
                                          "qwen3_5_moe", "deepseek_v4", "gpt_oss", "gemma2", "lfm2",
-                                         "gemma4", "gemma4_shared", "zero_layers_tied"));
+                                         "gemma4", "gemma4_shared", "llama4", "zero_layers_tied"));
 
 }  // namespace
 }  // namespace strata::engine

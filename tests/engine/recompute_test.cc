@@ -227,8 +227,8 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineRecompute,
                          testing::Values("qwen3", "llama_bias_f16", "gemma3", "qwen2",
                                          "deepseek_mla", "deepseek_moe", "qwen3_moe", "qwen3_5",
                                          "qwen3_5_moe", "mistral_window", "deepseek_v4", "gpt_oss",
-                                         "gemma2", "lfm2", "gemma4", "gemma4_moe",
-                                         "gemma4_shared"));
+                                         "gemma2", "lfm2", "gemma4", "gemma4_moe", "gemma4_shared",
+                                         "llama4"));
 
 // Maps that keep so many layers of each tag, and offload so many of these: all there are, or, of
 // more than can be tried, some that are drawn.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes that are easily made in Gemma 2, Gemma 4 and LFM2 (docs/dev/traps.md), each planted by
-// changing the files so that our program computes what the mistake would: the golden must miss its
-// limit by more than a hundred times.
+// Mistakes that are easily made in Gemma 2, Gemma 4, Llama 4 and LFM2 (docs/dev/traps.md), each
+// planted by changing the files so that our program computes what the mistake would: the golden
+// must miss its limit by more than a hundred times.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,6 +76,15 @@ void take_ones(AlteredGolden& g, const std::string& suffix) {
   g.each(suffix, [](Tensor& t) { std::fill(t.values.begin(), t.values.end(), 1.0f); });
 }
 
+// Columns of gate and up of all experts.
+void exchange_halves_of_experts(AlteredGolden& g) {
+  g.each("experts.gate_up_proj", [](Tensor& t) {
+    const int64_t width = t.dims.back();
+    for (auto at = t.values.begin(); at != t.values.end(); at += width)
+      std::rotate(at, at + width / 2, at + width);
+  });
+}
+
 // What full layers have besides their frequencies.
 boost::json::object& full_rope(AlteredGolden& g) {
   return g.config.at("rope_parameters").at("full_attention").as_object();
@@ -84,6 +93,7 @@ boost::json::object& full_rope(AlteredGolden& g) {
 constexpr const char* kGemma4 = "gemma4/main";
 constexpr const char* kGemma4Moe = "gemma4_moe/main";
 constexpr const char* kGemma4Shared = "gemma4_shared/main";
+constexpr const char* kLlama4 = "llama4/main";
 constexpr const char* kLfm2 = "lfm2/main";
 constexpr const char* kGemma2 = "gemma2/main";
 
@@ -141,6 +151,26 @@ const Trap kTraps[] = {
     {"NoNumberOfTheLayerWithInputs", kGemma4Shared, [](auto& g) { take_ones(g, "layer_scalar"); }},
     {"KeysAndValuesOfADonorExchanged", kGemma4Shared,
      [](auto& g) { g.exchange("layers.2.self_attn.k_proj", "layers.2.self_attn.v_proj"); }},
+    {"ChunksOneLong", kLlama4,
+     [](auto& g) { g.config["attention_chunk_size"] = g.number("attention_chunk_size") + 1; }},
+    {"NoChunks", kLlama4,
+     [](auto& g) {
+       for (auto& type : g.config.at("layer_types").as_array()) type = "full_attention";
+     }},
+    {"ChunksInTheLayerThatTurnsNothing", kLlama4,
+     [](auto& g) { g.config.at("layer_types").as_array()[3] = "chunked_attention"; }},
+    {"TheLayerBeforeTurnsNothing", kLlama4,
+     [](auto& g) { g.config["no_rope_layers"] = {1, 1, 0, 1}; }},
+    {"EveryLayerTurns", kLlama4, [](auto& g) { g.config["no_rope_layers"] = {1, 1, 1, 1}; }},
+    {"NoScaleByPosition", kLlama4, [](auto& g) { g.config["attn_temperature_tuning"] = false; }},
+    {"ScaleByPositionOneLate", kLlama4,
+     [](auto& g) { g.config["floor_scale"] = g.number("floor_scale") + 1; }},
+    {"NoNormOfHeads", kLlama4, [](auto& g) { g.config["use_qk_norm"] = false; }},
+    {"NoScalingOfLongWaves", kLlama4,
+     [](auto& g) { g.config.at("rope_parameters").as_object()["rope_type"] = "default"; }},
+    {"GateAndUpExchanged", kLlama4,
+     [](auto& g) { g.exchange("feed_forward.gate_proj", "feed_forward.up_proj"); }},
+    {"HalvesOfExpertsExchanged", kLlama4, exchange_halves_of_experts},
     {"BAndCExchanged", kLfm2, exchange_b_and_c},
     {"TapsTurnedRound", kLfm2, turn_taps_round},
     {"WindowOfTheConvolutionOneShort", kLfm2, drop_oldest_tap},

@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "tests/golden/altered_golden.h"
 #include "tests/golden/probe_run.h"
 
 namespace strata::golden {
@@ -164,6 +165,24 @@ TEST_F(DamagedFiles, AnAdapterForAModuleTheModelLacksIsRefused) {
 TEST_F(DamagedFiles, AnUnknownArchitectureIsNamedWithTheKnownOnes) {
   replace("model/config.json", "LlamaForCausalLM", "LlamoForCausalLM");
   expect_refused({}, {"LlamoForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"});
+}
+
+// Names have another prefix, and images' tensors take no part.
+TEST(Loader, ALlama4InsideAMultimodalCheckpointIsTheSame) {
+  if (!forced_path_exists()) GTEST_SKIP() << "this CPU lacks the forced path";
+  AlteredGolden g("llama4/main");
+  const Tensors want = g.run();
+  Tensors whole;
+  for (auto& [name, tensor] : g.model) whole["language_model." + name] = std::move(tensor);
+  whole["vision_model.class_embedding"] = {.dims = {2}, .values = {1.0f, 2.0f}};
+  whole["multi_modal_projector.linear_1.weight"] = {.dims = {1, 2}, .values = {1.0f, 2.0f}};
+  g.model = std::move(whole);
+  g.config = {{"architectures", boost::json::array{"Llama4ForConditionalGeneration"}},
+              {"model_type", "llama4"},
+              {"text_config", g.config}};
+  const Tensors got = g.run();
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [name, tensor] : want) EXPECT_EQ(got.at(name).values, tensor.values) << name;
 }
 
 }  // namespace

@@ -144,9 +144,10 @@ TEST(RankDivision, FewMatricesStayWhole) {
     EXPECT_FALSE(shards.unit.empty()) << name;
   };
   for (const char* name :
-       {"llama2", "llama_bias_f16", "qwen2", "qwen3", "gemma3", "ministral", "qwen3_moe",
-        "deepseek_mla", "deepseek_moe", "glm4_moe_lite", "deepseek_v4", "deepseek_v4_mtp",
-        "qwen3_5", "qwen3_5_moe", "lfm2", "qwen3_next", "gemma4", "gemma4_moe", "gemma4_shared"}) {
+       {"llama2",      "llama_bias_f16",  "qwen2",        "qwen3",         "gemma3",
+        "ministral",   "qwen3_moe",       "deepseek_mla", "deepseek_moe",  "glm4_moe_lite",
+        "deepseek_v4", "deepseek_v4_mtp", "qwen3_5",      "qwen3_5_moe",   "lfm2",
+        "qwen3_next",  "gemma4",          "gemma4_moe",   "gemma4_shared", "llama4"}) {
     SCOPED_TRACE(name);
     ModelConfig config = golden(name);
     config.use_mtp = config.mtp_layer.has_value();

@@ -40,7 +40,8 @@ const std::map<std::string_view, double> kBillions = {
     {"lfm2-350m", 0.354},      {"lfm2-700m", 0.742},         {"lfm2-1.2b", 1.17},
     {"ministral-3-14b", 13.5}, {"qwen3-next-80b-a3b", 79.7}, {"phi-4-mini", 3.836},
     {"phi-4", 14.7},           {"gemma-4-12b", 11.9},        {"gemma-4-31b", 30.7},
-    {"gemma-4-26b-a4b", 25.2}, {"gemma-4-e2b", 4.65},        {"gemma-4-e4b", 7.46}};
+    {"gemma-4-26b-a4b", 25.2}, {"gemma-4-e2b", 4.65},        {"gemma-4-e4b", 7.46},
+    {"llama-4-scout", 107.8},  {"llama-4-maverick", 400.7}};
 
 double count_parameters(const model::ModelConfig& config) {
   const model::LayerTable table(config);

@@ -18,7 +18,7 @@ std::vector<StagedCase> all_cases() {
   std::vector<StagedCase> cases;
   for (const char* model : {"llama2", "qwen2_window", "qwen3", "gemma3", "ministral", "qwen3_moe",
                             "deepseek_moe", "deepseek_v4", "qwen3_5", "gpt_oss", "gemma2", "lfm2",
-                            "gemma4", "gemma4_moe", "gemma4_shared_small"}) {
+                            "gemma4", "gemma4_moe", "gemma4_shared_small", "llama4"}) {
     for (const int ranks : {1, 2, 3, 4}) {
       for (const int chunks : {1, 2, 4}) {
         for (const Kind kind :

@@ -42,7 +42,7 @@ std::vector<StagedCase> families() {
   std::vector<StagedCase> cases;
   for (const char* model :
        {"llama2", "qwen2_window", "gemma3", "ministral", "qwen3_moe", "deepseek_moe", "deepseek_v4",
-        "qwen3_5", "qwen3_5_moe", "gpt_oss", "gemma2", "lfm2", "gemma4_shared_small"}) {
+        "qwen3_5", "qwen3_5_moe", "gpt_oss", "gemma2", "lfm2", "gemma4_shared_small", "llama4"}) {
     for (const bool parameters : {false, true}) {
       const bool odd = cases.size() % 4 == 1 || cases.size() % 4 == 2;
       StagedCase c = dealt(model, odd ? 2 : 3);

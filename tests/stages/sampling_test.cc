@@ -104,11 +104,12 @@ TEST_P(StagedSampling, GivesTheBitsOfOneStage) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, StagedSampling,
-    testing::Combine(testing::Values("qwen3", "deepseek_mla", "qwen3_5", "deepseek_v4", "qwen3_moe",
-                                     "gpt_oss", "gemma2", "lfm2", "gemma4", "gemma4_shared_small"),
-                     testing::Values(DType::kF32, DType::kBF16)));
+INSTANTIATE_TEST_SUITE_P(All, StagedSampling,
+                         testing::Combine(testing::Values("qwen3", "deepseek_mla", "qwen3_5",
+                                                          "deepseek_v4", "qwen3_moe", "gpt_oss",
+                                                          "gemma2", "lfm2", "gemma4",
+                                                          "gemma4_shared_small", "llama4"),
+                                          testing::Values(DType::kF32, DType::kBF16)));
 
 // Logits that are no numbers end a row on every rank, with the sentence that one stage has.
 TEST(StagedSampling, ARowThatCannotBeReadEndsOnAllRanks) {

@@ -38,7 +38,7 @@ def stored_names(model_dir):
 
 
 def has_experts(model_dir):
-    return any(re.search(r"\.(mlp|ffn|block_sparse_moe|layers\.\d+)\.(experts|input_linear)\.", name) for name in stored_names(model_dir))
+    return any(re.search(r"\.(mlp|ffn|feed_forward|block_sparse_moe|layers\.\d+)\.(experts|input_linear)\.", name) for name in stored_names(model_dir))
 
 
 def pattern_value(patterns, path, default):

@@ -144,6 +144,8 @@ def final_norm(model):
 class Reference:
     """A base model with its adapters, loaded in one of the kinds above."""
 
+    unshaken = ()  # parts of the names of modules that shake leaves as they are
+
     def __init__(self, model_dir, adapter_dirs, kind):
         from transformers import AutoConfig, AutoModelForCausalLM
         from transformers.utils import logging
@@ -248,7 +250,9 @@ class Reference:
         """From now on linear modules, norms and embeddings have outputs, and gradients of these, that are off by SHAKE."""
         gen = torch.Generator().manual_seed(seed)
         off = lambda x: x * (1 + SHAKE * torch.randn(x.shape, generator=gen, dtype=x.dtype))
-        for part in self.base.modules():
+        for name, part in self.base.named_modules():
+            if any(path in name for path in self.unshaken):
+                continue
             if isinstance(part, (torch.nn.Linear, torch.nn.Embedding)) or type(part).__name__.endswith("Norm"):
                 part.register_forward_hook(lambda _, __, y: off(y))
                 part.register_full_backward_pre_hook(lambda _, grads: tuple(off(g) for g in grads))

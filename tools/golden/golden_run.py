@@ -9,6 +9,7 @@ import numpy as np
 import compare_probe
 import golden_deepseek_v4
 import golden_gpt_oss
+import golden_llama4
 import golden_moe
 import golden_reference as gr
 
@@ -22,6 +23,8 @@ def make_reference(model_dir, adapter_dirs, kind):
         kinds = golden_deepseek_v4.V4Reference
     if family in golden_gpt_oss.FAMILIES:
         kinds = golden_gpt_oss.GptOssReference
+    if family.removesuffix("_text") in golden_llama4.FAMILIES:
+        kinds = golden_llama4.Llama4Reference
     return kinds(model_dir, adapter_dirs, kind)
 
 

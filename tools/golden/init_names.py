@@ -31,7 +31,7 @@ CASES = ["llama_bias_f16", "llama_tied_embed", "qwen3", "qwen2", "mistral_nemo",
          "qwen3_5", "qwen3_5_equal", "qwen3_5_vision", "qwen3_moe", "deepseek_mla", "deepseek_moe", "deepseek_moe_all",
          "deepseek_yarn", "glm4_moe_lite", "qwen3_5_moe", "qwen3_5_moe_hub", "deepseek_v4", "deepseek_v4_upstream",
          "deepseek_v4_odd", "deepseek_v4_no_layers", "granite", "granitemoe", "mixtral", "glm4_moe", "olmo2", "glm4", "phi3",
-         "gpt_oss", "gemma2", "lfm2", "qwen3_next", "gemma4", "gemma4_whole", "gemma4_moe"]
+         "gpt_oss", "gemma2", "lfm2", "qwen3_next", "gemma4", "gemma4_whole", "gemma4_moe", "llama4"]
 # Cases of which keys are changed.
 CHANGED = {"deepseek_moe_no_shared": ("deepseek_moe", {"n_shared_experts": 0})}
 

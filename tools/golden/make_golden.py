@@ -9,7 +9,7 @@ usage: python tools/golden/make_golden.py                              rewrite t
        families: llama qwen3 qwen3_moe deepseek_v3 glm4_moe_lite qwen2 mistral (some as ministral) gemma3 qwen3_5
        qwen3_5_moe (these three alone and in multimodal checkpoints) deepseek_v4 granite granitemoe smollm3 ministral3
        gemma gemma2 mixtral glm4_moe olmo2 olmo3 glm4 phi3 deepseek_v2 gpt_oss lfm2 qwen3_next gemma4
-       gemma4_unified
+       gemma4_unified llama4
 
 Layout under the output folder:
   CASE/model/ CASE/a/ CASE/b/    a Hugging Face model directory and PEFT adapters
@@ -42,6 +42,7 @@ import golden_deepseek_v4
 import golden_definition
 import golden_gemma3
 import golden_gpt_oss
+import golden_llama4
 import golden_moe
 import golden_qwen35
 import golden_qwen35_definition
@@ -64,6 +65,8 @@ def make_config(family, **keys):
         return golden_readers.make_config(family, **keys)
     if family in golden_gpt_oss.FAMILIES:
         return golden_gpt_oss.make_config(**keys)
+    if family in golden_llama4.FAMILIES:
+        return golden_llama4.make_config(**keys)
     if family in golden_window.FAMILIES:
         return golden_window.make_config(family, **keys)
     if family not in ("llama", "qwen3", "qwen3_moe"):
@@ -87,6 +90,8 @@ def randomise(model, gen):
             if model.config.model_type == "deepseek_v4" and golden_deepseek_v4.randomise(name, value, noise):
                 continue
             if model.config.model_type == "gpt_oss" and golden_gpt_oss.randomise(name, value, noise):
+                continue
+            if model.config.model_type == "llama4_text" and golden_llama4.randomise(name, value, noise):
                 continue
             if "norm" in name and model.config.model_type.startswith("gemma3"):
                 golden_gemma3.randomise_norm(name, value, noise)
@@ -222,7 +227,7 @@ def make_adapter(folder, model_dir, spec, gen):
     if not isinstance(config["target_modules"], str):  # a list, or one regular expression
         config["target_modules"] = sorted(config["target_modules"])
     write_pretty(path, config)
-    if spec.get("target_parameters"):
+    if spec.get("target_parameters") and model.config.model_type in golden_gpt_oss.FAMILIES:
         golden_gpt_oss.check_against_peft(model_dir, folder)
 
 
@@ -583,7 +588,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--family", choices=["llama", "qwen3", "qwen3_moe", "deepseek_v3", "glm4_moe_lite", "qwen2",
-                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "deepseek_v4", "gpt_oss",
+                                                "mistral", "gemma3", "qwen3_5", "qwen3_5_moe", "qwen3_next", "deepseek_v4", "gpt_oss", "llama4",
                                                 *golden_readers.FAMILIES],
                         default="llama")
     parser.add_argument("--only", help="comma list of committed cases to rewrite")
@@ -595,7 +600,7 @@ def main():
         draw = {"llama": random_case, "qwen3": random_case, "qwen2": golden_window.random_case,
                 "mistral": golden_window.random_case, "gemma3": golden_gemma3.random_case,
                 **dict.fromkeys(golden_qwen35.FAMILIES, golden_qwen35.random_case),
-                "deepseek_v4": golden_deepseek_v4.random_case, "gpt_oss": golden_gpt_oss.random_case,
+                "deepseek_v4": golden_deepseek_v4.random_case, "gpt_oss": golden_gpt_oss.random_case, "llama4": golden_llama4.random_case,
                 **dict.fromkeys(golden_readers.FAMILIES, golden_readers.random_case)}.get(
                     args.family, golden_moe.random_case)
         cases = {f"{args.family}_{s}": draw(args.family, s)
@@ -603,7 +608,7 @@ def main():
     else:
         cases = {**committed_cases(), **golden_deepseek.cases(), **golden_moe.cases(), **golden_window.cases(),
                  **golden_gemma3.cases(), **golden_qwen35.cases(), **golden_deepseek_v4.cases(),
-                 **golden_readers.cases(), **golden_gpt_oss.cases()}
+                 **golden_readers.cases(), **golden_gpt_oss.cases(), **golden_llama4.cases()}
         if args.only:
             cases = {k: v for k, v in cases.items() if k in args.only.split(",")}
     os.makedirs(root, exist_ok=True)

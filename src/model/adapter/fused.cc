@@ -110,16 +110,6 @@ std::optional<std::string> gate_up_metadata(const std::vector<LayerExperts>& lay
   return names;
 }
 
-// A [E R, in]: of each expert the rows of each half.
-void write_fused_a(const std::vector<const LoraModule*>& halves, float* out) {
-  for (int64_t e = 0; e < halves[0]->num_experts; ++e) {
-    for (const LoraModule* half : halves) {
-      const TensorView rows = half->a.at(e);
-      out = std::copy_n(rows.f32(), rows.shape.num_elements(), out);
-    }
-  }
-}
-
 // The row of the file's B that output `out` of a module is.
 int64_t row_in_file(const LoraModule& module, const FusedPart& part, int64_t out) {
   if (part.num_halves == 1) return fused_row(*module.target, out);
@@ -127,39 +117,51 @@ int64_t row_in_file(const LoraModule& module, const FusedPart& part, int64_t out
                                     : part.half * module.b.shape[1] + out;
 }
 
-// B [num_outs out, E R], zero before: rank j of a half's expert e is column (first_rank + j) E + e.
-void write_fused_b(const LoraModule& half, const FusedPart& part, int64_t file_rank, float* out) {
-  const int64_t experts = half.num_experts, rank = half.spec.rank, rows = half.b.shape[1];
-  for (int64_t e = 0; e < experts; ++e) {
-    const float* from = half.b.at(e).f32();
-    for (int64_t o = 0; o < rows; ++o) {
-      float* row = out + row_in_file(half, part, o) * experts * file_rank + e;
-      for (int64_t j = 0; j < rank; ++j) row[(part.first_rank + j) * experts] = *from++;
+// Where a part's values are in the file's tensors: A [E R, in], of each expert the ranks of each
+// half in turn, and B [outs, E R], whose column j E + e is rank j of expert e. Where they change
+// places the file has [in, E R] and [E R, outs].
+struct PlacesInFile {
+  const LoraModule& module;
+  const FusedPart& part;
+  int64_t file_rank;
+
+  [[nodiscard]] int64_t row(int64_t expert, int64_t rank) const {
+    return expert * file_rank + part.first_rank + rank;
+  }
+  [[nodiscard]] int64_t column(int64_t expert, int64_t rank) const {
+    return (part.first_rank + rank) * module.num_experts + expert;
+  }
+  // Calls body(place in the file's, place in the module's) for every value of A.
+  template <typename Body>
+  void for_each_of_a(Body body) const {
+    const int64_t rank = module.spec.rank, in = module.a.shape[2];
+    const int64_t columns = module.num_experts * file_rank;
+    for (int64_t e = 0; e < module.num_experts; ++e) {
+      for (int64_t j = 0; j < rank; ++j) {
+        for (int64_t k = 0; k < in; ++k) {
+          body(module.target->swapped ? k * columns + column(e, j) : row(e, j) * in + k,
+               (e * rank + j) * in + k);
+        }
+      }
     }
   }
-}
-
-// The way back of write_fused_a: the part's rows of each expert.
-void copy_part_of_fused_a(std::span<const float> a, const FusedPart& part, int64_t file_rank,
-                          LoraModule& module) {
-  const int64_t rank = module.spec.rank, in = module.a.shape[2];
-  for (int64_t e = 0; e < module.num_experts; ++e) {
-    std::copy_n(a.data() + (e * file_rank + part.first_rank) * in, rank * in, module.a.at(e).f32());
-  }
-}
-
-// The way back of write_fused_b.
-void copy_part_of_fused_b(std::span<const float> b, const FusedPart& part, int64_t file_rank,
-                          LoraModule& module) {
-  const int64_t experts = module.num_experts, rank = module.spec.rank, outs = module.b.shape[1];
-  for (int64_t e = 0; e < experts; ++e) {
-    float* to = module.b.at(e).f32();
-    for (int64_t o = 0; o < outs; ++o) {
-      const float* row = b.data() + row_in_file(module, part, o) * experts * file_rank + e;
-      for (int64_t j = 0; j < rank; ++j) *to++ = row[(part.first_rank + j) * experts];
+  // The same of B.
+  template <typename Body>
+  void for_each_of_b(Body body) const {
+    const int64_t rank = module.spec.rank, outs = module.b.shape[1];
+    const int64_t columns = module.num_experts * file_rank;
+    for (int64_t e = 0; e < module.num_experts; ++e) {
+      for (int64_t o = 0; o < outs; ++o) {
+        const int64_t at = row_in_file(module, part, o);
+        for (int64_t j = 0; j < rank; ++j) {
+          body(module.target->swapped ? row(e, j) * part.num_halves * outs + at
+                                      : at * columns + column(e, j),
+               (e * outs + o) * rank + j);
+        }
+      }
     }
   }
-}
+};
 
 // Modules as one of the file; A and B of one that is a whole tensor already are as they stand.
 PeftWriteModule make_fused_module(const std::string& path, bool is_inner, bool use_rslora,
@@ -169,9 +171,25 @@ PeftWriteModule make_fused_module(const std::string& path, bool is_inner, bool u
   const auto count = static_cast<int64_t>(parts.size());
   const int64_t rank = count * first.spec.rank;
   const int64_t columns = first.num_experts * rank;
-  const Shape a = {columns, first.a.shape[2]};
-  const Shape b = {num_outs * first.b.shape[1], columns};
+  const bool swapped = first.target->swapped;
+  const int64_t in = first.a.shape[2], outs = num_outs * first.b.shape[1];
+  const Shape a = {columns, swapped ? outs : in};
+  const Shape b = {swapped ? in : outs, columns};
   const std::string experts = path.substr(0, path.rfind('.'));
+  const auto fill = [parts, places = std::move(places), rank, swapped](const Shape& shape,
+                                                                       bool is_b, float* out) {
+    std::fill_n(out, shape.num_elements(), 0.0f);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const PlacesInFile values = {*parts[i], places[i], rank};
+      const float* own = is_b != swapped ? parts[i]->b.f32() : parts[i]->a.f32();
+      const auto copy = [&](int64_t to, int64_t from) { out[to] = own[from]; };
+      if (is_b != swapped) {
+        values.for_each_of_b(copy);
+      } else {
+        values.for_each_of_a(copy);
+      }
+    }
+  };
   return {.module_path = path,
           .alpha = first.spec.alpha * fused_alpha_factor(count, use_rslora),
           .a = TensorView(nullptr, DType::kF32, a),
@@ -179,12 +197,7 @@ PeftWriteModule make_fused_module(const std::string& path, bool is_inner, bool u
           .rank = rank,
           .key = is_inner ? experts + ".base_layer" : experts,
           .parameter = path,
-          .fill = [parts, places = std::move(places), rank, b](bool is_b, float* out) {
-            if (!is_b) return write_fused_a(parts, out);
-            std::fill_n(out, b.num_elements(), 0.0f);
-            for (size_t i = 0; i < parts.size(); ++i)
-              write_fused_b(*parts[i], places[i], rank, out);
-          }};
+          .fill = [fill, a, b](bool is_b, float* out) { fill(is_b ? b : a, is_b, out); }};
 }
 
 // Where gate_up_proj has what gate and up are apart: ranks one behind the other.
@@ -242,12 +255,12 @@ PeftWriteModule make_unfused_module(const LoraModule& module, bool has_experts) 
   return out;
 }
 
-struct ColumnRange {
+struct RankRange {
   int64_t begin = 0, end = 0;
 };
-// Of B, those of the ranks of a half, each half having `count`; none of a half that is not there.
-ColumnRange columns_of_half(const std::vector<std::string>& halves, std::string_view name,
-                            int64_t count) {
+// The ranks of a half, each half having `count`; none of a half that is not there.
+RankRange ranks_of_half(const std::vector<std::string>& halves, std::string_view name,
+                        int64_t count) {
   const auto half = std::find(halves.begin(), halves.end(), name);
   if (half == halves.end()) return {};
   const int64_t begin = (half - halves.begin()) * count;
@@ -326,15 +339,16 @@ std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& p
 bool read_and_check_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
                                    const LoraTarget& target,
                                    const std::vector<std::string>& halves) {
-  const std::vector<float> b = read_values(peft, gate_up.b);
-  const int64_t columns = gate_up.b.shape[1], outs = gate_up.b.shape[0];
-  const int64_t of_half =
-      target.num_experts * (gate_up.rank / std::max<int64_t>(1, std::ssize(halves)));
+  const std::vector<float> b = read_values(peft, target.swapped ? gate_up.a : gate_up.b);
+  const int64_t experts = target.num_experts, outs = target.out;
+  const int64_t of_half = gate_up.rank / std::max<int64_t>(1, std::ssize(halves));
   for (int64_t o = 0; o < outs; ++o) {
     const bool is_gate = target.alternating ? o % 2 == 0 : o < outs / 2;
-    const auto [begin, end] = columns_of_half(halves, is_gate ? kGate : kUp, of_half);
-    for (int64_t c = 0; c < columns; ++c) {
-      if ((c < begin || c >= end) && b[static_cast<size_t>(o * columns + c)] != 0.0f) return false;
+    const auto [begin, end] = ranks_of_half(halves, is_gate ? kGate : kUp, of_half);
+    for (int64_t c = 0; c < experts * gate_up.rank; ++c) {
+      const int64_t rank = target.swapped ? c % gate_up.rank : c / experts;
+      const int64_t at = target.swapped ? c * outs + o : o * experts * gate_up.rank + c;
+      if ((rank < begin || rank >= end) && b[static_cast<size_t>(at)] != 0.0f) return false;
     }
   }
   return true;
@@ -342,10 +356,14 @@ bool read_and_check_block_diagonal(const PeftAdapter& peft, const PeftModule& ga
 
 void read_fused_part(const PeftAdapter& peft, const PeftModule& source, const FusedPart& part,
                      LoraModule& module) {
-  const std::vector<float> a = read_values(peft, source.a);
-  const std::vector<float> b = read_values(peft, source.b);
-  copy_part_of_fused_a(a, part, source.rank, module);
-  copy_part_of_fused_b(b, part, source.rank, module);
+  const bool swapped = module.target->swapped;
+  const std::vector<float> a = read_values(peft, swapped ? source.b : source.a);
+  const std::vector<float> b = read_values(peft, swapped ? source.a : source.b);
+  const PlacesInFile values = {module, part, source.rank};
+  values.for_each_of_a(
+      [&](int64_t from, int64_t to) { module.a.f32()[to] = a[static_cast<size_t>(from)]; });
+  values.for_each_of_b(
+      [&](int64_t from, int64_t to) { module.b.f32()[to] = b[static_cast<size_t>(from)]; });
 }
 
 }  // namespace strata::model

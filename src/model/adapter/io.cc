@@ -142,10 +142,18 @@ std::string expert_name_pattern(const std::string& name) {
   return name.substr(0, at) + ".experts.{}." + name.substr(at + kZero.size());
 }
 
+bool is_fused(const LoraModule& module) {
+  return module.num_experts > 0 && module.form == ExpertForm::kFused;
+}
+
+// Whether the file's A is B here, and its B is A.
+bool is_swapped(const LoraModule& module) { return is_fused(module) && module.target->swapped; }
+
 void copy_tensor_names(const PeftModule& first, LoraModule& module) {
   const bool each = module.num_experts > 0 && module.form == ExpertForm::kPerExpert;
   module.a_name = each ? expert_name_pattern(first.a.name) : first.a.name;
   module.b_name = each ? expert_name_pattern(first.b.name) : first.b.name;
+  if (is_swapped(module)) std::swap(module.a_name, module.b_name);
 }
 
 // Of modules that are whole tensors of the file, or of one of each expert.
@@ -156,7 +164,7 @@ void read_whole_tensors(const PeftAdapter& peft, const std::vector<MatchedModule
     if (!module.held() || matched[tensor.module].part) continue;
     const PeftModule& source =
         *matched[tensor.module].sources[static_cast<size_t>(std::max<int64_t>(0, tensor.expert))];
-    read_tensor(peft, tensor.is_b ? source.b : source.a, module, tensor,
+    read_tensor(peft, tensor.is_b != is_swapped(module) ? source.b : source.a, module, tensor,
                 tensor.is_b ? module.b : module.a);
   }
 }
@@ -184,16 +192,12 @@ void set_peft_names(const LoraModule& module, int64_t expert, PeftWriteModule& o
   if (module.num_experts == 0 || module.form == ExpertForm::kPerExpert) return;
   constexpr std::string_view kPrefix = "base_model.model.";
   std::string key = module.a_name.substr(kPrefix.size());
-  key.resize(key.rfind(".lora_A"));
+  key.resize(key.rfind(".lora_"));
   if (module.form == ExpertForm::kStacked) {
     out.module_path = key;
   } else {
     out.key = key;
   }
-}
-
-bool is_fused(const LoraModule& module) {
-  return module.num_experts > 0 && module.form == ExpertForm::kFused;
 }
 
 // A tensor's values in the file's order.
@@ -401,14 +405,19 @@ void save_adapter(const LoraAdapter& adapter, const std::string& dir,
                   const std::string& base_model_name, std::map<std::string, std::string> metadata) {
   const HostAccess access(adapter.backend().allocator());
   const std::vector<AdapterTensor> tensors = adapter_tensors(adapter);
-  std::deque<std::vector<float>> stored;  // of B in forms whose order is not ours
+  std::deque<std::vector<float>> stored;  // in forms whose order is not ours
   std::vector<PeftWriteModule> modules;
   for (size_t i = 0; i < tensors.size(); i += 2) {  // A, and then B
     const LoraModule& module = adapter.modules()[tensors[i].module];
     modules.push_back(to_peft_module(module, tensors[i]));
     if (!is_fused(module)) continue;
-    std::vector<float>& b = stored.emplace_back(stored_values(module, tensors[i + 1]));
-    modules.back().b = TensorView(b.data(), DType::kF32, tensors[i + 1].shape);
+    const auto store = [&](const AdapterTensor& tensor, TensorView& out) {
+      std::vector<float>& values = stored.emplace_back(stored_values(module, tensor));
+      out = TensorView(values.data(), DType::kF32, tensor.shape);
+    };
+    const bool swaps = is_swapped(module);
+    if (swaps) store(tensors[i + 1], modules.back().a);
+    store(tensors[swaps ? i : i + 1], modules.back().b);
   }
   write_peft(dir,
              {.use_rslora = uses_rslora(adapter),

@@ -121,8 +121,8 @@ void check_shapes(const LoraTarget& target, const PeftModule& module,
       check_shape(module.b, {out, rank}, faults);
       break;
     case PeftForm::kFused:
-      check_shape(module.a, {experts * rank, in}, faults);
-      check_shape(module.b, {out, experts * rank}, faults);
+      check_shape(module.a, {experts * rank, target.swapped ? out : in}, faults);
+      check_shape(module.b, {target.swapped ? in : out, experts * rank}, faults);
       break;
     case PeftForm::kStacked: {
       const auto leading = [&](const TensorInfo& tensor) {

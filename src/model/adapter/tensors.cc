@@ -21,6 +21,7 @@ Shape stored_shape(const LoraModule& module, bool is_b) {
   const int64_t first = values.shape[1];
   const int64_t second = values.shape[2];
   if (module.form == ExpertForm::kPerExpert) return {first, second};
+  if (module.target->swapped) return is_b ? Shape{e * second, first} : Shape{second, e * first};
   return is_b ? Shape{first, e * second} : Shape{e * first, second};
 }
 
@@ -37,6 +38,26 @@ void for_each_reordered_index_pair(const LoraTarget& target, int64_t rank, Body 
   CHECK(own == target.out, own, target.out);
 }
 
+// for_each_index_pair() of PEFT's tensors of all experts where A and B change places: A [E, R, in]
+// is stored as [in, E R], whose column j E + e is rank j of expert e, and B [E, out, R] as [E R,
+// out].
+template <typename Body>
+void for_each_swapped_index_pair(const LoraModule& module, bool is_b, const TensorView& values,
+                                 Body body) {
+  const int64_t experts = module.num_experts;
+  const int64_t first = values.shape[1], second = values.shape[2];
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t i = 0; i < first; ++i) {
+      for (int64_t j = 0; j < second; ++j) {
+        const int64_t own = (e * first + i) * second + j;
+        const int64_t of_a = (j * first + i) * experts + e;
+        const int64_t of_b = (e * second + j) * first + fused_row(*module.target, i);
+        body(is_b ? of_b : of_a, own);
+      }
+    }
+  }
+}
+
 // Calls body(index in stored, index in the module's values) for every element of the tensor.
 template <typename Body>
 void for_each_index_pair(const LoraModule& module, const AdapterTensor& tensor,
@@ -45,7 +66,11 @@ void for_each_index_pair(const LoraModule& module, const AdapterTensor& tensor,
   if (tensor.is_b && !module.target->stored_rows.empty()) {
     return for_each_reordered_index_pair(*module.target, values.shape[1], body);
   }
-  if (module.num_experts == 0 || module.form != ExpertForm::kFused || !tensor.is_b) {
+  const bool is_fused = module.num_experts > 0 && module.form == ExpertForm::kFused;
+  if (is_fused && module.target->swapped) {
+    return for_each_swapped_index_pair(module, tensor.is_b, values, body);
+  }
+  if (!is_fused || !tensor.is_b) {
     const int64_t first = std::max<int64_t>(0, tensor.expert) * count;
     for (int64_t i = 0; i < count; ++i) body(i, first + i);
     return;

@@ -16,7 +16,7 @@ extern const Family kLlamaFamily, kQwen3Family, kQwen3MoeFamily, kDeepseekV3Fami
     kGraniteFamily, kGraniteMoeFamily, kSmolLm3Family, kMinistral3Family, kGemmaFamily,
     kMixtralFamily, kGlm4MoeFamily, kOlmo2Family, kOlmo3Family, kGlm4Family, kPhi3Family,
     kDeepseekV2Family, kGptOssFamily, kGemma2Family, kLfm2Family, kQwen3NextFamily, kGemma4Family,
-    kGemma4UnifiedFamily;
+    kGemma4UnifiedFamily, kLlama4Family;
 
 namespace {
 
@@ -48,7 +48,7 @@ constexpr const Family* kFamilies[] = {
     &kGemma2Family,      //
     &kLfm2Family,        //
     &kQwen3NextFamily,   //
-    &kGemma4Family,     &kGemma4UnifiedFamily,
+    &kGemma4Family,     &kGemma4UnifiedFamily, &kLlama4Family,
 };
 
 // What the files of every family have; a family names only its own besides these.

@@ -22,6 +22,7 @@ LoraTarget make_target(const ParamRow& row, BlockGroup group) {
           .num_experts = row.num_experts,
           .num_halves = row.lora.num_halves,
           .alternating = row.lora.alternating,
+          .swapped = row.lora.swapped,
           .blocks = row.blocks,
           .group = group,
           .is_part = row.lora.is_part,

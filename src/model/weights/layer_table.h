@@ -30,7 +30,10 @@ struct LoraTarget {
   int64_t num_experts = 0;   // 0: not of experts
   int64_t num_halves = 1;    // B's outputs belong to so many parameters in turn
   bool alternating = false;  // PEFT's gate_up_proj has these as rows in turn
-  RowBlocks blocks = {};     // how the outputs divide; empty for most
+  // PEFT's tensors of all experts are [E, in, out], which it takes for [E, out, in]: what is A here
+  // is its B [in, E R], and B its A [E R, out].
+  bool swapped = false;
+  RowBlocks blocks = {};  // how the outputs divide; empty for most
   BlockGroup group = BlockGroup::kAttention;
   // The matrices of a projection that files name as one and that is several here. Those have
   // targets for their products alone, which are parts: no adapter names them.

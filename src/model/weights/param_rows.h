@@ -50,6 +50,7 @@ struct LoraPlace {
   std::array<int, 3> parts = {kNoKey, kNoKey, kNoKey};
   bool is_part = false;
   bool alternating = false;       // PEFT's gate_up_proj has these as rows in turn (gpt-oss)
+  bool swapped = false;           // PEFT's A of all experts reads the outputs, and B gives inputs
   bool is_fresh = true;           // a fresh adapter may have it; others come from files alone
   bool of_indexer = false;        // or from a run that trains indexers
   std::string_view stacked = {};  // its names in Tinker's stacked export of experts: "w1", "w1 w3"
