@@ -28,9 +28,6 @@ namespace strata {
 
 class FaultList;
 
-// What a shard may be called: a file of the directory itself, no folder, no way out of it.
-bool is_plain_file_name(std::string_view name);
-
 class CheckpointDir final : public CheckpointSource {
  public:
   explicit CheckpointDir(std::string dir);

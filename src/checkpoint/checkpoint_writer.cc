@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "checkpoint/checkpoint_dir.h"
+#include "checkpoint/shard_index.h"
 #include "text/json_reader.h"
 
 namespace strata {
