@@ -186,7 +186,13 @@ std::vector<std::string> scale_names(const TensorInfo& weight) {
 
 std::vector<std::string> activation_scale_names(std::string_view tensor) {
   if (!tensor.ends_with(kWeight)) return {};
-  return {sibling(tensor, ".input_scale"), sibling(tensor, ".activation_scale")};
+  return {sibling(tensor, ".input_scale"), sibling(tensor, ".activation_scale"),
+          sibling(tensor, ".input_global_scale"), sibling(tensor, ".output_scale")};
+}
+
+bool is_cache_scale(std::string_view tensor) {
+  return tensor.ends_with(".q_scale") || tensor.ends_with(".k_scale") ||
+         tensor.ends_with(".v_scale");
 }
 
 namespace {

@@ -8,7 +8,7 @@
 //   row, "X_blocks" [..., columns / 32, 16], with exponents "X_scales" [..., columns / 32].
 // The scales of tensor "X" are "X_scale_inv" or "X_scale", those of "Y.weight" also "Y.scale": of
 // [rows / block, columns / block], F32, F16, BF16 or powers of two (F8_E8M0). Scales of activations
-// next to them ("Y.input_scale", "Y.activation_scale") are no part of the weights. Formats: OCP
+// next to them ("Y.input_scale", "Y.activation_scale" ..) are no part of the weights. Formats: OCP
 // Microscaling Formats 1.0: e4m3 has 1 sign, 4 exponent bits of bias 7, 3 mantissa bits, no
 // infinity, NaN at 0x7f and 0xff; e2m1 1, 2 of bias 1, 1, no infinity, no NaN; e8m0 is 2^(bits -
 // 127), NaN at 0xff.
@@ -50,6 +50,8 @@ std::string name_with_scales(const TensorInfo& weight);
 // Under which names the scales of a tensor may be, and those of what it multiplies.
 std::vector<std::string> scale_names(const TensorInfo& weight);
 std::vector<std::string> activation_scale_names(std::string_view tensor);
+// Whether it is one of queries, keys or values of a cache in few bits, wherever attention has it.
+bool is_cache_scale(std::string_view tensor);
 
 // What is wrong with `scale` as the scales of `weight`, or nothing: then the format's blocks are
 // those of the scales.

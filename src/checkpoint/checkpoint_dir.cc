@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "checkpoint/bnb4.h"
 #include "checkpoint/faults.h"
+#include "checkpoint/nvfp4.h"
 #include "checkpoint/shard_index.h"
 #include "text/json_reader.h"
 
@@ -22,6 +23,11 @@ constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr size_t kMostTensors = 1 << 18;  // of all stacks; no model comes near
+
+// Whether it is in few bits, with scales; of parts of packed experts see ExpertPart.
+bool is_quantised(const CheckpointTensor& tensor) {
+  return tensor.scaled || tensor.bnb4 != nullptr || tensor.nvfp4 != nullptr;
+}
 
 bool is_fp8(const CheckpointTensor& tensor) { return tensor.info.dtype_name == "F8_E4M3"; }
 
@@ -44,7 +50,7 @@ std::optional<TensorDecl> saved_decl(const CheckpointTensor& tensor) {
   }
   if (!info.readable) return std::nullopt;
   const bool is_narrow =
-      tensor.scaled || tensor.bnb4 || (tensor.packed && tensor.packed->whole->scaled.has_value());
+      is_quantised(tensor) || (tensor.packed && tensor.packed->whole->scaled.has_value());
   const DType dtype = is_narrow ? DType::kBF16 : info.dtype;
   return TensorDecl{.name = info.name, .dtype = dtype, .shape = info.shape};
 }
@@ -79,6 +85,8 @@ CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir))
   }
   move_scales_to_weights();
   move_bnb4_states_to_weights();
+  move_nvfp4_scales_to_weights();
+  drop_cache_scales_of_quantised();
   replace_stacks_by_layer_tensors();
   replace_packed_experts_by_experts();
 }
@@ -101,7 +109,7 @@ std::vector<CheckpointTensor> CheckpointDir::unstacked_tensors(
   std::vector<CheckpointTensor> tensors;
   for (const CheckpointTensor& tensor : tensors_) {
     const std::string& where = files_[tensor.shard].path();
-    const auto parts = stacks[tensor.shard].empty() || tensor.scaled || tensor.bnb4
+    const auto parts = stacks[tensor.shard].empty() || is_quantised(tensor)
                            ? std::nullopt
                            : unstack_tensor(tensor.info, stacks[tensor.shard], where);
     if (!parts) {
@@ -220,6 +228,35 @@ void CheckpointDir::move_bnb4_states_to_weights() {
   erase_named(joined);
 }
 
+// The same for NVFP4, which is found by its scales.
+void CheckpointDir::move_nvfp4_scales_to_weights() {
+  std::set<std::string> joined;
+  const auto find_stored = [&](const std::string& name) { return stored_ref(find(name), files_); };
+  for (CheckpointTensor& tensor : tensors_) {
+    if (!is_quantised(tensor)) tensor.nvfp4 = read_nvfp4_state(tensor.info, find_stored);
+  }
+  FaultList faults(path_);
+  for (CheckpointTensor& tensor : tensors_) {
+    if (tensor.nvfp4 == nullptr) continue;
+    for (std::string& name : nvfp4_part_names(tensor.info)) joined.insert(std::move(name));
+    std::string name = nvfp4_weight_name(tensor.info);
+    for (std::string& other : activation_scale_names(name)) joined.insert(std::move(other));
+    if (name != tensor.info.name && find(name) != nullptr) {
+      faults.add(fmt::format("tensor '{}' is there twice, as it is and packed", name));
+    }
+    tensor.info.name = std::move(name);
+    tensor.info.dtype_name = "NVFP4";
+    make_readable_as_f32(tensor.info, {tensor.nvfp4->rows, tensor.nvfp4->cols});
+  }
+  faults.raise_if_any();
+  erase_named(joined);
+}
+
+void CheckpointDir::drop_cache_scales_of_quantised() {
+  if (std::none_of(tensors_.begin(), tensors_.end(), is_quantised)) return;
+  erase_if([](const CheckpointTensor& tensor) { return is_cache_scale(tensor.info.name); });
+}
+
 void CheckpointDir::erase_named(const std::set<std::string>& names) {
   if (names.empty()) return;
   erase_if([&](const CheckpointTensor& tensor) { return names.contains(tensor.info.name); });
@@ -265,6 +302,11 @@ void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, 
                             files_[tensor.bnb4->absmax_shard], first_element, count,
                             static_cast<float*>(raw_out));
   }
+  if (tensor.nvfp4 != nullptr) {
+    return read_nvfp4_values(*tensor.nvfp4, files_[tensor.shard], tensor.info,
+                             files_[tensor.nvfp4->scale_shard], first_element, count,
+                             static_cast<float*>(raw_out));
+  }
   if (tensor.scaled) {
     const auto& [format, scale, shard] = *tensor.scaled;
     return read_dequantised(files_[tensor.shard], tensor.info, format, files_[shard], scale,
@@ -284,7 +326,7 @@ void CheckpointDir::read_f32(const CheckpointTensor& tensor, int64_t first_eleme
         },
         reinterpret_cast<std::byte*>(out));
   }
-  if (tensor.scaled || tensor.bnb4) return read(tensor, first_element, count, out);
+  if (is_quantised(tensor)) return read(tensor, first_element, count, out);
   files_[tensor.shard].read_f32(tensor.info, first_element, count, out);
 }
 
@@ -293,6 +335,7 @@ NarrowForm CheckpointDir::narrow_form(const CheckpointTensor& tensor) const {
     return tensor.packed->transposed ? NarrowForm::kNone : narrow_form(*tensor.packed->whole);
   }
   if (tensor.bnb4 != nullptr) return tensor.bnb4->form;
+  if (tensor.nvfp4 != nullptr) return tensor.nvfp4->form;
   return tensor.scaled ? scaled_narrow_form(tensor.scaled->format, tensor.scaled->scale)
                        : NarrowForm::kNone;
 }
@@ -314,6 +357,10 @@ void CheckpointDir::read_quantised_rows(const CheckpointTensor& tensor, int64_t 
     return read_quantised_rows_of_bnb4(*tensor.bnb4, file, tensor.info,
                                        files_[tensor.bnb4->absmax_shard], first_row, count, out);
   }
+  if (tensor.nvfp4 != nullptr) {
+    return read_quantised_rows_of_nvfp4(*tensor.nvfp4, file, tensor.info,
+                                        files_[tensor.nvfp4->scale_shard], first_row, count, out);
+  }
   CHECK(tensor.scaled.has_value(), tensor.info.name);
   const auto& [format, scale, shard] = *tensor.scaled;
   read_quantised_rows_of_scaled(file, tensor.info, format, files_[shard], scale, first_row, count,
@@ -329,6 +376,9 @@ std::string CheckpointDir::scan_for_unrepresentable_values(const CheckpointTenso
   if (tensor.bnb4 != nullptr) {
     return scan_bnb4_for_unrepresentable_scales(*tensor.bnb4, tensor.info,
                                                 files_[tensor.bnb4->absmax_shard]);
+  }
+  if (tensor.nvfp4 != nullptr) {
+    return scan_nvfp4_for_unrepresentable_scales(*tensor.nvfp4, files_[tensor.nvfp4->scale_shard]);
   }
   if (!tensor.scaled) return {};
   const auto& [format, scale, shard] = *tensor.scaled;

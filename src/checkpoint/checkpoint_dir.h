@@ -52,6 +52,8 @@ class CheckpointDir final : public CheckpointSource {
   void add_shard(const std::string& name);
   void move_scales_to_weights();
   void move_bnb4_states_to_weights();
+  void move_nvfp4_scales_to_weights();
+  void drop_cache_scales_of_quantised();
   void erase_named(const std::set<std::string>& names);
   void replace_stacks_by_layer_tensors();
   [[nodiscard]] std::vector<CheckpointTensor> unstacked_tensors(

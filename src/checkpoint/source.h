@@ -21,7 +21,8 @@
 
 namespace strata {
 
-struct Bnb4;  // checkpoint/bnb4.h
+struct Bnb4;   // checkpoint/bnb4.h
+struct Nvfp4;  // checkpoint/nvfp4.h
 
 struct CheckpointTensor {
   TensorInfo info;
@@ -34,8 +35,9 @@ struct CheckpointTensor {
     size_t shard = 0;  // of the scale
   };
   std::optional<Scaled> scaled = {};
-  std::shared_ptr<const Bnb4> bnb4 = {};  // the same of bitsandbytes' 4 bits
-  std::optional<ExpertPart> packed = {};  // of one expert's matrix in a tensor of all experts
+  std::shared_ptr<const Bnb4> bnb4 = {};    // the same of bitsandbytes' 4 bits
+  std::shared_ptr<const Nvfp4> nvfp4 = {};  // and of NVFP4
+  std::optional<ExpertPart> packed = {};    // of one expert's matrix in a tensor of all experts
 };
 
 // What a saver must know of where the weights came from.

@@ -15,6 +15,8 @@ alignas(64) constexpr float kTwiceE2m1[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                               0, -1, -2, -3, -4, -6, -8, -12};
 alignas(64) constexpr float kTwiceE2m1Signed[16] = {0,     1,  2,  3,  4,  6,  8,  12,
                                                     -0.0f, -1, -2, -3, -4, -6, -8, -12};
+alignas(64) constexpr float kE2m1[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
+                                         -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 // bitsandbytes' functional.py, create_normal_map and get_4bit_type("fp4"), as files have them.
 alignas(64) constexpr float kNf4[16] = {-1.0f,
                                         -0.6961928009986877f,
@@ -65,6 +67,9 @@ constexpr NarrowLayout make_layout(std::string_view name, int bits, const float*
     case NarrowScale::kFloat:
       l.super_fields = 4, l.super_field_bytes = 4;
       break;
+    case NarrowScale::kE4m3:
+      l.fields = 2, l.field_bytes = 1, l.super_fields = 2, l.super_field_bytes = 4;
+      break;
   }
   return l;
 }
@@ -93,6 +98,7 @@ constexpr NarrowLayout kLayouts[kNumNarrowForms] = {
     make_layout("nf4", 4, kNf4, NarrowScale::kFloat),
     make_layout("fp4", 4, kFp4, NarrowScale::kFloat),
     fp8(),
+    make_layout("nvfp4", 4, kE2m1, NarrowScale::kE4m3),
 };
 
 constexpr int64_t kGroupsOfSuper = kNarrowSuper / kNarrowGroup;

@@ -36,9 +36,10 @@ enum class NarrowForm : uint8_t {
   kE2m1,  // MXFP4 whose code 8 is -0
   kNf4,   // of bitsandbytes, as is
   kFp4,
-  kFp8
+  kFp8,
+  kNvfp4
 };
-constexpr int kNumNarrowForms = 15;
+constexpr int kNumNarrowForms = 16;
 
 // Which stored fields S and M are made of.
 enum class NarrowScale : uint8_t {
@@ -49,7 +50,15 @@ enum class NarrowScale : uint8_t {
   kSuper16,   // of 32: i8 s, t, of its first and second 16; of 256: f16 d; S = d s
   kSuperMin,  // of 32: u8 s, m; of 256: f16 d, e; S = d s, M = -(e m)
   kFloat,     // of 256: f32 d of each of its super fields' columns; S = d
+  kE4m3,      // of 32: u8 s, t, e4m3 without a sign, of its first and second 16;
+              // of 256: f32 d, e; S = s d + s e, of which the second product is rounded to f32
 };
+
+// Whether the first and the second 16 columns of a group have an S each.
+// Always inline: files for wider instructions call it, too (ops/cpu/simd.h).
+[[gnu::always_inline]] inline bool has_two_scales(NarrowScale scale) {
+  return scale == NarrowScale::kSuper16 || scale == NarrowScale::kE4m3;
+}
 
 enum class NarrowCodes : uint8_t {
   kNibbles,  // of 16 values
@@ -74,6 +83,8 @@ struct NarrowLayout {
   [[nodiscard]] bool has_min() const {
     return scale == NarrowScale::kHalfMin || scale == NarrowScale::kSuperMin;
   }
+  // Whether rows are whole blocks of 256 columns, as those that have f16 for each of them are.
+  [[nodiscard]] bool has_super_blocks() const { return super_fields > 0 && super_field_bytes == 2; }
   // Bytes of a row before it is packed.
   [[nodiscard]] int64_t row_bytes(int64_t cols) const;
   // Where in a panel the fields of group `g` of 32 columns are, which its codes follow, and the
@@ -100,7 +111,8 @@ const NarrowLayout& narrow_layout(NarrowForm form);
   return g % kGroups * super_fields / kGroups;
 }
 
-// The bits of e4m3 as f16, which is the value / 256.
+// The bits of e4m3 as f16, which is the value / 256: of a scale too, so that NarrowScale::kE4m3 has
+// 256 times what the scale is multiplied by.
 inline uint16_t narrow_e4m3_half(uint8_t code) {
   return static_cast<uint16_t>((code & 0x80) << 8 | (code & 0x7f) << 7);
 }

@@ -1,14 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models in safetensors of FP8, FP4 and bitsandbytes' 4 bits whose weights stay so against the same
-// files dequantised to bf16: every byte that `strata probe` writes. Forms differ by parameter.
+// Models in safetensors of FP8, FP4, NVFP4 and bitsandbytes' 4 bits whose weights stay so against
+// the same files dequantised to bf16: every byte that `strata probe` writes. Forms differ by
+// parameter.
 #include "tensor/narrow.h"
 #include "tests/golden/narrow_models.h"
 
 namespace strata::golden {
 namespace {
 
-enum class Packed { kFp8Blocks, kNf4, kFp8Rows, kFp4, kE2m1, kFp8, kNf4Nested, kPlain };
-constexpr size_t kNumPacked = 8;
+enum class Packed {
+  kFp8Blocks,
+  kNf4,
+  kFp8Rows,
+  kFp4,
+  kNvfp4,
+  kE2m1,
+  kFp8,
+  kModelOpt,
+  kNf4Nested,
+  kPlain
+};
+constexpr size_t kNumPacked = 10;
 
 class Random {
  public:
@@ -94,6 +106,17 @@ void add_bnb4(PackedFile& file, const std::string& name, int64_t rows, int64_t c
   file.add(name + ".quant_state.bitsandbytes__" + type, "U8", {text.size()}, text);
 }
 
+// In compressed-tensors' form, or in ModelOpt's.
+void add_nvfp4(PackedFile& file, const std::string& name, int64_t rows, int64_t cols, bool packed,
+               Random& random) {
+  std::string scales = random.bytes(rows * cols / 16);
+  for (char& c : scales) c = static_cast<char>(0x30 + (c & 15));
+  file.add(packed ? name + "_packed" : name, "U8", {rows, cols / 2}, random.bytes(rows * cols / 2));
+  file.add(name + "_scale", "F8_E4M3", {rows, cols / 16}, scales);
+  file.add(name + (packed ? "_global_scale" : "_scale_2"), "F32", {1},
+           random.floats(1, packed ? 60.0 : 1.0 / 60));
+}
+
 void add_packed(PackedFile& file, Packed kind, const std::string& name, int64_t rows, int64_t cols,
                 Random& random) {
   switch (kind) {
@@ -115,6 +138,9 @@ void add_packed(PackedFile& file, Packed kind, const std::string& name, int64_t 
     case Packed::kNf4Nested:
       return add_bnb4(file, name, rows, cols, kind != Packed::kFp4, kind == Packed::kNf4Nested,
                       random);
+    case Packed::kNvfp4:
+    case Packed::kModelOpt:
+      return add_nvfp4(file, name, rows, cols, kind == Packed::kNvfp4, random);
     case Packed::kFp8:
     case Packed::kPlain:
       return add_fp8(file, name, rows, cols, {}, 1, random);
@@ -223,7 +249,7 @@ class SpoiltModels : public PackedModels {
       const auto found = std::find_if(
           file.tensors().begin(), file.tensors().end(),
           [](const TensorInfo& info) { return info.name == "model.embed_tokens.weight"; });
-      return *found;
+      return found == file.tensors().end() ? TensorInfo() : *found;
     };
     while (embedding().dtype_name != "F8_E4M3") ASSERT_LT(++first, kNumPacked);
     const TensorInfo rows = embedding();
@@ -291,7 +317,7 @@ TEST(PackedModel, RefusesOtherMethodsByName) {
   for (const char* config :
        {R"({"quant_method": "gptq", "bits": 4})", R"({"quant_method": "awq", "bits": 4})",
         R"({"quant_method": "compressed-tensors", "format": "pack-quantized"})",
-        R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})",
+        R"({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"})",
         R"({"quant_method": "bitsandbytes", "load_in_8bit": true})"}) {
     object text = read_json(kRoot + "qwen3/model/config.json").as_object();
     text["quantization_config"] = boost::json::parse(config);

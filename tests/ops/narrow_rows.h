@@ -42,7 +42,9 @@ struct NarrowMatrix {
         fields[i] = field_of(fields[i]);
       }
       const int64_t super_bytes = row_bytes - cols - field_bytes;
-      if (layout.scale == NarrowScale::kFloat) {
+      if (layout.scale == NarrowScale::kE4m3) {
+        tame_two_floats(fields + field_bytes, super_bytes);
+      } else if (layout.scale == NarrowScale::kFloat) {
         tame_floats(fields + field_bytes, super_bytes);
       } else {
         tame(fields + field_bytes, super_bytes);
@@ -94,6 +96,15 @@ struct NarrowMatrix {
         std::memcpy(&scale, supers + 4 * (col % 256 * layout.super_fields / 256), sizeof(scale));
         return static_cast<float>(static_cast<double>(scale) * code);
       }
+      case NarrowScale::kE4m3: {
+        float of[2];
+        std::memcpy(of, supers, sizeof(of));
+        const double e = e4m3(fields[col % 32 / 16] & 0x7f);
+        // Of the second product 28 bits are rounded; the sum of this has more than a double's.
+        const auto more = static_cast<float>(e * static_cast<double>(of[1]));
+        return static_cast<float>(
+            static_cast<double>(std::fma(static_cast<float>(e), of[0], more)) * code);
+      }
     }
     return NAN;
   }
@@ -107,14 +118,17 @@ struct NarrowMatrix {
         return static_cast<double>(layout.values[code]);
       case NarrowCodes::kInt8:
         return static_cast<int8_t>(code);
-      case NarrowCodes::kE4m3: {  // / 256
-        const int exponent = code >> 3 & 15, mantissa = code & 7;
-        const double value =
-            exponent == 0 ? std::ldexp(mantissa, -17) : std::ldexp(8 + mantissa, exponent - 18);
-        return code >= 128 ? -value : value;
-      }
+      case NarrowCodes::kE4m3:
+        return e4m3(code);
     }
     return NAN;
+  }
+  // / 256
+  [[nodiscard]] static double e4m3(uint8_t code) {
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double value =
+        exponent == 0 ? std::ldexp(mantissa, -17) : std::ldexp(8 + mantissa, exponent - 18);
+    return code >= 128 ? -value : value;
   }
   // What the types of files have: products of more bits would not be exact in f32.
   [[nodiscard]] uint8_t code_of(uint8_t random) const {
@@ -131,6 +145,8 @@ struct NarrowMatrix {
         return static_cast<uint8_t>(random % 64 - 32);
       case NarrowScale::kSuperMin:
         return random % 64;
+      case NarrowScale::kE4m3:
+        return (random & 0x7f) == 0x7f ? 0x38 : random & 0x7f;
       default:
         return random;
     }
@@ -148,6 +164,16 @@ struct NarrowMatrix {
     for (int64_t i = 3; i < count; i += 4) {
       floats[i] = static_cast<uint8_t>((floats[i] & 0x83) | 0x3c);
       if (floats[i - 1] % 16 == 0) std::memset(floats + i - 3, 0, 4);
+    }
+  }
+  // Pairs of a scale and what one of more bits has besides, or nothing.
+  static void tame_two_floats(uint8_t* floats, int64_t count) {
+    tame_floats(floats, count);
+    for (int64_t i = 0; i < count; i += 8) {
+      float of[2];
+      std::memcpy(of, floats + i, sizeof(of));
+      of[1] *= of[0] * 0x1p-24f * (floats[i] % 3 == 0 ? 0.0f : 1.0f);
+      std::memcpy(floats + i, of, sizeof(of));
     }
   }
   static double half(const uint8_t* p) {

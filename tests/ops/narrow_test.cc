@@ -17,9 +17,7 @@ using namespace testing;  // NOLINT: the helpers of this folder
 
 // The columns that whole blocks of the form make of `cols`.
 int64_t whole_blocks(NarrowForm form, int64_t cols) {
-  const NarrowLayout& layout = narrow_layout(form);
-  const bool any = layout.super_fields == 0 || layout.scale == NarrowScale::kFloat;
-  return any ? cols : (cols + 255) / 256 * 256;
+  return narrow_layout(form).has_super_blocks() ? (cols + 255) / 256 * 256 : cols;
 }
 
 // A random matrix as panels of its form, and its copy as panels of bf16.

@@ -23,8 +23,9 @@ uint64_t mixed(uint64_t index) {
   return (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9ull;
 }
 
-constexpr float kLargest = 0.035f;   // of what is random
-constexpr uint8_t kField = 32;       // of a form's scales in whole numbers
+constexpr float kLargest = 0.035f;  // of what is random
+constexpr uint8_t kField = 32;      // of a form's scales in whole numbers
+constexpr uint8_t kOneInE4m3 = 0x38;
 constexpr int64_t kSlice = 8 << 20;  // values that are written at once
 
 // Before it is scaled.
@@ -37,9 +38,7 @@ float largest_code_value(const NarrowLayout& layout) {
 
 // So that the largest code stands for kLargest.
 float group_scale(const NarrowLayout& layout) {
-  const bool is_float = layout.scale == NarrowScale::kFloat;
-  return kLargest / largest_code_value(layout) /
-         (layout.super_fields > 0 && !is_float ? kField : 1);
+  return kLargest / largest_code_value(layout) / (layout.has_super_blocks() ? kField : 1);
 }
 
 // Of random bits; never a NaN.
@@ -60,6 +59,12 @@ void fill_scales(const NarrowLayout& layout, int64_t num_fields, std::span<uint8
   const auto size = std::ssize(bytes);
   if (layout.scale == NarrowScale::kFloat) {
     for (int64_t i = 0; i < size; i += 4) std::memcpy(&bytes[i], &scale, sizeof(scale));
+    return;
+  }
+  if (layout.scale == NarrowScale::kE4m3) {
+    const float pair[] = {256.0f * scale, 0.0f};
+    std::fill_n(bytes.begin(), num_fields, kOneInE4m3);
+    for (int64_t i = num_fields; i < size; i += 8) std::memcpy(&bytes[i], pair, sizeof(pair));
     return;
   }
   const uint16_t half = float_to_f16(scale);
@@ -122,8 +127,7 @@ NarrowForm parse_narrow_form(const std::string& name) {
 
 // Columns that have their scales together.
 int64_t block_columns(const NarrowLayout& layout) {
-  const bool supers = layout.super_fields > 0 && layout.scale != NarrowScale::kFloat;
-  return supers ? kNarrowSuper : kNarrowGroup;
+  return layout.has_super_blocks() ? kNarrowSuper : kNarrowGroup;
 }
 
 bool can_have_form(const model::Parameter& parameter, const NarrowLayout& layout) {

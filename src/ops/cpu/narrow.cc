@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -201,6 +202,10 @@ class Lane {
                 -(half(super, width_ + lane_) * static_cast<float>(field[width_ + lane_]))};
       case NarrowScale::kFloat:
         return {f32(super, narrow_float_field(g, layout_.super_fields) * width_ + lane_), 0.0f};
+      case NarrowScale::kE4m3: {
+        const float e = f16_to_float(narrow_e4m3_half(field[part * width_ + lane_] & 0x7f));
+        return {std::fma(e, f32(super, lane_), e * f32(super, width_ + lane_)), 0.0f};
+      }
     }
     return {};
   }

@@ -34,7 +34,12 @@ struct Path {
     const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, is_small));
   }
+  // Without a sign, / 256.
+  static __m256 e4m3(const uint8_t* p) {
+    return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(load_8(p)), 7));
+  }
   static __m256 mul(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
+  static __m256 fma(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
   static __m256 negative(__m256 a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f)); }
   static void store_scale(float* dst, __m256 value) { _mm256_store_ps(dst, value); }
 };
@@ -184,7 +189,7 @@ template <typename K, bool kSigned, typename Begin, typename Body>
                                                          const Body& body) {
   GroupScales scales;
   const Values values(a.values);
-  const bool halves = a.scale == NarrowScale::kSuper16;
+  const bool halves = has_two_scales(a.scale);
   constexpr bool kNibbles = K::kCodes == NarrowCodes::kNibbles;
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
     load_scales<Path>(a, g, scales);

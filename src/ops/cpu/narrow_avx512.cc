@@ -92,7 +92,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   GroupScales scales;
   alignas(64) float x[kRows][kNarrowGroup];
   const Path::Values values(a.values);
-  const bool halves = a.scale == NarrowScale::kSuper16;
+  const bool halves = has_two_scales(a.scale);
   constexpr int64_t kPairBytes = K::kCodes == NarrowCodes::kNibbles ? kWidth : 2 * kWidth;
   for (int64_t g = 0; g < a.count; ++g) {
     load_scales<Path>(a, a.first + g, scales);

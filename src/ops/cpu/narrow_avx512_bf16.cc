@@ -51,7 +51,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   load_chains(t, acc, as_it_is);
   GroupScales scales;
   const Path::Values values(a.values);
-  const bool halves = a.scale == NarrowScale::kSuper16;
+  const bool halves = has_two_scales(a.scale);
   const char* x = static_cast<const char*>(t.x);
   const int64_t row_bytes = t.x_stride * 2;
   constexpr int64_t kPairBytes = kCodes == NarrowCodes::kNibbles ? kWidth : 2 * kWidth;

@@ -74,6 +74,14 @@ template <typename P>
         P::store_scale(
             s, P::f32(super + 4 * (narrow_float_field(g, a.super_fields) * a.width + lane)));
         break;
+      case NarrowScale::kE4m3:
+        for (int part = 0; part < 2; ++part) {
+          const auto e = P::e4m3(field + part * a.width + lane);
+          P::store_scale(
+              out.s[part] + P::kTimes * lane,
+              P::fma(e, P::f32(super + 4 * lane), P::mul(e, P::f32(super + 4 * (a.width + lane)))));
+        }
+        break;
     }
   }
 }
@@ -126,7 +134,7 @@ template <typename P, NarrowCodes kCodes, bool kMin>
 void unpack_groups(const NarrowArgs& args) {
   const NarrowArgs a = args;  // a copy that the stores below cannot change
   GroupScales scales;
-  const bool halves = a.scale == NarrowScale::kSuper16;
+  const bool halves = has_two_scales(a.scale);
   const int64_t part_elements = kNarrowGroup / 2 * a.width;  // of 16 columns
   const int64_t part_bytes = kCodes == NarrowCodes::kNibbles ? part_elements / 2 : part_elements;
   auto* dst = static_cast<uint16_t*>(a.dst);

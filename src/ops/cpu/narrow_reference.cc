@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "ops/cpu/narrow_impl.h"
@@ -30,7 +31,10 @@ struct Path {
     const uint32_t e = *p;
     return std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23);
   }
+  // Without a sign, / 256.
+  static float e4m3(const uint8_t* p) { return f16_to_float(narrow_e4m3_half(*p & 0x7f)); }
   static float mul(float a, float b) { return a * b; }
+  static float fma(float a, float b, float c) { return std::fma(a, b, c); }
   static float negative(float a) { return -a; }
   static void store_scale(float* dst, float value) { *dst = value; }
 
