@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "tests/base/temp_dir.h"
 #include "tests/checkpoint/gguf_bytes.h"
+#include "tests/ops/narrow_rows.h"
 
 namespace strata {
 namespace {
@@ -241,6 +242,62 @@ TEST_F(GgufSourceTest, AScaleThatIsNoNumberIsNamed) {
   });
   EXPECT_NE(fault.find("the scale of block 1 (Q8_0) is no finite number"), std::string::npos)
       << fault;
+}
+
+// Two experts of one row of 64, in NVFP4: block scales of 1 and codes of 1.
+testing::GgufTensorBytes nvfp4_experts() {
+  const std::string block = std::string(4, '\x38') + std::string(32, '\x22');
+  return {"blk.0.ffn_up_exps.weight", {64, 1, 2}, 40, block + block};
+}
+
+TEST_F(GgufSourceTest, ScalesOfTensorsInNvfp4Multiply) {
+  for (const char* name : {"blk.0.ffn_up_exps.scale", "blk.0.ffn_up_exps.weight.scale"}) {
+    GgufBytes bytes = model("qwen3moe");
+    bytes.tensors.push_back(nvfp4_experts());
+    bytes.tensors.push_back({name, {2}, 0, raw(0.75f) + raw(1.1f)});
+    bytes.tensors.push_back({"blk.0.ffn_up_exps.input_scale", {1}, 0, raw(9.0f)});
+    const GgufSource source(write(bytes));
+    EXPECT_EQ(source.tensors().size(), 3u);
+    for (const auto& [expert, scale] : {std::pair("0", 0.75f), std::pair("1", 1.1f)}) {
+      const CheckpointTensor* up =
+          source.find("model.layers.0.mlp.experts." + std::string(expert) + ".up_proj.weight");
+      ASSERT_NE(up, nullptr);
+      EXPECT_EQ(all_of(source, *up), std::vector<float>(64, scale));
+      ASSERT_EQ(source.narrow_form(*up), NarrowForm::kNvfp4);
+      std::vector<std::byte> row(
+          static_cast<size_t>(narrow_layout(NarrowForm::kNvfp4).row_bytes(64)));
+      source.read_quantised_rows(*up, 0, 1, row.data());
+      const ops::testing::NarrowMatrix kept(NarrowForm::kNvfp4, 1, 64, std::move(row));
+      EXPECT_EQ(kept.f32(0, 63), scale);
+    }
+  }
+}
+
+TEST_F(GgufSourceTest, ScalesOfTensorsInNvfp4ThatDoNotFitAreFaults) {
+  const auto fault_with = [&](testing::GgufTensorBytes scale) {
+    GgufBytes bytes = model("qwen3moe");
+    bytes.tensors.push_back(nvfp4_experts());
+    scale.name = "blk.0.ffn_up_exps.scale";
+    bytes.tensors.push_back(std::move(scale));
+    return source_fault(bytes);
+  };
+  EXPECT_NE(fault_with({"", {1}, 0, raw(1.0f)}).find("F32 [1], want F32 [2]"), std::string::npos);
+  EXPECT_NE(fault_with({"", {2}, 1, "abcd"}).find("F16 [2], want F32 [2]"), std::string::npos);
+  EXPECT_NE(fault_with({"", {2}, 0, raw(1.0f) + raw(NAN)}).find("element 1 is nan"),
+            std::string::npos);
+  // One next to another type is a tensor that nobody knows.
+  GgufBytes bytes = model("qwen3moe");
+  bytes.tensors.push_back({"blk.0.attn_q.scale", {1}, 0, raw(1.0f)});
+  EXPECT_NE(GgufSource(write(bytes)).find("blk.0.attn_q.scale"), nullptr);
+}
+
+TEST_F(GgufSourceTest, HalvesOfKvBWithScalesOfNvfp4AreRefused) {
+  GgufBytes bytes = model("deepseek2");
+  bytes.tensors.push_back({"blk.0.attn_k_b.weight", {64, 2, 1}, 40, std::string(72, '\x11')});
+  bytes.tensors.push_back({"blk.0.attn_v_b.weight", {2, 3, 1}, 0, std::string(24, '\0')});
+  bytes.tensors.push_back({"blk.0.attn_k_b.scale", {1}, 0, raw(1.0f)});
+  EXPECT_NE(source_fault(bytes).find("halves of kv_b_proj with scales of NVFP4"),
+            std::string::npos);
 }
 
 TEST_F(GgufSourceTest, ModelsThatAreNotSupportedAreNamed) {

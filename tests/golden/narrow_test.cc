@@ -14,7 +14,7 @@ namespace {
 
 // Types in turn, those without a form among them.
 constexpr const char* kTypes[] = {"Q4_0", "Q8_0", "Q4_K", "Q6_K",   "Q5_0", "MXFP4", "IQ4_NL",
-                                  "Q5_K", "Q4_1", "Q3_K", "IQ4_XS", "Q5_1", "Q2_K"};
+                                  "Q5_K", "Q4_1", "Q3_K", "IQ4_XS", "Q5_1", "Q2_K",  "NVFP4"};
 
 const GgufType& type_of(std::string_view name) {
   for (uint32_t id = 0; id < 64; ++id) {
@@ -64,6 +64,8 @@ std::string random_blocks(const GgufType& type, int64_t count, uint64_t& state) 
       std::memcpy(block + place, &half, sizeof(half));
     }
     if (type.name == "MXFP4") block[0] = static_cast<char>(120 + next() % 3);
+    for (int g = 0; g < 4 && type.name == "NVFP4"; ++g)
+      block[g] = static_cast<char>(0x30 + next() % 16);
   }
   return bytes;
 }
@@ -71,6 +73,21 @@ std::string random_blocks(const GgufType& type, int64_t count, uint64_t& state) 
 template <typename T>
 void put(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// The scale of a tensor in NVFP4, or of each of its experts: about what brings blocks to the size
+// of weights.
+template <typename Add>
+void add_scales(const GgufTensor& tensor, uint64_t& state, const Add& add) {
+  const int64_t count = tensor.dims.size() == 3 ? tensor.dims.front() : 1;
+  std::string scales;
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    put<float>(scales, 0.02f + 0.02f * static_cast<float>(state >> 40) * 0x1p-24f);
+  }
+  const std::string base = tensor.name.substr(0, tensor.name.rfind(".weight"));
+  add(base + ".scale", {count}, type_of("F32"), scales);
+  add(base + ".input_scale", {1}, type_of("F32"), scales.substr(0, sizeof(float)));
 }
 
 // The file with matrices as random blocks, types in turn; the keys' bytes as they are.
@@ -87,6 +104,20 @@ void write_narrow_file(const std::string& from, const std::string& to, size_t fi
   std::string data;
   uint64_t state = 42 + first_type;
   size_t turn = first_type;
+  uint64_t num_tensors = 0;
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& dims,
+                       const GgufType& type, const std::string& own) {
+    ++num_tensors;
+    put<uint64_t>(header, name.size());
+    header += name;
+    put<uint32_t>(header, static_cast<uint32_t>(dims.size()));
+    for (size_t i = dims.size(); i > 0; --i)
+      put<uint64_t>(header, static_cast<uint64_t>(dims[i - 1]));
+    put<uint32_t>(header, type.id);
+    put<uint64_t>(header, data.size());
+    data += own;
+    data.resize((data.size() + 31) / 32 * 32);
+  };
   for (const GgufTensor& tensor : file.tensors()) {
     const GgufType* type = tensor.type;
     std::string own(static_cast<size_t>(tensor.end - tensor.begin), '\0');
@@ -99,17 +130,11 @@ void write_narrow_file(const std::string& from, const std::string& to, size_t fi
         own = random_blocks(*type, tensor.rows() * tensor.columns() / type->block_elements, state);
       }
     }
-    put<uint64_t>(header, tensor.name.size());
-    header += tensor.name;
-    put<uint32_t>(header, static_cast<uint32_t>(tensor.dims.size()));
-    for (size_t i = tensor.dims.size(); i > 0; --i) {
-      put<uint64_t>(header, static_cast<uint64_t>(tensor.dims[i - 1]));
-    }
-    put<uint32_t>(header, type->id);
-    put<uint64_t>(header, data.size());
-    data += own;
-    data.resize((data.size() + 31) / 32 * 32);
+    add(tensor.name, tensor.dims, *type, own);
+    if (type->name == "NVFP4") add_scales(tensor, state, add);
   }
+  constexpr size_t kNumTensorsAt = 8;
+  std::memcpy(header.data() + kNumTensorsAt, &num_tensors, sizeof(num_tensors));
   header.resize((header.size() + 31) / 32 * 32);
   std::ofstream(to, std::ios::binary) << header << data;
 }

@@ -480,7 +480,7 @@ def write_all():
 
 
 BLOCK_TYPES = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
-               "IQ4_XS", "MXFP4"]
+               "IQ4_XS", "MXFP4", "NVFP4"]
 # Where halves of a block are scales, in bytes; of MXFP4 the exponent.
 SCALES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108],
           "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0]}
@@ -505,6 +505,8 @@ def write_blocks(count=40):
                     blocks[i, 0] = i if i < 8 else rng.integers(0, 253)
                 if name == "MXFP4" and i in (8, 9):
                     blocks[i, 0] = 252
+                if name == "NVFP4" and i < 4:
+                    blocks[i, :4] = [[0x7f, 0xff, 0x80, 0], [1, 7, 8, 0x7e], [0x81, 0x87, 0x88, 0xfe], [0x38] * 4][i]
             if name in ("F16", "BF16"):  # infinities and NaN have no one f32
                 halves = blocks.view("<u2")
                 halves[(halves & (0x7c00 if name == "F16" else 0x7f80)) == (0x7c00 if name == "F16" else 0x7f80)] = 0x3c00

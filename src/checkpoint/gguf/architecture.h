@@ -25,6 +25,7 @@ struct GgufWeight {
   std::vector<int32_t> rows = {};     // which row each one is, counted from first_row; empty: as is
   std::vector<int32_t> columns = {};  // which column each one is; empty: as they are
   Change change = Change::kNone;
+  float scale = 1.0f;  // of NVFP4, besides the blocks'
   // kv_b_proj, where a file has its two parts: `from` is [heads, rank, nope], this [heads, value,
   // rank]; each head has nope rows, columns of the first, and value rows of this.
   GgufModel::Tensor values = {};

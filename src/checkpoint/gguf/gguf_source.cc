@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf/narrow.h"
 #include "checkpoint/gguf/tokenizer.h"
+#include "checkpoint/nvfp4.h"
 
 namespace strata {
 namespace {
@@ -125,11 +126,12 @@ void GgufSource::read_stored_rows(const GgufModel::Tensor& tensor, int64_t first
 }
 
 void GgufSource::dequantise_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
-                                 float* out) const {
+                                 float scale, float* out) const {
   const GgufTensor& info = *tensor.info;
   const int64_t blocks = info.columns() / info.type->block_elements;
   std::vector<std::byte> bytes(static_cast<size_t>(count * info.row_bytes()));
   read_stored_rows(tensor, first_row, count, bytes.data());
+  if (scale != 1.0f) return dequantise_gguf_nvfp4(bytes.data(), count * blocks, scale, out);
   const int64_t fault = info.type->dequantise(bytes.data(), count * blocks, out);
   if (fault >= 0) fail_non_finite_scale(tensor, first_row * blocks + fault);
 }
@@ -181,9 +183,10 @@ void copy_column(std::span<const float> matrix, int64_t columns, int64_t column,
 void GgufSource::dequantise_and_pick_columns(const GgufWeight& weight, int64_t first_row,
                                              int64_t count, std::span<float> row,
                                              float* out) const {
-  if (weight.columns.empty()) return dequantise_rows(weight.from, first_row, count, out);
+  if (weight.columns.empty())
+    return dequantise_rows(weight.from, first_row, count, weight.scale, out);
   for (int64_t i = 0; i < count; ++i, out += weight.columns.size()) {
-    dequantise_rows(weight.from, first_row + i, 1, row.data());
+    dequantise_rows(weight.from, first_row + i, 1, weight.scale, row.data());
     pick_columns(weight.columns, row, out);
   }
 }
@@ -235,10 +238,10 @@ void GgufSource::read_kv_b_rows(const GgufWeight& weight, int64_t first_row, int
     const int64_t head = row / (nope + value);
     const int64_t within = row % (nope + value);
     if (within >= nope) {
-      dequantise_rows(weight.values, head * value + within - nope, 1, out);
+      dequantise_rows(weight.values, head * value + within - nope, 1, 1.0f, out);
       continue;
     }
-    if (held != head) dequantise_rows(weight.from, head * rank, rank, keys.data());
+    if (held != head) dequantise_rows(weight.from, head * rank, rank, 1.0f, keys.data());
     held = head;
     copy_column(keys, nope, within, rank, out);
   }
@@ -294,8 +297,9 @@ NarrowForm GgufSource::narrow_form(const CheckpointTensor& tensor) const {
   const GgufWeight& weight = weight_of(tensor);
   const bool as_stored = weight.columns.empty() && weight.change == GgufWeight::Change::kNone &&
                          weight.values.info == nullptr;
-  return as_stored && tensor.info.readable ? gguf_narrow_form(*weight.from.info->type)
-                                           : NarrowForm::kNone;
+  const bool is_held = Nvfp4Scale{.t = weight.scale}.as_sum().has_value();
+  return as_stored && is_held && tensor.info.readable ? gguf_narrow_form(*weight.from.info->type)
+                                                      : NarrowForm::kNone;
 }
 
 void GgufSource::read_quantised_rows(const CheckpointTensor& tensor, int64_t first_row,
@@ -304,12 +308,13 @@ void GgufSource::read_quantised_rows(const CheckpointTensor& tensor, int64_t fir
   const GgufTensor& info = *weight.from.info;
   const int64_t row_bytes = narrow_layout(gguf_narrow_form(*info.type)).row_bytes(info.columns());
   const int64_t blocks = info.columns() / info.type->block_elements;
+  const std::array<float, 2> sum = *Nvfp4Scale{.t = weight.scale}.as_sum();
   std::vector<std::byte> bytes;
   for_each_run_of_rows(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
     bytes.resize(static_cast<size_t>(run * info.row_bytes()));
     read_stored_rows(weight.from, stored, run, bytes.data());
     const int64_t fault = gguf_repack_rows_until_fault(
-        *info.type, bytes.data(), run, info.columns(), out + (begin - first_row) * row_bytes);
+        *info.type, bytes.data(), run, info.columns(), out + (begin - first_row) * row_bytes, sum);
     if (fault >= 0) fail_non_finite_scale(weight.from, stored * blocks + fault);
   });
 }

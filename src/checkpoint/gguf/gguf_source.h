@@ -51,8 +51,9 @@ class GgufSource final : public CheckpointSource {
                              std::span<std::byte> row, std::byte* out) const;
   void dequantise_and_pick_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
                                    std::span<float> row, float* out) const;
+  // `scale`: of NVFP4, besides the blocks'.
   void dequantise_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
-                       float* out) const;
+                       float scale, float* out) const;
   [[noreturn]] void fail_non_finite_scale(const GgufModel::Tensor& tensor, int64_t block) const;
 
   GgufModel model_;

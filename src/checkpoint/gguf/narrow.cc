@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "checkpoint/nvfp4.h"
 
 namespace strata {
 namespace {
@@ -144,6 +145,19 @@ bool repack_iq4_xs(const uint8_t* b, const Out& out) {
   return finite(b);
 }
 
+// Super fields are the tensor's. Code 8 is a zero without a sign, as in MXFP4.
+bool repack_nvfp4(const uint8_t* b, const Out& out) {
+  for (int g = 0; g < 4; ++g) {
+    out.fields[g] = gguf_nvfp4_scale(b[g]);
+    for (int i = 0; i < 16; ++i) {
+      const int byte = u8(b, 4 + 8 * g + i % 8);
+      const int code = i < 8 ? byte & 15 : byte >> 4;
+      out.codes[16 * g + i] = static_cast<uint8_t>(code == 8 ? 0 : code);
+    }
+  }
+  return true;
+}
+
 struct Row {
   std::string_view type;
   NarrowForm form;
@@ -163,6 +177,7 @@ constexpr std::array kRows = {
     Row{"Q6_K", NarrowForm::kQ6_K, repack_q6_k},
     Row{"Q3_K", NarrowForm::kQ6_K, repack_q3_k},
     Row{"IQ4_XS", NarrowForm::kIq4Xs, repack_iq4_xs},
+    Row{"NVFP4", NarrowForm::kNvfp4, repack_nvfp4},
 };
 
 const Row* row_of(const GgufType& type) {
@@ -180,7 +195,8 @@ NarrowForm gguf_narrow_form(const GgufType& type) {
 }
 
 int64_t gguf_repack_rows_until_fault(const GgufType& type, const std::byte* blocks, int64_t rows,
-                                     int64_t cols, std::byte* out) {
+                                     int64_t cols, std::byte* out,
+                                     const std::array<float, 2>& tensor_scale) {
   const Row* row = row_of(type);
   CHECK(row != nullptr && cols % type.block_elements == 0, type.name, cols);
   const NarrowLayout& layout = narrow_layout(row->form);
@@ -192,9 +208,14 @@ int64_t gguf_repack_rows_until_fault(const GgufType& type, const std::byte* bloc
     auto* const codes = reinterpret_cast<uint8_t*>(out) + r * layout.row_bytes(cols);
     uint8_t* const fields = codes + cols;
     uint8_t* const supers = fields + blocks_each * field_bytes;
+    if (row->form == NarrowForm::kNvfp4) {
+      const int64_t at = cols + blocks_each * field_bytes;
+      fill_nvfp4_super_fields(tensor_scale, {out + r * layout.row_bytes(cols) + at,
+                                             out + (r + 1) * layout.row_bytes(cols)});
+    }
     for (int64_t b = 0; b < blocks_each; ++b, from += type.block_bytes) {
       const Out to = {codes + b * type.block_elements, fields + b * field_bytes,
-                      supers + b * layout.super_fields * 2};
+                      supers + b * type.block_elements / kNarrowSuper * layout.super_bytes(1)};
       if (!row->convert(from, to)) return r * blocks_each + b;
     }
   }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tensor/dtype.h"
+#include "tensor/narrow.h"
 
 namespace strata {
 namespace {
@@ -108,6 +109,12 @@ int64_t dequantise_mxfp4(const std::byte* blocks, int64_t count, float* out) {
     }
     return finite;
   });
+}
+
+// Of four groups of 16 the scales, then the codes, of each group the first 8 in the low halves.
+int64_t dequantise_nvfp4(const std::byte* blocks, int64_t count, float* out) {
+  dequantise_gguf_nvfp4(blocks, count, 1.0f, out);
+  return -1;
 }
 
 // The six-bit scale and minimum of one of eight groups.
@@ -234,11 +241,27 @@ constexpr GgufType kTypes[] = {
     {34, "TQ1_0", 256, 54, nullptr},
     {35, "TQ2_0", 256, 66, nullptr},
     {39, "MXFP4", 32, 17, dequantise_mxfp4},
-    {40, "NVFP4", 64, 36, nullptr},
+    {40, "NVFP4", 64, 36, dequantise_nvfp4},
     {41, "Q1_0", 128, 18, nullptr},
 };
 
 }  // namespace
+
+uint8_t gguf_nvfp4_scale(uint8_t stored) { return stored == 0x7f ? 0 : stored & 0x7f; }
+
+void dequantise_gguf_nvfp4(const std::byte* blocks, int64_t count, float tensor_scale, float* out) {
+  constexpr int kBytes = 36, kGroups = 4, kGroup = 16;
+  for (int64_t i = 0; i < count * kGroups; ++i, out += kGroup) {
+    const Block b(blocks + i / kGroups * kBytes);
+    const auto g = static_cast<int>(i % kGroups);
+    const uint8_t bits = gguf_nvfp4_scale(static_cast<uint8_t>(b.u8(g)));
+    const float scale = 256.0f * f16_to_float(narrow_e4m3_half(bits)) * tensor_scale;
+    for (int j = 0; j < kGroup; ++j) {
+      const int byte = b.u8(kGroups + kGroup / 2 * g + j % 8);
+      out[j] = 0.5f * kTwiceE2m1[j < 8 ? byte & 15 : byte >> 4] * scale;
+    }
+  }
+}
 
 const GgufType* find_gguf_type(uint32_t id) {
   for (const GgufType& type : kTypes) {

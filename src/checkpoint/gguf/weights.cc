@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/gguf/architecture.h"
 #include "checkpoint/gguf/names.h"
+#include "checkpoint/gguf/nvfp4_scales.h"
 
 namespace strata {
 namespace {
@@ -77,7 +78,10 @@ struct ExpertPart {
 class WeightList {
  public:
   explicit WeightList(const GgufModel& model)
-      : model_(model), row_(gguf_architecture(model)), num_layers_(gguf_num_layers(model)) {}
+      : model_(model),
+        row_(gguf_architecture(model)),
+        num_layers_(gguf_num_layers(model)),
+        scales_(model) {}
 
   std::vector<GgufWeight> build_list() {
     for (const GgufModel::Tensor& tensor : model_.tensors()) add_weights_from(tensor);
@@ -109,11 +113,15 @@ class WeightList {
     fail(from, fmt::format("no {} heads of even width", num_heads));
   }
 
-  void push(GgufWeight weight) { weights_.push_back(std::move(weight)); }
+  void push(GgufWeight weight, int64_t expert = 0) {
+    weight.scale = scales_.read_scale(weight.from, expert);
+    weights_.push_back(std::move(weight));
+  }
 
   void add_weights_from(const GgufModel::Tensor& from) {
     const std::string_view name = from.info->name;
     if (name == "rope_freqs.weight") return;  // read as part of the config
+    if (scales_.is_scale(name)) return;
     if (const std::string_view known = huggingface_name_outside_layers(name); !known.empty()) {
       const bool is_norm = known == "model.norm.weight";
       return push({.name = std::string(known),
@@ -307,7 +315,8 @@ class WeightList {
       push({.name = fmt::format("{}{}{}.{}.weight", prefix, row_.experts, expert, part.name),
             .dims = {rows, dims[2]},
             .from = from,
-            .first_row = expert * dims[1] + part.part * rows});
+            .first_row = expert * dims[1] + part.part * rows},
+           expert);
     }
   }
 
@@ -327,6 +336,9 @@ class WeightList {
     if (k.size() != 3 || v.size() != 3 || k[0] != v[0] || k[1] != v[2]) {
       fail(from, "does not fit attn_v_b: want [heads, rank, nope] and [heads, value, rank]");
     }
+    if (scales_.has_scale(from) || scales_.has_scale(weight.values)) {
+      fail(from, "halves of kv_b_proj with scales of NVFP4 are not supported");
+    }
     weight.dims = {k[0] * (k[2] + v[1]), k[1]};
     push(std::move(weight));
   }
@@ -334,6 +346,7 @@ class WeightList {
   const GgufModel& model_;
   const GgufArchitecture& row_;
   int64_t num_layers_;
+  Nvfp4Scales scales_;
   std::vector<GgufWeight> weights_;
 };
 
