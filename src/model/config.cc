@@ -10,6 +10,7 @@
 #include "checkpoint/source.h"
 #include "model/families/config_object.h"
 #include "model/families/family.h"
+#include "model/families/quantization.h"
 #include "model/weights/layer_table.h"
 
 namespace strata::model {
@@ -238,6 +239,9 @@ ParsedConfig parse_config(const std::string& text, const std::string& where, boo
 ParsedConfig read_config(const ModelTexts& texts, bool strict) {
   constexpr int64_t kMaxBytes = 16 << 20;
   constexpr std::string_view kName = "config.json";
+  constexpr std::string_view kModelOpt = "hf_quant_config.json";
+  const std::optional<std::string> modelopt = texts.find(kModelOpt, kMaxBytes);
+  if (modelopt) check_modelopt_file(*modelopt, texts.where(kModelOpt));
   return parse_config(texts.read(kName, kMaxBytes), texts.where(kName), strict);
 }
 

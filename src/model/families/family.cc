@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "model/connectors/pre_norm_add.h"
+#include "model/families/quantization.h"
 
 namespace strata::model {
 
@@ -107,24 +108,6 @@ constexpr std::string_view kIgnoredSuffixes[] = {"rotary_emb.inv_freq"};
 
 bool contains(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// Weights in few bits are what the checkpoint reader makes of them, which goes by the tensors that
-// are there: here other forms are refused, by name.
-void check_quantization(const ConfigObject& object) {
-  const auto quantization = object.object("quantization_config");
-  if (!quantization) return;
-  const std::string method = quantization->text("quant_method", "");
-  const std::string format = quantization->text("fmt", "e4m3");
-  if ((method == "fp8" || method == "fbgemm_fp8") && format == "e4m3") return;
-  if (method == "mxfp4") return;
-  if (method == "bitsandbytes" && quantization->boolean("load_in_4bit", false)) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("{}: quantization_config: quant_method '{}' is not supported in this form "
-                  "(got {}); supported are fp8 with fmt e4m3, fbgemm_fp8, mxfp4, and bitsandbytes "
-                  "with load_in_4bit. Weights of other methods may be had in GGUF",
-                  object.where(), method, object.json("quantization_config")));
 }
 
 DType parse_dtype(const ConfigObject& object, std::string_view key) {
