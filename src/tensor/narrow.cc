@@ -43,7 +43,7 @@ constexpr NarrowLayout make_layout(std::string_view name, int bits, const float*
   NarrowLayout l = {.name = name,
                     .bits = bits,
                     .values = values,
-                    .codes = bits == 8 ? NarrowCodes::kInt8 : NarrowCodes::kNibbles,
+                    .codes = bits == 4 ? NarrowCodes::kNibbles : NarrowCodes::kInt8,
                     .scale = scale};
   switch (scale) {
     case NarrowScale::kHalf:
@@ -74,6 +74,13 @@ constexpr NarrowLayout make_layout(std::string_view name, int bits, const float*
   return l;
 }
 
+constexpr NarrowLayout make_planes(std::string_view name, int bits, int least_code,
+                                   NarrowScale scale) {
+  NarrowLayout l = make_layout(name, bits, nullptr, scale);
+  l.least_code = least_code;
+  return l;
+}
+
 // Of 128 columns each.
 constexpr NarrowLayout fp8() {
   NarrowLayout l = make_layout("fp8", 8, nullptr, NarrowScale::kFloat);
@@ -91,14 +98,15 @@ constexpr NarrowLayout kLayouts[kNumNarrowForms] = {
     make_layout("iq4_xs", 4, kIq4, NarrowScale::kSuper),
     make_layout("mxfp4", 4, kTwiceE2m1, NarrowScale::kExponent),
     make_layout("q8_0", 8, nullptr, NarrowScale::kHalf),
-    make_layout("q5_1", 8, nullptr, NarrowScale::kHalfMin),
-    make_layout("q5_k", 8, nullptr, NarrowScale::kSuperMin),
-    make_layout("q6_k", 8, nullptr, NarrowScale::kSuper16),
+    make_planes("q5_1", 5, 0, NarrowScale::kHalfMin),
+    make_planes("q5_k", 5, 0, NarrowScale::kSuperMin),
+    make_planes("q6_k", 6, -32, NarrowScale::kSuper16),
     make_layout("e2m1", 4, kTwiceE2m1Signed, NarrowScale::kExponent),
     make_layout("nf4", 4, kNf4, NarrowScale::kFloat),
     make_layout("fp4", 4, kFp4, NarrowScale::kFloat),
     fp8(),
     make_layout("nvfp4", 4, kE2m1, NarrowScale::kE4m3),
+    make_planes("q5_0", 5, -16, NarrowScale::kHalf),
 };
 
 constexpr int64_t kGroupsOfSuper = kNarrowSuper / kNarrowGroup;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights kept in 4 or 8 bits. A form says how an element's value is made of a code, a scale and
+// Weights kept in 4 to 8 bits. A form says how an element's value is made of a code, a scale and
 // perhaps a minimum:
 //   value = RNE_bf16(values[code] * S + M)
 // where S and M are f32 and belong to a row and some of its columns. Only one f32 operation rounds:
@@ -12,8 +12,10 @@
 // Panels of `width` rows (tensor/panel.h) are one stream: [the super fields of 256 columns, each
 // [width]], then of each 32 columns [its fields, each [width]] and the codes in the order of a bf16
 // panel's elements, [pair][width][2]: bytes, or nibbles in the order that registers of paths with
-// panels of that width take apart (narrow_nibble of ops/cpu/narrow_kernels.h). Rows of padding have
-// the value 0.
+// panels of that width take apart (narrow_nibble of ops/cpu/narrow_kernels.h). Codes of 5 and 6
+// bits are two planes of a group's n elements: the low four bits, of elements i and n / 2 + i in
+// byte i, and then the h others, of elements k n h / 8 + i in the k-th h bits of byte i. Rows of
+// padding have the value 0.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -37,9 +39,10 @@ enum class NarrowForm : uint8_t {
   kNf4,   // of bitsandbytes, as is
   kFp4,
   kFp8,
-  kNvfp4
+  kNvfp4,
+  kQ5_0
 };
-constexpr int kNumNarrowForms = 16;
+constexpr int kNumNarrowForms = 17;
 
 // Which stored fields S and M are made of.
 enum class NarrowScale : uint8_t {
@@ -62,8 +65,8 @@ enum class NarrowScale : uint8_t {
 
 enum class NarrowCodes : uint8_t {
   kNibbles,  // of 16 values
-  kInt8,
-  kE4m3,  // value: e4m3 / 256, as f16 has it
+  kInt8,     // of bytes, or of planes of 5 or 6 bits that say how much it is above the least one
+  kE4m3,     // value: e4m3 / 256, as f16 has it
 };
 
 constexpr int64_t kNarrowGroup = 32;   // columns
@@ -71,7 +74,7 @@ constexpr int64_t kNarrowSuper = 256;  // columns
 
 struct NarrowLayout {
   std::string_view name;          // as files call the first of its types
-  int bits = 0;                   // of a code: 4 or 8
+  int bits = 0;                   // of a code: 4, 5, 6 or 8
   const float* values = nullptr;  // [16], of 4 bits
   NarrowCodes codes = NarrowCodes::kNibbles;
   NarrowScale scale = NarrowScale::kHalf;
@@ -79,10 +82,13 @@ struct NarrowLayout {
   int field_bytes = 0;   // of each
   int super_fields = 0;  // of 256 columns
   int super_field_bytes = 2;
+  int least_code = 0;  // of 5 and 6 bits
 
   [[nodiscard]] bool has_min() const {
     return scale == NarrowScale::kHalfMin || scale == NarrowScale::kSuperMin;
   }
+  // Of a code, those in the second plane.
+  [[nodiscard]] int high_bits() const { return bits == 5 || bits == 6 ? bits - 4 : 0; }
   // Whether rows are whole blocks of 256 columns, as those that have f16 for each of them are.
   [[nodiscard]] bool has_super_blocks() const { return super_fields > 0 && super_field_bytes == 2; }
   // Bytes of a row before it is packed.

@@ -135,7 +135,8 @@ struct NarrowMatrix {
     if (narrow_layout(form).bits == 4) return random & 15;
     if (form == NarrowForm::kQ8_0) return random;
     if (form == NarrowForm::kFp8) return (random & 0x7f) == 0x7f ? 0 : random;
-    return static_cast<uint8_t>(form == NarrowForm::kQ6_K ? random % 64 - 32 : random % 32);
+    const NarrowLayout& layout = narrow_layout(form);
+    return static_cast<uint8_t>(random % (1 << layout.bits) + layout.least_code);
   }
   [[nodiscard]] uint8_t field_of(uint8_t random) const {
     switch (narrow_layout(form).scale) {

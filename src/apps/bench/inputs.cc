@@ -30,7 +30,12 @@ constexpr int64_t kSlice = 8 << 20;  // values that are written at once
 
 // Before it is scaled.
 float largest_code_value(const NarrowLayout& layout) {
-  if (layout.bits != 4) return layout.codes == NarrowCodes::kE4m3 ? 448.0f / 256 : 127.0f;
+  if (layout.codes == NarrowCodes::kE4m3) return 448.0f / 256;
+  if (layout.bits == 8) return 127.0f;
+  if (layout.high_bits() > 0) {
+    const int greatest = (1 << layout.bits) - 1 + layout.least_code;
+    return static_cast<float>(std::max(greatest, -layout.least_code));
+  }
   float largest = 0.0f;
   for (int i = 0; i < 16; ++i) largest = std::max(largest, std::abs(layout.values[i]));
   return largest;
@@ -44,6 +49,8 @@ float group_scale(const NarrowLayout& layout) {
 // Of random bits; never a NaN.
 uint8_t make_code(const NarrowLayout& layout, uint8_t random) {
   if (layout.bits == 4) return random & 15;
+  if (layout.high_bits() > 0)
+    return static_cast<uint8_t>(random % (1 << layout.bits) + layout.least_code);
   const bool is_nan = layout.codes == NarrowCodes::kE4m3 && (random & 0x7f) == 0x7f;
   return is_nan ? 0 : random;
 }

@@ -18,7 +18,7 @@ OptionTable option_table_of(BenchOptions& o) {
   add_dtype_option(t, o.dtype, {"f32", "bf16", "auto"}, "f32, bf16 or auto");
   t.text(
       "weights", o.weights,
-      "of --model: auto, narrow or bf16, as in train; of random weights: bf16, or a form of 4 or "
+      "of --model: auto, narrow or bf16, as in train; of random weights: bf16, or a form of 4 to "
       "8 bits: " +
           narrow_form_names());
   t.choice("method", o.method, {"lora", "full"},

@@ -169,7 +169,7 @@ constexpr std::array kRows = {
     Row{"Q4_0", NarrowForm::kQ4_0, repack_q4<1>},
     Row{"Q4_1", NarrowForm::kQ4_1, repack_q4<2>},
     Row{"IQ4_NL", NarrowForm::kIq4Nl, repack_q4<1>},
-    Row{"Q5_0", NarrowForm::kQ8_0, repack_q5<false>},
+    Row{"Q5_0", NarrowForm::kQ5_0, repack_q5<false>},
     Row{"Q5_1", NarrowForm::kQ5_1, repack_q5<true>},
     Row{"MXFP4", NarrowForm::kMxfp4, repack_mxfp4},
     Row{"Q4_K", NarrowForm::kQ4_K, repack_q4_or_5_k<false>},

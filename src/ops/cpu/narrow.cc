@@ -27,6 +27,8 @@ NarrowArgs kernel_args_of(const PanelView& panel, int64_t index) {
           .has_min = layout.has_min(),
           .rounding = rounding_of(layout),
           .values = layout.values,
+          .high_bits = layout.high_bits(),
+          .least_code = layout.least_code,
           .are_bf16 = layout.scale != NarrowScale::kFloat,
           .header_bytes = layout.header_bytes(panel.width),
           .group_bytes = layout.group_bytes(panel.width),
@@ -67,8 +69,20 @@ class LaneWriter {
       codes[element] = code;
       return;
     }
+    if (layout_.high_bits() > 0) return write_planes(codes, element, code);
     const NarrowNibble at = narrow_nibble(element, width_);
     codes[at.byte] = static_cast<uint8_t>((codes[at.byte] & (0xf0 >> at.shift)) | code << at.shift);
+  }
+
+  void write_planes(uint8_t* codes, int64_t element, uint8_t code) const {
+    const NarrowPlanes at = narrow_planes(element, width_, layout_.high_bits());
+    const int above = static_cast<int8_t>(code) - layout_.least_code;
+    const int high_mask = (1 << layout_.high_bits()) - 1;
+    uint8_t& low = codes[at.low.byte];
+    uint8_t& high = codes[at.high.byte];
+    low = static_cast<uint8_t>((low & (0xf0 >> at.low.shift)) | (above & 15) << at.low.shift);
+    high = static_cast<uint8_t>((high & ~(high_mask << at.high.shift)) | (above >> 4 & high_mask)
+                                                                             << at.high.shift);
   }
 
   const NarrowLayout& layout_;
@@ -163,10 +177,16 @@ class Lane {
   };
 
   [[nodiscard]] float code_value(const uint8_t* codes, int64_t element) const {
+    if (layout_.high_bits() > 0) return static_cast<float>(planes_code(codes, element));
     if (layout_.codes == NarrowCodes::kInt8) return static_cast<int8_t>(codes[element]);
     if (layout_.codes == NarrowCodes::kE4m3) return f16_to_float(narrow_e4m3_half(codes[element]));
     const NarrowNibble at = narrow_nibble(element, width_);
     return layout_.values[codes[at.byte] >> at.shift & 15];
+  }
+  [[nodiscard]] int planes_code(const uint8_t* codes, int64_t element) const {
+    const NarrowPlanes at = narrow_planes(element, width_, layout_.high_bits());
+    const int high = codes[at.high.byte] >> at.high.shift & ((1 << layout_.high_bits()) - 1);
+    return ((codes[at.low.byte] >> at.low.shift & 15) | high << 4) + layout_.least_code;
   }
   [[nodiscard]] static float half(const uint8_t* fields, int64_t at) {
     return f16_to_float(static_cast<uint16_t>(fields[2 * at] | fields[2 * at + 1] << 8));

@@ -188,6 +188,7 @@ template <typename K, bool kSigned, typename Begin, typename Body>
 [[gnu::always_inline]] inline void for_each_decoded_pair(const NarrowArgs& a, const Begin& begin,
                                                          const Body& body) {
   GroupScales scales;
+  CodeBytes joined;
   const Values values(a.values);
   const bool halves = has_two_scales(a.scale);
   constexpr bool kNibbles = K::kCodes == NarrowCodes::kNibbles;
@@ -195,7 +196,7 @@ template <typename K, bool kSigned, typename Begin, typename Body>
     load_scales<Path>(a, g, scales);
     if constexpr (K::kCodes == NarrowCodes::kE4m3) rescale_e4m3(scales);
     begin(g - a.first);
-    const uint8_t* codes = group_of(a, g) + a.header_bytes;
+    const uint8_t* codes = codes_of(a, g, joined);
     for (int64_t col = 0; col < kNarrowGroup; col += 4) {
       const float* const from = scales.s[halves ? col / 16 : 0];
       __m256 s[2] = {_mm256_load_ps(from), _mm256_load_ps(from + kLanes)};

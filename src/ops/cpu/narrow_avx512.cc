@@ -90,6 +90,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   __m512 acc[kRows][kVectors];
   load_chains(t, acc, [](__m512 rows) { return ordered(kRowOrder, rows); });
   GroupScales scales;
+  CodeBytes joined;
   alignas(64) float x[kRows][kNarrowGroup];
   const Path::Values values(a.values);
   const bool halves = has_two_scales(a.scale);
@@ -97,7 +98,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   for (int64_t g = 0; g < a.count; ++g) {
     load_scales<Path>(a, a.first + g, scales);
     widen_group(t, g, x);
-    const uint8_t* codes = group_of(a, a.first + g) + a.header_bytes;
+    const uint8_t* codes = codes_of(a, a.first + g, joined);
     for (int64_t pair = 0; pair < kNarrowGroup / 2; ++pair, codes += kPairBytes) {
       fetch_ahead(codes, kPairBytes);
       const float* const s = scales.s[halves ? pair / 8 : 0];

@@ -50,6 +50,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   const auto as_it_is = [](__m512 rows) __attribute__((always_inline)) { return rows; };
   load_chains(t, acc, as_it_is);
   GroupScales scales;
+  CodeBytes joined;
   const Path::Values values(a.values);
   const bool halves = has_two_scales(a.scale);
   const char* x = static_cast<const char*>(t.x);
@@ -57,7 +58,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
   constexpr int64_t kPairBytes = kCodes == NarrowCodes::kNibbles ? kWidth : 2 * kWidth;
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
     load_scales<Path>(a, g, scales);
-    const uint8_t* codes = group_of(a, g) + a.header_bytes;
+    const uint8_t* codes = codes_of(a, g, joined);
     for (int64_t pair = 0; pair < kNarrowGroup / 2; ++pair) {
       const float* const s = scales.s[halves ? pair / 8 : 0];
       __m512bh w[kVectors];

@@ -35,6 +35,47 @@ inline const uint8_t* group_of(const NarrowArgs& a, int64_t g) {
   for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(now + at + kAhead);
 }
 
+struct alignas(64) CodeBytes {
+  uint8_t bytes[kNarrowGroup * kMostLanes];
+};
+
+// The codes of two planes, a byte each. Not inline: each kernel would have a copy.
+template <int kHighBits>
+[[gnu::noinline]] void join_planes(const NarrowArgs& a, const uint8_t* __restrict low,
+                                   uint8_t* __restrict out) {
+  constexpr int kParts = 8 / kHighBits;
+  constexpr int kMask = (1 << kHighBits) - 1;
+  const int64_t half = kNarrowGroup / 2 * a.width;
+  const int64_t count = 2 * half / kParts;
+  const auto least = static_cast<uint8_t>(a.least_code);
+  unroll<kParts>([&](auto k) __attribute__((always_inline)) {
+    constexpr bool kIsUpper = 2 * k >= kParts;
+    const uint8_t* const nibbles = low + k * count - (kIsUpper ? half : 0);
+    const uint8_t* const high = low + half;
+    uint8_t* const to = out + k * count;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint8_t nibble = kIsUpper ? nibbles[i] >> 4 : nibbles[i] & 15;
+      const uint8_t bits = high[i] >> (k * kHighBits) & kMask;
+      to[i] = static_cast<uint8_t>(nibble + 16 * bits + least);
+    }
+  });
+}
+
+// The codes of a group, a byte each where they are of more than 4 bits; `joined` holds those that
+// are in planes.
+[[gnu::always_inline]] inline const uint8_t* codes_of(const NarrowArgs& a, int64_t g,
+                                                      CodeBytes& joined) {
+  const uint8_t* const stored = group_of(a, g) + a.header_bytes;
+  if (a.high_bits == 0) return stored;
+  fetch_ahead(stored, a.group_bytes - a.header_bytes);
+  if (a.high_bits == 1) {
+    join_planes<1>(a, stored, joined.bytes);
+  } else {
+    join_planes<2>(a, stored, joined.bytes);
+  }
+  return joined.bytes;
+}
+
 // The values of a group's fields.
 template <typename P>
 [[gnu::always_inline]] inline void load_scales(const NarrowArgs& a, int64_t g, GroupScales& out) {
@@ -134,6 +175,7 @@ template <typename P, NarrowCodes kCodes, bool kMin>
 void unpack_groups(const NarrowArgs& args) {
   const NarrowArgs a = args;  // a copy that the stores below cannot change
   GroupScales scales;
+  CodeBytes joined;
   const bool halves = has_two_scales(a.scale);
   const int64_t part_elements = kNarrowGroup / 2 * a.width;  // of 16 columns
   const int64_t part_bytes = kCodes == NarrowCodes::kNibbles ? part_elements / 2 : part_elements;
@@ -141,7 +183,7 @@ void unpack_groups(const NarrowArgs& args) {
   const typename P::Values values(a.values);
   for (int64_t g = a.first; g < a.first + a.count; ++g) {
     load_scales<P>(a, g, scales);
-    const uint8_t* codes = group_of(a, g) + a.header_bytes;
+    const uint8_t* codes = codes_of(a, g, joined);
     for (int part = 0; part < 2; ++part) {
       const float* const s = scales.s[halves ? part : 0];
       fetch_ahead(codes, part_bytes);

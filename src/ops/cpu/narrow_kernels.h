@@ -26,6 +26,18 @@ inline NarrowNibble narrow_nibble(int64_t element, int64_t width) {
   return {element / 64 * 32 + element % 32, static_cast<int>(element % 64 / 32 * 4)};
 }
 
+// The same of codes in two planes.
+struct NarrowPlanes {
+  NarrowNibble low, high;
+};
+inline NarrowPlanes narrow_planes(int64_t element, int64_t width, int high_bits) {
+  const int64_t elements = kNarrowGroup * width;
+  const int64_t high_bytes = elements * high_bits / 8;
+  const int64_t half = elements / 2;
+  return {{element % half, static_cast<int>(element / half * 4)},
+          {half + element % high_bytes, static_cast<int>(element / high_bytes * high_bits)}};
+}
+
 // What rounding a form's values to bf16 asks for.
 enum class NarrowRounding : uint8_t {
   kNone,   // they are bf16 values
@@ -41,7 +53,9 @@ struct NarrowArgs {
   NarrowCodes codes = NarrowCodes::kNibbles;
   bool has_min = false;
   NarrowRounding rounding = NarrowRounding::kUsual;
-  const float* values = nullptr;  // [16], aligned to 64 bytes; null: codes of 8 bits
+  const float* values = nullptr;  // [16], aligned to 64 bytes; null: codes of more than 4 bits
+  int high_bits = 0;              // of codes in two planes, in the second one
+  int least_code = 0;             // of those
   bool are_bf16 = false;          // the values
   int64_t header_bytes = 0;       // of a group, its fields
   int64_t group_bytes = 0;
