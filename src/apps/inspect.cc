@@ -41,7 +41,7 @@ struct Findings {
   std::vector<std::string> ignored;
   std::vector<std::string> warnings;
   std::vector<std::string> faults;
-  std::string narrow;  // what stays in 4 and 8 bits
+  std::string narrow;  // what stays in 4 to 8 bits
   std::string tokenizer = "none";
   std::string chat_template = "none";
 };
@@ -180,7 +180,7 @@ void add_weight_rows(const Findings& f, report::Table& table) {
   }
   const std::string dequantised = dequantised_text(f.checkpoint.get());
   if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
-  if (!f.narrow.empty()) table.add_row({"in 4 and 8 bits", f.narrow});
+  if (!f.narrow.empty()) table.add_row({"in 4 to 8 bits", f.narrow});
 }
 
 void print_table(const InspectOptions& options, const Findings& f) {

@@ -147,7 +147,7 @@ std::string stages_text(const engine::RunPlan& plan) {
 std::string weights_label(const engine::ServerShares& server) {
   if (server.narrow > 0)
     return fmt::format("weights, dequantised from {}", report::format_bytes(server.narrow));
-  return server.keeps ? "weights, in 4 and 8 bits" : "weights";
+  return server.keeps ? "weights, in 4 to 8 bits" : "weights";
 }
 
 std::string capacity_line(const engine::RunPlan& plan) {

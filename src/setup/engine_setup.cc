@@ -81,7 +81,7 @@ model::WeightForms choose_weight_forms_and_add_warning(const CheckpointSource* w
   if (spec.weights != model::KeepWeights::kNarrow) return {};
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--weights narrow: {} has no weights next to it, which could be kept "
-                          "in 4 or 8 bits",
+                          "in 4 to 8 bits",
                           spec.where));
 }
 

@@ -170,7 +170,7 @@ model::KeepWeights parse_weights(const std::string& text) {
 model::KeepWeights resolve_weights_for_full_training(model::KeepWeights weights) {
   if (weights != model::KeepWeights::kNarrow) return model::KeepWeights::kBf16;
   throw Error(ErrorCode::kUnsupported,
-              "--weights narrow and --method full: weights in 4 or 8 bits stay as they are; train "
+              "--weights narrow and --method full: weights in 4 to 8 bits stay as they are; train "
               "an adapter over them (--method lora), or dequantise them (--weights bf16)");
 }
 

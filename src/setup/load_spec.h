@@ -14,7 +14,7 @@ namespace strata::apps {
 struct EngineSetup {
   std::string model;               // Hugging Face directory
   std::string dtype = "auto";      // auto, bf16, f32
-  std::string weights = "auto";    // auto, narrow, bf16: of those in 4 or 8 bits
+  std::string weights = "auto";    // auto, narrow, bf16: of those in 4 to 8 bits
   bool load_in_4bit = false;       // full types are quantised to nf4
   std::string recompute = "none";  // none, full, a preset or custom:TAG=keep,...
   std::string device = "cpu";
@@ -43,9 +43,9 @@ LoadSpec read_plan_spec(const EngineSetup& setup);
 
 // "f32", "bf16", or "auto": bf16 when the checkpoint is bf16 or f16, else f32.
 DType parse_dtype(const std::string& text, const model::ModelConfig& config);
-// "auto", "narrow" or "bf16": what becomes of weights that a model has in 4 or 8 bits.
+// "auto", "narrow" or "bf16": what becomes of weights that a model has in 4 to 8 bits.
 model::KeepWeights parse_weights(const std::string& text);
-// Where all parameters train, which they do not in 4 or 8 bits: kAuto is kBf16, and kNarrow an
+// Where all parameters train, which they do not in 4 to 8 bits: kAuto is kBf16, and kNarrow an
 // Error.
 model::KeepWeights resolve_weights_for_full_training(model::KeepWeights weights);
 // Resolved for training with the method "full"; else as they are.

@@ -81,7 +81,7 @@ OptionRow& add_data_option(OptionTable& t, std::vector<std::string>& field) {
 
 OptionRow& add_weights_option(OptionTable& t, std::string& field) {
   return t.choice("weights", field, {"auto", "narrow", "bf16"},
-                  "of files in 4 or 8 bits: auto keeps them so in memory where it can, bf16 "
+                  "of files in 4 to 8 bits: auto keeps them so in memory where it can, bf16 "
                   "dequantises them, to the same results; narrow: an error where none can be kept");
 }
 

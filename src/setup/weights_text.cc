@@ -75,7 +75,7 @@ std::string narrow_text(const model::ModelWeights& weights, const CheckpointSour
 void add_quantised_weights_row(const model::ModelWeights& weights, const CheckpointSource* source,
                                report::Table& table) {
   const std::string kept = narrow_text(weights, source);
-  if (!kept.empty()) return table.add_row({"in 4 and 8 bits", kept});
+  if (!kept.empty()) return table.add_row({"in 4 to 8 bits", kept});
   const std::string dequantised = dequantised_text(source);
   if (!dequantised.empty()) table.add_row({"dequantised", dequantised});
 }

@@ -17,7 +17,7 @@ std::unique_ptr<CheckpointSource> find_weights(const std::string& path);
 // empty where it was not, or without a source.
 std::string dequantised_text(const CheckpointSource* source);
 
-// What a model keeps in 4 and 8 bits, "40 q4_k, 8 q6_k: 94 MB of 101 MB", and how many matrices of
+// What a model keeps in 4 to 8 bits, "40 q4_k, 8 q6_k: 94 MB of 101 MB", and how many matrices of
 // its file it dequantised all the same; empty where it keeps none so.
 std::string narrow_text(const model::ModelWeights& weights, const CheckpointSource* source);
 // The row of a table that says so, or that weights are dequantised; or none.

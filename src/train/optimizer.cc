@@ -86,7 +86,7 @@ bool is_stepped_by_muon(const model::ModelWeights& weights, const BaseStep& how,
 void check_not_narrow(const model::ModelWeights& weights) {
   if (weights.forms().empty()) return;
   throw Error(ErrorCode::kUnsupported,
-              "base parameters that are kept in 4 or 8 bits cannot train; load them with "
+              "base parameters that are kept in 4 to 8 bits cannot train; load them with "
               "--weights bf16");
 }
 

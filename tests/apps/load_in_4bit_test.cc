@@ -112,7 +112,7 @@ TEST_F(LoadIn4Bit, RefusesByNameWhatItIsNotFor) {
   EXPECT_THAT(refusal("tiny", {"--weights", "bf16"}),
               HasSubstr("--load-in-4bit and --weights bf16"));
   EXPECT_THAT(refusal("nf4", {}),
-              AllOf(HasSubstr("is in 4 or 8 bits already"), HasSubstr("leave out the option")));
+              AllOf(HasSubstr("is in 4 to 8 bits already"), HasSubstr("leave out the option")));
   EXPECT_EQ(run({"plan", "moe", "--load-in-4bit"}).code, 2);
   EXPECT_THAT(run({"plan", "moe", "--load-in-4bit"}).err,
               HasSubstr("experts are no linear layers"));

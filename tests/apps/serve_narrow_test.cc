@@ -131,7 +131,7 @@ class ServeNarrowTest : public ServeStartTest {
 };
 
 TEST_F(ServeNarrowTest, EightTenantsGetWhatTheyGetOverBf16) {
-  const std::vector<std::string> narrow = answers("auto", "weights, in 4 and 8 bits");
+  const std::vector<std::string> narrow = answers("auto", "weights, in 4 to 8 bits");
   const std::vector<std::string> bf16 = answers("bf16", "weights, dequantised from");
   for (int i = 0; i < kTenants; ++i) {
     const auto at = static_cast<size_t>(i);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models in GGUF whose weights stay in 4 and 8 bits against the same files dequantised to bf16:
+// Models in GGUF whose weights stay in 4 to 8 bits against the same files dequantised to bf16:
 // every byte that `strata probe` writes. The files have random blocks of every type, which differ
 // by layer and parameter.
 #include "checkpoint/gguf/narrow.h"
@@ -216,10 +216,10 @@ TEST_P(NarrowCommands, TrainAndSampleAsOverBf16) {
   const std::string want = trained("bf16", "--weights bf16");
   EXPECT_NE(printed_.find("dequantised"), std::string::npos) << printed_;
   EXPECT_EQ(trained("narrow", "--weights narrow"), want);
-  EXPECT_NE(printed_.find("in 4 and 8 bits"), std::string::npos) << printed_;
+  EXPECT_NE(printed_.find("in 4 to 8 bits"), std::string::npos) << printed_;
   EXPECT_EQ(trained("auto", "--weights auto --recompute full --threads 1"), want);
   EXPECT_EQ(trained("default", ""), want);
-  EXPECT_NE(printed_.find("in 4 and 8 bits"), std::string::npos) << printed_;
+  EXPECT_NE(printed_.find("in 4 to 8 bits"), std::string::npos) << printed_;
   // So little that weights have to be in files; rows that are packed for tiles take some more.
   const bool has_tiles = run("version").find("by tiles") != std::string::npos;
   const std::string memory = has_tiles ? "15MiB" : "13MiB";
@@ -251,11 +251,11 @@ TEST_P(NarrowCommands, WhatIsNotKeptIsRefusedByName) {
   EXPECT_NE(run(fmt::format("train --model '{}/models/tiny-qwen3' --weights narrow {}",
                             STRATA_SOURCE_DIR, data),
                 2)
-                .find("no matrix in 4 or 8 bits"),
+                .find("no matrix in 4 to 8 bits"),
             std::string::npos);
   // The default keeps what can be kept, and else dequantises.
   const auto inspected = run(fmt::format("inspect '{}'", file_));
-  EXPECT_NE(inspected.find("in 4 and 8 bits"), std::string::npos) << inspected;
+  EXPECT_NE(inspected.find("in 4 to 8 bits"), std::string::npos) << inspected;
   const std::string full = run(fmt::format("train --model '{}' --method full {}", file_, data));
   EXPECT_NE(full.find("dequantised"), std::string::npos) << full;
   const std::string f32 = run(fmt::format("train --model '{}' --dtype f32 {}", file_, to("f32")));

@@ -16,7 +16,7 @@
 
 namespace strata::model {
 
-// What becomes of weights that files have in 4 or 8 bits.
+// What becomes of weights that files have in 4 to 8 bits.
 enum class KeepWeights : uint8_t {
   kBf16,    // dequantised
   kNarrow,  // kept, or an Error where none can be
@@ -33,7 +33,7 @@ struct LoadOptions {
   // Not empty: the parameters lie in a file of this folder instead of the backend's memory.
   std::string offload = {};
   std::optional<LayerRange> part = {};  // a stage's layers; nothing else is read
-  // What weights that files have in 4 or 8 bits are kept in. In f32 they are dequantised.
+  // What weights that files have in 4 to 8 bits are kept in. In f32 they are dequantised.
   KeepWeights keep = KeepWeights::kBf16;
   bool load_in_4bit = false;  // its linear layers are quantised to nf4 (load_in_4bit.h)
   MemoryShare share = {};     // of ranks that divide the weights

@@ -31,7 +31,7 @@ void check_has_no_experts(const ModelWeights& names, const std::string& where) {
 void check_is_in_full_types(const CheckpointSource& source) {
   if (count_quantised_bytes(source).stored == 0) return;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--load-in-4bit: {} is in 4 or 8 bits already and is kept so; leave out "
+              fmt::format("--load-in-4bit: {} is in 4 to 8 bits already and is kept so; leave out "
                           "the option",
                           source.path()));
 }

@@ -123,14 +123,14 @@ namespace {
 
 [[noreturn]] void refuse_f32(const CheckpointSource& checkpoint) {
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: weights stay in 4 or 8 bits with --dtype bf16 alone; f32 "
+              fmt::format("{}: weights stay in 4 to 8 bits with --dtype bf16 alone; f32 "
                           "dequantises them",
                           checkpoint.path()));
 }
 
 [[noreturn]] void refuse_without_forms(const CheckpointSource& checkpoint) {
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}: no matrix in 4 or 8 bits that can be kept so; want GGUF of Q4_0, "
+              fmt::format("{}: no matrix in 4 to 8 bits that can be kept so; want GGUF of Q4_0, "
                           "Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Q3_K, IQ4_NL, IQ4_XS, "
                           "MXFP4 or NVFP4 (strata convert --to gguf --type q8_0 makes one), or "
                           "safetensors of FP8, NVFP4, nf4 or fp4",

@@ -388,7 +388,7 @@ void add_machine_rows(OptionTable& t, ServeOptions& o) {
       .in("auto|bf16|f32")
       .results();
   t.choice("weights", o.weights, {"auto", "narrow", "bf16"},
-           "of files in 4 or 8 bits: auto keeps them so in memory where it can, bf16 dequantises "
+           "of files in 4 to 8 bits: auto keeps them so in memory where it can, bf16 dequantises "
            "them, to the same results; narrow: an error where none can be kept")
       .in("auto|narrow|bf16");
   add_count(t, "context", o.context, 0,
