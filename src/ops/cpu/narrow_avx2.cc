@@ -208,7 +208,7 @@ template <typename K, bool kSigned, typename Begin, typename Body>
         body(col + 2 * p, scale_and_round<K, kSigned>(pair, s, m));
       });
       constexpr int64_t kBytes = kNibbles ? 2 * kWidth : 4 * kWidth;
-      fetch_ahead(codes, kBytes);
+      fetch_codes_ahead<K::kCodes>(a, codes, kBytes);
       codes += kBytes;
     }
   }

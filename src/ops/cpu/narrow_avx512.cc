@@ -100,7 +100,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
     widen_group(t, g, x);
     const uint8_t* codes = codes_of(a, a.first + g, joined);
     for (int64_t pair = 0; pair < kNarrowGroup / 2; ++pair, codes += kPairBytes) {
-      fetch_ahead(codes, kPairBytes);
+      fetch_codes_ahead<K::kCodes>(a, codes, kPairBytes);
       const float* const s = scales.s[halves ? pair / 8 : 0];
       unroll<kVectors>([&](auto v) __attribute__((always_inline)) {
         const Columns w = decode_columns<K>(codes, v, values, s, scales.m);

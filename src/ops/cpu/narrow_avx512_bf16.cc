@@ -62,7 +62,7 @@ void accumulate_tile(const NarrowArgs& of, const TileArgs& args) {
     for (int64_t pair = 0; pair < kNarrowGroup / 2; ++pair) {
       const float* const s = scales.s[halves ? pair / 8 : 0];
       __m512bh w[kVectors];
-      fetch_ahead(codes, kPairBytes);
+      fetch_codes_ahead<kCodes>(a, codes, kPairBytes);
       decode_pair<kCodes, kMin>(codes, values, s, scales.m, w);
       unroll<kRows>([&](auto r) __attribute__((always_inline)) {
         int32_t bits;

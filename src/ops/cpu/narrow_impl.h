@@ -39,26 +39,50 @@ struct alignas(64) CodeBytes {
   uint8_t bytes[kNarrowGroup * kMostLanes];
 };
 
-// The codes of two planes, a byte each. Not inline: each kernel would have a copy.
+// A register of the path's, anywhere in memory.
+constexpr int kPlaneBytes = __BIGGEST_ALIGNMENT__;
+typedef uint64_t PlaneWords  // NOLINT(modernize-use-using)
+    __attribute__((vector_size(kPlaneBytes), aligned(1), may_alias));
+typedef uint8_t PlaneBytes  // NOLINT(modernize-use-using)
+    __attribute__((vector_size(kPlaneBytes), aligned(1), may_alias));
+
+constexpr uint64_t in_each_byte(uint64_t byte) { return byte * 0x0101010101010101; }
+
+// The codes of two planes, a byte each, of panels of 16 rows or of 64. Words shift what masks leave
+// out from byte to byte. Not inline: each kernel would have a copy.
 template <int kHighBits>
-[[gnu::noinline]] void join_planes(const NarrowArgs& a, const uint8_t* __restrict low,
-                                   uint8_t* __restrict out) {
+[[gnu::noinline]] void join_planes(const NarrowArgs& a, const uint8_t* low, uint8_t* out) {
   constexpr int kParts = 8 / kHighBits;
-  constexpr int kMask = (1 << kHighBits) - 1;
+  constexpr uint64_t kLow = in_each_byte(15), kHigh = in_each_byte(((1 << kHighBits) - 1) << 4);
   const int64_t half = kNarrowGroup / 2 * a.width;
   const int64_t count = 2 * half / kParts;
   const auto least = static_cast<uint8_t>(a.least_code);
-  unroll<kParts>([&](auto k) __attribute__((always_inline)) {
-    constexpr bool kIsUpper = 2 * k >= kParts;
-    const uint8_t* const nibbles = low + k * count - (kIsUpper ? half : 0);
-    const uint8_t* const high = low + half;
-    uint8_t* const to = out + k * count;
-    for (int64_t i = 0; i < count; ++i) {
-      const uint8_t nibble = kIsUpper ? nibbles[i] >> 4 : nibbles[i] & 15;
-      const uint8_t bits = high[i] >> (k * kHighBits) & kMask;
-      to[i] = static_cast<uint8_t>(nibble + 16 * bits + least);
-    }
-  });
+  for (int64_t at = 0; at < count; at += kPlaneBytes) {
+    const PlaneWords high = *reinterpret_cast<const PlaneWords*>(low + half + at);
+    unroll<kParts>([&](auto k) __attribute__((always_inline)) {
+      constexpr bool kIsUpper = 2 * k >= kParts;
+      constexpr int kShift = 4 - k * kHighBits;  // to where the fifth bit belongs
+      const int64_t element = k * count + at;
+      PlaneWords nibbles =
+          *reinterpret_cast<const PlaneWords*>(low + element - (kIsUpper ? half : 0));
+      if constexpr (kIsUpper) nibbles >>= 4;
+      PlaneWords bits = high;
+      if constexpr (kShift >= 0) {
+        bits <<= kShift;
+      } else {
+        bits >>= -kShift;
+      }
+      const PlaneWords codes = (nibbles & kLow) | (bits & kHigh);
+      *reinterpret_cast<PlaneBytes*>(out + element) = (PlaneBytes)codes + least;
+    });
+  }
+}
+
+// Asks for codes behind those of a group that are read where they are: codes_of() did for others.
+template <NarrowCodes kCodes>
+[[gnu::always_inline]] inline void fetch_codes_ahead(const NarrowArgs& a, const uint8_t* codes,
+                                                     int64_t bytes) {
+  if (kCodes != NarrowCodes::kInt8 || a.high_bits == 0) fetch_ahead(codes, bytes);
 }
 
 // The codes of a group, a byte each where they are of more than 4 bits; `joined` holds those that
@@ -186,7 +210,7 @@ void unpack_groups(const NarrowArgs& args) {
     const uint8_t* codes = codes_of(a, g, joined);
     for (int part = 0; part < 2; ++part) {
       const float* const s = scales.s[halves ? part : 0];
-      fetch_ahead(codes, part_bytes);
+      fetch_codes_ahead<kCodes>(a, codes, part_bytes);
       if constexpr (kCodes == NarrowCodes::kNibbles) {
         P::template unpack_nibbles<kMin>(codes, part_elements, a.width, values, s, scales.m, dst);
       } else {
