@@ -169,7 +169,7 @@ constexpr const LossInputRow& row_of(LossInput input) {
   return kLossInputs[static_cast<size_t>(input)];
 }
 
-// Of those that a request may name; null when there is none.
+// The row of a loss that a request may name; null when there is none.
 constexpr const LossRow* find_loss(std::string_view name) {
   for (const LossRow& row : kLosses) {
     if (row.name == name && !row.of_pairs) return &row;

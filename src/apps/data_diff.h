@@ -12,8 +12,8 @@
 
 namespace strata::apps {
 
-// Of these examples of the dataset (numbers in rising order): the file, the line and the
-// conversation as its template gets it, with the messages that are trained; null of what is no
+// The file, the line and the conversation of each of these examples of the dataset (numbers in
+// rising order), as its template gets it, with the messages that are trained; null of what is no
 // chat.
 boost::json::array conversations_json(const DataOptions& options, const data::Dataset& dataset,
                                       const std::vector<size_t>& examples, const TextStack& text);

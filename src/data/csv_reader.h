@@ -19,7 +19,7 @@ class CsvReader : public RecordReader {
  private:
   // The fields of a row; false at the end of the file. Returns what is wrong in `fault_`.
   bool read_row();
-  // Of a field; returns the byte that ended it: the separator, '\n' or -1.
+  // Reads a field; returns the byte that ended it: the separator, '\n' or -1.
   int read_field(std::string& field);
   int read_quoted_field(std::string& field);
   // The quote is taken, and left out; at the end of the file it is a fault that there is none.

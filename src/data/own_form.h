@@ -19,7 +19,7 @@ struct OwnRecord {
   boost::json::object object = {};  // one of our own
   // No turn of messages before this one is trained; of a pair none that both answers share.
   size_t first_trained = 0;
-  // Of a pair: `object` has the chosen answer, this the rejected one.
+  // The rejected answer of a pair, whose chosen one `object` has.
   std::optional<boost::json::object> rejected = {};
   bool is_tie = false;  // of a pair: its scores say that neither answer is better
   // Where messages stand in the record, behind so many that come from elsewhere in it.

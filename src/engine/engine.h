@@ -41,7 +41,7 @@ class Engine {
   [[nodiscard]] const model::Recompute& least_recompute() const {
     return options_.offload.empty() ? model::Recompute::kFull : inputs_offloaded_;
   }
-  // Of training passes from now on. Changes no result.
+  // What training passes are planned with from now on. Changes no result.
   void set_pass_options(int64_t pass_tokens, const model::Recompute& recompute) {
     set_pass_options(pass_tokens, recompute, options_.regions);
   }
@@ -56,7 +56,7 @@ class Engine {
   // zero optimizer state and no gradient; a cleared slot's memory is gone, so nothing of it can
   // reach the next owner.
   api::AdapterSlot create_adapter(const std::vector<model::LoraModuleSpec>& specs, uint64_t seed);
-  // Of an engine that plans: nobody touches its values.
+  // An adapter on an engine that plans: nobody touches its values.
   api::AdapterSlot plan_adapter(const std::vector<model::LoraModuleSpec>& specs);
   api::AdapterSlot load_adapter(const std::string& dir);
   void save_adapter(api::AdapterSlot slot, const std::string& dir) const;
@@ -94,12 +94,12 @@ class Engine {
   [[nodiscard]] SlabPool& state_pool() { return state_pool_; }
   [[nodiscard]] const SlabPool& state_pool() const { return state_pool_; }
   [[nodiscard]] const model::CacheLayout& cache_layout() const { return cache_layout_; }
-  // Of the pass that ran or was counted last.
+  // The plan of the pass that ran or was counted last.
   [[nodiscard]] const PassPlan& last_plan() const { return workspace_.last_plan(); }
 
  private:
   void check(const api::Batch& batch) const;
-  // Of a stage, its part of them.
+  // Adds large tensors to the sink; a stage adds its part of them.
   void add_large_tensors(const api::Batch& batch, api::TensorSink& sink) const;
   void enable_adapter_training(const api::Batch& batch) const;
   void ensure_base_trainer();

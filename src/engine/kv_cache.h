@@ -138,7 +138,7 @@ class PrefixCache {
   // Gives back a page, or the page and the state: of the tenant with the most nodes (of several,
   // the last by name) the one that was used longest ago. False: there is none.
   bool give_back_oldest();
-  // Of weights that are gone.
+  // Drops the pages of weights that are gone.
   void drop_unreachable();
   void clear();
 

@@ -77,8 +77,8 @@ class StagePass {
   // With hidden states and logits, where they are wanted. Writes the output to `memory`, of a stage
   // that does not end the model; elsewhere it is empty.
   void forward(TensorView memory = {});
-  // Of a stage that ends the model: the losses that are wanted, multi-token prediction and, in
-  // training, the gradients of both for backward().
+  // Computes, on a stage that ends the model, the losses that are wanted, multi-token prediction
+  // and, in training, the gradients of both for backward().
   void compute_losses_and_gradients();
   // d: the gradient of the output, of a stage that does not end the model, which becomes that of
   // the input. What is deferred runs later.
@@ -118,10 +118,11 @@ class MicroBatch {
 
   [[nodiscard]] const PassBuilder& builder() const { return builder_; }
   [[nodiscard]] PassState& state() { return state_; }
-  // Of all targets, sequence by sequence; what a pass wrote.
+  // What a pass wrote for all targets, sequence by sequence.
   [[nodiscard]] std::vector<float>& logprobs() { return logprobs_; }
   [[nodiscard]] std::vector<float>& losses() { return losses_; }
-  // Of each token, a sum over the layers that have run; empty where indexers do not train.
+  // Each token's loss of indexers, a sum over the layers that have run; empty where they do not
+  // train.
   [[nodiscard]] std::span<float> indexer_losses() { return indexer_losses_; }
   // Into the results of the sequences laid out: what the model's end gives, and what is a sum over
   // all its layers.

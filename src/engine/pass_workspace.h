@@ -28,8 +28,8 @@ struct PassPlan {
   int64_t file_bytes = 0;          // of what is offloaded, which is no memory
   std::vector<Scratch::Use> uses;  // of the scratch at its fullest, by tag
   std::vector<Scratch::Use> file_uses;
-  // Of a pass whose forward and backward are apart: what it holds between them, besides the
-  // scratch, which serves other passes meanwhile.
+  // What a pass whose forward and backward are apart holds between them, besides the scratch, which
+  // serves other passes meanwhile.
   int64_t held_bytes = 0;
   std::vector<Scratch::Use> held_uses;
   // Between its backward and its weight gradients.
@@ -71,7 +71,7 @@ class PassWorkspace {
   [[nodiscard]] Backend& backend() { return *backend_; }
   [[nodiscard]] const Backend& backend() const { return *backend_; }
   [[nodiscard]] model::RopeTables& ropes() { return ropes_; }
-  // Of the pass that was counted last.
+  // The plan of the pass that was counted last.
   [[nodiscard]] const PassPlan& last_plan() const { return meter_.plan(); }
   // What a pass takes (borrowed until the next call), and space for it on backend(), but in files.
   const PassPlan& measure(FunctionRef<void(Backend&)> pass) { return meter_.measure(pass); }
@@ -104,7 +104,7 @@ class PassBuilder {
   // A pass over other rows with all else of `pass`, whose lists it uses.
   model::Pass build_like(const model::Pass& pass);
 
-  // Of a pass that was counted.
+  // What a pass that was counted keeps.
   [[nodiscard]] const std::vector<model::SavedCost>& saved_costs() const { return lists_.saved; }
 
   [[nodiscard]] int64_t num_tokens() const { return static_cast<int64_t>(tokens_.size()); }

@@ -134,7 +134,7 @@ class Runner {
   void gather_result_part(const std::string& name, int stage, api::TensorSink* sink, int64_t first,
                           int64_t count);
   double gather_global_norm();
-  // Of each sum one rank has what is not zero.
+  // Adds up sums of which one rank each has what is not zero.
   void sum_over_data_ranks();
   // What each stage and rank has of the base parameters' gradients, or this rank's stages of an
   // adapter's, into sums_.

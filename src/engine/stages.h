@@ -21,7 +21,7 @@ using StagedAdapter = std::vector<std::shared_ptr<model::LoraAdapter>>;
 
 class Stages {
  public:
-  // Of a whole model. Borrows it.
+  // One stage, the whole model. Borrows it.
   explicit Stages(Runner& whole);
   // An engine a stage, and a rank a stage.
   Stages(PipelinePlan plan, std::vector<std::unique_ptr<Engine>> engines);
@@ -30,7 +30,8 @@ class Stages {
 
   [[nodiscard]] size_t size() const { return stages_.size(); }
   [[nodiscard]] const PipelinePlan& plan() const { return plan_; }
-  // Of the first one the config and, but for what it holds, the table are the whole model's.
+  // The engine of a stage; the first one's config and, but for what it holds, its table are the
+  // whole model's.
   [[nodiscard]] Engine& engine(size_t stage = 0) { return *stages_[stage].engine; }
   [[nodiscard]] const Engine& engine(size_t stage = 0) const { return *stages_[stage].engine; }
   // What samples it; its passes break in on training passes.

@@ -43,7 +43,7 @@ class WorkRunner {
   // All are borrowed; without a tokenizer (null) stop texts are refused.
   WorkRunner(Stages& stages, const text::Tokenizer* tokenizer, AdapterBook& book,
              const RunnerOptions& options);
-  // Of a whole model.
+  // Runs a whole model.
   WorkRunner(Runner& whole, const text::Tokenizer* tokenizer, AdapterBook& book,
              const RunnerOptions& options)
       : WorkRunner(std::make_unique<Stages>(whole), tokenizer, book, options) {}
@@ -78,7 +78,7 @@ class WorkRunner {
   [[nodiscard]] int64_t sampled_tokens() const { return sampled_tokens_; }
   [[nodiscard]] const SamplingLoop::Drafts& drafts() const { return loop_.drafts(); }
   [[nodiscard]] const RowBook::PrefixCounts& prefix_counts() const { return loop_.prefix_counts(); }
-  // Of the first stage; null: there is none.
+  // The first stage's prefix cache; null: there is none.
   [[nodiscard]] PrefixCache* prefixes() { return prefixes_.empty() ? nullptr : prefixes_[0].get(); }
 
  private:
@@ -145,7 +145,7 @@ class WorkRunner {
   [[nodiscard]] bool add_rows_or_fail(const api::DataRange& rows, api::Batch& batch);
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check_data(const api::Command& command) const;
-  // Of the rows that are under way, which have run.
+  // Adds the results of the rows that are under way, which have run.
   void add_all_results(api::BatchResult done);
   // The last of its data end the command, earlier ones are its progress.
   void add_results_and_report(const api::DataRange& rows, std::span<api::SequenceResult> results);

@@ -76,9 +76,9 @@ struct TokenChoice {
   int64_t row = 0;
   SamplingParams params = {};
   uint64_t step_index = 0;  // number of tokens sampled before this one
-  // Of this choice alone, which is made from a copy of the row; logprobs stay those of the row as
-  // it is. No change, no penalty and no mask: nothing is copied, and no bit differs from a choice
-  // without these members.
+  // Changes for this choice alone, which is made from a copy of the row; logprobs stay those of the
+  // row as it is. No change, no penalty and no mask: nothing is copied, and no bit differs from a
+  // choice without these members.
   std::span<const LogitChange> changes = {};
   Penalties penalties = {};
   TokensBefore before = {};  // read where there is a penalty, and no longer than the op runs
@@ -106,14 +106,14 @@ struct TokenChoice {
 void choose_tokens(Backend& backend, TensorView logits, TensorView lse,
                    std::span<TokenChoice* const> choices);
 
-// Of row `row`: ids.size() draws with replacement from softmax(logits / temperature), each by its
-// own uniform number, those of a stream for (seed, first_draw + i) that no choice uses, and the
-// drawn tokens' logprobs. Temperature 0: the argmax. top_k and top_p have no part.
+// Makes ids.size() draws from row `row`, with replacement, of softmax(logits / temperature), each
+// by its own uniform number, those of a stream for (seed, first_draw + i) that no choice uses, and
+// the drawn tokens' logprobs. Temperature 0: the argmax. top_k and top_p have no part.
 void draw_tokens(Backend& backend, TensorView logits, TensorView lse, int64_t row,
                  const SamplingParams& params, uint64_t first_draw, std::span<int32_t> ids,
                  std::span<float> logprobs);
-// Of row `row`: the ids.size() largest logits' ids, largest first, and their logprobs; ids.size()
-// <= V.
+// Writes the ids of the ids.size() largest logits of row `row`, largest first, and their logprobs;
+// ids.size() <= V.
 void compute_topk_logprobs(Backend& backend, TensorView logits, TensorView lse, int64_t row,
                            std::span<int32_t> ids, std::span<float> logprobs);
 

@@ -57,12 +57,12 @@ struct DeltaNetArgs {
 // Writes out [T, Vh, dv], of qkv's type. Scratch: a chunk of a key head for each worker.
 void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out);
 
-// Of segments without state. Makes states and u again. d_out [T, Vh, dv] and d_qkv [T, width] are
-// f32 or bf16 each; writes d_qkv, d_log_decay and d_beta [T, Vh] f32. All sums are fp32 chains as
-// forward's; value heads that share a key head add into its gradients in ascending order. Scratch,
-// for each worker: of the longest segment the states at the chunks' starts (dk dv floats a chunk)
-// and u's factor (dv floats a row) for the value heads of one key head, and that one's products
-// with its keys (128 floats a row).
+// The backward of segments without state. Makes states and u again. d_out [T, Vh, dv] and d_qkv [T,
+// width] are f32 or bf16 each; writes d_qkv, d_log_decay and d_beta [T, Vh] f32. All sums are fp32
+// chains as forward's; value heads that share a key head add into its gradients in ascending order.
+// Scratch, for each worker: of the longest segment the states at the chunks' starts (dk dv floats a
+// chunk) and u's factor (dv floats a row) for the value heads of one key head, and that one's
+// products with its keys (128 floats a row).
 void delta_net_backward(Backend& backend, const DeltaNetArgs& args, TensorView d_out,
                         TensorView d_qkv, TensorView d_log_decay, TensorView d_beta);
 

@@ -76,8 +76,8 @@ struct RunProducts {
   std::span<const GemmArgs> inputs = {};
   std::span<const TensorView> d_h = {};
   std::span<const GemmDwArgs> gradients = {};
-  // Of the batch: its rows, those of its longest run, and whether each run has an adapter of its
-  // own, so that all gradients may be made at once.
+  // The batch's rows, those of its longest run, and whether each run has an adapter of its own, so
+  // that all gradients may be made at once.
   int64_t num_rows = 0;
   int64_t longest_run = 0;
   bool distinct = false;

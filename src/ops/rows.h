@@ -289,8 +289,8 @@ struct SparseAttentionRow {
                    TensorView d_sinks);
 };
 
-// Of lists in the host's memory (ops/stage.h): a copy that queued work may read, or the list itself
-// where no work is queued.
+// What becomes of lists in the host's memory (ops/stage.h): a copy that queued work may read, or
+// the list itself where no work is queued.
 struct StageRow {
   const void* (*list)(Backend&, const void* list, int64_t bytes);
 };

@@ -59,7 +59,7 @@ class LossPass {
   void list_row_sequences(const model::Pass& pass);
   void compute_sequence_values(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                                std::span<float> logprobs);
-  // Of sequence s; `logprobs` [M].
+  // The loss's inputs of sequence s; `logprobs` [M].
   static SequenceInputs sequence_inputs_of(const model::Pass& pass, const LossInputs& inputs,
                                            size_t s, std::span<const float> logprobs);
   // Computes the values of the pair that begins at sequence s.
@@ -85,7 +85,7 @@ class LossPass {
   // Those of a chunk's targets.
   void write_logprobs(const LossInputs& inputs, std::span<const int32_t> rows,
                       std::span<float> logprobs) const;
-  // Of rows whose head's gradient is made later, x [C, D] and d_logits [C, V] of the compute type;
+  // x [C, D] and d_logits [C, V], of the compute type, of rows whose head's gradient is made later;
   // empty where it is made at once.
   struct Kept {
     TensorView x, d_logits;
@@ -107,7 +107,7 @@ class LossPass {
   void run_chunk(model::Pass& pass, const LossInputs& inputs, std::span<const int32_t> rows,
                  TensorView hidden, std::span<float> logprobs, std::span<float> losses,
                  TensorView d_hidden, const Kept& kept);
-  // Of a chunk that was run, in scratch: its rows, their logits and what these were computed with.
+  // A chunk that was run, in scratch: its rows, their logits and what these were computed with.
   struct Chunk {
     std::span<const int32_t> rows;
     TensorView x, h, lse, logits;
@@ -123,7 +123,7 @@ class LossPass {
   void add_head_gradient(model::Pass& pass, const Kept& kept, int64_t part);
   // The targets of a row, into order_.
   void sort_targets_by_token(const LossInputs& inputs, Range range);
-  // Of the token at order_[k]; moves k behind it.
+  // The sum of the slopes of the token at order_[k]; moves k behind it.
   float sum_slopes_of_token_and_advance(const LossInputs& inputs, size_t& k) const;
   void write_top_logprobs(model::Pass& pass, std::span<const int32_t> rows, TensorView lse);
   // All but what its targets differ in.
@@ -134,7 +134,7 @@ class LossPass {
                                 std::span<const float> logprobs, TensorView d_logits);
 
   model::RowChunks chunks_;
-  // Of the chunks that are kept: how many rows each has, and which ends of sequences.
+  // How many rows a chunk that is kept has, and which ends of sequences.
   struct KeptChunk {
     int64_t num_rows;
     size_t first_end, num_ends;
@@ -146,7 +146,7 @@ class LossPass {
   std::vector<float> sequence_values_;  // of each sequence, where its formula has one
   std::vector<float> pair_losses_;      // of each sequence that begins a pair
   std::vector<int32_t> chunk_targets_;
-  // Of all targets of a chunk: the row in it, the token and its logprob; then what is written.
+  // The targets of a chunk: each one's row in it, its token and logprob; then what is written.
   std::vector<int32_t> target_rows_, target_ids_;
   std::vector<float> target_logprobs_, further_values_;
   std::vector<float> chunk_slopes_;   // of each row: the sum over its targets

@@ -42,7 +42,8 @@ struct BaseStep {
   // Not 0: behind the step routers' biases follow the loads of their experts, in all passes since
   // the last step (ops/router.h, balance_bias).
   double router_bias_rate = 0.0;
-  // Of files that masters and moments are in, which a step reads and writes once; empty: memory.
+  // The folder of the files that masters and moments are in, which a step reads and writes once;
+  // empty: memory.
   std::string folder = {};
 };
 
@@ -98,14 +99,14 @@ class BaseTrainer {
   // Adds what embedding and head accumulated apart (model::BaseGradients); gradient() is then
   // complete. Forgets what is of a borrowed embedding, which has gone to its owners. Idempotent.
   void finish_gradients(Backend& backend);
-  // Of rows that are owned; views of buffers, which do not train, are empty, and of what another
-  // stage holds or another rank owns.
+  // Views of the rows that are owned; those of buffers, which do not train, are empty, as of what
+  // another stage holds or another rank owns.
   [[nodiscard]] TensorView gradient(size_t index) const { return owned_gradients_[index]; }
   [[nodiscard]] TensorView master(size_t index) const { return masters_[index]; }
   [[nodiscard]] TensorView first_moment(size_t index) const { return firsts_[index]; }
   // Empty too where the parameter has none.
   [[nodiscard]] TensorView second_moment(size_t index) const { return seconds_[index]; }
-  // Of a parameter that trains, wherever it is held.
+  // Whether a parameter that trains, wherever it is held, has one.
   [[nodiscard]] bool has_second_moment(size_t index) const { return !is_for_muon(index); }
   // Flat [n] f32 blocks in the table's order, of what is owned; of second moments those that there
   // are.
@@ -133,7 +134,7 @@ class BaseTrainer {
   // These are in files.
   [[nodiscard]] bool in_files() const { return files_ != nullptr; }
 
-  // Of weights that ranks divide (model/weights/weight_shards.h) masters alone move.
+  // Steps. Of weights that ranks divide (model/weights/weight_shards.h) masters alone move.
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw);
   // The same where stages hold the parameters: each finishes its gradients and adds their sums of
   // squares to `sums`, [the table's size]; the root of the sum of all, added in order, is the norm.

@@ -24,7 +24,7 @@ struct OwnedRows {
 
   [[nodiscard]] bool empty() const { return count == 0; }
   [[nodiscard]] int64_t end() const { return first + count; }
-  // Of both.
+  // The rows that both have.
   [[nodiscard]] OwnedRows shared_with(const OwnedRows& other) const;
 };
 
@@ -70,7 +70,7 @@ class Ownership {
   [[nodiscard]] int64_t num_values(int owner) const;
 
  private:
-  // Of the `left` rows of a parameter, by an owner that has space for so many values.
+  // How many of the `left` rows of a parameter an owner takes that has space for so many values.
   static int64_t rows_to_take(const Item& item, int64_t left, int64_t space);
 
   std::vector<Item> items_;

@@ -20,7 +20,7 @@ SaveEvery parse_save_every(const std::string& text);
 // absent, ten times; and after the last.
 bool is_evaluation_step(int64_t step, int64_t num_steps, const std::optional<int64_t>& every);
 
-// Of the evaluations since the first step. Part of the saved state.
+// What the evaluations since the first step have given. Part of the saved state.
 struct Evaluations {
   std::optional<double> lowest;
   int64_t lowest_step = 0;

@@ -115,7 +115,7 @@ class TrainJob {
   // Which prints and writes.
   [[nodiscard]] bool is_first_rank() const { return pipeline_->is_first_rank(); }
   [[nodiscard]] bool is_lora() const { return options().method == "lora"; }
-  // Of multi-token prediction's loss; 0: it takes no part.
+  // The weight of multi-token prediction's loss; 0: it takes no part.
   [[nodiscard]] double mtp_weight() const;
   [[nodiscard]] int64_t num_steps() const { return plan_.num_steps(); }
   [[nodiscard]] int64_t steps_done() const { return steps_done_; }
@@ -123,7 +123,7 @@ class TrainJob {
   [[nodiscard]] const data::Dataset& train_data() const { return data_.train; }
   [[nodiscard]] const data::Dataset& eval_data() const { return data_.eval; }
   [[nodiscard]] Evaluations& evaluations() { return evaluations_; }
-  // Of what trains; kBase where all parameters do.
+  // The adapter that trains; kBase where all parameters do.
   [[nodiscard]] api::AdapterSlot slot() const { return slot_; }
 
   // What this rank has sent to others in the steps that it has made; and what each was planned to
@@ -223,7 +223,7 @@ class TrainJob {
   void export_adapter(const std::string& dir);
   void export_model(const std::string& dir);
   void read_buffer(size_t index, const std::map<size_t, TensorView>& moved, TensorView rows);
-  // Of a router, that follows loads; gathered on the first rank.
+  // The bias of a router, which follows loads; gathered on the first rank.
   TensorView gather_router_bias(size_t index);
   [[nodiscard]] std::vector<size_t> router_bias_indices();
 

@@ -96,7 +96,7 @@ class TrainLoop {
   // Where ranks are processes, the peak of all together, and what each has sent. Collective.
   void gather_costs_of_ranks();
   std::vector<ProcessMemory> gather_peaks();
-  // Of the first rank of a process all that it took, of another the weights that it shares.
+  // All that the process took, on its first rank; the weights that it shares, on another.
   ProcessMemory peak_of_rank();
   void sum_peaks_by_process(const std::vector<ProcessMemory>& of_ranks);
   // What a resumed run's summary needs of the part before it.
@@ -128,7 +128,7 @@ class TrainLoop {
   SaveEvery save_every_;
   double begin_;
   double last_save_;
-  // Of the first rank.
+  // What the first rank writes.
   std::optional<report::MetricsLog> log_;
   std::optional<report::MetricsLog> samples_;
   std::optional<report::EventFile> events_;

@@ -16,7 +16,7 @@ namespace strata::apps {
 std::map<std::string, std::vector<std::string>> read_recipe(const std::string& path,
                                                             const OptionTable& table);
 
-// Of what differs from the defaults, but where the run is.
+// The options that differ from their defaults, but where the run is.
 std::string recipe_text(const TrainOptions& options);
 // To options.save_config.
 void save_recipe(const TrainOptions& options);

@@ -5,7 +5,8 @@
 
 namespace strata::apps {
 
-// Of rank 0; on the others files have no content, only the examples that came of it. Collective.
+// Gives all ranks rank 0's data; on the others files have no content, only the examples that came
+// of it. Collective.
 void broadcast_data(Comm& comm, TrainData& data);
 
 }  // namespace strata::apps

@@ -60,7 +60,8 @@ struct TrainOptions : EngineSetup {
   std::string lr_schedule = "cosine";
   std::string optimizer = "adamw";  // or "muon", for the matrices of --method full
   double muon_momentum = 0.95;
-  // Of the loss of multi-token prediction. 0.3 for full where the model has its layer, 0 for lora.
+  // The weight of the loss of multi-token prediction: 0.3 for full where the model has its layer, 0
+  // for lora.
   std::optional<double> mtp_weight;
   double indexer_loss = 0;      // weight of the loss that trains indexers; 0: off
   double router_bias_rate = 0;  // of --method full: what routers' biases move by; 0: they stay

@@ -14,7 +14,7 @@ struct GroupShares {
   double input_gradient = 0.0;
 };
 
-// Of the first sparse layer; the median of `repeat` runs.
+// Times the first sparse layer; the median of `repeat` runs.
 GroupShares measure_grouped_products(engine::Engine& engine, ops::LimitProbe& probe,
                                      int64_t tokens_per_expert, int repeat);
 

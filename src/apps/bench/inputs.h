@@ -28,7 +28,7 @@ std::string checked_random_weights(const std::string& weights, const std::string
 
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocab, uint64_t stream);
 
-// Of the adapters that train or are sampled with.
+// The modules of the adapters that train or are sampled with.
 std::vector<model::LoraModuleSpec> bench_modules(const model::ModelConfig& config);
 // So many sequences of random tokens, whose loss trains the slot's adapter, or of kBase all
 // parameters.

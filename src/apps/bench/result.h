@@ -15,7 +15,7 @@
 
 namespace strata::apps {
 
-// Of a decoding step behind a long context, against one behind a near one.
+// The time of a decoding step behind a long context, against one behind a near one.
 struct ContextCost {
   int64_t context = 0;
   int64_t near_context = 0;
@@ -23,7 +23,7 @@ struct ContextCost {
   double ratio = 1.0;
 };
 
-// Of a model whose cache has latent vectors.
+// What latent attention takes, of a model whose cache has latent vectors.
 struct LatentAttention {
   double row_bytes = 0.0;    // of a token in a layer, measured; 0 without a cache
   int64_t latent_bytes = 0;  // as the block declares it

@@ -25,16 +25,16 @@ using Archives = std::vector<std::shared_ptr<const AdapterArchive>>;
 // find_adapter() has them.
 model::AdapterPart find_or_unpack_adapter_part(const std::string& typed, Archives& archives);
 
-// Of adapters that are added to a model the one whose template and tokenizer it gets: the only one.
-// Empty: none; where several are added and one has its own, a warning says that the base's are
+// Which of the adapters that are added to a model gives it its template and tokenizer: the only
+// one. Empty: none; where several are added and one has its own, a warning says that the base's are
 // kept. Of a server's archive, which is a tenant's, nothing of text is unpacked.
 std::string find_adapter_of_texts(const ModelTexts& base,
                                   const std::vector<model::AdapterPart>& parts);
 
 class ExportModel {
  public:
-  // Of the model of these texts. `own_texts`: of the adapters the one whose template and tokenizer
-  // come with the model, or empty (find_adapter_of_texts).
+  // Exports the model of these texts. `own_texts`: of the adapters the one whose template and
+  // tokenizer come with the model, or empty (find_adapter_of_texts).
   ExportModel(const ModelTexts& texts, const std::vector<model::AdapterPart>& adapters, int threads,
               const std::string& own_texts = {});
 

@@ -72,7 +72,7 @@ class Generator {
   [[nodiscard]] const TextStack& text() const { return text_; }
   [[nodiscard]] const SamplingSettings& sampling() const { return sampling_; }
   [[nodiscard]] int64_t max_tokens() const { return options_.max_tokens; }  // of an answer
-  // Of the first answer; none where tokens are chosen greedily.
+  // The seed of the first answer; none where tokens are chosen greedily.
   [[nodiscard]] std::optional<uint64_t> seed() const { return seed_; }
   // Answers end at this id too.
   void add_end_token(int32_t id) { end_tokens_.push_back(id); }
@@ -99,7 +99,7 @@ class Generator {
   Generator(const GenerationOptions& options, Comm* comm);
   // Throws Error where the context has no space for one.
   [[nodiscard]] int64_t most_answer_tokens(int64_t prompt_tokens) const;
-  // Of the next answer, which draws from a seed of its own.
+  // The request for the next answer, which draws from a seed of its own.
   api::SampleRequest next_request(const std::vector<int32_t>& prompt);
 
   GenerationOptions options_;

@@ -22,7 +22,7 @@ struct SamplingChoices {
   std::optional<int64_t> top_k = {};
   std::vector<api::LogitBias> logit_bias = {};
 
-  // Of a name that has a row.
+  // The value by a name that has a row.
   [[nodiscard]] std::optional<double>& value_of(std::string_view name);
 };
 

@@ -10,12 +10,12 @@
 
 namespace strata::apps {
 
-// Of training that nothing divides into stages.
+// The plan of training that nothing divides into stages.
 boost::json::object training_plan_json(const engine::RunPlan& plan, const engine::Engine& engine,
                                        const engine::MachineLimits& limits);
 boost::json::object staged_plan_json(const engine::RunPlan& plan,
                                      const engine::MachineLimits& limits);
-// Of each rank, of which so many have the same stages.
+// What each rank takes, of which so many have the same stages.
 boost::json::array ranks_json(const engine::RunPlan& plan,
                               const std::vector<engine::SentBytes>& sent, int num_data_ranks);
 boost::json::object server_plan_json(const engine::RunPlan& plan);

@@ -27,16 +27,16 @@ class ProbeStats {
   // After a batch has run, with its gradients: each rank for the stages that it has. Of several
   // batches the one that takes most counts.
   void record_stages(engine::Runner& pipeline, const api::Batch& batch);
-  // Of a process one rank is, which samples its memory as it is now.
+  // Whether it is the rank that samples the memory of its process as it is now.
   [[nodiscard]] bool is_first_here(int rank) const { return ranks_.thread_of(rank) == 0; }
   void sample_memory();
-  // Of all ranks, by the first one: what each has sent for its last training pass, and the
-  // optimizer steps behind it; and what it was planned to send.
+  // Tells, on the first rank, what each rank has sent for its last training pass and the optimizer
+  // steps behind it; and what it was planned to send.
   void set_sent_bytes(std::vector<engine::SentBytes> sent, std::vector<engine::SentBytes> planned) {
     sent_ = std::move(sent);
     planned_sent_ = std::move(planned);
   }
-  // Of processes, on the first one. Collective.
+  // Gathers the processes' records on the first one. Collective.
   void gather_records(Comm& processes);
   // A JSON object, once all ranks have ended.
   [[nodiscard]] std::string json() const;

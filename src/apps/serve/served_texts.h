@@ -12,10 +12,10 @@
 
 namespace strata::apps {
 
-// Of each model of the host, with those of the adapters that `names` has; nothing for a model
-// without a tokenizer.json. A template or settings of a model that cannot be read are a warning,
-// and left out; of what the options name they are an Error, and so is an adapter's tokenizer that
-// does not fit its base.
+// The texts of each model of the host, with those of the adapters that `names` has; nothing for a
+// model without a tokenizer.json. A template or settings of a model that cannot be read are a
+// warning, and left out; of what the options name they are an Error, and so is an adapter's
+// tokenizer that does not fit its base.
 std::vector<std::optional<server::ServedText>> load_served_texts(
     const EngineHost& host, const server::ServeOptions& options, const server::BaseNames& names);
 

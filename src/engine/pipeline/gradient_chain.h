@@ -27,7 +27,7 @@ class GradientChain {
   // Parts that a rank has on their way to another one of the same round, where it waits.
   static constexpr int kMostOnTheirWay = 2;
 
-  // Of the ranks that have the stage, and this one's engine of it. Borrows both. Its messages have
+  // `ranks` have the stage, and `engine` is this one's of it. Borrows both. Its messages have
   // tags from kFirstChainTag on, those of no two stages the same. `may_wait`: of a batch of one
   // round, for who is to take them, so that no more than that are on their way; else all of a stage
   // may be, as are those that owners have of a batch before.
@@ -50,7 +50,7 @@ class GradientChain {
   // Before a batch, whose memory for gradients is there. `ranks`: of each micro-batch that has a
   // backward, in their order.
   void begin_batch(const api::Batch& batch, std::span<const int> ranks);
-  // Of the micro-batch of that place among them.
+  // The link of the micro-batch of that place among them.
   [[nodiscard]] Link link(size_t place) { return {*this, place}; }
   // Behind the last backward of this rank: gets what the last micro-batch's has made.
   void finish_batch();
@@ -85,13 +85,13 @@ class GradientChain {
   // Until no more than so many parts are on their way to the rank.
   void wait_for_receipts(int rank, int most);
   void list_parts_in_order();
-  // Of what the last micro-batch has made, how many parts of order_ must have come when this part
-  // of the micro-batch of that place has been sent, so that they do not pile up.
+  // How many parts of order_ of what the last micro-batch has made must have come when this part of
+  // the micro-batch of that place has been sent, so that they do not pile up.
   [[nodiscard]] int64_t num_due_parts(int64_t part, size_t place) const;
   void receive_due_parts(int64_t part, size_t place);
   void receive_next();
-  // Of base parameters what is at rest: the own rows of a part to a rank, all owners' rows of it
-  // here to be worked on, and what was worked on to all owners.
+  // What of base parameters' gradients is at rest moves: the own rows of a part to a rank, all
+  // owners' rows of it here to be worked on, and what was worked on to all owners.
   void send_owned_rows(int rank, int64_t part);
   void send_all_owned_rows(int rank);
   void gather_from_owners(int64_t part);

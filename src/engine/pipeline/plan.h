@@ -29,12 +29,12 @@ struct PipelinePlan {
   // one of its own.
   int weight_sharers = 0;
 
-  // Of the weights, that rank's of the data.
+  // The share of the weights that this rank of the data keeps.
   [[nodiscard]] MemoryShare weight_share(int rank_of_data) const {
     return shard_weights ? MemoryShare{rank_of_data, data} : MemoryShare();
   }
   [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }
-  // Of one pipeline; and of all, one for each number of the data.
+  // The ranks of one pipeline; and of all, one for each number of the data.
   [[nodiscard]] int num_ranks() const { return table.num_ranks(); }
   [[nodiscard]] int num_ranks_in_all() const { return num_ranks() * data; }
   // One stage and one micro-batch: no rank has other passes in flight.

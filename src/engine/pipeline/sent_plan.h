@@ -11,10 +11,10 @@
 
 namespace strata::engine {
 
-// Of each rank, for a batch that wants no large results (Runner::run) and the optimizer steps of
-// these slots behind it (Runner::step), all that the batch trains; nothing was accumulated before.
-// `engine`: any stage's, which has the slots. Of sequences only the numbers of tokens and targets
-// count.
+// What each rank sends, for a batch that wants no large results (Runner::run) and the optimizer
+// steps of these slots behind it (Runner::step), all that the batch trains; nothing was accumulated
+// before. `engine`: any stage's, which has the slots. Of sequences only the numbers of tokens and
+// targets count.
 std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
                                   std::span<const api::AdapterSlot> stepped);
 

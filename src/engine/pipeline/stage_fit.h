@@ -21,11 +21,11 @@ struct StagesChoice {
   model::Recompute recompute;
   std::vector<StagePlan> stages = {};
   [[nodiscard]] int64_t bytes() const;
-  // Of activations, apart from that.
+  // Bytes of activations in files, apart from that.
   [[nodiscard]] int64_t file_bytes() const;
 };
 
-// Of the ranks, those of a process; 0: all. And bytes that the first process takes besides its
+// How many of the ranks a process has, 0: all; and bytes that the first process takes besides its
 // stages.
 struct Processes {
   int ranks_each = 0;

@@ -32,7 +32,7 @@ struct StagePlan {
   [[nodiscard]] int64_t waiting_bytes() const {
     return border_bytes + peak_deferred * deferred_bytes;
   }
-  // Of all micro-batches in flight, in files.
+  // What all micro-batches in flight have in files.
   [[nodiscard]] int64_t activation_file_bytes() const { return peak_live * offloaded_bytes; }
   // What depends on the activations that are kept.
   [[nodiscard]] int64_t activation_bytes() const { return pass_bytes + peak_live * held_bytes; }
@@ -47,8 +47,8 @@ int64_t peak_live(const PipelinePlan& plan, int stage);
 // And between their backward and their weight gradients.
 int64_t peak_deferred(const PipelinePlan& plan, int stage);
 
-// Of one stage, on an engine that has it; `shape` is a micro-batch's. Where the engine has no
-// adapter, with one of the shape's modules.
+// The plan of one stage, on an engine that has it; `shape` is a micro-batch's. Where the engine has
+// no adapter, with one of the shape's modules.
 StagePlan plan_stage(const PipelinePlan& plan, int stage, Engine& engine, const PlanShape& shape);
 
 }  // namespace strata::engine

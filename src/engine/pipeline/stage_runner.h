@@ -44,7 +44,8 @@ class StageRunner {
     round_ = &round;
     num_before_ = num_before;
   }
-  // Of this stage. Its receive is that of the computation, which waits for what it needs.
+  // Runs an action of this stage. Its receive is that of the computation, which waits for what it
+  // needs.
   void run(const schedule::Action& action);
   // After the last action, or where one has thrown: nothing is in flight.
   void end_batch();
@@ -60,7 +61,7 @@ class StageRunner {
   [[nodiscard]] int64_t offloaded_bytes() const { return offloaded_bytes_; }
   [[nodiscard]] std::span<const Scratch::Use> held_uses() const { return held_uses_; }
   [[nodiscard]] int64_t pass_bytes() const { return pass_bytes_; }
-  // Of states and gradients on their way to other stages.
+  // Bytes of states and gradients on their way to other stages.
   [[nodiscard]] int64_t border_bytes() const;
   // Micro-batches between their backward and their weight gradients, at most, and the most that one
   // of them has held.

@@ -44,14 +44,15 @@ struct MachineLimits {
   double flops = 400e9;  // of the dtype's products
   double f32_flops = 200e9;
   double bytes = 20e9;
-  // Of a disk, as if nothing were computed meanwhile.
+  // Bytes a second of a disk, as if nothing were computed meanwhile.
   double file_bytes = 1e9;
   std::string source = "assumed";
 };
 
-// Of passes of many rows, whose products and what goes through memory between them take turns.
+// The time of passes of many rows, whose products and what goes through memory between them take
+// turns.
 double seconds_of(const Work& work, const MachineLimits& limits);
-// Of decoding, whose products compute while they read weights.
+// The time of decoding, whose products compute while they read weights.
 double decode_seconds(const Work& work, const MachineLimits& limits);
 
 // What a byte costs besides a floating-point operation: of a machine as above, in whole numbers.
@@ -74,7 +75,7 @@ constexpr double kAgainMoves = 2.0;   // of an activation that is recomputed
 // Matrices of all layers that one token uses; of experts the chosen ones. With a batch: that so
 // many tokens read, if no two chose the same expert.
 int64_t num_layer_weights(const model::ModelConfig& config, int64_t batch = 1);
-// Of an adapter of these modules, that one token uses.
+// Weights of an adapter of these modules that one token uses.
 int64_t num_lora_weights(const model::ModelConfig& config,
                          std::span<const model::LoraModuleSpec> modules);
 // Latent attention: work of scores and values in latent space over that of expanded heads. Else 1.
@@ -83,14 +84,14 @@ double absorbed_attention_ratio(const model::ModelConfig& config);
 // An optimizer step over sequences of these lengths.
 struct StepShape {
   std::span<const int64_t> lengths;
-  // Of the adapter that trains; without any every parameter does.
+  // The modules of the adapter that trains; without any every parameter does.
   std::span<const model::LoraModuleSpec> modules = {};
   bool indexer_loss = false;  // the loss that trains indexers, where there are any
   double scored = 1.0;        // share of the tokens that have a weight, whose logits are made
 };
 // Forward and backward to what trains; nothing is recomputed.
 double step_flops(const model::ModelConfig& config, const StepShape& shape);
-// Of the layers' forward, which full recompute makes once more.
+// The work of the layers' forward, which full recompute makes once more.
 double forward_flops(const model::ModelConfig& config, const StepShape& shape);
 
 // The passes that a step is cut into.
@@ -100,7 +101,7 @@ struct StepPasses {
   int64_t pass_tokens = 1;  // of the one that `kept` is of
   bool weights_in_files = false;
 };
-// Of a step of that shape, whose passes keep so much.
+// The work of a step of that shape, whose passes keep so much.
 Work step_work(const model::ModelWeights& weights, const StepShape& shape, const StepPasses& passes,
                const RecomputePlan& kept);
 

@@ -113,9 +113,9 @@ PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool 
 int64_t in_flight_gradient_bytes(Engine& engine, const PlanShape& shape);
 // The rope tables of such a pass.
 int64_t rope_table_bytes(const Engine& engine, const PlanShape& shape);
-// Of masters and moments, where they are in files and all parameters train; else 0.
+// Bytes of masters and moments, where they are in files and all parameters train; else 0.
 int64_t state_file_bytes(Engine& engine, const PlanShape& shape);
-// Of sequences that are sampled: their positions' entries, and their states.
+// Bytes of sequences that are sampled: their positions' entries, and their states.
 int64_t cache_bytes(const Engine& engine, const PlanShape& shape);
 // What an optimizer step takes beyond the pass's bytes; 0 where the base does not train.
 int64_t step_bytes_beyond_pass(Engine& engine, const PlanShape& shape, int64_t pass_bytes);

@@ -32,7 +32,7 @@ struct RecomputePlan {
   int64_t file_bytes = 0;          // of what is offloaded, besides that
   double flops = 0.0;              // of recomputing what is not kept, in one pass
   double again_bytes = 0.0;        // that move for it
-  // Of what is recomputed and of what is offloaded, in floating-point operations.
+  // The price of what is recomputed and what is offloaded, in floating-point operations.
   [[nodiscard]] double cost(const Price& price = {}) const {
     return price.of({.flops = flops,
                      .bytes = again_bytes,
@@ -40,7 +40,7 @@ struct RecomputePlan {
   }
 };
 
-// Of a given choice.
+// The plan of a choice that was given.
 RecomputePlan plan_given_recompute(Engine& engine, const PlanShape& shape,
                                    const model::Recompute& recompute);
 

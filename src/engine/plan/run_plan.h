@@ -26,11 +26,11 @@ struct ServerShares {
   int64_t narrow = 0;  // of the models' files, what is stored in few bits and dequantised
   bool keeps = false;  // some of the weights in few bits
   std::vector<PlanRow> requests = {};  // what they may make the server hold, by what it is
-  // Of the first model, for people.
+  // Sizes of the first model, for people.
   int64_t slot_rank_8 = 0, slot_rank_32 = 0, slot_max_rank = 0, max_rank = 0;
   int64_t token_bytes = 0;   // activations of a training pass, each token
   int64_t sample_bytes = 0;  // KV of 2,048 positions, and a state
-  // Of each model.
+  // A number for each model.
   // Tokens that fit a pass alone, with full recompute, its layers' inputs in a file where the
   // engine may offload; and what such a pass takes of the file.
   std::vector<int64_t> longest_data = {};
@@ -58,11 +58,11 @@ struct RunPlan {
   double stretch = 1.0;
   ServerShares server = {};  // where one is planned
 
-  // Of `memory`, what each rank of the pipeline takes; of several data ranks each that.
+  // What of `memory` each rank of the pipeline takes; of several data ranks each that.
   [[nodiscard]] std::vector<int64_t> bytes_of_ranks() const;
 };
 
-// Of an optimizer step, at limits of all ranks' threads together.
+// How long an optimizer step takes, at limits of all ranks' threads together.
 double step_seconds(const RunPlan& plan, const MachineLimits& limits);
 
 }  // namespace strata::engine

@@ -17,7 +17,7 @@ struct RecomputeChoice {
   std::string name = "none";  // as it was asked for
   model::Recompute policy = model::Recompute::kNone;
   std::vector<std::string> tags = {};  // that it names one by one
-  // Of the layers, where a stage is recomputed as one.
+  // Whether layers' inputs are kept, where a stage is recomputed as one.
   bool keeps_layer_inputs = true;
 
   [[nodiscard]] bool keeps_all() const { return name == "none"; }
@@ -34,7 +34,7 @@ struct RunSpec {
   MemoryShare share = {};    // of ranks that divide the weights
   int weight_sharers = 1;    // processes of the machine that have them together
   int threads = 0;           // 0: all cores
-  // Of the machine, where they were given: what plans weigh work by and predict times with.
+  // The machine's limits, where they were given: what plans weigh work by and predict times with.
   std::optional<MachineLimits> limits = {};
 };
 

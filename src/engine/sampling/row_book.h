@@ -34,7 +34,7 @@ struct SampleChoice : ops::TokenChoice {
   std::vector<uint32_t> mask = {};   // what `allowed` is of
 };
 
-// Of a command: what its rows have given so far.
+// What the rows of a command have given so far.
 struct SampleAnswer {
   std::shared_ptr<const api::Command> command;
   int64_t left = 0;          // samples without an end
@@ -52,7 +52,7 @@ struct ChosenToken {
   std::string error = {};  // instead of them
 };
 
-// Of all steps: drafts that were read, and of these the ones that were what was sampled.
+// Drafts that were read in all steps, and of these the ones that were what was sampled.
 struct DraftCounts {
   int64_t read = 0;
   int64_t accepted = 0;
@@ -144,12 +144,12 @@ struct SampleRow {
   PromptRole prompt = PromptRole::kWaits;
   int64_t aside_order = 0;  // who was set aside before has a lower one
   std::string error = {};
-  // Of a command.
+  // Its place in a command.
   int64_t index = 0;                         // of the sample
   std::unique_ptr<StopText> stop = nullptr;  // or null
   // Where its answer has to fit a grammar, how far it is: behind result.tokens. Or null.
   std::unique_ptr<structured::Matcher> matcher = nullptr;
-  // Of the space it takes.
+  // How it takes space.
   bool shares_prompt = false;  // begins behind the prompt, on a page of its own
   int64_t runs_until = 0;      // not set aside before it has sampled so many tokens
 
@@ -205,7 +205,7 @@ class RowBook {
   void fill_masks(Backend& backend, std::span<SampleChoice> choices) const;
   // Rows that are not finished and not aside, ascending.
   [[nodiscard]] std::span<const size_t> active() const { return active_; }
-  // Of these, rows whose group's weights are being read.
+  // How many of these wait for their group's weights, which are being read.
   [[nodiscard]] int64_t num_waiting() const;
   // The weights of a group are not there yet, and come.
   void await_weights(size_t group) { groups_.at(group).has_weights = false; }

@@ -30,15 +30,15 @@ namespace strata::engine {
 
 class SamplingLoop {
  public:
-  // Of a whole model.
+  // Samples a whole model.
   explicit SamplingLoop(Engine& whole) : SamplingLoop(std::make_unique<Runner>(whole)) {}
-  // Of one rank, all of which make the same calls.
+  // Samples as one rank, all of which make the same calls.
   explicit SamplingLoop(Runner& runner) : SamplingLoop(runner, runner.engine().workspace()) {}
   // Its passes run in `workspace`, and its rows share `prefixes`, which may be null (all borrowed).
   SamplingLoop(Runner& runner, PassWorkspace& workspace, PrefixCache* prefixes = nullptr) {
     add_part(runner, workspace, prefixes);
   }
-  // Of all stages, which this thread asks for work. `prefixes`: of each one, or none.
+  // Samples all stages, which this thread asks for work. `prefixes`: of each one, or none.
   SamplingLoop(Stages& stages, const std::vector<std::unique_ptr<PrefixCache>>& prefixes);
   SamplingLoop(const SamplingLoop&) = delete;
   SamplingLoop& operator=(const SamplingLoop&) = delete;
@@ -104,7 +104,7 @@ class SamplingLoop {
   // Tokens that a step may read and sample, but for one of each row where one owner has all rows.
   // 0: the engine's prefill_tokens, which it never exceeds.
   void set_step_tokens(int64_t tokens) { step_tokens_ = tokens; }
-  // Of the last step.
+  // How many tokens the last step had.
   [[nodiscard]] int64_t last_tokens() const { return parts_[0]->step.builder().num_tokens(); }
 
   // No row has anything to do in a step.
@@ -129,7 +129,7 @@ class SamplingLoop {
   api::SampleResult take_result(size_t id);
 
  private:
-  // Of a stage: all have the same rows.
+  // What a stage has; all have the same rows.
   struct Part {
     Part(Runner& runner, PassWorkspace& workspace, PrefixCache* prefixes)
         : book(runner.engine(), prefixes),

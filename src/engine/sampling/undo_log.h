@@ -11,10 +11,10 @@
 
 namespace strata::engine {
 
-// Of positions [begin, end), as many as the layout's undo_tokens at most.
+// Keeps the rows of positions [begin, end), as many as the layout's undo_tokens at most.
 void save_undo_rows(Backend& backend, const model::CacheLayout& cache, void* state, int64_t begin,
                     int64_t end);
-// Of the last of the positions that were kept.
+// Puts back the rows of the last of the positions that were kept.
 void restore_undo_rows(Backend& backend, const model::CacheLayout& cache, void* state,
                        int64_t begin, int64_t end);
 

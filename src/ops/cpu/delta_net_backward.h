@@ -33,7 +33,7 @@ struct DeltaBackward {
             .reads = index > 0,
             .folds = row + kDeltaChunk < segment.end};
   }
-  // Of the state behind chunk `index`, and of the z of chunk `index`.
+  // Where the state behind chunk `index` is, and the z of chunk `index`.
   [[nodiscard]] float* state(const DeltaWorkspace& work, int64_t index, int64_t member) const {
     return work.states + (index * layout.group + member) * layout.state();
   }
@@ -43,7 +43,7 @@ struct DeltaBackward {
   [[nodiscard]] const float* beta(const Chunk& c, int64_t value_head) const {
     return args.beta.f32() + c.row * args.beta.row_stride + value_head;
   }
-  // Of the products of keys with the chunk's keys and, between them, of queries.
+  // Where the products of keys with the chunk's keys are and, between them, those of queries.
   [[nodiscard]] float* scores(const Chunk& c, const DeltaWorkspace& work) const {
     return work.scores + c.index * 2 * kDeltaChunk * kDeltaChunk;
   }

@@ -133,7 +133,7 @@ const GemmKernels& gemm_kernels_reference(bool bf16);
 const GemmKernels& gemm_kernels_avx2(bool bf16);
 const GemmKernels& gemm_kernels_avx512(bool bf16);
 const GemmKernels& gemm_kernels_avx512_bf16();
-// Of bf16, with equal bits.
+// Kernels for bf16, with equal bits.
 const GemmKernels& gemm_kernels_amx_avx2();
 const GemmKernels& gemm_kernels_amx_avx512();
 const GemmKernels& gemm_kernels_amx_tiles();

@@ -14,7 +14,7 @@ namespace strata::ops::cpu {
 
 // The CPU behind ops/limits.h.
 double measure_matrix_flops(CpuBackend& backend, DType dtype, double seconds);
-// Of memory of whole MiB, all of one value.
+// Reads memory of whole MiB, all of one value.
 double measure_read_bandwidth(CpuBackend& backend, const void* data, int64_t bytes);
 
 // One thread's work, and the operations that one iteration of it does.

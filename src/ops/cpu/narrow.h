@@ -14,7 +14,7 @@ namespace strata::ops::cpu {
 
 void pack_narrow_rows(CpuBackend& backend, const NarrowRows& rows, int64_t first_row,
                       const PanelView& panel);
-// Of a panel that is narrow; arguments are checked, memory is open.
+// The panel is narrow; arguments are checked, memory is open.
 void unpack_narrow_rows(CpuBackend& backend, const PanelView& panel, int64_t first_row,
                         const TensorView& rows);
 void gather_narrow_rows(CpuBackend& backend, const PanelView& panel, std::span<const int32_t> ids,

@@ -23,7 +23,7 @@ enum class Simd : uint8_t { kAvx512, kAvx2, kScalar };
 struct PathRow {
   CpuPath path = CpuPath::kReference;
   std::string_view name;
-  // Of a path that several rows are for: which instructions this row takes; all give the same bits.
+  // Which instructions this row takes, where several rows are for one path; all give the same bits.
   std::string_view engine = {};
   // The name to ask for this row by: "amx:avx2".
   [[nodiscard]] std::string full_name() const;
@@ -38,7 +38,7 @@ struct PathRow {
   PackKernel pack = {};
   NarrowUnpack unpack_narrow = nullptr;
   NarrowAccumulate accumulate_narrow = nullptr;  // null: by way of unpack_narrow
-  // Of products; with bf16 by the path's instruction for them, where it has one.
+  // What measures products; with bf16 by the path's instruction for them, where it has one.
   LimitLoop (*limit)(bool bf16) = nullptr;
 };
 

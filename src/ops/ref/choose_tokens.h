@@ -64,7 +64,7 @@ std::vector<int32_t> ids_by_logit(const Row& logits) {
   return order;
 }
 
-// Of ids, the largest logit's first: exp(logit / temperature), relative to it.
+// exp(logit / temperature) of each id, relative to that of the first, whose logit is the largest.
 template <typename Row>
 std::vector<double> weights_of(const std::vector<int32_t>& ids, const Row& logits,
                                double temperature) {

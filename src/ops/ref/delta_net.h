@@ -21,7 +21,7 @@ struct DeltaNetShape {
     return 2 * num_key_heads * key_dim + num_value_heads * value_dim;
   }
   [[nodiscard]] int64_t key_head(int64_t h) const { return h / (num_value_heads / num_key_heads); }
-  // Of value head h in row t of qkv.
+  // Where value head h has its part in row t of qkv.
   [[nodiscard]] int64_t q(int64_t t, int64_t h) const {
     return t * width() + key_head(h) * key_dim;
   }

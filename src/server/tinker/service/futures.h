@@ -146,7 +146,7 @@ class Futures {
   }
   // Whose end a listener was told: nothing is kept of it.
   void forget_and_end_polls(const api::RequestId& id);
-  // Of the tenant's account, holding nothing yet.
+  // A charge of the tenant's account, which holds nothing yet.
   [[nodiscard]] Charge open(const std::string& tenant) const {
     return options_.accounts.open(tenant);
   }

@@ -8,12 +8,12 @@
 
 namespace strata::server {
 
-// Of a future besides its answer's body.
+// What a future takes besides its answer's body.
 inline constexpr int64_t kFutureBytes = 512;
 
 // Bytes that the answer to a command may take, as it is kept until it is fetched, with its future.
 int64_t most_result_bytes(const api::Command& command);
-// Of these what is there from a sample's beginning: its tables over the prompt.
+// Those that are there from a sample's beginning: its tables over the prompt.
 int64_t prompt_table_bytes(const api::Sample& sample);
 // Bytes that what is sampled may take, of all of its num_samples.
 int64_t most_sampled_bytes(const api::Sample& sample);
