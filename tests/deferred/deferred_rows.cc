@@ -305,6 +305,8 @@ const Rows kRows = {
                .sort = Late<[](const Rows& r) { return r.router.sort; }>(),
                .balance_bias = Late<[](const Rows& r) { return r.router.balance_bias; }>(),
                .backward = Late<[](const Rows& r) { return r.router.backward; }>()},
+    .row_scale = {.forward = Late<[](const Rows& r) { return r.row_scale.forward; }>(),
+                  .backward = Late<[](const Rows& r) { return r.row_scale.backward; }>()},
     .sparse_attention = {.forward =
                              Late<[](const Rows& r) { return r.sparse_attention.forward; }>(),
                          .backward =
