@@ -37,6 +37,13 @@ bool Charge::hold(Use use, int64_t amount, int64_t spare) {
   return true;
 }
 
+void Charge::hold_anyway(Use use, int64_t amount) {
+  if (hold(use, amount)) return;
+  int64_t& held = held_[static_cast<size_t>(use)];
+  (*limits_)[static_cast<size_t>(use)].take_anyway(tenant_, amount - held);
+  held = amount;
+}
+
 void Charge::release(Use use) {
   int64_t& held = held_[static_cast<size_t>(use)];
   if (held > 0) (*limits_)[static_cast<size_t>(use)].give_back(tenant_, std::exchange(held, 0));

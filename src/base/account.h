@@ -61,6 +61,8 @@ class Charge {
   // From now on it holds `amount` for this use. False, and no change, where that is too much: where
   // the tenant could not take `spare` more afterwards (SharedLimit::take()). Less never is.
   [[nodiscard]] bool hold(Use use, int64_t amount, int64_t spare = 0);
+  // The same of what is there already: it holds that also where it is too much.
+  void hold_anyway(Use use, int64_t amount);
   void release(Use use);
   void release_all();
 

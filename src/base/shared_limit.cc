@@ -68,6 +68,12 @@ struct SharedLimitState {
     used[tenant] = before + amount;
     return true;
   }
+  void take_anyway(const std::string& tenant, int64_t amount) {
+    if (amount == 0) return;
+    const MutexLock lock(mutex);
+    all += amount;
+    used[tenant] += amount;
+  }
   void give_back(const std::string& tenant, int64_t amount) {
     if (amount == 0) return;
     const MutexLock lock(mutex);
@@ -107,6 +113,10 @@ SharedLimit::Share SharedLimit::take(const std::string& tenant, int64_t amount, 
 
 bool SharedLimit::take_only(const std::string& tenant, int64_t amount, int64_t spare) {
   return state_->try_take(tenant, amount, spare);
+}
+
+void SharedLimit::take_anyway(const std::string& tenant, int64_t amount) {
+  state_->take_anyway(tenant, amount);
 }
 
 void SharedLimit::give_back(const std::string& tenant, int64_t amount) {

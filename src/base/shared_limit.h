@@ -63,6 +63,8 @@ class SharedLimit {
   // Without a Share: the caller gives back what it took.
   [[nodiscard]] bool take_only(const std::string& tenant, int64_t amount, int64_t spare = 0);
   void give_back(const std::string& tenant, int64_t amount);
+  // What is there already, whatever others have: nobody takes more while that is too much.
+  void take_anyway(const std::string& tenant, int64_t amount);
 
   [[nodiscard]] int64_t limit() const;
   [[nodiscard]] int64_t own_part() const;

@@ -163,7 +163,7 @@ void Futures::move_to_shared(Entry& entry, Response& response) {
     Charge charge;
   };
   const auto size = static_cast<int64_t>(response.num_bytes()) + kFutureBytes;
-  [[maybe_unused]] const bool counts = hold_dropping_delivered(entry.charge, size);
+  if (!hold_dropping_delivered(entry.charge, size)) entry.charge.hold_anyway(Use::kResult, size);
   // What may lack memory comes first: then this is done again, of a fault.
   const auto held = std::make_shared<Held>();
   if (response.encoding) held->encoding = *response.encoding;

@@ -157,9 +157,9 @@ class Futures {
   // How far its request is, in words: what polls that end without a result say.
   void note_progress(const api::RequestId& id, const std::string& how_far);
 
-  // The final answer; waiting polls get it now. Later calls for the same id are ignored. Its charge
-  // has held what it takes since it was accepted: what of it is more counts where there is space,
-  // and is kept where there is none.
+  // The final answer; waiting polls get it now. Later calls for the same id are ignored. What of
+  // it is more than its charge held is kept and counts all the same; then nothing new is accepted
+  // before some was fetched.
   void complete(const api::RequestId& id, Response response, double now);
   void fail(const api::RequestId& id, api::FaultCategory category, std::string_view message,
             double now);

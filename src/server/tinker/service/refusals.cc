@@ -6,8 +6,11 @@
 namespace strata::server {
 
 Response over_budget_response(const Charge& charge, int64_t bytes) {
-  if (bytes <= charge.limit(Use::kResult).most()) return refuse(kNoSpaceForResult);
-  return error_response(400, too_large_result_text(charge, bytes));
+  const int64_t most = charge.limit(Use::kResult).most();
+  if (bytes <= most) return refuse(kNoSpaceForResult);
+  return error_response(400, fmt::format("the result may take {} bytes, and a tenant's results may "
+                                         "take {} (--max-result-bytes); ask for less at once",
+                                         bytes, most));
 }
 
 Response queue_full_response(bool makes_model) {
@@ -27,13 +30,6 @@ std::optional<Response> reserve_disk_quota_or_refuse(Usage& usage, StateStore& s
 std::string too_large_text() {
   return "the request takes more than a quarter of what may be queued (--max-queued-bytes); send "
          "fewer data at once";
-}
-
-std::string too_large_result_text(const Charge& charge, int64_t bytes) {
-  return fmt::format(
-      "the result may take {} bytes, and a tenant's results may take {} "
-      "(--max-result-bytes); ask for less at once",
-      bytes, charge.limit(Use::kResult).most());
 }
 
 }  // namespace strata::server

@@ -23,8 +23,7 @@ Response queue_full_response(bool makes_model);
 std::optional<Response> reserve_disk_quota_or_refuse(Usage& usage, StateStore& store,
                                                      const std::string& tenant, int64_t bytes,
                                                      std::shared_ptr<void>& quota);
-// A command that no queue, or whose result no tenant's account, has space for.
+// A command that no queue has space for.
 std::string too_large_text();
-std::string too_large_result_text(const Charge& charge, int64_t bytes);
 
 }  // namespace strata::server

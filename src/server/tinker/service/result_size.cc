@@ -11,7 +11,6 @@ namespace {
 constexpr int64_t kValue = 4;        // bytes of a token id or a logprob
 constexpr int64_t kSmallBody = 512;  // the text of a step, a save or a fault; names of metrics
 constexpr int64_t kSequenceBytes = sizeof(api::SampledSequence);  // more than its message's fields
-constexpr int64_t kDatumBytes = 96;  // a record's fields, where each datum has a shape of its own
 
 }  // namespace
 
@@ -33,10 +32,6 @@ int64_t most_result_bytes(const api::Command& command) {
   int64_t bytes = kFutureBytes + kSmallBody;
   if (const auto* sample = std::get_if<api::Sample>(&command.op))
     bytes += prompt_table_bytes(*sample) + most_sampled_bytes(*sample);
-  if (const auto* work = std::get_if<api::ForwardBackward>(&command.op)) {
-    for (const api::Datum& datum : work->data)
-      bytes += kDatumBytes + std::ssize(datum.targets) * kValue;
-  }
   return bytes;
 }
 

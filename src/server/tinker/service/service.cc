@@ -226,13 +226,8 @@ std::optional<Response> Service::admit_command(const api::Command& command, bool
   const auto* sample = std::get_if<api::Sample>(&command.op);
   const int64_t bytes =
       is_heard && sample != nullptr ? prompt_table_bytes(*sample) : most_result_bytes(command);
-  if (!futures_.hold_dropping_delivered(charge, bytes) && command.may_be_put_off()) {
-    const bool may_fit = bytes <= charge.limit(Use::kResult).most();
-    if (may_fit || command.model.text.empty()) return over_budget_response(charge, bytes);
-    return answer_failed_and_consume_number(command.tenant.text, command.model.text, command.seq_id,
-                                            command.fingerprint,
-                                            too_large_result_text(charge, bytes));
-  }
+  if (!futures_.hold_dropping_delivered(charge, bytes) && command.may_be_put_off())
+    return over_budget_response(charge, bytes);
   return parts_.usage.refuse_over_limit(command.tenant.text, use, now_seconds());
 }
 

@@ -85,28 +85,6 @@ TEST(ResultSize, HoldsTargetsOfAPromptInEitherLayout) {
   }
 }
 
-// As a record a shape, where each datum has another one than the last.
-TEST(ResultSize, HoldsTheLargestAnswerOfAPass) {
-  for (const size_t count : {1, 3, 200}) {
-    api::ForwardBackward work;
-    api::ForwardBackwardResult result;
-    for (size_t i = 0; i < count; ++i) {
-      api::Datum datum;
-      datum.num_targets = static_cast<int64_t>(i % 3);
-      datum.tokens.assign(1 + i % 7, 1);
-      datum.targets.assign(datum.tokens.size() * static_cast<size_t>(datum.targets_per_token()), 1);
-      result.data.push_back({.logprobs = std::vector<float>(datum.targets.size(), -1.0f),
-                             .num_targets = datum.num_targets});
-      work.data.push_back(std::move(datum));
-    }
-    result.metrics = {{"loss:sum", 1.0}, {"some_loss/of_a_long_name:unique", 2.0}};
-    const api::Command command = {.op = std::move(work)};
-    EXPECT_GE(most_result_bytes(command), bytes_of(forward_backward_response(result))) << count;
-    EXPECT_GE(most_result_bytes(command), bytes_of(negotiated_forward_backward_response(result)))
-        << count;
-  }
-}
-
 TEST(ResultSize, HoldsAStep) {
   const api::Command command = {.op = api::OptimStep{}};
   const api::StepResult step = {.stepped = true, .grad_norm = 1.23456789e-30, .step = INT64_MAX};
