@@ -22,7 +22,7 @@ enum class Use : uint8_t {
   kBody,      // bytes of bodies that are being read, with what reading them takes
   kQueue,     // bytes of commands, from their acceptance to their end
   kSample,    // samples that have not begun
-  kResult,    // bytes of results, from the acceptance of what they are of until they are gone
+  kResult,    // bytes of results until they are gone; of samples from their acceptance on
   kPoll,      // polls that wait
   kResponse,  // bytes of responses that are being made or sent and are no results
   kDownload,  // bytes of pieces of files that are being sent
@@ -61,7 +61,7 @@ class Charge {
   // From now on it holds `amount` for this use. False, and no change, where that is too much: where
   // the tenant could not take `spare` more afterwards (SharedLimit::take()). Less never is.
   [[nodiscard]] bool hold(Use use, int64_t amount, int64_t spare = 0);
-  // The same of what is there already: it holds that also where it is too much.
+  // Likewise what is there already, also where that is too much.
   void hold_anyway(Use use, int64_t amount);
   void release(Use use);
   void release_all();

@@ -29,7 +29,7 @@ struct Nvfp4Scale {
   float t = 1.0f;
   bool divides = false;
 
-  // Of 16 columns.
+  // The scale of 16 columns.
   [[nodiscard]] float scale_of(float e4m3) const { return divides ? e4m3 / t : e4m3 * t; }
   // The super fields of NarrowScale::kE4m3 that give the bits of scale_of() for every e4m3; nothing
   // where there are no such numbers, or where weights would be too small or large for products.

@@ -51,7 +51,7 @@ bool fits(const PackedName& packed, const CheckpointTensor& tensor) {
   return info.shape.num_elements() > 0 && info.shape[outputs] % packed.count == 0;
 }
 
-// Of the projection at that place in the packed name.
+// The part of the projection at that place in the packed name.
 CheckpointTensor make_part(const CheckpointTensor& tensor, const PackedName& packed, int64_t place,
                            const ExpertPart& part) {
   const std::string_view experts = experts_of_packed_tensor(tensor.info.name);

@@ -87,7 +87,7 @@ struct NarrowLayout {
   [[nodiscard]] bool has_min() const {
     return scale == NarrowScale::kHalfMin || scale == NarrowScale::kSuperMin;
   }
-  // Of a code, those in the second plane.
+  // How many bits of a code are in the second plane.
   [[nodiscard]] int high_bits() const { return bits == 5 || bits == 6 ? bits - 4 : 0; }
   // Whether rows are whole blocks of 256 columns, as those that have f16 for each of them are.
   [[nodiscard]] bool has_super_blocks() const { return super_fields > 0 && super_field_bytes == 2; }

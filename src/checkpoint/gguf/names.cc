@@ -79,7 +79,7 @@ constexpr NameRow kWhole[] = {{"ssm_a", "linear_attn.A_log"},
                               {"attn_sinks.weight", "self_attn.sinks"}};
 
 constexpr std::string_view kGateUp = "ffn_gate_up_exps.weight";
-// Of a layer's experts, all in one tensor; the names are those behind an expert's number.
+// The tensors that hold all experts of a layer; the names are those behind an expert's number.
 constexpr NameRow kExperts[] = {
     {"ffn_gate_exps.weight", "gate_proj.weight"}, {"ffn_up_exps.weight", "up_proj.weight"},
     {"ffn_down_exps.weight", "down_proj.weight"}, {"ffn_gate_exps.bias", "gate_proj.bias"},

@@ -111,7 +111,7 @@ int64_t dequantise_mxfp4(const std::byte* blocks, int64_t count, float* out) {
   });
 }
 
-// Of four groups of 16 the scales, then the codes, of each group the first 8 in the low halves.
+// A block: the scales of four groups of 16, then their codes, a group's first 8 in low halves.
 int64_t dequantise_nvfp4(const std::byte* blocks, int64_t count, float* out) {
   dequantise_gguf_nvfp4(blocks, count, 1.0f, out);
   return -1;

@@ -28,8 +28,8 @@ struct GgufType {
 // The scale of 16 elements of NVFP4 as NarrowScale::kE4m3 has it: e4m3 whose sign does not count,
 // and 0 for 0x7f. Its value is that of the bits of e4m3, 480 of all of them.
 uint8_t gguf_nvfp4_scale(uint8_t stored);
-// Of NVFP4, whose tensors may have a scale besides those of blocks: values as checkpoint/nvfp4.h
-// has them, with a scale that multiplies. Every byte is a scale.
+// Dequantises NVFP4, whose tensors may have a scale besides those of blocks, which multiplies: to
+// the values of checkpoint/nvfp4.h. Every byte is a scale.
 void dequantise_gguf_nvfp4(const std::byte* blocks, int64_t count, float tensor_scale, float* out);
 
 // Null where ggml has no such type, or has one no more.

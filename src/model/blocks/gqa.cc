@@ -282,7 +282,7 @@ struct Gqa {
 
   // Whether q and k are normed by an op of their own, and not as they are turned.
   static bool norms_apart(const Config& c) { return c.norms_span_heads || c.plain_qk_norm; }
-  // That norm of q or k: over all heads of a token, or of each head.
+  // The arguments of a norm of q or k: over all heads of a token, or of each head.
   static ops::RmsNormArgs norm_apart(const BlockContext& context, TensorView raw, Key norm) {
     const auto& c = context.as<Config>();
     if (c.plain_qk_norm) return norm_args(raw, {}, c.eps, 0.0f);

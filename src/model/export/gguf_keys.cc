@@ -97,7 +97,7 @@ class KeyWriter {
   [[nodiscard]] const GqaConfig& attention_of(int64_t layer) const {
     return *config_.find_block_config<GqaConfig>(layer, kGqa);
   }
-  // Of the MLP that every layer of Gemma 4 has, in a block of its own or next to experts.
+  // The width of the MLP that every layer of Gemma 4 has, in a block of its own or next to experts.
   [[nodiscard]] int64_t mlp_width(int64_t layer) const {
     const auto* moe = config_.find_block_config<MoeConfig>(layer, kMoe);
     if (moe != nullptr) return moe->shared_width;

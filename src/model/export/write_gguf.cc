@@ -127,7 +127,7 @@ class StoredRows {
 
 using WeightsByTensor = std::unordered_map<std::string_view, std::vector<const GgufWeight*>>;
 
-// Of each tensor in the order of their rows.
+// The weights of each tensor, in the order of their rows.
 WeightsByTensor weights_by_tensor(const std::vector<GgufWeight>& weights) {
   WeightsByTensor by_tensor;
   for (const GgufWeight& weight : weights) by_tensor[weight.from.info->name].push_back(&weight);

@@ -40,7 +40,7 @@ bool is_absent_or(const ConfigObject& object, std::string_view key,
   return !object.has(key) || contains(values, object.json(key));
 }
 
-// Of a group's weights, or a layer's.
+// Whether the weights of a group, or of a layer, are of a kind that is read.
 bool are_known_weights(const ConfigObject& weights) {
   if (weights.text("type", "float") != "float" || !weights.boolean("symmetric", true)) return false;
   const int64_t bits = weights.integer("num_bits", 0);

@@ -9,9 +9,9 @@
 
 namespace strata::model {
 
-// Of config.json, which may have a quantization_config.
+// Checks the quantization_config of config.json, where it has one.
 void check_quantization(const ConfigObject& object);
-// Of hf_quant_config.json, which ModelOpt writes next to it.
+// Checks hf_quant_config.json, which ModelOpt writes next to it.
 void check_modelopt_file(const std::string& text, const std::string& where);
 
 }  // namespace strata::model

@@ -25,8 +25,8 @@ struct Refusal {
   Stage stage;
   int status;               // 429: the tenant has as much as it may; 503: the server has
   std::string_view option;  // what sets the limit; empty: no option does
-  // As fmt has it: `{}` for what is known when it is said; of admit(), {wanted}, {held} by others
-  // of the tenant's, {all} that is held and the {limit}.
+  // What the client reads, as fmt has it: `{}` is told with the refusal; admit() knows {wanted},
+  // {held} by the tenant's others, {all} that is held and the {limit}.
   std::string_view text;
   int other_status = 0;  // what else it may be; 0: nothing
   int retry_seconds = 1;

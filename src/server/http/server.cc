@@ -317,7 +317,7 @@ std::optional<Response> HttpServer::State::fill_address_and_count_client(
   return refuse(kTooManyOfClient, {option});
 }
 
-// Of a request whose header was read: its refusal; or its charge holds what its connection takes.
+// The refusal of a request whose header was read; or its charge holds what its connection takes.
 std::optional<Response> HttpServer::State::check_and_admit(const Connection& connection,
                                                            const BodyParser& parser,
                                                            Request& request,
