@@ -42,6 +42,8 @@ struct Command {
   CommandText text;
   std::function<Invocation()> prepare;
   std::vector<Command> parts = {};  // "NAME WORD", each with options of its own
+  // Where one of its words was left out, or is an old one: the arguments as they are typed today.
+  std::vector<std::string> (*spell_out)(std::span<const std::string> arguments) = nullptr;
 };
 
 // The options and their table live as long as what may run them.
@@ -82,20 +84,19 @@ Invocation make_plan_invocation(const PlanMode& mode) {
 }
 
 Command make_plan_command() {
-  Command plan =
-      command<PlanOptions>("plan", "Say what a run will take and how long, without running it",
-                           "Each with the options of its own: strata plan "
-                           "train|stages|serve|schedule --help\n"
-                           "Examples:\n"
-                           "  strata plan qwen3          (can it be tuned here?)\n"
-                           "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg "
-                           "plan.svg\n"
-                           "  strata plan serve qwen3 --memory 8GiB\n"
-                           "  strata plan schedule --schedule 1f1b --pipeline 4 --microbatches 8",
-                           run_plan);
+  Command plan = {{"plan", "Say what a run will take and how long, without running it",
+                   "Each with the options of its own: strata plan train|serve|schedule --help;\n"
+                   "without such a word it is training that is planned.\n"
+                   "Examples:\n"
+                   "  strata plan qwen3          (can it be tuned here?)\n"
+                   "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
+                   "  strata plan serve qwen3 --memory 8GiB\n"
+                   "  strata plan schedule --schedule 1f1b --pipeline 4 --microbatches 8"},
+                  [] { return make_plan_invocation(find_plan_mode("train")); }};
+  plan.spell_out = with_plan_word;
   for (const PlanMode& mode : plan_modes()) {
     plan.parts.push_back({{fmt::format("plan {}", mode.word), mode.help, mode.examples},
-                          [mode] { return make_plan_invocation(mode); }});
+                          [&mode] { return make_plan_invocation(mode); }});
   }
   return plan;
 }
@@ -231,6 +232,11 @@ const Command& take_subcommand(const Command& command, std::span<const std::stri
 }
 
 int run_command(const Command& whole, std::span<const std::string> arguments) {
+  std::vector<std::string> spelled_out;
+  if (whole.spell_out != nullptr) {
+    spelled_out = whole.spell_out(arguments);
+    arguments = spelled_out;
+  }
   const Command& command = take_subcommand(whole, arguments);
   const Invocation invocation = command.prepare();
   const HelpWanted help = read_command_line(command.text, *invocation.table, arguments);

@@ -30,7 +30,6 @@ OptionTable option_table_of(ChatOptions& o);
 OptionTable option_table_of(InspectOptions& o);
 OptionTable option_table_of(MergeOptions& o);
 OptionTable option_table_of(ConvertOptions& o);
-OptionTable option_table_of(PlanOptions& o);
 OptionTable option_table_of(PlanOptions& o, const PlanMode& mode);
 OptionTable option_table_of(DataOptions& o);
 OptionTable option_table_of(EvalOptions& o);

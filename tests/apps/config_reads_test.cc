@@ -87,9 +87,9 @@ TEST_F(ConfigReads, OnceInEveryOtherCommand) {
   plan.model = deep_model();
   plan.tokens = "4x32";
   plan.memory = "3GiB";
-  EXPECT_EQ(opens_of(plan.model, [&] { return run_plan(plan); }), 1);
+  EXPECT_EQ(opens_of(plan.model, [&] { return run_plan(plan, find_plan_mode("train")); }), 1);
   plan.stages.stages = 2;
-  EXPECT_EQ(opens_of(plan.model, [&] { return run_plan(plan); }), 1);
+  EXPECT_EQ(opens_of(plan.model, [&] { return run_plan(plan, find_plan_mode("train")); }), 1);
 }
 
 }  // namespace

@@ -37,8 +37,7 @@ void add_matches(const std::string& text, const std::string& pattern, const std:
 Names names_of_program() {
   Names commands, names;
   add_matches(run_program({"help"}).out, "\n  ([a-z]+)  ", "", commands);
-  for (const char* kind : {"plan train", "plan serve", "plan schedule", "plan stages"})
-    commands.insert(kind);
+  for (const char* kind : {"plan train", "plan serve", "plan schedule"}) commands.insert(kind);
   for (const std::string& command : commands) {
     names.insert(command);
     if (command == "help" || command == "version") continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The subcommands of plan: each is the mode that options ask for, with the options that it reads.
+// The subcommands of plan: each has the options that it reads, and old forms say the same.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,26 +34,26 @@ void expect_same(Words word, const Words& options) {
   EXPECT_EQ(one.out, other.out);
 }
 
-TEST(PlanCommands, AreTheModesThatOptionsAskFor) {
+TEST(PlanCommands, AreAlsoUnderstoodInTheirOldForms) {
   const TempDir folder;
   const std::string model = path_of("qwen3");
   write_file_atomic(folder.file("machine.json"), kMachine);
   const std::string machine = folder.file("machine.json");
   expect_same({"train", "--for", "train"},
               {model, "--tokens", "3x40", "--machine", machine, "--json"});
-  expect_same({"stages"},
-              {model, "--tokens", "3x40", "--stages", "2", "--machine", machine, "--json"});
-  // Training in stages is planned by either word.
-  expect_same({"train"},
-              {model, "--tokens", "3x40", "--stages", "2", "--machine", machine, "--json"});
+  const Words of_stages = {model, "--tokens",  "3x40",  "--stages",
+                           "2",   "--machine", machine, "--json"};
+  expect_same({"train"}, of_stages);
+  expect_same({"stages"}, of_stages);
   expect_same({"serve", "--for", "serve"}, {model, "--memory", "1GiB", "--json"});
+  expect_same({"serve", "--for=serve"}, {model, "--memory", "1GiB", "--json"});
   expect_same({"schedule"},
               {"--schedule", "1f1b", "--pipeline", "4", "--microbatches", "8", "--json"});
 }
 
 TEST(PlanCommands, HaveTheirOwnOptionsAlone) {
   const std::vector<std::pair<std::string, std::string>> others = {
-      {"train", "--max-rank"}, {"stages", "--svg"}, {"serve", "--tokens"}, {"schedule", "--rank"}};
+      {"train", "--max-rank"}, {"serve", "--tokens"}, {"schedule", "--rank"}};
   for (const auto& [word, option] : others) {
     const Ran help = run_program({"plan", word, "--help-all"});
     EXPECT_EQ(help.code, 0);
@@ -106,9 +106,13 @@ TEST(PlanCommands, AModelAloneIsAnsweredWhetherItCanBeTunedHere) {
 }
 
 TEST(PlanCommands, SayWhatIsMissing) {
-  const Ran ran = run_program({"plan", "stages"});
+  EXPECT_THAT(run_program({"plan"}).err, HasSubstr("--model"));
+  const Ran ran = run_program({"plan", "schedule"});
   EXPECT_EQ(ran.code, 2);
-  for (const char* option : {"--model", "--stages"}) EXPECT_THAT(ran.err, HasSubstr(option));
+  for (const char* option : {"--schedule", "--pipeline", "--microbatches"})
+    EXPECT_THAT(ran.err, HasSubstr(option));
+  EXPECT_THAT(run_program({"plan", "x", "--for", "both"}).err,
+              HasSubstr("--for: got 'both', want train or serve"));
 }
 
 }  // namespace

@@ -79,11 +79,6 @@ TEST_F(PlanMachine, AFileThatWillNotDoIsRefusedByField) {
   PlanOptions o = options(kSlow);
   o.machine += ".missing";
   EXPECT_THAT(fault(o), HasSubstr("No such file"));
-  o = {};
-  o.model = path_of("qwen3");
-  o.purpose = "serve";
-  o.machine = root_ + "/machine.json";
-  EXPECT_THAT(fault(o), HasSubstr("--machine: has no effect with --for serve"));
 }
 
 // The row of the printed table that says how long a step is.

@@ -211,7 +211,7 @@ class PlansWithin {
     try {
       return plan(options_);
     } catch (const Error&) {
-      testing::internal::GetCapturedStdout();
+      ::testing::internal::GetCapturedStdout();
       return std::nullopt;
     }
   }

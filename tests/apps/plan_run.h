@@ -5,6 +5,7 @@
 
 #include <boost/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "apps/plan/plan.h"
 #include "base/error.h"
@@ -26,17 +27,17 @@ inline PlanOptions options_of_plan(const std::string& model) {
   return options;
 }
 
-inline boost::json::object plan(const PlanOptions& options) {
+inline boost::json::object plan(const PlanOptions& options, std::string_view word = "train") {
   ::testing::internal::CaptureStdout();
-  const int code = run_plan(options);
+  const int code = run_plan(options, find_plan_mode(word));
   const std::string text = ::testing::internal::GetCapturedStdout();
   EXPECT_EQ(code, 0);
   return boost::json::parse(text).as_object();
 }
 
-inline std::string fault(const PlanOptions& options) {
+inline std::string fault(const PlanOptions& options, std::string_view word = "train") {
   try {
-    run_plan(options);
+    run_plan(options, find_plan_mode(word));
   } catch (const Error& error) {
     return error.what();
   }

@@ -17,9 +17,9 @@
 namespace strata::apps {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class PlanSchedule : public testing::Test {
+class PlanSchedule : public ::testing::Test {
  protected:
   PlanSchedule() : dir_(std::filesystem::temp_directory_path() / "strata_plan_schedule_test") {
     std::filesystem::remove_all(dir_);
@@ -36,9 +36,9 @@ class PlanSchedule : public testing::Test {
     return read_file(path(name), 1 << 20);
   }
   static std::string printed(const PlanScheduleOptions& options, bool as_json = false) {
-    testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStdout();
     EXPECT_EQ(run_plan_schedule(options, as_json), 0);
-    return testing::internal::GetCapturedStdout();
+    return ::testing::internal::GetCapturedStdout();
   }
   static std::string fault(const PlanScheduleOptions& options) {
     try {
@@ -97,7 +97,7 @@ TEST_F(PlanSchedule, WhatItWritesItReads) {
                                  .schedule_out = path("out.csv")};
   printed(options);
   const std::string computation = content("out.csv");
-  EXPECT_THAT(computation, testing::StartsWith("0F0,0F1,0F2,3F0,3F1,3F2,"));
+  EXPECT_THAT(computation, ::testing::StartsWith("0F0,0F1,0F2,3F0,3F1,3F2,"));
   options.with_transfers = true;
   options.schedule_out = path("lowered.csv");
   printed(options);
@@ -147,7 +147,6 @@ TEST_F(PlanSchedule, WhatIsMissingOrUnknownIsNamed) {
                         "a CSV file"));
   EXPECT_THAT(fault({.schedule = "gpipe", .pipeline = 2, .microbatches = 2, .chunks = 2}),
               HasSubstr("schedule gpipe: 2 ranks, 2 micro-batches, 2 chunks a rank"));
-  EXPECT_THROW(run_plan({}), Error);
 }
 
 }  // namespace

@@ -243,7 +243,6 @@ constexpr int64_t kServerMemory = int64_t{512} << 20;
 
 PlanOptions options_of_serving(const std::string& model) {
   PlanOptions options = options_of_plan(model);
-  options.purpose = "serve";
   options.tokens.clear();
   options.rank = PlanOptions().rank;
   options.memory = "512MiB";
@@ -259,7 +258,7 @@ std::vector<engine::PlanRow> rows_of_requests() {
 
 TEST(Plan, OfServingIsThatOfAServer) {
   PlanOptions options = options_of_serving("qwen3");
-  const boost::json::object line = plan(options);
+  const boost::json::object line = plan(options, "serve");
   const auto engine =
       load_engine(read_spec({.model = options.model, .dtype = "bf16", .threads = 2}));
   const engine::RunPlan wanted = planner::plan_run({.models = {{.stages = {engine.get()}}},
@@ -273,7 +272,7 @@ TEST(Plan, OfServingIsThatOfAServer) {
   EXPECT_EQ(line.at("samples_of_2048").as_int64(),
             wanted.memory.bytes_of(engine::MemoryUse::kKvCache) / wanted.server.sample_bytes);
   options.memory = "1MiB";
-  EXPECT_NE(fault(options).find("memory: at least"), std::string::npos);
+  EXPECT_NE(fault(options, "serve").find("memory: at least"), std::string::npos);
 }
 
 // Drafts take the layer's weights, its part of the cache, and rows behind those of a step.
@@ -283,7 +282,7 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
     SCOPED_TRACE(fmt::format("{} {}", speculate, drafts));
     options.speculate = speculate;
     options.draft_tokens = drafts;
-    const boost::json::object line = plan(options);
+    const boost::json::object line = plan(options, "serve");
     const EngineHost host({options.model},
                           {.dtype = "bf16",
                            .threads = 2,
@@ -317,7 +316,7 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
   EXPECT_THROW(resolve_draft_tokens("none", 3), Error);
   const std::string without_drafts = path_of("qwen3");
   options.model = without_drafts;
-  EXPECT_NE(fault(options).find("no layer of multi-token prediction"), std::string::npos);
+  EXPECT_NE(fault(options, "serve").find("no layer of multi-token prediction"), std::string::npos);
   const auto served = [&](const std::vector<std::string>& models) {
     HostOptions host;
     host.threads = 2;
@@ -334,17 +333,16 @@ TEST(Plan, OfServingWithDraftsIsThatOfAServer) {
 TEST(Plan, AServerRatherHasShortPassesThanNoAdapter) {
   PlanOptions options;
   options.model = "qwen3-0.6b";
-  options.purpose = "serve";
   options.dtype = "bf16";
   options.json = true;
   options.memory = "3100MiB";
-  const boost::json::object small = plan(options);
+  const boost::json::object small = plan(options, "serve");
   EXPECT_GE(small.at("adapters_of_rank_8").as_int64(), 1);
   options.memory = "4GiB";
-  const boost::json::object middle = plan(options);
+  const boost::json::object middle = plan(options, "serve");
   EXPECT_GE(middle.at("adapters_of_rank_32").as_int64(), 1);
   options.memory = "16GiB";
-  const boost::json::object large = plan(options);
+  const boost::json::object large = plan(options, "serve");
   EXPECT_LT(middle.at("microbatch_tokens").as_int64(), large.at("microbatch_tokens").as_int64());
   EXPECT_EQ(large.at("microbatch_tokens").as_int64(), 2048);
 }
@@ -364,24 +362,6 @@ TEST(Plan, RefusesByName) {
   EXPECT_NE(fault(options).find("--memory and --recompute: give one"), std::string::npos);
   options.model.clear();
   EXPECT_NE(fault(options).find("--model"), std::string::npos);
-}
-
-TEST(Plan, RefusesOptionsWithoutEffect) {
-  PlanOptions of_training = options_of_plan("qwen3");
-  of_training.max_rank = 64;
-  EXPECT_EQ(fault(of_training), "plan: --max-rank: has no effect with --for train; leave it out");
-
-  PlanOptions of_serving = options_of_plan("qwen3");
-  of_serving.purpose = "serve";
-  EXPECT_EQ(fault(of_serving), "plan: --tokens: has no effect with --for serve; leave it out");
-
-  PlanOptions of_pipelines;
-  of_pipelines.schedule = {.schedule = "1f1b", .pipeline = 2, .microbatches = 2};
-  of_pipelines.recompute = "full";
-  EXPECT_EQ(fault(of_pipelines), "plan: --recompute: has no effect with --schedule; leave it out");
-  of_pipelines.recompute = PlanOptions().recompute;
-  of_pipelines.purpose = "serve";
-  EXPECT_EQ(fault(of_pipelines), "plan: --for: has no effect with --schedule; leave it out");
 }
 
 // One budget of all stages: micro-batches and what is kept are chosen, and what nothing can hold is

@@ -28,9 +28,7 @@ void add_schedule_options(OptionTable& t, PlanScheduleOptions& o) {
   add_trace_option(t, o.trace);
 }
 
-}  // namespace
-
-OptionTable option_table_of(PlanOptions& o) {
+OptionTable all_plan_options(PlanOptions& o) {
   OptionTable t;
   t.group("Model and run");
   t.text(
@@ -40,7 +38,6 @@ OptionTable option_table_of(PlanOptions& o) {
            config_examples_text())
       .in("MODEL")
       .or_bare();
-  t.choice("for", o.purpose, {"train", "serve"}, "train, or serve: what a server's --memory holds");
   t.text("tokens", o.tokens, "B sequences of T tokens are an optimizer step [8x512]").in("BxT");
   add_memory_option(
       t, o.memory, "bytes of the whole run (12GiB), as in train; of serve [80 % of the machine's]");
@@ -76,13 +73,15 @@ OptionTable option_table_of(PlanOptions& o) {
   add_ranks_options(t, o.stages);     // and of train as processes
   t.group(kMachineGroup);
   t.flag("json", o.json, "one line of JSON");
-  t.mark_common({"model", "for", "tokens", "memory", "method", "rank", "recompute", "dtype", "svg",
+  t.mark_common({"model", "tokens", "memory", "method", "rank", "recompute", "dtype", "svg",
                  "schedule", "stages", "json"});
   return t;
 }
 
+}  // namespace
+
 OptionTable option_table_of(PlanOptions& o, const PlanMode& mode) {
-  OptionTable table = option_table_of(o);
+  OptionTable table = all_plan_options(o);
   const std::vector<std::string> read = split_commas(mode.options);
   table.keep_only(std::vector<std::string_view>(read.begin(), read.end()));
   for (const std::string& name : split_commas(mode.required)) table.require_and_mark_common(name);

@@ -372,16 +372,28 @@ int plan_and_print_serving(const PlanOptions& options) {
   return 0;
 }
 
-// What is planned: the first row that is asked for.
-struct Mode {
-  PlanMode told;
-  const char* name;  // how it is asked for without its word
-  bool (*asked)(const PlanOptions& options);
-  int (*run)(const PlanOptions& options);
-};
-
 int plan_pipeline(const PlanOptions& options) {
   return run_plan_schedule(options.schedule, options.json);
+}
+
+// An option that would change nothing is an error.
+void check_no_options_of_undivided(const PlanOptions& given) {
+  const PlanOptions absent;
+  const auto check = [](std::string_view name, bool is_given) {
+    if (is_given) refuse(fmt::format("--{}: has no effect with --stages; leave it out", name));
+  };
+  check("svg", given.svg != absent.svg);
+  check("micro-tokens", given.micro_tokens != absent.micro_tokens);
+  check("indexer-loss", given.with_indexer_loss);
+  if (given.stages.shard_weights) refuse("--shard-weights: of data ranks; give --ranks data=N");
+}
+
+int plan_and_print_train(const PlanOptions& options) {
+  if (!options.stages.ranks.empty()) return plan_and_print_over_ranks(options);
+  if (options.schedule.microbatches == 0 && options.stages == StageOptions())
+    return plan_and_print_undivided(options);
+  check_no_options_of_undivided(options);
+  return plan_and_print_in_stages(options);
 }
 
 constexpr const char* kOfPipelines =
@@ -389,11 +401,6 @@ constexpr const char* kOfPipelines =
 constexpr const char* kOfServing =
     "model,offload,memory,expert-rank,max-rank,dtype,threads,device,strict-config,json,speculate,"
     "draft-tokens,weights,context";
-constexpr const char* kOfStages =
-    "model,tokens,memory,method,optimizer,rank,expert-rank,targets,recompute,dtype,weights,"
-    "load-in-4bit,threads,device,strict-config,offload,mtp,stages,microbatches,chunks,json,machine,"
-    "save-machine,forwarding-delay,leftovers,pipeline-schedule,layers-per-stage,"
-    "recompute-iterations,recompute-layers";
 constexpr const char* kOfTraining =
     "model,tokens,memory,method,optimizer,rank,expert-rank,targets,micro-tokens,recompute,dtype,"
     "threads,device,strict-config,svg,offload,mtp,indexer-loss,json,machine,save-machine,weights,"
@@ -401,90 +408,64 @@ constexpr const char* kOfTraining =
     "pipeline-schedule,"
     "layers-per-stage,recompute-iterations,recompute-layers";
 
-constexpr Mode kModes[] = {
-    {{"schedule", "Bubbles and live micro-batches of a pipeline's schedule",
-      "Example:\n"
-      "  strata plan schedule --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv",
-      kOfPipelines, "schedule,pipeline,microbatches"},
-     "--schedule",
-     [](const PlanOptions& o) { return !o.schedule.schedule.empty(); },
-     plan_pipeline},
-    {{"serve", "What a server's memory holds", "Example:\n  strata plan serve qwen3 --memory 8GiB",
-      kOfServing, "model"},
-     "--for serve",
-     [](const PlanOptions& o) { return o.purpose == "serve"; },
-     plan_and_print_serving},
-    {{"stages", "Memory of each rank and time of a step, trained in pipeline stages",
-      "Example:\n  strata plan stages qwen3 --tokens 8x512 --stages 2 --microbatches 8", kOfStages,
-      "model,stages"},
-     "--stages",
-     [](const PlanOptions& o) {
-       const bool divides = o.schedule.microbatches > 0 || !(o.stages == StageOptions());
-       return !o.model.empty() && o.stages.ranks.empty() && divides;
-     },
-     plan_and_print_in_stages},
-    {{"train", "Memory and time of a step of training",
-      "Examples:\n"
-      "  strata plan train qwen3\n"
-      "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
-      "  strata plan train qwen3 --tokens 8x512 --ranks pipeline=2,data=2 --microbatches 2",
-      kOfTraining, "model"},
-     "--for train",
-     [](const PlanOptions& o) { return !o.model.empty(); },
-     [](const PlanOptions& o) {
-       return o.stages.ranks.empty() ? plan_and_print_undivided(o) : plan_and_print_over_ranks(o);
-     }},
+constexpr PlanMode kModes[] = {
+    {"train", "Memory and time of a step of training",
+     "Examples:\n"
+     "  strata plan train qwen3\n"
+     "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
+     "  strata plan train qwen3 --tokens 8x512 --stages 2 --microbatches 8\n"
+     "  strata plan train qwen3 --tokens 8x512 --ranks pipeline=2,data=2 --microbatches 2",
+     kOfTraining, "model", plan_and_print_train},
+    {"serve", "What a server's memory holds", "Example:\n  strata plan serve qwen3 --memory 8GiB",
+     kOfServing, "model", plan_and_print_serving},
+    {"schedule", "Bubbles and live micro-batches of a pipeline's schedule",
+     "Example:\n"
+     "  strata plan schedule --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv",
+     kOfPipelines, "schedule,pipeline,microbatches", plan_pipeline},
 };
 
-const Mode& find_mode(std::string_view word) {
+}  // namespace
+
+std::span<const PlanMode> plan_modes() { return kModes; }
+
+const PlanMode& find_plan_mode(std::string_view word) {
   const auto found =
-      std::ranges::find_if(kModes, [&](const Mode& mode) { return mode.told.word == word; });
+      std::ranges::find_if(kModes, [&](const PlanMode& mode) { return mode.word == word; });
   CHECK(found != std::end(kModes));
   return *found;
 }
 
-// An option that would change nothing is an error.
-void check_no_unused_options(const Mode& mode, PlanOptions given) {
-  PlanOptions absent;
-  const OptionTable values = option_table_of(given);
-  const OptionTable defaults = option_table_of(absent);
-  const std::vector<std::string> read = split_commas(mode.told.options);
-  for (size_t i = 0; i < values.rows().size(); ++i) {
-    const OptionRow& row = values.rows()[i];
-    const bool chose_mode = row.name == "for" && mode.told.word == given.purpose;
-    if (row.text() == defaults.rows()[i].text() || chose_mode) continue;
-    if (std::ranges::find(read, row.name) != read.end()) continue;
-    refuse(fmt::format("--{}: has no effect with {}; leave it out", row.name, mode.name));
+std::vector<std::string> with_plan_word(std::span<const std::string> typed) {
+  std::vector<std::string> words(typed.begin(), typed.end());
+  std::string word = "train";
+  if (!words.empty() && std::ranges::any_of(kModes, [&](const PlanMode& mode) {
+        return mode.word == words.front();
+      })) {
+    return words;
   }
-}
-
-}  // namespace
-
-std::vector<PlanMode> plan_modes() {
-  std::vector<PlanMode> modes;
-  for (const char* word : {"train", "stages", "serve", "schedule"})
-    modes.push_back(find_mode(word).told);
-  return modes;
-}
-
-int run_plan(const PlanOptions& options, const PlanMode& told) {
-  const StopSignals signals("plan: stopped", StopSignals::First::kEnds);
-  const Mode& mode = find_mode(told.word);
-  const Mode& stages = find_mode("stages");
-  if (told.word != "train" || !stages.asked(options)) return mode.run(options);
-  if (options.stages.shard_weights) refuse("--shard-weights: of data ranks; give --ranks data=N");
-  check_no_unused_options(stages, options);
-  return stages.run(options);
-}
-
-int run_plan(const PlanOptions& options) {
-  const StopSignals signals("plan: stopped", StopSignals::First::kEnds);
-  for (const Mode& mode : kModes) {
-    if (!mode.asked(options)) continue;
-    check_no_unused_options(mode, options);
-    return mode.run(options);
+  if (!words.empty() && words.front() == "stages") {
+    words.front() = word;
+    return words;
   }
-  refuse("--model, or --schedule of a pipeline, says what is planned");
+  if (words.empty() || words.front() == "--help" || words.front() == "--help-all") return words;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool is_apart = words[i] == "--for" && i + 1 < words.size();
+    if (words[i].starts_with("--schedule=") || words[i] == "--schedule") word = "schedule";
+    if (!is_apart && !words[i].starts_with("--for=")) continue;
+    word = is_apart ? words[i + 1] : words[i].substr(std::string_view("--for=").size());
+    if (word != "train" && word != "serve")
+      refuse(fmt::format("--for: got '{}', want train or serve", word));
+    words.erase(words.begin() + static_cast<ptrdiff_t>(i),
+                words.begin() + static_cast<ptrdiff_t>(i + (is_apart ? 2 : 1)));
+    break;
+  }
+  words.insert(words.begin(), word);
+  return words;
+}
+
+int run_plan(const PlanOptions& options, const PlanMode& mode) {
+  const StopSignals signals("plan: stopped", StopSignals::First::kEnds);
+  return mode.run(options);
 }
 
 }  // namespace strata::apps

@@ -5,6 +5,7 @@
 // mode is a row in plan.cc, and a subcommand with the options that it reads.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,6 @@
 namespace strata::apps {
 
 struct PlanOptions : EngineSetup {
-  std::string purpose = "train";    // or "serve"
   std::string tokens;               // of a step, "4x512"; empty: 8x512
   std::string memory;               // bytes of the whole run
   std::string method = "lora";      // or "full"
@@ -45,12 +45,16 @@ struct PlanMode {
   const char* examples;
   const char* options;  // that it reads, with commas
   const char* required;
+  int (*run)(const PlanOptions& options);
 };
-std::vector<PlanMode> plan_modes();
+std::span<const PlanMode> plan_modes();
+const PlanMode& find_plan_mode(std::string_view word);  // CHECKs that there is one
 
-// Prints the plan on stdout: tables, or with --json one line. Without a mode, of the one that the
-// options ask for; with `train`, and stages among the options, of `stages`.
-int run_plan(const PlanOptions& options);
+// The words behind `strata plan`, with one of a mode in front: training, where none stands there
+// and neither --for serve nor --schedule says otherwise. `stages` is another word for training.
+std::vector<std::string> with_plan_word(std::span<const std::string> typed);
+
+// Prints the plan on stdout: tables, or with --json one line.
 int run_plan(const PlanOptions& options, const PlanMode& mode);
 
 }  // namespace strata::apps
