@@ -117,7 +117,7 @@ class Reader {
   }
 
  private:
-  // Of entries that take so many bytes at least.
+  // The number of entries, which take so many bytes each at least.
   size_t read_count(size_t bytes_each) {
     uint64_t size = 0;
     read_number(size);

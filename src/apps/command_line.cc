@@ -29,7 +29,7 @@ struct Given {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", command.name, message));
 }
 
-// Of "--name" or "--name=value".
+// The name in "--name" or "--name=value".
 std::string_view name_of_option(std::string_view argument) {
   return argument.substr(2, argument.find('=') - 2);
 }

@@ -76,7 +76,7 @@ struct TokenRun {
   std::vector<int32_t> tokens = {};
 };
 
-// Of an example's tokens, the first of which is never trained.
+// Runs of an example's tokens; the first token is never trained.
 std::vector<TokenRun> split_by_training(const data::Example& example) {
   std::vector<TokenRun> runs = {{.is_trained = false, .tokens = {example.tokens.front()}}};
   for (size_t t = 0; t < example.targets.size(); ++t) {

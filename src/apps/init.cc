@@ -44,7 +44,7 @@ void check_has_no_model(const std::string& folder) {
 int run_init(const InitOptions& options) {
   ignore_closed_pipes();
   ConfigSource source = read_config_source("config", options.config);
-  // Of a multimodal model, the text model by itself: no other part is known here.
+  // A multimodal model is made as its text model alone: no other part is known here.
   source.json = model::extract_text_model_config(source.json, source.where);
   model::ParsedConfig parsed = model::parse_config(source.json, source.where, /*strict=*/false);
   if (options.mtp) check_has_mtp(parsed.config, source.where);

@@ -133,7 +133,7 @@ std::string shapes_text(const model::ModelConfig& c) {
                      c.tie_word_embeddings ? ", tied" : "");
 }
 
-// Of a sampled sequence in bf16: what each token adds, and what it takes once.
+// Cache of a sampled sequence in bf16: what each token adds, and what it takes once.
 struct CacheSize {
   double token = 0.0;
   int64_t sequence = 0;

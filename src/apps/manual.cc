@@ -50,7 +50,7 @@ std::vector<const OptionRow*> dashed_options_of(const DocumentedCommand& command
   return rows;
 }
 
-// Of its default in TOML, as a comment.
+// The assignment of an option's default in TOML, as a comment.
 std::string commented_assignment(const OptionRow& row) {
   if (row.kind == OptionKind::kFlag) return fmt::format("#{} = true\n", row.name);
   const std::string value =

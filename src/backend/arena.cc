@@ -45,7 +45,7 @@ void Scratch::record_take(int64_t size, ScratchTag tag) {
   num_peak_tags_ = num_tags_;
 }
 
-// Of `size` at least. Geometric growth: a few blocks reach any size.
+// Adds a block of at least `size`. Geometric growth: a few blocks reach any size.
 void Scratch::add_block(int64_t size) {
   CHECK(num_blocks_ < kMaxBlocks, num_blocks_);
   const int64_t block_bytes = std::max({size, kHugePage, high_water_ / 2});
@@ -115,7 +115,7 @@ Scratch::Mark::Mark(Scratch& scratch)
   ++scratch.num_marks_;
 }
 
-// Of all that was taken behind the first `used` bytes of a block.
+// Announces the release of all that was taken behind the first `used` bytes of a block.
 void Scratch::announce_release_behind(int block, int64_t used) {
   for (int i = block; i <= current_ && i < num_blocks_; ++i) {
     const Block& released = blocks_[i];

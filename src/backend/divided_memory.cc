@@ -17,7 +17,7 @@ namespace strata {
 namespace {
 
 constexpr int64_t kAskTag = 0, kPieceTag = 1;  // behind the first one
-// Of a piece: what is asked for at once, and with those ahead on its way from an owner.
+// A piece is asked for at once; with those ahead it is on its way from an owner.
 constexpr int64_t kPieceBytes = 4 << 20;
 constexpr size_t kAhead = 2;
 constexpr int64_t kAligned = 64;  // where parts begin

@@ -46,8 +46,8 @@ constexpr double kStopped = 3.0;  // without a turn of ours: we were stopped, no
 constexpr double kEager = 50e-6;
 constexpr double kRestShare = 0.1;
 constexpr double kShortRest = 20e-6, kLongRest = 1e-3;
-// Of the thread that computes nothing: while nobody waits and nothing is on its way, and while
-// somebody does.
+// The thread that computes nothing rests so long while nobody waits and nothing is on its way, and
+// so long while somebody does.
 constexpr double kIdleRest = 10e-3, kDrivenRest = 100e-3;
 constexpr size_t kLongestMessage = 3000;  // of a fault: sent at once, whoever listens
 // Buffers of messages longer than this are others' in turn, so that they take what is on its way
@@ -255,7 +255,7 @@ class MpiRanks::Link : public Comm {
     }
   }
 
-  // Of the others.
+  // Whether it is so with all other ranks.
   template <typename Is>
   bool all_others(Is is) REQUIRES(mutex_) {
     for (int other = 0; other < size_; ++other) {

@@ -65,8 +65,8 @@ void for_each_core_of_nodes(Body body) {
   });
 }
 
-// Of CPU_SETSIZE cores each, and of more than a kernel is built for: it refuses a set that is
-// smaller than its own.
+// Sets of CPU_SETSIZE cores each, for more cores than a kernel is built for: it refuses a set that
+// is smaller than its own.
 using CoreSet = std::array<cpu_set_t, 64>;
 
 CoreSet core_set_of(std::span<const int> cores) {

@@ -208,7 +208,7 @@ int open_nameless_file(const std::string& folder) {
 }
 
 int reserve_space(int descriptor, int64_t bytes) {
-  // Of memory's files all is given back where a signal comes meanwhile: little at a time.
+  // Little at a time: files in memory give all back where a signal comes meanwhile.
   constexpr int64_t kPiece = 64 << 20;
   int fault = 0;
   for (int64_t first = 0; first < bytes && fault == 0; first += kPiece) {

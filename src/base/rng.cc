@@ -8,7 +8,7 @@ namespace strata {
 
 namespace {
 
-// Of the two words as one number.
+// The top 53 bits of the two words as one number.
 uint64_t top_53_bits(uint32_t high, uint32_t low) { return (uint64_t{high} << 32 | low) >> 11; }
 
 }  // namespace

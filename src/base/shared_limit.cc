@@ -10,10 +10,10 @@ namespace strata {
 
 namespace {
 
-// Of so many tenants each has a part of its own: one half is divided evenly, of the other half
-// anybody takes who has used up its own part. Of more, nobody knows which will come.
+// Up to so many tenants each have a part of their own: one half is divided evenly, and from the
+// other half anybody takes who has used up its own part. Of more, nobody knows which will come.
 constexpr int64_t kFew = 16;
-// Of many tenants each may hold as much as this many times what it leaves free.
+// Where there are many, a tenant may hold this many times what it leaves free.
 constexpr int64_t kTimesFree = 2;
 constexpr int64_t kFloors = 1024;      // a floor is limit / kFloors at least
 constexpr int64_t kKeptForFloors = 8;  // limit / 8: nobody takes it but to its floor
@@ -42,7 +42,7 @@ struct SharedLimitState {
     return is_divided() ? has_budget_among_few(before, more, spare)
                         : has_budget_among_many(before, more, spare);
   }
-  // Of its own part it leaves half of that at most: what others hold takes none of it.
+  // It leaves half of its own part at most: what others hold takes none of it.
   [[nodiscard]] bool has_budget_among_few(int64_t before, int64_t more, int64_t spare) const
       REQUIRES(mutex) {
     if (before + more + std::min(spare, own_part() / 2) <= own_part()) return true;

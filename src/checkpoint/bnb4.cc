@@ -140,7 +140,7 @@ void read_absmax(const Bnb4& state, const SafetensorsFile& file, int64_t first,
 
 // The form whose values are those of the map, bit by bit.
 NarrowForm narrow_form_of(const Bnb4& state) {
-  // Of float16 files a value is rounded twice.
+  // Values of float16 files are rounded twice.
   if (state.cols % kNarrowBlock != 0 || state.block % kNarrowBlock != 0 ||
       state.dtype == DType::kF16) {
     return NarrowForm::kNone;

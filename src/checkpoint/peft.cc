@@ -69,7 +69,7 @@ struct Pair {
   }
 };
 
-// Of a part that is no copy of a base weight.
+// Where the pair keeps a part that is no copy of a base weight.
 const TensorInfo*& tensor_of(Pair& pair, Part part) {
   if (part == Part::kA) return pair.a;
   if (part == Part::kB) return pair.b;
@@ -221,7 +221,7 @@ struct FusedPaths {
     return out;
   }
 
-  // Of the tensor that a wrapper adapts; of any other pair its own path.
+  // The path of the tensor that a wrapper adapts; any other pair's own path.
   static std::string resolve_tensor_path(const std::string& path,
                                          const std::map<std::string, Pair>& pairs,
                                          const ParameterTargets& parameters, FaultList& faults) {

@@ -80,7 +80,7 @@ TensorInfo slice_of(const TensorInfo& info, std::string name, int64_t index, int
   return part;
 }
 
-// Of each layer of a stack, 1 where it has none; Error where the stack does not divide into them.
+// Experts of each layer of a stack, 1 where it has none; Error where the stack does not divide.
 int64_t check_stack_and_count_experts(const TensorInfo& info, int64_t num_layers, bool of_experts,
                                       const std::string& where) {
   if (std::ssize(info.dims) < (of_experts ? 2 : 1) || info.dims[0] != num_layers) {

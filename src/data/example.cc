@@ -90,7 +90,7 @@ Made encode_chat(const json::object& own, const OwnRecord& record, const Example
           .has_read_clock = chat.rendered.has_read_clock};
 }
 
-// Of one of our own forms.
+// Encodes a record in one of our own forms.
 Made encode_record(const json::object& own, const OwnRecord& record,
                    const ExampleContext& context) {
   Made made;

@@ -116,7 +116,7 @@ void check_stdin_once(const std::string& option, const std::vector<Source>& sour
   }
 }
 
-// Of the examples as many as a share of them is, ascending.
+// Appends a random share of the examples, ascending.
 void append_random_share(std::span<const int64_t> examples, double share, uint64_t seed,
                          uint64_t stream, std::vector<int64_t>& order) {
   std::vector<int64_t> drawn = shuffled_indices(std::ssize(examples), seed, stream);

@@ -87,7 +87,7 @@ int64_t take_bytes_of_tag(std::vector<Scratch::Use>& uses, ScratchTag tag) {
   return 0;
 }
 
-// Of the pass's bytes those that are no tag's.
+// Those of the pass's bytes that are no tag's.
 int64_t bytes_of_threads(const engine::RecomputePlan& plan) {
   int64_t rest = plan.bytes;
   for (const Scratch::Use& use : plan.uses) rest -= use.bytes;

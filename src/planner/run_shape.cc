@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMostMicrobatches = 65536;
 
-// Of every limit that may be tried (pass_limits_to_try).
+// The longest pass under every limit that may be tried (pass_limits_to_try).
 std::vector<LongestPass>& ensure_longest_passes(RunShape& shape) {
   if (!shape.longest_passes.empty()) return shape.longest_passes;
   shape.longest_passes.push_back({.limit = shape.micro_tokens});
@@ -65,7 +65,7 @@ void raise_longest_micro_batch(LongestPass& longest, int num_ranks,
   }
 }
 
-// Of every number of micro-batches that may be tried, from the one that was asked for.
+// The longest pass under every number of micro-batches that may be tried, from the one asked for.
 std::vector<LongestPass>& ensure_micro_batch_numbers(RunShape& shape, int asked) {
   if (!shape.longest_passes.empty()) return shape.longest_passes;
   for (int number = asked; number <= kMostMicrobatches; number *= 2)

@@ -152,7 +152,7 @@ int64_t sample_pages(const engine::Engine& engine) {
   return engine.kv_pool().pages_for(std::min(kSamplePositions, engine.config().context()));
 }
 
-// Of all stages, each of which has pages and states of the whole model's layers.
+// All stages together, each of which has pages and states of the whole model's layers.
 int64_t page_bytes(const ServedModel& model) {
   return std::ssize(model.stages) * model.stages[0]->kv_pool().page_bytes();
 }
@@ -191,7 +191,7 @@ class ServePlanner {
   }
 
  private:
-  // Of weights, of what requests hold, and of the least that each model can work with.
+  // Counts weights, what requests hold, and the least that each model can work with.
   void count_fixed_and_least_bytes() {
     for (const ServedModel& model : models_) {
       count_weight_bytes_and_note_forms(model);
@@ -319,7 +319,7 @@ class ServePlanner {
     CHECK(plan_.memory.total() <= run_.memory, plan_.memory.total(), run_.memory);
   }
 
-  // Of the first model, for people.
+  // Sizes of the first model, for people.
   void fill_example_sizes() {
     const ServedModel& first = models_[0];
     plan_.server.slot_rank_8 = lora_bytes(first, 8, expert_rank_);

@@ -40,7 +40,7 @@ void check_stages_can_sample(const TrainRun& run) {
               "sample yet; give one");
 }
 
-// Of all work.
+// Each stage's share of all work.
 std::vector<double> shares_of_stages(const TrainRun& run) {
   const engine::LayerCosts costs = engine::layer_costs(run.whole.config());
   std::vector<double> shares;
@@ -133,7 +133,7 @@ class StagedPlanner {
     }
   };
 
-  // Of the longest pass by stage, besides recomputing.
+  // The work of the longest pass by stage, besides recomputing.
   struct StepWork {
     std::vector<engine::Work> of_stages;
     bool in_files = false;
@@ -178,8 +178,8 @@ class StagedPlanner {
     return plan;
   }
 
-  // Of micro-batches that are worth trying, each of which has a sequence: a file's schedule has the
-  // one that it has.
+  // Numbers of micro-batches that are worth trying, each of which has a sequence: a file's schedule
+  // has the one that it has.
   [[nodiscard]] std::vector<LongestPass> micro_batch_numbers_to_try() const {
     std::vector<LongestPass> numbers;
     for (const LongestPass& longest : shape_.longest_passes) {
@@ -291,7 +291,7 @@ class StagedPlanner {
     return {.ranks_each = run_.division.told.num_ranks() / run_.division.num_processes,
             .of_first = gathered_bytes(one)};
   }
-  // Of each process, but for what the first one gathers.
+  // Bytes of each process, but for what the first one gathers.
   [[nodiscard]] int64_t bytes_besides_stages_of_a_process(const Candidate& one) const {
     const int64_t all = memory_besides_stages(one).total() - gathered_bytes(one);
     const int64_t processes = run_.division.num_processes;

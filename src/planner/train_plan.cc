@@ -16,7 +16,7 @@
 namespace strata::planner {
 namespace {
 
-// Of passes over what evaluates, which may be longer than those that train.
+// Bytes of passes over what evaluates, which may be longer than those that train.
 int64_t plan_evaluation_bytes(engine::Engine& engine, const RunShape& shape, int64_t micro_tokens) {
   engine::PlanShape pass = shape.pass;
   const LongestPass* longest = find_longest(shape, micro_tokens);
@@ -52,7 +52,7 @@ double mean_passes_per_step(const RunShape& shape, int64_t micro_tokens) {
                   static_cast<double>(passes) * static_cast<double>(shape.step_tokens) / tokens);
 }
 
-// Of a plan whose passes and memory are known.
+// The work of a step, in a plan whose passes and memory are known.
 engine::Work work_of_step(const TrainRun& run, const engine::RunPlan& plan) {
   engine::Work work = engine::step_work(*run.whole.model().weights,
                                         {.lengths = run.shape.lengths,
@@ -128,7 +128,7 @@ class Fit {
   [[nodiscard]] bool has() const { return best_.has_value(); }
   engine::RunPlan take() { return *std::move(best_); }
   [[nodiscard]] double cost() const { return best_ ? cost_ : std::numeric_limits<double>::max(); }
-  // Of the shortest passes: bytes besides them, their tokens, and the least bytes of one.
+  // The shortest passes: bytes besides them, their tokens, and the least bytes of one.
   [[nodiscard]] int64_t besides() const { return besides_; }
   [[nodiscard]] int64_t least_tokens() const { return least_tokens_; }
   [[nodiscard]] int64_t least() const { return least_; }
@@ -152,7 +152,7 @@ class Fit {
     if (!plan) return;
     keep_if_cheaper(plan_run(run_, limit, *std::move(plan)));
   }
-  // Of passes that are tried last, the shortest.
+  // Called with the passes that are tried last, the shortest.
   void note_least(const engine::PlanShape& pass, int64_t bytes) {
     least_ = bytes;
     least_tokens_ = pass.pass_tokens;
@@ -207,7 +207,7 @@ bool try_whether_files_are_better(Fits& fits) {
   const TrainRun& run = fits.run(/*in_files=*/false);
   const RunShape& shape = run.shape;
   if (run.is_loaded) return false;
-  // Of the longest passes that keep all.
+  // The cost of the longest passes that keep all.
   const double least_cost = shape.price.of(
       plan_with_longest_passes(fits.run(/*in_files=*/true), model::Recompute::kNone).work.front());
   for (const bool any_files : {false, true}) {
@@ -235,7 +235,7 @@ bool try_whether_files_are_better(Fits& fits) {
 }
 
 engine::RunPlan plan_within(TrainRun run) {
-  // Of several ranks none has anything in files.
+  // Where there are several ranks none has anything in files.
   const bool in_memory = run.division.told.data > 1;
   if (in_memory) run.shape.file_space = {};
   Fits fits(run);

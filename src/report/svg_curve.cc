@@ -95,7 +95,7 @@ double step_of(const std::vector<double>& ticks) {
   return ticks.size() > 1 ? ticks[1] - ticks[0] : ticks[0];
 }
 
-// Of small ones as 5e-4, which is how learning rates are written.
+// Small values are written as 5e-4, as learning rates are.
 std::string tick_text(double value, double step, bool log) {
   if (value == 0) return "0";
   if (std::abs(value) < 1 && step < 1e-3) {
@@ -162,7 +162,7 @@ bool is_shown(const CurveSeries& series, size_t i, const Axis& x, const Axis& y)
   return x.shows(series.x[i]) && y.shows(series.y[i]);
 }
 
-// Of the points [begin, end) the lowest, the highest and a hole.
+// The lowest, the highest and a hole among the points [begin, end).
 std::set<size_t> extremes_and_hole_of(const CurveSeries& series, size_t begin, size_t end,
                                       const Axis& x, const Axis& y) {
   std::optional<size_t> low, high, hole;

@@ -82,7 +82,7 @@ std::string_view take_name(std::string_view& text) {
   return name;
 }
 
-// Of kLeftOut, whose texts live on; empty where it is none of them.
+// The name among kLeftOut, whose texts live on; empty where it is none of them.
 std::string_view find_left_out_op(std::string_view name) {
   for (const std::string_view known : kLeftOut) {
     if (name == known) return known;

@@ -112,8 +112,8 @@ void add_1f1b(const Spec& spec, int rank, Row& row) {
   }
 }
 
-// Of interleaved and zb1p a rank has steps: forward i goes to chunk (i div round size) mod chunks,
-// and backward i, which is num_warmup steps behind, to the same counted from the last chunk.
+// Under interleaved and zb1p a rank has steps: forward i goes to chunk (i div round size) mod
+// chunks, and backward i, which is num_warmup steps behind, to the same counted from the last.
 int num_steps(const Spec& spec) { return spec.num_chunks * spec.num_microbatches; }
 
 int round_size(const Spec& spec) { return spec.num_microbatches / num_rounds(spec); }

@@ -22,7 +22,7 @@ int64_t bytes_of(const api::Datum& datum) {
   return static_cast<int64_t>(sizeof(api::Datum) + 4 * values);
 }
 
-// Of its lists, and of what else is kept of it.
+// Bytes of a sample's lists, and of what else is kept of it.
 int64_t bytes_of(const api::Sample& sample) {
   // Twice: a record of it has the prompt as well. Targets have an id, and a place or two here and
   // with who answers.

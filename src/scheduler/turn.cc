@@ -365,7 +365,8 @@ int64_t Scheduler::next_datum_tokens(const Model& model) {
   return data.empty() ? 0 : datum_tokens(data[model.next_datum]);
 }
 
-// Of those whose next datum fits behind so many tokens of a pass; anything fits an empty one.
+// Among the models whose next datum fits behind so many tokens of a pass; anything fits an empty
+// one.
 std::list<Scheduler::ReadyModel>::iterator Scheduler::least_used(std::list<ReadyModel>& models,
                                                                  int64_t tokens,
                                                                  int64_t pass_tokens) {

@@ -185,8 +185,8 @@ struct TinkerServer::State {
   ServeOptions options;
   Budget budget;
   std::shared_ptr<const KeyRing> keys;  // I/O thread, after start()
-  // Of the reloads' thread: what `keys` is or will be soon, and what it was, which must not end on
-  // the I/O thread.
+  // The reloads' thread has two rings: what `keys` is or will be soon, and what it was, which must
+  // not end on the I/O thread.
   std::shared_ptr<const KeyRing> newest = keys;
   std::shared_ptr<const KeyRing> former;
   DataDir data;
@@ -247,7 +247,7 @@ static bool hands_out_weights(std::string_view route) {
          route.starts_with("/api/v1/files/");
 }
 
-// Of those who have a key, or a URL that one of them signed.
+// Written for those who have a key, or a URL that one of them signed.
 void TinkerServer::State::audit_exchange(const Exchange& exchange) {
   if (!audit) return;
   if (exchange.status == 401) return audit_refused_login(exchange);

@@ -50,7 +50,7 @@ void check_recompute_tags(engine::Engine& engine, const std::vector<std::string>
   }
 }
 
-// Of the config alone, where it is demanded: an Error where it has none.
+// Where multi-token prediction is demanded, and the config alone is read: Error where it has none.
 void set_demanded_mtp(const LoadSpec& spec, model::ModelConfig& config) {
   config.use_mtp = spec.mtp == model::UseMtp::kAlways;
   if (!config.use_mtp || config.mtp_layer) return;

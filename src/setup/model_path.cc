@@ -115,7 +115,7 @@ std::string suggestion_from_inside(const std::string& folder) {
                      last);
 }
 
-// Of a folder without config.json: what it may be instead.
+// Says what a folder without config.json may be instead.
 [[noreturn]] void refuse_folder_without_config(const std::string& option,
                                                const std::string& typed) {
   const std::string name = hub_name_of_cache_folder(file_name_of(typed));

@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kTag = 0;
-// Of what is shared at once: what is on its way takes memory too.
+// So much is shared at once: what is on its way takes memory too.
 constexpr int64_t kPiece = 1 << 20;
 
 // What differs between machines, and rank 0 alone reads or writes.

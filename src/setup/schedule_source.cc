@@ -47,7 +47,7 @@ void check_file_options(const ScheduleSource& source) {
   }
 }
 
-// Of actions that the file has and a run here does not take: how many of each.
+// Prints how many there are of each action that the file has and a run here does not take.
 Table read_schedule_file_and_print_left_out(const ScheduleSource& source) {
   const std::string& path = source.schedule;
   check_file_options(source);

@@ -27,7 +27,7 @@ PassData read_pass(const data::Dataset& dataset, const std::vector<int64_t>& pas
   return out;
 }
 
-// Of each slot all of the pass, one slot behind the other.
+// All of the pass for each slot, one slot behind the other.
 api::Batch batch_of(const PassData& pass, std::span<const api::AdapterSlot> slots,
                     WantTop want_top) {
   api::Batch batch = {.want_top = want_top == WantTop::kYes};

@@ -294,7 +294,7 @@ std::unique_ptr<engine::Engine> load_in_group(WeightGroup& group, bool in_file, 
   return engine;
 }
 
-// Of a model in stages, those of this rank, which share a team.
+// Loads this rank's stages of a model, which share a team.
 std::vector<std::unique_ptr<engine::Engine>> load_stages_of_rank(
     const Comm& comm, const engine::RunPlan& run, const LoadSpec& spec,
     const engine::EngineOptions& options, WeightGroup& group) {

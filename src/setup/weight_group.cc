@@ -110,7 +110,7 @@ bool try_to_map(Comm& ranks, int first, Warnings tell) {
   });
 }
 
-// Of each rank 1 where it can share memory with the first of its neighbours. Collective.
+// For each rank 1 where it can share memory with the first of its neighbours. Collective.
 std::vector<double> probe_sharing(Comm& ranks, const std::vector<int>& near, Warnings tell) {
   SharedMemory memory;
   Memory probe;  // until all have answered

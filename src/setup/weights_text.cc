@@ -15,7 +15,7 @@
 namespace strata::apps {
 namespace {
 
-// Of the matrices that are held here.
+// Counts the matrices that are held here.
 struct NarrowCounts {
   std::map<std::string_view, int64_t> kept;  // by their form; experts of a layer are one
   int64_t bytes = 0;                         // of those

@@ -81,7 +81,7 @@ constexpr NarrowLayout make_planes(std::string_view name, int bits, int least_co
   return l;
 }
 
-// Of 128 columns each.
+// Its scales are for 128 columns each.
 constexpr NarrowLayout fp8() {
   NarrowLayout l = make_layout("fp8", 8, nullptr, NarrowScale::kFloat);
   l.codes = NarrowCodes::kE4m3, l.super_fields = 2;

@@ -114,7 +114,7 @@ struct Sources {
   std::string where = {};  // main is in: a file, or a file and its key
 };
 
-// Of a model's templates, with the texts of its special tokens.
+// Reads a model's templates, and into `tokens` the texts of its special tokens.
 Sources read_templates_and_special_tokens(const ModelTexts& texts, Variables& tokens) {
   Sources sources;
   bool has_decoder = false;

@@ -97,7 +97,7 @@ int64_t gradient_part_of(const model::ModelWeights& weights, size_t index) {
   return index == weights.head_index() ? model::kHeadPart : model::kFinalNormPart;
 }
 
-// Of the parameter's shape where all of its rows are owned.
+// The parameter's shape where all of its rows are owned.
 Shape shape_of(const Ownership& ownership, int owner, size_t index,
                const model::Parameter& parameter) {
   if (!ownership.is_divided(owner, index)) return parameter.shape;

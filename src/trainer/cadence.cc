@@ -21,7 +21,7 @@ std::optional<int64_t> parse_steps(const std::string& text) {
   return fault == std::errc() && rest == end && steps >= 0 ? std::optional(steps) : std::nullopt;
 }
 
-// Of 's', 'm' or 'h'; 0 of any other.
+// Seconds in an 's', 'm' or 'h'; 0 for any other.
 double seconds_of_unit(char unit) {
   return unit == 's' ? 1 : unit == 'm' ? 60 : unit == 'h' ? 3600 : 0;
 }

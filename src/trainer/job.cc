@@ -279,7 +279,7 @@ namespace {
 
 constexpr const char* kBlocks[] = {"values", "first_moments", "second_moments"};
 
-// Of the router whose bias is the i-th that follows loads.
+// The block of the router whose bias is the i-th that follows loads.
 std::string bias_block(size_t i) { return fmt::format("router_bias.{}", i); }
 
 int64_t num_values(const model::LoraModule& module) {

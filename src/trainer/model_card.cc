@@ -20,7 +20,7 @@
 namespace strata::apps {
 namespace {
 
-// Of its bytes, unpacked.
+// A hash of the file's bytes, unpacked.
 std::string hex_sha256(const data::InputFile& file) {
   Sha256 sum;
   file.for_each_piece([&](std::string_view piece) { sum.add(piece); });
@@ -153,7 +153,7 @@ std::string python_generate_lines(const CardFacts& facts) {
       prompt);
 }
 
-// Of an adapter, by PEFT and by transformers; `load` makes the base's model and tokenizer.
+// How an adapter is used by PEFT and by transformers; `load` makes the base's model and tokenizer.
 std::string adapter_usage(const CardFacts& facts, const std::string& import,
                           const std::string& load) {
   std::string out = fmt::format(

@@ -71,7 +71,7 @@ int64_t warmup_steps(double ratio, int64_t num_steps) {
   return static_cast<int64_t>(std::ceil(ratio * static_cast<double>(num_steps)));
 }
 
-// Of the adapter that training goes on from.
+// The modules of the adapter that training goes on from.
 std::vector<model::LoraModuleSpec> read_adapter_modules(LoadSpec base, const std::string& adapter) {
   base.mtp = model::UseMtp::kNever;
   const auto engine = make_planning_engine(base);

@@ -85,8 +85,8 @@ void check_indexer_loss_option(const TrainSettings& settings, const model::Loade
                           options.targets));
 }
 
-// Of examples what is in memory; and of each run of them the order of an epoch, its shuffle and
-// their lengths, and of pairs what the reference model gives both answers.
+// What is in memory of examples; for each run of them the order of an epoch, its shuffle and their
+// lengths, and for pairs what the reference model gives both answers.
 int64_t dataset_bytes(const data::Dataset& dataset, int64_t num_runs) {
   constexpr int64_t kLists = 4 * sizeof(int64_t), kReferences = 2 * 40;
   const int64_t each = kLists + (dataset.examples.has_pairs() ? kReferences : 0);
@@ -108,7 +108,7 @@ int64_t longest_of(const std::vector<int64_t>& lengths) {
 // Positions of the cache's pages for a sampled answer and its prompt, which its group keeps too.
 int64_t positions_of_row(int64_t longest) { return ((longest + kPage - 1) / kPage + 1) * kPage; }
 
-// Of the examples of each pass.
+// The lengths of each pass's examples.
 std::vector<std::vector<int64_t>> lengths_by_pass(const data::StepPlan& step,
                                                   const std::vector<int64_t>& lengths) {
   std::vector<std::vector<int64_t>> passes;

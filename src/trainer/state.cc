@@ -26,7 +26,7 @@ constexpr int64_t kFirstFormat = 2;  // that is still read
 
 std::string state_dir(const std::string& out) { return out + "/trainer"; }
 
-// Of their content, unpacked, and of their weights.
+// A hash of their content, unpacked, and of their weights.
 std::string hash_files_with_weights(const std::vector<data::DataFile>& files) {
   std::string text;
   for (const data::DataFile& file : files) {
@@ -161,7 +161,7 @@ RunRecord parse_record(const std::string& out, const std::string& json) {
   return record;
 }
 
-// Of an option that names files of data or a model: a hash of their content, or nothing.
+// A hash of what an option names, files of data or a model; else nothing.
 std::string hash_content_of_option(const OptionRow& row, const TrainOptions& options,
                                    const ModelTexts& model, const FilesOfRun& files) {
   if (row.results_by == ResultsBy::kModel) {

@@ -161,7 +161,7 @@ void write_table(const std::string& out, const std::vector<Member>& members) {
   write_file_atomic(out + "/sweep.md", text);
 }
 
-// Of each rate the evaluations, or where there are none the smoothed loss of training.
+// A rate's evaluations, or where there are none the smoothed loss of training.
 report::CurveSeries read_curve_of(const Member& member) {
   const auto records = report::read_metrics(metrics_path(member.start.settings.out));
   const std::string name = "lr " + member.start.rate;

@@ -67,7 +67,7 @@ std::string steps_text(const TrainJob& job) {
   return text;
 }
 
-// Of a sweep all of them.
+// The learning rate; all of a sweep's.
 std::string rates_text(const TrainSettings& settings) {
   const std::vector<std::string>& sweep = settings.options.sweep;
   return sweep.empty() ? fmt::format("{:g}", settings.lr)
@@ -85,7 +85,7 @@ engine::MachineLimits get_or_probe_limits(TrainJob& job, int64_t most_bytes) {
   return limits;
 }
 
-// Of processes, which have links between them.
+// What a step sends, where ranks are processes, which have links between them.
 std::string sent_text(TrainJob& job) {
   if (job.options().stages.ranks.empty()) return {};
   return sent_table(fmt::format("step {} sends", std::min(job.steps_done() + 1, job.num_steps())),

@@ -97,7 +97,7 @@ class Bench {
                          options_.offload);
   }
 
-  // Of each adapter; none where all parameters train.
+  // The modules of each adapter; none where all parameters train.
   [[nodiscard]] std::vector<model::LoraModuleSpec> modules() const {
     if (options_.trains_base()) return {};
     return bench_modules(engine_->config());
@@ -135,7 +135,7 @@ class Bench {
     return work_.kind == WorkKind::kTrain ? plan_training() : plan_sampling();
   }
 
-  // Of --memory.
+  // Takes the passes that --memory allows.
   void plan_and_set_pass_options() {
     plan_ = plan_work();
     if (plan_->recompute.file_bytes > 0) check_offload_folder(options_.offload);
@@ -244,7 +244,7 @@ class Bench {
             .drift = apart(predicted_seconds(before), predicted_seconds(after))};
   }
 
-  // Of a step or a prompt.
+  // The seconds that a step or a prompt is predicted to take.
   double predicted_seconds(const engine::MachineLimits& limits) {
     if (work_.kind == WorkKind::kPrefill) return engine::seconds_of(prefill_work(), limits);
     return engine::step_seconds(plan(), limits);
@@ -314,7 +314,7 @@ class Bench {
     return seconds;
   }
 
-  // Of the mean step. `narrow`: bytes of a weight in few bits, or 0.
+  // The work of the mean step. `narrow`: bytes of a weight in few bits, or 0.
   [[nodiscard]] engine::Work decode_work(bool adapters, double narrow) const {
     const std::vector<model::LoraModuleSpec> of_adapter =
         adapters ? modules() : std::vector<model::LoraModuleSpec>();
@@ -326,7 +326,7 @@ class Bench {
                                                    .weight_bytes = narrow});
   }
 
-  // Of kTimedTokens steps, with the limits that were seen around them.
+  // Figures of kTimedTokens steps, with the limits that were seen around them.
   [[nodiscard]] Figures decode_figures(bool adapters, double seconds,
                                        const std::vector<engine::MachineLimits>& seen) const {
     const double narrow = mean_weight_bytes_if_narrow(*engine_->model().weights);
@@ -397,14 +397,14 @@ class Bench {
     }
   }
 
-  // Of a token in a layer, measured: the pool's memory over what it holds; 0 without one.
+  // Bytes of a token in a layer, measured: the pool's memory over what it holds; 0 without one.
   [[nodiscard]] double row_bytes() const {
     const engine::KvPool& pool = engine_->kv_pool();
     const int64_t rows = pool.num_pages() * pool.page_size() * engine_->config().num_layers();
     return rows == 0 ? 0.0 : static_cast<double>(pool.num_bytes()) / static_cast<double>(rows);
   }
 
-  // Of the first layer, as its block declares it.
+  // Bytes of a latent row of the first layer, as its block declares it.
   [[nodiscard]] int64_t latent_bytes() const {
     const auto* mla = engine_->config().find_block_config<model::MlaConfig>(0, model::kMla);
     return mla == nullptr ? 0 : mla->cache_width() * dtype_bytes(dtype());
@@ -457,7 +457,7 @@ void check_options_of_stages(const BenchWork& work, const BenchOptions& options)
   }
 }
 
-// Of training without --memory.
+// The policy of training without --memory.
 std::string recompute_of(const BenchWork& work, const BenchOptions& options) {
   if (!options.recompute.empty()) return options.recompute;
   return work.recompute ? "full" : "none";

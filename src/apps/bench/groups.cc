@@ -42,7 +42,7 @@ const model::BlockContext& moe_context(engine::Engine& engine, int64_t layer) {
       ->inner;
 }
 
-// Of all experts, by the first one's panel.
+// The panels of all experts, by the first one's.
 ops::PanelStack panel_stack(const PanelView& first) {
   const PanelView second = model::expert_panel(first, 1);
   return {first, static_cast<char*>(second.data) - static_cast<char*>(first.data)};

@@ -46,7 +46,7 @@ float group_scale(const NarrowLayout& layout) {
   return kLargest / largest_code_value(layout) / (layout.has_super_blocks() ? kField : 1);
 }
 
-// Of random bits; never a NaN.
+// A code of random bits, never a NaN.
 uint8_t make_code(const NarrowLayout& layout, uint8_t random) {
   if (layout.bits == 4) return random & 15;
   if (layout.high_bits() > 0)
@@ -60,7 +60,7 @@ void fill_random_codes(const NarrowLayout& layout, uint64_t key, std::span<uint8
     codes[c] = make_code(layout, static_cast<uint8_t>(mixed(key + c) >> 56));
 }
 
-// Of each kind of field one value. `num_fields`: bytes of those that are no super-block's.
+// Fills each kind of field with one value. `num_fields`: bytes of those that are no super-block's.
 void fill_scales(const NarrowLayout& layout, int64_t num_fields, std::span<uint8_t> bytes) {
   const float scale = group_scale(layout);
   const auto size = std::ssize(bytes);
@@ -142,7 +142,7 @@ bool can_have_form(const model::Parameter& parameter, const NarrowLayout& layout
   return parameter.shape[1] % block_columns(layout) == 0;
 }
 
-// Of few bits where `name` is a form of them.
+// Forms of few bits where `name` is one.
 model::WeightForms choose_weight_forms(const Backend& backend, const model::ModelConfig& config,
                                        DType dtype, const std::string& name) {
   model::WeightForms forms;

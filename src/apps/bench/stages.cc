@@ -44,7 +44,7 @@ LoadSpec read_spec_of_model(const StagedWork& work, const BenchOptions& options)
   return spec;
 }
 
-// Of a model whose weights are no file's.
+// The spec of a model whose weights are no file's.
 LoadSpec make_spec_of_shape(const StagedWork& work, const BenchOptions& options) {
   LoadSpec spec;
   spec.parsed.config = bench_config(work.shape);
@@ -104,7 +104,7 @@ class StagesBench {
     return std::make_unique<engine::Runner>(comm, plan_, make_random_stages(comm, engine_options));
   }
 
-  // Of this rank.
+  // This rank's stages.
   std::vector<std::unique_ptr<engine::Engine>> make_random_stages(
       const Comm& comm, const engine::EngineOptions& engine_options) const {
     std::vector<std::unique_ptr<engine::Engine>> engines;
@@ -196,8 +196,8 @@ class StagesBench {
     return sum;
   }
 
-  // Of all threads together, which ranks of other machines are taken to have too, while the other
-  // ranks wait. A process that is bound to some cores has its share of them alone.
+  // All threads together, while the other ranks wait; ranks of other machines are taken to have as
+  // much. A process that is bound to some cores has its share of them alone.
   double measure_matrix_flops_on_first_rank(Comm& comm) {
     if (comm.rank() != 0) return 0.0;
     const int own = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
@@ -207,8 +207,8 @@ class StagesBench {
     return is_bound ? flops * num_threads_ / own : flops;
   }
 
-  // Of the ranks' time, that the schedule leaves idle with equal stages; a backward to activations
-  // and an adapter costs what a forward does, and that to weights as much again.
+  // The share of the ranks' time that the schedule leaves idle with equal stages; a backward to
+  // activations and an adapter costs what a forward does, and that to weights as much again.
   [[nodiscard]] double bubble_share() const {
     return schedule::walk(
                schedule::without_transfers(plan_.table),

@@ -27,7 +27,7 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr std::string_view kConfig = "config.json";
-// Of a directory, besides those that every model has (setup/model_files.h).
+// Files of a directory that not every model has (setup/model_files.h names the others).
 constexpr std::string_view kOtherFiles[] = {"tokenizer.model", "preprocessor_config.json",
                                             "processor_config.json", "chat_template.json"};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of strata merge and convert.
+// The options of strata merge and convert.
 #include "apps/options.h"
 
 #include "setup/shared_options.h"

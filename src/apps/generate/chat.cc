@@ -142,7 +142,7 @@ void run_command_or_ask(Conversation& chat, const std::string& turn, FunctionRef
   }
 }
 
-// Of a terminal: nothing but leaving ends the conversation.
+// A conversation at a terminal: nothing but leaving ends it.
 int run_terminal_chat(Conversation& chat, TurnReader& reader) {
   const Interrupts interrupts;
   fmt::print(stderr, "/help lists the commands, /bye leaves\n");
@@ -166,7 +166,7 @@ int run_until_signal(FunctionRef<void(FunctionRef<bool()>)> body) {
   return StopSignals::exit_code();
 }
 
-// Of a file or a pipe. The exit code: that of a signal that ended it.
+// A conversation from a file or a pipe. Returns the exit code: that of a signal that ended it.
 int run_piped_chat(Conversation& chat, TurnReader& reader) {
   while (const std::optional<std::string> turn = reader.read_turn()) {
     if (leaves(*turn)) break;

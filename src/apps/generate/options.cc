@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of strata generate and chat.
+// The options of strata generate and chat.
 #include "apps/options.h"
 
 #include <cstdint>

@@ -78,7 +78,7 @@ TurnReader::Line TurnReader::break_plain_line_off() {
   return {.is_broken_off = true, .text = ""};
 }
 
-// Of what is unread, which has one.
+// Takes the first line off what is unread, which has one.
 std::string TurnReader::take_unread_line() {
   const size_t end = unread_.find('\n');
   std::string line = unread_.substr(0, end);
@@ -86,7 +86,7 @@ std::string TurnReader::take_unread_line() {
   return line;
 }
 
-// Of a terminal that edits nothing.
+// Reads a line from a terminal that edits nothing.
 std::optional<TurnReader::Line> TurnReader::read_plain_line(const std::string& prompt) {
   fmt::print(stderr, "{}", prompt);
   while (unread_.find('\n') == std::string::npos) {

@@ -143,7 +143,7 @@ engine::MachineLimits read_or_probe_machine(const PlanOptions& options, engine::
                                        kProbeBytes, options.machine, options.save_machine);
 }
 
-// Of so many tokens each, which are all 0.
+// Data of so many tokens each, which are all 0.
 std::vector<api::Datum> make_zero_data(const std::vector<int64_t>& lengths) {
   std::vector<api::Datum> data;
   for (const int64_t length : lengths)
@@ -198,7 +198,7 @@ void print_rank_json(const engine::RunPlan& plan, boost::json::object line,
   fmt::print("{}\n", boost::json::serialize(line));
 }
 
-// Of processes: what each of them takes and sends.
+// Plans ranks that are processes: what each of them takes and sends.
 int plan_and_print_over_ranks(const PlanOptions& options) {
   LoadSpec spec = check_training_options_and_read_spec(options);
   const StageOptions stages = check_ranks_and_make_stages(options, spec.parsed.config);

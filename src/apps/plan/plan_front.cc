@@ -74,7 +74,7 @@ std::vector<int64_t> budgets_to_try(const engine::RecomputePlanner& planner, Pre
   return budgets;
 }
 
-// Of the best plan for each budget, in passes of a length.
+// Adds the point of the best plan for each budget, in passes of one length.
 void add_best_points(const planner::TrainRun& run, int64_t limit, bool offloads,
                      const engine::MachineLimits& limits, Presets presets,
                      std::vector<FrontPoint>& points) {

@@ -109,7 +109,7 @@ class Probe {
     }
   }
 
-  // Of a pass that took gradients: nothing else has them.
+  // Only a pass that took gradients has them.
   void add_indexer_losses(const api::BatchResult& result) {
     if (request_.indexer_weight == 0.0f || !request_.loss) return;
     std::vector<float> losses;
@@ -268,7 +268,7 @@ class Probe {
     for (size_t i = 0; i < values.size(); ++i) out[i] = static_cast<float>(values[i]);
   }
 
-  // Of each process one rank does.
+  // One rank of each process does.
   void sample_memory() {
     if (stats_ != nullptr && stats_->is_first_here(pipeline_->comm().rank()))
       stats_->sample_memory();
@@ -300,7 +300,7 @@ class Probe {
     return used;
   }
 
-  // Of the training passes that ran.
+  // Records the training passes that ran.
   void record_stats() {
     const bool trains = request_.train.has_value(), params = trains && request_.train->parameters;
     if (request_.adapter_grads || (trains && !params))

@@ -29,7 +29,7 @@ constexpr double kLookSeconds = 0.02;  // how late a sample may be noticed in a 
 constexpr int kMicroBatches = 2;       // of a training pass, each stage
 constexpr int kFileThreads = 2;        // of an engine: one that is slow holds up one tenant alone
 
-// Of a model's config alone; passes of a training pass run while others of it wait.
+// Reads a model's config alone; passes of a training pass run while others of it wait.
 engine::PipelinePlan plan_pipeline(const LoadSpec& spec, int stages) {
   engine::PipelinePlan plan = plan_stages(
       spec, {.stages = stages, .schedule = "1f1b", .microbatches = kMicroBatches * stages});
@@ -99,7 +99,7 @@ std::vector<api::Result> results_of_failure(const api::Work& work, const std::st
   return results;
 }
 
-// Of its forward and backward passes.
+// The tokens of its forward and backward passes.
 int64_t num_data_tokens(const api::Work& work) {
   int64_t tokens = 0;
   for (const api::DataRange& rows : work.rows) {

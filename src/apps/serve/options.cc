@@ -139,7 +139,7 @@ std::string add_source_and_explain_model_dir(const std::string& model,
 
 using Variables = std::map<std::string, std::string>;
 
-// Of the command line or, where it has none, of the environment; or empty.
+// The path that the command line gives or, where it has none, the environment; or empty.
 std::string config_path(const ServeCommandLine& line, const Variables& variables) {
   const auto named = variables.find("STRATA_CONFIG");
   return line.config.empty() && named != variables.end() ? named->second : line.config;

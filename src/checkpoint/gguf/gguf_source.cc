@@ -22,7 +22,7 @@ bool is_raw(const GgufWeight& weight) {
          weight.values.info == nullptr;
 }
 
-// Of the rows of the stored tensor that the weight is; of one that is made of two, the whole.
+// Sets the bytes of the stored tensor's rows that the weight is; all where it is made of two.
 void set_byte_range(const GgufWeight& weight, TensorInfo& info) {
   const GgufTensor& stored = *weight.from.info;
   info.begin = stored.begin;

@@ -175,7 +175,7 @@ std::string huggingface_name_in_layer(const GgufArchitecture& architecture,
 
 namespace {
 
-// Of a tensor of a layer, both without the layer's name; empty where there is none.
+// The stored name of a layer's tensor, both without the layer's name; empty where there is none.
 std::string stored_name_in_layer(const GgufArchitecture& architecture, std::string_view name) {
   if (const std::string_view part = name_in_expert(architecture, name); !part.empty()) {
     const bool is_half = part == "gate_proj.weight" || part == "up_proj.weight";

@@ -25,7 +25,7 @@ int u8(const uint8_t* block, int64_t at) { return block[at]; }
 // An f16 that is no infinity and no NaN.
 bool finite(const uint8_t* half) { return (half[1] & 0x7c) != 0x7c; }
 
-// Of 32 elements in 16 bytes: the low halves are the first 16.
+// The code of one of 32 elements in 16 bytes: the low halves are the first 16.
 int nibble(const uint8_t* codes, int i) { return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4; }
 
 // A block's parts are written; whether its scales are finite.

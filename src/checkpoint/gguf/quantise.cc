@@ -63,7 +63,7 @@ void quantise_q8_0(const float* values, int64_t count, std::byte* blocks) {
   }
 }
 
-// Of 32 codes in 16 bytes: the low halves are the first 16.
+// Puts 32 codes into 16 bytes: the low halves are the first 16.
 template <typename Code>
 void put_nibbles(std::byte* to, Code code) {
   for (int i = 0; i < kBlock / 2; ++i) {

@@ -302,7 +302,7 @@ class TokenizerWriter {
     return type_of(id) == kNormal || type_of(id) == kUserDefined || type_of(id) == kUnused;
   }
 
-  // Of UTF-8.
+  // Whether the byte is inside a character of UTF-8.
   static bool is_inside_character(std::string_view text, size_t at) {
     return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80;
   }

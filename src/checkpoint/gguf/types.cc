@@ -26,7 +26,7 @@ class Block {
     return u16(at) | static_cast<uint32_t>(u16(at + 2)) << 16;
   }
   [[nodiscard]] float f16(int64_t at) const { return f16_to_float(u16(at)); }
-  // Of 32 elements in 16 bytes: the low halves are the first 16.
+  // The code of one of 32 elements in 16 bytes: the low halves are the first 16.
   [[nodiscard]] int nibble(int64_t at, int i) const {
     return i < 16 ? u8(at + i) & 15 : u8(at + i - 16) >> 4;
   }

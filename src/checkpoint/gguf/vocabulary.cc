@@ -282,7 +282,7 @@ class VocabularyWriter {
     return out;
   }
 
-  // Of one pre-tokenizer.
+  // Adds the rule of one pre-tokenizer.
   void add_split_rule(const json::object& part, SplitRules& out) const {
     const std::string type = member_text(part, "type");
     const json::object* pattern = member_object(part, "pattern");
@@ -393,7 +393,7 @@ class VocabularyWriter {
     if (id >= 0) header_.add_integer(fmt::format("tokenizer.ggml.{}_token_id", name), id);
   }
 
-  // Of tokens that end a text: that of tokenizer_config.json first, each once.
+  // The tokens that end a text: that of tokenizer_config.json first, each once.
   [[nodiscard]] std::vector<int64_t> read_end_ids() const {
     std::vector<int64_t> ends = {find_special_id("eos_token", "eos_token_id")};
     for (const std::string_view file : {"generation_config.json", "config.json"}) {

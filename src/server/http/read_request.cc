@@ -263,8 +263,8 @@ size_t read_size(const BodyParser& parser) {
   return left ? std::clamp<uint64_t>(*left, 512, kReadChunk) : kReadChunk / 4;
 }
 
-// Of the last chunk's line and the trailers, which the parser takes in one piece: it unfolds them,
-// and others do not (RFC 9112 5.2).
+// Whether the last chunk's line and the trailers, which the parser takes in one piece, hold a
+// folded line: the parser unfolds such lines, and others do not (RFC 9112 5.2).
 bool has_folded_trailer(std::string_view taken) {
   return taken.find("\n ") != std::string_view::npos ||
          taken.find("\n\t") != std::string_view::npos;
@@ -307,7 +307,7 @@ std::optional<BodyFault> parse_next_piece(Incoming from, size_t& used, bool& wan
   return std::nullopt;
 }
 
-// Of what the parser could not take yet.
+// A fault where the parser could not take what has come for longer than any framing is.
 std::optional<BodyFault> check_framing_size(const Incoming& from) {
   if (from.buffer.size() <= kMaxFraming) return std::nullopt;
   return BodyFault{400,

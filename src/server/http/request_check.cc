@@ -67,8 +67,8 @@ struct Framing {
   bool is_chunked = false;  // as the parser understands it
 };
 
-// Of a target in absolute form ("http://host/path", RFC 9112, 3.2.2): takes scheme and authority
-// off it, and the authority takes the place of the Host header.
+// Takes scheme and authority off a target in absolute form ("http://host/path", RFC 9112, 3.2.2);
+// the authority takes the place of the Host header.
 void move_authority_to_host(std::string_view& target, std::vector<Header>& headers) {
   const size_t colon = target.find("://");
   if (colon == std::string_view::npos || !is_scheme(target.substr(0, colon))) return;
@@ -82,7 +82,7 @@ void move_authority_to_host(std::string_view& target, std::vector<Header>& heade
 
 // The refusal, or nothing. Names of headers in lower case.
 std::optional<Response> check_unique_headers(const std::vector<Header>& headers) {
-  // Of two, a proxy may have believed the other one (RFC 9112, 3.2).
+  // Where there are two of one, a proxy may have believed the other (RFC 9112, 3.2).
   for (const std::string_view name : {"host", "x-api-key", "authorization", "content-length",
                                       "content-type", "content-encoding"}) {
     const auto is_this = [&](const Header& header) { return header.name == name; };
@@ -294,7 +294,7 @@ std::optional<Response> check_announced_body(const RequestCheck& with, Announced
   return std::nullopt;
 }
 
-// Of a host with a port (RFC 3986, 3.2.2 and 3.2.3), without a user.
+// The characters of a host with a port (RFC 3986, 3.2.2 and 3.2.3), without a user.
 bool has_only_host_characters(std::string_view text) {
   return !text.empty() && text.find_first_not_of(
                               "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

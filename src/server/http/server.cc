@@ -307,7 +307,7 @@ asio::awaitable<bool> HttpServer::State::read_body_or_refuse(Connection& connect
   co_return false;
 }
 
-// Of a request that a trusted proxy brings: the refusal where its client has too many.
+// A request that a trusted proxy brings is refused where its client has too many.
 std::optional<Response> HttpServer::State::fill_address_and_count_client(
     const Connection& connection, Request& request, std::optional<ProxiedRequest>& counted) {
   request.address = options.proxies.client_address(request.headers, connection.address);

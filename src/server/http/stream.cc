@@ -80,7 +80,7 @@ void PeerWatch::read_or_poll_for_end(const std::shared_ptr<State>& state) {
                                 });
 }
 
-// Of a read that has ended; where there were bytes, goes on.
+// Called when a read has ended; where there were bytes, reads on.
 void PeerWatch::take_bytes_or_tell_end(const std::shared_ptr<State>& state, bool has_failed,
                                        size_t count) {
   state->is_reading = false;

@@ -26,7 +26,7 @@ using boost::system::error_code;
 constexpr int64_t kMaxPem = 1 << 20;
 // The client chooses among these, and with ffdhe8192 a hello would cost 120 ms (CVE-2022-40735).
 constexpr const char* kGroups = "X25519:P-256:P-384";
-// Of a connection: keys are changed after 2^24 records, and each change costs its reader 8 us.
+// Changes of a connection's keys: they come after 2^24 records, and each costs its reader 8 us.
 constexpr intptr_t kMostControls = 32;
 constexpr int kMostRounds = 100;  // of a handshake; a long chain takes some twenty
 

@@ -104,7 +104,7 @@ asio::awaitable<bool> send_file(Outgoing to, Pieces& pieces, const FilePart& fil
   }
 }
 
-// Of a response that became a refusal here, where there is no space for it.
+// A response that became a refusal here, for want of space, gets its path's form too.
 void put_in_form(const HttpOptions& options, const AnswerTo& of, Response& response) {
   if (options.put_in_form) options.put_in_form(of.path, response);
 }

@@ -15,8 +15,8 @@ namespace {
 constexpr int kMaxWindowLog = 24;
 constexpr size_t kChunk = 64 << 10;
 constexpr size_t kStep = 128 << 10;
-// Of a frame. These bytes are handed on one by one: libzstd checks more of a frame that it gets in
-// one piece than of one in parts, and a body's fate must not depend on how it was cut.
+// The header of a frame is at most so long. Its bytes are handed on one by one: libzstd checks more
+// of a frame that it gets in one piece, and a body's fate must not depend on how it was cut.
 constexpr size_t kMaxHeader = 18;
 
 // Frames begin with 0xFD2FB528, skippable ones with 0x184D2A5?, both little-endian (RFC 8878, 3.1).

@@ -212,8 +212,8 @@ void AnswerStream::keep_prompt_logprobs(size_t sample, const api::RowTokens& tol
   prompts_[sample].topk = told.prompt_topk;
 }
 
-// Of reasoning and content one, of each call one with its name, and one for what is new of its
-// arguments. Calls are numbered in their row.
+// One delta for reasoning and one for content; for each call one with its name, and one for what is
+// new of its arguments. Calls are numbered in their row.
 std::vector<JsonObject> AnswerStream::number_calls_and_make_deltas(Row& row,
                                                                    const AnswerPiece& piece) const {
   std::vector<JsonObject> out;
@@ -262,7 +262,8 @@ std::string AnswerStream::make_text_events(int64_t index, size_t sample, Row& ro
   return choice_event(index, Json(shown), logprobs, reason);
 }
 
-// Of these tokens, behind what the row has not told yet; null where nobody asked.
+// The log-probabilities of these tokens, behind those that the row has not told yet; null where
+// nobody asked.
 Json AnswerStream::add_and_take_logprobs(Row& row, const ToldTokens& told) const {
   if (!order_->telling.logprobs) return nullptr;
   if (!order_->drops_answer) row.logprobs.add_tokens(text_.tokenizer, told);

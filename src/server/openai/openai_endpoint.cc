@@ -130,7 +130,8 @@ struct OpenAiEndpoint::Call {
     hold(bytes_until_submitted(*order));
   }
 
-  // Of an answer by its weights, which the request calls `model`.
+  // The head of an answer: its id, when it was made, and its weights, which the request calls
+  // `model`.
   void set_head(const std::string& model) {
     head = {.id = (is_chat ? "chatcmpl-" : "cmpl-") + random_id(),
             .created = static_cast<int64_t>(wall_seconds()),

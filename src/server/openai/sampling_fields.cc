@@ -153,7 +153,7 @@ void read_sampling(const text::Fields& body, const ServedText& text, const api::
 std::vector<int32_t> encode_prompt(const ServedText& text, const api::BaseInfo& base,
                                    std::string_view prompt, std::string_view param,
                                    bool add_special, const TakeMemory& take) {
-  // Of a text that is too long by its bytes alone nothing is encoded.
+  // A text that is too long by its bytes alone is not encoded at all.
   const int64_t least = std::max(base.max_context, text.tokenizer.least_tokens(prompt));
   // What the tokenizer adds to a text that has it already is there once.
   const size_t doubled = add_special ? text.tokenizer.num_doubled_at_start(prompt) : 0;

@@ -33,7 +33,7 @@ JsonObject token_logprob_json(const text::Tokenizer& tokenizer, int32_t token, f
   return {{"token", utf8_or_escaped(bytes)}, {"logprob", number_or_null(logprob)}, {"bytes", list}};
 }
 
-// Of the i-th token: calls with each id and its logprob.
+// Calls `take` with the id and logprob of each of the likeliest in place of the i-th token.
 template <typename Take>
 void for_each_top_token(const api::TopkTable& topk, size_t i, const Take& take) {
   const auto k = static_cast<size_t>(topk.k);
@@ -42,8 +42,8 @@ void for_each_top_token(const api::TopkTable& topk, size_t i, const Take& take) 
   }
 }
 
-// Of the i-th token, whose text is `name`: it too is among them, and of texts that several tokens
-// have the first one counts.
+// The likeliest in place of the i-th token, whose text is `name`: it too is among them, and where
+// several tokens have one text the first counts.
 JsonObject top_logprobs_json(const text::Tokenizer& tokenizer, const ToldTokens& told, size_t i,
                              const std::string& name) {
   JsonObject top;

@@ -49,7 +49,7 @@ bool is_object(std::string_view text) {
   return value && value->is_object();
 }
 
-// Of an object; null: there is none, or it is no object.
+// A member of an object; null where there is none, or `of` is no object.
 const json::value* member(const json::value* of, const char* key) {
   const auto* object = of == nullptr ? nullptr : of->if_object();
   return object == nullptr ? nullptr : object->if_contains(key);

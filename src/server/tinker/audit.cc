@@ -148,7 +148,7 @@ struct AuditLog::Writer {
   int64_t number GUARDED_BY(mutex) = 0;  // of the last line, written or not
   bool is_stopping GUARDED_BY(mutex) = false;
   bool is_done GUARDED_BY(mutex) = false;  // the thread
-  // Of the thread.
+  // What the writing thread alone touches.
   int file;
   bool is_whole = true;  // the last line has its end
   bool is_failing = false;

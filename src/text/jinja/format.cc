@@ -91,7 +91,7 @@ std::string first_code_points(const std::string& text, int64_t precision) {
   return text.substr(0, pos);
 }
 
-// Of %d, %i, %x and %X.
+// What %d, %i, %x and %X make of a value.
 std::string integer_text(char kind, const Value& value) {
   if (value.is_float() && (kind == 'x' || kind == 'X'))
     template_fault("%x format: an integer is required");

@@ -40,7 +40,7 @@ bool has_order(const Value& a, const Value& b) {
          (a.is_sequence() && b.is_sequence() && a.as_list().kind == b.as_list().kind);
 }
 
-// Of numbers, without rounding: 2^53 + 1 is more than 2.0^53.
+// Compares numbers without rounding: 2^53 + 1 is more than 2.0^53.
 std::partial_ordering compare_numbers(const Value& a, const Value& b) {
   if (a.is_float() && b.is_float()) return a.as_float() <=> b.as_float();
   if (!a.is_float() && !b.is_float()) return a.as_int() <=> b.as_int();

@@ -65,7 +65,7 @@ void AddedTokenFinder::add_to_trie(size_t token) {
     const uint32_t next = child(node, byte);
     node = next == 0 ? add_child(node, byte) : next;
   }
-  // Of two with the same text the first counts.
+  // Where two have the same text the first counts.
   if (nodes_[node].token < 0) nodes_[node].token = static_cast<int32_t>(token);
 }
 

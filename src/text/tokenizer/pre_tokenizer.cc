@@ -67,7 +67,7 @@ class PreTokenizer {
   bool run_steps(size_t step, const AlignedText& text, Piece piece, bool first);
 
  private:
-  // Of the texts that a step makes of its pieces, which follow each other.
+  // A step makes texts of its pieces, which follow each other; this is one of them.
   struct Rebuilt {
     bool begun;
     size_t boundary;  // where the last ended in the original; that of the first begins there

@@ -75,7 +75,7 @@ std::optional<std::vector<uint8_t>> bech32_values(std::string_view text) {
   return values;
 }
 
-// Of values whose last six are the checksum.
+// Whether the last six of the values are the checksum of those before.
 bool has_bech32_checksum(std::string_view prefix, std::span<const uint8_t> values) {
   std::vector<uint8_t> all = bech32_prefix_values(prefix);
   all.insert(all.end(), values.begin(), values.end());

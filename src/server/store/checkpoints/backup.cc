@@ -45,7 +45,7 @@ constexpr size_t kMaxFiles = 10'000'000;
   throw Error(ErrorCode::kInvalidArgument, message);
 }
 
-// Of a list of files. The text before it keeps the key from meaning anything elsewhere.
+// Signs a list of files. The text before it keeps the key from meaning anything elsewhere.
 std::string signature_of(const std::string& key, const std::string& manifest) {
   return to_hex(hmac_sha256(key, "strata backup 1\n" + manifest));
 }
@@ -324,8 +324,8 @@ std::string read_archive_key(const std::string& path) {
 
 namespace {
 
-// Of a checkpoint whose files are not all there: that it was deleted since the snapshot, from which
-// it goes too.
+// A checkpoint whose files are not all there was deleted since the snapshot, from which it goes
+// too; else it is refused.
 void refuse_or_forget(const std::string& data, const Folder& folder, Sql& live, Sql& snapshot) {
   if (checkpoint_exists(live, folder.id)) {
     refuse(

@@ -44,7 +44,7 @@ std::vector<std::vector<SqlValue>> make_batch(
     batch.push_back(values(next + batch.size()));
     for (const SqlValue& value : batch.back()) bytes += size_of(value);
   }
-  // Of few sizes, since a database keeps each statement that it was told.
+  // Batches have few sizes, since a database keeps each statement that it was told.
   batch.resize(batch.size() == kMost ? kMost : batch.size() >= 8 ? 8 : 1);
   return batch;
 }

@@ -31,7 +31,7 @@ std::string select_sql_without_metadata(const std::string& rest, const std::stri
   return fmt::format("SELECT {}, {} FROM checkpoints WHERE {}", columns, more, rest);
 }
 
-// Of a checkpoint whose run was forgotten while it was written: its session had ended.
+// A row for the run of a checkpoint that was forgotten while it was written: its session had ended.
 RunRow make_forgotten_run(const CheckpointRow& row) {
   RunRow run;
   run.id = row.run_id;

@@ -14,7 +14,7 @@ constexpr double kTouch = 3600;  // a use is written down when the last one is o
 constexpr int64_t kRecordsAtOnce = 500;
 constexpr int64_t kBytesAtOnce = 16 << 20;
 
-// Of a tenant, up to one in the order of their use.
+// A tenant's prompts up to one, in the order of their use.
 constexpr const char* kFromPromptsUpTo =
     "FROM stability_prompts WHERE tenant = ? AND (last_used, stability_prompts.session_id, id) "
     "<= (?, ?, ?)";
@@ -40,8 +40,8 @@ const SqlRow& find_last_to_delete_and_subtract(const SqlResult& oldest, int64_t 
   }
 }
 
-// Of rows of record, last_used, prompt and prompt_id. Written in part: it names a prompt, and there
-// is none.
+// Whether a row (record, last_used, prompt, prompt_id) was written in part: it names a prompt, and
+// there is none.
 bool lacks_prompt(const SqlRow& row) { return row[2].index() == 0 && row[3].index() != 0; }
 
 double read_last_used(const SqlRow& row) {

@@ -34,7 +34,7 @@ Response cancel_pending(Service& service, const Request& request, const PendingC
   return no_content_response();
 }
 
-// Of one that has ended there is nothing to cancel, and its result stays.
+// Where it has ended there is nothing to cancel, and its result stays.
 Response cancel_future(Service& service, const Request& request) {
   const text::JsonBody json(request.body, "cancel_future");
   const std::string id = json.root().string("request_id");

@@ -66,7 +66,7 @@ SessionRow read_new_session(const text::Fields& body, const std::string& tenant)
   return row;
 }
 
-// Of a tenant that has as many alive as it may, or as this key may take.
+// The refusal of a tenant that has as many alive as it may, or as this key may take.
 std::optional<Response> refuse_over_session_limit(Service& service, const Request& request) {
   const int64_t alive = service.sessions().count_of(request.tenant);
   // The last quarter is for those who train: a key without that right cannot take it from them.

@@ -83,7 +83,7 @@ LiveSampler make_ephemeral_sampler(const SamplerRow& row, const LiveModel& model
           .lease = {}};
 }
 
-// Of the sampler's row; or the refusal.
+// Takes the bytes of the sampler's row, or returns the refusal.
 std::optional<Response> take_row_bytes_or_refuse(Service& service, const SamplerRow& row,
                                                  const LiveSampler& sampler,
                                                  SharedLimit::Share& bytes) {

@@ -235,7 +235,6 @@ void add_time_rows(OptionTable& t, ServeOptions& o) {
                "for compiling a schema or a grammar that answers fit; then 400");
 }
 
-// Of requests and connections.
 void add_request_rows(OptionTable& t, ServeOptions& o) {
   t.group("Requests and connections");
   add_size(t, "max-body", o.max_body, "of training data, compressed and decompressed; at most 1GiB",
@@ -272,7 +271,6 @@ void add_request_rows(OptionTable& t, ServeOptions& o) {
       .in_file();
 }
 
-// Of adapters.
 void add_adapter_rows(OptionTable& t, ServeOptions& o) {
   t.group("Adapters");
   t.choice(

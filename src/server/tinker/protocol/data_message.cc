@@ -149,7 +149,7 @@ bool read_datum(std::string_view bytes, DatumMessage& out) {
   });
 }
 
-// Of what a scan looks into, in tinker.proto.
+// The fields of tinker.proto that a scan looks into.
 constexpr uint32_t kModelId = 1, kSeqId = 2, kData = 3, kLossInputs = 2, kEntryValue = 2,
                    kShape = 4;
 

@@ -23,7 +23,7 @@ struct Run {
   int64_t begin = 0, offset = 0, length = 0;
 };
 
-// Of one that begins at position `begin` of `size`.
+// Checks a span that begins at position `begin` of `size`.
 void check_span(const SpanMessage& span, int64_t begin, int64_t size, const std::string& where) {
   if (span.kind == SpanMessage::Kind::kNone) {
     fail_data(where, "a span is neither prompt_tokens nor sampled_tokens");

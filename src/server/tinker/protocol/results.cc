@@ -49,7 +49,7 @@ Json logprobs_tensor_json(const api::DatumResult& datum) {
       {"data", float_array_json(datum.logprobs)}, {"dtype", "float32"}, {"shape", shape}};
 }
 
-// Of the data from `first` on: behind the last one of its trailing shape, before another one.
+// Behind the last datum, from `first` on, that has the trailing shape of the first.
 size_t end_of_same_shape(const api::ForwardBackwardResult& result, size_t first) {
   size_t last = first + 1;
   while (last < result.data.size() &&

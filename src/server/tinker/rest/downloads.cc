@@ -91,7 +91,7 @@ Response whole_file_response(const std::string& name, FilePart file) {
   return response;
 }
 
-// Of a response that has the whole file, of `size` bytes.
+// Leaves a response of the whole file, of `size` bytes, with this range of it.
 void narrow_to_range(Response& response, const Range& range, uint64_t size) {
   response.status = 206;
   response.file->offset = range.offset;

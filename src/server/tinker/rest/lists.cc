@@ -64,7 +64,7 @@ struct Rest::Asked {
 
 namespace {
 
-// Of about so many bytes, as those are that the list has.
+// As many rows as take about kBytesAtOnce, where they are like those that the list has.
 int64_t num_rows_at_once(const Listing& out) {
   return std::clamp<int64_t>(kBytesAtOnce * out.count() / out.num_bytes(), 1, kMostRows);
 }
@@ -106,7 +106,7 @@ int64_t num_rows_from(const ListPart& page, int64_t total) {
   return std::max<int64_t>(0, total - page.offset);
 }
 
-// Of a page, what a run has; without what it gets meanwhile.
+// The part of a page that a run has, without what it gets meanwhile.
 ListPart existing_part(ListPart page, const CheckpointCount& all) {
   page.limit = std::min(page.limit, num_rows_from(page, all.count));
   page.below = all.newest + 1;

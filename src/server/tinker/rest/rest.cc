@@ -61,8 +61,8 @@ Response refuse_checkpoint_without_kind(Rest& /*rest*/, const Request& request) 
                                          request.parts.at(1).substr(0, 100)));
 }
 
-// Of its runs, which may be thousands, the next ones. True where there are more; else it has
-// answered.
+// Takes the next ones of a session's runs, which may be thousands. True where there are more; else
+// it has answered.
 bool set_next_projects_or_respond(StateStore& store, const std::string& session,
                                   const std::string& project, int64_t& last,
                                   const Respond& respond) {

@@ -195,7 +195,7 @@ void Futures::erase(const std::string& id) {
   entries_.erase(found);
 }
 
-// Of this tenant the oldest; false when there is none.
+// Drops this tenant's oldest delivered result; false when there is none.
 bool Futures::drop_oldest_delivered(const std::string& tenant) {
   const auto found = delivered_.find(tenant);
   if (found == delivered_.end()) return false;

@@ -12,7 +12,7 @@
 namespace strata::server {
 namespace {
 
-// Of a row without its texts, with what maps, the lease and the heap add.
+// Bytes of a row without its texts, with what maps, the lease and the heap add.
 constexpr int64_t kRowBytes = 512;
 constexpr int64_t kReaderBytes = 96;
 

@@ -46,7 +46,7 @@ int64_t num_sampled_tokens(const api::SampleOutput& output) {
 
 constexpr std::string_view kFailed = "the server failed on this request; its log says why";
 
-// Of what is no Error.
+// Answers a fault that is no Error.
 Response failed_response(const api::RequestId& request, std::string_view fault) {
   log(LogLevel::kError, fmt::format("request {}: {}", request.text, fault));
   return failure_response(api::FaultCategory::kServer, kFailed);

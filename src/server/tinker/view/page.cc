@@ -63,7 +63,7 @@ bool may_see(const Request& request, const std::string& tenant) {
 
 using NamedRun = std::pair<const std::string*, const WatchedRun*>;
 
-// Of those that the request may see, kMostRuns at most, the last that began first.
+// At most kMostRuns of those that the request may see, the last that began first.
 std::vector<NamedRun> newest_visible_runs(const Watch& watch, const Request& request) {
   std::vector<NamedRun> runs;
   for (const auto& [id, run] : watch.runs()) {
