@@ -33,7 +33,7 @@ export CCACHE_NOHASHDIR := 1
 export CCACHE_DEPEND := 1
 CCACHE = $$(command -v ccache >/dev/null 2>&1 && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache || true)
 CMAKE = cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release --log-level=WARNING $(CCACHE)
-CLANG = -DCMAKE_CXX_COMPILER=clang++-19 -DSTRATA_TESTS=ON
+CLANG = -DCMAKE_CXX_COMPILER=clang++-19 -DSTRATA_TESTS=ON -DSTRATA_BATCHES=OFF
 FORMATTED = git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh'
 
 help:

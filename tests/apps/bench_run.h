@@ -23,9 +23,9 @@ inline BenchOptions small_bench(const std::string& work,
 }
 
 inline boost::json::object line_of(const BenchOptions& o) {
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   EXPECT_EQ(run_bench(o), 0);
-  return boost::json::parse(testing::internal::GetCapturedStdout()).as_object();
+  return boost::json::parse(::testing::internal::GetCapturedStdout()).as_object();
 }
 
 inline std::string fault_of(const BenchOptions& o) {

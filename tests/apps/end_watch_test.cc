@@ -31,13 +31,13 @@ sigset_t block_signals() {
 
 TEST(EndWatch, EndsWhatHangs) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(hang(0.01, 0), testing::ExitedWithCode(kCode), "does not end");
+  EXPECT_EXIT(hang(0.01, 0), ::testing::ExitedWithCode(kCode), "does not end");
 }
 
 TEST(EndWatch, EndsItAtAnotherSignal) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const int signal : {SIGTERM, SIGINT})
-    EXPECT_EXIT(hang(kLong, signal), testing::ExitedWithCode(kCode), "does not end");
+    EXPECT_EXIT(hang(kLong, signal), ::testing::ExitedWithCode(kCode), "does not end");
 }
 
 TEST(EndWatch, LeavesAloneWhatIsDone) {
@@ -48,7 +48,7 @@ TEST(EndWatch, LeavesAloneWhatIsDone) {
     }
     std::_Exit(0);
   };
-  EXPECT_EXIT(end_in_time(), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(end_in_time(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -125,8 +125,8 @@ TEST(ServePlan, ModelsOfUnlikeSizesFitTogether) {
 
 // Rows of one token and prompts as long as a step, one of which joins while others read drafts:
 // with drafts behind all of them.
-class ServePlanOfDrafts : public testing::TestWithParam<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(Tokens, ServePlanOfDrafts, testing::Values(1, 3));
+class ServePlanOfDrafts : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Tokens, ServePlanOfDrafts, ::testing::Values(1, 3));
 
 TEST_P(ServePlanOfDrafts, AStepFits) {
   constexpr int64_t kRank = 8, kRows = 9;

@@ -14,7 +14,7 @@
 namespace strata::apps {
 namespace {
 
-class Tokenize : public testing::Test {
+class Tokenize : public ::testing::Test {
  protected:
   Tokenize() : dir_(std::filesystem::temp_directory_path() / "strata_tokenize_test") {
     std::filesystem::remove_all(dir_);

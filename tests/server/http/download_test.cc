@@ -30,7 +30,7 @@ std::string make_file() {
   return path;
 }
 
-struct DownloadTest : testing::Test {
+struct DownloadTest : ::testing::Test {
   DownloadTest() { options.body_timeout = 5; }
   ~DownloadTest() override { ::unlink(file.c_str()); }
 

@@ -92,7 +92,7 @@ TEST(TrustedProxies, TheClientIsTheLastThatIsNoProxy) {
 }
 
 // A server whose proxy is this machine, and which notes whose requests it has answered.
-struct ProxiedServerTest : testing::Test {
+struct ProxiedServerTest : ::testing::Test {
   void serve(const std::vector<std::string>& trusted) {
     HttpOptions options;
     options.max_connections_per_address = 2;

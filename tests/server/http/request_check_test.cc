@@ -35,7 +35,7 @@ TEST(AddressRules, APublicUrlWithoutAPortIsOfAnyPort) {
   EXPECT_FALSE(AddressRules("0.0.0.0", 8000, "").is_own_host("box.example"));
 }
 
-struct FramingTest : testing::Test {
+struct FramingTest : ::testing::Test {
   FramingTest() {
     Router router;
     router.add({"GET", "/api/v1/healthz", BodyKind::kNone,

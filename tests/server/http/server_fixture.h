@@ -17,7 +17,7 @@ namespace strata::server {
 
 inline constexpr size_t kLong = 24 << 20;
 
-struct HttpServerTest : testing::Test {
+struct HttpServerTest : ::testing::Test {
   HttpServerTest() {
     options.max_body = options.max_small_body = 1 << 20;
     options.header_timeout = 0.3;

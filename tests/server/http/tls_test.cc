@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kLong = 3 << 20;
 
-struct TlsTest : testing::Test {
+struct TlsTest : ::testing::Test {
   TlsTest() : dir(testing::TempDir() + "/strata_tls_" + std::to_string(::getpid())) {
     std::filesystem::create_directories(dir);
     files = make_files(dir, "first");

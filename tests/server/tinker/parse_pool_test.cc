@@ -13,7 +13,7 @@
 namespace strata::server {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(ParsePool, TenantsTakeTurnsAndATenantsJobsKeepTheirOrder) {
   std::mutex mutex;

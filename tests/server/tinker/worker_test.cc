@@ -11,7 +11,7 @@
 namespace strata::server {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(Worker, AJobThatThrowsEndsNoOther) {
   Worker worker;

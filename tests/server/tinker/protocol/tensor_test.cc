@@ -8,9 +8,9 @@
 namespace strata::server {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr TensorLimits kMost = {.rows = 100, .columns = 50, .elements = 1000};
 

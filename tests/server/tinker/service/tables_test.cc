@@ -10,8 +10,8 @@
 namespace strata::server {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(SessionTable, KnowsTenantsAndSignsOfLife) {
   SessionTable table;

@@ -14,7 +14,7 @@
 namespace strata::server {
 namespace {
 
-struct ScrapesTest : testing::Test {
+struct ScrapesTest : ::testing::Test {
   ScrapesTest() {
     watched = std::make_unique<HttpServer>(HttpOptions{}, Router(), Identify{});
     watched->call_every(0.05, [this] { scrapes.tick(now_seconds()); });
