@@ -64,8 +64,13 @@ void for_each_chunk(int64_t tokens, Body&& body) {
 int64_t delta_state_bytes(const DeltaNetShape& shape) {
   check_shape(shape);
   const int64_t lanes = (shape.value_dim + 15) / 16 * 16;
-  const int64_t member = (shape.key_dim + kDeltaChunk) * lanes + kDeltaChunk + 16;
-  return shape.num_key_heads * (shape.key_dim * kDeltaChunk + shape.group() * member) * 4;
+  const int64_t member = (shape.key_dim + kDeltaChunk) * lanes;
+  return delta_decay_bytes(shape) +
+         shape.num_key_heads * (shape.key_dim * kDeltaChunk + shape.group() * member) * 4;
+}
+
+int64_t delta_decay_bytes(const DeltaNetShape& shape) {
+  return shape.num_value_heads * (kDeltaChunk + 16) * 4;
 }
 
 void delta_net(Backend& backend, const DeltaNetArgs& args, TensorView out) {

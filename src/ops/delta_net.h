@@ -45,6 +45,10 @@ struct DeltaNetShape {
 // rows so far the keys, u and decays. All fp32; what it holds before position 0 is not read. A call
 // has one segment of a state; on a counting backend a segment need not bring the one it has.
 int64_t delta_state_bytes(const DeltaNetShape& shape);
+// Bytes at the begin of a state, a multiple of 64, that hold all that a row which does not end a
+// chunk changes of what earlier rows wrote: the decays. Where they are put back, the rows behind
+// them have not been, whatever stands in the rest.
+int64_t delta_decay_bytes(const DeltaNetShape& shape);
 
 struct DeltaNetArgs {
   DeltaNetShape shape;

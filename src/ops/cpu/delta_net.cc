@@ -68,7 +68,7 @@ Workspace Forward::take_workspace(Scratch& scratch) const {
   work.read = floats(2 * kDeltaChunk * kPanelLanes);
   work.value = floats(kDeltaChunk * kPanelLanes);
   work.out = floats(kDeltaChunk * kPanelLanes);
-  work.state = floats(layout.key_head());
+  work.state = floats(layout.decays() + layout.key_head());
   return work;
 }
 
@@ -204,10 +204,12 @@ Rows rows_of_chunk(const StateSegment& segment, int64_t row) {
 
 void Forward::forward_key_head(const StateSegment& segment, int64_t head,
                                const Workspace& work) const {
-  float* memory = segment.state == nullptr
-                      ? work.state
-                      : static_cast<float*>(segment.state) + head * layout.key_head();
-  const DeltaState state{layout, memory};
+  auto* own = static_cast<float*>(segment.state);
+  const DeltaState state = own == nullptr
+                               ? DeltaState{layout, work.state, work.state + layout.decays()}
+                               : DeltaState{layout, own + head * layout.decays(),
+                                            own + layout.shape.num_key_heads * layout.decays() +
+                                                head * layout.key_head()};
   for (int64_t row = segment.begin; row < segment.end;) {
     const Rows rows = rows_of_chunk(segment, row);
     forward_chunk(rows, head, state, work);
@@ -221,8 +223,10 @@ void delta_net(CpuBackend& backend, const DeltaNetArgs& args, TensorView out) {
   const HostAccess access(backend.allocator());
   const Forward forward{*path_row(backend.path()).delta, args, out, DeltaLayout(args.shape)};
   const int64_t num_heads = args.shape.num_key_heads;
-  CHECK(delta_state_bytes(args.shape) == num_heads * forward.layout.key_head() * 4,
-        delta_state_bytes(args.shape));
+  const DeltaLayout& layout = forward.layout;
+  CHECK(delta_state_bytes(args.shape) == num_heads * (layout.decays() + layout.key_head()) * 4 &&
+            delta_decay_bytes(args.shape) == num_heads * layout.decays() * 4,
+        delta_state_bytes(args.shape), delta_decay_bytes(args.shape));
   const int64_t num_items = static_cast<int64_t>(args.segments.size()) * num_heads;
   if (num_items == 0) return;
   Scratch::Mark mark(backend.scratch());

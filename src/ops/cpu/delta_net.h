@@ -17,11 +17,12 @@ namespace strata::ops::cpu {
 void delta_net(CpuBackend& backend, const DeltaNetArgs& args, TensorView out);
 void delta_net_backward(CpuBackend& backend, const DeltaNetArgs& args, const DeltaGradients& grads);
 
-// Sizes in floats of what is in memory. Of a sequence's state the part of one key head is
+// Sizes in floats of what is in memory. A sequence's state begins with the decays of all value
+// heads: D_ij [kDeltaChunk] and G_i [16, the first used] of the last row i. Then comes for each key
+// head
 //   keys [dk][kDeltaChunk] of the open chunk, normalised
 //   for each value head of its group: the state at the chunk's start [dk][lanes of dv] and u
-//   [kDeltaChunk][lanes of dv], both in panels, then D_ij [kDeltaChunk] and G_i [16, the first
-//   used] of the last row i
+//   [kDeltaChunk][lanes of dv], both in panels
 struct DeltaLayout {
   DeltaNetShape shape;
   int64_t group;
@@ -38,7 +39,8 @@ struct DeltaLayout {
   [[nodiscard]] int64_t state() const { return shape.key_dim * value_lanes; }
   [[nodiscard]] int64_t chunk_values() const { return kDeltaChunk * value_lanes; }
   [[nodiscard]] int64_t paired_keys() const { return 2 * kDeltaChunk * key_lanes; }
-  [[nodiscard]] int64_t member() const { return state() + chunk_values() + kDeltaChunk + 16; }
+  [[nodiscard]] int64_t decays() const { return group * (kDeltaChunk + 16); }  // of a key head
+  [[nodiscard]] int64_t member() const { return state() + chunk_values(); }
   [[nodiscard]] int64_t key_head() const { return keys() + group * member(); }
 
   // First element of head `head` in a row of qkv.
@@ -64,6 +66,7 @@ void for_delta_panels(int64_t dim, Body&& body) {
 // What of a key head's state is where; in a sequence's own memory or in a worker's.
 struct DeltaState {
   const DeltaLayout& layout;
+  float* decays;
   float* base;
 
   [[nodiscard]] float* keys() const { return base; }
@@ -71,7 +74,7 @@ struct DeltaState {
     return base + layout.keys() + member * layout.member();
   }
   [[nodiscard]] float* u(int64_t member) const { return state(member) + layout.state(); }
-  [[nodiscard]] float* decay(int64_t member) const { return u(member) + layout.chunk_values(); }
+  [[nodiscard]] float* decay(int64_t member) const { return decays + member * (kDeltaChunk + 16); }
   [[nodiscard]] float* total(int64_t member) const { return decay(member) + kDeltaChunk; }
 };
 
