@@ -86,7 +86,7 @@ OptionTable option_table_of(InitOptions& o) {
   t.text("out", o.out, "folder to write").in("DIR").required();
   add_dtype_option(t, o.dtype, {"auto", "bf16", "f32"}, "auto (as configured), bf16 or f32");
   t.seed("seed", o.seed, "");
-  t.flag("mtp", o.mtp, "with a layer of multi-token prediction (DeepSeek-V4)");
+  t.flag("mtp", o.mtp, "with a layer of multi-token prediction (DeepSeek-V4, Qwen3.5, Qwen3-Next)");
   add_threads_option(t, o.threads);
   return t;
 }

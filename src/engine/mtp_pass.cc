@@ -57,9 +57,9 @@ void MtpPass::lay_out_targets(const MtpWork& work) {
   losses_.resize(targets_.size());
 }
 
-void MtpPass::forward(model::Pass& own, const MtpWork& work, TensorView last, TensorView hidden) {
-  const TensorView state = own.take(own.dtype(), {std::ssize(rows_), last.cols()});
-  ops::gather(own.backend, last, rows_, state);
+void MtpPass::forward(model::Pass& own, const MtpWork& work, TensorView from, TensorView hidden) {
+  const TensorView state = own.take(own.dtype(), {std::ssize(rows_), from.cols()});
+  ops::gather(own.backend, from, rows_, state);
   tape_.recompute = work.recompute;
   model::mtp_forward(own, tape_, work.backward, state, hidden);
 }
@@ -82,7 +82,7 @@ void MtpPass::write_losses(const MtpWork& work) const {
 }
 
 void MtpPass::loss_and_backward(model::Pass& own, const MtpWork& work, TensorView hidden,
-                                TensorView d_last) {
+                                TensorView d_from) {
   train::LossInputs inputs = {
       .targets = targets_, .first_targets = first_targets_, .losses = losses_of_sequences_};
   inputs.columns[api::LossInput::kWeights] = weights_;
@@ -90,9 +90,9 @@ void MtpPass::loss_and_backward(model::Pass& own, const MtpWork& work, TensorVie
   loss_pass_.compute_losses_and_gradients(own, inputs, hidden, logprobs_, losses_, d_hidden);
   own.unless_counting([&] { write_losses(work); });
   if (!work.backward) return;
-  const TensorView d_state = own.take(DType::kF32, {std::ssize(rows_), d_last.cols()});
+  const TensorView d_state = own.take(DType::kF32, {std::ssize(rows_), d_from.cols()});
   model::mtp_backward(own, tape_, d_hidden, d_state);
-  ops::scatter_add(own.backend, d_state, rows_, d_last);
+  ops::scatter_add(own.backend, d_state, rows_, d_from);
 }
 
 }  // namespace strata::engine

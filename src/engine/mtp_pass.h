@@ -30,12 +30,12 @@ class MtpPass {
   // The rows of the decoder's pass that it reads; none where every sequence is of one token.
   [[nodiscard]] std::span<const int32_t> rows() const { return rows_; }
 
-  // Reads last [T, n D], the decoder's last state; writes hidden [rows, D], what the head reads.
-  // What backward() needs stays in the scratch.
-  void forward(model::Pass& own, const MtpWork& work, TensorView last, TensorView hidden);
-  // Losses; and where the work asks for a backward, gradients, and adds to d_last [T, n D] f32.
+  // Reads `from`, what the decoder made of the pass (model::mtp_state); writes hidden [rows, D],
+  // what the head reads. What backward() needs stays in the scratch.
+  void forward(model::Pass& own, const MtpWork& work, TensorView from, TensorView hidden);
+  // Losses; and where the work asks for a backward, gradients, and adds to d_from, f32.
   void loss_and_backward(model::Pass& own, const MtpWork& work, TensorView hidden,
-                         TensorView d_last);
+                         TensorView d_from);
 
  private:
   void lay_out_rows(const model::Pass& pass);

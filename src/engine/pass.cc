@@ -61,9 +61,10 @@ void compute_and_write_logits(model::Pass& pass, const PassWork& work, const std
   }
 }
 
-// Multi-token prediction over the pass. d_last [T, n D] f32 or empty: the gradient of the last
-// state.
-void run_mtp(model::Pass& pass, const PassWork& work, TensorView d_last, PassState& state) {
+// Multi-token prediction over the pass, which reads `from`. d_from, like it in f32, or empty: its
+// gradient, which is added to.
+void run_mtp(model::Pass& pass, const PassWork& work, TensorView from, TensorView d_from,
+             PassState& state) {
   const TraceSpan span = model::traced(pass, "mtp", "tokens", pass.num_tokens());
   const Scratch::Mark mark(pass.backend.scratch());
   const MtpWork mtp = {.weight = work.mtp_weight,
@@ -72,15 +73,14 @@ void run_mtp(model::Pass& pass, const PassWork& work, TensorView d_last, PassSta
                        .want_loss = work.want_loss,
                        .inputs = work.inputs,
                        .losses = work.mtp_losses};
-  if (!d_last.empty()) ops::fill_zero(pass.backend, d_last);
   model::Pass own = state.mtp.build_pass(pass, mtp);
   if (own.num_tokens() == 0) return;
   const TensorView hidden =
       pass.take(pass.dtype(), {own.num_tokens(), pass.weights.config().hidden_size});
-  state.mtp.forward(own, mtp, state.tape.last, hidden);
+  state.mtp.forward(own, mtp, from, hidden);
   if (work.want_logits)
     compute_and_write_logits(own, work, "mtp_logits", state.mtp.rows(), hidden, state);
-  if (work.want_loss) state.mtp.loss_and_backward(own, mtp, hidden, d_last);
+  if (work.want_loss) state.mtp.loss_and_backward(own, mtp, hidden, d_from);
 }
 
 // Values, or where there are none so many times `otherwise`.
@@ -166,10 +166,15 @@ void StagePass::compute_losses_and_gradients() {
   if (!pass_.weights.ends()) return;
   if (work_.want_loss) run_loss_pass();
   if (work_.mtp_weight == 0.0f) return;
-  if (work_.trains()) {
+  const model::ModelConfig& config = pass_.weights.config();
+  if (work_.trains() && !config.mtp_reads_hidden) {
     d_last_ = pass_.take(DType::kF32, state_.tape.last.shape);
+    ops::fill_zero(pass_.backend, d_last_);
   }
-  model::in_turn(work_.turns, model::kMtpPart, [&] { run_mtp(pass_, work_, d_last_, state_); });
+  model::in_turn(work_.turns, model::kMtpPart, [&] {
+    run_mtp(pass_, work_, model::mtp_state(config, state_.tape.last, hidden_),
+            model::mtp_state(config, d_last_, d_hidden_), state_);
+  });
 }
 
 void StagePass::run_loss_pass() {

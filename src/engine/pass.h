@@ -96,8 +96,9 @@ class StagePass {
   const bool head_apart_;  // ranks add to the head's gradient one behind the other
   TensorView hidden_;      // [T, D] where the model ends
   TensorView d_hidden_;    // f32
-  TensorView d_last_;      // [T, n D] f32: what multi-token prediction has for the last state
-  TensorView states_;      // [layers (+ 1 where the model ends), T, n D] f32, where wanted
+  // [T, n D] f32: what multi-token prediction has for the last state; empty where it reads hidden_.
+  TensorView d_last_;
+  TensorView states_;  // [layers (+ 1 where the model ends), T, n D] f32, where wanted
 };
 
 // What a pass of a whole model does in a row, for its count.

@@ -67,14 +67,22 @@ void CacheLayout::set_page_size_and_window(const std::vector<LayerConfig>& layer
 
 // Behind what is there: a sublayer's part of a page and of a sequence's state.
 CachePlace CacheLayout::add_place(const CacheSpec& spec) {
-  const CachePlace place = {.page_offset = page_bytes_, .state_offset = state_bytes_};
+  CachePlace place = {.page_offset = page_bytes_, .state_offset = state_bytes_};
   page_bytes_ += page_size_ / spec.ratio * spec.entry_bytes;
   for (StateRing ring : spec.rings) {
     ring.offset += state_bytes_;
     rings_.push_back(ring);
   }
   state_bytes_ += Arena::aligned(spec.sequence_bytes);
+  if (undo_tokens_ > 0 && spec.replay.chunk > 0) add_replay_log(spec.replay, place);
   return place;
+}
+
+// Behind the sublayer's part of the state.
+void CacheLayout::add_replay_log(const ReplaySpec& replay, CachePlace& place) {
+  chunk_ = std::lcm(std::max<int64_t>(1, chunk_), replay.chunk);
+  place.log_offset = state_bytes_;
+  state_bytes_ += Arena::aligned(replay.before_bytes + log_rows() * replay.row_bytes);
 }
 
 void CacheLayout::lay_out_undo_log() {

@@ -49,6 +49,13 @@ class CacheLayout {
   [[nodiscard]] int64_t undo_tokens() const { return undo_tokens_; }
   [[nodiscard]] std::span<const StateRing> rings() const { return rings_; }
   [[nodiscard]] UndoRow undo_row(size_t ring, int64_t position) const;
+  // Whether blocks have rows to replay (BlockOps::replay), and how many of one pass they log.
+  [[nodiscard]] bool replays() const { return undo_tokens_ > 0 && chunk_ > 0; }
+  [[nodiscard]] int64_t log_rows() const { return undo_tokens_ + 1; }
+  // Tokens from a position on that may be drafts.
+  [[nodiscard]] int64_t most_drafts_from(int64_t position) const {
+    return chunk_ == 0 ? undo_tokens_ : chunk_ - 1 - position % chunk_;
+  }
 
  private:
   // The multiple of what every layer's ratio divides, and the widest window.
@@ -56,12 +63,14 @@ class CacheLayout {
                                 int64_t wanted);
   [[nodiscard]] CachePlace add_place(const CacheSpec& spec);
   void lay_out_undo_log();
+  void add_replay_log(const ReplaySpec& replay, CachePlace& place);
 
   int64_t page_size_ = 0;
   int64_t page_bytes_ = 0;
   int64_t state_bytes_ = 0;
   int64_t undo_tokens_ = 0;
-  int64_t window_ = 0;                           // the widest; 0: some layer reads every position
+  int64_t window_ = 0;  // the widest; 0: some layer reads every position
+  int64_t chunk_ = 0;   // what every ReplaySpec's divides; 0: nothing is replayed
   std::vector<std::vector<CachePlace>> places_;  // [layer][sublayer]
   std::vector<StateRing> rings_;                 // of all layers, from the start of the state
   std::vector<int64_t> logs_;                    // [ring]: offset of its rows in the undo log

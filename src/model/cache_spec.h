@@ -17,12 +17,23 @@ struct StateRing {
   friend bool operator==(const StateRing&, const StateRing&) = default;
 };
 
+// How drafts are taken back of a state that each row changes as a whole: a pass that reads drafts
+// logs what the state was before and each row's inputs, and BlockOps::replay goes through the
+// accepted ones again. Nothing by default.
+struct ReplaySpec {
+  int64_t before_bytes = 0;  // of the state, from its start
+  int64_t row_bytes = 0;
+  int64_t chunk = 0;  // the last position of each so many may not be a draft's
+  friend bool operator==(const ReplaySpec&, const ReplaySpec&) = default;
+};
+
 struct CacheSpec {
   int64_t entry_bytes = 0;            // of one entry
   int64_t ratio = 1;                  // positions an entry stands for
   int64_t window = 0;                 // positions back that are read at all; 0: every one
   int64_t sequence_bytes = 0;         // besides the pages
   std::vector<StateRing> rings = {};  // what of these drafts may write to and be taken back from
+  ReplaySpec replay = {};
   friend bool operator==(const CacheSpec&, const CacheSpec&) = default;
 };
 
@@ -30,6 +41,7 @@ struct CacheSpec {
 struct CachePlace {
   int64_t page_offset = 0;
   int64_t state_offset = 0;
+  int64_t log_offset = 0;  // in the state too, of what is replayed; 0: nothing is
 };
 
 }  // namespace strata::model

@@ -59,6 +59,11 @@ struct ModelConfig {
   // decoder's in the table of layers where `use_mtp` is set; otherwise it takes no part.
   std::optional<LayerConfig> mtp_layer;
   bool use_mtp = false;
+  // That layer reads what the final norm made, and in drafts of drafts what its own norm made; else
+  // the last layer's state, and its own.
+  bool mtp_reads_hidden = false;
+  // What files call a tensor of it, from its name below the layer; null: "model.mtp.0." before it.
+  std::string (*mtp_tensor_name)(const std::string& name) = nullptr;
   std::optional<Streams> streams;  // nothing: one stream, the residual itself
   std::optional<PerLayerInputs> per_layer_inputs;
   std::vector<SharedKvSpec> shared_kv;  // layers ascending

@@ -301,4 +301,15 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   });
 }
 
+void replay_states(Pass& pass) {
+  const LayerRange& part = pass.weights.part();
+  for (int64_t layer = part.first; layer < part.last; ++layer) {
+    for (const SublayerContext& sublayer : pass.weights.layer(layer)) {
+      if (sublayer.block->replay == nullptr) continue;
+      load_layer_and_prefetch(pass, layer, layer + 1);
+      sublayer.block->replay(pass, sublayer.inner);
+    }
+  }
+}
+
 }  // namespace strata::model

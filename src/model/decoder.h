@@ -44,4 +44,9 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
 // else reads the last layer's output has for it, or empty. Accumulates what the pass asks for.
 void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_last = {});
 
+// Where a pass read drafts, and the pass given has of each of its sequences the rows that count,
+// which are its first: makes the state what these alone would have left, of blocks whose cache asks
+// for it (ReplaySpec).
+void replay_states(Pass& pass);
+
 }  // namespace strata::model

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multi-token prediction: a layer behind the decoder's that reads the decoder's last state and the
-// next token and predicts the one behind it, by the decoder's own embedding and head. Its first
-// sublayer is model/blocks/mtp_input.h; what reads its streams and its final norm are its own. It
+// Multi-token prediction: a layer behind the decoder's that reads the decoder's last state, or what
+// the final norm made of it, and the next token and predicts the one behind it, by the decoder's
+// own embedding and head. Its first sublayer is that of model/blocks/mtp_input.h or
+// model/blocks/mtp_joined_input.h; what reads its streams and its final norm are its own. It
 // runs on a pass of its own next to the decoder's, whose tokens are the next ones. T tokens, D
 // model width, n streams. Engine thread only.
 #pragma once
@@ -9,12 +10,19 @@
 
 namespace strata::model {
 
-// Reads state [T, n D], writes final_hidden [T, D], both of the compute type. What backward needs
-// is left on the tape as by decoder_forward, which must have run on the same lists before.
+// Of a run of layers' last output [T, n D] and what the norm behind them made of it [T, D], that
+// which the layer reads; `layers` may be the decoder's or, in drafts of drafts, the layer itself.
+inline TensorView mtp_state(const ModelConfig& config, TensorView last, TensorView hidden) {
+  return config.mtp_reads_hidden ? hidden : last;
+}
+
+// Reads state [T, n D] or [T, D], as mtp_state() says, writes final_hidden [T, D], both of the
+// compute type. What backward needs is left on the tape as by decoder_forward, which must have run
+// on the same lists before.
 void mtp_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView state,
                  TensorView final_hidden);
 
-// d_final [T, D] f32: the gradient of final_hidden. Writes d_state [T, n D] f32 and accumulates
+// d_final [T, D] f32: the gradient of final_hidden. Writes d_state, f32 like state, and accumulates
 // what the pass asks for. Runs before decoder_backward.
 void mtp_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_state);
 

@@ -55,9 +55,8 @@ void set_demanded_mtp(const LoadSpec& spec, model::ModelConfig& config) {
   config.use_mtp = spec.mtp == model::UseMtp::kAlways;
   if (!config.use_mtp || config.mtp_layer) return;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}: no layer of multi-token prediction, or none that is known: that "
-                          "of DeepSeek-V4 with a num_nextn_predict_layers of 1 is",
-                          spec.where));
+              fmt::format("{}: no layer of multi-token prediction, or none that is known: {}",
+                          spec.where, model::kKnownMtp));
 }
 
 // How `weights` (null: there are none) would be held; the model gets a warning of those that cannot

@@ -125,16 +125,20 @@ TEST(ServePlan, ModelsOfUnlikeSizesFitTogether) {
 
 // Rows of one token and prompts as long as a step, one of which joins while others read drafts:
 // with drafts behind all of them.
-class ServePlanOfDrafts : public ::testing::TestWithParam<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(Tokens, ServePlanOfDrafts, ::testing::Values(1, 3));
+class ServePlanOfDrafts : public ::testing::TestWithParam<std::pair<const char*, int64_t>> {};
+INSTANTIATE_TEST_SUITE_P(Tokens, ServePlanOfDrafts,
+                         ::testing::Values(std::pair("deepseek_v4_mtp", 1),
+                                         std::pair("deepseek_v4_mtp", 3),
+                                         std::pair("qwen3_5_mtp", 1), std::pair("qwen3_5_mtp", 3)));
 
 TEST_P(ServePlanOfDrafts, AStepFits) {
   constexpr int64_t kRank = 8, kRows = 9;
   auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), /*threads=*/2);
+  const auto& [name, drafts] = GetParam();
   auto model = model::load_model(
-      *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/deepseek_v4_mtp/model",
+      *backend, std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + name + "/model",
       {.compute_dtype = DType::kBF16, .mtp = model::UseMtp::kAlways});
-  engine::Engine engine(std::move(backend), std::move(model), {.draft_tokens = GetParam()});
+  engine::Engine engine(std::move(backend), std::move(model), {.draft_tokens = drafts});
   const engine::RunPlan plan = plan_server(engine, int64_t{512} << 20, kRank, kRows);
   engine.set_limits(plan.pass.pass_tokens, plan.server.max_pages[0], plan.server.max_states[0],
                     plan.stages[0].pass_bytes);

@@ -239,9 +239,11 @@ TEST_F(GrammarRows, OfOnePromptAndSetAsideHaveTheBitsOfRowsAlone) {
 
 // Drafts are read behind tokens that fit, and masks taken back behind them.
 TEST_F(GrammarRows, DraftsMoveNoBit) {
-  for (const int64_t drafts : {1, 3}) {
-    const auto engine_with = [](int64_t draft_tokens) {
-      return tiny_engine({.model = "deepseek_v4_mtp",
+  for (const auto& [model, drafts] :
+       {std::pair("deepseek_v4_mtp", 1), std::pair("deepseek_v4_mtp", 3),
+        std::pair("qwen3_5_mtp", 3)}) {
+    const auto engine_with = [&](int64_t draft_tokens) {
+      return tiny_engine({.model = model,
                           .dtype = DType::kF32,
                           .options = {.draft_tokens = draft_tokens},
                           .mtp = model::UseMtp::kAlways});

@@ -2,6 +2,7 @@
 // Multi-token prediction beside the decoder: how a batch is run moves no bit of its losses and
 // gradients, nor it any bit of the decoder's; and biases of routers that follow their loads, beside
 // the definition's choices (tools/golden/make_deepseek_v4_mtp.py).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -17,12 +18,14 @@ namespace strata::engine {
 namespace {
 
 constexpr const char* kModel = "deepseek_v4_mtp";
+// Reads what the final norm made, where the other reads the last state.
+constexpr const char* kOfHidden = "qwen3_5_mtp";
 using Values = std::vector<std::vector<float>>;
 
 class MtpRuns {
  public:
-  MtpRuns(DType dtype, int threads, model::UseMtp mtp = model::UseMtp::kAlways)
-      : engine_(tiny_engine({.model = kModel, .dtype = dtype, .threads = threads, .mtp = mtp})) {
+  MtpRuns(const char* model, DType dtype, int threads, model::UseMtp mtp = model::UseMtp::kAlways)
+      : engine_(tiny_engine({.model = model, .dtype = dtype, .threads = threads, .mtp = mtp})) {
     slot_ = engine_->create_adapter(tiny_specs(*engine_, 4), 3);
     stir(*engine_, engine_->adapter(slot_));
     // Of one token there is nothing to predict, and of two there is one target.
@@ -61,12 +64,21 @@ class MtpRuns {
   api::Batch batch_;
 };
 
-class Mtp : public testing::TestWithParam<DType> {};
+struct MtpCase {
+  const char* model;
+  DType dtype;
+};
+class Mtp : public testing::TestWithParam<MtpCase> {
+ protected:
+  static MtpRuns runs_on(int threads, model::UseMtp mtp = model::UseMtp::kAlways) {
+    return {GetParam().model, GetParam().dtype, threads, mtp};
+  }
+};
 
 TEST_P(Mtp, PassesThreadsAndRecomputeMoveNoBit) {
-  const Values wanted = MtpRuns(GetParam(), 1).run(75, model::Recompute::kNone);
+  const Values wanted = runs_on(1).run(75, model::Recompute::kNone);
   for (const int threads : {1, 2}) {
-    MtpRuns runs(GetParam(), threads);
+    MtpRuns runs = runs_on(threads);
     for (const int64_t pass_tokens : {1, 31, 33, 75}) {
       EXPECT_EQ(runs.run(pass_tokens, model::Recompute::kNone), wanted) << pass_tokens;
       EXPECT_EQ(runs.run(pass_tokens, model::Recompute::kFull), wanted) << pass_tokens;
@@ -78,7 +90,7 @@ TEST_P(Mtp, PassesThreadsAndRecomputeMoveNoBit) {
 }
 
 TEST_P(Mtp, ASequenceAloneIsTheSame) {
-  MtpRuns runs(GetParam(), 1);
+  MtpRuns runs = runs_on(1);
   const api::BatchResult together = run_batch(runs.engine(), runs.batch());
   for (size_t s = 0; s < together.sequences.size(); ++s) {
     api::Batch alone = {.sequences = {runs.batch().sequences[s]}, .mtp_weight = 0.3f};
@@ -91,7 +103,7 @@ TEST_P(Mtp, ASequenceAloneIsTheSame) {
 
 // The decoder of a model that is loaded without its layer.
 TEST_P(Mtp, TheDecoderDoesNotNoticeIt) {
-  MtpRuns with(GetParam(), 1), without(GetParam(), 1, model::UseMtp::kNever);
+  MtpRuns with = runs_on(1), without = runs_on(1, model::UseMtp::kNever);
   for (MtpRuns* runs : {&with, &without}) {
     for (api::Sequence& sequence : runs->batch().sequences) sequence.slot = api::AdapterSlot::kBase;
   }
@@ -105,8 +117,14 @@ TEST_P(Mtp, TheDecoderDoesNotNoticeIt) {
   EXPECT_EQ(a.loss_sum, b.loss_sum);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Mtp, testing::Values(DType::kF32, DType::kBF16),
-                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(
+    All, Mtp,
+    testing::Values(MtpCase{kModel, DType::kF32}, MtpCase{kModel, DType::kBF16},
+                    MtpCase{kOfHidden, DType::kF32}, MtpCase{kOfHidden, DType::kBF16},
+                    MtpCase{"qwen3_5_moe_mtp", DType::kBF16}),
+    [](const auto& info) {
+      return fmt::format("{}_{}", info.param.model, dtype_name(info.param.dtype));
+    });
 
 std::string fault(const std::function<void()>& body) {
   try {
@@ -126,9 +144,14 @@ TEST(MtpFaults, WhatIsNotThereIsSaid) {
       std::string::npos);  // its config says that there is none
   EXPECT_NE(fault([&] { load("qwen3", model::UseMtp::kAlways); }).find("no layer of multi-token"),
             std::string::npos);
+  // transformers saves no tensors of it.
+  EXPECT_NE(fault([&] { load("qwen3_5", model::UseMtp::kAlways); }).find("has no tensor mtp.*"),
+            std::string::npos);
+  EXPECT_FALSE(load("qwen3_5", model::UseMtp::kIfThere)->config().use_mtp);
   EXPECT_FALSE(load("deepseek_v4", model::UseMtp::kIfThere)->config().use_mtp);
+  EXPECT_TRUE(load(kOfHidden, model::UseMtp::kIfThere)->config().use_mtp);
   EXPECT_TRUE(load(kModel, model::UseMtp::kIfThere)->config().use_mtp);
-  MtpRuns runs(DType::kF32, 1, model::UseMtp::kNever);
+  MtpRuns runs(kModel, DType::kF32, 1, model::UseMtp::kNever);
   runs.batch().mtp_weight = 0.5f;
   EXPECT_EQ(fault([&] { run_batch(runs.engine(), runs.batch()); }),
             "mtp_weight: the model has no layer of multi-token prediction");
@@ -136,16 +159,18 @@ TEST(MtpFaults, WhatIsNotThereIsSaid) {
 
 // An adapter is loaded whole or not at all.
 TEST(MtpFaults, AnAdaptersModulesNeedTheLayer) {
-  const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + kModel + "/b";
-  const auto modules = [&](model::UseMtp mtp) {
-    const auto engine = tiny_engine({.model = kModel, .mtp = mtp});
+  const auto modules = [](const std::string& model, model::UseMtp mtp) {
+    const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + model + "/b";
+    const auto engine = tiny_engine({.model = model, .mtp = mtp});
     return engine->adapter(engine->load_adapter(dir)).modules().size();
   };
-  EXPECT_EQ(modules(model::UseMtp::kAlways), 5u);
-  const std::string refused = fault([&] { modules(model::UseMtp::kNever); });
-  EXPECT_NE(refused.find("module 'model.mtp.0."), std::string::npos) << refused;
-  EXPECT_NE(refused.find("loaded without its layer of multi-token prediction"), std::string::npos)
-      << refused;
+  for (const char* model : {kModel, kOfHidden}) {
+    EXPECT_EQ(modules(model, model::UseMtp::kAlways), 5u);
+    const std::string refused = fault([&] { modules(model, model::UseMtp::kNever); });
+    EXPECT_NE(refused.find("module 'model.mtp.0."), std::string::npos) << refused;
+    EXPECT_NE(refused.find("loaded without its layer of multi-token prediction"), std::string::npos)
+        << refused;
+  }
 }
 
 boost::json::value read_json(const std::string& path) {

@@ -33,6 +33,8 @@ std::string write_request(const std::string& text) {
 
 const char* const kForward =
     R"({"sequences": [{"tokens": [1, 2], "targets": [2, 3]}], "want": ["logits"]})";
+const char* const kForwardOfMtp =
+    R"({"sequences": [{"tokens": [1, 2], "targets": [2, 3]}], "want": ["logits"], "mtp": 1})";
 // A step that moves nothing hands the parameters back as they were loaded.
 const char* const kParameters =
     R"({"sequences": [{"tokens": [1, 2], "targets": [2, 3]}], "want": [],
@@ -86,11 +88,16 @@ class DamagedFiles : public testing::Test {
   void SetUp() override {
     if (!forced_path_exists()) GTEST_SKIP() << "this CPU lacks the forced path";
     folder_ = temporary_path("damaged");
-    std::filesystem::remove_all(folder_);
-    const auto deep = std::filesystem::copy_options::recursive;
-    std::filesystem::copy(STRATA_SOURCE_DIR "/tests/golden/llama2", folder_, deep);
+    copy("llama2");
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // A golden's files in place of those that are there.
+  void copy(const std::string& golden) {
+    std::filesystem::remove_all(folder_);
+    const auto deep = std::filesystem::copy_options::recursive;
+    std::filesystem::copy(STRATA_SOURCE_DIR "/tests/golden/" + golden, folder_, deep);
+  }
 
   // Replaces the first occurrence of `from` by `to`, of the same length, in a file.
   void replace(const std::string& file, const std::string& from, const std::string& to) {
@@ -107,9 +114,10 @@ class DamagedFiles : public testing::Test {
 
   // Runs and expects a refusal that names every one of the words.
   void expect_refused(const std::vector<std::string>& adapters,
-                      const std::vector<std::string>& words) {
+                      const std::vector<std::string>& words,
+                      const std::string& request = kForward) {
     const ProbeResult result = run_probe(
-        {.model = folder_ + "/model", .adapters = adapters, .request = write_request(kForward)});
+        {.model = folder_ + "/model", .adapters = adapters, .request = write_request(request)});
     EXPECT_EQ(result.exit_code, 2) << result.message;
     for (const std::string& word : words) {
       EXPECT_NE(result.message.find(word), std::string::npos)
@@ -165,6 +173,23 @@ TEST_F(DamagedFiles, AnAdapterForAModuleTheModelLacksIsRefused) {
 TEST_F(DamagedFiles, AnUnknownArchitectureIsNamedWithTheKnownOnes) {
   replace("model/config.json", "LlamaForCausalLM", "LlamoForCausalLM");
   expect_refused({}, {"LlamoForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"});
+}
+
+// Some of the tensors of multi-token prediction are no layer: where it takes part those that are
+// missing and those that are not known are named.
+TEST_F(DamagedFiles, APartOfMultiTokenPredictionIsNamedWhereItTakesPart) {
+  copy("qwen3_5_mtp");
+  replace("model/model.safetensors", "mtp.fc.weight", "mtp.fx.weight");
+  replace("model/model.safetensors", "mtp.layers.0.self_attn.k_norm",
+          "mtp.layers.1.self_attn.k_norm");
+  expect_refused({},
+                 {"'mtp.fc.weight' [20, 40] is missing", "'mtp.fx.weight' [20, 40] is not used",
+                  "'mtp.layers.0.self_attn.k_norm.weight' [16] is missing",
+                  "'mtp.layers.1.self_attn.k_norm.weight' [16] is not used"},
+                 kForwardOfMtp);
+  const ProbeResult without =
+      run_probe({.model = folder_ + "/model", .request = write_request(kForward)});
+  EXPECT_EQ(without.exit_code, 0) << without.message;
 }
 
 // Names have another prefix, and images' tensors take no part.

@@ -275,17 +275,33 @@ void plant_no_shared_gate(AlteredGolden& g) {
   map(g, "shared_expert.down_proj.weight", [](float value) { return 2 * value; });
 }
 
+// Of the matrix that multi-token prediction reads by: the hidden state's half before the token's.
+void plant_hidden_before_embedding(AlteredGolden& g) {
+  const int64_t width = g.number("hidden_size");
+  Order order;
+  append(order, width, width);
+  append(order, 0, width);
+  g.permute_columns("fc", order);
+}
+
+void plant_mtp_norms_by_w(AlteredGolden& g) {
+  add(g, "pre_fc_norm_embedding.weight", -1);
+  add(g, "pre_fc_norm_hidden.weight", -1);
+}
+
 struct Trap {
   const char* name;
   const char* golden;
   void (*plant)(AlteredGolden&);
   bool base_only = false;  // it is planted in the base alone: rows with an adapter do not count
+  const char* tensor = "logits";
 };
 void PrintTo(const Trap& trap, std::ostream* out) { *out << trap.name << " in " << trap.golden; }
 
 constexpr const char* kDense = "qwen3_5/main";
 constexpr const char* kEqual = "qwen3_5_equal/main";
 constexpr const char* kMoe = "qwen3_5_moe/main";
+constexpr const char* kMtp = "qwen3_5_mtp/main";
 
 const Trap kTraps[] = {
     {"NormsByW", kDense, plant_norms_by_w},
@@ -319,6 +335,9 @@ const Trap kTraps[] = {
      [](auto& g) { map(g, "shared_expert.down_proj.weight", [](float) { return 0.0f; }); }, true},
     {"NoGateOfTheSharedExpert", kMoe, plant_no_shared_gate, true},
     {"UpBeforeGateInExperts", kMoe, [](auto& g) { g.exchange("gate_proj", "up_proj"); }, true},
+    {"HiddenBeforeEmbeddingInMtp", kMtp, plant_hidden_before_embedding, false, "mtp_logits"},
+    {"MtpNormsByW", kMtp, plant_mtp_norms_by_w, false, "mtp_logits"},
+    {"MtpsFinalNormByW", kMtp, [](auto& g) { add(g, "mtp.norm.weight", -1); }, false, "mtp_logits"},
 };
 
 // Rows [begin, end) of one layer of [.., T, D].
@@ -358,11 +377,11 @@ TEST_P(Qwen35Traps, ShowsWhenPlanted) {
   if (!forced_path_exists()) GTEST_SKIP() << "this CPU lacks the forced path";
   const Trap& trap = GetParam();
   AlteredGolden g(trap.golden);
-  const Tensor want = read_tensors(g.row.expected).at("logits");
+  const Tensor want = read_tensors(g.row.expected).at(trap.tensor);
   const auto apart = [&] {
-    const Tensor got = g.run()["logits"];
-    return trap.base_only ? limits(g, "logits", base_rows(g, got), base_rows(g, want))
-                          : limits(g, "logits", got, want);
+    const Tensor got = g.run()[trap.tensor];
+    return trap.base_only ? limits(g, trap.tensor, base_rows(g, got), base_rows(g, want))
+                          : limits(g, trap.tensor, got, want);
   };
   EXPECT_LE(apart(), 1) << "not the golden even before it is altered";
   trap.plant(g);

@@ -78,6 +78,28 @@ TEST(CacheLayout, AnUndoLogHasRoomForTheRowsOfRings) {
   EXPECT_THROW(layout(layers, 8, 4), Error);  // the third ring has four
 }
 
+// Behind the sublayer's own part of the state, what was before and the rows of a pass: the drafts
+// and the token before them.
+TEST(CacheLayout, ALogOfRowsToReplayIsThereWhereDraftsAre) {
+  const std::vector<std::vector<CacheSpec>> layers = {
+      {{.sequence_bytes = 100, .replay = {.before_bytes = 70, .row_bytes = 30, .chunk = 8}}},
+      {{.sequence_bytes = 50}}};
+  const CacheLayout without = layout(layers, 8);
+  EXPECT_EQ(without.state_bytes(), 128 + 64);
+  EXPECT_FALSE(without.replays());
+  const CacheLayout cache = layout(layers, 8, /*undo_tokens=*/3);
+  EXPECT_TRUE(cache.replays());
+  EXPECT_EQ(cache.log_rows(), 4);
+  EXPECT_EQ(cache.place(0, 0).log_offset, 128);
+  EXPECT_EQ(cache.place(1, 0).state_offset, 128 + 192);  // 70 + 4 * 30, aligned
+  EXPECT_EQ(cache.place(1, 0).log_offset, 0);
+  EXPECT_EQ(cache.state_bytes(), 128 + 192 + 64);
+  // The last position of a chunk is no draft's.
+  EXPECT_EQ(cache.most_drafts_from(16), 7);
+  EXPECT_EQ(cache.most_drafts_from(22), 1);
+  EXPECT_EQ(cache.most_drafts_from(23), 0);
+}
+
 TEST(CacheLayout, PartsLieOneBehindTheOther) {
   const CacheLayout cache = layout({{{.entry_bytes = 10}, {}},
                                     {{.entry_bytes = 6, .ratio = 4}, {.sequence_bytes = 100}},

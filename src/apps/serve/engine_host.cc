@@ -137,9 +137,10 @@ void EngineHost::check_speculate_option(const HostOptions& options) const {
   });
   if (options.draft_tokens == 0 || has_drafts) return;
   throw Error(ErrorCode::kInvalidArgument,
-              "--speculate mtp: no served model has a layer of multi-token prediction: that of "
-              "DeepSeek-V4 with a num_nextn_predict_layers of 1 and tensors mtp.0.* is known; "
-              "leave the option out");
+              fmt::format("--speculate mtp: no served model has a layer of multi-token prediction, "
+                          "in config.json and as tensors mtp.*, that is known: {}; leave the "
+                          "option out",
+                          model::kKnownMtp));
 }
 
 engine::RunPlan EngineHost::plan_serving(const HostOptions& options) const {

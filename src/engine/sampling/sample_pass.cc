@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/mtp.h"
 #include "ops/choose_tokens.h"
 #include "ops/elementwise.h"
 #include "ops/log_softmax.h"
@@ -85,8 +86,8 @@ void SamplePass::run_pass(Backend& backend) {
     run_head_and_choose(pass, hidden);
   }
   if (!drafts_) return;
-  drafts_->roll_back_rejected(backend);
-  drafts_->draft(pass, tape_.last);
+  drafts_->roll_back_rejected(pass);
+  drafts_->draft(pass, model::mtp_state(engine_.config(), tape_.last, hidden));
 }
 
 // In the scratch: what crosses the stage's borders, and returned, [T, D], what the head reads,

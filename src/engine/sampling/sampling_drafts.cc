@@ -48,19 +48,36 @@ void SamplingDrafts::verify_and_add_ahead(SampleChoice& choice) {
   book_.add_ahead(choice.id, take_chosen(choice));
 }
 
+// Puts rings back, and the row before its first rejected draft; returns how many rows of the slice
+// are to be gone through again for what else is in its state.
+int64_t SamplingDrafts::rewind_and_count_replayed(Backend& backend, const StepSlice& slice) {
+  const SampleRow& row = book_.row(slice.id);
+  if (row.finished()) return 0;
+  // Every accepted draft gave one token in advance, and the first rejected one ends them.
+  const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
+  restore_undo_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
+                    row.position);
+  book_.rewind(slice.id, rejected);
+  return rejected == 0 ? 0 : slice.end - slice.begin - rejected;
+}
+
 // Rows stand before the first draft that was rejected, as if it had not been read.
-void SamplingDrafts::roll_back_rejected(Backend& backend) {
-  backend.unless_counting([&] {
-    for (const StepSlice& slice : step_.slices()) {
-      const SampleRow& row = book_.row(slice.id);
-      if (slice.num_drafts == 0 || row.finished()) continue;
-      // Every accepted draft gave one token in advance, and the first rejected one ends them.
-      const int64_t rejected = slice.num_drafts - std::ssize(row.ahead);
-      restore_undo_rows(backend, engine_.cache_layout(), row.state, row.position - rejected,
-                        row.position);
-      book_.rewind(slice.id, rejected);
-    }
-  });
+void SamplingDrafts::roll_back_rejected(model::Pass& pass) {
+  builder_.clear();
+  for (size_t s = 0; s < step_.slices().size(); ++s) {
+    const StepSlice& slice = step_.slices()[s];
+    if (slice.num_drafts == 0) continue;
+    int64_t rows = slice.end - slice.begin;  // a plan's
+    pass.unless_counting([&] { rows = rewind_and_count_replayed(pass.backend, slice); });
+    if (rows == 0) continue;
+    const model::PassSequence& sequence = pass.sequences[s];
+    builder_.append(
+        pass.tokens.subspan(static_cast<size_t>(slice.begin), static_cast<size_t>(rows)),
+        sequence.first_position, sequence.adapter, sequence.kept);
+  }
+  if (!engine_.cache_layout().replays() || builder_.num_tokens() == 0) return;
+  model::Pass replayed = builder_.build_like(pass);
+  model::replay_states(replayed);
 }
 
 void SamplingDrafts::draft(model::Pass& pass, TensorView layers) {
@@ -164,16 +181,18 @@ void SamplingDrafts::run_mtp_layer_and_choose(model::Pass& pass, TensorView from
   ops::gather(own.backend, from, rows_, state);
   model::mtp_forward(own, tape_, /*wants_backward=*/false, state, hidden);
   choose_drafts(own, hidden);
-  if (!states.empty()) gather_last_states(own, states);
+  if (!states.empty())
+    gather_last_states(own, model::mtp_state(engine_.config(), tape_.last, hidden), states);
 }
 
 // What the layer made of each slice's last row; of these the listed rows are from now on.
-void SamplingDrafts::gather_last_states(const model::Pass& own, TensorView states) {
+void SamplingDrafts::gather_last_states(const model::Pass& own, TensorView from,
+                                        TensorView states) {
   rows_.clear();
   for (const model::PassSequence& sequence : own.sequences) {
     rows_.push_back(static_cast<int32_t>(sequence.end - 1));
   }
-  ops::gather(own.backend, tape_.last, rows_, states);
+  ops::gather(own.backend, from, rows_, states);
 }
 
 // Of the token behind the row's last draft.

@@ -162,13 +162,16 @@ int64_t StepPlanner::most_drafts(const SampleRow& row) const {
 }
 
 int64_t StepPlanner::drafts_to_read(const SampleRow& row) const {
-  return std::min(std::ssize(row.drafts), most_drafts(row));
+  // Behind the last token that is known, which is the next one that is read.
+  const int64_t most = engine_.cache_layout().most_drafts_from(row.position + 1);
+  return std::min({std::ssize(row.drafts), most_drafts(row), most});
 }
 
 // The next ones that the row reads, of its prompt, or of its own and the first of its drafts.
 void StepPlanner::add_tokens(const SampleRow& row, int64_t count, int64_t num_drafts) {
   const SampleGroup& group = book_.group_of(row);
-  const model::SequenceCache kept = {.pages = row.pages, .state = row.state};
+  const model::SequenceCache kept = {
+      .pages = row.pages, .state = row.state, .reads_drafts = num_drafts > 0};
   if (row.position < group.prompt_size()) {
     const auto prompt = std::span(group.request->prompt);
     builder_.append(prompt.subspan(static_cast<size_t>(row.position), static_cast<size_t>(count)),

@@ -57,6 +57,8 @@ std::optional<TargetPlace> parse_expert_place(const LoraTarget& target, std::str
 }
 
 constexpr const char* kMtpPath = "mtp.0.";
+// What adapters of a text model may have in place of the multimodal model's prefix.
+constexpr std::string_view kTextPrefixes[] = {"language_model.model.", "model."};
 
 // Takes off what names the layer of a canonical path: its index, -1 outside the layers; nothing for
 // a layer that the model lacks.
@@ -301,15 +303,19 @@ std::string canonical_path(const LayerTable& layers, const std::string& name) {
   const std::string path = layers.module_of_older_name(name);
   const std::string_view prefix = layers.module_prefix();
   if (prefix == "model." || path.starts_with(prefix)) return path;
-  for (const std::string_view other : {"language_model.model.", "model."}) {
+  for (const std::string_view other : kTextPrefixes) {
     if (path.starts_with(other)) return std::string(prefix) + path.substr(other.size());
   }
   return path;
 }
 
 bool is_of_mtp(const ModelConfig& config, const PeftModule& module) {
-  return config.mtp_layer &&
-         module.module_path.starts_with(fmt::format("{}{}", config.module_prefix, kMtpPath));
+  if (!config.mtp_layer) return false;
+  // As canonical_path() takes them.
+  for (const std::string_view prefix : {config.module_prefix, kTextPrefixes[0], kTextPrefixes[1]}) {
+    if (module.module_path.starts_with(fmt::format("{}{}", prefix, kMtpPath))) return true;
+  }
+  return false;
 }
 
 std::vector<MatchedModule> match_modules(const LoadedModel& model, const PeftAdapter& peft,

@@ -85,7 +85,16 @@ struct BlockOps {
   // d_out [T, D] of the compute type; writes d_n [T, D] f32 and accumulates what the pass asks for.
   void (*backward)(Pass& pass, const BlockContext& context, const void* saved, TensorView n,
                    TensorView d_out, TensorView d_n);
+  // Null but where the cache's ReplaySpec asks for it. Makes the state what the pass's rows leave:
+  // the first of those that the pass before, which read drafts, had of each sequence.
+  void (*replay)(Pass& pass, const BlockContext& context) = nullptr;
 };
+
+template <typename B>
+constexpr auto replay_of() -> void (*)(Pass&, const BlockContext&) {
+  if constexpr (requires { &B::replay; }) return B::replay;
+  return nullptr;
+}
 
 // The row of a block struct B with a Config, a Saved, and the functions above, typed.
 template <typename B>
@@ -134,7 +143,8 @@ constexpr BlockOps block_ops(std::string_view name) {
               [](Pass& pass, const BlockContext& context, const void* saved, TensorView n,
                  TensorView d_out, TensorView d_n) {
                 B::backward(pass, context, *static_cast<const Saved*>(saved), n, d_out, d_n);
-              }};
+              },
+          .replay = replay_of<B>()};
 }
 
 // A row with its config: what a layer holds. A value; equal blocks compute the same.

@@ -10,10 +10,23 @@
 #include "model/linear.h"
 #include "ops/causal_conv.h"
 #include "ops/delta_gates.h"
+#include "ops/elementwise.h"
 #include "ops/gated_norm.h"
 
 namespace strata::model {
 namespace {
+
+struct ReplayLists {
+  std::vector<ops::StateSegment> segments;
+};
+
+// What a sequence's log has: what changes in its state, as it was before the rows, and their
+// inputs.
+struct DeltaLog {
+  char* state = nullptr;
+  char* before = nullptr;
+  TensorView qkv = {}, b = {}, a = {};  // [rows, C], [rows, N] twice
+};
 
 struct GatedDeltaNet {
   using Config = GatedDeltaNetConfig;
@@ -152,8 +165,17 @@ struct GatedDeltaNet {
   static int64_t history_bytes(const Config& c, DType dtype) {
     return Arena::aligned((c.conv_width - 1) * c.shape().width() * dtype_bytes(dtype));
   }
+  // What a row changes of what rows before it left, but for the one that ends a chunk: the history,
+  // and the decays, which are behind it.
+  static int64_t before_bytes(const Config& c, DType dtype) {
+    return history_bytes(c, dtype) + ops::delta_decay_bytes(c.shape());
+  }
   static CacheSpec cache_spec(const Config& c, DType dtype) {
-    return {.sequence_bytes = history_bytes(c, dtype) + ops::delta_state_bytes(c.shape())};
+    return {
+        .sequence_bytes = history_bytes(c, dtype) + ops::delta_state_bytes(c.shape()),
+        .replay = {.before_bytes = before_bytes(c, dtype),
+                   .row_bytes = (c.shape().width() + 2 * c.num_value_heads) * dtype_bytes(dtype),
+                   .chunk = ops::kDeltaChunk}};
   }
 
   static BlockWork work(const Config& c) {
@@ -217,6 +239,81 @@ struct GatedDeltaNet {
     return args;
   }
 
+  // As many rows as the sequence has in the pass.
+  static DeltaLog log_of(const Pass& pass, const BlockContext& context,
+                         const PassSequence& sequence) {
+    const auto& c = context.as<Config>();
+    const CachePlace place = pass.cache.place(context.layer, context.sublayer);
+    const int64_t rows = sequence.end - sequence.begin, space = pass.cache.log_rows();
+    CHECK(rows <= space, rows, space);
+    auto* state = static_cast<char*>(sequence.kept.state);
+    char* next = state + place.log_offset + before_bytes(c, pass.dtype());
+    const auto take = [&](int64_t width) {
+      const TensorView view(next, pass.dtype(), {rows, width});
+      next += space * width * dtype_bytes(pass.dtype());
+      return view;
+    };
+    DeltaLog log = {.state = state + place.state_offset, .before = state + place.log_offset};
+    log.qkv = take(c.shape().width());
+    log.b = take(c.num_value_heads);
+    log.a = take(c.num_value_heads);
+    return log;
+  }
+  // Of the sequences that read drafts, before their state changes.
+  static void log_rows(Pass& pass, const BlockContext& context, const Saved& s) {
+    for (const PassSequence& sequence : pass.sequences) {
+      if (!sequence.kept.reads_drafts) continue;
+      const DeltaLog log = log_of(pass, context, sequence);
+      ops::copy_bytes(pass.backend, log.state, log.before,
+                      before_bytes(context.as<Config>(), pass.dtype()));
+      ops::copy(pass.backend, s.qkv.slice_rows(sequence.begin, sequence.end), log.qkv);
+      ops::copy(pass.backend, s.b.slice_rows(sequence.begin, sequence.end), log.b);
+      ops::copy(pass.backend, s.a.slice_rows(sequence.begin, sequence.end), log.a);
+    }
+  }
+  // The state as it was before the rows, which go to `s`.
+  static void restore_rows(Pass& pass, const BlockContext& context, const Saved& s) {
+    for (const PassSequence& sequence : pass.sequences) {
+      const DeltaLog log = log_of(pass, context, sequence);
+      ops::copy_bytes(pass.backend, log.before, log.state,
+                      before_bytes(context.as<Config>(), pass.dtype()));
+      ops::copy(pass.backend, log.qkv, s.qkv.slice_rows(sequence.begin, sequence.end));
+      ops::copy(pass.backend, log.b, s.b.slice_rows(sequence.begin, sequence.end));
+      ops::copy(pass.backend, log.a, s.a.slice_rows(sequence.begin, sequence.end));
+    }
+  }
+  // A first row that ended its chunk did so once and for all: no draft did, and the rule reads no
+  // decays of the chunk before.
+  static std::span<const ops::StateSegment> make_replayed_segments(Pass& pass,
+                                                                   const BlockContext& context) {
+    const auto all =
+        make_state_segments(pass, context, history_bytes(context.as<Config>(), pass.dtype()));
+    auto& segments = pass.lists.blocks.get_or_make<ReplayLists>().segments;
+    segments.assign(all.begin(), all.end());
+    for (ops::StateSegment& segment : segments) {
+      if ((segment.first_position + 1) % ops::kDeltaChunk != 0) continue;
+      ++segment.begin;
+      ++segment.first_position;
+    }
+    return segments;
+  }
+  static void replay(Pass& pass, const BlockContext& context) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const auto& c = context.as<Config>();
+    const int64_t tokens = pass.num_tokens();
+    const Saved s = {.qkv = pass.take(pass.dtype(), {tokens, c.shape().width()}),
+                     .z = {},
+                     .b = pass.take(pass.dtype(), {tokens, c.num_value_heads}),
+                     .a = pass.take(pass.dtype(), {tokens, c.num_value_heads}),
+                     .context = {},
+                     .lora_h = {}};
+    pass.unless_counting([&] { restore_rows(pass, context, s); });
+    ops::DeltaNetArgs rule = compute_rule_args(pass, context, s);
+    rule.segments = make_replayed_segments(pass, context);
+    ops::delta_net(pass.backend, rule,
+                   pass.take(pass.dtype(), {tokens, c.num_value_heads, c.value_dim}));
+  }
+
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
                       BlockOutput output) {
     const Scratch::Mark mark(pass.backend.scratch());
@@ -224,6 +321,7 @@ struct GatedDeltaNet {
     linear_forward(pass, context, kZ, n, {}, s.lora_h[kZ], s.z);
     linear_forward(pass, context, kB, n, {}, s.lora_h[kB], s.b);
     linear_forward(pass, context, kA, n, {}, s.lora_h[kA], s.a);
+    pass.unless_counting([&] { log_rows(pass, context, s); });
     if (!pass.is_computed(s.context)) {
       const Scratch::Mark inner(pass.backend.scratch());
       ops::DeltaNetArgs rule = compute_rule_args(pass, context, s);

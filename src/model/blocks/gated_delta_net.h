@@ -2,7 +2,8 @@
 // Gated delta net: out_proj(norm(o) * silu(z)), where o is the gated delta rule over queries, keys
 // and values that one projection and a causal convolution make of n, and the rule's decay and
 // learning rate come from two narrow projections. Between passes it keeps the convolution's last
-// inputs and the rule's state. Source: HF modeling_qwen3_5.py, Qwen3_5GatedDeltaNet.
+// inputs and the rule's state; where a pass reads drafts, a log too (ReplaySpec). Source: HF
+// modeling_qwen3_5.py, Qwen3_5GatedDeltaNet.
 #pragma once
 #include "model/blocks/block.h"
 #include "ops/delta_net.h"

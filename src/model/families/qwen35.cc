@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen3.5, 3.6 and 3.8, dense and with experts, alone or inside a multimodal checkpoint: gated
-// delta nets, and in every fourth layer attention with an output gate; norms of 1 + w. Qwen3-Next
-// has the same layers, the delta nets' projections in two matrices, and experts as Qwen3-MoE.
+// delta nets, and in every fourth layer attention with an output gate; norms of 1 + w; and a layer
+// of multi-token prediction (mtp.), which takes part where it is asked for. Qwen3-Next has the same
+// layers, the delta nets' projections in two matrices, and experts as Qwen3-MoE.
 // Sources: HF modeling_qwen3_5.py, configuration_qwen3_5.py, modeling_qwen3_5_moe.py,
 // configuration_qwen3_5_moe.py, modeling_qwen3_next.py, configuration_qwen3_next.py, as all
-// defaults here.
+// defaults here; vLLM qwen3_5_mtp.py, since transformers leaves out that layer.
+#include <fmt/format.h>
+
 #include "model/blocks/attention_config.h"
 #include "model/blocks/experts/moe.h"
 #include "model/blocks/gated_delta_net.h"
 #include "model/blocks/gated_mlp.h"
 #include "model/blocks/gqa.h"
+#include "model/blocks/mtp_joined_input.h"
+#include "model/connectors/replace.h"
 #include "model/families/family.h"
 
 namespace strata::model {
@@ -20,7 +25,8 @@ constexpr std::string_view kMoeArchitectures[] = {"Qwen3_5MoeForCausalLM"};
 constexpr std::string_view kTypes[] = {"qwen3_5_text", "qwen3_5"};
 constexpr std::string_view kMoeTypes[] = {"qwen3_5_moe_text", "qwen3_5_moe"};
 // Those of experts come last.
-constexpr std::string_view kMoeRead[] = {"layer_types",
+constexpr std::string_view kMoeRead[] = {"mtp_num_hidden_layers",
+                                         "layer_types",
                                          "full_attention_interval",
                                          "linear_conv_kernel_dim",
                                          "linear_key_head_dim",
@@ -31,14 +37,16 @@ constexpr std::string_view kMoeRead[] = {"layer_types",
                                          "shared_expert_intermediate_size",
                                          "num_experts",
                                          "num_experts_per_tok"};
-constexpr std::span<const std::string_view> kRead = std::span(kMoeRead).first<7>();
-constexpr std::string_view kInert[] = {"transformers.js_config",       "mtp_num_hidden_layers",
-                                       "mtp_use_dedicated_embeddings", "output_router_logits",
-                                       "router_aux_loss_coef",         "_experts_implementation"};
-constexpr NeutralKey kNeutral[] = {
-    {"attn_output_gate", "true"},       {"output_gate_type", "\"swish\""},
-    {"mamba_ssm_dtype", "\"float32\""}, {"mlp_only_layers", "[]"},
-    {"decoder_sparse_step", "1"},       {"norm_topk_prob", "true"}};
+constexpr std::span<const std::string_view> kRead = std::span(kMoeRead).first<8>();
+constexpr std::string_view kInert[] = {"transformers.js_config", "output_router_logits",
+                                       "router_aux_loss_coef", "_experts_implementation"};
+constexpr NeutralKey kNeutral[] = {{"mtp_use_dedicated_embeddings", "false"},
+                                   {"attn_output_gate", "true"},
+                                   {"output_gate_type", "\"swish\""},
+                                   {"mamba_ssm_dtype", "\"float32\""},
+                                   {"mlp_only_layers", "[]"},
+                                   {"decoder_sparse_step", "1"},
+                                   {"norm_topk_prob", "true"}};
 
 constexpr std::string_view kWholeArchitectures[] = {"Qwen3_5ForConditionalGeneration"};
 constexpr std::string_view kWholeMoeArchitectures[] = {"Qwen3_5MoeForConditionalGeneration"};
@@ -63,7 +71,9 @@ constexpr TextPart kMoeTextPart = {.architectures = kWholeMoeArchitectures,
 
 constexpr std::string_view kNextArchitectures[] = {"Qwen3NextForCausalLM"};
 constexpr std::string_view kNextTypes[] = {"qwen3_next"};
-constexpr std::string_view kNextRead[] = {"layer_types",
+constexpr std::string_view kNextRead[] = {"mtp_num_hidden_layers",
+                                          "num_nextn_predict_layers",
+                                          "layer_types",
                                           "full_attention_interval",
                                           "linear_conv_kernel_dim",
                                           "linear_key_head_dim",
@@ -79,7 +89,6 @@ constexpr std::string_view kNextRead[] = {"layer_types",
                                           "mlp_only_layers"};
 constexpr std::string_view kNextInert[] = {"output_router_logits", "router_aux_loss_coef",
                                            "_experts_implementation"};
-// Tensors of multi-token prediction, which takes no part.
 constexpr std::string_view kNextIgnored[] = {"mtp."};
 
 // Whether each layer is a delta net: by layer_types, else all but every full_attention_interval-th.
@@ -121,6 +130,33 @@ std::pair<GqaConfig, RopeConfig> read_attention_and_rope(const ConfigObject& obj
   return {attention, rope};
 }
 
+// What files call a tensor of the layer of multi-token prediction: of what it is made of the whole
+// layer of the model has a number.
+std::string mtp_tensor_name(const std::string& name) {
+  const bool is_outside =
+      name.starts_with("fc.") || name.starts_with("pre_fc_norm_") || name == "norm.weight";
+  return (is_outside ? "mtp." : "mtp.layers.0.") + name;
+}
+
+// A layer of the model with full attention, behind the matrix that joins its inputs. Chains of
+// several are not known.
+void set_mtp_layer(const ConfigObject& object, const Block& attention, const Block& mlp,
+                   ModelConfig& config) {
+  const std::string_view key =
+      object.has("mtp_num_hidden_layers") ? "mtp_num_hidden_layers" : "num_nextn_predict_layers";
+  const int64_t count = object.integer(key, 1);
+  if (count < 0) object.fail(fmt::format("{}: got {}, want 0 or more", key, count));
+  if (count != 1) return;
+  config.mtp_layer = make_pre_norm_layer(config, attention, mlp);
+  config.mtp_layer->insert(
+      config.mtp_layer->begin(),
+      {Connector(kReplace, ReplaceConfig()),
+       Block(kMtpJoinedInput,
+             MtpJoinedInputConfig{.eps = config.rms_norm_eps, .norm_offset = config.norm_offset})});
+  config.mtp_reads_hidden = true;
+  config.mtp_tensor_name = mtp_tensor_name;
+}
+
 // Appends the layers, and adds the rotary table that they name.
 void add_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_heads,
                 const Block& mlp, ModelConfig& config) {
@@ -131,6 +167,7 @@ void add_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_
   for (const bool is_delta : read_delta_layers(object, keys.num_layers)) {
     config.layers.push_back(make_pre_norm_layer(config, is_delta ? delta_net : attention, mlp));
   }
+  set_mtp_layer(object, attention, mlp, config);
 }
 
 void read_qwen3_next(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
@@ -155,6 +192,8 @@ void read_qwen3_next(const ConfigObject& object, const DecoderKeys& keys, ModelC
     config.layers.push_back(make_pre_norm_layer(config, is_delta[layer] ? delta_net : attention,
                                                 is_sparse[layer] ? experts : dense));
   }
+  // By its own place, the first, as vLLM counts it.
+  set_mtp_layer(object, attention, is_sparse.front() ? experts : dense, config);
 }
 
 // A text model that was saved from a multimodal checkpoint keeps that one's names.

@@ -26,7 +26,8 @@ namespace strata::model {
 // query can read its positions any more.
 struct SequenceCache {
   std::span<void* const> pages;
-  void* state = nullptr;  // where the layout has any
+  void* state = nullptr;      // where the layout has any
+  bool reads_drafts = false;  // the pass does, so that its rows are logged (ReplaySpec)
 };
 
 struct PassSequence {

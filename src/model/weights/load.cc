@@ -267,9 +267,8 @@ bool resolve_use_mtp(const CheckpointSource& checkpoint, const ModelConfig& conf
       ErrorCode::kInvalidArgument,
       fmt::format("load: no layer of multi-token prediction: {}",
                   config.mtp_layer
-                      ? "the checkpoint has no tensor mtp.0.*; transformers does not save it"
-                      : "config.json has none, or none that is known: that of DeepSeek-V4 "
-                        "with a num_nextn_predict_layers of 1 is"));
+                      ? "the checkpoint has no tensor mtp.*; transformers does not save them"
+                      : fmt::format("config.json has none, or none that is known: {}", kKnownMtp)));
 }
 
 LoadedModel load_model(Backend& backend, const std::string& dir, const LoadOptions& options) {

@@ -23,6 +23,11 @@ enum class KeepWeights : uint8_t {
   kAuto,    // kept where they can be
 };
 
+// Whose layers of multi-token prediction are known, for messages.
+inline constexpr const char* kKnownMtp =
+    "those of DeepSeek-V4 (num_nextn_predict_layers 1), Qwen3.5 and Qwen3-Next "
+    "(mtp_num_hidden_layers 1) are";
+
 // What becomes of the layer of multi-token prediction that a checkpoint may hold.
 enum class UseMtp : uint8_t { kNever, kIfThere, kAlways };
 

@@ -68,6 +68,7 @@ std::string name_in_form(const NameForm& form, const std::string& name) {
   if (name.starts_with(kCanonical.head)) {
     return std::string(form.head) + name.substr(kCanonical.head.size());
   }
+  if (!name.starts_with(kCanonical.model)) return name;
   return std::string(form.model) + name.substr(kCanonical.model.size());
 }
 
@@ -94,8 +95,11 @@ bool is_unused_tensor(const ModelConfig& config, std::string_view name) {
 
 bool is_of_another_modality(const ModelConfig& config, std::string_view name) {
   if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
+  // The layer of multi-token prediction is whole or an error where it takes part.
   return std::any_of(config.ignored_prefixes.begin(), config.ignored_prefixes.end(),
-                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+                     [&](std::string_view prefix) {
+                       return name.starts_with(prefix) && !(config.use_mtp && prefix == "mtp.");
+                     });
 }
 
 void untie_if_head_differs(const CheckpointSource& checkpoint, ParsedConfig& parsed) {

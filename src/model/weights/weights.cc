@@ -127,8 +127,9 @@ std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::str
   const std::string name = fmt::format(fmt::runtime(suffix), expert);
   if (layer < 0) return "model." + name;
   const int64_t behind = layer - config.num_layers();
-  return behind < 0 ? fmt::format("model.layers.{}.{}", layer, name)
-                    : fmt::format("model.mtp.{}.{}", behind, name);
+  if (behind < 0) return fmt::format("model.layers.{}.{}", layer, name);
+  return config.mtp_tensor_name == nullptr ? fmt::format("model.mtp.{}.{}", behind, name)
+                                           : config.mtp_tensor_name(name);
 }
 
 int64_t ModelWeights::embed_bytes(const char* name, int64_t panel_width) const {
