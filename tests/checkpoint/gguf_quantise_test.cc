@@ -80,7 +80,7 @@ TEST(GgufQuantise, TakesAnyValues) {
 
 TEST(GgufNames, GoBothWays) {
   const auto stored = [](const char* architecture, const char* name) {
-    return gguf_stored_name(*find_gguf_architecture(architecture), name);
+    return gguf_stored_name(*find_gguf_architecture(architecture), name, /*num_layers=*/24);
   };
   EXPECT_EQ(stored("llama", "model.embed_tokens.weight"), "token_embd.weight");
   EXPECT_EQ(stored("qwen2", "model.layers.12.self_attn.q_proj.bias"), "blk.12.attn_q.bias");
@@ -95,6 +95,17 @@ TEST(GgufNames, GoBothWays) {
   EXPECT_EQ(stored("qwen35", "model.layers.1.linear_attn.A_log"), "blk.1.ssm_a");
   EXPECT_EQ(stored("deepseek2", "model.layers.3.mlp.gate.e_score_correction_bias"),
             "blk.3.exp_probs_b.bias");
+  EXPECT_EQ(stored("qwen35", "mtp.fc.weight"), "blk.24.nextn.eh_proj.weight");
+  EXPECT_EQ(stored("qwen35", "mtp.norm.weight"), "blk.24.nextn.shared_head_norm.weight");
+  EXPECT_EQ(stored("qwen35moe", "mtp.layers.0.mlp.experts.3.up_proj.weight"),
+            "blk.24.ffn_up_exps.weight");
+  EXPECT_EQ(stored("qwen35", "mtp.layers.0.post_attention_layernorm.weight"),
+            "blk.24.post_attention_norm.weight");
+  EXPECT_EQ(stored("qwen3", "mtp.fc.weight"), "");
+  EXPECT_EQ(huggingface_name_in_mtp(*find_gguf_architecture("qwen35"), "nextn.hnorm.weight"),
+            "mtp.pre_fc_norm_hidden.weight");
+  EXPECT_EQ(huggingface_name_in_mtp(*find_gguf_architecture("qwen35"), "attn_q.weight"),
+            "mtp.layers.0.self_attn.q_proj.weight");
   EXPECT_EQ(stored("llama", "model.layers.3.mlp.unknown.weight"), "");
   EXPECT_EQ(stored("llama", "visual.blocks.0.weight"), "");
   EXPECT_EQ(huggingface_name_in_layer(*find_gguf_architecture("gemma3"), "ffn_norm.weight"),

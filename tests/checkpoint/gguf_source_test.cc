@@ -94,6 +94,32 @@ TEST_F(GgufSourceTest, LayersBeyondItsBlockCountAreRefused) {
   EXPECT_EQ(source.find("model.layers.1.self_attn.v_proj.weight"), nullptr);
 }
 
+// One layer behind the decoder's is known of Qwen3.5, in whose files norms are stored + 1.
+TEST_F(GgufSourceTest, MultiTokenPredictionOfQwen35IsRead) {
+  GgufBytes bytes = model("qwen35");
+  const auto set = [&](size_t blocks, uint32_t extra) {
+    bytes.keys[1] = testing::key_u32("qwen35.block_count", static_cast<uint32_t>(blocks));
+    bytes.keys.push_back(testing::key_u32("qwen35.nextn_predict_layers", extra));
+  };
+  set(2, 1);
+  for (const char* name : {"nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight",
+                           "nextn.shared_head_norm.weight", "attn_norm.weight", "attn_v.weight"})
+    bytes.tensors.push_back(counting(std::string("blk.1.") + name, {2}));
+  const GgufSource source(write(bytes));
+  const std::vector<float> stored = {0, 1}, minus_one = {-1, 0};
+  EXPECT_EQ(all_of(source, *source.find("mtp.fc.weight")), stored);
+  EXPECT_EQ(all_of(source, *source.find("mtp.pre_fc_norm_embedding.weight")), minus_one);
+  EXPECT_EQ(all_of(source, *source.find("mtp.pre_fc_norm_hidden.weight")), minus_one);
+  EXPECT_EQ(all_of(source, *source.find("mtp.norm.weight")), minus_one);
+  EXPECT_EQ(all_of(source, *source.find("mtp.layers.0.input_layernorm.weight")), minus_one);
+  EXPECT_EQ(all_of(source, *source.find("mtp.layers.0.self_attn.v_proj.weight")), stored);
+  // Chains of several take no part.
+  bytes.keys.pop_back();
+  set(3, 2);
+  const GgufSource chain(write(bytes));
+  EXPECT_EQ(chain.find("mtp.fc.weight"), nullptr);
+}
+
 TEST_F(GgufSourceTest, FusedQueriesKeysAndValuesAreParted) {
   GgufBytes bytes = model("llama");
   bytes.tensors.push_back(counting("blk.0.attn_qkv.weight", {1, 16}));

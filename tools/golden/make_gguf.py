@@ -25,11 +25,17 @@ from safetensors import safe_open
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GOLDEN = os.path.join(ROOT, "tests/golden")
 TYPES = {t.name: t for t in gguf.GGMLQuantizationType}
+# What llama.cpp takes as given for Llama 4.
+LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, "attn_temperature_tuning": True}
 # name: (golden, changes of its config.json, type of matrices, options)
 FILES = {
     "llama2": ("llama2", {}, "F32", {}),
     "llama31": ("llama31", {}, "F32", {}),
     "llama_bias": ("llama_bias_f16", {}, "F16", {}),
+    "llama4": ("llama4", {**LLAMA4, "rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 8}}, "F32", {}),
+    "llama4_bf16": ("llama4_bf16", {**LLAMA4, "use_qk_norm": True, "no_rope_layers": []}, "BF16", {}),
     "mistral": ("mistral_nemo", {"sliding_window": None}, "BF16", {}),
     "qwen2": ("qwen2", {}, "F32", {}),
     "qwen2_bf16": ("qwen2_bf16", {"use_sliding_window": False}, "BF16", {}),
@@ -40,6 +46,8 @@ FILES = {
     "qwen35": ("qwen3_5", {}, "F32", {}),
     "qwen35_bf16": ("qwen3_5_bf16", {}, "BF16", {}),
     "qwen35moe": ("qwen3_5_moe", {}, "F32", {}),
+    "qwen35_mtp": ("qwen3_5_mtp", {}, "F32", {}),
+    "qwen35moe_mtp": ("qwen3_5_moe_mtp", {}, "F32", {}),
     "gemma3": ("gemma3", {"query_pre_attn_scalar": "head_dim"}, "F32", {}),
     "gemma3_bf16": ("gemma3_bf16", {"query_pre_attn_scalar": "head_dim"}, "BF16", {}),
     "gemma4": ("gemma4", {}, "F32", {}),
@@ -62,9 +70,9 @@ FILES = {
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3moe", "Qwen3_5ForCausalLM": "qwen35", "Qwen3_5MoeForCausalLM": "qwen35moe",
-    "Gemma3ForCausalLM": "gemma3", "DeepseekV3ForCausalLM": "deepseek2", "Glm4MoeLiteForCausalLM": "deepseek2",
+    "Qwen3_5MoeForConditionalGeneration": "qwen35moe", "Gemma3ForCausalLM": "gemma3", "DeepseekV3ForCausalLM": "deepseek2", "Glm4MoeLiteForCausalLM": "deepseek2",
     "GptOssForCausalLM": "gpt-oss", "Gemma4ForCausalLM": "gemma4", "Gemma4ForConditionalGeneration": "gemma4",
-    "Gemma4UnifiedForCausalLM": "gemma4",
+    "Gemma4UnifiedForCausalLM": "gemma4", "Llama4ForCausalLM": "llama4",
 }
 NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
@@ -91,6 +99,12 @@ GEMMA4 = {**GEMMA3, "post_feedforward_layernorm_1": "post_ffw_norm_1", "pre_feed
 GEMMA4_WHOLE = {"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
                 "router.per_expert_scale": "ffn_down_exps.scale", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
                 "experts.down_proj": "ffn_down_exps.weight"}
+# Of Qwen3.5's layer of multi-token prediction, behind the decoder's, what no other layer has.
+NEXTN = {"mtp.fc": "eh_proj", "mtp.pre_fc_norm_embedding": "enorm", "mtp.pre_fc_norm_hidden": "hnorm",
+         "mtp.norm": "shared_head_norm"}
+LLAMA4_NAMES = {"feed_forward.router": "ffn_gate_inp", **{
+    f"feed_forward.{at}{name}_proj": f"ffn_{name}{end}" for at, end in (("", ""), ("shared_expert.", "_shexp"))
+    for name in ("gate", "up", "down")}}
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
            "model.embed_tokens_per_layer": "per_layer_token_embd",
            "model.per_layer_model_projection": "per_layer_model_proj",
@@ -154,6 +168,9 @@ class Model:
             t = -torch.exp(t.double()).float()
         return self.tile(t, 0, 0, 1)
 
+    def block_count(self):
+        return self.config["num_hidden_layers"] + int("mtp.fc.weight" in self.tensors)
+
     def add(self, name, t):
         is_f32 = t.ndim < 2 or name.endswith(".bias") or "norm" in name or "ffn_gate_inp" in name or "ssm_conv1d" in name
         self.out.append((name, t, "F32" if is_f32 else self.kind))
@@ -168,6 +185,18 @@ class Model:
             self.add(f"{block}ffn_gate_exps.{ending}", t[:, ::2])
             self.add(f"{block}ffn_up_exps.{ending}", t[:, 1::2])
 
+    # As conversion/llama.py's Llama4Model: experts are [E, in, out], the columns of gate before those of up.
+    def llama4_tensor(self, block, rest, t):
+        base, _, ending = rest.rpartition(".")
+        if rest.endswith("experts.gate_up_proj"):
+            gate, up = t.transpose(1, 2).chunk(2, dim=1)
+            self.add(block + "ffn_gate_exps.weight", gate)
+            self.add(block + "ffn_up_exps.weight", up)
+        elif rest.endswith("experts.down_proj"):
+            self.add(block + "ffn_down_exps.weight", t.transpose(1, 2))
+        else:
+            self.add(f"{block}{LLAMA4_NAMES.get(base) or NAMES[base]}.{ending}", t)
+
     def gemma4_tensor(self, block, rest, t):
         base, _, ending = rest.rpartition(".")
         if rest in GEMMA4_WHOLE:
@@ -178,21 +207,30 @@ class Model:
     def convert(self):
         c, experts = self.config, {}
         for name, t in self.tensors.items():
+            if name.startswith("model.visual."):
+                continue
             name = name.replace("model.language_model.", "model.")
+            name = name.replace("mtp.layers.0.", f"model.layers.{c['num_hidden_layers']}.")
             base, _, ending = name.rpartition(".")
-            plus_one = self.arch in ("gemma3", "qwen35", "qwen35moe") and name.endswith("norm.weight") \
-                and "linear_attn" not in name
+            plus_one = self.arch in ("gemma3", "qwen35", "qwen35moe") and "linear_attn" not in name \
+                and (name.endswith("norm.weight") or name.startswith("mtp.pre_fc_norm_"))
             if plus_one:
                 t = t.float() + 1
             if base in OUTSIDE:
                 self.add(OUTSIDE[base] + ".weight", t)
                 continue
+            if base in NEXTN:
+                self.add(f"blk.{c['num_hidden_layers']}.nextn.{NEXTN[base]}.weight", t)
+                continue
             _, _, layer, rest = name.split(".", 3)
             block, base = f"blk.{layer}.", rest.rpartition(".")[0]
-            if int(layer) >= c["num_hidden_layers"]:
+            if int(layer) >= self.block_count():
                 continue
             if self.arch == "gemma4":
                 self.gemma4_tensor(block, rest, t)
+                continue
+            if self.arch == "llama4":
+                self.llama4_tensor(block, rest, t)
                 continue
             if ".experts." in rest:
                 parts = rest.split(".")
@@ -247,7 +285,7 @@ class Model:
             self.out.append(("rope_freqs.weight", torch.tensor(values, dtype=torch.float32), "F32"))
             return
         rope = rope_of(self.config)
-        if self.arch != "llama" or rope["rope_type"] != "llama3":
+        if self.arch not in ("llama", "llama4") or rope["rope_type"] != "llama3":
             return
         low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
         high = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
@@ -319,8 +357,16 @@ class Model:
         c, rope = self.config, rope_of(self.config)
         w.add_context_length(c["max_position_embeddings"])
         w.add_embedding_length(c["hidden_size"])
-        w.add_block_count(c["num_hidden_layers"])
-        if c.get("intermediate_size"):
+        w.add_block_count(self.block_count())
+        if self.block_count() > c["num_hidden_layers"]:
+            w.add_nextn_predict_layers(1)
+        if self.arch == "llama4":
+            w.add_feed_forward_length(c["intermediate_size_mlp"])
+            w.add_expert_feed_forward_length(c["intermediate_size"])
+            w.add_interleave_moe_layer_step(c["interleave_moe_layer_step"])
+            w.add_expert_count(c["num_local_experts"])
+            w.add_expert_used_count(c["num_experts_per_tok"])
+        elif c.get("intermediate_size"):
             w.add_feed_forward_length(c["intermediate_size"])
         w.add_head_count(self.heads)
         w.add_layer_norm_rms_eps(c["rms_norm_eps"])
@@ -334,7 +380,7 @@ class Model:
             if c.get("head_dim"):
                 w.add_key_length(self.head_dim)
                 w.add_value_length(self.head_dim)
-        if self.arch == "llama":
+        if self.arch in ("llama", "llama4"):
             w.add_rope_dimension_count(self.head_dim)
         if self.arch in ("qwen3moe", "qwen35moe"):
             w.add_expert_count(c.get("num_experts") or c["num_local_experts"])

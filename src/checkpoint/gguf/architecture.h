@@ -52,7 +52,7 @@ const GgufArchitecture& gguf_architecture(const GgufModel& model);
 const GgufArchitecture* find_gguf_architecture(std::string_view name);
 
 // Every tensor of the model under its Hugging Face name; what no name is known for has its own, and
-// what the forward takes no part of is left out.
+// what takes no part in any forward is left out.
 std::vector<GgufWeight> gguf_weights(const GgufModel& model);
 
 // The text of a config.json. Keys of the architecture that it does not use are members of their

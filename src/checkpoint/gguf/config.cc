@@ -141,6 +141,7 @@ class ConfigWriter : ConfigMembers {
     add_delta_net_members();
     static_cast<void>(read_integer("full_attention_interval", 4));  // the tensors say it
     set("layer_types", hybrid_layer_types());
+    set_integer("mtp_num_hidden_layers", read_integer("nextn_predict_layers", 0));
     if (row().name == "qwen35moe") {
       add_expert_sizes();
       set_integer("shared_expert_intermediate_size",

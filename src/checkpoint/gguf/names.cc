@@ -78,6 +78,15 @@ constexpr NameRow kWhole[] = {{"ssm_a", "linear_attn.A_log"},
                               {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
                               {"attn_sinks.weight", "self_attn.sinks"}};
 
+// Behind "mtp."; the last two only in files whose layer has an embedding and a head of its own.
+constexpr NameRow kNextn[] = {{"nextn.eh_proj.weight", "fc.weight"},
+                              {"nextn.enorm.weight", "pre_fc_norm_embedding.weight"},
+                              {"nextn.hnorm.weight", "pre_fc_norm_hidden.weight"},
+                              {"nextn.shared_head_norm.weight", "norm.weight"},
+                              {"nextn.embed_tokens.weight", "embed_tokens.weight"},
+                              {"nextn.shared_head_head.weight", "lm_head.weight"}};
+constexpr std::string_view kMtp = "mtp.", kMtpLayer = "layers.0.";
+
 constexpr std::string_view kGateUp = "ffn_gate_up_exps.weight";
 // The tensors that hold all experts of a layer; the names are those behind an expert's number.
 constexpr NameRow kExperts[] = {
@@ -200,9 +209,33 @@ std::string stored_name_in_layer(const GgufArchitecture& architecture, std::stri
 
 }  // namespace
 
-std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_view name) {
+std::string huggingface_name_in_mtp(const GgufArchitecture& architecture, std::string_view stored) {
+  if (!architecture.is_hybrid) return {};
+  if (const std::string_view own = find_name(kNextn, stored); !own.empty()) {
+    return fmt::format("{}{}", kMtp, own);
+  }
+  const std::string name = huggingface_name_in_layer(architecture, stored);
+  return name.empty() ? name : fmt::format("{}{}{}", kMtp, kMtpLayer, name);
+}
+
+namespace {
+
+// `name` is that behind "mtp.".
+std::string stored_name_in_mtp(const GgufArchitecture& architecture, std::string_view name) {
+  if (!name.starts_with(kMtpLayer)) return std::string(find_stored(kNextn, name));
+  return stored_name_in_layer(architecture, name.substr(kMtpLayer.size()));
+}
+
+}  // namespace
+
+std::string gguf_stored_name(const GgufArchitecture& architecture, std::string_view name,
+                             int64_t num_layers) {
   if (const std::string_view outside = find_stored(kOutside, name); !outside.empty()) {
     return std::string(outside);
+  }
+  if (architecture.is_hybrid && name.starts_with(kMtp)) {
+    const std::string stored = stored_name_in_mtp(architecture, name.substr(kMtp.size()));
+    return stored.empty() ? stored : fmt::format("blk.{}.{}", num_layers, stored);
   }
   const std::optional<NameInLayer> in_layer = split_layer_name(name);
   if (!in_layer) return {};

@@ -137,25 +137,42 @@ class WeightList {
       fail(from, fmt::format("the file has {} layers by its key {}; is it of a larger model?",
                              model_.keys().integer(blocks), blocks));
     }
-    if (in_layer->layer >= num_layers_) return;  // multi-token prediction's
-    add_in_layer(from, in_layer->layer, in_layer->rest);
+    if (in_layer->layer < num_layers_) {
+      return add_in_layer(from, in_layer->layer, in_layer->rest);
+    }
+    // Of multi-token prediction: one layer that is known, or no part.
+    const bool is_one = model_.keys().integer(blocks) == num_layers_ + 1;
+    if (row_.is_hybrid && is_one) add_in_layer(from, in_layer->layer, in_layer->rest);
+  }
+
+  [[nodiscard]] std::string name_in_layer(int64_t layer, std::string_view rest) const {
+    if (layer >= num_layers_) return huggingface_name_in_mtp(row_, rest);
+    const std::string name = huggingface_name_in_layer(row_, rest);
+    return name.empty() ? name : prefix_of(layer) + name;
+  }
+  [[nodiscard]] std::string prefix_of(int64_t layer) const {
+    return layer < num_layers_ ? fmt::format("model.layers.{}.", layer) : "mtp.layers.0.";
   }
 
   void add_in_layer(const GgufModel::Tensor& from, int64_t layer, std::string_view rest) {
-    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    const std::string prefix = prefix_of(layer);
     const bool is_stack = rest.find("_exps.") != std::string_view::npos;
     if (is_stack && !rest.ends_with(".scale")) return add_experts(from, prefix, rest);
     if (!row_.is_hybrid && rest.starts_with("attn_qkv.")) return add_fused_qkv(from, prefix, rest);
     if (row_.has_mla && rest == "attn_v_b.weight") return;  // with its other half
     if (row_.has_mla && rest == "attn_k_b.weight") return add_kv_b(from, layer, prefix);
-    const std::string name = huggingface_name_in_layer(row_, rest);
-    if (name.empty()) {
+    const std::string whole = name_in_layer(layer, rest);
+    if (whole.empty()) {
       return push({.name = from.info->name, .dims = from.info->dims, .from = from});
     }
-    GgufWeight weight = {.name = prefix + name, .dims = from.info->dims, .from = from};
+    GgufWeight weight = {.name = whole, .dims = from.info->dims, .from = from};
+    // Below the layer, of what stands in one.
+    const std::string_view name =
+        whole.starts_with(prefix) ? std::string_view(whole).substr(prefix.size()) : whole;
     if (row_.paired_heads && rest.starts_with("attn_q.")) unpair_head_rows(weight, heads());
     if (row_.paired_heads && rest.starts_with("attn_k.")) unpair_head_rows(weight, kv_heads());
-    const bool is_norm = name.ends_with("norm.weight") && name != "linear_attn.norm.weight";
+    const bool is_norm = (name.ends_with("norm.weight") && name != "linear_attn.norm.weight") ||
+                         name.starts_with("mtp.pre_fc_norm_");
     if (row_.norms_plus_one && is_norm) weight.change = GgufWeight::Change::kMinusOne;
     if (row_.is_hybrid) convert_delta_net_weight(weight, name);
     push(std::move(weight));

@@ -55,7 +55,9 @@ class KeyWriter {
   void write_keys() {
     add_integer("context_length", config_.max_position_embeddings);
     add_integer("embedding_length", config_.hidden_size);
-    add_integer("block_count", config_.num_layers());
+    const int64_t num_mtp_layers = config_.use_mtp ? 1 : 0;
+    add_integer("block_count", config_.num_layers() + num_mtp_layers);
+    if (config_.use_mtp) add_integer("nextn_predict_layers", num_mtp_layers);
     add_number("attention.layer_norm_rms_epsilon", config_.rms_norm_eps);
     add_integer("vocab_size", config_.vocab_size);
     if (architecture_.name == "gemma4") {
@@ -422,6 +424,7 @@ std::string config_difference(const ModelConfig& a, const ModelConfig& b) {
     std::string difference = layer_difference(a, b, layer);
     if (!difference.empty()) return difference;
   }
+  if (a.use_mtp && a.mtp_layer != b.mtp_layer) return "mtp_num_hidden_layers";
   return a.ropes == b.ropes || a.num_layers() == 0 ? "" : "rope_scaling";
 }
 

@@ -67,7 +67,6 @@ WeightOrigins::WeightOrigins(const CheckpointSource& source, const LoadedModel& 
   const std::vector<Parameter>& table = names.weights->table();
   for (size_t i = 0; i < table.size(); ++i) {
     const Parameter& p = table[i];
-    if (p.layer >= names.config.num_layers()) continue;  // multi-token prediction's
     const std::string name = canonical_name(names, i);
     add(name, {p.name, p.first_row, p.shape}, p.row == nullptr ? 0 : p.row->num_experts);
     const std::string own = name_in_form(form, name);
@@ -89,7 +88,7 @@ void add_model_tensors(const ModelConfig& config, const WeightOrigins& origins,
   const GgufArchitecture& architecture = require_gguf_architecture(config);
   std::vector<std::string> names;
   for (const WeightOrigins::Item& item : origins.items()) {
-    names.push_back(gguf_stored_name(architecture, item.name));
+    names.push_back(gguf_stored_name(architecture, item.name, config.num_layers()));
     if (!names.back().empty()) continue;
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("--to gguf: {}: tensor '{}' has no name in llama.cpp's {}", where,

@@ -23,7 +23,7 @@ struct WeightOrigin {
   Shape shape;
 };
 
-// Every weight of a model but multi-token prediction's, in the order of its table.
+// Every weight of a model, in the order of its table; multi-token prediction's where it has any.
 class WeightOrigins {
  public:
   // With `unties` the source has embedding and head apart, and `names` says that they are tied.

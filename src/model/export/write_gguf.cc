@@ -221,6 +221,7 @@ class GgufExport {
                      /*strict=*/false)
             .config;
     out.tie_word_embeddings = config_.tie_word_embeddings;
+    out.use_mtp = config_.use_mtp;
     return out;
   }
 

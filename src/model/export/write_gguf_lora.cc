@@ -194,7 +194,7 @@ class AdapterExport {
 
   [[nodiscard]] std::string stored_name_or_refuse(const LoraModule& module,
                                                   const std::string& name) const {
-    std::string stored = gguf_stored_name(architecture_, name);
+    std::string stored = gguf_stored_name(architecture_, name, names_.config.num_layers());
     const bool is_tied = module.spec.layer < 0 && names_.config.tie_word_embeddings;
     if (stored.empty() || is_tied) refuse(module);
     return stored;
