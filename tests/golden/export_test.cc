@@ -173,6 +173,7 @@ TEST(GgufExport, RefusesByName) {
       {"qwen3_moe", "mlp_only_layers (layer 1 has no experts)"},
       {"deepseek_mla", "n_routed_experts (none)"},
       {"gpt_oss", "swiglu_limit (1.1)"},
+      {"llama4", "attention_chunk_size (8) of layer 0"},
       {"gemma4_shared", "vocab_size_per_layer_input (97; vocab_size is 89)"},
       {"zero_layers", "without layers"}};
   for (const auto& [golden, fault] : kRefused) {

@@ -45,6 +45,10 @@ constexpr GgufArchitecture kArchitectures[] = {
      .model_class = "GptOssForCausalLM",
      .model_type = "gpt_oss",
      .has_sinks = true},
+    {.name = "llama4",
+     .model_class = "Llama4ForCausalLM",
+     .model_type = "llama4_text",
+     .experts = "feed_forward.experts."},
 };
 
 }  // namespace

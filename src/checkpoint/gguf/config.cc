@@ -11,6 +11,7 @@
 #include "checkpoint/gguf/config_members.h"
 #include "checkpoint/gguf/gemma_config.h"
 #include "checkpoint/gguf/llama3_scaling.h"
+#include "checkpoint/gguf/llama4_config.h"
 #include "checkpoint/gguf/tokenizer.h"
 #include "text/json_reader.h"
 
@@ -24,6 +25,7 @@ class ConfigWriter : ConfigMembers {
   std::string build_config_json() {
     add_common_members();
     if (row().name == "llama") add_llama_members();
+    if (row().name == "llama4") add_llama4_members(*this);
     if (row().name == "qwen3moe") add_expert_members();
     if (row().is_hybrid) add_hybrid_members();
     if (row().name == "gemma3") add_gemma3_members(*this);
@@ -69,9 +71,9 @@ class ConfigWriter : ConfigMembers {
 
   void add_width_and_heads() {
     const int64_t expert_width = read_integer("expert_feed_forward_length", 1);
-    const int64_t width = row().name == "qwen35moe" || row().has_sinks
-                              ? expert_width
-                              : feed_forward_width(expert_width);
+    const bool is_of_experts = row().name == "qwen35moe" || row().name == "llama4";
+    const int64_t width =
+        is_of_experts || row().has_sinks ? expert_width : feed_forward_width(expert_width);
     set_integer("intermediate_size", width);
     add_head_members();
   }

@@ -32,6 +32,19 @@ bool reproduces(const Llama3Scaling& s, std::span<const float> divisors, double 
   return true;
 }
 
+// `s` has the factor and the usual length.
+std::optional<Llama3Scaling> find_scaling_without_middle(Llama3Scaling s,
+                                                         std::span<const float> divisors,
+                                                         double theta) {
+  constexpr double kLongest = 1 << 24;
+  s.high = 1.0;
+  if (reproduces(s, divisors, theta)) return s;
+  for (s.original = 1.0; s.original <= kLongest; s.original *= 2.0) {
+    if (reproduces(s, divisors, theta)) return s;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors, double theta) {
@@ -39,6 +52,7 @@ std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors
   Llama3Scaling s;
   s.factor = static_cast<double>(*std::max_element(divisors.begin(), divisors.end()));
   if (reproduces(s, divisors, theta)) return s;
+  if (const auto sharp = find_scaling_without_middle(s, divisors, theta)) return sharp;
   // Between the ends 1 / divisor is linear in 1 / wavelength: one such point gives the original
   // length.
   const auto dim = static_cast<double>(divisors.size() * 2);

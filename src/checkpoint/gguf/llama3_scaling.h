@@ -15,7 +15,9 @@ struct Llama3Scaling {
   double factor = 1.0, high = 4.0, original = 8192.0;
 };
 
-// Those that give the table, of one divisor for each pair, to rounding; nothing where none do.
+// Those that give the table, of one divisor for each pair, to rounding; nothing where none do. Of a
+// table without a middle (Llama 4's, where both factors are 1) the original length is 8192 or the
+// least power of two that gives it.
 std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors, double theta);
 
 // The table of a model with so many pairs.

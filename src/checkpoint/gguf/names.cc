@@ -39,6 +39,13 @@ constexpr NameRow kGemma4[] = {{"ffn_norm", "pre_feedforward_layernorm"},
                                {"inp_gate", "per_layer_input_gate"},
                                {"proj", "per_layer_projection"},
                                {"post_norm", "post_per_layer_input_norm"}};
+constexpr NameRow kLlama4[] = {{"ffn_gate_inp", "feed_forward.router"},
+                               {"ffn_gate", "feed_forward.gate_proj"},
+                               {"ffn_up", "feed_forward.up_proj"},
+                               {"ffn_down", "feed_forward.down_proj"},
+                               {"ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"},
+                               {"ffn_up_shexp", "feed_forward.shared_expert.up_proj"},
+                               {"ffn_down_shexp", "feed_forward.shared_expert.down_proj"}};
 constexpr NameRow kGptOss[] = {{"post_attention_norm", "post_attention_layernorm"},
                                {"ffn_gate_inp", "mlp.router"}};
 constexpr NameRow kHybrid[] = {{"post_attention_norm", "post_attention_layernorm"},
@@ -115,6 +122,7 @@ std::vector<Rows> tables_of(const GgufArchitecture& architecture) {
   std::vector<Rows> rows;
   if (architecture.name == "gemma3") rows.emplace_back(kGemma3);
   if (architecture.name == "gemma4") rows.emplace_back(kGemma4);
+  if (architecture.name == "llama4") rows.emplace_back(kLlama4);
   if (architecture.has_sinks) rows.emplace_back(kGptOss);
   if (architecture.is_hybrid) rows.emplace_back(kHybrid);
   if (architecture.has_mla) rows.emplace_back(kLatent);

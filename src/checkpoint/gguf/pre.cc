@@ -48,6 +48,7 @@ constexpr GgufPre kPres[] = {
     {.name = "deepseek-r1-qwen", .splits = {kQwen2}, .nfc = true},
     {.name = "qwen35", .splits = {kQwen35}, .nfc = true},
     {.name = "gpt-4o", .splits = {kO200k}},
+    {.name = "llama4", .splits = {kO200k}},
     {.name = "tekken", .splits = {kTekken}, .whole_tokens = true, .adds_bos = true},
     {.name = "deepseek-v3", .splits = {kDigits3, kHan, kDeepseek}},
     {.name = "deepseek-llm",

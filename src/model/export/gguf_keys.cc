@@ -28,7 +28,8 @@ constexpr FamilyRow kRows[] = {
     {"llama", "llama"},     {"mistral", "llama"},         {"qwen2", "qwen2"},
     {"qwen3", "qwen3"},     {"qwen3_moe", "qwen3moe"},    {"qwen3_5", "qwen35"},
     {"gemma3", "gemma3"},   {"qwen3_5_moe", "qwen35moe"}, {"deepseek_v3", "deepseek2"},
-    {"gpt_oss", "gpt-oss"}, {"gemma4", "gemma4"},         {"gemma4_unified", "gemma4"}};
+    {"gpt_oss", "gpt-oss"}, {"gemma4", "gemma4"},         {"gemma4_unified", "gemma4"},
+    {"llama4", "llama4"}};
 
 // The config of the first block of a kind in any layer, or null.
 template <typename Config>
@@ -70,6 +71,7 @@ class KeyWriter {
     }
     if (const auto* mla = find_first_block<MlaConfig>(config_, kMla)) write_mla(*mla);
     if (const auto* moe = find_first_block<MoeConfig>(config_, kMoe)) write_experts(*moe);
+    if (architecture_.name == "llama4") write_llama4();
     if (const auto* net = find_first_block<GatedDeltaNetConfig>(config_, kGatedDeltaNet)) {
       write_delta_net(*net);
     }
@@ -177,6 +179,17 @@ class KeyWriter {
     header_.add_boolean(key("expert_weights_norm"), moe.norm_topk);
     constexpr int64_t kSigmoid = 2;
     add_integer("expert_gating_func", kSigmoid);
+  }
+
+  // llama.cpp asks for the width of dense layers even where there are none.
+  void write_llama4() {
+    int64_t first = 0;
+    while (config_.find_block_config<MoeConfig>(first, kMoe) == nullptr) ++first;
+    add_integer("interleave_moe_layer_step", first + 1);
+    if (find_first_block<GatedMlpConfig>(config_, kGatedMlp) == nullptr) {
+      const auto& moe = *config_.find_block_config<MoeConfig>(first, kMoe);
+      add_integer("feed_forward_length", 2 * moe.expert_width);
+    }
   }
 
   void write_delta_net(const GatedDeltaNetConfig& net) {
@@ -301,8 +314,14 @@ std::string attention_difference(const ModelConfig& a, const ModelConfig& b, int
   const auto* x = a.find_block_config<GqaConfig>(layer, kGqa);
   const auto* y = b.find_block_config<GqaConfig>(layer, kGqa);
   if (x == nullptr || y == nullptr) return {};
+  if (x->in_chunks && x->window != y->window) {
+    return fmt::format("attention_chunk_size ({})", x->window);
+  }
   if (x->window != y->window) return fmt::format("sliding_window ({})", x->window);
   if (x->scale != y->scale) return "query_pre_attn_scalar";
+  if (x->plain_qk_norm != y->plain_qk_norm) return "use_qk_norm";
+  if ((x->rope == kNoRope) != (y->rope == kNoRope)) return "no_rope_layers";
+  if (x->rope == kNoRope) return {};
   const RopeSpec& rope = a.ropes[static_cast<size_t>(x->rope)];
   if (!(rope == b.ropes[static_cast<size_t>(y->rope)])) return "rope_scaling";
   return {};
@@ -320,6 +339,7 @@ std::string layer_difference(const ModelConfig& a, const ModelConfig& b, int64_t
   if (x != nullptr && y != nullptr && x->clamp.limit != y->clamp.limit) {
     return fmt::format("swiglu_limit ({})", x->clamp.limit);
   }
+  if ((x == nullptr) != (y == nullptr)) return "moe_layers";
   const auto at = static_cast<size_t>(layer);
   return a.layers[at] == b.layers[at] ? "" : fmt::format("a setting of layer {}", layer);
 }
@@ -370,7 +390,9 @@ void add_config_keys(const ModelConfig& config, GgufHeader& header) {
 
 std::vector<float> rope_divisors(const ModelConfig& config) {
   for (const RopeSpec& rope : config.ropes) {
-    if (rope.config.type == RopeType::kProportional) return proportional_divisors(rope);
+    const bool has_scale_alone = rope.position_scale.beta != 0.0;  // of queries that do not turn
+    if (rope.config.type == RopeType::kProportional && !has_scale_alone)
+      return proportional_divisors(rope);
   }
   if (config.ropes.empty()) return {};
   const RopeSpec& spec = config.ropes.front();
@@ -396,12 +418,14 @@ std::string find_llama_cpp_fault(const ModelConfig& config) {
   if (architecture.name.ends_with("moe") && !has_experts) {
     return "mlp_only_layers (no layer has experts)";
   }
+  if (architecture.name == "llama4" && !has_experts) return "moe_layers (no layer has experts)";
   if (config.per_layer_inputs && config.per_layer_inputs->vocab_size != config.vocab_size) {
     return fmt::format("vocab_size_per_layer_input ({}; vocab_size is {})",
                        config.per_layer_inputs->vocab_size, config.vocab_size);
   }
   for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
-    std::string fault = find_llama_cpp_layer_fault(config, layer, has_experts && !has_latent);
+    const bool wants_experts = has_experts && !has_latent && architecture.name != "llama4";
+    std::string fault = find_llama_cpp_layer_fault(config, layer, wants_experts);
     if (!fault.empty()) return fault;
   }
   return has_latent && !has_experts ? "n_routed_experts (none)" : "";
