@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/weights/weights.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <unordered_map>
 
 #include "backend/file_memory.h"
 #include "model/weights/no_layers.h"
@@ -121,16 +118,6 @@ void set_parameter_memory(Parameter& parameter, void* memory, DType dtype, int64
 }
 
 }  // namespace
-
-std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::string_view suffix,
-                              int64_t expert) {
-  const std::string name = fmt::format(fmt::runtime(suffix), expert);
-  if (layer < 0) return "model." + name;
-  const int64_t behind = layer - config.num_layers();
-  if (behind < 0) return fmt::format("model.layers.{}.{}", layer, name);
-  return config.mtp_tensor_name == nullptr ? fmt::format("model.mtp.{}.{}", behind, name)
-                                           : config.mtp_tensor_name(name);
-}
 
 int64_t ModelWeights::embed_bytes(const char* name, int64_t panel_width) const {
   return matrix_bytes({config_.vocab_size, config_.hidden_size}, compute_dtype_, panel_width, {},
@@ -409,28 +396,6 @@ int64_t ModelWeights::num_parameters() const {
     if (parameter.trains()) count += parameter.shape.num_elements();
   }
   return count;
-}
-
-std::vector<StoredTensor> ModelWeights::stored_tensors() const {
-  std::vector<StoredTensor> tensors;
-  std::unordered_map<std::string_view, size_t> places;
-  for (size_t index = 0; index < table_.size(); ++index) {
-    const auto [place, added] = places.try_emplace(table_[index].name, tensors.size());
-    if (added) tensors.push_back({table_[index].name, table_[index].tensor_shape(), {}, {}});
-    StoredTensor& tensor = tensors[place->second];
-    tensor.parameters.push_back(index);
-    for_each_stored_run(table_[index], 0, table_[index].num_rows(),
-                        [&](int64_t first, int64_t at, int64_t count) {
-                          tensor.rows.push_back({index, first, count, at});
-                        });
-  }
-  for (StoredTensor& tensor : tensors) {
-    std::sort(tensor.parameters.begin(), tensor.parameters.end(),
-              [&](size_t a, size_t b) { return table_[a].first_row < table_[b].first_row; });
-    std::sort(tensor.rows.begin(), tensor.rows.end(),
-              [](const StoredRows& a, const StoredRows& b) { return a.at < b.at; });
-  }
-  return tensors;
 }
 
 void ModelWeights::read_ahead_and_count_written(size_t index, int64_t bytes) {
