@@ -115,6 +115,7 @@ int Runner::stage_with(LossLists lists) const {
 api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   // The likeliest tokens stay with the last stage: commands refuse it.
   CHECK(here_->plan().num_stages() == 1 || !batch.want_top);
+  CHECK(here_->plan().tensor == 1 || batch.gradients == api::Gradients::kNone);
   const BatchGuard guard{here_->runners()};
   here_->release_divided_weights();  // of what was run besides batches
   api::BatchResult result;
@@ -325,9 +326,10 @@ void Runner::broadcast_from_last_stage(std::string& bytes) {
 }
 
 bool Runner::broadcast_decision(bool of_first_rank) {
-  if (here_->pipeline().size() == 1) return of_first_rank;
+  CountedComm& ranks = here_->plan().tensor > 1 ? here_->everyone() : here_->pipeline();
+  if (ranks.size() == 1) return of_first_rank;
   const double mine = of_first_rank ? 1.0 : 0.0;
-  here_->pipeline().all_gather({&mine, 1}, all_sums_);
+  ranks.all_gather({&mine, 1}, all_sums_);
   return all_sums_.front() != 0.0;
 }
 

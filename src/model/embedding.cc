@@ -2,6 +2,7 @@
 #include "model/embedding.h"
 
 #include "model/residual.h"
+#include "model/tensor_ranks.h"
 #include "ops/elementwise.h"
 #include "ops/pack.h"
 
@@ -51,7 +52,13 @@ float embedding_scale(const Pass& pass) {
 }  // namespace
 
 void embedding_forward(Pass& pass, TensorView x) {
-  ops::gather_rows(pass.backend, pass.weights.embedding(), pass.tokens, x);
+  const PanelView embedding = pass.weights.embedding();
+  if (const TensorRanks* ranks = pass.weights.tensor_ranks()) {
+    const Deal deal = pass.weights.layers().vocabulary_rows().front().output_deal();
+    ranks->gather_rows_of_tokens(pass, embedding, deal, x);
+  } else {
+    ops::gather_rows(pass.backend, embedding, pass.tokens, x);
+  }
   const float scale = embedding_scale(pass);
   if (scale != 1.0f) ops::scale(pass.backend, x, scale, x);
   for (const AdapterSegment& run : pass.rows.runs()) {

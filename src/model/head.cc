@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "model/tensor_ranks.h"
 #include "ops/log_softmax.h"
 
 namespace strata::model {
@@ -36,7 +37,17 @@ TensorView head_gradient(const Pass& pass) {
 
 void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
                   TensorView logits) {
-  linear_forward(pass, rows, head_linear(pass), x, {}, h, logits);
+  if (const TensorRanks* ranks = pass.weights.tensor_ranks()) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const LinearWeights head = head_linear(pass);
+    const Deal deal = pass.weights.layers().vocabulary_rows().back().output_deal();
+    const TensorView own =
+        pass.take(DType::kF32, {logits.rows(), deal.part_of(ranks->share()).count});
+    linear_forward(pass, rows, head, x, {}, h, own);
+    ranks->gather_columns(pass, own, deal, logits);
+  } else {
+    linear_forward(pass, rows, head_linear(pass), x, {}, h, logits);
+  }
   ops::map_logits(pass.backend, pass.weights.config().logit_map, logits);
 }
 

@@ -4,11 +4,12 @@
 #include <algorithm>
 
 #include "model/pass/deferred_products.h"
+#include "model/tensor_ranks.h"
 #include "ops/elementwise.h"
 
 namespace strata::model {
 
-LinearWeights linear_of(const BlockContext& context, int key) {
+LinearWeights linear_of(const Pass& pass, const BlockContext& context, int key) {
   const ParamView& matrix = context.param(key);
   LinearWeights linear = {.weight = matrix.panel,
                           .bias = {},
@@ -19,6 +20,7 @@ LinearWeights linear_of(const BlockContext& context, int key) {
     linear.bias = context.values(matrix.bias);
     linear.bias_index = context.param(matrix.bias).index;
   }
+  if (pass.weights.tensor_ranks() != nullptr) linear.row = pass.weights.table()[matrix.index].row;
   return linear;
 }
 
@@ -67,10 +69,8 @@ void fill_forward_lists(const Pass& pass, const RowGroups& rows, const LinearWei
   });
 }
 
-}  // namespace
-
-void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
-                    TensorView add, TensorView h, TensorView y) {
+void multiply_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
+                      TensorView add, TensorView h, TensorView y) {
   const Scratch::Mark mark(pass.backend.scratch());
   if (h.empty()) {
     const int64_t rank = largest_rank(rows, linear.layer, linear.target);
@@ -84,6 +84,32 @@ void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& line
   ops::gemm(pass.backend,
             {.x = x, .w = linear.weight, .runs = lists.low_rank, .bias = linear.bias, .add = add},
             y);
+}
+
+// x [T, k] are this rank's inputs and y [T, N] all outputs, of which it makes its own.
+void gather_and_multiply_forward(Pass& pass, const TensorRanks& ranks, const RowGroups& rows,
+                                 const LinearWeights& linear, TensorView x, TensorView add,
+                                 TensorView h, TensorView y) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const Deal outputs = linear.row->output_deal();
+  const AxisPart part = outputs.part_of(ranks.share());
+  const TensorView whole_x = pass.take(x.dtype, {x.rows(), linear.weight.cols});
+  ranks.gather_columns(pass, x, linear.row->input_deal(), whole_x);
+  LinearWeights own = linear;
+  if (!own.bias.empty()) own.bias = own.bias.part(part.first, {part.count});
+  const TensorView own_y = y.empty() ? y : pass.take(y.dtype, {y.rows(), part.count});
+  const TensorView own_add = add.empty() ? add : add.slice_cols(part.first, part.end());
+  multiply_forward(pass, rows, own, whole_x, own_add, h, own_y);
+  if (!y.empty()) ranks.gather_columns(pass, own_y, outputs, y);
+}
+
+}  // namespace
+
+void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
+                    TensorView add, TensorView h, TensorView y) {
+  if (linear.row == nullptr || linear.row->shards.axis != ShardAxis::kGathered)
+    return multiply_forward(pass, rows, linear, x, add, h, y);
+  gather_and_multiply_forward(pass, *pass.weights.tensor_ranks(), rows, linear, x, add, h, y);
 }
 
 namespace {
@@ -159,6 +185,7 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
                      TensorView h, TensorView dy, TensorView dx, bool accumulate,
                      TensorView d_weight) {
   Backend& backend = pass.backend;
+  CHECK(pass.weights.tensor_ranks() == nullptr);  // commands refuse to train over tensor ranks
   const Scratch::Mark mark(backend.scratch());
   const int64_t rank = largest_rank(rows, linear.layer, linear.target);
   const TensorView d_h =
@@ -182,12 +209,12 @@ void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView
                     TensorView h, TensorView y) {
   y = pass.unless_computed(y);
   if (y.empty() && (h.empty() || pass.is_computed(h))) return;  // nothing is left to make
-  linear_forward(pass, pass.rows, linear_of(context, key), x, add, h, y);
+  linear_forward(pass, pass.rows, linear_of(pass, context, key), x, add, h, y);
 }
 
 void linear_backward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView h,
                      TensorView dy, TensorView dx, bool accumulate) {
-  const LinearWeights linear = linear_of(context, key);
+  const LinearWeights linear = linear_of(pass, context, key);
   linear_backward(pass, pass.rows, linear, x, h, dy, dx, accumulate,
                   pass.base_gradient(linear.weight_index));
 }

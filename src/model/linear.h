@@ -14,11 +14,12 @@ struct LinearWeights {
   size_t weight_index = ModelWeights::npos;  // in the weight table
   size_t bias_index = ModelWeights::npos;
   int64_t layer = -1;
-  int target = -1;  // among the layer's adapter targets
+  int target = -1;                // among the layer's adapter targets
+  const ParamRow* row = nullptr;  // of tensor ranks: how they divide it; null: it is whole
 };
 
 // The projection of a block's matrix `key`.
-LinearWeights linear_of(const BlockContext& context, int key);
+LinearWeights linear_of(const Pass& pass, const BlockContext& context, int key);
 
 // Memory for h of one projection, [T, R] of the compute type: what a block saves of its adapters.
 // Empty when no row of the batch has the module.
@@ -31,9 +32,10 @@ constexpr ScratchTag kLoraTag = "lora_h";
 double linear_flops(const Pass& pass, const BlockContext& context, int key);
 double lora_flops(const Pass& pass, const BlockContext& context, int key, int64_t rank);
 
-// Writes y [T, N]. `add` [T, N] is added last, or empty. h [T, R] of the compute type is written
-// for rows that have the module (backward needs it); with an empty h, scratch is used. With an
-// empty y only h is made (recompute).
+// Writes y [T, N]: of tensor ranks this one's outputs or, of a matrix whose inputs are gathered (x
+// has this rank's), those of all. `add` [T, N] is added last, or empty. h [T, R] of the compute
+// type is written for rows that have the module (backward needs it); with an empty h, scratch is
+// used. With an empty y only h is made (recompute).
 void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
                     TensorView add, TensorView h, TensorView y);
 

@@ -352,7 +352,7 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
        "many (mpirun -n 3)"},
       {3, "tensor=3",
        "--ranks tensor=3: layer 0, self_attn.q_proj.weight: 2 heads along its outputs are no "
-       "multiple of 3; no number above 1 divides every row of the model"},
+       "multiple of 3; want a divisor of 2, which every row of the model has"},
       {2, "expert=2", "--ranks expert=2: the model has no experts"},
       {2, "pipelines=2", "which names no kind"},
       {2, "pipeline=2", "--shard-weights: data ranks divide the weights", {.shard_weights = true}},

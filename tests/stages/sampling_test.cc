@@ -68,7 +68,7 @@ std::vector<api::SampleResult> sample_in_stages(const StagedCase& c, int rank,
   EngineOptions options = staged_options(c);
   options.prefill_tokens = prefill_tokens;
   std::vector<api::SampleResult> out;
-  run_ranks(plan.num_ranks(), [&](Comm& comm) {
+  run_ranks(plan.num_ranks_in_all(), [&](Comm& comm) {
     Runner runner(comm, plan, staged_engines(c, comm, plan, options));
     const model::ModelConfig& config = runner.engine().config();
     const auto specs =
@@ -110,6 +110,30 @@ INSTANTIATE_TEST_SUITE_P(All, StagedSampling,
                                                           "gemma2", "lfm2", "gemma4",
                                                           "gemma4_shared_small", "llama4"),
                                           testing::Values(DType::kF32, DType::kBF16)));
+
+class TensorSampling : public testing::TestWithParam<std::tuple<std::string, int, DType>> {};
+
+// Prefill in one piece and in several, and decoding, on tensor ranks.
+TEST_P(TensorSampling, GivesTheBitsOfOneRank) {
+  const auto [model, ranks, dtype] = GetParam();
+  StagedCase c = {
+      .model = model, .num_layers = 3, .dtype = dtype, .num_ranks = 1, .num_microbatches = 1};
+  const std::vector<api::SampleResult> want = sample_in_stages(c, 0, 2048);
+  c.tensor = ranks;
+  for (const int64_t prefill_tokens : {2048, 11}) {
+    SCOPED_TRACE(prefill_tokens);
+    expect_same(sample_in_stages(c, 0, prefill_tokens), want);
+    expect_same(sample_in_stages(c, ranks - 1, prefill_tokens), want);
+  }
+}
+
+using Dealt = std::tuple<std::string, int, DType>;
+INSTANTIATE_TEST_SUITE_P(
+    All, TensorSampling,
+    testing::Values(Dealt{"llama2", 2, DType::kF32}, Dealt{"llama2", 4, DType::kBF16},
+                    Dealt{"qwen3", 3, DType::kF32}, Dealt{"qwen3", 3, DType::kBF16},
+                    Dealt{"gemma3", 4, DType::kBF16}, Dealt{"qwen2_window", 4, DType::kF32},
+                    Dealt{"phi3", 2, DType::kBF16}));
 
 // Logits that are no numbers end a row on every rank, with the sentence that one stage has.
 TEST(StagedSampling, ARowThatCannotBeReadEndsOnAllRanks) {

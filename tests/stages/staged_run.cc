@@ -167,10 +167,9 @@ void put_losses(const api::BatchResult& result, const std::string& what, Outcome
   put_double(result.mtp_loss_sum, out[what + " mtp sum"]);
 }
 
+// Large results and losses of sequences of the base and of two adapters, which it adds.
 template <typename Run>
-Outcome outcome_of(Run& run, const StagedCase& c) {
-  Outcome out;
-  const std::deque<api::Datum> data = make_data(run.engine().config().vocab_size, c.times_as_long);
+void put_scored(Run& run, const StagedCase& c, const std::deque<api::Datum>& data, Outcome& out) {
   for (const int64_t rank : kRanks) {
     run.add_adapter(model::make_adapter_specs(
         run.engine().config(), {"all-linear", "embed_tokens", "lm_head"}, rank, 16.0));
@@ -183,7 +182,13 @@ Outcome outcome_of(Run& run, const StagedCase& c) {
   api::TensorSink sink;
   put_losses(run.run(scored, &sink), "scored", out);
   for (const auto& [name, tensor] : sink.tensors()) out[name] = tensor.values;
+}
 
+template <typename Run>
+Outcome outcome_of(Run& run, const StagedCase& c) {
+  Outcome out;
+  const std::deque<api::Datum> data = make_data(run.engine().config().vocab_size, c.times_as_long);
+  put_scored(run, c, data, out);
   api::Batch batch = make_batch(data, c, true);
   batch.gradients = c.parameters ? api::Gradients::kParameters : api::Gradients::kAdapters;
   put_losses(run.run(batch, nullptr), "trained", out);
@@ -239,7 +244,8 @@ void PrintTo(const StagedCase& c, std::ostream* out) {
   *out << c.model << " " << c.num_layers << " layers " << (c.parameters ? "full" : "lora")
        << (c.dtype == DType::kBF16 ? " bf16" : " f32") << " S=" << c.num_ranks
        << (c.ranks_each > 1 ? " each=" + std::to_string(c.ranks_each) : "")
-       << (c.data > 1 ? " data=" + std::to_string(c.data) : "") << (c.shards ? " shards" : "")
+       << (c.data > 1 ? " data=" + std::to_string(c.data) : "")
+       << (c.tensor > 1 ? " tensor=" + std::to_string(c.tensor) : "") << (c.shards ? " shards" : "")
        << " R=" << c.num_chunks << " " << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
        << " again=" << static_cast<int>(c.again) << (c.offloads ? " offloads" : "")
        << (c.mtp ? " mtp" : "") << (c.tied ? " tied" : "") << (c.muon ? " muon" : "")
@@ -284,12 +290,12 @@ std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& c
                                                     const PipelinePlan& plan,
                                                     const EngineOptions& options) {
   std::vector<std::unique_ptr<Engine>> engines;
-  for (const int stage : plan.stages_of(comm.rank() / plan.data)) {
+  for (const int stage : plan.stages_of(comm.rank() / plan.data / plan.tensor)) {
     auto backend = engines.empty() ? std::make_unique<CpuBackend>(choose_cpu_path(), 1)
                                    : engines.front()->backend().sharing();
-    auto model = model::init_model(*backend, staged_config(c), c.dtype, 3,
-                                   plan.layers[static_cast<size_t>(stage)],
-                                   plan.weight_share(comm.rank() % plan.data));
+    auto model = model::init_model(
+        *backend, staged_config(c), c.dtype, 3, plan.layers[static_cast<size_t>(stage)],
+        plan.weight_share(comm.rank() % plan.data), plan.tensor_share(comm.rank()));
     engines.push_back(std::make_unique<Engine>(std::move(backend), std::move(model), options));
   }
   return engines;
@@ -312,6 +318,7 @@ PipelinePlan staged_plan(const StagedCase& c) {
   }
   PipelinePlan plan = make_pipeline_plan(table, c.forwarding_delay, std::move(layers));
   plan.data = c.data;
+  plan.tensor = c.tensor;
   plan.shard_weights = c.shards;
   return plan;
 }
@@ -319,6 +326,24 @@ PipelinePlan staged_plan(const StagedCase& c) {
 Outcome run_whole(const StagedCase& c) {
   WholeRun run(c);
   return outcome_of(run, c);
+}
+
+Outcome score_whole(const StagedCase& c) {
+  WholeRun run(c);
+  Outcome out;
+  put_scored(run, c, make_data(run.engine().config().vocab_size, c.times_as_long), out);
+  return out;
+}
+
+std::vector<Outcome> score_staged(const StagedCase& c) {
+  const PipelinePlan plan = staged_plan(c);
+  std::vector<Outcome> out(static_cast<size_t>(plan.num_ranks_in_all()));
+  run_ranks(plan.num_ranks_in_all(), [&](Comm& comm) {
+    StagedRun run(c, comm, plan);
+    put_scored(run, c, make_data(run.engine().config().vocab_size, c.times_as_long),
+               out[static_cast<size_t>(comm.rank())]);
+  });
+  return out;
 }
 
 Outcome run_staged(const StagedCase& c) {

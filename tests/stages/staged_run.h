@@ -29,6 +29,7 @@ struct StagedCase {
   int num_ranks = 2;
   int ranks_each = 1;   // of a pipeline, that a process has
   int data = 1;         // ranks of each stage
+  int tensor = 1;       // ranks that divide each matrix of one stage
   bool shards = false;  // which divide its weights among themselves
   int num_chunks = 1;
   schedule::Kind kind = schedule::Kind::kGpipe;
@@ -70,6 +71,10 @@ using Outcome = std::map<std::string, std::vector<float>>;
 
 Outcome run_whole(const StagedCase& c);
 Outcome run_staged(const StagedCase& c);
+// What a pass without a backward gives of all sequences, of the base and of two adapters: on one
+// engine, and on each rank.
+Outcome score_whole(const StagedCase& c);
+std::vector<Outcome> score_staged(const StagedCase& c);
 
 // Every value of `want` and no other, bit by bit.
 void expect_same_bits(const Outcome& got, const Outcome& want);

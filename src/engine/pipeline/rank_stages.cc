@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/pipeline/owners.h"
+#include "model/tensor_ranks.h"
 #include "model/weights/weight_shards.h"
 #include "ops/elementwise.h"
 
@@ -18,6 +19,7 @@ namespace {
 // divide; those of pipelines are below. MPI's tags may end at 2^23 (pml_ucx of Open MPI 4), and
 // several ranks of a process divide them.
 constexpr int64_t kDataTag = 1 << 18, kWeightTag = 3 << 17, kEndOfTags = 1 << 19;
+constexpr int64_t kTensorTag = kDataTag;  // of runs without data ranks
 constexpr int64_t kTagsBehindGather = 16;
 
 std::function<Sent(int64_t)> make_tag_classifier(const PipelinePlan& plan) {
@@ -31,6 +33,10 @@ std::function<Sent(int64_t)> make_tag_classifier(const PipelinePlan& plan) {
 }
 
 std::optional<GroupComm> make_pipeline_group(Comm& all, const PipelinePlan& plan) {
+  if (plan.tensor > 1) {
+    CHECK(plan.num_ranks() == 1 && plan.data == 1, plan.num_ranks(), plan.data);
+    return std::optional<GroupComm>(std::in_place, all, RankGroup{.first = all.rank()});
+  }
   if (plan.data == 1) return {};
   return std::optional<GroupComm>(
       std::in_place, all,
@@ -43,6 +49,12 @@ std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, in
       std::in_place, all,
       RankGroup{
           .first = all.rank() / plan.data * plan.data, .size = plan.data, .first_tag = first_tag});
+}
+
+std::optional<GroupComm> make_tensor_group(Comm& all, const PipelinePlan& plan) {
+  if (plan.tensor == 1) return {};
+  return std::optional<GroupComm>(std::in_place, all,
+                                  RankGroup{.size = plan.tensor, .first_tag = kTensorTag});
 }
 
 Sent kind_of_data_tag(int64_t tag) {
@@ -65,7 +77,7 @@ void check_tags(const Comm& all, const PipelinePlan& plan) {
                             plan.num_stages(), plan.table.num_microbatches,
                             (kDataTag - kTagsBehindGather) / 2));
   }
-  const int64_t end = plan.data > 1 ? kEndOfTags : of_pipeline;
+  const int64_t end = plan.data > 1 || plan.tensor > 1 ? kEndOfTags : of_pipeline;
   if (end <= all.end_of_tags()) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("ranks: {} tags of messages are needed, and MPI's transport has {} for "
@@ -91,6 +103,7 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan,
       pipeline_group_(make_pipeline_group(comm, plan)),
       data_group_(make_data_group(comm, plan, kDataTag)),
       weights_group_(make_data_group(comm, plan, kWeightTag)),
+      tensor_group_(make_tensor_group(comm, plan)),
       pipeline_(pipeline_group_ ? *pipeline_group_ : comm, make_tag_classifier(plan)),
       data_(make_counted_data_comm(data_group_)),
       everyone_(comm, make_tag_classifier(plan)),
@@ -115,6 +128,9 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan, Engine& stage)
 
 void RankStages::add_stage(int stage, Engine& engine) {
   CHECK(engine.model().weights->part() == plan_.layers[static_cast<size_t>(stage)], stage);
+  model::TensorRanks* const tensor_ranks = engine.model().weights->tensor_ranks();
+  CHECK((tensor_ranks != nullptr) == tensor_group_.has_value(), plan_.tensor);
+  if (tensor_ranks != nullptr) tensor_ranks->connect(*tensor_group_);
   if (model::WeightShards* shards = engine.model().weights->shards()) {
     CHECK(weights_group_, stage);
     shards->memory().trim_and_connect(*weights_group_, int64_t{2} * stage);

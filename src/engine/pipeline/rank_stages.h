@@ -94,6 +94,7 @@ class RankStages {
   // None where there is one pipeline.
   std::optional<GroupComm> pipeline_group_, data_group_;
   std::optional<GroupComm> weights_group_;  // the data group's ranks, for weights that they divide
+  std::optional<GroupComm> tensor_group_;   // ranks that divide each matrix
   CountedComm pipeline_;
   std::optional<CountedComm> data_;
   CountedComm everyone_;

@@ -30,10 +30,11 @@ struct RunSpec {
   bool load_in_4bit = false;  // its linear layers are quantised to nf4
   model::UseMtp mtp = model::UseMtp::kNever;
   RecomputeChoice recompute = {};
-  std::string offload = {};  // folder of what is in files; empty: that of temporary files
-  MemoryShare share = {};    // of ranks that divide the weights
-  int weight_sharers = 1;    // processes of the machine that have them together
-  int threads = 0;           // 0: all cores
+  std::string offload = {};        // folder of what is in files; empty: that of temporary files
+  MemoryShare share = {};          // of ranks that divide the weights
+  model::TensorShare tensor = {};  // of ranks that divide each matrix
+  int weight_sharers = 1;          // processes of the machine that have them together
+  int threads = 0;                 // 0: all cores
   // The machine's limits, where they were given: what plans weigh work by and predict times with.
   std::optional<MachineLimits> limits = {};
 };

@@ -76,7 +76,8 @@ std::string find_difference_in_rows(Backend& backend, const LoadedModel& model,
   const TensorView other = backend.scratch().take(DType::kF32, {end - begin, cols});
   weights.read_rows(backend, index, begin, base);
   const HostAccess access(backend.allocator());
-  peft.file().read_f32(copy, begin * cols, (end - begin) * cols, other.f32());
+  const int64_t first = parameter.first_output + begin;
+  peft.file().read_f32(copy, first * cols, (end - begin) * cols, other.f32());
   const auto count = static_cast<size_t>((end - begin) * cols);
   const auto at = ComparedValues{.base = {base.f32(), count},
                                  .copy = {other.f32(), count},
@@ -85,7 +86,7 @@ std::string find_difference_in_rows(Backend& backend, const LoadedModel& model,
                                  .copied = copy.dtype}
                       .first_difference();
   if (!at) return {};
-  return difference_text(copy, parameter, begin + static_cast<int64_t>(*at) / cols,
+  return difference_text(copy, parameter, first + static_cast<int64_t>(*at) / cols,
                          other.f32()[*at], base.f32()[*at]);
 }
 
@@ -113,9 +114,9 @@ std::string find_base_copy_fault(Backend& backend, const LoadedModel& model,
                        copy.base_name);
   }
   const Parameter& parameter = model.weights->table()[index];
-  if (!tensor.readable || !(tensor.shape == parameter.shape)) {
+  if (!tensor.readable || !(tensor.shape == parameter.whole_shape())) {
     return fmt::format("tensor '{}': {} {}, the base has {}", tensor.name, tensor.dtype_name,
-                       tensor.shape_text(), parameter.shape.to_string());
+                       tensor.shape_text(), parameter.whole_shape().to_string());
   }
   if (!parameter.held) return {};  // its own stage compares it
   return find_difference_from_base(backend, model, peft, tensor, index);

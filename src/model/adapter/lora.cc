@@ -43,11 +43,12 @@ void set_shapes_and_panels(LoraModule& module, DType dtype, int64_t panel_width)
                     .width = rank_panel_width(rank, panel_width)};
   if (!module.target->parts.empty()) return;  // they have the panels of B
   module.b_blocks = module.target->blocks;
-  module.b_panel = {.data = nullptr,
-                    .dtype = dtype,
-                    .rows = module.b_blocks.panel_rows(out / module.num_halves, panel_width),
-                    .cols = rank,
-                    .width = panel_width};
+  module.b_panel = {
+      .data = nullptr,
+      .dtype = dtype,
+      .rows = module.b_blocks.panel_rows(module.target->own.count / module.num_halves, panel_width),
+      .cols = rank,
+      .width = panel_width};
 }
 
 // A module without memory: shapes, names and panels.
@@ -109,7 +110,7 @@ int64_t a_panel_bytes(const LoraModule& module) {
 PanelView part_panel(const LoraModule& whole, const TargetPart& part, int64_t panel_width) {
   return {.data = nullptr,
           .dtype = whole.a_panel.dtype,
-          .rows = part.rows,
+          .rows = part.own.count,
           .cols = whole.spec.rank,
           .width = panel_width};
 }
@@ -141,7 +142,9 @@ void append_packs(const LoraModule& module, std::vector<ops::PackItem>& packs) {
   if (module.num_experts > 0) return append_expert_packs(module, packs);
   if (!module.a_panel.empty()) packs.push_back({module.a, module.a_panel});
   if (module.num_parts > 0) return;
-  append_row_packs(module.b_blocks, module.b, module.b_panel, packs);
+  const AxisPart& own = module.target->own;
+  append_row_packs(module.b_blocks, module.b.slice_rows(own.first, own.end()), module.b_panel,
+                   packs);
 }
 
 }  // namespace
@@ -298,7 +301,11 @@ void LoraAdapter::build_pack_list() {
   for (const LoraModule& module : modules_) {
     if (module.held()) {
       append_packs(module, packs_);
-      for (const LoraModule& part : parts_of(module)) packs_.push_back({part.b, part.b_panel});
+      for (size_t p = 0; p < module.num_parts; ++p) {
+        const LoraModule& part = parts_of(module)[p];
+        const AxisPart& own = module.target->parts[p].own;
+        packs_.push_back({part.b.slice_rows(own.first, own.end()), part.b_panel});
+      }
     }
     pack_ends_.push_back(packs_.size());
   }

@@ -46,8 +46,9 @@ struct LoraModule {
   std::string a_name, b_name;  // keys in the adapter's file; PEFT's own for a fresh adapter
   TensorView a, b;             // masters: A [r, in], B [out, r] f32
   TensorView d_a, d_b;         // gradients, or empty
-  PanelView a_panel,
-      b_panel;  // compute copies; a_panel of the embedding is empty: its columns are gathered
+  // Compute copies; a_panel of the embedding is empty: its columns are gathered; b_panel of a
+  // tensor rank has the rows of its outputs.
+  PanelView a_panel, b_panel;
   RowBlocks b_blocks;  // of b_panel's rows, as the weight's own
   // Routed experts: A [E, r, in], B [E, out, r], and a panel for each expert, one behind the other;
   // a_panel and b_panel are the first. B of gate and up together has two panels an expert.

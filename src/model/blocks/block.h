@@ -69,6 +69,10 @@ struct BlockOps {
   std::string (*find_config_fault)(const void* config);  // a sentence; empty when there is none
   std::string (*describe)(const void* config);  // for people: "16 heads and 8 for keys of 128"
   void (*add_params)(const void* config, int64_t hidden_size, ParamRows& rows);
+  // Why tensor ranks do not divide one of this config, a sentence; empty where they do. Then what
+  // each of them runs: the block of its units.
+  std::string (*find_division_fault)(const void* config);
+  std::shared_ptr<const void> (*divide)(const void* config, const TensorShare& share);
   CacheSpec (*cache_spec)(const void* config, DType dtype);
   BlockWork (*work)(const void* config);
   // Work of the block's last product, which makes its output again from what it saved.
@@ -96,6 +100,31 @@ constexpr auto replay_of() -> void (*)(Pass&, const BlockContext&) {
   return nullptr;
 }
 
+// Whether tensor ranks divide a block.
+template <typename B>
+concept DividedBlock = requires(const typename B::Config& config, const TensorShare& share) {
+  B::divide(config, share);
+};
+
+template <typename B>
+std::string find_division_fault_of([[maybe_unused]] const void* config) {
+  if constexpr (DividedBlock<B>)
+    return B::find_division_fault(*static_cast<const typename B::Config*>(config));
+  else
+    return "ranks do not divide such a layer yet";
+}
+
+template <typename B>
+std::shared_ptr<const void> divided_config_of([[maybe_unused]] const void* config,
+                                              [[maybe_unused]] const TensorShare& share) {
+  if constexpr (DividedBlock<B>) {
+    using Config = typename B::Config;
+    return std::make_shared<const Config>(B::divide(*static_cast<const Config*>(config), share));
+  } else {
+    return nullptr;
+  }
+}
+
 // The row of a block struct B with a Config, a Saved, and the functions above, typed.
 template <typename B>
 constexpr BlockOps block_ops(std::string_view name) {
@@ -118,6 +147,8 @@ constexpr BlockOps block_ops(std::string_view name) {
               [](const void* config, int64_t hidden_size, ParamRows& rows) {
                 B::add_params(*static_cast<const Config*>(config), hidden_size, rows);
               },
+          .find_division_fault = find_division_fault_of<B>,
+          .divide = divided_config_of<B>,
           .cache_spec =
               [](const void* config, DType dtype) {
                 return B::cache_spec(*static_cast<const Config*>(config), dtype);
@@ -155,6 +186,12 @@ class Block {
       : ops_(&ops), config_(std::make_shared<const Config>(std::move(config))) {}
 
   [[nodiscard]] const BlockOps& ops() const { return *ops_; }
+  // What a tensor rank runs, where there is no fault in that.
+  [[nodiscard]] Block divided(const TensorShare& share) const {
+    Block part = *this;
+    part.config_ = ops_->divide(config_.get(), share);
+    return part;
+  }
   [[nodiscard]] const void* config() const { return config_.get(); }
   // The config, when the block is this one; else null.
   template <typename Config>

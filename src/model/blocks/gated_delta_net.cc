@@ -112,7 +112,7 @@ struct GatedDeltaNet {
     add(kA, "linear_attn.in_proj_a.weight", "linear_attn.in_proj_a", {c.num_value_heads, d},
         value_heads);
     add(kOut, "linear_attn.out_proj.weight", "linear_attn.out_proj", {d, c.value_width()},
-        inputs_by(c.num_value_heads, "value heads"));
+        gathered(value_heads));
     if (c.fused_by_key_head) fuse_by_key_head(c, d, rows);
   }
 

@@ -34,11 +34,10 @@ struct GatedMlp {
                       .bias = c.bias ? static_cast<int>(bias) : kNoKey,
                       .lora = {.path = path, .order = kFirstOrder + key}});
     };
-    const RowShards outputs = outputs_by(c.width, "channels");
+    const RowShards outputs = uneven_outputs_by(c.width, "channels");
     add(kGate, kGateBias, "mlp.gate_proj.weight", "mlp.gate_proj", {c.width, d}, outputs);
     add(kUp, kUpBias, "mlp.up_proj.weight", "mlp.up_proj", {c.width, d}, outputs);
-    add(kDown, kDownBias, "mlp.down_proj.weight", "mlp.down_proj", {d, c.width},
-        inputs_by(c.width, "channels"));
+    add(kDown, kDownBias, "mlp.down_proj.weight", "mlp.down_proj", {d, c.width}, gathered(outputs));
     if (c.fused_gate_up) fuse_gate_up(c, d, rows);
     if (!c.bias) return;
     const auto add_bias = [&](Key key, std::string_view suffix, int64_t width,
@@ -48,6 +47,13 @@ struct GatedMlp {
     add_bias(kGateBias, "mlp.gate_proj.bias", c.width, outputs);
     add_bias(kUpBias, "mlp.up_proj.bias", c.width, outputs);
     add_bias(kDownBias, "mlp.down_proj.bias", d, {});
+  }
+
+  static std::string find_division_fault(const Config&) { return {}; }
+  static Config divide(const Config& c, const TensorShare& share) {
+    Config own = c;
+    own.width = Deal{.size = c.width}.part_of(share).count;
+    return own;
   }
 
   // In files gate and up are rows of one matrix, and adapters have one module for it.

@@ -297,7 +297,7 @@ void Mla::add_params(const Config& c, int64_t d, ParamRows& rows) {
   add(kMlaKvB, "self_attn.kv_b_proj.weight", "self_attn.kv_b_proj", kFirstOrder + 3,
       {c.num_heads * c.head_rows(), c.kv_lora_rank}, heads, kNoKey, {c.nope_dim, c.value_dim});
   add(kMlaO, "self_attn.o_proj.weight", "self_attn.o_proj", kOOrder, {d, c.num_heads * c.value_dim},
-      inputs_by(c.num_heads, "heads"), kMlaOBias);
+      gathered(heads), kMlaOBias);
   add_bias(kMlaOBias, "self_attn.o_proj.bias", d);
 }
 

@@ -98,7 +98,7 @@ struct MtpInput {
                                                 const Saved& s, const Shape& state_shape,
                                                 bool wants_sum) {
     const TensorView e = normed(pass, context, kEmbedNorm, s.embedded);
-    const LinearWeights linear = linear_of(context, kEmbedProj);
+    const LinearWeights linear = linear_of(pass, context, kEmbedProj);
     if (!wants_sum) {
       linear_forward(pass, pass.rows, linear, e, {}, s.embed_lora_h, {});
       return {};
@@ -118,7 +118,7 @@ struct MtpInput {
     // out = h_proj(norm_h(state)) + e_proj(norm_e(embedded)), the latter in f32
     const TensorView sum =
         project_embedded_to_streams(pass, context, s, n.shape, !output.out.empty());
-    linear_forward(pass, make_stream_rows(pass, context), linear_of(context, kStateProj),
+    linear_forward(pass, make_stream_rows(pass, context), linear_of(pass, context, kStateProj),
                    normed(pass, context, kStateNorm, state), sum, s.state_lora_h,
                    output.out.empty() ? TensorView() : by_row(context, output.out));
   }
@@ -130,7 +130,7 @@ struct MtpInput {
     const TensorView state = by_row(context, n);
     const TensorView h = normed(pass, context, kStateNorm, state);
     const TensorView d_h = pass.take(DType::kF32, h.shape);
-    const LinearWeights linear = linear_of(context, kStateProj);
+    const LinearWeights linear = linear_of(pass, context, kStateProj);
     linear_backward(pass, make_stream_rows(pass, context), linear, h, s.state_lora_h,
                     by_row(context, d_out), d_h, /*accumulate=*/false,
                     pass.base_gradient(linear.weight_index));

@@ -30,12 +30,12 @@ struct PerLayerInput {
     rows.push_back({.key = kGate,
                     .suffix = "per_layer_input_gate.weight",
                     .shape = {c.width, d},
-                    .shards = outputs_by(c.width, "channels"),
+                    .shards = uneven_outputs_by(c.width, "channels"),
                     .lora = {.path = "per_layer_input_gate", .order = kFirstOrder + kGate}});
     rows.push_back({.key = kProjection,
                     .suffix = "per_layer_projection.weight",
                     .shape = {d, c.width},
-                    .shards = inputs_by(c.width, "channels"),
+                    .shards = gathered(uneven_outputs_by(c.width, "channels")),
                     .lora = {.path = "per_layer_projection", .order = kFirstOrder + kProjection}});
   }
 

@@ -47,7 +47,7 @@ struct ShortConv {
                       .bias = c.bias ? static_cast<int>(bias) : kNoKey,
                       .lora = {.path = path, .order = order}});
     };
-    const RowShards channels = outputs_by(c.width, "channels");
+    const RowShards channels = uneven_outputs_by(c.width, "channels");
     rows.push_back({.key = kConv,
                     .suffix = "conv.conv.weight",
                     .shape = {c.width, 1, c.taps},
@@ -59,7 +59,7 @@ struct ShortConv {
                kInOrder);
     if (c.bias) add_bias(kInBias, "conv.in_proj.bias", 3 * c.width, channels, rows);
     add_matrix(kOut, kOutBias, "conv.out_proj.weight", "conv.out_proj", {d, c.width},
-               inputs_by(c.width, "channels"), kOutOrder);
+               gathered(channels), kOutOrder);
     if (c.bias) add_bias(kOutBias, "conv.out_proj.bias", d, {}, rows);
   }
   static void add_bias(Key key, std::string_view suffix, int64_t width, const RowShards& shards,

@@ -12,6 +12,6 @@ namespace strata::model {
 
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
                        uint64_t seed, std::optional<LayerRange> part = {},
-                       const MemoryShare& share = {});
+                       const MemoryShare& share = {}, const TensorShare& tensor = {});
 
 }  // namespace strata::model

@@ -16,9 +16,13 @@ struct Placed {
 
 LoraTarget make_target(const ParamRow& row, BlockGroup group) {
   const bool own = row.is_parameter();
+  const int64_t out = !own                    ? row.lora.out
+                      : row.whole_outputs > 0 ? row.whole_outputs
+                                              : row.shape[0];
   return {.path = std::string(row.lora.path),
           .in = own ? row.shape[1] : row.lora.in,
-          .out = own ? row.shape[0] : row.lora.out,
+          .out = out,
+          .own = {row.first_output, own ? row.shape[0] : out},
           .num_experts = row.num_experts,
           .num_halves = row.lora.num_halves,
           .alternating = row.lora.alternating,
@@ -69,9 +73,10 @@ void resolve_parts(const std::vector<Placed>& placed, LayerStack& stack) {
     for (const int key : placed[i].row->lora.parts) {
       if (key == kNoKey) continue;
       const int part = stack.target_of[placed[i].sublayer][static_cast<size_t>(key)];
-      const int64_t rows = stack.targets[static_cast<size_t>(part)].out;
-      stack.targets[i].parts.push_back({.target = part, .first_row = first_row, .rows = rows});
-      first_row += rows;
+      const LoraTarget& matrix = stack.targets[static_cast<size_t>(part)];
+      stack.targets[i].parts.push_back(
+          {.target = part, .first_row = first_row, .rows = matrix.out, .own = matrix.own});
+      first_row += matrix.out;
       const std::vector<RowRuns>& runs = runs_of(stack.rows[placed[i].sublayer].inner, key);
       std::copy(runs.begin(), runs.end(), std::back_inserter(stack.targets[i].stored_rows));
     }
@@ -91,13 +96,21 @@ void add_targets(LayerStack& stack) {
   resolve_parts(placed, stack);
 }
 
-LayerStack make_stack(const LayerConfig& config, int64_t hidden_size) {
+void take_share_of_rows(ParamRows& rows, const TensorShare& share) {
+  if (!share.is_divided()) return;
+  for (ParamRow& row : rows) {
+    if (row.is_parameter() && row.shards.axis != ShardAxis::kNone) row.take_share(share);
+  }
+}
+
+LayerStack make_stack(const LayerConfig& config, int64_t hidden_size, const TensorShare& share) {
   LayerStack stack;
   stack.config = config;
   for (const Sublayer& sublayer : config) {
     SublayerRows& rows = stack.rows.emplace_back();
     sublayer.connector.ops().add_params(sublayer.connector.config(), hidden_size, rows.outer);
     sublayer.block.ops().add_params(sublayer.block.config(), hidden_size, rows.inner);
+    take_share_of_rows(rows.inner, share);
   }
   add_targets(stack);
   return stack;
@@ -105,8 +118,10 @@ LayerStack make_stack(const LayerConfig& config, int64_t hidden_size) {
 
 }  // namespace
 
-LayerTable::LayerTable(const ModelConfig& config)
-    : module_prefix_(config.module_prefix), module_of_older_name_(config.module_of_older_name) {
+LayerTable::LayerTable(const ModelConfig& config, const TensorShare& share)
+    : share_(share),
+      module_prefix_(config.module_prefix),
+      module_of_older_name_(config.module_of_older_name) {
   places_.reserve(config.layers.size() + 1);
   for (const LayerConfig& layer : config.layers) add_layer(layer, config.hidden_size);
   if (config.use_mtp) add_mtp_layer_and_rows(config);
@@ -128,10 +143,12 @@ void LayerTable::add_vocabulary_rows(const ModelConfig& config) {
     ParamRow& row = vocabulary_rows_.emplace_back();
     row.suffix = name;
     row.shape = {config.vocab_size, config.hidden_size};
-    row.shards = outputs_by(config.vocab_size, "tokens");
-    row.shards.uneven = true;
+    row.shards = uneven_outputs_by((config.vocab_size + kVocabularyUnit - 1) / kVocabularyUnit,
+                                   "groups of 16 tokens");
+    row.shards.width = kVocabularyUnit;
     if (config.tie_word_embeddings) break;
   }
+  take_share_of_rows(vocabulary_rows_, share_);
 }
 
 void LayerTable::add_per_layer_rows_and_target(const ModelConfig& config) {
@@ -153,6 +170,7 @@ void LayerTable::add_per_layer_rows_and_target(const ModelConfig& config) {
       {.path = std::string(config.module_prefix) + "per_layer_model_projection",
        .in = config.hidden_size,
        .out = all,
+       .own = {0, all},
        .group = BlockGroup::kMlp});
 }
 
@@ -160,14 +178,20 @@ void LayerTable::add_model_targets(const ModelConfig& config) {
   model_targets_.resize(2);
   model_targets_[kEmbedding] = {.path = std::string(config.module_prefix) + "embed_tokens",
                                 .in = config.vocab_size,
-                                .out = config.hidden_size};
-  model_targets_[kHead] = {.path = "lm_head", .in = config.hidden_size, .out = config.vocab_size};
+                                .out = config.hidden_size,
+                                .own = {0, config.hidden_size}};
+  const ParamRow& head = vocabulary_rows_.back();
+  model_targets_[kHead] = {.path = "lm_head",
+                           .in = config.hidden_size,
+                           .out = config.vocab_size,
+                           .own = {head.first_output, head.shape[0]}};
 }
 
 void LayerTable::add_layer(const LayerConfig& layer, int64_t hidden_size) {
   auto stack = std::find_if(stacks_.begin(), stacks_.end(),
                             [&](const LayerStack& s) { return s.config == layer; });
-  if (stack == stacks_.end()) stack = stacks_.insert(stacks_.end(), make_stack(layer, hidden_size));
+  if (stack == stacks_.end())
+    stack = stacks_.insert(stacks_.end(), make_stack(layer, hidden_size, share_));
   const int64_t index = num_layers();
   places_.push_back({stack - stacks_.begin(), stack->size()});
   stack->layers.push_back(index);

@@ -20,6 +20,7 @@ struct TargetPart {
   int target = 0;  // the matrix's own, among the layer's
   int64_t first_row = 0;
   int64_t rows = 0;
+  AxisPart own = {};  // of these rows
 };
 
 // A place where an adapter may sit: a linear projection, or an embedding.
@@ -27,6 +28,8 @@ struct LoraTarget {
   std::string path;  // below the layer, "self_attn.q_proj"; outside the layers the whole path
   int64_t in = 0;
   int64_t out = 0;
+  AxisPart own = {};         // the outputs that this rank makes, of which products read B: all, or
+                             // those of a tensor rank
   int64_t num_experts = 0;   // 0: not of experts
   int64_t num_halves = 1;    // B's outputs belong to so many parameters in turn
   bool alternating = false;  // PEFT's gate_up_proj has these as rows in turn
@@ -58,6 +61,9 @@ constexpr int kPerLayerModelProjection = 2;
 // own (model/adapter/lora.h).
 constexpr int kMtpEmbedding = 3;
 constexpr int kMtpHead = 4;
+
+// Tokens that tensor ranks leave together.
+constexpr int64_t kVocabularyUnit = 16;
 
 // Keys of what makes the inputs of each layer (model/per_layer_inputs.h).
 enum PerLayerKey : uint8_t { kPerLayerEmbedding, kPerLayerProjection, kPerLayerNorm };
@@ -95,7 +101,8 @@ struct LayerPlace {
 class LayerTable {
  public:
   // Stacks come in the order of their first layers.
-  explicit LayerTable(const ModelConfig& config);
+  // With a `share` rows that tensor ranks divide have this rank's outputs.
+  explicit LayerTable(const ModelConfig& config, const TensorShare& share = {});
   LayerTable(const LayerTable&) = delete;
   LayerTable& operator=(const LayerTable&) = delete;
 
@@ -140,6 +147,7 @@ class LayerTable {
   void add_per_layer_rows_and_target(const ModelConfig& config);
   void add_model_targets(const ModelConfig& config);
 
+  const TensorShare share_;
   std::string_view module_prefix_;
   std::string (*module_of_older_name_)(const std::string& path) = nullptr;
   std::vector<LayerPlace> places_;

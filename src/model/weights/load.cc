@@ -304,7 +304,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   if (!kept.faults.empty()) model.warnings.push_back("load: " + kept.warning());
   model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
                                                  files.get(), options.part, std::move(kept.forms),
-                                                 options.share, options.shared);
+                                                 options.share, options.shared, options.tensor);
   model.weights->set_sharers(options.weight_sharers);
   model.files = std::move(files);
   const std::vector<std::string> faults =

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/weights/row_blocks.h"
+#include "model/weights/tensor_share.h"
 #include "tensor/dtype.h"
 #include "tensor/view.h"
 
@@ -63,21 +64,35 @@ enum class ParamDraw : uint8_t {
   kLogUniform16  // log(u), u uniform in [0.01, 16)
 };
 
-// How tensor ranks may divide a row. Outputs are a matrix's first axis and all that its bias has;
-// inputs are its last axis. Expert ranks divide `num_experts` of a row besides.
-enum class ShardAxis : uint8_t { kNone, kOutputs, kInputs };  // kNone: each rank has it whole
+// How tensor ranks may divide a row: by its outputs, a matrix's first axis and all that its bias
+// has. Expert ranks divide `num_experts` of a row besides.
+enum class ShardAxis : uint8_t {
+  kNone,     // each rank has it whole
+  kOutputs,  // in units
+  // Singly. Its inputs, the last axis, are what ranks have in units: they are gathered before the
+  // product, so that each output is one sum.
+  kGathered
+};
 
 struct RowShards {
   ShardAxis axis = ShardAxis::kNone;
-  int64_t units = 0;           // that stay whole, of equal width along the axis
+  int64_t units = 0;           // that stay whole
   std::string_view unit = {};  // what they are, for messages: "heads"
+  int64_t width = 0;           // of a unit, where the last may be narrower; 0: all are equal
   bool uneven = false;         // a rank may have a unit more than another
+  bool copied = false;         // fewer than ranks, which they divide, are there several times
 };
 constexpr RowShards outputs_by(int64_t units, std::string_view unit) {
   return {.axis = ShardAxis::kOutputs, .units = units, .unit = unit};
 }
-constexpr RowShards inputs_by(int64_t units, std::string_view unit) {
-  return {.axis = ShardAxis::kInputs, .units = units, .unit = unit};
+constexpr RowShards uneven_outputs_by(int64_t units, std::string_view unit) {
+  return {.axis = ShardAxis::kOutputs, .units = units, .unit = unit, .uneven = true};
+}
+// Of inputs in the units of such outputs.
+constexpr RowShards gathered(const RowShards& inputs) {
+  RowShards shards = inputs;
+  shards.axis = ShardAxis::kGathered;
+  return shards;
 }
 
 struct ParamRow {
@@ -88,9 +103,13 @@ struct ParamRow {
   int64_t num_active = 0;        // of these, that one token uses
   RowBlocks blocks = {};         // of a matrix that is read in parts
   RowShards shards = {};         // over tensor ranks
-  DType floor = DType::kBF16;    // kF32: kept in f32 in every mode
-  bool buffer = false;           // not trained
-  bool balances = false;         // a buffer that may follow its experts' loads: a router's bias
+  // Where they divide the row, `shape` has this rank's outputs: those from `first_output` on, of so
+  // many. 0: all of them.
+  int64_t whole_outputs = 0;
+  int64_t first_output = 0;
+  DType floor = DType::kBF16;  // kF32: kept in f32 in every mode
+  bool buffer = false;         // not trained
+  bool balances = false;       // a buffer that may follow its experts' loads: a router's bias
   // Not 0: whole numbers from 0 to below this, which in a row are all different; stored as I64 or
   // I32 and held in f32. A buffer with an f32 floor.
   int64_t integers = 0;
@@ -101,6 +120,12 @@ struct ParamRow {
   std::vector<Spelling> others = {};
 
   [[nodiscard]] bool is_parameter() const { return shape.rank() > 0; }
+  // What each rank has of its outputs and, of one whose inputs are gathered, of these; of a row
+  // that has an axis.
+  [[nodiscard]] Deal output_deal() const;
+  [[nodiscard]] Deal input_deal() const;
+  // Leaves a rank's outputs of a row that is whole and has an axis.
+  void take_share(const TensorShare& share);
   // Held as a panel of the compute type.
   [[nodiscard]] bool is_matrix() const { return shape.rank() == 2 && floor != DType::kF32; }
 };

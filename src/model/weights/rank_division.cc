@@ -2,9 +2,11 @@
 #include "model/weights/rank_division.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 
@@ -39,13 +41,15 @@ std::string name_of(const ParamRow& row, int64_t layer) {
   throw Error(ErrorCode::kInvalidArgument, fmt::format("--ranks {}={}: {}", kind, ranks, why));
 }
 
-// `common` divides what every row has of this kind.
 [[noreturn]] void refuse_row(const char* kind, int64_t ranks, const std::string& what,
-                             int64_t common) {
-  const std::string hint =
-      common == 1 ? "no number above 1 divides every row of the model"
-                  : fmt::format("want a divisor of {}, which every row of the model has", common);
+                             const std::string& hint) {
   refuse(kind, ranks, fmt::format("{} are no multiple of {}; {}", what, ranks, hint));
+}
+
+// `common` divides what every row has of this kind.
+std::string hint_of_common(int64_t common) {
+  if (common == 1) return "no number above 1 divides every row of the model";
+  return fmt::format("want a divisor of {}, which every row of the model has", common);
 }
 
 void check_expert_ranks(const LayerTable& layers, int64_t ranks) {
@@ -56,28 +60,54 @@ void check_expert_ranks(const LayerTable& layers, int64_t ranks) {
   for_each_row(layers, [&](const ParamRow& row, int64_t layer) {
     if (row.num_experts % ranks == 0) return;
     refuse_row("expert", ranks, fmt::format("{}: {} experts", name_of(row, layer), row.num_experts),
-               common);
+               hint_of_common(common));
   });
 }
 
+bool divides(const RowShards& shards, int64_t ranks) {
+  return shards.uneven || shards.units % ranks == 0 || (shards.copied && ranks % shards.units == 0);
+}
+
+// What the model's rows can be divided by. Rows that may be copied leave divisors of the others
+// out.
+std::string hint_of_tensor_ranks(const LayerTable& layers) {
+  int64_t common = 0;
+  for_each_row(layers, [&](const ParamRow& row, int64_t) {
+    if (!row.shards.uneven && !row.shards.copied) common = std::gcd(common, row.shards.units);
+  });
+  std::vector<int64_t> wanted;
+  bool all = true;
+  for (int64_t ranks = 2; ranks <= common; ++ranks) {
+    if (common % ranks != 0) continue;
+    bool every = true;
+    for_each_row(layers, [&](const ParamRow& row, int64_t) {
+      if (row.shards.axis != ShardAxis::kNone) every = every && divides(row.shards, ranks);
+    });
+    if (every) wanted.push_back(ranks);
+    all = all && every;
+  }
+  if (all || wanted.empty()) return hint_of_common(wanted.empty() ? 1 : common);
+  return fmt::format("want {}, by which every row of the model divides", fmt::join(wanted, " or "));
+}
+
 // Of a row that has an axis.
-void check_row_units(const ParamRow& row, int64_t layer, int64_t ranks, int64_t common) {
+void check_row_units(const ParamRow& row, int64_t layer, int64_t ranks, const LayerTable& layers) {
   const RowShards& shards = row.shards;
   const std::string what =
       fmt::format("{}: {} {} along its {}", name_of(row, layer), shards.units, shards.unit,
                   shards.axis == ShardAxis::kOutputs ? "outputs" : "inputs");
   if (shards.uneven && shards.units < ranks)
     refuse("tensor", ranks, fmt::format("{} are fewer than {} ranks", what, ranks));
-  if (!shards.uneven && shards.units % ranks != 0) refuse_row("tensor", ranks, what, common);
+  if (shards.axis == ShardAxis::kGathered && row.shape[0] < ranks)
+    refuse(
+        "tensor", ranks,
+        fmt::format("{}: {} outputs are fewer than the ranks", name_of(row, layer), row.shape[0]));
+  if (!divides(shards, ranks)) refuse_row("tensor", ranks, what, hint_of_tensor_ranks(layers));
 }
 
 void check_tensor_ranks(const LayerTable& layers, int64_t ranks) {
-  int64_t common = 0;
-  for_each_row(layers, [&](const ParamRow& row, int64_t) {
-    if (!row.shards.uneven) common = std::gcd(common, row.shards.units);
-  });
   for_each_row(layers, [&](const ParamRow& row, int64_t layer) {
-    if (row.shards.axis != ShardAxis::kNone) check_row_units(row, layer, ranks, common);
+    if (row.shards.axis != ShardAxis::kNone) check_row_units(row, layer, ranks, layers);
   });
 }
 
@@ -86,6 +116,32 @@ void check_tensor_ranks(const LayerTable& layers, int64_t ranks) {
 void check_division(const LayerTable& layers, const RankDivision& ranks) {
   if (ranks.expert > 1) check_expert_ranks(layers, ranks.expert);
   if (ranks.tensor > 1) check_tensor_ranks(layers, ranks.tensor);
+}
+
+namespace {
+
+[[noreturn]] void refuse_to_divide(const TensorShare& share, const std::string& what) {
+  throw Error(ErrorCode::kUnsupported, fmt::format("--ranks tensor={}: {}", share.num_ranks, what));
+}
+
+}  // namespace
+
+ModelConfig config_of_share(const ModelConfig& config, const TensorShare& share) {
+  ModelConfig own = config;
+  if (!share.is_divided()) return own;
+  if (config.per_layer_inputs)
+    refuse_to_divide(share, "inputs of each layer (Gemma 4 E2B, E4B) are not divided yet");
+  if (config.use_mtp) refuse_to_divide(share, "multi-token prediction is not divided yet");
+  for (size_t layer = 0; layer < own.layers.size(); ++layer) {
+    for (Sublayer& sublayer : own.layers[layer]) {
+      const BlockOps& ops = sublayer.block.ops();
+      const std::string fault = ops.find_division_fault(sublayer.block.config());
+      if (!fault.empty())
+        refuse_to_divide(share, fmt::format("layer {}, {}: {}", layer, ops.name, fault));
+      sublayer.block = sublayer.block.divided(share);
+    }
+  }
+  return own;
 }
 
 }  // namespace strata::model

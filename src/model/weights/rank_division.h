@@ -19,4 +19,9 @@ struct RankDivision {
 // number of units, and with what every row divides by.
 void check_division(const LayerTable& layers, const RankDivision& ranks);
 
+// What passes of a tensor rank run: blocks have its units, all else is the whole model's. The same
+// config where nothing is divided. Error{kUnsupported} that names the first layer of a kind that
+// ranks do not divide.
+ModelConfig config_of_share(const ModelConfig& config, const TensorShare& share);
+
 }  // namespace strata::model

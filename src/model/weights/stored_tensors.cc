@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the parameters of a weight table are in a checkpoint: their names and rows.
+// Where the parameters of a weight table are in a checkpoint: their names, shapes and rows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +8,13 @@
 #include "model/weights/weights.h"
 
 namespace strata::model {
+
+Shape Parameter::whole_shape() const {
+  if (whole_outputs == 0) return shape;
+  Shape whole = {whole_outputs};
+  for (int axis = 1; axis < shape.rank(); ++axis) whole.push_back(shape[axis]);
+  return whole;
+}
 
 std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::string_view suffix,
                               int64_t expert) {

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "backend/file_memory.h"
+#include "model/tensor_ranks.h"
 #include "model/weights/no_layers.h"
+#include "model/weights/rank_division.h"
 #include "model/weights/tensor_names.h"
 #include "model/weights/weight_shards.h"
 #include "ops/elementwise.h"
@@ -49,6 +51,11 @@ void for_each_row(const LayerStack& stack, Body body) {
   }
 }
 
+void take_outputs_of(const ParamRow& row, Parameter& p) {
+  p.whole_outputs = row.whole_outputs;
+  p.first_output = row.first_output;
+}
+
 Parameter make_parameter(const ModelConfig& config, const ParamRow& row, int64_t layer,
                          int64_t expert) {
   Parameter p;
@@ -69,6 +76,7 @@ Parameter make_parameter(const ModelConfig& config, const ParamRow& row, int64_t
   p.floor = row.floor;
   p.buffer = row.buffer;
   p.blocks = row.blocks;
+  take_outputs_of(row, p);
   return p;
 }
 
@@ -119,13 +127,14 @@ void set_parameter_memory(Parameter& parameter, void* memory, DType dtype, int64
 
 }  // namespace
 
-int64_t ModelWeights::embed_bytes(const char* name, int64_t panel_width) const {
-  return matrix_bytes({config_.vocab_size, config_.hidden_size}, compute_dtype_, panel_width, {},
-                      narrow_form_of(name));
+int64_t ModelWeights::embed_bytes(const ParamRow& row, int64_t panel_width) const {
+  return matrix_bytes(row.shape, compute_dtype_, panel_width, {},
+                      narrow_form_of(std::string(row.suffix)));
 }
 
 int64_t ModelWeights::arena_bytes(int64_t panel_width) const {
-  int64_t total = holds_embedding() ? embed_bytes(kEmbeddingName, panel_width) : 0;
+  const ParamRows& vocabulary = layer_table_.vocabulary_rows();
+  int64_t total = holds_embedding() ? embed_bytes(vocabulary.front(), panel_width) : 0;
   for (const LayerStack& stack : layer_table_.stacks()) {
     for_each_row(stack, [&](const ParamRow& row, size_t, bool) {
       total += held_row_bytes(stack, row, panel_width);
@@ -140,15 +149,16 @@ int64_t ModelWeights::arena_bytes(int64_t panel_width) const {
     for (const ParamRow& row : *rows) total += row_bytes(row, compute_dtype_, panel_width);
   }
   total += values_bytes({config_.hidden_size});
-  return config_.tie_word_embeddings ? total : total + embed_bytes(kHeadName, panel_width);
+  return config_.tie_word_embeddings ? total : total + embed_bytes(vocabulary.back(), panel_width);
 }
 
 ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                            FileAllocator* files, std::optional<LayerRange> part, WeightForms forms,
-                           const MemoryShare& share, Allocator* shared)
+                           const MemoryShare& share, Allocator* shared, const TensorShare& tensor)
     : config_(config),
+      own_config_(config_of_share(config, tensor)),
       part_(part.value_or(LayerRange{0, config.num_layers()})),
-      layer_table_(config),
+      layer_table_(config, tensor),
       compute_dtype_(compute_dtype),
       forms_(std::move(forms)) {
   CHECK(forms_.empty() || compute_dtype == DType::kBF16, forms_.size());
@@ -162,14 +172,17 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   }
   const int64_t panel_width = ops::panel_width(backend);
   arena_ = Arena(choose_allocator(backend, files, share, shared), arena_bytes(panel_width));
-  embedding_ = add_embedding_or_head(kEmbeddingName, holds_embedding(), panel_width);
+  if (tensor.is_divided()) tensor_ranks_ = std::make_unique<TensorRanks>(tensor);
+  const ParamRows& vocabulary = layer_table_.vocabulary_rows();
+  embedding_ = add_embedding_or_head(vocabulary.front(), holds_embedding(), panel_width);
   add_per_layer_parameters(panel_width);
   add_layer_parameters(panel_width);
   add_streams_parameters(panel_width);
   add_mtp_head_parameters(panel_width);
   final_norm_ = add_final_norm(panel_width);
-  head_ = config.tie_word_embeddings ? embedding_
-                                     : add_embedding_or_head(kHeadName, ends(), panel_width);
+  head_ = config.tie_word_embeddings
+              ? embedding_
+              : add_embedding_or_head(vocabulary.back(), ends(), panel_width);
   make_sublayer_contexts();
   if (share.is_divided()) {
     lay_out_units(panel_width);
@@ -248,9 +261,12 @@ size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t pa
   return table_.size() - 1;
 }
 
-size_t ModelWeights::add_embedding_or_head(const char* name, bool held, int64_t panel_width) {
-  return add_parameter(make_parameter(name, {config_.vocab_size, config_.hidden_size}),
-                       held ? arena_.take(embed_bytes(name, panel_width)) : nullptr, panel_width,
+size_t ModelWeights::add_embedding_or_head(const ParamRow& row, bool held, int64_t panel_width) {
+  const std::string name(row.suffix);
+  Parameter parameter = make_parameter(name, row.shape);
+  take_outputs_of(row, parameter);
+  return add_parameter(std::move(parameter),
+                       held ? arena_.take(embed_bytes(row, panel_width)) : nullptr, panel_width,
                        narrow_form_of(name));
 }
 
@@ -375,7 +391,8 @@ void ModelWeights::make_sublayer_contexts() {
     for (size_t s = 0; s < stack.config.size(); ++s) {
       SublayerParams& params = params_[layer][s];
       bind_targets(stack.target_of[s], params.inner);
-      const Sublayer& sublayer = stack.config[s];
+      const Sublayer& sublayer =
+          index < config_.num_layers() ? own_config_.layers[layer][s] : stack.config[s];
       layers_[layer].push_back({.connector = &sublayer.connector.ops(),
                                 .block = &sublayer.block.ops(),
                                 .outer = {.config = sublayer.connector.config(),
@@ -413,7 +430,7 @@ void ModelWeights::write_rows(Backend& backend, size_t index, int64_t first_row,
     pack_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
     return;
   }
-  const int64_t count = parameter.num_cols();
+  const int64_t count = parameter.shape.num_elements();
   CHECK(first_row == 0 && rows.shape.num_elements() == count);
   ops::copy(backend, rows.reshape({1, count}), parameter.values.reshape({1, count}));
   if (compute_dtype_ == DType::kBF16 && parameter.floor != DType::kF32) {
@@ -445,7 +462,7 @@ void ModelWeights::read_rows(Backend& backend, size_t index, int64_t first_row,
     unpack_rows(backend, parameter.blocks, parameter.panel, first_row, rows);
     return;
   }
-  const int64_t count = parameter.num_cols();
+  const int64_t count = parameter.shape.num_elements();
   CHECK(first_row == 0 && rows.shape.num_elements() == count);
   ops::copy(backend, parameter.values.reshape({1, count}), rows.reshape({1, count}));
 }

@@ -45,14 +45,19 @@ struct Parameter {
   Shape stored_shape;
   int64_t first_row = 0;
   std::span<const RowRuns> runs = {};  // in place of first_row; its spelling's
+  // Where tensor ranks divide it, this rank has the outputs from `first_output` on of so many; both
+  // 0: it is whole.
+  int64_t whole_outputs = 0, first_output = 0;
   ParamDraw draw = ParamDraw::kConstant;
   float init = 0.0f;
   DType floor = DType::kBF16;  // kF32: not rounded in bf16 mode
   bool buffer = false;         // not trained
   bool held = true;            // false: another stage's, without memory
   [[nodiscard]] bool trains() const { return held && !buffer; }
-  [[nodiscard]] const Shape& tensor_shape() const {
-    return stored_shape.rank() == 0 ? shape : stored_shape;
+  // On all tensor ranks together; and that of its tensor in a checkpoint.
+  [[nodiscard]] Shape whole_shape() const;
+  [[nodiscard]] Shape tensor_shape() const {
+    return stored_shape.rank() == 0 ? whole_shape() : stored_shape;
   }
   int64_t bytes = 0;  // of memory, where it is held
   PanelView panel;    // matrices
@@ -62,9 +67,12 @@ struct Parameter {
   [[nodiscard]] bool is_matrix() const { return shape.rank() == 2 && floor != DType::kF32; }
   // Where ranks divide the weights each has all of it, since each moves it.
   [[nodiscard]] bool stays_whole() const { return row != nullptr && row->balances; }
-  // As loading, saving and init walk it: what is not a matrix is one row.
-  [[nodiscard]] int64_t num_rows() const { return is_matrix() ? shape[0] : 1; }
-  [[nodiscard]] int64_t num_cols() const { return is_matrix() ? shape[1] : shape.num_elements(); }
+  // As loading, saving and init walk it: what is not a matrix is one row, or one an output where
+  // ranks divide these.
+  [[nodiscard]] int64_t num_rows() const { return is_matrix() || whole_outputs > 0 ? shape[0] : 1; }
+  [[nodiscard]] int64_t num_cols() const {
+    return is_matrix() ? shape[1] : shape.num_elements() / num_rows();
+  }
 };
 
 // How matrices of a model are kept in few bits (tensor/narrow.h), by the name that a checkpoint of
@@ -88,10 +96,11 @@ std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::str
 template <typename Body>
 void for_each_stored_run(const Parameter& parameter, int64_t begin, int64_t end, Body body) {
   if (parameter.runs.empty()) {
-    if (begin < end) body(begin, parameter.first_row + begin, end - begin);
+    const int64_t at = parameter.first_row + parameter.first_output + begin;
+    if (begin < end) body(begin, at, end - begin);
     return;
   }
-  int64_t first = 0;  // of the parameter's rows, in a run
+  int64_t first = -parameter.first_output;  // of the parameter's rows, in a run
   for (const RowRuns& runs : parameter.runs) {
     for (int64_t i = 0; i < runs.count; ++i, first += runs.rows) {
       const int64_t from = std::max(begin, first);
@@ -118,6 +127,7 @@ struct StoredTensor {
 };
 
 struct ShardUnits;
+class TensorRanks;
 class WeightShards;
 
 class ModelWeights {
@@ -129,15 +139,19 @@ class ModelWeights {
   // last one reads it too: as its head, or for multi-token prediction. Of compute_dtype bf16
   // matrices have their `forms`. With a `share` of several ranks it keeps that part of what it
   // holds, once the ranks are connected (shards), and passes say where they are, likewise. With
-  // `shared` all of it is there.
+  // `shared` all of it is there. With `tensor` each matrix that tensor ranks divide has this rank's
+  // outputs.
   ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                FileAllocator* files = nullptr, std::optional<LayerRange> part = {},
-               WeightForms forms = {}, const MemoryShare& share = {}, Allocator* shared = nullptr);
+               WeightForms forms = {}, const MemoryShare& share = {}, Allocator* shared = nullptr,
+               const TensorShare& tensor = {});
   ~ModelWeights();
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
+  // What passes run: of tensor ranks blocks have this rank's units.
+  [[nodiscard]] const ModelConfig& own_config() const { return own_config_; }
   [[nodiscard]] const LayerTable& layers() const { return layer_table_; }
   [[nodiscard]] DType compute_dtype() const { return compute_dtype_; }
   // The layers that it holds, and whether the model begins and ends with them.
@@ -180,6 +194,8 @@ class ModelWeights {
   void release_divided_weights() const;
   // Where weights are that ranks divide; else null.
   [[nodiscard]] WeightShards* shards() const { return shards_.get(); }
+  // The ranks that divide each matrix; null where none do.
+  [[nodiscard]] TensorRanks* tensor_ranks() const { return tensor_ranks_.get(); }
   // Whether this rank has any of what rows [first, end) of a parameter become: true where it has
   // all. Others it need not write_rows().
   [[nodiscard]] bool keeps(size_t index, int64_t first, int64_t end) const;
@@ -248,7 +264,7 @@ class ModelWeights {
   // Before a parameter is read: of memory that has it elsewhere meanwhile.
   void read_ahead_or_fetch(size_t index) const;
   // Each adds a row of the table and returns its index; without memory where it is another stage's.
-  size_t add_embedding_or_head(const char* name, bool held, int64_t panel_width);
+  size_t add_embedding_or_head(const ParamRow& row, bool held, int64_t panel_width);
   size_t add_final_norm(int64_t panel_width);
   size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width,
                        NarrowForm form = NarrowForm::kNone);
@@ -259,7 +275,7 @@ class ModelWeights {
   [[nodiscard]] int64_t held_row_bytes(const LayerStack& stack, const ParamRow& row,
                                        int64_t panel_width) const;
   // The bytes of the embedding or the head, and of all parameters that are held.
-  [[nodiscard]] int64_t embed_bytes(const char* name, int64_t panel_width) const;
+  [[nodiscard]] int64_t embed_bytes(const ParamRow& row, int64_t panel_width) const;
   [[nodiscard]] int64_t arena_bytes(int64_t panel_width) const;
   [[nodiscard]] bool holds_embedding() const {
     return begins() || (ends() && (config_.tie_word_embeddings || config_.use_mtp));
@@ -272,6 +288,7 @@ class ModelWeights {
   [[nodiscard]] HeldLayers held_layers_of(const LayerStack& stack) const;
 
   ModelConfig config_;
+  ModelConfig own_config_;
   LayerRange part_;
   LayerTable layer_table_;
   DType compute_dtype_;
@@ -279,6 +296,7 @@ class ModelWeights {
   Arena arena_;
   std::unique_ptr<WeightPages> pages_;    // of weights in files
   std::unique_ptr<WeightShards> shards_;  // of those that ranks divide
+  std::unique_ptr<TensorRanks> tensor_ranks_;
   // The bytes of each of these' units, and those before a parameter in its unit.
   std::vector<int64_t> unit_bytes_, bytes_before_;
   int64_t panel_width_ = 0;

@@ -451,7 +451,7 @@ void CompressedAttention::add_params(const Config& c, int64_t d, ParamRows& rows
                   {c.num_groups * c.o_lora_rank, c.width() / c.num_groups}, groups,
                   {c.o_lora_rank, 0});
   list.add_matrix(kCompressedOB, "self_attn.o_b_proj.weight", "self_attn.o_b_proj",
-                  {d, c.num_groups * c.o_lora_rank}, inputs_by(c.num_groups, "groups of heads"));
+                  {d, c.num_groups * c.o_lora_rank}, gathered(groups));
   if (c.ratio == 0) return;
   add_compressor_rows(c, d, list);
   if (c.index_heads > 0) add_indexer_rows(c, d, list);

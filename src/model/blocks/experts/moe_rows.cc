@@ -42,7 +42,7 @@ void add_expert_bias_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
                     .num_active = c.top_k,
                     .shards = shards});
   };
-  const RowShards outputs = outputs_by(c.expert_width, "channels");
+  const RowShards outputs = uneven_outputs_by(c.expert_width, "channels");
   bias(kMoeGateBias, "mlp.experts.{}.gate_proj.bias", c.expert_width, outputs);
   bias(kMoeUpBias, "mlp.experts.{}.up_proj.bias", c.expert_width, outputs);
   bias(kMoeDownBias, "mlp.experts.{}.down_proj.bias", d, {});
@@ -57,7 +57,7 @@ void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   const Spelling gate = {"mlp.experts.gate_up_proj", {e, 2 * f, d}, 0, 2 * f};
   const Spelling up = {"mlp.experts.gate_up_proj", {e, 2 * f, d}, f, 2 * f};
   const Spelling down = {"mlp.experts.down_proj", {e, d, f}, 0, d};
-  const RowShards outputs = outputs_by(f, "channels");
+  const RowShards outputs = uneven_outputs_by(f, "channels");
   const auto expert = [&](MoeKey key, std::string_view suffix, Shape shape, const RowShards& shards,
                           const LoraPlace& lora, const Spelling& other) {
     rows.push_back({.key = key,
@@ -83,7 +83,7 @@ void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
           .swapped = c.swapped,
           .stacked = "w3"},
          up);
-  expert(kMoeDown, "mlp.experts.{}.down_proj.weight", {d, f}, inputs_by(f, "channels"),
+  expert(kMoeDown, "mlp.experts.{}.down_proj.weight", {d, f}, gathered(outputs),
          {.path = "mlp.experts.down_proj",
           .order = kExpertOrder + 2,
           .swapped = c.swapped,
@@ -117,7 +117,7 @@ void add_shared_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
                     .lora = {.path = path, .order = kSharedOrder + key - kMoeSharedGate}});
   };
   const int64_t s = c.shared_width;
-  const RowShards outputs = outputs_by(s, "channels"), inputs = inputs_by(s, "channels");
+  const RowShards outputs = uneven_outputs_by(s, "channels"), inputs = gathered(outputs);
   if (c.shared_gate) {
     shared(kMoeSharedGate, "mlp.shared_expert.gate_proj.weight", "mlp.shared_expert.gate_proj",
            {s, d}, outputs);

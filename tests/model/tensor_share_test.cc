@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tensor ranks have of a model: parts of axes that ascend and leave nothing out, and of every
+// parameter the rows that one process has there, wherever a checkpoint stores them.
+#include "model/weights/tensor_share.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "model/weights/load.h"
+#include "model/weights/rank_division.h"
+#include "ops/cpu/cpu_backend.h"
+#include "ops/elementwise.h"
+#include "tests/base/temp_dir.h"
+
+namespace strata::model {
+namespace {
+
+using strata::testing::error_of;
+
+// Over odd sizes, units and numbers of ranks.
+TEST(TensorShare, PartsFillAnAxisInWholeUnits) {
+  for (const int64_t unit : {1, 8, 16, 64}) {
+    for (const int64_t size : {1, 7, 16, 63, 64, 65, 131, 1000}) {
+      const Deal deal = {.size = size, .unit = unit};
+      for (int ranks = 1; ranks <= 9; ++ranks) {
+        SCOPED_TRACE(::testing::Message() << size << " in " << unit << " over " << ranks);
+        int64_t next = 0, least = size, most = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const AxisPart part = deal.part_of({rank, ranks});
+          EXPECT_EQ(part.first, next);
+          if (part.count > 0) {
+            EXPECT_EQ(part.first % unit, 0);
+          }
+          if (rank + 1 < ranks && part.count > 0) {
+            EXPECT_TRUE(part.end() % unit == 0 || part.end() == size);
+          }
+          const int64_t units = (part.count + unit - 1) / unit;
+          least = std::min(least, units);
+          most = std::max(most, units);
+          next = part.end();
+        }
+        EXPECT_EQ(next, size);
+        EXPECT_LE(most - least, 1);
+      }
+    }
+  }
+}
+
+// Of 2 units over 6 ranks three have each, in order.
+TEST(TensorShare, FewerUnitsThanRanksAreCopied) {
+  const Deal deal = {.size = 20, .unit = 10, .copied = true};
+  for (int rank = 0; rank < 6; ++rank) {
+    EXPECT_EQ(deal.part_of({rank, 6}), (AxisPart{rank < 3 ? 0 : 10, 10})) << rank;
+  }
+  EXPECT_EQ(deal.part_of({1, 2}), (AxisPart{10, 10}));
+}
+
+std::string dir_of(const std::string& golden) {
+  return std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + golden + "/model";
+}
+
+std::vector<float> read_all(Backend& backend, const ModelWeights& weights, size_t index) {
+  const Parameter& parameter = weights.table()[index];
+  const Scratch::Mark mark(backend.scratch());
+  const TensorView rows =
+      backend.scratch().take(DType::kF32, {parameter.num_rows(), parameter.num_cols()});
+  weights.read_rows(backend, index, 0, rows);
+  std::vector<float> values(static_cast<size_t>(rows.shape.num_elements()));
+  ops::to_host(backend, rows, values);
+  return values;
+}
+
+// Rows of this rank's part are those of the whole at its place.
+void expect_rows_of(Backend& backend, const ModelWeights& part, const ModelWeights& whole,
+                    size_t index) {
+  const Parameter& own = part.table()[index];
+  SCOPED_TRACE(own.name);
+  EXPECT_EQ(own.name, whole.table()[index].name);
+  EXPECT_EQ(own.whole_shape(), whole.table()[index].shape);
+  const std::vector<float> all = read_all(backend, whole, index);
+  const std::vector<float> rows = read_all(backend, part, index);
+  const auto first = all.begin() + own.first_output * own.num_cols();
+  ASSERT_LE(own.first_output * own.num_cols() + std::ssize(rows), std::ssize(all));
+  EXPECT_TRUE(std::equal(rows.begin(), rows.end(), first));
+}
+
+using LoadCase = std::tuple<const char*, int>;
+class TensorShares : public ::testing::TestWithParam<LoadCase> {};
+
+TEST_P(TensorShares, HaveTheRowsOfTheWhole) {
+  const auto& [golden, ranks] = GetParam();
+  CpuBackend backend(choose_cpu_path(), 1);
+  const LoadedModel whole = load_model(backend, dir_of(golden), {.compute_dtype = DType::kF32});
+  std::vector<int64_t> rows(whole.weights->table().size(), 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const LoadedModel part = load_model(backend, dir_of(golden),
+                                        {.compute_dtype = DType::kF32, .tensor = {rank, ranks}});
+    ASSERT_EQ(part.weights->table().size(), rows.size());
+    EXPECT_LT(part.weights->num_bytes(), whole.weights->num_bytes());
+    for (size_t index = 0; index < rows.size(); ++index) {
+      expect_rows_of(backend, *part.weights, *whole.weights, index);
+      rows[index] += part.weights->table()[index].shape[0];
+    }
+  }
+  // Each has a row at least once, and those that no copies are made of just once.
+  for (size_t index = 0; index < rows.size(); ++index) {
+    const Parameter& parameter = whole.weights->table()[index];
+    const bool divided = parameter.row != nullptr ? parameter.row->shards.axis != ShardAxis::kNone
+                                                  : parameter.is_matrix();
+    const bool copied = parameter.row != nullptr && parameter.row->shards.copied;
+    const int64_t all = parameter.shape[0];
+    if (!divided) {
+      EXPECT_EQ(rows[index], ranks * all) << parameter.name;
+    } else if (copied) {
+      EXPECT_EQ(rows[index] % all, 0) << parameter.name;
+    } else {
+      EXPECT_EQ(rows[index], all) << parameter.name;
+    }
+  }
+}
+
+// Single tensors, biases, shards, one matrix for q, k and v and for gate and up, a tied head, heads
+// that are copied, a head's gate, and odd widths.
+INSTANTIATE_TEST_SUITE_P(Models, TensorShares,
+                         ::testing::Values(LoadCase{"llama2", 2}, LoadCase{"llama2", 4},
+                                           LoadCase{"qwen3", 3}, LoadCase{"qwen2", 2},
+                                           LoadCase{"qwen2", 4}, LoadCase{"llama_bias_f16", 2},
+                                           LoadCase{"llama31_v4_shards", 2}, LoadCase{"phi3", 2},
+                                           LoadCase{"gemma2", 4}, LoadCase{"glm4", 2}));
+
+TEST(TensorShares, RefuseLayersThatTheyDoNotDivideYet) {
+  struct Case {
+    const char* golden;
+    const char* want;
+  };
+  for (const Case& c :
+       {Case{"deepseek_mla",
+             "--ranks tensor=2: layer 0, mla: ranks do not divide such a layer yet"},
+        Case{"qwen3_moe", "--ranks tensor=2: layer 0, moe: ranks do not divide such a layer yet"},
+        Case{"lfm2", "--ranks tensor=2: layer 0, short_conv: ranks do not divide such a layer yet"},
+        Case{"olmo2",
+             "--ranks tensor=2: layer 0, gqa: norms of all heads together (OLMo) are not divided "
+             "yet"},
+        Case{"gemma4_shared",
+             "--ranks tensor=2: inputs of each layer (Gemma 4 E2B, E4B) are not divided yet"}}) {
+    const ModelConfig config = load_config(dir_of(c.golden), false).config;
+    EXPECT_EQ(error_of([&] { config_of_share(config, {0, 2}); }), c.want) << c.golden;
+  }
+  const ModelConfig config = load_config(dir_of("llama2"), false).config;
+  EXPECT_EQ(config_of_share(config, {}).layers, config.layers);
+}
+
+}  // namespace
+}  // namespace strata::model
