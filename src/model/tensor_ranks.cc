@@ -45,11 +45,17 @@ void TensorRanks::connect(Comm& comm) {
   comm_ = &comm;
 }
 
-void TensorRanks::send_to_others(TensorView values) const {
+bool TensorRanks::hears(int from, int to, const Deal& deal) const {
+  const AxisPart part = deal.part_of(share_of(from));
+  const bool is_copy = deal.copied && from > 0 && deal.part_of(share_of(from - 1)) == part;
+  return from != to && !is_copy && !(deal.copied && deal.part_of(share_of(to)) == part);
+}
+
+void TensorRanks::send_to_others(TensorView values, const Deal& deal) const {
   CHECK(comm_ != nullptr);
   if (values.shape.num_elements() == 0) return;
   for (int rank = 0; rank < share_.num_ranks; ++rank) {
-    if (rank != share_.rank) comm_->send(rank, kTag, values);
+    if (hears(share_.rank, rank, deal)) comm_->send(rank, kTag, values);
   }
 }
 
@@ -59,10 +65,10 @@ void TensorRanks::gather_columns(const Pass& pass, TensorView own, const Deal& d
   CHECK(own.cols() == here.count && whole.cols() == deal.size && own.rows() == whole.rows(),
         own.cols(), here.count, whole.cols(), deal.size);
   ops::copy(pass.backend, own, whole.slice_cols(here.first, here.end()));
-  pass.unless_counting([&] { send_to_others(own); });
+  pass.unless_counting([&] { send_to_others(own, deal); });
   for (int rank = 0; rank < share_.num_ranks; ++rank) {
     const AxisPart part = deal.part_of(share_of(rank));
-    if (rank == share_.rank || part.count == 0) continue;
+    if (!hears(rank, share_.rank, deal) || part.count == 0) continue;
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView theirs = pass.take(own.dtype, {own.rows(), part.count});
     pass.unless_counting([&] { comm_->receive(rank, kTag, theirs); });
@@ -79,7 +85,7 @@ void TensorRanks::gather_rows_of_tokens(const Pass& pass, const PanelView& own, 
     const TensorView here = values.slice_rows(0, std::ssize(pass.lists.dealt_rows));
     if (here.rows() > 0) ops::gather_rows(pass.backend, own, pass.lists.dealt_ids, here);
     place_rows(pass, here, x);
-    send_to_others(here);
+    send_to_others(here, deal);
     for (int rank = 0; rank < share_.num_ranks; ++rank) {
       if (rank == share_.rank) continue;
       list_tokens(pass, deal.part_of(share_of(rank)));

@@ -22,14 +22,17 @@ class TensorRanks {
   [[nodiscard]] const TensorShare& share() const { return share_; }
   [[nodiscard]] TensorShare share_of(int rank) const { return {rank, share_.num_ranks}; }
 
-  // whole [T, N] becomes what all ranks have of it; own [T, n] are this one's columns, dense.
+  // whole [T, N] becomes what all ranks have of it; own [T, n] are this one's columns, dense. Of
+  // copies the first rank's count.
   void gather_columns(const Pass& pass, TensorView own, const Deal& deal, TensorView whole) const;
   // x [T, D] becomes the rows of the pass's tokens in a matrix [N, D]; own [n, D] are this rank's.
   void gather_rows_of_tokens(const Pass& pass, const PanelView& own, const Deal& deal,
                              TensorView x) const;
 
  private:
-  void send_to_others(TensorView values) const;
+  // Whether this rank hears what another one has of a deal.
+  [[nodiscard]] bool hears(int from, int to, const Deal& deal) const;
+  void send_to_others(TensorView values, const Deal& deal) const;
 
   const TensorShare share_;
   Comm* comm_ = nullptr;

@@ -141,9 +141,6 @@ TEST(TensorShares, RefuseLayersThatTheyDoNotDivideYet) {
              "--ranks tensor=2: layer 0, mla: ranks do not divide such a layer yet"},
         Case{"qwen3_moe", "--ranks tensor=2: layer 0, moe: ranks do not divide such a layer yet"},
         Case{"lfm2", "--ranks tensor=2: layer 0, short_conv: ranks do not divide such a layer yet"},
-        Case{"olmo2",
-             "--ranks tensor=2: layer 0, gqa: norms of all heads together (OLMo) are not divided "
-             "yet"},
         Case{"gemma4_shared",
              "--ranks tensor=2: inputs of each layer (Gemma 4 E2B, E4B) are not divided yet"}}) {
     const ModelConfig config = load_config(dir_of(c.golden), false).config;

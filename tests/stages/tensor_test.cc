@@ -44,7 +44,8 @@ INSTANTIATE_TEST_SUITE_P(Families, TensorRanksTest,
                                          TensorCase{"gemma4", {2}}, TensorCase{"glm4", {2, 4}},
                                          TensorCase{"granite", {2}}, TensorCase{"phi3", {2, 4}},
                                          TensorCase{"phi3_bf16", {4}}, TensorCase{"smollm3", {2}},
-                                         TensorCase{"ministral3", {4}},
+                                         TensorCase{"ministral3", {4}}, TensorCase{"olmo2", {2, 4}},
+                                         TensorCase{"olmo3_bf16", {4}},
                                          TensorCase{"qwen2_window", {4}}),
                          [](const auto& info) { return std::string(info.param.model); });
 

@@ -11,6 +11,7 @@
 #include "model/blocks/kv_segments.h"
 #include "model/linear.h"
 #include "model/residual.h"
+#include "model/tensor_ranks.h"
 #include "ops/elementwise.h"
 #include "ops/gated.h"
 #include "ops/rope.h"
@@ -131,7 +132,6 @@ struct Gqa {
   }
 
   static std::string find_division_fault(const Config& c) {
-    if (c.norms_span_heads) return "norms of all heads together (OLMo) are not divided yet";
     if (c.gives_kv || c.kv_layer)
       return "keys and values that layers share (Gemma 4) are not divided yet";
     return {};
@@ -257,12 +257,30 @@ struct Gqa {
     }
     if (y.empty()) y = pass.take(pass.dtype(), raw.shape);
     if (norms_apart(c)) {
-      const ops::RmsNormArgs args = norm_apart(context, raw, norm);
-      ops::rms_norm(pass.backend, args, y.reshape(args.x.shape), {});
+      norm_heads(pass, context, raw, norm, y);
       raw = y;
     }
     ops::head_norm_rope(pass.backend, rope_args(pass, context, raw, norm), y);
     return y;
+  }
+
+  // q or k after a norm that is not part of RoPE. One over all heads is computed whole on each
+  // tensor rank.
+  static void norm_heads(Pass& pass, const BlockContext& context, TensorView raw, Key norm,
+                         TensorView y) {
+    const TensorRanks* const ranks = pass.weights.tensor_ranks();
+    if (ranks == nullptr || !context.as<Config>().norms_span_heads) {
+      const ops::RmsNormArgs args = norm_apart(context, raw, norm);
+      return ops::rms_norm(pass.backend, args, y.reshape(args.x.shape), {});
+    }
+    const Scratch::Mark mark(pass.backend.scratch());
+    const ParamView& projection = context.param(norm == kQNorm ? kQ : kK);
+    const Deal deal = pass.weights.table()[projection.index].row->output_deal();
+    const AxisPart own = deal.part_of(ranks->share());
+    const TensorView whole = pass.take(raw.dtype, {raw.shape[0], 1, deal.size});
+    ranks->gather_columns(pass, flat(raw), deal, flat(whole));
+    ops::rms_norm(pass.backend, norm_apart(context, whole, norm), flat(whole), {});
+    ops::copy(pass.backend, flat(whole).slice_cols(own.first, own.end()), flat(y));
   }
 
   // What values are made of, [T, M, H].
