@@ -109,10 +109,11 @@ void check_supported(const ParallelLayout& layout) {
     const bool is_run =
         kind.parts == &ParallelLayout::pipeline || kind.parts == &ParallelLayout::data;
     if (is_run || layout.*kind.parts == 1) continue;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("--ranks {}={}: no run is divided by {} yet; give pipeline=N, data=N "
-                            "or both",
-                            kind.name, layout.*kind.parts, kind.name));
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("--ranks {}={}: no training is divided by {} yet; give pipeline=N, data=N "
+                    "or both",
+                    kind.name, layout.*kind.parts, kind.name));
   }
 }
 

@@ -170,7 +170,8 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
   model::WeightForms forms =
       choose_weight_forms_and_add_warning(weights.get(), *backend, spec, part, model);
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, spec.dtype, nullptr,
-                                                        part, std::move(forms), spec.share);
+                                                        part, std::move(forms), spec.share,
+                                                        /*shared=*/nullptr, spec.tensor);
   model.weights->set_sharers(spec.weight_sharers);
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   if (!part) check_recompute_tags(*engine, spec.recompute.tags);
@@ -190,6 +191,7 @@ std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, co
                          .keep = spec.weights,
                          .load_in_4bit = spec.load_in_4bit,
                          .share = spec.share,
+                         .tensor = spec.tensor,
                          .shared = place.shared.get(),
                          .weight_sharers = spec.weight_sharers});
   if (place.shared) model.files = std::move(place.shared);

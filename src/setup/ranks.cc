@@ -128,6 +128,21 @@ void check_layout(const schedule::ParallelLayout& layout, const model::ModelConf
   schedule::check_supported(layout);
 }
 
+void check_layout_of_passes(const schedule::ParallelLayout& layout, const StageOptions& stages,
+                            const model::ModelConfig& config) {
+  if (layout.tensor == 1) return check_layout(layout, config);
+  model::check_division(model::LayerTable(config),
+                        {.expert = layout.expert, .tensor = layout.tensor});
+  if (layout.num_ranks() != layout.tensor || stages.stages > 1 || stages.microbatches > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--ranks {}, with --stages {} and --microbatches {}: tensor ranks run "
+                            "without stages, micro-batches and other kinds of ranks yet; give "
+                            "--ranks tensor={} alone",
+                            layout.text(), stages.stages, stages.microbatches, layout.tensor));
+  }
+  static_cast<void>(model::config_of_share(config, {.num_ranks = layout.tensor}));
+}
+
 void check_started_alone() {
   const std::string count = env_mpi_size();
   if (count.empty() || count == "1") return;
@@ -143,6 +158,7 @@ StageOptions stages_with_layout(const StageOptions& given, const schedule::Paral
   stages.ranks_each = given.stages;
   stages.stages = layout.pipeline * given.stages;
   stages.data = layout.data;
+  stages.tensor = layout.tensor;
   return stages;
 }
 

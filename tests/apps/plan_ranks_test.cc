@@ -208,7 +208,8 @@ TEST(PlanRanks, RefuseWhatHasNoEffect) {
   EXPECT_THAT(fault(options), HasSubstr("layer 0, self_attn.k_proj.weight: 3 key/value heads"));
   options.model = path_of("llama2");
   EXPECT_EQ(fault(options),
-            "--ranks tensor=2: no run is divided by tensor yet; give pipeline=N, data=N or both");
+            "--ranks tensor=2: no training is divided by tensor yet; give pipeline=N, data=N or "
+            "both");
   options.stages.ranks = "tensor=3";
   EXPECT_EQ(fault(options),
             "--ranks tensor=3: layer 0, self_attn.q_proj.weight: 4 heads along its outputs are no "

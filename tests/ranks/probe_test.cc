@@ -109,6 +109,100 @@ TEST_F(ProbeOverRanks, ChangeNoByteOfFamilies) {
   }
 }
 
+// Hidden states, logits, losses and samples of adapters and the base, with a cache that ranks
+// divide, as the file of one process.
+TEST_F(ProbeOverRanks, DivideMatricesAndChangeNoByte) {
+  struct Case {
+    std::string golden;
+    int ranks;
+  };
+  for (const Case& c : {Case{"llama31", 2}, Case{"qwen3", 3}, Case{"llama2", 4}}) {
+    SCOPED_TRACE(c.golden);
+    ProbeOptions one = request_of(c.golden, "sample", {"a", "b"});
+    json::object request = json::parse(content(one.request)).as_object();
+    request["want"] = {"hidden_states", "logits", "logprobs", "loss"};
+    for (json::value& sequence : request["sequences"].as_array())
+      sequence.as_object()["adapter"] = 1;
+    one.request = root_ + "/request.json";
+    std::ofstream(one.request) << json::serialize(request);
+    ASSERT_EQ(run_probe(one), 0);
+    expect_same_of(one, c.ranks, fmt::format("tensor={}", c.ranks), /*shards=*/false);
+  }
+}
+
+// What tensor ranks do not do yet is refused by its name, before a model is loaded.
+TEST_F(ProbeOverRanks, TensorRanksRefuseTheRest) {
+  struct Case {
+    std::string golden, request, ranks;
+    int started;
+    std::vector<std::string> words;
+    std::string want;
+  };
+  for (const Case& c :
+       {Case{"llama2",
+             "params",
+             "tensor=2",
+             2,
+             {},
+             "--ranks tensor=2: without gradients and training yet"},
+        Case{"llama2",
+             "sample",
+             "tensor=2",
+             2,
+             {"--stats", root_ + "/stats.json"},
+             "--ranks tensor=2: without --stats yet"},
+        Case{"llama2",
+             "sample",
+             "tensor=2,data=2",
+             4,
+             {},
+             "tensor ranks run without stages, micro-batches and other kinds of ranks yet"},
+        Case{"qwen3_moe",
+             "sample",
+             "tensor=2",
+             2,
+             {},
+             "--ranks tensor=2: layer 0, moe: ranks do not divide such a layer yet"}}) {
+    SCOPED_TRACE(c.want);
+    const ProbeOptions one = request_of(c.golden, c.request, {"a", "b"});
+    std::vector<std::string> words = {STRATA_BINARY, "probe",     one.model,
+                                      "--request",   one.request, "--ranks",
+                                      c.ranks,       "--out",     root_ + "/out.safetensors"};
+    for (const std::string& dir : one.adapters) words.insert(words.end(), {"--adapter", dir});
+    words.insert(words.end(), c.words.begin(), c.words.end());
+    const Ended ended = run_shell(fmt::format("{}-n {} {}", kMpirun, c.started, quoted(words)));
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_THAT(ended.text, HasSubstr(c.want));
+    EXPECT_FALSE(fs::exists(root_ + "/out.safetensors"));
+  }
+}
+
+// One line of JSON, printed once, with the tokens and logprobs of one process.
+TEST_F(RanksTest, GenerateWithDividedMatrices) {
+  const std::vector<std::string> words = {STRATA_BINARY,
+                                          "generate",
+                                          "--model",
+                                          std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3",
+                                          "--prompt",
+                                          "Once upon a time",
+                                          "--seed",
+                                          "5",
+                                          "--temperature",
+                                          "0.9",
+                                          "--json",
+                                          "--max-tokens",
+                                          "12"};
+  const Ended one = run_shell(quoted(words));
+  ASSERT_EQ(one.code, 0) << one.text;
+  const Ended two = run_shell(fmt::format("{}-n 2 {} --ranks tensor=2", kMpirun, quoted(words)));
+  ASSERT_EQ(two.code, 0) << two.text;
+  EXPECT_EQ(two.out, one.out);
+  const Ended staged =
+      run_shell(fmt::format("{}-n 2 {} --ranks pipeline=2", kMpirun, quoted(words)));
+  EXPECT_EQ(staged.code, 2);
+  EXPECT_THAT(staged.text, HasSubstr("generate divides a model by tensor=N alone"));
+}
+
 // What each sends, to the byte of what was planned, and what a probe says of it.
 TEST_F(RanksTest, SendWhatWasPlanned) {
   TrainOptions o = options("out");

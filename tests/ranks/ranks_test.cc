@@ -398,7 +398,7 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
   EXPECT_THAT(ended.text, HasSubstr("1 has started; start that many (mpirun -n 2)"));
 }
 
-// What a model cannot be divided by, before what no run is divided by yet.
+// What a model cannot be divided by, before what no training is divided by yet.
 TEST_F(RanksTest, SayWhichRowDoesNotDivide) {
   TrainOptions of_four_heads = options("out");
   of_four_heads.model = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama2/model";
@@ -406,7 +406,8 @@ TEST_F(RanksTest, SayWhichRowDoesNotDivide) {
   EXPECT_THAT(
       run_ranks(2, of_four_heads).text,
       HasSubstr(
-          "--ranks tensor=2: no run is divided by tensor yet; give pipeline=N, data=N or both"));
+          "--ranks tensor=2: no training is divided by tensor yet; give pipeline=N, data=N or "
+          "both"));
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{STRATA_BINARY, "probe", "--model", of_four_heads.model,
                                  "--request", root_ + "/not-there.json", "--out", root_ + "/out"},

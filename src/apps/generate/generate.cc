@@ -8,11 +8,13 @@
 #include <cstdio>
 #include <optional>
 
+#include "apps/options.h"
 #include "backend/thread_comm.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stop.h"
 #include "report/format.h"
+#include "setup/ranks.h"
 
 namespace strata::apps {
 namespace {
@@ -123,9 +125,42 @@ void generate_on_rank(const GenerateOptions& options, Comm& comm, int& exit_code
   exit_code = StopSignals::exit_code();
 }
 
+void check_ranks_of_generate(const schedule::ParallelLayout& layout,
+                             const GenerationOptions& options) {
+  if (layout.pipeline * layout.data > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--ranks {}: generate divides a model by tensor=N alone; stages are "
+                            "threads (--stages)",
+                            layout.text()));
+  }
+  check_layout_of_passes(layout, options.division, read_spec(options).parsed.config);
+}
+
+// One of several processes: the first one reads the prompt and draws the seed.
+int generate_as_rank(Comm& comm, const schedule::ParallelLayout& layout, GenerateOptions options) {
+  check_ranks_of_generate(layout, options.generation);
+  check_ranks_alike(comm,
+                    collect_rank_facts(read_spec(options.generation), option_table_of(options)));
+  if (comm.rank() == 0) options.prompt = read_prompt(options);
+  broadcast(comm, options.prompt);
+  uint64_t seed = options.generation.seed ? *options.generation.seed : draw_seed();
+  broadcast(comm, seed);
+  options.generation.seed = seed;
+  options.generation.division = stages_with_layout(options.generation.division, layout);
+  int exit_code = 0;
+  generate_on_rank(options, comm, exit_code);
+  return exit_code;
+}
+
 }  // namespace
 
 int run_generate(const GenerateOptions& given) {
+  if (!given.generation.division.ranks.empty()) {
+    return run_as_rank(given.generation.division,
+                       [&](Comm& comm, const schedule::ParallelLayout& layout) {
+                         return generate_as_rank(comm, layout, given);
+                       });
+  }
   GenerateOptions options = given;
   options.prompt = read_prompt(given);  // before minutes of loading
   if (!options.generation.seed) options.generation.seed = draw_seed();

@@ -415,12 +415,27 @@ std::string read_and_broadcast_request(Comm& comm, const ProbeOptions& options) 
   return json;
 }
 
+// What they do not do yet.
+void check_request_of_tensor_ranks(int num_ranks, const ProbeOptions& options,
+                                   const ProbeRequest& request) {
+  const char* const what = request.adapter_grads || request.param_grads || request.train
+                               ? "gradients and training"
+                           : !options.stats.empty() ? "--stats"
+                                                    : nullptr;
+  if (what == nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--ranks tensor={}: without {} yet; tensor ranks give forward results "
+                          "and samples",
+                          num_ranks, what));
+}
+
 int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const ProbeOptions& options) {
   StageOptions stages = stages_with_layout(options.stages, layout);
   const LoadSpec asked = read_spec(options);
-  check_layout(layout, asked.parsed.config);
+  check_layout_of_passes(layout, options.stages, asked.parsed.config);
   check_ranks_alike(comm, collect_facts_of_probe(asked, stages, options));
   const ProbeRequest request = parse_request(read_and_broadcast_request(comm, options), options);
+  if (layout.tensor > 1) check_request_of_tensor_ranks(layout.tensor, options, request);
   if (!(request.train && request.train->parameters)) choose_weight_sharers(comm, stages);
   return run_request_and_write_results(options, stages, asked, request, &comm);
 }
