@@ -129,7 +129,9 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorShares,
                                            LoadCase{"qwen3", 3}, LoadCase{"qwen2", 2},
                                            LoadCase{"qwen2", 4}, LoadCase{"llama_bias_f16", 2},
                                            LoadCase{"llama31_v4_shards", 2}, LoadCase{"phi3", 2},
-                                           LoadCase{"gemma2", 4}, LoadCase{"glm4", 2}));
+                                           LoadCase{"gemma2", 4}, LoadCase{"glm4", 2},
+                                           LoadCase{"qwen3_moe", 2}, LoadCase{"qwen3_moe_fused", 4},
+                                           LoadCase{"gpt_oss", 2}, LoadCase{"deepseek_moe", 4}));
 
 TEST(TensorShares, RefuseLayersThatTheyDoNotDivideYet) {
   struct Case {
@@ -137,9 +139,11 @@ TEST(TensorShares, RefuseLayersThatTheyDoNotDivideYet) {
     const char* want;
   };
   for (const Case& c :
-       {Case{"deepseek_mla",
-             "--ranks tensor=2: layer 0, mla: ranks do not divide such a layer yet"},
-        Case{"qwen3_moe", "--ranks tensor=2: layer 0, moe: ranks do not divide such a layer yet"},
+       {Case{"deepseek_v4",
+             "--ranks tensor=2: layer 0, compressed_attention: ranks do not divide such a layer "
+             "yet"},
+        Case{"qwen3_5",
+             "--ranks tensor=2: layer 0, gated_delta_net: ranks do not divide such a layer yet"},
         Case{"lfm2", "--ranks tensor=2: layer 0, short_conv: ranks do not divide such a layer yet"},
         Case{"gemma4_shared",
              "--ranks tensor=2: inputs of each layer (Gemma 4 E2B, E4B) are not divided yet"}}) {

@@ -110,19 +110,23 @@ TEST_F(ProbeOverRanks, ChangeNoByteOfFamilies) {
 }
 
 // Hidden states, logits, losses and samples of adapters and the base, with a cache that ranks
-// divide, as the file of one process.
+// divide, as the file of one process: heads of keys that are copied, experts, also with an A that
+// gate and up share, and latent attention.
 TEST_F(ProbeOverRanks, DivideMatricesAndChangeNoByte) {
   struct Case {
     std::string golden;
     int ranks;
+    std::vector<std::string> adapters;
   };
-  for (const Case& c : {Case{"llama31", 2}, Case{"qwen3", 3}, Case{"llama2", 4}}) {
+  for (const Case& c : {Case{"llama31", 2, {"a", "b"}}, Case{"qwen3", 3, {"a", "b"}},
+                        Case{"qwen3_moe", 4, {"a", "b", "c"}}, Case{"gpt_oss", 2, {"a", "b"}},
+                        Case{"deepseek_moe", 4, {"a"}}}) {
     SCOPED_TRACE(c.golden);
-    ProbeOptions one = request_of(c.golden, "sample", {"a", "b"});
+    ProbeOptions one = request_of(c.golden, "main", c.adapters);
     json::object request = json::parse(content(one.request)).as_object();
+    const std::string samples = request_of(c.golden, "sample", {}).request;
+    request["sample"] = json::parse(content(samples)).as_object().at("sample");
     request["want"] = {"hidden_states", "logits", "logprobs", "loss"};
-    for (json::value& sequence : request["sequences"].as_array())
-      sequence.as_object()["adapter"] = 1;
     one.request = root_ + "/request.json";
     std::ofstream(one.request) << json::serialize(request);
     ASSERT_EQ(run_probe(one), 0);
@@ -157,12 +161,12 @@ TEST_F(ProbeOverRanks, TensorRanksRefuseTheRest) {
              4,
              {},
              "tensor ranks run without stages, micro-batches and other kinds of ranks yet"},
-        Case{"qwen3_moe",
+        Case{"qwen3_5",
              "sample",
              "tensor=2",
              2,
              {},
-             "--ranks tensor=2: layer 0, moe: ranks do not divide such a layer yet"}}) {
+             "--ranks tensor=2: layer 0, gated_delta_net: ranks do not divide such a layer yet"}}) {
     SCOPED_TRACE(c.want);
     const ProbeOptions one = request_of(c.golden, c.request, {"a", "b"});
     std::vector<std::string> words = {STRATA_BINARY, "probe",     one.model,

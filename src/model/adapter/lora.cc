@@ -43,12 +43,11 @@ void set_shapes_and_panels(LoraModule& module, DType dtype, int64_t panel_width)
                     .width = rank_panel_width(rank, panel_width)};
   if (!module.target->parts.empty()) return;  // they have the panels of B
   module.b_blocks = module.target->blocks;
-  module.b_panel = {
-      .data = nullptr,
-      .dtype = dtype,
-      .rows = module.b_blocks.panel_rows(module.target->own.count / module.num_halves, panel_width),
-      .cols = rank,
-      .width = panel_width};
+  module.b_panel = {.data = nullptr,
+                    .dtype = dtype,
+                    .rows = module.b_blocks.panel_rows(module.target->own.count, panel_width),
+                    .cols = rank,
+                    .width = panel_width};
 }
 
 // A module without memory: shapes, names and panels.
@@ -130,10 +129,14 @@ int64_t all_panel_bytes(const LoraModule& module, int64_t panel_width) {
 
 // Of routed experts.
 void append_expert_packs(const LoraModule& module, std::vector<ops::PackItem>& packs) {
+  const AxisPart& own = module.target->own;
+  const int64_t half_rows = module.target->out / module.num_halves;
   for (int64_t e = 0; e < module.num_experts; ++e) {
     packs.push_back({module.a.at(e), module.a_of(e)});
     for (int64_t half = 0; half < module.num_halves; ++half) {
-      packs.push_back({module.half_of(module.b.at(e), half), module.b_of(e, half)});
+      const int64_t first = half * half_rows;
+      packs.push_back(
+          {module.b.at(e).slice_rows(first + own.first, first + own.end()), module.b_of(e, half)});
     }
   }
 }

@@ -180,6 +180,13 @@ struct Mla {
 
   static void add_params(const Config& c, int64_t d, ParamRows& rows);
 
+  // Each rank has all of the latent, for its heads.
+  static std::string find_division_fault(const Config&) { return {}; }
+  static Config divide(const Config& c, const TensorShare& share) {
+    Config own = c;
+    own.num_heads = Deal{.size = c.num_heads}.part_of(share).count;
+    return own;
+  }
   static CacheSpec cache_spec(const Config& c, DType dtype) {
     return {.entry_bytes = c.cache_width() * dtype_bytes(dtype)};
   }

@@ -14,15 +14,18 @@ struct Placed {
   LoraTarget target;
 };
 
-LoraTarget make_target(const ParamRow& row, BlockGroup group) {
+LoraTarget make_target(const ParamRow& row, BlockGroup group, const TensorShare& share) {
   const bool own = row.is_parameter();
   const int64_t out = !own                    ? row.lora.out
                       : row.whole_outputs > 0 ? row.whole_outputs
                                               : row.shape[0];
+  // Of a target of several matrices those of each one's outputs.
+  const AxisPart own_part = own ? AxisPart{row.first_output, row.shape[0]}
+                                : Deal{.size = out / row.lora.num_halves}.part_of(share);
   return {.path = std::string(row.lora.path),
           .in = own ? row.shape[1] : row.lora.in,
           .out = out,
-          .own = {row.first_output, own ? row.shape[0] : out},
+          .own = own_part,
           .num_experts = row.num_experts,
           .num_halves = row.lora.num_halves,
           .alternating = row.lora.alternating,
@@ -43,13 +46,13 @@ int largest_key(const ParamRows& rows) {
 }
 
 // In the order of an adapter's modules.
-std::vector<Placed> ordered_targets(const LayerStack& stack) {
+std::vector<Placed> ordered_targets(const LayerStack& stack, const TensorShare& share) {
   std::vector<Placed> placed;
   for (size_t s = 0; s < stack.rows.size(); ++s) {
     for (const ParamRow& row : stack.rows[s].inner) {
       if (row.lora.path.empty()) continue;
       const BlockGroup group = stack.config[s].block.ops().group;
-      placed.push_back({row.lora.order, s, &row, make_target(row, group)});
+      placed.push_back({row.lora.order, s, &row, make_target(row, group, share)});
     }
   }
   std::stable_sort(placed.begin(), placed.end(),
@@ -83,11 +86,11 @@ void resolve_parts(const std::vector<Placed>& placed, LayerStack& stack) {
   }
 }
 
-void add_targets(LayerStack& stack) {
+void add_targets(LayerStack& stack, const TensorShare& share) {
   for (const SublayerRows& rows : stack.rows) {
     stack.target_of.emplace_back(static_cast<size_t>(largest_key(rows.inner) + 1), -1);
   }
-  std::vector<Placed> placed = ordered_targets(stack);
+  std::vector<Placed> placed = ordered_targets(stack, share);
   for (Placed& item : placed) {
     stack.target_of[item.sublayer][static_cast<size_t>(item.row->key)] =
         static_cast<int>(stack.targets.size());
@@ -112,7 +115,7 @@ LayerStack make_stack(const LayerConfig& config, int64_t hidden_size, const Tens
     sublayer.block.ops().add_params(sublayer.block.config(), hidden_size, rows.inner);
     take_share_of_rows(rows.inner, share);
   }
-  add_targets(stack);
+  add_targets(stack, share);
   return stack;
 }
 

@@ -20,8 +20,10 @@ Deal ParamRow::input_deal() const {
 }
 
 void ParamRow::take_share(const TensorShare& share) {
-  CHECK(whole_outputs == 0 && num_experts == 0 && blocks.empty());
+  CHECK(whole_outputs == 0);
   const AxisPart part = output_deal().part_of(share);
+  // A unit has whole pairs of blocks.
+  CHECK(blocks.empty() || part.first % (blocks.first + blocks.second) == 0, suffix);
   whole_outputs = shape[0];
   first_output = part.first;
   Shape own = {part.count};

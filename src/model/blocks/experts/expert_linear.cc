@@ -5,6 +5,7 @@
 
 #include "backend/arena.h"
 #include "model/linear.h"
+#include "model/tensor_ranks.h"
 #include "ops/group_bias.h"
 
 namespace strata::model {
@@ -232,10 +233,10 @@ ExpertLoraH allocate_expert_lora_h(Pass& pass, const BlockContext& context) {
   return lora_h;
 }
 
-void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
-                           MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y) {
-  y = pass.unless_computed(y);
-  if (y.empty() && is_all_computed(pass, lora_h)) return;
+namespace {
+
+void multiply_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                      MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y) {
   ExpertLists& lists = ExpertLists::get_cleared(pass);
   for_each_module(pass, context, key, [&](const AdapterSegment& run, const ModuleHalf& found) {
     append_forward_products(lists, run, found, lora_h);
@@ -255,6 +256,32 @@ void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::G
                     .runs = lists.low_rank,
                     .bias = key == kMoeDown ? ops::TensorStack() : expert_biases(context, key)},
                    y);
+}
+
+// x [n, k] are this tensor rank's inputs and y [n, N] all outputs, of which it makes its own.
+void gather_and_multiply_forward(Pass& pass, const TensorRanks& ranks, const BlockContext& context,
+                                 const ops::GroupedRows& rows, MoeKey key,
+                                 const ExpertLoraH& lora_h, TensorView x, TensorView y) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const ParamView& matrix = context.param(key);
+  const ParamRow& row = *pass.weights.table()[matrix.index].row;
+  const TensorView whole_x = pass.take(x.dtype, {x.rows(), matrix.panel.cols});
+  ranks.gather_columns(pass, x, row.input_deal(), whole_x);
+  const TensorView own_y = y.empty() ? y : pass.take(y.dtype, {y.rows(), matrix.panel.rows});
+  multiply_forward(pass, context, rows, key, lora_h, whole_x, own_y);
+  if (!y.empty()) ranks.gather_columns(pass, own_y, row.output_deal(), y);
+}
+
+}  // namespace
+
+void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+                           MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y) {
+  y = pass.unless_computed(y);
+  if (y.empty() && is_all_computed(pass, lora_h)) return;
+  const TensorRanks* const ranks = pass.weights.tensor_ranks();
+  if (ranks == nullptr || key != kMoeDown)
+    return multiply_forward(pass, context, rows, key, lora_h, x, y);
+  gather_and_multiply_forward(pass, *ranks, context, rows, key, lora_h, x, y);
 }
 
 void expert_down_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,

@@ -57,6 +57,14 @@ struct Moe {
     return fmt::format("{} experts of {}, {} a token", c.num_experts, c.expert_width, c.top_k);
   }
   static void add_params(const Config& c, int64_t d, ParamRows& rows) { add_moe_rows(c, d, rows); }
+  // A rank has channels of every expert, and chooses experts as all others do.
+  static std::string find_division_fault(const Config&) { return {}; }
+  static Config divide(const Config& c, const TensorShare& share) {
+    Config own = c;
+    own.expert_width = Deal{.size = c.expert_width}.part_of(share).count;
+    own.shared_width = Deal{.size = c.shared_width}.part_of(share).count;
+    return own;
+  }
   static CacheSpec cache_spec(const Config&, DType) { return {}; }
   static BlockWork work(const Config&) { return {}; }
 
