@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -68,6 +69,9 @@ bool divides(const RowShards& shards, int64_t ranks) {
   return shards.uneven || shards.units % ranks == 0 || (shards.copied && ranks % shards.units == 0);
 }
 
+// Numbers beyond it are none that a hint names: a config may claim any number of heads.
+constexpr int64_t kMostRanks = 32768;
+
 // What the model's rows can be divided by. Rows that may be copied leave divisors of the others
 // out.
 std::string hint_of_tensor_ranks(const LayerTable& layers) {
@@ -77,7 +81,7 @@ std::string hint_of_tensor_ranks(const LayerTable& layers) {
   });
   std::vector<int64_t> wanted;
   bool all = true;
-  for (int64_t ranks = 2; ranks <= common; ++ranks) {
+  for (int64_t ranks = 2; ranks <= std::min(common, kMostRanks); ++ranks) {
     if (common % ranks != 0) continue;
     bool every = true;
     for_each_row(layers, [&](const ParamRow& row, int64_t) {
