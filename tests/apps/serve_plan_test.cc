@@ -128,8 +128,9 @@ TEST(ServePlan, ModelsOfUnlikeSizesFitTogether) {
 class ServePlanOfDrafts : public ::testing::TestWithParam<std::pair<const char*, int64_t>> {};
 INSTANTIATE_TEST_SUITE_P(Tokens, ServePlanOfDrafts,
                          ::testing::Values(std::pair("deepseek_v4_mtp", 1),
-                                         std::pair("deepseek_v4_mtp", 3),
-                                         std::pair("qwen3_5_mtp", 1), std::pair("qwen3_5_mtp", 3)));
+                                           std::pair("deepseek_v4_mtp", 3),
+                                           std::pair("qwen3_5_mtp", 1),
+                                           std::pair("qwen3_5_mtp", 3)));
 
 TEST_P(ServePlanOfDrafts, AStepFits) {
   constexpr int64_t kRank = 8, kRows = 9;
