@@ -36,7 +36,7 @@ void write_optimizer(const AdapterCopy& copy, const std::string& dir) {
 // Whether it is this part's, and no copy of another's.
 bool is_own(const model::LoraModule& module) { return module.held() && !module.is_copy; }
 
-// Of a module's values in the flat blocks: A, and B behind it.
+// The shape of a module's values in the flat blocks: A, and B behind it.
 Shape flat_shape(const model::LoraModule& module) {
   return {module.a.shape.num_elements() + module.b.shape.num_elements()};
 }

@@ -50,7 +50,7 @@ void check_topk(int64_t k, int64_t vocab, std::string_view where, std::string_vi
   fail(fmt::format("{}.{}: got {}, want 0 to {}", where, field, k, vocab));
 }
 
-// Of a loss in what is trained.
+// The weight of a loss in what is trained.
 void check_loss_weight(float weight, std::string_view field) {
   if (weight >= 0.0f && !std::isinf(weight)) return;
   fail(fmt::format("{}: got {}, want 0 or more", field, weight));
@@ -109,7 +109,7 @@ void check_num_targets(const api::Datum& datum, const api::LossRow& loss,
                    plain ? "at least one" : "one with this loss"));
 }
 
-// Of what the loss reads of each token or target.
+// Checks the lengths of what the loss reads for each token or target.
 void check_loss_input_lengths(const api::Datum& datum, const api::LossRow& loss,
                               const std::string& where, bool want_loss) {
   const size_t tokens = datum.tokens.size();

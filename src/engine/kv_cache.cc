@@ -163,7 +163,7 @@ std::span<const int32_t> PrefixCache::tokens_of_full_pages(std::span<const int32
   return tokens.first(std::min(tokens.size() / size, pages.size()) * size);
 }
 
-// Of whole pages, at least one. `state`, or null: the last node's own from now on.
+// Inserts whole pages, at least one. `state`, or null: the last node's own from now on.
 void PrefixCache::insert_path(const PrefixOwner& owner, std::span<const int32_t> tokens,
                               std::span<void* const> pages, void* state) {
   const std::vector<Node*> path = find_or_add_path(owner, tokens);
@@ -177,7 +177,7 @@ void PrefixCache::insert_path(const PrefixOwner& owner, std::span<const int32_t>
   while (num_nodes() > max_nodes_) give_back_oldest();
 }
 
-// Of whole pages. Whether there is a state behind them, which counts as used then.
+// Whether there is a state behind whole pages of tokens, which counts as used then.
 bool PrefixCache::touch_if_state_known(const PrefixOwner& owner, std::span<const int32_t> tokens) {
   const std::vector<Node*> path = match(owner, tokens);
   const bool is_whole = std::ssize(path) * layout_.page_size() == std::ssize(tokens);
@@ -186,7 +186,7 @@ bool PrefixCache::touch_if_state_known(const PrefixOwner& owner, std::span<const
   return true;
 }
 
-// Of whole pages.
+// The path of whole pages, whose missing nodes are added.
 std::vector<PrefixCache::Node*> PrefixCache::find_or_add_path(const PrefixOwner& owner,
                                                               std::span<const int32_t> tokens) {
   std::vector<Node*> path = match(owner, tokens);

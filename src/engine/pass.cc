@@ -113,7 +113,7 @@ StagePass::StagePass(Backend& backend, Engine& engine, const PassWork& work, Pas
   state.tape.layers_done = nullptr;
 }
 
-// Of what the stage reads and gives, in the scratch.
+// Takes what the stage reads and gives, from the scratch.
 void StagePass::take_states_and_hidden() {
   const model::ModelWeights& weights = pass_.weights;
   const Shape shape = border_shape();
@@ -150,7 +150,7 @@ void StagePass::forward(TensorView memory) {
 
 void StagePass::write_large_results() {
   if (work_.want_hidden_states) {
-    // Of streams the last entry is not what the final norm made, even where there is but one.
+    // With streams the last entry is not what the final norm made, even where there is but one.
     pass_.unless_counting([&] {
       write_hidden_states(pass_.backend, work_, states_,
                           pass_.weights.config().streams ? hidden_ : TensorView());

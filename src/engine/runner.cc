@@ -48,7 +48,7 @@ struct BatchGuard {
   }
 };
 
-// Of sequences [first, last), a backward counted as two forwards.
+// Tokens of sequences [first, last), where a backward counts as two forwards.
 double weighed_tokens(const api::Batch& batch, size_t first, size_t last) {
   double tokens = 0.0;
   for (size_t s = first; s < last; ++s) {

@@ -53,7 +53,7 @@ void Runner::deal_microbatches(const api::Batch& batch) {
   round_.clear();
 }
 
-// Of the sequences that a rank was dealt; of all: -1.
+// Calls with the lists of the sequences that a rank was dealt; rank -1: with all.
 template <typename Body>
 void Runner::for_each_list_dealt_to(int rank, const api::Batch& batch, LossLists lists,
                                     api::BatchResult& result, Body body) {

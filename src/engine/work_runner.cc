@@ -335,7 +335,7 @@ void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interrup
   under_way_.clear();
 }
 
-// Of rows that share passes each is as far as all are.
+// Rows that share passes are each as far as all are.
 void WorkRunner::tell_progress() {
   const double share = stages_.fraction_done();
   for (const api::DataRange* rows : under_way_) {

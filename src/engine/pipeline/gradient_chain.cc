@@ -116,7 +116,7 @@ bool GradientChain::is_here(int64_t part) const {
   return part == model::kEmbeddingPart ? weights.begins() : weights.ends();
 }
 
-// Of a round ranks have passes in their order.
+// In a round ranks have passes in their order.
 bool GradientChain::is_told(int from, int to) const { return waits_ && from < to; }
 
 void GradientChain::begin_to_send(int rank) {

@@ -44,7 +44,7 @@ void check_backwards_ascend(const schedule::Table& table) {
   }
 }
 
-// Of runs that end with the last layer: begins[s][l] is where the last of s runs of the first l
+// The runs that end with the last layer: begins[s][l] is where the last of s runs of the first l
 // layers begins.
 std::vector<model::LayerRange> trace_back(const std::vector<std::vector<size_t>>& begins) {
   std::vector<model::LayerRange> ranges(begins.size() - 1);

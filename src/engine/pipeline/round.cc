@@ -106,7 +106,7 @@ int64_t least_passes(std::span<const int64_t> lengths, int64_t pass_tokens) {
   return least + rest / pass_tokens + (rest % pass_tokens == 0 ? 0 : 1);
 }
 
-// Of micro-batches that begin at `firsts`: behind the rows of those before.
+// Where rows of micro-batches that begin at `firsts` begin: behind the rows of those before.
 void set_first_rows(const api::Batch& batch, size_t first, int64_t rows, Round& round) {
   for (size_t s = first, m = 0; m < round.firsts.size(); ++m) {
     rows += num_tokens(batch, s, round.firsts[m]);

@@ -49,7 +49,7 @@ class SentPlanner {
  private:
   [[nodiscard]] int last_stage() const { return plan_.num_stages() - 1; }
   [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
-  // Of a pipeline's rank, among the ranks of that stage.
+  // What a rank of a pipeline sends, by its place among the ranks of that stage.
   SentBytes& of(int rank, int data) { return sent_[static_cast<size_t>(rank * plan_.data + data)]; }
   [[nodiscard]] int64_t tokens_of(size_t s) const {
     return std::ssize(batch_.sequences[s].datum->tokens);
@@ -60,7 +60,7 @@ class SentPlanner {
   [[nodiscard]] bool trains_parameters() const {
     return batch_.gradients == api::Gradients::kParameters;
   }
-  // Of adapters that take gradients.
+  // The adapters that take gradients.
   [[nodiscard]] std::vector<const model::LoraAdapter*> training_adapters() const {
     std::vector<const model::LoraAdapter*> all;
     if (batch_.gradients != api::Gradients::kAdapters) return all;
@@ -147,7 +147,7 @@ class SentPlanner {
     }
     return values;
   }
-  // Of all parameters those that an owner has.
+  // How many values of all parameters an owner has.
   [[nodiscard]] int64_t num_base_values(int stage, int owner) const {
     const train::Ownership& owners = ownerships_[static_cast<size_t>(stage)];
     const size_t embedding = weights_.embedding_index();
@@ -231,7 +231,7 @@ class SentPlanner {
       });
     }
   }
-  // Of a sequence's last token there is none.
+  // A sequence's last token has no prediction, so a micro-batch of single tokens runs none.
   [[nodiscard]] bool runs_mtp(const Round& round, int own) const {
     const size_t m = round.place_of(own);
     bool any = false;
@@ -280,7 +280,7 @@ class SentPlanner {
     });
   }
 
-  // Of every rank.
+  // Adds to what every rank sends.
   void add_control(int64_t bytes) {
     for (SentBytes& rank : sent_) rank[Sent::kControl] += bytes;
   }

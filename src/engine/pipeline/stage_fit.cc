@@ -53,8 +53,8 @@ int64_t fullest_process_bytes(std::vector<int64_t> of_ranks, const Processes& pr
   return most;
 }
 
-// Of points by rising bytes and falling cost at most about so many, evenly over their bytes: both
-// ends, and between them the cheapest of each share.
+// Leaves about `most` of the points, which rise in bytes and fall in cost, evenly over their bytes:
+// both ends, and between them the cheapest of each share.
 template <typename P>
 void thin_out(std::vector<P>& points, size_t most) {
   if (points.size() <= most) return;
@@ -203,8 +203,8 @@ class LayerChoices {
     levels_.erase(std::unique(levels_.begin(), levels_.end()), levels_.end());
   }
 
-  // Of levels_. Every rank takes fewer bytes, or as many, at a higher level: so does the fullest
-  // process.
+  // The first of levels_ that fits. Every rank takes fewer bytes, or as many, at a higher level: so
+  // does the fullest process.
   [[nodiscard]] size_t first_estimated_within(int64_t bytes) const {
     const auto found = std::partition_point(levels_.begin(), levels_.end(), [&](double level) {
       return estimate_bytes(level) > bytes;

@@ -11,7 +11,7 @@
 namespace strata::engine {
 namespace {
 
-// Of a module of an adapter's that belongs to no layer; none where the stage is another rank's.
+// Gradients of an adapter's module of no layer; none where the stage is another rank's.
 template <typename Body>
 void for_each_gradient_of(StageRunner* stage, api::AdapterSlot slot, int target, Body body) {
   if (stage == nullptr) return;
@@ -25,7 +25,7 @@ TensorView slice_piece(TensorView values, int64_t first_row, int64_t cols,
   return values.part((piece.rows.first - first_row) * cols, piece.shape);
 }
 
-// Of these rows of the embedding, piece by piece, what a reader keeps.
+// What a reader keeps of these rows of the embedding, piece by piece.
 std::vector<train::RowPiece> pieces_kept_by(const train::Share& reader,
                                             const model::ModelWeights& weights,
                                             const train::OwnedRows& rows) {

@@ -15,8 +15,8 @@ constexpr double kProductShare = 0.85;
 // f32's operations (a fused one counts twice); in backward it is recomputed and has a gradient.
 constexpr double kExponentialFlops = 33.0;
 constexpr double kBackwardExponentials = 3.5;
-// Of products with few rows: what reads of weights reach of the limit, and how much of the shorter
-// one of reading and computing the longer one does not hide (docs/dev/log).
+// For products with few rows: what share of the limit reads of weights reach, and how much of the
+// shorter one of reading and computing the longer one does not hide (docs/dev/log).
 constexpr double kReadShare = 0.9;
 constexpr double kCacheReadShare = 0.6;  // of caches, which lie head by head
 constexpr double kNotHidden = 0.5;
@@ -25,7 +25,7 @@ constexpr double kNotHidden = 0.5;
 constexpr double kActivationMoves = 5.0;
 constexpr double kLogitMoves = 5.0;
 constexpr double kAdamWMoves = 7.0;
-// Of a logit of decoding: written, read for the sum and for the choice.
+// Moves of a logit of decoding: written, read for the sum and for the choice.
 constexpr double kDecodeLogitMoves = 3.0;
 
 double num_head_weights(const model::ModelConfig& c) {
@@ -87,7 +87,7 @@ Work attention_work(const model::ModelConfig& c, int64_t length) {
   return sum;
 }
 
-// Of the loss that trains indexers (ops/indexer_loss.h), over one sequence: a listing block attends
+// The loss that trains indexers (ops/indexer_loss.h), over one sequence: a listing block attends
 // to the entries of its second window, and scores every one. The loss has the scores of attention
 // to all of them, without values, and those of the indexer with two gradients.
 double indexer_loss_flops(const model::ModelConfig& c, int64_t length) {

@@ -98,7 +98,7 @@ PassPlan plan_pass(Engine& engine, const PlanShape& shape, int64_t enough) {
     if (shape.alone && count > 1) continue;
     const int64_t length = (shape.pass_tokens + count - 1) / count;
     PassPlan plan = plan_pass_of_sequences(engine, shape, adapters, count, length);
-    // Of passes apart each part is of the one that takes most of it: no two need be alike.
+    // Where passes run apart, each part is that of the pass that takes most of it.
     const int64_t held = std::max(most.held_bytes, plan.held_bytes);
     const int64_t deferred = std::max(most.deferred_bytes, plan.deferred_bytes);
     if (plan.total() > most.total()) most = std::move(plan);

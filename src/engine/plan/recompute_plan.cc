@@ -36,7 +36,7 @@ int64_t bytes_of(const PlanShape& shape, const PassPlan& pass) {
   return pass.total() + shape.in_flight * pass.held_bytes;
 }
 
-// Of one layer of each class that can be recomputed.
+// Bytes of one layer of each class that can be recomputed.
 int64_t recomputed_layer_bytes(const std::vector<SavedClass>& classes) {
   int64_t bytes = 0;
   for (const SavedClass& c : classes) bytes += is_input(c) ? 0 : c.cost.bytes;
@@ -90,7 +90,7 @@ std::vector<Choice> pareto_front_of(std::vector<Choice> choices) {
   return front;
 }
 
-// Of what is offloaded, at least.
+// Bytes in files, at least: those of what is offloaded.
 int64_t file_bytes(const std::vector<SavedClass>& classes, const std::vector<Choice>& choices) {
   int64_t bytes = 0;
   for (size_t i = 0; i < classes.size(); ++i) bytes += choices[i].offloaded * classes[i].cost.bytes;
@@ -133,7 +133,7 @@ RecomputePlan make_recompute_plan(const PlanShape& shape, const std::vector<Save
   return plan;
 }
 
-// Of policies with a name.
+// The plans of policies with a name.
 std::vector<RecomputePlan> plan_presets(Engine& engine, const PlanShape& shape,
                                         const std::vector<SavedClass>& classes, bool offloads) {
   std::vector<RecomputePlan> plans;

@@ -454,7 +454,7 @@ std::span<const int32_t> RowBook::first_tokens(const SampleRow& row, int64_t cou
   return tokens_;
 }
 
-// Of layouts without a state, which is kept where it is at a border.
+// Layouts without a state alone: a state is kept where it is at a border.
 void RowBook::cache_prefix(const SampleRow& row) {
   const SampleGroup& group = group_of(row);
   const bool has_state = engine_.cache_layout().state_bytes() > 0;

@@ -109,7 +109,7 @@ TensorView SamplePass::take_borders_and_hidden(model::Pass& pass) {
   return hidden;
 }
 
-// Of this stage; what the head reads.
+// Runs the layers of this stage; returns what the head reads.
 TensorView SamplePass::run_layers_and_commit_reads(model::Pass& pass) {
   const TensorView hidden = take_borders_and_hidden(pass);
   const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
@@ -146,7 +146,7 @@ void SamplePass::select_prompt_rows(const StepSlice& slice) {
   }
 }
 
-// Of these rows, where the stage has a head.
+// The logits of these rows, where the stage has a head.
 SamplePass::LogitsRow SamplePass::run_head(model::Pass& pass, std::span<const int32_t> rows,
                                            TensorView hidden) {
   if (!has_logits()) return {};
@@ -187,22 +187,7 @@ void SamplePass::run_head_and_choose(model::Pass& pass, TensorView hidden) {
   });
 }
 
-// Of a chunk, whose first row is in `slice` or one behind it; then that of its last row.
-void SamplePass::record_values_and_add_choices(model::Pass& pass, std::span<const int32_t> rows,
-                                               const LogitsRow& chunk, size_t& slice) {
-  choices_.clear();
-  recorded_.clear();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    while (rows[i] >= step_.slices()[slice].end) ++slice;
-    const StepSlice& part = step_.slices()[slice];
-    const auto logits_row = static_cast<int32_t>(i);
-    record_values(pass, part, rows[i], {chunk.logits, chunk.lse, logits_row});
-    if (part.samples && rows[i] >= part.end - 1 - part.num_drafts)
-      add_choice(part, rows[i], logits_row);
-  }
-}
-
-// Row `at` of the pass, where it is of a prompt whose values are wanted.
+// Goes on from `slice`, which has the chunk's first row or is just before it, to its last row's.
 void SamplePass::record_values(model::Pass& pass, const StepSlice& slice, int32_t at,
                                const LogitsRow& of) {
   const SampleRow& row = book_.row(slice.id);

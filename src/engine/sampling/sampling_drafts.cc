@@ -103,13 +103,13 @@ void SamplingDrafts::draft_further(model::Pass& pass, TensorView states) {
     if (i == 1) kept = save_listed_rows(pass, count);
     run_mtp_layer_and_choose(pass, states, states.slice_rows(0, std::ssize(slices_)));
   }
-  // Of a row that got fewer drafts too: what was not overwritten is put back as it was.
+  // Rows that got fewer drafts too: what was not overwritten is put back as it was.
   for (const SampleRow* row : kept) {
     restore_undo_rows(pass.backend, pass.cache, row->state, row->position, row->position + count);
   }
 }
 
-// Of the rows that are listed what `count` further drafts overwrite.
+// Saves what `count` further drafts overwrite of the rows that are listed.
 std::vector<const SampleRow*> SamplingDrafts::save_listed_rows(model::Pass& pass, int64_t count) {
   std::vector<const SampleRow*> kept;
   for (const size_t s : slices_) {
@@ -144,7 +144,7 @@ void SamplingDrafts::clear_drafts_and_list_known_rows(const model::Pass& pass) {
   }
 }
 
-// Of the slices that were drafted last, those with so many drafts of which more are wanted.
+// Lists those of the slices drafted last that have so many drafts and want more.
 void SamplingDrafts::list_drafted_rows(const model::Pass& pass, int64_t num_drafts) {
   builder_.clear();
   rows_.clear();
@@ -195,7 +195,7 @@ void SamplingDrafts::gather_last_states(const model::Pass& own, TensorView from,
   ops::gather(own.backend, from, rows_, states);
 }
 
-// Of the token behind the row's last draft.
+// The choice of the token behind the row's last draft.
 void SamplingDrafts::add_choice(size_t id, int64_t logits_row) {
   const SampleRow& row = book_.row(id);
   SampleChoice& choice = choices_.emplace_back();
@@ -220,8 +220,8 @@ void SamplingDrafts::select_last_rows(const model::Pass& own) {
   }
 }
 
-// Of a chunk, whose first row is in the listed slice `next` or one behind it; then that of its last
-// row.
+// Lists the choices of a chunk, whose first row is in the listed slice `next` or one behind it;
+// then `next` is that of its last row.
 void SamplingDrafts::list_choices(const model::Pass& own, std::span<const int32_t> rows,
                                   size_t& next) {
   choices_.clear();

@@ -107,8 +107,8 @@ int64_t Preemption::row_pages(const SampleRow& row, int64_t new_tokens, bool sha
   return engine_.kv_pool().need().behind_prompt(*group_of(row).request, new_tokens, shares_prompt);
 }
 
-// Of its own that a row which is aside may have pages for: drafts take them in advance, those that
-// are read and behind these those that are made.
+// Tokens of its own that a row which is aside may have pages for: drafts take them in advance,
+// those that are read and behind these those that are made.
 int64_t Preemption::kept_tokens(const SampleRow& row) const {
   const int64_t ahead = std::max<int64_t>(0, 2 * engine_.options().draft_tokens - 2);
   return std::min(row.num_sampled() + ahead, group_of(row).request->max_tokens);
