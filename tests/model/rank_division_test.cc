@@ -125,6 +125,7 @@ TEST(RankDivision, FewMatricesStayWhole) {
                                        "mlp.gate.weight",
                                        "mlp.shared_expert_gate.weight",
                                        "e_proj.weight",
+                                       "fc.weight",
                                        "h_proj.weight"};
   std::set<std::string> seen;
   const auto look = [&](const ParamRow& row) {
