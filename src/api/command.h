@@ -91,7 +91,7 @@ struct Sample : SampleRequest {
   std::string snapshot_dir = {};  // where to read it from when it is not in memory
   int64_t num_samples = 1;
   std::vector<std::string> stop_texts = {};  // likewise; searched in the generated text only
-  bool tells_tokens = false;                 // events tell its tokens as they are sampled
+  bool streams_tokens = false;               // events tell its tokens as they are sampled
   // What every answer fits, for the vocabulary of its base; null: they are free. Of this process
   // alone: bytes of a command have none.
   std::shared_ptr<const structured::Grammar> grammar = nullptr;

@@ -253,7 +253,7 @@ void serialize_field(A& a, T& sample) {
     serialize_field(a, static_cast<SampleRequest&>(sample));
   }
   serialize_fields(a, sample.snapshot, sample.snapshot_dir, sample.num_samples, sample.stop_texts,
-                   sample.tells_tokens);
+                   sample.streams_tokens);
 }
 template <typename A, Is<Command> T>
 void serialize_field(A& a, T& command) {

@@ -16,7 +16,7 @@ namespace strata::api {
 struct Accepted {};
 
 // Tokens that one row of a Sample was given, in order and without gaps: of samples that asked for
-// them (Sample::tells_tokens) alone.
+// them (Sample::streams_tokens) alone.
 struct RowTokens {
   int64_t row = 0;                   // which of num_samples
   int64_t first = 0;                 // the place in the row of tokens[0]

@@ -69,7 +69,7 @@ struct SampleShare {
   int64_t pages = 0;             // that these hold or may still take, and those that are aside keep
   int64_t rows_to_take = 0;      // of the rows, those that may be set aside now
   int64_t pages_to_take = 0;     // that this would free
-  int64_t rows_aside = 0;        // that wait to run on
+  int64_t preempted_rows = 0;    // that wait to run on
   int64_t pages_to_resume = 0;   // that the next of these needs
   int64_t states_to_resume = 0;  // likewise
 };

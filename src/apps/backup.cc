@@ -41,7 +41,8 @@ std::string counts_text(const std::string& path, const server::BackupCounts& cou
                      report::format_bytes(counts.bytes));
 }
 
-int check_backup_and_print(const CheckOptions& options) {
+// Checks a backup and prints what was found; gives the exit code.
+int report_on_backup(const CheckOptions& options) {
   const std::string key = read_key(options.archive_key);
   try {
     const server::BackupCounts counts = server::check_backup(options.in, key);
@@ -98,26 +99,26 @@ void print_check_report(const std::string& data, const server::CheckReport& repo
                     report.unhashed));
 }
 
-int check_data_directory_and_print(const CheckOptions& options) {
+// Checks a data directory and prints what was found; gives the exit code.
+int report_on_data(const CheckOptions& options) {
   if (!options.archive_key.empty()) refuse_key_of_data_directory();
   const server::CheckReport report = server::check_data(options.data);
   print_check_report(options.data, report);
   return report.damages.empty() ? 0 : kDamaged;
 }
 
-int check_data_or_backup_and_print(const CheckOptions& options) {
+int run_check_command(const CheckOptions& options) {
   if (options.data.empty() == options.in.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "want either --data with a data directory or --in with a file of strata backup");
   }
-  return options.in.empty() ? check_data_directory_and_print(options)
-                            : check_backup_and_print(options);
+  return options.in.empty() ? report_on_data(options) : report_on_backup(options);
 }
 
 }  // namespace
 
 int run_check(const CheckOptions& options) {
-  return run_stoppable("strata: stopping", [&] { return check_data_or_backup_and_print(options); });
+  return run_stoppable("strata: stopping", [&] { return run_check_command(options); });
 }
 
 }  // namespace strata::apps

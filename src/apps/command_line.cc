@@ -113,8 +113,8 @@ void add_help_flags(CLI::App& app, Given& given) {
   app.add_flag_callback("--help-all", [&given] { given.help = HelpWanted::kAll; });
 }
 
-void parse_or_refuse(CLI::App& app, const CommandText& command, const OptionTable& table,
-                     std::span<const std::string> arguments) {
+void parse_command_arguments(CLI::App& app, const CommandText& command, const OptionTable& table,
+                             std::span<const std::string> arguments) {
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed);
@@ -133,7 +133,7 @@ Given parse_arguments(const CommandText& command, const OptionTable& table,
   app.allow_extras();
   add_help_flags(app, given);
   for (const OptionRow& row : table.rows()) add_cli_option(app, row, given);
-  parse_or_refuse(app, command, table, arguments);
+  parse_command_arguments(app, command, table, arguments);
   for (const std::string& argument : app.remaining()) {
     if (argument == "--") continue;
     (looks_like_option(argument) ? given.unknown : given.extra).push_back(argument);
@@ -236,8 +236,8 @@ void check_names_no_option(const CommandText& command, const OptionTable& table,
                               shown_name(row), value));
 }
 
-void check_and_set_values(const CommandText& command, const OptionTable& table,
-                          const Given& given) {
+// Sets the options to what was given, after checks.
+void apply_values(const CommandText& command, const OptionTable& table, const Given& given) {
   for (const OptionRow& row : table.rows()) {
     const std::vector<std::string>& values = given.values.at(row.name);
     check_given_once(command, row, values);
@@ -284,7 +284,7 @@ HelpWanted read_command_line(const CommandText& command, const OptionTable& tabl
     fill_from_recipe(table, given);
     fill_from_run(table, given);
   }
-  check_and_set_values(command, table, given);
+  apply_values(command, table, given);
   check_required(command, table, given);
   return HelpWanted::kNo;
 }

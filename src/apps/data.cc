@@ -88,8 +88,7 @@ std::vector<TokenRun> split_by_training(const data::Example& example) {
 }
 
 // The text of an example, with brackets around what is trained.
-std::string decode_and_mark_trained(const data::Example& example,
-                                    const text::Tokenizer& tokenizer) {
+std::string decode_bracketed(const data::Example& example, const text::Tokenizer& tokenizer) {
   std::string out;
   for (const TokenRun& run : split_by_training(example)) {
     const std::string text = tokenizer.decode(run.tokens);
@@ -179,10 +178,9 @@ void print_examples(const DataOptions& o, const data::Dataset& dataset, const Te
   for (const size_t i :
        evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show))) {
     for (const auto& [name, example] : named_parts(dataset.examples, i)) {
-      fmt::print(
-          "\n{}, {} tokens, {} trained (in {}{}):\n{}\n", name, example.tokens.size() + 1,
-          example.num_trained, kOpen, kClose,
-          report::printable_lines(shortened(decode_and_mark_trained(example, text.tokenizer()))));
+      fmt::print("\n{}, {} tokens, {} trained (in {}{}):\n{}\n", name, example.tokens.size() + 1,
+                 example.num_trained, kOpen, kClose,
+                 report::printable_lines(shortened(decode_bracketed(example, text.tokenizer()))));
     }
   }
 }
@@ -207,7 +205,7 @@ boost::json::array examples_json(const DataOptions& o, const data::Dataset& data
        evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show))) {
     boost::json::array parts;
     for (const auto& [name, example] : named_parts(dataset.examples, i))
-      parts.push_back(boost::json::value(decode_and_mark_trained(example, text.tokenizer())));
+      parts.push_back(boost::json::value(decode_bracketed(example, text.tokenizer())));
     list.push_back(dataset.examples.has_pairs() ? boost::json::value(parts) : parts.front());
   }
   return list;
@@ -275,7 +273,7 @@ int run_data(const DataOptions& o) {
                                                .prompts = of_rewards});
   const Lengths lengths = sorted_lengths(dataset);
   if (o.diff > 0) {
-    print_served_and_trained(o, dataset.files, text);
+    print_diff(o, dataset.files, text);
   } else if (of_rewards) {
     print_rewards(o, dataset,
                   evenly_spaced_indices(dataset.examples.size(), static_cast<size_t>(o.show)),

@@ -149,8 +149,8 @@ json::array conversations_json(const DataOptions& o, const data::Dataset& datase
   return out;
 }
 
-void print_served_and_trained(const DataOptions& o, const std::vector<data::DataFile>& files,
-                              const TextStack& text) {
+void print_diff(const DataOptions& o, const std::vector<data::DataFile>& files,
+                const TextStack& text) {
   for (const data::DataFile& file : files) {
     const auto record = find_record(o, file, o.diff);
     if (!record) {

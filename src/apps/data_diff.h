@@ -21,7 +21,7 @@ boost::json::array conversations_json(const DataOptions& options, const data::Da
 // For the record at line --diff of each file: of each trained answer the prompt that a server
 // makes of the messages before it, and the text that is trained up to its end. Throws Error where
 // no record begins at that line.
-void print_served_and_trained(const DataOptions& options, const std::vector<data::DataFile>& files,
-                              const TextStack& text);
+void print_diff(const DataOptions& options, const std::vector<data::DataFile>& files,
+                const TextStack& text);
 
 }  // namespace strata::apps

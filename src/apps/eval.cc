@@ -43,8 +43,8 @@ LoadSpec read_eval_spec(const EvalOptions& o) {
   return spec;
 }
 
-std::vector<api::AdapterSlot> load_slots_of_base_and_adapters(
-    engine::Runner& pipeline, const std::vector<std::string>& adapters) {
+std::vector<api::AdapterSlot> load_slots(engine::Runner& pipeline,
+                                         const std::vector<std::string>& adapters) {
   std::vector<api::AdapterSlot> slots = {api::AdapterSlot::kBase};
   for (const std::string& adapter : adapters) slots.push_back(pipeline.load_adapter(adapter));
   return slots;
@@ -64,16 +64,16 @@ void score_all_pairs(const EvalOptions& o, engine::Runner& pipeline,
   for (size_t i = 0; i < scores.size(); ++i) scored[i].pairs = scores[i];
 }
 
-std::vector<Scored> load_and_score_base_and_adapters(const EvalOptions& o, const LoadSpec& spec,
-                                                     const data::Dataset& dataset) {
+// Loads the base and the adapters, and scores each of them on the data.
+std::vector<Scored> score_models(const EvalOptions& o, const LoadSpec& spec,
+                                 const data::Dataset& dataset) {
   const engine::RunPlan plan = {.pipeline = plan_stages(spec, {})};
   std::vector<Scored> scored = {{.name = "base", .score = {}}};
   for (const std::string& adapter : o.adapters) scored.push_back({.name = adapter, .score = {}});
   run_ranks(1, [&](Comm& comm) {
     const auto pipeline = load_runner(comm, plan, spec, {.pass_tokens = o.micro_tokens});
     check_tokens_in_vocabulary(dataset, pipeline->engine().config().vocab_size);
-    const std::vector<api::AdapterSlot> slots =
-        load_slots_of_base_and_adapters(*pipeline, o.adapters);
+    const std::vector<api::AdapterSlot> slots = load_slots(*pipeline, o.adapters);
     if (o.loss.of_pairs()) return score_all_pairs(o, *pipeline, slots, dataset, scored);
     const auto scores = score_dataset(*pipeline, slots, dataset, o.micro_tokens, WantTop::kYes);
     for (size_t i = 0; i < scores.size(); ++i) scored[i].score = scores[i];
@@ -166,20 +166,20 @@ void print_table(const data::Dataset& dataset, const std::vector<Scored>& all) {
 std::string result_json(const Scored& scored, const Score& score, bool is_base) {
   return fmt::format(R"({{"adapter":{},"loss":{},"perplexity":{},"accuracy":{}}})",
                      is_base ? "null" : text::json_quote(scored.name),
-                     text::json_number_or_null(score.loss()),
-                     text::json_number_or_null(std::exp(score.loss())), score.accuracy());
+                     text::json_optional_number(score.loss()),
+                     text::json_optional_number(std::exp(score.loss())), score.accuracy());
 }
 
 std::string pairs_json(const Scored& scored, const PairScore& pairs, bool is_base) {
   return fmt::format(
       R"({{"adapter":{},"loss":{},"rewards":{{"chosen":{},"rejected":{},)"
       R"("margin":{}}},"accuracy":{}{}}})",
-      is_base ? "null" : text::json_quote(scored.name), text::json_number_or_null(pairs.loss()),
-      text::json_number_or_null(pairs.chosen()), text::json_number_or_null(pairs.rejected()),
-      text::json_number_or_null(pairs.margin()), pairs.accuracy(),
+      is_base ? "null" : text::json_quote(scored.name), text::json_optional_number(pairs.loss()),
+      text::json_optional_number(pairs.chosen()), text::json_optional_number(pairs.rejected()),
+      text::json_optional_number(pairs.margin()), pairs.accuracy(),
       pairs.num_nll_tokens == 0
           ? ""
-          : fmt::format(R"(,"nll_loss":{})", text::json_number_or_null(pairs.nll())));
+          : fmt::format(R"(,"nll_loss":{})", text::json_optional_number(pairs.nll())));
 }
 
 std::string part_json(const data::Dataset& dataset, int part, const std::vector<Scored>& all) {
@@ -249,7 +249,7 @@ int run_eval(const EvalOptions& o) {
                                                .overlong = o.overlong,
                                                .fields = o.fields,
                                                .pairs = o.loss.of_pairs()});
-  const std::vector<Scored> scored = load_and_score_base_and_adapters(o, spec, dataset);
+  const std::vector<Scored> scored = score_models(o, spec, dataset);
   if (o.json) {
     print_json(o, dataset, scored);
   } else {

@@ -59,18 +59,19 @@ void count_tensors_and_bytes(Findings& f) {
   }
 }
 
-void untie_if_head_differs(Findings& f) {
+void verify_weight_tying(Findings& f) {
   model::ParsedConfig parsed{.config = *f.config, .warnings = std::move(f.warnings)};
-  model::untie_if_head_differs(*f.checkpoint, parsed);
+  model::verify_weight_tying(*f.checkpoint, parsed);
   f.config = parsed.config;
   f.warnings = std::move(parsed.warnings);
 }
 
-void count_parameters_and_match_tensors(Findings& f, const Backend& backend) {
+// Matches the file's tensors with the config's parameters, which it counts.
+void match_tensors(Findings& f, const Backend& backend) {
   // Pages of the zeroed weights are never touched, so this costs addresses, not memory.
   model::ModelWeights weights(backend, *f.config, DType::kBF16);
   f.num_parameters = weights.num_parameters();
-  for (std::string& fault : model::match_and_rename_parameters(*f.checkpoint, weights, f.ignored)) {
+  for (std::string& fault : model::match_parameters(*f.checkpoint, weights, f.ignored)) {
     f.faults.push_back(std::move(fault));
   }
 }
@@ -89,8 +90,8 @@ void inspect_weights(const InspectOptions& options, Findings& f) {
   count_tensors_and_bytes(f);
   if (!f.config) return;
   const CpuBackend backend(CpuPath::kReference, 1);
-  untie_if_head_differs(f);
-  count_parameters_and_match_tensors(f, backend);
+  verify_weight_tying(f);
+  match_tensors(f, backend);
   if (f.faults.empty()) inspect_narrow_weights(f, backend);
 }
 
@@ -240,7 +241,7 @@ void print_json(const InspectOptions& options, const Findings& f) {
 
 }  // namespace
 
-void run_and_collect_fault(std::vector<std::string>& faults, FunctionRef<void()> body) {
+void collect_fault(std::vector<std::string>& faults, FunctionRef<void()> body) {
   try {
     body();
   } catch (const Error& error) {
@@ -253,12 +254,12 @@ int run_inspect(const InspectOptions& options) {
   if (is_adapter_directory(options.model)) return inspect_adapter(options);
   Findings findings;
   std::optional<ModelTexts> texts;
-  run_and_collect_fault(findings.faults, [&] {
+  collect_fault(findings.faults, [&] {
     texts = open_texts(options.model);
     inspect_config(options, *texts, findings);
   });
-  run_and_collect_fault(findings.faults, [&] { inspect_weights(options, findings); });
-  if (texts) run_and_collect_fault(findings.faults, [&] { inspect_tokenizer(*texts, findings); });
+  collect_fault(findings.faults, [&] { inspect_weights(options, findings); });
+  if (texts) collect_fault(findings.faults, [&] { inspect_tokenizer(*texts, findings); });
   options.json ? print_json(options, findings) : print_table(options, findings);
   return findings.faults.empty() ? 0 : 2;
 }

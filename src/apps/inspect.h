@@ -18,7 +18,7 @@ struct InspectOptions {
 
 // Runs one look at a file; its Error is a fault among others. Several looks may meet the same one,
 // which is kept once.
-void run_and_collect_fault(std::vector<std::string>& faults, FunctionRef<void()> body);
+void collect_fault(std::vector<std::string>& faults, FunctionRef<void()> body);
 
 // 0, or 2 when the directory has faults; they are printed.
 int run_inspect(const InspectOptions& options);

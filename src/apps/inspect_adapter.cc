@@ -229,18 +229,17 @@ void print_json(const InspectOptions& options, const Findings& f) {
 
 int inspect_adapter(const InspectOptions& options) {
   Findings findings;
-  run_and_collect_fault(findings.faults,
-                        [&] { findings.base_name = read_base_name_of_adapter(options.model); });
-  run_and_collect_fault(findings.faults,
-                        [&] { findings.base = find_base_of_adapter(options.model); });
-  run_and_collect_fault(findings.faults, [&] { findings.adapter.emplace(options.model); });
-  run_and_collect_fault(findings.faults, [&] {
+  collect_fault(findings.faults,
+                [&] { findings.base_name = read_base_name_of_adapter(options.model); });
+  collect_fault(findings.faults, [&] { findings.base = find_base_of_adapter(options.model); });
+  collect_fault(findings.faults, [&] { findings.adapter.emplace(options.model); });
+  collect_fault(findings.faults, [&] {
     findings.texts = findings.base.empty()
                          ? read_adapter_texts_alone(options.model)
                          : read_adapter_texts(open_texts(findings.base), options.model);
   });
   if (findings.adapter)
-    run_and_collect_fault(findings.faults, [&] { compare_with_base(options, findings); });
+    collect_fault(findings.faults, [&] { compare_with_base(options, findings); });
   options.json ? print_json(options, findings) : print_table(options, findings);
   return findings.faults.empty() ? 0 : 2;
 }

@@ -268,7 +268,7 @@ int run_help(std::span<const std::string> asked, const std::vector<Command>& com
   return run_command(find_command(asked[0], commands), arguments);
 }
 
-std::vector<DocumentedCommand> texts_and_tables_of(const std::vector<Command>& commands) {
+std::vector<DocumentedCommand> documented_commands(const std::vector<Command>& commands) {
   std::vector<DocumentedCommand> documented;
   for (const Command& command : commands) {
     documented.push_back({command.text, command.prepare().table});
@@ -283,7 +283,7 @@ Command make_manual_command(const std::vector<Command>& commands) {
     auto table = std::make_shared<OptionTable>();
     table->text("out", *dir, "folder to write to").required();
     return Invocation{table, [commands, dir] {
-                        write_manual(*dir, texts_and_tables_of(commands));
+                        write_manual(*dir, documented_commands(commands));
                         return 0;
                       }};
   };

@@ -49,8 +49,7 @@ std::vector<model::AdapterPart> resolve_model_and_parts(std::string& model,
   std::vector<model::AdapterPart> parts;
   model = path.model;
   if (!path.adapter.empty()) parts.push_back({.dir = path.adapter});
-  for (const std::string& adapter : adapters)
-    parts.push_back(find_or_unpack_adapter_part(adapter, archives));
+  for (const std::string& adapter : adapters) parts.push_back(open_adapter_part(adapter, archives));
   return parts;
 }
 

@@ -29,7 +29,8 @@ const std::string& string_of(const Value& value, const char* key) {
   return value.text();
 }
 
-bool flag_or_false(const text::Dict& line, std::string_view key) {
+// A field that is true or false; false where it is missing.
+bool optional_flag(const text::Dict& line, std::string_view key) {
   const Value* value = line.find(key);
   if (value == nullptr) return false;
   if (!value->is_bool()) fail(std::string(key) + ": wanted true or false");
@@ -53,7 +54,8 @@ int parse_base64_digit(char c) {
   return digit;
 }
 
-std::string_view check_and_remove_padding(std::string_view text) {
+// Base64 without its padding, which is checked.
+std::string_view strip_padding(std::string_view text) {
   const size_t end = std::min(text.find('='), text.size());
   if (text.size() % 4 != 0 || text.size() - end > 2 ||
       text.find_first_not_of('=', end) != std::string_view::npos)
@@ -65,7 +67,7 @@ std::string decode_base64(std::string_view text) {
   std::string out;
   uint32_t bits = 0;
   int num_bits = 0;
-  for (const char c : check_and_remove_padding(text)) {
+  for (const char c : strip_padding(text)) {
     bits = bits << 6 | static_cast<uint32_t>(parse_base64_digit(c));
     num_bits += 6;
     if (num_bits < 8) continue;
@@ -87,16 +89,16 @@ class LineConverter {
     const Value& given = *line.find(kind);
     if (kind == "text") {
       check_keys(line, {"text", "add_special"});
-      return encode_to_json(string_of(given, "text"), flag_or_false(line, "add_special"));
+      return encode_to_json(string_of(given, "text"), optional_flag(line, "add_special"));
     }
     if (kind == "bytes") {
       check_keys(line, {"bytes", "add_special"});
       return encode_to_json(decode_base64(string_of(given, "bytes")),
-                            flag_or_false(line, "add_special"));
+                            optional_flag(line, "add_special"));
     }
     if (kind == "ids") {
       check_keys(line, {"ids", "skip_special"});
-      const bool skip_special = flag_or_false(line, "skip_special");
+      const bool skip_special = optional_flag(line, "skip_special");
       return text_json(tokenizer_.decode(read_ids(given), skip_special));
     }
     check_keys(line, {"messages", "tools", "add_generation_prompt", "vars", "now"});
@@ -157,7 +159,7 @@ class LineConverter {
     if (const Value* tools = given("tools")) request.tools = json_of(*tools);
     if (const Value* vars = given("vars")) request.vars = json_of(*vars);
     if (const Value* now = given("now")) request.now = string_of(*now, "now");
-    request.add_generation_prompt = flag_or_false(line, "add_generation_prompt");
+    request.add_generation_prompt = optional_flag(line, "add_generation_prompt");
     return ensure_chat_template().render(request);
   }
 
@@ -184,8 +186,8 @@ class LineConverter {
   std::optional<text::ChatTemplate> template_;
 };
 
-std::string parse_and_convert_line(LineConverter& converter, std::string_view line,
-                                   const std::string& where) {
+std::string convert_json_line(LineConverter& converter, std::string_view line,
+                              const std::string& where) {
   try {
     const Value value = Value::from_json(line, "the line");
     if (!value.is_dict()) fail("wanted a JSON object");
@@ -212,7 +214,7 @@ int run_tokenize(const TokenizeOptions& options) {
   size_t number = 0;
   for (std::string_view rest = input; !rest.empty();) {
     const std::string where = options.in + ": line " + std::to_string(++number);
-    output += parse_and_convert_line(converter, take_line(rest), where) + '\n';
+    output += convert_json_line(converter, take_line(rest), where) + '\n';
   }
   write_file_atomic(options.out, output);
   return 0;

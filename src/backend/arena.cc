@@ -24,7 +24,7 @@ TensorView Arena::take(DType dtype, const Shape& shape) {
 
 Scratch::~Scratch() = default;
 
-size_t Scratch::find_or_add_tag(ScratchTag tag) {
+size_t Scratch::ensure_tag(ScratchTag tag) {
   size_t t = 0;
   while (t < num_tags_ && live_[t].tag != tag) ++t;
   if (t == num_tags_) {
@@ -35,7 +35,7 @@ size_t Scratch::find_or_add_tag(ScratchTag tag) {
 }
 
 void Scratch::record_take(int64_t size, ScratchTag tag) {
-  const size_t t = find_or_add_tag(tag);
+  const size_t t = ensure_tag(tag);
   live_[t].bytes += size;
   takes_.push_back({static_cast<uint32_t>(t), size});
   total_ += size;

@@ -125,7 +125,7 @@ class Scratch {
   // current then.
   Block& move_on_to_block_with(int64_t size);
   void* take_from_blocks(int64_t size);
-  size_t find_or_add_tag(ScratchTag tag);
+  size_t ensure_tag(ScratchTag tag);
   void record_take(int64_t size, ScratchTag tag);
   void add_block(int64_t size);
   void announce_release_behind(int block, int64_t used);

@@ -54,7 +54,7 @@ class SparseAllocator : public Allocator {
 };
 
 // Zero from now on: whole pages go back to the system.
-void zero_and_release(char* data, int64_t bytes) {
+void decommit(char* data, int64_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(data);
   const uintptr_t end = begin + static_cast<uintptr_t>(bytes);
   const uintptr_t first = std::min(end, (begin + kPage - 1) / kPage * kPage);
@@ -152,7 +152,7 @@ void DividedMemory::for_each_run(size_t unit, const BytePart& bytes, Body body) 
 void DividedMemory::drop(size_t unit) {
   const BytePart own = part(unit, share_.rank);
   for (const BytePart& others : {BytePart{0, own.first}, BytePart{own.end, unit_bytes_[unit]}})
-    for_each_run(unit, others, zero_and_release);
+    for_each_run(unit, others, decommit);
 }
 
 void DividedMemory::wait_until_idle() {
@@ -183,7 +183,7 @@ void DividedMemory::start_threads() {
   });
 }
 
-void DividedMemory::trim_and_connect(Comm& ranks, int64_t first_tag) {
+void DividedMemory::connect_ranks(Comm& ranks, int64_t first_tag) {
   CHECK(ranks.rank() == share_.rank && ranks.size() == share_.num_ranks, ranks.rank(), ranks.size(),
         share_.rank, share_.num_ranks);
   trim();
@@ -196,7 +196,7 @@ void DividedMemory::trim_and_connect(Comm& ranks, int64_t first_tag) {
   start_threads();
 }
 
-void DividedMemory::enqueue_if_needed(const Request& request) {
+void DividedMemory::enqueue_request(const Request& request) {
   const MutexLock lock(mutex_);
   Place& place = places_[request.unit];
   if ((place == Place::kGone) != request.fetches) return;
@@ -207,7 +207,7 @@ void DividedMemory::enqueue_if_needed(const Request& request) {
 
 void DividedMemory::fetch(size_t unit) {
   CHECK(is_connected(), unit);
-  enqueue_if_needed({.unit = unit, .fetches = true});
+  enqueue_request({.unit = unit, .fetches = true});
 }
 
 // The host's access waits for the work that was asked for.
@@ -216,7 +216,7 @@ void DividedMemory::wait_for_readers() { const HostAccess access(of_work_); }
 void DividedMemory::let_go(size_t unit) {
   CHECK(is_connected(), unit);
   wait_for_readers();
-  enqueue_if_needed({.unit = unit, .fetches = false});
+  enqueue_request({.unit = unit, .fetches = false});
 }
 
 void DividedMemory::wait_for(size_t unit) {
@@ -266,7 +266,7 @@ void DividedMemory::note_failure() {
   changed_.notify_all();
 }
 
-std::optional<DividedMemory::Request> DividedMemory::wait_and_pop_request() {
+std::optional<DividedMemory::Request> DividedMemory::dequeue_request() {
   const MutexLock lock(mutex_);
   busy_ = false;
   changed_.notify_all();
@@ -279,7 +279,7 @@ std::optional<DividedMemory::Request> DividedMemory::wait_and_pop_request() {
 }
 
 // It may have been let go meanwhile, and maybe asked for again: then its turn comes.
-void DividedMemory::mark_here_unless_requested_again(size_t unit) {
+void DividedMemory::mark_arrived(size_t unit) {
   const MutexLock lock(mutex_);
   const bool comes_again = std::any_of(requests_.begin(), requests_.end(),
                                        [&](const Request& r) { return r.unit == unit; });
@@ -287,7 +287,7 @@ void DividedMemory::mark_here_unless_requested_again(size_t unit) {
 }
 
 void DividedMemory::run_requests() {
-  while (const std::optional<Request> request = wait_and_pop_request()) {
+  while (const std::optional<Request> request = dequeue_request()) {
     if (!request->fetches) {
       drop(request->unit);
       continue;
@@ -297,7 +297,7 @@ void DividedMemory::run_requests() {
     } catch (...) {
       return note_failure();
     }
-    mark_here_unless_requested_again(request->unit);
+    mark_arrived(request->unit);
   }
 }
 

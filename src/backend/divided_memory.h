@@ -67,9 +67,10 @@ class DividedMemory {
   void trim();
   // Waits for what was asked for, after which nothing moves here.
   void wait_until_idle();
+  // Trims, then lets units come from the ranks that own them.
   // From here on units are only read, but where trim() says. Collective. Borrows the ranks' own
   // Comm; messages have tags from `first_tag` on, two of them.
-  void trim_and_connect(Comm& ranks, int64_t first_tag);
+  void connect_ranks(Comm& ranks, int64_t first_tag);
   [[nodiscard]] bool is_connected() const { return ranks_ != nullptr; }
 
   // In the order of calls. What is here already stays.
@@ -100,16 +101,16 @@ class DividedMemory {
   // Which bytes of a unit it is.
   [[nodiscard]] BytePart range_of_piece(size_t unit, const Piece& piece) const;
   void wait_for_readers();
-  // Unless what it asks for is so already.
-  void enqueue_if_needed(const Request& request);
+  // Adds the request, unless its unit is in that place or on the way already.
+  void enqueue_request(const Request& request);
   void drop(size_t unit);
   void ask_for_piece(size_t unit, const Piece& piece);
   // Asks all owners in turn, so that all links are in use.
   void refill_pieces(size_t unit);
   void fetch_pieces(size_t unit);
   // None: it stops.
-  std::optional<Request> wait_and_pop_request();
-  void mark_here_unless_requested_again(size_t unit);
+  std::optional<Request> dequeue_request();
+  void mark_arrived(size_t unit);
   void run_requests();
   void start_threads();
   void stop_gathering();

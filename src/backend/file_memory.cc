@@ -123,7 +123,7 @@ void PageMover::wait() {
   while (busy_ || !requests_.empty()) changed_.wait(mutex_);
 }
 
-bool PageMover::wait_and_take_requests() {
+bool PageMover::await_requests() {
   const MutexLock lock(mutex_);
   busy_ = false;
   changed_.notify_all();
@@ -136,7 +136,7 @@ bool PageMover::wait_and_take_requests() {
 }
 
 void PageMover::run_requests() {
-  while (wait_and_take_requests()) {
+  while (await_requests()) {
     for (const Request& request : taken_) move_pages(request);
   }
 }

@@ -72,7 +72,7 @@ class PageMover final : public PageQueue {
   void enqueue(std::span<const PageRange> ranges, Move move);
   void move_pages(const Request& request);
   // Into taken_. False: it stops.
-  bool wait_and_take_requests();
+  bool await_requests();
   static std::string_view name_of(Move move);
   void run_requests();
 

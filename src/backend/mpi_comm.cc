@@ -105,11 +105,11 @@ class MpiRanks::Link : public Comm {
     while (!started_) changed_.wait(mutex_);
     if (!start_fault_.empty()) throw Error(ErrorCode::kIo, "MPI does not start: " + start_fault_);
     wait_for_hellos();
-    set_rank_and_ranks_here();
+    count_ranks_here();
   }
   ~Link() override {
     const MutexLock lock(mutex_);
-    announce_or_await_leaving();
+    leave_together();
     leaves_ = true;
     rested_.notify_all();
   }
@@ -139,7 +139,7 @@ class MpiRanks::Link : public Comm {
         Operation{kData, /*sends=*/false, from, mpi_tag(tag), data, bytes, /*busy=*/true});
     const MutexLock lock(mutex_);
     begin_operation(*operation);
-    wait_or_cancel_on_fault(*operation);
+    await_operation(*operation);
     const bool is_cancelled = operation->is_cancelled;
     // Its sender died in the middle of a message: nothing writes the memory any longer.
     if (operation->busy) abandoned_.push_back(std::move(operation));
@@ -157,14 +157,14 @@ class MpiRanks::Link : public Comm {
     send_control_to_all(kFault, text);
   }
 
-  // That this rank's body has ended, and all others' too.
-  std::optional<RankFault> announce_end_and_wait_for_others() {
+  // Announces that this rank's body has ended, and waits until all others' have.
+  std::optional<RankFault> join_others() {
     const MutexLock lock(mutex_);
     send_control_to_all(kEnded, "");
     double end = 0.0;
     const double since = begin_to_wait();
     while (!all_others([](const Peer& peer) { return peer.ended || peer.dead; })) {
-      progress_or_rest(since);
+      drive_progress(since);
       if (!fault_) continue;
       // Who computes hears of it at its next receive.
       if (end == 0.0) end = now_seconds() + options_.silence;
@@ -267,11 +267,11 @@ class MpiRanks::Link : public Comm {
   void wait_for_hellos() REQUIRES(mutex_) {
     const double since = begin_to_wait();
     while (!all_others([](const Peer& peer) { return !peer.hello.empty() || peer.dead; }))
-      progress_or_rest(since);
+      drive_progress(since);
     end_to_wait();
   }
 
-  void set_rank_and_ranks_here() REQUIRES(mutex_) {
+  void count_ranks_here() REQUIRES(mutex_) {
     for (int other = 0; other < size_; ++other) {
       if (other != rank_ && peers_[static_cast<size_t>(other)].hello != hello()) continue;
       rank_here_ += other < rank_ ? 1 : 0;
@@ -280,7 +280,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // For a receive. It may still be busy afterwards, where its sender died.
-  void wait_or_cancel_on_fault(Operation& operation) REQUIRES(mutex_) {
+  void await_operation(Operation& operation) REQUIRES(mutex_) {
     double end = 0.0;
     const double since = begin_to_wait();
     while (operation.busy && (end == 0.0 || now_seconds() < end)) {
@@ -289,15 +289,15 @@ class MpiRanks::Link : public Comm {
         table_.cancel(operation.handle);
         end = now_seconds() + options_.silence;
       }
-      progress_or_rest(since);
+      drive_progress(since);
     }
     end_to_wait();
   }
 
-  void announce_or_await_leaving() REQUIRES(mutex_) {
+  void leave_together() REQUIRES(mutex_) {
     if (rank_ == 0) return send_control_to_all(kLeaving, "");
     const double since = begin_to_wait(), end = since + options_.silence;
-    while (!peers_[0].leaving && !peers_[0].dead && now_seconds() < end) progress_or_rest(since);
+    while (!peers_[0].leaving && !peers_[0].dead && now_seconds() < end) drive_progress(since);
     end_to_wait();
   }
 
@@ -310,7 +310,7 @@ class MpiRanks::Link : public Comm {
     --num_drivers_;
     if (num_drivers_ == 0 && !active_.empty()) rested_.notify_all();
   }
-  void progress_or_rest(double since) REQUIRES(mutex_) {
+  void drive_progress(double since) REQUIRES(mutex_) {
     if (make_progress()) return;
     const double now = now_seconds(), waited = now - since;
     if (waited > kEager) changed_.wait_until(mutex_, now + rest_after(waited));
@@ -319,8 +319,8 @@ class MpiRanks::Link : public Comm {
     return std::clamp(waited * kRestShare, kShortRest, kLongRest);
   }
 
-  // False where MPI does not start, which is told.
-  bool start_mpi_and_say_hello() {
+  // Starts MPI and greets all ranks. False where MPI does not start.
+  bool start_mpi() {
     const char* fault = table_.start(options_.chunk_bytes, &rank_, &size_);
     if (fault == nullptr) highest_tag_ = table_.highest_tag();
     const MutexLock lock(mutex_);
@@ -336,7 +336,7 @@ class MpiRanks::Link : public Comm {
   // The thread that computes nothing.
   void run_progress_thread() {
     name_thread("mpi");
-    if (!start_mpi_and_say_hello()) return;
+    if (!start_mpi()) return;
     bool any_dead = false;
     {
       const MutexLock lock(mutex_);
@@ -368,8 +368,8 @@ class MpiRanks::Link : public Comm {
   // Whether anything came of it. Who waits hears of what the other thread saw.
   bool make_progress() REQUIRES(mutex_) {
     bool moved = retire_finished();
-    moved = receive_and_handle_controls() || moved;
-    send_heartbeat_and_check_peers();
+    moved = poll_controls() || moved;
+    check_liveness();
     if (!moved) return false;
     last_moved_ = now_seconds();
     changed_.notify_all();
@@ -379,7 +379,7 @@ class MpiRanks::Link : public Comm {
   bool retire_finished() REQUIRES(mutex_) {
     const auto retire_if_finished = [&](Operation* operation) {
       const char* fault = nullptr;
-      if (!table_.finish_if_done(operation->handle, &fault)) return false;
+      if (!table_.poll_operation(operation->handle, &fault)) return false;
       if (fault != nullptr) operation->fault = fault;
       operation->busy = false;
       return true;
@@ -390,7 +390,7 @@ class MpiRanks::Link : public Comm {
     return true;
   }
 
-  bool receive_and_handle_controls() REQUIRES(mutex_) {
+  bool poll_controls() REQUIRES(mutex_) {
     int from = 0, tag = 0;
     int64_t bytes = 0;
     bool any = false;
@@ -399,7 +399,7 @@ class MpiRanks::Link : public Comm {
       std::string text(static_cast<size_t>(bytes), '\0');
       void* handle = table_.begin_receive(kControl, from, tag, text.data(), bytes);
       const char* fault = nullptr;
-      while (!table_.finish_if_done(handle, &fault)) {  // it has come: small ones are sent whole
+      while (!table_.poll_operation(handle, &fault)) {  // it has come: small ones are sent whole
       }
       handle_control(from, tag, text);
     }
@@ -421,7 +421,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // Tells others that this rank lives, and notes who has fallen silent.
-  void send_heartbeat_and_check_peers() REQUIRES(mutex_) {
+  void check_liveness() REQUIRES(mutex_) {
     const double now = now_seconds();
     if (now - last_turn_ > kStopped) {  // not they
       for (Peer& peer : peers_) peer.last_heard = now;
@@ -493,7 +493,7 @@ void MpiRanks::run(FunctionRef<void(Comm& comm)> body) {
   } catch (const std::exception& error) {
     link_->announce_failure(ErrorCode::kIo, error.what());
   }
-  if (const std::optional<RankFault> fault = link_->announce_end_and_wait_for_others())
+  if (const std::optional<RankFault> fault = link_->join_others())
     throw Error(fault->code, fault->what);
 }
 

@@ -23,7 +23,7 @@ struct MpiTable {
   void* (*begin_send)(int channel, int to, int tag, const void* data, int64_t bytes);
   void* (*begin_receive)(int channel, int from, int tag, void* data, int64_t bytes);
   // Makes progress. Once true the operation is gone; `fault` is then null, or what went wrong.
-  bool (*finish_if_done)(void* operation, const char** fault);
+  bool (*poll_operation)(void* operation, const char** fault);
   // Cancels a receive, which ends then; as what was received where that came first.
   void (*cancel)(void* operation);
   // Whether a message waits on the channel, from any rank.

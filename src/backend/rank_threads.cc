@@ -45,7 +45,7 @@ struct RankThreads::State {
 
   explicit State(int num_ranks) : ranks(static_cast<size_t>(num_ranks)) {
     CHECK(num_ranks >= 1, num_ranks);
-    for (int rank = 0; rank < num_ranks; ++rank) set_up_breaks_and_comms(rank);
+    for (int rank = 0; rank < num_ranks; ++rank) set_up_rank(rank);
     for (int rank = 1; rank < num_ranks; ++rank)
       threads.emplace_back([this, rank] { follow_rank_0(rank); });
   }
@@ -61,19 +61,19 @@ struct RankThreads::State {
   [[nodiscard]] Rank& at(int rank) { return ranks[static_cast<size_t>(rank)]; }
   [[nodiscard]] int num_others() const { return static_cast<int>(ranks.size()) - 1; }
 
-  void set_up_breaks_and_comms(int rank) {
+  void set_up_rank(int rank) {
     Rank& of = at(rank);
     of.is_due = [this, rank, &of] {
       if (of.in_break) return false;
       return rank == 0 ? asked_breaks->is_due() : meeting.load(std::memory_order_acquire);
     };
-    of.take = [this, rank] { rank == 0 ? stop_others_and_run_break() : serve_break(rank); };
+    of.take = [this, rank] { rank == 0 ? run_break() : serve_break(rank); };
     of.breaks = std::make_unique<Interruption>(Interruption{of.is_due, of.take});
     for (const Level level : {kWork, kBreak})
       of.comms[level] = std::make_unique<ThreadComm>(exchanges[level], rank, num_others() + 1);
   }
 
-  void run_and_announce_failure(Level messages, int rank, FunctionRef<void(int rank)> body) {
+  void run_rank_body(Level messages, int rank, FunctionRef<void(int rank)> body) {
     try {
       body(rank);
     } catch (...) {
@@ -87,7 +87,7 @@ struct RankThreads::State {
     CHECK(level <= messages && !is_running[level], level, messages);  // one at a time
     is_running[level] = true;
     post_job(level, messages, body);
-    run_and_announce_failure(messages, 0, body);
+    run_rank_body(messages, 0, body);
     wait_for_others_to_end(level);
     is_running[level] = false;
     if (const std::exception_ptr failure = exchanges[messages].recover_from_failure())
@@ -110,22 +110,22 @@ struct RankThreads::State {
     while (jobs[level].left > 0) answered.wait(mutex);
   }
 
-  // Others': the job that is there, if it is a new one. Whether it was.
-  bool run_job_if_new(Level level, int rank) {
+  // Runs, on another rank, the job that is there if it is new. Returns whether it was.
+  bool serve_new_job(Level level, int rank) {
     Job job;
     {
       const MutexLock lock(mutex);
       job = jobs[level];
       if (std::exchange(at(rank).seen[level], job.number) == job.number) return false;
     }
-    run_and_announce_failure(job.messages, rank, *job.body);
+    run_rank_body(job.messages, rank, *job.body);
     const MutexLock lock(mutex);
     if (--jobs[level].left == 0) answered.notify_all();
     return true;
   }
 
   // All others come, wait and go on afterwards, also where what breaks in throws.
-  void stop_others_and_run_break() {
+  void run_break() {
     at(0).in_break = true;
     const std::shared_ptr<void> ends(nullptr, [this](void*) {
       end_meeting();
@@ -170,7 +170,7 @@ struct RankThreads::State {
   }
 
   // Leaves the meeting where it has ended, and otherwise waits for news. Whether it left.
-  bool leave_meeting_or_wait(int rank, uint64_t number) {
+  bool try_leave_meeting(int rank, uint64_t number) {
     const MutexLock lock(mutex);
     if (!meeting || num_meetings != number) {
       at(rank).in_break = false;
@@ -184,7 +184,7 @@ struct RankThreads::State {
   void serve_break(int rank) {
     const std::optional<uint64_t> number = join_meeting(rank);
     if (!number) return;
-    while (run_job_if_new(kBreak, rank) || !leave_meeting_or_wait(rank, *number)) {
+    while (serve_new_job(kBreak, rank) || !try_leave_meeting(rank, *number)) {
     }
   }
 
@@ -192,7 +192,7 @@ struct RankThreads::State {
     name_thread("rank " + std::to_string(rank));
     while (true) {
       if (meeting) serve_break(rank);
-      if (run_job_if_new(kWork, rank)) continue;
+      if (serve_new_job(kWork, rank)) continue;
       const MutexLock lock(mutex);
       if (stopping) return;
       if (!meeting && at(rank).seen[kWork] == jobs[kWork].number) asked.wait(mutex);

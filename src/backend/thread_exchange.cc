@@ -65,8 +65,8 @@ Exchange::Channel* Exchange::find_channel_with_message(int from, int to, int64_t
 }
 
 // False: a break is due.
-bool Exchange::receive_unless_break(int from, int to, int64_t tag, void* data, int64_t bytes,
-                                    const Interruption* breaks) {
+bool Exchange::try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
+                           const Interruption* breaks) {
   const MutexLock lock(mutex_);
   Channel* channel = nullptr;
   while ((channel = find_channel_with_message(from, to, tag)) == nullptr) {
@@ -85,7 +85,7 @@ bool Exchange::receive_unless_break(int from, int to, int64_t tag, void* data, i
 
 void Exchange::receive(int from, int to, int64_t tag, void* data, int64_t bytes,
                        const Interruption* breaks) {
-  while (!receive_unless_break(from, to, tag, data, bytes, breaks)) breaks->run();
+  while (!try_receive(from, to, tag, data, bytes, breaks)) breaks->run();
 }
 
 void Exchange::wake() {

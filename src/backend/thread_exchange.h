@@ -52,8 +52,8 @@ class Exchange {
   };
   // From that rank, or any; null where there is no message.
   Channel* find_channel_with_message(int from, int to, int64_t tag) REQUIRES(mutex_);
-  [[nodiscard]] bool receive_unless_break(int from, int to, int64_t tag, void* data, int64_t bytes,
-                                          const Interruption* breaks);
+  [[nodiscard]] bool try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
+                                 const Interruption* breaks);
 
   Mutex mutex_;
   CondVar arrived_;

@@ -20,7 +20,7 @@ constexpr int64_t kKeptBytes = 64 << 10;  // of a text: a config, not a tokenize
 // The files of a directory, of which each small one is read once.
 class Directory {
  public:
-  std::optional<std::string> find_or_read(const std::string& path, int64_t max_bytes) const {
+  std::optional<std::string> read_cached(const std::string& path, int64_t max_bytes) const {
     const MutexLock lock(known_->mutex);
     const auto known = known_->texts.find(path);
     if (known != known_->texts.end() && std::ssize(known->second) <= max_bytes)
@@ -30,9 +30,9 @@ class Directory {
     if (std::ssize(text) <= kKeptBytes) known_->texts[path] = text;
     return text;
   }
-  // As a Reader: the limit is find_or_read()'s.
+  // As a Reader: the limit is read_cached()'s.
   std::optional<std::string> operator()(std::string_view path) const {
-    return find_or_read(std::string(path), INT64_MAX);
+    return read_cached(std::string(path), INT64_MAX);
   }
 
  private:
@@ -52,7 +52,7 @@ ModelTexts::ModelTexts(std::string where, Reader reader)
 
 std::optional<std::string> ModelTexts::find(std::string_view name, int64_t max_bytes) const {
   if (const auto* files = reader_.target<Directory>())
-    return files->find_or_read(where(name), max_bytes);
+    return files->read_cached(where(name), max_bytes);
   std::optional<std::string> text = reader_(name);
   if (text && std::ssize(*text) > max_bytes) {
     throw Error(ErrorCode::kInvalidArgument,

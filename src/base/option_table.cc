@@ -212,7 +212,7 @@ void OptionTable::keep_only(std::span<const std::string_view> names) {
   });
 }
 
-void OptionTable::require_and_mark_common(std::string_view name) {
+void OptionTable::mark_required(std::string_view name) {
   OptionRow& row = row_of(name);
   row.is_required = row.is_common = true;
 }

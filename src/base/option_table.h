@@ -134,7 +134,8 @@ class OptionTable {
 
   // Takes out all rows but these.
   void keep_only(std::span<const std::string_view> names);
-  void require_and_mark_common(std::string_view name);
+  // The option must be given, and is listed with the common ones.
+  void mark_required(std::string_view name);
 
   [[nodiscard]] const std::deque<OptionRow>& rows() const { return rows_; }
   // By any of its names; null when there is none.

@@ -65,7 +65,7 @@ TracedThread read_ring(Ring& ring) {
   return thread;
 }
 
-Ring& get_or_create_ring() {
+Ring& ensure_ring() {
   ThreadState& state = thread_state();
   Recorder& all = recorder();
   if (state.ring != nullptr && state.generation == all.generation.load(std::memory_order_acquire)) {
@@ -94,14 +94,14 @@ int64_t trace_clock() {
       .count();
 }
 
-void end_and_record_span(const TracedSpan& span) {
+void record_span(const TracedSpan& span) {
   if (!trace_on.load(std::memory_order_acquire)) return;  // it is over
   const int64_t begin = recorder().begin_ns.load(std::memory_order_relaxed);
   if (span.start_ns < begin) return;  // begun in a trace before this one
   TracedSpan kept = span;
   kept.start_ns -= begin;
   kept.end_ns = trace_clock() - begin;
-  write_to_ring(get_or_create_ring(), kept);
+  write_to_ring(ensure_ring(), kept);
 }
 
 }  // namespace internal

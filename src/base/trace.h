@@ -31,7 +31,7 @@ struct TracedThread {
 namespace internal {
 inline std::atomic<bool> trace_on{false};
 int64_t trace_clock();
-void end_and_record_span(const TracedSpan& span);  // times of trace_clock()
+void record_span(const TracedSpan& span);  // times of trace_clock()
 }  // namespace internal
 
 // Spans that begin from now on are kept.
@@ -52,7 +52,7 @@ class TraceSpan {
     span_ = {.name = name, .key = key, .number = number, .start_ns = internal::trace_clock()};
   }
   ~TraceSpan() {
-    if (!span_.name.empty()) internal::end_and_record_span(span_);
+    if (!span_.name.empty()) internal::record_span(span_);
   }
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;

@@ -213,8 +213,7 @@ bool fit_blocks_to_whole_rows(const std::vector<int64_t>& scale_dims, BlockForma
 
 }  // namespace
 
-std::string fit_format_or_find_fault(const TensorInfo& weight, const TensorInfo& scale,
-                                     BlockFormat& format) {
+std::string fit_format(const TensorInfo& weight, const TensorInfo& scale, BlockFormat& format) {
   const bool bytes_fit = format.elements_per_byte == 1 || is_blocks(weight);
   const bool fits = scale.dtype_name == "U8" ? bytes_fit : is_exponents(scale);
   if (!scale.readable && !fits) {
@@ -429,7 +428,7 @@ class RowScales {
         scale_(scale),
         factors_(static_cast<size_t>(blocks_of(format.dims.back(), format.block_cols))) {}
 
-  std::span<const float> read_unless_known(int64_t row) {
+  std::span<const float> scales_of_row(int64_t row) {
     const int64_t scale_row = scale_row_of(format_, row);
     if (scale_row != known_)
       read_scales(scales_, scale_, scale_row * std::ssize(factors_), factors_);
@@ -471,8 +470,8 @@ void read_quantised_rows_of_scaled(const SafetensorsFile& weights, const TensorI
   RowScales row_scales(format, scales, scale);
   const uint8_t* stored = all.data();
   for (int64_t row = first_row; row < first_row + count; ++row) {
-    if (!pack_row(form, {stored, static_cast<size_t>(stored_bytes)},
-                  row_scales.read_unless_known(row), format, out)) {
+    if (!pack_row(form, {stored, static_cast<size_t>(stored_bytes)}, row_scales.scales_of_row(row),
+                  format, out)) {
       throw Error(ErrorCode::kInvalidArgument,
                   unrepresentable_row_text(weight, row) + "; --weights bf16");
     }

@@ -55,8 +55,7 @@ bool is_cache_scale(std::string_view tensor);
 
 // What is wrong with `scale` as the scales of `weight`, or nothing: then the format's blocks are
 // those of the scales.
-std::string fit_format_or_find_fault(const TensorInfo& weight, const TensorInfo& scale,
-                                     BlockFormat& format);
+std::string fit_format(const TensorInfo& weight, const TensorInfo& scale, BlockFormat& format);
 
 // Reads elements [first, first + count) of the weight, in row-major order, times their scales, in
 // f32. The scale has no fault.

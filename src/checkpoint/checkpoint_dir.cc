@@ -75,7 +75,7 @@ CheckpointDir::CheckpointDir(std::string dir) : CheckpointSource(std::move(dir))
     add_shard(std::string(kSingle));
   } else if (file_exists(fmt::format("{}/{}", path_, kIndex))) {
     indexed_ = true;
-    add_and_check_indexed_shards();
+    add_indexed_shards();
   } else {
     throw Error(
         ErrorCode::kNotFound,
@@ -153,7 +153,7 @@ void CheckpointDir::replace_tensors(std::vector<CheckpointTensor> tensors) {
       add(std::move(tensor));
     }
   }
-  faults.raise_if_any();
+  faults.throw_faults();
 }
 
 const CheckpointTensor* CheckpointDir::find_scale(const CheckpointTensor& tensor) const {
@@ -170,7 +170,7 @@ std::optional<std::array<int64_t, 2>> CheckpointDir::read_fp8_block_from_config(
   return parse_config_block_size(read_file(config, kMaxConfigBytes), config);
 }
 
-std::optional<CheckpointTensor::Scaled> CheckpointDir::find_scaled_or_add_fault(
+std::optional<CheckpointTensor::Scaled> CheckpointDir::find_scaled(
     const CheckpointTensor& tensor, const std::optional<std::array<int64_t, 2>>& fp8_block,
     FaultList& faults) const {
   std::optional<BlockFormat> format = block_format(tensor.info);
@@ -179,7 +179,7 @@ std::optional<CheckpointTensor::Scaled> CheckpointDir::find_scaled_or_add_fault(
   if (fp8_block && is_fp8(tensor)) {
     format->block_rows = (*fp8_block)[0], format->block_cols = (*fp8_block)[1];
   }
-  std::string fault = fit_format_or_find_fault(tensor.info, scale->info, *format);
+  std::string fault = fit_format(tensor.info, scale->info, *format);
   if (fault.empty()) return CheckpointTensor::Scaled{*format, scale->info, scale->shard};
   faults.add(std::move(fault));
   return std::nullopt;
@@ -192,8 +192,7 @@ void CheckpointDir::move_scales_to_weights() {
   std::set<std::string> joined;
   const std::optional<std::array<int64_t, 2>> block = read_fp8_block_from_config();
   for (CheckpointTensor& tensor : tensors_) {
-    std::optional<CheckpointTensor::Scaled> scaled =
-        find_scaled_or_add_fault(tensor, block, faults);
+    std::optional<CheckpointTensor::Scaled> scaled = find_scaled(tensor, block, faults);
     if (!scaled) continue;
     joined.insert(scaled->scale.name);
     std::string name = name_with_scales(tensor.info);
@@ -206,7 +205,7 @@ void CheckpointDir::move_scales_to_weights() {
     for (std::string& name : activation_scale_names(tensor.info.name))
       joined.insert(std::move(name));
   }
-  faults.raise_if_any();
+  faults.throw_faults();
   erase_named(joined);
 }
 
@@ -248,7 +247,7 @@ void CheckpointDir::move_nvfp4_scales_to_weights() {
     tensor.info.dtype_name = "NVFP4";
     make_readable_as_f32(tensor.info, {tensor.nvfp4->rows, tensor.nvfp4->cols});
   }
-  faults.raise_if_any();
+  faults.throw_faults();
   erase_named(joined);
 }
 
@@ -270,7 +269,7 @@ void CheckpointDir::add_shard(const std::string& name) {
   }
 }
 
-void CheckpointDir::add_and_check_indexed_shards() {
+void CheckpointDir::add_indexed_shards() {
   const std::string path = fmt::format("{}/{}", path_, kIndex);
   ShardIndex index = read_shard_index(path);
   index_metadata_ = std::move(index.metadata);
@@ -283,9 +282,9 @@ void CheckpointDir::add_and_check_indexed_shards() {
       faults.add(fmt::format("shard '{}' is not in the directory", name));
     }
   }
-  faults.raise_if_any();
+  faults.throw_faults();
   check_shard_index(index, tensors_, shard_names_, faults);
-  faults.raise_if_any();
+  faults.throw_faults();
 }
 
 void CheckpointDir::read(const CheckpointTensor& tensor, int64_t first_element, int64_t count,

@@ -47,7 +47,7 @@ class CheckpointDir final : public CheckpointSource {
   [[nodiscard]] CheckpointLayout layout() const override;
 
  private:
-  void add_and_check_indexed_shards();
+  void add_indexed_shards();
   // Opens the file and lists its tensors.
   void add_shard(const std::string& name);
   void move_scales_to_weights();
@@ -63,7 +63,7 @@ class CheckpointDir final : public CheckpointSource {
   // As config.json says, where any tensor is in FP8.
   [[nodiscard]] std::optional<std::array<int64_t, 2>> read_fp8_block_from_config() const;
   // The tensor's format and scale; nothing where it has none, or (a fault) one that does not fit.
-  [[nodiscard]] std::optional<CheckpointTensor::Scaled> find_scaled_or_add_fault(
+  [[nodiscard]] std::optional<CheckpointTensor::Scaled> find_scaled(
       const CheckpointTensor& tensor, const std::optional<std::array<int64_t, 2>>& fp8_block,
       FaultList& faults) const;
   [[nodiscard]] const CheckpointTensor* find_scale(const CheckpointTensor& tensor) const;
@@ -97,7 +97,7 @@ class CheckpointWriter {
 
  private:
   SafetensorsWriter& writer_of(std::string_view name);
-  void remove_stale_index_and_single_file() const;
+  void remove_stale_files() const;
 
   std::string dir_;
   std::optional<ExpertPacker> packer_;

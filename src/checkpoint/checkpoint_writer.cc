@@ -101,7 +101,7 @@ void CheckpointWriter::append_f32(std::string_view name, std::span<const float> 
 }
 
 // The single file goes too where shards replace it: it would be preferred to them.
-void CheckpointWriter::remove_stale_index_and_single_file() const {
+void CheckpointWriter::remove_stale_files() const {
   remove_file(fmt::format("{}/{}", dir_, kIndex));
   if (!index_.empty()) remove_file(fmt::format("{}/{}", dir_, kSingle));
   sync_folder(dir_);
@@ -112,13 +112,13 @@ void CheckpointWriter::commit() {
   if (index_.empty()) {
     writers_.front().commit();
     // A stale index would be found once the single file is gone.
-    remove_stale_index_and_single_file();
+    remove_stale_files();
     return;
   }
   AtomicFile index(fmt::format("{}/{}", dir_, kIndex));
   index.append(index_);
   index.seal();
-  remove_stale_index_and_single_file();
+  remove_stale_files();
   for (SafetensorsWriter& writer : writers_) writer.commit();
   index.commit();
 }

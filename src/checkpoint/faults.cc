@@ -16,7 +16,7 @@ void FaultList::add(std::string fault) {
   if (shown_.size() < kMaxShown) shown_.push_back(std::move(fault));
 }
 
-void FaultList::raise_if_any() const {
+void FaultList::throw_faults() const {
   if (count_ == 0) return;
   if (count_ == 1) throw Error(ErrorCode::kInvalidArgument, where_ + ": " + shown_.front());
   std::string text = fmt::format("{}: {} faults", where_, count_);

@@ -14,7 +14,7 @@ class FaultList {
   void add(std::string fault);
   [[nodiscard]] bool empty() const { return count_ == 0; }
   // Throws Error{kInvalidArgument} when there is a fault: `where`, then one line a fault.
-  void raise_if_any() const;
+  void throw_faults() const;
 
  private:
   std::string where_;

@@ -207,8 +207,8 @@ struct FusedPaths {
   static constexpr std::string_view kExperts = ".experts";
   static constexpr std::string_view kInner = ".experts.base_layer";
 
-  static std::map<std::string, Pair> rename_and_mark_wrappers(
-      const std::map<std::string, Pair>& pairs, const PeftConfig& config, FaultList& faults) {
+  static std::map<std::string, Pair> resolve_wrappers(const std::map<std::string, Pair>& pairs,
+                                                      const PeftConfig& config, FaultList& faults) {
     const ParameterTargets parameters(config);
     std::map<std::string, Pair> out;
     for (const auto& [path, pair] : pairs) {
@@ -273,7 +273,7 @@ void check_ranks_of_factors(const PeftModule& module, FaultList& faults) {
                          module.rank));
 }
 
-std::string tensors_path_or_refuse_pickle(const std::string& dir) {
+std::string checked_tensors_path(const std::string& dir) {
   const std::string path = dir + "/adapter_model.safetensors";
   if (!file_exists(path) && file_exists(dir + "/adapter_model.bin")) {
     throw Error(
@@ -287,9 +287,9 @@ std::string tensors_path_or_refuse_pickle(const std::string& dir) {
 std::string config_path(const std::string& dir) { return dir + "/adapter_config.json"; }
 
 // The pairs of tensors by their modules' paths, and the copies of base weights.
-std::map<std::string, Pair> pair_tensors_and_add_base_copies(std::span<const TensorInfo> tensors,
-                                                             std::vector<PeftBaseCopy>& base_copies,
-                                                             FaultList& faults) {
+std::map<std::string, Pair> pair_tensors(std::span<const TensorInfo> tensors,
+                                         std::vector<PeftBaseCopy>& base_copies,
+                                         FaultList& faults) {
   std::map<std::string, Pair> pairs;
   for (const TensorInfo& info : tensors) {
     const std::optional<Key> key = parse_key(info.name);
@@ -319,12 +319,11 @@ void check_base_copies_are_readable(std::span<const PeftBaseCopy> copies, FaultL
 
 PeftAdapter::PeftAdapter(const std::string& dir)
     : config_(parse_peft_config(read_file(config_path(dir), kMaxConfigBytes), config_path(dir))),
-      file_(tensors_path_or_refuse_pickle(dir)) {
+      file_(checked_tensors_path(dir)) {
   FaultList faults(file_.path());
-  const std::map<std::string, Pair> pairs =
-      pair_tensors_and_add_base_copies(file_.tensors(), base_copies_, faults);
+  const std::map<std::string, Pair> pairs = pair_tensors(file_.tensors(), base_copies_, faults);
   Resolver resolver(config_, config_path(dir));
-  for (const auto& [path, pair] : FusedPaths::rename_and_mark_wrappers(pairs, config_, faults)) {
+  for (const auto& [path, pair] : FusedPaths::resolve_wrappers(pairs, config_, faults)) {
     std::optional<PeftModule> module = make_module(path, pair, faults);
     if (!module) continue;
     set_rank_and_scaling(*module, resolver, config_.use_rslora);
@@ -333,7 +332,7 @@ PeftAdapter::PeftAdapter(const std::string& dir)
   }
   check_base_copies_are_readable(base_copies_, faults);
   if (pairs.empty()) faults.add("no LoRA tensor in the file");
-  faults.raise_if_any();
+  faults.throw_faults();
 }
 
 }  // namespace strata

@@ -71,7 +71,7 @@ struct Parser {
       config.alpha_pattern.emplace_back(key, json.read_number());
   }
 
-  void read_and_append_names(std::vector<std::string>& out) {
+  void append_names(std::vector<std::string>& out) {
     if (json.peek_kind() == Kind::kString) {
       out.push_back(json.read_string());
     } else if (!skip_null()) {
@@ -94,7 +94,7 @@ struct Parser {
         raw.substr(0, 100)));
   }
 
-  void refuse_unless_neutral(const std::string& key) {
+  void check_neutral(const std::string& key) {
     const std::string raw = json.read_compact_json();
     const bool none = key == "bias" && raw == "\"none\"";
     if (none || changes_nothing(raw)) return;
@@ -111,9 +111,9 @@ struct Parser {
 
   void read_target_parameters(const std::string& key) {
     if (json.peek_kind() == Kind::kString || json.peek_kind() == Kind::kArray) {
-      read_and_append_names(config.target_parameters);
+      append_names(config.target_parameters);
     } else {
-      refuse_unless_neutral(key);
+      check_neutral(key);
     }
   }
 
@@ -131,7 +131,7 @@ struct Parser {
     } else if (key == "alpha_pattern") {
       read_alpha_pattern();
     } else if (key == "target_modules") {
-      read_and_append_names(config.target_modules);
+      append_names(config.target_modules);
     } else if (key == "target_parameters") {
       read_target_parameters(key);
     } else if (key == "base_model_name_or_path") {
@@ -141,7 +141,7 @@ struct Parser {
     } else if (std::find(kInert.begin(), kInert.end(), key) != kInert.end()) {
       json.skip();
     } else {
-      refuse_unless_neutral(key);
+      check_neutral(key);
     }
   }
 };
@@ -174,7 +174,7 @@ PeftConfig parse_peft_config(std::string_view text, const std::string& where) {
   }
   parser.json.end();
   if (!has_type) parser.faults.add("peft_type is missing, wanted \"LORA\"; not a PEFT adapter?");
-  parser.faults.raise_if_any();
+  parser.faults.throw_faults();
   return std::move(parser.config);
 }
 

@@ -205,7 +205,7 @@ void check_shapes_and_types(const PeftWriteModule& module) {
   CHECK(module.a.dtype == DType::kF32 && module.b.dtype == DType::kF32, module.module_path);
 }
 
-std::vector<TensorDecl> check_and_declare_tensors(std::span<const PeftWriteModule> modules) {
+std::vector<TensorDecl> declare_tensors(std::span<const PeftWriteModule> modules) {
   std::vector<TensorDecl> tensors;
   for (const PeftWriteModule& module : modules) {
     check_shapes_and_types(module);
@@ -229,7 +229,7 @@ bool file_has_content(const std::string& path, const std::string& content) {
 void write_peft(const std::string& dir, const PeftWriteOptions& options,
                 std::span<const PeftWriteModule> modules) {
   CHECK(!modules.empty());
-  std::vector<TensorDecl> tensors = check_and_declare_tensors(modules);
+  std::vector<TensorDecl> tensors = declare_tensors(modules);
   const std::string config = peft_config_text(make_config(dir, options, modules));
   make_folders(dir);
   const std::string tensors_path = dir + "/adapter_model.safetensors";

@@ -135,7 +135,8 @@ int64_t count_elements(const std::string& path, const TensorInfo& info) {
   return zero ? 0 : product;
 }
 
-void set_dtype_and_shape_if_readable(TensorInfo& info) {
+// Sets dtype and shape where we can read values of that type; else it stays unreadable.
+void resolve_dtype(TensorInfo& info) {
   if (info.dims.size() > kMaxRank) return;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (dtype_name(dtype) != info.dtype_name) continue;
@@ -215,7 +216,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
       TensorInfo& info = tensors_.emplace_back(parse_tensor(json, std::move(key)));
       check_data_offsets(path, info, file_.size() - data_begin);
       resolve_offsets(info, data_begin);
-      set_dtype_and_shape_if_readable(info);
+      resolve_dtype(info);
     }
   }
   json.end();

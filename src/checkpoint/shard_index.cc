@@ -79,7 +79,7 @@ std::set<std::string> checked_shard_names(const ShardIndex& index, FaultList& fa
                              text::json_quote(name)));
     }
   }
-  faults.raise_if_any();
+  faults.throw_faults();
   return names;
 }
 

@@ -81,8 +81,8 @@ TensorInfo slice_of(const TensorInfo& info, std::string name, int64_t index, int
 }
 
 // Experts of each layer of a stack, 1 where it has none; Error where the stack does not divide.
-int64_t check_stack_and_count_experts(const TensorInfo& info, int64_t num_layers, bool of_experts,
-                                      const std::string& where) {
+int64_t count_stack_experts(const TensorInfo& info, int64_t num_layers, bool of_experts,
+                            const std::string& where) {
   if (std::ssize(info.dims) < (of_experts ? 2 : 1) || info.dims[0] != num_layers) {
     fail(where, info, fmt::format("{} lists {} layers", kStacksKey, num_layers));
   }
@@ -170,8 +170,7 @@ std::optional<std::vector<TensorInfo>> unstack_tensor(const TensorInfo& info,
   }
   const std::vector<int64_t>& layers = stacks[name->stack];
   const bool of_experts = is_stack_of_experts(info.name);
-  const int64_t experts =
-      check_stack_and_count_experts(info, std::ssize(layers), of_experts, where);
+  const int64_t experts = count_stack_experts(info, std::ssize(layers), of_experts, where);
   const int64_t count = std::ssize(layers) * experts;
   std::vector<TensorInfo> parts;
   for (size_t i = 0; i < layers.size(); ++i) {

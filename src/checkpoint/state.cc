@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kTensors = "optimizer.safetensors";
 constexpr std::string_view kJson = "state.json";
 
-std::string recover_and_join_path(const std::string& dir, std::string_view name) {
+std::string recovered_path(const std::string& dir, std::string_view name) {
   recover_dir(dir);
   return fmt::format("{}/{}", dir, name);
 }
@@ -63,7 +63,7 @@ void TrainerStateWriter::commit(std::string_view json) {
 }
 
 TrainerState::TrainerState(const std::string& dir)
-    : json_(read_file(recover_and_join_path(dir, kJson), kMaxStateBytes)),
+    : json_(read_file(recovered_path(dir, kJson), kMaxStateBytes)),
       file_(fmt::format("{}/{}", dir, kTensors)) {
   text::JsonReader json(json_, fmt::format("{}/{}", dir, kJson));
   json.skip();
@@ -71,7 +71,7 @@ TrainerState::TrainerState(const std::string& dir)
 }
 
 bool TrainerState::exists(const std::string& dir) {
-  return file_exists(recover_and_join_path(dir, kJson));
+  return file_exists(recovered_path(dir, kJson));
 }
 
 void TrainerState::read(std::string_view name, const Shape& shape, int64_t first, int64_t count,

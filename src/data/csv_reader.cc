@@ -22,7 +22,7 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
 }
 
 // A column of lists; JSON that is none stays a text, which its form refuses by name.
-json::value parse_list_or_keep_text(const std::string& text) {
+json::value parse_list_cell(const std::string& text) {
   if (!trimmed(text).starts_with('[')) return json::value(text);
   try {
     return text::parse_json(text, "the list");
@@ -36,7 +36,7 @@ json::value parse_list_or_keep_text(const std::string& text) {
 CsvReader::CsvReader(const InputFile& file, char separator)
     : RecordReader(file), separator_(separator) {}
 
-void CsvReader::append_byte_or_set_fault(std::string& field, int c) {
+void CsvReader::append_byte(std::string& field, int c) {
   if (++row_bytes_ > kMaxRecordBytes) {
     fault_ = fmt::format("a row of more than {} bytes", kMaxRecordBytes);
     ended_ = true;
@@ -47,7 +47,7 @@ void CsvReader::append_byte_or_set_fault(std::string& field, int c) {
 
 // A header whose first name ends with a semicolon says that fields end so, as spreadsheets write
 // them where a comma stands in numbers.
-bool CsvReader::detect_and_match_separator(int c) {
+bool CsvReader::match_separator(int c) {
   if (c == ';' && separator_ == ',' && header_.empty() && num_fields_ == 0) separator_ = ';';
   return c == separator_;
 }
@@ -64,7 +64,7 @@ int CsvReader::read_quoted_field(std::string& field) {
   read_to_closing_quote(field);
   if (ended_) return -1;
   const int c = bytes_.get();
-  if (c < 0 || detect_and_match_separator(c) || c == '\n' || c == '\r') return take_line_end(c);
+  if (c < 0 || match_separator(c) || c == '\n' || c == '\r') return take_line_end(c);
   fault_ = "text behind a closing quote; a quote inside a field is written twice";
   return skip_rest_of_field(c);
 }
@@ -82,7 +82,7 @@ void CsvReader::read_to_closing_quote(std::string& field) {
       if (bytes_.peek() != '"') return;
       c = bytes_.get();
     }
-    append_byte_or_set_fault(field, c);
+    append_byte(field, c);
   }
 }
 
@@ -99,8 +99,8 @@ int CsvReader::read_field(std::string& field) {
   }
   while (!ended_) {
     const int c = bytes_.get();
-    if (c < 0 || detect_and_match_separator(c) || c == '\n' || c == '\r') return take_line_end(c);
-    append_byte_or_set_fault(field, c);
+    if (c < 0 || match_separator(c) || c == '\n' || c == '\r') return take_line_end(c);
+    append_byte(field, c);
   }
   return -1;
 }
@@ -126,10 +126,10 @@ bool CsvReader::read_row() {
 void CsvReader::read_header() {
   if (!read_row()) return;
   header_.assign(fields_.begin(), fields_.begin() + static_cast<int64_t>(num_fields_));
-  set_fault_if_columns_repeat();
+  check_unique_columns();
 }
 
-void CsvReader::set_fault_if_columns_repeat() {
+void CsvReader::check_unique_columns() {
   for (size_t i = 0; i < header_.size() && fault_.empty(); ++i) {
     const bool is_twice = std::find(header_.begin(), header_.begin() + static_cast<int64_t>(i),
                                     header_[i]) != header_.begin() + static_cast<int64_t>(i);
@@ -147,7 +147,7 @@ void CsvReader::serialize_row() {
     if (name.empty()) continue;  // an index, as tables are written with
     if (fields_[i].empty() && is_one_of(name, {"input", "system", "tools", "history"})) continue;
     if (is_one_of(name, {"messages", "conversations", "tools", "history"})) {
-      object[name] = parse_list_or_keep_text(fields_[i]);
+      object[name] = parse_list_cell(fields_[i]);
     } else {
       object[name] = fields_[i];
     }

@@ -27,10 +27,10 @@ class CsvReader : public RecordReader {
   int skip_rest_of_field(int c);
   int take_line_end(int c);
   // Whether the byte is the separator, which the header's first name may still tell.
-  bool detect_and_match_separator(int c);
+  bool match_separator(int c);
   void read_header();
-  void set_fault_if_columns_repeat();
-  void append_byte_or_set_fault(std::string& field, int c);
+  void check_unique_columns();
+  void append_byte(std::string& field, int c);
   void serialize_row();
   [[nodiscard]] std::string describe_wrong_count() const;  // of the row's fields
 

@@ -64,7 +64,7 @@ class DatasetReader {
     }
   }
 
-  Dataset check_and_take_dataset(const std::vector<Source>& sources) {
+  Dataset take_dataset(const std::vector<Source>& sources) {
     if (dataset_.faults.count > 0 && !options_.looks_only) {
       throw Error(ErrorCode::kInvalidArgument, dataset_.faults.text());
     }
@@ -112,26 +112,26 @@ class DatasetReader {
     file.first = store_->size();
     const auto records = make_record_reader(*file.file, file.layout);
     while (const auto record = records->next()) {
-      add_record_or_fault(*record, file);
+      add_record(*record, file);
       if (progress_ != nullptr) progress_->update(bytes_done_ + records->offset());
     }
     bytes_done_ += file.file->size();
     file.count = store_->size() - file.first;
   }
-  void add_record_or_fault(const Record& record, DataFile& file) {
+  void add_record(const Record& record, DataFile& file) {
     if (!record.fault.empty()) return add_fault(record, file, record.fault);
     try {
       if (options_.prompts) return add_prompt(record, file);
-      ReadRecord read = parse_and_count(record, file);
+      ReadRecord read = load_record(record, file);
       if (read.is_left_out) return;
       if (options_.pairs) return add_pair(read, record.line, file);
-      add_example_or_parts(read.example, record.line, file);
+      store_example(read.example, record.line, file);
     } catch (const Error& error) {
       add_fault(record, file, error.what());
     }
   }
 
-  ReadRecord parse_and_count(const Record& record, DataFile& file) {
+  ReadRecord load_record(const Record& record, DataFile& file) {
     const std::string renamed =
         options_.fields.empty() ? "" : rename_fields(record.json, options_.fields);
     ReadRecord read = data::read_record(options_.fields.empty() ? record.json : renamed, context_,
@@ -160,7 +160,7 @@ class DatasetReader {
                         options_.looks_only ? kMaxLooked : kMaxReported);
   }
 
-  void add_example_or_parts(const Example& example, int64_t line, DataFile& file) {
+  void store_example(const Example& example, int64_t line, DataFile& file) {
     ++dataset_.num_lines;
     const bool is_too_long = std::ssize(example.tokens) + 1 > options_.max_length;
     if (is_too_long) {
@@ -303,7 +303,7 @@ Dataset read_dataset(const std::vector<Source>& sources, const ExampleContext& c
                      const ReadOptions& options, report::Progress* progress) {
   DatasetReader reader(context, options, progress);
   for (const Source& source : sources) reader.read_source(source);
-  return reader.check_and_take_dataset(sources);
+  return reader.take_dataset(sources);
 }
 
 Dataset with_order(const Dataset& dataset, std::vector<int64_t> order) {

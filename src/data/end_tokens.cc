@@ -70,7 +70,7 @@ std::optional<int32_t> read_id_of_eos_token(const ModelTexts& texts,
   return id;
 }
 
-void sort_and_drop_copies(std::vector<int32_t>& ids) {
+void sort_unique(std::vector<int32_t>& ids) {
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }
@@ -89,7 +89,7 @@ EndTokens load_end_tokens(const ModelTexts& texts, const text::Tokenizer& tokeni
   } else if (!tokens.stop.empty()) {
     tokens.append = tokens.stop.front();
   }
-  sort_and_drop_copies(tokens.stop);
+  sort_unique(tokens.stop);
   return tokens;
 }
 
@@ -98,7 +98,7 @@ std::vector<int32_t> load_stop_ids_of_all_configs(const ModelTexts& texts,
   std::vector<int32_t> ids = load_end_tokens(texts, tokenizer).stop;
   for (const int32_t id : read_eos_ids(texts, "config.json", tokenizer.vocab_size()))
     ids.push_back(id);
-  sort_and_drop_copies(ids);
+  sort_unique(ids);
   return ids;
 }
 

@@ -25,8 +25,8 @@ bool is_in_any(const text::Span& span, const std::vector<Target>& targets) {
 }
 
 // Every token from index `forced` on is trained, whatever its bytes: the end token.
-Example shift_and_mask(const text::Encoding& encoding, const std::vector<Target>& targets,
-                       size_t forced) {
+Example label_tokens(const text::Encoding& encoding, const std::vector<Target>& targets,
+                     size_t forced) {
   Example example;
   const size_t num_tokens = encoding.ids.size();
   for (size_t t = 1; t < num_tokens; ++t) {
@@ -68,7 +68,7 @@ Example encode_text(const std::string& whole, size_t prompt_bytes, const Example
   text::Encoding encoding = context.tokenizer.encode_with_spans(whole, /*add_special=*/true);
   drop_doubled_start(whole, encoding, context);
   close_with_end_token(encoding, whole.size(), context.end_tokens);
-  return shift_and_mask(encoding, {{prompt_bytes, whole.size()}}, encoding.ids.size() - 1);
+  return label_tokens(encoding, {{prompt_bytes, whole.size()}}, encoding.ids.size() - 1);
 }
 
 // What came of a text.
@@ -84,7 +84,7 @@ Made encode_chat(const json::object& own, const OwnRecord& record, const Example
   ChatText chat = render_answers(read, record.first_trained, context.train_on, context.render);
   const text::Encoding encoding =
       context.tokenizer.encode_with_spans(chat.rendered.text, /*add_special=*/false);
-  return {.example = shift_and_mask(encoding, chat.targets, encoding.ids.size()),
+  return {.example = label_tokens(encoding, chat.targets, encoding.ids.size()),
           .num_marked_out = chat.num_marked_out,
           .not_found = std::move(chat.not_found),
           .has_read_clock = chat.rendered.has_read_clock};

@@ -47,7 +47,7 @@ FieldName parse_pair(std::string_view pair) {
 }
 
 // CSV has lists as texts.
-json::value list_or_value(const FieldName& name, const json::value& value) {
+json::value parse_csv_value(const FieldName& name, const json::value& value) {
   if (!is_list(name.read_as) || !value.is_string()) return value;
   const std::string text(value.get_string());
   return trimmed(text).starts_with('[') ? text::parse_json(text, name.in_file) : value;
@@ -81,7 +81,7 @@ std::string rename_fields(std::string_view record, const std::vector<FieldName>&
     if (renamed.contains(as)) {
       fail_record(fmt::format("--fields: the record has two fields that are read as '{}'", as));
     }
-    renamed[as] = name == names.end() ? value : list_or_value(*name, value);
+    renamed[as] = name == names.end() ? value : parse_csv_value(*name, value);
   }
   return json::serialize(renamed);
 }

@@ -56,7 +56,7 @@ class ArrayReader : public RecordReader {
     skip_spaces();
     const int64_t line = bytes_.line();
     if (is_first && bytes_.peek() == ']') return finish_empty(line);
-    Record record{line, {}, read_element_and_get_fault()};
+    Record record{line, {}, read_element()};
     if (record.fault.empty() && is_blank(text_)) {
       record.fault = "an element is missing before a comma or the closing bracket";
     }
@@ -78,12 +78,12 @@ class ArrayReader : public RecordReader {
   // An array without elements: a record of what is wrong behind it, or none.
   std::optional<Record> finish_empty(int64_t line) {
     bytes_.get();
-    std::string behind = finish_and_get_fault();
+    std::string behind = finish_array();
     return behind.empty() ? std::optional<Record>() : Record{line, {}, std::move(behind)};
   }
 
   // The text up to the comma or bracket behind it; returns what is wrong.
-  std::string read_element_and_get_fault() {
+  std::string read_element() {
     text_.clear();
     int64_t depth = 0;
     bool in_text = false, is_escaped = false;
@@ -99,7 +99,7 @@ class ArrayReader : public RecordReader {
       } else if (depth == 0 && c == ',') {
         return {};
       } else if (depth == 0 && c == ']') {
-        return finish_and_get_fault();
+        return finish_array();
       } else {
         in_text = c == '"';
         if (c == '{' || c == '[') ++depth;
@@ -114,7 +114,7 @@ class ArrayReader : public RecordReader {
   }
 
   // Behind its bracket; returns what is wrong.
-  std::string finish_and_get_fault() {
+  std::string finish_array() {
     ended_ = true;
     skip_spaces();
     return bytes_.peek() < 0 ? "" : "there is more behind the end of the array";

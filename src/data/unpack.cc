@@ -41,15 +41,15 @@ class Inflater {
       stream_.avail_in = static_cast<uInt>(got);
       while (stream_.avail_in > 0) {
         if (!in_member) inflateReset(&stream_);
-        in_member = !inflate_and_tell_member_end(take);
+        in_member = !inflate_chunk(take);
       }
     }
     if (in_member) fail("gzip: the file ends in the midst of its data; is it cut off?");
   }
 
  private:
-  // Whether a member ends there.
-  bool inflate_and_tell_member_end(Take take) {
+  // Inflates what is there into `take`; returns whether a gzip member ends there.
+  bool inflate_chunk(Take take) {
     stream_.next_out = reinterpret_cast<Bytef*>(plain_.data());
     stream_.avail_out = static_cast<uInt>(plain_.size());
     const int code = inflate(&stream_, Z_NO_FLUSH);

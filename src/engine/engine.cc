@@ -250,7 +250,7 @@ model::LoraAdapter& Engine::adapter(api::AdapterSlot slot) const {
   return *found->second;
 }
 
-model::LoraAdapter* Engine::adapter_or_base(api::AdapterSlot slot) const {
+model::LoraAdapter* Engine::slot_adapter(api::AdapterSlot slot) const {
   return slot == api::AdapterSlot::kBase ? nullptr : &adapter(slot);
 }
 
@@ -298,7 +298,7 @@ void Engine::add_large_tensors(const api::Batch& batch, api::TensorSink& sink) c
 void Engine::enable_adapter_training(const api::Batch& batch) const {
   for (const api::Sequence& sequence : batch.sequences) {
     if (!sequence.gradients) continue;
-    if (model::LoraAdapter* used = adapter_or_base(sequence.slot)) used->enable_training();
+    if (model::LoraAdapter* used = slot_adapter(sequence.slot)) used->enable_training();
   }
 }
 
@@ -325,7 +325,7 @@ void Engine::check(const api::Sequence& sequence, const std::string& where, bool
   if (tokens == 0) fail(where + ".tokens: got none, want at least one");
   check_positions(std::ssize(datum.tokens), model_.config, where);
   check_ids(datum.tokens, model_.config.vocab_size, where, "tokens");
-  static_cast<void>(adapter_or_base(sequence.slot));  // an Error when the slot is free
+  static_cast<void>(slot_adapter(sequence.slot));  // an Error when the slot is free
   check_num_targets(datum, loss, where);
   const size_t targets = tokens * static_cast<size_t>(datum.targets_per_token());
   check_length(datum.targets.size(), targets, where, "targets", !want_loss);
@@ -340,7 +340,7 @@ void Engine::check(const api::SampleRequest& request, size_t index) const {
   const int64_t vocab = model_.config.vocab_size;
   if (request.prompt.empty()) fail(where + ".tokens: got none, want at least one");
   check_ids(request.prompt, vocab, where, "tokens");
-  static_cast<void>(adapter_or_base(request.slot));  // an Error when the slot is free
+  static_cast<void>(slot_adapter(request.slot));  // an Error when the slot is free
   check_at_least(request.max_tokens, 1, where, "max_tokens", "at least 1");
   const auto prompt = std::ssize(request.prompt);
   check_positions(prompt + std::min(request.max_tokens, INT64_MAX - prompt), model_.config, where);

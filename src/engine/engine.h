@@ -87,7 +87,8 @@ class Engine {
   void check(const api::Sequence& sequence, const std::string& where, bool want_loss) const;
   // For the sampling loop (engine/sampling/sampling_loop.h).
   void check(const api::SampleRequest& request, size_t index) const;
-  [[nodiscard]] model::LoraAdapter* adapter_or_base(api::AdapterSlot slot) const;
+  // The slot's adapter; null for the base model.
+  [[nodiscard]] model::LoraAdapter* slot_adapter(api::AdapterSlot slot) const;
   [[nodiscard]] KvPool& kv_pool() { return kv_pool_; }
   [[nodiscard]] const KvPool& kv_pool() const { return kv_pool_; }
   // States of sampled sequences, where the cache layout has any.

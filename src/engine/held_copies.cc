@@ -35,7 +35,7 @@ std::shared_ptr<const HeldCopies::Held> HeldCopies::find(const api::RequestId& r
   return found == held_.end() ? nullptr : found->second;
 }
 
-std::optional<int64_t> HeldCopies::write_and_drop(const api::RequestId& request) {
+std::optional<int64_t> HeldCopies::flush_copy(const api::RequestId& request) {
   const std::shared_ptr<const Held> held = find(request);
   if (held == nullptr) return std::nullopt;
   const std::shared_ptr<void> goes(nullptr, [&](void*) { drop(request); });

@@ -29,7 +29,7 @@ class HeldCopies {
                                const std::string& base_model_name);
   // Writes and syncs the files, then lets the copy go, also when that throws. Returns their bytes;
   // nothing where there is no such copy.
-  std::optional<int64_t> write_and_drop(const api::RequestId& request);
+  std::optional<int64_t> flush_copy(const api::RequestId& request);
   void drop(const api::RequestId& request);
 
   [[nodiscard]] int64_t num_bytes() const;

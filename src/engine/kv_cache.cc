@@ -124,14 +124,14 @@ std::vector<void*> PrefixCache::share_needed_pages(std::span<Node* const> path, 
 // A copy; but making space for it may give back the original, even as the last: then that is taken.
 void* PrefixCache::acquire_state(void* state) {
   states_.share(state);
-  void* copy = copy_state_if_space(state);
+  void* copy = try_copy_state(state);
   if (copy == nullptr) return state;
   states_.give_back(state);
   return copy;
 }
 
 // Null where rows have all. Gives back the oldest that is kept for it.
-void* PrefixCache::copy_state_if_space(const void* from) {
+void* PrefixCache::try_copy_state(const void* from) {
   while (states_.is_full() && give_back_oldest()) {
   }
   return states_.is_full() ? nullptr : states_.take_copy(from);
@@ -150,8 +150,8 @@ bool PrefixCache::insert_with_state(const PrefixOwner& owner, std::span<const in
   tokens = tokens_of_full_pages(tokens, pages);
   if (tokens.empty()) return false;
   CHECK(has_states() && state != nullptr, tokens.size());
-  if (touch_if_state_known(owner, tokens)) return false;
-  void* copy = copy_state_if_space(state);
+  if (try_touch_state(owner, tokens)) return false;
+  void* copy = try_copy_state(state);
   if (copy == nullptr) return false;
   insert_path(owner, tokens, pages, copy);
   return true;
@@ -166,7 +166,7 @@ std::span<const int32_t> PrefixCache::tokens_of_full_pages(std::span<const int32
 // Inserts whole pages, at least one. `state`, or null: the last node's own from now on.
 void PrefixCache::insert_path(const PrefixOwner& owner, std::span<const int32_t> tokens,
                               std::span<void* const> pages, void* state) {
-  const std::vector<Node*> path = find_or_add_path(owner, tokens);
+  const std::vector<Node*> path = ensure_path(owner, tokens);
   // Those of the path behind it have a page, or get one too.
   Node* first = first_without_page(path, pages);
   share_missing_pages(path, pages);
@@ -178,7 +178,7 @@ void PrefixCache::insert_path(const PrefixOwner& owner, std::span<const int32_t>
 }
 
 // Whether there is a state behind whole pages of tokens, which counts as used then.
-bool PrefixCache::touch_if_state_known(const PrefixOwner& owner, std::span<const int32_t> tokens) {
+bool PrefixCache::try_touch_state(const PrefixOwner& owner, std::span<const int32_t> tokens) {
   const std::vector<Node*> path = match(owner, tokens);
   const bool is_whole = std::ssize(path) * layout_.page_size() == std::ssize(tokens);
   if (!is_whole || path.back()->state == nullptr) return false;
@@ -187,10 +187,10 @@ bool PrefixCache::touch_if_state_known(const PrefixOwner& owner, std::span<const
 }
 
 // The path of whole pages, whose missing nodes are added.
-std::vector<PrefixCache::Node*> PrefixCache::find_or_add_path(const PrefixOwner& owner,
-                                                              std::span<const int32_t> tokens) {
+std::vector<PrefixCache::Node*> PrefixCache::ensure_path(const PrefixOwner& owner,
+                                                         std::span<const int32_t> tokens) {
   std::vector<Node*> path = match(owner, tokens);
-  Root& root = find_or_add_root(owner);
+  Root& root = ensure_root(owner);
   const auto size = static_cast<size_t>(layout_.page_size());
   while (path.size() * size < tokens.size()) {
     Node* parent = path.empty() ? nullptr : path.back();
@@ -199,7 +199,7 @@ std::vector<PrefixCache::Node*> PrefixCache::find_or_add_path(const PrefixOwner&
   return path;
 }
 
-PrefixCache::Root& PrefixCache::find_or_add_root(const PrefixOwner& owner) {
+PrefixCache::Root& PrefixCache::ensure_root(const PrefixOwner& owner) {
   Root& root = roots_[key_of(owner)];
   root.weights = owner.weights;
   root.is_base = owner.weights == nullptr;

@@ -190,15 +190,15 @@ class PrefixCache {
                                                               std::span<void* const> pages) const;
   void insert_path(const PrefixOwner& owner, std::span<const int32_t> tokens,
                    std::span<void* const> pages, void* state);
-  bool touch_if_state_known(const PrefixOwner& owner, std::span<const int32_t> tokens);
-  std::vector<Node*> find_or_add_path(const PrefixOwner& owner, std::span<const int32_t> tokens);
-  Root& find_or_add_root(const PrefixOwner& owner);
+  bool try_touch_state(const PrefixOwner& owner, std::span<const int32_t> tokens);
+  std::vector<Node*> ensure_path(const PrefixOwner& owner, std::span<const int32_t> tokens);
+  Root& ensure_root(const PrefixOwner& owner);
   Node* add_node(Root& root, Node* parent, std::span<const int32_t> tokens);
   std::vector<void*> share_needed_pages(std::span<Node* const> path, int64_t positions);
   static Node* first_without_page(std::span<Node* const> path, std::span<void* const> pages);
   void share_missing_pages(std::span<Node* const> path, std::span<void* const> pages);
   [[nodiscard]] void* acquire_state(void* state);
-  [[nodiscard]] void* copy_state_if_space(const void* from);
+  [[nodiscard]] void* try_copy_state(const void* from);
   void update_first_present(Node& from);
   void set_known(Node& node, bool is_known);
   void release_state(Node& node);

@@ -43,9 +43,8 @@ void write_logit_rows(Backend& backend, const PassWork& work, const std::string&
 }
 
 // `places`: of the pass's rows in the batch, besides its first one.
-void compute_and_write_logits(model::Pass& pass, const PassWork& work, const std::string& name,
-                              std::span<const int32_t> places, TensorView hidden,
-                              PassState& state) {
+void write_logits(model::Pass& pass, const PassWork& work, const std::string& name,
+                  std::span<const int32_t> places, TensorView hidden, PassState& state) {
   Backend& backend = pass.backend;
   state.all_rows.assign(static_cast<size_t>(pass.num_tokens()), 1);
   model::RowChunks& chunks = state.logit_chunks;
@@ -78,15 +77,14 @@ void run_mtp(model::Pass& pass, const PassWork& work, TensorView from, TensorVie
   const TensorView hidden =
       pass.take(pass.dtype(), {own.num_tokens(), pass.weights.config().hidden_size});
   state.mtp.forward(own, mtp, from, hidden);
-  if (work.want_logits)
-    compute_and_write_logits(own, work, "mtp_logits", state.mtp.rows(), hidden, state);
+  if (work.want_logits) write_logits(own, work, "mtp_logits", state.mtp.rows(), hidden, state);
   if (work.want_loss) state.mtp.loss_and_backward(own, mtp, hidden, d_from);
 }
 
 // Values, or where there are none so many times `otherwise`.
 template <typename T>
-void append_values_or_fill(std::vector<T>& out, const std::vector<T>& values, size_t count,
-                           T otherwise) {
+void append_with_default(std::vector<T>& out, const std::vector<T>& values, size_t count,
+                         T otherwise) {
   if (values.empty())
     out.insert(out.end(), count, otherwise);
   else
@@ -159,7 +157,7 @@ void StagePass::write_large_results() {
   if (!work_.want_logits || !pass_.weights.ends()) return;
   state_.all_rows_in_order.resize(static_cast<size_t>(pass_.num_tokens()));
   std::iota(state_.all_rows_in_order.begin(), state_.all_rows_in_order.end(), 0);
-  compute_and_write_logits(pass_, work_, "logits", state_.all_rows_in_order, hidden_, state_);
+  write_logits(pass_, work_, "logits", state_.all_rows_in_order, hidden_, state_);
 }
 
 void StagePass::compute_losses_and_gradients() {
@@ -204,9 +202,8 @@ void count_pass_memory(Backend& counter, Engine& engine, const PassWork& work, P
   pass.backward(counter.scratch().take(DType::kF32, pass.gradient_shape()));
 }
 
-int64_t count_stage_pass_and_get_deferred_bytes(Backend& counter, Engine& engine,
-                                                const PassWork& work, PassState& state,
-                                                bool defers) {
+int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
+                         bool defers) {
   Scratch borders = Scratch::counting(Scratch::Counted::kBorders);
   Scratch copies = Scratch::counting(Scratch::Counted::kDeferred);
   model::DeferredProducts deferred(copies);
@@ -219,7 +216,7 @@ int64_t count_stage_pass_and_get_deferred_bytes(Backend& counter, Engine& engine
   if (work.trains()) {
     pass.backward(borders.take(DType::kF32, pass.gradient_shape()), defers ? &deferred : nullptr);
   }
-  deferred.run_and_clear(counter);
+  deferred.run_deferred(counter);
   return copies.high_water();
 }
 
@@ -232,7 +229,7 @@ void MicroBatch::lay_out_sequences(Engine& engine, const api::Batch& batch) {
   for (std::vector<float>& column : columns_.values) column.clear();
   for (size_t s = first_; s < last_; ++s) {
     const api::Sequence& sequence = batch.sequences[s];
-    builder_.append(sequence.datum->tokens, 0, engine.adapter_or_base(sequence.slot));
+    builder_.append(sequence.datum->tokens, 0, engine.slot_adapter(sequence.slot));
     append_loss_inputs(*sequence.datum);
     losses_of_sequences_.push_back(sequence.loss);
     references_.push_back(sequence.reference);
@@ -245,11 +242,11 @@ void MicroBatch::append_loss_inputs(const api::Datum& datum) {
   const auto per_token = static_cast<size_t>(datum.targets_per_token());
   for (size_t row = 0; row < tokens; ++row)
     first_targets_.push_back(static_cast<int64_t>(targets_.size() + row * per_token));
-  append_values_or_fill(targets_, datum.targets, tokens * per_token, 0);
+  append_with_default(targets_, datum.targets, tokens * per_token, 0);
   for (const api::LossInputRow& input : api::kLossInputs) {
     const bool of_targets = input.id == api::LossInput::kWeights;
-    append_values_or_fill(columns_[input.id], datum.inputs[input.id],
-                          of_targets ? tokens * per_token : tokens, input.otherwise);
+    append_with_default(columns_[input.id], datum.inputs[input.id],
+                        of_targets ? tokens * per_token : tokens, input.otherwise);
   }
 }
 
@@ -329,7 +326,7 @@ void MicroBatch::mark_has_gradient(Engine& engine, const api::Batch& batch) cons
   if (gradients_ == api::Gradients::kParameters) engine.base_trainer().has_gradient = true;
   if (gradients_ != api::Gradients::kAdapters) return;
   for (size_t s = first_; s < last_; ++s) {
-    model::LoraAdapter* adapter = engine.adapter_or_base(batch.sequences[s].slot);
+    model::LoraAdapter* adapter = engine.slot_adapter(batch.sequences[s].slot);
     if (adapter != nullptr) adapter->has_gradient = true;
   }
 }

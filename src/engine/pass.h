@@ -105,9 +105,8 @@ class StagePass {
 void count_pass_memory(Backend& counter, Engine& engine, const PassWork& work, PassState& state);
 // What a pass does whose forward and backward are apart, likewise: what crosses borders takes no
 // memory of it. Returns what it defers takes, where it `defers` weight gradients.
-int64_t count_stage_pass_and_get_deferred_bytes(Backend& counter, Engine& engine,
-                                                const PassWork& work, PassState& state,
-                                                bool defers);
+int64_t count_stage_pass(Backend& counter, Engine& engine, const PassWork& work, PassState& state,
+                         bool defers);
 
 // MicroBatch: neighbouring sequences of a batch laid out flat for one pass, with what their losses
 // read and space for what they give. Owns the arrays that the pass borrows and reuses them, so that

@@ -87,7 +87,7 @@ void Stages::clear_adapter(api::AdapterSlot slot) {
   for (const Stage& stage : stages_) stage.engine->clear_adapter(slot);
 }
 
-AdapterCopy Stages::enable_training_and_copy_state(api::AdapterSlot slot) {
+AdapterCopy Stages::copy_training_state(api::AdapterSlot slot) {
   std::vector<const model::LoraAdapter*> parts;
   for_adapter(slot, [&](model::LoraAdapter& adapter) {
     adapter.enable_training();

@@ -55,8 +55,8 @@ class Stages {
   void for_adapter(api::AdapterSlot slot, Body body) {
     for (Stage& stage : stages_) body(stage.engine->adapter(slot));
   }
-  // For files: a copy with moments.
-  AdapterCopy enable_training_and_copy_state(api::AdapterSlot slot);
+  // Enables training and copies the adapter with its moments, for files.
+  AdapterCopy copy_training_state(api::AdapterSlot slot);
   // Likewise, the parts of what nothing trains put together; of a whole model the part itself.
   std::shared_ptr<const model::LoraAdapter> merge_parts(const StagedAdapter& parts);
   // New adapters with the weights of this one, which do not train.

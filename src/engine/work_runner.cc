@@ -97,13 +97,13 @@ api::Capacity WorkRunner::capacity() const {
 std::vector<api::Result> WorkRunner::run(const api::Work& work, const Interruption* breaks) {
   results_.clear();
   for (const api::RequestId& request : work.cancel) partial_.erase(request);
-  if (!work.cancel.empty() || !work.release.empty()) drop_cancelled_and_released(work);
+  if (!work.cancel.empty() || !work.release.empty()) drop_withdrawn(work);
   timed(train_seconds_, [&] {
     for (const auto& command : work.control) run_control(*command);
   });
   // Before the pass, whose breaks let others join.
   timed(sample_seconds_, [&] {
-    if (!work.samples.empty() || !work.resume.empty()) start_and_resume_rows(work, results_);
+    if (!work.samples.empty() || !work.resume.empty()) admit_rows(work, results_);
   });
   if (!work.rows.empty()) train(work.rows, breaks);
   if (work.decode) step_samples(results_);
@@ -153,7 +153,7 @@ std::optional<api::Outcome> WorkRunner::execute(const api::Command& command) {
   if (const auto* step = std::get_if<api::OptimStep>(&command.op))
     return stages_.step(slot, step->adamw);
   if (const auto* save = std::get_if<api::SaveState>(&command.op)) {
-    return copies_.add_pending_write(command.request, stages_.enable_training_and_copy_state(slot),
+    return copies_.add_pending_write(command.request, stages_.copy_training_state(slot),
                                      {api::SavedAs::kState, save->dir}, save->base_model_name);
   }
   if (const auto* save = std::get_if<api::SaveForSampler>(&command.op))
@@ -309,12 +309,12 @@ void WorkRunner::check_data(const api::Command& command) const {
 }
 
 // The rows that take gradients first: the engine lets neighbours share a pass.
-void WorkRunner::add_all_rows_or_fail(const std::vector<api::DataRange>& all, api::Batch& batch) {
+void WorkRunner::collect_rows(const std::vector<api::DataRange>& all, api::Batch& batch) {
   under_way_.clear();
   for (const bool forward_only : {false, true}) {
     for (const api::DataRange& rows : all) {
       const auto& work = std::get<api::ForwardBackward>(rows.command->op);
-      if (work.forward_only == forward_only && add_rows_or_fail(rows, batch))
+      if (work.forward_only == forward_only && try_add_rows(rows, batch))
         under_way_.push_back(&rows);
     }
   }
@@ -322,21 +322,20 @@ void WorkRunner::add_all_rows_or_fail(const std::vector<api::DataRange>& all, ap
 
 void WorkRunner::run_rows(const std::vector<api::DataRange>& all, const Interruption* breaks) {
   api::Batch batch = {.gradients = api::Gradients::kAdapters, .checked = true, .score_all = true};
-  add_all_rows_or_fail(all, batch);
+  collect_rows(all, batch);
   if (under_way_.empty()) return;
   try {
     add_all_results(stages_.run(batch, breaks));
     for (const api::Sequence& sequence : batch.sequences)
       trained_tokens_ += std::ssize(sequence.datum->tokens);
   } catch (const std::exception& error) {  // not the fault of any one of them
-    for (const api::DataRange* rows : under_way_)
-      drop_gradient_and_fail(*rows->command, error.what());
+    for (const api::DataRange* rows : under_way_) abort_batch(*rows->command, error.what());
   }
   under_way_.clear();
 }
 
 // Rows that share passes are each as far as all are.
-void WorkRunner::tell_progress() {
+void WorkRunner::emit_progress() {
   const double share = stages_.fraction_done();
   for (const api::DataRange* rows : under_way_) {
     const auto& work = std::get<api::ForwardBackward>(rows->command->op);
@@ -347,7 +346,7 @@ void WorkRunner::tell_progress() {
 }
 
 // False when the command has failed instead.
-bool WorkRunner::add_rows_or_fail(const api::DataRange& rows, api::Batch& batch) {
+bool WorkRunner::try_add_rows(const api::DataRange& rows, api::Batch& batch) {
   const api::Command& command = *rows.command;
   const size_t before = batch.sequences.size();
   try {
@@ -359,10 +358,10 @@ bool WorkRunner::add_rows_or_fail(const api::DataRange& rows, api::Batch& batch)
     if (rows.first == 0) {
       fail(command.request, api::category_of(error.code), error.what());
     } else {
-      drop_gradient_and_fail(command, error.what());
+      abort_batch(command, error.what());
     }
   } catch (const std::exception& error) {
-    drop_gradient_and_fail(command, error.what());
+    abort_batch(command, error.what());
   }
   batch.sequences.resize(before);
   return false;
@@ -370,7 +369,7 @@ bool WorkRunner::add_rows_or_fail(const api::DataRange& rows, api::Batch& batch)
 
 // Some of its data may have been added to the model's gradient, so none of that is kept: a step
 // must never apply half a batch.
-void WorkRunner::drop_gradient_and_fail(const api::Command& command, const std::string& what) {
+void WorkRunner::abort_batch(const api::Command& command, const std::string& what) {
   const auto model = models_.find(command.model);
   if (std::get<api::ForwardBackward>(command.op).forward_only || model == models_.end())
     return fail(command.request, api::FaultCategory::kServer, what);
@@ -386,13 +385,13 @@ void WorkRunner::add_all_results(api::BatchResult done) {
   auto next = done.sequences.begin();
   for (const api::DataRange* rows : under_way_) {
     const std::span own(next, rows->last - rows->first);
-    add_results_and_report(*rows, own);
+    report_results(*rows, own);
     next += std::ssize(own);
   }
 }
 
-void WorkRunner::add_results_and_report(const api::DataRange& rows,
-                                        std::span<api::SequenceResult> results) {
+void WorkRunner::report_results(const api::DataRange& rows,
+                                std::span<api::SequenceResult> results) {
   const auto& work = std::get<api::ForwardBackward>(rows.command->op);
   Partial& partial = partial_[rows.command->request];
   for (size_t i = 0; i < results.size(); ++i) {

@@ -57,7 +57,7 @@ class WorkRunner {
   // are answered. Also from `breaks`.
   std::vector<api::Result> finish_files();
   // From `breaks`: adds to the events how far the data are that the pass is of.
-  void tell_progress();
+  void emit_progress();
   // What happened since the last call, to be told before the results of the same turn.
   std::vector<api::Event> take_events() { return std::exchange(events_, {}); }
 
@@ -107,8 +107,8 @@ class WorkRunner {
   }
 
   // Samples (engine/work_samples.cc)
-  void drop_cancelled_and_released(const api::Work& work);
-  void start_and_resume_rows(const api::Work& work, std::vector<api::Result>& results);
+  void drop_withdrawn(const api::Work& work);
+  void admit_rows(const api::Work& work, std::vector<api::Result>& results);
   void start_sample_rows(const api::SampleRows& rows, std::vector<api::Result>& results);
   [[nodiscard]] std::vector<size_t> groups_awaiting(const api::SnapshotId& weights) const;
   void finish_snapshot_read(FileJob job, std::vector<api::Result>& results);
@@ -141,19 +141,19 @@ class WorkRunner {
   void train(const std::vector<api::DataRange>& rows, const Interruption* breaks);
   void run_rows(const std::vector<api::DataRange>& rows, const Interruption* breaks);
   // Into the batch and under_way_, but those that fail.
-  void add_all_rows_or_fail(const std::vector<api::DataRange>& all, api::Batch& batch);
-  [[nodiscard]] bool add_rows_or_fail(const api::DataRange& rows, api::Batch& batch);
+  void collect_rows(const std::vector<api::DataRange>& all, api::Batch& batch);
+  [[nodiscard]] bool try_add_rows(const api::DataRange& rows, api::Batch& batch);
   [[nodiscard]] api::Sequence to_sequence(const api::Command& command, size_t datum) const;
   void check_data(const api::Command& command) const;
   // Adds the results of the rows that are under way, which have run.
   void add_all_results(api::BatchResult done);
   // The last of its data end the command, earlier ones are its progress.
-  void add_results_and_report(const api::DataRange& rows, std::span<api::SequenceResult> results);
+  void report_results(const api::DataRange& rows, std::span<api::SequenceResult> results);
   void finish_forward_backward(const api::Command& command);
   [[nodiscard]] int64_t free_for_copies() const;
   [[nodiscard]] bool may_copy() const;
   [[nodiscard]] bool may_load() const;
-  void drop_gradient_and_fail(const api::Command& command, const std::string& what);
+  void abort_batch(const api::Command& command, const std::string& what);
   void fail(const api::RequestId& request, api::FaultCategory category, const std::string& what);
   [[nodiscard]] static api::Failure failure_of(const std::exception& fault);
   [[nodiscard]] api::AdapterSlot slot_of(const api::ModelId& model) const;

@@ -84,22 +84,22 @@ api::RowTokens newest_token(const SampleRow& row, int64_t k) {
 std::vector<api::Result> WorkRunner::sample(const api::Work& work) {
   std::vector<api::Result> results;
   timed(sample_seconds_, [&] {
-    drop_cancelled_and_released(work);
-    start_and_resume_rows(work, results);
+    drop_withdrawn(work);
+    admit_rows(work, results);
   });
   if (work.decode) step_samples(results);
   return results;
 }
 
-void WorkRunner::drop_cancelled_and_released(const api::Work& work) {
+void WorkRunner::drop_withdrawn(const api::Work& work) {
   for (const api::RequestId& request : work.cancel) drop_samples(request);
   for (const api::SnapshotId& snapshot : work.release) snapshots_.release(snapshot);
   if (!work.release.empty()) drop_unreachable_prefixes();
 }
 
-void WorkRunner::start_and_resume_rows(const api::Work& work, std::vector<api::Result>& results) {
+void WorkRunner::admit_rows(const api::Work& work, std::vector<api::Result>& results) {
   for (const api::SampleRows& rows : work.samples) start_sample_rows(rows, results);
-  for (const api::ResumeRow& row : work.resume) preemption_.make_space_and_resume(row);
+  for (const api::ResumeRow& row : work.resume) preemption_.try_resume(row);
 }
 
 void WorkRunner::start_sample_rows(const api::SampleRows& rows, std::vector<api::Result>& results) {
@@ -150,7 +150,7 @@ void WorkRunner::open_group(const std::shared_ptr<const api::Command>& command) 
       std::make_shared<SampleAnswer>(SampleAnswer{.command = command, .left = sample.num_samples});
   answer->output.sequences.resize(static_cast<size_t>(sample.num_samples));
   StagedAdapter adapter;
-  if (!sample.snapshot.empty()) adapter = snapshots_.find_and_touch(sample.snapshot);
+  if (!sample.snapshot.empty()) adapter = snapshots_.lookup_adapter(sample.snapshot);
   const bool waits = !sample.snapshot.empty() && adapter.empty();
   if (waits) snapshots_.request_read(sample.snapshot, sample.snapshot_dir, command->tenant);
   const size_t group =
@@ -193,7 +193,7 @@ void WorkRunner::add_sample(size_t group, int64_t index) {
   const size_t row = loop_.add_row(group, api::sample_seed(sample.seed, index));
   std::unique_ptr<StopText> stop;
   if (!sample.stop_texts.empty()) stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
-  loop_.set_sample_index_and_stop(row, index, std::move(stop));
+  loop_.set_sample(row, index, std::move(stop));
   if (sample.grammar != nullptr) loop_.set_matcher(row, sample.grammar->start(sample.stop));
 }
 
@@ -261,14 +261,14 @@ void WorkRunner::emit_token(size_t id, bool ended, bool stopped) {
   const SampleRow& row = loop_.row(id);
   const SampleGroup& group = loop_.group_of(row);
   SampleAnswer& answer = *group.answer;
-  if (!answer.sample().tells_tokens) {
+  if (!answer.sample().streams_tokens) {
     events_.emplace_back(answer.command->request, api::Sampled{.row = row.index, .count = 1});
     return;
   }
   api::RowTokens told = newest_token(row, answer.sample().topk_sample_logprobs);
   told.ended = ended;
   told.stopped = stopped || row.result.stopped;
-  if (!std::exchange(answer.told_prompt, true)) {  // no row has been taken yet, which takes them
+  if (!std::exchange(answer.emitted_prompt, true)) {  // no row has been taken yet, which takes them
     PromptLogprobs of = to_prompt_logprobs(answer.sample(), group.prompt.prompt_logprobs,
                                            group.prompt.topk_ids, group.prompt.topk_logprobs);
     told.prompt_logprobs = std::move(of.logprobs);

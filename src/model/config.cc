@@ -100,9 +100,8 @@ const Family& choose_family(const ConfigObject& object, std::string& architectur
                           object.json("architectures"), fmt::join(known_architectures(), ", ")));
 }
 
-void warn_or_refuse_unknown_key(const ConfigObject& object, const Family& family,
-                                const std::string& key, bool strict,
-                                std::vector<std::string>& warnings) {
+void report_unknown_key(const ConfigObject& object, const Family& family, const std::string& key,
+                        bool strict, std::vector<std::string>& warnings) {
   std::string message = fmt::format("{}: key '{}' is not known to family {} and is not used",
                                     object.where(), key, family.name);
   if (strict) throw Error(ErrorCode::kInvalidArgument, message);
@@ -120,13 +119,13 @@ void refuse_other_value(const ConfigObject& object, const std::string& key,
 }
 
 // Sorts every key of the file into read, inert, neutral or unknown.
-void check_keys_and_warn(const ConfigObject& object, const Family& family, bool strict,
-                         std::vector<std::string>& warnings) {
+void check_config_keys(const ConfigObject& object, const Family& family, bool strict,
+                       std::vector<std::string>& warnings) {
   for (const std::string& key : object.keys()) {
     if (takes_any_value(family, key)) continue;
     const std::vector<std::string_view> values = neutral_values(family, key);
     if (values.empty()) {
-      warn_or_refuse_unknown_key(object, family, key, strict, warnings);
+      report_unknown_key(object, family, key, strict, warnings);
     } else {
       refuse_other_value(object, key, values);
     }
@@ -150,8 +149,7 @@ void warn_of_unknown_outer_keys(const ConfigObject& whole, const Family& family,
 
 // The object that describes the decoder: the file's own, or its text_config, which some keys of the
 // whole model complete. Of the latter `config` gets the names of the whole model's tensors.
-ConfigObject read_text_part_and_names(const ConfigObject& object, const Family& family,
-                                      ModelConfig& config) {
+ConfigObject read_text_part(const ConfigObject& object, const Family& family, ModelConfig& config) {
   if (!is_text_part(family, config.architecture)) return object;
   const TextPart& part = *family.text_part;
   const ConfigObject inner = require_text_config(object);
@@ -197,7 +195,7 @@ void check_parameter_count(const ConfigObject& object, const ModelConfig& config
 
 }  // namespace
 
-int ModelConfig::find_or_add_rope(const RopeSpec& rope) {
+int ModelConfig::ensure_rope(const RopeSpec& rope) {
   const auto found = std::find(ropes.begin(), ropes.end(), rope);
   if (found != ropes.end()) return static_cast<int>(found - ropes.begin());
   ropes.push_back(rope);
@@ -220,9 +218,9 @@ ParsedConfig parse_config(const std::string& text, const std::string& where, boo
   ParsedConfig parsed;
   const Family& family = choose_family(object, parsed.config.architecture);
   parsed.config.family = family.name;
-  const ConfigObject text_object = read_text_part_and_names(object, family, parsed.config);
+  const ConfigObject text_object = read_text_part(object, family, parsed.config);
   warn_of_unknown_outer_keys(object, family, parsed);
-  check_keys_and_warn(text_object, family, strict, parsed.warnings);
+  check_config_keys(text_object, family, strict, parsed.warnings);
   const DecoderKeys keys = read_decoder_keys(text_object, family.defaults, parsed.config);
   if (family.find_warnings != nullptr) {
     for (std::string& warning : family.find_warnings(text_object))

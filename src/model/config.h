@@ -117,7 +117,7 @@ struct ModelConfig {
     return nullptr;
   }
   // The place of a rotary table in `ropes`, added if it is new.
-  int find_or_add_rope(const RopeSpec& rope);
+  int ensure_rope(const RopeSpec& rope);
 };
 
 // Chooses a run's tables of RoPE for sequences of up to `longest` positions (0: as short as they

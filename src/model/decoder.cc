@@ -11,8 +11,8 @@
 namespace strata::model {
 namespace {
 
-void load_layer_and_prefetch(const Pass& pass, int64_t layer, int64_t next) {
-  pass.unless_counting([&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, next); });
+void enter_layer(const Pass& pass, int64_t layer, int64_t next) {
+  pass.unless_counting([&] { pass.weights.enter_layer(pass.backend, layer, next); });
 }
 
 void keep_hidden_state(Pass& pass, TensorView hidden_states, int64_t index, TensorView x) {
@@ -105,12 +105,12 @@ TensorView forward_keeping_first_input(Pass& pass, Tape& tape, TensorView x,
   const Scratch::Mark mark(pass.backend.scratch());
   StatesInTurn between;
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    load_layer_and_prefetch(pass, layer, layer + 1);
+    enter_layer(pass, layer, layer + 1);
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
     LayerSaved& kept = tape.layers[static_cast<size_t>(layer - part.first)];
     kept.states[0] = x;
     x = layer + 1 == part.last ? last : between.next(pass);
-    forward_and_discard(pass, layer, kept, tape.pool, tape.recompute, x);
+    discarding_forward(pass, layer, kept, tape.pool, tape.recompute, x);
     count_layer(tape, 1);
   }
   return last;
@@ -121,11 +121,11 @@ TensorView forward_keeping_inputs(Pass& pass, Tape& tape, TensorView x, TensorVi
   const LayerRange& part = pass.weights.part();
   const TensorView given = given_last_state(pass, tape);
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    load_layer_and_prefetch(pass, layer, layer + 1);
+    enter_layer(pass, layer, layer + 1);
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
     const bool is_given = layer + 1 == part.last && !given.empty();
     const TensorView out = is_given ? given : allocate_layer_input(pass, layer + 1, tape.recompute);
-    forward_and_save(pass, layer, x, tape.pool, tape.recompute, tape.layers, out);
+    saving_forward(pass, layer, x, tape.pool, tape.recompute, tape.layers, out);
     count_layer(tape, 1);
     // But the last layer's, which backward needs first.
     if (layer + 1 < part.last) {
@@ -142,14 +142,14 @@ TensorView forward_without_backward(Pass& pass, Tape& tape, TensorView x, Tensor
   const LayerRange& part = pass.weights.part();
   const TensorView given = given_last_state(pass, tape);
   for (int64_t layer = part.first; layer < part.last; ++layer) {
-    load_layer_and_prefetch(pass, layer, layer + 1);
+    enter_layer(pass, layer, layer + 1);
     keep_hidden_state(pass, hidden_states, layer - part.first, x);
     const bool is_given = layer + 1 == part.last && !given.empty();
     const Scratch::Mark mark(pass.backend.scratch());
     const SavedPool::Mark saved_mark(tape.pool);
     const TensorView out = is_given ? given : other;
-    forward_and_discard(pass, layer, allocate_never_recomputed(pass, layer, x, tape.pool),
-                        tape.pool, Recompute::kFull, out);
+    discarding_forward(pass, layer, allocate_never_recomputed(pass, layer, x, tape.pool), tape.pool,
+                       Recompute::kFull, out);
     count_layer(tape, 1);
     other = std::exchange(x, out);
   }
@@ -166,8 +166,8 @@ void recompute_output(Pass& pass, Tape& tape, int64_t layer, const LayerSaved& k
 
 // Of a stage's layer: all of it or, where layers are regions too, only `out`, which the next layer
 // reads. What there is of the layer then.
-LayerSaved recompute_layer_or_output(Pass& pass, Tape& tape, int64_t layer, const LayerSaved& kept,
-                                     TensorView out) {
+LayerSaved restore_layer(Pass& pass, Tape& tape, int64_t layer, const LayerSaved& kept,
+                         TensorView out) {
   if (!tape.regions.layers)
     return recompute_layer(pass, layer, kept, tape.pool, tape.recompute, out);
   const bool is_last = layer + 1 == pass.weights.part().last;
@@ -186,18 +186,18 @@ void recompute_stage(Pass& pass, Tape& tape) {
   for (int64_t layer = part.first; layer < part.last; ++layer) {
     const bool is_last = layer + 1 == part.last;
     // Behind the last one it goes back.
-    load_layer_and_prefetch(pass, layer, is_last ? layer - 1 : layer + 1);
+    enter_layer(pass, layer, is_last ? layer - 1 : layer + 1);
     LayerSaved kept = tape.layers[static_cast<size_t>(layer - part.first)];
     if (!keeps_inputs) kept.states[0] = x;
     x = keeps_inputs || is_last ? TensorView() : allocate_state(pass);
-    tape.again.push_back(recompute_layer_or_output(pass, tape, layer, kept, x));
+    tape.again.push_back(restore_layer(pass, tape, layer, kept, x));
   }
 }
 
 // Makes d, the gradient of the last layer's output.
 void backward_to_last_layer(Pass& pass, const Tape& tape, TensorView d, TensorView d_final,
                             TensorView d_last) {
-  pass.unless_counting([&] { pass.weights.load_end_and_prefetch(); });
+  pass.unless_counting([&] { pass.weights.enter_end(); });
   ops::fill_zero(pass.backend, d);
   in_turn(tape.turns, kFinalNormPart,
           [&] { final_norm_backward(pass, norm_of(pass), tape.last, d_final, d); });
@@ -215,7 +215,7 @@ TensorView forward_for_backward(Pass& pass, Tape& tape, TensorView x, TensorView
 
 // The state that the first layer here reads: memory for the embedding's rows or, of a stage that
 // does not begin the model, what the caller gave.
-TensorView allocate_or_get_first_input(Pass& pass, const Tape& tape, const Recompute& recompute) {
+TensorView first_input(Pass& pass, const Tape& tape, const Recompute& recompute) {
   const TensorView x = pass.weights.begins()
                            ? allocate_layer_input(pass, 0, recompute)
                            : state_of_border(tape.first, pass.weights.config().state_width());
@@ -225,21 +225,21 @@ TensorView allocate_or_get_first_input(Pass& pass, const Tape& tape, const Recom
 
 void embed_where_model_begins(Pass& pass, TensorView x) {
   if (!pass.weights.begins()) return;
-  pass.unless_counting([&] { pass.weights.load_embedding_and_prefetch(); });
+  pass.unless_counting([&] { pass.weights.enter_embedding(); });
   embed_tokens(pass, x);
   make_per_layer_inputs(pass, x);
 }
 
 // Embedding and layers, to the last state; what backward needs is then on the tape.
-TensorView embed_and_forward_for_backward(Pass& pass, Tape& tape, TensorView hidden_states) {
-  const TensorView x = allocate_or_get_first_input(pass, tape, tape.recompute);
+TensorView run_taped(Pass& pass, Tape& tape, TensorView hidden_states) {
+  const TensorView x = first_input(pass, tape, tape.recompute);
   embed_where_model_begins(pass, x);
   return forward_for_backward(pass, tape, x, hidden_states);
 }
 
 // The same with nothing on the tape.
-TensorView embed_and_forward_without_backward(Pass& pass, Tape& tape, TensorView hidden_states) {
-  const TensorView x = allocate_or_get_first_input(pass, tape, Recompute::kFull);
+TensorView run_untaped(Pass& pass, Tape& tape, TensorView hidden_states) {
+  const TensorView x = first_input(pass, tape, Recompute::kFull);
   const TensorView other = allocate_layer_input(pass, pass.weights.part().first, Recompute::kFull);
   embed_where_model_begins(pass, x);
   return forward_without_backward(pass, tape, x, other, hidden_states);
@@ -265,10 +265,10 @@ void decoder_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView hid
   tape.pool.clear();
   pass.lists.saves.clear();
   bind_shared_values(pass, tape.first);
-  tape.last = wants_backward ? embed_and_forward_for_backward(pass, tape, hidden_states)
-                             : embed_and_forward_without_backward(pass, tape, hidden_states);
+  tape.last = wants_backward ? run_taped(pass, tape, hidden_states)
+                             : run_untaped(pass, tape, hidden_states);
   if (!pass.weights.ends()) return copy_shared_values(pass, tape.last_memory);
-  pass.unless_counting([&] { pass.weights.load_end_and_prefetch(); });
+  pass.unless_counting([&] { pass.weights.enter_end(); });
   final_norm(pass, norm_of(pass), tape.last, final_hidden);
   keep_hidden_state(pass, hidden_states, pass.weights.part().size(),
                     pass.weights.config().streams ? tape.last : final_hidden);
@@ -289,7 +289,7 @@ void decoder_backward(Pass& pass, Tape& tape, TensorView d_final, TensorView d_l
   const std::vector<LayerSaved>& layers = as_one ? tape.again : tape.layers;
   const bool is_made = tape.recompute.keeps_all() || (as_one && !tape.regions.layers);
   for (int64_t layer = part.last - 1; layer >= part.first; --layer) {
-    load_layer_and_prefetch(pass, layer, layer - 1);
+    enter_layer(pass, layer, layer - 1);
     const LayerSaved& kept = layers[static_cast<size_t>(layer - part.first)];
     backward_through_layer(pass, tape, layer, kept, is_made, d);
     count_layer(tape, 2);
@@ -306,7 +306,7 @@ void replay_states(Pass& pass) {
   for (int64_t layer = part.first; layer < part.last; ++layer) {
     for (const SublayerContext& sublayer : pass.weights.layer(layer)) {
       if (sublayer.block->replay == nullptr) continue;
-      load_layer_and_prefetch(pass, layer, layer + 1);
+      enter_layer(pass, layer, layer + 1);
       sublayer.block->replay(pass, sublayer.inner);
     }
   }

@@ -112,15 +112,15 @@ void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, T
   }
 }
 
-void forward_and_discard(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
-                         const Recompute& recompute, TensorView out) {
+void discarding_forward(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                        const Recompute& recompute, TensorView out) {
   const Scratch::Mark mark(pass.backend.scratch());
   const SavedPool::Mark saved_mark(pool);
   decoder_layer_forward(pass, layer, allocate_recomputed(pass, layer, kept, pool, recompute), out);
 }
 
-void forward_and_save(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
-                      const Recompute& recompute, std::vector<LayerSaved>& layers, TensorView out) {
+void saving_forward(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
+                    const Recompute& recompute, std::vector<LayerSaved>& layers, TensorView out) {
   LayerSaved kept = allocate_never_recomputed(pass, layer, x, pool);
   if (recompute.keeps_all()) {
     layers.push_back(allocate_activations(pass, layer, kept, pool));
@@ -128,7 +128,7 @@ void forward_and_save(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
   }
   allocate_kept(pass, layer, kept, pool, recompute);
   layers.push_back(kept);
-  forward_and_discard(pass, layer, kept, pool, recompute, out);
+  discarding_forward(pass, layer, kept, pool, recompute, out);
 }
 
 LayerSaved recompute_layer(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,

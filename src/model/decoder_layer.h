@@ -68,13 +68,13 @@ LayerSaved allocate_recomputed(Pass& pass, int64_t layer, const LayerSaved& kept
 // empty out it only fills.
 void decoder_layer_forward(Pass& pass, int64_t layer, const LayerSaved& saved, TensorView out);
 // The layer's forward in inference or with recompute: all but what is kept is gone when it returns.
-void forward_and_discard(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
-                         const Recompute& recompute, TensorView out);
+void discarding_forward(Pass& pass, int64_t layer, const LayerSaved& kept, SavedPool& pool,
+                        const Recompute& recompute, TensorView out);
 
 // The forward of a layer that reads x, with what its backward needs as the last of `layers`: all,
 // or what the pass keeps.
-void forward_and_save(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
-                      const Recompute& recompute, std::vector<LayerSaved>& layers, TensorView out);
+void saving_forward(Pass& pass, int64_t layer, TensorView x, SavedPool& pool,
+                    const Recompute& recompute, std::vector<LayerSaved>& layers, TensorView out);
 
 // What backward needs of a layer, from the scratch: recomputes what was not kept and, unless empty,
 // `out`.

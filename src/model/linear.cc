@@ -87,9 +87,9 @@ void multiply_forward(Pass& pass, const RowGroups& rows, const LinearWeights& li
 }
 
 // x [T, k] are this rank's inputs and y [T, N] all outputs, of which it makes its own.
-void gather_and_multiply_forward(Pass& pass, const TensorRanks& ranks, const RowGroups& rows,
-                                 const LinearWeights& linear, TensorView x, TensorView add,
-                                 TensorView h, TensorView y) {
+void tensor_parallel_forward(Pass& pass, const TensorRanks& ranks, const RowGroups& rows,
+                             const LinearWeights& linear, TensorView x, TensorView add,
+                             TensorView h, TensorView y) {
   const Scratch::Mark mark(pass.backend.scratch());
   const Deal outputs = linear.row->output_deal();
   const AxisPart part = outputs.part_of(ranks.share());
@@ -109,7 +109,7 @@ void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& line
                     TensorView add, TensorView h, TensorView y) {
   if (linear.row == nullptr || linear.row->shards.axis != ShardAxis::kGathered)
     return multiply_forward(pass, rows, linear, x, add, h, y);
-  gather_and_multiply_forward(pass, *pass.weights.tensor_ranks(), rows, linear, x, add, h, y);
+  tensor_parallel_forward(pass, *pass.weights.tensor_ranks(), rows, linear, x, add, h, y);
 }
 
 namespace {
@@ -164,11 +164,11 @@ struct LowRankBackward {
   }
 };
 
-void add_or_defer_weight_gradient(Pass& pass, const RowGroups& rows, TensorView x, TensorView dy,
-                                  TensorView d_weight) {
+void accumulate_weight_gradient(Pass& pass, const RowGroups& rows, TensorView x, TensorView dy,
+                                TensorView d_weight) {
   if (d_weight.empty()) return;
   if (pass.deferred != nullptr) {
-    pass.deferred->copy_and_defer(pass.backend, dy, x, rows.ends(), d_weight);
+    pass.deferred->defer_product(pass.backend, dy, x, rows.ends(), d_weight);
   } else {
     ops::gemm_dw(pass.backend, dy, x, rows.ends(), d_weight);
   }
@@ -192,7 +192,7 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
       rank == 0 ? TensorView() : backend.scratch().take(pass.dtype(), {x.rows(), rank});
   LowRankBackward{pass, rows, linear, x, h, dy, d_h}.fill_pass_lists();
   const PassLists& lists = pass.lists;
-  add_or_defer_weight_gradient(pass, rows, x, dy, d_weight);
+  accumulate_weight_gradient(pass, rows, x, dy, d_weight);
   add_bias_gradient(pass, linear, dy);
   // dx = dy W + d(x A^T) A
   ops::gemm_dx_blocked_with_runs(backend, {.x = dy, .w = linear.weight, .runs = lists.low_rank}, dx,

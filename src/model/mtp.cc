@@ -20,16 +20,15 @@ void mtp_forward(Pass& pass, Tape& tape, bool wants_backward, TensorView state,
                  TensorView final_hidden) {
   Scratch& scratch = pass.backend.scratch();
   const int64_t layer = layer_of(pass);
-  pass.unless_counting(
-      [&] { pass.weights.load_layer_and_prefetch(pass.backend, layer, layer + 1); });
+  pass.unless_counting([&] { pass.weights.enter_layer(pass.backend, layer, layer + 1); });
   tape.layers.clear();
   tape.pool.clear();
   tape.last = scratch.take(pass.dtype(), state.shape, "mtp_state");
   if (wants_backward) {
-    forward_and_save(pass, layer, state, tape.pool, tape.recompute, tape.layers, tape.last);
+    saving_forward(pass, layer, state, tape.pool, tape.recompute, tape.layers, tape.last);
   } else {
-    forward_and_discard(pass, layer, allocate_never_recomputed(pass, layer, state, tape.pool),
-                        tape.pool, Recompute::kFull, tape.last);
+    discarding_forward(pass, layer, allocate_never_recomputed(pass, layer, state, tape.pool),
+                       tape.pool, Recompute::kFull, tape.last);
   }
   final_norm(pass, norm_of(pass), tape.last, final_hidden);
 }

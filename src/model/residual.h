@@ -22,11 +22,11 @@ inline TensorView to_compute_dtype(const Pass& pass, TensorView d) {
 }
 
 // Where a state [T, D] is summed in f32 before it is rounded once: `out` itself where it is f32,
-// else the scratch, from which copy_unless_in_place rounds it.
-inline TensorView f32_out_or_scratch(const Pass& pass, TensorView out) {
+// else the scratch, from which round_sum rounds it.
+inline TensorView f32_accumulator(const Pass& pass, TensorView out) {
   return out.dtype == DType::kF32 ? out : pass.take(DType::kF32, {out.rows(), out.cols()});
 }
-inline void copy_unless_in_place(const Pass& pass, TensorView sum, TensorView out) {
+inline void round_sum(const Pass& pass, TensorView sum, TensorView out) {
   if (out.dtype != DType::kF32) ops::copy(pass.backend, sum, out);
 }
 

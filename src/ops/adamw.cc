@@ -38,8 +38,7 @@ void adamw(Backend& backend, const AdamWArgs& args, TensorView g, TensorView p, 
   backend.call()->adamw.run(backend, args, g, p, m, v);
 }
 
-void adamw_zero_grad_and_pack(Backend& backend, const AdamWArgs& args,
-                              std::span<const AdamWItem> items) {
+void adamw_fused(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
   check_args(args);
   for (const AdamWItem& item : items) check_item(item);
   const auto inside = [&](AdamWItem& item) { item.packs = stage_list(backend, item.packs); };

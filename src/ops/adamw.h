@@ -38,7 +38,6 @@ struct AdamWItem {
 
 // adamw of every item, whose g then becomes zero, and its packs. A small item is one worker's from
 // the step to the packs, while it is in that core's cache; all workers share a large one's step.
-void adamw_zero_grad_and_pack(Backend& backend, const AdamWArgs& args,
-                              std::span<const AdamWItem> items);
+void adamw_fused(Backend& backend, const AdamWArgs& args, std::span<const AdamWItem> items);
 
 }  // namespace strata::ops

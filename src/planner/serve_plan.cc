@@ -177,7 +177,7 @@ class ServePlanner {
   }
 
   [[nodiscard]] engine::RunPlan divide_memory() {
-    count_fixed_and_least_bytes();
+    count_minimum_bytes();
     choose_pass_tokens();
     passes_ = plan_all_pass_bytes(plan_.pass.pass_tokens);
     steps_ = plan_all_step_bytes(plan_.pass.pass_tokens);
@@ -192,9 +192,9 @@ class ServePlanner {
 
  private:
   // Counts weights, what requests hold, and the least that each model can work with.
-  void count_fixed_and_least_bytes() {
+  void count_minimum_bytes() {
     for (const ServedModel& model : models_) {
-      count_weight_bytes_and_note_forms(model);
+      count_model_weights(model);
       least_ += least_of(model) + lora_bytes(model, 8, expert_rank_);
     }
     for (const engine::PlanRow& row : run_.requests) requests_ += row.bytes;
@@ -204,8 +204,8 @@ class ServePlanner {
     comfortable_ = std::max(2 * least_, one * 100 / kAdaptersPercent + 1);
   }
 
-  // And of its files what is in few bits.
-  void count_weight_bytes_and_note_forms(const ServedModel& model) {
+  // Counts the model's weights, and of its files what is in few bits.
+  void count_model_weights(const ServedModel& model) {
     for (const engine::Engine* stage : model.stages)
       weights_ += stage->model().weights->num_bytes();
     const model::LoadedModel& loaded = model.stages[0]->model();

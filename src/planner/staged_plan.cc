@@ -108,11 +108,11 @@ class StagedPlanner {
       for (const bool in_files : {false, true}) {
         if (in_files && is_divided()) break;
         const StepWork work = work_of_step(one, fitter, in_files);
-        if (one.time_of(fitter.least_cost(work.as_told())) >= best_time) continue;
+        if (one.time_of(fitter.least_cost(work.fitter_work())) >= best_time) continue;
         std::optional<engine::StagesChoice> choice =
-            fit_and_note_least(one, fitter, work, memory, any_files);
+            fit_candidate(one, fitter, work, memory, any_files);
         if (!choice) continue;
-        const double time = one.time_of(fitter.cost(*choice, work.as_told()));
+        const double time = one.time_of(fitter.cost(*choice, work.fitter_work()));
         if (time >= best_time) continue;
         best = make_plan(one, fitter, work, *std::move(choice));
         best_time = time;
@@ -137,23 +137,23 @@ class StagedPlanner {
   struct StepWork {
     std::vector<engine::Work> of_stages;
     bool in_files = false;
-    [[nodiscard]] engine::StageFitter::Work as_told() const { return {of_stages, in_files}; }
+    [[nodiscard]] engine::StageFitter::Work fitter_work() const { return {of_stages, in_files}; }
   };
 
   // The least bytes of all that are tried are told where nothing fits.
-  [[nodiscard]] std::optional<engine::StagesChoice> fit_and_note_least(const Candidate& one,
-                                                                       engine::StageFitter& fitter,
-                                                                       const StepWork& work,
-                                                                       const Budget& memory,
-                                                                       bool any_files) {
-    const int64_t others = bytes_besides_stages_of_a_process(one);
+  [[nodiscard]] std::optional<engine::StagesChoice> fit_candidate(const Candidate& one,
+                                                                  engine::StageFitter& fitter,
+                                                                  const StepWork& work,
+                                                                  const Budget& memory,
+                                                                  bool any_files) {
+    const int64_t others = process_overhead_bytes(one);
     const auto allowed = [&](const engine::StagesChoice& tried) {
       if (is_divided()) return false;
       return any_files || shape_.file_space.holds(tried.file_bytes(),
                                                   others + gathered_bytes(one) + tried.bytes());
     };
     std::optional<engine::StagesChoice> choice =
-        fitter.fit(run_.division.regions, work.as_told(), memory.bytes - others, allowed);
+        fitter.fit(run_.division.regions, work.fitter_work(), memory.bytes - others, allowed);
     if (others + fitter.least() < least_) {
       least_ = others + fitter.least();
       least_tokens_ = one.pass.pass_tokens;
@@ -269,7 +269,7 @@ class StagedPlanner {
   }
 
   // What the run takes and no stage does.
-  [[nodiscard]] engine::MemoryPlan memory_besides_stages(const Candidate& one) const {
+  [[nodiscard]] engine::MemoryPlan run_overhead(const Candidate& one) const {
     const int64_t ranks = one.stages.num_ranks();
     engine::MemoryPlan plan;
     plan.items.push_back({engine::MemoryUse::kGathered, gathered_bytes(one)});
@@ -292,8 +292,8 @@ class StagedPlanner {
             .of_first = gathered_bytes(one)};
   }
   // Bytes of each process, but for what the first one gathers.
-  [[nodiscard]] int64_t bytes_besides_stages_of_a_process(const Candidate& one) const {
-    const int64_t all = memory_besides_stages(one).total() - gathered_bytes(one);
+  [[nodiscard]] int64_t process_overhead_bytes(const Candidate& one) const {
+    const int64_t all = run_overhead(one).total() - gathered_bytes(one);
     const int64_t processes = run_.division.num_processes;
     return (all + processes - 1) / processes;
   }
@@ -313,7 +313,7 @@ class StagedPlanner {
     engine::Work even;
     for (const engine::Work& stage : work.of_stages) even = even + one.num_passes * stage;
     plan.bubbles = one.bubbles;
-    plan.stretch = one.time_of(fitter.cost(choice, work.as_told())) /
+    plan.stretch = one.time_of(fitter.cost(choice, work.fitter_work())) /
                    (shape_.price.of(even) / static_cast<double>(one.stages.num_ranks()));
     plan.recompute.recompute = std::move(choice.recompute);
     plan.stages = std::move(choice.stages);
@@ -352,8 +352,7 @@ class StagedPlanner {
     add(kLists, [](const Stage& s) { return s.list_bytes; });
     add(kStep, [](const Stage& s) { return s.step_bytes; });
     if (shape_.pass.num_sampled > 0) add(kKvCache, [](const Stage& s) { return s.cache_bytes; });
-    for (const engine::PlanItem& item : memory_besides_stages(one).items)
-      memory.items.push_back(item);
+    for (const engine::PlanItem& item : run_overhead(one).items) memory.items.push_back(item);
     memory.file_bytes = of_stages([](const Stage& s) { return s.file_bytes; });
     memory.state_file_bytes = of_stages([](const Stage& s) { return s.state_file_bytes; });
     memory.activation_file_bytes =

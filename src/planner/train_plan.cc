@@ -150,7 +150,7 @@ class Fit {
           return planned <= budget_ && (any_files_ || shape_.file_space.holds(file_bytes, planned));
         });
     if (!plan) return;
-    keep_if_cheaper(plan_run(run_, limit, *std::move(plan)));
+    keep_cheapest(plan_run(run_, limit, *std::move(plan)));
   }
   // Called with the passes that are tried last, the shortest.
   void note_least(const engine::PlanShape& pass, int64_t bytes) {
@@ -158,7 +158,7 @@ class Fit {
     least_tokens_ = pass.pass_tokens;
     besides_ = engine::plan_memory(engine_, pass, bytes, 0).total() - bytes;
   }
-  void keep_if_cheaper(engine::RunPlan plan) {
+  void keep_cheapest(engine::RunPlan plan) {
     const double cost = shape_.price.of(plan.work.front());
     if (best_ && cost >= cost_) return;
     best_ = std::move(plan);

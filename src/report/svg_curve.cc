@@ -42,7 +42,7 @@ struct Axis {
 std::string xml_escaped(std::string_view text) { return markup_escaped(printable(text)); }
 
 // Air at both ends; without any point a range of its own.
-void add_margin_or_default_range(Axis& axis) {
+void pad_axis(Axis& axis) {
   if (!(axis.low <= axis.high)) {  // no point at all
     axis.low = axis.log ? 0.1 : 0;
     axis.high = 1;
@@ -85,9 +85,9 @@ void fit_axes(const CurveChart& chart, Axis& x, Axis& y) {
     x.high = chart.x_range[1];
   }
   // A long run's x axis starts at its first point; y gets air above and below.
-  if (!(x.low < x.high) || x.log) add_margin_or_default_range(x);
+  if (!(x.low < x.high) || x.log) pad_axis(x);
   const double least = y.low;
-  add_margin_or_default_range(y);
+  pad_axis(y);
   if (chart.from_zero && !y.log) y.low = std::min(0.0, least);
 }
 

@@ -58,12 +58,12 @@ class Lowering {
     }
     ++next_[rank];
     if (slot.count > 0) lowered_.rows[rank].push_back(slot);
-    if (held_[rank]) add_transfer_and_mark_received(*std::exchange(held_[rank], std::nullopt));
-    for (const Action& action : slot.actions()) send_hold_or_mark_received(action, rank);
+    if (held_[rank]) add_transfer(*std::exchange(held_[rank], std::nullopt));
+    for (const Action& action : slot.actions()) deliver_output(action, rank);
     return true;
   }
 
-  void send_hold_or_mark_received(const Action& action, size_t rank) {
+  void deliver_output(const Action& action, size_t rank) {
     if (action.op == Op::kWeightGrad) return;
     const int to = action.stage + (action.op == Op::kForward ? 1 : -1);
     if (to < 0 || to == table_.num_stages) return;
@@ -72,7 +72,7 @@ class Lowering {
     } else if (is_delayed_ && next_is_same_op(action, rank)) {
       held_[rank] = action;
     } else {
-      add_transfer_and_mark_received(action);
+      add_transfer(action);
     }
   }
 
@@ -88,7 +88,7 @@ class Lowering {
     has[table_.item(to, action.microbatch)] = true;
   }
 
-  void add_transfer_and_mark_received(const Action& action) {
+  void add_transfer(const Action& action) {
     const bool forward = action.op == Op::kForward;
     const int to = action.stage + (forward ? 1 : -1);
     const auto row = [&](int stage) -> std::vector<Slot>& {

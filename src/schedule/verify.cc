@@ -35,8 +35,7 @@ class Verifier {
     if (find_fault_in_numbers()) return fault_;
     items_.resize(table_.num_items());
     orders_.resize(static_cast<size_t>(table_.num_stages));
-    if (find_fault_or_note_queues() || find_missing_action() || find_fault_in_channels())
-      return fault_;
+    if (find_queue_fault() || find_missing_action() || find_fault_in_channels()) return fault_;
     return find_deadlock(table_);
   }
 
@@ -128,11 +127,11 @@ class Verifier {
   }
 
   // Everything that one queue shows, place by place.
-  bool find_fault_or_note_queues() {
+  bool find_queue_fault() {
     return any_slot([&](Place at, const Slot& slot) {
       if (slot.count == 2 && find_fault_of_overlap(at, slot)) return true;
       for (const Action& action : slot.actions()) {
-        if (find_fault_or_note_action(at, action)) return true;
+        if (find_action_fault(at, action)) return true;
       }
       return false;
     });
@@ -147,18 +146,17 @@ class Verifier {
                      "only a forward and a backward of two micro-batches may overlap");
   }
 
-  bool find_fault_or_note_action(Place at, const Action& a) {
-    if (find_fault_of_rank(at, a) || find_fault_or_note_place(at, a)) return true;
+  bool find_action_fault(Place at, const Action& a) {
+    if (find_fault_of_rank(at, a) || find_place_fault(at, a)) return true;
     switch (a.op) {
       case Op::kForward:
-        return find_fault_or_note_order(at, a) ||
-               find_fault_of_source(at, a, a.stage - 1, a.stage == 0);
+        return find_order_fault(at, a) || find_fault_of_source(at, a, a.stage - 1, a.stage == 0);
       case Op::kInputGrad:
       case Op::kBackward:
-        return find_missing_forward(at, a) || find_fault_or_note_order(at, a) ||
+        return find_missing_forward(at, a) || find_order_fault(at, a) ||
                find_fault_of_source(at, a, a.stage + 1, is_last(a.stage));
       case Op::kWeightGrad:
-        return find_missing_input_grad(at, a) || find_fault_or_note_order(at, a);
+        return find_missing_input_grad(at, a) || find_order_fault(at, a);
       case Op::kSendForward:
       case Op::kSendBackward:
         return find_fault_of_send(at, a);
@@ -214,7 +212,7 @@ class Verifier {
   }
 
   // Notes where the action stands, unless it stands somewhere already; a B stands for I and W.
-  bool find_fault_or_note_place(Place at, const Action& a) {
+  bool find_place_fault(Place at, const Action& a) {
     Item& of = item(a.stage, a.microbatch);
     Place& own = place_of(of, a.op);
     Place& last = a.op == Op::kBackward ? of.weight_grad : own;
@@ -242,17 +240,17 @@ class Verifier {
     Order forward, backward, weight_grad;
   };
 
-  bool find_fault_or_note_order(Place at, const Action& a) {
+  bool find_order_fault(Place at, const Action& a) {
     StageOrder& of = orders_[static_cast<size_t>(a.stage)];
     if (a.op == Op::kForward) {
       of.forward.direction = 1;
-      return find_fault_or_note_order(at, a, of.forward);
+      return find_order_fault(at, a, of.forward);
     }
-    if (is_backward(a.op) && find_fault_or_note_order(at, a, of.backward)) return true;
-    return has_weight_grad(a.op) && find_fault_or_note_order(at, a, of.weight_grad);
+    if (is_backward(a.op) && find_order_fault(at, a, of.backward)) return true;
+    return has_weight_grad(a.op) && find_order_fault(at, a, of.weight_grad);
   }
 
-  bool find_fault_or_note_order(Place at, const Action& a, Order& order) {
+  bool find_order_fault(Place at, const Action& a, Order& order) {
     const int last = std::exchange(order.last, a.microbatch);
     if (last < 0) return false;
     const int direction = a.microbatch > last ? 1 : -1;

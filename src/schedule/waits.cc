@@ -14,7 +14,7 @@ class DeadlockFinder {
         next_(table.rows.size()),
         has_run_(table.num_items() * kNumKinds) {}
 
-  std::optional<Fault> run_and_find() {
+  std::optional<Fault> find_wait_fault() {
     run_until_stuck();
     for (size_t rank = 0; rank < next_.size(); ++rank) {
       if (next_[rank] < table_.rows[rank].size()) return deadlock_of(rank);
@@ -90,7 +90,7 @@ class DeadlockFinder {
 }  // namespace
 
 std::optional<Fault> find_deadlock(const Table& table) {
-  return DeadlockFinder(table).run_and_find();
+  return DeadlockFinder(table).find_wait_fault();
 }
 
 }  // namespace strata::schedule

@@ -217,17 +217,16 @@ class Scheduler {
   [[nodiscard]] static bool is_load(const api::Command& command);
   [[nodiscard]] static bool is_file_work(const api::Command& command);
   [[nodiscard]] CommandPtr next_control(const Model& model) const REQUIRES(mutex_);
-  bool start_control_and_tell_if_model_ends(const api::ModelId& id, Model& model, api::Work& work,
-                                            double now) REQUIRES(mutex_);
-  // The models whose next operation needs a file, which it leaves.
-  std::vector<Models::iterator> start_controls_and_list_file_work(api::Work& work, double now)
+  // Starts the model's next control operation; true when the model is no more.
+  bool start_control(const api::ModelId& id, Model& model, api::Work& work, double now)
       REQUIRES(mutex_);
+  // The models whose next operation needs a file, which it leaves.
+  std::vector<Models::iterator> start_controls(api::Work& work, double now) REQUIRES(mutex_);
   std::vector<Models::iterator> activate_file_work_that_fits(
       const std::vector<Models::iterator>& models, const api::Capacity& engine, Side& side) const
       REQUIRES(mutex_);
-  void start_one_file_work_if_due(const std::vector<Models::iterator>& models,
-                                  const api::Capacity& engine, Side& side, api::Work& work,
-                                  double now) REQUIRES(mutex_);
+  void start_file_work(const std::vector<Models::iterator>& models, const api::Capacity& engine,
+                       Side& side, api::Work& work, double now) REQUIRES(mutex_);
   // What requests of several rows need that have begun.
   struct Begun {
     int64_t held = 0;     // pages of their prompts
@@ -288,9 +287,9 @@ class Scheduler {
     double used;
     int64_t cost;  // of its next datum
   };
-  // Notes in `used_by_tenant` what they refer to.
-  std::list<ReadyModel> activate_ready_and_note_usage(
-      const api::Capacity& engine, Side& side, std::map<api::TenantId, double>& used_by_tenant)
+  // Activates what is ready, with its use; `used_by_tenant` holds what the list refers to.
+  std::list<ReadyModel> collect_ready_models(const api::Capacity& engine, Side& side,
+                                             std::map<api::TenantId, double>& used_by_tenant)
       REQUIRES(mutex_);
   static void charge_datum(ReadyModel& trained, Side& side,
                            std::map<api::TenantId, double>& used_by_tenant);
@@ -301,8 +300,7 @@ class Scheduler {
   void take_next_datum(Model& model, std::vector<api::DataRange>& rows, double now)
       REQUIRES(mutex_);
   [[nodiscard]] bool any_training_rows(const api::Capacity& engine) const REQUIRES(mutex_);
-  static bool meter_and_decide_to_train(const api::Capacity& engine, Side& side,
-                                        const api::Work& work);
+  static bool choose_training(const api::Capacity& engine, Side& side, const api::Work& work);
   [[nodiscard]] static bool rows_ready(const Model& model);
   void note_change() REQUIRES(mutex_);
 

@@ -37,11 +37,11 @@ api::Work Scheduler::make_turn(const api::Capacity& engine, double now) {
   add_sampling_work(engine, side, work);
   work.cancel.insert(work.cancel.end(), side.abandoned.begin(), side.abandoned.end());
   side.abandoned.clear();
-  const std::vector<Models::iterator> file_work = start_controls_and_list_file_work(work, now);
-  start_one_file_work_if_due(file_work, engine, side, work, now);
+  const std::vector<Models::iterator> file_work = start_controls(work, now);
+  start_file_work(file_work, engine, side, work, now);
   const bool any_training = any_training_rows(engine);
   if (!work.decode || (!any_training && file_work.empty())) side.both_busy = false;
-  if (any_training && meter_and_decide_to_train(engine, side, work))
+  if (any_training && choose_training(engine, side, work))
     add_training_rows(engine, side, work, now);
   return work;
 }
@@ -79,8 +79,7 @@ CommandPtr Scheduler::next_control(const Model& model) const {
 }
 
 // Takes it. True when the model is no more.
-bool Scheduler::start_control_and_tell_if_model_ends(const api::ModelId& id, Model& model,
-                                                     api::Work& work, double now) {
+bool Scheduler::start_control(const api::ModelId& id, Model& model, api::Work& work, double now) {
   const CommandPtr command = next_control(model);
   if (command == model.create) {
     creating_[command->request] = id;
@@ -100,9 +99,8 @@ bool Scheduler::start_control_and_tell_if_model_ends(const api::ModelId& id, Mod
   return command == model.unload;
 }
 
-// One of each model; those that need files are left to start_one_file_work_if_due().
-std::vector<Scheduler::Models::iterator> Scheduler::start_controls_and_list_file_work(
-    api::Work& work, double now) {
+// One of each model; those that need files are left to start_file_work().
+std::vector<Scheduler::Models::iterator> Scheduler::start_controls(api::Work& work, double now) {
   std::vector<Models::iterator> file_work;
   for (auto at = models_.begin(); at != models_.end();) {
     const auto here = at++;
@@ -111,7 +109,7 @@ std::vector<Scheduler::Models::iterator> Scheduler::start_controls_and_list_file
     if (command == nullptr) continue;
     if (is_file_work(*command)) {
       file_work.push_back(here);
-    } else if (start_control_and_tell_if_model_ends(here->first, here->second, work, now)) {
+    } else if (start_control(here->first, here->second, work, now)) {
       models_.erase(here);
     }
   }
@@ -135,17 +133,17 @@ std::vector<Scheduler::Models::iterator> Scheduler::activate_file_work_that_fits
 
 // One of all models, of the tenant that had the fewest, and only when training may run: a thousand
 // loads in line hold up nobody else.
-void Scheduler::start_one_file_work_if_due(const std::vector<Models::iterator>& models,
-                                           const api::Capacity& engine, Side& side, api::Work& work,
-                                           double now) {
+void Scheduler::start_file_work(const std::vector<Models::iterator>& models,
+                                const api::Capacity& engine, Side& side, api::Work& work,
+                                double now) {
   const std::vector<Models::iterator> fitting = activate_file_work_that_fits(models, engine, side);
-  if (fitting.empty() || !meter_and_decide_to_train(engine, side, work)) return;
+  if (fitting.empty() || !choose_training(engine, side, work)) return;
   const auto chosen = *std::min_element(
       fitting.begin(), fitting.end(), [&](Models::iterator a, Models::iterator b) {
         return side.file_share.used(a->second.tenant) < side.file_share.used(b->second.tenant);
       });
   side.file_share.charge(chosen->second.tenant, 1.0);
-  start_control_and_tell_if_model_ends(chosen->first, chosen->second, work, now);
+  start_control(chosen->first, chosen->second, work, now);
 }
 
 // Pages for a request's next row. A request of several rows keeps its prompt's pages until the last
@@ -179,7 +177,7 @@ std::vector<Scheduler::NextRow> Scheduler::candidate_rows(const api::TenantId& t
                                                           const Begun& begun) const {
   std::vector<NextRow> rows;
   const api::SampleShare share = left.of(tenant);
-  if (share.rows_aside > 0 && !left.resumed.contains(tenant)) {
+  if (share.preempted_rows > 0 && !left.resumed.contains(tenant)) {
     rows.push_back({.tenant = tenant,
                     .resumes = true,
                     .begun = true,
@@ -280,7 +278,7 @@ std::vector<api::TenantId> Scheduler::tenants_with_rows(const Side& side, const 
   std::vector<api::TenantId> tenants;
   for (const auto& [tenant, queue] : side.samples) tenants.push_back(tenant);
   for (const auto& [tenant, share] : left.shares) {
-    if (share.rows_aside > 0 && !side.samples.contains(tenant)) tenants.push_back(tenant);
+    if (share.preempted_rows > 0 && !side.samples.contains(tenant)) tenants.push_back(tenant);
   }
   std::sort(tenants.begin(), tenants.end());
   return tenants;
@@ -304,7 +302,7 @@ void Scheduler::add_sample_rows(const api::Capacity& engine, Side& side, api::Wo
     left.deduct(*row);
     order.erase({side.sampling_share.used(row->tenant), row->tenant});
     hand_out_row(engine, *row, side, work);
-    if (side.samples.contains(row->tenant) || left.of(row->tenant).rows_aside > 0)
+    if (side.samples.contains(row->tenant) || left.of(row->tenant).preempted_rows > 0)
       order.emplace(side.sampling_share.used(row->tenant), row->tenant);
     if (!fits) return;  // only the engine knows how much space it will make for it
   }
@@ -318,8 +316,7 @@ bool Scheduler::any_training_rows(const api::Capacity& engine) const {
 
 // While both training and sampling have work, the one that has used less time goes: a step of
 // sampling in every turn, a training pass or a file in those where training is not ahead.
-bool Scheduler::meter_and_decide_to_train(const api::Capacity& engine, Side& side,
-                                          const api::Work& work) {
+bool Scheduler::choose_training(const api::Capacity& engine, Side& side, const api::Work& work) {
   if (!work.decode) return true;
   if (!side.both_busy) {
     side.both_busy = true;
@@ -382,7 +379,7 @@ std::list<Scheduler::ReadyModel>::iterator Scheduler::least_used(std::list<Ready
   return best;
 }
 
-std::list<Scheduler::ReadyModel> Scheduler::activate_ready_and_note_usage(
+std::list<Scheduler::ReadyModel> Scheduler::collect_ready_models(
     const api::Capacity& engine, Side& side, std::map<api::TenantId, double>& used_by_tenant) {
   std::list<ReadyModel> ready;
   for (const Models::iterator at : activate_ready_models(engine, side)) {
@@ -408,7 +405,7 @@ void Scheduler::add_training_rows(const api::Capacity& engine, Side& side, api::
                                   double now) {
   std::map<api::ModelId, std::vector<api::DataRange>> taken;  // rows of a model stand together
   std::map<api::TenantId, double> used_by_tenant;
-  std::list<ReadyModel> ready = activate_ready_and_note_usage(engine, side, used_by_tenant);
+  std::list<ReadyModel> ready = collect_ready_models(engine, side, used_by_tenant);
   int64_t tokens = 0;
   while (true) {
     const auto best = least_used(ready, tokens, engine.pass_tokens);

@@ -12,7 +12,8 @@ namespace strata::server {
 struct Reloads::State {
   explicit State(Read how) : read(std::move(how)) {}
 
-  void read_and_use_until_stopped() {
+  // Reads again each time that somebody asks, and uses what was read, until stopped.
+  void run_reloads() {
     for (;;) {
       std::vector<Use> behind;
       {
@@ -37,7 +38,7 @@ struct Reloads::State {
 };
 
 Reloads::Reloads(Read read) : state_(std::make_shared<State>(std::move(read))) {
-  std::thread([state = state_] { state->read_and_use_until_stopped(); }).detach();
+  std::thread([state = state_] { state->run_reloads(); }).detach();
 }
 
 Reloads::~Reloads() {

@@ -78,7 +78,7 @@ struct Reread {
   std::string keys_fault, tls_fault;
 };
 
-Reread read_keys_and_certificate(const KeySources& sources, const TlsFiles& tls) {
+Reread read_credentials(const KeySources& sources, const TlsFiles& tls) {
   Reread read;
   try {
     read.ring = std::make_shared<const KeyRing>(sources);
@@ -137,7 +137,7 @@ struct TinkerServer::State {
     return database;
   }
   // Tells those who divide by tenants how many the keys name; warns of limits that do not fit them.
-  void update_num_tenants_and_warn() {
+  void update_num_tenants() {
     const std::vector<std::string> tenants = newest->tenants();
     budget.set_num_tenants(static_cast<int64_t>(tenants.size()));
     for (const std::string& warning : budget.warnings()) log(LogLevel::kWarning, warning);
@@ -169,17 +169,18 @@ struct TinkerServer::State {
   [[nodiscard]] Handler make_scrape_handler(std::function<Response()> make,
                                             std::function<Response()> late);
   [[nodiscard]] Reloads::Read make_reload_reader();
-  void use_keys_and_tls_if_whole(const Reread& read, bool wants_certificate);
-  void use_certificate_or_keep_old(const Reread& read, bool is_wanted);
-  bool use_keys_if_whole(const std::shared_ptr<const KeyRing>& read);
+  void apply_reload(const Reread& read, bool wants_certificate);
+  // Serves with a certificate that was read again; the old one stays where that failed.
+  void apply_certificate(const Reread& read, bool is_wanted);
+  bool apply_keys(const std::shared_ptr<const KeyRing>& read);
   void audit_exchange(const Exchange& exchange);
   void audit_refused_login(const Exchange& exchange);
   void audit_reload(const std::string& what);
   void make_http_server(Router router);
   void make_metrics_server(int port);
-  void start_metrics_server_or_take_free_port();
+  void start_metrics_server();
   [[nodiscard]] std::string metrics_text();
-  [[nodiscard]] Response make_and_keep_metrics_response();
+  [[nodiscard]] Response scrape_metrics();
   [[nodiscard]] Response stale_metrics_response();
 
   ServeOptions options;
@@ -308,11 +309,11 @@ void TinkerServer::State::make_http_server(Router router) {
   http = std::make_unique<HttpServer>(
       with, std::move(router), [this](std::string_view key) { return identify_caller(key); },
       [this](const Exchange& exchange) { record_exchange(exchange); },
-      [this](const Request& request) { return service.refuse_or_charge_request(request); });
+      [this](const Request& request) { return service.charge_request(request); });
   http->call_every(kTickSeconds, [this] { tick(); });
 }
 
-Response TinkerServer::State::make_and_keep_metrics_response() {
+Response TinkerServer::State::scrape_metrics() {
   std::string text = metrics_text();
   {
     const MutexLock lock(text_mutex);
@@ -354,7 +355,7 @@ void TinkerServer::State::make_metrics_server(int port) {
   const auto add = [&](const char* path, Handler handler) {
     router.add({"GET", path, BodyKind::kNone, std::move(handler), /*needs_key=*/false});
   };
-  add("/metrics", make_scrape_handler([this] { return make_and_keep_metrics_response(); },
+  add("/metrics", make_scrape_handler([this] { return scrape_metrics(); },
                                       [this] { return stale_metrics_response(); }));
   add("/readyz", make_scrape_handler([this] { return service.readiness(); },
                                      [this] { return not_ready_response(); }));
@@ -364,7 +365,7 @@ void TinkerServer::State::make_metrics_server(int port) {
 }
 
 // Where nobody named the port, another server's is no reason not to start.
-void TinkerServer::State::start_metrics_server_or_take_free_port() {
+void TinkerServer::State::start_metrics_server() {
   try {
     metrics->start();
   } catch (const Error& error) {
@@ -392,7 +393,7 @@ TinkerServer::TinkerServer(const ServeOptions& options, const BaseNames& names,
   s.page.add_routes(router);
   s.make_http_server(std::move(router));
   s.make_metrics_server(s.options.metrics_listen.port);
-  s.update_num_tenants_and_warn();
+  s.update_num_tenants();
   s.reloads = std::make_unique<Reloads>(s.make_reload_reader());
 }
 
@@ -401,7 +402,7 @@ TinkerServer::~TinkerServer() { state_->stop_threads(); }
 void TinkerServer::start() {
   state_->http->post([this] { state_->store.hurry_this_thread(); });
   state_->http->start();
-  state_->start_metrics_server_or_take_free_port();
+  state_->start_metrics_server();
 }
 
 int TinkerServer::port() const { return state_->http->port(); }
@@ -416,20 +417,20 @@ void TinkerServer::post(std::vector<api::Event> events) {
 // What it needs is copied: a read that hangs may outlive the server.
 Reloads::Read TinkerServer::State::make_reload_reader() {
   return [this, sources = key_sources(options), tls = TlsFiles{options.tls_cert, options.tls_key}] {
-    const Reread read = read_keys_and_certificate(sources, tls);
-    return Reloads::Use([this, tls, read] { use_keys_and_tls_if_whole(read, !tls.empty()); });
+    const Reread read = read_credentials(sources, tls);
+    return Reloads::Use([this, tls, read] { apply_reload(read, !tls.empty()); });
   };
 }
 
-void TinkerServer::State::use_keys_and_tls_if_whole(const Reread& read, bool wants_certificate) {
-  use_certificate_or_keep_old(read, wants_certificate);
-  const bool is_used = read.ring && use_keys_if_whole(read.ring);
+void TinkerServer::State::apply_reload(const Reread& read, bool wants_certificate) {
+  apply_certificate(read, wants_certificate);
+  const bool is_used = read.ring && apply_keys(read.ring);
   audit_reload(is_used ? "keys: read again" : "keys: the old ones stay");
   if (!read.keys_fault.empty())
     log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", read.keys_fault));
 }
 
-void TinkerServer::State::use_certificate_or_keep_old(const Reread& read, bool is_wanted) {
+void TinkerServer::State::apply_certificate(const Reread& read, bool is_wanted) {
   if (read.context) http->use_tls(read.context);
   if (is_wanted)
     audit_reload(read.context ? "certificate: read again" : "certificate: the old one stays");
@@ -451,17 +452,17 @@ void TinkerServer::State::audit_reload(const std::string& what) {
 
 // The reloads' thread: the I/O thread only takes what is ready, and lets go of nothing large.
 // False: they look cut, and those of before stay.
-bool TinkerServer::State::use_keys_if_whole(const std::shared_ptr<const KeyRing>& read) {
+bool TinkerServer::State::apply_keys(const std::shared_ptr<const KeyRing>& read) {
   int64_t lost = 0;
   try {
-    lost = read->check_whole_and_count_lost(*newest);
+    lost = read->check_against(*newest);
   } catch (const Error& error) {
     log(LogLevel::kError, fmt::format("keys: the old ones stay: {}", error.what()));
     return false;
   }
   for (const std::string& warning : read->warnings()) log(LogLevel::kWarning, warning);
   former = std::exchange(newest, read);
-  update_num_tenants_and_warn();
+  update_num_tenants();
   http->post([this, read] { keys = read; });
   log(LogLevel::kInfo,
       fmt::format("keys: read again: {} keys, {} of before are gone", read->num_keys(), lost));

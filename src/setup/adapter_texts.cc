@@ -57,8 +57,8 @@ std::string quoted(const std::optional<std::string>& token) {
 }
 
 // How many tokens it has beyond the base's, all of them added ones with a row.
-int64_t count_more_tokens_or_refuse(const ModelTexts& texts, const text::Tokenizer& base,
-                                    const text::Tokenizer& own, int64_t rows) {
+int64_t count_added_tokens(const ModelTexts& texts, const text::Tokenizer& base,
+                           const text::Tokenizer& own, int64_t rows) {
   int64_t num_more = 0;
   for (int64_t i = 0; i < std::max(base.vocab_size(), own.vocab_size()); ++i) {
     const auto id = static_cast<int32_t>(i);
@@ -113,7 +113,7 @@ void compare_tokenizers(const ModelTexts& base, const ModelTexts& own, AdapterTe
   const auto tokenizer = text::Tokenizer::parse(*ours, own.where(kTokenizer));
   const auto of_base = text::Tokenizer::parse(*theirs, base.where(kTokenizer));
   const int64_t rows = read_vocab_size(base).value_or(of_base.vocab_size());
-  out.num_more_tokens = count_more_tokens_or_refuse(own, of_base, tokenizer, rows);
+  out.num_more_tokens = count_added_tokens(own, of_base, tokenizer, rows);
   check_equal_ids(own, of_base, tokenizer);
   if (out.num_more_tokens == 0) out.tokenizer = OwnText::kSame;
 }

@@ -61,10 +61,9 @@ void set_demanded_mtp(const LoadSpec& spec, model::ModelConfig& config) {
 
 // How `weights` (null: there are none) would be held; the model gets a warning of those that cannot
 // be so.
-model::WeightForms choose_weight_forms_and_add_warning(const CheckpointSource* weights,
-                                                       const Backend& backend, const LoadSpec& spec,
-                                                       std::optional<model::LayerRange> part,
-                                                       model::LoadedModel& model) {
+model::WeightForms decide_weight_forms(const CheckpointSource* weights, const Backend& backend,
+                                       const LoadSpec& spec, std::optional<model::LayerRange> part,
+                                       model::LoadedModel& model) {
   if (weights != nullptr) {
     model::KeptForms kept =
         model::choose_forms_to_keep(*weights, backend, model.config, spec.dtype, spec.weights,
@@ -158,7 +157,7 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
   model::ParsedConfig parsed = spec.parsed;
   // A plan wants a model's config alone, but looks at its weights where they are there.
   auto weights = find_weights(spec.dir);
-  if (weights) model::untie_if_head_differs(*weights, parsed);
+  if (weights) model::verify_weight_tying(*weights, parsed);
   auto backend = make_backend(threads > 0 ? threads : spec.threads);
   model::LoadedModel model;
   model.dir = spec.dir;
@@ -167,8 +166,7 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
   set_demanded_mtp(spec, model.config);
   if (weights && spec.load_in_4bit)
     weights = model::quantise_in_4bit(std::move(weights), *backend, model.config);
-  model::WeightForms forms =
-      choose_weight_forms_and_add_warning(weights.get(), *backend, spec, part, model);
+  model::WeightForms forms = decide_weight_forms(weights.get(), *backend, spec, part, model);
   model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, spec.dtype, nullptr,
                                                         part, std::move(forms), spec.share,
                                                         /*shared=*/nullptr, spec.tensor);

@@ -13,8 +13,8 @@
 namespace strata::apps {
 namespace {
 
-// 0 where it is not known before.
-int64_t count_file_bytes_if_known(const std::vector<data::Source>& sources) {
+// Bytes of all files together; 0 where that is not known before they are read.
+int64_t known_file_bytes(const std::vector<data::Source>& sources) {
   int64_t bytes = 0;
   for (const data::Source& source : sources) {
     std::error_code fault;
@@ -79,7 +79,7 @@ data::Dataset read_examples(const std::string& option, const std::vector<data::S
                                      .pairs = choice.pairs,
                                      .prompts = choice.prompts};
   report::Progress progress(
-      {.label = option, .total = count_file_bytes_if_known(sources), .quiet_seconds = 2});
+      {.label = option, .total = known_file_bytes(sources), .quiet_seconds = 2});
   data::Dataset dataset = data::read_dataset(sources, context, options, &progress);
   progress.finish();
   print_dataset_notes(dataset, options);

@@ -22,16 +22,16 @@ constexpr std::string_view kDatasets = "datasets--";
 constexpr std::string_view kSnapshots = "snapshots";
 constexpr size_t kMostNameBytes = 96;
 
-bool is_letter_or_digit(char c) {
+bool is_ascii_alnum(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
 bool is_hub_name_part(std::string_view part) {
   if (part.empty() || part.size() > kMostNameBytes) return false;
-  const auto ends_word = [](char c) { return is_letter_or_digit(c) || c == '_'; };
+  const auto ends_word = [](char c) { return is_ascii_alnum(c) || c == '_'; };
   if (!ends_word(part.front()) || !ends_word(part.back())) return false;
   for (const char c : part) {
-    if (!is_letter_or_digit(c) && c != '.' && c != '_' && c != '-') return false;
+    if (!is_ascii_alnum(c) && c != '.' && c != '_' && c != '-') return false;
   }
   return part.find("--") == std::string_view::npos && part.find("..") == std::string_view::npos;
 }
@@ -39,7 +39,7 @@ bool is_hub_name_part(std::string_view part) {
 // The name of a snapshot: what a file of the cache says is a part of a path, so no more than that.
 bool is_revision(std::string_view text) {
   for (const char c : text) {
-    if (!is_letter_or_digit(c) && c != '-' && c != '_') return false;
+    if (!is_ascii_alnum(c) && c != '-' && c != '_') return false;
   }
   return !text.empty() && text.size() <= kMostNameBytes;
 }

@@ -70,7 +70,7 @@ engine::RecomputeChoice parse_custom_recompute(const std::string& text) {
   };
   engine::RecomputeChoice choice = {
       .name = text,
-      .policy = model::Recompute::keeping_and_offloading(tags.memory, tags.files),
+      .policy = model::Recompute::with_offload(tags.memory, tags.files),
       .keeps_layer_inputs = has_inputs(tags.memory) || has_inputs(tags.files)};
   for (auto* named : {&tags.memory, &tags.files, &tags.recomputed})
     choice.tags.insert(choice.tags.end(), named->begin(), named->end());

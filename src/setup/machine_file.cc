@@ -46,7 +46,7 @@ void check_no_machine_file(const std::string& file) {
               "--machine and --save-machine: give one; what is saved is probed");
 }
 
-void probe_and_write_machine_file(const std::string& path, Backend& backend, int64_t most_bytes) {
+void save_machine_file(const std::string& path, Backend& backend, int64_t most_bytes) {
   const engine::MachineLimits bf16 = planner::probe_limits(backend, DType::kBF16, most_bytes);
   const engine::MachineLimits f32 = planner::probe_limits(backend, DType::kF32, most_bytes);
   const json::object object = {{kFields[0], bf16.flops},
@@ -76,12 +76,11 @@ engine::MachineLimits read_machine_file(const std::string& path, DType dtype) {
           .source = path};
 }
 
-engine::MachineLimits read_or_probe_and_save_limits(Backend& backend, DType dtype,
-                                                    int64_t most_bytes, const std::string& file,
-                                                    const std::string& save) {
+engine::MachineLimits resolve_machine_limits(Backend& backend, DType dtype, int64_t most_bytes,
+                                             const std::string& file, const std::string& save) {
   if (!save.empty()) {
     check_no_machine_file(file);
-    probe_and_write_machine_file(save, backend, most_bytes);
+    save_machine_file(save, backend, most_bytes);
     return read_machine_file(save, dtype);
   }
   return file.empty() ? planner::probe_limits(backend, dtype, most_bytes)

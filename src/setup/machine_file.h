@@ -11,9 +11,8 @@ namespace strata::apps {
 
 // Limits for planning: the file's, or probed now where `file` is empty. `save`: a file to write the
 // probed ones to, or empty.
-engine::MachineLimits read_or_probe_and_save_limits(Backend& backend, DType dtype,
-                                                    int64_t most_bytes, const std::string& file,
-                                                    const std::string& save);
+engine::MachineLimits resolve_machine_limits(Backend& backend, DType dtype, int64_t most_bytes,
+                                             const std::string& file, const std::string& save);
 
 // Throws Error that names file and field.
 engine::MachineLimits read_machine_file(const std::string& path, DType dtype);

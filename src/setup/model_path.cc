@@ -140,8 +140,7 @@ bool has_weights(const std::string& dir) {
 
 // A model's directory is right but for its weights: said here where the reason is known; else
 // whoever loads them says so.
-void refuse_if_lack_of_weights_is_explained(const std::string& typed, const std::string& dir,
-                                            bool is_from_hub) {
+void check_has_weights(const std::string& typed, const std::string& dir, bool is_from_hub) {
   if (has_weights(dir)) return;
   const bool has_pickles = !list_names_ending_with(dir, ".bin").empty() ||
                            !list_names_ending_with(dir, ".pt").empty() ||
@@ -288,7 +287,7 @@ ModelPath find_model(const std::string& typed) {
   }
   if (is_gguf(dir)) return {.model = dir};
   if (!file_exists(dir + "/config.json")) refuse_folder_without_config("model", dir);
-  refuse_if_lack_of_weights_is_explained(typed, dir, dir != typed);
+  check_has_weights(typed, dir, dir != typed);
   return {.model = dir};
 }
 

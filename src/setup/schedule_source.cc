@@ -22,7 +22,7 @@ constexpr int64_t kMaxFileBytes = 64 << 20;
 }
 
 // Gives the table of a file the numbers that were asked for: what does not fit is a fault of it.
-void check_and_set_counts(const ScheduleSource& source, Table& table) {
+void apply_counts(const ScheduleSource& source, Table& table) {
   const std::string& path = source.schedule;
   if (table.num_ranks() != source.num_ranks) {
     refuse(fmt::format("schedule: {}: {} rows, want {} {}", path, table.num_ranks(),
@@ -48,7 +48,7 @@ void check_file_options(const ScheduleSource& source) {
 }
 
 // Prints how many there are of each action that the file has and a run here does not take.
-Table read_schedule_file_and_print_left_out(const ScheduleSource& source) {
+Table read_schedule_file(const ScheduleSource& source) {
   const std::string& path = source.schedule;
   check_file_options(source);
   auto [table, left_out] = schedule::read_csv(read_file(path, kMaxFileBytes), path);
@@ -56,13 +56,13 @@ Table read_schedule_file_and_print_left_out(const ScheduleSource& source) {
     say(fmt::format("{}: {} {} left out: weights are not sharded and sends do not wait here\n",
                     path, count, name));
   }
-  check_and_set_counts(source, table);
+  apply_counts(source, table);
   return table;
 }
 
 }  // namespace
 
-Table generate_or_read_schedule(const ScheduleSource& source) {
+Table resolve_schedule(const ScheduleSource& source) {
   schedule::Kind kind = {};
   Table table =
       schedule::parse_kind(source.schedule, kind)
@@ -71,7 +71,7 @@ Table generate_or_read_schedule(const ScheduleSource& source) {
                                 .num_microbatches = source.num_microbatches,
                                 .num_chunks = source.num_chunks == 0 ? 1 : source.num_chunks,
                                 .forwarding_delay = source.forwarding_delay})
-          : read_schedule_file_and_print_left_out(source);
+          : read_schedule_file(source);
   check_schedule(source.schedule, table);
   return table;
 }

@@ -20,7 +20,7 @@ struct ScheduleSource {
 };
 
 // Generated or read, and verified: a fault is an Error that names rank, slot, action and rule.
-schedule::Table generate_or_read_schedule(const ScheduleSource& source);
+schedule::Table resolve_schedule(const ScheduleSource& source);
 
 // `name` is the schedule's, for the message.
 void check_schedule(const std::string& name, const schedule::Table& table);

@@ -205,7 +205,7 @@ int threads_of(int rank, int num_ranks, int threads) {
 planner::Division plan_division(const model::ModelConfig& config, const StageOptions& options,
                                 const engine::RunSpec& spec, bool within_memory) {
   check_shard_weights(options);
-  const schedule::Table table = generate_or_read_schedule(schedule_source_of(options));
+  const schedule::Table table = resolve_schedule(schedule_source_of(options));
   planner::Division division = {
       .told = engine::make_pipeline_plan(table, options.forwarding_delay,
                                          divide_layers(options, config, table.num_stages)),
@@ -268,8 +268,8 @@ void plan_base_steps(engine::Engine& engine, const train::BaseStep& how) {
 
 }  // namespace
 
-engine::RunPlan make_engines_and_plan_run(const LoadSpec& spec, planner::TrainRun run,
-                                          const train::BaseStep& how) {
+engine::RunPlan plan_staged_run(const LoadSpec& spec, planner::TrainRun run,
+                                const train::BaseStep& how) {
   const engine::PipelinePlan& told = run.division.told;
   const std::vector<LayerRange> parts = run.division.parts();
   if (run.shape.pass.train_base) plan_base_steps(run.whole, how);

@@ -54,8 +54,8 @@ int threads_of(int rank, int num_ranks, int threads);
 
 // The planner's answer, on engines of each part of the run's division that can plan and cannot run,
 // as the whole one. `how`: all parameters are stepped, where they train.
-engine::RunPlan make_engines_and_plan_run(const LoadSpec& spec, planner::TrainRun run,
-                                          const train::BaseStep& how = {});
+engine::RunPlan plan_staged_run(const LoadSpec& spec, planner::TrainRun run,
+                                const train::BaseStep& how = {});
 
 // Loads the stages of this rank, and nothing else, as the plan divides them and has their weights
 // in files. Threads are divided among the ranks.

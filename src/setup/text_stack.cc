@@ -46,14 +46,14 @@ auto run_naming_template(const text::ChatTemplate& chat, const Body& body) {
 constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
 
 // A file's JSON object, empty where there is none.
-boost::json::object read_object_if_there(const ModelTexts& texts, std::string_view name) {
+boost::json::object read_optional_object(const ModelTexts& texts, std::string_view name) {
   const auto text = texts.find(name, kMaxConfigBytes);
   return text ? text::parse_json_object(*text, texts.where(name)) : boost::json::object();
 }
 
 // "'HuggingFaceTB/SmolLM2-135M'", where transformers wrote where a tokenizer came from.
 std::string read_origin_of_tokenizer(const ModelTexts& texts) {
-  const boost::json::object config = read_object_if_there(texts, "tokenizer_config.json");
+  const boost::json::object config = read_optional_object(texts, "tokenizer_config.json");
   const boost::json::value* name = config.if_contains("name_or_path");
   if (name == nullptr || !name->is_string() || name->get_string().empty()) return "another model";
   return fmt::format("'{}'", std::string_view(name->get_string()));
@@ -62,7 +62,7 @@ std::string read_origin_of_tokenizer(const ModelTexts& texts) {
 }  // namespace
 
 std::optional<int64_t> read_vocab_size(const ModelTexts& texts) {
-  const boost::json::object config = read_object_if_there(texts, "config.json");
+  const boost::json::object config = read_optional_object(texts, "config.json");
   const boost::json::value* part = config.if_contains("text_config");
   const boost::json::object& fields =
       part != nullptr && part->is_object() && !config.contains("vocab_size") ? part->get_object()

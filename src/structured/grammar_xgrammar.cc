@@ -185,7 +185,7 @@ struct Vocabulary::Impl {
   mutable Mutex mutex = {};
   mutable std::map<std::string, std::shared_ptr<const Lead>> leads GUARDED_BY(mutex) = {};
 
-  std::shared_ptr<const Lead> find_or_make_lead(const std::string& mark) const {
+  std::shared_ptr<const Lead> ensure_lead(const std::string& mark) const {
     const MutexLock lock(mutex);
     std::shared_ptr<const Lead>& lead = leads[mark];
     if (lead == nullptr) lead = std::make_shared<const Lead>(mark, bytes);
@@ -269,8 +269,7 @@ Grammar compile_grammar(const Vocabulary& vocabulary, const GrammarSource& sourc
   grammar.impl_ = std::make_shared<const Grammar::Impl>(Grammar::Impl{
       .compiled = *std::move(compiled),
       .vocabulary = vocabulary,
-      .lead = source.lead_mark.empty() ? nullptr
-                                       : vocabulary.impl_->find_or_make_lead(source.lead_mark),
+      .lead = source.lead_mark.empty() ? nullptr : vocabulary.impl_->ensure_lead(source.lead_mark),
       .may_end_in_lead = source.may_end_in_lead,
       .warnings = std::move(checked.warnings)});
   return grammar;
@@ -303,13 +302,12 @@ Grammar Grammar::from_bytes(const Vocabulary& vocabulary, const GrammarSource& s
   compiled->enable_dynamic_compilation = true;
   note_tokens_of_free_text(compiled);
   Grammar grammar;
-  grammar.impl_ = std::make_shared<const Impl>(
-      Impl{.compiled = std::move(compiled),
-           .vocabulary = vocabulary,
-           .lead = source.lead_mark.empty() ? nullptr
-                                            : vocabulary.impl_->find_or_make_lead(source.lead_mark),
-           .may_end_in_lead = source.may_end_in_lead,
-           .warnings = std::move(warnings)});
+  grammar.impl_ = std::make_shared<const Impl>(Impl{
+      .compiled = std::move(compiled),
+      .vocabulary = vocabulary,
+      .lead = source.lead_mark.empty() ? nullptr : vocabulary.impl_->ensure_lead(source.lead_mark),
+      .may_end_in_lead = source.may_end_in_lead,
+      .warnings = std::move(warnings)});
   return grammar;
 }
 

@@ -75,7 +75,7 @@ void read_template_field(const JsonField& config, std::optional<std::string>& ma
 }
 
 // transformers gives templates without null members, and reasoning under all its names.
-Value drop_nulls_and_alias_reasoning(const Value& message, size_t index) {
+Value normalise_message(const Value& message, size_t index) {
   if (!message.is_dict())
     template_fault("messages[" + std::to_string(index) + "]: got " + message.type_name() +
                    ", wanted an object");
@@ -103,8 +103,8 @@ struct BuiltIn {
 constexpr BuiltIn kBuiltIn[] = {{"deepseek_v4", render_deepseek_v4,
                                  "<think> </think> \uff5cDSML\uff5c reasoning_effort tool_calls"}};
 
-std::optional<boost::json::value> read_json_if_present(const ModelTexts& texts,
-                                                       std::string_view name) {
+std::optional<boost::json::value> read_optional_json(const ModelTexts& texts,
+                                                     std::string_view name) {
   const auto text = texts.find(name, ChatTemplate::kMaxFileBytes);
   return text ? std::optional(parse_json(*text, texts.where(name))) : std::nullopt;
 }
@@ -118,7 +118,7 @@ struct Sources {
 Sources read_templates_and_special_tokens(const ModelTexts& texts, Variables& tokens) {
   Sources sources;
   bool has_decoder = false;
-  if (const auto value = read_json_if_present(texts, kConfig)) {
+  if (const auto value = read_optional_json(texts, kConfig)) {
     const JsonField config(*value, texts.where(kConfig));
     has_decoder = config.has("added_tokens_decoder");
     read_special_tokens(config, tokens);
@@ -126,7 +126,7 @@ Sources read_templates_and_special_tokens(const ModelTexts& texts, Variables& to
     sources.where = texts.where(kConfig) + ": chat_template";
   }
   // Only directories from before added_tokens_decoder are read with this file.
-  const auto map = has_decoder ? std::nullopt : read_json_if_present(texts, kMap);
+  const auto map = has_decoder ? std::nullopt : read_optional_json(texts, kMap);
   if (map) read_special_tokens({*map, texts.where(kMap)}, tokens);
   // Files take the place of the whole field.
   if (auto text = texts.find(ChatTemplate::kFile, ChatTemplate::kMaxFileBytes)) {
@@ -138,7 +138,7 @@ Sources read_templates_and_special_tokens(const ModelTexts& texts, Variables& to
 }
 
 const BuiltIn* find_built_in_by_model_type(const ModelTexts& texts) {
-  const auto value = read_json_if_present(texts, "config.json");
+  const auto value = read_optional_json(texts, "config.json");
   if (!value || !value->is_object()) return nullptr;
   const JsonField config(*value, texts.where("config.json"));
   if (!config.has("model_type")) return nullptr;
@@ -163,7 +163,7 @@ Value parse_messages(const std::string& json) {
     template_fault("messages: wanted a list with at least one message");
   std::vector<Value> prepared;
   for (const Value& message : messages.as_list().items)
-    prepared.push_back(drop_nulls_and_alias_reasoning(message, prepared.size()));
+    prepared.push_back(normalise_message(message, prepared.size()));
   return Value::list(std::move(prepared));
 }
 

@@ -82,7 +82,7 @@ struct Turn {
 }
 
 // Python's `value or ""`, as text.
-std::string text_or_empty(const Value* value) {
+std::string truthy_text(const Value* value) {
   return value == nullptr || !value->truthy() ? std::string() : to_text(*value);
 }
 
@@ -95,7 +95,7 @@ std::string tool_content_text(const Value* content, size_t index) {
     const Value* type = part.as_dict().find(std::string_view("type"));
     const bool is_text = type != nullptr && type->is_string() && type->text() == "text";
     if (!text.empty() || &part != &content->as_list().items.front()) text += "\n\n";
-    text += is_text ? text_or_empty(part.as_dict().find(std::string_view("text")))
+    text += is_text ? truthy_text(part.as_dict().find(std::string_view("text")))
                     : "[Unsupported " + (type == nullptr ? "None" : to_text(*type)) + "]";
   }
   return text;
@@ -105,7 +105,7 @@ BlockOfTurn make_block(const Turn& turn) {
   const Value* content = turn.find("content");
   if (turn.role == "tool") {
     return {.is_result = true,
-            .call_id = text_or_empty(turn.find("tool_call_id")),
+            .call_id = truthy_text(turn.find("tool_call_id")),
             .text = tool_content_text(content, turn.index)};
   }
   if (content != nullptr && !content->is_string()) {
@@ -156,8 +156,8 @@ std::unordered_map<std::string, int64_t> call_indices_by_id(const Turn& turn, co
   int64_t place = 0;
   for (const Value& call : calls.as_list().items) {
     const Value& function = required_function(call, turn.index, ".tool_calls");
-    std::string id = text_or_empty(call.as_dict().find(std::string_view("id")));
-    if (id.empty()) id = text_or_empty(function.as_dict().find(std::string_view("id")));
+    std::string id = truthy_text(call.as_dict().find(std::string_view("id")));
+    if (id.empty()) id = truthy_text(function.as_dict().find(std::string_view("id")));
     if (!id.empty()) places[id] = place;
     ++place;
   }
@@ -199,7 +199,7 @@ size_t find_last_asking_turn(const std::vector<Turn>& turns) {
 }
 
 // What comes before the last question loses its reasoning, and developers' turns there go.
-std::vector<Turn> drop_old_thinking_and_developer_turns(std::vector<Turn> turns) {
+std::vector<Turn> trim_history(std::vector<Turn> turns) {
   const size_t last = find_last_asking_turn(turns);
   if (last == SIZE_MAX) return turns;
   std::vector<Turn> kept;
@@ -313,7 +313,7 @@ class Encoder {
     const bool has_tools = std::any_of(turns_.begin(), turns_.end(),
                                        [](const Turn& turn) { return turn.tools.truthy(); });
     drops_ = drops_ && !has_tools;
-    if (thinks_ && drops_) turns_ = drop_old_thinking_and_developer_turns(std::move(turns_));
+    if (thinks_ && drops_) turns_ = trim_history(std::move(turns_));
     last_question_ = find_last_asking_turn(turns_);
   }
 
@@ -350,9 +350,9 @@ class Encoder {
   [[nodiscard]] std::string turn_text(size_t i) const {
     const Turn& turn = turns_[i];
     const Value* content = turn.find("content");
-    if (turn.role == "system") return text_or_empty(content) + tools_text(turn) + schema_text(turn);
+    if (turn.role == "system") return truthy_text(content) + tools_text(turn) + schema_text(turn);
     if (turn.role == "developer") return developer_text(turn);
-    if (turn.role == "latest_reminder") return std::string(kReminder) + text_or_empty(content);
+    if (turn.role == "latest_reminder") return std::string(kReminder) + truthy_text(content);
     if (turn.role == "assistant") return answer_text(i);
     if (turn.role == "user") return user_text(turn);
     fail(turn.index, ".role: got '" + turn.role.substr(0, 100) +
@@ -365,10 +365,10 @@ class Encoder {
     const bool keeps = !drops_ || last_question_ == SIZE_MAX || i > last_question_;
     std::string text;
     if (thinks_ && !is_of_task && keeps) {
-      if (turn.has_reasoning) text += text_or_empty(turn.find("reasoning_content"));
+      if (turn.has_reasoning) text += truthy_text(turn.find("reasoning_content"));
       text += kThinkEnd;
     }
-    text += text_or_empty(turn.find("content")) + calls_text(turn);
+    text += truthy_text(turn.find("content")) + calls_text(turn);
     const Value* without_end = turn.find("wo_eos");
     if (without_end == nullptr || !without_end->truthy()) text += kEnd;
     return text;

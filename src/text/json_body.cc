@@ -186,7 +186,7 @@ Fields Fields::object(std::string_view name) const {
   return {value.get_object(), fmt::format("{}{}.", path_, name.substr(0, kMaxName))};
 }
 
-Fields Fields::object_or_empty(std::string_view name) const {
+Fields Fields::optional_object(std::string_view name) const {
   static const json::object none;
   if (has(name)) return object(name);
   return {none, fmt::format("{}{}.", path_, name.substr(0, kMaxName))};
@@ -288,14 +288,14 @@ class JsonBody::Memory : public json::memory_resource {
           fmt::format("{}: the body takes more than {} bytes when parsed; send less at once",
                       where_, kMaxParsed));
     }
-    if (parsed_) parsed_->resize_or_throw(kMaxParsed - left_ + size);
+    if (parsed_) parsed_->resize_hold(kMaxParsed - left_ + size);
     void* memory = ::operator new(size, std::align_val_t(alignment));
     left_ -= size;
     return memory;
   }
   void do_deallocate(void* memory, size_t size, size_t alignment) override {
     left_ += size;
-    if (parsed_) parsed_->resize_or_throw(kMaxParsed - left_);
+    if (parsed_) parsed_->resize_hold(kMaxParsed - left_);
     ::operator delete(memory, size, std::align_val_t(alignment));
   }
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }

@@ -50,7 +50,7 @@ class Fields {
   [[nodiscard]] double number_or(std::string_view name, double otherwise) const;
   [[nodiscard]] bool boolean_or(std::string_view name, bool otherwise) const;
   [[nodiscard]] Fields object(std::string_view name) const;
-  [[nodiscard]] Fields object_or_empty(std::string_view name) const;
+  [[nodiscard]] Fields optional_object(std::string_view name) const;
   // Each object of an array, in order; nothing is made of the array as a whole.
   void each_object(std::string_view name, const std::function<void(const Fields&)>& read) const;
   [[nodiscard]] std::vector<std::string> strings(std::string_view name) const;

@@ -41,7 +41,7 @@ std::string json_number(double value) {
   return fmt::format("{}", value);
 }
 
-std::string json_number_or_null(std::optional<double> value) {
+std::string json_optional_number(std::optional<double> value) {
   return value && std::isfinite(*value) ? json_number(*value) : "null";
 }
 

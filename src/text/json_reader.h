@@ -78,7 +78,7 @@ std::string json_quote(std::string_view text);
 // The shortest JSON number that reads back as `value`.
 std::string json_number(double value);
 // The number, or null for nothing and for what JSON has no number for: infinities and NaN.
-std::string json_number_or_null(std::optional<double> value);
+std::string json_optional_number(std::optional<double> value);
 // Appends a member, on a line of its own, to an object that is being written from its "{" on.
 void append_json_member(std::string& object, std::string_view indent, std::string_view name,
                         std::string_view json);

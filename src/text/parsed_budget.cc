@@ -17,7 +17,7 @@ constexpr int64_t kStep = 1 << 20;
 ParsedBudget::ParsedBudget(const Charge& request, std::string where)
     : where_(std::move(where)), body_(request.held(Use::kBody)), parsed_(request.another()) {}
 
-void ParsedBudget::resize_or_throw(size_t bytes) {
+void ParsedBudget::resize_hold(size_t bytes) {
   const int64_t wanted = static_cast<int64_t>(bytes) / kStep * kStep;
   if (wanted == parsed_.held(Use::kBody) || parsed_.hold(Use::kBody, wanted)) return;
   if (body_ + wanted > parsed_.limit(Use::kBody).most()) {

@@ -16,7 +16,7 @@ class ParsedBudget {
   ParsedBudget(const Charge& request, std::string where);
   // So many bytes in all. Throws Busy when there is no space for more now, and Error when there can
   // never be.
-  void resize_or_throw(size_t bytes);
+  void resize_hold(size_t bytes);
 
  private:
   std::string where_;

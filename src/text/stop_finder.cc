@@ -10,7 +10,7 @@ StopFinder::StopFinder(std::span<const std::string> stops) : stops_(stops) {
   for (const std::string& stop : stops_) longest_ = std::max(longest_, stop.size());
 }
 
-size_t StopFinder::append_and_search(std::string_view piece) {
+size_t StopFinder::search_stops(std::string_view piece) {
   held_.append(piece);
   size_t first = std::string::npos;
   for (const std::string& stop : stops_) {
@@ -22,7 +22,7 @@ size_t StopFinder::append_and_search(std::string_view piece) {
 
 std::string StopFinder::push(std::string_view piece) {
   if (found_) return "";
-  const size_t first = append_and_search(piece);
+  const size_t first = search_stops(piece);
   if (found_) return held_.substr(0, first);
   std::string certain = held_.substr(0, held_.size() - size_of_started_stop());
   held_.erase(0, certain.size());
@@ -44,9 +44,9 @@ size_t StopFinder::size_of_started_stop() const {
 
 std::string StopFinder::flush() { return found_ ? "" : std::exchange(held_, ""); }
 
-bool StopFinder::push_and_test(std::string_view piece) {
+bool StopFinder::detect_stop(std::string_view piece) {
   if (found_) return true;
-  append_and_search(piece);
+  search_stops(piece);
   if (!found_ && held_.size() >= longest_)
     held_.erase(0, held_.size() - std::max<size_t>(1, longest_) + 1);
   return found_;

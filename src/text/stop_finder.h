@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StopFinder: whether text that comes in pieces has come to hold one of the stop texts. Borrows
 // them; empty ones never stop. A stream pushes pieces and sends what it gets; others ask
-// push_and_test.
+// detect_stop.
 #pragma once
 #include <span>
 #include <string>
@@ -19,12 +19,12 @@ class StopFinder {
   // What was held back, when no more comes.
   std::string flush();
   // As push(), for the answer alone: true once a stop was found.
-  bool push_and_test(std::string_view piece);
+  bool detect_stop(std::string_view piece);
   [[nodiscard]] bool found() const { return found_; }
 
  private:
   // Where the first stop begins in what is held, or npos.
-  size_t append_and_search(std::string_view piece);
+  size_t search_stops(std::string_view piece);
   [[nodiscard]] size_t size_of_started_stop() const;  // in bytes, at the end of what is held
 
   std::span<const std::string> stops_;

@@ -77,8 +77,7 @@ void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorVie
   const int64_t most = apart ? std::min(kApartRows, num_selected) : 0;
   const Kept kept = take_scratch_for_kept(pass, most, hidden.cols());
   chunks_.select_rows(pass, selected_);
-  auto rows =
-      run_kept_chunks_and_get_next(pass, inputs, hidden, logprobs, losses, d_hidden, kept, most);
+  auto rows = run_kept_chunks(pass, inputs, hidden, logprobs, losses, d_hidden, kept, most);
   const bool all = rows.empty();
   add_head_gradient_in_turns(pass, kept, head.turns, /*ends_turns=*/all);
   for (; !rows.empty(); rows = chunks_.next_chunk())
@@ -86,9 +85,10 @@ void LossPass::run_chunks(model::Pass& pass, const LossInputs& inputs, TensorVie
   if (head.turns != nullptr && !all) end_head_turns(*head.turns);
 }
 
-std::span<const int32_t> LossPass::run_kept_chunks_and_get_next(
-    model::Pass& pass, const LossInputs& inputs, TensorView hidden, std::span<float> logprobs,
-    std::span<float> losses, TensorView d_hidden, const Kept& kept, int64_t most) {
+std::span<const int32_t> LossPass::run_kept_chunks(model::Pass& pass, const LossInputs& inputs,
+                                                   TensorView hidden, std::span<float> logprobs,
+                                                   std::span<float> losses, TensorView d_hidden,
+                                                   const Kept& kept, int64_t most) {
   kept_chunks_.clear();
   kept_ends_.clear();
   int64_t num_kept = 0;
@@ -150,7 +150,7 @@ void LossPass::compute_sequence_values(model::Pass& pass, const LossInputs& inpu
                                        TensorView hidden, std::span<float> logprobs) {
   sequence_values_.assign(pass.sequences.size(), 1.0f);
   pair_losses_.assign(pass.sequences.size(), 0.0f);
-  if (!select_rows_of_sequence_values_and_tell_if_any(inputs)) return;
+  if (!select_scored_rows(inputs)) return;
   score_selected_rows(pass, inputs, hidden, logprobs);
   for (size_t s = 0; s < pass.sequences.size(); ++s) {
     const api::LossRow& row = api::row_of(inputs.losses[s].name);
@@ -212,7 +212,7 @@ SequenceInputs LossPass::sequence_inputs_of(const model::Pass& pass, const LossI
   return in;
 }
 
-bool LossPass::select_rows_of_sequence_values_and_tell_if_any(const LossInputs& inputs) {
+bool LossPass::select_scored_rows(const LossInputs& inputs) {
   bool any = false;
   for (size_t row = 0; row < selected_.size(); ++row) {
     const api::Loss& loss = inputs.losses[static_cast<size_t>(row_sequences_[row])];
@@ -374,7 +374,7 @@ void LossPass::sort_targets_by_token(const LossInputs& inputs, Range range) {
 }
 
 // A token may be a target more than once.
-float LossPass::sum_slopes_of_token_and_advance(const LossInputs& inputs, size_t& k) const {
+float LossPass::next_token_slope(const LossInputs& inputs, size_t& k) const {
   const int32_t token = inputs.targets[order_[k]];
   float sum = 0.0f;
   for (; k < order_.size() && inputs.targets[order_[k]] == token; ++k)
@@ -400,7 +400,7 @@ void LossPass::scatter_target_gradients(model::Pass& pass, const LossInputs& inp
     sort_targets_by_token(inputs, range);
     for (size_t k = 0; k < order_.size();) {
       const size_t first = order_[k];
-      const float own = sum_slopes_of_token_and_advance(inputs, k);
+      const float own = next_token_slope(inputs, k);
       target_rows_.push_back(static_cast<int32_t>(i));
       target_ids_.push_back(inputs.targets[first]);
       const float slope = own - chunk_slopes_[i] * std::exp(logprobs[first]);

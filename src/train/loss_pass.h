@@ -71,7 +71,8 @@ class LossPass {
                                std::span<const float> logprobs);
   void write_pair_losses(const model::Pass& pass, const LossInputs& inputs,
                          std::span<float> losses) const;
-  bool select_rows_of_sequence_values_and_tell_if_any(const LossInputs& inputs);
+  // Selects the rows that sequence values are made of; returns whether there is any.
+  bool select_scored_rows(const LossInputs& inputs);
   void score_selected_rows(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                            std::span<float> logprobs);
   void select_rows(const LossInputs& inputs);
@@ -97,9 +98,10 @@ class LossPass {
   [[nodiscard]] static Kept take_scratch_for_kept(model::Pass& pass, int64_t num_rows,
                                                   int64_t width);
   // Those that `kept` has space for, of at most so many rows; returns the chunk behind them.
-  std::span<const int32_t> run_kept_chunks_and_get_next(
-      model::Pass& pass, const LossInputs& inputs, TensorView hidden, std::span<float> logprobs,
-      std::span<float> losses, TensorView d_hidden, const Kept& kept, int64_t most);
+  std::span<const int32_t> run_kept_chunks(model::Pass& pass, const LossInputs& inputs,
+                                           TensorView hidden, std::span<float> logprobs,
+                                           std::span<float> losses, TensorView d_hidden,
+                                           const Kept& kept, int64_t most);
   static void end_head_turns(model::GradientTurns& turns);
   void run_chunks(model::Pass& pass, const LossInputs& inputs, TensorView hidden,
                   std::span<float> logprobs, std::span<float> losses, TensorView d_hidden,
@@ -124,7 +126,7 @@ class LossPass {
   // The targets of a row, into order_.
   void sort_targets_by_token(const LossInputs& inputs, Range range);
   // The sum of the slopes of the token at order_[k]; moves k behind it.
-  float sum_slopes_of_token_and_advance(const LossInputs& inputs, size_t& k) const;
+  float next_token_slope(const LossInputs& inputs, size_t& k) const;
   void write_top_logprobs(model::Pass& pass, std::span<const int32_t> rows, TensorView lse);
   // All but what its targets differ in.
   [[nodiscard]] TokenInputs token_inputs_of(const LossInputs& inputs, size_t row) const;

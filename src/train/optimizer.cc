@@ -67,8 +67,7 @@ api::StepResult step_adapter(Backend& backend, model::LoraAdapter& adapter, cons
     throw_not_finite(norm);
   }
   ++adapter.step;
-  ops::adamw_zero_grad_and_pack(backend, adamw_args(adamw, norm, adapter.step),
-                                adapter.step_items());
+  ops::adamw_fused(backend, adamw_args(adamw, norm, adapter.step), adapter.step_items());
   adapter.has_gradient = false;
   return {.stepped = true, .grad_norm = norm, .step = adapter.step};
 }
@@ -136,10 +135,10 @@ int num_borrowed_uses(const model::ModelConfig& config) {
 
 BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weights, Share share)
     : allocator_(backend.allocator()), weights_(weights), share_(share) {
-  divide_and_allocate_gradients();
+  divide_gradients();
 }
 
-void BaseTrainer::divide_and_allocate_gradients() {
+void BaseTrainer::divide_gradients() {
   const std::vector<model::Parameter>& table = weights_.table();
   ownership_ = divide_parameters(weights_, how_, share_.num_owners, [&](size_t index) {
     return table[index].held && !is_borrowed(index);
@@ -241,7 +240,7 @@ void BaseTrainer::enable_steps(FunctionRef<void(size_t, int64_t, TensorView)> re
   how_ = how;
   if (how.muon && share_.num_owners > 1) {
     CHECK(!has_gradient);
-    divide_and_allocate_gradients();  // of matrices as a whole
+    divide_gradients();  // of matrices as a whole
   }
   allocate_masters_and_moments();
   allocate_expert_loads();

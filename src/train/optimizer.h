@@ -154,7 +154,7 @@ class BaseTrainer {
 
  private:
   // Says who owns what, and allocates what this one does.
-  void divide_and_allocate_gradients();
+  void divide_gradients();
   void list_parameters_as_accumulators();
   void allocate_working_gradients();
   [[nodiscard]] int64_t most_values_of_a_part() const;  // of accumulators

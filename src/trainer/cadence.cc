@@ -52,7 +52,7 @@ bool is_evaluation_step(int64_t step, int64_t num_steps, const std::optional<int
   return step * kNumEvaluations / num_steps > (step - 1) * kNumEvaluations / num_steps;
 }
 
-bool Evaluations::record_and_tell_if_lowest(int64_t step, double loss) {
+bool Evaluations::record_evaluation(int64_t step, double loss) {
   if (lowest && !(loss < *lowest)) {
     ++since_lowest;
     return false;

@@ -28,7 +28,7 @@ struct Evaluations {
   int64_t kept_step = 0;     // whose model is in best/; 0: none
 
   // Counts the evaluation; true where it is a new lowest loss.
-  bool record_and_tell_if_lowest(int64_t step, double loss);
+  bool record_evaluation(int64_t step, double loss);
 };
 
 }  // namespace strata::apps

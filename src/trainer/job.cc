@@ -434,8 +434,7 @@ double TrainJob::broadcast_from_first_rank(double value) {
   return of_ranks_.front();
 }
 
-void TrainJob::set_progress_and_refresh_weights(int64_t steps_done,
-                                                const Evaluations& evaluations) {
+void TrainJob::restore_progress(int64_t steps_done, const Evaluations& evaluations) {
   steps_done_ = steps_done;
   evaluations_ = evaluations;
   for (const auto& runner : pipeline_->stages()) {

@@ -159,7 +159,7 @@ class TrainJob {
   [[nodiscard]] std::vector<StatePart> parts_of_state();
   [[nodiscard]] std::vector<int64_t> sizes_of_flat_blocks();
   // After those parts were overwritten with a saved state of that many steps.
-  void set_progress_and_refresh_weights(int64_t steps_done, const Evaluations& evaluations);
+  void restore_progress(int64_t steps_done, const Evaluations& evaluations);
   // The adapter, or the model with the small files of its directory. Collective; the first rank
   // writes.
   void export_to(const std::string& dir);
@@ -255,8 +255,8 @@ LoadSpec read_train_spec(const TrainOptions& options);
 TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec);
 // All checks of how a run is divided, and what --memory makes of it. `ranks_here`: that share this
 // machine's threads where they are processes.
-TrainRun check_and_plan_train_run(const LoadSpec& spec, const TrainSettings& settings,
-                                  const TrainData& data, int ranks_here = 1);
+TrainRun plan_train_run(const LoadSpec& spec, const TrainSettings& settings, const TrainData& data,
+                        int ranks_here = 1);
 // Loads what this rank has of the model. Borrows all it is given.
 std::shared_ptr<engine::Runner> load_train_model(Comm& comm, const TrainRun& run,
                                                  const TrainSettings& settings,

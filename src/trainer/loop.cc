@@ -151,12 +151,12 @@ void TrainLoop::open_logs() {
 bool TrainLoop::run() {
   start();
   while (!is_done()) run_next_step();
-  return save_and_finish();
+  return finish_run();
 }
 
 void TrainLoop::start() {
   if (job_.steps_done() > 0) return;
-  sample_evaluate_and_keep_best(0);
+  run_evaluation(0);
   stops_ = decide_next_action() == NextAction::kStop;
 }
 
@@ -165,17 +165,16 @@ bool TrainLoop::is_done() const {
 }
 
 void TrainLoop::run_next_step() {
-  run_and_log_step();
+  run_logged_step();
   const int64_t step = job_.steps_done();
-  if (is_evaluation_step(step, job_.num_steps(), job_.options().eval_every))
-    sample_evaluate_and_keep_best(step);
+  if (is_evaluation_step(step, job_.num_steps(), job_.options().eval_every)) run_evaluation(step);
   if (is_done()) return;
   const NextAction now = decide_next_action();
   stops_ = now == NextAction::kStop;
   if (now == NextAction::kSave) save_checkpoint(/*keeps_folder=*/true);
 }
 
-bool TrainLoop::save_and_finish() {
+bool TrainLoop::finish_run() {
   if (stops_) {
     save_at_stop();
     return false;
@@ -217,7 +216,7 @@ TrainStep TrainLoop::make_step() {
   }
 }
 
-void TrainLoop::run_and_log_step() {
+void TrainLoop::run_logged_step() {
   const TraceSpan span("step", "step", job_.steps_done() + 1);
   const double begin = now_seconds();
   const TrainStep done = make_step();
@@ -263,9 +262,9 @@ void TrainLoop::log_step(const TrainStep& done, double seconds) {
   if (progress_) progress_->update(done.step, progress_text());
 }
 
-void TrainLoop::sample_evaluate_and_keep_best(int64_t step) {
+void TrainLoop::run_evaluation(int64_t step) {
   const TraceSpan span("evaluate", "step", step);
-  sample_and_log(step);
+  log_samples(step);
   const double loss = job_.evaluate();
   last_eval_.reset();
   if (!std::isfinite(loss)) return;
@@ -276,7 +275,7 @@ void TrainLoop::sample_evaluate_and_keep_best(int64_t step) {
   if (!first_eval_pairs_) first_eval_pairs_ = last_eval_pairs_;
   log_evaluation(step, loss);
   // Before the first step there is nothing that was trained.
-  if (step == 0 || !job_.evaluations().record_and_tell_if_lowest(step, loss)) return;
+  if (step == 0 || !job_.evaluations().record_evaluation(step, loss)) return;
   if (!keeps_best()) return;
   export_with_card(job_.settings().out + "/best");
   job_.evaluations().kept_step = step;
@@ -295,7 +294,7 @@ void TrainLoop::export_with_card(const std::string& dir) {
   write_card(dir);
 }
 
-void TrainLoop::sample_and_log(int64_t step) {
+void TrainLoop::log_samples(int64_t step) {
   if (sampler_ == nullptr) return;
   const TraceSpan span("sample", "step", step);
   for (const Sample& sample : sampler_->answer_prompts(job_.pipeline(), job_.slot())) {
@@ -321,7 +320,7 @@ void TrainLoop::save_checkpoint(bool keeps_folder) {
   // again.
   const bool to_folder = keeps_folder && kept > 0;
   if (to_folder) export_with_card(fmt::format("{}/{}{}", out, kKept, job_.steps_done()));
-  save_state_and_export(job_, fingerprint_);
+  save_run(job_, fingerprint_);
   write_card(out);
   last_save_ = now_seconds();
   if (!job_.is_first_rank()) return;

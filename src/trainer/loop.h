@@ -51,11 +51,12 @@ class TrainLoop {
   // False where a signal stopped it; it has then said what is saved.
   bool run();
   // The same in pieces, for runs that take turns: start(), run_next_step() by a step until
-  // is_done(), save_and_finish().
+  // is_done(), finish_run().
   void start();
   [[nodiscard]] bool is_done() const;
   void run_next_step();
-  bool save_and_finish();
+  // Saves what was trained and ends the progress; false where a signal stopped the run.
+  bool finish_run();
   // Ends it as a signal does.
   void request_stop() { stops_ = true; }
   void print_summary() const;
@@ -73,13 +74,14 @@ class TrainLoop {
 
   void open_logs();
   TrainStep make_step();  // and saves what was done before, where nothing gives rewards
-  void run_and_log_step();
+  void run_logged_step();
   void note_for_summary(const TrainStep& done, double seconds);
   void log_step(const TrainStep& done, double seconds);
-  // What is the best by then is kept, but with --keep-best=off.
-  void sample_evaluate_and_keep_best(int64_t step);
+  // Samples, evaluates, and keeps what is the best by then, but with --keep-best=off.
+  void run_evaluation(int64_t step);
   void log_evaluation(int64_t step, double loss);
-  void sample_and_log(int64_t step);
+  // Samples the run's prompts, and logs the answers.
+  void log_samples(int64_t step);
   void export_with_card(const std::string& dir);
   [[nodiscard]] bool keeps_best() const;        // of what is evaluated
   [[nodiscard]] bool ends_early() const;        // by --early-stop

@@ -255,8 +255,8 @@ void TrainLoop::print_json() const {
         ",\"eval_reward_before\":{},\"eval_reward\":{},\"reward\":{},\"omitted\":{},\"sampling_"
         "seconds\":{:.6g},"
         "\"reward_seconds\":{:.6g},\"training_seconds\":{:.6g}",
-        text::json_number_or_null(eval_before), text::json_number_or_null(eval_after),
-        text::json_number_or_null(rewards_->mean), reward_totals_.omitted,
+        text::json_optional_number(eval_before), text::json_optional_number(eval_after),
+        text::json_optional_number(rewards_->mean), reward_totals_.omitted,
         reward_totals_.sampling_seconds, reward_totals_.reward_seconds,
         reward_totals_.training_seconds);
     eval_before.reset();
@@ -271,8 +271,8 @@ void TrainLoop::print_json() const {
       "{{\"steps\":{},\"loss\":{},\"eval_loss_before\":{},\"eval_loss\":{},\"tokens_per_s\":{:.1f},"
       "\"peak_rss_gib\":{:.4f},\"peak_bytes\":{},\"planned_bytes\":{},\"step_seconds\":{:.6g},"
       "\"predicted_step_seconds\":{}{}{}}}\n",
-      job_.steps_done(), text::json_number_or_null(loss_), text::json_number_or_null(eval_before),
-      text::json_number_or_null(eval_after), tokens_per_second(),
+      job_.steps_done(), text::json_optional_number(loss_), text::json_optional_number(eval_before),
+      text::json_optional_number(eval_after), tokens_per_second(),
       static_cast<double>(peak_rss_bytes()) / (1 << 30), peak_.anonymous,
       predicted_ ? std::to_string(predicted_->memory_in_all()) : "null", step_seconds(),
       predicted_ ? fmt::format("{:.6g}", predicted_->step_seconds) : "null", of_kind, sent));

@@ -37,7 +37,8 @@ int64_t num_examples_of(const data::DataFile& file, const data::Dataset& dataset
   return std::count(seen.begin(), seen.end(), true);
 }
 
-std::string describe_and_hash_file(const data::DataFile& file, const data::Dataset& dataset) {
+// What the card says of a file: its examples, weight and SHA-256.
+std::string describe_file(const data::DataFile& file, const data::Dataset& dataset) {
   const std::string name = std::filesystem::path(file.file->shown()).filename().string();
   std::string text = fmt::format("`{}`, {} examples", name, num_examples_of(file, dataset));
   if (file.weight != 1) text += fmt::format(", weight {}", file.weight);
@@ -233,7 +234,7 @@ std::string recorded_text(const boost::json::object& values, std::string_view na
 
 void add_file_rows(const char* name, const data::Dataset& dataset, CardFacts& facts) {
   for (const data::DataFile& file : dataset.files) {
-    facts.rows.emplace_back(name, describe_and_hash_file(file, dataset));
+    facts.rows.emplace_back(name, describe_file(file, dataset));
   }
 }
 

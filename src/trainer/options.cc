@@ -28,7 +28,7 @@ double parse_learning_rate(const std::string& text) {
 }
 
 // A learning rate, or several with commas.
-void set_learning_rate_or_sweep(TrainOptions& o, const std::string& text) {
+void set_learning_rates(TrainOptions& o, const std::string& text) {
   const std::vector<std::string> parts = split_commas(text);
   if (parts.size() < 2) {
     o.lr = parse_learning_rate(text);
@@ -55,7 +55,7 @@ OptionRow& add_learning_rate_option(OptionTable& t, TrainOptions& o) {
                 .help = "peak learning rate [lora: 5e-4, of models wider than 1024 2e-4, times "
                         "sqrt(B / 8) with B < 8 examples a step; full: 1e-5; a tenth of these with "
                         "--loss dpo and grpo]; 1e-4,3e-4,1e-3 trains an adapter with each",
-                .set = [at](const std::string& text) { set_learning_rate_or_sweep(*at, text); },
+                .set = [at](const std::string& text) { set_learning_rates(*at, text); },
                 .text = [at] { return learning_rate_text(*at); },
                 .check =
                     [at] {

@@ -59,7 +59,8 @@ void fill_all_from_record(const std::string& recorded, Said& o) {
   if (!o.warmup_ratio) fill_from_record(was, "warmup-steps", o.warmup_steps);
 }
 
-Said combine_options_and_record(const TrainOptions& options, const std::string& recorded) {
+// What the options say, and the record of a run that goes on where they say nothing.
+Said merge_with_record(const TrainOptions& options, const std::string& recorded) {
   Said said = {options.batch_size,   options.batch_tokens, options.epochs,      options.steps,
                options.warmup_steps, options.lr,           options.warmup_ratio};
   if (said.batch_size) *said.batch_size *= options.gradient_accumulation_steps;
@@ -115,7 +116,7 @@ TrainOptions options_of_run_alone(const TrainSettings& settings) {
 TrainSettings resolve_settings(const TrainOptions& options, const LoadSpec& spec,
                                const TrainData& data, const std::string& recorded) {
   check_warmup_and_accumulation(options);
-  Said said = combine_options_and_record(options, recorded);
+  Said said = merge_with_record(options, recorded);
   if (options.loss.of_rewards() && !said.batch_size) said.batch_size = kPromptsOfStep;
   const data::BatchChoice batch = data::fill_batch_defaults(
       {.batch_size = said.batch_size, .batch_tokens = said.batch_tokens, .epochs = said.epochs},

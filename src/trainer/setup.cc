@@ -126,10 +126,9 @@ int64_t sum_of(const std::vector<std::vector<int64_t>>& lengths) {
   return sum;
 }
 
-// Every pass that the run will make.
-void add_passes_and_set_step_sizes(planner::RunShape& shape, const TrainSettings& settings,
-                                   const planner::Division& division,
-                                   const std::vector<int64_t>& eval) {
+// Adds every pass that the run will make, and sets the sizes of its steps.
+void measure_passes(planner::RunShape& shape, const TrainSettings& settings,
+                    const planner::Division& division, const std::vector<int64_t>& eval) {
   data::BatchPlan batches(shape.lengths, batch_plan_options(settings));
   double total = 0.0;
   for (int64_t step = 0; step < batches.num_steps(); ++step) {
@@ -203,7 +202,7 @@ planner::RunShape make_run_shape(const LoadSpec& spec, const TrainSettings& sett
   if (of_rewards) {
     set_passes_of_rewards(shape, settings, division, data);
   } else {
-    add_passes_and_set_step_sizes(shape, settings, division, evaluated);
+    measure_passes(shape, settings, division, evaluated);
   }
   // The cache holds one or the other.
   shape.pass.kv_positions =
@@ -326,8 +325,8 @@ void plan_most_rows(const TrainSettings& settings, FunctionRef<void(int64_t)> pl
 
 }  // namespace
 
-TrainRun check_and_plan_train_run(const LoadSpec& asked, const TrainSettings& settings,
-                                  const TrainData& data, int ranks_here) {
+TrainRun plan_train_run(const LoadSpec& asked, const TrainSettings& settings, const TrainData& data,
+                        int ranks_here) {
   const TrainOptions& options = settings.options;
   TrainRun run = {.spec = asked, .plan = {}};
   LoadSpec spec = asked;
@@ -346,13 +345,13 @@ TrainRun check_and_plan_train_run(const LoadSpec& asked, const TrainSettings& se
     const planner::RunShape shape =
         make_run_shape(spec, settings, engine->config(), division, data, rows);
     run.sample_rows = rows;
-    run.plan = make_engines_and_plan_run(spec,
-                                         {.whole = *engine,
-                                          .division = division,
-                                          .shape = shape,
-                                          .recompute = spec.recompute.policy,
-                                          .memory = budget_of(options.memory)},
-                                         base_step_of(options));
+    run.plan = plan_staged_run(spec,
+                               {.whole = *engine,
+                                .division = division,
+                                .shape = shape,
+                                .recompute = spec.recompute.policy,
+                                .memory = budget_of(options.memory)},
+                               base_step_of(options));
   };
   if (!options.loss.of_rewards()) {
     plan_with_rows(0);

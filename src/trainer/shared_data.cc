@@ -46,7 +46,7 @@ void append_packed_examples(const ExampleStore& store, int64_t& next,
     append_packed_example(store.read(next), values);
 }
 
-void unpack_and_add_examples(std::span<const uint32_t> values, ExampleStore& store) {
+void unpack_examples(std::span<const uint32_t> values, ExampleStore& store) {
   while (!values.empty()) {
     const size_t count = values.front() + size_t{1};
     store.add(unpack_example(values.subspan(1, count)));
@@ -63,7 +63,7 @@ std::shared_ptr<const ExampleStore> broadcast_store(Comm& comm,
     piece.clear();
     if (comm.rank() == 0) append_packed_examples(*store, next, piece);
     broadcast(comm, piece);
-    if (comm.rank() != 0) unpack_and_add_examples(piece, *received);
+    if (comm.rank() != 0) unpack_examples(piece, *received);
   } while (!piece.empty());
   received->seal();
   return comm.rank() == 0 ? store : received;

@@ -179,7 +179,7 @@ RunStart start_run(const TrainOptions& options, const ProcessGroup* group) {
   for (const SavedRun& run : saved) jobs.push_back(resolve_job(options, spec, data, stages, run));
   if (is_first) warn_of_doubts(jobs, data);
   const int ranks_here = group == nullptr ? 1 : group->comm.ranks_here() * stages.ranks_each;
-  TrainRun run = check_and_plan_train_run(spec, jobs.front().settings, data, ranks_here);
+  TrainRun run = plan_train_run(spec, jobs.front().settings, data, ranks_here);
   return {.run = std::move(run), .data = std::move(data), .jobs = std::move(jobs)};
 }
 

@@ -42,11 +42,10 @@ RunStart start_run(const TrainOptions& options, const ProcessGroup* group);
 
 std::string compute_job_fingerprint(TrainJob& job);
 // Makes --out, and loads its state or removes what a run that never saved left there.
-void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& fingerprint,
-                                              bool resumes);
+void prepare_output(TrainJob& job, const std::string& fingerprint, bool resumes);
 // What will run, and what it will take: the first rank prints it. Probes the machine where no
 // limits were given.
-std::optional<Predicted> print_plan_and_predict(TrainJob& job, const engine::RunPlan& plan);
+std::optional<Predicted> announce_plan(TrainJob& job, const engine::RunPlan& plan);
 // To the system.
 void return_free_memory();
 

@@ -206,7 +206,7 @@ std::string read_recorded_options(const std::string& out) {
   return boost::json::serialize(parse_record(out, TrainerState(state_dir(out)).json()).options);
 }
 
-void save_state_and_export(TrainJob& job, const std::string& fingerprint) {
+void save_run(TrainJob& job, const std::string& fingerprint) {
   const std::string& out = job.settings().out;
   std::optional<TrainerStateWriter> writer;
   if (job.is_first_rank()) writer.emplace(state_dir(out), tensors_of_state(job));
@@ -254,8 +254,8 @@ std::string describe_differing_options(const RunRecord& record, const std::strin
   return faults;
 }
 
-SavedAt check_and_get_position(TrainJob& job, const RunRecord& record,
-                               const std::string& fingerprint) {
+// Where a recorded run goes on; Error where its options differ or it has too many steps.
+SavedAt resume_position(TrainJob& job, const RunRecord& record, const std::string& fingerprint) {
   const std::string& out = job.settings().out;
   const std::string faults = describe_differing_options(record, fingerprint);
   if (!faults.empty()) fail(out, "the run was started with other options:" + faults);
@@ -318,7 +318,7 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
   if (job.is_first_rank()) {
     const std::string& out = job.settings().out;
     const TrainerState saved(state_dir(out));
-    at = check_and_get_position(job, parse_record(out, saved.json()), fingerprint);
+    at = resume_position(job, parse_record(out, saved.json()), fingerprint);
     broadcast(comm, at);
     read_own_parts(job, saved);
     for (int other = 1; other < comm.size(); ++other) send_wanted_parts(comm, other, saved);
@@ -326,7 +326,7 @@ void load_train_state(TrainJob& job, const std::string& fingerprint) {
     broadcast(comm, at);
     fetch_parts(comm, job.parts_of_state());
   }
-  job.set_progress_and_refresh_weights(at.step, at.evaluations);
+  job.restore_progress(at.step, at.evaluations);
 }
 
 }  // namespace strata::apps

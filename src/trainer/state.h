@@ -22,7 +22,7 @@ bool has_train_state(const std::string& out);
 // The fingerprint that the last save has, in the names that this version gives options.
 std::string read_recorded_options(const std::string& out);
 // Durable when it returns: first the state, then the export. Collective.
-void save_state_and_export(TrainJob& job, const std::string& fingerprint);
+void save_run(TrainJob& job, const std::string& fingerprint);
 // Loads the last save, which the first rank alone reads, into the jobs of all. Throws Error where
 // the fingerprints differ, naming the options. Collective; the first rank's fingerprint counts.
 void load_train_state(TrainJob& job, const std::string& fingerprint);

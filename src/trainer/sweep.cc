@@ -63,7 +63,8 @@ int64_t steps_done_of(const std::vector<Member>& members) {
   return steps;
 }
 
-void advance_or_mark_diverged(Member& member) {
+// Makes the member's next step, or marks it as diverged where a loss is not finite.
+void advance_member(Member& member) {
   try {
     member.loop->run_next_step();
   } catch (const NotFinite& fault) {
@@ -73,12 +74,12 @@ void advance_or_mark_diverged(Member& member) {
   }
 }
 
-// A step of each that is not done; false where all are.
-bool advance_each_and_tell_if_any(std::vector<Member>& members, report::Progress& progress) {
+// Makes a step of each member that is not done; false where all are.
+bool advance_members(std::vector<Member>& members, report::Progress& progress) {
   bool advances = false;
   for (Member& member : members) {
     if (member.diverged || member.loop->is_done()) continue;
-    advance_or_mark_diverged(member);
+    advance_member(member);
     advances = true;
     progress.update(steps_done_of(members),
                     fmt::format("lr {}  loss {:.4f}", member.start.rate, member.loop->loss()));
@@ -97,7 +98,7 @@ void train_in_turn(std::vector<Member>& members, const std::string& label) {
   for (const Member& member : members) total += member.job->num_steps();
   report::Progress progress({.label = label, .total = total, .start = steps_done_of(members)});
   for (Member& member : members) member.loop->start();
-  while (!StopSignals::asked() && advance_each_and_tell_if_any(members, progress)) {
+  while (!StopSignals::asked() && advance_members(members, progress)) {
   }
   if (StopSignals::asked()) request_stop_of_unfinished(members);
   progress.finish();
@@ -192,9 +193,9 @@ void print_json(const std::vector<Member>& members) {
         "\"eval_loss\":{}}}",
         text.empty() ? "" : ",", member.start.settings.lr, member.start.rate,
         member.job->steps_done(),
-        text::json_number_or_null(unless_diverged(member, member.loop->loss())),
-        text::json_number_or_null(member.loop->first_eval()),
-        text::json_number_or_null(unless_diverged(member, member.loop->last_eval())));
+        text::json_optional_number(unless_diverged(member, member.loop->loss())),
+        text::json_optional_number(member.loop->first_eval()),
+        text::json_optional_number(unless_diverged(member, member.loop->last_eval())));
   }
   print_result(
       fmt::format("{{\"sweep\":[{}],\"lowest\":{}}}\n", text, best_of(members).start.settings.lr));
@@ -213,12 +214,11 @@ std::vector<std::string> converged_rates(const std::vector<Member>& members) {
   return rates;
 }
 
-// False where a signal stopped it.
-bool save_and_report_members(const TrainOptions& options, std::vector<Member>& members,
-                             double begin) {
+// Saves all members and reports on them; false where a signal stopped it.
+bool finish_sweep(const TrainOptions& options, std::vector<Member>& members, double begin) {
   bool ended = true;
   for (Member& member : members) {
-    if (!member.diverged) ended = member.loop->save_and_finish() && ended;
+    if (!member.diverged) ended = member.loop->finish_run() && ended;
   }
   if (!ended) return false;
   write_table(options.out, members);
@@ -248,10 +248,10 @@ bool run_members(Comm& comm, const RunStart& start, std::vector<Member>& members
   make_jobs(members, run, pipeline, data);
   for (Member& member : members) {
     member.fingerprint = compute_job_fingerprint(*member.job);
-    make_folder_and_load_state_or_clear_logs(*member.job, member.fingerprint, member.start.resumes);
+    prepare_output(*member.job, member.fingerprint, member.start.resumes);
   }
   save_recipe_of_new_sweep(planned.options, jobs);
-  const std::optional<Predicted> predicted = print_plan_and_predict(*members.front().job, run.plan);
+  const std::optional<Predicted> predicted = announce_plan(*members.front().job, run.plan);
   if (planned.options.dry_run) return true;
   return_free_memory();
   std::optional<TrainSampler> sampler;
@@ -263,7 +263,7 @@ bool run_members(Comm& comm, const RunStart& start, std::vector<Member>& members
   const StopSignals signals(kStopNotice, StopSignals::First::kNoted, StopSignals::Work::kToLose);
   train_in_turn(members, "sweep");
   check_one_converged(members);
-  return save_and_report_members(planned.options, members, begin);
+  return finish_sweep(planned.options, members, begin);
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ std::string rates_text(const TrainSettings& settings) {
 }
 
 // Those that were given, else those of this rank now, in so much memory.
-engine::MachineLimits get_or_probe_limits(TrainJob& job, int64_t most_bytes) {
+engine::MachineLimits resolve_limits(TrainJob& job, int64_t most_bytes) {
   if (job.spec().limits) return *job.spec().limits;
   engine::Engine& engine = job.engine();
   engine::MachineLimits limits =
@@ -191,10 +191,10 @@ std::string summary_text(TrainJob& job, const Predicted& predicted) {
 
 }  // namespace
 
-std::optional<Predicted> print_plan_and_predict(TrainJob& job, const engine::RunPlan& plan) {
+std::optional<Predicted> announce_plan(TrainJob& job, const engine::RunPlan& plan) {
   if (!job.is_first_rank()) return {};
   // Before the pass takes its memory: the probe borrows that much.
-  const engine::MachineLimits limits = get_or_probe_limits(job, plan.stages.front().pass_bytes);
+  const engine::MachineLimits limits = resolve_limits(job, plan.stages.front().pass_bytes);
   Predicted predicted = predict_memory_and_time(plan, limits, job.stages().data);
   say(shows_tables(job.options()) ? tables_text(job, plan, limits) : summary_text(job, predicted));
   return predicted;
@@ -223,8 +223,7 @@ std::string compute_job_fingerprint(TrainJob& job) {
                                    std::string(job.engine().backend().arithmetic()));
 }
 
-void make_folder_and_load_state_or_clear_logs(TrainJob& job, const std::string& fingerprint,
-                                              bool resumes) {
+void prepare_output(TrainJob& job, const std::string& fingerprint, bool resumes) {
   const std::string& out = job.settings().out;
   const bool writes = job.is_first_rank() && !job.options().dry_run;
   // Now that nothing is wrong with what was asked.
@@ -268,8 +267,8 @@ bool train_on_rank(TrainJob& job, const TrainRun& run, bool resumes) {
   const engine::RunPlan& plan = run.plan;
   const TrainOptions& options = job.options();
   const std::string fingerprint = compute_job_fingerprint(job);
-  make_folder_and_load_state_or_clear_logs(job, fingerprint, resumes);
-  const std::optional<Predicted> predicted = print_plan_and_predict(job, plan);
+  prepare_output(job, fingerprint, resumes);
+  const std::optional<Predicted> predicted = announce_plan(job, plan);
   if (options.dry_run) return true;
   return_free_memory();
   job.find_references(fingerprint);
@@ -305,7 +304,7 @@ int train_alone(const RunStart& start, const ProcessGroup* group) {
   return stopped ? StopSignals::exit_code() : 0;
 }
 
-int start_and_train(const TrainOptions& options, const ProcessGroup* group) {
+int run_training(const TrainOptions& options, const ProcessGroup* group) {
   const bool is_first = group == nullptr || group->comm.rank() == 0;
   report::TraceFile trace(is_first ? options.trace : "");
   const RunStart start = start_run(options, group);
@@ -322,11 +321,11 @@ int run_train(const TrainOptions& options) {
   ignore_closed_pipes();
   if (options.stages.ranks.empty()) {
     check_started_alone();
-    return start_and_train(options, nullptr);
+    return run_training(options, nullptr);
   }
   return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
     const ProcessGroup group = {comm, layout};
-    return start_and_train(options, &group);
+    return run_training(options, &group);
   });
 }
 

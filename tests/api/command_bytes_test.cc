@@ -28,7 +28,7 @@ std::vector<Command> commands() {
   sample.snapshot_dir = "a folder";
   sample.num_samples = 2;
   sample.stop_texts = {"\n", ""};
-  sample.tells_tokens = true;
+  sample.streams_tokens = true;
   const std::vector<Operation> operations = {
       CreateModel{.lora = {.rank = 8, .seed = 3, .train_mlp = false}, .load_dir = "d"},
       pass,
@@ -70,7 +70,7 @@ TEST(CommandBytes, ComeBackAsTheSame) {
   const auto sample = std::get<Sample>(command_from_bytes(to_bytes(commands()[7])).op);
   EXPECT_EQ(sample.stop_texts, (std::vector<std::string>{"\n", ""}));
   EXPECT_EQ(sample.logit_bias[0].add, -1.5f);
-  EXPECT_TRUE(sample.scaled_logprobs && sample.tells_tokens);
+  EXPECT_TRUE(sample.scaled_logprobs && sample.streams_tokens);
 }
 
 // What was kept is read for ever: a form that changes has another number.

@@ -85,7 +85,7 @@ TEST_F(AdapterArchiveTest, HasTheAdaptersTwoFilesAndIsGoneAtTheEnd) {
   std::string dir;
   {
     Archives archives;
-    const model::AdapterPart part = find_or_unpack_adapter_part(tar(files) + ":0.5", archives);
+    const model::AdapterPart part = open_adapter_part(tar(files) + ":0.5", archives);
     EXPECT_EQ(part.weight, 0.5);
     dir = part.dir;
     EXPECT_EQ(read_bytes(dir + "/adapter_config.json"), "{}");
@@ -147,7 +147,7 @@ TEST_F(AdapterArchiveTest, AnythingElseIsNoArchive) {
   EXPECT_FALSE(is_tar_file(dir_.file("short")));
   Archives archives;
   try {
-    find_or_unpack_adapter_part(dir_.file("short"), archives);
+    open_adapter_part(dir_.file("short"), archives);
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("this is a file"));

@@ -252,7 +252,7 @@ PlanOptions options_of_serving(const std::string& model) {
 
 std::vector<engine::PlanRow> rows_of_requests() {
   server::ServeOptions requests;
-  server::fill_unset_and_raise_body_limits(requests, kServerMemory);
+  server::resolve_size_limits(requests, kServerMemory);
   return request_rows(server::Budget(requests));
 }
 

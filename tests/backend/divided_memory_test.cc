@@ -124,7 +124,7 @@ TEST(DividedMemory, IsWholeWhereItIsNeeded) {
     run_ranks(ranks, [&](Comm& comm) {
       Units units({comm.rank(), ranks});
       DividedMemory& memory = *units.memory;
-      memory.trim_and_connect(comm, /*first_tag=*/50);
+      memory.connect_ranks(comm, /*first_tag=*/50);
       std::vector<bool> here(3);
       const Counter random{.seed = 3, .stream = static_cast<uint64_t>(comm.rank())};
       for (uint64_t i = 0; i < 40 && comm.rank() + 1 < ranks; ++i) {
@@ -173,7 +173,7 @@ TEST(DividedMemory, TakesNoMemoryForWhatOthersKeep) {
     Units units(share);
     EXPECT_GE(units.resident_bytes(), 2 * kLarge);
     DividedMemory& memory = *units.memory;
-    memory.trim_and_connect(comm, 0);
+    memory.connect_ranks(comm, 0);
     const int64_t own =
         part_of(units.bytes(0), share).size() + part_of(units.bytes(1), share).size();
     constexpr int64_t kBorders = 16 * kPage;
@@ -197,7 +197,7 @@ TEST(DividedMemory, AFailedRankStopsThoseThatWait) {
   const auto run = [] {
     run_ranks(3, [](Comm& comm) {
       Units units({comm.rank(), 3});
-      units.memory->trim_and_connect(comm, 0);
+      units.memory->connect_ranks(comm, 0);
       if (comm.rank() == 1) throw Error(ErrorCode::kInvalidArgument, "rank 1 found a fault");
       int never = 0;
       for (int i = 0; i < 3; ++i) {

@@ -140,9 +140,9 @@ TEST_F(Deferred, SeesActivationsThatAreWrittenBehindTooSoon) {
   };
   const std::vector<std::string> tags = {std::string(model::kLayerInputTag)};
   const std::vector<float> wanted = gradients(model::Recompute::keeping(tags));
-  EXPECT_EQ(gradients(model::Recompute::keeping_and_offloading({}, tags)), wanted);
+  EXPECT_EQ(gradients(model::Recompute::with_offload({}, tags)), wanted);
   deferred::plant(Fault::kWrittenTooSoon);
-  EXPECT_NE(gradients(model::Recompute::keeping_and_offloading({}, tags)), wanted);
+  EXPECT_NE(gradients(model::Recompute::with_offload({}, tags)), wanted);
 }
 
 // A step of training: many ops are late, and gradients are those of any other run.

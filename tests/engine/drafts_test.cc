@@ -170,7 +170,7 @@ TEST_P(DraftCounts, RowsThatShareAPromptAndAreSetAside) {
       if (loop.row(ids[1]).num_sampled() == 0 ||
           loop.row(ids[1]).num_sampled() == request.max_tokens)
         continue;
-      loop.set_aside(ids[1], keep);
+      loop.preempt_row(ids[1], keep);
       if (!loop.done()) loop.step();
       loop.resume(ids[1]);
     }
@@ -266,7 +266,7 @@ TEST_P(DraftCounts, RowsThatAreAsideHoldNoMoreThanCounts) {
   while (!loop.done()) {
     loop.step();
     if (loop.row(id).finished()) break;
-    loop.set_aside(id, /*keep=*/true);
+    loop.preempt_row(id, /*keep=*/true);
     const int64_t held = pool.num_pages() - pool.num_free();
     EXPECT_LE(held, room.reserved_pages()) << loop.row(id).num_sampled();
     most = std::max(most, held);

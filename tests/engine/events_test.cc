@@ -56,7 +56,7 @@ TEST(Events, TellTheTokensOfTheResult) {
     api::Command asked = sample(*server.engine, "r" + std::to_string(i), 9, 5, 3);
     asked.tenant = {"tenant " + std::to_string(i % 2)};
     auto& ask = std::get<api::Sample>(asked.op);
-    ask.tells_tokens = true;
+    ask.streams_tokens = true;
     ask.topk_sample_logprobs = i;
     ask.max_tokens = 7 + i;
     server.submit(asked);
@@ -79,7 +79,7 @@ TEST(Events, SayHowARowEnded) {
   EXPECT_EQ(sampled, wanted);
   server.told.clear();
   auto& ask = std::get<api::Sample>(asked.op);
-  ask.tells_tokens = true;
+  ask.streams_tokens = true;
   asked.request = {"stop id"};
   ask.stop = {whole.sequences[2].tokens[4]};
   server.ask(asked);
@@ -96,7 +96,7 @@ TEST(Events, TellThePromptOnce) {
   Server server;
   api::Command asked = sample(*server.engine, "r", 9, 5, 3);
   auto& ask = std::get<api::Sample>(asked.op);
-  ask.tells_tokens = true;
+  ask.streams_tokens = true;
   ask.prompt_logprobs = true;
   ask.topk_prompt_logprobs = 2;
   const auto output = std::get<api::SampleOutput>(server.ask(asked));
@@ -145,7 +145,7 @@ TEST(Events, TellHowFarTheDatumUnderWayIs) {
     const api::Work work = server.scheduler.next({&capacity, 1}, 0.0);
     std::set<double> shares;
     const auto is_due = [&] {
-      server.runner.tell_progress();
+      server.runner.emit_progress();
       for (const api::Event& event : server.runner.take_events()) {
         const auto& progress = std::get<api::Progress>(event.what);
         EXPECT_EQ(progress.total, 1);
@@ -157,7 +157,7 @@ TEST(Events, TellHowFarTheDatumUnderWayIs) {
     const auto run = [] {};
     const Interruption breaks{.is_due = is_due, .run = run};
     server.post(server.runner.run(work, &breaks));
-    server.runner.tell_progress();
+    server.runner.emit_progress();
     EXPECT_TRUE(server.runner.take_events().empty());  // the result says the rest
     // Behind the last backward nothing may break in any more.
     const int64_t layers = server.stages->engine().model().weights->part().size();

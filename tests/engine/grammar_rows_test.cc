@@ -227,7 +227,7 @@ TEST_F(GrammarRows, OfOnePromptAndSetAsideHaveTheBitsOfRowsAlone) {
     }
     loop.close_group(group);
     for (int step = 0; step < 7; ++step) loop.step();
-    loop.set_aside(ids[1], keep);
+    loop.preempt_row(ids[1], keep);
     for (int step = 0; step < 5; ++step) loop.step();
     loop.resume(ids[1]);
     finish(loop);

@@ -119,9 +119,9 @@ INSTANTIATE_TEST_SUITE_P(
     All, WarmStep,
     testing::Combine(testing::Values(api::Gradients::kAdapters, api::Gradients::kParameters),
                      testing::Values(model::Recompute::kNone, model::Recompute::kFull,
-                                     model::Recompute::keeping_and_offloading(
-                                         {"context"},
-                                         {"decoder_layer_input", "out_proj", "mlpwi_0"})),
+                                     model::Recompute::with_offload({"context"},
+                                                                    {"decoder_layer_input",
+                                                                     "out_proj", "mlpwi_0"})),
                      testing::Values("qwen3", "deepseek_mla", "qwen3_moe", "deepseek_moe",
                                      "qwen3_5", "qwen3_5_moe", "deepseek_v4", "gpt_oss", "gemma2",
                                      "lfm2", "gemma4_shared", "llama4")));

@@ -161,7 +161,7 @@ TEST(EngineOffloadedActivations, LeaveTheMemory) {
     if (preset.name == "minimal") tags.insert(tags.end(), preset.tags.begin(), preset.tags.end());
   }
   const Taken kept = take_pass(model::Recompute::keeping(tags));
-  const Taken gone = take_pass(model::Recompute::keeping_and_offloading({}, tags));
+  const Taken gone = take_pass(model::Recompute::with_offload({}, tags));
   EXPECT_EQ(gone.results, kept.results);
   EXPECT_EQ(kept.plan.file_bytes, 0);
   ASSERT_GT(gone.plan.file_bytes, 16 << 20);

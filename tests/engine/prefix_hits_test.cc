@@ -70,7 +70,7 @@ class House {
           if (!asked_.empty() && draw_(5) == 0) cancel(any_row());
           break;
         case 1:
-          if (!asked_.empty()) set_aside(any_row());
+          if (!asked_.empty()) preempt_row(any_row());
           break;
         case 2:
           if (!asked_.empty()) give_up(any_row());
@@ -221,9 +221,9 @@ class House {
     ++counts_.cancelled;
     forget_gone();
   }
-  void set_aside(size_t id) {
+  void preempt_row(size_t id) {
     if (book_.row(id).aside()) return;
-    if (!book_.set_aside(id, draw_(2) == 0)) vacate(id);
+    if (!book_.preempt_row(id, draw_(2) == 0)) vacate(id);
     ++counts_.aside;
   }
   void give_up(size_t id) {

@@ -56,9 +56,9 @@ std::vector<Step> draw_steps(uint32_t seed, const Engine& engine, int64_t page) 
 }
 
 struct Seen {
-  int64_t found = 0;       // tokens
-  int64_t rows_aside = 0;  // in any turn
-  int64_t cancelled = 0;   // requests
+  int64_t found = 0;           // tokens
+  int64_t preempted_rows = 0;  // in any turn
+  int64_t cancelled = 0;       // requests
 };
 
 std::map<std::string, std::string> answers(Server& server, const std::vector<Step>& steps,
@@ -68,7 +68,7 @@ std::map<std::string, std::string> answers(Server& server, const std::vector<Ste
     for (int64_t i = 0; i < step.turns; ++i) {
       server.turn();
       for (const api::SampleShare& share : server.runner.capacity().shares)
-        seen.rows_aside += share.rows_aside;
+        seen.preempted_rows += share.preempted_rows;
     }
     if (step.cancel)
       server.scheduler.end_session({"session " + std::to_string(*step.cancel)}, "ended", 0.0);
@@ -121,12 +121,12 @@ TEST_P(PrefixInterleavings, NoAnswerOfAnyInterleavingDependsOnThem) {
   EXPECT_GE(needed, 10 * held);
   EXPECT_EQ(seen_without.found, 0);
   EXPECT_GT(seen.found, 100);
-  EXPECT_GT(seen.rows_aside, 0);
+  EXPECT_GT(seen.preempted_rows, 0);
   EXPECT_GT(seen.cancelled, 0);
   EXPECT_GT(compared, 400);
   std::printf("%s: %ld answers, %ld tokens found, %ld rows aside, %ld cancelled\n",
               GetParam().model, static_cast<long>(compared), static_cast<long>(seen.found),
-              static_cast<long>(seen.rows_aside), static_cast<long>(seen.cancelled));
+              static_cast<long>(seen.preempted_rows), static_cast<long>(seen.cancelled));
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, PrefixInterleavings, testing::ValuesIn(kFamilies),

@@ -97,7 +97,7 @@ TEST_P(EngineRecompute, ChangesNoBit) {
     for (uint64_t& mask : offloaded) mask = random() & all;
     EXPECT_EQ(runs.run(Recompute::keeping(tags, masks, offloaded)), wanted) << "map " << map;
   }
-  EXPECT_EQ(runs.run(Recompute::keeping_and_offloading({}, tags)), wanted) << "everything in files";
+  EXPECT_EQ(runs.run(Recompute::with_offload({}, tags)), wanted) << "everything in files";
 }
 
 // What is kept may be overwritten between forward and backward's second forward, which leaves it.
@@ -143,7 +143,7 @@ TEST_P(EngineRecompute, OffloadsOutOfMemory) {
     return plan_pass(runs.engine(), shape);
   };
   const PassPlan kept = plan(Recompute::keeping(tags)),
-                 gone = plan(Recompute::keeping_and_offloading({}, tags));
+                 gone = plan(Recompute::with_offload({}, tags));
   EXPECT_EQ(kept.file_bytes, 0);
   EXPECT_EQ(plan(Recompute::kFull).file_bytes, 0);
   int64_t bytes = 0;
@@ -340,9 +340,8 @@ TEST(RecomputePlan, IsTheBestThatFitsWithFiles) {
     }
     const Maps maps(engine, shape, tags, /*offloads=*/true);
     RecomputePlanner planner(engine, shape, /*offloads=*/true);
-    EXPECT_EQ(
-        planner.least(),
-        plan_given_recompute(engine, shape, Recompute::keeping_and_offloading({}, tags)).bytes);
+    EXPECT_EQ(planner.least(),
+              plan_given_recompute(engine, shape, Recompute::with_offload({}, tags)).bytes);
     if (layers == 1) {
       EXPECT_EQ(planner.least(), maps.least());
     }

@@ -42,7 +42,7 @@ TEST(RunnerFaults, ASaveIsWrittenLaterAndHoldsWhatWasThen) {
   server.submit(command("m", 7, data(*server.engine, {20}, 5)));
   server.submit(command("m", 8, api::OptimStep{.adamw = {.lr = 0.5}}));
   server.run();
-  for (const char* request : {"m-5", "m-6"}) server.runner.copies().write_and_drop({request});
+  for (const char* request : {"m-5", "m-6"}) server.runner.copies().flush_copy({request});
   EXPECT_EQ(server.runner.copies().num_bytes(), 0);
   for (const char* file : {"adapter_model.safetensors", "optimizer.safetensors"})
     EXPECT_EQ(strata::testing::read_bytes(dir.path() + "/now/" + file),
@@ -82,7 +82,7 @@ TEST(RunnerFaults, CopiesThatWaitForTheDiskAreBounded) {
   EXPECT_EQ(server.posted["m-2"].size(), 0u);
   EXPECT_EQ(server.runner.capacity().saves, 0);
   server.runner.copies().drop({"m-1"});
-  EXPECT_FALSE(server.runner.copies().write_and_drop({"m-1"}).has_value());
+  EXPECT_FALSE(server.runner.copies().flush_copy({"m-1"}).has_value());
   EXPECT_EQ(server.runner.capacity().saves, 1);
   server.turn();
   EXPECT_EQ(server.posted["m-2"].size(), 1u);

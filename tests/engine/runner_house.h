@@ -82,7 +82,7 @@ struct Server {
     for (api::Result& result : scheduler.complete(std::move(results), 0.0)) {
       auto* saved = std::get_if<api::Saved>(&result.outcome);
       if (saved != nullptr && saved->what != api::SavedAs::kNothing && writes)
-        saved_bytes = runner.copies().write_and_drop(result.request).value();
+        saved_bytes = runner.copies().flush_copy(result.request).value();
       posted[result.request.text].push_back(std::move(result.outcome));
     }
   }

@@ -51,7 +51,7 @@ struct Disturbed {
         loop.resume(rows[i]);
       } else {
         ++times_aside;
-        times_kept += loop.set_aside(rows[i], draw(2) == 0) ? 1 : 0;
+        times_kept += loop.preempt_row(rows[i], draw(2) == 0) ? 1 : 0;
       }
       aside[i] = !aside[i];
     }
@@ -113,7 +113,7 @@ TEST(SetAside, OthersReadThePromptOfARowThatIsAside) {
   const size_t group = loop.open_group(asked, nullptr);
   const size_t first = loop.add_row(group, 0);
   loop.step();
-  EXPECT_FALSE(loop.set_aside(first, true));  // more rows may come
+  EXPECT_FALSE(loop.preempt_row(first, true));  // more rows may come
   const size_t second = loop.add_row(group, 1);
   loop.close_group(group);
   while (!loop.done()) loop.step();
@@ -201,7 +201,8 @@ TEST(SetAside, ARowThatIsAsideIsCancelled) {
   server.submit(sample_of(*server.engine, "other", "third", 6, 60, 1));
   const auto num_aside = [&] {
     int64_t count = 0;
-    for (const api::SampleShare& share : server.runner.capacity().shares) count += share.rows_aside;
+    for (const api::SampleShare& share : server.runner.capacity().shares)
+      count += share.preempted_rows;
     return count;
   };
   for (int i = 0; i < 5; ++i) server.turn();

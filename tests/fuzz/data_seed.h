@@ -41,7 +41,7 @@ inline Files data_seed(const std::string& folder) {
     server::SessionRow session;
     session.id = "s";
     session.tenant = "alice";
-    store.find_or_add_session(session, {});
+    store.ensure_session(session, {});
     const std::string dir = registry.begin_save();
     SafetensorsWriter writer(dir + "/adapter_model.safetensors", {{"w", DType::kF32, {4}}});
     const float values[] = {1, 2, 3, 4};

@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     base.end_tokens = {0};
     attempt([&] {
       auto order = strata::server::read_sample(body.root(), 1);
-      strata::server::fill_and_check_sample(base, order);
+      strata::server::resolve_sample(base, order);
       require(order.command.num_samples >= 1 && order.command.max_tokens >= 0);
       require(!order.command.prompt.empty());
     });

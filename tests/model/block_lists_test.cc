@@ -17,22 +17,22 @@ struct Ends {
 
 TEST(BlockLists, HasOneObjectOfEachType) {
   BlockLists lists;
-  Runs& runs = lists.get_or_make<Runs>();
+  Runs& runs = lists.ensure_lists<Runs>();
   runs.values = {1, 2, 3};
-  Ends& ends = lists.get_or_make<Ends>();
+  Ends& ends = lists.ensure_lists<Ends>();
   EXPECT_TRUE(ends.values.empty());
   ends.values = {4};
-  EXPECT_EQ(&lists.get_or_make<Runs>(), &runs);
-  EXPECT_EQ(&lists.get_or_make<Ends>(), &ends);
+  EXPECT_EQ(&lists.ensure_lists<Runs>(), &runs);
+  EXPECT_EQ(&lists.ensure_lists<Ends>(), &ends);
   EXPECT_EQ(runs.values, (std::vector<int>{1, 2, 3}));
 }
 
 TEST(BlockLists, BelongToTheirPass) {
   BlockLists one;
   BlockLists other;
-  one.get_or_make<Runs>().values = {1};
-  EXPECT_TRUE(other.get_or_make<Runs>().values.empty());
-  EXPECT_NE(&one.get_or_make<Runs>(), &other.get_or_make<Runs>());
+  one.ensure_lists<Runs>().values = {1};
+  EXPECT_TRUE(other.ensure_lists<Runs>().values.empty());
+  EXPECT_NE(&one.ensure_lists<Runs>(), &other.ensure_lists<Runs>());
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ ModelConfig small_config(const std::vector<Block>& mlps) {
   config.family = "qwen3";
   config.vocab_size = 7;
   config.hidden_size = 4;
-  config.find_or_add_rope({{}, 2});
+  config.ensure_rope({{}, 2});
   for (const Block& mlp : mlps)
     config.layers.push_back(make_pre_norm_layer(config, kAttention, mlp));
   return config;

@@ -126,7 +126,7 @@ TEST(AdamW, AListStepsClearsAndPacks) {
         pack(backend, pack_item.rows, 0, pack_item.panel);
         for (int64_t k = 0; k < sizes[i]; ++k) want[4 * i].set(k, 0);
       }
-      adamw_zero_grad_and_pack(backend, args, items);
+      adamw_fused(backend, args, items);
       for (size_t i = 0; i < got.size(); ++i) expect_same_bits(got[i], want[i]);
       for (size_t i = 0; i < 3; ++i) expect_same_bits(panels[i], want_panels[i]);
     }

@@ -54,7 +54,7 @@ class ServerHouse {
     options.listen.port = options.metrics_listen.port = 0;
     for (const char* tenant : {"alice", "bob", "carl"})
       options.keys_text += key(tenant) + " " + tenant + ",";
-    fill_unset_and_raise_body_limits(options, int64_t{1} << 30);
+    resolve_size_limits(options, int64_t{1} << 30);
     return options;
   }
   static Dispatch nobody() {

@@ -275,7 +275,7 @@ model::ModelConfig staged_config(const StagedCase& c) {
 EngineOptions staged_options(const StagedCase& c) {
   if (c.offloads) {
     return {.pass_tokens = c.pass_tokens,
-            .recompute = model::Recompute::keeping_and_offloading(
+            .recompute = model::Recompute::with_offload(
                 {"query_proj"}, {std::string(model::kLayerInputTag), "context", "mlpwi_0"}),
             .offload = testing::TempDir()};
   }

@@ -53,7 +53,7 @@ TEST(StopFinder, WatchesForTheSameStops) {
   for (size_t size = 1; size <= text.size(); ++size) {
     StopFinder finder(stops);
     size_t at = 0;
-    while (at < text.size() && !finder.push_and_test(text.substr(at, size))) at += size;
+    while (at < text.size() && !finder.detect_stop(text.substr(at, size))) at += size;
     EXPECT_TRUE(finder.found()) << size;
     EXPECT_LE(at, text.find("END") + 2) << size;
     EXPECT_GE(at + size, text.find("END") + 3) << size;

@@ -235,7 +235,7 @@ class TrainTest : public ::testing::Test {
     const LoadSpec spec = read_train_spec(given);
     const TrainData data = read_train_data(given, spec);
     const TrainSettings settings = resolve_settings(given, spec, data);
-    const TrainRun run = check_and_plan_train_run(spec, settings, data);
+    const TrainRun run = plan_train_run(spec, settings, data);
     run_ranks(run.plan.pipeline.num_ranks(), [&](Comm& comm) {
       const auto job = load_train_job(comm, run, settings, data);
       if constexpr (std::is_invocable_v<Body, TrainJob&>) {

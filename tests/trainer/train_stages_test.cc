@@ -238,7 +238,7 @@ std::optional<engine::RunPlan> staged_plan(const TrainOptions& o, int64_t memory
   try {
     const LoadSpec spec = read_train_spec(within);
     const TrainData data = read_train_data(within, spec);
-    return check_and_plan_train_run(spec, resolve_settings(within, spec, data), data).plan;
+    return plan_train_run(spec, resolve_settings(within, spec, data), data).plan;
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("--memory " + within.memory), std::string::npos);
   }

@@ -42,7 +42,7 @@ void check_no_context(const BenchWork& work, const BenchOptions& options) {
 }
 
 // Bytes of a weight of matrices, on average, where some are kept in few bits; else 0.
-double mean_weight_bytes_if_narrow(const model::ModelWeights& weights) {
+double quantized_weight_bytes(const model::ModelWeights& weights) {
   if (weights.forms().empty()) return 0.0;
   double bytes = 0.0, elements = 0.0;
   for (const model::Parameter& parameter : weights.table()) {
@@ -136,7 +136,7 @@ class Bench {
   }
 
   // Takes the passes that --memory allows.
-  void plan_and_set_pass_options() {
+  void apply_memory_plan() {
     plan_ = plan_work();
     if (plan_->recompute.file_bytes > 0) check_offload_folder(options_.offload);
     engine_->set_pass_options(plan_->micro_tokens, plan_->recompute.recompute);
@@ -145,7 +145,7 @@ class Bench {
   // With its engine and slots.
   void set_up_runner() {
     engine_ = options_.model.empty() ? make_engine_of_shape() : load_engine_of_model();
-    if (!options_.memory.empty()) plan_and_set_pass_options();
+    if (!options_.memory.empty()) apply_memory_plan();
     runner_ = std::make_unique<engine::Runner>(*engine_);
     create_slots();
   }
@@ -231,8 +231,8 @@ class Bench {
   DType dtype() const { return engine_->model().weights->compute_dtype(); }
 
   // Probes the limits once more, behind what took so long.
-  Figures probe_and_make_figures(ops::LimitProbe& probe, const engine::MachineLimits& before,
-                                 double flops, double seconds) {
+  Figures measure_figures(ops::LimitProbe& probe, const engine::MachineLimits& before, double flops,
+                          double seconds) {
     const engine::MachineLimits after = planner::probe_limits(probe, dtype());
     const engine::MachineLimits limits = mean(before, after);
     const auto tokens = static_cast<double>(num_tokens());
@@ -270,7 +270,7 @@ class Bench {
     const double seconds = now_seconds() - start;
     const double flops = training_step_flops(engine_->config(), work_.batch, work_.length,
                                              modules(), recompute() == "full");
-    return probe_and_make_figures(probe, before, flops, seconds);
+    return measure_figures(probe, before, flops, seconds);
   }
 
   api::SampleRequest make_request(int64_t index, int64_t max_tokens, bool adapters) const {
@@ -289,7 +289,7 @@ class Bench {
     const double start = now_seconds();
     engine::sample(*runner_, {make_request(0, /*max_tokens=*/1, /*adapters=*/false)});
     const double seconds = now_seconds() - start;
-    return probe_and_make_figures(probe, before, prefill_work().flops, seconds);
+    return measure_figures(probe, before, prefill_work().flops, seconds);
   }
 
   // Steps until every sequence decodes.
@@ -329,7 +329,7 @@ class Bench {
   // Figures of kTimedTokens steps, with the limits that were seen around them.
   [[nodiscard]] Figures decode_figures(bool adapters, double seconds,
                                        const std::vector<engine::MachineLimits>& seen) const {
-    const double narrow = mean_weight_bytes_if_narrow(*engine_->model().weights);
+    const double narrow = quantized_weight_bytes(*engine_->model().weights);
     const engine::Work count = decode_work(adapters, narrow);
     const engine::MachineLimits limits = median(seen);
     const double limit = std::max(count.bytes / limits.bytes, count.flops / limits.flops);
@@ -469,7 +469,7 @@ int bench_one_stage(const BenchWork& work, const BenchOptions& options) {
   return 0;
 }
 
-int check_and_bench_stages(const BenchWork& work, const BenchOptions& options) {
+int bench_in_stages(const BenchWork& work, const BenchOptions& options) {
   check_options_of_stages(work, options);
   return bench_stages({.name = std::string(work.name),
                        .sequences = std::max<int64_t>(work.batch, options.stages.microbatches),
@@ -487,7 +487,7 @@ int run_bench(const BenchOptions& options) {
   name_thread("main");
   report::TraceFile trace(options.stages.ranks.empty() ? options.trace : "");
   const int code =
-      options.divides() ? check_and_bench_stages(work, options) : bench_one_stage(work, options);
+      options.divides() ? bench_in_stages(work, options) : bench_one_stage(work, options);
   trace.finish();
   return code;
 }

@@ -33,21 +33,20 @@ ModelConfig config_with_sizes(std::string_view family, std::string_view architec
   return c;
 }
 
-Block make_qwen3_attention_and_add_rope(ModelConfig& c, int64_t num_heads, int64_t num_kv_heads) {
+Block make_qwen3_attention(ModelConfig& c, int64_t num_heads, int64_t num_kv_heads) {
   constexpr int64_t kHeadDim = 128;
-  return Block(model::kGqa,
-               model::GqaConfig{.num_heads = num_heads,
-                                .num_kv_heads = num_kv_heads,
-                                .head_dim = kHeadDim,
-                                .scale = model::plain_attention_scale(kHeadDim),
-                                .qk_norm = true,
-                                .rope = c.find_or_add_rope({{.theta = 1e6}, kHeadDim})});
+  return Block(model::kGqa, model::GqaConfig{.num_heads = num_heads,
+                                             .num_kv_heads = num_kv_heads,
+                                             .head_dim = kHeadDim,
+                                             .scale = model::plain_attention_scale(kHeadDim),
+                                             .qk_norm = true,
+                                             .rope = c.ensure_rope({{.theta = 1e6}, kHeadDim})});
 }
 
 ModelConfig qwen3_06b_config() {
   ModelConfig c = config_with_sizes("qwen3", "Qwen3ForCausalLM", 151936, 1024, 40960);
   c.tie_word_embeddings = true;
-  const Block attention = make_qwen3_attention_and_add_rope(c, 16, 8);
+  const Block attention = make_qwen3_attention(c, 16, 8);
   const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 3072});
   c.layers.assign(28, model::make_pre_norm_layer(c, attention, mlp));
   return c;
@@ -55,7 +54,7 @@ ModelConfig qwen3_06b_config() {
 
 ModelConfig qwen3_30b_a3b_config() {
   ModelConfig c = config_with_sizes("qwen3_moe", "Qwen3MoeForCausalLM", 32768, 2048, 40960);
-  const Block attention = make_qwen3_attention_and_add_rope(c, 32, 4);
+  const Block attention = make_qwen3_attention(c, 32, 4);
   const Block experts(
       model::kMoe,
       model::MoeConfig{.num_experts = 128, .top_k = 8, .expert_width = 768, .norm_topk = true});
@@ -76,7 +75,7 @@ ModelConfig qwen35_08b_config() {
                                          .scale = model::plain_attention_scale(kHeadDim),
                                          .qk_norm = true,
                                          .norm_offset = 1.0f,
-                                         .rope = c.find_or_add_rope({{.theta = 1e7}, kRotaryDim}),
+                                         .rope = c.ensure_rope({{.theta = 1e7}, kRotaryDim}),
                                          .rotary_dim = kRotaryDim,
                                          .output_gate = true});
   const Block delta_net(model::kGatedDeltaNet, model::GatedDeltaNetConfig{.num_key_heads = 16,
@@ -100,7 +99,7 @@ ModelConfig deepseek_v3_attention_config() {
                                                       .rope_dim = 64,
                                                       .value_dim = 128,
                                                       .scale = model::plain_attention_scale(192),
-                                                      .rope = c.find_or_add_rope({{}, 64})});
+                                                      .rope = c.ensure_rope({{}, 64})});
   const Block mlp(model::kGatedMlp, model::GatedMlpConfig{.width = 2048});
   c.layers.assign(2, model::make_pre_norm_layer(c, attention, mlp));
   return c;
@@ -133,7 +132,7 @@ ModelConfig deepseek_v4_flash_config() {
                                             .o_lora_rank = 1024,
                                             .window = 128,
                                             .ratio = 128,
-                                            .rope = c.find_or_add_rope({rope, 64})};
+                                            .rope = c.ensure_rope({rope, 64})};
   model::CompressedAttentionConfig sparse = heavy;
   sparse.ratio = 4;
   sparse.overlap = true;

@@ -54,7 +54,8 @@ LoadSpec make_spec_of_shape(const StagedWork& work, const BenchOptions& options)
   return spec;
 }
 
-LoadSpec read_or_make_spec(const StagedWork& work, const BenchOptions& options) {
+// The spec of the model that was named, or one of the work's shape.
+LoadSpec resolve_spec(const StagedWork& work, const BenchOptions& options) {
   check_memory_options(options.memory, work.recompute, options.offload);
   return options.model.empty() ? make_spec_of_shape(work, options)
                                : read_spec_of_model(work, options);
@@ -81,14 +82,15 @@ class StagesBench {
     if (options.trains_base()) check_deferred_weight_grads(plan_, stages);
   }
 
-  int run_and_print() {
+  // Runs all ranks as threads and prints the figures; gives the exit code.
+  int bench_threads() {
     run_ranks(plan_.num_ranks(), [this](Comm& comm) { run_rank(comm); });
     print();
     return 0;
   }
 
-  // Runs the ranks of this process, which is one of several.
-  int run_as_process_and_print(Comm& processes, const StageOptions& stages) {
+  // Runs the ranks of this process, which is one of several; the first one prints the figures.
+  int bench_process(Comm& processes, const StageOptions& stages) {
     machines_ = static_cast<double>(processes.size()) / processes.ranks_here();
     run_ranks(processes, process_ranks(stages), [this](Comm& comm) { run_rank(comm); });
     if (processes.rank() == 0) print();
@@ -96,7 +98,8 @@ class StagesBench {
   }
 
  private:
-  std::unique_ptr<engine::Runner> load_or_make_pipeline(Comm& comm) const {
+  // The model's pipeline, or one of random weights where no model is named.
+  std::unique_ptr<engine::Runner> make_pipeline(Comm& comm) const {
     const engine::EngineOptions engine_options = {
         .recompute = plan_.regions.any() ? spec_.recompute.policy : model::Recompute(),
         .regions = plan_.regions};
@@ -138,7 +141,7 @@ class StagesBench {
   }
 
   void run_rank(Comm& comm) {
-    const std::unique_ptr<engine::Runner> pipeline = load_or_make_pipeline(comm);
+    const std::unique_ptr<engine::Runner> pipeline = make_pipeline(comm);
     if (comm.rank() == 0) num_threads_ = num_threads_here(comm);
     const api::AdapterSlot slot = create_slot(*pipeline);
     for (int i = 0; i <= options_.repeat; ++i) {
@@ -294,7 +297,7 @@ class StagesBench {
 int bench_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const StagedWork& work,
                   const BenchOptions& options) {
   StageOptions stages = stages_with_layout(options.stages, layout);
-  const LoadSpec spec = read_or_make_spec(work, options);
+  const LoadSpec spec = resolve_spec(work, options);
   check_layout(layout, spec.parsed.config);
   check_ranks_alike(comm, collect_facts_of_bench(spec, options));
   // Random weights are each rank's own.
@@ -302,8 +305,7 @@ int bench_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Stag
   StagedWork shared = work;
   shared.sequences = std::max(work.sequences, int64_t{layout.data} * options.stages.microbatches);
   report::TraceFile trace(comm.rank() == 0 ? options.trace : "");
-  const int code =
-      StagesBench(shared, options, stages, spec).run_as_process_and_print(comm, stages);
+  const int code = StagesBench(shared, options, stages, spec).bench_process(comm, stages);
   trace.finish();
   return code;
 }
@@ -312,8 +314,7 @@ int bench_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Stag
 
 int bench_stages(const StagedWork& work, const BenchOptions& options) {
   if (options.stages.ranks.empty())
-    return StagesBench(work, options, options.stages, read_or_make_spec(work, options))
-        .run_and_print();
+    return StagesBench(work, options, options.stages, resolve_spec(work, options)).bench_threads();
   return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
     return bench_as_rank(comm, layout, work, options);
   });

@@ -34,8 +34,8 @@ std::string make_temporary_folder() {
   throw Error(ErrorCode::kIo, fmt::format("{}: create: {}", name, std::strerror(errno)));
 }
 
-void check_and_insert_name(const std::string& path, const std::string& name,
-                           std::set<std::string>& names) {
+// Notes a file's name of the archive; refuses folders, too many files and a second of a name.
+void claim_name(const std::string& path, const std::string& name, std::set<std::string>& names) {
   if (name.empty() || name.find('/') != std::string::npos || names.size() >= kMostFiles) {
     refuse(path, fmt::format("holds '{}': the archive of a checkpoint has files alone, and few",
                              name.substr(0, 200)));
@@ -83,7 +83,7 @@ void AdapterArchive::unpack_adapter(const std::string& path) const {
   TarReader tar(path);
   std::set<std::string> names;
   while (const auto entry = tar.next()) {
-    check_and_insert_name(path, entry->name, names);
+    claim_name(path, entry->name, names);
     if (!is_wanted(entry->name)) continue;
     AtomicFile file(fmt::format("{}/{}", dir_, entry->name));
     tar.read(*entry, [&](std::string_view piece) { file.append(piece); });

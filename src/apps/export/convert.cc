@@ -49,7 +49,7 @@ const TypeRow* find_type(std::string_view name) {
 }
 
 // The embedding's, for all weights; bf16 where it has few bits.
-std::string stored_type_or_bf16(const model::LoadedModel& names) {
+std::string type_to_keep(const model::LoadedModel& names) {
   const model::ModelWeights& weights = *names.weights;
   const auto& embedding = weights.table()[weights.embedding_index()];
   const TensorInfo& info = names.checkpoint->find(embedding.name)->info;
@@ -145,7 +145,7 @@ int convert_to_gguf(const ConvertOptions& o, ExportModel& model) {
   if (!o.modelfile.empty()) modelfile = make_modelfile(model.texts(), gguf_path_for_modelfile(o));
   const auto errors =
       model::write_gguf(model.backend(), model.source(), model.names(), model.texts(), o.out,
-                        {.type = o.type == "keep" ? stored_type_or_bf16(model.names()) : o.type,
+                        {.type = o.type == "keep" ? type_to_keep(model.names()) : o.type,
                          .name = model_name_of(model.names().dir),
                          .unties = model.merged() != nullptr && model.merged()->unties()});
   if (!errors) return StopSignals::exit_code();
@@ -178,7 +178,7 @@ void check_gguf_lora_options(const ConvertOptions& o) {
 
 int convert_to_gguf_lora(const ConvertOptions& o) {
   check_gguf_lora_options(o);
-  check_absent_or_empty("out", o.out);
+  check_no_overwrite("out", o.out);
   make_parent_folder("out", o.out);
   ExportModel model(open_texts(o.model), {}, o.threads);
   const int64_t count =
@@ -187,20 +187,20 @@ int convert_to_gguf_lora(const ConvertOptions& o) {
   return 0;
 }
 
-// Adapters as load_and_measure_perplexity() takes them: none, or one as it is.
+// Adapters as measure_perplexity() takes them: none, or one as it is.
 std::string only_adapter(const ConvertOptions& o) {
   if (o.parts.empty()) return {};
   if (has_one_plain_adapter(o)) return o.parts.front().dir;
   refuse("--data: takes one adapter without a weight; measure others with strata train --eval");
 }
 
-void measure_and_print_perplexity_change(const ConvertOptions& o, const ModelTexts& texts,
-                                         const std::string& adapter, const data::Dataset& data) {
+void report_perplexity_change(const ConvertOptions& o, const ModelTexts& texts,
+                              const std::string& adapter, const data::Dataset& data) {
   const LoadSpec spec = read_spec({.model = o.model, .threads = o.threads}, texts);
   // What is computed in is not what changed.
   const char* const dtype = spec.dtype == DType::kF32 ? "f32" : "bf16";
-  const double before = load_and_measure_perplexity(spec, adapter, data);
-  const double after = load_and_measure_perplexity(
+  const double before = measure_perplexity(spec, adapter, data);
+  const double after = measure_perplexity(
       read_spec({.model = o.out, .dtype = dtype, .threads = o.threads}), {}, data);
   print_result(
       fmt::format("perplexity of {} tokens of {}: {:.4f} before, {:.4f} after ({:+.3f} %)\n",
@@ -212,13 +212,14 @@ data::Dataset read_data_to_predict(const ConvertOptions& o, const ModelTexts& te
                        TextStack(texts), {.max_length = kMaxLength});
 }
 
-void check_outputs_and_make_parents(const ConvertOptions& o) {
-  check_absent_or_empty("out", o.out);
+// Checks that no output would replace a file, and makes the folders above them.
+void prepare_destinations(const ConvertOptions& o) {
+  check_no_overwrite("out", o.out);
   if (o.to == "gguf") make_parent_folder("out", o.out);
   if (!o.report.empty()) make_parent_folder("report", o.report);
   if (o.modelfile.empty()) return;
   if (o.to != "gguf") refuse("--modelfile: of a GGUF file alone: add --to gguf");
-  check_absent_or_empty("modelfile", o.modelfile);
+  check_no_overwrite("modelfile", o.modelfile);
   make_parent_folder("modelfile", o.modelfile);
 }
 
@@ -235,7 +236,7 @@ int convert_model(const ConvertOptions& o, const ModelTexts& texts) {
 int run_convert(const ConvertOptions& options) {
   if (options.to == "gguf-lora") return convert_to_gguf_lora(options);
   options.to == "gguf" ? check_gguf_options(options) : check_safetensors_options(options);
-  check_outputs_and_make_parents(options);
+  prepare_destinations(options);
   const ModelTexts texts = open_texts(options.model);
   std::optional<data::Dataset> data;
   std::string adapter;
@@ -245,7 +246,7 @@ int run_convert(const ConvertOptions& options) {
   }
   const int code = convert_model(options, texts);
   if (code != 0) return code;
-  if (data) measure_and_print_perplexity_change(options, texts, adapter, *data);
+  if (data) report_perplexity_change(options, texts, adapter, *data);
   return 0;
 }
 

@@ -36,9 +36,9 @@ std::string tensor_error_json(const model::TensorError& e) {
       "{{\"name\": {}, \"from\": {}, \"to\": {}, \"values\": {}, \"largest\": {}, \"rms\": {}, "
       "\"largest_error\": {}, \"rms_error\": {}, \"relative_error\": {}}}",
       text::json_quote(e.name), text::json_quote(e.from), text::json_quote(e.to), e.count,
-      text::json_number_or_null(e.largest), text::json_number_or_null(e.rms()),
-      text::json_number_or_null(e.largest_error), text::json_number_or_null(e.rms_error()),
-      text::json_number_or_null(e.relative()));
+      text::json_optional_number(e.largest), text::json_optional_number(e.rms()),
+      text::json_optional_number(e.largest_error), text::json_optional_number(e.rms_error()),
+      text::json_optional_number(e.relative()));
 }
 
 void write_rounding_report(const std::vector<model::TensorError>& errors, const std::string& path) {
@@ -78,7 +78,7 @@ double parse_part_weight(const std::string& typed, const std::string& number) {
   return weight;
 }
 
-std::string find_or_unpack_adapter(const std::string& typed, Archives& archives) {
+std::string open_adapter(const std::string& typed, Archives& archives) {
   if (!is_tar_file(typed)) return find_adapter(typed);
   archives.push_back(std::make_shared<const AdapterArchive>(typed));
   return archives.back()->dir();
@@ -112,14 +112,14 @@ std::vector<const model::TensorError*> changed_by_rounding(
 
 }  // namespace
 
-model::AdapterPart find_or_unpack_adapter_part(const std::string& named, Archives& archives) {
+model::AdapterPart open_adapter_part(const std::string& named, Archives& archives) {
   const std::string typed = without_served_name(named);
   const size_t colon = typed.rfind(':');
   if (colon == std::string::npos || colon == 0 || file_exists(typed)) {
-    return {.dir = find_or_unpack_adapter(typed, archives)};
+    return {.dir = open_adapter(typed, archives)};
   }
   const double weight = parse_part_weight(typed, typed.substr(colon + 1));
-  return {.dir = find_or_unpack_adapter(typed.substr(0, colon), archives), .weight = weight};
+  return {.dir = open_adapter(typed.substr(0, colon), archives), .weight = weight};
 }
 
 std::string find_adapter_of_texts(const ModelTexts& base,
@@ -184,7 +184,7 @@ void ExportModel::write_small_files(const std::string& dir, std::string_view dty
   }
 }
 
-void check_absent_or_empty(const std::string& option, const std::string& path) {
+void check_no_overwrite(const std::string& option, const std::string& path) {
   std::error_code fault;
   if (!std::filesystem::exists(path, fault)) return;
   if (std::filesystem::is_directory(path, fault) && std::filesystem::is_empty(path, fault)) return;

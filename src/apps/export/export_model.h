@@ -23,7 +23,7 @@ using Archives = std::vector<std::shared_ptr<const AdapterArchive>>;
 // DIR or DIR:WEIGHT; a name that exists as it was typed is no weight's. A server's archive in the
 // place of DIR is unpacked and kept in `archives`. Error for a weight that is no number, and as
 // find_adapter() has them.
-model::AdapterPart find_or_unpack_adapter_part(const std::string& typed, Archives& archives);
+model::AdapterPart open_adapter_part(const std::string& typed, Archives& archives);
 
 // Which of the adapters that are added to a model gives it its template and tokenizer: the only
 // one. Empty: none; where several are added and one has its own, a warning says that the base's are
@@ -60,7 +60,7 @@ class ExportModel {
 };
 
 // Error where there is something at the path that would be replaced.
-void check_absent_or_empty(const std::string& option, const std::string& path);
+void check_no_overwrite(const std::string& option, const std::string& path);
 // Makes the folder of a file that will be written; Error where the path is a folder's.
 void make_parent_folder(const std::string& option, const std::string& path);
 

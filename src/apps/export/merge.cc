@@ -30,7 +30,7 @@ int run_merge(const MergeOptions& options) {
   ignore_closed_pipes();
   const StopSignals signals("strata: stopping; nothing is written", StopSignals::First::kNoted,
                             StopSignals::Work::kToLose);
-  check_absent_or_empty("out", options.out);
+  check_no_overwrite("out", options.out);
   if (!options.report.empty()) make_parent_folder("report", options.report);
   const ModelTexts base = open_texts(options.model);
   ExportModel model(base, options.parts, options.threads,

@@ -15,8 +15,8 @@ constexpr int64_t kPassTokens = 2048;
 
 }  // namespace
 
-double load_and_measure_perplexity(const LoadSpec& spec, const std::string& adapter,
-                                   const data::Dataset& data) {
+double measure_perplexity(const LoadSpec& spec, const std::string& adapter,
+                          const data::Dataset& data) {
   const engine::RunPlan plan = {.pipeline = plan_stages(spec, {})};
   double loss = 0;
   run_ranks(1, [&](Comm& comm) {

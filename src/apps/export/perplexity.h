@@ -9,7 +9,7 @@
 namespace strata::apps {
 
 // `adapter` may be empty. Loads the model, and lets it go.
-double load_and_measure_perplexity(const LoadSpec& spec, const std::string& adapter,
-                                   const data::Dataset& data);
+double measure_perplexity(const LoadSpec& spec, const std::string& adapter,
+                          const data::Dataset& data);
 
 }  // namespace strata::apps

@@ -26,7 +26,7 @@ std::string file_of(const std::string& command, const std::string& argument) {
   return argument.starts_with("~/") ? env_home() + argument.substr(1) : argument;
 }
 
-void show_or_set_system(Conversation& chat, const std::string& argument) {
+void run_system_command(Conversation& chat, const std::string& argument) {
   if (argument.empty()) {
     fmt::print(stderr, "{}\n",
                chat.system().empty() ? "no system turn" : "system: " + chat.system());
@@ -36,7 +36,7 @@ void show_or_set_system(Conversation& chat, const std::string& argument) {
 }
 
 // "NAME VALUE"; ollama's users have the word parameter before that.
-void show_or_set_option(Conversation& chat, std::string argument) {
+void run_set_command(Conversation& chat, std::string argument) {
   constexpr std::string_view kParameter = "parameter ";
   if (argument.starts_with(kParameter)) argument.erase(0, kParameter.size());
   if (!argument.empty()) {
@@ -61,11 +61,11 @@ const ChatCommand kCommands[] = {
      [](Conversation& chat, const std::string&, FunctionRef<bool()>) { chat.clear(); }},
     {"/system", "[TEXT]", "set the system turn; - removes it, no text shows it",
      [](Conversation& chat, const std::string& argument, FunctionRef<bool()>) {
-       show_or_set_system(chat, argument);
+       run_system_command(chat, argument);
      }},
     {"/set", "[NAME VALUE]", "set temperature, top-k, top-p, seed, max-tokens, ...",
      [](Conversation& chat, const std::string& argument, FunctionRef<bool()>) {
-       show_or_set_option(chat, argument);
+       run_set_command(chat, argument);
      }},
     {"/regenerate", "", "answer the last question once more",
      [](Conversation& chat, const std::string&, FunctionRef<bool()> stop) {
@@ -134,7 +134,8 @@ void run_command(Conversation& chat, const std::string& turn, FunctionRef<bool()
   command.run(chat, command_argument(turn), stop);
 }
 
-void run_command_or_ask(Conversation& chat, const std::string& turn, FunctionRef<bool()> stop) {
+// Runs a turn that is a command; asks the model any other.
+void handle_turn(Conversation& chat, const std::string& turn, FunctionRef<bool()> stop) {
   if (is_command(turn)) {
     run_command(chat, turn, stop);
   } else {
@@ -150,7 +151,7 @@ int run_terminal_chat(Conversation& chat, TurnReader& reader) {
   while (const std::optional<std::string> turn = reader.read_turn()) {
     if (leaves(*turn) || is_farewell(*turn)) break;
     try {
-      run_command_or_ask(chat, *turn, stop);
+      handle_turn(chat, *turn, stop);
     } catch (const Error& error) {
       fmt::print(stderr, "{}\n", error.what());
     }
@@ -171,7 +172,7 @@ int run_piped_chat(Conversation& chat, TurnReader& reader) {
   while (const std::optional<std::string> turn = reader.read_turn()) {
     if (leaves(*turn)) break;
     const int code =
-        run_until_signal([&](FunctionRef<bool()> stop) { run_command_or_ask(chat, *turn, stop); });
+        run_until_signal([&](FunctionRef<bool()> stop) { handle_turn(chat, *turn, stop); });
     if (code != 0) return code;
   }
   return 0;

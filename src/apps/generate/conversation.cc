@@ -80,7 +80,7 @@ json::array read_conversation(const std::string& path) {
   return parse_messages(list->get_array(), path);
 }
 
-void drop_oldest_question_and_answer(json::array& messages) {
+void drop_oldest_pair(json::array& messages) {
   const auto first = messages.begin() + (begins_with_system(messages) ? 1 : 0);
   messages.erase(first, first + 2);
 }
@@ -197,8 +197,8 @@ void Conversation::set_system(const std::string& text) {
 
 size_t Conversation::num_questions() const { return (num_turns(messages_) + 1) / 2; }
 
-std::vector<int32_t> Conversation::render_and_encode(const json::array& messages,
-                                                     bool to_answer) const {
+std::vector<int32_t> Conversation::encode_messages(const json::array& messages,
+                                                   bool to_answer) const {
   const std::string rendered = generator_.text().render(
       {.messages = json::serialize(messages), .add_generation_prompt = to_answer});
   return generator_.text().tokenizer().encode(rendered);
@@ -211,16 +211,16 @@ void Conversation::check_fits(int64_t num_tokens) const {
                    generator_.context(), generator_.context_note()));
 }
 
-std::vector<int32_t> Conversation::encode_and_drop_oldest() {
+std::vector<int32_t> Conversation::fit_prompt() {
   const int64_t context = generator_.context();
   const int64_t wanted =
       std::max<int64_t>(1, std::min(generator_.max_tokens(), context / kAnswerShare));
   json::array kept = messages_;
-  std::vector<int32_t> prompt = render_and_encode(kept);
+  std::vector<int32_t> prompt = encode_messages(kept);
   int64_t num_dropped = 0;
   while (context - std::ssize(prompt) < wanted && num_turns(kept) > 1) {
-    drop_oldest_question_and_answer(kept);
-    prompt = render_and_encode(kept);
+    drop_oldest_pair(kept);
+    prompt = encode_messages(kept);
     ++num_dropped;
   }
   check_fits(std::ssize(prompt));
@@ -231,13 +231,13 @@ std::vector<int32_t> Conversation::encode_and_drop_oldest() {
   return prompt;
 }
 
-Generated Conversation::generate_and_print_answer(FunctionRef<bool()> stop) {
+Generated Conversation::stream_answer(FunctionRef<bool()> stop) {
   AnswerPrinter printer;
   ChannelPrinter channels(printer);
   const auto write = [&](std::string_view piece) {
     has_channels_ ? channels.print(piece) : printer.print(piece);
   };
-  Generated out = generator_.generate(encode_and_drop_oldest(), write, stop);
+  Generated out = generator_.generate(fit_prompt(), write, stop);
   if (has_channels_) out.text = channels.finish();
   printer.finish();
   ++num_answers_;
@@ -250,7 +250,7 @@ Generated Conversation::generate_and_print_answer(FunctionRef<bool()> stop) {
 Generated Conversation::ask(const std::string& text, FunctionRef<bool()> stop) {
   Restore turns(messages_);
   add("user", text);
-  Generated out = generate_and_print_answer(stop);
+  Generated out = stream_answer(stop);
   if (out.text.empty() && out.stop_reason == kInterrupted) return out;
   add("assistant", out.text);
   turns.keep();
@@ -276,7 +276,7 @@ void Conversation::save(const std::string& path) const {
 
 void Conversation::load(const std::string& path) {
   json::array messages = read_conversation(path);
-  static_cast<void>(render_and_encode(messages, /*to_answer=*/false));  // the template takes it
+  static_cast<void>(encode_messages(messages, /*to_answer=*/false));  // the template takes it
   messages_ = std::move(messages);
   system_ =
       begins_with_system(messages_) ? std::string(messages_.front().at("content").as_string()) : "";
@@ -285,7 +285,7 @@ void Conversation::load(const std::string& path) {
 std::string Conversation::stats_text() {
   const SamplingSettings& sampling = generator_.sampling();
   const size_t used =
-      messages_.empty() ? 0 : render_and_encode(messages_, /*to_answer=*/false).size();
+      messages_.empty() ? 0 : encode_messages(messages_, /*to_answer=*/false).size();
   std::string out = fmt::format("questions: {}; {} of {} tokens of the context\n", num_questions(),
                                 used, generator_.context());
   out += fmt::format(

@@ -45,13 +45,14 @@ class Conversation {
 
  private:
   void add(const char* role, const std::string& content);
-  [[nodiscard]] std::vector<int32_t> render_and_encode(const boost::json::array& messages,
-                                                       bool to_answer = true) const;
+  [[nodiscard]] std::vector<int32_t> encode_messages(const boost::json::array& messages,
+                                                     bool to_answer = true) const;
   void check_fits(int64_t num_tokens) const;
   // The prompt of the turns up to a question. Drops pairs of question and answer, and says so, as
   // long as there are any and the space for an answer is too small.
-  std::vector<int32_t> encode_and_drop_oldest();
-  Generated generate_and_print_answer(FunctionRef<bool()> stop);
+  std::vector<int32_t> fit_prompt();
+  // Generates an answer, prints it as it comes, and counts it.
+  Generated stream_answer(FunctionRef<bool()> stop);
 
   ConversationOptions options_;
   Generator generator_;

@@ -36,8 +36,8 @@ void add_generation_options(OptionTable& t, GenerationOptions& o) {
   add_run_options(t, o.threads, o.device, o.strict_config);
 }
 
-// An empty one, as of a script's variable that is not set: a conversation would wait for stdin.
-void check_and_set_question(ChatOptions& o, const std::string& text) {
+// Refuses an empty one, as of a script's variable that is not set: chat would wait for stdin.
+void set_question(ChatOptions& o, const std::string& text) {
   if (text.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--prompt: the text is empty; without --prompt it is a conversation");
@@ -73,7 +73,7 @@ OptionTable option_table_of(ChatOptions& o) {
   OptionTable t;
   t.group("Model and prompt");
   t.text("prompt", o.prompt, "one question; absent: a line of stdin a turn, and /help").set =
-      [&o](const std::string& text) { check_and_set_question(o, text); };
+      [&o](const std::string& text) { set_question(o, text); };
   t.text("system", o.system, "a system turn before all");
   add_template_options(t, o.generation.chat);
   add_generation_options(t, o.generation);

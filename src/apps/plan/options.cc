@@ -84,7 +84,7 @@ OptionTable option_table_of(PlanOptions& o, const PlanMode& mode) {
   OptionTable table = all_plan_options(o);
   const std::vector<std::string> read = split_commas(mode.options);
   table.keep_only(std::vector<std::string_view>(read.begin(), read.end()));
-  for (const std::string& name : split_commas(mode.required)) table.require_and_mark_common(name);
+  for (const std::string& name : split_commas(mode.required)) table.mark_required(name);
   return table;
 }
 

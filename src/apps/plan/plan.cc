@@ -69,7 +69,8 @@ StepTokens parse_step_tokens(const std::string& text) {
 // Where nobody says: as many as a step of training on short conversations has.
 constexpr StepTokens kUsualStep = {.sequences = 8, .length = 512};
 
-StepTokens parse_and_check_step_tokens(const PlanOptions& options, int64_t context) {
+// A step's tokens as asked, or the usual ones; Error where they exceed the context.
+StepTokens resolve_step_tokens(const PlanOptions& options, int64_t context) {
   if (options.tokens.empty())
     return {.sequences = kUsualStep.sequences, .length = std::min(kUsualStep.length, context)};
   const StepTokens tokens = parse_step_tokens(options.tokens);
@@ -90,8 +91,7 @@ std::vector<model::LoraModuleSpec> make_adapter_specs(const PlanOptions& options
 
 planner::RunShape make_run_shape(const PlanOptions& options, const engine::Engine& engine,
                                  const planner::Division& division = {}) {
-  const StepTokens tokens =
-      parse_and_check_step_tokens(options, engine.config().max_position_embeddings);
+  const StepTokens tokens = resolve_step_tokens(options, engine.config().max_position_embeddings);
   planner::RunShape shape = {
       .pass = {.backward = true,
                .train_base = options.method == "full",
@@ -117,7 +117,8 @@ train::BaseStep step_of(const PlanOptions& options) {
   return {.muon = options.optimizer == "muon"};
 }
 
-LoadSpec check_training_options_and_read_spec(const PlanOptions& options) {
+// Checks which options of training go together, and reads the model's spec.
+LoadSpec read_training_spec(const PlanOptions& options) {
   if (!options.memory.empty() && options.recompute != "none") {
     refuse("--memory and --recompute: give one; --memory chooses what is kept");
   }
@@ -138,9 +139,9 @@ StageOptions stage_options_of(const PlanOptions& options) {
   return stages;
 }
 
-engine::MachineLimits read_or_probe_machine(const PlanOptions& options, engine::Engine& engine) {
-  return read_or_probe_and_save_limits(engine.backend(), engine.model().weights->compute_dtype(),
-                                       kProbeBytes, options.machine, options.save_machine);
+engine::MachineLimits resolve_machine(const PlanOptions& options, engine::Engine& engine) {
+  return resolve_machine_limits(engine.backend(), engine.model().weights->compute_dtype(),
+                                kProbeBytes, options.machine, options.save_machine);
 }
 
 // Data of so many tokens each, which are all 0.
@@ -167,8 +168,7 @@ std::vector<engine::SentBytes> plan_bytes_sent_in_step(const planner::RunShape& 
 }
 
 // As `strata train` refuses it.
-StageOptions check_ranks_and_make_stages(const PlanOptions& options,
-                                         const model::ModelConfig& config) {
+StageOptions stages_of_ranks(const PlanOptions& options, const model::ModelConfig& config) {
   const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
   check_layout(layout, config);
   if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
@@ -198,10 +198,10 @@ void print_rank_json(const engine::RunPlan& plan, boost::json::object line,
   fmt::print("{}\n", boost::json::serialize(line));
 }
 
-// Plans ranks that are processes: what each of them takes and sends.
-int plan_and_print_over_ranks(const PlanOptions& options) {
-  LoadSpec spec = check_training_options_and_read_spec(options);
-  const StageOptions stages = check_ranks_and_make_stages(options, spec.parsed.config);
+// Plans ranks that are processes, and prints what each of them takes and sends.
+int print_ranks_plan(const PlanOptions& options) {
+  LoadSpec spec = read_training_spec(options);
+  const StageOptions stages = stages_of_ranks(options, spec.parsed.config);
   check_memory_options(options.memory, options.recompute, options.offload);
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
@@ -211,15 +211,15 @@ int plan_and_print_over_ranks(const PlanOptions& options) {
       plan_division(engine->config(), stages, spec, !options.memory.empty());
   if (options.method == "full") check_deferred_weight_grads(division.told, stages);
   planner::RunShape shape = make_run_shape(options, *engine, division);
-  const engine::MachineLimits limits = read_or_probe_machine(options, *engine);
+  const engine::MachineLimits limits = resolve_machine(options, *engine);
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
-  const engine::RunPlan plan = make_engines_and_plan_run(spec,
-                                                         {.whole = *engine,
-                                                          .division = division,
-                                                          .shape = shape,
-                                                          .recompute = spec.recompute.policy,
-                                                          .memory = budget_of(options.memory)},
-                                                         step_of(options));
+  const engine::RunPlan plan = plan_staged_run(spec,
+                                               {.whole = *engine,
+                                                .division = division,
+                                                .shape = shape,
+                                                .recompute = spec.recompute.policy,
+                                                .memory = budget_of(options.memory)},
+                                               step_of(options));
   engine->set_pass_options(plan.micro_tokens, plan.recompute.recompute, plan.pipeline.regions);
   const std::vector<engine::SentBytes> sent = plan_bytes_sent_in_step(shape, plan, *engine);
   if (options.json) {
@@ -231,8 +231,8 @@ int plan_and_print_over_ranks(const PlanOptions& options) {
   return 0;
 }
 
-report::Table make_model_and_passes_table(const engine::RunPlan& plan, const engine::Engine& engine,
-                                          const LoadSpec& spec) {
+report::Table make_summary_table(const engine::RunPlan& plan, const engine::Engine& engine,
+                                 const LoadSpec& spec) {
   const model::ModelWeights& weights = *engine.model().weights;
   report::Table table({{""}, {""}});
   table.add_row(
@@ -253,7 +253,7 @@ void print_training_plan(const PlanOptions& options, const engine::RunPlan& plan
     return;
   }
   report::Table table =
-      in_stages ? report::Table({{""}, {""}}) : make_model_and_passes_table(plan, engine, spec);
+      in_stages ? report::Table({{""}, {""}}) : make_summary_table(plan, engine, spec);
   planner::add_plan_rows(plan, limits, offload_folder(options.offload), table);
   fmt::print("{}{}", table.text(), planner::parts_text(plan));
 }
@@ -287,7 +287,7 @@ std::string answer_text(const PlanOptions& options, const engine::RunPlan& plan,
   within.memory =
       planner::Budget{.bytes = here / 10 * 9, .text = report::format_bytes(here / 10 * 9)};
   try {
-    const engine::RunPlan fits = make_engines_and_plan_run(spec, within, step_of(options));
+    const engine::RunPlan fits = plan_staged_run(spec, within, step_of(options));
     return fmt::format("yes, with --memory {}MiB: {}; a step then takes {}\n{}",
                        within.memory->bytes >> 20, what, seconds(fits),
                        disk_warning(options, fits));
@@ -303,15 +303,14 @@ void check_has_stages(const planner::Division& division) {
   if (division.is_whole()) refuse("--stages 1: give more, or --microbatches, or leave it out");
 }
 
-int plan_and_print_training(const PlanOptions& options, const StageOptions& stages,
-                            bool in_stages) {
-  const LoadSpec spec = check_training_options_and_read_spec(options);
+int print_run_plan(const PlanOptions& options, const StageOptions& stages, bool in_stages) {
+  const LoadSpec spec = read_training_spec(options);
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   check_indexer_loss(options, *engine);
   const planner::Division division =
       plan_division(engine->config(), stages, spec, !options.memory.empty());
   if (in_stages) check_has_stages(division);
-  const engine::MachineLimits limits = read_or_probe_machine(options, *engine);
+  const engine::MachineLimits limits = resolve_machine(options, *engine);
   planner::RunShape shape = make_run_shape(options, *engine, division);
   // What is probed now would make another plan a minute later.
   if (!options.machine.empty()) shape.price = engine::price_of(limits);
@@ -320,7 +319,7 @@ int plan_and_print_training(const PlanOptions& options, const StageOptions& stag
                                  .shape = shape,
                                  .recompute = spec.recompute.policy,
                                  .memory = budget_of(options.memory)};
-  const engine::RunPlan plan = make_engines_and_plan_run(spec, run, step_of(options));
+  const engine::RunPlan plan = plan_staged_run(spec, run, step_of(options));
   if (!options.svg.empty()) write_pareto_chart(options.svg, run, limits, plan);
   if (options.memory.empty() && !in_stages && !options.json)
     fmt::print("{}", answer_text(options, plan, limits, run, spec));
@@ -328,13 +327,13 @@ int plan_and_print_training(const PlanOptions& options, const StageOptions& stag
   return 0;
 }
 
-int plan_and_print_in_stages(const PlanOptions& options) {
+int print_staged_plan(const PlanOptions& options) {
   check_memory_options(options.memory, options.recompute, options.offload);
-  return plan_and_print_training(options, stage_options_of(options), /*in_stages=*/true);
+  return print_run_plan(options, stage_options_of(options), /*in_stages=*/true);
 }
 
-int plan_and_print_undivided(const PlanOptions& options) {
-  return plan_and_print_training(options, stage_options_of(options), /*in_stages=*/false);
+int print_undivided_plan(const PlanOptions& options) {
+  return print_run_plan(options, stage_options_of(options), /*in_stages=*/false);
 }
 
 // Without --memory four fifths of the machine's.
@@ -343,7 +342,7 @@ int64_t server_memory(const PlanOptions& options) {
   return parse_size("memory", options.memory);
 }
 
-int plan_and_print_serving(const PlanOptions& options) {
+int run_plan_serving(const PlanOptions& options) {
   if (options.load_in_4bit) {
     refuse(
         "--load-in-4bit: of training; to serve a base in 4 bits, strata convert --type nf4 "
@@ -356,7 +355,7 @@ int plan_and_print_serving(const PlanOptions& options) {
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec, drafts);
   const int64_t memory = server_memory(options);
   server::ServeOptions requests;
-  server::fill_unset_and_raise_body_limits(requests, memory);
+  server::resolve_size_limits(requests, memory);
   const engine::RunPlan plan =
       planner::plan_run({.models = {{.stages = {engine.get()}}},
                          .memory = memory,
@@ -388,12 +387,12 @@ void check_no_options_of_undivided(const PlanOptions& given) {
   if (given.stages.shard_weights) refuse("--shard-weights: of data ranks; give --ranks data=N");
 }
 
-int plan_and_print_train(const PlanOptions& options) {
-  if (!options.stages.ranks.empty()) return plan_and_print_over_ranks(options);
+int run_plan_train(const PlanOptions& options) {
+  if (!options.stages.ranks.empty()) return print_ranks_plan(options);
   if (options.schedule.microbatches == 0 && options.stages == StageOptions())
-    return plan_and_print_undivided(options);
+    return print_undivided_plan(options);
   check_no_options_of_undivided(options);
-  return plan_and_print_in_stages(options);
+  return print_staged_plan(options);
 }
 
 constexpr const char* kOfPipelines =
@@ -415,9 +414,9 @@ constexpr PlanMode kModes[] = {
      "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
      "  strata plan train qwen3 --tokens 8x512 --stages 2 --microbatches 8\n"
      "  strata plan train qwen3 --tokens 8x512 --ranks pipeline=2,data=2 --microbatches 2",
-     kOfTraining, "model", plan_and_print_train},
+     kOfTraining, "model", run_plan_train},
     {"serve", "What a server's memory holds", "Example:\n  strata plan serve qwen3 --memory 8GiB",
-     kOfServing, "model", plan_and_print_serving},
+     kOfServing, "model", run_plan_serving},
     {"schedule", "Bubbles and live micro-batches of a pipeline's schedule",
      "Example:\n"
      "  strata plan schedule --schedule 1f1b --pipeline 4 --microbatches 8 --schedule-out s.csv",

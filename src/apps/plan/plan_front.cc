@@ -130,7 +130,7 @@ report::CurveSeries staircase_series(std::string name, const std::vector<FrontPo
 }
 
 // Those that come to the same share a dot, and a label.
-std::vector<FrontPoint> sort_and_merge_equal(std::vector<FrontPoint> points) {
+std::vector<FrontPoint> merge_equal_points(std::vector<FrontPoint> points) {
   sort_by_memory(points);
   std::vector<FrontPoint> out;
   for (FrontPoint& point : points) {
@@ -148,7 +148,7 @@ std::vector<FrontPoint> merged_preset_points(Presets presets, const engine::Mach
     points.push_back(point_of(plan, limits));
     points.back().name = name;
   }
-  return sort_and_merge_equal(std::move(points));
+  return merge_equal_points(std::move(points));
 }
 
 }  // namespace

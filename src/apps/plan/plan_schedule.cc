@@ -90,8 +90,8 @@ void print_text(const PlanScheduleOptions& options, const Table& table,
 }
 
 // A forward as one millisecond; gaps are bubbles. Spans borrow what is added to `names`.
-TracedThread trace_rank_and_add_names(size_t rank, const Table& table, const schedule::Walk& walk,
-                                      std::deque<std::string>& names) {
+TracedThread trace_rank(size_t rank, const Table& table, const schedule::Walk& walk,
+                        std::deque<std::string>& names) {
   constexpr double kNanoseconds = 1e6;
   TracedThread row = {.name = fmt::format("rank {}", rank)};
   for (const schedule::TimedSlot& slot : walk.ranks[rank].slots) {
@@ -109,11 +109,12 @@ void write_timeline(const std::string& path, const Table& table, const schedule:
   std::deque<std::string> names;
   std::vector<TracedThread> rows;
   for (size_t rank = 0; rank < walk.ranks.size(); ++rank)
-    rows.push_back(trace_rank_and_add_names(rank, table, walk, names));
+    rows.push_back(trace_rank(rank, table, walk, names));
   write_file_atomic(path, report::trace_json(rows));
 }
 
-Table lower_and_check(const PlanScheduleOptions& options, const Table& table) {
+// The table with its transfers, checked.
+Table lower_schedule(const PlanScheduleOptions& options, const Table& table) {
   Table out = schedule::has_transfers(table)
                   ? table
                   : schedule::lower(schedule::without_transfers(table), options.forwarding_delay);
@@ -125,14 +126,14 @@ Table lower_and_check(const PlanScheduleOptions& options, const Table& table) {
 
 int run_plan_schedule(const PlanScheduleOptions& options, bool as_json) {
   check_given(options);
-  const Table table = generate_or_read_schedule({.schedule = options.schedule,
-                                                 .num_ranks = options.pipeline,
-                                                 .ranks_option = "--pipeline",
-                                                 .num_microbatches = options.microbatches,
-                                                 .num_chunks = options.chunks,
-                                                 .forwarding_delay = options.forwarding_delay});
+  const Table table = resolve_schedule({.schedule = options.schedule,
+                                        .num_ranks = options.pipeline,
+                                        .ranks_option = "--pipeline",
+                                        .num_microbatches = options.microbatches,
+                                        .num_chunks = options.chunks,
+                                        .forwarding_delay = options.forwarding_delay});
   const Table computation = schedule::without_transfers(table);
-  const Table out = options.with_transfers ? lower_and_check(options, table) : computation;
+  const Table out = options.with_transfers ? lower_schedule(options, table) : computation;
   if (!options.schedule_out.empty()) write_file_atomic(options.schedule_out, csv_text(out));
   const schedule::Walk walk =
       schedule::walk(computation, schedule::ideal_costs(options.forwarding_delay));

@@ -146,8 +146,7 @@ class Probe {
     };
     for_each([](model::LoraAdapter& adapter) { adapter.enable_training(); });
     const api::Batch trained = make_batch(api::Gradients::kAdapters);
-    run_and_record_sent_bytes(trained, {},
-                              [&] { add_indexer_losses(pipeline_->run(trained, &sink_)); });
+    record_sent_bytes(trained, {}, [&] { add_indexer_losses(pipeline_->run(trained, &sink_)); });
     sample_memory();
     for (const api::AdapterSlot slot : slots_) pipeline_->finish_adapter_gradients(slot);
     gather_adapter_tensors("adapter_grad", AdapterValues::kGradients);
@@ -157,7 +156,7 @@ class Probe {
 
   void probe_parameter_gradients() {
     const api::Batch trained = make_batch(api::Gradients::kParameters);
-    run_and_record_sent_bytes(trained, {}, [&] { add_indexer_losses(pipeline_->run(trained)); });
+    record_sent_bytes(trained, {}, [&] { add_indexer_losses(pipeline_->run(trained)); });
     sample_memory();
     pipeline_->finish_base_gradients();
     gather_parameter_tensors("param_grad.", engine::BaseValues::kGradients);
@@ -178,10 +177,10 @@ class Probe {
     const std::vector<api::AdapterSlot> sent = plan.parameters ? base : used_slots();
     std::span<float> norms_left = norms;
     for (float& loss : losses) {
-      run_and_record_sent_bytes(trained, sent, [&] {
+      record_sent_bytes(trained, sent, [&] {
         loss = static_cast<float>(pipeline_->run(trained).loss_sum);
         sample_memory();
-        step_and_write_norms(stepped, plan.adamw, norms_left.first(stepped.size()));
+        step_slots(stepped, plan.adamw, norms_left.first(stepped.size()));
       });
       norms_left = norms_left.subspan(stepped.size());
     }
@@ -190,8 +189,8 @@ class Probe {
   }
 
   // A gradient's norm for each slot.
-  void step_and_write_norms(std::span<const api::AdapterSlot> slots, const api::AdamW& adamw,
-                            std::span<float> norms) {
+  void step_slots(std::span<const api::AdapterSlot> slots, const api::AdamW& adamw,
+                  std::span<float> norms) {
     for (size_t k = 0; k < slots.size(); ++k)
       norms[k] = static_cast<float>(pipeline_->step(slots[k], adamw).grad_norm);
   }
@@ -230,16 +229,17 @@ class Probe {
   }
 
   void probe_samples() {
-    if (pipeline_->stages().size() == 1) return sample_and_add_results(*pipeline_);
+    if (pipeline_->stages().size() == 1) return add_sample_results(*pipeline_);
     // A sampled row has pages of one stage, so ranks of several leave it to one that has all.
     if (!pipeline_->is_first_rank()) return;
     const std::unique_ptr<engine::Engine> whole = load_engine(spec_);
     for (const std::string& dir : options_.adapters) whole->load_adapter(dir);
     engine::Runner runner(*whole);
-    sample_and_add_results(runner);
+    add_sample_results(runner);
   }
 
-  void sample_and_add_results(engine::Runner& runner) {
+  // Samples, and adds what came to the results.
+  void add_sample_results(engine::Runner& runner) {
     const std::vector<api::SampleResult> results = engine::sample(runner, request_.samples);
     for (size_t i = 0; i < results.size(); ++i)
       add_sample_result(fmt::format("sample.{}.", i), request_.samples[i], results[i]);
@@ -276,8 +276,8 @@ class Probe {
 
   // A batch that trains, and the steps behind it: what processes send for it.
   template <typename Body>
-  void run_and_record_sent_bytes(const api::Batch& trained,
-                                 const std::vector<api::AdapterSlot>& stepped, Body body) {
+  void record_sent_bytes(const api::Batch& trained, const std::vector<api::AdapterSlot>& stepped,
+                         Body body) {
     if (stats_ == nullptr || options_.stages.ranks.empty()) return body();
     std::vector<engine::SentBytes> planned =
         plan_sends(pipeline_->plan(), pipeline_->engine(), trained, stepped);
@@ -363,8 +363,9 @@ void check_num_microbatches(int num_microbatches, const ProbeRequest& request) {
                           num_microbatches, request.sequences.size()));
 }
 
-engine::PipelinePlan plan_and_check_stages(const LoadSpec& asked, const StageOptions& stages,
-                                           const ProbeRequest& request) {
+// Plans the stages, and checks that the request can run in them.
+engine::PipelinePlan plan_probe_stages(const LoadSpec& asked, const StageOptions& stages,
+                                       const ProbeRequest& request) {
   const engine::PipelinePlan plan = plan_stages(asked, stages);
   check_num_microbatches(plan.table.num_microbatches, request);
   if (!plan.is_whole()) check_memory_options(/*memory=*/"", asked.recompute.name, asked.offload);
@@ -378,11 +379,10 @@ ProbeRequest parse_request(const std::string& json, const ProbeOptions& options)
 }
 
 // On ranks that are threads, or as one of those that are processes.
-int run_request_and_write_results(const ProbeOptions& options, const StageOptions& stages,
-                                  const LoadSpec& read, const ProbeRequest& request,
-                                  Comm* process) {
+int answer_request(const ProbeOptions& options, const StageOptions& stages, const LoadSpec& read,
+                   const ProbeRequest& request, Comm* process) {
   const LoadSpec asked = planned_for(read, request.longest());
-  const engine::PipelinePlan plan = plan_and_check_stages(asked, stages, request);
+  const engine::PipelinePlan plan = plan_probe_stages(asked, stages, request);
   const LoadSpec spec = spec_to_load(asked, options, request);
   const ProcessRanks ranks =
       process == nullptr ? ProcessRanks{.threads = plan.num_ranks()} : process_ranks(stages);
@@ -408,7 +408,7 @@ RankFacts collect_facts_of_probe(const LoadSpec& asked, const StageOptions& stag
 }
 
 // The first rank reads it.
-std::string read_and_broadcast_request(Comm& comm, const ProbeOptions& options) {
+std::string broadcast_request(Comm& comm, const ProbeOptions& options) {
   std::string json;
   if (comm.rank() == 0) json = read_file(options.request, kMaxRequestBytes);
   broadcast(comm, json);
@@ -434,10 +434,10 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Prob
   const LoadSpec asked = read_spec(options);
   check_layout_of_passes(layout, options.stages, asked.parsed.config);
   check_ranks_alike(comm, collect_facts_of_probe(asked, stages, options));
-  const ProbeRequest request = parse_request(read_and_broadcast_request(comm, options), options);
+  const ProbeRequest request = parse_request(broadcast_request(comm, options), options);
   if (layout.tensor > 1) check_request_of_tensor_ranks(layout.tensor, options, request);
   if (!(request.train && request.train->parameters)) choose_weight_sharers(comm, stages);
-  return run_request_and_write_results(options, stages, asked, request, &comm);
+  return answer_request(options, stages, asked, request, &comm);
 }
 
 }  // namespace
@@ -450,8 +450,7 @@ int run_probe(const ProbeOptions& options) {
   }
   check_started_alone();
   const ProbeRequest request = parse_request(read_file(options.request, kMaxRequestBytes), options);
-  return run_request_and_write_results(options, options.stages, read_spec(options), request,
-                                       nullptr);
+  return answer_request(options, options.stages, read_spec(options), request, nullptr);
 }
 
 }  // namespace strata::apps

@@ -69,7 +69,7 @@ void read_loss_options(const Fields& fields, api::Loss& loss) {
 api::Loss parse_loss(const Fields& fields) {
   fields.refuse_unknown_fields({"name", "config"});
   api::Loss loss = {.name = parse_loss_row(fields).id};
-  read_loss_options(fields.object_or_empty("config"), loss);
+  read_loss_options(fields.optional_object("config"), loss);
   return loss;
 }
 
@@ -96,8 +96,8 @@ void check_datum_lengths(const Fields& fields, const api::Datum& datum) {
     check(datum.inputs[input.id].size(), input.name);
 }
 
-void parse_and_add_sequence(const Fields& fields, const api::Loss& loss, int64_t num_adapters,
-                            ProbeRequest& request) {
+void append_sequence(const Fields& fields, const api::Loss& loss, int64_t num_adapters,
+                     ProbeRequest& request) {
   std::vector<std::string_view> names = {"adapter", "loss", "tokens", "targets"};
   for (const api::LossInputRow& input : api::kLossInputs) names.push_back(input.name);
   fields.refuse_unknown_fields(names);
@@ -110,10 +110,10 @@ void parse_and_add_sequence(const Fields& fields, const api::Loss& loss, int64_t
 }
 
 // All of them: each with its datum.
-void parse_and_add_sequences(const Fields& fields, int64_t num_adapters, ProbeRequest& request) {
+void read_sequences(const Fields& fields, int64_t num_adapters, ProbeRequest& request) {
   const api::Loss loss = fields.has("loss") ? parse_loss(fields.object("loss")) : api::Loss{};
   fields.each_object("sequences", [&](const Fields& sequence) {
-    parse_and_add_sequence(sequence, loss, num_adapters, request);
+    append_sequence(sequence, loss, num_adapters, request);
   });
   if (request.data.empty()) fields.fail("sequences", "got none, wanted at least one");
   for (size_t s = 0; s < request.data.size(); ++s) request.sequences[s].datum = &request.data[s];
@@ -243,7 +243,7 @@ ProbeRequest parse_probe_request(std::string_view text, const std::string& where
   fields.refuse_unknown_fields(
       {"loss", "sequences", "want", "mtp", "indexer_loss", "train", "sample"});
   ProbeRequest request;
-  parse_and_add_sequences(fields, num_adapters, request);
+  read_sequences(fields, num_adapters, request);
   read_wants(fields, request);
   request.mtp_weight = parse_weight(fields, "mtp");
   request.indexer_weight = parse_weight(fields, "indexer_loss");

@@ -159,7 +159,7 @@ ProbeStats::Stage ProbeStats::parse_stage_record(const json::object& record) {
   return stage;
 }
 
-void ProbeStats::parse_and_add_records(const std::string& text) {
+void ProbeStats::add_records(const std::string& text) {
   const json::object records = json::parse(text).as_object();
   peak_bytes_ += records.at("peak").as_int64();
   for (const json::value& value : records.at("stages").as_array()) {
@@ -171,7 +171,7 @@ void ProbeStats::parse_and_add_records(const std::string& text) {
 void ProbeStats::gather_records(Comm& processes) {
   num_processes_ = processes.size();
   const std::vector<std::string> records = gather_texts(processes, records_json());
-  for (size_t rank = 1; rank < records.size(); ++rank) parse_and_add_records(records[rank]);
+  for (size_t rank = 1; rank < records.size(); ++rank) add_records(records[rank]);
   sent_.resize(static_cast<size_t>(plan_.num_ranks_in_all()));  // of no training: nothing
   planned_sent_.resize(sent_.size());
 }

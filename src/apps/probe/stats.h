@@ -68,7 +68,8 @@ class ProbeStats {
   // Bytes and tags of them all, with what the processes take besides.
   [[nodiscard]] Stage sum_of_stages() const;
   [[nodiscard]] std::string records_json() const;
-  void parse_and_add_records(const std::string& text);
+  // Parses the records of another rank, and adds them.
+  void add_records(const std::string& text);
   static void add_activation_bytes(const engine::Engine& engine, const engine::PassPlan& pass,
                                    Stage& stage);
   static Stage parse_stage_record(const boost::json::object& record);

@@ -16,7 +16,8 @@ namespace {
 
 constexpr double kMoment = 1.0;  // for what is about to end, behind a signal that says "at once"
 
-void exit_unless_done(const sigset_t& signals, double seconds, int code) {
+// Ends the process after `seconds`, sooner at a second signal, unless SIGUSR1 comes before.
+void run_exit_watchdog(const sigset_t& signals, double seconds, int code) {
   double end = now_seconds() + seconds;
   while (now_seconds() < end) {
     const int signal = wait_for_signal(signals, std::max(0.0, end - now_seconds()));
@@ -32,7 +33,7 @@ void exit_unless_done(const sigset_t& signals, double seconds, int code) {
 }  // namespace
 
 EndWatch::EndWatch(const sigset_t& signals, double seconds, int code)
-    : thread_([=] { exit_unless_done(signals, seconds, code); }) {}
+    : thread_([=] { run_exit_watchdog(signals, seconds, code); }) {}
 
 EndWatch::~EndWatch() {
   pthread_kill(thread_.native_handle(), SIGUSR1);

@@ -234,7 +234,7 @@ void EngineHost::start(scheduler::Scheduler& scheduler,
 
 int64_t EngineHost::write_saved(const api::RequestId& request) const {
   for (const Base& base : engines_) {
-    if (const auto bytes = base.runner->copies().write_and_drop(request)) return *bytes;
+    if (const auto bytes = base.runner->copies().flush_copy(request)) return *bytes;
   }
   return 0;
 }
@@ -260,7 +260,7 @@ void EngineHost::run_until_stopped() {
   name_thread("engine");
   std::vector<api::Capacity> capacities;
   while (!stopping_) {
-    complete_and_post_file_jobs();
+    post_file_results();
     capacities.clear();
     for (const Base& base : engines_) capacities.push_back(base.runner->capacity());
     const api::Work work = scheduler_->next(capacities, now_seconds());
@@ -283,7 +283,7 @@ std::vector<api::Result> EngineHost::run_turn(const api::Work& work) {
   return results;
 }
 
-void EngineHost::complete_and_post_file_jobs() {
+void EngineHost::post_file_results() {
   std::vector<api::Result> results;
   for (const Base& base : engines_) {
     std::vector<api::Result> finished = base.runner->finish_files();
@@ -314,14 +314,14 @@ bool EngineHost::poll_for_break() {
                      [](const Base& base) { return base.runner->num_running() > 0; });
 }
 
-void EngineHost::tell_progress() {
+void EngineHost::emit_progress() {
   next_told_ = now_seconds() + kTellSeconds;  // also where telling fails
-  for (const Base& base : engines_) base.runner->tell_progress();
+  for (const Base& base : engines_) base.runner->emit_progress();
   post_events_and_results({});
 }
 
 // One of each engine's samples.
-void EngineHost::run_and_post_sampling_steps() {
+void EngineHost::run_sampling_steps() {
   for (const Base& base : engines_) {
     const api::Work work = scheduler_->next_samples(base.runner->capacity());
     if (work.empty()) continue;
@@ -338,9 +338,9 @@ void EngineHost::take_break() {
   const TraceSpan span("break");
   const double begin = now_seconds();
   try {
-    if (begin >= next_told_) tell_progress();
-    complete_and_post_file_jobs();
-    run_and_post_sampling_steps();
+    if (begin >= next_told_) emit_progress();
+    post_file_results();
+    run_sampling_steps();
   } catch (const std::exception& error) {  // the pass must go on
     log(LogLevel::kError, fmt::format("engine: sampling in a pass failed: {}", error.what()));
   }

@@ -121,11 +121,12 @@ class EngineHost {
   std::vector<api::Result> run_catching_errors(
       const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body);
   void run_file_jobs(engine::FileJobs& files);
-  void complete_and_post_file_jobs();
+  // Completes the file jobs that have ended, and posts their results.
+  void post_file_results();
   void post_events_and_results(std::vector<api::Result> results);
   [[nodiscard]] bool poll_for_break();
-  void tell_progress();
-  void run_and_post_sampling_steps();
+  void emit_progress();
+  void run_sampling_steps();
   void take_break();
   // What the engines hold, as far as such work changes it, for counts().
   void update_counts(const api::Work& work);

@@ -117,8 +117,7 @@ std::string stands_for_text(const std::string& model, const std::string& name,
 }
 
 // What a model's directory alone stands for, as the weakest source; its text for people.
-std::string add_source_and_explain_model_dir(const std::string& model,
-                                             std::vector<server::OptionSource>& sources) {
+std::string expand_model_dir(const std::string& model, std::vector<server::OptionSource>& sources) {
   check_no_other_model(model, sources);
   const std::string name = server::base_name_for(model);
   // An adapter is parted from its base by resolve_paths().
@@ -163,7 +162,7 @@ server::ServeOptions read_serve_options(const ServeCommandLine& line) {
                                                server::options_from_environment(variables)};
   if (!config.empty()) sources.push_back(server::options_from_file(config));
   std::string stands_for;
-  if (!line.model.empty()) stands_for = add_source_and_explain_model_dir(line.model, sources);
+  if (!line.model.empty()) stands_for = expand_model_dir(line.model, sources);
   server::ServeOptions options = server::merge_options(sources);
   options.stands_for = std::move(stands_for);
   warn_of_doubtful_options(options, variables);

@@ -183,9 +183,8 @@ HostOptions host_options_of(const server::ServeOptions& options, const server::B
 }
 
 // With --merged, else none. The memory that it takes is added to what requests may hold.
-server::ModelMerger make_merger_and_add_its_memory(const server::ServeOptions& options,
-                                                   const server::BaseNames& names,
-                                                   HostOptions& host_options) {
+server::ModelMerger make_merger(const server::ServeOptions& options, const server::BaseNames& names,
+                                HostOptions& host_options) {
   if (!options.merged) return {};
   Merging merging = make_merging(names.directories(), options.max_rank, host_options.expert_rank);
   host_options.requests.push_back({"merging", merging.bytes});
@@ -199,8 +198,8 @@ struct StopHost {
 
 // The running turn and the saves in line are done within `seconds`; a second signal ends the wait.
 // How long what is left may take then.
-double drain_and_get_grace_seconds(const sigset_t& signals, const scheduler::Scheduler& scheduler,
-                                   double seconds) {
+double drain_scheduler(const sigset_t& signals, const scheduler::Scheduler& scheduler,
+                       double seconds) {
   const double end = now_seconds() + seconds;
   while (!scheduler.idle() && now_seconds() < end) {
     const int signal = wait_for_signal(signals, kStep);
@@ -230,10 +229,9 @@ std::string use_text(const server::ServeOptions& options, const server::BaseName
   return table.text();
 }
 
-void print_addresses_and_notify_ready(const server::ServeOptions& options,
-                                      const server::BaseNames& names,
-                                      const server::TinkerServer& server, const EngineHost& host,
-                                      bool verbose) {
+// Prints the addresses, and notifies the service manager that the server is ready.
+void announce_ready(const server::ServeOptions& options, const server::BaseNames& names,
+                    const server::TinkerServer& server, const EngineHost& host, bool verbose) {
   const std::string address =
       address_text(options.listen, server.port(), options.tls_cert.empty() ? "http" : "https");
   fmt::print("listening on {}\n", address);
@@ -247,7 +245,8 @@ void print_addresses_and_notify_ready(const server::ServeOptions& options,
   notify_manager("READY=1");
 }
 
-void print_and_notify_shutdown(int signal, double shutdown_timeout) {
+// Says what is still finished, and notifies the service manager.
+void announce_shutdown(int signal, double shutdown_timeout) {
   say_as_strata(
       fmt::format("{}: new work is refused; the running pass and queued saves are finished, for {} "
                   "at most (once more: at once)",
@@ -276,11 +275,11 @@ struct Serving {
 // Does what was accepted, as far as `seconds` and a second signal allow; the exit code.
 int shut_down(int signal, const sigset_t& signals, double seconds, const Serving& serving) {
   auto& [host, scheduler, server, trace] = serving;
-  print_and_notify_shutdown(signal, seconds);
+  announce_shutdown(signal, seconds);
   StopSignals::ask(signal);  // a merge ends where it is
   server.begin_shutdown();
   scheduler.begin_shutdown(now_seconds());
-  const double last_seconds = drain_and_get_grace_seconds(signals, scheduler, seconds);
+  const double last_seconds = drain_scheduler(signals, scheduler, seconds);
   const bool drained = scheduler.idle();
   const EndWatch watch(signals, last_seconds, kDropped);
   if (drained) host.stop();
@@ -305,16 +304,16 @@ int run_serve(const server::ServeOptions& given, bool verbose) {
   std::optional<LeaveWhileStarting> starting(std::in_place, signals);
   report::TraceFile trace(given.trace);
   tune_malloc_for_large_buffers();
-  server::raise_and_check_file_limit(given);
+  server::ensure_file_limit(given);
   server::ServeOptions options = given;
   const server::BaseNames names(options.models, options.aliases, options.tokenizers,
                                 options.adapters);
   const int64_t memory = options.memory > 0 ? options.memory : read_usable_memory() / 5 * 4;
-  server::fill_unset_and_raise_body_limits(options, memory);
+  server::resolve_size_limits(options, memory);
   server::Budget budget(options);
   HostOptions host_options = host_options_of(options, names, memory);
   host_options.requests = request_rows(budget);
-  const server::ModelMerger merger = make_merger_and_add_its_memory(options, names, host_options);
+  const server::ModelMerger merger = make_merger(options, names, host_options);
   EngineHost host(names.directories(), host_options);
   budget.of_engines = host.shared_limits();
   scheduler::Scheduler scheduler(
@@ -328,7 +327,7 @@ int run_serve(const server::ServeOptions& given, bool verbose) {
   const StopHost stop_host{host};  // before `scheduler` goes, should the address be taken
   server.start();
   starting.reset();
-  print_addresses_and_notify_ready(options, names, server, host, verbose);
+  announce_ready(options, names, server, host, verbose);
   const int signal = handle_signals_until_end(signals, server);
   return shut_down(signal, signals, options.shutdown_timeout,
                    {.host = host, .scheduler = scheduler, .server = server, .trace = trace});

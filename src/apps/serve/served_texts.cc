@@ -16,8 +16,7 @@ namespace strata::apps {
 namespace {
 
 // What `read` throws is a warning.
-void run_and_warn_on_error(const std::string& dir, const char* without,
-                           const std::function<void()>& read) {
+void warn_on_error(const std::string& dir, const char* without, const std::function<void()>& read) {
   try {
     read();
   } catch (const Error& error) {
@@ -44,19 +43,17 @@ server::ServedText load_served_text(const ModelTexts& texts, const text::Tokeniz
   out.build = fmt::format("{} {} {}\n{}", kVersion, kCommit, kBuild, choice.vars);
   const auto load = [&] { out.chat = load_chat_template(texts, choice); };
   if (choice.file.empty() && choice.vars.empty()) {
-    run_and_warn_on_error(dir, "its chats are refused", load);
+    warn_on_error(dir, "its chats are refused", load);
   } else {
     load();
   }
   if (choice.names_file()) out.build += read_file(choice.file, text::ChatTemplate::kMaxFileBytes);
   if (out.chat) {
-    run_and_warn_on_error(dir, "its chats end at the end tokens alone", [&] {
-      out.turn_end = find_turn_end_token(*out.chat, tokenizer, choice.vars);
-    });
+    warn_on_error(dir, "its chats end at the end tokens alone",
+                  [&] { out.turn_end = find_turn_end_token(*out.chat, tokenizer, choice.vars); });
   }
-  run_and_warn_on_error(dir, "generation_config.json is not used", [&] {
-    set_sampling_defaults(data::load_sampling_defaults(texts), out.defaults);
-  });
+  warn_on_error(dir, "generation_config.json is not used",
+                [&] { set_sampling_defaults(data::load_sampling_defaults(texts), out.defaults); });
   return out;
 }
 

@@ -103,7 +103,7 @@ void subtract_received(const MPI_Status& status, Operation& operation) {
 }
 
 // Pieces end in order, each is looked at until it has.
-bool finish_if_done(void* handle, const char** fault) {
+bool poll_operation(void* handle, const char** fault) {
   auto* operation = static_cast<Operation*>(handle);
   *fault = nullptr;
   while (!operation->requests.empty()) {
@@ -152,7 +152,7 @@ extern "C" __attribute__((visibility("default"))) const MpiTable* strata_mpi_tab
                                       .highest_tag = highest_tag,
                                       .begin_send = begin_send,
                                       .begin_receive = begin_receive,
-                                      .finish_if_done = finish_if_done,
+                                      .poll_operation = poll_operation,
                                       .cancel = cancel,
                                       .probe = probe,
                                       .abort = abort_all,

@@ -213,7 +213,7 @@ const GgufType& require_type(HeaderReader& in, const std::string& name, uint32_t
 }
 
 // How many elements the tensor has.
-int64_t read_dims_and_count_elements(HeaderReader& in, GgufTensor& tensor) {
+int64_t read_dimensions(HeaderReader& in, GgufTensor& tensor) {
   const auto num_dims = in.read<uint32_t>(tensor.name);
   if (num_dims < 1 || num_dims > 4) {
     in.fail(fmt::format("tensor '{}' has {} dimensions, want 1 to 4", tensor.name, num_dims));
@@ -257,7 +257,7 @@ GgufTensor read_tensor_info(HeaderReader& in) {
   if (tensor.name.empty() || tensor.name.size() > kMaxName) {
     in.fail("a tensor without a name, or with too long a one");
   }
-  const int64_t elements = read_dims_and_count_elements(in, tensor);
+  const int64_t elements = read_dimensions(in, tensor);
   tensor.type = &require_type(in, tensor.name, in.read<uint32_t>(tensor.name));
   const auto offset = in.read<uint64_t>(tensor.name);
   check_rows_are_whole_blocks(in, tensor);
@@ -313,8 +313,8 @@ void check_tensor_offsets(const ReadOnlyFile& file, const GgufTensor& tensor, in
 }
 
 // Tensors lie in the order of their infos, each at the next aligned byte, to the end of the file.
-void check_and_resolve_tensor_offsets(const ReadOnlyFile& file, int64_t header_end,
-                                      int64_t alignment, std::span<GgufTensor> tensors) {
+void resolve_tensor_offsets(const ReadOnlyFile& file, int64_t header_end, int64_t alignment,
+                            std::span<GgufTensor> tensors) {
   const int64_t data = round_up(header_end, alignment);
   int64_t expected = 0;
   for (GgufTensor& tensor : tensors) {
@@ -448,7 +448,7 @@ GgufFile::GgufFile(const std::string& path) : file_(path), keys_(path) {
   }
   read_keys(in, num_keys, keys_);
   tensors_ = read_tensor_infos(in, num_tensors);
-  check_and_resolve_tensor_offsets(file_, in.position(), alignment_of(keys_), tensors_);
+  resolve_tensor_offsets(file_, in.position(), alignment_of(keys_), tensors_);
 }
 
 void GgufFile::read_bytes(const GgufTensor& tensor, int64_t first_byte,

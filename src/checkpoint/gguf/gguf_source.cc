@@ -180,9 +180,8 @@ void copy_column(std::span<const float> matrix, int64_t columns, int64_t column,
 
 }  // namespace
 
-void GgufSource::dequantise_and_pick_columns(const GgufWeight& weight, int64_t first_row,
-                                             int64_t count, std::span<float> row,
-                                             float* out) const {
+void GgufSource::dequantise_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
+                                    std::span<float> row, float* out) const {
   if (weight.columns.empty())
     return dequantise_rows(weight.from, first_row, count, weight.scale, out);
   for (int64_t i = 0; i < count; ++i, out += weight.columns.size()) {
@@ -198,15 +197,15 @@ void GgufSource::read_dequantised_rows(const GgufWeight& weight, int64_t first_r
   const int64_t columns = weight.dims.back();
   std::vector<float> row(static_cast<size_t>(weight.columns.empty() ? 0 : stored_columns));
   for_each_run_of_rows(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
-    dequantise_and_pick_columns(weight, stored, run, row, out + (begin - first_row) * columns);
+    dequantise_columns(weight, stored, run, row, out + (begin - first_row) * columns);
   });
   if (weight.change == GgufWeight::Change::kNone) return;
   for (int64_t i = 0; i < count * columns; ++i)
     out[i] = to_huggingface_value(weight.change, out[i]);
 }
 
-void GgufSource::read_and_pick_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
-                                       std::span<std::byte> row, std::byte* out) const {
+void GgufSource::read_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
+                              std::span<std::byte> row, std::byte* out) const {
   if (weight.columns.empty()) return read_stored_rows(weight.from, first_row, count, out);
   const auto size = static_cast<size_t>(weight.from.info->type->block_bytes);
   for (int64_t i = 0; i < count; ++i, out += weight.columns.size() * size) {
@@ -222,8 +221,8 @@ void GgufSource::read_raw_rows(const GgufWeight& weight, int64_t first_row, int6
   const int64_t columns = weight.dims.back();
   std::vector<std::byte> row(weight.columns.empty() ? 0 : static_cast<size_t>(info.row_bytes()));
   for_each_run_of_rows(weight, first_row, count, [&](int64_t begin, int64_t stored, int64_t run) {
-    read_and_pick_columns(weight, stored, run, row,
-                          out + static_cast<size_t>((begin - first_row) * columns) * size);
+    read_columns(weight, stored, run, row,
+                 out + static_cast<size_t>((begin - first_row) * columns) * size);
   });
 }
 

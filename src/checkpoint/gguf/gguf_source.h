@@ -47,10 +47,10 @@ class GgufSource final : public CheckpointSource {
   void read_stored_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
                         std::byte* out) const;
   // Rows of the stored tensor, of which the weight has its columns; `row` has memory for one.
-  void read_and_pick_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
-                             std::span<std::byte> row, std::byte* out) const;
-  void dequantise_and_pick_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
-                                   std::span<float> row, float* out) const;
+  void read_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
+                    std::span<std::byte> row, std::byte* out) const;
+  void dequantise_columns(const GgufWeight& weight, int64_t first_row, int64_t count,
+                          std::span<float> row, float* out) const;
   // `scale`: of NVFP4, besides the blocks'.
   void dequantise_rows(const GgufModel::Tensor& tensor, int64_t first_row, int64_t count,
                        float scale, float* out) const;

@@ -84,7 +84,7 @@ void unpack_k_scales(const uint8_t* x, uint8_t* fields) {
 
 // Q4_K and Q5_K, which has fifth bits before the codes.
 template <bool kFive>
-bool repack_q4_or_5_k(const uint8_t* b, const Out& out) {
+bool repack_q4_q5_k(const uint8_t* b, const Out& out) {
   constexpr int kCodes = kFive ? 48 : 16;
   std::memcpy(out.supers, b, 4);
   unpack_k_scales(b + 4, out.fields);
@@ -172,8 +172,8 @@ constexpr std::array kRows = {
     Row{"Q5_0", NarrowForm::kQ5_0, repack_q5<false>},
     Row{"Q5_1", NarrowForm::kQ5_1, repack_q5<true>},
     Row{"MXFP4", NarrowForm::kMxfp4, repack_mxfp4},
-    Row{"Q4_K", NarrowForm::kQ4_K, repack_q4_or_5_k<false>},
-    Row{"Q5_K", NarrowForm::kQ5_K, repack_q4_or_5_k<true>},
+    Row{"Q4_K", NarrowForm::kQ4_K, repack_q4_q5_k<false>},
+    Row{"Q5_K", NarrowForm::kQ5_K, repack_q4_q5_k<true>},
     Row{"Q6_K", NarrowForm::kQ6_K, repack_q6_k},
     Row{"Q3_K", NarrowForm::kQ6_K, repack_q3_k},
     Row{"IQ4_XS", NarrowForm::kIq4Xs, repack_iq4_xs},

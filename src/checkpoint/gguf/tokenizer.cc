@@ -47,7 +47,7 @@ class TokenizerWriter {
       keys_.fail("tokenizer.ggml.token_type",
                  fmt::format("{} types of {} tokens", types_.size(), tokens_.size()));
     }
-    check_and_index_tokens();
+    index_tokens();
   }
 
   std::string build_tokenizer_json() {
@@ -70,7 +70,7 @@ class TokenizerWriter {
                             "BPE), llama (SentencePiece) and gemma4 (its merges)",
                             keys_.where(), model));
   }
-  void check_and_index_tokens() {
+  void index_tokens() {
     for (size_t id = 0; id < tokens_.size(); ++id) {
       if (!text::is_valid_utf8(tokens_[id])) {
         keys_.fail("tokenizer.ggml.tokens", fmt::format("token {} is not UTF-8", id));

@@ -71,7 +71,7 @@ int64_t dequantise_q8_0(const std::byte* blocks, int64_t count, float* out) {
 
 // Q4_0, Q4_1, Q5_0, Q5_1: a scale, with kMin a minimum, with kFive the fifth bits, then the codes.
 template <bool kFive, bool kMin>
-int64_t dequantise_q4_or_5(const std::byte* blocks, int64_t count, float* out) {
+int64_t dequantise_q4_q5(const std::byte* blocks, int64_t count, float* out) {
   constexpr int kHigh = kMin ? 4 : 2;
   constexpr int kCodes = kHigh + (kFive ? 4 : 0);
   return dequantise_until_fault<32, kCodes + 16>(blocks, count, out, [](Block b, float* y) {
@@ -129,7 +129,7 @@ ScaleMin scale_min(Block b, int64_t at, int g) {
 
 // Q4_K and Q5_K, which has fifth bits before the codes.
 template <bool kFive>
-int64_t dequantise_q4_or_5_k(const std::byte* blocks, int64_t count, float* out) {
+int64_t dequantise_q4_q5_k(const std::byte* blocks, int64_t count, float* out) {
   constexpr int kCodes = kFive ? 48 : 16;
   return dequantise_until_fault<256, kCodes + 128>(blocks, count, out, [](Block b, float* y) {
     const float d = b.f16(0);
@@ -211,16 +211,16 @@ int64_t dequantise_iq4_xs(const std::byte* blocks, int64_t count, float* out) {
 constexpr GgufType kTypes[] = {
     {0, "F32", 1, 4, dequantise_f32},
     {1, "F16", 1, 2, dequantise_f16},
-    {2, "Q4_0", 32, 18, dequantise_q4_or_5<false, false>},
-    {3, "Q4_1", 32, 20, dequantise_q4_or_5<false, true>},
-    {6, "Q5_0", 32, 22, dequantise_q4_or_5<true, false>},
-    {7, "Q5_1", 32, 24, dequantise_q4_or_5<true, true>},
+    {2, "Q4_0", 32, 18, dequantise_q4_q5<false, false>},
+    {3, "Q4_1", 32, 20, dequantise_q4_q5<false, true>},
+    {6, "Q5_0", 32, 22, dequantise_q4_q5<true, false>},
+    {7, "Q5_1", 32, 24, dequantise_q4_q5<true, true>},
     {8, "Q8_0", 32, 34, dequantise_q8_0},
     {9, "Q8_1", 32, 40, nullptr},
     {10, "Q2_K", 256, 84, dequantise_q2_k},
     {11, "Q3_K", 256, 110, dequantise_q3_k},
-    {12, "Q4_K", 256, 144, dequantise_q4_or_5_k<false>},
-    {13, "Q5_K", 256, 176, dequantise_q4_or_5_k<true>},
+    {12, "Q4_K", 256, 144, dequantise_q4_q5_k<false>},
+    {13, "Q5_K", 256, 176, dequantise_q4_q5_k<true>},
     {14, "Q6_K", 256, 210, dequantise_q6_k},
     {15, "Q8_K", 256, 292, nullptr},
     {16, "IQ2_XXS", 256, 66, nullptr},

@@ -261,14 +261,14 @@ class WeightList {
                            .dims = from.info->dims,
                            .from = from};
       weight.dims.front() = count * dim;
-      select_rows_or_values(weight, first, count, row_.paired_heads && name != "v");
+      select_slice(weight, first, count, row_.paired_heads && name != "v");
       push(std::move(weight));
       first += count * dim;
     }
   }
 
   // The weight's rows (values, of one row) are those of the tensor from `first` on.
-  static void select_rows_or_values(GgufWeight& weight, int64_t first, int64_t heads, bool paired) {
+  static void select_slice(GgufWeight& weight, int64_t first, int64_t heads, bool paired) {
     const int64_t rows = weight.dims.front();
     if (weight.from.info->dims.size() > 1) {
       weight.first_row = first;

@@ -37,7 +37,7 @@ void GradientChain::begin_batch(const api::Batch& batch, std::span<const int> ra
 void GradientChain::add_training_adapters(const api::Batch& batch) {
   if (has_parameters_) return;
   for (const api::Sequence& sequence : batch.sequences) {
-    model::LoraAdapter* adapter = engine_.adapter_or_base(sequence.slot);
+    model::LoraAdapter* adapter = engine_.slot_adapter(sequence.slot);
     if (!sequence.gradients || adapter == nullptr || !adapter->trains()) continue;
     if (std::find(adapters_.begin(), adapters_.end(), adapter) != adapters_.end()) continue;
     adapters_.push_back(adapter);
@@ -47,7 +47,7 @@ void GradientChain::add_training_adapters(const api::Batch& batch) {
 
 // Neighbours in a block of memory are one message. Where blocks lie is each rank's own, so that two
 // never are, though they may touch.
-void GradientChain::add_or_extend_view(int64_t part, TensorView gradient) {
+void GradientChain::append_gradient(int64_t part, TensorView gradient) {
   if (gradient.empty()) return;
   const int64_t count = gradient.shape.num_elements();
   Views& views = views_of(part);
@@ -81,7 +81,7 @@ void GradientChain::add_parameter_views() {
     for (int64_t part = sum.part; part > sum.part - num_parts; --part) {
       const train::OwnedRows rows = rows_in(part, sum);
       if (!rows.empty())
-        add_or_extend_view(part, sum.working.part(rows.first * cols, {rows.count, cols}));
+        append_gradient(part, sum.working.part(rows.first * cols, {rows.count, cols}));
     }
   }
 }
@@ -91,21 +91,21 @@ void GradientChain::add_adapter_views(model::LoraAdapter& adapter) {
   for (const model::LoraModule& module : adapter.modules()) {
     const int64_t outside = module.is_before_layers() ? model::kEmbeddingPart : model::kHeadPart;
     const int64_t part = module.spec.layer < 0 ? outside : part_of_layer(module.spec.layer);
-    add_or_extend_view(part, module.d_a);
-    add_or_extend_view(part, module.d_b);
+    append_gradient(part, module.d_a);
+    append_gradient(part, module.d_b);
   }
   ++block_;
   for (const int target : {model::kMtpEmbedding, model::kMtpHead}) {
     const model::LoraModule* again = adapter.find_module(-1, target);
     if (again == nullptr) continue;
-    add_or_extend_view(model::kMtpPart, again->d_a);
-    add_or_extend_view(model::kMtpPart, again->d_b);
+    append_gradient(model::kMtpPart, again->d_a);
+    append_gradient(model::kMtpPart, again->d_b);
   }
   for (const model::LoraModule& module : adapter.modules()) {
     for (size_t p = 1; p < module.target->parts.size(); ++p) {
       const int target = module.target->parts[p].target;
-      add_or_extend_view(part_of_layer(module.spec.layer),
-                         adapter.find_module(module.spec.layer, target)->d_a);
+      append_gradient(part_of_layer(module.spec.layer),
+                      adapter.find_module(module.spec.layer, target)->d_a);
     }
   }
 }
@@ -152,7 +152,7 @@ void GradientChain::receive_from(int rank, int64_t part) {
   for (const TensorView& gradient : views) comm_.receive(rank, tag_of(part), gradient);
 }
 
-void GradientChain::send_part_and_receive_due(int64_t part, size_t place) {
+void GradientChain::forward_part(int64_t part, size_t place) {
   CHECK(place < ranks_.size() && ranks_[place] == comm_.rank(), place, comm_.rank());
   if (views_of(part).empty()) return;
   if (place + 1 < ranks_.size()) {
@@ -192,7 +192,7 @@ void GradientChain::receive_next() {
   has_parameters_ ? receive_owned_rows(part) : receive_from(ranks_.back(), part);
 }
 
-void GradientChain::receive_or_zero_part(int64_t part, size_t place) {
+void GradientChain::begin_part(int64_t part, size_t place) {
   if (place > 0) {
     const int before = ranks_[place - 1];
     if (before == comm_.rank() && !has_parameters_) return;

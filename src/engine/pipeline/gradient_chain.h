@@ -39,8 +39,8 @@ class GradientChain {
    public:
     Link() = default;
     Link(GradientChain& chain, size_t place) : chain_(&chain), place_(place) {}
-    void begin(int64_t part) override { chain_->receive_or_zero_part(part, place_); }
-    void end(int64_t part) override { chain_->send_part_and_receive_due(part, place_); }
+    void begin(int64_t part) override { chain_->begin_part(part, place_); }
+    void end(int64_t part) override { chain_->forward_part(part, place_); }
 
    private:
     GradientChain* chain_ = nullptr;
@@ -65,7 +65,7 @@ class GradientChain {
   [[nodiscard]] static int64_t tag_of(int64_t part) { return kFirstChainTag + index_of(part); }
   // What is of the batch before; `ranks` are the next one's.
   void reset_batch_state(std::span<const int> ranks);
-  void add_or_extend_view(int64_t part, TensorView gradient);
+  void append_gradient(int64_t part, TensorView gradient);
   [[nodiscard]] int64_t part_of_layer(int64_t layer) const;
   // Rows of an accumulator that are in the part; none: it is of others.
   [[nodiscard]] train::OwnedRows rows_in(int64_t part, const train::Accumulator& sum) const;
@@ -74,9 +74,10 @@ class GradientChain {
   void add_adapter_views(model::LoraAdapter& adapter);
   // Whether backwards of this stage have turns with the part.
   [[nodiscard]] bool is_here(int64_t part) const;
-  void send_part_and_receive_due(int64_t part, size_t place);
+  void forward_part(int64_t part, size_t place);
   void send_to(int rank, int64_t part);
-  void receive_or_zero_part(int64_t part, size_t place);
+  // Gets the part's sums so far: from the pass before, from the owners, or zeros.
+  void begin_part(int64_t part, size_t place);
   void receive_from(int rank, int64_t part);
   // Whether who sends a part to the next pass's rank is told when that has taken it.
   [[nodiscard]] bool is_told(int from, int to) const;

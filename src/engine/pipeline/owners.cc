@@ -31,8 +31,8 @@ int neighbouring_owner(const train::Ownership& all, size_t index, int own, int s
 }
 
 // What this rank's rows of a parameter add to `before`, into `sums` or to who has those behind.
-void add_and_hand_on_squares(Comm& data, Engine& engine, size_t index, double before,
-                             std::span<double> sums) {
+void accumulate_squares(Comm& data, Engine& engine, size_t index, double before,
+                        std::span<double> sums) {
   const train::BaseTrainer& trainer = engine.base_trainer();
   const train::Ownership& all = trainer.ownership();
   const double sum = trainer.add_grad_squares(engine.backend(), index, before);
@@ -54,14 +54,14 @@ void add_own_squares(Comm& data, Engine& engine, std::span<double> sums) {
     for (size_t index = 0; index < sums.size(); ++index) {
       if (all.rows(own, index).empty()) continue;
       if (all.is_divided(own, index) == divided && is_first(index))
-        add_and_hand_on_squares(data, engine, index, 0.0, sums);
+        accumulate_squares(data, engine, index, 0.0, sums);
     }
   }
   for (size_t index = 0; index < sums.size(); ++index) {
     if (all.rows(own, index).empty() || is_first(index)) continue;
     double before = 0.0;
     data.receive_bytes(neighbouring_owner(all, index, own, -1), kSumTag, &before, sizeof(before));
-    add_and_hand_on_squares(data, engine, index, before, sums);
+    accumulate_squares(data, engine, index, before, sums);
   }
 }
 

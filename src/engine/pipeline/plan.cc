@@ -18,7 +18,7 @@ using schedule::Action;
 
 using LastOfStages = std::vector<int>;  // micro-batches
 
-void check_ascends_and_note(LastOfStages& last, const Action& action) {
+void check_ascending(LastOfStages& last, const Action& action) {
   int& before = last[static_cast<size_t>(action.stage)];
   if (action.microbatch < before) {
     throw Error(ErrorCode::kUnsupported,
@@ -37,8 +37,8 @@ void check_backwards_ascend(const schedule::Table& table) {
   for (const std::vector<schedule::Slot>& row : table.rows) {
     for (const schedule::Slot& slot : row) {
       for (const Action& action : slot.actions()) {
-        if (schedule::is_backward(action.op)) check_ascends_and_note(backwards, action);
-        if (schedule::has_weight_grad(action.op)) check_ascends_and_note(weights, action);
+        if (schedule::is_backward(action.op)) check_ascending(backwards, action);
+        if (schedule::has_weight_grad(action.op)) check_ascending(weights, action);
       }
     }
   }

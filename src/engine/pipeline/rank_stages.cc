@@ -133,7 +133,7 @@ void RankStages::add_stage(int stage, Engine& engine) {
   if (tensor_ranks != nullptr) tensor_ranks->connect(*tensor_group_);
   if (model::WeightShards* shards = engine.model().weights->shards()) {
     CHECK(weights_group_, stage);
-    shards->memory().trim_and_connect(*weights_group_, int64_t{2} * stage);
+    shards->memory().connect_ranks(*weights_group_, int64_t{2} * stage);
   }
   if (data_) engine.set_share({data_->rank(), data_->size()});
   // In a pipeline who waits for a stage may keep others waiting, and it for them.

@@ -28,7 +28,7 @@ class SentPlanner {
   }
 
   void add_batch() {
-    const std::vector<int> backwards = add_microbatches_and_get_backward_ranks();
+    const std::vector<int> backwards = add_microbatches();
     if (plan_.data > 1) add_gradient_chains(backwards);
     if (batch_.want_loss) add_loss_messages();
     for (int stage = 0; weights_.shards() != nullptr && stage <= last_stage(); ++stage) {
@@ -65,7 +65,7 @@ class SentPlanner {
     std::vector<const model::LoraAdapter*> all;
     if (batch_.gradients != api::Gradients::kAdapters) return all;
     for (const api::Sequence& sequence : batch_.sequences) {
-      const model::LoraAdapter* adapter = engine_.adapter_or_base(sequence.slot);
+      const model::LoraAdapter* adapter = engine_.slot_adapter(sequence.slot);
       const bool is_new = std::find(all.begin(), all.end(), adapter) == all.end();
       if (sequence.gradients && adapter != nullptr && is_new) all.push_back(adapter);
     }
@@ -78,7 +78,7 @@ class SentPlanner {
     if (!batch_.sequences[first].gradients) return false;
     if (batch_.gradients != api::Gradients::kAdapters) return trains_parameters();
     for (size_t s = first; s < last; ++s) {
-      const model::LoraAdapter* adapter = engine_.adapter_or_base(batch_.sequences[s].slot);
+      const model::LoraAdapter* adapter = engine_.slot_adapter(batch_.sequences[s].slot);
       if (adapter != nullptr && adapter->trains() && adapter->has_modules_before_layers())
         return true;
     }
@@ -86,7 +86,7 @@ class SentPlanner {
   }
 
   // Returns the data rank of each that has a backward.
-  std::vector<int> add_microbatches_and_get_backward_ranks() {
+  std::vector<int> add_microbatches() {
     Round round;
     round.num_dealt = plan_.data;
     std::vector<int> backwards;
@@ -209,7 +209,7 @@ class SentPlanner {
     std::vector<int64_t> fetches(units.bytes.size());
     model::ShardWalk walk(units.bytes.size());
     for_each_turn(units, stage, data, [&](const model::ShardTurn& turn) {
-      walk.fetch_and_release(turn, [](size_t) {}, [&](size_t unit) { ++fetches[unit]; });
+      walk.apply_turn(turn, [](size_t) {}, [&](size_t unit) { ++fetches[unit]; });
     });
     return fetches;
   }

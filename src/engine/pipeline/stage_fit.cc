@@ -180,7 +180,7 @@ class LayerChoices {
     for (size_t i = std::min(first_estimated_within(bytes), levels_.size() - 1); i < levels_.size();
          ++i) {
       std::vector<size_t> choices = choices_at(levels_[i]);
-      if (count_bytes_and_note_least(choices) <= bytes) return choices;
+      if (measure_choices(choices) <= bytes) return choices;
     }
     return {};
   }
@@ -257,7 +257,8 @@ class LayerChoices {
     }
     return choices;
   }
-  [[nodiscard]] int64_t count_bytes_and_note_least(const std::vector<size_t>& choices) {
+  // Bytes of the fullest process with these choices; keeps the least so far.
+  [[nodiscard]] int64_t measure_choices(const std::vector<size_t>& choices) {
     std::vector<int64_t> of_ranks(ranks_.size());
     for (size_t stage = 0; stage < fronts_.size(); ++stage) {
       of_ranks[static_cast<size_t>(plan_.ranks[stage])] +=

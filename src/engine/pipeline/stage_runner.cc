@@ -41,12 +41,12 @@ void StageRunner::begin_batch(const api::Batch& batch, api::BatchResult& result,
   own_sink_ = {};
   sink_ = is_first() && is_last() ? sink : &own_sink_;
   engine_.prepare_batch(batch, sink_);
-  check_and_book_long_sequences();
+  book_long_sequences();
 }
 
 // Units beyond pass_tokens run alone: whether each fits is known before the first pass, and so
 // is whether the disk has the space.
-void StageRunner::check_and_book_long_sequences() {
+void StageRunner::book_long_sequences() {
   if (engine_.options().pass_bytes == 0) return;
   size_t end = 0;
   for (size_t first = 0; first < batch_->sequences.size(); first = end) {
@@ -56,7 +56,7 @@ void StageRunner::check_and_book_long_sequences() {
     if (tokens <= engine_.options().pass_tokens) continue;
     Flight& flight = claim_flight(0);
     PassWork work = flight.micro_batch.collate(engine_, *batch_, first, end);
-    choose_recompute_or_refuse(flight, work, first);
+    choose_recompute(flight, work, first);
     book_files(flight);
     free_flight(flight);
   }
@@ -69,14 +69,13 @@ const PassPlan& StageRunner::count_memory(Flight& flight, const PassWork& work) 
         [&](Backend& counter) { count_pass_memory(counter, engine_, work, state); });
   }
   return engine_.workspace().measure_held([&](Backend& counter) {
-    return count_stage_pass_and_get_deferred_bytes(counter, engine_, work, state,
-                                                   defers_ && work.trains());
+    return count_stage_pass(counter, engine_, work, state, defers_ && work.trains());
   });
 }
 
 // Counts the pass, with full recompute where it would take too much without, and with the layers'
 // inputs in files.
-void StageRunner::choose_recompute_or_refuse(Flight& flight, PassWork& work, size_t first) {
+void StageRunner::choose_recompute(Flight& flight, PassWork& work, size_t first) {
   const EngineOptions& options = engine_.options();
   std::optional<std::string> fault;
   const auto fits = [&] {
@@ -219,7 +218,7 @@ StageRunner::Flight& StageRunner::find_flight(int microbatch) {
   return **found;
 }
 
-void StageRunner::store_and_free_flight(Flight& flight) {
+void StageRunner::retire_flight(Flight& flight) {
   if (batch_->want_loss) {
     flight.micro_batch.mark_has_gradient(engine_, *batch_);
     if (is_last()) flight.micro_batch.store_logprobs_and_losses(*batch_, *result_);
@@ -250,7 +249,7 @@ PassWork StageRunner::prepare_pass_work(Flight& flight, int microbatch) {
       flight.micro_batch.collate(engine_, *batch_, round_->firsts[m], round_->firsts[m + 1]);
   work.first_row = round_->first_rows[m];
   work.sink = sink_;
-  choose_recompute_or_refuse(flight, work, round_->firsts[m]);
+  choose_recompute(flight, work, round_->firsts[m]);
   book_files(flight);
   if (chain_ != nullptr && round_->num_dealt > 1 && work.trains()) {
     CHECK(!defers_ || work.base_gradients == nullptr);  // commands refuse it
@@ -293,7 +292,7 @@ void StageRunner::forward(int microbatch) {
     pass.compute_losses_and_gradients();
   }
   record_peak_held(flight);
-  if (!work.trains()) store_and_free_flight(flight);
+  if (!work.trains()) retire_flight(flight);
   // To another rank an action of its own sends it.
   if (!is_last() && is_here(stage_ + 1)) send(Border::kForward, microbatch);
 }
@@ -331,7 +330,7 @@ StageRunner::Waiting& StageRunner::find_waiting(int microbatch) {
 void StageRunner::run_weight_gradients(int microbatch) {
   const TraceSpan span("W", "micro-batch", microbatch);
   Waiting& waiting = find_waiting(microbatch);
-  waiting.products.run_and_clear(engine_.backend());
+  waiting.products.run_deferred(engine_.backend());
   deferred_bytes_ = std::max(deferred_bytes_, waiting.memory.high_water());
   waiting.mark.reset();
   waiting.microbatch = -1;
@@ -358,12 +357,12 @@ void StageRunner::backward(const Action& action) {
     find_crossing(Border::kBackward, microbatch)
         .indexer_losses.assign(losses.begin(), losses.end());
   }
-  store_and_free_flight(flight);
-  send_or_free_gradient(microbatch);
+  retire_flight(flight);
+  hand_off_gradient(microbatch);
 }
 
 // To another rank an action of its own sends it.
-void StageRunner::send_or_free_gradient(int microbatch) {
+void StageRunner::hand_off_gradient(int microbatch) {
   if (is_first()) {
     if (has_flights_) find_crossing(Border::kBackward, microbatch).microbatch = -1;
   } else if (is_here(stage_ - 1)) {

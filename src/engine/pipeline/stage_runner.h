@@ -112,9 +112,9 @@ class StageRunner {
                std::span<float> indexer_losses = {});
   Flight& claim_flight(int microbatch);
   Flight& find_flight(int microbatch);
-  void check_and_book_long_sequences();
+  void book_long_sequences();
   const PassPlan& count_memory(Flight& flight, const PassWork& work);
-  void choose_recompute_or_refuse(Flight& flight, PassWork& work, size_t first);
+  void choose_recompute(Flight& flight, PassWork& work, size_t first);
   void book_files(Flight& flight);
   // While one lives, what a pass keeps stays with its flight.
   struct Holds {
@@ -123,13 +123,13 @@ class StageRunner {
     std::optional<Scratch::Hold> files;
   };
   void record_peak_held(const Flight& flight);
-  void store_and_free_flight(Flight& flight);
+  void retire_flight(Flight& flight);
   void free_flight(Flight& flight);
   PassWork prepare_pass_work(Flight& flight, int microbatch);
   void book_counted_memory(Flight& flight);
   void forward(int microbatch);
   void backward(const schedule::Action& action);
-  void send_or_free_gradient(int microbatch);
+  void hand_off_gradient(int microbatch);
   Waiting& find_waiting(int microbatch);
   void run_weight_gradients(int microbatch);
   model::DeferredProducts& claim_deferred_products(const Flight& flight);

@@ -82,7 +82,7 @@ PassPlan plan_pass(Engine& engine, const PassWork& work, PassState& state, bool 
   PassMeter meter(engine.backend());
   const auto whole = [&](Backend& counter) { count_pass_memory(counter, engine, work, state); };
   const auto apart = [&](Backend& counter) {
-    return count_stage_pass_and_get_deferred_bytes(counter, engine, work, state, defers);
+    return count_stage_pass(counter, engine, work, state, defers);
   };
   PassPlan plan = in_stages ? meter.measure_held(apart) : meter.measure(whole);
   plan.saved = work.builder.saved_costs();

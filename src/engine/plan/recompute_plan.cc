@@ -104,7 +104,7 @@ model::Recompute recompute_offloading_all(const std::vector<SavedClass>& classes
       tags.emplace_back(c.cost.tag);
     }
   }
-  return model::Recompute::keeping_and_offloading({}, tags);
+  return model::Recompute::with_offload({}, tags);
 }
 
 // `pass` is what was counted with this choice.

@@ -98,7 +98,7 @@ size_t RowBook::open_group(std::shared_ptr<const api::SampleRequest> of,
                      .frequency = request.frequency_penalty,
                      .presence = request.presence_penalty};
   if (request.repetition_penalty != 1.0f) group.penalised = distinct_tokens(request.prompt);
-  group.adapter = adapter == nullptr ? engine_.adapter_or_base(request.slot) : adapter.get();
+  group.adapter = adapter == nullptr ? engine_.slot_adapter(request.slot) : adapter.get();
   group.keep = std::move(adapter);
   group.prompt = zeroed_prompt_values(request);
   groups_[next_group_] = std::move(group);
@@ -126,7 +126,7 @@ size_t RowBook::add_row(size_t group_id, uint64_t seed) {
   return next_id_++;
 }
 
-void RowBook::set_sample_index_and_stop(size_t id, int64_t index, std::unique_ptr<StopText> stop) {
+void RowBook::set_sample(size_t id, int64_t index, std::unique_ptr<StopText> stop) {
   SampleRow& row = rows_.at(id);
   row.index = index;
   row.shares_prompt = index > 0;
@@ -140,11 +140,11 @@ void RowBook::set_matcher(size_t id, structured::Matcher matcher) {
 
 void RowBook::close_group(size_t group) {
   groups_.at(group).closed = true;
-  release_if_unused(group);
+  release_idle_group(group);
 }
 
 // Pages of the prompt are kept for rows that join it, for the first time or again.
-void RowBook::release_if_unused(size_t id) {
+void RowBook::release_idle_group(size_t id) {
   SampleGroup& group = groups_.at(id);
   if (group.holds_prompt()) return;
   release(group.pages, group.state);
@@ -167,7 +167,7 @@ void RowBook::evict(size_t id, RowPhase phase) {
   const bool leads = row.leads();
   row.prompt = PromptRole::kWaits;
   if (leads && group.phase != GroupPhase::kCached) reassign_prompt_leader(row);
-  release_if_unused(row.group);
+  release_idle_group(row.group);
 }
 
 // Others of the group wait for the prompt that the row was to read: the first of them that runs
@@ -185,10 +185,10 @@ void RowBook::reassign_prompt_leader(SampleRow& row) {
 
 void RowBook::finish(size_t id) { evict(id, RowPhase::kFinished); }
 
-bool RowBook::set_aside(size_t id, bool keep) {
+bool RowBook::preempt_row(size_t id, bool keep) {
   SampleRow& row = rows_.at(id);
   CHECK(row.phase == RowPhase::kRunning, id);
-  row.aside_order = ++num_asides_;
+  row.preempt_order = ++num_preemptions_;
   const SampleGroup& group = group_of(row);
   const bool is_awaited =
       row.leads() && group.phase != GroupPhase::kCached && (group.num_rows > 1 || !group.closed);
@@ -271,7 +271,7 @@ api::SampleResult RowBook::take_result(size_t id) {
   const size_t group_id = row.group;
   --group.num_rows;
   rows_.erase(id);
-  release_if_unused(group_id);
+  release_idle_group(group_id);
   if (!error.empty()) throw Error(ErrorCode::kInvalidArgument, error);
   return result;
 }

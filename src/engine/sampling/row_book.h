@@ -37,8 +37,8 @@ struct SampleChoice : ops::TokenChoice {
 // What the rows of a command have given so far.
 struct SampleAnswer {
   std::shared_ptr<const api::Command> command;
-  int64_t left = 0;          // samples without an end
-  bool told_prompt = false;  // its logprobs, where tokens are told
+  int64_t left = 0;             // samples without an end
+  bool emitted_prompt = false;  // its logprobs, where tokens are told
   api::SampleOutput output = {};
   [[nodiscard]] const api::Sample& sample() const { return std::get<api::Sample>(command->op); }
 };
@@ -142,7 +142,7 @@ struct SampleRow {
   bool first = false;                   // of its group: the prompt's values go with it
   RowPhase phase = RowPhase::kRunning;
   PromptRole prompt = PromptRole::kWaits;
-  int64_t aside_order = 0;  // who was set aside before has a lower one
+  int64_t preempt_order = 0;  // who was set aside before has a lower one
   std::string error = {};
   // Its place in a command.
   int64_t index = 0;                         // of the sample
@@ -181,10 +181,10 @@ class RowBook {
                     std::shared_ptr<SampleAnswer> answer = nullptr);
   size_t add_row(size_t group, uint64_t seed);
   // Which sample of its command the row is, and where its text ends (or null).
-  void set_sample_index_and_stop(size_t row, int64_t index, std::unique_ptr<StopText> stop);
+  void set_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop);
   void set_matcher(size_t row, structured::Matcher matcher);
   void close_group(size_t group);
-  bool set_aside(size_t row, bool keep);
+  bool preempt_row(size_t row, bool keep);
   void give_up_pages(size_t row);
   void resume(size_t row, int64_t runs_until = 0);
   void finish(size_t id);
@@ -286,7 +286,7 @@ class RowBook {
   static PromptRole begin_prompt(SampleGroup& group);
   void evict(size_t row, RowPhase phase);
   void reassign_prompt_leader(SampleRow& row);
-  void release_if_unused(size_t group);
+  void release_idle_group(size_t group);
 
   Engine& engine_;
   PrefixCache* prefixes_;
@@ -297,7 +297,7 @@ class RowBook {
   std::vector<size_t> active_;
   size_t next_id_ = 0;  // of rows
   size_t next_group_ = 0;
-  int64_t num_asides_ = 0;  // ever
+  int64_t num_preemptions_ = 0;  // ever
 };
 
 }  // namespace strata::engine

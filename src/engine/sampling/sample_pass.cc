@@ -31,7 +31,7 @@ SamplePass::SamplePass(Runner& runner, PassWorkspace& workspace, RowBook& book, 
 }
 
 // Whether it stays the same. What a pass takes depends on each slice's rows, adapter and reads.
-bool SamplePass::update_and_compare_signature() {
+bool SamplePass::update_signature() {
   signature_.swap(last_signature_);
   signature_.clear();
   for (const StepSlice& slice : step_.slices()) {
@@ -54,7 +54,7 @@ std::span<const SampledToken> SamplePass::run() {
   CHECK(!step_.slices().empty() || !sampled_.empty());  // the budget is at least one token
   if (!step_.slices().empty()) {
     select_head_rows();
-    if (!update_and_compare_signature())
+    if (!update_signature())
       plan_ = workspace_.measure([this](Backend& counter) { run_pass(counter); });
     workspace_.book(plan_);
     run_pass(workspace_.backend());
@@ -80,10 +80,10 @@ void SamplePass::run_pass(Backend& backend) {
   const Scratch::Mark mark(backend.scratch());
   model::Pass pass = step_.builder().build(backend, *engine_.model().weights, workspace_.ropes(),
                                            engine_.cache_layout());
-  const TensorView hidden = run_layers_and_commit_reads(pass);
+  const TensorView hidden = run_layers(pass);
   {
     const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(step_.slices()));
-    run_head_and_choose(pass, hidden);
+    choose_next_tokens(pass, hidden);
   }
   if (!drafts_) return;
   drafts_->roll_back_rejected(pass);
@@ -110,7 +110,7 @@ TensorView SamplePass::take_borders_and_hidden(model::Pass& pass) {
 }
 
 // Runs the layers of this stage; returns what the head reads.
-TensorView SamplePass::run_layers_and_commit_reads(model::Pass& pass) {
+TensorView SamplePass::run_layers(model::Pass& pass) {
   const TensorView hidden = take_borders_and_hidden(pass);
   const TraceSpan span = model::traced(pass, "forward", "tokens", pass.num_tokens());
   if (drafts_) drafts_->save_draft_rows(pass.backend);
@@ -162,25 +162,25 @@ SamplePass::LogitsRow SamplePass::run_head(model::Pass& pass, std::span<const in
 }
 
 // Whoever has no logits has all that they gave before it begins.
-void SamplePass::begin_or_receive_news() {
+void SamplePass::open_news() {
   if (!shares()) return;
   if (has_logits()) return news_.begin_writing();
   runner_.broadcast_from_last_stage(news_.bytes());
   news_.begin_reading();
 }
 
-void SamplePass::run_head_and_choose(model::Pass& pass, TensorView hidden) {
+void SamplePass::choose_next_tokens(model::Pass& pass, TensorView hidden) {
   Backend& backend = pass.backend;
   size_t slice = 0;
   chunks_.select_rows(pass, selected_);
-  backend.unless_counting([&] { begin_or_receive_news(); });
+  backend.unless_counting([&] { open_news(); });
   for (auto rows = chunks_.next_chunk(); !rows.empty(); rows = chunks_.next_chunk()) {
     const Scratch::Mark mark(backend.scratch());
     const LogitsRow chunk = run_head(pass, rows, hidden);
-    record_values_and_add_choices(pass, rows, chunk, slice);
+    collect_choices(pass, rows, chunk, slice);
     if (has_logits()) book_.fill_masks(backend, choices_);
     choose_tokens(backend, chunk);
-    backend.unless_counting([&] { store_values_and_append_tokens(); });
+    backend.unless_counting([&] { commit_chunk(); });
   }
   backend.unless_counting([&] {
     if (has_logits() && shares()) runner_.broadcast_from_last_stage(news_.bytes());
@@ -259,13 +259,13 @@ void SamplePass::choose_tokens(Backend& backend, const LogitsRow& chunk) {
 }
 
 // What the chunk gave, also to those that have no logits. A row that cannot be read ends alone.
-void SamplePass::store_values_and_append_tokens() {
-  if (shares()) write_or_read_news();
+void SamplePass::commit_chunk() {
+  if (shares()) sync_news();
   for (const RecordedPrompt& recorded : recorded_)
     book_.set_prompt_values(recorded.row, recorded.position, recorded.values);
   for (SampleChoice& choice : choices_) {
     if (choice.num_drafts > 0) {
-      drafts_->verify_and_add_ahead(choice);
+      drafts_->verify_draft(choice);
     } else {
       append_sampled_token(choice.id, take_chosen(choice));
     }
@@ -273,25 +273,25 @@ void SamplePass::store_values_and_append_tokens() {
 }
 
 // What a chunk of logits gave.
-void SamplePass::write_or_read_news() {
+void SamplePass::sync_news() {
   for (RecordedPrompt& recorded : recorded_) {
     std::string error = book_.row(recorded.row).error;
-    news_.write_or_read(error);
+    news_.sync_value(error);
     book_.set_error(recorded.row, error);
     PromptValues& values = recorded.values;
-    news_.write_or_read(std::span(values.target_logprobs));
-    news_.write_or_read(std::span(values.draw_ids));
-    news_.write_or_read(std::span(values.draw_logprobs));
-    news_.write_or_read(values.logprob);
-    news_.write_or_read(std::span(values.topk_ids));
-    news_.write_or_read(std::span(values.topk_logprobs));
+    news_.sync_value(std::span(values.target_logprobs));
+    news_.sync_value(std::span(values.draw_ids));
+    news_.sync_value(std::span(values.draw_logprobs));
+    news_.sync_value(values.logprob);
+    news_.sync_value(std::span(values.topk_ids));
+    news_.sync_value(std::span(values.topk_logprobs));
   }
   for (SampleChoice& choice : choices_) {
-    news_.write_or_read(choice.error);
-    news_.write_or_read(choice.token);
-    news_.write_or_read(choice.logprob);
-    news_.write_or_read(std::span(choice.topk_ids));
-    news_.write_or_read(std::span(choice.topk_logprobs));
+    news_.sync_value(choice.error);
+    news_.sync_value(choice.token);
+    news_.sync_value(choice.logprob);
+    news_.sync_value(std::span(choice.topk_ids));
+    news_.sync_value(std::span(choice.topk_logprobs));
   }
 }
 

@@ -40,14 +40,14 @@ class SamplePass {
     return row.leads() && group.wants_prompt() && !group.has_values;
   }
   void append_tokens_ahead();
-  bool update_and_compare_signature();
+  bool update_signature();
   void run_pass(Backend& backend);
   [[nodiscard]] bool has_logits() const { return engine_.model().weights->ends(); }
   [[nodiscard]] bool shares() const { return runner_.comm().size() > 1; }
   [[nodiscard]] TensorView take_borders_and_hidden(model::Pass& pass);
-  [[nodiscard]] TensorView run_layers_and_commit_reads(model::Pass& pass);
-  void run_head_and_choose(model::Pass& pass, TensorView hidden);
-  void begin_or_receive_news();
+  [[nodiscard]] TensorView run_layers(model::Pass& pass);
+  void choose_next_tokens(model::Pass& pass, TensorView hidden);
+  void open_news();
   void select_head_rows();
   void select_prompt_rows(const StepSlice& slice);
   struct LogitsRow {  // logits [C, V] f32, lse [C, 2] f32
@@ -61,14 +61,14 @@ class SamplePass {
     int64_t position;
     PromptValues values;
   };
-  void record_values_and_add_choices(model::Pass& pass, std::span<const int32_t> rows,
-                                     const LogitsRow& chunk, size_t& slice);
+  void collect_choices(model::Pass& pass, std::span<const int32_t> rows, const LogitsRow& chunk,
+                       size_t& slice);
   void record_values(model::Pass& pass, const StepSlice& slice, int32_t at, const LogitsRow& of);
   void add_choice(const StepSlice& slice, int32_t at, int32_t logits_row);
   void compute_prompt_values(Backend& backend, RecordedPrompt& recorded, const LogitsRow& of);
-  void write_or_read_news();
+  void sync_news();
   void choose_tokens(Backend& backend, const LogitsRow& chunk);
-  void store_values_and_append_tokens();
+  void commit_chunk();
   void append_sampled_token(size_t id, const ChosenToken& choice);
 
   Runner& runner_;

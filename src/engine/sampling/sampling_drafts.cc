@@ -35,7 +35,7 @@ void SamplingDrafts::save_draft_rows(Backend& backend) {
 }
 
 // What is sampled behind drafts counts where these are the tokens that were sampled before it.
-void SamplingDrafts::verify_and_add_ahead(SampleChoice& choice) {
+void SamplingDrafts::verify_draft(SampleChoice& choice) {
   const SampleRow& row = book_.row(choice.id);
   // One that stands behind a rejected draft was given a prefix that the row does not have: else one
   // token fewer is in advance than there are drafts before it, since the step's first is no
@@ -50,7 +50,7 @@ void SamplingDrafts::verify_and_add_ahead(SampleChoice& choice) {
 
 // Puts rings back, and the row before its first rejected draft; returns how many rows of the slice
 // are to be gone through again for what else is in its state.
-int64_t SamplingDrafts::rewind_and_count_replayed(Backend& backend, const StepSlice& slice) {
+int64_t SamplingDrafts::rewind_rejected(Backend& backend, const StepSlice& slice) {
   const SampleRow& row = book_.row(slice.id);
   if (row.finished()) return 0;
   // Every accepted draft gave one token in advance, and the first rejected one ends them.
@@ -68,7 +68,7 @@ void SamplingDrafts::roll_back_rejected(model::Pass& pass) {
     const StepSlice& slice = step_.slices()[s];
     if (slice.num_drafts == 0) continue;
     int64_t rows = slice.end - slice.begin;  // a plan's
-    pass.unless_counting([&] { rows = rewind_and_count_replayed(pass.backend, slice); });
+    pass.unless_counting([&] { rows = rewind_rejected(pass.backend, slice); });
     if (rows == 0) continue;
     const model::PassSequence& sequence = pass.sequences[s];
     builder_.append(
@@ -82,12 +82,12 @@ void SamplingDrafts::roll_back_rejected(model::Pass& pass) {
 
 void SamplingDrafts::draft(model::Pass& pass, TensorView layers) {
   const TraceSpan span = model::traced(pass, "drafts", "rows", std::ssize(step_.slices()));
-  clear_drafts_and_list_known_rows(pass);
+  collect_known_rows(pass);
   if (rows_.empty()) return;
-  if (engine_.options().draft_tokens == 1) return run_mtp_layer_and_choose(pass, layers, {});
+  if (engine_.options().draft_tokens == 1) return propose_drafts(pass, layers, {});
   const Scratch::Mark mark(pass.backend.scratch());
   const TensorView states = pass.take(pass.dtype(), {std::ssize(slices_), layers.cols()});
-  run_mtp_layer_and_choose(pass, layers, states);
+  propose_drafts(pass, layers, states);
   draft_further(pass, states);
 }
 
@@ -101,7 +101,7 @@ void SamplingDrafts::draft_further(model::Pass& pass, TensorView states) {
     if (rows_.empty()) break;
     // All of them are kept at once, before the first is overwritten.
     if (i == 1) kept = save_listed_rows(pass, count);
-    run_mtp_layer_and_choose(pass, states, states.slice_rows(0, std::ssize(slices_)));
+    propose_drafts(pass, states, states.slice_rows(0, std::ssize(slices_)));
   }
   // Rows that got fewer drafts too: what was not overwritten is put back as it was.
   for (const SampleRow* row : kept) {
@@ -121,7 +121,7 @@ std::vector<const SampleRow*> SamplingDrafts::save_listed_rows(model::Pass& pass
 
 // The layer reads every row of the pass whose next token is known by now, which leaves its keys in
 // the cache; of a rejected draft's row there is none, and a row that is done needs none.
-void SamplingDrafts::clear_drafts_and_list_known_rows(const model::Pass& pass) {
+void SamplingDrafts::collect_known_rows(const model::Pass& pass) {
   builder_.clear();
   rows_.clear();
   slices_.clear();
@@ -170,8 +170,7 @@ void SamplingDrafts::list_drafted_rows(const model::Pass& pass, int64_t num_draf
 
 // The listed rows, of which `from` has the states. Leaves that of each slice's last row in
 // `states`, which may be a part of `from` or nothing.
-void SamplingDrafts::run_mtp_layer_and_choose(model::Pass& pass, TensorView from,
-                                              TensorView states) {
+void SamplingDrafts::propose_drafts(model::Pass& pass, TensorView from, TensorView states) {
   model::Pass own = builder_.build_like(pass);
   own.is_mtp = true;
   const Scratch::Mark mark(pass.backend.scratch());

@@ -26,17 +26,17 @@ class SamplingDrafts {
   // of the step are known; and then, of a pass whose layers gave `states` [T, n D], or what the
   // head reads (model::mtp_state).
   void save_draft_rows(Backend& backend);
-  void verify_and_add_ahead(SampleChoice& choice);
+  void verify_draft(SampleChoice& choice);
   void roll_back_rejected(model::Pass& pass);
   void draft(model::Pass& pass, TensorView states);
 
  private:
-  int64_t rewind_and_count_replayed(Backend& backend, const StepSlice& slice);
+  int64_t rewind_rejected(Backend& backend, const StepSlice& slice);
   void draft_further(model::Pass& pass, TensorView states);
-  void clear_drafts_and_list_known_rows(const model::Pass& pass);
+  void collect_known_rows(const model::Pass& pass);
   std::vector<const SampleRow*> save_listed_rows(model::Pass& pass, int64_t count);
   void list_drafted_rows(const model::Pass& pass, int64_t num_drafts);
-  void run_mtp_layer_and_choose(model::Pass& pass, TensorView from, TensorView states);
+  void propose_drafts(model::Pass& pass, TensorView from, TensorView states);
   void gather_last_states(const model::Pass& own, TensorView from, TensorView states);
   void select_last_rows(const model::Pass& own);
   void list_choices(const model::Pass& own, std::span<const int32_t> rows, size_t& next);

@@ -21,7 +21,7 @@ int64_t prompt_states(const SampleGroup& group) {
   return api::CachePages::prompt_states(group.answer->sample());
 }
 
-bool may_be_set_aside(const SampleRow& row) {
+bool is_preemptible(const SampleRow& row) {
   return !row.aside() && row.num_sampled() >= row.runs_until;
 }
 
@@ -164,7 +164,7 @@ bool Preemption::has_budget(const api::PageNeed& need) const {
          need.states <= free_states();
 }
 
-bool Preemption::evict_one_aside(const api::TenantId* tenant, size_t except) {
+bool Preemption::evict_preempted(const api::TenantId* tenant, size_t except) {
   for (const auto& [id, row] : loop_.rows()) {
     if (id == except || !row.aside() || !row.resident()) continue;
     if (tenant != nullptr && tenant_of(row) != *tenant) continue;
@@ -175,15 +175,14 @@ bool Preemption::evict_one_aside(const api::TenantId* tenant, size_t except) {
 }
 
 // The row that would be read again soonest; with `keep` only one whose pages need not go.
-std::optional<size_t> Preemption::find_row_to_set_aside(const api::TenantId& tenant,
-                                                        const api::PageNeed& need,
-                                                        bool keep) const {
+std::optional<size_t> Preemption::find_victim(const api::TenantId& tenant,
+                                              const api::PageNeed& need, bool keep) const {
   const int64_t max_pages = engine_.kv_pool().max_pages();
   const int64_t reserved = reserved_pages();
   std::optional<size_t> best;
   int64_t fewest = 0;
   for (const auto& [id, row] : loop_.rows()) {
-    if (tenant_of(row) != tenant || !may_be_set_aside(row)) continue;
+    if (tenant_of(row) != tenant || !is_preemptible(row)) continue;
     const int64_t sampled = row.num_sampled();
     // What would be held of all rows if this one were aside, with its pages.
     const int64_t kept =
@@ -201,14 +200,14 @@ bool Preemption::preempt_one(const api::TenantId& tenant, const api::PageNeed& n
   // From the cheapest on: a row that keeps its pages reads nothing again, but keeps its state too;
   // one that is aside already loses a read that it may need; one that runs loses it for certain.
   if (need.states <= free_states()) {
-    if (const auto row = find_row_to_set_aside(tenant, need, /*keep=*/true)) {
-      loop_.set_aside(*row, /*keep=*/true);
+    if (const auto row = find_victim(tenant, need, /*keep=*/true)) {
+      loop_.preempt_row(*row, /*keep=*/true);
       return true;
     }
   }
-  if (evict_one_aside(&tenant, kNoRow)) return true;
-  const auto row = find_row_to_set_aside(tenant, need, /*keep=*/false);
-  if (row) loop_.set_aside(*row, /*keep=*/false);
+  if (evict_preempted(&tenant, kNoRow)) return true;
+  const auto row = find_victim(tenant, need, /*keep=*/false);
+  if (row) loop_.preempt_row(*row, /*keep=*/false);
   return row.has_value();
 }
 
@@ -216,7 +215,7 @@ void Preemption::make_space(const api::TenantId& tenant, const api::Sample& samp
   const api::PageNeed need = engine_.kv_pool().need().to_join(sample, index);
   while (!tenant.empty() && !has_budget(need) && preempt_one(tenant, need)) {
   }
-  while (loop_.num_running() == 0 && !has_budget(need) && evict_one_aside(nullptr, kNoRow)) {
+  while (loop_.num_running() == 0 && !has_budget(need) && evict_preempted(nullptr, kNoRow)) {
   }
 }
 
@@ -225,7 +224,7 @@ std::optional<size_t> Preemption::find_row_to_resume(const api::TenantId& tenant
   std::optional<size_t> best;
   for (const auto& [id, row] : loop_.rows()) {
     if (!row.aside() || tenant_of(row) != tenant) continue;
-    if (!best || row.aside_order < loop_.rows().at(*best).aside_order) best = id;
+    if (!best || row.preempt_order < loop_.rows().at(*best).preempt_order) best = id;
   }
   return best;
 }
@@ -238,11 +237,11 @@ void Preemption::make_space_to_resume(size_t id, const api::TenantId& takes_from
   // Where nothing runs, what is kept for later must not hold up what could run now: other rows'
   // pages go first, and its own so that a request that has begun can end.
   while (loop_.num_running() == 0 && !has_budget(space_needed_to_resume(row)) &&
-         (evict_one_aside(nullptr, id) || evict_one_aside(nullptr, kNoRow))) {
+         (evict_preempted(nullptr, id) || evict_preempted(nullptr, kNoRow))) {
   }
 }
 
-void Preemption::make_space_and_resume(const api::ResumeRow& which) {
+void Preemption::try_resume(const api::ResumeRow& which) {
   const std::optional<size_t> found = find_row_to_resume(which.tenant);
   if (!found) return;
   make_space_to_resume(*found, which.takes_from);
@@ -257,10 +256,10 @@ void Preemption::add_to_share(const SampleRow& row, api::SampleShare& share) con
   const int64_t pages = reserved_pages(row);
   share.pages += pages;
   if (row.aside()) {
-    ++share.rows_aside;
+    ++share.preempted_rows;
   } else {
     ++share.rows;
-    if (!may_be_set_aside(row)) return;
+    if (!is_preemptible(row)) return;
     ++share.rows_to_take;
     const SampleGroup& group = group_of(row);
     if (group.answer->sample().num_samples == 1) share.pages_to_take += prompt_pages(group);
@@ -281,7 +280,7 @@ std::vector<api::SampleShare> Preemption::shares() const {
   for (const auto& [id, row] : loop_.rows()) {
     auto& [share, next] = tenants[tenant_of(row)];
     add_to_share(row, share);
-    if (row.aside() && (next == nullptr || row.aside_order < next->aside_order)) next = &row;
+    if (row.aside() && (next == nullptr || row.preempt_order < next->preempt_order)) next = &row;
   }
   std::vector<api::SampleShare> out;
   for (auto& [tenant, held] : tenants) {

@@ -60,8 +60,8 @@ class SamplingLoop {
     return row;
   }
   // Which sample of its command the row is, and where its text ends (or null).
-  void set_sample_index_and_stop(size_t row, int64_t index, std::unique_ptr<StopText> stop) {
-    book().set_sample_index_and_stop(row, index, std::move(stop));
+  void set_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop) {
+    book().set_sample(row, index, std::move(stop));
   }
   // The row, which has sampled nothing yet, samples what fits from where the matcher stands on, and
   // ends with an end token of its vocabulary.
@@ -80,9 +80,9 @@ class SamplingLoop {
 
   // The row takes no part in steps until resume(). It keeps its pages and its state if `keep`, and
   // if no other row may wait for it to read the prompt; whether it did.
-  bool set_aside(size_t row, bool keep) {
+  bool preempt_row(size_t row, bool keep) {
     bool kept = false;
-    all([&](RowBook& book) { kept = book.set_aside(row, keep); });
+    all([&](RowBook& book) { kept = book.preempt_row(row, keep); });
     return kept;
   }
   // A row that is aside gives back what it kept.
@@ -177,7 +177,7 @@ class Preemption {
   void make_space(const api::TenantId& tenant, const api::Sample& sample, int64_t index);
   // Takes space for a row of the tenant's that is aside from those it may be taken from; the row
   // runs on if there is enough then.
-  void make_space_and_resume(const api::ResumeRow& row);
+  void try_resume(const api::ResumeRow& row);
 
   // Rows that may join.
   [[nodiscard]] int64_t free_rows() const;
@@ -206,13 +206,12 @@ class Preemption {
   [[nodiscard]] bool has_budget(const api::PageNeed& need) const;
   void make_space_to_resume(size_t id, const api::TenantId& takes_from);
   bool preempt_one(const api::TenantId& tenant, const api::PageNeed& need);
-  [[nodiscard]] std::optional<size_t> find_row_to_set_aside(const api::TenantId& tenant,
-                                                            const api::PageNeed& need,
-                                                            bool keep) const;
+  [[nodiscard]] std::optional<size_t> find_victim(const api::TenantId& tenant,
+                                                  const api::PageNeed& need, bool keep) const;
   [[nodiscard]] std::optional<size_t> find_row_to_resume(const api::TenantId& tenant) const;
   // The pages of a row that is aside go, so that it is read again: one of this tenant's (null: of
   // anybody's), not `except` (kNoRow: any). False where no such row has pages.
-  bool evict_one_aside(const api::TenantId* tenant, size_t except);
+  bool evict_preempted(const api::TenantId* tenant, size_t except);
 
   const Engine& engine_;
   SamplingLoop& loop_;

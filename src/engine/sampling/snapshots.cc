@@ -25,10 +25,10 @@ std::string message_of(const std::exception_ptr& fault) {
 
 void SnapshotCache::put(const api::SnapshotId& id, StagedAdapter adapter, const std::string& dir,
                         bool ephemeral) {
-  insert_or_replace(id, {.adapter = std::move(adapter), .dir = dir, .unwritten = ephemeral});
+  put_entry(id, {.adapter = std::move(adapter), .dir = dir, .unwritten = ephemeral});
 }
 
-void SnapshotCache::insert_or_replace(const api::SnapshotId& id, Entry entry) {
+void SnapshotCache::put_entry(const api::SnapshotId& id, Entry entry) {
   release(id);
   entry.bytes = stages_.adapter_bytes(specs_of(*entry.adapter[0]), false);
   entry.last_use = ++clock_;
@@ -101,7 +101,7 @@ void SnapshotCache::finish_write(FileJob job) {
   evict_to_limit();
 }
 
-StagedAdapter SnapshotCache::find_and_touch(const api::SnapshotId& id) {
+StagedAdapter SnapshotCache::lookup_adapter(const api::SnapshotId& id) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return {};
   found->second.last_use = ++clock_;
@@ -124,7 +124,7 @@ StagedAdapter SnapshotCache::finish_read(FileJob job) {
   reading_.erase(id);
   if (job.fault != nullptr) std::rethrow_exception(job.fault);
   for (size_t i = 0; i < stages_.size(); ++i) job.parts[i]->refresh(stages_.sampling(i).backend());
-  if (!released) insert_or_replace(id, {.adapter = job.parts, .dir = job.dir});
+  if (!released) put_entry(id, {.adapter = job.parts, .dir = job.dir});
   return job.parts;
 }
 
@@ -134,7 +134,7 @@ StagedAdapter SnapshotCache::load(const api::SnapshotId& id, const std::string& 
     adapter.push_back(
         model::load_adapter(stages_.sampling(i).backend(), stages_.engine(i).model(), dir));
   }
-  insert_or_replace(id, {.adapter = adapter, .dir = dir});
+  put_entry(id, {.adapter = adapter, .dir = dir});
   return adapter;
 }
 

@@ -28,7 +28,7 @@ class SnapshotCache {
   void put(const api::SnapshotId& id, StagedAdapter adapter, const std::string& dir,
            bool ephemeral);
   // From memory; none when it is not there.
-  [[nodiscard]] StagedAdapter find_and_touch(const api::SnapshotId& id);
+  [[nodiscard]] StagedAdapter lookup_adapter(const api::SnapshotId& id);
   // Has it read from `dir`, once for all who ask meanwhile; Error when there is no folder.
   void request_read(const api::SnapshotId& id, const std::string& dir, const api::TenantId& tenant);
   // What came of a read: the weights, or its Error.
@@ -55,7 +55,7 @@ class SnapshotCache {
     int64_t bytes = 0;
     uint64_t last_use = 0;
   };
-  void insert_or_replace(const api::SnapshotId& id, Entry entry);
+  void put_entry(const api::SnapshotId& id, Entry entry);
   void evict_to_limit();
   void request_write(const api::SnapshotId& id, Entry& entry);
   [[nodiscard]] std::map<api::SnapshotId, Entry>::iterator find_oldest_evictable();

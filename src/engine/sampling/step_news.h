@@ -25,7 +25,7 @@ class StepNews {
 
   // Writes the values, or overwrites them with what was written.
   template <typename T>
-  void write_or_read(std::span<T> values) {
+  void sync_value(std::span<T> values) {
     static_assert(std::is_trivially_copyable_v<T>);
     if (values.empty()) return;
     if (writes_) {
@@ -37,14 +37,14 @@ class StepNews {
     at_ += values.size_bytes();
   }
   template <typename T>
-  void write_or_read(T& value) {
-    write_or_read(std::span<T>(&value, 1));
+  void sync_value(T& value) {
+    sync_value(std::span<T>(&value, 1));
   }
-  void write_or_read(std::string& text) {
+  void sync_value(std::string& text) {
     size_t size = text.size();
-    write_or_read(size);
+    sync_value(size);
     if (!writes_) text.resize(size);
-    write_or_read(std::span<char>(text));
+    sync_value(std::span<char>(text));
   }
 
  private:

@@ -58,7 +58,7 @@ int64_t StepPlanner::next_piece(size_t id, int64_t budget) {
   return std::min(book_.next_prompt_chunk(id) - row.position, budget);
 }
 
-StepClaim& StepPlanner::find_or_add_claim(uint64_t owner) {
+StepClaim& StepPlanner::ensure_claim(uint64_t owner) {
   auto claim = std::find_if(claims_.begin(), claims_.end(),
                             [&](const StepClaim& c) { return c.owner == owner; });
   if (claim == claims_.end()) claim = claims_.insert(claim, {.owner = owner});
@@ -67,7 +67,7 @@ StepClaim& StepPlanner::find_or_add_claim(uint64_t owner) {
 
 // Which rows have one token to go through the model, the last they know, and which have more to
 // read; and what both come to for each owner.
-void StepPlanner::classify_rows_and_add_claims() {
+void StepPlanner::classify_rows() {
   decoding_.clear();
   reading_.clear();
   claims_.clear();
@@ -76,7 +76,7 @@ void StepPlanner::classify_rows_and_add_claims() {
     if (!row.ahead.empty()) continue;
     const SampleGroup& group = book_.group_of(row);
     if (!book_.try_prepare_to_read(id)) continue;
-    StepClaim& claim = find_or_add_claim(group.owner);
+    StepClaim& claim = ensure_claim(group.owner);
     const bool reads_prompt = row.leads() && row.position < group.prompt_size();
     if (book_.unread(row) == 1 && !reads_prompt) {
       decoding_.push_back(id);
@@ -92,7 +92,7 @@ void StepPlanner::plan(int64_t step_tokens) {
   builder_.clear();
   slices_.clear();
   ++num_steps_;
-  classify_rows_and_add_claims();
+  classify_rows();
   int64_t budget = engine_.options().prefill_tokens;
   if (step_tokens > 0) budget = std::min(budget, step_tokens);
   divide_step_tokens(claims_, budget, static_cast<uint64_t>(num_steps_));
@@ -133,7 +133,7 @@ void StepPlanner::add_decoding_slices(int64_t budget) {
   const int64_t budget_for_drafts = budget / std::max<int64_t>(1, std::ssize(decoding_)) - 1;
   for (const size_t id : decoding_) {
     const int64_t drafts = std::min(budget_for_drafts, drafts_to_read(book_.row(id)));
-    add_slice_and_advance(id, 1 + std::max<int64_t>(0, drafts));
+    schedule_slice(id, 1 + std::max<int64_t>(0, drafts));
   }
 }
 
@@ -143,7 +143,7 @@ void StepPlanner::add_reading_slices() {
     int64_t& left = claim_of(id).granted_prompt;
     if (left <= 0) continue;
     const int64_t count = next_piece(id, left);
-    add_slice_and_advance(id, count);
+    schedule_slice(id, count);
     left -= count;
   }
 }
@@ -186,7 +186,7 @@ void StepPlanner::add_tokens(const SampleRow& row, int64_t count, int64_t num_dr
 }
 
 // A slice of more tokens than the row has reads its drafts behind them.
-void StepPlanner::add_slice_and_advance(size_t id, int64_t count) {
+void StepPlanner::schedule_slice(size_t id, int64_t count) {
   const SampleRow& row = book_.row(id);
   const SampleGroup& group = book_.group_of(row);
   const int64_t end = row.position + count;

@@ -77,14 +77,14 @@ class StepPlanner {
 
  private:
   [[nodiscard]] int64_t next_piece(size_t id, int64_t budget);
-  void classify_rows_and_add_claims();
-  StepClaim& find_or_add_claim(uint64_t owner);
+  void classify_rows();
+  StepClaim& ensure_claim(uint64_t owner);
   [[nodiscard]] StepClaim& claim_of(size_t id);
   void keep_granted_decoding();
   void sort_decoding_by_adapter();
   void add_decoding_slices(int64_t budget);
   void add_reading_slices();
-  void add_slice_and_advance(size_t id, int64_t count);
+  void schedule_slice(size_t id, int64_t count);
   void add_tokens(const SampleRow& row, int64_t count, int64_t num_drafts);
   [[nodiscard]] int64_t drafts_to_read(const SampleRow& row) const;
   [[nodiscard]] int64_t reach_of_drafts(const SampleRow& row, int64_t end) const;

@@ -6,7 +6,7 @@ namespace strata::engine {
 bool StopText::push(int32_t token, bool last) {
   std::string piece = detokenizer_.push(token);
   if (last) piece += detokenizer_.flush();
-  return finder_.push_and_test(piece);
+  return finder_.detect_stop(piece);
 }
 
 }  // namespace strata::engine

@@ -17,7 +17,7 @@ const std::string kHash = "strata.base_numbers";
 constexpr std::string_view kNf4 = " nf4";  // behind a count
 const std::string kRopeTable = "strata.rope_table";
 
-std::optional<std::string> find_metadata_if_short(const PeftAdapter& peft, const std::string& key) {
+std::optional<std::string> find_metadata(const PeftAdapter& peft, const std::string& key) {
   const auto& metadata = peft.file().metadata();
   const auto found = metadata.find(key);
   // Hostile files are shown in messages.
@@ -69,14 +69,14 @@ BaseFingerprint base_fingerprint(const CheckpointSource& source) {
 }
 
 std::optional<BaseFingerprint> saved_base_fingerprint(const PeftAdapter& peft) {
-  const auto types = find_metadata_if_short(peft, kTypes);
-  const auto hash = find_metadata_if_short(peft, kHash);
+  const auto types = find_metadata(peft, kTypes);
+  const auto hash = find_metadata(peft, kHash);
   if (!types || !hash) return std::nullopt;
   return BaseFingerprint{*types, *hash};
 }
 
 std::optional<std::string> saved_rope_table(const PeftAdapter& peft) {
-  auto table = find_metadata_if_short(peft, kRopeTable);
+  auto table = find_metadata(peft, kRopeTable);
   if (table != "short" && table != "long") return std::nullopt;
   return table;
 }

@@ -336,9 +336,8 @@ std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& p
                           peft.file().path(), kMetadata, found->second));
 }
 
-bool read_and_check_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
-                                   const LoraTarget& target,
-                                   const std::vector<std::string>& halves) {
+bool is_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up, const LoraTarget& target,
+                       const std::vector<std::string>& halves) {
   const std::vector<float> b = read_values(peft, target.swapped ? gate_up.a : gate_up.b);
   const int64_t experts = target.num_experts, outs = target.out;
   const int64_t of_half = gate_up.rank / std::max<int64_t>(1, std::ssize(halves));

@@ -48,9 +48,8 @@ std::optional<std::vector<std::string>> parse_gate_up_names(const PeftAdapter& p
 
 // Whether B [out, E R] has zeros wherever a half's outputs meet the other half's ranks, and in the
 // outputs of a half that is not there.
-bool read_and_check_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up,
-                                   const LoraTarget& target,
-                                   const std::vector<std::string>& halves);
+bool is_block_diagonal(const PeftAdapter& peft, const PeftModule& gate_up, const LoraTarget& target,
+                       const std::vector<std::string>& halves);
 
 // The module's A and B from its part of the file's.
 void read_fused_part(const PeftAdapter& peft, const PeftModule& source, const FusedPart& part,

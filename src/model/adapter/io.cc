@@ -267,15 +267,13 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, text);
 }
 
-void warn_if_base_differs(const LoadedModel& model, const PeftAdapter& peft,
-                          const std::string& dir) {
+void warn_base_mismatch(const LoadedModel& model, const PeftAdapter& peft, const std::string& dir) {
   if (model.checkpoint == nullptr) return;
   const std::string warning = base_mismatch_warning(peft, dir, *model.checkpoint);
   if (!warning.empty()) log(LogLevel::kWarning, warning);
 }
 
-void warn_if_rope_differs(const LoadedModel& model, const PeftAdapter& peft,
-                          const std::string& dir) {
+void warn_rope_mismatch(const LoadedModel& model, const PeftAdapter& peft, const std::string& dir) {
   const std::string warning = rope_mismatch_warning(peft, dir, model.config);
   if (!warning.empty()) log(LogLevel::kWarning, warning);
 }
@@ -307,7 +305,7 @@ AdapterModules::AdapterModules(Backend& backend, const LoadedModel& model, const
     if (!fault.empty()) faults.push_back(std::move(fault));
   }
   if (!faults.empty()) fail(model, *peft_, dir, faults);
-  warn_if_base_differs(model, *peft_, dir);
+  warn_base_mismatch(model, *peft_, dir);
 }
 
 std::unique_ptr<LoraAdapter> AdapterModules::read_module(size_t module) const {
@@ -323,7 +321,7 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
   const AdapterModules file(backend, model, dir);
   auto adapter =
       std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(file.modules()), whole);
-  warn_if_rope_differs(model, file.peft(), dir);
+  warn_rope_mismatch(model, file.peft(), dir);
   read_modules(file.peft(), file.modules(), *adapter);
   adapter->refresh(backend);
   return adapter;
@@ -340,8 +338,8 @@ std::unique_ptr<LoraAdapter> read_adapter_without_refresh(Backend& backend,
     faults.push_back(fmt::format("tensor '{}' copies a base weight, which sampler weights never do",
                                  copy.tensor.name));
   if (!faults.empty()) fail(model, peft, dir, faults);
-  warn_if_base_differs(model, peft, dir);
-  warn_if_rope_differs(model, peft, dir);
+  warn_base_mismatch(model, peft, dir);
+  warn_rope_mismatch(model, peft, dir);
   auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched));
   read_modules(peft, matched, *adapter);
   return adapter;
@@ -397,8 +395,8 @@ void load_adapter_weights(const LoadedModel& model, const std::string& dir, Lora
   }
   const std::vector<MatchedModule> ordered = reorder_to_adapter(adapter, std::move(saved), faults);
   if (!faults.empty()) throw_mismatch(model, peft, dir, faults);
-  warn_if_base_differs(model, peft, dir);
-  warn_if_rope_differs(model, peft, dir);
+  warn_base_mismatch(model, peft, dir);
+  warn_rope_mismatch(model, peft, dir);
   read_modules(peft, ordered, adapter);
 }
 

@@ -164,15 +164,14 @@ std::string module_path(const LayerTable& layers, const LoraModuleSpec& spec) {
 LoraAdapter::LoraAdapter(Backend& backend, const ModelWeights& weights,
                          const std::vector<LoraModuleSpec>& specs, bool whole)
     : id_(next_id()), backend_(backend) {
-  const std::vector<bool> held = add_modules_and_decide_held(weights, specs, whole);
+  const std::vector<bool> held = add_modules(weights, specs, whole);
   allocate_modules(held);
   if (weights.layers().mtp_layer()) copy_modules_for_mtp();
   build_pack_list();
 }
 
-std::vector<bool> LoraAdapter::add_modules_and_decide_held(const ModelWeights& weights,
-                                                           const std::vector<LoraModuleSpec>& specs,
-                                                           bool whole) {
+std::vector<bool> LoraAdapter::add_modules(const ModelWeights& weights,
+                                           const std::vector<LoraModuleSpec>& specs, bool whole) {
   const LayerTable& layers = weights.layers();
   for (int64_t layer = -1; layer < layers.num_layers(); ++layer) {
     places_.emplace_back(layers.targets(layer).size());
@@ -317,10 +316,10 @@ void LoraAdapter::build_pack_list() {
 void LoraAdapter::enable_training(const LoraAdapter* turns_with) {
   if (trains_) return;
   allocate_moments();
-  allocate_or_share_gradients(turns_with);
+  bind_gradients(turns_with);
   allocate_gradients_apart();
   trains_ = true;  // all memory is there
-  build_step_items_and_gradient_parts();
+  list_held_parts();
 }
 
 void LoraAdapter::allocate_moments() {
@@ -332,7 +331,7 @@ void LoraAdapter::allocate_moments() {
 }
 
 // Its own, or those of an adapter that it takes turns with.
-void LoraAdapter::allocate_or_share_gradients(const LoraAdapter* turns_with) {
+void LoraAdapter::bind_gradients(const LoraAdapter* turns_with) {
   owns_gradients_ = turns_with == nullptr;
   if (owns_gradients_) {
     gradients_ = std::make_shared<GradientMemory>();
@@ -356,7 +355,7 @@ void LoraAdapter::allocate_or_share_gradients(const LoraAdapter* turns_with) {
   }
 }
 
-void LoraAdapter::build_step_items_and_gradient_parts() {
+void LoraAdapter::list_held_parts() {
   size_t first = 0;
   for (size_t i = 0; i < modules_.size(); ++i) {
     const int64_t offset = modules_[i].a_offset;  // B follows A

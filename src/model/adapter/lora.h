@@ -153,9 +153,8 @@ class LoraAdapter {
   };
 
   // Lists the modules, without memory; returns of each whether it is to have any.
-  std::vector<bool> add_modules_and_decide_held(const ModelWeights& weights,
-                                                const std::vector<LoraModuleSpec>& specs,
-                                                bool whole);
+  std::vector<bool> add_modules(const ModelWeights& weights,
+                                const std::vector<LoraModuleSpec>& specs, bool whole);
   void allocate_modules(const std::vector<bool>& held);
   void add_part_modules(LoraModule& module, int64_t panel_width);
   [[nodiscard]] std::span<LoraModule> parts_of(const LoraModule& module) {
@@ -164,9 +163,10 @@ class LoraAdapter {
   void copy_modules_for_mtp();
   void build_pack_list();
   void allocate_moments();
-  void allocate_or_share_gradients(const LoraAdapter* turns_with);
+  void bind_gradients(const LoraAdapter* turns_with);
   void allocate_gradients_apart();
-  void build_step_items_and_gradient_parts();
+  // Lists the optimizer item and the gradients of each module that is held.
+  void list_held_parts();
   struct GradientMemory {
     Memory flat, apart;
   };

@@ -175,7 +175,7 @@ class Matcher {
   }
 
   // After the last module.
-  std::vector<MatchedModule> check_experts_and_take() {
+  std::vector<MatchedModule> take_matched() {
     for (const MatchedModule& item : matched_) {
       const bool of_experts = target_of(layers_, item.spec.layer, item.spec.target).num_experts > 0;
       if (of_experts && item.form == ExpertForm::kPerExpert && !item.part) {
@@ -190,7 +190,7 @@ class Matcher {
 
   // The file's module as the one of a place, or as one expert's part of it.
   void add_source(const TargetPlace& place, const LoraTarget& target, const PeftModule& module) {
-    MatchedModule* item = find_or_add_unless_taken(place, module, module.rank, module.alpha);
+    MatchedModule* item = claim_item(place, module, module.rank, module.alpha);
     if (item == nullptr) return;
     if (place.expert < 0) {
       item->sources = {&module};
@@ -232,8 +232,8 @@ class Matcher {
   }
 
   // The item of a place, new or that of another expert; null, and a fault, when it is taken.
-  MatchedModule* find_or_add_unless_taken(const TargetPlace& place, const PeftModule& module,
-                                          int64_t rank, double alpha) {
+  MatchedModule* claim_item(const TargetPlace& place, const PeftModule& module, int64_t rank,
+                            double alpha) {
     const auto [found, added] = places_.try_emplace({place.layer, place.target}, matched_.size());
     if (added) {
       matched_.push_back({.spec = {.layer = place.layer,
@@ -268,7 +268,7 @@ class Matcher {
     const bool is_pair = target.num_halves > 1;
     const auto count = is_pair ? std::ssize(*halves_) : 1;
     if (is_pair && (count == 0 || module.rank % count != 0 ||
-                    !read_and_check_block_diagonal(peft_, module, target, *halves_))) {
+                    !is_block_diagonal(peft_, module, target, *halves_))) {
       return add_changed_values_fault(module);
     }
     const int64_t rank = module.rank / count;
@@ -278,7 +278,7 @@ class Matcher {
           is_pair ? std::string_view((*halves_)[static_cast<size_t>(i)]) : target.name();
       place.target = find_expert_target(place.layer, name);
       place.form = ExpertForm::kPerExpert;
-      MatchedModule* item = find_or_add_unless_taken(place, module, rank, alpha);
+      MatchedModule* item = claim_item(place, module, rank, alpha);
       if (item == nullptr) continue;
       item->sources = {&module};
       item->part = {.first_rank = i * rank,
@@ -322,7 +322,7 @@ std::vector<MatchedModule> match_modules(const LoadedModel& model, const PeftAda
                                          std::vector<std::string>& faults) {
   Matcher matcher(model, peft, faults);
   for (const PeftModule& module : peft.modules()) matcher.match(module);
-  return matcher.check_experts_and_take();
+  return matcher.take_matched();
 }
 
 namespace {

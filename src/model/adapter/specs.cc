@@ -52,18 +52,18 @@ std::vector<LoraModuleSpec> make_adapter_specs(
     double alpha, ExpertRank expert_rank) {
   check_rank_and_alpha(rank, alpha);
   std::vector<LoraModuleSpec> specs;
-  const auto add_if_wanted = [&](int layer, int t) {
+  const auto add_wanted = [&](int layer, int t) {
     const LoraTarget& target = layers.targets(layer)[static_cast<size_t>(t)];
     if (wanted(target, layer))
       specs.push_back(make_spec(target, layer, t, rank, alpha, expert_rank));
   };
-  add_if_wanted(-1, kEmbedding);
-  if (!layers.per_layer_rows().empty()) add_if_wanted(-1, kPerLayerModelProjection);
+  add_wanted(-1, kEmbedding);
+  if (!layers.per_layer_rows().empty()) add_wanted(-1, kPerLayerModelProjection);
   for (int layer = 0; layer < layers.num_layers(); ++layer) {
     const auto count = static_cast<int>(layers.targets(layer).size());
-    for (int t = 0; t < count; ++t) add_if_wanted(layer, t);
+    for (int t = 0; t < count; ++t) add_wanted(layer, t);
   }
-  add_if_wanted(-1, kHead);
+  add_wanted(-1, kHead);
   if (specs.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "lora: no module is adapted; name at least one target");

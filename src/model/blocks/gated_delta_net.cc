@@ -288,7 +288,7 @@ struct GatedDeltaNet {
                                                                    const BlockContext& context) {
     const auto all =
         make_state_segments(pass, context, history_bytes(context.as<Config>(), pass.dtype()));
-    auto& segments = pass.lists.blocks.get_or_make<ReplayLists>().segments;
+    auto& segments = pass.lists.blocks.ensure_lists<ReplayLists>().segments;
     segments.assign(all.begin(), all.end());
     for (ops::StateSegment& segment : segments) {
       if ((segment.first_position + 1) % ops::kDeltaChunk != 0) continue;

@@ -329,21 +329,21 @@ struct Gqa {
   }
 
   // Stores its own keys and values; those of another layer that layer has stored.
-  static std::span<const ops::AttentionSegment> store_and_make_segments(Pass& pass,
-                                                                        const BlockContext& context,
-                                                                        const KeysValues& kv) {
+  static std::span<const ops::AttentionSegment> prepare_segments(Pass& pass,
+                                                                 const BlockContext& context,
+                                                                 const KeysValues& kv) {
     const auto& c = context.as<Config>();
-    if (!c.kv_layer) return store_kv_and_make_segments(pass, context, kv.k, kv.v);
+    if (!c.kv_layer) return prepare_kv_segments(pass, context, kv.k, kv.v);
     BlockContext of_layer = context;
     of_layer.layer = *c.kv_layer;
     return make_segments_of_stored_kv(pass, of_layer, kv.k, kv.v);
   }
 
-  static ops::AttentionArgs store_kv_and_make_args(Pass& pass, const BlockContext& context,
-                                                   TensorView q, const KeysValues& kv) {
+  static ops::AttentionArgs prepare_attention(Pass& pass, const BlockContext& context, TensorView q,
+                                              const KeysValues& kv) {
     const auto& c = context.as<Config>();
     return {.q = q,
-            .segments = store_and_make_segments(pass, context, kv),
+            .segments = prepare_segments(pass, context, kv),
             .num_kv_heads = c.num_kv_heads,
             .scale = c.scale,
             .window = c.window,
@@ -364,7 +364,7 @@ struct Gqa {
     if (!pass.is_computed(s.context)) {
       const TensorView q = norm_and_rope(pass, context, queries_of(context, s.q_raw), kQNorm);
       const KeysValues kv = keys_and_values(pass, context, s);
-      ops::attention(pass.backend, store_kv_and_make_args(pass, context, q, kv), s.context, s.lse);
+      ops::attention(pass.backend, prepare_attention(pass, context, q, kv), s.context, s.lse);
     }
     linear_forward(pass, context, kO, flat(gated_context(pass, context, s)), output.add,
                    s.lora_h[kO], output.out);
@@ -398,8 +398,8 @@ struct Gqa {
     const bool are_raw = c.has_v_proj() && !c.v_norm;
     const TensorView d_v = are_raw ? d.v : pass.take(DType::kF32, kv.v.shape);
     // context = attention(rotated(norm(q_raw)), rotated(norm(k_raw)), v)
-    ops::attention_backward(pass.backend, store_kv_and_make_args(pass, context, q, kv), s.context,
-                            s.lse, d_context, d_q_rotated, d_k_rotated, d_v,
+    ops::attention_backward(pass.backend, prepare_attention(pass, context, q, kv), s.context, s.lse,
+                            d_context, d_q_rotated, d_k_rotated, d_v,
                             pass.base_gradient(context.param(kSinks).index));
     norm_and_rope_backward(pass, context, queries, kQNorm, d_q_rotated, queries_of(context, d.q));
     if (c.kv_layer) {

@@ -55,7 +55,7 @@ KvRows value_rows_of(const Pass& pass, const BlockContext& context, const KvRows
 
 // x [T, .., width] goes to the pages.
 void write_to_pages(Pass& pass, const KvRows& rows, TensorView x) {
-  std::vector<ops::CacheSegment>& runs = pass.lists.blocks.get_or_make<KvLists>().cache_runs;
+  std::vector<ops::CacheSegment>& runs = pass.lists.blocks.ensure_lists<KvLists>().cache_runs;
   runs.clear();
   for (const PassSequence& sequence : pass.sequences) {
     if (!sequence.kept.pages.empty()) rows.append_page_runs(sequence, runs);
@@ -90,7 +90,7 @@ void append_kv_ranges(const PassSequence& sequence, const KvRows& keys, const Kv
 std::span<const ops::AttentionSegment> make_attention_segments(Pass& pass, const KvLists& lists,
                                                                int64_t position_stride) {
   std::vector<ops::AttentionSegment>& segments =
-      pass.lists.blocks.get_or_make<AttentionLists>().segments;
+      pass.lists.blocks.ensure_lists<AttentionLists>().segments;
   segments.clear();
   size_t first = 0;
   for (size_t s = 0; s < pass.sequences.size(); ++s) {
@@ -116,9 +116,8 @@ void store_kv(Pass& pass, const BlockContext& context, TensorView k, TensorView 
   });
 }
 
-std::span<const ops::AttentionSegment> store_kv_and_make_segments(Pass& pass,
-                                                                  const BlockContext& context,
-                                                                  TensorView k, TensorView v) {
+std::span<const ops::AttentionSegment> prepare_kv_segments(Pass& pass, const BlockContext& context,
+                                                           TensorView k, TensorView v) {
   store_kv(pass, context, k, v);
   return make_segments_of_stored_kv(pass, context, k, v);
 }
@@ -128,7 +127,7 @@ std::span<const ops::AttentionSegment> make_segments_of_stored_kv(Pass& pass,
                                                                   TensorView k, TensorView v) {
   const KvRows keys = kv_rows_of(pass, context, k);
   const KvRows values = value_rows_of(pass, context, keys, v);
-  KvLists& lists = pass.lists.blocks.get_or_make<KvLists>();
+  KvLists& lists = pass.lists.blocks.ensure_lists<KvLists>();
   lists.clear_ranges();
   for (const PassSequence& sequence : pass.sequences) {
     append_kv_ranges(sequence, keys, values, lists.ranges);

@@ -13,9 +13,8 @@ namespace strata::model {
 // k [T, .., width] and v, dense rows; an empty v is inside k (latent attention). With a cache,
 // the new rows are written to the layer's part of the pages first (keys of a page's positions, then
 // their values) and attention reads the pages. Borrows the pass's lists until the next call.
-std::span<const ops::AttentionSegment> store_kv_and_make_segments(Pass& pass,
-                                                                  const BlockContext& context,
-                                                                  TensorView k, TensorView v);
+std::span<const ops::AttentionSegment> prepare_kv_segments(Pass& pass, const BlockContext& context,
+                                                           TensorView k, TensorView v);
 // The parts of that, of which the layer and sublayer of `context` matter: rows go to the pages, and
 // rows that are there are read.
 void store_kv(Pass& pass, const BlockContext& context, TensorView k, TensorView v);

@@ -78,11 +78,11 @@ TensorView make_latent_queries(Pass& pass, const BlockContext& context, TensorVi
   return q;
 }
 
-ops::AttentionArgs store_kv_and_make_args(Pass& pass, const BlockContext& context, TensorView q,
-                                          TensorView rows) {
+ops::AttentionArgs prepare_attention(Pass& pass, const BlockContext& context, TensorView q,
+                                     TensorView rows) {
   const auto& c = context.as<MlaConfig>();
   return {.q = q,
-          .segments = store_kv_and_make_segments(pass, context, rows, {}),
+          .segments = prepare_kv_segments(pass, context, rows, {}),
           .num_kv_heads = 1,
           .scale = c.scale,
           .value_dim = c.kv_lora_rank};
@@ -151,8 +151,8 @@ void attend_backward(Pass& pass, const BlockContext& context, const MlaSaved& s,
   const TensorView d_keys = pass.take(DType::kF32, {tokens, 1, mla.cache_width()});
   const TensorView d_values = pass.take(DType::kF32, {tokens, 1, mla.kv_lora_rank});
   // latent_context = attention(q, rows)
-  ops::attention_backward(pass.backend, store_kv_and_make_args(pass, context, q, rows),
-                          s.latent_context, s.lse, d_latent, d_q, d_keys, d_values);
+  ops::attention_backward(pass.backend, prepare_attention(pass, context, q, rows), s.latent_context,
+                          s.lse, d_latent, d_q, d_keys, d_values);
   // q = [absorbed(q_raw's nope part) | rotated(q_raw's rope part)]
   absorb_queries_backward(pass, context, s.q_raw, d_q, h, d_q_raw);
   ops::head_norm_rope_backward(
@@ -237,7 +237,7 @@ struct Mla {
     if (!pass.is_computed(s.latent_context)) {
       const TensorView q = make_latent_queries(pass, context, s.q_raw);
       const TensorView rows = make_cache_rows(pass, context, s.kv_a);
-      ops::attention(pass.backend, store_kv_and_make_args(pass, context, q, rows), s.latent_context,
+      ops::attention(pass.backend, prepare_attention(pass, context, q, rows), s.latent_context,
                      s.lse);
     }
     if (!pass.is_computed(s.context)) expand_context(pass, context, s.latent_context, s.context);

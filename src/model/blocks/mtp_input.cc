@@ -75,7 +75,7 @@ struct MtpInput {
   }
   // Rows of all streams by sequence and adapter.
   static const RowGroups& make_stream_rows(Pass& pass, const BlockContext& context) {
-    RowGroups& rows = pass.lists.blocks.get_or_make<StreamRows>().rows;
+    RowGroups& rows = pass.lists.blocks.ensure_lists<StreamRows>().rows;
     rows.clear();
     for (const PassSequence& sequence : pass.sequences) {
       rows.add_sequence((sequence.end - sequence.begin) * num_streams(context), sequence.adapter);

@@ -13,7 +13,7 @@ struct StateLists {
 std::span<const ops::StateSegment> make_state_segments(Pass& pass, const BlockContext& context,
                                                        int64_t offset) {
   offset += pass.cache.place(context.layer, context.sublayer).state_offset;
-  std::vector<ops::StateSegment>& segments = pass.lists.blocks.get_or_make<StateLists>().segments;
+  std::vector<ops::StateSegment>& segments = pass.lists.blocks.ensure_lists<StateLists>().segments;
   segments.clear();
   for (const PassSequence& sequence : pass.sequences) {
     void* state = sequence.kept.state;

@@ -61,11 +61,11 @@ struct PostNormAdd {
                            {.add = {}, .out = pass.unless_computed(s.branch)});
     if (out.empty()) return;
     // out = scale (state + norm_after(branch)), rounded once
-    const TensorView sum = f32_out_or_scratch(pass, out);
+    const TensorView sum = f32_accumulator(pass, out);
     ops::rms_norm(pass.backend, norm(context.outer, kAfter, s.branch), sum, {});
     ops::add_into(pass.backend, state, sum);
     scale_in_place(pass, context.outer, sum);
-    copy_unless_in_place(pass, sum, out);
+    round_sum(pass, sum, out);
   }
 
   static void backward(Pass& pass, const SublayerContext& context, const SublayerSaved& saved,

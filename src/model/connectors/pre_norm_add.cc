@@ -38,11 +38,11 @@ struct PreNormAdd {
       context.block->forward(pass, context.inner, saved.inner, n, {.add = state, .out = out});
       return;
     }
-    const TensorView sum = f32_out_or_scratch(pass, out);
+    const TensorView sum = f32_accumulator(pass, out);
     context.block->forward(pass, context.inner, saved.inner, n, {.add = {}, .out = sum});
     ops::scale(pass.backend, sum, scale, sum);
     ops::add_into(pass.backend, state, sum);
-    copy_unless_in_place(pass, sum, out);
+    round_sum(pass, sum, out);
   }
 
   // scale d, in scratch; d itself where that is 1.

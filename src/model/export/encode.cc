@@ -49,8 +49,8 @@ void add_rounding_error(std::span<const float> values, std::span<const float> af
 namespace {
 
 // Adds to `error` what so many blocks, once they are encoded, differ by.
-void encode_blocks_and_add_error(const GgufEncoding& encoding, const float* values, int64_t count,
-                                 std::byte* blocks, TensorError& error) {
+void encode_blocks(const GgufEncoding& encoding, const float* values, int64_t count,
+                   std::byte* blocks, TensorError& error) {
   const GgufType& type = *encoding.type;
   encoding.quantise(values, count, blocks);
   std::vector<float> after(static_cast<size_t>(count * type.block_elements));
@@ -69,9 +69,8 @@ void check_no_overflow(const GgufType& type, const TensorError& error) {
 
 }  // namespace
 
-void encode_and_add_error(Backend& backend, const GgufEncoding& encoding,
-                          std::span<const float> values, std::vector<std::byte>& out,
-                          TensorError& error) {
+void encode_values(Backend& backend, const GgufEncoding& encoding, std::span<const float> values,
+                   std::vector<std::byte>& out, TensorError& error) {
   const GgufType& type = *encoding.type;
   const auto count = std::ssize(values);
   CHECK(count % type.block_elements == 0, count, type.name);
@@ -82,9 +81,9 @@ void encode_and_add_error(Backend& backend, const GgufEncoding& encoding,
   std::vector<TensorError> errors(static_cast<size_t>(parts));
   backend.run_on_host(parts, [&](int64_t part) {
     const int64_t first = part * each;
-    encode_blocks_and_add_error(
-        encoding, values.data() + first * type.block_elements, std::min(each, blocks - first),
-        out.data() + first * type.block_bytes, errors[static_cast<size_t>(part)]);
+    encode_blocks(encoding, values.data() + first * type.block_elements,
+                  std::min(each, blocks - first), out.data() + first * type.block_bytes,
+                  errors[static_cast<size_t>(part)]);
   });
   for (const TensorError& part : errors) error.accumulate(part);
   check_no_overflow(type, error);

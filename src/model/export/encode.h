@@ -34,9 +34,8 @@ struct TensorError {
 
 // The values' blocks, whole ones; adds to `error` what they differ by. Error{kInvalidArgument}
 // where a finite value became none.
-void encode_and_add_error(Backend& backend, const GgufEncoding& encoding,
-                          std::span<const float> values, std::vector<std::byte>& out,
-                          TensorError& error);
+void encode_values(Backend& backend, const GgufEncoding& encoding, std::span<const float> values,
+                   std::vector<std::byte>& out, TensorError& error);
 
 // Adds to `error` the values and what `after` differs by.
 void add_rounding_error(std::span<const float> values, std::span<const float> after,

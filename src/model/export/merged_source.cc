@@ -164,22 +164,22 @@ void MergedSource::add_layer_pieces(const Changes& changes) {
     if (parameter.layer < 0 || parameter.row == nullptr || parameter.shape.rank() != 2) continue;
     const LayerStack& stack = layers.stack_of(parameter.layer);
     const int own = find_row_target(stack, parameter.row);
-    add_piece_if_changed(changes, parameter, own, 0);
+    add_changed_piece(changes, parameter, own, 0);
     for (size_t t = 0; t < stack.targets.size(); ++t) {
       const LoraTarget& target = stack.targets[t];
       const std::optional<int64_t> half = find_half(target, *parameter.row);
       if (half)
-        add_piece_if_changed(changes, parameter, static_cast<int>(t), *half * parameter.shape[0]);
+        add_changed_piece(changes, parameter, static_cast<int>(t), *half * parameter.shape[0]);
       for (const TargetPart& part : target.parts) {
         if (part.target == own)
-          add_piece_if_changed(changes, parameter, static_cast<int>(t), part.first_row);
+          add_changed_piece(changes, parameter, static_cast<int>(t), part.first_row);
       }
     }
   }
 }
 
-void MergedSource::add_piece_if_changed(const Changes& changes, const Parameter& parameter,
-                                        int target, int64_t first_out) {
+void MergedSource::add_changed_piece(const Changes& changes, const Parameter& parameter, int target,
+                                     int64_t first_out) {
   const auto found = changes.find({static_cast<int>(parameter.layer), target});
   if (target < 0 || found == changes.end()) return;
   std::vector<Piece>& pieces = pieces_[parameter.name];
@@ -219,7 +219,7 @@ MergedSource::Factors MergedSource::read_factors(const Change& change) const {
   return factors;
 }
 
-void MergedSource::load_factors_and_evict_others(const std::vector<Piece>& pieces) const {
+void MergedSource::switch_factors(const std::vector<Piece>& pieces) const {
   for (const Piece& piece : pieces) {
     if (piece.change->group != group_) factors_.clear();
     group_ = piece.change->group;
@@ -304,7 +304,7 @@ void MergedSource::read_f32(const CheckpointTensor& tensor, int64_t first_elemen
   base_.checkpoint->read_f32(find_base_tensor(tensor), first_element, count, out);
   const auto found = pieces_.find(tensor.info.name);
   if (found == pieces_.end() || count == 0) return;
-  load_factors_and_evict_others(found->second);
+  switch_factors(found->second);
   const Shape& shape = tensor.info.shape;
   const int64_t columns = shape[shape.rank() - 1];
   const int64_t first_row = first_element / columns;

@@ -90,13 +90,13 @@ class MergedSource final : public CheckpointSource {
                        const CheckpointTensor& tensor) const;
   void add_layer_pieces(const Changes& changes);
   // What the target's change does to a parameter, which is the target or the half of its outputs.
-  void add_piece_if_changed(const Changes& changes, const Parameter& parameter, int target,
-                            int64_t first_out);
+  void add_changed_piece(const Changes& changes, const Parameter& parameter, int target,
+                         int64_t first_out);
   void add_piece_outside_layers(const std::string& name, const Changes& changes, int target);
   void untie_embeddings();
   [[nodiscard]] const CheckpointTensor& find_base_tensor(const CheckpointTensor& tensor) const;
   // Brings the factors of these pieces, and lets those of another group go.
-  void load_factors_and_evict_others(const std::vector<Piece>& pieces) const;
+  void switch_factors(const std::vector<Piece>& pieces) const;
   [[nodiscard]] Factors read_factors(const Change& change) const;
   void add_row_change(const std::vector<Piece>& pieces, int64_t row, std::span<double> sum) const;
   // To the row's elements among `values`, which are those of the tensor from `first_element` on.

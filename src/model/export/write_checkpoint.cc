@@ -229,14 +229,13 @@ class Copier {
       : backend_(backend), source_(source), writer_(writer) {}
 
   // False where a signal asked to stop.
-  bool copy_unless_stopped(const OutTensor& tensor) {
+  bool try_copy_tensor(const OutTensor& tensor) {
     errors_.push_back({.name = tensor.decl.name});
     for (const std::string& part : tensor.parts) {
       const CheckpointTensor& from = *source_.find(part);
       errors_.back().from = from.info.dtype_name;
-      const bool done = tensor.decl.integer_bytes > 0
-                            ? copy_bytes_unless_stopped(tensor.decl, from)
-                            : copy_values_unless_stopped(tensor.decl, from);
+      const bool done = tensor.decl.integer_bytes > 0 ? try_copy_bytes(tensor.decl, from)
+                                                      : try_copy_values(tensor.decl, from);
       if (!done) return false;
     }
     return true;
@@ -244,7 +243,7 @@ class Copier {
   std::vector<TensorError> take_errors() { return std::move(errors_); }
 
  private:
-  bool copy_bytes_unless_stopped(const TensorDecl& decl, const CheckpointTensor& from) {
+  bool try_copy_bytes(const TensorDecl& decl, const CheckpointTensor& from) {
     std::vector<std::byte> bytes(static_cast<size_t>(from.info.num_bytes()));
     source_.read_bytes(from, 0, bytes);
     writer_.append(decl.name, bytes);
@@ -252,7 +251,7 @@ class Copier {
     return !StopSignals::asked();
   }
 
-  bool copy_values_unless_stopped(const TensorDecl& decl, const CheckpointTensor& from) {
+  bool try_copy_values(const TensorDecl& decl, const CheckpointTensor& from) {
     const GgufEncoding& encoding = encoding_of(decl.dtype);
     errors_.back().to = encoding.type->name;
     const int64_t count = from.info.shape.num_elements();
@@ -260,7 +259,7 @@ class Copier {
       if (StopSignals::asked()) return false;
       values_.resize(static_cast<size_t>(std::min(kSliceElements, count - first)));
       source_.read_f32(from, first, std::ssize(values_), values_.data());
-      encode_and_add_error(backend_, encoding, values_, bytes_, errors_.back());
+      encode_values(backend_, encoding, values_, bytes_, errors_.back());
       writer_.append(decl.name, bytes_);
     }
     return true;
@@ -287,7 +286,7 @@ std::optional<std::vector<TensorError>> write_checkpoint(Backend& backend,
   CheckpointWriter writer(dir, plan.layout, plan.metadata);
   Copier copier(backend, source, writer);
   for (const TensorDecl& tensor : writer.tensors()) {
-    if (!copier.copy_unless_stopped(*by_name.at(tensor.name))) return std::nullopt;
+    if (!copier.try_copy_tensor(*by_name.at(tensor.name))) return std::nullopt;
   }
   writer.commit();
   return copier.take_errors();

@@ -90,15 +90,14 @@ class StoredRows {
     const auto rows =
         std::span(source_of_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
     if (span <= 2 * count) {
-      read_span_and_pick_rows(*least, span, rows, out);
+      read_picked_rows(*least, span, rows, out);
     } else {
       read_consecutive_runs(rows, out);
     }
   }
 
   // Of rows [least, least + span) of the source, which are read at once.
-  void read_span_and_pick_rows(int64_t least, int64_t span, std::span<const int32_t> rows,
-                               float* out) {
+  void read_picked_rows(int64_t least, int64_t span, std::span<const int32_t> rows, float* out) {
     span_.resize(static_cast<size_t>(span * columns_));
     read_source(least, span, span_.data());
     for (const int32_t row : rows) {
@@ -156,7 +155,8 @@ class GgufExport {
     add_tensors();
   }
 
-  std::optional<std::vector<TensorError>> write_unless_stopped(const std::string& path) {
+  // Writes all of it; returns nothing where a signal asked to stop.
+  std::optional<std::vector<TensorError>> try_write(const std::string& path) {
     const std::unique_ptr<ParsedHeader> read = read_back_header();
     const WeightsByTensor by_tensor = weights_by_tensor(read->weights());
     AtomicFile file(path);
@@ -166,8 +166,7 @@ class GgufExport {
       errors.push_back({.name = tensor.name, .to = std::string(tensor.type->name)});
       if (tensor.name == kDivisors) {
         file.append(std::as_bytes(std::span(divisors_)));
-      } else if (!write_tensor_unless_stopped(tensor, by_tensor.at(tensor.name), file,
-                                              errors.back())) {
+      } else if (!try_write_tensor(tensor, by_tensor.at(tensor.name), file, errors.back())) {
         return std::nullopt;
       }
       pad(tensor, file);
@@ -246,9 +245,10 @@ class GgufExport {
                             source_.path(), difference));
   }
 
-  bool write_tensor_unless_stopped(const GgufHeader::Tensor& tensor,
-                                   const std::vector<const GgufWeight*>& weights, AtomicFile& file,
-                                   TensorError& error) {
+  // Returns false where a signal asked to stop.
+  bool try_write_tensor(const GgufHeader::Tensor& tensor,
+                        const std::vector<const GgufWeight*>& weights, AtomicFile& file,
+                        TensorError& error) {
     for (const GgufWeight* weight : weights) {
       StoredRows stored(source_, origins_.at(weight->name), *weight);
       error.from = stored.stored_type();
@@ -256,7 +256,7 @@ class GgufExport {
       for (int64_t first = 0; first < rows; first += stored.step()) {
         if (StopSignals::asked()) return false;
         stored.read_rows(first, std::min(stored.step(), rows - first), values_);
-        encode_and_add_error(backend_, encoding_for(*tensor.type), values_, bytes_, error);
+        encode_values(backend_, encoding_for(*tensor.type), values_, bytes_, error);
         file.append(bytes_);
       }
     }
@@ -292,7 +292,7 @@ std::optional<std::vector<TensorError>> write_gguf(Backend& backend, const Check
                                                    const LoadedModel& names,
                                                    const ModelTexts& texts, const std::string& path,
                                                    const GgufOptions& options) {
-  return GgufExport(backend, source, names, texts, options).write_unless_stopped(path);
+  return GgufExport(backend, source, names, texts, options).try_write(path);
 }
 
 }  // namespace strata::model

@@ -37,10 +37,11 @@ class AdapterExport {
         architecture_(require_gguf_architecture(names.config)),
         file_(backend, names, dir) {
     build_row_orders();
-    alpha_ = first_alpha_but_0(file_.modules());
+    alpha_ = first_nonzero_alpha(file_.modules());
   }
 
-  int64_t write_file_and_count_tensors(const std::string& path) {
+  // Returns how many modules the file has, an A and a B each.
+  int64_t write_lora_file(const std::string& path) {
     const GgufHeader header = make_header();
     AtomicFile file(path);
     file.append(header.serialise());
@@ -54,7 +55,7 @@ class AdapterExport {
 
  private:
   // Of a module that does something: what is multiplied by 0 has no factor.
-  static double first_alpha_but_0(const std::vector<MatchedModule>& modules) {
+  static double first_nonzero_alpha(const std::vector<MatchedModule>& modules) {
     for (const MatchedModule& module : modules) {
       if (module.spec.alpha != 0.0) return module.spec.alpha;
     }
@@ -183,7 +184,7 @@ class AdapterExport {
     const int64_t halves = module.target->num_halves;
     const int64_t out = std::ssize(b) / experts / rank / halves;
     Factors& f = factors_.emplace_back();
-    f.stored = stored_name_or_refuse(module, name);
+    f.stored = checked_stored_name(module, name);
     if (module.num_experts > 0) f.a_dims = f.b_dims = {experts};
     f.a_dims.insert(f.a_dims.end(), {rank, in});
     f.b_dims.insert(f.b_dims.end(), {out, rank});
@@ -192,8 +193,8 @@ class AdapterExport {
     permute_to_stored_order(name, rank, f);
   }
 
-  [[nodiscard]] std::string stored_name_or_refuse(const LoraModule& module,
-                                                  const std::string& name) const {
+  [[nodiscard]] std::string checked_stored_name(const LoraModule& module,
+                                                const std::string& name) const {
     std::string stored = gguf_stored_name(architecture_, name, names_.config.num_layers());
     const bool is_tied = module.spec.layer < 0 && names_.config.tie_word_embeddings;
     if (stored.empty() || is_tied) refuse(module);
@@ -233,7 +234,7 @@ class AdapterExport {
 
 int64_t write_gguf_lora(Backend& backend, const LoadedModel& names, const std::string& adapter_dir,
                         const std::string& path) {
-  return AdapterExport(backend, names, adapter_dir).write_file_and_count_tensors(path);
+  return AdapterExport(backend, names, adapter_dir).write_lora_file(path);
 }
 
 }  // namespace strata::model

@@ -65,7 +65,7 @@ class Mxfp4Writer {
     for (CheckpointLayout::Entry& entry : entries) add_entry(std::move(entry));
   }
 
-  std::optional<std::vector<TensorError>> write_unless_stopped(const std::string& dir) {
+  std::optional<std::vector<TensorError>> try_write(const std::string& dir) {
     CheckpointWriter writer(dir, layout_);
     for (const TensorDecl& tensor : writer.tensors()) {
       if (StopSignals::asked()) return std::nullopt;
@@ -138,7 +138,7 @@ class Mxfp4Writer {
     std::vector<std::byte> blocks;
     for (int64_t expert = 0; expert < packed.num_experts; ++expert) {
       read_rows_of_expert(whole, packed, expert, error);
-      encode_and_add_error(backend_, encoding_, values_, blocks, error);
+      encode_values(backend_, encoding_, values_, blocks, error);
       append_codes(name, blocks, writer);
     }
   }
@@ -204,7 +204,7 @@ std::optional<std::vector<TensorError>> write_mxfp4(Backend& backend,
                                                     const CheckpointSource& source,
                                                     const LoadedModel& names,
                                                     const std::string& dir) {
-  return Mxfp4Writer(backend, source, names).write_unless_stopped(dir);
+  return Mxfp4Writer(backend, source, names).try_write(dir);
 }
 
 }  // namespace strata::model

@@ -91,7 +91,7 @@ class Nf4Writer {
     layout_.entries = std::move(entries);
   }
 
-  std::optional<std::vector<TensorError>> write_unless_stopped(const std::string& dir) {
+  std::optional<std::vector<TensorError>> try_write(const std::string& dir) {
     CheckpointWriter writer(dir, layout_);
     for (const TensorDecl& tensor : writer.tensors()) {
       if (StopSignals::asked()) return std::nullopt;
@@ -167,12 +167,11 @@ class Nf4Writer {
     error.from = weight.info.dtype_name;
     error.to = "nf4";
     const DType dtype = weights_.at(tensor.name).dtype;
-    read_each_slice(weight,
-                    [&] { writer.append(tensor.name, encode_slice_and_add_error(dtype, error)); });
+    read_each_slice(weight, [&] { writer.append(tensor.name, encode_slice(dtype, error)); });
   }
 
   // The codes of values_, of which `error` gets what they differ by.
-  std::vector<std::byte> encode_slice_and_add_error(DType dtype, TensorError& error) {
+  std::vector<std::byte> encode_slice(DType dtype, TensorError& error) {
     const std::vector<float> largest = largest_of_blocks();
     std::vector<float> after(values_.size());
     std::vector<std::byte> codes((values_.size() + 1) / 2);
@@ -218,7 +217,7 @@ std::string nf4_config() {
 std::optional<std::vector<TensorError>> write_nf4(Backend& backend, const CheckpointSource& source,
                                                   const LoadedModel& names,
                                                   const std::string& dir) {
-  return Nf4Writer(backend, source, names).write_unless_stopped(dir);
+  return Nf4Writer(backend, source, names).try_write(dir);
 }
 
 }  // namespace strata::model

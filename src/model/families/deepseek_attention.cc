@@ -55,7 +55,7 @@ Block read_deepseek_attention(const ConfigObject& object, const DeepseekAttentio
   check_derived_size(object, "num_key_value_heads", keys.num_heads);
   check_derived_size(object, "head_dim", mla.rope_dim);  // as transformers writes it
   check_derived_size(object, "qk_head_dim", mla.head_dim());
-  mla.rope = config.find_or_add_rope({rope, mla.rope_dim});
+  mla.rope = config.ensure_rope({rope, mla.rope_dim});
   return {kMla, mla};
 }
 

@@ -207,8 +207,7 @@ int64_t read_rope_dim(const ConfigObject& object, int64_t head_dim) {
 // The model has no magnitude factor of YaRN, whatever the scaling's other keys would make of it.
 // transformers 5.23 fills in a factor of 1 where one scaling leaves it out, and computes another
 // where it is null or settings by kind of layer leave it out: no file says that on purpose.
-RopeConfig check_and_remove_yarn_magnitude(const ConfigObject& object, RopeConfig rope,
-                                           bool is_filled_in) {
+RopeConfig strip_yarn_magnitude(const ConfigObject& object, RopeConfig rope, bool is_filled_in) {
   if (rope.type == RopeType::kYarn && !rope.attention_factor && is_filled_in) {
     rope.attention_factor = 1.0;
   }
@@ -256,7 +255,7 @@ Ropes read_ropes(const ConfigObject& object) {
     is_filled_in = !flat->contains("attention_factor");
   }
   for (RopeConfig* rope : {&ropes.sliding, &ropes.compressed}) {
-    *rope = check_and_remove_yarn_magnitude(object, *rope, is_filled_in);
+    *rope = strip_yarn_magnitude(object, *rope, is_filled_in);
     rope->partial_rotary_factor = 1.0;  // the table has the rotated columns alone
     check_theta(object, *rope);
   }
@@ -382,8 +381,8 @@ struct LayerParts {
 };
 
 // Adds the rotary tables that they name.
-LayerParts read_layer_parts_and_add_ropes(const ConfigObject& object, const DecoderKeys& keys,
-                                          const StreamSettings& settings, ModelConfig& config) {
+LayerParts read_layer_parts(const ConfigObject& object, const DecoderKeys& keys,
+                            const StreamSettings& settings, ModelConfig& config) {
   const CompressedAttentionConfig attention = read_attention(object, keys, config);
   const Ropes ropes = read_ropes(object);
   return {
@@ -392,8 +391,8 @@ LayerParts read_layer_parts_and_add_ropes(const ConfigObject& object, const Deco
       .before_experts = make_hyper_connection(config, settings, "post_attention_layernorm.weight",
                                               {"ffn_hc.fn", "ffn_hc.base", "ffn_hc.scale"}),
       .attention = attention,
-      .sliding_rope = config.find_or_add_rope({ropes.sliding, attention.rope_dim}),
-      .compressed_rope = config.find_or_add_rope({ropes.compressed, attention.rope_dim}),
+      .sliding_rope = config.ensure_rope({ropes.sliding, attention.rope_dim}),
+      .compressed_rope = config.ensure_rope({ropes.compressed, attention.rope_dim}),
       .moe = read_moe(object, config)};
 }
 
@@ -413,7 +412,7 @@ void read_deepseek_v4(const ConfigObject& object, const DecoderKeys& keys, Model
   const StreamSettings settings = read_stream_settings(object);
   config.streams = Streams(kHyperHead, settings.num_streams,
                            HyperHeadConfig{.norm_eps = config.rms_norm_eps, .eps = settings.eps});
-  const LayerParts parts = read_layer_parts_and_add_ropes(object, keys, settings, config);
+  const LayerParts parts = read_layer_parts(object, keys, settings, config);
   const std::vector<Attention> types = read_attention_types(object, keys.num_layers);
   const std::vector<bool> tables = read_hash_routed_layers(object, keys.num_layers);
   for (size_t i = 0; i < tables.size(); ++i) {

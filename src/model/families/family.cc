@@ -221,13 +221,13 @@ int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64
   return object.is_null(kKey) ? keys.num_heads : object.integer(kKey, fallback);
 }
 
-int64_t read_window_if_enabled(const ConfigObject& object, int64_t otherwise) {
+int64_t read_enabled_window(const ConfigObject& object, int64_t otherwise) {
   if (object.is_null("sliding_window") || !object.boolean("use_sliding_window", false)) return 0;
   if (!object.has("sliding_window")) return otherwise;
   return read_size(object, "sliding_window");
 }
 
-int64_t read_window_if_named(const ConfigObject& object) {
+int64_t read_named_window(const ConfigObject& object) {
   return object.has("sliding_window") ? read_size(object, "sliding_window") : 0;
 }
 

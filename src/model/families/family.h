@@ -123,9 +123,9 @@ RopeConfig read_rope_scaling(const ConfigObject& object, const ConfigObject& sca
 int64_t read_kv_heads(const ConfigObject& object, const DecoderKeys& keys, int64_t fallback);
 // sliding_window as Qwen's files have it: 0 where use_sliding_window is off or the window null,
 // `otherwise` where the key is absent.
-int64_t read_window_if_enabled(const ConfigObject& object, int64_t otherwise = 4096);
+int64_t read_enabled_window(const ConfigObject& object, int64_t otherwise = 4096);
 // sliding_window as files have it that switch it on by naming it: 0 where it is absent or null.
-int64_t read_window_if_named(const ConfigObject& object);
+int64_t read_named_window(const ConfigObject& object);
 // The columns of a head that a partial rotation turns.
 int64_t rotary_width(const RopeConfig& rope, int64_t head_dim);
 // Which of two names of one whole number the file has, the first where it has neither; where both

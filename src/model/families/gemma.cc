@@ -19,14 +19,13 @@ constexpr NeutralKey kNeutral[] = {{"hidden_act", "\"gelu_pytorch_tanh\""},
 void read_gemma(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const int64_t head_dim = object.integer("head_dim", 256);
   set_gemma_defaults(config);
-  const Block attention(kGqa,
-                        GqaConfig{.num_heads = keys.num_heads,
-                                  .num_kv_heads = object.integer("num_key_value_heads", 16),
-                                  .head_dim = head_dim,
-                                  .scale = plain_attention_scale(head_dim),
-                                  .qkv_bias = keys.attention_bias,
-                                  .o_bias = keys.attention_bias,
-                                  .rope = config.find_or_add_rope({read_rope(object), head_dim})});
+  const Block attention(kGqa, GqaConfig{.num_heads = keys.num_heads,
+                                        .num_kv_heads = object.integer("num_key_value_heads", 16),
+                                        .head_dim = head_dim,
+                                        .scale = plain_attention_scale(head_dim),
+                                        .qkv_bias = keys.attention_bias,
+                                        .o_bias = keys.attention_bias,
+                                        .rope = config.ensure_rope({read_rope(object), head_dim})});
   config.layers.assign(static_cast<size_t>(keys.num_layers),
                        make_pre_norm_layer(config, attention, make_gemma_mlp(keys)));
 }

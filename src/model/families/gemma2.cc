@@ -39,7 +39,7 @@ void read_gemma2(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
                          .score_cap = read_cap(object, "attn_logit_softcapping", 50.0),
                          .qkv_bias = keys.attention_bias,
                          .o_bias = keys.attention_bias,
-                         .rope = config.find_or_add_rope({read_rope(object), head_dim})};
+                         .rope = config.ensure_rope({read_rope(object), head_dim})};
   const Block mlp = make_gemma_mlp(keys);
   for (const bool has_window : read_layers_of_type(object, kSliding, keys.num_layers,
                                                    [](int64_t layer) { return layer % 2 == 0; })) {

@@ -79,8 +79,8 @@ void read_gemma3(const ConfigObject& object, const DecoderKeys& keys, ModelConfi
                          .eps = config.rms_norm_eps,
                          .norm_offset = 1.0f};
   const Block mlp = make_gemma_mlp(keys);
-  const int global = config.find_or_add_rope({ropes.full, head_dim});
-  const int local = config.find_or_add_rope({ropes.sliding, head_dim});
+  const int global = config.ensure_rope({ropes.full, head_dim});
+  const int local = config.ensure_rope({ropes.sliding, head_dim});
   for (const bool has_window :
        read_layers_of_type(object, "sliding_attention", keys.num_layers,
                            [&](int64_t layer) { return (layer + 1) % pattern != 0; })) {

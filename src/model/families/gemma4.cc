@@ -264,7 +264,7 @@ void read_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t wi
                                  .qk_norm = true,
                                  .eps = config.rms_norm_eps,
                                  .window = sliding[i] ? window : 0,
-                                 .rope = config.find_or_add_rope({rope, head_dim})};
+                                 .rope = config.ensure_rope({rope, head_dim})};
     config.layers.push_back(
         make_gemma_layer(config, attention, kv_layers[i] ? mlp_of_shared : mlp, scale));
     if (kv_layers[i]) ignore_unused_kv(static_cast<int64_t>(i), config);

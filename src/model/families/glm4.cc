@@ -23,7 +23,7 @@ void read_glm4(const ConfigObject& object, const DecoderKeys& keys, ModelConfig&
                                         .head_dim = head_dim,
                                         .scale = plain_attention_scale(head_dim),
                                         .qkv_bias = object.boolean("attention_bias", true),
-                                        .rope = config.find_or_add_rope({rope, rotary_dim}),
+                                        .rope = config.ensure_rope({rope, rotary_dim}),
                                         .rotary_dim = rotary_dim,
                                         .rope_interleave = true});
   const Block mlp(kGatedMlp,

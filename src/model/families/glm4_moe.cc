@@ -39,7 +39,7 @@ void read_glm4_moe(const ConfigObject& object, const DecoderKeys& keys, ModelCon
                                         .qkv_bias = keys.attention_bias,
                                         .qk_norm = object.boolean("use_qk_norm", false),
                                         .eps = config.rms_norm_eps,
-                                        .rope = config.find_or_add_rope({rope, rotary_dim}),
+                                        .rope = config.ensure_rope({rope, rotary_dim}),
                                         .rotary_dim = rotary_dim});
   add_deepseek_layers(object, keys, kExperts, attention, config);
 }

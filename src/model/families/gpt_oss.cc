@@ -85,7 +85,7 @@ void read_gpt_oss(const ConfigObject& object, const DecoderKeys& keys, ModelConf
                          .scale = plain_attention_scale(head_dim),
                          .qkv_bias = has_biases,
                          .o_bias = has_biases,
-                         .rope = config.find_or_add_rope({read_gpt_oss_rope(object), head_dim}),
+                         .rope = config.ensure_rope({read_gpt_oss_rope(object), head_dim}),
                          .sinks = true};
   const std::vector<bool> sliding = read_layers_of_type(
       object, kSliding, keys.num_layers, [](int64_t layer) { return layer % 2 == 0; });

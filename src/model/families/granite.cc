@@ -47,7 +47,7 @@ Block read_attention(const ConfigObject& object, const DecoderKeys& keys, ModelC
                               read_positive_number(object, "attention_multiplier", 1.0)),
                           .qkv_bias = keys.attention_bias,
                           .o_bias = keys.attention_bias,
-                          .rope = config.find_or_add_rope({read_rope(object), head_dim})}};
+                          .rope = config.ensure_rope({read_rope(object), head_dim})}};
 }
 
 void add_layers(const ConfigObject& object, const DecoderKeys& keys, const Block& mlp,

@@ -106,7 +106,7 @@ void read_lfm2(const ConfigObject& object, const DecoderKeys& keys, ModelConfig&
                                         .scale = plain_attention_scale(head_dim),
                                         .qk_norm = true,
                                         .eps = config.rms_norm_eps,
-                                        .rope = config.find_or_add_rope({rope, head_dim})});
+                                        .rope = config.ensure_rope({rope, head_dim})});
   const Block conv(kShortConv, ShortConvConfig{.width = config.hidden_size,
                                                .taps = read_size(object, "conv_L_cache", 3),
                                                .bias = object.boolean("conv_bias", false)});

@@ -25,7 +25,7 @@ void read_llama(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
                       .scale = plain_attention_scale(head_dim),
                       .qkv_bias = keys.attention_bias,
                       .o_bias = keys.attention_bias,
-                      .rope = config.find_or_add_rope({read_rope(object), head_dim})});
+                      .rope = config.ensure_rope({read_rope(object), head_dim})});
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size,
                                             .bias = object.boolean("mlp_bias", false)});
   config.layers.assign(static_cast<size_t>(keys.num_layers),

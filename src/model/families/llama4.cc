@@ -138,7 +138,7 @@ AttentionKinds read_attention(const ConfigObject& object, const DecoderKeys& key
                     .scale = plain_attention_scale(head_dim),
                     .qkv_bias = keys.attention_bias,
                     .o_bias = keys.attention_bias,
-                    .rope = config.find_or_add_rope({rope, head_dim}),
+                    .rope = config.ensure_rope({rope, head_dim}),
                     .rope_interleave = true};
   kinds.still = kinds.rotating;
   kinds.still.rope = kNoRope;
@@ -148,7 +148,7 @@ AttentionKinds read_attention(const ConfigObject& object, const DecoderKeys& key
   if (const PositionScale scale = read_position_scale(object); scale.beta != 0.0) {
     // A table of pairs that do not turn has the scale alone.
     const RopeConfig none = {.type = RopeType::kProportional, .partial_rotary_factor = 0.0};
-    kinds.still.query_rope = config.find_or_add_rope({none, head_dim, scale});
+    kinds.still.query_rope = config.ensure_rope({none, head_dim, scale});
   }
   return kinds;
 }

@@ -35,7 +35,7 @@ std::optional<ConfigObject> rope_settings(const ConfigObject& object) {
   return settings ? settings : object.object("rope_scaling");
 }
 
-RopeConfig read_rope_or_default(const ConfigObject& object) {
+RopeConfig read_optional_rope(const ConfigObject& object) {
   if (!rope_settings(object)) return kDefaultRope;
   return read_rope(object, {.theta = kDefaultRope.theta, .scales_positions = true});
 }
@@ -53,15 +53,15 @@ PositionScale read_position_scale(const ConfigObject& object, const RopeConfig& 
 
 void read_ministral3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const int64_t head_dim = object.integer("head_dim", 128);
-  const RopeConfig rope = read_rope_or_default(object);
+  const RopeConfig rope = read_optional_rope(object);
   GqaConfig attention = {.num_heads = keys.num_heads,
                          .num_kv_heads = read_kv_heads(object, keys, 8),
                          .head_dim = head_dim,
                          .scale = plain_attention_scale(head_dim),
-                         .window = read_window_if_named(object),
-                         .rope = config.find_or_add_rope({rope, head_dim})};
+                         .window = read_named_window(object),
+                         .rope = config.ensure_rope({rope, head_dim})};
   if (const PositionScale scale = read_position_scale(object, rope); scale.beta != 0.0) {
-    attention.query_rope = config.find_or_add_rope({rope, head_dim, scale});
+    attention.query_rope = config.ensure_rope({rope, head_dim, scale});
   }
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
   config.layers.assign(static_cast<size_t>(keys.num_layers),

@@ -36,7 +36,7 @@ void read_mistral(const ConfigObject& object, const DecoderKeys& keys, ModelConf
       .num_kv_heads = object.integer("num_key_value_heads", kDefaultKvHeads),
       .head_dim = head_dim,
       .scale = plain_attention_scale(head_dim),
-      .rope = config.find_or_add_rope({read_rope(object), head_dim})};
+      .rope = config.ensure_rope({read_rope(object), head_dim})};
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
   add_windowed_layers(object, sliding, window, attention, mlp, config);
 }

@@ -59,8 +59,8 @@ void read_mixtral(const ConfigObject& object, const DecoderKeys& keys, ModelConf
                                         .num_kv_heads = read_kv_heads(object, keys, 8),
                                         .head_dim = head_dim,
                                         .scale = plain_attention_scale(head_dim),
-                                        .window = read_window_if_named(object),
-                                        .rope = config.find_or_add_rope({rope, head_dim})});
+                                        .window = read_named_window(object),
+                                        .rope = config.ensure_rope({rope, head_dim})});
   // Weights of the chosen experts are their softmax, normalised to sum to one.
   const Block experts(
       kMoe, MoeConfig{.num_experts = object.integer(

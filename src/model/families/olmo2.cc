@@ -47,7 +47,7 @@ LayerConfig make_layer(const ModelConfig& config, const GqaConfig& attention,
 
 void read_olmo2(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   GqaConfig attention = read_attention(object, keys, config);
-  attention.rope = config.find_or_add_rope({read_rope(object), attention.head_dim});
+  attention.rope = config.ensure_rope({read_rope(object), attention.head_dim});
   config.layers.assign(static_cast<size_t>(keys.num_layers), make_layer(config, attention, keys));
 }
 
@@ -76,8 +76,8 @@ void read_olmo3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
   GqaConfig attention = read_attention(object, keys, config);
   const int64_t window = read_size(object, "sliding_window", 4096);
   const LayerRopes ropes = read_olmo3_ropes(object);
-  const int full = config.find_or_add_rope({ropes.full, attention.head_dim});
-  const int sliding = config.find_or_add_rope({ropes.sliding, attention.head_dim});
+  const int full = config.ensure_rope({ropes.full, attention.head_dim});
+  const int sliding = config.ensure_rope({ropes.sliding, attention.head_dim});
   for (const bool has_window :
        read_layers_of_type(object, "sliding_attention", keys.num_layers,
                            [](int64_t layer) { return (layer + 1) % 4 != 0; })) {

@@ -65,8 +65,8 @@ void read_phi3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig&
                       .head_dim = head_dim,
                       .scale = plain_attention_scale(head_dim),
                       .fused_qkv = true,
-                      .window = read_window_if_named(object),
-                      .rope = config.find_or_add_rope({rope, rotary_dim}),
+                      .window = read_named_window(object),
+                      .rope = config.ensure_rope({rope, rotary_dim}),
                       .rotary_dim = rotary_dim});
   const Block mlp(kGatedMlp,
                   GatedMlpConfig{.width = keys.intermediate_size, .fused_gate_up = true});

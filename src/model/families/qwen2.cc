@@ -19,7 +19,7 @@ constexpr NeutralKey kNeutral[] = {{"use_mrope", "false"}};
 
 void read_qwen2(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   constexpr int64_t kDefaultKvHeads = 32;  // configuration_qwen2.py, as all defaults here
-  const int64_t window = read_window_if_enabled(object);
+  const int64_t window = read_enabled_window(object);
   const std::vector<bool> sliding = read_windowed_layers(object, keys.num_layers, window);
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
   const GqaConfig attention = {.num_heads = keys.num_heads,
@@ -27,7 +27,7 @@ void read_qwen2(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
                                .head_dim = head_dim,
                                .scale = plain_attention_scale(head_dim),
                                .qkv_bias = true,
-                               .rope = config.find_or_add_rope({read_rope(object), head_dim})};
+                               .rope = config.ensure_rope({read_rope(object), head_dim})};
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
   add_windowed_layers(object, sliding, window, attention, mlp, config);
 }

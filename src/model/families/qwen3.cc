@@ -20,7 +20,7 @@ void read_qwen3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
   constexpr int64_t kDefaultKvHeads = 32;   // configuration_qwen3.py
   constexpr int64_t kDefaultHeadDim = 128;  // configuration_qwen3.py: not hidden_size / heads
   const int64_t head_dim = object.integer("head_dim", kDefaultHeadDim);
-  const int64_t window = read_window_if_enabled(object);
+  const int64_t window = read_enabled_window(object);
   const std::vector<bool> sliding = read_windowed_layers(object, keys.num_layers, window);
   const GqaConfig attention = {.num_heads = keys.num_heads,
                                .num_kv_heads = read_kv_heads(object, keys, kDefaultKvHeads),
@@ -30,7 +30,7 @@ void read_qwen3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig
                                .o_bias = keys.attention_bias,
                                .qk_norm = true,
                                .eps = config.rms_norm_eps,
-                               .rope = config.find_or_add_rope({read_rope(object), head_dim})};
+                               .rope = config.ensure_rope({read_rope(object), head_dim})};
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size});
   add_windowed_layers(object, sliding, window, attention, mlp, config);
 }

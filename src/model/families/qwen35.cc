@@ -161,7 +161,7 @@ void set_mtp_layer(const ConfigObject& object, const Block& attention, const Blo
 void add_layers(const ConfigObject& object, const DecoderKeys& keys, int64_t kv_heads,
                 const Block& mlp, ModelConfig& config) {
   auto [gqa, rope] = read_attention_and_rope(object, keys, kv_heads, config);
-  gqa.rope = config.find_or_add_rope({rope, gqa.rotary_dim});
+  gqa.rope = config.ensure_rope({rope, gqa.rotary_dim});
   const Block attention(kGqa, gqa);
   const Block delta_net(kGatedDeltaNet, read_delta_net(object, config));
   for (const bool is_delta : read_delta_layers(object, keys.num_layers)) {
@@ -174,7 +174,7 @@ void read_qwen3_next(const ConfigObject& object, const DecoderKeys& keys, ModelC
   config.norm_offset = 1.0f;
   config.ignored_prefixes.assign(std::begin(kNextIgnored), std::end(kNextIgnored));
   auto [gqa, rope] = read_attention_and_rope(object, keys, 2, config);
-  gqa.rope = config.find_or_add_rope({rope, gqa.rotary_dim});
+  gqa.rope = config.ensure_rope({rope, gqa.rotary_dim});
   GatedDeltaNetConfig net = read_delta_net(object, config);
   net.fused_by_key_head = true;
   const Block attention(kGqa, gqa), delta_net(kGatedDeltaNet, net);

@@ -26,7 +26,7 @@ constexpr std::string_view kInert[] = {"transformers.js_config", "max_window_lay
 // 0 or the window of every layer: transformers' model asks for the window alone, so that a
 // layer_types which says anything else would not be what it computes.
 int64_t read_window(const ConfigObject& object) {
-  const int64_t window = read_window_if_enabled(object);
+  const int64_t window = read_enabled_window(object);
   const std::string_view type = window > 0 ? "sliding_attention" : "full_attention";
   for (const std::string& got : object.texts("layer_types")) {
     if (got == type) continue;
@@ -41,17 +41,16 @@ int64_t read_window(const ConfigObject& object) {
 
 void read_qwen3_moe(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
-  const Block attention(kGqa,
-                        GqaConfig{.num_heads = keys.num_heads,
-                                  .num_kv_heads = object.integer("num_key_value_heads", 4),
-                                  .head_dim = head_dim,
-                                  .scale = plain_attention_scale(head_dim),
-                                  .qkv_bias = keys.attention_bias,
-                                  .o_bias = keys.attention_bias,
-                                  .qk_norm = true,
-                                  .eps = config.rms_norm_eps,
-                                  .window = read_window(object),
-                                  .rope = config.find_or_add_rope({read_rope(object), head_dim})});
+  const Block attention(kGqa, GqaConfig{.num_heads = keys.num_heads,
+                                        .num_kv_heads = object.integer("num_key_value_heads", 4),
+                                        .head_dim = head_dim,
+                                        .scale = plain_attention_scale(head_dim),
+                                        .qkv_bias = keys.attention_bias,
+                                        .o_bias = keys.attention_bias,
+                                        .qk_norm = true,
+                                        .eps = config.rms_norm_eps,
+                                        .window = read_window(object),
+                                        .rope = config.ensure_rope({read_rope(object), head_dim})});
   const MoeConfig moe = {.num_experts = object.integer(
                              choose_present_key(object, "num_experts", "num_local_experts"), 128),
                          .top_k = object.integer("num_experts_per_tok", 8),

@@ -40,7 +40,7 @@ RopeType parse_rope_type(const ConfigObject& object, const std::string& name) {
 }
 
 // A null or zero setting counts as absent, as it does for Hugging Face.
-void read_setting_unless_0(const ConfigObject& scaling, std::string_view key, double& value) {
+void read_nonzero(const ConfigObject& scaling, std::string_view key, double& value) {
   const double read = scaling.number(key, 0.0);
   if (!(read >= 0.0) || !std::isfinite(read)) {
     scaling.fail(fmt::format("key '{}': got {}, want at least 0", key, scaling.json(key)));
@@ -49,13 +49,13 @@ void read_setting_unless_0(const ConfigObject& scaling, std::string_view key, do
 }
 
 void read_yarn(const ConfigObject& scaling, RopeConfig& rope) {
-  read_setting_unless_0(scaling, "beta_fast", rope.beta_fast);
-  read_setting_unless_0(scaling, "beta_slow", rope.beta_slow);
-  read_setting_unless_0(scaling, "mscale", rope.mscale);
-  read_setting_unless_0(scaling, "mscale_all_dim", rope.mscale_all_dim);
+  read_nonzero(scaling, "beta_fast", rope.beta_fast);
+  read_nonzero(scaling, "beta_slow", rope.beta_slow);
+  read_nonzero(scaling, "mscale", rope.mscale);
+  read_nonzero(scaling, "mscale_all_dim", rope.mscale_all_dim);
   // A factor of zero counts too.
   double factor = 0.0;
-  read_setting_unless_0(scaling, "attention_factor", factor);
+  read_nonzero(scaling, "attention_factor", factor);
   if (scaling.has("attention_factor")) rope.attention_factor = factor;
   rope.truncate = scaling.boolean("truncate", true);
   if (!(rope.theta > 1.0))

@@ -38,7 +38,7 @@ std::vector<bool> read_rotating_layers(const ConfigObject& object, int64_t num_l
 void read_smollm3(const ConfigObject& object, const DecoderKeys& keys, ModelConfig& config) {
   constexpr double kTheta = 2e6;
   const int64_t head_dim = object.integer("head_dim", config.hidden_size / keys.num_heads);
-  const int64_t window = read_window_if_enabled(object, /*otherwise=*/0);
+  const int64_t window = read_enabled_window(object, /*otherwise=*/0);
   GqaConfig attention = {.num_heads = keys.num_heads,
                          .num_kv_heads = read_kv_heads(object, keys, 4),
                          .head_dim = head_dim,
@@ -47,7 +47,7 @@ void read_smollm3(const ConfigObject& object, const DecoderKeys& keys, ModelConf
                          .o_bias = keys.attention_bias};
   const Block mlp(kGatedMlp, GatedMlpConfig{.width = keys.intermediate_size,
                                             .bias = object.boolean("mlp_bias", false)});
-  const int rope = config.find_or_add_rope({read_rope(object, {.theta = kTheta}), head_dim});
+  const int rope = config.ensure_rope({read_rope(object, {.theta = kTheta}), head_dim});
   const std::vector<bool> rotating = read_rotating_layers(object, keys.num_layers);
   const std::vector<bool> sliding = read_layers_of_type(
       object, "sliding_attention", keys.num_layers,

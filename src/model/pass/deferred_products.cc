@@ -6,8 +6,8 @@
 
 namespace strata::model {
 
-void DeferredProducts::copy_and_defer(Backend& backend, TensorView dy, TensorView x,
-                                      std::span<const int64_t> sequence_ends, TensorView dw) {
+void DeferredProducts::defer_product(Backend& backend, TensorView dy, TensorView x,
+                                     std::span<const int64_t> sequence_ends, TensorView dw) {
   const auto copy = [&](TensorView from) {
     const TensorView to = memory_.take(from.dtype, {from.rows(), from.cols()}, "deferred");
     ops::copy(backend, from, to);
@@ -21,7 +21,7 @@ void DeferredProducts::copy_and_defer(Backend& backend, TensorView dy, TensorVie
   ends_.insert(ends_.end(), sequence_ends.begin(), sequence_ends.end());
 }
 
-void DeferredProducts::run_and_clear(Backend& backend) {
+void DeferredProducts::run_deferred(Backend& backend) {
   for (const Product& product : products_) {
     ops::gemm_dw(backend, product.dy, product.x,
                  std::span(ends_).subspan(product.first_end, product.num_ends), product.dw);

@@ -9,7 +9,7 @@ namespace strata::model {
 namespace {
 
 // The layers come in turn; the next one's input comes before the rest of a layer.
-SavedCost& find_or_add_cost(std::vector<SavedCost>& costs, int64_t layer, ScratchTag tag) {
+SavedCost& ensure_cost(std::vector<SavedCost>& costs, int64_t layer, ScratchTag tag) {
   for (auto cost = costs.rbegin(); cost != costs.rend() && cost->layer >= layer; ++cost) {
     if (cost->layer == layer && cost->tag == tag) return *cost;
   }
@@ -18,11 +18,10 @@ SavedCost& find_or_add_cost(std::vector<SavedCost>& costs, int64_t layer, Scratc
 }
 
 // In a plan, and of a forward alone: what an activation takes and costs to recompute.
-void add_cost_if_counting(const Pass& pass, int64_t layer, ScratchTag tag, int64_t bytes,
-                          double flops) {
+void count_cost(const Pass& pass, int64_t layer, ScratchTag tag, int64_t bytes, double flops) {
   pass.backend.if_counting([&] {
     if (pass.lists.saves.again) return;
-    SavedCost& cost = find_or_add_cost(pass.lists.saved, layer, tag);
+    SavedCost& cost = ensure_cost(pass.lists.saved, layer, tag);
     cost.bytes += bytes;
     cost.flops += flops;
   });
@@ -47,7 +46,7 @@ TensorView Pass::allocate_saved(int64_t layer, ScratchTag tag, double flops, DTy
   LayerSaves& saves = lists.saves;
   const TensorView view = in_files ? saves.offloaded.allocate(backend, layer, type, shape, tag)
                                    : backend.scratch().take(type, shape, tag);
-  add_cost_if_counting(*this, layer, tag, Arena::aligned(view.num_bytes()), flops);
+  count_cost(*this, layer, tag, Arena::aligned(view.num_bytes()), flops);
   return view;
 }
 

@@ -37,8 +37,8 @@ Recompute Recompute::keeping(std::vector<std::string> tags, std::vector<uint64_t
   return out;
 }
 
-Recompute Recompute::keeping_and_offloading(const std::vector<std::string>& memory,
-                                            const std::vector<std::string>& files) {
+Recompute Recompute::with_offload(const std::vector<std::string>& memory,
+                                  const std::vector<std::string>& files) {
   if (files.empty()) return keeping(memory);
   CHECK(files.size() < 64, files.size());
   return keeping(files + memory, {}, {(uint64_t{1} << files.size()) - 1});

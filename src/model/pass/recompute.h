@@ -30,11 +30,11 @@ class Recompute {
   static Recompute keeping(std::vector<std::string> tags, std::vector<uint64_t> masks,
                            std::vector<uint64_t> offloaded = {});
   // Keeps both in every layer, the latter in files.
-  static Recompute keeping_and_offloading(const std::vector<std::string>& memory,
-                                          const std::vector<std::string>& files);
+  static Recompute with_offload(const std::vector<std::string>& memory,
+                                const std::vector<std::string>& files);
   // Keeps layers' inputs alone, in files.
   static Recompute offloading_layer_inputs() {
-    return keeping_and_offloading({}, {std::string(kLayerInputTag)});
+    return with_offload({}, {std::string(kLayerInputTag)});
   }
 
   // In memory.
@@ -83,9 +83,7 @@ struct RecomputePreset {
   std::string_view name;
   std::vector<std::string> tags;
   std::vector<std::string> offloaded = {};
-  [[nodiscard]] Recompute value() const {
-    return Recompute::keeping_and_offloading(tags, offloaded);
-  }
+  [[nodiscard]] Recompute value() const { return Recompute::with_offload(tags, offloaded); }
 };
 std::span<const RecomputePreset> recompute_presets();
 

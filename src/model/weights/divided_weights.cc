@@ -6,16 +6,16 @@
 
 namespace strata::model {
 
-void ModelWeights::load_embedding_and_prefetch() const {
-  if (shards_) shards_->fetch_and_release(shards_needed_at_embedding(shards_->units()));
+void ModelWeights::enter_embedding() const {
+  if (shards_) shards_->apply_turn(shards_needed_at_embedding(shards_->units()));
 }
 
-void ModelWeights::load_end_and_prefetch() const {
-  if (shards_) shards_->fetch_and_release(shards_needed_at_end(shards_->units()));
+void ModelWeights::enter_end() const {
+  if (shards_) shards_->apply_turn(shards_needed_at_end(shards_->units()));
 }
 
 void ModelWeights::release_divided_weights() const {
-  if (shards_) shards_->fetch_and_release({});
+  if (shards_) shards_->apply_turn({});
 }
 
 size_t ModelWeights::unit_of(size_t index) const {
@@ -68,7 +68,7 @@ std::vector<std::vector<PageRange>> ModelWeights::ranges_of_units() const {
     const Parameter& parameter = table_[index];
     if (!parameter.held || parameter.stays_whole()) continue;
     void* const data = parameter.is_matrix() ? parameter.panel.data : parameter.values.data;
-    append_or_merge_range({data, parameter.bytes}, units[unit_of(index)]);
+    append_range({data, parameter.bytes}, units[unit_of(index)]);
   }
   return units;
 }

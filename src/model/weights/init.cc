@@ -33,8 +33,8 @@ struct Number {
 };
 
 // The least used numbers come first, as many as a row has.
-void draw_ranks_and_sort(const Counter& random, int64_t row, int64_t row_size,
-                         std::vector<Number>& numbers) {
+void draw_order(const Counter& random, int64_t row, int64_t row_size,
+                std::vector<Number>& numbers) {
   for (Number& number : numbers) {
     number.rank = random.words(static_cast<uint64_t>(row * std::ssize(numbers) + number.value))[0];
   }
@@ -53,7 +53,7 @@ std::vector<float> draw_evenly_used_numbers(const Counter& random, int64_t num_r
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i].value = static_cast<int64_t>(i);
   std::vector<float> values;
   for (int64_t row = 0; row < num_rows; ++row) {
-    draw_ranks_and_sort(random, row, row_size, numbers);
+    draw_order(random, row, row_size, numbers);
     for (int64_t i = 0; i < row_size; ++i) {
       Number& number = numbers[static_cast<size_t>(i)];
       values.push_back(static_cast<float>(number.value));

@@ -110,8 +110,8 @@ void load_held_parameters(Backend& backend, const CheckpointSource& checkpoint,
 
 // Where a checkpoint has none of a parameter's own name but one of its other spellings, the
 // parameter becomes that tensor, or rows of it.
-void take_other_spelling_if_absent(const CheckpointSource& checkpoint, const ModelConfig& config,
-                                   const NameForm& form, Parameter& parameter) {
+void resolve_spelling(const CheckpointSource& checkpoint, const ModelConfig& config,
+                      const NameForm& form, Parameter& parameter) {
   if (parameter.row == nullptr || checkpoint.find(parameter.name) != nullptr) return;
   const int64_t expert = std::max(0, parameter.expert);
   for (const Spelling& other : parameter.row->others) {
@@ -127,9 +127,8 @@ void take_other_spelling_if_absent(const CheckpointSource& checkpoint, const Mod
 }
 
 // Where a checkpoint has none of the names so far, the family's others, as they are or in its form.
-void take_name_in_files_if_absent(const CheckpointSource& checkpoint, const ModelConfig& config,
-                                  const NameForm& form, const std::string& canonical,
-                                  Parameter& parameter) {
+void resolve_family_name(const CheckpointSource& checkpoint, const ModelConfig& config,
+                         const NameForm& form, const std::string& canonical, Parameter& parameter) {
   if (config.names_in_files == nullptr || checkpoint.find(parameter.name) != nullptr) return;
   for (std::string& name : config.names_in_files(canonical)) {
     const bool has_prefix = name.starts_with(NameForm().model);
@@ -142,16 +141,15 @@ void take_name_in_files_if_absent(const CheckpointSource& checkpoint, const Mode
 
 // Where a checkpoint lacks the larger tensor that new files of the family have, but has the
 // parameter by itself.
-void take_single_tensor_if_whole_absent(const CheckpointSource& checkpoint,
-                                        const ModelConfig& config, const NameForm& form,
-                                        Parameter& parameter) {
+void resolve_single_tensor(const CheckpointSource& checkpoint, const ModelConfig& config,
+                           const NameForm& form, Parameter& parameter) {
   if (parameter.row == nullptr || parameter.stored_shape.rank() == 0) return;
   if (checkpoint.find(parameter.name) != nullptr) return;
   const std::string own = layer_tensor_name(config, parameter.layer, parameter.row->suffix,
                                             std::max(0, parameter.expert));
   Parameter single = parameter;
   single.name = name_in_form(form, own);
-  take_name_in_files_if_absent(checkpoint, config, form, own, single);
+  resolve_family_name(checkpoint, config, form, own, single);
   if (checkpoint.find(single.name) == nullptr) return;
   parameter.name = single.name;
   parameter.stored_shape = {};
@@ -160,8 +158,8 @@ void take_single_tensor_if_whole_absent(const CheckpointSource& checkpoint,
 }
 
 // A tied embedding may be stored as the head alone.
-void take_tied_head_if_absent(const CheckpointSource& checkpoint, const ModelConfig& config,
-                              const NameForm& form, Parameter& parameter) {
+void resolve_tied_head(const CheckpointSource& checkpoint, const ModelConfig& config,
+                       const NameForm& form, Parameter& parameter) {
   if (!config.tie_word_embeddings || checkpoint.find(parameter.name) != nullptr) return;
   if (parameter.name != name_in_form(form, "model.embed_tokens.weight")) return;
   const std::string head = name_in_form(form, "lm_head.weight");
@@ -225,9 +223,8 @@ void fail_faults(const std::string& dir, const std::vector<std::string>& faults)
                                                        faults.size(), fmt::join(faults, "\n  ")));
 }
 
-std::vector<std::string> match_and_rename_parameters(const CheckpointSource& checkpoint,
-                                                     ModelWeights& weights,
-                                                     std::vector<std::string>& ignored) {
+std::vector<std::string> match_parameters(const CheckpointSource& checkpoint, ModelWeights& weights,
+                                          std::vector<std::string>& ignored) {
   const ModelConfig& config = weights.config();
   std::vector<std::string> faults;
   std::unordered_set<std::string_view> wanted;
@@ -235,10 +232,10 @@ std::vector<std::string> match_and_rename_parameters(const CheckpointSource& che
   for (Parameter& parameter : weights.table()) {
     const std::string canonical = parameter.name;
     parameter.name = name_in_form(form, canonical);
-    take_other_spelling_if_absent(checkpoint, config, form, parameter);
-    take_name_in_files_if_absent(checkpoint, config, form, canonical, parameter);
-    take_single_tensor_if_whole_absent(checkpoint, config, form, parameter);
-    take_tied_head_if_absent(checkpoint, config, form, parameter);
+    resolve_spelling(checkpoint, config, form, parameter);
+    resolve_family_name(checkpoint, config, form, canonical, parameter);
+    resolve_single_tensor(checkpoint, config, form, parameter);
+    resolve_tied_head(checkpoint, config, form, parameter);
     if (!wanted.insert(parameter.name).second) continue;  // another part of the same tensor
     std::string fault = find_tensor_fault(checkpoint, parameter);
     if (!fault.empty()) faults.push_back(std::move(fault));
@@ -292,7 +289,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   LoadedModel model;
   model.dir = dir;
   model.checkpoint = open_checkpoint(dir);
-  untie_if_head_differs(*model.checkpoint, config);
+  verify_weight_tying(*model.checkpoint, config);
   model.config = std::move(config.config);
   model.warnings = std::move(config.warnings);
   model.config.use_mtp = resolve_use_mtp(*model.checkpoint, model.config, options.mtp);
@@ -308,7 +305,7 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   model.weights->set_sharers(options.weight_sharers);
   model.files = std::move(files);
   const std::vector<std::string> faults =
-      match_and_rename_parameters(*model.checkpoint, *model.weights, model.ignored);
+      match_parameters(*model.checkpoint, *model.weights, model.ignored);
   if (!faults.empty()) fail_faults(dir, faults);
   const bool is_filled = options.shared != nullptr && options.shared->is_filled();
   if (!is_filled) load_held_parameters(backend, *model.checkpoint, *model.weights);

@@ -73,9 +73,8 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
 // All faults of a checkpoint against the table, one sentence each; fills `ignored`. Renames the
 // table's rows to the names in the file: of its form, another spelling, the family's others, or the
 // head's where a tied model stores its embedding as that.
-std::vector<std::string> match_and_rename_parameters(const CheckpointSource& checkpoint,
-                                                     ModelWeights& weights,
-                                                     std::vector<std::string>& ignored);
+std::vector<std::string> match_parameters(const CheckpointSource& checkpoint, ModelWeights& weights,
+                                          std::vector<std::string>& ignored);
 
 // Copies a parameter's stored values, widened to f32, into out (row-major, dense).
 void read_stored_parameter(Backend& backend, const LoadedModel& model, size_t index,

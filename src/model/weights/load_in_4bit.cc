@@ -49,7 +49,7 @@ std::unique_ptr<CheckpointSource> quantise_in_4bit(std::unique_ptr<CheckpointSou
   ModelWeights names(backend, config, DType::kBF16, nullptr, kNoLayers);
   check_has_no_experts(names, source->path());
   std::vector<std::string> ignored;
-  const std::vector<std::string> faults = match_and_rename_parameters(*source, names, ignored);
+  const std::vector<std::string> faults = match_parameters(*source, names, ignored);
   if (!faults.empty()) fail_faults(source->path(), faults);
   std::set<std::string> quantised;
   for (const Parameter& parameter : names.table()) {

@@ -18,8 +18,8 @@ NarrowForm narrow_form_of(const CheckpointSource& checkpoint, const Parameter& p
 }
 
 // The form of a parameter; none, and a fault, where the form does not hold its values.
-NarrowForm find_form_or_add_fault(const CheckpointSource& checkpoint, const Parameter& parameter,
-                                  NarrowLook look, std::vector<std::string>& faults) {
+NarrowForm checked_form(const CheckpointSource& checkpoint, const Parameter& parameter,
+                        NarrowLook look, std::vector<std::string>& faults) {
   const NarrowForm form = narrow_form_of(checkpoint, parameter);
   if (form == NarrowForm::kNone || look == NarrowLook::kHeader) return form;
   std::string fault = checkpoint.scan_for_unrepresentable_values(*checkpoint.find(parameter.name),
@@ -29,14 +29,14 @@ NarrowForm find_form_or_add_fault(const CheckpointSource& checkpoint, const Para
   return NarrowForm::kNone;
 }
 
-void rename_parameters_or_fail(const CheckpointSource& checkpoint, ModelWeights& names) {
+void rename_parameters(const CheckpointSource& checkpoint, ModelWeights& names) {
   std::vector<std::string> ignored;
-  const std::vector<std::string> faults = match_and_rename_parameters(checkpoint, names, ignored);
+  const std::vector<std::string> faults = match_parameters(checkpoint, names, ignored);
   if (!faults.empty()) fail_faults(checkpoint.path(), faults);
 }
 
 // Experts of a layer stay in few bits where all have the form of the first.
-void drop_form_unless_equal(const std::string& first, NarrowForm form, WeightForms& forms) {
+void drop_mixed_form(const std::string& first, NarrowForm form, WeightForms& forms) {
   const auto found = forms.find(first);
   if (found != forms.end() && found->second != form) forms.erase(found);
 }
@@ -62,16 +62,16 @@ KeptForms find_narrow_forms(const CheckpointSource& checkpoint, const Backend& b
   std::vector<std::string> canonical;
   for (const Parameter& parameter : names.table())
     canonical.push_back(form_name(config, parameter));
-  rename_parameters_or_fail(checkpoint, names);
+  rename_parameters(checkpoint, names);
   KeptForms kept;
   const std::string* first = nullptr;  // the name of a layer's first expert
   for (size_t index = 0; index < canonical.size(); ++index) {
     const Parameter& parameter = names.table()[index];
     const bool elsewhere = part && parameter.layer >= 0 && !part->contains(parameter.layer);
-    const NarrowForm form = find_form_or_add_fault(
-        checkpoint, parameter, elsewhere ? NarrowLook::kHeader : look, kept.faults);
+    const NarrowForm form =
+        checked_form(checkpoint, parameter, elsewhere ? NarrowLook::kHeader : look, kept.faults);
     if (parameter.expert > 0) {
-      drop_form_unless_equal(*first, form, kept.forms);
+      drop_mixed_form(*first, form, kept.forms);
       continue;
     }
     first = &canonical[index];

@@ -30,7 +30,7 @@ std::string form_name(const ModelConfig& config, const Parameter& parameter);
 // The forms of the matrices that products, embeddings and heads read; those are left out that have
 // to be dequantised, since no form holds their values, and experts of one layer and projection
 // whose forms differ. Layers outside of a part are not looked at. Faults that
-// match_and_rename_parameters finds are an Error.
+// match_parameters finds are an Error.
 KeptForms find_narrow_forms(const CheckpointSource& checkpoint, const Backend& backend,
                             const ModelConfig& config, NarrowLook look,
                             std::optional<LayerRange> part = {});

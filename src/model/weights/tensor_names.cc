@@ -28,8 +28,8 @@ const CheckpointTensor* find_tensor(const CheckpointSource& checkpoint, const Mo
   return nullptr;
 }
 
-bool read_and_check_equal(const CheckpointSource& checkpoint, const CheckpointTensor& a,
-                          const CheckpointTensor& b) {
+bool tensors_equal(const CheckpointSource& checkpoint, const CheckpointTensor& a,
+                   const CheckpointTensor& b) {
   if (!a.info.readable || !b.info.readable || a.info.dims != b.info.dims) return false;
   constexpr int64_t kElements = 4 << 20;
   const int64_t count = a.info.shape.num_elements();
@@ -102,12 +102,12 @@ bool is_of_another_modality(const ModelConfig& config, std::string_view name) {
                      });
 }
 
-void untie_if_head_differs(const CheckpointSource& checkpoint, ParsedConfig& parsed) {
+void verify_weight_tying(const CheckpointSource& checkpoint, ParsedConfig& parsed) {
   if (!parsed.config.tie_word_embeddings) return;
   const CheckpointTensor* embedding = find_tensor(checkpoint, parsed.config, kEmbeddingName);
   const CheckpointTensor* head = find_tensor(checkpoint, parsed.config, kHeadName);
   if (embedding == nullptr || head == nullptr) return;
-  if (read_and_check_equal(checkpoint, *embedding, *head)) return;
+  if (tensors_equal(checkpoint, *embedding, *head)) return;
   parsed.config.tie_word_embeddings = false;
   parsed.warnings.push_back(
       fmt::format("{}: config.json says tie_word_embeddings, but '{}' differs from '{}': the model "

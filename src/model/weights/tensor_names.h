@@ -29,6 +29,6 @@ bool is_of_another_modality(const ModelConfig& config, std::string_view name);
 
 // tie_word_embeddings counts only where the checkpoint bears it out: next to an embedding, a head
 // of other values is the model's, as in transformers. Clears it then, and adds a warning.
-void untie_if_head_differs(const CheckpointSource& checkpoint, ParsedConfig& parsed);
+void verify_weight_tying(const CheckpointSource& checkpoint, ParsedConfig& parsed);
 
 }  // namespace strata::model

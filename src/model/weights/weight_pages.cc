@@ -7,13 +7,13 @@ namespace strata::model {
 
 constexpr int64_t kMostWritten = 64 << 20;
 
-WeightPages::Place& WeightPages::find_or_add_place(const void* pass) {
+WeightPages::Place& WeightPages::ensure_place(const void* pass) {
   const auto found = std::find_if(places_.begin(), places_.end(),
                                   [&](const Place& place) { return place.pass == pass; });
   return found != places_.end() ? *found : places_.emplace_back(Place{.pass = pass});
 }
 
-void WeightPages::let_go_unless_needed(int64_t layer) {
+void WeightPages::release_layer(int64_t layer) {
   for (const Place& place : places_) {
     if (place.layer == layer || place.next == layer) return;
   }
@@ -21,7 +21,7 @@ void WeightPages::let_go_unless_needed(int64_t layer) {
   has_left_[static_cast<size_t>(layer)] = true;
 }
 
-void WeightPages::read_ahead_if_evicted(int64_t layer) {
+void WeightPages::restore_evicted(int64_t layer) {
   if (layer >= 0 && has_left_[static_cast<size_t>(layer)]) read_ahead(layer);
 }
 
@@ -30,20 +30,20 @@ void WeightPages::read_ahead(int64_t layer) {
   has_left_[static_cast<size_t>(layer)] = false;
 }
 
-void WeightPages::load_layer_and_prefetch(const void* pass, int64_t layer, int64_t next) {
+void WeightPages::enter_layer(const void* pass, int64_t layer, int64_t next) {
   const int64_t num_layers = std::ssize(pages_) - 1;
-  Place& place = find_or_add_place(pass);
+  Place& place = ensure_place(pass);
   const int64_t last = place.layer;
   place = {.pass = pass, .layer = layer, .next = next};
-  if (last != layer && last >= 0) let_go_unless_needed(last);
+  if (last != layer && last >= 0) release_layer(last);
   // The embedding is done with, or the head; what reads it again finds it all the same.
   const bool first = next > layer ? layer == 0 : layer == num_layers - 1;
   if (first) queue_->may_leave(pages_.back());
-  read_ahead_if_evicted(layer);
+  restore_evicted(layer);
   if (next >= 0) read_ahead(next);
 }
 
-void WeightPages::count_and_trim_written(int64_t bytes) {
+void WeightPages::trim_written(int64_t bytes) {
   written_ += bytes;
   if (written_ < kMostWritten) return;
   written_ = 0;

@@ -15,7 +15,7 @@ namespace strata::model {
 
 // Appends a range; where the last one ends there they become one, as experts are one behind the
 // other.
-inline void append_or_merge_range(const PageRange& range, std::vector<PageRange>& ranges) {
+inline void append_range(const PageRange& range, std::vector<PageRange>& ranges) {
   if (!ranges.empty() &&
       static_cast<char*>(ranges.back().data) + ranges.back().bytes == range.data) {
     ranges.back().bytes += range.bytes;
@@ -31,11 +31,11 @@ class WeightPages {
       : pages_(std::move(pages)), has_left_(pages_.size()), queue_(std::move(queue)) {}
 
   // `pass` tells passes apart of which one breaks in on another.
-  void load_layer_and_prefetch(const void* pass, int64_t layer, int64_t next);
+  void enter_layer(const void* pass, int64_t layer, int64_t next);
   // Before a parameter of a layer is read or written outside a pass; -1: of none.
-  void read_ahead_if_evicted(int64_t layer);
+  void restore_evicted(int64_t layer);
   // While weights are written, so that they do not fill the memory.
-  void count_and_trim_written(int64_t bytes);
+  void trim_written(int64_t bytes);
 
  private:
   struct Place {
@@ -43,8 +43,8 @@ class WeightPages {
     int64_t layer = -1;  // at hand; -1: none yet
     int64_t next = -1;
   };
-  Place& find_or_add_place(const void* pass);
-  void let_go_unless_needed(int64_t layer);
+  Place& ensure_place(const void* pass);
+  void release_layer(int64_t layer);
   void read_ahead(int64_t layer);
 
   std::vector<std::vector<PageRange>> pages_;

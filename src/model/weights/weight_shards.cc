@@ -50,7 +50,7 @@ int64_t peak_bytes_of_others(const ShardUnits& units, const MemoryShare& share) 
   int64_t here = 0, most = 0;
   ShardWalk walk(units.bytes.size());
   const auto take = [&](const ShardTurn& turn) {
-    walk.fetch_and_release(
+    walk.apply_turn(
         turn, [&](size_t unit) { here -= of_others(unit); },
         [&](size_t unit) { here += of_others(unit); });
     most = std::max(most, here);
@@ -73,13 +73,13 @@ int64_t peak_shard_bytes(const ShardUnits& units, const MemoryShare& share) {
   return own + peak_bytes_of_others(units, share) + message_bytes(largest, share);
 }
 
-void WeightShards::fetch_and_release(const ShardTurn& turn) {
-  walk_.fetch_and_release(
+void WeightShards::apply_turn(const ShardTurn& turn) {
+  walk_.apply_turn(
       turn, [&](size_t unit) { memory_.let_go(unit); }, [&](size_t unit) { memory_.fetch(unit); });
   for (const size_t unit : turn.now()) memory_.wait_for(unit);
 }
 
-void WeightShards::count_and_trim_written(size_t unit, int64_t bytes) {
+void WeightShards::trim_written(size_t unit, int64_t bytes) {
   is_written_[unit] = true;
   written_ += bytes;
   if (written_ < kMostWritten) return;

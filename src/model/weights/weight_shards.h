@@ -88,7 +88,7 @@ class ShardWalk {
   explicit ShardWalk(size_t num_units) : here_(num_units) {}
   // Calls let_go(unit) with what is here and not needed, then fetch(unit) with what is not here.
   template <typename LetGo, typename Fetch>
-  void fetch_and_release(const ShardTurn& turn, LetGo let_go, Fetch fetch) {
+  void apply_turn(const ShardTurn& turn, LetGo let_go, Fetch fetch) {
     for (size_t unit = 0; unit < here_.size(); ++unit) {
       if (!here_[unit] || turn.has(unit)) continue;
       here_[unit] = false;
@@ -123,9 +123,9 @@ class WeightShards {
   [[nodiscard]] const DividedMemory& memory() const { return memory_; }
   [[nodiscard]] int64_t num_bytes() const { return peak_shard_bytes(units_, memory_.share()); }
   // What it needs is here when it returns.
-  void fetch_and_release(const ShardTurn& turn);
+  void apply_turn(const ShardTurn& turn);
   // While weights are written, so that they do not fill the memory.
-  void count_and_trim_written(size_t unit, int64_t bytes);
+  void trim_written(size_t unit, int64_t bytes);
 
  private:
   const ShardUnits units_;

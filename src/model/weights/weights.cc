@@ -90,7 +90,7 @@ Parameter make_parameter(std::string name, const Shape& shape, float init = 0.0f
 }
 
 // The view of `key`, made when it is not there.
-ParamView& find_or_add_view(std::vector<ParamView>& views, int key) {
+ParamView& ensure_view(std::vector<ParamView>& views, int key) {
   const auto index = static_cast<size_t>(key);
   if (views.size() <= index) views.resize(index + 1);
   return views[index];
@@ -201,10 +201,9 @@ int64_t ModelWeights::memory_bytes() const {
   return pages_ ? 0 : (num_bytes() + num_sharers_ - 1) / num_sharers_;
 }
 
-void ModelWeights::load_layer_and_prefetch(const Backend& backend, int64_t layer,
-                                           int64_t next) const {
-  if (pages_) pages_->load_layer_and_prefetch(&backend, layer, next);
-  if (shards_) shards_->fetch_and_release(shards_needed_at_layer(shards_->units(), layer, next));
+void ModelWeights::enter_layer(const Backend& backend, int64_t layer, int64_t next) const {
+  if (pages_) pages_->enter_layer(&backend, layer, next);
+  if (shards_) shards_->apply_turn(shards_needed_at_layer(shards_->units(), layer, next));
 }
 
 // Of each layer, and then of what is outside the layers.
@@ -217,7 +216,7 @@ std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
                                 : PageRange{parameter.values.data, parameter.values.num_bytes()};
     std::vector<PageRange>& of =
         parameter.layer < 0 ? pages.back() : pages[static_cast<size_t>(parameter.layer)];
-    append_or_merge_range(range, of);
+    append_range(range, of);
   }
   return pages;
 }
@@ -277,7 +276,7 @@ size_t ModelWeights::add_final_norm(int64_t panel_width) {
 }
 
 void ModelWeights::bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index) {
-  ParamView& view = find_or_add_view(views, row.key);
+  ParamView& view = ensure_view(views, row.key);
   view.panel = table_[index].panel;
   view.values = table_[index].values;
   view.index = index;
@@ -374,7 +373,7 @@ namespace {
 void bind_targets(const std::vector<int>& target_of, std::vector<ParamView>& views) {
   for (size_t key = 0; key < target_of.size(); ++key) {
     if (target_of[key] >= 0) {
-      find_or_add_view(views, static_cast<int>(key)).target = target_of[key];
+      ensure_view(views, static_cast<int>(key)).target = target_of[key];
     }
   }
 }
@@ -415,17 +414,17 @@ int64_t ModelWeights::num_parameters() const {
   return count;
 }
 
-void ModelWeights::read_ahead_and_count_written(size_t index, int64_t bytes) {
+void ModelWeights::prepare_write(size_t index, int64_t bytes) {
   if (pages_) {
-    pages_->read_ahead_if_evicted(table_[index].layer);
-    pages_->count_and_trim_written(bytes);
+    pages_->restore_evicted(table_[index].layer);
+    pages_->trim_written(bytes);
   }
-  if (shards_) shards_->count_and_trim_written(unit_of(index), bytes);
+  if (shards_) shards_->trim_written(unit_of(index), bytes);
 }
 
 void ModelWeights::write_rows(Backend& backend, size_t index, int64_t first_row, TensorView rows) {
   Parameter& parameter = table_[index];
-  read_ahead_and_count_written(index, rows.num_bytes());
+  prepare_write(index, rows.num_bytes());
   if (parameter.is_matrix()) {
     pack_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
     return;
@@ -441,23 +440,23 @@ void ModelWeights::write_rows(Backend& backend, size_t index, int64_t first_row,
 void ModelWeights::write_narrow_rows(Backend& backend, size_t index, int64_t first_row,
                                      const NarrowRows& rows) {
   const Parameter& parameter = table_[index];
-  read_ahead_and_count_written(index, rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
+  prepare_write(index, rows.rows * narrow_layout(rows.form).row_bytes(rows.cols));
   pack_narrow_rows(backend, parameter.blocks, rows, first_row, parameter.panel);
 }
 
-void ModelWeights::read_ahead_or_fetch(size_t index) const {
+void ModelWeights::prepare_read(size_t index) const {
   const Parameter& parameter = table_[index];
-  if (pages_) pages_->read_ahead_if_evicted(parameter.layer);
+  if (pages_) pages_->restore_evicted(parameter.layer);
   if (!shards_ || parameter.stays_whole()) return;
   ShardTurn turn;
   turn.need(unit_of(index));
-  shards_->fetch_and_release(turn);
+  shards_->apply_turn(turn);
 }
 
 void ModelWeights::read_rows(Backend& backend, size_t index, int64_t first_row,
                              TensorView rows) const {
   const Parameter& parameter = table_[index];
-  read_ahead_or_fetch(index);
+  prepare_read(index);
   if (parameter.is_matrix()) {
     unpack_rows(backend, parameter.blocks, parameter.panel, first_row, rows);
     return;

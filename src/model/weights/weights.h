@@ -134,7 +134,7 @@ class ModelWeights {
  public:
   // Allocates zeroed parameters. compute_dtype is the type of products: f32 or bf16. With `files`
   // they lie there and not in the backend's memory; then passes say where they are
-  // (load_layer_and_prefetch). With `part` it holds those layers; the first of a model's parts has
+  // (enter_layer). With `part` it holds those layers; the first of a model's parts has
   // the embedding, the last one what comes after the layers, and both have the embedding where the
   // last one reads it too: as its head, or for multi-token prediction. Of compute_dtype bf16
   // matrices have their `forms`. With a `share` of several ranks it keeps that part of what it
@@ -187,10 +187,10 @@ class ModelWeights {
   [[nodiscard]] bool in_files() const { return pages_ != nullptr; }
   // A pass of this backend is at this layer, and then at `next` (num_layers: the head): of weights
   // in files, what comes next is read ahead, and what is done with leaves the memory.
-  void load_layer_and_prefetch(const Backend& backend, int64_t layer, int64_t next) const;
+  void enter_layer(const Backend& backend, int64_t layer, int64_t next) const;
   // Where ranks divide weights, passes call these before layers, behind them, and between batches.
-  void load_embedding_and_prefetch() const;
-  void load_end_and_prefetch() const;
+  void enter_embedding() const;
+  void enter_end() const;
   void release_divided_weights() const;
   // Where weights are that ranks divide; else null.
   [[nodiscard]] WeightShards* shards() const { return shards_.get(); }
@@ -260,9 +260,9 @@ class ModelWeights {
   // The view of a row, whose (first) parameter is `index` in the table.
   void bind_view(std::vector<ParamView>& views, const ParamRow& row, size_t index);
   // Before so many bytes of a parameter are written: of memory that is kept small meanwhile.
-  void read_ahead_and_count_written(size_t index, int64_t bytes);
+  void prepare_write(size_t index, int64_t bytes);
   // Before a parameter is read: of memory that has it elsewhere meanwhile.
-  void read_ahead_or_fetch(size_t index) const;
+  void prepare_read(size_t index) const;
   // Each adds a row of the table and returns its index; without memory where it is another stage's.
   size_t add_embedding_or_head(const ParamRow& row, bool held, int64_t panel_width);
   size_t add_final_norm(int64_t panel_width);

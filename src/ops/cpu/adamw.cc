@@ -49,22 +49,22 @@ bool is_small(const AdamWItem& item) {
   return item.p.shape.num_elements() <= kSmall;
 }
 
-void step_and_zero_grad(CpuBackend& backend, const AdamWArgs& args, const AdamWItem& item) {
+// Steps the item, then zeroes its gradient.
+void step_item(CpuBackend& backend, const AdamWArgs& args, const AdamWItem& item) {
   cpu::adamw(backend, args, item.g, item.p, item.m, item.v);
   cpu::fill_zero(backend, item.g);
 }
 
 }  // namespace
 
-void adamw_zero_grad_and_pack(CpuBackend& backend, const AdamWArgs& args,
-                              std::span<const AdamWItem> items) {
+void adamw_fused(CpuBackend& backend, const AdamWArgs& args, std::span<const AdamWItem> items) {
   const HostAccess access(backend.allocator());
   for (const AdamWItem& item : items) {
-    if (!is_small(item)) step_and_zero_grad(backend, args, item);
+    if (!is_small(item)) step_item(backend, args, item);
   }
   backend.run_in_workers(std::ssize(items), [&](int64_t i, CpuBackend& worker) {
     const AdamWItem& item = items[static_cast<size_t>(i)];
-    if (is_small(item)) step_and_zero_grad(worker, args, item);
+    if (is_small(item)) step_item(worker, args, item);
     for (const PackItem& pack : item.packs) {
       if (pack.rows.rows() > 0) cpu::pack(worker, pack.rows, 0, pack.panel);
     }

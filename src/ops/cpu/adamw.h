@@ -19,8 +19,7 @@ namespace strata::ops::cpu {
 // The CPU behind ops/adamw.h: arguments are checked.
 void adamw(CpuBackend& backend, const AdamWArgs& args, TensorView g, TensorView p, TensorView m,
            TensorView v);
-void adamw_zero_grad_and_pack(CpuBackend& backend, const AdamWArgs& args,
-                              std::span<const AdamWItem> items);
+void adamw_fused(CpuBackend& backend, const AdamWArgs& args, std::span<const AdamWItem> items);
 
 // Factors of one step, rounded to fp32 once.
 struct AdamWKernel {

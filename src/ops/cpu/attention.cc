@@ -150,10 +150,10 @@ struct Forward {
   [[nodiscard]] Workspace take_workspace(Scratch& scratch) const;
   void take_zero_row(CpuBackend& backend);
   void attend_item(const Item& item, const Workspace& work) const;
-  void pack_queries_and_write_positions(const Item& item, const Workspace& work) const;
+  void pack_query_rows(const Item& item, const Workspace& work) const;
   void reset_sums(const Item& item, const Workspace& work) const;
-  void find_rows_or_zeros(const Item& item, void* KvRange::* side, int64_t key_begin, int64_t count,
-                          int64_t dim, const void** rows) const;
+  void find_padded_rows(const Item& item, void* KvRange::* side, int64_t key_begin, int64_t count,
+                        int64_t dim, const void** rows) const;
   [[nodiscard]] PackedBlock packed_block(const Item& item, int64_t index, int64_t key_begin,
                                          const Workspace& work) const {
     const int64_t first = index * (item.head_end - item.head_begin);
@@ -276,7 +276,7 @@ void Forward::take_zero_row(CpuBackend& backend) {
   zero_row = zeros;
 }
 
-void Forward::pack_queries_and_write_positions(const Item& item, const Workspace& work) const {
+void Forward::pack_query_rows(const Item& item, const Workspace& work) const {
   const int64_t row_bytes = layout.dim * dtype_bytes(args.q.dtype);
   const char* q = static_cast<const char*>(args.q.data);
   const int64_t token_bytes = args.q.shape[1] * row_bytes;
@@ -306,8 +306,8 @@ void Forward::reset_sums(const Item& item, const Workspace& work) const {
 
 // rows[i] = address of the key or the value of position key_begin + i, of the item's first head;
 // zeros stand for those before the first that the item sees.
-void Forward::find_rows_or_zeros(const Item& item, void* KvRange::* side, int64_t key_begin,
-                                 int64_t count, int64_t dim, const void** rows) const {
+void Forward::find_padded_rows(const Item& item, void* KvRange::* side, int64_t key_begin,
+                               int64_t count, int64_t dim, const void** rows) const {
   const AttentionSegment& s = segment(item);
   const int64_t hidden =
       std::max<int64_t>(0, args.first_key(s.first_position + item.row_begin) - key_begin);
@@ -319,14 +319,14 @@ void Forward::find_rows_or_zeros(const Item& item, void* KvRange::* side, int64_
 void Forward::pack_kv(const Item& item, int64_t count, const PackedBlock& block) const {
   const void* rows[kKeyBlock];
   const int64_t num_heads = item.head_end - item.head_begin;
-  find_rows_or_zeros(item, &KvRange::keys, block.key_begin, count, layout.dim, rows);
+  find_padded_rows(item, &KvRange::keys, block.key_begin, count, layout.dim, rows);
   kernels.pack_in_lanes_form({.rows = rows,
                               .count = count,
                               .dim = layout.dim,
                               .num_heads = num_heads,
                               .head_words = layout.lanes_block()},
                              block.keys);
-  find_rows_or_zeros(item, &KvRange::values, block.key_begin, count, value_layout.dim, rows);
+  find_padded_rows(item, &KvRange::values, block.key_begin, count, value_layout.dim, rows);
   kernels.pack_in_depth_form({.rows = rows,
                               .count = count,
                               .dim = value_layout.dim,
@@ -395,7 +395,7 @@ void Forward::write_out_and_lse(const Item& item, const Workspace& work) const {
 void Forward::attend_item(const Item& item, const Workspace& work) const {
   const int64_t first_key = args.first_key(segment(item).first_position + item.row_begin);
   const int64_t key_end = segment(item).first_position + item.row_end;
-  pack_queries_and_write_positions(item, work);
+  pack_query_rows(item, work);
   reset_sums(item, work);
   const int64_t step = item_blocks(segment(item)) * kKeyBlock;
   for (int64_t begin = first_key / kKeyBlock * kKeyBlock; begin < key_end; begin += step) {

@@ -326,9 +326,8 @@ template <typename K>
 
 // acc = alpha acc + P V.
 template <typename K>
-[[gnu::always_inline]] inline void rescale_and_add_values(const ForwardTile& t,
-                                                          const uint32_t* p_words,
-                                                          const float* alpha) {
+[[gnu::always_inline]] inline void accumulate_values(const ForwardTile& t, const uint32_t* p_words,
+                                                     const float* alpha) {
   constexpr int64_t kRowWords = kKeyBlock / K::kPack;
   for (int64_t r = 0; r < t.rows; r += K::kTileRows) {
     const int64_t rows = t.rows - r < K::kTileRows ? t.rows - r : K::kTileRows;
@@ -361,7 +360,7 @@ void forward_tile(const ForwardTile& t) {
                                    t.sum + r * kLanes, p_words + r * kRowWords);
     });
   }
-  rescale_and_add_values<K>(t, p_words, alpha);
+  accumulate_values<K>(t, p_words, alpha);
 }
 
 // p = 2^(s - lse) and d_s = p (d_p - delta) of one row, times the slope where scores are capped:

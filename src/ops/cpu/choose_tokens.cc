@@ -121,8 +121,7 @@ void fill_logprobs(std::span<const float> raw, const float* values, const float*
   check_logprobs_are_numbers(choice);
 }
 
-void choose_each_and_scale_logits(CpuBackend& backend, TensorView logits, Choices choices,
-                                  const OwnRows& own) {
+void choose_each_row(CpuBackend& backend, TensorView logits, Choices choices, const OwnRows& own) {
   backend.run_on_host(std::ssize(choices), [&](int64_t item) {
     const auto i = static_cast<size_t>(item);
     try {
@@ -159,7 +158,7 @@ void choose_tokens(CpuBackend& backend, TensorView logits, TensorView lse, Choic
   const OwnRows own(backend, choices, logits.cols());
   if (backend.is_counting()) return;
   const HostAccess access(backend.allocator());
-  choose_each_and_scale_logits(backend, logits, choices, own);
+  choose_each_row(backend, logits, choices, own);
   if (lse.empty()) return;
   if (own.scaled().rows() > 0) ops::logsumexp(backend, own.scaled(), own.scaled_lse());
   fill_logprobs_of_each(logits, lse, choices, own);

@@ -173,15 +173,15 @@ void Forward::forward_value_head(const Rows& rows, int64_t head, int64_t member,
 
 void Forward::forward_chunk(const Rows& rows, int64_t head, const DeltaState& state,
                             const Workspace& work) const {
-  normalise_rows_and_transpose_keys(kernels, layout,
-                                    {.qkv = args.qkv,
-                                     .head = head,
-                                     .row = rows.row,
-                                     .first = rows.first,
-                                     .count = rows.count,
-                                     .rows = work.rows,
-                                     .factors = work.factors,
-                                     .keys = state.keys()});
+  normalise_qk(kernels, layout,
+               {.qkv = args.qkv,
+                .head = head,
+                .row = rows.row,
+                .first = rows.first,
+                .count = rows.count,
+                .rows = work.rows,
+                .factors = work.factors,
+                .keys = state.keys()});
   compute_delta_scores(kernels, layout, work.rows, state.keys(), rows.first, rows.count,
                        work.scores);
   for (int64_t member = 0; member < layout.group; ++member) {

@@ -99,8 +99,8 @@ struct DeltaRows {
 };
 
 // Writes q and k, normalised, and what they were multiplied by.
-inline void normalise_rows_and_transpose_keys(const DeltaKernels& kernels,
-                                              const DeltaLayout& layout, const DeltaRows& r) {
+inline void normalise_qk(const DeltaKernels& kernels, const DeltaLayout& layout,
+                         const DeltaRows& r) {
   const int64_t dim = layout.shape.key_dim;
   const DeltaMatrix q = delta_matrix_at(r.qkv, r.row, layout.q_column(r.head));
   kernels.normalise({.q = r.keys_only ? DeltaMatrix{} : q,

@@ -35,17 +35,17 @@ int64_t max_chunks(std::span<const StateSegment> segments) {
 
 }  // namespace
 
-void DeltaBackward::normalise_rows_and_write_keys(const Chunk& c, int64_t head, bool keys_only,
-                                                  const DeltaWorkspace& work) const {
-  normalise_rows_and_transpose_keys(kernels, layout,
-                                    {.qkv = args.qkv,
-                                     .head = head,
-                                     .row = c.row,
-                                     .count = c.count,
-                                     .keys_only = keys_only,
-                                     .rows = work.rows,
-                                     .factors = work.factors,
-                                     .keys = work.keys});
+void DeltaBackward::normalise_chunk_qk(const Chunk& c, int64_t head, bool keys_only,
+                                       const DeltaWorkspace& work) const {
+  normalise_qk(kernels, layout,
+               {.qkv = args.qkv,
+                .head = head,
+                .row = c.row,
+                .count = c.count,
+                .keys_only = keys_only,
+                .rows = work.rows,
+                .factors = work.factors,
+                .keys = work.keys});
 }
 
 // Scores of one side, as far as each row sees the keys (whole vectors).
@@ -136,9 +136,9 @@ void DeltaBackward::recompute_value_head(const Chunk& c, int64_t head, int64_t m
 }
 
 // The panel's u, and the gradient of its outputs.
-void DeltaBackward::compute_u_and_load_d_out(const Chunk& c, int64_t value_head,
-                                             const float* z_panel, int64_t begin, int64_t width,
-                                             int64_t columns, const DeltaWorkspace& work) const {
+void DeltaBackward::prepare_panel(const Chunk& c, int64_t value_head, const float* z_panel,
+                                  int64_t begin, int64_t width, int64_t columns,
+                                  const DeltaWorkspace& work) const {
   kernels.scale_rows(z_panel, width, beta(c, value_head), args.beta.row_stride, c.count, width,
                      work.u, width);
   const DeltaMatrix d_out =
@@ -228,7 +228,7 @@ void DeltaBackward::solve_backward(const Chunk& c, int64_t head, int64_t member,
                                    const DeltaWorkspace& work) const {
   const int64_t value_head = head * layout.group + member;
   const float* z_panel = z(work, c.index, member) + kDeltaChunk * begin;
-  compute_u_and_load_d_out(c, value_head, z_panel, begin, width, columns, work);
+  prepare_panel(c, value_head, z_panel, begin, width, columns, work);
   if (c.folds) compute_d_u_and_d_fold_by_state(c, member, begin, width, work);
   add_to_d_u_by_outputs(c, width, work);
   // u = beta z;  z_i = v_i - ... - sum_{j<i} M_ij u_j
@@ -357,8 +357,7 @@ void DeltaBackward::decay_backward(const Chunk& c, int64_t member, float* d_log_
 }
 
 // G_i is in both rows i of what the state gives: e_i k_i^T S and e_i q_i^T S.
-void DeltaBackward::compute_d_total_and_add_d_rows(const Chunk& c,
-                                                   const DeltaWorkspace& work) const {
+void DeltaBackward::total_backward(const Chunk& c, const DeltaWorkspace& work) const {
   if (!c.reads) {
     std::fill_n(work.d_total, c.count, 0.0f);
     return;
@@ -377,7 +376,7 @@ void DeltaBackward::value_head_backward(const Chunk& c, int64_t head, int64_t me
     if (c.folds) add_chunk_to_state_backward(c, member, begin, width, work);
     if (c.reads) state_product_backward(c, member, begin, width, work);
   });
-  compute_d_total_and_add_d_rows(c, work);
+  total_backward(c, work);
   float* d_log_decay = grads.d_log_decay.f32() + c.row * grads.d_log_decay.row_stride + value_head;
   decay_backward(c, member, d_log_decay, work);
 }
@@ -454,7 +453,7 @@ void DeltaBackward::recompute_chunks(const StateSegment& segment, int64_t head,
   const int64_t chunks = num_chunks(segment);
   for (int64_t index = 0; index < chunks; ++index) {
     const Chunk c = chunk(segment, index);
-    normalise_rows_and_write_keys(c, head, /*keys_only=*/index + 1 < chunks, work);
+    normalise_chunk_qk(c, head, /*keys_only=*/index + 1 < chunks, work);
     compute_side_scores(c, kKeys, work);
     for (int64_t member = 0; member < layout.group; ++member) {
       recompute_value_head(c, head, member, work);
@@ -468,7 +467,7 @@ void DeltaBackward::key_head_backward(const StateSegment& segment, int64_t head,
   recompute_chunks(segment, head, work);
   for (int64_t index = chunks - 1; index >= 0; --index) {
     const Chunk c = chunk(segment, index);
-    if (index + 1 < chunks) normalise_rows_and_write_keys(c, head, /*keys_only=*/false, work);
+    if (index + 1 < chunks) normalise_chunk_qk(c, head, /*keys_only=*/false, work);
     compute_side_scores(c, kQueries, work);
     std::fill_n(work.d_rows, 2 * c.count * layout.key_lanes, 0.0f);
     for (int64_t member = 0; member < layout.group; ++member) {

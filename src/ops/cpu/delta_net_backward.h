@@ -51,8 +51,8 @@ struct DeltaBackward {
   void compute_side_scores(const Chunk& c, Side side, const DeltaWorkspace& work) const;
   // q and k of a key head in the chunk, normalised, and k again as columns in work.keys; keys_only:
   // the rows of q stay what they were.
-  void normalise_rows_and_write_keys(const Chunk& c, int64_t head, bool keys_only,
-                                     const DeltaWorkspace& work) const;
+  void normalise_chunk_qk(const Chunk& c, int64_t head, bool keys_only,
+                          const DeltaWorkspace& work) const;
   void compute_decays_and_coefficients(const Chunk& c, int64_t value_head, float* gamma,
                                        const DeltaWorkspace& work) const;
   void recompute_panel(const Chunk& c, int64_t value_head, int64_t member, int64_t begin,
@@ -63,14 +63,13 @@ struct DeltaBackward {
                               const DeltaWorkspace& work) const;
   void decay_backward(const Chunk& c, int64_t member, float* d_log_decay,
                       const DeltaWorkspace& work) const;
-  void compute_d_total_and_add_d_rows(const Chunk& c, const DeltaWorkspace& work) const;
+  void total_backward(const Chunk& c, const DeltaWorkspace& work) const;
   void value_head_backward(const Chunk& c, int64_t head, int64_t member,
                            const DeltaWorkspace& work) const;
   void solve_backward(const Chunk& c, int64_t head, int64_t member, int64_t begin, int64_t width,
                       int64_t columns, const DeltaWorkspace& work) const;
-  void compute_u_and_load_d_out(const Chunk& c, int64_t value_head, const float* z_panel,
-                                int64_t begin, int64_t width, int64_t columns,
-                                const DeltaWorkspace& work) const;
+  void prepare_panel(const Chunk& c, int64_t value_head, const float* z_panel, int64_t begin,
+                     int64_t width, int64_t columns, const DeltaWorkspace& work) const;
   void compute_d_u_and_d_fold_by_state(const Chunk& c, int64_t member, int64_t begin, int64_t width,
                                        const DeltaWorkspace& work) const;
   void add_to_d_u_by_outputs(const Chunk& c, int64_t width, const DeltaWorkspace& work) const;

@@ -212,7 +212,7 @@ template <typename V>
 
 // Brings the total up to the last row, with e^G_i of each.
 template <typename K>
-[[gnu::always_inline]] inline void advance_and_exponentiate_total(const DeltaDecay& d) {
+[[gnu::always_inline]] inline void advance_total(const DeltaDecay& d) {
   for (int64_t r = 0; r < d.count; ++r) {
     const float g = d.log_decay[r * d.stride];
     *d.total = d.first + r == 0 ? g : *d.total + g;
@@ -227,7 +227,7 @@ void delta_compute_decays_and_coefficients(const DeltaDecay& d) {
     compute_decays_and_coefficients_of_lanes<K>(d, j);
     if (d.gamma != nullptr) zero_lanes_behind_rows<typename K::V>(d, j);
   }
-  advance_and_exponentiate_total<K>(d);
+  advance_total<K>(d);
 }
 
 // R tokens by C vectors: what stands before the tile first, then the triangle within it.

@@ -397,10 +397,10 @@ class GradientQueue {
 
 // The products, part by part, and between parts the gradients. Half of the parts make theirs first,
 // so that memory and multipliers are both busy.
-void multiply_parts_and_make_gradients(CpuBackend& backend, std::span<const GemmArgs> products,
-                                       std::span<const TensorView> dx, bool accumulate,
-                                       std::span<const GemmDwArgs> overlapped, const WorkSize& size,
-                                       const char* packed, char* memory) {
+void multiply_overlapped(CpuBackend& backend, std::span<const GemmArgs> products,
+                         std::span<const TensorView> dx, bool accumulate,
+                         std::span<const GemmDwArgs> overlapped, const WorkSize& size,
+                         const char* packed, char* memory) {
   const auto [parts, bytes] = size;
   const CpuPath path = backend.path();
   const int64_t threads = backend.pool().num_threads();
@@ -437,8 +437,7 @@ void gemm_dx(CpuBackend& backend, std::span<const GemmArgs> products,
     for (const GemmDwArgs& item : overlapped) make_gradient(item, backend.worker(0));
     return;
   }
-  multiply_parts_and_make_gradients(backend, products, dx, accumulate, overlapped, size,
-                                    packed.data, memory);
+  multiply_overlapped(backend, products, dx, accumulate, overlapped, size, packed.data, memory);
 }
 
 void gemm_dx_list(CpuBackend& backend, std::span<const GemmArgs> products,

@@ -177,7 +177,7 @@ struct Loss {
   }
 
   // From the scores to the slope of each; adds to the row's loss.
-  void add_loss_and_write_slopes(int64_t row, int64_t count, const Work& work, float* slope) const {
+  void compute_loss_slopes(int64_t row, int64_t count, const Work& work, float* slope) const {
     const auto scale = static_cast<double>(args.scale);
     const double log_sum = log_sum_exp(work.scores, count);
     double loss = 0.0;
@@ -223,7 +223,7 @@ struct Loss {
       compute_target<V>(segment, row, count, work);
       compute_query_entry_dots<V>(heads_of(args.q, row), args.keys, segment, count, work.dots);
       compute_scores(row, count, work);
-      add_loss_and_write_slopes(row, count, work, slope);
+      compute_loss_slopes(row, count, work, slope);
     }
     query_backward<V>(segment, row, count, slope, work.dots);
   }

@@ -89,7 +89,7 @@ float group_score(const float* group, int64_t size, bool one_best) {
 }
 
 // Groups that do not take part get -inf.
-void drop_all_but_best_groups(const RouterArgs& args, float* choice, int64_t experts, float* sums) {
+void mask_groups(const RouterArgs& args, float* choice, int64_t experts, float* sums) {
   if (args.top_groups == args.num_groups) return;
   const int64_t size = experts / args.num_groups;
   for (int64_t g = 0; g < args.num_groups; ++g)
@@ -169,7 +169,7 @@ void write_candidates(const RouterArgs& args, const float* scores, int64_t exper
   }
 }
 
-void round_and_store_row(const double* values, int64_t row, TensorView y) {
+void store_rounded(const double* values, int64_t row, TensorView y) {
   for (int64_t i = 0; i < y.cols(); ++i) {
     const auto value = static_cast<float>(values[i]);
     if (y.dtype == DType::kF32) {
@@ -196,7 +196,7 @@ void route(CpuBackend& backend, const RouterArgs& args, TensorView logits,
       int32_t* ids = expert_ids.numbers().data() + t * args.top_k;
       logits_to_scores(args.scores, scores, experts);
       write_candidates(args, scores, experts, choice);
-      drop_all_but_best_groups(args, choice, experts, choice + experts);
+      mask_groups(args, choice, experts, choice + experts);
       choose_experts(args, choice, experts, ids);
       write_weights(args, scores, ids, weights.f32() + t * args.top_k);
     }
@@ -231,7 +231,7 @@ void route_backward(CpuBackend& backend, const RouterArgs& args, TensorView scor
       compute_token_d_logits(args, scores.f32() + t * experts,
                              expert_ids.numbers().data() + t * args.top_k,
                              d_weights.f32() + t * args.top_k, experts, d);
-      round_and_store_row(d, t, d_logits);
+      store_rounded(d, t, d_logits);
     }
   });
 }

@@ -63,7 +63,7 @@ const void* list_itself(Backend&, const void* list, int64_t) { return list; }
 }  // namespace
 
 constexpr Rows kRows = {
-    .adamw = {.run = on_cpu<adamw>, .list = on_cpu<adamw_zero_grad_and_pack>},
+    .adamw = {.run = on_cpu<adamw>, .list = on_cpu<adamw_fused>},
     .attention = {.forward = on_cpu<attention>, .backward = on_cpu<attention_backward>},
     .cache_write = {.run = on_cpu<cache_write>},
     .causal_conv = {.forward = on_cpu<causal_conv>, .backward = on_cpu<causal_conv_backward>},

@@ -156,7 +156,7 @@ struct GroupedSum {
     }
   }
   // The group in which the cumulative weight passes `left`, which becomes what is left for it.
-  [[nodiscard]] size_t find_group_and_rest(double& left) const {
+  [[nodiscard]] size_t find_weight_group(double& left) const {
     size_t group = 0;
     while (group + 1 < count && left >= sums[group]) left -= sums[group++];
     return group;
@@ -171,7 +171,7 @@ struct GroupedSum {
 // The token at which the cumulative weight, in ascending id, passes u * total.
 int32_t draw_from_all(const Weights& weights, const GroupedSum& groups, size_t vocab, double u) {
   double left = u * groups.total;
-  const size_t group = groups.find_group_and_rest(left);
+  const size_t group = groups.find_weight_group(left);
   size_t chosen =
       vocab;  // rounding may leave a rest: then the group's last weight that is not zero
   const size_t end = std::min(vocab, (group + 1) * groups.size);
@@ -282,7 +282,8 @@ void cut_to_min_p(const Weights& weights, std::vector<Candidate>& kept, float mi
   std::erase_if(kept, [&](const Candidate& c) { return weights.of(c.logit) < min_p; });
 }
 
-int32_t sort_by_id_and_draw(const Weights& weights, std::vector<Candidate>& kept, double u) {
+// Sorts the candidates by id, the order in which their weights are summed, and draws one.
+int32_t draw_candidate(const Weights& weights, std::vector<Candidate>& kept, double u) {
   std::sort(kept.begin(), kept.end(),
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   double left = u * total_weight(weights, kept);
@@ -341,7 +342,7 @@ int32_t choose_token(std::span<const float> logits, const SamplingParams& params
   if (cuts.none())
     return draw_from_all(weights, GroupedSum(weights, logits.size()), logits.size(), u);
   std::vector<Candidate> kept = candidates_after_cuts(weights, logits, params, cuts);
-  return sort_by_id_and_draw(weights, kept, u);
+  return draw_candidate(weights, kept, u);
 }
 
 int32_t choose_allowed_token(std::span<float> logits, std::span<const uint32_t> allowed,

@@ -28,7 +28,7 @@ void BodyStream::abandon() {
   wake();
 }
 
-bool BodyStream::push_or_close(std::string_view bytes, size_t expected) {
+bool BodyStream::offer_bytes(std::string_view bytes, size_t expected) {
   expected_ -= expected;
   if (ends()) return false;
   if (!try_grow(bytes.size())) {
@@ -40,7 +40,7 @@ bool BodyStream::push_or_close(std::string_view bytes, size_t expected) {
   return true;
 }
 
-bool BodyStream::reserve_expected_or_close(size_t bytes) {
+bool BodyStream::reserve_expected(size_t bytes) {
   if (ends()) return false;
   if (!try_grow(bytes)) {
     abandon();

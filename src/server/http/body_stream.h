@@ -3,7 +3,7 @@
 // The handler fills it, the connection empties it, and both keep it. What was pushed and has not
 // been sent is bounded, and counts as a response of its tenant. I/O thread only.
 //   auto body = std::make_shared<BodyStream>();  response.stream = body;  respond(response);
-//   ... body->push_or_close("data: ...\n\n") ...  body->finish();
+//   ... body->offer_bytes("data: ...\n\n") ...  body->finish();
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -25,17 +25,17 @@ class BodyStream {
 
   // The handler's side. False when nobody reads any more: the peer hung up, or reads so slowly that
   // its bytes find no space here; nothing is sent after that.
-  // `expected`: of what reserve_expected_or_close() counted, how much these bytes are instead of.
-  bool push_or_close(std::string_view bytes, size_t expected = 0);
-  // Counts as if it waited here what bytes are yet to be made of. False as push_or_close().
-  bool reserve_expected_or_close(size_t bytes);
+  // `expected`: of what reserve_expected() counted, how much these bytes are instead of.
+  bool offer_bytes(std::string_view bytes, size_t expected = 0);
+  // Counts as if it waited here what bytes are yet to be made of. False as offer_bytes().
+  bool reserve_expected(size_t bytes);
   // The body is whole.
   void finish();
   [[nodiscard]] bool closed() const { return closed_; }
   // Nothing more may be pushed.
   [[nodiscard]] bool ends() const { return closed_ || finished_; }
   // Runs `then` once, should the peer be lost before finish(); never in the midst of a
-  // push_or_close().
+  // offer_bytes().
   void on_close(std::function<void()> then) { on_close_ = std::move(then); }
 
   // The connection's side. What is held for what waits here, from now until close(), at the charge

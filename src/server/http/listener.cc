@@ -101,18 +101,18 @@ Listener::Listener(const ListenAddress& address) {
 
 void Listener::listen_on_tcp(const ListenAddress& address) {
   const AddressList found = resolve_host(address);
-  bind_and_listen(address, found->ai_addr, found->ai_addrlen);
+  open_socket(address, found->ai_addr, found->ai_addrlen);
   port_ = port_of(socket_);
 }
 
 void Listener::listen_on_unix_socket(const ListenAddress& address) {
   const sockaddr_un where = unix_address(address);
   remove_stale_socket(address, where);
-  bind_and_listen(address, reinterpret_cast<const sockaddr*>(&where), sizeof where);
-  set_mode_and_note_file(address);
+  open_socket(address, reinterpret_cast<const sockaddr*>(&where), sizeof where);
+  claim_socket_file(address);
 }
 
-void Listener::set_mode_and_note_file(const ListenAddress& address) {
+void Listener::claim_socket_file(const ListenAddress& address) {
   struct stat info;
   // The mode is narrow from the first moment; what the umask took from it is given back here.
   const bool is_ours =
@@ -128,7 +128,7 @@ void Listener::set_mode_and_note_file(const ListenAddress& address) {
   inode_ = info.st_ino;
 }
 
-void Listener::bind_and_listen(const ListenAddress& address, const sockaddr* where, unsigned size) {
+void Listener::open_socket(const ListenAddress& address, const sockaddr* where, unsigned size) {
   family_ = where->sa_family;
   socket_ = ::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;

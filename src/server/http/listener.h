@@ -34,8 +34,10 @@ class Listener {
  private:
   void listen_on_tcp(const ListenAddress& address);
   void listen_on_unix_socket(const ListenAddress& address);
-  void set_mode_and_note_file(const ListenAddress& address);
-  void bind_and_listen(const ListenAddress& address, const sockaddr* where, unsigned size);
+  // Sets the mode of the socket's file, and notes which file it is.
+  void claim_socket_file(const ListenAddress& address);
+  // Opens the socket, binds it and listens; Error where that fails.
+  void open_socket(const ListenAddress& address, const sockaddr* where, unsigned size);
 
   int socket_ = -1;
   int family_ = 0;

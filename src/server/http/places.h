@@ -29,9 +29,9 @@ class ConnectionLimit {
 
   // Counts one more from this address ("": loopback, which has no limit of its own); or the option
   // that forbids it, and nothing is counted.
-  std::string_view acquire_or_name_limit(const std::string& address) {
+  std::string_view admit_address(const std::string& address) {
     if (all_ >= most_) return "--max-connections";
-    const std::string_view option = acquire_for_address_or_name_limit(address);
+    const std::string_view option = charge_address(address);
     if (option.empty()) ++all_;
     return option;
   }
@@ -42,8 +42,7 @@ class ConnectionLimit {
 
   // Counts a request at its client's address alone, with `bytes` that are counted in all already;
   // or the option that forbids it.
-  std::string_view acquire_for_address_or_name_limit(const std::string& address,
-                                                     int64_t bytes = 0) {
+  std::string_view charge_address(const std::string& address, int64_t bytes = 0) {
     const std::string_view option = exceeded_limit_option(address, bytes);
     if (!option.empty() || address.empty()) return option;
     Use& use = of_address_[address];
@@ -110,7 +109,7 @@ class ProxiedRequest {
       : limit_(limit),
         address_(std::move(address)),
         bytes_(bytes),
-        exceeded_limit_option_(limit.acquire_for_address_or_name_limit(address_, bytes)) {}
+        exceeded_limit_option_(limit.charge_address(address_, bytes)) {}
   ~ProxiedRequest() {
     if (exceeded_limit_option_.empty()) limit_.release_for_address(address_, bytes_);
   }
@@ -172,12 +171,12 @@ class Places {
  public:
   explicit Places(ConnectionLimit limit) : limit_(std::move(limit)) {}
 
-  // For a connection that was accepted; or the option that forbids it.
-  std::string_view acquire_place_evicting_or_name_limit(Connection& one) {
-    std::string_view option = acquire_place_or_name_limit(one);
+  // Takes a place, an idle connection's if none is free; or gives the option that forbids it.
+  std::string_view claim_place(Connection& one) {
+    std::string_view option = take_place(one);
     if (option.empty() || !limit_.may_have(one.counted, connection_bytes(one.stream.is_secured())))
       return option;
-    return try_evict_idle() ? acquire_place_or_name_limit(one) : option;
+    return try_evict_idle() ? take_place(one) : option;
   }
   // Gives back the place, where the connection has one.
   void release_place(Connection& one) {
@@ -214,8 +213,9 @@ class Places {
   [[nodiscard]] ConnectionLimit& limit() { return limit_; }
 
  private:
-  std::string_view acquire_place_or_name_limit(Connection& one) {
-    const std::string_view option = limit_.acquire_or_name_limit(one.counted);
+  // Takes a place without evicting anybody; or gives the option that forbids it.
+  std::string_view take_place(Connection& one) {
+    const std::string_view option = limit_.admit_address(one.counted);
     if (!option.empty()) return option;
     one.has_place = true;  // release_place() is right from here on, whatever throws
     if (!try_recount_bytes(one)) {

@@ -26,7 +26,7 @@ constexpr int kMappedBits = 96;  // before the 32 of an IPv4 address
 }
 
 // "1.2.3.4:80", "[::1]:80" and "[::1]" without port and brackets.
-std::string_view without_port_and_brackets(std::string_view text) {
+std::string_view bare_address(std::string_view text) {
   if (text.starts_with('[')) {
     const size_t end = text.find(']');
     const bool is_whole = end + 1 == text.size() || text.substr(end + 1).starts_with(':');
@@ -66,20 +66,20 @@ std::optional<TrustedProxies::Address> TrustedProxies::parse_address(std::string
   return std::nullopt;
 }
 
-std::string TrustedProxies::address_text_unless_loopback(const Address& address) {
+std::string TrustedProxies::remote_address_text(const Address& address) {
   sockaddr_in6 peer{};
   peer.sin6_family = AF_INET6;
   std::copy(address.begin(), address.end(), peer.sin6_addr.s6_addr);
   if (!IN6_IS_ADDR_V4MAPPED(&peer.sin6_addr)) {
-    return peer_address_unless_loopback(reinterpret_cast<const sockaddr*>(&peer));
+    return remote_peer_address(reinterpret_cast<const sockaddr*>(&peer));
   }
   sockaddr_in mapped{};
   mapped.sin_family = AF_INET;
   std::copy(address.begin() + 12, address.end(), reinterpret_cast<uint8_t*>(&mapped.sin_addr));
-  return peer_address_unless_loopback(reinterpret_cast<const sockaddr*>(&mapped));
+  return remote_peer_address(reinterpret_cast<const sockaddr*>(&mapped));
 }
 
-std::string peer_address_unless_loopback(const sockaddr* peer) {
+std::string remote_peer_address(const sockaddr* peer) {
   char text[INET6_ADDRSTRLEN] = "";
   if (peer->sa_family == AF_INET) {
     const in_addr& address = reinterpret_cast<const sockaddr_in*>(peer)->sin_addr;
@@ -158,10 +158,9 @@ std::string TrustedProxies::client_address(const std::vector<Header>& headers,
   for (auto header = headers.rbegin(); header != headers.rend(); ++header) {
     if (header->name != "x-forwarded-for") continue;
     for (std::string_view left = header->value; !left.empty();) {
-      const auto address =
-          parse_address(without_port_and_brackets(trimmed(take_last_of_list(left), " \t")));
+      const auto address = parse_address(bare_address(trimmed(take_last_of_list(left), " \t")));
       if (!address) return nearest;
-      nearest = address_text_unless_loopback(*address);
+      nearest = remote_address_text(*address);
       if (!trusts(*address)) return nearest;
     }
   }

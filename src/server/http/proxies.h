@@ -3,7 +3,7 @@
 // TrustedProxies: the proxies whose X-Forwarded-For is believed (--trusted-proxy), and the client
 // behind one.
 //   TrustedProxies proxies({"10.0.0.0/8", "unix"});
-//   const std::string address = peer_address_unless_loopback(peer);
+//   const std::string address = remote_peer_address(peer);
 //   if (proxies.trusts(peer)) client = proxies.client_address(request.headers, address);
 #pragma once
 #include <array>
@@ -20,7 +20,7 @@ struct sockaddr;
 namespace strata::server {
 
 // The address of a peer as text; "" for one of this machine's own.
-std::string peer_address_unless_loopback(const sockaddr* peer);
+std::string remote_peer_address(const sockaddr* peer);
 
 class TrustedProxies {
  public:
@@ -32,7 +32,7 @@ class TrustedProxies {
   [[nodiscard]] bool trusts(const sockaddr* peer) const;
 
   // The last address of all X-Forwarded-For fields that is no trusted proxy's, as
-  // peer_address_unless_loopback() shows it; what stands before it may be the client's own
+  // remote_peer_address() shows it; what stands before it may be the client's own
   // invention. `peer` where there is none, or where what a proxy wrote is no address. A port behind
   // an address is left out.
   [[nodiscard]] std::string client_address(const std::vector<Header>& headers,
@@ -48,7 +48,8 @@ class TrustedProxies {
   static std::optional<Address> parse_address(std::string_view text);
   static Net parse_net(std::string_view text);
   static std::optional<Address> address_of(const sockaddr* peer);
-  static std::string address_text_unless_loopback(const Address& address);
+  // The address as text; "" for loopback.
+  static std::string remote_address_text(const Address& address);
   [[nodiscard]] bool trusts(const Address& address) const;
 
   bool trusts_unix_ = false;

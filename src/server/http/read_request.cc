@@ -30,7 +30,7 @@ std::list<Turns::Turn*>::iterator Turns::enqueue(Turn* turn, const std::string& 
 }
 
 // Who had its turn lets the other tenants go first.
-void Turns::remove_and_wake_next(const std::string& tenant, std::list<Turn*>::iterator place) {
+void Turns::leave_line(const std::string& tenant, std::list<Turn*>::iterator place) {
   const auto found = line_of_.find(tenant);
   const auto line = found->second;
   const bool was_first = *place == first();
@@ -55,7 +55,7 @@ Turns::Turn::~Turn() {
     const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
     turns_.free_at_ = now + (now - begin_);
   }
-  turns_.remove_and_wake_next(tenant_, place_);
+  turns_.leave_line(tenant_, place_);
 }
 
 asio::awaitable<void> Turns::Turn::await_turn() {
@@ -178,7 +178,7 @@ class BodySink {
   [[nodiscard]] std::optional<BodyFault> check_rate(double now) const;
 
  private:
-  [[nodiscard]] std::optional<BodyFault> decode_and_append(std::string_view& bytes);
+  [[nodiscard]] std::optional<BodyFault> append_decoded(std::string_view& bytes);
   [[nodiscard]] BodyFault too_large() const;
   [[nodiscard]] std::optional<BodyFault> admit_bytes(uint64_t wanted);
 
@@ -209,7 +209,7 @@ std::optional<BodyFault> BodySink::check_rate(double now) const {
                                     options_.min_body_rate)};
 }
 
-std::optional<BodyFault> BodySink::decode_and_append(std::string_view& bytes) {
+std::optional<BodyFault> BodySink::append_decoded(std::string_view& bytes) {
   if (!zstd_) {
     append_with_capped_capacity(request_.body, bytes, limit_.bytes);
     return std::nullopt;
@@ -233,14 +233,14 @@ std::optional<BodyFault> BodySink::append_within_limits(std::string_view& bytes,
   if (!more_) read_ += bytes.size();
   more_ = false;
   if (read_ > limit_.bytes) return too_large();
-  if (std::optional<BodyFault> fault = decode_and_append(bytes)) return fault;
+  if (std::optional<BodyFault> fault = append_decoded(bytes)) return fault;
   return admit_bytes(buffer_bytes + request_.body.capacity() + (zstd_ ? zstd_->memory() : 0));
 }
 
 std::optional<BodyFault> BodySink::admit_bytes(uint64_t wanted) {
   if (wanted <= kOwnOfConnection && request_.charge->held(Use::kBody) == 0) return std::nullopt;
   const std::optional<std::string> refused =
-      admit_or_text(*request_.charge, Use::kBody, static_cast<int64_t>(wanted), kNoSpaceForBody);
+      admit_use(*request_.charge, Use::kBody, static_cast<int64_t>(wanted), kNoSpaceForBody);
   if (!refused) return std::nullopt;
   return BodyFault{limit_.may_be_put_off ? kNoSpaceForBody.status : kNoSpaceForBody.other_status,
                    *refused};

@@ -54,7 +54,8 @@ class Turns {
   };
 
   std::list<Turn*>::iterator enqueue(Turn* turn, const std::string& tenant);
-  void remove_and_wake_next(const std::string& tenant, std::list<Turn*>::iterator place);
+  // Leaves the line and wakes who is next; whoever had its turn lets other tenants go first.
+  void leave_line(const std::string& tenant, std::list<Turn*>::iterator place);
   [[nodiscard]] Turn* first() const {
     return lines_.empty() ? nullptr : lines_.front().waiting.front();
   }

@@ -17,8 +17,8 @@ Response refuse(const Refusal& row, RefusalValues values) {
   return with_retry_after(error_response(row.status, refusal_text(row, values)), row.retry_seconds);
 }
 
-std::optional<std::string> admit_or_text(Charge& charge, Use use, int64_t amount,
-                                         const Refusal& row, int64_t spare) {
+std::optional<std::string> admit_use(Charge& charge, Use use, int64_t amount, const Refusal& row,
+                                     int64_t spare) {
   if (charge.hold(use, amount, spare)) return std::nullopt;
   const SharedLimit& limit = charge.limit(use);
   return fmt::format(fmt::runtime(row.text), fmt::arg("wanted", amount),
@@ -28,7 +28,7 @@ std::optional<std::string> admit_or_text(Charge& charge, Use use, int64_t amount
 
 std::optional<Response> admit(Charge& charge, Use use, int64_t amount, const Refusal& row,
                               int64_t spare) {
-  const std::optional<std::string> text = admit_or_text(charge, use, amount, row, spare);
+  const std::optional<std::string> text = admit_use(charge, use, amount, row, spare);
   if (!text) return std::nullopt;
   return with_retry_after(error_response(row.status, *text), row.retry_seconds);
 }

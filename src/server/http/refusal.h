@@ -42,8 +42,8 @@ Response refuse(const Refusal& row, RefusalValues values = {});
 
 // From now on the charge holds `amount` for this use (Charge::hold()); or the row's text with the
 // numbers of that, or its answer.
-std::optional<std::string> admit_or_text(Charge& charge, Use use, int64_t amount,
-                                         const Refusal& row, int64_t spare = 0);
+std::optional<std::string> admit_use(Charge& charge, Use use, int64_t amount, const Refusal& row,
+                                     int64_t spare = 0);
 std::optional<Response> admit(Charge& charge, Use use, int64_t amount, const Refusal& row,
                               int64_t spare = 0);
 

@@ -252,7 +252,7 @@ std::optional<Response> check_scope(const Request& request) {
 }
 
 // Whose key the request has, and whether it may be here with it.
-std::optional<Response> identify_and_authorize(const RequestCheck& with, Request& request) {
+std::optional<Response> authorize_key(const RequestCheck& with, Request& request) {
   const std::string_view key = presented_key(request);
   const std::optional<Caller> caller = with.identify(key);
   const char* const where =
@@ -331,8 +331,8 @@ std::optional<Response> check_host_and_origin(const AddressRules& rules, const R
 }
 
 // The path first, since refusals have the form of it.
-std::optional<Response> fill_path_and_check_host(const AddressRules& rules,
-                                                 std::string_view raw_path, Request& request) {
+std::optional<Response> resolve_target(const AddressRules& rules, std::string_view raw_path,
+                                       Request& request) {
   const std::optional<std::string> path = decode_path(raw_path);
   const bool is_path = path && path->starts_with('/');
   if (is_path) request.path = std::string(rules.without_prefix(*path));
@@ -342,11 +342,12 @@ std::optional<Response> fill_path_and_check_host(const AddressRules& rules,
   return std::nullopt;
 }
 
-std::optional<Response> match_route_and_authorize(const RequestCheck& with, Request& request) {
+// Finds the route, and whether the key may use it; gives the refusal, if any.
+std::optional<Response> route_request(const RequestCheck& with, Request& request) {
   with.router.match_route(request);
   if (request.route == nullptr && request.is_open) return method_not_allowed_response(request);
   if (with.identify && (request.route == nullptr || request.route->needs_key)) {
-    if (std::optional<Response> refused = identify_and_authorize(with, request)) return refused;
+    if (std::optional<Response> refused = authorize_key(with, request)) return refused;
   }
   if (!request.header("x-tinker-weights-access-token").empty()) {
     return error_response(400, "X-Tinker-Weights-Access-Token is not supported by this server");
@@ -374,8 +375,8 @@ std::string_view target_of(const BodyParser& parser) {
   return {target.data(), target.size()};
 }
 
-std::optional<Response> fill_and_check_request(const RequestCheck& with, const BodyParser& parser,
-                                               Request& request) {
+std::optional<Response> validate_header(const RequestCheck& with, const BodyParser& parser,
+                                        Request& request) {
   const auto& head = parser.get();
   request.method = text_of(head.method_string());
   copy_headers(parser, request.headers);
@@ -386,8 +387,8 @@ std::optional<Response> fill_and_check_request(const RequestCheck& with, const B
   if (auto refused = check_framing({head.version(), parser.chunked()}, request.headers)) {
     return refused;
   }
-  if (auto refused = fill_path_and_check_host(with.rules, target, request)) return refused;
-  if (auto refused = match_route_and_authorize(with, request)) return refused;
+  if (auto refused = resolve_target(with.rules, target, request)) return refused;
+  if (auto refused = route_request(with, request)) return refused;
   return check_announced_body(with, announced_body(parser), request);
 }
 

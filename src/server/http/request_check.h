@@ -70,8 +70,8 @@ BodyLimit body_limit(const HttpOptions& options, const Route* route);
 
 // The refusal, or nothing; fills what `request` has of the header, and what the key says. The
 // parser is behind the header.
-std::optional<Response> fill_and_check_request(const RequestCheck& with, const BodyParser& parser,
-                                               Request& request);
+std::optional<Response> validate_header(const RequestCheck& with, const BodyParser& parser,
+                                        Request& request);
 
 // What stays to be told of a request when it is gone.
 Exchange exchange_of(const Request& request);

@@ -75,7 +75,7 @@ bool fill_peer_address(Connection& connection, const TrustedProxies& proxies) {
   error_code fault;
   const Protocol::endpoint peer = connection.stream.socket().remote_endpoint(fault);
   if (fault) return false;
-  connection.address = peer_address_unless_loopback(peer.data());
+  connection.address = remote_peer_address(peer.data());
   connection.is_proxied = proxies.trusts(peer.data());
   connection.counted = connection.is_proxied ? "" : connection.address;
   return true;
@@ -103,7 +103,7 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
       error_code ignored;
       socket.set_option(asio::ip::tcp::no_delay(true), ignored);
       connection = std::make_shared<Connection>(std::move(socket), tls);
-      serve_if_admitted(connection);
+      accept_connection(connection);
     } catch (const std::exception& error) {
       if (stopping) co_return;
       fault.assign(std::string_view(error.what()).substr(0, kMostFaultText));
@@ -112,9 +112,9 @@ asio::awaitable<void> HttpServer::State::accept_connections() {
   }
 }
 
-void HttpServer::State::serve_if_admitted(const std::shared_ptr<Connection>& connection) {
+void HttpServer::State::accept_connection(const std::shared_ptr<Connection>& connection) {
   connections.insert(connection);
-  if (admit_or_refuse(*connection)) {
+  if (admit_connection(*connection)) {
     asio::co_spawn(io, serve_connection(connection), asio::detached);
   } else {
     connections.erase(connection);
@@ -130,21 +130,20 @@ void HttpServer::State::close_connection(const std::shared_ptr<Connection>& conn
 }
 
 // False for one connection too many: it is told so, if that takes no time, and closed.
-bool HttpServer::State::admit_or_refuse(Connection& connection) {
+bool HttpServer::State::admit_connection(Connection& connection) {
   if (!fill_peer_address(connection, options.proxies)) return false;
-  const std::string_view option = places.acquire_place_evicting_or_name_limit(connection);
+  const std::string_view option = places.claim_place(connection);
   if (option.empty()) return true;
   warn_rarely(told_of_refusals, fmt::format("connections are refused: {} are open ({})",
                                             places.limit().num_open(), option));
   if (tls) return false;  // a client that waits for TLS cannot read it
-  send_at_once_and_close(connection.stream.socket(),
-                         closing_text(refuse(kTooManyConnections, {option})));
+  close_with_text(connection.stream.socket(), closing_text(refuse(kTooManyConnections, {option})));
   return false;
 }
 
 asio::awaitable<void> HttpServer::State::serve_connection(std::shared_ptr<Connection> connection) {
   try {
-    bool again = co_await handshake_tls_or_refuse(*connection);
+    bool again = co_await accept_tls(*connection);
     const bool begun = again;
     while (again && !stopping && !connection->is_evicted) {
       again = co_await serve_request(*connection);
@@ -159,7 +158,7 @@ asio::awaitable<void> HttpServer::State::serve_connection(std::shared_ptr<Connec
   close_connection(connection);
 }
 
-asio::awaitable<bool> HttpServer::State::handshake_tls_or_refuse(Connection& connection) {
+asio::awaitable<bool> HttpServer::State::accept_tls(Connection& connection) {
   if (!connection.stream.is_secured()) co_return true;
   connection.stream.expires_after(in_seconds(options.header_timeout));
   const error_code fault = co_await handshakes.handshake(connection.stream, io);
@@ -247,7 +246,7 @@ asio::awaitable<Response> HttpServer::State::run_handler(Connection& connection,
 
 // Answers before the whole request was read: what still arrives is thrown away for a short while,
 // or the peer would see a reset instead of the answer.
-asio::awaitable<void> HttpServer::State::refuse_and_drain(Connection& connection, Response response,
+asio::awaitable<void> HttpServer::State::refuse_lingering(Connection& connection, Response response,
                                                           Request& request) {
   put_in_form(request.path, response);
   const bool written = co_await write_response({connection.stream, io, options}, response,
@@ -257,10 +256,10 @@ asio::awaitable<void> HttpServer::State::refuse_and_drain(Connection& connection
   // Many may linger: each as a connection that idles.
   request = Request();
   response = Response();
-  co_await half_close_and_drain(connection);
+  co_await linger_close(connection);
 }
 
-asio::awaitable<void> HttpServer::State::half_close_and_drain(Connection& connection) {
+asio::awaitable<void> HttpServer::State::linger_close(Connection& connection) {
   connection.buffer.clear();
   connection.shrink();
   places.try_recount_bytes(connection);
@@ -275,9 +274,8 @@ asio::awaitable<void> HttpServer::State::half_close_and_drain(Connection& connec
 }
 
 // False: it is none, and whoever still listens knows why.
-asio::awaitable<bool> HttpServer::State::read_header_or_refuse(Connection& connection,
-                                                               const Incoming& from,
-                                                               Request& request) {
+asio::awaitable<bool> HttpServer::State::receive_header(Connection& connection,
+                                                        const Incoming& from, Request& request) {
   connection.stream.expires_after(in_seconds(options.header_timeout));
   const std::function<bool()> has_place = [&] { return places.try_recount_bytes(connection); };
   const error_code fault = co_await read_header(from, has_place);
@@ -285,15 +283,14 @@ asio::awaitable<bool> HttpServer::State::read_header_or_refuse(Connection& conne
   request.address = connection.address;
   if (fault && !is_gone(fault)) {
     request.path = plain_path(*rules, target_of(from.parser));
-    co_await refuse_and_drain(connection, header_refusal(fault), request);
+    co_await refuse_lingering(connection, header_refusal(fault), request);
   }
   co_return !fault;
 }
 
 // The body, behind its head. False: there is none, and whoever still listens knows why.
-asio::awaitable<bool> HttpServer::State::read_body_or_refuse(Connection& connection,
-                                                             const Incoming& from,
-                                                             Request& request) {
+asio::awaitable<bool> HttpServer::State::receive_body(Connection& connection, const Incoming& from,
+                                                      Request& request) {
   const std::optional<BodyFault> fault =
       co_await read_body(options, from, decompression, io, request);
   if (!fault) {
@@ -302,13 +299,13 @@ asio::awaitable<bool> HttpServer::State::read_body_or_refuse(Connection& connect
   }
   if (fault->status >= 0) {
     request.free_body();
-    co_await refuse_and_drain(connection, body_refusal(*fault), request);
+    co_await refuse_lingering(connection, body_refusal(*fault), request);
   }
   co_return false;
 }
 
 // A request that a trusted proxy brings is refused where its client has too many.
-std::optional<Response> HttpServer::State::fill_address_and_count_client(
+std::optional<Response> HttpServer::State::admit_proxied_client(
     const Connection& connection, Request& request, std::optional<ProxiedRequest>& counted) {
   request.address = options.proxies.client_address(request.headers, connection.address);
   counted.emplace(places.limit(), request.address, connection.held);
@@ -318,14 +315,14 @@ std::optional<Response> HttpServer::State::fill_address_and_count_client(
 }
 
 // The refusal of a request whose header was read; or its charge holds what its connection takes.
-std::optional<Response> HttpServer::State::check_and_admit(const Connection& connection,
-                                                           const BodyParser& parser,
-                                                           Request& request,
-                                                           std::optional<ProxiedRequest>& counted) {
+std::optional<Response> HttpServer::State::screen_request(const Connection& connection,
+                                                          const BodyParser& parser,
+                                                          Request& request,
+                                                          std::optional<ProxiedRequest>& counted) {
   std::optional<Response> refusal =
-      fill_and_check_request({options, router, *rules, identify, admit_request}, parser, request);
+      validate_header({options, router, *rules, identify, admit_request}, parser, request);
   if (connection.is_proxied) {
-    std::optional<Response> busy = fill_address_and_count_client(connection, request, counted);
+    std::optional<Response> busy = admit_proxied_client(connection, request, counted);
     if (!refusal) refusal = std::move(busy);
   }
   if (refusal) return refusal;
@@ -334,15 +331,15 @@ std::optional<Response> HttpServer::State::check_and_admit(const Connection& con
 }
 
 // A request with its body. False: there is none, and whoever still listens knows why.
-asio::awaitable<bool> HttpServer::State::receive_or_refuse(Connection& connection, Received& in) {
+asio::awaitable<bool> HttpServer::State::receive_request(Connection& connection, Received& in) {
   BodyParser parser;
   parser.header_limit(kMaxHeader);
   parser.body_limit(boost::none);  // BodySink has the limit of the path
   const Incoming from = {connection.stream, connection.buffer, parser};
-  const bool has_header = co_await read_header_or_refuse(connection, from, in.request);
+  const bool has_header = co_await receive_header(connection, from, in.request);
   if (!has_header) co_return false;
   in.begin = now_seconds();
-  std::optional<Response> refusal = check_and_admit(connection, parser, in.request, in.counted);
+  std::optional<Response> refusal = screen_request(connection, parser, in.request, in.counted);
   in.charge = in.request.charge;
   in.keep_alive = parser.keep_alive();
   in.is_http10 = parser.get().version() < 11;
@@ -351,14 +348,14 @@ asio::awaitable<bool> HttpServer::State::receive_or_refuse(Connection& connectio
   // What is refused has no share, so anybody may have its place.
   places.set_tenant(connection, refusal ? "" : in.request.tenant);
   if (refusal) {
-    co_await refuse_and_drain(connection, std::move(*refusal), in.request);
+    co_await refuse_lingering(connection, std::move(*refusal), in.request);
     co_return false;
   }
   if (expects) {
     const bool sent = co_await send_continue(connection.stream);
     if (!sent) co_return false;
   }
-  co_return co_await read_body_or_refuse(connection, from, in.request);
+  co_return co_await receive_body(connection, from, in.request);
 }
 
 // One request and its response; whether the connection may carry another.
@@ -366,7 +363,7 @@ asio::awaitable<bool> HttpServer::State::serve_request(Connection& connection) {
   const bool arrived = co_await wait_for_bytes(connection);
   if (!arrived) co_return false;
   Received in;
-  const bool complete = co_await receive_or_refuse(connection, in);
+  const bool complete = co_await receive_request(connection, in);
   if (!complete) co_return false;
   in.request.about = std::make_shared<std::string>();
   Exchange told = exchange_of(in.request);
@@ -382,8 +379,7 @@ asio::awaitable<bool> HttpServer::State::serve_request(Connection& connection) {
       connection.shared_from_this(),
       connection.buffer,
       [&](const std::string& tenant) { places.set_tenant(connection, tenant); }};
-  const bool again =
-      co_await reserve_and_write_response({connection.stream, io, options}, answered, response);
+  const bool again = co_await send_response({connection.stream, io, options}, answered, response);
   report_exchange(std::move(told), response.status, now_seconds() - in.begin);
   co_return again;
 }
@@ -415,7 +411,7 @@ void HttpServer::State::run_io() {
   }
 }
 
-void HttpServer::State::stop_accepting_and_cancel_idle() {
+void HttpServer::State::begin_draining() {
   stopping = true;
   error_code ignored;
   acceptor->close(ignored);
@@ -477,7 +473,7 @@ void HttpServer::call_every(double seconds, std::function<void()> task) {
 void HttpServer::stop(double seconds) {
   State& s = *state_;
   if (!s.thread.joinable()) return;
-  asio::post(s.io, [&s] { s.stop_accepting_and_cancel_idle(); });
+  asio::post(s.io, [&s] { s.begin_draining(); });
   s.wait_while_any_is_open(now_seconds() + seconds);
   s.io.stop();
   s.thread.join();

@@ -44,30 +44,33 @@ struct HttpServer::State {
 
   boost::asio::awaitable<void> accept_connections();
   boost::asio::awaitable<void> serve_connection(std::shared_ptr<Connection> connection);
-  boost::asio::awaitable<bool> handshake_tls_or_refuse(Connection& connection);
+  // False where there is no TLS; a client of plain HTTP is told so.
+  boost::asio::awaitable<bool> accept_tls(Connection& connection);
   boost::asio::awaitable<bool> serve_request(Connection& connection);
-  boost::asio::awaitable<bool> read_header_or_refuse(Connection& connection, const Incoming& from,
-                                                     Request& request);
-  boost::asio::awaitable<bool> read_body_or_refuse(Connection& connection, const Incoming& from,
-                                                   Request& request);
+  boost::asio::awaitable<bool> receive_header(Connection& connection, const Incoming& from,
+                                              Request& request);
+  boost::asio::awaitable<bool> receive_body(Connection& connection, const Incoming& from,
+                                            Request& request);
   boost::asio::awaitable<bool> wait_for_bytes(Connection& connection);
-  bool admit_or_refuse(Connection& connection);
-  void serve_if_admitted(const std::shared_ptr<Connection>& connection);
-  boost::asio::awaitable<bool> receive_or_refuse(Connection& connection, Received& in);
-  std::optional<Response> fill_address_and_count_client(const Connection& connection,
-                                                        Request& request,
-                                                        std::optional<ProxiedRequest>& counted);
+  bool admit_connection(Connection& connection);
+  // Serves the connection if there is a place for it; else forgets it.
+  void accept_connection(const std::shared_ptr<Connection>& connection);
+  boost::asio::awaitable<bool> receive_request(Connection& connection, Received& in);
+  std::optional<Response> admit_proxied_client(const Connection& connection, Request& request,
+                                               std::optional<ProxiedRequest>& counted);
   Respond make_respond_on_io_thread(const std::shared_ptr<Pending>& pending);
-  void stop_accepting_and_cancel_idle();
+  // Accepts no more connections, and cancels those that idle.
+  void begin_draining();
   void wait_while_any_is_open(double until);
-  std::optional<Response> check_and_admit(const Connection& connection, const BodyParser& parser,
-                                          Request& request, std::optional<ProxiedRequest>& counted);
+  std::optional<Response> screen_request(const Connection& connection, const BodyParser& parser,
+                                         Request& request, std::optional<ProxiedRequest>& counted);
   void close_connection(const std::shared_ptr<Connection>& connection);
   void watch_peer(Connection& connection, Request& request, std::optional<PeerWatch>& watch);
   boost::asio::awaitable<Response> run_handler(Connection& connection, Request request);
-  boost::asio::awaitable<void> refuse_and_drain(Connection& connection, Response response,
+  boost::asio::awaitable<void> refuse_lingering(Connection& connection, Response response,
                                                 Request& request);
-  boost::asio::awaitable<void> half_close_and_drain(Connection& connection);
+  // Closes the sending side, then drops what still comes, so that the client reads the answer.
+  boost::asio::awaitable<void> linger_close(Connection& connection);
   boost::asio::awaitable<void> run_every(double seconds, std::function<void()> task);
   void run_io();
 

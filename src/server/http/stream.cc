@@ -42,7 +42,7 @@ void Pending::deliver(Response made) {
 }
 
 struct PeerWatch::State {
-  void tell_gone() {
+  void notify_disconnect() {
     if (const auto told = std::exchange(gone, nullptr)) told();
   }
 
@@ -62,7 +62,7 @@ PeerWatch::PeerWatch(asio::io_context& io, std::shared_ptr<void> owner, Stream& 
           State{asio::steady_timer(io, asio::steady_timer::time_point::max()),
                 asio::steady_timer(io), std::move(owner), stream, buffer, std::move(gone)})) {
   stream.expires_never();
-  read_or_poll_for_end(state_);
+  watch_for_end(state_);
 }
 
 PeerWatch::~PeerWatch() {
@@ -71,31 +71,30 @@ PeerWatch::~PeerWatch() {
   state_->next_look.cancel();
 }
 
-void PeerWatch::read_or_poll_for_end(const std::shared_ptr<State>& state) {
+void PeerWatch::watch_for_end(const std::shared_ptr<State>& state) {
   if (state->buffer.size() >= kFirstRead) return poll_for_end(state);
   state->is_reading = true;
   state->stream.async_read_some(state->buffer.prepare(kFirstRead - state->buffer.size()),
                                 [state](const error_code& fault, size_t count) {
-                                  take_bytes_or_tell_end(state, fault.failed(), count);
+                                  handle_read(state, fault.failed(), count);
                                 });
 }
 
 // Called when a read has ended; where there were bytes, reads on.
-void PeerWatch::take_bytes_or_tell_end(const std::shared_ptr<State>& state, bool has_failed,
-                                       size_t count) {
+void PeerWatch::handle_read(const std::shared_ptr<State>& state, bool has_failed, size_t count) {
   state->is_reading = false;
   state->ended.cancel();
   if (!has_failed && count > 0) {
     state->buffer.commit(count);
-    if (!state->is_stopping) read_or_poll_for_end(state);
+    if (!state->is_stopping) watch_for_end(state);
   } else if (!state->is_stopping) {
-    state->tell_gone();
+    state->notify_disconnect();
   }
 }
 
 void PeerWatch::poll_for_end(const std::shared_ptr<State>& state) {
   if (state->is_stopping) return;
-  if (peer_has_ended(state->stream.socket().native_handle())) return state->tell_gone();
+  if (peer_has_ended(state->stream.socket().native_handle())) return state->notify_disconnect();
   state->next_look.expires_after(kBetweenLooks);
   state->next_look.async_wait([state](const error_code& cancelled) {
     if (!cancelled) poll_for_end(state);

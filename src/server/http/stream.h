@@ -122,9 +122,9 @@ class PeerWatch {
 
  private:
   struct State;
-  static void read_or_poll_for_end(const std::shared_ptr<State>& state);
-  static void take_bytes_or_tell_end(const std::shared_ptr<State>& state, bool has_failed,
-                                     size_t count);
+  // Reads on while there is space for what comes; else polls for the peer's end.
+  static void watch_for_end(const std::shared_ptr<State>& state);
+  static void handle_read(const std::shared_ptr<State>& state, bool has_failed, size_t count);
   static void poll_for_end(const std::shared_ptr<State>& state);
   std::shared_ptr<State> state_;
 };

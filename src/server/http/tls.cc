@@ -104,7 +104,7 @@ void check_certificate_and_key(ssl::context& context, const TlsFiles& files) {
   }
 }
 
-void warn_if_others_can_read(const std::string& file) {
+void warn_of_open_modes(const std::string& file) {
   struct stat info;
   if (::stat(file.c_str(), &info) != 0 || (info.st_mode & 0177) == 0) return;
   log(LogLevel::kWarning, fmt::format("--tls-key {}: mode {:04o} lets others read it; chmod 600",
@@ -117,7 +117,7 @@ void warn_if_others_can_read(const std::string& file) {
               fmt::format("{} {}: {}; wanted {}", option, file, fault.message(), wanted));
 }
 
-void warn_if_not_valid_now(const ssl::context& context, const std::string& file) {
+void warn_of_certificate_dates(const ssl::context& context, const std::string& file) {
   const X509* certificate =
       SSL_CTX_get0_certificate(const_cast<ssl::context&>(context).native_handle());
   if (certificate == nullptr) return;
@@ -168,8 +168,8 @@ TlsContext load_tls_context(const TlsFiles& files) {
   configure_protocol(*context);
   load_certificate_and_key(*context, files);
   check_certificate_and_key(*context, files);
-  warn_if_others_can_read(files.key);
-  warn_if_not_valid_now(*context, files.certificate);
+  warn_of_open_modes(files.key);
+  warn_of_certificate_dates(*context, files.certificate);
   return context;
 }
 

@@ -127,15 +127,14 @@ asio::awaitable<bool> write_response(Outgoing to, const Response& response, bool
   co_return co_await send_file(to, pieces, *response.file);
 }
 
-void send_at_once_and_close(Stream::Protocol::socket& socket, const std::string& text) {
+void close_with_text(Stream::Protocol::socket& socket, const std::string& text) {
   error_code ignored;
   socket.non_blocking(true, ignored);
   socket.send(asio::buffer(text), 0, ignored);
   socket.close(ignored);
 }
 
-asio::awaitable<bool> reserve_and_write_response(Outgoing to, const AnswerTo& of,
-                                                 Response& response) {
+asio::awaitable<bool> send_response(Outgoing to, const AnswerTo& of, Response& response) {
   const bool head_only = of.method == "HEAD";
   const bool is_post = of.method == "POST";
   const int made = response.status;

@@ -70,15 +70,14 @@ struct AnswerTo {
 };
 
 // Whether the connection may have a further request. `response` is what was sent.
-boost::asio::awaitable<bool> reserve_and_write_response(Outgoing to, const AnswerTo& of,
-                                                        Response& response);
+boost::asio::awaitable<bool> send_response(Outgoing to, const AnswerTo& of, Response& response);
 
 // Whether all of it was written; each piece has body_timeout seconds, and all of them come at the
 // least rate.
 boost::asio::awaitable<bool> write_response(Outgoing to, const Response& response, bool head_only,
                                             bool keep_alive);
 
-// As much of it as goes without waiting.
-void send_at_once_and_close(Stream::Protocol::socket& socket, const std::string& text);
+// Sends as much of the text as goes without waiting, and closes.
+void close_with_text(Stream::Protocol::socket& socket, const std::string& text);
 
 }  // namespace strata::server

@@ -21,8 +21,8 @@ namespace {
 
 asio::const_buffer bytes_of(std::string_view text) { return {text.data(), text.size()}; }
 
-asio::awaitable<bool> write_raw_or_chunked(Pieces& pieces, std::string_view bytes,
-                                           bool is_chunked) {
+// Writes the bytes as they are, or as one chunk.
+asio::awaitable<bool> write_piece(Pieces& pieces, std::string_view bytes, bool is_chunked) {
   if (!is_chunked) co_return co_await pieces.write(bytes_of(bytes));
   const std::string size = fmt::format("{:x}\r\n", bytes.size());
   const std::array<asio::const_buffer, 3> chunk = {bytes_of(size), bytes_of(bytes),
@@ -38,7 +38,7 @@ asio::awaitable<bool> write_body(Outgoing to, Pieces& pieces, BodyStream& body, 
     if (body.closed()) co_return false;
     const std::string bytes = body.pop_bytes(Pieces::kMost);
     if (!bytes.empty()) {
-      if (!co_await write_raw_or_chunked(pieces, bytes, is_chunked)) co_return false;
+      if (!co_await write_piece(pieces, bytes, is_chunked)) co_return false;
       body.release_sent_bytes();
     } else if (body.finished()) {
       if (!is_chunked) co_return true;

@@ -87,7 +87,7 @@ Json chat_message_json(const AnswerOrder& order, const AnswerPiece& piece) {
   return message.add("tool_calls", calls_json(order.form, piece.calls));
 }
 
-Json chat_logprobs_json(const ServedText& text, const ToldTokens& told) {
+Json chat_logprobs_json(const ServedText& text, const EmittedTokens& told) {
   return JsonObject{{"content", chat_logprob_items(text.tokenizer, told)}, {"refusal", nullptr}};
 }
 
@@ -196,7 +196,7 @@ std::string AnswerStream::make_token_events(size_t sample, const api::RowTokens&
                                 ? AnswerPiece()
                                 : row.choice.decode_tokens(told.tokens, told.ended, told.stopped);
   const Json reason = finish_reason_json(row, told.ended);
-  const ToldTokens tokens = {told.tokens, told.logprobs, told.topk};
+  const EmittedTokens tokens = {told.tokens, told.logprobs, told.topk};
   return order_->is_chat ? make_chat_events(index, row, piece, tokens, reason)
                          : make_text_events(index, sample, row, piece, tokens, reason);
 }
@@ -214,8 +214,7 @@ void AnswerStream::keep_prompt_logprobs(size_t sample, const api::RowTokens& tol
 
 // One delta for reasoning and one for content; for each call one with its name, and one for what is
 // new of its arguments. Calls are numbered in their row.
-std::vector<JsonObject> AnswerStream::number_calls_and_make_deltas(Row& row,
-                                                                   const AnswerPiece& piece) const {
+std::vector<JsonObject> AnswerStream::make_deltas(Row& row, const AnswerPiece& piece) const {
   std::vector<JsonObject> out;
   JsonObject text;
   if (!piece.reasoning.empty()) text.add("reasoning_content", piece.reasoning);
@@ -231,13 +230,13 @@ std::vector<JsonObject> AnswerStream::number_calls_and_make_deltas(Row& row,
 // Events for what is new; the role comes before them, the reason after them, each in one of its
 // own.
 std::string AnswerStream::make_chat_events(int64_t index, Row& row, const AnswerPiece& piece,
-                                           const ToldTokens& told, const Json& reason) {
+                                           const EmittedTokens& told, const Json& reason) {
   std::string out;
   if (!std::exchange(row.has_begun, true)) {
     out +=
         choice_event(index, JsonObject{{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
   }
-  std::vector<JsonObject> deltas = number_calls_and_make_deltas(row, piece);
+  std::vector<JsonObject> deltas = make_deltas(row, piece);
   const bool tells = order_->telling.logprobs && !told.tokens.empty();
   if (deltas.empty() && tells) deltas.emplace_back();
   for (size_t i = 0; i < deltas.size(); ++i) {
@@ -249,29 +248,29 @@ std::string AnswerStream::make_chat_events(int64_t index, Row& row, const Answer
 }
 
 std::string AnswerStream::make_text_events(int64_t index, size_t sample, Row& row,
-                                           const AnswerPiece& piece, const ToldTokens& told,
+                                           const AnswerPiece& piece, const EmittedTokens& told,
                                            const Json& reason) {
   std::string shown;
   if (!std::exchange(row.has_begun, true) && order_->echo) {
-    add_prompt_logprobs_and_release(sample, row);
+    add_prompt_logprobs(sample, row);
     shown = prompt_text(text_, order_->samples[sample]);
   }
   shown += piece.content;
-  const Json logprobs = add_and_take_logprobs(row, told);
+  const Json logprobs = take_logprobs(row, told);
   if (shown.empty() && reason.text() == "null" && !order_->telling.logprobs) return "";
   return choice_event(index, Json(shown), logprobs, reason);
 }
 
 // The log-probabilities of these tokens, behind those that the row has not told yet; null where
 // nobody asked.
-Json AnswerStream::add_and_take_logprobs(Row& row, const ToldTokens& told) const {
+Json AnswerStream::take_logprobs(Row& row, const EmittedTokens& told) const {
   if (!order_->telling.logprobs) return nullptr;
   if (!order_->drops_answer) row.logprobs.add_tokens(text_.tokenizer, told);
   return row.logprobs.take_json();
 }
 
 // They stand before the row's own; the last row that needs them frees them.
-void AnswerStream::add_prompt_logprobs_and_release(size_t sample, Row& row) {
+void AnswerStream::add_prompt_logprobs(size_t sample, Row& row) {
   const std::vector<int32_t>& ids = order_->samples[sample].prompt;
   Prompt& prompt = prompts_[sample];
   if (order_->telling.logprobs && prompt.logprobs.size() == ids.size())

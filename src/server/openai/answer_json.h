@@ -55,14 +55,13 @@ class AnswerStream {
                            const Json& reason);
   [[nodiscard]] Json finish_reason_json(const Row& row, bool ended) const;
   void keep_prompt_logprobs(size_t sample, const api::RowTokens& told);
-  [[nodiscard]] std::vector<JsonObject> number_calls_and_make_deltas(
-      Row& row, const AnswerPiece& piece) const;
+  [[nodiscard]] std::vector<JsonObject> make_deltas(Row& row, const AnswerPiece& piece) const;
   std::string make_chat_events(int64_t index, Row& row, const AnswerPiece& piece,
-                               const ToldTokens& told, const Json& reason);
+                               const EmittedTokens& told, const Json& reason);
   std::string make_text_events(int64_t index, size_t sample, Row& row, const AnswerPiece& piece,
-                               const ToldTokens& told, const Json& reason);
-  [[nodiscard]] Json add_and_take_logprobs(Row& row, const ToldTokens& told) const;
-  void add_prompt_logprobs_and_release(size_t sample, Row& row);
+                               const EmittedTokens& told, const Json& reason);
+  [[nodiscard]] Json take_logprobs(Row& row, const EmittedTokens& told) const;
+  void add_prompt_logprobs(size_t sample, Row& row);
 
   const AnswerHead head_;
   const std::shared_ptr<const AnswerOrder> order_;

@@ -15,7 +15,7 @@
 
 namespace strata::server {
 
-struct Telling {
+struct OutputOptions {
   bool stream = false;
   bool stream_usage = false;  // in a chunk of its own, the last
   bool logprobs = false;
@@ -35,7 +35,7 @@ struct AnswerOrder {
   std::vector<api::Sample> samples = {};
   int64_t prompt_tokens = 0;  // of all of them
   size_t kept = 0;  // bytes that it keeps until it is answered: its types, prompts to tell
-  Telling telling = {};
+  OutputOptions telling = {};
   std::optional<AnswerConstraint> constraint = {};
   std::vector<std::string> warnings = {};  // what of it is not kept, as clients are told
   // What a chat has.

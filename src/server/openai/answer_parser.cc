@@ -148,7 +148,7 @@ bool AnswerParser::parse_step(AnswerPiece& out, bool is_last) {
   if (held_.empty() && !(is_last && state_ == State::kCall)) return false;
   switch (state_) {
     case State::kStart:
-      return decide_reasoning_or_content(is_last);
+      return recognize_reasoning(is_last);
     case State::kReasoning:
       return read_reasoning(out, is_last);
     case State::kContent:
@@ -160,7 +160,7 @@ bool AnswerParser::parse_step(AnswerPiece& out, bool is_last) {
 }
 
 // Reasoning, or none.
-bool AnswerParser::decide_reasoning_or_content(bool is_last) {
+bool AnswerParser::recognize_reasoning(bool is_last) {
   const std::string_view text = held_;
   const size_t first = std::min(text.find_first_not_of(kSpace), text.size());
   const std::string_view rest = text.substr(first);
@@ -231,7 +231,7 @@ void AnswerParser::erase_separator_of_calls() {
 }
 
 // Where calls are the whole answer; false while it may be either.
-bool AnswerParser::decide_call_or_content(bool is_last) {
+bool AnswerParser::recognize_call(bool is_last) {
   if (num_calls_ > 0) {
     erase_separator_of_calls();
     if (held_.empty()) return false;
@@ -256,7 +256,7 @@ bool AnswerParser::decide_call_or_content(bool is_last) {
 bool AnswerParser::read_content(AnswerPiece& out, bool is_last) {
   if (reads_calls()) {
     if (!form_.calls->open.empty()) return read_content_up_to_mark(out, is_last);
-    if (!has_content_) return decide_call_or_content(is_last);
+    if (!has_content_) return recognize_call(is_last);
   }
   append_content(out, std::exchange(held_, ""));
   return false;
@@ -317,7 +317,7 @@ void AnswerParser::read_whole_call(AnswerPiece& out, size_t size, bool is_marked
   const std::string inner = take_front(held_, size);
   held_.erase(0, close.size());
   reset_call_state();
-  append_calls_or_text(out, inner, close);
+  append_parsed_calls(out, inner, close);
 }
 
 void AnswerParser::reset_call_state() {
@@ -351,7 +351,7 @@ bool AnswerParser::read_known_call(AnswerPiece& out, size_t close, bool is_last)
   stream_->finish();
   append_streamed_arguments(out);
   held_.erase(0, size_of_known_call(close));
-  end_told_call();
+  end_streamed_call();
   return true;
 }
 
@@ -359,7 +359,7 @@ void AnswerParser::append_streamed_arguments(AnswerPiece& out) {
   append_call_pieces(out.calls, {{.name = "", .arguments = stream_->take()}});
 }
 
-void AnswerParser::end_told_call() {
+void AnswerParser::end_streamed_call() {
   reset_call_state();
   is_told_ = false;
   drops_space_ = true;
@@ -367,8 +367,8 @@ void AnswerParser::end_told_call() {
 }
 
 // The calls, or the text as it stood.
-void AnswerParser::append_calls_or_text(AnswerPiece& out, std::string_view inner,
-                                        std::string_view close) {
+void AnswerParser::append_parsed_calls(AnswerPiece& out, std::string_view inner,
+                                       std::string_view close) {
   const CallForm& form = *form_.calls;
   ToolCalls calls = form.read(inner, *reading_.types);
   if (!calls) {

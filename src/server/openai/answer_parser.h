@@ -60,7 +60,8 @@ class AnswerParser {
     return form_.calls != nullptr && reading_.types != nullptr;
   }
   bool parse_step(AnswerPiece& out, bool is_last);
-  bool decide_reasoning_or_content(bool is_last);
+  // Finds out whether the answer begins with reasoning; false while it may be either.
+  bool recognize_reasoning(bool is_last);
   bool read_reasoning(AnswerPiece& out, bool is_last);
   bool read_content(AnswerPiece& out, bool is_last);
   bool read_content_up_to_mark(AnswerPiece& out, bool is_last);
@@ -71,17 +72,18 @@ class AnswerParser {
   void read_whole_call(AnswerPiece& out, size_t size, bool is_marked);
   bool read_known_call(AnswerPiece& out, size_t close, bool is_last);
   void erase_separator_of_calls();
-  bool decide_call_or_content(bool is_last);
+  bool recognize_call(bool is_last);
   [[nodiscard]] bool ends_by_itself() const;
   [[nodiscard]] size_t size_of_known_call(size_t close) const;
   void append_streamed_arguments(AnswerPiece& out);
-  void end_told_call();
+  void end_streamed_call();
   void reset_call_state();
   void append_reasoning(AnswerPiece& out, std::string_view text);
   [[nodiscard]] std::string_view without_space_of_form(std::string_view text) const;
   void append_but_trailing_space(AnswerPiece& out, std::string_view text);
   void append_content(AnswerPiece& out, std::string_view text);
-  void append_calls_or_text(AnswerPiece& out, std::string_view inner, std::string_view close);
+  // Appends the calls, or the text as it stood where they cannot be read.
+  void append_parsed_calls(AnswerPiece& out, std::string_view inner, std::string_view close);
 
   const AnswerForm form_;
   const AnswerReading reading_;

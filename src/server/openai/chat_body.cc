@@ -142,7 +142,7 @@ std::string render_prompt(const ServedText& text, const text::ChatRequest& reque
   }
 }
 
-void read_logprob_options(const text::Fields& body, Telling& telling) {
+void read_logprob_options(const text::Fields& body, OutputOptions& telling) {
   telling.logprobs = body.boolean_or("logprobs", false);
   telling.top_logprobs = body.integer_or("top_logprobs", 0, 0, kMostTopLogprobs);
   if (telling.top_logprobs > 0 && !telling.logprobs) {

@@ -57,9 +57,9 @@ class PromptReader {
     if (!value.is_string()) body_.fail("prompt", "wanted a string, a list of them, or token ids");
     const json::string& text = value.get_string();
     warn_once_of_doubled_start({text.data(), text.size()});
-    return check_and_count(encode_prompt(text_, base_, {text.data(), text.size()}, "prompt",
-                                         /*add_special=*/true,
-                                         [this](size_t bytes) { take(bytes); }));
+    return account_prompt(encode_prompt(text_, base_, {text.data(), text.size()}, "prompt",
+                                        /*add_special=*/true,
+                                        [this](size_t bytes) { take(bytes); }));
   }
   void warn_once_of_doubled_start(std::string_view prompt) {
     if (has_warned_ || text_.tokenizer.num_doubled_at_start(prompt) == 0) return;
@@ -80,9 +80,10 @@ class PromptReader {
       }
       ids.push_back(static_cast<int32_t>(id));
     }
-    return check_and_count(std::move(ids));
+    return account_prompt(std::move(ids));
   }
-  std::vector<int32_t> check_and_count(std::vector<int32_t> ids) {
+  // Counts the bytes of a prompt's ids; refuses an empty prompt.
+  std::vector<int32_t> account_prompt(std::vector<int32_t> ids) {
     if (ids.empty()) body_.fail("prompt", "the prompt is empty");
     made_ += ids.capacity() * sizeof(int32_t);
     return ids;
@@ -96,7 +97,7 @@ class PromptReader {
   bool has_warned_ = false;
 };
 
-void read_logprob_options(const text::Fields& body, Telling& telling) {
+void read_logprob_options(const text::Fields& body, OutputOptions& telling) {
   if (!body.has("logprobs")) return;
   telling.logprobs = true;
   telling.top_logprobs = body.integer("logprobs", 0, kMostTopLogprobs);

@@ -67,7 +67,7 @@ size_t bytes_until_submitted(const AnswerOrder& order) {
 }
 
 // Whoever tells prompts again keeps them.
-api::Sample take_or_copy_sample(AnswerOrder& order, size_t index) {
+api::Sample sample_to_submit(AnswerOrder& order, size_t index) {
   api::Sample& kept = order.samples[index];
   if (order.echo) return kept;
   std::vector<int32_t> prompt = std::exchange(kept.prompt, {});
@@ -77,7 +77,7 @@ api::Sample take_or_copy_sample(AnswerOrder& order, size_t index) {
 }
 
 // Tokens that an answer tells, with the most likely ones of each.
-int64_t num_told(const std::vector<api::SampleOutput>& outputs) {
+int64_t num_emitted(const std::vector<api::SampleOutput>& outputs) {
   int64_t count = 0;
   for (const api::SampleOutput& output : outputs) {
     count += std::ssize(output.prompt_logprobs) + std::ssize(output.prompt_topk.ids);
@@ -123,7 +123,7 @@ struct OpenAiEndpoint::Call {
   }
 
   // Frees the body once it is read.
-  void read_order_and_free_body() {
+  void take_order() {
     const auto read = is_chat ? read_chat : read_completion;
     *order = read(json->root(), *text, *base, random_seed(), [this](size_t bytes) { hold(bytes); });
     json.reset();
@@ -146,7 +146,7 @@ struct OpenAiEndpoint::Call {
   }
 
   void hold(size_t bytes) {
-    if (made) made->resize_or_throw(bytes);
+    if (made) made->resize_hold(bytes);
   }
   // The first response counts.
   void give(Response response) {
@@ -172,9 +172,8 @@ struct OpenAiEndpoint::Streaming {
   bool is_over = false;  // nothing more is told
 };
 
-void OpenAiEndpoint::run_in_background_if_long(const Respond& respond, const std::string& tenant,
-                                               bool is_long, std::function<void()> work,
-                                               std::function<void()> then) {
+void OpenAiEndpoint::run_call_work(const Respond& respond, const std::string& tenant, bool is_long,
+                                   std::function<void()> work, std::function<void()> then) {
   if (!is_long || !parts_.parse) {
     return run_answering_openai_faults(respond, [&] {
       work();
@@ -192,9 +191,9 @@ void OpenAiEndpoint::run_in_background_if_long(const Respond& respond, const std
 void OpenAiEndpoint::start_request(bool is_chat, Request&& request, const Respond& respond) {
   auto call = std::make_shared<Call>(Call{std::move(request), respond, is_chat});
   call->num_bytes = call->request.body.size();
-  run_in_background_if_long(
+  run_call_work(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
-      [call] { call->parse_body(); }, [this, call] { read_order_and_start(call); });
+      [call] { call->parse_body(); }, [this, call] { start_order(call); });
 }
 
 // What is no fault of the name's, as a database that is away, is thrown on.
@@ -208,7 +207,7 @@ LiveSampler OpenAiEndpoint::find_weights(const std::string& tenant, const std::s
   }
 }
 
-const ServedText& OpenAiEndpoint::text_or_refuse(size_t base, const std::string& name) const {
+const ServedText& OpenAiEndpoint::require_text(size_t base, const std::string& name) const {
   if (const std::optional<ServedText>& text = parts_.texts.at(base)) {
     const bool is_checkpoint = name.starts_with("tinker://");
     const BaseName* served = is_checkpoint ? nullptr : parts_.names.find(name);
@@ -229,18 +228,18 @@ void OpenAiEndpoint::resolve_model(Call& call) const {
   call.weights = find_weights(call.request.tenant, name);
   const auto index = static_cast<size_t>(call.weights.base);
   call.base = &parts_.bases.at(index);
-  call.text = &text_or_refuse(index, name);
+  call.text = &require_text(index, name);
   call.set_head(name);
 }
 
-void OpenAiEndpoint::read_order_and_start(const std::shared_ptr<Call>& call) {
+void OpenAiEndpoint::start_order(const std::shared_ptr<Call>& call) {
   resolve_model(*call);
-  run_in_background_if_long(
+  run_call_work(
       Call::giver(call), call->request.tenant, call->num_bytes > kReadAtOnce,
-      [call] { call->read_order_and_free_body(); }, [this, call] { constrain_and_start(call); });
+      [call] { call->take_order(); }, [this, call] { apply_constraint(call); });
 }
 
-void OpenAiEndpoint::constrain_and_start(const std::shared_ptr<Call>& call) {
+void OpenAiEndpoint::apply_constraint(const std::shared_ptr<Call>& call) {
   if (!call->order->constraint) return start_answer(call);
   const std::optional<structured::GrammarStore::Held> held =
       grammars_.find(call->request.tenant, *call->text, *call->order->constraint);
@@ -250,13 +249,13 @@ void OpenAiEndpoint::constrain_and_start(const std::shared_ptr<Call>& call) {
   }
   // Until it has been submitted, a client that leaves is seen here.
   if (call->request.on_hang_up) *call->request.on_hang_up = make_hang_up_canceller(call);
-  if (!parts_.compile) return compile_and_start(call);
-  if (!parts_.compile(call->request.tenant, [this, call] { compile_and_start(call); }))
+  if (!parts_.compile) return compile_constraint(call);
+  if (!parts_.compile(call->request.tenant, [this, call] { compile_constraint(call); }))
     call->give(refuse(kTooManySchemas));
 }
 
 // The thread for it.
-void OpenAiEndpoint::compile_and_start(const std::shared_ptr<Call>& call) {
+void OpenAiEndpoint::compile_constraint(const std::shared_ptr<Call>& call) {
   if (call->stops) return call->give(openai_error_response(400, kHungUp));
   run_answering_openai_faults(Call::giver(call), [&] {
     const structured::GrammarStore::Held held = grammars_.compile(
@@ -287,8 +286,8 @@ std::function<void()> OpenAiEndpoint::make_hang_up_canceller(const std::shared_p
 
 void OpenAiEndpoint::start_answer(const std::shared_ptr<Call>& call) {
   if (call->request.on_hang_up) *call->request.on_hang_up = make_hang_up_canceller(call);
-  if (call->order->telling.stream) return submit_and_stream_answer(call);
-  submit_and_gather_answer(call);
+  if (call->order->telling.stream) return begin_streaming(call);
+  begin_gathering(call);
 }
 
 void OpenAiEndpoint::submit_samples(const std::shared_ptr<Call>& call, const Hear& hear,
@@ -300,7 +299,7 @@ void OpenAiEndpoint::submit_samples(const std::shared_ptr<Call>& call, const Hea
     if (parts_.back && (i - first == kSubmitAtOnce || tokens > kSubmitTokens))
       return submit_rest_in_next_turn(call, hear, then);
     tokens += call->order->samples[i].prompt.size();
-    if (!submit_sample_or_refuse(call, i, hear)) return;
+    if (!submit_call_sample(call, i, hear)) return;
   }
   call->hold(call->order->kept);
   then();
@@ -313,15 +312,15 @@ void OpenAiEndpoint::submit_rest_in_next_turn(const std::shared_ptr<Call>& call,
   });
 }
 
-bool OpenAiEndpoint::submit_sample_or_refuse(const std::shared_ptr<Call>& call, size_t sample,
-                                             const Hear& hear) {
+bool OpenAiEndpoint::submit_call_sample(const std::shared_ptr<Call>& call, size_t sample,
+                                        const Hear& hear) {
   // Also where it throws.
   const std::shared_ptr<void> unless_begun(nullptr, [&](void*) {
     if (call->samples.size() <= sample)
       cancel_samples(*call, "another prompt of the request was refused");
   });
   Service::Sampling begun = parts_.service.submit_sample(
-      call->request, call->weights, take_or_copy_sample(*call->order, sample),
+      call->request, call->weights, sample_to_submit(*call->order, sample),
       [hear, sample](const api::Event& event) { hear(sample, event); });
   if (!begun.refusal) {
     call->samples.push_back(begun.request);
@@ -331,7 +330,7 @@ bool OpenAiEndpoint::submit_sample_or_refuse(const std::shared_ptr<Call>& call, 
   return false;
 }
 
-void OpenAiEndpoint::cancel_and_answer_failure(Call& call, const api::Failure& failure) {
+void OpenAiEndpoint::fail_call(Call& call, const api::Failure& failure) {
   cancel_samples(call, "another sample of the request failed");
   call.give(openai_error_response(status_of_failure(failure), failure.message));
 }
@@ -343,7 +342,7 @@ bool OpenAiEndpoint::admit_answer(Call& call, int64_t bytes) const {
   return false;
 }
 
-void OpenAiEndpoint::submit_and_gather_answer(const std::shared_ptr<Call>& call) {
+void OpenAiEndpoint::begin_gathering(const std::shared_ptr<Call>& call) {
   if (!admit_answer(*call, most_answer_bytes(*call->order))) return;
   auto gathering = std::make_shared<Gathering>(Gathering{.call = call});
   gathering->outputs.resize(call->order->samples.size());
@@ -361,17 +360,16 @@ void OpenAiEndpoint::handle_gathered_event(const std::shared_ptr<Gathering>& gat
   const auto* outcome = std::get_if<api::Outcome>(&event.what);
   Call& call = *gathering->call;
   if (outcome == nullptr || call.is_answered) return;
-  if (const auto* failure = std::get_if<api::Failure>(outcome))
-    return cancel_and_answer_failure(call, *failure);
+  if (const auto* failure = std::get_if<api::Failure>(outcome)) return fail_call(call, *failure);
   gathering->outputs[sample] = std::get<api::SampleOutput>(*outcome);
   if (--gathering->left == 0) respond_whole_answer(gathering);
 }
 
 void OpenAiEndpoint::respond_whole_answer(const std::shared_ptr<Gathering>& gathering) {
   const std::shared_ptr<Call>& call = gathering->call;
-  const bool is_long = num_told(gathering->outputs) > kWriteAtOnce;
+  const bool is_long = num_emitted(gathering->outputs) > kWriteAtOnce;
   auto response = std::make_shared<Response>();
-  run_in_background_if_long(
+  run_call_work(
       Call::giver(call), call->request.tenant, is_long,
       [gathering, response] {
         const Call& of = *gathering->call;
@@ -397,8 +395,8 @@ std::shared_ptr<OpenAiEndpoint::Streaming> OpenAiEndpoint::make_streaming(
                 .left = call->order->samples.size()});
 }
 
-void OpenAiEndpoint::submit_and_stream_answer(const std::shared_ptr<Call>& call) {
-  for (api::Sample& sample : call->order->samples) sample.tells_tokens = true;
+void OpenAiEndpoint::begin_streaming(const std::shared_ptr<Call>& call) {
+  for (api::Sample& sample : call->order->samples) sample.streams_tokens = true;
   if (!admit_answer(*call, call->order->num_choices() * kChoiceBytes)) return;
   const std::shared_ptr<Streaming> streaming = make_streaming(call);
   // Who is told of the samples keeps the call; the body, which the call's answer holds, does not.
@@ -431,7 +429,7 @@ void OpenAiEndpoint::handle_streamed_event(Streaming& streaming, size_t sample,
 void OpenAiEndpoint::end_failed_stream(Streaming& streaming, const api::Failure& failure) {
   streaming.is_over = true;
   streaming.writer->fail(status_of_failure(failure), failure.message);
-  cancel_and_answer_failure(*streaming.call, failure);
+  fail_call(*streaming.call, failure);
 }
 
 Json OpenAiEndpoint::model_json(const std::string& id, const api::BaseInfo& base) const {

@@ -75,15 +75,16 @@ class OpenAiEndpoint {
   void start_request(bool is_chat, Request&& request, const Respond& respond);
   [[nodiscard]] LiveSampler find_weights(const std::string& tenant, const std::string& name) const;
   // The texts of a base, or of an adapter that is served by this name.
-  [[nodiscard]] const ServedText& text_or_refuse(size_t base, const std::string& name) const;
+  [[nodiscard]] const ServedText& require_text(size_t base, const std::string& name) const;
   // What the body asks for: its model, the weights and texts of that, and the answer's head.
   void resolve_model(Call& call) const;
   // Makes samples of the body, which it frees, and submits them.
-  void read_order_and_start(const std::shared_ptr<Call>& call);
+  void start_order(const std::shared_ptr<Call>& call);
   // Gives the samples the grammar that the order's constraint asks for, or answers why there is
   // none; then starts the answer.
-  void constrain_and_start(const std::shared_ptr<Call>& call);
-  void compile_and_start(const std::shared_ptr<Call>& call);
+  void apply_constraint(const std::shared_ptr<Call>& call);
+  // Compiles the grammar, on the thread for that, and starts the answer with it.
+  void compile_constraint(const std::shared_ptr<Call>& call);
   void start_answer(const std::shared_ptr<Call>& call);
   using Hear = std::function<void(size_t sample, const api::Event& event)>;
   // Submits every sample of the order, in turns; then runs `then`. It has been answered instead
@@ -92,26 +93,30 @@ class OpenAiEndpoint {
                       const std::function<void()>& then);
   void submit_rest_in_next_turn(const std::shared_ptr<Call>& call, const Hear& hear,
                                 const std::function<void()>& then);
-  bool submit_sample_or_refuse(const std::shared_ptr<Call>& call, size_t sample, const Hear& hear);
+  // False where the sample was refused: then the call has its answer, and its others are canceled.
+  bool submit_call_sample(const std::shared_ptr<Call>& call, size_t sample, const Hear& hear);
   // What was submitted is cancelled, and no more is.
   void cancel_samples(Call& call, const std::string& reason);
   [[nodiscard]] std::function<void()> make_hang_up_canceller(const std::shared_ptr<Call>& call);
-  void cancel_and_answer_failure(Call& call, const api::Failure& failure);
+  // Cancels the call's other samples, and answers with the failure.
+  void fail_call(Call& call, const api::Failure& failure);
   // Whether the call's request holds so many bytes for its answer from now on; else it has been
   // answered.
   [[nodiscard]] bool admit_answer(Call& call, int64_t bytes) const;
-  void submit_and_gather_answer(const std::shared_ptr<Call>& call);
+  // Submits the samples; the answer is given when all of them are done.
+  void begin_gathering(const std::shared_ptr<Call>& call);
   void handle_gathered_event(const std::shared_ptr<Gathering>& gathering, size_t sample,
                              const api::Event& event);
   void respond_whole_answer(const std::shared_ptr<Gathering>& gathering);
   [[nodiscard]] Elsewhere stream_executor_for(const Call& call) const;
   [[nodiscard]] std::shared_ptr<Streaming> make_streaming(const std::shared_ptr<Call>& call) const;
-  void submit_and_stream_answer(const std::shared_ptr<Call>& call);
+  // Submits the samples; their tokens are streamed as they come.
+  void begin_streaming(const std::shared_ptr<Call>& call);
   void handle_streamed_event(Streaming& streaming, size_t sample, const api::Event& event);
   void end_failed_stream(Streaming& streaming, const api::Failure& failure);
   // Runs `work` elsewhere where it is long, then `then` here; what either throws is the response.
-  void run_in_background_if_long(const Respond& respond, const std::string& tenant, bool is_long,
-                                 std::function<void()> work, std::function<void()> then);
+  void run_call_work(const Respond& respond, const std::string& tenant, bool is_long,
+                     std::function<void()> work, std::function<void()> then);
 
   OpenAiParts parts_;
   AnswerGrammars grammars_;

@@ -102,7 +102,7 @@ void check_context_length(const api::BaseInfo& base, int64_t prompt, int64_t max
 }
 
 // What the JSON of an answer with so many tokens takes, about.
-double estimate_answer_bytes(const Telling& telling, double tokens) {
+double estimate_answer_bytes(const OutputOptions& telling, double tokens) {
   const double logprobs =
       telling.logprobs ? kLogprobBytes * static_cast<double>(1 + telling.top_logprobs) : 0.0;
   return tokens * (kTokenBytes + logprobs);
@@ -119,8 +119,8 @@ double most_answer_tokens(const AnswerOrder& order) {
 
 }  // namespace
 
-Telling read_stream_options(const text::Fields& body) {
-  Telling telling;
+OutputOptions read_stream_options(const text::Fields& body) {
+  OutputOptions telling;
   telling.stream = body.boolean_or("stream", false);
   if (!body.has("stream_options")) return telling;
   if (!telling.stream) body.fail("stream_options", "needs stream: true");

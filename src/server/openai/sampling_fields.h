@@ -21,7 +21,7 @@ namespace strata::server {
 constexpr int64_t kMostTopLogprobs = 20;
 
 // stream, stream_options. What is told of logprobs the two forms say differently.
-Telling read_stream_options(const text::Fields& body);
+OutputOptions read_stream_options(const text::Fields& body);
 
 // temperature, top_p, top_k, min_p, penalties, logit_bias, seed, n, stop into `sample`.
 void read_sampling(const text::Fields& body, const ServedText& text, const api::BaseInfo& base,

@@ -14,14 +14,14 @@ namespace {
 constexpr int64_t kChoicesAtOnce = 16;  // of one step, without logprobs
 constexpr size_t kPieceTokens = 2048;   // with those next to them; a quarter of a MiB of JSON
 
-size_t num_told(const api::RowTokens& told) {
+size_t num_emitted(const api::RowTokens& told) {
   return told.tokens.size() + told.topk.ids.size() + told.prompt_logprobs.size() +
          told.prompt_topk.ids.size();
 }
 
 // That wait with it.
 size_t bytes_of(const api::RowTokens& told) {
-  return sizeof(told) + num_told(told) * (sizeof(int32_t) + sizeof(float));
+  return sizeof(told) + num_emitted(told) * (sizeof(int32_t) + sizeof(float));
 }
 
 }  // namespace
@@ -41,11 +41,11 @@ void StreamWriter::push(size_t sample, const api::RowTokens& told) {
   if (is_over_ || body_->closed()) return;
   if (!elsewhere_.run) {
     const std::string text = answer_.make_token_events(sample, told);
-    if (!text.empty()) static_cast<void>(body_->push_or_close(text));
+    if (!text.empty()) static_cast<void>(body_->offer_bytes(text));
     return;
   }
   const size_t bytes = bytes_of(told);
-  if (!body_->reserve_expected_or_close(bytes)) return waiting_.clear();
+  if (!body_->reserve_expected(bytes)) return waiting_.clear();
   waiting_.push_back({sample, told, bytes});
   start_next_piece();
 }
@@ -53,7 +53,7 @@ void StreamWriter::push(size_t sample, const api::RowTokens& told) {
 std::shared_ptr<StreamWriter::Piece> StreamWriter::take_next_piece() {
   auto piece = std::make_shared<Piece>();
   for (size_t tokens = 0; tokens < kPieceTokens && !waiting_.empty(); waiting_.pop_front()) {
-    tokens += num_told(waiting_.front().tokens);
+    tokens += num_emitted(waiting_.front().tokens);
     piece->bytes += waiting_.front().bytes;
     piece->told.push_back(std::move(waiting_.front()));
   }
@@ -76,13 +76,13 @@ void StreamWriter::start_next_piece() {
   is_making_ = true;
   elsewhere_.run([self = shared_from_this(), piece = take_next_piece()] {
     self->make_text(*piece);
-    self->elsewhere_.back([self, piece] { self->push_piece_and_continue(*piece); });
+    self->elsewhere_.back([self, piece] { self->deliver_piece(*piece); });
   });
 }
 
-void StreamWriter::push_piece_and_continue(Piece& piece) {
+void StreamWriter::deliver_piece(Piece& piece) {
   is_making_ = false;
-  if (!body_->push_or_close(piece.text, piece.bytes)) return waiting_.clear();
+  if (!body_->offer_bytes(piece.text, piece.bytes)) return waiting_.clear();
   if (piece.is_broken) {
     is_over_ = true;
     waiting_.clear();
@@ -104,7 +104,7 @@ void StreamWriter::fail(int status, const std::string& message) {
 
 void StreamWriter::end_body() {
   if (body_->ends()) return;
-  static_cast<void>(body_->push_or_close(fault_.empty() ? answer_.make_end_events() : fault_));
+  static_cast<void>(body_->offer_bytes(fault_.empty() ? answer_.make_end_events() : fault_));
   body_->finish();
 }
 

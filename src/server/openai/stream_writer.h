@@ -50,7 +50,7 @@ class StreamWriter : public std::enable_shared_from_this<StreamWriter> {
   std::shared_ptr<Piece> take_next_piece();
   void start_next_piece();
   void make_text(Piece& piece);
-  void push_piece_and_continue(Piece& piece);
+  void deliver_piece(Piece& piece);
   void end_body();
 
   AnswerStream answer_;  // but for note_ended() the one job's that is under way

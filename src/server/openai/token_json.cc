@@ -16,7 +16,8 @@ namespace {
 
 Json number_or_null(float value) { return Json(static_cast<double>(value)); }
 
-std::string utf8_or_escaped(const std::string& bytes) {
+// The bytes as they are where they are UTF-8; else with \xNN for what cannot be printed.
+std::string escape_invalid_utf8(const std::string& bytes) {
   if (text::is_valid_utf8(bytes)) return bytes;
   std::string out;
   for (const char c : bytes) {
@@ -30,7 +31,8 @@ JsonObject token_logprob_json(const text::Tokenizer& tokenizer, int32_t token, f
   const std::string bytes = tokenizer.token_bytes(token);
   JsonArray list;
   for (const char c : bytes) list.add(int64_t{static_cast<unsigned char>(c)});
-  return {{"token", utf8_or_escaped(bytes)}, {"logprob", number_or_null(logprob)}, {"bytes", list}};
+  return {
+      {"token", escape_invalid_utf8(bytes)}, {"logprob", number_or_null(logprob)}, {"bytes", list}};
 }
 
 // Calls `take` with the id and logprob of each of the likeliest in place of the i-th token.
@@ -44,7 +46,7 @@ void for_each_top_token(const api::TopkTable& topk, size_t i, const Take& take) 
 
 // The likeliest in place of the i-th token, whose text is `name`: it too is among them, and where
 // several tokens have one text the first counts.
-JsonObject top_logprobs_json(const text::Tokenizer& tokenizer, const ToldTokens& told, size_t i,
+JsonObject top_logprobs_json(const text::Tokenizer& tokenizer, const EmittedTokens& told, size_t i,
                              const std::string& name) {
   JsonObject top;
   std::set<std::string> names;
@@ -60,10 +62,10 @@ JsonObject top_logprobs_json(const text::Tokenizer& tokenizer, const ToldTokens&
 }  // namespace
 
 std::string token_text(const text::Tokenizer& tokenizer, int32_t token) {
-  return utf8_or_escaped(tokenizer.token_bytes(token));
+  return escape_invalid_utf8(tokenizer.token_bytes(token));
 }
 
-JsonArray chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens& told) {
+JsonArray chat_logprob_items(const text::Tokenizer& tokenizer, const EmittedTokens& told) {
   JsonArray out;
   for (size_t i = 0; i < told.tokens.size(); ++i) {
     JsonObject item = token_logprob_json(tokenizer, told.tokens[i], told.logprobs[i]);
@@ -76,7 +78,7 @@ JsonArray chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens&
   return out;
 }
 
-void CompletionLogprobs::add_tokens(const text::Tokenizer& tokenizer, const ToldTokens& told) {
+void CompletionLogprobs::add_tokens(const text::Tokenizer& tokenizer, const EmittedTokens& told) {
   for (size_t i = 0; i < told.tokens.size(); ++i) {
     const std::string name = token_text(tokenizer, told.tokens[i]);
     const bool has_logprob = std::isfinite(told.logprobs[i]);

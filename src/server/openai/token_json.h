@@ -12,7 +12,7 @@
 namespace strata::server {
 
 // Tokens in a row, and of each the most likely ones where these were asked.
-struct ToldTokens {
+struct EmittedTokens {
   std::span<const int32_t> tokens;
   std::span<const float> logprobs;  // as tokens; not finite: there is none
   const api::TopkTable& topk;
@@ -22,12 +22,12 @@ struct ToldTokens {
 std::string token_text(const text::Tokenizer& tokenizer, int32_t token);
 
 // A chat's logprobs.content: of each token {token, logprob, bytes, top_logprobs}.
-JsonArray chat_logprob_items(const text::Tokenizer& tokenizer, const ToldTokens& told);
+JsonArray chat_logprob_items(const text::Tokenizer& tokenizer, const EmittedTokens& told);
 
 // A completion's logprobs, in pieces that follow one another.
 class CompletionLogprobs {
  public:
-  void add_tokens(const text::Tokenizer& tokenizer, const ToldTokens& told);
+  void add_tokens(const text::Tokenizer& tokenizer, const EmittedTokens& told);
   // {tokens, token_logprobs, top_logprobs, text_offset} of what was added since the last call.
   Json take_json();
 

@@ -213,8 +213,8 @@ size_t offset_in(std::string_view text, std::string_view part) {
 
 // A member whose value begins at `rest`, which then begins with the next one's key: nothing. Else
 // what the head is, since it can be none, or more of it is to come.
-std::optional<CallHead> take_name_or_skip_member(std::string_view& rest, std::string_view key,
-                                                 std::string& name) {
+std::optional<CallHead> read_head_member(std::string_view& rest, std::string_view key,
+                                         std::string& name) {
   const size_t end = json_value_end(rest, 0);
   if (end == rest.size()) return CallHead{};
   const std::optional<json::value> value = parse_json_text(rest.substr(0, end));
@@ -244,7 +244,7 @@ CallHead read_object_head(std::string_view text) {
       head.is_member = true;
       return head;
     }
-    if (auto head = take_name_or_skip_member(rest, key, name)) return *head;
+    if (auto head = read_head_member(rest, key, name)) return *head;
   }
   return {};
 }

@@ -80,7 +80,7 @@ Tail read_tail(const std::string& path) {
 }
 
 // DEL and U+0080 to U+009F, which a terminal may obey; JSON escapes those below a space alone.
-bool has_del_or_c1_controls(std::string_view text) {
+bool has_terminal_controls(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
     if (text[i] == 0x7f || (text[i] == '\xc2' && next >= 0x80 && next < 0xa0)) return true;
@@ -89,9 +89,9 @@ bool has_del_or_c1_controls(std::string_view text) {
 }
 
 // The beginning of a name, which may hold any bytes, as a JSON string that no terminal obeys.
-std::string truncate_and_quote(std::string_view text) {
+std::string quote_shortened(std::string_view text) {
   text = text.substr(0, kMaxObject);
-  if (text::is_valid_utf8(text) && !has_del_or_c1_controls(text)) return text::json_quote(text);
+  if (text::is_valid_utf8(text) && !has_terminal_controls(text)) return text::json_quote(text);
   std::string plain(text);
   for (char& c : plain) {
     if (static_cast<unsigned char>(c) >= 0x7f) c = '?';
@@ -104,9 +104,9 @@ std::string unfinished_json(const AuditLine& line) {
   return fmt::format(
       "{{\"time\":\"{}\",\"tenant\":{},\"key\":{},\"address\":{},\"action\":{},\"object\":{},"
       "\"status\":{}",
-      rfc3339(line.time), truncate_and_quote(line.tenant), truncate_and_quote(line.key_id),
-      truncate_and_quote(line.address), truncate_and_quote(line.action),
-      truncate_and_quote(line.object), line.status);
+      rfc3339(line.time), quote_shortened(line.tenant), quote_shortened(line.key_id),
+      quote_shortened(line.address), quote_shortened(line.action), quote_shortened(line.object),
+      line.status);
 }
 
 }  // namespace
@@ -120,7 +120,7 @@ struct AuditLog::Writer {
     const Tail tail = read_tail(path);
     is_whole = tail.is_whole;
     number = tail.number + (is_whole ? 0 : 1);  // a line that was cut had one too: it is missed
-    warn_if_others_can_read();
+    warn_of_open_modes();
   }
   ~Writer() { ::close(file); }
   Writer(const Writer&) = delete;
@@ -130,13 +130,14 @@ struct AuditLog::Writer {
     std::string text;    // empty: reopen
     int64_t number = 0;  // of the line
   };
-  void warn_if_others_can_read() const;
+  void warn_of_open_modes() const;
   void queue(Job job);
   [[nodiscard]] Job take_first_job() REQUIRES(mutex);
   void write_jobs_until_stopped();
   void reopen();
   void write_line(const Job& job);
-  void log_if_trouble_begins_or_ends(bool is_written, int fault);
+  // Logs where trouble begins and where it ends, not at each line between.
+  void log_trouble_change(bool is_written, int fault);
   [[nodiscard]] bool append(const std::string& text);
 
   const std::string path;
@@ -155,7 +156,7 @@ struct AuditLog::Writer {
 };
 
 // It says who does what, and when.
-void AuditLog::Writer::warn_if_others_can_read() const {
+void AuditLog::Writer::warn_of_open_modes() const {
   struct stat info = {};
   if (file < 0 || ::fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return;
   if ((info.st_mode & 0077) == 0) return;
@@ -242,7 +243,7 @@ void AuditLog::Writer::reopen() {
 }
 
 // Once for each time of trouble, and its end, not for each line.
-void AuditLog::Writer::log_if_trouble_begins_or_ends(bool is_written, int fault) {
+void AuditLog::Writer::log_trouble_change(bool is_written, int fault) {
   if (!is_written && !is_failing)
     log(LogLevel::kError,
         fmt::format("audit: {}: {}; lines are dropped and counted (strata_audit_lines_total)", path,
@@ -254,7 +255,7 @@ void AuditLog::Writer::log_if_trouble_begins_or_ends(bool is_written, int fault)
 void AuditLog::Writer::write_line(const Job& job) {
   const bool is_written = append(fmt::format("{},\"seq\":{}}}\n", job.text, job.number));
   const int fault = errno;
-  log_if_trouble_begins_or_ends(is_written, fault);
+  log_trouble_change(is_written, fault);
   const MutexLock lock(mutex);
   ++(is_written ? counts.written : counts.dropped);
 }

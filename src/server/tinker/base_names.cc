@@ -107,10 +107,10 @@ void BaseNames::add_name(const std::string& option, const std::string& name, int
 void BaseNames::add_model(const std::string& text) {
   const auto [name, dir] = split_name_value("model", text);
   const std::string real = real_path("model", name, dir);
-  add_name("model", name, find_or_add_directory(real));
+  add_name("model", name, intern_directory(real));
 }
 
-int BaseNames::find_or_add_directory(const std::string& real) {
+int BaseNames::intern_directory(const std::string& real) {
   const auto known = std::find(directories_.begin(), directories_.end(), real);
   const int model = static_cast<int>(known - directories_.begin());
   if (known == directories_.end()) directories_.push_back(real);

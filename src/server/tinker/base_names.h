@@ -38,7 +38,7 @@ class BaseNames {
   [[nodiscard]] const BaseName* find_exact(std::string_view name) const;
   void add_name(const std::string& option, const std::string& name, int model);
   void add_model(const std::string& text);
-  [[nodiscard]] int find_or_add_directory(const std::string& real);
+  [[nodiscard]] int intern_directory(const std::string& real);
   void add_alias(const std::string& text);
   void set_tokenizer(const std::string& text);
   void add_adapter(const std::string& text);

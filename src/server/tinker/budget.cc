@@ -43,7 +43,7 @@ void divide_request_memory(ServeOptions& o) {
 
 }  // namespace
 
-void fill_unset_and_raise_body_limits(ServeOptions& o, int64_t memory) {
+void resolve_size_limits(ServeOptions& o, int64_t memory) {
   if (o.request_memory > 0) divide_request_memory(o);
   if (o.max_body_bytes == 0) {
     const int64_t least = o.max_body > 0 ? 0 : std::min(kBodiesOfLargest * kMostBody, memory / 8);
@@ -112,7 +112,7 @@ void Budget::set_num_tenants(int64_t count) {
 
 std::vector<std::string> Budget::warnings() const {
   std::vector<std::string> out;
-  const auto warn_if_small = [&](const char* option, Use use, int64_t useful) {
+  const auto warn_of_small_limit = [&](const char* option, Use use, int64_t useful) {
     const SharedLimit& limit = accounts.of(use);
     if (limit.own_part() >= useful) return;
     out.push_back(fmt::format(
@@ -120,11 +120,11 @@ std::vector<std::string> Budget::warnings() const {
         "takes {}; raise it, or --memory",
         option, limit.limit(), limit.own_part(), useful));
   };
-  warn_if_small("--max-body-bytes", Use::kBody, kUsefulBody);
-  warn_if_small("--max-queued-bytes", Use::kQueue, kUsefulBody);
-  warn_if_small("--max-result-bytes", Use::kResult, kUsefulResult);
-  warn_if_small("--max-response-bytes", Use::kResponse, Pieces::kMost);
-  warn_if_small("--max-download-bytes", Use::kDownload, Pieces::kMost);
+  warn_of_small_limit("--max-body-bytes", Use::kBody, kUsefulBody);
+  warn_of_small_limit("--max-queued-bytes", Use::kQueue, kUsefulBody);
+  warn_of_small_limit("--max-result-bytes", Use::kResult, kUsefulResult);
+  warn_of_small_limit("--max-response-bytes", Use::kResponse, Pieces::kMost);
+  warn_of_small_limit("--max-download-bytes", Use::kDownload, Pieces::kMost);
   return out;
 }
 

@@ -3,7 +3,7 @@
 // (base/account.h), and what is kept for them between requests, whose keeper has a copy of its
 // limit. Each is a SharedLimit: a tenant that takes all it can get leaves every other one its part.
 // All bytes in memory are taken off --memory before the rest is planned. Any thread.
-//   fill_unset_and_raise_body_limits(options, memory);  Budget budget(options);
+//   resolve_size_limits(options, memory);  Budget budget(options);
 //   Scheduler s({.accounts = budget.accounts});
 #pragma once
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace strata::server {
 
 // Fills the sizes that nobody gave: shares of --request-memory, which they come to, or of `memory`
 // bytes. Raises max_body_bytes, also one that was given, to some of the largest bodies.
-void fill_unset_and_raise_body_limits(ServeOptions& options, int64_t memory);
+void resolve_size_limits(ServeOptions& options, int64_t memory);
 
 class Budget {
  public:

@@ -113,7 +113,7 @@ std::string parse_tenant(std::string_view word, const std::string& where) {
 
 // The hash of the key that a line begins with. The key itself never stands in a message: messages
 // end in logs.
-std::string parse_or_hash_key(std::string_view word, const std::string& where) {
+std::string read_key_hash(std::string_view word, const std::string& where) {
   if (word.starts_with(kHashed)) {
     std::optional<std::string> hash = parse_hash(word.substr(kHashed.size()));
     if (hash) return std::move(*hash);
@@ -187,14 +187,14 @@ KeyRing::KeyRing(const KeySources& sources) : no_keys_(sources.no_keys) {
     add_keys_from_file(sources.admin_keys_file, /*is_admin=*/true);
   add_lines(sources.keys_text, ',', "STRATA_KEYS", /*is_admin=*/false);
   add_lines(sources.admin_keys_text, ',', "STRATA_ADMIN_KEYS", /*is_admin=*/true);
-  check_keys_or_none();
+  check_key_choice();
   fill_tenant_expiries();
-  sort_and_deduplicate_entries();
+  normalize_entries();
   check_distinct_keys();
   check_adapters_alike();
 }
 
-void KeyRing::check_keys_or_none() const {
+void KeyRing::check_key_choice() const {
   if (no_keys_ && !entries_.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "keys: --no-keys is given with --keys, --admin-keys or their variables; give one");
@@ -215,7 +215,7 @@ void KeyRing::fill_tenant_expiries() {
 }
 
 // By hash; what is listed twice alike stands once.
-void KeyRing::sort_and_deduplicate_entries() {
+void KeyRing::normalize_entries() {
   std::sort(entries_.begin(), entries_.end(),
             [](const Entry& a, const Entry& b) { return a.hash < b.hash; });
   const auto same = [](const Entry& a, const Entry& b) {
@@ -252,7 +252,7 @@ void KeyRing::check_adapters_alike() const {
   }
 }
 
-void KeyRing::warn_if_others_can_read(const std::string& path) {
+void KeyRing::warn_of_open_modes(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) != 0 || (info.st_mode & 0177) == 0) return;
   warnings_.push_back(fmt::format("keys: {}: mode {:04o} lets others read it; chmod 600", path,
@@ -260,7 +260,7 @@ void KeyRing::warn_if_others_can_read(const std::string& path) {
 }
 
 void KeyRing::add_keys_from_file(const std::string& path, bool is_admin) {
-  warn_if_others_can_read(path);
+  warn_of_open_modes(path);
   const std::string text = strata::read_file(path, kMaxKeyFileBytes);
   const size_t before = entries_.size();
   add_lines(text, '\n', path, is_admin);
@@ -277,13 +277,13 @@ void KeyRing::add_lines(std::string_view text, char separator, const std::string
   }
 }
 
-void KeyRing::warn_if_guessable(std::string_view word, const std::string& where) {
+void KeyRing::warn_of_guessable_key(std::string_view word, const std::string& where) {
   if (word.starts_with(kHashed) || word.size() >= kShortKey) return;
   warnings_.push_back(fmt::format("keys: {}: a key of {} characters can be guessed; want {}", where,
                                   word.size(), kShortKey));
 }
 
-void KeyRing::warn_if_expired(const Identity& who, const std::string& where) {
+void KeyRing::warn_of_expired_key(const Identity& who, const std::string& where) {
   if (!has_expired(who, wall_seconds())) return;
   warnings_.push_back(
       fmt::format("keys: {}: key {} of tenant {} has expired", where, who.key_id, who.tenant));
@@ -293,13 +293,13 @@ void KeyRing::add_line(std::string_view line, const std::string& where, bool is_
   const std::vector<std::string_view> words = words_of(line.substr(0, line.find('#')));
   if (words.empty()) return;
   check_has_one_key(words, where);
-  std::string hash = parse_or_hash_key(words[0], where);
-  warn_if_guessable(words[0], where);
+  std::string hash = read_key_hash(words[0], where);
+  warn_of_guessable_key(words[0], where);
   Identity who{.tenant = to_hex(hash).substr(0, 16), .is_admin = is_admin};
   who.key_id = key_id_of(hash);
   if (words.size() > 1) who.tenant = parse_tenant(words[1], where);
   for (size_t i = 2; i < words.size(); ++i) parse_restriction_into(who, words[i], where);
-  warn_if_expired(who, where);
+  warn_of_expired_key(who, where);
   entries_.push_back({std::move(hash), std::move(who)});
 }
 
@@ -328,7 +328,7 @@ int64_t KeyRing::count_lost(const KeyRing& before) const {
   });
 }
 
-int64_t KeyRing::check_whole_and_count_lost(const KeyRing& before) const {
+int64_t KeyRing::check_against(const KeyRing& before) const {
   const int64_t lost = count_lost(before);
   for (const auto& [path, was] : before.files_) {
     const auto found = files_.find(path);

@@ -59,7 +59,7 @@ class KeyRing {
   // How many keys of `before` are gone. Throws Error when this ring, read from the same files
   // again, looks like the reading of a file that is being written: one that had keys has none, or
   // keys differ and the last line of one has no end.
-  [[nodiscard]] int64_t check_whole_and_count_lost(const KeyRing& before) const;
+  [[nodiscard]] int64_t check_against(const KeyRing& before) const;
   [[nodiscard]] int64_t num_keys() const { return static_cast<int64_t>(entries_.size()); }
   // What the operator should know: short keys, keys that have expired, files that others may read.
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
@@ -76,17 +76,19 @@ class KeyRing {
 
   [[nodiscard]] int64_t count_lost(const KeyRing& before) const;
   [[nodiscard]] bool has_same_keys(const KeyRing& other) const;
-  void check_keys_or_none() const;
+  // Wants either keys or --no-keys.
+  void check_key_choice() const;
   void fill_tenant_expiries();
-  void sort_and_deduplicate_entries();
+  // Sorts entries by hash; what is listed twice alike stands once.
+  void normalize_entries();
   void check_distinct_keys() const;
   void check_adapters_alike() const;
-  void warn_if_others_can_read(const std::string& path);
+  void warn_of_open_modes(const std::string& path);
   void add_keys_from_file(const std::string& path, bool is_admin);
   void add_lines(std::string_view text, char separator, const std::string& where, bool is_admin);
   void add_line(std::string_view line, const std::string& where, bool is_admin);
-  void warn_if_guessable(std::string_view word, const std::string& where);
-  void warn_if_expired(const Identity& who, const std::string& where);
+  void warn_of_guessable_key(std::string_view word, const std::string& where);
+  void warn_of_expired_key(const Identity& who, const std::string& where);
 
   std::vector<Entry> entries_;  // sorted by hash
   // Until when each tenant has a key; without an end where one of them has none.

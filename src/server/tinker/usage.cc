@@ -183,9 +183,8 @@ void Usage::charge(const std::string& name, const std::string& key_id, UsageKind
     refill_bucket(tenant, *rate, now).level -= static_cast<double>(amount);
 }
 
-std::shared_ptr<void> Usage::charge_and_reserve(const std::string& tenant,
-                                                const std::string& key_id, const TokenUse& use,
-                                                double now) {
+std::shared_ptr<void> Usage::charge_command(const std::string& tenant, const std::string& key_id,
+                                            const TokenUse& use, double now) {
   if (use.trained > 0) charge(tenant, key_id, UsageKind::kTrainedTokens, use.trained, now);
   if (use.prompt > 0) charge(tenant, key_id, UsageKind::kPromptTokens, use.prompt, now);
   if (use.most_sampled == 0) return nullptr;

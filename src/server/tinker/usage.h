@@ -7,7 +7,7 @@
 // a sample may yield at most is held back until then. I/O thread only, but for reservations' ends.
 //   const TokenUse use = tokens_of(command);
 //   if (const auto refused = usage.refuse_over_limit(tenant, use, now)) ...
-//   const auto reserved = usage.charge_and_reserve(tenant, key_id, use, now);
+//   const auto reserved = usage.charge_command(tenant, key_id, use, now);
 #pragma once
 #include <array>
 #include <atomic>
@@ -51,9 +51,9 @@ class Usage {
   void charge(const std::string& tenant, const std::string& key_id, UsageKind kind, int64_t amount,
               double now);
   // Charges a command that was accepted, and reserves what it may yield; null: nothing is reserved.
-  [[nodiscard]] std::shared_ptr<void> charge_and_reserve(const std::string& tenant,
-                                                         const std::string& key_id,
-                                                         const TokenUse& use, double now);
+  [[nodiscard]] std::shared_ptr<void> charge_command(const std::string& tenant,
+                                                     const std::string& key_id, const TokenUse& use,
+                                                     double now);
   // Held back from the tenant's quota while the answer lives, which may end on any thread.
   [[nodiscard]] std::shared_ptr<void> reserve(const std::string& tenant, UsageKind kind,
                                               int64_t amount);

@@ -51,10 +51,10 @@ void Worker::stop() {
 }
 
 void Worker::post(const std::string& tenant, Job job) {
-  queue_or_run(tenant, as_single_piece(std::move(job)));
+  enqueue_job(tenant, as_single_piece(std::move(job)));
 }
 
-void Worker::queue_or_run(const std::string& tenant, Piece job) {
+void Worker::enqueue_job(const std::string& tenant, Piece job) {
   {
     const MutexLock lock(mutex_);
     if (!stopping_) {
@@ -80,7 +80,7 @@ bool Worker::try_post_pieces(const std::string& tenant, Piece piece) {
     if (queue != jobs_.end() && queue->second.size() >= options_.most_waiting) return false;
   }
   // Another thread may have been faster: the limit is one on load, not on a sum.
-  queue_or_run(tenant, std::move(piece));
+  enqueue_job(tenant, std::move(piece));
   return true;
 }
 
@@ -103,14 +103,14 @@ void Worker::run_jobs_until_stopped() {
       if (turns_.empty()) return;
       tenant = std::move(turns_.front());
       turns_.pop_front();
-      job = take_first_job_and_requeue_tenant(tenant);
+      job = take_next_job(tenant);
     }
     if (run_piece(job)) put_back(tenant, std::move(job));
   }
 }
 
 // The tenant's next turn comes behind the others'.
-Worker::Piece Worker::take_first_job_and_requeue_tenant(const std::string& tenant) {
+Worker::Piece Worker::take_next_job(const std::string& tenant) {
   const auto queue = jobs_.find(tenant);
   Piece job = std::move(queue->second.front());
   queue->second.pop_front();

@@ -49,9 +49,10 @@ class Worker {
 
  private:
   void run_jobs_until_stopped();
-  [[nodiscard]] Piece take_first_job_and_requeue_tenant(const std::string& tenant) REQUIRES(mutex_);
+  [[nodiscard]] Piece take_next_job(const std::string& tenant) REQUIRES(mutex_);
   void put_back(const std::string& tenant, Piece job);
-  void queue_or_run(const std::string& tenant, Piece job);
+  // Queues a job; one that comes when the worker stops runs here, unless such are dropped.
+  void enqueue_job(const std::string& tenant, Piece job);
   static bool run_piece(const Piece& job) noexcept;
 
   const Options options_;

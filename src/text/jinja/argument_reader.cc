@@ -6,7 +6,7 @@
 
 namespace strata::text {
 
-const Value* ArgumentReader::next_or_null(const char* name) {
+const Value* ArgumentReader::next_optional(const char* name) {
   if (next_ < arguments_.positional.size()) return &arguments_.positional[next_++];
   const auto found = std::find_if(arguments_.named.begin(), arguments_.named.end(),
                                   [&](const auto& item) { return item.first == name; });
@@ -16,7 +16,7 @@ const Value* ArgumentReader::next_or_null(const char* name) {
 }
 
 const Value& ArgumentReader::next_required(const char* name) {
-  const Value* value = next_or_null(name);
+  const Value* value = next_optional(name);
   if (value == nullptr)
     template_fault(what_ + (*name == '\0'
                                 ? ": an argument is missing"
@@ -25,12 +25,12 @@ const Value& ArgumentReader::next_required(const char* name) {
 }
 
 Value ArgumentReader::next_or(const char* name, Value fallback) {
-  const Value* value = next_or_null(name);
+  const Value* value = next_optional(name);
   return value == nullptr ? std::move(fallback) : *value;
 }
 
 std::string ArgumentReader::next_text_or(const char* name, std::string fallback) {
-  const Value* value = next_or_null(name);
+  const Value* value = next_optional(name);
   if (value == nullptr) return fallback;
   if (!value->is_string())
     template_fault(what_ + ": the argument '" + name + "' must be str, not " + value->type_name());
@@ -38,7 +38,7 @@ std::string ArgumentReader::next_text_or(const char* name, std::string fallback)
 }
 
 int64_t ArgumentReader::next_int_or(const char* name, int64_t fallback) {
-  const Value* value = next_or_null(name);
+  const Value* value = next_optional(name);
   if (value == nullptr) return fallback;
   if (!value->is_int() && !value->is_bool())
     template_fault(what_ + ": the argument '" + name + "' must be int, not " + value->type_name());
@@ -46,7 +46,7 @@ int64_t ArgumentReader::next_int_or(const char* name, int64_t fallback) {
 }
 
 bool ArgumentReader::next_bool_or(const char* name, bool fallback) {
-  const Value* value = next_or_null(name);
+  const Value* value = next_optional(name);
   return value == nullptr ? fallback : value->truthy();
 }
 

@@ -15,7 +15,7 @@ class ArgumentReader {
  public:
   ArgumentReader(const char* what, Arguments& arguments) : what_(what), arguments_(arguments) {}
   // Null when it was not given.
-  const Value* next_or_null(const char* name);
+  const Value* next_optional(const char* name);
   const Value& next_required(const char* name);
   Value next_or(const char* name, Value fallback);
   std::string next_text_or(const char* name, std::string fallback);

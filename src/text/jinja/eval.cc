@@ -184,7 +184,7 @@ Value Interpreter::evaluate_name(const Expression& node, const ScopePtr& scope) 
   }
   for (const char* name : {"lipsum", "cycler", "joiner", "self"})
     if (node.name == name) template_unsupported(node.line, "the global '" + node.name + "'");
-  return global_function_or_undefined(node.name);
+  return find_global(node.name);
 }
 
 Value Interpreter::evaluate_list(const Expression& node, const ScopePtr& scope) {
@@ -325,7 +325,7 @@ Value Interpreter::get_attribute(const Value& object, const std::string& name) {
   } else if (object.is_dict()) {
     if (const Value* found = object.as_dict().find(std::string_view(name))) return *found;
   }
-  refuse_if_unsupported_attribute(object, name);
+  check_attribute(object, name);
   return Value::undefined(object_name(object) + " has no attribute '" + name + "'");
 }
 

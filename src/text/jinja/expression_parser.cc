@@ -271,13 +271,13 @@ ExpressionPtr Parser::parse_subscript(ExpressionPtr node) {
     return out;
   }
   expect_op("[");
-  ExpressionPtr index = parse_index_or_slice();
+  ExpressionPtr index = parse_subscript_item();
   if (at_op(",")) template_unsupported(line, "a subscript of more than one part");
   expect_op("]");
   return make(Kind::kItem, line, std::move(node), std::move(index));
 }
 
-ExpressionPtr Parser::parse_index_or_slice() {
+ExpressionPtr Parser::parse_subscript_item() {
   const int line = peek().line;
   std::vector<ExpressionPtr> parts(3);
   if (!at_op(":")) {

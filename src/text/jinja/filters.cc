@@ -50,7 +50,7 @@ const Value kNoFallback = Value::undefined("no default");
 bool is_given(const Value* argument) { return argument != nullptr && !argument->is_none(); }
 
 // What a filter that may be given an attribute works on.
-Value item_or_attribute(Interpreter& interpreter, const Value& item, const Value* attribute) {
+Value filter_subject(Interpreter& interpreter, const Value& item, const Value* attribute) {
   return is_given(attribute) ? get_by_path(interpreter, item, *attribute, kNoFallback) : item;
 }
 
@@ -69,7 +69,7 @@ std::vector<Keyed> keyed_items(Interpreter& interpreter, const Value& value, con
                                bool case_sensitive) {
   std::vector<Keyed> out;
   for (Value& item : interpreter.collect_items(value)) {
-    Value key = item_or_attribute(interpreter, item, attribute);
+    Value key = filter_subject(interpreter, item, attribute);
     interpreter.charge_value(key);
     if (!case_sensitive) key = fold_case(key);
     out.push_back({std::move(key), std::move(item), 0});
@@ -119,7 +119,7 @@ Value sort(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("sort", arguments);
   const bool reverse = reader.next_bool_or("reverse", false);
   const bool case_sensitive = reader.next_bool_or("case_sensitive", false);
-  const Value* attribute = reader.next_or_null("attribute");
+  const Value* attribute = reader.next_optional("attribute");
   reader.expect_no_more();
   auto items = is_given(attribute)
                    ? keyed_by_attributes(interpreter, value, *attribute, case_sensitive)
@@ -148,7 +148,7 @@ template <bool Max>
 Value min_or_max(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader(Max ? "max" : "min", arguments);
   const bool case_sensitive = reader.next_bool_or("case_sensitive", false);
-  const Value* attribute = reader.next_or_null("attribute");
+  const Value* attribute = reader.next_optional("attribute");
   reader.expect_no_more();
   auto items = keyed_items(interpreter, value, attribute, case_sensitive);
   if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
@@ -163,7 +163,7 @@ Value min_or_max(Interpreter& interpreter, const Value& value, Arguments& argume
 Value unique(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("unique", arguments);
   const bool case_sensitive = reader.next_bool_or("case_sensitive", false);
-  const Value* attribute = reader.next_or_null("attribute");
+  const Value* attribute = reader.next_optional("attribute");
   reader.expect_no_more();
   Dict seen;
   std::vector<Value> out;
@@ -246,12 +246,12 @@ Value map(Interpreter& interpreter, const Value& value, Arguments& arguments) {
 Value join(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("join", arguments);
   const std::string separator = to_text(reader.next_or("d", ""));
-  const Value* attribute = reader.next_or_null("attribute");
+  const Value* attribute = reader.next_optional("attribute");
   reader.expect_no_more();
   std::string out;
   bool first = true;
   for (const Value& item : interpreter.collect_items(value)) {
-    const Value part = item_or_attribute(interpreter, item, attribute);
+    const Value part = filter_subject(interpreter, item, attribute);
     interpreter.charge_made(part.weight() + static_cast<int64_t>(separator.size()));
     if (!std::exchange(first, false)) out += separator;
     out += to_text(part);
@@ -328,12 +328,12 @@ Value batch(Interpreter& interpreter, const Value& value, Arguments& arguments) 
 
 Value sum(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("sum", arguments);
-  const Value* attribute = reader.next_or_null("attribute");
+  const Value* attribute = reader.next_optional("attribute");
   Value total = reader.next_or("start", int64_t{0});
   reader.expect_no_more();
   if (total.is_string()) template_fault("sum() can't sum strings");
   for (const Value& item : interpreter.collect_items(value))
-    total = interpreter.apply_binary("+", total, item_or_attribute(interpreter, item, attribute));
+    total = interpreter.apply_binary("+", total, filter_subject(interpreter, item, attribute));
   return total;
 }
 

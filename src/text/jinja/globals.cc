@@ -90,7 +90,7 @@ Value raise_exception(Interpreter&, Arguments& arguments) {
 }
 
 // "2026-01-31", "2026-01-31T12:30:00" or "2026-01-31 12:30"; empty: the local clock.
-std::tm parse_time_or_read_clock(const std::string& now) {
+std::tm resolve_now(const std::string& now) {
   std::tm time{};
   if (now.empty()) {
     const std::time_t clock = std::time(nullptr);
@@ -115,7 +115,7 @@ Value strftime_now(Interpreter& interpreter, Arguments& arguments) {
   reader.expect_no_more();
   if (!format.is_string()) template_fault("strftime_now() needs a str");
   if (format.text().size() > 1000) template_fault("strftime_now(): the format is too long");
-  const std::tm time = parse_time_or_read_clock(interpreter.read_clock());
+  const std::tm time = resolve_now(interpreter.read_clock());
   // A leading blank tells an empty result from a full buffer.
   std::string buffer(64 << 10, '\0');
   const size_t size =
@@ -133,7 +133,7 @@ Value make_function(const std::string& name, Value (*call)(Interpreter&, Argumen
 
 }  // namespace
 
-Value global_function_or_undefined(const std::string& name) {
+Value find_global(const std::string& name) {
   if (name == "range") return make_function(name, range);
   if (name == "dict") return make_function(name, make_dict);
   if (name == "namespace") return make_function(name, make_namespace);

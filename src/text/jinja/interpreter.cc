@@ -73,7 +73,7 @@ Interpreter::Interpreter(std::string now) : now_(std::move(now)) {}
 Interpreter::~Interpreter() {
   for (const auto& scope : captured_) scope->names.clear();
   for (const auto& names : namespaces_) names->items.clear();
-  for (const Value& loop : told_loops_) loop.as_loop().last_changed = {};
+  for (const Value& loop : changed_loops_) loop.as_loop().last_changed = {};
 }
 
 void Interpreter::charge(int64_t steps) {

@@ -75,8 +75,8 @@ class Interpreter {
   bool apply_test(const std::string& name, const Value& value, Arguments& arguments);
   Value apply_binary(const std::string& op, const Value& a, const Value& b);
   std::shared_ptr<Namespace> make_namespace();
-  // loop.changed() was told something, which may be the loop itself.
-  void keep_told(const Value& loop) { told_loops_.push_back(loop); }
+  // Keeps a loop whose changed() was given a value, which may be the loop itself.
+  void keep_changed_loop(const Value& loop) { changed_loops_.push_back(loop); }
   // For strftime_now.
   const std::string& read_clock() {
     has_read_clock_ = true;
@@ -151,7 +151,7 @@ class Interpreter {
   // emptied at the end.
   std::vector<ScopePtr> captured_;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
-  std::vector<Value> told_loops_;
+  std::vector<Value> changed_loops_;
 };
 
 // methods.cc: methods of str, dict, list and tuple.
@@ -160,9 +160,9 @@ Value call_method(Interpreter& interpreter, const Value& object, const std::stri
                   Arguments& arguments);
 Value bind_method(const Value& object, const std::string& name);
 // An Error when Python has this attribute and the sandbox or this interpreter does not.
-void refuse_if_unsupported_attribute(const Value& object, const std::string& name);
+void check_attribute(const Value& object, const std::string& name);
 // globals.cc: range, dict, namespace, raise_exception, strftime_now; else undefined.
-Value global_function_or_undefined(const std::string& name);
+Value find_global(const std::string& name);
 // format.cc: text % values, and str.format.
 std::string format_percent(Interpreter& interpreter, const std::string& format,
                            const Value& values);

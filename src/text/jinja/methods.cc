@@ -36,7 +36,7 @@ Value list_of_strings(std::vector<std::string> parts, List::Kind kind = List::Ki
 template <bool Left, bool Right>
 Value strip(Interpreter&, const Value& self, Arguments& arguments) {
   ArgumentReader reader("strip()", arguments);
-  const Value* chars = reader.next_or_null("chars");
+  const Value* chars = reader.next_optional("chars");
   reader.expect_no_more();
   return strip_text(self.text(), chars, Left, Right);
 }
@@ -44,7 +44,7 @@ Value strip(Interpreter&, const Value& self, Arguments& arguments) {
 template <bool FromRight>
 Value split(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   ArgumentReader reader("split()", arguments);
-  const Value* separator = reader.next_or_null("sep");
+  const Value* separator = reader.next_optional("sep");
   const int64_t max_splits = reader.next_int_or("maxsplit", -1);
   reader.expect_no_more();
   std::string text;
@@ -65,8 +65,8 @@ struct SearchedText {
 };
 
 SearchedText read_searched_text(const Value& self, ArgumentReader& reader) {
-  const Value* start = reader.next_or_null("start");
-  const Value* end = reader.next_or_null("end");
+  const Value* start = reader.next_optional("start");
+  const Value* end = reader.next_optional("end");
   reader.expect_no_more();
   const int64_t size = count_code_points(self.text());
   const auto bound = [&](const Value* value, int64_t fallback) {
@@ -352,20 +352,20 @@ Value cycle(Interpreter&, const Value& self, Arguments& arguments) {
   return arguments.positional[self.as_loop().index % arguments.positional.size()];
 }
 
-Value record_and_test_changed(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+Value loop_changed(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   if (!arguments.named.empty()) template_fault("loop.changed() takes no keyword arguments");
   LoopState& loop = self.as_loop();
   Value now = Value::list(arguments.positional, List::Kind::kTuple);
   if (now.depth() >= Value::kMaxDepth) template_fault("values nested too deep for a loop");
   const bool same = loop.has_changed && loop.last_changed == now;
-  if (!loop.has_changed) interpreter.keep_told(self);
+  if (!loop.has_changed) interpreter.keep_changed_loop(self);
   loop.has_changed = true;
   loop.depth = std::max(loop.depth, now.depth() + 1);
   loop.last_changed = std::move(now);
   return !same;
 }
 
-constexpr NamedCall kLoopMethods[] = {{"cycle", cycle}, {"changed", record_and_test_changed}};
+constexpr NamedCall kLoopMethods[] = {{"cycle", cycle}, {"changed", loop_changed}};
 
 // Null where it has none of that name.
 const NamedCall* find_method(const Value& object, std::string_view name) {
@@ -420,7 +420,7 @@ Value call_method(Interpreter& interpreter, const Value& object, const std::stri
 }
 
 // What Python has and the sandbox forbids or this interpreter lacks: it would print nothing.
-void refuse_if_unsupported_attribute(const Value& object, const std::string& name) {
+void check_attribute(const Value& object, const std::string& name) {
   constexpr std::string_view kForbiddenOfLists[] = {"append", "clear",      "extend",  "insert",
                                                     "pop",    "remove",     "reverse", "sort",
                                                     "update", "setdefault", "popitem"};

@@ -138,7 +138,7 @@ class Parser {
   ExpressionPtr parse_postfix(ExpressionPtr node);
   ExpressionPtr parse_filter_expression(ExpressionPtr node);
   ExpressionPtr parse_subscript(ExpressionPtr node);
-  ExpressionPtr parse_index_or_slice();
+  ExpressionPtr parse_subscript_item();
   ExpressionPtr parse_call(ExpressionPtr node);
   ExpressionPtr parse_filter(ExpressionPtr node);
   ExpressionPtr parse_filter_chain(ExpressionPtr node, bool inline_start);

@@ -14,7 +14,7 @@
 namespace strata::text {
 namespace {
 
-int64_t read_int_or_fallback(ArgumentReader& reader, const char* name, int64_t fallback) {
+int64_t read_optional_int(ArgumentReader& reader, const char* name, int64_t fallback) {
   const Value value = reader.next_or(name, {});
   if (value.is_none()) return fallback;
   if (!value.is_int() && !value.is_bool())
@@ -33,7 +33,7 @@ Value replace(Interpreter& interpreter, const Value& value, Arguments& arguments
   ArgumentReader reader("replace", arguments);
   const std::string old = to_text(reader.next_required("old"));
   const std::string with = to_text(reader.next_required("new"));
-  const int64_t max_count = read_int_or_fallback(reader, "count", -1);
+  const int64_t max_count = read_optional_int(reader, "count", -1);
   reader.expect_no_more();
   const std::string text = text_of(interpreter, value);
   const auto size = static_cast<int64_t>(text.size());
@@ -46,7 +46,7 @@ Value replace(Interpreter& interpreter, const Value& value, Arguments& arguments
 
 Value trim(Interpreter& interpreter, const Value& value, Arguments& arguments) {
   ArgumentReader reader("trim", arguments);
-  const Value* chars = reader.next_or_null("chars");
+  const Value* chars = reader.next_optional("chars");
   reader.expect_no_more();
   return strip_text(text_of(interpreter, value), chars, true, true);
 }
@@ -110,7 +110,7 @@ Value truncate(Interpreter& interpreter, const Value& value, Arguments& argument
   const int64_t size = reader.next_int_or("length", 255);
   const bool kill_words = reader.next_bool_or("killwords", false);
   const std::string end = reader.next_text_or("end", "...");
-  const int64_t leeway = read_int_or_fallback(reader, "leeway", 5);
+  const int64_t leeway = read_optional_int(reader, "leeway", 5);
   reader.expect_no_more();
   const int64_t end_size = count_code_points(end);
   if (size < end_size) template_fault("truncate: the length is less than that of the end");

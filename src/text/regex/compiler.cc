@@ -31,7 +31,7 @@ class Compiler {
   }
   [[nodiscard]] uint32_t here() const { return static_cast<uint32_t>(program_.code.size()); }
 
-  uint32_t find_or_add_set(const Ranges& ranges) {
+  uint32_t ensure_set(const Ranges& ranges) {
     const auto known = std::find(set_ranges_.begin(), set_ranges_.end(), ranges);
     if (known != set_ranges_.end()) return static_cast<uint32_t>(known - set_ranges_.begin());
     program_.sets.emplace_back(ranges);
@@ -53,7 +53,7 @@ class Compiler {
 void Compiler::emit(const Node& node) {
   switch (node.kind) {
     case Node::Kind::kSet:
-      add_instruction({.op = Regex::Op::kSet, .arg = find_or_add_set(node.set)});
+      add_instruction({.op = Regex::Op::kSet, .arg = ensure_set(node.set)});
       break;
     case Node::Kind::kConcat:
       for (const Node& child : node.children) emit(child);
@@ -72,7 +72,7 @@ void Compiler::emit(const Node& node) {
       break;
     case Node::Kind::kBehind:
       add_instruction(
-          {.op = Regex::Op::kBehind, .negate = node.negate, .arg = find_or_add_set(node.set)});
+          {.op = Regex::Op::kBehind, .negate = node.negate, .arg = ensure_set(node.set)});
       break;
     case Node::Kind::kAssert:
       add_instruction({.op = Regex::Op::kAssert,
@@ -112,8 +112,7 @@ void Compiler::emit_repeat(const Node& node) {
     const Regex::Op op = node.greed == Greed::kGreedy ? Regex::Op::kGreedy
                          : node.greed == Greed::kLazy ? Regex::Op::kLazy
                                                       : Regex::Op::kPossessive;
-    add_instruction(
-        {.op = op, .arg = find_or_add_set(inner->set), .min = node.min, .max = node.max});
+    add_instruction({.op = op, .arg = ensure_set(inner->set), .min = node.min, .max = node.max});
     return;
   }
   uint32_t atomic = 0;

@@ -377,7 +377,7 @@ Ranges Parser::literal_ranges(uint32_t first, uint32_t last) const {
   Ranges out = {{first, last}};
   if (!ignore_case_) return out;
   for (uint32_t c = first; c <= last; ++c) add_other_cases(c, out);
-  return sort_and_merge_ranges(std::move(out));
+  return canonical_ranges(std::move(out));
 }
 
 // One end of a range; kUnbounded where it is a class that is written in short, in `ranges`.

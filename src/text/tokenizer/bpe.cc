@@ -133,14 +133,14 @@ bool Bpe::merges_fallback_bytes(const TokenizerSpec& spec) const {
 }
 
 // A token of unknown bytes, or merged from <0xXX>, has other bytes than its text says.
-bool Bpe::texts_tell_bytes(const TokenizerSpec& spec) const {
+bool Bpe::texts_give_bytes(const TokenizerSpec& spec) const {
   const bool lacks_some = std::ranges::find(byte_ids_, StringTable::kNone) != std::end(byte_ids_);
   if (lacks_some && (unk_id_ != StringTable::kNone || !byte_level_)) return false;
   return byte_level_ || !merges_fallback_bytes(spec);
 }
 
 void Bpe::compute_byte_weights(const TokenizerSpec& spec) {
-  if (!texts_tell_bytes(spec)) return;
+  if (!texts_give_bytes(spec)) return;
   size_t longest[256];
   std::ranges::fill(longest, 1);
   for (const auto& token : spec.vocab) {

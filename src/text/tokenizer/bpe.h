@@ -68,7 +68,7 @@ class Bpe {
   void add_merge(const Merge& merge, uint32_t rank);
   void index_vocab(const TokenizerSpec& spec);
   void index_merges(const TokenizerSpec& spec);
-  [[nodiscard]] bool texts_tell_bytes(const TokenizerSpec& spec) const;
+  [[nodiscard]] bool texts_give_bytes(const TokenizerSpec& spec) const;
   void compute_byte_weights(const TokenizerSpec& spec);
   [[nodiscard]] bool merges_fallback_bytes(const TokenizerSpec& spec) const;  // all are there
   void push_bytes(std::string_view piece, BpeScratch& scratch) const;

@@ -73,8 +73,8 @@ class PreTokenizer {
     size_t boundary;  // where the last ended in the original; that of the first begins there
   };
 
-  bool split_and_run_rest(size_t step, const Regex& pattern, Behavior behavior, bool invert,
-                          const AlignedText& text, Piece piece, bool first);
+  bool run_split(size_t step, const Regex& pattern, Behavior behavior, bool invert,
+                 const AlignedText& text, Piece piece, bool first);
   AlignedText make_empty_text(size_t step, const AlignedText& text, Piece piece) const;
   // Ends what make_empty_text() began, and goes on with it: in parts, where there is a pattern.
   bool run_rest_on_text(size_t step, const AlignedText& out, const Regex* pattern,
@@ -94,21 +94,20 @@ bool PreTokenizer::run_steps(size_t step, const AlignedText& text, Piece piece, 
   const PreTokenizerStep& one = steps_[step];
   switch (one.kind) {
     case PreTokenizerStep::Kind::kSplit:
-      return split_and_run_rest(step, *one.pattern, one.behavior, one.invert, text, piece, first);
+      return run_split(step, *one.pattern, one.behavior, one.invert, text, piece, first);
     case PreTokenizerStep::Kind::kMetaspace:
       return apply_metaspace(step, text, piece, first);
     case PreTokenizerStep::Kind::kByteLevel:
       return one.add_prefix_space ? add_prefix_space(step, text, piece)
-             : one.pattern ? split_and_run_rest(step, *one.pattern, Behavior::kIsolated, false,
-                                                text, piece, first)
-                           : run_steps(step + 1, text, piece, first);
+             : one.pattern
+                 ? run_split(step, *one.pattern, Behavior::kIsolated, false, text, piece, first)
+                 : run_steps(step + 1, text, piece, first);
   }
   return true;
 }
 
-bool PreTokenizer::split_and_run_rest(size_t step, const Regex& pattern, Behavior behavior,
-                                      bool invert, const AlignedText& text, Piece piece,
-                                      bool first) {
+bool PreTokenizer::run_split(size_t step, const Regex& pattern, Behavior behavior, bool invert,
+                             const AlignedText& text, Piece piece, bool first) {
   PieceJoiner joiner(behavior, piece.begin, [&](Piece part) {
     return part.end == part.begin ||
            run_steps(step + 1, text, part, first && part.begin == piece.begin);
@@ -138,9 +137,8 @@ bool PreTokenizer::run_rest_on_text(size_t step, const AlignedText& out, const R
   if (out.tracked) rebuilt.boundary = out.map.back();
   const bool leads = !std::exchange(rebuilt.begun, true);
   const Piece whole = {0, out.text.size()};
-  return pattern == nullptr
-             ? run_steps(step + 1, out, whole, leads)
-             : split_and_run_rest(step, *pattern, behavior, false, out, whole, leads);
+  return pattern == nullptr ? run_steps(step + 1, out, whole, leads)
+                            : run_split(step, *pattern, behavior, false, out, whole, leads);
 }
 
 bool PreTokenizer::add_prefix_space(size_t step, const AlignedText& text, Piece piece) {

@@ -238,8 +238,8 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
   return Tokenizer(std::make_shared<const Impl>(parse_tokenizer_json(json, where), where));
 }
 
-std::string_view Tokenizer::Impl::sanitize_if_invalid(std::string_view text, std::string& sanitized,
-                                                      Run& run) {
+std::string_view Tokenizer::Impl::as_valid_utf8(std::string_view text, std::string& sanitized,
+                                                Run& run) {
   if (is_valid_utf8(text)) return text;
   run.report_memory(kReplacedBytes * text.size(), 0);
   sanitized = sanitize_utf8(text);
@@ -250,7 +250,7 @@ std::string_view Tokenizer::Impl::sanitize_if_invalid(std::string_view text, std
 bool Tokenizer::Impl::encode_text(std::string_view text, bool add_special, Run& run) const {
   check_text_size(text);
   std::string sanitized;
-  text = sanitize_if_invalid(text, sanitized, run);
+  text = as_valid_utf8(text, sanitized, run);
   run.base += kIdBytes * std::min(text.size(), run.most);
   const Template& added = spec.post_processor;
   std::vector<int32_t>& ids = run.out.ids;

@@ -77,8 +77,7 @@ struct Tokenizer::Impl {
   void mark_special_tokens();
   void compute_byte_weights();
   // Valid UTF-8: the text itself, or `sanitized`, which is made of it.
-  static std::string_view sanitize_if_invalid(std::string_view text, std::string& sanitized,
-                                              Run& run);
+  static std::string_view as_valid_utf8(std::string_view text, std::string& sanitized, Run& run);
   [[nodiscard]] AlignedText normalize_part(std::string_view text, size_t origin, Run& run) const;
   bool encode_normalized(const AlignedText& text, bool at_start, Run& run) const;
   bool encode_piece(const AlignedText& text, Piece piece, Run& run) const;

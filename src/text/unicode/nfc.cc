@@ -32,7 +32,7 @@ class Tables {
       const auto second = static_cast<uint32_t>(pair);
       seconds.push_back({second, second});
     }
-    joins_left_ = CodePointSet(sort_and_merge_ranges(std::move(seconds)));
+    joins_left_ = CodePointSet(canonical_ranges(std::move(seconds)));
   }
 
   [[nodiscard]] int combining_class(uint32_t c) const {

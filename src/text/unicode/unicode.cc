@@ -83,7 +83,7 @@ int64_t count_code_points(std::string_view text) {
                        [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
 }
 
-Ranges sort_and_merge_ranges(Ranges ranges) {
+Ranges canonical_ranges(Ranges ranges) {
   std::sort(ranges.begin(), ranges.end(), [](auto a, auto b) { return a.first < b.first; });
   Ranges out;
   for (const CodePointRange range : ranges) {
@@ -99,7 +99,7 @@ Ranges sort_and_merge_ranges(Ranges ranges) {
 Ranges unite(const Ranges& a, const Ranges& b) {
   Ranges all = a;
   all.insert(all.end(), b.begin(), b.end());
-  return sort_and_merge_ranges(std::move(all));
+  return canonical_ranges(std::move(all));
 }
 
 Ranges complement(const Ranges& ranges) {
@@ -125,7 +125,7 @@ static Ranges category_ranges(std::string_view name) {
     if (name.empty() || !category.starts_with(name)) continue;
     out.push_back({runs[i].first, i + 1 < runs.size() ? runs[i + 1].first - 1 : kMaxCodePoint});
   }
-  return sort_and_merge_ranges(std::move(out));
+  return canonical_ranges(std::move(out));
 }
 
 Ranges property_ranges(std::string_view name) {

@@ -60,7 +60,7 @@ int64_t count_code_points(std::string_view valid_utf8);
 
 // Sorted, disjoint, not touching.
 using Ranges = std::vector<CodePointRange>;
-Ranges sort_and_merge_ranges(Ranges ranges);
+Ranges canonical_ranges(Ranges ranges);
 Ranges unite(const Ranges& a, const Ranges& b);
 Ranges intersect(const Ranges& a, const Ranges& b);
 Ranges complement(const Ranges& ranges);

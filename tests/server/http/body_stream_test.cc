@@ -28,13 +28,13 @@ constexpr size_t kRoom = 256 << 10;
 TEST(BodyStream, KeepsWhatIsPushedInOrderAndWithinItsBound) {
   Charge charge = accounts_with(Use::kResponse, 3 << 20).open("t");
   BodyStream body;
-  EXPECT_TRUE(body.push_or_close("a"));
+  EXPECT_TRUE(body.offer_bytes("a"));
   ASSERT_TRUE(charge.hold(Use::kResponse, body.bytes_to_hold()));
   body.count_at(charge);
-  EXPECT_TRUE(body.push_or_close("bc"));
+  EXPECT_TRUE(body.offer_bytes("bc"));
   EXPECT_EQ(body.pop_bytes(2), "ab");
   body.finish();
-  EXPECT_FALSE(body.push_or_close("late"));
+  EXPECT_FALSE(body.offer_bytes("late"));
   EXPECT_FALSE(body.finished());
   EXPECT_EQ(body.pop_bytes(100), "c");
   EXPECT_TRUE(body.finished());
@@ -48,22 +48,22 @@ TEST(BodyStream, WhatWaitsCountsUntilItIsSent) {
   ASSERT_TRUE(charge.hold(Use::kResponse, body.bytes_to_hold()));
   body.count_at(charge);
   const int64_t least = limit.used("t");
-  EXPECT_TRUE(body.push_or_close(std::string(kRoom, 'x')));
+  EXPECT_TRUE(body.offer_bytes(std::string(kRoom, 'x')));
   EXPECT_GE(limit.used("t"), static_cast<int64_t>(kRoom));
   EXPECT_EQ(body.pop_bytes(kRoom).size(), kRoom);
   EXPECT_GE(limit.used("t"), static_cast<int64_t>(kRoom));
   body.release_sent_bytes();
   EXPECT_EQ(limit.used("t"), least);
   // Also where a little always waits.
-  EXPECT_TRUE(body.push_or_close(std::string(kRoom, 'x')));
+  EXPECT_TRUE(body.offer_bytes(std::string(kRoom, 'x')));
   EXPECT_EQ(body.pop_bytes(kRoom).size(), kRoom);
-  EXPECT_TRUE(body.push_or_close(std::string(5 << 10, 'x')));
+  EXPECT_TRUE(body.offer_bytes(std::string(5 << 10, 'x')));
   body.release_sent_bytes();
   EXPECT_EQ(limit.used("t"), 5 << 10);
   EXPECT_EQ(body.pop_bytes(kRoom).size(), size_t{5} << 10);
   body.release_sent_bytes();
-  EXPECT_TRUE(body.push_or_close(std::string(BodyStream::kMostWaiting, 'x')));
-  EXPECT_FALSE(body.push_or_close("x"));  // beyond the bound
+  EXPECT_TRUE(body.offer_bytes(std::string(BodyStream::kMostWaiting, 'x')));
+  EXPECT_FALSE(body.offer_bytes("x"));  // beyond the bound
   EXPECT_TRUE(body.closed());
 }
 
@@ -72,8 +72,8 @@ TEST(BodyStream, EndsWhereItsTenantHasNoRoom) {
   BodyStream body;
   ASSERT_TRUE(charge.hold(Use::kResponse, body.bytes_to_hold()));
   body.count_at(charge);
-  EXPECT_TRUE(body.push_or_close(std::string(50'000, 'x')));
-  EXPECT_FALSE(body.push_or_close(std::string(60'000, 'x')));
+  EXPECT_TRUE(body.offer_bytes(std::string(50'000, 'x')));
+  EXPECT_FALSE(body.offer_bytes(std::string(60'000, 'x')));
   EXPECT_TRUE(body.closed());
   int closings = 0;
   body.on_close([&] { ++closings; });
@@ -86,7 +86,7 @@ TEST(BodyStream, AWholeOneIsNotLost) {
   BodyStream body;
   bool is_lost = false;
   body.on_close([&] { is_lost = true; });
-  body.push_or_close("all");
+  body.offer_bytes("all");
   body.finish();
   body.pop_bytes(10);
   body.close();
@@ -130,7 +130,7 @@ struct BodyStreamServer : ::testing::Test {
   // On the I/O thread: what push() said.
   bool push(const std::shared_ptr<BodyStream>& body, std::string bytes) {
     std::promise<bool> pushed;
-    server->post([&] { pushed.set_value(body->push_or_close(bytes)); });
+    server->post([&] { pushed.set_value(body->offer_bytes(bytes)); });
     return pushed.get_future().get();
   }
   void finish(const std::shared_ptr<BodyStream>& body) {

@@ -88,13 +88,13 @@ TEST(Listener, NamesPeersButThoseOfThisMachine) {
     sockaddr_in peer = {};
     peer.sin_family = AF_INET;
     ::inet_pton(AF_INET, text, &peer.sin_addr);
-    return peer_address_unless_loopback(reinterpret_cast<const sockaddr*>(&peer));
+    return remote_peer_address(reinterpret_cast<const sockaddr*>(&peer));
   };
   const auto v6 = [](const char* text) {
     sockaddr_in6 peer = {};
     peer.sin6_family = AF_INET6;
     ::inet_pton(AF_INET6, text, &peer.sin6_addr);
-    return peer_address_unless_loopback(reinterpret_cast<const sockaddr*>(&peer));
+    return remote_peer_address(reinterpret_cast<const sockaddr*>(&peer));
   };
   EXPECT_EQ(v4("127.8.0.1"), "");
   EXPECT_EQ(v4("10.0.0.1"), "10.0.0.1");
@@ -104,7 +104,7 @@ TEST(Listener, NamesPeersButThoseOfThisMachine) {
   EXPECT_EQ(v6("fe80::1"), "fe80::1");
   sockaddr_un local = {};
   local.sun_family = AF_UNIX;
-  EXPECT_EQ(peer_address_unless_loopback(reinterpret_cast<const sockaddr*>(&local)), "");
+  EXPECT_EQ(remote_peer_address(reinterpret_cast<const sockaddr*>(&local)), "");
 }
 
 }  // namespace

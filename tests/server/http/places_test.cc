@@ -16,22 +16,22 @@ namespace {
 
 TEST(ConnectionLimit, CountsByAddressButForLoopback) {
   ConnectionLimit limit(4, 2, SharedLimit(1000));
-  EXPECT_EQ(limit.acquire_or_name_limit("10.0.0.1"), "");
-  EXPECT_EQ(limit.acquire_or_name_limit("10.0.0.1"), "");
-  EXPECT_EQ(limit.acquire_or_name_limit("10.0.0.1"), "--max-connections-per-address");
-  EXPECT_EQ(limit.acquire_or_name_limit(""), "");
-  EXPECT_EQ(limit.acquire_or_name_limit(""), "");
-  EXPECT_EQ(limit.acquire_or_name_limit(""), "--max-connections");
+  EXPECT_EQ(limit.admit_address("10.0.0.1"), "");
+  EXPECT_EQ(limit.admit_address("10.0.0.1"), "");
+  EXPECT_EQ(limit.admit_address("10.0.0.1"), "--max-connections-per-address");
+  EXPECT_EQ(limit.admit_address(""), "");
+  EXPECT_EQ(limit.admit_address(""), "");
+  EXPECT_EQ(limit.admit_address(""), "--max-connections");
   limit.release("10.0.0.1");
   EXPECT_EQ(limit.num_open(), 3);
-  EXPECT_EQ(limit.acquire_or_name_limit("10.0.0.1"), "");
+  EXPECT_EQ(limit.admit_address("10.0.0.1"), "");
 }
 
 TEST(ConnectionLimit, AnAddressHasHalfOfTheRoom) {
   SharedLimit bytes(1000);
   ConnectionLimit limit(9, 9, bytes);
-  EXPECT_EQ(limit.acquire_or_name_limit("10.0.0.1"), "");
-  EXPECT_EQ(limit.acquire_or_name_limit(""), "");
+  EXPECT_EQ(limit.admit_address("10.0.0.1"), "");
+  EXPECT_EQ(limit.admit_address(""), "");
   int64_t one = 0, other = 0;
   EXPECT_TRUE(limit.try_resize_held_bytes("10.0.0.1", one, 500));
   EXPECT_FALSE(limit.try_resize_held_bytes("10.0.0.1", one, 501));
@@ -85,11 +85,11 @@ struct Guest {
 TEST(Places, WhoHasNoneGivesNoneBack) {
   Places<Guest> places(ConnectionLimit(1, 9, SharedLimit(1 << 20)));
   Guest first, second, third;
-  EXPECT_EQ(places.acquire_place_evicting_or_name_limit(first), "");
+  EXPECT_EQ(places.claim_place(first), "");
   places.release_place(second);
   EXPECT_EQ(places.limit().num_open(), 1);
   places.set_tenant(first, "tenant");  // nobody can have its place
-  EXPECT_EQ(places.acquire_place_evicting_or_name_limit(third), "--max-connections");
+  EXPECT_EQ(places.claim_place(third), "--max-connections");
   places.release_place(third);
   EXPECT_EQ(places.limit().num_open(), 1);
   places.release_place(first);
@@ -99,7 +99,7 @@ TEST(Places, WhoHasNoneGivesNoneBack) {
   // Of one for whose bytes there is no space either.
   Places<Guest> small(ConnectionLimit(9, 9, SharedLimit(100)));
   Guest large;
-  EXPECT_EQ(small.acquire_place_evicting_or_name_limit(large), "--max-connection-bytes");
+  EXPECT_EQ(small.claim_place(large), "--max-connection-bytes");
   small.release_place(large);
   EXPECT_EQ(small.limit().num_open(), 0);
 }

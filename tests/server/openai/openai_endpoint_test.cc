@@ -375,7 +375,7 @@ TEST(OpenAiEndpoint, StreamsTokensAsTheyCome) {
   ASSERT_EQ(answer->response.status, 200);
   EXPECT_EQ(answer->response.content_type, "text/event-stream");
   BodyStream& stream = *answer->response.stream;
-  EXPECT_TRUE(house.sample().tells_tokens);
+  EXPECT_TRUE(house.sample().streams_tokens);
   const api::RequestId request = house.command().request;
   std::string content;
   std::vector<json::value> last;

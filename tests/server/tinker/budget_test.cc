@@ -25,7 +25,7 @@ TEST(Budget, TakesAnEighthOfALargeMemoryAndLittleMoreThanAQuarterOfASmallOne) {
   for (const int64_t memory :
        {64 * kMiB, 200 * kMiB, kGiB, 2 * kGiB, 8 * kGiB, 64 * kGiB, 512 * kGiB}) {
     ServeOptions options;
-    fill_unset_and_raise_body_limits(options, memory);
+    resolve_size_limits(options, memory);
     const Budget budget(options);
     EXPECT_LE(sum(budget), memory * 12 / 32) << memory;
     for (const Budget::Row& row : budget.bytes_by_use()) {
@@ -44,7 +44,7 @@ TEST(Budget, SharesOfRequestMemoryComeToIt) {
   for (const int64_t bytes : {64 * kMiB, kGiB, 8 * kGiB}) {
     ServeOptions options;
     options.request_memory = bytes;
-    fill_unset_and_raise_body_limits(options, 100 * kGiB);
+    resolve_size_limits(options, 100 * kGiB);
     EXPECT_LE(sum(Budget(options)), bytes);
     EXPECT_GE(sum(Budget(options)), bytes - 16);
     EXPECT_EQ(options.max_body, std::min(64 * kMiB, options.max_body_bytes / 4));
@@ -52,7 +52,7 @@ TEST(Budget, SharesOfRequestMemoryComeToIt) {
   ServeOptions options;
   options.request_memory = kGiB;
   options.max_result_bytes = 5;
-  fill_unset_and_raise_body_limits(options, 100 * kGiB);
+  resolve_size_limits(options, 100 * kGiB);
   EXPECT_EQ(options.max_result_bytes, 5) << "what is given stays";
 }
 
@@ -61,7 +61,7 @@ TEST(Budget, UnfinishedHandshakesTakeHalfOfTheConnectionsRoom) {
   for (const int64_t memory : {200 * kMiB, 2 * kGiB, 512 * kGiB}) {
     ServeOptions options;
     options.tls_cert = "cert.pem";
-    fill_unset_and_raise_body_limits(options, memory);
+    resolve_size_limits(options, memory);
     EXPECT_LE(options.max_handshakes * connection_bytes(true), options.max_connection_bytes / 2);
     EXPECT_LE(options.max_handshakes, 512);
     EXPECT_GE(options.max_handshakes, memory < kGiB ? 16 : 190);
@@ -76,7 +76,7 @@ TEST(Budget, WhatIsGivenStays) {
   options.max_response_bytes = 7;
   options.max_download_bytes = 8;
   options.max_handshakes = 9;
-  fill_unset_and_raise_body_limits(options, kGiB);
+  resolve_size_limits(options, kGiB);
   EXPECT_EQ(options.max_body, 300 * kMiB);
   EXPECT_EQ(options.max_body_bytes, 1200 * kMiB);  // whatever the memory: four must fit
   EXPECT_EQ(options.max_result_bytes, 5);
@@ -86,14 +86,14 @@ TEST(Budget, WhatIsGivenStays) {
   EXPECT_EQ(options.max_handshakes, 9);
   ServeOptions bytes;
   bytes.max_body_bytes = 40 * kMiB;
-  fill_unset_and_raise_body_limits(bytes, kGiB);
+  resolve_size_limits(bytes, kGiB);
   EXPECT_EQ(bytes.max_body_bytes, 40 * kMiB);
   EXPECT_EQ(bytes.max_body, 10 * kMiB);
 }
 
 TEST(Budget, ItsRowsAreWhatIsTakenFromItsLimits) {
   ServeOptions options;
-  fill_unset_and_raise_body_limits(options, kGiB);
+  resolve_size_limits(options, kGiB);
   Budget budget(options);
   budget.set_num_tenants(4);
   SharedLimit queue = budget.accounts.of(Use::kQueue);  // as the scheduler has it

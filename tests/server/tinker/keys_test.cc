@@ -63,23 +63,22 @@ TEST(Keys, AFileThatWasEmptiedOrCutIsToldFromOneThatLostAKey) {
     return KeyRing({.keys_file = path, .admin_keys_file = admins});
   };
   const KeyRing before = read(two);
-  EXPECT_THAT(error_of([&] { (void)read("").check_whole_and_count_lost(before); }),
+  EXPECT_THAT(error_of([&] { (void)read("").check_against(before); }), HasSubstr("has no key"));
+  EXPECT_THAT(error_of([&] { (void)read("# soon\n").check_against(before); }),
               HasSubstr("has no key"));
-  EXPECT_THAT(error_of([&] { (void)read("# soon\n").check_whole_and_count_lost(before); }),
-              HasSubstr("has no key"));
-  EXPECT_THAT(error_of([&] { (void)read(two.substr(0, 50)).check_whole_and_count_lost(before); }),
+  EXPECT_THAT(error_of([&] { (void)read(two.substr(0, 50)).check_against(before); }),
               HasSubstr("its last line has no end, and 1 keys are gone"));
-  EXPECT_EQ(read(two.substr(0, 38)).check_whole_and_count_lost(before), 1);
-  EXPECT_EQ(read(two.substr(0, two.size() - 1)).check_whole_and_count_lost(before), 0);
-  EXPECT_EQ(read(two + kLong + "3 carol\n").check_whole_and_count_lost(before), 0);
+  EXPECT_EQ(read(two.substr(0, 38)).check_against(before), 1);
+  EXPECT_EQ(read(two.substr(0, two.size() - 1)).check_against(before), 0);
+  EXPECT_EQ(read(two + kLong + "3 carol\n").check_against(before), 0);
   const KeyRing narrow = read(two + kLong + "3 carol read-only expires=2999-01-31\n");
   const std::string cut = two + kLong + "3 carol";
   for (const char* rest : {"", " ", " read-only", " read-only expires=2999-01-31T23:00:00Z"}) {
-    EXPECT_THAT(error_of([&] { (void)read(cut + rest).check_whole_and_count_lost(narrow); }),
+    EXPECT_THAT(error_of([&] { (void)read(cut + rest).check_against(narrow); }),
                 HasSubstr("its last line has no end"))
         << rest;
   }
-  EXPECT_EQ(read(cut + " read-only expires=2999-01-31").check_whole_and_count_lost(narrow), 0);
+  EXPECT_EQ(read(cut + " read-only expires=2999-01-31").check_against(narrow), 0);
 }
 
 TEST(Keys, WarnsOfShortKeysAndOpenFiles) {

@@ -254,11 +254,11 @@ TEST(Usage, EachTenantSeesItsKeysAndLimitsAndWhatWasKeptIsThereAgain) {
   const Route read{.method = "GET", .pattern = "x", .handler = {}, .effect = Effect::kReads};
   const Route poll{.method = "POST", .pattern = "x", .handler = {}, .effect = Effect::kUpkeep};
   request.route = &read;
-  EXPECT_FALSE(house.service().refuse_or_charge_request(request).has_value());
+  EXPECT_FALSE(house.service().charge_request(request).has_value());
   request.route = nullptr;
-  EXPECT_TRUE(house.service().refuse_or_charge_request(request).has_value());
+  EXPECT_TRUE(house.service().charge_request(request).has_value());
   request.route = &poll;
-  EXPECT_FALSE(house.service().refuse_or_charge_request(request).has_value()) << "polls never wait";
+  EXPECT_FALSE(house.service().charge_request(request).has_value()) << "polls never wait";
   const Response shown = house.call("GET", "usage");
   EXPECT_EQ(shown.status, 200);
   EXPECT_EQ(shown.body,

@@ -191,14 +191,13 @@ struct CompressedAttention {
     TensorView raw;  // [E, C] f32, before their norm
     EntryStore store;
   };
-  static Entries compress_and_store_entries(Pass& pass, const BlockContext& context,
-                                            const Saved& s) {
+  static Entries compress_entries(Pass& pass, const BlockContext& context, const Saved& s) {
     const auto& c = context.as<Config>();
     if (c.ratio == 0) return {};
     const KeyCompressor part = main_compressor(c, pass.dtype());
     const TensorView raw =
-        compress_and_update_state(pass, context, part, s.compress_kv, s.compress_gate);
-    return {.raw = raw, .store = make_and_store_entries(pass, context, part, raw)};
+        compress_raw_entries(pass, context, part, s.compress_kv, s.compress_gate);
+    return {.raw = raw, .store = make_entries(pass, context, part, raw)};
   }
 
   static void forward(Pass& pass, const BlockContext& context, Saved& s, TensorView n,
@@ -216,9 +215,9 @@ struct CompressedAttention {
                      s.compress_gate);
     }
     if (c.index_heads > 0 && !pass.is_computed(s.listed)) {
-      store_indexer_keys_and_select_entries(pass, context, n, latent, s.selected());
+      run_indexer(pass, context, n, latent, s.selected());
     }
-    if (!pass.is_computed(s.context)) attend_and_store_keys(pass, context, s);
+    if (!pass.is_computed(s.context)) compute_context(pass, context, s);
     if (!pass.is_computed(s.grouped)) {
       const TensorView back = apply_rope(pass, inverse_rope_args(pass, context, s.context));
       grouped_linear_forward(pass, context, output_groups(c), flat(back), s.grouped);
@@ -227,12 +226,12 @@ struct CompressedAttention {
                    output.out);
   }
 
-  static void attend_and_store_keys(Pass& pass, const BlockContext& context, const Saved& s) {
+  static void compute_context(Pass& pass, const BlockContext& context, const Saved& s) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
     const TensorView keys = apply_rope(pass, key_rope_args(pass, context, s));
     const TensorView key_rows = keys.reshape(s.kv.shape);
-    const EntryStore entries = compress_and_store_entries(pass, context, s).store;
+    const EntryStore entries = compress_entries(pass, context, s).store;
     const TensorView q = apply_rope(pass, query_rope_args(pass, context, s));
     ops::sparse_attention(pass.backend, make_attention_args(pass, context, s, q, key_rows, entries),
                           s.context, s.lse);
@@ -266,7 +265,7 @@ struct CompressedAttention {
     const auto& c = context.as<Config>();
     const TensorView q = apply_rope(pass, query_rope_args(pass, context, s));
     const TensorView keys = apply_rope(pass, key_rope_args(pass, context, s));
-    const Entries entries = compress_and_store_entries(pass, context, s);
+    const Entries entries = compress_entries(pass, context, s);
     const TensorView d_entries =
         c.ratio == 0 ? TensorView() : allocate_entries(pass, c, DType::kF32, c.head_dim);
     const TensorView d_q = pass.take(pass.dtype(), q.shape);
@@ -307,7 +306,7 @@ struct CompressedAttention {
                                         TensorView n) {
     const Scratch::Mark mark(pass.backend.scratch());
     const auto& c = context.as<Config>();
-    const EntryStore entries = compress_and_store_entries(pass, context, s).store;
+    const EntryStore entries = compress_entries(pass, context, s).store;
     const ops::ListedAttention attention = {
         .q = apply_rope(pass, query_rope_args(pass, context, s)),
         .entries = entries.rows,

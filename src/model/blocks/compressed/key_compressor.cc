@@ -104,8 +104,8 @@ void indexer_rows_backward(Pass& pass, const BlockContext& context, const Indexe
 }
 
 // n [T, D], latent [T, Q]
-IndexerRows make_and_store_indexer_rows(Pass& pass, const BlockContext& context, TensorView n,
-                                        TensorView latent, bool wants_backward) {
+IndexerRows make_indexer_rows(Pass& pass, const BlockContext& context, TensorView n,
+                              TensorView latent, bool wants_backward) {
   const auto& c = context.as<Config>();
   const int64_t tokens = pass.num_tokens();
   IndexerRows rows;
@@ -119,8 +119,8 @@ IndexerRows make_and_store_indexer_rows(Pass& pass, const BlockContext& context,
   rows.gate = pass.take(DType::kF32, shape);
   project(kIndexerKv, n, rows.kv);
   project(kIndexerGate, n, rows.gate);
-  rows.raw = compress_and_update_state(pass, context, part, rows.kv, rows.gate);
-  rows.keys = make_and_store_entries(pass, context, part, rows.raw);
+  rows.raw = compress_raw_entries(pass, context, part, rows.kv, rows.gate);
+  rows.keys = make_entries(pass, context, part, rows.raw);
   rows.q = pass.take(pass.dtype(), {tokens, c.index_heads, c.index_dim});
   project(kIndexerQ, latent, rows.q.reshape({tokens, c.index_heads * c.index_dim}));
   ops::tail_rope(pass.backend, rope_args(pass, context, rows.q, /*norm=*/false), rows.q);
@@ -179,15 +179,15 @@ TensorView allocate_entries(Pass& pass, const Config& c, DType type, int64_t cha
   return most.slice_rows(0, num_new_entries(pass, c.ratio));
 }
 
-TensorView compress_and_update_state(Pass& pass, const BlockContext& context,
-                                     const KeyCompressor& part, TensorView kv, TensorView gate) {
+TensorView compress_raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                                TensorView kv, TensorView gate) {
   const TensorView raw = allocate_entries(pass, context.as<Config>(), DType::kF32, part.channels);
   ops::compress(pass.backend, make_compressor_args(pass, context, part, kv, gate), raw);
   return raw;
 }
 
-EntryStore make_and_store_entries(Pass& pass, const BlockContext& context,
-                                  const KeyCompressor& part, TensorView raw) {
+EntryStore make_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                        TensorView raw) {
   const auto& c = context.as<Config>();
   const EntryStore store = {.rows = allocate_entries(pass, c, pass.dtype(), part.channels),
                             .ratio = c.ratio,
@@ -210,12 +210,11 @@ void entries_backward(Pass& pass, const BlockContext& context, const KeyCompress
                          d_gate, pass.base_gradient(context.param(part.bias).index));
 }
 
-void store_indexer_keys_and_select_entries(Pass& pass, const BlockContext& context, TensorView n,
-                                           TensorView latent, IndexView<int32_t> selected) {
+void run_indexer(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
+                 IndexView<int32_t> selected) {
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
-  const IndexerRows rows =
-      make_and_store_indexer_rows(pass, context, n, latent, /*wants_backward=*/false);
+  const IndexerRows rows = make_indexer_rows(pass, context, n, latent, /*wants_backward=*/false);
   ops::select_entries(pass.backend,
                       {.q = rows.q,
                        .weights = rows.weights,
@@ -230,8 +229,7 @@ void add_indexer_loss_and_gradients(Pass& pass, const BlockContext& context, Ten
   CHECK(pass.indexer_loss != nullptr && !pass.cached());
   const Scratch::Mark mark(pass.backend.scratch());
   const auto& c = context.as<Config>();
-  const IndexerRows rows =
-      make_and_store_indexer_rows(pass, context, n, latent, /*wants_backward=*/true);
+  const IndexerRows rows = make_indexer_rows(pass, context, n, latent, /*wants_backward=*/true);
   const IndexerGradients d = {.q = pass.take(DType::kF32, rows.q.shape),
                               .weights = pass.take(DType::kF32, rows.weights.shape),
                               .keys = allocate_entries(pass, c, DType::kF32, c.index_dim)};

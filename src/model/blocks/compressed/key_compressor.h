@@ -38,11 +38,11 @@ ops::TailRopeArgs rope_args(const Pass& pass, const BlockContext& context, Tenso
 TensorView allocate_entries(Pass& pass, const CompressedAttentionConfig& c, DType type,
                             int64_t channels);
 // The entries before their norm, [E, C] f32, from the scratch. Brings the state up to date.
-TensorView compress_and_update_state(Pass& pass, const BlockContext& context,
-                                     const KeyCompressor& part, TensorView kv, TensorView gate);
+TensorView compress_raw_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                                TensorView kv, TensorView gate);
 // The entries as attention reads them, in the scratch, and in the pages where there are any.
-EntryStore make_and_store_entries(Pass& pass, const BlockContext& context,
-                                  const KeyCompressor& part, TensorView raw);
+EntryStore make_entries(Pass& pass, const BlockContext& context, const KeyCompressor& part,
+                        TensorView raw);
 
 // What forward made of a compressor.
 struct CompressedRows {
@@ -57,8 +57,8 @@ void entries_backward(Pass& pass, const BlockContext& context, const KeyCompress
 
 // Which entries each query sees, [T, K]; n [T, D], latent [T, Q]. The keys that the indexer
 // compares are stored as entries are. Nothing here has a gradient.
-void store_indexer_keys_and_select_entries(Pass& pass, const BlockContext& context, TensorView n,
-                                           TensorView latent, IndexView<int32_t> selected);
+void run_indexer(Pass& pass, const BlockContext& context, TensorView n, TensorView latent,
+                 IndexView<int32_t> selected);
 
 // The loss of the pass's indexer_loss: adds it, and accumulates the gradients of the indexer's own
 // parameters alone. n and latent are constants, and so is the attention.

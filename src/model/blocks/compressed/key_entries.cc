@@ -146,7 +146,7 @@ int64_t num_new_entries(const Pass& pass, int64_t ratio) {
 }
 
 std::span<const int32_t> make_entry_positions(Pass& pass, int64_t ratio) {
-  std::vector<int32_t>& positions = pass.lists.blocks.get_or_make<EntryLists>().positions;
+  std::vector<int32_t>& positions = pass.lists.blocks.ensure_lists<EntryLists>().positions;
   positions.clear();
   for (const PassSequence& sequence : pass.sequences) {
     const int64_t first = sequence.first_position / ratio;
@@ -160,7 +160,7 @@ std::span<const int32_t> make_entry_positions(Pass& pass, int64_t ratio) {
 void store_entries(Pass& pass, const BlockContext& context, const EntryStore& store) {
   if (!pass.cached()) return;
   pass.unless_counting([&] {
-    std::vector<ops::CacheSegment>& runs = pass.lists.blocks.get_or_make<KvLists>().cache_runs;
+    std::vector<ops::CacheSegment>& runs = pass.lists.blocks.ensure_lists<KvLists>().cache_runs;
     runs.clear();
     int64_t row = 0;
     for (const PassSequence& sequence : pass.sequences) {
@@ -174,8 +174,8 @@ std::span<const ops::SparseSegment> make_sparse_segments(Pass& pass, const Block
                                                          TensorView keys, int64_t window,
                                                          const EntryStore& entries) {
   CHECK(keys.dense());
-  auto& lists = pass.lists.blocks.get_or_make<KvLists>();
-  std::vector<ops::SparseSegment>& segments = pass.lists.blocks.get_or_make<EntryLists>().sparse;
+  auto& lists = pass.lists.blocks.ensure_lists<KvLists>();
+  std::vector<ops::SparseSegment>& segments = pass.lists.blocks.ensure_lists<EntryLists>().sparse;
   lists.clear_ranges();
   segments.clear();
   int64_t first_entry = 0;
@@ -200,8 +200,8 @@ std::span<const ops::SparseSegment> make_sparse_segments(Pass& pass, const Block
 
 std::span<const ops::IndexerSegment> make_indexer_segments(Pass& pass, const BlockContext& context,
                                                            const EntryStore& entries) {
-  auto& lists = pass.lists.blocks.get_or_make<KvLists>();
-  std::vector<ops::IndexerSegment>& segments = pass.lists.blocks.get_or_make<EntryLists>().indexer;
+  auto& lists = pass.lists.blocks.ensure_lists<KvLists>();
+  std::vector<ops::IndexerSegment>& segments = pass.lists.blocks.ensure_lists<EntryLists>().indexer;
   lists.clear_ranges();
   segments.clear();
   int64_t first_row = 0;
@@ -221,7 +221,7 @@ std::span<const ops::IndexerSegment> make_indexer_segments(Pass& pass, const Blo
 }
 
 std::span<const ops::EntrySegment> make_entry_segments(Pass& pass, int64_t ratio) {
-  std::vector<ops::EntrySegment>& segments = pass.lists.blocks.get_or_make<EntryLists>().entries;
+  std::vector<ops::EntrySegment>& segments = pass.lists.blocks.ensure_lists<EntryLists>().entries;
   segments.clear();
   int64_t first_entry = 0;
   for (const PassSequence& sequence : pass.sequences) {
@@ -233,7 +233,7 @@ std::span<const ops::EntrySegment> make_entry_segments(Pass& pass, int64_t ratio
 
 void store_keys_in_ring(Pass& pass, const BlockContext& context, TensorView keys, int64_t window) {
   pass.unless_counting([&] {
-    std::vector<ops::CacheSegment>& runs = pass.lists.blocks.get_or_make<KvLists>().cache_runs;
+    std::vector<ops::CacheSegment>& runs = pass.lists.blocks.ensure_lists<KvLists>().cache_runs;
     runs.clear();
     for (const PassSequence& sequence : pass.sequences) {
       if (sequence.kept.state == nullptr) continue;

@@ -18,7 +18,7 @@ struct ExpertLists {
   std::vector<ops::GroupedGradient> a, b;
 
   static ExpertLists& get_cleared(Pass& pass) {
-    auto& lists = pass.lists.blocks.get_or_make<ExpertLists>();
+    auto& lists = pass.lists.blocks.ensure_lists<ExpertLists>();
     lists.low_rank.clear();
     lists.own.clear();
     lists.shared.clear();
@@ -259,9 +259,9 @@ void multiply_forward(Pass& pass, const BlockContext& context, const ops::Groupe
 }
 
 // x [n, k] are this tensor rank's inputs and y [n, N] all outputs, of which it makes its own.
-void gather_and_multiply_forward(Pass& pass, const TensorRanks& ranks, const BlockContext& context,
-                                 const ops::GroupedRows& rows, MoeKey key,
-                                 const ExpertLoraH& lora_h, TensorView x, TensorView y) {
+void tensor_parallel_forward(Pass& pass, const TensorRanks& ranks, const BlockContext& context,
+                             const ops::GroupedRows& rows, MoeKey key, const ExpertLoraH& lora_h,
+                             TensorView x, TensorView y) {
   const Scratch::Mark mark(pass.backend.scratch());
   const ParamView& matrix = context.param(key);
   const ParamRow& row = *pass.weights.table()[matrix.index].row;
@@ -281,7 +281,7 @@ void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::G
   const TensorRanks* const ranks = pass.weights.tensor_ranks();
   if (ranks == nullptr || key != kMoeDown)
     return multiply_forward(pass, context, rows, key, lora_h, x, y);
-  gather_and_multiply_forward(pass, *ranks, context, rows, key, lora_h, x, y);
+  tensor_parallel_forward(pass, *ranks, context, rows, key, lora_h, x, y);
 }
 
 void expert_down_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,

@@ -108,7 +108,7 @@ struct Moe {
     if (context.as<Config>().norms_paths) return normed_forward(pass, context, s, n, output);
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
-    if (!s.routing.is_filled) fill_routing_and_add_loads(pass, context, n, s.routing);
+    if (!s.routing.is_filled) fill_routing(pass, context, n, s.routing);
     const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
     if (context.as<Config>().shared_width == 0) {
       return routed_forward(pass, context, rows, s, n, output.add, output.out);
@@ -185,7 +185,7 @@ struct Moe {
     const bool is_new = !s.routing.is_filled;
     if (is_new) {
       const Scratch::Mark inner(pass.backend.scratch());
-      fill_routing_and_add_loads(pass, context, router_input(pass, context, x), s.routing);
+      fill_routing(pass, context, router_input(pass, context, x), s.routing);
     }
     const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
     if (is_new) scale_row_weights(pass, context, rows, s.routing);

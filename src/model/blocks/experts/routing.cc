@@ -59,7 +59,7 @@ void add_expert_loads(Pass& pass, const BlockContext& context, const Routing& ro
   if (index >= pass.base_gradients->expert_loads.size()) return;
   pass.unless_counting([&] {
     std::vector<int64_t>& loads = pass.base_gradients->expert_loads[index];
-    std::vector<int64_t>& ends = pass.lists.blocks.get_or_make<RoutedRows>().expert_ends;
+    std::vector<int64_t>& ends = pass.lists.blocks.ensure_lists<RoutedRows>().expert_ends;
     ends.resize(loads.size());
     ops::to_host(pass.backend, routing.expert_ends, ends);
     add_counts(ends, loads);
@@ -83,8 +83,7 @@ Routing allocate_routing(Pass& pass, const MoeConfig& c) {
   return routing;
 }
 
-void fill_routing_and_add_loads(Pass& pass, const BlockContext& context, TensorView n,
-                                Routing& routing) {
+void fill_routing(Pass& pass, const BlockContext& context, TensorView n, Routing& routing) {
   const ParamView& router = context.param(kMoeRouter);
   ops::gemm(pass.backend, {.x = n, .w = router.panel, .bias = context.values(kMoeLogitBias)},
             routing.scores);

@@ -33,9 +33,8 @@ struct Routing {
 // Takes the memory from the scratch.
 Routing allocate_routing(Pass& pass, const MoeConfig& config);
 
-// Fills everything from n [T, D], the normed input of the experts.
-void fill_routing_and_add_loads(Pass& pass, const BlockContext& context, TensorView n,
-                                Routing& routing);
+// Fills all from n [T, D], the experts' normed input, and adds to the pass's loads.
+void fill_routing(Pass& pass, const BlockContext& context, TensorView n, Routing& routing);
 
 // How the routing's rows divide among experts and the pass's sequences, which keeps sums over
 // tokens independent of how sequences are packed. In scratch; borrows the routing and the pass's

@@ -45,8 +45,8 @@ std::string CheckpointRegistry::archive_path(const CheckpointRow& row, Archive o
   return fmt::format("{}/{}.{}", data_.temporary(), row.id, ending);
 }
 
-std::optional<std::string> CheckpointRegistry::find_and_touch_archive(const CheckpointRow& row,
-                                                                      double steady, Archive of) {
+std::optional<std::string> CheckpointRegistry::touch_archive(const CheckpointRow& row,
+                                                             double steady, Archive of) {
   std::string path = archive_path(row, of);
   if (!file_exists(path)) return std::nullopt;
   archive_budget_.touch(path, steady);
@@ -68,10 +68,10 @@ bool CheckpointRegistry::fits_archive(const CheckpointRow& row) const {
   return row.size_bytes + kTarBytes <= archive_budget_.most();
 }
 
-std::string CheckpointRegistry::find_or_pack_archive(const CheckpointRow& row,
-                                                     const std::string& tenant, double steady) {
+std::string CheckpointRegistry::ensure_archive(const CheckpointRow& row, const std::string& tenant,
+                                               double steady) {
   const MutexLock lock(archive_mutex_);
-  if (const auto made = find_and_touch_archive(row, steady)) return *made;
+  if (const auto made = touch_archive(row, steady)) return *made;
   const std::string path = archive_path(row, Archive::kCheckpoint);
   const auto held = lease(row.id);
   const std::vector<CheckpointFile> all = list_downloadable_files(row);
@@ -131,11 +131,11 @@ void move_into_tar(const std::string& folder, const std::string& path, int64_t t
 
 }  // namespace
 
-bool CheckpointRegistry::find_or_pack_merged(const CheckpointRow& row, const ModelMerger& merger,
-                                             size_t model, const std::string& tenant,
-                                             double steady) {
+bool CheckpointRegistry::ensure_merged_archive(const CheckpointRow& row, const ModelMerger& merger,
+                                               size_t model, const std::string& tenant,
+                                               double steady) {
   const MutexLock lock(merge_mutex_);
-  if (find_and_touch_archive(row, steady, Archive::kMerged)) return true;
+  if (touch_archive(row, steady, Archive::kMerged)) return true;
   const std::string path = archive_path(row, Archive::kMerged);
   const auto held = lease(row.id);
   const int64_t bytes = merger.bytes.at(model);

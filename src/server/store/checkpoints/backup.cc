@@ -95,7 +95,7 @@ std::optional<std::map<std::string, ReadOnlyFile>> open_files(const std::string&
 }
 
 // Nothing when the folder is not there whole, with every file that its record names.
-std::optional<OpenFolder> open_folder_if_whole(const std::string& dir) {
+std::optional<OpenFolder> open_whole_folder(const std::string& dir) {
   std::optional<std::map<std::string, ReadOnlyFile>> files = open_files(dir);
   if (!files || !files->contains(kMarkerName) || !files->contains(kRecordName)) return {};
   OpenFolder out = {.record = read_record(files->at(kRecordName)), .files = std::move(*files)};
@@ -119,14 +119,14 @@ void check_is_as_saved(const std::string& path, const std::string& name, const s
 class Writer {
  public:
   Writer(const std::string& data, const std::string& out)
-      : data_(data), tar_(out, stop_if_asked), now_(static_cast<int64_t>(wall_seconds())) {}
+      : data_(data), tar_(out, check_stop_signal), now_(static_cast<int64_t>(wall_seconds())) {}
 
   void add(const std::string& name, const ReadOnlyFile& file) {
     note(name, tar_.add(name, file, now_));
   }
   void add(const std::string& name) { add(name, ReadOnlyFile(data_ + "/" + name)); }
-  // All of a folder, held against its own record; its bytes.
-  int64_t add_verified_and_sum_bytes(const std::string& folder, const OpenFolder& open) {
+  // Adds all of a folder, held against its own record; gives its bytes.
+  int64_t archive_folder(const std::string& folder, const OpenFolder& open) {
     int64_t bytes = 0;
     for (const auto& [name, file] : open.files) {
       const std::string path = folder + "/" + name;
@@ -136,7 +136,8 @@ class Writer {
     }
     return bytes;
   }
-  void add_manifest_and_commit(const std::string& key) {
+  // Adds the manifest and, with a key, its signature; then the archive appears.
+  void finish_archive(const std::string& key) {
     std::string text;
     for (const auto& [name, hash] : hashes_) text += fmt::format("{}  {}\n", hash, name);
     tar_.add(kManifest, text, now_);
@@ -213,7 +214,7 @@ EntryCounts count_entries(const std::string& backup) {
   EntryCounts counts;
   TarReader tar(backup);
   while (const std::optional<TarEntry> entry = tar.next()) {
-    stop_if_asked();
+    check_stop_signal();
     counts.bytes += static_cast<uint64_t>(entry->size);
     ++counts.files;
   }
@@ -249,12 +250,12 @@ void check_free_space(const std::string& backup, const std::string& target) {
 }
 
 // The hash of what was written.
-std::string unpack_and_hash_file(TarReader& tar, const TarEntry& entry, const std::string& path) {
+std::string unpack_file(TarReader& tar, const TarEntry& entry, const std::string& path) {
   make_folders(folder_of(path));
   NewFile file(path);
   Sha256 hash;
   tar.read(entry, [&](std::string_view piece) {
-    stop_if_asked();
+    check_stop_signal();
     file.append(piece);
     hash.add(piece);
   });
@@ -262,7 +263,7 @@ std::string unpack_and_hash_file(TarReader& tar, const TarEntry& entry, const st
   return to_hex(hash.finish());
 }
 
-void count_if_of_checkpoint(const TarEntry& entry, BackupCounts& counts) {
+void count_entry(const TarEntry& entry, BackupCounts& counts) {
   if (!entry.name.starts_with("checkpoints/") || entry.name.ends_with("/fingerprint")) return;
   counts.bytes += entry.size;
   counts.checkpoints += entry.name.ends_with(std::string("/") + kMarkerName) ? 1 : 0;
@@ -284,7 +285,7 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
   Unpacked out;
   auto& [hashes, manifest, signature, counts] = out;
   while (const std::optional<TarEntry> entry = tar.next()) {
-    stop_if_asked();
+    check_stop_signal();
     if (entry->name == kManifest) {
       const int64_t most = kMostOfLine * static_cast<int64_t>(hashes.size());
       read_text_entry(backup, tar, *entry, most, manifest);
@@ -295,8 +296,8 @@ Unpacked unpack(const std::string& backup, const std::string& target) {
       continue;
     }
     check_is_new_backup_file(backup, *entry, hashes);
-    hashes[entry->name] = unpack_and_hash_file(tar, *entry, target + "/" + entry->name);
-    count_if_of_checkpoint(*entry, counts);
+    hashes[entry->name] = unpack_file(tar, *entry, target + "/" + entry->name);
+    count_entry(*entry, counts);
   }
   return out;
 }
@@ -326,7 +327,8 @@ namespace {
 
 // A checkpoint whose files are not all there was deleted since the snapshot, from which it goes
 // too; else it is refused.
-void refuse_or_forget(const std::string& data, const Folder& folder, Sql& live, Sql& snapshot) {
+void drop_deleted_checkpoint(const std::string& data, const Folder& folder, Sql& live,
+                             Sql& snapshot) {
   if (checkpoint_exists(live, folder.id)) {
     refuse(
         fmt::format("{}/{}: the checkpoint's files are not all there; nothing was written ('strata "
@@ -338,21 +340,21 @@ void refuse_or_forget(const std::string& data, const Folder& folder, Sql& live, 
 }
 
 // The files of every checkpoint of the snapshot; what was deleted since goes from that too.
-BackupCounts add_or_forget_checkpoints(const std::string& data, Sql& live, Sql& snapshot,
-                                       Writer& writer) {
+BackupCounts back_up_checkpoints(const std::string& data, Sql& live, Sql& snapshot,
+                                 Writer& writer) {
   BackupCounts counts;
   for (const Folder& folder : read_checkpoint_folders(snapshot)) {
-    if (const auto open = open_folder_if_whole(data + "/" + folder.path)) {
-      counts.bytes += writer.add_verified_and_sum_bytes(folder.path, *open);
+    if (const auto open = open_whole_folder(data + "/" + folder.path)) {
+      counts.bytes += writer.archive_folder(folder.path, *open);
       ++counts.checkpoints;
     } else {
-      refuse_or_forget(data, folder, live, snapshot);
+      drop_deleted_checkpoint(data, folder, live, snapshot);
     }
   }
   return counts;
 }
 
-void check_has_secret_and_database(const std::string& data) {
+void check_is_data_directory(const std::string& data) {
   if (!file_exists(data + "/secret"))
     refuse(fmt::format("--data: '{}' is no data directory: it has no secret", data));
   if (!file_exists(data + "/strata.db")) {
@@ -393,7 +395,7 @@ void move_without_replacing(const std::string& made, const std::string& out) {
 BackupCounts back_up(const std::string& data, const std::string& out, const std::string& key) {
   const NarrowMask mask;
   const std::string database = data + "/strata.db";
-  check_has_secret_and_database(data);
+  check_is_data_directory(data);
   if (file_exists(out)) refuse(fmt::format("--out: '{}' is there already", out));
   const TemporaryFolder temporary(out + ".db-");
   const std::string copy = temporary.path() + "/strata.db", made = temporary.path() + "/backup.tar";
@@ -402,14 +404,14 @@ BackupCounts back_up(const std::string& data, const std::string& out, const std:
   check_is_restorable(data, copy);
   std::unique_ptr<Sql> snapshot = open_stoppable_sqlite(copy, StopSignals::asked);
   Writer writer(data, made);
-  const BackupCounts counts = add_or_forget_checkpoints(data, *live, *snapshot, writer);
+  const BackupCounts counts = back_up_checkpoints(data, *live, *snapshot, writer);
   put_into_one_file(*snapshot);
   snapshot.reset();
   writer.add("checkpoints/fingerprint");
   writer.add("secret");
   writer.add("strata.db", ReadOnlyFile(copy));
-  writer.add_manifest_and_commit(key);
-  stop_if_asked();
+  writer.finish_archive(key);
+  check_stop_signal();
   move_without_replacing(made, out);
   sync_folder(folder_of(out));
   return counts;
@@ -453,8 +455,8 @@ void check_hashes(const std::string& backup, const Unpacked& what) {
 }
 
 // What restore() makes of a backup, below `folder`, checked whole.
-BackupCounts unpack_and_check(const std::string& backup, const std::string& key,
-                              const std::string& folder) {
+BackupCounts unpack_checked(const std::string& backup, const std::string& key,
+                            const std::string& folder) {
   const Unpacked what = unpack(backup, folder);
   check_signature(backup, what, key);
   check_hashes(backup, what);
@@ -475,7 +477,7 @@ void skip_used_request_ids(const std::string& path) {
 BackupCounts check_backup(const std::string& backup, const std::string& key) {
   const NarrowMask mask;
   const TemporaryFolder temporary(fs::temp_directory_path().string() + "/strata-check-");
-  return unpack_and_check(backup, key, temporary.path());
+  return unpack_checked(backup, key, temporary.path());
 }
 
 BackupCounts restore(const std::string& backup, const std::string& data, const std::string& key) {
@@ -485,10 +487,10 @@ BackupCounts restore(const std::string& backup, const std::string& data, const s
   if (file_exists(target) && !fs::is_empty(target, fault))
     refuse(fmt::format("--data: '{}' is not empty; restore to a directory of its own", data));
   TemporaryFolder temporary(target + ".restoring-");
-  const BackupCounts counts = unpack_and_check(backup, key, temporary.path());
+  const BackupCounts counts = unpack_checked(backup, key, temporary.path());
   skip_used_request_ids(temporary.path() + "/strata.db");
   sync_file_system(temporary.path());  // once, not for each of its files
-  stop_if_asked();
+  check_stop_signal();
   rename_folder(temporary.path(), target);
   temporary.keep();
   sync_folder(folder_of(target));

@@ -55,7 +55,7 @@ class Check {
       : data_(data), most_counted_(counters == Counters::kOfArchive ? kMostOfArchive : kMostRows) {}
 
   CheckReport check_directory() {
-    const std::string secret = read_and_check_secret();
+    const std::string secret = read_secret();
     const std::string database = data_ + "/strata.db";
     if (!file_exists(database)) {
       // What PostgreSQL holds is its own to check.
@@ -63,13 +63,13 @@ class Check {
           fmt::format("{}: not there; with --db the checkpoints' rows are not checked", database));
       return report_;
     }
-    open_and_check_database(database, secret);
+    open_database(database, secret);
     if (report_.damages.empty()) check_checkpoints();
     return report_;
   }
 
   CheckReport check_database_alone(const std::string& database) {
-    open_and_check_database(database, read_and_check_secret());
+    open_database(database, read_secret());
     return report_;
   }
 
@@ -87,20 +87,21 @@ class Check {
     try {
       body();
     } catch (const std::exception& error) {
-      stop_if_asked();
+      check_stop_signal();
       const std::string text = error.what();
       report_damage(text.starts_with(path) ? text : fmt::format("{}: {}", path, text));
     }
   }
 
-  void open_and_check_database(const std::string& database, const std::string& secret) {
+  void open_database(const std::string& database, const std::string& secret) {
     run_reporting_errors(database, [&] {
       sql_ = open_stoppable_sqlite(database, StopSignals::asked);
       check_database(secret);
     });
   }
 
-  std::string read_and_check_secret() {
+  // The secret; what is wrong with it is reported as damage.
+  std::string read_secret() {
     std::string secret;
     run_reporting_errors(data_ + "/secret", [&] { secret = read_file(data_ + "/secret", 4096); });
     if (report_.damages.empty() && secret.size() != kSecretBytes)
@@ -202,7 +203,7 @@ class Check {
       if (fits_column(table, column, text)) return;
       if (++count == 1) first = percent_escaped(text.substr(0, 100));
     });
-    stop_if_asked();
+    check_stop_signal();
     if (count > 0)
       report_damage(
           fmt::format("{}/strata.db: {} rows of {} have a {} that no server writes, as '{}'", data_,
@@ -343,16 +344,16 @@ class Check {
       }
       const std::string dir = fmt::format("{}/checkpoints/{}", data_, folder_of_row(row.names));
       known.insert(dir);
-      stop_if_asked();
+      check_stop_signal();
       const size_t before = report_.damages.size();
-      check_folder_unless_deleted(dir, row);
+      check_live_folder(dir, row);
       if (report_.damages.size() > before && is_full()) return;
     }
     note_unknown_folders(known);
   }
 
   // Takes back what it reported of one that was deleted while it was looked at.
-  void check_folder_unless_deleted(const std::string& dir, const Row& row) {
+  void check_live_folder(const std::string& dir, const Row& row) {
     const size_t before = report_.damages.size(), notes = report_.notes.size();
     const auto counts = std::tie(report_.checkpoints, report_.bytes, report_.unhashed);
     const std::tuple<int64_t, int64_t, int64_t> saved = counts;
@@ -376,15 +377,15 @@ class Check {
           fmt::format("{}/{}: says '{}', the database '{}'", dir, kRecordName, record.path, path));
     ++report_.checkpoints;
     report_.unhashed += record.hashes.empty() ? 1 : 0;
-    const int64_t bytes = check_files_and_sum_bytes(dir, record);
+    const int64_t bytes = verify_files(dir, record);
     // A record has 100 bytes at least, and a row's size is of its files with one.
     if (bytes >= row.size_bytes || bytes + (64 << 10) < row.size_bytes)
       report_damage(
           fmt::format("{}: its files have {} bytes, {} were saved", dir, bytes, row.size_bytes));
   }
 
-  // The bytes of its files, without the record and the marker.
-  int64_t check_files_and_sum_bytes(const std::string& dir, const CheckpointRecord& record) {
+  // Checks a checkpoint's files; gives their bytes without the record and the marker.
+  int64_t verify_files(const std::string& dir, const CheckpointRecord& record) {
     int64_t bytes = 0;
     std::set<std::string> seen;
     for (const auto& entry : fs::directory_iterator(dir)) {
@@ -406,7 +407,7 @@ class Check {
                          const CheckpointRecord& record) {
     const auto known = record.hashes.find(name);
     if (known != record.hashes.end()) {
-      if (hash_file(file, stop_if_asked) == known->second) return;
+      if (hash_file(file, check_stop_signal) == known->second) return;
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: its bytes are not those that were saved", file));
     }
@@ -445,7 +446,7 @@ bool checkpoint_exists(Sql& sql, const std::string& id) {
               .rows.empty();
 }
 
-void stop_if_asked() {
+void check_stop_signal() {
   if (StopSignals::asked()) throw Error(ErrorCode::kIo, "stopped by a signal");
 }
 

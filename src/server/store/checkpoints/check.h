@@ -33,6 +33,6 @@ CheckReport check_snapshot(const std::string& data, const std::string& database)
 bool checkpoint_exists(Sql& sql, const std::string& id);
 
 // Error where a signal has asked to stop.
-void stop_if_asked();
+void check_stop_signal();
 
 }  // namespace strata::server

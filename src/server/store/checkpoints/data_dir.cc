@@ -26,7 +26,8 @@ constexpr size_t kSecretBytes = 32;
   throw Error(ErrorCode::kIo, fmt::format("{}: {}: {}", path, what, std::strerror(errno)));
 }
 
-int open_and_lock(const std::string& path) {
+// Opens and locks the file; Error where another server holds it.
+int lock_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) fail(path, "open");
   if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
@@ -114,7 +115,7 @@ void rename_folder(const std::string& from, const std::string& to) {
   throw Error(ErrorCode::kIo, fmt::format("{}: rename: {}", to, std::strerror(errno)));
 }
 
-bool exists_throwing_if_unknown(const std::string& path) {
+bool exists_checked(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) == 0) return true;
   if (errno == ENOENT) return false;
@@ -136,9 +137,9 @@ DataDir::DataDir(std::string path, bool allow_loose)
     : path_(without_trailing_slashes(std::move(path))) {
   make_folders_durably(path_);
   if (!allow_loose) restrict_modes(path_);
-  lock_ = open_and_lock(path_ + "/lock");
+  lock_ = lock_file(path_ + "/lock");
   try {
-    load_or_create_secret();
+    ensure_secret();
     remove_tree(temporary());
     make_folders_durably(temporary());
     make_folders_durably(checkpoints());
@@ -150,7 +151,7 @@ DataDir::DataDir(std::string path, bool allow_loose)
 
 DataDir::~DataDir() { ::close(lock_); }
 
-void DataDir::load_or_create_secret() {
+void DataDir::ensure_secret() {
   const std::string file = path_ + "/secret";
   if (!file_exists(file)) create_secret(file);
   secret_ = read_file(file, kSecretBytes);

@@ -31,7 +31,8 @@ class DataDir {
   [[nodiscard]] std::string temporary_name() const;
 
  private:
-  void load_or_create_secret();
+  // Reads the secret, which is made first where there is none.
+  void ensure_secret();
 
   std::string path_;
   std::string secret_;
@@ -60,7 +61,7 @@ void make_folder(const std::string& path);
 void rename_folder(const std::string& from, const std::string& to);
 // Only "there is no such file" counts as absent: what cannot be looked at may well be there, and is
 // an Error.
-bool exists_throwing_if_unknown(const std::string& path);
+bool exists_checked(const std::string& path);
 // Removes a folder with all it holds; nothing happens when it is not there.
 void remove_tree(const std::string& path);
 

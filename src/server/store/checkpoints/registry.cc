@@ -41,7 +41,7 @@ void encrypt_folder(const std::string& dir, const std::vector<std::string>& reci
 }
 
 // A copy does without what cannot be read of the source's: `strata check` tells of both.
-CheckpointRecord read_record_or_default(const std::string& dir) {
+CheckpointRecord record_for_copy(const std::string& dir) {
   try {
     return read_record(dir + "/" + kRecordName);
   } catch (const Error& error) {
@@ -58,17 +58,16 @@ void link_files(const std::string& from, const std::string& to) {
   }
 }
 
-// With a record of its own.
-void link_files_and_write_record(const std::string& from, const std::string& to,
-                                 const CheckpointRow& row) {
+// Links the files of a checkpoint into a new folder, which gets a record of its own.
+void link_checkpoint(const std::string& from, const std::string& to, const CheckpointRow& row) {
   link_files(from, to);
-  CheckpointRecord record = read_record_or_default(from);
+  CheckpointRecord record = record_for_copy(from);
   record.path = path_of(row).text();
   write_file_atomic(to + "/" + kRecordName, record_text(row, record));
 }
 
 // A sweep may remove an empty parent at the same moment; then it is made once more.
-void make_parents_and_rename(const std::string& dir, const std::string& target) {
+void rename_with_parents(const std::string& dir, const std::string& target) {
   for (int attempt = 0;; ++attempt) {
     make_folders_durably(folder_of(target));
     try {
@@ -96,9 +95,8 @@ CheckpointRow make_row_of_save(const CheckpointSave& save, double now) {
   return row;
 }
 
-// Behind all other files of a save.
-void write_record_and_marker(const std::string& dir, const CheckpointSave& save,
-                             const CheckpointRow& row) {
+// Writes the record and the marker, behind all other files of a save.
+void seal_save(const std::string& dir, const CheckpointSave& save, const CheckpointRow& row) {
   write_file_atomic(dir + "/" + kRecordName,
                     record_text(row, {.path = save.path.text(),
                                       .is_encrypted = !save.age_recipients.empty(),
@@ -144,17 +142,17 @@ CheckpointRegistry::CheckpointRegistry(const DataDir& data, StateStore& store,
                                        const RegistryOptions& options)
     : data_(data), store_(store), options_(options), archive_budget_(options.archives) {
   store_.bind_data_directory(data.fingerprint());
-  check_or_write_fingerprint();
+  ensure_fingerprint();
   reconcile_rows_with_folders();
   update_available_bytes();
 }
 
 // A file in the folder itself says that this is the folder which the store knows: an empty mount
 // point, or the disk of another server, has none or another one.
-void CheckpointRegistry::check_or_write_fingerprint() {
+void CheckpointRegistry::ensure_fingerprint() {
   const std::string path = data_.checkpoints() + "/fingerprint";
   const std::string mark = fmt::format("{}\n", data_.fingerprint());
-  const bool is_there = exists_throwing_if_unknown(path);
+  const bool is_there = exists_checked(path);
   const bool is_right = is_there && read_file(path, 64) == mark;
   const bool may_write = options_.accept_loss || (!is_there && !store_.was_fingerprint_written());
   if (!is_right && !may_write) {
@@ -174,7 +172,7 @@ void CheckpointRegistry::reconcile_rows_with_folders() {
   std::vector<CheckpointRow> missing;
   for (const CheckpointRow& row : store_.rows_with_files()) {
     // What was deleted or replaced is a sweep's, whatever is left of it.
-    if (row.deleted_at || exists_throwing_if_unknown(folder(row) + "/" + kMarkerName)) {
+    if (row.deleted_at || exists_checked(folder(row) + "/" + kMarkerName)) {
       wanted.insert(folder(row));
     } else {
       missing.push_back(row);
@@ -239,7 +237,7 @@ std::string CheckpointRegistry::folder(const CheckpointRow& row) const {
 namespace {
 
 // A sweep may remove a checkpoint while its files are listed; any other fault would hide files.
-void raise_unless_gone(const std::error_code& fault, const fs::path& path) {
+void check_list_fault(const std::error_code& fault, const fs::path& path) {
   if (!fault || fault == std::errc::no_such_file_or_directory) return;
   throw Error(ErrorCode::kIo, fmt::format("{}: list: {}", path.string(), fault.message()));
 }
@@ -257,10 +255,10 @@ std::vector<CheckpointFile> CheckpointRegistry::list_downloadable_files(
     if (name == kMarkerName || name == kRecordName) continue;
     std::error_code gone;
     const auto size = static_cast<int64_t>(at->file_size(gone));
-    raise_unless_gone(gone, at->path());
+    check_list_fault(gone, at->path());
     if (!gone) out.push_back({name, size});
   }
-  raise_unless_gone(fault, dir);
+  check_list_fault(fault, dir);
   std::sort(out.begin(), out.end(),
             [](const CheckpointFile& a, const CheckpointFile& b) { return a.name < b.name; });
   return out;
@@ -313,7 +311,7 @@ CheckpointRow CheckpointRegistry::finish_save(const std::string& dir, const Chec
   try {
     if (!save.overwrite) check_name_is_free(row, now);
     if (!save.age_recipients.empty()) encrypt_folder(dir, save.age_recipients);
-    write_record_and_marker(dir, save, row);
+    seal_save(dir, save, row);
     row.size_bytes = sum_file_sizes(dir);
     check_max_disk(row.size_bytes, 0, ErrorCode::kIo);
     move_into_place(dir, row);
@@ -321,7 +319,7 @@ CheckpointRow CheckpointRegistry::finish_save(const std::string& dir, const Chec
     abandon(dir);
     throw;
   }
-  commit_row_or_abandon(row, [&] { store_.add_or_replace_checkpoint(row); });
+  commit_row(row, [&] { store_.upsert_checkpoint(row); });
   update_available_bytes();
   return row;
 }
@@ -336,8 +334,7 @@ void CheckpointRegistry::check_name_is_free(const CheckpointRow& row, double now
 
 // A commit that fails may have been done all the same: its answer was lost. The folder goes only
 // when the store says that it knows nothing of it; when it does not say, the next start finds out.
-void CheckpointRegistry::commit_row_or_abandon(const CheckpointRow& row,
-                                               const std::function<void()>& add) {
+void CheckpointRegistry::commit_row(const CheckpointRow& row, const std::function<void()>& add) {
   try {
     add();
   } catch (const std::exception& error) {
@@ -351,7 +348,7 @@ void CheckpointRegistry::commit_row_or_abandon(const CheckpointRow& row,
 void CheckpointRegistry::move_into_place(const std::string& dir, const CheckpointRow& row) {
   sync_folder(dir);
   const std::string target = folder(row);
-  make_parents_and_rename(dir, target);
+  rename_with_parents(dir, target);
   sync_folder(folder_of(target));
 }
 
@@ -360,8 +357,9 @@ void CheckpointRegistry::abandon(const std::string& dir) noexcept {
   fs::remove_all(dir, ignored);
 }
 
-CheckpointRow CheckpointRegistry::find_or_throw(const TinkerPath& path, const std::string& tenant,
-                                                bool may_be_public, double now) {
+CheckpointRow CheckpointRegistry::require_checkpoint(const TinkerPath& path,
+                                                     const std::string& tenant, bool may_be_public,
+                                                     double now) {
   const auto row = store_.find_checkpoint(path.run_id, path.kind, path.name, now);
   const bool readable = row && (row->tenant == tenant || (may_be_public && row->is_public));
   if (!readable) fail_unknown(path);
@@ -382,12 +380,11 @@ bool CheckpointRegistry::is_leased(const std::string& id) {
   return leases_->counts.contains(id);
 }
 
-void CheckpointRegistry::link_into_place_or_abandon(const CheckpointRow& source,
-                                                    const CheckpointRow& copy) {
+void CheckpointRegistry::link_copy(const CheckpointRow& source, const CheckpointRow& copy) {
   const std::string dir = begin_save();
   try {
     check_max_disk(source.size_bytes, *reserved_, ErrorCode::kResourceExhausted);
-    link_files_and_write_record(folder(source), dir, copy);
+    link_checkpoint(folder(source), dir, copy);
     move_into_place(dir, copy);
   } catch (const fs::filesystem_error& fault) {
     abandon(dir);
@@ -409,9 +406,9 @@ std::string CheckpointRegistry::copy_to_new_run(const CheckpointRow& source, Run
   run.state = RunState::kCopy;
   run.ended_at = now;
   const auto held = lease(source.id);
-  link_into_place_or_abandon(source, row);
+  link_copy(source, row);
   bool is_in_use = false;  // a model was made of that number meanwhile
-  commit_row_or_abandon(row, [&] { is_in_use = !store_.add_copy(run, row, key); });
+  commit_row(row, [&] { is_in_use = !store_.add_copy(run, row, key); });
   if (is_in_use) {
     abandon(folder(row));
     fail_in_use(run);

@@ -78,8 +78,8 @@ class CheckpointRegistry {
 
   // Alive and the tenant's own, or public if reading is all that is wanted; else Error{kNotFound},
   // the same for a foreign one and one that never was.
-  CheckpointRow find_or_throw(const TinkerPath& path, const std::string& tenant, bool may_be_public,
-                              double now);
+  CheckpointRow require_checkpoint(const TinkerPath& path, const std::string& tenant,
+                                   bool may_be_public, double now);
 
   // Keeps the files while it lives, whatever happens to the row: for a load or a sampler that is
   // about to read them.
@@ -94,21 +94,20 @@ class CheckpointRegistry {
 
   // The tar of a checkpoint, below tmp, in the space of this tenant: made on the first call, which
   // takes a while. Busy when there is no space for it now; `steady` as for sweep().
-  std::string find_or_pack_archive(const CheckpointRow& row, const std::string& tenant,
-                                   double steady);
+  std::string ensure_archive(const CheckpointRow& row, const std::string& tenant, double steady);
   // False for one that is larger than any space.
   [[nodiscard]] bool fits_archive(const CheckpointRow& row) const;
   enum class Archive { kCheckpoint, kMerged };
   // Where it is, if it has been made, for somebody who reads it; or that of the checkpoint merged
   // into its model.
-  [[nodiscard]] std::optional<std::string> find_and_touch_archive(
-      const CheckpointRow& row, double steady, Archive of = Archive::kCheckpoint);
+  [[nodiscard]] std::optional<std::string> touch_archive(const CheckpointRow& row, double steady,
+                                                         Archive of = Archive::kCheckpoint);
   // The tar of the model that the checkpoint was trained on, its adapter merged: as
-  // find_or_pack_archive(), but minutes. False where the server is to end. Error as
+  // ensure_archive(), but minutes. False where the server is to end. Error as
   // ModelMerger::write has them; where no space is large enough for it kInvalidArgument, where the
   // disk has none kResourceExhausted.
-  bool find_or_pack_merged(const CheckpointRow& row, const ModelMerger& merger, size_t model,
-                           const std::string& tenant, double steady);
+  bool ensure_merged_archive(const CheckpointRow& row, const ModelMerger& merger, size_t model,
+                             const std::string& tenant, double steady);
 
   // Removes what was deleted or expired and nobody reads; every few seconds, one thread at a time.
   // `now` is wall_seconds(), `steady` now_seconds(). Each step is tried, then the Error of one that
@@ -126,21 +125,23 @@ class CheckpointRegistry {
   struct Sweep;
   bool run_sweep_step(Sweep& sweep);
   bool remove_dead_batch(Sweep& sweep);
-  void check_or_write_fingerprint();
+  void ensure_fingerprint();
   void reconcile_rows_with_folders();
   void check_few_are_missing(const std::vector<CheckpointRow>& missing, size_t all) const;
   // On the disk, whatever the store knows.
   [[nodiscard]] std::vector<std::string> list_checkpoint_folders() const;
   void forget_missing(const std::vector<CheckpointRow>& missing);
   void move_unknown_to_lost(const std::set<std::string>& known);
-  void commit_row_or_abandon(const CheckpointRow& row, const std::function<void()>& add);
+  void commit_row(const CheckpointRow& row, const std::function<void()>& add);
   void check_name_is_free(const CheckpointRow& row, double now);
   void check_max_disk(int64_t more, int64_t in_line, ErrorCode code) const;
   void update_available_bytes();
-  void link_into_place_or_abandon(const CheckpointRow& source, const CheckpointRow& copy);
+  // Links a copy's files and moves them into place; leaves nothing where that fails.
+  void link_copy(const CheckpointRow& source, const CheckpointRow& copy);
   void move_into_place(const std::string& dir, const CheckpointRow& row);
   bool is_leased(const std::string& id);
-  void remove_and_mark_gone(const CheckpointRow& row);
+  // Removes a checkpoint's files, and notes in the store that they are gone.
+  void remove_checkpoint_files(const CheckpointRow& row);
   void remove_archives(const CheckpointRow& row);
   [[nodiscard]] std::string archive_path(const CheckpointRow& row, Archive of) const;
   struct BookedArchive {  // for as long as it is being packed

@@ -26,7 +26,7 @@ std::string UrlSigner::make_token(int64_t tenant_number, const std::string& chec
 std::string UrlSigner::make_signed_url(const std::string& base_url, const CheckpointRow& row,
                                        const std::string& file, const std::string& tenant,
                                        int64_t expires, double now) const {
-  const int64_t number = store_.find_or_add_tenant_number(tenant, now);
+  const int64_t number = store_.intern_tenant(tenant, now);
   return fmt::format("{}/api/v1/files/{}/{}?expires={}&tenant={}&token={}", base_url, row.id, file,
                      expires, number, make_token(number, row.id, file, expires));
 }

@@ -85,7 +85,7 @@ bool CheckpointRegistry::remove_dead_batch(Sweep& sweep) {
     sweep.run_noting_fault([&] {
       if (is_leased(row.id)) return;
       if (!row.deleted_at) store_.expire(row.id);
-      remove_and_mark_gone(row);
+      remove_checkpoint_files(row);
     });
     if (now_seconds() > sweep.until) {
       batch.next->pass(std::move(row));
@@ -97,12 +97,12 @@ bool CheckpointRegistry::remove_dead_batch(Sweep& sweep) {
   return true;
 }
 
-void CheckpointRegistry::remove_and_mark_gone(const CheckpointRow& row) {
+void CheckpointRegistry::remove_checkpoint_files(const CheckpointRow& row) {
   const std::string dir = folder(row);
   // First out of sight in one step: a kill leaves all of it or nothing, and the next start empties
   // the folder that it goes to.
   const std::string going = fmt::format("{}/{}.gone", data_.temporary(), row.id);
-  if (exists_throwing_if_unknown(dir)) rename_folder(dir, going);
+  if (exists_checked(dir)) rename_folder(dir, going);
   remove_tree(going);
   remove_archives(row);
   store_.mark_files_gone(row.id);

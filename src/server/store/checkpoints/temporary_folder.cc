@@ -48,7 +48,8 @@ bool is_leftover(std::string_view name, std::string_view stem) {
          (end.empty() || end == "-journal" || end == "-wal" || end == "-shm");
 }
 
-void remove_or_log_leftover(const std::string& path, bool is_certain) {
+// Removes what a killed run left where that is certain; else a line in the log names it.
+void clear_leftover(const std::string& path, bool is_certain) {
   std::error_code fault;
   if (is_certain) fs::remove_all(path, fault);
   if (is_certain && !fault) {
@@ -72,12 +73,12 @@ std::vector<std::string> find_leftovers(const std::string& stem) {
   return found;
 }
 
-// A folder that is locked is in use.
-void remove_or_log_folder_unless_locked(const std::string& path) {
+// Removes a leftover folder or logs it; one that is locked is in use, and stays.
+void clean_unused_folder(const std::string& path) {
   const int fd = open_folder(path);
   if (fd < 0) return;
   const Lock state = lock(fd);
-  if (state != Lock::kOfAnother) remove_or_log_leftover(path, state == Lock::kTaken);
+  if (state != Lock::kOfAnother) clear_leftover(path, state == Lock::kTaken);
   ::close(fd);
 }
 
@@ -86,14 +87,13 @@ void remove_leftovers(const std::string& stem) {
   for (const std::string& path : find_leftovers(stem)) {
     struct stat info = {};
     if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
-    if (S_ISREG(info.st_mode))
-      remove_or_log_leftover(path, info.st_mtime < std::time(nullptr) - kOld);
-    if (S_ISDIR(info.st_mode)) remove_or_log_folder_unless_locked(path);
+    if (S_ISREG(info.st_mode)) clear_leftover(path, info.st_mtime < std::time(nullptr) - kOld);
+    if (S_ISDIR(info.st_mode)) clean_unused_folder(path);
   }
 }
 
-// -1 where another run has taken it for a leftover meanwhile.
-int make_and_open_folder(const std::string& path) {
+// Makes a folder and opens it; -1 where another run took it for a leftover meanwhile.
+int open_new_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0)
     throw Error(ErrorCode::kIo, fmt::format("{}: create: {}", path, std::strerror(errno)));
   const int fd = open_folder(path);
@@ -118,7 +118,7 @@ TemporaryFolder::TemporaryFolder(const std::string& stem) {
   // Another run may take it for a leftover before it is locked; then it is gone.
   while (lock_ < 0) {
     const std::string path = stem + random_id();
-    lock_ = make_and_open_folder(path);
+    lock_ = open_new_folder(path);
     path_ = path;
     const bool is_ours = lock_ >= 0 && lock_in_place(lock_, path);
     if (!is_ours && lock_ >= 0) ::close(std::exchange(lock_, -1));

@@ -109,7 +109,7 @@ constexpr const char* kVersion6[] = {
 
 }  // namespace
 
-int64_t create_or_read_version(Sql& sql) {
+int64_t read_schema_version(Sql& sql) {
   sql.run("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BIGINT NOT NULL)", {});
   const SqlResult found = sql.run("SELECT value FROM meta WHERE name = 'schema_version'", {});
   return found.rows.empty() ? 0 : std::get<int64_t>(found.rows[0][0]);
@@ -161,7 +161,7 @@ void log_migration(int64_t version) {
 
 void migrate(Sql& sql) {
   Transaction transaction(sql, Durability::kUnhurried);
-  const int64_t version = create_or_read_version(sql);
+  const int64_t version = read_schema_version(sql);
   refuse_newer_version(version);
   if (version > 0 && version < kSchemaVersion) log_migration(version);
   for (int64_t next = std::max<int64_t>(version, 0) + 1; next <= kSchemaVersion; ++next) {
@@ -174,7 +174,7 @@ void migrate(Sql& sql) {
 
 bool has_valid_meta_table(Sql& sqlite) {
   const std::unique_ptr<Sql> fresh = open_sqlite(":memory:");
-  create_or_read_version(*fresh);
+  read_schema_version(*fresh);
   const auto got = read_schema(sqlite);
   const auto is_ours = [&](const auto& item) {
     const auto found = got.find(item.first);
@@ -190,7 +190,7 @@ bool has_valid_meta_table(Sql& sqlite) {
 
 std::string find_schema_difference(Sql& sqlite, int64_t version) {
   const std::unique_ptr<Sql> fresh = open_sqlite(":memory:");
-  create_or_read_version(*fresh);
+  read_schema_version(*fresh);
   for (int64_t next = 1; next <= version; ++next) apply_version(*fresh, next);
   const auto wanted = read_schema(*fresh);
   const auto got = read_schema(sqlite);

@@ -10,7 +10,7 @@ namespace strata::server {
 constexpr int64_t kSchemaVersion = 6;
 
 // The database's; 0 of a new one, which gets the table that tells it.
-int64_t create_or_read_version(Sql& sql);
+int64_t read_schema_version(Sql& sql);
 
 // Brings the database to kSchemaVersion in one transaction; a newer one is refused, untouched.
 void migrate(Sql& sql);

@@ -148,7 +148,7 @@ class Postgres final : public Sql {
       }
       is_ready_ = true;
       measure_round_trip();
-      warn_if_far();
+      warn_of_latency();
     } catch (...) {
       libpq().PQfinish(connection_);
       throw;
@@ -249,7 +249,8 @@ class Postgres final : public Sql {
     way_ = least;
   }
 
-  void warn_if_far() const {
+  // Warns where the database is so far away that requests wait for it.
+  void warn_of_latency() const {
     if (use_ == Use::kReader || way_ < kFar) return;
     log(LogLevel::kWarning,
         fmt::format("--db: {:.0f} ms to the database and back; a request that writes waits for "
@@ -282,7 +283,7 @@ class Postgres final : public Sql {
   }
 
   // The same, of an answer: whoever stops the server may bring the deadline nearer.
-  bool wait_socket_unless_hurried(bool for_writing, double deadline) const {
+  bool wait_for_answer(bool for_writing, double deadline) const {
     for (;;) {
       const double end = std::min(deadline, std::max(begun_at_, hurried_at_.load()) + kHurried);
       const double now = now_seconds();
@@ -400,7 +401,7 @@ class Postgres final : public Sql {
   Reply wait_for_next_reply(double deadline) {
     int unsent = libpq().PQflush(connection_);
     while (unsent == 1 || libpq().PQisBusy(connection_) == 1) {
-      if (!wait_socket_unless_hurried(unsent == 1, deadline)) {
+      if (!wait_for_answer(unsent == 1, deadline)) {
         is_ready_ = false;
         throw StoreError("postgresql: no answer in time; the database is away");
       }

@@ -80,7 +80,7 @@ void check_bound_fingerprint(Sql& sql, int64_t fingerprint) {
 // In a transaction that is rolled back: a new database has no table to look into.
 void check_data_directory(Sql& sql, int64_t fingerprint) {
   const Transaction looked(sql);
-  create_or_read_version(sql);
+  read_schema_version(sql);
   check_bound_fingerprint(sql, fingerprint);
 }
 
@@ -213,7 +213,7 @@ void StateStore::set_fingerprint_written() {
       {});
 }
 
-int64_t StateStore::find_or_add_tenant_number(const std::string& tenant, double now) {
+int64_t StateStore::intern_tenant(const std::string& tenant, double now) {
   const StoreLock lock(mutex_);
   const SqlResult found = run("SELECT number FROM tenants WHERE name = ?", {tenant});
   if (!found.rows.empty()) return rows::only_number(found);
@@ -285,8 +285,7 @@ SqlResult StateStore::delete_dead_checkpoints(double before, int64_t most) {
       {before, most});
 }
 
-void StateStore::commit_and_subtract_stability_bytes(Transaction& transaction,
-                                                     const SqlResult& dropped) {
+void StateStore::commit_dropped_stability(Transaction& transaction, const SqlResult& dropped) {
   std::map<std::string, int64_t> bytes = std::exchange(stability_bytes_, {});
   transaction.commit();
   subtract_known(dropped, bytes);
@@ -306,7 +305,7 @@ bool StateStore::prune_old_rows(double now) {
   const SqlResult checkpoints = delete_dead_checkpoints(now - 7 * kDay, left);
   left -= std::ssize(checkpoints.rows);
   note_ended(checkpoints);  // what kept a session or run is gone
-  commit_and_subtract_stability_bytes(transaction, prompts);
+  commit_dropped_stability(transaction, prompts);
   return left < kLarge;
 }
 

@@ -143,12 +143,12 @@ class StateStore {
   void set_fingerprint_written();
 
   // Tenants have small numbers, so that a URL need not show their names.
-  int64_t find_or_add_tenant_number(const std::string& tenant, double now);
+  int64_t intern_tenant(const std::string& tenant, double now);
   std::optional<std::string> find_tenant(int64_t number);
 
   // Adds the session unless this idempotency key ("": none) made one before; returns its id.
   // Conflict when that one was for another request.
-  std::string find_or_add_session(const SessionRow& row, const Idempotency& key);
+  std::string ensure_session(const SessionRow& row, const Idempotency& key);
   std::optional<SessionRow> find_session(const std::string& id);
   std::map<std::string, std::string> read_active_sessions();  // ids, and whose they are
   // False when it had ended before; the first reason stays.
@@ -160,7 +160,7 @@ class StateStore {
                          int64_t& last);
 
   // Adds the sampler unless (session, sampling_seq) has one; returns what is there.
-  SamplerRow find_or_add_sampler(SamplerRow row);
+  SamplerRow ensure_sampler(SamplerRow row);
   std::optional<SamplerRow> find_sampler(const std::string& id);
   bool has_samplers(const std::string& session_id);
   // How many samplers each active session has that has any, ephemeral ones apart.
@@ -179,7 +179,7 @@ class StateStore {
 
   // Replaces a checkpoint of the same run, kind and name, if there is one, in one durable
   // transaction. Where its run was forgotten meanwhile, there is one of that id again.
-  void add_or_replace_checkpoint(const CheckpointRow& row);
+  void upsert_checkpoint(const CheckpointRow& row);
   // Adds the checkpoint with a run of its own (copy_weights), remembered under the idempotency key.
   // False, and nothing is added, when the run's id is there.
   [[nodiscard]] bool add_copy(const RunRow& run, const CheckpointRow& checkpoint,
@@ -230,7 +230,7 @@ class StateStore {
   std::optional<std::string> find_remembered(const std::string& tenant, const std::string& scope,
                                              const Idempotency& key);
 
-  // Records of stable_reinforce, opaque here; read_and_touch_stability() counts as a use. Of a
+  // Records of stable_reinforce, opaque here; find_stability() counts as a use. Of a
   // tenant's that take more than `quota` bytes, those go that were not used for longest.
   struct StabilityRecord {
     std::string sequence_id;
@@ -249,9 +249,9 @@ class StateStore {
     std::optional<std::string> prompt;  // none: a record of before there were any
     std::string record;
   };
-  std::optional<StabilityFound> read_and_touch_stability(const std::string& session,
-                                                         const std::string& sequence_id,
-                                                         double now);
+  // The record of a sequence, which counts as used now.
+  std::optional<StabilityFound> find_stability(const std::string& session,
+                                               const std::string& sequence_id, double now);
 
   // Drops what nobody can ask for any more: day-old idempotency keys and stability records, and
   // week-old dead checkpoints; a batch of them. True: there may be more.
@@ -291,10 +291,11 @@ class StateStore {
   int64_t delete_some_records_up_to(std::vector<SqlValue> last) REQUIRES(mutex_);
   SqlResult read_oldest_stability(const std::string& tenant) REQUIRES(mutex_);
   // `dropped`: rows of a tenant and bytes.
-  void commit_and_subtract_stability_bytes(Transaction& transaction, const SqlResult& dropped)
+  void commit_dropped_stability(Transaction& transaction, const SqlResult& dropped)
       REQUIRES(mutex_);
-  void commit_and_set_stability_bytes(Transaction& transaction, const std::string& tenant,
-                                      int64_t bytes) REQUIRES(mutex_);
+  // Commits; from then on the tenant's records take `bytes`.
+  void commit_stability(Transaction& transaction, const std::string& tenant, int64_t bytes)
+      REQUIRES(mutex_);
   // A request whose number came before, and was forgotten.
   void delete_stability(const StabilityRequest& request);
   // A batch of those that a tenant has beyond so many bytes; true when there are more.
@@ -316,7 +317,7 @@ class StateStore {
   // How many rows were added: none where the session has one of this number.
   int64_t insert_sampler(const SamplerRow& row) REQUIRES(mutex_);
   // Runs a statement that takes the files of a checkpoint, or its row with them.
-  void run_and_subtract_bytes(const char* statement, const std::string& id) REQUIRES(mutex_);
+  void free_checkpoint_bytes(const char* statement, const std::string& id) REQUIRES(mutex_);
   // Whether a sampler of the tenant's living sessions reads the place's checkpoint; nothing: `left`
   // samplers were not all, and the place is behind those.
   std::optional<bool> look_for_readers(const std::string& tenant, CollectPlace& place,

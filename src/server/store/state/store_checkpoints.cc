@@ -92,14 +92,14 @@ void StateStore::delete_replaced_checkpoint(const CheckpointRow& by) {
       {by.created_at, by.run_id, kind_value(by.kind), by.name});
 }
 
-void StateStore::add_or_replace_checkpoint(const CheckpointRow& row) {
+void StateStore::upsert_checkpoint(const CheckpointRow& row) {
   {
     const StoreLock lock(mutex_);
     Transaction transaction(*sql_, Durability::kLater);
     delete_replaced_checkpoint(row);
     insert_checkpoint(row);
     (void)insert_run(make_forgotten_run(row));  // it is there, as a rule
-    stored_.commit_and_add(transaction, {{row.tenant, row.size_bytes}});
+    stored_.commit_growth(transaction, {{row.tenant, row.size_bytes}});
   }
   sql_->sync();
 }
@@ -122,7 +122,7 @@ bool StateStore::add_copy(const RunRow& run_row, const CheckpointRow& checkpoint
     if (ended_) ended_->insert(run_row.tenant);  // a copy's run is over
     insert_checkpoint(checkpoint);
     if (!key.name.empty()) remember_copy(run_row, checkpoint, key);
-    stored_.commit_and_add(transaction, {{checkpoint.tenant, checkpoint.size_bytes}});
+    stored_.commit_growth(transaction, {{checkpoint.tenant, checkpoint.size_bytes}});
   }
   sql_->sync();
   return true;
@@ -269,21 +269,21 @@ void StateStore::expire(const std::string& id) {
 
 void StateStore::mark_files_gone(const std::string& id) {
   const StoreLock lock(mutex_);
-  run_and_subtract_bytes("UPDATE checkpoints SET files_gone = 1 WHERE id = ?", id);
+  free_checkpoint_bytes("UPDATE checkpoints SET files_gone = 1 WHERE id = ?", id);
 }
 
 void StateStore::forget_checkpoint(const std::string& id) {
   const StoreLock lock(mutex_);
-  run_and_subtract_bytes("DELETE FROM checkpoints WHERE id = ?", id);
+  free_checkpoint_bytes("DELETE FROM checkpoints WHERE id = ?", id);
 }
 
-void StateStore::run_and_subtract_bytes(const char* statement, const std::string& id) {
+void StateStore::free_checkpoint_bytes(const char* statement, const std::string& id) {
   Transaction transaction(*sql_);
   const TenantSums::Sums more =
       run("SELECT tenant, -size_bytes FROM checkpoints WHERE id = ? AND files_gone = 0", {id})
           .counts();
   run(statement, {id});
-  stored_.commit_and_add(transaction, more);
+  stored_.commit_growth(transaction, more);
 }
 
 void StateStore::load_stored_bytes() {

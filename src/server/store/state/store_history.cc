@@ -200,7 +200,7 @@ bool StateStore::prune_history(double now, int64_t keep) {
       add_scans_of_next_tenant(*walk, keep, left);
     }
   }
-  samplers_.commit_and_add(transaction, samplers);
+  samplers_.commit_growth(transaction, samplers);
   ended_ = std::move(ended);
   if (walk->has_more()) {
     history_ = std::move(walk);
@@ -233,7 +233,7 @@ bool StateStore::prune_samplers(int64_t keep) {
     walk.tenants.pop_back();
     walk.number = -1;
   }
-  samplers_.commit_and_add(transaction, more);
+  samplers_.commit_growth(transaction, more);
   if (walk.tenants.empty()) return false;
   sampler_walk_ = std::move(walk);
   return true;

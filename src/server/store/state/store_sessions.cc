@@ -70,7 +70,7 @@ void StateStore::insert_session(const SessionRow& row) {
        row.state});
 }
 
-std::string StateStore::find_or_add_session(const SessionRow& row, const Idempotency& key) {
+std::string StateStore::ensure_session(const SessionRow& row, const Idempotency& key) {
   const StoreLock lock(mutex_);
   Transaction transaction(*sql_);
   if (!key.name.empty() && !try_remember_session(row, key))
@@ -139,12 +139,12 @@ int64_t StateStore::insert_sampler(const SamplerRow& row) {
       .changed;
 }
 
-SamplerRow StateStore::find_or_add_sampler(SamplerRow row) {
+SamplerRow StateStore::ensure_sampler(SamplerRow row) {
   const StoreLock lock(mutex_);
   row.boot = boot_;
   Transaction transaction(*sql_);
   const int64_t added = insert_sampler(row);
-  samplers_.commit_and_add(transaction, {{row.tenant, added}});
+  samplers_.commit_growth(transaction, {{row.tenant, added}});
   if (added > 0) return row;
   return *rows::read_first(
       run(select_sql(kSamplerColumns, "samplers WHERE session_id = ? AND sampling_seq = ?"),

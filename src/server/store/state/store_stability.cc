@@ -29,8 +29,7 @@ int64_t bytes_of(const StateStore::StabilityRequest& request) {
 
 // The row up to which requests go, so that `taken` bytes are `most`, or so many that it is a batch;
 // `taken` is then what is left.
-const SqlRow& find_last_to_delete_and_subtract(const SqlResult& oldest, int64_t most,
-                                               int64_t& taken) {
+const SqlRow& find_eviction_end(const SqlResult& oldest, int64_t most, int64_t& taken) {
   const int64_t before = taken;
   auto row = oldest.rows.begin();
   for (;; ++row) {
@@ -80,8 +79,8 @@ void StateStore::upsert_stability_records(const StabilityRequest& request, doubl
       });
 }
 
-void StateStore::commit_and_set_stability_bytes(Transaction& transaction, const std::string& tenant,
-                                                int64_t bytes) {
+void StateStore::commit_stability(Transaction& transaction, const std::string& tenant,
+                                  int64_t bytes) {
   stability_bytes_.erase(tenant);  // until the commit is known
   transaction.commit();
   stability_bytes_[tenant] = bytes;
@@ -95,7 +94,7 @@ void StateStore::insert_stability_prompt(const StabilityRequest& request, int64_
   run("INSERT INTO stability_prompts (session_id, id, tenant, last_used, bytes, prompt) "
       "VALUES (?, ?, ?, ?, ?, ?)",
       {request.session, request.id, request.tenant, now, bytes, Blob{request.prompt}});
-  commit_and_set_stability_bytes(transaction, request.tenant, taken + bytes);
+  commit_stability(transaction, request.tenant, taken + bytes);
 }
 
 void StateStore::delete_stability(const StabilityRequest& request) {
@@ -108,7 +107,7 @@ void StateStore::delete_stability(const StabilityRequest& request) {
   for (const char* rows : {"stability WHERE session_id = ? AND prompt_id = ?",
                            "stability_prompts WHERE session_id = ? AND id = ?"})
     run(fmt::format("DELETE FROM {}", rows), {request.session, request.id});
-  commit_and_set_stability_bytes(transaction, request.tenant, taken - rows::only_number(known));
+  commit_stability(transaction, request.tenant, taken - rows::only_number(known));
 }
 
 SqlResult StateStore::read_oldest_stability(const std::string& tenant) {
@@ -125,10 +124,10 @@ bool StateStore::delete_oldest_stability(const std::string& tenant, int64_t most
   if (taken == 0 || taken <= most) return false;
   const SqlResult oldest = read_oldest_stability(tenant);
   if (oldest.rows.empty()) return false;
-  const SqlRow& last = find_last_to_delete_and_subtract(oldest, most, taken);
+  const SqlRow& last = find_eviction_end(oldest, most, taken);
   Transaction transaction(*sql_);
   const bool may_be_more = delete_stability_up_to(tenant, last);
-  commit_and_set_stability_bytes(transaction, tenant, may_be_more ? before : taken);
+  commit_stability(transaction, tenant, may_be_more ? before : taken);
   return may_be_more || taken > most;
 }
 
@@ -158,8 +157,9 @@ int64_t StateStore::sum_stability_bytes(const std::string& tenant) {
           {tenant}));
 }
 
-std::optional<StateStore::StabilityFound> StateStore::read_and_touch_stability(
-    const std::string& session, const std::string& sequence_id, double now) {
+std::optional<StateStore::StabilityFound> StateStore::find_stability(const std::string& session,
+                                                                     const std::string& sequence_id,
+                                                                     double now) {
   const StoreLock lock(mutex_);
   const SqlResult found = run(
       "SELECT stability.record, stability.last_used, stability_prompts.prompt, stability.prompt_id "

@@ -49,7 +49,7 @@ class TenantSums {
     known_ = true;
   }
   // Commits what adds so much.
-  void commit_and_add(Transaction& transaction, const Sums& more) {
+  void commit_growth(Transaction& transaction, const Sums& more) {
     Unsure unsure{*this};
     transaction.commit();
     unsure.is_over = true;

@@ -246,12 +246,12 @@ struct Sampled : Completion {
 
   Response finish(const api::Outcome& outcome) override {
     const auto& output = std::get<api::SampleOutput>(outcome);
-    if (writes_files()) pack_and_store_record(output);
+    if (writes_files()) store_record(output);
     return sample_response(output, targets);
   }
   [[nodiscard]] bool writes_files() const override { return !record.id.empty(); }
 
-  void pack_and_store_record(const api::SampleOutput& output) {
+  void store_record(const api::SampleOutput& output) {
     for (size_t i = 0; i < output.sequences.size(); ++i) {
       const api::SampledSequence& sequence = output.sequences[i];
       record.records.push_back(
@@ -346,11 +346,11 @@ Response submit_sample(Service& service, SampleCall& call) {
   const std::string& id = call.sampler_id;
   const int64_t seq_id = call.seq_id;
   SampleOrder& order = call.order;
-  const SamplerTable::Row sampler = service.find_or_restore_sampler(request, id);
+  const SamplerTable::Row sampler = service.require_sampler(request, id);
   if (call.fault) std::rethrow_exception(call.fault);
   if (std::optional<Response> known = find_known_sample_reply(service, call))
     return std::move(*known);
-  fill_and_check_sample(service.info(sampler->base), order);
+  resolve_sample(service.info(sampler->base), order);
   if (order.record) check_stability_record(order.command, service.options());
   const int64_t num_samples = order.command.num_samples;
   std::shared_ptr<Sampled> completion = take_completion(service, call, sampler->session);
@@ -364,11 +364,11 @@ Response submit_sample(Service& service, SampleCall& call) {
   return sample_reply(request_id, id, seq_id, num_samples);
 }
 
-void constrain_and_submit(Service& service, const std::shared_ptr<SampleCall>& call) {
+// Submits the sample once its grammar is there, if it wants one.
+void submit_constrained(Service& service, const std::shared_ptr<SampleCall>& call) {
   const auto submit = [&service, call] { call->respond(submit_sample(service, *call)); };
   if (call->order.outputs.empty() || call->fault) return submit();
-  const SamplerTable::Row sampler =
-      service.find_or_restore_sampler(call->request, call->sampler_id);
+  const SamplerTable::Row sampler = service.require_sampler(call->request, call->sampler_id);
   service.parts().fit(call->request.tenant, static_cast<size_t>(sampler->base), call->order.outputs,
                       call->respond,
                       [call, submit](std::shared_ptr<const structured::Grammar> grammar) {
@@ -383,9 +383,9 @@ void asample(Service& service, Request&& request, const Respond& respond) {
     read_sample_call(*call);
     call->request.free_body();
   };
-  service.run_aside_if_long(respond, call->request.tenant,
-                            call->request.body.size() > Service::kReadAtOnce, read,
-                            [&service, call] { constrain_and_submit(service, call); });
+  service.run_request_work(respond, call->request.tenant,
+                           call->request.body.size() > Service::kReadAtOnce, read,
+                           [&service, call] { submit_constrained(service, call); });
 }
 
 }  // namespace
@@ -403,7 +403,7 @@ SampleOrder read_sample(const text::Fields& body, uint64_t fallback_seed) {
   return order;
 }
 
-void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order) {
+void resolve_sample(const api::BaseInfo& base, SampleOrder& order) {
   api::Sample& command = order.command;
   const int64_t prompt = std::ssize(command.prompt);
   const int64_t left = base.max_context - prompt;

@@ -32,6 +32,6 @@ struct SampleOrder {
 SampleOrder read_sample(const text::Fields& body, uint64_t fallback_seed);
 
 // Fills what the model has by default, and checks the rest against it: a glance at each id.
-void fill_and_check_sample(const api::BaseInfo& base, SampleOrder& order);
+void resolve_sample(const api::BaseInfo& base, SampleOrder& order);
 
 }  // namespace strata::server

@@ -45,7 +45,7 @@ api::LoraConfig read_lora(const text::Fields& body, int64_t max_rank) {
 Response create_model(Service& service, const Request& request) {
   const text::JsonBody json(request.body, "create_model");
   const text::Fields body = json.root();
-  const std::string session = read_and_check_session(service, request, body);
+  const std::string session = read_live_session(service, request, body);
   const std::string base_name = body.string("base_model");
   const BaseName& base = require_trainable(service.parts().names, body, base_name);
   const api::LoraConfig lora = read_lora(body, service.options().max_rank);

@@ -35,7 +35,7 @@ void read_checkpoint_source(const ServiceParts& parts, const text::Fields& body,
               fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
   }
   const CheckpointRow checkpoint =
-      parts.registry.find_or_throw(path, row.tenant, /*may_be_public=*/true, row.created_at);
+      parts.registry.require_checkpoint(path, row.tenant, /*may_be_public=*/true, row.created_at);
   row.checkpoint_id = checkpoint.id;
   row.base_model = checkpoint.base_model;
   check_base_of_checkpoint(parts.names, body, path, checkpoint.base_model);
@@ -66,11 +66,11 @@ SamplerRow read_sampler_row(const ServiceParts& parts, const text::Fields& body,
 bool revive_known_sampler(Service& service, const Request& request, const std::string& id) {
   if (service.samplers().contains(id)) return true;
   if (!service.parts().store.find_sampler(id)) return false;
-  service.find_or_restore_sampler(request, id);
+  service.require_sampler(request, id);
   return true;
 }
 
-std::optional<Response> refuse_if_session_full(Service& service, const std::string& session) {
+std::optional<Response> refuse_full_session(Service& service, const std::string& session) {
   const int64_t in_use = service.samplers().count_of(session);
   if (in_use < service.options().max_samplers) return std::nullopt;
   return error_response(
@@ -89,11 +89,11 @@ Response create_sampling_session(Service& service, const Request& request) {
   const std::string id = SamplerTable::id_of(session, number);
   request.note(id);
   if (revive_known_sampler(service, request, id)) return sampler_reply(id);
-  if (auto refused = refuse_if_session_full(service, session)) return std::move(*refused);
+  if (auto refused = refuse_full_session(service, session)) return std::move(*refused);
   if (auto refused = service.refuse_over_sampler_limit(request.tenant)) return std::move(*refused);
   const SamplerRow row = read_sampler_row(service.parts(), body, request.tenant, session, number);
   service.check_may_sample(request.tenant, *service.parts().names.find(row.base_model));
-  const SamplerRow kept = service.parts().store.find_or_add_sampler(row);
+  const SamplerRow kept = service.parts().store.ensure_sampler(row);
   service.samplers().count_stored(session);
   service.add_live_sampler(kept.id, service.make_sampler(kept, request.tenant));
   return sampler_reply(kept.id);

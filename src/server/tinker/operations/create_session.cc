@@ -84,7 +84,7 @@ Response create_session(Service& service, const Request& request) {
   if (service.is_stopping()) return refuse(kStopping);
   const SessionRow row = read_new_session(json.root(), request.tenant);
   if (auto refused = refuse_over_session_limit(service, request)) return std::move(*refused);
-  const std::string id = service.parts().store.find_or_add_session(row, idempotency_of(request));
+  const std::string id = service.parts().store.ensure_session(row, idempotency_of(request));
   request.note(id);
   // A repeated key names the session of then, which may have ended since.
   if (id == row.id) service.sessions().add(id, request.tenant, now_seconds());

@@ -54,7 +54,7 @@ struct FindRecordOf {
   std::optional<SampleRecord> operator()(const std::string& sequence) {
     if (!is_own) is_own = is_session_of_tenant();
     if (!*is_own) return std::nullopt;
-    const auto found = store.read_and_touch_stability(session, sequence, wall_seconds());
+    const auto found = store.find_stability(session, sequence, wall_seconds());
     if (!found) return std::nullopt;
     return found->prompt ? unpack_sequence(*found->prompt, found->record)
                          : unpack_record(found->record);
@@ -104,8 +104,7 @@ Response submit_data(Service& service, DataCall& call) {
         400, fmt::format("forward_backward: seq_id: got {}, wanted 1 or more", call.seq_id));
   }
   if (const auto fault = find_data_fault(call, service.options(), service.info(model.base)))
-    return service.answer_failed_and_consume_number(tenant, id, call.seq_id, call.fingerprint,
-                                                    *fault);
+    return service.reject_seq_id(tenant, id, call.seq_id, call.fingerprint, *fault);
   api::Command command = service.new_training_command(call.request, model, id, call.seq_id);
   command.fingerprint = call.fingerprint;
   const bool is_ours = call.op.loss.name == api::LossName::kStableReinforce;
@@ -134,8 +133,8 @@ void handle_data_call(Service& service, Request&& request, const Respond& respon
   };
   const std::string& body = call->request.body;
   const bool is_long = body.size() > Service::kReadAtOnce || may_name_records(body, form);
-  service.run_aside_if_long(respond, call->request.tenant, is_long, read,
-                            [&service, call] { call->respond(submit_data(service, *call)); });
+  service.run_request_work(respond, call->request.tenant, is_long, read,
+                           [&service, call] { call->respond(submit_data(service, *call)); });
 }
 
 }  // namespace strata::server

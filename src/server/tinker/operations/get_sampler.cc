@@ -8,7 +8,7 @@ namespace {
 
 Response get_sampler(Service& service, const Request& request) {
   const std::string& id = request.parts.at(0);
-  const SamplerTable::Row sampler = service.find_or_restore_sampler(request, id);
+  const SamplerTable::Row sampler = service.require_sampler(request, id);
   JsonObject reply = {{"sampler_id", id}, {"base_model", sampler->base_name}};
   if (sampler->model_path) reply.add("model_path", *sampler->model_path);
   return json_response(200, reply.text());

@@ -24,11 +24,11 @@ void check_kind(const text::Fields& body, const TinkerPath& path) {
 }
 
 // A load of what is not there is the user's fault like any other of its faults: 400.
-CheckpointRow find_checkpoint_or_throw_invalid(Service& service, const Request& request,
-                                               const TinkerPath& path) {
+CheckpointRow find_checkpoint_to_load(Service& service, const Request& request,
+                                      const TinkerPath& path) {
   try {
-    return service.parts().registry.find_or_throw(path, request.tenant, /*may_be_public=*/true,
-                                                  wall_seconds());
+    return service.parts().registry.require_checkpoint(path, request.tenant, /*may_be_public=*/true,
+                                                       wall_seconds());
   } catch (const Error& error) {
     if (error.code != ErrorCode::kNotFound) throw;
     throw Error(ErrorCode::kInvalidArgument, fmt::format("load_weights: path: {}", error.what()));
@@ -49,10 +49,10 @@ Response create_model_from_checkpoint(Service& service, const Request& request,
   const BaseNames& names = service.parts().names;
   CheckpointRegistry& registry = service.parts().registry;
   refuse_token(body);
-  const std::string session = read_and_check_session(service, request, body);
+  const std::string session = read_live_session(service, request, body);
   const TinkerPath path = parse_tinker_path(body.string("path"));
   check_kind(body, path);
-  const CheckpointRow row = find_checkpoint_or_throw_invalid(service, request, path);
+  const CheckpointRow row = find_checkpoint_to_load(service, request, path);
   const std::string base_name = body.string_or("base_model", row.base_model);
   const BaseName& base = require_trainable(names, body, base_name);
   check_base_of_checkpoint(names, body, row, base, base_name);
@@ -105,8 +105,8 @@ CheckpointRow require_matching_checkpoint(Service& service, const NumberedCall& 
                                           const TinkerPath& path) {
   check_kind(call.body, path);
   CheckpointRow row =
-      service.parts().registry.find_or_throw(path, call.request.tenant,
-                                             /*may_be_public=*/true, wall_seconds());
+      service.parts().registry.require_checkpoint(path, call.request.tenant,
+                                                  /*may_be_public=*/true, wall_seconds());
   check_same_base(service.parts().names, call, path, row);
   check_same_lora(call, path, row);
   return row;
@@ -122,7 +122,7 @@ Response load_into_model(Service& service, const NumberedCall& call) {
     row = require_matching_checkpoint(service, call, path);
   } catch (const Error& error) {
     if (dynamic_cast<const StoreError*>(&error) != nullptr) throw;  // no fault of the path
-    return answer_failed_and_consume_number(service, call, error.what());
+    return reject_seq_id(service, call, error.what());
   }
   api::Command command = new_training_command(service, call);
   command.op = api::LoadState{registry.folder(row), optimizer};

@@ -25,10 +25,10 @@ api::Command new_training_command(Service& service, const NumberedCall& call) {
   return command;
 }
 
-Response answer_failed_and_consume_number(Service& service, const NumberedCall& call,
-                                          std::string_view message, api::FaultCategory category) {
-  return service.answer_failed_and_consume_number(call.request.tenant, call.model_id, call.seq_id,
-                                                  Hash::of(call.request.body), message, category);
+Response reject_seq_id(Service& service, const NumberedCall& call, std::string_view message,
+                       api::FaultCategory category) {
+  return service.reject_seq_id(call.request.tenant, call.model_id, call.seq_id,
+                               Hash::of(call.request.body), message, category);
 }
 
 }  // namespace strata::server

@@ -29,8 +29,7 @@ Response handle_numbered_call(Service& service, const Request& request, const te
 api::Command new_training_command(Service& service, const NumberedCall& call);
 
 // The call has failed already, for a fault of what it names.
-Response answer_failed_and_consume_number(Service& service, const NumberedCall& call,
-                                          std::string_view message,
-                                          api::FaultCategory category = api::FaultCategory::kUser);
+Response reject_seq_id(Service& service, const NumberedCall& call, std::string_view message,
+                       api::FaultCategory category = api::FaultCategory::kUser);
 
 }  // namespace strata::server

@@ -14,12 +14,12 @@ namespace {
 constexpr size_t kJsonWork = 16;  // what a byte that becomes JSON takes, in those of protobuf
 
 // What is large is encoded on another thread.
-void encode_and_respond(Service& service, const Respond& respond, const std::string& tenant,
-                        bool as_json, Response response) {
+void respond_encoded(Service& service, const Respond& respond, const std::string& tenant,
+                     bool as_json, Response response) {
   const std::shared_ptr<const Encoding> encoding = response.encoding;
   if (!encoding) return respond(std::move(response));
   auto made = std::make_shared<Response>();
-  service.run_aside_if_long(
+  service.run_request_work(
       respond, tenant, encoding->num_bytes * (as_json ? kJsonWork : 1) > Service::kReadAtOnce,
       [made, encoding, as_json] { *made = encoding->make(as_json); },
       [made, respond] { respond(std::move(*made)); });
@@ -29,7 +29,7 @@ void retrieve_future(Service& service, Request&& request, const Respond& respond
   const text::JsonBody json(request.body, "retrieve_future");
   const bool as_json = accepts_json_only(request.header("accept"));
   const auto answer = [&service, respond, as_json, tenant = request.tenant](Response response) {
-    encode_and_respond(service, respond, tenant, as_json, std::move(response));
+    respond_encoded(service, respond, tenant, as_json, std::move(response));
   };
   const std::string id = json.root().string("request_id");
   const uint64_t held = service.futures().poll(request.tenant, id, answer, now_seconds());

@@ -68,7 +68,7 @@ api::Operation make_save_operation(CheckpointKind kind, const std::string& dir,
 }
 
 // What all kinds of bodies say of it, and whose it is. The audit log names its path.
-void read_save_and_note_path(const NumberedCall& call, CheckpointKind kind, CheckpointSave& save) {
+void read_save(const NumberedCall& call, CheckpointKind kind, CheckpointSave& save) {
   const std::string name =
       call.body.string_or("path", fmt::format("checkpoint-{:06}", call.seq_id));
   check_checkpoint_name("path", name);
@@ -82,15 +82,14 @@ void read_save_and_note_path(const NumberedCall& call, CheckpointKind kind, Chec
 }
 
 // The disk's; or the answer, in the order of the model's numbers, where it has no space.
-std::optional<Response> reserve_disk_or_answer_failed(Service& service, const NumberedCall& call,
-                                                      int64_t bytes, std::shared_ptr<void>& disk) {
+std::optional<Response> reserve_disk(Service& service, const NumberedCall& call, int64_t bytes,
+                                     std::shared_ptr<void>& disk) {
   try {
     disk = service.parts().registry.reserve_disk_space(bytes);
     return std::nullopt;
   } catch (const Error& error) {
     if (error.code != ErrorCode::kIo || dynamic_cast<const StoreError*>(&error) != nullptr) throw;
-    return answer_failed_and_consume_number(service, call, error.what(),
-                                            api::FaultCategory::kServer);
+    return reject_seq_id(service, call, error.what(), api::FaultCategory::kServer);
   }
 }
 
@@ -107,16 +106,14 @@ Response save_checkpoint(Service& service, const NumberedCall& call, const char*
   const ServiceParts& parts = service.parts();
   const LiveModel& model = call.model;
   const std::string& tenant = call.request.tenant;
-  read_save_and_note_path(call, kind, save);
+  read_save(call, kind, save);
   const auto saved = std::make_shared<CheckpointSaved>(parts.registry, service.dispatch(), type);
   saved->save = std::move(save);
   saved->base = model.base;
   const int64_t bytes = checkpoint_bytes(service.dispatch(), model, kind);
-  if (auto full =
-          reserve_disk_quota_or_refuse(parts.usage, parts.store, tenant, bytes, saved->quota))
+  if (auto full = reserve_disk_quota(parts.usage, parts.store, tenant, bytes, saved->quota))
     return std::move(*full);
-  if (auto failed = reserve_disk_or_answer_failed(service, call, bytes, saved->disk))
-    return std::move(*failed);
+  if (auto failed = reserve_disk(service, call, bytes, saved->disk)) return std::move(*failed);
   saved->dir = parts.registry.name_folder();
   api::Command command = new_training_command(service, call);
   saved->snapshot = {command.request.text};

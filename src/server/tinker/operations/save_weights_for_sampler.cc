@@ -28,7 +28,7 @@ struct EphemeralSaved : Completion {
     is_saved = true;
     require_live_session();
     row.created_at = wall_seconds();
-    const SamplerRow kept = service.parts().store.find_or_add_sampler(row);
+    const SamplerRow kept = service.parts().store.ensure_sampler(row);
     if (!kept.is_ephemeral) refuse_used_number();
     service.add_live_sampler(row.id, sampler, std::move(bytes));
     return json_response(
@@ -50,7 +50,7 @@ struct EphemeralSaved : Completion {
   // Until it is saved, its snapshot is another's of that name (sent again, it is refused), and no
   // folder of its own is there.
   void undo() override {
-    if (is_saved) service.release_if_ephemeral(sampler);
+    if (is_saved) service.release_ephemeral(sampler);
   }
 
   Service& service;
@@ -84,13 +84,11 @@ LiveSampler make_ephemeral_sampler(const SamplerRow& row, const LiveModel& model
 }
 
 // Takes the bytes of the sampler's row, or returns the refusal.
-std::optional<Response> take_row_bytes_or_refuse(Service& service, const SamplerRow& row,
-                                                 const LiveSampler& sampler,
-                                                 SharedLimit::Share& bytes) {
+std::optional<Response> reserve_row_bytes(Service& service, const SamplerRow& row,
+                                          const LiveSampler& sampler, SharedLimit::Share& bytes) {
   if (auto refused = service.refuse_over_sampler_limit(row.tenant)) return refused;
   bytes = service.samplers().take_bytes_dropping_idle(row.id, sampler);
-  if (bytes || service.samplers().would_replace_or_crowd_out(row.id, sampler.session))
-    return std::nullopt;
+  if (bytes || service.samplers().would_evict(row.id, sampler.session)) return std::nullopt;
   return refuse(kNoSpaceForSampler);
 }
 
@@ -102,7 +100,7 @@ Response save_ephemeral(Service& service, const NumberedCall& call) {
   LiveSampler sampler = make_ephemeral_sampler(row, model, service.parts().registry.name_folder());
   api::Command command = new_training_command(service, call);
   SharedLimit::Share bytes;
-  if (auto refused = take_row_bytes_or_refuse(service, row, sampler, bytes)) {
+  if (auto refused = reserve_row_bytes(service, row, sampler, bytes)) {
     std::optional<Response> known =
         service.find_known_answer({call.model_id, call.seq_id}, command.fingerprint);
     return known ? std::move(*known) : std::move(*refused);

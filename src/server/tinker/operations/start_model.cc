@@ -40,7 +40,7 @@ struct ModelMade : Completion {
   }
   void undo() override {
     if (!is_alive) return;
-    service.forget_model_and_end_run(id);
+    service.retire_model(id);
     service.parts().store.forget_run(id);
   }
 
@@ -52,8 +52,8 @@ struct ModelMade : Completion {
 };
 
 // What the store keeps of it, for a restart; `name` is how the page calls it.
-RunRow make_run_row_and_name(Service& service, const Request& request, const text::Fields& body,
-                             const ModelStart& start, int64_t number, std::string& name) {
+RunRow make_run_row(Service& service, const Request& request, const text::Fields& body,
+                    const ModelStart& start, int64_t number, std::string& name) {
   RunRow row;
   row.id = ModelTable::id_of(start.session, number);
   row.tenant = request.tenant;
@@ -94,8 +94,9 @@ api::Command take_create_command(Service& service, const Request& request, Model
   return command;
 }
 
-void add_live_model_and_watch(Service& service, const RunRow& row, const std::string& session,
-                              api::BaseId base, std::string name) {
+// Adds the model to those that are alive, and its run to what the page watches.
+void register_model(Service& service, const RunRow& row, const std::string& session,
+                    api::BaseId base, std::string name) {
   service.models().add(row.id, {row.tenant, session, row.base_model, base, row.lora, false});
   service.parts().watch.note_run_started(row.id, {.tenant = row.tenant,
                                                   .base_name = row.base_model,
@@ -106,8 +107,7 @@ void add_live_model_and_watch(Service& service, const RunRow& row, const std::st
 
 }  // namespace
 
-std::string read_and_check_session(Service& service, const Request& request,
-                                   const text::Fields& body) {
+std::string read_live_session(Service& service, const Request& request, const text::Fields& body) {
   std::string session = body.string("session_id");
   service.require_session(request, session);
   check_optimizer(body);
@@ -122,7 +122,7 @@ Response start_model(Service& service, const Request& request, const text::Field
   request.note(id);
   const bool is_new = !service.models().contains(id);
   std::string name;
-  const RunRow row = make_run_row_and_name(service, request, body, start, number, name);
+  const RunRow row = make_run_row(service, request, body, start, number, name);
   api::Command command = take_create_command(service, request, start, id);
   // First what a restart must know, then the model: what the store refuses takes no slot.
   if (is_new && !store.add_run(row)) refuse_used_number(service, request, row, start.type);
@@ -134,8 +134,7 @@ Response start_model(Service& service, const Request& request, const text::Field
         400, fmt::format("{}: model_seq_id: {} was used for another request", start.type, number));
   }
   if (response.status != 200 || !is_new) return response;
-  add_live_model_and_watch(service, row, start.session, api::BaseId{start.base.model},
-                           std::move(name));
+  register_model(service, row, start.session, api::BaseId{start.base.model}, std::move(name));
   made->is_alive = true;
   return response;
 }

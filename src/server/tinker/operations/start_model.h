@@ -12,8 +12,7 @@ namespace strata::server {
 
 // The session, alive, in which the body wants a model. Throws Error also where it wants an
 // optimizer that is not here.
-std::string read_and_check_session(Service& service, const Request& request,
-                                   const text::Fields& body);
+std::string read_live_session(Service& service, const Request& request, const text::Fields& body);
 
 struct ModelStart {
   const char* type;  // of the reply

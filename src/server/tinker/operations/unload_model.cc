@@ -29,7 +29,7 @@ Response unload_model(Service& service, const Request& request) {
   command.op = api::UnloadModel{};
   Response response =
       service.submit(std::move(command), {.completion = std::make_shared<ModelUnloaded>(id)});
-  if (response.status == 200) service.forget_model_and_end_run(id);
+  if (response.status == 200) service.retire_model(id);
   return response;
 }
 

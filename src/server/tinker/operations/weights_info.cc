@@ -14,7 +14,7 @@ Response get_weights_info(Service& service, const Request& request) {
   const text::Fields body = json.root();
   refuse_token(body);
   const TinkerPath path = parse_tinker_path(body.string("tinker_path"));
-  const CheckpointRow row = service.parts().registry.find_or_throw(
+  const CheckpointRow row = service.parts().registry.require_checkpoint(
       path, request.tenant, /*may_be_public=*/true, wall_seconds());
   return json_response(200, JsonObject{{"type", "weights_info"},
                                        {"base_model", row.base_model},

@@ -400,7 +400,7 @@ void add_machine_rows(OptionTable& t, ServeOptions& o) {
             "no result depends on it");
 }
 
-void add_machine_limit_and_other_rows(OptionTable& t, ServeOptions& o) {
+void add_remaining_rows(OptionTable& t, ServeOptions& o) {
   t.group("Machine, limits and the rest");
   add_duration(t, "url-ttl", o.url_ttl, "life of a signed URL");
   add_duration(t, "shutdown-timeout", o.shutdown_timeout,
@@ -428,7 +428,7 @@ OptionTable option_table_of(ServeOptions& o) {
   add_request_rows(t, o);
   add_adapter_rows(t, o);
   add_waiting_rows(t, o);
-  add_machine_limit_and_other_rows(t, o);
+  add_remaining_rows(t, o);
   t.mark_common({"model",   "adapter",      "alias",          "listen", "port",   "tls-cert",
                  "tls-key", "public-url",   "metrics-listen", "data",   "keys",   "admin-keys",
                  "no-keys", "max-adapters", "max-rank",       "memory", "limits", "rate",

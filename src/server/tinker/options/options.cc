@@ -232,7 +232,7 @@ static rlim_t raise_file_limit() {
   return limit.rlim_max;
 }
 
-void raise_and_check_file_limit(const ServeOptions& options) {
+void ensure_file_limit(const ServeOptions& options) {
   const rlim_t limit = raise_file_limit();
   if (limit == RLIM_INFINITY) return;
   const bool is_given = options.max_connections > 0;

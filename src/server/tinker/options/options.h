@@ -58,7 +58,7 @@ struct ServeOptions {
   double shutdown_timeout = 30;
   double schema_seconds = 2;
   int64_t request_memory = 0;  // bytes; 0: what the shares below come to
-  // Bytes; 0: a share of --request-memory or --memory, see fill_unset_and_raise_body_limits()
+  // Bytes; 0: a share of --request-memory or --memory, see resolve_size_limits()
   // (server/tinker/budget.h).
   int64_t max_body = 0;
   int64_t max_body_bytes = 0;
@@ -74,9 +74,9 @@ struct ServeOptions {
   int64_t min_body_rate = 8 << 10;      // bytes a second
   int64_t min_download_rate = 8 << 10;  // likewise
   int64_t max_downloads_per_tenant = 64;
-  int64_t max_connections = 0;              // 0: see connection_limit()
-  int64_t max_connections_per_address = 0;  // 0: half of them
-  int64_t max_handshakes = 0;               // unfinished; 0: see fill_unset_and_raise_body_limits()
+  int64_t max_connections = 0;               // 0: see connection_limit()
+  int64_t max_connections_per_address = 0;   // 0: half of them
+  int64_t max_handshakes = 0;                // unfinished; 0: see resolve_size_limits()
   std::vector<std::string> trusted_proxies;  // addresses, networks, "unix"
   std::string limits = "default";            // or small, large: of the rows in limit_presets.cc
   int64_t max_adapters = 64;
@@ -143,7 +143,7 @@ int64_t connection_limit(const ServeOptions& options);
 
 // Raises RLIMIT_NOFILE to its hard limit; an Error when that is too low for the connections and the
 // files that the server opens itself.
-void raise_and_check_file_limit(const ServeOptions& options);
+void ensure_file_limit(const ServeOptions& options);
 
 // "127.0.0.1:8000", "[::1]:8000" or "unix:/run/strata.sock".
 HostPort parse_host_port(const std::string& name, const std::string& text);

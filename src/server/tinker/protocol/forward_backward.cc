@@ -145,7 +145,7 @@ Config read_loss_config(const DataMessage& message) {
 }
 
 // A loss as a client names it.
-const api::LossRow& find_loss_or_fail(std::string_view name) {
+const api::LossRow& require_loss(std::string_view name) {
   const api::LossRow* found = api::find_loss(name);
   if (found != nullptr) return *found;
   if (name == "custom") {
@@ -215,7 +215,7 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
   }
   // With what build() makes of the arrays.
   if (parsed_)
-    parsed_->resize_or_throw(bytes.size() + static_cast<size_t>(scan.num_parts) * kPartBytes);
+    parsed_->resize_hold(bytes.size() + static_cast<size_t>(scan.num_parts) * kPartBytes);
   if (bytes.empty() || bytes.size() > INT_MAX || !read_data_message(bytes, message_)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "forward_backward: the body is not a ForwardBackwardRequest message");
@@ -224,7 +224,7 @@ void ForwardBackwardBody::read_binary(std::string_view bytes) {
 
 void ForwardBackwardBody::read_json(std::string_view text, const Charge* request) {
   json_ = std::make_unique<text::JsonBody>(text, endpoint(form_), request);
-  if (parsed_) parsed_->resize_or_throw(text.size());  // what build() makes of it
+  if (parsed_) parsed_->resize_hold(text.size());  // what build() makes of it
   const text::Fields body = json_->root();
   message_.model_id = message_.keep(body.string("model_id"));
   message_.forward_only = form_ == DataForm::kJsonForward;
@@ -238,7 +238,7 @@ api::ForwardBackward ForwardBackwardBody::build(const DataLimits& limits,
     read_json_data(json_->root(), endpoint(form_) + "_input", message_);
     json_.reset();  // several times the size of what it held
   }
-  const api::LossRow& loss = find_loss_or_fail(message_.loss_fn);
+  const api::LossRow& loss = require_loss(message_.loss_fn);
   api::ForwardBackward command;
   command.loss = make_loss(loss, read_loss_config(message_));
   command.forward_only = message_.forward_only;

@@ -86,8 +86,8 @@ int64_t bytes_of(const SampleRecord& record) {
 
 }  // namespace
 
-const SampleRecord& SampleRecords::find_or_load(std::string_view sequence,
-                                                const std::string& where) {
+const SampleRecord& SampleRecords::require_record(std::string_view sequence,
+                                                  const std::string& where) {
   const auto known = records_.find(sequence);
   if (known != records_.end()) return known->second;
   std::optional<SampleRecord> record = find_(std::string(sequence));
@@ -107,10 +107,10 @@ const SampleRecord& SampleRecords::find_or_load(std::string_view sequence,
 }
 
 // Throws Error where the tokens of the run are not those of its record.
-static const SampleRecord& load_and_check_record(const Run& run, SampleRecords& records,
-                                                 const std::vector<int32_t>& tokens,
-                                                 const std::string& where) {
-  const SampleRecord& record = records.find_or_load(run.sequence_id, where);
+static const SampleRecord& load_matching_record(const Run& run, SampleRecords& records,
+                                                const std::vector<int32_t>& tokens,
+                                                const std::string& where) {
+  const SampleRecord& record = records.require_record(run.sequence_id, where);
   check_matches_record(run, record, tokens, where);
   return record;
 }
@@ -127,11 +127,11 @@ void fill_inputs_from_records(const DatumMessage& message, SampleRecords& record
   mask.assign(datum.tokens.size(), 0.0f);
   logprobs.assign(datum.tokens.size(), 0.0f);
   for (const Run& run : inputs) {
-    if (run.length > 0) load_and_check_record(run, records, datum.tokens, where);
+    if (run.length > 0) load_matching_record(run, records, datum.tokens, where);
   }
   for (const Run& run : outputs) {
     if (run.length == 0) continue;
-    const SampleRecord& record = load_and_check_record(run, records, datum.targets, where);
+    const SampleRecord& record = load_matching_record(run, records, datum.targets, where);
     if (!run.is_sampled) continue;
     std::fill_n(mask.begin() + run.begin, run.length, 1.0f);
     std::copy_n(record.logprobs.begin() + run.offset, run.length, logprobs.begin() + run.begin);

@@ -18,7 +18,7 @@ class SampleRecords {
  public:
   SampleRecords(const FindRecord& find, int64_t max_bytes) : find_(find), left_(max_bytes) {}
   // Throws Error when there is none, or when they are too many.
-  const SampleRecord& find_or_load(std::string_view sequence, const std::string& where);
+  const SampleRecord& require_record(std::string_view sequence, const std::string& where);
 
  private:
   const FindRecord& find_;

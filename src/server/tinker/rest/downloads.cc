@@ -148,9 +148,9 @@ void log_fault(const CheckpointRow& row, bool is_merged, const std::exception& f
                                     path_of(row).text(), fault.what()));
 }
 
-Response log_pack_fault_and_make_response(const CheckpointRow& row, bool is_merged,
-                                          const std::exception& fault,
-                                          std::span<const std::string> folders) {
+// Logs why an archive could not be packed, and gives the answer to that.
+Response pack_fault_response(const CheckpointRow& row, bool is_merged, const std::exception& fault,
+                             std::span<const std::string> folders) {
   if (dynamic_cast<const Busy*>(&fault) != nullptr)
     return refuse(kNoSpaceForArchive, {fault.what()});
   log_fault(row, is_merged, fault);
@@ -163,7 +163,7 @@ UrlSigner::Claim read_claim(const Request& request) {
           query("token")};
 }
 
-std::optional<Response> refuse_unless_good(UrlSigner::Verdict verdict) {
+std::optional<Response> verdict_refusal(UrlSigner::Verdict verdict) {
   switch (verdict) {
     case UrlSigner::Verdict::kWrong:
       return error_response(404, "no such file, or its token is wrong");
@@ -203,7 +203,7 @@ std::string Rest::file_urls_json(const CheckpointRow& row, const std::string& ba
   return JsonObject{{"urls", urls}, {"expires", rfc3339(static_cast<double>(expires))}}.text();
 }
 
-void Rest::pack_and_get_archive_url(const Request& request, const Respond& respond) {
+void Rest::get_archive_url(const Request& request, const Respond& respond) {
   const CheckpointRow row = find_checkpoint(request, /*may_be_public=*/true);
   if (row.kind == CheckpointKind::kExternal) {
     return respond(error_response(400,
@@ -219,7 +219,7 @@ void Rest::pack_and_get_archive_url(const Request& request, const Respond& respo
                                                             const std::exception* fault) {
     if (is_made) return answer->give(json_response(200, reply));
     if (fault == nullptr) return;
-    answer->give(log_pack_fault_and_make_response(row, is_merged, *fault, parts_.folders));
+    answer->give(pack_fault_response(row, is_merged, *fault, parts_.folders));
   };
   if (!try_post_packing(row, of, request.tenant, packed)) answer->give(refuse(kTooManyArchives));
 }
@@ -263,12 +263,12 @@ std::string Rest::why_not_mergeable(const CheckpointRow& row) const {
       row.base_model);
 }
 
-bool Rest::find_or_pack(const CheckpointRow& row, Archive of, const std::string& tenant) {
+bool Rest::ensure_packed(const CheckpointRow& row, Archive of, const std::string& tenant) {
   if (of == Archive::kMerged) {
-    return parts_.registry.find_or_pack_merged(row, parts_.merger, model_of(row).value(), tenant,
-                                               now_seconds());
+    return parts_.registry.ensure_merged_archive(row, parts_.merger, model_of(row).value(), tenant,
+                                                 now_seconds());
   }
-  parts_.registry.find_or_pack_archive(row, tenant, now_seconds());
+  parts_.registry.ensure_archive(row, tenant, now_seconds());
   return true;
 }
 
@@ -280,7 +280,7 @@ bool Rest::try_post_packing(const CheckpointRow& row, Archive of, const std::str
                          [this, row, of, tenant, packed, held = parts_.registry.lease(row.id)] {
                            bool is_made = true;
                            try {
-                             is_made = find_or_pack(row, of, tenant);
+                             is_made = ensure_packed(row, of, tenant);
                            } catch (const std::exception& error) {
                              return packed(false, &error);
                            }
@@ -289,7 +289,7 @@ bool Rest::try_post_packing(const CheckpointRow& row, Archive of, const std::str
 }
 
 // For a URL that is older than the archive: a restart empties tmp, and old archives go.
-void Rest::repack_unless_pending(const CheckpointRow& row, const std::string& tenant, Archive of) {
+void Rest::request_repack(const CheckpointRow& row, const std::string& tenant, Archive of) {
   const Packing::Key key(row.id, of);
   if (!packing_->try_add(key)) return;
   // In line or refused, once it is through it may be asked for again.
@@ -301,23 +301,22 @@ void Rest::repack_unless_pending(const CheckpointRow& row, const std::string& te
   if (!try_post_packing(row, of, tenant, packed)) forget();
 }
 
-Response Rest::archive_response_or_pack(const CheckpointRow& row, const UrlSigner::Claim& claim,
-                                        const std::string& tenant, std::string_view range) {
+Response Rest::serve_archive(const CheckpointRow& row, const UrlSigner::Claim& claim,
+                             const std::string& tenant, std::string_view range) {
   const Archive of = claim.file == kMergedArchive ? Archive::kMerged : Archive::kCheckpoint;
-  const std::optional<std::string> made =
-      parts_.registry.find_and_touch_archive(row, now_seconds(), of);
+  const std::optional<std::string> made = parts_.registry.touch_archive(row, now_seconds(), of);
   if (made) return file_response(*made, claim.file, range, claim.tenant_number);
   if (of == Archive::kMerged && !why_not_mergeable(row).empty()) {
     return error_response(410, "this server makes no such merged model any more");
   }
-  repack_unless_pending(row, tenant, of);
+  request_repack(row, tenant, of);
   return refuse(kArchiveIsPacked);
 }
 
 Response Rest::claimed_file_response(const CheckpointRow& row, const UrlSigner::Claim& claim,
                                      const std::string& tenant, std::string_view range) {
   if (claim.file == kArchive || claim.file == kMergedArchive)
-    return archive_response_or_pack(row, claim, tenant, range);
+    return serve_archive(row, claim, tenant, range);
   // Only names that were signed come here, so the name is one of ours.
   return file_response(parts_.registry.folder(row) + "/" + claim.file, claim.file, range,
                        claim.tenant_number);
@@ -328,7 +327,7 @@ void Rest::download_file(const Request& request, const Respond& respond) {
   std::optional<CheckpointRow> row;
   std::string tenant;
   const auto verdict = parts_.signer.verify_claim(claim, wall_seconds(), row, tenant);
-  if (auto refused = refuse_unless_good(verdict)) return respond(std::move(*refused));
+  if (auto refused = verdict_refusal(verdict)) return respond(std::move(*refused));
   // No validator is ever sent, so If-Range names another file than this one.
   std::string range =
       request.header("if-range").empty() ? std::string(request.header("range")) : "";

@@ -63,9 +63,8 @@ Response refuse_checkpoint_without_kind(Rest& /*rest*/, const Request& request) 
 
 // Takes the next ones of a session's runs, which may be thousands. True where there are more; else
 // it has answered.
-bool set_next_projects_or_respond(StateStore& store, const std::string& session,
-                                  const std::string& project, int64_t& last,
-                                  const Respond& respond) {
+bool set_next_projects(StateStore& store, const std::string& session, const std::string& project,
+                       int64_t& last, const Respond& respond) {
   bool has_more = false;
   Response answer = run_for_response([&] {
     has_more = store.set_project_batch(session, project, last);
@@ -98,8 +97,8 @@ CheckpointRow Rest::find_checkpoint(const Request& request, bool may_be_public) 
                             "external_weights/ and a name",
                             request.parts.at(1).substr(0, 40)));
   }
-  return parts_.registry.find_or_throw({request.parts.at(0), *kind, request.parts.at(2)},
-                                       request.tenant, may_be_public, wall_seconds());
+  return parts_.registry.require_checkpoint({request.parts.at(0), *kind, request.parts.at(2)},
+                                            request.tenant, may_be_public, wall_seconds());
 }
 
 void Rest::set_project(const Request& request, const Respond& respond) {
@@ -110,7 +109,7 @@ void Rest::set_project(const Request& request, const Respond& respond) {
   const auto row = parts_.store.find_session(id);
   if (!row || row->tenant != request.tenant) fail_missing("session", id);
   const auto piece = [this, id, project, respond, last = std::make_shared<int64_t>(-1)] {
-    return set_next_projects_or_respond(parts_.store, id, project, *last, respond);
+    return set_next_projects(parts_.store, id, project, *last, respond);
   };
   if (!parts_.worker.try_post_pieces(request.tenant, piece)) respond(refuse(kTooManyChanges));
 }
@@ -174,10 +173,10 @@ void Rest::copy_weights(const Request& request, const Respond& respond) {
   if (const auto known = find_known_copy(parts_.store, request.tenant, key))
     return respond(copied_response(*known));
   const CheckpointRow source =
-      parts_.registry.find_or_throw(path, request.tenant, /*may_be_public=*/true, now);
+      parts_.registry.require_checkpoint(path, request.tenant, /*may_be_public=*/true, now);
   std::shared_ptr<void> quota;
-  auto full = reserve_disk_quota_or_refuse(parts_.usage, parts_.store, request.tenant,
-                                           source.size_bytes, quota);
+  auto full =
+      reserve_disk_quota(parts_.usage, parts_.store, request.tenant, source.size_bytes, quota);
   if (full) return respond(std::move(*full));
   run.base_model = source.base_model;
   run.lora = source.lora;
@@ -224,8 +223,7 @@ std::span<const Endpoint<Rest>> Rest::endpoints() {
       list_row("sessions/{}", answer_list<&Rest::get_session>),
       read_row("training_runs/{}/checkpoints/{}/{}/external_weights_urls",
                answer<&Rest::get_external_urls>),
-      read_row("training_runs/{}/checkpoints/{}/{}/archive",
-               answer<&Rest::pack_and_get_archive_url>),
+      read_row("training_runs/{}/checkpoints/{}/{}/archive", answer<&Rest::get_archive_url>),
       file_row("files/{}/{}", answer<&Rest::download_file>),
       {.method = "PUT", .path = "sessions/{}/project", .run = answer<&Rest::set_project>},
       {.method = "PUT",

@@ -88,7 +88,7 @@ class Rest {
   void get_external_urls(const Request& request, const Respond& respond);
   [[nodiscard]] std::string file_urls_json(const CheckpointRow& row, const std::string& base_url,
                                            const std::string& tenant) const;
-  void pack_and_get_archive_url(const Request& request, const Respond& respond);
+  void get_archive_url(const Request& request, const Respond& respond);
   [[nodiscard]] std::string archive_url_json(const Request& request, const CheckpointRow& row,
                                              Archive of) const;
   [[nodiscard]] std::optional<Response> archive_refusal(const CheckpointRow& row, Archive of) const;
@@ -97,16 +97,17 @@ class Rest {
   // Told on the worker's thread; neither made nor a fault: the server ends.
   using Packed = std::function<void(bool is_made, const std::exception* fault)>;
   // False where it was not made, and is no fault: the server ends. On the worker's thread.
-  bool find_or_pack(const CheckpointRow& row, Archive of, const std::string& tenant);
+  bool ensure_packed(const CheckpointRow& row, Archive of, const std::string& tenant);
   // False where too many of the tenant's wait.
   [[nodiscard]] bool try_post_packing(const CheckpointRow& row, Archive of,
                                       const std::string& tenant, const Packed& packed);
   void download_file(const Request& request, const Respond& respond);
   Response claimed_file_response(const CheckpointRow& row, const UrlSigner::Claim& claim,
                                  const std::string& tenant, std::string_view range);
-  Response archive_response_or_pack(const CheckpointRow& row, const UrlSigner::Claim& claim,
-                                    const std::string& tenant, std::string_view range);
-  void repack_unless_pending(const CheckpointRow& row, const std::string& tenant, Archive of);
+  // The archive where it has been made; otherwise it is packed, and the client asks again.
+  Response serve_archive(const CheckpointRow& row, const UrlSigner::Claim& claim,
+                         const std::string& tenant, std::string_view range);
+  void request_repack(const CheckpointRow& row, const std::string& tenant, Archive of);
   std::optional<size_t> model_of(const CheckpointRow& row) const;
 
   void answer_on_worker(const Request& request, const Respond& respond,

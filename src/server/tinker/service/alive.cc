@@ -73,7 +73,7 @@ void Service::forget_model(const std::string& id) {
   remembered_.forget(id);
 }
 
-void Service::forget_model_and_end_run(const std::string& id) {
+void Service::retire_model(const std::string& id) {
   forget_model(id);
   // Should it fail, the next start says "lost" of the model, not "unloaded".
   run_guarded("end_run", [&] { parts_.store.end_run(id, RunState::kUnloaded, wall_seconds()); });
@@ -89,9 +89,9 @@ void Service::throw_ephemeral_not_alive(const SamplerRow& row) const {
                                 row.id, rfc3339(parts_.store.boot_time())));
 }
 
-SamplerTable::Row Service::find_or_restore_sampler(const Request& request, const std::string& id) {
+SamplerTable::Row Service::require_sampler(const Request& request, const std::string& id) {
   request.note(id);
-  SamplerTable::Row sampler = samplers_.find_and_touch(id, request.tenant);
+  SamplerTable::Row sampler = samplers_.touch_sampler(id, request.tenant);
   if (!sampler) return restore_sampler(request, id);
   // Keys may have been read again since it was made.
   if (const BaseName* base = parts_.names.find(sampler->base_name))
@@ -141,11 +141,11 @@ LiveSampler Service::make_sampler(const SamplerRow& row, const std::string& tena
     sampler.snapshot = {base.snapshot_id()};
     sampler.dir = base.adapter;
   }
-  if (row.checkpoint_id) lease_and_set_checkpoint(row, sampler);
+  if (row.checkpoint_id) attach_checkpoint(row, sampler);
   return sampler;
 }
 
-void Service::lease_and_set_checkpoint(const SamplerRow& row, LiveSampler& sampler) {
+void Service::attach_checkpoint(const SamplerRow& row, LiveSampler& sampler) {
   sampler.lease = parts_.registry.lease(*row.checkpoint_id);
   const std::optional<CheckpointRow> checkpoint =
       parts_.store.find_checkpoint_by_id(*row.checkpoint_id);
@@ -169,7 +169,7 @@ SamplerTable::Row Service::add_live_sampler(const std::string& id, LiveSampler s
   if (added.replaced && added.replaced->is_ephemeral) remove_files(*added.replaced);
   if (added.crowded_out) {
     remembered_.forget(*added.crowded_out);
-    release_if_ephemeral(*added.of_crowded_out);
+    release_ephemeral(*added.evicted_row);
   }
   return std::move(added.row);
 }
@@ -180,7 +180,7 @@ std::optional<Response> Service::refuse_over_sampler_limit(const std::string& te
   return refuse(kTooManySamplers, {count});
 }
 
-void Service::release_if_ephemeral(const LiveSampler& sampler) {
+void Service::release_ephemeral(const LiveSampler& sampler) {
   if (!sampler.is_ephemeral) return;
   dispatch_.release(sampler.base, sampler.snapshot);
   remove_files(sampler);
@@ -191,11 +191,11 @@ void Service::remove_files(const LiveSampler& sampler) {
 }
 
 // And then the numbers of those that had made way.
-void Service::drop_next_samplers_and_numbers(const std::string& session) {
+void Service::purge_session(const std::string& session) {
   for (const std::string& id : samplers_.of_session(session, drops_left_)) {
     if (drops_left_ <= 0) return;
     drops_left_ -= 1 + remembered_.forget(id);
-    release_if_ephemeral(*samplers_.take(id));
+    release_ephemeral(*samplers_.take(id));
   }
   while (drops_left_ > 0) {
     const int64_t count = remembered_.forget_first_below(SamplerTable::id_of(session));
@@ -206,7 +206,7 @@ void Service::drop_next_samplers_and_numbers(const std::string& session) {
 
 void Service::drop_samplers_of_ended_sessions() {
   while (!ended_.empty() && drops_left_ > 0) {
-    drop_next_samplers_and_numbers(ended_.front());
+    purge_session(ended_.front());
     if (drops_left_ > 0) ended_.pop_front();
   }
 }
@@ -226,7 +226,7 @@ CheckpointRow Service::require_sampled_checkpoint(const std::string& tenant,
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' is an export; sampling wants sampler_weights", path.text()));
   }
-  return parts_.registry.find_or_throw(path, tenant, /*may_be_public=*/true, wall_seconds());
+  return parts_.registry.require_checkpoint(path, tenant, /*may_be_public=*/true, wall_seconds());
 }
 
 LiveSampler Service::make_sampler_by_name(const std::string& tenant, const std::string& name) {

@@ -35,7 +35,7 @@ Response not_found(std::string_view id) {
 
 }  // namespace
 
-const KnownRequest* Remembered::find(const RequestNumber& number) const {
+const KnownRequest* IdempotencyTable::find(const RequestNumber& number) const {
   const auto thing = things_.find(number.of);
   if (thing == things_.end()) return nullptr;
   for (const auto* entries : {&thing->second.waiting, &thing->second.answered}) {
@@ -45,12 +45,12 @@ const KnownRequest* Remembered::find(const RequestNumber& number) const {
   return nullptr;
 }
 
-void Remembered::add(const RequestNumber& number, KnownRequest known) {
+void IdempotencyTable::add(const RequestNumber& number, KnownRequest known) {
   things_[number.of].waiting[number.number] = {std::move(known), {}};
 }
 
-void Remembered::mark_answered(const std::string& tenant, const RequestNumber& number,
-                               const std::string& request) {
+void IdempotencyTable::mark_answered(const std::string& tenant, const RequestNumber& number,
+                                     const std::string& request) {
   const auto thing = things_.find(number.of);
   if (thing == things_.end()) return;
   Numbers& numbers = thing->second;
@@ -63,15 +63,15 @@ void Remembered::mark_answered(const std::string& tenant, const RequestNumber& n
   if (numbers.waiting.empty() && numbers.answered.empty()) things_.erase(thing);
 }
 
-bool Remembered::forget_oldest(Numbers& numbers) {
+bool IdempotencyTable::forget_oldest(Numbers& numbers) {
   const auto oldest = numbers.answered.upper_bound(kMaking);
   if (oldest == numbers.answered.end()) return false;
   numbers.answered.erase(oldest);
   return true;
 }
 
-bool Remembered::take_space_forgetting_oldest(const std::string& tenant, Numbers& numbers,
-                                              SharedLimit::Share& bytes) {
+bool IdempotencyTable::take_space_forgetting_oldest(const std::string& tenant, Numbers& numbers,
+                                                    SharedLimit::Share& bytes) {
   if (numbers.answered.size() >= kMostOfOne) forget_oldest(numbers);
   do {
     if (!numbers.bytes) numbers.bytes = bytes_.take(tenant, kThingBytes);
@@ -81,7 +81,7 @@ bool Remembered::take_space_forgetting_oldest(const std::string& tenant, Numbers
   return static_cast<bool>(bytes);
 }
 
-int64_t Remembered::forget(const std::string& of) {
+int64_t IdempotencyTable::forget(const std::string& of) {
   const auto found = things_.find(of);
   if (found == things_.end()) return 0;
   const int64_t count = std::ssize(found->second.waiting) + std::ssize(found->second.answered);
@@ -89,7 +89,7 @@ int64_t Remembered::forget(const std::string& of) {
   return count;
 }
 
-int64_t Remembered::forget_first_below(const std::string& prefix) {
+int64_t IdempotencyTable::forget_first_below(const std::string& prefix) {
   const auto found = things_.lower_bound(prefix);
   return found != things_.end() && found->first.starts_with(prefix) ? forget(found->first) : 0;
 }
@@ -146,7 +146,7 @@ std::shared_ptr<PendingCommand> Futures::find_pending(const api::RequestId& id) 
   return found == entries_.end() ? nullptr : found->second.pending;
 }
 
-void Futures::forget_and_end_polls(const api::RequestId& id) {
+void Futures::discard_future(const api::RequestId& id) {
   const auto found = entries_.find(id.text);
   if (found == entries_.end() || found->second.done) return;
   const std::vector<Poll> polls = take_polls(found->second);
@@ -361,8 +361,8 @@ void Futures::expire_polls_and_results(double now) {
   }
 }
 
-std::vector<std::shared_ptr<PendingCommand>> Futures::fail_all_and_take_pending(
-    std::string_view message, double now) {
+std::vector<std::shared_ptr<PendingCommand>> Futures::fail_all_pending(std::string_view message,
+                                                                       double now) {
   std::vector<api::RequestId> failed;
   std::vector<std::shared_ptr<PendingCommand>> pending;
   for (auto& [id, entry] : entries_) {

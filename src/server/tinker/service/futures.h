@@ -38,17 +38,16 @@ struct KnownRequest {
   int64_t num_samples = 0;
 };
 
-// Remembered: which request came with a number of a model or of a sampling session, against
-// duplicates: the one table of such numbers. A number is known as long as its future waits: what
-// that takes is its command's, and counted where that waits. Once it is answered it takes its
-// tenant's space, for which the oldest answered ones of the same thing are forgotten; where that is
-// not enough it is forgotten itself. I/O thread only.
-class Remembered {
+// IdempotencyTable: (model or session, seq_id) -> the request that used it first, so that a retry
+// gets the same future. An entry lives with its future, whose command holds its space. Answered
+// ones count against the tenant: for a new one the oldest of the same thing are evicted, and where
+// that is not enough it is evicted itself. I/O thread only.
+class IdempotencyTable {
  public:
   // A model's making, which is known as long as the model: there are no more of these than models.
   static constexpr int64_t kMaking = -1;
 
-  explicit Remembered(const SharedLimit& bytes) : bytes_(bytes) {}
+  explicit IdempotencyTable(const SharedLimit& bytes) : bytes_(bytes) {}
 
   // Null when it did not come, or was forgotten.
   [[nodiscard]] const KnownRequest* find(const RequestNumber& number) const;
@@ -144,8 +143,8 @@ class Futures {
   [[nodiscard]] bool was_made(const std::string& tenant, const std::string& id) const {
     return ids_.verify_origin(tenant, id) != RequestIds::Origin::kForeign;
   }
-  // Whose end a listener was told: nothing is kept of it.
-  void forget_and_end_polls(const api::RequestId& id);
+  // Forgets a future whose end a listener heard; its polls get 404.
+  void discard_future(const api::RequestId& id);
   // A charge of the tenant's account, which holds nothing yet.
   [[nodiscard]] Charge open(const std::string& tenant) const {
     return options_.accounts.open(tenant);
@@ -178,8 +177,8 @@ class Futures {
   // These seconds do not count for the life of results.
   void put_off_expiry(double seconds);
   // Fails every pending future; nothing is pending afterwards. What they were waited for with.
-  std::vector<std::shared_ptr<PendingCommand>> fail_all_and_take_pending(std::string_view message,
-                                                                         double now);
+  std::vector<std::shared_ptr<PendingCommand>> fail_all_pending(std::string_view message,
+                                                                double now);
 
   [[nodiscard]] int64_t num_parked() const { return std::ssize(parked_); }
   [[nodiscard]] size_t num_pending() const { return num_pending_; }
@@ -265,7 +264,7 @@ struct PendingCommand {
   WatchedCommand watched = {};
   std::string tenant = {};
   std::shared_ptr<void> tokens = {};  // of the quota, until it is known how many they were
-  int64_t num_told = 0;               // of a sample: tokens so far
+  int64_t num_emitted = 0;            // of a sample: tokens so far
 };
 
 }  // namespace strata::server

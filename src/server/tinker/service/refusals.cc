@@ -18,9 +18,9 @@ Response queue_full_response(bool makes_model) {
                      : refuse(kQueueIsFull);
 }
 
-std::optional<Response> reserve_disk_quota_or_refuse(Usage& usage, StateStore& store,
-                                                     const std::string& tenant, int64_t bytes,
-                                                     std::shared_ptr<void>& quota) {
+std::optional<Response> reserve_disk_quota(Usage& usage, StateStore& store,
+                                           const std::string& tenant, int64_t bytes,
+                                           std::shared_ptr<void>& quota) {
   if (!usage.has_quota(tenant, UsageKind::kDiskBytes)) return std::nullopt;
   auto full = usage.refuse_over_disk_quota(tenant, store.stored_bytes(tenant), bytes);
   if (!full) quota = usage.reserve(tenant, UsageKind::kDiskBytes, bytes);

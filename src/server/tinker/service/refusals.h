@@ -20,9 +20,9 @@ Response over_budget_response(const Charge& charge, int64_t bytes);
 Response queue_full_response(bool makes_model);
 // What would take more than the tenant's disk quota; else so much of it, where there is one, is
 // reserved as long as `quota` lives.
-std::optional<Response> reserve_disk_quota_or_refuse(Usage& usage, StateStore& store,
-                                                     const std::string& tenant, int64_t bytes,
-                                                     std::shared_ptr<void>& quota);
+std::optional<Response> reserve_disk_quota(Usage& usage, StateStore& store,
+                                           const std::string& tenant, int64_t bytes,
+                                           std::shared_ptr<void>& quota);
 // A command that no queue has space for.
 std::string too_large_text();
 

@@ -44,15 +44,13 @@ SharedLimit::Share SamplerTable::take_bytes_dropping_idle(const std::string& id,
   return share;
 }
 
-bool SamplerTable::would_replace_or_crowd_out(const std::string& id,
-                                              const std::string& session) const {
+bool SamplerTable::would_evict(const std::string& id, const std::string& session) const {
   const auto found = sessions_.find(session);
   return contains(id) || (found != sessions_.end() &&
                           std::cmp_greater_equal(found->second.ephemerals.size(), max_ephemerals_));
 }
 
-int64_t SamplerTable::make_way_for(const std::string& id, const LiveSampler& sampler,
-                                   Added& added) {
+int64_t SamplerTable::evict_for(const std::string& id, const LiveSampler& sampler, Added& added) {
   const std::deque<std::string>& ephemerals = sessions_[sampler.session].ephemerals;
   int64_t left = 0;
   const auto remove = [&](const std::string& of) {
@@ -63,7 +61,7 @@ int64_t SamplerTable::make_way_for(const std::string& id, const LiveSampler& sam
   if (rows_.contains(id)) added.replaced = remove(id);
   if (sampler.is_ephemeral && std::cmp_greater_equal(ephemerals.size(), max_ephemerals_)) {
     added.crowded_out = ephemerals.front();
-    added.of_crowded_out = remove(*added.crowded_out);
+    added.evicted_row = remove(*added.crowded_out);
   }
   return left;
 }
@@ -71,7 +69,7 @@ int64_t SamplerTable::make_way_for(const std::string& id, const LiveSampler& sam
 SamplerTable::Added SamplerTable::add(const std::string& id, LiveSampler sampler,
                                       SharedLimit::Share bytes) {
   Added added;
-  const int64_t left = make_way_for(id, sampler, added);
+  const int64_t left = evict_for(id, sampler, added);
   if (sampler.is_ephemeral) sessions_[sampler.session].ephemerals.push_back(id);
   if (!bytes) bytes = take_bytes_dropping_idle(id, sampler);
   if (!bytes && sampler.is_ephemeral) bytes = bytes_.take(sampler.tenant, left);
@@ -122,7 +120,7 @@ bool SamplerTable::contains(const std::string& id) const {
   return found != rows_.end() && sessions_.contains(found->second.row->session);
 }
 
-SamplerTable::Row SamplerTable::find_and_touch(const std::string& id, const std::string& tenant) {
+SamplerTable::Row SamplerTable::touch_sampler(const std::string& id, const std::string& tenant) {
   const auto found = rows_.find(id);
   if (found == rows_.end()) return nullptr;
   Kept& kept = found->second;

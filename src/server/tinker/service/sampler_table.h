@@ -57,14 +57,13 @@ class SamplerTable {
                                                             const LiveSampler& sampler);
   // Whether an ephemeral row of this id would replace one, or crowd out its session's oldest: it
   // needs no bytes beforehand.
-  [[nodiscard]] bool would_replace_or_crowd_out(const std::string& id,
-                                                const std::string& session) const;
+  [[nodiscard]] bool would_evict(const std::string& id, const std::string& session) const;
 
   struct Added {
     Row row = {};
     Row replaced = {};  // of this id
     std::optional<std::string> crowded_out = {};
-    Row of_crowded_out = {};  // its session's oldest ephemeral one
+    Row evicted_row = {};  // its session's oldest ephemeral one
   };
   // Without bytes it takes them, if there are any: an ephemeral one must have taken them, or be
   // left some.
@@ -77,7 +76,7 @@ class SamplerTable {
 
   [[nodiscard]] bool contains(const std::string& id) const;
   // A use. Null when the tenant has none of that name.
-  [[nodiscard]] Row find_and_touch(const std::string& id, const std::string& tenant);
+  [[nodiscard]] Row touch_sampler(const std::string& id, const std::string& tenant);
   // Whether a session that is alive has any.
   [[nodiscard]] bool has_any(const std::string& session) const;
   // At most so many, in order.
@@ -105,7 +104,7 @@ class SamplerTable {
   };
   // Removes the row of this id, and, for one more ephemeral one, its session's oldest if it has as
   // many as it may: how many bytes those had.
-  int64_t make_way_for(const std::string& id, const LiveSampler& sampler, Added& added);
+  int64_t evict_for(const std::string& id, const LiveSampler& sampler, Added& added);
   void insert(const std::string& id, const Row& row, SharedLimit::Share bytes);
   Row erase(Rows::iterator at);
 

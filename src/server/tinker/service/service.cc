@@ -85,7 +85,7 @@ void fill_from_command(const api::Command& command, PendingCommand& pending) {
   pending.is_sample = std::holds_alternative<api::Sample>(command.op);
   if (!has_number(command)) return;
   pending.number = {command.model.text,
-                    makes_model(command) ? Remembered::kMaking : command.seq_id};
+                    makes_model(command) ? IdempotencyTable::kMaking : command.seq_id};
 }
 
 void log_accepted(const PendingCommand& pending, const std::string& model, int64_t seq_id) {
@@ -170,8 +170,8 @@ LiveModel& Service::require_live_model(const Request& request, const std::string
   return *model;
 }
 
-void Service::run_aside_if_long(const Respond& respond, const std::string& tenant, bool is_long,
-                                std::function<void()> work, std::function<void()> then) {
+void Service::run_request_work(const Respond& respond, const std::string& tenant, bool is_long,
+                               std::function<void()> work, std::function<void()> then) {
   if (!is_long || !parts_.parse) {
     work();
     return then();
@@ -185,7 +185,7 @@ void Service::run_aside_if_long(const Respond& respond, const std::string& tenan
   });
 }
 
-std::optional<Response> Service::refuse_if_overloaded(const Request& request) const {
+std::optional<Response> Service::shed_load(const Request& request) const {
   if (clock_.behind() <= kBehind || request.route == nullptr ||
       (request.route->size != BodySize::kSample && request.route->size != BodySize::kData)) {
     return std::nullopt;
@@ -193,9 +193,9 @@ std::optional<Response> Service::refuse_if_overloaded(const Request& request) co
   return refuse(kServerIsBehind, {clock_.behind()});
 }
 
-std::optional<Response> Service::refuse_or_charge_request(const Request& request) {
+std::optional<Response> Service::charge_request(const Request& request) {
   if (request.route != nullptr && request.route->effect == Effect::kUpkeep) return std::nullopt;
-  if (std::optional<Response> refused = refuse_if_overloaded(request)) return refused;
+  if (std::optional<Response> refused = shed_load(request)) return refused;
   const double now = now_seconds();
   std::optional<Response> refused =
       parts_.usage.refuse_over_limit(request.tenant, UsageKind::kRequests, 1, now);
@@ -203,7 +203,7 @@ std::optional<Response> Service::refuse_or_charge_request(const Request& request
   return refused;
 }
 
-std::string run_and_get_fault(const std::function<void()>& body) {
+std::string catch_fault(const std::function<void()>& body) {
   try {
     body();
     return "";
@@ -213,7 +213,7 @@ std::string run_and_get_fault(const std::function<void()>& body) {
 }
 
 std::string Service::run_guarded(const char* step, const std::function<void()>& body) {
-  std::string fault = run_and_get_fault(body);
+  std::string fault = catch_fault(body);
   if (fault.empty()) return fault;
   parts_.watch.metrics().count_fault(step);
   log(LogLevel::kError, fmt::format("{}: {}", step, fault));
@@ -254,7 +254,7 @@ Response Service::submit(api::Command command, PendingCommand pending) {
                              std::move(charge));
   undo(pending);
   if (admission == api::Admission::kTooLarge && !model.empty())
-    return answer_failed_and_consume_number(tenant, model, seq_id, fingerprint, too_large_text());
+    return reject_seq_id(tenant, model, seq_id, fingerprint, too_large_text());
   return not_taken_response(admission, model, seq_id, is_making);
 }
 
@@ -262,8 +262,7 @@ Response Service::register_accepted(PendingCommand pending, const std::string& m
                                     int64_t seq_id, uint64_t fingerprint, const TokenUse& use,
                                     Charge charge) {
   const api::RequestId id = pending.request;
-  pending.tokens =
-      parts_.usage.charge_and_reserve(pending.tenant, pending.key_id, use, now_seconds());
+  pending.tokens = parts_.usage.charge_command(pending.tenant, pending.key_id, use, now_seconds());
   log_accepted(pending, model, seq_id);
   const auto kept = std::make_shared<PendingCommand>(std::move(pending));
   futures_.add(id, std::move(charge), kept);
@@ -285,10 +284,9 @@ void Service::undo(const PendingCommand& pending) {
   if (pending.completion) run_guarded("undo", [&] { pending.completion->undo(); });
 }
 
-Response Service::answer_failed_and_consume_number(const std::string& tenant,
-                                                   const std::string& model_id, int64_t seq_id,
-                                                   uint64_t fingerprint, std::string_view message,
-                                                   api::FaultCategory category) {
+Response Service::reject_seq_id(const std::string& tenant, const std::string& model_id,
+                                int64_t seq_id, uint64_t fingerprint, std::string_view message,
+                                api::FaultCategory category) {
   const RequestNumber number = {model_id, seq_id};
   if (auto known = find_known_answer(number, fingerprint)) return std::move(*known);
   Charge charge = futures_.open(tenant);
@@ -307,7 +305,7 @@ void Service::handle_progress(const api::Event& event, double now) {
   const std::shared_ptr<PendingCommand> pending = futures_.find_pending(event.request);
   if (pending == nullptr) return;
   const auto note_tokens = [&](int64_t row, int64_t count) {
-    pending->num_told += count;
+    pending->num_emitted += count;
     parts_.watch.record_tokens(pending->watched, row, count, now);
   };
   if (const auto* row = std::get_if<api::RowTokens>(&event.what))
@@ -325,30 +323,29 @@ void Service::note_progress(const PendingCommand& pending, const std::string& ho
   parts_.watch.note_progress(pending.watched, how_far);
 }
 
-void Service::release_and_charge_tokens(PendingCommand& pending, const api::Result& result,
-                                        double now) {
+void Service::settle_tokens(PendingCommand& pending, const api::Result& result, double now) {
   pending.tokens.reset();
   if (!pending.is_sample) return;
   const auto* output = std::get_if<api::SampleOutput>(&result.outcome);
-  const int64_t tokens = output != nullptr ? num_sampled_tokens(*output) : pending.num_told;
+  const int64_t tokens = output != nullptr ? num_sampled_tokens(*output) : pending.num_emitted;
   parts_.usage.charge(pending.tenant, pending.key_id, UsageKind::kSampledTokens, tokens, now);
 }
 
-bool Service::complete_or_fail(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
-                               double now) {
+bool Service::settle_result(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
+                            double now) {
   if (pending == nullptr) {
     if (std::holds_alternative<api::Saved>(result.outcome)) dispatch_.drop_saved(result.request);
     return true;
   }
   parts_.watch.record_outcome(pending->watched, result.request, result.outcome, now);
-  release_and_charge_tokens(*pending, result, now);
+  settle_tokens(*pending, result, now);
   auto* failure = std::get_if<api::Failure>(&result.outcome);
   if (failure != nullptr) {
-    failure->message = mask_for_clients_and_log(failure->message);
+    failure->message = redact_fault(failure->message);
     undo(*pending);
   }
   if (pending->listener) {
-    futures_.forget_and_end_polls(result.request);
+    futures_.discard_future(result.request);
     pending->listener(std::move(result));
     return true;
   }
@@ -356,31 +353,31 @@ bool Service::complete_or_fail(const std::shared_ptr<PendingCommand>& pending, a
     futures_.fail(result.request, failure->category, failure->message, now);
     return true;
   }
-  return complete_here_or_aside(pending, result, now);
+  return dispatch_completion(pending, result, now);
 }
 
-bool Service::complete_here_or_aside(const std::shared_ptr<PendingCommand>& pending,
-                                     api::Result& result, double now) {
+bool Service::dispatch_completion(const std::shared_ptr<PendingCommand>& pending,
+                                  api::Result& result, double now) {
   const bool is_large = num_values(result.outcome) > kValuesAtOnce && parts_.parse;
   if ((pending->completion->writes_files() && parts_.aside) || is_large) {
-    complete_aside(pending, result);
+    complete_in_background(pending, result);
     return false;
   }
   futures_.complete(result.request, finish_command(*pending, result), now);
   return true;
 }
 
-Response Service::finish_or_log_fault(const PendingCommand& pending,
-                                      const api::Result& result) const {
+Response Service::guarded_response(const PendingCommand& pending, const api::Result& result) const {
   Response response;
-  const std::string fault = run_and_get_fault([&] { response = finish_command(pending, result); });
+  const std::string fault = catch_fault([&] { response = finish_command(pending, result); });
   return fault.empty() ? std::move(response) : failed_response(result.request, fault);
 }
 
-void Service::complete_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result) {
+void Service::complete_in_background(const std::shared_ptr<PendingCommand>& pending,
+                                     api::Result& result) {
   const auto moved = std::make_shared<const api::Result>(std::move(result));
   const auto job = [this, pending, moved] {
-    const auto response = std::make_shared<Response>(finish_or_log_fault(*pending, *moved));
+    const auto response = std::make_shared<Response>(guarded_response(*pending, *moved));
     parts_.back([this, response, pending, moved] {
       futures_.complete(moved->request, std::move(*response), now_seconds());
       remembered_.mark_answered(pending->tenant, pending->number, moved->request.text);
@@ -394,16 +391,15 @@ void Service::complete_aside(const std::shared_ptr<PendingCommand>& pending, api
 }
 
 // Where the server's files lie is the operator's to know.
-std::string Service::mask_for_clients_and_log(const std::string& message) const {
+std::string Service::redact_fault(const std::string& message) const {
   if (!names_folder(message, options_.folders)) return message;
   log(LogLevel::kError, message);
   return "the server could not read or write its files; its log says why";
 }
 
 // Likewise where its database is, and as whom it is there.
-std::string Service::mask_for_clients_and_log(const Error& error) const {
-  if (dynamic_cast<const StoreError*>(&error) == nullptr)
-    return mask_for_clients_and_log(error.what());
+std::string Service::redact_fault(const Error& error) const {
+  if (dynamic_cast<const StoreError*>(&error) == nullptr) return redact_fault(error.what());
   log(LogLevel::kError, error.what());
   return "the server cannot write its state now (its database is away, or its disk is full); its "
          "log says why";
@@ -426,7 +422,7 @@ Response Service::finish_command(const PendingCommand& pending, const api::Resul
     return pending.completion->finish(result.outcome);
   } catch (const Error& error) {
     pending.completion->undo();
-    return failure_response(api::category_of(error.code), mask_for_clients_and_log(error));
+    return failure_response(api::category_of(error.code), redact_fault(error));
   } catch (const std::exception& error) {
     pending.completion->undo();
     return failed_response(result.request, error.what());
@@ -460,7 +456,7 @@ void Service::handle_event(api::Event& event, double now) {
   const std::shared_ptr<PendingCommand> pending = futures_.take_pending(event.request);
   bool is_told = true;
   const std::string fault =
-      run_guarded("settle", [&] { is_told = complete_or_fail(pending, result, now); });
+      run_guarded("settle", [&] { is_told = settle_result(pending, result, now); });
   if (!fault.empty()) futures_.fail(event.request, api::FaultCategory::kServer, kFailed, now);
   if (pending != nullptr && is_told)
     remembered_.mark_answered(pending->tenant, pending->number, event.request.text);

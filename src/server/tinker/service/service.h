@@ -137,7 +137,7 @@ class Service {
   [[nodiscard]] bool is_stopping() const { return stopping_; }
   // The refusal of a request that its tenant may not make now, or that would put a thread that is
   // behind further behind; else it counts.
-  std::optional<Response> refuse_or_charge_request(const Request& request);
+  std::optional<Response> charge_request(const Request& request);
   // Writes what keys have used since it was written last. Throws Error.
   void write_changed_usage();
   // Settles what was told so far, however much it is.
@@ -156,13 +156,14 @@ class Service {
   [[nodiscard]] SamplerTable& samplers() { return samplers_; }
   [[nodiscard]] Futures& futures() { return futures_; }
   [[nodiscard]] const Futures& futures() const { return futures_; }
-  [[nodiscard]] const Remembered& remembered() const { return remembered_; }
+  [[nodiscard]] const IdempotencyTable& remembered() const { return remembered_; }
 
   // What is alive. These throw Error for what is not, or is another tenant's, and note in the
   // request what it is about.
   void require_session(const Request& request, const std::string& id);
   LiveModel& require_live_model(const Request& request, const std::string& id);
-  SamplerTable::Row find_or_restore_sampler(const Request& request, const std::string& id);
+  // The sampler, read again from the store where it was put away; Error where there is none.
+  SamplerTable::Row require_sampler(const Request& request, const std::string& id);
   // Making and ending (alive.cc).
   // The weights that a name stands for: a base model's, an operator's adapter's, or a checkpoint's
   // path. Throws Error for none that the tenant may sample from. Its lease keeps a checkpoint's
@@ -176,9 +177,10 @@ class Service {
                                      SharedLimit::Share bytes = {});
   // Why the store takes no more samplers of the tenant.
   std::optional<Response> refuse_over_sampler_limit(const std::string& tenant) const;
-  void forget_model_and_end_run(const std::string& id);
+  // Forgets the model, and ends its run in the store.
+  void retire_model(const std::string& id);
   // The files and the engine's copy of one whose row was taken, or never was.
-  void release_if_ephemeral(const LiveSampler& sampler);
+  void release_ephemeral(const LiveSampler& sampler);
   // With its models and samplers, and its requests, which fail.
   void end_session(const std::string& id, const std::string& state, const std::string& reason,
                    const std::string& detail);
@@ -196,9 +198,9 @@ class Service {
   [[nodiscard]] std::optional<Response> find_known_answer(const RequestNumber& number,
                                                           uint64_t fingerprint) const;
   // A future that has failed already, for a fault of the data; its number is used up.
-  Response answer_failed_and_consume_number(
-      const std::string& tenant, const std::string& model_id, int64_t seq_id, uint64_t fingerprint,
-      std::string_view message, api::FaultCategory category = api::FaultCategory::kUser);
+  Response reject_seq_id(const std::string& tenant, const std::string& model_id, int64_t seq_id,
+                         uint64_t fingerprint, std::string_view message,
+                         api::FaultCategory category = api::FaultCategory::kUser);
   // Submits a sample of the request's tenant and key, whose events the listener hears; or the
   // refusal, and it hears nothing. No future is kept of it.
   struct Sampling {
@@ -215,8 +217,8 @@ class Service {
   // Runs `work` elsewhere when it is so long that it would hold the I/O thread (more than
   // kReadAtOnce to read, say), else at once; then `then` on the I/O thread. What either throws is
   // the response.
-  void run_aside_if_long(const Respond& respond, const std::string& tenant, bool is_long,
-                         std::function<void()> work, std::function<void()> then);
+  void run_request_work(const Respond& respond, const std::string& tenant, bool is_long,
+                        std::function<void()> work, std::function<void()> then);
   // Runs a step; its fault goes to the log and the metrics. "" or the fault.
   std::string run_guarded(const char* step, const std::function<void()>& body);
 
@@ -231,10 +233,11 @@ class Service {
   // Some of what ended sessions leave, and of what reads checkpoints whose files went.
   void drop_samplers_of_ended_sessions();
   void drop_readers_of_gone_checkpoints();
-  void drop_next_samplers_and_numbers(const std::string& session);
+  // Drops the ended session's next samplers, then the numbers of those that had made way.
+  void purge_session(const std::string& session);
   [[nodiscard]] const BaseName& require_served_base(const SamplerRow& row) const;
   // The sampler reads the checkpoint that the row names, kept as long as its files may be read.
-  void lease_and_set_checkpoint(const SamplerRow& row, LiveSampler& sampler);
+  void attach_checkpoint(const SamplerRow& row, LiveSampler& sampler);
   // What the store knows of what is not alive (alive.cc): why it ended, or the sampler again.
   [[noreturn]] void throw_session_not_alive(const Request& request, const std::string& id) const;
   [[noreturn]] void throw_model_not_alive(const Request& request, const std::string& id) const;
@@ -242,8 +245,9 @@ class Service {
   SamplerTable::Row restore_sampler(const Request& request, const std::string& id);
 
   // A thread that is behind takes no new data and samples.
-  [[nodiscard]] std::optional<Response> refuse_if_overloaded(const Request& request) const;
-  void release_and_charge_tokens(PendingCommand& pending, const api::Result& result, double now);
+  [[nodiscard]] std::optional<Response> shed_load(const Request& request) const;
+  // Ends the reservation of a command's tokens, and charges those that were sampled.
+  void settle_tokens(PendingCommand& pending, const api::Result& result, double now);
 
   void undo(const PendingCommand& pending);
   void note_progress(const PendingCommand& pending, const std::string& how_far);
@@ -251,10 +255,11 @@ class Service {
   void handle_event(api::Event& event, double now);
   void handle_posted(size_t most);
   // Whether its end is told now; false: its answer is being made elsewhere.
-  bool complete_or_fail(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
-                        double now);
-  bool complete_here_or_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
-                              double now);
+  bool settle_result(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
+                     double now);
+  // Completes the future now (true), or in the background where that takes long.
+  bool dispatch_completion(const std::shared_ptr<PendingCommand>& pending, api::Result& result,
+                           double now);
   // Why a command is not handed on; or the charge holds what its result may take, but for what a
   // listener is told, which is its own to hold.
   std::optional<Response> admit_command(const api::Command& command, bool is_heard,
@@ -264,13 +269,15 @@ class Service {
   Response register_accepted(PendingCommand pending, const std::string& model, int64_t seq_id,
                              uint64_t fingerprint, const TokenUse& use, Charge charge);
   // Takes the answer's making elsewhere, and completes the future when it is there.
-  void complete_aside(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
+  void complete_in_background(const std::shared_ptr<PendingCommand>& pending, api::Result& result);
   void write_files(const PendingCommand& pending) const;
   // The response of a success; of a fault in making it, its failure. Any thread.
   Response finish_command(const PendingCommand& pending, const api::Result& result) const;
-  Response finish_or_log_fault(const PendingCommand& pending, const api::Result& result) const;
-  [[nodiscard]] std::string mask_for_clients_and_log(const std::string& message) const;
-  [[nodiscard]] std::string mask_for_clients_and_log(const Error& error) const;
+  // The answer to a finished command; the one for a fault where it cannot be made.
+  Response guarded_response(const PendingCommand& pending, const api::Result& result) const;
+  // Where the server's files lie is the operator's to know: that goes into the log alone.
+  [[nodiscard]] std::string redact_fault(const std::string& message) const;
+  [[nodiscard]] std::string redact_fault(const Error& error) const;
 
   // By itself (upkeep.cc). Takes a standstill out of every time limit.
   void exclude_standstill_from_limits(double now, double seconds);
@@ -279,7 +286,7 @@ class Service {
   [[nodiscard]] bool end_silent_sessions(double now);
   void forget_model(const std::string& id);
   void sweep();
-  void write_usage_aside();
+  void write_usage_in_background();
   void sweep_files();
   void record_sweep_fault(std::string& last, const std::string& fault);
 
@@ -290,7 +297,7 @@ class Service {
   SessionTable sessions_;
   ModelTable models_;
   SamplerTable samplers_;
-  Remembered remembered_;  // every number of a model or a sampler
+  IdempotencyTable remembered_;  // every number of a model or a sampler
   Clock clock_;
   std::deque<api::Event> posted_;  // what was told and is not settled
   bool stopping_ = false;
@@ -305,7 +312,7 @@ class Service {
 };
 
 // What was thrown, or "".
-std::string run_and_get_fault(const std::function<void()>& body);
+std::string catch_fault(const std::function<void()>& body);
 
 // {"request_id": ..., "model_id": ...}
 Response future_response(const std::string& request_id, const std::string& model_id);

@@ -62,8 +62,7 @@ void Service::reconnect_store() {
   if (looking_ || !parts_.store.is_away()) return;
   looking_ = true;
   run_file_job("", [this] {
-    const bool is_back =
-        run_and_get_fault([&] { parts_.store.revive(); }).empty();  // sweeps tell of it
+    const bool is_back = catch_fault([&] { parts_.store.revive(); }).empty();  // sweeps tell of it
     run_on_io_thread([this, is_back] {
       looking_ = false;
       if (is_back) last_sweep_ = 0;
@@ -98,16 +97,16 @@ bool Service::end_silent_sessions(double now) {
 }
 
 void Service::sweep() {
-  write_usage_aside();
+  write_usage_in_background();
   if (std::exchange(sweeping_, true)) return;
   sweep_files();
 }
 
 // Not behind the files of whoever deletes and saves much: a crash forgets some seconds.
-void Service::write_usage_aside() {
+void Service::write_usage_in_background() {
   if (std::exchange(writing_usage_, true)) return;
   run_file_job("", [this, used = parts_.usage.changed_rows()] {
-    const std::string fault = run_and_get_fault([&] { parts_.store.upsert_usage(used); });
+    const std::string fault = catch_fault([&] { parts_.store.upsert_usage(used); });
     run_on_io_thread([this, fault, used] {
       writing_usage_ = false;
       if (fault.empty()) parts_.usage.note_written(used);
@@ -120,8 +119,8 @@ void Service::write_usage_aside() {
 void Service::sweep_files() {
   run_file_job("", [this] {
     bool has_more = false;
-    const std::string fault = run_and_get_fault(
-        [&] { has_more = parts_.registry.sweep_piece(wall_seconds(), now_seconds()); });
+    const std::string fault =
+        catch_fault([&] { has_more = parts_.registry.sweep_piece(wall_seconds(), now_seconds()); });
     run_on_io_thread([this, has_more, fault, gone = parts_.registry.take_gone()] {
       gone_.insert(gone_.end(), gone.begin(), gone.end());
       if (has_more && !stopping_) return sweep_files();
@@ -177,7 +176,7 @@ Response Service::not_ready(const std::string& why) {
 
 void Service::fail_pending() {
   const std::string reason = "the server was shut down before this request was done";
-  for (const auto& command : futures_.fail_all_and_take_pending(reason, now_seconds())) {
+  for (const auto& command : futures_.fail_all_pending(reason, now_seconds())) {
     undo(*command);
     if (!command->listener) continue;
     const api::Outcome failed = api::Failure{api::FaultCategory::kServer, reason};

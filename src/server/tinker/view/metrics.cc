@@ -132,8 +132,7 @@ void append_throughput_and_queues(std::string& out, const EngineStats& engine,
 }
 
 // What is there now, and how long threads take.
-void append_live_counts_and_delays(std::string& out, const EngineStats& engine,
-                                   const ServerGauges& server) {
+void append_gauges(std::string& out, const EngineStats& engine, const ServerGauges& server) {
   append_metric(out, "strata_sessions", "gauge", "Sessions alive.", d(server.sessions));
   append_metric(out, "strata_models", "gauge", "Training models alive.", d(server.models));
   append_metric(out, "strata_adapters", "gauge", "Adapter slots taken.", d(engine.adapters));
@@ -187,7 +186,7 @@ std::string Metrics::render_prometheus(const EngineStats& engine, const ServerGa
                                        const Usage& usage) const {
   std::string out;
   append_throughput_and_queues(out, engine, server);
-  append_live_counts_and_delays(out, engine, server);
+  append_gauges(out, engine, server);
   append_faults(out);
   append_memory(out, engine, server.budget);
   append_usage(out, usage);

@@ -45,7 +45,7 @@ class Backup : public ::testing::Test {
     SessionRow session;
     session.id = "s";
     session.tenant = "alice";
-    store_->find_or_add_session(session, {});
+    store_->ensure_session(session, {});
   }
 
   CheckpointRow save(const std::string& name) {

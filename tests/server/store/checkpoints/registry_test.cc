@@ -46,8 +46,8 @@ TEST_F(Registry, ASavedCheckpointIsThereAfterARestart) {
   const CheckpointRow row = finish(save("a"));
   EXPECT_TRUE(fs::is_empty(data_->temporary()));
   open(2000);
-  const CheckpointRow found =
-      registry_->find_or_throw({"s:train:0", CheckpointKind::kWeights, "a"}, "alice", false, 2000);
+  const CheckpointRow found = registry_->require_checkpoint(
+      {"s:train:0", CheckpointKind::kWeights, "a"}, "alice", false, 2000);
   EXPECT_EQ(found.id, row.id);
   EXPECT_EQ(adapter(found), "weights");
   EXPECT_THAT(read_bytes(registry_->folder(found) + "/strata.json"),
@@ -139,7 +139,7 @@ TEST_F(Registry, KeysOfRequestsAreForgottenAfterADay) {
   const auto is_known = [&] {
     return store_->find_remembered("alice", "session", key).has_value();
   };
-  store_->find_or_add_session(session, key);
+  store_->ensure_session(session, key);
   registry_->sweep(1000 + 86'398, 0);
   EXPECT_TRUE(is_known());
   registry_->sweep(1000 + 86'402, 4);
@@ -233,12 +233,13 @@ TEST_F(Registry, ReplacedFilesGoInOneStep) {
 TEST_F(Registry, AnotherTenantSeesOnlyWhatIsPublic) {
   const CheckpointRow row = finish(save("a"));
   const TinkerPath path = path_of(row);
-  const std::string foreign = error_of([&] { registry_->find_or_throw(path, "bob", true, 1100); });
+  const std::string foreign =
+      error_of([&] { registry_->require_checkpoint(path, "bob", true, 1100); });
   EXPECT_THAT(foreign, HasSubstr("does not exist"));
-  EXPECT_THAT(error_of([&] { registry_->find_or_throw(path, "bob", true, 1100); }), foreign);
+  EXPECT_THAT(error_of([&] { registry_->require_checkpoint(path, "bob", true, 1100); }), foreign);
   store_->set_public(row.id, true);
-  EXPECT_EQ(registry_->find_or_throw(path, "bob", true, 1100).id, row.id);
-  EXPECT_THAT(error_of([&] { registry_->find_or_throw(path, "bob", false, 1100); }), foreign);
+  EXPECT_EQ(registry_->require_checkpoint(path, "bob", true, 1100).id, row.id);
+  EXPECT_THAT(error_of([&] { registry_->require_checkpoint(path, "bob", false, 1100); }), foreign);
 }
 
 TEST_F(Registry, ANameIsFreeOnceItsCheckpointHasExpired) {
@@ -299,7 +300,8 @@ TEST_F(Registry, ACopyOutlivesItsSource) {
   registry_->sweep(1200, 1200);
   EXPECT_FALSE(fs::exists(registry_->folder(source)));
   open(2000);
-  const CheckpointRow copy = registry_->find_or_throw(parse_tinker_path(path), "bob", false, 2000);
+  const CheckpointRow copy =
+      registry_->require_checkpoint(parse_tinker_path(path), "bob", false, 2000);
   EXPECT_EQ(adapter(copy), "weights");
   EXPECT_EQ(StoreLists(open_sqlite_reader(data_->database())).count_runs("bob", ""), 1);
 }
@@ -307,8 +309,8 @@ TEST_F(Registry, ACopyOutlivesItsSource) {
 TEST_F(Registry, TheArchiveIsATarOfRegularFiles) {
   const std::string content(1000, 'x');
   const CheckpointRow row = finish(save("a"), 1'700'000'000, content);
-  const std::string tar = registry_->find_or_pack_archive(row, "alice", 0);
-  EXPECT_EQ(registry_->find_or_pack_archive(row, "alice", 0), tar);
+  const std::string tar = registry_->ensure_archive(row, "alice", 0);
+  EXPECT_EQ(registry_->ensure_archive(row, "alice", 0), tar);
   EXPECT_EQ(fs::file_size(tar) % 512, 0u);
   const std::string list = dir_.file("list");
   ASSERT_EQ(std::system(("tar tvf " + tar + " > " + list + " && tar xf " + tar + " -C " +
@@ -327,36 +329,35 @@ TEST_F(Registry, ArchivesAreBoundedAndThoseGoThatNobodyRead) {
       *data_, *store_, RegistryOptions{.archives = SharedLimit(300'000)});  // two of them
   const auto saved = [&](const std::string& name) { return finish(save(name), 1000, content); };
   const CheckpointRow first = saved("1"), second = saved("2"), third = saved("3");
-  registry_->find_or_pack_archive(first, "alice", 1);
-  registry_->find_or_pack_archive(second, "alice", 2);
-  EXPECT_TRUE(registry_->find_and_touch_archive(first, 3).has_value());
-  registry_->find_or_pack_archive(third, "alice", 4);
-  EXPECT_TRUE(registry_->find_and_touch_archive(first, 5).has_value());
-  EXPECT_FALSE(registry_->find_and_touch_archive(second, 5).has_value());
+  registry_->ensure_archive(first, "alice", 1);
+  registry_->ensure_archive(second, "alice", 2);
+  EXPECT_TRUE(registry_->touch_archive(first, 3).has_value());
+  registry_->ensure_archive(third, "alice", 4);
+  EXPECT_TRUE(registry_->touch_archive(first, 5).has_value());
+  EXPECT_FALSE(registry_->touch_archive(second, 5).has_value());
   EXPECT_TRUE(registry_->fits_archive(third));
   const CheckpointRow large = finish(save("large"), 1000, std::string(300'000, 'x'));
   EXPECT_FALSE(registry_->fits_archive(large));
-  EXPECT_THROW(registry_->find_or_pack_archive(large, "alice", 5), Busy);
-  EXPECT_TRUE(registry_->find_and_touch_archive(first, 5).has_value());
+  EXPECT_THROW(registry_->ensure_archive(large, "alice", 5), Busy);
+  EXPECT_TRUE(registry_->touch_archive(first, 5).has_value());
   registry_->sweep(2000, 8000);
-  EXPECT_FALSE(registry_->find_and_touch_archive(first, 8000).has_value())
-      << "nobody read it for two hours";
+  EXPECT_FALSE(registry_->touch_archive(first, 8000).has_value()) << "nobody read it for two hours";
 }
 
 TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
   registry_ = std::make_unique<CheckpointRegistry>(
       *data_, *store_, RegistryOptions{.archives = SharedLimit(35'000)});  // for one alone
   const CheckpointRow small = finish(save("a"), 1000, std::string(1000, 'x'));
-  const std::string tar = registry_->find_or_pack_archive(small, "alice", 0);
+  const std::string tar = registry_->ensure_archive(small, "alice", 0);
   ModelMerger merger{
       .bytes = {30'000, 6000}, .write = [&](size_t, const std::string&, const std::string& to) {
-        EXPECT_THROW(registry_->find_or_pack_archive(small, "alice", 1), Busy) << "it has it all";
+        EXPECT_THROW(registry_->ensure_archive(small, "alice", 1), Busy) << "it has it all";
         write_bytes(to + "/config.json", "{}");
         write_bytes(to + "/model.safetensors", std::string(5000, 'w'));
         return true;
       }};
   try {
-    registry_->find_or_pack_merged(small, merger, 0, "alice", 1);
+    registry_->ensure_merged_archive(small, merger, 0, "alice", 1);
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
@@ -364,13 +365,12 @@ TEST_F(Registry, AMergedArchiveHasRoomOrIsRefused) {
                                         "(--max-archive-bytes); download the adapter's archive"));
   }
   EXPECT_TRUE(fs::exists(tar)) << "nothing goes for what is refused";
-  EXPECT_TRUE(registry_->find_or_pack_merged(small, merger, 1, "alice", 1));
+  EXPECT_TRUE(registry_->ensure_merged_archive(small, merger, 1, "alice", 1));
   EXPECT_FALSE(fs::exists(tar));
-  const auto made =
-      registry_->find_and_touch_archive(small, 1, CheckpointRegistry::Archive::kMerged);
+  const auto made = registry_->touch_archive(small, 1, CheckpointRegistry::Archive::kMerged);
   ASSERT_TRUE(made);
   EXPECT_EQ(fs::file_size(*made) % 512, 0u);
-  EXPECT_FALSE(registry_->find_and_touch_archive(small, 1));
+  EXPECT_FALSE(registry_->touch_archive(small, 1));
   int num_entries = 0;
   for (const auto& entry : fs::directory_iterator(data_->temporary())) {
     EXPECT_EQ(entry.path(), *made);
@@ -438,7 +438,7 @@ TEST_F(Registry, SignedUrlsServeOneFileForAWhile) {
   wrong[0].checkpoint_id = "nobody";
   wrong[1].file = "adapter_model.safetensors";
   wrong[2].expires = "9999";
-  wrong[3].tenant_number = std::to_string(store_->find_or_add_tenant_number("bob", 1000));
+  wrong[3].tenant_number = std::to_string(store_->intern_tenant("bob", 1000));
   wrong[4].token[3] = wrong[4].token[3] == 'a' ? 'b' : 'a';
   wrong[5].token.clear();
   faults_->away = true;  // one that is wrong asks the store for nothing

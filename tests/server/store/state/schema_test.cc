@@ -26,7 +26,7 @@ TEST(StoreIndexes, ASweepFindsByIndexes) {
   SessionRow session;
   session.id = "s";
   session.tenant = "alice";
-  store.find_or_add_session(session, {});
+  store.ensure_session(session, {});
   RunRow run;
   run.id = "s:train:0";
   run.tenant = "alice";

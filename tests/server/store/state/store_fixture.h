@@ -51,7 +51,7 @@ class Store : public ::testing::TestWithParam<const char*> {
     row.id = id;
     row.tenant = tenant;
     row.created_at = 1000;
-    store_->find_or_add_session(row, {});
+    store_->ensure_session(row, {});
     return row;
   }
   RunRow add_run(const std::string& session_id, int64_t model_seq,
@@ -87,7 +87,7 @@ class Store : public ::testing::TestWithParam<const char*> {
     row.size_bytes = 100;
     row.expires_at = expires_at;
     row.base_model = "base";
-    store_->add_or_replace_checkpoint(row);
+    store_->upsert_checkpoint(row);
     return row;
   }
 

@@ -22,7 +22,7 @@ TEST_P(Store, EndedSessionsAndRunsAreForgotten) {
     sampler.session_id = id;
     sampler.tenant = "alice";
     sampler.base_model = "base";
-    store_->find_or_add_sampler(sampler);
+    store_->ensure_sampler(sampler);
     if (i != 39) store_->end_session(id, "finished", "", "", 1000);
   }
   add_checkpoint("s3:train:0", "a");
@@ -111,7 +111,7 @@ TEST_P(Store, HistoryIsForgottenByFewStatements) {
     sampler.id = id + ":sample:0";
     sampler.session_id = id;
     sampler.tenant = "alice";
-    store_->find_or_add_sampler(sampler);
+    store_->ensure_sampler(sampler);
     store_->end_session(id, "finished", "", "", 1000);
   }
   const auto most = [&](const auto& prune) {
@@ -157,7 +157,7 @@ TEST_P(Store, WhatIsSentTwiceIsDoneOnce) {
   while (store_->prune_history(2000, 10)) {
   }
   faults->answers_lost = true;
-  const int64_t alice = store_->find_or_add_tenant_number("alice", 2000);
+  const int64_t alice = store_->intern_tenant("alice", 2000);
   EXPECT_EQ(store_->find_tenant(alice), "alice");
   store_->end_run("s:train:0", RunState::kUnloaded, 2000);
   while (store_->prune_history(2001, 0)) {
@@ -183,7 +183,7 @@ TEST_P(Store, OfTooManySamplersThoseOfEndedSessionsGoOldestFirst) {
       row.session_id = id;
       row.sampling_seq = i;
       row.tenant = "alice";
-      store_->find_or_add_sampler(row);
+      store_->ensure_sampler(row);
     }
   }
   for (const char* id : {"new", "old"}) store_->end_session(id, "finished", "", "", 1000);

@@ -57,7 +57,7 @@ class StoreListsTest : public ::testing::TestWithParam<const char*> {
     row.name = name;
     row.expires_at = expires_at;
     row.base_model = "base";
-    store_->add_or_replace_checkpoint(row);
+    store_->upsert_checkpoint(row);
   }
 
   TempDir dir_;
@@ -120,7 +120,7 @@ TEST_P(StoreListsTest, NamesSessionsAndTheirSamplers) {
     SessionRow session;
     session.id = id;
     session.tenant = "alice";
-    store_->find_or_add_session(session, {});
+    store_->ensure_session(session, {});
   }
   EXPECT_THAT(lists_->list_sessions("alice", {}), ElementsAre("t", "s"));
   EXPECT_THAT(lists_->list_sessions("alice", {.offset = 1}), ElementsAre("s"));
@@ -130,7 +130,7 @@ TEST_P(StoreListsTest, NamesSessionsAndTheirSamplers) {
     row.session_id = "s";
     row.sampling_seq = i;
     row.tenant = "alice";
-    store_->find_or_add_sampler(row);
+    store_->ensure_sampler(row);
   }
   EXPECT_EQ(lists_->list_samplers_of("s", -1, 2).at(1).id, "s:sample:1");
   EXPECT_EQ(lists_->list_samplers_of("s", 1, 2).at(0).id, "s:sample:2");
@@ -153,7 +153,7 @@ TEST_P(StoreListsTest, ASessionOfManyRowsIsForgottenInParts) {
   SessionRow session;
   session.id = "s";
   session.tenant = "alice";
-  store_->find_or_add_session(session, {});
+  store_->ensure_session(session, {});
   for (int i = 0; i < 1200; ++i) {
     SamplerRow sampler;
     sampler.id = "s:sample:" + std::to_string(i);
@@ -161,7 +161,7 @@ TEST_P(StoreListsTest, ASessionOfManyRowsIsForgottenInParts) {
     sampler.sampling_seq = i;
     sampler.tenant = "alice";
     sampler.base_model = "base";
-    store_->find_or_add_sampler(sampler);
+    store_->ensure_sampler(sampler);
   }
   run("s:train:0");
   store_->end_session("s", "finished", "", "", 1000);

@@ -17,7 +17,7 @@ TEST_P(Store, StabilityRecordsLiveADaySinceTheirLastUse) {
                                       1000, 1000);
   open(2000);
   const auto record = [&](const char* session, const char* sequence, double now) -> std::string {
-    const auto found = store_->read_and_touch_stability(session, sequence, now);
+    const auto found = store_->find_stability(session, sequence, now);
     return found ? *found->prompt + "|" + found->record : "none";
   };
   EXPECT_EQ(record("s", "q1", 80000), "prompt|" + bytes);
@@ -30,8 +30,8 @@ TEST_P(Store, StabilityRecordsLiveADaySinceTheirLastUse) {
 // A clock that is a day ahead for a while takes nothing away.
 TEST_P(Store, StabilityRecordsAreReadUntilTheyAreDropped) {
   store_->save_stability_within_quota({"alice", "s", "q", "prompt", {{"q1", "bytes"}}}, 1000, 1000);
-  EXPECT_TRUE(store_->read_and_touch_stability("s", "q1", 1000 + 90000).has_value());
-  EXPECT_TRUE(store_->read_and_touch_stability("s", "q1", 1001).has_value());
+  EXPECT_TRUE(store_->find_stability("s", "q1", 1000 + 90000).has_value());
+  EXPECT_TRUE(store_->find_stability("s", "q1", 1001).has_value());
 }
 
 // A large one may take the space of very many small ones.
@@ -45,7 +45,7 @@ TEST_P(Store, StabilityRecordsMakeSpaceInBatches) {
         now);
   };
   const auto is_there = [&](const std::string& id) {
-    return store_->read_and_touch_stability("s", id + ":0", 3000).has_value();
+    return store_->find_stability("s", id + ":0", 3000).has_value();
   };
   for (int i = 0; i < 1300; ++i) put(std::to_string(1000 + i), 650, 1000 + i);
   put("large", kQuota - (1300 - 102) * 650, 2999);
@@ -69,7 +69,7 @@ TEST_P(Store, StabilityRecordsAreWrittenAndDroppedInBatches) {
   store_->save_stability_within_quota(request, 10'000'000, 1000);
   EXPECT_LE(faults->ran.size(), 24U);
   for (const char* one : {"q:0", "q:63", "q:64", "q:1023"})
-    EXPECT_TRUE(store_->read_and_touch_stability("s", one, 1000).has_value()) << one;
+    EXPECT_TRUE(store_->find_stability("s", one, 1000).has_value()) << one;
   for (int i = 0; i < 4; ++i) {
     request.id = "r" + std::to_string(i);
     for (auto& record : request.records) record.sequence_id = request.id + record.sequence_id;
@@ -81,8 +81,8 @@ TEST_P(Store, StabilityRecordsAreWrittenAndDroppedInBatches) {
                 faults->ran,
                 [](const std::string& one) { return one.starts_with("DELETE FROM stability W"); }),
             3);
-  EXPECT_FALSE(store_->read_and_touch_stability("s", "q:1023", 2000).has_value());
-  EXPECT_FALSE(store_->read_and_touch_stability("s", "r3r2r1r0q:0", 2000).has_value());
+  EXPECT_FALSE(store_->find_stability("s", "q:1023", 2000).has_value());
+  EXPECT_FALSE(store_->find_stability("s", "r3r2r1r0q:0", 2000).has_value());
 }
 
 // A record is there when its prompt is, which is written last.
@@ -93,12 +93,12 @@ TEST_P(Store, AStabilityRecordWithoutItsPromptIsNone) {
   faults->statement = "INSERT INTO stability_prompts";
   const StateStore::StabilityRequest request{"alice", "s", "q", "prompt", {{"q:0", "record"}}};
   EXPECT_THROW(store_->save_stability_within_quota(request, 10'000, 1000), Error);
-  EXPECT_FALSE(store_->read_and_touch_stability("s", "q:0", 1000).has_value());
+  EXPECT_FALSE(store_->find_stability("s", "q:0", 1000).has_value());
   faults->statement.clear();
   const StateStore::StabilityRequest again{"alice", "s", "q", "prompt", {{"q:0", "another"}}};
   store_->save_stability_within_quota(again, 10'000, 1000);
-  EXPECT_EQ(store_->read_and_touch_stability("s", "q:0", 1000)->prompt, "prompt");
-  EXPECT_EQ(store_->read_and_touch_stability("s", "q:0", 1000)->record, "another");
+  EXPECT_EQ(store_->find_stability("s", "q:0", 1000)->prompt, "prompt");
+  EXPECT_EQ(store_->find_stability("s", "q:0", 1000)->record, "another");
 }
 
 // A number that was forgotten may come again: its records are the last ones, and count once.
@@ -108,7 +108,7 @@ TEST_P(Store, StabilityRecordsThatComeAgainCountOnce) {
                                         1000);
   };
   const auto record = [&](const std::string& id) {
-    const auto found = store_->read_and_touch_stability("s", id, 1000);
+    const auto found = store_->find_stability("s", id, 1000);
     return found ? found->record : "none";
   };
   put("a", {{"a:0", "one"}});
@@ -130,7 +130,7 @@ TEST_P(Store, StabilityRecordsHaveAQuota) {
     store_->save_stability_within_quota({tenant, "s", id, prompt, records}, 9500, now);
   };
   const auto is_there = [&](const std::string& id) {
-    return store_->read_and_touch_stability("s", id + ":3", 1100).has_value();
+    return store_->find_stability("s", id + ":3", 1100).has_value();
   };
   put("bob", "b", 999);
   put("alice", "a1", 1000);

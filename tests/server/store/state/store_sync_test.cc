@@ -30,7 +30,7 @@ TEST(StoreSync, ASlowDiskHoldsUpNoReader) {
   row.tenant = "alice";
   row.name = "n";
   row.base_model = "base";
-  std::thread writer([&] { store.add_or_replace_checkpoint(row); });
+  std::thread writer([&] { store.upsert_checkpoint(row); });
   syncing.get_future().wait();
   EXPECT_TRUE(store.find_checkpoint_by_id("id").has_value());
   EXPECT_FALSE(store.find_session("s").has_value());

@@ -53,9 +53,9 @@ Collected collect(StateStore& store) {
 
 TEST_P(Store, CountsBootsAndKeepsTenants) {
   EXPECT_EQ(store_->boot(), 1);
-  const int64_t alice = store_->find_or_add_tenant_number("alice", 1000);
-  EXPECT_EQ(store_->find_or_add_tenant_number("alice", 1000), alice);
-  EXPECT_NE(store_->find_or_add_tenant_number("bob", 1000), alice);
+  const int64_t alice = store_->intern_tenant("alice", 1000);
+  EXPECT_EQ(store_->intern_tenant("alice", 1000), alice);
+  EXPECT_NE(store_->intern_tenant("bob", 1000), alice);
   open(2000);
   EXPECT_EQ(store_->boot(), 2);
   EXPECT_EQ(store_->find_tenant(alice), "alice");
@@ -80,11 +80,11 @@ TEST_P(Store, KeepsSessionsWithEveryField) {
   row.user_metadata = R"({"k":"v"})";
   row.display_name = "M\xc3\xbcller's";
   row.project_id = "p";
-  EXPECT_EQ(store_->find_or_add_session(row, {"key"}), "s1");
+  EXPECT_EQ(store_->ensure_session(row, {"key"}), "s1");
   row.id = "s2";
-  EXPECT_EQ(store_->find_or_add_session(row, {"key"}), "s1");
+  EXPECT_EQ(store_->ensure_session(row, {"key"}), "s1");
   row.tenant = "bob";
-  EXPECT_EQ(store_->find_or_add_session(row, {"key"}), "s2");
+  EXPECT_EQ(store_->ensure_session(row, {"key"}), "s2");
   open(2000);
   const SessionRow found = *store_->find_session("s1");
   EXPECT_EQ(found.created_at, 1000.25);
@@ -161,9 +161,9 @@ TEST_P(Store, SamplersAreOnePerNumber) {
   row.sampling_seq = 1'000'000'000'000'000'000;
   row.tenant = "alice";
   row.base_model = "base";
-  EXPECT_EQ(store_->find_or_add_sampler(row).id, "s:sample:0");
+  EXPECT_EQ(store_->ensure_sampler(row).id, "s:sample:0");
   row.id = "other";
-  EXPECT_EQ(store_->find_or_add_sampler(row).id, "s:sample:0");
+  EXPECT_EQ(store_->ensure_sampler(row).id, "s:sample:0");
   open(2000);
   const SamplerRow found = *store_->find_sampler("s:sample:0");
   EXPECT_EQ(found.boot, 1);
@@ -174,7 +174,7 @@ TEST_P(Store, SamplersAreOnePerNumber) {
   row.id = "s:sample:1";
   row.sampling_seq = 1;
   row.is_ephemeral = true;
-  store_->find_or_add_sampler(row);
+  store_->ensure_sampler(row);
   EXPECT_THAT(store_->count_samplers_by_session(), ElementsAre(::testing::Pair("s", 1)));
   EXPECT_EQ(store_->num_samplers("alice"), 2);
   store_->end_session("s", "finished", "", "", 2000);
@@ -230,7 +230,7 @@ TEST_P(Store, WhatMayNotGoIsPassedInBatches) {
     row.session_id = "s";
     row.sampling_seq = i;
     row.tenant = "alice";
-    store_->find_or_add_sampler(row);
+    store_->ensure_sampler(row);
   }
   const Collected found = collect(*store_);
   EXPECT_GE(found.num_batches, 2);
@@ -265,7 +265,7 @@ TEST_P(Store, SamplersOfOneCheckpointArePassedInParts) {
     row.sampling_seq = seq;
     row.tenant = "alice";
     row.checkpoint_id = "id1";
-    store_->find_or_add_sampler(row);
+    store_->ensure_sampler(row);
   };
   for (int i = 0; i < 1100; ++i) add("old", i);
   add("alive", 0);
@@ -310,14 +310,14 @@ TEST_P(Store, ASamplerOfALivingSessionHoldsTheFiles) {
   row.tenant = "alice";
   row.base_model = "base";
   row.checkpoint_id = "id1";
-  store_->find_or_add_sampler(row);
+  store_->ensure_sampler(row);
   add_checkpoint("s:train:0", "b", {}, CheckpointKind::kSampler);
   session("t", "bob");
   row.id = "y";
   row.session_id = "t";
   row.tenant = "bob";
   row.checkpoint_id = "id2";
-  store_->find_or_add_sampler(row);
+  store_->ensure_sampler(row);
   EXPECT_TRUE(store_->delete_checkpoint("id1", 1100));
   EXPECT_TRUE(store_->delete_checkpoint("id2", 1100));
   EXPECT_THAT(ids(store_->find_collectable(1100).rows), ElementsAre("id2"))
@@ -340,13 +340,13 @@ TEST_P(Store, RemembersIdempotencyKeysForADay) {
   row.id = "s";
   row.tenant = "alice";
   row.created_at = 1000;
-  store_->find_or_add_session(row, {"k", 7});
+  store_->ensure_session(row, {"k", 7});
   EXPECT_EQ(store_->find_remembered("alice", "session", {"k", 7}), "s");
   EXPECT_EQ(store_->find_remembered("bob", "session", {"k", 7}), std::nullopt);
   EXPECT_THAT(error_of([&] { store_->find_remembered("alice", "session", {"k", 8}); }),
               HasSubstr("another request"));
   row.id = "t";
-  EXPECT_THAT(error_of([&] { store_->find_or_add_session(row, {"k", 8}); }),
+  EXPECT_THAT(error_of([&] { store_->ensure_session(row, {"k", 8}); }),
               HasSubstr("another request"));
   store_->prune_old_rows(1000 + 86401);
   EXPECT_EQ(store_->find_remembered("alice", "session", {"k", 7}), std::nullopt);
@@ -358,7 +358,7 @@ TEST_P(Store, WhatAgedOutIsDroppedInBatches) {
     row.id = "s" + std::to_string(i);
     row.tenant = "alice";
     row.created_at = 1000;
-    store_->find_or_add_session(row, {"k" + std::to_string(i), 7});
+    store_->ensure_session(row, {"k" + std::to_string(i), 7});
   }
   EXPECT_TRUE(store_->prune_old_rows(1000 + 86401));
   EXPECT_FALSE(store_->prune_old_rows(1000 + 86401));
@@ -412,7 +412,7 @@ TEST_P(Store, AnOlderDatabaseOpens) {
   open(2000);
   EXPECT_TRUE(store_->find_session("s").has_value());
   EXPECT_EQ(store_->find_remembered("alice", "copy", {"k", 5}), "path");
-  const auto found = store_->read_and_touch_stability("s", "q", 2000);
+  const auto found = store_->find_stability("s", "q", 2000);
   ASSERT_TRUE(found.has_value());
   EXPECT_FALSE(found->prompt.has_value());
   EXPECT_EQ(found->record, "1 1 00");
@@ -439,11 +439,11 @@ TEST_P(Store, RefusesTextsThatOneDatabaseCouldNotKeep) {
   row.id = "s";
   row.tenant = "alice";
   row.display_name = std::string("a\0b", 3);
-  EXPECT_THAT(error_of([&] { store_->find_or_add_session(row, {}); }), HasSubstr("NUL"));
+  EXPECT_THAT(error_of([&] { store_->ensure_session(row, {}); }), HasSubstr("NUL"));
   row.display_name = "\xff";
-  EXPECT_THAT(error_of([&] { store_->find_or_add_session(row, {}); }), HasSubstr("UTF-8"));
+  EXPECT_THAT(error_of([&] { store_->ensure_session(row, {}); }), HasSubstr("UTF-8"));
   row.display_name = "'; DROP TABLE sessions; --";
-  EXPECT_EQ(store_->find_or_add_session(row, {}), "s");
+  EXPECT_EQ(store_->ensure_session(row, {}), "s");
   EXPECT_EQ(store_->find_session("s")->display_name, row.display_name);
 }
 

@@ -75,7 +75,7 @@ class StoredBytesTest : public Store {
     switch (draw(9)) {
       case 0:
       case 1:
-        return store_->add_or_replace_checkpoint(row_of(tenant));
+        return store_->upsert_checkpoint(row_of(tenant));
       case 2:
         return copy_into_a_run(row_of(tenant));
       case 3:
@@ -127,7 +127,7 @@ TEST_P(StoredBytesTest, AreThoseOfTheRowsAfterWhateverWasDone) {
 
 // What every save asks adds up no rows: they may be many, and it holds up everybody.
 TEST_P(StoredBytesTest, AskNoDatabase) {
-  store_->add_or_replace_checkpoint(row_of("alice"));
+  store_->upsert_checkpoint(row_of("alice"));
   const int64_t bytes = summed("alice");
   reopen();
   faults_->away = true;

@@ -16,7 +16,7 @@ SampleOrder read(const std::string& more, const std::string& params) {
                                 ",\"sampling_params\":{" + params + "}}",
                             "asample");
   SampleOrder order = read_sample(body.root(), 5);
-  fill_and_check_sample(kBase, order);
+  resolve_sample(kBase, order);
   return order;
 }
 

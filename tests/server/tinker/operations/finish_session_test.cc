@@ -51,7 +51,7 @@ TEST(FinishSession, AReadOnlyKeyEndsNoSamplersOfBeforeARestart) {
   sampler.session_id = session;
   sampler.tenant = "alice";
   sampler.base_model = "tiny";
-  house.store().find_or_add_sampler(sampler);
+  house.store().ensure_sampler(sampler);
   const auto finish = [&](Scope scope) {
     return house.call("POST", "sessions/" + session + "/finish", "{}", "alice", {}, scope).status;
   };

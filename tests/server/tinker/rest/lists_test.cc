@@ -193,7 +193,7 @@ TEST_F(Lists, NamesAllSamplersOfASession) {
     row.sampling_seq = i;
     row.tenant = "alice";
     row.base_model = "base";
-    store_.find_or_add_sampler(row);
+    store_.ensure_sampler(row);
   }
   const json::value session = ok("GET", "sessions/s-alice");
   const json::array& ids = session.at("sampler_ids").as_array();

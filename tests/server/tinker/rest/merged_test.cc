@@ -36,7 +36,7 @@ TEST_F(RestTest, AnArchiveMayBeMerged) {
   EXPECT_EQ(status("DELETE", std::string(kRun) + "/checkpoints/weights/a"), 200);
   merges_.stop();  // its leases are gone
   registry_.sweep(wall_seconds() + 86400, 0);
-  EXPECT_FALSE(registry_.find_and_touch_archive(row, 0, CheckpointRegistry::Archive::kMerged));
+  EXPECT_FALSE(registry_.touch_archive(row, 0, CheckpointRegistry::Archive::kMerged));
 }
 
 TEST_F(RestTest, WhatCannotBeMergedIsSaid) {

@@ -57,7 +57,7 @@ class RestTest : public ::testing::Test {
       session.tenant = tenant;
       session.user_metadata = R"({"who":"me"})";
       session.display_name = "a \"name\"";
-      store_.find_or_add_session(session, {});
+      store_.ensure_session(session, {});
       add_run(tenant, 0);
     }
   }

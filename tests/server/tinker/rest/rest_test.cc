@@ -267,7 +267,7 @@ TEST_F(RestTest, AnArchiveThatWentIsPackedAside) {
   const CheckpointRow row = save("a");
   const json::value answer = ok("GET", std::string(kRun) + "/checkpoints/weights/a/archive");
   const std::string url(answer.at("url").as_string());
-  std::filesystem::remove(*registry_.find_and_touch_archive(row, 0));
+  std::filesystem::remove(*registry_.touch_archive(row, 0));
   std::promise<void> hold;
   archives_.post("x", [held = hold.get_future().share()] { held.wait(); });
   const Response packing = fetch(url);

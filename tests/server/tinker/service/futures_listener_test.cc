@@ -34,7 +34,7 @@ Service::Sampling start(House& house, Heard& heard, int64_t max_tokens = 3) {
   api::Sample sample;
   sample.prompt = {1, 2};
   sample.max_tokens = max_tokens;
-  sample.tells_tokens = true;
+  sample.streams_tokens = true;
   return house.service().submit_sample(request,
                                        house.service().make_sampler_by_name("alice", "tiny"),
                                        std::move(sample), heard.listener());

@@ -7,15 +7,15 @@ namespace strata::server {
 namespace {
 
 // One that came and was answered.
-void answer(Remembered& remembered, const std::string& tenant, const std::string& of,
+void answer(IdempotencyTable& remembered, const std::string& tenant, const std::string& of,
             int64_t number, const std::string& request = "r") {
   remembered.add({of, number}, {.request = request});
   remembered.mark_answered(tenant, {of, number}, request);
 }
 
-TEST(Remembered, KnowsWhatCameUntilItIsForgotten) {
+TEST(IdempotencyTable, KnowsWhatCameUntilItIsForgotten) {
   SharedLimit bytes(1 << 20);
-  Remembered remembered(bytes);
+  IdempotencyTable remembered(bytes);
   answer(remembered, "a", "model", 7, "r7");
   remembered.add({"sampler", 7}, {.fingerprint = 2, .request = "s7", .num_samples = 3});
   remembered.mark_answered("a", {"sampler", 7}, "s7");
@@ -30,9 +30,9 @@ TEST(Remembered, KnowsWhatCameUntilItIsForgotten) {
   EXPECT_EQ(bytes.used(), 0);
 }
 
-TEST(Remembered, TheOldestOfTheSameThingMakeRoom) {
+TEST(IdempotencyTable, TheOldestOfTheSameThingMakeRoom) {
   SharedLimit bytes(8192);
-  Remembered remembered(bytes);
+  IdempotencyTable remembered(bytes);
   for (int64_t i = 1; i <= 1000; ++i) answer(remembered, "a", "model", i);
   EXPECT_LE(bytes.used(), 8192);
   EXPECT_EQ(remembered.find({"model", 1}), nullptr);
@@ -40,10 +40,10 @@ TEST(Remembered, TheOldestOfTheSameThingMakeRoom) {
   EXPECT_NE(remembered.find({"model", 1000}), nullptr);
 }
 
-TEST(Remembered, WhoFillsItTakesNothingFromOthers) {
+TEST(IdempotencyTable, WhoFillsItTakesNothingFromOthers) {
   SharedLimit bytes(100'000);
   bytes.set_num_tenants(2);
-  Remembered remembered(bytes);
+  IdempotencyTable remembered(bytes);
   for (int i = 0; i < 1000; ++i) answer(remembered, "a", "sampler" + std::to_string(i), 1);
   EXPECT_EQ(remembered.find({"sampler999", 1}), nullptr);  // no space, and no older one of its own
   for (int64_t i = 1; i <= 20; ++i) answer(remembered, "b", "model", i);
@@ -52,9 +52,9 @@ TEST(Remembered, WhoFillsItTakesNothingFromOthers) {
 }
 
 // Whatever comes and goes meanwhile, and with space for none of them.
-TEST(Remembered, WhatWaitsIsKnown) {
+TEST(IdempotencyTable, WhatWaitsIsKnown) {
   SharedLimit bytes(1);
-  Remembered remembered(bytes);
+  IdempotencyTable remembered(bytes);
   remembered.add({"model", 1}, {.request = "first"});
   for (int64_t i = 2; i <= 10'000; ++i) answer(remembered, "a", "model", i);
   EXPECT_EQ(remembered.find({"model", 2}), nullptr);
@@ -67,13 +67,13 @@ TEST(Remembered, WhatWaitsIsKnown) {
   EXPECT_EQ(bytes.used(), 0);
 }
 
-TEST(Remembered, TheMakingOfAModelIsKnownAsLongAsTheModel) {
+TEST(IdempotencyTable, TheMakingOfAModelIsKnownAsLongAsTheModel) {
   SharedLimit bytes(8192);
-  Remembered remembered(bytes);
-  answer(remembered, "a", "model", Remembered::kMaking, "made");
+  IdempotencyTable remembered(bytes);
+  answer(remembered, "a", "model", IdempotencyTable::kMaking, "made");
   for (int64_t i = 1; i <= 10'000; ++i) answer(remembered, "a", "model", i);
-  ASSERT_NE(remembered.find({"model", Remembered::kMaking}), nullptr);
-  EXPECT_EQ(remembered.find({"model", Remembered::kMaking})->request, "made");
+  ASSERT_NE(remembered.find({"model", IdempotencyTable::kMaking}), nullptr);
+  EXPECT_EQ(remembered.find({"model", IdempotencyTable::kMaking})->request, "made");
   EXPECT_GT(remembered.forget("model"), 1);
   EXPECT_EQ(bytes.used(), 0);
 }

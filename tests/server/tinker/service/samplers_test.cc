@@ -108,7 +108,7 @@ TEST(Samplers, TheirNumberIsTheStores) {
   before.sampling_seq = 1000;
   before.tenant = "alice";
   before.base_model = "tiny";
-  house.store().find_or_add_sampler(before);
+  house.store().ensure_sampler(before);
   house.restart();
   house.faults().statement = "SELECT COUNT";  // they may be many, and it holds up everybody
   for (int i = 0; i < 49; ++i) ASSERT_EQ(make(house, session, i).status, 200);

@@ -64,7 +64,7 @@ TEST(Service, AThreadThatIsBehindTakesNoNewWork) {
   const Route beat{.method = "POST", .pattern = "y", .handler = none, .effect = Effect::kUpkeep};
   const auto admit = [&](const Route& route) {
     request.route = &route;
-    const auto refused = house.service().refuse_or_charge_request(request);
+    const auto refused = house.service().charge_request(request);
     return refused ? refused->status : 200;
   };
   double now = now_seconds();
@@ -155,7 +155,7 @@ TEST(Service, AShutdownEndsASweepBetweenItsPieces) {
     SessionRow row;
     row.id = fmt::format("old{}", i);
     row.tenant = "alice";
-    house.store().find_or_add_session(row, {});
+    house.store().ensure_session(row, {});
     house.store().end_session(row.id, "finished", "", "", wall_seconds() - 31 * 86400.0);
   }
   house.holds_jobs = house.holds_turns = true;

@@ -79,8 +79,8 @@ TEST(SamplerTable, CountsASessionsAndCrowdsOutTheOldestEphemeralOne) {
   EXPECT_EQ(again.crowded_out, std::nullopt);
   const SamplerTable::Added fourth = add(id(3), "s", true);
   EXPECT_EQ(fourth.crowded_out, id(2));
-  EXPECT_TRUE(fourth.of_crowded_out->is_ephemeral);
-  EXPECT_EQ(table.find_and_touch(id(2), "one"), nullptr);
+  EXPECT_TRUE(fourth.evicted_row->is_ephemeral);
+  EXPECT_EQ(table.touch_sampler(id(2), "one"), nullptr);
   EXPECT_EQ(table.count_of("s"), 2);
   EXPECT_EQ(table.count_of("nobody's"), 0);
   table.set_stored("s", 5);
@@ -90,9 +90,9 @@ TEST(SamplerTable, CountsASessionsAndCrowdsOutTheOldestEphemeralOne) {
   EXPECT_EQ(add(SamplerTable::id_of("t", 1), "t", true).crowded_out, std::nullopt);
   EXPECT_THAT(table.of_session("s", 9), ElementsAre(id(0), id(1), id(3)));
   EXPECT_THAT(table.of_session("s", 2), ElementsAre(id(0), id(1)));
-  EXPECT_EQ(table.find_and_touch(id(0), "two"), nullptr);
+  EXPECT_EQ(table.touch_sampler(id(0), "two"), nullptr);
   table.end_session("s");
-  EXPECT_EQ(table.find_and_touch(id(0), "one"), nullptr);
+  EXPECT_EQ(table.touch_sampler(id(0), "one"), nullptr);
   EXPECT_FALSE(table.contains(id(0)));
   EXPECT_FALSE(table.has_any("s"));
   for (const std::string& each : table.of_session("s", 9)) table.take(each);
@@ -113,20 +113,20 @@ TEST(SamplerTable, WhatWasNotUsedForLongestMakesWayButNoEphemeralOne) {
   table.add("s:sample:0", sampler_of("s", false));
   table.add("s:sample:1", sampler_of("s", false));
   table.add("s:sample:2", sampler_of("s", false));
-  EXPECT_NE(table.find_and_touch("s:sample:0", "one"), nullptr);
+  EXPECT_NE(table.touch_sampler("s:sample:0", "one"), nullptr);
   table.add("s:sample:3", sampler_of("s", false));
   EXPECT_TRUE(table.contains("s:sample:0"));
   EXPECT_FALSE(table.contains("s:sample:1"));
   for (int i = 4; i < 7; ++i) {
     const std::string id = SamplerTable::id_of("s", i);
-    EXPECT_FALSE(table.would_replace_or_crowd_out(id, "s"));
+    EXPECT_FALSE(table.would_evict(id, "s"));
     SharedLimit::Share share = table.take_bytes_dropping_idle(id, sampler_of("s", true));
     ASSERT_TRUE(share);
     table.add(id, sampler_of("s", true), std::move(share));
   }
   EXPECT_THAT(table.of_session("s", 9), ElementsAre("s:sample:4", "s:sample:5", "s:sample:6"));
   EXPECT_FALSE(table.take_bytes_dropping_idle("s:sample:7", sampler_of("s", true)));
-  EXPECT_TRUE(table.would_replace_or_crowd_out("s:sample:4", "s"));
+  EXPECT_TRUE(table.would_evict("s:sample:4", "s"));
   table.add("s:sample:4", sampler_of("s", true));  // with the bytes of the one before
   // One without bytes has no row, and works all the same.
   EXPECT_EQ(table.add("s:sample:8", sampler_of("s", false)).row->session, "s");
