@@ -12,8 +12,7 @@
 #include "apps/options.h"
 #include "apps/plan/plan_front.h"
 #include "apps/plan/plan_json.h"
-#include "apps/serve/engine_host.h"
-#include "apps/serve/memory.h"
+#include "apps/plan/plan_serve.h"
 #include "backend/file_memory.h"
 #include "base/ascii.h"
 #include "base/check.h"
@@ -27,8 +26,6 @@
 #include "planner/plan_text.h"
 #include "report/format.h"
 #include "report/table.h"
-#include "server/tinker/budget.h"
-#include "server/tinker/options/options.h"
 #include "setup/engine_setup.h"
 #include "setup/machine_file.h"
 #include "setup/ranks.h"
@@ -334,41 +331,6 @@ int print_staged_plan(const PlanOptions& options) {
 
 int print_undivided_plan(const PlanOptions& options) {
   return print_run_plan(options, stage_options_of(options), /*in_stages=*/false);
-}
-
-// Without --memory four fifths of the machine's.
-int64_t server_memory(const PlanOptions& options) {
-  if (options.memory.empty()) return read_usable_memory() / 5 * 4;
-  return parse_size("memory", options.memory);
-}
-
-int run_plan_serving(const PlanOptions& options) {
-  if (options.load_in_4bit) {
-    refuse(
-        "--load-in-4bit: of training; to serve a base in 4 bits, strata convert --type nf4 "
-        "writes one");
-  }
-  LoadSpec spec = read_plan_spec(options);
-  spec.offload = find_usable_offload_folder(options.offload);
-  const int64_t drafts = resolve_draft_tokens(options.speculate, options.draft_tokens);
-  if (drafts > 0) spec.mtp = model::UseMtp::kAlways;
-  const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec, drafts);
-  const int64_t memory = server_memory(options);
-  server::ServeOptions requests;
-  server::resolve_size_limits(requests, memory);
-  const engine::RunPlan plan =
-      planner::plan_run({.models = {{.stages = {engine.get()}}},
-                         .memory = memory,
-                         .max_rank = options.max_rank,
-                         .max_sample_rows = HostOptions().max_sample_rows,
-                         .requests = request_rows(server::Budget(requests)),
-                         .expert_rank = model::parse_expert_rank(options.expert_rank)});
-  if (options.json) {
-    fmt::print("{}\n", boost::json::serialize(server_plan_json(plan)));
-  } else {
-    fmt::print("{}", planner::server_text(plan));
-  }
-  return 0;
 }
 
 int plan_pipeline(const PlanOptions& options) {
