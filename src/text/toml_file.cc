@@ -41,26 +41,40 @@ void add_values(const std::string& path, const std::string& name, const toml::no
   }
 }
 
+toml::table read_table(const std::string& path) {
+  const std::string text = read_file(path, kMaxConfigBytes);
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    fail(path, error.source(), std::string(error.description()));
+  }
+}
+
 }  // namespace
 
 std::map<std::string, std::vector<std::string>> read_toml_options(const std::string& path,
                                                                   const OptionTable& known,
                                                                   const std::string& command) {
-  const std::string text = read_file(path, kMaxConfigBytes);
   std::map<std::string, std::vector<std::string>> all;
-  try {
-    const toml::table table = toml::parse(text);
-    for (const auto& [key, node] : table) {
-      std::string name(key.str());
-      std::ranges::replace(name, '_', '-');  // learning_rate, as others write it
-      const OptionRow* row = known.find(name);
-      if (row == nullptr) {
-        fail(path, node.source(), fmt::format("'{}' is no option of strata {}", name, command));
-      }
-      add_values(path, name, node, row->kind, all[row->name]);
+  const toml::table table = read_table(path);
+  for (const auto& [key, node] : table) {
+    std::string name(key.str());
+    std::ranges::replace(name, '_', '-');  // learning_rate, as others write it
+    const OptionRow* row = known.find(name);
+    if (row == nullptr) {
+      fail(path, node.source(), fmt::format("'{}' is no option of strata {}", name, command));
     }
-  } catch (const toml::parse_error& error) {
-    fail(path, error.source(), std::string(error.description()));
+    add_values(path, name, node, row->kind, all[row->name]);
+  }
+  return all;
+}
+
+std::map<std::string, std::string> read_toml_scalars(const std::string& path) {
+  std::map<std::string, std::string> all;
+  const toml::table table = read_table(path);
+  for (const auto& [key, node] : table) {
+    const std::string name(key.str());
+    all[name] = scalar_text(path, name, node);
   }
   return all;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TOML file of options: key = value, with the names of a command's table.
+// TOML files of key = value: of options, with the names of a command's table, or of anything else.
 #pragma once
 #include <map>
 #include <string>
@@ -14,5 +14,9 @@ namespace strata::text {
 std::map<std::string, std::vector<std::string>> read_toml_options(const std::string& path,
                                                                   const OptionTable& known,
                                                                   const std::string& command);
+
+// The texts of a file's keys, each of which has one value: a text, a number or true/false. Throws
+// Error with "FILE:LINE: what" for values of other kinds and for what is no TOML.
+std::map<std::string, std::string> read_toml_scalars(const std::string& path);
 
 }  // namespace strata::text

@@ -68,6 +68,11 @@ OptionTable all_plan_options(PlanOptions& o) {
   add_machine_option(t, o.machine);
   t.text("save-machine", o.save_machine, "file to write the probed limits to, for --machine")
       .in("FILE");
+  t.text(
+       "cluster", o.cluster,
+       "of train with --ranks: TOML file of what a rank does in a second and of the links between "
+       "ranks, on which a step is simulated (docs/cluster.md)")
+      .in("FILE");
   add_schedule_options(t, o.schedule);
   add_division_options(t, o.stages);  // of train in stages
   add_ranks_options(t, o.stages);     // and of train as processes

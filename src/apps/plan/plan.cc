@@ -13,6 +13,7 @@
 #include "apps/plan/plan_front.h"
 #include "apps/plan/plan_json.h"
 #include "apps/plan/plan_serve.h"
+#include "apps/plan/simulated_step.h"
 #include "backend/file_memory.h"
 #include "base/ascii.h"
 #include "base/check.h"
@@ -149,19 +150,26 @@ std::vector<api::Datum> make_zero_data(const std::vector<int64_t>& lengths) {
   return data;
 }
 
-// What each rank sends for a step, of an engine that the plan was set in.
-std::vector<engine::SentBytes> plan_bytes_sent_in_step(const planner::RunShape& shape,
-                                                       const engine::RunPlan& plan,
-                                                       engine::Engine& engine) {
+// A step of these data, which it borrows; its adapter is planned in the engine.
+api::Batch make_step_batch(const planner::RunShape& shape, const std::vector<api::Datum>& data,
+                           engine::Engine& engine) {
   api::AdapterSlot slot = api::AdapterSlot::kBase;
   if (!shape.pass.train_base) slot = engine.plan_adapter(shape.pass.modules);
-  const std::vector<api::Datum> data = make_zero_data(shape.lengths);
   api::Batch batch = {
       .gradients = shape.pass.train_base ? api::Gradients::kParameters : api::Gradients::kAdapters,
       .mtp_weight = shape.pass.mtp ? 1.0f : 0.0f,
       .indexer_weight = shape.pass.indexer_loss ? 1.0f : 0.0f};
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot});
-  return engine::plan_sends(plan.pipeline, engine, batch, {&slot, 1});
+  return batch;
+}
+
+void check_can_simulate(const PlanOptions& options, const StageOptions& stages) {
+  if (!options.machine.empty() || !options.save_machine.empty())
+    refuse("--cluster and --machine: give one; a cluster's file has the limits of its ranks");
+  if (stages.ranks_each > 1)
+    refuse("--cluster and --stages: ranks that share a process are not simulated; give pipeline=");
+  if (stages.shard_weights)
+    refuse("--cluster and --shard-weights: weights on their way are not simulated yet");
 }
 
 // As `strata train` refuses it.
@@ -171,16 +179,17 @@ StageOptions stages_of_ranks(const PlanOptions& options, const model::ModelConfi
   if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
   const StageOptions stages = stages_with_layout(stage_options_of(options), layout);
   check_memory_of_ranks(options.memory, options.offload);
+  if (!options.cluster.empty()) check_can_simulate(options, stages);
   return stages;
 }
 
+// `behind`: what comes behind the plan's tables.
 void print_rank_tables(const PlanOptions& options, const engine::RunPlan& plan,
-                       const std::vector<engine::SentBytes>& sent, int num_data_ranks,
-                       const engine::MachineLimits& limits) {
+                       const engine::MachineLimits& limits, const std::string& behind) {
   report::Table table({{""}, {""}});
-  if (num_data_ranks > 1) table.add_row({"data", data_ranks_text(plan.pipeline)});
+  if (plan.pipeline.data > 1) table.add_row({"data", data_ranks_text(plan.pipeline)});
   planner::add_plan_rows(plan, limits, offload_folder(options.offload), table);
-  fmt::print("{}{}{}", table.text(), planner::parts_text(plan), sent_table("a step sends", sent));
+  fmt::print("{}{}{}", table.text(), planner::parts_text(plan), behind);
 }
 
 boost::json::object plan_json(const engine::RunPlan& plan, bool in_stages,
@@ -188,11 +197,40 @@ boost::json::object plan_json(const engine::RunPlan& plan, bool in_stages,
   return in_stages ? staged_plan_json(plan, limits) : training_plan_json(plan, engine, limits);
 }
 
-void print_rank_json(const engine::RunPlan& plan, boost::json::object line,
-                     const std::vector<engine::SentBytes>& sent, int num_data_ranks) {
+// What ranks of a plan send, and on a cluster when: a step was made of a batch.
+void print_ranks(const PlanOptions& options, const ClusterStep& step,
+                 const engine::MachineLimits& limits, const std::optional<Cluster>& cluster) {
+  std::optional<schedule::Simulation> simulation;
+  if (cluster) {
+    const std::string& trace = options.schedule.trace;
+    simulation = simulate_step(step, *cluster, /*keeps_spans=*/!trace.empty());
+    if (!trace.empty()) write_simulated_trace(trace, *simulation);
+  }
+  if (simulation && !options.json) {
+    return print_rank_tables(options, step.plan, limits,
+                             simulated_table(step.plan, *simulation, *cluster));
+  }
+  const api::AdapterSlot slot = step.batch.sequences.front().slot;
+  const std::vector<engine::SentBytes> sent =
+      engine::plan_sends(step.plan.pipeline, step.engine, step.batch, {&slot, 1});
+  if (!options.json)
+    return print_rank_tables(options, step.plan, limits, sent_table("a step sends", sent));
+  boost::json::object line =
+      plan_json(step.plan, !step.plan.pipeline.is_whole(), step.engine, limits);
   line["planned_sent_bytes"] = boost::json::parse(sent_json(sent));
-  line["ranks"] = ranks_json(plan, sent, num_data_ranks);
+  line["ranks"] = ranks_json(step.plan, sent, step.plan.pipeline.data);
+  if (simulation) add_simulated_json(step.plan, *simulation, *cluster, line);
   fmt::print("{}\n", boost::json::serialize(line));
+}
+
+// Plans count with limits of all ranks of a pipeline together.
+engine::MachineLimits limits_of_pipeline(const Cluster& cluster,
+                                         const planner::Division& division) {
+  const double ranks = division.told.num_ranks();
+  return {.flops = ranks * cluster.limits.flops,
+          .f32_flops = ranks * cluster.limits.f32_flops,
+          .bytes = ranks * cluster.limits.bytes,
+          .source = cluster.limits.source};
 }
 
 // Plans ranks that are processes, and prints what each of them takes and sends.
@@ -208,8 +246,12 @@ int print_ranks_plan(const PlanOptions& options) {
       plan_division(engine->config(), stages, spec, !options.memory.empty());
   if (options.method == "full") check_deferred_weight_grads(division.told, stages);
   planner::RunShape shape = make_run_shape(options, *engine, division);
-  const engine::MachineLimits limits = resolve_machine(options, *engine);
-  if (!options.machine.empty()) shape.price = engine::price_of(limits);
+  std::optional<Cluster> cluster;
+  if (!options.cluster.empty())
+    cluster = read_cluster_file(options.cluster, engine->model().weights->compute_dtype());
+  const engine::MachineLimits limits =
+      cluster ? limits_of_pipeline(*cluster, division) : resolve_machine(options, *engine);
+  if (cluster || !options.machine.empty()) shape.price = engine::price_of(limits);
   const engine::RunPlan plan = plan_staged_run(spec,
                                                {.whole = *engine,
                                                 .division = division,
@@ -218,13 +260,9 @@ int print_ranks_plan(const PlanOptions& options) {
                                                 .memory = budget_of(options.memory)},
                                                step_of(options));
   engine->set_pass_options(plan.micro_tokens, plan.recompute.recompute, plan.pipeline.regions);
-  const std::vector<engine::SentBytes> sent = plan_bytes_sent_in_step(shape, plan, *engine);
-  if (options.json) {
-    print_rank_json(plan, plan_json(plan, !division.is_whole(), *engine, limits), sent,
-                    stages.data);
-  } else {
-    print_rank_tables(options, plan, sent, stages.data, limits);
-  }
+  const std::vector<api::Datum> data = make_zero_data(shape.lengths);
+  const api::Batch batch = make_step_batch(shape, data, *engine);
+  print_ranks(options, {plan, *engine, shape, batch}, limits, cluster);
   return 0;
 }
 
@@ -349,7 +387,16 @@ void check_no_options_of_undivided(const PlanOptions& given) {
   if (given.stages.shard_weights) refuse("--shard-weights: of data ranks; give --ranks data=N");
 }
 
+// As are those of a simulated step without one.
+void check_no_options_of_clusters(const PlanOptions& options) {
+  if (!options.cluster.empty() && options.stages.ranks.empty())
+    refuse("--cluster: of ranks; give --ranks pipeline=N, data=N or both");
+  if (!options.schedule.trace.empty() && options.cluster.empty())
+    refuse("--trace: of a simulated step; give --cluster FILE and --ranks");
+}
+
 int run_plan_train(const PlanOptions& options) {
+  check_no_options_of_clusters(options);
   if (!options.stages.ranks.empty()) return print_ranks_plan(options);
   if (options.schedule.microbatches == 0 && options.stages == StageOptions())
     return print_undivided_plan(options);
@@ -366,7 +413,7 @@ constexpr const char* kOfTraining =
     "model,tokens,memory,method,optimizer,rank,expert-rank,targets,micro-tokens,recompute,dtype,"
     "threads,device,strict-config,svg,offload,mtp,indexer-loss,json,machine,save-machine,weights,"
     "load-in-4bit,ranks,stages,shard-weights,microbatches,chunks,forwarding-delay,leftovers,"
-    "pipeline-schedule,"
+    "pipeline-schedule,cluster,trace,"
     "layers-per-stage,recompute-iterations,recompute-layers";
 
 constexpr PlanMode kModes[] = {
@@ -375,7 +422,8 @@ constexpr PlanMode kModes[] = {
      "  strata plan train qwen3\n"
      "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
      "  strata plan train qwen3 --tokens 8x512 --stages 2 --microbatches 8\n"
-     "  strata plan train qwen3 --tokens 8x512 --ranks pipeline=2,data=2 --microbatches 2",
+     "  strata plan train qwen3 --tokens 8x512 --ranks pipeline=2,data=2 --microbatches 2\n"
+     "  strata plan train qwen3 --tokens 8x512 --ranks data=2 --cluster cluster.toml",
      kOfTraining, "model", run_plan_train},
     {"serve", "What a server's memory holds", "Example:\n  strata plan serve qwen3 --memory 8GiB",
      kOfServing, "model", run_plan_serving},
@@ -399,6 +447,9 @@ const PlanMode& find_plan_mode(std::string_view word) {
 std::vector<std::string> with_plan_word(std::span<const std::string> typed) {
   std::vector<std::string> words(typed.begin(), typed.end());
   std::string word = "train";
+  const bool has_cluster = std::ranges::any_of(words, [](const std::string& typed_word) {
+    return typed_word == "--cluster" || typed_word.starts_with("--cluster=");
+  });
   if (!words.empty() && std::ranges::any_of(kModes, [&](const PlanMode& mode) {
         return mode.word == words.front();
       })) {
@@ -411,7 +462,10 @@ std::vector<std::string> with_plan_word(std::span<const std::string> typed) {
   if (words.empty() || words.front() == "--help" || words.front() == "--help-all") return words;
   for (size_t i = 0; i < words.size(); ++i) {
     const bool is_apart = words[i] == "--for" && i + 1 < words.size();
-    if (words[i].starts_with("--schedule=") || words[i] == "--schedule") word = "schedule";
+    if (words[i].starts_with("--schedule=") || words[i] == "--schedule") {
+      // On a cluster it is the schedule of a run.
+      has_cluster ? words[i].insert(2, "pipeline-") : word = "schedule";
+    }
     if (!is_apart && !words[i].starts_with("--for=")) continue;
     word = is_apart ? words[i + 1] : words[i].substr(std::string_view("--for=").size());
     if (word != "train" && word != "serve")

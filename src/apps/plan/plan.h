@@ -33,6 +33,7 @@ struct PlanOptions : EngineSetup {
   std::string svg;                 // a file
   std::string machine;             // a file of limits; empty: they are probed
   std::string save_machine;        // a file for those that are probed
+  std::string cluster;  // of train with ranks: a file of what they are and what joins them
   bool json = false;
   PlanScheduleOptions schedule = {};
   StageOptions stages = {};  // of train; micro-batches, chunks and delay are the schedule's

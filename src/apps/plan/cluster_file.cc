@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/plan/cluster_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/option_values.h"
+#include "text/toml_file.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr std::string_view kFields[] = {"flops",
+                                        "f32_flops",
+                                        "read_bytes_per_s",
+                                        "memory",
+                                        "link_bytes_per_s",
+                                        "link_latency_s",
+                                        "ranks_per_node",
+                                        "node_link_bytes_per_s",
+                                        "node_link_latency_s"};
+constexpr int kMostRanks = 1 << 20;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, what));
+}
+
+class ClusterFile {
+ public:
+  explicit ClusterFile(const std::string& path)
+      : path_(path), values_(text::read_toml_scalars(path)) {
+    for (const auto& [key, ignored] : values_) {
+      if (std::ranges::find(kFields, key) == std::end(kFields)) {
+        refuse(path, fmt::format("unknown field '{}', want of {}", key, fmt::join(kFields, ", ")));
+      }
+    }
+  }
+
+  [[nodiscard]] bool has(std::string_view field) const {
+    return values_.contains(std::string(field));
+  }
+  [[nodiscard]] const std::string& text_of(std::string_view field) const {
+    const auto found = values_.find(std::string(field));
+    if (found == values_.end()) refuse(path_, fmt::format("there is no {}", field));
+    return found->second;
+  }
+  // At least `least`; only where that is 0 it may be it.
+  [[nodiscard]] double number_of(std::string_view field, bool may_be_zero = false) const {
+    const std::string& text = text_of(field);
+    double number = 0.0;
+    const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool is_number = fault == std::errc() && end == text.data() + text.size();
+    const bool is_in_range =
+        std::isfinite(number) && (number > 0.0 || (may_be_zero && number == 0));
+    if (!is_number || !is_in_range) {
+      refuse(path_, fmt::format("{}: got {}, want a {}", field, text,
+                                may_be_zero ? "number of seconds, 0 or more" : "positive number"));
+    }
+    return number;
+  }
+  [[nodiscard]] schedule::Link link_of(const std::string& before) const {
+    return {.latency_s = number_of(before + "link_latency_s", /*may_be_zero=*/true),
+            .bytes_per_s = number_of(before + "link_bytes_per_s")};
+  }
+  // Of several nodes all three fields are there, or none.
+  [[nodiscard]] schedule::Links links() const {
+    schedule::Links links = {.link = link_of("")};
+    const bool has_nodes =
+        has("ranks_per_node") || has("node_link_bytes_per_s") || has("node_link_latency_s");
+    if (!has_nodes) return links;
+    const double ranks = number_of("ranks_per_node");
+    if (ranks != std::floor(ranks) || ranks > kMostRanks) {
+      refuse(path_, fmt::format("ranks_per_node: got {}, want a whole number from 1 to {}",
+                                text_of("ranks_per_node"), kMostRanks));
+    }
+    links.ranks_per_node = static_cast<int>(ranks);
+    links.node_link = link_of("node_");
+    return links;
+  }
+  // "64GiB", or bytes.
+  [[nodiscard]] int64_t memory() const {
+    const std::string& text = text_of("memory");
+    const bool is_number = text.find_first_not_of("0123456789.e+") == std::string::npos;
+    if (is_number) return static_cast<int64_t>(std::min(number_of("memory"), 9e18));
+    return parse_size(path_ + ": memory", text);
+  }
+
+ private:
+  std::string path_;
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace
+
+Cluster read_cluster_file(const std::string& path, DType dtype) {
+  const ClusterFile file(path);
+  const double flops = file.number_of("flops");
+  const double f32_flops = file.has("f32_flops")  ? file.number_of("f32_flops")
+                           : dtype == DType::kF32 ? flops
+                                                  : flops / 2;
+  const double read_bytes = file.number_of("read_bytes_per_s");
+  // Nothing throws while the text of `source` is held: gcc 12 would free it twice.
+  Cluster cluster = {.memory = file.memory(), .links = file.links()};
+  cluster.limits = {.flops = flops, .f32_flops = f32_flops, .bytes = read_bytes, .source = path};
+  return cluster;
+}
+
+}  // namespace strata::apps

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/plan/simulated_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <numeric>
+#include <utility>
+
+#include "base/files.h"
+#include "engine/pipeline/owners.h"
+#include "engine/pipeline/round.h"
+#include "model/pass/shared_values.h"
+#include "report/format.h"
+#include "report/table.h"
+#include "report/trace_file.h"
+
+namespace strata::apps {
+namespace {
+
+using engine::Work;
+using schedule::Exchange;
+
+constexpr auto kF32Bytes = static_cast<double>(dtype_bytes(DType::kF32));
+
+// Turns a step into what the simulator takes. Ranks are those of one pipeline here.
+class SimulatedStep {
+ public:
+  SimulatedStep(const ClusterStep& step, const Cluster& cluster)
+      : step_(step),
+        pipeline_(step.plan.pipeline),
+        config_(step.engine.config()),
+        weights_(*step.engine.model().weights),
+        cluster_(cluster),
+        costs_(engine::layer_costs(config_)),
+        num_tokens_(static_cast<double>(step.shape.step_tokens)) {
+    for (const model::LayerRange& range : pipeline_.layers) {
+      layer_costs_.push_back(std::accumulate(costs_.layers.begin() + range.first,
+                                             costs_.layers.begin() + range.last, 0.0));
+    }
+  }
+
+  [[nodiscard]] schedule::SimulationSpec spec(bool keeps_spans) {
+    schedule::SimulationSpec spec = {.table = pipeline_.table,
+                                     .stages = stage_works(),
+                                     .rounds = cut_rounds(),
+                                     .data = pipeline_.data,
+                                     .gradients = {},
+                                     .owns_shares = trains_base(),
+                                     .before_step = exchanges_before_step(),
+                                     .after_step = exchanges_after_step(),
+                                     .step_s = step_seconds(),
+                                     .links = cluster_.links,
+                                     .keeps_spans = keeps_spans};
+    for (int stage = 0; stage <= last_stage(); ++stage) {
+      const int64_t layers = pipeline_.layers[static_cast<size_t>(stage)].size();
+      spec.gradients.push_back({.num_parts = static_cast<int>(std::max<int64_t>(1, layers)),
+                                .bytes = kF32Bytes * num_gradient_values(stage)});
+    }
+    return spec;
+  }
+
+ private:
+  [[nodiscard]] int last_stage() const { return pipeline_.num_stages() - 1; }
+  [[nodiscard]] int rank_of(int stage) const { return pipeline_.ranks[static_cast<size_t>(stage)]; }
+  [[nodiscard]] double data() const { return pipeline_.data; }
+  [[nodiscard]] bool trains_base() const { return step_.shape.pass.train_base; }
+  [[nodiscard]] const std::vector<model::LoraModuleSpec>& modules() const {
+    return step_.shape.pass.modules;
+  }
+  [[nodiscard]] engine::StepShape step_shape() const {
+    return {.lengths = step_.shape.lengths,
+            .modules = modules(),
+            .indexer_loss = step_.shape.pass.indexer_loss};
+  }
+
+  // The tokens of each round's micro-batches, as the engine cuts them.
+  [[nodiscard]] std::vector<std::vector<int64_t>> cut_rounds() const {
+    engine::Round round;
+    round.num_dealt = pipeline_.data;
+    std::vector<std::vector<int64_t>> rounds;
+    while (next_round(pipeline_, step_.plan.micro_tokens, step_.batch, round)) {
+      std::vector<int64_t>& tokens = rounds.emplace_back();
+      for (int m = 0; m < round.num_microbatches(); ++m) {
+        int64_t sum = 0;
+        for (size_t s = round.firsts[static_cast<size_t>(m)];
+             s < round.firsts[static_cast<size_t>(m) + 1]; ++s) {
+          sum += std::ssize(step_.batch.sequences[s].datum->tokens);
+        }
+        tokens.push_back(sum);
+      }
+    }
+    return rounds;
+  }
+
+  // Shares of all work: of layers, and of a stage with the head.
+  [[nodiscard]] double all_costs() const {
+    return std::accumulate(layer_costs_.begin(), layer_costs_.end(), costs_.head);
+  }
+  [[nodiscard]] double head_share() const { return costs_.head / all_costs(); }
+  [[nodiscard]] double share_of_stage(int stage) const {
+    return layer_costs_[static_cast<size_t>(stage)] / all_costs() +
+           (stage == last_stage() ? head_share() : 0.0);
+  }
+  // Of the layers of all stages.
+  [[nodiscard]] double share_of_layers(int stage) const {
+    return layer_costs_[static_cast<size_t>(stage)] / (all_costs() - costs_.head);
+  }
+  [[nodiscard]] double share_of_rank(int rank) const {
+    double share = 0.0;
+    for (const int stage : pipeline_.stages_of(rank)) share += share_of_stage(stage);
+    return share;
+  }
+
+  // An optimizer step without passes, of everything that trains.
+  [[nodiscard]] Work whole_step_work() const {
+    return engine::step_work(weights_, step_shape(), {.number = 0.0}, {});
+  }
+  [[nodiscard]] std::vector<double> step_seconds() const {
+    std::vector<double> seconds;
+    for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
+      const double share = share_of_rank(rank) / (trains_base() ? data() : 1.0);
+      seconds.push_back(engine::seconds_of(share * whole_step_work(), cluster_.limits));
+    }
+    return seconds;
+  }
+  // A rank's planned work without the optimizer step, which plans of passes that are cut by tokens
+  // divide among the data ranks with all other work.
+  [[nodiscard]] Work passes_of_rank(int rank) const {
+    const double counted = share_of_rank(rank) / (pipeline_.cuts_by_tokens() ? data() : 1.0);
+    return step_.plan.work[static_cast<size_t>(rank)] + -counted * whole_step_work();
+  }
+
+  [[nodiscard]] std::vector<schedule::StageWork> stage_works() const {
+    std::vector<schedule::StageWork> works;
+    for (int stage = 0; stage <= last_stage(); ++stage) {
+      works.push_back(work_of_stage(stage));
+      works.back().state_bytes =
+          static_cast<double>(model::border_width(config_) * dtype_bytes(weights_.compute_dtype()));
+      works.back().grad_bytes = kF32Bytes * num_border_gradients();
+    }
+    return works;
+  }
+
+  // A stage's seconds go to its forwards, input gradients and weight gradients as its
+  // floating-point operations do. The head's are all in the forward, which makes logits, losses and
+  // the gradient of the hidden states; recomputing is in the backward.
+  [[nodiscard]] schedule::StageWork work_of_stage(int stage) const {
+    const Work passes = passes_of_rank(rank_of(stage));
+    const double share = share_of_stage(stage) / share_of_rank(rank_of(stage));
+    const double seconds = share * engine::seconds_of(passes, cluster_.limits);
+    const double head = stage == last_stage()
+                            ? head_share() * engine::step_flops(config_, step_shape()) / data()
+                            : 0.0;
+    const double all = share * passes.flops;
+    const double layers = share_of_layers(stage) / data();
+    const double weight_grad =
+        trains_base()
+            ? 2.0 * layers * static_cast<double>(engine::num_layer_weights(config_)) * num_tokens_
+            : 0.0;
+    const double forward =
+        std::min(layers * engine::forward_flops(config_, step_shape()) + head, all - weight_grad);
+    const double seconds_of_flop = seconds / all / (num_tokens_ / data());
+    return {.forward_s = forward * seconds_of_flop,
+            .input_grad_s = (all - forward - weight_grad) * seconds_of_flop,
+            .weight_grad_s = weight_grad * seconds_of_flop};
+  }
+
+  // Numbers of a token's gradient at a border.
+  [[nodiscard]] double num_border_gradients() const {
+    const bool before_layers =
+        trains_base() || std::ranges::any_of(modules(), [](const model::LoraModuleSpec& spec) {
+          return spec.layer < 0 && spec.target != model::kHead;
+        });
+    return static_cast<double>(model::border_gradient_width(config_, before_layers) +
+                               (step_.shape.pass.indexer_loss ? 1 : 0));
+  }
+
+  [[nodiscard]] int stage_of(int64_t layer, bool is_before_layers) const {
+    if (layer >= 0) return pipeline_.stage_of_layer(layer);
+    return is_before_layers ? 0 : last_stage();
+  }
+  // Values that backwards of a stage add to.
+  [[nodiscard]] double num_gradient_values(int stage) const {
+    return trains_base() ? num_base_values(stage) : num_adapter_values(stage);
+  }
+  [[nodiscard]] double num_adapter_values(int stage) const {
+    const bool has_mtp = step_.shape.pass.mtp;
+    int64_t values = 0;
+    for (const model::LoraModuleSpec& spec : modules()) {
+      const model::LoraTarget& target =
+          weights_.layers().targets(spec.layer)[static_cast<size_t>(spec.target)];
+      // Each part of a fused projection has a gradient of A of its own.
+      const auto num_a = std::max<int64_t>(1, std::ssize(target.parts));
+      const int64_t count =
+          std::max<int64_t>(1, target.num_experts) * spec.rank * (num_a * target.in + target.out);
+      if (stage_of(spec.layer, spec.target != model::kHead) == stage) values += count;
+      if (has_mtp && spec.layer < 0 && stage == last_stage()) values += count;
+    }
+    return static_cast<double>(values);
+  }
+  [[nodiscard]] double num_base_values(int stage) const {
+    const train::Ownership owners = engine::ownership_of(pipeline_, stage, step_.engine);
+    int64_t values = 0;
+    for (const train::Ownership::Item& item : owners.items()) values += item.rows * item.cols;
+    // Uses of an embedding that the stage does not own are accumulated here all the same.
+    const bool has_uses = stage == last_stage();
+    return static_cast<double>(values) + (has_uses ? num_values_of_uses() : 0.0);
+  }
+  [[nodiscard]] double num_values_of_uses() const {
+    return static_cast<double>(train::num_borrowed_uses(config_)) * num_embedding_values();
+  }
+  [[nodiscard]] double num_embedding_values() const {
+    return static_cast<double>(config_.vocab_size) * static_cast<double>(config_.hidden_size);
+  }
+
+  // One rank of the pipeline sends, or none.
+  [[nodiscard]] std::vector<double> only_from(int rank, double bytes) const {
+    std::vector<double> all(static_cast<size_t>(pipeline_.num_ranks()), 0.0);
+    all[static_cast<size_t>(rank)] = bytes;
+    return all;
+  }
+  [[nodiscard]] std::vector<double> from_each(double bytes) const {
+    return std::vector<double>(static_cast<size_t>(pipeline_.num_ranks()), bytes);
+  }
+  [[nodiscard]] bool borrows_embedding() const {
+    return trains_base() && last_stage() > 0 && train::num_borrowed_uses(config_) > 0 &&
+           rank_of(0) != rank_of(last_stage());
+  }
+
+  // Losses of all tokens, gradients of a borrowed embedding, and sums of squares.
+  [[nodiscard]] std::vector<Exchange> exchanges_before_step() const {
+    using enum Exchange::Among;
+    std::vector<Exchange> all;
+    const auto add_losses = [&](int stage, double lists) {
+      const double bytes = lists * num_tokens_ * kF32Bytes;
+      all.push_back({.among = kData, .bytes = only_from(rank_of(stage), bytes / data())});
+      all.push_back({.among = kPipeline, .bytes = only_from(rank_of(stage), bytes)});
+    };
+    add_losses(last_stage(), step_.shape.pass.mtp ? 3.0 : 2.0);
+    if (step_.shape.pass.indexer_loss) add_losses(0, 1.0);
+    if (borrows_embedding()) {
+      all.push_back(
+          {.among = kPipeline,
+           .bytes = only_from(rank_of(last_stage()), num_values_of_uses() * kF32Bytes / data()),
+           .receiver = rank_of(0)});
+    }
+    const auto sums =
+        static_cast<double>(trains_base() ? weights_.table().size() : 2 * modules().size());
+    all.push_back({.among = kPipeline, .bytes = from_each(sums * sizeof(double))});
+    if (trains_base()) all.push_back({.among = kData, .bytes = from_each(sums * sizeof(double))});
+    return all;
+  }
+
+  // What owners have made of their rows, and of an embedding that another stage reads too.
+  [[nodiscard]] std::vector<Exchange> exchanges_after_step() const {
+    using enum Exchange::Among;
+    if (!trains_base()) return {};
+    const double dtype = static_cast<double>(dtype_bytes(weights_.compute_dtype()));
+    std::vector<double> owned(static_cast<size_t>(pipeline_.num_ranks()), 0.0);
+    for (int stage = 0; stage <= last_stage(); ++stage) {
+      const train::Ownership owners = engine::ownership_of(pipeline_, stage, step_.engine);
+      for (const train::Ownership::Item& item : owners.items()) {
+        owned[static_cast<size_t>(rank_of(stage))] +=
+            static_cast<double>(item.rows * item.cols) * dtype / data();
+      }
+    }
+    std::vector<Exchange> all = {{.among = kData, .bytes = std::move(owned)}};
+    if (borrows_embedding()) {
+      all.push_back({.among = kPipeline,
+                     .bytes = only_from(rank_of(0), num_embedding_values() * dtype / data()),
+                     .receiver = rank_of(last_stage())});
+    }
+    return all;
+  }
+
+  const ClusterStep& step_;
+  const engine::PipelinePlan& pipeline_;
+  const model::ModelConfig& config_;
+  const model::ModelWeights& weights_;
+  const Cluster& cluster_;
+  engine::LayerCosts costs_;
+  double num_tokens_;                // of a step
+  std::vector<double> layer_costs_;  // of each stage's layers
+};
+
+std::string span_name(const schedule::SimulatedSpan& span) {
+  switch (span.kind) {
+    case schedule::SimulatedSpan::Kind::kAction:
+      return to_string(span.action);
+    case schedule::SimulatedSpan::Kind::kStep:
+      return "optimizer step";
+    case schedule::SimulatedSpan::Kind::kExchange:
+      return "gather";
+  }
+  return "";
+}
+
+// Spans borrow what is added to `names`.
+TracedThread trace_rank(size_t rank, const schedule::SimulatedRank& simulated,
+                        std::deque<std::string>& names) {
+  constexpr double kNanoseconds = 1e9;
+  TracedThread row = {.name = fmt::format("rank {}", rank)};
+  for (const schedule::SimulatedSpan& span : simulated.spans) {
+    names.push_back(span_name(span));
+    const bool is_action = span.kind == schedule::SimulatedSpan::Kind::kAction;
+    row.spans.push_back({.name = names.back(),
+                         .key = is_action ? "micro-batch" : "",
+                         .number = span.action.microbatch,
+                         .start_ns = std::llround(span.start_s * kNanoseconds),
+                         .end_ns = std::llround(span.end_s * kNanoseconds)});
+  }
+  return row;
+}
+
+}  // namespace
+
+schedule::Simulation simulate_step(const ClusterStep& step, const Cluster& cluster,
+                                   bool keeps_spans) {
+  return schedule::simulate(SimulatedStep(step, cluster).spec(keeps_spans));
+}
+
+void write_simulated_trace(const std::string& path, const schedule::Simulation& simulation) {
+  std::deque<std::string> names;
+  std::vector<TracedThread> rows;
+  for (size_t rank = 0; rank < simulation.ranks.size(); ++rank)
+    rows.push_back(trace_rank(rank, simulation.ranks[rank], names));
+  write_file_atomic(path, report::trace_json(rows));
+}
+
+bool fits_cluster(std::span<const int64_t> bytes, const Cluster& cluster) {
+  return std::ranges::all_of(bytes, [&](int64_t own) { return own <= cluster.memory; });
+}
+
+std::string simulated_table(const engine::RunPlan& plan, const schedule::Simulation& simulation,
+                            const Cluster& cluster) {
+  const std::vector<int64_t> bytes = plan.bytes_of_ranks();
+  const auto data = static_cast<size_t>(plan.pipeline.data);
+  report::Table table({{"ranks"},
+                       {"memory", report::Align::kRight},
+                       {"computes", report::Align::kRight},
+                       {"sends for", report::Align::kRight}});
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    double compute = 0.0, transfer = 0.0;
+    for (size_t i = rank * data; i < (rank + 1) * data; ++i) {
+      compute = std::max(compute, simulation.ranks[i].compute_s);
+      transfer = std::max(transfer, simulation.ranks[i].transfer_s);
+    }
+    table.add_row({data == 1 ? std::to_string(rank)
+                             : fmt::format("{} to {}", rank * data, (rank + 1) * data - 1),
+                   report::format_bytes(bytes[rank]), report::format_seconds(compute),
+                   report::format_seconds(transfer)});
+  }
+  return fmt::format(
+      "on {}: a step takes {}, in {:.1f} % of which a rank computes nothing\n{}{}\n",
+      cluster.limits.source, report::format_seconds(simulation.seconds),
+      100.0 * simulation.bubble_share, table.text(),
+      fits_cluster(bytes, cluster)
+          ? fmt::format("it fits: a rank has {}", report::format_bytes(cluster.memory))
+          : fmt::format("it does not fit: a rank has {}; --memory {} plans within that",
+                        report::format_bytes(cluster.memory), cluster.memory));
+}
+
+void add_simulated_json(const engine::RunPlan& plan, const schedule::Simulation& simulation,
+                        const Cluster& cluster, boost::json::object& line) {
+  const std::vector<int64_t> bytes = plan.bytes_of_ranks();
+  line["seconds_per_step"] = simulation.seconds;
+  line["bubble_share"] = simulation.bubble_share;
+  line["fits"] = fits_cluster(bytes, cluster);
+  boost::json::array& ranks = line.at("ranks").as_array();
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    boost::json::object& rank = ranks[i].as_object();
+    rank["peak_bytes"] = bytes[i / static_cast<size_t>(plan.pipeline.data)];
+    rank["compute_seconds"] = simulation.ranks[i].compute_s;
+    rank["transfer_seconds"] = simulation.ranks[i].transfer_s;
+  }
+}
+
+}  // namespace strata::apps
