@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "apps/plan/cluster_file.h"
 #include "tests/ranks/ranks_fixture.h"
 
 namespace strata::apps {
@@ -404,6 +405,28 @@ TEST_F(RanksTest, AreBenched) {
   const Ended refused = bench("decode1");
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.text, HasSubstr("--ranks: decode1 does not train"));
+}
+
+// Processes of one machine, whose link MPI is; one writes the file.
+TEST_F(RanksTest, MeasureAMachineForPlans) {
+  const std::string file = root_ + "/cluster.toml";
+  const auto bench = [&](int ranks) {
+    return run_shell(
+        fmt::format("{}-n {} {}", kMpirun, ranks,
+                    quoted({STRATA_BINARY, "bench", "cluster", "--threads", "1", "--ranks",
+                            fmt::format("data={}", ranks), "--out", file})));
+  };
+  const Ended ended = bench(2);
+  ASSERT_EQ(ended.code, 0) << ended.text;
+  const Cluster cluster = read_cluster_file(file, DType::kBF16);
+  EXPECT_GT(cluster.limits.flops, 1e6);
+  EXPECT_GT(cluster.links.link.bytes_per_s, 1e6);
+  EXPECT_GT(cluster.links.link.latency_s, 0.0);
+  EXPECT_EQ(cluster.links.ranks_per_node, 0);
+  EXPECT_EQ(ended.out.find("a link", ended.out.find("a link") + 1), std::string::npos);
+  const Ended refused = bench(1);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.text, HasSubstr("a link has two ends"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "apps/bench/cluster.h"
 #include "apps/bench/context.h"
 #include "apps/bench/figures.h"
 #include "apps/bench/groups.h"
@@ -483,6 +484,9 @@ int bench_in_stages(const BenchWork& work, const BenchOptions& options) {
 
 int run_bench(const BenchOptions& options) {
   check_options(options);
+  if (options.work == "cluster") return bench_cluster(options);
+  if (!options.out.empty())
+    throw Error(ErrorCode::kInvalidArgument, "--out: of strata bench cluster; leave it out");
   const BenchWork& work = find_bench_work(options.work);
   name_thread("main");
   report::TraceFile trace(options.stages.ranks.empty() ? options.trace : "");

@@ -23,6 +23,7 @@ struct BenchOptions {
   bool json = false;
   StageOptions stages;
   std::string trace;  // file of the timeline; empty: none
+  std::string out;    // of cluster: the file to write
 
   [[nodiscard]] bool trains_base() const { return method == "full"; }
   // Whether a training work runs as a pipeline: any option of stages was given.

@@ -10,7 +10,12 @@ namespace strata::apps {
 OptionTable option_table_of(BenchOptions& o) {
   OptionTable t;
   t.group("Work");
-  t.text("work", o.work, bench_work_names()).required().positional();
+  t.text("work", o.work,
+         bench_work_names() +
+             "; or cluster: what a rank does and what joins two, for "
+             "strata plan train --cluster")
+      .required()
+      .positional();
   t.text("model", o.model,
          "Hugging Face directory, GGUF file, or ORG/NAME in the hub's cache; default: Qwen3-0.6B's "
          "shape with random weights")
@@ -40,6 +45,7 @@ OptionTable option_table_of(BenchOptions& o) {
             "behind 1,024");
   t.flag("json", o.json, "print one JSON object");
   add_trace_option(t, o.trace);
+  t.text("out", o.out, "of cluster: TOML file to write").in("FILE");
   t.mark_common({"work", "model", "dtype", "method", "recompute", "memory", "stages", "threads",
                  "repeat", "json"});
   return t;

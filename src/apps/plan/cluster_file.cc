@@ -112,4 +112,19 @@ Cluster read_cluster_file(const std::string& path, DType dtype) {
   return cluster;
 }
 
+std::string cluster_text(const Cluster& cluster) {
+  const engine::MachineLimits& limits = cluster.limits;
+  const schedule::Links& links = cluster.links;
+  std::string text = fmt::format(
+      "flops = {:.5e}\nf32_flops = {:.5e}\nread_bytes_per_s = {:.5e}\nmemory = {}\n"
+      "link_bytes_per_s = {:.5e}\nlink_latency_s = {:.5e}\n",
+      limits.flops, limits.f32_flops, limits.bytes, cluster.memory, links.link.bytes_per_s,
+      links.link.latency_s);
+  if (links.ranks_per_node == 0) return text;
+  return text + fmt::format(
+                    "ranks_per_node = {}\nnode_link_bytes_per_s = {:.5e}\n"
+                    "node_link_latency_s = {:.5e}\n",
+                    links.ranks_per_node, links.node_link.bytes_per_s, links.node_link.latency_s);
+}
+
 }  // namespace strata::apps

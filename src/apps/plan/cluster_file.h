@@ -27,5 +27,7 @@ struct Cluster {
 
 // Throws Error that names file and field.
 Cluster read_cluster_file(const std::string& path, DType dtype);
+// The text of such a file.
+std::string cluster_text(const Cluster& cluster);
 
 }  // namespace strata::apps
