@@ -188,6 +188,21 @@ void SamplePass::choose_next_tokens(model::Pass& pass, TensorView hidden) {
 }
 
 // Goes on from `slice`, which has the chunk's first row or is just before it, to its last row's.
+void SamplePass::collect_choices(model::Pass& pass, std::span<const int32_t> rows,
+                                 const LogitsRow& chunk, size_t& slice) {
+  choices_.clear();
+  recorded_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    while (rows[i] >= step_.slices()[slice].end) ++slice;
+    const StepSlice& part = step_.slices()[slice];
+    const auto logits_row = static_cast<int32_t>(i);
+    record_values(pass, part, rows[i], {chunk.logits, chunk.lse, logits_row});
+    if (part.samples && rows[i] >= part.end - 1 - part.num_drafts)
+      add_choice(part, rows[i], logits_row);
+  }
+}
+
+// Row `at` of the pass, where it is of a prompt whose values are wanted.
 void SamplePass::record_values(model::Pass& pass, const StepSlice& slice, int32_t at,
                                const LogitsRow& of) {
   const SampleRow& row = book_.row(slice.id);
