@@ -18,7 +18,7 @@ namespace strata::planner {
 namespace {
 
 constexpr int64_t kMostPassTokens = 2048;
-constexpr int64_t kLeastPassTokens = 64;
+constexpr int64_t kLeastServedTokens = 64;
 constexpr int64_t kSamplePositions = 2048;
 constexpr int64_t kUsualRank = 32;  // of an adapter, at the Tinker SDK
 constexpr int64_t kAdaptersPercent = 40, kSamplerWeightsPercent = 15;  // of what passes leave
@@ -34,8 +34,8 @@ int64_t lora_bytes(const ServedModel& model, int64_t rank, model::ExpertRank exp
   return bytes;
 }
 
-engine::PlanShape training_pass_shape(const engine::Engine& engine, int64_t tokens, int64_t rank,
-                                      model::ExpertRank expert_rank) {
+engine::PlanShape served_pass_shape(const engine::Engine& engine, int64_t tokens, int64_t rank,
+                                    model::ExpertRank expert_rank) {
   return {.pass_tokens = tokens,
           .modules = engine::lora_specs(engine.config(), {.rank = rank}, expert_rank),
           .backward = true};
@@ -51,7 +51,7 @@ struct PlannedPasses {
 PlannedPasses plan_stage_passes(const ServedModel& model, size_t stage, int64_t tokens,
                                 int64_t rank, model::ExpertRank expert_rank) {
   engine::Engine& engine = *model.stages[stage];
-  const engine::PlanShape shape = training_pass_shape(engine, tokens, rank, expert_rank);
+  const engine::PlanShape shape = served_pass_shape(engine, tokens, rank, expert_rank);
   if (model.plan == nullptr) {
     const int64_t bytes = engine::plan_pass(engine, shape).total();
     return {bytes, bytes};
@@ -91,7 +91,7 @@ int64_t plan_sampling_step_bytes(engine::Engine& engine, bool in_stages, int64_t
                                  int64_t rows, int64_t rank, model::ExpertRank expert_rank) {
   const int64_t drafts = engine.options().draft_tokens;
   const int64_t step = most_step_tokens(engine, tokens, rows);
-  engine::PlanShape shape = training_pass_shape(engine, step, rank, expert_rank);
+  engine::PlanShape shape = served_pass_shape(engine, step, rank, expert_rank);
   shape.backward = false;
   shape.in_stages = in_stages;
   if (drafts > 0) {
@@ -129,7 +129,7 @@ int64_t find_largest_that_fits(int64_t least, int64_t most, FunctionRef<bool(int
 // it fit. One of pass_tokens does: the pass is planned for it.
 LongestDatum find_longest_datum(engine::Engine& engine, bool in_stages, int64_t pass_tokens,
                                 int64_t bytes, int64_t rank, model::ExpertRank expert_rank) {
-  engine::PlanShape shape = training_pass_shape(engine, pass_tokens, rank, expert_rank);
+  engine::PlanShape shape = served_pass_shape(engine, pass_tokens, rank, expert_rank);
   shape.recompute = engine.least_recompute();
   shape.alone = true;
   shape.in_stages = in_stages;
@@ -219,13 +219,13 @@ class ServePlanner {
   void choose_pass_tokens() {
     plan_.pass.pass_tokens = find_longest_pass_tokens(comfortable_);
     if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = find_longest_pass_tokens(2 * least_);
-    if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = kLeastPassTokens;
+    if (plan_.pass.pass_tokens == 0) plan_.pass.pass_tokens = kLeastServedTokens;
   }
 
   // The longest passes that take half of it, at most, and leave so much; 0: none do.
   [[nodiscard]] int64_t find_longest_pass_tokens(int64_t wanted_rest) const {
     const int64_t free = run_.memory - fixed_;
-    for (int64_t tokens = kMostPassTokens; tokens >= kLeastPassTokens; tokens /= 2) {
+    for (int64_t tokens = kMostPassTokens; tokens >= kLeastServedTokens; tokens /= 2) {
       const int64_t passes = plan_all_pass_bytes(tokens);
       if (passes <= free / 2 && free - passes - plan_all_step_bytes(tokens) >= wanted_rest)
         return tokens;

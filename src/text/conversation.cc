@@ -25,7 +25,9 @@ bool is_in(std::string_view name, std::initializer_list<std::string_view> names)
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-json::string text_of(std::string_view text) { return json::string(text.data(), text.size()); }
+json::string to_json_string(std::string_view text) {
+  return json::string(text.data(), text.size());
+}
 
 std::string_view view_of(const json::string& text) { return {text.data(), text.size()}; }
 
@@ -154,10 +156,10 @@ json::object read_function(const Fields& function, const ConversationForm& form)
     if (given != nullptr && given->is_string() && !given->get_string().empty()) {
       arguments = given->get_string();
     } else {
-      arguments = text_of(python_json(arguments));
+      arguments = to_json_string(python_json(arguments));
     }
   }
-  return {{"name", text_of(name)}, {"arguments", std::move(arguments)}};
+  return {{"name", to_json_string(name)}, {"arguments", std::move(arguments)}};
 }
 
 void check_type_is_function(const Fields& of) {
@@ -210,7 +212,7 @@ struct ConversationReader::State {
     std::string id = call.string_or("id", "");
     if (!id.empty()) id = fitted_call_id(std::move(id), form.id_length);
     if (id.empty() && form.id_length > 0) id = make_id();
-    if (!id.empty()) out["id"] = text_of(id);
+    if (!id.empty()) out["id"] = to_json_string(id);
     open_calls.push_back(std::move(id));
     out["type"] = "function";
     out["function"] = read_function(call.has("function") ? call.object("function") : call, form);
@@ -301,8 +303,8 @@ struct ConversationReader::State {
     }
     const Parts said = holds_calls ? Parts() : read_said(message, role, said_name);
     json::object out;
-    out["role"] = text_of(role);
-    out["content"] = text_of(said.text);
+    out["role"] = to_json_string(role);
+    out["content"] = to_json_string(said.text);
     const bool thinks = add_reasoning(message, said, role, out);
     if (!message.has(said_name) && calls.empty() && !thinks) {
       message.fail(said_name, "this field is required: wanted a string or a list of parts");
@@ -310,7 +312,7 @@ struct ConversationReader::State {
     if (!calls.empty()) out["tool_calls"] = std::move(calls);
     if (role == "tool") {
       const std::string id = read_result_id(message);
-      if (!id.empty()) out["tool_call_id"] = text_of(id);
+      if (!id.empty()) out["tool_call_id"] = to_json_string(id);
     }
     add_others(message, {role_name, said_name}, out);
     messages.push_back(std::move(out));
@@ -324,7 +326,7 @@ struct ConversationReader::State {
     for (const char* name : {"reasoning_content", "thinking", "reasoning"})
       if (!text && message.has(name)) text = message.string(name);
     if (!text && !said.reasoning.empty()) text = said.reasoning;
-    if (text) out["reasoning_content"] = text_of(*text);
+    if (text) out["reasoning_content"] = to_json_string(*text);
     return text.has_value();
   }
 

@@ -5,19 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "text/json_reader.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/unicode/unicode.h"
 
 namespace strata::text {
-
-inline std::string json_quote(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + "\"";
-}
 
 // A model from its tokens, in the order of their ids, and its merges.
 inline std::string bpe_json(const std::vector<std::string>& tokens,

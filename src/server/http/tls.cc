@@ -111,8 +111,8 @@ void warn_of_open_modes(const std::string& file) {
                                       file, static_cast<unsigned>(info.st_mode & 07777)));
 }
 
-[[noreturn]] void refuse(const char* option, const std::string& file, const error_code& fault,
-                         const std::string& wanted) {
+[[noreturn]] void refuse_tls_file(const char* option, const std::string& file,
+                                  const error_code& fault, const std::string& wanted) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{} {}: {}; wanted {}", option, file, fault.message(), wanted));
 }
@@ -153,11 +153,11 @@ void load_certificate_and_key(ssl::context& context, const TlsFiles& files) {
   const std::string certificate = read_pem("--tls-cert", files.certificate);
   const std::string key = read_pem("--tls-key", files.key);
   context.use_certificate_chain(boost::asio::buffer(certificate), fault);
-  if (fault) refuse("--tls-cert", files.certificate, fault, "certificates in PEM");
+  if (fault) refuse_tls_file("--tls-cert", files.certificate, fault, "certificates in PEM");
   context.use_private_key(boost::asio::buffer(key), ssl::context::pem, fault);
   if (fault) {
-    refuse("--tls-key", files.key, fault,
-           "the private key of " + files.certificate + " in PEM, without a passphrase");
+    refuse_tls_file("--tls-key", files.key, fault,
+                    "the private key of " + files.certificate + " in PEM, without a passphrase");
   }
 }
 
