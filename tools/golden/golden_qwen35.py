@@ -111,6 +111,9 @@ def mtp_shapes(text):
            at + "self_attn.q_proj.weight": (2 * n * h, d), at + "self_attn.k_proj.weight": (kv * h, d),
            at + "self_attn.v_proj.weight": (kv * h, d), at + "self_attn.o_proj.weight": (d, n * h),
            at + "self_attn.q_norm.weight": (h,), at + "self_attn.k_norm.weight": (h,)}
+    if text.get("attention_bias"):
+        rows = {"q": 2 * n * h, "k": kv * h, "v": kv * h, "o": d}
+        out.update({f"{at}self_attn.{name}_proj.bias": (count,) for name, count in rows.items()})
     mlp, width = at + "mlp.", text.get("intermediate_size")
     if "num_experts" in text:
         e, inner, width = text["num_experts"], text["moe_intermediate_size"], text["shared_expert_intermediate_size"]
