@@ -71,8 +71,11 @@ std::vector<CommandLine> command_lines(const std::string& where, std::string tex
 }
 
 void expect_options_exist(const CommandLine& line, const std::set<std::string>& known) {
-  const std::string command = line.text.substr(0, line.text.find(' '));
+  std::string command = line.text.substr(0, line.text.find(' '));
   ASSERT_TRUE(known.contains(command)) << line.where << ": strata " << line.text;
+  std::smatch word;
+  if (std::regex_search(line.text, word, std::regex("^plan (train|serve|schedule)\\b")))
+    command = word.str();
   const std::string help = help_of(command);
   const std::regex option("(?:^|\\s)(--[a-z][a-z0-9-]*)");
   for (std::sregex_iterator it(line.text.begin(), line.text.end(), option), end; it != end; ++it) {
@@ -88,7 +91,9 @@ TEST(Documents, NameCommandsAndOptionsThatExist) {
   const fs::path root = STRATA_SOURCE_DIR;
   std::vector<fs::path> files = {root / "README.md", root / "CONTRIBUTING.md"};
   for (const auto& entry : fs::recursive_directory_iterator(root / "docs")) {
-    if (entry.path().extension() == ".md") files.push_back(entry.path());
+    // The log names what there was on its day.
+    const bool is_log = entry.path().parent_path().filename() == "log";
+    if (entry.path().extension() == ".md" && !is_log) files.push_back(entry.path());
   }
   size_t checked = 0;
   for (const fs::path& file : files) {

@@ -360,8 +360,6 @@ TEST(Plan, RefusesByName) {
   options.memory = "1GiB";
   options.recompute = "full";
   EXPECT_NE(fault(options).find("--memory and --recompute: give one"), std::string::npos);
-  options.model.clear();
-  EXPECT_NE(fault(options).find("--model"), std::string::npos);
 }
 
 // One budget of all stages: micro-batches and what is kept are chosen, and what nothing can hold is
