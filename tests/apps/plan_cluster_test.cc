@@ -216,6 +216,8 @@ TEST_F(PlanCluster, AFileThatWillNotDoIsRefusedByField) {
   }
   EXPECT_THAT(fault_of(without(kFreeLinks, "flops") + "flops = 0"),
               HasSubstr("flops: got 0, want a positive number"));
+  EXPECT_THAT(fault_of(without(kFreeLinks, "memory") + "memory = \"lots\"\n"),
+              HasSubstr("cluster.toml: memory: got lots, want bytes or a size like \"64GiB\""));
   EXPECT_THAT(fault_of(kFreeLinks + "speed = 1\n"),
               HasSubstr("unknown field 'speed', want of flops"));
   EXPECT_THAT(fault_of(kFreeLinks + "ranks_per_node = 2\n"),

@@ -51,7 +51,7 @@ class ClusterFile {
     if (found == values_.end()) refuse(path_, fmt::format("there is no {}", field));
     return found->second;
   }
-  // At least `least`; only where that is 0 it may be it.
+  // A finite number above 0; 0 itself only where it may be.
   [[nodiscard]] double number_of(std::string_view field, bool may_be_zero = false) const {
     const std::string& text = text_of(field);
     double number = 0.0;
@@ -89,7 +89,11 @@ class ClusterFile {
     const std::string& text = text_of("memory");
     const bool is_number = text.find_first_not_of("0123456789.e+") == std::string::npos;
     if (is_number) return static_cast<int64_t>(std::min(number_of("memory"), 9e18));
-    return parse_size(path_ + ": memory", text);
+    try {
+      return parse_size("memory", text);
+    } catch (const Error&) {  // which names an option
+      refuse(path_, fmt::format("memory: got {}, want bytes or a size like \"64GiB\"", text));
+    }
   }
 
  private:
