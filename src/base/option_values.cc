@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -21,17 +22,27 @@ void refuse_value(const std::string& name, const std::string& text, const std::s
 
 namespace {
 
-// A number and the unit behind it; spaces between them are fine.
-std::pair<double, std::string_view> parse_number_and_unit(const std::string& name,
-                                                          const std::string& text,
-                                                          const char* wanted) {
+struct NumberAndUnit {
+  double value;
+  std::string_view unit;
+};
+
+// A number, 0 or more, and the unit behind it; spaces between them are fine.
+std::optional<NumberAndUnit> find_number_and_unit(const std::string& text) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || !std::isfinite(value) || value < 0) refuse_value(name, text, wanted);
+  if (error != std::errc{} || !std::isfinite(value) || value < 0) return std::nullopt;
   std::string_view unit(rest, static_cast<size_t>(end - rest));
   unit.remove_prefix(std::min(unit.find_first_not_of(' '), unit.size()));
-  return {value, unit};
+  return NumberAndUnit{value, unit};
+}
+
+NumberAndUnit parse_number_and_unit(const std::string& name, const std::string& text,
+                                    const char* wanted) {
+  const std::optional<NumberAndUnit> found = find_number_and_unit(text);
+  if (!found) refuse_value(name, text, wanted);
+  return *found;
 }
 
 template <size_t N>
@@ -65,6 +76,13 @@ constexpr std::array<std::pair<std::string_view, double>, 6> kDurations = {
     {{"", 1}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}}};
 
 }  // namespace
+
+std::optional<int64_t> find_size(const std::string& text) {
+  const std::optional<NumberAndUnit> found = find_number_and_unit(text);
+  const double bytes = found ? found->value * unit_factor(kSizes, found->unit) : 0;
+  if (bytes < 1 || bytes > kMostBytes) return std::nullopt;
+  return static_cast<int64_t>(bytes);
+}
 
 int64_t parse_size(const std::string& name, const std::string& text, int64_t whole) {
   const char* wanted =

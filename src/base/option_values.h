@@ -2,6 +2,7 @@
 // How the text of an option becomes a value: sizes and durations.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace strata {
@@ -10,7 +11,9 @@ namespace strata {
 [[noreturn]] void refuse_value(const std::string& name, const std::string& text,
                                const std::string& wanted);
 
-// "64MiB", "1 GiB", "1000000", "2GB" in bytes; "80%" of `whole` where whole > 0.
+// "64MiB", "1 GiB", "1000000", "2GB" in bytes; nothing for what is no size up to 1 PiB.
+std::optional<int64_t> find_size(const std::string& text);
+// The same of an option, an Error where it is none; "80%" of `whole` where whole > 0.
 int64_t parse_size(const std::string& name, const std::string& text, int64_t whole = 0);
 // Parses a size of a machine's memory, at least 1 MiB: below it is a number whose unit was
 // forgotten.

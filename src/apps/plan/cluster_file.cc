@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "base/error.h"
@@ -69,7 +70,7 @@ class ClusterFile {
     return {.latency_s = number_of(before + "link_latency_s", /*may_be_zero=*/true),
             .bytes_per_s = number_of(before + "link_bytes_per_s")};
   }
-  // Of several nodes all three fields are there, or none.
+  // The three fields of several nodes are all there, or none is.
   [[nodiscard]] schedule::Links links() const {
     schedule::Links links = {.link = link_of("")};
     const bool has_nodes =
@@ -84,16 +85,12 @@ class ClusterFile {
     links.node_link = link_of("node_");
     return links;
   }
-  // "64GiB", or bytes.
   [[nodiscard]] int64_t memory() const {
     const std::string& text = text_of("memory");
-    const bool is_number = text.find_first_not_of("0123456789.e+") == std::string::npos;
-    if (is_number) return static_cast<int64_t>(std::min(number_of("memory"), 9e18));
-    try {
-      return parse_size("memory", text);
-    } catch (const Error&) {  // which names an option
+    const std::optional<int64_t> bytes = find_size(text);
+    if (!bytes)
       refuse(path_, fmt::format("memory: got {}, want bytes or a size like \"64GiB\"", text));
-    }
+    return *bytes;
   }
 
  private:
