@@ -61,7 +61,7 @@ class Charge {
   // From now on it holds `amount` for this use. False, and no change, where that is too much: where
   // the tenant could not take `spare` more afterwards (SharedLimit::take()). Less never is.
   [[nodiscard]] bool hold(Use use, int64_t amount, int64_t spare = 0);
-  // Likewise what is there already, also where that is too much.
+  // Holds what is there already, even where that is too much.
   void hold_anyway(Use use, int64_t amount);
   void release(Use use);
   void release_all();

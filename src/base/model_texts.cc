@@ -30,7 +30,7 @@ class Directory {
     if (std::ssize(text) <= kKeptBytes) known_->texts[path] = text;
     return text;
   }
-  // As a Reader: the limit is read_cached()'s.
+  // The call of a Reader; the limit is the one of read_cached().
   std::optional<std::string> operator()(std::string_view path) const {
     return read_cached(std::string(path), INT64_MAX);
   }

@@ -10,8 +10,8 @@
 
 namespace strata::model {
 
-// Of a run of layers' last output [T, n D] and what the norm behind them made of it [T, D], that
-// which the layer reads; `layers` may be the decoder's or, in drafts of drafts, the layer itself.
+// What the layer reads: `last` [T, n D], the last output of a run of layers, or `hidden` [T, D],
+// what the norm behind them made of it. The layers are the decoder's or, for further drafts, this.
 inline TensorView mtp_state(const ModelConfig& config, TensorView last, TensorView hidden) {
   return config.mtp_reads_hidden ? hidden : last;
 }

@@ -81,7 +81,7 @@ double measure_one_way_seconds(Comm& comm, int peer, int64_t bytes, int trips) {
   return best;
 }
 
-// Of rank 0 and `peer`; other ranks wait for nobody.
+// The link between rank 0 and `peer`; other ranks wait for nobody.
 schedule::Link measure_link(Comm& comm, int peer) {
   if (comm.rank() != 0 && comm.rank() != peer) return {};
   const double latency = measure_one_way_seconds(comm, peer, kShortBytes, kShortTrips);

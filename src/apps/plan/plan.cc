@@ -387,7 +387,7 @@ void check_no_options_of_undivided(const PlanOptions& given) {
   if (given.stages.shard_weights) refuse("--shard-weights: of data ranks; give --ranks data=N");
 }
 
-// As are those of a simulated step without one.
+// Options of a simulated step are errors too where none is simulated.
 void check_no_options_of_clusters(const PlanOptions& options) {
   if (!options.cluster.empty() && options.stages.ranks.empty())
     refuse("--cluster: of ranks; give --ranks pipeline=N, data=N or both");

@@ -104,7 +104,7 @@ class SimulatedStep {
     return layer_costs_[static_cast<size_t>(stage)] / all_costs() +
            (stage == last_stage() ? head_share() : 0.0);
   }
-  // Of the layers of all stages.
+  // A stage's share of the layers of all stages.
   [[nodiscard]] double share_of_layers(int stage) const {
     return layer_costs_[static_cast<size_t>(stage)] / (all_costs() - costs_.head);
   }

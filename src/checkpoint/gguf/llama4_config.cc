@@ -15,7 +15,7 @@ void add_llama4_members(ConfigMembers& members) {
   if (step < 1) {
     members.refuse("interleave_moe_layer_step", fmt::format("got {}, want at least 1", step));
   }
-  // Of such files llama.cpp makes every layer attend to all.
+  // Where a file has this key, llama.cpp lets every layer attend to all.
   if (members.has_key("attention.sliding_window")) {
     members.refuse("attention.sliding_window",
                    "only the chunks of Llama 4, which no key says, are "

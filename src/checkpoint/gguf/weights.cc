@@ -140,7 +140,7 @@ class WeightList {
     if (in_layer->layer < num_layers_) {
       return add_in_layer(from, in_layer->layer, in_layer->rest);
     }
-    // Of multi-token prediction: one layer that is known, or no part.
+    // The layer of multi-token prediction takes part where there is one, and it is known.
     const bool is_one = model_.keys().integer(blocks) == num_layers_ + 1;
     if (row_.is_hybrid && is_one) add_in_layer(from, in_layer->layer, in_layer->rest);
   }

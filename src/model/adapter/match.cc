@@ -311,7 +311,7 @@ std::string canonical_path(const LayerTable& layers, const std::string& name) {
 
 bool is_of_mtp(const ModelConfig& config, const PeftModule& module) {
   if (!config.mtp_layer) return false;
-  // As canonical_path() takes them.
+  // The prefixes are those that canonical_path() takes.
   for (const std::string_view prefix : {config.module_prefix, kTextPrefixes[0], kTextPrefixes[1]}) {
     if (module.module_path.starts_with(fmt::format("{}{}", prefix, kMtpPath))) return true;
   }

@@ -239,7 +239,7 @@ struct GatedDeltaNet {
     return args;
   }
 
-  // As many rows as the sequence has in the pass.
+  // The sequence's log, of as many rows as it has in the pass.
   static DeltaLog log_of(const Pass& pass, const BlockContext& context,
                          const PassSequence& sequence) {
     const auto& c = context.as<Config>();
@@ -259,7 +259,7 @@ struct GatedDeltaNet {
     log.a = take(c.num_value_heads);
     return log;
   }
-  // Of the sequences that read drafts, before their state changes.
+  // Logs the rows of sequences that read drafts, before their state changes.
   static void log_rows(Pass& pass, const BlockContext& context, const Saved& s) {
     for (const PassSequence& sequence : pass.sequences) {
       if (!sequence.kept.reads_drafts) continue;

@@ -92,8 +92,7 @@ struct PassLists {
   std::vector<ops::GemmArgs> low_rank_inputs;
   std::vector<TensorView> low_rank_d_h;
   std::vector<ops::GemmDwArgs> low_rank_gradients;
-  // Of tensor ranks: the tokens whose embedding one of them has, by its rows, and their rows of the
-  // pass.
+  // The tokens whose embedding a tensor rank has, by its rows, and their rows of the pass.
   std::vector<int32_t> dealt_ids, dealt_rows;
   BlockLists blocks;  // their own
 };

@@ -19,7 +19,7 @@ LoraTarget make_target(const ParamRow& row, BlockGroup group, const TensorShare&
   const int64_t out = !own                    ? row.lora.out
                       : row.whole_outputs > 0 ? row.whole_outputs
                                               : row.shape[0];
-  // Of a target of several matrices those of each one's outputs.
+  // A target of several matrices has a part of each one's outputs.
   const AxisPart own_part = own ? AxisPart{row.first_output, row.shape[0]}
                                 : Deal{.size = out / row.lora.num_halves}.part_of(share);
   return {.path = std::string(row.lora.path),

@@ -88,7 +88,7 @@ constexpr RowShards outputs_by(int64_t units, std::string_view unit) {
 constexpr RowShards uneven_outputs_by(int64_t units, std::string_view unit) {
   return {.axis = ShardAxis::kOutputs, .units = units, .unit = unit, .uneven = true};
 }
-// Of inputs in the units of such outputs.
+// Inputs that are gathered, in the units of the outputs that make them.
 constexpr RowShards gathered(const RowShards& inputs) {
   RowShards shards = inputs;
   shards.axis = ShardAxis::kGathered;

@@ -174,7 +174,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   arena_ = Arena(choose_allocator(backend, files, share, shared), arena_bytes(panel_width));
   if (tensor.is_divided()) tensor_ranks_ = std::make_unique<TensorRanks>(tensor);
   const ParamRows& vocabulary = layer_table_.vocabulary_rows();
-  embedding_ = add_embedding_or_head(vocabulary.front(), holds_embedding(), panel_width);
+  embedding_ = add_vocabulary_matrix(vocabulary.front(), holds_embedding(), panel_width);
   add_per_layer_parameters(panel_width);
   add_layer_parameters(panel_width);
   add_streams_parameters(panel_width);
@@ -182,7 +182,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   final_norm_ = add_final_norm(panel_width);
   head_ = config.tie_word_embeddings
               ? embedding_
-              : add_embedding_or_head(vocabulary.back(), ends(), panel_width);
+              : add_vocabulary_matrix(vocabulary.back(), ends(), panel_width);
   make_sublayer_contexts();
   if (share.is_divided()) {
     lay_out_units(panel_width);
@@ -260,7 +260,7 @@ size_t ModelWeights::add_parameter(Parameter parameter, void* memory, int64_t pa
   return table_.size() - 1;
 }
 
-size_t ModelWeights::add_embedding_or_head(const ParamRow& row, bool held, int64_t panel_width) {
+size_t ModelWeights::add_vocabulary_matrix(const ParamRow& row, bool held, int64_t panel_width) {
   const std::string name(row.suffix);
   Parameter parameter = make_parameter(name, row.shape);
   take_outputs_of(row, parameter);

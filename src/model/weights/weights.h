@@ -67,8 +67,8 @@ struct Parameter {
   [[nodiscard]] bool is_matrix() const { return shape.rank() == 2 && floor != DType::kF32; }
   // Where ranks divide the weights each has all of it, since each moves it.
   [[nodiscard]] bool stays_whole() const { return row != nullptr && row->balances; }
-  // As loading, saving and init walk it: what is not a matrix is one row, or one an output where
-  // ranks divide these.
+  // Rows that loading, saving and init walk: what is not a matrix is one row, or has one for each
+  // output where ranks divide these.
   [[nodiscard]] int64_t num_rows() const { return is_matrix() || whole_outputs > 0 ? shape[0] : 1; }
   [[nodiscard]] int64_t num_cols() const {
     return is_matrix() ? shape[1] : shape.num_elements() / num_rows();
@@ -264,7 +264,7 @@ class ModelWeights {
   // Before a parameter is read: of memory that has it elsewhere meanwhile.
   void prepare_read(size_t index) const;
   // Each adds a row of the table and returns its index; without memory where it is another stage's.
-  size_t add_embedding_or_head(const ParamRow& row, bool held, int64_t panel_width);
+  size_t add_vocabulary_matrix(const ParamRow& row, bool held, int64_t panel_width);
   size_t add_final_norm(int64_t panel_width);
   size_t add_parameter(Parameter parameter, void* memory, int64_t panel_width,
                        NarrowForm form = NarrowForm::kNone);

@@ -64,7 +64,7 @@ struct Rest::Asked {
 
 namespace {
 
-// As many rows as take about kBytesAtOnce, where they are like those that the list has.
+// How many rows take about kBytesAtOnce, where they are like those that the list has.
 int64_t num_rows_at_once(const Listing& out) {
   return std::clamp<int64_t>(kBytesAtOnce * out.count() / out.num_bytes(), 1, kMostRows);
 }
