@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "tests/base/temp_dir.h"
 
 namespace strata {
@@ -11,6 +13,14 @@ namespace {
 
 using strata::testing::error_of;
 using ::testing::HasSubstr;
+
+TEST(OptionValues, FindsSizesThatAreNoOptions) {
+  EXPECT_EQ(find_size("64MiB"), 64 << 20);
+  EXPECT_EQ(find_size("1.5e3"), 1500);
+  EXPECT_EQ(find_size("1024TiB"), int64_t{1} << 50);
+  for (const char* text : {"", "lots", "-1", "0", "nan", "inf", "80%", "64 MiB more", "1025TiB"})
+    EXPECT_EQ(find_size(text), std::nullopt) << text;
+}
 
 TEST(OptionValues, ReadsSizesAndDurations) {
   EXPECT_EQ(parse_size("x", "64MiB"), 64 << 20);
