@@ -132,7 +132,7 @@ void check_config_keys(const ConfigObject& object, const Family& family, bool st
   }
 }
 
-// Of the object around a text_config.
+// Warns of keys of the object around a text_config that no family knows.
 void warn_of_unknown_outer_keys(const ConfigObject& whole, const Family& family,
                                 ParsedConfig& parsed) {
   if (!is_text_part(family, parsed.config.architecture)) return;

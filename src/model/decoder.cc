@@ -156,7 +156,7 @@ TensorView forward_without_backward(Pass& pass, Tape& tape, TensorView x, Tensor
   return x;
 }
 
-// Of a layer, of which nothing else stays.
+// Makes the output of a layer again, of which nothing else stays.
 void recompute_output(Pass& pass, Tape& tape, int64_t layer, const LayerSaved& kept,
                       TensorView out) {
   const Scratch::Mark mark(pass.backend.scratch());
@@ -164,8 +164,8 @@ void recompute_output(Pass& pass, Tape& tape, int64_t layer, const LayerSaved& k
   recompute_layer(pass, layer, kept, tape.pool, tape.recompute, out);
 }
 
-// Of a stage's layer: all of it or, where layers are regions too, only `out`, which the next layer
-// reads. What there is of the layer then.
+// Makes a stage's layer again: all of it or, where layers are regions too, only `out`, which the
+// next layer reads. Returns what there is of the layer then.
 LayerSaved restore_layer(Pass& pass, Tape& tape, int64_t layer, const LayerSaved& kept,
                          TensorView out) {
   if (!tape.regions.layers)

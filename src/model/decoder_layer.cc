@@ -44,7 +44,7 @@ LayerSaved allocate_never_recomputed(Pass& pass, int64_t layer, TensorView x, Sa
 
 namespace {
 
-// Of making the state behind a sublayer again.
+// The work of making the state behind a sublayer again.
 double output_flops(const Pass& pass, const SublayerContext& sublayer) {
   return sublayer.connector->saves_output ? 0.0
                                           : sublayer.block->output_flops(pass, sublayer.inner);

@@ -110,8 +110,8 @@ double delta_net_flops(const DeltaNetShape& shape, int64_t tokens) {
               static_cast<double>(shape.num_value_heads) * of_value_head);
 }
 
-// Of a key head: scores again, then two products with each of their gradients. Of a value head: u
-// and states again; P^T d_o, the transposed equations, the gradients of both coefficients; five
+// A key head has scores again, then two products with each of their gradients; a value head u and
+// states again, P^T d_o, the transposed equations, the gradients of both coefficients, five
 // products with the state before the chunk and two with the one behind it.
 double delta_net_backward_flops(const DeltaNetShape& shape, int64_t tokens) {
   const auto dk = static_cast<double>(shape.key_dim);

@@ -84,7 +84,7 @@ void check_output_blocks(const GemmArgs& args, const TensorView& dx) {
         args.w.width, args.scale, dx.dtype);
 }
 
-// Of the products themselves, without their low-rank terms.
+// Counts the work of the products themselves, without their low-rank terms.
 void count_product_flops(Backend& backend, std::span<const GemmArgs> products) {
   if (!backend.is_counting()) return;
   for (const GemmArgs& args : products) {

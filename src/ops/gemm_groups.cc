@@ -55,7 +55,7 @@ void check_products(const GroupedRows& rows, const TensorView& x, const TensorVi
         y.rows(), rows.num_rows, y.dtype);
 }
 
-// Of the products themselves, without their low-rank terms.
+// Counts the work of the products themselves, without their low-rank terms.
 void count_product_flops(Backend& backend, const GroupedArgs& args) {
   if (!backend.is_counting()) return;
   const PanelView& w = args.w.first;

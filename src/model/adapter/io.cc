@@ -124,7 +124,7 @@ std::string find_base_copy_fault(Backend& backend, const LoadedModel& model,
 
 void read_tensor(const PeftAdapter& peft, const TensorInfo& source, const LoraModule& module,
                  const AdapterTensor& tensor, TensorView values) {
-  // Of stacked experts a leading 1 stands for every one.
+  // A leading 1 of stacked experts stands for every one.
   const bool is_shared =
       module.form == ExpertForm::kStacked && source.shape.rank() == 3 && source.shape[0] == 1;
   const int64_t one = source.shape.num_elements();
@@ -157,7 +157,7 @@ void copy_tensor_names(const PeftModule& first, LoraModule& module) {
   if (is_swapped(module)) std::swap(module.a_name, module.b_name);
 }
 
-// Of modules that are whole tensors of the file, or of one of each expert.
+// Reads modules that are whole tensors of the file, or one of each expert.
 void read_whole_tensors(const PeftAdapter& peft, const std::vector<MatchedModule>& matched,
                         LoraAdapter& adapter) {
   for (const AdapterTensor& tensor : adapter_tensors(adapter)) {

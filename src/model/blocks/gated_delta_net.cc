@@ -79,7 +79,7 @@ struct GatedDeltaNet {
     };
     const int64_t width = c.shape().width();
     // A key head has its value heads with it: num_value_heads / num_key_heads, next to each other.
-    // Of queries, keys and values together a rank has so many heads' rows of each.
+    // A rank has so many heads' rows each of queries, keys and values together.
     const RowShards key_heads = outputs_by(c.num_key_heads, "key heads");
     const RowShards value_heads = outputs_by(c.num_value_heads, "value heads");
     rows.push_back({.key = kDtBias,

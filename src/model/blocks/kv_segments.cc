@@ -44,7 +44,7 @@ KvRows kv_rows_of(const Pass& pass, const BlockContext& context, TensorView x) {
           .page_offset = pass.cache.place(context.layer, context.sublayer).page_offset};
 }
 
-// Of v, behind the keys in a page; an empty v is inside the keys.
+// Where rows of v go, behind the keys in a page; an empty v is inside the keys.
 KvRows value_rows_of(const Pass& pass, const BlockContext& context, const KvRows& keys,
                      TensorView v) {
   if (v.empty()) return keys;

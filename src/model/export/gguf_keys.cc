@@ -303,7 +303,7 @@ std::vector<float> proportional_divisors(const RopeSpec& rope) {
   return divisors;
 }
 
-// Of one layer's attention.
+// In what the attention of one layer differs; empty where in nothing.
 std::string attention_difference(const ModelConfig& a, const ModelConfig& b, int64_t layer) {
   const auto* latent = a.find_block_config<MlaConfig>(layer, kMla);
   const auto* other = b.find_block_config<MlaConfig>(layer, kMla);
@@ -327,7 +327,7 @@ std::string attention_difference(const ModelConfig& a, const ModelConfig& b, int
   return {};
 }
 
-// Of one layer.
+// In what one layer differs; empty where in nothing.
 std::string layer_difference(const ModelConfig& a, const ModelConfig& b, int64_t layer) {
   const std::string of_attention = attention_difference(a, b, layer);
   if (!of_attention.empty()) return fmt::format("{} of layer {}", of_attention, layer);

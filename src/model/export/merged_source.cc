@@ -27,8 +27,8 @@ int find_row_target(const LayerStack& stack, const ParamRow* row) {
   return -1;
 }
 
-// Of a target whose B has the outputs of several parameters in turn ("w1 w3"), which one of them a
-// parameter ("w3") is; nothing when none.
+// Which of the parameters whose outputs a target's B has in turn ("w1 w3") a parameter ("w3") is;
+// nothing when none.
 std::optional<int64_t> find_half(const LoraTarget& whole, const ParamRow& row) {
   if (whole.num_halves == 1 || row.lora.stacked.empty()) return std::nullopt;
   int64_t half = 0;
@@ -246,7 +246,7 @@ const CheckpointTensor& MergedSource::find_base_tensor(const CheckpointTensor& t
   return *found;
 }
 
-// Of a row of the embedding, A [R, V] and B [D, R].
+// Adds the change of a row of the embedding, A [R, V] and B [D, R].
 void MergedSource::Factors::add_embedding_row(size_t row, std::span<double> sum) const {
   const auto ranks = static_cast<size_t>(rank);
   const size_t rows_of_a = a.size() / ranks;
@@ -259,7 +259,7 @@ void MergedSource::Factors::add_embedding_row(size_t row, std::span<double> sum)
   }
 }
 
-// Of a row of an expert's matrix, or of the only one.
+// Adds the change of a row of an expert's matrix, or of the only one.
 void MergedSource::Factors::add_matrix_row(int64_t expert, int64_t out,
                                            std::span<double> sum) const {
   const auto ranks = static_cast<size_t>(rank);

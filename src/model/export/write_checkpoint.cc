@@ -128,7 +128,7 @@ size_t end_of_stored(const std::vector<OutTensor>& tensors, size_t i, bool packs
   return end;
 }
 
-// Of one file, or several of at most so many bytes, the first tensor of each.
+// The first tensor of each file: one file, or several of at most so many bytes.
 std::vector<size_t> first_of_each_shard(const std::vector<OutTensor>& tensors, int64_t shard_bytes,
                                         bool packs_experts) {
   std::vector<size_t> begins = {0};

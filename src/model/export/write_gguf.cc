@@ -96,7 +96,7 @@ class StoredRows {
     }
   }
 
-  // Of rows [least, least + span) of the source, which are read at once.
+  // Picks rows among [least, least + span) of the source, which are read at once.
   void read_picked_rows(int64_t least, int64_t span, std::span<const int32_t> rows, float* out) {
     span_.resize(static_cast<size_t>(span * columns_));
     read_source(least, span, span_.data());

@@ -54,7 +54,7 @@ class AdapterExport {
   }
 
  private:
-  // Of a module that does something: what is multiplied by 0 has no factor.
+  // Alpha of the first module that does something: what is multiplied by 0 has no factor.
   static double first_nonzero_alpha(const std::vector<MatchedModule>& modules) {
     for (const MatchedModule& module : modules) {
       if (module.spec.alpha != 0.0) return module.spec.alpha;
@@ -201,7 +201,7 @@ class AdapterExport {
     return stored;
   }
 
-  // Of B [experts, halves, ...] the values of one half of every expert.
+  // The values of one half of every expert, of B [experts, halves, ...].
   static std::vector<float> half_of_each(const std::vector<float>& b, int64_t experts,
                                          int64_t halves, int64_t half) {
     const int64_t count = std::ssize(b) / experts / halves;

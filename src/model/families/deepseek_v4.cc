@@ -143,7 +143,7 @@ Attention attention_type_of_ratio(const ConfigObject& object, int64_t ratio) {
   return static_cast<Attention>(found - std::begin(kRatios));
 }
 
-// Of all layers, and then of the one of multi-token prediction.
+// The kinds of all layers, and then that of multi-token prediction's.
 std::vector<Attention> read_attention_types(const ConfigObject& object, int64_t num_layers) {
   std::vector<Attention> types;
   if (object.has("layer_types")) {

@@ -118,7 +118,7 @@ DType parse_dtype(const ConfigObject& object, std::string_view key) {
   object.fail(fmt::format("key '{}': got '{}', want float32, bfloat16 or float16", key, name));
 }
 
-// Of its two names; none where neither is there.
+// The dtype under either of its two names; none where neither is there.
 std::optional<DType> read_dtype(const ConfigObject& object) {
   std::optional<DType> older, newer;
   if (object.has("torch_dtype")) older = parse_dtype(object, "torch_dtype");

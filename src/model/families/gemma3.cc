@@ -42,7 +42,7 @@ constexpr TextPart kTextPart = {.architectures = kWholeArchitectures,
                                 .ignored_prefixes = kVision,
                                 .model_type = "gemma3_text"};
 
-// Of the older form that which the file says.
+// An Error where the older form, which the file has too, says another RoPE.
 void check_forms_agree(const ConfigObject& object, const LayerRopes& old_form,
                        const LayerRopes& ropes) {
   const bool agree = (!object.has("rope_theta") || old_form.full.theta == ropes.full.theta) &&

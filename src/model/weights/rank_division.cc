@@ -94,7 +94,7 @@ std::string hint_of_tensor_ranks(const LayerTable& layers) {
   return fmt::format("want {}, by which every row of the model divides", fmt::join(wanted, " or "));
 }
 
-// Of a row that has an axis.
+// An Error for a row, which has an axis, that so many ranks do not divide.
 void check_row_units(const ParamRow& row, int64_t layer, int64_t ranks, const LayerTable& layers) {
   const RowShards& shards = row.shards;
   const std::string what =

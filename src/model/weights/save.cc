@@ -30,7 +30,7 @@ void append_rows(const TensorView& rows, const std::string& tensor, CheckpointWr
   }
 }
 
-// Of `masters`, or where there are none, of the weights.
+// Reads rows of `masters` or, where there are none, of the weights.
 void read_rows_to_save(Backend& backend, const ModelWeights& weights, size_t index,
                        int64_t first_row, const RowSource* masters, const TensorView& rows) {
   if (masters != nullptr) {

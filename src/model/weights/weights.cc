@@ -25,14 +25,14 @@ int64_t values_bytes(const Shape& shape) {
   return Arena::aligned(shape.num_elements() * dtype_bytes(DType::kF32));
 }
 
-// Of one expert.
+// Bytes of a row of one expert.
 int64_t expert_bytes(const ParamRow& row, DType dtype, int64_t width,
                      NarrowForm form = NarrowForm::kNone) {
   return row.is_matrix() ? matrix_bytes(row.shape, dtype, width, row.blocks, form)
                          : values_bytes(row.shape);
 }
 
-// Of one layer, all experts together.
+// Bytes of a row of one layer, all experts together.
 int64_t row_bytes(const ParamRow& row, DType dtype, int64_t width,
                   NarrowForm form = NarrowForm::kNone) {
   return expert_bytes(row, dtype, width, form) * std::max<int64_t>(1, row.num_experts);
@@ -206,7 +206,7 @@ void ModelWeights::enter_layer(const Backend& backend, int64_t layer, int64_t ne
   if (shards_) shards_->apply_turn(shards_needed_at_layer(shards_->units(), layer, next));
 }
 
-// Of each layer, and then of what is outside the layers.
+// The pages of each layer, and then those of what is outside the layers.
 std::vector<std::vector<PageRange>> ModelWeights::pages_of_layers() const {
   std::vector<std::vector<PageRange>> pages(params_.size() + 1);
   for (const Parameter& parameter : table_) {

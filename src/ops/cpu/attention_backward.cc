@@ -85,7 +85,7 @@ struct Backward {
     return args.segments[static_cast<size_t>(item.segment)];
   }
   [[nodiscard]] int64_t length(const AttentionSegment& s) const { return s.end - s.begin; }
-  // Of the i-th query of a tile, in [T, N].
+  // The place in [T, N] of the i-th query of a tile.
   [[nodiscard]] int64_t query_index(const Item& item, const Tile& tile, int64_t i) const {
     return (segment(item).begin + tile.begin + i) * args.q.shape[1] + tile.head;
   }

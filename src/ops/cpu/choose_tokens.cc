@@ -50,7 +50,7 @@ class OwnRows {
   TensorView rows_, lse_;
 };
 
-// Of a token that came before, `in_answer` times in the answer.
+// The logit of a token that came before, `in_answer` times in the answer.
 float penalised(const Penalties& penalties, float logit, int64_t in_answer) {
   if (penalties.repetition != 1.0f)
     logit = logit > 0.0f ? logit / penalties.repetition : logit * penalties.repetition;

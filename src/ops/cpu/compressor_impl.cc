@@ -33,7 +33,7 @@ struct CompressTerms {
     bias[count] = k.bias + bias_offset[count];
     ++count;
   }
-  // Of window `window`, channels from `begin` on.
+  // Collects window `window`, channels from `begin` on.
   [[gnu::always_inline]] void collect_window(const CompressorKernel& k, const StateSegment& segment,
                                              int64_t window, int64_t begin) {
     count = 0;
@@ -93,7 +93,7 @@ void compress_block(const CompressorKernel& k, float* entries, int64_t begin, in
   });
 }
 
-// Of a chunk of an entry's channels, `i` channels into the block, whose gradient is d:
+// Goes back through a chunk of an entry's channels, `i` channels into the block, of gradient d:
 // c = sum_j p_j kv_j, p = softmax(logits): d_kv_j = p_j d, d_logit_j = p_j d (kv_j - c)
 template <typename V, typename D, typename F, typename P>
 [[gnu::always_inline]] inline void compress_backward_chunk(const CompressorGradients& g,

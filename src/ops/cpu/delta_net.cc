@@ -121,7 +121,7 @@ void Forward::multiply_by_state(const Rows& rows, const float* panel, int64_t wi
                     .out_stride = width});
 }
 
-// Of a panel's columns, from `begin` on.
+// Stores the outputs of a panel's columns, from `begin` on.
 void Forward::store_outputs(const Rows& rows, int64_t value_head, int64_t begin, int64_t width,
                             int64_t columns, const Workspace& work) const {
   const int64_t stride = layout.shape.num_value_heads * layout.shape.value_dim;

@@ -26,7 +26,7 @@ int64_t num_chunks(const StateSegment& segment) {
   return (segment.end - segment.begin + kDeltaChunk - 1) / kDeltaChunk;
 }
 
-// Of any of the segments.
+// The most chunks that any of the segments has.
 int64_t max_chunks(std::span<const StateSegment> segments) {
   int64_t chunks = 1;
   for (const StateSegment& s : segments) chunks = std::max(chunks, num_chunks(s));
@@ -280,7 +280,7 @@ void DeltaBackward::add_to_d_rows_state(const Chunk& c, int64_t begin, int64_t w
   });
 }
 
-// Of the panel of the state, from the gradient behind the chunk to that before it.
+// Takes the gradient of a panel of the state from behind the chunk to before it.
 void DeltaBackward::update_d_state(const Chunk& c, int64_t member, int64_t begin, int64_t width,
                                    const DeltaWorkspace& work) const {
   const int64_t dim = layout.shape.key_dim;

@@ -73,7 +73,7 @@ struct Forward {
                             .y_is_bf16 = y.dtype == DType::kBF16});
   }
 
-  // Of the tiles that the rows of a block are in, all nearly as tall.
+  // How many tiles the rows of a block are in, all nearly as tall.
   [[nodiscard]] int64_t num_tiles(Range rows) const { return ceil_div(rows.size(), tile_rows); }
   [[nodiscard]] Range rows_of_tile(Range rows, int64_t tile) const {
     const Range part = part_of(rows.size(), tile, num_tiles(rows));
@@ -313,7 +313,8 @@ struct WorkSplit {
   }
 
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
-  // Of one worker: chains that wait between blocks of K, or those of some panels and packed rows.
+  // What one worker takes: chains that wait between blocks of K, or those of some panels and rows
+  // that are packed.
   [[nodiscard]] int64_t memory_bytes(bool shares_packed_rows) const {
     const int64_t rows = args.x.rows();
     return std::max(k_blocks == 1 ? 0 : chains_bytes(args.w, rows),
@@ -394,7 +395,7 @@ WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> p
   return size;
 }
 
-// Of any division of so many rows.
+// What any division of so many rows takes at most.
 WorkSize most_work_size(CpuPath path, int64_t threads, const PanelView& w, int64_t most_rows) {
   const bool one_block = w.panel_elements() * dtype_bytes(w.dtype) <= block_bytes(2);
   const int64_t chains = one_block ? 0 : WorkSplit::chains_bytes(w, most_rows);

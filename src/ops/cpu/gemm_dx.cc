@@ -268,7 +268,7 @@ struct WorkSplit {
   }
 
   [[nodiscard]] int64_t num_parts() const { return grid.col_parts * grid.row_parts; }
-  // Of one worker: its chains, behind them its panel, then rows that are packed.
+  // What one worker takes: its chains, behind them its panel, then rows that are packed.
   static int64_t bytes_of_worker(const GemmKernels& kernels, const PanelView& w, int64_t rows,
                                  bool shares_packed_rows) {
     const int64_t plain = std::min(rows, kBackwardRows) * kOutputs * 4 + panel_bytes(w.dtype);
@@ -355,7 +355,7 @@ WorkSize work_size_of(CpuPath path, int64_t threads, std::span<const GemmArgs> p
   return size;
 }
 
-// Of any division of so many rows.
+// What any division of so many rows takes at most.
 WorkSize most_work_size(CpuPath path, int64_t threads, const PanelView& w, int64_t most_rows) {
   return {threads,
           WorkSplit::bytes_of_worker(choose_gemm_kernels(path, w.dtype), w, most_rows, false)};

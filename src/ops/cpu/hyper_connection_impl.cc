@@ -75,7 +75,7 @@ template <typename V>
   return static_cast<float>(shift * inv * inv / static_cast<double>(k.row));
 }
 
-// Of kTokens tokens from `first` on, which share a read of fn.
+// Goes back through kTokens tokens from `first` on, which share a read of fn.
 template <typename V, int kTokens, typename X>
 [[gnu::always_inline]] inline void hyper_mix_backward_tile(const HyperKernel& k,
                                                            const HyperMixGradients& g, float* d_x,

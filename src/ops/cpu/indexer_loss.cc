@@ -113,7 +113,7 @@ struct Loss {
     return static_cast<double>(args.attention.scale) * dot;
   }
 
-  // Of head n over all that it sees: to what it attended (lse) comes what was not listed.
+  // lse of head n over all that it sees: to what it attended (lse) comes what was not listed.
   [[nodiscard]] double compute_head_lse(int64_t row, int64_t n, int64_t count,
                                         const Work& work) const {
     const ListedAttention& a = args.attention;
@@ -162,7 +162,7 @@ struct Loss {
     for (int64_t i = 0; i < count; ++i) work.target[i] /= total;
   }
 
-  // Of the indexer, from its dots.
+  // Makes the indexer's scores from its dots.
   void compute_scores(int64_t row, int64_t count, const Work& work) const {
     const int64_t heads = args.q.shape[1];
     const float* weights = args.weights.f32() + row * heads;
@@ -228,7 +228,7 @@ struct Loss {
     query_backward<V>(segment, row, count, slope, work.dots);
   }
 
-  // Of entry i, over the queries [first, last) that see it.
+  // Adds d_key of entry i, over the queries [first, last) that see it.
   template <typename V>
   void add_d_key(const EntrySegment& segment, int64_t i, int64_t block, int64_t first, int64_t last,
                  float* dots) const {

@@ -73,7 +73,7 @@ struct Backward {
   void pack_keys(const SparseKeys& keys, int64_t first, int64_t count, const Workspace& work) const;
   void add_d_q(const uint32_t* d_s_rows, int64_t r, int64_t rows, int64_t count,
                const Workspace& work) const;
-  // Of `count` keys, whose packed forms are in `work`; P and dS go to word first_word on.
+  // Goes through `count` keys, whose packed forms are in `work`; P and dS go to word first_word on.
   void backward_block(int64_t first_word, int64_t count, const Workspace& work,
                       const Query& query) const;
   void write_d_q(int64_t row, const Workspace& work) const;

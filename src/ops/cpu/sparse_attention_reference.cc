@@ -102,7 +102,7 @@ void add_to_d_key(const SparseAttentionArgs& args, const SparseGradients& grads,
   }
 }
 
-// Of head n and key `at`, in `work`.
+// Puts p and d_s of head n and key `at` into `work`.
 void compute_p_and_d_s(const Row& row, const SparseGradients& grads, int64_t n, int64_t at,
                        float delta, const TokenWork& work) {
   const float p = std::exp(row.score(at) - grads.lse.f32()[row.index]);

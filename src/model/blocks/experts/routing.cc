@@ -46,7 +46,7 @@ ops::RouterArgs router_args(const BlockContext& context) {
           .one_best = c.one_best};
 }
 
-// Of rows that end so.
+// Adds the rows of each expert, whose groups end so.
 void add_counts(std::span<const int64_t> ends, std::vector<int64_t>& counts) {
   for (size_t i = 0; i < counts.size(); ++i) counts[i] += ends[i] - (i == 0 ? 0 : ends[i - 1]);
 }
