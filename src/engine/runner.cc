@@ -115,7 +115,7 @@ int Runner::stage_with(LossLists lists) const {
 api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   // The likeliest tokens stay with the last stage: commands refuse it.
   CHECK(here_->plan().num_stages() == 1 || !batch.want_top);
-  CHECK(here_->plan().tensor == 1 || batch.gradients == api::Gradients::kNone);
+  CHECK(here_->plan().tensor == 1 || batch.gradients != api::Gradients::kParameters);
   const BatchGuard guard{here_->runners()};
   here_->release_divided_weights();  // of what was run besides batches
   api::BatchResult result;

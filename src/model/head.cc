@@ -10,7 +10,10 @@ namespace strata::model {
 namespace {
 
 LinearWeights head_linear(const Pass& pass) {
-  return {.weight = pass.weights.head(), .bias = {}, .target = head_target(pass)};
+  LinearWeights linear = {.weight = pass.weights.head(), .bias = {}, .target = head_target(pass)};
+  if (pass.weights.tensor_ranks() != nullptr)
+    linear.row = &pass.weights.layers().vocabulary_rows().back();
+  return linear;
 }
 
 // Sums over the rows of a sequence may be cut behind so many of them without a change of bits
@@ -18,8 +21,8 @@ LinearWeights head_linear(const Pass& pass) {
 constexpr int64_t kGroupRows = 32;
 static_assert(kHeadChunk >= kGroupRows);
 
-// Of a sequence of which `left` rows are left and `before` gone: inside it a chunk ends behind a
-// group of its rows.
+// How many rows a chunk takes of a sequence of which `left` are left and `before` gone: inside it a
+// chunk ends behind a group of its rows.
 int64_t num_rows_to_add(int64_t left, int64_t budget, int64_t before) {
   const int64_t count = std::min(left, budget);
   return count < left ? count - (before + count) % kGroupRows : count;

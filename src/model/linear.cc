@@ -86,35 +86,54 @@ void multiply_forward(Pass& pass, const RowGroups& rows, const LinearWeights& li
             y);
 }
 
-// x [T, k] are this rank's inputs and y [T, N] all outputs, of which it makes its own.
+bool is_divided(const LinearWeights& linear) {
+  return linear.row != nullptr && linear.row->whole_outputs > 0;
+}
+bool has_gathered_inputs(const LinearWeights& linear) {
+  return linear.row->shards.axis == ShardAxis::kGathered;
+}
+
+// A linear's inputs, in scratch where it has this rank's alone.
+TensorView whole_inputs(const Pass& pass, const TensorRanks& ranks, const LinearWeights& linear,
+                        TensorView x) {
+  if (!has_gathered_inputs(linear)) return x;
+  const TensorView whole = pass.take(x.dtype, {x.rows(), linear.weight.cols});
+  ranks.gather_columns(pass, x, linear.row->input_deal(), whole);
+  return whole;
+}
+
+// y [T, n] are this rank's outputs or, of a matrix whose inputs are gathered, [T, N] all of them.
 void tensor_parallel_forward(Pass& pass, const TensorRanks& ranks, const RowGroups& rows,
                              const LinearWeights& linear, TensorView x, TensorView add,
                              TensorView h, TensorView y) {
   const Scratch::Mark mark(pass.backend.scratch());
-  const Deal outputs = linear.row->output_deal();
-  const AxisPart part = outputs.part_of(ranks.share());
-  const TensorView whole_x = pass.take(x.dtype, {x.rows(), linear.weight.cols});
-  ranks.gather_columns(pass, x, linear.row->input_deal(), whole_x);
+  const ParamRow& row = *linear.row;
+  const bool is_gathered = has_gathered_inputs(linear);
+  const int64_t first = row.first_output, count = linear.weight.rows;
   LinearWeights own = linear;
-  if (!own.bias.empty()) own.bias = own.bias.part(part.first, {part.count});
-  const TensorView own_y = y.empty() ? y : pass.take(y.dtype, {y.rows(), part.count});
-  const TensorView own_add = add.empty() ? add : add.slice_cols(part.first, part.end());
-  multiply_forward(pass, rows, own, whole_x, own_add, h, own_y);
-  if (!y.empty()) ranks.gather_columns(pass, own_y, outputs, y);
+  if (!own.bias.empty()) own.bias = own.bias.part(first, {count});
+  const bool makes_more = is_gathered || row.num_lead_outputs > 0;
+  const TensorView made = y.empty() || !makes_more ? y : pass.take(y.dtype, {y.rows(), count});
+  CHECK(add.empty() || is_gathered);
+  const TensorView own_add = add.empty() ? add : add.slice_cols(first, first + count);
+  multiply_forward(pass, rows, own, whole_inputs(pass, ranks, linear, x), own_add, h, made);
+  if (y.empty() || !makes_more) return;
+  const TensorView own_y = made.slice_cols(row.num_lead_outputs, count);
+  if (!is_gathered) return ops::copy(pass.backend, own_y, y);
+  ranks.gather_columns(pass, own_y, row.output_deal(), y);
 }
 
 }  // namespace
 
 void linear_forward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
                     TensorView add, TensorView h, TensorView y) {
-  if (linear.row == nullptr || linear.row->shards.axis != ShardAxis::kGathered)
-    return multiply_forward(pass, rows, linear, x, add, h, y);
+  if (!is_divided(linear)) return multiply_forward(pass, rows, linear, x, add, h, y);
   tensor_parallel_forward(pass, *pass.weights.tensor_ranks(), rows, linear, x, add, h, y);
 }
 
 namespace {
 
-// What a backward step of a linear reads and writes of the rows of adapters.
+// What a backward step of a linear reads and writes of the rows of adapters: x [T, K], dy [T, N].
 struct LowRankBackward {
   const Pass& pass;
   const RowGroups& rows;
@@ -128,7 +147,7 @@ struct LowRankBackward {
   // y += h B^T, h = scale * x A^T  =>  d(x A^T) = scale * dy B
   void append_d_h_product(const AdapterSegment& run, const LoraModule& module) const {
     pass.lists.low_rank_inputs.push_back(
-        {.x = dy.slice_rows(run.begin, run.end), .w = module.b_panel, .scale = module.scale});
+        {.x = dy.slice_rows(run.begin, run.end), .w = module.whole_b_panel, .scale = module.scale});
     pass.lists.low_rank_d_h.push_back(d_h_of(run, module));
   }
 
@@ -179,30 +198,119 @@ void add_bias_gradient(Pass& pass, const LinearWeights& linear, TensorView dy) {
   ops::add_rows_into(pass.backend, dy, pass.base_gradients->d_weight[linear.bias_index]);
 }
 
+ops::RunProducts run_products(const Pass& pass, const RowGroups& rows) {
+  return {.inputs = pass.lists.low_rank_inputs,
+          .d_h = pass.lists.low_rank_d_h,
+          .gradients = pass.lists.low_rank_gradients,
+          .num_rows = rows.num_rows_total(),
+          .longest_run = rows.longest_run(),
+          .distinct = rows.distinct()};
+}
+
+TensorView allocate_d_h(const Pass& pass, const RowGroups& rows, const LinearWeights& linear,
+                        TensorView x) {
+  const int64_t rank = largest_rank(rows, linear.layer, linear.target);
+  return rank == 0 ? TensorView() : pass.take(pass.dtype(), {x.rows(), rank});
+}
+
+// The low-rank terms of these rows alone, in `part`.
+std::span<const ops::LowRankSegment> runs_of_rows(std::span<const ops::LowRankSegment> runs,
+                                                  const AxisPart& rows,
+                                                  std::vector<ops::LowRankSegment>& part) {
+  part.clear();
+  for (const ops::LowRankSegment& run : runs) {
+    const int64_t begin = std::max(run.begin, rows.first), end = std::min(run.end, rows.end());
+    if (begin >= end) continue;
+    part.push_back({.begin = begin - rows.first,
+                    .end = end - rows.first,
+                    .x = run.x.slice_rows(rows.first, rows.end()),
+                    .w = run.w});
+  }
+  return part;
+}
+
+// Rows of a chain that are on their way at once: enough for a product, few enough that every rank
+// soon has some.
+constexpr int64_t kChainRows = 128;
+
+// dx of the outputs of all ranks, as one process sums them. dy_of_chain [T, n] has the columns that
+// this rank adds.
+void tensor_parallel_dx(const Pass& pass, const TensorRanks& ranks, const LinearWeights& linear,
+                        TensorView dy_of_chain, TensorView dx, bool accumulate) {
+  const Deal outputs = linear.row->output_deal();
+  const int64_t first = linear.row->first_output, from = outputs.chain_of(ranks.share()).first;
+  PassLists& lists = pass.lists;
+  const auto multiply = [&](const AxisPart& rows, const AxisPart& part, bool continues,
+                            TensorView sums) {
+    const bool is_last = part.end() == outputs.size;
+    const std::span<const ops::LowRankSegment> runs =
+        is_last ? runs_of_rows(lists.low_rank, rows, lists.low_rank_part)
+                : std::span<const ops::LowRankSegment>();
+    ops::gemm_dx(pass.backend,
+                 {.x = dy_of_chain.slice_rows(rows.first, rows.end())
+                           .slice_cols(part.first - from, part.end() - from),
+                  .w = linear.weight.slice_rows(part.first - first, part.end() - first),
+                  .runs = runs},
+                 sums, continues);
+  };
+  const DxChain chain = {
+      .outputs = outputs,
+      .num_rows = dx.rows(),
+      .num_inputs = linear.weight.cols,
+      .outputs_at_once = linear.weight.dtype == DType::kF32 ? ops::kChainOutputs : 0,
+      .rows_at_once = kChainRows,
+      .multiply = multiply};
+  if (!has_gathered_inputs(linear)) return ranks.sum_over_outputs(pass, chain, accumulate, dx);
+  CHECK(!accumulate);
+  ranks.sum_over_outputs_of_inputs(pass, chain, linear.row->input_deal(), dx);
+}
+
+// dy [T, n] are the gradients of this rank's outputs or, of a head and of a matrix whose inputs are
+// gathered, [T, N] of all. Gradients of adapters, which are whole on every rank, are made on each.
+void tensor_parallel_backward(Pass& pass, const TensorRanks& ranks, const RowGroups& rows,
+                              const LinearWeights& linear, TensorView x, TensorView h,
+                              TensorView dy, TensorView dx, bool accumulate) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const Deal outputs = linear.row->output_deal();
+  const AxisPart chain = outputs.chain_of(ranks.share());
+  const TensorView d_h = allocate_d_h(pass, rows, linear, x);
+  const int num_ranks = ranks.share().num_ranks;
+  if (dy.cols() < outputs.size && !(d_h.empty() && outputs.chains_own_places(num_ranks))) {
+    const TensorView whole = pass.take(dy.dtype, {dy.rows(), outputs.size});
+    ranks.gather_columns(pass, dy, outputs, whole);
+    dy = whole;
+  }
+  if (!d_h.empty()) {
+    const TensorView whole_x = whole_inputs(pass, ranks, linear, x);
+    LowRankBackward{pass, rows, linear, whole_x, h, dy, d_h}.fill_pass_lists();
+    ops::gemm_dx_blocked_with_runs(pass.backend, {}, {}, false, run_products(pass, rows));
+  } else {
+    pass.lists.low_rank.clear();
+  }
+  if (dx.empty()) return;
+  if (dy.cols() == outputs.size) dy = dy.slice_cols(chain.first, chain.end());
+  tensor_parallel_dx(pass, ranks, linear, dy, dx, accumulate);
+}
+
 }  // namespace
 
 void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& linear, TensorView x,
                      TensorView h, TensorView dy, TensorView dx, bool accumulate,
                      TensorView d_weight) {
-  Backend& backend = pass.backend;
-  CHECK(pass.weights.tensor_ranks() == nullptr);  // commands refuse to train over tensor ranks
-  const Scratch::Mark mark(backend.scratch());
-  const int64_t rank = largest_rank(rows, linear.layer, linear.target);
-  const TensorView d_h =
-      rank == 0 ? TensorView() : backend.scratch().take(pass.dtype(), {x.rows(), rank});
+  if (is_divided(linear)) {
+    CHECK(d_weight.empty());  // tensor ranks train adapters alone
+    return tensor_parallel_backward(pass, *pass.weights.tensor_ranks(), rows, linear, x, h, dy, dx,
+                                    accumulate);
+  }
+  const Scratch::Mark mark(pass.backend.scratch());
+  const TensorView d_h = allocate_d_h(pass, rows, linear, x);
   LowRankBackward{pass, rows, linear, x, h, dy, d_h}.fill_pass_lists();
-  const PassLists& lists = pass.lists;
   accumulate_weight_gradient(pass, rows, x, dy, d_weight);
   add_bias_gradient(pass, linear, dy);
   // dx = dy W + d(x A^T) A
-  ops::gemm_dx_blocked_with_runs(backend, {.x = dy, .w = linear.weight, .runs = lists.low_rank}, dx,
-                                 accumulate,
-                                 {.inputs = lists.low_rank_inputs,
-                                  .d_h = lists.low_rank_d_h,
-                                  .gradients = lists.low_rank_gradients,
-                                  .num_rows = rows.num_rows_total(),
-                                  .longest_run = rows.longest_run(),
-                                  .distinct = rows.distinct()});
+  ops::gemm_dx_blocked_with_runs(pass.backend,
+                                 {.x = dy, .w = linear.weight, .runs = pass.lists.low_rank}, dx,
+                                 accumulate, run_products(pass, rows));
 }
 
 void linear_forward(Pass& pass, const BlockContext& context, int key, TensorView x, TensorView add,

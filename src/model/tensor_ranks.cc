@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/tensor_ranks.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "model/pass/pass.h"
 #include "ops/elementwise.h"
@@ -9,20 +11,26 @@
 namespace strata::model {
 namespace {
 
-constexpr int64_t kTag = 0;  // all ranks gather in the same order
-
-// The pass's tokens among these rows of a matrix, counted from the first of them, and their rows in
+// The pass's tokens among these rows of a matrix, counted from row `base` of it, and their rows in
 // the pass.
-void list_tokens(const Pass& pass, const AxisPart& part) {
+void list_tokens(const Pass& pass, const AxisPart& part, int64_t base) {
   PassLists& lists = pass.lists;
   lists.dealt_ids.clear();
   lists.dealt_rows.clear();
   for (size_t row = 0; row < pass.tokens.size(); ++row) {
-    const int64_t id = pass.tokens[row] - part.first;
-    if (id < 0 || id >= part.count) continue;
-    lists.dealt_ids.push_back(static_cast<int32_t>(id));
+    const int64_t id = pass.tokens[row];
+    if (id < part.first || id >= part.end()) continue;
+    lists.dealt_ids.push_back(static_cast<int32_t>(id - base));
     lists.dealt_rows.push_back(static_cast<int32_t>(row));
   }
+}
+
+// What a message may hold: itself, or a copy in scratch.
+TensorView dense(const Pass& pass, TensorView values) {
+  if (values.dense()) return values;
+  const TensorView copy = pass.take(values.dtype, values.shape);
+  ops::copy(pass.backend, values, copy);
+  return copy;
 }
 
 // values [n, D] to the rows of x that were listed; neighbours of both at once.
@@ -45,17 +53,219 @@ void TensorRanks::connect(Comm& comm) {
   comm_ = &comm;
 }
 
+bool TensorRanks::all_say(bool own) const {
+  CHECK(comm_ != nullptr);
+  const double mine = own ? 1.0 : 0.0;
+  std::vector<double> all;
+  comm_->all_gather({&mine, 1}, all);
+  return std::ranges::all_of(all, [](double each) { return each != 0.0; });
+}
+
 bool TensorRanks::hears(int from, int to, const Deal& deal) const {
   const AxisPart part = deal.part_of(share_of(from));
-  const bool is_copy = deal.copied && from > 0 && deal.part_of(share_of(from - 1)) == part;
-  return from != to && !is_copy && !(deal.copied && deal.part_of(share_of(to)) == part);
+  return from != to && !deal.is_copy(share_of(from)) &&
+         !(deal.copied && deal.part_of(share_of(to)) == part);
 }
 
 void TensorRanks::send_to_others(TensorView values, const Deal& deal) const {
   CHECK(comm_ != nullptr);
   if (values.shape.num_elements() == 0) return;
   for (int rank = 0; rank < share_.num_ranks; ++rank) {
-    if (hears(share_.rank, rank, deal)) comm_->send(rank, kTag, values);
+    if (hears(share_.rank, rank, deal)) comm_->send(rank, kGatherTag, values);
+  }
+}
+
+int TensorRanks::last_of(const Deal& outputs) const {
+  int rank = 0;
+  while (outputs.part_of(share_of(rank)).end() < outputs.size) ++rank;
+  return rank;
+}
+
+// What one rank does of a chain. Two sums of a row and input are on their way: that of the chains
+// that have ended, and the one that a border cuts; where all is one chain, the latter alone.
+class TensorRanks::ChainTurn {
+ public:
+  ChainTurn(const TensorRanks& ranks, const Pass& pass, const DxChain& chain, bool accumulate)
+      : ranks_(ranks),
+        pass_(pass),
+        chain_(chain),
+        accumulate_(accumulate),
+        own_(chain.outputs.chain_of(ranks.share_)),
+        chain_outputs_(chain.outputs_at_once > 0 ? chain.outputs_at_once : chain.outputs.size) {
+    const Shape shape = {chain.num_rows, chain.num_inputs};
+    open_ = pass.take(DType::kF32, shape);
+    if (is_blocked()) ended_ = pass.take(DType::kF32, shape);
+  }
+
+  // Ends with the sums of all outputs on the last rank, as result().
+  void run(TensorView dx) const {
+    const int64_t step = chain_.rows_at_once > 0 ? chain_.rows_at_once : chain_.num_rows;
+    for (int64_t row = 0; row < chain_.num_rows; row += step) {
+      const AxisPart rows = {row, std::min(step, chain_.num_rows - row)};
+      if (own_.first > 0) {
+        exchange(own_.first, rows, /*receives=*/true);
+      } else if (accumulate_) {
+        ops::copy(pass_.backend, part(dx, rows), part(is_blocked() ? ended_ : open_, rows));
+      }
+      multiply(rows);
+      if (own_.end() > 0 && own_.end() < chain_.outputs.size)
+        exchange(own_.end(), rows, /*receives=*/false);
+    }
+  }
+  [[nodiscard]] TensorView result() const { return is_blocked() ? ended_ : open_; }
+
+  // How many sums of a row and input are on their way over a border.
+  static int64_t num_sums_at(const DxChain& chain, bool accumulate, int64_t border) {
+    if (border == 0 || border == chain.outputs.size) return 0;
+    const int64_t at_once = chain.outputs_at_once;
+    if (at_once == 0 || at_once >= chain.outputs.size) return 1;
+    return (border % at_once != 0 ? 1 : 0) + (border >= at_once || accumulate ? 1 : 0);
+  }
+
+ private:
+  [[nodiscard]] bool is_blocked() const { return chain_outputs_ < chain_.outputs.size; }
+  static TensorView part(TensorView sums, const AxisPart& rows) {
+    return sums.slice_rows(rows.first, rows.end());
+  }
+  // Which sums there are before an output.
+  [[nodiscard]] bool is_open_before(int64_t output) const {
+    return is_blocked() ? output % chain_outputs_ != 0 : output > 0 || accumulate_;
+  }
+  [[nodiscard]] bool has_ended_before(int64_t output) const {
+    return is_blocked() && (output >= chain_outputs_ || accumulate_);
+  }
+
+  void exchange(int64_t border, const AxisPart& rows, bool receives) const {
+    pass_.unless_counting([&] {
+      for (const bool ended : {true, false}) {
+        if (!(ended ? has_ended_before(border) : is_open_before(border))) continue;
+        const TensorView sums = part(ended ? ended_ : open_, rows);
+        if (receives) {
+          ranks_.comm_->receive(ranks_.share_.rank - 1, kSumTag, sums);
+        } else {
+          ranks_.comm_->send(ranks_.share_.rank + 1, kSumTag, sums);
+        }
+      }
+    });
+  }
+
+  void multiply(const AxisPart& rows) const {
+    for (int64_t output = own_.first; output < own_.end();) {
+      const int64_t chain_end = output - output % chain_outputs_ + chain_outputs_;
+      const int64_t end = std::min(own_.end(), chain_end);
+      const TensorView open = part(open_, rows);
+      chain_.multiply(rows, {output, end - output}, is_open_before(output), open);
+      if (is_blocked() && (end == chain_end || end == chain_.outputs.size))
+        end_chain(rows, has_ended_before(chain_end - chain_outputs_));
+      output = end;
+    }
+  }
+
+  void end_chain(const AxisPart& rows, bool adds) const {
+    if (adds) {
+      ops::add_into(pass_.backend, part(open_, rows), part(ended_, rows));
+    } else {
+      ops::copy(pass_.backend, part(open_, rows), part(ended_, rows));
+    }
+  }
+
+  const TensorRanks& ranks_;
+  const Pass& pass_;
+  const DxChain& chain_;
+  const bool accumulate_;
+  const AxisPart own_;
+  const int64_t chain_outputs_;
+  TensorView open_, ended_;
+};
+
+void TensorRanks::count_gathered(const Pass& pass, const Deal& deal, int64_t rows,
+                                 int64_t row_bytes) const {
+  pass.backend.if_counting([&] {
+    for (int from = 0; from < share_.num_ranks; ++from) {
+      for (int to = 0; to < share_.num_ranks; ++to) {
+        if (hears(from, to, deal))
+          counted_of(from).gathered += rows * deal.part_of(share_of(from)).count * row_bytes;
+      }
+    }
+  });
+}
+
+void TensorRanks::count_gathered_tokens(const Pass& pass, const Deal& deal,
+                                        int64_t row_bytes) const {
+  pass.backend.if_counting([&] {
+    for (int rank = 0; rank < share_.num_ranks; ++rank) {
+      const AxisPart part = deal.part_of(share_of(rank));
+      const auto count = std::ranges::count_if(
+          pass.tokens, [&](int32_t id) { return id >= part.first && id < part.end(); });
+      counted_of(rank).gathered += (share_.num_ranks - 1) * count * row_bytes;
+    }
+  });
+}
+
+void TensorRanks::count_summed(const Pass& pass, const DxChain& chain, bool accumulate,
+                               FunctionRef<int64_t(int rank)> bytes_to) const {
+  pass.backend.if_counting([&] {
+    const int last = last_of(chain.outputs);
+    for (int rank = 0; rank < last; ++rank) {
+      const int64_t border = chain.outputs.chain_of(share_of(rank)).end();
+      counted_of(rank).summed += ChainTurn::num_sums_at(chain, accumulate, border) *
+                                 chain.num_rows * chain.num_inputs * dtype_bytes(DType::kF32);
+    }
+    for (int rank = 0; rank < share_.num_ranks; ++rank) {
+      if (rank != last) counted_of(last).summed += bytes_to(rank);
+    }
+  });
+}
+
+void TensorRanks::sum_over_outputs(const Pass& pass, const DxChain& chain, bool accumulate,
+                                   TensorView dx) const {
+  if (chain.num_rows == 0) return;
+  const Scratch::Mark mark(pass.backend.scratch());
+  const int last = last_of(chain.outputs);
+  count_summed(pass, chain, accumulate, [&](int) { return dx.num_bytes(); });
+  if (share_.rank <= last) {
+    const ChainTurn turn(*this, pass, chain, accumulate);
+    turn.run(dx);
+    if (share_.rank == last) ops::copy(pass.backend, turn.result(), dx);
+  }
+  pass.unless_counting([&] {
+    if (share_.rank != last) return comm_->receive(last, kSumTag, dx);
+    for (int rank = 0; rank < share_.num_ranks; ++rank) {
+      if (rank != last) comm_->send(rank, kSumTag, dx);
+    }
+  });
+}
+
+void TensorRanks::sum_over_outputs_of_inputs(const Pass& pass, const DxChain& chain,
+                                             const Deal& inputs, TensorView own_dx) const {
+  if (chain.num_rows == 0) return;
+  const Scratch::Mark mark(pass.backend.scratch());
+  const int last = last_of(chain.outputs);
+  CHECK(own_dx.cols() == inputs.part_of(share_).count, own_dx.cols(), inputs.size);
+  count_summed(pass, chain, /*accumulate=*/false, [&](int rank) {
+    return chain.num_rows * inputs.part_of(share_of(rank)).count * dtype_bytes(own_dx.dtype);
+  });
+  if (share_.rank <= last) {
+    const ChainTurn turn(*this, pass, chain, /*accumulate=*/false);
+    turn.run({});
+    if (share_.rank == last) {
+      send_columns(pass, turn.result(), inputs, own_dx.dtype);
+      const AxisPart own = inputs.part_of(share_);
+      return ops::copy(pass.backend, turn.result().slice_cols(own.first, own.end()), own_dx);
+    }
+  }
+  pass.unless_counting([&] { comm_->receive(last, kSumTag, own_dx); });
+}
+
+void TensorRanks::send_columns(const Pass& pass, TensorView whole, const Deal& deal,
+                               DType dtype) const {
+  for (int rank = 0; rank < share_.num_ranks; ++rank) {
+    if (rank == share_.rank) continue;
+    const Scratch::Mark mark(pass.backend.scratch());
+    const AxisPart part = deal.part_of(share_of(rank));
+    const TensorView columns = pass.take(dtype, {whole.rows(), part.count});
+    ops::copy(pass.backend, whole.slice_cols(part.first, part.end()), columns);
+    pass.unless_counting([&] { comm_->send(rank, kSumTag, columns); });
   }
 }
 
@@ -64,6 +274,9 @@ void TensorRanks::gather_columns(const Pass& pass, TensorView own, const Deal& d
   const AxisPart here = deal.part_of(share_);
   CHECK(own.cols() == here.count && whole.cols() == deal.size && own.rows() == whole.rows(),
         own.cols(), here.count, whole.cols(), deal.size);
+  count_gathered(pass, deal, own.rows(), dtype_bytes(own.dtype));
+  const Scratch::Mark own_mark(pass.backend.scratch());
+  own = dense(pass, own);
   ops::copy(pass.backend, own, whole.slice_cols(here.first, here.end()));
   pass.unless_counting([&] { send_to_others(own, deal); });
   for (int rank = 0; rank < share_.num_ranks; ++rank) {
@@ -71,7 +284,7 @@ void TensorRanks::gather_columns(const Pass& pass, TensorView own, const Deal& d
     if (!hears(rank, share_.rank, deal) || part.count == 0) continue;
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView theirs = pass.take(own.dtype, {own.rows(), part.count});
-    pass.unless_counting([&] { comm_->receive(rank, kTag, theirs); });
+    pass.unless_counting([&] { comm_->receive(rank, kGatherTag, theirs); });
     ops::copy(pass.backend, theirs, whole.slice_cols(part.first, part.end()));
   }
 }
@@ -80,18 +293,21 @@ void TensorRanks::gather_rows_of_tokens(const Pass& pass, const PanelView& own, 
                                         TensorView x) const {
   const Scratch::Mark mark(pass.backend.scratch());
   const TensorView values = pass.take(x.dtype, {x.rows(), x.cols()});
+  count_gathered_tokens(pass, deal, x.cols() * dtype_bytes(x.dtype));
   pass.unless_counting([&] {
-    list_tokens(pass, deal.part_of(share_));
+    const AxisPart part = deal.part_of(share_);
+    list_tokens(pass, part, part.end() - own.rows);
     const TensorView here = values.slice_rows(0, std::ssize(pass.lists.dealt_rows));
     if (here.rows() > 0) ops::gather_rows(pass.backend, own, pass.lists.dealt_ids, here);
     place_rows(pass, here, x);
     send_to_others(here, deal);
     for (int rank = 0; rank < share_.num_ranks; ++rank) {
       if (rank == share_.rank) continue;
-      list_tokens(pass, deal.part_of(share_of(rank)));
+      const AxisPart part = deal.part_of(share_of(rank));
+      list_tokens(pass, part, part.first);
       const TensorView theirs = values.slice_rows(0, std::ssize(pass.lists.dealt_rows));
       if (theirs.rows() == 0) continue;
-      comm_->receive(rank, kTag, theirs);
+      comm_->receive(rank, kGatherTag, theirs);
       place_rows(pass, theirs, x);
     }
   });

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // TensorRanks: what joins a pass to the passes of the other tensor ranks, which run the same rows
-// with other outputs of each matrix. What the next product sums over is gathered first, so no sum
-// is ever divided: each output is the chain of one process. A weight table owns it, and it borrows
-// the ranks' Comm. T tokens. Engine thread only.
+// with other outputs of each matrix. What the next product sums over is gathered first, so that in
+// forward no sum is divided: each output is the chain of one process. An input gradient is a sum
+// over all outputs of a matrix: the ranks continue one chain, each from the accumulators of the one
+// before, which are those of one process. A weight table owns it, and it borrows the ranks' Comm. T
+// tokens, N outputs, K inputs. Engine thread only.
 #pragma once
+#include <span>
+#include <vector>
+
 #include "backend/comm.h"
+#include "base/function_ref.h"
 #include "model/weights/tensor_share.h"
 #include "tensor/panel.h"
 #include "tensor/view.h"
@@ -13,29 +19,83 @@ namespace strata::model {
 
 struct Pass;
 
+// A product dx [T, K] = dy W whose sums over the outputs of W are chains that ranks continue.
+struct DxChain {
+  Deal outputs;  // of W
+  int64_t num_rows = 0, num_inputs = 0;
+  // Outputs of a chain: the sums of each so many are added in ascending order (ops/gemm.h). 0: one
+  // chain of all.
+  int64_t outputs_at_once = 0;
+  // Rows that go on to the next rank while this one multiplies those behind them; 0: all.
+  int64_t rows_at_once = 0;
+  // Makes the sums [rows.count, K] f32 of these rows and outputs, with `accumulate` from what is
+  // there; behind the last output it continues them with what else the chain has.
+  FunctionRef<void(const AxisPart& rows, const AxisPart& outputs, bool accumulate, TensorView sums)>
+      multiply;
+};
+
+// Bytes that a tensor rank sends to others.
+struct TensorBytes {
+  int64_t gathered = 0, summed = 0;  // with kGatherTag, with kSumTag
+};
+
 class TensorRanks {
  public:
-  explicit TensorRanks(const TensorShare& share) : share_(share) {}
+  // Tags of messages: values that are gathered, and sums of input gradients on their way.
+  static constexpr int64_t kGatherTag = 0, kSumTag = 1;
+
+  explicit TensorRanks(const TensorShare& share) : share_(share) { reset_count(); }
   // Before the first pass that runs: these ranks alone, by their numbers.
   void connect(Comm& comm);
 
   [[nodiscard]] const TensorShare& share() const { return share_; }
   [[nodiscard]] TensorShare share_of(int rank) const { return {rank, share_.num_ranks}; }
 
-  // whole [T, N] becomes what all ranks have of it; own [T, n] are this one's columns, dense. Of
-  // copies the first rank's count.
+  // Whether all of them say so.
+  [[nodiscard]] bool all_say(bool own) const;
+
+  // What each of them sends in passes that a counting backend has run, which send nothing.
+  [[nodiscard]] std::span<const TensorBytes> counted() const { return counted_; }
+  void reset_count() { counted_.assign(static_cast<size_t>(share_.num_ranks), {}); }
+
+  // whole [T, N] becomes what all ranks have of it; own [T, n] are this one's columns. Of copies
+  // the first rank's count.
   void gather_columns(const Pass& pass, TensorView own, const Deal& deal, TensorView whole) const;
-  // x [T, D] becomes the rows of the pass's tokens in a matrix [N, D]; own [n, D] are this rank's.
+  // dx [T, K], f32 or of the compute type, dense, becomes what the chain gives, on every rank; with
+  // accumulate (f32 alone) its chains begin with what each rank's dx holds.
+  void sum_over_outputs(const Pass& pass, const DxChain& chain, bool accumulate,
+                        TensorView dx) const;
+  // The same of a matrix whose inputs ranks have dealt: own_dx [T, k] becomes this one's columns.
+  void sum_over_outputs_of_inputs(const Pass& pass, const DxChain& chain, const Deal& inputs,
+                                  TensorView own_dx) const;
+  // x [T, D] becomes the rows of the pass's tokens in a matrix [N, D]; own [n, D] are this rank's,
+  // and before them copies of others.
   void gather_rows_of_tokens(const Pass& pass, const PanelView& own, const Deal& deal,
                              TensorView x) const;
 
  private:
+  class ChainTurn;
+  // The rank whose outputs are the last of a deal.
+  [[nodiscard]] int last_of(const Deal& outputs) const;
   // Whether this rank hears what another one has of a deal.
   [[nodiscard]] bool hears(int from, int to, const Deal& deal) const;
   void send_to_others(TensorView values, const Deal& deal) const;
+  // Each other rank's columns of whole [T, N], as this type.
+  void send_columns(const Pass& pass, TensorView whole, const Deal& deal, DType dtype) const;
+
+  void count_gathered(const Pass& pass, const Deal& deal, int64_t rows, int64_t row_bytes) const;
+  // Of tokens that are among the rows of a rank.
+  void count_gathered_tokens(const Pass& pass, const Deal& deal, int64_t row_bytes) const;
+  // `bytes_to` a rank is what the last one gives it.
+  void count_summed(const Pass& pass, const DxChain& chain, bool accumulate,
+                    FunctionRef<int64_t(int rank)> bytes_to) const;
+  [[nodiscard]] TensorBytes& counted_of(int rank) const {
+    return counted_[static_cast<size_t>(rank)];
+  }
 
   const TensorShare share_;
   Comm* comm_ = nullptr;
+  mutable std::vector<TensorBytes> counted_;  // of each rank
 };
 
 }  // namespace strata::model

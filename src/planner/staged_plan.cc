@@ -93,7 +93,7 @@ class StagedPlanner {
   }
   // Into processes, each of which has a memory of its own, and nothing in files.
   [[nodiscard]] bool is_divided() const {
-    return run_.division.num_processes * run_.division.told.data > 1;
+    return run_.division.num_processes * run_.division.told.num_pipelines() > 1;
   }
   // Whatever is tried is tried for any memory, so that more of it never plans more time.
   // `any_files`: also activations in files beyond the space for them.
@@ -282,7 +282,7 @@ class StagedPlanner {
                  kListBytesPerToken});
     plan.items.push_back({engine::MemoryUse::kProcess,
                           processes * engine::kProcessBytes + (ranks - 1) * kRankBytes});
-    if (processes * one.stages.data > 1)
+    if (processes * one.stages.num_pipelines() > 1)
       plan.items.push_back({engine::MemoryUse::kMpi, processes * engine::kMpiBytes});
     return plan;
   }

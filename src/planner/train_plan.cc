@@ -231,12 +231,12 @@ bool try_whether_files_are_better(Fits& fits) {
                   run.memory->text, weights_in_files(run) ? "" : "weights, ",
                   report::format_bytes(fit.besides()), fit.least_tokens(),
                   report::format_bytes(fit.least()),
-                  run.division.told.data > 1 ? "" : ", with all it can in files"));
+                  run.division.told.num_pipelines() > 1 ? "" : ", with all it can in files"));
 }
 
 engine::RunPlan plan_within(TrainRun run) {
   // Where there are several ranks none has anything in files.
-  const bool in_memory = run.division.told.data > 1;
+  const bool in_memory = run.division.told.num_pipelines() > 1;
   if (in_memory) run.shape.file_space = {};
   Fits fits(run);
   const bool in_files = !in_memory && try_whether_files_are_better(fits);

@@ -106,13 +106,11 @@ void check_num_ranks(const ParallelLayout& layout, int num_ranks) {
 
 void check_supported(const ParallelLayout& layout) {
   for (const Kind& kind : kKinds) {
-    const bool is_run =
-        kind.parts == &ParallelLayout::pipeline || kind.parts == &ParallelLayout::data;
-    if (is_run || layout.*kind.parts == 1) continue;
+    if (kind.parts != &ParallelLayout::expert || layout.*kind.parts == 1) continue;
     throw Error(
         ErrorCode::kUnsupported,
-        fmt::format("--ranks {}={}: no training is divided by {} yet; give pipeline=N, data=N "
-                    "or both",
+        fmt::format("--ranks {}={}: no training is divided by {} yet; give pipeline=N, data=N, "
+                    "tensor=N or several",
                     kind.name, layout.*kind.parts, kind.name));
   }
 }

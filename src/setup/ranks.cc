@@ -128,19 +128,12 @@ void check_layout(const schedule::ParallelLayout& layout, const model::ModelConf
   schedule::check_supported(layout);
 }
 
-void check_layout_of_passes(const schedule::ParallelLayout& layout, const StageOptions& stages,
-                            const model::ModelConfig& config) {
-  if (layout.tensor == 1) return check_layout(layout, config);
-  model::check_division(model::LayerTable(config),
-                        {.expert = layout.expert, .tensor = layout.tensor});
-  if (layout.num_ranks() != layout.tensor || stages.stages > 1 || stages.microbatches > 1) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("--ranks {}, with --stages {} and --microbatches {}: tensor ranks run "
-                            "without stages, micro-batches and other kinds of ranks yet; give "
-                            "--ranks tensor={} alone",
-                            layout.text(), stages.stages, stages.microbatches, layout.tensor));
-  }
-  static_cast<void>(model::config_of_share(config, {.num_ranks = layout.tensor}));
+void check_trains_adapters_alone(const schedule::ParallelLayout& layout) {
+  if (layout.tensor == 1) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--ranks tensor={}: tensor ranks train adapters alone yet, not all "
+                          "parameters; give pipeline=N, data=N or both",
+                          layout.tensor));
 }
 
 void check_started_alone() {
@@ -163,7 +156,7 @@ StageOptions stages_with_layout(const StageOptions& given, const schedule::Paral
 }
 
 ProcessRanks process_ranks(const StageOptions& stages) {
-  return {.threads = stages.ranks_each, .data = stages.data};
+  return {.threads = stages.ranks_each, .data = stages.data * stages.tensor};
 }
 
 // A backward's products that come later would have turns of their own.

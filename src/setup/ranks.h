@@ -24,14 +24,11 @@ namespace strata::apps {
 using RankBody = FunctionRef<int(Comm& comm, const schedule::ParallelLayout& layout)>;
 int run_as_rank(const StageOptions& stages, RankBody body);
 
-// An Error for a model that does not divide so, by its rows of parameters, and for a kind of ranks
-// by which no training is divided yet.
+// An Error for a model that does not divide so, by its rows of parameters and its kinds of layers,
+// and for a kind of ranks by which nothing is divided yet.
 void check_layout(const schedule::ParallelLayout& layout, const model::ModelConfig& config);
-
-// check_layout() of a command whose passes tensor ranks can run too. They run them alone: an Error
-// for another kind of ranks or --stages with them, and for layers that they do not divide yet.
-void check_layout_of_passes(const schedule::ParallelLayout& layout, const StageOptions& stages,
-                            const model::ModelConfig& config);
+// An Error for training of all parameters, of which tensor ranks train none yet.
+void check_trains_adapters_alone(const schedule::ParallelLayout& layout);
 
 // An Error where mpirun has started several of this command, which without --ranks know nothing of
 // each other and would write the same files.

@@ -61,13 +61,14 @@ std::string sent_json(std::span<const SentBytes> of_ranks) {
 std::string sent_by_rank_json(std::span<const SentBytes> of_ranks,
                               std::span<const SentBytes> planned,
                               std::span<const std::optional<RankMemory>> memory) {
-  CHECK(of_ranks.size() == planned.size(), of_ranks.size(), planned.size());
+  CHECK(planned.empty() || of_ranks.size() == planned.size(), of_ranks.size(), planned.size());
   CHECK(memory.empty() || memory.size() == of_ranks.size(), memory.size(), of_ranks.size());
   std::string text;
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    text += fmt::format("{}{{\"rank\":{},\"sent_bytes\":{},\"planned_sent_bytes\":{}",
-                        rank == 0 ? "" : ",", rank, sent_json(of_ranks.subspan(rank, 1)),
-                        sent_json(planned.subspan(rank, 1)));
+    text += fmt::format("{}{{\"rank\":{},\"sent_bytes\":{}", rank == 0 ? "" : ",", rank,
+                        sent_json(of_ranks.subspan(rank, 1)));
+    if (!planned.empty())
+      text += fmt::format(",\"planned_sent_bytes\":{}", sent_json(planned.subspan(rank, 1)));
     if (!memory.empty() && memory[rank]) {
       text += fmt::format(",\"peak_bytes\":{},\"planned_bytes\":{}", memory[rank]->peak,
                           memory[rank]->planned);

@@ -23,8 +23,9 @@ std::string sent_json(std::span<const engine::SentBytes> of_ranks);
 struct RankMemory {
   int64_t peak = 0, planned = 0;
 };
-// [{"rank", "sent_bytes": {KIND: BYTES}, "planned_sent_bytes": {KIND: BYTES}}, ...]; with `memory`,
-// of as many ranks, of those that have some also "peak_bytes" and "planned_bytes".
+// [{"rank", "sent_bytes": {KIND: BYTES}, "planned_sent_bytes": {KIND: BYTES}}, ...], the latter
+// unless `planned` is empty; with `memory`, of as many ranks, of those that have some also
+// "peak_bytes" and "planned_bytes".
 std::string sent_by_rank_json(std::span<const engine::SentBytes> of_ranks,
                               std::span<const engine::SentBytes> planned,
                               std::span<const std::optional<RankMemory>> memory = {});

@@ -302,7 +302,7 @@ std::vector<std::unique_ptr<engine::Engine>> load_stages_of_rank(
     const engine::EngineOptions& options, WeightGroup& group) {
   const engine::PipelinePlan& plan = run.pipeline;
   std::vector<std::unique_ptr<engine::Engine>> engines;
-  for (const int stage : plan.stages_of(comm.rank() / plan.data)) {
+  for (const int stage : plan.stages_of(comm.rank() / plan.num_pipelines())) {
     auto backend =
         engines.empty() ? make_backend(options.threads) : engines.front()->backend().sharing();
     engines.push_back(load_in_group(group, run.weights_in_files, [&](WeightPlace place) {

@@ -39,6 +39,13 @@ struct PanelView {
   [[nodiscard]] void* panel(int64_t index) const {
     return static_cast<char*>(data) + index * panel_bytes();
   }
+  // Rows [begin, end) as a matrix; `begin` starts a panel.
+  [[nodiscard]] PanelView slice_rows(int64_t begin, int64_t end) const {
+    PanelView part = *this;
+    if (data != nullptr) part.data = panel(begin / width);
+    part.rows = end - begin;
+    return part;
+  }
   // Offset in elements of (row, col) from `data`; not of a narrow form.
   [[nodiscard]] int64_t offset(int64_t row, int64_t col) const {
     const int64_t base = row / width * panel_elements();

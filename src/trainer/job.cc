@@ -117,7 +117,7 @@ api::BatchResult TrainJob::run_examples(const data::Examples& examples, const Pa
   if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
   if (of_pairs()) mark_as_pairs(batch.sequences, loss_of_pairs(options().loss), references_);
-  if (gradients != api::Gradients::kNone && is_divided() && is_first_rank())
+  if (gradients != api::Gradients::kNone && plans_sends() && is_first_rank())
     add_planned_sent(batch);
   api::BatchResult result = pipeline_->run(batch);
   if (of_pairs()) add_pair_results(batch.sequences, result.sequences, step_pairs_);

@@ -110,7 +110,9 @@ class TrainJob {
   // The rank's first stage; the whole model where it is not divided.
   [[nodiscard]] engine::Engine& engine() { return pipeline_->engine(); }
   [[nodiscard]] const engine::PipelinePlan& stages() const { return pipeline_->plan(); }
-  [[nodiscard]] bool is_divided() const { return !stages().is_whole() || stages().data > 1; }
+  [[nodiscard]] bool is_divided() const {
+    return stages().num_ranks_in_all() > 1 || !stages().is_whole();
+  }
   [[nodiscard]] engine::Runner& pipeline() { return *pipeline_; }
   // Which prints and writes.
   [[nodiscard]] bool is_first_rank() const { return pipeline_->is_first_rank(); }
@@ -129,6 +131,10 @@ class TrainJob {
   // What this rank has sent to others in the steps that it has made; and what each was planned to
   // send, which the first rank knows, in those and in the next one.
   [[nodiscard]] const engine::SentBytes& sent() const { return sent_; }
+  // Whether it is known what ranks send: of stages of tensor ranks a rank would need the others'.
+  [[nodiscard]] bool plans_sends() const {
+    return is_divided() && (stages().tensor == 1 || stages().num_stages() == 1);
+  }
   [[nodiscard]] const std::vector<engine::SentBytes>& planned_sent() const { return planned_; }
   [[nodiscard]] std::vector<engine::SentBytes> plan_sent_of_next_step();
 

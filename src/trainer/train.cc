@@ -87,7 +87,7 @@ engine::MachineLimits resolve_limits(TrainJob& job, int64_t most_bytes) {
 
 // What a step sends, where ranks are processes, which have links between them.
 std::string sent_text(TrainJob& job) {
-  if (job.options().stages.ranks.empty()) return {};
+  if (job.options().stages.ranks.empty() || !job.plans_sends()) return {};
   return sent_table(fmt::format("step {} sends", std::min(job.steps_done() + 1, job.num_steps())),
                     job.plan_sent_of_next_step());
 }
@@ -139,10 +139,10 @@ void add_run_rows(TrainJob& job, report::Table& table) {
 }
 
 Predicted predict_memory_and_time(const engine::RunPlan& plan, const engine::MachineLimits& limits,
-                                  int data_ranks) {
+                                  int num_pipelines) {
   Predicted predicted = {.step_seconds = step_seconds(plan, limits)};
   for (const int64_t bytes : plan.bytes_of_ranks())
-    predicted.memory.insert(predicted.memory.end(), static_cast<size_t>(data_ranks), bytes);
+    predicted.memory.insert(predicted.memory.end(), static_cast<size_t>(num_pipelines), bytes);
   return predicted;
 }
 
@@ -195,7 +195,7 @@ std::optional<Predicted> announce_plan(TrainJob& job, const engine::RunPlan& pla
   if (!job.is_first_rank()) return {};
   // Before the pass takes its memory: the probe borrows that much.
   const engine::MachineLimits limits = resolve_limits(job, plan.stages.front().pass_bytes);
-  Predicted predicted = predict_memory_and_time(plan, limits, job.stages().data);
+  Predicted predicted = predict_memory_and_time(plan, limits, job.stages().num_pipelines());
   say(shows_tables(job.options()) ? tables_text(job, plan, limits) : summary_text(job, predicted));
   return predicted;
 }

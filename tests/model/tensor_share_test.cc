@@ -133,22 +133,23 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorShares,
                                            LoadCase{"qwen3_moe", 2}, LoadCase{"qwen3_moe_fused", 4},
                                            LoadCase{"gpt_oss", 2}, LoadCase{"deepseek_moe", 4}));
 
-TEST(TensorShares, RefuseLayersThatTheyDoNotDivideYet) {
-  struct Case {
-    const char* golden;
-    const char* want;
-  };
-  for (const Case& c :
-       {Case{"deepseek_v4",
-             "--ranks tensor=2: layer 0, compressed_attention: ranks do not divide such a layer "
-             "yet"},
-        Case{"qwen3_5",
-             "--ranks tensor=2: layer 0, gated_delta_net: ranks do not divide such a layer yet"},
-        Case{"lfm2", "--ranks tensor=2: layer 0, short_conv: ranks do not divide such a layer yet"},
-        Case{"gemma4_shared",
-             "--ranks tensor=2: inputs of each layer (Gemma 4 E2B, E4B) are not divided yet"}}) {
-    const ModelConfig config = load_config(dir_of(c.golden), false).config;
-    EXPECT_EQ(error_of([&] { config_of_share(config, {0, 2}); }), c.want) << c.golden;
+// Delta nets, convolutions, the attention of DeepSeek-V4 and of layers that share keys and values:
+// each rank runs them as they are, and divides the MLPs next to them.
+TEST(TensorShares, LeaveSomeBlocksWhole) {
+  for (const char* const golden : {"deepseek_v4", "qwen3_5", "lfm2", "gemma4_shared"}) {
+    SCOPED_TRACE(golden);
+    const ModelConfig config = load_config(dir_of(golden), false).config;
+    const ModelConfig own = config_of_share(config, {0, 2});
+    int64_t whole = 0, divided = 0;
+    for (size_t layer = 0; layer < own.layers.size(); ++layer) {
+      for (size_t s = 0; s < own.layers[layer].size(); ++s) {
+        const bool is_whole = own.layers[layer][s].block == config.layers[layer][s].block;
+        EXPECT_EQ(is_whole, !config.layers[layer][s].block.divides());
+        ++(is_whole ? whole : divided);
+      }
+    }
+    EXPECT_GT(whole, 0);
+    EXPECT_GT(divided, 0);
   }
   const ModelConfig config = load_config(dir_of("llama2"), false).config;
   EXPECT_EQ(config_of_share(config, {}).layers, config.layers);

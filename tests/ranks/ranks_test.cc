@@ -99,6 +99,34 @@ TEST_F(RanksTest, ChangeNoBitOfDeepSeekV4) {
   }
 }
 
+// Ranks that divide every matrix, alone, as stages and with data ranks.
+TEST_F(RanksTest, OfTensorsChangeNoBit) {
+  struct Case {
+    int ranks;
+    std::string division;
+    StageOptions stages = {};
+  };
+  std::vector<Case> cases = {{2, "tensor=2"},
+                             {4, "tensor=2,pipeline=2", {.schedule = "1f1b", .microbatches = 2}}};
+  if (runs_all()) {
+    cases.push_back({4, "tensor=2,data=2", {.shard_weights = true}});
+    cases.push_back({2, "tensor=2", {.stages = 2, .schedule = "zb1p", .microbatches = 2}});
+  }
+  TrainOptions one = options("one");
+  one.model = deep_model(4);
+  one.targets = "all-linear,embed_tokens,lm_head";
+  one.steps = 4;
+  ASSERT_EQ(run_train(one), 0);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string name = fmt::format("tensor{}", i);
+    SCOPED_TRACE(cases[i].division);
+    const Ended ended =
+        run_ranks(cases[i].ranks, dealt(one, name, cases[i].division, cases[i].stages));
+    ASSERT_EQ(ended.code, 0) << ended.text;
+    expect_the_files_of(one, name, "adapter_model.safetensors");
+  }
+}
+
 // Ranks that deal micro-batches out among themselves, alone and as pipelines.
 TEST_F(RanksTest, OfDataChangeNoBit) {
   struct Case {
@@ -403,11 +431,10 @@ TEST_F(RanksTest, SayWhichRowDoesNotDivide) {
   TrainOptions of_four_heads = options("out");
   of_four_heads.model = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama2/model";
   of_four_heads.stages.ranks = "tensor=2";
-  EXPECT_THAT(
-      run_ranks(2, of_four_heads).text,
-      HasSubstr(
-          "--ranks tensor=2: no training is divided by tensor yet; give pipeline=N, data=N or "
-          "both"));
+  of_four_heads.method = "full";
+  EXPECT_THAT(run_ranks(2, of_four_heads).text,
+              HasSubstr("--ranks tensor=2: tensor ranks train adapters alone yet, not all "
+                        "parameters; give pipeline=N, data=N or both"));
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{STRATA_BINARY, "probe", "--model", of_four_heads.model,
                                  "--request", root_ + "/not-there.json", "--out", root_ + "/out"},

@@ -149,6 +149,27 @@ std::vector<StagedCase> with_indexers() {
   return cases;
 }
 
+// Of tensor ranks every rank knows what each sends, and of tokens whose rows of the embedding it
+// is.
+std::vector<StagedCase> with_tensors() {
+  std::vector<StagedCase> cases;
+  for (const char* const model : {"llama2", "qwen3_moe", "deepseek_moe", "gemma4_moe", "olmo2"}) {
+    cases.push_back({.model = model,
+                     .num_layers = 2,
+                     .dtype = cases.size() % 2 == 0 ? DType::kF32 : DType::kBF16,
+                     .num_ranks = 1,
+                     .data = cases.size() % 2 == 0 ? 1 : 2,
+                     .tensor = 2,
+                     .num_microbatches = 1,
+                     .again = cases.size() % 3 == 0 ? Again::kNothing : Again::kLayers,
+                     .pass_tokens = 8});
+  }
+  cases.push_back({.num_layers = 2, .num_ranks = 1, .tensor = 3, .num_microbatches = 2});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tensors, SentPlan, testing::ValuesIn(with_tensors()));
+
 INSTANTIATE_TEST_SUITE_P(Indexers, SentPlan, testing::ValuesIn(with_indexers()));
 
 }  // namespace

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <cstring>
 #include <deque>
 
 #include "backend/process_ranks.h"
 #include "backend/thread_comm.h"
+#include "base/files.h"
 #include "engine/runner.h"
 #include "model/adapter/specs.h"
 #include "model/weights/init.h"
@@ -16,6 +18,7 @@
 namespace strata::engine {
 namespace {
 
+constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kSteps = 10;
 constexpr int kLengths[] = {5, 3, 7, 1, 4, 6, 2, 5, 3};
 constexpr int64_t kRanks[] = {3, 5};
@@ -253,8 +256,12 @@ void PrintTo(const StagedCase& c, std::ostream* out) {
 }
 
 model::ModelConfig staged_config(const StagedCase& c) {
-  const std::string dir = std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + c.model + "/model";
-  model::ModelConfig config = model::load_config(dir, false).config;
+  const std::string path =
+      std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + c.model + "/model/config.json";
+  boost::json::value file = boost::json::parse(read_file(path, kMaxConfigBytes));
+  for (const auto& [name, number] : c.numbers) file.as_object()[name] = number;
+  model::ModelConfig config =
+      model::parse_config(boost::json::serialize(file), path, /*strict=*/false).config;
   const std::vector<model::LayerConfig> own = config.layers;
   config.layers.clear();
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
@@ -290,7 +297,7 @@ std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& c
                                                     const PipelinePlan& plan,
                                                     const EngineOptions& options) {
   std::vector<std::unique_ptr<Engine>> engines;
-  for (const int stage : plan.stages_of(comm.rank() / plan.data / plan.tensor)) {
+  for (const int stage : plan.stages_of(comm.rank() / plan.num_pipelines())) {
     auto backend = engines.empty() ? std::make_unique<CpuBackend>(choose_cpu_path(), 1)
                                    : engines.front()->backend().sharing();
     auto model = model::init_model(
@@ -350,7 +357,7 @@ Outcome run_staged(const StagedCase& c) {
   const PipelinePlan plan = staged_plan(c);
   Outcome out;
   run_ranks(plan.num_ranks_in_all() / c.ranks_each, [&](Comm& process) {
-    run_ranks(process, {.threads = c.ranks_each, .data = c.data}, [&](Comm& comm) {
+    run_ranks(process, {.threads = c.ranks_each, .data = plan.num_pipelines()}, [&](Comm& comm) {
       StagedRun run(c, comm, plan);
       Outcome own = outcome_of(run, c);
       if (comm.rank() == 0) out = std::move(own);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/comm.h"
@@ -46,7 +47,9 @@ struct StagedCase {
   double router_bias_rate = 0.0;
   float indexer_weight = 0.0f;  // of indexers' loss
   int64_t vocab_size = 0;       // not 0: in place of the model's
-  int times_as_long = 1;        // sequences
+  // Other numbers than its config.json has.
+  std::vector<std::pair<const char*, int64_t>> numbers = {};
+  int times_as_long = 1;  // sequences
 };
 
 void PrintTo(const StagedCase& c, std::ostream* out);

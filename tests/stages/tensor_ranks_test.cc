@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor ranks divide every matrix and change no bit: hidden states, logits, logprobs and losses of
-// the base and of adapters, on every rank.
+// the base and of adapters, on every rank; gradients of adapters, and what ten steps make of them.
 #include <gtest/gtest.h>
 
 #include "tests/stages/staged_run.h"
@@ -32,10 +32,27 @@ TEST_P(TensorRanksTest, GiveTheBitsOfOneProcess) {
   }
 }
 
+TEST_P(TensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    StagedCase c = {.model = GetParam().model,
+                    .num_layers = 2,
+                    .dtype = dtype,
+                    .num_ranks = 1,
+                    .num_microbatches = 1};
+    const Outcome want = run_whole(c);
+    for (const int ranks : GetParam().ranks) {
+      c.tensor = ranks;
+      SCOPED_TRACE(testing::PrintToString(c));
+      expect_same_bits(run_staged(c), want);
+    }
+  }
+}
+
 // Plain attention and MLPs; biases; norms of heads, and around a block; windows and caps; one
 // matrix for q, k and v; gates; a table of tokens that is the head too. Heads of keys are dealt or
 // copied. Latent attention. Experts: routers of every kind, with experts that all tokens read, and
-// with biases.
+// with biases. Blocks that each rank has whole, next to others: delta nets, convolutions, attention
+// over compressed keys, and values that layers share.
 INSTANTIATE_TEST_SUITE_P(
     Families, TensorRanksTest,
     testing::Values(
@@ -50,8 +67,84 @@ INSTANTIATE_TEST_SUITE_P(
         TensorCase{"gpt_oss", {2, 4}}, TensorCase{"gemma4_moe", {2}}, TensorCase{"llama4", {2}},
         TensorCase{"deepseek_mla", {2, 4}}, TensorCase{"deepseek_moe", {4}},
         TensorCase{"deepseek_v2", {2}}, TensorCase{"deepseek_yarn", {3}},
-        TensorCase{"glm4_moe_lite", {2}}),
+        TensorCase{"glm4_moe_lite", {2}}, TensorCase{"qwen3_5", {2}},
+        TensorCase{"qwen3_5_moe", {2}}, TensorCase{"qwen3_next", {2}}, TensorCase{"lfm2", {2}},
+        TensorCase{"deepseek_v4", {2}}, TensorCase{"gemma4_shared", {2}}),
     [](const auto& info) { return std::string(info.param.model); });
+
+// Twelve heads, also of keys, twelve experts, and widths of which no border is a multiple of
+// anything: chains pass on what lies behind their last border, and ranks have copies of it.
+struct OddCase {
+  const char* model;
+  std::vector<std::pair<const char*, int64_t>> numbers;
+};
+void PrintTo(const OddCase& c, std::ostream* out) { *out << c.model; }
+
+class OddTensorRanksTest : public testing::TestWithParam<OddCase> {};
+
+TEST_P(OddTensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
+  StagedCase c = {.model = GetParam().model,
+                  .num_layers = 2,
+                  .num_ranks = 1,
+                  .num_microbatches = 1,
+                  .numbers = GetParam().numbers};
+  c.numbers.insert(
+      c.numbers.end(),
+      {{"num_attention_heads", 12}, {"num_key_value_heads", 12}, {"vocab_size", 1037}});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    c.dtype = dtype;
+    c.tensor = 1;
+    const Outcome want = run_whole(c);
+    for (const int ranks : {2, 3, 4}) {
+      c.tensor = ranks;
+      SCOPED_TRACE(testing::PrintToString(c));
+      expect_same_bits(run_staged(c), want);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, OddTensorRanksTest,
+    testing::Values(
+        OddCase{"llama2", {{"hidden_size", 84}, {"head_dim", 18}, {"intermediate_size", 205}}},
+        OddCase{"qwen3", {{"hidden_size", 71}, {"head_dim", 14}, {"intermediate_size", 1205}}},
+        OddCase{"gemma3", {{"hidden_size", 69}, {"head_dim", 22}, {"intermediate_size", 131}}},
+        OddCase{"olmo2", {{"hidden_size", 96}, {"intermediate_size", 133}}},
+        OddCase{"phi3", {{"hidden_size", 120}, {"intermediate_size", 139}}},
+        OddCase{"qwen3_moe",
+                {{"hidden_size", 75},
+                 {"head_dim", 22},
+                 {"intermediate_size", 131},
+                 {"moe_intermediate_size", 77},
+                 {"num_local_experts", 12}}},
+        OddCase{"gpt_oss",
+                {{"hidden_size", 97}, {"intermediate_size", 75}, {"num_local_experts", 12}}},
+        OddCase{"llama4",
+                {{"hidden_size", 66},
+                 {"intermediate_size", 79},
+                 {"intermediate_size_mlp", 131},
+                 {"num_local_experts", 12}}},
+        OddCase{"deepseek_moe",
+                {{"hidden_size", 81},
+                 {"intermediate_size", 133},
+                 {"moe_intermediate_size", 73},
+                 {"n_routed_experts", 12},
+                 {"v_head_dim", 11}}},
+        OddCase{"glm4_moe_lite",
+                {{"hidden_size", 67}, {"moe_intermediate_size", 71}, {"n_routed_experts", 12}}}),
+    [](const auto& info) { return std::string(info.param.model); });
+
+// The layer of multi-token prediction, with streams and with joined inputs.
+TEST(TensorRanksTest, TrainMultiTokenPrediction) {
+  for (const char* const model : {"deepseek_v4_mtp", "qwen3_5_mtp"}) {
+    StagedCase c = {
+        .model = model, .num_layers = 3, .num_ranks = 1, .num_microbatches = 1, .mtp = true};
+    const Outcome want = run_whole(c);
+    c.tensor = 2;
+    SCOPED_TRACE(testing::PrintToString(c));
+    expect_same_bits(run_staged(c), want);
+  }
+}
 
 // Passes of one sequence, and tables of tokens whose last group is the only one of a rank.
 TEST(TensorRanksTest, SplitPassesAndFewTokens) {
@@ -64,6 +157,22 @@ TEST(TensorRanksTest, SplitPassesAndFewTokens) {
   const Outcome want = score_whole(c);
   c.tensor = 3;
   for (const Outcome& got : score_staged(c)) expect_same_bits(got, want);
+}
+
+// Chains of more outputs than one, which borders cut, and of hundreds of rows.
+TEST(TensorRanksTest, ChainsOfManyOutputsAndRows) {
+  StagedCase c = {.model = "llama2",
+                  .num_layers = 1,
+                  .num_ranks = 1,
+                  .num_microbatches = 1,
+                  .vocab_size = 1500,
+                  .times_as_long = 20};
+  const Outcome want = run_whole(c);
+  for (const int ranks : {2, 4}) {
+    c.tensor = ranks;
+    SCOPED_TRACE(testing::PrintToString(c));
+    expect_same_bits(run_staged(c), want);
+  }
 }
 
 }  // namespace

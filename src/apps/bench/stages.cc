@@ -112,12 +112,13 @@ class StagesBench {
       const Comm& comm, const engine::EngineOptions& engine_options) const {
     std::vector<std::unique_ptr<engine::Engine>> engines;
     const int threads = threads_of(comm.rank_here(), comm.ranks_here(), options_.threads);
-    for (const int stage : plan_.stages_of(comm.rank() / plan_.data)) {
+    for (const int stage : plan_.stages_of(comm.rank() / plan_.num_pipelines())) {
       auto backend = engines.empty() ? make_backend(threads) : engines.front()->backend().sharing();
       engines.push_back(make_random_engine(
           std::move(backend), config_, spec_.dtype,
           checked_random_weights(options_.weights, options_.method), engine_options,
-          plan_.layers[static_cast<size_t>(stage)], plan_.weight_share(comm.rank() % plan_.data)));
+          plan_.layers[static_cast<size_t>(stage)], plan_.weight_share(comm.rank() % plan_.data),
+          plan_.tensor_share(comm.rank())));
     }
     return engines;
   }
@@ -299,6 +300,7 @@ int bench_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Stag
   StageOptions stages = stages_with_layout(options.stages, layout);
   const LoadSpec spec = resolve_spec(work, options);
   check_layout(layout, spec.parsed.config);
+  if (options.trains_base()) check_trains_adapters_alone(layout);
   check_ranks_alike(comm, collect_facts_of_bench(spec, options));
   // Random weights are each rank's own.
   if (!options.model.empty() && !options.trains_base()) choose_weight_sharers(comm, stages);

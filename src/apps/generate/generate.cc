@@ -133,7 +133,13 @@ void check_ranks_of_generate(const schedule::ParallelLayout& layout,
                             "threads (--stages)",
                             layout.text()));
   }
-  check_layout_of_passes(layout, options.division, read_spec(options).parsed.config);
+  if (options.division.stages > 1 || options.division.microbatches > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--ranks tensor={} and --stages {}: generate divides a model by one of "
+                            "them alone",
+                            layout.tensor, options.division.stages));
+  }
+  check_layout(layout, read_spec(options).parsed.config);
 }
 
 // One of several processes: the first one reads the prompt and draws the seed.

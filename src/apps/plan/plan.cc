@@ -168,6 +168,7 @@ void check_can_simulate(const PlanOptions& options, const StageOptions& stages) 
     refuse("--cluster and --machine: give one; a cluster's file has the limits of its ranks");
   if (stages.ranks_each > 1)
     refuse("--cluster and --stages: ranks that share a process are not simulated; give pipeline=");
+  if (stages.tensor > 1) refuse("--cluster and --ranks tensor=N: not simulated yet");
   if (stages.shard_weights)
     refuse("--cluster and --shard-weights: weights on their way are not simulated yet");
 }
@@ -176,6 +177,13 @@ void check_can_simulate(const PlanOptions& options, const StageOptions& stages) 
 StageOptions stages_of_ranks(const PlanOptions& options, const model::ModelConfig& config) {
   const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
   check_layout(layout, config);
+  if (layout.tensor > 1 && (layout.pipeline > 1 || options.stages.stages > 1)) {
+    refuse(
+        fmt::format("--ranks tensor={} and stages: what they send is not planned yet; "
+                    "`strata train` runs them",
+                    layout.tensor));
+  }
+  if (layout.tensor > 1 && options.method == "full") check_trains_adapters_alone(layout);
   if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
   const StageOptions stages = stages_with_layout(stage_options_of(options), layout);
   check_memory_of_ranks(options.memory, options.offload);
@@ -218,7 +226,7 @@ void print_ranks(const PlanOptions& options, const ClusterStep& step,
   boost::json::object line =
       plan_json(step.plan, !step.plan.pipeline.is_whole(), step.engine, limits);
   line["planned_sent_bytes"] = boost::json::parse(sent_json(sent));
-  line["ranks"] = ranks_json(step.plan, sent, step.plan.pipeline.data);
+  line["ranks"] = ranks_json(step.plan, sent, step.plan.pipeline.num_pipelines());
   if (simulation) add_simulated_json(step.plan, *simulation, *cluster, line);
   fmt::print("{}\n", boost::json::serialize(line));
 }
@@ -239,6 +247,7 @@ int print_ranks_plan(const PlanOptions& options) {
   const StageOptions stages = stages_of_ranks(options, spec.parsed.config);
   check_memory_options(options.memory, options.recompute, options.offload);
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
+  spec.tensor = {.num_ranks = stages.tensor};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   check_indexer_loss(options, *engine);
   engine->set_share({.num_owners = stages.data});

@@ -102,12 +102,12 @@ boost::json::object staged_plan_json(const engine::RunPlan& plan,
 }
 
 boost::json::array ranks_json(const engine::RunPlan& plan,
-                              const std::vector<engine::SentBytes>& sent, int num_data_ranks) {
+                              const std::vector<engine::SentBytes>& sent, int num_pipelines) {
   boost::json::array ranks;
   const std::vector<int64_t> memory = plan.bytes_of_ranks();
   for (size_t rank = 0; rank < sent.size(); ++rank) {
     ranks.push_back({{"rank", rank},
-                     {"planned_bytes", memory[rank / static_cast<size_t>(num_data_ranks)]},
+                     {"planned_bytes", memory[rank / static_cast<size_t>(num_pipelines)]},
                      {"planned_sent_bytes", boost::json::parse(sent_json({&sent[rank], 1}))}});
   }
   return ranks;

@@ -17,7 +17,7 @@ boost::json::object staged_plan_json(const engine::RunPlan& plan,
                                      const engine::MachineLimits& limits);
 // What each rank takes, of which so many have the same stages.
 boost::json::array ranks_json(const engine::RunPlan& plan,
-                              const std::vector<engine::SentBytes>& sent, int num_data_ranks);
+                              const std::vector<engine::SentBytes>& sent, int num_pipelines);
 boost::json::object server_plan_json(const engine::RunPlan& plan);
 
 }  // namespace strata::apps

@@ -416,26 +416,23 @@ std::string broadcast_request(Comm& comm, const ProbeOptions& options) {
 }
 
 // What they do not do yet.
-void check_request_of_tensor_ranks(int num_ranks, const ProbeOptions& options,
-                                   const ProbeRequest& request) {
-  const char* const what = request.adapter_grads || request.param_grads || request.train
-                               ? "gradients and training"
-                           : !options.stats.empty() ? "--stats"
-                                                    : nullptr;
-  if (what == nullptr) return;
+void check_request_of_tensor_ranks(const schedule::ParallelLayout& layout,
+                                   const ProbeOptions& options, const ProbeRequest& request) {
+  if (layout.tensor == 1) return;
+  if (request.param_grads || (request.train && request.train->parameters))
+    check_trains_adapters_alone(layout);
+  if (options.stats.empty()) return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("--ranks tensor={}: without {} yet; tensor ranks give forward results "
-                          "and samples",
-                          num_ranks, what));
+              fmt::format("--ranks tensor={}: without --stats yet", layout.tensor));
 }
 
 int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const ProbeOptions& options) {
   StageOptions stages = stages_with_layout(options.stages, layout);
   const LoadSpec asked = read_spec(options);
-  check_layout_of_passes(layout, options.stages, asked.parsed.config);
+  check_layout(layout, asked.parsed.config);
   check_ranks_alike(comm, collect_facts_of_probe(asked, stages, options));
   const ProbeRequest request = parse_request(broadcast_request(comm, options), options);
-  if (layout.tensor > 1) check_request_of_tensor_ranks(layout.tensor, options, request);
+  check_request_of_tensor_ranks(layout, options, request);
   if (!(request.train && request.train->parameters)) choose_weight_sharers(comm, stages);
   return answer_request(options, stages, asked, request, &comm);
 }

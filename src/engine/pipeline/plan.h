@@ -25,7 +25,8 @@ struct PipelinePlan {
   // neighbouring ranks of a run these differ.
   int data = 1;
   bool shard_weights = false;  // each of which keeps a part of the weights
-  // Ranks that divide each matrix of a model that nothing else divides. Each runs the same passes.
+  // Ranks that divide each matrix of a stage, and run the same passes. Of two ranks that differ in
+  // these alone as many are between as there are data ranks.
   int tensor = 1;
   // Where those of one machine have a copy of the weights together: at least so many. 0: each has
   // one of its own.
@@ -36,11 +37,14 @@ struct PipelinePlan {
     return shard_weights ? MemoryShare{rank_of_data, data} : MemoryShare();
   }
   // The share of each matrix that one of all ranks has.
-  [[nodiscard]] model::TensorShare tensor_share(int rank) const { return {rank % tensor, tensor}; }
+  [[nodiscard]] model::TensorShare tensor_share(int rank) const {
+    return {rank / data % tensor, tensor};
+  }
   [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }
   // The ranks of one pipeline; and of all, one for each number of the data and of the tensors.
   [[nodiscard]] int num_ranks() const { return table.num_ranks(); }
-  [[nodiscard]] int num_ranks_in_all() const { return num_ranks() * data * tensor; }
+  [[nodiscard]] int num_pipelines() const { return data * tensor; }
+  [[nodiscard]] int num_ranks_in_all() const { return num_ranks() * num_pipelines(); }
   // One stage and one micro-batch: no rank has other passes in flight.
   [[nodiscard]] bool is_whole() const { return num_stages() == 1 && table.num_microbatches == 1; }
   // A batch is run in rounds of the table, whose micro-batches have as many tokens as a pass has at

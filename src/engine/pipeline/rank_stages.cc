@@ -19,7 +19,7 @@ namespace {
 // divide; those of pipelines are below. MPI's tags may end at 2^23 (pml_ucx of Open MPI 4), and
 // several ranks of a process divide them.
 constexpr int64_t kDataTag = 1 << 18, kWeightTag = 3 << 17, kEndOfTags = 1 << 19;
-constexpr int64_t kTensorTag = kDataTag;  // of runs without data ranks
+constexpr int64_t kTensorTag = kEndOfTags - 2;  // of few messages, the last of weights' own
 constexpr int64_t kTagsBehindGather = 16;
 
 std::function<Sent(int64_t)> make_tag_classifier(const PipelinePlan& plan) {
@@ -33,14 +33,11 @@ std::function<Sent(int64_t)> make_tag_classifier(const PipelinePlan& plan) {
 }
 
 std::optional<GroupComm> make_pipeline_group(Comm& all, const PipelinePlan& plan) {
-  if (plan.tensor > 1) {
-    CHECK(plan.num_ranks() == 1 && plan.data == 1, plan.num_ranks(), plan.data);
-    return std::optional<GroupComm>(std::in_place, all, RankGroup{.first = all.rank()});
-  }
-  if (plan.data == 1) return {};
+  const int pipelines = plan.num_pipelines();
+  if (pipelines == 1) return {};
   return std::optional<GroupComm>(
       std::in_place, all,
-      RankGroup{.first = all.rank() % plan.data, .stride = plan.data, .size = plan.num_ranks()});
+      RankGroup{.first = all.rank() % pipelines, .stride = pipelines, .size = plan.num_ranks()});
 }
 
 std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, int64_t first_tag) {
@@ -53,8 +50,11 @@ std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, in
 
 std::optional<GroupComm> make_tensor_group(Comm& all, const PipelinePlan& plan) {
   if (plan.tensor == 1) return {};
-  return std::optional<GroupComm>(std::in_place, all,
-                                  RankGroup{.size = plan.tensor, .first_tag = kTensorTag});
+  const int pipelines = plan.num_pipelines();
+  const int first = all.rank() / pipelines * pipelines + all.rank() % plan.data;
+  return std::optional<GroupComm>(
+      std::in_place, all,
+      RankGroup{.first = first, .stride = plan.data, .size = plan.tensor, .first_tag = kTensorTag});
 }
 
 Sent kind_of_data_tag(int64_t tag) {
@@ -63,9 +63,14 @@ Sent kind_of_data_tag(int64_t tag) {
   return tag == kLossTag ? Sent::kResults : Sent::kControl;
 }
 
-std::optional<CountedComm> make_counted_data_comm(std::optional<GroupComm>& group) {
+Sent kind_of_tensor_tag(int64_t tag) {
+  return tag == model::TensorRanks::kGatherTag ? Sent::kActivations : Sent::kActivationGradients;
+}
+
+std::optional<CountedComm> make_counted_comm(std::optional<GroupComm>& group,
+                                             Sent (*kind_of)(int64_t tag)) {
   if (!group) return {};
-  return std::optional<CountedComm>(std::in_place, *group, kind_of_data_tag);
+  return std::optional<CountedComm>(std::in_place, *group, kind_of);
 }
 
 void check_tags(const Comm& all, const PipelinePlan& plan) {
@@ -105,7 +110,8 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan,
       weights_group_(make_data_group(comm, plan, kWeightTag)),
       tensor_group_(make_tensor_group(comm, plan)),
       pipeline_(pipeline_group_ ? *pipeline_group_ : comm, make_tag_classifier(plan)),
-      data_(make_counted_data_comm(data_group_)),
+      data_(make_counted_comm(data_group_, kind_of_data_tag)),
+      tensor_(make_counted_comm(tensor_group_, kind_of_tensor_tag)),
       everyone_(comm, make_tag_classifier(plan)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
@@ -129,8 +135,8 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan, Engine& stage)
 void RankStages::add_stage(int stage, Engine& engine) {
   CHECK(engine.model().weights->part() == plan_.layers[static_cast<size_t>(stage)], stage);
   model::TensorRanks* const tensor_ranks = engine.model().weights->tensor_ranks();
-  CHECK((tensor_ranks != nullptr) == tensor_group_.has_value(), plan_.tensor);
-  if (tensor_ranks != nullptr) tensor_ranks->connect(*tensor_group_);
+  CHECK((tensor_ranks != nullptr) == tensor_.has_value(), plan_.tensor);
+  if (tensor_ranks != nullptr) tensor_ranks->connect(*tensor_);
   if (model::WeightShards* shards = engine.model().weights->shards()) {
     CHECK(weights_group_, stage);
     shards->memory().connect_ranks(*weights_group_, int64_t{2} * stage);
@@ -179,6 +185,7 @@ SentBytes RankStages::sent() const {
   SentBytes sent = pipeline_.sent();
   sent += everyone_.sent();
   if (data_) sent += data_->sent();
+  if (tensor_) sent += tensor_->sent();
   for (const auto& runner : runners_) {
     const model::WeightShards* shards = runner->engine().model().weights->shards();
     if (shards == nullptr) continue;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // RankStages: the stages of a model that one rank has, and what joins it to the other ranks. The
 // ranks of a pipeline have different stages; those of a data group (the plan's `data`) have the
-// same ones, and each owns some rows of the base parameters (train/ownership.h). A model that is
-// whole is one stage on one rank. Engine thread of its rank only.
+// same ones, and each owns some rows of the base parameters (train/ownership.h); those of a tensor
+// group divide each matrix of the same ones, and all have the same adapters. A model that is whole
+// is one stage on one rank. Engine thread of its rank only.
 #pragma once
 #include <memory>
 #include <optional>
@@ -42,7 +43,7 @@ class RankStages {
   [[nodiscard]] int data_rank() const { return data_ ? data_->rank() : 0; }
   [[nodiscard]] bool is_first_rank() const { return all_.rank() == 0; }
   // Whether this rank's pipeline gives rank 0 what is gathered.
-  [[nodiscard]] bool gathers() const { return data_rank() == 0; }
+  [[nodiscard]] bool gathers() const { return all_.rank() % plan_.num_pipelines() == 0; }
 
   [[nodiscard]] std::vector<std::unique_ptr<StageRunner>>& runners() { return runners_; }
   // Empty where no other rank has the same stages, else one for each of this rank's.
@@ -56,7 +57,7 @@ class RankStages {
   // The rank of a pipeline that has the stage, and the rank of all that owns a part of it.
   [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
   [[nodiscard]] int owner_of(int stage, int data) const {
-    return rank_of(stage) * plan_.data + data;
+    return rank_of(stage) * plan_.num_pipelines() + data;
   }
   // The stage that owns a parameter of the whole model's table.
   [[nodiscard]] int stage_of_parameter(size_t index);
@@ -96,7 +97,7 @@ class RankStages {
   std::optional<GroupComm> weights_group_;  // the data group's ranks, for weights that they divide
   std::optional<GroupComm> tensor_group_;   // ranks that divide each matrix
   CountedComm pipeline_;
-  std::optional<CountedComm> data_;
+  std::optional<CountedComm> data_, tensor_;
   CountedComm everyone_;
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
   std::vector<std::unique_ptr<GradientChain>> chains_;

@@ -5,8 +5,10 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "engine/pass.h"
 #include "engine/pipeline/owners.h"
 #include "engine/pipeline/round.h"
+#include "model/tensor_ranks.h"
 #include "model/weights/weight_shards.h"
 
 namespace strata::engine {
@@ -21,13 +23,14 @@ class SentPlanner {
         engine_(engine),
         weights_(*engine.model().weights),
         batch_(batch),
-        sent_(static_cast<size_t>(plan.num_ranks_in_all())) {
+        sent_(static_cast<size_t>(plan.num_ranks() * plan.data)) {
     for (int stage = 0; trains_parameters() && stage <= last_stage(); ++stage)
       ownerships_.push_back(ownership_of(plan, stage, engine));
     borrowed_ = train::divide_borrowed_embedding(weights_, plan.data);
   }
 
   void add_batch() {
+    if (plan_.tensor > 1) count_tensor_messages();
     const std::vector<int> backwards = add_microbatches();
     if (plan_.data > 1) add_gradient_chains(backwards);
     if (batch_.want_loss) add_loss_messages();
@@ -44,7 +47,18 @@ class SentPlanner {
     }
   }
 
-  [[nodiscard]] std::vector<SentBytes> take() { return std::move(sent_); }
+  // Of all ranks: those that differ in their part of each matrix alone send alike, but to each
+  // other.
+  [[nodiscard]] std::vector<SentBytes> take() const {
+    std::vector<SentBytes> all;
+    for (int rank = 0; rank < plan_.num_ranks_in_all(); ++rank) {
+      const int pipelines = plan_.num_pipelines(), data = rank % plan_.data;
+      SentBytes& sent =
+          all.emplace_back(sent_[static_cast<size_t>(rank / pipelines * plan_.data + data)]);
+      if (!of_tensors_.empty()) sent += of_tensors_[static_cast<size_t>(rank % pipelines)];
+    }
+    return all;
+  }
 
  private:
   [[nodiscard]] int last_stage() const { return plan_.num_stages() - 1; }
@@ -83,6 +97,33 @@ class SentPlanner {
         return true;
     }
     return false;
+  }
+
+  // By running every pass of the one stage there is on a backend that only counts.
+  void count_tensor_messages() {
+    CHECK(plan_.num_stages() == 1, plan_.num_stages());
+    model::TensorRanks& ranks = *weights_.tensor_ranks();
+    of_tensors_.resize(static_cast<size_t>(plan_.num_pipelines()));
+    Round round;
+    round.num_dealt = plan_.data;
+    while (next_round(plan_, engine_.options().pass_tokens, batch_, round)) {
+      for (int m = 0; m < round.num_microbatches(); ++m) {
+        const auto place = static_cast<size_t>(m);
+        ranks.reset_count();
+        MicroBatch micro_batch;
+        const PassWork work =
+            micro_batch.collate(engine_, batch_, round.firsts[place], round.firsts[place + 1]);
+        engine_.workspace().measure([&](Backend& counter) {
+          count_pass_memory(counter, engine_, work, micro_batch.state());
+        });
+        for (int tensor = 0; tensor < plan_.tensor; ++tensor) {
+          const model::TensorBytes& bytes = ranks.counted()[static_cast<size_t>(tensor)];
+          SentBytes& sent = of_tensors_[static_cast<size_t>(tensor * plan_.data + m % plan_.data)];
+          sent[Sent::kActivations] += bytes.gathered;
+          sent[Sent::kActivationGradients] += bytes.summed;
+        }
+      }
+    }
   }
 
   // Returns the data rank of each that has a backward.
@@ -367,7 +408,8 @@ class SentPlanner {
   Engine& engine_;
   const model::ModelWeights& weights_;
   const api::Batch& batch_;
-  std::vector<SentBytes> sent_;               // of each rank
+  std::vector<SentBytes> sent_;               // of each rank of one tensor
+  std::vector<SentBytes> of_tensors_;         // of each that has the one stage, to others
   std::vector<int> of_sequences_;             // data ranks that they are dealt to
   std::vector<train::Ownership> ownerships_;  // of each stage, where parameters train
   train::Ownership borrowed_;

@@ -12,6 +12,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/trace.h"
+#include "model/tensor_ranks.h"
 
 namespace strata::engine {
 
@@ -73,6 +74,12 @@ const PassPlan& StageRunner::count_memory(Flight& flight, const PassWork& work) 
   });
 }
 
+// They make the same again, though one may have a little more than another.
+bool StageRunner::all_tensor_ranks_say(bool own) const {
+  const model::TensorRanks* const ranks = engine_.model().weights->tensor_ranks();
+  return ranks == nullptr || engine_.options().pass_bytes == 0 ? own : ranks->all_say(own);
+}
+
 // Counts the pass, with full recompute where it would take too much without, and with the layers'
 // inputs in files.
 void StageRunner::choose_recompute(Flight& flight, PassWork& work, size_t first) {
@@ -83,7 +90,7 @@ void StageRunner::choose_recompute(Flight& flight, PassWork& work, size_t first)
     fault = api::find_pass_memory_fault(flight.micro_batch.builder().num_tokens(),
                                         counted.total() + counted.kept(), work.backward(),
                                         options.pass_bytes > 0 ? options.pass_bytes : INT64_MAX);
-    return !fault;
+    return all_tensor_ranks_say(!fault);
   };
   if (fits()) return;
   if (work.backward()) work.recompute = model::Recompute::kFull;
@@ -92,7 +99,9 @@ void StageRunner::choose_recompute(Flight& flight, PassWork& work, size_t first)
     work.recompute = engine_.least_recompute();
     if (fits()) return;
   }
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("sequences[{}]: {}", first, *fault));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("sequences[{}]: {}", first,
+                          fault.value_or("another tensor rank has too little memory for them")));
 }
 
 // Space in files for the pass that was counted last.

@@ -115,6 +115,7 @@ class StageRunner {
   void book_long_sequences();
   const PassPlan& count_memory(Flight& flight, const PassWork& work);
   void choose_recompute(Flight& flight, PassWork& work, size_t first);
+  [[nodiscard]] bool all_tensor_ranks_say(bool own) const;
   void book_files(Flight& flight);
   // While one lives, what a pass keeps stays with its flight.
   struct Holds {

@@ -28,6 +28,22 @@ int64_t next_id() {
   return ++last;
 }
 
+// Sets the panels of B, which has `rows` outputs in blocks or not, and rows [own.first, own.end())
+// as this rank's.
+void set_b_panel(LoraModule& module, void* memory, int64_t rows, const AxisPart& own,
+                 int64_t panel_width) {
+  const RowBlocks& blocks = module.b_blocks;
+  const int64_t panel_rows = blocks.panel_rows(own.count, panel_width);
+  module.b_panel_rows = blocks.empty() ? own : AxisPart{0, panel_rows};
+  module.whole_b_panel = {.data = memory,
+                          .dtype = module.a_panel.dtype,
+                          .rows = blocks.empty() ? rows : panel_rows,
+                          .cols = module.spec.rank,
+                          .width = panel_width};
+  module.b_panel =
+      module.whole_b_panel.slice_rows(module.b_panel_rows.first, module.b_panel_rows.end());
+}
+
 // Shapes and panels, without memory, of a module that knows its target.
 void set_shapes_and_panels(LoraModule& module, DType dtype, int64_t panel_width) {
   const int64_t rank = module.spec.rank;
@@ -43,11 +59,7 @@ void set_shapes_and_panels(LoraModule& module, DType dtype, int64_t panel_width)
                     .width = rank_panel_width(rank, panel_width)};
   if (!module.target->parts.empty()) return;  // they have the panels of B
   module.b_blocks = module.target->blocks;
-  module.b_panel = {.data = nullptr,
-                    .dtype = dtype,
-                    .rows = module.b_blocks.panel_rows(module.target->own.count, panel_width),
-                    .cols = rank,
-                    .width = panel_width};
+  set_b_panel(module, nullptr, out / module.num_halves, module.target->own, panel_width);
 }
 
 // A module without memory: shapes, names and panels.
@@ -99,44 +111,32 @@ int64_t a_gradients_apart(const LoraModule& module) {
   return parts < 2 ? 0 : (parts - 1) * module.a.shape.num_elements();
 }
 
-// Of all experts. Columns of the embedding's A are gathered from the master.
+// Bytes of A's panels of all experts. Columns of the embedding's A are gathered from the master.
 int64_t a_panel_bytes(const LoraModule& module) {
   if (module.is_embedding()) return 0;
   return std::max<int64_t>(1, module.num_experts) * Arena::aligned(module.a_panel.num_bytes());
 }
 
-// The panel of a part, which is of its rows of B, without memory.
-PanelView part_panel(const LoraModule& whole, const TargetPart& part, int64_t panel_width) {
-  return {.data = nullptr,
-          .dtype = whole.a_panel.dtype,
-          .rows = part.own.count,
-          .cols = whole.spec.rank,
-          .width = panel_width};
-}
-
 int64_t b_panel_bytes(const LoraModule& module, int64_t panel_width) {
   int64_t of_parts = 0;
   for (const TargetPart& part : module.target->parts)
-    of_parts += Arena::aligned(part_panel(module, part, panel_width).num_bytes());
+    of_parts += Arena::aligned(
+        panel_matrix_bytes(module.a_panel.dtype, part.rows, module.spec.rank, panel_width));
   if (of_parts > 0) return of_parts;
   return std::max<int64_t>(1, module.num_experts) * module.num_halves *
-         Arena::aligned(module.b_panel.num_bytes());
+         Arena::aligned(module.whole_b_panel.num_bytes());
 }
 
 int64_t all_panel_bytes(const LoraModule& module, int64_t panel_width) {
   return a_panel_bytes(module) + b_panel_bytes(module, panel_width);
 }
 
-// Of routed experts.
+// Lists the panels of routed experts.
 void append_expert_packs(const LoraModule& module, std::vector<ops::PackItem>& packs) {
-  const AxisPart& own = module.target->own;
-  const int64_t half_rows = module.target->out / module.num_halves;
   for (int64_t e = 0; e < module.num_experts; ++e) {
     packs.push_back({module.a.at(e), module.a_of(e)});
     for (int64_t half = 0; half < module.num_halves; ++half) {
-      const int64_t first = half * half_rows;
-      packs.push_back(
-          {module.b.at(e).slice_rows(first + own.first, first + own.end()), module.b_of(e, half)});
+      packs.push_back({module.half_of(module.b.at(e), half), module.whole_b_of(e, half)});
     }
   }
 }
@@ -145,6 +145,7 @@ void append_packs(const LoraModule& module, std::vector<ops::PackItem>& packs) {
   if (module.num_experts > 0) return append_expert_packs(module, packs);
   if (!module.a_panel.empty()) packs.push_back({module.a, module.a_panel});
   if (module.num_parts > 0) return;
+  if (module.b_blocks.empty()) return packs.push_back({module.b, module.whole_b_panel});
   const AxisPart& own = module.target->own;
   append_row_packs(module.b_blocks, module.b.slice_rows(own.first, own.end()), module.b_panel,
                    packs);
@@ -202,7 +203,7 @@ void LoraAdapter::add_part_modules(LoraModule& module, int64_t panel_width) {
     own.spec.target = part.target;
     own.num_parts = 0;
     own.b.shape = {part.rows, module.spec.rank};
-    own.b_panel = part_panel(module, part, panel_width);
+    set_b_panel(own, nullptr, part.rows, part.own, panel_width);
     places_[static_cast<size_t>(module.spec.layer + 1)][static_cast<size_t>(part.target)] = {
         .index = static_cast<int>(part_modules_.size()) - 1, .is_part = true};
   }
@@ -223,17 +224,19 @@ void LoraAdapter::allocate_modules(const std::vector<bool>& held) {
     module.a = params_.part(module.a_offset, module.a.shape);
     module.b = params_.part(module.b_offset, module.b.shape);
     module.a_panel.data = module.is_embedding() ? nullptr : next;
-    module.b_panel.data = next + a_panel_bytes(module);
     next += a_panel_bytes(module);
+    if (module.num_parts == 0) {
+      set_b_panel(module, next, module.target->out / module.num_halves, module.target->own, width);
+      next += b_panel_bytes(module, width);
+    }
     for (size_t p = 0; p < module.num_parts; ++p) {
       LoraModule& part = parts_of(module)[p];
       part.a = module.a;
       part.b = part_rows(module.b, module.target->parts[p]);
       part.a_panel.data = module.a_panel.data;
-      part.b_panel.data = next;
-      next += Arena::aligned(part.b_panel.num_bytes());
+      set_b_panel(part, next, part.b.rows(), module.target->parts[p].own, width);
+      next += Arena::aligned(part.whole_b_panel.num_bytes());
     }
-    if (module.num_parts == 0) next += b_panel_bytes(module, width);
   }
 }
 
@@ -305,8 +308,7 @@ void LoraAdapter::build_pack_list() {
       append_packs(module, packs_);
       for (size_t p = 0; p < module.num_parts; ++p) {
         const LoraModule& part = parts_of(module)[p];
-        const AxisPart& own = module.target->parts[p].own;
-        packs_.push_back({part.b.slice_rows(own.first, own.end()), part.b_panel});
+        packs_.push_back({part.b, part.whole_b_panel});
       }
     }
     pack_ends_.push_back(packs_.size());

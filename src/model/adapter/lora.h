@@ -46,10 +46,11 @@ struct LoraModule {
   std::string a_name, b_name;  // keys in the adapter's file; PEFT's own for a fresh adapter
   TensorView a, b;             // masters: A [r, in], B [out, r] f32
   TensorView d_a, d_b;         // gradients, or empty
-  // Compute copies; a_panel of the embedding is empty: its columns are gathered; b_panel of a
-  // tensor rank has the rows of its outputs.
-  PanelView a_panel, b_panel;
-  RowBlocks b_blocks;  // of b_panel's rows, as the weight's own
+  // Compute copies; a_panel of the embedding is empty: its columns are gathered; b_panel has the
+  // rows of whole_b_panel that are the outputs of this rank's weight: all, or a tensor rank's.
+  PanelView a_panel, b_panel, whole_b_panel;
+  AxisPart b_panel_rows;  // b_panel's in whole_b_panel
+  RowBlocks b_blocks;     // of these rows, as the weight's own; then whole_b_panel has just them
   // Routed experts: A [E, r, in], B [E, out, r], and a panel for each expert, one behind the other;
   // a_panel and b_panel are the first. B of gate and up together has two panels an expert.
   int64_t num_experts = 0;  // 0: not of experts
@@ -66,15 +67,18 @@ struct LoraModule {
   [[nodiscard]] bool is_embedding() const { return spec.layer < 0 && spec.target == kEmbedding; }
   [[nodiscard]] bool is_before_layers() const { return spec.layer < 0 && spec.target != kHead; }
   [[nodiscard]] PanelView a_of(int64_t expert) const { return expert_panel(a_panel, expert); }
+  [[nodiscard]] PanelView whole_b_of(int64_t expert, int64_t half) const {
+    return expert_panel(whole_b_panel, expert * num_halves + half);
+  }
   [[nodiscard]] PanelView b_of(int64_t expert, int64_t half) const {
-    return expert_panel(b_panel, expert * num_halves + half);
+    return whole_b_of(expert, half).slice_rows(b_panel_rows.first, b_panel_rows.end());
   }
   [[nodiscard]] TensorView d_a_of(int64_t expert) const { return d_a.at(expert); }
   [[nodiscard]] TensorView d_b_of(int64_t expert, int64_t half) const {
     return half_of(d_b.at(expert), half);
   }
   [[nodiscard]] TensorView half_of(TensorView b_of_expert, int64_t half) const {
-    return b_of_expert.slice_rows(half * b_panel.rows, (half + 1) * b_panel.rows);
+    return b_of_expert.slice_rows(half * whole_b_panel.rows, (half + 1) * whole_b_panel.rows);
   }
 };
 

@@ -69,9 +69,9 @@ struct BlockOps {
   std::string (*find_config_fault)(const void* config);  // a sentence; empty when there is none
   std::string (*describe)(const void* config);  // for people: "16 heads and 8 for keys of 128"
   void (*add_params)(const void* config, int64_t hidden_size, ParamRows& rows);
-  // Why tensor ranks do not divide one of this config, a sentence; empty where they do. Then what
-  // each of them runs: the block of its units.
-  std::string (*find_division_fault)(const void* config);
+  // Whether tensor ranks divide one of this config, or each has it whole; and what a rank runs of
+  // one that they divide: the block of its units.
+  bool (*divides)(const void* config);
   std::shared_ptr<const void> (*divide)(const void* config, const TensorShare& share);
   CacheSpec (*cache_spec)(const void* config, DType dtype);
   BlockWork (*work)(const void* config);
@@ -107,11 +107,11 @@ concept DividedBlock = requires(const typename B::Config& config, const TensorSh
 };
 
 template <typename B>
-std::string find_division_fault_of([[maybe_unused]] const void* config) {
-  if constexpr (DividedBlock<B>)
-    return B::find_division_fault(*static_cast<const typename B::Config*>(config));
+bool is_divided([[maybe_unused]] const void* config) {
+  if constexpr (requires(const typename B::Config& c) { B::divides(c); })
+    return B::divides(*static_cast<const typename B::Config*>(config));
   else
-    return "ranks do not divide such a layer yet";
+    return DividedBlock<B>;
 }
 
 template <typename B>
@@ -147,7 +147,7 @@ constexpr BlockOps block_ops(std::string_view name) {
               [](const void* config, int64_t hidden_size, ParamRows& rows) {
                 B::add_params(*static_cast<const Config*>(config), hidden_size, rows);
               },
-          .find_division_fault = find_division_fault_of<B>,
+          .divides = is_divided<B>,
           .divide = divided_config_of<B>,
           .cache_spec =
               [](const void* config, DType dtype) {
@@ -186,10 +186,11 @@ class Block {
       : ops_(&ops), config_(std::make_shared<const Config>(std::move(config))) {}
 
   [[nodiscard]] const BlockOps& ops() const { return *ops_; }
-  // What a tensor rank runs, where there is no fault in that.
+  [[nodiscard]] bool divides() const { return ops_->divides(config_.get()); }
+  // What a tensor rank runs.
   [[nodiscard]] Block divided(const TensorShare& share) const {
     Block part = *this;
-    part.config_ = ops_->divide(config_.get(), share);
+    if (divides()) part.config_ = ops_->divide(config_.get(), share);
     return part;
   }
   [[nodiscard]] const void* config() const { return config_.get(); }

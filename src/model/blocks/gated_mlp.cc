@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include "model/linear.h"
+#include "model/tensor_ranks.h"
+#include "ops/elementwise.h"
 #include "ops/gated.h"
 
 namespace strata::model {
@@ -40,16 +42,14 @@ struct GatedMlp {
     add(kDown, kDownBias, "mlp.down_proj.weight", "mlp.down_proj", {d, c.width}, gathered(outputs));
     if (c.fused_gate_up) fuse_gate_up(c, d, rows);
     if (!c.bias) return;
-    const auto add_bias = [&](Key key, std::string_view suffix, int64_t width,
-                              const RowShards& shards) {
-      rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .shards = shards});
+    const auto add_bias = [&](Key key, std::string_view suffix, int64_t width) {
+      rows.push_back({.key = key, .suffix = suffix, .shape = {width}});
     };
-    add_bias(kGateBias, "mlp.gate_proj.bias", c.width, outputs);
-    add_bias(kUpBias, "mlp.up_proj.bias", c.width, outputs);
-    add_bias(kDownBias, "mlp.down_proj.bias", d, {});
+    add_bias(kGateBias, "mlp.gate_proj.bias", c.width);
+    add_bias(kUpBias, "mlp.up_proj.bias", c.width);
+    add_bias(kDownBias, "mlp.down_proj.bias", d);
   }
 
-  static std::string find_division_fault(const Config&) { return {}; }
   static Config divide(const Config& c, const TensorShare& share) {
     Config own = c;
     own.width = Deal{.size = c.width}.part_of(share).count;
@@ -118,9 +118,11 @@ void gated_mlp_activate(Pass& pass, const GatedMlpParts& mlp, TensorView gate, T
   }
 }
 
-void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, TensorView gate,
-                                 TensorView up, TensorView scales, TensorView d_y,
-                                 TensorView d_gate, TensorView d_up, TensorView d_scales) {
+namespace {
+
+void activate_backward(Pass& pass, const GatedMlpParts& mlp, TensorView gate, TensorView up,
+                       TensorView scales, TensorView d_y, TensorView d_gate, TensorView d_up,
+                       TensorView d_scales) {
   if (mlp.clamp.limit > 0.0f) {
     ops::clamped_swiglu_backward(pass.backend, mlp.clamp, gate, up, scales, d_y, d_gate, d_up,
                                  d_scales);
@@ -130,6 +132,39 @@ void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, TensorVie
     ops::scaled_act_and_mul_backward(pass.backend, mlp.activation, gate, up, scales, d_y, d_gate,
                                      d_up, d_scales);
   }
+}
+
+// Each row's d_scale is one sum over the channels of all ranks, so each makes all of it.
+void tensor_parallel_activate_backward(Pass& pass, const TensorRanks& ranks,
+                                       const GatedMlpParts& mlp, int64_t width, TensorView gate,
+                                       TensorView up, TensorView scales, TensorView d_y,
+                                       TensorView d_gate, TensorView d_up, TensorView d_scales) {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const Deal channels = {.size = width};
+  const AxisPart own = channels.part_of(ranks.share());
+  const auto whole_of = [&](TensorView values) {
+    const TensorView whole = pass.take(values.dtype, {values.rows(), width});
+    ranks.gather_columns(pass, values, channels, whole);
+    return whole;
+  };
+  const TensorView whole_d_gate = pass.take(d_gate.dtype, {gate.rows(), width});
+  const TensorView whole_d_up = pass.take(d_up.dtype, {gate.rows(), width});
+  activate_backward(pass, mlp, whole_of(gate), whole_of(up), scales, whole_of(d_y), whole_d_gate,
+                    whole_d_up, d_scales);
+  ops::copy(pass.backend, whole_d_gate.slice_cols(own.first, own.end()), d_gate);
+  ops::copy(pass.backend, whole_d_up.slice_cols(own.first, own.end()), d_up);
+}
+
+}  // namespace
+
+void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, int64_t width,
+                                 TensorView gate, TensorView up, TensorView scales, TensorView d_y,
+                                 TensorView d_gate, TensorView d_up, TensorView d_scales) {
+  const TensorRanks* const ranks = pass.weights.tensor_ranks();
+  if (ranks == nullptr || scales.empty())
+    return activate_backward(pass, mlp, gate, up, scales, d_y, d_gate, d_up, d_scales);
+  tensor_parallel_activate_backward(pass, *ranks, mlp, width, gate, up, scales, d_y, d_gate, d_up,
+                                    d_scales);
 }
 
 namespace {
@@ -168,8 +203,8 @@ void gated_mlp_backward(Pass& pass, const BlockContext& context, const GatedMlpP
     // out = add + down(activated)
     linear_backward(pass, context, mlp.down, activated, saved.lora_h[2], d_out, d_activated, false);
     // activated = act(gate) * up
-    gated_mlp_activate_backward(pass, mlp, saved.gate, saved.up, scales, d_activated, d_gate, d_up,
-                                d_scales);
+    gated_mlp_activate_backward(pass, mlp, context.param(mlp.down).panel.cols, saved.gate, saved.up,
+                                scales, d_activated, d_gate, d_up, d_scales);
   }
   linear_backward(pass, context, mlp.gate, n, saved.lora_h[0], d_gate, d_n, false);
   linear_backward(pass, context, mlp.up, n, saved.lora_h[1], d_up, d_n, true);

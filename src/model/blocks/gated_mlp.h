@@ -39,8 +39,9 @@ struct GatedMlpSaved {
 // y = scale * act(gate) * up, clamped where there is a limit; scales [T] or empty.
 void gated_mlp_activate(Pass& pass, const GatedMlpParts& mlp, TensorView gate, TensorView up,
                         TensorView scales, TensorView y);
-void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, TensorView gate,
-                                 TensorView up, TensorView scales, TensorView d_y,
+// `width` is that of all tensor ranks together, over which d_scales are sums.
+void gated_mlp_activate_backward(Pass& pass, const GatedMlpParts& mlp, int64_t width,
+                                 TensorView gate, TensorView up, TensorView scales, TensorView d_y,
                                  TensorView d_gate, TensorView d_up, TensorView d_scales);
 
 void gated_mlp_allocate_saved(Pass& pass, const BlockContext& context, const GatedMlpParts& mlp,

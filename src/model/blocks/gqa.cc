@@ -8,11 +8,11 @@
 
 #include "model/blocks/attention_config.h"
 #include "model/blocks/gqa_rows.h"
+#include "model/blocks/head_ranks.h"
 #include "model/blocks/head_views.h"
 #include "model/blocks/kv_segments.h"
 #include "model/linear.h"
 #include "model/residual.h"
-#include "model/tensor_ranks.h"
 #include "ops/elementwise.h"
 #include "ops/gated.h"
 #include "ops/rope.h"
@@ -59,11 +59,8 @@ struct Gqa {
 
   static void add_params(const Config& c, int64_t d, ParamRows& rows) { GqaRows::add(c, d, rows); }
 
-  static std::string find_division_fault(const Config& c) {
-    if (c.gives_kv || c.kv_layer)
-      return "keys and values that layers share (Gemma 4) are not divided yet";
-    return {};
-  }
+  // Where layers share keys and values each rank has all of them.
+  static bool divides(const Config& c) { return !c.gives_kv && !c.kv_layer; }
   static Config divide(const Config& c, const TensorShare& share) {
     Config own = c;
     own.num_heads = Deal{.size = c.num_heads}.part_of(share).count;
@@ -173,19 +170,23 @@ struct Gqa {
   // tensor rank.
   static void norm_heads(Pass& pass, const BlockContext& context, TensorView raw, Key norm,
                          TensorView y) {
-    const TensorRanks* const ranks = pass.weights.tensor_ranks();
+    const TensorRanks* const ranks = ranks_of(pass, context);
     if (ranks == nullptr || !context.as<Config>().norms_span_heads) {
       const ops::RmsNormArgs args = norm_apart(context, raw, norm);
       return ops::rms_norm(pass.backend, args, y.reshape(args.x.shape), {});
     }
-    const Scratch::Mark mark(pass.backend.scratch());
+    norm_over_heads_of_ranks(
+        pass, *ranks, columns_of(pass, context, norm), raw,
+        [&](TensorView whole) { return norm_apart(context, as_head(whole), norm); }, y);
+  }
+  // The ranks that divide this block; else null.
+  static const TensorRanks* ranks_of(const Pass& pass, const BlockContext& context) {
+    return divides(context.as<Config>()) ? pass.weights.tensor_ranks() : nullptr;
+  }
+  // What tensor ranks have of q or k.
+  static Deal columns_of(const Pass& pass, const BlockContext& context, Key norm) {
     const ParamView& projection = context.param(norm == kQNorm ? kQ : kK);
-    const Deal deal = pass.weights.table()[projection.index].row->output_deal();
-    const AxisPart own = deal.part_of(ranks->share());
-    const TensorView whole = pass.take(raw.dtype, {raw.shape[0], 1, deal.size});
-    ranks->gather_columns(pass, flat(raw), deal, flat(whole));
-    ops::rms_norm(pass.backend, norm_apart(context, whole, norm), flat(whole), {});
-    ops::copy(pass.backend, flat(whole).slice_cols(own.first, own.end()), flat(y));
+    return pass.weights.table()[projection.index].row->output_deal();
   }
 
   // What values are made of, [T, M, H].
@@ -244,6 +245,15 @@ struct Gqa {
     return make_segments_of_stored_kv(pass, of_layer, kv.k, kv.v);
   }
 
+  // Those of a tensor rank's heads, of which it has that of all.
+  static TensorView own_sinks(const Pass& pass, const BlockContext& context) {
+    const TensorView sinks = context.values(kSinks);
+    const TensorRanks* const ranks = ranks_of(pass, context);
+    if (sinks.empty() || ranks == nullptr) return sinks;
+    const AxisPart own = Deal{.size = sinks.shape[0]}.part_of(ranks->share());
+    return sinks.part(own.first, {own.count});
+  }
+
   static ops::AttentionArgs prepare_attention(Pass& pass, const BlockContext& context, TensorView q,
                                               const KeysValues& kv) {
     const auto& c = context.as<Config>();
@@ -253,7 +263,7 @@ struct Gqa {
             .scale = c.scale,
             .window = c.window,
             .in_chunks = c.in_chunks,
-            .sinks = context.values(kSinks),
+            .sinks = own_sinks(pass, context),
             .score_cap = c.score_cap};
   }
 
@@ -291,6 +301,24 @@ struct Gqa {
     TensorView q, k, v;  // k, v: empty where there is no such projection
   };
 
+  static void attention_backward(Pass& pass, const BlockContext& context,
+                                 const ops::AttentionArgs& args, const AttentionGradients& d) {
+    const TensorRanks* const ranks = ranks_of(pass, context);
+    const int64_t dim = context.as<Config>().head_dim;
+    const Deal keys = {.size = ranks == nullptr ? 0 : columns_of(pass, context, kKNorm).size / dim,
+                       .copied = true};
+    if (ranks == nullptr || keys.size >= ranks->share().num_ranks) {
+      return ops::attention_backward(pass.backend, args, d.context, d.lse, d.d_context, d.d_q,
+                                     d.d_k, d.d_v, pass.base_gradient(context.param(kSinks).index));
+    }
+    const int64_t heads = context.param(kO).panel.cols / dim, group = heads / keys.size;
+    attention_backward_of_copies(pass, *ranks,
+                                 {.num_heads = heads,
+                                  .group = {keys.part_of(ranks->share()).first * group, group},
+                                  .sinks = context.values(kSinks)},
+                                 args, d);
+  }
+
   // From d_context, but for the gates' columns of d.q.
   static void attend_backward(Pass& pass, const BlockContext& context, const Saved& s,
                               TensorView d_context, const Gradients& d) {
@@ -303,9 +331,13 @@ struct Gqa {
     const bool are_raw = c.has_v_proj() && !c.v_norm;
     const TensorView d_v = are_raw ? d.v : pass.take(DType::kF32, kv.v.shape);
     // context = attention(rotated(norm(q_raw)), rotated(norm(k_raw)), v)
-    ops::attention_backward(pass.backend, prepare_attention(pass, context, q, kv), s.context, s.lse,
-                            d_context, d_q_rotated, d_k_rotated, d_v,
-                            pass.base_gradient(context.param(kSinks).index));
+    attention_backward(pass, context, prepare_attention(pass, context, q, kv),
+                       {.context = s.context,
+                        .lse = s.lse,
+                        .d_context = d_context,
+                        .d_q = d_q_rotated,
+                        .d_k = d_k_rotated,
+                        .d_v = d_v});
     norm_and_rope_backward(pass, context, queries, kQNorm, d_q_rotated, queries_of(context, d.q));
     if (c.kv_layer) {
       const SharedKv& shared = shared_kv(pass, context);
@@ -353,6 +385,13 @@ struct Gqa {
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView d_normed = pass.take(DType::kF32, raw.shape);
     ops::head_norm_rope_backward(pass.backend, args, d_rotated, d_normed, {});
+    const TensorRanks* const ranks = ranks_of(pass, context);
+    if (ranks != nullptr && c.norms_span_heads) {
+      return norm_over_heads_of_ranks_backward(
+          pass, *ranks, columns_of(pass, context, norm), raw,
+          [&](TensorView whole) { return norm_apart(context, as_head(whole), norm); }, d_normed,
+          d_raw);
+    }
     const ops::RmsNormArgs of_norm = norm_apart(context, raw, norm);
     const TensorView d = zeros(pass, of_norm.x.shape);
     ops::rms_norm_backward(pass.backend, of_norm, {}, d_normed.reshape(d.shape), d, d_weight);

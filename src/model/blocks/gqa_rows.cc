@@ -44,16 +44,15 @@ void add_norms(const GqaConfig& c, ParamRows& rows) {
 }
 
 void add_biases(const GqaConfig& c, int64_t d, ParamRows& rows) {
-  const auto add = [&](Key key, std::string_view suffix, int64_t width, const RowShards& shards) {
-    rows.push_back({.key = key, .suffix = suffix, .shape = {width}, .shards = shards});
+  const auto add = [&](Key key, std::string_view suffix, int64_t width) {
+    rows.push_back({.key = key, .suffix = suffix, .shape = {width}});
   };
   if (c.qkv_bias) {
-    const RowShards kv_heads = shards_of_kv(c);
-    add(kQBias, "self_attn.q_proj.bias", c.q_proj_width(), outputs_by(c.num_heads, "heads"));
-    if (c.has_k_proj()) add(kKBias, "self_attn.k_proj.bias", c.kv_width(), kv_heads);
-    if (c.has_v_proj()) add(kVBias, "self_attn.v_proj.bias", c.kv_width(), kv_heads);
+    add(kQBias, "self_attn.q_proj.bias", c.q_proj_width());
+    if (c.has_k_proj()) add(kKBias, "self_attn.k_proj.bias", c.kv_width());
+    if (c.has_v_proj()) add(kVBias, "self_attn.v_proj.bias", c.kv_width());
   }
-  if (c.o_bias) add(kOBias, "self_attn.o_proj.bias", d, {});
+  if (c.o_bias) add(kOBias, "self_attn.o_proj.bias", d);
 }
 
 }  // namespace
@@ -89,7 +88,6 @@ void GqaRows::add(const GqaConfig& c, int64_t d, ParamRows& rows) {
     rows.push_back({.key = kSinks,
                     .suffix = "self_attn.sinks",
                     .shape = {c.num_heads},
-                    .shards = heads,
                     .draw = ParamDraw::kNormal});
   }
   if (c.fused_qkv) fuse_qkv(c, d, rows);

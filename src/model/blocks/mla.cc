@@ -8,6 +8,7 @@
 #include <array>
 
 #include "model/blocks/attention_config.h"
+#include "model/blocks/head_ranks.h"
 #include "model/blocks/kv_segments.h"
 #include "model/blocks/mla_heads.h"
 #include "model/linear.h"
@@ -135,6 +136,19 @@ TensorView cache_rows_backward(Pass& pass, const BlockContext& context, TensorVi
   return d_kv_a;
 }
 
+// All heads read the same keys, of which every tensor rank has a copy.
+void attention_backward(Pass& pass, const BlockContext& context, const ops::AttentionArgs& args,
+                        const AttentionGradients& d) {
+  const TensorRanks* const ranks = pass.weights.tensor_ranks();
+  if (ranks == nullptr) {
+    return ops::attention_backward(pass.backend, args, d.context, d.lse, d.d_context, d.d_q, d.d_k,
+                                   d.d_v);
+  }
+  const int64_t heads = num_heads_of_ranks(context);
+  attention_backward_of_copies(pass, *ranks, {.num_heads = heads, .group = {0, heads}, .sinks = {}},
+                               args, d);
+}
+
 // From d_context to d_q_raw and d_kv_a, with the gradients of kv_b_proj.
 void attend_backward(Pass& pass, const BlockContext& context, const MlaSaved& s,
                      TensorView d_context, TensorView d_q_raw, TensorView d_kv_a) {
@@ -151,8 +165,13 @@ void attend_backward(Pass& pass, const BlockContext& context, const MlaSaved& s,
   const TensorView d_keys = pass.take(DType::kF32, {tokens, 1, mla.cache_width()});
   const TensorView d_values = pass.take(DType::kF32, {tokens, 1, mla.kv_lora_rank});
   // latent_context = attention(q, rows)
-  ops::attention_backward(pass.backend, prepare_attention(pass, context, q, rows), s.latent_context,
-                          s.lse, d_latent, d_q, d_keys, d_values);
+  attention_backward(pass, context, prepare_attention(pass, context, q, rows),
+                     {.context = s.latent_context,
+                      .lse = s.lse,
+                      .d_context = d_latent,
+                      .d_q = d_q,
+                      .d_k = d_keys,
+                      .d_v = d_values});
   // q = [absorbed(q_raw's nope part) | rotated(q_raw's rope part)]
   absorb_queries_backward(pass, context, s.q_raw, d_q, h, d_q_raw);
   ops::head_norm_rope_backward(
@@ -181,7 +200,6 @@ struct Mla {
   static void add_params(const Config& c, int64_t d, ParamRows& rows);
 
   // Each rank has all of the latent, for its heads.
-  static std::string find_division_fault(const Config&) { return {}; }
   static Config divide(const Config& c, const TensorShare& share) {
     Config own = c;
     own.num_heads = Deal{.size = c.num_heads}.part_of(share).count;

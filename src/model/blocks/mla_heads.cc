@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/blocks/mla_heads.h"
 
+#include "model/blocks/head_views.h"
 #include "model/blocks/mla.h"
 #include "model/linear.h"
+#include "model/tensor_ranks.h"
 
 namespace strata::model {
 namespace {
@@ -227,10 +229,30 @@ void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView
   }
 }
 
-void add_kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
-                        TensorView latent_context, TensorView d_context, const HeadLowRank& h) {
+int64_t num_heads_of_ranks(const BlockContext& context) {
+  return context.param(kMlaO).panel.cols / context.as<MlaConfig>().value_dim;
+}
+
+namespace {
+
+bool has_adapters(const Pass& pass, const BlockContext& context) {
+  return largest_rank(pass.rows, context.layer, context.param(kMlaKvB).target) > 0;
+}
+
+// [T, all heads, width] of heads [T, N, width]; in scratch.
+TensorView gather_heads(const Pass& pass, const TensorRanks& ranks, int64_t num_heads,
+                        TensorView heads) {
+  const int64_t width = heads.cols();
+  const TensorView whole = pass.take(heads.dtype, {heads.shape[0], num_heads, width});
+  ranks.gather_columns(pass, flat(heads), {.size = num_heads * width, .unit = width}, flat(whole));
+  return whole;
+}
+
+void add_gradients_of_heads(Pass& pass, const BlockContext& context, TensorView q_raw,
+                            TensorView d_q, TensorView latent_context, TensorView d_context,
+                            const HeadLowRank& h) {
   const Heads heads(context);
-  for (int64_t n = 0; n < heads.num_heads; ++n) {
+  for (int64_t n = 0; n < q_raw.shape[1]; ++n) {
     const HeadTerms terms = {.q = cols_of_one_head(q_raw, n, 0, heads.blocks.first),
                              .d_q = cols_of_one_head(d_q, n, 0, heads.latent),
                              .context = cols_of_one_head(latent_context, n, 0, heads.latent),
@@ -240,6 +262,26 @@ void add_kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_ra
   for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
     if (pass.trains(run)) add_a_gradient(pass, run, module, h, d_q, latent_context);
   });
+}
+
+}  // namespace
+
+// Adapters and their gradients are whole on every tensor rank.
+void add_kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
+                        TensorView latent_context, TensorView d_context, const HeadLowRank& h) {
+  const TensorRanks* const ranks = pass.weights.tensor_ranks();
+  if (ranks == nullptr)
+    return add_gradients_of_heads(pass, context, q_raw, d_q, latent_context, d_context, h);
+  if (!has_adapters(pass, context)) return;
+  const Scratch::Mark mark(pass.backend.scratch());
+  const int64_t num_heads = num_heads_of_ranks(context);
+  const auto whole = [&](TensorView heads) { return gather_heads(pass, *ranks, num_heads, heads); };
+  const HeadLowRank whole_h = {.q_h = whole(h.q_h),
+                               .d_q_h = whole(h.d_q_h),
+                               .context_h = whole(h.context_h),
+                               .d_context_h = whole(h.d_context_h)};
+  add_gradients_of_heads(pass, context, whole(q_raw), whole(d_q), whole(latent_context),
+                         whole(d_context), whole_h);
 }
 
 }  // namespace strata::model

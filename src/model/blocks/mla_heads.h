@@ -45,4 +45,7 @@ void absorb_queries_backward(Pass& pass, const BlockContext& context, TensorView
 void add_kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
                         TensorView latent_context, TensorView d_context, const HeadLowRank& h);
 
+// Heads of all tensor ranks together.
+int64_t num_heads_of_ranks(const BlockContext& context);
+
 }  // namespace strata::model

@@ -87,7 +87,7 @@ struct PassLists {
   LayerSaves saves;
   SharedValues shared;
   std::vector<ops::SegmentProduct> products;
-  std::vector<ops::LowRankSegment> low_rank;
+  std::vector<ops::LowRankSegment> low_rank, low_rank_part;  // of some of the rows
   // For a linear's backward: a product for each adapter's rows, its output, and two gradients each.
   std::vector<ops::GemmArgs> low_rank_inputs;
   std::vector<TensorView> low_rank_d_h;

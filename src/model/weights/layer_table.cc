@@ -14,6 +14,13 @@ struct Placed {
   LoraTarget target;
 };
 
+// A rank's outputs of a matrix and those before them of which it has copies.
+AxisPart outputs_with_lead(const Deal& deal, const TensorShare& share) {
+  const AxisPart part = deal.part_of(share);
+  const int64_t lead = deal.num_lead(share);
+  return {part.first - lead, part.count + lead};
+}
+
 LoraTarget make_target(const ParamRow& row, BlockGroup group, const TensorShare& share) {
   const bool own = row.is_parameter();
   const int64_t out = !own                    ? row.lora.out
@@ -21,7 +28,7 @@ LoraTarget make_target(const ParamRow& row, BlockGroup group, const TensorShare&
                                               : row.shape[0];
   // A target of several matrices has a part of each one's outputs.
   const AxisPart own_part = own ? AxisPart{row.first_output, row.shape[0]}
-                                : Deal{.size = out / row.lora.num_halves}.part_of(share);
+                                : outputs_with_lead(Deal{.size = out / row.lora.num_halves}, share);
   return {.path = std::string(row.lora.path),
           .in = own ? row.shape[1] : row.lora.in,
           .out = out,
@@ -113,7 +120,7 @@ LayerStack make_stack(const LayerConfig& config, int64_t hidden_size, const Tens
     SublayerRows& rows = stack.rows.emplace_back();
     sublayer.connector.ops().add_params(sublayer.connector.config(), hidden_size, rows.outer);
     sublayer.block.ops().add_params(sublayer.block.config(), hidden_size, rows.inner);
-    take_share_of_rows(rows.inner, share);
+    if (sublayer.block.divides()) take_share_of_rows(rows.inner, share);
   }
   add_targets(stack, share);
   return stack;

@@ -25,8 +25,10 @@ void ParamRow::take_share(const TensorShare& share) {
   // A unit has whole pairs of blocks.
   CHECK(blocks.empty() || part.first % (blocks.first + blocks.second) == 0, suffix);
   whole_outputs = shape[0];
-  first_output = part.first;
-  Shape own = {part.count};
+  // A block's outputs are summed over by themselves.
+  if (is_matrix() && blocks.empty()) num_lead_outputs = output_deal().num_lead(share);
+  first_output = part.first - num_lead_outputs;
+  Shape own = {num_lead_outputs + part.count};
   for (int axis = 1; axis < shape.rank(); ++axis) own.push_back(shape[axis]);
   shape = own;
 }

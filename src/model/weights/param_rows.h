@@ -103,13 +103,15 @@ struct ParamRow {
   int64_t num_active = 0;        // of these, that one token uses
   RowBlocks blocks = {};         // of a matrix that is read in parts
   RowShards shards = {};         // over tensor ranks
-  // Where they divide the row, `shape` has this rank's outputs: those from `first_output` on, of so
+  // Where they divide the row, `shape` has this rank's outputs and, of a matrix, before them copies
+  // of those that it adds to sums over all outputs (Deal::chain_of): from `first_output` on, of so
   // many. 0: all of them.
   int64_t whole_outputs = 0;
   int64_t first_output = 0;
-  DType floor = DType::kBF16;  // kF32: kept in f32 in every mode
-  bool buffer = false;         // not trained
-  bool balances = false;       // a buffer that may follow its experts' loads: a router's bias
+  int64_t num_lead_outputs = 0;  // these copies
+  DType floor = DType::kBF16;    // kF32: kept in f32 in every mode
+  bool buffer = false;           // not trained
+  bool balances = false;         // a buffer that may follow its experts' loads: a router's bias
   // Not 0: whole numbers from 0 to below this, which in a row are all different; stored as I64 or
   // I32 and held in f32. A buffer with an f32 floor.
   int64_t integers = 0;

@@ -122,29 +122,14 @@ void check_division(const LayerTable& layers, const RankDivision& ranks) {
   if (ranks.tensor > 1) check_tensor_ranks(layers, ranks.tensor);
 }
 
-namespace {
-
-[[noreturn]] void refuse_to_divide(const TensorShare& share, const std::string& what) {
-  throw Error(ErrorCode::kUnsupported, fmt::format("--ranks tensor={}: {}", share.num_ranks, what));
-}
-
-}  // namespace
-
 ModelConfig config_of_share(const ModelConfig& config, const TensorShare& share) {
   ModelConfig own = config;
   if (!share.is_divided()) return own;
-  if (config.per_layer_inputs)
-    refuse_to_divide(share, "inputs of each layer (Gemma 4 E2B, E4B) are not divided yet");
-  if (config.use_mtp) refuse_to_divide(share, "multi-token prediction is not divided yet");
-  for (size_t layer = 0; layer < own.layers.size(); ++layer) {
-    for (Sublayer& sublayer : own.layers[layer]) {
-      const BlockOps& ops = sublayer.block.ops();
-      const std::string fault = ops.find_division_fault(sublayer.block.config());
-      if (!fault.empty())
-        refuse_to_divide(share, fmt::format("layer {}, {}: {}", layer, ops.name, fault));
-      sublayer.block = sublayer.block.divided(share);
-    }
-  }
+  const auto divide = [&](LayerConfig& layer) {
+    for (Sublayer& sublayer : layer) sublayer.block = sublayer.block.divided(share);
+  };
+  for (LayerConfig& layer : own.layers) divide(layer);
+  if (own.mtp_layer) divide(*own.mtp_layer);
   return own;
 }
 

@@ -9,7 +9,7 @@
 namespace strata::model {
 
 // Numbers of ranks. Expert ranks have whole experts, as many each; tensor ranks have whole units of
-// every row that has an axis.
+// every row that has an axis, also of blocks that each has whole yet.
 struct RankDivision {
   int64_t expert = 1;
   int64_t tensor = 1;
@@ -20,8 +20,7 @@ struct RankDivision {
 void check_division(const LayerTable& layers, const RankDivision& ranks);
 
 // What passes of a tensor rank run: blocks have its units, all else is the whole model's. The same
-// config where nothing is divided. Error{kUnsupported} that names the first layer of a kind that
-// ranks do not divide.
+// config where nothing is divided.
 ModelConfig config_of_share(const ModelConfig& config, const TensorShare& share);
 
 }  // namespace strata::model

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TensorShare: one of so many tensor ranks, which divide each matrix among themselves by its
-// outputs. Deal: what each of them has of an axis. Plain values. Any thread.
+// outputs. Deal: what each of them has of an axis, and which of its places it adds to a sum over
+// the axis that ranks continue one behind the other. Plain values. Any thread.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -21,6 +22,10 @@ struct AxisPart {
   friend bool operator==(const AxisPart&, const AxisPart&) = default;
 };
 
+// Such a sum passes from rank to rank at multiples of so many places, counted from the axis' own
+// start: whole pairs, groups and panels of every CPU path, so that no border shows in its bits.
+constexpr int64_t kChainUnit = 64;
+
 // Parts ascend with the ranks. Without copies they are disjoint and fill the axis, and no rank has
 // more than one unit more than another.
 struct Deal {
@@ -36,6 +41,30 @@ struct Deal {
     const int64_t least = copied ? first + 1 : first;
     const int64_t begin = std::min(size, first * unit);
     return {begin, std::min(size, std::max(end, least) * unit) - begin};
+  }
+  [[nodiscard]] bool is_copy(const TensorShare& share) const {
+    return copied && share.rank > 0 && part_of({share.rank - 1, share.num_ranks}) == part_of(share);
+  }
+
+  // The places that a rank adds to a sum over the axis: its own from the last border before them
+  // to the last one in them, so that what is behind that is the next rank's to add; the last
+  // ones are all that are left. None of copies, and there may be none.
+  [[nodiscard]] AxisPart chain_of(const TensorShare& share) const {
+    const AxisPart part = part_of(share);
+    const int64_t end = part.end() == size ? size : part.end() / kChainUnit * kChainUnit;
+    const int64_t first = is_copy(share) ? end : part.first / kChainUnit * kChainUnit;
+    return {first, end - first};
+  }
+  // Places before a rank's own that it may have to add: those behind the last border.
+  [[nodiscard]] int64_t num_lead(const TensorShare& share) const {
+    return part_of(share).first % kChainUnit;
+  }
+  // Whether each rank adds just what it has.
+  [[nodiscard]] bool chains_own_places(int num_ranks) const {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      if (chain_of({rank, num_ranks}) != part_of({rank, num_ranks})) return false;
+    }
+    return true;
   }
 };
 

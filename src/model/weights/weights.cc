@@ -391,7 +391,7 @@ void ModelWeights::make_sublayer_contexts() {
       SublayerParams& params = params_[layer][s];
       bind_targets(stack.target_of[s], params.inner);
       const Sublayer& sublayer =
-          index < config_.num_layers() ? own_config_.layers[layer][s] : stack.config[s];
+          index < config_.num_layers() ? own_config_.layers[layer][s] : (*own_config_.mtp_layer)[s];
       layers_[layer].push_back({.connector = &sublayer.connector.ops(),
                                 .block = &sublayer.block.ops(),
                                 .outer = {.config = sublayer.connector.config(),

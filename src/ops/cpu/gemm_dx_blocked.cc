@@ -28,9 +28,7 @@ void compute_run_products_one_by_one(CpuBackend& backend, const RunProducts& run
 
 // Outputs [begin, end) of a product; its low-rank terms are with the last.
 GemmArgs product_of_outputs(const GemmArgs& args, int64_t begin, int64_t end) {
-  GemmArgs block = {.x = args.x.slice_cols(begin, end), .w = args.w};
-  block.w.data = args.w.panel(begin / args.w.width);
-  block.w.rows = end - begin;
+  GemmArgs block = {.x = args.x.slice_cols(begin, end), .w = args.w.slice_rows(begin, end)};
   if (end == args.w.rows) block.runs = args.runs;
   return block;
 }

@@ -6,12 +6,13 @@
 #include "backend/arena.h"
 #include "model/linear.h"
 #include "model/tensor_ranks.h"
+#include "ops/elementwise.h"
 #include "ops/group_bias.h"
 
 namespace strata::model {
 namespace {
 
-// Of a product, an item for each run of rows that has an adapter with a module for it.
+// The items of a product: one for each run of rows that has an adapter with a module for it.
 struct ExpertLists {
   std::vector<ops::GroupedLowRank> low_rank;
   std::vector<ops::GroupedProduct> own, shared;  // shared: of gate and up together
@@ -55,9 +56,16 @@ ops::PanelStack weights(const BlockContext& context, MoeKey key) {
   const PanelView& first = context.param(key).panel;
   return stack_of(first, expert_panel(first, 1));
 }
+// Their rows [begin, end) alone.
+ops::PanelStack slice_rows(const ops::PanelStack& stack, int64_t begin, int64_t end) {
+  return {stack.first.slice_rows(begin, end), stack.bytes};
+}
 ops::PanelStack a_of(const LoraModule& m) { return stack_of(m.a_of(0), m.a_of(1)); }
 ops::PanelStack b_of(const ModuleHalf& m) {
   return stack_of(m.module->b_of(0, m.half), m.module->b_of(1, m.half));
+}
+ops::PanelStack whole_b_of(const ModuleHalf& m) {
+  return stack_of(m.module->whole_b_of(0, m.half), m.module->whole_b_of(1, m.half));
 }
 ops::TensorStack d_a_of(const LoraModule& m) { return {m.d_a_of(0), m.d_a_of(0).num_bytes()}; }
 ops::TensorStack d_b_of(const ModuleHalf& m) {
@@ -105,7 +113,8 @@ ops::TensorStack gradient_stack(const Pass& pass, size_t index, const ops::Group
   return stack;
 }
 
-// y (and d_x) of one projection in backward, and where its shared d_h waits.
+// y (and d_x) of one projection in backward, and where its shared d_h waits. Of tensor ranks x and
+// dy are those of all inputs and outputs.
 struct Backward {
   Pass& pass;
   const BlockContext& context;
@@ -123,7 +132,7 @@ struct Backward {
     (found.shared() ? lists.shared : lists.own)
         .push_back({.first = first,
                     .end = end,
-                    .w = b_of(found),
+                    .w = whole_b_of(found),
                     .scale = found.shared() ? 1.0f : module.scale});
     const bool trains = pass.trains(run);
     if (trains) {
@@ -155,7 +164,7 @@ struct Backward {
     });
   }
 
-  // Of runs whose module gate and up share, whole with up's; gate's part waits in shared_d_h.
+  // d_h of runs whose module gate and up share is whole with up's; gate's part waits in shared_d_h.
   void compute_d_h(MoeKey key, ExpertLists& lists, TensorView dy, TensorView d_h) const {
     ops::gemm_group_runs_dx(pass.backend, rows, dy, lists.own, d_h);
     if (lists.shared.empty()) return;
@@ -181,13 +190,40 @@ struct Backward {
     ops::gemm_dw_groups(pass.backend, rows, lists.a);
     add_base_gradients(key, dy);
     // d_x = dy W + d(x A^T) A
+    if (const TensorRanks* ranks = pass.weights.tensor_ranks())
+      return tensor_parallel_d_x(*ranks, key, dy, d_x, accumulate);
     ops::gemm_groups_dx(pass.backend,
                         {.x = dy, .w = weights(context, key), .rows = rows, .runs = lists.low_rank},
                         d_x, accumulate);
   }
 
+  // d_x, which sums over the outputs of all tensor ranks.
+  void tensor_parallel_d_x(const TensorRanks& ranks, MoeKey key, TensorView dy, TensorView d_x,
+                           bool accumulate) const {
+    const ParamView& matrix = context.param(key);
+    const ParamRow& row = *pass.weights.table()[matrix.index].row;
+    const Deal outputs = row.output_deal();
+    const ExpertLists& lists = pass.lists.blocks.ensure_lists<ExpertLists>();
+    const auto multiply = [&](const AxisPart&, const AxisPart& part, bool continues,
+                              TensorView sums) {
+      ops::GroupedArgs args = {.x = dy.slice_cols(part.first, part.end()),
+                               .w = slice_rows(weights(context, key), part.first - row.first_output,
+                                               part.end() - row.first_output),
+                               .rows = rows};
+      if (part.end() == outputs.size) args.runs = lists.low_rank;
+      ops::gemm_groups_dx(pass.backend, args, sums, continues);
+    };
+    const DxChain chain = {.outputs = outputs,
+                           .num_rows = dy.rows(),
+                           .num_inputs = matrix.panel.cols,
+                           .multiply = multiply};
+    if (key != kMoeDown) return ranks.sum_over_outputs(pass, chain, accumulate, d_x);
+    ranks.sum_over_outputs_of_inputs(pass, chain, row.input_deal(), d_x);
+  }
+
   void add_base_gradients(MoeKey key, TensorView dy) const {
     if (pass.base_gradients == nullptr) return;
+    CHECK(pass.weights.tensor_ranks() == nullptr);  // these train adapters alone
     const ops::GroupedGradient gradient = {
         .end = std::ssize(rows.sequence_ends),
         .dy = dy,
@@ -203,6 +239,28 @@ struct Backward {
 MoeKey bias_key(MoeKey key) {
   CHECK(key == kMoeGate || key == kMoeUp || key == kMoeDown, key);
   return key == kMoeGate ? kMoeGateBias : key == kMoeUp ? kMoeUpBias : kMoeDownBias;
+}
+
+}  // namespace
+
+namespace {
+
+// Values of all ranks' outputs, or inputs, in scratch where there are tensor ranks.
+TensorView gather_whole(Pass& pass, const BlockContext& context, MoeKey key, bool of_inputs,
+                        TensorView own) {
+  const TensorRanks* const ranks = pass.weights.tensor_ranks();
+  if (ranks == nullptr) return own;
+  const ParamRow& row = *pass.weights.table()[context.param(key).index].row;
+  const Deal deal = of_inputs ? row.input_deal() : row.output_deal();
+  const TensorView whole = pass.take(own.dtype, {own.rows(), deal.size});
+  ranks->gather_columns(pass, own, deal, whole);
+  return whole;
+}
+
+// Those of a rank's outputs.
+ops::TensorStack slice_values(const ops::TensorStack& stack, int64_t first, int64_t count) {
+  if (stack.first.empty()) return stack;
+  return {stack.first.part(first, {count}), stack.bytes};
 }
 
 }  // namespace
@@ -249,27 +307,32 @@ void multiply_forward(Pass& pass, const BlockContext& context, const ops::Groupe
     ops::gemm_group_runs(pass.backend, rows, x, lists.shared, lora_h.of(kMoeGateUp));
   }
   if (y.empty()) return;
-  ops::gemm_groups(pass.backend,
-                   {.x = x,
-                    .w = weights(context, key),
-                    .rows = rows,
-                    .runs = lists.low_rank,
-                    .bias = key == kMoeDown ? ops::TensorStack() : expert_biases(context, key)},
-                   y);
+  const ParamRow& row = *pass.weights.table()[context.param(key).index].row;
+  const ops::TensorStack bias =
+      key == kMoeDown ? ops::TensorStack()
+                      : slice_values(expert_biases(context, key), row.first_output, y.cols());
+  ops::gemm_groups(
+      pass.backend,
+      {.x = x, .w = weights(context, key), .rows = rows, .runs = lists.low_rank, .bias = bias}, y);
 }
 
-// x [n, k] are this tensor rank's inputs and y [n, N] all outputs, of which it makes its own.
+// x [n, k] and y [n, N] of down_proj are this tensor rank's inputs and all outputs, of which it
+// makes its own; x [n, K] and y [n, m] of the others are all inputs and its outputs.
 void tensor_parallel_forward(Pass& pass, const TensorRanks& ranks, const BlockContext& context,
                              const ops::GroupedRows& rows, MoeKey key, const ExpertLoraH& lora_h,
                              TensorView x, TensorView y) {
   const Scratch::Mark mark(pass.backend.scratch());
   const ParamView& matrix = context.param(key);
   const ParamRow& row = *pass.weights.table()[matrix.index].row;
-  const TensorView whole_x = pass.take(x.dtype, {x.rows(), matrix.panel.cols});
-  ranks.gather_columns(pass, x, row.input_deal(), whole_x);
-  const TensorView own_y = y.empty() ? y : pass.take(y.dtype, {y.rows(), matrix.panel.rows});
-  multiply_forward(pass, context, rows, key, lora_h, whole_x, own_y);
-  if (!y.empty()) ranks.gather_columns(pass, own_y, row.output_deal(), y);
+  if (key == kMoeDown) x = gather_whole(pass, context, key, /*of_inputs=*/true, x);
+  const bool makes_more = key == kMoeDown || row.num_lead_outputs > 0;
+  const TensorView made =
+      y.empty() || !makes_more ? y : pass.take(y.dtype, {y.rows(), matrix.panel.rows});
+  multiply_forward(pass, context, rows, key, lora_h, x, made);
+  if (y.empty() || !makes_more) return;
+  const TensorView own_y = made.slice_cols(row.num_lead_outputs, made.cols());
+  if (key != kMoeDown) return ops::copy(pass.backend, own_y, y);
+  ranks.gather_columns(pass, own_y, row.output_deal(), y);
 }
 
 }  // namespace
@@ -279,14 +342,15 @@ void expert_linear_forward(Pass& pass, const BlockContext& context, const ops::G
   y = pass.unless_computed(y);
   if (y.empty() && is_all_computed(pass, lora_h)) return;
   const TensorRanks* const ranks = pass.weights.tensor_ranks();
-  if (ranks == nullptr || key != kMoeDown)
-    return multiply_forward(pass, context, rows, key, lora_h, x, y);
+  if (ranks == nullptr) return multiply_forward(pass, context, rows, key, lora_h, x, y);
   tensor_parallel_forward(pass, *ranks, context, rows, key, lora_h, x, y);
 }
 
 void expert_down_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
                           const ExpertLoraH& lora_h, TensorView x, TensorView dy, TensorView d_x) {
-  const Backward backward{pass, context, rows, lora_h, x, {}};
+  const Scratch::Mark mark(pass.backend.scratch());
+  const TensorView whole_x = gather_whole(pass, context, kMoeDown, /*of_inputs=*/true, x);
+  const Backward backward{pass, context, rows, lora_h, whole_x, {}};
   backward.projection_backward(kMoeDown, dy, d_x, /*accumulate=*/false);
 }
 
@@ -297,8 +361,12 @@ void expert_gate_up_backward(Pass& pass, const BlockContext& context, const ops:
   const TensorView h = lora_h.of(kMoeGateUp);
   const TensorView shared = h.empty() ? TensorView() : pass.take(DType::kF32, h.shape);
   const Backward backward{pass, context, rows, lora_h, x, shared};
-  backward.projection_backward(kMoeGate, d_gate, d_x, /*accumulate=*/false);
-  backward.projection_backward(kMoeUp, d_up, d_x, /*accumulate=*/true);
+  for (const MoeKey key : {kMoeGate, kMoeUp}) {
+    const Scratch::Mark inner(pass.backend.scratch());
+    const TensorView dy = key == kMoeGate ? d_gate : d_up;
+    backward.projection_backward(key, gather_whole(pass, context, key, /*of_inputs=*/false, dy),
+                                 d_x, /*accumulate=*/key == kMoeUp);
+  }
 }
 
 }  // namespace strata::model

@@ -58,7 +58,6 @@ struct Moe {
   }
   static void add_params(const Config& c, int64_t d, ParamRows& rows) { add_moe_rows(c, d, rows); }
   // A rank has channels of every expert, and chooses experts as all others do.
-  static std::string find_division_fault(const Config&) { return {}; }
   static Config divide(const Config& c, const TensorShare& share) {
     Config own = c;
     own.expert_width = Deal{.size = c.expert_width}.part_of(share).count;
@@ -364,9 +363,9 @@ struct Moe {
       const TensorView dy = gather_rows(pass, routing, d_out);
       expert_down_backward(pass, context, rows, s.lora_h, activated, dy, d_activated);
       // activated = weight * silu(gate) * up
-      gated_mlp_activate_backward(pass, activation_of(context), s.gate, s.up,
-                                  hidden_weights(context, routing), d_activated, d_gate, d_up,
-                                  d_row_weights);
+      gated_mlp_activate_backward(pass, activation_of(context), context.param(kMoeDown).panel.cols,
+                                  s.gate, s.up, hidden_weights(context, routing), d_activated,
+                                  d_gate, d_up, d_row_weights);
       down_bias_backward(pass, context, rows, routing, dy, d_row_weights);
     }
     const TensorView x = expert_inputs(pass, context, routing, n);

@@ -33,19 +33,16 @@ void add_router_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
 }
 
 void add_expert_bias_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
-  const auto bias = [&](MoeKey key, std::string_view suffix, int64_t width,
-                        const RowShards& shards) {
+  const auto bias = [&](MoeKey key, std::string_view suffix, int64_t width) {
     rows.push_back({.key = key,
                     .suffix = suffix,
                     .shape = {width},
                     .num_experts = c.num_experts,
-                    .num_active = c.top_k,
-                    .shards = shards});
+                    .num_active = c.top_k});
   };
-  const RowShards outputs = uneven_outputs_by(c.expert_width, "channels");
-  bias(kMoeGateBias, "mlp.experts.{}.gate_proj.bias", c.expert_width, outputs);
-  bias(kMoeUpBias, "mlp.experts.{}.up_proj.bias", c.expert_width, outputs);
-  bias(kMoeDownBias, "mlp.experts.{}.down_proj.bias", d, {});
+  bias(kMoeGateBias, "mlp.experts.{}.gate_proj.bias", c.expert_width);
+  bias(kMoeUpBias, "mlp.experts.{}.up_proj.bias", c.expert_width);
+  bias(kMoeDownBias, "mlp.experts.{}.down_proj.bias", d);
 }
 
 void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
@@ -104,7 +101,7 @@ void add_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
                            .stacked = "w1 w3"}});
 }
 
-// Of the experts that read every token.
+// Adds the rows of the experts that read every token.
 void add_shared_expert_rows(const MoeConfig& c, int64_t d, ParamRows& rows) {
   constexpr int kSharedOrder = 7;        // behind a dense MLP's projections
   constexpr int kSharedScaleOrder = 23;  // behind the delta net's
