@@ -218,12 +218,13 @@ planner::RunShape make_run_shape(const LoadSpec& spec, const TrainSettings& sett
   return shape;
 }
 
-// Ranks of the data are alike: each plans what the first one has.
-std::unique_ptr<engine::Engine> make_whole_planning_engine(const LoadSpec& spec, int data_ranks,
+// Ranks of the data, and of the tensors, are alike: each plans what the first one has.
+std::unique_ptr<engine::Engine> make_whole_planning_engine(const LoadSpec& spec,
+                                                           const engine::PipelinePlan& told,
                                                            int ranks_here) {
-  const int threads = data_ranks > 1 ? threads_of(0, ranks_here, spec.threads) : 0;
+  const int threads = told.num_pipelines() > 1 ? threads_of(0, ranks_here, spec.threads) : 0;
   auto engine = make_planning_engine(spec, /*draft_tokens=*/0, /*part=*/{}, threads);
-  engine->set_share({.num_owners = data_ranks});
+  engine->set_share({.num_owners = told.data});
   return engine;
 }
 
@@ -338,8 +339,9 @@ TrainRun plan_train_run(const LoadSpec& asked, const TrainSettings& settings, co
       plan_division(config, settings.stages, spec, !options.memory.empty());
   if (options.method == "full") check_deferred_weight_grads(division.told, settings.stages);
   spec.share = division.told.weight_share(0);
+  spec.tensor = division.told.tensor_share(0);
   spec.weight_sharers = std::max(1, division.told.weight_sharers);
-  const auto engine = make_whole_planning_engine(spec, settings.stages.data, ranks_here);
+  const auto engine = make_whole_planning_engine(spec, division.told, ranks_here);
   check_has_router_bias(options, engine->model());
   const auto plan_with_rows = [&](int64_t rows) {
     const planner::RunShape shape =

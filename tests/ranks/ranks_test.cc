@@ -99,34 +99,6 @@ TEST_F(RanksTest, ChangeNoBitOfDeepSeekV4) {
   }
 }
 
-// Ranks that divide every matrix, alone, as stages and with data ranks.
-TEST_F(RanksTest, OfTensorsChangeNoBit) {
-  struct Case {
-    int ranks;
-    std::string division;
-    StageOptions stages = {};
-  };
-  std::vector<Case> cases = {{2, "tensor=2"},
-                             {4, "tensor=2,pipeline=2", {.schedule = "1f1b", .microbatches = 2}}};
-  if (runs_all()) {
-    cases.push_back({4, "tensor=2,data=2", {.shard_weights = true}});
-    cases.push_back({2, "tensor=2", {.stages = 2, .schedule = "zb1p", .microbatches = 2}});
-  }
-  TrainOptions one = options("one");
-  one.model = deep_model(4);
-  one.targets = "all-linear,embed_tokens,lm_head";
-  one.steps = 4;
-  ASSERT_EQ(run_train(one), 0);
-  for (size_t i = 0; i < cases.size(); ++i) {
-    const std::string name = fmt::format("tensor{}", i);
-    SCOPED_TRACE(cases[i].division);
-    const Ended ended =
-        run_ranks(cases[i].ranks, dealt(one, name, cases[i].division, cases[i].stages));
-    ASSERT_EQ(ended.code, 0) << ended.text;
-    expect_the_files_of(one, name, "adapter_model.safetensors");
-  }
-}
-
 // Ranks that deal micro-batches out among themselves, alone and as pipelines.
 TEST_F(RanksTest, OfDataChangeNoBit) {
   struct Case {
