@@ -146,6 +146,24 @@ TEST(TensorRanksTest, TrainMultiTokenPrediction) {
   }
 }
 
+// As stages, with data ranks, and with weights that these divide.
+TEST(TensorRanksTest, TrainWithOtherRanks) {
+  StagedCase c = {.model = "qwen3_moe", .num_layers = 4, .num_ranks = 1, .num_microbatches = 1};
+  const Outcome want = run_whole(c);
+  c.tensor = 2;
+  for (const bool in_stages : {false, true}) {
+    for (const int data : {1, 2}) {
+      c.num_ranks = in_stages ? 2 : 1;
+      c.num_microbatches = in_stages ? 2 : 1;
+      c.kind = in_stages ? schedule::Kind::k1f1b : schedule::Kind::kGpipe;
+      c.data = data;
+      c.shards = data > 1 && !in_stages;
+      SCOPED_TRACE(testing::PrintToString(c));
+      expect_same_bits(run_staged(c), want);
+    }
+  }
+}
+
 // Passes of one sequence, and tables of tokens whose last group is the only one of a rank.
 TEST(TensorRanksTest, SplitPassesAndFewTokens) {
   StagedCase c = {.model = "qwen3",
