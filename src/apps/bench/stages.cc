@@ -254,6 +254,7 @@ class StagesBench {
     boost::json::object line = {{"work", work_.name},
                                 {"stages", plan_.num_ranks()},
                                 {"data_ranks", plan_.data},
+                                {"tensor_ranks", plan_.tensor},
                                 {"chunks", num_chunks()},
                                 {"schedule", options_.stages.schedule},
                                 {"microbatches", plan_.table.num_microbatches},
@@ -269,6 +270,13 @@ class StagesBench {
     fmt::print("{}\n", boost::json::serialize(line));
   }
 
+  // How often there is a pipeline, and what divides each of its ranks.
+  [[nodiscard]] std::string copies_text() const {
+    const std::string parts =
+        plan_.tensor == 1 ? "" : fmt::format(", each as {} tensor ranks", plan_.tensor);
+    return parts + (plan_.data == 1 ? "" : fmt::format(", {} times", plan_.data));
+  }
+
   void print_text() const {
     fmt::print(
         "{}: {}; {} ranks of {} stages{}, {}, {} micro-batches, layers {}: bubbles {:.1f} %, "
@@ -276,8 +284,7 @@ class StagesBench {
         work_.name,
         figures_text(median(runs_), fmt::format(" of {} sequences", work_.sequences),
                      describe_arithmetic_in_use(), num_threads_),
-        plan_.num_ranks(), num_chunks(),
-        plan_.data == 1 ? "" : fmt::format(", {} times", plan_.data), options_.stages.schedule,
+        plan_.num_ranks(), num_chunks(), copies_text(), options_.stages.schedule,
         plan_.table.num_microbatches, fmt::join(layers_of_stages(), " "), 100 * bubble_share(),
         100 * load_balance(), peak_live_, peak_rss_gib());
   }
