@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/mpi_comm.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -15,7 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "backend/mpi_table.h"
+#include "backend/mpi_operation.h"
+#include "backend/mpi_plugin.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cores.h"
@@ -33,7 +33,6 @@ std::string host_name() {
 
 namespace {
 
-constexpr int kData = 0, kControl = 1;  // channels
 // Tags of the control channel: who it is, that it lives, that its body has ended or thrown, and
 // that rank 0 leaves.
 enum Control : int { kHello, kAlive, kEnded, kFault, kLeaving };
@@ -50,23 +49,6 @@ constexpr double kShortRest = 20e-6, kLongRest = 1e-3;
 // so long while somebody does.
 constexpr double kIdleRest = 10e-3, kDrivenRest = 100e-3;
 constexpr size_t kLongestMessage = 3000;  // of a fault: sent at once, whoever listens
-// Buffers of messages longer than this are others' in turn, so that they take what is on its way
-// at once; of shorter ones each is as good.
-constexpr int64_t kShortMessage = 64 << 10;
-
-// What is on its way to another rank, or from there.
-struct Operation {
-  int channel = kData;
-  bool sends = true;
-  int peer = 0, tag = 0;
-  void* data = nullptr;
-  int64_t bytes = 0;
-  bool busy = false;                // until it has ended
-  std::vector<std::byte> own = {};  // of a send
-  bool is_cancelled = false;
-  std::string fault = {};
-  void* handle = nullptr;
-};
 
 struct RankFault {
   ErrorCode code = ErrorCode::kIo;
@@ -75,25 +57,6 @@ struct RankFault {
 
 // Who it is: its host and the cores that it may use.
 std::string hello() { return host_name() + " " + usable_core_list(); }
-
-const MpiTable& load_table(const std::string& plugin) {
-  // RTLD_GLOBAL is for libmpi, whose own plugins look for its symbols there.
-  void* library = ::dlopen(plugin.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (library == nullptr) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("ranks need MPI: {}; install openmpi-bin, and build Strata where "
-                            "libopenmpi-dev is installed",
-                            ::dlerror()));
-  }
-  using Get = const MpiTable* (*)();
-  const auto get = reinterpret_cast<Get>(::dlsym(library, kMpiTableSymbol));
-  const MpiTable* table = get == nullptr ? nullptr : get();
-  if (table == nullptr || table->version != kMpiTableVersion) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("ranks need MPI: {} belongs to another build of Strata", plugin));
-  }
-  return *table;
-}
 
 }  // namespace
 
@@ -123,7 +86,7 @@ class MpiRanks::Link : public Comm {
   [[nodiscard]] int64_t end_of_tags() const override { return highest_tag_; }
 
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
-    Operation& operation = claim_send(bytes);
+    MpiOperation& operation = claim_send(bytes);
     copy_to_buffer(data, bytes, operation);
     operation.peer = to;
     operation.tag = mpi_tag(tag);
@@ -135,8 +98,8 @@ class MpiRanks::Link : public Comm {
   }
 
   void receive_bytes(int from, int64_t tag, void* data, int64_t bytes) override {
-    auto operation = std::make_unique<Operation>(
-        Operation{kData, /*sends=*/false, from, mpi_tag(tag), data, bytes, /*busy=*/true});
+    auto operation = std::make_unique<MpiOperation>(
+        MpiOperation{kData, /*sends=*/false, from, mpi_tag(tag), data, bytes, /*busy=*/true});
     const MutexLock lock(mutex_);
     begin_operation(*operation);
     await_operation(*operation);
@@ -193,44 +156,12 @@ class MpiRanks::Link : public Comm {
     return static_cast<int>(tag + 1);
   }
 
-  using Operations = std::vector<std::unique_ptr<Operation>>;
-  // Whether its buffer holds so many bytes, and is not far too large.
-  static bool fits(const Operation& one, int64_t bytes) {
-    const size_t size = one.own.capacity();
-    return std::cmp_greater_equal(size, bytes) &&
-           std::cmp_less_equal(size, 2 * std::max(bytes, kShortMessage));
-  }
-  static void copy_to_buffer(const void* data, int64_t bytes, Operation& operation) {
-    const auto* first = static_cast<const std::byte*>(data);
-    if (!fits(operation, bytes)) {
-      std::vector<std::byte>().swap(operation.own);  // the old one first, and to the byte
-      operation.own.reserve(static_cast<size_t>(bytes));
-    }
-    operation.own.assign(first, first + bytes);
-  }
-  static bool is_better_buffer(const Operation& one, const Operation& other, int64_t bytes) {
-    const bool is_right = fits(one, bytes);
-    if (is_right != fits(other, bytes)) return is_right;
-    const size_t size = one.own.capacity(), other_size = other.own.capacity();
-    return is_right ? size < other_size : size > other_size;
-  }
-  // A send's, to be used again: the smallest whose buffer fits, or the one with the largest, which
-  // gets another; a new one where all are busy, so that what rests is no more than what was on its
-  // way at once.
-  Operation& claim_send(int64_t bytes) {
+  MpiOperation& claim_send(int64_t bytes) {
     const MutexLock lock(mutex_);
-    Operations& operations = bytes > kShortMessage ? long_sends_ : short_sends_;
-    Operation* best = nullptr;
-    for (const auto& operation : operations) {
-      if (operation->busy) continue;
-      if (best == nullptr || is_better_buffer(*operation, *best, bytes)) best = operation.get();
-    }
-    if (best == nullptr) best = operations.emplace_back(std::make_unique<Operation>()).get();
-    best->busy = true;
-    return *best;
+    return sends_.claim(bytes);
   }
 
-  void begin_operation(Operation& o) REQUIRES(mutex_) {
+  void begin_operation(MpiOperation& o) REQUIRES(mutex_) {
     o.handle = o.sends
                    ? table_.begin_send(o.channel, o.peer, o.tag, o.own.data(), std::ssize(o.own))
                    : table_.begin_receive(o.channel, o.peer, o.tag, o.data, o.bytes);
@@ -241,7 +172,7 @@ class MpiRanks::Link : public Comm {
 
   void send_control(int to, Control what, const std::string& text) REQUIRES(mutex_) {
     const auto* first = reinterpret_cast<const std::byte*>(text.data());
-    Operation& operation = *controls_.emplace_back(std::make_unique<Operation>());
+    MpiOperation& operation = *controls_.emplace_back(std::make_unique<MpiOperation>());
     operation.channel = kControl;
     operation.peer = to;
     operation.tag = what;
@@ -280,7 +211,7 @@ class MpiRanks::Link : public Comm {
   }
 
   // For a receive. It may still be busy afterwards, where its sender died.
-  void await_operation(Operation& operation) REQUIRES(mutex_) {
+  void await_operation(MpiOperation& operation) REQUIRES(mutex_) {
     double end = 0.0;
     const double since = begin_to_wait();
     while (operation.busy && (end == 0.0 || now_seconds() < end)) {
@@ -358,9 +289,10 @@ class MpiRanks::Link : public Comm {
   // What nobody has received is dropped.
   bool try_to_leave() REQUIRES(mutex_) {
     if (!leaves_) return false;
-    const bool tells = std::any_of(active_.begin(), active_.end(), [](const Operation* operation) {
-      return operation->channel == kControl && operation->tag != kAlive;
-    });
+    const bool tells =
+        std::any_of(active_.begin(), active_.end(), [](const MpiOperation* operation) {
+          return operation->channel == kControl && operation->tag != kAlive;
+        });
     if (leave_by_ == 0.0) leave_by_ = now_seconds() + options_.silence;
     return !tells || now_seconds() > leave_by_;
   }
@@ -377,7 +309,7 @@ class MpiRanks::Link : public Comm {
   }
 
   bool retire_finished() REQUIRES(mutex_) {
-    const auto retire_if_finished = [&](Operation* operation) {
+    const auto retire_if_finished = [&](MpiOperation* operation) {
       const char* fault = nullptr;
       if (!table_.poll_operation(operation->handle, &fault)) return false;
       if (fault != nullptr) operation->fault = fault;
@@ -462,10 +394,10 @@ class MpiRanks::Link : public Comm {
   std::string start_fault_ GUARDED_BY(mutex_);
   std::optional<RankFault> fault_ GUARDED_BY(mutex_);
   std::vector<Peer> peers_ GUARDED_BY(mutex_);
-  std::vector<Operation*> active_ GUARDED_BY(mutex_);
-  Operations long_sends_ GUARDED_BY(mutex_), short_sends_ GUARDED_BY(mutex_);
-  Operations controls_ GUARDED_BY(mutex_);
-  Operations abandoned_ GUARDED_BY(mutex_);  // receives that never end
+  std::vector<MpiOperation*> active_ GUARDED_BY(mutex_);
+  SendPool sends_ GUARDED_BY(mutex_);
+  MpiOperations controls_ GUARDED_BY(mutex_);
+  MpiOperations abandoned_ GUARDED_BY(mutex_);  // receives that never end
 
   int num_drivers_ GUARDED_BY(mutex_) = 0;  // that wait
   double last_turn_ GUARDED_BY(mutex_) = 0.0;
@@ -478,7 +410,7 @@ class MpiRanks::Link : public Comm {
 
 MpiRanks::MpiRanks(const std::string& plugin, const MpiOptions& options) {
   CHECK(options.chunk_bytes >= 1 && options.chunk_bytes <= INT_MAX, options.chunk_bytes);
-  link_ = std::make_unique<Link>(load_table(plugin), options);
+  link_ = std::make_unique<Link>(load_mpi_plugin(plugin), options);
 }
 MpiRanks::~MpiRanks() = default;
 
