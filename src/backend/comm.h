@@ -6,6 +6,7 @@
 // besides, with tags that are theirs alone.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,12 @@
 #include "tensor/view.h"
 
 namespace strata {
+
+// Why a rank's part of a piece of work has failed.
+struct RankFailure {
+  ErrorCode code = ErrorCode::kIo;
+  std::string what = {};
+};
 
 class Comm {
  public:
@@ -36,6 +43,15 @@ class Comm {
   // That this rank has failed: of processes that have several ranks all stop at their next receive.
   // Who started other ranks sees what they throw.
   virtual void announce_failure(ErrorCode /*code*/, const std::string& /*what*/) {}
+
+  // Ends a piece of work of all ranks, of which this one's part has failed, or has not. Where any
+  // has, the others are stopped at their next receive, each is given the same failure, and no
+  // message of that work is left: other work can follow. Collective; no other thread sends or
+  // receives meanwhile.
+  virtual std::optional<RankFailure> settle(const std::optional<RankFailure>& own);
+  // Any thread: which rank says nothing, and since when, where ranks wait for such a one; else
+  // empty.
+  [[nodiscard]] virtual std::string find_silent_rank() { return {}; }
 
   // Dense tensors, wherever they lie.
   void send(int to, int64_t tag, TensorView tensor);

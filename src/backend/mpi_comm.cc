@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "backend/mpi_operation.h"
+#include "backend/mpi_peer.h"
 #include "backend/mpi_plugin.h"
+#include "backend/settled_work.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cores.h"
@@ -33,12 +35,13 @@ std::string host_name() {
 
 namespace {
 
-// Tags of the control channel: who it is, that it lives, that its body has ended or thrown, and
-// that rank 0 leaves.
-enum Control : int { kHello, kAlive, kEnded, kFault, kLeaving };
+// Tags of the control channel: who it is, that it lives, that its body has ended or thrown, that
+// rank 0 leaves, and how a piece of work has ended.
+enum Control : int { kHello, kAlive, kEnded, kFault, kLeaving, kSettled };
 
 constexpr double kBeat = 1.0;     // seconds between two signs of life
 constexpr double kStopped = 3.0;  // without a turn of ours: we were stopped, not they
+constexpr double kQuiet = 5.0;    // after which one that is waited for is named
 // Who waits makes progress itself: at first all the time, and then with rests of a share of the
 // time that it has waited, since a machine may have more ranks than cores. It never yields: whose
 // turn it then is has it for milliseconds, and who rests is woken in time.
@@ -50,10 +53,7 @@ constexpr double kShortRest = 20e-6, kLongRest = 1e-3;
 constexpr double kIdleRest = 10e-3, kDrivenRest = 100e-3;
 constexpr size_t kLongestMessage = 3000;  // of a fault: sent at once, whoever listens
 
-struct RankFault {
-  ErrorCode code = ErrorCode::kIo;
-  std::string what;
-};
+constexpr const char* kOtherFailed = "another rank has failed";
 
 // Who it is: its host and the cores that it may use.
 std::string hello() { return host_name() + " " + usable_core_list(); }
@@ -83,7 +83,8 @@ class MpiRanks::Link : public Comm {
   [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] int rank_here() const override { return rank_here_; }
   [[nodiscard]] int ranks_here() const override { return ranks_here_; }
-  [[nodiscard]] int64_t end_of_tags() const override { return highest_tag_; }
+  // The highest is the mark's (drain_messages()).
+  [[nodiscard]] int64_t end_of_tags() const override { return highest_tag_ - 1; }
 
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
     MpiOperation& operation = claim_send(bytes);
@@ -106,7 +107,7 @@ class MpiRanks::Link : public Comm {
     const bool is_cancelled = operation->is_cancelled;
     // Its sender died in the middle of a message: nothing writes the memory any longer.
     if (operation->busy) abandoned_.push_back(std::move(operation));
-    if (is_cancelled) throw Error(ErrorCode::kIo, "another rank has failed");
+    if (is_cancelled) throw Error(ErrorCode::kIo, kOtherFailed);
     CHECK(operation->fault.empty(), operation->fault, from, tag, bytes);
   }
 
@@ -120,13 +121,44 @@ class MpiRanks::Link : public Comm {
     send_control_to_all(kFault, text);
   }
 
+  std::optional<RankFailure> settle(const std::optional<RankFailure>& own) override {
+    using enum SettledWork::End;
+    const MutexLock lock(mutex_);
+    SettledWork mine;
+    if (own) mine = {is_work_stopped() ? kStopped : kFailed, *own};
+    const std::vector<SettledWork> all = exchange_settled(mine);
+    const int rank = find_failed_rank(all);
+    if (rank < 0) return std::nullopt;
+    drain_messages();
+    // Nobody begins other work while another still takes what is left of this.
+    exchange_settled({});
+    RankFailure failure = all[static_cast<size_t>(rank)].failure;
+    if (rank > 0)
+      failure.what =
+          fmt::format("{}: {}", peers_[static_cast<size_t>(rank)].name(rank), failure.what);
+    return failure;
+  }
+
+  [[nodiscard]] std::string find_silent_rank() override {
+    const MutexLock lock(mutex_);
+    if (!options_.waits_for_silent) return {};
+    const double now = now_seconds();
+    for (int other = 0; other < size_; ++other) {
+      const MpiPeer& peer = peers_[static_cast<size_t>(other)];
+      if (other == rank_ || now - peer.last_heard < kQuiet) continue;
+      return fmt::format("{} has been silent for {:.0f} s", peer.name(other),
+                         now - peer.last_heard);
+    }
+    return {};
+  }
+
   // Announces that this rank's body has ended, and waits until all others' have.
-  std::optional<RankFault> join_others() {
+  std::optional<RankFailure> join_others() {
     const MutexLock lock(mutex_);
     send_control_to_all(kEnded, "");
     double end = 0.0;
     const double since = begin_to_wait();
-    while (!all_others([](const Peer& peer) { return peer.ended || peer.dead; })) {
+    while (!all_others([](const MpiPeer& peer) { return peer.ended || peer.dead; })) {
       drive_progress(since);
       if (!fault_) continue;
       // Who computes hears of it at its next receive.
@@ -140,19 +172,13 @@ class MpiRanks::Link : public Comm {
   [[nodiscard]] bool speaks() {
     const MutexLock lock(mutex_);
     return std::all_of(peers_.begin(), peers_.begin() + rank_,
-                       [](const Peer& peer) { return peer.dead; });
+                       [](const MpiPeer& peer) { return peer.dead; });
   }
 
  private:
-  struct Peer {
-    std::string host = "?", hello = {};
-    double last_heard = 0.0;
-    bool ended = false, dead = false, leaving = false;
-  };
-
   // MPI's are from 0 on.
   [[nodiscard]] int mpi_tag(int64_t tag) const {
-    CHECK(tag >= -1 && tag < highest_tag_, tag, highest_tag_);
+    CHECK(tag >= -1 && tag < end_of_tags(), tag, highest_tag_);
     return static_cast<int>(tag + 1);
   }
 
@@ -171,11 +197,14 @@ class MpiRanks::Link : public Comm {
   }
 
   void send_control(int to, Control what, const std::string& text) REQUIRES(mutex_) {
+    send_own(kControl, to, what, text);
+  }
+  void send_own(int channel, int to, int tag, const std::string& text) REQUIRES(mutex_) {
     const auto* first = reinterpret_cast<const std::byte*>(text.data());
     MpiOperation& operation = *controls_.emplace_back(std::make_unique<MpiOperation>());
-    operation.channel = kControl;
+    operation.channel = channel;
     operation.peer = to;
-    operation.tag = what;
+    operation.tag = tag;
     operation.own.assign(first, first + text.size());
     operation.busy = true;
     begin_operation(operation);
@@ -197,7 +226,7 @@ class MpiRanks::Link : public Comm {
 
   void wait_for_hellos() REQUIRES(mutex_) {
     const double since = begin_to_wait();
-    while (!all_others([](const Peer& peer) { return !peer.hello.empty() || peer.dead; }))
+    while (!all_others([](const MpiPeer& peer) { return !peer.hello.empty() || peer.dead; }))
       drive_progress(since);
     end_to_wait();
   }
@@ -215,12 +244,56 @@ class MpiRanks::Link : public Comm {
     double end = 0.0;
     const double since = begin_to_wait();
     while (operation.busy && (end == 0.0 || now_seconds() < end)) {
-      if (fault_ && !operation.is_cancelled) {  // and wait: MPI borrows the memory
+      if ((fault_ || is_work_stopped()) && !operation.is_cancelled) {
         operation.is_cancelled = true;
-        table_.cancel(operation.handle);
-        end = now_seconds() + options_.silence;
+        table_.cancel(operation.handle);  // and wait: MPI borrows the memory
       }
+      if (fault_ && end == 0.0) end = now_seconds() + options_.silence;
       drive_progress(since);
+    }
+    end_to_wait();
+  }
+
+  // Whether another rank has failed in what this one is at.
+  [[nodiscard]] bool is_work_stopped() REQUIRES(mutex_) {
+    return !all_others([](const MpiPeer& peer) { return !peer.has_failed_work(); });
+  }
+
+  // How the work has ended on every rank.
+  std::vector<SettledWork> exchange_settled(const SettledWork& own) REQUIRES(mutex_) {
+    send_control_to_all(kSettled, own.text(kLongestMessage));
+    const double since = begin_to_wait();
+    while (!fault_ && !all_others([](const MpiPeer& peer) { return !peer.settled.empty(); }))
+      drive_progress(since);
+    end_to_wait();
+    if (fault_) throw Error(ErrorCode::kIo, kOtherFailed);
+    std::vector<SettledWork> all(peers_.size(), own);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      std::deque<SettledWork>& settled = peers_[static_cast<size_t>(rank)].settled;
+      all[static_cast<size_t>(rank)] = settled.front();
+      settled.pop_front();
+    }
+    return all;
+  }
+
+  // Takes what was sent and nobody received: up to each rank's mark, behind which it sends nothing.
+  void drain_messages() REQUIRES(mutex_) {
+    for (int to = 0; to < size_; ++to) send_own(kData, to, highest_tag_, "");
+    const double since = begin_to_wait();
+    std::vector<std::byte> bytes_of_nobody;
+    for (int left = size_; left > 0 && !fault_;) {
+      int from = 0, tag = 0;
+      int64_t bytes = 0;
+      if (!table_.probe(kData, &from, &tag, &bytes)) {
+        drive_progress(since);
+        continue;
+      }
+      bytes_of_nobody.resize(static_cast<size_t>(bytes));
+      void* handle = table_.begin_receive(kData, from, tag, bytes_of_nobody.data(), bytes);
+      const char* fault = nullptr;
+      while (!table_.poll_operation(handle, &fault)) drive_progress(since);
+      left -= tag == highest_tag_ ? 1 : 0;
     }
     end_to_wait();
   }
@@ -257,7 +330,7 @@ class MpiRanks::Link : public Comm {
     const MutexLock lock(mutex_);
     if (fault != nullptr) start_fault_ = fault;
     const double now = now_seconds();
-    peers_.assign(static_cast<size_t>(size_), Peer{.last_heard = now});
+    peers_.assign(static_cast<size_t>(size_), MpiPeer{.last_heard = now});
     if (fault == nullptr) send_control_to_all(kHello, hello());
     started_ = true;
     changed_.notify_all();
@@ -275,7 +348,7 @@ class MpiRanks::Link : public Comm {
       while (!try_to_leave()) {
         if (!make_progress()) rested_.wait_until(mutex_, now_seconds() + rest());
       }
-      any_dead = !all_others([](const Peer& peer) { return !peer.dead; });
+      any_dead = !all_others([](const MpiPeer& peer) { return !peer.dead; });
     }
     // MPI ends together with all ranks, or never.
     any_dead ? table_.abort(1) : table_.end();
@@ -339,7 +412,7 @@ class MpiRanks::Link : public Comm {
   }
 
   void handle_control(int from, int tag, const std::string& text) REQUIRES(mutex_) {
-    Peer& peer = peers_[static_cast<size_t>(from)];
+    MpiPeer& peer = peers_[static_cast<size_t>(from)];
     peer.last_heard = now_seconds();
     if (tag == kHello) {
       peer.hello = text;
@@ -347,16 +420,17 @@ class MpiRanks::Link : public Comm {
     }
     if (tag == kEnded) peer.ended = true;
     if (tag == kLeaving) peer.leaving = true;
+    if (tag == kSettled) peer.settled.push_back(SettledWork::of_text(text));
     if (tag != kFault || fault_ || text.empty()) return;
     fault_ = {static_cast<ErrorCode>(text[0]),
-              fmt::format("rank {} ({}): {}", from, peer.host, text.substr(1))};
+              fmt::format("{}: {}", peer.name(from), text.substr(1))};
   }
 
   // Tells others that this rank lives, and notes who has fallen silent.
   void check_liveness() REQUIRES(mutex_) {
     const double now = now_seconds();
     if (now - last_turn_ > kStopped) {  // not they
-      for (Peer& peer : peers_) peer.last_heard = now;
+      for (MpiPeer& peer : peers_) peer.last_heard = now;
     }
     last_turn_ = now;
     if (now - last_beat_ >= kBeat) {
@@ -365,19 +439,13 @@ class MpiRanks::Link : public Comm {
     }
     mark_silent_peers_dead(now);
   }
-  [[nodiscard]] RankFault silence_fault(int other) REQUIRES(mutex_) {
-    const std::string& host = peers_[static_cast<size_t>(other)].host;
-    return {ErrorCode::kIo,
-            fmt::format("rank {} ({}) has been silent for {:.0f} s: it was stopped or killed, "
-                        "or its link is down",
-                        other, host, options_.silence)};
-  }
   void mark_silent_peers_dead(double now) REQUIRES(mutex_) {
+    if (options_.waits_for_silent) return;
     for (int other = 0; other < size_; ++other) {
-      Peer& peer = peers_[static_cast<size_t>(other)];
+      MpiPeer& peer = peers_[static_cast<size_t>(other)];
       if (other == rank_ || peer.dead || now - peer.last_heard < options_.silence) continue;
       peer.dead = true;
-      if (!fault_) fault_ = silence_fault(other);
+      if (!fault_) fault_ = peer.silence_failure(other, options_.silence);
       changed_.notify_all();
     }
   }
@@ -392,8 +460,8 @@ class MpiRanks::Link : public Comm {
   CondVar rested_;   // for the thread that computes nothing
   bool started_ GUARDED_BY(mutex_) = false, leaves_ GUARDED_BY(mutex_) = false;
   std::string start_fault_ GUARDED_BY(mutex_);
-  std::optional<RankFault> fault_ GUARDED_BY(mutex_);
-  std::vector<Peer> peers_ GUARDED_BY(mutex_);
+  std::optional<RankFailure> fault_ GUARDED_BY(mutex_);
+  std::vector<MpiPeer> peers_ GUARDED_BY(mutex_);
   std::vector<MpiOperation*> active_ GUARDED_BY(mutex_);
   SendPool sends_ GUARDED_BY(mutex_);
   MpiOperations controls_ GUARDED_BY(mutex_);
@@ -425,7 +493,7 @@ void MpiRanks::run(FunctionRef<void(Comm& comm)> body) {
   } catch (const std::exception& error) {
     link_->announce_failure(ErrorCode::kIo, error.what());
   }
-  if (const std::optional<RankFault> fault = link_->join_others())
+  if (const std::optional<RankFailure> fault = link_->join_others())
     throw Error(fault->code, fault->what);
 }
 

@@ -22,6 +22,9 @@ std::string host_name();
 struct MpiOptions {
   int64_t chunk_bytes = int64_t{1} << 30;  // of a message, at once; at most 2 GiB - 1
   double silence = 10.0;                   // seconds after which a silent rank counts as dead
+  // A silent rank is waited for, since who started the ranks sees to it that all end with one: it
+  // was stopped, or its machine is slow. Comm::find_silent_rank() names it.
+  bool waits_for_silent = false;
 };
 
 class MpiRanks {

@@ -3,6 +3,7 @@
 // which is its end of an Exchange, and waits for all.
 #pragma once
 #include <exception>
+#include <optional>
 #include <string>
 
 #include "backend/comm.h"
@@ -25,6 +26,9 @@ class ThreadComm : public Comm {
   }
   void announce_failure(ErrorCode code, const std::string& what) override {
     exchange_.announce_failure(std::make_exception_ptr(Error(code, what)));
+  }
+  std::optional<RankFailure> settle(const std::optional<RankFailure>& own) override {
+    return exchange_.settle(size_, own);
   }
   // The breaks of its receives from now on; null: none.
   void set_breaks(const Interruption* breaks) { breaks_ = breaks; }

@@ -13,6 +13,7 @@ namespace strata {
 namespace {
 
 constexpr double kLookSeconds = 0.02;  // how late a break may be noticed by who waits
+constexpr const char* kOtherFailed = "another rank has failed";
 
 }  // namespace
 
@@ -70,7 +71,7 @@ bool Exchange::try_receive(int from, int to, int64_t tag, void* data, int64_t by
   const MutexLock lock(mutex_);
   Channel* channel = nullptr;
   while ((channel = find_channel_with_message(from, to, tag)) == nullptr) {
-    if (failure_) throw Error(ErrorCode::kIo, "another rank has failed");
+    if (failure_ || work_failure_) throw Error(ErrorCode::kIo, kOtherFailed);
     if (breaks == nullptr) {
       arrived_.wait(mutex_);
     } else if (breaks->is_due()) {
@@ -108,10 +109,30 @@ std::exception_ptr Exchange::failure() {
 
 std::exception_ptr Exchange::recover_from_failure() {
   const MutexLock lock(mutex_);
-  if (failure_) {
-    for (auto& [key, channel] : channels_) channel.clear();
-  }
+  if (failure_) clear_channels();
   return std::exchange(failure_, nullptr);
+}
+
+std::optional<RankFailure> Exchange::settle(int num_ranks, const std::optional<RankFailure>& own) {
+  const MutexLock lock(mutex_);
+  const uint64_t before = num_settled_;
+  if (own && !work_failure_) work_failure_ = own;
+  arrived_.notify_all();  // who waits for a message of one that has failed
+  if (++num_settling_ == num_ranks) {
+    num_settling_ = 0;
+    ++num_settled_;
+    if (work_failure_) clear_channels();
+    settled_failure_ = std::exchange(work_failure_, std::nullopt);
+  }
+  while (num_settled_ == before) {
+    if (failure_) throw Error(ErrorCode::kIo, kOtherFailed);
+    arrived_.wait(mutex_);
+  }
+  return settled_failure_;
+}
+
+void Exchange::clear_channels() {
+  for (auto& [key, channel] : channels_) channel.clear();
 }
 
 void run_threads(Exchange& exchange, int count, FunctionRef<void(int thread)> body,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -33,6 +34,8 @@ class Exchange {
   // Nothing is on its way any more, and nobody has failed; who had, or null. While no rank sends or
   // receives.
   std::exception_ptr recover_from_failure();
+  // Comm::settle() of so many ranks, which are all that there are.
+  std::optional<RankFailure> settle(int num_ranks, const std::optional<RankFailure>& own);
 
  private:
   // Messages of one sender, receiver and tag: a ring of buffers.
@@ -50,6 +53,8 @@ class Exchange {
     std::vector<Buffer> buffers_;
     size_t first_ = 0, count_ = 0;
   };
+  // Nothing is on its way any more.
+  void clear_channels() REQUIRES(mutex_);
   // From that rank, or any; null where there is no message.
   Channel* find_channel_with_message(int from, int to, int64_t tag) REQUIRES(mutex_);
   [[nodiscard]] bool try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
@@ -59,6 +64,10 @@ class Exchange {
   CondVar arrived_;
   std::map<std::tuple<int, int, int64_t>, Channel> channels_ GUARDED_BY(mutex_);
   std::exception_ptr failure_ GUARDED_BY(mutex_);
+  int num_settling_ GUARDED_BY(mutex_) = 0;
+  uint64_t num_settled_ GUARDED_BY(mutex_) = 0;  // times that all have come
+  // Of the work that is under way, and of what was settled last.
+  std::optional<RankFailure> work_failure_ GUARDED_BY(mutex_), settled_failure_ GUARDED_BY(mutex_);
 };
 
 // Calls body for each of so many threads, in threads of their own, and waits for all. The first one

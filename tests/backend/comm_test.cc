@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -212,6 +213,44 @@ void a_failed_thread_stops_those_that_wait(Comm& processes) {
 }
 
 // All that a Comm promises, of ranks of every kind.
+// What all but rank 1 wait for does not come; what rank 0 sent is not received.
+void work_with_a_failure(Comm& comm, int round) {
+  const std::vector<char> large(static_cast<size_t>(3 * kChunkBytes), 'x');
+  for (int to = 0; to < comm.size(); ++to) {
+    send_int(comm, to, /*tag=*/round % 3, -round);
+    comm.send_bytes(to, 4, large.data(), std::ssize(large));
+  }
+  if (comm.rank() == 1)
+    throw Error(ErrorCode::kUnsupported, "no work in round " + std::to_string(round));
+  receive_int(comm, 1, /*tag=*/7);
+}
+
+std::optional<RankFailure> settled(Comm& comm, const std::function<void()>& work) {
+  std::optional<RankFailure> own;
+  try {
+    work();
+  } catch (const Error& error) {
+    own = {error.code, error.what()};
+  }
+  return comm.settle(own);
+}
+
+// A failure is each rank's, and leaves nothing for the work that comes next.
+void failed_work_is_settled(Comm& comm) {
+  for (int round = 1; round <= 6; ++round) {
+    const auto failure = settled(comm, [&] { work_with_a_failure(comm, round); });
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_EQ(failure->code, ErrorCode::kUnsupported);
+    EXPECT_THAT(failure->what, testing::EndsWith("no work in round " + std::to_string(round)));
+    const auto next = settled(comm, [&] {
+      send_int(comm, (comm.rank() + 1) % 3, round % 3, round + comm.rank());
+      EXPECT_EQ(receive_int(comm, (comm.rank() + 2) % 3, round % 3), round + (comm.rank() + 2) % 3);
+    });
+    EXPECT_FALSE(next.has_value());
+  }
+  EXPECT_EQ(comm.find_silent_rank(), "");
+}
+
 struct Case {
   const char* name;
   int num_ranks;
@@ -228,6 +267,7 @@ constexpr Case kCases[] = {
     {"WhatNobodyReceivesIsDropped", 2, what_nobody_receives_is_dropped},
     {"AFailedRankStopsOthers", 3, a_failed_rank_stops_those_that_wait, "rank 1 found a fault"},
     {"ABugStopsOthers", 2, a_bug_of_one_is_a_fault_of_all, "out of luck"},
+    {"FailedWorkIsSettled", 3, failed_work_is_settled},
     {"ProcessesHaveSeveralRanks", 4, processes_have_several_ranks},
     {"AFailedThreadStopsOthers", 2, a_failed_thread_stops_those_that_wait, "rank 3 found a fault"},
 };
