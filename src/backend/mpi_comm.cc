@@ -53,8 +53,6 @@ constexpr double kShortRest = 20e-6, kLongRest = 1e-3;
 constexpr double kIdleRest = 10e-3, kDrivenRest = 100e-3;
 constexpr size_t kLongestMessage = 3000;  // of a fault: sent at once, whoever listens
 
-constexpr const char* kOtherFailed = "another rank has failed";
-
 // Who it is: its host and the cores that it may use.
 std::string hello() { return host_name() + " " + usable_core_list(); }
 
@@ -107,7 +105,7 @@ class MpiRanks::Link : public Comm {
     const bool is_cancelled = operation->is_cancelled;
     // Its sender died in the middle of a message: nothing writes the memory any longer.
     if (operation->busy) abandoned_.push_back(std::move(operation));
-    if (is_cancelled) throw Error(ErrorCode::kIo, kOtherFailed);
+    if (is_cancelled) throw_stopped();
     CHECK(operation->fault.empty(), operation->fault, from, tag, bytes);
   }
 
@@ -141,13 +139,11 @@ class MpiRanks::Link : public Comm {
 
   [[nodiscard]] std::string find_silent_rank() override {
     const MutexLock lock(mutex_);
-    if (!options_.waits_for_silent) return {};
     const double now = now_seconds();
-    for (int other = 0; other < size_; ++other) {
+    for (int other = 0; options_.waits_for_silent && other < size_; ++other) {
       const MpiPeer& peer = peers_[static_cast<size_t>(other)];
       if (other == rank_ || now - peer.last_heard < kQuiet) continue;
-      return fmt::format("{} has been silent for {:.0f} s", peer.name(other),
-                         now - peer.last_heard);
+      return peer.silence_text(other, now - peer.last_heard);
     }
     return {};
   }
@@ -254,6 +250,10 @@ class MpiRanks::Link : public Comm {
     end_to_wait();
   }
 
+  // By another rank's failure.
+  [[noreturn]] void throw_stopped() REQUIRES(mutex_) {
+    throw Error(ErrorCode::kIo, fault_ ? fault_->what : "another rank has failed");
+  }
   // Whether another rank has failed in what this one is at.
   [[nodiscard]] bool is_work_stopped() REQUIRES(mutex_) {
     return !all_others([](const MpiPeer& peer) { return !peer.has_failed_work(); });
@@ -266,7 +266,7 @@ class MpiRanks::Link : public Comm {
     while (!fault_ && !all_others([](const MpiPeer& peer) { return !peer.settled.empty(); }))
       drive_progress(since);
     end_to_wait();
-    if (fault_) throw Error(ErrorCode::kIo, kOtherFailed);
+    if (fault_) throw_stopped();
     std::vector<SettledWork> all(peers_.size(), own);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == rank_) continue;

@@ -192,9 +192,9 @@ int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::strin
 }
 
 AdapterCopy read_adapter_state(Engine& engine, const std::vector<model::LoraModuleSpec>& specs,
-                               const std::string& dir, bool optimizer) {
+                               const std::string& dir, bool optimizer, bool whole) {
   auto weights =
-      std::make_shared<model::LoraAdapter>(engine.backend(), *engine.model().weights, specs);
+      std::make_shared<model::LoraAdapter>(engine.backend(), *engine.model().weights, specs, whole);
   model::load_adapter_weights(engine.model(), dir, *weights);
   AdapterCopy copy = {.weights = std::move(weights)};
   if (optimizer) read_optimizer(dir, copy.weights->num_parameters(), copy);

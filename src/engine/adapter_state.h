@@ -37,9 +37,10 @@ int64_t export_adapter_files(const model::LoraAdapter& adapter, const std::strin
                              const std::string& base_model_name,
                              const std::map<std::string, std::string>& metadata = {});
 // Any thread: what a checkpoint holds of an adapter with exactly these modules, with the moments if
-// `optimizer`. Throws Error when anything does not fit.
+// `optimizer`; with `whole` of all of them, whatever part of the model the engine has. Throws Error
+// when anything does not fit.
 AdapterCopy read_adapter_state(Engine& engine, const std::vector<model::LoraModuleSpec>& specs,
-                               const std::string& dir, bool optimizer);
+                               const std::string& dir, bool optimizer, bool whole = false);
 // Each stage's part of it.
 std::vector<AdapterCopy> read_adapter_parts(std::span<Engine* const> stages,
                                             const std::vector<model::LoraModuleSpec>& specs,

@@ -3,7 +3,10 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
+
+#include "base/check.h"
 
 namespace strata::engine {
 
@@ -16,6 +19,16 @@ void FileJobs::ask(FileJob job) {
 std::vector<FileJob> FileJobs::take_done() {
   const MutexLock lock(mutex_);
   return std::exchange(done_, {});
+}
+
+FileJob FileJobs::take_waiting(FileJob::What what, const std::string& name) {
+  const MutexLock lock(mutex_);
+  const auto found = std::ranges::find_if(
+      waiting_, [&](const FileJob& job) { return job.what == what && job.name == name; });
+  CHECK(found != waiting_.end(), name);
+  FileJob job = std::move(*found);
+  waiting_.erase(found);
+  return job;
 }
 
 // The first of a tenant that has none in hand.
@@ -55,16 +68,30 @@ bool FileJobs::run_one() {
   return true;
 }
 
+void FileJobs::read(FileJob& job) const {
+  const bool of_weights = job.what == FileJob::What::kReadWeights;
+  if (reads_whole_) {
+    Engine& any = *stages_[0];
+    if (of_weights) {
+      job.whole.weights = model::read_adapter_without_refresh(any.backend(), any.model(), job.dir,
+                                                              /*whole=*/true);
+    } else {
+      job.whole = read_adapter_state(any, job.specs, job.dir, job.optimizer, /*whole=*/true);
+    }
+  } else if (of_weights) {
+    for (Engine* stage : stages_)
+      job.parts.push_back(
+          model::read_adapter_without_refresh(stage->backend(), stage->model(), job.dir));
+  } else {
+    job.states = read_adapter_parts(stages_, job.specs, job.dir, job.optimizer);
+  }
+}
+
 void FileJobs::run(FileJob& job) const {
   switch (job.what) {
     case FileJob::What::kReadWeights:
-      for (Engine* stage : stages_)
-        job.parts.push_back(
-            model::read_adapter_without_refresh(stage->backend(), stage->model(), job.dir));
-      return;
     case FileJob::What::kReadState:
-      job.states = read_adapter_parts(stages_, job.specs, job.dir, job.optimizer);
-      return;
+      return read(job);
     case FileJob::What::kWriteWeights:
       // What fails here fails when the files are opened.
       (void)::mkdir(job.dir.c_str(), 0700);

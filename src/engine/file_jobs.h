@@ -38,6 +38,7 @@ struct FileJob {
   std::shared_ptr<const model::LoraAdapter> weights = nullptr;
   StagedAdapter parts = {};
   std::vector<AdapterCopy> states = {};  // of each stage
+  AdapterCopy whole = {};                // in place of both, where other processes have stages
   std::exception_ptr fault = nullptr;    // of one that is done
 };
 
@@ -45,13 +46,15 @@ class FileJobs {
  public:
   // `stages` are borrowed; `metadata` of every file that is written.
   FileJobs(Stages& stages, std::map<std::string, std::string> metadata)
-      : metadata_(std::move(metadata)) {
+      : reads_whole_(stages.has_other_processes()), metadata_(std::move(metadata)) {
     for (size_t i = 0; i < stages.size(); ++i) stages_.push_back(&stages.engine(i));
   }
 
   void ask(FileJob job);
   // In the order in which they were done.
   std::vector<FileJob> take_done();
+  // One that was asked for and that another process has done: the first with this name.
+  FileJob take_waiting(FileJob::What what, const std::string& name);
 
   // Waits for a job that may be done, and does it. False once it is closed.
   bool run_one();
@@ -61,12 +64,14 @@ class FileJobs {
 
  private:
   void run(FileJob& job) const;
+  void read(FileJob& job) const;
   // The next one that may be done, which is in hand then; none once it is closed.
   std::optional<FileJob> wait_for_job();
   void put_done(FileJob job);
   [[nodiscard]] std::deque<FileJob>::iterator next() REQUIRES(mutex_);
 
   std::vector<Engine*> stages_;
+  const bool reads_whole_;  // whatever part of the model this process has
   const std::map<std::string, std::string> metadata_;
   mutable Mutex mutex_;
   CondVar condition_;

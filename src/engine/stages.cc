@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/stages.h"
 
+#include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "engine/adapter_state.h"
+#include "engine/rank_adapters.h"
 
 namespace strata::engine {
 
@@ -28,11 +32,46 @@ Stages::Stages(PipelinePlan plan, std::vector<std::unique_ptr<Engine>> engines)
   }
 }
 
+Stages::Stages(Comm& comm, PipelinePlan plan, std::unique_ptr<Engine> stage)
+    : processes_(&comm), plan_(std::move(plan)), ranks_(1) {
+  CHECK(plan_.num_ranks_in_all() == comm.size(), plan_.num_ranks_in_all(), comm.size());
+  auto runner = std::make_unique<Runner>(comm, plan_, *stage);
+  Runner* const both = runner.get();
+  add_stage({.own = std::move(stage), .own_passes = std::move(runner), .sampler = both});
+}
+
+void Stages::run_in_all_processes(FunctionRef<void()> body) const {
+  if (processes_ == nullptr) return body();
+  std::optional<RankFailure> own;
+  try {
+    body();
+  } catch (const Error& error) {
+    own = {error.code, error.what()};
+  } catch (const std::bad_alloc&) {
+    own = {ErrorCode::kIo, "the server is out of memory"};
+  } catch (const std::exception& error) {
+    own = {ErrorCode::kIo, error.what()};
+  }
+  if (const auto failure = processes_->settle(own)) throw Error(failure->code, failure->what);
+}
+
+bool Stages::is_so_on_any_process(bool on_this) const {
+  if (processes_ == nullptr) return on_this;
+  const double own = on_this ? 1.0 : 0.0;
+  std::vector<double> all;
+  processes_->all_gather({&own, 1}, all);
+  return std::ranges::any_of(all, [](double is_so) { return is_so != 0.0; });
+}
+
+void Stages::run_sampling(FunctionRef<void(int stage)> body) {
+  run_in_all_processes([&] { ranks_.run_breaking(body); });
+}
+
 void Stages::add_stage(Stage stage) {
   if (stage.own) {
     stage.engine = stage.own.get();
     stage.passes = stage.own_passes.get();
-    stage.sampler = stage.own_sampler.get();
+    if (stage.own_sampler) stage.sampler = stage.own_sampler.get();
   }
   stage.sampling =
       std::make_unique<PassWorkspace>(stage.engine->workspace(), stage.engine->config());
@@ -52,16 +91,17 @@ api::BatchResult Stages::run(const api::Batch& batch, const Interruption* breaks
     api::BatchResult of_stage = stage.passes->run(batch);
     if (rank == 0) result = std::move(of_stage);
   };
-  ranks_.run(of_rank, breaks);
+  run_in_all_processes([&] { ranks_.run(of_rank, breaks); });
   return result;
 }
 
 api::StepResult Stages::step(api::AdapterSlot slot, const api::AdamW& adamw) {
   std::vector<api::StepResult> results(size());
-  ranks_.run([&](int rank) {
+  const auto of_rank = [&](int rank) {
     const auto i = static_cast<size_t>(rank);
     results[i] = stages_[i].passes->step(slot, adamw);
-  });
+  };
+  run_in_all_processes([&] { ranks_.run(of_rank); });
   return results[0];
 }
 
@@ -69,13 +109,16 @@ api::AdapterSlot Stages::create_training_adapter(const std::vector<model::LoraMo
                                                  uint64_t seed) {
   api::AdapterSlot slot = {};
   size_t made = 0;
-  try {
+  const auto make = [&] {
     for (; made < size(); ++made) {
       const api::AdapterSlot own = engine(made).create_adapter(specs, seed);
       CHECK(made == 0 || own == slot, made);
       slot = own;
     }
     for_adapter(slot, [](model::LoraAdapter& adapter) { adapter.enable_training(); });
+  };
+  try {
+    run_in_all_processes(make);
   } catch (...) {
     for (size_t i = 0; i < made; ++i) engine(i).clear_adapter(slot);
     throw;
@@ -88,6 +131,15 @@ void Stages::clear_adapter(api::AdapterSlot slot) {
 }
 
 AdapterCopy Stages::copy_training_state(api::AdapterSlot slot) {
+  if (has_other_processes()) {
+    AdapterCopy copy;
+    run_in_all_processes([&] {
+      model::LoraAdapter& part = engine().adapter(slot);
+      part.enable_training();
+      copy = gather_adapter(*processes_, engine(), part, /*moments=*/true);
+    });
+    return copy;
+  }
   std::vector<const model::LoraAdapter*> parts;
   for_adapter(slot, [&](model::LoraAdapter& adapter) {
     adapter.enable_training();
@@ -98,22 +150,62 @@ AdapterCopy Stages::copy_training_state(api::AdapterSlot slot) {
 }
 
 std::shared_ptr<const model::LoraAdapter> Stages::merge_parts(const StagedAdapter& parts) {
+  if (has_other_processes()) return gather_weights(*parts[0]);
   if (size() == 1) return parts[0];
   std::vector<const model::LoraAdapter*> borrowed;
   for (const auto& part : parts) borrowed.push_back(part.get());
   return merge_adapter_parts(sampling().backend(), engine(), borrowed, /*moments=*/false).weights;
 }
 
+// Elsewhere one without modules stands for it: whoever holds it holds no part of this process.
+std::shared_ptr<const model::LoraAdapter> Stages::gather_weights(const model::LoraAdapter& part) {
+  AdapterCopy copy;
+  run_in_all_processes([&] {
+    copy = gather_adapter(*processes_, engine(), part, /*moments=*/false);
+    if (!is_first_process()) {
+      copy.weights = std::make_shared<model::LoraAdapter>(
+          engine().backend(), *engine().model().weights, std::vector<model::LoraModuleSpec>());
+    }
+  });
+  return copy.weights;
+}
+
+std::vector<AdapterCopy> Stages::scatter(const AdapterCopy& whole,
+                                         const std::vector<model::LoraModuleSpec>& specs,
+                                         bool moments) {
+  std::vector<AdapterCopy> parts(1);
+  run_in_all_processes(
+      [&] { parts[0] = scatter_adapter(*processes_, engine(), whole, specs, moments); });
+  return parts;
+}
+
+StagedAdapter Stages::scatter(const AdapterCopy& whole) {
+  StagedAdapter parts;
+  run_in_all_processes([&] {
+    std::vector<model::LoraModuleSpec> specs;
+    if (is_first_process()) specs = specs_of(*whole.weights);
+    broadcast_specs(*processes_, specs);
+    const AdapterCopy part =
+        scatter_adapter(*processes_, engine(), whole, specs, /*moments=*/false);
+    parts.push_back(std::const_pointer_cast<model::LoraAdapter>(part.weights));
+  });
+  return parts;
+}
+
 StagedAdapter Stages::copy_adapter(api::AdapterSlot slot) {
   StagedAdapter parts;
-  for (const Stage& stage : stages_)
-    parts.push_back(engine::copy_adapter(*stage.engine, stage.engine->adapter(slot)));
+  run_in_all_processes([&] {
+    for (const Stage& stage : stages_)
+      parts.push_back(engine::copy_adapter(*stage.engine, stage.engine->adapter(slot)));
+  });
   return parts;
 }
 
 void Stages::restore(const std::vector<AdapterCopy>& parts, api::AdapterSlot slot) {
-  for (size_t i = 0; i < size(); ++i)
-    engine::restore(sampling(i).backend(), parts[i], engine(i).adapter(slot));
+  run_in_all_processes([&] {
+    for (size_t i = 0; i < size(); ++i)
+      engine::restore(sampling(i).backend(), parts[i], engine(i).adapter(slot));
+  });
 }
 
 int64_t Stages::adapter_bytes(const std::vector<model::LoraModuleSpec>& specs, bool trains) const {

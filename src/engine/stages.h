@@ -5,11 +5,17 @@
 // once; between them, and in a break of a pass, what stages keep is the engine thread's to look at
 // and to change (backend/rank_threads.h). Engine thread only.
 //   Stages stages(plan, std::move(engines));  stages.run(batch);  stages.step(slot, adamw);
+// Or this process has one of the stages, and others have the rest: then all of them make the same
+// calls, and what changes stages is collective. Where one fails, all throw its Error, and other
+// calls can follow. Files are read and written by the first rank alone.
+//   Stages stages(comm, plan, std::move(engine));
 #pragma once
 #include <memory>
 #include <vector>
 
+#include "backend/comm.h"
 #include "backend/rank_threads.h"
+#include "base/function_ref.h"
 #include "base/threads.h"
 #include "engine/adapter_state.h"
 #include "engine/runner.h"
@@ -25,11 +31,23 @@ class Stages {
   explicit Stages(Runner& whole);
   // An engine a stage, and a rank a stage.
   Stages(PipelinePlan plan, std::vector<std::unique_ptr<Engine>> engines);
+  // The stage of this rank among processes. Borrows their Comm.
+  Stages(Comm& comm, PipelinePlan plan, std::unique_ptr<Engine> stage);
   Stages(const Stages&) = delete;
   Stages& operator=(const Stages&) = delete;
 
+  // That are in this process.
   [[nodiscard]] size_t size() const { return stages_.size(); }
   [[nodiscard]] const PipelinePlan& plan() const { return plan_; }
+  // Whether other processes have stages of the model; and whether this one answers for all.
+  [[nodiscard]] bool has_other_processes() const { return processes_ != nullptr; }
+  [[nodiscard]] bool is_first_process() const {
+    return processes_ == nullptr || processes_->rank() == 0;
+  }
+  // Does this process's part of what all do. Where one throws, all throw its Error.
+  void run_in_all_processes(FunctionRef<void()> body) const;
+  // Whether it is so on any process.
+  [[nodiscard]] bool is_so_on_any_process(bool on_this) const;
   // The engine of a stage; the first one's config and, but for what it holds, its table are the
   // whole model's.
   [[nodiscard]] Engine& engine(size_t stage = 0) { return *stages_[stage].engine; }
@@ -40,8 +58,9 @@ class Stages {
   // Tokens that training passes which run at once may have in all.
   [[nodiscard]] int64_t pass_tokens() const;
 
-  // A rank a stage. What they are given in breaks may ask sampler() for work.
-  [[nodiscard]] RankThreads& ranks() { return ranks_; }
+  // Calls body once for every stage of this process, each on its rank's thread, in all processes;
+  // also in breaks of run(). It may ask sampler() for work.
+  void run_sampling(FunctionRef<void(int stage)> body);
   // As Runner has them. `breaks`, if not null: what breaks in on passes.
   api::BatchResult run(const api::Batch& batch, const Interruption* breaks = nullptr);
   [[nodiscard]] double fraction_done() const { return stages_[0].passes->fraction_done(); }
@@ -66,6 +85,11 @@ class Stages {
   // Memory that an adapter of these modules takes, with or without gradients and moments.
   [[nodiscard]] int64_t adapter_bytes(const std::vector<model::LoraModuleSpec>& specs,
                                       bool trains) const;
+  // The parts of what the first process has read as a whole, with the moments if `moments`: of an
+  // adapter of these modules, or of the modules that it has found. Collective, of processes.
+  std::vector<AdapterCopy> scatter(const AdapterCopy& whole,
+                                   const std::vector<model::LoraModuleSpec>& specs, bool moments);
+  StagedAdapter scatter(const AdapterCopy& whole);
   // Memory of a state of this adapter while it is read from files, with or without moments.
   [[nodiscard]] int64_t state_bytes(api::AdapterSlot slot, bool moments);
 
@@ -82,9 +106,13 @@ class Stages {
 
   void add_stage(Stage stage);
 
+  [[nodiscard]] std::shared_ptr<const model::LoraAdapter> gather_weights(
+      const model::LoraAdapter& part);
+
+  Comm* const processes_ = nullptr;  // null: this one has all stages
   const PipelinePlan plan_;
   std::vector<Stage> stages_;
-  RankThreads ranks_;  // of a whole model this thread alone
+  RankThreads ranks_;  // of a whole model, and of one stage, this thread alone
 };
 
 }  // namespace strata::engine

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <iterator>
 
 #include "api/context.h"
 #include "base/error.h"
@@ -153,8 +155,8 @@ std::optional<api::Outcome> WorkRunner::execute(const api::Command& command) {
   if (const auto* step = std::get_if<api::OptimStep>(&command.op))
     return stages_.step(slot, step->adamw);
   if (const auto* save = std::get_if<api::SaveState>(&command.op)) {
-    return copies_.add_pending_write(command.request, stages_.copy_training_state(slot),
-                                     {api::SavedAs::kState, save->dir}, save->base_model_name);
+    return hold_for_writing(command, stages_.copy_training_state(slot),
+                            {api::SavedAs::kState, save->dir}, save->base_model_name);
   }
   if (const auto* save = std::get_if<api::SaveForSampler>(&command.op))
     return save_for_sampler(command, *save);
@@ -208,21 +210,42 @@ void WorkRunner::finish_write(FileJob job) {
 std::vector<api::Result> WorkRunner::finish_files() {
   std::vector<api::Result> results;
   for (FileJob& job : files_.take_done()) {
-    switch (job.what) {
-      case FileJob::What::kReadWeights:
-        finish_snapshot_read(std::move(job), results);
-        break;
-      case FileJob::What::kReadState:
-        results.push_back({api::RequestId{job.name}, finish_load(job)});
-        break;
-      case FileJob::What::kWriteWeights:
-        finish_write(std::move(job));
-        break;
-      case FileJob::What::kRemove:
-        break;
-    }
+    std::vector<api::Result> of_job = finish_file(std::move(job));
+    std::move(of_job.begin(), of_job.end(), std::back_inserter(results));
   }
   return results;
+}
+
+std::vector<api::Result> WorkRunner::finish_file(FileJob job) {
+  std::vector<api::Result> results;
+  if (stages_.has_other_processes()) share_read_file(job);
+  switch (job.what) {
+    case FileJob::What::kReadWeights:
+      finish_snapshot_read(std::move(job), results);
+      break;
+    case FileJob::What::kReadState:
+      results.push_back({api::RequestId{job.name}, finish_load(job)});
+      break;
+    case FileJob::What::kWriteWeights:
+      finish_write(std::move(job));
+      break;
+    case FileJob::What::kRemove:
+      break;
+  }
+  return results;
+}
+
+// What the first process has read, as it is where one has all stages.
+void WorkRunner::share_read_file(FileJob& job) {
+  if (job.fault != nullptr) return;
+  try {
+    if (job.what == FileJob::What::kReadWeights) job.parts = stages_.scatter(job.whole);
+    if (job.what == FileJob::What::kReadState)
+      job.states = stages_.scatter(job.whole, job.specs, job.optimizer);
+  } catch (...) {
+    job.fault = std::current_exception();
+  }
+  job.whole = {};
 }
 
 std::optional<api::Outcome> WorkRunner::create_model(const api::Command& command) {
@@ -231,7 +254,9 @@ std::optional<api::Outcome> WorkRunner::create_model(const api::Command& command
   book_.check_rank(create.lora.rank);
   const std::vector<model::LoraModuleSpec> specs =
       lora_specs(engine_.config(), create.lora, options_.expert_rank);
-  AdapterBook::Place place = book_.reserve_place(command, stages_.adapter_bytes(specs, true));
+  AdapterBook::Place place;
+  stages_.run_in_all_processes(
+      [&] { place = book_.reserve_place(command, stages_.adapter_bytes(specs, true)); });
   models_[command.model] = stages_.create_training_adapter(specs, create.lora.seed);
   book_.add(command.model, std::move(place));
   if (create.load_dir.empty()) return api::Done{};
@@ -257,8 +282,16 @@ api::Outcome WorkRunner::save_for_sampler(const api::Command& command,
     snapshots_.put(save.snapshot, weights, save.dir, save.ephemeral);
   if (save.ephemeral) return api::Saved{};
   const auto as = save.for_export ? api::SavedAs::kExport : api::SavedAs::kState;
-  return copies_.add_pending_write(command.request, {.weights = stages_.merge_parts(weights)},
-                                   {as, save.dir}, save.base_model_name);
+  return hold_for_writing(command, {.weights = stages_.merge_parts(weights)}, {as, save.dir},
+                          save.base_model_name);
+}
+
+// The first process has the whole, and writes it.
+api::Saved WorkRunner::hold_for_writing(const api::Command& command, AdapterCopy copy,
+                                        api::Saved as, const std::string& base_model_name) {
+  if (!stages_.is_first_process()) return as;
+  return copies_.add_pending_write(command.request, std::move(copy), std::move(as),
+                                   base_model_name);
 }
 
 // What copies that wait for the disk, and states that are being read, leave of the share of sampler

@@ -3,7 +3,9 @@
 // training rows of many adapters in shared passes, fixed sampler weights, the running samples;
 // answers with api::Result. A fault of one command is its result and touches no other. Samples are
 // by the rules of the server: logprobs of softmax(logits / temperature), sample i drawn from the
-// stream (seed, i), stop texts. Engine thread only.
+// stream (seed, i), stop texts. Where other processes have stages of the model, each has a
+// WorkRunner, all are given the same work (engine/turns.h), and all come to the same results.
+// Engine thread only.
 //   WorkRunner work_runner(stages, tokenizer, book, {});
 //   results = work_runner.run(scheduler.next({runner.capacity()}, now));
 #pragma once
@@ -56,10 +58,16 @@ class WorkRunner {
   // What came of the files that were asked for (files()): commands that waited for them go on, or
   // are answered. Also from `breaks`.
   std::vector<api::Result> finish_files();
+  // The same of one of them.
+  std::vector<api::Result> finish_file(FileJob job);
   // From `breaks`: adds to the events how far the data are that the pass is of.
   void emit_progress();
   // What happened since the last call, to be told before the results of the same turn.
   std::vector<api::Event> take_events() { return std::exchange(events_, {}); }
+
+  // Tokens of a sampling step at most, which the first of several processes learns for all.
+  [[nodiscard]] int64_t step_tokens() const { return budget_.tokens(); }
+  void set_step_tokens(int64_t tokens) { budget_.set_tokens(tokens); }
 
   // Before any work: reads the PEFT folder `dir` as sampler weights that stay in memory. Throws
   // Error where it does not fit the model, has a rank above `max_rank`, or takes more than sampler
@@ -136,8 +144,11 @@ class WorkRunner {
   // The command ends with finish_load(), when the files have been read.
   void begin_load(const api::Command& command, const std::string& dir, bool optimizer);
   api::Outcome finish_load(const FileJob& job);
+  void share_read_file(FileJob& job);
   void finish_write(FileJob job);
   api::Outcome save_for_sampler(const api::Command& command, const api::SaveForSampler& save);
+  api::Saved hold_for_writing(const api::Command& command, AdapterCopy copy, api::Saved as,
+                              const std::string& base_model_name);
   void train(const std::vector<api::DataRange>& rows, const Interruption* breaks);
   void run_rows(const std::vector<api::DataRange>& rows, const Interruption* breaks);
   // Into the batch and under_way_, but those that fail.

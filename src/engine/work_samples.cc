@@ -295,7 +295,8 @@ void WorkRunner::step_samples(std::vector<api::Result>& results) {
     sampled = loop_.step();
   } catch (const std::exception& error) {
     fail_all_samples(error.what(), results);
-    if (stages_.size() > 1) clear_prefixes();  // what stages have left of the rows may differ
+    // What stages have left of the rows may differ.
+    if (stages_.plan().num_ranks_in_all() > 1) clear_prefixes();
     sample_seconds_ += now_seconds() - begin;
     return;
   }

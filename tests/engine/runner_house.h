@@ -6,10 +6,13 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "backend/comm.h"
+#include "engine/turns.h"
 #include "engine/work_runner.h"
 #include "schedule/generate.h"
 #include "scheduler/scheduler.h"
@@ -23,6 +26,29 @@ inline int test_stages() {
   return asked == nullptr ? 1 : std::atoi(asked);
 }
 
+inline std::string tiny_model_dir(const TinyEngine& setup) {
+  return std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + setup.model + "/model";
+}
+
+inline PipelinePlan tiny_plan(const TinyEngine& setup, int num_stages) {
+  const int64_t num_layers = model::load_config(tiny_model_dir(setup), false).config.num_layers();
+  const std::vector<double> costs(static_cast<size_t>(num_layers), 1.0);
+  PipelinePlan plan =
+      make_pipeline_plan(schedule::generate({.kind = schedule::Kind::k1f1b,
+                                             .num_ranks = num_stages,
+                                             .num_microbatches = 2 * num_stages}),
+                         /*forwarding_delay=*/1, balance_layers(costs, 0.0, 0.5, num_stages));
+  plan.any_length = true;
+  return plan;
+}
+
+inline std::unique_ptr<Engine> tiny_stage(const TinyEngine& setup, const model::LayerRange& part) {
+  auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), test_threads(setup.threads));
+  auto model = model::load_model(*backend, tiny_model_dir(setup),
+                                 {.compute_dtype = setup.dtype, .part = part});
+  return std::make_unique<Engine>(std::move(backend), std::move(model), setup.options);
+}
+
 // A model that makes drafts is whole.
 inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, int num_stages) {
   std::vector<std::unique_ptr<Engine>> engines;
@@ -31,29 +57,30 @@ inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, int num_stag
     const int64_t num_layers = engines[0]->config().num_layers();
     return std::make_unique<Stages>(make_whole_plan(num_layers), std::move(engines));
   }
-  const std::string dir =
-      std::string(STRATA_SOURCE_DIR) + "/tests/golden/" + setup.model + "/model";
-  const int64_t num_layers = model::load_config(dir, false).config.num_layers();
-  const std::vector<double> costs(static_cast<size_t>(num_layers), 1.0);
-  PipelinePlan plan =
-      make_pipeline_plan(schedule::generate({.kind = schedule::Kind::k1f1b,
-                                             .num_ranks = num_stages,
-                                             .num_microbatches = 2 * num_stages}),
-                         /*forwarding_delay=*/1, balance_layers(costs, 0.0, 0.5, num_stages));
-  plan.any_length = true;
-  for (const model::LayerRange& part : plan.layers) {
-    auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), test_threads(setup.threads));
-    auto model = model::load_model(*backend, dir, {.compute_dtype = setup.dtype, .part = part});
-    engines.push_back(
-        std::make_unique<Engine>(std::move(backend), std::move(model), setup.options));
-  }
+  PipelinePlan plan = tiny_plan(setup, num_stages);
+  for (const model::LayerRange& part : plan.layers) engines.push_back(tiny_stage(setup, part));
   return std::make_unique<Stages>(std::move(plan), std::move(engines));
+}
+
+// The stage of one of several ranks.
+inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, Comm& comm) {
+  PipelinePlan plan = tiny_plan(setup, comm.size());
+  auto stage = tiny_stage(setup, plan.layers[static_cast<size_t>(comm.rank())]);
+  return std::make_unique<Stages>(comm, std::move(plan), std::move(stage));
 }
 
 struct Server {
   explicit Server(const TinyEngine& setup = {}, const AdapterLimits& limits = {},
                   const RunnerOptions& options = {}, int num_stages = test_stages())
-      : stages(tiny_stages(setup, num_stages)),
+      : Server(tiny_stages(setup, num_stages), limits, options) {}
+  // One of several processes, of which the first leads.
+  Server(const TinyEngine& setup, Comm& comm, const AdapterLimits& limits = {},
+         const RunnerOptions& options = {})
+      : Server(tiny_stages(setup, comm), limits, options) {
+    if (comm.rank() == 0) turns.emplace(comm);
+  }
+  Server(std::unique_ptr<Stages> of, const AdapterLimits& limits, const RunnerOptions& options)
+      : stages(std::move(of)),
         engine(&stages->engine()),
         tokenizer(text::Tokenizer::load(std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3")),
         book(limits),
@@ -63,6 +90,7 @@ struct Server {
   text::Tokenizer tokenizer;
   AdapterBook book;
   WorkRunner runner;
+  std::optional<TurnLeader> turns;  // none: no other process is asked
   scheduler::Scheduler scheduler{{}};
   std::map<std::string, std::vector<api::Outcome>> posted;
   std::vector<api::Event> told;  // beside these
@@ -76,7 +104,7 @@ struct Server {
 
   void finish_files() {
     while (reads && runner.files().num_waiting() > 0) runner.files().run_one();
-    post(runner.finish_files());
+    post(turns ? turns->finish_files(runner, {}) : runner.finish_files());
   }
   void post(std::vector<api::Result> results) {
     for (api::Result& result : scheduler.complete(std::move(results), 0.0)) {
@@ -90,7 +118,7 @@ struct Server {
     finish_files();
     const api::Capacity capacity = runner.capacity();
     const api::Work work = scheduler.next({&capacity, 1}, 0.0);
-    post(runner.run(work));
+    post(turns && !work.empty() ? turns->run(runner, work, nullptr) : runner.run(work));
     for (api::Event& event : runner.take_events()) told.push_back(std::move(event));
     return !work.empty() || (reads && runner.files().num_waiting() > 0);
   }

@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 
+#include "backend/thread_comm.h"
 #include "tests/base/temp_dir.h"
 #include "tests/engine/runner_house.h"
 
@@ -130,28 +132,21 @@ std::map<std::string, std::string> files_below(const std::string& dir) {
 
 class ServedStages : public ::testing::TestWithParam<std::tuple<std::string, DType, int>> {};
 
-TEST_P(ServedStages, GiveTheBitsAndTheFilesOfOne) {
-  const auto [model, dtype, num_stages] = GetParam();
-  const TinyEngine setup = {.model = model,
-                            .dtype = dtype,
-                            .options = {.pass_tokens = 128, .prefill_tokens = 32, .page_size = 8}};
-  // Sampler weights have space for few, so that others are written and read again.
-  const RunnerOptions options = {.snapshot_bytes = 1, .prefix_cache = true};
-  TempDir whole_dir, dir;
-  Server whole(setup, {}, options, 1);
-  Server staged(setup, {}, options, num_stages);
-  ASSERT_EQ(staged.stages->size(), static_cast<size_t>(num_stages));
-  const auto want = serve(whole, whole_dir.path());
-  const auto got = serve(staged, dir.path());
+using Answers = std::map<std::string, std::vector<double>>;
+
+void expect_same_answers(const Answers& got, const Answers& want) {
   EXPECT_EQ(got.size(), want.size());
   for (const auto& [request, numbers] : want) {
     const auto found = got.find(request);
     ASSERT_NE(found, got.end()) << request;
     EXPECT_EQ(found->second, numbers) << request;
   }
-  const auto want_files = files_below(whole_dir.path());
+}
+
+void expect_same_files(const std::string& dir, const std::string& of_whole) {
+  const auto want_files = files_below(of_whole);
   EXPECT_GE(want_files.size(), size_t{kTenants} * 11);
-  const auto got_files = files_below(dir.path());
+  const auto got_files = files_below(dir);
   EXPECT_EQ(got_files.size(), want_files.size());
   for (const auto& [name, bytes] : want_files) {
     const auto found = got_files.find(name);
@@ -160,12 +155,93 @@ TEST_P(ServedStages, GiveTheBitsAndTheFilesOfOne) {
   }
 }
 
+// As a server that the first of several processes is, here as threads that share nothing: each has
+// a stage, and does what the first one tells it.
+Answers serve_over_processes(const TinyEngine& setup, const RunnerOptions& options, int count,
+                             const std::string& dir) {
+  Answers got;
+  run_ranks(count, [&](Comm& comm) {
+    Server server(setup, comm, {}, options);
+    if (comm.rank() > 0)
+      return follow_turns(comm, [&](api::BaseId) -> WorkRunner& { return server.runner; });
+    got = serve(server, dir);
+    server.turns->end();
+  });
+  return got;
+}
+
+TEST_P(ServedStages, GiveTheBitsAndTheFilesOfOne) {
+  const auto [model, dtype, num_stages] = GetParam();
+  const TinyEngine setup = {.model = model,
+                            .dtype = dtype,
+                            .options = {.pass_tokens = 128, .prefill_tokens = 32, .page_size = 8}};
+  // Sampler weights have space for few, so that others are written and read again.
+  const RunnerOptions options = {.snapshot_bytes = 1, .prefix_cache = true};
+  TempDir whole_dir, dir, processes_dir;
+  Server whole(setup, {}, options, 1);
+  Server staged(setup, {}, options, num_stages);
+  ASSERT_EQ(staged.stages->size(), static_cast<size_t>(num_stages));
+  const Answers want = serve(whole, whole_dir.path());
+  expect_same_answers(serve(staged, dir.path()), want);
+  expect_same_files(dir.path(), whole_dir.path());
+  expect_same_answers(serve_over_processes(setup, options, num_stages, processes_dir.path()), want);
+  expect_same_files(processes_dir.path(), whole_dir.path());
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ServedStages,
                          ::testing::Values(std::tuple{"qwen3", DType::kF32, 2},
                                            std::tuple{"qwen3", DType::kBF16, 2},
                                            std::tuple{"qwen3_5", DType::kBF16, 3},
                                            std::tuple{"deepseek_moe", DType::kBF16, 2},
                                            std::tuple{"gemma3", DType::kF32, 4}));
+
+// The same where it is another process's.
+TEST(ServedStages, AProcessThatFailsEndsItsPassAlone) {
+  Server whole({}, {}, {}, 1);
+  whole.ask(create("m", {.rank = 4, .seed = 1}));
+  const auto next = [](Server& server, int64_t seq) {
+    server.submit(command("m", seq, data(*server.engine, {40, 50}, 3)));
+    server.submit(command("m", seq + 1, api::OptimStep{.adamw = {.lr = 0.05}}));
+    server.submit(sample(*server.engine, "s" + std::to_string(seq), 12, 3, 2));
+    server.run();
+  };
+  next(whole, 1);
+  next(whole, 3);
+  std::atomic<int> faulty = -1;
+  const auto limit_pass = [&](Server& server, int rank) {
+    const int64_t bytes = faulty == rank ? 1 : 0;
+    server.engine->set_limits(server.engine->options().pass_tokens, 1 << 20, 0, bytes);
+  };
+  run_ranks(2, [&](Comm& comm) {
+    Server server({}, comm);
+    if (comm.rank() > 0) {
+      return follow_turns(comm, [&](api::BaseId) -> WorkRunner& {
+        limit_pass(server, comm.rank());
+        return server.runner;
+      });
+    }
+    server.ask(create("m", {.rank = 4, .seed = 1}));
+    next(server, 1);
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      faulty = rank;
+      limit_pass(server, 0);
+      const std::string told =
+          server.message(command("m", 3 + rank, data(*server.engine, {40, 50}, 3), "fails"));
+      EXPECT_THAT(told, HasSubstr("the gradient of model m was dropped")) << rank;
+      EXPECT_FALSE(server.engine->adapter(api::AdapterSlot{1}).has_gradient);
+      server.posted.erase("fails");
+    }
+    faulty = -1;
+    limit_pass(server, 0);
+    // As the third and fourth of the whole model, which nothing failed before.
+    server.submit(command("m", 5, data(*server.engine, {40, 50}, 3), "m-3"));
+    server.submit(command("m", 6, api::OptimStep{.adamw = {.lr = 0.05}}, "m-4"));
+    server.submit(sample(*server.engine, "s3", 12, 3, 2));
+    server.run();
+    expect_same_answers(answers(server), answers(whole));
+    server.turns->end();
+  });
+}
 
 // A stage that fails in the midst of a pass, for which others wait: what ran with it is answered
 // with the fault and has no gradient on any stage; the next pass and samples are as if nothing had

@@ -29,7 +29,7 @@ bool is_preemptible(const SampleRow& row) {
 
 SamplingLoop::SamplingLoop(Stages& stages,
                            const std::vector<std::unique_ptr<PrefixCache>>& prefixes)
-    : ranks_(&stages.ranks()) {
+    : stages_(&stages) {
   for (size_t i = 0; i < stages.size(); ++i) {
     add_part(stages.sampler(i), stages.sampling(i), prefixes.empty() ? nullptr : prefixes[i].get());
   }
@@ -82,7 +82,7 @@ std::span<const SampledToken> SamplingLoop::step() {
     const std::span<const SampledToken> own = part.pass.run();
     if (rank == 0) sampled = own;
   };
-  ranks_ == nullptr ? of_rank(0) : ranks_->run_breaking(of_rank);
+  stages_ == nullptr ? of_rank(0) : stages_->run_sampling(of_rank);
   return sampled;
 }
 

@@ -152,8 +152,8 @@ class SamplingLoop {
     for (const auto& part : parts_) change(part->book);
   }
 
-  std::unique_ptr<Runner> own_;   // or none
-  RankThreads* ranks_ = nullptr;  // of the parts; null: it is the caller's own
+  std::unique_ptr<Runner> own_;  // or none
+  Stages* stages_ = nullptr;     // of the parts; null: the one part is the caller's own
   std::vector<std::unique_ptr<Part>> parts_;
   int64_t step_tokens_ = 0;
 };

@@ -53,7 +53,8 @@ std::map<api::SnapshotId, SnapshotCache::Entry>::iterator SnapshotCache::find_ol
 void SnapshotCache::evict_to_limit() {
   int64_t leaving = 0;
   for (const auto& [id, entry] : entries_) leaving += entry.written ? entry.bytes : 0;
-  while (num_bytes_ - leaving > max_bytes_) {
+  // All processes let the same go.
+  while (stages_.is_so_on_any_process(num_bytes_ - leaving > max_bytes_)) {
     const auto found = find_oldest_evictable();
     if (found == entries_.end()) return;
     Entry& entry = found->second;

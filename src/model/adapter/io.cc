@@ -329,7 +329,7 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
 
 std::unique_ptr<LoraAdapter> read_adapter_without_refresh(Backend& backend,
                                                           const LoadedModel& model,
-                                                          const std::string& dir) {
+                                                          const std::string& dir, bool whole) {
   const PeftAdapter peft(dir);
   std::vector<std::string> faults;
   const std::vector<MatchedModule> matched = match_modules(model, peft, faults);
@@ -340,7 +340,7 @@ std::unique_ptr<LoraAdapter> read_adapter_without_refresh(Backend& backend,
   if (!faults.empty()) fail(model, peft, dir, faults);
   warn_base_mismatch(model, peft, dir);
   warn_rope_mismatch(model, peft, dir);
-  auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched));
+  auto adapter = std::make_unique<LoraAdapter>(backend, *model.weights, specs_of(matched), whole);
   read_modules(peft, matched, *adapter);
   return adapter;
 }

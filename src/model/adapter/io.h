@@ -32,7 +32,8 @@ std::unique_ptr<LoraAdapter> load_adapter(Backend& backend, const LoadedModel& m
 // copies of base weights, which only the engine thread can compare, are refused.
 std::unique_ptr<LoraAdapter> read_adapter_without_refresh(Backend& backend,
                                                           const LoadedModel& model,
-                                                          const std::string& dir);
+                                                          const std::string& dir,
+                                                          bool whole = false);
 
 // A PEFT directory whose modules are read one at a time, each when it is asked for: whoever goes
 // through them has memory for one. Its faults are those of load_adapter(), but for values.
