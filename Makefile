@@ -8,7 +8,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help install build test stages ranks checks asan tsan fuzz tidy format format-check run run-train e2e e2e-clients events cookbook robust chaos many-tenants page json-schemas \
+.PHONY: help install build test stages ranks checks asan tsan fuzz tidy format format-check run run-train e2e e2e-clients events cookbook robust chaos serve-ranks many-tenants page json-schemas \
   documents package packages-test build-on run-smollm2 random-models \
   compare-llama-cpp llama-cpp peers tiny-qwen3 mtp-demo clean
 
@@ -75,6 +75,12 @@ ranks:
 	@STRATA_STAGES=all build/test/tests/stages/stages_test --gtest_filter='*Divisions*' --gtest_brief=1
 	@STRATA_RANKS=all build/test/tests/ranks/ranks_test --gtest_brief=1
 	@python3 tests/ranks/two_hosts.py build/test/strata models/tiny-qwen3 examples/answers.jsonl
+
+# A server over ranks against one process, by the official SDK and OpenAI's; each rank stopped, and each killed.
+serve-ranks: build
+	@tools/install.sh sdk
+	@tools/install.sh test
+	@TINKER_TELEMETRY=0 "$$(tools/run/sdk_python.sh)" tests/e2e/serve_ranks.py build/release/strata models/tiny-qwen3 $(RANKS)
 
 # Every tools/check/check_*.py: layers, sizes, documents. They read the tree and write nothing.
 checks:

@@ -39,9 +39,11 @@ engine::StagePlan plan_stage(const engine::PipelinePlan& pipeline, int stage,
                              const engine::PassPlan& counted);
 
 // A model that is served: its stages, and how they divide it; without a plan one, which is whole.
+// Where other processes have the rest, each plans its own memory.
 struct ServedModel {
   std::vector<engine::Engine*> stages;
   const engine::PipelinePlan* plan = nullptr;
+  int first_stage = 0;  // of these, in the plan
 };
 
 // A server's models, and what may be asked of them.

@@ -57,7 +57,7 @@ PlannedPasses plan_stage_passes(const ServedModel& model, size_t stage, int64_t 
     return {bytes, bytes};
   }
   const engine::StagePlan plan =
-      engine::plan_stage(*model.plan, static_cast<int>(stage), engine, shape);
+      engine::plan_stage(*model.plan, model.first_stage + static_cast<int>(stage), engine, shape);
   return {plan.pass_bytes + plan.held_bytes,
           plan.activation_bytes() + plan.waiting_bytes() + plan.message_bytes + plan.list_bytes};
 }
@@ -273,7 +273,9 @@ class ServePlanner {
   int64_t allot_long_datum(const ServedModel& model, size_t stage, int64_t share,
                            LongestDatum& of_model) {
     const int64_t count =
-        model.plan == nullptr ? 1 : engine::peak_live(*model.plan, static_cast<int>(stage));
+        model.plan == nullptr
+            ? 1
+            : engine::peak_live(*model.plan, model.first_stage + static_cast<int>(stage));
     const int64_t bytes =
         plan_stage_passes(model, stage, plan_.pass.pass_tokens, run_.max_rank, expert_rank_).one;
     const LongestDatum longest =

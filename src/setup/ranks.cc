@@ -10,7 +10,6 @@
 #include <span>
 #include <string_view>
 
-#include "backend/mpi_comm.h"
 #include "base/cores.h"
 #include "base/env.h"
 #include "base/error.h"
@@ -104,8 +103,8 @@ bool any_stage_defers_weight_gradients(const engine::PipelinePlan& plan) {
 
 }  // namespace
 
-int run_as_rank(const StageOptions& stages, RankBody body) {
-  MpiRanks ranks(find_plugin());
+int run_as_rank(const StageOptions& stages, RankBody body, const MpiOptions& options) {
+  MpiRanks ranks(find_plugin(), options);
   int code = 0;
   try {
     ranks.run([&](Comm& comm) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/mpi_comm.h"
 #include "backend/process_ranks.h"
 #include "base/function_ref.h"
 #include "base/option_table.h"
@@ -22,7 +23,7 @@ namespace strata::apps {
 // them prints. Of ranks that share a machine's cores each takes its part of them, as `bind` says.
 // Once in a process.
 using RankBody = FunctionRef<int(Comm& comm, const schedule::ParallelLayout& layout)>;
-int run_as_rank(const StageOptions& stages, RankBody body);
+int run_as_rank(const StageOptions& stages, RankBody body, const MpiOptions& options = {});
 
 // An Error for a model that does not divide so, by its rows of parameters and its kinds of layers,
 // and for a kind of ranks by which nothing is divided yet.

@@ -341,6 +341,18 @@ std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::RunPlan& r
   return std::make_unique<engine::Runner>(comm, plan, std::move(engines));
 }
 
+std::unique_ptr<engine::Engine> load_stage_of_rank(const Comm& comm,
+                                                   const engine::PipelinePlan& plan,
+                                                   const LoadSpec& spec) {
+  const engine::EngineOptions options = {
+      .threads = threads_of(comm.rank_here(), comm.ranks_here(), spec.threads),
+      .recompute = spec.recompute.policy,
+      .offload = spec.offload};
+  const auto stage = static_cast<size_t>(plan.stages_of(comm.rank()).at(0));
+  return load_engine(make_backend(options.threads), spec, options, plan.layers[stage],
+                     comm.rank() == 0 ? Warnings::kTold : Warnings::kNone);
+}
+
 std::vector<std::unique_ptr<engine::Engine>> load_all_stages(const engine::PipelinePlan& plan,
                                                              const LoadSpec& spec,
                                                              engine::EngineOptions options) {

@@ -62,6 +62,10 @@ engine::RunPlan plan_staged_run(const LoadSpec& spec, planner::TrainRun run,
 std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::RunPlan& run,
                                             const LoadSpec& spec,
                                             engine::EngineOptions options = {});
+// Loads the stage of this rank alone, of a plan that has one a rank.
+std::unique_ptr<engine::Engine> load_stage_of_rank(const Comm& comm,
+                                                   const engine::PipelinePlan& plan,
+                                                   const LoadSpec& spec);
 // Loads all stages of a plan that has one a rank, each with its part of the threads.
 std::vector<std::unique_ptr<engine::Engine>> load_all_stages(const engine::PipelinePlan& plan,
                                                              const LoadSpec& spec,

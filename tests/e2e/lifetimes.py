@@ -22,7 +22,7 @@ A = [5, 9, 17, 33, 65, 12, 40, 7]
 class Server:
     def __init__(self, strata, model, data, *options, keys=False, **process):
         self.process = subprocess.Popen(
-            [strata, "serve", "--model", f"tiny={model}", "--data", data,
+            [*([strata] if isinstance(strata, str) else strata), "serve", "--model", f"tiny={model}", "--data", data,
              *([] if "--listen" in options else ["--listen", "127.0.0.1:0"]), "--metrics-listen", "127.0.0.1:0", *([] if keys else ["--no-keys"]), *options],
             stdout=subprocess.PIPE, text=True, bufsize=1, **process)
         atexit.register(self.process.kill)  # a failed test leaves no server behind

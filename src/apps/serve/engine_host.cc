@@ -45,19 +45,28 @@ std::unique_ptr<engine::Stages> load_one_stage(const LoadSpec& spec, int64_t dra
   return std::make_unique<engine::Stages>(engine::make_whole_plan(num_layers), std::move(whole));
 }
 
-void check_no_drafts_in_stages(int stages, int64_t draft_tokens) {
+void check_no_drafts_in_stages(const std::string& division, int64_t draft_tokens) {
   if (draft_tokens <= 0) return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("--stages {} and --speculate mtp: a model in stages makes no drafts; "
-                          "leave one of them out",
-                          stages));
+              fmt::format("{} and --speculate mtp: a model in stages makes no drafts; leave one of "
+                          "them out",
+                          division));
 }
 
-std::unique_ptr<engine::Stages> load_stages(const LoadSpec& spec, int stages,
-                                            int64_t draft_tokens) {
-  if (stages == 1) return load_one_stage(spec, draft_tokens);
-  check_no_drafts_in_stages(stages, draft_tokens);
-  engine::PipelinePlan plan = plan_pipeline(spec, stages);
+std::unique_ptr<engine::Stages> load_stage_of_process(const LoadSpec& spec, Comm& processes,
+                                                      int64_t draft_tokens) {
+  check_no_drafts_in_stages(fmt::format("--ranks pipeline={}", processes.size()), draft_tokens);
+  engine::PipelinePlan plan = plan_pipeline(spec, processes.size());
+  auto engine = load_stage_of_rank(processes, plan, spec);
+  return std::make_unique<engine::Stages>(processes, std::move(plan), std::move(engine));
+}
+
+std::unique_ptr<engine::Stages> load_stages(const LoadSpec& spec, const HostOptions& options) {
+  if (options.processes != nullptr)
+    return load_stage_of_process(spec, *options.processes, options.draft_tokens);
+  if (options.stages == 1) return load_one_stage(spec, options.draft_tokens);
+  check_no_drafts_in_stages(fmt::format("--stages {}", options.stages), options.draft_tokens);
+  engine::PipelinePlan plan = plan_pipeline(spec, options.stages);
   auto engines = load_all_stages(plan, spec);
   return std::make_unique<engine::Stages>(std::move(plan), std::move(engines));
 }
@@ -101,13 +110,17 @@ std::vector<api::Result> results_of_failure(const api::Work& work, const std::st
 
 }  // namespace
 
-EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOptions& options) {
+EngineHost::EngineHost(const std::vector<std::string>& directories, const HostOptions& options)
+    : processes_(options.processes) {
   const model::KeepWeights keep = parse_weights(options.weights);
-  check_weights_fit(directories, options.memory,
-                    options.dtype == "f32" ? model::KeepWeights::kBf16 : keep);
+  if (processes_ == nullptr) {
+    check_weights_fit(directories, options.memory,
+                      options.dtype == "f32" ? model::KeepWeights::kBf16 : keep);
+  }
   for (const std::string& dir : directories) load_base(dir, options);
   check_speculate_option(options);
   plan_ = plan_serving(options);
+  if (processes_ != nullptr) agree_on_limits();
   expert_rank_ = options.expert_rank;
   engine::AdapterLimits limits = options.adapters;
   limits.max_bytes = plan_.memory.bytes_of(engine::MemoryUse::kAdapters);
@@ -143,7 +156,8 @@ engine::RunPlan EngineHost::plan_serving(const HostOptions& options) const {
     planner::ServedModel& model = run.models.emplace_back();
     engine::Stages& stages = *base.stages;
     for (size_t i = 0; i < stages.size(); ++i) model.stages.push_back(&stages.engine(i));
-    if (stages.size() > 1) model.plan = &stages.plan();
+    if (stages.plan().has_flights()) model.plan = &stages.plan();
+    if (processes_ != nullptr) model.first_stage = processes_->rank();
   }
   return planner::plan_run(run);
 }
@@ -188,7 +202,8 @@ void EngineHost::load_base(const std::string& dir, const HostOptions& options) {
                  .context = options.context,
                  .mtp = options.draft_tokens > 0 ? model::UseMtp::kIfThere : model::UseMtp::kNever},
                 base.texts);
-  base.stages = load_stages(spec, options.stages, options.draft_tokens);
+  base.stages = load_stages(spec, options);
+  if (processes_ != nullptr) base.whole = make_planning_engine(spec);
   const engine::Engine& engine = base.stages->engine();
   if (options.draft_tokens > 0 && engine.options().draft_tokens == 0) warn_of_no_drafts(dir);
   api::BaseInfo info =
@@ -204,10 +219,14 @@ void EngineHost::load_base(const std::string& dir, const HostOptions& options) {
 }
 
 int64_t EngineHost::parameter_bytes(api::BaseId base, const api::LoraConfig& lora) const {
-  const engine::Stages& stages = *engines_.at(static_cast<size_t>(base)).stages;
-  const auto specs = engine::lora_specs(stages.engine().config(), lora, expert_rank_);
+  const Base& of = engines_.at(static_cast<size_t>(base));
+  const auto specs = engine::lora_specs(of.stages->engine().config(), lora, expert_rank_);
+  const auto bytes = [&](bool trains) {
+    return of.whole ? engine::adapter_bytes(*of.whole, specs, trains)
+                    : of.stages->adapter_bytes(specs, trains);
+  };
   // Training adds three blocks of the parameters' size: gradients and two moments.
-  return (stages.adapter_bytes(specs, true) - stages.adapter_bytes(specs, false)) / 3;
+  return (bytes(true) - bytes(false)) / 3;
 }
 
 void EngineHost::start(scheduler::Scheduler& scheduler,
@@ -218,7 +237,8 @@ void EngineHost::start(scheduler::Scheduler& scheduler,
     for (int i = 0; i < kFileThreads; ++i)
       file_threads_.emplace_back([this, &files = base.runner->files()] { run_file_jobs(files); });
   }
-  thread_ = std::jthread([this] { run_until_stopped(); });
+  if (processes_ != nullptr) turns_.emplace(*processes_);
+  thread_ = std::jthread([this] { turns_ ? run_leading_others() : run_until_stopped(); });
 }
 
 int64_t EngineHost::write_saved(const api::RequestId& request) const {
@@ -274,8 +294,10 @@ std::vector<api::Result> EngineHost::run_turn(const api::Work& work) {
 
 void EngineHost::post_file_results() {
   std::vector<api::Result> results;
-  for (const Base& base : engines_) {
-    std::vector<api::Result> finished = base.runner->finish_files();
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    engine::WorkRunner& runner = *engines_[i].runner;
+    std::vector<api::Result> finished =
+        turns_ ? turns_->finish_files(runner, bases_[i].id) : runner.finish_files();
     std::move(finished.begin(), finished.end(), std::back_inserter(results));
   }
   if (results.empty()) return;
@@ -298,6 +320,7 @@ bool EngineHost::poll_for_break() {
   const double now = now_seconds();
   if (now < next_look_) return false;
   next_look_ = now + kLookSeconds;
+  if (turns_) return now >= next_told_;
   return now >= next_told_ || scheduler_->any_samples_waiting() ||
          std::any_of(engines_.begin(), engines_.end(),
                      [](const Base& base) { return base.runner->num_running() > 0; });
@@ -328,6 +351,7 @@ void EngineHost::take_break() {
   const double begin = now_seconds();
   try {
     if (begin >= next_told_) emit_progress();
+    if (turns_) return;
     post_file_results();
     run_sampling_steps();
   } catch (const std::exception& error) {  // the pass must go on
@@ -341,6 +365,7 @@ std::vector<api::Result> EngineHost::run_with_breaks(const api::Work& work) {
   const auto is_due = [this] { return poll_for_break(); };
   const auto take = [this] { take_break(); };
   const Interruption breaks{.is_due = is_due, .run = take};
+  if (turns_) return run_in_all_processes(work, breaks);
   return run_catching_errors(work,
                              [&](engine::WorkRunner& runner) { return runner.run(work, &breaks); });
 }
@@ -384,6 +409,7 @@ server::Dispatch make_dispatch(scheduler::Scheduler& scheduler, const EngineHost
           },
       .tick = [&scheduler](double now,
                            double excused) { scheduler.give_up_overdue_gaps(now, excused); },
+      .why_engines_wait = [&host] { return host.find_silent_process(); },
   };
 }
 

@@ -4,6 +4,9 @@
 // written others do. While training passes run, sampling breaks in on them for
 // as much time as it leaves them, so that a sample need not wait for the end of a pass.
 //   EngineHost host(directories, options);  host.start(scheduler, post);  ...  host.stop();
+// Of several processes, each with a stage of each model, the first one's thread tells the others
+// what it does (engine/turns.h), which have no scheduler: they follow(). Nothing breaks in on their
+// passes.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -14,6 +17,8 @@
 #include <vector>
 
 #include "api/event.h"
+#include "backend/comm.h"
+#include "engine/turns.h"
 #include "engine/work_runner.h"
 #include "planner/planner.h"
 #include "scheduler/scheduler.h"
@@ -42,6 +47,8 @@ struct HostOptions {
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;
   int64_t draft_tokens = 0;  // by multi-token prediction: of the models that have it, one at least
   bool prefix_cache = true;  // of the models whose samples are not drafted
+  // That have a stage each, with threads and memory of their own; null: this one is alone.
+  Comm* processes = nullptr;
 };
 
 class EngineHost {
@@ -82,6 +89,12 @@ class EngineHost {
   void drop_saved(const api::RequestId& request) const;
   // Ends the loop after the turn that is running.
   void stop();
+  // In place of start() where another process leads: does what that one does, until it stops.
+  void follow();
+  // Any thread: of which process nothing is heard, since when; or empty.
+  [[nodiscard]] std::string find_silent_process() const {
+    return processes_ == nullptr ? "" : processes_->find_silent_rank();
+  }
 
   struct Counts {  // any thread
     int64_t trained_tokens = 0;
@@ -105,10 +118,14 @@ class EngineHost {
   struct Base {
     ModelTexts texts;
     std::unique_ptr<engine::Stages> stages = nullptr;
+    // Where other processes have stages: the whole, which can only plan.
+    std::unique_ptr<engine::Engine> whole = nullptr;
     std::optional<text::Tokenizer> tokenizer = {};
     std::unique_ptr<engine::WorkRunner> runner = nullptr;
   };
   void load_base(const std::string& dir, const HostOptions& options);
+  // The least that any process has.
+  void agree_on_limits();
   // How the memory that is left is divided. Error where it is too little.
   [[nodiscard]] engine::RunPlan plan_serving(const HostOptions& options) const;
   void check_speculate_option(const HostOptions& options) const;
@@ -116,8 +133,10 @@ class EngineHost {
   void apply_plan_to_models();
   void make_runners(const HostOptions& options);
   void run_until_stopped();
+  void run_leading_others();
   std::vector<api::Result> run_turn(const api::Work& work);
   std::vector<api::Result> run_with_breaks(const api::Work& work);
+  std::vector<api::Result> run_in_all_processes(api::Work work, const Interruption& breaks);
   std::vector<api::Result> run_catching_errors(
       const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body);
   void run_file_jobs(engine::FileJobs& files);
@@ -135,11 +154,13 @@ class EngineHost {
   void update_adapter_counts();
   void update_cache_counts();
 
+  Comm* const processes_ = nullptr;
   std::vector<Base> engines_;
   std::vector<api::BaseInfo> bases_;
   engine::RunPlan plan_;
   model::ExpertRank expert_rank_ = model::ExpertRank::kDivided;
   std::unique_ptr<engine::AdapterBook> book_;
+  std::optional<engine::TurnLeader> turns_;  // of the first of several processes
   scheduler::Scheduler* scheduler_ = nullptr;
   std::function<void(std::vector<api::Event>)> post_;
   double next_look_ = 0.0;  // for samples, in a training pass

@@ -19,6 +19,7 @@
 #include "apps/serve/memory.h"
 #include "apps/serve/merger.h"
 #include "apps/serve/notify.h"
+#include "apps/serve/served_ranks.h"
 #include "apps/serve/served_texts.h"
 #include "apps/serve/signal_wait.h"
 #include "base/clock.h"
@@ -35,6 +36,7 @@
 #include "server/tinker_server.h"
 #include "setup/backend.h"
 #include "setup/engine_setup.h"
+#include "setup/ranks.h"
 
 namespace strata::apps {
 namespace {
@@ -164,7 +166,7 @@ std::vector<ServedAdapter> served_adapters(const server::BaseNames& names) {
 
 // All but what requests may hold.
 HostOptions host_options_of(const server::ServeOptions& options, const server::BaseNames& names,
-                            int64_t memory) {
+                            int64_t memory, Comm* processes) {
   return {.dtype = options.dtype,
           .weights = options.weights,
           .context = options.context,
@@ -179,7 +181,14 @@ HostOptions host_options_of(const server::ServeOptions& options, const server::B
           .served = served_adapters(names),
           .expert_rank = model::parse_expert_rank(options.expert_rank),
           .draft_tokens = resolve_draft_tokens(options.speculate, options.draft_tokens),
-          .prefix_cache = options.prefix_cache};
+          .prefix_cache = options.prefix_cache,
+          .processes = processes};
+}
+
+// Of all processes that share the machine, where none is given.
+int64_t memory_of(const server::ServeOptions& options, const Comm* processes) {
+  if (options.memory > 0) return options.memory;
+  return read_usable_memory() / 5 * 4 / (processes == nullptr ? 1 : processes->ranks_here());
 }
 
 // With --merged, else none. The memory that it takes is added to what requests may hold.
@@ -295,12 +304,10 @@ int shut_down(int signal, const sigset_t& signals, double seconds, const Serving
   return 0;
 }
 
-}  // namespace
-
-int run_serve(const server::ServeOptions& given, bool verbose) {
-  ::umask(0077);  // what it writes is nobody else's; sockets have --socket-mode
-  const sigset_t signals = block_signals();
-  ignore_closed_pipes();
+// The server. `processes`: that have the stages of its models, of which this is the first; null:
+// it is alone.
+int serve(const server::ServeOptions& given, const sigset_t& signals, Comm* processes,
+          bool verbose) {
   std::optional<LeaveWhileStarting> starting(std::in_place, signals);
   report::TraceFile trace(given.trace);
   tune_malloc_for_large_buffers();
@@ -308,10 +315,11 @@ int run_serve(const server::ServeOptions& given, bool verbose) {
   server::ServeOptions options = given;
   const server::BaseNames names(options.models, options.aliases, options.tokenizers,
                                 options.adapters);
-  const int64_t memory = options.memory > 0 ? options.memory : read_usable_memory() / 5 * 4;
+  const int64_t memory = memory_of(options, processes);
   server::resolve_size_limits(options, memory);
   server::Budget budget(options);
-  HostOptions host_options = host_options_of(options, names, memory);
+  HostOptions host_options = host_options_of(options, names, memory, processes);
+  if (processes != nullptr) check_processes_alike(*processes, names.directories(), host_options);
   host_options.requests = request_rows(budget);
   const server::ModelMerger merger = make_merger(options, names, host_options);
   EngineHost host(names.directories(), host_options);
@@ -331,6 +339,44 @@ int run_serve(const server::ServeOptions& given, bool verbose) {
   const int signal = handle_signals_until_end(signals, server);
   return shut_down(signal, signals, options.shutdown_timeout,
                    {.host = host, .scheduler = scheduler, .server = server, .trace = trace});
+}
+
+// Another process than the first: it has a stage of each model, and is told what to do with it.
+// Signals are for the first one, which ends the others.
+void follow(const server::ServeOptions& options, Comm& processes) {
+  tune_malloc_for_large_buffers();
+  const server::BaseNames names(options.models, options.aliases, options.tokenizers,
+                                options.adapters);
+  const HostOptions host_options =
+      host_options_of(options, names, memory_of(options, &processes), &processes);
+  check_processes_alike(processes, names.directories(), host_options);
+  EngineHost(names.directories(), host_options).follow();
+}
+
+int serve_as_rank(const server::ServeOptions& options, const sigset_t& signals, Comm& comm,
+                  const schedule::ParallelLayout& layout, bool verbose) {
+  check_served_division(layout, options);
+  if (comm.rank() == 0) return serve(options, signals, comm.size() == 1 ? nullptr : &comm, verbose);
+  follow(options, comm);
+  return 0;
+}
+
+}  // namespace
+
+int run_serve(const server::ServeOptions& options, bool verbose) {
+  ::umask(0077);  // what it writes is nobody else's; sockets have --socket-mode
+  const sigset_t signals = block_signals();
+  ignore_closed_pipes();
+  if (options.ranks.empty()) {
+    check_started_alone();
+    return serve(options, signals, /*processes=*/nullptr, verbose);
+  }
+  // mpirun and srun end all with one that was killed; one that was stopped may go on.
+  return run_as_rank({.ranks = options.ranks},
+                     [&](Comm& comm, const schedule::ParallelLayout& layout) {
+                       return serve_as_rank(options, signals, comm, layout, verbose);
+                     },
+                     {.waits_for_silent = true});
 }
 
 }  // namespace strata::apps

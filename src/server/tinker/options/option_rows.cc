@@ -398,6 +398,10 @@ void add_machine_rows(OptionTable& t, ServeOptions& o) {
   t.integer("stages", o.stages, {1, 64, "1 to 64"},
             "that the layers of each model are divided into, each with its part of --threads; "
             "no result depends on it");
+  t.text("ranks", o.ranks,
+         "pipeline=N: N processes, which mpirun or srun starts, have a stage of each model; the "
+         "first one is the server")
+      .in("DIVISION");
 }
 
 void add_remaining_rows(OptionTable& t, ServeOptions& o) {

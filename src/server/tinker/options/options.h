@@ -110,6 +110,7 @@ struct ServeOptions {
   bool prefix_cache = true;
   int64_t threads = 0;  // 0: all cores
   int64_t stages = 1;
+  std::string ranks;       // how processes divide each model; empty: this one is alone
   std::string stands_for;  // for people: what a short command line stands for, or empty
 };
 

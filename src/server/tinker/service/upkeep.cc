@@ -151,7 +151,7 @@ std::string Service::why_not_ready(double now) const {
   if (clock < believed_seconds(clock)) return "the machine's clock is wrong: it is before 2020";
   if (!usage_fault_.empty() || !sweep_fault_.empty() || parts_.store.is_away())
     return "the state store or its disk is away";
-  return "";
+  return dispatch_.why_engines_wait ? dispatch_.why_engines_wait() : "";
 }
 
 void Service::exclude_standstill_from_limits(double now, double seconds) {

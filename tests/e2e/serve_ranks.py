@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server over ranks: the answers and files of one process, through Tinker's SDK and OpenAI's client; each rank stopped
+for some seconds under load, which readiness names and nobody else notices; and each killed, which ends all, after which
+what was acknowledged is there. Needs Open MPI.
+
+usage: serve_ranks.py STRATA MODEL_DIR [RANKS, 2]
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import httpx
+import openai
+import tinker
+from tinker import types
+
+from kill import Sampler, Trainer, check_checkpoints, check_files, check_futures
+from lifetimes import Server
+from sdk_tour import datum, settled
+from wire import KEY, Wire, ce, wait_until
+
+MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]
+MEMORY = ["--memory", "1GiB"]
+A = [5, 9, 17, 33, 65, 12, 40, 7]
+SILENT = 12.0  # seconds that a rank is stopped for
+SOON = 10.0    # within which readiness says so, and within which all end with one
+
+
+class RankedServer(Server):
+    """The same as processes; what they print on stderr is kept."""
+
+    def __init__(self, strata, model, data, ranks, *options):
+        self.ranks, self.errors = ranks, pathlib.Path(f"{data}.stderr")
+        with open(self.errors, "w") as errors:
+            super().__init__([*MPIRUN, "-n", str(ranks), strata], model, data, "--ranks", f"pipeline={ranks}", *MEMORY,
+                             *options, stderr=errors)
+
+    def pid(self, rank):
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                environ = (folder / "environ").read_bytes().split(b"\0")
+                parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+            if parent == self.process.pid and f"OMPI_COMM_WORLD_RANK={rank}".encode() in environ:
+                return int(folder.name)
+        raise AssertionError(f"no rank {rank}")
+
+    def stop(self, with_signal=signal.SIGUSR2):  # which mpirun hands on
+        return super().stop(with_signal)
+
+
+def use_sdk(url):
+    """What it gives: losses, logprobs, tokens, and the paths of what was saved."""
+    service = tinker.ServiceClient(base_url=url, api_key=KEY)
+    training = settled(service.create_lora_training_client(base_model="tiny", rank=8, seed=3))
+    data, out = [datum(tokens) for tokens in (A, A[::-1], A * 9)], []
+    for _ in range(3):
+        passed = training.forward_backward(data, "cross_entropy").result()
+        out += [passed.metrics["loss:sum"], *(list(o["logprobs"].data) for o in passed.loss_fn_outputs)]
+        training.optim_step(types.AdamParams(learning_rate=1e-2)).result()
+    state = training.save_state("state").result().path
+    saved = training.save_weights_for_sampler("sampler").result().path
+    for path in (saved, None):
+        weights = {"model_path": path} if path else {"base_model": "tiny"}
+        sampling = settled(service.create_sampling_client(**weights))
+        answer = sampling.sample(prompt=types.ModelInput.from_ints(A * 20), num_samples=3, include_prompt_logprobs=True,
+                                 sampling_params=types.SamplingParams(max_tokens=24, seed=11, temperature=0.7)).result()
+        out += [(list(s.tokens), list(s.logprobs)) for s in answer.sequences] + [list(answer.prompt_logprobs)]
+    again = settled(service.create_training_client_from_state_with_optimizer(state))
+    again.optim_step(types.AdamParams(learning_rate=1e-2)).result()
+    passed = again.forward_backward(data, "cross_entropy").result()
+    return [*out, passed.metrics["loss:sum"]]
+
+
+def use_openai(url):
+    client = openai.OpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0)
+    done = client.completions.create(model="tiny", prompt="The quick brown fox", max_tokens=24, seed=5, temperature=0.8,
+                                     n=2, logprobs=2)
+    out = [(c.text, c.logprobs.token_logprobs) for c in done.choices]
+    streamed = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hello"}], seed=6,
+                                              max_tokens=16, stream=True)
+    out.append("".join(c.choices[0].delta.content or "" for c in streamed if c.choices))
+    try:
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=8,
+                                       response_format={"type": "json_object"})
+    except openai.BadRequestError as error:
+        return out, str(error)
+    return out, ""
+
+
+def saved_files(data):
+    """Of the one checkpoint of each kind: folders' names differ, and strata.json says when it was made."""
+    return {(f.parent.parent.name, f.name): f.read_bytes()
+            for f in pathlib.Path(data).glob("checkpoints/*/*/*/*/*") if f.name != "strata.json"}
+
+
+def same_as_one_process(strata, model, ranks):
+    with tempfile.TemporaryDirectory() as folder:
+        seen = []
+        for name in ("one", "ranks"):
+            data = f"{folder}/{name}"
+            server = Server(strata, model, data, *MEMORY) if name == "one" else RankedServer(strata, model, data, ranks)
+            answers = use_sdk(server.url)
+            texts, refused = use_openai(server.url)
+            assert (refused == "") == (name == "one"), refused
+            assert name == "one" or "--ranks" in refused, refused
+            assert server.stop() == 0, name
+            seen.append((answers, texts, saved_files(data)))
+        one, several = seen
+        assert several[0] == one[0], "the SDK's answers differ"
+        assert several[1] == one[1], "the texts differ"
+        assert several[2].keys() == one[2].keys() and len(one[2]) >= 6, (several[2].keys(), one[2].keys())
+        for name, content in one[2].items():
+            assert several[2][name] == content, name
+    print(f"serve_ranks: {len(one[2])} files and all answers of {ranks} ranks are those of one process", flush=True)
+
+
+def refusals(strata, model):
+    for count, options, wanted in [(2, ["--ranks", "data=2"], "a server has no data ranks"),
+                                   (2, ["--ranks", "tensor=2"], "pipeline=N alone"),
+                                   (2, ["--ranks", "pipeline=2", "--stages", "2"], "one stage"),
+                                   (2, ["--ranks", "pipeline=2", "--speculate", "mtp"], "--speculate mtp"),
+                                   (2, [], "give --ranks pipeline=2")]:
+        with tempfile.TemporaryDirectory() as data:
+            done = subprocess.run([*MPIRUN, "-n", str(count), strata, "serve", "--model", f"tiny={model}", "--no-keys",
+                                   "--data", data, *MEMORY, *options], capture_output=True, text=True, timeout=60)
+            assert done.returncode != 0 and wanted in done.stderr, (options, done.returncode, done.stderr)
+
+
+def readiness(server):
+    try:
+        reply = httpx.get(f"{server.metrics_url.removesuffix('/metrics')}/readyz", timeout=2)
+        return reply.status_code, reply.text
+    except httpx.HTTPError as error:
+        return 0, str(error)
+
+
+class Worker(threading.Thread):
+    """Trains and samples until it is told to end; all that it was answered."""
+
+    def __init__(self, url, steps):
+        super().__init__(daemon=True)
+        self.wire, self.steps, self.out, self.fault = Wire(url, KEY), steps, [], None
+
+    def run(self):
+        try:
+            session = self.wire.session()
+            tiny = self.wire.model(session, seed=5)
+            base = self.wire.sampler(session, 0, base_model="tiny")
+            for step in range(self.steps):
+                self.out.append(tiny.logprobs([ce(A), ce(A * 30)]))
+                tiny.run([ce(A), ce(A[::-1])])
+                tiny.step()
+                sampled = self.wire.sampled(base, step, A, max_tokens=12, count=2, params={"seed": step})
+                self.out.append([bytes(s.tokens) for s in sampled.sequences])
+        except Exception as error:  # noqa: BLE001: reported by who waits
+            self.fault = error
+
+
+def worked(url, steps, meanwhile=None):
+    worker = Worker(url, steps)
+    worker.start()
+    if meanwhile:
+        wait_until(lambda: len(worker.out) >= 4 or worker.fault, 60)
+        meanwhile()
+    worker.join(120)
+    if worker.fault:
+        raise worker.fault
+    assert not worker.is_alive()
+    return worker.out
+
+
+def stopped_ranks(strata, model, ranks, steps=40):
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(strata, model, f"{folder}/one", *MEMORY)
+        wanted = worked(server.url, steps)
+        assert server.stop() == 0
+        server = RankedServer(strata, model, f"{folder}/ranks", ranks)
+        for rank in range(ranks):
+            def stop_for_a_while(rank=rank):
+                pid, begin, red = server.pid(rank), time.monotonic(), None
+                os.kill(pid, signal.SIGSTOP)
+                while time.monotonic() - begin < SILENT:
+                    code, text = readiness(server)
+                    if red is None and code != 200:
+                        red = time.monotonic() - begin
+                        assert rank == 0 or (code == 503 and f"rank {rank} (" in text), (code, text)
+                    time.sleep(0.2)
+                os.kill(pid, signal.SIGCONT)
+                assert red is not None and red < SOON, red
+                assert wait_until(lambda: readiness(server)[0] == 200, SOON), readiness(server)
+                print(f"serve_ranks: rank {rank} stopped for {SILENT:.0f} s; not ready after {red:.1f} s", flush=True)
+            assert worked(server.url, steps, stop_for_a_while) == wanted, f"rank {rank}: other bits"
+        assert server.stop() == 0
+
+
+def killed_ranks(strata, model, ranks):
+    with tempfile.TemporaryDirectory() as folder:
+        data, acknowledged = pathlib.Path(folder) / "data", set()
+        for rank in range(ranks):
+            server = RankedServer(strata, model, str(data), ranks)
+            clients = [Trainer(server.url, rank), Trainer(server.url, rank + 0.5), Sampler(server.url, rank)]
+            for client in clients:
+                client.start()
+            assert wait_until(lambda: any(c.acknowledged for c in clients), 60)
+            time.sleep(0.5)
+            begin = time.monotonic()
+            os.kill(server.pid(rank), signal.SIGKILL)
+            code = server.process.wait(60)
+            seconds = time.monotonic() - begin
+            text = server.errors.read_text()
+            assert code != 0 and seconds < SOON, (code, seconds)
+            assert f"rank {rank}" in text, text
+            for client in clients:
+                client.join(90)
+                if client.fault:
+                    raise client.fault
+            acknowledged |= set().union(*(c.acknowledged for c in clients))
+            server = RankedServer(strata, model, str(data), ranks)
+            wire = Wire(server.url, KEY)
+            check_futures(wire, clients)
+            check_checkpoints(wire, acknowledged)
+            assert server.stop() == 0
+            check_files(data)
+            print(f"serve_ranks: rank {rank} killed; all ended in {seconds:.1f} s, exit code {code}; "
+                  f"{len(acknowledged)} acknowledged checkpoints load", flush=True)
+
+
+def main():
+    strata, model = sys.argv[1:3]
+    ranks = int(sys.argv[3]) if len(sys.argv) > 3 else 2
+    refusals(strata, model)
+    same_as_one_process(strata, model, ranks)
+    stopped_ranks(strata, model, ranks)
+    killed_ranks(strata, model, ranks)
+    print("serve_ranks: all passed")
+
+
+if __name__ == "__main__":
+    main()
