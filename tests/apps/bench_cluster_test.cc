@@ -2,8 +2,8 @@
 // strata bench cluster: the file that it writes is one that plan train --cluster reads.
 #include <gmock/gmock.h>
 
-#include "apps/plan/cluster_file.h"
 #include "base/files.h"
+#include "setup/cluster_file.h"
 #include "tests/apps/bench_run.h"
 #include "tests/apps/plan_run.h"
 #include "tests/base/temp_dir.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "apps/plan/cluster_file.h"
+#include "setup/cluster_file.h"
 #include "tests/ranks/ranks_fixture.h"
 
 namespace strata::apps {

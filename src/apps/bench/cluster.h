@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `strata bench cluster --out FILE.toml`: what a rank of this machine, or of the machines that
 // --ranks runs on, does in a second, and what joins two of them: the file of strata plan train
-// --cluster (apps/plan/cluster_file.h).
+// --cluster (setup/cluster_file.h).
 #pragma once
 #include "apps/bench/bench.h"
 

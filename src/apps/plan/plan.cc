@@ -13,7 +13,6 @@
 #include "apps/plan/plan_front.h"
 #include "apps/plan/plan_json.h"
 #include "apps/plan/plan_serve.h"
-#include "apps/plan/simulated_step.h"
 #include "backend/file_memory.h"
 #include "base/ascii.h"
 #include "base/check.h"
@@ -31,6 +30,7 @@
 #include "setup/machine_file.h"
 #include "setup/ranks.h"
 #include "setup/sent_text.h"
+#include "setup/simulated_step.h"
 #include "setup/weights_text.h"
 
 namespace strata::apps {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/plan/cluster_file.h"
+#include "setup/cluster_file.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

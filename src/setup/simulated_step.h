@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "api/batch.h"
-#include "apps/plan/cluster_file.h"
 #include "engine/plan/run_plan.h"
 #include "planner/run_shape.h"
 #include "schedule/simulate.h"
+#include "setup/cluster_file.h"
 
 namespace strata::apps {
 

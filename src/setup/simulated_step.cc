@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/plan/simulated_step.h"
+#include "setup/simulated_step.h"
 
 #include <fmt/format.h>
 
