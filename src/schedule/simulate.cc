@@ -171,7 +171,7 @@ class Simulator {
     RankState& state = state_of(rank);
     const double start = std::max(state.time, arrival);
     const double length = tokens * seconds_of_token(action);
-    state.time = is_chained ? run_chained_backward(rank, action, start, length) : start + length;
+    state.time = is_chained ? run_chained_backward(rank, action, tokens, start) : start + length;
     result_of(rank).compute_s += length;
     add_span(rank, {.action = action, .start_s = start, .end_s = state.time});
     mark_neighbour_on_rank(rank, action);
@@ -196,15 +196,19 @@ class Simulator {
   }
 
   // Returns when the backward ends.
-  double run_chained_backward(int rank, const Action& action, double start, double length) {
+  double run_chained_backward(int rank, const Action& action, double tokens, double start) {
     Chain& chain = chains_[static_cast<size_t>(action.stage)];
     const ChainedGradients& gradients = spec_.gradients[static_cast<size_t>(action.stage)];
     const bool is_last = action.microbatch + 1 == num_microbatches_;
     const int next = is_last ? rank : rank_of(action.stage, data_rank_of(action.microbatch + 1));
     chain.arrivals.resize(static_cast<size_t>(gradients.num_parts), 0.0);
+    const double part_tokens = tokens / gradients.num_parts;
+    const double recompute =
+        part_tokens * spec_.stages[static_cast<size_t>(action.stage)].recompute_s;
+    const double in_turn = part_tokens * seconds_of_token(action) - recompute;
     double time = start;
     for (double& arrival : chain.arrivals) {
-      time = std::max(time, arrival) + length / gradients.num_parts;
+      time = std::max(time + recompute, arrival) + in_turn;
       arrival = time;
       if (is_last) {
         send_to_all(rank, action.stage, time, gradients.bytes / gradients.num_parts);

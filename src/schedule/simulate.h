@@ -37,15 +37,16 @@ struct Links {
 struct StageWork {
   double forward_s = 0.0;
   double input_grad_s = 0.0;   // of I
+  double recompute_s = 0.0;    // the part of it that comes first, and adds to no gradients
   double weight_grad_s = 0.0;  // of W; B has both
   double state_bytes = 0.0;    // to the next stage
   double grad_bytes = 0.0;     // of the gradient of its input, to the stage before
 };
 
 // Gradients of a stage that data ranks add to in turn. A backward has parts of equal length, as its
-// layers are: each begins when the rank of the micro-batch before has sent what it made of the
-// part, and is sent on at its end. What the last micro-batch has made goes to all ranks of the
-// stage: all of it, or an equal share that each of them owns.
+// layers are: each, but for what it recomputes first, begins when the rank of the micro-batch
+// before has sent what it made of the part, and is sent on at its end. What the last micro-batch
+// has made goes to all ranks of the stage: all of it, or an equal share that each of them owns.
 struct ChainedGradients {
   int num_parts = 1;
   double bytes = 0.0;  // of all parts together

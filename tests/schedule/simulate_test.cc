@@ -129,6 +129,24 @@ TEST(Simulate, AChainOfGradientsRunsAPartApart) {
   }
 }
 
+// A quarter of a backward is recomputing, before the turn: ranks are apart by the rest of a part.
+TEST(Simulate, WhatIsRecomputedWaitsForNoTurn) {
+  const Table table = lowered(Kind::kGpipe, 1, 1);
+  std::vector<StageWork> works = equal_stages(table);
+  works[0].recompute_s = 0.5;
+  for (const int n : {1, 2, 9}) {
+    for (const int parts : {1, 4}) {
+      const Simulation step = simulate({.table = table,
+                                        .stages = works,
+                                        .rounds = one_round(n),
+                                        .data = n,
+                                        .gradients = {{.num_parts = parts, .bytes = 1.0}}});
+      EXPECT_NEAR(step.seconds, 1.0 + 2.0 + (n - 1) * 1.5 / parts, 1e-9) << n << " " << parts;
+      EXPECT_NEAR(step.ranks[0].compute_s, 3.0, 1e-12);
+    }
+  }
+}
+
 // Two data ranks, one micro-batch each, two parts of 4 bytes over 4 bytes a second and 0.5 s: a
 // part takes 1 s to compute, 1 to leave and 0.5 on its way. Rank 0 ends its parts at 2 and 3; they
 // arrive at 3.5 and 4.5, and rank 1 ends its own at 4.5 and 5.5. Back they go to rank 0 by 6 and 7.
