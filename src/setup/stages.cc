@@ -348,8 +348,9 @@ std::unique_ptr<engine::Engine> load_stage_of_rank(const Comm& comm,
       .threads = threads_of(comm.rank_here(), comm.ranks_here(), spec.threads),
       .recompute = spec.recompute.policy,
       .offload = spec.offload};
-  const auto stage = static_cast<size_t>(plan.stages_of(comm.rank()).at(0));
-  return load_engine(make_backend(options.threads), spec, options, plan.layers[stage],
+  const auto stage = static_cast<size_t>(plan.stages_of(comm.rank() / plan.num_pipelines()).at(0));
+  return load_engine(make_backend(options.threads), with_weight_share(spec, plan, comm.rank()),
+                     options, plan.layers[stage],
                      comm.rank() == 0 ? Warnings::kTold : Warnings::kNone);
 }
 

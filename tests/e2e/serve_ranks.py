@@ -3,7 +3,7 @@
 for some seconds under load, which readiness names and nobody else notices; and each killed, which ends all, after which
 what was acknowledged is there. Needs Open MPI.
 
-usage: serve_ranks.py STRATA MODEL_DIR [RANKS, 2]
+usage: serve_ranks.py STRATA MODEL_DIR [RANKS, 2] [pipeline or tensor]
 """
 import os
 import pathlib
@@ -34,10 +34,12 @@ SOON = 10.0    # within which readiness says so, and within which all end with o
 class RankedServer(Server):
     """The same as processes; what they print on stderr is kept."""
 
+    kind = "pipeline"
+
     def __init__(self, strata, model, data, ranks, *options):
         self.ranks, self.errors = ranks, pathlib.Path(f"{data}.stderr")
         with open(self.errors, "w") as errors:
-            super().__init__([*MPIRUN, "-n", str(ranks), strata], model, data, "--ranks", f"pipeline={ranks}", *MEMORY,
+            super().__init__([*MPIRUN, "-n", str(ranks), strata], model, data, "--ranks", f"{self.kind}={ranks}", *MEMORY,
                              *options, stderr=errors)
 
     def pid(self, rank):
@@ -123,7 +125,7 @@ def same_as_one_process(strata, model, ranks):
 
 def refusals(strata, model):
     for count, options, wanted in [(2, ["--ranks", "data=2"], "a server has no data ranks"),
-                                   (2, ["--ranks", "tensor=2"], "pipeline=N alone"),
+                                   (2, ["--ranks", "expert=2"], "serve divides a model by"),
                                    (2, ["--ranks", "pipeline=2", "--stages", "2"], "one stage"),
                                    (2, ["--ranks", "pipeline=2", "--speculate", "mtp"], "--speculate mtp"),
                                    (2, [], "give --ranks pipeline=2")]:
@@ -235,6 +237,8 @@ def killed_ranks(strata, model, ranks):
 def main():
     strata, model = sys.argv[1:3]
     ranks = int(sys.argv[3]) if len(sys.argv) > 3 else 2
+    if len(sys.argv) > 4:
+        RankedServer.kind = sys.argv[4]
     refusals(strata, model)
     same_as_one_process(strata, model, ranks)
     stopped_ranks(strata, model, ranks)

@@ -17,6 +17,7 @@
 #include "engine/adapter_state.h"
 #include "engine/lora_specs.h"
 #include "setup/engine_setup.h"
+#include "setup/ranks.h"
 #include "setup/stages.h"
 #include "setup/text_stack.h"
 
@@ -30,10 +31,13 @@ constexpr int kMicroBatches = 2;       // of a training pass, each stage
 constexpr int kFileThreads = 2;        // of an engine: one that is slow holds up one tenant alone
 
 // Reads a model's config alone; passes of a training pass run while others of it wait.
-engine::PipelinePlan plan_pipeline(const LoadSpec& spec, int stages) {
-  engine::PipelinePlan plan = plan_stages(
-      spec, {.stages = stages, .schedule = "1f1b", .microbatches = kMicroBatches * stages});
-  plan.any_length = true;
+engine::PipelinePlan plan_pipeline(const LoadSpec& spec, int stages, int tensor) {
+  engine::PipelinePlan plan =
+      plan_stages(spec, {.stages = stages,
+                         .tensor = tensor,
+                         .schedule = "1f1b",
+                         .microbatches = stages > 1 ? kMicroBatches * stages : 1});
+  plan.any_length = stages > 1;
   return plan;
 }
 
@@ -53,20 +57,23 @@ void check_no_drafts_in_stages(const std::string& division, int64_t draft_tokens
                           division));
 }
 
-std::unique_ptr<engine::Stages> load_stage_of_process(const LoadSpec& spec, Comm& processes,
-                                                      int64_t draft_tokens) {
-  check_no_drafts_in_stages(fmt::format("--ranks pipeline={}", processes.size()), draft_tokens);
-  engine::PipelinePlan plan = plan_pipeline(spec, processes.size());
+std::unique_ptr<engine::Stages> load_stage_of_process(const LoadSpec& spec,
+                                                      const HostOptions& options) {
+  Comm& processes = *options.processes;
+  const int tensor = options.tensor, pipeline = processes.size() / tensor;
+  const schedule::ParallelLayout layout = {.pipeline = pipeline, .tensor = tensor};
+  check_no_drafts_in_stages("--ranks " + layout.text(), options.draft_tokens);
+  check_layout(layout, spec.parsed.config);
+  engine::PipelinePlan plan = plan_pipeline(spec, pipeline, tensor);
   auto engine = load_stage_of_rank(processes, plan, spec);
   return std::make_unique<engine::Stages>(processes, std::move(plan), std::move(engine));
 }
 
 std::unique_ptr<engine::Stages> load_stages(const LoadSpec& spec, const HostOptions& options) {
-  if (options.processes != nullptr)
-    return load_stage_of_process(spec, *options.processes, options.draft_tokens);
+  if (options.processes != nullptr) return load_stage_of_process(spec, options);
   if (options.stages == 1) return load_one_stage(spec, options.draft_tokens);
   check_no_drafts_in_stages(fmt::format("--stages {}", options.stages), options.draft_tokens);
-  engine::PipelinePlan plan = plan_pipeline(spec, options.stages);
+  engine::PipelinePlan plan = plan_pipeline(spec, options.stages, /*tensor=*/1);
   auto engines = load_all_stages(plan, spec);
   return std::make_unique<engine::Stages>(std::move(plan), std::move(engines));
 }
@@ -157,7 +164,8 @@ engine::RunPlan EngineHost::plan_serving(const HostOptions& options) const {
     engine::Stages& stages = *base.stages;
     for (size_t i = 0; i < stages.size(); ++i) model.stages.push_back(&stages.engine(i));
     if (stages.plan().has_flights()) model.plan = &stages.plan();
-    if (processes_ != nullptr) model.first_stage = processes_->rank();
+    if (processes_ != nullptr)
+      model.first_stage = processes_->rank() / stages.plan().num_pipelines();
   }
   return planner::plan_run(run);
 }

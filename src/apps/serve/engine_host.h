@@ -47,8 +47,10 @@ struct HostOptions {
   model::ExpertRank expert_rank = model::ExpertRank::kDivided;
   int64_t draft_tokens = 0;  // by multi-token prediction: of the models that have it, one at least
   bool prefix_cache = true;  // of the models whose samples are not drafted
-  // That have a stage each, with threads and memory of their own; null: this one is alone.
+  // That have a stage each, with threads and memory of their own; null: this one is alone. So many
+  // have the same stage, and divide its matrices.
   Comm* processes = nullptr;
+  int tensor = 1;
 };
 
 class EngineHost {

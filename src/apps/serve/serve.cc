@@ -182,7 +182,8 @@ HostOptions host_options_of(const server::ServeOptions& options, const server::B
           .expert_rank = model::parse_expert_rank(options.expert_rank),
           .draft_tokens = resolve_draft_tokens(options.speculate, options.draft_tokens),
           .prefix_cache = options.prefix_cache,
-          .processes = processes};
+          .processes = processes,
+          .tensor = options.ranks.empty() ? 1 : schedule::parse_layout(options.ranks).tensor};
 }
 
 // Of all processes that share the machine, where none is given.

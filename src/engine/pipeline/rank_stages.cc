@@ -124,10 +124,14 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan,
 RankStages::RankStages(Comm& comm, const PipelinePlan& plan, Engine& stage)
     : all_(comm),
       plan_(plan),
-      pipeline_(comm, make_tag_classifier(plan)),
+      pipeline_group_(make_pipeline_group(comm, plan)),
+      tensor_group_(make_tensor_group(comm, plan)),
+      pipeline_(pipeline_group_ ? *pipeline_group_ : comm, make_tag_classifier(plan)),
+      tensor_(make_counted_comm(tensor_group_, kind_of_tensor_tag)),
       everyone_(comm, make_tag_classifier(plan)) {
   CHECK(plan.data == 1, plan.data);
-  const std::vector<int> stages = plan.stages_of(comm.rank());
+  check_tags(comm, plan);
+  const std::vector<int> stages = plan.stages_of(pipeline_.rank());
   CHECK(stages.size() == 1, stages.size());
   add_stage(stages[0], stage);
 }
