@@ -367,8 +367,13 @@ TEST(Elementwise, CopiesToAndFromTheHost) {
   }
   const std::vector<int64_t> numbers = {1, -2, int64_t{1} << 40};
   std::vector<int64_t> out(3);
-  to_host(backend, indices(numbers), out);
+  const IndexView<int64_t> ends = indices(numbers);
+  to_host(backend, ends, out);
   EXPECT_EQ(out, numbers);
+  const std::vector<int64_t> others = {4, -5, int64_t{6} << 40};
+  from_host(backend, others, ends);
+  to_host(backend, ends, out);
+  EXPECT_EQ(out, others);
   const std::vector<int32_t> rows = {7, -1};
   std::vector<int32_t> out_rows(2);
   to_host(backend, indices(rows), out_rows);
