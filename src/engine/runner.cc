@@ -271,6 +271,7 @@ void Runner::sum_adapter_squares(api::AdapterSlot slot) {
 api::StepResult Runner::step_adapter(api::AdapterSlot slot, const api::AdamW& adamw) {
   const model::LoraAdapter& own = engine().adapter(slot);
   if (!own.trains() || !own.has_gradient) return {.stepped = false, .step = own.step};
+  exchange_expert_gradients(slot);
   // The same sums in one op.
   if (here_->plan().num_stages() == 1)
     return train::step_adapter(engine().backend(), engine().adapter(slot), adamw);
@@ -326,7 +327,7 @@ void Runner::broadcast_from_last_stage(std::string& bytes) {
 }
 
 bool Runner::broadcast_decision(bool of_first_rank) {
-  CountedComm& ranks = here_->plan().tensor > 1 ? here_->everyone() : here_->pipeline();
+  CountedComm& ranks = here_->plan().num_alike() > 1 ? here_->everyone() : here_->pipeline();
   if (ranks.size() == 1) return of_first_rank;
   const double mine = of_first_rank ? 1.0 : 0.0;
   ranks.all_gather({&mine, 1}, all_sums_);
@@ -338,6 +339,7 @@ void Runner::finish_adapter_gradients(api::AdapterSlot slot) {
   for (const auto& runner : here_->runners()) {
     runner->engine().adapter(slot).merge_gradients_apart(runner->engine().backend());
   }
+  exchange_expert_gradients(slot);
 }
 
 void Runner::finish_base_gradients() {
@@ -363,7 +365,11 @@ void Runner::sum_base_squares() {
       stage.base_trainer().add_grad_squares(stage.backend(), sums_);
     }
   }
-  if (here_->data() != nullptr) sum_over_data_ranks();
+  if (here_->data() != nullptr) sum_over_ranks(*here_->data());
+  if (Comm* ranks = here_->expert_ranks()) {
+    if (!is_first_rank()) clear_sums_of_all_ranks();
+    sum_over_ranks(*ranks);
+  }
 }
 
 api::StepResult Runner::step_base(const api::AdamW& adamw) {

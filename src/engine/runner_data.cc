@@ -118,8 +118,8 @@ void Runner::distribute_losses(const api::Batch& batch, api::BatchResult& result
   }
 }
 
-void Runner::sum_over_data_ranks() {
-  here_->data()->all_gather(sums_, all_sums_);
+void Runner::sum_over_ranks(Comm& ranks) {
+  ranks.all_gather(sums_, all_sums_);
   std::fill(sums_.begin(), sums_.end(), 0.0);
   for (size_t i = 0; i < all_sums_.size(); ++i) sums_[i % sums_.size()] += all_sums_[i];
 }

@@ -135,6 +135,35 @@ INSTANTIATE_TEST_SUITE_P(
                     Dealt{"gemma3", 4, DType::kBF16}, Dealt{"qwen2_window", 4, DType::kF32},
                     Dealt{"phi3", 2, DType::kBF16}));
 
+class ExpertSampling
+    : public testing::TestWithParam<std::tuple<std::string, std::vector<int>, DType>> {};
+
+// The same on expert ranks, of which most have experts that no row of a small pass has chosen.
+TEST_P(ExpertSampling, GivesTheBitsOfOneRank) {
+  const auto [model, numbers_of_ranks, dtype] = GetParam();
+  StagedCase c = {
+      .model = model, .num_layers = 3, .dtype = dtype, .num_ranks = 1, .num_microbatches = 1};
+  const std::vector<api::SampleResult> want = sample_in_stages(c, 0, 2048);
+  for (const int ranks : numbers_of_ranks) {
+    c.expert = ranks;
+    for (const int64_t prefill_tokens : {2048, 11}) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, " << prefill_tokens << " tokens");
+      expect_same(sample_in_stages(c, ranks - 1, prefill_tokens), want);
+    }
+  }
+}
+
+using DealtExperts = std::tuple<std::string, std::vector<int>, DType>;
+INSTANTIATE_TEST_SUITE_P(All, ExpertSampling,
+                         testing::Values(DealtExperts{"qwen3_moe", {2, 3, 6}, DType::kBF16},
+                                         DealtExperts{"qwen3_moe", {6}, DType::kF32},
+                                         DealtExperts{"gpt_oss", {2, 3}, DType::kBF16},
+                                         DealtExperts{"gemma4_moe", {3}, DType::kBF16},
+                                         DealtExperts{"llama4", {5}, DType::kF32},
+                                         DealtExperts{"deepseek_v2", {3, 4}, DType::kBF16},
+                                         DealtExperts{"deepseek_v4", {5}, DType::kBF16},
+                                         DealtExperts{"qwen3_5_moe", {2}, DType::kF32}));
+
 // Logits that are no numbers end a row on every rank, with the sentence that one stage has.
 TEST(StagedSampling, ARowThatCannotBeReadEndsOnAllRanks) {
   const auto fault_of = [](int num_ranks) {

@@ -248,7 +248,8 @@ void PrintTo(const StagedCase& c, std::ostream* out) {
        << (c.dtype == DType::kBF16 ? " bf16" : " f32") << " S=" << c.num_ranks
        << (c.ranks_each > 1 ? " each=" + std::to_string(c.ranks_each) : "")
        << (c.data > 1 ? " data=" + std::to_string(c.data) : "")
-       << (c.tensor > 1 ? " tensor=" + std::to_string(c.tensor) : "") << (c.shards ? " shards" : "")
+       << (c.tensor > 1 ? " tensor=" + std::to_string(c.tensor) : "")
+       << (c.expert > 1 ? " expert=" + std::to_string(c.expert) : "") << (c.shards ? " shards" : "")
        << " R=" << c.num_chunks << " " << schedule::kind_name(c.kind) << " M=" << c.num_microbatches
        << " again=" << static_cast<int>(c.again) << (c.offloads ? " offloads" : "")
        << (c.mtp ? " mtp" : "") << (c.tied ? " tied" : "") << (c.muon ? " muon" : "")
@@ -300,9 +301,10 @@ std::vector<std::unique_ptr<Engine>> staged_engines(const StagedCase& c, Comm& c
   for (const int stage : plan.stages_of(comm.rank() / plan.num_pipelines())) {
     auto backend = engines.empty() ? std::make_unique<CpuBackend>(choose_cpu_path(), 1)
                                    : engines.front()->backend().sharing();
-    auto model = model::init_model(
-        *backend, staged_config(c), c.dtype, 3, plan.layers[static_cast<size_t>(stage)],
-        plan.weight_share(comm.rank() % plan.data), plan.tensor_share(comm.rank()));
+    auto model = model::init_model(*backend, staged_config(c), c.dtype, 3,
+                                   plan.layers[static_cast<size_t>(stage)],
+                                   plan.weight_share(comm.rank() % plan.data),
+                                   plan.tensor_share(comm.rank()), plan.expert_share(comm.rank()));
     engines.push_back(std::make_unique<Engine>(std::move(backend), std::move(model), options));
   }
   return engines;
@@ -326,6 +328,7 @@ PipelinePlan staged_plan(const StagedCase& c) {
   PipelinePlan plan = make_pipeline_plan(table, c.forwarding_delay, std::move(layers));
   plan.data = c.data;
   plan.tensor = c.tensor;
+  plan.expert = c.expert;
   plan.shard_weights = c.shards;
   return plan;
 }

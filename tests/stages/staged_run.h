@@ -31,6 +31,7 @@ struct StagedCase {
   int ranks_each = 1;   // of a pipeline, that a process has
   int data = 1;         // ranks of each stage
   int tensor = 1;       // ranks that divide each matrix of one stage
+  int expert = 1;       // ranks that divide the experts of one stage
   bool shards = false;  // which divide its weights among themselves
   int num_chunks = 1;
   schedule::Kind kind = schedule::Kind::kGpipe;

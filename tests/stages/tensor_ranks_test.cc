@@ -14,7 +14,7 @@ struct TensorCase {
 };
 void PrintTo(const TensorCase& c, std::ostream* out) { *out << c.model; }
 
-class TensorRanksTest : public testing::TestWithParam<TensorCase> {};
+class TensorRanksTest : public ::testing::TestWithParam<TensorCase> {};
 
 TEST_P(TensorRanksTest, GiveTheBitsOfOneProcess) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -26,7 +26,7 @@ TEST_P(TensorRanksTest, GiveTheBitsOfOneProcess) {
     const Outcome want = score_whole(c);
     for (const int ranks : GetParam().ranks) {
       c.tensor = ranks;
-      SCOPED_TRACE(testing::PrintToString(c));
+      SCOPED_TRACE(::testing::PrintToString(c));
       for (const Outcome& got : score_staged(c)) expect_same_bits(got, want);
     }
   }
@@ -55,7 +55,7 @@ TEST_P(TensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
 // over compressed keys, and values that layers share.
 INSTANTIATE_TEST_SUITE_P(
     Families, TensorRanksTest,
-    testing::Values(
+    ::testing::Values(
         TensorCase{"llama2", {2, 4}}, TensorCase{"llama31", {2, 6}}, TensorCase{"qwen2", {2, 4}},
         TensorCase{"llama_bias_f16", {2, 4}}, TensorCase{"qwen3", {3, 6}}, TensorCase{"gemma", {2}},
         TensorCase{"gemma2", {2, 4}}, TensorCase{"gemma3", {4}}, TensorCase{"gemma4", {2}},

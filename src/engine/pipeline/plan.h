@@ -8,6 +8,7 @@
 
 #include "backend/memory_share.h"
 #include "model/pass/recompute.h"
+#include "model/weights/expert_share.h"
 #include "model/weights/layer_table.h"
 #include "schedule/action.h"
 
@@ -28,6 +29,8 @@ struct PipelinePlan {
   // Ranks that divide each matrix of a stage, and run the same passes. Of two ranks that differ in
   // these alone as many are between as there are data ranks.
   int tensor = 1;
+  // Ranks that divide the experts of such a model. Each runs the same passes.
+  int expert = 1;
   // Where those of one machine have a copy of the weights together: at least so many. 0: each has
   // one of its own.
   int weight_sharers = 0;
@@ -38,12 +41,18 @@ struct PipelinePlan {
   }
   // The share of each matrix that one of all ranks has.
   [[nodiscard]] model::TensorShare tensor_share(int rank) const {
-    return {rank / data % tensor, tensor};
+    return {rank / (data * expert) % tensor, tensor};
   }
+  // The share of the experts, likewise.
+  [[nodiscard]] model::ExpertShare expert_share(int rank) const {
+    return {rank / data % expert, expert};
+  }
+  // Ranks that run the same passes, with parts of a stage's weights.
+  [[nodiscard]] int num_alike() const { return tensor * expert; }
   [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }
-  // The ranks of one pipeline; and of all, one for each number of the data and of the tensors.
+  // The ranks of one pipeline; and of all, one for each number of the data, tensors and experts.
   [[nodiscard]] int num_ranks() const { return table.num_ranks(); }
-  [[nodiscard]] int num_pipelines() const { return data * tensor; }
+  [[nodiscard]] int num_pipelines() const { return data * num_alike(); }
   [[nodiscard]] int num_ranks_in_all() const { return num_ranks() * num_pipelines(); }
   // One stage and one micro-batch: no rank has other passes in flight.
   [[nodiscard]] bool is_whole() const { return num_stages() == 1 && table.num_microbatches == 1; }

@@ -114,8 +114,7 @@ void RankGather::gather_modules(api::AdapterSlot slot, int stage, size_t first, 
 
 TensorView RankGather::owned_values_here(size_t index, BaseValues which, int owner) {
   StageRunner* here = here_.find(here_.stage_of_parameter(index));
-  const int own = here_.data_rank();
-  if (here == nullptr || owner != own) return {};
+  if (here == nullptr || here_.owner_of_parameter(index, owner) != here_.all().rank()) return {};
   const TensorView values = values_of(here->engine().base_trainer(), which, index);
   return {values.data, DType::kF32, {values.shape.num_elements()}};
 }
@@ -129,7 +128,7 @@ int64_t RankGather::num_owned_values(size_t index, BaseValues which, int data) {
 
 void RankGather::gather_owned_values(size_t index, BaseValues which, int data,
                                      FunctionRef<void(std::span<float>)> take) {
-  const int stage = here_.stage_of_parameter(index);
+  const int owner = here_.owner_of_parameter(index, data);
   const int64_t count = num_owned_values(index, which, data);
   const TensorView from = owned_values_here(index, which, data);
   std::vector<float> piece;
@@ -137,10 +136,10 @@ void RankGather::gather_owned_values(size_t index, BaseValues which, int data,
     const Shape shape = {std::min(kPieceValues, count - first)};
     const TensorView own = from.empty() ? from : from.part(first, shape);
     piece.resize(here_.is_first_rank() ? static_cast<size_t>(shape[0]) : 0);
-    if (here_.owner_of(stage, data) == 0 && here_.is_first_rank()) {
+    if (owner == 0 && here_.is_first_rank()) {
       ops::to_host(here_.engine().backend(), own, piece);
     } else {
-      tensor(here_.owner_of(stage, data), own, TensorView(piece.data(), DType::kF32, shape));
+      tensor(owner, own, TensorView(piece.data(), DType::kF32, shape));
     }
     if (here_.is_first_rank()) take(piece);
   }
@@ -204,7 +203,7 @@ void RankGather::read_masters(size_t index, int64_t first_row, TensorView rows) 
     const TensorView to =
         rows.part((both.first - first_row) * rows.cols(), {both.count * rows.cols()});
     const int64_t first = both.first - owned.first;  // of its own rows
-    const int owner = here_.owner_of(stage, data);
+    const int owner = here_.owner_of_parameter(index, data);
     if (owner == 0) {
       const TensorView own = owned_values_here(index, BaseValues::kMasters, data);
       ops::copy(here_.engine().backend(), own.part(first * rows.cols(), to.shape), to);

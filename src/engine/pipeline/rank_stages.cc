@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "engine/pipeline/owners.h"
+#include "model/expert_ranks.h"
 #include "model/tensor_ranks.h"
 #include "model/weights/weight_shards.h"
 #include "ops/elementwise.h"
@@ -20,6 +21,7 @@ namespace {
 // several ranks of a process divide them.
 constexpr int64_t kDataTag = 1 << 18, kWeightTag = 3 << 17, kEndOfTags = 1 << 19;
 constexpr int64_t kTensorTag = kEndOfTags - 2;  // of few messages, the last of weights' own
+constexpr int64_t kExpertTag = kEndOfTags - 16;
 constexpr int64_t kTagsBehindGather = 16;
 
 std::function<Sent(int64_t)> make_tag_classifier(const PipelinePlan& plan) {
@@ -50,11 +52,20 @@ std::optional<GroupComm> make_data_group(Comm& all, const PipelinePlan& plan, in
 
 std::optional<GroupComm> make_tensor_group(Comm& all, const PipelinePlan& plan) {
   if (plan.tensor == 1) return {};
-  const int pipelines = plan.num_pipelines();
-  const int first = all.rank() / pipelines * pipelines + all.rank() % plan.data;
+  const int pipelines = plan.num_pipelines(), stride = plan.data * plan.expert;
+  const int first = all.rank() / pipelines * pipelines + all.rank() % stride;
   return std::optional<GroupComm>(
       std::in_place, all,
-      RankGroup{.first = first, .stride = plan.data, .size = plan.tensor, .first_tag = kTensorTag});
+      RankGroup{.first = first, .stride = stride, .size = plan.tensor, .first_tag = kTensorTag});
+}
+
+std::optional<GroupComm> make_expert_group(Comm& all, const PipelinePlan& plan) {
+  if (plan.expert == 1) return {};
+  const int ranks = plan.data * plan.expert;
+  const int first = all.rank() / ranks * ranks + all.rank() % plan.data;
+  return std::optional<GroupComm>(
+      std::in_place, all,
+      RankGroup{.first = first, .stride = plan.data, .size = plan.expert, .first_tag = kExpertTag});
 }
 
 Sent kind_of_data_tag(int64_t tag) {
@@ -65,6 +76,11 @@ Sent kind_of_data_tag(int64_t tag) {
 
 Sent kind_of_tensor_tag(int64_t tag) {
   return tag == model::TensorRanks::kGatherTag ? Sent::kActivations : Sent::kActivationGradients;
+}
+
+Sent kind_of_expert_tag(int64_t tag) {
+  if (tag == model::kExpertGradientTag) return Sent::kGradients;
+  return tag == model::kExpertRowGradientTag ? Sent::kActivationGradients : Sent::kActivations;
 }
 
 std::optional<CountedComm> make_counted_comm(std::optional<GroupComm>& group,
@@ -82,7 +98,7 @@ void check_tags(const Comm& all, const PipelinePlan& plan) {
                             plan.num_stages(), plan.table.num_microbatches,
                             (kDataTag - kTagsBehindGather) / 2));
   }
-  const int64_t end = plan.data > 1 || plan.tensor > 1 ? kEndOfTags : of_pipeline;
+  const int64_t end = plan.data > 1 || plan.num_alike() > 1 ? kEndOfTags : of_pipeline;
   if (end <= all.end_of_tags()) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("ranks: {} tags of messages are needed, and MPI's transport has {} for "
@@ -109,9 +125,11 @@ RankStages::RankStages(Comm& comm, const PipelinePlan& plan,
       data_group_(make_data_group(comm, plan, kDataTag)),
       weights_group_(make_data_group(comm, plan, kWeightTag)),
       tensor_group_(make_tensor_group(comm, plan)),
+      expert_group_(make_expert_group(comm, plan)),
       pipeline_(pipeline_group_ ? *pipeline_group_ : comm, make_tag_classifier(plan)),
       data_(make_counted_comm(data_group_, kind_of_data_tag)),
       tensor_(make_counted_comm(tensor_group_, kind_of_tensor_tag)),
+      experts_(make_counted_comm(expert_group_, kind_of_expert_tag)),
       everyone_(comm, make_tag_classifier(plan)),
       engines_(std::move(engines)) {
   CHECK(plan.data == 1 || !plan.any_length, plan.data);
@@ -141,6 +159,9 @@ void RankStages::add_stage(int stage, Engine& engine) {
   model::TensorRanks* const tensor_ranks = engine.model().weights->tensor_ranks();
   CHECK((tensor_ranks != nullptr) == tensor_.has_value(), plan_.tensor);
   if (tensor_ranks != nullptr) tensor_ranks->connect(*tensor_);
+  model::ExpertRanks* const expert_ranks = engine.model().weights->expert_ranks();
+  CHECK((expert_ranks != nullptr) == experts_.has_value(), plan_.expert);
+  if (expert_ranks != nullptr) expert_ranks->connect(*experts_);
   if (model::WeightShards* shards = engine.model().weights->shards()) {
     CHECK(weights_group_, stage);
     shards->memory().connect_ranks(*weights_group_, int64_t{2} * stage);
@@ -164,6 +185,14 @@ int RankStages::stage_of_parameter(size_t index) {
   const model::Parameter& parameter = weights.table()[index];
   if (parameter.layer >= 0) return plan_.stage_of_layer(parameter.layer);
   return weights.is_before_layers(index) ? 0 : plan_.num_stages() - 1;
+}
+
+int RankStages::owner_of_parameter(size_t index, int data) {
+  if (plan_.expert == 1) return owner_of(stage_of_parameter(index), data);
+  const model::Parameter& parameter = engine().model().weights->table()[index];
+  return parameter.expert < 0
+             ? 0
+             : plan_.expert_share(0).rank_of(parameter.expert, parameter.row->num_experts);
 }
 
 const train::Ownership& RankStages::ownership_of_stage(int stage) {
@@ -190,6 +219,7 @@ SentBytes RankStages::sent() const {
   sent += everyone_.sent();
   if (data_) sent += data_->sent();
   if (tensor_) sent += tensor_->sent();
+  if (experts_) sent += experts_->sent();
   for (const auto& runner : runners_) {
     const model::WeightShards* shards = runner->engine().model().weights->shards();
     if (shards == nullptr) continue;

@@ -42,6 +42,8 @@ class RankStages {
   [[nodiscard]] CountedComm* data() { return data_ ? &*data_ : nullptr; }
   [[nodiscard]] int data_rank() const { return data_ ? data_->rank() : 0; }
   [[nodiscard]] bool is_first_rank() const { return all_.rank() == 0; }
+  // The ranks that run the same passes with other experts; null where there are none.
+  [[nodiscard]] CountedComm* expert_ranks() { return experts_ ? &*experts_ : nullptr; }
   // Whether this rank's pipeline gives rank 0 what is gathered.
   [[nodiscard]] bool gathers() const { return all_.rank() % plan_.num_pipelines() == 0; }
 
@@ -59,6 +61,8 @@ class RankStages {
   [[nodiscard]] int owner_of(int stage, int data) const {
     return rank_of(stage) * plan_.num_pipelines() + data;
   }
+  // Likewise of a parameter's rows; of experts that ranks divide it is the rank that has them.
+  [[nodiscard]] int owner_of_parameter(size_t index, int data);
   // The stage that owns a parameter of the whole model's table.
   [[nodiscard]] int stage_of_parameter(size_t index);
   // Which rows of a stage's parameters each of its ranks owns.
@@ -95,9 +99,10 @@ class RankStages {
   // None where there is one pipeline.
   std::optional<GroupComm> pipeline_group_, data_group_;
   std::optional<GroupComm> weights_group_;  // the data group's ranks, for weights that they divide
-  std::optional<GroupComm> tensor_group_;   // ranks that divide each matrix
+  // Ranks that divide each matrix, and ranks that divide the experts.
+  std::optional<GroupComm> tensor_group_, expert_group_;
   CountedComm pipeline_;
-  std::optional<CountedComm> data_, tensor_;
+  std::optional<CountedComm> data_, tensor_, experts_;
   CountedComm everyone_;
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
   std::vector<std::unique_ptr<GradientChain>> chains_;

@@ -150,12 +150,37 @@ class SentPlanner {
     const int64_t width = model::border_width(engine_.config());
     add_crossings(data, Sent::kActivations, tokens * width * dtype_bytes(weights_.compute_dtype()),
                   /*step=*/1);
+    add_expert_rows(tokens, backward);
     if (!backward) return;
     const int64_t values =
         model::border_gradient_width(engine_.config(),
                                      trains_before_layers(round.firsts[m], round.firsts[m + 1])) +
         (batch_.indexer_weight > 0.0f ? 1 : 0);
     add_crossings(data, Sent::kActivationGradients, tokens * values * kF32Bytes, /*step=*/-1);
+  }
+  // What passes send of rows of experts: as many on each rank, where routers choose all as often.
+  void add_expert_rows(int64_t tokens, bool backward) {
+    if (plan_.expert == 1) return;
+    const int64_t width = engine_.config().hidden_size;
+    for (int64_t layer = 0; layer < weights_.layers().num_layers(); ++layer) {
+      if (!runs(layer)) continue;
+      const int64_t rows = tokens * experts_of_a_token(layer) * (plan_.expert - 1) / plan_.expert;
+      for (SentBytes& rank : sent_) {
+        rank[Sent::kActivations] += rows * width * kF32Bytes;
+        // With its weight's.
+        if (backward) rank[Sent::kActivationGradients] += rows * (width + 1) * kF32Bytes;
+      }
+    }
+  }
+  [[nodiscard]] int64_t experts_of_a_token(int64_t layer) const {
+    int64_t experts = 0;
+    for (const model::SublayerRows& sublayer : weights_.layers().stack_of(layer).rows) {
+      const auto row =
+          std::find_if(sublayer.inner.begin(), sublayer.inner.end(),
+                       [](const model::ParamRow& each) { return each.num_experts > 0; });
+      if (row != sublayer.inner.end()) experts += row->num_active;
+    }
+    return experts;
   }
   // Over every border between ranks.
   void add_crossings(int data, Sent kind, int64_t bytes, int step) {
@@ -325,7 +350,17 @@ class SentPlanner {
   void add_control(int64_t bytes) {
     for (SentBytes& rank : sent_) rank[Sent::kControl] += bytes;
   }
+  // Gradients of an adapter's experts, to the ranks that have others.
+  void add_expert_gradients(const model::LoraAdapter& adapter) {
+    for (const model::LoraModule& module : adapter.modules()) {
+      if (module.num_experts == 0) continue;
+      const int64_t values = module.a.shape.num_elements() + module.b.shape.num_elements();
+      for (SentBytes& rank : sent_)
+        rank[Sent::kGradients] += values / plan_.expert * (plan_.expert - 1) * kF32Bytes;
+    }
+  }
   void add_adapter_step(const model::LoraAdapter& adapter) {
+    add_expert_gradients(adapter);
     const auto sums = 2 * std::ssize(adapter.modules());
     add_control(sums * static_cast<int64_t>(sizeof(double)) * (plan_.num_ranks() - 1));
     const model::LoraModule* embedding = adapter.find_module(-1, model::kEmbedding);
@@ -386,7 +421,7 @@ class SentPlanner {
   void add_base_step() {
     const auto sums = std::ssize(weights_.table());
     add_control(sums * static_cast<int64_t>(sizeof(double)) *
-                (plan_.num_ranks() - 1 + plan_.data - 1));
+                (plan_.num_ranks() - 1 + plan_.data - 1 + plan_.expert - 1));
     add_borrowed_embedding();
     for (int stage = 0; stage <= last_stage() && plan_.data > 1; ++stage)
       add_owned_parameters(stage);

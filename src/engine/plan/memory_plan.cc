@@ -263,7 +263,8 @@ MemoryPlan plan_memory(Engine& engine, const PlanShape& shape, int64_t pass_byte
   if (engine.cache_layout().state_bytes() > 0) plan.items.push_back({MemoryUse::kStates, states});
   if (shape.data_bytes > 0) plan.items.push_back({MemoryUse::kData, shape.data_bytes});
   plan.items.push_back({MemoryUse::kProcess, kProcessBytes});
-  if (engine.base_trainer().share().num_owners > 1)
+  const bool divides_experts = engine.model().weights->expert_ranks() != nullptr;
+  if (engine.base_trainer().share().num_owners > 1 || divides_experts)
     plan.items.push_back({MemoryUse::kMpi, kMpiBytes});
   return plan;
 }

@@ -33,6 +33,7 @@ struct RunSpec {
   std::string offload = {};        // folder of what is in files; empty: that of temporary files
   MemoryShare share = {};          // of ranks that divide the weights
   model::TensorShare tensor = {};  // of ranks that divide each matrix
+  model::ExpertShare expert = {};  // of ranks that divide the experts
   int weight_sharers = 1;          // processes of the machine that have them together
   int threads = 0;                 // 0: all cores
   // The machine's limits, where they were given: what plans weigh work by and predict times with.

@@ -22,8 +22,8 @@ namespace strata::model {
 
 struct Pass;
 
-// What the math sees of one parameter: a view into the stack. Of experts the first one's; the
-// others lie behind it.
+// What the math sees of one parameter: a view into the stack. Of experts the first one's that the
+// rank has; its others lie behind it.
 struct ParamView {
   PanelView panel;
   TensorView values;                       // what is not a matrix, f32

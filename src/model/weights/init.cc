@@ -113,11 +113,11 @@ void draw_parameter(Backend& backend, const ModelConfig& config, const Counter& 
 
 LoadedModel init_model(Backend& backend, const ModelConfig& config, DType compute_dtype,
                        uint64_t seed, std::optional<LayerRange> part, const MemoryShare& share,
-                       const TensorShare& tensor) {
+                       const TensorShare& tensor, const ExpertShare& expert) {
   LoadedModel model;
   model.config = config;
   model.weights = std::make_unique<ModelWeights>(backend, config, compute_dtype, nullptr, part,
-                                                 WeightForms(), share, nullptr, tensor);
+                                                 WeightForms(), share, nullptr, tensor, expert);
   for (size_t index = 0; index < model.weights->table().size(); ++index) {
     const Parameter& parameter = model.weights->table()[index];
     if (!parameter.held) continue;

@@ -299,9 +299,9 @@ LoadedModel load_model(Backend& backend, const std::string& dir, ParsedConfig co
   if (!options.offload.empty()) files = std::make_unique<FileAllocator>(options.offload);
   KeptForms kept = choose_forms(backend, model, options);
   if (!kept.faults.empty()) model.warnings.push_back("load: " + kept.warning());
-  model.weights = std::make_unique<ModelWeights>(backend, model.config, options.compute_dtype,
-                                                 files.get(), options.part, std::move(kept.forms),
-                                                 options.share, options.shared, options.tensor);
+  model.weights = std::make_unique<ModelWeights>(
+      backend, model.config, options.compute_dtype, files.get(), options.part,
+      std::move(kept.forms), options.share, options.shared, options.tensor, options.expert);
   model.weights->set_sharers(options.weight_sharers);
   model.files = std::move(files);
   const std::vector<std::string> faults =

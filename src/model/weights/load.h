@@ -43,6 +43,7 @@ struct LoadOptions {
   bool load_in_4bit = false;  // its linear layers are quantised to nf4 (load_in_4bit.h)
   MemoryShare share = {};     // of ranks that divide the weights
   TensorShare tensor = {};    // of ranks that divide each matrix
+  ExpertShare expert = {};    // of ranks that divide the experts
   // Where processes of a machine have the weights together: their memory, which one of them fills
   // and the others find filled, and how many they are.
   SharedMemory* shared = nullptr;

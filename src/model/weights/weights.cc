@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/file_memory.h"
+#include "model/expert_ranks.h"
 #include "model/tensor_ranks.h"
 #include "model/weights/no_layers.h"
 #include "model/weights/rank_division.h"
@@ -30,12 +31,6 @@ int64_t expert_bytes(const ParamRow& row, DType dtype, int64_t width,
                      NarrowForm form = NarrowForm::kNone) {
   return row.is_matrix() ? matrix_bytes(row.shape, dtype, width, row.blocks, form)
                          : values_bytes(row.shape);
-}
-
-// Bytes of a row of one layer, all experts together.
-int64_t row_bytes(const ParamRow& row, DType dtype, int64_t width,
-                  NarrowForm form = NarrowForm::kNone) {
-  return expert_bytes(row, dtype, width, form) * std::max<int64_t>(1, row.num_experts);
 }
 
 // Calls body(row, sublayer, whether it is the connector's) for every parameter of a stack's layers,
@@ -132,6 +127,10 @@ int64_t ModelWeights::embed_bytes(const ParamRow& row, int64_t panel_width) cons
                       narrow_form_of(std::string(row.suffix)));
 }
 
+int64_t ModelWeights::row_bytes(const ParamRow& row, int64_t panel_width, NarrowForm form) const {
+  return expert_bytes(row, compute_dtype_, panel_width, form) * own_parts_of(row).count;
+}
+
 int64_t ModelWeights::arena_bytes(int64_t panel_width) const {
   const ParamRows& vocabulary = layer_table_.vocabulary_rows();
   int64_t total = holds_embedding() ? embed_bytes(vocabulary.front(), panel_width) : 0;
@@ -142,11 +141,11 @@ int64_t ModelWeights::arena_bytes(int64_t panel_width) const {
   }
   if (begins()) {
     for (const ParamRow& row : layer_table_.per_layer_rows())
-      total += row_bytes(row, compute_dtype_, panel_width, narrow_form_of(row, -1));
+      total += row_bytes(row, panel_width, narrow_form_of(row, -1));
   }
   if (!ends()) return total;
   for (const ParamRows* rows : {&layer_table_.streams_rows(), &layer_table_.mtp_rows()}) {
-    for (const ParamRow& row : *rows) total += row_bytes(row, compute_dtype_, panel_width);
+    for (const ParamRow& row : *rows) total += row_bytes(row, panel_width);
   }
   total += values_bytes({config_.hidden_size});
   return config_.tie_word_embeddings ? total : total + embed_bytes(vocabulary.back(), panel_width);
@@ -154,15 +153,18 @@ int64_t ModelWeights::arena_bytes(int64_t panel_width) const {
 
 ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                            FileAllocator* files, std::optional<LayerRange> part, WeightForms forms,
-                           const MemoryShare& share, Allocator* shared, const TensorShare& tensor)
+                           const MemoryShare& share, Allocator* shared, const TensorShare& tensor,
+                           const ExpertShare& expert)
     : config_(config),
       own_config_(config_of_share(config, tensor)),
       part_(part.value_or(LayerRange{0, config.num_layers()})),
+      expert_share_(expert),
       layer_table_(config, tensor),
       compute_dtype_(compute_dtype),
       forms_(std::move(forms)) {
   CHECK(forms_.empty() || compute_dtype == DType::kBF16, forms_.size());
   CHECK(compute_dtype == DType::kF32 || compute_dtype == DType::kBF16);
+  CHECK(!expert.is_divided() || !(tensor.is_divided() || share.is_divided()), expert.num_ranks);
   check_part(part_, config);
   if (share.is_divided() && config.per_layer_inputs) {
     throw Error(
@@ -173,6 +175,7 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
   const int64_t panel_width = ops::panel_width(backend);
   arena_ = Arena(choose_allocator(backend, files, share, shared), arena_bytes(panel_width));
   if (tensor.is_divided()) tensor_ranks_ = std::make_unique<TensorRanks>(tensor);
+  if (expert.is_divided()) expert_ranks_ = std::make_unique<ExpertRanks>(expert);
   const ParamRows& vocabulary = layer_table_.vocabulary_rows();
   embedding_ = add_vocabulary_matrix(vocabulary.front(), holds_embedding(), panel_width);
   add_per_layer_parameters(panel_width);
@@ -243,8 +246,7 @@ int64_t ModelWeights::held_row_bytes(const LayerStack& stack, const ParamRow& ro
   const HeldLayers held = held_layers_of(stack);
   int64_t bytes = 0;
   for (int64_t i = held.first; i < held.first + held.count; ++i) {
-    bytes += row_bytes(row, compute_dtype_, panel_width,
-                       narrow_form_of(row, stack.layers[static_cast<size_t>(i)]));
+    bytes += row_bytes(row, panel_width, narrow_form_of(row, stack.layers[static_cast<size_t>(i)]));
   }
   return bytes;
 }
@@ -299,13 +301,15 @@ size_t ModelWeights::add_row_parameters(const ParamRow& row, int64_t layer, int6
                                         char*& memory) {
   const NarrowForm form = narrow_form_of(row, layer);
   const int64_t bytes = expert_bytes(row, compute_dtype_, panel_width, form);
+  const AxisPart own = own_parts_of(row);
   const size_t index = table_.size();
   for (int64_t e = 0; e < std::max<int64_t>(1, row.num_experts); ++e) {
+    const bool is_held = memory != nullptr && e >= own.first && e < own.end();
     add_parameter(make_parameter(config_, row, layer, e),
-                  memory != nullptr ? memory + e * bytes : nullptr, panel_width, form);
+                  is_held ? memory + (e - own.first) * bytes : nullptr, panel_width, form);
   }
-  if (memory != nullptr) memory += row_bytes(row, compute_dtype_, panel_width, form);
-  return index;
+  if (memory != nullptr) memory += row_bytes(row, panel_width, form);
+  return index + static_cast<size_t>(own.first);
 }
 
 // One [n, ...] allocation for each parameter of a stack; the table lists them layer by layer.
@@ -332,7 +336,7 @@ void ModelWeights::add_layer_parameters(int64_t panel_width) {
 void ModelWeights::add_streams_parameters(int64_t panel_width) {
   if (!config_.streams) return;
   for (const ParamRow& row : layer_table_.streams_rows()) {
-    const int64_t bytes = row_bytes(row, compute_dtype_, panel_width);
+    const int64_t bytes = row_bytes(row, panel_width);
     const size_t index = add_parameter(make_parameter(config_, row, -1, 0),
                                        ends() ? arena_.take(bytes) : nullptr, panel_width);
     bind_view(streams_params_, row, index);
@@ -344,7 +348,7 @@ void ModelWeights::add_per_layer_parameters(int64_t panel_width) {
   per_layer_first_ = table_.size();
   for (const ParamRow& row : layer_table_.per_layer_rows()) {
     const NarrowForm form = narrow_form_of(row, -1);
-    const int64_t bytes = row_bytes(row, compute_dtype_, panel_width, form);
+    const int64_t bytes = row_bytes(row, panel_width, form);
     const size_t index = add_parameter(make_parameter(config_, row, -1, 0),
                                        begins() ? arena_.take(bytes) : nullptr, panel_width, form);
     bind_view(per_layer_params_, row, index);
@@ -358,7 +362,7 @@ void ModelWeights::add_per_layer_parameters(int64_t panel_width) {
 void ModelWeights::add_mtp_head_parameters(int64_t panel_width) {
   const int64_t layer = config_.num_layers();
   for (const ParamRow& row : layer_table_.mtp_rows()) {
-    const int64_t bytes = row_bytes(row, compute_dtype_, panel_width);
+    const int64_t bytes = row_bytes(row, panel_width);
     const size_t index = add_parameter(make_parameter(config_, row, layer, 0),
                                        ends() ? arena_.take(bytes) : nullptr, panel_width);
     bind_view(mtp_params_, row, index);

@@ -22,6 +22,7 @@
 #include "backend/backend.h"
 #include "backend/memory_share.h"
 #include "model/config.h"
+#include "model/weights/expert_share.h"
 #include "model/weights/layer_table.h"
 #include "model/weights/weight_pages.h"
 #include "tensor/panel.h"
@@ -52,7 +53,7 @@ struct Parameter {
   float init = 0.0f;
   DType floor = DType::kBF16;  // kF32: not rounded in bf16 mode
   bool buffer = false;         // not trained
-  bool held = true;            // false: another stage's, without memory
+  bool held = true;            // false: another stage's or expert rank's, without memory
   [[nodiscard]] bool trains() const { return held && !buffer; }
   // On all tensor ranks together; and that of its tensor in a checkpoint.
   [[nodiscard]] Shape whole_shape() const;
@@ -127,6 +128,7 @@ struct StoredTensor {
 };
 
 struct ShardUnits;
+class ExpertRanks;
 class TensorRanks;
 class WeightShards;
 
@@ -140,11 +142,11 @@ class ModelWeights {
   // matrices have their `forms`. With a `share` of several ranks it keeps that part of what it
   // holds, once the ranks are connected (shards), and passes say where they are, likewise. With
   // `shared` all of it is there. With `tensor` each matrix that tensor ranks divide has this rank's
-  // outputs.
+  // outputs. With `expert` it holds this rank's experts of each layer.
   ModelWeights(const Backend& backend, const ModelConfig& config, DType compute_dtype,
                FileAllocator* files = nullptr, std::optional<LayerRange> part = {},
                WeightForms forms = {}, const MemoryShare& share = {}, Allocator* shared = nullptr,
-               const TensorShare& tensor = {});
+               const TensorShare& tensor = {}, const ExpertShare& expert = {});
   ~ModelWeights();
   ModelWeights(const ModelWeights&) = delete;
   ModelWeights& operator=(const ModelWeights&) = delete;
@@ -196,6 +198,12 @@ class ModelWeights {
   [[nodiscard]] WeightShards* shards() const { return shards_.get(); }
   // The ranks that divide each matrix; null where none do.
   [[nodiscard]] TensorRanks* tensor_ranks() const { return tensor_ranks_.get(); }
+  // The ranks that divide the experts; null where none do.
+  [[nodiscard]] ExpertRanks* expert_ranks() const { return expert_ranks_.get(); }
+  // The experts that this rank has of so many of a layer.
+  [[nodiscard]] AxisPart own_experts(int64_t num_experts) const {
+    return expert_share_.own_experts(num_experts);
+  }
   // Whether this rank has any of what rows [first, end) of a parameter become: true where it has
   // all. Others it need not write_rows().
   [[nodiscard]] bool keeps(size_t index, int64_t first, int64_t end) const;
@@ -244,8 +252,8 @@ class ModelWeights {
   // The memory of each stack and row for its held layers, one behind the other; null where none is.
   std::vector<std::vector<char*>> allocate_stacks(int64_t panel_width);
   void add_layer_parameters(int64_t panel_width);
-  // A layer's parameters of a row, all experts, at `memory`, which moves behind them; null: they
-  // are another stage's. Returns the first one's index.
+  // A layer's parameters of a row, all experts, of which this rank's lie at `memory`, which moves
+  // behind them; null: they are another stage's. Returns the index of its first one.
   size_t add_row_parameters(const ParamRow& row, int64_t layer, int64_t panel_width, char*& memory);
   void add_streams_parameters(int64_t panel_width);
   void add_per_layer_parameters(int64_t panel_width);
@@ -271,6 +279,13 @@ class ModelWeights {
   // The form of a layer's row, of all its experts.
   [[nodiscard]] NarrowForm narrow_form_of(const ParamRow& row, int64_t layer) const;
   [[nodiscard]] NarrowForm narrow_form_of(const std::string& name) const;
+  // Which of its experts are this rank's; of a plain row the one that there is.
+  [[nodiscard]] AxisPart own_parts_of(const ParamRow& row) const {
+    return row.num_experts > 0 ? own_experts(row.num_experts) : AxisPart{0, 1};
+  }
+  // Of one layer, this rank's experts together.
+  [[nodiscard]] int64_t row_bytes(const ParamRow& row, int64_t panel_width,
+                                  NarrowForm form = NarrowForm::kNone) const;
   // The bytes that are held of a stack's row.
   [[nodiscard]] int64_t held_row_bytes(const LayerStack& stack, const ParamRow& row,
                                        int64_t panel_width) const;
@@ -290,6 +305,7 @@ class ModelWeights {
   ModelConfig config_;
   ModelConfig own_config_;
   LayerRange part_;
+  ExpertShare expert_share_;
   LayerTable layer_table_;
   DType compute_dtype_;
   WeightForms forms_;
@@ -297,6 +313,7 @@ class ModelWeights {
   std::unique_ptr<WeightPages> pages_;    // of weights in files
   std::unique_ptr<WeightShards> shards_;  // of those that ranks divide
   std::unique_ptr<TensorRanks> tensor_ranks_;
+  std::unique_ptr<ExpertRanks> expert_ranks_;
   // The bytes of each of these' units, and those before a parameter in its unit.
   std::vector<int64_t> unit_bytes_, bytes_before_;
   int64_t panel_width_ = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/arena.h"
+#include "model/blocks/experts/routing.h"
 #include "model/linear.h"
 #include "model/tensor_ranks.h"
 #include "ops/elementwise.h"
@@ -60,16 +61,28 @@ ops::PanelStack weights(const BlockContext& context, MoeKey key) {
 ops::PanelStack slice_rows(const ops::PanelStack& stack, int64_t begin, int64_t end) {
   return {stack.first.slice_rows(begin, end), stack.bytes};
 }
-ops::PanelStack a_of(const LoraModule& m) { return stack_of(m.a_of(0), m.a_of(1)); }
-ops::PanelStack b_of(const ModuleHalf& m) {
-  return stack_of(m.module->b_of(0, m.half), m.module->b_of(1, m.half));
+
+// Of an adapter's experts, all of which each rank has, those from the first one of this rank on.
+int64_t first_expert(const Pass& pass, const LoraModule& m) {
+  return pass.weights.own_experts(m.num_experts).first;
 }
-ops::PanelStack whole_b_of(const ModuleHalf& m) {
-  return stack_of(m.module->whole_b_of(0, m.half), m.module->whole_b_of(1, m.half));
+ops::PanelStack a_of(const Pass& pass, const LoraModule& m) {
+  const int64_t first = first_expert(pass, m);
+  return stack_of(m.a_of(first), m.a_of(first + 1));
 }
-ops::TensorStack d_a_of(const LoraModule& m) { return {m.d_a_of(0), m.d_a_of(0).num_bytes()}; }
-ops::TensorStack d_b_of(const ModuleHalf& m) {
-  return {m.module->d_b_of(0, m.half), m.module->d_b.at(0).num_bytes()};
+ops::PanelStack b_of(const Pass& pass, const ModuleHalf& m) {
+  const int64_t first = first_expert(pass, *m.module);
+  return stack_of(m.module->b_of(first, m.half), m.module->b_of(first + 1, m.half));
+}
+ops::PanelStack whole_b_of(const Pass& pass, const ModuleHalf& m) {
+  const int64_t first = first_expert(pass, *m.module);
+  return stack_of(m.module->whole_b_of(first, m.half), m.module->whole_b_of(first + 1, m.half));
+}
+ops::TensorStack d_a_of(const Pass& pass, const LoraModule& m) {
+  return {m.d_a_of(first_expert(pass, m)), m.d_a_of(0).num_bytes()};
+}
+ops::TensorStack d_b_of(const Pass& pass, const ModuleHalf& m) {
+  return {m.module->d_b_of(first_expert(pass, *m.module), m.half), m.module->d_b.at(0).num_bytes()};
 }
 
 // body(run, its module), of the pass's rows that have one.
@@ -82,19 +95,19 @@ void for_each_module(const Pass& pass, const BlockContext& context, MoeKey key, 
 }
 
 // y += h B^T, h = scale * x A^T; of gate and up together h is made once, with gate's.
-void append_forward_products(ExpertLists& lists, const AdapterSegment& run, const ModuleHalf& found,
-                             const ExpertLoraH& lora_h) {
+void append_forward_products(const Pass& pass, ExpertLists& lists, const AdapterSegment& run,
+                             const ModuleHalf& found, const ExpertLoraH& lora_h) {
   const int64_t first = run.first_end;
   const int64_t end = run.first_end + run.num_ends;
   const LoraModule& module = *found.module;
   if (found.half == 0) {
     (found.shared() ? lists.shared : lists.own)
-        .push_back({.first = first, .end = end, .w = a_of(module), .scale = module.scale});
+        .push_back({.first = first, .end = end, .w = a_of(pass, module), .scale = module.scale});
   }
   lists.low_rank.push_back({.first = first,
                             .end = end,
                             .x = lora_h.of(found.key).slice_cols(0, module.spec.rank),
-                            .w = b_of(found)});
+                            .w = b_of(pass, found)});
 }
 
 bool is_all_computed(const Pass& pass, const ExpertLoraH& lora_h) {
@@ -132,20 +145,21 @@ struct Backward {
     (found.shared() ? lists.shared : lists.own)
         .push_back({.first = first,
                     .end = end,
-                    .w = whole_b_of(found),
+                    .w = whole_b_of(pass, found),
                     .scale = found.shared() ? 1.0f : module.scale});
     const bool trains = pass.trains(run);
     if (trains) {
       const TensorView h = lora_h.of(found.key).slice_cols(0, module.spec.rank);
-      lists.b.push_back({.first = first, .end = end, .dy = dy, .x = h, .dw = d_b_of(found)});
+      lists.b.push_back({.first = first, .end = end, .dy = dy, .x = h, .dw = d_b_of(pass, found)});
     }
     // A shared module's h gets one gradient, the sum over both halves, which is whole with up's.
     if (found.shared() && found.half == 0) return;
     const TensorView d_h_module = d_h.slice_cols(0, module.spec.rank);
-    lists.low_rank.push_back({.first = first, .end = end, .x = d_h_module, .w = a_of(module)});
+    lists.low_rank.push_back(
+        {.first = first, .end = end, .x = d_h_module, .w = a_of(pass, module)});
     if (trains) {
       lists.a.push_back(
-          {.first = first, .end = end, .dy = d_h_module, .x = x, .dw = d_a_of(module)});
+          {.first = first, .end = end, .dy = d_h_module, .x = x, .dw = d_a_of(pass, module)});
     }
   }
 
@@ -277,9 +291,16 @@ ops::TensorStack expert_bias_gradients(const Pass& pass, const BlockContext& con
   return gradient_stack(pass, index, rows);
 }
 
+ExpertLoraH ExpertLoraH::first_rows(int64_t count) const {
+  ExpertLoraH rows;
+  for (size_t i = 0; i < h.size(); ++i)
+    if (!h[i].empty()) rows.h[i] = h[i].slice_rows(0, count);
+  return rows;
+}
+
 ExpertLoraH allocate_expert_lora_h(Pass& pass, const BlockContext& context) {
   ExpertLoraH lora_h;
-  const int64_t rows = pass.num_tokens() * context.as<MoeConfig>().top_k;
+  const int64_t rows = most_expert_rows(pass, context.as<MoeConfig>());
   for (size_t i = 0; i < lora_h.h.size(); ++i) {
     const int key = kMoeGate + static_cast<int>(i);
     const int64_t rank = largest_rank(pass.rows, context.layer, context.param(key).target);
@@ -297,7 +318,7 @@ void multiply_forward(Pass& pass, const BlockContext& context, const ops::Groupe
                       MoeKey key, const ExpertLoraH& lora_h, TensorView x, TensorView y) {
   ExpertLists& lists = ExpertLists::get_cleared(pass);
   for_each_module(pass, context, key, [&](const AdapterSegment& run, const ModuleHalf& found) {
-    append_forward_products(lists, run, found, lora_h);
+    append_forward_products(pass, lists, run, found, lora_h);
   });
   // h = round(scale * x A^T)
   if (!lists.own.empty()) {

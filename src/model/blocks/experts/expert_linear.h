@@ -16,6 +16,7 @@ namespace strata::model {
 struct ExpertLoraH {
   std::array<TensorView, 4> h;
   [[nodiscard]] TensorView of(MoeKey key) const { return h[static_cast<size_t>(key - kMoeGate)]; }
+  [[nodiscard]] ExpertLoraH first_rows(int64_t count) const;
 };
 
 // The biases of a matrix of all experts, [N] each, and their gradients; empty where they have none,
@@ -24,6 +25,7 @@ ops::TensorStack expert_biases(const BlockContext& context, MoeKey key);
 ops::TensorStack expert_bias_gradients(const Pass& pass, const BlockContext& context,
                                        const ops::GroupedRows& rows, MoeKey key);
 
+// For the most rows that there may be.
 ExpertLoraH allocate_expert_lora_h(Pass& pass, const BlockContext& context);
 
 // Writes y [n, N] and the h of matrix `key`; with an empty y only h. gate comes before up. Biases

@@ -42,8 +42,8 @@ struct Moe {
 
   struct Saved {
     Routing routing;
-    TensorView gate;  // [T * K, F] moe_mlpwi_0, rows in the routing's order
-    TensorView up;    // [T * K, F] moe_mlpwi_1
+    TensorView gate;  // [n, F] moe_mlpwi_0, of the most rows that this rank's experts may have
+    TensorView up;    // [n, F] moe_mlpwi_1
     ExpertLoraH lora_h;
     GatedMlpSaved shared;
     TensorView shared_logits;  // [T, 1] f32 shared_gate
@@ -79,7 +79,7 @@ struct Moe {
 
   static void allocate_saved(Pass& pass, const BlockContext& context, Saved& s) {
     const auto& c = context.as<Config>();
-    const Shape shape = {pass.num_tokens() * c.top_k, c.expert_width};
+    const Shape shape = {most_expert_rows(pass, c), c.expert_width};
     const auto k = static_cast<double>(c.top_k);
     s.gate = pass.allocate_saved("moe_mlpwi_0", k * linear_flops(pass, context, kMoeGate),
                                  pass.dtype(), shape);
@@ -108,7 +108,7 @@ struct Moe {
     Scratch& scratch = pass.backend.scratch();
     const Scratch::Mark mark(scratch);
     if (!s.routing.is_filled) fill_routing(pass, context, n, s.routing);
-    const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
+    const ExpertRows rows = own_expert_rows(pass, context, s.routing);
     if (context.as<Config>().shared_width == 0) {
       return routed_forward(pass, context, rows, s, n, output.add, output.out);
     }
@@ -154,8 +154,9 @@ struct Moe {
     if (numbers.empty()) return {};
     return {TensorView(numbers.data, DType::kF32, {1}), dtype_bytes(DType::kF32)};
   }
-  static void scale_row_weights(Pass& pass, const BlockContext& context,
-                                const ops::GroupedRows& rows, const Routing& routing) {
+  static void scale_row_weights(Pass& pass, const BlockContext& context, const Routing& routing) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const ops::GroupedRows rows = group_rows_by_expert(pass, routing);
     ops::copy(pass.backend, routing.row_weights, routing.unscaled_weights);
     ops::fill_zero(pass.backend, routing.row_weights);
     ops::add_group_bias(pass.backend, rows, as_stack(context.values(kMoeExpertScale)),
@@ -164,8 +165,10 @@ struct Moe {
   }
   // d_unscaled [n] f32 of d_row_weights [n] f32.
   static void scale_row_weights_backward(Pass& pass, const BlockContext& context,
-                                         const ops::GroupedRows& rows, const Routing& routing,
-                                         TensorView d_row_weights, TensorView d_unscaled) {
+                                         const Routing& routing, TensorView d_row_weights,
+                                         TensorView d_unscaled) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const ops::GroupedRows rows = group_rows_by_expert(pass, routing);
     ops::fill_zero(pass.backend, d_unscaled);
     const ParamView& scale = context.param(kMoeExpertScale);
     ops::group_bias_backward(pass.backend, rows,
@@ -186,8 +189,8 @@ struct Moe {
       const Scratch::Mark inner(pass.backend.scratch());
       fill_routing(pass, context, router_input(pass, context, x), s.routing);
     }
-    const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
-    if (is_new) scale_row_weights(pass, context, rows, s.routing);
+    if (is_new) scale_row_weights(pass, context, s.routing);
+    const ExpertRows rows = own_expert_rows(pass, context, s.routing);
     {
       const Scratch::Mark inner(pass.backend.scratch());
       gated_mlp_forward(pass, context, shared_expert_parts(context), s.shared,
@@ -212,7 +215,7 @@ struct Moe {
   static void normed_backward(Pass& pass, const BlockContext& context, const Saved& s, TensorView x,
                               TensorView d_out, TensorView d_x) {
     const Scratch::Mark mark(pass.backend.scratch());
-    const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
+    const ExpertRows rows = own_expert_rows(pass, context, s.routing);
     const TensorView d_row_weights = pass.take(DType::kF32, {s.routing.num_rows()});
     const TensorView d = pass.take(DType::kF32, {x.rows(), x.cols()});
     ops::copy(pass.backend, d_out, d);
@@ -237,7 +240,7 @@ struct Moe {
       add_norm_backward(pass, context, kMoeRoutedNormBefore, x, d_n, d_x);
     }
     const TensorView d_unscaled = pass.take(DType::kF32, d_row_weights.shape);
-    scale_row_weights_backward(pass, context, rows, s.routing, d_row_weights, d_unscaled);
+    scale_row_weights_backward(pass, context, s.routing, d_row_weights, d_unscaled);
     const TensorView d_n = zeros(pass, d.shape);
     router_backward(pass, context, s.routing, router_input(pass, context, x), d_unscaled, d_n);
     ops::scale(pass.backend, d_n, router_factor(x), d_n);
@@ -285,7 +288,7 @@ struct Moe {
                        TensorView d_out, TensorView d_n) {
     if (context.as<Config>().norms_paths) return normed_backward(pass, context, s, n, d_out, d_n);
     const Scratch::Mark mark(pass.backend.scratch());
-    const ops::GroupedRows rows = group_rows_by_expert(pass, s.routing);
+    const ExpertRows rows = own_expert_rows(pass, context, s.routing);
     const bool has_shared = context.as<Config>().shared_width > 0;
     const TensorView d_row_weights = pass.take(DType::kF32, {s.routing.num_rows()});
     if (has_shared) shared_backward(pass, context, s, n, d_out, d_n);
@@ -293,104 +296,144 @@ struct Moe {
     router_backward(pass, context, s.routing, n, d_row_weights, d_n);
   }
 
-  // x[token] for every routed row.
-  static TensorView gather_rows(Pass& pass, const Routing& routing, TensorView x) {
-    const TensorView y = pass.take(x.dtype, {routing.num_rows(), x.cols()});
-    ops::gather(pass.backend, x, routing.token_of_row, y);
+  // Memory for as many rows as this rank's experts may have, of which these are.
+  static TensorView take_rows(Pass& pass, DType type, const ExpertRows& rows, int64_t cols) {
+    return pass.take(type, {rows.most, cols}).slice_rows(0, rows.size());
+  }
+  static TensorView first_rows(TensorView saved, const ExpertRows& rows) {
+    return saved.slice_rows(0, rows.size());
+  }
+  // values [T * K, N] get the rows of other ranks' experts.
+  static void gather_from_ranks(const Pass& pass, const ExpertRows& rows, TensorView values,
+                                int64_t tag) {
+    if (const ExpertRanks* ranks = pass.weights.expert_ranks())
+      ranks->gather_rows(pass, rows.all_ends, values, tag);
+  }
+
+  // x[token] for every row of this rank's experts.
+  static TensorView gather_rows(Pass& pass, const ExpertRows& rows, TensorView x) {
+    const TensorView y = take_rows(pass, x.dtype, rows, x.cols());
+    ops::gather(pass.backend, x, rows.token_of_row, y);
     return y;
   }
 
   // What the experts read of n, a row for each token that they have: n, or times its weight.
-  static TensorView expert_inputs(Pass& pass, const BlockContext& context, const Routing& routing,
+  static TensorView expert_inputs(Pass& pass, const BlockContext& context, const ExpertRows& rows,
                                   TensorView n) {
-    const TensorView x = gather_rows(pass, routing, n);
-    if (context.as<Config>().weighs_inputs) {
-      ops::scale_rows(pass.backend, x, routing.row_weights, x);
-    }
+    const TensorView x = gather_rows(pass, rows, n);
+    if (context.as<Config>().weighs_inputs) ops::scale_rows(pass.backend, x, rows.weights, x);
     return x;
   }
   // The numbers of the rows of hidden values; empty: ones.
-  static TensorView hidden_weights(const BlockContext& context, const Routing& routing) {
-    return context.as<Config>().weighs_inputs ? TensorView() : routing.row_weights;
+  static TensorView hidden_weights(const BlockContext& context, const ExpertRows& rows) {
+    return context.as<Config>().weighs_inputs ? TensorView() : rows.weights;
   }
 
-  // weight * silu(gate) * up of every routed row, clamped where there is a limit.
-  static TensorView compute_weighted_activations(Pass& pass, const BlockContext& context,
-                                                 const Saved& s) {
-    const TensorView y = pass.take(pass.dtype(), s.gate.shape);
-    gated_mlp_activate(pass, activation_of(context), s.gate, s.up,
-                       hidden_weights(context, s.routing), y);
-    return y;
+  // y = weight * silu(gate) * up of every row, clamped where there is a limit.
+  static void weigh_activations(Pass& pass, const BlockContext& context, const ExpertRows& rows,
+                                const Saved& s, TensorView y) {
+    gated_mlp_activate(pass, activation_of(context), first_rows(s.gate, rows),
+                       first_rows(s.up, rows), hidden_weights(context, rows), y);
   }
 
   // Fills gate, up and their lora_h; then sum = add + the experts' outputs, unless sum is empty.
-  static void routed_forward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
+  static void routed_forward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
                              const Saved& s, TensorView n, TensorView add, TensorView sum) {
     const Scratch::Mark mark(pass.backend.scratch());
-    {
+    const ExpertLoraH lora_h = s.lora_h.first_rows(rows.size());
+    if (rows.size() > 0) {
       const Scratch::Mark inner(pass.backend.scratch());
-      const TensorView x = expert_inputs(pass, context, s.routing, n);
-      expert_linear_forward(pass, context, rows, kMoeGate, s.lora_h, x, s.gate);
-      expert_linear_forward(pass, context, rows, kMoeUp, s.lora_h, x, s.up);
+      const TensorView x = expert_inputs(pass, context, rows, n);
+      expert_linear_forward(pass, context, rows.groups, kMoeGate, lora_h, x,
+                            first_rows(s.gate, rows));
+      expert_linear_forward(pass, context, rows.groups, kMoeUp, lora_h, x, first_rows(s.up, rows));
     }
-    const TensorView activated = compute_weighted_activations(pass, context, s);
+    const TensorView activated = take_rows(pass, pass.dtype(), rows, s.gate.cols());
     const TensorView y =
         sum.empty() ? TensorView() : pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
-    expert_linear_forward(pass, context, rows, kMoeDown, s.lora_h, activated, y);
-    if (sum.empty()) return;
-    if (context.as<Config>().expert_bias) {
-      ops::add_group_bias(pass.backend, rows, expert_biases(context, kMoeDown),
-                          s.routing.row_weights, y);
+    if (rows.size() > 0) {
+      weigh_activations(pass, context, rows, s, activated);
+      down_forward(pass, context, rows, lora_h, activated, sum.empty() ? y : rows.slice(y));
     }
+    if (sum.empty()) return;
+    gather_from_ranks(pass, rows, y, kExpertRowTag);
     ops::gather_sum(pass.backend, y, s.routing.row_of_slot, add, sum);
   }
 
-  // Adds the routed path's gradient to d_n [T, D] f32; with `first` d_n is written. d_out [T, D] of
-  // the compute type. Leaves d_row_weights [n].
-  static void routed_backward(Pass& pass, const BlockContext& context, const ops::GroupedRows& rows,
-                              const Saved& s, TensorView n, TensorView d_out, TensorView d_n,
-                              bool first, TensorView d_row_weights) {
-    Scratch& scratch = pass.backend.scratch();
-    const Scratch::Mark mark(scratch);
-    const Routing& routing = s.routing;
-    const TensorView d_gate = pass.take(pass.dtype(), s.gate.shape);
-    const TensorView d_up = pass.take(pass.dtype(), s.gate.shape);
-    {
-      const Scratch::Mark inner(scratch);
-      const TensorView d_activated = pass.take(pass.dtype(), s.gate.shape);
-      const TensorView activated = compute_weighted_activations(pass, context, s);
-      // sum[t] = down(activated) of the token's rows
-      const TensorView dy = gather_rows(pass, routing, d_out);
-      expert_down_backward(pass, context, rows, s.lora_h, activated, dy, d_activated);
-      // activated = weight * silu(gate) * up
-      gated_mlp_activate_backward(pass, activation_of(context), context.param(kMoeDown).panel.cols,
-                                  s.gate, s.up, hidden_weights(context, routing), d_activated,
-                                  d_gate, d_up, d_row_weights);
-      down_bias_backward(pass, context, rows, routing, dy, d_row_weights);
-    }
-    const TensorView x = expert_inputs(pass, context, routing, n);
-    const TensorView d_x = pass.take(DType::kF32, x.shape);
-    expert_gate_up_backward(pass, context, rows, s.lora_h, x, d_gate, d_up, d_x);
-    if (context.as<Config>().weighs_inputs) {
-      // x = weight * n
-      ops::gather(pass.backend, n, routing.token_of_row, x);
-      ops::scale_rows_backward(pass.backend, x, routing.row_weights, d_x, d_x, d_row_weights);
-    }
-    // x[row] = n[token]
-    ops::gather_sum(pass.backend, d_x, routing.row_of_slot, first ? TensorView() : d_n, d_n);
+  // y: of this rank's experts, or empty.
+  static void down_forward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
+                           const ExpertLoraH& lora_h, TensorView activated, TensorView y) {
+    expert_linear_forward(pass, context, rows.groups, kMoeDown, lora_h, activated, y);
+    if (y.empty() || !context.as<Config>().expert_bias) return;
+    ops::add_group_bias(pass.backend, rows.groups, expert_biases(context, kMoeDown), rows.weights,
+                        y);
   }
 
-  // y += weight * bias of every routed row: adds to d_row_weights and to the biases' gradients.
-  static void down_bias_backward(Pass& pass, const BlockContext& context,
-                                 const ops::GroupedRows& rows, const Routing& routing,
-                                 TensorView dy, TensorView d_row_weights) {
+  // Adds the routed path's gradient to d_n [T, D] f32; with `first` d_n is written. d_out [T, D] of
+  // the compute type. Leaves d_row_weights [T * K].
+  static void routed_backward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
+                              const Saved& s, TensorView n, TensorView d_out, TensorView d_n,
+                              bool first, TensorView d_row_weights) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView d_weights = d_row_weights.part(rows.in_routing.first, {rows.size()});
+    const TensorView d_gate = take_rows(pass, pass.dtype(), rows, s.gate.cols());
+    const TensorView d_up = take_rows(pass, pass.dtype(), rows, s.gate.cols());
+    if (rows.size() > 0) hidden_backward(pass, context, rows, s, d_out, d_gate, d_up, d_weights);
+    const TensorView d_x = pass.take(DType::kF32, {s.routing.num_rows(), n.cols()});
+    if (rows.size() > 0)
+      inputs_backward(pass, context, rows, s, n, d_gate, d_up, rows.slice(d_x), d_weights);
+    gather_from_ranks(pass, rows, d_x, kExpertRowGradientTag);
+    gather_from_ranks(pass, rows, d_row_weights.reshape({s.routing.num_rows(), 1}),
+                      kExpertRowGradientTag);
+    // x[row] = n[token]
+    ops::gather_sum(pass.backend, d_x, s.routing.row_of_slot, first ? TensorView() : d_n, d_n);
+  }
+
+  // Of this rank's experts: leaves d_gate and d_up [n, F] and d_weights [n] of their rows.
+  static void hidden_backward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
+                              const Saved& s, TensorView d_out, TensorView d_gate, TensorView d_up,
+                              TensorView d_weights) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView d_activated = take_rows(pass, pass.dtype(), rows, s.gate.cols());
+    const TensorView activated = take_rows(pass, pass.dtype(), rows, s.gate.cols());
+    weigh_activations(pass, context, rows, s, activated);
+    // sum[t] = down(activated) of the token's rows
+    const TensorView dy = gather_rows(pass, rows, d_out);
+    expert_down_backward(pass, context, rows.groups, s.lora_h.first_rows(rows.size()), activated,
+                         dy, d_activated);
+    // activated = weight * silu(gate) * up
+    gated_mlp_activate_backward(pass, activation_of(context), context.param(kMoeDown).panel.cols,
+                                first_rows(s.gate, rows), first_rows(s.up, rows),
+                                hidden_weights(context, rows), d_activated, d_gate, d_up,
+                                d_weights);
+    down_bias_backward(pass, context, rows, dy, d_weights);
+  }
+
+  // Of this rank's experts: writes d_x [n, D] f32 of what they read, and adds to d_weights.
+  static void inputs_backward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
+                              const Saved& s, TensorView n, TensorView d_gate, TensorView d_up,
+                              TensorView d_x, TensorView d_weights) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const TensorView x = expert_inputs(pass, context, rows, n);
+    expert_gate_up_backward(pass, context, rows.groups, s.lora_h.first_rows(rows.size()), x, d_gate,
+                            d_up, d_x);
+    if (!context.as<Config>().weighs_inputs) return;
+    // x = weight * n
+    ops::gather(pass.backend, n, rows.token_of_row, x);
+    ops::scale_rows_backward(pass.backend, x, rows.weights, d_x, d_x, d_weights);
+  }
+
+  // y += weight * bias of every row: adds to d_weights and to the biases' gradients.
+  static void down_bias_backward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
+                                 TensorView dy, TensorView d_weights) {
     if (!context.as<Config>().expert_bias) return;
-    ops::group_bias_backward(pass.backend, rows,
-                             {.bias = expert_biases(context, kMoeDown),
-                              .scales = routing.row_weights,
-                              .d_scales = d_row_weights,
-                              .d_bias = expert_bias_gradients(pass, context, rows, kMoeDown)},
-                             dy);
+    ops::group_bias_backward(
+        pass.backend, rows.groups,
+        {.bias = expert_biases(context, kMoeDown),
+         .scales = rows.weights,
+         .d_scales = d_weights,
+         .d_bias = expert_bias_gradients(pass, context, rows.groups, kMoeDown)},
+        dy);
   }
 
   // d_n += the router's; its gradients.

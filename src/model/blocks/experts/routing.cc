@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/blocks/experts/routing.h"
 
+#include <algorithm>
+
 #include "model/pass/pass.h"
 #include "ops/elementwise.h"
 
@@ -104,19 +106,79 @@ void fill_routing(Pass& pass, const BlockContext& context, TensorView n, Routing
   add_expert_loads(pass, context, routing);
 }
 
-ops::GroupedRows group_rows_by_expert(Pass& pass, const Routing& routing) {
+namespace {
+
+// Rows of these experts, with memory for the parts of so many.
+ops::GroupedRows group_rows(Pass& pass, IndexView<int32_t> token_of_row,
+                            IndexView<int64_t> expert_ends, int64_t most_rows) {
   Scratch& scratch = pass.backend.scratch();
   const std::span<const int64_t> ends = pass.rows.ends();
-  const int64_t most =
-      ops::most_parts(routing.num_rows(), routing.expert_ends.size(), std::ssize(ends));
+  const int64_t most = ops::most_parts(most_rows, expert_ends.size(), std::ssize(ends));
   const ops::GroupedRows rows = {
-      .num_rows = routing.num_rows(),
-      .group_ends = routing.expert_ends,
+      .num_rows = token_of_row.size(),
+      .group_ends = expert_ends,
       .part_ends = allocate_indices<int64_t>(scratch, most, kTemporaryTag),
       .part_sequences = allocate_indices<int32_t>(scratch, most, kTemporaryTag),
       .sequence_ends = ends};
-  ops::split_groups_by_sequence(pass.backend, routing.token_of_row, rows);
+  ops::split_groups_by_sequence(pass.backend, token_of_row, rows);
   return rows;
+}
+
+// Where the rows of experts end, on the host.
+struct DividedEnds {
+  std::vector<int64_t> all, own;
+};
+
+// Of this rank's experts, from their first row on; and which rows of the routing those are.
+RowSpan divide_ends(Pass& pass, const ExpertRanks& ranks, const Routing& routing, int64_t most_rows,
+                    DividedEnds& ends) {
+  const AxisPart experts = ranks.share().own_experts(routing.expert_ends.size());
+  ends.all.assign(static_cast<size_t>(routing.expert_ends.size()), most_rows);
+  ends.own.assign(static_cast<size_t>(experts.count), most_rows);
+  RowSpan rows = {0, most_rows};
+  pass.unless_counting([&] {
+    ops::to_host(pass.backend, routing.expert_ends, ends.all);
+    rows = ranks.rows_of(ranks.share().rank, ends.all);
+    const auto first = ends.all.begin() + experts.first;
+    std::transform(first, first + experts.count, ends.own.begin(),
+                   [&](int64_t end) { return end - rows.first; });
+  });
+  return rows;
+}
+
+}  // namespace
+
+ops::GroupedRows group_rows_by_expert(Pass& pass, const Routing& routing) {
+  return group_rows(pass, routing.token_of_row, routing.expert_ends, routing.num_rows());
+}
+
+int64_t most_expert_rows(const Pass& pass, const MoeConfig& c) {
+  return pass.num_tokens() * std::min(c.top_k, pass.weights.own_experts(c.num_experts).count);
+}
+
+ExpertRows own_expert_rows(Pass& pass, const BlockContext& context, const Routing& routing) {
+  const int64_t most = most_expert_rows(pass, context.as<MoeConfig>());
+  const ExpertRanks* const ranks = pass.weights.expert_ranks();
+  if (ranks == nullptr) {
+    return {.groups = group_rows_by_expert(pass, routing),
+            .token_of_row = routing.token_of_row,
+            .weights = routing.row_weights,
+            .in_routing = {0, routing.num_rows()},
+            .most = most};
+  }
+  auto& ends = pass.lists.blocks.ensure_lists<DividedEnds>();
+  const RowSpan rows = divide_ends(pass, *ranks, routing, most, ends);
+  const auto own_ends =
+      allocate_indices<int64_t>(pass.backend.scratch(), std::ssize(ends.own), kTemporaryTag);
+  ops::from_host(pass.backend, ends.own, own_ends);
+  const IndexView<int32_t> tokens(static_cast<int32_t*>(routing.token_of_row.data()) + rows.first,
+                                  rows.count());
+  return {.groups = group_rows(pass, tokens, own_ends, most),
+          .token_of_row = tokens,
+          .weights = routing.row_weights.part(rows.first, {rows.count()}),
+          .in_routing = rows,
+          .most = most,
+          .all_ends = ends.all};
 }
 
 void routing_backward(Pass& pass, const BlockContext& context, const Routing& routing,

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/expert_ranks.h"
+
+#include "base/check.h"
+#include "model/pass/pass.h"
+
+namespace strata::model {
+void ExpertRanks::connect(Comm& comm) {
+  CHECK(comm.rank() == share_.rank && comm.size() == share_.num_ranks, comm.rank(), share_.rank,
+        share_.num_ranks);
+  comm_ = &comm;
+}
+
+RowSpan ExpertRanks::rows_of(int rank, std::span<const int64_t> expert_ends) const {
+  const AxisPart experts = share_.experts_of(std::ssize(expert_ends), rank);
+  const auto row_after = [&](int64_t num_experts) {
+    return num_experts == 0 ? 0 : expert_ends[static_cast<size_t>(num_experts - 1)];
+  };
+  return {row_after(experts.first), row_after(experts.end())};
+}
+
+void ExpertRanks::gather_rows(const Pass& pass, std::span<const int64_t> expert_ends,
+                              TensorView values, int64_t tag) const {
+  pass.unless_counting([&] {
+    CHECK(comm_ != nullptr && values.rows() == expert_ends.back(), values.rows());
+    const auto part_of = [&](int rank) {
+      const RowSpan rows = rows_of(rank, expert_ends);
+      return values.slice_rows(rows.first, rows.end);
+    };
+    const TensorView own = part_of(share_.rank);
+    for (int rank = 0; rank < share_.num_ranks; ++rank) {
+      if (rank != share_.rank && own.rows() > 0) comm_->send(rank, tag, own);
+    }
+    for (int rank = 0; rank < share_.num_ranks; ++rank) {
+      const TensorView theirs = part_of(rank);
+      if (rank != share_.rank && theirs.rows() > 0) comm_->receive(rank, tag, theirs);
+    }
+  });
+}
+
+}  // namespace strata::model

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// ExpertRanks: what joins a pass to the passes of the other expert ranks, which run the same rows
+// with other experts. A row's result is made where its expert is and sent to all, which add a
+// token's results in the order of its choice, as one process does. A weight table owns it, and it
+// borrows the ranks' Comm. Engine thread only.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "backend/comm.h"
+#include "model/weights/expert_share.h"
+#include "tensor/view.h"
+
+namespace strata::model {
+
+struct Pass;
+
+// Tags of what crosses these ranks, for who counts it.
+constexpr int64_t kExpertRowTag = 0, kExpertRowGradientTag = 1, kExpertGradientTag = 2;
+
+// Rows [first, end) of a routing.
+struct RowSpan {
+  int64_t first = 0;
+  int64_t end = 0;
+  [[nodiscard]] int64_t count() const { return end - first; }
+};
+
+class ExpertRanks {
+ public:
+  explicit ExpertRanks(const ExpertShare& share) : share_(share) {}
+  // Before the first pass that runs: these ranks alone, by their numbers.
+  void connect(Comm& comm);
+
+  [[nodiscard]] const ExpertShare& share() const { return share_; }
+  // The rows of a rank's experts, of a layer whose experts' rows end so: a list of the host.
+  [[nodiscard]] RowSpan rows_of(int rank, std::span<const int64_t> expert_ends) const;
+  // Rows of `values` [n, N], dense, are in the order of a routing whose experts' rows end so. Those
+  // of this rank's experts are there; the others become what their ranks have. All ranks gather in
+  // the same order, so what rows are of (`tag`) is said for who counts alone.
+  void gather_rows(const Pass& pass, std::span<const int64_t> expert_ends, TensorView values,
+                   int64_t tag) const;
+
+ private:
+  const ExpertShare share_;
+  Comm* comm_ = nullptr;
+};
+
+}  // namespace strata::model
