@@ -172,6 +172,7 @@ class StagedPlanner {
     engine::PipelinePlan plan =
         engine::make_pipeline_plan(table, spec.forwarding_delay, told.layers);
     plan.data = told.data;
+    plan.expert = told.expert;
     plan.regions = told.regions;
     plan.shard_weights = told.shard_weights;
     plan.weight_sharers = told.weight_sharers;

@@ -104,15 +104,4 @@ void check_num_ranks(const ParallelLayout& layout, int num_ranks) {
                   layout.num_ranks()));
 }
 
-void check_supported(const ParallelLayout& layout) {
-  for (const Kind& kind : kKinds) {
-    if (kind.parts != &ParallelLayout::expert || layout.*kind.parts == 1) continue;
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("--ranks {}={}: no training is divided by {} yet; give pipeline=N, data=N, "
-                    "tensor=N or several",
-                    kind.name, layout.*kind.parts, kind.name));
-  }
-}
-
 }  // namespace strata::schedule

@@ -27,7 +27,5 @@ struct ParallelLayout {
 ParallelLayout parse_layout(std::string_view text);
 // That there are just so many ranks, else an Error with all numbers.
 void check_num_ranks(const ParallelLayout& layout, int num_ranks);
-// Error{kUnsupported} for the kinds by which no training is divided yet.
-void check_supported(const ParallelLayout& layout);
 
 }  // namespace strata::schedule

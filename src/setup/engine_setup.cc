@@ -167,9 +167,9 @@ std::unique_ptr<engine::Engine> make_planning_engine(const LoadSpec& spec, int64
   if (weights && spec.load_in_4bit)
     weights = model::quantise_in_4bit(std::move(weights), *backend, model.config);
   model::WeightForms forms = decide_weight_forms(weights.get(), *backend, spec, part, model);
-  model.weights = std::make_unique<model::ModelWeights>(*backend, model.config, spec.dtype, nullptr,
-                                                        part, std::move(forms), spec.share,
-                                                        /*shared=*/nullptr, spec.tensor);
+  model.weights = std::make_unique<model::ModelWeights>(
+      *backend, model.config, spec.dtype, nullptr, part, std::move(forms), spec.share,
+      /*shared=*/nullptr, spec.tensor, spec.expert);
   model.weights->set_sharers(spec.weight_sharers);
   auto engine = std::make_unique<engine::Engine>(std::move(backend), std::move(model), options);
   if (!part) check_recompute_tags(*engine, spec.recompute.tags);
@@ -190,6 +190,7 @@ std::unique_ptr<engine::Engine> load_engine(std::unique_ptr<Backend> backend, co
                          .load_in_4bit = spec.load_in_4bit,
                          .share = spec.share,
                          .tensor = spec.tensor,
+                         .expert = spec.expert,
                          .shared = place.shared.get(),
                          .weight_sharers = spec.weight_sharers});
   if (place.shared) model.files = std::move(place.shared);

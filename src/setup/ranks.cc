@@ -124,7 +124,13 @@ int run_as_rank(const StageOptions& stages, RankBody body, const MpiOptions& opt
 void check_layout(const schedule::ParallelLayout& layout, const model::ModelConfig& config) {
   model::check_division(model::LayerTable(config),
                         {.expert = layout.expert, .tensor = layout.tensor});
-  schedule::check_supported(layout);
+  if (layout.expert > 1) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("--ranks expert={}: of expert ranks there are train, plan, generate and "
+                    "probe yet; give pipeline=N, data=N or both",
+                    layout.expert));
+  }
 }
 
 void check_trains_adapters_alone(const schedule::ParallelLayout& layout) {
@@ -133,6 +139,19 @@ void check_trains_adapters_alone(const schedule::ParallelLayout& layout) {
               fmt::format("--ranks tensor={}: tensor ranks train adapters alone yet, not all "
                           "parameters; give pipeline=N, data=N or both",
                           layout.tensor));
+}
+
+void check_layout_of_passes(const schedule::ParallelLayout& layout, const StageOptions& stages,
+                            const model::ModelConfig& config) {
+  if (layout.expert == 1) return check_layout(layout, config);
+  model::check_division(model::LayerTable(config),
+                        {.expert = layout.expert, .tensor = layout.tensor});
+  if (layout.num_ranks() == layout.expert && stages.stages <= 1 && stages.microbatches <= 1) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--ranks {}, with --stages {} and --microbatches {}: expert ranks run "
+                          "without stages, micro-batches and other kinds of ranks yet; give "
+                          "--ranks expert={} alone",
+                          layout.text(), stages.stages, stages.microbatches, layout.expert));
 }
 
 void check_started_alone() {
@@ -151,6 +170,7 @@ StageOptions stages_with_layout(const StageOptions& given, const schedule::Paral
   stages.stages = layout.pipeline * given.stages;
   stages.data = layout.data;
   stages.tensor = layout.tensor;
+  stages.expert = layout.expert;
   return stages;
 }
 

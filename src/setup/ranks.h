@@ -25,9 +25,13 @@ namespace strata::apps {
 using RankBody = FunctionRef<int(Comm& comm, const schedule::ParallelLayout& layout)>;
 int run_as_rank(const StageOptions& stages, RankBody body, const MpiOptions& options = {});
 
-// An Error for a model that does not divide so, by its rows of parameters and its kinds of layers,
-// and for a kind of ranks by which nothing is divided yet.
+// An Error for a model that does not divide so, by its rows of parameters, and for expert ranks,
+// which only some commands run over.
 void check_layout(const schedule::ParallelLayout& layout, const model::ModelConfig& config);
+// The same of a command that runs over expert ranks too. These run alone: an Error for another kind
+// of ranks or --stages with them.
+void check_layout_of_passes(const schedule::ParallelLayout& layout, const StageOptions& stages,
+                            const model::ModelConfig& config);
 // An Error for training of all parameters, of which tensor ranks train none yet.
 void check_trains_adapters_alone(const schedule::ParallelLayout& layout);
 

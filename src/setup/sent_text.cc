@@ -34,6 +34,13 @@ std::string data_ranks_text(const engine::PipelinePlan& plan) {
   return text;
 }
 
+std::string expert_ranks_text(const engine::PipelinePlan& plan) {
+  return fmt::format(
+      "each of {} ranks has as many of every layer, and runs all passes; below is what one has and "
+      "does, and sends where routers choose all experts as often",
+      plan.expert);
+}
+
 std::string sent_table(const std::string& title, std::span<const SentBytes> of_ranks) {
   std::vector<report::Column> columns = {{title}};
   for (const std::string_view name : kSentNames) {

@@ -15,6 +15,7 @@ namespace strata::apps {
 
 // What a plan says where it is of one of several data ranks, which are alike.
 std::string data_ranks_text(const engine::PipelinePlan& plan);
+std::string expert_ranks_text(const engine::PipelinePlan& plan);
 // A row a rank.
 std::string sent_table(const std::string& title, std::span<const engine::SentBytes> of_ranks);
 // {KIND: BYTES}, of all of them together.

@@ -214,6 +214,7 @@ planner::Division plan_division(const model::ModelConfig& config, const StageOpt
   division.told.data = options.data;
   division.told.shard_weights = options.shard_weights;
   division.told.tensor = options.tensor;
+  division.told.expert = options.expert;
   division.told.weight_sharers = options.weight_sharers;
   division.told.regions = recompute_regions_of(
       options, within_memory ? parse_recompute("full") : spec.recompute, division.told.is_whole());
@@ -245,6 +246,7 @@ namespace {
 LoadSpec with_weight_share(LoadSpec spec, const engine::PipelinePlan& plan, int rank) {
   spec.share = plan.weight_share(rank % plan.data);
   spec.tensor = plan.tensor_share(rank);
+  spec.expert = plan.expert_share(rank);
   spec.weight_sharers = std::max(1, plan.weight_sharers);
   return spec;
 }
@@ -328,7 +330,7 @@ std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::RunPlan& r
   own.weight_sharers = group.size();
   std::vector<std::unique_ptr<engine::Engine>> engines;
   if (plan.num_stages() == 1) {
-    if (plan.data > 1 || plan.tensor > 1) own.threads = threads;
+    if (plan.data > 1 || plan.num_alike() > 1) own.threads = threads;
     engines.push_back(load_in_group(group, run.weights_in_files, [&](WeightPlace place) {
       return load_engine(own, options, recompute, std::move(place));
     }));

@@ -18,6 +18,7 @@ struct StageOptions {
   int stages = 1;  // ranks of a pipeline
   int data = 1;    // pipelines, which deal micro-batches out among themselves
   int tensor = 1;  // ranks that divide each matrix
+  int expert = 1;  // ranks that divide the experts
   // How they are divided where they are processes (setup/ranks.h); empty: they are threads.
   std::string ranks = {};
   int ranks_each = 1;          // of a pipeline, that each process has as threads

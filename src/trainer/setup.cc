@@ -218,7 +218,7 @@ planner::RunShape make_run_shape(const LoadSpec& spec, const TrainSettings& sett
   return shape;
 }
 
-// Ranks of the data, and of the tensors, are alike: each plans what the first one has.
+// Ranks of the data, the tensors and the experts are alike: each plans what the first one has.
 std::unique_ptr<engine::Engine> make_whole_planning_engine(const LoadSpec& spec,
                                                            const engine::PipelinePlan& told,
                                                            int ranks_here) {
@@ -340,6 +340,7 @@ TrainRun plan_train_run(const LoadSpec& asked, const TrainSettings& settings, co
   if (options.method == "full") check_deferred_weight_grads(division.told, settings.stages);
   spec.share = division.told.weight_share(0);
   spec.tensor = division.told.tensor_share(0);
+  spec.expert = division.told.expert_share(0);
   spec.weight_sharers = std::max(1, division.told.weight_sharers);
   const auto engine = make_whole_planning_engine(spec, division.told, ranks_here);
   check_has_router_bias(options, engine->model());

@@ -158,6 +158,7 @@ std::string tables_text(TrainJob& job, const engine::RunPlan& plan,
   const std::string cores =
       usable_cores() < shared_cores() ? ", this one's on cores " + usable_core_list() : "";
   if (job.stages().data > 1) table.add_row({"data", data_ranks_text(job.stages())});
+  if (job.stages().expert > 1) table.add_row({"experts", expert_ranks_text(job.stages())});
   planner::add_plan_rows(plan, limits, offload_folder(job.options().offload), table);
   table.add_row({"machine", planner::machine_text(plan, job.engine().backend()) + cores});
   return table.text() + planner::parts_text(plan) + sent_text(job);

@@ -145,8 +145,34 @@ TEST_F(ProbeOverRanks, DivideMatricesOfStagesAndOfData) {
   expect_same_of(one, 4, "tensor=2,data=2", /*shards=*/false, /*stages=*/2);
 }
 
-// What tensor ranks do not do yet is refused by its name, before a model is loaded.
-TEST_F(ProbeOverRanks, TensorRanksRefuseTheRest) {
+// Experts that ranks have in turn: results and samples of the base and of adapters, with an A for
+// each expert or one for gate and up; gradients and steps of adapters and of all parameters.
+TEST_F(ProbeOverRanks, DivideExpertsAndChangeNoByte) {
+  struct Case {
+    std::string golden, request;
+    int ranks;
+    std::vector<std::string> adapters;
+  };
+  std::vector<Case> cases = {{"qwen3_moe", "sample", 3, {"a", "b", "c"}},
+                             {"gpt_oss", "main", 2, {"a", "b"}},
+                             {"qwen3_moe", "train_adapters", 2, {"a", "b", "c"}},
+                             {"qwen3_5_moe", "train_params", 3, {"a", "b"}}};
+  if (runs_all()) {
+    cases.push_back({"deepseek_moe", "train_adapters", 4, {"a"}});
+    cases.push_back({"glm4_moe_lite", "params", 2, {"a"}});
+    cases.push_back({"gemma4_moe", "main", 6, {"a"}});
+  }
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.golden + " " + c.request);
+    const ProbeOptions one = request_of(c.golden, c.request, c.adapters);
+    ASSERT_EQ(run_probe(one), 0);
+    expect_same_of(one, c.ranks, fmt::format("expert={}", c.ranks), /*shards=*/false);
+  }
+}
+
+// What tensor ranks and expert ranks do not do yet is refused by its name, before a model is
+// loaded.
+TEST_F(ProbeOverRanks, RanksThatDivideAStageRefuseTheRest) {
   struct Case {
     std::string golden, request, ranks;
     int started;
@@ -171,7 +197,20 @@ TEST_F(ProbeOverRanks, TensorRanksRefuseTheRest) {
              "tensor=2,expert=2",
              4,
              {},
-             "--ranks expert=2: the model has no experts"}}) {
+             "--ranks expert=2: the model has no experts"},
+        Case{"gpt_oss",
+             "main",
+             "expert=2",
+             2,
+             {"--stats", root_ + "/stats.json"},
+             "--ranks expert=2: without --stats yet"},
+        Case{"gpt_oss",
+             "main",
+             "expert=2,data=2",
+             4,
+             {},
+             "expert ranks run without stages, micro-batches and other kinds of ranks yet"},
+        Case{"gpt_oss", "main", "expert=4", 4, {}, "6 experts are no multiple of 4"}}) {
     SCOPED_TRACE(c.want);
     const ProbeOptions one = request_of(c.golden, c.request, {"a", "b"});
     std::vector<std::string> words = {STRATA_BINARY, "probe",     one.model,
@@ -237,7 +276,7 @@ TEST_F(RanksTest, GenerateWithDividedMatrices) {
   const Ended staged =
       run_shell(fmt::format("{}-n 2 {} --ranks pipeline=2", kMpirun, quoted(words)));
   EXPECT_EQ(staged.code, 2);
-  EXPECT_THAT(staged.text, HasSubstr("generate divides a model by tensor=N alone"));
+  EXPECT_THAT(staged.text, HasSubstr("generate divides a model by tensor=N or expert=N alone"));
 }
 
 // What each sends, to the byte of what was planned, and what a probe says of it.

@@ -312,6 +312,21 @@ TEST_F(RanksTest, AnyDivisionContinuesWhatRanksOfDividedWeightsLeft) {
   expect_the_files_of(one, "killed", "model.safetensors");
 }
 
+// What each expert rank had goes to where another division wants it.
+TEST_F(RanksTest, AnyDivisionContinuesWhatExpertRanksHad) {
+  TrainOptions one = options("one");
+  one.model = make_v4_model(/*mtp=*/true);
+  one.method = "full";
+  ASSERT_EQ(run_train(one), 0);
+  TrainOptions o = dealt(one, "killed", "expert=2");
+  kill_and_expect_its_name(RunningRanks(start_of(2, o), o), 1);
+  o.resume = true;
+  o.stages.ranks = "expert=4";
+  const Ended resumed = run_ranks(4, o);
+  EXPECT_EQ(resumed.code, 0) << resumed.text;
+  expect_the_files_of(one, "killed", "model.safetensors");
+}
+
 // Of all parameters, whose state is far more than what is sent at once; and by as many.
 TEST_F(RanksTest, AStoppedRankIsNamed) {
   TrainOptions one = options("one");

@@ -66,13 +66,5 @@ TEST(ParallelLayout, RefusesAnotherNumberOfRanksWithAllNumbers) {
                  {"6 ranks, and 1 has started"});
 }
 
-TEST(ParallelLayout, RefusesByNameWhatNoRunIsDividedBy) {
-  check_supported(parse_layout("pipeline=4,data=3"));
-  for (const char* kind : {"expert", "tensor"}) {
-    expect_refused([&] { check_supported(parse_layout(std::string("pipeline=2,") + kind + "=2")); },
-                   ErrorCode::kUnsupported, {std::string("--ranks ") + kind + "=2"});
-  }
-}
-
 }  // namespace
 }  // namespace strata::schedule

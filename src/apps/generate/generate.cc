@@ -129,8 +129,8 @@ void check_ranks_of_generate(const schedule::ParallelLayout& layout,
                              const GenerationOptions& options) {
   if (layout.pipeline * layout.data > 1) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("--ranks {}: generate divides a model by tensor=N alone; stages are "
-                            "threads (--stages)",
+                fmt::format("--ranks {}: generate divides a model by tensor=N or expert=N alone; "
+                            "stages are threads (--stages)",
                             layout.text()));
   }
   if (options.division.stages > 1 || options.division.microbatches > 1) {

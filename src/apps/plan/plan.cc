@@ -171,19 +171,21 @@ void check_can_simulate(const PlanOptions& options, const StageOptions& stages) 
   if (stages.tensor > 1) refuse("--cluster and --ranks tensor=N: not simulated yet");
   if (stages.shard_weights)
     refuse("--cluster and --shard-weights: weights on their way are not simulated yet");
+  if (stages.expert > 1)
+    refuse("--cluster and --ranks expert=N: rows on their way to experts are not simulated yet");
 }
 
 // As `strata train` refuses it.
 StageOptions stages_of_ranks(const PlanOptions& options, const model::ModelConfig& config) {
   const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
-  check_layout(layout, config);
+  check_layout_of_passes(layout, options.stages, config);
   if (layout.tensor > 1 && (layout.pipeline > 1 || options.stages.stages > 1)) {
     refuse(
         fmt::format("--ranks tensor={} and stages: what they send is not planned yet; "
                     "`strata train` runs them",
                     layout.tensor));
   }
-  if (layout.tensor > 1 && options.method == "full") check_trains_adapters_alone(layout);
+  if (options.method == "full") check_trains_adapters_alone(layout);
   if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
   const StageOptions stages = stages_with_layout(stage_options_of(options), layout);
   check_memory_of_ranks(options.memory, options.offload);
@@ -196,6 +198,7 @@ void print_rank_tables(const PlanOptions& options, const engine::RunPlan& plan,
                        const engine::MachineLimits& limits, const std::string& behind) {
   report::Table table({{""}, {""}});
   if (plan.pipeline.data > 1) table.add_row({"data", data_ranks_text(plan.pipeline)});
+  if (plan.pipeline.expert > 1) table.add_row({"experts", expert_ranks_text(plan.pipeline)});
   planner::add_plan_rows(plan, limits, offload_folder(options.offload), table);
   fmt::print("{}{}{}", table.text(), planner::parts_text(plan), behind);
 }
@@ -248,6 +251,7 @@ int print_ranks_plan(const PlanOptions& options) {
   check_memory_options(options.memory, options.recompute, options.offload);
   if (stages.shard_weights) spec.share = {.num_ranks = stages.data};
   spec.tensor = {.num_ranks = stages.tensor};
+  spec.expert = {.num_ranks = stages.expert};
   const std::unique_ptr<engine::Engine> engine = make_planning_engine(spec);
   check_indexer_loss(options, *engine);
   engine->set_share({.num_owners = stages.data});

@@ -426,6 +426,14 @@ void check_request_of_tensor_ranks(const schedule::ParallelLayout& layout,
               fmt::format("--ranks tensor={}: without --stats yet", layout.tensor));
 }
 
+void check_options_of_expert_ranks(int num_ranks, const ProbeOptions& options) {
+  if (options.stats.empty()) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("--ranks expert={}: without --stats yet; expert ranks give results, "
+                          "gradients, steps and samples",
+                          num_ranks));
+}
+
 int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const ProbeOptions& options) {
   StageOptions stages = stages_with_layout(options.stages, layout);
   const LoadSpec asked = read_spec(options);
@@ -433,6 +441,7 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Prob
   check_ranks_alike(comm, collect_facts_of_probe(asked, stages, options));
   const ProbeRequest request = parse_request(broadcast_request(comm, options), options);
   check_request_of_tensor_ranks(layout, options, request);
+  if (layout.expert > 1) check_options_of_expert_ranks(layout.expert, options);
   if (!(request.train && request.train->parameters)) choose_weight_sharers(comm, stages);
   return answer_request(options, stages, asked, request, &comm);
 }

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// strata train and generate over ranks that divide the experts: processes under mpirun give the
+// files and the text of one process.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "tests/ranks/ranks_fixture.h"
+
+namespace strata::apps {
+namespace {
+
+using testing::HasSubstr;
+
+// DeepSeek-V4 with multi-token prediction: hashed routers and scored ones, whose biases follow
+// their loads; adapters of experts, and all parameters.
+TEST_F(RanksTest, OfExpertsChangeNoBit) {
+  for (const std::string method : {"lora", "full"}) {
+    TrainOptions one = options("one-" + method);
+    one.model = make_v4_model(/*mtp=*/true);
+    one.method = method;
+    one.mtp_weight = 0.3;
+    one.steps = 4;
+    if (method == "full") one.router_bias_rate = 0.01;
+    if (method == "lora") one.dtype = "bf16";
+    ASSERT_EQ(run_train(one), 0);
+    for (const int ranks : {2, 4}) {
+      if (ranks == 4 && !runs_all()) continue;
+      const std::string name = fmt::format("{}-{}", method, ranks);
+      SCOPED_TRACE(name);
+      const Ended ended = run_ranks(ranks, dealt(one, name, fmt::format("expert={}", ranks)));
+      ASSERT_EQ(ended.code, 0) << ended.text;
+      expect_the_files_of(one, name,
+                          method == "lora" ? "adapter_model.safetensors" : "model.safetensors");
+      EXPECT_THAT(ended.text, HasSubstr(fmt::format("each of {} ranks has as many", ranks)));
+    }
+  }
+}
+
+// What is sent is as much of each kind as was planned, or of rows of experts as routers chose.
+TEST_F(RanksTest, OfExpertsSendWhatWasPlanned) {
+  TrainOptions o = options("out");
+  o.model = make_v4_model();
+  o.steps = 2;
+  o.json = true;
+  const Ended trained = run_ranks(2, dealt(o, "out", "expert=2"));
+  ASSERT_EQ(trained.code, 0) << trained.text;
+  const boost::json::object all = json_of(trained, "{\"steps\":");
+  ASSERT_EQ(all.at("ranks").as_array().size(), 2u);
+  std::map<std::string, int64_t> sent, planned;
+  for (const boost::json::value& rank : all.at("ranks").as_array()) {
+    for (const auto& [kind, bytes] : rank.at("sent_bytes").as_object())
+      sent[std::string(kind)] += bytes.as_int64();
+    for (const auto& [kind, bytes] : rank.at("planned_sent_bytes").as_object())
+      planned[std::string(kind)] += bytes.as_int64();
+    EXPECT_EQ(rank.at("sent_bytes").at("gradients"), rank.at("planned_sent_bytes").at("gradients"));
+  }
+  EXPECT_GT(planned["gradients"], 0);
+  EXPECT_GT(planned["activations"], 0);
+  // Together ranks send each row to all others once, whoever has its expert.
+  EXPECT_EQ(sent, planned);
+}
+
+// A plan has the weights and the training state of each rank, less than one process has.
+TEST_F(RanksTest, OfExpertsArePlanned) {
+  const std::vector<std::string> words = {STRATA_BINARY,   "plan",     "train",
+                                          make_v4_model(), "--tokens", "4x16",
+                                          "--method",      "full",     "--json"};
+  const auto planned = [&](const std::string& ranks) {
+    const Ended ended = run_shell(quoted(words) + ranks);
+    EXPECT_EQ(ended.code, 0) << ended.text;
+    return boost::json::parse(ended.out).as_object();
+  };
+  const boost::json::object one = planned("");
+  const boost::json::object divided = planned("--ranks expert=4");
+  for (const char* const item : {"weights", "base training"}) {
+    EXPECT_LT(divided.at("bytes").at(item).as_int64(), one.at("bytes").at(item).as_int64());
+    EXPECT_GT(divided.at("bytes").at(item).as_int64(), one.at("bytes").at(item).as_int64() / 4);
+  }
+  ASSERT_EQ(divided.at("ranks").as_array().size(), 4u);
+  for (const boost::json::value& rank : divided.at("ranks").as_array()) {
+    EXPECT_EQ(rank.at("planned_bytes"), divided.at("planned_bytes"));
+    EXPECT_GT(rank.at("planned_sent_bytes").at("activations").as_int64(), 0);
+  }
+  const Ended refused = run_shell(quoted(words) + "--ranks expert=4,data=2");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.text, HasSubstr("expert ranks run without stages, micro-batches and other"));
+}
+
+// One line of JSON, printed once.
+TEST_F(RanksTest, GenerateWithDividedExperts) {
+  const std::vector<std::string> words = {
+      STRATA_BINARY,      "generate",     "--model", make_v4_model(), "--prompt",
+      "Once upon a time", "--seed",       "5",       "--temperature", "0.9",
+      "--json",           "--max-tokens", "12"};
+  const Ended one = run_shell(quoted(words));
+  ASSERT_EQ(one.code, 0) << one.text;
+  const Ended two = run_shell(fmt::format("{}-n 2 {} --ranks expert=2", kMpirun, quoted(words)));
+  ASSERT_EQ(two.code, 0) << two.text;
+  EXPECT_EQ(two.out, one.out);
+}
+
+}  // namespace
+}  // namespace strata::apps
