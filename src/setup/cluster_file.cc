@@ -10,9 +10,12 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/option_values.h"
+#include "setup/named_clusters.h"
 #include "text/toml_file.h"
 
 namespace strata::apps {
@@ -35,8 +38,8 @@ constexpr int kMostRanks = 1 << 20;
 
 class ClusterFile {
  public:
-  explicit ClusterFile(const std::string& path)
-      : path_(path), values_(text::read_toml_scalars(path)) {
+  ClusterFile(const std::string& path, std::map<std::string, std::string> values)
+      : path_(path), values_(std::move(values)) {
     for (const auto& [key, ignored] : values_) {
       if (std::ranges::find(kFields, key) == std::end(kFields)) {
         refuse(path, fmt::format("unknown field '{}', want of {}", key, fmt::join(kFields, ", ")));
@@ -98,10 +101,34 @@ class ClusterFile {
   std::map<std::string, std::string> values_;
 };
 
+const NamedCluster* find_named_cluster(std::string_view name) {
+  for (const NamedCluster& named : named_clusters()) {
+    if (named.name == name) return &named;
+  }
+  return nullptr;
+}
+
+std::string cluster_names_text() {
+  std::string names;
+  for (const NamedCluster& named : named_clusters())
+    names += (names.empty() ? "" : ", ") + std::string(named.name);
+  return names;
+}
+
+ClusterFile open_cluster_file(const std::string& path) {
+  if (const NamedCluster* named = find_named_cluster(path))
+    return {path, text::parse_toml_scalars(named->toml, path)};
+  if (!file_exists(path)) {
+    refuse(path, fmt::format("No such file, nor a machine of that name: want a TOML file, or of {}",
+                             cluster_names_text()));
+  }
+  return {path, text::read_toml_scalars(path)};
+}
+
 }  // namespace
 
 Cluster read_cluster_file(const std::string& path, DType dtype) {
-  const ClusterFile file(path);
+  const ClusterFile file = open_cluster_file(path);
   const double flops = file.number_of("flops");
   const double f32_flops = file.has("f32_flops")  ? file.number_of("f32_flops")
                            : dtype == DType::kF32 ? flops

@@ -25,7 +25,8 @@ struct Cluster {
   schedule::Links links = {};
 };
 
-// Throws Error that names file and field.
+// The file's, or those of a machine by its name (setup/named_clusters.h), which comes first. Throws
+// Error that names file and field.
 Cluster read_cluster_file(const std::string& path, DType dtype);
 // The text of such a file.
 std::string cluster_text(const Cluster& cluster);

@@ -41,8 +41,7 @@ void add_values(const std::string& path, const std::string& name, const toml::no
   }
 }
 
-toml::table read_table(const std::string& path) {
-  const std::string text = read_file(path, kMaxConfigBytes);
+toml::table parse_table(std::string_view text, const std::string& path) {
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
@@ -56,7 +55,7 @@ std::map<std::string, std::vector<std::string>> read_toml_options(const std::str
                                                                   const OptionTable& known,
                                                                   const std::string& command) {
   std::map<std::string, std::vector<std::string>> all;
-  const toml::table table = read_table(path);
+  const toml::table table = parse_table(read_file(path, kMaxConfigBytes), path);
   for (const auto& [key, node] : table) {
     std::string name(key.str());
     std::ranges::replace(name, '_', '-');  // learning_rate, as others write it
@@ -70,11 +69,16 @@ std::map<std::string, std::vector<std::string>> read_toml_options(const std::str
 }
 
 std::map<std::string, std::string> read_toml_scalars(const std::string& path) {
+  return parse_toml_scalars(read_file(path, kMaxConfigBytes), path);
+}
+
+std::map<std::string, std::string> parse_toml_scalars(std::string_view text,
+                                                      const std::string& name) {
   std::map<std::string, std::string> all;
-  const toml::table table = read_table(path);
+  const toml::table table = parse_table(text, name);
   for (const auto& [key, node] : table) {
-    const std::string name(key.str());
-    all[name] = scalar_text(path, name, node);
+    const std::string field(key.str());
+    all[field] = scalar_text(name, field, node);
   }
   return all;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/option_table.h"
@@ -18,5 +19,8 @@ std::map<std::string, std::vector<std::string>> read_toml_options(const std::str
 // The texts of a file's keys, each of which has one value: a text, a number or true/false. Throws
 // Error with "FILE:LINE: what" for values of other kinds and for what is no TOML.
 std::map<std::string, std::string> read_toml_scalars(const std::string& path);
+// Those of a text; `name` is what messages call it.
+std::map<std::string, std::string> parse_toml_scalars(std::string_view text,
+                                                      const std::string& name);
 
 }  // namespace strata::text
