@@ -42,9 +42,31 @@ class SimulatedStep {
     }
   }
 
-  [[nodiscard]] schedule::SimulationSpec spec(bool keeps_spans) {
+  [[nodiscard]] schedule::SimulationSpec spec(bool keeps_spans) const {
+    return spec_of([&](int stage) { return work_of_stage(stage); }, keeps_spans);
+  }
+  // A spec whose actions are no longer than those of any plan, whatever it recomputes and moves
+  // besides weights. `weight_bytes`: of each stage.
+  [[nodiscard]] schedule::SimulationSpec least_spec(std::span<const int64_t> weight_bytes) const {
+    return spec_of([&](int stage) { return least_work_of_stage(stage, weight_bytes); },
+                   /*keeps_spans=*/false);
+  }
+  // What the busiest rank computes at least.
+  [[nodiscard]] double least_compute_seconds(std::span<const int64_t> weight_bytes) const {
+    std::vector<double> ranks = step_seconds();
+    for (int stage = 0; stage <= last_stage(); ++stage) {
+      ranks[static_cast<size_t>(rank_of(stage))] +=
+          engine::seconds_of(least_work(stage, weight_bytes), cluster_.limits);
+    }
+    return *std::ranges::max_element(ranks);
+  }
+
+ private:
+  // `work_of`: of a stage, but for what crosses its borders.
+  template <typename WorkOf>
+  [[nodiscard]] schedule::SimulationSpec spec_of(WorkOf work_of, bool keeps_spans) const {
     schedule::SimulationSpec spec = {.table = pipeline_.table,
-                                     .stages = stage_works(),
+                                     .stages = {},
                                      .rounds = cut_rounds(),
                                      .data = pipeline_.data,
                                      .gradients = {},
@@ -55,14 +77,20 @@ class SimulatedStep {
                                      .links = cluster_.links,
                                      .keeps_spans = keeps_spans};
     for (int stage = 0; stage <= last_stage(); ++stage) {
-      const int64_t layers = pipeline_.layers[static_cast<size_t>(stage)].size();
-      spec.gradients.push_back({.num_parts = static_cast<int>(std::max<int64_t>(1, layers)),
-                                .bytes = kF32Bytes * num_gradient_values(stage)});
+      schedule::StageWork& work = spec.stages.emplace_back(work_of(stage));
+      work.state_bytes =
+          static_cast<double>(model::border_width(config_) * dtype_bytes(weights_.compute_dtype()));
+      work.grad_bytes = kF32Bytes * num_border_gradients();
+      spec.gradients.push_back(
+          {.num_parts = num_parts(stage), .bytes = kF32Bytes * num_gradient_values(stage)});
     }
     return spec;
   }
 
- private:
+  [[nodiscard]] int num_parts(int stage) const {
+    return static_cast<int>(
+        std::max<int64_t>(1, pipeline_.layers[static_cast<size_t>(stage)].size()));
+  }
   [[nodiscard]] int last_stage() const { return pipeline_.num_stages() - 1; }
   [[nodiscard]] int rank_of(int stage) const { return pipeline_.ranks[static_cast<size_t>(stage)]; }
   [[nodiscard]] double data() const { return pipeline_.data; }
@@ -133,38 +161,71 @@ class SimulatedStep {
     return step_.plan.work[static_cast<size_t>(rank)] + -counted * whole_step_work();
   }
 
-  [[nodiscard]] std::vector<schedule::StageWork> stage_works() const {
-    std::vector<schedule::StageWork> works;
-    for (int stage = 0; stage <= last_stage(); ++stage) {
-      works.push_back(work_of_stage(stage));
-      works.back().state_bytes =
-          static_cast<double>(model::border_width(config_) * dtype_bytes(weights_.compute_dtype()));
-      works.back().grad_bytes = kF32Bytes * num_border_gradients();
-    }
-    return works;
+  // Floating-point operations of a rank's step in a stage that recomputes nothing: all of them, of
+  // forwards, and of products for gradients of weights. The head's are all in the forward, which
+  // makes logits, losses and the gradient of the hidden states.
+  [[nodiscard]] double flops_of_stage(int stage) const {
+    return share_of_stage(stage) * engine::step_flops(config_, step_shape()) / data();
+  }
+  [[nodiscard]] double forward_flops_of_stage(int stage) const {
+    const double head = stage == last_stage()
+                            ? head_share() * engine::step_flops(config_, step_shape()) / data()
+                            : 0.0;
+    return share_of_layers(stage) / data() * engine::forward_flops(config_, step_shape()) + head;
+  }
+  [[nodiscard]] double weight_grad_flops(int stage) const {
+    if (!trains_base()) return 0.0;
+    return 2.0 * share_of_layers(stage) / data() *
+           static_cast<double>(engine::num_layer_weights(config_)) * num_tokens_;
   }
 
-  // A stage's seconds go to its forwards, input gradients and weight gradients as its
-  // floating-point operations do. The head's are all in the forward, which makes logits, losses and
-  // the gradient of the hidden states; recomputing is in the backward.
+  // A stage's seconds go to its forwards, input gradients and weight gradients as its operations
+  // do. What is recomputed is of the backward, before gradients are added to.
   [[nodiscard]] schedule::StageWork work_of_stage(int stage) const {
     const Work passes = passes_of_rank(rank_of(stage));
     const double share = share_of_stage(stage) / share_of_rank(rank_of(stage));
     const double seconds = share * engine::seconds_of(passes, cluster_.limits);
-    const double head = stage == last_stage()
-                            ? head_share() * engine::step_flops(config_, step_shape()) / data()
-                            : 0.0;
     const double all = share * passes.flops;
-    const double layers = share_of_layers(stage) / data();
-    const double weight_grad =
-        trains_base()
-            ? 2.0 * layers * static_cast<double>(engine::num_layer_weights(config_)) * num_tokens_
-            : 0.0;
-    const double forward =
-        std::min(layers * engine::forward_flops(config_, step_shape()) + head, all - weight_grad);
+    const double weight_grad = weight_grad_flops(stage);
+    const double forward = std::min(forward_flops_of_stage(stage), all - weight_grad);
+    const double input_grad = all - forward - weight_grad;
+    const double recomputed = std::clamp(all - flops_of_stage(stage), 0.0, input_grad);
     const double seconds_of_flop = seconds / all / (num_tokens_ / data());
     return {.forward_s = forward * seconds_of_flop,
-            .input_grad_s = (all - forward - weight_grad) * seconds_of_flop,
+            .input_grad_s = input_grad * seconds_of_flop,
+            .recompute_s = recomputed * seconds_of_flop,
+            .weight_grad_s = weight_grad * seconds_of_flop};
+  }
+
+  // Operations of a stage that recomputes nothing, and the reads of its weights.
+  [[nodiscard]] Work least_work(int stage, std::span<const int64_t> weight_bytes) const {
+    const Work all =
+        engine::step_work(weights_, step_shape(), {.tokens = num_tokens_, .number = 0.0}, {});
+    const double share = share_of_stage(stage) / data();
+    const double passes =
+        pipeline_.cuts_by_tokens() ? 1.0 / data() : pipeline_.table.num_microbatches;
+    return {.flops = share * all.flops,
+            .f32_flops = share * all.f32_flops,
+            .exponentials = share * all.exponentials,
+            .bytes = passes * engine::kWeightReads *
+                     static_cast<double>(weight_bytes[static_cast<size_t>(stage)])};
+  }
+  // Recomputing makes a layer's forward once more at most, in products that are as fast as any: an
+  // operation then takes less on average, and so do forwards.
+  [[nodiscard]] schedule::StageWork least_work_of_stage(
+      int stage, std::span<const int64_t> weight_bytes) const {
+    engine::MachineLimits fastest = cluster_.limits;
+    fastest.flops = std::max(fastest.flops, fastest.f32_flops);
+    const Work own = least_work(stage, weight_bytes);
+    const Work again = {.flops = share_of_layers(stage) / data() *
+                                 engine::forward_flops(config_, step_shape())};
+    const double seconds =
+        engine::seconds_of(own, cluster_.limits) + engine::seconds_of(again, fastest);
+    const double seconds_of_flop = seconds / (own.flops + again.flops) / (num_tokens_ / data());
+    const double weight_grad = weight_grad_flops(stage);
+    const double forward = std::min(forward_flops_of_stage(stage), own.flops - weight_grad);
+    return {.forward_s = forward * seconds_of_flop,
+            .input_grad_s = (own.flops - forward - weight_grad) * seconds_of_flop,
             .weight_grad_s = weight_grad * seconds_of_flop};
   }
 
@@ -317,9 +378,26 @@ TracedThread trace_rank(size_t rank, const schedule::SimulatedRank& simulated,
 
 }  // namespace
 
+PlannedBatch::PlannedBatch(const planner::RunShape& shape, api::AdapterSlot slot) {
+  for (const int64_t length : shape.lengths)
+    data_.push_back({.tokens = std::vector<int32_t>(static_cast<size_t>(length))});
+  batch_ = {
+      .gradients = shape.pass.train_base ? api::Gradients::kParameters : api::Gradients::kAdapters,
+      .mtp_weight = shape.pass.mtp ? 1.0f : 0.0f,
+      .indexer_weight = shape.pass.indexer_loss ? 1.0f : 0.0f};
+  for (const api::Datum& datum : data_) batch_.sequences.push_back({.datum = &datum, .slot = slot});
+}
+
 schedule::Simulation simulate_step(const ClusterStep& step, const Cluster& cluster,
                                    bool keeps_spans) {
   return schedule::simulate(SimulatedStep(step, cluster).spec(keeps_spans));
+}
+
+double least_step_seconds(const ClusterStep& step, std::span<const int64_t> weight_bytes,
+                          const Cluster& cluster) {
+  const SimulatedStep simulated(step, cluster);
+  return std::max(simulated.least_compute_seconds(weight_bytes),
+                  schedule::simulate(simulated.least_spec(weight_bytes)).seconds);
 }
 
 void write_simulated_trace(const std::string& path, const schedule::Simulation& simulation) {

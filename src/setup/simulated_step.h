@@ -23,8 +23,27 @@ struct ClusterStep {
   const api::Batch& batch;
 };
 
+// The batch of a step whose sequences are as long as the shape says, of tokens that are all 0.
+class PlannedBatch {
+ public:
+  PlannedBatch(const planner::RunShape& shape, api::AdapterSlot slot);
+  PlannedBatch(const PlannedBatch&) = delete;
+  PlannedBatch& operator=(const PlannedBatch&) = delete;
+  [[nodiscard]] const api::Batch& batch() const { return batch_; }
+
+ private:
+  std::vector<api::Datum> data_;
+  api::Batch batch_;
+};
+
 schedule::Simulation simulate_step(const ClusterStep& step, const Cluster& cluster,
                                    bool keeps_spans);
+
+// What no simulation of a step that is divided so takes less than, whatever is recomputed and fits:
+// the same with actions of their operations and reads of weights alone. Of the plan it reads how
+// the model is divided and into which passes, with work of any size. `weight_bytes`: of each stage.
+double least_step_seconds(const ClusterStep& step, std::span<const int64_t> weight_bytes,
+                          const Cluster& cluster);
 
 // Writes a timeline with a row for each rank.
 void write_simulated_trace(const std::string& path, const schedule::Simulation& simulation);

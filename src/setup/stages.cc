@@ -270,19 +270,27 @@ void plan_base_steps(engine::Engine& engine, const train::BaseStep& how) {
 
 }  // namespace
 
-engine::RunPlan plan_staged_run(const LoadSpec& spec, planner::TrainRun run,
-                                const train::BaseStep& how) {
-  const engine::PipelinePlan& told = run.division.told;
-  const std::vector<LayerRange> parts = run.division.parts();
-  if (run.shape.pass.train_base) plan_base_steps(run.whole, how);
+std::vector<std::unique_ptr<engine::Engine>> make_part_engines(
+    const LoadSpec& spec, engine::Engine& whole, const planner::Division& division,
+    const std::optional<train::BaseStep>& how) {
+  const std::vector<LayerRange> parts = division.parts();
+  if (how) plan_base_steps(whole, *how);
   std::vector<std::unique_ptr<engine::Engine>> engines;
   for (size_t stage = 0; stage < parts.size(); ++stage) {
     engines.push_back(make_stage_planning_engine(
-        spec, told, stage,
+        spec, division.told, stage,
         parts.size() == 1 ? std::nullopt : std::optional<LayerRange>(parts[stage])));
-    if (run.shape.pass.train_base) plan_base_steps(*engines.back(), how);
-    run.stages.push_back(engines.back().get());
+    if (how) plan_base_steps(*engines.back(), *how);
   }
+  return engines;
+}
+
+engine::RunPlan plan_staged_run(const LoadSpec& spec, planner::TrainRun run,
+                                const train::BaseStep& how) {
+  const auto engines = make_part_engines(
+      spec, run.whole, run.division,
+      run.shape.pass.train_base ? std::optional<train::BaseStep>(how) : std::nullopt);
+  for (const auto& engine : engines) run.stages.push_back(engine.get());
   return planner::plan_run(run);
 }
 

@@ -53,8 +53,12 @@ planner::FileSpace measure_space_for_files(const std::string& named);
 // Threads of a rank, of so many (0: all cores that the ranks share) that are divided among them.
 int threads_of(int rank, int num_ranks, int threads);
 
-// The planner's answer, on engines of each part of the run's division that can plan and cannot run,
-// as the whole one. `how`: all parameters are stepped, where they train.
+// Engines of each part of the division that can plan and cannot run, as the whole one. With `how`
+// all parameters train and are stepped so.
+std::vector<std::unique_ptr<engine::Engine>> make_part_engines(
+    const LoadSpec& spec, engine::Engine& whole, const planner::Division& division,
+    const std::optional<train::BaseStep>& how);
+// The planner's answer, on such engines. `how`: all parameters are stepped, where they train.
 engine::RunPlan plan_staged_run(const LoadSpec& spec, planner::TrainRun run,
                                 const train::BaseStep& how = {});
 

@@ -68,11 +68,13 @@ OptionTable all_plan_options(PlanOptions& o) {
   add_machine_option(t, o.machine);
   t.text("save-machine", o.save_machine, "file to write the probed limits to, for --machine")
       .in("FILE");
-  t.text(
-       "cluster", o.cluster,
-       "of train with --ranks: TOML file of what a rank does in a second and of the links between "
-       "ranks, on which a step is simulated (docs/cluster.md)")
-      .in("FILE");
+  t.text("cluster", o.cluster,
+         "of train with --ranks or --search: TOML file of what a rank does in a second and of the "
+         "links between ranks, or a machine's name such as dgx-h100, on which a step is simulated "
+         "(docs/cluster.md)")
+      .in("FILE|NAME");
+  t.integer("search", o.search, {0, 65536, "2 to 65536"},
+            "of train with --cluster: the division among so many ranks with the fastest step");
   add_schedule_options(t, o.schedule);
   add_division_options(t, o.stages);  // of train in stages
   add_ranks_options(t, o.stages);     // and of train as processes

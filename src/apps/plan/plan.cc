@@ -12,6 +12,7 @@
 #include "apps/options.h"
 #include "apps/plan/plan_front.h"
 #include "apps/plan/plan_json.h"
+#include "apps/plan/plan_search.h"
 #include "apps/plan/plan_serve.h"
 #include "backend/file_memory.h"
 #include "base/ascii.h"
@@ -142,27 +143,6 @@ engine::MachineLimits resolve_machine(const PlanOptions& options, engine::Engine
                                 kProbeBytes, options.machine, options.save_machine);
 }
 
-// Data of so many tokens each, which are all 0.
-std::vector<api::Datum> make_zero_data(const std::vector<int64_t>& lengths) {
-  std::vector<api::Datum> data;
-  for (const int64_t length : lengths)
-    data.push_back({.tokens = std::vector<int32_t>(static_cast<size_t>(length))});
-  return data;
-}
-
-// A step of these data, which it borrows; its adapter is planned in the engine.
-api::Batch make_step_batch(const planner::RunShape& shape, const std::vector<api::Datum>& data,
-                           engine::Engine& engine) {
-  api::AdapterSlot slot = api::AdapterSlot::kBase;
-  if (!shape.pass.train_base) slot = engine.plan_adapter(shape.pass.modules);
-  api::Batch batch = {
-      .gradients = shape.pass.train_base ? api::Gradients::kParameters : api::Gradients::kAdapters,
-      .mtp_weight = shape.pass.mtp ? 1.0f : 0.0f,
-      .indexer_weight = shape.pass.indexer_loss ? 1.0f : 0.0f};
-  for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot});
-  return batch;
-}
-
 void check_can_simulate(const PlanOptions& options, const StageOptions& stages) {
   if (!options.machine.empty() || !options.save_machine.empty())
     refuse("--cluster and --machine: give one; a cluster's file has the limits of its ranks");
@@ -273,10 +253,26 @@ int print_ranks_plan(const PlanOptions& options) {
                                                 .memory = budget_of(options.memory)},
                                                step_of(options));
   engine->set_pass_options(plan.micro_tokens, plan.recompute.recompute, plan.pipeline.regions);
-  const std::vector<api::Datum> data = make_zero_data(shape.lengths);
-  const api::Batch batch = make_step_batch(shape, data, *engine);
-  print_ranks(options, {plan, *engine, shape, batch}, limits, cluster);
+  api::AdapterSlot slot = api::AdapterSlot::kBase;
+  if (!shape.pass.train_base) slot = engine->plan_adapter(shape.pass.modules);
+  const PlannedBatch step(shape, slot);
+  print_ranks(options, {plan, *engine, shape, step.batch()}, limits, cluster);
   return 0;
+}
+
+// Looks for the best division among ranks of a cluster.
+int print_search(const PlanOptions& options) {
+  check_can_search(options);
+  const LoadSpec spec = read_training_spec(options);
+  if (options.with_indexer_loss) check_indexer_loss(options, *make_planning_engine(spec));
+  const Cluster cluster = read_cluster_file(options.cluster, spec.dtype);
+  DivisionSearch search = {.spec = spec, .cluster = cluster, .num_ranks = options.search};
+  if (options.method == "full") search.how = step_of(options);
+  if (options.recompute != "none") search.recompute = {options.recompute};
+  return print_found_divisions(options, search,
+                               [&](const engine::Engine& whole, const planner::Division& division) {
+                                 return make_run_shape(options, whole, division);
+                               });
 }
 
 report::Table make_summary_table(const engine::RunPlan& plan, const engine::Engine& engine,
@@ -403,12 +399,13 @@ void check_no_options_of_undivided(const PlanOptions& given) {
 // Options of a simulated step are errors too where none is simulated.
 void check_no_options_of_clusters(const PlanOptions& options) {
   if (!options.cluster.empty() && options.stages.ranks.empty())
-    refuse("--cluster: of ranks; give --ranks pipeline=N, data=N or both");
+    refuse("--cluster: of ranks; give --ranks pipeline=N, data=N or both, or --search N");
   if (!options.schedule.trace.empty() && options.cluster.empty())
     refuse("--trace: of a simulated step; give --cluster FILE and --ranks");
 }
 
 int run_plan_train(const PlanOptions& options) {
+  if (options.search > 0) return print_search(options);
   check_no_options_of_clusters(options);
   if (!options.stages.ranks.empty()) return print_ranks_plan(options);
   if (options.schedule.microbatches == 0 && options.stages == StageOptions())
@@ -426,7 +423,7 @@ constexpr const char* kOfTraining =
     "model,tokens,memory,method,optimizer,rank,expert-rank,targets,micro-tokens,recompute,dtype,"
     "threads,device,strict-config,svg,offload,mtp,indexer-loss,json,machine,save-machine,weights,"
     "load-in-4bit,ranks,stages,shard-weights,microbatches,chunks,forwarding-delay,leftovers,"
-    "pipeline-schedule,cluster,trace,"
+    "pipeline-schedule,cluster,search,trace,"
     "layers-per-stage,recompute-iterations,recompute-layers";
 
 constexpr PlanMode kModes[] = {
@@ -436,7 +433,8 @@ constexpr PlanMode kModes[] = {
      "  strata plan train qwen3-0.6b --tokens 1x8192 --memory 6GiB --svg plan.svg\n"
      "  strata plan train qwen3 --tokens 8x512 --stages 2 --microbatches 8\n"
      "  strata plan train qwen3 --tokens 8x512 --ranks pipeline=2,data=2 --microbatches 2\n"
-     "  strata plan train qwen3 --tokens 8x512 --ranks data=2 --cluster cluster.toml",
+     "  strata plan train qwen3 --tokens 8x512 --ranks data=2 --cluster cluster.toml\n"
+     "  strata plan train qwen3-8b --tokens 64x2048 --cluster cluster.toml --search 16",
      kOfTraining, "model", run_plan_train},
     {"serve", "What a server's memory holds", "Example:\n  strata plan serve qwen3 --memory 8GiB",
      kOfServing, "model", run_plan_serving},

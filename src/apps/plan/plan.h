@@ -34,6 +34,7 @@ struct PlanOptions : EngineSetup {
   std::string machine;             // a file of limits; empty: they are probed
   std::string save_machine;        // a file for those that are probed
   std::string cluster;  // of train with ranks: a file of what they are and what joins them
+  int search = 0;       // of train on a cluster: ranks to divide the model among; 0: none
   bool json = false;
   PlanScheduleOptions schedule = {};
   StageOptions stages = {};  // of train; micro-batches, chunks and delay are the schedule's

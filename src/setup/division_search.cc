@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "setup/division_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "report/format.h"
+#include "setup/engine_setup.h"
+#include "setup/ranks.h"
+#include "setup/simulated_step.h"
+
+namespace strata::apps {
+namespace {
+
+constexpr int kChunks[] = {1, 2, 4};
+constexpr std::string_view kOneChunk[] = {"1f1b", "gpipe", "zb1p"};
+constexpr std::string_view kSeveralChunks[] = {"interleaved", "circular", "zb1p"};
+
+// Whether the generator has it for so many micro-batches.
+bool has_microbatches(std::string_view schedule, int ranks, int microbatches) {
+  if (schedule == "circular") return microbatches % ranks == 0;
+  if (schedule == "interleaved" || schedule == "zb1p")
+    return microbatches % std::max(1, microbatches / ranks) == 0;
+  return true;
+}
+
+// Powers of two and such multiples of a pipeline's ranks, up to so many; 1 in any case.
+std::set<int> numbers_of_microbatches(int ranks, int64_t most) {
+  std::set<int> numbers = {1};
+  for (int64_t number = 2; number <= most; number *= 2) numbers.insert(static_cast<int>(number));
+  for (int64_t number = ranks; number <= most; number *= 2)
+    numbers.insert(static_cast<int>(number));
+  return numbers;
+}
+
+// Divisions that have the same stages and data ranks, with the engines that plan all of them.
+struct Group {
+  std::vector<StageOptions> divisions = {};
+  std::string layers = {};  // of each stage, as --layers-per-stage has them
+  std::unique_ptr<engine::Engine> whole = nullptr;
+  std::vector<std::unique_ptr<engine::Engine>> parts = {};
+  std::vector<int64_t> weight_bytes = {};  // of each stage
+};
+
+// One of a group's, and what its step takes at least.
+struct Candidate {
+  const Group* group = nullptr;
+  StageOptions stages = {};
+  double bound = 0.0;
+};
+
+std::string layers_text(const engine::PipelinePlan& plan) {
+  std::string text;
+  for (const model::LayerRange& range : plan.layers)
+    text += fmt::format("{}{}", text.empty() ? "" : ",", range.size());
+  return text;
+}
+
+StageOptions options_of(int pipeline, int data, int chunks, std::string_view schedule,
+                        int microbatches) {
+  StageOptions stages;
+  stages.ranks = fmt::format("pipeline={},data={}", pipeline, data);
+  stages.chunks = chunks == 1 ? 0 : chunks;
+  stages.schedule = schedule;
+  stages.microbatches = microbatches;
+  return stages;
+}
+
+StageOptions with_ranks(const StageOptions& stages) {
+  return stages_with_layout(stages, schedule::parse_layout(stages.ranks));
+}
+
+bool is_faster(const FoundDivision& one, const FoundDivision& other) {
+  const auto key = [](const FoundDivision& found) {
+    return std::tuple(found.seconds, found.peak_bytes, division_options_text(found));
+  };
+  return key(one) < key(other);
+}
+
+class Search {
+ public:
+  Search(const DivisionSearch& search, DivisionSearch::ShapeOf shape_of,
+         DivisionSearch::Report report)
+      : search_(search), shape_of_(shape_of), report_(report), spec_(search.spec) {}
+
+  // The bounds of all are found first, and then, from the least one on, what there is in truth.
+  FoundDivisions run() {
+    const std::vector<Group> groups = make_groups();
+    std::vector<Candidate> candidates = find_candidates(groups);
+    std::ranges::stable_sort(candidates, {}, &Candidate::bound);
+    const auto total = std::ssize(candidates);
+    for (int64_t i = 0; i < total; ++i) {
+      const Candidate& candidate = candidates[static_cast<size_t>(i)];
+      if (candidate.bound >= slowest_kept()) {
+        found_.num_ruled_out = total - i;
+        break;
+      }
+      report_(i, total);
+      try_candidate(candidate);
+    }
+    report_(total, total);
+    return std::move(found_);
+  }
+
+ private:
+  // What is slower than this is not kept.
+  [[nodiscard]] double slowest_kept() const {
+    return found_.best.size() < kMostFound ? std::numeric_limits<double>::infinity()
+                                           : found_.best.back().seconds;
+  }
+
+  // With the layers that its group has.
+  [[nodiscard]] planner::Division division_of(const Group& group, const StageOptions& asked) const {
+    StageOptions stages = with_ranks(asked);
+    stages.layers_per_stage = group.layers;
+    return plan_division(group.whole->config(), stages, spec_);
+  }
+
+  [[nodiscard]] std::vector<Group> make_groups() {
+    std::vector<Group> groups;
+    const model::ModelConfig& config = spec_.parsed.config;
+    check_layout({.data = search_.num_ranks}, config);
+    for (int pipeline = 1; pipeline <= search_.num_ranks; ++pipeline) {
+      if (search_.num_ranks % pipeline != 0) continue;
+      for (const int chunks : kChunks) {
+        if (int64_t{pipeline} * chunks > config.num_layers()) break;
+        if (chunks > 1 && (pipeline == 1 || !search_.tries_chunks)) break;
+        groups.push_back(make_group(pipeline, chunks));
+      }
+    }
+    return groups;
+  }
+
+  // Has one division at least: a step of one micro-batch.
+  [[nodiscard]] Group make_group(int pipeline, int chunks) {
+    const int data = search_.num_ranks / pipeline;
+    const StageOptions one =
+        pipeline == 1 ? options_of(1, data, 1, StageOptions().schedule, 1)
+                      : options_of(pipeline, data, chunks, chunks == 1 ? "gpipe" : "zb1p", 1);
+    Group group = {.whole = make_planning_engine(spec_)};
+    group.whole->set_share({.num_owners = data});
+    const planner::Division division = plan_division(group.whole->config(), with_ranks(one), spec_);
+    group.layers = layers_text(division.told);
+    group.parts = make_part_engines(spec_, *group.whole, division, search_.how);
+    for (const auto& part : group.parts)
+      group.weight_bytes.push_back(part->model().weights->num_bytes());
+    if (group.parts.empty()) group.weight_bytes = {group.whole->model().weights->num_bytes()};
+    if (!batch_) {
+      const planner::RunShape shape = shape_of_(*group.whole, division);
+      num_sequences_ = std::ssize(shape.lengths);
+      batch_.emplace(shape, api::AdapterSlot::kBase);
+    }
+    if (pipeline == 1) {
+      group.divisions = {one};
+    } else {
+      group.divisions = divisions_in_stages(pipeline, chunks);
+    }
+    return group;
+  }
+
+  [[nodiscard]] std::vector<StageOptions> divisions_in_stages(int pipeline, int chunks) const {
+    const int data = search_.num_ranks / pipeline;
+    const auto schedules = chunks == 1 ? std::span(kOneChunk) : std::span(kSeveralChunks);
+    std::vector<StageOptions> divisions;
+    for (const int microbatches : numbers_of_microbatches(pipeline, num_sequences_ / data)) {
+      for (const std::string_view schedule : schedules) {
+        // As check_deferred_weight_grads() refuses it.
+        if (search_.how && data > 1 && schedule == "zb1p") continue;
+        if (has_microbatches(schedule, pipeline, microbatches))
+          divisions.push_back(options_of(pipeline, data, chunks, schedule, microbatches));
+      }
+    }
+    return divisions;
+  }
+
+  // All but those of which a stage's weights alone are too large.
+  [[nodiscard]] std::vector<Candidate> find_candidates(const std::vector<Group>& groups) {
+    std::vector<Candidate> candidates;
+    for (const Group& group : groups) {
+      const int64_t largest = std::ranges::max(group.weight_bytes);
+      for (const StageOptions& stages : group.divisions) {
+        if (largest > search_.cluster.memory) {
+          note_too_large(largest);
+        } else {
+          candidates.push_back({&group, stages, bound_of(group, stages)});
+        }
+      }
+    }
+    return candidates;
+  }
+
+  [[nodiscard]] double bound_of(const Group& group, const StageOptions& stages) {
+    const planner::Division division = division_of(group, stages);
+    const planner::RunShape shape = shape_of_(*group.whole, division);
+    const engine::RunPlan plan = {.pipeline = division.told, .micro_tokens = shape.micro_tokens};
+    return least_step_seconds({plan, *group.whole, shape, batch_->batch()}, group.weight_bytes,
+                              search_.cluster);
+  }
+
+  void try_candidate(const Candidate& candidate) {
+    const Group& group = *candidate.group;
+    int64_t least = 0;
+    for (const std::string& recompute : search_.recompute) {
+      spec_.recompute = parse_recompute(recompute);
+      const planner::Division division = division_of(group, candidate.stages);
+      const planner::RunShape shape = shape_of_(*group.whole, division);
+      planner::TrainRun run = {.whole = *group.whole,
+                               .division = division,
+                               .shape = shape,
+                               .recompute = spec_.recompute.policy};
+      for (const auto& part : group.parts) run.stages.push_back(part.get());
+      const engine::RunPlan plan = planner::plan_run(run);
+      const std::vector<int64_t> bytes = plan.bytes_of_ranks();
+      least = std::ranges::max(bytes);
+      if (!fits_cluster(bytes, search_.cluster)) continue;
+      const schedule::Simulation simulation =
+          simulate_step({plan, *group.whole, shape, batch_->batch()}, search_.cluster,
+                        /*keeps_spans=*/false);
+      ++found_.num_simulated;
+      return keep({.stages = candidate.stages,
+                   .recompute = recompute,
+                   .seconds = simulation.seconds,
+                   .bubble_share = simulation.bubble_share,
+                   .peak_bytes = least});
+    }
+    note_too_large(least);
+  }
+
+  void note_too_large(int64_t bytes) {
+    if (found_.num_too_large++ == 0 || bytes < found_.least_bytes) found_.least_bytes = bytes;
+  }
+
+  void keep(FoundDivision found) {
+    std::vector<FoundDivision>& best = found_.best;
+    best.insert(std::ranges::upper_bound(best, found, is_faster), std::move(found));
+    if (best.size() > kMostFound) best.pop_back();
+  }
+
+  const DivisionSearch& search_;
+  DivisionSearch::ShapeOf shape_of_;
+  DivisionSearch::Report report_;
+  LoadSpec spec_;
+  std::optional<PlannedBatch> batch_;  // of a step
+  int64_t num_sequences_ = 0;          // in it
+  FoundDivisions found_;
+};
+
+}  // namespace
+
+FoundDivisions search_divisions(const DivisionSearch& search, DivisionSearch::ShapeOf shape_of,
+                                DivisionSearch::Report report) {
+  return Search(search, shape_of, report).run();
+}
+
+void check_found(const FoundDivisions& found, const DivisionSearch& search) {
+  if (!found.best.empty()) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("no division among {} ranks of {} fits: a rank has {}, and the smallest of {} "
+                  "divisions takes {} with --recompute {}; give more ranks, a smaller --rank, or "
+                  "shorter sequences",
+                  search.num_ranks, search.cluster.limits.source,
+                  report::format_bytes(search.cluster.memory), found.num_too_large,
+                  report::format_bytes(found.least_bytes), search.recompute.back()));
+}
+
+std::string division_options_text(const FoundDivision& division) {
+  const StageOptions& stages = division.stages;
+  std::string text = fmt::format("--ranks {}", stages.ranks);
+  if (!stages.ranks.starts_with("pipeline=1,")) {
+    text += fmt::format(" --pipeline-schedule {} --microbatches {}", stages.schedule,
+                        stages.microbatches);
+  }
+  if (stages.chunks > 0) text += fmt::format(" --chunks {}", stages.chunks);
+  if (division.recompute != "none") text += fmt::format(" --recompute {}", division.recompute);
+  return text;
+}
+
+void check_division_is_open(const StageOptions& given, const std::string& chooser) {
+  const StageOptions absent;
+  const std::pair<std::string_view, bool> chosen[] = {
+      {"stages", given.stages != absent.stages},
+      {"pipeline-schedule", given.schedule != absent.schedule},
+      {"microbatches", given.microbatches != absent.microbatches},
+      {"chunks", given.chunks != absent.chunks},
+      {"forwarding-delay", given.forwarding_delay != absent.forwarding_delay},
+      {"layers-per-stage", given.layers_per_stage != absent.layers_per_stage},
+      {"leftovers", given.leftovers != absent.leftovers},
+      {"recompute-iterations", given.recompute_iterations != absent.recompute_iterations},
+      {"recompute-layers", given.recompute_layers != absent.recompute_layers},
+      {"shard-weights", given.shard_weights}};
+  for (const auto& [name, is_given] : chosen) {
+    if (!is_given) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} and --{}: give one; {} chooses how the model is divided", chooser,
+                            name, chooser));
+  }
+}
+
+}  // namespace strata::apps
