@@ -34,9 +34,10 @@ constexpr int64_t kTag = 0;
 constexpr int64_t kPiece = 1 << 20;
 
 // What differs between machines, and rank 0 alone reads or writes.
-constexpr std::array<std::string_view, 16> kOfOne = {
-    "model",   "adapter", "data", "eval",        "out",    "config",  "save-config", "threads",
-    "offload", "trace",   "json", "tensorboard", "report", "request", "machine",     "stats"};
+constexpr std::array<std::string_view, 17> kOfOne = {
+    "model",       "adapter", "data",    "eval",  "out",    "config",
+    "save-config", "threads", "offload", "trace", "json",   "tensorboard",
+    "report",      "request", "machine", "stats", "cluster"};
 
 const char* const kProgram = "/proc/self/exe";
 

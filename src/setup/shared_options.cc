@@ -173,8 +173,8 @@ OptionRow& add_division_options(OptionTable& t, StageOptions& o) {
 void add_ranks_options(OptionTable& t, StageOptions& o) {
   t.text("ranks", o.ranks,
          "pipeline=P,data=D,tensor=T (or some of them), or expert=N, under mpirun -n P*D*T (or "
-         "srun): a process "
-         "for each rank, on one machine or several; --stages are threads of each "
+         "srun), of train also auto: a process for each rank, on one machine or several; --stages "
+         "are threads of each "
          "(docs/cluster.md)");
   t.flag("shard-weights", o.shard_weights,
          "of data ranks: each keeps its part of the weights, and has the rest of a layer come from "

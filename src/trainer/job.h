@@ -259,6 +259,10 @@ class TrainJob {
 LoadSpec read_train_spec(const TrainOptions& options);
 // Reads the data. Throws Error on any fault. Prints what it does to stderr.
 TrainData read_train_data(const TrainOptions& options, const LoadSpec& spec);
+// What the run's first step is, in a division of a model with such a config.
+planner::RunShape shape_of_first_step(const LoadSpec& spec, const TrainSettings& settings,
+                                      const model::ModelConfig& config,
+                                      const planner::Division& division, const TrainData& data);
 // All checks of how a run is divided, and what --memory makes of it. `ranks_here`: that share this
 // machine's threads where they are processes.
 TrainRun plan_train_run(const LoadSpec& spec, const TrainSettings& settings, const TrainData& data,

@@ -267,6 +267,10 @@ OptionTable option_table_of(TrainOptions& o) {
   t.group(kMachineGroup);
   add_run_options(t, o.threads, o.device, o.strict_config);
   add_machine_option(t, o.machine);
+  t.text("cluster", o.cluster,
+         "of --ranks auto: TOML file of what a rank does in a second and of the links between "
+         "ranks, or a machine's name, in place of measuring them now (docs/cluster.md)")
+      .in("FILE|NAME");
   t.flag("verbose", o.verbose,
          "before the run tables of what it takes, by activation and decision; also with --memory")
       .also("v");

@@ -326,6 +326,19 @@ void plan_most_rows(const TrainSettings& settings, FunctionRef<void(int64_t)> pl
 
 }  // namespace
 
+planner::RunShape shape_of_first_step(const LoadSpec& spec, const TrainSettings& settings,
+                                      const model::ModelConfig& config,
+                                      const planner::Division& division, const TrainData& data) {
+  planner::RunShape shape = make_run_shape(spec, settings, config, division, data, 0);
+  data::BatchPlan batches(shape.lengths, batch_plan_options(settings));
+  const auto passes = lengths_by_pass(batches.plan_step(0), shape.lengths);
+  shape.step_tokens = sum_of(passes);
+  shape.lengths.clear();
+  for (const std::vector<int64_t>& pass : passes)
+    shape.lengths.insert(shape.lengths.end(), pass.begin(), pass.end());
+  return shape;
+}
+
 TrainRun plan_train_run(const LoadSpec& asked, const TrainSettings& settings, const TrainData& data,
                         int ranks_here) {
   const TrainOptions& options = settings.options;

@@ -27,6 +27,7 @@
 #include "setup/ranks.h"
 #include "setup/sent_text.h"
 #include "setup/weights_text.h"
+#include "trainer/division.h"
 #include "trainer/job.h"
 #include "trainer/loop.h"
 #include "trainer/recipe.h"
@@ -320,9 +321,20 @@ int run_training(const TrainOptions& options, const ProcessGroup* group) {
 int run_train(const TrainOptions& options) {
   name_thread("main");
   ignore_closed_pipes();
+  const bool is_auto = options.stages.ranks == kAutoRanks;
+  if (!is_auto && !options.cluster.empty())
+    throw Error(ErrorCode::kInvalidArgument, "--cluster: of --ranks auto; leave it out");
   if (options.stages.ranks.empty()) {
     check_started_alone();
     return run_training(options, nullptr);
+  }
+  if (is_auto) {
+    return run_as_rank(started_stages(options), [&](Comm& comm, const schedule::ParallelLayout&) {
+      const TrainOptions chosen = choose_division(options, comm);
+      const schedule::ParallelLayout layout = schedule::parse_layout(chosen.stages.ranks);
+      const ProcessGroup group = {comm, layout};
+      return run_training(chosen, &group);
+    });
   }
   return run_as_rank(options.stages, [&](Comm& comm, const schedule::ParallelLayout& layout) {
     const ProcessGroup group = {comm, layout};

@@ -81,6 +81,7 @@ struct TrainOptions : EngineSetup {
   bool dry_run = false;
   uint64_t seed = 0;
   StageOptions stages;
+  std::string cluster;  // file or name of what ranks can do, of --ranks auto; empty: it is measured
   std::vector<std::string> samples;  // prompts to answer at each evaluation
   std::string tensorboard;           // folder of event files; empty: none
   std::string report;                // HTML file of the run's page; empty: none
