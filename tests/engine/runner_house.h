@@ -72,14 +72,16 @@ inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, Comm& comm) 
 struct Server {
   explicit Server(const TinyEngine& setup = {}, const AdapterLimits& limits = {},
                   const RunnerOptions& options = {}, int num_stages = test_stages())
-      : Server(tiny_stages(setup, num_stages), limits, options) {}
+      : Server(Loaded{}, tiny_stages(setup, num_stages), limits, options) {}
   // One of several processes, of which the first leads.
   Server(const TinyEngine& setup, Comm& comm, const AdapterLimits& limits = {},
          const RunnerOptions& options = {})
-      : Server(tiny_stages(setup, comm), limits, options) {
+      : Server(Loaded{}, tiny_stages(setup, comm), limits, options) {
     if (comm.rank() == 0) turns.emplace(comm);
   }
-  Server(std::unique_ptr<Stages> of, const AdapterLimits& limits, const RunnerOptions& options)
+  struct Loaded {};  // stages that are there
+  Server(Loaded, std::unique_ptr<Stages> of, const AdapterLimits& limits,
+         const RunnerOptions& options)
       : stages(std::move(of)),
         engine(&stages->engine()),
         tokenizer(text::Tokenizer::load(std::string(STRATA_SOURCE_DIR) + "/models/tiny-qwen3")),
