@@ -5,6 +5,7 @@
 #include "model/pass/pass.h"
 
 namespace strata::model {
+
 void ExpertRanks::connect(Comm& comm) {
   CHECK(comm.rank() == share_.rank && comm.size() == share_.num_ranks, comm.rank(), share_.rank,
         share_.num_ranks);

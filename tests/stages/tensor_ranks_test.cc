@@ -42,7 +42,7 @@ TEST_P(TensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
     const Outcome want = run_whole(c);
     for (const int ranks : GetParam().ranks) {
       c.tensor = ranks;
-      SCOPED_TRACE(testing::PrintToString(c));
+      SCOPED_TRACE(::testing::PrintToString(c));
       expect_same_bits(run_staged(c), want);
     }
   }
@@ -80,7 +80,7 @@ struct OddCase {
 };
 void PrintTo(const OddCase& c, std::ostream* out) { *out << c.model; }
 
-class OddTensorRanksTest : public testing::TestWithParam<OddCase> {};
+class OddTensorRanksTest : public ::testing::TestWithParam<OddCase> {};
 
 TEST_P(OddTensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
   StagedCase c = {.model = GetParam().model,
@@ -97,7 +97,7 @@ TEST_P(OddTensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
     const Outcome want = run_whole(c);
     for (const int ranks : {2, 3, 4}) {
       c.tensor = ranks;
-      SCOPED_TRACE(testing::PrintToString(c));
+      SCOPED_TRACE(::testing::PrintToString(c));
       expect_same_bits(run_staged(c), want);
     }
   }
@@ -105,7 +105,7 @@ TEST_P(OddTensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
 
 INSTANTIATE_TEST_SUITE_P(
     Families, OddTensorRanksTest,
-    testing::Values(
+    ::testing::Values(
         OddCase{"llama2", {{"hidden_size", 84}, {"head_dim", 18}, {"intermediate_size", 205}}},
         OddCase{"qwen3", {{"hidden_size", 71}, {"head_dim", 14}, {"intermediate_size", 1205}}},
         OddCase{"gemma3", {{"hidden_size", 69}, {"head_dim", 22}, {"intermediate_size", 131}}},
@@ -141,7 +141,7 @@ TEST(TensorRanksTest, TrainMultiTokenPrediction) {
         .model = model, .num_layers = 3, .num_ranks = 1, .num_microbatches = 1, .mtp = true};
     const Outcome want = run_whole(c);
     c.tensor = 2;
-    SCOPED_TRACE(testing::PrintToString(c));
+    SCOPED_TRACE(::testing::PrintToString(c));
     expect_same_bits(run_staged(c), want);
   }
 }
@@ -158,7 +158,7 @@ TEST(TensorRanksTest, TrainWithOtherRanks) {
       c.kind = in_stages ? schedule::Kind::k1f1b : schedule::Kind::kGpipe;
       c.data = data;
       c.shards = data > 1 && !in_stages;
-      SCOPED_TRACE(testing::PrintToString(c));
+      SCOPED_TRACE(::testing::PrintToString(c));
       expect_same_bits(run_staged(c), want);
     }
   }
@@ -188,7 +188,7 @@ TEST(TensorRanksTest, ChainsOfManyOutputsAndRows) {
   const Outcome want = run_whole(c);
   for (const int ranks : {2, 4}) {
     c.tensor = ranks;
-    SCOPED_TRACE(testing::PrintToString(c));
+    SCOPED_TRACE(::testing::PrintToString(c));
     expect_same_bits(run_staged(c), want);
   }
 }

@@ -31,8 +31,8 @@ struct Dispatch {
   // Several times a second. `excused` seconds of the time until `now` count for no time limit.
   std::function<void(double now, double excused)> tick;
   // Why no engine goes on although nothing of this process hangs: without names of the machine's
-  // paths; empty: they do.
-  std::function<std::string()> why_engines_wait;
+  // paths; empty, as where there is nobody to ask: they do.
+  std::function<std::string()> why_engines_wait = {};
 };
 
 }  // namespace strata::server
