@@ -207,9 +207,13 @@ TEST(PlanRanks, RefuseWhatHasNoEffect) {
   options.stages.ranks = "tensor=2";
   EXPECT_THAT(fault(options), HasSubstr("layer 0, self_attn.k_proj.weight: 3 key/value heads"));
   options.model = path_of("llama2");
-  EXPECT_EQ(fault(options),
-            "--ranks tensor=2: no training is divided by tensor yet; give pipeline=N, data=N or "
-            "both");
+  EXPECT_EQ(fault(options), "");
+  options.method = "full";
+  EXPECT_THAT(fault(options), HasSubstr("--ranks tensor=2: tensor ranks train adapters alone yet"));
+  options.method = "lora";
+  options.stages.ranks = "tensor=2,pipeline=2";
+  EXPECT_THAT(fault(options),
+              HasSubstr("--ranks tensor=2 and stages: what they send is not planned"));
   options.stages.ranks = "tensor=3";
   EXPECT_EQ(fault(options),
             "--ranks tensor=3: layer 0, self_attn.q_proj.weight: 4 heads along its outputs are no "
