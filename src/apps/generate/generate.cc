@@ -139,7 +139,7 @@ void check_ranks_of_generate(const schedule::ParallelLayout& layout,
                             "them alone",
                             layout.tensor, options.division.stages));
   }
-  check_layout(layout, read_spec(options).parsed.config);
+  check_layout_of_passes(layout, options.division, read_spec(options).parsed.config);
 }
 
 // One of several processes: the first one reads the prompt and draws the seed.

@@ -437,7 +437,7 @@ void check_options_of_expert_ranks(int num_ranks, const ProbeOptions& options) {
 int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const ProbeOptions& options) {
   StageOptions stages = stages_with_layout(options.stages, layout);
   const LoadSpec asked = read_spec(options);
-  check_layout(layout, asked.parsed.config);
+  check_layout_of_passes(layout, options.stages, asked.parsed.config);
   check_ranks_alike(comm, collect_facts_of_probe(asked, stages, options));
   const ProbeRequest request = parse_request(broadcast_request(comm, options), options);
   check_request_of_tensor_ranks(layout, options, request);
