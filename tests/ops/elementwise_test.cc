@@ -367,7 +367,8 @@ TEST(Elementwise, CopiesToAndFromTheHost) {
   }
   const std::vector<int64_t> numbers = {1, -2, int64_t{1} << 40};
   std::vector<int64_t> out(3);
-  const IndexView<int64_t> ends = indices(numbers);
+  std::vector<int64_t> there = numbers;
+  const IndexView<int64_t> ends = indices(there);
   to_host(backend, ends, out);
   EXPECT_EQ(out, numbers);
   const std::vector<int64_t> others = {4, -5, int64_t{6} << 40};
