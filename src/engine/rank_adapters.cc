@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "model/tensor_ranks.h"
 #include "ops/elementwise.h"
 
 namespace strata::engine {
@@ -36,9 +37,14 @@ std::string own_modules(const model::LoraAdapter& part) {
   return own;
 }
 
-// Of the other ranks, on rank 0.
-std::vector<std::string> gather_own_modules(Comm& comm, const model::LoraAdapter& part) {
-  std::string own = own_modules(part);
+// Tensor ranks all have the same modules, of which the first one's are gathered.
+bool gives_modules(const Engine& engine) {
+  const model::TensorRanks* const ranks = engine.model().weights->tensor_ranks();
+  return ranks == nullptr || ranks->share().rank == 0;
+}
+
+// The letters of each rank, on rank 0; elsewhere nothing.
+std::vector<std::string> gather_letters(Comm& comm, std::string own) {
   if (comm.rank() != 0) {
     comm.send_bytes(0, kTag, own.data(), std::ssize(own));
     return {};
@@ -151,9 +157,11 @@ void copy_from_whole(Engine& engine, const AdapterCopy& whole, bool moments,
 
 AdapterCopy gather_adapter(Comm& comm, Engine& engine, const model::LoraAdapter& part,
                            bool moments) {
-  const std::vector<std::string> own = gather_own_modules(comm, part);
+  const bool gives = gives_modules(engine);
+  const std::vector<std::string> own =
+      gather_letters(comm, gives ? own_modules(part) : std::string(part.modules().size(), 'n'));
   if (comm.rank() != 0) {
-    send_own_modules(comm, part, moments);
+    if (gives) send_own_modules(comm, part, moments);
     return {};
   }
   auto whole = std::make_shared<model::LoraAdapter>(engine.backend(), *engine.model().weights,
@@ -188,7 +196,7 @@ AdapterCopy scatter_adapter(Comm& comm, Engine& engine, const AdapterCopy& whole
       std::make_shared<model::LoraAdapter>(engine.backend(), *engine.model().weights, specs);
   AdapterCopy copy = {.step = whole.step};
   if (moments) resize_moments(*part, copy);
-  const std::vector<std::string> own = gather_own_modules(comm, *part);
+  const std::vector<std::string> own = gather_letters(comm, own_modules(*part));
   if (comm.rank() != 0) {
     comm.receive_bytes(0, kTag, &copy.step, sizeof(copy.step));
     receive_own_modules(comm, moments, *part, copy);
