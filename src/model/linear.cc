@@ -96,10 +96,7 @@ bool has_gathered_inputs(const LinearWeights& linear) {
 // A linear's inputs, in scratch where it has this rank's alone.
 TensorView whole_inputs(const Pass& pass, const TensorRanks& ranks, const LinearWeights& linear,
                         TensorView x) {
-  if (!has_gathered_inputs(linear)) return x;
-  const TensorView whole = pass.take(x.dtype, {x.rows(), linear.weight.cols});
-  ranks.gather_columns(pass, x, linear.row->input_deal(), whole);
-  return whole;
+  return has_gathered_inputs(linear) ? ranks.gather_whole(pass, x, linear.row->input_deal()) : x;
 }
 
 // y [T, n] are this rank's outputs or, of a matrix whose inputs are gathered, [T, N] all of them.
@@ -259,9 +256,9 @@ void tensor_parallel_dx(const Pass& pass, const TensorRanks& ranks, const Linear
       .num_inputs = linear.weight.cols,
       .outputs_at_once = linear.weight.dtype == DType::kF32 ? ops::kChainOutputs : 0,
       .rows_at_once = kChainRows,
+      .accumulate = accumulate,
       .multiply = multiply};
-  if (!has_gathered_inputs(linear)) return ranks.sum_over_outputs(pass, chain, accumulate, dx);
-  CHECK(!accumulate);
+  if (!has_gathered_inputs(linear)) return ranks.sum_over_outputs(pass, chain, dx);
   ranks.sum_over_outputs_of_inputs(pass, chain, linear.row->input_deal(), dx);
 }
 
@@ -276,9 +273,7 @@ void tensor_parallel_backward(Pass& pass, const TensorRanks& ranks, const RowGro
   const TensorView d_h = allocate_d_h(pass, rows, linear, x);
   const int num_ranks = ranks.share().num_ranks;
   if (dy.cols() < outputs.size && !(d_h.empty() && outputs.chains_own_places(num_ranks))) {
-    const TensorView whole = pass.take(dy.dtype, {dy.rows(), outputs.size});
-    ranks.gather_columns(pass, dy, outputs, whole);
-    dy = whole;
+    dy = ranks.gather_whole(pass, dy, outputs);
   }
   if (!d_h.empty()) {
     const TensorView whole_x = whole_inputs(pass, ranks, linear, x);

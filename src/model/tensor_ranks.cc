@@ -81,20 +81,14 @@ int TensorRanks::last_of(const Deal& outputs) const {
   return rank;
 }
 
-// What one rank does of a chain. Two sums of a row and input are on their way: that of the chains
-// that have ended, and the one that a border cuts; where all is one chain, the latter alone.
+// What one rank does of a chain.
 class TensorRanks::ChainTurn {
  public:
-  ChainTurn(const TensorRanks& ranks, const Pass& pass, const DxChain& chain, bool accumulate)
-      : ranks_(ranks),
-        pass_(pass),
-        chain_(chain),
-        accumulate_(accumulate),
-        own_(chain.outputs.chain_of(ranks.share_)),
-        chain_outputs_(chain.outputs_at_once > 0 ? chain.outputs_at_once : chain.outputs.size) {
+  ChainTurn(const TensorRanks& ranks, const Pass& pass, const DxChain& chain)
+      : ranks_(ranks), pass_(pass), chain_(chain), own_(chain.outputs.chain_of(ranks.share_)) {
     const Shape shape = {chain.num_rows, chain.num_inputs};
     open_ = pass.take(DType::kF32, shape);
-    if (is_blocked()) ended_ = pass.take(DType::kF32, shape);
+    if (chain.is_blocked()) ended_ = pass.take(DType::kF32, shape);
   }
 
   // Ends with the sums of all outputs on the last rank, as result().
@@ -104,41 +98,24 @@ class TensorRanks::ChainTurn {
       const AxisPart rows = {row, std::min(step, chain_.num_rows - row)};
       if (own_.first > 0) {
         exchange(own_.first, rows, /*receives=*/true);
-      } else if (accumulate_) {
-        ops::copy(pass_.backend, part(dx, rows), part(is_blocked() ? ended_ : open_, rows));
+      } else if (chain_.accumulate) {
+        ops::copy(pass_.backend, part(dx, rows), part(result(), rows));
       }
       multiply(rows);
       if (own_.end() > 0 && own_.end() < chain_.outputs.size)
         exchange(own_.end(), rows, /*receives=*/false);
     }
   }
-  [[nodiscard]] TensorView result() const { return is_blocked() ? ended_ : open_; }
-
-  // How many sums of a row and input are on their way over a border.
-  static int64_t num_sums_at(const DxChain& chain, bool accumulate, int64_t border) {
-    if (border == 0 || border == chain.outputs.size) return 0;
-    const int64_t at_once = chain.outputs_at_once;
-    if (at_once == 0 || at_once >= chain.outputs.size) return 1;
-    return (border % at_once != 0 ? 1 : 0) + (border >= at_once || accumulate ? 1 : 0);
-  }
+  [[nodiscard]] TensorView result() const { return chain_.is_blocked() ? ended_ : open_; }
 
  private:
-  [[nodiscard]] bool is_blocked() const { return chain_outputs_ < chain_.outputs.size; }
   static TensorView part(TensorView sums, const AxisPart& rows) {
     return sums.slice_rows(rows.first, rows.end());
   }
-  // Which sums there are before an output.
-  [[nodiscard]] bool is_open_before(int64_t output) const {
-    return is_blocked() ? output % chain_outputs_ != 0 : output > 0 || accumulate_;
-  }
-  [[nodiscard]] bool has_ended_before(int64_t output) const {
-    return is_blocked() && (output >= chain_outputs_ || accumulate_);
-  }
-
   void exchange(int64_t border, const AxisPart& rows, bool receives) const {
     pass_.unless_counting([&] {
       for (const bool ended : {true, false}) {
-        if (!(ended ? has_ended_before(border) : is_open_before(border))) continue;
+        if (!(ended ? chain_.has_ended_before(border) : chain_.is_open_before(border))) continue;
         const TensorView sums = part(ended ? ended_ : open_, rows);
         if (receives) {
           ranks_.comm_->receive(ranks_.share_.rank - 1, kSumTag, sums);
@@ -150,13 +127,14 @@ class TensorRanks::ChainTurn {
   }
 
   void multiply(const AxisPart& rows) const {
+    const int64_t size = chain_.outputs.size;
+    const int64_t at_once = chain_.is_blocked() ? chain_.outputs_at_once : size;
     for (int64_t output = own_.first; output < own_.end();) {
-      const int64_t chain_end = output - output % chain_outputs_ + chain_outputs_;
+      const int64_t begin = output - output % at_once, chain_end = std::min(begin + at_once, size);
       const int64_t end = std::min(own_.end(), chain_end);
-      const TensorView open = part(open_, rows);
-      chain_.multiply(rows, {output, end - output}, is_open_before(output), open);
-      if (is_blocked() && (end == chain_end || end == chain_.outputs.size))
-        end_chain(rows, has_ended_before(chain_end - chain_outputs_));
+      chain_.multiply(rows, {output, end - output}, chain_.is_open_before(output),
+                      part(open_, rows));
+      if (chain_.is_blocked() && end == chain_end) end_chain(rows, chain_.has_ended_before(begin));
       output = end;
     }
   }
@@ -172,9 +150,7 @@ class TensorRanks::ChainTurn {
   const TensorRanks& ranks_;
   const Pass& pass_;
   const DxChain& chain_;
-  const bool accumulate_;
   const AxisPart own_;
-  const int64_t chain_outputs_;
   TensorView open_, ended_;
 };
 
@@ -202,14 +178,16 @@ void TensorRanks::count_gathered_tokens(const Pass& pass, const Deal& deal,
   });
 }
 
-void TensorRanks::count_summed(const Pass& pass, const DxChain& chain, bool accumulate,
+void TensorRanks::count_summed(const Pass& pass, const DxChain& chain,
                                FunctionRef<int64_t(int rank)> bytes_to) const {
   pass.backend.if_counting([&] {
     const int last = last_of(chain.outputs);
+    const int64_t bytes = chain.num_rows * chain.num_inputs * dtype_bytes(DType::kF32);
     for (int rank = 0; rank < last; ++rank) {
       const int64_t border = chain.outputs.chain_of(share_of(rank)).end();
-      counted_of(rank).summed += ChainTurn::num_sums_at(chain, accumulate, border) *
-                                 chain.num_rows * chain.num_inputs * dtype_bytes(DType::kF32);
+      if (border == 0) continue;
+      const int num_sums = chain.is_open_before(border) + chain.has_ended_before(border);
+      counted_of(rank).summed += num_sums * bytes;
     }
     for (int rank = 0; rank < share_.num_ranks; ++rank) {
       if (rank != last) counted_of(last).summed += bytes_to(rank);
@@ -217,14 +195,13 @@ void TensorRanks::count_summed(const Pass& pass, const DxChain& chain, bool accu
   });
 }
 
-void TensorRanks::sum_over_outputs(const Pass& pass, const DxChain& chain, bool accumulate,
-                                   TensorView dx) const {
+void TensorRanks::sum_over_outputs(const Pass& pass, const DxChain& chain, TensorView dx) const {
   if (chain.num_rows == 0) return;
   const Scratch::Mark mark(pass.backend.scratch());
   const int last = last_of(chain.outputs);
-  count_summed(pass, chain, accumulate, [&](int) { return dx.num_bytes(); });
+  count_summed(pass, chain, [&](int) { return dx.num_bytes(); });
   if (share_.rank <= last) {
-    const ChainTurn turn(*this, pass, chain, accumulate);
+    const ChainTurn turn(*this, pass, chain);
     turn.run(dx);
     if (share_.rank == last) ops::copy(pass.backend, turn.result(), dx);
   }
@@ -242,11 +219,12 @@ void TensorRanks::sum_over_outputs_of_inputs(const Pass& pass, const DxChain& ch
   const Scratch::Mark mark(pass.backend.scratch());
   const int last = last_of(chain.outputs);
   CHECK(own_dx.cols() == inputs.part_of(share_).count, own_dx.cols(), inputs.size);
-  count_summed(pass, chain, /*accumulate=*/false, [&](int rank) {
+  CHECK(!chain.accumulate);
+  count_summed(pass, chain, [&](int rank) {
     return chain.num_rows * inputs.part_of(share_of(rank)).count * dtype_bytes(own_dx.dtype);
   });
   if (share_.rank <= last) {
-    const ChainTurn turn(*this, pass, chain, /*accumulate=*/false);
+    const ChainTurn turn(*this, pass, chain);
     turn.run({});
     if (share_.rank == last) {
       send_columns(pass, turn.result(), inputs, own_dx.dtype);
@@ -287,6 +265,12 @@ void TensorRanks::gather_columns(const Pass& pass, TensorView own, const Deal& d
     pass.unless_counting([&] { comm_->receive(rank, kGatherTag, theirs); });
     ops::copy(pass.backend, theirs, whole.slice_cols(part.first, part.end()));
   }
+}
+
+TensorView TensorRanks::gather_whole(const Pass& pass, TensorView own, const Deal& deal) const {
+  const TensorView whole = pass.take(own.dtype, {own.rows(), deal.size});
+  gather_columns(pass, own, deal, whole);
+  return whole;
 }
 
 void TensorRanks::gather_rows_of_tokens(const Pass& pass, const PanelView& own, const Deal& deal,

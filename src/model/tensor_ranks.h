@@ -28,10 +28,23 @@ struct DxChain {
   int64_t outputs_at_once = 0;
   // Rows that go on to the next rank while this one multiplies those behind them; 0: all.
   int64_t rows_at_once = 0;
+  bool accumulate = false;  // the sums begin with what dx holds, on each rank the same
   // Makes the sums [rows.count, K] f32 of these rows and outputs, with `accumulate` from what is
   // there; behind the last output it continues them with what else the chain has.
   FunctionRef<void(const AxisPart& rows, const AxisPart& outputs, bool accumulate, TensorView sums)>
       multiply;
+
+  // Two sums of a row and input are on their way: that of the chains that have ended, and the one
+  // that a border cuts; where all is one chain, the latter alone. Which there are before an output:
+  [[nodiscard]] bool is_blocked() const {
+    return outputs_at_once > 0 && outputs_at_once < outputs.size;
+  }
+  [[nodiscard]] bool is_open_before(int64_t output) const {
+    return is_blocked() ? output % outputs_at_once != 0 : output > 0 || accumulate;
+  }
+  [[nodiscard]] bool has_ended_before(int64_t output) const {
+    return is_blocked() && (output >= outputs_at_once || accumulate);
+  }
 };
 
 // Bytes that a tensor rank sends to others.
@@ -61,11 +74,13 @@ class TensorRanks {
   // whole [T, N] becomes what all ranks have of it; own [T, n] are this one's columns. Of copies
   // the first rank's count.
   void gather_columns(const Pass& pass, TensorView own, const Deal& deal, TensorView whole) const;
-  // dx [T, K], f32 or of the compute type, dense, becomes what the chain gives, on every rank; with
-  // accumulate (f32 alone) its chains begin with what each rank's dx holds.
-  void sum_over_outputs(const Pass& pass, const DxChain& chain, bool accumulate,
-                        TensorView dx) const;
+  // The same in scratch, [T, N].
+  [[nodiscard]] TensorView gather_whole(const Pass& pass, TensorView own, const Deal& deal) const;
+  // dx [T, K], dense, of f32 or, without accumulate, of the compute type, becomes what the chain
+  // gives, on every rank.
+  void sum_over_outputs(const Pass& pass, const DxChain& chain, TensorView dx) const;
   // The same of a matrix whose inputs ranks have dealt: own_dx [T, k] becomes this one's columns.
+  // Never accumulates.
   void sum_over_outputs_of_inputs(const Pass& pass, const DxChain& chain, const Deal& inputs,
                                   TensorView own_dx) const;
   // x [T, D] becomes the rows of the pass's tokens in a matrix [N, D]; own [n, D] are this rank's,
@@ -84,10 +99,10 @@ class TensorRanks {
   void send_columns(const Pass& pass, TensorView whole, const Deal& deal, DType dtype) const;
 
   void count_gathered(const Pass& pass, const Deal& deal, int64_t rows, int64_t row_bytes) const;
-  // Of tokens that are among the rows of a rank.
+  // Counts rows of tokens, which who has them in its part of the matrix sends.
   void count_gathered_tokens(const Pass& pass, const Deal& deal, int64_t row_bytes) const;
   // `bytes_to` a rank is what the last one gives it.
-  void count_summed(const Pass& pass, const DxChain& chain, bool accumulate,
+  void count_summed(const Pass& pass, const DxChain& chain,
                     FunctionRef<int64_t(int rank)> bytes_to) const;
   [[nodiscard]] TensorBytes& counted_of(int rank) const {
     return counted_[static_cast<size_t>(rank)];

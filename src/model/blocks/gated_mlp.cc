@@ -143,9 +143,7 @@ void tensor_parallel_activate_backward(Pass& pass, const TensorRanks& ranks,
   const Deal channels = {.size = width};
   const AxisPart own = channels.part_of(ranks.share());
   const auto whole_of = [&](TensorView values) {
-    const TensorView whole = pass.take(values.dtype, {values.rows(), width});
-    ranks.gather_columns(pass, values, channels, whole);
-    return whole;
+    return ranks.gather_whole(pass, values, channels);
   };
   const TensorView whole_d_gate = pass.take(d_gate.dtype, {gate.rows(), width});
   const TensorView whole_d_up = pass.take(d_up.dtype, {gate.rows(), width});

@@ -8,14 +8,6 @@
 namespace strata::model {
 namespace {
 
-// [T, all] of own [T, n], whose columns these are; in scratch.
-TensorView gather_whole(const Pass& pass, const TensorRanks& ranks, const Deal& columns,
-                        TensorView own) {
-  const TensorView whole = pass.take(own.dtype, {own.rows(), columns.size});
-  ranks.gather_columns(pass, own, columns, whole);
-  return whole;
-}
-
 // Columns of these heads, of all heads' [T, ..], dense; in scratch.
 TensorView copy_of_heads(const Pass& pass, TensorView whole, const AxisPart& heads, int64_t width) {
   const TensorView part = pass.take(whole.dtype, {whole.rows(), heads.count * width});
@@ -29,7 +21,7 @@ void norm_over_heads_of_ranks(const Pass& pass, const TensorRanks& ranks, const 
                               TensorView raw, WholeNorm norm, TensorView y) {
   const Scratch::Mark mark(pass.backend.scratch());
   const AxisPart own = columns.part_of(ranks.share());
-  const TensorView whole = gather_whole(pass, ranks, columns, flat(raw));
+  const TensorView whole = ranks.gather_whole(pass, flat(raw), columns);
   ops::rms_norm(pass.backend, norm(whole), whole, {});
   ops::copy(pass.backend, whole.slice_cols(own.first, own.end()), flat(y));
 }
@@ -39,8 +31,8 @@ void norm_over_heads_of_ranks_backward(const Pass& pass, const TensorRanks& rank
                                        TensorView d_y, TensorView d_raw) {
   const Scratch::Mark mark(pass.backend.scratch());
   const AxisPart own = columns.part_of(ranks.share());
-  const TensorView whole = gather_whole(pass, ranks, columns, flat(raw));
-  const TensorView whole_d_y = gather_whole(pass, ranks, columns, flat(d_y));
+  const TensorView whole = ranks.gather_whole(pass, flat(raw), columns);
+  const TensorView whole_d_y = ranks.gather_whole(pass, flat(d_y), columns);
   const TensorView d = pass.take(DType::kF32, whole.shape);
   ops::fill_zero(pass.backend, d);
   ops::rms_norm_backward(pass.backend, norm(whole), {}, whole_d_y, d, {});
@@ -56,7 +48,7 @@ void attention_backward_of_copies(const Pass& pass, const TensorRanks& ranks,
   const AxisPart own = Deal{.size = heads.num_heads}.part_of(ranks.share());
   const auto of_group = [&](TensorView values, int64_t columns) {
     const Deal deal = {.size = heads.num_heads * columns, .unit = columns};
-    return copy_of_heads(pass, gather_whole(pass, ranks, deal, values), group, columns);
+    return copy_of_heads(pass, ranks.gather_whole(pass, values, deal), group, columns);
   };
   const Shape shape = {tokens, group.count, width};
   const Shape value_shape = {tokens, group.count, gradients.context.cols()};

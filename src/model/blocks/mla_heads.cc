@@ -243,9 +243,8 @@ bool has_adapters(const Pass& pass, const BlockContext& context) {
 TensorView gather_heads(const Pass& pass, const TensorRanks& ranks, int64_t num_heads,
                         TensorView heads) {
   const int64_t width = heads.cols();
-  const TensorView whole = pass.take(heads.dtype, {heads.shape[0], num_heads, width});
-  ranks.gather_columns(pass, flat(heads), {.size = num_heads * width, .unit = width}, flat(whole));
-  return whole;
+  return ranks.gather_whole(pass, flat(heads), {.size = num_heads * width, .unit = width})
+      .reshape({heads.shape[0], num_heads, width});
 }
 
 void add_gradients_of_heads(Pass& pass, const BlockContext& context, TensorView q_raw,

@@ -62,7 +62,7 @@ ops::PanelStack slice_rows(const ops::PanelStack& stack, int64_t begin, int64_t 
   return {stack.first.slice_rows(begin, end), stack.bytes};
 }
 
-// Of an adapter's experts, all of which each rank has, those from the first one of this rank on.
+// The first of this rank's experts in an adapter, which has those of all ranks.
 int64_t first_expert(const Pass& pass, const LoraModule& m) {
   return pass.weights.own_experts(m.num_experts).first;
 }
@@ -230,8 +230,9 @@ struct Backward {
     const DxChain chain = {.outputs = outputs,
                            .num_rows = dy.rows(),
                            .num_inputs = matrix.panel.cols,
+                           .accumulate = accumulate,
                            .multiply = multiply};
-    if (key != kMoeDown) return ranks.sum_over_outputs(pass, chain, accumulate, d_x);
+    if (key != kMoeDown) return ranks.sum_over_outputs(pass, chain, d_x);
     ranks.sum_over_outputs_of_inputs(pass, chain, row.input_deal(), d_x);
   }
 
@@ -255,20 +256,13 @@ MoeKey bias_key(MoeKey key) {
   return key == kMoeGate ? kMoeGateBias : key == kMoeUp ? kMoeUpBias : kMoeDownBias;
 }
 
-}  // namespace
-
-namespace {
-
 // Values of all ranks' outputs, or inputs, in scratch where there are tensor ranks.
 TensorView gather_whole(Pass& pass, const BlockContext& context, MoeKey key, bool of_inputs,
                         TensorView own) {
   const TensorRanks* const ranks = pass.weights.tensor_ranks();
   if (ranks == nullptr) return own;
   const ParamRow& row = *pass.weights.table()[context.param(key).index].row;
-  const Deal deal = of_inputs ? row.input_deal() : row.output_deal();
-  const TensorView whole = pass.take(own.dtype, {own.rows(), deal.size});
-  ranks->gather_columns(pass, own, deal, whole);
-  return whole;
+  return ranks->gather_whole(pass, own, of_inputs ? row.input_deal() : row.output_deal());
 }
 
 // Those of a rank's outputs.
