@@ -66,7 +66,7 @@ class Exchange {
   std::exception_ptr failure_ GUARDED_BY(mutex_);
   int num_settling_ GUARDED_BY(mutex_) = 0;
   uint64_t num_settled_ GUARDED_BY(mutex_) = 0;  // times that all have come
-  // Of the work that is under way, and of what was settled last.
+  // Failures of the work that is under way, and of what was settled last.
   std::optional<RankFailure> work_failure_ GUARDED_BY(mutex_), settled_failure_ GUARDED_BY(mutex_);
 };
 

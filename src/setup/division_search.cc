@@ -173,7 +173,7 @@ class Search {
     std::vector<StageOptions> divisions;
     for (const int microbatches : numbers_of_microbatches(pipeline, num_sequences_ / data)) {
       for (const std::string_view schedule : schedules) {
-        // As check_deferred_weight_grads() refuses it.
+        // Training refuses it, too (check_deferred_weight_grads).
         if (search_.how && data > 1 && schedule == "zb1p") continue;
         if (has_microbatches(schedule, pipeline, microbatches))
           divisions.push_back(options_of(pipeline, data, chunks, schedule, microbatches));

@@ -4,8 +4,8 @@
 // written others do. While training passes run, sampling breaks in on them for
 // as much time as it leaves them, so that a sample need not wait for the end of a pass.
 //   EngineHost host(directories, options);  host.start(scheduler, post);  ...  host.stop();
-// Of several processes, each with a stage of each model, the first one's thread tells the others
-// what it does (engine/turns.h), which have no scheduler: they follow(). Nothing breaks in on their
+// Where several processes have a part of each model, the first one's thread tells the others what
+// it does (engine/turns.h), which have no scheduler: they follow(). Nothing breaks in on their
 // passes.
 #pragma once
 #include <atomic>

@@ -186,7 +186,7 @@ HostOptions host_options_of(const server::ServeOptions& options, const server::B
           .tensor = options.ranks.empty() ? 1 : schedule::parse_layout(options.ranks).tensor};
 }
 
-// Of all processes that share the machine, where none is given.
+// The memory of a process: where none is given, its part of the machine's.
 int64_t memory_of(const server::ServeOptions& options, const Comm* processes) {
   if (options.memory > 0) return options.memory;
   return read_usable_memory() / 5 * 4 / (processes == nullptr ? 1 : processes->ranks_here());

@@ -61,7 +61,7 @@ class RankStages {
   [[nodiscard]] int owner_of(int stage, int data) const {
     return rank_of(stage) * plan_.num_pipelines() + data;
   }
-  // Likewise of a parameter's rows; of experts that ranks divide it is the rank that has them.
+  // The rank of all that owns a part of a parameter's rows; of an expert the rank that has it.
   [[nodiscard]] int owner_of_parameter(size_t index, int data);
   // The stage that owns a parameter of the whole model's table.
   [[nodiscard]] int stage_of_parameter(size_t index);

@@ -47,8 +47,8 @@ class SentPlanner {
     }
   }
 
-  // Of all ranks: those that differ in their part of each matrix alone send alike, but to each
-  // other.
+  // What all ranks send: those that differ in their part of each matrix alone send alike, but to
+  // each other.
   [[nodiscard]] std::vector<SentBytes> take() const {
     std::vector<SentBytes> all;
     for (int rank = 0; rank < plan_.num_ranks_in_all(); ++rank) {

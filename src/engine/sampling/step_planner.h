@@ -21,7 +21,7 @@ class StepBudget {
   static constexpr int64_t kMost = 4096;
 
   [[nodiscard]] int64_t tokens() const { return tokens_; }
-  // As another process has learnt.
+  // Takes over what another process has learnt.
   void set_tokens(int64_t tokens) { tokens_ = tokens; }
   void adapt(int64_t tokens, double seconds) {
     if (seconds > kSeconds) {

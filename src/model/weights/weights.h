@@ -283,7 +283,7 @@ class ModelWeights {
   [[nodiscard]] AxisPart own_parts_of(const ParamRow& row) const {
     return row.num_experts > 0 ? own_experts(row.num_experts) : AxisPart{0, 1};
   }
-  // Of one layer, this rank's experts together.
+  // Bytes of a row of one layer, this rank's experts together.
   [[nodiscard]] int64_t row_bytes(const ParamRow& row, int64_t panel_width,
                                   NarrowForm form = NarrowForm::kNone) const;
   // The bytes that are held of a stack's row.

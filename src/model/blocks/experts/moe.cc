@@ -389,7 +389,7 @@ struct Moe {
     ops::gather_sum(pass.backend, d_x, s.routing.row_of_slot, first ? TensorView() : d_n, d_n);
   }
 
-  // Of this rank's experts: leaves d_gate and d_up [n, F] and d_weights [n] of their rows.
+  // Leaves d_gate and d_up [n, F] and d_weights [n] of the rows of this rank's experts.
   static void hidden_backward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
                               const Saved& s, TensorView d_out, TensorView d_gate, TensorView d_up,
                               TensorView d_weights) {
@@ -409,7 +409,7 @@ struct Moe {
     down_bias_backward(pass, context, rows, dy, d_weights);
   }
 
-  // Of this rank's experts: writes d_x [n, D] f32 of what they read, and adds to d_weights.
+  // Writes d_x [n, D] f32 of what this rank's experts read, and adds to d_weights.
   static void inputs_backward(Pass& pass, const BlockContext& context, const ExpertRows& rows,
                               const Saved& s, TensorView n, TensorView d_gate, TensorView d_up,
                               TensorView d_x, TensorView d_weights) {

@@ -129,7 +129,7 @@ struct DividedEnds {
   std::vector<int64_t> all, own;
 };
 
-// Of this rank's experts, from their first row on; and which rows of the routing those are.
+// Fills `ends`, this rank's counted from its first row; returns which rows of the routing it has.
 RowSpan divide_ends(Pass& pass, const ExpertRanks& ranks, const Routing& routing, int64_t most_rows,
                     DividedEnds& ends) {
   const AxisPart experts = ranks.share().own_experts(routing.expert_ends.size());

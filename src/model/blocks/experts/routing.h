@@ -50,7 +50,7 @@ struct ExpertRows {
   TensorView weights;  // [n] f32
   RowSpan in_routing;
   int64_t most = 0;  // that there might be: what memory is taken for
-  // Of all experts, a list of the host, where ranks divide them.
+  // Where the rows of all experts end, a list of the host; where ranks divide them.
   std::span<const int64_t> all_ends = {};
 
   [[nodiscard]] int64_t size() const { return in_routing.count(); }
