@@ -338,7 +338,7 @@ std::unique_ptr<engine::Runner> load_runner(Comm& comm, const engine::RunPlan& r
   own.weight_sharers = group.size();
   std::vector<std::unique_ptr<engine::Engine>> engines;
   if (plan.num_stages() == 1) {
-    if (plan.data > 1 || plan.num_alike() > 1) own.threads = threads;
+    if (plan.num_pipelines() > 1) own.threads = threads;
     engines.push_back(load_in_group(group, run.weights_in_files, [&](WeightPlace place) {
       return load_engine(own, options, recompute, std::move(place));
     }));

@@ -98,7 +98,7 @@ void check_tags(const Comm& all, const PipelinePlan& plan) {
                             plan.num_stages(), plan.table.num_microbatches,
                             (kDataTag - kTagsBehindGather) / 2));
   }
-  const int64_t end = plan.data > 1 || plan.num_alike() > 1 ? kEndOfTags : of_pipeline;
+  const int64_t end = plan.num_pipelines() > 1 ? kEndOfTags : of_pipeline;
   if (end <= all.end_of_tags()) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("ranks: {} tags of messages are needed, and MPI's transport has {} for "
