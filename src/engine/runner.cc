@@ -115,7 +115,6 @@ int Runner::stage_with(LossLists lists) const {
 api::BatchResult Runner::run(const api::Batch& batch, api::TensorSink* sink) {
   // The likeliest tokens stay with the last stage: commands refuse it.
   CHECK(here_->plan().num_stages() == 1 || !batch.want_top);
-  CHECK(here_->plan().tensor == 1 || batch.gradients != api::Gradients::kParameters);
   const BatchGuard guard{here_->runners()};
   here_->release_divided_weights();  // of what was run besides batches
   api::BatchResult result;
@@ -355,17 +354,45 @@ void Runner::zero_base_gradients() {
   }
 }
 
+// Behind what sums_ has.
+void Runner::sum_own_squares() {
+  Comm* const data = here_->data();
+  if (data == nullptr) {
+    for (const auto& runner : here_->runners())
+      runner->engine().base_trainer().add_grad_squares(runner->engine().backend(), sums_);
+    return;
+  }
+  const std::vector<double> before = sums_;
+  std::fill(sums_.begin(), sums_.end(), 0.0);
+  for (const auto& runner : here_->runners())
+    add_own_squares(*data, runner->engine(), before, sums_);
+  sum_over_ranks(*data);
+  // Of which no rank has a row.
+  const std::vector<model::Parameter>& table = engine().model().weights->table();
+  for (size_t index = 0; index < sums_.size(); ++index) {
+    if (table[index].num_rows() == 0) sums_[index] = before[index];
+  }
+}
+
+// A parameter's rows are added up from the first tensor rank to the last, which has the sum.
+void Runner::continue_sums_over_ranks(Comm& tensor) {
+  const auto bytes = static_cast<int64_t>(std::span<double>(sums_).size_bytes());
+  if (tensor.rank() > 0) tensor.receive_bytes(tensor.rank() - 1, kSquaresTag, sums_.data(), bytes);
+  sum_own_squares();
+  if (tensor.rank() + 1 < tensor.size()) {
+    tensor.send_bytes(tensor.rank() + 1, kSquaresTag, sums_.data(), bytes);
+    std::fill(sums_.begin(), sums_.end(), 0.0);
+  }
+  sum_over_ranks(tensor);
+}
+
 void Runner::sum_base_squares() {
   sums_.assign(engine().model().weights->table().size(), 0.0);
-  for (const auto& runner : here_->runners()) {
-    Engine& stage = runner->engine();
-    if (here_->data() != nullptr) {
-      add_own_squares(*here_->data(), stage, sums_);
-    } else {
-      stage.base_trainer().add_grad_squares(stage.backend(), sums_);
-    }
+  if (Comm* ranks = here_->tensor_ranks()) {
+    continue_sums_over_ranks(*ranks);
+  } else {
+    sum_own_squares();
   }
-  if (here_->data() != nullptr) sum_over_ranks(*here_->data());
   if (Comm* ranks = here_->expert_ranks()) {
     if (!is_first_rank()) clear_sums_of_all_ranks();
     sum_over_ranks(*ranks);

@@ -144,6 +144,8 @@ class Runner {
   // What each stage and rank has of the base parameters' gradients, or this rank's stages of an
   // adapter's, into sums_.
   void sum_base_squares();
+  void sum_own_squares();
+  void continue_sums_over_ranks(Comm& tensor);
   void sum_adapter_squares(api::AdapterSlot slot);
   api::StepResult step_base(const api::AdamW& adamw);
   api::StepResult step_adapter(api::AdapterSlot slot, const api::AdamW& adamw);

@@ -89,6 +89,10 @@ void embedding_backward(Pass& pass, TensorView d) {
   const TensorView d_embedding = pass.is_mtp ? pass.base_gradients->d_mtp_embedding
                                              : pass.base_gradient(pass.weights.embedding_index());
   // x = E[id]
+  if (const TensorRanks* ranks = pass.weights.tensor_ranks()) {
+    const ParamRow& row = pass.weights.layers().vocabulary_rows().front();
+    return ranks->add_rows_of_tokens(pass, d, row.first_output, d_embedding);
+  }
   ops::scatter_add(pass.backend, d, pass.tokens, d_embedding);
 }
 

@@ -38,6 +38,11 @@ TensorView head_gradient(const Pass& pass) {
               : pass.base_gradients->d_weight[pass.weights.head_index()];
 }
 
+int64_t first_output_of_head(const Pass& pass) {
+  const bool is_divided = pass.weights.tensor_ranks() != nullptr;
+  return is_divided ? pass.weights.layers().vocabulary_rows().back().first_output : 0;
+}
+
 void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h,
                   TensorView logits) {
   if (const TensorRanks* ranks = pass.weights.tensor_ranks()) {

@@ -15,8 +15,10 @@ namespace strata::model {
 // empty.
 void head_forward(Pass& pass, const RowGroups& rows, TensorView x, TensorView h, TensorView logits);
 
-// Where the base weight's gradient goes, or empty: [V, D].
+// Where the base weight's gradient goes, or empty: [V, D], of a tensor rank its rows alone.
 TensorView head_gradient(const Pass& pass);
+// The first of them.
+[[nodiscard]] int64_t first_output_of_head(const Pass& pass);
 // d_logits [C, V] of the compute type: of the product, before the map (ops::log_softmax_backward
 // gives it so). Writes d_x [C, D] f32, and accumulates the gradients of
 // adapters and, unless empty, d_weight.

@@ -80,7 +80,7 @@ void multiply_forward(Pass& pass, const RowGroups& rows, const LinearWeights& li
   // h = round(scale * x A^T)
   const PassLists& lists = pass.lists;
   if (!lists.products.empty()) ops::gemm_runs(pass.backend, x, lists.products, h);
-  if (y.empty()) return;
+  if (y.empty() || linear.weight.rows == 0) return;  // of a tensor rank without an output
   ops::gemm(pass.backend,
             {.x = x, .w = linear.weight, .runs = lists.low_rank, .bias = linear.bias, .add = add},
             y);
@@ -110,7 +110,7 @@ void tensor_parallel_forward(Pass& pass, const TensorRanks& ranks, const RowGrou
   LinearWeights own = linear;
   if (!own.bias.empty()) own.bias = own.bias.part(first, {count});
   const bool makes_more = is_gathered || row.num_lead_outputs > 0;
-  const TensorView made = y.empty() || !makes_more ? y : pass.take(y.dtype, {y.rows(), count});
+  const TensorView made = y.empty() || !makes_more ? y : pass.take(y.dtype, {x.rows(), count});
   CHECK(add.empty() || is_gathered);
   const TensorView own_add = add.empty() ? add : add.slice_cols(first, first + count);
   multiply_forward(pass, rows, own, whole_inputs(pass, ranks, linear, x), own_add, h, made);
@@ -262,28 +262,44 @@ void tensor_parallel_dx(const Pass& pass, const TensorRanks& ranks, const Linear
   ranks.sum_over_outputs_of_inputs(pass, chain, linear.row->input_deal(), dx);
 }
 
+bool trains_bias(const Pass& pass, const LinearWeights& linear) {
+  return pass.base_gradients != nullptr && linear.bias_index != ModelWeights::npos;
+}
+// The weights of a block's linear, which every rank says alike, also one that has no row of them.
+bool trains_weights(const Pass& pass, const LinearWeights& linear) {
+  return pass.base_gradients != nullptr && linear.weight_index != ModelWeights::npos;
+}
+
 // dy [T, n] are the gradients of this rank's outputs or, of a head and of a matrix whose inputs are
-// gathered, [T, N] of all. Gradients of adapters, which are whole on every rank, are made on each.
+// gathered, [T, N] of all. Gradients of adapters and of biases, which are whole on every rank, are
+// made on each, and those of its rows of the matrix, also of copies.
 void tensor_parallel_backward(Pass& pass, const TensorRanks& ranks, const RowGroups& rows,
                               const LinearWeights& linear, TensorView x, TensorView h,
-                              TensorView dy, TensorView dx, bool accumulate) {
+                              TensorView dy, TensorView dx, bool accumulate, TensorView d_weight) {
   const Scratch::Mark mark(pass.backend.scratch());
-  const Deal outputs = linear.row->output_deal();
+  const ParamRow& row = *linear.row;
+  const Deal outputs = row.output_deal();
   const AxisPart chain = outputs.chain_of(ranks.share());
   const TensorView d_h = allocate_d_h(pass, rows, linear, x);
-  const int num_ranks = ranks.share().num_ranks;
-  if (dy.cols() < outputs.size && !(d_h.empty() && outputs.chains_own_places(num_ranks))) {
-    dy = ranks.gather_whole(pass, dy, outputs);
-  }
+  const bool takes_whole_dy = !d_h.empty() || trains_bias(pass, linear) ||
+                              !outputs.chains_own_places(ranks.share().num_ranks);
+  if (dy.cols() < outputs.size && takes_whole_dy) dy = ranks.gather_whole(pass, dy, outputs);
+  if (!d_h.empty() || trains_weights(pass, linear)) x = whole_inputs(pass, ranks, linear, x);
   if (!d_h.empty()) {
-    const TensorView whole_x = whole_inputs(pass, ranks, linear, x);
-    LowRankBackward{pass, rows, linear, whole_x, h, dy, d_h}.fill_pass_lists();
+    LowRankBackward{pass, rows, linear, x, h, dy, d_h}.fill_pass_lists();
     ops::gemm_dx_blocked_with_runs(pass.backend, {}, {}, false, run_products(pass, rows));
   } else {
     pass.lists.low_rank.clear();
   }
+  const bool is_whole = dy.cols() == outputs.size;
+  if (!d_weight.empty()) {
+    const int64_t end = row.first_output + d_weight.rows();
+    const TensorView of_rows = is_whole ? dy.slice_cols(row.first_output, end) : dy;
+    accumulate_weight_gradient(pass, rows, x, of_rows, d_weight);
+  }
+  add_bias_gradient(pass, linear, dy);
   if (dx.empty()) return;
-  if (dy.cols() == outputs.size) dy = dy.slice_cols(chain.first, chain.end());
+  if (is_whole) dy = dy.slice_cols(chain.first, chain.end());
   tensor_parallel_dx(pass, ranks, linear, dy, dx, accumulate);
 }
 
@@ -293,9 +309,8 @@ void linear_backward(Pass& pass, const RowGroups& rows, const LinearWeights& lin
                      TensorView h, TensorView dy, TensorView dx, bool accumulate,
                      TensorView d_weight) {
   if (is_divided(linear)) {
-    CHECK(d_weight.empty());  // tensor ranks train adapters alone
     return tensor_parallel_backward(pass, *pass.weights.tensor_ranks(), rows, linear, x, h, dy, dx,
-                                    accumulate);
+                                    accumulate, d_weight);
   }
   const Scratch::Mark mark(pass.backend.scratch());
   const TensorView d_h = allocate_d_h(pass, rows, linear, x);

@@ -250,25 +250,27 @@ void TensorRanks::send_columns(const Pass& pass, TensorView whole, const Deal& d
 void TensorRanks::gather_columns(const Pass& pass, TensorView own, const Deal& deal,
                                  TensorView whole) const {
   const AxisPart here = deal.part_of(share_);
-  CHECK(own.cols() == here.count && whole.cols() == deal.size && own.rows() == whole.rows(),
-        own.cols(), here.count, whole.cols(), deal.size);
-  count_gathered(pass, deal, own.rows(), dtype_bytes(own.dtype));
+  CHECK(own.shape == Shape({whole.rows(), here.count}) && whole.cols() == deal.size, own.cols(),
+        here.count, whole.cols(), deal.size);
+  count_gathered(pass, deal, whole.rows(), dtype_bytes(own.dtype));
   const Scratch::Mark own_mark(pass.backend.scratch());
-  own = dense(pass, own);
-  ops::copy(pass.backend, own, whole.slice_cols(here.first, here.end()));
+  if (here.count > 0) {
+    own = dense(pass, own);
+    ops::copy(pass.backend, own, whole.slice_cols(here.first, here.end()));
+  }
   pass.unless_counting([&] { send_to_others(own, deal); });
   for (int rank = 0; rank < share_.num_ranks; ++rank) {
     const AxisPart part = deal.part_of(share_of(rank));
     if (!hears(rank, share_.rank, deal) || part.count == 0) continue;
     const Scratch::Mark mark(pass.backend.scratch());
-    const TensorView theirs = pass.take(own.dtype, {own.rows(), part.count});
+    const TensorView theirs = pass.take(own.dtype, {whole.rows(), part.count});
     pass.unless_counting([&] { comm_->receive(rank, kGatherTag, theirs); });
     ops::copy(pass.backend, theirs, whole.slice_cols(part.first, part.end()));
   }
 }
 
 TensorView TensorRanks::gather_whole(const Pass& pass, TensorView own, const Deal& deal) const {
-  const TensorView whole = pass.take(own.dtype, {own.rows(), deal.size});
+  const TensorView whole = pass.take(own.dtype, {own.shape[0], deal.size});
   gather_columns(pass, own, deal, whole);
   return whole;
 }
@@ -294,6 +296,20 @@ void TensorRanks::gather_rows_of_tokens(const Pass& pass, const PanelView& own, 
       comm_->receive(rank, kGatherTag, theirs);
       place_rows(pass, theirs, x);
     }
+  });
+}
+
+void TensorRanks::add_rows_of_tokens(const Pass& pass, TensorView d, int64_t first,
+                                     TensorView d_own) const {
+  const Scratch::Mark mark(pass.backend.scratch());
+  const TensorView values = pass.take(DType::kF32, {d.rows(), d.cols()});
+  pass.unless_counting([&] {
+    if (d_own.empty()) return;
+    list_tokens(pass, {first, d_own.rows()}, first);
+    const TensorView here = values.slice_rows(0, std::ssize(pass.lists.dealt_rows));
+    if (here.rows() == 0) return;
+    ops::gather(pass.backend, d, pass.lists.dealt_rows, here);
+    ops::scatter_add(pass.backend, here, pass.lists.dealt_ids, d_own);
   });
 }
 

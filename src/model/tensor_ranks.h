@@ -87,6 +87,9 @@ class TensorRanks {
   // and before them copies of others.
   void gather_rows_of_tokens(const Pass& pass, const PanelView& own, const Deal& deal,
                              TensorView x) const;
+  // d_own [n, D] f32, of a matrix' rows from `first` on, += the rows of d [T, D] f32 of the pass's
+  // tokens that are among them.
+  void add_rows_of_tokens(const Pass& pass, TensorView d, int64_t first, TensorView d_own) const;
 
  private:
   class ChainTurn;

@@ -134,11 +134,12 @@ void check_layout(const schedule::ParallelLayout& layout, const model::ModelConf
   }
 }
 
-void check_trains_adapters_alone(const schedule::ParallelLayout& layout) {
-  if (layout.tensor == 1) return;
+void check_optimizer_of_ranks(const schedule::ParallelLayout& layout,
+                              const std::string& optimizer) {
+  if (layout.tensor == 1 || optimizer != "muon") return;
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("--ranks tensor={}: tensor ranks train adapters alone yet, not all "
-                          "parameters; give pipeline=N, data=N or both",
+              fmt::format("--ranks tensor={}: Muon steps whole matrices, of which a tensor rank "
+                          "has some rows; give --optimizer adamw, or pipeline=N, data=N or both",
                           layout.tensor));
 }
 

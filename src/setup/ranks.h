@@ -32,8 +32,8 @@ void check_layout(const schedule::ParallelLayout& layout, const model::ModelConf
 // of ranks or --stages with them.
 void check_layout_of_passes(const schedule::ParallelLayout& layout, const StageOptions& stages,
                             const model::ModelConfig& config);
-// An Error for training of all parameters, of which tensor ranks train none yet.
-void check_trains_adapters_alone(const schedule::ParallelLayout& layout);
+// An Error for an optimizer that steps whole matrices, of which tensor ranks have rows.
+void check_optimizer_of_ranks(const schedule::ParallelLayout& layout, const std::string& optimizer);
 
 // An Error where mpirun has started several of this command, which without --ranks know nothing of
 // each other and would write the same files.

@@ -263,7 +263,8 @@ class SimulatedStep {
     return static_cast<double>(values);
   }
   [[nodiscard]] double num_base_values(int stage) const {
-    const train::Ownership owners = engine::ownership_of(pipeline_, stage, step_.engine);
+    const train::Ownership owners =
+        engine::ownership_of(pipeline_, stage, /*tensor=*/0, step_.engine);
     int64_t values = 0;
     for (const train::Ownership::Item& item : owners.items()) values += item.rows * item.cols;
     // Uses of an embedding that the stage does not own are accumulated here all the same.
@@ -322,7 +323,8 @@ class SimulatedStep {
     const double dtype = static_cast<double>(dtype_bytes(weights_.compute_dtype()));
     std::vector<double> owned(static_cast<size_t>(pipeline_.num_ranks()), 0.0);
     for (int stage = 0; stage <= last_stage(); ++stage) {
-      const train::Ownership owners = engine::ownership_of(pipeline_, stage, step_.engine);
+      const train::Ownership owners =
+          engine::ownership_of(pipeline_, stage, /*tensor=*/0, step_.engine);
       for (const train::Ownership::Item& item : owners.items()) {
         owned[static_cast<size_t>(rank_of(stage))] +=
             static_cast<double>(item.rows * item.cols) * dtype / data();

@@ -133,10 +133,11 @@ void LossPass::add_head_gradient(model::Pass& pass, const Kept& kept, int64_t pa
   const TensorView gradient = model::head_gradient(pass);
   const model::HeadRows of = model::rows_of_head_part(gradient.rows(), part);
   if (of.first == of.end) return;
+  const int64_t output = model::first_output_of_head(pass);
   int64_t first = 0;
   for (const KeptChunk& chunk : kept_chunks_) {
     const Kept rows = kept.rows(first, first + chunk.num_rows);
-    ops::gemm_dw(pass.backend, rows.d_logits.slice_cols(of.first, of.end), rows.x,
+    ops::gemm_dw(pass.backend, rows.d_logits.slice_cols(output + of.first, output + of.end), rows.x,
                  std::span(kept_ends_).subspan(chunk.first_end, chunk.num_ends),
                  gradient.slice_rows(of.first, of.end));
     first += chunk.num_rows;

@@ -106,6 +106,7 @@ Shape shape_of(const Ownership& ownership, int owner, size_t index,
 }  // namespace
 
 Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& how, int num_owners,
+                            const model::TensorShare& share,
                             FunctionRef<bool(size_t index)> is_held) {
   std::vector<Ownership::Item> items;
   for (size_t index = 0; index < weights.table().size(); ++index) {
@@ -114,7 +115,7 @@ Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& 
       items.emplace_back();
       continue;
     }
-    items.push_back({.rows = parameter.num_rows(),
+    items.push_back({.rows = parameter.num_rows_of(share),
                      .cols = parameter.num_cols(),
                      .whole = is_stepped_by_muon(weights, how, index)});
   }
@@ -140,9 +141,9 @@ BaseTrainer::BaseTrainer(const Backend& backend, const model::ModelWeights& weig
 
 void BaseTrainer::divide_gradients() {
   const std::vector<model::Parameter>& table = weights_.table();
-  ownership_ = divide_parameters(weights_, how_, share_.num_owners, [&](size_t index) {
-    return table[index].held && !is_borrowed(index);
-  });
+  ownership_ =
+      divide_parameters(weights_, how_, share_.num_owners, weights_.tensor_share(),
+                        [&](size_t index) { return table[index].held && !is_borrowed(index); });
   borrowed_ = divide_borrowed_embedding(weights_, share_.num_owners);
   num_owned_ = ownership_.num_values(share_.owner);
   grad_memory_ = Memory(allocator_, num_owned_ * dtype_bytes(DType::kF32));
@@ -323,13 +324,20 @@ api::StepResult BaseTrainer::step(Backend& backend, model::ModelWeights& weights
 void BaseTrainer::add_grad_squares(Backend& backend, std::span<double> sums) const {
   CHECK(sums.size() == owned_gradients_.size(), sums.size());
   for (size_t index = 0; index < sums.size(); ++index) {
-    const TensorView& gradient = owned_gradients_[index];
-    if (!gradient.empty()) sums[index] += ops::sum_of_squares(backend, gradient);
+    if (!owned_gradients_[index].empty())
+      sums[index] = add_grad_squares(backend, index, sums[index]);
   }
 }
 
 double BaseTrainer::add_grad_squares(Backend& backend, size_t index, double sum) const {
-  return ops::add_squares(backend, owned_gradients_[index], sum);
+  const model::Parameter& parameter = weights_.table()[index];
+  const model::TensorShare share = weights_.tensor_share();
+  const TensorView& gradient = owned_gradients_[index];
+  if (parameter.own_rows_of(share).count == 0) return sum;
+  const int64_t copies = parameter.num_lead_rows_of(share) - own_rows(index).first;
+  if (copies <= 0) return ops::add_squares(backend, gradient, sum);
+  if (copies >= gradient.rows()) return sum;
+  return ops::add_squares(backend, gradient.slice_rows(copies, gradient.rows()), sum);
 }
 
 struct BaseTrainer::StepArgs {

@@ -47,8 +47,10 @@ struct BaseStep {
   std::string folder = {};
 };
 
-// Who owns what of the parameters that `is_held` says, each matrix that Muon steps as a whole.
+// Who owns what of the parameters that `is_held` says, each matrix that Muon steps as a whole; of
+// what a tensor rank has of them.
 Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& how, int num_owners,
+                            const model::TensorShare& share,
                             FunctionRef<bool(size_t index)> is_held);
 
 // A last stage that is not the first reads the embedding too, and owns none of it: what its uses
@@ -137,9 +139,11 @@ class BaseTrainer {
   // Steps. Of weights that ranks divide (model/weights/weight_shards.h) masters alone move.
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw);
   // The same where stages hold the parameters: each finishes its gradients and adds their sums of
-  // squares to `sums`, [the table's size]; the root of the sum of all, added in order, is the norm.
+  // squares to `sums`, [the table's size], those of tensor ranks behind what the ranks before have;
+  // the root of the sum of all, added in order, is the norm.
   void add_grad_squares(Backend& backend, std::span<double> sums) const;
-  // The same of one parameter's own rows; `sum` is that of the rows before them.
+  // The same of one parameter's own rows; `sum` is that of the rows before them. Of tensor ranks
+  // copies of another one's rows do not count.
   [[nodiscard]] double add_grad_squares(Backend& backend, size_t index, double sum) const;
   api::StepResult step(Backend& backend, model::ModelWeights& weights, const api::AdamW& adamw,
                        double norm);

@@ -315,14 +315,14 @@ void add_base_parts(engine::Engine& stage, const std::vector<int64_t>& sizes,
     if (table[index].buffer) continue;
     const bool has_second = trainer.has_second_moment(index);
     const train::OwnedRows& own = trainer.own_rows(index);
-    const int64_t before = own.first * table[index].num_cols();
+    const int64_t before = (table[index].first_output + own.first) * table[index].num_cols();
     if (!own.empty()) {
       parts.push_back(flat_part(0, sizes, first + before, trainer.master(index)));
       parts.push_back(flat_part(1, sizes, first + before, trainer.first_moment(index)));
       if (has_second)
         parts.push_back(flat_part(2, sizes, second + before, trainer.second_moment(index)));
     }
-    const int64_t count = table[index].shape.num_elements();
+    const int64_t count = table[index].whole_shape().num_elements();
     first += count;
     if (has_second) second += count;
   }
@@ -349,10 +349,9 @@ std::vector<int64_t> TrainJob::sizes_of_flat_blocks() {
   const std::vector<model::Parameter>& table = engine().model().weights->table();
   for (size_t index = 0; index < table.size(); ++index) {
     if (table[index].buffer) continue;
-    count += table[index].shape.num_elements();
-    if (engine().base_trainer().has_second_moment(index)) {
-      seconds += table[index].shape.num_elements();
-    }
+    const int64_t values = table[index].whole_shape().num_elements();
+    count += values;
+    if (engine().base_trainer().has_second_moment(index)) seconds += values;
   }
   return {count, count, seconds};
 }

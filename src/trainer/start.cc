@@ -102,7 +102,7 @@ LoadSpec read_spec_of_ranks(const ProcessGroup& group, const TrainOptions& given
   if (group.comm.rank() != 0) options.machine.clear();
   LoadSpec spec = read_train_spec(options);
   check_layout_of_passes(group.layout, options.stages, spec.parsed.config);
-  if (given.method == "full") check_trains_adapters_alone(group.layout);
+  check_optimizer_of_ranks(group.layout, given.optimizer);
   check_ranks_alike(group.comm, collect_facts_of_run(spec, options));
   broadcast_limits(group.comm, spec.limits);
   // Before any data are read.

@@ -209,7 +209,10 @@ TEST(PlanRanks, RefuseWhatHasNoEffect) {
   options.model = path_of("llama2");
   EXPECT_EQ(fault(options), "");
   options.method = "full";
-  EXPECT_THAT(fault(options), HasSubstr("--ranks tensor=2: tensor ranks train adapters alone yet"));
+  EXPECT_EQ(fault(options), "");
+  options.optimizer = "muon";
+  EXPECT_THAT(fault(options), HasSubstr("--ranks tensor=2: Muon steps whole matrices"));
+  options.optimizer = "adamw";
   options.method = "lora";
   options.stages.ranks = "tensor=2,pipeline=2";
   EXPECT_THAT(fault(options),

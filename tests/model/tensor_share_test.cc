@@ -121,7 +121,7 @@ void expect_rows_of(Backend& backend, const ModelWeights& part, const ModelWeigh
 // Rows before a rank's own that it has as copies of others'.
 int64_t num_copies(const ModelWeights& part, size_t index) {
   const ParamRow* row = part.table()[index].row;
-  if (row == nullptr && part.table()[index].whole_outputs > 0)
+  if (row == nullptr && part.table()[index].outputs.size > 0)
     row = &part.layers().vocabulary_rows().back();
   return row == nullptr ? 0 : row->num_lead_outputs;
 }

@@ -158,6 +158,22 @@ TEST_F(RanksTest, AnyDivisionContinuesWhatRanksOfDividedWeightsLeft) {
   expect_the_files_of(one, "killed", "model.safetensors");
 }
 
+// What tensor ranks had, also of each matrix's rows those that another one has copies of.
+TEST_F(RanksTest, AnyDivisionContinuesWhatTensorRanksHad) {
+  TrainOptions one = options("one");
+  one.model = deep_model();
+  one.method = "full";
+  ASSERT_EQ(run_train(one), 0);
+  TrainOptions o = dealt(one, "killed", "tensor=3");
+  kill_and_expect_its_name(RunningRanks(start_of(3, o), o), 1);
+  o.resume = true;
+  o.stages = {.ranks = "tensor=3,data=2"};
+  kill_and_expect_its_name(RunningRanks(start_of(6, o), o), 3, 30);
+  o.stages = {};
+  EXPECT_EQ(run_train(o), 0);
+  expect_the_files_of(one, "killed", "model.safetensors");
+}
+
 // What each expert rank had goes to where another division wants it.
 TEST_F(RanksTest, AnyDivisionContinuesWhatExpertRanksHad) {
   TrainOptions one = options("one");

@@ -145,6 +145,17 @@ TEST_F(ProbeOverRanks, DivideMatricesOfStagesAndOfData) {
   expect_same_of(one, 4, "tensor=2,data=2", /*shards=*/false, /*stages=*/2);
 }
 
+// Gradients and steps of all parameters, whose tensors in files are rows of several matrices, and
+// whose experts are one tensor.
+TEST_F(ProbeOverRanks, DivideMatricesWhereAllParametersTrain) {
+  const ProbeOptions fused = request_of("qwen3_moe_fused", "train_params", {"a"});
+  ASSERT_EQ(run_probe(fused), 0);
+  expect_same_of(fused, 4, "tensor=2,data=2", /*shards=*/true);
+  const ProbeOptions one = request_of("phi3", "params", {});
+  ASSERT_EQ(run_probe(one), 0);
+  expect_same_of(one, 4, "tensor=4", /*shards=*/false);
+}
+
 // Experts that ranks have in turn: results and samples of the base and of adapters, with an A for
 // each expert or one for gate and up; gradients and steps of adapters and of all parameters.
 TEST_F(ProbeOverRanks, DivideExpertsAndChangeNoByte) {
@@ -181,12 +192,6 @@ TEST_F(ProbeOverRanks, RanksThatDivideAStageRefuseTheRest) {
   };
   for (const Case& c :
        {Case{"llama2",
-             "params",
-             "tensor=2",
-             2,
-             {},
-             "--ranks tensor=2: tensor ranks train adapters alone yet, not all parameters"},
-        Case{"llama2",
              "sample",
              "tensor=2",
              2,

@@ -228,15 +228,16 @@ TEST_F(RanksTest, SayWhatIsWrongOnce) {
   EXPECT_THAT(ended.text, HasSubstr("1 has started; start that many (mpirun -n 2)"));
 }
 
-// What a model cannot be divided by, before what no training is divided by yet.
+// What a model cannot be divided by, and an optimizer.
 TEST_F(RanksTest, SayWhichRowDoesNotDivide) {
   TrainOptions of_four_heads = options("out");
   of_four_heads.model = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama2/model";
   of_four_heads.stages.ranks = "tensor=2";
   of_four_heads.method = "full";
+  of_four_heads.optimizer = "muon";
   EXPECT_THAT(run_ranks(2, of_four_heads).text,
-              HasSubstr("--ranks tensor=2: tensor ranks train adapters alone yet, not all "
-                        "parameters; give pipeline=N, data=N or both"));
+              HasSubstr("--ranks tensor=2: Muon steps whole matrices, of which a tensor rank has "
+                        "some rows; give --optimizer adamw"));
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{STRATA_BINARY, "probe", "--model", of_four_heads.model,
                                  "--request", root_ + "/not-there.json", "--out", root_ + "/out"},

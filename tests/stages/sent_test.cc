@@ -156,6 +156,7 @@ std::vector<StagedCase> with_tensors() {
   for (const char* const model : {"llama2", "qwen3_moe", "deepseek_moe", "gemma4_moe", "olmo2"}) {
     cases.push_back({.model = model,
                      .num_layers = 2,
+                     .parameters = cases.size() % 2 == 1,
                      .dtype = cases.size() % 2 == 0 ? DType::kF32 : DType::kBF16,
                      .num_ranks = 1,
                      .data = cases.size() % 2 == 0 ? 1 : 2,
@@ -164,7 +165,13 @@ std::vector<StagedCase> with_tensors() {
                      .again = cases.size() % 3 == 0 ? Again::kNothing : Again::kLayers,
                      .pass_tokens = 8});
   }
-  cases.push_back({.num_layers = 2, .num_ranks = 1, .tensor = 3, .num_microbatches = 2});
+  for (const bool parameters : {false, true}) {
+    cases.push_back({.num_layers = 2,
+                     .parameters = parameters,
+                     .num_ranks = 1,
+                     .tensor = 3,
+                     .num_microbatches = 2});
+  }
   return cases;
 }
 

@@ -119,7 +119,7 @@ class StagedRun {
 
  private:
   std::vector<float> read(size_t index, BaseValues which) {
-    const Shape& shape = engine().model().weights->table()[index].shape;
+    const Shape shape = engine().model().weights->table()[index].whole_shape();
     std::vector<float> values(static_cast<size_t>(shape.num_elements()));
     pipeline_->gather().base_values(index, which, values);
     return values;

@@ -48,6 +48,23 @@ TEST_P(TensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
   }
 }
 
+TEST_P(TensorRanksTest, TrainParametersToTheBitsOfOneProcess) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    StagedCase c = {.model = GetParam().model,
+                    .num_layers = 2,
+                    .parameters = true,
+                    .dtype = dtype,
+                    .num_ranks = 1,
+                    .num_microbatches = 1};
+    const Outcome want = run_whole(c);
+    for (const int ranks : GetParam().ranks) {
+      c.tensor = ranks;
+      SCOPED_TRACE(::testing::PrintToString(c));
+      expect_same_bits(run_staged(c), want);
+    }
+  }
+}
+
 // Plain attention and MLPs; biases; norms of heads, and around a block; windows and caps; one
 // matrix for q, k and v; gates; a table of tokens that is the head too. Heads of keys are dealt or
 // copied. Latent attention. Experts: routers of every kind, with experts that all tokens read, and
@@ -82,12 +99,13 @@ void PrintTo(const OddCase& c, std::ostream* out) { *out << c.model; }
 
 class OddTensorRanksTest : public ::testing::TestWithParam<OddCase> {};
 
-TEST_P(OddTensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
-  StagedCase c = {.model = GetParam().model,
+void train_odd_numbers(const OddCase& odd, bool parameters) {
+  StagedCase c = {.model = odd.model,
                   .num_layers = 2,
+                  .parameters = parameters,
                   .num_ranks = 1,
                   .num_microbatches = 1,
-                  .numbers = GetParam().numbers};
+                  .numbers = odd.numbers};
   c.numbers.insert(
       c.numbers.end(),
       {{"num_attention_heads", 12}, {"num_key_value_heads", 12}, {"vocab_size", 1037}});
@@ -101,6 +119,13 @@ TEST_P(OddTensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
       expect_same_bits(run_staged(c), want);
     }
   }
+}
+
+TEST_P(OddTensorRanksTest, TrainAdaptersToTheBitsOfOneProcess) {
+  train_odd_numbers(GetParam(), /*parameters=*/false);
+}
+TEST_P(OddTensorRanksTest, TrainParametersToTheBitsOfOneProcess) {
+  train_odd_numbers(GetParam(), /*parameters=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -134,30 +159,70 @@ INSTANTIATE_TEST_SUITE_P(
                 {{"hidden_size", 67}, {"moe_intermediate_size", 71}, {"n_routed_experts", 12}}}),
     [](const auto& info) { return std::string(info.param.model); });
 
-// The layer of multi-token prediction, with streams and with joined inputs.
+// The layer of multi-token prediction, with streams and with joined inputs; routers' biases that
+// follow loads; and an embedding that is the head too.
 TEST(TensorRanksTest, TrainMultiTokenPrediction) {
   for (const char* const model : {"deepseek_v4_mtp", "qwen3_5_mtp"}) {
-    StagedCase c = {
-        .model = model, .num_layers = 3, .num_ranks = 1, .num_microbatches = 1, .mtp = true};
-    const Outcome want = run_whole(c);
-    c.tensor = 2;
-    SCOPED_TRACE(::testing::PrintToString(c));
-    expect_same_bits(run_staged(c), want);
+    for (const bool parameters : {false, true}) {
+      StagedCase c = {.model = model,
+                      .num_layers = 3,
+                      .parameters = parameters,
+                      .num_ranks = 1,
+                      .num_microbatches = 1,
+                      .mtp = true,
+                      .tied = parameters};
+      if (parameters && c.model == "deepseek_v4_mtp") c.router_bias_rate = 0.01;
+      const Outcome want = run_whole(c);
+      c.tensor = 2;
+      SCOPED_TRACE(::testing::PrintToString(c));
+      expect_same_bits(run_staged(c), want);
+    }
   }
 }
 
-// As stages, with data ranks, and with weights that these divide.
+// As stages, with data ranks, with weights that these divide, and with gradients of weights behind
+// a schedule's backwards.
 TEST(TensorRanksTest, TrainWithOtherRanks) {
-  StagedCase c = {.model = "qwen3_moe", .num_layers = 4, .num_ranks = 1, .num_microbatches = 1};
+  for (const bool parameters : {false, true}) {
+    StagedCase c = {.model = "qwen3_moe",
+                    .num_layers = 4,
+                    .parameters = parameters,
+                    .num_ranks = 1,
+                    .num_microbatches = 1,
+                    .tied = parameters};
+    const Outcome want = run_whole(c);
+    c.tensor = 2;
+    for (const bool in_stages : {false, true}) {
+      for (const int data : {1, 2}) {
+        c.num_ranks = in_stages ? 2 : 1;
+        c.num_microbatches = in_stages ? 2 : 1;
+        c.kind = !in_stages                ? schedule::Kind::kGpipe
+                 : parameters && data == 1 ? schedule::Kind::kZb1p
+                                           : schedule::Kind::k1f1b;
+        c.data = data;
+        c.shards = data > 1 && (parameters || !in_stages);
+        SCOPED_TRACE(::testing::PrintToString(c));
+        expect_same_bits(run_staged(c), want);
+      }
+    }
+  }
+}
+
+// Data ranks own rows of what tensor ranks have, also of copies alone, and of matrices of which
+// some ranks have none.
+TEST(TensorRanksTest, OwnRowsOfPartsOfMatrices) {
+  StagedCase c = {.model = "qwen3",
+                  .num_layers = 2,
+                  .parameters = true,
+                  .num_ranks = 1,
+                  .num_microbatches = 1,
+                  .vocab_size = 33,
+                  .numbers = {{"hidden_size", 71}, {"head_dim", 14}, {"intermediate_size", 131}}};
   const Outcome want = run_whole(c);
-  c.tensor = 2;
-  for (const bool in_stages : {false, true}) {
+  for (const int tensor : {3, 6}) {
+    c.tensor = tensor;
     for (const int data : {1, 2}) {
-      c.num_ranks = in_stages ? 2 : 1;
-      c.num_microbatches = in_stages ? 2 : 1;
-      c.kind = in_stages ? schedule::Kind::k1f1b : schedule::Kind::kGpipe;
       c.data = data;
-      c.shards = data > 1 && !in_stages;
       SCOPED_TRACE(::testing::PrintToString(c));
       expect_same_bits(run_staged(c), want);
     }

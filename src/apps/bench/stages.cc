@@ -307,7 +307,6 @@ int bench_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Stag
   StageOptions stages = stages_with_layout(options.stages, layout);
   const LoadSpec spec = resolve_spec(work, options);
   check_layout(layout, spec.parsed.config);
-  if (options.trains_base()) check_trains_adapters_alone(layout);
   check_ranks_alike(comm, collect_facts_of_bench(spec, options));
   // Random weights are each rank's own.
   if (!options.model.empty() && !options.trains_base()) choose_weight_sharers(comm, stages);

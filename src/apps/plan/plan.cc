@@ -165,7 +165,7 @@ StageOptions stages_of_ranks(const PlanOptions& options, const model::ModelConfi
                     "`strata train` runs them",
                     layout.tensor));
   }
-  if (options.method == "full") check_trains_adapters_alone(layout);
+  check_optimizer_of_ranks(layout, options.optimizer);
   if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
   const StageOptions stages = stages_with_layout(stage_options_of(options), layout);
   check_memory_of_ranks(options.memory, options.offload);

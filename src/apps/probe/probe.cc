@@ -217,7 +217,7 @@ class Probe {
     std::vector<float> values;
     for (const size_t i : tensor.parameters) {
       const model::Parameter& parameter = weights.table()[i];
-      values.resize(static_cast<size_t>(parameter.shape.num_elements()));
+      values.resize(static_cast<size_t>(parameter.whole_shape().num_elements()));
       pipeline_->gather().base_values(i, which, values);
       const int64_t cols = parameter.num_cols();
       for (const model::StoredRows& rows : tensor.rows) {
@@ -416,12 +416,9 @@ std::string broadcast_request(Comm& comm, const ProbeOptions& options) {
 }
 
 // What they do not do yet.
-void check_request_of_tensor_ranks(const schedule::ParallelLayout& layout,
-                                   const ProbeOptions& options, const ProbeRequest& request) {
-  if (layout.tensor == 1) return;
-  if (request.param_grads || (request.train && request.train->parameters))
-    check_trains_adapters_alone(layout);
-  if (options.stats.empty()) return;
+void check_options_of_tensor_ranks(const schedule::ParallelLayout& layout,
+                                   const ProbeOptions& options) {
+  if (layout.tensor == 1 || options.stats.empty()) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("--ranks tensor={}: without --stats yet", layout.tensor));
 }
@@ -440,7 +437,7 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Prob
   check_layout_of_passes(layout, options.stages, asked.parsed.config);
   check_ranks_alike(comm, collect_facts_of_probe(asked, stages, options));
   const ProbeRequest request = parse_request(broadcast_request(comm, options), options);
-  check_request_of_tensor_ranks(layout, options, request);
+  check_options_of_tensor_ranks(layout, options);
   if (layout.expert > 1) check_options_of_expert_ranks(layout.expert, options);
   if (!(request.train && request.train->parameters)) choose_weight_sharers(comm, stages);
   return answer_request(options, stages, asked, request, &comm);

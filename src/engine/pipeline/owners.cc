@@ -10,7 +10,7 @@
 
 namespace strata::engine {
 
-train::Ownership ownership_of(const PipelinePlan& plan, int stage, Engine& engine) {
+train::Ownership ownership_of(const PipelinePlan& plan, int stage, int tensor, Engine& engine) {
   const model::ModelWeights& weights = *engine.model().weights;
   const bool ends = stage + 1 == plan.num_stages();
   const auto is_held = [&](size_t index) {
@@ -18,7 +18,8 @@ train::Ownership ownership_of(const PipelinePlan& plan, int stage, Engine& engin
     if (layer >= 0) return plan.stage_of_layer(layer) == stage;
     return weights.is_before_layers(index) ? stage == 0 : ends;
   };
-  return train::divide_parameters(weights, engine.base_trainer().how(), plan.data, is_held);
+  return train::divide_parameters(weights, engine.base_trainer().how(), plan.data,
+                                  {tensor, plan.tensor}, is_held);
 }
 
 namespace {
@@ -46,7 +47,8 @@ void accumulate_squares(Comm& data, Engine& engine, size_t index, double before,
 }  // namespace
 
 // What others wait for comes first, and last what waits for others.
-void add_own_squares(Comm& data, Engine& engine, std::span<double> sums) {
+void add_own_squares(Comm& data, Engine& engine, std::span<const double> before,
+                     std::span<double> sums) {
   const train::Ownership& all = engine.base_trainer().ownership();
   const int own = data.rank();
   const auto is_first = [&](size_t index) { return all.rows(own, index).first == 0; };
@@ -54,14 +56,14 @@ void add_own_squares(Comm& data, Engine& engine, std::span<double> sums) {
     for (size_t index = 0; index < sums.size(); ++index) {
       if (all.rows(own, index).empty()) continue;
       if (all.is_divided(own, index) == divided && is_first(index))
-        accumulate_squares(data, engine, index, 0.0, sums);
+        accumulate_squares(data, engine, index, before[index], sums);
     }
   }
   for (size_t index = 0; index < sums.size(); ++index) {
     if (all.rows(own, index).empty() || is_first(index)) continue;
-    double before = 0.0;
-    data.receive_bytes(neighbouring_owner(all, index, own, -1), kSumTag, &before, sizeof(before));
-    accumulate_squares(data, engine, index, before, sums);
+    double sum = 0.0;
+    data.receive_bytes(neighbouring_owner(all, index, own, -1), kSumTag, &sum, sizeof(sum));
+    accumulate_squares(data, engine, index, sum, sums);
   }
 }
 

@@ -11,13 +11,15 @@
 
 namespace strata::engine {
 
-// Who owns any stage's parameters, as its ranks have divided them; `engine` has a stage of the
-// model.
-train::Ownership ownership_of(const PipelinePlan& plan, int stage, Engine& engine);
+// Who owns any stage's parameters, as its ranks have divided them, those of a tensor rank among
+// themselves; `engine` has a stage of the model.
+train::Ownership ownership_of(const PipelinePlan& plan, int stage, int tensor, Engine& engine);
 
 // Adds to `sums`, of the table's size, what this rank's own rows make of the norm: those of a
-// parameter whose rows have several owners are added up in their order, and are the last one's.
-void add_own_squares(Comm& data, Engine& engine, std::span<double> sums);
+// parameter whose rows have several owners are added up in their order behind what `before` has of
+// it, and are the last one's.
+void add_own_squares(Comm& data, Engine& engine, std::span<const double> before,
+                     std::span<double> sums);
 
 // The pieces of what an owner has, in the order in which it is exchanged, as products read it.
 std::vector<train::RowPiece> pieces_of(const model::ModelWeights& weights,

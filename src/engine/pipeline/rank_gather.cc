@@ -112,47 +112,52 @@ void RankGather::gather_modules(api::AdapterSlot slot, int stage, size_t first, 
   }
 }
 
-TensorView RankGather::owned_values_here(size_t index, BaseValues which, int owner) {
-  StageRunner* here = here_.find(here_.stage_of_parameter(index));
-  if (here == nullptr || here_.owner_of_parameter(index, owner) != here_.all().rank()) return {};
-  const TensorView values = values_of(here->engine().base_trainer(), which, index);
-  return {values.data, DType::kF32, {values.shape.num_elements()}};
+int64_t RankGather::num_cols(size_t index) {
+  return here_.engine().model().weights->table()[index].num_cols();
 }
 
-int64_t RankGather::num_owned_values(size_t index, BaseValues which, int data) {
-  if (which != BaseValues::kRouterBias)
-    return here_.ownership_of_stage(here_.stage_of_parameter(index)).num_values(data, index);
+std::vector<RowOwner> RankGather::owners_of(size_t index, BaseValues which) {
+  if (which != BaseValues::kRouterBias) return here_.owners_of_parameter(index);
   // Every rank of the stage has it: the first one's counts.
-  return data == 0 ? here_.engine().model().weights->table()[index].shape.num_elements() : 0;
+  return {{.rank = here_.owner_of(here_.stage_of_parameter(index), 0), .rows = {0, 1}}};
 }
 
-void RankGather::gather_owned_values(size_t index, BaseValues which, int data,
-                                     FunctionRef<void(std::span<float>)> take) {
-  const int owner = here_.owner_of_parameter(index, data);
-  const int64_t count = num_owned_values(index, which, data);
-  const TensorView from = owned_values_here(index, which, data);
+TensorView RankGather::values_here(size_t index, BaseValues which, int64_t first,
+                                   int64_t num_rows) {
+  StageRunner& here = *here_.find(here_.stage_of_parameter(index));
+  const TensorView values = values_of(here.engine().base_trainer(), which, index);
+  const TensorView flat(values.data, DType::kF32, {values.shape.num_elements()});
+  return flat.part(first * num_cols(index), {num_rows * num_cols(index)});
+}
+
+void RankGather::gather_values(size_t index, BaseValues which,
+                               FunctionRef<void(std::span<float>)> take) {
   std::vector<float> piece;
-  for (int64_t first = 0; first < count; first += kPieceValues) {
-    const Shape shape = {std::min(kPieceValues, count - first)};
-    const TensorView own = from.empty() ? from : from.part(first, shape);
-    piece.resize(here_.is_first_rank() ? static_cast<size_t>(shape[0]) : 0);
-    if (owner == 0 && here_.is_first_rank()) {
-      ops::to_host(here_.engine().backend(), own, piece);
-    } else {
-      tensor(owner, own, TensorView(piece.data(), DType::kF32, shape));
+  for (const RowOwner& owner : owners_of(index, which)) {
+    const bool is_here = owner.rank == here_.all().rank();
+    const TensorView from =
+        is_here ? values_here(index, which, owner.first, owner.rows.count) : TensorView();
+    const int64_t count = owner.rows.count * num_cols(index);
+    for (int64_t first = 0; first < count; first += kPieceValues) {
+      const Shape shape = {std::min(kPieceValues, count - first)};
+      const TensorView own = is_here ? from.part(first, shape) : from;
+      piece.resize(here_.is_first_rank() ? static_cast<size_t>(shape[0]) : 0);
+      if (is_here && here_.is_first_rank()) {
+        ops::to_host(here_.engine().backend(), own, piece);
+      } else {
+        tensor(owner.rank, own, TensorView(piece.data(), DType::kF32, shape));
+      }
+      if (here_.is_first_rank()) take(piece);
     }
-    if (here_.is_first_rank()) take(piece);
   }
 }
 
 void RankGather::base_values(size_t index, BaseValues which, std::span<float> values) {
   auto to = values.begin();
-  for (int data = 0; data < here_.plan().data; ++data) {
-    gather_owned_values(index, which, data, [&](std::span<float> piece) {
-      CHECK(std::ssize(piece) <= values.end() - to, index);
-      to = std::copy(piece.begin(), piece.end(), to);
-    });
-  }
+  gather_values(index, which, [&](std::span<float> piece) {
+    CHECK(std::ssize(piece) <= values.end() - to, index);
+    to = std::copy(piece.begin(), piece.end(), to);
+  });
 }
 
 void RankGather::all_base_values(BaseValues which, FunctionRef<void(TensorView)> take) {
@@ -162,11 +167,9 @@ void RankGather::all_base_values(BaseValues which, FunctionRef<void(TensorView)>
     if (which == BaseValues::kSecondMoments &&
         !here_.engine().base_trainer().has_second_moment(index))
       continue;
-    for (int data = 0; data < here_.plan().data; ++data) {
-      gather_owned_values(index, which, data, [&](std::span<float> piece) {
-        take(TensorView(piece.data(), DType::kF32, {std::ssize(piece)}));
-      });
-    }
+    gather_values(index, which, [&](std::span<float> piece) {
+      take(TensorView(piece.data(), DType::kF32, {std::ssize(piece)}));
+    });
   }
 }
 
@@ -186,30 +189,25 @@ void RankGather::serve_masters() {
     here_.everyone().receive_bytes(0, here_.plan().gather_tag() + kAskTag, &asked, sizeof(asked));
     if (asked.count == 0) return;
     const auto index = static_cast<size_t>(asked.index);
-    const int64_t cols = here_.engine().model().weights->table()[index].num_cols();
-    const TensorView own = owned_values_here(index, BaseValues::kMasters, here_.data_rank());
     here_.everyone().send(0, here_.plan().gather_tag() + kRowsTag,
-                          own.part(asked.first * cols, {asked.count * cols}));
+                          values_here(index, BaseValues::kMasters, asked.first, asked.count));
   }
 }
 
 void RankGather::read_masters(size_t index, int64_t first_row, TensorView rows) {
-  const int stage = here_.stage_of_parameter(index);
   const train::OwnedRows wanted = {first_row, rows.rows()};
-  for (int data = 0; data < here_.plan().data; ++data) {
-    const train::OwnedRows& owned = here_.ownership_of_stage(stage).rows(data, index);
-    const train::OwnedRows both = wanted.shared_with(owned);
+  for (const RowOwner& owner : owners_of(index, BaseValues::kMasters)) {
+    const train::OwnedRows both = wanted.shared_with(owner.rows);
     if (both.empty()) continue;
     const TensorView to =
         rows.part((both.first - first_row) * rows.cols(), {both.count * rows.cols()});
-    const int64_t first = both.first - owned.first;  // of its own rows
-    const int owner = here_.owner_of_parameter(index, data);
-    if (owner == 0) {
-      const TensorView own = owned_values_here(index, BaseValues::kMasters, data);
-      ops::copy(here_.engine().backend(), own.part(first * rows.cols(), to.shape), to);
+    const int64_t first = owner.first + both.first - owner.rows.first;  // of its own rows
+    if (owner.rank == 0) {
+      const TensorView own = values_here(index, BaseValues::kMasters, first, both.count);
+      ops::copy(here_.engine().backend(), own, to);
       continue;
     }
-    request_masters(owner, index, {first, both.count}, to);
+    request_masters(owner.rank, index, {first, both.count}, to);
   }
 }
 

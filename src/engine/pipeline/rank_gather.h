@@ -13,6 +13,7 @@
 namespace strata::engine {
 
 class RankStages;
+struct RowOwner;
 
 // The values of base parameters that can be gathered.
 enum class BaseValues { kGradients, kMasters, kFirstMoments, kSecondMoments, kRouterBias };
@@ -40,12 +41,13 @@ class RankGather {
   std::unique_ptr<model::LoraAdapter> make_whole_adapter(const model::LoraAdapter& own);
   void gather_modules(api::AdapterSlot slot, int stage, size_t first, size_t last);
   [[nodiscard]] int stage_of_module(const model::LoraModule& module) const;
-  // The values of a parameter's rows that an owner has, where it is this rank.
-  TensorView owned_values_here(size_t index, BaseValues which, int owner);
-  [[nodiscard]] int64_t num_owned_values(size_t index, BaseValues which, int data);
-  // An owner's values of a parameter, piece after piece, on rank 0.
-  void gather_owned_values(size_t index, BaseValues which, int data,
-                           FunctionRef<void(std::span<float>)> take);
+  [[nodiscard]] int64_t num_cols(size_t index);
+  // Who gives a parameter's values, row by row.
+  [[nodiscard]] std::vector<RowOwner> owners_of(size_t index, BaseValues which);
+  // This rank's values of rows, the first of those that it has, flat.
+  TensorView values_here(size_t index, BaseValues which, int64_t first, int64_t num_rows);
+  // All of a parameter, piece after piece, on rank 0.
+  void gather_values(size_t index, BaseValues which, FunctionRef<void(std::span<float>)> take);
   void serve_masters();
   // `rows` counts from the owner's first.
   void request_masters(int owner, size_t index, const train::OwnedRows& rows, TensorView to);

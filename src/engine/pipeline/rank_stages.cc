@@ -20,7 +20,7 @@ namespace {
 // divide; those of pipelines are below. MPI's tags may end at 2^23 (pml_ucx of Open MPI 4), and
 // several ranks of a process divide them.
 constexpr int64_t kDataTag = 1 << 18, kWeightTag = 3 << 17, kEndOfTags = 1 << 19;
-constexpr int64_t kTensorTag = kEndOfTags - 2;  // of few messages, the last of weights' own
+constexpr int64_t kTensorTag = kEndOfTags - 4;  // of few messages, the last of weights' own
 constexpr int64_t kExpertTag = kEndOfTags - 16;
 constexpr int64_t kTagsBehindGather = 16;
 
@@ -75,6 +75,7 @@ Sent kind_of_data_tag(int64_t tag) {
 }
 
 Sent kind_of_tensor_tag(int64_t tag) {
+  if (tag == kSquaresTag) return Sent::kControl;
   return tag == model::TensorRanks::kGatherTag ? Sent::kActivations : Sent::kActivationGradients;
 }
 
@@ -187,18 +188,35 @@ int RankStages::stage_of_parameter(size_t index) {
   return weights.is_before_layers(index) ? 0 : plan_.num_stages() - 1;
 }
 
-int RankStages::owner_of_parameter(size_t index, int data) {
-  if (plan_.expert == 1) return owner_of(stage_of_parameter(index), data);
+std::vector<RowOwner> RankStages::owners_of_parameter(size_t index) {
   const model::Parameter& parameter = engine().model().weights->table()[index];
-  return parameter.expert < 0
-             ? 0
-             : plan_.expert_share(0).rank_of(parameter.expert, parameter.row->num_experts);
+  if (parameter.expert >= 0 && plan_.expert > 1) {
+    const int rank = plan_.expert_share(0).rank_of(parameter.expert, parameter.row->num_experts);
+    return {{.rank = rank, .rows = {0, parameter.num_rows()}}};
+  }
+  std::vector<RowOwner> owners;
+  const int stage = stage_of_parameter(index);
+  for (int tensor = 0; tensor < plan_.tensor; ++tensor) {
+    const model::TensorShare share = {tensor, plan_.tensor};
+    const model::AxisPart own = parameter.own_rows_of(share);
+    // Among all rows that the tensor rank has.
+    const train::OwnedRows in_all = {parameter.num_lead_rows_of(share), own.count};
+    for (int data = 0; data < plan_.data; ++data) {
+      const train::OwnedRows& owned = ownership_of_stage(stage, tensor).rows(data, index);
+      const train::OwnedRows rows = owned.shared_with(in_all);
+      if (rows.empty()) continue;
+      owners.push_back({.rank = owner_of(stage, data, tensor),
+                        .rows = {own.first + rows.first - in_all.first, rows.count},
+                        .first = rows.first - owned.first});
+    }
+  }
+  return owners;
 }
 
-const train::Ownership& RankStages::ownership_of_stage(int stage) {
-  for (int s = static_cast<int>(ownerships_.size()); s < plan_.num_stages(); ++s)
-    ownerships_.push_back(ownership_of(plan_, s, engine()));
-  return ownerships_[static_cast<size_t>(stage)];
+const train::Ownership& RankStages::ownership_of_stage(int stage, int tensor) {
+  for (int i = static_cast<int>(ownerships_.size()); i < plan_.num_stages() * plan_.tensor; ++i)
+    ownerships_.push_back(ownership_of(plan_, i / plan_.tensor, i % plan_.tensor, engine()));
+  return ownerships_[static_cast<size_t>(stage * plan_.tensor + tensor)];
 }
 
 void RankStages::release_divided_weights() {

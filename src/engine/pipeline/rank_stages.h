@@ -20,6 +20,16 @@ namespace strata::engine {
 // of the embedding, and rows of masters that rank 0 asks for.
 constexpr int64_t kStateTag = 2, kNewsTag = 3, kSwapTag = 5, kBorrowedTag = 6, kLentTag = 7,
                   kAskTag = 8, kRowsTag = 9;
+// The tag of sums of squares that tensor ranks continue, behind those of model/tensor_ranks.h.
+constexpr int64_t kSquaresTag = 2;
+
+// Rows of a parameter, counted in the whole of it, that a rank owns; `first` is the first of them
+// among those of which it has masters.
+struct RowOwner {
+  int rank = 0;
+  train::OwnedRows rows;
+  int64_t first = 0;
+};
 
 class RankStages {
  public:
@@ -44,6 +54,8 @@ class RankStages {
   [[nodiscard]] bool is_first_rank() const { return all_.rank() == 0; }
   // The ranks that run the same passes with other experts; null where there are none.
   [[nodiscard]] CountedComm* expert_ranks() { return experts_ ? &*experts_ : nullptr; }
+  // The ranks that run the same passes with other outputs of each matrix; likewise.
+  [[nodiscard]] CountedComm* tensor_ranks() { return tensor_ ? &*tensor_ : nullptr; }
   // Whether this rank's pipeline gives rank 0 what is gathered.
   [[nodiscard]] bool gathers() const { return all_.rank() % plan_.num_pipelines() == 0; }
 
@@ -58,15 +70,20 @@ class RankStages {
 
   // The rank of a pipeline that has the stage, and the rank of all that owns a part of it.
   [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
-  [[nodiscard]] int owner_of(int stage, int data) const {
-    return rank_of(stage) * plan_.num_pipelines() + data;
+  [[nodiscard]] int owner_of(int stage, int data, int tensor = 0) const {
+    return rank_of(stage) * plan_.num_pipelines() + tensor * plan_.data * plan_.expert + data;
   }
-  // The rank of all that owns a part of a parameter's rows; of an expert the rank that has it.
-  [[nodiscard]] int owner_of_parameter(size_t index, int data);
+  [[nodiscard]] int tensor_rank() const { return plan_.tensor_share(all_.rank()).rank; }
+  // The ranks of all that own a parameter's rows, in the order of these, each row once.
+  [[nodiscard]] std::vector<RowOwner> owners_of_parameter(size_t index);
   // The stage that owns a parameter of the whole model's table.
   [[nodiscard]] int stage_of_parameter(size_t index);
-  // Which rows of a stage's parameters each of its ranks owns.
-  const train::Ownership& ownership_of_stage(int stage);
+  // Which rows of a stage's parameters each of the ranks owns that have what this tensor rank has,
+  // or another.
+  const train::Ownership& ownership_of_stage(int stage) {
+    return ownership_of_stage(stage, tensor_rank());
+  }
+  const train::Ownership& ownership_of_stage(int stage, int tensor);
   // Before another rule of ownership holds.
   void clear_ownerships() { ownerships_.clear(); }
 
@@ -107,7 +124,8 @@ class RankStages {
   const std::vector<std::unique_ptr<Engine>> engines_;  // none where it is borrowed
   std::vector<std::unique_ptr<GradientChain>> chains_;
   std::vector<std::unique_ptr<StageRunner>> runners_;
-  std::vector<train::Ownership> ownerships_;  // of each stage, made when first needed
+  // Of each stage's tensor ranks, made when first needed.
+  std::vector<train::Ownership> ownerships_;
 };
 
 }  // namespace strata::engine

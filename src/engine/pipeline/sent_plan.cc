@@ -18,19 +18,19 @@ constexpr auto kF32Bytes = dtype_bytes(DType::kF32);
 
 class SentPlanner {
  public:
-  SentPlanner(const PipelinePlan& plan, Engine& engine, const api::Batch& batch)
+  SentPlanner(const PipelinePlan& plan, int tensor, Engine& engine, const api::Batch& batch)
       : plan_(plan),
+        tensor_(tensor),
         engine_(engine),
         weights_(*engine.model().weights),
         batch_(batch),
         sent_(static_cast<size_t>(plan.num_ranks() * plan.data)) {
     for (int stage = 0; trains_parameters() && stage <= last_stage(); ++stage)
-      ownerships_.push_back(ownership_of(plan, stage, engine));
+      ownerships_.push_back(ownership_of(plan, stage, tensor, engine));
     borrowed_ = train::divide_borrowed_embedding(weights_, plan.data);
   }
 
   void add_batch() {
-    if (plan_.tensor > 1) count_tensor_messages();
     const std::vector<int> backwards = add_microbatches();
     if (plan_.data > 1) add_gradient_chains(backwards);
     if (batch_.want_loss) add_loss_messages();
@@ -47,17 +47,13 @@ class SentPlanner {
     }
   }
 
-  // What all ranks send: those that differ in their part of each matrix alone send alike, but to
-  // each other.
-  [[nodiscard]] std::vector<SentBytes> take() const {
-    std::vector<SentBytes> all;
+  // To what all ranks send: those that have this part of each matrix, to others that have it.
+  void add_to(std::vector<SentBytes>& all) const {
     for (int rank = 0; rank < plan_.num_ranks_in_all(); ++rank) {
-      const int pipelines = plan_.num_pipelines(), data = rank % plan_.data;
-      SentBytes& sent =
-          all.emplace_back(sent_[static_cast<size_t>(rank / pipelines * plan_.data + data)]);
-      if (!of_tensors_.empty()) sent += of_tensors_[static_cast<size_t>(rank % pipelines)];
+      if (plan_.tensor_share(rank).rank != tensor_) continue;
+      const int place = rank / plan_.num_pipelines() * plan_.data + rank % plan_.data;
+      all[static_cast<size_t>(rank)] += sent_[static_cast<size_t>(place)];
     }
-    return all;
   }
 
  private:
@@ -97,33 +93,6 @@ class SentPlanner {
         return true;
     }
     return false;
-  }
-
-  // By running every pass of the one stage there is on a backend that only counts.
-  void count_tensor_messages() {
-    CHECK(plan_.num_stages() == 1, plan_.num_stages());
-    model::TensorRanks& ranks = *weights_.tensor_ranks();
-    of_tensors_.resize(static_cast<size_t>(plan_.num_pipelines()));
-    Round round;
-    round.num_dealt = plan_.data;
-    while (next_round(plan_, engine_.options().pass_tokens, batch_, round)) {
-      for (int m = 0; m < round.num_microbatches(); ++m) {
-        const auto place = static_cast<size_t>(m);
-        ranks.reset_count();
-        MicroBatch micro_batch;
-        const PassWork work =
-            micro_batch.collate(engine_, batch_, round.firsts[place], round.firsts[place + 1]);
-        engine_.workspace().measure([&](Backend& counter) {
-          count_pass_memory(counter, engine_, work, micro_batch.state());
-        });
-        for (int tensor = 0; tensor < plan_.tensor; ++tensor) {
-          const model::TensorBytes& bytes = ranks.counted()[static_cast<size_t>(tensor)];
-          SentBytes& sent = of_tensors_[static_cast<size_t>(tensor * plan_.data + m % plan_.data)];
-          sent[Sent::kActivations] += bytes.gathered;
-          sent[Sent::kActivationGradients] += bytes.summed;
-        }
-      }
-    }
   }
 
   // Returns the data rank of each that has a backward.
@@ -420,8 +389,10 @@ class SentPlanner {
 
   void add_base_step() {
     const auto sums = std::ssize(weights_.table());
+    const int to_next_tensor = tensor_ + 1 < plan_.tensor ? 1 : 0;
     add_control(sums * static_cast<int64_t>(sizeof(double)) *
-                (plan_.num_ranks() - 1 + plan_.data - 1 + plan_.expert - 1));
+                (plan_.num_ranks() - 1 + plan_.data - 1 + plan_.expert - 1 + plan_.tensor - 1 +
+                 to_next_tensor));
     add_borrowed_embedding();
     for (int stage = 0; stage <= last_stage() && plan_.data > 1; ++stage)
       add_owned_parameters(stage);
@@ -440,25 +411,57 @@ class SentPlanner {
   }
 
   const PipelinePlan& plan_;
+  const int tensor_;  // whose ranks it plans
   Engine& engine_;
   const model::ModelWeights& weights_;
   const api::Batch& batch_;
   std::vector<SentBytes> sent_;               // of each rank of one tensor
-  std::vector<SentBytes> of_tensors_;         // of each that has the one stage, to others
   std::vector<int> of_sequences_;             // data ranks that they are dealt to
   std::vector<train::Ownership> ownerships_;  // of each stage, where parameters train
   train::Ownership borrowed_;
 };
+
+// What tensor ranks send to each other, by running every pass of the one stage there is on a
+// backend that only counts.
+void add_tensor_messages(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
+                         std::vector<SentBytes>& all) {
+  CHECK(plan.num_stages() == 1, plan.num_stages());
+  model::TensorRanks& ranks = *engine.model().weights->tensor_ranks();
+  Round round;
+  round.num_dealt = plan.data;
+  while (next_round(plan, engine.options().pass_tokens, batch, round)) {
+    for (int m = 0; m < round.num_microbatches(); ++m) {
+      const auto place = static_cast<size_t>(m);
+      ranks.reset_count();
+      MicroBatch micro_batch;
+      const PassWork work =
+          micro_batch.collate(engine, batch, round.firsts[place], round.firsts[place + 1]);
+      engine.workspace().measure(
+          [&](Backend& counter) { count_pass_memory(counter, engine, work, micro_batch.state()); });
+      for (int tensor = 0; tensor < plan.tensor; ++tensor) {
+        const model::TensorBytes& bytes = ranks.counted()[static_cast<size_t>(tensor)];
+        SentBytes& sent = all[static_cast<size_t>(tensor * plan.data + m % plan.data)];
+        sent[Sent::kActivations] += bytes.gathered;
+        sent[Sent::kActivationGradients] += bytes.summed;
+      }
+    }
+  }
+}
 
 }  // namespace
 
 std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
                                   std::span<const api::AdapterSlot> stepped) {
   CHECK(!batch.want_hidden_states && !batch.want_logits);
-  SentPlanner planner(plan, engine, batch);
-  planner.add_batch();
-  for (const api::AdapterSlot slot : stepped) planner.add_step(slot);
-  return planner.take();
+  std::vector<SentBytes> all(static_cast<size_t>(plan.num_ranks_in_all()));
+  if (plan.tensor > 1) add_tensor_messages(plan, engine, batch, all);
+  for (int tensor = 0; tensor < plan.tensor; ++tensor) {
+    SentPlanner planner(plan, tensor, engine, batch);
+    planner.add_batch();
+    for (const api::AdapterSlot slot : stepped) planner.add_step(slot);
+    planner.add_to(all);
+  }
+  return all;
 }
 
 }  // namespace strata::engine

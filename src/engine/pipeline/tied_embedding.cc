@@ -95,8 +95,9 @@ void TiedEmbedding::reduce_rows(int use, const train::OwnedRows& resting, int fr
   std::vector<train::RowPiece> pieces;
   train::append_row_pieces(index, resting.shared_with(owned), cols, DType::kF32, pieces);
   here_.transfer_pieces(
-      here_.owner_of(last_stage, from), here_.owner_of(0, owner),
-      here_.plan().gather_tag() + kBorrowedTag, pieces.size(),
+      here_.owner_of(last_stage, from, here_.tensor_rank()),
+      here_.owner_of(0, owner, here_.tensor_rank()), here_.plan().gather_tag() + kBorrowedTag,
+      pieces.size(),
       [&](size_t i) {
         const auto uses = here_.find(last_stage)->engine().base_trainer().second_uses();
         return slice_piece(uses[static_cast<size_t>(use)].own, resting.first, cols, pieces[i]);
@@ -135,8 +136,9 @@ void TiedEmbedding::send_rows(int owner, int to) {
     return backend.scratch().take(pieces[i].dtype, pieces[i].shape);
   };
   here_.transfer_pieces(
-      here_.owner_of(0, owner), here_.owner_of(last_stage, to),
-      here_.plan().gather_tag() + kLentTag, pieces.size(),
+      here_.owner_of(0, owner, here_.tensor_rank()),
+      here_.owner_of(last_stage, to, here_.tensor_rank()), here_.plan().gather_tag() + kLentTag,
+      pieces.size(),
       [&](size_t i) {
         const TensorView rows = take(i);
         read_piece(here_.find(0)->engine(), pieces[i], rows);

@@ -189,6 +189,12 @@ struct Gqa {
     return pass.weights.table()[projection.index].row->output_deal();
   }
 
+  // The same in heads.
+  static Deal heads_of(const Pass& pass, const BlockContext& context, Key norm) {
+    const Deal columns = columns_of(pass, context, norm);
+    return {.size = columns.num_units(), .copied = columns.copied};
+  }
+
   // What values are made of, [T, M, H].
   static TensorView raw_values(const BlockContext& context, const Saved& s) {
     return context.as<Config>().keys_are_values ? s.k_raw : s.v;
@@ -304,18 +310,25 @@ struct Gqa {
   static void attention_backward(Pass& pass, const BlockContext& context,
                                  const ops::AttentionArgs& args, const AttentionGradients& d) {
     const TensorRanks* const ranks = ranks_of(pass, context);
-    const int64_t dim = context.as<Config>().head_dim;
-    const Deal keys = {.size = ranks == nullptr ? 0 : columns_of(pass, context, kKNorm).size / dim,
-                       .copied = true};
-    if (ranks == nullptr || keys.size >= ranks->share().num_ranks) {
+    const TensorView d_sinks = pass.base_gradient(context.param(kSinks).index);
+    if (ranks == nullptr) {
       return ops::attention_backward(pass.backend, args, d.context, d.lse, d.d_context, d.d_q,
-                                     d.d_k, d.d_v, pass.base_gradient(context.param(kSinks).index));
+                                     d.d_k, d.d_v, d_sinks);
     }
-    const int64_t heads = context.param(kO).panel.cols / dim, group = heads / keys.size;
+    const Deal keys = heads_of(pass, context, kKNorm);
+    const int64_t heads = context.param(kO).panel.cols / context.as<Config>().head_dim;
+    if (keys.size >= ranks->share().num_ranks) {
+      return add_to_heads_of_ranks(pass, *ranks, {.size = heads}, d_sinks, [&](TensorView own) {
+        ops::attention_backward(pass.backend, args, d.context, d.lse, d.d_context, d.d_q, d.d_k,
+                                d.d_v, own);
+      });
+    }
+    const int64_t group = heads / keys.size;
     attention_backward_of_copies(pass, *ranks,
                                  {.num_heads = heads,
                                   .group = {keys.part_of(ranks->share()).first * group, group},
-                                  .sinks = context.values(kSinks)},
+                                  .sinks = context.values(kSinks),
+                                  .d_sinks = d_sinks},
                                  args, d);
   }
 
@@ -370,6 +383,18 @@ struct Gqa {
     ops::rms_norm_backward(pass.backend, value_norm(context, raw), {}, d_v, d_raw, {});
   }
 
+  // The gradient of a norm that all heads share is a sum over the heads of all tensor ranks.
+  static void add_head_norm_gradient(Pass& pass, const BlockContext& context,
+                                     const TensorRanks& ranks, TensorView raw, Key norm,
+                                     TensorView d_rotated, TensorView d_weight) {
+    const Scratch::Mark mark(pass.backend.scratch());
+    const Deal heads = heads_of(pass, context, norm);
+    const TensorView whole = gather_heads_of_ranks(pass, ranks, heads, raw);
+    const TensorView d_whole = gather_heads_of_ranks(pass, ranks, heads, d_rotated);
+    ops::head_norm_rope_backward(pass.backend, rope_args(pass, context, whole, norm), d_whole,
+                                 pass.take(DType::kF32, whole.shape), d_weight);
+  }
+
   // d_rotated f32 of what norm_and_rope made of `raw`; writes d_raw of the compute type.
   static void norm_and_rope_backward(Pass& pass, const BlockContext& context, TensorView raw,
                                      Key norm, TensorView d_rotated, TensorView d_raw) {
@@ -379,18 +404,22 @@ struct Gqa {
     }
     const TensorView d_weight = pass.base_gradient(context.param(norm).index);
     const ops::HeadNormRopeArgs args = rope_args(pass, context, raw, norm);
+    const TensorRanks* const ranks = ranks_of(pass, context);
     if (!norms_apart(c)) {
-      return ops::head_norm_rope_backward(pass.backend, args, d_rotated, d_raw, d_weight);
+      if (ranks == nullptr || d_weight.empty())
+        return ops::head_norm_rope_backward(pass.backend, args, d_rotated, d_raw, d_weight);
+      // First, since d_raw may be d_rotated.
+      add_head_norm_gradient(pass, context, *ranks, raw, norm, d_rotated, d_weight);
+      return ops::head_norm_rope_backward(pass.backend, args, d_rotated, d_raw, {});
     }
     const Scratch::Mark mark(pass.backend.scratch());
     const TensorView d_normed = pass.take(DType::kF32, raw.shape);
     ops::head_norm_rope_backward(pass.backend, args, d_rotated, d_normed, {});
-    const TensorRanks* const ranks = ranks_of(pass, context);
     if (ranks != nullptr && c.norms_span_heads) {
       return norm_over_heads_of_ranks_backward(
           pass, *ranks, columns_of(pass, context, norm), raw,
           [&](TensorView whole) { return norm_apart(context, as_head(whole), norm); }, d_normed,
-          d_raw);
+          d_raw, d_weight);
     }
     const ops::RmsNormArgs of_norm = norm_apart(context, raw, norm);
     const TensorView d = zeros(pass, of_norm.x.shape);

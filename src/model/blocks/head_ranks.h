@@ -10,21 +10,30 @@
 
 namespace strata::model {
 
+// own [T, n, H], not dense, of this rank's heads as [T, N, H] of those of all; in scratch.
+[[nodiscard]] TensorView gather_heads_of_ranks(const Pass& pass, const TensorRanks& ranks,
+                                               const Deal& heads, TensorView own);
+// sums [N] f32, a sum for each head, or empty: `add` adds to those of this rank's heads, [n], and
+// then each rank has what all have added.
+void add_to_heads_of_ranks(const Pass& pass, const TensorRanks& ranks, const Deal& heads,
+                           TensorView sums, FunctionRef<void(TensorView own)> add);
+
 // y [T, N, H] becomes this rank's columns of a norm of raw [T, N, H] over the heads of all ranks.
 // `norm` of whole rows [T, all heads] gives its arguments.
 using WholeNorm = FunctionRef<ops::RmsNormArgs(TensorView whole)>;
 void norm_over_heads_of_ranks(const Pass& pass, const TensorRanks& ranks, const Deal& columns,
                               TensorView raw, WholeNorm norm, TensorView y);
-// The same backwards: d_raw of d_y [T, N, H] f32.
+// The same backwards: d_raw of d_y [T, N, H] f32, and d_weight of all heads unless it is empty.
 void norm_over_heads_of_ranks_backward(const Pass& pass, const TensorRanks& ranks,
                                        const Deal& columns, TensorView raw, WholeNorm norm,
-                                       TensorView d_y, TensorView d_raw);
+                                       TensorView d_y, TensorView d_raw, TensorView d_weight);
 
 // Heads of queries, some of which a rank has.
 struct QueryHeads {
-  int64_t num_heads = 0;  // of all ranks
-  AxisPart group;         // that read the head of keys of which the rank has a copy
-  TensorView sinks;       // [num_heads] f32, or empty
+  int64_t num_heads = 0;    // of all ranks
+  AxisPart group;           // that read the head of keys of which the rank has a copy
+  TensorView sinks = {};    // [num_heads] f32, or empty
+  TensorView d_sinks = {};  // likewise: added to
 };
 
 // What ops::attention_backward takes and gives, of this rank's heads.

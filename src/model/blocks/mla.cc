@@ -145,8 +145,7 @@ void attention_backward(Pass& pass, const BlockContext& context, const ops::Atte
                                    d.d_v);
   }
   const int64_t heads = num_heads_of_ranks(context);
-  attention_backward_of_copies(pass, *ranks, {.num_heads = heads, .group = {0, heads}, .sinks = {}},
-                               args, d);
+  attention_backward_of_copies(pass, *ranks, {.num_heads = heads, .group = {0, heads}}, args, d);
 }
 
 // From d_context to d_q_raw and d_kv_a, with the gradients of kv_b_proj.

@@ -135,16 +135,18 @@ struct HeadTerms {
   TensorView d_context;
 };
 
-// The head's rows of kv_b and of adapters' B.
-void add_head_gradients(Pass& pass, const BlockContext& context, const Heads& heads, int64_t n,
-                        const HeadTerms& terms, const HeadLowRank& h) {
-  const TensorView d_weight = pass.base_gradient(context.param(kMlaKvB).index);
-  if (!d_weight.empty()) {
-    ops::gemm_dw(pass.backend, terms.q, terms.d_q, pass.rows.ends(),
-                 heads.gradient_rows(d_weight, n, Side::kKeys));
-    ops::gemm_dw(pass.backend, terms.d_context, terms.context, pass.rows.ends(),
-                 heads.gradient_rows(d_weight, n, Side::kValues));
-  }
+// The head's rows of kv_b.
+void add_head_weight_gradients(Pass& pass, const Heads& heads, int64_t n, const HeadTerms& terms,
+                               TensorView d_weight) {
+  ops::gemm_dw(pass.backend, terms.q, terms.d_q, pass.rows.ends(),
+               heads.gradient_rows(d_weight, n, Side::kKeys));
+  ops::gemm_dw(pass.backend, terms.d_context, terms.context, pass.rows.ends(),
+               heads.gradient_rows(d_weight, n, Side::kValues));
+}
+
+// And of adapters' B.
+void add_head_adapter_gradients(Pass& pass, const BlockContext& context, const Heads& heads,
+                                int64_t n, const HeadTerms& terms, const HeadLowRank& h) {
   for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
     if (!pass.trains(run)) return;
     ops::gemm_dw(pass.backend, terms.q.slice_rows(run.begin, run.end),
@@ -247,19 +249,35 @@ TensorView gather_heads(const Pass& pass, const TensorRanks& ranks, int64_t num_
       .reshape({heads.shape[0], num_heads, width});
 }
 
-void add_gradients_of_heads(Pass& pass, const BlockContext& context, TensorView q_raw,
-                            TensorView d_q, TensorView latent_context, TensorView d_context,
-                            const HeadLowRank& h) {
-  const Heads heads(context);
-  for (int64_t n = 0; n < q_raw.shape[1]; ++n) {
-    const HeadTerms terms = {.q = cols_of_one_head(q_raw, n, 0, heads.blocks.first),
-                             .d_q = cols_of_one_head(d_q, n, 0, heads.latent),
-                             .context = cols_of_one_head(latent_context, n, 0, heads.latent),
-                             .d_context = cols_of_one_head(d_context, n, 0, heads.blocks.second)};
-    add_head_gradients(pass, context, heads, n, terms, h);
+// What the heads' gradients are made of, [T, heads, ..] each.
+struct HeadsTerms {
+  TensorView q_raw, d_q, latent_context, d_context;
+  [[nodiscard]] int64_t num_heads() const { return q_raw.shape[1]; }
+  [[nodiscard]] HeadTerms of(const Heads& heads, int64_t n) const {
+    return {.q = cols_of_one_head(q_raw, n, 0, heads.blocks.first),
+            .d_q = cols_of_one_head(d_q, n, 0, heads.latent),
+            .context = cols_of_one_head(latent_context, n, 0, heads.latent),
+            .d_context = cols_of_one_head(d_context, n, 0, heads.blocks.second)};
   }
+};
+
+// Of this rank's heads, whose rows of kv_b are all that it has of it.
+void add_weight_gradients(Pass& pass, const BlockContext& context, const HeadsTerms& terms) {
+  const TensorView d_weight = pass.base_gradient(context.param(kMlaKvB).index);
+  if (d_weight.empty()) return;
+  const Heads heads(context);
+  for (int64_t n = 0; n < terms.num_heads(); ++n)
+    add_head_weight_gradients(pass, heads, n, terms.of(heads, n), d_weight);
+}
+
+// Of all heads.
+void add_adapter_gradients(Pass& pass, const BlockContext& context, const HeadsTerms& terms,
+                           const HeadLowRank& h) {
+  const Heads heads(context);
+  for (int64_t n = 0; n < terms.num_heads(); ++n)
+    add_head_adapter_gradients(pass, context, heads, n, terms.of(heads, n), h);
   for_each_module(pass, context, kMlaKvB, [&](const auto& run, const auto& module) {
-    if (pass.trains(run)) add_a_gradient(pass, run, module, h, d_q, latent_context);
+    if (pass.trains(run)) add_a_gradient(pass, run, module, h, terms.d_q, terms.latent_context);
   });
 }
 
@@ -268,10 +286,11 @@ void add_gradients_of_heads(Pass& pass, const BlockContext& context, TensorView 
 // Adapters and their gradients are whole on every tensor rank.
 void add_kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_raw, TensorView d_q,
                         TensorView latent_context, TensorView d_context, const HeadLowRank& h) {
-  const TensorRanks* const ranks = pass.weights.tensor_ranks();
-  if (ranks == nullptr)
-    return add_gradients_of_heads(pass, context, q_raw, d_q, latent_context, d_context, h);
+  const HeadsTerms own = {q_raw, d_q, latent_context, d_context};
+  add_weight_gradients(pass, context, own);
   if (!has_adapters(pass, context)) return;
+  const TensorRanks* const ranks = pass.weights.tensor_ranks();
+  if (ranks == nullptr) return add_adapter_gradients(pass, context, own, h);
   const Scratch::Mark mark(pass.backend.scratch());
   const int64_t num_heads = num_heads_of_ranks(context);
   const auto whole = [&](TensorView heads) { return gather_heads(pass, *ranks, num_heads, heads); };
@@ -279,8 +298,8 @@ void add_kv_b_gradients(Pass& pass, const BlockContext& context, TensorView q_ra
                                .d_q_h = whole(h.d_q_h),
                                .context_h = whole(h.context_h),
                                .d_context_h = whole(h.d_context_h)};
-  add_gradients_of_heads(pass, context, whole(q_raw), whole(d_q), whole(latent_context),
-                         whole(d_context), whole_h);
+  add_adapter_gradients(
+      pass, context, {whole(q_raw), whole(d_q), whole(latent_context), whole(d_context)}, whole_h);
 }
 
 }  // namespace strata::model

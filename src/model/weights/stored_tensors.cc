@@ -10,10 +10,26 @@
 namespace strata::model {
 
 Shape Parameter::whole_shape() const {
-  if (whole_outputs == 0) return shape;
-  Shape whole = {whole_outputs};
+  if (outputs.size == 0) return shape;
+  Shape whole = {outputs.size};
   for (int axis = 1; axis < shape.rank(); ++axis) whole.push_back(shape[axis]);
   return whole;
+}
+
+AxisPart Parameter::own_rows_of(const TensorShare& share) const {
+  if (outputs.size == 0) return {0, share.rank == 0 ? num_rows() : 0};
+  const AxisPart part = outputs.part_of(share);
+  return {part.first, outputs.is_copy(share) ? 0 : part.count};
+}
+
+int64_t Parameter::num_lead_rows_of(const TensorShare& share) const {
+  const bool has_chain = outputs.size > 0 && is_matrix() && blocks.empty();
+  return has_chain ? outputs.num_lead(share) : 0;
+}
+
+int64_t Parameter::num_rows_of(const TensorShare& share) const {
+  if (outputs.size == 0) return num_rows();
+  return num_lead_rows_of(share) + outputs.part_of(share).count;
 }
 
 std::string layer_tensor_name(const ModelConfig& config, int64_t layer, std::string_view suffix,
@@ -34,9 +50,10 @@ std::vector<StoredTensor> ModelWeights::stored_tensors() const {
     if (added) tensors.push_back({table_[index].name, table_[index].tensor_shape(), {}, {}});
     StoredTensor& tensor = tensors[place->second];
     tensor.parameters.push_back(index);
-    for_each_stored_run(table_[index], 0, table_[index].num_rows(),
+    const int64_t first_output = table_[index].first_output;
+    for_each_stored_run(table_[index], -first_output, table_[index].num_whole_rows() - first_output,
                         [&](int64_t first, int64_t at, int64_t count) {
-                          tensor.rows.push_back({index, first, count, at});
+                          tensor.rows.push_back({index, first + first_output, count, at});
                         });
   }
   for (StoredTensor& tensor : tensors) {

@@ -47,7 +47,8 @@ void for_each_row(const LayerStack& stack, Body body) {
 }
 
 void take_outputs_of(const ParamRow& row, Parameter& p) {
-  p.whole_outputs = row.whole_outputs;
+  if (row.whole_outputs == 0) return;
+  p.outputs = row.output_deal();
   p.first_output = row.first_output;
 }
 
@@ -198,6 +199,10 @@ ModelWeights::ModelWeights(const Backend& backend, const ModelConfig& config, DT
 }
 
 ModelWeights::~ModelWeights() = default;
+
+TensorShare ModelWeights::tensor_share() const {
+  return tensor_ranks_ ? tensor_ranks_->share() : TensorShare();
+}
 
 int64_t ModelWeights::memory_bytes() const {
   if (shards_) return shards_->num_bytes();

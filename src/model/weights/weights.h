@@ -46,9 +46,10 @@ struct Parameter {
   Shape stored_shape;
   int64_t first_row = 0;
   std::span<const RowRuns> runs = {};  // in place of first_row; its spelling's
-  // Where tensor ranks divide it, this rank has the outputs from `first_output` on of so many; both
-  // 0: it is whole.
-  int64_t whole_outputs = 0, first_output = 0;
+  // Where tensor ranks divide it: all outputs, of which this rank has those from `first_output` on,
+  // copies of others' first. Without any it is whole.
+  Deal outputs = {};
+  int64_t first_output = 0;
   ParamDraw draw = ParamDraw::kConstant;
   float init = 0.0f;
   DType floor = DType::kBF16;  // kF32: not rounded in bf16 mode
@@ -70,7 +71,16 @@ struct Parameter {
   [[nodiscard]] bool stays_whole() const { return row != nullptr && row->balances; }
   // Rows that loading, saving and init walk: what is not a matrix is one row, or has one for each
   // output where ranks divide these.
-  [[nodiscard]] int64_t num_rows() const { return is_matrix() || whole_outputs > 0 ? shape[0] : 1; }
+  [[nodiscard]] int64_t num_rows() const { return is_matrix() || outputs.size > 0 ? shape[0] : 1; }
+  [[nodiscard]] int64_t num_whole_rows() const {
+    return outputs.size > 0 ? outputs.size : num_rows();
+  }
+  // Of the whole parameter's rows those that a tensor rank has and none before it, which no two
+  // have; and the copies that it has of rows before them.
+  [[nodiscard]] AxisPart own_rows_of(const TensorShare& share) const;
+  [[nodiscard]] int64_t num_lead_rows_of(const TensorShare& share) const;
+  // All that it has, with those that another one has too.
+  [[nodiscard]] int64_t num_rows_of(const TensorShare& share) const;
   [[nodiscard]] int64_t num_cols() const {
     return is_matrix() ? shape[1] : shape.num_elements() / num_rows();
   }
@@ -114,7 +124,7 @@ void for_each_stored_run(const Parameter& parameter, int64_t begin, int64_t end,
 // Rows of a parameter that are next to each other in its tensor.
 struct StoredRows {
   size_t parameter = 0;
-  int64_t first = 0;  // of the parameter's rows
+  int64_t first = 0;  // of the whole parameter's rows
   int64_t count = 0;
   int64_t at = 0;  // in the tensor
 };
@@ -198,6 +208,7 @@ class ModelWeights {
   [[nodiscard]] WeightShards* shards() const { return shards_.get(); }
   // The ranks that divide each matrix; null where none do.
   [[nodiscard]] TensorRanks* tensor_ranks() const { return tensor_ranks_.get(); }
+  [[nodiscard]] TensorShare tensor_share() const;
   // The ranks that divide the experts; null where none do.
   [[nodiscard]] ExpertRanks* expert_ranks() const { return expert_ranks_.get(); }
   // The experts that this rank has of so many of a layer.

@@ -238,13 +238,14 @@ struct Backward {
 
   void add_base_gradients(MoeKey key, TensorView dy) const {
     if (pass.base_gradients == nullptr) return;
-    CHECK(pass.weights.tensor_ranks() == nullptr);  // these train adapters alone
-    const ops::GroupedGradient gradient = {
-        .end = std::ssize(rows.sequence_ends),
-        .dy = dy,
-        .x = x,
-        .dw = gradient_stack(pass, context.param(key).index, rows)};
-    ops::gemm_dw_groups(pass.backend, rows, {&gradient, 1});
+    const ParamView& matrix = context.param(key);
+    const int64_t first = pass.weights.table()[matrix.index].first_output;
+    const int64_t count = matrix.panel.rows;
+    const ops::GroupedGradient gradient = {.end = std::ssize(rows.sequence_ends),
+                                           .dy = dy.slice_cols(first, first + count),
+                                           .x = x,
+                                           .dw = gradient_stack(pass, matrix.index, rows)};
+    if (count > 0) ops::gemm_dw_groups(pass.backend, rows, {&gradient, 1});
     if (key == kMoeDown || !context.as<MoeConfig>().expert_bias) return;
     ops::group_bias_backward(pass.backend, rows,
                              {.d_bias = expert_bias_gradients(pass, context, rows, key)}, dy);
