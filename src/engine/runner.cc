@@ -11,6 +11,7 @@
 #include "base/trace.h"
 #include "engine/pipeline/owners.h"
 #include "engine/pipeline/rank_stages.h"
+#include "engine/pipeline/sent_plan.h"
 #include "engine/pipeline/tied_embedding.h"
 #include "train/optimizer.h"
 
@@ -331,6 +332,29 @@ bool Runner::broadcast_decision(bool of_first_rank) {
   const double mine = of_first_rank ? 1.0 : 0.0;
   ranks.all_gather({&mine, 1}, all_sums_);
   return all_sums_.front() != 0.0;
+}
+
+std::vector<SentBytes> Runner::plan_sends(const api::Batch& batch,
+                                          std::span<const api::AdapterSlot> stepped) {
+  std::vector<SentBytes> all = engine::plan_sends(plan(), engine(), batch, stepped);
+  if (plan().tensor == 1) return all;
+  std::vector<SentBytes> of_stages(all.size());
+  for (const auto& runner : here_->runners()) {
+    if (here_->gathers())
+      add_tensor_messages(plan(), runner->stage(), runner->engine(), batch, of_stages);
+  }
+  std::vector<double> own, told;
+  for (SentBytes& sent : of_stages) {
+    own.push_back(static_cast<double>(sent[Sent::kActivations]));
+    own.push_back(static_cast<double>(sent[Sent::kActivationGradients]));
+  }
+  comm().all_gather(own, told);
+  for (size_t i = 0; i < told.size(); ++i) {
+    SentBytes& sent = all[i % own.size() / 2];
+    const Sent kind = i % 2 == 0 ? Sent::kActivations : Sent::kActivationGradients;
+    sent[kind] += static_cast<int64_t>(told[i]);
+  }
+  return all;
 }
 
 void Runner::finish_adapter_gradients(api::AdapterSlot slot) {

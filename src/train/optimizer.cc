@@ -122,10 +122,12 @@ Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& 
   return {items, num_owners};
 }
 
-Ownership divide_borrowed_embedding(const model::ModelWeights& weights, int num_owners) {
+Ownership divide_borrowed_embedding(const model::ModelWeights& weights, int num_owners,
+                                    const model::TensorShare& share) {
   std::vector<Ownership::Item> items(weights.table().size());
   const model::Parameter& embedding = weights.table()[weights.embedding_index()];
-  items[weights.embedding_index()] = {.rows = embedding.num_rows(), .cols = embedding.num_cols()};
+  items[weights.embedding_index()] = {.rows = embedding.num_rows_of(share),
+                                      .cols = embedding.num_cols()};
   return {items, num_owners};
 }
 
@@ -144,7 +146,7 @@ void BaseTrainer::divide_gradients() {
   ownership_ =
       divide_parameters(weights_, how_, share_.num_owners, weights_.tensor_share(),
                         [&](size_t index) { return table[index].held && !is_borrowed(index); });
-  borrowed_ = divide_borrowed_embedding(weights_, share_.num_owners);
+  borrowed_ = divide_borrowed_embedding(weights_, share_.num_owners, weights_.tensor_share());
   num_owned_ = ownership_.num_values(share_.owner);
   grad_memory_ = Memory(allocator_, num_owned_ * dtype_bytes(DType::kF32));
   grads_ = TensorView(grad_memory_.data(), DType::kF32, {num_owned_});

@@ -55,7 +55,8 @@ Ownership divide_parameters(const model::ModelWeights& weights, const BaseStep& 
 
 // A last stage that is not the first reads the embedding too, and owns none of it: what its uses
 // accumulate rests there, divided among its own ranks, until it goes to the first stage's owners.
-Ownership divide_borrowed_embedding(const model::ModelWeights& weights, int num_owners);
+Ownership divide_borrowed_embedding(const model::ModelWeights& weights, int num_owners,
+                                    const model::TensorShare& share);
 // How many such uses there are: as the head, and as embedding and head of multi-token prediction.
 [[nodiscard]] int num_borrowed_uses(const model::ModelConfig& config);
 

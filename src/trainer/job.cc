@@ -117,16 +117,14 @@ api::BatchResult TrainJob::run_examples(const data::Examples& examples, const Pa
   if (gradients != api::Gradients::kNone) batch.mtp_weight = static_cast<float>(mtp_weight());
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
   if (of_pairs()) mark_as_pairs(batch.sequences, loss_of_pairs(options().loss), references_);
-  if (gradients != api::Gradients::kNone && plans_sends() && is_first_rank())
-    add_planned_sent(batch);
+  if (gradients != api::Gradients::kNone && plans_sends()) add_planned_sent(batch);
   api::BatchResult result = pipeline_->run(batch);
   if (of_pairs()) add_pair_results(batch.sequences, result.sequences, step_pairs_);
   return result;
 }
 
 void TrainJob::add_planned_sent(const api::Batch& batch) {
-  const std::vector<engine::SentBytes> planned =
-      engine::plan_sends(stages(), engine(), batch, {&slot_, 1});
+  const std::vector<engine::SentBytes> planned = pipeline_->plan_sends(batch, {&slot_, 1});
   planned_.resize(planned.size());
   for (size_t rank = 0; rank < planned.size(); ++rank) planned_[rank] += planned[rank];
 }
@@ -138,7 +136,7 @@ std::vector<engine::SentBytes> TrainJob::plan_sent_of_next_step() {
       .mtp_weight = static_cast<float>(mtp_weight()),
       .indexer_weight = static_cast<float>(options().indexer_loss)};
   for (const api::Datum& datum : data) batch.sequences.push_back({.datum = &datum, .slot = slot_});
-  return engine::plan_sends(stages(), engine(), batch, {&slot_, 1});
+  return pipeline_->plan_sends(batch, {&slot_, 1});
 }
 
 std::vector<api::Datum> TrainJob::read_blank_data_of_next_step() {

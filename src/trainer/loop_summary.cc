@@ -186,13 +186,10 @@ void TrainLoop::add_cost_rows(report::Table& table) const {
 }
 
 void TrainLoop::add_sent_row(report::Table& table) const {
-  std::string text =
-      fmt::format("{} a step by all ranks", report::format_bytes(total_of(sent_) / num_steps_));
-  if (job_.plans_sends()) {
-    text += fmt::format(", {} planned",
-                        report::format_bytes(total_of(job_.planned_sent()) / num_steps_));
-  }
-  table.add_row({"sent", text});
+  table.add_row(
+      {"sent", fmt::format("{} a step by all ranks, {} planned",
+                           report::format_bytes(total_of(sent_) / num_steps_),
+                           report::format_bytes(total_of(job_.planned_sent()) / num_steps_))});
 }
 
 void TrainLoop::print_summary() const {

@@ -153,7 +153,7 @@ bool shows_tables(const TrainOptions& o) {
 }
 
 std::string tables_text(TrainJob& job, const engine::RunPlan& plan,
-                        const engine::MachineLimits& limits) {
+                        const engine::MachineLimits& limits, const std::string& behind) {
   report::Table table({{""}, {""}});
   add_run_rows(job, table);
   const std::string cores =
@@ -162,7 +162,7 @@ std::string tables_text(TrainJob& job, const engine::RunPlan& plan,
   if (job.stages().expert > 1) table.add_row({"experts", expert_ranks_text(job.stages())});
   planner::add_plan_rows(plan, limits, offload_folder(job.options().offload), table);
   table.add_row({"machine", planner::machine_text(plan, job.engine().backend()) + cores});
-  return table.text() + planner::parts_text(plan) + sent_text(job);
+  return table.text() + planner::parts_text(plan) + behind;
 }
 
 // Three lines, of what a person decides by.
@@ -194,11 +194,13 @@ std::string summary_text(TrainJob& job, const Predicted& predicted) {
 }  // namespace
 
 std::optional<Predicted> announce_plan(TrainJob& job, const engine::RunPlan& plan) {
+  const std::string sent = sent_text(job);
   if (!job.is_first_rank()) return {};
   // Before the pass takes its memory: the probe borrows that much.
   const engine::MachineLimits limits = resolve_limits(job, plan.stages.front().pass_bytes);
   Predicted predicted = predict_memory_and_time(plan, limits, job.stages().num_pipelines());
-  say(shows_tables(job.options()) ? tables_text(job, plan, limits) : summary_text(job, predicted));
+  say(shows_tables(job.options()) ? tables_text(job, plan, limits, sent)
+                                  : summary_text(job, predicted));
   return predicted;
 }
 

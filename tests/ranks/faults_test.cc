@@ -30,7 +30,10 @@ class RunningRanks {
   }
   // To the rank, once so many lines of metrics are there.
   void signal_after(int64_t lines, int rank, int signal) const {
-    while (count_lines() < lines) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (count_lines() < lines) {
+      ASSERT_FALSE(has_ended()) << content(printed());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     const pid_t pid = pid_of(rank);
     ASSERT_GT(pid, 0);
     ASSERT_EQ(::kill(pid, signal), 0);
@@ -43,6 +46,11 @@ class RunningRanks {
 
  private:
   [[nodiscard]] std::string printed() const { return o_.out + ".printed"; }
+  [[nodiscard]] bool has_ended() const {
+    siginfo_t info = {};
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+           info.si_pid != 0;
+  }
   [[nodiscard]] int64_t count_lines() const {
     std::ifstream file(o_.out + "/metrics.jsonl");
     return std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n');
@@ -164,11 +172,11 @@ TEST_F(RanksTest, AnyDivisionContinuesWhatTensorRanksHad) {
   one.model = deep_model();
   one.method = "full";
   ASSERT_EQ(run_train(one), 0);
-  TrainOptions o = dealt(one, "killed", "tensor=3");
-  kill_and_expect_its_name(RunningRanks(start_of(3, o), o), 1);
+  TrainOptions o = dealt(one, "killed", "tensor=2");
+  kill_and_expect_its_name(RunningRanks(start_of(2, o), o), 1);
   o.resume = true;
-  o.stages = {.ranks = "tensor=3,data=2"};
-  kill_and_expect_its_name(RunningRanks(start_of(6, o), o), 3, 30);
+  o.stages.ranks = "tensor=2,data=2";
+  kill_and_expect_its_name(RunningRanks(start_of(4, o), o), 3, 30);
   o.stages = {};
   EXPECT_EQ(run_train(o), 0);
   expect_the_files_of(one, "killed", "model.safetensors");

@@ -151,7 +151,7 @@ TEST_F(ProbeOverRanks, DivideMatricesWhereAllParametersTrain) {
   const ProbeOptions fused = request_of("qwen3_moe_fused", "train_params", {"a"});
   ASSERT_EQ(run_probe(fused), 0);
   expect_same_of(fused, 4, "tensor=2,data=2", /*shards=*/true);
-  const ProbeOptions one = request_of("phi3", "params", {});
+  const ProbeOptions one = request_of("phi3", "params", {"a", "b"});
   ASSERT_EQ(run_probe(one), 0);
   expect_same_of(one, 4, "tensor=4", /*shards=*/false);
 }
@@ -192,12 +192,6 @@ TEST_F(ProbeOverRanks, RanksThatDivideAStageRefuseTheRest) {
   };
   for (const Case& c :
        {Case{"llama2",
-             "sample",
-             "tensor=2",
-             2,
-             {"--stats", root_ + "/stats.json"},
-             "--ranks tensor=2: without --stats yet"},
-        Case{"llama2",
              "sample",
              "tensor=2,expert=2",
              4,
@@ -251,10 +245,11 @@ TEST_F(RanksTest, SendWhatWasPlanned) {
     EXPECT_GT(sums["results"], 0);
   };
   // Threads of a process are ranks too.
-  for (const int stages : {1, 2}) {
-    const std::string division = stages == 1 ? "pipeline=2,data=2" : "data=2";
+  for (const std::string division : {"pipeline=2,data=2", "data=2", "tensor=2,data=2"}) {
+    const int stages = division == "data=2" ? 2 : 1;
+    SCOPED_TRACE(division);
     const Ended trained =
-        run_ranks(4 / stages, dealt(o, fmt::format("out{}", stages), division,
+        run_ranks(4 / stages, dealt(o, "out-" + division, division,
                                     {.stages = stages, .schedule = "1f1b", .microbatches = 2}));
     ASSERT_EQ(trained.code, 0) << trained.text;
     EXPECT_THAT(trained.text, HasSubstr("step 1 sends"));
@@ -262,31 +257,34 @@ TEST_F(RanksTest, SendWhatWasPlanned) {
   }
 
   const std::string golden = std::string(STRATA_SOURCE_DIR) + "/tests/golden/llama31/";
-  const std::vector<std::string> words = {STRATA_BINARY,
-                                          "probe",
-                                          golden + "model",
-                                          "--adapter",
-                                          golden + "a",
-                                          "--adapter",
-                                          golden + "b",
-                                          "--request",
-                                          golden + "params.json",
-                                          "--out",
-                                          root_ + "/probe.safetensors",
-                                          "--stats",
-                                          root_ + "/stats.json",
-                                          "--ranks",
-                                          "data=2,pipeline=2"};
-  const Ended probed = run_shell(fmt::format("{}-n 4 {}", kMpirun, quoted(words)));
-  ASSERT_EQ(probed.code, 0) << probed.text;
-  const json::object stats = json::parse(content(root_ + "/stats.json")).as_object();
-  expect_planned(stats, 4);
-  ASSERT_EQ(stats.at("stages").as_array().size(), 4u);
-  for (int64_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(stats.at("stages").at(static_cast<size_t>(i)).at("rank"), i);
-    EXPECT_GT(stats.at("stages").at(static_cast<size_t>(i)).at("weight_bytes").as_int64(), 0);
+  for (const std::string division : {"data=2,pipeline=2", "data=2,tensor=2"}) {
+    SCOPED_TRACE(division);
+    const std::vector<std::string> words = {STRATA_BINARY,
+                                            "probe",
+                                            golden + "model",
+                                            "--adapter",
+                                            golden + "a",
+                                            "--adapter",
+                                            golden + "b",
+                                            "--request",
+                                            golden + "params.json",
+                                            "--out",
+                                            root_ + "/probe.safetensors",
+                                            "--stats",
+                                            root_ + "/stats.json",
+                                            "--ranks",
+                                            division};
+    const Ended probed = run_shell(fmt::format("{}-n 4 {}", kMpirun, quoted(words)));
+    ASSERT_EQ(probed.code, 0) << probed.text;
+    const json::object stats = json::parse(content(root_ + "/stats.json")).as_object();
+    expect_planned(stats, 4);
+    ASSERT_EQ(stats.at("stages").as_array().size(), 4u);
+    for (int64_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(stats.at("stages").at(static_cast<size_t>(i)).at("rank"), i);
+      EXPECT_GT(stats.at("stages").at(static_cast<size_t>(i)).at("weight_bytes").as_int64(), 0);
+    }
+    EXPECT_FALSE(stats.at("saved_bytes").as_object().empty());
   }
-  EXPECT_FALSE(stats.at("saved_bytes").as_object().empty());
 }
 
 // Memory that is in files without a disk.

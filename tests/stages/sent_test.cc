@@ -51,7 +51,7 @@ TEST_P(SentPlan, IsWhatRanksSend) {
     for (const api::Datum& datum : data)
       batch.sequences.push_back({.datum = &datum, .slot = slots.front()});
     for (int step = 0; step < 2; ++step) {
-      const std::vector<SentBytes> own = plan_sends(plan, runner.engine(), batch, slots);
+      const std::vector<SentBytes> own = runner.plan_sends(batch, slots);
       SentBytes counted;
       counted -= runner.sent();
       runner.run(batch);
@@ -171,6 +171,18 @@ std::vector<StagedCase> with_tensors() {
                      .num_ranks = 1,
                      .tensor = 3,
                      .num_microbatches = 2});
+  }
+  for (const bool parameters : {false, true}) {
+    cases.push_back({.model = "qwen3_moe",
+                     .num_layers = 4,
+                     .parameters = parameters,
+                     .num_ranks = 2,
+                     .data = parameters ? 2 : 1,
+                     .tensor = 2,
+                     .kind = Kind::k1f1b,
+                     .num_microbatches = 2,
+                     .again = parameters ? Again::kLayers : Again::kStage,
+                     .tied = parameters});
   }
   return cases;
 }

@@ -159,12 +159,6 @@ void check_can_simulate(const PlanOptions& options, const StageOptions& stages) 
 StageOptions stages_of_ranks(const PlanOptions& options, const model::ModelConfig& config) {
   const schedule::ParallelLayout layout = schedule::parse_layout(options.stages.ranks);
   check_layout_of_passes(layout, options.stages, config);
-  if (layout.tensor > 1 && (layout.pipeline > 1 || options.stages.stages > 1)) {
-    refuse(
-        fmt::format("--ranks tensor={} and stages: what they send is not planned yet; "
-                    "`strata train` runs them",
-                    layout.tensor));
-  }
   check_optimizer_of_ranks(layout, options.optimizer);
   if (!options.svg.empty()) refuse("--ranks and --svg: one budget is planned; give --memory");
   const StageOptions stages = stages_with_layout(stage_options_of(options), layout);
@@ -188,9 +182,11 @@ boost::json::object plan_json(const engine::RunPlan& plan, bool in_stages,
   return in_stages ? staged_plan_json(plan, limits) : training_plan_json(plan, engine, limits);
 }
 
-// What ranks of a plan send, and on a cluster when: a step was made of a batch.
+// What ranks of a plan send, and on a cluster when: a step was made of a batch. `of_tensors`: of
+// that what tensor ranks send for passes.
 void print_ranks(const PlanOptions& options, const ClusterStep& step,
-                 const engine::MachineLimits& limits, const std::optional<Cluster>& cluster) {
+                 std::span<const engine::SentBytes> of_tensors, const engine::MachineLimits& limits,
+                 const std::optional<Cluster>& cluster) {
   std::optional<schedule::Simulation> simulation;
   if (cluster) {
     const std::string& trace = options.schedule.trace;
@@ -202,8 +198,9 @@ void print_ranks(const PlanOptions& options, const ClusterStep& step,
                              simulated_table(step.plan, *simulation, *cluster));
   }
   const api::AdapterSlot slot = step.batch.sequences.front().slot;
-  const std::vector<engine::SentBytes> sent =
+  std::vector<engine::SentBytes> sent =
       engine::plan_sends(step.plan.pipeline, step.engine, step.batch, {&slot, 1});
+  for (size_t rank = 0; rank < of_tensors.size(); ++rank) sent[rank] += of_tensors[rank];
   if (!options.json)
     return print_rank_tables(options, step.plan, limits, sent_table("a step sends", sent));
   boost::json::object line =
@@ -222,6 +219,30 @@ engine::MachineLimits limits_of_pipeline(const Cluster& cluster,
           .f32_flops = ranks * cluster.limits.f32_flops,
           .bytes = ranks * cluster.limits.bytes,
           .source = cluster.limits.source};
+}
+
+// What tensor ranks send for a step's passes; none where there are no such ranks.
+std::vector<engine::SentBytes> plan_tensor_messages(const LoadSpec& spec,
+                                                    const planner::Division& division,
+                                                    const planner::RunShape& shape,
+                                                    const train::BaseStep& how, ClusterStep step) {
+  const engine::PipelinePlan& pipeline = step.plan.pipeline;
+  if (pipeline.tensor == 1) return {};
+  std::vector<engine::SentBytes> sent(static_cast<size_t>(pipeline.num_ranks_in_all()));
+  if (pipeline.num_stages() == 1) {
+    engine::add_tensor_messages(pipeline, 0, step.engine, step.batch, sent);
+    return sent;
+  }
+  const auto engines =
+      make_part_engines(spec, step.engine, division,
+                        shape.pass.train_base ? std::optional<train::BaseStep>(how) : std::nullopt);
+  for (size_t stage = 0; stage < engines.size(); ++stage) {
+    engine::Engine& part = *engines[stage];
+    part.set_pass_options(step.plan.micro_tokens, step.plan.recompute.recompute, pipeline.regions);
+    if (!shape.pass.train_base) part.plan_adapter(shape.pass.modules);
+    engine::add_tensor_messages(pipeline, static_cast<int>(stage), part, step.batch, sent);
+  }
+  return sent;
 }
 
 // Plans ranks that are processes, and prints what each of them takes and sends.
@@ -256,7 +277,10 @@ int print_ranks_plan(const PlanOptions& options) {
   api::AdapterSlot slot = api::AdapterSlot::kBase;
   if (!shape.pass.train_base) slot = engine->plan_adapter(shape.pass.modules);
   const PlannedBatch step(shape, slot);
-  print_ranks(options, {plan, *engine, shape, step.batch()}, limits, cluster);
+  const ClusterStep planned = {plan, *engine, shape, step.batch()};
+  print_ranks(options, planned,
+              plan_tensor_messages(spec, division, shape, step_of(options), planned), limits,
+              cluster);
   return 0;
 }
 

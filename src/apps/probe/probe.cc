@@ -279,8 +279,7 @@ class Probe {
   void record_sent_bytes(const api::Batch& trained, const std::vector<api::AdapterSlot>& stepped,
                          Body body) {
     if (stats_ == nullptr || options_.stages.ranks.empty()) return body();
-    std::vector<engine::SentBytes> planned =
-        plan_sends(pipeline_->plan(), pipeline_->engine(), trained, stepped);
+    std::vector<engine::SentBytes> planned = pipeline_->plan_sends(trained, stepped);
     engine::SentBytes sent;
     sent -= pipeline_->sent();
     body();
@@ -416,13 +415,6 @@ std::string broadcast_request(Comm& comm, const ProbeOptions& options) {
 }
 
 // What they do not do yet.
-void check_options_of_tensor_ranks(const schedule::ParallelLayout& layout,
-                                   const ProbeOptions& options) {
-  if (layout.tensor == 1 || options.stats.empty()) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("--ranks tensor={}: without --stats yet", layout.tensor));
-}
-
 void check_options_of_expert_ranks(int num_ranks, const ProbeOptions& options) {
   if (options.stats.empty()) return;
   throw Error(ErrorCode::kUnsupported,
@@ -437,7 +429,6 @@ int probe_as_rank(Comm& comm, const schedule::ParallelLayout& layout, const Prob
   check_layout_of_passes(layout, options.stages, asked.parsed.config);
   check_ranks_alike(comm, collect_facts_of_probe(asked, stages, options));
   const ProbeRequest request = parse_request(broadcast_request(comm, options), options);
-  check_options_of_tensor_ranks(layout, options);
   if (layout.expert > 1) check_options_of_expert_ranks(layout.expert, options);
   if (!(request.train && request.train->parameters)) choose_weight_sharers(comm, stages);
   return answer_request(options, stages, asked, request, &comm);

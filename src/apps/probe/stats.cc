@@ -85,8 +85,8 @@ ProbeStats::Heaviest ProbeStats::plan_heaviest_pass(int stage, engine::Engine& e
 }
 
 void ProbeStats::record_stages(engine::Runner& pipeline, const api::Batch& batch) {
-  const int data = pipeline.comm().rank() % plan_.data;
-  for (const auto& runner : pipeline.stages()) record_stage(*runner, data, batch);
+  const int place = pipeline.comm().rank() % plan_.num_pipelines();
+  for (const auto& runner : pipeline.stages()) record_stage(*runner, place, batch);
   if (is_first_here(pipeline.comm().rank())) sample_memory();
 }
 
@@ -108,10 +108,11 @@ void ProbeStats::add_activation_bytes(const engine::Engine& engine, const engine
   }
 }
 
-ProbeStats::Stage ProbeStats::measure_stage(engine::StageRunner& runner, int data,
+ProbeStats::Stage ProbeStats::measure_stage(engine::StageRunner& runner, int pipeline,
                                             const api::Batch& batch) const {
   engine::Engine& engine = runner.engine();
-  const int rank = plan_.ranks[static_cast<size_t>(runner.stage())] * plan_.data + data;
+  const int rank =
+      plan_.ranks[static_cast<size_t>(runner.stage())] * plan_.num_pipelines() + pipeline;
   Stage stage = {.rank = rank,
                  .layers = engine.model().weights->part().size(),
                  .peak_live = runner.peak_live()};
@@ -127,9 +128,9 @@ ProbeStats::Stage ProbeStats::measure_stage(engine::StageRunner& runner, int dat
   return stage;
 }
 
-void ProbeStats::record_stage(engine::StageRunner& runner, int data, const api::Batch& batch) {
-  Stage stage = measure_stage(runner, data, batch);
-  Stage& kept = stages_[static_cast<size_t>(runner.stage() * plan_.data + data)];
+void ProbeStats::record_stage(engine::StageRunner& runner, int pipeline, const api::Batch& batch) {
+  Stage stage = measure_stage(runner, pipeline, batch);
+  Stage& kept = stages_[static_cast<size_t>(runner.stage() * plan_.num_pipelines() + pipeline)];
   if (stage.planned_bytes >= kept.planned_bytes) kept = std::move(stage);
 }
 
@@ -193,7 +194,7 @@ ProbeStats::Stage ProbeStats::sum_of_stages() const {
     if (stage.rank % plan_.data != 0) continue;  // data ranks are alike
     add_by_tag(stage.saved, sum.saved);
     add_by_tag(stage.offloaded, sum.offloaded);
-    add_by_tag(stage.recomputed, sum.recomputed);
+    if (stage.rank % plan_.num_pipelines() == 0) add_by_tag(stage.recomputed, sum.recomputed);
   }
   return sum;
 }

@@ -22,7 +22,9 @@ class ProbeStats {
  public:
   // `ranks`: those that each process has.
   ProbeStats(const engine::PipelinePlan& plan, const ProcessRanks& ranks)
-      : plan_(plan), ranks_(ranks), stages_(plan.layers.size() * static_cast<size_t>(plan.data)) {}
+      : plan_(plan),
+        ranks_(ranks),
+        stages_(plan.layers.size() * static_cast<size_t>(plan.num_pipelines())) {}
 
   // After a batch has run, with its gradients: each rank for the stages that it has. Of several
   // batches the one that takes most counts.
@@ -61,9 +63,10 @@ class ProbeStats {
   struct Heaviest;
   [[nodiscard]] Heaviest plan_heaviest_pass(int stage, engine::Engine& engine,
                                             const api::Batch& batch) const;
-  [[nodiscard]] Stage measure_stage(engine::StageRunner& runner, int data,
+  // `pipeline`: of those that have the stage, the place of the rank's.
+  [[nodiscard]] Stage measure_stage(engine::StageRunner& runner, int pipeline,
                                     const api::Batch& batch) const;
-  void record_stage(engine::StageRunner& runner, int data, const api::Batch& batch);
+  void record_stage(engine::StageRunner& runner, int pipeline, const api::Batch& batch);
 
   // Bytes and tags of them all, with what the processes take besides.
   [[nodiscard]] Stage sum_of_stages() const;
@@ -77,7 +80,7 @@ class ProbeStats {
 
   const engine::PipelinePlan& plan_;
   const ProcessRanks ranks_;
-  std::vector<Stage> stages_;  // of each data rank, each written by its own rank
+  std::vector<Stage> stages_;  // of each rank that has it, each written by its own rank
   int64_t peak_bytes_ = 0;
   int num_processes_ = 1;
   std::vector<engine::SentBytes> sent_, planned_sent_;  // of ranks of processes

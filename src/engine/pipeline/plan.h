@@ -47,6 +47,11 @@ struct PipelinePlan {
   [[nodiscard]] model::ExpertShare expert_share(int rank) const {
     return {rank / data % expert, expert};
   }
+  // The rank of all that has a stage, of those that have it by its numbers.
+  [[nodiscard]] int rank_in_all(int stage, int data, int tensor_rank) const {
+    return ranks[static_cast<size_t>(stage)] * num_pipelines() + tensor_rank * this->data * expert +
+           data;
+  }
   // Ranks that run the same passes, with parts of a stage's weights.
   [[nodiscard]] int num_alike() const { return tensor * expert; }
   [[nodiscard]] int num_stages() const { return static_cast<int>(layers.size()); }

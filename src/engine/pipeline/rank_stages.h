@@ -71,7 +71,7 @@ class RankStages {
   // The rank of a pipeline that has the stage, and the rank of all that owns a part of it.
   [[nodiscard]] int rank_of(int stage) const { return plan_.ranks[static_cast<size_t>(stage)]; }
   [[nodiscard]] int owner_of(int stage, int data, int tensor = 0) const {
-    return rank_of(stage) * plan_.num_pipelines() + tensor * plan_.data * plan_.expert + data;
+    return plan_.rank_in_all(stage, data, tensor);
   }
   [[nodiscard]] int tensor_rank() const { return plan_.tensor_share(all_.rank()).rank; }
   // The ranks of all that own a parameter's rows, in the order of these, each row once.

@@ -27,7 +27,7 @@ class SentPlanner {
         sent_(static_cast<size_t>(plan.num_ranks() * plan.data)) {
     for (int stage = 0; trains_parameters() && stage <= last_stage(); ++stage)
       ownerships_.push_back(ownership_of(plan, stage, tensor, engine));
-    borrowed_ = train::divide_borrowed_embedding(weights_, plan.data);
+    borrowed_ = train::divide_borrowed_embedding(weights_, plan.data, {tensor, plan.tensor});
   }
 
   void add_batch() {
@@ -421,11 +421,24 @@ class SentPlanner {
   train::Ownership borrowed_;
 };
 
-// What tensor ranks send to each other, by running every pass of the one stage there is on a
-// backend that only counts.
-void add_tensor_messages(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
-                         std::vector<SentBytes>& all) {
-  CHECK(plan.num_stages() == 1, plan.num_stages());
+}  // namespace
+
+std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
+                                  std::span<const api::AdapterSlot> stepped) {
+  CHECK(!batch.want_hidden_states && !batch.want_logits);
+  std::vector<SentBytes> all(static_cast<size_t>(plan.num_ranks_in_all()));
+  for (int tensor = 0; tensor < plan.tensor; ++tensor) {
+    SentPlanner planner(plan, tensor, engine, batch);
+    planner.add_batch();
+    for (const api::AdapterSlot slot : stepped) planner.add_step(slot);
+    planner.add_to(all);
+  }
+  return all;
+}
+
+// By running every pass of the stage on a backend that only counts.
+void add_tensor_messages(const PipelinePlan& plan, int stage, Engine& engine,
+                         const api::Batch& batch, std::vector<SentBytes>& all) {
   model::TensorRanks& ranks = *engine.model().weights->tensor_ranks();
   Round round;
   round.num_dealt = plan.data;
@@ -440,28 +453,12 @@ void add_tensor_messages(const PipelinePlan& plan, Engine& engine, const api::Ba
           [&](Backend& counter) { count_pass_memory(counter, engine, work, micro_batch.state()); });
       for (int tensor = 0; tensor < plan.tensor; ++tensor) {
         const model::TensorBytes& bytes = ranks.counted()[static_cast<size_t>(tensor)];
-        SentBytes& sent = all[static_cast<size_t>(tensor * plan.data + m % plan.data)];
+        SentBytes& sent = all[static_cast<size_t>(plan.rank_in_all(stage, m % plan.data, tensor))];
         sent[Sent::kActivations] += bytes.gathered;
         sent[Sent::kActivationGradients] += bytes.summed;
       }
     }
   }
-}
-
-}  // namespace
-
-std::vector<SentBytes> plan_sends(const PipelinePlan& plan, Engine& engine, const api::Batch& batch,
-                                  std::span<const api::AdapterSlot> stepped) {
-  CHECK(!batch.want_hidden_states && !batch.want_logits);
-  std::vector<SentBytes> all(static_cast<size_t>(plan.num_ranks_in_all()));
-  if (plan.tensor > 1) add_tensor_messages(plan, engine, batch, all);
-  for (int tensor = 0; tensor < plan.tensor; ++tensor) {
-    SentPlanner planner(plan, tensor, engine, batch);
-    planner.add_batch();
-    for (const api::AdapterSlot slot : stepped) planner.add_step(slot);
-    planner.add_to(all);
-  }
-  return all;
 }
 
 }  // namespace strata::engine

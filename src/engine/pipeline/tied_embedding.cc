@@ -74,7 +74,8 @@ void TiedEmbedding::reduce_gradients() {
   if (num_uses == 0) return;
   const model::ModelWeights& weights = *here_.engine().model().weights;
   const size_t index = weights.embedding_index();
-  const train::Ownership borrowed = train::divide_borrowed_embedding(weights, here_.plan().data);
+  const train::Ownership borrowed =
+      train::divide_borrowed_embedding(weights, here_.plan().data, weights.tensor_share());
   for (int use = 0; use < num_uses; ++use) {
     for (int owner = 0; owner < here_.plan().data; ++owner) {
       for (int from = 0; from < here_.plan().data; ++from)
