@@ -62,8 +62,7 @@ boost::json::array stages_json(const engine::RunPlan& plan) {
   return stages;
 }
 
-}  // namespace
-
+// The plan of training that nothing divides into stages.
 boost::json::object training_plan_json(const engine::RunPlan& plan, const engine::Engine& engine,
                                        const engine::MachineLimits& limits) {
   const int64_t num_layers = engine.model().weights->layers().num_layers();
@@ -99,6 +98,14 @@ boost::json::object staged_plan_json(const engine::RunPlan& plan,
           {"file_bytes", plan.memory.all_file_bytes()},
           {"limits", limits.source},
           {"stages", stages_json(plan)}};
+}
+
+}  // namespace
+
+boost::json::object run_plan_json(const engine::RunPlan& plan, bool in_stages,
+                                  const engine::Engine& engine,
+                                  const engine::MachineLimits& limits) {
+  return in_stages ? staged_plan_json(plan, limits) : training_plan_json(plan, engine, limits);
 }
 
 boost::json::array ranks_json(const engine::RunPlan& plan,

@@ -10,11 +10,10 @@
 
 namespace strata::apps {
 
-// The plan of training that nothing divides into stages.
-boost::json::object training_plan_json(const engine::RunPlan& plan, const engine::Engine& engine,
-                                       const engine::MachineLimits& limits);
-boost::json::object staged_plan_json(const engine::RunPlan& plan,
-                                     const engine::MachineLimits& limits);
+// The plan of training, in stages or not.
+boost::json::object run_plan_json(const engine::RunPlan& plan, bool in_stages,
+                                  const engine::Engine& engine,
+                                  const engine::MachineLimits& limits);
 // What each rank takes, of which so many have the same stages.
 boost::json::array ranks_json(const engine::RunPlan& plan,
                               const std::vector<engine::SentBytes>& sent, int num_pipelines);
