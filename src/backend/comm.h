@@ -16,6 +16,8 @@
 
 namespace strata {
 
+struct Interruption;
+
 // Why a rank's part of a piece of work has failed.
 struct RankFailure {
   ErrorCode code = ErrorCode::kIo;
@@ -49,6 +51,18 @@ class Comm {
   // message of that work is left: other work can follow. Collective; no other thread sends or
   // receives meanwhile.
   virtual std::optional<RankFailure> settle(const std::optional<RankFailure>& own);
+
+  // Breaks: other work of all ranks, in the midst of what they are at. Each rank stops at a border
+  // of its own ops, or where it waits, so messages of the two never mix, and each is settled by
+  // itself. The Comm of what breaks in:
+  [[nodiscard]] virtual Comm& breaking();
+  // From now on what is due is run while this rank waits in receives, and of other ranks than 0 in
+  // settle(); null: nothing is.
+  virtual void set_breaks(const Interruption* /*breaks*/) {}
+  // Rank 0, before it settles its work: has all others come. How often they were asked so far is
+  // for any of their threads, and takes no time.
+  virtual void ask_for_break() {}
+  [[nodiscard]] virtual int64_t num_breaks_asked() const { return 0; }
   // Any thread: which rank says nothing, and since when, where ranks wait for such a one; else
   // empty.
   [[nodiscard]] virtual std::string find_silent_rank() { return {}; }

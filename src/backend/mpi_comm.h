@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as processes that MPI started (mpirun, srun): MpiRanks is the part of this process in them,
-// one rank. MPI comes from a plugin, which is loaded here and nowhere else. Who waits makes
-// progress itself, and rests longer the longer it waits. A thread of its own computes nothing: by
-// it messages move while their rank computes, and every second the others hear that this rank
-// lives. A send copies its bytes, a receive has none but the caller's.
+// one rank (backend/mpi_link.h). MPI comes from a plugin, which is loaded here and nowhere else.
 //   MpiRanks ranks(plugin);
 //   ranks.run([](Comm& comm) { ... });
 // One at a time in a process, and only once, since MPI starts only once.
@@ -25,6 +22,8 @@ struct MpiOptions {
   // A silent rank is waited for, since who started the ranks sees to it that all end with one: it
   // was stopped, or its machine is slow. Comm::find_silent_rank() names it.
   bool waits_for_silent = false;
+  // Then: seconds after which ranks that all wait for each other, a bug, end with a message.
+  double deadlock = 60.0;
 };
 
 class MpiRanks {
@@ -46,8 +45,8 @@ class MpiRanks {
   [[nodiscard]] bool speaks() const;
 
  private:
-  class Link;
-  std::unique_ptr<Link> link_;
+  struct Ends;
+  std::unique_ptr<Ends> ends_;
 };
 
 }  // namespace strata

@@ -10,7 +10,7 @@
 
 namespace strata {
 
-constexpr int kData = 0, kControl = 1;  // channels
+constexpr int kData = 0, kControl = 1, kBreakData = 2;  // channels
 
 // A message to another rank, or from there.
 struct MpiOperation {
@@ -24,6 +24,7 @@ struct MpiOperation {
   bool is_cancelled = false;
   std::string fault = {};
   void* handle = nullptr;
+  double began = 0.0;  // now_seconds()
 };
 using MpiOperations = std::vector<std::unique_ptr<MpiOperation>>;
 

@@ -7,7 +7,8 @@
 
 namespace strata {
 
-constexpr int kMpiTableVersion = 4;
+constexpr int kMpiTableVersion = 5;
+constexpr int kMpiChannels = 3;
 constexpr const char* kMpiTableSymbol = "strata_mpi_table";
 
 struct MpiTable {

@@ -11,7 +11,7 @@ namespace strata {
 
 void run_ranks(int num_ranks, FunctionRef<void(Comm& comm)> body) {
   CHECK(num_ranks >= 1, num_ranks);
-  Exchange exchange;
+  Exchange exchange, breaking_exchange;
   if (num_ranks == 1) {
     ThreadComm comm(exchange, 0, 1);
     return body(comm);
@@ -20,10 +20,12 @@ void run_ranks(int num_ranks, FunctionRef<void(Comm& comm)> body) {
       exchange, num_ranks,
       [&](int rank) {
         name_thread("rank " + std::to_string(rank));
-        ThreadComm comm(exchange, rank, num_ranks);
+        ThreadComm breaking(breaking_exchange, rank, num_ranks);
+        ThreadComm comm(exchange, rank, num_ranks, &breaking);
         body(comm);
       },
-      [](const std::exception_ptr&) {});  // who started them sees it
+      // Who started them sees it.
+      [&](const std::exception_ptr& failure) { breaking_exchange.announce_failure(failure); });
 }
 
 }  // namespace strata

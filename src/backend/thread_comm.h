@@ -14,8 +14,9 @@ namespace strata {
 
 class ThreadComm : public Comm {
  public:
-  ThreadComm(Exchange& exchange, int rank, int size)
-      : exchange_(exchange), rank_(rank), size_(size) {}
+  // `breaking`, if not null: its Comm of what breaks in.
+  ThreadComm(Exchange& exchange, int rank, int size, Comm* breaking = nullptr)
+      : exchange_(exchange), rank_(rank), size_(size), breaking_(breaking) {}
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
   void send_bytes(int to, int64_t tag, const void* data, int64_t bytes) override {
@@ -26,16 +27,22 @@ class ThreadComm : public Comm {
   }
   void announce_failure(ErrorCode code, const std::string& what) override {
     exchange_.announce_failure(std::make_exception_ptr(Error(code, what)));
+    if (breaking_ != nullptr) breaking_->announce_failure(code, what);
   }
   std::optional<RankFailure> settle(const std::optional<RankFailure>& own) override {
-    return exchange_.settle(size_, own);
+    return exchange_.settle(size_, own, rank_ == 0 ? nullptr : breaks_);
   }
-  // The breaks of its receives from now on; null: none.
-  void set_breaks(const Interruption* breaks) { breaks_ = breaks; }
+  [[nodiscard]] Comm& breaking() override {
+    return breaking_ == nullptr ? Comm::breaking() : *breaking_;
+  }
+  void set_breaks(const Interruption* breaks) override { breaks_ = breaks; }
+  void ask_for_break() override { exchange_.ask_for_break(); }
+  [[nodiscard]] int64_t num_breaks_asked() const override { return exchange_.num_breaks_asked(); }
 
  private:
   Exchange& exchange_;
   const int rank_, size_;
+  Comm* const breaking_;
   const Interruption* breaks_ = nullptr;
 };
 

@@ -65,6 +65,17 @@ Exchange::Channel* Exchange::find_channel_with_message(int from, int to, int64_t
   return nullptr;
 }
 
+bool Exchange::try_wait(const Interruption* breaks) {
+  if (breaks == nullptr) {
+    arrived_.wait(mutex_);
+  } else if (breaks->is_due()) {
+    return false;
+  } else {
+    arrived_.wait_until(mutex_, now_seconds() + kLookSeconds);
+  }
+  return true;
+}
+
 // False: a break is due.
 bool Exchange::try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
                            const Interruption* breaks) {
@@ -72,13 +83,7 @@ bool Exchange::try_receive(int from, int to, int64_t tag, void* data, int64_t by
   Channel* channel = nullptr;
   while ((channel = find_channel_with_message(from, to, tag)) == nullptr) {
     if (failure_ || work_failure_) throw Error(ErrorCode::kIo, kOtherFailed);
-    if (breaks == nullptr) {
-      arrived_.wait(mutex_);
-    } else if (breaks->is_due()) {
-      return false;
-    } else {
-      arrived_.wait_until(mutex_, now_seconds() + kLookSeconds);
-    }
+    if (!try_wait(breaks)) return false;
   }
   channel->pop(data, bytes);
   return true;
@@ -113,7 +118,7 @@ std::exception_ptr Exchange::recover_from_failure() {
   return std::exchange(failure_, nullptr);
 }
 
-std::optional<RankFailure> Exchange::settle(int num_ranks, const std::optional<RankFailure>& own) {
+uint64_t Exchange::begin_settling(int num_ranks, const std::optional<RankFailure>& own) {
   const MutexLock lock(mutex_);
   const uint64_t before = num_settled_;
   if (own && !work_failure_) work_failure_ = own;
@@ -124,11 +129,30 @@ std::optional<RankFailure> Exchange::settle(int num_ranks, const std::optional<R
     if (work_failure_) clear_channels();
     settled_failure_ = std::exchange(work_failure_, std::nullopt);
   }
+  return before;
+}
+
+// False: a break is due.
+bool Exchange::try_settle(uint64_t before, const Interruption* breaks) {
+  const MutexLock lock(mutex_);
   while (num_settled_ == before) {
     if (failure_) throw Error(ErrorCode::kIo, kOtherFailed);
-    arrived_.wait(mutex_);
+    if (!try_wait(breaks)) return false;
   }
+  return true;
+}
+
+std::optional<RankFailure> Exchange::settle(int num_ranks, const std::optional<RankFailure>& own,
+                                            const Interruption* breaks) {
+  const uint64_t before = begin_settling(num_ranks, own);
+  while (!try_settle(before, breaks)) breaks->run();
+  const MutexLock lock(mutex_);
   return settled_failure_;
+}
+
+void Exchange::ask_for_break() {
+  ++num_breaks_asked_;
+  wake();
 }
 
 void Exchange::clear_channels() {

@@ -3,6 +3,7 @@
 // rank's end of it). Messages are copied into buffers of the channel, which it uses again, so that
 // a warm step allocates nothing. Any thread.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -34,8 +35,12 @@ class Exchange {
   // Nothing is on its way any more, and nobody has failed; who had, or null. While no rank sends or
   // receives.
   std::exception_ptr recover_from_failure();
-  // Comm::settle() of so many ranks, which are all that there are.
-  std::optional<RankFailure> settle(int num_ranks, const std::optional<RankFailure>& own);
+  // Comm::settle() of so many ranks, which are all that there are. `breaks` as receive() has them.
+  std::optional<RankFailure> settle(int num_ranks, const std::optional<RankFailure>& own,
+                                    const Interruption* breaks = nullptr);
+  // Comm's.
+  void ask_for_break();
+  [[nodiscard]] int64_t num_breaks_asked() const { return num_breaks_asked_; }
 
  private:
   // Messages of one sender, receiver and tag: a ring of buffers.
@@ -59,6 +64,11 @@ class Exchange {
   Channel* find_channel_with_message(int from, int to, int64_t tag) REQUIRES(mutex_);
   [[nodiscard]] bool try_receive(int from, int to, int64_t tag, void* data, int64_t bytes,
                                  const Interruption* breaks);
+  // Waits for news. False: a break is due.
+  [[nodiscard]] bool try_wait(const Interruption* breaks) REQUIRES(mutex_);
+  // One more has come; how often all had before.
+  uint64_t begin_settling(int num_ranks, const std::optional<RankFailure>& own);
+  [[nodiscard]] bool try_settle(uint64_t before, const Interruption* breaks);
 
   Mutex mutex_;
   CondVar arrived_;
@@ -66,6 +76,7 @@ class Exchange {
   std::exception_ptr failure_ GUARDED_BY(mutex_);
   int num_settling_ GUARDED_BY(mutex_) = 0;
   uint64_t num_settled_ GUARDED_BY(mutex_) = 0;  // times that all have come
+  std::atomic<int64_t> num_breaks_asked_ = 0;
   // Failures of the work that is under way, and of what was settled last.
   std::optional<RankFailure> work_failure_ GUARDED_BY(mutex_), settled_failure_ GUARDED_BY(mutex_);
 };

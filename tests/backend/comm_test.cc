@@ -18,12 +18,12 @@
 #include <thread>
 #include <vector>
 
-#include "backend/group_comm.h"
 #include "backend/mpi_comm.h"
 #include "backend/process_ranks.h"
 #include "backend/thread_comm.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/threads.h"
 #include "tests/base/sanitizer.h"
 
 namespace strata {
@@ -251,6 +251,62 @@ void failed_work_is_settled(Comm& comm) {
   EXPECT_EQ(comm.find_silent_rank(), "");
 }
 
+// What breaks in on ranks: values go round with the tags of the work that it breaks in on. The
+// third one fails on rank 1.
+class RoundBreaks {
+ public:
+  explicit RoundBreaks(Comm& comm) : comm_(comm) {}
+  [[nodiscard]] int64_t num_taken() const { return num_taken_; }
+  [[nodiscard]] bool is_asked() const { return comm_.num_breaks_asked() > num_taken_; }
+  void take() {
+    if (comm_.rank() == 0) comm_.ask_for_break();
+    const bool fails = ++num_taken_ == 3;
+    const auto failure = settled(comm_.breaking(), [&] { go_round(fails); });
+    EXPECT_EQ(failure.has_value(), fails) << num_taken_;
+  }
+
+ private:
+  void go_round(bool fails) const {
+    Comm& comm = comm_.breaking();
+    const int next = (comm.rank() + 1) % comm.size();
+    send_int(comm, next, /*tag=*/1, -static_cast<int>(num_taken_));
+    if (fails && comm.rank() == 1) throw Error(ErrorCode::kUnsupported, "no third break");
+    const int from = (comm.rank() + comm.size() - 1) % comm.size();
+    EXPECT_EQ(receive_int(comm, from, fails ? 9 : 1), -num_taken_);
+  }
+  Comm& comm_;
+  int64_t num_taken_ = 0;
+};
+
+// They come to all where they wait for a message, rank 0 too, and where others have ended theirs.
+void breaks_come_to_all_ranks(Comm& comm) {
+  RoundBreaks round(comm);
+  const auto is_due = [&] { return comm.rank() == 0 ? round.num_taken() < 6 : round.is_asked(); };
+  const auto take = [&] { round.take(); };
+  const Interruption breaks{.is_due = is_due, .run = take};
+  comm.set_breaks(&breaks);
+  const auto work = settled(comm, [&] {
+    if (comm.rank() == 0) {
+      for (int to = 1; to < 3; ++to) send_int(comm, to, 1, 10 + to);
+      EXPECT_EQ(receive_int(comm, 1, 1), 20);    // when all of these breaks are over
+      for (int i = 0; i < 2; ++i) round.take();  // the others are ready by then, or wait for it
+      return send_int(comm, 2, 1, 30);
+    }
+    EXPECT_EQ(receive_int(comm, 0, 1), 10 + comm.rank());
+    if (comm.rank() == 2) {
+      EXPECT_EQ(receive_int(comm, 0, 1), 30);
+      return;
+    }
+    while (round.num_taken() < 6) {
+      if (is_due()) take();
+    }
+    send_int(comm, 0, 1, 20);
+  });
+  comm.set_breaks(nullptr);
+  EXPECT_FALSE(work.has_value()) << work->what;
+  EXPECT_EQ(round.num_taken(), 8);
+}
+
 struct Case {
   const char* name;
   int num_ranks;
@@ -268,6 +324,7 @@ constexpr Case kCases[] = {
     {"AFailedRankStopsOthers", 3, a_failed_rank_stops_those_that_wait, "rank 1 found a fault"},
     {"ABugStopsOthers", 2, a_bug_of_one_is_a_fault_of_all, "out of luck"},
     {"FailedWorkIsSettled", 3, failed_work_is_settled},
+    {"BreaksComeToAllRanks", 3, breaks_come_to_all_ranks},
     {"ProcessesHaveSeveralRanks", 4, processes_have_several_ranks},
     {"AFailedThreadStopsOthers", 2, a_failed_thread_stops_those_that_wait, "rank 3 found a fault"},
 };
@@ -359,7 +416,29 @@ TEST(MpiRanks, DISABLED_OneIsStopped) {
     if (ranks.speaks()) std::fprintf(stderr, "said: %s\n", error.what());
   }
 }
+
+// As one of three ranks of a server. For one that computes, or was stopped, the others wait.
+TEST(MpiRanks, DISABLED_AllWaitForEachOther) {
+  MpiRanks ranks(STRATA_MPI_PLUGIN, {.waits_for_silent = true, .deadlock = 2.0});
+  try {
+    ranks.run([](Comm& comm) {
+      if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(5));
+      EXPECT_EQ(count_ranks(comm), comm.size());
+      receive_int(comm, (comm.rank() + 1) % comm.size(), 1);  // never sent
+    });
+  } catch (const Error& error) {
+    if (ranks.speaks()) std::fprintf(stderr, "said: %s\n", error.what());
+  }
+}
 #endif
+
+TEST(MpiRanks, RanksThatAllWaitForEachOtherEndWithAMessage) {
+  if (const std::string why = why_no_mpi(); !why.empty()) GTEST_SKIP() << why;
+  const std::string text = run_ranks_of_mpi(3, "MpiRanks.DISABLED_AllWaitForEachOther");
+  EXPECT_THAT(text, testing::HasSubstr("ranks wait for each other since 2 s"));
+  EXPECT_THAT(text, testing::HasSubstr("for a message of rank 2"));
+  EXPECT_THAT(text, testing::EndsWith("exit code 0\n"));
+}
 
 TEST(MpiRanks, ASilentRankEndsAllWithAMessageThatNamesIt) {
   if (const std::string why = why_no_mpi(); !why.empty()) GTEST_SKIP() << why;
@@ -394,29 +473,6 @@ TEST(Comm, TheFaultOfAThreadKeepsItsCode) {
     EXPECT_STREQ(error.what(), "rank 1 found a fault");
     EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
   }
-}
-
-// Rows and columns of six ranks, whose messages do not meet.
-TEST(GroupComm, NumbersItsRanksFrom0) {
-  run_ranks(6, [](Comm& all) {
-    GroupComm row(all, {.first = all.rank() / 3 * 3, .size = 3, .first_tag = 100});
-    GroupComm column(all, {.first = all.rank() % 3, .stride = 3, .size = 2});
-    EXPECT_EQ(row.rank(), all.rank() % 3);
-    EXPECT_EQ(row.size(), 3);
-    EXPECT_EQ(column.rank(), all.rank() / 3);
-    EXPECT_EQ(column.size(), 2);
-    EXPECT_EQ(row.ranks_here(), 6);
-    const double own = all.rank();
-    std::vector<double> values;
-    row.all_gather({&own, 1}, values);
-    const double first = all.rank() / 3 * 3;
-    EXPECT_EQ(values, (std::vector<double>{first, first + 1, first + 2}));
-    column.all_gather({&own, 1}, values);
-    const double top = all.rank() % 3;
-    EXPECT_EQ(values, (std::vector<double>{top, top + 3}));
-    send_int(row, (row.rank() + 1) % 3, 5, all.rank());
-    EXPECT_EQ(receive_int(row, (row.rank() + 2) % 3, 5), (all.rank() % 3 + 2) % 3 + first);
-  });
 }
 
 }  // namespace

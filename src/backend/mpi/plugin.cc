@@ -23,7 +23,7 @@ struct Operation {
 // One process is one rank.
 struct State {
   int64_t chunk_bytes = 0;
-  std::array<MPI_Comm, 2> channels = {MPI_COMM_NULL, MPI_COMM_NULL};
+  std::array<MPI_Comm, strata::kMpiChannels> channels = {};  // from start() on
   std::array<char, MPI_MAX_ERROR_STRING> text = {};
 };
 State state;
