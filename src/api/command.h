@@ -95,6 +95,10 @@ struct Sample : SampleRequest {
   // What every answer fits, for the vocabulary of its base; null: they are free. Of this process
   // alone: bytes of a command have none.
   std::shared_ptr<const structured::Grammar> grammar = nullptr;
+  // Answers fit a grammar that another process has, which says what may come next.
+  bool has_grammar_elsewhere = false;
+
+  [[nodiscard]] bool is_constrained() const { return grammar != nullptr || has_grammar_elsewhere; }
 };
 
 using Operation = std::variant<CreateModel, ForwardBackward, OptimStep, SaveState, SaveForSampler,

@@ -13,7 +13,6 @@
 #include <span>
 #include <type_traits>
 
-#include "base/check.h"
 #include "base/error.h"
 
 namespace strata::api {
@@ -246,7 +245,6 @@ void serialize_field(A& a, T& request) {
 }
 template <typename A, Is<Sample> T>
 void serialize_field(A& a, T& sample) {
-  CHECK(sample.grammar == nullptr);
   if constexpr (std::is_const_v<T>) {
     serialize_field(a, static_cast<const SampleRequest&>(sample));
   } else {

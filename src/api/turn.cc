@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "api/command_bytes.h"
 #include "base/check.h"
@@ -34,7 +35,10 @@ class TurnBook::Writer {
     write(command->request.text);
     const bool is_new = book_.commands_.emplace(command->request, command).second;
     write(is_new);
-    if (is_new) write(api::to_bytes(*command));
+    if (!is_new) return;
+    write(api::to_bytes(*command));
+    const auto* sample = std::get_if<Sample>(&command->op);
+    write(sample != nullptr && sample->is_constrained());
   }
   [[nodiscard]] std::string take() { return std::move(out_); }
 
@@ -65,14 +69,18 @@ class TurnBook::Reader {
   std::shared_ptr<const Command> read_command() {
     const RequestId request{read<std::string>()};
     std::shared_ptr<const Command>& command = book_.commands_[request];
-    if (read<bool>())
-      command = std::make_shared<const Command>(command_from_bytes(read<std::string>()));
+    if (read<bool>()) command = read_new_command();
     CHECK(command != nullptr, request.text);
     return command;
   }
   [[nodiscard]] bool is_at_end() const { return bytes_.empty(); }
 
  private:
+  std::shared_ptr<const Command> read_new_command() {
+    Command command = command_from_bytes(read<std::string>());
+    if (read<bool>()) std::get<Sample>(command.op).has_grammar_elsewhere = true;
+    return std::make_shared<const Command>(std::move(command));
+  }
   std::string_view take(size_t count) {
     CHECK(count <= bytes_.size(), count, bytes_.size());
     const std::string_view out = bytes_.substr(0, count);

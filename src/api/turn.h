@@ -2,7 +2,8 @@
 // Turn: what the first of several processes that have a model's stages tells the others to do next,
 // as it does itself; TurnBook: a Turn as bytes. A command of data or samples, which may take many
 // turns, is sent once, and then named by its request. Both sides forget it with its result: they
-// come to the same ones. Plain values.
+// come to the same ones. A grammar stays where it is: elsewhere a command says that there is one.
+// Plain values.
 //   const std::string bytes = here.to_bytes(turn);  ...  Turn turn = there.from_bytes(bytes);
 #pragma once
 #include <cstdint>

@@ -326,6 +326,24 @@ void Runner::broadcast_from_last_stage(std::string& bytes) {
   }
 }
 
+bool Runner::tell_last_stage(std::string& bytes) {
+  const PipelinePlan& plan = here_->plan();
+  const int first = here_->owner_of(plan.num_stages() - 1, 0), end = first + plan.num_pipelines();
+  const int64_t tag = plan.gather_tag() + kMaskTag;
+  CountedComm& ranks = here_->everyone();
+  auto size = std::ssize(bytes);
+  for (int rank = first; ranks.rank() == 0 && rank < end; ++rank) {
+    if (rank == 0) continue;
+    ranks.send_bytes(rank, tag, &size, sizeof(size));
+    ranks.send_bytes(rank, tag + 1, bytes.data(), size);
+  }
+  if (ranks.rank() == 0 || ranks.rank() < first || ranks.rank() >= end) return false;
+  ranks.receive_bytes(0, tag, &size, sizeof(size));
+  bytes.resize(static_cast<size_t>(size));
+  ranks.receive_bytes(0, tag + 1, bytes.data(), size);
+  return true;
+}
+
 bool Runner::broadcast_decision(bool of_first_rank) {
   CountedComm& ranks = here_->plan().num_alike() > 1 ? here_->everyone() : here_->pipeline();
   if (ranks.size() == 1) return of_first_rank;

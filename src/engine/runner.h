@@ -93,6 +93,8 @@ class Runner {
   void send_state(TensorView state);
   // From the rank of the last stage to every other.
   void broadcast_from_last_stage(std::string& bytes);
+  // From rank 0 to all ranks of the last stage; whether this is one that was told.
+  bool tell_last_stage(std::string& bytes);
   // Rank 0's answer.
   [[nodiscard]] bool broadcast_decision(bool of_first_rank);
 

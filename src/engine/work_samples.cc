@@ -194,7 +194,11 @@ void WorkRunner::add_sample(size_t group, int64_t index) {
   std::unique_ptr<StopText> stop;
   if (!sample.stop_texts.empty()) stop = std::make_unique<StopText>(*tokenizer_, sample.stop_texts);
   loop_.set_sample(row, index, std::move(stop));
-  if (sample.grammar != nullptr) loop_.set_matcher(row, sample.grammar->start(sample.stop));
+  if (!sample.is_constrained()) return;
+  if (stages_.has_other_processes()) loop_.share_masks(row);
+  stages_.run_in_all_processes([&] {
+    if (sample.grammar != nullptr) loop_.set_matcher(row, sample.grammar->start(sample.stop));
+  });
 }
 
 std::optional<size_t> WorkRunner::find_group(const api::RequestId& request) const {

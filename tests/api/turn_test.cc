@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "api/command_bytes.h"
+#include "structured/grammar.h"
 
 namespace strata::api {
 namespace {
@@ -70,6 +71,28 @@ TEST(Turn, HasAllOfItsWork) {
   EXPECT_EQ(got.work.cancel, turn.work.cancel);
   EXPECT_EQ(got.work.release, turn.work.release);
   EXPECT_TRUE(got.work.decode);
+}
+
+// A grammar is of the process that has it; the others hear that there is one.
+TEST(Turn, SaysThatACommandHasAGrammar) {
+  const auto with_grammar = [](const std::string& request, bool has) {
+    Command command = *sample_command(request);
+    if (has) std::get<Sample>(command.op).grammar = std::make_shared<structured::Grammar>();
+    return std::make_shared<const Command>(std::move(command));
+  };
+  Turn turn;
+  turn.work.samples = {{with_grammar("free", false), 0, 1}, {with_grammar("fits", true), 0, 1}};
+  TurnBook here, there, beyond;
+  const Turn got = there.from_bytes(here.to_bytes(turn));
+  const Turn passed_on = beyond.from_bytes(TurnBook().to_bytes(got));
+  for (const Turn* each : {&got, &passed_on}) {
+    ASSERT_EQ(each->work.samples.size(), 2u);
+    for (size_t i = 0; i < 2; ++i) {
+      const auto& sample = std::get<Sample>(each->work.samples[i].command->op);
+      EXPECT_EQ(sample.grammar, nullptr);
+      EXPECT_EQ(sample.is_constrained(), i == 1);
+    }
+  }
 }
 
 // As unloads are that nobody asked for: those of a session's end.

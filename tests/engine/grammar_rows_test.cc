@@ -7,6 +7,7 @@
 
 #include <boost/json.hpp>
 
+#include "backend/thread_comm.h"
 #include "engine/sampling/sampling_loop.h"
 #include "ops/ref/choose_tokens.h"
 #include "structured/grammar.h"
@@ -329,6 +330,38 @@ TEST_F(GrammarRows, CommandsOfOneStepHaveTheBitsOfEachAlone) {
         EXPECT_EQ(want.find("cut"), std::string::npos) << want;
       }
     }
+  }
+}
+
+// The first process alone has grammars. A command that names no end is one that no matcher is made
+// for.
+TEST_F(GrammarRows, ProcessesMoveNoBit) {
+  const TinyEngine setup = {.model = "qwen2"};
+  Server whole(setup, {}, {}, 1);
+  const Schemas schemas(whole.engine->config().vocab_size);
+  std::vector<api::Command> commands = commands_of(*whole.engine, schemas);
+  commands.push_back(commands[1]);
+  commands.back().request.text = "endless";
+  std::get<api::Sample>(commands.back().op).stop.clear();
+  for (const api::Command& each : commands) whole.submit(each);
+  whole.run();
+  EXPECT_NE(answer_text(whole.posted["endless"].at(0)).find("ends with an end token"),
+            std::string::npos);
+  for (const auto& [pipeline, tensor] : {std::pair{2, 1}, {1, 2}, {2, 2}}) {
+    SCOPED_TRACE(fmt::format("pipeline={} tensor={}", pipeline, tensor));
+    run_ranks(pipeline * tensor, [&, tensor = tensor](Comm& comm) {
+      Server server(setup, comm, {}, {}, tensor);
+      if (comm.rank() > 0)
+        return follow_turns(comm, [&](api::BaseId) -> WorkRunner& { return server.runner; });
+      for (const api::Command& each : commands) server.submit(each);
+      server.run();
+      for (const api::Command& each : commands) {
+        const std::string& name = each.request.text;
+        EXPECT_EQ(answer_text(server.posted[name].at(0)), answer_text(whole.posted[name].at(0)))
+            << name;
+      }
+      server.turns->end();
+    });
   }
 }
 

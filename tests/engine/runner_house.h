@@ -42,10 +42,11 @@ inline PipelinePlan tiny_plan(const TinyEngine& setup, int num_stages) {
   return plan;
 }
 
-inline std::unique_ptr<Engine> tiny_stage(const TinyEngine& setup, const model::LayerRange& part) {
+inline std::unique_ptr<Engine> tiny_stage(const TinyEngine& setup, const model::LayerRange& part,
+                                          const model::TensorShare& tensor = {}) {
   auto backend = std::make_unique<CpuBackend>(choose_cpu_path(), test_threads(setup.threads));
   auto model = model::load_model(*backend, tiny_model_dir(setup),
-                                 {.compute_dtype = setup.dtype, .part = part});
+                                 {.compute_dtype = setup.dtype, .part = part, .tensor = tensor});
   return std::make_unique<Engine>(std::move(backend), std::move(model), setup.options);
 }
 
@@ -62,10 +63,12 @@ inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, int num_stag
   return std::make_unique<Stages>(std::move(plan), std::move(engines));
 }
 
-// The stage of one of several ranks.
-inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, Comm& comm) {
-  PipelinePlan plan = tiny_plan(setup, comm.size());
-  auto stage = tiny_stage(setup, plan.layers[static_cast<size_t>(comm.rank())]);
+// The stage of one of several ranks, of which so many divide each matrix.
+inline std::unique_ptr<Stages> tiny_stages(const TinyEngine& setup, Comm& comm, int tensor) {
+  PipelinePlan plan = tiny_plan(setup, comm.size() / tensor);
+  plan.tensor = tensor;
+  auto stage = tiny_stage(setup, plan.layers[static_cast<size_t>(comm.rank() / tensor)],
+                          plan.tensor_share(comm.rank()));
   return std::make_unique<Stages>(comm, std::move(plan), std::move(stage));
 }
 
@@ -75,8 +78,8 @@ struct Server {
       : Server(Loaded{}, tiny_stages(setup, num_stages), limits, options) {}
   // One of several processes, of which the first leads.
   Server(const TinyEngine& setup, Comm& comm, const AdapterLimits& limits = {},
-         const RunnerOptions& options = {})
-      : Server(Loaded{}, tiny_stages(setup, comm), limits, options) {
+         const RunnerOptions& options = {}, int tensor = 1)
+      : Server(Loaded{}, tiny_stages(setup, comm, tensor), limits, options) {
     if (comm.rank() == 0) turns.emplace(comm);
   }
   struct Loaded {};  // stages that are there

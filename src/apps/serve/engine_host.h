@@ -138,7 +138,7 @@ class EngineHost {
   void run_leading_others();
   std::vector<api::Result> run_turn(const api::Work& work);
   std::vector<api::Result> run_with_breaks(const api::Work& work);
-  std::vector<api::Result> run_in_all_processes(api::Work work, const Interruption& breaks);
+  std::vector<api::Result> run_in_all_processes(const api::Work& work, const Interruption& breaks);
   std::vector<api::Result> run_catching_errors(
       const api::Work& work, FunctionRef<std::vector<api::Result>(engine::WorkRunner&)> body);
   void run_file_jobs(engine::FileJobs& files);

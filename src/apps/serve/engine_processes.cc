@@ -6,9 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <iterator>
-#include <set>
-#include <utility>
 
 #include "apps/serve/engine_host.h"
 #include "base/error.h"
@@ -16,25 +13,6 @@
 #include "setup/exit_code.h"
 
 namespace strata::apps {
-namespace {
-
-// Fails the samples that want a grammar, which is of this process alone (api/command.h).
-void refuse_grammars(api::Work& work, std::vector<api::Result>& results) {
-  std::set<api::RequestId> refused;
-  std::erase_if(work.samples, [&](const api::SampleRows& rows) {
-    if (std::get<api::Sample>(rows.command->op).grammar == nullptr) return false;
-    if (!refused.insert(rows.command->request).second) return true;
-    results.push_back(
-        {rows.command->request,
-         api::Failure{
-             api::FaultCategory::kUser,
-             "sample: answers that fit a schema or a grammar are not sampled by a server "
-             "over --ranks yet; leave the schema out, or serve the model in one process"}});
-    return true;
-  });
-}
-
-}  // namespace
 
 // What scheduler and passes go by is the same in all.
 void EngineHost::agree_on_limits() {
@@ -76,15 +54,9 @@ void EngineHost::run_leading_others() {
   }
 }
 
-std::vector<api::Result> EngineHost::run_in_all_processes(api::Work work,
+std::vector<api::Result> EngineHost::run_in_all_processes(const api::Work& work,
                                                           const Interruption& breaks) {
-  std::vector<api::Result> refused;
-  refuse_grammars(work, refused);
-  if (work.empty()) return refused;
-  std::vector<api::Result> results =
-      turns_->run(*engines_.at(static_cast<size_t>(work.base)).runner, work, &breaks);
-  std::move(refused.begin(), refused.end(), std::back_inserter(results));
-  return results;
+  return turns_->run(*engines_.at(static_cast<size_t>(work.base)).runner, work, &breaks);
 }
 
 }  // namespace strata::apps

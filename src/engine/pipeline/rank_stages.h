@@ -17,9 +17,9 @@
 namespace strata::engine {
 
 // Tags of a pipeline's messages, counted from PipelinePlan::gather_tag(): samples, both ends' parts
-// of the embedding, and rows of masters that rank 0 asks for.
+// of the embedding, rows of masters that rank 0 asks for, and masks of samples.
 constexpr int64_t kStateTag = 2, kNewsTag = 3, kSwapTag = 5, kBorrowedTag = 6, kLentTag = 7,
-                  kAskTag = 8, kRowsTag = 9;
+                  kAskTag = 8, kRowsTag = 9, kMaskTag = 10;
 // The tag of sums of squares that tensor ranks continue, behind those of model/tensor_ranks.h.
 constexpr int64_t kSquaresTag = 2;
 

@@ -386,10 +386,7 @@ bool RowBook::add_token(size_t id, const ChosenToken& token) {
   const SampleGroup& group = group_of(row);
   const api::SampleRequest& request = *group.request;
   api::SampleResult& result = row.result;
-  if (row.matcher != nullptr && !row.matcher->accept(token.token)) {
-    row.error = "sample: a token was allowed that does not fit the schema; a fault of the grammar";
-    return true;
-  }
+  if (!try_match(row, token.token)) return true;
   if (!group.penalties.none()) ops::increment_token_count(row.counts, token.token);
   result.tokens.push_back(token.token);
   result.logprobs.push_back(token.logprob);

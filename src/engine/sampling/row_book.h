@@ -34,6 +34,13 @@ struct SampleChoice : ops::TokenChoice {
   std::vector<uint32_t> mask = {};   // what `allowed` is of
 };
 
+// What a row may choose from, which the first of several processes makes for all.
+struct SharedMask {
+  size_t id = 0;  // the row
+  std::vector<uint32_t> words = {};
+  std::string error = {};  // instead of them
+};
+
 // What the rows of a command have given so far.
 struct SampleAnswer {
   std::shared_ptr<const api::Command> command;
@@ -149,6 +156,9 @@ struct SampleRow {
   std::unique_ptr<StopText> stop = nullptr;  // or null
   // Where its answer has to fit a grammar, how far it is: behind result.tokens. Or null.
   std::unique_ptr<structured::Matcher> matcher = nullptr;
+  // The first of several processes alone has the matcher, and makes the masks for all.
+  bool shares_masks = false;
+  std::string mask_fault = {};  // which all hear of with the next mask
   // How it takes space.
   bool shares_prompt = false;  // begins behind the prompt, on a page of its own
   int64_t runs_until = 0;      // not set aside before it has sampled so many tokens
@@ -183,6 +193,7 @@ class RowBook {
   // Which sample of its command the row is, and where its text ends (or null).
   void set_sample(size_t row, int64_t index, std::unique_ptr<StopText> stop);
   void set_matcher(size_t row, structured::Matcher matcher);
+  void share_masks(size_t row) { rows_.at(row).shares_masks = true; }
   void close_group(size_t group);
   bool preempt_row(size_t row, bool keep);
   void give_up_pages(size_t row);
@@ -201,8 +212,11 @@ class RowBook {
   // read again is chosen from as before. Borrows the row's and the group's.
   [[nodiscard]] ops::TokenChoice choice_of(const SampleRow& row) const;
   // Lets the choices of rows with a matcher, behind their tokens and drafts, choose what fits. The
-  // choices of a row stand next to each other. The backend's threads do it, a row each.
+  // choices of a row stand next to each other. The backend's threads do it, a row each. Masks that
+  // processes share are all ones here.
   void fill_masks(Backend& backend, std::span<SampleChoice> choices) const;
+  // Makes those of rows that share them, behind their tokens; on the process with the matchers.
+  void fill_shared_masks(Backend& backend, std::span<SharedMask> masks) const;
   // Rows that are not finished and not aside, ascending.
   [[nodiscard]] std::span<const size_t> active() const { return active_; }
   // How many of these wait for their group's weights, which are being read.
@@ -269,6 +283,8 @@ class RowBook {
   [[nodiscard]] static PrefixOwner owner_of(const SampleGroup& group) {
     return {group.answer->command->tenant, group.answer->sample().snapshot, group.keep};
   }
+  // The row's matcher, if it has one, goes on behind the token. False: the row ends by an error.
+  static bool try_match(SampleRow& row, int32_t token);
   void reuse_prefix(SampleRow& row);
   void cache_prefix(const SampleRow& row);
   void cache_state(SampleRow& row);

@@ -39,7 +39,7 @@ bool SamplePass::update_signature() {
     const SampleGroup& group = book_.group_of(row);
     const auto read = std::count(selected_.begin() + slice.begin, selected_.begin() + slice.end, 1);
     const ops::TokenChoice choice = book_.choice_of(row);
-    const bool is_changed = choice.is_changed() || row.matcher != nullptr;
+    const bool is_changed = choice.is_changed() || row.matcher != nullptr || row.shares_masks;
     const int kind = (choice.is_scaled() ? 1 : 0) + (is_changed ? 2 : 0);
     signature_.insert(signature_.end(), {slice.end - slice.begin, read,
                                          group.adapter == nullptr ? 0 : group.adapter->id(),
@@ -81,6 +81,7 @@ void SamplePass::run_pass(Backend& backend) {
   model::Pass pass = step_.builder().build(backend, *engine_.model().weights, workspace_.ropes(),
                                            engine_.cache_layout());
   const TensorView hidden = run_layers(pass);
+  backend.unless_counting([&] { share_masks(backend); });
   {
     const TraceSpan span = model::traced(pass, "choose tokens", "rows", std::ssize(step_.slices()));
     choose_next_tokens(pass, hidden);
@@ -161,6 +162,43 @@ SamplePass::LogitsRow SamplePass::run_head(model::Pass& pass, std::span<const in
   return {logits, lse, 0};
 }
 
+// Where the first process alone has the matchers of rows, it makes their masks, while the stages
+// behind its own run their layers, for those that have the logits.
+void SamplePass::share_masks(Backend& backend) {
+  shared_masks_.clear();
+  const size_t num_words = structured::num_mask_words(engine_.config().vocab_size);
+  for (const StepSlice& slice : step_.slices()) {
+    if (slice.samples && book_.row(slice.id).shares_masks)
+      shared_masks_.push_back({.id = slice.id, .words = std::vector<uint32_t>(num_words, ~0u)});
+  }
+  if (shared_masks_.empty()) return;
+  if (runner_.is_first_rank()) {
+    book_.fill_shared_masks(backend, shared_masks_);
+    mask_news_.begin_writing();
+    sync_masks();
+  }
+  if (runner_.tell_last_stage(mask_news_.bytes())) {
+    mask_news_.begin_reading();
+    sync_masks();
+  }
+}
+
+void SamplePass::sync_masks() {
+  for (SharedMask& mask : shared_masks_) {
+    mask_news_.sync_value(mask.error);
+    mask_news_.sync_value(std::span(mask.words));
+  }
+}
+
+void SamplePass::take_shared_masks() {
+  for (SampleChoice& choice : choices_) {
+    const auto mask = std::ranges::find(shared_masks_, choice.id, &SharedMask::id);
+    if (mask == shared_masks_.end()) continue;
+    std::ranges::copy(mask->words, choice.mask.begin());
+    if (choice.error.empty()) choice.error = mask->error;
+  }
+}
+
 // Whoever has no logits has all that they gave before it begins.
 void SamplePass::open_news() {
   if (!shares()) return;
@@ -178,7 +216,10 @@ void SamplePass::choose_next_tokens(model::Pass& pass, TensorView hidden) {
     const Scratch::Mark mark(backend.scratch());
     const LogitsRow chunk = run_head(pass, rows, hidden);
     collect_choices(pass, rows, chunk, slice);
-    if (has_logits()) book_.fill_masks(backend, choices_);
+    if (has_logits()) {
+      book_.fill_masks(backend, choices_);
+      backend.unless_counting([&] { take_shared_masks(); });
+    }
     choose_tokens(backend, chunk);
     backend.unless_counting([&] { commit_chunk(); });
   }

@@ -47,6 +47,9 @@ class SamplePass {
   [[nodiscard]] TensorView take_borders_and_hidden(model::Pass& pass);
   [[nodiscard]] TensorView run_layers(model::Pass& pass);
   void choose_next_tokens(model::Pass& pass, TensorView hidden);
+  void share_masks(Backend& backend);
+  void sync_masks();
+  void take_shared_masks();
   void open_news();
   void select_head_rows();
   void select_prompt_rows(const StepSlice& slice);
@@ -78,7 +81,8 @@ class SamplePass {
   StepPlanner& step_;
   DraftCounts draft_counts_;
   std::optional<SamplingDrafts> drafts_;  // none: none are made
-  StepNews news_;
+  StepNews news_, mask_news_;
+  std::vector<SharedMask> shared_masks_;  // of the step's rows that share them, in their order
   std::vector<RecordedPrompt> recorded_;
   std::vector<SampledToken> sampled_;
   std::vector<uint8_t> selected_;

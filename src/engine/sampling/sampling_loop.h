@@ -68,6 +68,10 @@ class SamplingLoop {
   void set_matcher(size_t row, const structured::Matcher& matcher) {
     all([&](RowBook& book) { book.set_matcher(row, matcher.fork()); });
   }
+  // Likewise where the first of several processes alone has the matcher: on all of them.
+  void share_masks(size_t row) {
+    all([&](RowBook& book) { book.share_masks(row); });
+  }
   // A group whose weights are not there yet, and their arrival: its rows count as running, and take
   // no part in steps before it.
   void await_weights(size_t group) {
